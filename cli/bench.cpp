@@ -1,0 +1,198 @@
+// heed bench, heed replay
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/random.hpp"
+#include "base/text.hpp"
+#include "cli/command.hpp"
+#include "evolve/json.hpp"
+#include "evolve/run.hpp"
+#include "jit/embedded.hpp"
+#include "report/run_report.hpp"
+#include "report/table.hpp"
+#include "trial/laboratory.hpp"
+
+namespace heed::cli {
+namespace {
+
+struct BenchOptions {
+  MachineOptions machine;
+  WorkloadOptions workload;
+  std::vector<std::string> variants;
+  std::string against;
+};
+
+nlohmann::json bench_row(const trial::Laboratory& laboratory, const Variant& variant, const trial::Outcome& outcome, const trial::Absolute& times, const measure::Floor& floor) {
+  const double us = times.warm_us;
+  const double flops = laboratory.workload().flops();
+  return {{"variant", variant.id()},
+          {"config", describe(variant)},
+          {"verdict", to_string(outcome.verdict)},
+          {"reason", outcome.reason},
+          {"warm_us", us},
+          {"cold_us", times.cold_us},
+          {"eager_us", times.eager_us},
+          {"eager_synchronised_us", times.eager_synchronised_us},
+          {"tflops", us > 0 ? flops / us * 1e-6 : 0},
+          {"gbytes_per_s", us > 0 ? laboratory.workload().bytes() / us * 1e-3 : 0},
+          {"peak_share", us > 0 ? flops / (us * 1e-6) / laboratory.peak_flops() : 0},
+          {"floor", evolve::to_json(floor)},
+          {"floor_share", us > 0 ? floor.us() / us : 0},
+          {"ratio", evolve::to_json(outcome.pair.ratio)},
+          {"error", evolve::to_json(outcome.error)},
+          {"clocks", {{"before", evolve::to_json(outcome.before)}, {"after", evolve::to_json(outcome.after)}}},
+          {"samples", evolve::samples_json(outcome.pair)},
+          {"resources", outcome.artifact ? evolve::to_json(outcome.artifact->resources) : nlohmann::json()}};
+}
+
+int bench(const BenchOptions& o) {
+  const DeviceFacts device = o.machine.choose();
+  const auto builder = o.machine.builder();
+  const std::optional<QkvTensors> tensors = o.workload.tensors();
+  const Workload workload = o.workload.workload(tensors);
+  trial::Laboratory laboratory(workload, device, *builder, tensors ? &*tensors : nullptr, {});
+  const std::string family(default_family(device.kind).name());
+  const std::string against = o.against.empty() ? family : o.against;
+  const std::vector<std::string> names = o.variants.empty() ? std::vector<std::string>{family} : o.variants;
+
+  remark(o.machine.json, fmt::format("{} on {}; base {}", to_string(workload), device.name, against));
+  const trial::Built base = laboratory.build(parse_variant(against, workload, device));
+  laboratory.set_base(base);
+  const measure::PairResult self = laboratory.base_against_itself();
+  report::Table table({"variant", "us", "spread", "cold us", "eager us", "TFLOP/s", "of peak", "of floor", "max|error|", "ratio", "95% interval"});
+  nlohmann::json rows = nlohmann::json::array();
+  int failures = 0;
+  for (const std::string& name : names) {
+    const Variant variant = parse_variant(name, workload, device);
+    const trial::Built built = laboratory.build(variant);
+    measure::PairOptions pair;
+    pair.least_quads = 10;
+    pair.target_uncertainty = 0.002;
+    const trial::Outcome outcome = laboratory.judge(variant, {.artifact = built.artifact, .timed_out = false, .log = {}}, fresh_seed() >> 1, pair);
+    if (!outcome.ok()) {
+      ++failures;
+      remark(o.machine.json, fmt::format("{}: {} {} ({}): {}", variant.id(), to_string(outcome.verdict), to_string(outcome.finding), outcome.check, outcome.reason));
+      rows.push_back({{"variant", variant.id()}, {"verdict", to_string(outcome.verdict)}, {"reason", outcome.reason}});
+      continue;
+    }
+    const trial::Absolute times = laboratory.measure_absolute(built);
+    const int threads = static_cast<int>(variant.family->plan(variant.config, workload, device).threads);
+    const measure::Floor floor = laboratory.floor(threads);
+    const nlohmann::json row = bench_row(laboratory, variant, outcome, times, floor);
+    rows.push_back(row);
+    table.add({variant.id(), fmt::format("{:.2f}", times.warm_us), fmt::format("{:.1f}%", 100 * measure::spread(outcome.pair.trial_us)), fmt::format("{:.2f}", times.cold_us),
+               times.eager_us > 0 ? fmt::format("{:.2f}", times.eager_us) : "-", fmt::format("{:.3g}", row["tflops"].get<double>()), fmt::format("{:.1f}%", 100 * row["peak_share"].get<double>()),
+               fmt::format("{:.0f}%", 100 * row["floor_share"].get<double>()), fmt::format("{:.1e}", outcome.error.max_abs), fmt::format("{:.3f}", outcome.pair.ratio.value),
+               fmt::format("[{:.3f}, {:.3f}]", outcome.pair.ratio.low, outcome.pair.ratio.high)});
+  }
+  if (o.machine.json) {
+    print(nlohmann::json{{"workload", to_string(workload)}, {"device", evolve::to_json(device)}, {"base", base.variant.id()}, {"base_us", self.base_median_us}, {"self_ratio", evolve::to_json(self.ratio)}, {"source_digest", jit::source_digest()}, {"rows", rows}}
+              .dump(1) +
+          "\n");
+  } else {
+    if (!table.empty()) print("\n" + table.str());
+    print(fmt::format("\nratio: base time / variant time. The base, {}, takes {:.2f} us; against itself {:.3f} [{:.3f}, {:.3f}]\n", base.variant.id(), self.base_median_us, self.ratio.value, self.ratio.low, self.ratio.high));
+  }
+  return failures == 0 ? 0 : 1;
+}
+
+struct ReplayOptions {
+  MachineOptions machine;
+  StoreOptions store;
+  std::int64_t trial = 0;
+};
+
+int replay(const ReplayOptions& o) {
+  const auto store = o.store.open(store::Access::read_only);
+  const std::optional<store::TrialRecord> then = store->find_trial(o.trial);
+  if (!then) throw Error(ErrorCode::usage, fmt::format("there is no trial {}; heed show RUN --json lists the ids", o.trial), std::to_string(o.trial));
+  const store::RunRecord run = *store->find_run(then->run);
+  const DeviceFacts device = choose_device(run.device_kind == "cuda" ? DeviceChoice::cuda : DeviceChoice::cpu);
+  const evolve::RunOptions options = evolve::options_from_json(run.options);
+  const Family& family = find_family(run.family);
+  const auto builder = o.machine.builder();
+  trial::Laboratory laboratory(options.workload, device, *builder, nullptr, {});
+  const bool same_device = run.device.value("name", std::string()) == device.name && run.device.value("arch", std::string()) == device.arch;
+  const bool same_sources = then->source_digest == jit::source_digest();
+  if (!same_device) remark(o.machine.json, fmt::format("note: stored on {}, replayed on {}", run.device.value("name", std::string()), device.name));
+  if (!same_sources) remark(o.machine.json, fmt::format("note: stored with kernel sources {}, replayed with {}", then->source_digest, jit::source_digest()));
+
+  const Variant variant = make_variant(family, parse_config(family.knobs(), family.default_config(options.workload, device), then->config), options.workload);
+  remark(o.machine.json, fmt::format("trial {} of run {}: {}\nbuilding base and variant anew", then->number, then->run, variant.id()));
+  const Variant base = make_variant(family, family.default_config(options.workload, device), options.workload);
+  laboratory.set_base(laboratory.build(base, /*fresh=*/true));
+  const measure::Ratio self = laboratory.base_against_itself().ratio;
+  const jit::BuildOutcome build = builder->build(laboratory.request_for(variant), /*fresh=*/true);
+  measure::PairOptions pair;
+  pair.least_quads = 12;
+  pair.most_quads = 60;
+  pair.target_uncertainty = 0.002;
+  const trial::Outcome now = laboratory.judge(variant, build, fresh_seed() >> 1, pair);
+
+  // The stored interval holds when the two intervals meet, each widened by what the base shows against itself.
+  const double slack = std::max(std::abs(self.low - 1), std::abs(self.high - 1));
+  const bool same_code = build.artifact && build.artifact->machine_code == then->machine_code;
+  bool holds = to_string(now.verdict) == then->verdict;
+  if (holds && now.ok()) holds = now.pair.ratio.low * (1 - slack) <= then->ratio_high * (1 + slack) && now.pair.ratio.high * (1 + slack) >= then->ratio_low * (1 - slack);
+  if (o.machine.json) {
+    print(nlohmann::json{{"trial", report::trial_json(*then)},
+                         {"now",
+                          {{"verdict", to_string(now.verdict)},
+                           {"finding", to_string(now.finding)},
+                           {"reason", now.reason},
+                           {"ratio", evolve::to_json(now.pair.ratio)},
+                           {"base_us", now.pair.base_median_us},
+                           {"trial_us", now.pair.trial_median_us},
+                           {"error", evolve::to_json(now.error)},
+                           {"samples", evolve::samples_json(now.pair)}}},
+                         {"self_ratio", evolve::to_json(self)},
+                         {"same_machine_code", same_code},
+                         {"same_device", same_device},
+                         {"same_sources", same_sources},
+                         {"holds", holds}}
+              .dump(1) +
+          "\n");
+    return holds ? 0 : 1;
+  }
+  report::Table table({"", "verdict", "base us", "trial us", "ratio", "95% interval", "max|error|"});
+  table.align_left(1);
+  const auto interval = [](double low, double high) { return fmt::format("[{:.3f}, {:.3f}]", low, high); };
+  table.add({"stored", then->verdict, fmt::format("{:.2f}", then->base_us), fmt::format("{:.2f}", then->trial_us), fmt::format("{:.3f}", then->ratio), interval(then->ratio_low, then->ratio_high),
+             fmt::format("{:.1e}", then->max_abs)});
+  table.add({"now", std::string(to_string(now.verdict)), fmt::format("{:.2f}", now.pair.base_median_us), fmt::format("{:.2f}", now.pair.trial_median_us), fmt::format("{:.3f}", now.pair.ratio.value),
+             interval(now.pair.ratio.low, now.pair.ratio.high), fmt::format("{:.1e}", now.error.max_abs)});
+  print("\n" + table.str());
+  if (!now.ok()) print(fmt::format("{} ({}): {}\n", now.check, to_string(now.finding), now.reason));
+  print(fmt::format("\n{}: the machine code is {}; the base against itself is within {:.3f} of 1.\n", holds ? "The stored result holds" : "The stored result does NOT hold",
+                    same_code ? "the same" : "different", slack));
+  return holds ? 0 : 1;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int& exit_code) {
+  auto o = std::make_shared<BenchOptions>();
+  CLI::App* command = app.add_subcommand("bench", "Verify variants and time them against a base");
+  command->add_option("variants", o->variants, "family or family:knob=value,... [the device's default]");
+  o->workload.add_to(*command);
+  o->machine.add_to(*command);
+  command->add_option("--against", o->against, "The base [the device's default family as it comes]");
+  command->footer(
+      "Examples:\n"
+      "  heed bench --shape b1h8l512d64:fp32 --device cpu\n"
+      "  heed bench fwd_sm80:key_splits=2 fwd_sm80:block_n=128 --shape b1h8l512d64");
+  command->callback([o, &exit_code] { exit_code = bench(*o); });
+}
+
+void add_replay(CLI::App& app, int& exit_code) {
+  auto o = std::make_shared<ReplayOptions>();
+  CLI::App* command = app.add_subcommand("replay", "Rebuild, verify and measure a stored trial again: does its interval hold?");
+  command->add_option("trial", o->trial, "Id of the trial, as heed evolve and heed show print it")->required();
+  o->machine.add_to(*command);
+  o->store.add_to(*command);
+  command->footer("Exit code 0 when the stored result holds, 1 when it does not.\nExample:\n  heed replay 17");
+  command->callback([o, &exit_code] { exit_code = replay(*o); });
+}
+
+}  // namespace heed::cli

@@ -1,0 +1,88 @@
+#include "cli/command.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "base/files.hpp"
+
+namespace heed::cli {
+
+void MachineOptions::add_to(CLI::App& app) {
+  app.add_flag("--json", json, "Print the result as JSON on stdout; everything else goes to stderr");
+  app.add_option("--device", device, "auto (a GPU if there is one), cpu or cuda")->capture_default_str();
+  app.add_option("--cache", cache, fmt::format("Folder for built kernels [{}]", default_cache_folder().string()));
+  app.add_option("--compiler", compiler, "C++ compiler for CPU kernels [g++, else clang++]");
+  app.add_option("--jobs", jobs, "Builds at a time [one a processor]")->check(CLI::NonNegativeNumber);
+}
+
+std::unique_ptr<jit::Builder> MachineOptions::builder() const {
+  jit::BuilderOptions options;
+  options.cache_folder = cache.empty() ? default_cache_folder() : std::filesystem::path(cache);
+  options.host_compiler = compiler;
+  options.jobs = jobs;
+  return std::make_unique<jit::Builder>(options);
+}
+
+void WorkloadOptions::add_to(CLI::App& app) {
+  app.add_option("--shape", shape, "Workload, e.g. b1h8l512d64 or b8h32hkv4l1k8192d128:bf16:causal_top_left");
+  app.add_option("--dtype", dtype, "fp16, bf16 or fp32 [fp16]");
+  app.add_option("--causal", causal, "top-left or bottom-right: which corner the causal mask is aligned to [no mask]");
+  app.add_option("--scale", scale, "Softmax scale [1/sqrt(d)]");
+  app.add_option("--layout", layout, "bhld (batch, head, length, dim) or blhd [bhld]");
+  app.add_option("--qkv", qkv, "A .safetensors file with tensors q, k and v: shape and dtype are taken from them");
+  app.add_option("--q", q, "A .npy file with Q, together with --k and --v");
+  app.add_option("--k", k, "A .npy file with K");
+  app.add_option("--v", v, "A .npy file with V");
+}
+
+std::vector<std::string> WorkloadOptions::tensor_paths() const {
+  std::vector<std::string> paths;
+  for (const std::string& path : {qkv, q, k, v})
+    if (!path.empty()) paths.push_back(std::filesystem::absolute(path).string());
+  return paths;
+}
+
+std::optional<QkvTensors> WorkloadOptions::tensors() const {
+  if (!has_tensors()) return std::nullopt;
+  const Layout order = layout.empty() ? Layout::bhld : parse_layout(layout);
+  if (!qkv.empty()) {
+    if (!q.empty() || !k.empty() || !v.empty()) throw Error(ErrorCode::usage, "give either --qkv or --q, --k and --v, not both", qkv);
+    return read_qkv_safetensors(qkv, order);
+  }
+  if (q.empty() || k.empty() || v.empty()) throw Error(ErrorCode::usage, "--q, --k and --v belong together; all three are needed");
+  return read_qkv_npy(q, k, v, order);
+}
+
+Workload WorkloadOptions::workload(const std::optional<QkvTensors>& tensors) const {
+  if (tensors && !shape.empty()) throw Error(ErrorCode::usage, "--shape and tensor files exclude each other: the shape is taken from the tensors", shape);
+  if (tensors && !dtype.empty()) throw Error(ErrorCode::usage, "--dtype and tensor files exclude each other: the dtype is taken from the tensors", dtype);
+  if (!tensors && shape.empty()) throw Error(ErrorCode::usage, "no workload: give --shape, e.g. --shape b1h8l512d64, or tensors with --qkv");
+  Workload workload = tensors ? tensors->workload : parse_workload(shape);
+  if (!dtype.empty()) workload.dtype = parse_dtype(dtype);
+  if (!causal.empty()) workload.mask = parse_mask(causal);
+  if (!layout.empty()) workload.layout = parse_layout(layout);
+  if (scale) workload.scale = scale;
+  validate(workload);
+  return workload;
+}
+
+void StoreOptions::add_to(CLI::App& app) { app.add_option("--db", path, fmt::format("Database [{}]", default_database_path().string())); }
+
+std::unique_ptr<store::Store> StoreOptions::open(store::Access access) const {
+  return std::make_unique<store::Store>(path.empty() ? default_database_path() : std::filesystem::path(path), access);
+}
+
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+void remark(bool json, const std::string& text) {
+  std::FILE* stream = json ? stderr : stdout;
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fputc('\n', stream);
+  std::fflush(stream);
+}
+
+}  // namespace heed::cli

@@ -1,0 +1,76 @@
+/// What the commands share: common options and how they become a workload, a device, a builder and a store.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/device.hpp"
+#include "jit/build.hpp"
+#include "store/store.hpp"
+#include "variant/family.hpp"
+#include "workload/tensor_file.hpp"
+
+namespace heed::cli {
+
+/// --json, --device, --cache, --compiler, --jobs
+struct MachineOptions {
+  bool json = false;
+  std::string device = "auto";
+  std::string cache;
+  std::string compiler;
+  int jobs = 0;
+
+  void add_to(CLI::App& app);
+  [[nodiscard]] DeviceFacts choose() const { return choose_device(parse_device_choice(device)); }
+  [[nodiscard]] std::unique_ptr<jit::Builder> builder() const;
+};
+
+/// --shape with --dtype, --causal, --scale, --layout; or real tensors with --qkv, or --q, --k and --v
+struct WorkloadOptions {
+  std::string shape;
+  std::string dtype;
+  std::string causal;
+  std::optional<double> scale;
+  std::string layout;
+  std::string qkv;
+  std::string q, k, v;
+
+  void add_to(CLI::App& app);
+  [[nodiscard]] bool has_tensors() const { return !qkv.empty() || !q.empty() || !k.empty() || !v.empty(); }
+  /// The tensor files by their absolute paths, for the store; none when they were not given.
+  [[nodiscard]] std::vector<std::string> tensor_paths() const;
+  [[nodiscard]] std::optional<QkvTensors> tensors() const;
+  /// @throws Error(usage) when there is neither a shape nor tensors, or both
+  [[nodiscard]] Workload workload(const std::optional<QkvTensors>& tensors) const;
+};
+
+/// --db
+struct StoreOptions {
+  std::string path;
+  void add_to(CLI::App& app);
+  [[nodiscard]] std::unique_ptr<store::Store> open(store::Access access) const;
+};
+
+/// A command adds itself to the application; its callback leaves the exit code in `exit_code`.
+using Register = void (*)(CLI::App& app, int& exit_code);
+void add_evolve(CLI::App& app, int& exit_code);
+void add_verify(CLI::App& app, int& exit_code);
+void add_bench(CLI::App& app, int& exit_code);
+void add_show(CLI::App& app, int& exit_code);
+void add_runs(CLI::App& app, int& exit_code);
+void add_replay(CLI::App& app, int& exit_code);
+void add_families(CLI::App& app, int& exit_code);
+void add_doctor(CLI::App& app, int& exit_code);
+void add_selftest(CLI::App& app, int& exit_code);
+void add_emit(CLI::App& app, int& exit_code);
+
+/// Prints to stdout and flushes, so that a reader at the other end of a pipe sees progress.
+void print(const std::string& text);
+/// Progress and remarks: stdout, or stderr when stdout carries JSON.
+void remark(bool json, const std::string& text);
+
+}  // namespace heed::cli

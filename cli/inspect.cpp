@@ -1,0 +1,163 @@
+// heed runs, heed show, heed families, heed emit
+#include <fmt/format.h>
+
+#include "base/files.hpp"
+#include "base/text.hpp"
+#include "cli/command.hpp"
+#include "report/run_report.hpp"
+#include "report/table.hpp"
+
+namespace heed::cli {
+namespace {
+
+nlohmann::json family_json(const Family& family, const DeviceFacts& device) {
+  nlohmann::json knobs = nlohmann::json::array();
+  for (const Knob& knob : family.knobs()) {
+    std::vector<std::string> values;
+    for (const int value : knob.values) values.push_back(knob.text_of(value));
+    knobs.push_back({{"name", knob.name}, {"tag", knob.tag}, {"values", values}, {"help", knob.help}});
+  }
+  std::vector<std::string> dtypes;
+  for (const Dtype dtype : family.dtypes()) dtypes.emplace_back(to_string(dtype));
+  return {{"name", family.name()},
+          {"description", family.description()},
+          {"device", to_string(family.device())},
+          {"requires", family.requirements()},
+          {"dtypes", dtypes},
+          {"head_dims", family.head_dims()},
+          {"configs", space_size(family.knobs())},
+          {"available", family.device() == DeviceKind::cpu || device.kind == DeviceKind::cuda},
+          {"knobs", knobs}};
+}
+
+std::string family_text(const Family& family) {
+  std::vector<std::string> dtypes;
+  for (const Dtype dtype : family.dtypes()) dtypes.emplace_back(to_string(dtype));
+  std::string dims = "any up to 512";
+  if (!family.head_dims().empty()) dims = fmt::format("{}", fmt::join(family.head_dims(), ", "));
+  std::string text = fmt::format("{}: {}\n  device {}, requires {}\n  dtypes {}; head dims {}; no mask, causal top-left and bottom-right; any lengths, grouped heads; {:.2g} configs\n", family.name(),
+                                 family.description(), to_string(family.device()), family.requirements(), fmt::join(dtypes, ", "), dims, space_size(family.knobs()));
+  report::Table table({"  knob", "values", "what it does"});
+  table.align_left(1);
+  table.align_left(2);
+  for (const Knob& knob : family.knobs()) {
+    std::vector<std::string> values;
+    for (const int value : knob.values) values.push_back(knob.text_of(value));
+    table.add({"  " + knob.name, join(values, " "), knob.help});
+  }
+  return text + table.str();
+}
+
+}  // namespace
+
+void add_runs(CLI::App& app, int& exit_code) {
+  (void)exit_code;
+  struct Options {
+    StoreOptions store;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("runs", "List the stored runs");
+  o->store.add_to(*command);
+  command->add_flag("--json", o->json, "Print JSON");
+  command->footer("Example:\n  heed runs --db team.db");
+  command->callback([o] {
+    const auto store = o->store.open(store::Access::read_only);
+    const std::vector<store::RunRecord> runs = store->runs();
+    std::vector<int> counts;
+    for (const store::RunRecord& run : runs) counts.push_back(static_cast<int>(store->trials(run.id).size()));
+    if (!o->json) return print(report::runs_text(runs, counts));
+    nlohmann::json all = nlohmann::json::array();
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      nlohmann::json run = report::run_json(runs[i], {}, {});
+      run.erase("comparisons");
+      run["trials"] = counts[i];
+      all.push_back(std::move(run));
+    }
+    print(all.dump(1) + "\n");
+  });
+}
+
+void add_show(CLI::App& app, int& exit_code) {
+  (void)exit_code;
+  struct Options {
+    StoreOptions store;
+    std::int64_t run = 0;
+    bool json = false;
+    std::string evidence;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("show", "One run: generations, the champion's lineage, what each change bought");
+  command->add_option("run", o->run, "Number of the run")->required();
+  o->store.add_to(*command);
+  command->add_flag("--json", o->json, "Print everything stored about the run as JSON");
+  command->add_option("--evidence", o->evidence, "Write the result as evidence to this JSON file");
+  command->footer("Examples:\n  heed show 3\n  heed show 3 --json | jq '.trials[].ratio.value'");
+  command->callback([o] {
+    const auto store = o->store.open(store::Access::read_only);
+    const std::optional<store::RunRecord> run = store->find_run(o->run);
+    if (!run) throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", o->run), std::to_string(o->run));
+    if (!o->evidence.empty()) write_file_atomically(o->evidence, report::evidence(*run).dump(1) + "\n", ErrorCode::store);
+    const std::vector<store::TrialRecord> trials = store->trials(o->run);
+    print(o->json ? report::run_json(*run, trials, store->comparisons(o->run)).dump(1) + "\n" : report::show_text(*run, trials));
+  });
+}
+
+void add_families(CLI::App& app, int& exit_code) {
+  (void)exit_code;
+  struct Options {
+    std::string name;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("families", "The kernel families: what they support and their knobs");
+  command->add_option("name", o->name, "Only this one");
+  command->add_flag("--json", o->json, "Print JSON");
+  command->footer("Example:\n  heed families fwd_cpu");
+  command->callback([o] {
+    std::vector<const Family*> chosen(families().begin(), families().end());
+    if (!o->name.empty()) chosen = {&find_family(o->name)};
+    if (!o->json) {
+      for (std::size_t i = 0; i < chosen.size(); ++i) print((i == 0 ? "" : "\n") + family_text(*chosen[i]));
+      return;
+    }
+    const DeviceFacts device = choose_device(DeviceChoice::automatic);
+    nlohmann::json all = nlohmann::json::array();
+    for (const Family* family : chosen) all.push_back(family_json(*family, device));
+    print(all.dump(1) + "\n");
+  });
+}
+
+void add_emit(CLI::App& app, int& exit_code) {
+  (void)exit_code;
+  struct Options {
+    WorkloadOptions workload;
+    std::string variant;
+    std::string arch;
+    std::string output;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("emit", "Print the source of a variant, as it is handed to the compiler");
+  command->add_option("variant", o->variant, "family or family:knob=value,...")->required();
+  o->workload.add_to(*command);
+  command->add_option("--arch", o->arch, "GPU architecture whose limits apply, e.g. sm_89 [this machine's, else sm_90a]");
+  command->add_option("-o,--output", o->output, "Write to a file");
+  command->footer(
+      "Example (the same headers build ahead of time):\n"
+      "  heed emit fwd_sm80:block_n=128 --shape b1h8l512d64 -o v.cu && nvcc -cubin -std=c++20 --expt-relaxed-constexpr -arch=sm_80 -I . v.cu");
+  command->callback([o] {
+    const Workload workload = o->workload.workload(std::nullopt);
+    const Family& family = find_family(o->variant.substr(0, o->variant.find(':')));
+    DeviceFacts device = family.device() == DeviceKind::cpu ? cpu_facts() : gpu_limits(o->arch.empty() ? "sm_90a" : o->arch);
+    const Variant variant = parse_variant(o->variant, workload, device);
+    if (const auto reason = family.is_illegal(variant.config, workload, device))
+      throw Error(ErrorCode::unsupported, fmt::format("{} is illegal on {}: {}", describe(variant), device.arch, *reason), o->variant);
+    const std::string source = variant.source_for(workload);
+    if (o->output.empty())
+      print(source);
+    else
+      write_file_atomically(o->output, source, ErrorCode::store);
+  });
+}
+
+}  // namespace heed::cli

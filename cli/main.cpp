@@ -1,0 +1,69 @@
+// heed: evolves, proves and measures fused attention kernels.
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "base/interrupt.hpp"
+#include "base/version.hpp"
+#include "cli/command.hpp"
+#include "worker/child.hpp"
+
+namespace {
+
+constexpr int kUsage = 2;
+constexpr int kFailure = 1;
+constexpr int kInterrupted = 130;  // 128 + SIGINT, as shells count
+
+int exit_code_of(heed::ErrorCode code) {
+  if (code == heed::ErrorCode::usage || code == heed::ErrorCode::invalid_workload) return kUsage;
+  return code == heed::ErrorCode::interrupted ? kInterrupted : kFailure;
+}
+
+int report(const heed::Error& error, bool json) {
+  if (json) {
+    const nlohmann::json object = {{"error", {{"code", heed::to_string(error.code())}, {"message", error.what()}, {"value", error.value()}}}};
+    heed::cli::print(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  }
+  fmt::print(stderr, "heed: {}\n", error.what());
+  return exit_code_of(error.code());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (const auto code = heed::worker::run_child_if_asked(argc, argv)) return *code;
+  heed::install_interrupt_handler();
+
+  CLI::App app(
+      "Heed evolves fused attention kernels for your shape on your machine, proves each one, measures it against what you use "
+      "today and keeps the evidence.");
+  app.set_version_flag("--version", fmt::format("heed {}", heed::kVersion));
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  heed evolve --shape b1h8l512d64              find a faster kernel for one workload\n"
+      "  heed show 1                                  what run 1 tried, and what its champion's changes bought\n"
+      "  heed replay 17                               does the stored result of trial 17 still hold?\n"
+      "  heed doctor                                  what this machine can do\n"
+      "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.");
+  int exit_code = 0;
+  for (const heed::cli::Register command :
+       {heed::cli::add_evolve, heed::cli::add_verify, heed::cli::add_bench, heed::cli::add_show, heed::cli::add_runs, heed::cli::add_replay, heed::cli::add_families,
+        heed::cli::add_emit, heed::cli::add_doctor, heed::cli::add_selftest})
+    command(app, exit_code);
+
+  bool json = false;
+  for (int i = 1; i < argc; ++i) json = json || std::string_view(argv[i]) == "--json";
+  try {
+    app.parse(argc, argv);
+    return exit_code;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    fmt::print(stderr, "heed: {}\nRun with --help for usage.\n", error.what());
+    return kUsage;
+  } catch (const heed::Error& error) {
+    return report(error, json);
+  } catch (const std::exception& error) {
+    return report(heed::Error(heed::ErrorCode::internal, fmt::format("unexpected failure: {}", error.what())), json);
+  }
+}

@@ -1,0 +1,150 @@
+// heed verify
+#include <fmt/format.h>
+
+#include "base/files.hpp"
+#include "base/interrupt.hpp"
+#include "base/random.hpp"
+#include "base/text.hpp"
+#include "cli/command.hpp"
+#include "evolve/json.hpp"
+#include "trial/laboratory.hpp"
+
+namespace heed::cli {
+namespace {
+
+struct Options {
+  MachineOptions machine;
+  WorkloadOptions workload;
+  std::vector<std::string> variants;
+  std::string cases;
+  int random_configs = 0;
+  std::uint64_t seed = 0;
+  bool verbose = false;
+};
+
+struct Job {
+  Workload workload;
+  Variant variant;
+  std::future<jit::BuildOutcome> build;
+};
+
+// Legal configs drawn at random, for a wider look at a family than its default.
+std::vector<Config> random_configs(const Family& family, const Workload& workload, const DeviceFacts& device, int count, std::uint64_t seed) {
+  std::vector<Config> configs;
+  Random random(seed);
+  for (int attempt = 0; attempt < 10000 * count && static_cast<int>(configs.size()) < count; ++attempt) {
+    Config config;
+    for (const Knob& knob : family.knobs()) config.push_back(knob.values[random.below(knob.values.size())]);
+    if (!family.is_illegal(config, workload, device)) configs.push_back(std::move(config));
+  }
+  return configs;
+}
+
+// One workload a line; '#' starts a comment.
+std::vector<Workload> read_cases(const std::string& path) {
+  std::vector<Workload> cases;
+  for (const std::string& line : split(read_file(path, ErrorCode::usage), '\n'))
+    if (const std::string text = trim(line.substr(0, line.find('#'))); !text.empty()) cases.push_back(parse_workload(text));
+  return cases;
+}
+
+int run(const Options& o) {
+  const DeviceFacts device = o.machine.choose();
+  const auto builder = o.machine.builder();
+  const std::optional<QkvTensors> tensors = o.workload.tensors();
+  if (!o.cases.empty() && (!o.workload.shape.empty() || tensors)) throw Error(ErrorCode::usage, "give either --cases or one workload, not both", o.cases);
+  const std::vector<Workload> workloads = o.cases.empty() ? std::vector<Workload>{o.workload.workload(tensors)} : read_cases(o.cases);
+  const std::uint64_t seed = o.seed != 0 ? o.seed : fresh_seed() >> 1;
+
+  // All builds are queued first; verification of the first overlaps them.
+  std::vector<Job> jobs;
+  int refused = 0;
+  for (const Workload& workload : workloads) {
+    std::vector<std::string> names = o.variants;
+    if (names.empty())
+      for (const Family* family : families())
+        if (family->device() == device.kind) names.emplace_back(family->name());
+    for (const std::string& name : names) {
+      const Family& family = find_family(name.substr(0, name.find(':')));
+      if (const auto reason = family.refuses(workload, device); reason && !o.cases.empty()) {
+        ++refused;
+        remark(o.machine.json, fmt::format("-        {:<58} {}: {}", to_string(workload), family.name(), *reason));
+        continue;
+      }
+      std::vector<Variant> variants = {parse_variant(name, workload, device)};
+      for (const Config& config : random_configs(family, workload, device, o.random_configs, substream(seed, jobs.size()))) variants.push_back(make_variant(family, config, workload));
+      for (Variant& variant : variants) {
+        if (const auto reason = family.is_illegal(variant.config, workload, device))
+          throw Error(ErrorCode::unsupported, fmt::format("{} is illegal for {} on {}: {}", describe(variant), to_string(workload), device.name, *reason), name);
+        trial::Laboratory laboratory(workload, device, *builder, nullptr, {});
+        auto build = builder->start(laboratory.request_for(variant));
+        jobs.push_back({workload, std::move(variant), std::move(build)});
+      }
+    }
+  }
+
+  nlohmann::json results = nlohmann::json::array();
+  int failures = 0;
+  std::unique_ptr<trial::Laboratory> laboratory;  // kept while the workload stays the same
+  for (Job& job : jobs) {
+    check_interrupt();
+    if (!laboratory || laboratory->workload() != job.workload)
+      laboratory = std::make_unique<trial::Laboratory>(job.workload, device, *builder, tensors ? &*tensors : nullptr, trial::Options{});
+    const jit::BuildOutcome build = job.build.get();
+    check_interrupt();
+    verify::GateReport report;
+    if (!build.artifact) {
+      report.verdict = Verdict::build_failed;
+      report.reason = build.timed_out ? "the compiler did not end in time" : trim(build.log);
+    } else if (!build.artifact->breach.empty()) {
+      report.verdict = Verdict::cheating;
+      report.finding = Finding::keeps_state;
+      report.reason = build.artifact->breach;
+    } else {
+      report = laboratory->verify({job.variant, *build.artifact}, substream(seed, results.size()), [&](const std::string& check) {
+        if (o.verbose) remark(o.machine.json, fmt::format("           {}", check));
+      });
+    }
+    if (!report.passed()) ++failures;
+    remark(o.machine.json, fmt::format("{:<8} {:<58} {}  max|error| {:.1e}, relative RMS {:.1e}", to_string(report.verdict), to_string(job.workload), job.variant.id(), report.error.max_abs, report.error.rel_rms));
+    if (!report.passed()) remark(o.machine.json, fmt::format("           {} ({}): {}", report.check, to_string(report.finding), report.reason.substr(0, 600)));
+    nlohmann::json checks = nlohmann::json::array();
+    for (const verify::CheckResult& c : report.checks) checks.push_back({{"name", c.name}, {"max_abs", c.max_abs}, {"allowed", c.allowed}, {"passed", c.passed}});
+    results.push_back({{"workload", to_string(job.workload)},
+                       {"variant", job.variant.id()},
+                       {"config", describe(job.variant)},
+                       {"verdict", to_string(report.verdict)},
+                       {"finding", to_string(report.finding)},
+                       {"reason", report.reason},
+                       {"check", report.check},
+                       {"error", evolve::to_json(report.error)},
+                       {"resources", build.artifact ? evolve::to_json(build.artifact->resources) : nlohmann::json()},
+                       {"checks", checks}});
+  }
+  remark(o.machine.json, fmt::format("{} of {} passed{}; inputs from seed {}", jobs.size() - static_cast<std::size_t>(failures), jobs.size(),
+                                     refused > 0 ? fmt::format(", {} refused by their family", refused) : "", seed));
+  if (o.machine.json) print(nlohmann::json{{"seed", seed}, {"device", evolve::to_json(device)}, {"results", results}, {"failures", failures}}.dump(1) + "\n");
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, int& exit_code) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("verify", "Run the gate on variants: every input class, neighbouring shapes, canaries, repeated launches");
+  command->add_option("variants", o->variants, "family or family:knob=value,... [every family of the device, as it comes]");
+  o->workload.add_to(*command);
+  o->machine.add_to(*command);
+  command->add_option("--cases", o->cases, "A file with one workload a line instead of --shape");
+  command->add_option("--random-configs", o->random_configs, "Also this many legal configs drawn at random, per workload and family")->check(CLI::NonNegativeNumber);
+  command->add_option("--seed", o->seed, "Seed of the inputs and random configs [fresh]");
+  command->add_flag("--verbose", o->verbose, "Name every check as it starts");
+  command->footer(
+      "Examples:\n"
+      "  heed verify --shape b1h8l512d64\n"
+      "  heed verify fwd_cpu:block_n=32,threads=1 --shape b1h8l100d80:fp32\n"
+      "  heed verify --cases tests/cases/forward.txt --random-configs 3");
+  command->callback([o, &exit_code] { exit_code = run(*o); });
+}
+
+}  // namespace heed::cli

@@ -1,0 +1,50 @@
+# GPU support needs cuda.h when Heed is built; the driver and NVRTC are loaded at run time.
+#
+# cuda.h comes from a CUDA toolkit (12.4 or newer) or from the PyPI packages that scripts/setup installs into .venv.
+
+file(GLOB pypi_cuda ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/cu1[2-9] ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/cuda_runtime
+     ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/cuda_nvrtc)
+find_program(HEED_NVCC nvcc HINTS /usr/local/cuda/bin)
+if(HEED_NVCC)
+  # nvcc may be a wrapper script: ask it where its toolkit is.
+  execute_process(COMMAND ${HEED_NVCC} --dryrun -x cu /dev/null ERROR_VARIABLE nvcc_dryrun OUTPUT_QUIET)
+  string(REGEX MATCH "TOP=([^\n\r]+)" ignored "${nvcc_dryrun}")
+  set(nvcc_root "${CMAKE_MATCH_1}")
+endif()
+list(TRANSFORM pypi_cuda APPEND /include OUTPUT_VARIABLE pypi_include)
+find_path(HEED_CUDA_INCLUDE cuda.h HINTS "${nvcc_root}/include" "${nvcc_root}/targets/x86_64-linux/include" /usr/local/cuda/include ${pypi_include})
+
+set(HEED_HAS_CUDA OFF)
+if(NOT HEED_CUDA STREQUAL "OFF" AND HEED_CUDA_INCLUDE)
+  file(STRINGS ${HEED_CUDA_INCLUDE}/cuda.h version_line REGEX "#define CUDA_VERSION [0-9]+")
+  string(REGEX MATCH "[0-9]+$" cuda_version "${version_line}")
+  if(cuda_version GREATER_EQUAL 12040)
+    set(HEED_HAS_CUDA ON)
+  else()
+    message(STATUS "cuda.h is of version ${cuda_version}; Heed needs 12040 (CUDA 12.4) or newer")
+  endif()
+endif()
+if(HEED_CUDA STREQUAL "ON" AND NOT HEED_HAS_CUDA)
+  message(FATAL_ERROR "HEED_CUDA=ON, but no cuda.h of CUDA 12.4 or newer was found; run scripts/setup or install the CUDA toolkit")
+endif()
+message(STATUS "CUDA support: ${HEED_HAS_CUDA}; nvcc: ${HEED_NVCC}")
+
+# Where libnvrtc may be on this machine, besides the dynamic linker's search path.
+set(nvrtc_folders "")
+foreach(root IN LISTS nvcc_root pypi_cuda)
+  foreach(folder lib64 lib targets/x86_64-linux/lib)
+    file(GLOB found ${root}/${folder}/libnvrtc.so.*)
+    if(found)
+      list(APPEND nvrtc_folders ${root}/${folder})
+    endif()
+  endforeach()
+endforeach()
+list(JOIN nvrtc_folders ":" nvrtc_folders)
+
+function(heed_cuda target)
+  target_compile_definitions(${target} PRIVATE HEED_NVRTC_FOLDERS="${nvrtc_folders}")
+  if(HEED_HAS_CUDA)
+    target_compile_definitions(${target} PUBLIC HEED_WITH_CUDA)
+    target_include_directories(${target} SYSTEM PRIVATE ${HEED_CUDA_INCLUDE})
+  endif()
+endfunction()

@@ -1,0 +1,94 @@
+/// fwd_cpu: the knobs, what is legal, and the scratch a thread needs. Shared by the host and by the candidates the host
+/// compiler builds; includes nothing but the contract.
+#pragma once
+
+#include "kernels/contract.hpp"
+
+namespace heed::cpu {
+
+/// How 2^x is computed: a polynomial on [-0.5, 0.5] times a power of two put into the exponent bits.
+enum class Exp2 {
+  degree3,  ///< largest relative error 1.0e-4
+  degree4,  ///< 2.9e-6
+  degree5,  ///< 1.9e-7
+  degree6,  ///< 1.0e-7, near the rounding of fp32 itself
+};
+
+/// Order in which blocks of query rows are handed to threads.
+enum class LoopOrder {
+  heads_outer,  ///< all row blocks of a head one after another: its keys stay in the caches
+  rows_outer,   ///< the first row block of every head, then the second
+};
+
+/// When partial sums are multiplied by 2^(old maximum - new maximum).
+enum class Rescale {
+  always,
+  when_grown,  ///< only if a row's maximum grew in this tile
+};
+
+/// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
+struct Config {
+  int block_m = 128;                ///< query rows a block: K and V are read (and converted to fp32) once a block
+  int block_n = 64;                 ///< keys a tile
+  int tile_rows = 4;                ///< register tile: keys (Q K^T) or value columns (P V) held at once
+  int tile_vectors = 2;             ///< register tile: vectors of queries held at once
+  int unroll = 1;                   ///< steps of the innermost loop written out
+  Exp2 exp2 = Exp2::degree5;
+  Rescale rescale = Rescale::when_grown;
+  LoopOrder loop_order = LoopOrder::heads_outer;
+  int prefetch = 0;                 ///< key rows fetched ahead of their use; 0: leave it to the hardware
+  int threads = 1;
+  constexpr bool operator==(const Config&) const = default;
+};
+
+/// The vector unit as legality and scratch sizes see it.
+struct Machine {
+  int lanes;      ///< fp32 values a vector register
+  int registers;  ///< vector registers
+  int processors;
+};
+
+/// Rows of a block rounded up to whole register tiles of queries.
+constexpr int queries_per_group(const Config& config, const Machine& machine) { return config.tile_vectors * machine.lanes; }
+
+enum class Illegal { no, registers, row_block, key_block, threads, head_dim };
+
+constexpr Illegal is_legal(const Config& config, const Problem& problem, const Machine& machine) {
+  // accumulators, one row of vectors and one broadcast value
+  if (config.tile_rows * config.tile_vectors + config.tile_vectors + 1 > machine.registers) return Illegal::registers;
+  if (config.block_m % queries_per_group(config, machine) != 0) return Illegal::row_block;
+  if (config.block_n < config.tile_rows) return Illegal::key_block;
+  if (config.threads < 1 || config.threads > machine.processors) return Illegal::threads;
+  if (problem.head_dim < 1 || problem.head_dim > 512) return Illegal::head_dim;
+  return Illegal::no;
+}
+
+/// Scratch of one thread, in floats, each part a multiple of 16 floats (64 bytes).
+struct Scratch {
+  long long query;    ///< (groups, head_dim, queries): Q transposed and scaled
+  long long out;      ///< (groups, head_dim, queries): O transposed, not yet divided by the row sums
+  long long maximum;  ///< (groups, queries)
+  long long sum;      ///< (groups, queries)
+  long long scores;   ///< (block_n, queries)
+  long long keys;     ///< (block_n, head_dim): K converted to fp32; unused when the inputs are fp32
+  long long values;   ///< (block_n, head_dim): the same for V
+  long long total;
+};
+
+constexpr Scratch scratch_plan(const Config& config, const Problem& problem, int lanes) {
+  const auto round = [](long long floats) { return (floats + 15) / 16 * 16; };
+  const long long queries = static_cast<long long>(config.tile_vectors) * lanes;
+  const long long converted = problem.element == Element::fp32 ? 0 : round(static_cast<long long>(config.block_n) * problem.head_dim);
+  Scratch plan{};
+  plan.query = 0;
+  plan.out = plan.query + round(static_cast<long long>(config.block_m) * problem.head_dim);
+  plan.maximum = plan.out + round(static_cast<long long>(config.block_m) * problem.head_dim);
+  plan.sum = plan.maximum + round(config.block_m);
+  plan.scores = plan.sum + round(config.block_m);
+  plan.keys = plan.scores + round(config.block_n * queries);
+  plan.values = plan.keys + converted;
+  plan.total = plan.values + converted;
+  return plan;
+}
+
+}  // namespace heed::cpu

@@ -1,0 +1,38 @@
+/// Splits a list of output rows into pieces of work that share one head, for the oracle and the unfused computation.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "heed/heed.hpp"
+#include "workload/half.hpp"
+
+namespace heed {
+
+/// Consecutive entries of a row list that belong to one head of one batch entry.
+struct RowTask {
+  std::size_t first = 0;
+  std::size_t count = 0;
+};
+
+inline std::vector<RowTask> split_rows(std::span<const RowIndex> rows, std::size_t most) {
+  std::vector<RowTask> tasks;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const bool same = !tasks.empty() && tasks.back().count < most && rows[i].batch == rows[tasks.back().first].batch &&
+                      rows[i].head == rows[tasks.back().first].head;
+    if (same) {
+      ++tasks.back().count;
+    } else {
+      tasks.push_back({i, 1});
+    }
+  }
+  return tasks;
+}
+
+/// Element (batch, head, row, 0) of a tensor, as an index.
+inline std::size_t row_offset(const Strides& strides, std::int64_t batch, std::int64_t head, std::int64_t row) {
+  return static_cast<std::size_t>(batch * strides.batch + head * strides.head + row * strides.row);
+}
+
+}  // namespace heed

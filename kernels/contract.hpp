@@ -1,0 +1,62 @@
+/// The kernel contract: the one parameter struct every variant's entry takes, on every device.
+///
+/// Included by host code, by nvcc, by NVRTC (which has no toolkit or system headers) and by the host compiler that builds
+/// CPU candidates, so it includes nothing and uses only built-in types.
+#pragma once
+
+namespace heed {
+
+/// Strides in elements; the head dim is contiguous (stride 1).
+struct TensorStrides {
+  long long batch;
+  long long head;
+  long long row;
+};
+
+/// One attention problem as a kernel sees it. Shapes, with element type T fixed when the variant is built:
+///   q (batch, heads, len_q, D)   k (batch, heads_kv, len_k, D)   v (batch, heads_kv, len_k, D)
+///   o (batch, heads, len_q, D)   lse (batch, heads, len_q), fp32, dense, natural log; null when not asked for
+///
+/// What every variant must keep to: sums in fp32; a row with nothing to attend to gives zeros and lse = -inf; a key that no
+/// query row attends to (past len_k, or hidden from every row by the mask) may hold NaN or infinity; nothing is written
+/// but o, lse and workspace; no state survives a launch except counters it leaves at zero.
+struct ForwardParams {
+  const void* q;
+  const void* k;
+  const void* v;
+  void* o;
+  float* lse;
+  void* workspace;  ///< as many bytes as the variant's launch plan asks for; contents undefined at launch
+  TensorStrides q_strides;
+  TensorStrides k_strides;
+  TensorStrides v_strides;
+  TensorStrides o_strides;
+  int batch;
+  int heads;
+  int heads_kv;
+  int group_size;  ///< heads / heads_kv: query head h reads key head h / group_size
+  int len_q;
+  int len_k;
+  int causal_offset;  ///< causal variants: key j is visible to query i when j <= i + causal_offset; else unused
+  float scale;        ///< softmax(scale * q k^T)
+};
+
+/// Element types a variant may be built for.
+enum class Element { fp16, bf16, fp32 };
+
+/// What is fixed when a variant is built, besides its config.
+struct Problem {
+  Element element;
+  int head_dim;
+  bool causal;
+  constexpr bool operator==(const Problem&) const = default;
+};
+
+/// Keys that query rows up to `last_row` may see: a prefix of the keys, possibly empty.
+constexpr int visible_keys(bool causal, int last_row, int causal_offset, int len_k) {
+  if (!causal) return len_k;
+  const int end = last_row + causal_offset + 1;
+  return end < 0 ? 0 : (end < len_k ? end : len_k);
+}
+
+}  // namespace heed

@@ -1,0 +1,51 @@
+/// Conversions and special functions, one instruction a function.
+/// PTX ISA: https://docs.nvidia.com/cuda/parallel-thread-execution/
+#pragma once
+
+#include "kernels/contract.hpp"
+
+namespace heed::ptx {
+
+/// 2^x, flushing subnormals; 2 ulp over the full range, ex2(-inf) = 0.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-ex2
+__device__ __forceinline__ float ex2_approx_ftz(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Two fp16 powers of two at once.
+__device__ __forceinline__ unsigned ex2_approx_f16x2(unsigned x) {
+  unsigned y;
+  asm("ex2.approx.f16x2 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+/// log2(x); lg2(0) = -inf.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-lg2
+__device__ __forceinline__ float lg2_approx_ftz(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Two fp32 values to one register of 16-bit values, round to nearest even; `low` in the low half.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvt
+template <Element kElement>
+__device__ __forceinline__ unsigned cvt_rn_x2(float low, float high) {
+  unsigned packed;
+  if constexpr (kElement == Element::bf16)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+/// The fp16 in the low half of a register as fp32.
+__device__ __forceinline__ float cvt_f32_f16(unsigned packed) {
+  float y;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low; }" : "=f"(y) : "r"(packed));
+  return y;
+}
+
+}  // namespace heed::ptx

@@ -1,0 +1,121 @@
+/// fwd_sm80: the knobs, what is legal, and the resources a config takes. Shared by the host, nvcc and NVRTC.
+#pragma once
+
+#include "kernels/contract.hpp"
+#include "kernels/tile/shared_tile.hpp"
+
+namespace heed::attention {
+enum class Exp2;     // kernels/attention/exp2.cuh
+enum class Rescale;  // kernels/attention/softmax.cuh
+}  // namespace heed::attention
+
+namespace heed::sm80 {
+
+/// How finished rows leave the block. A block with key splits always goes through shared memory, where its parts meet.
+enum class Epilogue {
+  direct,  ///< each lane writes its pairs of elements: 4-byte stores
+  shared,  ///< staged in shared memory, written in 16-byte pieces
+};
+
+/// Which tile of query rows a block index means.
+enum class TileOrder {
+  ascending,
+  descending,  ///< under a causal mask the longest rows start first
+};
+
+/// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
+struct Config {
+  int block_m = 64;     ///< query rows a thread block
+  int block_n = 64;     ///< keys a tile
+  int warp_rows = 16;   ///< query rows a warp: 16 or 32
+  int key_splits = 1;   ///< groups of warps that hold the same rows and take the tiles of keys in turn
+  int stages = 2;       ///< tiles of K and V a group keeps in shared memory
+  tile::SharedLayout shared_layout = tile::SharedLayout::swizzled;
+  bool q_in_registers = true;  ///< else Q is read from shared memory again for every tile
+  bool split_wait = false;     ///< wait for K and V separately: scores start before V has arrived, at one more barrier
+  attention::Exp2 exp2{};
+  attention::Rescale rescale{};
+  Epilogue epilogue = Epilogue::shared;
+  TileOrder tile_order = TileOrder::descending;
+  int min_blocks = 1;   ///< thread blocks a multiprocessor the compiler must leave registers for
+  constexpr bool operator==(const Config&) const = default;
+};
+
+constexpr int warps_per_group(const Config& c) { return c.block_m / c.warp_rows; }
+constexpr int threads_per_group(const Config& c) { return 32 * warps_per_group(c); }
+constexpr int threads(const Config& c) { return threads_per_group(c) * c.key_splits; }
+
+/// Dynamic shared memory, in bytes from its start (aligned to 128).
+///
+///   during the loop:  | Q | group 0: stage 0 K, V | stage 1 K, V | ... | group 1: ... |
+///   afterwards:       | partial O of every group, fp32 | (reference, sum) of every group and row |      (key_splits > 1)
+///                     | O, 16-bit |                                                                     (shared epilogue)
+struct SharedPlan {
+  int q;             ///< (block_m, head_dim)
+  int stages;        ///< (key_splits, stages, {K, V}, block_n, head_dim)
+  int stage_bytes;   ///< K and V of one stage
+  int partial_out;   ///< (key_splits, block_m, partial_pitch) fp32
+  int partial_pitch; ///< floats; 4 more than the head dim, so that rows start in different banks
+  int row_state;     ///< (key_splits, block_m, 2) fp32
+  int total;
+};
+
+constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
+  SharedPlan plan{};
+  const int kv_bytes = tile::tile_bytes(c.shared_layout, head_dim, c.block_n);
+  plan.q = 0;
+  plan.stages = tile::tile_bytes(c.shared_layout, head_dim, c.block_m);
+  plan.stage_bytes = 2 * kv_bytes;
+  const int loop_bytes = plan.stages + c.key_splits * c.stages * plan.stage_bytes;
+  plan.partial_out = 0;
+  plan.partial_pitch = head_dim + 4;
+  plan.row_state = c.key_splits * c.block_m * plan.partial_pitch * 4;
+  const int merge_bytes = c.key_splits > 1 ? plan.row_state + c.key_splits * c.block_m * 2 * 4 : 0;
+  plan.total = loop_bytes > merge_bytes ? loop_bytes : merge_bytes;
+  return plan;
+}
+
+/// Registers a thread needs at least: output and score accumulators, Q where it is kept, 24 for addresses and row state.
+constexpr int registers_needed(const Config& c, int head_dim) {
+  const int fragments = c.warp_rows / 16;
+  const int out = fragments * head_dim / 2;
+  const int scores = fragments * c.block_n / 2;
+  const int query = c.q_in_registers ? fragments * head_dim / 4 : 0;
+  return out + scores + query + 24;
+}
+
+/// Registers a thread may use so that min_blocks blocks fit 65,536 registers a multiprocessor.
+constexpr int registers_allowed(const Config& c) {
+  const int allowed = 65536 / (threads(c) * c.min_blocks) / 8 * 8;
+  return allowed < 255 ? allowed : 255;
+}
+
+enum class Illegal {
+  no,
+  head_dim,
+  block_m,
+  key_splits,
+  threads,
+  shared_memory,
+  occupancy,
+  registers,
+  same_program,
+};
+
+/// `shared_bytes`: what one block may use; `shared_bytes_per_processor`: what all blocks of a multiprocessor share.
+constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes, long long shared_bytes_per_processor) {
+  if (problem.head_dim != 64 && problem.head_dim != 128) return Illegal::head_dim;
+  if (c.block_m % c.warp_rows != 0) return Illegal::block_m;
+  if (c.key_splits > 15) return Illegal::key_splits;  // one named barrier a group, and barrier 0
+  if (threads(c) > 1024) return Illegal::threads;
+  const int total = shared_plan(c, problem.head_dim).total;
+  if (total > shared_bytes) return Illegal::shared_memory;
+  // The runtime keeps 1 KiB of each block's shared memory to itself.
+  if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;
+  if (threads(c) * c.min_blocks > 1536) return Illegal::occupancy;  // sm_86 and sm_89; sm_80 and sm_90 allow 2048
+  if (registers_needed(c, problem.head_dim) > registers_allowed(c)) return Illegal::registers;
+  if (c.key_splits > 1 && c.epilogue == Epilogue::direct) return Illegal::same_program;  // the merge has one way out
+  return Illegal::no;
+}
+
+}  // namespace heed::sm80

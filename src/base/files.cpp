@@ -1,0 +1,107 @@
+#include "base/files.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+namespace heed {
+namespace fs = std::filesystem;
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() { close_now(); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  [[nodiscard]] int get() const { return fd_; }
+  [[nodiscard]] bool ok() const { return fd_ >= 0; }
+  bool close_now() {
+    const bool closed = fd_ < 0 || ::close(fd_) == 0;
+    fd_ = -1;
+    return closed;
+  }
+
+ private:
+  int fd_;
+};
+
+fs::path home_folder() {
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') return home;
+  if (const passwd* entry = getpwuid(getuid()); entry != nullptr) return entry->pw_dir;
+  return "/tmp";
+}
+
+fs::path xdg_folder(const char* variable, const char* fallback) {
+  if (const char* value = std::getenv(variable); value != nullptr && *value == '/') return fs::path(value) / "heed";
+  return home_folder() / fallback / "heed";
+}
+
+}  // namespace
+
+std::string last_system_error() { return std::strerror(errno); }
+
+std::string read_file(const fs::path& path, ErrorCode code) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.ok())
+    throw Error(code, fmt::format("cannot read {}: {}", path.string(), last_system_error()), path.string());
+  struct stat info {};
+  if (::fstat(file.get(), &info) == 0 && S_ISDIR(info.st_mode))
+    throw Error(code, fmt::format("cannot read {}: it is a folder, not a file", path.string()), path.string());
+  std::string content;
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t got = ::read(file.get(), buffer, sizeof buffer);
+    if (got == 0) return content;
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw Error(code, fmt::format("cannot read {}: {}", path.string(), last_system_error()), path.string());
+    content.append(buffer, static_cast<std::size_t>(got));
+  }
+}
+
+void write_file_atomically(const fs::path& path, std::string_view content, ErrorCode code) {
+  static std::atomic<unsigned> counter{0};
+  const fs::path temporary = path.parent_path() / fmt::format(".{}.{}.{}.tmp", path.filename().string(), ::getpid(), counter++);
+  const auto fail = [&](const char* step) {
+    const std::string reason = last_system_error();
+    ::unlink(temporary.c_str());
+    throw Error(code, fmt::format("cannot write {}: {} failed: {}", path.string(), step, reason), path.string());
+  };
+  Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!file.ok()) fail("open");
+  while (!content.empty()) {
+    const ssize_t written = ::write(file.get(), content.data(), content.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("write");
+    content.remove_prefix(static_cast<std::size_t>(written));
+  }
+  if (::fsync(file.get()) != 0) fail("fsync");
+  if (!file.close_now()) fail("close");
+  if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename");
+  const fs::path folder = path.parent_path().empty() ? fs::path(".") : path.parent_path();
+  if (const Descriptor handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); handle.ok())
+    ::fsync(handle.get());
+}
+
+void make_folder(const fs::path& path, ErrorCode code) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error || !fs::is_directory(path))
+    throw Error(code,
+                fmt::format("cannot create the folder {}: {}", path.string(),
+                            error ? error.message() : std::string("a file of that name is in the way")),
+                path.string());
+}
+
+fs::path default_cache_folder() { return xdg_folder("XDG_CACHE_HOME", ".cache"); }
+fs::path default_database_path() { return xdg_folder("XDG_DATA_HOME", ".local/share") / "heed.db"; }
+
+}  // namespace heed

@@ -1,0 +1,30 @@
+/// Whole-file reads and crash-safe writes.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "heed/heed.hpp"
+
+namespace heed {
+
+/// The file's bytes. Throws Error(code) naming the path and the system's reason.
+std::string read_file(const std::filesystem::path& path, ErrorCode code);
+
+/// Writes beside the destination, fsyncs, renames over it and fsyncs the folder: a reader sees the old file, the new
+/// file or none, never a part. Throws Error(code).
+void write_file_atomically(const std::filesystem::path& path, std::string_view content, ErrorCode code);
+
+/// Creates a folder and its parents. Throws Error(code) naming the path and the system's reason.
+void make_folder(const std::filesystem::path& path, ErrorCode code);
+
+/// `$XDG_CACHE_HOME/heed` or `~/.cache/heed` (XDG Base Directory Specification).
+std::filesystem::path default_cache_folder();
+/// `$XDG_DATA_HOME/heed/heed.db` or `~/.local/share/heed/heed.db`.
+std::filesystem::path default_database_path();
+
+/// The system's reason for the last failed call, e.g. "No space left on device".
+std::string last_system_error();
+
+}  // namespace heed

@@ -1,0 +1,78 @@
+#include "device/cuda_driver.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "heed/heed.hpp"
+
+namespace heed {
+namespace {
+
+CudaDriver load() {
+  void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw Error(ErrorCode::no_device, "no NVIDIA driver is installed (libcuda.so.1 was not found)");
+  CudaDriver api{};
+  const auto bind = [&](const char* name, auto& function) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
+    if (function == nullptr) throw Error(ErrorCode::no_device, fmt::format("the NVIDIA driver lacks {}; Heed needs driver 550 (CUDA 12.4) or newer", name));
+  };
+  bind("cuInit", api.init);
+  bind("cuDriverGetVersion", api.driver_get_version);
+  bind("cuGetErrorName", api.get_error_name);
+  bind("cuGetErrorString", api.get_error_string);
+  bind("cuDeviceGetCount", api.device_get_count);
+  bind("cuDeviceGet", api.device_get);
+  bind("cuDeviceGetName", api.device_get_name);
+  bind("cuDeviceGetAttribute", api.device_get_attribute);
+  bind("cuDeviceTotalMem_v2", api.device_total_mem);
+  bind("cuDevicePrimaryCtxRetain", api.device_primary_ctx_retain);
+  bind("cuCtxSetCurrent", api.ctx_set_current);
+  bind("cuCtxSynchronize", api.ctx_synchronize);
+  bind("cuMemAlloc_v2", api.mem_alloc);
+  bind("cuMemFree_v2", api.mem_free);
+  bind("cuMemcpyHtoD_v2", api.memcpy_htod);
+  bind("cuMemcpyDtoH_v2", api.memcpy_dtoh);
+  bind("cuMemsetD8Async", api.memset_d8_async);
+  bind("cuModuleLoadData", api.module_load_data);
+  bind("cuModuleUnload", api.module_unload);
+  bind("cuModuleGetFunction", api.module_get_function);
+  bind("cuFuncGetAttribute", api.func_get_attribute);
+  bind("cuFuncSetAttribute", api.func_set_attribute);
+  bind("cuLaunchKernelEx", api.launch_kernel_ex);
+  bind("cuStreamCreate", api.stream_create);
+  bind("cuStreamSynchronize", api.stream_synchronize);
+  bind("cuStreamBeginCapture_v2", api.stream_begin_capture);
+  bind("cuStreamEndCapture", api.stream_end_capture);
+  bind("cuGraphInstantiateWithFlags", api.graph_instantiate);
+  bind("cuGraphUpload", api.graph_upload);
+  bind("cuGraphLaunch", api.graph_launch);
+  bind("cuGraphExecDestroy", api.graph_exec_destroy);
+  bind("cuGraphDestroy", api.graph_destroy);
+  bind("cuEventCreate", api.event_create);
+  bind("cuEventRecord", api.event_record);
+  bind("cuEventSynchronize", api.event_synchronize);
+  bind("cuEventElapsedTime", api.event_elapsed_time);
+  if (const CUresult result = api.init(0); result != CUDA_SUCCESS) {
+    const char* text = nullptr;
+    api.get_error_string(result, &text);
+    throw Error(ErrorCode::no_device, fmt::format("the NVIDIA driver cannot be used: {}", text == nullptr ? "unknown error" : text));
+  }
+  return api;
+}
+
+}  // namespace
+
+const CudaDriver& cuda_driver() {
+  static const CudaDriver api = load();
+  return api;
+}
+
+std::string cuda_error_text(CUresult result) {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  cuda_driver().get_error_name(result, &name);
+  cuda_driver().get_error_string(result, &text);
+  return fmt::format("{}: {}", name == nullptr ? "unknown CUDA error" : name, text == nullptr ? "no description" : text);
+}
+
+}  // namespace heed

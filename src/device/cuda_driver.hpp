@@ -1,0 +1,57 @@
+/// The CUDA driver through dlopen, so that one binary runs with and without a GPU.
+/// https://docs.nvidia.com/cuda/cuda-driver-api/
+#pragma once
+
+#include <cuda.h>
+
+#include <string>
+
+namespace heed {
+
+/// Entry points of libcuda.so.1, by the names that driver 12.4 and newer export.
+struct CudaDriver {
+  decltype(&::cuInit) init;
+  decltype(&::cuDriverGetVersion) driver_get_version;
+  decltype(&::cuGetErrorName) get_error_name;
+  decltype(&::cuGetErrorString) get_error_string;
+  decltype(&::cuDeviceGetCount) device_get_count;
+  decltype(&::cuDeviceGet) device_get;
+  decltype(&::cuDeviceGetName) device_get_name;
+  decltype(&::cuDeviceGetAttribute) device_get_attribute;
+  decltype(&::cuDeviceTotalMem) device_total_mem;
+  decltype(&::cuDevicePrimaryCtxRetain) device_primary_ctx_retain;
+  decltype(&::cuCtxSetCurrent) ctx_set_current;
+  decltype(&::cuCtxSynchronize) ctx_synchronize;
+  decltype(&::cuMemAlloc) mem_alloc;
+  decltype(&::cuMemFree) mem_free;
+  decltype(&::cuMemcpyHtoD) memcpy_htod;
+  decltype(&::cuMemcpyDtoH) memcpy_dtoh;
+  decltype(&::cuMemsetD8Async) memset_d8_async;
+  decltype(&::cuModuleLoadData) module_load_data;
+  decltype(&::cuModuleUnload) module_unload;
+  decltype(&::cuModuleGetFunction) module_get_function;
+  decltype(&::cuFuncGetAttribute) func_get_attribute;
+  decltype(&::cuFuncSetAttribute) func_set_attribute;
+  decltype(&::cuLaunchKernelEx) launch_kernel_ex;
+  decltype(&::cuStreamCreate) stream_create;
+  decltype(&::cuStreamSynchronize) stream_synchronize;
+  decltype(&::cuStreamBeginCapture) stream_begin_capture;
+  decltype(&::cuStreamEndCapture) stream_end_capture;
+  CUresult (*graph_instantiate)(CUgraphExec*, CUgraph, unsigned long long);
+  decltype(&::cuGraphUpload) graph_upload;
+  decltype(&::cuGraphLaunch) graph_launch;
+  decltype(&::cuGraphExecDestroy) graph_exec_destroy;
+  decltype(&::cuGraphDestroy) graph_destroy;
+  decltype(&::cuEventCreate) event_create;
+  decltype(&::cuEventRecord) event_record;
+  decltype(&::cuEventSynchronize) event_synchronize;
+  CUresult (*event_elapsed_time)(float*, CUevent, CUevent);
+};
+
+/// The driver, initialised. @throws Error(no_device) naming what is missing
+const CudaDriver& cuda_driver();
+
+/// "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
+std::string cuda_error_text(CUresult result);
+
+}  // namespace heed

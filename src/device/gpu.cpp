@@ -1,0 +1,113 @@
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "base/text.hpp"
+#include "device/device.hpp"
+#include "heed/heed.hpp"
+
+#ifdef HEED_WITH_CUDA
+#include "device/cuda_driver.hpp"
+#endif
+
+namespace heed {
+
+std::string arch_of(int compute_capability) { return compute_capability == 90 ? "sm_90a" : fmt::format("sm_{}", compute_capability); }
+
+DeviceFacts gpu_limits(std::string_view arch) {
+  struct Limits {
+    std::string_view arch;
+    int compute_capability;
+    std::int64_t per_block;
+    std::int64_t per_processor;
+  };
+  constexpr Limits kLimits[] = {{"sm_80", 80, 163 * 1024, 164 * 1024},
+                                {"sm_86", 86, 99 * 1024, 100 * 1024},
+                                {"sm_89", 89, 99 * 1024, 100 * 1024},
+                                {"sm_90", 90, 227 * 1024, 228 * 1024},
+                                {"sm_90a", 90, 227 * 1024, 228 * 1024}};
+  for (const Limits& limits : kLimits) {
+    if (limits.arch != arch) continue;
+    DeviceFacts facts;
+    facts.kind = DeviceKind::cuda;
+    facts.name = arch;
+    facts.arch = arch;
+    facts.compute_capability = limits.compute_capability;
+    facts.shared_bytes_per_block = limits.per_block;
+    facts.shared_bytes_per_processor = limits.per_processor;
+    return facts;
+  }
+  throw Error(ErrorCode::usage, fmt::format("unknown GPU architecture \"{}\"; {}", arch, one_of(arch, {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"})), std::string(arch));
+}
+
+#ifdef HEED_WITH_CUDA
+
+CudaProbe probe_cuda() {
+  try {
+    const CudaDriver& cuda = cuda_driver();
+    int count = 0;
+    if (cuda.device_get_count(&count) != CUDA_SUCCESS || count == 0) return {std::nullopt, "the driver sees no GPU"};
+    CUdevice device = 0;
+    if (const CUresult result = cuda.device_get(&device, 0); result != CUDA_SUCCESS) return {std::nullopt, cuda_error_text(result)};
+    const auto attribute = [&](CUdevice_attribute which) {
+      int value = 0;
+      cuda.device_get_attribute(&value, which, device);
+      return value;
+    };
+    DeviceFacts facts;
+    facts.kind = DeviceKind::cuda;
+    char name[128] = {};
+    cuda.device_get_name(name, sizeof name, device);
+    facts.name = name;
+    int version = 0;
+    cuda.driver_get_version(&version);
+    facts.driver = fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+    facts.processors = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    std::size_t memory = 0;
+    cuda.device_total_mem(&memory, device);
+    facts.memory_bytes = static_cast<std::int64_t>(memory);
+    facts.cache_bytes = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+    facts.clock_mhz = attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000.0;
+    facts.compute_capability = 10 * attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) + attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    facts.arch = arch_of(facts.compute_capability);
+    facts.shared_bytes_per_block = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+    facts.shared_bytes_per_processor = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
+    // Double data rate: two transfers a clock over the whole bus.
+    facts.memory_bandwidth = 2.0 * attribute(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) * 1e3 * attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8;
+    return {facts, {}};
+  } catch (const Error& error) {
+    return {std::nullopt, error.what()};
+  }
+}
+
+#else
+
+CudaProbe probe_cuda() { return {std::nullopt, "this build has no CUDA support (cuda.h was not found when it was configured)"}; }
+
+#endif
+
+DeviceState device_state(DeviceKind kind) {
+  DeviceState state;
+  if (kind != DeviceKind::cuda) return state;
+  // NVML: https://docs.nvidia.com/deploy/nvml-api/
+  static void* const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return state;
+  using Handle = void*;
+  const auto init = reinterpret_cast<int (*)()>(::dlsym(library, "nvmlInit_v2"));
+  const auto handle_by_index = reinterpret_cast<int (*)(unsigned, Handle*)>(::dlsym(library, "nvmlDeviceGetHandleByIndex_v2"));
+  const auto clock = reinterpret_cast<int (*)(Handle, int, unsigned*)>(::dlsym(library, "nvmlDeviceGetClockInfo"));
+  const auto power = reinterpret_cast<int (*)(Handle, unsigned*)>(::dlsym(library, "nvmlDeviceGetPowerUsage"));
+  const auto temperature = reinterpret_cast<int (*)(Handle, int, unsigned*)>(::dlsym(library, "nvmlDeviceGetTemperature"));
+  if (init == nullptr || handle_by_index == nullptr || clock == nullptr || power == nullptr || temperature == nullptr) return state;
+  static const int initialised = init();
+  Handle handle = nullptr;
+  if (initialised != 0 || handle_by_index(0, &handle) != 0) return state;
+  constexpr int kSmClock = 1;
+  constexpr int kGpuTemperature = 0;
+  unsigned value = 0;
+  if (clock(handle, kSmClock, &value) == 0) state.clock_mhz = value;
+  if (power(handle, &value) == 0) state.power_w = value / 1000.0;
+  if (temperature(handle, kGpuTemperature, &value) == 0) state.temperature_c = value;
+  return state;
+}
+
+}  // namespace heed

@@ -1,0 +1,81 @@
+/// One evolution from start to result: generations of trials, the final comparison in fresh processes, the ablation.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "evolve/strategy.hpp"
+#include "store/store.hpp"
+#include "evolve/json.hpp"
+#include "trial/laboratory.hpp"
+
+namespace heed::evolve {
+
+/// Everything that decides a run; stored with it.
+struct RunOptions {
+  Workload workload;
+  std::string family;         ///< empty: the device's default
+  StrategyOptions strategy;
+  int trials = 45;
+  double budget_s = 0;        ///< stop proposing after this much wall clock; 0: no limit
+  bool peers = true;          ///< compare the champion with PyTorch's SDPA where it can be imported
+  std::string python = "python3";
+  std::vector<std::string> tensors;  ///< files of the user's own tensors: one safetensors file or three .npy files; none: random inputs
+  std::string tensors_digest;
+};
+
+nlohmann::json to_json(const RunOptions& options);
+RunOptions options_from_json(const nlohmann::json& json);
+
+/// Told what happens, in order. All calls come from the thread that runs the evolution.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void message(const std::string& text) = 0;
+  virtual void generation_started(int generation, int first_trial, int trials_in_all) = 0;
+  /// `best_ratio` is the best so far, this trial included.
+  virtual void trial_finished(const store::TrialRecord& trial, double best_ratio, int trials_in_all) = 0;
+};
+
+class Evolution {
+ public:
+  /// A new run, or `resume` to go on with a stored one (which then must be for this device and these sources).
+  /// @throws Error(usage, unsupported) when it cannot be
+  Evolution(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const RunOptions& options, const QkvTensors* tensors, Observer& observer,
+            std::optional<std::int64_t> resume);
+  ~Evolution();
+
+  [[nodiscard]] std::int64_t run_id() const { return run_; }
+
+  /// Runs to the end. On Error(interrupted) the run is marked so and can be resumed; every finished trial is stored.
+  /// @return the run's result, as stored
+  nlohmann::json run();
+
+ private:
+  void prepare_base();
+  void evolve();
+  nlohmann::json finish();
+  nlohmann::json compare_finalists();
+  nlohmann::json compare_with_peers(const trial::Built& champion);
+  nlohmann::json ablate(const trial::Built& champion);
+  store::TrialRecord run_trial(int number, int generation, const Proposal& proposal, std::future<jit::BuildOutcome>& build);
+  [[nodiscard]] std::vector<Individual> individuals() const;
+  [[nodiscard]] Space space() const;
+  [[nodiscard]] double elapsed_s() const;
+
+  store::Store& store_;
+  jit::Builder& builder_;
+  DeviceFacts device_;
+  RunOptions options_;
+  Observer& observer_;
+  const Family& family_;
+  trial::Laboratory laboratory_;
+  std::int64_t run_ = 0;
+  std::vector<store::TrialRecord> trials_;
+  double self_spread_ = 0;  ///< how far from 1 the base's ratio to itself may lie
+  double floor_us_ = 0;
+  std::chrono::steady_clock::time_point started_;
+};
+
+}  // namespace heed::evolve

@@ -1,0 +1,224 @@
+#include "evolve/strategy.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/check.hpp"
+#include "base/random.hpp"
+#include "base/text.hpp"
+
+namespace heed::evolve {
+namespace {
+
+// Shares of the operators once there is more than one elite.
+constexpr double kMutateShare = 0.55;
+constexpr double kCrossoverShare = 0.30;  // the rest are restarts
+constexpr double kSecondMutation = 0.35;  // a mutation changes a second knob with this probability
+constexpr double kNeighbourStep = 0.7;    // a numeric knob moves to a neighbouring value with this probability
+constexpr int kAttempts = 400;            // draws until a legal, new config is found; then the operator is given up
+
+class Proposer {
+ public:
+  Proposer(const StrategyOptions& options, const Space& space, int generation, const std::vector<Individual>& history)
+      : options_(options), space_(space), generation_(generation), history_(history) {
+    for (const Individual& individual : history) seen_.insert(individual.config);
+  }
+
+  std::vector<Proposal> run() {
+    std::vector<Proposal> proposals;
+    for (int slot = 0; slot < options_.population; ++slot) {
+      Random random(substream(options_.seed, static_cast<std::uint64_t>(generation_) * 4096 + static_cast<std::uint64_t>(slot)));
+      const int island = options_.kind == StrategyKind::islands ? slot % options_.islands : 0;
+      std::optional<Proposal> proposal = propose_one(slot, island, random);
+      if (!proposal) break;
+      seen_.insert(proposal->config);
+      proposals.push_back(std::move(*proposal));
+    }
+    return proposals;
+  }
+
+ private:
+  [[nodiscard]] const std::vector<Knob>& knobs() const { return *space_.knobs; }
+
+  [[nodiscard]] bool is_new(const Config& config) const { return seen_.count(config) == 0 && space_.is_legal(config); }
+
+  // Best first; ties by age. On an island only its own, and those that migrated to it.
+  [[nodiscard]] std::vector<const Individual*> elites(int island) const {
+    std::vector<const Individual*> ok;
+    for (const Individual& individual : history_)
+      if (individual.ok && (options_.kind != StrategyKind::islands || individual.island == island)) ok.push_back(&individual);
+    std::stable_sort(ok.begin(), ok.end(), [](const Individual* a, const Individual* b) { return a->ratio > b->ratio; });
+    const std::size_t most = options_.kind == StrategyKind::single ? 1 : static_cast<std::size_t>(options_.population);
+    if (ok.size() > most) ok.resize(most);
+    return ok;
+  }
+
+  std::optional<Proposal> propose_one(int slot, int island, Random& random) {
+    if (generation_ == 0 && slot == 0 && is_new(space_.default_config))
+      return Proposal{space_.default_config, Operation::initial_default, {}, "the family's default", island};
+    std::vector<const Individual*> parents = elites(island);
+    bool migrated = false;
+    if (options_.kind == StrategyKind::islands && generation_ > 0 && generation_ % options_.migration_every == 0) {
+      // The best of the next island joins this one's parents for a generation.
+      const std::vector<const Individual*> guests = elites((island + 1) % options_.islands);
+      if (!guests.empty()) {
+        parents.insert(parents.begin(), guests.front());
+        migrated = true;
+      }
+    }
+    if (generation_ == 0) {
+      // Half of the first generation next to the default, half anywhere.
+      if (slot % 2 == 1)
+        if (auto p = mutate(Individual{-1, 0, island, space_.default_config, true, 1}, random)) return finish(std::move(*p), island, false);
+      return finish_optional(restart(random), island, false);
+    }
+    if (!parents.empty()) {
+      const double draw = random.uniform();
+      if (options_.kind != StrategyKind::single && parents.size() > 1 && draw >= kMutateShare && draw < kMutateShare + kCrossoverShare)
+        if (auto p = crossover(parents, random)) return finish(std::move(*p), island, migrated);
+      if (options_.kind == StrategyKind::single || draw < kMutateShare + kCrossoverShare)
+        for (int attempt = 0; attempt < 8; ++attempt)  // another elite when one's neighbourhood is exhausted
+          if (auto p = mutate(tournament(parents, random), random)) return finish(std::move(*p), island, migrated);
+    }
+    return finish_optional(restart(random), island, false);
+  }
+
+  static Proposal finish(Proposal proposal, int island, bool migrated) {
+    proposal.island = island;
+    if (migrated && proposal.operation == Operation::mutate) proposal.operation = Operation::migrate;
+    return proposal;
+  }
+  static std::optional<Proposal> finish_optional(std::optional<Proposal> proposal, int island, bool migrated) {
+    if (!proposal) return std::nullopt;
+    return finish(std::move(*proposal), island, migrated);
+  }
+
+  // The better of two elites drawn at random: strong pressure towards the best without forgetting the others.
+  static const Individual& tournament(const std::vector<const Individual*>& parents, Random& random) {
+    const Individual& a = *parents[random.below(parents.size())];
+    const Individual& b = *parents[random.below(parents.size())];
+    return a.ratio >= b.ratio ? a : b;
+  }
+
+  void change_knob(Config& config, std::size_t index, Random& random) const {
+    const Knob& knob = knobs()[index];
+    const int at = knob.index_of(config[index]);
+    const int count = static_cast<int>(knob.values.size());
+    if (count < 2) return;
+    int next = at;
+    if (!knob.is_named() && at >= 0 && random.chance(kNeighbourStep)) {
+      next = at + (random.chance(0.5) ? 1 : -1);
+      if (next < 0 || next >= count) next = at == 0 ? 1 : count - 2;
+    } else {
+      next = static_cast<int>(random.below(static_cast<std::uint64_t>(count - 1)));
+      if (next >= at && at >= 0) ++next;
+    }
+    config[index] = knob.values[static_cast<std::size_t>(next)];
+  }
+
+  std::optional<Proposal> mutate(const Individual& parent, Random& random) const {
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      Config child = parent.config;
+      change_knob(child, random.below(child.size()), random);
+      // A second change leads out of corners where no single one is legal or new.
+      if (random.chance(kSecondMutation) || attempt > kAttempts / 4) change_knob(child, random.below(child.size()), random);
+      if (!is_new(child)) continue;
+      const std::string of = parent.number < 0 ? std::string("the default") : fmt::format("trial {}", parent.number);
+      std::vector<int> parents;
+      if (parent.number >= 0) parents.push_back(parent.number);
+      return Proposal{child, Operation::mutate, parents, fmt::format("{} of {}", difference(knobs(), parent.config, child), of), 0};
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Proposal> crossover(const std::vector<const Individual*>& parents, Random& random) const {
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      const Individual& a = tournament(parents, random);
+      const Individual& b = *parents[random.below(parents.size())];
+      if (a.number == b.number) continue;
+      Config child = a.config;
+      for (std::size_t i = 0; i < child.size(); ++i)
+        if (random.chance(0.5)) child[i] = b.config[i];
+      if (attempt > kAttempts / 4) change_knob(child, random.below(child.size()), random);
+      if (!is_new(child)) continue;
+      return Proposal{child, Operation::crossover, {a.number, b.number}, fmt::format("trial {} with {} of trial {}", a.number, difference(knobs(), a.config, child), b.number), 0};
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Proposal> restart(Random& random) const {
+    for (int attempt = 0; attempt < 50 * kAttempts; ++attempt) {  // legal configs may be rare
+      Config child;
+      for (const Knob& knob : knobs()) child.push_back(knob.values[random.below(knob.values.size())]);
+      if (is_new(child)) return Proposal{child, Operation::restart, {}, "a random point", 0};
+    }
+    // Nearly exhausted: walk through everything once, if that is possible at all.
+    if (space_size(knobs()) > 2e5) return std::nullopt;
+    Config child;
+    for (const Knob& knob : knobs()) child.push_back(knob.values.front());
+    for (;;) {
+      if (is_new(child)) return Proposal{child, Operation::restart, {}, "one of the last points left", 0};
+      std::size_t i = 0;
+      for (; i < child.size(); ++i) {
+        const Knob& knob = knobs()[i];
+        const int next = knob.index_of(child[i]) + 1;
+        if (next < static_cast<int>(knob.values.size())) {
+          child[i] = knob.values[static_cast<std::size_t>(next)];
+          break;
+        }
+        child[i] = knob.values.front();
+      }
+      if (i == child.size()) return std::nullopt;
+    }
+  }
+
+  const StrategyOptions& options_;
+  const Space& space_;
+  int generation_;
+  const std::vector<Individual>& history_;
+  std::set<Config> seen_;
+};
+
+}  // namespace
+
+std::string_view to_string(StrategyKind kind) {
+  switch (kind) {
+    case StrategyKind::single: return "single";
+    case StrategyKind::elite: return "elite";
+    case StrategyKind::islands: return "islands";
+  }
+  return "?";
+}
+
+StrategyKind parse_strategy(std::string_view text) {
+  for (const StrategyKind kind : {StrategyKind::single, StrategyKind::elite, StrategyKind::islands})
+    if (to_string(kind) == text) return kind;
+  throw Error(ErrorCode::usage, fmt::format("unknown strategy \"{}\"; {}", text, one_of(text, {"single", "elite", "islands"})), std::string(text));
+}
+
+std::string_view to_string(Operation operation) {
+  switch (operation) {
+    case Operation::initial_default: return "default";
+    case Operation::restart: return "restart";
+    case Operation::mutate: return "mutate";
+    case Operation::crossover: return "crossover";
+    case Operation::migrate: return "migrate";
+  }
+  return "?";
+}
+
+std::vector<Proposal> propose(const StrategyOptions& options, const Space& space, int generation, const std::vector<Individual>& history) {
+  HEED_CHECK(space.knobs != nullptr && options.population > 0);
+  return Proposer(options, space, generation, history).run();
+}
+
+std::string difference(const std::vector<Knob>& knobs, const Config& from, const Config& to) {
+  std::vector<std::string> changes;
+  for (std::size_t i = 0; i < knobs.size(); ++i)
+    if (from[i] != to[i]) changes.push_back(fmt::format("{} {} -> {}", knobs[i].name, knobs[i].text_of(from[i]), knobs[i].text_of(to[i])));
+  return changes.empty() ? "no change" : join(changes, ", ");
+}
+
+}  // namespace heed::evolve

@@ -1,0 +1,71 @@
+/// Which variants to try next.
+///
+/// Populations after EvoEngineer (arXiv 2510.03760): a single best solution, elite preservation, or islands. Proposals are a
+/// pure function of the seed, the generation and the trials of earlier generations, so that a resumed run makes the same ones.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "variant/family.hpp"
+
+namespace heed::evolve {
+
+enum class StrategyKind {
+  single,   ///< every proposal is a mutation of the best so far
+  elite,    ///< a population of the best so far; mutation, crossover, restart
+  islands,  ///< several elite populations that exchange their best every few generations
+};
+
+std::string_view to_string(StrategyKind kind);
+StrategyKind parse_strategy(std::string_view text);  ///< @throws Error(usage)
+
+enum class Operation { initial_default, restart, mutate, crossover, migrate };
+std::string_view to_string(Operation operation);
+
+struct StrategyOptions {
+  StrategyKind kind = StrategyKind::elite;
+  int population = 5;      ///< elites kept, and proposals a generation
+  int islands = 3;         ///< for StrategyKind::islands
+  int migration_every = 3; ///< generations
+  std::uint64_t seed = 1;
+};
+
+/// What a strategy knows of a finished trial.
+struct Individual {
+  int number = 0;
+  int generation = 0;
+  int island = 0;
+  Config config;
+  bool ok = false;
+  double ratio = 0;  ///< base time / trial time
+};
+
+struct Proposal {
+  Config config;
+  Operation operation = Operation::restart;
+  std::vector<int> parents;  ///< trial numbers
+  std::string why;           ///< "block_n 64 -> 128 of trial 7"
+  int island = 0;
+};
+
+/// What the strategy needs of the family: its knobs, its default, and whether a config may be tried.
+struct Space {
+  const std::vector<Knob>* knobs = nullptr;
+  Config default_config;
+  std::function<bool(const Config&)> is_legal;
+};
+
+/// The proposals of one generation: at most options.population, fewer only when the space holds no more. None equals an earlier
+/// trial or another of the same generation.
+/// @param history every trial of earlier generations, in order
+std::vector<Proposal> propose(const StrategyOptions& options, const Space& space, int generation, const std::vector<Individual>& history);
+
+/// The knobs in which two configs differ: "block_n 64 -> 128, stages 2 -> 3".
+std::string difference(const std::vector<Knob>& knobs, const Config& from, const Config& to);
+
+}  // namespace heed::evolve

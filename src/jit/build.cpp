@@ -1,0 +1,191 @@
+#include "jit/build.hpp"
+
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/digest.hpp"
+#include "base/files.hpp"
+#include "base/parallel.hpp"
+#include "jit/elf.hpp"
+#include "jit/embedded.hpp"
+
+namespace heed::jit {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int kFormat = 1;  // of the JSON beside a binary; part of the key, so that another format is another entry
+
+nlohmann::json to_json(const Artifact& artifact, const std::string& digest) {
+  const Resources& r = artifact.resources;
+  return {{"digest", digest},
+          {"machine_code", artifact.machine_code},
+          {"breach", artifact.breach},
+          {"log", artifact.log},
+          {"build_ms", artifact.build_ms},
+          {"registers", r.registers},
+          {"spill_store_bytes", r.spill_store_bytes},
+          {"spill_load_bytes", r.spill_load_bytes},
+          {"stack_bytes", r.stack_bytes},
+          {"static_shared_bytes", r.static_shared_bytes},
+          {"code_bytes", r.code_bytes}};
+}
+
+Artifact from_json(const nlohmann::json& json) {
+  Artifact artifact;
+  artifact.machine_code = json.at("machine_code").get<std::string>();
+  artifact.breach = json.at("breach").get<std::string>();
+  artifact.log = json.at("log").get<std::string>();
+  artifact.build_ms = json.at("build_ms").get<double>();
+  artifact.resources = {json.at("registers").get<int>(),    json.at("spill_store_bytes").get<int>(),   json.at("spill_load_bytes").get<int>(),
+                        json.at("stack_bytes").get<int>(), json.at("static_shared_bytes").get<int>(), json.at("code_bytes").get<std::int64_t>()};
+  return artifact;
+}
+
+}  // namespace
+
+Cache::Cache(fs::path folder) : folder_(std::move(folder)) {
+  make_folder(folder_, ErrorCode::cache);
+  if (::access(folder_.c_str(), R_OK | W_OK | X_OK) != 0)
+    throw Error(ErrorCode::cache,
+                fmt::format("the cache folder {} cannot be used: {}; name another with --cache", folder_.string(), last_system_error()), folder_.string());
+}
+
+fs::path Cache::include_root() {
+  const fs::path root = folder_ / fmt::format("include-{}", source_digest());
+  for (const EmbeddedFile& file : embedded_files()) {
+    if (!is_device_source(file.path)) continue;
+    const fs::path path = root / file.path;
+    std::error_code error;
+    if (fs::exists(path, error) && read_file(path, ErrorCode::cache) == file.content) continue;
+    make_folder(path.parent_path(), ErrorCode::cache);
+    write_file_atomically(path, file.content, ErrorCode::cache);
+  }
+  return root;
+}
+
+std::string Cache::key_of(const BuildRequest& request, const Toolchain& toolchain) {
+  return Digester()
+      .add(std::to_string(kFormat))
+      .add(source_digest())
+      .add(to_string(request.device))
+      .add(request.arch)
+      .add(toolchain.identity(request))
+      .add(request.entry)
+      .add(request.source)
+      .hex();
+}
+
+std::optional<Artifact> Cache::find(const std::string& key, const std::string& extension) {
+  const fs::path binary = folder_ / fmt::format("{}.{}", key, extension);
+  const fs::path record = folder_ / fmt::format("{}.json", key);
+  std::error_code error;
+  if (!fs::exists(record, error)) return std::nullopt;
+  try {
+    const auto json = nlohmann::json::parse(read_file(record, ErrorCode::cache));
+    if (json.at("digest").get<std::string>() == digest(read_file(binary, ErrorCode::cache))) {
+      Artifact artifact = from_json(json);
+      artifact.path = binary;
+      artifact.from_cache = true;
+      return artifact;
+    }
+  } catch (const nlohmann::json::exception&) {
+  } catch (const Error&) {
+  }
+  fs::remove(record, error);  // the record first: without it the binary counts for nothing
+  fs::remove(binary, error);
+  return std::nullopt;
+}
+
+fs::path Cache::temporary(const std::string& key) {
+  static std::atomic<unsigned> counter{0};
+  return folder_ / fmt::format(".{}.{}.{}.tmp", key, ::getpid(), counter++);
+}
+
+Artifact Cache::store(const std::string& key, const std::string& extension, const fs::path& built, Artifact artifact) {
+  const std::string bytes = read_file(built, ErrorCode::cache);
+  std::error_code error;
+  fs::remove(built, error);
+  artifact.path = folder_ / fmt::format("{}.{}", key, extension);
+  write_file_atomically(artifact.path, bytes, ErrorCode::cache);
+  write_file_atomically(folder_ / fmt::format("{}.json", key), to_json(artifact, digest(bytes)).dump(1), ErrorCode::cache);
+  return artifact;
+}
+
+Builder::Builder(const BuilderOptions& options) : options_(options), cache_(options.cache_folder) {
+  const int jobs = options.jobs > 0 ? options.jobs : available_processors();
+  for (int i = 0; i < jobs; ++i) threads_.emplace_back([this] { work(); });
+}
+
+Builder::~Builder() {
+  {
+    const std::lock_guard lock(queue_mutex_);
+    stopping_ = true;
+    queue_.clear();
+  }
+  queue_changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Builder::work() {
+  for (;;) {
+    std::packaged_task<BuildOutcome()> task;
+    {
+      std::unique_lock lock(queue_mutex_);
+      queue_changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+      if (stopping_) return;
+      task = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    task();
+  }
+}
+
+std::future<BuildOutcome> Builder::start(BuildRequest request, bool fresh) {
+  std::packaged_task<BuildOutcome()> task([this, request = std::move(request), fresh] { return run(request, fresh); });
+  std::future<BuildOutcome> future = task.get_future();
+  {
+    const std::lock_guard lock(queue_mutex_);
+    queue_.push_back(std::move(task));
+  }
+  queue_changed_.notify_one();
+  return future;
+}
+
+const Toolchain& Builder::toolchain(DeviceKind device) {
+  const std::lock_guard lock(toolchain_mutex_);
+  std::unique_ptr<Toolchain>& slot = device == DeviceKind::cpu ? host_ : nvrtc_;
+  if (!slot) slot = device == DeviceKind::cpu ? make_host_toolchain(options_.host_compiler, cache_.include_root()) : make_nvrtc_toolchain();
+  return *slot;
+}
+
+BuildOutcome Builder::run(const BuildRequest& request, bool fresh) {
+  const Toolchain& compiler = toolchain(request.device);
+  const std::string key = Cache::key_of(request, compiler);
+  if (!fresh)
+    if (std::optional<Artifact> found = cache_.find(key, compiler.extension())) return {.artifact = std::move(found), .timed_out = false, .log = {}};
+  const fs::path output = cache_.temporary(key);
+  const auto start = std::chrono::steady_clock::now();
+  const Toolchain::Result result = compiler.compile(request, output, options_.limit_s);
+  if (!result.ok) {
+    std::error_code error;
+    fs::remove(output, error);
+    return {.artifact = std::nullopt, .timed_out = result.timed_out, .log = result.log};
+  }
+  Artifact artifact;
+  artifact.build_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  artifact.log = result.log;
+  const std::string bytes = read_file(output, ErrorCode::cache);
+  const ElfFile elf = parse_elf(bytes);
+  if (request.device == DeviceKind::cuda) artifact.resources = parse_ptxas_report(result.log);
+  artifact.resources.code_bytes = code_bytes(elf);
+  artifact.machine_code = machine_code_digest(elf);
+  artifact.breach = request.device == DeviceKind::cpu ? contract_breach_of_shared_object(elf, request.entry) : contract_breach_of_cubin(elf, request.entry);
+  return {.artifact = cache_.store(key, compiler.extension(), output, std::move(artifact)), .timed_out = false, .log = {}};
+}
+
+}  // namespace heed::jit

@@ -1,0 +1,43 @@
+/// Reading ELF files: shared objects of CPU candidates and cubins (which are ELF too).
+/// ELF-64: https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace heed::jit {
+
+struct ElfSection {
+  std::string_view name;
+  std::uint32_t type = 0;
+  std::uint64_t flags = 0;
+  std::uint64_t size = 0;
+  std::string_view data;  ///< empty for sections without file content (.bss)
+};
+
+struct ElfFile {
+  std::vector<ElfSection> sections;
+  std::vector<std::string> needed;     ///< shared libraries it asks for
+  std::vector<std::string> undefined;  ///< symbols it leaves to others
+  std::vector<std::string> defined;    ///< global functions it offers
+  bool has_indirect_functions = false;
+};
+
+/// `bytes` must outlive the result. @throws Error(cache) when they are no well-formed 64-bit little-endian ELF file
+ElfFile parse_elf(std::string_view bytes);
+
+/// Digest over the executable sections and the constants they use: two variants with equal digests are the same program.
+std::string machine_code_digest(const ElfFile& file);
+
+/// Bytes of executable sections.
+std::int64_t code_bytes(const ElfFile& file);
+
+/// Why a CPU candidate's shared object breaks the kernel contract; empty when it keeps to it. It may bring code and constants,
+/// nothing else: no constructors, no library, no writable memory of its own.
+std::string contract_breach_of_shared_object(const ElfFile& file, std::string_view entry);
+
+/// The same for a cubin: no global device memory of its own, nothing left to link.
+std::string contract_breach_of_cubin(const ElfFile& file, std::string_view entry);
+
+}  // namespace heed::jit

@@ -1,0 +1,26 @@
+/// Source files carried inside the binary: what candidates include, the exploit zoo, and the PyTorch helper.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace heed::jit {
+
+struct EmbeddedFile {
+  std::string_view path;  ///< as an #include names it, e.g. "kernels/sm80/forward.cuh"
+  std::string_view content;
+};
+
+std::span<const EmbeddedFile> embedded_files();
+
+/// The file's text. @throws Error(internal) when there is none
+std::string_view embedded_file(std::string_view path);
+
+/// Whether candidates may include a file: everything but the exploit zoo and the Python helper.
+bool is_device_source(std::string_view path);
+
+/// 16 hexadecimal digits over all device sources: part of every cache key, and stored with every result.
+const std::string& source_digest();
+
+}  // namespace heed::jit

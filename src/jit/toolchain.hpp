@@ -1,0 +1,54 @@
+/// The compilers candidates are built with.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "jit/artifact.hpp"
+
+namespace heed::jit {
+
+/// Compiles a translation unit into a file. Thread-safe; every build runs in a process of its own.
+class Toolchain {
+ public:
+  virtual ~Toolchain() = default;
+  Toolchain(const Toolchain&) = delete;
+  Toolchain& operator=(const Toolchain&) = delete;
+
+  /// Compiler, version and options: everything besides source and headers that decides what comes out.
+  [[nodiscard]] virtual std::string identity(const BuildRequest& request) const = 0;
+  [[nodiscard]] virtual std::string extension() const = 0;
+
+  struct Result {
+    bool ok = false;
+    bool timed_out = false;
+    std::string log;
+  };
+  virtual Result compile(const BuildRequest& request, const std::filesystem::path& output, double limit_s) const = 0;
+
+ protected:
+  Toolchain() = default;
+};
+
+/// The host's C++ compiler, building freestanding shared objects (no library, no start-up code).
+/// @param compiler a program name or path; empty: g++, then clang++, then c++
+/// @param include_root folder that holds the embedded files
+/// @throws Error(no_compiler)
+std::unique_ptr<Toolchain> make_host_toolchain(const std::string& compiler, const std::filesystem::path& include_root);
+
+/// NVRTC, loaded at run time. Each build runs in a child process of this program (`heed nvrtc`).
+/// @throws Error(no_compiler) when libnvrtc is not found or older than 12.4
+std::unique_ptr<Toolchain> make_nvrtc_toolchain();
+
+/// The child's side: reads a request from stdin, writes the cubin, prints the log as JSON. Returns the exit code.
+int run_nvrtc_child();
+
+/// Version and place of NVRTC, e.g. "13.0 (/usr/local/cuda/lib64/libnvrtc.so.13)". @throws Error(no_compiler)
+std::string describe_nvrtc();
+
+/// Numbers out of ptxas -v.
+Resources parse_ptxas_report(const std::string& log);
+
+}  // namespace heed::jit

@@ -1,0 +1,142 @@
+#include "measure/floor.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/parallel.hpp"
+
+namespace heed::measure {
+namespace {
+
+// 12 independent chains cover a latency of 4 at 2 FMAs a clock with room to spare, and fit 16 registers with two operands.
+// Written as one asm block a step, so that the compiler neither spills nor simplifies the chains.
+constexpr long long kStepsPerRun = 1'000'000;
+
+#if defined(__x86_64__)
+
+double flops_avx512() {
+  asm volatile(
+      "vpxorq %%zmm30, %%zmm30, %%zmm30\n vpxorq %%zmm31, %%zmm31, %%zmm31\n"
+      "mov %0, %%rcx\n"
+      "1:\n"
+      "vfmadd231ps %%zmm30, %%zmm31, %%zmm0\n vfmadd231ps %%zmm30, %%zmm31, %%zmm1\n vfmadd231ps %%zmm30, %%zmm31, %%zmm2\n"
+      "vfmadd231ps %%zmm30, %%zmm31, %%zmm3\n vfmadd231ps %%zmm30, %%zmm31, %%zmm4\n vfmadd231ps %%zmm30, %%zmm31, %%zmm5\n"
+      "vfmadd231ps %%zmm30, %%zmm31, %%zmm6\n vfmadd231ps %%zmm30, %%zmm31, %%zmm7\n vfmadd231ps %%zmm30, %%zmm31, %%zmm8\n"
+      "vfmadd231ps %%zmm30, %%zmm31, %%zmm9\n vfmadd231ps %%zmm30, %%zmm31, %%zmm10\n vfmadd231ps %%zmm30, %%zmm31, %%zmm11\n"
+      "dec %%rcx\n"
+      "jnz 1b\n"
+      "vzeroupper\n"
+      :
+      : "r"(kStepsPerRun)
+      : "rcx", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11");  // nothing else here uses zmm16 to 31
+  return 12.0 * 16 * 2 * kStepsPerRun;
+}
+
+double flops_avx2() {
+  asm volatile(
+      "vxorps %%ymm14, %%ymm14, %%ymm14\n vxorps %%ymm15, %%ymm15, %%ymm15\n"
+      "mov %0, %%rcx\n"
+      "1:\n"
+      "vfmadd231ps %%ymm14, %%ymm15, %%ymm0\n vfmadd231ps %%ymm14, %%ymm15, %%ymm1\n vfmadd231ps %%ymm14, %%ymm15, %%ymm2\n"
+      "vfmadd231ps %%ymm14, %%ymm15, %%ymm3\n vfmadd231ps %%ymm14, %%ymm15, %%ymm4\n vfmadd231ps %%ymm14, %%ymm15, %%ymm5\n"
+      "vfmadd231ps %%ymm14, %%ymm15, %%ymm6\n vfmadd231ps %%ymm14, %%ymm15, %%ymm7\n vfmadd231ps %%ymm14, %%ymm15, %%ymm8\n"
+      "vfmadd231ps %%ymm14, %%ymm15, %%ymm9\n vfmadd231ps %%ymm14, %%ymm15, %%ymm10\n vfmadd231ps %%ymm14, %%ymm15, %%ymm11\n"
+      "dec %%rcx\n"
+      "jnz 1b\n"
+      "vzeroupper\n"
+      :
+      : "r"(kStepsPerRun)
+      : "rcx", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm14", "xmm15");
+  return 12.0 * 8 * 2 * kStepsPerRun;
+}
+
+#endif
+
+// Four lanes, multiply and add as the baseline has them.
+double flops_portable() {
+  typedef float Vec [[gnu::vector_size(16)]];
+  Vec sums[8] = {};
+  Vec factor = {1.0F, 1.0F, 1.0F, 1.0F};
+  for (long long step = 0; step < kStepsPerRun; ++step) {
+    asm volatile("" : "+m"(factor));  // read again every step, so that nothing is folded
+    for (Vec& sum : sums) sum = sum * factor + factor;
+  }
+  volatile float sink = 0;
+  for (const Vec& sum : sums) sink = sink + sum[0];
+  return 8.0 * 4 * 2 * kStepsPerRun;
+}
+
+double one_run() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return flops_avx512();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return flops_avx2();
+#endif
+  return flops_portable();
+}
+
+int tensor_fma_per_clock(int compute_capability) {
+  if (compute_capability >= 90) return 2048;
+  if (compute_capability == 80) return 1024;
+  return 512;
+}
+
+}  // namespace
+
+double measure_cpu_flops(int threads) {
+  static std::mutex mutex;
+  static std::map<int, double> known;
+  const std::lock_guard lock(mutex);
+  double& best = known[threads];
+  if (best > 0) return best;
+  constexpr int kRuns = 12;  // about 10 ms each: enough for the clock to rise
+  for (int run = 0; run < kRuns; ++run) {
+    std::vector<double> rates(static_cast<std::size_t>(threads));
+    parallel_for(threads, threads, [&](std::int64_t i) {
+      const auto begin = std::chrono::steady_clock::now();
+      const double flops = one_run();
+      rates[static_cast<std::size_t>(i)] = flops / std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    });
+    double total = 0;
+    for (const double rate : rates) total += rate;
+    best = std::max(best, total);
+  }
+  return best;
+}
+
+Peak peak_of(const DeviceFacts& device, const Workload& workload, int threads) {
+  Peak peak;
+  if (device.kind == DeviceKind::cpu) {
+    peak.flops = measure_cpu_flops(threads);
+    return peak;
+  }
+  const double clocks = device.clock_mhz * 1e6 * device.processors;
+  peak.flops = 2.0 * tensor_fma_per_clock(device.compute_capability) * clocks;
+  peak.exponentials = 16.0 * clocks;
+  const bool fits_cache = workload.bytes() <= static_cast<double>(device.cache_bytes);
+  peak.bytes = fits_cache ? 64.0 * clocks : device.memory_bandwidth;
+  return peak;
+}
+
+Floor floor_of(const Peak& peak, const Workload& workload, double launch_us) {
+  Floor floor;
+  if (peak.flops > 0) floor.products_us = workload.flops() / peak.flops * 1e6;
+  if (peak.exponentials > 0) floor.exponentials_us = workload.visible_scores() / peak.exponentials * 1e6;
+  if (peak.bytes > 0) floor.bytes_us = workload.bytes() / peak.bytes * 1e6;
+  floor.launch_us = launch_us;
+  return floor;
+}
+
+double Floor::us() const { return std::max({products_us, exponentials_us, bytes_us, launch_us}); }
+
+std::string Floor::bound() const {
+  const double largest = us();
+  if (largest == products_us) return "products";
+  if (largest == exponentials_us) return "exponentials";
+  return largest == bytes_us ? "bytes" : "launch";
+}
+
+}  // namespace heed::measure

@@ -1,0 +1,42 @@
+/// The least time the hardware allows: a time below it means that the referee was fooled.
+#pragma once
+
+#include <string>
+
+#include "heed/heed.hpp"
+#include "variant/device_facts.hpp"
+
+namespace heed::measure {
+
+/// Each bound by itself, in µs. The floor is the largest.
+struct Floor {
+  double products_us = 0;      ///< both matrix products on the fastest unit for the dtype
+  double exponentials_us = 0;  ///< one per visible score
+  double bytes_us = 0;         ///< inputs read once, output written once
+  double launch_us = 0;        ///< an empty kernel in the same kind of launch; 0 until measured
+  [[nodiscard]] double us() const;
+  /// "products", "exponentials", "bytes" or "launch"
+  [[nodiscard]] std::string bound() const;
+};
+
+/// Rates a device reaches, for the floor and for shares of the peak.
+struct Peak {
+  double flops = 0;         ///< floating-point operations a second of the products
+  double exponentials = 0;  ///< a second
+  double bytes = 0;         ///< a second; of the caches when the workload fits them
+};
+
+/// GPU: from the architecture's tables and the highest clock. Tensor-core rates: NVIDIA A100, Ada and H100 architecture white
+/// papers (FMA per clock and multiprocessor for dense fp16 with fp32 accumulation: 1024 on 8.0, 512 on 8.6 and 8.9, 2048 on
+/// 9.0); 16 ex2 a clock and multiprocessor (CUDA programming guide, arithmetic throughput); L2 64 bytes a clock and
+/// multiprocessor, an upper bound for what a multiprocessor's port takes.
+/// CPU: measured FMA rate of `threads` threads (measure_cpu_flops); exponentials and bytes are not bounded.
+Peak peak_of(const DeviceFacts& device, const Workload& workload, int threads);
+
+Floor floor_of(const Peak& peak, const Workload& workload, double launch_us);
+
+/// fp32 operations a second that `threads` pinned threads reach in a loop of independent FMAs on full vectors, turbo included;
+/// the best of several short runs. Cached for this process.
+double measure_cpu_flops(int threads);
+
+}  // namespace heed::measure

@@ -1,0 +1,51 @@
+/// Two things timed against each other.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "measure/statistics.hpp"
+#include "worker/worker.hpp"
+
+namespace heed::measure {
+
+/// Times one block and returns µs per launch.
+using Block = std::function<double()>;
+
+struct PairOptions {
+  int least_quads = 6;
+  int most_quads = 40;
+  double target_uncertainty = 0.003;  ///< stop when half the interval is below this share of the ratio
+  double hopeless_below = 0;          ///< stop as well when the whole interval is below this ratio
+  double limit_s = 3;                 ///< wall clock; at least least_quads are taken all the same
+  std::uint64_t seed = 1;             ///< of the bootstrap
+};
+
+/// Base A against trial B, in quads A B B A, so that a drift of the clock hits both alike.
+struct PairResult {
+  std::vector<double> base_us;   ///< every block, in order
+  std::vector<double> trial_us;
+  std::vector<double> ratios;    ///< per quad: (A + A) / (B + B)
+  Ratio ratio;                   ///< base time / trial time: above 1 the trial is faster
+  double base_median_us = 0;
+  double trial_median_us = 0;
+};
+
+PairResult measure_pair(const Block& base, const Block& trial, const PairOptions& options);
+
+/// A worker reported times that do not fit the time it took.
+class ForgedTime : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// A block of `replays` replays of a slot: the median of its readings. @throws ForgedTime
+Block worker_block(worker::Worker& worker, int slot, const std::string& name, int replays, int launches, double limit_s);
+
+/// Whether readings that add up to `reported_us` can come from a call that took `wall_us` here. The call does one replay more
+/// than it reports and moves some memory; four times the work and 20 ms are room for that and for a busy machine.
+bool times_are_plausible(double reported_us, double wall_us);
+
+}  // namespace heed::measure

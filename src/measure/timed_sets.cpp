@@ -1,0 +1,133 @@
+#include "measure/timed_sets.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.hpp"
+#include "base/random.hpp"
+#include "measure/floor.hpp"
+
+namespace heed::measure {
+namespace {
+
+constexpr double kWarmShare = 0.4;      // of the last-level cache: the rest for outputs on their way and everyone else
+constexpr double kColdMultiple = 3.0;
+constexpr int kMostWarmSets = 10;       // 10 sets give 100 different launches
+constexpr double kMostImageBytes = 4e9;
+constexpr double kOracleFlops = 0.3e9;  // for one set's outputs
+
+}  // namespace
+
+TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Caches caches) {
+  const double bytes = std::max(1.0, workload.bytes());
+  const double cache = device.cache_bytes > 0 ? static_cast<double>(device.cache_bytes) : 32e6;
+  const double most_sets = std::max(2.0, std::floor(kMostImageBytes / bytes));
+  TimingPlan plan;
+  if (caches == Caches::warm) {
+    plan.sets = static_cast<int>(std::clamp(std::floor(kWarmShare * cache / bytes), 2.0, static_cast<double>(kMostWarmSets)));
+  } else {
+    plan.sets = static_cast<int>(std::clamp(std::ceil(kColdMultiple * cache / bytes), 2.0, most_sets));
+  }
+  // About 1 ms a replay on a GPU, where one launch may be 2 µs; 10 ms on a CPU. Guessed from a third of the peak; the guess
+  // only decides how long a reading takes.
+  const bool gpu = device.kind == DeviceKind::cuda;
+  const double guess_us = 3 * floor_of(peak_of(device, workload, device.processors), workload, gpu ? 1.0 : 0.0).us();
+  const double replay_us = gpu ? 1000 : 10000;
+  const double most_launches = caches == Caches::warm ? static_cast<double>(plan.sets) * plan.sets : plan.sets;
+  const double least_launches = std::min(most_launches, caches == Caches::warm ? 2.0 : static_cast<double>(plan.sets));
+  plan.launches = static_cast<int>(std::clamp(std::round(replay_us / guess_us), least_launches, std::min(most_launches, caches == Caches::warm ? 100.0 : 1e9)));
+  plan.replays = static_cast<int>(std::clamp(2 * replay_us / (guess_us * plan.launches), 1.0, 10.0));
+  return plan;
+}
+
+TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, std::int64_t workspace_bytes, std::uint64_t seed)
+    : workload_(workload), plan_(plan), workspace_bytes_(workspace_bytes), references_(static_cast<std::size_t>(plan.sets)) {
+  LaunchPlan launch;
+  launch.workspace_bytes = workspace_bytes;
+  verify::SceneOptions options;
+  options.with_lse = false;  // what a plain SDPA call asks for
+  for (int set = 0; set < plan.sets; ++set) {
+    const std::uint64_t set_seed = substream(seed, static_cast<std::uint64_t>(set));
+    scenes_.emplace_back(workload, verify::make_inputs(workload, verify::InputClass::normal, set_seed), launch, set_seed, options);
+  }
+  stride_ = (scenes_.front().image().size() + 4095) / 4096 * 4096;
+}
+
+TimedSets::Sources TimedSets::sources(int launch) const {
+  const int sets = plan_.sets;
+  const int round = launch / sets;
+  return {launch % sets, (launch + round) % sets, (launch + 2 * round) % sets, launch % sets};
+}
+
+void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s) const {
+  HEED_CHECK(worker.arena().size() >= arena_bytes());
+  std::vector<worker::Range> outputs;
+  for (int set = 0; set < plan_.sets; ++set) {
+    const verify::Scene& scene = scenes_[static_cast<std::size_t>(set)];
+    std::memcpy(worker.arena().data() + offset_of(set), scene.image().data(), scene.image().size());
+    outputs.push_back({offset_of(set) + scene.o().offset, scene.o().bytes});
+  }
+  std::vector<std::pair<int, std::vector<worker::Launch>>> launches;
+  for (const auto& [slot, plan] : slots) {
+    HEED_CHECK(plan.workspace_bytes <= workspace_bytes_);
+    std::vector<worker::Launch> list;
+    for (int n = 0; n < plan_.launches; ++n) {
+      const Sources from = sources(n);
+      worker::Launch launch = scenes_.front().launch();
+      const worker::Launch& base = scenes_.front().launch();  // all sets have the same layout
+      launch.q = offset_of(from.q) + base.q;
+      launch.k = offset_of(from.k) + base.k;
+      launch.v = offset_of(from.v) + base.v;
+      launch.o = offset_of(from.o) + base.o;
+      launch.workspace = plan.workspace_bytes > 0 ? offset_of(from.o) + base.workspace : worker::kNull;
+      launch.grid = plan.grid;
+      list.push_back(launch);
+    }
+    launches.emplace_back(slot, std::move(list));
+  }
+  worker.prepare(0, image_bytes(), launches, outputs, limit_s);
+}
+
+verify::Comparison TimedSets::check_outputs(worker::Worker& worker, int sets, std::uint64_t seed) {
+  worker.fetch(image_bytes(), image_bytes());
+  const std::byte* after = worker.arena().data() + image_bytes();
+  std::vector<int> last_launch(static_cast<std::size_t>(plan_.sets), -1);
+  for (int n = 0; n < plan_.launches; ++n) last_launch[static_cast<std::size_t>(sources(n).o)] = n;
+  std::vector<int> order;
+  for (int set = 0; set < plan_.sets; ++set)
+    if (last_launch[static_cast<std::size_t>(set)] >= 0) order.push_back(set);
+  Random random(seed);
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+
+  verify::Comparison worst;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const auto set = static_cast<std::size_t>(order[i]);
+    const verify::Scene& scene = scenes_[set];
+    if (i >= static_cast<std::size_t>(sets)) {
+      const verify::Scene::Trespass trespass = scene.trespass(after + offset_of(order[i]));
+      if (trespass.finding != Finding::none) return {trespass.finding, "in the timed launches " + trespass.text, {}};
+      continue;
+    }
+    auto& [known, reference] = references_[set];
+    if (!known) {
+      const Sources from = sources(last_launch[set]);
+      HostTensors tensors = scenes_[static_cast<std::size_t>(from.q)].tensors();
+      tensors.k = scenes_[static_cast<std::size_t>(from.k)].tensors().k;
+      tensors.v = scenes_[static_cast<std::size_t>(from.v)].tensors().v;
+      reference = verify::make_reference(workload_, tensors, verify::choose_rows(workload_, kOracleFlops, random.next()));
+      known = true;
+    }
+    verify::Comparison comparison = verify::compare(scene, after + offset_of(order[i]), reference, false);
+    if (comparison.finding != Finding::none) {
+      comparison.text = fmt::format("in the timed launches, set {}: {}", order[i], comparison.text);
+      return comparison;
+    }
+    if (comparison.error.max_abs >= worst.error.max_abs) worst = comparison;
+  }
+  return worst;
+}
+
+}  // namespace heed::measure

@@ -1,0 +1,69 @@
+/// The inputs that timed launches run on, and the check of what those launches wrote.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "verify/compare.hpp"
+#include "verify/scene.hpp"
+#include "worker/worker.hpp"
+
+namespace heed::measure {
+
+enum class Caches {
+  warm,  ///< all sets together fit the last-level cache with room to spare
+  cold,  ///< all sets together are three times the last-level cache, so each launch finds its inputs in memory
+};
+
+/// How many sets, and how many launches a replay.
+struct TimingPlan {
+  int sets = 0;
+  int launches = 0;
+  int replays = 0;  ///< a block of a paired comparison
+};
+
+TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Caches caches);
+
+/// Several input sets, side by side in one image.
+///
+/// Launch n of a replay reads Q of set n % S, K of set (n + n / S) % S and V of set (n + 2 (n / S)) % S, and writes O of set
+/// n % S. No two launches of a replay see the same inputs, so nothing can be gained by noticing that inputs repeat, and an
+/// output left from an earlier launch is wrong for the next.
+class TimedSets {
+ public:
+  TimedSets(const Workload& workload, const TimingPlan& plan, std::int64_t workspace_bytes, std::uint64_t seed);
+
+  [[nodiscard]] const TimingPlan& plan() const { return plan_; }
+  [[nodiscard]] std::int64_t workspace_bytes() const { return workspace_bytes_; }
+  [[nodiscard]] std::uint64_t image_bytes() const { return stride_ * static_cast<std::uint64_t>(plan_.sets); }
+  /// Arena needed: the image and a copy to look at afterwards.
+  [[nodiscard]] std::uint64_t arena_bytes() const { return 2 * image_bytes(); }
+
+  /// Puts the image into the worker's arena and hands over the launches of each (slot, plan).
+  void prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s) const;
+
+  /// Fetches the image after timed launches of one slot and compares every output with the oracle for the inputs that its last
+  /// launch read. @param sets at most this many sets are compared row by row; guards and inputs are checked in all
+  [[nodiscard]] verify::Comparison check_outputs(worker::Worker& worker, int sets, std::uint64_t seed);
+
+ private:
+  struct Sources {
+    int q = 0;
+    int k = 0;
+    int v = 0;
+    int o = 0;
+  };
+  [[nodiscard]] Sources sources(int launch) const;
+  [[nodiscard]] std::uint64_t offset_of(int set) const { return stride_ * static_cast<std::uint64_t>(set); }
+
+  Workload workload_;
+  TimingPlan plan_;
+  std::int64_t workspace_bytes_;
+  std::uint64_t stride_ = 0;
+  std::vector<verify::Scene> scenes_;
+  std::vector<std::pair<bool, verify::Reference>> references_;  // per set, computed when first needed
+};
+
+}  // namespace heed::measure

@@ -1,0 +1,287 @@
+#include "trial/laboratory.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/check.hpp"
+#include "base/random.hpp"
+#include "base/text.hpp"
+
+namespace heed::trial {
+namespace {
+
+constexpr int kBaseSlot = 0;
+constexpr int kTrialSlot = 1;
+constexpr int kEmptySlot = 2;
+constexpr int kCheckedSets = 3;        // of the timed sets compared row by row after each measurement
+constexpr double kWarmUp_ms_gpu = 150; // an idle GPU reads up to 12% high for about that long
+constexpr double kWarmUp_ms_cpu = 60;
+constexpr double kCpuFloorShare = 0.85;  // the measured peak is itself uncertain on a shared machine
+
+constexpr const char* kEmptyKernel =
+    "#include \"kernels/contract.hpp\"\n"
+    "extern \"C\" __global__ void heed_forward(const __grid_constant__ heed::ForwardParams) {}\n";
+
+double milliseconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+Laboratory::Laboratory(const Workload& workload, const DeviceFacts& device, jit::Builder& builder, const QkvTensors* tensors, const Options& options)
+    : workload_(workload), device_(device), builder_(builder), tensors_(tensors), options_(options) {
+  validate(workload_);
+}
+
+Laboratory::~Laboratory() = default;
+
+std::optional<std::string> Laboratory::refuses(const Variant& variant) const {
+  if (auto reason = variant.family->refuses(workload_, device_)) return reason;
+  return variant.family->is_illegal(variant.config, workload_, device_);
+}
+
+LaunchPlan Laboratory::plan_of(const Variant& variant) const { return variant.family->plan(variant.config, workload_, device_); }
+
+jit::BuildRequest Laboratory::request_for(const Variant& variant) const {
+  return {.device = device_.kind, .arch = device_.arch, .source = variant.source_for(workload_), .entry = plan_of(variant).entry};
+}
+
+Built Laboratory::build(const Variant& variant, bool fresh) {
+  if (const auto reason = refuses(variant))
+    throw Error(ErrorCode::unsupported, fmt::format("{} cannot run {} on {}: {}", describe(variant), to_string(workload_), device_.name, *reason), describe(variant));
+  jit::BuildOutcome outcome = builder_.build(request_for(variant), fresh);
+  if (!outcome.artifact)
+    throw Error(ErrorCode::build_failed, fmt::format("{} did not build: {}", describe(variant), outcome.timed_out ? "the compiler did not end in time" : trim(outcome.log)), describe(variant));
+  if (!outcome.artifact->breach.empty())
+    throw Error(ErrorCode::build_failed, fmt::format("{} breaks the kernel contract: {}", describe(variant), outcome.artifact->breach), describe(variant));
+  return {variant, std::move(*outcome.artifact)};
+}
+
+void Laboratory::ensure_arena(std::uint64_t bytes) {
+  if (arena_ && arena_->size() >= bytes) return;
+  drop_worker();
+  arena_.reset();  // before the new one: both at once may not fit
+  arena_ = std::make_shared<worker::Arena>(bytes);
+}
+
+void Laboratory::ensure_sets(std::int64_t workspace_bytes) {
+  if (sets_ && sets_->workspace_bytes() >= workspace_bytes) return;
+  sets_.reset();
+  sets_ = std::make_unique<measure::TimedSets>(workload_, measure::plan_timing(workload_, device_, measure::Caches::warm), workspace_bytes, fresh_seed());
+}
+
+void Laboratory::drop_worker() {
+  worker_.reset();
+  base_in_worker_.clear();
+}
+
+// A worker with base and trial loaded. On a GPU it lives on from trial to trial, for its context takes half a second to make;
+// on a CPU it is sealed once its candidates are loaded, so each trial has its own.
+worker::Worker& Laboratory::worker_for(const Built& base, const Built& trial, bool fresh) {
+  const LaunchPlan base_plan = plan_of(base.variant);
+  const LaunchPlan trial_plan = plan_of(trial.variant);
+  ensure_sets(std::max(base_plan.workspace_bytes, trial_plan.workspace_bytes));
+  ensure_arena(std::max({sets_->arena_bytes(), verify::gate_arena_bytes(base.variant, workload_, device_), verify::gate_arena_bytes(trial.variant, workload_, device_)}));
+  if (fresh || device_.kind == DeviceKind::cpu) drop_worker();
+  if (!worker_) worker_ = std::make_unique<worker::Worker>(device_.kind, arena_);
+  if (base_in_worker_ != base.artifact.path.string()) {
+    worker_->load(kBaseSlot, base.artifact.path.string(), base_plan);
+    base_in_worker_ = base.artifact.path.string();
+  }
+  worker_->load(kTrialSlot, trial.artifact.path.string(), trial_plan);
+  if (!worker_->sealed()) worker_->seal();
+  return *worker_;
+}
+
+void Laboratory::set_base(const Built& base) {
+  const verify::GateReport report = verify(base, fresh_seed());
+  if (!report.passed())
+    throw Error(ErrorCode::internal, fmt::format("the base {} does not pass the gate on this machine ({}, check \"{}\"): {}", describe(base.variant),
+                                                 to_string(report.verdict), report.check, report.reason));
+  base_ = base;
+  self_.reset();
+}
+
+verify::GateReport Laboratory::verify(const Built& built, std::uint64_t seed, const std::function<void(const std::string&)>& on_check) {
+  verify::GateOptions options;
+  options.seed = seed;
+  options.tensors = tensors_;
+  options.launch_limit_s = options_.launch_limit_s;
+  options.on_check = on_check;
+  verify::GateReport report;
+  try {
+    report = verify::run_gate(worker_for(built, built, false), kTrialSlot, built.variant, workload_, device_, options);
+  } catch (const worker::WorkerFailure& failure) {
+    report.verdict = verify::verdict_of(failure);
+    report.reason = failure.what();
+    report.check = "loading";
+  }
+  if (!report.passed() || device_.kind == DeviceKind::cpu) drop_worker();
+  return report;
+}
+
+const measure::PairResult& Laboratory::base_against_itself() {
+  HEED_CHECK(base_.has_value());
+  if (!self_) {
+    measure::PairOptions pair = options_.pair;
+    pair.target_uncertainty = 0;  // as many quads as the time allows: this is the yardstick
+    Outcome outcome;
+    measure_and_check(*base_, pair, false, outcome);
+    self_ = outcome.pair;
+  }
+  return *self_;
+}
+
+// Everything after the gate. Fills verdict, finding and reason when something is wrong; lets WorkerFailure through.
+void Laboratory::measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome) {
+  worker::Worker& worker = worker_for(*base_, trial, fresh);
+  const measure::TimingPlan& timing = sets_->plan();
+  sets_->prepare(worker, {{kBaseSlot, plan_of(base_->variant)}, {kTrialSlot, plan_of(trial.variant)}}, options_.launch_limit_s);
+  const double warm_up_ms = device_.kind == DeviceKind::cuda ? kWarmUp_ms_gpu : kWarmUp_ms_cpu;
+  outcome.before = device_state(device_.kind);
+  worker.warm_up(kBaseSlot, warm_up_ms / 2, options_.launch_limit_s);
+  worker.warm_up(kTrialSlot, warm_up_ms / 2, options_.launch_limit_s);
+  const measure::Block base = measure::worker_block(worker, kBaseSlot, "the base", timing.replays, timing.launches, options_.launch_limit_s);
+  const measure::Block candidate = measure::worker_block(worker, kTrialSlot, "the candidate", timing.replays, timing.launches, options_.launch_limit_s);
+  outcome.pair = measure::measure_pair(base, candidate, pair);
+  candidate();  // the last thing to write the outputs that are looked at now
+  outcome.after = device_state(device_.kind);
+  const verify::Comparison comparison = sets_->check_outputs(worker, kCheckedSets, outcome.seed);
+  if (comparison.finding != Finding::none) {
+    const bool cheating = comparison.finding == Finding::input_modified || comparison.finding == Finding::wrote_outside;
+    outcome.verdict = Verdict::cheating;  // it passed the gate: right when watched, wrong when timed
+    outcome.finding = cheating ? comparison.finding : Finding::timed_output;
+    outcome.reason = comparison.text;
+    return;
+  }
+  const measure::Floor bound = floor(static_cast<int>(plan_of(trial.variant).threads));
+  const double least_us = bound.us() * (device_.kind == DeviceKind::cpu ? kCpuFloorShare : 1.0);
+  if (outcome.pair.trial_median_us < least_us) {
+    outcome.verdict = Verdict::faster_than_floor;
+    outcome.reason = fmt::format("{:.2f} us is below the {:.2f} us that its {} take at least", outcome.pair.trial_median_us, least_us, bound.bound());
+  }
+}
+
+Outcome Laboratory::judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed, const measure::PairOptions& pair, bool fresh) {
+  HEED_CHECK(base_.has_value());
+  Outcome outcome;
+  outcome.seed = seed;
+  if (!build.artifact) {
+    outcome.verdict = Verdict::build_failed;
+    outcome.reason = build.timed_out ? "the compiler did not end in time" : trim(build.log).substr(0, 2000);
+    return outcome;
+  }
+  outcome.artifact = build.artifact;
+  if (!build.artifact->breach.empty()) {
+    outcome.verdict = Verdict::cheating;
+    outcome.finding = Finding::keeps_state;
+    outcome.reason = build.artifact->breach;
+    outcome.check = "admission";
+    return outcome;
+  }
+  const Built trial{variant, *build.artifact};
+  auto begin = std::chrono::steady_clock::now();
+  try {
+    verify::GateOptions options;
+    options.seed = seed;
+    options.tensors = tensors_;
+    options.launch_limit_s = options_.launch_limit_s;
+    const verify::GateReport report = verify::run_gate(worker_for(*base_, trial, fresh), kTrialSlot, variant, workload_, device_, options);
+    outcome.verify_ms = milliseconds_since(begin);
+    outcome.error = report.error;
+    outcome.verdict = report.verdict;
+    outcome.finding = report.finding;
+    outcome.reason = report.reason;
+    outcome.check = report.check;
+    if (report.passed()) {
+      begin = std::chrono::steady_clock::now();
+      outcome.check = "measuring";
+      measure_and_check(trial, pair, /*fresh=*/false, outcome);
+      outcome.measure_ms = milliseconds_since(begin);
+      if (outcome.ok()) outcome.check.clear();
+    }
+  } catch (const worker::WorkerFailure& failure) {
+    outcome.verdict = verify::verdict_of(failure);
+    outcome.reason = failure.what();
+    if (outcome.check.empty()) outcome.check = "loading";
+  } catch (const measure::ForgedTime& forged) {
+    outcome.verdict = Verdict::cheating;
+    outcome.finding = Finding::forged_time;
+    outcome.reason = forged.what();
+  }
+  if (!outcome.ok() || device_.kind == DeviceKind::cpu) drop_worker();
+  return outcome;
+}
+
+Absolute Laboratory::measure_absolute(const Built& built) {
+  Absolute result;
+  const LaunchPlan plan = plan_of(built.variant);
+  const bool gpu = device_.kind == DeviceKind::cuda;
+  const auto time = [&](measure::TimedSets& sets, bool eager) {
+    ensure_arena(sets.arena_bytes());
+    drop_worker();
+    worker::Worker worker(device_.kind, arena_);
+    worker.load(kTrialSlot, built.artifact.path.string(), plan);
+    worker.seal();
+    sets.prepare(worker, {{kTrialSlot, plan}}, options_.launch_limit_s);
+    worker.warm_up(kTrialSlot, gpu ? kWarmUp_ms_gpu : kWarmUp_ms_cpu, options_.launch_limit_s);
+    const measure::Block block = measure::worker_block(worker, kTrialSlot, "the variant", sets.plan().replays, sets.plan().launches, options_.launch_limit_s);
+    std::vector<double> readings;
+    for (int i = 0; i < (gpu ? 15 : 7); ++i) readings.push_back(block());
+    if (eager && gpu) std::tie(result.eager_us, result.eager_synchronised_us) = worker.time_eager(kTrialSlot, 2000, options_.launch_limit_s);
+    return measure::median(readings);
+  };
+  ensure_sets(plan.workspace_bytes);
+  result.warm_us = time(*sets_, true);
+  measure::TimedSets cold(workload_, measure::plan_timing(workload_, device_, measure::Caches::cold), plan.workspace_bytes, fresh_seed());
+  result.cold_us = time(cold, false);
+  return result;
+}
+
+measure::Block Laboratory::standalone_block(const Built& built) {
+  const LaunchPlan plan = plan_of(built.variant);
+  ensure_sets(plan.workspace_bytes);
+  const auto arena = std::make_shared<worker::Arena>(sets_->arena_bytes());
+  const auto worker = std::make_shared<worker::Worker>(device_.kind, arena);
+  worker->load(kTrialSlot, built.artifact.path.string(), plan);
+  worker->seal();
+  sets_->prepare(*worker, {{kTrialSlot, plan}}, options_.launch_limit_s);
+  const measure::Block block = measure::worker_block(*worker, kTrialSlot, "the variant", sets_->plan().replays, sets_->plan().launches, options_.launch_limit_s);
+  const double warm_up_ms = device_.kind == DeviceKind::cuda ? 5 : 0;  // the other side has just used the device
+  return [worker, block, warm_up_ms, limit_s = options_.launch_limit_s] {
+    if (warm_up_ms > 0) worker->warm_up(kTrialSlot, warm_up_ms, limit_s);
+    return block();
+  };
+}
+
+double Laboratory::peak_flops() const { return measure::peak_of(device_, workload_, device_.processors).flops; }
+
+double Laboratory::measure_launch_floor() {
+  if (device_.kind == DeviceKind::cpu) return 0;
+  const jit::BuildOutcome built = builder_.build({.device = device_.kind, .arch = device_.arch, .source = kEmptyKernel, .entry = "heed_forward"});
+  HEED_CHECK(built.artifact.has_value());
+  LaunchPlan plan;
+  plan.entry = "heed_forward";
+  plan.grid = {1, 1, 1};
+  plan.threads = 32;
+  ensure_sets(0);
+  const auto arena = std::make_shared<worker::Arena>(sets_->arena_bytes());
+  worker::Worker worker(device_.kind, arena);
+  worker.load(kEmptySlot, built.artifact->path.string(), plan);
+  sets_->prepare(worker, {{kEmptySlot, plan}}, options_.launch_limit_s);
+  worker.warm_up(kEmptySlot, kWarmUp_ms_gpu, options_.launch_limit_s);
+  std::vector<double> us;
+  for (int i = 0; i < 10; ++i)
+    for (const double reading : worker.time(kEmptySlot, sets_->plan().replays, options_.launch_limit_s).us) us.push_back(reading);
+  return *std::min_element(us.begin(), us.end());
+}
+
+measure::Floor Laboratory::floor(int threads) {
+  if (!launch_us_) launch_us_ = measure_launch_floor();
+  const int processors = device_.kind == DeviceKind::cpu ? std::clamp(threads, 1, device_.processors) : device_.processors;
+  return measure::floor_of(measure::peak_of(device_, workload_, processors), workload_, *launch_us_);
+}
+
+}  // namespace heed::trial

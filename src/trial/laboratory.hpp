@@ -1,0 +1,126 @@
+/// One workload on one device: building, verifying and timing variants against a base.
+///
+/// A trial goes: admit, build, verify, measure, re-verify, judge; the cheapest refusal comes first. Everything a candidate does
+/// happens in a worker process; whatever becomes of that process is a verdict, and the next trial gets a fresh one.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/device.hpp"
+#include "jit/build.hpp"
+#include "measure/floor.hpp"
+#include "measure/pair.hpp"
+#include "measure/timed_sets.hpp"
+#include "verify/gate.hpp"
+
+namespace heed::trial {
+
+struct Options {
+  double build_limit_s = 120;
+  double launch_limit_s = 20;  ///< for one launch, and for one block of timed launches
+  measure::PairOptions pair;   ///< of a trial; the final comparison takes more
+};
+
+/// What became of one variant.
+struct Outcome {
+  Verdict verdict = Verdict::ok;
+  Finding finding = Finding::none;
+  std::string reason;
+  std::string check;
+  verify::ErrorStats error;
+  measure::PairResult pair;       ///< against the base; empty unless it was measured
+  std::optional<jit::Artifact> artifact;
+  std::uint64_t seed = 0;         ///< of the gate's inputs
+  DeviceState before;
+  DeviceState after;
+  double verify_ms = 0;
+  double measure_ms = 0;
+  [[nodiscard]] bool ok() const { return verdict == Verdict::ok; }
+};
+
+/// A variant with its binary.
+struct Built {
+  Variant variant;
+  jit::Artifact artifact;
+};
+
+/// Times of one variant by itself.
+struct Absolute {
+  double warm_us = 0;
+  double cold_us = 0;
+  double eager_us = 0;               ///< per call back to back, host included; 0 on a CPU
+  double eager_synchronised_us = 0;
+};
+
+class Laboratory {
+ public:
+  Laboratory(const Workload& workload, const DeviceFacts& device, jit::Builder& builder, const QkvTensors* tensors, const Options& options);
+  ~Laboratory();
+  Laboratory(const Laboratory&) = delete;
+  Laboratory& operator=(const Laboratory&) = delete;
+
+  [[nodiscard]] const Workload& workload() const { return workload_; }
+  [[nodiscard]] const DeviceFacts& device() const { return device_; }
+
+  /// Why a variant is not worth a build: refused workload or illegal config. Empty when it is.
+  [[nodiscard]] std::optional<std::string> refuses(const Variant& variant) const;
+  [[nodiscard]] jit::BuildRequest request_for(const Variant& variant) const;
+  /// Builds now. @throws Error(build_failed) with the compiler's words
+  Built build(const Variant& variant, bool fresh = false);
+
+  /// The variant all others are measured against. Gates it first. @throws Error(internal) with the gate's reason when the base
+  /// itself is refused
+  void set_base(const Built& base);
+  [[nodiscard]] const Built& base() const { return *base_; }
+
+  /// Ratio of the base to itself: what no difference looks like here. Measured on the first call.
+  const measure::PairResult& base_against_itself();
+
+  /// Gate only.
+  verify::GateReport verify(const Built& built, std::uint64_t seed, const std::function<void(const std::string&)>& on_check = {});
+
+  /// Gate, paired measurement against the base, re-verification of the timed outputs, floor. Never throws for anything the
+  /// candidate did. @param fresh in a worker process of its own
+  Outcome judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed, const measure::PairOptions& pair, bool fresh = false);
+  Outcome judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed) { return judge(variant, build, seed, options_.pair); }
+
+  /// Warm, cold and eager times of one variant, in a fresh worker.
+  Absolute measure_absolute(const Built& built);
+
+  /// A block for measure_pair that times `built` in a worker of its own, which lives as long as the block. For comparisons with
+  /// something outside, such as PyTorch.
+  measure::Block standalone_block(const Built& built);
+  [[nodiscard]] const measure::TimingPlan& timing() const { return sets_->plan(); }
+
+  /// Bounds for a variant on `threads` processors (CPU) or the whole GPU. The launch bound is measured once.
+  measure::Floor floor(int threads);
+  [[nodiscard]] double peak_flops() const;
+
+ private:
+
+  worker::Worker& worker_for(const Built& base, const Built& trial, bool fresh);
+  void drop_worker();
+  void ensure_arena(std::uint64_t bytes);
+  void ensure_sets(std::int64_t workspace_bytes);
+  [[nodiscard]] LaunchPlan plan_of(const Variant& variant) const;
+  void measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome);
+  double measure_launch_floor();
+
+  Workload workload_;
+  DeviceFacts device_;
+  jit::Builder& builder_;
+  const QkvTensors* tensors_;
+  Options options_;
+  std::optional<Built> base_;
+  std::optional<measure::PairResult> self_;
+  std::shared_ptr<worker::Arena> arena_;
+  std::unique_ptr<worker::Worker> worker_;
+  std::string base_in_worker_;  ///< binary in slot 0 of the living worker
+  std::unique_ptr<measure::TimedSets> sets_;
+  std::optional<double> launch_us_;
+};
+
+}  // namespace heed::trial

@@ -1,0 +1,73 @@
+#include "variant/family.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "base/digest.hpp"
+#include "base/text.hpp"
+#include "variant/registry.hpp"
+
+namespace heed {
+
+std::span<const Family* const> families() {
+  static const std::vector<const Family*> all = {&cpu_family(), &sm80_family()};
+  return all;
+}
+
+const Family& find_family(std::string_view name) {
+  for (const Family* family : families())
+    if (family->name() == name) return *family;
+  std::vector<std::string_view> known;
+  for (const Family* family : families()) known.push_back(family->name());
+  throw Error(ErrorCode::usage, fmt::format("unknown family \"{}\"; {}", name, one_of(name, known)), std::string(name));
+}
+
+const Family& default_family(DeviceKind device) {
+  for (const Family* family : families())
+    if (family->device() == device) return *family;
+  throw Error(ErrorCode::internal, fmt::format("no family for the device {}", to_string(device)));
+}
+
+Problem problem_of(const Workload& workload) {
+  Element element = Element::fp32;
+  if (workload.dtype == Dtype::fp16) element = Element::fp16;
+  if (workload.dtype == Dtype::bf16) element = Element::bf16;
+  return {.element = element, .head_dim = static_cast<int>(workload.dim), .causal = workload.is_causal()};
+}
+
+std::string to_string(const Problem& problem) {
+  const char* element = problem.element == Element::fp16 ? "fp16" : problem.element == Element::bf16 ? "bf16" : "fp32";
+  return fmt::format("{}_d{}{}", element, problem.head_dim, problem.causal ? "_causal" : "");
+}
+
+std::string Variant::source_for(const Workload& workload) const { return source.empty() ? family->render(config, workload) : source; }
+
+std::string Variant::id() const {
+  const std::string readable = label.empty() ? to_compact_string(family->knobs(), config) : label;
+  const std::string hash =
+      Digester().add(family->name()).add(to_string(problem)).add(to_string(family->knobs(), config)).add(source).hex().substr(0, 8);
+  return fmt::format("{}_{}.{}.{}", family->name(), to_string(problem), readable, hash);
+}
+
+Variant make_variant(const Family& family, const Config& config, const Workload& workload) {
+  return {.family = &family, .config = config, .problem = problem_of(workload), .label = {}, .source = {}};
+}
+
+Variant parse_variant(std::string_view text, const Workload& workload, const DeviceFacts& device) {
+  const std::size_t colon = text.find(':');
+  const Family& family = find_family(text.substr(0, colon));
+  const std::string_view knobs = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
+  // Defaults are chosen only for a workload the family accepts; the caller reports a refusal in its own words.
+  if (const auto reason = family.refuses(workload, device))
+    throw Error(ErrorCode::unsupported, fmt::format("{} cannot run {}: {}", family.name(), to_string(workload), *reason), to_string(workload));
+  return make_variant(family, parse_config(family.knobs(), family.default_config(workload, device), knobs), workload);
+}
+
+std::string describe(const Variant& variant) {
+  if (!variant.label.empty()) return variant.label;
+  return fmt::format("{}:{}", variant.family->name(), to_string(variant.family->knobs(), variant.config));
+}
+
+}  // namespace heed

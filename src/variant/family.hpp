@@ -1,0 +1,102 @@
+/// Families: kernel designs with a space of knobs, each an object in one registry.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "heed/heed.hpp"
+#include "kernels/contract.hpp"
+#include "variant/device_facts.hpp"
+#include "variant/knob.hpp"
+
+namespace heed {
+
+/// How a variant is launched, computed from its config and the workload; no host code of a candidate takes part.
+struct LaunchPlan {
+  std::string entry;                       ///< name of the extern "C" function
+  std::array<std::uint32_t, 3> grid = {};  ///< thread blocks; on a CPU grid[0] calls of the entry
+  std::uint32_t threads = 0;               ///< threads a block; on a CPU the threads that share the calls
+  std::uint32_t cluster = 1;               ///< thread blocks a cluster
+  std::int64_t shared_bytes = 0;           ///< dynamic shared memory a block; on a CPU scratch bytes a thread
+  std::int64_t workspace_bytes = 0;
+  bool operator==(const LaunchPlan&) const = default;
+};
+
+/// One kernel design. Configs of one family differ in speed, never in what they compute.
+class Family {
+ public:
+  virtual ~Family() = default;
+  Family(const Family&) = delete;
+  Family& operator=(const Family&) = delete;
+
+  [[nodiscard]] virtual std::string_view name() const = 0;
+  [[nodiscard]] virtual std::string_view description() const = 0;
+  [[nodiscard]] virtual DeviceKind device() const = 0;
+  /// One line: the hardware and tools it needs.
+  [[nodiscard]] virtual std::string_view requirements() const = 0;
+  [[nodiscard]] virtual std::vector<Dtype> dtypes() const = 0;
+  /// Head dims it is written for; empty means any up to 512.
+  [[nodiscard]] virtual std::vector<int> head_dims() const = 0;
+  [[nodiscard]] virtual const std::vector<Knob>& knobs() const = 0;
+
+  /// Whether two launches on the same inputs must agree bit for bit.
+  [[nodiscard]] virtual bool is_deterministic(const Config&) const { return true; }
+
+  /// Why the family cannot run this workload on this device; empty when it can.
+  [[nodiscard]] virtual std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const = 0;
+  /// Why this config cannot be built or launched; empty when it can. The workload is one the family does not refuse.
+  [[nodiscard]] virtual std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
+                                                              const DeviceFacts& device) const = 0;
+  /// Where every search starts, and the base when nothing else is at hand. Legal for every workload not refused.
+  [[nodiscard]] virtual Config default_config(const Workload& workload, const DeviceFacts& device) const = 0;
+  /// The whole translation unit of a variant: one include, the config and problem as constexpr aggregates, the entry.
+  [[nodiscard]] virtual std::string render(const Config& config, const Workload& workload) const = 0;
+  [[nodiscard]] virtual LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const = 0;
+  /// Registers a thread this config should stay within; 0 when the compiler reports none (CPU).
+  [[nodiscard]] virtual int register_limit(const Config&) const { return 0; }
+
+ protected:
+  Family() = default;
+};
+
+/// Every family there is.
+std::span<const Family* const> families();
+/// @throws Error(usage) with the names there are
+const Family& find_family(std::string_view name);
+/// The family a device's searches take when none is named.
+const Family& default_family(DeviceKind device);
+
+/// The compile-time part of a workload. Two workloads with equal problems share a binary.
+Problem problem_of(const Workload& workload);
+
+/// "fp16_d64" or "bf16_d128_causal".
+std::string to_string(const Problem& problem);
+
+/// One point of a family's space, for one problem. `source` replaces the family's rendering where a variant brings its own
+/// code (the exploit zoo); everything else, the launch plan too, stays the family's.
+struct Variant {
+  const Family* family = nullptr;
+  Config config;
+  Problem problem{};
+  std::string label;   ///< of a custom source, e.g. "zoo.one_row"
+  std::string source;  ///< empty: family->render
+
+  [[nodiscard]] std::string source_for(const Workload& workload) const;
+  /// "fwd_cpu_fp16_d64.m128n64r4.3f2a91c0": family, problem, config, and a digest of all of them and of a custom source.
+  [[nodiscard]] std::string id() const;
+};
+
+Variant make_variant(const Family& family, const Config& config, const Workload& workload);
+
+/// Parses "family" or "family:knob=value,...". Knobs not named take the family's default for the workload.
+/// @throws Error(usage) for an unknown family, knob or value
+Variant parse_variant(std::string_view text, const Workload& workload, const DeviceFacts& device);
+/// What parse_variant reads: "fwd_cpu:block_m=128,...", every knob written out.
+std::string describe(const Variant& variant);
+
+}  // namespace heed

@@ -1,0 +1,116 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "cpu/config.hpp"
+#include "variant/family.hpp"
+#include "variant/registry.hpp"
+
+namespace heed {
+namespace {
+
+const KnobTable<cpu::Config>& table() {
+  static const KnobTable<cpu::Config> knobs = [] {
+    KnobTable<cpu::Config> t;
+    t.add("block_m", "m", &cpu::Config::block_m, {16, 32, 48, 64, 96, 128, 192, 256, 512},
+          "query rows a block of work holds; K and V are read once a block");
+    t.add("block_n", "n", &cpu::Config::block_n, {16, 32, 64, 96, 128, 192, 256, 512}, "keys a tile");
+    t.add("tile_rows", "r", &cpu::Config::tile_rows, {2, 3, 4, 5, 6, 8, 10, 12}, "register tile: keys or value columns");
+    t.add("tile_vectors", "v", &cpu::Config::tile_vectors, {1, 2, 3, 4}, "register tile: vectors of queries");
+    t.add("unroll", "u", &cpu::Config::unroll, {1, 2, 4}, "steps of the innermost loop written out");
+    t.add("exp2", "x", &cpu::Config::exp2, "heed::cpu::Exp2", {"degree3", "degree4", "degree5", "degree6"}, "polynomial of 2^x");
+    t.add("rescale", "s", &cpu::Config::rescale, "heed::cpu::Rescale", {"always", "when_grown"}, "when partial sums are rescaled");
+    t.add("loop_order", "o", &cpu::Config::loop_order, "heed::cpu::LoopOrder", {"heads_outer", "rows_outer"},
+          "order in which blocks are handed to threads");
+    t.add("prefetch", "p", &cpu::Config::prefetch, {0, 4, 8, 16, 32}, "key rows fetched ahead of their use");
+    t.add("threads", "t", &cpu::Config::threads, {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128}, "threads that share the blocks");
+    return t;
+  }();
+  return knobs;
+}
+
+cpu::Machine machine_of(const DeviceFacts& device) { return {device.lanes, device.registers, device.processors}; }
+
+class CpuFamily final : public Family {
+ public:
+  std::string_view name() const override { return "fwd_cpu"; }
+  std::string_view description() const override {
+    return "one-pass online softmax on the CPU's vector unit, queries in the lanes, fp32 accumulation";
+  }
+  DeviceKind device() const override { return DeviceKind::cpu; }
+  std::string_view requirements() const override { return "a C++20 compiler (g++ 12 or newer, or clang++) on the PATH"; }
+  std::vector<Dtype> dtypes() const override { return {Dtype::fp32, Dtype::fp16, Dtype::bf16}; }
+  std::vector<int> head_dims() const override { return {}; }
+  const std::vector<Knob>& knobs() const override { return table().knobs(); }
+
+  std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
+    if (device.kind != DeviceKind::cpu) return "it runs on the CPU";
+    if (workload.dim > 512) return fmt::format("head dim {} is over its limit of 512", workload.dim);
+    if (workload.dim_v != workload.dim)
+      return fmt::format("the value dim {} differs from the head dim {}; they must be equal", workload.dim_v, workload.dim);
+    return std::nullopt;
+  }
+
+  std::optional<std::string> is_illegal(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
+    const cpu::Config c = table().aggregate_of(config);
+    switch (cpu::is_legal(c, problem_of(workload), machine_of(device))) {
+      case cpu::Illegal::no: return std::nullopt;
+      case cpu::Illegal::registers:
+        return fmt::format("a register tile of {} x {} vectors does not fit {} vector registers", c.tile_rows, c.tile_vectors, device.registers);
+      case cpu::Illegal::row_block:
+        return fmt::format("block_m {} is no multiple of the {} queries a register tile holds", c.block_m, c.tile_vectors * device.lanes);
+      case cpu::Illegal::key_block: return fmt::format("block_n {} is below tile_rows {}", c.block_n, c.tile_rows);
+      case cpu::Illegal::threads:
+        return fmt::format("{} threads exceed the {} processors this process may run on", c.threads, device.processors);
+      case cpu::Illegal::head_dim: return fmt::format("head dim {} is outside 1 to 512", workload.dim);
+    }
+    return "unknown reason";
+  }
+
+  Config default_config(const Workload& workload, const DeviceFacts& device) const override {
+    cpu::Config c;
+    // Every processor: the knob's values are sparse, so the largest that fits.
+    for (const Knob& knob : knobs())
+      if (knob.name == "threads")
+        for (const int threads : knob.values)
+          if (threads <= device.processors) c.threads = threads;
+    Config config = table().config_of(c);
+    HEED_CHECK(!is_illegal(config, workload, device));
+    return config;
+  }
+
+  std::string render(const Config& config, const Workload& workload) const override {
+    const Problem problem = problem_of(workload);
+    const char* element = problem.element == Element::fp16 ? "fp16" : problem.element == Element::bf16 ? "bf16" : "fp32";
+    return fmt::format(
+        "#include \"cpu/forward.hpp\"\n\n"
+        "constexpr heed::cpu::Config kConfig{};\n"
+        "constexpr heed::Problem kProblem{{.element = heed::Element::{}, .head_dim = {}, .causal = {}}};\n\n"
+        "extern \"C\" void heed_forward(const heed::ForwardParams* params, long long block, void* scratch) {{\n"
+        "  heed::cpu::Forward<kConfig, kProblem>(*params, block, static_cast<float*>(scratch)).run();\n"
+        "}}\n",
+        table().render(config), element, problem.head_dim, problem.causal);
+  }
+
+  LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
+    const cpu::Config c = table().aggregate_of(config);
+    const std::int64_t row_blocks = (workload.len_q + c.block_m - 1) / c.block_m;
+    const std::int64_t blocks = workload.batch * workload.heads * row_blocks;
+    LaunchPlan plan;
+    plan.entry = "heed_forward";
+    plan.grid = {static_cast<std::uint32_t>(blocks), 1, 1};
+    plan.threads = static_cast<std::uint32_t>(c.threads);
+    plan.shared_bytes = cpu::scratch_plan(c, problem_of(workload), device.lanes).total * 4;
+    return plan;
+  }
+};
+
+}  // namespace
+
+const Family& cpu_family() {
+  static const CpuFamily family;
+  return family;
+}
+
+}  // namespace heed

@@ -1,0 +1,110 @@
+/// Configs seen from outside: a list of named knobs with the values each may take.
+///
+/// Every family keeps its config as one aggregate beside its kernel (kernels/<arch>/config.hpp, cpu/config.hpp). The search,
+/// the store and the command line see the same thing as numbers in the order of the family's knobs.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace heed {
+
+/// One dimension of a family's space.
+struct Knob {
+  std::string name;  ///< as in the aggregate and on the command line, e.g. "block_m"
+  std::string tag;   ///< letters used in variant ids, e.g. "m"
+  std::string help;
+  std::vector<int> values;         ///< in an order in which neighbours are alike
+  std::vector<std::string> names;  ///< one per value for a knob with named values, else empty
+
+  [[nodiscard]] bool is_named() const { return !names.empty(); }
+  [[nodiscard]] std::string text_of(int value) const;
+  /// @throws Error(usage) listing what the knob accepts
+  [[nodiscard]] int parse(std::string_view text) const;
+  /// Position of `value` in `values`, or -1.
+  [[nodiscard]] int index_of(int value) const;
+};
+
+/// One value per knob of a family, in the family's order.
+using Config = std::vector<int>;
+
+/// "block_m=64,block_n=128,..." in the family's order.
+std::string to_string(const std::vector<Knob>& knobs, const Config& config);
+/// "m64n128k2..." for ids.
+std::string to_compact_string(const std::vector<Knob>& knobs, const Config& config);
+/// Knobs not named keep their value in `defaults`. @throws Error(usage) for an unknown knob or value
+Config parse_config(const std::vector<Knob>& knobs, const Config& defaults, std::string_view text);
+
+/// How many points the space has, legal or not.
+double space_size(const std::vector<Knob>& knobs);
+
+/// Connects the knobs of a family with its aggregate `Aggregate`.
+template <typename Aggregate>
+class KnobTable {
+ public:
+  /// A numeric knob.
+  KnobTable& add(std::string name, std::string tag, int Aggregate::* member, std::vector<int> values, std::string help) {
+    knobs_.push_back({std::move(name), std::move(tag), std::move(help), std::move(values), {}});
+    access_.push_back({[member](const Aggregate& a) { return a.*member; }, [member](Aggregate& a, int v) { a.*member = v; },
+                       [](int v) { return std::to_string(v); }});
+    return *this;
+  }
+
+  /// A switch.
+  KnobTable& add(std::string name, std::string tag, bool Aggregate::* member, std::string help) {
+    knobs_.push_back({std::move(name), std::move(tag), std::move(help), {0, 1}, {"off", "on"}});
+    access_.push_back({[member](const Aggregate& a) { return a.*member ? 1 : 0; }, [member](Aggregate& a, int v) { a.*member = v != 0; },
+                       [](int v) { return std::string(v != 0 ? "true" : "false"); }});
+    return *this;
+  }
+
+  /// A knob with named values; `prefix` is the enumeration's C++ name, e.g. "heed::cpu::Exp2".
+  template <typename Enum>
+  KnobTable& add(std::string name, std::string tag, Enum Aggregate::* member, std::string prefix, std::vector<std::string> names,
+                 std::string help) {
+    std::vector<int> values(names.size());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int>(i);
+    knobs_.push_back({std::move(name), std::move(tag), std::move(help), std::move(values), names});
+    access_.push_back({[member](const Aggregate& a) { return static_cast<int>(a.*member); },
+                       [member](Aggregate& a, int v) { a.*member = static_cast<Enum>(v); },
+                       [prefix = std::move(prefix), names = std::move(names)](int v) {
+                         return prefix + "::" + names.at(static_cast<std::size_t>(v));
+                       }});
+    return *this;
+  }
+
+  [[nodiscard]] const std::vector<Knob>& knobs() const { return knobs_; }
+
+  [[nodiscard]] Config config_of(const Aggregate& aggregate) const {
+    Config config;
+    for (const Access& access : access_) config.push_back(access.get(aggregate));
+    return config;
+  }
+
+  [[nodiscard]] Aggregate aggregate_of(const Config& config) const {
+    Aggregate aggregate;
+    for (std::size_t i = 0; i < access_.size(); ++i) access_[i].set(aggregate, config.at(i));
+    return aggregate;
+  }
+
+  /// The aggregate as C++ with designated fields, e.g. "{.block_m = 64, .exp2 = heed::cpu::Exp2::degree5}".
+  [[nodiscard]] std::string render(const Config& config) const {
+    std::string text = "{";
+    for (std::size_t i = 0; i < access_.size(); ++i)
+      text += (i == 0 ? "." : ", .") + knobs_[i].name + " = " + access_[i].literal(config.at(i));
+    return text + "}";
+  }
+
+ private:
+  struct Access {
+    std::function<int(const Aggregate&)> get;
+    std::function<void(Aggregate&, int)> set;
+    std::function<std::string(int)> literal;
+  };
+  std::vector<Knob> knobs_;
+  std::vector<Access> access_;
+};
+
+}  // namespace heed

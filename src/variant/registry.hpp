@@ -1,0 +1,10 @@
+/// The families' own headers stay private to their files; the registry needs only these.
+#pragma once
+
+namespace heed {
+
+class Family;
+const Family& cpu_family();   ///< fwd_cpu, src/variant/family_cpu.cpp
+const Family& sm80_family();  ///< fwd_sm80, src/variant/family_sm80.cpp
+
+}  // namespace heed

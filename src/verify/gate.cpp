@@ -1,0 +1,323 @@
+#include "verify/gate.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/interrupt.hpp"
+#include "base/random.hpp"
+#include "workload/half.hpp"
+
+namespace heed::verify {
+namespace {
+
+constexpr int kRepeats = 3;               // equal launches that must agree
+constexpr std::int64_t kPaddingRows = 3;  // rows of NaN after each head in the strided check
+constexpr double kNeighbourFlops = 0.05e9;
+
+InputValues values_of(const QkvTensors& tensors) {
+  const auto floats = [](const HostTensor& tensor) {
+    std::vector<float> values(tensor.bytes.size() / size_of(tensor.dtype));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = load_element(tensor.dtype, tensor.bytes.data(), i);
+    return values;
+  };
+  // Scenes take (batch, head, row, dim); a blhd file is (batch, row, head, dim).
+  const auto to_bhld = [&](const HostTensor& tensor) {
+    std::vector<float> values = floats(tensor);
+    if (tensors.workload.layout == Layout::bhld) return values;
+    const std::int64_t batch = tensor.shape[0], rows = tensor.shape[1], heads = tensor.shape[2], dim = tensor.shape[3];
+    std::vector<float> moved(values.size());
+    for (std::int64_t b = 0; b < batch; ++b)
+      for (std::int64_t h = 0; h < heads; ++h)
+        for (std::int64_t r = 0; r < rows; ++r)
+          std::copy_n(values.begin() + ((b * rows + r) * heads + h) * dim, dim, moved.begin() + ((b * heads + h) * rows + r) * dim);
+    return moved;
+  };
+  return {to_bhld(tensors.q), to_bhld(tensors.k), to_bhld(tensors.v)};
+}
+
+// Keys that no query attends to may hold anything: NaN shows whoever reads them.
+void poison_unseen_keys(const Workload& w, InputValues& values) {
+  const std::int64_t seen = w.visible_keys(w.len_q - 1);  // later queries see more
+  for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head) {
+    std::fill(values.k.begin() + (head * w.len_k + seen) * w.dim, values.k.begin() + (head + 1) * w.len_k * w.dim, NAN);
+    std::fill(values.v.begin() + (head * w.len_k + seen) * w.dim_v, values.v.begin() + (head + 1) * w.len_k * w.dim_v, NAN);
+  }
+}
+
+class Gate {
+ public:
+  Gate(worker::Worker& worker, int slot, const Variant& variant, const Workload& workload, const DeviceFacts& device, const GateOptions& options)
+      : worker_(worker), slot_(slot), variant_(variant), workload_(workload), device_(device), options_(options) {}
+
+  GateReport run() {
+    try {
+      run_checks();
+    } catch (const worker::WorkerFailure& failure) {
+      report_.verdict = verdict_of(failure);
+      report_.reason = failure.what();
+    }
+    return std::move(report_);
+  }
+
+ private:
+  std::byte* result() { return worker_.arena().data() + result_offset_; }
+
+  LaunchPlan plan_for(const Workload& workload) const { return variant_.family->plan(variant_.config, workload, device_); }
+
+  std::uint64_t next_seed() { return substream(options_.seed, ++seeds_); }
+
+  void start(const std::string& name) {
+    check_interrupt();
+    report_.check = name;
+    if (options_.on_check) options_.on_check(name);
+  }
+
+  void fail(Verdict verdict, Finding finding, std::string reason) {
+    report_.verdict = verdict;
+    report_.finding = finding;
+    report_.reason = std::move(reason);
+  }
+
+  // Image to the arena, one launch, result in the arena behind it.
+  void launch(const Scene& scene) {
+    const std::uint64_t bytes = scene.image().size();
+    result_offset_ = (bytes + 4095) / 4096 * 4096;
+    if (result_offset_ + bytes > worker_.arena().size()) throw Error(ErrorCode::internal, "the gate's arena is too small");
+    std::memcpy(worker_.arena().data(), scene.image().data(), bytes);
+    worker_.run(slot_, 0, bytes, result_offset_, scene.launch(), options_.launch_limit_s);
+  }
+
+  // A failed comparison as a verdict; `context` replaces an inexactness by what it means in this check.
+  bool judge(const Comparison& comparison, const Reference& reference, Finding context) {
+    report_.checks.push_back({report_.check, comparison.error.max_abs, reference.tolerance.max_abs, comparison.finding == Finding::none});
+    if (comparison.finding == Finding::none) return true;
+    const bool cheating = comparison.finding == Finding::input_modified || comparison.finding == Finding::wrote_outside || context == Finding::stale_output;
+    const bool value_error = comparison.finding == Finding::inexact || comparison.finding == Finding::hard_limit || comparison.finding == Finding::not_finite ||
+                             comparison.finding == Finding::wrong_lse;
+    fail(cheating ? Verdict::cheating : Verdict::wrong, context != Finding::none && value_error ? context : comparison.finding, comparison.text);
+    return false;
+  }
+
+  Scene make_scene(const Workload& workload, const InputValues& values, const SceneOptions& options = {}) {
+    return {workload, values, plan_for(workload), next_seed(), options};
+  }
+
+  // One scene, one launch, one comparison.
+  bool check_scene(const Scene& scene, double oracle_flops, bool hard_limit, Finding context) {
+    const Reference reference = make_reference(scene, choose_rows(scene.workload(), oracle_flops, next_seed()));
+    launch(scene);
+    return judge(compare(scene, result(), reference, hard_limit), reference, context);
+  }
+
+  void run_checks() {
+    // ---- a small ragged neighbour: most wrong kernels fail here, for almost nothing
+    Workload small = workload_;
+    small.batch = 1;
+    small.heads = workload_.heads / workload_.heads_kv;
+    small.heads_kv = 1;
+    small.len_q = std::min<std::int64_t>(workload_.len_q, 37);
+    small.len_k = std::min<std::int64_t>(workload_.len_k, 83);
+    start(fmt::format("small {}", to_string(small)));
+    if (!check_scene(make_scene(small, make_inputs(small, InputClass::normal, next_seed())), kNeighbourFlops, hard(), Finding::none)) return;
+
+    if (!check_workload() || !check_without_lse()) return;
+    for (const InputClass inputs : all_input_classes()) {
+      if (inputs == InputClass::normal) continue;
+      start(std::string(to_string(inputs)));
+      const Scene scene = make_scene(workload_, make_inputs(workload_, inputs, next_seed()));
+      if (!check_scene(scene, options_.oracle_flops, false, Finding::none)) return;
+      if (inputs == InputClass::constant_v && !check_constant(scene)) return;
+    }
+    if (!check_padding() || !check_permutation()) return;
+    for (const Workload& neighbour : neighbours(workload_)) {
+      if (variant_.family->refuses(neighbour, device_) || variant_.family->is_illegal(variant_.config, neighbour, device_)) continue;
+      start(fmt::format("neighbour {}", to_string(neighbour)));
+      InputValues values = make_inputs(neighbour, InputClass::normal, next_seed());
+      poison_unseen_keys(neighbour, values);
+      const Scene scene = make_scene(neighbour, values);
+      if (!check_scene(scene, kNeighbourFlops, false, Finding::neighbour)) return;
+    }
+    if (options_.tensors != nullptr) {
+      start("the given tensors");
+      if (!check_scene(make_scene(workload_, values_of(*options_.tensors)), options_.oracle_flops, false, Finding::none)) return;
+    }
+    report_.check.clear();
+  }
+
+  [[nodiscard]] bool hard() const { return workload_.dtype == Dtype::fp16 && !workload_.scale; }
+
+  // The workload itself: right, the same every time, and right again when the inputs change under the same addresses.
+  bool check_workload() {
+    start("normal");
+    Scene scene = make_scene(workload_, make_inputs(workload_, InputClass::normal, next_seed()));
+    const std::vector<RowIndex> rows = choose_rows(workload_, options_.oracle_flops, next_seed());
+    const Reference reference = make_reference(scene, rows);
+    launch(scene);
+    const Comparison first = compare(scene, result(), reference, hard());
+    report_.error = first.error;
+    if (!judge(first, reference, Finding::none)) return false;
+    const std::vector<std::byte> after(result(), result() + scene.image().size());
+
+    start("repeated launches");
+    const bool deterministic = variant_.family->is_deterministic(variant_.config);
+    for (int repeat = 1; repeat < kRepeats; ++repeat) {
+      launch(scene);
+      const auto differs = [&](const Place& place) { return std::memcmp(after.data() + place.offset, result() + place.offset, place.bytes) != 0; };
+      if (deterministic && (differs(scene.o()) || differs(scene.lse()))) {
+        fail(Verdict::nondeterministic, Finding::none, fmt::format("launch {} of the same inputs gave other bits than the first", repeat + 1));
+        return false;
+      }
+      if (!judge(compare(scene, result(), reference, hard()), reference, Finding::none)) return false;
+    }
+
+    start("inputs changed in place");
+    scene.disturb(next_seed());
+    scene.keep_outputs_of(after.data());
+    return check_scene(scene, options_.oracle_flops, false, Finding::stale_output);
+  }
+
+  bool check_without_lse() {
+    start("no log-sum-exp asked for");
+    SceneOptions options;
+    options.with_lse = false;
+    return check_scene(make_scene(workload_, make_inputs(workload_, InputClass::normal, next_seed()), options), kNeighbourFlops, hard(), Finding::none);
+  }
+
+  // Every row of the output against the constant, not only the rows the oracle was computed for.
+  bool check_constant(const Scene& scene) {
+    const Workload& w = workload_;
+    const std::byte* after = result();
+    const double slack = 2e-3;  // of the constant's size: far above rounding, far below any mix-up of heads or columns
+    for (std::int64_t batch = 0; batch < w.batch; ++batch)
+      for (std::int64_t head = 0; head < w.heads; ++head) {
+        const Strides& vs = scene.v().strides;
+        const auto v_base = static_cast<std::size_t>(batch * vs.batch + head / (w.heads / w.heads_kv) * vs.head);
+        for (std::int64_t row = 0; row < w.len_q; ++row) {
+          const Strides& os = scene.o().strides;
+          const auto o_base = static_cast<std::size_t>(batch * os.batch + head * os.head + row * os.row);
+          for (std::int64_t d = 0; d < w.dim_v; ++d) {
+            const double expected =
+                w.visible_keys(row) == 0 ? 0.0 : load_element(w.dtype, scene.image().data() + scene.v().offset, v_base + static_cast<std::size_t>(d));
+            const double got = load_element(w.dtype, after + scene.o().offset, o_base + static_cast<std::size_t>(d));
+            if (std::abs(got - expected) <= slack * std::max(1.0, std::abs(expected)) * (w.dtype == Dtype::bf16 ? 8 : 1)) continue;
+            fail(Verdict::wrong, Finding::inexact, fmt::format("V is constant, but O at (batch {}, head {}, row {}, column {}) is {:.6g}, not {:.6g}", batch, head, row, d, got, expected));
+            return false;
+          }
+        }
+      }
+    return true;
+  }
+
+  // Heads further apart than their rows, the gap filled with NaN.
+  bool check_padding() {
+    start("NaN beyond the ends");
+    Workload w = workload_;
+    w.batch = std::min<std::int64_t>(w.batch, 2);
+    SceneOptions options;
+    options.padding_rows = kPaddingRows;
+    InputValues values = make_inputs(w, InputClass::normal, next_seed());
+    poison_unseen_keys(w, values);
+    return check_scene(make_scene(w, values, options), options_.oracle_flops / 4, false, Finding::masked_leak);
+  }
+
+  // Keys and values in another order: the same output. With a causal mask the order means something, so nothing to check.
+  bool check_permutation() {
+    if (workload_.is_causal()) return true;
+    start("permuted keys");
+    const Workload& w = workload_;
+    const std::uint64_t seed = next_seed();
+    InputValues values = make_inputs(w, InputClass::normal, seed);
+    const Scene original = make_scene(w, values);
+    std::vector<std::int64_t> order(static_cast<std::size_t>(w.len_k));
+    std::iota(order.begin(), order.end(), std::int64_t{0});
+    Random random(next_seed());
+    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+    const auto permute = [&](std::vector<float>& tensor, std::int64_t dim) {
+      const std::vector<float> from = tensor;
+      for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head)
+        for (std::int64_t j = 0; j < w.len_k; ++j)
+          std::copy_n(from.begin() + (head * w.len_k + order[static_cast<std::size_t>(j)]) * dim, dim, tensor.begin() + (head * w.len_k + j) * dim);
+    };
+    permute(values.k, w.dim);
+    permute(values.v, w.dim_v);
+    const Scene permuted = make_scene(w, values);
+    // The reference is that of the original order: what is tested is that order does not matter.
+    const Reference reference = make_reference(original, choose_rows(w, options_.oracle_flops / 4, next_seed()));
+    launch(permuted);
+    return judge(compare(permuted, result(), reference, hard()), reference, Finding::none);
+  }
+
+  worker::Worker& worker_;
+  int slot_;
+  const Variant& variant_;
+  const Workload& workload_;
+  const DeviceFacts& device_;
+  const GateOptions& options_;
+  GateReport report_;
+  std::uint64_t result_offset_ = 0;
+  std::uint64_t seeds_ = 0;
+};
+
+}  // namespace
+
+GateReport run_gate(worker::Worker& worker, int slot, const Variant& variant, const Workload& workload, const DeviceFacts& device, const GateOptions& options) {
+  return Gate(worker, slot, variant, workload, device, options).run();
+}
+
+std::vector<Workload> neighbours(const Workload& workload) {
+  std::vector<Workload> shapes;
+  const std::int64_t group = workload.heads / workload.heads_kv;
+  const auto add = [&](const auto& change) {
+    Workload w = workload;
+    w.batch = 1;
+    w.heads = group;
+    w.heads_kv = 1;
+    change(w);
+    if (w.len_q < 1 || w.len_k < 1 || w == workload) return;
+    shapes.push_back(w);
+  };
+  add([](Workload& w) { ++w.len_q, ++w.len_k; });
+  add([](Workload& w) { --w.len_q, --w.len_k; });
+  add([](Workload& w) { w.len_q = 1; });
+  add([](Workload& w) { w.len_k = 1; });
+  add([&](Workload& w) { w.batch = 3, w.heads_kv = 2, w.heads = 2 * group, w.len_q = 77, w.len_k = 129; });
+  add([](Workload& w) { w.heads_kv = 2, w.heads = 6, w.len_q = 65, w.len_k = 191; });
+  add([](Workload& w) {
+    w.layout = w.layout == Layout::bhld ? Layout::blhd : Layout::bhld;
+    w.batch = 2, w.heads_kv = 3, w.heads = 3, w.len_q = 50, w.len_k = 70;
+  });
+  add([](Workload& w) { w.len_q = 33, w.len_k = 47, w.scale = 0.3; });
+  if (workload.is_causal())
+    for (const Mask mask : {Mask::causal_top_left, Mask::causal_bottom_right}) {
+      add([&](Workload& w) { w.mask = mask, w.len_q = 130, w.len_k = 67; });  // bottom-right: rows with nothing to attend to
+      add([&](Workload& w) { w.mask = mask, w.len_q = 67, w.len_k = 130; });  // top-left: keys nobody attends to
+    }
+  return shapes;
+}
+
+std::uint64_t gate_arena_bytes(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
+  std::vector<Workload> shapes = neighbours(workload);
+  shapes.push_back(workload);
+  std::uint64_t most = 0;
+  for (const Workload& shape : shapes) {
+    if (variant.family->refuses(shape, device)) continue;
+    most = std::max(most, image_bytes(shape, variant.family->plan(variant.config, shape, device).workspace_bytes, kPaddingRows));
+  }
+  return 2 * (most + 4096);
+}
+
+Verdict verdict_of(const worker::WorkerFailure& failure) {
+  switch (failure.kind()) {
+    case worker::WorkerFailure::Kind::launch_failed: return Verdict::launch_failed;
+    case worker::WorkerFailure::Kind::crashed: return Verdict::crashed;
+    case worker::WorkerFailure::Kind::timed_out: return Verdict::timed_out;
+    case worker::WorkerFailure::Kind::garbage: return Verdict::crashed;
+  }
+  return Verdict::crashed;
+}
+
+}  // namespace heed::verify

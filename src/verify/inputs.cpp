@@ -1,0 +1,123 @@
+#include "verify/inputs.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/parallel.hpp"
+#include "base/random.hpp"
+
+namespace heed::verify {
+namespace {
+
+constexpr std::int64_t kChunk = 1 << 14;  // values a random stream: makes filling parallel and independent of the thread count
+
+template <typename Draw>
+void fill(std::vector<float>& values, std::int64_t count, std::uint64_t seed, const Draw& draw) {
+  values.resize(static_cast<std::size_t>(count));
+  parallel_for((count + kChunk - 1) / kChunk, 0, [&](std::int64_t chunk) {
+    Random random(substream(seed, static_cast<std::uint64_t>(chunk)));
+    const std::int64_t end = std::min(count, (chunk + 1) * kChunk);
+    for (std::int64_t i = chunk * kChunk; i < end; ++i) values[static_cast<std::size_t>(i)] = static_cast<float>(draw(random, i));
+  });
+}
+
+}  // namespace
+
+std::string_view to_string(InputClass inputs) {
+  switch (inputs) {
+    case InputClass::normal: return "normal";
+    case InputClass::uniform: return "uniform";
+    case InputClass::large_logits: return "large_logits";
+    case InputClass::one_hot: return "one_hot";
+    case InputClass::outliers: return "outliers";
+    case InputClass::constant_v: return "constant_v";
+    case InputClass::zero_k: return "zero_k";
+    case InputClass::peaked_late: return "peaked_late";
+  }
+  return "?";
+}
+
+const std::vector<InputClass>& all_input_classes() {
+  static const std::vector<InputClass> all = {InputClass::normal,   InputClass::uniform,    InputClass::large_logits, InputClass::one_hot,
+                                              InputClass::outliers, InputClass::constant_v, InputClass::zero_k,       InputClass::peaked_late};
+  return all;
+}
+
+InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed) {
+  const std::int64_t q_count = w.batch * w.heads * w.len_q * w.dim;
+  const std::int64_t k_count = w.batch * w.heads_kv * w.len_k * w.dim;
+  const std::int64_t v_count = w.batch * w.heads_kv * w.len_k * w.dim_v;
+  const auto normal = [](Random& random, std::int64_t) { return random.normal(); };
+  const auto uniform = [](Random& random, std::int64_t) { return random.uniform(-1, 1); };
+  const std::uint64_t q_seed = substream(seed, 1);
+  const std::uint64_t k_seed = substream(seed, 2);
+  const std::uint64_t v_seed = substream(seed, 3);
+
+  InputValues values;
+  if (inputs == InputClass::uniform) {
+    fill(values.q, q_count, q_seed, uniform);
+    fill(values.k, k_count, k_seed, uniform);
+    fill(values.v, v_count, v_seed, uniform);
+    return values;
+  }
+  fill(values.q, q_count, q_seed, normal);
+  fill(values.k, k_count, k_seed, normal);
+  fill(values.v, v_count, v_seed, normal);
+
+  switch (inputs) {
+    case InputClass::normal:
+    case InputClass::uniform: break;
+    case InputClass::large_logits: {
+      // A score is scale * sqrt(dim) * N(0, 1) * gain^2; the largest of many is about 4 sigma, and 4 * 15 = 60.
+      const double deviation = w.softmax_scale() * std::sqrt(static_cast<double>(w.dim));
+      const auto gain = static_cast<float>(std::sqrt(15.0 / deviation));
+      for (float& x : values.q) x *= gain;
+      for (float& x : values.k) x *= gain;
+      break;
+    }
+    case InputClass::one_hot: {
+      // q = gain * k of the chosen key: its score is scale * gain * |k|^2, about 40 above the others.
+      const double gain = 40.0 / (w.softmax_scale() * static_cast<double>(w.dim));
+      const std::int64_t group = w.heads / w.heads_kv;
+      Random random(substream(seed, 4));
+      for (std::int64_t b = 0; b < w.batch; ++b)
+        for (std::int64_t h = 0; h < w.heads; ++h)
+          for (std::int64_t i = 0; i < w.len_q; ++i) {
+            const std::int64_t visible = w.visible_keys(i);
+            const std::int64_t j = visible > 0 ? static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(visible))) : 0;
+            const float* key = values.k.data() + ((b * w.heads_kv + h / group) * w.len_k + j) * w.dim;
+            float* query = values.q.data() + ((b * w.heads + h) * w.len_q + i) * w.dim;
+            for (std::int64_t d = 0; d < w.dim; ++d) query[d] = static_cast<float>(gain) * key[d];
+          }
+      break;
+    }
+    case InputClass::outliers: {
+      for (std::int64_t i = 0; i < k_count; ++i)
+        if (i % w.dim % 16 == 5) values.k[static_cast<std::size_t>(i)] *= 20;
+      Random random(substream(seed, 5));
+      for (float& x : values.v)
+        if (random.below(1000) == 0) x *= 20;
+      break;
+    }
+    case InputClass::constant_v:
+      for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head) {
+        float* first = values.v.data() + head * w.len_k * w.dim_v;
+        for (std::int64_t j = 1; j < w.len_k; ++j) std::copy(first, first + w.dim_v, first + j * w.dim_v);
+      }
+      break;
+    case InputClass::zero_k: std::fill(values.k.begin(), values.k.end(), 0.0F); break;
+    case InputClass::peaked_late: {
+      // Key j is scaled up with its position, so that maxima keep growing along a row, up to 8 times.
+      for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head)
+        for (std::int64_t j = 0; j < w.len_k; ++j) {
+          const float gain = 1.0F + 7.0F * static_cast<float>(j) / static_cast<float>(w.len_k);
+          float* key = values.k.data() + (head * w.len_k + j) * w.dim;
+          for (std::int64_t d = 0; d < w.dim; ++d) key[d] *= gain;
+        }
+      break;
+    }
+  }
+  return values;
+}
+
+}  // namespace heed::verify

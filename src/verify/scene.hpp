@@ -1,0 +1,81 @@
+/// A scene: one problem laid out as a block of bytes, ready to be carried to a device, and what must hold of the bytes that
+/// come back.
+///
+///   | guard | Q | guard | K | guard | V | guard | O | guard | LSE | guard | workspace | guard |
+///
+/// Guards are random bytes; O, LSE and workspace are poison (0xff: NaN in every dtype). With padding, the rows past a head's
+/// length exist in memory and hold NaN in Q, K and V: a kernel that reads them shows it, one that writes there too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "heed/heed.hpp"
+#include "variant/family.hpp"
+#include "verify/inputs.hpp"
+#include "verify/verdict.hpp"
+#include "worker/protocol.hpp"
+
+namespace heed::verify {
+
+/// One tensor inside an image.
+struct Place {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  Strides strides;
+};
+
+struct SceneOptions {
+  bool with_lse = true;
+  std::int64_t padding_rows = 0;  ///< rows of NaN after each head's own
+};
+
+class Scene {
+ public:
+  /// @param workspace_bytes, grid from the variant's launch plan for this workload
+  Scene(const Workload& workload, const InputValues& values, const LaunchPlan& plan, std::uint64_t seed, const SceneOptions& options = {});
+
+  [[nodiscard]] const Workload& workload() const { return workload_; }
+  [[nodiscard]] const std::vector<std::byte>& image() const { return image_; }
+  [[nodiscard]] const worker::Launch& launch() const { return launch_; }
+  [[nodiscard]] const Place& q() const { return q_; }
+  [[nodiscard]] const Place& k() const { return k_; }
+  [[nodiscard]] const Place& v() const { return v_; }
+  [[nodiscard]] const Place& o() const { return o_; }
+  [[nodiscard]] const Place& lse() const { return lse_; }
+
+  /// Inputs as the reference reads them: out of this scene's own image, which no candidate ever touches.
+  [[nodiscard]] HostTensors tensors() const;
+
+  /// Replaces one random element of each of Q, K and V by a value that changes every output it reaches. For the same
+  /// addresses with other contents.
+  void disturb(std::uint64_t seed);
+  /// Puts the bytes of O and LSE of another image into this one, in place of the poison.
+  void keep_outputs_of(const std::byte* image);
+
+  /// Whether anything but O, LSE and workspace differs between this image and `after`.
+  struct Trespass {
+    Finding finding = Finding::none;  ///< input_modified or wrote_outside
+    std::string text;
+  };
+  [[nodiscard]] Trespass trespass(const std::byte* after) const;
+
+ private:
+  /// Whether a byte of O's memory belongs to a row, not to the padding.
+  [[nodiscard]] bool is_row_of_output(std::uint64_t offset) const;
+  /// "12 bytes past the end of O"
+  [[nodiscard]] std::string describe_offset(std::uint64_t offset) const;
+
+  Workload workload_;
+  std::int64_t padding_rows_;
+  std::vector<std::byte> image_;
+  worker::Launch launch_;
+  Place q_, k_, v_, o_, lse_, workspace_;
+};
+
+/// Bytes an image of this workload takes at most, padding included.
+std::uint64_t image_bytes(const Workload& workload, std::int64_t workspace_bytes, std::int64_t padding_rows);
+
+}  // namespace heed::verify

@@ -1,0 +1,101 @@
+// The worker process: answers requests until the socket closes.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "worker/executor.hpp"
+#include "worker/worker.hpp"
+
+namespace heed::worker {
+namespace {
+
+class Child {
+ public:
+  Child(DeviceKind device, std::byte* arena, std::uint64_t arena_bytes) : device_(device), arena_(arena), arena_bytes_(arena_bytes) {}
+
+  nlohmann::json answer(const nlohmann::json& request) {
+    nlohmann::json reply = {{"nonce", request.at("nonce")}};
+    try {
+      serve(request, reply);
+    } catch (const DeviceFailure& failure) {
+      reply["error"] = failure.kind == DeviceFailure::Kind::crash ? "crash" : "launch";
+      reply["text"] = failure.what();
+    } catch (const Error& error) {
+      reply["error"] = error.code() == ErrorCode::no_device ? "no_device" : "launch";
+      reply["text"] = error.what();
+    } catch (const std::exception& error) {
+      reply["error"] = "crash";
+      reply["text"] = error.what();
+    }
+    return reply;
+  }
+
+ private:
+  std::byte* at(std::uint64_t offset, std::uint64_t bytes) const {
+    if (offset > arena_bytes_ || bytes > arena_bytes_ - offset) throw std::out_of_range("a range lies outside the arena");
+    return arena_ + offset;
+  }
+
+  void serve(const nlohmann::json& request, nlohmann::json& reply) {
+    const auto op = request.at("op").get<std::string>();
+    if (op == "hello") {
+      executor_ = device_ == DeviceKind::cpu ? make_cpu_executor() : make_cuda_executor();
+      return;
+    }
+    if (op == "seal") return executor_->seal();
+    const auto number = [&](const char* key) { return request.at(key).get<std::uint64_t>(); };
+    if (op == "prepare") {
+      std::vector<std::pair<int, std::vector<Launch>>> launches;
+      for (const auto& slot : request.at("slots")) launches.emplace_back(slot.at("slot").get<int>(), slot.at("launches").get<std::vector<Launch>>());
+      std::vector<Range> outputs;
+      for (const auto& range : request.at("outputs")) outputs.push_back({range.at(0).get<std::uint64_t>(), range.at(1).get<std::uint64_t>()});
+      return executor_->prepare(at(number("image"), number("bytes")), number("bytes"), launches, outputs);
+    }
+    if (op == "fetch") return executor_->fetch(at(number("result"), number("bytes")), number("bytes"));
+    const int slot = request.at("slot").get<int>();
+    if (op == "load") return executor_->load(slot, request.at("path").get<std::string>(), plan_from_json(request.at("plan")));
+    if (op == "run") {
+      const std::uint64_t bytes = number("bytes");
+      return executor_->run(slot, at(number("image"), bytes), bytes, at(number("result"), bytes), request.at("launch").get<Launch>());
+    }
+    if (op == "warm_up") return executor_->warm_up(slot, request.at("ms").get<double>());
+    if (op == "time") {
+      reply["us"] = executor_->time(slot, request.at("replays").get<int>());
+      return;
+    }
+    if (op == "time_eager") {
+      const auto [back_to_back, synchronised] = executor_->time_eager(slot, request.at("calls").get<int>());
+      reply["back_to_back"] = back_to_back;
+      reply["synchronised"] = synchronised;
+      return;
+    }
+    throw std::invalid_argument("unknown request " + op);
+  }
+
+  DeviceKind device_;
+  std::byte* arena_;
+  std::uint64_t arena_bytes_;
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace
+
+int run_worker_child(DeviceKind device) {
+  struct stat info {};
+  if (::fstat(kArena, &info) != 0) return 3;
+  const auto bytes = static_cast<std::uint64_t>(info.st_size);
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, kArena, 0);
+  if (memory == MAP_FAILED) return 3;
+  ::signal(SIGPIPE, SIG_IGN);
+  Child child(device, static_cast<std::byte*>(memory), bytes);
+  nlohmann::json request;
+  while (receive_frame(kSocket, -1, /*interruptible=*/false, request) == Received::frame)
+    if (!send_frame(kSocket, child.answer(request))) break;
+  ::_exit(0);  // without destructors: pool threads may still hold a candidate
+}
+
+}  // namespace heed::worker

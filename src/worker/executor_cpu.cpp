@@ -1,0 +1,123 @@
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+
+#include "base/parallel.hpp"
+#include "worker/cpu_pool.hpp"
+#include "worker/executor.hpp"
+#include "worker/sandbox.hpp"
+
+namespace heed::worker {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double microseconds_since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
+
+class CpuExecutor final : public Executor {
+ public:
+  void load(int slot, const std::string& path, const LaunchPlan& plan) override {
+    void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("cannot load {}: {}", path, ::dlerror()));
+    auto* entry = reinterpret_cast<CpuEntry>(::dlsym(library, plan.entry.c_str()));
+    if (entry == nullptr) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("{} has no function {}", path, plan.entry));
+    slots_.at(static_cast<std::size_t>(slot)) = {entry, plan, {}};
+    most_threads_ = std::max(most_threads_, static_cast<int>(plan.threads));
+    most_scratch_ = std::max(most_scratch_, plan.shared_bytes);
+  }
+
+  void seal() override {
+    pool_ = std::make_unique<CpuPool>(most_threads_, most_scratch_);
+    pool_->poison_scratch();  // touches every page before anything is timed
+    enter_sandbox();
+  }
+
+  void run(int slot, const std::byte* image, std::uint64_t bytes, std::byte* result, const Launch& launch) override {
+    std::memcpy(result, image, bytes);
+    pool().poison_scratch();
+    const CpuLaunch one = resolved(launch, result);
+    start(slot, {&one, 1});
+  }
+
+  void prepare(std::byte* image, std::uint64_t bytes, const std::vector<std::pair<int, std::vector<Launch>>>& launches,
+               const std::vector<Range>& outputs) override {
+    timed_ = image;
+    timed_bytes_ = bytes;
+    outputs_ = outputs;
+    for (const auto& [slot, list] : launches) {
+      std::vector<CpuLaunch>& timed = slots_.at(static_cast<std::size_t>(slot)).timed;
+      timed.clear();
+      for (const Launch& launch : list) timed.push_back(resolved(launch, image));
+    }
+  }
+
+  std::vector<double> time(int slot, int replays) override {
+    for (const Range& range : outputs_) std::memset(timed_ + range.offset, 0xff, range.bytes);
+    const std::vector<CpuLaunch>& timed = slots_.at(static_cast<std::size_t>(slot)).timed;
+    std::vector<double> times;
+    for (int i = 0; i < replays; ++i) {
+      const auto begin = Clock::now();
+      start(slot, timed);
+      times.push_back(microseconds_since(begin) / static_cast<double>(timed.size()));
+    }
+    return times;
+  }
+
+  void warm_up(int slot, double ms) override {
+    const auto begin = Clock::now();
+    do {
+      start(slot, slots_.at(static_cast<std::size_t>(slot)).timed);
+    } while (microseconds_since(begin) < ms * 1000);
+  }
+
+  std::pair<double, double> time_eager(int slot, int calls) override {
+    // A CPU launch always runs to its end: both ways of calling are the same.
+    const std::vector<CpuLaunch>& timed = slots_.at(static_cast<std::size_t>(slot)).timed;
+    const auto begin = Clock::now();
+    for (int i = 0; i < calls; ++i) start(slot, {&timed[static_cast<std::size_t>(i) % timed.size()], 1});
+    const double each = microseconds_since(begin) / calls;
+    return {each, each};
+  }
+
+  void fetch(std::byte* result, std::uint64_t bytes) override { std::memcpy(result, timed_, std::min(bytes, timed_bytes_)); }
+
+ private:
+  struct Slot {
+    CpuEntry entry = nullptr;
+    LaunchPlan plan;
+    std::vector<CpuLaunch> timed;
+  };
+
+  static CpuLaunch resolved(const Launch& launch, std::byte* image) {
+    return {resolve(launch, reinterpret_cast<std::uintptr_t>(image)), launch.grid[0]};
+  }
+
+  CpuPool& pool() {
+    if (!pool_) throw DeviceFailure(DeviceFailure::Kind::launch, "the worker was asked to run before it was sealed");
+    return *pool_;
+  }
+
+  void start(int slot, std::span<const CpuLaunch> launches) {
+    const Slot& s = slots_.at(static_cast<std::size_t>(slot));
+    if (s.entry == nullptr) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("slot {} is empty", slot));
+    pool().launch(s.entry, launches, static_cast<int>(s.plan.threads));
+  }
+
+  std::array<Slot, kSlots> slots_;
+  int most_threads_ = 1;
+  std::int64_t most_scratch_ = 0;
+  std::unique_ptr<CpuPool> pool_;
+  std::byte* timed_ = nullptr;
+  std::uint64_t timed_bytes_ = 0;
+  std::vector<Range> outputs_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_cpu_executor() { return std::make_unique<CpuExecutor>(); }
+
+}  // namespace heed::worker

@@ -1,0 +1,248 @@
+#include "worker/executor.hpp"
+
+#ifdef HEED_WITH_CUDA
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+
+#include "device/cuda_driver.hpp"
+
+namespace heed::worker {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double microseconds_since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
+
+// Errors that leave the context unusable are the candidate's crash; the rest is a launch that was refused.
+void check(CUresult result, const char* step) {
+  if (result == CUDA_SUCCESS) return;
+  const bool crashed = result == CUDA_ERROR_ILLEGAL_ADDRESS || result == CUDA_ERROR_LAUNCH_FAILED || result == CUDA_ERROR_ASSERT ||
+                       result == CUDA_ERROR_ILLEGAL_INSTRUCTION || result == CUDA_ERROR_MISALIGNED_ADDRESS || result == CUDA_ERROR_INVALID_ADDRESS_SPACE ||
+                       result == CUDA_ERROR_INVALID_PC || result == CUDA_ERROR_HARDWARE_STACK_ERROR || result == CUDA_ERROR_LAUNCH_TIMEOUT;
+  throw DeviceFailure(crashed ? DeviceFailure::Kind::crash : DeviceFailure::Kind::launch, fmt::format("{}: {}", step, cuda_error_text(result)));
+}
+
+class Buffer {
+ public:
+  ~Buffer() { release(); }
+  Buffer() = default;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  CUdeviceptr at_least(std::uint64_t bytes) {
+    if (bytes > bytes_) {
+      release();
+      check(cuda_driver().mem_alloc(&pointer_, bytes), "allocating device memory");
+      bytes_ = bytes;
+    }
+    return pointer_;
+  }
+  [[nodiscard]] CUdeviceptr get() const { return pointer_; }
+
+ private:
+  void release() {
+    if (pointer_ != 0) cuda_driver().mem_free(pointer_);
+    pointer_ = 0;
+    bytes_ = 0;
+  }
+  CUdeviceptr pointer_ = 0;
+  std::uint64_t bytes_ = 0;
+};
+
+class CudaExecutor final : public Executor {
+ public:
+  CudaExecutor() : cuda_(cuda_driver()) {
+    CUdevice device = 0;
+    check(cuda_.device_get(&device, 0), "opening the GPU");
+    CUcontext context = nullptr;
+    check(cuda_.device_primary_ctx_retain(&context, device), "creating a context");
+    check(cuda_.ctx_set_current(context), "choosing the context");
+    check(cuda_.stream_create(&stream_, CU_STREAM_NON_BLOCKING), "creating a stream");
+  }
+
+  void load(int slot, const std::string& path, const LaunchPlan& plan) override {
+    Slot& s = slots_.at(static_cast<std::size_t>(slot));
+    drop(s);
+    std::ifstream file(path, std::ios::binary);
+    const std::string cubin((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    if (cubin.empty()) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("cannot read {}", path));
+    check(cuda_.module_load_data(&s.module, cubin.data()), "loading the cubin");
+    check(cuda_.module_get_function(&s.function, s.module, plan.entry.c_str()), "finding the kernel");
+    check(cuda_.func_set_attribute(s.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(plan.shared_bytes)),
+          "asking for shared memory");
+    s.plan = plan;
+  }
+
+  void seal() override {}  // device code has no system calls to forbid
+
+  void run(int slot, const std::byte* image, std::uint64_t bytes, std::byte* result, const Launch& launch_order) override {
+    const CUdeviceptr device = image_.at_least(bytes);
+    check(cuda_.memcpy_htod(device, image, bytes), "copying the image to the GPU");
+    launch(slot, launch_order.grid, resolve(launch_order, device));
+    check(cuda_.stream_synchronize(stream_), "running the kernel");
+    check(cuda_.memcpy_dtoh(result, device, bytes), "copying the image back");
+  }
+
+  void prepare(std::byte* image, std::uint64_t bytes, const std::vector<std::pair<int, std::vector<Launch>>>& launches,
+               const std::vector<Range>& outputs) override {
+    const CUdeviceptr device = timed_.at_least(bytes);
+    timed_bytes_ = bytes;
+    check(cuda_.memcpy_htod(device, image, bytes), "copying the timed sets to the GPU");
+    outputs_ = outputs;
+    for (const auto& [index, list] : launches) {
+      Slot& s = slots_.at(static_cast<std::size_t>(index));
+      s.timed.clear();
+      for (const Launch& one : list) s.timed.push_back({one.grid, resolve(one, device)});
+      capture(index, s);
+    }
+  }
+
+  std::vector<double> time(int slot, int replays) override {
+    const Slot& s = slots_.at(static_cast<std::size_t>(slot));
+    for (const Range& range : outputs_) check(cuda_.memset_d8_async(timed_.get() + range.offset, 0xff, range.bytes, stream_), "poisoning the outputs");
+    check(cuda_.stream_synchronize(stream_), "poisoning the outputs");
+    // Everything is queued at once behind one replay that is not timed: the stream never runs dry, so no host time lies
+    // between an event and the graph after it.
+    while (events_.size() < static_cast<std::size_t>(replays) + 1) {
+      events_.push_back(nullptr);
+      check(cuda_.event_create(&events_.back(), CU_EVENT_DEFAULT), "creating an event");
+    }
+    check(cuda_.graph_launch(s.graph, stream_), "replaying the graph");
+    check(cuda_.event_record(events_[0], stream_), "starting the clock");
+    for (int i = 1; i <= replays; ++i) {
+      check(cuda_.graph_launch(s.graph, stream_), "replaying the graph");
+      check(cuda_.event_record(events_[static_cast<std::size_t>(i)], stream_), "stopping the clock");
+    }
+    check(cuda_.stream_synchronize(stream_), "running the graph");
+    std::vector<double> times;
+    for (std::size_t i = 1; i <= static_cast<std::size_t>(replays); ++i) {
+      float ms = 0;
+      check(cuda_.event_elapsed_time(&ms, events_[i - 1], events_[i]), "reading the clock");
+      times.push_back(static_cast<double>(ms) * 1000 / static_cast<double>(s.timed.size()));
+    }
+    return times;
+  }
+
+  void warm_up(int slot, double ms) override {
+    const Slot& s = slots_.at(static_cast<std::size_t>(slot));
+    const auto begin = Clock::now();
+    do {
+      check(cuda_.graph_launch(s.graph, stream_), "warming up");
+      check(cuda_.stream_synchronize(stream_), "warming up");
+    } while (microseconds_since(begin) < ms * 1000);
+  }
+
+  std::pair<double, double> time_eager(int slot, int calls) override {
+    const Slot& s = slots_.at(static_cast<std::size_t>(slot));
+    auto begin = Clock::now();
+    for (int i = 0; i < calls; ++i) launch(slot, s.timed[static_cast<std::size_t>(i) % s.timed.size()]);
+    check(cuda_.stream_synchronize(stream_), "running back to back");
+    const double back_to_back = microseconds_since(begin) / calls;
+    begin = Clock::now();
+    for (int i = 0; i < calls; ++i) {
+      launch(slot, s.timed[static_cast<std::size_t>(i) % s.timed.size()]);
+      check(cuda_.stream_synchronize(stream_), "running one call");
+    }
+    return {back_to_back, microseconds_since(begin) / calls};
+  }
+
+  void fetch(std::byte* result, std::uint64_t bytes) override {
+    check(cuda_.memcpy_dtoh(result, timed_.get(), std::min(bytes, timed_bytes_)), "copying the timed sets back");
+  }
+
+ private:
+  struct TimedLaunch {
+    std::array<std::uint32_t, 3> grid;
+    ForwardParams params;
+  };
+  struct Slot {
+    CUmodule module = nullptr;
+    CUfunction function = nullptr;
+    LaunchPlan plan;
+    CUgraphExec graph = nullptr;
+    std::vector<TimedLaunch> timed;
+  };
+
+  void drop(Slot& s) {
+    if (s.graph != nullptr) cuda_.graph_exec_destroy(s.graph);
+    if (s.module != nullptr) cuda_.module_unload(s.module);
+    s = Slot();
+  }
+
+  void launch(int slot, const TimedLaunch& one) { launch(slot, one.grid, one.params); }
+
+  void launch(int slot, const std::array<std::uint32_t, 3>& grid, ForwardParams params) {
+    const Slot& s = slots_.at(static_cast<std::size_t>(slot));
+    if (s.function == nullptr) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("slot {} is empty", slot));
+    CUlaunchConfig config{};
+    config.gridDimX = grid[0];
+    config.gridDimY = grid[1];
+    config.gridDimZ = grid[2];
+    config.blockDimX = s.plan.threads;
+    config.blockDimY = 1;
+    config.blockDimZ = 1;
+    config.sharedMemBytes = static_cast<unsigned>(s.plan.shared_bytes);
+    config.hStream = stream_;
+    CUlaunchAttribute cluster{};
+    if (s.plan.cluster > 1) {
+      cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+      cluster.value.clusterDim = {s.plan.cluster, 1, 1};
+      config.attrs = &cluster;
+      config.numAttrs = 1;
+    }
+    void* arguments[] = {&params};
+    check(cuda_.launch_kernel_ex(&config, s.function, arguments, nullptr), "launching the kernel");
+  }
+
+  // One graph node a launch: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html
+  void capture(int index, Slot& s) {
+    if (s.graph != nullptr) cuda_.graph_exec_destroy(s.graph);
+    s.graph = nullptr;
+    check(cuda_.stream_begin_capture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "starting a capture");
+    try {
+      for (const TimedLaunch& one : s.timed) launch(index, one);
+    } catch (...) {
+      CUgraph abandoned = nullptr;
+      cuda_.stream_end_capture(stream_, &abandoned);
+      throw;
+    }
+    CUgraph graph = nullptr;
+    check(cuda_.stream_end_capture(stream_, &graph), "ending a capture");
+    const CUresult result = cuda_.graph_instantiate(&s.graph, graph, 0);
+    cuda_.graph_destroy(graph);
+    check(result, "instantiating the graph");
+    check(cuda_.graph_upload(s.graph, stream_), "uploading the graph");
+    check(cuda_.stream_synchronize(stream_), "uploading the graph");
+  }
+
+  const CudaDriver& cuda_;
+  CUstream stream_ = nullptr;
+  std::vector<CUevent> events_;
+  std::array<Slot, kSlots> slots_;
+  Buffer image_;
+  Buffer timed_;
+  std::uint64_t timed_bytes_ = 0;
+  std::vector<Range> outputs_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_cuda_executor() { return std::make_unique<CudaExecutor>(); }
+
+}  // namespace heed::worker
+
+#else
+
+namespace heed::worker {
+
+std::unique_ptr<Executor> make_cuda_executor() { throw Error(ErrorCode::no_device, "this build has no CUDA support"); }
+
+}  // namespace heed::worker
+
+#endif

@@ -1,0 +1,142 @@
+#include "worker/protocol.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+#include "base/interrupt.hpp"
+
+namespace heed::worker {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool send_all(int socket, const void* data, std::size_t bytes) {
+  const auto* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t sent = ::write(socket, at, bytes);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) return false;
+    at += sent;
+    bytes -= static_cast<std::size_t>(sent);
+  }
+  return true;
+}
+
+Received receive_all(int socket, void* data, std::size_t bytes, Clock::time_point deadline, bool has_deadline, bool interruptible) {
+  auto* at = static_cast<char*>(data);
+  while (bytes > 0) {
+    int wait_ms = 200;  // short, so that an interrupt is seen
+    if (has_deadline) {
+      const double left = std::chrono::duration<double, std::milli>(deadline - Clock::now()).count();
+      if (left <= 0) return Received::timed_out;
+      wait_ms = static_cast<int>(std::min(left, 200.0)) + 1;
+    }
+    if (interruptible && interrupted()) return Received::interrupted;
+    pollfd fd{socket, POLLIN, 0};
+    const int ready = ::poll(&fd, 1, wait_ms);
+    if (ready < 0 && errno != EINTR) return Received::closed;
+    if (ready <= 0) continue;
+    const ssize_t got = ::read(socket, at, bytes);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (got <= 0) return Received::closed;
+    at += got;
+    bytes -= static_cast<std::size_t>(got);
+  }
+  return Received::frame;
+}
+
+void* pointer(std::uintptr_t base, std::uint64_t offset) { return offset == kNull ? nullptr : reinterpret_cast<void*>(base + offset); }
+
+nlohmann::json strides_to_json(const TensorStrides& s) { return {s.batch, s.head, s.row}; }
+TensorStrides strides_from_json(const nlohmann::json& json) {
+  return {json.at(0).get<long long>(), json.at(1).get<long long>(), json.at(2).get<long long>()};
+}
+
+}  // namespace
+
+ForwardParams resolve(const Launch& launch, std::uintptr_t base) {
+  ForwardParams params = launch.shape;
+  params.q = pointer(base, launch.q);
+  params.k = pointer(base, launch.k);
+  params.v = pointer(base, launch.v);
+  params.o = pointer(base, launch.o);
+  params.lse = static_cast<float*>(pointer(base, launch.lse));
+  params.workspace = pointer(base, launch.workspace);
+  return params;
+}
+
+void to_json(nlohmann::json& json, const Launch& launch) {
+  const ForwardParams& s = launch.shape;
+  json = {{"at", {launch.q, launch.k, launch.v, launch.o, launch.lse, launch.workspace}},
+          {"strides", {strides_to_json(s.q_strides), strides_to_json(s.k_strides), strides_to_json(s.v_strides), strides_to_json(s.o_strides)}},
+          {"shape", {s.batch, s.heads, s.heads_kv, s.group_size, s.len_q, s.len_k, s.causal_offset}},
+          {"scale", s.scale},
+          {"grid", launch.grid}};
+}
+
+void from_json(const nlohmann::json& json, Launch& launch) {
+  const auto& at = json.at("at");
+  launch.q = at.at(0).get<std::uint64_t>();
+  launch.k = at.at(1).get<std::uint64_t>();
+  launch.v = at.at(2).get<std::uint64_t>();
+  launch.o = at.at(3).get<std::uint64_t>();
+  launch.lse = at.at(4).get<std::uint64_t>();
+  launch.workspace = at.at(5).get<std::uint64_t>();
+  ForwardParams& s = launch.shape;
+  const auto& strides = json.at("strides");
+  s.q_strides = strides_from_json(strides.at(0));
+  s.k_strides = strides_from_json(strides.at(1));
+  s.v_strides = strides_from_json(strides.at(2));
+  s.o_strides = strides_from_json(strides.at(3));
+  const auto& shape = json.at("shape");
+  s.batch = shape.at(0).get<int>();
+  s.heads = shape.at(1).get<int>();
+  s.heads_kv = shape.at(2).get<int>();
+  s.group_size = shape.at(3).get<int>();
+  s.len_q = shape.at(4).get<int>();
+  s.len_k = shape.at(5).get<int>();
+  s.causal_offset = shape.at(6).get<int>();
+  s.scale = json.at("scale").get<float>();
+  launch.grid = json.at("grid").get<std::array<std::uint32_t, 3>>();
+}
+
+nlohmann::json plan_to_json(const LaunchPlan& plan) {
+  return {{"entry", plan.entry},     {"grid", plan.grid},           {"threads", plan.threads},
+          {"cluster", plan.cluster}, {"shared_bytes", plan.shared_bytes}, {"workspace_bytes", plan.workspace_bytes}};
+}
+
+LaunchPlan plan_from_json(const nlohmann::json& json) {
+  LaunchPlan plan;
+  plan.entry = json.at("entry").get<std::string>();
+  plan.grid = json.at("grid").get<std::array<std::uint32_t, 3>>();
+  plan.threads = json.at("threads").get<std::uint32_t>();
+  plan.cluster = json.at("cluster").get<std::uint32_t>();
+  plan.shared_bytes = json.at("shared_bytes").get<std::int64_t>();
+  plan.workspace_bytes = json.at("workspace_bytes").get<std::int64_t>();
+  return plan;
+}
+
+bool send_frame(int socket, const nlohmann::json& message) {
+  const std::string text = message.dump();
+  const std::uint32_t header[2] = {kMagic, static_cast<std::uint32_t>(text.size())};
+  return send_all(socket, header, sizeof header) && send_all(socket, text.data(), text.size());
+}
+
+Received receive_frame(int socket, double limit_s, bool interruptible, nlohmann::json& message) {
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::max(0.0, limit_s)));
+  const bool has_deadline = limit_s >= 0;
+  std::uint32_t header[2] = {};
+  if (const Received r = receive_all(socket, header, sizeof header, deadline, has_deadline, interruptible); r != Received::frame) return r;
+  if (header[0] != kMagic || header[1] > kMostFrameBytes) return Received::garbage;
+  std::string text(header[1], '\0');
+  if (const Received r = receive_all(socket, text.data(), text.size(), deadline, has_deadline, interruptible); r != Received::frame) return r;
+  message = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return message.is_object() ? Received::frame : Received::garbage;
+}
+
+}  // namespace heed::worker

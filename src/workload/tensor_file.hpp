@@ -1,0 +1,40 @@
+/// Real tensors instead of random ones: `.safetensors` (https://huggingface.co/docs/safetensors) and `.npy`
+/// (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "heed/heed.hpp"
+
+namespace heed {
+
+/// One dense row-major tensor.
+struct HostTensor {
+  Dtype dtype = Dtype::fp32;
+  std::vector<std::int64_t> shape;
+  std::string bytes;  ///< little-endian elements, product(shape) * size_of(dtype) bytes
+};
+
+/// Q, K and V of one problem, as the user's model produced them.
+struct QkvTensors {
+  Workload workload;  ///< shape, dtype and layout from the files; mask and scale are the caller's to set
+  HostTensor q;
+  HostTensor k;
+  HostTensor v;
+  std::string digest;  ///< over shapes, dtype and bytes, so that a stored run can say what it ran on
+};
+
+/// Reads the tensors named "q", "k" and "v" of a safetensors file.
+/// @param layout order of the four dimensions in the file: bhld (batch, head, length, dim) or blhd
+/// @throws Error(invalid_input) when the file is unreadable, truncated or malformed, a key is missing, a shape is not
+///   4-D or does not fit the others, the dtype is none of F16, BF16, F32, or a value is NaN or infinite
+QkvTensors read_qkv_safetensors(const std::filesystem::path& path, Layout layout);
+
+/// The same from three `.npy` files of dtype '<f2' or '<f4' in C order.
+QkvTensors read_qkv_npy(const std::filesystem::path& q, const std::filesystem::path& k, const std::filesystem::path& v,
+                        Layout layout);
+
+}  // namespace heed

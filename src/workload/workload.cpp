@@ -1,0 +1,231 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "base/text.hpp"
+#include "heed/heed.hpp"
+
+namespace heed {
+namespace {
+
+constexpr std::int64_t kMaxDimension = (std::int64_t{1} << 31) - 1;
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
+
+[[noreturn]] void fail(std::string_view text, const std::string& why) {
+  throw Error(ErrorCode::invalid_workload, fmt::format("workload \"{}\": {}", text, why), std::string(text));
+}
+
+struct Dimension {
+  std::string_view key;
+  std::int64_t Workload::* member;
+};
+
+// In the order of the canonical text.
+constexpr Dimension kDimensions[] = {{"b", &Workload::batch},     {"h", &Workload::heads},  {"hkv", &Workload::heads_kv},
+                                     {"l", &Workload::len_q},     {"k", &Workload::len_k},  {"d", &Workload::dim},
+                                     {"dv", &Workload::dim_v}};
+constexpr std::size_t kDimensionCount = std::size(kDimensions);
+
+constexpr bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+Workload parse_shape(std::string_view whole, std::string_view shape) {
+  Workload workload;
+  bool given[kDimensionCount] = {};
+  if (shape.empty()) fail(whole, "the shape is empty; write for example b1h8l512d64");
+  std::size_t at = 0;
+  while (at < shape.size()) {
+    const std::size_t key_start = at;
+    while (at < shape.size() && is_letter(shape[at])) ++at;
+    const std::string_view key = shape.substr(key_start, at - key_start);
+    const std::size_t number_start = at;
+    if (at < shape.size() && shape[at] == '-') ++at;
+    while (at < shape.size() && is_digit(shape[at])) ++at;
+    const std::string_view number = shape.substr(number_start, at - number_start);
+    if (key.empty())
+      fail(whole, fmt::format("a dimension must start with its letters, found \"{}\"; write for example b1h8l512d64",
+                              shape.substr(key_start, 8)));
+    const auto* dimension =
+        std::find_if(std::begin(kDimensions), std::end(kDimensions), [&](const Dimension& d) { return d.key == key; });
+    if (dimension == std::end(kDimensions))
+      fail(whole, fmt::format("unknown dimension \"{}\"; the dimensions are b, h, hkv, l, k, d and dv", key));
+    const auto index = static_cast<std::size_t>(dimension - std::begin(kDimensions));
+    if (given[index]) fail(whole, fmt::format("\"{}\" is given twice", key));
+    given[index] = true;
+    if (number.empty() || number == "-") fail(whole, fmt::format("\"{}\" needs a number after it", key));
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+    if (error == std::errc::result_out_of_range || value > kMaxDimension)
+      fail(whole, fmt::format("{}={} is too large; a dimension is at most {}", key, number, kMaxDimension));
+    if (error != std::errc() || end != number.data() + number.size())
+      fail(whole, fmt::format("\"{}\" is not a number", number));
+    if (value < 1) fail(whole, fmt::format("{}={} is not positive; every dimension is at least 1", key, value));
+    workload.*(dimension->member) = value;
+  }
+  const auto was_given = [&](std::string_view key) {
+    for (std::size_t i = 0; i < kDimensionCount; ++i)
+      if (kDimensions[i].key == key) return given[i];
+    return false;
+  };
+  if (!was_given("l")) fail(whole, "the query length is missing; add for example l512");
+  if (!was_given("d")) fail(whole, "the head dim is missing; add for example d64");
+  if (!was_given("hkv")) workload.heads_kv = workload.heads;
+  if (!was_given("k")) workload.len_k = workload.len_q;
+  if (!was_given("dv")) workload.dim_v = workload.dim;
+  return workload;
+}
+
+double parse_scale(std::string_view whole, std::string_view number) {
+  double scale = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), scale);
+  if (error != std::errc() || end != number.data() + number.size())
+    fail(whole, fmt::format("scale \"{}\" is not a number", number));
+  return scale;
+}
+
+template <typename Enum, std::size_t N>
+Enum parse_named(std::string_view text, const char* what, const std::pair<std::string_view, Enum> (&names)[N]) {
+  for (const auto& [name, value] : names)
+    if (text == name) return value;
+  std::vector<std::string_view> known;
+  for (const auto& [name, value] : names) known.push_back(name);
+  throw Error(ErrorCode::usage, fmt::format("unknown {} \"{}\"; {}", what, text, one_of(text, known)), std::string(text));
+}
+
+constexpr std::pair<std::string_view, Dtype> kDtypes[] = {
+    {"fp16", Dtype::fp16}, {"bf16", Dtype::bf16}, {"fp32", Dtype::fp32}};
+constexpr std::pair<std::string_view, Mask> kMasks[] = {{"none", Mask::none},
+                                                        {"causal_top_left", Mask::causal_top_left},
+                                                        {"causal_bottom_right", Mask::causal_bottom_right},
+                                                        {"top-left", Mask::causal_top_left},
+                                                        {"bottom-right", Mask::causal_bottom_right}};
+constexpr std::pair<std::string_view, Layout> kLayouts[] = {{"bhld", Layout::bhld}, {"blhd", Layout::blhd}};
+
+template <typename Enum, std::size_t N>
+std::string_view name_of(Enum value, const std::pair<std::string_view, Enum> (&names)[N]) {
+  for (const auto& [name, candidate] : names)
+    if (candidate == value) return name;
+  return "?";
+}
+
+}  // namespace
+
+std::string_view to_string(Dtype dtype) { return name_of(dtype, kDtypes); }
+std::string_view to_string(Mask mask) { return name_of(mask, kMasks); }
+std::string_view to_string(Layout layout) { return name_of(layout, kLayouts); }
+Dtype parse_dtype(std::string_view text) { return parse_named(text, "dtype", kDtypes); }
+Mask parse_mask(std::string_view text) { return parse_named(text, "mask", kMasks); }
+Layout parse_layout(std::string_view text) { return parse_named(text, "layout", kLayouts); }
+
+double Workload::softmax_scale() const { return scale.value_or(1.0 / std::sqrt(static_cast<double>(dim))); }
+
+std::int64_t Workload::visible_keys(std::int64_t row) const {
+  if (!is_causal()) return len_k;
+  return std::clamp<std::int64_t>(row + causal_offset() + 1, 0, len_k);
+}
+
+double Workload::visible_scores() const {
+  const double outer = static_cast<double>(batch) * static_cast<double>(heads);
+  if (!is_causal()) return outer * static_cast<double>(len_q) * static_cast<double>(len_k);
+  // Rows see offset + 1, offset + 2, ... keys: first none (while that is not positive), then one more each, then len_k.
+  const std::int64_t first_visible = std::clamp<std::int64_t>(-causal_offset(), 0, len_q);  // first row that sees a key
+  const std::int64_t first_full = std::clamp<std::int64_t>(len_k - 1 - causal_offset(), first_visible, len_q);
+  const double ramp_rows = static_cast<double>(first_full - first_visible);
+  const double first_count = static_cast<double>(first_visible + causal_offset() + 1);
+  const double ramp = ramp_rows * first_count + ramp_rows * (ramp_rows - 1) / 2;
+  return outer * (ramp + static_cast<double>(len_q - first_full) * static_cast<double>(len_k));
+}
+
+double Workload::flops() const { return 2.0 * static_cast<double>(dim + dim_v) * visible_scores(); }
+
+double Workload::bytes() const {
+  const double q = static_cast<double>(batch * heads) * static_cast<double>(len_q);
+  const double kv = static_cast<double>(batch * heads_kv) * static_cast<double>(len_k);
+  return (q + kv) * static_cast<double>(dim + dim_v) * static_cast<double>(size_of(dtype));
+}
+
+void validate(const Workload& workload) {
+  const std::string text = to_string(workload);
+  for (const auto& [key, member] : kDimensions) {
+    if (workload.*member < 1) fail(text, fmt::format("{}={} is not positive; every dimension is at least 1", key, workload.*member));
+    if (workload.*member > kMaxDimension)
+      fail(text, fmt::format("{}={} is too large; a dimension is at most {}", key, workload.*member, kMaxDimension));
+  }
+  if (workload.heads % workload.heads_kv != 0)
+    fail(text, fmt::format("{} query heads cannot share {} key heads; h must be a multiple of hkv", workload.heads, workload.heads_kv));
+  const auto elements = [](std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
+    return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c) * static_cast<double>(d);
+  };
+  const double largest = std::max(elements(workload.batch, workload.heads, workload.len_q, std::max(workload.dim, workload.dim_v)),
+                                  elements(workload.batch, workload.heads_kv, workload.len_k, std::max(workload.dim, workload.dim_v)));
+  if (largest > static_cast<double>(kMaxElements))
+    fail(text, fmt::format("its largest tensor would have {:.3g} elements; at most 2^40 are allowed", largest));
+  if (workload.scale && !(std::isfinite(*workload.scale) && *workload.scale > 0))
+    fail(text, fmt::format("scale={} cannot be used; it must be finite and positive", *workload.scale));
+}
+
+Workload parse_workload(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  Workload workload = parse_shape(text, text.substr(0, colon));
+  bool has_dtype = false, has_mask = false, has_layout = false;
+  const auto once = [&](bool& seen, const char* what) {
+    if (seen) fail(text, fmt::format("the {} is given twice", what));
+    seen = true;
+  };
+  std::string_view rest = colon == std::string_view::npos ? std::string_view() : text.substr(colon);
+  while (!rest.empty()) {
+    rest.remove_prefix(1);  // the colon
+    const std::string_view part = rest.substr(0, rest.find(':'));
+    rest.remove_prefix(part.size());
+    const auto contains = [&](const auto& names) {
+      return std::any_of(std::begin(names), std::end(names), [&](const auto& entry) { return entry.first == part; });
+    };
+    if (contains(kDtypes)) {
+      once(has_dtype, "dtype");
+      workload.dtype = parse_dtype(part);
+    } else if (contains(kMasks)) {
+      once(has_mask, "mask");
+      workload.mask = parse_mask(part);
+    } else if (contains(kLayouts)) {
+      once(has_layout, "layout");
+      workload.layout = parse_layout(part);
+    } else if (part.substr(0, 6) == "scale=") {
+      if (workload.scale) fail(text, "the scale is given twice");
+      workload.scale = parse_scale(text, part.substr(6));
+    } else {
+      fail(text, fmt::format("\"{}\" is no dtype (fp16, bf16, fp32), mask (causal_top_left, causal_bottom_right), "
+                             "layout (bhld, blhd) or scale=NUMBER",
+                             part));
+    }
+  }
+  validate(workload);
+  return workload;
+}
+
+std::string to_string(const Workload& workload) {
+  std::string text = fmt::format("b{}h{}", workload.batch, workload.heads);
+  if (workload.heads_kv != workload.heads) text += fmt::format("hkv{}", workload.heads_kv);
+  text += fmt::format("l{}", workload.len_q);
+  if (workload.len_k != workload.len_q) text += fmt::format("k{}", workload.len_k);
+  text += fmt::format("d{}", workload.dim);
+  if (workload.dim_v != workload.dim) text += fmt::format("dv{}", workload.dim_v);
+  text += fmt::format(":{}", to_string(workload.dtype));
+  if (workload.is_causal()) text += fmt::format(":{}", to_string(workload.mask));
+  if (workload.layout != Layout::bhld) text += fmt::format(":{}", to_string(workload.layout));
+  if (workload.scale) text += fmt::format(":scale={}", *workload.scale);  // shortest text that reads back the same
+  return text;
+}
+
+std::vector<RowIndex> all_rows(const Workload& workload) {
+  std::vector<RowIndex> rows;
+  rows.reserve(static_cast<std::size_t>(workload.batch * workload.heads * workload.len_q));
+  for (std::int64_t batch = 0; batch < workload.batch; ++batch)
+    for (std::int64_t head = 0; head < workload.heads; ++head)
+      for (std::int64_t row = 0; row < workload.len_q; ++row) rows.push_back({batch, head, row});
+  return rows;
+}
+
+}  // namespace heed
