@@ -51,7 +51,7 @@ int bench(const BenchOptions& o) {
   const auto builder = o.machine.builder();
   const std::optional<QkvTensors> tensors = o.workload.tensors();
   const Workload workload = o.workload.workload(tensors);
-  trial::Laboratory laboratory(workload, device, *builder, tensors ? &*tensors : nullptr, {});
+  trial::Laboratory laboratory(workload, device, *builder, tensors ? &*tensors : nullptr, o.machine.trial_options());
   const std::string family(default_family(device.kind).name());
   const std::string against = o.against.empty() ? family : o.against;
   const std::vector<std::string> names = o.variants.empty() ? std::vector<std::string>{family} : o.variants;
@@ -112,7 +112,7 @@ int replay(const ReplayOptions& o) {
   const evolve::RunOptions options = evolve::options_from_json(run.options);
   const Family& family = find_family(run.family);
   const auto builder = o.machine.builder();
-  trial::Laboratory laboratory(options.workload, device, *builder, nullptr, {});
+  trial::Laboratory laboratory(options.workload, device, *builder, nullptr, o.machine.trial_options());
   const bool same_device = run.device.value("name", std::string()) == device.name && run.device.value("arch", std::string()) == device.arch;
   const bool same_sources = then->source_digest == jit::source_digest();
   if (!same_device) remark(o.machine.json, fmt::format("note: stored on {}, replayed on {}", run.device.value("name", std::string()), device.name));

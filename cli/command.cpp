@@ -14,6 +14,13 @@ void MachineOptions::add_to(CLI::App& app) {
   app.add_option("--cache", cache, fmt::format("Folder for built kernels [{}]", default_cache_folder().string()));
   app.add_option("--compiler", compiler, "C++ compiler for CPU kernels [g++, else clang++]");
   app.add_option("--jobs", jobs, "Builds at a time [one a processor]")->check(CLI::NonNegativeNumber);
+  app.add_option("--launch-limit", launch_limit_s, "Seconds after which a launch is given up")->capture_default_str()->check(CLI::PositiveNumber);
+}
+
+trial::Options MachineOptions::trial_options() const {
+  trial::Options options;
+  options.launch_limit_s = launch_limit_s;
+  return options;
 }
 
 std::unique_ptr<jit::Builder> MachineOptions::builder() const {

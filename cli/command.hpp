@@ -11,22 +11,25 @@
 #include "device/device.hpp"
 #include "jit/build.hpp"
 #include "store/store.hpp"
+#include "trial/laboratory.hpp"
 #include "variant/family.hpp"
 #include "workload/tensor_file.hpp"
 
 namespace heed::cli {
 
-/// --json, --device, --cache, --compiler, --jobs
+/// --json, --device, --cache, --compiler, --jobs, --launch-limit
 struct MachineOptions {
   bool json = false;
   std::string device = "auto";
   std::string cache;
   std::string compiler;
   int jobs = 0;
+  double launch_limit_s = trial::Options{}.launch_limit_s;
 
   void add_to(CLI::App& app);
   [[nodiscard]] DeviceFacts choose() const { return choose_device(parse_device_choice(device)); }
   [[nodiscard]] std::unique_ptr<jit::Builder> builder() const;
+  [[nodiscard]] trial::Options trial_options() const;
 };
 
 /// --shape with --dtype, --causal, --scale, --layout; or real tensors with --qkv, or --q, --k and --v

@@ -106,7 +106,7 @@ void run(const Options& o, const CLI::App& app) {
     if (tensors) options.tensors_digest = tensors->digest;
   }
 
-  evolve::Evolution evolution(*store, *builder, device, options, tensors ? &*tensors : nullptr, progress, resume);
+  evolve::Evolution evolution(*store, *builder, device, options, o.machine.trial_options(), tensors ? &*tensors : nullptr, progress, resume);
   const std::int64_t id = evolution.run_id();
   const Family& family = options.family.empty() ? default_family(device.kind) : find_family(options.family);
   remark(o.machine.json, fmt::format("run {}: {} on {}, {} trials, family {} ({:.2g} configs)", id, to_string(options.workload), device.name, options.trials, family.name(), space_size(family.knobs())));

@@ -76,7 +76,7 @@ int run(const Options& o) {
       for (Variant& variant : variants) {
         if (const auto reason = family.is_illegal(variant.config, workload, device))
           throw Error(ErrorCode::unsupported, fmt::format("{} is illegal for {} on {}: {}", describe(variant), to_string(workload), device.name, *reason), name);
-        trial::Laboratory laboratory(workload, device, *builder, nullptr, {});
+        trial::Laboratory laboratory(workload, device, *builder, nullptr, o.machine.trial_options());
         auto build = builder->start(laboratory.request_for(variant));
         jobs.push_back({workload, std::move(variant), std::move(build)});
       }
@@ -89,7 +89,7 @@ int run(const Options& o) {
   for (Job& job : jobs) {
     check_interrupt();
     if (!laboratory || laboratory->workload() != job.workload)
-      laboratory = std::make_unique<trial::Laboratory>(job.workload, device, *builder, tensors ? &*tensors : nullptr, trial::Options{});
+      laboratory = std::make_unique<trial::Laboratory>(job.workload, device, *builder, tensors ? &*tensors : nullptr, o.machine.trial_options());
     const jit::BuildOutcome build = job.build.get();
     check_interrupt();
     verify::GateReport report;

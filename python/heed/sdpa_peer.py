@@ -41,6 +41,9 @@ BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
 
+# OpenMP's threads spin for a while after a parallel region; whoever is measured next must not share the processors with them.
+SPIN_S = 0.02
+
 
 class Peer:
     """Tensors, captured graphs and timings for one workload."""
@@ -144,11 +147,13 @@ class Peer:
             return [a.elapsed_time(b) * 1e3 / self.launches for a, b in zip(events, events[1:])]
         times = []
         with sdpa_kernel(BACKENDS[backend]), torch.no_grad():
+            self.call()  # wakes the threads
             for _ in range(replays):
                 begin = time.perf_counter()
                 for n in range(self.launches):
                     self.call(n)
                 times.append((time.perf_counter() - begin) * 1e6 / self.launches)
+        time.sleep(SPIN_S)
         return times
 
     def error(self, backend):

@@ -30,15 +30,15 @@ double finite(double value) { return std::isfinite(value) ? value : 0.0; }
 
 }  // namespace
 
-Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const RunOptions& options, const QkvTensors* tensors,
-                     Observer& observer, std::optional<std::int64_t> resume)
+Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const RunOptions& options, const trial::Options& trial_options,
+                     const QkvTensors* tensors, Observer& observer, std::optional<std::int64_t> resume)
     : store_(store),
       builder_(builder),
       device_(device),
       options_(options),
       observer_(observer),
       family_(options.family.empty() ? default_family(device.kind) : find_family(options.family)),
-      laboratory_(options.workload, device, builder, tensors, trial::Options{}),
+      laboratory_(options.workload, device, builder, tensors, trial_options),
       started_(std::chrono::steady_clock::now()) {
   if (options_.trials < 1) throw Error(ErrorCode::usage, fmt::format("--trials {} makes no run; at least 1 is needed", options_.trials), std::to_string(options_.trials));
   options_.family = family_.name();

@@ -62,8 +62,6 @@ std::string result_text(const store::RunRecord& run) {
     if (row.contains("us"))
       times.add({text_of(row, "backend"), us_text(number(row, "us")), "", rate(number(row, "us")), share(number(row, "us")), error_text(number(row, "max_abs")), ratio_text(row["ratio"]),
                  interval_text(row["ratio"])});
-    else
-      times.add({text_of(row, "backend"), "-", "", "-", "", "", "", fmt::format("refused: {}", text_of(row, "refused").substr(0, 60))});
   }
   text += times.str();
   text += fmt::format("\nbase      {}\nchampion  {}\n          {}\n", text_of(run.base, "variant"), text_of(final, "variant"), text_of(final, "config"));
@@ -72,6 +70,9 @@ std::string result_text(const store::RunRecord& run) {
   if (peers.contains("reason")) text += fmt::format("PyTorch   not compared: {}\n", text_of(peers, "reason"));
   if (peers.contains("torch"))
     text += fmt::format("PyTorch   {}{}\n", text_of(peers, "torch"), text_of(peers, "cudnn").empty() ? "" : ", cuDNN " + text_of(peers, "cudnn"));
+
+  for (const json& row : peers["rows"])
+    if (!row.contains("us")) text += fmt::format("          {} refuses this workload: {}\n", text_of(row, "backend"), text_of(row, "refused").substr(0, 100));
 
   if (!r["ablation"].empty()) {
     Table changes({"what the champion's changes bought", "", "ratio", "95% interval"});

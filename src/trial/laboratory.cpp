@@ -249,9 +249,8 @@ measure::Block Laboratory::standalone_block(const Built& built) {
   worker->seal();
   sets_->prepare(*worker, {{kTrialSlot, plan}}, options_.launch_limit_s);
   const measure::Block block = measure::worker_block(*worker, kTrialSlot, "the variant", sets_->plan().replays, sets_->plan().launches, options_.launch_limit_s);
-  const double warm_up_ms = device_.kind == DeviceKind::cuda ? 5 : 0;  // the other side has just used the device
-  return [worker, block, warm_up_ms, limit_s = options_.launch_limit_s] {
-    if (warm_up_ms > 0) worker->warm_up(kTrialSlot, warm_up_ms, limit_s);
+  return [worker, block, limit_s = options_.launch_limit_s] {
+    worker->warm_up(kTrialSlot, 5, limit_s);  // the other side has just used the device
     return block();
   };
 }

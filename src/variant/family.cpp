@@ -42,7 +42,7 @@ std::string to_string(const Problem& problem) {
   return fmt::format("{}_d{}{}", element, problem.head_dim, problem.causal ? "_causal" : "");
 }
 
-std::string Variant::source_for(const Workload& workload) const { return source.empty() ? family->render(config, workload) : source; }
+std::string Variant::source_for(const Workload& workload) const { return family->prelude(config, workload) + (source.empty() ? family->entry() : source); }
 
 std::string Variant::id() const {
   const std::string readable = label.empty() ? to_compact_string(family->knobs(), config) : label;

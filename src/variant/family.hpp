@@ -54,8 +54,11 @@ class Family {
                                                               const DeviceFacts& device) const = 0;
   /// Where every search starts, and the base when nothing else is at hand. Legal for every workload not refused.
   [[nodiscard]] virtual Config default_config(const Workload& workload, const DeviceFacts& device) const = 0;
-  /// The whole translation unit of a variant: one include, the config and problem as constexpr aggregates, the entry.
-  [[nodiscard]] virtual std::string render(const Config& config, const Workload& workload) const = 0;
+  /// The first half of a variant's translation unit: one include, `kConfig` and `kProblem` as constexpr aggregates.
+  [[nodiscard]] virtual std::string prelude(const Config& config, const Workload& workload) const = 0;
+  /// The second half: the entry, `heed_forward`.
+  [[nodiscard]] virtual std::string entry() const = 0;
+  [[nodiscard]] std::string render(const Config& config, const Workload& workload) const { return prelude(config, workload) + entry(); }
   [[nodiscard]] virtual LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const = 0;
   /// Registers a thread this config should stay within; 0 when the compiler reports none (CPU).
   [[nodiscard]] virtual int register_limit(const Config&) const { return 0; }
@@ -77,14 +80,14 @@ Problem problem_of(const Workload& workload);
 /// "fp16_d64" or "bf16_d128_causal".
 std::string to_string(const Problem& problem);
 
-/// One point of a family's space, for one problem. `source` replaces the family's rendering where a variant brings its own
-/// code (the exploit zoo); everything else, the launch plan too, stays the family's.
+/// One point of a family's space, for one problem. `source` replaces the family's entry where a variant brings its own code (the
+/// exploit zoo); everything else, prelude and launch plan too, stays the family's.
 struct Variant {
   const Family* family = nullptr;
   Config config;
   Problem problem{};
   std::string label;   ///< of a custom source, e.g. "zoo.one_row"
-  std::string source;  ///< empty: family->render
+  std::string source;  ///< empty: family->entry()
 
   [[nodiscard]] std::string source_for(const Workload& workload) const;
   /// "fwd_cpu_fp16_d64.m128n64r4.3f2a91c0": family, problem, config, and a digest of all of them and of a custom source.

@@ -80,17 +80,20 @@ class CpuFamily final : public Family {
     return config;
   }
 
-  std::string render(const Config& config, const Workload& workload) const override {
+  std::string prelude(const Config& config, const Workload& workload) const override {
     const Problem problem = problem_of(workload);
     const char* element = problem.element == Element::fp16 ? "fp16" : problem.element == Element::bf16 ? "bf16" : "fp32";
     return fmt::format(
         "#include \"cpu/forward.hpp\"\n\n"
         "constexpr heed::cpu::Config kConfig{};\n"
-        "constexpr heed::Problem kProblem{{.element = heed::Element::{}, .head_dim = {}, .causal = {}}};\n\n"
-        "extern \"C\" void heed_forward(const heed::ForwardParams* params, long long block, void* scratch) {{\n"
-        "  heed::cpu::Forward<kConfig, kProblem>(*params, block, static_cast<float*>(scratch)).run();\n"
-        "}}\n",
+        "constexpr heed::Problem kProblem{{.element = heed::Element::{}, .head_dim = {}, .causal = {}}};\n\n",
         table().render(config), element, problem.head_dim, problem.causal);
+  }
+
+  std::string entry() const override {
+    return "extern \"C\" void heed_forward(const heed::ForwardParams* params, long long block, void* scratch) {\n"
+           "  heed::cpu::Forward<kConfig, kProblem>(*params, block, static_cast<float*>(scratch)).run();\n"
+           "}\n";
   }
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {

@@ -89,18 +89,21 @@ class Sm80Family final : public Family {
     return config;
   }
 
-  std::string render(const Config& config, const Workload& workload) const override {
+  std::string prelude(const Config& config, const Workload& workload) const override {
     const Problem problem = problem_of(workload);
     return fmt::format(
         "#include \"kernels/sm80/forward.cuh\"\n\n"
         "constexpr heed::sm80::Config kConfig{};\n"
-        "constexpr heed::Problem kProblem{{.element = heed::Element::{}, .head_dim = {}, .causal = {}}};\n\n"
-        "extern \"C\" __global__ void __launch_bounds__(heed::sm80::threads(kConfig), kConfig.min_blocks)\n"
-        "    heed_forward(const __grid_constant__ heed::ForwardParams params) {{\n"
-        "  extern __shared__ __align__(128) char shared[];\n"
-        "  heed::sm80::Forward<kConfig, kProblem>(params, shared).run();\n"
-        "}}\n",
+        "constexpr heed::Problem kProblem{{.element = heed::Element::{}, .head_dim = {}, .causal = {}}};\n\n",
         table().render(config), problem.element == Element::bf16 ? "bf16" : "fp16", problem.head_dim, problem.causal);
+  }
+
+  std::string entry() const override {
+    return "extern \"C\" __global__ void __launch_bounds__(heed::sm80::threads(kConfig), kConfig.min_blocks)\n"
+           "    heed_forward(const __grid_constant__ heed::ForwardParams params) {\n"
+           "  extern __shared__ __align__(128) char shared[];\n"
+           "  heed::sm80::Forward<kConfig, kProblem>(params, shared).run();\n"
+           "}\n";
   }
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts&) const override {
