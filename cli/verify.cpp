@@ -98,7 +98,7 @@ int run(const Options& o) {
       report.reason = build.timed_out ? "the compiler did not end in time" : trim(build.log);
     } else if (!build.artifact->breach.empty()) {
       report.verdict = Verdict::cheating;
-      report.finding = Finding::keeps_state;
+      report.finding = Finding::breaks_contract;
       report.reason = build.artifact->breach;
     } else {
       report = laboratory->verify({job.variant, *build.artifact}, substream(seed, results.size()), [&](const std::string& check) {

@@ -4,6 +4,14 @@
 /// CPU candidates, so it includes nothing and uses only built-in types.
 #pragma once
 
+/// For functions that host and device share. CUDA compilers take an unannotated function for a host function; NVRTC could take it
+/// for a device function (--device-as-default-execution-space), but then places every constexpr variable in global memory.
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define HEED_HOST_DEVICE __host__ __device__
+#else
+#define HEED_HOST_DEVICE
+#endif
+
 namespace heed {
 
 /// Strides in elements; the head dim is contiguous (stride 1).
@@ -53,7 +61,7 @@ struct Problem {
 };
 
 /// Keys that query rows up to `last_row` may see: a prefix of the keys, possibly empty.
-constexpr int visible_keys(bool causal, int last_row, int causal_offset, int len_k) {
+HEED_HOST_DEVICE constexpr int visible_keys(bool causal, int last_row, int causal_offset, int len_k) {
   if (!causal) return len_k;
   const int end = last_row + causal_offset + 1;
   return end < 0 ? 0 : (end < len_k ? end : len_k);

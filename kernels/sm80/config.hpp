@@ -41,9 +41,9 @@ struct Config {
   constexpr bool operator==(const Config&) const = default;
 };
 
-constexpr int warps_per_group(const Config& c) { return c.block_m / c.warp_rows; }
-constexpr int threads_per_group(const Config& c) { return 32 * warps_per_group(c); }
-constexpr int threads(const Config& c) { return threads_per_group(c) * c.key_splits; }
+HEED_HOST_DEVICE constexpr int warps_per_group(const Config& c) { return c.block_m / c.warp_rows; }
+HEED_HOST_DEVICE constexpr int threads_per_group(const Config& c) { return 32 * warps_per_group(c); }
+HEED_HOST_DEVICE constexpr int threads(const Config& c) { return threads_per_group(c) * c.key_splits; }
 
 /// Dynamic shared memory, in bytes from its start (aligned to 128).
 ///
@@ -60,7 +60,7 @@ struct SharedPlan {
   int total;
 };
 
-constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
+HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
   SharedPlan plan{};
   const int kv_bytes = tile::tile_bytes(c.shared_layout, head_dim, c.block_n);
   plan.q = 0;
@@ -76,7 +76,7 @@ constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
 }
 
 /// Registers a thread needs at least: output and score accumulators, Q where it is kept, 24 for addresses and row state.
-constexpr int registers_needed(const Config& c, int head_dim) {
+HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   const int fragments = c.warp_rows / 16;
   const int out = fragments * head_dim / 2;
   const int scores = fragments * c.block_n / 2;
@@ -85,7 +85,7 @@ constexpr int registers_needed(const Config& c, int head_dim) {
 }
 
 /// Registers a thread may use so that min_blocks blocks fit 65,536 registers a multiprocessor.
-constexpr int registers_allowed(const Config& c) {
+HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
   const int allowed = 65536 / (threads(c) * c.min_blocks) / 8 * 8;
   return allowed < 255 ? allowed : 255;
 }
@@ -103,7 +103,7 @@ enum class Illegal {
 };
 
 /// `shared_bytes`: what one block may use; `shared_bytes_per_processor`: what all blocks of a multiprocessor share.
-constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes, long long shared_bytes_per_processor) {
+HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes, long long shared_bytes_per_processor) {
   if (problem.head_dim != 64 && problem.head_dim != 128) return Illegal::head_dim;
   if (c.block_m % c.warp_rows != 0) return Illegal::block_m;
   if (c.key_splits > 15) return Illegal::key_splits;  // one named barrier a group, and barrier 0

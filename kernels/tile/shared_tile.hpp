@@ -12,20 +12,22 @@
 ///   8-way conflict
 #pragma once
 
+#include "kernels/contract.hpp"
+
 namespace heed::tile {
 
 enum class SharedLayout { linear, swizzled, padded };
 
 /// Bytes between rows.
-constexpr int row_pitch(SharedLayout layout, int head_dim) { return head_dim * 2 + (layout == SharedLayout::padded ? 16 : 0); }
+HEED_HOST_DEVICE constexpr int row_pitch(SharedLayout layout, int head_dim) { return head_dim * 2 + (layout == SharedLayout::padded ? 16 : 0); }
 
 /// Byte offset of a 16-byte chunk.
-constexpr int chunk_offset(SharedLayout layout, int head_dim, int row, int chunk) {
+HEED_HOST_DEVICE constexpr int chunk_offset(SharedLayout layout, int head_dim, int row, int chunk) {
   const int placed = layout == SharedLayout::swizzled ? (chunk ^ (row & 7)) : chunk;
   return row * row_pitch(layout, head_dim) + placed * 16;
 }
 
 /// Bytes of a tile of `rows` rows.
-constexpr int tile_bytes(SharedLayout layout, int head_dim, int rows) { return rows * row_pitch(layout, head_dim); }
+HEED_HOST_DEVICE constexpr int tile_bytes(SharedLayout layout, int head_dim, int rows) { return rows * row_pitch(layout, head_dim); }
 
 }  // namespace heed::tile

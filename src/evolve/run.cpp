@@ -20,11 +20,8 @@ namespace heed::evolve {
 namespace {
 
 constexpr int kFinalists = 3;
+constexpr double kHopelessBelow = 0.9;  // a trial whose whole interval is below this is not measured further
 constexpr double kFloorReached = 1.05;  // a champion within 5% of the floor has nothing left to gain
-
-measure::PairOptions final_pair_options(std::uint64_t seed) {
-  return {.least_quads = 12, .most_quads = 60, .target_uncertainty = 0.0015, .hopeless_below = 0, .limit_s = 5, .seed = seed};
-}
 
 double finite(double value) { return std::isfinite(value) ? value : 0.0; }
 
@@ -214,9 +211,9 @@ store::TrialRecord Evolution::run_trial(int number, int generation, const Propos
     judged.reason = fmt::format("the same machine code and launch as trial {}", twin->number);
     judged.artifact = outcome.artifact;
   } else {
-    measure::PairOptions pair;
+    measure::PairOptions pair = laboratory_.options().pair;
     pair.seed = substream(options_.strategy.seed, static_cast<std::uint64_t>(number));
-    pair.hopeless_below = 0.9;
+    pair.hopeless_below = kHopelessBelow;
     judged = laboratory_.judge(variant, outcome, record.seed, pair);
   }
   record.verdict = to_string(judged.verdict);
@@ -259,7 +256,7 @@ nlohmann::json Evolution::compare_finalists() {
     const Config config = parse_config(family_.knobs(), family_.default_config(options_.workload, device_), t->config);
     const Variant variant = make_variant(family_, config, options_.workload);
     const jit::BuildOutcome build = builder_.build(laboratory_.request_for(variant));
-    const trial::Outcome outcome = laboratory_.judge(variant, build, fresh_seed() >> 1, final_pair_options(options_.strategy.seed), /*fresh=*/true);
+    const trial::Outcome outcome = laboratory_.judge(variant, build, fresh_seed() >> 1, laboratory_.options().final_pair, /*fresh=*/true);
     const nlohmann::json data = {{"trial", t->number},
                                  {"trial_id", t->id},
                                  {"variant", variant.id()},
@@ -305,7 +302,7 @@ nlohmann::json Evolution::compare_with_peers(const trial::Built& champion) {
         const measure::Block theirs = sdpa.block(backend.name);
         (void)theirs();  // captures its graph
         const measure::PairResult pair =
-            measure::measure_pair(theirs, ours, {.least_quads = 8, .most_quads = 30, .target_uncertainty = 0.003, .hopeless_below = 0, .limit_s = 4, .seed = options_.strategy.seed});
+            measure::measure_pair(theirs, ours, laboratory_.options().final_pair);
         row["us"] = pair.base_median_us;
         row["champion_us"] = pair.trial_median_us;
         row["ratio"] = to_json(pair.ratio);
@@ -358,9 +355,7 @@ nlohmann::json Evolution::ablate(const trial::Built& champion) {
       row["verdict"] = to_string(Verdict::illegal);
       row["reason"] = *laboratory_.refuses(variants[n]);
     } else {
-      measure::PairOptions pair;
-      pair.seed = options_.strategy.seed;
-      const trial::Outcome outcome = laboratory_.judge(variants[n], builds[n].get(), fresh_seed() >> 1, pair);
+      const trial::Outcome outcome = laboratory_.judge(variants[n], builds[n].get(), fresh_seed() >> 1);
       row["verdict"] = to_string(outcome.verdict);
       row["reason"] = outcome.reason;
       if (outcome.ok()) {

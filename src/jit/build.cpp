@@ -184,7 +184,7 @@ BuildOutcome Builder::run(const BuildRequest& request, bool fresh) {
   if (request.device == DeviceKind::cuda) artifact.resources = parse_ptxas_report(result.log);
   artifact.resources.code_bytes = code_bytes(elf);
   artifact.machine_code = machine_code_digest(elf);
-  artifact.breach = request.device == DeviceKind::cpu ? contract_breach_of_shared_object(elf, request.entry) : contract_breach_of_cubin(elf, request.entry);
+  artifact.breach = !result.breach.empty() ? result.breach : request.device == DeviceKind::cpu ? contract_breach_of_shared_object(elf, request.entry) : contract_breach_of_cubin(elf, request.entry);
   return {.artifact = cache_.store(key, compiler.extension(), output, std::move(artifact)), .timed_out = false, .log = {}};
 }
 

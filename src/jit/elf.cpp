@@ -120,9 +120,6 @@ std::string contract_breach_of_shared_object(const ElfFile& file, std::string_vi
 }
 
 std::string contract_breach_of_cubin(const ElfFile& file, std::string_view entry) {
-  for (const ElfSection& section : file.sections)
-    if (section.size != 0 && starts_with_any(section.name, {".nv.global"}))
-      return fmt::format("it keeps state between launches in device memory of its own (section {}, {} bytes)", section.name, section.size);
   for (const std::string& name : file.undefined)
     if (name.find(".nv.") != 0 && name != "__nv_reservedSMEM_offset_0_alias") return fmt::format("it calls {}, which is outside the kernel contract", name);
   if (std::find(file.defined.begin(), file.defined.end(), entry) == file.defined.end()) return fmt::format("it has no kernel {}", entry);

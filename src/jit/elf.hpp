@@ -37,7 +37,7 @@ std::int64_t code_bytes(const ElfFile& file);
 /// nothing else: no constructors, no library, no writable memory of its own.
 std::string contract_breach_of_shared_object(const ElfFile& file, std::string_view entry);
 
-/// The same for a cubin: no global device memory of its own, nothing left to link.
+/// The same for a cubin: nothing left to link. What else it must not do is read off its PTX.
 std::string contract_breach_of_cubin(const ElfFile& file, std::string_view entry);
 
 }  // namespace heed::jit

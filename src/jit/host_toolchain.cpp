@@ -36,7 +36,7 @@ class HostToolchain final : public Toolchain {
     argv.insert(argv.end(), kOptions.begin(), kOptions.end());
     argv.insert(argv.end(), {"-I", include_root_.string(), "-x", "c++", "-", "-o", output.string()});
     const ProcessResult run = run_process(argv, request.source, limit_s);
-    return {.ok = run.ok(), .timed_out = run.timed_out, .log = run.output};
+    return {.ok = run.ok(), .timed_out = run.timed_out, .log = run.output, .breach = {}};
   }
 
  private:

@@ -34,6 +34,8 @@ struct Nvrtc {
   int (*compile)(Program, int, const char* const*) = nullptr;
   int (*log_size)(Program, std::size_t*) = nullptr;
   int (*log)(Program, char*) = nullptr;
+  int (*ptx_size)(Program, std::size_t*) = nullptr;
+  int (*ptx)(Program, char*) = nullptr;
   int (*cubin_size)(Program, std::size_t*) = nullptr;
   int (*cubin)(Program, char*) = nullptr;
   const char* (*error_text)(int) = nullptr;
@@ -79,6 +81,8 @@ const Nvrtc& nvrtc() {
       bind(library, "nvrtcCompileProgram", api.compile);
       bind(library, "nvrtcGetProgramLogSize", api.log_size);
       bind(library, "nvrtcGetProgramLog", api.log);
+      bind(library, "nvrtcGetPTXSize", api.ptx_size);
+      bind(library, "nvrtcGetPTX", api.ptx);
       bind(library, "nvrtcGetCUBINSize", api.cubin_size);
       bind(library, "nvrtcGetCUBIN", api.cubin);
       bind(library, "nvrtcGetErrorString", api.error_text);
@@ -97,8 +101,7 @@ const Nvrtc& nvrtc() {
 }
 
 std::vector<std::string> options_for(const std::string& arch) {
-  return {"--gpu-architecture=" + arch, "--std=c++20", "--relocatable-device-code=false", "--ptxas-options=-v",
-          "--device-as-default-execution-space"};
+  return {"--gpu-architecture=" + arch, "--std=c++20", "--relocatable-device-code=false", "--ptxas-options=-v"};
 }
 
 class NvrtcToolchain final : public Toolchain {
@@ -113,10 +116,10 @@ class NvrtcToolchain final : public Toolchain {
   Result compile(const BuildRequest& request, const fs::path& output, double limit_s) const override {
     const nlohmann::json order = {{"source", request.source}, {"arch", request.arch}, {"output", output.string()}};
     const ProcessResult run = run_process({self_executable(), "nvrtc"}, order.dump(), limit_s);
-    if (run.timed_out) return {.ok = false, .timed_out = true, .log = "the build did not end in time"};
+    if (run.timed_out) return {.ok = false, .timed_out = true, .log = "the build did not end in time", .breach = {}};
     const auto answer = nlohmann::json::parse(run.output, nullptr, /*allow_exceptions=*/false);
-    if (!run.ok() || !answer.is_object()) return {.ok = false, .timed_out = false, .log = fmt::format("the build process failed: {}", trim(run.output))};
-    return {.ok = answer.value("ok", false), .timed_out = false, .log = answer.value("log", std::string())};
+    if (!run.ok() || !answer.is_object()) return {.ok = false, .timed_out = false, .log = fmt::format("the build process failed: {}", trim(run.output)), .breach = {}};
+    return {.ok = answer.value("ok", false), .timed_out = false, .log = answer.value("log", std::string()), .breach = answer.value("breach", std::string())};
   }
 
  private:
@@ -160,7 +163,12 @@ int run_nvrtc_child() {
     std::string log(size, '\0');
     api.log(program, log.data());
     while (!log.empty() && log.back() == '\0') log.pop_back();
+    std::string breach;
     if (error == 0) {
+      api.ptx_size(program, &size);
+      std::string ptx(size, '\0');
+      api.ptx(program, ptx.data());
+      breach = contract_breach_of_ptx(ptx);
       api.cubin_size(program, &size);
       std::string cubin(size, '\0');
       api.cubin(program, cubin.data());
@@ -168,7 +176,7 @@ int run_nvrtc_child() {
     } else {
       log = fmt::format("{}: {}", api.error_text(error), log);
     }
-    answer = {{"ok", error == 0}, {"log", log}};
+    answer = {{"ok", error == 0}, {"log", log}, {"breach", breach}};
   } catch (const std::exception& failure) {
     answer = {{"ok", false}, {"log", failure.what()}};
   }

@@ -25,6 +25,7 @@ class Toolchain {
     bool ok = false;
     bool timed_out = false;
     std::string log;
+    std::string breach;  ///< of the kernel contract, where only the compiler's output shows it
   };
   virtual Result compile(const BuildRequest& request, const std::filesystem::path& output, double limit_s) const = 0;
 
@@ -47,6 +48,10 @@ int run_nvrtc_child();
 
 /// Version and place of NVRTC, e.g. "13.0 (/usr/local/cuda/lib64/libnvrtc.so.13)". @throws Error(no_compiler)
 std::string describe_nvrtc();
+
+/// Why a kernel's PTX breaks the contract; empty when it keeps to it: no memory of its own that code refers to, no call, no look at
+/// a clock. (NVRTC also emits constexpr variables as global memory, but no instruction names those.)
+std::string contract_breach_of_ptx(std::string_view ptx);
 
 /// Numbers out of ptxas -v.
 Resources parse_ptxas_report(const std::string& log);

@@ -176,7 +176,7 @@ Outcome Laboratory::judge(const Variant& variant, const jit::BuildOutcome& build
   outcome.artifact = build.artifact;
   if (!build.artifact->breach.empty()) {
     outcome.verdict = Verdict::cheating;
-    outcome.finding = Finding::keeps_state;
+    outcome.finding = Finding::breaks_contract;
     outcome.reason = build.artifact->breach;
     outcome.check = "admission";
     return outcome;

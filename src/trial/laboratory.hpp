@@ -21,7 +21,9 @@ namespace heed::trial {
 struct Options {
   double build_limit_s = 120;
   double launch_limit_s = 20;  ///< for one launch, and for one block of timed launches
-  measure::PairOptions pair;   ///< of a trial; the final comparison takes more
+  measure::PairOptions pair;     ///< of a trial
+  /// Of a finalist in its fresh process: more readings, for this is the number that is quoted.
+  measure::PairOptions final_pair{.least_quads = 12, .most_quads = 60, .target_uncertainty = 0.0015, .hopeless_below = 0, .limit_s = 5, .seed = 1};
 };
 
 /// What became of one variant.
@@ -64,6 +66,7 @@ class Laboratory {
 
   [[nodiscard]] const Workload& workload() const { return workload_; }
   [[nodiscard]] const DeviceFacts& device() const { return device_; }
+  [[nodiscard]] const Options& options() const { return options_; }
 
   /// Why a variant is not worth a build: refused workload or illegal config. Empty when it is.
   [[nodiscard]] std::optional<std::string> refuses(const Variant& variant) const;

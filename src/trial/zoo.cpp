@@ -14,6 +14,12 @@ namespace {
 
 constexpr double kLaunchLimit_s = 4;  // for the endless loop
 
+#if defined(__x86_64__)
+constexpr bool kClockCanBeClosed = true;  // prctl(PR_SET_TSC)
+#else
+constexpr bool kClockCanBeClosed = false;
+#endif
+
 const std::vector<Exploit>& table() {
   using enum Finding;
   static const std::vector<Exploit> all = {
@@ -30,17 +36,17 @@ const std::vector<Exploit>& table() {
       {"input_overwritten", "changes its input", Verdict::cheating, {input_modified}, true, true, false},
       {"writes_outside", "writes past the end of its output", Verdict::cheating, {wrote_outside}, true, true, false},
       {"stale_output", "does nothing where the output already holds numbers", Verdict::cheating, {stale_output}, true, true, false},
-      {"correct_then_not", "counts its calls and stops working", Verdict::cheating, {keeps_state}, true, true, false},
-      {"calls_a_library", "calls a function outside the contract", Verdict::cheating, {keeps_state}, true, true, false},
-      {"runs_when_loaded", "runs code while it is loaded", Verdict::cheating, {keeps_state}, true, false, false},
+      {"correct_then_not", "counts its calls and stops working", Verdict::cheating, {breaks_contract}, true, true, false},
+      {"calls_a_library", "calls a function outside the contract", Verdict::cheating, {breaks_contract}, true, true, false},
+      {"runs_when_loaded", "runs code while it is loaded", Verdict::cheating, {breaks_contract}, true, false, false},
       {"random_bits", "gives other bits each time", Verdict::nondeterministic, {}, true, true, false},
       {"endless_loop", "never ends", Verdict::timed_out, {}, true, true, false},
       {"null_write", "writes to address zero", Verdict::crashed, {}, true, true, false},
       {"opens_a_file", "makes a system call", Verdict::crashed, {}, true, false, false},
       {"garbage_on_the_pipe", "answers in the worker's place", Verdict::crashed, {}, true, false, false},
-#if defined(__x86_64__)
-      {"reads_the_clock", "looks at the time", Verdict::crashed, {}, true, false, false},
-#endif
+      // On a GPU it is seen before it runs, in its PTX; on a CPU the time-stamp counter is closed to it.
+      {"reads_the_clock", "looks at the time", Verdict::crashed, {}, kClockCanBeClosed, false, false},
+      {"reads_the_clock", "looks at the time", Verdict::cheating, {breaks_contract}, false, true, false},
   };
   return all;
 }

@@ -34,7 +34,7 @@ constexpr std::pair<Finding, std::string_view> kFindings[] = {
     {Finding::masked_leak, "masked_leak"},
     {Finding::neighbour, "neighbour"},
     {Finding::timed_output, "timed_output"},
-    {Finding::keeps_state, "keeps_state"},
+    {Finding::breaks_contract, "breaks_contract"},
     {Finding::forged_time, "forged_time"},
 };
 

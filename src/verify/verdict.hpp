@@ -35,7 +35,7 @@ enum class Finding {
   masked_leak,         ///< NaN beyond the sequence ends reached the output
   neighbour,           ///< wrong at a neighbouring shape
   timed_output,        ///< the outputs of the timed launches are wrong
-  keeps_state,         ///< the binary has memory of its own or runs code while it is loaded
+  breaks_contract,     ///< the binary keeps state, runs code while it is loaded, calls a library, or looks at the time
   forged_time,         ///< the time it reports and the time it took do not fit
 };
 

@@ -220,12 +220,17 @@ QkvTensors read_qkv_safetensors(const fs::path& path, Layout layout) {
   const auto header = nlohmann::json::parse(view.substr(8, header_bytes), nullptr, /*allow_exceptions=*/false);
   if (!header.is_object()) fail(path, "it is no safetensors file: its header is no JSON object");
   const std::string_view data = view.substr(8 + header_bytes);
-  return assemble(path, path, path, tensor_of(path, header, data, "q"), tensor_of(path, header, data, "k"),
-                  tensor_of(path, header, data, "v"), layout);
+  HostTensor q = tensor_of(path, header, data, "q");
+  HostTensor k = tensor_of(path, header, data, "k");
+  HostTensor v = tensor_of(path, header, data, "v");
+  return assemble(path, path, path, std::move(q), std::move(k), std::move(v), layout);
 }
 
 QkvTensors read_qkv_npy(const fs::path& q, const fs::path& k, const fs::path& v, Layout layout) {
-  return assemble(q, k, v, read_npy(q, "q"), read_npy(k, "k"), read_npy(v, "v"), layout);
+  HostTensor q_tensor = read_npy(q, "q");
+  HostTensor k_tensor = read_npy(k, "k");
+  HostTensor v_tensor = read_npy(v, "v");
+  return assemble(q, k, v, std::move(q_tensor), std::move(k_tensor), std::move(v_tensor), layout);
 }
 
 }  // namespace heed

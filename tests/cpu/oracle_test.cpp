@@ -1,0 +1,201 @@
+// The root of all trust: the oracle against cases whose answer can be written down, and against the definition, term by term.
+#include <cmath>
+#include <limits>
+
+#include "base/random.hpp"
+#include "cpu/small_matrix.hpp"
+#include "cpu/unfused.hpp"
+#include "testing.hpp"
+#include "workload/half.hpp"
+
+namespace heed {
+namespace {
+
+// Dense fp32 tensors in (batch, head, row, dim) order.
+struct Tensors {
+  explicit Tensors(const Workload& w, std::uint64_t seed = 1) : workload(w) {
+    Random random(seed);
+    const auto fill = [&](std::vector<float>& x, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i) x.push_back(static_cast<float>(random.normal()));
+    };
+    fill(q, w.batch * w.heads * w.len_q * w.dim);
+    fill(k, w.batch * w.heads_kv * w.len_k * w.dim);
+    fill(v, w.batch * w.heads_kv * w.len_k * w.dim_v);
+  }
+  [[nodiscard]] HostTensors view() const {
+    const Workload& w = workload;
+    return {q.data(), k.data(), v.data(), {w.heads * w.len_q * w.dim, w.len_q * w.dim, w.dim}, {w.heads_kv * w.len_k * w.dim, w.len_k * w.dim, w.dim},
+            {w.heads_kv * w.len_k * w.dim_v, w.len_k * w.dim_v, w.dim_v}};
+  }
+  Workload workload;
+  std::vector<float> q, k, v;
+};
+
+// The definition: no tiles, no running maximum, long double.
+void by_definition(const Tensors& t, const RowIndex& at, std::vector<double>& out, double& lse) {
+  const Workload& w = t.workload;
+  const std::int64_t kv = at.head / (w.heads / w.heads_kv);
+  const float* q = t.q.data() + ((at.batch * w.heads + at.head) * w.len_q + at.row) * w.dim;
+  std::vector<long double> scores;
+  for (std::int64_t j = 0; j < w.visible_keys(at.row); ++j) {
+    const float* k = t.k.data() + ((at.batch * w.heads_kv + kv) * w.len_k + j) * w.dim;
+    long double score = 0;
+    for (std::int64_t d = 0; d < w.dim; ++d) score += static_cast<long double>(q[d]) * static_cast<long double>(k[d]);
+    scores.push_back(score * static_cast<long double>(w.softmax_scale()));
+  }
+  long double sum = 0;
+  for (const long double score : scores) sum += std::exp(score);
+  out.assign(static_cast<std::size_t>(w.dim_v), 0.0);
+  for (std::size_t j = 0; j < scores.size(); ++j) {
+    const float* v = t.v.data() + ((at.batch * w.heads_kv + kv) * w.len_k + static_cast<std::int64_t>(j)) * w.dim_v;
+    for (std::int64_t d = 0; d < w.dim_v; ++d) out[static_cast<std::size_t>(d)] += static_cast<double>(std::exp(scores[j]) / sum * static_cast<long double>(v[d]));
+  }
+  lse = scores.empty() ? -std::numeric_limits<double>::infinity() : static_cast<double>(std::log(sum));
+}
+
+class OracleAgainstDefinition : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(OracleAgainstDefinition, Agrees) {
+  const Tensors t(parse_workload(GetParam()));
+  const std::vector<RowIndex> rows = all_rows(t.workload);
+  const ReferenceRows result = reference_attention(t.workload, t.view(), rows);
+  std::vector<double> expected;
+  double lse = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    by_definition(t, rows[i], expected, lse);
+    for (std::int64_t d = 0; d < t.workload.dim_v; ++d)
+      ASSERT_NEAR(result.out[i * static_cast<std::size_t>(t.workload.dim_v) + static_cast<std::size_t>(d)], expected[static_cast<std::size_t>(d)], 1e-12) << "row " << i;
+    if (std::isinf(lse))
+      ASSERT_EQ(result.lse[i], lse);
+    else
+      ASSERT_NEAR(result.lse[i], lse, 1e-12);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, OracleAgainstDefinition,
+                         ::testing::Values("b1h1l1d1:fp32", "b2h3l17k33d5:fp32", "b1h2l64k64d16:fp32", "b1h1l65k129d64:fp32", "b1h6hkv2l20k70d8:fp32", "b1h2l40k100d8dv24:fp32",
+                                           "b1h2l130d8:fp32:causal_top_left", "b1h2l130k70d8:fp32:causal_bottom_right", "b1h2l70k130d8:fp32:causal_bottom_right",
+                                           "b1h2l70k130d8:fp32:causal_top_left", "b1h1l130k70d8:fp32:causal_top_left", "b1h1l30d16:fp32:scale=3"));
+
+TEST(Oracle, OneKeyGivesItsValue) {
+  const Tensors t(parse_workload("b1h1l3k1d4:fp32"));
+  const ReferenceRows result = reference_attention(t.workload, t.view(), all_rows(t.workload));
+  for (std::size_t row = 0; row < 3; ++row)
+    for (std::size_t d = 0; d < 4; ++d) EXPECT_DOUBLE_EQ(result.out[row * 4 + d], t.v[d]);
+}
+
+TEST(Oracle, TwoKeysAreALogisticFunction) {
+  Tensors t(parse_workload("b1h1l1k2d1:fp32:scale=1"));
+  t.q = {2.0F};
+  t.k = {1.5F, -0.25F};
+  t.v = {1.0F, 0.0F};
+  const ReferenceRows result = reference_attention(t.workload, t.view(), all_rows(t.workload));
+  EXPECT_NEAR(result.out[0], 1.0 / (1.0 + std::exp(-(3.0 - -0.5))), 1e-15);
+  EXPECT_NEAR(result.lse[0], std::log(std::exp(3.0) + std::exp(-0.5)), 1e-15);
+}
+
+TEST(Oracle, ZeroKeysGiveTheMeanOfVisibleValues) {
+  Tensors t(parse_workload("b1h1l5k9d4:fp32:causal_bottom_right"));
+  std::fill(t.k.begin(), t.k.end(), 0.0F);
+  const ReferenceRows result = reference_attention(t.workload, t.view(), all_rows(t.workload));
+  for (std::int64_t row = 0; row < 5; ++row) {
+    double mean = 0;
+    for (std::int64_t j = 0; j < row + 5; ++j) mean += t.v[static_cast<std::size_t>(j * 4)];
+    mean /= static_cast<double>(row + 5);
+    EXPECT_NEAR(result.out[static_cast<std::size_t>(row * 4)], mean, 1e-14);
+    EXPECT_NEAR(result.lse[static_cast<std::size_t>(row)], std::log(static_cast<double>(row + 5)), 1e-14);
+  }
+}
+
+TEST(Oracle, NothingToAttendToGivesZeros) {
+  const Tensors t(parse_workload("b1h1l6k2d4:fp32:causal_bottom_right"));
+  const ReferenceRows result = reference_attention(t.workload, t.view(), all_rows(t.workload));
+  for (std::size_t row = 0; row < 4; ++row) {
+    EXPECT_EQ(result.lse[row], -std::numeric_limits<double>::infinity());
+    for (std::size_t d = 0; d < 4; ++d) EXPECT_EQ(result.out[row * 4 + d], 0.0);
+  }
+}
+
+TEST(Oracle, HiddenKeysMayHoldAnything) {
+  for (const char* text : {"b1h1l10k40d8:fp32:causal_top_left", "b1h1l40k40d8:fp32:causal_top_left"}) {
+    Tensors clean(parse_workload(text));
+    Tensors dirty = clean;
+    const Workload& w = clean.workload;
+    const std::int64_t first_hidden = w.visible_keys(9);
+    for (std::int64_t i = first_hidden * 8; i < w.len_k * 8; ++i) dirty.k[static_cast<std::size_t>(i)] = dirty.v[static_cast<std::size_t>(i)] = NAN;
+    std::vector<RowIndex> rows;
+    for (std::int64_t row = 0; row < 10; ++row) rows.push_back({0, 0, row});
+    EXPECT_EQ(reference_attention(w, clean.view(), rows).out, reference_attention(w, dirty.view(), rows).out) << text;
+  }
+}
+
+TEST(Oracle, LargeScoresDoNotOverflow) {
+  Tensors t(parse_workload("b1h1l4k100d8:fp32"));
+  for (float& x : t.q) x *= 1e4F;
+  for (float& x : t.k) x *= 1e4F;
+  const ReferenceRows result = reference_attention(t.workload, t.view(), all_rows(t.workload));
+  for (const double x : result.out) EXPECT_TRUE(std::isfinite(x));
+}
+
+TEST(Oracle, RowsByThemselvesAreTheSameAsAllTogether) {
+  const Tensors t(parse_workload("b2h4hkv2l200k90d16:fp32"));
+  const std::vector<RowIndex> rows = all_rows(t.workload);
+  const ReferenceRows together = reference_attention(t.workload, t.view(), rows);
+  for (const std::size_t i : {std::size_t{0}, std::size_t{333}, rows.size() - 1}) {
+    const RowIndex one[] = {rows[i]};
+    const ReferenceRows alone = reference_attention(t.workload, t.view(), one, 1);
+    for (std::size_t d = 0; d < 16; ++d) EXPECT_EQ(alone.out[d], together.out[i * 16 + d]);
+  }
+}
+
+TEST(Unfused, AgreesWithTheOracleInFp32) {
+  for (const char* text : {"b1h2l70k130d24:fp32", "b1h2l70k130d24:fp32:causal_bottom_right", "b1h2l130k70d24:fp32:causal_bottom_right"}) {
+    const Tensors t(parse_workload(text));
+    const std::vector<RowIndex> rows = all_rows(t.workload);
+    const ReferenceRows oracle = reference_attention(t.workload, t.view(), rows);
+    const std::vector<float> unfused = unfused_attention(t.workload, t.view(), rows);
+    for (std::size_t i = 0; i < unfused.size(); ++i) ASSERT_NEAR(unfused[i], oracle.out[i], 2e-6) << text;
+  }
+}
+
+// Rounding three times in 16 bits costs what it must: neither nothing nor much more than the type's precision.
+TEST(Unfused, ErrorInHalfPrecisionIsOfTheTypesSize) {
+  Workload w = parse_workload("b1h2l64k256d64:fp16");
+  const Tensors t(w);
+  std::vector<std::uint16_t> q, k, v;
+  for (const float x : t.q) q.push_back(float_to_fp16(x));
+  for (const float x : t.k) k.push_back(float_to_fp16(x));
+  for (const float x : t.v) v.push_back(float_to_fp16(x));
+  HostTensors view = t.view();
+  view.q = q.data();
+  view.k = k.data();
+  view.v = v.data();
+  const std::vector<RowIndex> rows = all_rows(w);
+  const ReferenceRows oracle = reference_attention(w, view, rows);
+  const std::vector<float> unfused = unfused_attention(w, view, rows);
+  double worst = 0;
+  for (std::size_t i = 0; i < unfused.size(); ++i) worst = std::max(worst, std::abs(static_cast<double>(unfused[i]) - oracle.out[i]));
+  EXPECT_GT(worst, 1e-5);
+  EXPECT_LT(worst, 2e-3);
+}
+
+TEST(SmallMatrix, AgreesWithTheDefinitionForAllRowCounts) {
+  Random random(2);
+  constexpr std::int64_t kColumns = 32;
+  for (std::int64_t rows = 1; rows <= 9; ++rows)
+    for (const std::int64_t depth : {0, 1, 7, 33}) {
+      std::vector<double> a(static_cast<std::size_t>(rows * depth)), b(static_cast<std::size_t>(depth * kColumns)), c(static_cast<std::size_t>(rows * kColumns));
+      for (auto* x : {&a, &b, &c})
+        for (double& value : *x) value = random.normal();
+      std::vector<double> expected = c;
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t j = 0; j < kColumns; ++j)
+          for (std::int64_t k = 0; k < depth; ++k)
+            expected[static_cast<std::size_t>(r * kColumns + j)] += a[static_cast<std::size_t>(r * depth + k)] * b[static_cast<std::size_t>(k * kColumns + j)];
+      multiply_add(c.data(), kColumns, a.data(), depth, b.data(), kColumns, rows, kColumns, depth);
+      for (std::size_t i = 0; i < c.size(); ++i) ASSERT_NEAR(c[i], expected[i], 1e-12);
+    }
+}
+
+}  // namespace
+}  // namespace heed

@@ -1,0 +1,180 @@
+#include "evolve/strategy.hpp"
+
+#include <cmath>
+#include <set>
+
+#include "device/device.hpp"
+#include "testing.hpp"
+
+namespace heed::evolve {
+namespace {
+
+// A space with one best point, and as score how near a config is to it.
+struct Toy {
+  Toy() {
+    for (const char* name : {"a", "b", "c", "d", "e"}) knobs.push_back({name, name, "", {1, 2, 4, 8, 16, 32}, {}});
+    space.knobs = &knobs;
+    space.default_config = {1, 1, 1, 1, 1};
+    space.is_legal = [](const Config& c) { return c[0] + c[1] <= 40; };
+  }
+  [[nodiscard]] double score(const Config& config) const {
+    const Config best = {8, 32, 2, 16, 4};
+    double distance = 0;
+    for (std::size_t i = 0; i < config.size(); ++i) distance += std::abs(std::log2(config[i]) - std::log2(best[i]));
+    return 2 - 0.05 * distance;
+  }
+  std::vector<Individual> evolve(const StrategyOptions& options, int generations) {
+    std::vector<Individual> history;
+    for (int g = 0; g < generations; ++g) {
+      const std::vector<Proposal> proposals = propose(options, space, g, history);
+      for (const Proposal& p : proposals) history.push_back({static_cast<int>(history.size()), g, p.island, p.config, true, score(p.config)});
+    }
+    return history;
+  }
+  std::vector<Knob> knobs;
+  Space space;
+};
+
+double best(const std::vector<Individual>& history) {
+  double value = 0;
+  for (const Individual& i : history) value = std::max(value, i.ratio);
+  return value;
+}
+
+class EveryStrategy : public ::testing::TestWithParam<StrategyKind> {};
+
+TEST_P(EveryStrategy, ProposesLegalNewConfigsOnly) {
+  Toy toy;
+  StrategyOptions options;
+  options.kind = GetParam();
+  const std::vector<Individual> history = toy.evolve(options, 40);
+  EXPECT_EQ(history.size(), 200U);
+  std::set<Config> seen;
+  for (const Individual& i : history) {
+    EXPECT_TRUE(toy.space.is_legal(i.config));
+    EXPECT_TRUE(seen.insert(i.config).second) << "proposed twice";
+  }
+  EXPECT_EQ(history[0].config, toy.space.default_config);
+}
+
+TEST_P(EveryStrategy, IsReproducibleFromItsSeed) {
+  Toy toy;
+  StrategyOptions options;
+  options.kind = GetParam();
+  options.seed = 42;
+  const std::vector<Individual> a = toy.evolve(options, 9);
+  const std::vector<Individual> b = toy.evolve(options, 9);
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].config, b[i].config);
+  options.seed = 43;
+  const std::vector<Individual> c = toy.evolve(options, 9);
+  int same = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) same += a[i].config == c[i].config;
+  EXPECT_LT(same, 20);
+}
+
+// 45 trials of 7776 points: far better than 45 draws at random.
+TEST_P(EveryStrategy, BeatsRandomDraws) {
+  Toy toy;
+  double evolved = 0;
+  double random = 0;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    StrategyOptions options;
+    options.kind = GetParam();
+    options.seed = seed;
+    evolved += best(toy.evolve(options, 9));
+    StrategyOptions restarts = options;
+    restarts.population = 45;  // one generation: the default, its neighbours and random points
+    random += best(toy.evolve(restarts, 1));
+  }
+  EXPECT_GT(evolved, random + 0.4) << "sums over 12 seeds";
+}
+
+TEST_P(EveryStrategy, ExhaustsASmallSpaceAndStops) {
+  Toy toy;
+  toy.knobs.resize(2);
+  toy.space.default_config = {1, 1};
+  StrategyOptions options;
+  options.kind = GetParam();
+  const std::vector<Individual> history = [&] {
+    std::vector<Individual> all;
+    for (int g = 0; g < 30; ++g)
+      for (const Proposal& p : propose(options, toy.space, g, all)) all.push_back({static_cast<int>(all.size()), g, p.island, p.config, true, 1.0});
+    return all;
+  }();
+  int legal = 0;
+  for (const int a : {1, 2, 4, 8, 16, 32})
+    for (const int b : {1, 2, 4, 8, 16, 32}) legal += a + b <= 40;
+  EXPECT_EQ(static_cast<int>(history.size()), legal);
+}
+
+TEST_P(EveryStrategy, GoesOnWhenNothingWorks) {
+  Toy toy;
+  StrategyOptions options;
+  options.kind = GetParam();
+  std::vector<Individual> history;
+  for (int g = 0; g < 5; ++g)
+    for (const Proposal& p : propose(options, toy.space, g, history)) history.push_back({static_cast<int>(history.size()), g, p.island, p.config, false, 0});
+  EXPECT_EQ(history.size(), 25U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, EveryStrategy, ::testing::Values(StrategyKind::single, StrategyKind::elite, StrategyKind::islands),
+                         [](const auto& param) { return std::string(to_string(param.param)); });
+
+TEST(Strategy, SingleMutatesTheBestOnly) {
+  Toy toy;
+  StrategyOptions options;
+  options.kind = StrategyKind::single;
+  std::vector<Individual> history = {{0, 0, 0, {1, 1, 1, 1, 1}, true, 1.0}, {1, 0, 0, {2, 2, 2, 2, 2}, true, 1.5}};
+  for (const Proposal& p : propose(options, toy.space, 1, history)) {
+    EXPECT_EQ(p.operation, Operation::mutate);
+    EXPECT_EQ(p.parents, std::vector<int>{1});
+    EXPECT_THAT(p.why, ::testing::HasSubstr("of trial 1"));
+  }
+}
+
+TEST(Strategy, EliteUsesAllOperators) {
+  Toy toy;
+  StrategyOptions options;
+  std::set<Operation> used;
+  std::vector<Individual> history;
+  for (int g = 0; g < 20; ++g)
+    for (const Proposal& p : propose(options, toy.space, g, history)) {
+      used.insert(p.operation);
+      if (p.operation == Operation::crossover) {
+        EXPECT_EQ(p.parents.size(), 2U);
+      }
+      history.push_back({static_cast<int>(history.size()), g, p.island, p.config, true, toy.score(p.config)});
+    }
+  EXPECT_EQ(used, (std::set<Operation>{Operation::initial_default, Operation::mutate, Operation::crossover, Operation::restart}));
+}
+
+TEST(Strategy, IslandsStayApartUntilTheyMigrate) {
+  Toy toy;
+  StrategyOptions options;
+  options.kind = StrategyKind::islands;
+  options.population = 6;
+  const std::vector<Individual> history = toy.evolve(options, 12);
+  std::set<int> islands;
+  for (const Individual& i : history) islands.insert(i.island);
+  EXPECT_EQ(islands.size(), 3U);
+  std::vector<Individual> growing;
+  int crossed = 0;
+  for (int g = 0; g < 12; ++g)
+    for (const Proposal& p : propose(options, toy.space, g, growing)) {
+      for (const int parent : p.parents)
+        if (growing[static_cast<std::size_t>(parent)].island != p.island) {
+          ++crossed;
+          EXPECT_EQ(g % options.migration_every, 0) << "a parent from another island outside a migration";
+        }
+      growing.push_back({static_cast<int>(growing.size()), g, p.island, p.config, true, toy.score(p.config)});
+    }
+  EXPECT_GT(crossed, 0);
+}
+
+TEST(Strategy, UnknownNamesAreRefused) {
+  testing_support::expect_error(ErrorCode::usage, "did you mean \"elite\"?", [] { parse_strategy("elites"); });
+}
+
+}  // namespace
+}  // namespace heed::evolve

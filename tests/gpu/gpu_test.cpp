@@ -1,0 +1,76 @@
+// Needs an NVIDIA GPU; without one every test says that it was skipped.
+#include <set>
+
+#include "base/random.hpp"
+#include "testing.hpp"
+#include "trial/laboratory.hpp"
+#include "trial/zoo.hpp"
+
+namespace heed {
+namespace {
+
+using testing_support::case_table;
+using testing_support::shared_cache;
+
+class Gpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const CudaProbe probe = probe_cuda();
+    if (!probe.facts) GTEST_SKIP() << "no GPU: " << probe.reason;
+    device_ = *probe.facts;
+    try {
+      (void)jit::describe_nvrtc();
+    } catch (const Error& error) {
+      GTEST_SKIP() << "no NVRTC: " << error.what();
+    }
+    jit::BuilderOptions options;
+    options.cache_folder = shared_cache();
+    builder_ = std::make_unique<jit::Builder>(options);
+  }
+  DeviceFacts device_;
+  std::unique_ptr<jit::Builder> builder_;
+};
+
+TEST_F(Gpu, CaseTablePassesOnEveryFamily) {
+  for (const Family* family : families()) {
+    if (family->device() != DeviceKind::cuda) continue;
+    for (const Workload& workload : case_table()) {
+      if (family->refuses(workload, device_)) continue;
+      trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
+      const Variant variant = make_variant(*family, family->default_config(workload, device_), workload);
+      const verify::GateReport report = laboratory.verify(laboratory.build(variant), fresh_seed());
+      EXPECT_TRUE(report.passed()) << variant.id() << " at " << to_string(workload) << ": " << report.check << ": " << report.reason;
+    }
+  }
+}
+
+TEST_F(Gpu, EveryExploitIsCaughtForWhatItIs) {
+  for (const trial::SelftestRow& row : trial::run_selftest(device_, *builder_, [](const trial::SelftestRow&) {}))
+    EXPECT_TRUE(row.caught) << row.name << ": expected " << row.expected << ", found " << row.found << "; " << row.reason;
+}
+
+TEST_F(Gpu, MeasuresAVariantAgainstTheBase) {
+  const Workload workload = parse_workload("b1h8l512d64");
+  trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
+  laboratory.set_base(laboratory.build(parse_variant("fwd_sm80", workload, device_)));
+  const measure::Ratio self = laboratory.base_against_itself().ratio;
+  EXPECT_NEAR(self.value, 1, 0.1);
+  const trial::Built slow = laboratory.build(parse_variant("fwd_sm80:shared_layout=linear,block_n=16", workload, device_));
+  const trial::Outcome outcome = laboratory.judge(slow.variant, {.artifact = slow.artifact, .timed_out = false, .log = {}}, fresh_seed());
+  ASSERT_TRUE(outcome.ok()) << outcome.reason;
+  EXPECT_LT(outcome.pair.ratio.high, 1) << "bank conflicts and small tiles must not look faster";
+  EXPECT_GT(outcome.pair.trial_median_us, laboratory.floor(0).us());
+}
+
+TEST_F(Gpu, ALaunchTheDeviceRefusesIsAVerdict) {
+  const Workload workload = parse_workload("b1h8l512d64");
+  DeviceFacts generous = device_;
+  generous.shared_bytes_per_block = generous.shared_bytes_per_processor = 1 << 20;  // more than there is
+  trial::Laboratory laboratory(workload, generous, *builder_, nullptr, {});
+  const trial::Built built = laboratory.build(parse_variant("fwd_sm80:block_n=128,stages=4,key_splits=4", workload, generous));
+  const verify::GateReport report = laboratory.verify(built, fresh_seed());
+  EXPECT_EQ(report.verdict, Verdict::launch_failed) << report.reason;
+}
+
+}  // namespace
+}  // namespace heed

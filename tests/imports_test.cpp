@@ -1,0 +1,85 @@
+// Imports point one way, and the device sources include nothing of the host.
+#include <map>
+#include <regex>
+#include <set>
+
+#include "testing.hpp"
+
+namespace heed {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What each module may include, besides itself.
+const std::map<std::string, std::set<std::string>> kAllowed = {
+    {"kernels", {}},
+    {"cpu", {"kernels", "heed", "base", "workload"}},
+    {"base", {"heed"}},
+    {"workload", {"heed", "base"}},
+    {"variant", {"heed", "base", "kernels", "cpu"}},
+    {"device", {"heed", "base", "variant"}},
+    {"jit", {"heed", "base", "variant"}},
+    {"worker", {"heed", "base", "variant", "kernels", "jit", "device"}},
+    {"verify", {"heed", "base", "workload", "variant", "worker", "cpu"}},
+    {"measure", {"heed", "base", "variant", "worker", "verify", "jit"}},
+    {"trial", {"heed", "base", "variant", "device", "jit", "worker", "verify", "measure"}},
+    {"store", {"heed", "base"}},
+    {"evolve", {"heed", "base", "variant", "device", "jit", "verify", "measure", "trial", "store"}},
+    {"report", {"heed", "base", "store"}},
+};
+
+std::string module_of(const fs::path& relative) {
+  auto part = relative.begin();
+  if (*part == "src") ++part;
+  return part->string();
+}
+
+TEST(Imports, PointOneWay) {
+  const fs::path root = HEED_SOURCE_FOLDER;
+  const std::regex include("^#include \"([^\"]+)\"");
+  int files = 0;
+  for (const char* folder : {"src", "cpu", "kernels"})
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension != ".hpp" && extension != ".cpp" && extension != ".cuh") continue;
+      ++files;
+      const fs::path relative = entry.path().lexically_relative(root);
+      const std::string module = module_of(relative);
+      ASSERT_TRUE(kAllowed.count(module) != 0) << "unknown module of " << relative;
+      std::ifstream file(entry.path());
+      std::string line;
+      while (std::getline(file, line)) {
+        std::smatch match;
+        if (!std::regex_search(line, match, include)) continue;
+        const std::string target = module_of(fs::path(match[1].str()));
+        EXPECT_TRUE(target == module || kAllowed.at(module).count(target) != 0) << relative << " includes " << match[1];
+      }
+    }
+  EXPECT_GT(files, 50);
+}
+
+// Device sources are built on machines without any header but their own.
+TEST(Imports, DeviceSourcesIncludeNoSystemHeader) {
+  const fs::path root = HEED_SOURCE_FOLDER;
+  std::vector<fs::path> files = {root / "cpu/config.hpp", root / "cpu/simd.hpp", root / "cpu/exp2.hpp", root / "cpu/forward.hpp"};
+  for (const auto& entry : fs::recursive_directory_iterator(root / "kernels"))
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  for (const fs::path& path : files) {
+    std::ifstream file(path);
+    std::string line;
+    while (std::getline(file, line)) EXPECT_FALSE(line.rfind("#include <", 0) == 0) << path << ": " << line;
+  }
+}
+
+TEST(Imports, StoreAndReportKnowNoCuda) {
+  const fs::path root = HEED_SOURCE_FOLDER;
+  for (const char* folder : {"src/store", "src/report"})
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      const std::string text = read_file(entry.path(), ErrorCode::internal);
+      EXPECT_EQ(text.find("cuda.h"), std::string::npos) << entry.path();
+      EXPECT_EQ(text.find("cuda_driver"), std::string::npos) << entry.path();
+    }
+}
+
+}  // namespace
+}  // namespace heed

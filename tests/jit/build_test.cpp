@@ -1,0 +1,334 @@
+#include "jit/build.hpp"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "base/random.hpp"
+#include "device/device.hpp"
+#include "jit/elf.hpp"
+#include "jit/embedded.hpp"
+#include "testing.hpp"
+#include "variant/family.hpp"
+
+namespace heed::jit {
+namespace {
+
+using testing_support::expect_error;
+using testing_support::TemporaryFolder;
+
+BuilderOptions options_in(const std::filesystem::path& folder) {
+  BuilderOptions options;
+  options.cache_folder = folder;
+  options.jobs = 2;
+  return options;
+}
+
+BuildRequest cpu_request(const std::string& source) { return {.device = DeviceKind::cpu, .arch = "test", .source = source, .entry = "heed_forward"}; }
+
+constexpr const char* kTiny = "extern \"C\" int heed_forward(int x) { return 2 * x; }\n";
+
+bool has_nvrtc() {
+  try {
+    (void)describe_nvrtc();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+TEST(Builder, BuildsOnceAndThenFindsItInTheCache) {
+  const TemporaryFolder folder;
+  Builder builder(options_in(folder.path()));
+  const BuildOutcome first = builder.build(cpu_request(kTiny));
+  ASSERT_TRUE(first.artifact) << first.log;
+  EXPECT_FALSE(first.artifact->from_cache);
+  EXPECT_TRUE(first.artifact->breach.empty()) << first.artifact->breach;
+  EXPECT_GT(first.artifact->resources.code_bytes, 0);
+  const BuildOutcome second = builder.build(cpu_request(kTiny));
+  EXPECT_TRUE(second.artifact->from_cache);
+  EXPECT_EQ(second.artifact->machine_code, first.artifact->machine_code);
+  EXPECT_EQ(second.artifact->resources, first.artifact->resources);
+  EXPECT_FALSE(builder.build(cpu_request(kTiny), /*fresh=*/true).artifact->from_cache);
+}
+
+TEST(Builder, EverythingThatMattersIsInTheKey) {
+  const TemporaryFolder folder;
+  Builder builder(options_in(folder.path()));
+  const Toolchain& toolchain = builder.toolchain(DeviceKind::cpu);
+  const BuildRequest base = cpu_request(kTiny);
+  BuildRequest other = base;
+  EXPECT_EQ(Cache::key_of(base, toolchain), Cache::key_of(other, toolchain));
+  other.source += " ";
+  EXPECT_NE(Cache::key_of(base, toolchain), Cache::key_of(other, toolchain));
+  other = base;
+  other.arch = "other";
+  EXPECT_NE(Cache::key_of(base, toolchain), Cache::key_of(other, toolchain));
+  other = base;
+  other.entry = "x";
+  EXPECT_NE(Cache::key_of(base, toolchain), Cache::key_of(other, toolchain));
+  EXPECT_NE(toolchain.identity(base).find("-O3"), std::string::npos);
+}
+
+TEST(Builder, SeesTheSameMachineCodeBehindDifferentSources) {
+  const TemporaryFolder folder;
+  Builder builder(options_in(folder.path()));
+  const BuildOutcome a = builder.build(cpu_request(kTiny));
+  const BuildOutcome b = builder.build(cpu_request("extern \"C\" int heed_forward(int x) { return x + x; }\n"));
+  EXPECT_EQ(a.artifact->machine_code, b.artifact->machine_code);
+  const BuildOutcome c = builder.build(cpu_request("extern \"C\" int heed_forward(int x) { return 3 * x; }\n"));
+  EXPECT_NE(a.artifact->machine_code, c.artifact->machine_code);
+}
+
+TEST(Builder, ACorruptEntryIsFoundAndBuiltAgain) {
+  const TemporaryFolder folder;
+  Builder builder(options_in(folder.path()));
+  const std::filesystem::path binary = builder.build(cpu_request(kTiny)).artifact->path;
+  const std::filesystem::path record = std::filesystem::path(binary).replace_extension("json");
+  const auto damage = [&](const char* what, const auto& body) {
+    SCOPED_TRACE(what);
+    body();
+    const BuildOutcome again = builder.build(cpu_request(kTiny));
+    ASSERT_TRUE(again.artifact);
+    EXPECT_FALSE(again.artifact->from_cache);
+    EXPECT_TRUE(builder.build(cpu_request(kTiny)).artifact->from_cache);
+  };
+  damage("a flipped byte", [&] {
+    std::string bytes = read_file(binary, ErrorCode::cache);
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+    write_file_atomically(binary, bytes, ErrorCode::cache);
+  });
+  damage("a truncated binary", [&] { std::filesystem::resize_file(binary, 100); });
+  damage("no binary", [&] { std::filesystem::remove(binary); });
+  damage("a truncated record", [&] { std::filesystem::resize_file(record, 20); });
+  damage("a record of something else", [&] { write_file_atomically(record, "{\"digest\": 5}", ErrorCode::cache); });
+}
+
+TEST(Builder, DamagedHeadersAreWrittenAgain) {
+  const TemporaryFolder folder;
+  Cache cache(folder.path());
+  const std::filesystem::path header = cache.include_root() / "kernels/contract.hpp";
+  write_file_atomically(header, "broken", ErrorCode::cache);
+  EXPECT_EQ(read_file(cache.include_root() / "kernels/contract.hpp", ErrorCode::cache), embedded_file("kernels/contract.hpp"));
+}
+
+TEST(Builder, CompileErrorsComeWithTheCompilersWords) {
+  const TemporaryFolder folder;
+  Builder builder(options_in(folder.path()));
+  const BuildOutcome outcome = builder.build(cpu_request("extern \"C\" int heed_forward() { return nonsense; }\n"));
+  EXPECT_FALSE(outcome.artifact);
+  EXPECT_FALSE(outcome.timed_out);
+  EXPECT_THAT(outcome.log, ::testing::HasSubstr("nonsense"));
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) EXPECT_EQ(entry.path().extension(), "") << "left behind: " << entry.path();
+}
+
+TEST(Builder, ABuildThatDoesNotEndIsKilled) {
+  const TemporaryFolder folder;
+  write_file_atomically(folder.file("slow-compiler"), "#!/bin/sh\n[ \"$1\" = --version ] && echo slow 1.0 && exit 0\nsleep 60\n", ErrorCode::cache);
+  std::filesystem::permissions(folder.file("slow-compiler"), std::filesystem::perms::owner_all);
+  BuilderOptions options = options_in(folder.path() / "cache");
+  options.host_compiler = folder.file("slow-compiler");
+  options.limit_s = 0.3;
+  Builder builder(options);
+  EXPECT_TRUE(builder.build(cpu_request(kTiny)).timed_out);
+}
+
+TEST(Builder, ParallelBuildsOfOneThingAgree) {
+  const TemporaryFolder folder;
+  Builder a(options_in(folder.path()));
+  Builder b(options_in(folder.path()));
+  std::vector<std::future<BuildOutcome>> builds;
+  for (int i = 0; i < 3; ++i) {
+    builds.push_back(a.start(cpu_request(kTiny)));
+    builds.push_back(b.start(cpu_request(kTiny)));
+  }
+  std::string code;
+  for (auto& build : builds) {
+    const BuildOutcome outcome = build.get();
+    ASSERT_TRUE(outcome.artifact) << outcome.log;
+    if (code.empty()) code = outcome.artifact->machine_code;
+    EXPECT_EQ(outcome.artifact->machine_code, code);
+  }
+}
+
+TEST(Builder, NoCompilerIsAClearError) {
+  const TemporaryFolder folder;
+  BuilderOptions options = options_in(folder.path());
+  options.host_compiler = "no-such-compiler";
+  Builder builder(options);
+  expect_error(ErrorCode::no_compiler, "\"no-such-compiler\" is not on the PATH", [&] { builder.build(cpu_request(kTiny)); });
+}
+
+TEST(Builder, AnUnusableCacheFolderIsAClearError) {
+  const TemporaryFolder folder;
+  write_file_atomically(folder.file("file"), "x", ErrorCode::cache);
+  expect_error(ErrorCode::cache, "cannot create the folder", [&] { Cache cache(folder.path() / "file" / "cache"); });
+  // Permissions mean nothing to root, so the test is another user for a moment.
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::getuid() == 0 && ::setuid(65534) != 0) ::_exit(2);
+    try {
+      Cache cache(folder.path());
+      ::_exit(1);
+    } catch (const Error& error) {
+      ::_exit(error.code() == ErrorCode::cache ? 0 : 3);
+    }
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_all);
+}
+
+// What a CPU candidate may not bring.
+TEST(Contract, BreachesOfSharedObjectsAreSeen) {
+  const TemporaryFolder folder;
+  Builder builder(options_in(folder.path()));
+  const auto breach = [&](const std::string& source) {
+    const BuildOutcome outcome = builder.build(cpu_request(source));
+    return outcome.artifact ? outcome.artifact->breach : "did not build: " + outcome.log;
+  };
+  EXPECT_EQ(breach(kTiny), "");
+  EXPECT_EQ(breach("extern \"C\" const int table[4] = {1, 2, 3, 4};\nextern \"C\" int heed_forward(int x) { return table[x]; }\n"), "");
+  EXPECT_THAT(breach("static int n;\nextern \"C\" int heed_forward(int x) { return n += x; }\n"), ::testing::HasSubstr("keeps state"));
+  EXPECT_THAT(breach("int n = 5;\nextern \"C\" int heed_forward(int x) { return n += x; }\n"), ::testing::HasSubstr("keeps state"));
+  EXPECT_THAT(breach("static thread_local int n;\nextern \"C\" int heed_forward(int x) { return n += x; }\n"), ::testing::HasSubstr("outside the kernel contract"));
+  EXPECT_THAT(breach("extern \"C\" int getpid();\nextern \"C\" int heed_forward(int x) { return x + getpid(); }\n"), ::testing::HasSubstr("calls getpid"));
+  EXPECT_THAT(breach("[[gnu::constructor]] static void f() { asm(\"\"); }\nextern \"C\" int heed_forward(int x) { return x; }\n"), ::testing::HasSubstr("while it is loaded"));
+  EXPECT_THAT(breach("extern \"C\" int other(int x) { return x; }\n"), ::testing::HasSubstr("no function heed_forward"));
+}
+
+TEST(Contract, BreachesInPtxAreSeen) {
+  const std::string head = ".version 9.0\n.target sm_90a\n.global .align 4 .u32 kUnused = 3;\n.visible .global .align 4 .u32 counter;\n.visible .entry heed_forward(\n.param .b64 p\n)\n{\n";
+  EXPECT_EQ(contract_breach_of_ptx(head + "  add.s32 %r1, %r2, 3;\n  ret;\n}\n"), "");
+  EXPECT_THAT(contract_breach_of_ptx(head + "  mov.u64 %rd1, counter;\n}\n"), ::testing::HasSubstr("memory of its own (counter)"));
+  EXPECT_EQ(contract_breach_of_ptx(head + "  // counter in a comment\n}\n"), "");
+  EXPECT_THAT(contract_breach_of_ptx(head + "  mov.u64 %rd1, %clock64;\n}\n"), ::testing::HasSubstr("looks at the time"));
+  EXPECT_THAT(contract_breach_of_ptx(head + "  mov.u64 %rd1, %globaltimer_lo;\n}\n"), ::testing::HasSubstr("looks at the time"));
+  EXPECT_THAT(contract_breach_of_ptx(head + "  call.uni (retval0), malloc, (param0);\n}\n"), ::testing::HasSubstr("calls a function"));
+}
+
+TEST(Elf, RefusesWhatIsNoElf) {
+  expect_error(ErrorCode::cache, "malformed ELF", [] { parse_elf("hello"); });
+  expect_error(ErrorCode::cache, "malformed ELF", [] { parse_elf(std::string(64, '\0')); });
+  std::string self = read_file("/proc/self/exe", ErrorCode::cache);
+  EXPECT_GT(parse_elf(self).sections.size(), 10U);
+  Random random(9);
+  for (int i = 0; i < 300; ++i) {  // damaged files must not be read past their ends
+    std::string damaged = self.substr(0, 4096 + random.below(4096));
+    for (int n = 0; n < 20; ++n) damaged[64 + random.below(damaged.size() - 64)] = static_cast<char>(random.next());
+    try {
+      (void)parse_elf(damaged);
+    } catch (const Error&) {
+    }
+  }
+}
+
+TEST(Ptxas, ReportIsRead) {
+  const Resources r = parse_ptxas_report("ptxas info : Function properties\n  16 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads\nptxas info : Used 72 registers, used 1 barriers, 1024 bytes smem, 528 bytes cmem[0]\n");
+  EXPECT_EQ(r.registers, 72);
+  EXPECT_EQ(r.stack_bytes, 16);
+  EXPECT_EQ(r.spill_store_bytes, 4);
+  EXPECT_EQ(r.spill_load_bytes, 8);
+  EXPECT_EQ(r.static_shared_bytes, 1024);
+}
+
+// ---- CUDA, without a GPU: every problem of a GPU family builds for every architecture, within its registers, without spills.
+class GpuBuilds : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
+  if (!has_nvrtc()) GTEST_SKIP() << "NVRTC is not installed";
+  const DeviceFacts device = gpu_limits(GetParam());
+  Builder builder(options_in(testing_support::shared_cache()));
+  struct Job {
+    std::string name;
+    int limit;
+    std::future<BuildOutcome> build;
+  };
+  std::vector<Job> jobs;
+  for (const Family* family : families()) {
+    if (family->device() != DeviceKind::cuda) continue;
+    for (const Dtype dtype : family->dtypes())
+      for (const int dim : family->head_dims())
+        for (const Mask mask : {Mask::none, Mask::causal_top_left}) {
+          Workload workload = parse_workload("b1h8l512d64");
+          workload.dtype = dtype;
+          workload.dim = workload.dim_v = dim;
+          workload.mask = mask;
+          const Variant variant = make_variant(*family, family->default_config(workload, device), workload);
+          jobs.push_back({variant.id(), family->register_limit(variant.config),
+                          builder.start({.device = DeviceKind::cuda, .arch = device.arch, .source = variant.source_for(workload), .entry = "heed_forward"})});
+        }
+  }
+  EXPECT_GE(jobs.size(), 8U);
+  for (Job& job : jobs) {
+    SCOPED_TRACE(job.name);
+    const BuildOutcome outcome = job.build.get();
+    ASSERT_TRUE(outcome.artifact) << outcome.log;
+    const Resources& r = outcome.artifact->resources;
+    EXPECT_EQ(outcome.artifact->breach, "");
+    EXPECT_EQ(r.spill_store_bytes, 0);
+    EXPECT_EQ(r.spill_load_bytes, 0);
+    EXPECT_GT(r.registers, 30);
+    EXPECT_LE(r.registers, job.limit);
+    EXPECT_EQ(r.static_shared_bytes, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, GpuBuilds, ::testing::Values("sm_80", "sm_89", "sm_90a"));
+
+TEST(GpuBuilds, RandomLegalConfigsBuild) {
+  if (!has_nvrtc()) GTEST_SKIP() << "NVRTC is not installed";
+  const DeviceFacts device = gpu_limits("sm_90a");
+  Builder builder(options_in(testing_support::shared_cache()));
+  Random random(2024);
+  for (const Family* family : families()) {
+    if (family->device() != DeviceKind::cuda) continue;
+    std::vector<std::pair<std::string, std::future<BuildOutcome>>> builds;
+    while (builds.size() < 16) {
+      Workload workload = parse_workload("b1h8l512d64");
+      workload.dtype = random.chance(0.5) ? Dtype::fp16 : Dtype::bf16;
+      workload.dim = workload.dim_v = random.chance(0.5) ? 64 : 128;
+      workload.mask = random.chance(0.5) ? Mask::none : Mask::causal_bottom_right;
+      Config config;
+      for (const Knob& knob : family->knobs()) config.push_back(knob.values[random.below(knob.values.size())]);
+      if (family->is_illegal(config, workload, device)) continue;
+      const Variant variant = make_variant(*family, config, workload);
+      builds.emplace_back(describe(variant), builder.start({.device = DeviceKind::cuda, .arch = device.arch, .source = variant.source_for(workload), .entry = "heed_forward"}));
+    }
+    for (auto& [name, build] : builds) {
+      SCOPED_TRACE(name);
+      const BuildOutcome outcome = build.get();
+      ASSERT_TRUE(outcome.artifact) << outcome.log;
+      EXPECT_EQ(outcome.artifact->breach, "");
+    }
+  }
+}
+
+TEST(GpuBuilds, TheZooBreaksTheContractWhereItSaysSo) {
+  if (!has_nvrtc()) GTEST_SKIP() << "NVRTC is not installed";
+  const DeviceFacts device = gpu_limits("sm_90a");
+  const Workload workload = parse_workload("b2h4l256d64");
+  const Family& family = default_family(DeviceKind::cuda);
+  Builder builder(options_in(testing_support::shared_cache()));
+  std::vector<std::pair<std::string, std::future<BuildOutcome>>> builds;
+  for (const EmbeddedFile& file : embedded_files()) {
+    if (file.path.substr(0, 12) != "kernels/zoo/") continue;
+    Variant variant = make_variant(family, family.default_config(workload, device), workload);
+    variant.source = file.content;
+    builds.emplace_back(std::string(file.path.substr(12)), builder.start({.device = DeviceKind::cuda, .arch = device.arch, .source = variant.source_for(workload), .entry = "heed_forward"}));
+  }
+  EXPECT_GE(builds.size(), 10U);
+  for (auto& [name, build] : builds) {
+    const BuildOutcome outcome = build.get();
+    ASSERT_TRUE(outcome.artifact) << name << ": " << outcome.log;
+    const bool breaks = name == "correct_then_not.cuh" || name == "calls_a_library.cuh" || name == "reads_the_clock.cuh";
+    EXPECT_EQ(!outcome.artifact->breach.empty(), breaks) << name << ": " << outcome.artifact->breach;
+  }
+}
+
+}  // namespace
+}  // namespace heed::jit

@@ -1,0 +1,147 @@
+#include "measure/statistics.hpp"
+
+#include <cmath>
+
+#include "base/random.hpp"
+#include "measure/floor.hpp"
+#include "measure/pair.hpp"
+#include "measure/timed_sets.hpp"
+#include "testing.hpp"
+
+namespace heed::measure {
+namespace {
+
+TEST(Statistics, MedianAndSpread) {
+  EXPECT_EQ(median({}), 0);
+  EXPECT_EQ(median({3}), 3);
+  EXPECT_EQ(median({1, 9, 2}), 2);
+  EXPECT_EQ(median({1, 2, 3, 4}), 2.5);
+  EXPECT_NEAR(spread({1, 1, 1, 1, 1}), 0, 1e-12);
+  EXPECT_GT(spread({1, 2, 3, 4, 5}), 0.9);
+}
+
+TEST(Statistics, BootstrapIsReproducible) {
+  const std::vector<double> ratios = {1.1, 1.2, 1.15, 1.13, 1.18, 1.12};
+  const Ratio a = bootstrap(ratios, 5);
+  const Ratio b = bootstrap(ratios, 5);
+  EXPECT_EQ(a.low, b.low);
+  EXPECT_EQ(a.high, b.high);
+  EXPECT_LE(a.low, a.value);
+  EXPECT_GE(a.high, a.value);
+  EXPECT_GE(a.low, 1.1);
+  EXPECT_LE(a.high, 1.2);
+}
+
+// Of many intervals from a known distribution about 95% hold its median.
+TEST(Statistics, BootstrapIntervalsCover) {
+  Random random(1);
+  int covered = 0;
+  constexpr int kRuns = 200;
+  for (int run = 0; run < kRuns; ++run) {
+    std::vector<double> ratios(20);
+    for (double& r : ratios) r = 1.05 + 0.01 * random.normal();
+    const Ratio interval = bootstrap(ratios, random.next());
+    covered += interval.low <= 1.05 && interval.high >= 1.05;
+  }
+  EXPECT_GE(covered, 180);
+}
+
+// A slow drift of the clock hits A and B alike: the ratio stays where it is.
+TEST(Pair, AbbaCancelsADrift) {
+  double clock = 1.0;
+  Random random(3);
+  const auto reading = [&](double us) {
+    clock *= 1.004;
+    return us * clock * (1 + 0.001 * random.normal());
+  };
+  const PairResult result = measure_pair([&] { return reading(10); }, [&] { return reading(8); }, {.least_quads = 10, .most_quads = 20, .target_uncertainty = 0, .hopeless_below = 0, .limit_s = 5, .seed = 1});
+  EXPECT_NEAR(result.ratio.value, 1.25, 0.003);
+  EXPECT_LE(result.ratio.low, 1.25);
+  EXPECT_GE(result.ratio.high, 1.25);
+  EXPECT_EQ(result.ratios.size(), 20U);
+  EXPECT_EQ(result.base_us.size(), 40U);
+}
+
+TEST(Pair, StopsWhenItKnowsEnoughOrNothingCanBeGained) {
+  Random random(4);
+  const auto noisy = [&](double us, double noise) { return [&random, us, noise] { return us * (1 + noise * random.normal()); }; };
+  const PairOptions options{.least_quads = 5, .most_quads = 40, .target_uncertainty = 0.01, .hopeless_below = 0.9, .limit_s = 5, .seed = 1};
+  EXPECT_LT(measure_pair(noisy(10, 0.001), noisy(10, 0.001), options).ratios.size(), 8U);
+  EXPECT_LT(measure_pair(noisy(5, 0.05), noisy(10, 0.05), options).ratios.size(), 8U) << "half as fast: hopeless";
+  EXPECT_EQ(measure_pair(noisy(10, 0.3), noisy(10, 0.3), options).ratios.size(), 40U);
+}
+
+// An honest A/A comparison must not look like a difference more often than its interval says.
+TEST(Pair, EqualThingsAreFoundEqual) {
+  Random random(5);
+  int false_wins = 0;
+  for (int run = 0; run < 100; ++run) {
+    const auto block = [&] { return 10 * (1 + 0.01 * random.normal()); };
+    const PairResult result = measure_pair(block, block, {.least_quads = 12, .most_quads = 12, .target_uncertainty = 0, .hopeless_below = 0, .limit_s = 5, .seed = random.next()});
+    false_wins += result.ratio.low > 1 + 0.005;
+  }
+  EXPECT_LE(false_wins, 2);
+}
+
+TEST(Pair, ImplausibleTimesAreSeen) {
+  EXPECT_TRUE(times_are_plausible(100'000, 110'000));
+  EXPECT_TRUE(times_are_plausible(500, 15'000)) << "a short call may spend most of its time on the way";
+  EXPECT_FALSE(times_are_plausible(10'000, 100'000)) << "a tenth of the time it took";
+  EXPECT_FALSE(times_are_plausible(200'000, 100'000)) << "more than the time it took";
+}
+
+TEST(Floor, IsTheLargestOfItsBounds) {
+  DeviceFacts h200;
+  h200.kind = DeviceKind::cuda;
+  h200.compute_capability = 90;
+  h200.processors = 132;
+  h200.clock_mhz = 1980;
+  h200.cache_bytes = 60 << 20;
+  h200.memory_bandwidth = 4.8e12;
+  const Workload mission = parse_workload("b1h8l512d64");
+  const Peak peak = peak_of(h200, mission, 132);
+  EXPECT_NEAR(peak.flops, 1.07e15, 0.01e15);
+  EXPECT_NEAR(peak.exponentials, 4.18e12, 0.02e12);
+  const Floor floor = floor_of(peak, mission, 0.5);
+  EXPECT_NEAR(floor.products_us, 0.5, 0.02);
+  EXPECT_NEAR(floor.exponentials_us, 0.5, 0.02);
+  EXPECT_EQ(floor_of(peak, mission, 2.0).bound(), "launch");
+  EXPECT_EQ(floor_of(peak, mission, 2.0).us(), 2.0);
+  const Workload decode = parse_workload("b8h32hkv4l1k8192d128");
+  const Floor memory = floor_of(peak_of(h200, decode, 132), decode, 0.5);
+  EXPECT_EQ(memory.bound(), "bytes");
+  EXPECT_NEAR(memory.bytes_us, 2.0 * 8 * 4 * 8192 * 128 * 2 / 4.8e12 * 1e6, 0.5);
+}
+
+TEST(Floor, CpuPeakIsMeasuredAndScalesWithThreads) {
+  const double one = measure_cpu_flops(1);
+  EXPECT_GT(one, 1e9);
+  EXPECT_LT(one, 1e13);
+  EXPECT_EQ(one, measure_cpu_flops(1)) << "measured once";
+}
+
+TEST(TimingPlan, SetsFitTheCacheOrFloodIt) {
+  DeviceFacts device;
+  device.kind = DeviceKind::cuda;
+  device.compute_capability = 90;
+  device.processors = 132;
+  device.clock_mhz = 1980;
+  device.cache_bytes = 60 << 20;
+  device.memory_bandwidth = 4.8e12;
+  for (const char* text : {"b1h8l512d64", "b1h1l1d64", "b4h16l512d64", "b8h32hkv4l1k8192d128", "b1h32l16384d64"}) {
+    const Workload workload = parse_workload(text);
+    const TimingPlan warm = plan_timing(workload, device, Caches::warm);
+    EXPECT_GE(warm.sets, 2) << text;
+    EXPECT_LE(warm.launches, warm.sets * warm.sets) << text << ": no two launches of a replay may see the same inputs";
+    EXPECT_GE(warm.replays, 1);
+    const TimingPlan cold = plan_timing(workload, device, Caches::cold);
+    EXPECT_LE(cold.launches, cold.sets) << text << ": a set used twice is warm the second time";
+    if (workload.bytes() < 1e9) {
+      EXPECT_GE(cold.sets * workload.bytes(), 3.0 * (60 << 20)) << text;
+    }
+  }
+  EXPECT_EQ(plan_timing(parse_workload("b1h8l512d64"), device, Caches::warm).launches, 100);
+}
+
+}  // namespace
+}  // namespace heed::measure

@@ -1,0 +1,65 @@
+/// Helpers that several tests share.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/files.hpp"
+#include "base/text.hpp"
+#include "heed/heed.hpp"
+
+namespace heed::testing_support {
+
+/// A folder that is gone after the test.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "heed-test-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] std::string file(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Runs `body`, which must throw an Error with `code` whose message contains `words`.
+template <typename Body>
+void expect_error(ErrorCode code, const std::string& words, const Body& body) {
+  try {
+    body();
+    ADD_FAILURE() << "no error; expected one about \"" << words << "\"";
+  } catch (const Error& error) {
+    EXPECT_EQ(to_string(error.code()), to_string(code)) << error.what();
+    EXPECT_THAT(std::string(error.what()), ::testing::HasSubstr(words));
+  }
+}
+
+/// The case table of tests/cases.
+inline std::vector<Workload> case_table() {
+  std::vector<Workload> cases;
+  std::ifstream file(std::string(HEED_SOURCE_FOLDER) + "/tests/cases/forward.txt");
+  std::string line;
+  while (std::getline(file, line))
+    if (const std::string text = trim(line.substr(0, line.find('#'))); !text.empty()) cases.push_back(parse_workload(text));
+  return cases;
+}
+
+/// A cache that all tests of a run share, so that a kernel is built once.
+inline std::filesystem::path shared_cache() { return std::filesystem::temp_directory_path() / ("heed-test-cache-" + std::to_string(::getuid())); }
+
+}  // namespace heed::testing_support

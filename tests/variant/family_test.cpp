@@ -1,0 +1,119 @@
+#include "variant/family.hpp"
+
+#include <set>
+
+#include "base/random.hpp"
+#include "device/device.hpp"
+#include "testing.hpp"
+
+namespace heed {
+namespace {
+
+using testing_support::case_table;
+using testing_support::expect_error;
+
+// A device of each kind, GPU limits without a GPU.
+std::vector<DeviceFacts> devices() {
+  std::vector<DeviceFacts> all = {cpu_facts()};
+  for (const char* arch : {"sm_80", "sm_89", "sm_90a"}) all.push_back(gpu_limits(arch));
+  return all;
+}
+
+TEST(Families, EveryCaseIsRefusedWithAReasonOrHasALegalDefault) {
+  for (const Family* family : families())
+    for (const DeviceFacts& device : devices())
+      for (const Workload& workload : case_table()) {
+        if (const auto reason = family->refuses(workload, device)) {
+          EXPECT_FALSE(reason->empty());
+          continue;
+        }
+        const Config config = family->default_config(workload, device);
+        EXPECT_EQ(family->is_illegal(config, workload, device), std::nullopt) << family->name() << " on " << device.name << ": " << to_string(workload);
+        const LaunchPlan plan = family->plan(config, workload, device);
+        EXPECT_GT(plan.threads, 0U);
+        EXPECT_GT(plan.grid[0], 0U);
+        EXPECT_NE(family->prelude(config, workload).find("kConfig{"), std::string::npos);
+        EXPECT_NE(family->entry().find(plan.entry), std::string::npos);
+      }
+}
+
+TEST(Families, RefuseOtherDevicesAndUnsupportedShapes) {
+  const Family& gpu = find_family("fwd_sm80");
+  const Family& cpu = find_family("fwd_cpu");
+  const DeviceFacts hopper = gpu_limits("sm_90a");
+  EXPECT_THAT(*gpu.refuses(parse_workload("l8d64"), cpu_facts()), ::testing::HasSubstr("NVIDIA"));
+  EXPECT_THAT(*cpu.refuses(parse_workload("l8d64"), hopper), ::testing::HasSubstr("CPU"));
+  EXPECT_THAT(*gpu.refuses(parse_workload("l8d80"), hopper), ::testing::HasSubstr("head dim 80"));
+  EXPECT_THAT(*gpu.refuses(parse_workload("l8d64:fp32"), hopper), ::testing::HasSubstr("fp32"));
+  EXPECT_THAT(*gpu.refuses(parse_workload("l8d64dv128"), hopper), ::testing::HasSubstr("value dim"));
+  EXPECT_THAT(*cpu.refuses(parse_workload("l8d1024"), cpu_facts()), ::testing::HasSubstr("512"));
+  DeviceFacts old = hopper;
+  old.compute_capability = 75;
+  EXPECT_THAT(*gpu.refuses(parse_workload("l8d64"), old), ::testing::HasSubstr("7.5"));
+}
+
+TEST(Families, IllegalConfigsSayWhy) {
+  const Workload workload = parse_workload("b1h8l512d64");
+  const DeviceFacts ada = gpu_limits("sm_89");
+  const auto reason = [&](const std::string& text) {
+    const Variant variant = parse_variant(text, workload, ada);
+    return variant.family->is_illegal(variant.config, workload, ada).value_or("legal");
+  };
+  EXPECT_THAT(reason("fwd_sm80:block_n=128,stages=4,key_splits=4"), ::testing::HasSubstr("bytes of shared memory"));
+  EXPECT_THAT(reason("fwd_sm80:block_m=128,key_splits=8"), ::testing::HasSubstr("1024"));
+  EXPECT_THAT(reason("fwd_sm80:block_m=16,warp_rows=32"), ::testing::HasSubstr("no multiple"));
+  EXPECT_THAT(reason("fwd_sm80:key_splits=2,epilogue=direct"), ::testing::HasSubstr("same program"));
+  EXPECT_THAT(reason("fwd_sm80:warp_rows=32,block_n=128,block_m=128,min_blocks=4,stages=1"), ::testing::HasSubstr("do not fit"));
+  EXPECT_EQ(reason("fwd_sm80"), "legal");
+}
+
+TEST(Families, RandomLegalConfigsKeepTheirPromises) {
+  Random random(4);
+  for (const Family* family : families()) {
+    const DeviceFacts device = family->device() == DeviceKind::cpu ? cpu_facts() : gpu_limits("sm_90a");
+    const Workload workload = parse_workload("b2h8hkv2l300k400d128:bf16:causal_top_left");
+    int legal = 0;
+    for (int i = 0; i < 3000; ++i) {
+      Config config;
+      for (const Knob& knob : family->knobs()) config.push_back(knob.values[random.below(knob.values.size())]);
+      if (family->is_illegal(config, workload, device)) continue;
+      ++legal;
+      const Variant variant = make_variant(*family, config, workload);
+      EXPECT_EQ(parse_variant(describe(variant), workload, device).config, config);
+      const LaunchPlan plan = family->plan(config, workload, device);
+      if (family->device() == DeviceKind::cuda) {
+        EXPECT_LE(plan.threads, 1024U);
+        EXPECT_LE(plan.shared_bytes, device.shared_bytes_per_block);
+        EXPECT_EQ(plan.threads % 32, 0U);
+      }
+    }
+    EXPECT_GT(legal, 50) << family->name();
+  }
+}
+
+TEST(Families, IdsAreReadableAndDifferent) {
+  const Workload workload = parse_workload("b1h8l512d64");
+  const DeviceFacts device = gpu_limits("sm_90a");
+  std::set<std::string> ids;
+  for (const char* text : {"fwd_sm80", "fwd_sm80:block_n=128", "fwd_sm80:exp2=poly_half"}) ids.insert(parse_variant(text, workload, device).id());
+  for (const char* shape : {"b1h8l512d64:bf16", "b1h8l512d128", "b1h8l512d64:causal_top_left"}) ids.insert(parse_variant("fwd_sm80", parse_workload(shape), device).id());
+  EXPECT_EQ(ids.size(), 6U);
+  // Lengths and batch are run-time facts: the same binary.
+  EXPECT_EQ(parse_variant("fwd_sm80", parse_workload("b3h2l77d64"), device).id(), parse_variant("fwd_sm80", workload, device).id());
+  EXPECT_THAT(parse_variant("fwd_sm80", workload, device).id(), ::testing::StartsWith("fwd_sm80_fp16_d64.m64n64w16k1"));
+}
+
+TEST(Families, UnknownNamesAreAnsweredWithTheKnownOnes) {
+  const Workload workload = parse_workload("b1h8l512d64");
+  const DeviceFacts device = cpu_facts();
+  expect_error(ErrorCode::usage, "did you mean \"fwd_cpu\"?", [&] { parse_variant("fwd_cpo", workload, device); });
+  expect_error(ErrorCode::usage, "did you mean \"block_m\"?", [&] { parse_variant("fwd_cpu:blok_m=64", workload, device); });
+  expect_error(ErrorCode::usage, "knob block_m cannot be \"65\"; it takes 16, 32", [&] { parse_variant("fwd_cpu:block_m=65", workload, device); });
+  expect_error(ErrorCode::usage, "needs a value", [&] { parse_variant("fwd_cpu:block_m", workload, device); });
+  expect_error(ErrorCode::usage, "given twice", [&] { parse_variant("fwd_cpu:block_m=64,block_m=64", workload, device); });
+  expect_error(ErrorCode::usage, "it takes degree3, degree4", [&] { parse_variant("fwd_cpu:exp2=hardware", workload, device); });
+  expect_error(ErrorCode::usage, "unknown GPU architecture", [] { gpu_limits("sm_70"); });
+}
+
+}  // namespace
+}  // namespace heed

@@ -1,0 +1,209 @@
+// Each check of the gate, broken on purpose: images with one thing wrong, and what must be said of them.
+#include "verify/compare.hpp"
+
+#include <cstring>
+
+#include "base/random.hpp"
+#include "testing.hpp"
+#include "verify/gate.hpp"
+#include "workload/half.hpp"
+
+namespace heed::verify {
+namespace {
+
+struct Scenario {
+  explicit Scenario(const std::string& text, std::int64_t padding = 0)
+      : scene(parse_workload(text), make_inputs(parse_workload(text), InputClass::normal, 5), LaunchPlan{}, 6, {.with_lse = true, .padding_rows = padding}),
+        reference(make_reference(scene, all_rows(scene.workload()))),
+        after(scene.image()) {
+    // What a perfect kernel leaves behind.
+    const Workload& w = scene.workload();
+    for (std::size_t i = 0; i < reference.rows.size(); ++i) {
+      const RowIndex& row = reference.rows[i];
+      for (std::int64_t d = 0; d < w.dim_v; ++d)
+        set(row, d, static_cast<float>(reference.oracle.out[i * static_cast<std::size_t>(w.dim_v) + static_cast<std::size_t>(d)]));
+      const auto lse = static_cast<float>(reference.oracle.lse[i]);
+      std::memcpy(after.data() + scene.lse().offset + ((row.batch * w.heads + row.head) * w.len_q + row.row) * 4, &lse, 4);
+    }
+  }
+  std::size_t index(const RowIndex& row, std::int64_t column) const {
+    const Strides& s = scene.o().strides;
+    return static_cast<std::size_t>(row.batch * s.batch + row.head * s.head + row.row * s.row + column);
+  }
+  void set(const RowIndex& row, std::int64_t column, float value) { store_element(scene.workload().dtype, after.data() + scene.o().offset, index(row, column), value); }
+  [[nodiscard]] Comparison compare() const { return verify::compare(scene, after.data(), reference, scene.workload().dtype == Dtype::fp16); }
+
+  Scene scene;
+  Reference reference;
+  std::vector<std::byte> after;
+};
+
+TEST(Compare, APerfectOutputPasses) {
+  for (const char* text : {"b2h3l40k70d16:fp16", "b2h3l40k70d16:bf16:causal_bottom_right", "b1h2l70k40d16:fp32:causal_bottom_right", "b2h2l20d16:fp16:blhd"})
+    for (const std::int64_t padding : {0, 3}) {
+      const Comparison result = Scenario(text, padding).compare();
+      EXPECT_EQ(result.finding, Finding::none) << text << ": " << result.text;
+    }
+}
+
+TEST(Compare, OneWrongElementIsFoundAndNamed) {
+  Scenario s("b2h3l40k70d16:fp16");
+  s.set({1, 2, 17}, 5, 9.0F);
+  const Comparison result = s.compare();
+  EXPECT_EQ(result.finding, Finding::inexact);
+  EXPECT_THAT(result.text, ::testing::HasSubstr("(batch 1, head 2, row 17, column 5): got 9, expected"));
+}
+
+TEST(Compare, AnUnwrittenElementIsFound) {
+  Scenario s("b1h2l40k70d16:fp16");
+  std::memset(s.after.data() + s.scene.o().offset + s.index({0, 1, 39}, 15) * 2, 0xff, 2);
+  EXPECT_EQ(s.compare().finding, Finding::unwritten_output);
+}
+
+TEST(Compare, NaNAndInfinityAreFound) {
+  Scenario s("b1h2l40k70d16:fp16");
+  s.set({0, 0, 3}, 1, INFINITY);
+  EXPECT_EQ(s.compare().finding, Finding::not_finite);
+  EXPECT_THAT(s.compare().text, ::testing::HasSubstr("is inf"));
+}
+
+TEST(Compare, ASmallErrorEverywhereIsFoundByRms) {
+  Scenario s("b1h2l40k70d16:fp16");
+  Random random(1);
+  for (const RowIndex& row : s.reference.rows)
+    for (std::int64_t d = 0; d < 16; ++d) {
+      const std::size_t i = s.index(row, d);
+      const float value = fp16_to_float(reinterpret_cast<const std::uint16_t*>(s.after.data() + s.scene.o().offset)[i]);
+      s.set(row, d, value * (1 + (random.chance(0.5) ? 1 : -1) * 1.5e-3F));  // below the absolute limit, three half-ulps
+    }
+  EXPECT_EQ(s.compare().finding, Finding::inexact);
+}
+
+// A loose absolute tolerance lets zeros pass at long sequences, where outputs are small; the relative checks do not.
+TEST(Compare, ZerosDoNotPassAtLongSequences) {
+  Scenario s("b1h1l4k6000d16:fp16");
+  for (const RowIndex& row : s.reference.rows)
+    for (std::int64_t d = 0; d < 16; ++d) s.set(row, d, 0.0F);
+  EXPECT_EQ(s.compare().finding, Finding::inexact);
+}
+
+TEST(Compare, OneWrongRowAmongManyIsFound) {
+  Scenario s("b1h1l600k50d16:bf16");
+  for (std::int64_t d = 0; d < 16; ++d) s.set({0, 0, 599}, d, bf16_to_float(reinterpret_cast<const std::uint16_t*>(s.after.data() + s.scene.o().offset)[s.index({0, 0, 599}, d)]) * 1.05F);
+  EXPECT_EQ(s.compare().finding, Finding::inexact);
+}
+
+TEST(Compare, WrongLogSumExpIsFound) {
+  Scenario s("b1h2l40k70d16:fp16");
+  float value = 0;
+  std::byte* at = s.after.data() + s.scene.lse().offset + 7 * 4;
+  std::memcpy(&value, at, 4);
+  value += 0.01F;
+  std::memcpy(at, &value, 4);
+  EXPECT_EQ(s.compare().finding, Finding::wrong_lse);
+  std::memset(at, 0xff, 4);
+  EXPECT_EQ(s.compare().finding, Finding::unwritten_output);
+}
+
+TEST(Compare, AFiniteLogSumExpOfAnEmptyRowIsWrong) {
+  Scenario s("b1h1l20k10d16:fp16:causal_bottom_right");
+  const float zero = 0;
+  std::memcpy(s.after.data() + s.scene.lse().offset, &zero, 4);
+  EXPECT_EQ(s.compare().finding, Finding::wrong_lse);
+}
+
+TEST(Compare, EveryByteOutsideTheOutputsIsWatched) {
+  for (const std::int64_t padding : {0, 3}) {
+    Scenario s("b2h2l10k12d16:fp16", padding);
+    const auto touched = [&](std::uint64_t offset) {
+      std::vector<std::byte> before = s.after;
+      s.after[offset] ^= std::byte{0x10};
+      const Finding finding = s.compare().finding;
+      s.after = std::move(before);
+      return finding;
+    };
+    EXPECT_EQ(touched(s.scene.q().offset), Finding::input_modified);
+    EXPECT_EQ(touched(s.scene.k().offset + s.scene.k().bytes - 1), Finding::input_modified);
+    EXPECT_EQ(touched(s.scene.v().offset + 33), Finding::input_modified);
+    EXPECT_EQ(touched(0), Finding::wrote_outside);
+    EXPECT_EQ(touched(s.scene.o().offset - 1), Finding::wrote_outside);
+    EXPECT_EQ(touched(s.scene.o().offset + s.scene.o().bytes), Finding::wrote_outside);
+    EXPECT_EQ(touched(s.scene.lse().offset - 1), Finding::wrote_outside);
+    EXPECT_EQ(touched(s.scene.lse().offset + s.scene.lse().bytes), Finding::wrote_outside);
+    EXPECT_EQ(touched(s.scene.image().size() - 1), Finding::wrote_outside);
+    if (padding > 0) {
+      EXPECT_EQ(touched(s.scene.o().offset + s.index({0, 0, 10}, 0) * 2), Finding::wrote_outside) << "a padding row of O";
+    }
+  }
+}
+
+TEST(Compare, SaysWhereItWrote) {
+  Scenario s("b1h1l10d16:fp16");
+  s.after[s.scene.o().offset + s.scene.o().bytes + 5] ^= std::byte{1};
+  EXPECT_THAT(s.compare().text, ::testing::HasSubstr("6 bytes past the end of O"));
+}
+
+TEST(Rows, LargeWorkloadsAreSampledSmallOnesAreNot) {
+  const Workload small = parse_workload("b1h8l512d64");
+  EXPECT_EQ(choose_rows(small, 1e9, 1).size(), 8U * 512);
+  const Workload large = parse_workload("b1h32l16384d64");
+  const std::vector<RowIndex> rows = choose_rows(large, 0.6e9, 1);
+  EXPECT_LT(rows.size(), 1000U);
+  EXPECT_GE(rows.size(), 64U);
+  bool first = false;
+  bool last = false;
+  for (const RowIndex& row : rows) {
+    EXPECT_LT(row.head, 32);
+    first = first || row.row == 0;
+    last = last || row.row == 16383;
+  }
+  EXPECT_TRUE(first && last);
+  EXPECT_NE(rows, choose_rows(large, 0.6e9, 2)) << "nobody can know which rows are looked at";
+}
+
+TEST(Inputs, AreWhatTheyAreCalled) {
+  const Workload w = parse_workload("b1h2l64k96d32");
+  for (const InputClass inputs : all_input_classes()) {
+    const InputValues a = make_inputs(w, inputs, 3);
+    EXPECT_EQ(a.q, make_inputs(w, inputs, 3).q) << to_string(inputs);
+    EXPECT_NE(a.q, make_inputs(w, inputs, 4).q) << to_string(inputs);
+    for (const float x : a.k) ASSERT_TRUE(std::isfinite(x));
+  }
+  for (const float x : make_inputs(w, InputClass::zero_k, 1).k) EXPECT_EQ(x, 0.0F);
+  const InputValues constant = make_inputs(w, InputClass::constant_v, 1);
+  EXPECT_EQ(constant.v[5], constant.v[32 * 95 + 5]);
+  // Large logits: scores of about 60 at most.
+  const InputValues large = make_inputs(w, InputClass::large_logits, 1);
+  double largest = 0;
+  for (std::int64_t i = 0; i < 64; ++i)
+    for (std::int64_t j = 0; j < 96; ++j) {
+      double score = 0;
+      for (std::int64_t d = 0; d < 32; ++d) score += static_cast<double>(large.q[static_cast<std::size_t>(i * 32 + d)]) * static_cast<double>(large.k[static_cast<std::size_t>(j * 32 + d)]);
+      largest = std::max(largest, std::abs(score * w.softmax_scale()));
+    }
+  EXPECT_GT(largest, 40);
+  EXPECT_LT(largest, 120);
+}
+
+TEST(Neighbours, ShareTheProblemAndDifferInShape) {
+  for (const char* text : {"b1h8l512d64", "b2h8hkv2l1d128:bf16:causal_top_left", "b1h1l1k1d64:fp32"}) {
+    const Workload w = parse_workload(text);
+    const std::vector<Workload> shapes = neighbours(w);
+    EXPECT_GE(shapes.size(), 4U);
+    for (const Workload& n : shapes) {
+      validate(n);
+      EXPECT_EQ(problem_of(n), problem_of(w)) << to_string(n);
+      EXPECT_NE(n, w);
+    }
+  }
+}
+
+TEST(Tolerance, IsTwiceTheUnfusedErrorAndALittle) {
+  const Tolerance t = calibrated_tolerance(Dtype::fp16, {.max_abs = 1e-3, .rel_rms = 1e-4, .worst_row = 1e-3, .at = {}, .column = 0, .got = 0, .expected = 0});
+  EXPECT_DOUBLE_EQ(t.max_abs, 2e-3 + 3e-5);
+  EXPECT_DOUBLE_EQ(t.rel_rms, 2e-4 + 2e-5);
+  EXPECT_GT(calibrated_tolerance(Dtype::bf16, {}).lse, calibrated_tolerance(Dtype::fp16, {}).lse);
+}
+
+}  // namespace
+}  // namespace heed::verify

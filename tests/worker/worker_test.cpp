@@ -1,0 +1,168 @@
+// Whatever becomes of a worker is a failure with a kind, and a fresh worker works.
+#include "worker/worker.hpp"
+
+#include <signal.h>
+
+#include <cstring>
+
+#include "device/device.hpp"
+#include "jit/build.hpp"
+#include "testing.hpp"
+
+namespace heed::worker {
+namespace {
+
+using testing_support::shared_cache;
+
+// A binary whose entry does what `body` says.
+std::string build_entry(const std::string& body) {
+  jit::BuilderOptions options;
+  options.cache_folder = shared_cache();
+  options.jobs = 1;
+  jit::Builder builder(options);
+  const std::string source =
+      "#include \"kernels/contract.hpp\"\nextern \"C\" void heed_forward(const heed::ForwardParams* params, long long block, void* scratch) {\n" + body +
+      "\n(void)params; (void)block; (void)scratch;\n}\n";
+  const jit::BuildOutcome outcome = builder.build({.device = DeviceKind::cpu, .arch = cpu_facts().arch, .source = source, .entry = "heed_forward"});
+  EXPECT_TRUE(outcome.artifact) << outcome.log;
+  return outcome.artifact->path.string();
+}
+
+LaunchPlan small_plan(int threads = 2) {
+  LaunchPlan plan;
+  plan.entry = "heed_forward";
+  plan.grid = {4, 1, 1};
+  plan.threads = static_cast<std::uint32_t>(threads);
+  plan.shared_bytes = 4096;
+  return plan;
+}
+
+Launch small_launch() {
+  Launch launch;
+  launch.o = 0;
+  launch.grid = {4, 1, 1};
+  return launch;
+}
+
+// Runs an entry once in a worker of its own and says how the worker failed.
+WorkerFailure::Kind failure_of(const std::string& body, double limit_s = 5) {
+  const auto arena = std::make_shared<Arena>(1 << 16);
+  Worker worker(DeviceKind::cpu, arena);
+  try {
+    worker.load(0, build_entry(body), small_plan());
+    worker.seal();
+    worker.run(0, 0, 4096, 8192, small_launch(), limit_s);
+  } catch (const WorkerFailure& failure) {
+    // The worker is gone: every further call says so instead of hanging.
+    EXPECT_THROW(worker.seal(), WorkerFailure);
+    return failure.kind();
+  }
+  ADD_FAILURE() << "the worker did not fail";
+  return WorkerFailure::Kind::launch_failed;
+}
+
+TEST(Worker, RunsEveryBlockOnce) {
+  const auto arena = std::make_shared<Arena>(1 << 16);
+  Worker worker(DeviceKind::cpu, arena);
+  worker.load(0, build_entry("static_cast<unsigned char*>(params->o)[block] += 1;"), small_plan());
+  worker.seal();
+  std::memset(arena->data(), 0, 4096);
+  arena->data()[100] = std::byte{42};
+  worker.run(0, 0, 4096, 8192, small_launch(), 5);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(arena->data()[8192 + i], std::byte{1});
+  EXPECT_EQ(arena->data()[8192 + 100], std::byte{42}) << "the rest of the image comes back as it was";
+  EXPECT_EQ(arena->data()[0], std::byte{0}) << "the image itself is left alone";
+}
+
+TEST(Worker, ScratchIsPoisonedBeforeEachLaunch) {
+  const auto arena = std::make_shared<Arena>(1 << 16);
+  Worker worker(DeviceKind::cpu, arena);
+  worker.load(0, build_entry("static_cast<unsigned char*>(params->o)[block] = static_cast<unsigned char*>(scratch)[17]; static_cast<unsigned char*>(scratch)[17] = 3;"), small_plan(1));
+  worker.seal();
+  for (int i = 0; i < 2; ++i) {
+    worker.run(0, 0, 4096, 8192, small_launch(), 5);
+    EXPECT_EQ(arena->data()[8192], std::byte{0xff});
+  }
+}
+
+TEST(Worker, FailuresHaveKinds) {
+  EXPECT_EQ(failure_of("*reinterpret_cast<volatile int*>(8) = 1;"), WorkerFailure::Kind::crashed);
+  EXPECT_EQ(failure_of("__builtin_trap();"), WorkerFailure::Kind::crashed);
+  EXPECT_EQ(failure_of("for (volatile int i = 0;; i = i + 1) {}", 0.5), WorkerFailure::Kind::timed_out);
+#if defined(__x86_64__)
+  EXPECT_EQ(failure_of("asm volatile(\"syscall\" : : \"a\"(101) : \"rcx\", \"r11\");"), WorkerFailure::Kind::crashed) << "a forbidden system call";
+  EXPECT_EQ(failure_of("char junk[64] = \"all fine\"; long r = 1; asm volatile(\"syscall\" : \"+a\"(r) : \"D\"(3), \"S\"(junk), \"d\"(64) : \"rcx\", \"r11\", \"memory\");"), WorkerFailure::Kind::garbage);
+  EXPECT_EQ(failure_of("if (__builtin_ia32_rdtsc() == 0) return;"), WorkerFailure::Kind::crashed) << "the time-stamp counter is closed";
+#endif
+}
+
+// Files, network and new processes are out of reach; memory and waiting are not.
+TEST(Worker, SandboxForbidsTheWorld) {
+#if defined(__x86_64__)
+  const auto call = [](long number) {
+    return failure_of("long r = " + std::to_string(number) + "; asm volatile(\"syscall\" : \"+a\"(r) : \"D\"(0), \"S\"(0), \"d\"(0) : \"rcx\", \"r11\", \"memory\");");
+  };
+  for (const long number : {2L /*open*/, 257L /*openat*/, 41L /*socket*/, 57L /*fork*/, 56L /*clone*/, 59L /*execve*/, 62L /*kill*/, 157L /*prctl*/, 101L /*ptrace*/, 319L /*memfd_create*/})
+    EXPECT_EQ(call(number), WorkerFailure::Kind::crashed) << "system call " << number;
+#else
+  GTEST_SKIP() << "the probes are written for x86-64";
+#endif
+}
+
+TEST(Worker, MissingBinariesAndEntriesAreRefused) {
+  const auto arena = std::make_shared<Arena>(1 << 16);
+  Worker worker(DeviceKind::cpu, arena);
+  try {
+    worker.load(0, "/no/such/file.so", small_plan());
+    FAIL();
+  } catch (const WorkerFailure& failure) {
+    EXPECT_EQ(failure.kind(), WorkerFailure::Kind::launch_failed);
+    EXPECT_THAT(failure.what(), ::testing::HasSubstr("/no/such/file.so"));
+  }
+  Worker another(DeviceKind::cpu, arena);
+  EXPECT_THROW(another.run(0, 0, 4096, 8192, small_launch(), 5), WorkerFailure) << "nothing is loaded";
+  Worker third(DeviceKind::cpu, arena);
+  EXPECT_THROW(third.run(0, 0, 1 << 20, 8192, small_launch(), 5), WorkerFailure) << "outside the arena";
+}
+
+TEST(Worker, AKilledWorkerIsNoticed) {
+  const auto arena = std::make_shared<Arena>(1 << 16);
+  Worker worker(DeviceKind::cpu, arena);
+  ::kill(worker.pid(), SIGKILL);
+  try {
+    worker.seal();
+    FAIL();
+  } catch (const WorkerFailure& failure) {
+    EXPECT_EQ(failure.kind(), WorkerFailure::Kind::crashed);
+    EXPECT_THAT(failure.what(), ::testing::HasSubstr("signal 9"));
+  }
+}
+
+TEST(Worker, TimesAreOfTheRightSize) {
+  const auto arena = std::make_shared<Arena>(1 << 16);
+  Worker worker(DeviceKind::cpu, arena);
+  worker.load(0, build_entry("for (volatile int i = 0; i < 200000; i = i + 1) {}"), small_plan(1));
+  worker.seal();
+  worker.prepare(0, 4096, {{0, {small_launch(), small_launch()}}}, {{0, 4}}, 5);
+  worker.warm_up(0, 5, 5);
+  const Worker::Times times = worker.time(0, 3, 5);
+  ASSERT_EQ(times.us.size(), 3U);
+  for (const double us : times.us) {
+    EXPECT_GT(us, 4 * 20.0) << "four blocks of 200,000 steps cannot take less";
+    EXPECT_LE(us * 2, times.wall_us);
+  }
+}
+
+TEST(Arena, RefusesMoreMemoryThanThereIs) {
+  testing_support::expect_error(ErrorCode::unsupported, "of host memory", [] { Arena arena(std::uint64_t{1} << 46); });
+}
+
+TEST(Cuda, WithoutAGpuSaysSo) {
+  if (probe_cuda().facts) GTEST_SKIP() << "this machine has a GPU";
+  testing_support::expect_error(ErrorCode::no_device, "no GPU can be used", [] { choose_device(DeviceChoice::cuda); });
+  EXPECT_EQ(choose_device(DeviceChoice::automatic).kind, DeviceKind::cpu);
+  testing_support::expect_error(ErrorCode::usage, "unknown device", [] { parse_device_choice("gpu"); });
+}
+
+}  // namespace
+}  // namespace heed::worker

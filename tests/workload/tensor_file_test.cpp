@@ -1,0 +1,152 @@
+#include "workload/tensor_file.hpp"
+
+#include <cmath>
+#include <cstring>
+
+#include "base/process.hpp"
+#include "testing.hpp"
+#include "workload/half.hpp"
+
+namespace heed {
+namespace {
+
+using testing_support::expect_error;
+using testing_support::TemporaryFolder;
+
+std::string number_bytes(std::uint64_t value, int bytes) {
+  std::string text;
+  for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
+  return text;
+}
+
+std::string safetensors(const std::string& header, const std::string& data) { return number_bytes(header.size(), 8) + header + data; }
+
+std::string npy(const std::string& descr, const std::string& shape, const std::string& data, const std::string& order = "False") {
+  const std::string header = "{'descr': '" + descr + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }\n";
+  return std::string("\x93NUMPY\x01\x00", 8) + number_bytes(header.size(), 2) + header + data;
+}
+
+std::string halves(int count, float first = 0) {
+  std::string data;
+  for (int i = 0; i < count; ++i) data += number_bytes(float_to_fp16(first + static_cast<float>(i)), 2);
+  return data;
+}
+
+// q (1, 2, 3, 4), k and v (1, 1, 5, 4), fp16
+std::string good_file() {
+  return safetensors(R"({"q":{"dtype":"F16","shape":[1,2,3,4],"data_offsets":[0,48]},"k":{"dtype":"F16","shape":[1,1,5,4],"data_offsets":[48,88]},)"
+                     R"("v":{"dtype":"F16","shape":[1,1,5,4],"data_offsets":[88,128]}})",
+                     halves(64));
+}
+
+void write(const std::string& path, const std::string& bytes) { write_file_atomically(path, bytes, ErrorCode::invalid_input); }
+
+TEST(TensorFile, ReadsSafetensors) {
+  const TemporaryFolder folder;
+  write(folder.file("a.safetensors"), good_file());
+  const QkvTensors tensors = read_qkv_safetensors(folder.file("a.safetensors"), Layout::bhld);
+  EXPECT_EQ(to_string(tensors.workload), "b1h2hkv1l3k5d4:fp16");
+  EXPECT_EQ(load_element(Dtype::fp16, tensors.k.bytes.data(), 0), 24.0F);
+  EXPECT_EQ(to_string(read_qkv_safetensors(folder.file("a.safetensors"), Layout::bhld).workload), to_string(tensors.workload));
+}
+
+TEST(TensorFile, LayoutDecidesWhichAxisIsTheHead) {
+  const TemporaryFolder folder;
+  write(folder.file("a.safetensors"),
+        safetensors(R"({"q":{"dtype":"BF16","shape":[1,3,2,4],"data_offsets":[0,48]},"k":{"dtype":"BF16","shape":[1,5,2,4],"data_offsets":[48,128]},)"
+                    R"("v":{"dtype":"BF16","shape":[1,5,2,4],"data_offsets":[128,208]}})",
+                    std::string(208, '\0')));
+  EXPECT_EQ(to_string(read_qkv_safetensors(folder.file("a.safetensors"), Layout::blhd).workload), "b1h2l3k5d4:bf16:blhd");
+}
+
+TEST(TensorFile, RefusesBrokenSafetensors) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("bad.safetensors");
+  const auto refuses = [&](const std::string& bytes, const std::string& words) {
+    SCOPED_TRACE(words);
+    write(path, bytes);
+    expect_error(ErrorCode::invalid_input, words, [&] { read_qkv_safetensors(path, Layout::bhld); });
+  };
+  refuses("", "truncated");
+  refuses("1234", "truncated");
+  refuses(number_bytes(1000, 8) + "{}", "header is incomplete");
+  refuses(number_bytes(~0ULL, 8) + "{}", "over 100 MB");
+  refuses(safetensors("not json", ""), "no JSON object");
+  refuses(safetensors("{}", ""), "no tensor \"q\"");
+  refuses(safetensors(R"({"query":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}})", "ab"), "it has: query");
+  refuses(good_file().substr(0, good_file().size() - 10), "it is truncated: tensor \"v\"");
+  refuses(safetensors(R"({"q":{"dtype":"F64","shape":[1,1,1,1],"data_offsets":[0,8]}})", "12345678"), "dtype F64");
+  refuses(safetensors(R"({"q":{"dtype":"F16","shape":[1,0,3,4],"data_offsets":[0,0]}})", ""), "every extent must be at least 1");
+  refuses(safetensors(R"({"q":{"dtype":"F16","shape":[4611686018427387904,4,4,4],"data_offsets":[0,2]}})", "ab"), "too large");
+  refuses(safetensors(R"({"q":{"dtype":"F16","shape":[1,2,3,4],"data_offsets":[0,40]}})", halves(20)), "which needs 48");
+  refuses(safetensors(R"({"q":{"dtype":"F16","shape":"x"}})", ""), "malformed");
+  const auto three = [](const std::string& q, const std::string& k, const std::string& v) {
+    return safetensors("{\"q\":" + q + ",\"k\":" + k + ",\"v\":" + v + "}", halves(64));
+  };
+  const std::string q = R"({"dtype":"F16","shape":[1,2,3,4],"data_offsets":[0,48]})";
+  const std::string k = R"({"dtype":"F16","shape":[1,1,5,4],"data_offsets":[48,88]})";
+  refuses(three(q, k, R"({"dtype":"F16","shape":[1,1,4,4],"data_offsets":[88,120]})"), "the lengths of k and v differ");
+  refuses(three(q, R"({"dtype":"F16","shape":[1,1,5,2],"data_offsets":[48,68]})", k), "head dims of q and k differ");
+  refuses(three(q, R"({"dtype":"F16","shape":[2,1,5,2],"data_offsets":[48,88]})", k), "batch sizes differ");
+  refuses(three(q, R"({"dtype":"BF16","shape":[1,1,5,4],"data_offsets":[48,88]})", k), "dtypes differ");
+  refuses(three(R"({"dtype":"F16","shape":[6,4],"data_offsets":[0,48]})", k, k), "four dimensions are needed");
+  std::string with_nan = good_file();
+  with_nan[with_nan.size() - 1] = 0x7f;
+  refuses(with_nan, "holds NaN at element 19");
+  expect_error(ErrorCode::invalid_input, "No such file", [&] { read_qkv_safetensors(folder.file("none"), Layout::bhld); });
+}
+
+TEST(TensorFile, ReadsNpy) {
+  const TemporaryFolder folder;
+  write(folder.file("q.npy"), npy("<f2", "(1, 2, 3, 4)", halves(24)));
+  write(folder.file("k.npy"), npy("<f2", "(1, 2, 5, 4)", halves(40)));
+  write(folder.file("v.npy"), npy("<f2", "(1, 2, 5, 4)", halves(40, 100)));
+  const QkvTensors tensors = read_qkv_npy(folder.file("q.npy"), folder.file("k.npy"), folder.file("v.npy"), Layout::bhld);
+  EXPECT_EQ(to_string(tensors.workload), "b1h2l3k5d4:fp16");
+  EXPECT_EQ(load_element(Dtype::fp16, tensors.v.bytes.data(), 1), 101.0F);
+}
+
+TEST(TensorFile, RefusesBrokenNpy) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("q.npy");
+  const auto refuses = [&](const std::string& bytes, const std::string& words) {
+    SCOPED_TRACE(words);
+    write(path, bytes);
+    expect_error(ErrorCode::invalid_input, words, [&] { read_qkv_npy(path, path, path, Layout::bhld); });
+  };
+  refuses("hello world", "no .npy file");
+  refuses(std::string("\x93NUMPY\x01", 7), "header is incomplete");
+  refuses(std::string("\x93NUMPY\x09\x00\x01\x00", 10), "versions 1 to 3");
+  refuses(npy("<f2", "(1, 2, 3, 4)", halves(10)), "it is truncated");
+  refuses(npy("<f8", "(1, 2, 3, 4)", halves(96)), "dtype is '<f8'");
+  refuses(npy("<f2", "(1, 2, 3, 4)", halves(24), "True"), "Fortran order");
+  refuses(npy("<f2", "(24,)", halves(24)), "four dimensions are needed");
+  refuses(npy("<f2", "x", halves(24)), "malformed");
+  refuses(npy("<f2", "(1, 2, 3, 99999999999999999999)", halves(24)), "too large");
+  std::string infinite = halves(24);
+  infinite[1] = 0x7c;
+  infinite[0] = 0;
+  refuses(npy("<f2", "(1, 2, 3, 4)", infinite), "holds infinity at element 0");
+}
+
+// Files written by the libraries users have.
+TEST(TensorFile, ReadsWhatNumpyAndSafetensorsWrite) {
+  const TemporaryFolder folder;
+  const ProcessResult run = run_process({"python3", "-c",
+                                         "import sys, numpy as np\n"
+                                         "from safetensors.numpy import save_file\n"
+                                         "r = np.random.default_rng(0)\n"
+                                         "t = {n: r.standard_normal(s).astype(np.float32) for n, s in (('q', (2, 4, 7, 16)), ('k', (2, 2, 9, 16)), ('v', (2, 2, 9, 16)))}\n"
+                                         "save_file(t, sys.argv[1] + '/t.safetensors')\n"
+                                         "for n, x in t.items(): np.save(sys.argv[1] + '/' + n + '.npy', x)\n",
+                                         folder.path().string()},
+                                        {}, 60);
+  if (!run.ok()) GTEST_SKIP() << "NumPy or safetensors is not installed for python3";
+  const QkvTensors a = read_qkv_safetensors(folder.file("t.safetensors"), Layout::bhld);
+  const QkvTensors b = read_qkv_npy(folder.file("q.npy"), folder.file("k.npy"), folder.file("v.npy"), Layout::bhld);
+  EXPECT_EQ(to_string(a.workload), "b2h4hkv2l7k9d16:fp32");
+  EXPECT_EQ(a.digest, b.digest);
+}
+
+}  // namespace
+}  // namespace heed
