@@ -59,7 +59,7 @@ int bench(const BenchOptions& o) {
   remark(o.machine.json, fmt::format("{} on {}; base {}", to_string(workload), device.name, against));
   const trial::Built base = laboratory.build(parse_variant(against, workload, device));
   laboratory.set_base(base);
-  const measure::PairResult self = laboratory.base_against_itself();
+  const trial::Laboratory::SelfComparison& self = laboratory.base_against_itself();
   report::Table table({"variant", "us", "spread", "cold us", "eager us", "TFLOP/s", "of peak", "of floor", "max|error|", "ratio", "95% interval"});
   nlohmann::json rows = nlohmann::json::array();
   int failures = 0;
@@ -87,12 +87,12 @@ int bench(const BenchOptions& o) {
                fmt::format("[{:.3f}, {:.3f}]", outcome.pair.ratio.low, outcome.pair.ratio.high)});
   }
   if (o.machine.json) {
-    print(nlohmann::json{{"workload", to_string(workload)}, {"device", evolve::to_json(device)}, {"base", base.variant.id()}, {"base_us", self.base_median_us}, {"self_ratio", evolve::to_json(self.ratio)}, {"source_digest", jit::source_digest()}, {"rows", rows}}
+    print(nlohmann::json{{"workload", to_string(workload)}, {"device", evolve::to_json(device)}, {"base", base.variant.id()}, {"base_us", self.pair.base_median_us}, {"self_ratio", evolve::to_json(self.pair.ratio)}, {"self_spread", self.spread}, {"source_digest", jit::source_digest()}, {"rows", rows}}
               .dump(1) +
           "\n");
   } else {
     if (!table.empty()) print("\n" + table.str());
-    print(fmt::format("\nratio: base time / variant time. The base, {}, takes {:.2f} us; against itself {:.3f} [{:.3f}, {:.3f}]\n", base.variant.id(), self.base_median_us, self.ratio.value, self.ratio.low, self.ratio.high));
+    print(fmt::format("\nratio: base time / variant time. The base, {}, takes {:.2f} us; against itself: within {:.4f} of 1\n", base.variant.id(), self.pair.base_median_us, self.spread));
   }
   return failures == 0 ? 0 : 1;
 }
@@ -122,7 +122,7 @@ int replay(const ReplayOptions& o) {
   remark(o.machine.json, fmt::format("trial {} of run {}: {}\nbuilding base and variant anew", then->number, then->run, variant.id()));
   const Variant base = make_variant(family, family.default_config(options.workload, device), options.workload);
   laboratory.set_base(laboratory.build(base, /*fresh=*/true));
-  const measure::Ratio self = laboratory.base_against_itself().ratio;
+  const double slack = laboratory.base_against_itself().spread;
   const jit::BuildOutcome build = builder->build(laboratory.request_for(variant), /*fresh=*/true);
   measure::PairOptions pair;
   pair.least_quads = 12;
@@ -131,7 +131,6 @@ int replay(const ReplayOptions& o) {
   const trial::Outcome now = laboratory.judge(variant, build, fresh_seed() >> 1, pair);
 
   // The stored interval holds when the two intervals meet, each widened by what the base shows against itself.
-  const double slack = std::max(std::abs(self.low - 1), std::abs(self.high - 1));
   const bool same_code = build.artifact && build.artifact->machine_code == then->machine_code;
   bool holds = to_string(now.verdict) == then->verdict;
   if (holds && now.ok()) holds = now.pair.ratio.low * (1 - slack) <= then->ratio_high * (1 + slack) && now.pair.ratio.high * (1 + slack) >= then->ratio_low * (1 - slack);
@@ -146,7 +145,7 @@ int replay(const ReplayOptions& o) {
                            {"trial_us", now.pair.trial_median_us},
                            {"error", evolve::to_json(now.error)},
                            {"samples", evolve::samples_json(now.pair)}}},
-                         {"self_ratio", evolve::to_json(self)},
+                         {"self_spread", slack},
                          {"same_machine_code", same_code},
                          {"same_device", same_device},
                          {"same_sources", same_sources},
@@ -164,7 +163,7 @@ int replay(const ReplayOptions& o) {
              interval(now.pair.ratio.low, now.pair.ratio.high), fmt::format("{:.1e}", now.error.max_abs)});
   print("\n" + table.str());
   if (!now.ok()) print(fmt::format("{} ({}): {}\n", now.check, to_string(now.finding), now.reason));
-  print(fmt::format("\n{}: the machine code is {}; the base against itself is within {:.3f} of 1.\n", holds ? "The stored result holds" : "The stored result does NOT hold",
+  print(fmt::format("\n{}: the machine code is {}; the base against itself is within {:.4f} of 1.\n", holds ? "The stored result holds" : "The stored result does NOT hold",
                     same_code ? "the same" : "different", slack));
   return holds ? 0 : 1;
 }

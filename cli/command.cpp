@@ -15,11 +15,14 @@ void MachineOptions::add_to(CLI::App& app) {
   app.add_option("--compiler", compiler, "C++ compiler for CPU kernels [g++, else clang++]");
   app.add_option("--jobs", jobs, "Builds at a time [one a processor]")->check(CLI::NonNegativeNumber);
   app.add_option("--launch-limit", launch_limit_s, "Seconds after which a launch is given up")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--measure-limit", measure_limit_s, "Seconds one paired comparison may take; a noisy one uses them up")->capture_default_str()->check(CLI::PositiveNumber);
 }
 
 trial::Options MachineOptions::trial_options() const {
   trial::Options options;
   options.launch_limit_s = launch_limit_s;
+  options.final_pair.limit_s *= measure_limit_s / options.pair.limit_s;
+  options.pair.limit_s = measure_limit_s;
   return options;
 }
 

@@ -17,7 +17,7 @@
 
 namespace heed::cli {
 
-/// --json, --device, --cache, --compiler, --jobs, --launch-limit
+/// --json, --device, --cache, --compiler, --jobs, --launch-limit, --measure-limit
 struct MachineOptions {
   bool json = false;
   std::string device = "auto";
@@ -25,6 +25,7 @@ struct MachineOptions {
   std::string compiler;
   int jobs = 0;
   double launch_limit_s = trial::Options{}.launch_limit_s;
+  double measure_limit_s = trial::Options{}.pair.limit_s;
 
   void add_to(CLI::App& app);
   [[nodiscard]] DeviceFacts choose() const { return choose_device(parse_device_choice(device)); }

@@ -1,9 +1,11 @@
 // heed: evolves, proves and measures fused attention kernels.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "base/interrupt.hpp"
+#include "base/text.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
 #include "worker/child.hpp"
@@ -51,6 +53,15 @@ int main(int argc, char** argv) {
        {heed::cli::add_evolve, heed::cli::add_verify, heed::cli::add_bench, heed::cli::add_show, heed::cli::add_runs, heed::cli::add_replay, heed::cli::add_families,
         heed::cli::add_emit, heed::cli::add_doctor, heed::cli::add_selftest})
     command(app, exit_code);
+
+  // CLI11 would only say that a subcommand is required.
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(command->get_name());
+  const std::string_view first = argc > 1 ? argv[1] : "-";
+  if (first.substr(0, 1) != "-" && std::find(names.begin(), names.end(), first) == names.end()) {
+    fmt::print(stderr, "heed: unknown command \"{}\"; {}\n", first, heed::one_of(first, {names.begin(), names.end()}));
+    return kUsage;
+  }
 
   bool json = false;
   for (int i = 1; i < argc; ++i) json = json || std::string_view(argv[i]) == "--json";

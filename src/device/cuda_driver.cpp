@@ -30,8 +30,8 @@ CudaDriver load() {
   bind("cuCtxSynchronize", api.ctx_synchronize);
   bind("cuMemAlloc_v2", api.mem_alloc);
   bind("cuMemFree_v2", api.mem_free);
-  bind("cuMemcpyHtoD_v2", api.memcpy_htod);
-  bind("cuMemcpyDtoH_v2", api.memcpy_dtoh);
+  bind("cuMemcpyHtoDAsync_v2", api.memcpy_htod_async);
+  bind("cuMemcpyDtoHAsync_v2", api.memcpy_dtoh_async);
   bind("cuMemsetD8Async", api.memset_d8_async);
   bind("cuModuleLoadData", api.module_load_data);
   bind("cuModuleUnload", api.module_unload);

@@ -24,8 +24,8 @@ struct CudaDriver {
   decltype(&::cuCtxSynchronize) ctx_synchronize;
   decltype(&::cuMemAlloc) mem_alloc;
   decltype(&::cuMemFree) mem_free;
-  decltype(&::cuMemcpyHtoD) memcpy_htod;
-  decltype(&::cuMemcpyDtoH) memcpy_dtoh;
+  decltype(&::cuMemcpyHtoDAsync) memcpy_htod_async;
+  decltype(&::cuMemcpyDtoHAsync) memcpy_dtoh_async;
   decltype(&::cuMemsetD8Async) memset_d8_async;
   decltype(&::cuModuleLoadData) module_load_data;
   decltype(&::cuModuleUnload) module_unload;

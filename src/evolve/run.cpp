@@ -89,14 +89,15 @@ void Evolution::prepare_base() {
   observer_.message(fmt::format("building and verifying the base, {}", base.id()));
   const trial::Built built = laboratory_.build(base);
   laboratory_.set_base(built);
-  const measure::PairResult& self = laboratory_.base_against_itself();
+  const trial::Laboratory::SelfComparison& comparison = laboratory_.base_against_itself();
+  const measure::PairResult& self = comparison.pair;
   const measure::Floor floor = laboratory_.floor(device_.processors);
   floor_us_ = floor.us();
   const std::optional<store::RunRecord> stored = store_.find_run(run_);
   if (stored && stored->base.is_object()) {
     self_spread_ = stored->base.at("self_spread").get<double>();  // decisions rest on what was recorded
   } else {
-    self_spread_ = std::max(std::abs(self.ratio.low - 1), std::abs(self.ratio.high - 1));
+    self_spread_ = comparison.spread;
     store_.set_base(run_, {{"variant", base.id()},
                            {"describe", describe(base)},
                            {"us", self.base_median_us},
@@ -106,8 +107,8 @@ void Evolution::prepare_base() {
                            {"resources", to_json(built.artifact.resources)},
                            {"floor", to_json(floor)}});
   }
-  observer_.message(fmt::format("base {:.2f} us, {:.1f}% of the floor ({}: {:.2f} us); the base against itself {:.3f} [{:.3f}, {:.3f}]", self.base_median_us,
-                                100 * floor_us_ / self.base_median_us, floor.bound(), floor_us_, self.ratio.value, self.ratio.low, self.ratio.high));
+  observer_.message(fmt::format("base {:.2f} us, {:.1f}% of the floor ({}: {:.2f} us); the base against itself: within {:.4f} of 1", self.base_median_us,
+                                100 * floor_us_ / self.base_median_us, floor.bound(), floor_us_, self_spread_));
 }
 
 std::vector<Individual> Evolution::individuals() const {
@@ -334,7 +335,13 @@ nlohmann::json Evolution::ablate(const trial::Built& champion) {
     if (champion.variant.config[i] != defaults[i]) changed.push_back(i);
   if (changed.empty()) return rows;
   observer_.message(fmt::format("ablation: taking back the champion's {} changes one by one", changed.size()));
-  laboratory_.set_base(champion);
+  try {
+    laboratory_.set_base(champion);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::interrupted) throw;
+    observer_.message(fmt::format("no ablation: {}", error.what()));  // the result stands without it
+    return rows;
+  }
   std::vector<std::future<jit::BuildOutcome>> builds;
   std::vector<Variant> variants;
   for (const std::size_t i : changed) {

@@ -86,7 +86,7 @@ std::string result_text(const store::RunRecord& run) {
     }
     text += "\n" + changes.str();
   }
-  text += fmt::format("\n{}: the champion is {} (the base against itself: within {:.3f} of 1). {} trials in {}.\n", text_of(r, "outcome") == "faster" ? "Faster" : "Not faster",
+  text += fmt::format("\n{}: the champion is {} (the base against itself: within {:.4f} of 1). {} trials in {}.\n", text_of(r, "outcome") == "faster" ? "Faster" : "Not faster",
                       text_of(r, "outcome") == "faster" ? text_of(r, "summary") : "not measurably faster than the base", number(r, "self_spread"), static_cast<int>(number(r, "trials")),
                       human_duration(number(r, "elapsed_s")));
   return text;

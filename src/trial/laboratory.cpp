@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "base/check.hpp"
 #include "base/random.hpp"
@@ -16,6 +17,7 @@ constexpr int kBaseSlot = 0;
 constexpr int kTrialSlot = 1;
 constexpr int kEmptySlot = 2;
 constexpr int kCheckedSets = 3;        // of the timed sets compared row by row after each measurement
+constexpr int kSelfProcesses = 3;      // in which the base is compared with itself
 constexpr double kWarmUp_ms_gpu = 150; // an idle GPU reads up to 12% high for about that long
 constexpr double kWarmUp_ms_cpu = 60;
 constexpr double kCpuFloorShare = 0.85;  // the measured peak is itself uncertain on a shared machine
@@ -122,15 +124,26 @@ verify::GateReport Laboratory::verify(const Built& built, std::uint64_t seed, co
   return report;
 }
 
-const measure::PairResult& Laboratory::base_against_itself() {
+const Laboratory::SelfComparison& Laboratory::base_against_itself() {
   HEED_CHECK(base_.has_value());
-  if (!self_) {
+  if (self_) return *self_;
+  SelfComparison self;
+  for (int process = 0; process < kSelfProcesses; ++process) {
     measure::PairOptions pair = options_.pair;
     pair.target_uncertainty = 0;  // as many quads as the time allows: this is the yardstick
+    pair.limit_s = options_.pair.limit_s / kSelfProcesses;
     Outcome outcome;
-    measure_and_check(*base_, pair, false, outcome);
-    self_ = outcome.pair;
+    measure_and_check(*base_, pair, /*fresh=*/true, outcome);
+    const measure::PairResult& one = outcome.pair;
+    self.spread = std::max({self.spread, std::abs(one.ratio.low - 1), std::abs(one.ratio.high - 1)});
+    self.pair.base_us.insert(self.pair.base_us.end(), one.base_us.begin(), one.base_us.end());
+    self.pair.trial_us.insert(self.pair.trial_us.end(), one.trial_us.begin(), one.trial_us.end());
+    self.pair.ratios.insert(self.pair.ratios.end(), one.ratios.begin(), one.ratios.end());
   }
+  self.pair.ratio = measure::bootstrap(self.pair.ratios, options_.pair.seed);
+  self.pair.base_median_us = measure::median(self.pair.base_us);
+  self.pair.trial_median_us = measure::median(self.pair.trial_us);
+  self_ = std::move(self);
   return *self_;
 }
 

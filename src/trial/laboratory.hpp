@@ -79,8 +79,13 @@ class Laboratory {
   void set_base(const Built& base);
   [[nodiscard]] const Built& base() const { return *base_; }
 
-  /// Ratio of the base to itself: what no difference looks like here. Measured on the first call.
-  const measure::PairResult& base_against_itself();
+  /// The base against itself, in several fresh processes: what no difference looks like here.
+  struct SelfComparison {
+    measure::PairResult pair;  ///< all processes together
+    double spread = 0;         ///< how far from 1 the interval of any one process reached
+  };
+  /// Measured on the first call.
+  const SelfComparison& base_against_itself();
 
   /// Gate only.
   verify::GateReport verify(const Built& built, std::uint64_t seed, const std::function<void(const std::string&)>& on_check = {});
@@ -118,7 +123,7 @@ class Laboratory {
   const QkvTensors* tensors_;
   Options options_;
   std::optional<Built> base_;
-  std::optional<measure::PairResult> self_;
+  std::optional<SelfComparison> self_;
   std::shared_ptr<worker::Arena> arena_;
   std::unique_ptr<worker::Worker> worker_;
   std::string base_in_worker_;  ///< binary in slot 0 of the living worker

@@ -83,17 +83,20 @@ class CudaExecutor final : public Executor {
 
   void run(int slot, const std::byte* image, std::uint64_t bytes, std::byte* result, const Launch& launch_order) override {
     const CUdeviceptr device = image_.at_least(bytes);
-    check(cuda_.memcpy_htod(device, image, bytes), "copying the image to the GPU");
+    // All in one stream: a synchronous copy from pageable memory may return before its last bytes have reached the device.
+    check(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the image to the GPU");
     launch(slot, launch_order.grid, resolve(launch_order, device));
     check(cuda_.stream_synchronize(stream_), "running the kernel");
-    check(cuda_.memcpy_dtoh(result, device, bytes), "copying the image back");
+    check(cuda_.memcpy_dtoh_async(result, device, bytes, stream_), "copying the image back");
+    check(cuda_.stream_synchronize(stream_), "copying the image back");
   }
 
   void prepare(std::byte* image, std::uint64_t bytes, const std::vector<std::pair<int, std::vector<Launch>>>& launches,
                const std::vector<Range>& outputs) override {
     const CUdeviceptr device = timed_.at_least(bytes);
     timed_bytes_ = bytes;
-    check(cuda_.memcpy_htod(device, image, bytes), "copying the timed sets to the GPU");
+    check(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the timed sets to the GPU");
+    check(cuda_.stream_synchronize(stream_), "copying the timed sets to the GPU");
     outputs_ = outputs;
     for (const auto& [index, list] : launches) {
       Slot& s = slots_.at(static_cast<std::size_t>(index));
@@ -153,7 +156,8 @@ class CudaExecutor final : public Executor {
   }
 
   void fetch(std::byte* result, std::uint64_t bytes) override {
-    check(cuda_.memcpy_dtoh(result, timed_.get(), std::min(bytes, timed_bytes_)), "copying the timed sets back");
+    check(cuda_.memcpy_dtoh_async(result, timed_.get(), std::min(bytes, timed_bytes_), stream_), "copying the timed sets back");
+    check(cuda_.stream_synchronize(stream_), "copying the timed sets back");
   }
 
  private:

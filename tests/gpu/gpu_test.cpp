@@ -53,7 +53,7 @@ TEST_F(Gpu, MeasuresAVariantAgainstTheBase) {
   const Workload workload = parse_workload("b1h8l512d64");
   trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
   laboratory.set_base(laboratory.build(parse_variant("fwd_sm80", workload, device_)));
-  const measure::Ratio self = laboratory.base_against_itself().ratio;
+  const measure::Ratio self = laboratory.base_against_itself().pair.ratio;
   EXPECT_NEAR(self.value, 1, 0.1);
   const trial::Built slow = laboratory.build(parse_variant("fwd_sm80:shared_layout=linear,block_n=16", workload, device_));
   const trial::Outcome outcome = laboratory.judge(slow.variant, {.artifact = slow.artifact, .timed_out = false, .log = {}}, fresh_seed());

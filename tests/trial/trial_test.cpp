@@ -128,7 +128,7 @@ TEST(Laboratory, TheBaseAgainstItselfIsOne) {
   const Workload workload = parse_workload("b1h2l128d64:fp32");
   Laboratory laboratory(workload, cpu_facts(), builder(), nullptr, {});
   laboratory.set_base(laboratory.build(parse_variant("fwd_cpu:threads=1", workload, cpu_facts())));
-  const measure::Ratio ratio = laboratory.base_against_itself().ratio;
+  const measure::Ratio ratio = laboratory.base_against_itself().pair.ratio;
   EXPECT_GT(ratio.value, 0.8);
   EXPECT_LT(ratio.value, 1.25);
 }
