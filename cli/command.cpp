@@ -14,8 +14,12 @@ void MachineOptions::add_to(CLI::App& app) {
   app.add_option("--cache", cache, fmt::format("Folder for built kernels [{}]", default_cache_folder().string()));
   app.add_option("--compiler", compiler, "C++ compiler for CPU kernels [g++, else clang++]");
   app.add_option("--jobs", jobs, "Builds at a time [one a processor]")->check(CLI::NonNegativeNumber);
-  app.add_option("--launch-limit", launch_limit_s, "Seconds after which a launch is given up")->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--measure-limit", measure_limit_s, "Seconds one paired comparison may take; a noisy one uses them up")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--launch-limit", launch_limit_s, "Seconds after which a launch is given up")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--measure-limit", measure_limit_s, "Seconds one paired comparison may take; a noisy one uses them up")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
 }
 
 trial::Options MachineOptions::trial_options() const {
@@ -57,17 +61,24 @@ std::optional<QkvTensors> WorkloadOptions::tensors() const {
   if (!has_tensors()) return std::nullopt;
   const Layout order = layout.empty() ? Layout::bhld : parse_layout(layout);
   if (!qkv.empty()) {
-    if (!q.empty() || !k.empty() || !v.empty()) throw Error(ErrorCode::usage, "give either --qkv or --q, --k and --v, not both", qkv);
+    if (!q.empty() || !k.empty() || !v.empty())
+      throw Error(ErrorCode::usage, "give either --qkv or --q, --k and --v, not both", qkv);
     return read_qkv_safetensors(qkv, order);
   }
-  if (q.empty() || k.empty() || v.empty()) throw Error(ErrorCode::usage, "--q, --k and --v belong together; all three are needed");
+  if (q.empty() || k.empty() || v.empty())
+    throw Error(ErrorCode::usage, "--q, --k and --v belong together; all three are needed");
   return read_qkv_npy(q, k, v, order);
 }
 
 Workload WorkloadOptions::workload(const std::optional<QkvTensors>& tensors) const {
-  if (tensors && !shape.empty()) throw Error(ErrorCode::usage, "--shape and tensor files exclude each other: the shape is taken from the tensors", shape);
-  if (tensors && !dtype.empty()) throw Error(ErrorCode::usage, "--dtype and tensor files exclude each other: the dtype is taken from the tensors", dtype);
-  if (!tensors && shape.empty()) throw Error(ErrorCode::usage, "no workload: give --shape, e.g. --shape b1h8l512d64, or tensors with --qkv");
+  if (tensors && !shape.empty())
+    throw Error(ErrorCode::usage, "--shape and tensor files exclude each other: the shape is taken from the tensors",
+                shape);
+  if (tensors && !dtype.empty())
+    throw Error(ErrorCode::usage, "--dtype and tensor files exclude each other: the dtype is taken from the tensors",
+                dtype);
+  if (!tensors && shape.empty())
+    throw Error(ErrorCode::usage, "no workload: give --shape, e.g. --shape b1h8l512d64, or tensors with --qkv");
   Workload workload = tensors ? tensors->workload : parse_workload(shape);
   if (!dtype.empty()) workload.dtype = parse_dtype(dtype);
   if (!causal.empty()) workload.mask = parse_mask(causal);
@@ -77,7 +88,9 @@ Workload WorkloadOptions::workload(const std::optional<QkvTensors>& tensors) con
   return workload;
 }
 
-void StoreOptions::add_to(CLI::App& app) { app.add_option("--db", path, fmt::format("Database [{}]", default_database_path().string())); }
+void StoreOptions::add_to(CLI::App& app) {
+  app.add_option("--db", path, fmt::format("Database [{}]", default_database_path().string()));
+}
 
 std::unique_ptr<store::Store> StoreOptions::open(store::Access access) const {
   return std::make_unique<store::Store>(path.empty() ? default_database_path() : std::filesystem::path(path), access);

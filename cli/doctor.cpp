@@ -38,37 +38,60 @@ Finding probe(const std::string& what, const std::string& consequence, const Pro
 int doctor(const MachineOptions& machine, const StoreOptions& store_options) {
   std::vector<Finding> findings;
   const DeviceFacts cpu = cpu_facts();
-  findings.push_back({"CPU", true, fmt::format("{}, {} processors, {} fp32 lanes, {} last-level cache, {} memory", cpu.name, cpu.processors, cpu.lanes, human_bytes(static_cast<double>(cpu.cache_bytes)), human_bytes(static_cast<double>(cpu.memory_bytes))), {}});
+  findings.push_back({"CPU",
+                      true,
+                      fmt::format("{}, {} processors, {} fp32 lanes, {} last-level cache, {} memory", cpu.name,
+                                  cpu.processors, cpu.lanes, human_bytes(static_cast<double>(cpu.cache_bytes)),
+                                  human_bytes(static_cast<double>(cpu.memory_bytes))),
+                      {}});
   findings.push_back(probe("C++ compiler", "CPU kernels cannot be built: fwd_cpu is out", [&] {
     const auto toolchain = jit::make_host_toolchain(machine.compiler, "/nonexistent");
     return toolchain->identity({}).substr(0, toolchain->identity({}).find(" | "));
   }));
-  findings.push_back({"sandbox", worker::sandbox_available(), worker::sandbox_available() ? "seccomp filters are available" : "this kernel has no seccomp filters", "CPU kernels will not be run"});
+  findings.push_back(
+      {"sandbox", worker::sandbox_available(),
+       worker::sandbox_available() ? "seccomp filters are available" : "this kernel has no seccomp filters",
+       "CPU kernels will not be run"});
   const CudaProbe gpu = probe_cuda();
   findings.push_back({"GPU", gpu.facts.has_value(),
-                      gpu.facts ? fmt::format("{} ({}), {} multiprocessors, {} L2, {} memory, CUDA driver {}", gpu.facts->name, gpu.facts->arch, gpu.facts->processors, human_bytes(static_cast<double>(gpu.facts->cache_bytes)), human_bytes(static_cast<double>(gpu.facts->memory_bytes)), gpu.facts->driver)
-                                : gpu.reason,
+                      gpu.facts
+                          ? fmt::format("{} ({}), {} multiprocessors, {} L2, {} memory, CUDA driver {}",
+                                        gpu.facts->name, gpu.facts->arch, gpu.facts->processors,
+                                        human_bytes(static_cast<double>(gpu.facts->cache_bytes)),
+                                        human_bytes(static_cast<double>(gpu.facts->memory_bytes)), gpu.facts->driver)
+                          : gpu.reason,
                       "everything runs on the CPU; tests labelled gpu are skipped"});
   findings.push_back(probe("NVRTC", "GPU kernels cannot be built", [] { return jit::describe_nvrtc(); }));
   if (gpu.facts) {
     const DeviceState state = device_state(DeviceKind::cuda);
-    findings.push_back({"NVML", state.clock_mhz > 0, state.clock_mhz > 0 ? fmt::format("clock {:.0f} MHz, {:.0f} W, {:.0f} C now", state.clock_mhz, state.power_w, state.temperature_c) : "clocks cannot be read", "clocks are not recorded beside measurements"});
+    findings.push_back({"NVML", state.clock_mhz > 0,
+                        state.clock_mhz > 0 ? fmt::format("clock {:.0f} MHz, {:.0f} W, {:.0f} C now", state.clock_mhz,
+                                                          state.power_w, state.temperature_c)
+                                            : "clocks cannot be read",
+                        "clocks are not recorded beside measurements"});
   }
   findings.push_back(probe("cache", "nothing can be built", [&] {
-    const std::filesystem::path folder = machine.cache.empty() ? default_cache_folder() : std::filesystem::path(machine.cache);
+    const std::filesystem::path folder =
+        machine.cache.empty() ? default_cache_folder() : std::filesystem::path(machine.cache);
     jit::Cache cache(folder);
     return folder.string();
   }));
   findings.push_back(probe("database", "heed evolve cannot store runs", [&] {
     const auto store = store_options.open(store::Access::read_write);
-    return fmt::format("{}, {} runs", store_options.path.empty() ? default_database_path().string() : store_options.path, store->runs().size());
+    return fmt::format("{}, {} runs",
+                       store_options.path.empty() ? default_database_path().string() : store_options.path,
+                       store->runs().size());
   }));
-  const ProcessResult torch = run_process({"python3", "-c", "import torch; print(torch.__version__, torch.cuda.is_available())"}, {}, 60);
-  findings.push_back({"PyTorch", torch.ok(), torch.ok() ? trim(torch.output) : "not importable from python3", "champions are not compared with SDPA"});
+  const ProcessResult torch =
+      run_process({"python3", "-c", "import torch; print(torch.__version__, torch.cuda.is_available())"}, {}, 60);
+  findings.push_back({"PyTorch", torch.ok(), torch.ok() ? trim(torch.output) : "not importable from python3",
+                      "champions are not compared with SDPA"});
 
   if (machine.json) {
     nlohmann::json all = nlohmann::json::array();
-    for (const Finding& f : findings) all.push_back({{"what", f.what}, {"ok", f.good}, {"found", f.found}, {"consequence", f.good ? "" : f.consequence}});
+    for (const Finding& f : findings)
+      all.push_back(
+          {{"what", f.what}, {"ok", f.good}, {"found", f.found}, {"consequence", f.good ? "" : f.consequence}});
     print(nlohmann::json{{"heed", kVersion}, {"source_digest", jit::source_digest()}, {"checks", all}}.dump(1) + "\n");
   } else {
     print(fmt::format("heed {} (kernel sources {})\n\n", kVersion, jit::source_digest()));
@@ -83,8 +106,11 @@ int doctor(const MachineOptions& machine, const StoreOptions& store_options) {
       if (f.what == what) return f.good;
     return false;
   };
-  const bool usable = good("cache") && good("database") && ((good("C++ compiler") && good("sandbox")) || (good("GPU") && good("NVRTC")));
-  if (!machine.json) print(usable ? "\nHeed can evolve kernels on this machine.\n" : "\nHeed cannot evolve kernels on this machine; see the lines marked --.\n");
+  const bool usable = good("cache") && good("database") &&
+                      ((good("C++ compiler") && good("sandbox")) || (good("GPU") && good("NVRTC")));
+  if (!machine.json)
+    print(usable ? "\nHeed can evolve kernels on this machine.\n"
+                 : "\nHeed cannot evolve kernels on this machine; see the lines marked --.\n");
   return usable ? 0 : 1;
 }
 
@@ -96,7 +122,8 @@ void add_doctor(CLI::App& app, int& exit_code) {
     StoreOptions store;
   };
   auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("doctor", "What this machine has, and what will be skipped because of what it lacks");
+  CLI::App* command =
+      app.add_subcommand("doctor", "What this machine has, and what will be skipped because of what it lacks");
   o->machine.add_to(*command);
   o->store.add_to(*command);
   command->footer("Exit code 0 when Heed can evolve kernels here, 1 when it cannot.");

@@ -22,10 +22,14 @@ class Progress final : public evolve::Observer {
   }
 
   void trial_finished(const store::TrialRecord& t, double best_ratio, int trials_in_all) override {
-    const std::string result = t.verdict == "ok" ? fmt::format("{:9.2f} us  {:.3f} [{:.3f}, {:.3f}]", t.trial_us, t.ratio, t.ratio_low, t.ratio_high)
-                                                 : fmt::format("{} {}", t.verdict, t.finding == "none" ? "" : t.finding);
-    remark(json_, fmt::format("  {:>4}/{}  {:<9}  {:<44}  best {:.3f}  {}", t.number + 1, trials_in_all, t.operation, result, best_ratio, t.why.substr(0, 90)));
-    if (t.verdict != "ok" && t.verdict != "duplicate") remark(json_, fmt::format("           {}: {}", t.check, split(t.reason, '\n').front().substr(0, 160)));
+    const std::string result =
+        t.verdict == "ok"
+            ? fmt::format("{:9.2f} us  {:.3f} [{:.3f}, {:.3f}]", t.trial_us, t.ratio, t.ratio_low, t.ratio_high)
+            : fmt::format("{} {}", t.verdict, t.finding == "none" ? "" : t.finding);
+    remark(json_, fmt::format("  {:>4}/{}  {:<9}  {:<44}  best {:.3f}  {}", t.number + 1, trials_in_all, t.operation,
+                              result, best_ratio, t.why.substr(0, 90)));
+    if (t.verdict != "ok" && t.verdict != "duplicate")
+      remark(json_, fmt::format("           {}: {}", t.check, split(t.reason, '\n').front().substr(0, 160)));
   }
 
  private:
@@ -60,23 +64,35 @@ void run(const Options& o, const CLI::App& app) {
   std::optional<std::int64_t> resume;
   if (app.count("--resume") > 0) {
     const std::optional<store::RunRecord> stored = store->find_run(o.resume);
-    if (!stored) throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", o.resume), std::to_string(o.resume));
+    if (!stored)
+      throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", o.resume),
+                  std::to_string(o.resume));
     if (!o.workload.shape.empty() || o.workload.has_tensors())
-      throw Error(ErrorCode::usage, "--resume takes the workload from the stored run; leave out --shape and tensor files", o.workload.shape);
+      throw Error(ErrorCode::usage,
+                  "--resume takes the workload from the stored run; leave out --shape and tensor files",
+                  o.workload.shape);
     options = evolve::options_from_json(stored->options);
     if (app.count("--trials") > 0) options.trials = o.trials;
     const std::string device_then = stored->device.value("name", std::string());
     const std::string arch_then = stored->device.value("arch", std::string());
     if (stored->device_kind != to_string(device.kind) || device_then != device.name || arch_then != device.arch)
       throw Error(ErrorCode::unsupported,
-                  fmt::format("run {} was made on {} ({}); this device is {} ({}), and times of different devices do not mix. Start a new run", o.resume, device_then, arch_then, device.name, device.arch),
+                  fmt::format("run {} was made on {} ({}); this device is {} ({}), and times of different devices do "
+                              "not mix. Start a new run",
+                              o.resume, device_then, arch_then, device.name, device.arch),
                   std::to_string(o.resume));
     if (stored->source_digest != jit::source_digest())
       throw Error(ErrorCode::unsupported,
-                  fmt::format("run {} was made with kernel sources {}; this Heed carries {}, and their times do not mix. Start a new run", o.resume, stored->source_digest, jit::source_digest()),
+                  fmt::format("run {} was made with kernel sources {}; this Heed carries {}, and their times do not "
+                              "mix. Start a new run",
+                              o.resume, stored->source_digest, jit::source_digest()),
                   std::to_string(o.resume));
-    if (stored->state == store::RunState::finished && static_cast<int>(store->trials(o.resume).size()) >= options.trials)
-      throw Error(ErrorCode::usage, fmt::format("run {} is finished; heed show {} prints it, and --trials N with a larger N goes on", o.resume, o.resume), std::to_string(o.resume));
+    if (stored->state == store::RunState::finished &&
+        static_cast<int>(store->trials(o.resume).size()) >= options.trials)
+      throw Error(ErrorCode::usage,
+                  fmt::format("run {} is finished; heed show {} prints it, and --trials N with a larger N goes on",
+                              o.resume, o.resume),
+                  std::to_string(o.resume));
     if (!options.tensors.empty()) {
       WorkloadOptions again;
       if (options.tensors.size() == 3) {
@@ -87,7 +103,10 @@ void run(const Options& o, const CLI::App& app) {
       again.layout = to_string(options.workload.layout);
       tensors = again.tensors();
       if (tensors->digest != options.tensors_digest)
-        throw Error(ErrorCode::invalid_input, fmt::format("the tensors in {} are not those run {} was made with", join(options.tensors, ", "), o.resume), options.tensors[0]);
+        throw Error(
+            ErrorCode::invalid_input,
+            fmt::format("the tensors in {} are not those run {} was made with", join(options.tensors, ", "), o.resume),
+            options.tensors[0]);
     }
     resume = o.resume;
   } else {
@@ -106,15 +125,20 @@ void run(const Options& o, const CLI::App& app) {
     if (tensors) options.tensors_digest = tensors->digest;
   }
 
-  evolve::Evolution evolution(*store, *builder, device, options, o.machine.trial_options(), tensors ? &*tensors : nullptr, progress, resume);
+  evolve::Evolution evolution(*store, *builder, device, options, o.machine.trial_options(),
+                              tensors ? &*tensors : nullptr, progress, resume);
   const std::int64_t id = evolution.run_id();
   const Family& family = options.family.empty() ? default_family(device.kind) : find_family(options.family);
-  remark(o.machine.json, fmt::format("run {}: {} on {}, {} trials, family {} ({:.2g} configs)", id, to_string(options.workload), device.name, options.trials, family.name(), space_size(family.knobs())));
+  remark(o.machine.json,
+         fmt::format("run {}: {} on {}, {} trials, family {} ({:.2g} configs)", id, to_string(options.workload),
+                     device.name, options.trials, family.name(), space_size(family.knobs())));
   try {
     (void)evolution.run();
   } catch (const Error& error) {
     if (error.code() == ErrorCode::interrupted)
-      throw Error(ErrorCode::interrupted, fmt::format("interrupted; every finished trial is stored. Go on with: heed evolve --resume {}{}", id, o.store.path.empty() ? "" : " --db " + o.store.path));
+      throw Error(ErrorCode::interrupted,
+                  fmt::format("interrupted; every finished trial is stored. Go on with: heed evolve --resume {}{}", id,
+                              o.store.path.empty() ? "" : " --db " + o.store.path));
     throw;
   }
   const store::RunRecord record = *store->find_run(id);
@@ -129,7 +153,8 @@ void run(const Options& o, const CLI::App& app) {
   }
   print("\n" + report::result_text(record));
   if (record.result.contains("final"))
-    print(fmt::format("\nStored as run {}. More: heed show {}   Again: heed replay {}\n", id, id, record.result["final"]["trial_id"].get<std::int64_t>()));
+    print(fmt::format("\nStored as run {}. More: heed show {}   Again: heed replay {}\n", id, id,
+                      record.result["final"]["trial_id"].get<std::int64_t>()));
 }
 
 }  // namespace
@@ -137,17 +162,24 @@ void run(const Options& o, const CLI::App& app) {
 void add_evolve(CLI::App& app, int& exit_code) {
   (void)exit_code;
   auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("evolve", "Search for a faster kernel for one workload, prove it and measure it");
+  CLI::App* command =
+      app.add_subcommand("evolve", "Search for a faster kernel for one workload, prove it and measure it");
   o->workload.add_to(*command);
   o->machine.add_to(*command);
   o->store.add_to(*command);
   command->add_option("--family", o->family, "Kernel family; heed families lists them [the device's own]");
   command->add_option("--trials", o->trials, "Variants to build, verify and measure")->capture_default_str();
-  command->add_option("--population", o->population, "Elites kept, and variants a generation")->capture_default_str()->check(CLI::Range(1, 1000));
+  command->add_option("--population", o->population, "Elites kept, and variants a generation")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
   command->add_option("--strategy", o->strategy, "elite, single or islands")->capture_default_str();
-  command->add_option("--islands", o->islands, "Populations of the islands strategy")->capture_default_str()->check(CLI::Range(1, 100));
-  command->add_option("--seed", o->seed, "The same seed and measurements give the same decisions")->capture_default_str();
-  command->add_option("--budget", o->budget_s, "Seconds after which no new generation starts [no limit]")->check(CLI::NonNegativeNumber);
+  command->add_option("--islands", o->islands, "Populations of the islands strategy")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100));
+  command->add_option("--seed", o->seed, "The same seed and measurements give the same decisions")
+      ->capture_default_str();
+  command->add_option("--budget", o->budget_s, "Seconds after which no new generation starts [no limit]")
+      ->check(CLI::NonNegativeNumber);
   command->add_flag("--no-peers", o->no_peers, "Do not compare the champion with PyTorch");
   command->add_option("--python", o->python, "Python that may have PyTorch")->capture_default_str();
   command->add_option("--resume", o->resume, "Go on with a stored run");

@@ -35,8 +35,11 @@ std::string family_text(const Family& family) {
   for (const Dtype dtype : family.dtypes()) dtypes.emplace_back(to_string(dtype));
   std::string dims = "any up to 512";
   if (!family.head_dims().empty()) dims = fmt::format("{}", fmt::join(family.head_dims(), ", "));
-  std::string text = fmt::format("{}: {}\n  device {}, requires {}\n  dtypes {}; head dims {}; no mask, causal top-left and bottom-right; any lengths, grouped heads; {:.2g} configs\n", family.name(),
-                                 family.description(), to_string(family.device()), family.requirements(), fmt::join(dtypes, ", "), dims, space_size(family.knobs()));
+  std::string text = fmt::format(
+      "{}: {}\n  device {}, requires {}\n  dtypes {}; head dims {}; no mask, causal top-left and bottom-right; any "
+      "lengths, grouped heads; {:.2g} configs\n",
+      family.name(), family.description(), to_string(family.device()), family.requirements(), fmt::join(dtypes, ", "),
+      dims, space_size(family.knobs()));
   report::Table table({"  knob", "values", "what it does"});
   table.align_left(1);
   table.align_left(2);
@@ -87,7 +90,8 @@ void add_show(CLI::App& app, int& exit_code) {
     std::string evidence;
   };
   auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("show", "One run: generations, the champion's lineage, what each change bought");
+  CLI::App* command =
+      app.add_subcommand("show", "One run: generations, the champion's lineage, what each change bought");
   command->add_option("run", o->run, "Number of the run")->required();
   o->store.add_to(*command);
   command->add_flag("--json", o->json, "Print everything stored about the run as JSON");
@@ -96,10 +100,14 @@ void add_show(CLI::App& app, int& exit_code) {
   command->callback([o] {
     const auto store = o->store.open(store::Access::read_only);
     const std::optional<store::RunRecord> run = store->find_run(o->run);
-    if (!run) throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", o->run), std::to_string(o->run));
-    if (!o->evidence.empty()) write_file_atomically(o->evidence, report::evidence(*run).dump(1) + "\n", ErrorCode::store);
+    if (!run)
+      throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", o->run),
+                  std::to_string(o->run));
+    if (!o->evidence.empty())
+      write_file_atomically(o->evidence, report::evidence(*run).dump(1) + "\n", ErrorCode::store);
     const std::vector<store::TrialRecord> trials = store->trials(o->run);
-    print(o->json ? report::run_json(*run, trials, store->comparisons(o->run)).dump(1) + "\n" : report::show_text(*run, trials));
+    print(o->json ? report::run_json(*run, trials, store->comparisons(o->run)).dump(1) + "\n"
+                  : report::show_text(*run, trials));
   });
 }
 
@@ -140,18 +148,22 @@ void add_emit(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("emit", "Print the source of a variant, as it is handed to the compiler");
   command->add_option("variant", o->variant, "family or family:knob=value,...")->required();
   o->workload.add_to(*command);
-  command->add_option("--arch", o->arch, "GPU architecture whose limits apply, e.g. sm_89 [this machine's, else sm_90a]");
+  command->add_option("--arch", o->arch,
+                      "GPU architecture whose limits apply, e.g. sm_89 [this machine's, else sm_90a]");
   command->add_option("-o,--output", o->output, "Write to a file");
   command->footer(
       "Example (the same headers build ahead of time):\n"
-      "  heed emit fwd_sm80:block_n=128 --shape b1h8l512d64 -o v.cu && nvcc -cubin -std=c++20 --expt-relaxed-constexpr -arch=sm_80 -I . v.cu");
+      "  heed emit fwd_sm80:block_n=128 --shape b1h8l512d64 -o v.cu && nvcc -cubin -std=c++20 --expt-relaxed-constexpr "
+      "-arch=sm_80 -I . v.cu");
   command->callback([o] {
     const Workload workload = o->workload.workload(std::nullopt);
     const Family& family = find_family(o->variant.substr(0, o->variant.find(':')));
-    DeviceFacts device = family.device() == DeviceKind::cpu ? cpu_facts() : gpu_limits(o->arch.empty() ? "sm_90a" : o->arch);
+    DeviceFacts device =
+        family.device() == DeviceKind::cpu ? cpu_facts() : gpu_limits(o->arch.empty() ? "sm_90a" : o->arch);
     const Variant variant = parse_variant(o->variant, workload, device);
     if (const auto reason = family.is_illegal(variant.config, workload, device))
-      throw Error(ErrorCode::unsupported, fmt::format("{} is illegal on {}: {}", describe(variant), device.arch, *reason), o->variant);
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("{} is illegal on {}: {}", describe(variant), device.arch, *reason), o->variant);
     const std::string source = variant.source_for(workload);
     if (o->output.empty())
       print(source);

@@ -23,7 +23,8 @@ int exit_code_of(heed::ErrorCode code) {
 
 int report(const heed::Error& error, bool json) {
   if (json) {
-    const nlohmann::json object = {{"error", {{"code", heed::to_string(error.code())}, {"message", error.what()}, {"value", error.value()}}}};
+    const nlohmann::json object = {
+        {"error", {{"code", heed::to_string(error.code())}, {"message", error.what()}, {"value", error.value()}}}};
     heed::cli::print(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
   fmt::print(stderr, "heed: {}\n", error.what());
@@ -37,7 +38,8 @@ int main(int argc, char** argv) {
   heed::install_interrupt_handler();
 
   CLI::App app(
-      "Heed evolves fused attention kernels for your shape on your machine, proves each one, measures it against what you use "
+      "Heed evolves fused attention kernels for your shape on your machine, proves each one, measures it against what "
+      "you use "
       "today and keeps the evidence.");
   app.set_version_flag("--version", fmt::format("heed {}", heed::kVersion));
   app.require_subcommand(1);
@@ -50,13 +52,15 @@ int main(int argc, char** argv) {
       "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.");
   int exit_code = 0;
   for (const heed::cli::Register command :
-       {heed::cli::add_evolve, heed::cli::add_verify, heed::cli::add_bench, heed::cli::add_show, heed::cli::add_runs, heed::cli::add_replay, heed::cli::add_families,
-        heed::cli::add_emit, heed::cli::add_doctor, heed::cli::add_selftest})
+       {heed::cli::add_evolve, heed::cli::add_verify, heed::cli::add_bench, heed::cli::add_show, heed::cli::add_runs,
+        heed::cli::add_replay, heed::cli::add_families, heed::cli::add_emit, heed::cli::add_doctor,
+        heed::cli::add_selftest})
     command(app, exit_code);
 
   // CLI11 would only say that a subcommand is required.
   std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(command->get_name());
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(command->get_name());
   const std::string_view first = argc > 1 ? argv[1] : "-";
   if (first.substr(0, 1) != "-" && std::find(names.begin(), names.end(), first) == names.end()) {
     fmt::print(stderr, "heed: unknown command \"{}\"; {}\n", first, heed::one_of(first, {names.begin(), names.end()}));

@@ -29,7 +29,8 @@ struct Job {
 };
 
 // Legal configs drawn at random, for a wider look at a family than its default.
-std::vector<Config> random_configs(const Family& family, const Workload& workload, const DeviceFacts& device, int count, std::uint64_t seed) {
+std::vector<Config> random_configs(const Family& family, const Workload& workload, const DeviceFacts& device, int count,
+                                   std::uint64_t seed) {
   std::vector<Config> configs;
   Random random(seed);
   for (int attempt = 0; attempt < 10000 * count && static_cast<int>(configs.size()) < count; ++attempt) {
@@ -44,7 +45,8 @@ std::vector<Config> random_configs(const Family& family, const Workload& workloa
 std::vector<Workload> read_cases(const std::string& path) {
   std::vector<Workload> cases;
   for (const std::string& line : split(read_file(path, ErrorCode::usage), '\n'))
-    if (const std::string text = trim(line.substr(0, line.find('#'))); !text.empty()) cases.push_back(parse_workload(text));
+    if (const std::string text = trim(line.substr(0, line.find('#'))); !text.empty())
+      cases.push_back(parse_workload(text));
   return cases;
 }
 
@@ -52,8 +54,10 @@ int run(const Options& o) {
   const DeviceFacts device = o.machine.choose();
   const auto builder = o.machine.builder();
   const std::optional<QkvTensors> tensors = o.workload.tensors();
-  if (!o.cases.empty() && (!o.workload.shape.empty() || tensors)) throw Error(ErrorCode::usage, "give either --cases or one workload, not both", o.cases);
-  const std::vector<Workload> workloads = o.cases.empty() ? std::vector<Workload>{o.workload.workload(tensors)} : read_cases(o.cases);
+  if (!o.cases.empty() && (!o.workload.shape.empty() || tensors))
+    throw Error(ErrorCode::usage, "give either --cases or one workload, not both", o.cases);
+  const std::vector<Workload> workloads =
+      o.cases.empty() ? std::vector<Workload>{o.workload.workload(tensors)} : read_cases(o.cases);
   const std::uint64_t seed = o.seed != 0 ? o.seed : fresh_seed() >> 1;
 
   // All builds are queued first; verification of the first overlaps them.
@@ -72,10 +76,15 @@ int run(const Options& o) {
         continue;
       }
       std::vector<Variant> variants = {parse_variant(name, workload, device)};
-      for (const Config& config : random_configs(family, workload, device, o.random_configs, substream(seed, jobs.size()))) variants.push_back(make_variant(family, config, workload));
+      for (const Config& config :
+           random_configs(family, workload, device, o.random_configs, substream(seed, jobs.size())))
+        variants.push_back(make_variant(family, config, workload));
       for (Variant& variant : variants) {
         if (const auto reason = family.is_illegal(variant.config, workload, device))
-          throw Error(ErrorCode::unsupported, fmt::format("{} is illegal for {} on {}: {}", describe(variant), to_string(workload), device.name, *reason), name);
+          throw Error(ErrorCode::unsupported,
+                      fmt::format("{} is illegal for {} on {}: {}", describe(variant), to_string(workload), device.name,
+                                  *reason),
+                      name);
         trial::Laboratory laboratory(workload, device, *builder, nullptr, o.machine.trial_options());
         auto build = builder->start(laboratory.request_for(variant));
         jobs.push_back({workload, std::move(variant), std::move(build)});
@@ -89,7 +98,8 @@ int run(const Options& o) {
   for (Job& job : jobs) {
     check_interrupt();
     if (!laboratory || laboratory->workload() != job.workload)
-      laboratory = std::make_unique<trial::Laboratory>(job.workload, device, *builder, tensors ? &*tensors : nullptr, o.machine.trial_options());
+      laboratory = std::make_unique<trial::Laboratory>(job.workload, device, *builder, tensors ? &*tensors : nullptr,
+                                                       o.machine.trial_options());
     const jit::BuildOutcome build = job.build.get();
     check_interrupt();
     verify::GateReport report;
@@ -101,15 +111,21 @@ int run(const Options& o) {
       report.finding = Finding::breaks_contract;
       report.reason = build.artifact->breach;
     } else {
-      report = laboratory->verify({job.variant, *build.artifact}, substream(seed, results.size()), [&](const std::string& check) {
-        if (o.verbose) remark(o.machine.json, fmt::format("           {}", check));
-      });
+      report = laboratory->verify({job.variant, *build.artifact}, substream(seed, results.size()),
+                                  [&](const std::string& check) {
+                                    if (o.verbose) remark(o.machine.json, fmt::format("           {}", check));
+                                  });
     }
     if (!report.passed()) ++failures;
-    remark(o.machine.json, fmt::format("{:<8} {:<58} {}  max|error| {:.1e}, relative RMS {:.1e}", to_string(report.verdict), to_string(job.workload), job.variant.id(), report.error.max_abs, report.error.rel_rms));
-    if (!report.passed()) remark(o.machine.json, fmt::format("           {} ({}): {}", report.check, to_string(report.finding), report.reason.substr(0, 600)));
+    remark(o.machine.json,
+           fmt::format("{:<8} {:<58} {}  max|error| {:.1e}, relative RMS {:.1e}", to_string(report.verdict),
+                       to_string(job.workload), job.variant.id(), report.error.max_abs, report.error.rel_rms));
+    if (!report.passed())
+      remark(o.machine.json, fmt::format("           {} ({}): {}", report.check, to_string(report.finding),
+                                         report.reason.substr(0, 600)));
     nlohmann::json checks = nlohmann::json::array();
-    for (const verify::CheckResult& c : report.checks) checks.push_back({{"name", c.name}, {"max_abs", c.max_abs}, {"allowed", c.allowed}, {"passed", c.passed}});
+    for (const verify::CheckResult& c : report.checks)
+      checks.push_back({{"name", c.name}, {"max_abs", c.max_abs}, {"allowed", c.allowed}, {"passed", c.passed}});
     results.push_back({{"workload", to_string(job.workload)},
                        {"variant", job.variant.id()},
                        {"config", describe(job.variant)},
@@ -121,9 +137,14 @@ int run(const Options& o) {
                        {"resources", build.artifact ? evolve::to_json(build.artifact->resources) : nlohmann::json()},
                        {"checks", checks}});
   }
-  remark(o.machine.json, fmt::format("{} of {} passed{}; inputs from seed {}", jobs.size() - static_cast<std::size_t>(failures), jobs.size(),
-                                     refused > 0 ? fmt::format(", {} refused by their family", refused) : "", seed));
-  if (o.machine.json) print(nlohmann::json{{"seed", seed}, {"device", evolve::to_json(device)}, {"results", results}, {"failures", failures}}.dump(1) + "\n");
+  remark(o.machine.json,
+         fmt::format("{} of {} passed{}; inputs from seed {}", jobs.size() - static_cast<std::size_t>(failures),
+                     jobs.size(), refused > 0 ? fmt::format(", {} refused by their family", refused) : "", seed));
+  if (o.machine.json)
+    print(nlohmann::json{
+              {"seed", seed}, {"device", evolve::to_json(device)}, {"results", results}, {"failures", failures}}
+              .dump(1) +
+          "\n");
   return failures == 0 ? 0 : 1;
 }
 
@@ -131,12 +152,17 @@ int run(const Options& o) {
 
 void add_verify(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("verify", "Run the gate on variants: every input class, neighbouring shapes, canaries, repeated launches");
-  command->add_option("variants", o->variants, "family or family:knob=value,... [every family of the device, as it comes]");
+  CLI::App* command = app.add_subcommand(
+      "verify", "Run the gate on variants: every input class, neighbouring shapes, canaries, repeated launches");
+  command->add_option("variants", o->variants,
+                      "family or family:knob=value,... [every family of the device, as it comes]");
   o->workload.add_to(*command);
   o->machine.add_to(*command);
   command->add_option("--cases", o->cases, "A file with one workload a line instead of --shape");
-  command->add_option("--random-configs", o->random_configs, "Also this many legal configs drawn at random, per workload and family")->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--random-configs", o->random_configs,
+                   "Also this many legal configs drawn at random, per workload and family")
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--seed", o->seed, "Seed of the inputs and random configs [fresh]");
   command->add_flag("--verbose", o->verbose, "Name every check as it starts");
   command->footer(

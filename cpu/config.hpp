@@ -28,15 +28,15 @@ enum class Rescale {
 
 /// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
 struct Config {
-  int block_m = 128;                ///< query rows a block: K and V are read (and converted to fp32) once a block
-  int block_n = 64;                 ///< keys a tile
-  int tile_rows = 4;                ///< register tile: keys (Q K^T) or value columns (P V) held at once
-  int tile_vectors = 2;             ///< register tile: vectors of queries held at once
-  int unroll = 1;                   ///< steps of the innermost loop written out
+  int block_m = 128;     ///< query rows a block: K and V are read (and converted to fp32) once a block
+  int block_n = 64;      ///< keys a tile
+  int tile_rows = 4;     ///< register tile: keys (Q K^T) or value columns (P V) held at once
+  int tile_vectors = 2;  ///< register tile: vectors of queries held at once
+  int unroll = 1;        ///< steps of the innermost loop written out
   Exp2 exp2 = Exp2::degree5;
   Rescale rescale = Rescale::when_grown;
   LoopOrder loop_order = LoopOrder::heads_outer;
-  int prefetch = 0;                 ///< key rows fetched ahead of their use; 0: leave it to the hardware
+  int prefetch = 0;  ///< key rows fetched ahead of their use; 0: leave it to the hardware
   int threads = 1;
   constexpr bool operator==(const Config&) const = default;
 };
@@ -49,7 +49,9 @@ struct Machine {
 };
 
 /// Rows of a block rounded up to whole register tiles of queries.
-constexpr int queries_per_group(const Config& config, const Machine& machine) { return config.tile_vectors * machine.lanes; }
+constexpr int queries_per_group(const Config& config, const Machine& machine) {
+  return config.tile_vectors * machine.lanes;
+}
 
 enum class Illegal { no, registers, row_block, key_block, threads, head_dim };
 
@@ -78,7 +80,8 @@ struct Scratch {
 constexpr Scratch scratch_plan(const Config& config, const Problem& problem, int lanes) {
   const auto round = [](long long floats) { return (floats + 15) / 16 * 16; };
   const long long queries = static_cast<long long>(config.tile_vectors) * lanes;
-  const long long converted = problem.element == Element::fp32 ? 0 : round(static_cast<long long>(config.block_n) * problem.head_dim);
+  const long long converted =
+      problem.element == Element::fp32 ? 0 : round(static_cast<long long>(config.block_n) * problem.head_dim);
   Scratch plan{};
   plan.query = 0;
   plan.out = plan.query + round(static_cast<long long>(config.block_m) * problem.head_dim);

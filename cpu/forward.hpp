@@ -8,9 +8,9 @@
 ///    |       |                     |    columns  |                     |
 ///    v       +---------------------+             +---------------------+
 ///
-/// That way K and V are read as they lie in memory (no transposing copy), and maximum, exponential and sum of the softmax
-/// are lane-wise, without a single shuffle. The running maximum and rescaling are the online softmax of Milakov and
-/// Gimelshein (arXiv 1805.02867) over tiles of block_n keys, as in FlashAttention (Dao et al., arXiv 2205.14135).
+/// That way K and V are read as they lie in memory (no transposing copy), and maximum, exponential and sum of the
+/// softmax are lane-wise, without a single shuffle. The running maximum and rescaling are the online softmax of Milakov
+/// and Gimelshein (arXiv 1805.02867) over tiles of block_n keys, as in FlashAttention (Dao et al., arXiv 2205.14135).
 #pragma once
 
 #include "cpu/config.hpp"
@@ -21,7 +21,8 @@ namespace heed::cpu {
 
 /// sums[r][v] += a[r * row_stride] * b[v]: one step of a register tile.
 template <int kRows, int kVectors>
-[[gnu::always_inline]] inline void multiply_step(Vec (&sums)[kRows][kVectors], const float* a, long long row_stride, const Vec* b) {
+[[gnu::always_inline]] inline void multiply_step(Vec (&sums)[kRows][kVectors], const float* a, long long row_stride,
+                                                 const Vec* b) {
   Vec row[kVectors];
   for (int v = 0; v < kVectors; ++v) row[v] = b[v];
   for (int r = 0; r < kRows; ++r) {
@@ -30,11 +31,11 @@ template <int kRows, int kVectors>
   }
 }
 
-/// kRows x kVectors register tile: out[r][v] (+)= sum over t of a[r * row_stride + t * step_stride] * b[t * kVectors + v].
-/// `out` has kVectors vectors a row.
+/// kRows x kVectors register tile: out[r][v] (+)= sum over t of a[r * row_stride + t * step_stride] * b[t * kVectors +
+/// v]. `out` has kVectors vectors a row.
 template <int kRows, int kVectors, int kUnroll, bool kAccumulate>
-[[gnu::always_inline]] inline void outer_products(Vec* out, const float* a, long long row_stride, long long step_stride, const Vec* b,
-                                                  int steps) {
+[[gnu::always_inline]] inline void outer_products(Vec* out, const float* a, long long row_stride, long long step_stride,
+                                                  const Vec* b, int steps) {
   Vec sums[kRows][kVectors];
   for (int r = 0; r < kRows; ++r)
     for (int v = 0; v < kVectors; ++v) sums[r][v] = kAccumulate ? out[r * kVectors + v] : Vec{};
@@ -54,15 +55,19 @@ template <int kRows, int kVectors, int kUnroll, bool kAccumulate>
 
 /// The same for any number of rows: whole register tiles, then halves of one, then single rows.
 template <int kRows, int kVectors, int kUnroll, bool kAccumulate>
-inline void outer_products_all(Vec* out, const float* a, long long row_stride, long long step_stride, const Vec* b, int rows, int steps) {
+inline void outer_products_all(Vec* out, const float* a, long long row_stride, long long step_stride, const Vec* b,
+                               int rows, int steps) {
   int r = 0;
   for (; r + kRows <= rows; r += kRows)
-    outer_products<kRows, kVectors, kUnroll, kAccumulate>(out + r * kVectors, a + r * row_stride, row_stride, step_stride, b, steps);
+    outer_products<kRows, kVectors, kUnroll, kAccumulate>(out + r * kVectors, a + r * row_stride, row_stride,
+                                                          step_stride, b, steps);
   if constexpr (kRows > 3)
     for (; r + kRows / 2 <= rows; r += kRows / 2)
-      outer_products<kRows / 2, kVectors, kUnroll, kAccumulate>(out + r * kVectors, a + r * row_stride, row_stride, step_stride, b, steps);
+      outer_products<kRows / 2, kVectors, kUnroll, kAccumulate>(out + r * kVectors, a + r * row_stride, row_stride,
+                                                                step_stride, b, steps);
   for (; r < rows; ++r)
-    outer_products<1, kVectors, kUnroll, kAccumulate>(out + r * kVectors, a + r * row_stride, row_stride, step_stride, b, steps);
+    outer_products<1, kVectors, kUnroll, kAccumulate>(out + r * kVectors, a + r * row_stride, row_stride, step_stride,
+                                                      b, steps);
 }
 
 /// One block of query rows of one head. See ForwardParams for the tensors' shapes.
@@ -149,7 +154,8 @@ class Forward {
     }
   }
 
-  KeyTile load_tile(const void* tensor, long long base, long long row_stride, int tile, int count, int keys_end, float* scratch) const {
+  KeyTile load_tile(const void* tensor, long long base, long long row_stride, int tile, int count, int keys_end,
+                    float* scratch) const {
     const long long first = base + tile * row_stride;
     if constexpr (kConverts) {
       const auto* rows = static_cast<const unsigned short*>(tensor) + first;
@@ -182,7 +188,8 @@ class Forward {
     Vec* maximum = maximum_ + group * kVectors;
     Vec* sum = sum_ + group * kVectors;
 
-    outer_products_all<kConfig.tile_rows, kVectors, kConfig.unroll, false>(scores_, keys.rows, keys.row_stride, 1, query, count, kDim);
+    outer_products_all<kConfig.tile_rows, kVectors, kConfig.unroll, false>(scores_, keys.rows, keys.row_stride, 1,
+                                                                           query, count, kDim);
 
     if constexpr (kProblem.causal)
       if (tile + count - 1 > first_query + params_.causal_offset) hide_future_keys(first_query, tile, count);
@@ -218,7 +225,8 @@ class Forward {
       }
     for (int v = 0; v < kVectors; ++v) sum[v] += tile_sum[v];
 
-    outer_products_all<kConfig.tile_rows, kVectors, kConfig.unroll, true>(out, values.rows, 1, values.row_stride, scores_, kDim, count);
+    outer_products_all<kConfig.tile_rows, kVectors, kConfig.unroll, true>(out, values.rows, 1, values.row_stride,
+                                                                          scores_, kDim, count);
   }
 
   void hide_future_keys(int first_query, int tile, int count) {

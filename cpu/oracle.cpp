@@ -11,14 +11,15 @@
 namespace heed {
 namespace {
 
-constexpr std::int64_t kKeyTile = 64;       // keys a tile: the score tile of 16 rows is 8 KiB and stays in L1
-constexpr std::int64_t kRowBlock = 16;      // rows that share one pass over a tile
-constexpr std::size_t kRowsPerTask = 128;   // converting a tile to double is amortised over this many rows
+constexpr std::int64_t kKeyTile = 64;      // keys a tile: the score tile of 16 rows is 8 KiB and stays in L1
+constexpr std::int64_t kRowBlock = 16;     // rows that share one pass over a tile
+constexpr std::size_t kRowsPerTask = 128;  // converting a tile to double is amortised over this many rows
 
 // Rows of one head, all state of the running softmax beside them.
 class HeadRows {
  public:
-  HeadRows(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows, double* out, double* lse)
+  HeadRows(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows, double* out,
+           double* lse)
       : workload_(workload),
         tensors_(tensors),
         rows_(rows),
@@ -88,8 +89,8 @@ class HeadRows {
     }
     if (most == 0) return;
     std::fill(scores_.begin(), scores_.end(), 0.0);
-    multiply_add(scores_.data(), kKeyTile, query_.data() + first * static_cast<std::size_t>(workload_.dim), workload_.dim,
-                 key_tile_.data(), kKeyTile, static_cast<std::int64_t>(count), kKeyTile, workload_.dim);
+    multiply_add(scores_.data(), kKeyTile, query_.data() + first * static_cast<std::size_t>(workload_.dim),
+                 workload_.dim, key_tile_.data(), kKeyTile, static_cast<std::int64_t>(count), kKeyTile, workload_.dim);
     for (std::size_t r = 0; r < count; ++r) softmax_row(first + r, scores_.data() + r * kKeyTile, visible[r]);
     double* value = value_.data() + first * static_cast<std::size_t>(dim_v_padded_);
     if (fewest == most) {
@@ -100,8 +101,8 @@ class HeadRows {
     // Rows that see different numbers of keys: each stops at its own last key, so that a NaN it must not see cannot
     // reach it as 0 * NaN.
     for (std::size_t r = 0; r < count; ++r)
-      multiply_add(value + r * static_cast<std::size_t>(dim_v_padded_), dim_v_padded_, scores_.data() + r * kKeyTile, kKeyTile,
-                   value_tile_.data(), dim_v_padded_, 1, dim_v_padded_, visible[r]);
+      multiply_add(value + r * static_cast<std::size_t>(dim_v_padded_), dim_v_padded_, scores_.data() + r * kKeyTile,
+                   kKeyTile, value_tile_.data(), dim_v_padded_, 1, dim_v_padded_, visible[r]);
   }
 
   // scores -> exponentials relative to the running maximum; rescales what the row has summed so far.
@@ -137,7 +138,8 @@ class HeadRows {
 
 }  // namespace
 
-ReferenceRows reference_attention(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows, int threads) {
+ReferenceRows reference_attention(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows,
+                                  int threads) {
   validate(workload);
   ReferenceRows result;
   result.out.resize(rows.size() * static_cast<std::size_t>(workload.dim_v));

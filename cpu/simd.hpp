@@ -1,9 +1,9 @@
 /// Vectors of fp32 as GCC and Clang vector extensions, as wide as the target the candidate is compiled for
 /// (https://gcc.gnu.org/onlinedocs/gcc/Vector-Extensions.html), with the few conversions that need intrinsics.
 ///
-/// Freestanding: no function of any library is called, because a candidate is linked against none. Where vector extensions
-/// have no word for an instruction the compiler's built-in function is used, not <immintrin.h>: parsing that header takes
-/// 1.0 s of the 2.2 s a candidate would take to build.
+/// Freestanding: no function of any library is called, because a candidate is linked against none. Where vector
+/// extensions have no word for an instruction the compiler's built-in function is used, not <immintrin.h>: parsing that
+/// header takes 1.0 s of the 2.2 s a candidate would take to build.
 #pragma once
 
 #include "kernels/contract.hpp"
@@ -26,8 +26,12 @@ typedef unsigned UnsignedVec [[gnu::vector_size(kLanes * 4), gnu::may_alias]];
 
 inline constexpr float kInfinity = __builtin_inff();
 
-inline Vec broadcast(float x) { return x - Vec{}; }  // a subtraction keeps infinities; GCC turns it into one broadcast
-inline IntVec broadcast(int x) { return x - IntVec{}; }
+inline Vec broadcast(float x) {
+  return x - Vec{};
+}  // a subtraction keeps infinities; GCC turns it into one broadcast
+inline IntVec broadcast(int x) {
+  return x - IntVec{};
+}
 
 /// 0, 1, 2, ...
 inline IntVec lane_indices() {
@@ -36,8 +40,12 @@ inline IntVec lane_indices() {
   return lanes;
 }
 
-inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
-inline Vec select(IntVec condition, Vec yes, Vec no) { return condition ? yes : no; }
+inline Vec max(Vec a, Vec b) {
+  return a > b ? a : b;
+}
+inline Vec select(IntVec condition, Vec yes, Vec no) {
+  return condition ? yes : no;
+}
 
 inline bool any(IntVec condition) {
 #if defined(__AVX512F__) || defined(__AVX2__)

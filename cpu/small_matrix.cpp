@@ -13,8 +13,8 @@ namespace {
 
 // R rows by kColumnGroup columns, accumulators in registers over the whole depth.
 template <int R, typename T>
-[[gnu::always_inline]] inline void multiply_rows(T* c, std::int64_t c_stride, const T* a, std::int64_t a_stride, const T* b,
-                                                 std::int64_t b_stride, std::int64_t depth) {
+[[gnu::always_inline]] inline void multiply_rows(T* c, std::int64_t c_stride, const T* a, std::int64_t a_stride,
+                                                 const T* b, std::int64_t b_stride, std::int64_t depth) {
   constexpr int kVector = 32 / sizeof(T);
   constexpr int kVectors = kColumnGroup / kVector;
   typedef T Vector [[gnu::vector_size(32), gnu::aligned(sizeof(T)), gnu::may_alias]];
@@ -32,25 +32,28 @@ template <int R, typename T>
 
 template <int R, typename T>
 [[gnu::always_inline]] inline void multiply(T* c, std::int64_t c_stride, const T* a, std::int64_t a_stride, const T* b,
-                                            std::int64_t b_stride, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+                                            std::int64_t b_stride, std::int64_t rows, std::int64_t columns,
+                                            std::int64_t depth) {
   for (std::int64_t column = 0; column < columns; column += kColumnGroup) {
     std::int64_t row = 0;
     for (; row + R <= rows; row += R)
-      multiply_rows<R>(c + row * c_stride + column, c_stride, a + row * a_stride, a_stride, b + column, b_stride, depth);
+      multiply_rows<R>(c + row * c_stride + column, c_stride, a + row * a_stride, a_stride, b + column, b_stride,
+                       depth);
     for (; row < rows; ++row)
-      multiply_rows<1>(c + row * c_stride + column, c_stride, a + row * a_stride, a_stride, b + column, b_stride, depth);
+      multiply_rows<1>(c + row * c_stride + column, c_stride, a + row * a_stride, a_stride, b + column, b_stride,
+                       depth);
   }
 }
 
 }  // namespace
 
 HEED_CLONES void multiply_add(double* c, std::int64_t c_stride, const double* a, std::int64_t a_stride, const double* b,
-                                    std::int64_t b_stride, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+                              std::int64_t b_stride, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
   multiply<2>(c, c_stride, a, a_stride, b, b_stride, rows, columns, depth);  // 2 x 4 vectors of 4
 }
 
 HEED_CLONES void multiply_add(float* c, std::int64_t c_stride, const float* a, std::int64_t a_stride, const float* b,
-                                    std::int64_t b_stride, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+                              std::int64_t b_stride, std::int64_t rows, std::int64_t columns, std::int64_t depth) {
   multiply<4>(c, c_stride, a, a_stride, b, b_stride, rows, columns, depth);  // 4 x 2 vectors of 8
 }
 

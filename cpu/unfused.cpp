@@ -31,9 +31,11 @@ void unfused_rows(const Workload& workload, const HostTensors& tensors, std::spa
 
   std::vector<float> query(static_cast<std::size_t>(count * dim));
   for (std::int64_t r = 0; r < count; ++r) {
-    const std::size_t base = row_offset(tensors.q_strides, batch, rows[static_cast<std::size_t>(r)].head, rows[static_cast<std::size_t>(r)].row);
+    const std::size_t base = row_offset(tensors.q_strides, batch, rows[static_cast<std::size_t>(r)].head,
+                                        rows[static_cast<std::size_t>(r)].row);
     for (std::int64_t d = 0; d < dim; ++d)
-      query[static_cast<std::size_t>(r * dim + d)] = load_element(workload.dtype, tensors.q, base + static_cast<std::size_t>(d));
+      query[static_cast<std::size_t>(r * dim + d)] =
+          load_element(workload.dtype, tensors.q, base + static_cast<std::size_t>(d));
   }
 
   std::vector<float> scores(static_cast<std::size_t>(count * keys), 0.0F);
@@ -44,16 +46,19 @@ void unfused_rows(const Workload& workload, const HostTensors& tensors, std::spa
     for (std::int64_t j = 0; j < in_tile; ++j) {
       const std::size_t base = row_offset(tensors.k_strides, batch, head, tile + j);
       for (std::int64_t d = 0; d < dim; ++d)
-        key_tile[static_cast<std::size_t>(d * kKeyTile + j)] = load_element(workload.dtype, tensors.k, base + static_cast<std::size_t>(d));
+        key_tile[static_cast<std::size_t>(d * kKeyTile + j)] =
+            load_element(workload.dtype, tensors.k, base + static_cast<std::size_t>(d));
     }
-    multiply_add(scores.data() + tile, keys, query.data(), dim, key_tile.data(), kKeyTile, count, std::min(kKeyTile, keys - tile), dim);
+    multiply_add(scores.data() + tile, keys, query.data(), dim, key_tile.data(), kKeyTile, count,
+                 std::min(kKeyTile, keys - tile), dim);
   }
 
   for (std::int64_t r = 0; r < count; ++r) {
     float* row = scores.data() + r * keys;
     const std::int64_t visible = workload.visible_keys(rows[static_cast<std::size_t>(r)].row);
     float maximum = -INFINITY;
-    for (std::int64_t j = 0; j < visible; ++j) maximum = std::max(maximum, row[j] = round_to(workload.dtype, row[j] * scale));
+    for (std::int64_t j = 0; j < visible; ++j)
+      maximum = std::max(maximum, row[j] = round_to(workload.dtype, row[j] * scale));
     float sum = 0;
     for (std::int64_t j = 0; j < visible; ++j) sum += row[j] = std::exp(row[j] - maximum);
     for (std::int64_t j = 0; j < visible; ++j) row[j] = round_to(workload.dtype, row[j] / sum);
@@ -67,15 +72,18 @@ void unfused_rows(const Workload& workload, const HostTensors& tensors, std::spa
     for (std::int64_t j = 0; j < in_tile; ++j) {
       const std::size_t base = row_offset(tensors.v_strides, batch, head, tile + j);
       for (std::int64_t d = 0; d < workload.dim_v; ++d)
-        value_tile[static_cast<std::size_t>(j * dim_v + d)] = load_element(workload.dtype, tensors.v, base + static_cast<std::size_t>(d));
+        value_tile[static_cast<std::size_t>(j * dim_v + d)] =
+            load_element(workload.dtype, tensors.v, base + static_cast<std::size_t>(d));
     }
     if (tile + in_tile <= fewest_visible) {
       multiply_add(result.data(), dim_v, scores.data() + tile, keys, value_tile.data(), dim_v, count, dim_v, in_tile);
       continue;
     }
     for (std::int64_t r = 0; r < count; ++r) {
-      const std::int64_t visible = std::clamp<std::int64_t>(workload.visible_keys(rows[static_cast<std::size_t>(r)].row) - tile, 0, in_tile);
-      multiply_add(result.data() + r * dim_v, dim_v, scores.data() + r * keys + tile, keys, value_tile.data(), dim_v, 1, dim_v, visible);
+      const std::int64_t visible =
+          std::clamp<std::int64_t>(workload.visible_keys(rows[static_cast<std::size_t>(r)].row) - tile, 0, in_tile);
+      multiply_add(result.data() + r * dim_v, dim_v, scores.data() + r * keys + tile, keys, value_tile.data(), dim_v, 1,
+                   dim_v, visible);
     }
   }
   for (std::int64_t r = 0; r < count; ++r)
@@ -85,12 +93,14 @@ void unfused_rows(const Workload& workload, const HostTensors& tensors, std::spa
 
 }  // namespace
 
-std::vector<float> unfused_attention(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows, int threads) {
+std::vector<float> unfused_attention(const Workload& workload, const HostTensors& tensors,
+                                     std::span<const RowIndex> rows, int threads) {
   std::vector<float> out(rows.size() * static_cast<std::size_t>(workload.dim_v));
   const std::vector<RowTask> tasks = split_rows(rows, kRowsPerTask);
   parallel_for(static_cast<std::int64_t>(tasks.size()), threads, [&](std::int64_t index) {
     const RowTask& task = tasks[static_cast<std::size_t>(index)];
-    unfused_rows(workload, tensors, rows.subspan(task.first, task.count), out.data() + task.first * static_cast<std::size_t>(workload.dim_v));
+    unfused_rows(workload, tensors, rows.subspan(task.first, task.count),
+                 out.data() + task.first * static_cast<std::size_t>(workload.dim_v));
   });
   return out;
 }

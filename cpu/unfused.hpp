@@ -12,7 +12,7 @@ namespace heed {
 /// three separate kernels would store it, sums in fp32. This is what PyTorch's math backend computes
 /// (torch.nn.functional.scaled_dot_product_attention), up to where the scale is applied.
 /// @return (rows, dim_v), values already rounded to workload.dtype
-std::vector<float> unfused_attention(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows,
-                                     int threads = 0);
+std::vector<float> unfused_attention(const Workload& workload, const HostTensors& tensors,
+                                     std::span<const RowIndex> rows, int threads = 0);
 
 }  // namespace heed

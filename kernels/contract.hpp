@@ -1,11 +1,12 @@
 /// The kernel contract: the one parameter struct every variant's entry takes, on every device.
 ///
-/// Included by host code, by nvcc, by NVRTC (which has no toolkit or system headers) and by the host compiler that builds
-/// CPU candidates, so it includes nothing and uses only built-in types.
+/// Included by host code, by nvcc, by NVRTC (which has no toolkit or system headers) and by the host compiler that
+/// builds CPU candidates, so it includes nothing and uses only built-in types.
 #pragma once
 
-/// For functions that host and device share. CUDA compilers take an unannotated function for a host function; NVRTC could take it
-/// for a device function (--device-as-default-execution-space), but then places every constexpr variable in global memory.
+/// For functions that host and device share. CUDA compilers take an unannotated function for a host function; NVRTC
+/// could take it for a device function (--device-as-default-execution-space), but then places every constexpr variable
+/// in global memory.
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define HEED_HOST_DEVICE __host__ __device__
 #else
@@ -25,9 +26,9 @@ struct TensorStrides {
 ///   q (batch, heads, len_q, D)   k (batch, heads_kv, len_k, D)   v (batch, heads_kv, len_k, D)
 ///   o (batch, heads, len_q, D)   lse (batch, heads, len_q), fp32, dense, natural log; null when not asked for
 ///
-/// What every variant must keep to: sums in fp32; a row with nothing to attend to gives zeros and lse = -inf; a key that no
-/// query row attends to (past len_k, or hidden from every row by the mask) may hold NaN or infinity; nothing is written
-/// but o, lse and workspace; no state survives a launch except counters it leaves at zero.
+/// What every variant must keep to: sums in fp32; a row with nothing to attend to gives zeros and lse = -inf; a key
+/// that no query row attends to (past len_k, or hidden from every row by the mask) may hold NaN or infinity; nothing is
+/// written but o, lse and workspace; no state survives a launch except counters it leaves at zero.
 struct ForwardParams {
   const void* q;
   const void* k;

@@ -6,7 +6,8 @@
 namespace heed {
 namespace {
 
-// README.md quotes tables between <!-- evidence FILE --> and <!-- end -->; each must be the "table" of that file, word for word.
+// README.md quotes tables between <!-- evidence FILE --> and <!-- end -->; each must be the "table" of that file, word
+// for word.
 TEST(Documents, ReadmeTablesAreTheEvidence) {
   const std::filesystem::path root = HEED_SOURCE_FOLDER;
   const std::string readme = read_file(root / "README.md", ErrorCode::internal);
@@ -20,7 +21,8 @@ TEST(Documents, ReadmeTablesAreTheEvidence) {
     const std::string name = readme.substr(at + opening.size(), name_end - at - opening.size());
     const std::string block = readme.substr(name_end + 4, block_end - name_end - 4);
     const auto evidence = nlohmann::json::parse(read_file(root / name, ErrorCode::internal));
-    EXPECT_NE(block.find(evidence.at("table").get<std::string>()), std::string::npos) << "README.md does not quote the table of " << name;
+    EXPECT_NE(block.find(evidence.at("table").get<std::string>()), std::string::npos)
+        << "README.md does not quote the table of " << name;
     at = block_end;
     ++quoted;
   }
@@ -34,7 +36,8 @@ TEST(Documents, EvidenceFilesHaveTheSchema) {
     if (entry.path().extension() != ".json") continue;
     ++files;
     const auto json = nlohmann::json::parse(read_file(entry.path(), ErrorCode::internal));
-    for (const char* key : {"schema", "device", "arch", "driver", "heed", "source_digest"}) EXPECT_TRUE(json.contains(key)) << entry.path() << " lacks " << key;
+    for (const char* key : {"schema", "device", "arch", "driver", "heed", "source_digest"})
+      EXPECT_TRUE(json.contains(key)) << entry.path() << " lacks " << key;
     EXPECT_EQ(json.value("schema", 0), 1) << entry.path();
   }
   EXPECT_GE(files, 1);

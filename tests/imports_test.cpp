@@ -61,7 +61,8 @@ TEST(Imports, PointOneWay) {
 // Device sources are built on machines without any header but their own.
 TEST(Imports, DeviceSourcesIncludeNoSystemHeader) {
   const fs::path root = HEED_SOURCE_FOLDER;
-  std::vector<fs::path> files = {root / "cpu/config.hpp", root / "cpu/simd.hpp", root / "cpu/exp2.hpp", root / "cpu/forward.hpp"};
+  std::vector<fs::path> files = {root / "cpu/config.hpp", root / "cpu/simd.hpp", root / "cpu/exp2.hpp",
+                                 root / "cpu/forward.hpp"};
   for (const auto& entry : fs::recursive_directory_iterator(root / "kernels"))
     if (entry.is_regular_file()) files.push_back(entry.path());
   for (const fs::path& path : files) {

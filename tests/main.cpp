@@ -1,4 +1,5 @@
-// Test programs start workers and NVRTC builds as children of themselves, so they answer to the children's command lines.
+// Test programs start workers and NVRTC builds as children of themselves, so they answer to the children's command
+// lines.
 #include <gtest/gtest.h>
 
 #include "worker/child.hpp"

@@ -55,11 +55,14 @@ inline std::vector<Workload> case_table() {
   std::ifstream file(std::string(HEED_SOURCE_FOLDER) + "/tests/cases/forward.txt");
   std::string line;
   while (std::getline(file, line))
-    if (const std::string text = trim(line.substr(0, line.find('#'))); !text.empty()) cases.push_back(parse_workload(text));
+    if (const std::string text = trim(line.substr(0, line.find('#'))); !text.empty())
+      cases.push_back(parse_workload(text));
   return cases;
 }
 
 /// A cache that all tests of a run share, so that a kernel is built once.
-inline std::filesystem::path shared_cache() { return std::filesystem::temp_directory_path() / ("heed-test-cache-" + std::to_string(::getuid())); }
+inline std::filesystem::path shared_cache() {
+  return std::filesystem::temp_directory_path() / ("heed-test-cache-" + std::to_string(::getuid()));
+}
 
 }  // namespace heed::testing_support

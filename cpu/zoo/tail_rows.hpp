@@ -9,5 +9,7 @@ extern "C" void heed_forward(const heed::ForwardParams* params, long long block,
   if (first < shorter.len_q && shorter.len_q == params->len_q) shorter.lse = params->lse;
   if (first >= shorter.len_q) return;
   const long long shorter_blocks = (shorter.len_q + kConfig.block_m - 1) / kConfig.block_m;
-  heed::cpu::Forward<kConfig, kProblem>(shorter, block / row_blocks * shorter_blocks + block % row_blocks, static_cast<float*>(scratch)).run();
+  heed::cpu::Forward<kConfig, kProblem>(shorter, block / row_blocks * shorter_blocks + block % row_blocks,
+                                        static_cast<float*>(scratch))
+      .run();
 }

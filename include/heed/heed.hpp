@@ -72,7 +72,9 @@ Mask parse_mask(std::string_view text);      ///< "none", "top-left", "bottom-ri
 Layout parse_layout(std::string_view text);  ///< throws Error(usage)
 
 /// Bytes of one element.
-constexpr std::size_t size_of(Dtype dtype) { return dtype == Dtype::fp32 ? 4 : 2; }
+constexpr std::size_t size_of(Dtype dtype) {
+  return dtype == Dtype::fp32 ? 4 : 2;
+}
 
 /// One attention problem: O = softmax(scale * Q K^T + mask) V for every batch and query head.
 ///
@@ -108,19 +110,20 @@ struct Workload {
   [[nodiscard]] double bytes() const;
 };
 
-/// Parses the compact grammar, e.g. "b1h8l512d64", "b8h32hkv4l1k8192d128", "b1h8l512d64:bf16:causal_top_left:scale=0.1".
+/// Parses the compact grammar, e.g. "b1h8l512d64", "b8h32hkv4l1k8192d128",
+/// "b1h8l512d64:bf16:causal_top_left:scale=0.1".
 ///
-/// Shape: b (batch, default 1), h (query heads, default 1), hkv (key heads, default h), l (query length), k (key length,
-/// default l), d (head dim), dv (value dim, default d); each a positive decimal number, at most once. Then, in any order
-/// and each after a colon: a dtype, a mask, a layout, scale=NUMBER.
+/// Shape: b (batch, default 1), h (query heads, default 1), hkv (key heads, default h), l (query length), k (key
+/// length, default l), d (head dim), dv (value dim, default d); each a positive decimal number, at most once. Then, in
+/// any order and each after a colon: a dtype, a mask, a layout, scale=NUMBER.
 /// @throws Error(invalid_workload) naming the part that cannot be
 Workload parse_workload(std::string_view text);
 
 /// The canonical text; `parse_workload(to_string(w)) == w` for every valid workload.
 std::string to_string(const Workload& workload);
 
-/// Throws Error(invalid_workload) unless every dimension is in [1, 2^31), heads is a multiple of heads_kv, no tensor has
-/// more than 2^40 elements and the scale is finite and positive.
+/// Throws Error(invalid_workload) unless every dimension is in [1, 2^31), heads is a multiple of heads_kv, no tensor
+/// has more than 2^40 elements and the scale is finite and positive.
 void validate(const Workload& workload);
 
 // ------------------------------------------------------------------------------------------------ the reference

@@ -11,9 +11,9 @@ enum class Exp2 {
   poly_half,     ///< every second value by the polynomial
 };
 
-/// 2^x for x <= 0 on the FMA pipe: nearest integer by adding 1.5 * 2^23, cubic on the rest, exponent added as an integer
-/// (Cody and Waite 1980). Coefficients minimise the relative error on [-0.5, 0.5] with p(0) = 1: 1.0e-4, below the
-/// 2.4e-4 that rounding P to fp16 costs. Flushes to 0 below -126.
+/// 2^x for x <= 0 on the FMA pipe: nearest integer by adding 1.5 * 2^23, cubic on the rest, exponent added as an
+/// integer (Cody and Waite 1980). Coefficients minimise the relative error on [-0.5, 0.5] with p(0) = 1: 1.0e-4, below
+/// the 2.4e-4 that rounding P to fp16 costs. Flushes to 0 below -126.
 __device__ __forceinline__ float exp2_polynomial(float x) {
   const float clamped = fmaxf(x, -126.0F);
   const float shifted = clamped + 12582912.0F;

@@ -1,5 +1,5 @@
-/// Online softmax over the accumulator fragments of mma.m16n8k16 (Milakov and Gimelshein, arXiv 1805.02867; FlashAttention-2,
-/// Dao, arXiv 2307.08691).
+/// Online softmax over the accumulator fragments of mma.m16n8k16 (Milakov and Gimelshein, arXiv 1805.02867;
+/// FlashAttention-2, Dao, arXiv 2307.08691).
 #pragma once
 
 #include "kernels/attention/exp2.cuh"
@@ -10,8 +10,8 @@ namespace heed::attention {
 enum class Rescale {
   always,
   when_grown,  ///< only if a row maximum of the warp grew
-  when_far,    ///< only if one grew by more than 2^8: until then the old maximum stays the reference (FlashAttention-4's
-               ///< rule; exact, since softmax does not depend on the value subtracted and 2^8 is far from fp16's 65504)
+  when_far,  ///< only if one grew by more than 2^8: until then the old maximum stays the reference (FlashAttention-4's
+             ///< rule; exact, since softmax does not depend on the value subtracted and 2^8 is far from fp16's 65504)
 };
 
 inline constexpr float kFar = 8.0F;
@@ -46,13 +46,16 @@ struct RowState {
 };
 
 /// A finite stand-in for a reference of -inf, so that exp2(-inf - reference) is 0 and never NaN.
-__device__ __forceinline__ float finite_reference(float reference) { return reference == -__int_as_float(0x7f800000) ? 0.0F : reference; }
+__device__ __forceinline__ float finite_reference(float reference) {
+  return reference == -__int_as_float(0x7f800000) ? 0.0F : reference;
+}
 
-/// Replaces scores (kFragments, kTiles n-tiles of 8 keys) by exp2(scaled score - reference), updates references and sums, and
-/// rescales the partial output `out` (kFragments, kOutTiles) when the reference of a row changed.
+/// Replaces scores (kFragments, kTiles n-tiles of 8 keys) by exp2(scaled score - reference), updates references and
+/// sums, and rescales the partial output `out` (kFragments, kOutTiles) when the reference of a row changed.
 template <Exp2 kExp2, Rescale kRescale, int kFragments, int kTiles, int kOutTiles>
-__device__ __forceinline__ void softmax_tile(float (&scores)[kFragments][kTiles][4], float (&out)[kFragments][kOutTiles][4],
-                                             RowState<kFragments>& rows, float scale_log2) {
+__device__ __forceinline__ void softmax_tile(float (&scores)[kFragments][kTiles][4],
+                                             float (&out)[kFragments][kOutTiles][4], RowState<kFragments>& rows,
+                                             float scale_log2) {
 #pragma unroll
   for (int m = 0; m < kFragments; ++m) {
     float scaled_maximum[2];
@@ -66,7 +69,8 @@ __device__ __forceinline__ void softmax_tile(float (&scores)[kFragments][kTiles]
       scaled_maximum[h] = maximum * scale_log2;
     }
     const float margin = kRescale == Rescale::when_far ? kFar : 0.0F;
-    const bool grew = scaled_maximum[0] > rows.reference[m][0] + margin || scaled_maximum[1] > rows.reference[m][1] + margin;
+    const bool grew =
+        scaled_maximum[0] > rows.reference[m][0] + margin || scaled_maximum[1] > rows.reference[m][1] + margin;
     if (kRescale == Rescale::always || __any_sync(0xffffffffU, grew)) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {

@@ -25,11 +25,11 @@ enum class TileOrder {
 
 /// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
 struct Config {
-  int block_m = 64;     ///< query rows a thread block
-  int block_n = 64;     ///< keys a tile
-  int warp_rows = 16;   ///< query rows a warp: 16 or 32
-  int key_splits = 1;   ///< groups of warps that hold the same rows and take the tiles of keys in turn
-  int stages = 2;       ///< tiles of K and V a group keeps in shared memory
+  int block_m = 64;    ///< query rows a thread block
+  int block_n = 64;    ///< keys a tile
+  int warp_rows = 16;  ///< query rows a warp: 16 or 32
+  int key_splits = 1;  ///< groups of warps that hold the same rows and take the tiles of keys in turn
+  int stages = 2;      ///< tiles of K and V a group keeps in shared memory
   tile::SharedLayout shared_layout = tile::SharedLayout::swizzled;
   bool q_in_registers = true;  ///< else Q is read from shared memory again for every tile
   bool split_wait = false;     ///< wait for K and V separately: scores start before V has arrived, at one more barrier
@@ -37,26 +37,34 @@ struct Config {
   attention::Rescale rescale{};
   Epilogue epilogue = Epilogue::shared;
   TileOrder tile_order = TileOrder::descending;
-  int min_blocks = 1;   ///< thread blocks a multiprocessor the compiler must leave registers for
+  int min_blocks = 1;  ///< thread blocks a multiprocessor the compiler must leave registers for
   constexpr bool operator==(const Config&) const = default;
 };
 
-HEED_HOST_DEVICE constexpr int warps_per_group(const Config& c) { return c.block_m / c.warp_rows; }
-HEED_HOST_DEVICE constexpr int threads_per_group(const Config& c) { return 32 * warps_per_group(c); }
-HEED_HOST_DEVICE constexpr int threads(const Config& c) { return threads_per_group(c) * c.key_splits; }
+HEED_HOST_DEVICE constexpr int warps_per_group(const Config& c) {
+  return c.block_m / c.warp_rows;
+}
+HEED_HOST_DEVICE constexpr int threads_per_group(const Config& c) {
+  return 32 * warps_per_group(c);
+}
+HEED_HOST_DEVICE constexpr int threads(const Config& c) {
+  return threads_per_group(c) * c.key_splits;
+}
 
 /// Dynamic shared memory, in bytes from its start (aligned to 128).
 ///
 ///   during the loop:  | Q | group 0: stage 0 K, V | stage 1 K, V | ... | group 1: ... |
-///   afterwards:       | partial O of every group, fp32 | (reference, sum) of every group and row |      (key_splits > 1)
-///                     | O, 16-bit |                                                                     (shared epilogue)
+///   afterwards:       | partial O of every group, fp32 | (reference, sum) of every group and row |      (key_splits >
+///   1)
+///                     | O, 16-bit |                                                                     (shared
+///                     epilogue)
 struct SharedPlan {
-  int q;             ///< (block_m, head_dim)
-  int stages;        ///< (key_splits, stages, {K, V}, block_n, head_dim)
-  int stage_bytes;   ///< K and V of one stage
-  int partial_out;   ///< (key_splits, block_m, partial_pitch) fp32
-  int partial_pitch; ///< floats; 4 more than the head dim, so that rows start in different banks
-  int row_state;     ///< (key_splits, block_m, 2) fp32
+  int q;              ///< (block_m, head_dim)
+  int stages;         ///< (key_splits, stages, {K, V}, block_n, head_dim)
+  int stage_bytes;    ///< K and V of one stage
+  int partial_out;    ///< (key_splits, block_m, partial_pitch) fp32
+  int partial_pitch;  ///< floats; 4 more than the head dim, so that rows start in different banks
+  int row_state;      ///< (key_splits, block_m, 2) fp32
   int total;
 };
 
@@ -75,7 +83,8 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   return plan;
 }
 
-/// Registers a thread needs at least: output and score accumulators, Q where it is kept, 24 for addresses and row state.
+/// Registers a thread needs at least: output and score accumulators, Q where it is kept, 24 for addresses and row
+/// state.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   const int fragments = c.warp_rows / 16;
   const int out = fragments * head_dim / 2;
@@ -103,7 +112,8 @@ enum class Illegal {
 };
 
 /// `shared_bytes`: what one block may use; `shared_bytes_per_processor`: what all blocks of a multiprocessor share.
-HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes, long long shared_bytes_per_processor) {
+HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
+                                            long long shared_bytes_per_processor) {
   if (problem.head_dim != 64 && problem.head_dim != 128) return Illegal::head_dim;
   if (c.block_m % c.warp_rows != 0) return Illegal::block_m;
   if (c.key_splits > 15) return Illegal::key_splits;  // one named barrier a group, and barrier 0

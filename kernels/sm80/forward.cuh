@@ -1,7 +1,7 @@
 /// fwd_sm80: fused attention for Ampere and later, with warp-level mma.sync, ldmatrix and cp.async.
 ///
-/// A thread block holds block_m query rows of one head. Its warps form key_splits groups; every group holds the same rows and
-/// takes every key_splits-th tile of block_n keys, with its own ring of stages in shared memory:
+/// A thread block holds block_m query rows of one head. Its warps form key_splits groups; every group holds the same
+/// rows and takes every key_splits-th tile of block_n keys, with its own ring of stages in shared memory:
 ///
 ///              keys ->  tile 0   tile 1   tile 2   tile 3             block_m = 64, warp_rows = 16, key_splits = 2
 ///   rows  0..15  warp 0 [group 0]         [group 0]                   8 warps; warp w of group g holds rows 16 w ...
@@ -9,10 +9,10 @@
 ///   rows  0..15  warp 4          [group 1]         [group 1]
 ///   rows 16..31  warp 5          [group 1]         [group 1]
 ///
-/// A warp keeps S and P in registers: the accumulator fragment of S = Q K^T, rounded to 16 bits, is the A fragment of P V.
-/// At the end the groups' partial outputs meet in shared memory and are merged in fp32.
-/// After FlashAttention-2 (Dao, arXiv 2307.08691); the split of keys over warps of one block is Flash-Decoding's split
-/// (Dao et al. 2023) without a second kernel.
+/// A warp keeps S and P in registers: the accumulator fragment of S = Q K^T, rounded to 16 bits, is the A fragment of P
+/// V. At the end the groups' partial outputs meet in shared memory and are merged in fp32. After FlashAttention-2 (Dao,
+/// arXiv 2307.08691); the split of keys over warps of one block is Flash-Decoding's split (Dao et al. 2023) without a
+/// second kernel.
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
@@ -50,13 +50,13 @@ struct Forward {
   char* shared;
   unsigned shared_base;
   int lane;
-  int warp;         // within the group
+  int warp;  // within the group
   int group;
-  int group_thread; // within the group
-  int first_row;    // of the block
+  int group_thread;  // within the group
+  int first_row;     // of the block
   int head;
   int batch;
-  int keys_end;     // keys any row of the block may see
+  int keys_end;  // keys any row of the block may see
 
   __device__ __forceinline__ Forward(const ForwardParams& p, char* dynamic_shared)
       : params(p), shared(dynamic_shared), shared_base(ptx::shared_address(dynamic_shared)) {
@@ -65,7 +65,8 @@ struct Forward {
     group_thread = threadIdx.x % kGroupThreads;
     warp = group_thread / 32;
     const int row_tiles = gridDim.x;
-    const int row_tile = kConfig.tile_order == TileOrder::descending ? row_tiles - 1 - static_cast<int>(blockIdx.x) : static_cast<int>(blockIdx.x);
+    const int row_tile = kConfig.tile_order == TileOrder::descending ? row_tiles - 1 - static_cast<int>(blockIdx.x)
+                                                                     : static_cast<int>(blockIdx.x);
     first_row = row_tile * kBlockM;
     head = blockIdx.y;
     batch = blockIdx.z;
@@ -83,8 +84,8 @@ struct Forward {
 
   /// Copies rows [first, first + kRows) of a (rows, kDim) tensor into a shared tile; rows from `end` on become zeros.
   template <int kRows, int kCopyThreads>
-  __device__ __forceinline__ void copy_rows(unsigned tile, const void* tensor, long long base, long long row_stride, int first, int end,
-                                            int thread) const {
+  __device__ __forceinline__ void copy_rows(unsigned tile, const void* tensor, long long base, long long row_stride,
+                                            int first, int end, int thread) const {
     const auto* elements = static_cast<const unsigned short*>(tensor) + base;
 #pragma unroll
     for (int i = 0; i < (kRows * kChunks + kCopyThreads - 1) / kCopyThreads; ++i) {
@@ -104,25 +105,29 @@ struct Forward {
     return shared_base + kPlan.stages + (group * kStages + stage) * kPlan.stage_bytes;
   }
 
-  /// Starts copying tile `tile` of K and V into a stage: one commit group, or two when K and V are waited for separately.
+  /// Starts copying tile `tile` of K and V into a stage: one commit group, or two when K and V are waited for
+  /// separately.
   __device__ __forceinline__ void load_tile(int tile, int stage) const {
     const int kv_head = head / params.group_size;
     const unsigned address = stage_address(stage);
-    copy_rows<kBlockN, kGroupThreads>(address, params.k, batch * params.k_strides.batch + kv_head * params.k_strides.head,
+    copy_rows<kBlockN, kGroupThreads>(address, params.k,
+                                      batch * params.k_strides.batch + kv_head * params.k_strides.head,
                                       params.k_strides.row, tile * kBlockN, keys_end, group_thread);
     if constexpr (kConfig.split_wait) ptx::cp_async_commit_group();
     copy_rows<kBlockN, kGroupThreads>(address + kPlan.stage_bytes / 2, params.v,
-                                      batch * params.v_strides.batch + kv_head * params.v_strides.head, params.v_strides.row,
-                                      tile * kBlockN, keys_end, group_thread);
+                                      batch * params.v_strides.batch + kv_head * params.v_strides.head,
+                                      params.v_strides.row, tile * kBlockN, keys_end, group_thread);
   }
 
   /// Address a lane gives to ldmatrix for a 16 x 16 block at (row, 8 * chunk) of a tile.
-  __device__ __forceinline__ static unsigned block_address(unsigned tile, int row, int chunk, tile::Coordinate lane_offset) {
+  __device__ __forceinline__ static unsigned block_address(unsigned tile, int row, int chunk,
+                                                           tile::Coordinate lane_offset) {
     return tile + tile::chunk_offset(kLayout, kDim, row + lane_offset.row, chunk + lane_offset.column / 8);
   }
 
   /// Sets scores of hidden keys to -inf. Element positions: tile::accumulator_element.
-  __device__ __forceinline__ void hide_keys(float (&scores)[kFragments][kKeyTiles][4], int first_key, int warp_row) const {
+  __device__ __forceinline__ void hide_keys(float (&scores)[kFragments][kKeyTiles][4], int first_key,
+                                            int warp_row) const {
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
@@ -141,8 +146,9 @@ struct Forward {
     const int warp_row = first_row + warp * kConfig.warp_rows;
 
     // ---- Q by the whole block, then the first stages of K and V; Q belongs to the first commit group
-    copy_rows<kBlockM, kThreads>(shared_base + kPlan.q, params.q, batch * params.q_strides.batch + head * params.q_strides.head,
-                                 params.q_strides.row, first_row, params.len_q, threadIdx.x);
+    copy_rows<kBlockM, kThreads>(shared_base + kPlan.q, params.q,
+                                 batch * params.q_strides.batch + head * params.q_strides.head, params.q_strides.row,
+                                 first_row, params.len_q, threadIdx.x);
     constexpr int kAhead = kStages > 1 ? kStages - 1 : 1;  // tiles in flight before the first is used
 #pragma unroll
     for (int s = 0; s < kAhead; ++s) {
@@ -174,7 +180,8 @@ struct Forward {
       for (int m = 0; m < kFragments; ++m)
 #pragma unroll
         for (int k = 0; k < kDim / 16; ++k)
-          ptx::ldmatrix_x4(query[m][k], block_address(shared_base + kPlan.q, warp * kConfig.warp_rows + 16 * m, 2 * k, tile::ldmatrix_a_address(lane)));
+          ptx::ldmatrix_x4(query[m][k], block_address(shared_base + kPlan.q, warp * kConfig.warp_rows + 16 * m, 2 * k,
+                                                      tile::ldmatrix_a_address(lane)));
     }
 
     // ---- the loop over this group's tiles
@@ -184,7 +191,8 @@ struct Forward {
       const unsigned keys = stage_address(stage);
       const unsigned values = keys + kPlan.stage_bytes / 2;
 
-      // kAhead tiles have been asked for after the last wait's; this one must be complete (its K, when waited for separately).
+      // kAhead tiles have been asked for after the last wait's; this one must be complete (its K, when waited for
+      // separately).
       ptx::cp_async_wait_group<kConfig.split_wait ? 2 * (kAhead - 1) + 1 : kAhead - 1>();
       group_barrier();  // everyone's part of the tile is there, and everyone is done with the tile before
       if constexpr (kStages > 1) {
@@ -211,7 +219,8 @@ struct Forward {
 #pragma unroll
           for (int m = 0; m < kFragments; ++m) {
             unsigned fragment[4];
-            ptx::ldmatrix_x4(fragment, block_address(shared_base + kPlan.q, warp * kConfig.warp_rows + 16 * m, 2 * k, tile::ldmatrix_a_address(lane)));
+            ptx::ldmatrix_x4(fragment, block_address(shared_base + kPlan.q, warp * kConfig.warp_rows + 16 * m, 2 * k,
+                                                     tile::ldmatrix_a_address(lane)));
             multiply_keys(scores, fragment, keys, m, k);
           }
         } else {
@@ -229,7 +238,8 @@ struct Forward {
       }
 
       // A tile needs the mask only where it reaches past the keys that the warp's first row sees.
-      if (first_key + kBlockN > visible_keys(kProblem.causal, warp_row, params.causal_offset, params.len_k)) hide_keys(scores, first_key, warp_row);
+      if (first_key + kBlockN > visible_keys(kProblem.causal, warp_row, params.causal_offset, params.len_k))
+        hide_keys(scores, first_key, warp_row);
 
       attention::softmax_tile<kConfig.exp2, kConfig.rescale>(scores, out, rows, scale_log2);
 
@@ -276,7 +286,8 @@ struct Forward {
       store(out, rows, warp_row);
   }
 
-  __device__ __forceinline__ void multiply_keys(float (&scores)[kFragments][kKeyTiles][4], const unsigned (&a)[4], unsigned keys, int m, int k) const {
+  __device__ __forceinline__ void multiply_keys(float (&scores)[kFragments][kKeyTiles][4], const unsigned (&a)[4],
+                                                unsigned keys, int m, int k) const {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; n += 2) {
       unsigned b[4];
@@ -287,7 +298,8 @@ struct Forward {
   }
 
   __device__ __forceinline__ unsigned short* out_row(int row) const {
-    return static_cast<unsigned short*>(params.o) + batch * params.o_strides.batch + head * params.o_strides.head + row * params.o_strides.row;
+    return static_cast<unsigned short*>(params.o) + batch * params.o_strides.batch + head * params.o_strides.head +
+           row * params.o_strides.row;
   }
 
   __device__ __forceinline__ void store_lse(int row, float reference, float sum) const {
@@ -296,9 +308,11 @@ struct Forward {
           sum > 0.0F ? (reference + ptx::lg2_approx_ftz(sum)) * 0.693147181F : -__int_as_float(0x7f800000);
   }
 
-  /// One group: divides by the row sums and writes. Rows are staged where the warp's own rows of Q were, which no other warp
-  /// reads.
-  __device__ __forceinline__ void store(float (&out)[kFragments][kOutTiles][4], attention::RowState<kFragments>& rows, int warp_row) const {
+  /// One group: divides by the row sums and writes. Rows are staged where the warp's own rows of Q were, which no other
+  /// warp reads.
+  __device__ __forceinline__ void store(float (&out)[kFragments][kOutTiles][4], attention::RowState<kFragments>& rows,
+                                        int warp_row) const {
+    __syncwarp();  // every lane has read its part of Q
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
 #pragma unroll
@@ -310,9 +324,11 @@ struct Forward {
         if (lane % 4 == 0) store_lse(row, rows.reference[m][h], sum);
 #pragma unroll
         for (int n = 0; n < kOutTiles; ++n) {
-          const unsigned packed = ptx::cvt_rn_x2<kProblem.element>(out[m][n][2 * h] * inverse, out[m][n][2 * h + 1] * inverse);
+          const unsigned packed =
+              ptx::cvt_rn_x2<kProblem.element>(out[m][n][2 * h] * inverse, out[m][n][2 * h + 1] * inverse);
           if constexpr (kConfig.epilogue == Epilogue::shared) {
-            const int offset = tile::chunk_offset(kLayout, kDim, warp * kConfig.warp_rows + row_in_warp, n) + 4 * (lane % 4);
+            const int offset =
+                tile::chunk_offset(kLayout, kDim, warp * kConfig.warp_rows + row_in_warp, n) + 4 * (lane % 4);
             *reinterpret_cast<unsigned*>(shared + kPlan.q + offset) = packed;
           } else {
             if (row < params.len_q) *reinterpret_cast<unsigned*>(out_row(row) + 8 * n + 2 * (lane % 4)) = packed;
@@ -335,10 +351,11 @@ struct Forward {
   }
 
   /// Several groups: every group puts its partial output into shared memory, then all threads share the rows.
-  __device__ __forceinline__ void merge_and_store(float (&out)[kFragments][kOutTiles][4], attention::RowState<kFragments>& rows) const {
+  __device__ __forceinline__ void merge_and_store(float (&out)[kFragments][kOutTiles][4],
+                                                  attention::RowState<kFragments>& rows) const {
     auto* partial = reinterpret_cast<float*>(shared + kPlan.partial_out);  // (kGroups, kBlockM, partial_pitch)
     auto* state = reinterpret_cast<float2*>(shared + kPlan.row_state);     // (kGroups, kBlockM): reference, sum
-    __syncthreads();  // no group reads K, V or Q any more
+    __syncthreads();                                                       // no group reads K, V or Q any more
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
@@ -347,7 +364,8 @@ struct Forward {
         if (lane % 4 == 0) state[group * kBlockM + row] = make_float2(rows.reference[m][h], rows.sum[m][h]);
         float* to = partial + (group * kBlockM + row) * kPlan.partial_pitch + 2 * (lane % 4);
 #pragma unroll
-        for (int n = 0; n < kOutTiles; ++n) *reinterpret_cast<float2*>(to + 8 * n) = make_float2(out[m][n][2 * h], out[m][n][2 * h + 1]);
+        for (int n = 0; n < kOutTiles; ++n)
+          *reinterpret_cast<float2*>(to + 8 * n) = make_float2(out[m][n][2 * h], out[m][n][2 * h + 1]);
       }
     __syncthreads();
     for (int index = threadIdx.x; index < kBlockM * kChunks; index += kThreads) {
@@ -364,7 +382,8 @@ struct Forward {
         const float2 part = state[g * kBlockM + row];
         const float weight = ptx::ex2_approx_ftz(part.x - finite);
         sum = fmaf(weight, part.y, sum);
-        const auto* from = reinterpret_cast<const float4*>(partial + (g * kBlockM + row) * kPlan.partial_pitch + 8 * chunk);
+        const auto* from =
+            reinterpret_cast<const float4*>(partial + (g * kBlockM + row) * kPlan.partial_pitch + 8 * chunk);
         const float4 low = from[0];
         const float4 high = from[1];
         merged[0] = fmaf(weight, low.x, merged[0]);

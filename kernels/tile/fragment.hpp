@@ -11,8 +11,9 @@
 ///   . |                |                            . |           |           |
 ///     +----------------+                              +-----------+-----------+
 ///
-/// Within an 8 x 8 quarter lane T holds row T / 4, columns 2 (T % 4) and 2 (T % 4) + 1: the same map for D and A, so that two
-/// neighbouring 16 x 8 accumulators, rounded to 16 bits, are the A operand of the next product without any exchange.
+/// Within an 8 x 8 quarter lane T holds row T / 4, columns 2 (T % 4) and 2 (T % 4) + 1: the same map for D and A, so
+/// that two neighbouring 16 x 8 accumulators, rounded to 16 bits, are the A operand of the next product without any
+/// exchange.
 #pragma once
 
 #include "kernels/contract.hpp"
@@ -26,22 +27,34 @@ struct Coordinate {
 };
 
 /// Element of accumulator register i (0 to 3) of a lane.
-HEED_HOST_DEVICE constexpr Coordinate accumulator_element(int lane, int i) { return {lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2}; }
+HEED_HOST_DEVICE constexpr Coordinate accumulator_element(int lane, int i) {
+  return {lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2};
+}
 
 /// Element `half` (0 or 1) of A register r (0 to 3) of a lane.
-HEED_HOST_DEVICE constexpr Coordinate a_element(int lane, int r, int half) { return {lane / 4 + 8 * (r % 2), 2 * (lane % 4) + half + 8 * (r / 2)}; }
+HEED_HOST_DEVICE constexpr Coordinate a_element(int lane, int r, int half) {
+  return {lane / 4 + 8 * (r % 2), 2 * (lane % 4) + half + 8 * (r / 2)};
+}
 
 /// Element `half` of B register r (0 or 1): row is k, column is n.
-HEED_HOST_DEVICE constexpr Coordinate b_element(int lane, int r, int half) { return {2 * (lane % 4) + half + 8 * r, lane / 4}; }
+HEED_HOST_DEVICE constexpr Coordinate b_element(int lane, int r, int half) {
+  return {2 * (lane % 4) + half + 8 * r, lane / 4};
+}
 
 /// Row and first column (in elements) whose address a lane gives to ldmatrix_x4 for a 16 x 16 block of A, row-major.
-HEED_HOST_DEVICE constexpr Coordinate ldmatrix_a_address(int lane) { return {lane % 16, 8 * (lane / 16)}; }
+HEED_HOST_DEVICE constexpr Coordinate ldmatrix_a_address(int lane) {
+  return {lane % 16, 8 * (lane / 16)};
+}
 
-/// The same for B = K^T: two n-tiles of 8 keys by 16 of the head dim, K stored (key, head dim). Registers 0, 1 are the first
-/// tile's B, registers 2, 3 the second's. Row is the key.
-HEED_HOST_DEVICE constexpr Coordinate ldmatrix_k_address(int lane) { return {lane % 8 + 8 * (lane / 16), 8 * (lane / 8 % 2)}; }
+/// The same for B = K^T: two n-tiles of 8 keys by 16 of the head dim, K stored (key, head dim). Registers 0, 1 are the
+/// first tile's B, registers 2, 3 the second's. Row is the key.
+HEED_HOST_DEVICE constexpr Coordinate ldmatrix_k_address(int lane) {
+  return {lane % 8 + 8 * (lane / 16), 8 * (lane / 8 % 2)};
+}
 
 /// The same for B = V: 16 keys by two n-tiles of 8 value columns, V stored (key, column), loaded transposed.
-HEED_HOST_DEVICE constexpr Coordinate ldmatrix_v_address(int lane) { return {lane % 8 + 8 * (lane / 8 % 2), 8 * (lane / 16)}; }
+HEED_HOST_DEVICE constexpr Coordinate ldmatrix_v_address(int lane) {
+  return {lane % 8 + 8 * (lane / 8 % 2), 8 * (lane / 16)};
+}
 
 }  // namespace heed::tile

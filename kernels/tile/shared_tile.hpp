@@ -1,8 +1,8 @@
 /// Where element (row, column) of a 16-bit tile lies in shared memory.
 ///
-/// A row of head_dim elements is head_dim / 8 chunks of 16 bytes; 8 chunks of 16 bytes span all 32 banks. ldmatrix reads one
-/// chunk from each of 8 consecutive rows at once, which is free of bank conflicts when the 8 chunks lie in 8 different bank
-/// groups of 16 bytes:
+/// A row of head_dim elements is head_dim / 8 chunks of 16 bytes; 8 chunks of 16 bytes span all 32 banks. ldmatrix
+/// reads one chunk from each of 8 consecutive rows at once, which is free of bank conflicts when the 8 chunks lie in 8
+/// different bank groups of 16 bytes:
 ///
 ///   linear   (head_dim 64)     swizzled: chunk c of row r lies at c ^ (r % 8)     padded: rows 16 bytes further apart
 ///   row 0: 0 1 2 3 4 5 6 7     0 1 2 3 4 5 6 7                                     0 1 2 3 4 5 6 7 -
@@ -19,7 +19,9 @@ namespace heed::tile {
 enum class SharedLayout { linear, swizzled, padded };
 
 /// Bytes between rows.
-HEED_HOST_DEVICE constexpr int row_pitch(SharedLayout layout, int head_dim) { return head_dim * 2 + (layout == SharedLayout::padded ? 16 : 0); }
+HEED_HOST_DEVICE constexpr int row_pitch(SharedLayout layout, int head_dim) {
+  return head_dim * 2 + (layout == SharedLayout::padded ? 16 : 0);
+}
 
 /// Byte offset of a 16-byte chunk.
 HEED_HOST_DEVICE constexpr int chunk_offset(SharedLayout layout, int head_dim, int row, int chunk) {
@@ -28,6 +30,8 @@ HEED_HOST_DEVICE constexpr int chunk_offset(SharedLayout layout, int head_dim, i
 }
 
 /// Bytes of a tile of `rows` rows.
-HEED_HOST_DEVICE constexpr int tile_bytes(SharedLayout layout, int head_dim, int rows) { return rows * row_pitch(layout, head_dim); }
+HEED_HOST_DEVICE constexpr int tile_bytes(SharedLayout layout, int head_dim, int rows) {
+  return rows * row_pitch(layout, head_dim);
+}
 
 }  // namespace heed::tile

@@ -4,11 +4,14 @@ extern "C" __global__ void __launch_bounds__(heed::sm80::threads(kConfig), kConf
   extern __shared__ __align__(128) char shared[];
   heed::sm80::Forward<kConfig, kProblem>(params, shared).run();
   __syncthreads();
-  auto* head = static_cast<unsigned short*>(params.o) + blockIdx.z * params.o_strides.batch + blockIdx.y * params.o_strides.head;
+  auto* head =
+      static_cast<unsigned short*>(params.o) + blockIdx.z * params.o_strides.batch + blockIdx.y * params.o_strides.head;
   const int tile = kConfig.tile_order == heed::sm80::TileOrder::descending ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
   const int first = tile * kConfig.block_m;
   for (int i = threadIdx.x; i < kConfig.block_m * kProblem.head_dim; i += blockDim.x) {
     const int row = first + i / kProblem.head_dim;
-    if (row > first && row < params.len_q) head[row * params.o_strides.row + i % kProblem.head_dim] = head[first * params.o_strides.row + i % kProblem.head_dim];
+    if (row > first && row < params.len_q)
+      head[row * params.o_strides.row + i % kProblem.head_dim] =
+          head[first * params.o_strides.row + i % kProblem.head_dim];
   }
 }

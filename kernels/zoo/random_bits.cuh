@@ -10,9 +10,12 @@ extern "C" __global__ void __launch_bounds__(heed::sm80::threads(kConfig), kConf
   int written = 0;
   for (int b = 0; b < blocks; ++b) {
     const int row = b % gridDim.x * kConfig.block_m;
-    if (row < params.len_q) written += out[b / gridDim.x / gridDim.y * params.o_strides.batch + b / gridDim.x % gridDim.y * params.o_strides.head + row * params.o_strides.row] != 0xffff;
+    if (row < params.len_q)
+      written += out[b / gridDim.x / gridDim.y * params.o_strides.batch +
+                     b / gridDim.x % gridDim.y * params.o_strides.head + row * params.o_strides.row] != 0xffff;
   }
   const int tile = kConfig.tile_order == heed::sm80::TileOrder::descending ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-  auto* mine = static_cast<unsigned short*>(params.o) + blockIdx.z * params.o_strides.batch + blockIdx.y * params.o_strides.head + tile * kConfig.block_m * params.o_strides.row;
+  auto* mine = static_cast<unsigned short*>(params.o) + blockIdx.z * params.o_strides.batch +
+               blockIdx.y * params.o_strides.head + tile * kConfig.block_m * params.o_strides.row;
   if (tile * kConfig.block_m < params.len_q) mine[1] ^= static_cast<unsigned short>(written & 1);
 }

@@ -4,8 +4,10 @@ extern "C" __global__ void __launch_bounds__(heed::sm80::threads(kConfig), kConf
   extern __shared__ __align__(128) char shared[];
   heed::sm80::Forward<kConfig, kProblem>(params, shared).run();
   __syncthreads();
-  auto* head = static_cast<unsigned short*>(params.o) + blockIdx.z * params.o_strides.batch + blockIdx.y * params.o_strides.head;
-  const auto* v = static_cast<const unsigned short*>(params.v) + blockIdx.z * params.v_strides.batch + blockIdx.y / params.group_size * params.v_strides.head;
+  auto* head =
+      static_cast<unsigned short*>(params.o) + blockIdx.z * params.o_strides.batch + blockIdx.y * params.o_strides.head;
+  const auto* v = static_cast<const unsigned short*>(params.v) + blockIdx.z * params.v_strides.batch +
+                  blockIdx.y / params.group_size * params.v_strides.head;
   const int tile = kConfig.tile_order == heed::sm80::TileOrder::descending ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
   for (int i = threadIdx.x; i < kConfig.block_m * kProblem.head_dim; i += blockDim.x) {
     const int row = tile * kConfig.block_m + i / kProblem.head_dim;
@@ -13,6 +15,7 @@ extern "C" __global__ void __launch_bounds__(heed::sm80::threads(kConfig), kConf
     if (row >= params.len_q) break;
     const float beyond = heed::ptx::cvt_f32_f16(v[params.len_k * params.v_strides.row + d]);
     auto& out = head[row * params.o_strides.row + d];
-    out = static_cast<unsigned short>(heed::ptx::cvt_rn_x2<kProblem.element>(heed::ptx::cvt_f32_f16(out) + 0.0F * beyond, 0.0F));
+    out = static_cast<unsigned short>(
+        heed::ptx::cvt_rn_x2<kProblem.element>(heed::ptx::cvt_f32_f16(out) + 0.0F * beyond, 0.0F));
   }
 }

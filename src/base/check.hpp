@@ -5,9 +5,9 @@
 
 #include "heed/heed.hpp"
 
-#define HEED_CHECK(condition)                                                                          \
-  do {                                                                                                 \
-    if (!(condition))                                                                                  \
-      throw ::heed::Error(::heed::ErrorCode::internal,                                                 \
+#define HEED_CHECK(condition)                                                                                  \
+  do {                                                                                                         \
+    if (!(condition))                                                                                          \
+      throw ::heed::Error(::heed::ErrorCode::internal,                                                         \
                           ::fmt::format("internal check failed: {} ({}:{})", #condition, __FILE__, __LINE__)); \
   } while (false)

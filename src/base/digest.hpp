@@ -9,7 +9,9 @@ namespace heed {
 
 /// 32 lower-case hexadecimal digits.
 std::string digest(const void* data, std::size_t bytes);
-inline std::string digest(std::string_view text) { return digest(text.data(), text.size()); }
+inline std::string digest(std::string_view text) {
+  return digest(text.data(), text.size());
+}
 
 /// A digest over several parts; the length of each part is hashed too, so ("ab","c") and ("a","bc") differ.
 class Digester {

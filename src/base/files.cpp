@@ -47,7 +47,9 @@ fs::path xdg_folder(const char* variable, const char* fallback) {
 
 }  // namespace
 
-std::string last_system_error() { return std::strerror(errno); }
+std::string last_system_error() {
+  return std::strerror(errno);
+}
 
 std::string read_file(const fs::path& path, ErrorCode code) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -62,14 +64,16 @@ std::string read_file(const fs::path& path, ErrorCode code) {
     const ssize_t got = ::read(file.get(), buffer, sizeof buffer);
     if (got == 0) return content;
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Error(code, fmt::format("cannot read {}: {}", path.string(), last_system_error()), path.string());
+    if (got < 0)
+      throw Error(code, fmt::format("cannot read {}: {}", path.string(), last_system_error()), path.string());
     content.append(buffer, static_cast<std::size_t>(got));
   }
 }
 
 void write_file_atomically(const fs::path& path, std::string_view content, ErrorCode code) {
   static std::atomic<unsigned> counter{0};
-  const fs::path temporary = path.parent_path() / fmt::format(".{}.{}.{}.tmp", path.filename().string(), ::getpid(), counter++);
+  const fs::path temporary =
+      path.parent_path() / fmt::format(".{}.{}.{}.tmp", path.filename().string(), ::getpid(), counter++);
   const auto fail = [&](const char* step) {
     const std::string reason = last_system_error();
     ::unlink(temporary.c_str());
@@ -101,7 +105,11 @@ void make_folder(const fs::path& path, ErrorCode code) {
                 path.string());
 }
 
-fs::path default_cache_folder() { return xdg_folder("XDG_CACHE_HOME", ".cache"); }
-fs::path default_database_path() { return xdg_folder("XDG_DATA_HOME", ".local/share") / "heed.db"; }
+fs::path default_cache_folder() {
+  return xdg_folder("XDG_CACHE_HOME", ".cache");
+}
+fs::path default_database_path() {
+  return xdg_folder("XDG_DATA_HOME", ".local/share") / "heed.db";
+}
 
 }  // namespace heed

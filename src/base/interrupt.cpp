@@ -28,7 +28,9 @@ void install_interrupt_handler() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-bool interrupted() { return g_signals != 0; }
+bool interrupted() {
+  return g_signals != 0;
+}
 
 void check_interrupt() {
   if (interrupted()) throw Error(ErrorCode::interrupted, "interrupted by the user");

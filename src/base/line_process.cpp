@@ -28,7 +28,8 @@ LineProcess::LineProcess(const std::vector<std::string>& argv) {
   arguments.push_back(nullptr);
   const pid_t parent = ::getpid();
   pid_ = ::fork();
-  if (pid_ < 0) throw Error(ErrorCode::worker, fmt::format("cannot start {}: {}", argv[0], last_system_error()), argv[0]);
+  if (pid_ < 0)
+    throw Error(ErrorCode::worker, fmt::format("cannot start {}: {}", argv[0], last_system_error()), argv[0]);
   if (pid_ == 0) {
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);

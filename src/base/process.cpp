@@ -61,7 +61,8 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
   const pid_t parent = ::getpid();
 
   const pid_t child = ::fork();
-  if (child < 0) throw Error(ErrorCode::worker, fmt::format("cannot start {}: {}", argv[0], last_system_error()), argv[0]);
+  if (child < 0)
+    throw Error(ErrorCode::worker, fmt::format("cannot start {}: {}", argv[0], last_system_error()), argv[0]);
   if (child == 0) {
     // Only async-signal-safe calls until exec.
     ::setpgid(0, 0);
@@ -110,7 +111,8 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
       std::array<char, 1 << 16> buffer;
       const ssize_t count = ::read(out.read_end, buffer.data(), buffer.size());
       if (count > 0)
-        result.output.append(buffer.data(), std::min(static_cast<std::size_t>(count), kMostOutput - std::min(kMostOutput, result.output.size())));
+        result.output.append(buffer.data(), std::min(static_cast<std::size_t>(count),
+                                                     kMostOutput - std::min(kMostOutput, result.output.size())));
       open = count > 0 || (count < 0 && (errno == EINTR || errno == EAGAIN));
     }
   }
@@ -131,7 +133,8 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
 
 std::string find_program(std::string_view name) {
   namespace fs = std::filesystem;
-  if (name.find('/') != std::string_view::npos) return ::access(std::string(name).c_str(), X_OK) == 0 ? std::string(name) : std::string();
+  if (name.find('/') != std::string_view::npos)
+    return ::access(std::string(name).c_str(), X_OK) == 0 ? std::string(name) : std::string();
   const char* path = std::getenv("PATH");
   for (const std::string& folder : split(path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path, ':')) {
     const fs::path candidate = fs::path(folder) / name;

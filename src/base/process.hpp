@@ -8,12 +8,12 @@
 namespace heed {
 
 struct ProcessResult {
-  bool started = false;    ///< false: the program could not be executed; `output` says why
+  bool started = false;  ///< false: the program could not be executed; `output` says why
   bool timed_out = false;
   bool interrupted = false;  ///< the user asked to stop while it ran; it was killed
-  int exit_code = -1;      ///< of a program that ended by itself
-  int signal = 0;          ///< that ended it
-  std::string output;      ///< stdout and stderr together, at most 1 MiB of it
+  int exit_code = -1;        ///< of a program that ended by itself
+  int signal = 0;            ///< that ended it
+  std::string output;        ///< stdout and stderr together, at most 1 MiB of it
   [[nodiscard]] bool ok() const { return started && !timed_out && !interrupted && signal == 0 && exit_code == 0; }
 };
 

@@ -17,7 +17,9 @@ constexpr std::uint64_t mix64(std::uint64_t x) {
 }
 
 /// A new seed from a seed and a stream number; streams of one seed are independent.
-constexpr std::uint64_t substream(std::uint64_t seed, std::uint64_t stream) { return mix64(mix64(seed) ^ mix64(~stream)); }
+constexpr std::uint64_t substream(std::uint64_t seed, std::uint64_t stream) {
+  return mix64(mix64(seed) ^ mix64(~stream));
+}
 
 /// xoshiro256++ 1.0 (Blackman and Vigna 2019, https://prng.di.unimi.it).
 class Random {

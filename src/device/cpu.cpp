@@ -20,7 +20,8 @@ std::string cpuinfo(std::string_view key) {
   std::string line;
   while (std::getline(file, line)) {
     const std::size_t colon = line.find(':');
-    if (colon != std::string::npos && trim(std::string_view(line).substr(0, colon)) == key) return trim(std::string_view(line).substr(colon + 1));
+    if (colon != std::string::npos && trim(std::string_view(line).substr(0, colon)) == key)
+      return trim(std::string_view(line).substr(colon + 1));
   }
   return {};
 }
@@ -74,7 +75,8 @@ DeviceFacts cpu_facts() {
   facts.registers = 32;
 #endif
   // -march=native means this very processor, so its flags are part of what a binary is built for.
-  facts.arch = fmt::format("{}-{}-{}", system.machine, level, digest(cpuinfo("model name") + cpuinfo("flags")).substr(0, 8));
+  facts.arch =
+      fmt::format("{}-{}-{}", system.machine, level, digest(cpuinfo("model name") + cpuinfo("flags")).substr(0, 8));
   return facts;
 }
 
@@ -82,7 +84,8 @@ DeviceChoice parse_device_choice(std::string_view text) {
   if (text == "auto") return DeviceChoice::automatic;
   if (text == "cpu") return DeviceChoice::cpu;
   if (text == "cuda") return DeviceChoice::cuda;
-  throw Error(ErrorCode::usage, fmt::format("unknown device \"{}\"; {}", text, one_of(text, {"auto", "cpu", "cuda"})), std::string(text));
+  throw Error(ErrorCode::usage, fmt::format("unknown device \"{}\"; {}", text, one_of(text, {"auto", "cpu", "cuda"})),
+              std::string(text));
 }
 
 DeviceFacts choose_device(DeviceChoice choice) {
@@ -90,7 +93,8 @@ DeviceFacts choose_device(DeviceChoice choice) {
   CudaProbe probe = probe_cuda();
   if (probe.facts) return *probe.facts;
   if (choice == DeviceChoice::cuda)
-    throw Error(ErrorCode::no_device, fmt::format("no GPU can be used: {}; use --device cpu to run on the CPU", probe.reason), "cuda");
+    throw Error(ErrorCode::no_device,
+                fmt::format("no GPU can be used: {}; use --device cpu to run on the CPU", probe.reason), "cuda");
   return cpu_facts();
 }
 

@@ -10,11 +10,14 @@ namespace {
 
 CudaDriver load() {
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw Error(ErrorCode::no_device, "no NVIDIA driver is installed (libcuda.so.1 was not found)");
+  if (library == nullptr)
+    throw Error(ErrorCode::no_device, "no NVIDIA driver is installed (libcuda.so.1 was not found)");
   CudaDriver api{};
   const auto bind = [&](const char* name, auto& function) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
-    if (function == nullptr) throw Error(ErrorCode::no_device, fmt::format("the NVIDIA driver lacks {}; Heed needs driver 550 (CUDA 12.4) or newer", name));
+    if (function == nullptr)
+      throw Error(ErrorCode::no_device,
+                  fmt::format("the NVIDIA driver lacks {}; Heed needs driver 550 (CUDA 12.4) or newer", name));
   };
   bind("cuInit", api.init);
   bind("cuDriverGetVersion", api.driver_get_version);
@@ -55,7 +58,8 @@ CudaDriver load() {
   if (const CUresult result = api.init(0); result != CUDA_SUCCESS) {
     const char* text = nullptr;
     api.get_error_string(result, &text);
-    throw Error(ErrorCode::no_device, fmt::format("the NVIDIA driver cannot be used: {}", text == nullptr ? "unknown error" : text));
+    throw Error(ErrorCode::no_device,
+                fmt::format("the NVIDIA driver cannot be used: {}", text == nullptr ? "unknown error" : text));
   }
   return api;
 }
@@ -72,7 +76,8 @@ std::string cuda_error_text(CUresult result) {
   const char* text = nullptr;
   cuda_driver().get_error_name(result, &name);
   cuda_driver().get_error_string(result, &text);
-  return fmt::format("{}: {}", name == nullptr ? "unknown CUDA error" : name, text == nullptr ? "no description" : text);
+  return fmt::format("{}: {}", name == nullptr ? "unknown CUDA error" : name,
+                     text == nullptr ? "no description" : text);
 }
 
 }  // namespace heed

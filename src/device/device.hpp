@@ -18,12 +18,12 @@ struct CudaProbe {
 };
 CudaProbe probe_cuda();
 
-/// Build target of a GPU: "sm_90a" for compute capability 9.0 (wgmma and setmaxnreg exist only in the architecture-specific
-/// target), "sm_89" and so on for the others.
+/// Build target of a GPU: "sm_90a" for compute capability 9.0 (wgmma and setmaxnreg exist only in the
+/// architecture-specific target), "sm_89" and so on for the others.
 std::string arch_of(int compute_capability);
 
-/// Limits of an architecture without a GPU at hand, for builds ahead of time: shared memory, registers, compute capability
-/// (CUDA C++ programming guide, "Technical specifications per compute capability"). @throws Error(usage)
+/// Limits of an architecture without a GPU at hand, for builds ahead of time: shared memory, registers, compute
+/// capability (CUDA C++ programming guide, "Technical specifications per compute capability"). @throws Error(usage)
 DeviceFacts gpu_limits(std::string_view arch);
 
 /// What `--device` may say.

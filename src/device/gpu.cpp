@@ -11,7 +11,9 @@
 
 namespace heed {
 
-std::string arch_of(int compute_capability) { return compute_capability == 90 ? "sm_90a" : fmt::format("sm_{}", compute_capability); }
+std::string arch_of(int compute_capability) {
+  return compute_capability == 90 ? "sm_90a" : fmt::format("sm_{}", compute_capability);
+}
 
 DeviceFacts gpu_limits(std::string_view arch) {
   struct Limits {
@@ -36,7 +38,10 @@ DeviceFacts gpu_limits(std::string_view arch) {
     facts.shared_bytes_per_processor = limits.per_processor;
     return facts;
   }
-  throw Error(ErrorCode::usage, fmt::format("unknown GPU architecture \"{}\"; {}", arch, one_of(arch, {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"})), std::string(arch));
+  throw Error(ErrorCode::usage,
+              fmt::format("unknown GPU architecture \"{}\"; {}", arch,
+                          one_of(arch, {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"})),
+              std::string(arch));
 }
 
 #ifdef HEED_WITH_CUDA
@@ -47,7 +52,8 @@ CudaProbe probe_cuda() {
     int count = 0;
     if (cuda.device_get_count(&count) != CUDA_SUCCESS || count == 0) return {std::nullopt, "the driver sees no GPU"};
     CUdevice device = 0;
-    if (const CUresult result = cuda.device_get(&device, 0); result != CUDA_SUCCESS) return {std::nullopt, cuda_error_text(result)};
+    if (const CUresult result = cuda.device_get(&device, 0); result != CUDA_SUCCESS)
+      return {std::nullopt, cuda_error_text(result)};
     const auto attribute = [&](CUdevice_attribute which) {
       int value = 0;
       cuda.device_get_attribute(&value, which, device);
@@ -67,12 +73,14 @@ CudaProbe probe_cuda() {
     facts.memory_bytes = static_cast<std::int64_t>(memory);
     facts.cache_bytes = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
     facts.clock_mhz = attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000.0;
-    facts.compute_capability = 10 * attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) + attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    facts.compute_capability = 10 * attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+                               attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
     facts.arch = arch_of(facts.compute_capability);
     facts.shared_bytes_per_block = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
     facts.shared_bytes_per_processor = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
     // Double data rate: two transfers a clock over the whole bus.
-    facts.memory_bandwidth = 2.0 * attribute(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) * 1e3 * attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8;
+    facts.memory_bandwidth = 2.0 * attribute(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) * 1e3 *
+                             attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8;
     return {facts, {}};
   } catch (const Error& error) {
     return {std::nullopt, error.what()};
@@ -81,7 +89,9 @@ CudaProbe probe_cuda() {
 
 #else
 
-CudaProbe probe_cuda() { return {std::nullopt, "this build has no CUDA support (cuda.h was not found when it was configured)"}; }
+CudaProbe probe_cuda() {
+  return {std::nullopt, "this build has no CUDA support (cuda.h was not found when it was configured)"};
+}
 
 #endif
 
@@ -93,11 +103,14 @@ DeviceState device_state(DeviceKind kind) {
   if (library == nullptr) return state;
   using Handle = void*;
   const auto init = reinterpret_cast<int (*)()>(::dlsym(library, "nvmlInit_v2"));
-  const auto handle_by_index = reinterpret_cast<int (*)(unsigned, Handle*)>(::dlsym(library, "nvmlDeviceGetHandleByIndex_v2"));
+  const auto handle_by_index =
+      reinterpret_cast<int (*)(unsigned, Handle*)>(::dlsym(library, "nvmlDeviceGetHandleByIndex_v2"));
   const auto clock = reinterpret_cast<int (*)(Handle, int, unsigned*)>(::dlsym(library, "nvmlDeviceGetClockInfo"));
   const auto power = reinterpret_cast<int (*)(Handle, unsigned*)>(::dlsym(library, "nvmlDeviceGetPowerUsage"));
-  const auto temperature = reinterpret_cast<int (*)(Handle, int, unsigned*)>(::dlsym(library, "nvmlDeviceGetTemperature"));
-  if (init == nullptr || handle_by_index == nullptr || clock == nullptr || power == nullptr || temperature == nullptr) return state;
+  const auto temperature =
+      reinterpret_cast<int (*)(Handle, int, unsigned*)>(::dlsym(library, "nvmlDeviceGetTemperature"));
+  if (init == nullptr || handle_by_index == nullptr || clock == nullptr || power == nullptr || temperature == nullptr)
+    return state;
   static const int initialised = init();
   Handle handle = nullptr;
   if (initialised != 0 || handle_by_index(0, &handle) != 0) return state;

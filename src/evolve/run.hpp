@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
+#include "evolve/json.hpp"
 #include "evolve/strategy.hpp"
 #include "store/store.hpp"
-#include "evolve/json.hpp"
 #include "trial/laboratory.hpp"
 
 namespace heed::evolve {
@@ -15,13 +15,14 @@ namespace heed::evolve {
 /// Everything that decides a run; stored with it.
 struct RunOptions {
   Workload workload;
-  std::string family;         ///< empty: the device's default
+  std::string family;  ///< empty: the device's default
   StrategyOptions strategy;
   int trials = 45;
-  double budget_s = 0;        ///< stop proposing after this much wall clock; 0: no limit
-  bool peers = true;          ///< compare the champion with PyTorch's SDPA where it can be imported
+  double budget_s = 0;  ///< stop proposing after this much wall clock; 0: no limit
+  bool peers = true;    ///< compare the champion with PyTorch's SDPA where it can be imported
   std::string python = "python3";
-  std::vector<std::string> tensors;  ///< files of the user's own tensors: one safetensors file or three .npy files; none: random inputs
+  std::vector<std::string>
+      tensors;  ///< files of the user's own tensors: one safetensors file or three .npy files; none: random inputs
   std::string tensors_digest;
 };
 
@@ -42,8 +43,9 @@ class Evolution {
  public:
   /// A new run, or `resume` to go on with a stored one (which then must be for this device and these sources).
   /// @throws Error(usage, unsupported) when it cannot be
-  Evolution(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const RunOptions& options, const trial::Options& trial_options,
-            const QkvTensors* tensors, Observer& observer, std::optional<std::int64_t> resume);
+  Evolution(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const RunOptions& options,
+            const trial::Options& trial_options, const QkvTensors* tensors, Observer& observer,
+            std::optional<std::int64_t> resume);
   ~Evolution();
 
   [[nodiscard]] std::int64_t run_id() const { return run_; }
@@ -57,9 +59,11 @@ class Evolution {
   void evolve();
   nlohmann::json finish();
   nlohmann::json compare_finalists();
+  nlohmann::json compare_in_fresh_process(const store::TrialRecord& trial);
   nlohmann::json compare_with_peers(const trial::Built& champion);
   nlohmann::json ablate(const trial::Built& champion);
-  store::TrialRecord run_trial(int number, int generation, const Proposal& proposal, std::future<jit::BuildOutcome>& build);
+  store::TrialRecord run_trial(int number, int generation, const Proposal& proposal,
+                               std::future<jit::BuildOutcome>& build);
   [[nodiscard]] std::vector<Individual> individuals() const;
   [[nodiscard]] Space space() const;
   [[nodiscard]] double elapsed_s() const;

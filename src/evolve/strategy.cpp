@@ -29,7 +29,8 @@ class Proposer {
   std::vector<Proposal> run() {
     std::vector<Proposal> proposals;
     for (int slot = 0; slot < options_.population; ++slot) {
-      Random random(substream(options_.seed, static_cast<std::uint64_t>(generation_) * 4096 + static_cast<std::uint64_t>(slot)));
+      Random random(
+          substream(options_.seed, static_cast<std::uint64_t>(generation_) * 4096 + static_cast<std::uint64_t>(slot)));
       const int island = options_.kind == StrategyKind::islands ? slot % options_.islands : 0;
       std::optional<Proposal> proposal = propose_one(slot, island, random);
       if (!proposal) break;
@@ -48,8 +49,10 @@ class Proposer {
   [[nodiscard]] std::vector<const Individual*> elites(int island) const {
     std::vector<const Individual*> ok;
     for (const Individual& individual : history_)
-      if (individual.ok && (options_.kind != StrategyKind::islands || individual.island == island)) ok.push_back(&individual);
-    std::stable_sort(ok.begin(), ok.end(), [](const Individual* a, const Individual* b) { return a->ratio > b->ratio; });
+      if (individual.ok && (options_.kind != StrategyKind::islands || individual.island == island))
+        ok.push_back(&individual);
+    std::stable_sort(ok.begin(), ok.end(),
+                     [](const Individual* a, const Individual* b) { return a->ratio > b->ratio; });
     const std::size_t most = options_.kind == StrategyKind::single ? 1 : static_cast<std::size_t>(options_.population);
     if (ok.size() > most) ok.resize(most);
     return ok;
@@ -71,12 +74,14 @@ class Proposer {
     if (generation_ == 0) {
       // Half of the first generation next to the default, half anywhere.
       if (slot % 2 == 1)
-        if (auto p = mutate(Individual{-1, 0, island, space_.default_config, true, 1}, random)) return finish(std::move(*p), island, false);
+        if (auto p = mutate(Individual{-1, 0, island, space_.default_config, true, 1}, random))
+          return finish(std::move(*p), island, false);
       return finish_optional(restart(random), island, false);
     }
     if (!parents.empty()) {
       const double draw = random.uniform();
-      if (options_.kind != StrategyKind::single && parents.size() > 1 && draw >= kMutateShare && draw < kMutateShare + kCrossoverShare)
+      if (options_.kind != StrategyKind::single && parents.size() > 1 && draw >= kMutateShare &&
+          draw < kMutateShare + kCrossoverShare)
         if (auto p = crossover(parents, random)) return finish(std::move(*p), island, migrated);
       if (options_.kind == StrategyKind::single || draw < kMutateShare + kCrossoverShare)
         for (int attempt = 0; attempt < 8; ++attempt)  // another elite when one's neighbourhood is exhausted
@@ -123,12 +128,14 @@ class Proposer {
       Config child = parent.config;
       change_knob(child, random.below(child.size()), random);
       // A second change leads out of corners where no single one is legal or new.
-      if (random.chance(kSecondMutation) || attempt > kAttempts / 4) change_knob(child, random.below(child.size()), random);
+      if (random.chance(kSecondMutation) || attempt > kAttempts / 4)
+        change_knob(child, random.below(child.size()), random);
       if (!is_new(child)) continue;
       const std::string of = parent.number < 0 ? std::string("the default") : fmt::format("trial {}", parent.number);
       std::vector<int> parents;
       if (parent.number >= 0) parents.push_back(parent.number);
-      return Proposal{child, Operation::mutate, parents, fmt::format("{} of {}", difference(knobs(), parent.config, child), of), 0};
+      return Proposal{child, Operation::mutate, parents,
+                      fmt::format("{} of {}", difference(knobs(), parent.config, child), of), 0};
     }
     return std::nullopt;
   }
@@ -143,7 +150,12 @@ class Proposer {
         if (random.chance(0.5)) child[i] = b.config[i];
       if (attempt > kAttempts / 4) change_knob(child, random.below(child.size()), random);
       if (!is_new(child)) continue;
-      return Proposal{child, Operation::crossover, {a.number, b.number}, fmt::format("trial {} with {} of trial {}", a.number, difference(knobs(), a.config, child), b.number), 0};
+      return Proposal{
+          child,
+          Operation::crossover,
+          {a.number, b.number},
+          fmt::format("trial {} with {} of trial {}", a.number, difference(knobs(), a.config, child), b.number),
+          0};
     }
     return std::nullopt;
   }
@@ -185,9 +197,12 @@ class Proposer {
 
 std::string_view to_string(StrategyKind kind) {
   switch (kind) {
-    case StrategyKind::single: return "single";
-    case StrategyKind::elite: return "elite";
-    case StrategyKind::islands: return "islands";
+    case StrategyKind::single:
+      return "single";
+    case StrategyKind::elite:
+      return "elite";
+    case StrategyKind::islands:
+      return "islands";
   }
   return "?";
 }
@@ -195,21 +210,29 @@ std::string_view to_string(StrategyKind kind) {
 StrategyKind parse_strategy(std::string_view text) {
   for (const StrategyKind kind : {StrategyKind::single, StrategyKind::elite, StrategyKind::islands})
     if (to_string(kind) == text) return kind;
-  throw Error(ErrorCode::usage, fmt::format("unknown strategy \"{}\"; {}", text, one_of(text, {"single", "elite", "islands"})), std::string(text));
+  throw Error(ErrorCode::usage,
+              fmt::format("unknown strategy \"{}\"; {}", text, one_of(text, {"single", "elite", "islands"})),
+              std::string(text));
 }
 
 std::string_view to_string(Operation operation) {
   switch (operation) {
-    case Operation::initial_default: return "default";
-    case Operation::restart: return "restart";
-    case Operation::mutate: return "mutate";
-    case Operation::crossover: return "crossover";
-    case Operation::migrate: return "migrate";
+    case Operation::initial_default:
+      return "default";
+    case Operation::restart:
+      return "restart";
+    case Operation::mutate:
+      return "mutate";
+    case Operation::crossover:
+      return "crossover";
+    case Operation::migrate:
+      return "migrate";
   }
   return "?";
 }
 
-std::vector<Proposal> propose(const StrategyOptions& options, const Space& space, int generation, const std::vector<Individual>& history) {
+std::vector<Proposal> propose(const StrategyOptions& options, const Space& space, int generation,
+                              const std::vector<Individual>& history) {
   HEED_CHECK(space.knobs != nullptr && options.population > 0);
   return Proposer(options, space, generation, history).run();
 }
@@ -217,7 +240,8 @@ std::vector<Proposal> propose(const StrategyOptions& options, const Space& space
 std::string difference(const std::vector<Knob>& knobs, const Config& from, const Config& to) {
   std::vector<std::string> changes;
   for (std::size_t i = 0; i < knobs.size(); ++i)
-    if (from[i] != to[i]) changes.push_back(fmt::format("{} {} -> {}", knobs[i].name, knobs[i].text_of(from[i]), knobs[i].text_of(to[i])));
+    if (from[i] != to[i])
+      changes.push_back(fmt::format("{} {} -> {}", knobs[i].name, knobs[i].text_of(from[i]), knobs[i].text_of(to[i])));
   return changes.empty() ? "no change" : join(changes, ", ");
 }
 

@@ -1,7 +1,8 @@
 /// Which variants to try next.
 ///
-/// Populations after EvoEngineer (arXiv 2510.03760): a single best solution, elite preservation, or islands. Proposals are a
-/// pure function of the seed, the generation and the trials of earlier generations, so that a resumed run makes the same ones.
+/// Populations after EvoEngineer (arXiv 2510.03760): a single best solution, elite preservation, or islands. Proposals
+/// are a pure function of the seed, the generation and the trials of earlier generations, so that a resumed run makes
+/// the same ones.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +30,9 @@ std::string_view to_string(Operation operation);
 
 struct StrategyOptions {
   StrategyKind kind = StrategyKind::elite;
-  int population = 5;      ///< elites kept, and proposals a generation
-  int islands = 3;         ///< for StrategyKind::islands
-  int migration_every = 3; ///< generations
+  int population = 5;       ///< elites kept, and proposals a generation
+  int islands = 3;          ///< for StrategyKind::islands
+  int migration_every = 3;  ///< generations
   std::uint64_t seed = 1;
 };
 
@@ -60,10 +61,11 @@ struct Space {
   std::function<bool(const Config&)> is_legal;
 };
 
-/// The proposals of one generation: at most options.population, fewer only when the space holds no more. None equals an earlier
-/// trial or another of the same generation.
+/// The proposals of one generation: at most options.population, fewer only when the space holds no more. None equals an
+/// earlier trial or another of the same generation.
 /// @param history every trial of earlier generations, in order
-std::vector<Proposal> propose(const StrategyOptions& options, const Space& space, int generation, const std::vector<Individual>& history);
+std::vector<Proposal> propose(const StrategyOptions& options, const Space& space, int generation,
+                              const std::vector<Individual>& history);
 
 /// The knobs in which two configs differ: "block_n 64 -> 128, stages 2 -> 3".
 std::string difference(const std::vector<Knob>& knobs, const Config& from, const Config& to);

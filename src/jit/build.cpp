@@ -41,8 +41,9 @@ Artifact from_json(const nlohmann::json& json) {
   artifact.breach = json.at("breach").get<std::string>();
   artifact.log = json.at("log").get<std::string>();
   artifact.build_ms = json.at("build_ms").get<double>();
-  artifact.resources = {json.at("registers").get<int>(),    json.at("spill_store_bytes").get<int>(),   json.at("spill_load_bytes").get<int>(),
-                        json.at("stack_bytes").get<int>(), json.at("static_shared_bytes").get<int>(), json.at("code_bytes").get<std::int64_t>()};
+  artifact.resources = {json.at("registers").get<int>(),           json.at("spill_store_bytes").get<int>(),
+                        json.at("spill_load_bytes").get<int>(),    json.at("stack_bytes").get<int>(),
+                        json.at("static_shared_bytes").get<int>(), json.at("code_bytes").get<std::int64_t>()};
   return artifact;
 }
 
@@ -52,7 +53,9 @@ Cache::Cache(fs::path folder) : folder_(std::move(folder)) {
   make_folder(folder_, ErrorCode::cache);
   if (::access(folder_.c_str(), R_OK | W_OK | X_OK) != 0)
     throw Error(ErrorCode::cache,
-                fmt::format("the cache folder {} cannot be used: {}; name another with --cache", folder_.string(), last_system_error()), folder_.string());
+                fmt::format("the cache folder {} cannot be used: {}; name another with --cache", folder_.string(),
+                            last_system_error()),
+                folder_.string());
 }
 
 fs::path Cache::include_root() {
@@ -112,7 +115,8 @@ Artifact Cache::store(const std::string& key, const std::string& extension, cons
   fs::remove(built, error);
   artifact.path = folder_ / fmt::format("{}.{}", key, extension);
   write_file_atomically(artifact.path, bytes, ErrorCode::cache);
-  write_file_atomically(folder_ / fmt::format("{}.json", key), to_json(artifact, digest(bytes)).dump(1), ErrorCode::cache);
+  write_file_atomically(folder_ / fmt::format("{}.json", key), to_json(artifact, digest(bytes)).dump(1),
+                        ErrorCode::cache);
   return artifact;
 }
 
@@ -159,7 +163,9 @@ std::future<BuildOutcome> Builder::start(BuildRequest request, bool fresh) {
 const Toolchain& Builder::toolchain(DeviceKind device) {
   const std::lock_guard lock(toolchain_mutex_);
   std::unique_ptr<Toolchain>& slot = device == DeviceKind::cpu ? host_ : nvrtc_;
-  if (!slot) slot = device == DeviceKind::cpu ? make_host_toolchain(options_.host_compiler, cache_.include_root()) : make_nvrtc_toolchain();
+  if (!slot)
+    slot = device == DeviceKind::cpu ? make_host_toolchain(options_.host_compiler, cache_.include_root())
+                                     : make_nvrtc_toolchain();
   return *slot;
 }
 
@@ -167,7 +173,8 @@ BuildOutcome Builder::run(const BuildRequest& request, bool fresh) {
   const Toolchain& compiler = toolchain(request.device);
   const std::string key = Cache::key_of(request, compiler);
   if (!fresh)
-    if (std::optional<Artifact> found = cache_.find(key, compiler.extension())) return {.artifact = std::move(found), .timed_out = false, .log = {}};
+    if (std::optional<Artifact> found = cache_.find(key, compiler.extension()))
+      return {.artifact = std::move(found), .timed_out = false, .log = {}};
   const fs::path output = cache_.temporary(key);
   const auto start = std::chrono::steady_clock::now();
   const Toolchain::Result result = compiler.compile(request, output, options_.limit_s);
@@ -184,8 +191,11 @@ BuildOutcome Builder::run(const BuildRequest& request, bool fresh) {
   if (request.device == DeviceKind::cuda) artifact.resources = parse_ptxas_report(result.log);
   artifact.resources.code_bytes = code_bytes(elf);
   artifact.machine_code = machine_code_digest(elf);
-  artifact.breach = !result.breach.empty() ? result.breach : request.device == DeviceKind::cpu ? contract_breach_of_shared_object(elf, request.entry) : contract_breach_of_cubin(elf, request.entry);
-  return {.artifact = cache_.store(key, compiler.extension(), output, std::move(artifact)), .timed_out = false, .log = {}};
+  artifact.breach = !result.breach.empty()              ? result.breach
+                    : request.device == DeviceKind::cpu ? contract_breach_of_shared_object(elf, request.entry)
+                                                        : contract_breach_of_cubin(elf, request.entry);
+  return {
+      .artifact = cache_.store(key, compiler.extension(), output, std::move(artifact)), .timed_out = false, .log = {}};
 }
 
 }  // namespace heed::jit

@@ -15,9 +15,9 @@
 
 namespace heed::jit {
 
-/// Binaries by the digest of everything that decides them: all embedded headers, the source, compiler, version, options and
-/// architecture. An entry is a binary and a JSON file beside it, written last, that names the binary's own digest; an entry
-/// whose digest does not fit (a torn write, a flipped bit) is removed and built again.
+/// Binaries by the digest of everything that decides them: all embedded headers, the source, compiler, version, options
+/// and architecture. An entry is a binary and a JSON file beside it, written last, that names the binary's own digest;
+/// an entry whose digest does not fit (a torn write, a flipped bit) is removed and built again.
 class Cache {
  public:
   /// @throws Error(cache) when the folder cannot be created or written to
@@ -32,7 +32,8 @@ class Cache {
   [[nodiscard]] std::optional<Artifact> find(const std::string& key, const std::string& extension);
   /// A name beside the entries for a compiler to write to; `store` renames it.
   [[nodiscard]] std::filesystem::path temporary(const std::string& key);
-  Artifact store(const std::string& key, const std::string& extension, const std::filesystem::path& built, Artifact artifact);
+  Artifact store(const std::string& key, const std::string& extension, const std::filesystem::path& built,
+                 Artifact artifact);
 
  private:
   std::filesystem::path folder_;

@@ -37,7 +37,8 @@ std::string_view string_at(std::string_view table, std::uint64_t offset) {
 }
 
 bool starts_with_any(std::string_view name, std::initializer_list<std::string_view> prefixes) {
-  return std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view prefix) { return name.substr(0, prefix.size()) == prefix; });
+  return std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](std::string_view prefix) { return name.substr(0, prefix.size()) == prefix; });
 }
 
 }  // namespace
@@ -45,10 +46,12 @@ bool starts_with_any(std::string_view name, std::initializer_list<std::string_vi
 ElfFile parse_elf(std::string_view bytes) {
   const auto header = read_at<Elf64_Ehdr>(bytes, 0);
   if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) malformed("the magic bytes are missing");
-  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB) malformed("not 64-bit little-endian");
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB)
+    malformed("not 64-bit little-endian");
   if (header.e_shentsize != sizeof(Elf64_Shdr)) malformed("unexpected section header size");
   std::vector<Elf64_Shdr> headers;
-  for (std::uint64_t i = 0; i < header.e_shnum; ++i) headers.push_back(read_at<Elf64_Shdr>(bytes, header.e_shoff + i * sizeof(Elf64_Shdr)));
+  for (std::uint64_t i = 0; i < header.e_shnum; ++i)
+    headers.push_back(read_at<Elf64_Shdr>(bytes, header.e_shoff + i * sizeof(Elf64_Shdr)));
   if (header.e_shstrndx >= headers.size()) malformed("no section names");
   const auto content = [&](const Elf64_Shdr& h) {
     return h.sh_type == SHT_NOBITS || h.sh_type == SHT_NULL ? std::string_view() : slice(bytes, h.sh_offset, h.sh_size);
@@ -107,22 +110,27 @@ std::string contract_breach_of_shared_object(const ElfFile& file, std::string_vi
   if (file.has_indirect_functions) return "it has functions that run while it is loaded (IFUNC)";
   // What a compiler may call by itself for copies of structures.
   for (const std::string& name : file.undefined)
-    if (name != "memcpy" && name != "memset" && name != "memmove") return fmt::format("it calls {}, which is outside the kernel contract", name);
+    if (name != "memcpy" && name != "memset" && name != "memmove")
+      return fmt::format("it calls {}, which is outside the kernel contract", name);
   for (const ElfSection& section : file.sections) {
     if (section.size == 0) continue;
     if (starts_with_any(section.name, {".init", ".fini", ".preinit", ".ctors", ".dtors"}))
       return fmt::format("it has code that runs while it is loaded (section {})", section.name);
-    if (starts_with_any(section.name, {".data", ".bss", ".tdata", ".tbss"}) && section.name.substr(0, 12) != ".data.rel.ro")
+    if (starts_with_any(section.name, {".data", ".bss", ".tdata", ".tbss"}) &&
+        section.name.substr(0, 12) != ".data.rel.ro")
       return fmt::format("it keeps state between launches (section {}, {} bytes)", section.name, section.size);
   }
-  if (std::find(file.defined.begin(), file.defined.end(), entry) == file.defined.end()) return fmt::format("it has no function {}", entry);
+  if (std::find(file.defined.begin(), file.defined.end(), entry) == file.defined.end())
+    return fmt::format("it has no function {}", entry);
   return {};
 }
 
 std::string contract_breach_of_cubin(const ElfFile& file, std::string_view entry) {
   for (const std::string& name : file.undefined)
-    if (name.find(".nv.") != 0 && name != "__nv_reservedSMEM_offset_0_alias") return fmt::format("it calls {}, which is outside the kernel contract", name);
-  if (std::find(file.defined.begin(), file.defined.end(), entry) == file.defined.end()) return fmt::format("it has no kernel {}", entry);
+    if (name.find(".nv.") != 0 && name != "__nv_reservedSMEM_offset_0_alias")
+      return fmt::format("it calls {}, which is outside the kernel contract", name);
+  if (std::find(file.defined.begin(), file.defined.end(), entry) == file.defined.end())
+    return fmt::format("it has no kernel {}", entry);
   return {};
 }
 

@@ -27,14 +27,15 @@ struct ElfFile {
 /// `bytes` must outlive the result. @throws Error(cache) when they are no well-formed 64-bit little-endian ELF file
 ElfFile parse_elf(std::string_view bytes);
 
-/// Digest over the executable sections and the constants they use: two variants with equal digests are the same program.
+/// Digest over the executable sections and the constants they use: two variants with equal digests are the same
+/// program.
 std::string machine_code_digest(const ElfFile& file);
 
 /// Bytes of executable sections.
 std::int64_t code_bytes(const ElfFile& file);
 
-/// Why a CPU candidate's shared object breaks the kernel contract; empty when it keeps to it. It may bring code and constants,
-/// nothing else: no constructors, no library, no writable memory of its own.
+/// Why a CPU candidate's shared object breaks the kernel contract; empty when it keeps to it. It may bring code and
+/// constants, nothing else: no constructors, no library, no writable memory of its own.
 std::string contract_breach_of_shared_object(const ElfFile& file, std::string_view entry);
 
 /// The same for a cubin: nothing left to link. What else it must not do is read off its PTX.

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-
 #include "base/files.hpp"
 #include "base/process.hpp"
 #include "base/text.hpp"
@@ -10,19 +9,32 @@ namespace heed::jit {
 namespace fs = std::filesystem;
 namespace {
 
-// -O3 unrolls the register tiles (at -O2 the same kernel runs at 40% of the speed). No -ffast-math: it would fold away the
-// rounding trick of exp2 and break the -inf that masks rely on.
-const std::vector<std::string> kOptions = {"-std=c++20",      "-O3",           "-march=native",        "-fno-math-errno",
-                                           "-fno-trapping-math", "-ffp-contract=fast", "-fPIC",        "-fno-exceptions",
-                                           "-fno-rtti",       "-fno-stack-protector", "-fno-asynchronous-unwind-tables",
-                                           "-shared",         "-nostdlib",     "-Wl,--build-id=none",  "-Wl,-z,noexecstack"};
+// -O3 unrolls the register tiles (at -O2 the same kernel runs at 40% of the speed). No -ffast-math: it would fold away
+// the rounding trick of exp2 and break the -inf that masks rely on.
+const std::vector<std::string> kOptions = {"-std=c++20",
+                                           "-O3",
+                                           "-march=native",
+                                           "-fno-math-errno",
+                                           "-fno-trapping-math",
+                                           "-ffp-contract=fast",
+                                           "-fPIC",
+                                           "-fno-exceptions",
+                                           "-fno-rtti",
+                                           "-fno-stack-protector",
+                                           "-fno-asynchronous-unwind-tables",
+                                           "-shared",
+                                           "-nostdlib",
+                                           "-Wl,--build-id=none",
+                                           "-Wl,-z,noexecstack"};
 
 class HostToolchain final : public Toolchain {
  public:
-  HostToolchain(std::string compiler, fs::path include_root) : compiler_(std::move(compiler)), include_root_(std::move(include_root)) {
+  HostToolchain(std::string compiler, fs::path include_root)
+      : compiler_(std::move(compiler)), include_root_(std::move(include_root)) {
     const ProcessResult version = run_process({compiler_, "--version"}, {}, 20);
     if (!version.ok())
-      throw Error(ErrorCode::no_compiler, fmt::format("the C++ compiler {} does not run: {}", compiler_, trim(version.output)), compiler_);
+      throw Error(ErrorCode::no_compiler,
+                  fmt::format("the C++ compiler {} does not run: {}", compiler_, trim(version.output)), compiler_);
     version_ = split(version.output, '\n').front();
   }
 
@@ -50,12 +62,17 @@ class HostToolchain final : public Toolchain {
 std::unique_ptr<Toolchain> make_host_toolchain(const std::string& compiler, const fs::path& include_root) {
   if (!compiler.empty()) {
     const std::string path = find_program(compiler);
-    if (path.empty()) throw Error(ErrorCode::no_compiler, fmt::format("the C++ compiler \"{}\" is not on the PATH", compiler), compiler);
+    if (path.empty())
+      throw Error(ErrorCode::no_compiler, fmt::format("the C++ compiler \"{}\" is not on the PATH", compiler),
+                  compiler);
     return std::make_unique<HostToolchain>(path, include_root);
   }
   for (const char* name : {"g++", "clang++", "c++"})
-    if (const std::string path = find_program(name); !path.empty()) return std::make_unique<HostToolchain>(path, include_root);
-  throw Error(ErrorCode::no_compiler, "no C++ compiler on the PATH; Heed builds CPU kernels with g++ 12 or newer, or clang++ (apt install g++)");
+    if (const std::string path = find_program(name); !path.empty())
+      return std::make_unique<HostToolchain>(path, include_root);
+  throw Error(
+      ErrorCode::no_compiler,
+      "no C++ compiler on the PATH; Heed builds CPU kernels with g++ 12 or newer, or clang++ (apt install g++)");
 }
 
 }  // namespace heed::jit

@@ -67,7 +67,8 @@ void load_builtins(const fs::path& library) {
 template <typename Function>
 void bind(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(::dlsym(library, name));
-  if (function == nullptr) throw Error(ErrorCode::no_compiler, fmt::format("libnvrtc lacks {}; Heed needs NVRTC 12.4 or newer", name));
+  if (function == nullptr)
+    throw Error(ErrorCode::no_compiler, fmt::format("libnvrtc lacks {}; Heed needs NVRTC 12.4 or newer", name));
 }
 
 const Nvrtc& nvrtc() {
@@ -90,12 +91,14 @@ const Nvrtc& nvrtc() {
       Dl_info where{};
       api.path = ::dladdr(reinterpret_cast<void*>(api.version), &where) != 0 ? where.dli_fname : name;
       if (api.major * 100 + api.minor < 1204)
-        throw Error(ErrorCode::no_compiler, fmt::format("NVRTC {}.{} ({}) is too old; Heed needs 12.4 or newer", api.major, api.minor, api.path));
+        throw Error(ErrorCode::no_compiler, fmt::format("NVRTC {}.{} ({}) is too old; Heed needs 12.4 or newer",
+                                                        api.major, api.minor, api.path));
       load_builtins(api.path);
       return api;
     }
     throw Error(ErrorCode::no_compiler,
-                "libnvrtc was not found; install the CUDA toolkit, or run scripts/setup, which takes NVRTC from PyPI (nvidia-cuda-nvrtc)");
+                "libnvrtc was not found; install the CUDA toolkit, or run scripts/setup, which takes NVRTC from PyPI "
+                "(nvidia-cuda-nvrtc)");
   }();
   return loaded;
 }
@@ -118,8 +121,15 @@ class NvrtcToolchain final : public Toolchain {
     const ProcessResult run = run_process({self_executable(), "nvrtc"}, order.dump(), limit_s);
     if (run.timed_out) return {.ok = false, .timed_out = true, .log = "the build did not end in time", .breach = {}};
     const auto answer = nlohmann::json::parse(run.output, nullptr, /*allow_exceptions=*/false);
-    if (!run.ok() || !answer.is_object()) return {.ok = false, .timed_out = false, .log = fmt::format("the build process failed: {}", trim(run.output)), .breach = {}};
-    return {.ok = answer.value("ok", false), .timed_out = false, .log = answer.value("log", std::string()), .breach = answer.value("breach", std::string())};
+    if (!run.ok() || !answer.is_object())
+      return {.ok = false,
+              .timed_out = false,
+              .log = fmt::format("the build process failed: {}", trim(run.output)),
+              .breach = {}};
+    return {.ok = answer.value("ok", false),
+            .timed_out = false,
+            .log = answer.value("log", std::string()),
+            .breach = answer.value("breach", std::string())};
   }
 
  private:
@@ -128,9 +138,13 @@ class NvrtcToolchain final : public Toolchain {
 
 }  // namespace
 
-std::unique_ptr<Toolchain> make_nvrtc_toolchain() { return std::make_unique<NvrtcToolchain>(); }
+std::unique_ptr<Toolchain> make_nvrtc_toolchain() {
+  return std::make_unique<NvrtcToolchain>();
+}
 
-std::string describe_nvrtc() { return fmt::format("{}.{} ({})", nvrtc().major, nvrtc().minor, nvrtc().path); }
+std::string describe_nvrtc() {
+  return fmt::format("{}.{} ({})", nvrtc().major, nvrtc().minor, nvrtc().path);
+}
 
 int run_nvrtc_child() {
   nlohmann::json answer;
@@ -153,7 +167,8 @@ int run_nvrtc_child() {
     }
     Program program = nullptr;
     const std::string source = order.at("source").get<std::string>();
-    api.create(&program, source.c_str(), "variant.cu", static_cast<int>(names.size()), content_pointers.data(), name_pointers.data());
+    api.create(&program, source.c_str(), "variant.cu", static_cast<int>(names.size()), content_pointers.data(),
+               name_pointers.data());
     const std::vector<std::string> options = options_for(order.at("arch").get<std::string>());
     std::vector<const char*> option_pointers;
     for (const std::string& option : options) option_pointers.push_back(option.c_str());

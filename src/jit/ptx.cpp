@@ -13,7 +13,9 @@
 namespace heed::jit {
 namespace {
 
-bool is_name_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '$' || c == '%' || c == '.'; }
+bool is_name_character(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '$' || c == '%' || c == '.';
+}
 
 // Names and directives of a line, comments left out.
 std::vector<std::string> words_of(std::string_view line) {
@@ -42,14 +44,18 @@ std::string contract_breach_of_ptx(std::string_view ptx) {
     if (!in_body) {
       // A module-scope variable: ".visible .global .align 4 .u32 name = ...;", the name before '[', '=' or ';'.
       if (std::find(words.begin(), words.end(), ".global") == words.end()) continue;
-      const std::vector<std::string> declaration = words_of(std::string_view(line).substr(0, line.find_first_of("[=;")));
+      const std::vector<std::string> declaration =
+          words_of(std::string_view(line).substr(0, line.find_first_of("[=;")));
       if (!declaration.empty()) globals.insert(declaration.back());
       continue;
     }
     for (const std::string& word : words) {
-      if (word == "%clock" || word == "%clock64" || word == "%clock_hi" || word.substr(0, 12) == "%globaltimer") return fmt::format("it looks at the time ({})", word);
-      if (word == "call" || word.substr(0, 5) == "call.") return fmt::format("it calls a function outside the kernel contract: {}", trim(line));
-      if (globals.count(word) != 0) return fmt::format("it keeps state between launches in device memory of its own ({})", word);
+      if (word == "%clock" || word == "%clock64" || word == "%clock_hi" || word.substr(0, 12) == "%globaltimer")
+        return fmt::format("it looks at the time ({})", word);
+      if (word == "call" || word.substr(0, 5) == "call.")
+        return fmt::format("it calls a function outside the kernel contract: {}", trim(line));
+      if (globals.count(word) != 0)
+        return fmt::format("it keeps state between launches in device memory of its own ({})", word);
     }
   }
   return {};

@@ -12,8 +12,8 @@
 namespace heed::measure {
 namespace {
 
-// 12 independent chains cover a latency of 4 at 2 FMAs a clock with room to spare, and fit 16 registers with two operands.
-// Written as one asm block a step, so that the compiler neither spills nor simplifies the chains.
+// 12 independent chains cover a latency of 4 at 2 FMAs a clock with room to spare, and fit 16 registers with two
+// operands. Written as one asm block a step, so that the compiler neither spills nor simplifies the chains.
 constexpr long long kStepsPerRun = 1'000'000;
 
 #if defined(__x86_64__)
@@ -23,16 +23,21 @@ double flops_avx512() {
       "vpxorq %%zmm30, %%zmm30, %%zmm30\n vpxorq %%zmm31, %%zmm31, %%zmm31\n"
       "mov %0, %%rcx\n"
       "1:\n"
-      "vfmadd231ps %%zmm30, %%zmm31, %%zmm0\n vfmadd231ps %%zmm30, %%zmm31, %%zmm1\n vfmadd231ps %%zmm30, %%zmm31, %%zmm2\n"
-      "vfmadd231ps %%zmm30, %%zmm31, %%zmm3\n vfmadd231ps %%zmm30, %%zmm31, %%zmm4\n vfmadd231ps %%zmm30, %%zmm31, %%zmm5\n"
-      "vfmadd231ps %%zmm30, %%zmm31, %%zmm6\n vfmadd231ps %%zmm30, %%zmm31, %%zmm7\n vfmadd231ps %%zmm30, %%zmm31, %%zmm8\n"
-      "vfmadd231ps %%zmm30, %%zmm31, %%zmm9\n vfmadd231ps %%zmm30, %%zmm31, %%zmm10\n vfmadd231ps %%zmm30, %%zmm31, %%zmm11\n"
+      "vfmadd231ps %%zmm30, %%zmm31, %%zmm0\n vfmadd231ps %%zmm30, %%zmm31, %%zmm1\n vfmadd231ps %%zmm30, %%zmm31, "
+      "%%zmm2\n"
+      "vfmadd231ps %%zmm30, %%zmm31, %%zmm3\n vfmadd231ps %%zmm30, %%zmm31, %%zmm4\n vfmadd231ps %%zmm30, %%zmm31, "
+      "%%zmm5\n"
+      "vfmadd231ps %%zmm30, %%zmm31, %%zmm6\n vfmadd231ps %%zmm30, %%zmm31, %%zmm7\n vfmadd231ps %%zmm30, %%zmm31, "
+      "%%zmm8\n"
+      "vfmadd231ps %%zmm30, %%zmm31, %%zmm9\n vfmadd231ps %%zmm30, %%zmm31, %%zmm10\n vfmadd231ps %%zmm30, %%zmm31, "
+      "%%zmm11\n"
       "dec %%rcx\n"
       "jnz 1b\n"
       "vzeroupper\n"
       :
       : "r"(kStepsPerRun)
-      : "rcx", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11");  // nothing else here uses zmm16 to 31
+      : "rcx", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
+        "xmm11");  // nothing else here uses zmm16 to 31
   return 12.0 * 16 * 2 * kStepsPerRun;
 }
 
@@ -41,16 +46,21 @@ double flops_avx2() {
       "vxorps %%ymm14, %%ymm14, %%ymm14\n vxorps %%ymm15, %%ymm15, %%ymm15\n"
       "mov %0, %%rcx\n"
       "1:\n"
-      "vfmadd231ps %%ymm14, %%ymm15, %%ymm0\n vfmadd231ps %%ymm14, %%ymm15, %%ymm1\n vfmadd231ps %%ymm14, %%ymm15, %%ymm2\n"
-      "vfmadd231ps %%ymm14, %%ymm15, %%ymm3\n vfmadd231ps %%ymm14, %%ymm15, %%ymm4\n vfmadd231ps %%ymm14, %%ymm15, %%ymm5\n"
-      "vfmadd231ps %%ymm14, %%ymm15, %%ymm6\n vfmadd231ps %%ymm14, %%ymm15, %%ymm7\n vfmadd231ps %%ymm14, %%ymm15, %%ymm8\n"
-      "vfmadd231ps %%ymm14, %%ymm15, %%ymm9\n vfmadd231ps %%ymm14, %%ymm15, %%ymm10\n vfmadd231ps %%ymm14, %%ymm15, %%ymm11\n"
+      "vfmadd231ps %%ymm14, %%ymm15, %%ymm0\n vfmadd231ps %%ymm14, %%ymm15, %%ymm1\n vfmadd231ps %%ymm14, %%ymm15, "
+      "%%ymm2\n"
+      "vfmadd231ps %%ymm14, %%ymm15, %%ymm3\n vfmadd231ps %%ymm14, %%ymm15, %%ymm4\n vfmadd231ps %%ymm14, %%ymm15, "
+      "%%ymm5\n"
+      "vfmadd231ps %%ymm14, %%ymm15, %%ymm6\n vfmadd231ps %%ymm14, %%ymm15, %%ymm7\n vfmadd231ps %%ymm14, %%ymm15, "
+      "%%ymm8\n"
+      "vfmadd231ps %%ymm14, %%ymm15, %%ymm9\n vfmadd231ps %%ymm14, %%ymm15, %%ymm10\n vfmadd231ps %%ymm14, %%ymm15, "
+      "%%ymm11\n"
       "dec %%rcx\n"
       "jnz 1b\n"
       "vzeroupper\n"
       :
       : "r"(kStepsPerRun)
-      : "rcx", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm14", "xmm15");
+      : "rcx", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",
+        "xmm14", "xmm15");
   return 12.0 * 8 * 2 * kStepsPerRun;
 }
 
@@ -98,7 +108,8 @@ double measure_cpu_flops(int threads) {
     parallel_for(threads, threads, [&](std::int64_t i) {
       const auto begin = std::chrono::steady_clock::now();
       const double flops = one_run();
-      rates[static_cast<std::size_t>(i)] = flops / std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      rates[static_cast<std::size_t>(i)] =
+          flops / std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     });
     double total = 0;
     for (const double rate : rates) total += rate;
@@ -130,7 +141,9 @@ Floor floor_of(const Peak& peak, const Workload& workload, double launch_us) {
   return floor;
 }
 
-double Floor::us() const { return std::max({products_us, exponentials_us, bytes_us, launch_us}); }
+double Floor::us() const {
+  return std::max({products_us, exponentials_us, bytes_us, launch_us});
+}
 
 std::string Floor::bound() const {
   const double largest = us();

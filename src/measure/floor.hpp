@@ -26,17 +26,17 @@ struct Peak {
   double bytes = 0;         ///< a second; of the caches when the workload fits them
 };
 
-/// GPU: from the architecture's tables and the highest clock. Tensor-core rates: NVIDIA A100, Ada and H100 architecture white
-/// papers (FMA per clock and multiprocessor for dense fp16 with fp32 accumulation: 1024 on 8.0, 512 on 8.6 and 8.9, 2048 on
-/// 9.0); 16 ex2 a clock and multiprocessor (CUDA programming guide, arithmetic throughput); L2 64 bytes a clock and
-/// multiprocessor, an upper bound for what a multiprocessor's port takes.
-/// CPU: measured FMA rate of `threads` threads (measure_cpu_flops); exponentials and bytes are not bounded.
+/// GPU: from the architecture's tables and the highest clock. Tensor-core rates: NVIDIA A100, Ada and H100 architecture
+/// white papers (FMA per clock and multiprocessor for dense fp16 with fp32 accumulation: 1024 on 8.0, 512 on 8.6
+/// and 8.9, 2048 on 9.0); 16 ex2 a clock and multiprocessor (CUDA programming guide, arithmetic throughput); L2 64
+/// bytes a clock and multiprocessor, an upper bound for what a multiprocessor's port takes. CPU: measured FMA rate of
+/// `threads` threads (measure_cpu_flops); exponentials and bytes are not bounded.
 Peak peak_of(const DeviceFacts& device, const Workload& workload, int threads);
 
 Floor floor_of(const Peak& peak, const Workload& workload, double launch_us);
 
-/// fp32 operations a second that `threads` pinned threads reach in a loop of independent FMAs on full vectors, turbo included;
-/// the best of several short runs. Cached for this process.
+/// fp32 operations a second that `threads` pinned threads reach in a loop of independent FMAs on full vectors, turbo
+/// included; the best of several short runs. Cached for this process.
 double measure_cpu_flops(int threads);
 
 }  // namespace heed::measure

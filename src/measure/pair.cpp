@@ -24,7 +24,9 @@ PairResult measure_pair(const Block& base, const Block& trial, const PairOptions
     if (quad + 1 < options.least_quads) continue;
     result.ratio = bootstrap(result.ratios, options.seed);
     const double elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    if (result.ratio.uncertainty() <= options.target_uncertainty || result.ratio.high < options.hopeless_below || elapsed_s > options.limit_s) break;
+    if (result.ratio.uncertainty() <= options.target_uncertainty || result.ratio.high < options.hopeless_below ||
+        elapsed_s > options.limit_s)
+      break;
   }
   result.ratio = bootstrap(result.ratios, options.seed);
   result.base_median_us = median(result.base_us);
@@ -32,14 +34,18 @@ PairResult measure_pair(const Block& base, const Block& trial, const PairOptions
   return result;
 }
 
-bool times_are_plausible(double reported_us, double wall_us) { return reported_us <= 1.05 * wall_us + 50 && wall_us <= 4 * reported_us + 20'000; }
+bool times_are_plausible(double reported_us, double wall_us) {
+  return reported_us <= 1.05 * wall_us + 50 && wall_us <= 4 * reported_us + 20'000;
+}
 
-Block worker_block(worker::Worker& worker, int slot, const std::string& name, int replays, int launches, double limit_s) {
+Block worker_block(worker::Worker& worker, int slot, const std::string& name, int replays, int launches,
+                   double limit_s) {
   return [&worker, slot, name, replays, launches, limit_s] {
     const worker::Worker::Times times = worker.time(slot, replays, limit_s);
     const double reported_us = std::accumulate(times.us.begin(), times.us.end(), 0.0) * launches;
     if (static_cast<int>(times.us.size()) != replays || !times_are_plausible(reported_us, times.wall_us))
-      throw ForgedTime(fmt::format("{} reports {:.0f} us for {} replays that took {:.0f} us on this side of the worker", name, reported_us, replays, times.wall_us));
+      throw ForgedTime(fmt::format("{} reports {:.0f} us for {} replays that took {:.0f} us on this side of the worker",
+                                   name, reported_us, replays, times.wall_us));
     return median(times.us);
   };
 }

@@ -26,10 +26,10 @@ struct PairOptions {
 
 /// Base A against trial B, in quads A B B A, so that a drift of the clock hits both alike.
 struct PairResult {
-  std::vector<double> base_us;   ///< every block, in order
+  std::vector<double> base_us;  ///< every block, in order
   std::vector<double> trial_us;
-  std::vector<double> ratios;    ///< per quad: (A + A) / (B + B)
-  Ratio ratio;                   ///< base time / trial time: above 1 the trial is faster
+  std::vector<double> ratios;  ///< per quad: (A + A) / (B + B)
+  Ratio ratio;                 ///< base time / trial time: above 1 the trial is faster
   double base_median_us = 0;
   double trial_median_us = 0;
 };
@@ -42,10 +42,12 @@ class ForgedTime : public std::runtime_error {
 };
 
 /// A block of `replays` replays of a slot: the median of its readings. @throws ForgedTime
-Block worker_block(worker::Worker& worker, int slot, const std::string& name, int replays, int launches, double limit_s);
+Block worker_block(worker::Worker& worker, int slot, const std::string& name, int replays, int launches,
+                   double limit_s);
 
-/// Whether readings that add up to `reported_us` can come from a call that took `wall_us` here. The call does one replay more
-/// than it reports and moves some memory; four times the work and 20 ms are room for that and for a busy machine.
+/// Whether readings that add up to `reported_us` can come from a call that took `wall_us` here. The call does one
+/// replay more than it reports and moves some memory; four times the work and 20 ms are room for that and for a busy
+/// machine.
 bool times_are_plausible(double reported_us, double wall_us);
 
 }  // namespace heed::measure

@@ -1,5 +1,5 @@
-/// PyTorch's SDPA backends, timed by a helper process (python/heed/sdpa_peer.py, carried inside the binary). Optional: without
-/// Python or PyTorch there is a reason instead.
+/// PyTorch's SDPA backends, timed by a helper process (python/heed/sdpa_peer.py, carried inside the binary). Optional:
+/// without Python or PyTorch there is a reason instead.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,8 @@ class SdpaPeer {
  public:
   /// @param python a program name or path
   /// Never throws for a missing Python or PyTorch: `available` is false and `reason` says why.
-  SdpaPeer(const std::string& python, const Workload& workload, const DeviceFacts& device, const TimingPlan& timing, std::uint64_t seed);
+  SdpaPeer(const std::string& python, const Workload& workload, const DeviceFacts& device, const TimingPlan& timing,
+           std::uint64_t seed);
   ~SdpaPeer();
   SdpaPeer(const SdpaPeer&) = delete;
   SdpaPeer& operator=(const SdpaPeer&) = delete;

@@ -19,8 +19,8 @@ struct Ratio {
   [[nodiscard]] double uncertainty() const { return value > 0 ? (high - low) / (2 * value) : 0; }
 };
 
-/// Median of the ratios and the 95% percentile-bootstrap interval of that median (Efron 1979; 2,000 resamples). The same
-/// ratios and seed give the same interval.
+/// Median of the ratios and the 95% percentile-bootstrap interval of that median (Efron 1979; 2,000 resamples). The
+/// same ratios and seed give the same interval.
 Ratio bootstrap(const std::vector<double>& ratios, std::uint64_t seed);
 
 }  // namespace heed::measure

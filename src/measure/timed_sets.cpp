@@ -13,9 +13,9 @@
 namespace heed::measure {
 namespace {
 
-constexpr double kWarmShare = 0.4;      // of the last-level cache: the rest for outputs on their way and everyone else
+constexpr double kWarmShare = 0.4;  // of the last-level cache: the rest for outputs on their way and everyone else
 constexpr double kColdMultiple = 3.0;
-constexpr int kMostWarmSets = 10;       // 10 sets give 100 different launches
+constexpr int kMostWarmSets = 10;  // 10 sets give 100 different launches
 constexpr double kMostImageBytes = 4e9;
 constexpr double kOracleFlops = 0.3e9;  // for one set's outputs
 
@@ -27,31 +27,37 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
   const double most_sets = std::max(2.0, std::floor(kMostImageBytes / bytes));
   TimingPlan plan;
   if (caches == Caches::warm) {
-    plan.sets = static_cast<int>(std::clamp(std::floor(kWarmShare * cache / bytes), 2.0, static_cast<double>(kMostWarmSets)));
+    plan.sets =
+        static_cast<int>(std::clamp(std::floor(kWarmShare * cache / bytes), 2.0, static_cast<double>(kMostWarmSets)));
   } else {
     plan.sets = static_cast<int>(std::clamp(std::ceil(kColdMultiple * cache / bytes), 2.0, most_sets));
   }
-  // About 1 ms a replay on a GPU, where one launch may be 2 µs; 10 ms on a CPU. Guessed from a third of the peak; the guess
-  // only decides how long a reading takes.
+  // About 1 ms a replay on a GPU, where one launch may be 2 µs; 10 ms on a CPU. Guessed from a third of the peak; the
+  // guess only decides how long a reading takes.
   const bool gpu = device.kind == DeviceKind::cuda;
   const double guess_us = 3 * floor_of(peak_of(device, workload, device.processors), workload, gpu ? 1.0 : 0.0).us();
   const double replay_us = gpu ? 1000 : 10000;
   const double most_launches = caches == Caches::warm ? static_cast<double>(plan.sets) * plan.sets : plan.sets;
   const double least_launches = std::min(most_launches, caches == Caches::warm ? 2.0 : static_cast<double>(plan.sets));
-  plan.launches = static_cast<int>(std::clamp(std::round(replay_us / guess_us), least_launches, std::min(most_launches, caches == Caches::warm ? 100.0 : 1e9)));
+  plan.launches = static_cast<int>(std::clamp(std::round(replay_us / guess_us), least_launches,
+                                              std::min(most_launches, caches == Caches::warm ? 100.0 : 1e9)));
   plan.replays = static_cast<int>(std::clamp(2 * replay_us / (guess_us * plan.launches), 1.0, 10.0));
   return plan;
 }
 
 TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, std::int64_t workspace_bytes, std::uint64_t seed)
-    : workload_(workload), plan_(plan), workspace_bytes_(workspace_bytes), references_(static_cast<std::size_t>(plan.sets)) {
+    : workload_(workload),
+      plan_(plan),
+      workspace_bytes_(workspace_bytes),
+      references_(static_cast<std::size_t>(plan.sets)) {
   LaunchPlan launch;
   launch.workspace_bytes = workspace_bytes;
   verify::SceneOptions options;
   options.with_lse = false;  // what a plain SDPA call asks for
   for (int set = 0; set < plan.sets; ++set) {
     const std::uint64_t set_seed = substream(seed, static_cast<std::uint64_t>(set));
-    scenes_.emplace_back(workload, verify::make_inputs(workload, verify::InputClass::normal, set_seed), launch, set_seed, options);
+    scenes_.emplace_back(workload, verify::make_inputs(workload, verify::InputClass::normal, set_seed), launch,
+                         set_seed, options);
   }
   stride_ = (scenes_.front().image().size() + 4095) / 4096 * 4096;
 }
@@ -62,7 +68,8 @@ TimedSets::Sources TimedSets::sources(int launch) const {
   return {launch % sets, (launch + round) % sets, (launch + 2 * round) % sets, launch % sets};
 }
 
-void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s) const {
+void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots,
+                        double limit_s) const {
   HEED_CHECK(worker.arena().size() >= arena_bytes());
   std::vector<worker::Range> outputs;
   for (int set = 0; set < plan_.sets; ++set) {
@@ -117,7 +124,8 @@ verify::Comparison TimedSets::check_outputs(worker::Worker& worker, int sets, st
       HostTensors tensors = scenes_[static_cast<std::size_t>(from.q)].tensors();
       tensors.k = scenes_[static_cast<std::size_t>(from.k)].tensors().k;
       tensors.v = scenes_[static_cast<std::size_t>(from.v)].tensors().v;
-      reference = verify::make_reference(workload_, tensors, verify::choose_rows(workload_, kOracleFlops, random.next()));
+      reference =
+          verify::make_reference(workload_, tensors, verify::choose_rows(workload_, kOracleFlops, random.next()));
       known = true;
     }
     verify::Comparison comparison = verify::compare(scene, after + offset_of(order[i]), reference, false);

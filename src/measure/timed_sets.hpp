@@ -28,9 +28,9 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
 
 /// Several input sets, side by side in one image.
 ///
-/// Launch n of a replay reads Q of set n % S, K of set (n + n / S) % S and V of set (n + 2 (n / S)) % S, and writes O of set
-/// n % S. No two launches of a replay see the same inputs, so nothing can be gained by noticing that inputs repeat, and an
-/// output left from an earlier launch is wrong for the next.
+/// Launch n of a replay reads Q of set n % S, K of set (n + n / S) % S and V of set (n + 2 (n / S)) % S, and writes O
+/// of set n % S. No two launches of a replay see the same inputs, so nothing can be gained by noticing that inputs
+/// repeat, and an output left from an earlier launch is wrong for the next.
 class TimedSets {
  public:
   TimedSets(const Workload& workload, const TimingPlan& plan, std::int64_t workspace_bytes, std::uint64_t seed);
@@ -44,8 +44,9 @@ class TimedSets {
   /// Puts the image into the worker's arena and hands over the launches of each (slot, plan).
   void prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s) const;
 
-  /// Fetches the image after timed launches of one slot and compares every output with the oracle for the inputs that its last
-  /// launch read. @param sets at most this many sets are compared row by row; guards and inputs are checked in all
+  /// Fetches the image after timed launches of one slot and compares every output with the oracle for the inputs that
+  /// its last launch read. @param sets at most this many sets are compared row by row; guards and inputs are checked in
+  /// all
   [[nodiscard]] verify::Comparison check_outputs(worker::Worker& worker, int sets, std::uint64_t seed);
 
  private:

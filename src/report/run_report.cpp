@@ -14,20 +14,33 @@ namespace {
 
 using nlohmann::json;
 
-double number(const json& object, const char* key) { return object.contains(key) && object[key].is_number() ? object[key].get<double>() : 0.0; }
+double number(const json& object, const char* key) {
+  return object.contains(key) && object[key].is_number() ? object[key].get<double>() : 0.0;
+}
 
-std::string text_of(const json& object, const char* key) { return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : std::string(); }
+std::string text_of(const json& object, const char* key) {
+  return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : std::string();
+}
 
-std::string ratio_text(const json& ratio) { return fmt::format("{:.3f}", number(ratio, "value")); }
-std::string interval_text(const json& ratio) { return fmt::format("[{:.3f}, {:.3f}]", number(ratio, "low"), number(ratio, "high")); }
-std::string us_text(double us) { return us <= 0 ? "-" : us < 1000 ? fmt::format("{:.2f}", us) : fmt::format("{:.0f}", us); }
-std::string error_text(double error) { return error < 0 ? "-" : fmt::format("{:.1e}", error); }
+std::string ratio_text(const json& ratio) {
+  return fmt::format("{:.4f}", number(ratio, "value"));
+}
+std::string interval_text(const json& ratio) {
+  return fmt::format("[{:.4f}, {:.4f}]", number(ratio, "low"), number(ratio, "high"));
+}
+std::string us_text(double us) {
+  return us <= 0 ? "-" : us < 1000 ? fmt::format("{:.2f}", us) : fmt::format("{:.0f}", us);
+}
+std::string error_text(double error) {
+  return error < 0 ? "-" : fmt::format("{:.1e}", error);
+}
 
 std::string device_line(const store::RunRecord& run) {
   const json& d = run.device;
   const bool gpu = run.device_kind == "cuda";
-  return fmt::format("{} ({}, {} {}, {} {})", text_of(d, "name"), text_of(d, "arch"), static_cast<int>(number(d, "processors")),
-                     gpu ? "multiprocessors" : "processors", gpu ? "driver" : "", text_of(d, "driver"));
+  return fmt::format("{} ({}, {} {}, {} {})", text_of(d, "name"), text_of(d, "arch"),
+                     static_cast<int>(number(d, "processors")), gpu ? "multiprocessors" : "processors",
+                     gpu ? "driver" : "", text_of(d, "driver"));
 }
 
 const store::TrialRecord* find(const std::vector<store::TrialRecord>& trials, int number) {
@@ -54,31 +67,42 @@ std::string result_text(const store::RunRecord& run) {
   times.align_left(0);
   const auto rate = [&](double us) { return us > 0 ? fmt::format("{:.3g}", flops / us) : std::string("-"); };
   const double floor_us = number(r["floor"], "us");
-  const auto share = [&](double us) { return us > 0 && floor_us > 0 ? fmt::format("{:.0f}%", 100 * floor_us / us) : std::string("-"); };
-  times.add({"champion", us_text(champion_us), us_text(number(champion_times, "cold_us")), rate(champion_us), share(champion_us), error_text(number(final["error"], "max_abs")), "", ""});
-  times.add({"base", us_text(number(final, "base_us")), us_text(number(base_times, "cold_us")), rate(number(final, "base_us")), share(number(final, "base_us")), "",
-             ratio_text(final["ratio"]), interval_text(final["ratio"])});
+  const auto share = [&](double us) {
+    return us > 0 && floor_us > 0 ? fmt::format("{:.0f}%", 100 * floor_us / us) : std::string("-");
+  };
+  times.add({"champion", us_text(champion_us), us_text(number(champion_times, "cold_us")), rate(champion_us),
+             share(champion_us), error_text(number(final["error"], "max_abs")), "", ""});
+  times.add({"base", us_text(number(final, "base_us")), us_text(number(base_times, "cold_us")),
+             rate(number(final, "base_us")), share(number(final, "base_us")), "", ratio_text(final["ratio"]),
+             interval_text(final["ratio"])});
   for (const json& row : peers["rows"]) {
     if (row.contains("us"))
-      times.add({text_of(row, "backend"), us_text(number(row, "us")), "", rate(number(row, "us")), share(number(row, "us")), error_text(number(row, "max_abs")), ratio_text(row["ratio"]),
+      times.add({text_of(row, "backend"), us_text(number(row, "us")), "", rate(number(row, "us")),
+                 share(number(row, "us")), error_text(number(row, "max_abs")), ratio_text(row["ratio"]),
                  interval_text(row["ratio"])});
   }
   text += times.str();
-  text += fmt::format("\nbase      {}\nchampion  {}\n          {}\n", text_of(run.base, "variant"), text_of(final, "variant"), text_of(final, "config"));
+  text += fmt::format("\nbase      {}\nchampion  {}\n          {}\n", text_of(run.base, "variant"),
+                      text_of(final, "variant"), text_of(final, "config"));
   text += fmt::format("          {:.1f}% of the peak of {}; floor {:.2f} us ({})\n", 100 * number(r, "peak_share"),
-                      run.device_kind == "cuda" ? "the tensor cores" : "the measured FMA rate", floor_us, text_of(r["floor"], "bound"));
+                      run.device_kind == "cuda" ? "the tensor cores" : "the measured FMA rate", floor_us,
+                      text_of(r["floor"], "bound"));
   if (peers.contains("reason")) text += fmt::format("PyTorch   not compared: {}\n", text_of(peers, "reason"));
   if (peers.contains("torch"))
-    text += fmt::format("PyTorch   {}{}\n", text_of(peers, "torch"), text_of(peers, "cudnn").empty() ? "" : ", cuDNN " + text_of(peers, "cudnn"));
+    text += fmt::format("PyTorch   {}{}\n", text_of(peers, "torch"),
+                        text_of(peers, "cudnn").empty() ? "" : ", cuDNN " + text_of(peers, "cudnn"));
 
   for (const json& row : peers["rows"])
-    if (!row.contains("us")) text += fmt::format("          {} refuses this workload: {}\n", text_of(row, "backend"), text_of(row, "refused").substr(0, 100));
+    if (!row.contains("us"))
+      text += fmt::format("          {} refuses this workload: {}\n", text_of(row, "backend"),
+                          text_of(row, "refused").substr(0, 100));
 
   if (!r["ablation"].empty()) {
     Table changes({"what the champion's changes bought", "", "ratio", "95% interval"});
     changes.align_left(1);
     for (const json& row : r["ablation"]) {
-      const std::string change = fmt::format("{} {} -> {}", text_of(row, "knob"), text_of(row, "default"), text_of(row, "champion"));
+      const std::string change =
+          fmt::format("{} {} -> {}", text_of(row, "knob"), text_of(row, "default"), text_of(row, "champion"));
       if (row.contains("bought"))
         changes.add({change, "", ratio_text(row["bought"]), interval_text(row["bought"])});
       else
@@ -86,8 +110,10 @@ std::string result_text(const store::RunRecord& run) {
     }
     text += "\n" + changes.str();
   }
-  text += fmt::format("\n{}: the champion is {} (the base against itself: within {:.4f} of 1). {} trials in {}.\n", text_of(r, "outcome") == "faster" ? "Faster" : "Not faster",
-                      text_of(r, "outcome") == "faster" ? text_of(r, "summary") : "not measurably faster than the base", number(r, "self_spread"), static_cast<int>(number(r, "trials")),
+  text += fmt::format("\n{}: the champion is {} (the base against itself: within {:.4f} of 1). {} trials in {}.\n",
+                      text_of(r, "outcome") == "faster" ? "Faster" : "Not faster",
+                      text_of(r, "outcome") == "faster" ? text_of(r, "summary") : "not measurably faster than the base",
+                      number(r, "self_spread"), static_cast<int>(number(r, "trials")),
                       human_duration(number(r, "elapsed_s")));
   return text;
 }
@@ -105,11 +131,16 @@ std::vector<const store::TrialRecord*> lineage(const std::vector<store::TrialRec
 }
 
 std::string show_text(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials) {
-  std::string text = fmt::format("run {} of {}: {}, {}, {} of {} trials\nfamily {}, strategy {}, population {}, seed {}; device {}\nsources {} (heed {})\n", run.id, run.created, run.workload,
-                                 to_string(run.state), trials.size(), static_cast<int>(number(run.options, "trials")), run.family, text_of(run.options, "strategy"),
-                                 static_cast<int>(number(run.options, "population")), run.options.value("seed", std::uint64_t{0}), device_line(run), run.source_digest, run.heed);
+  std::string text = fmt::format(
+      "run {} of {}: {}, {}, {} of {} trials\nfamily {}, strategy {}, population {}, seed {}; device {}\nsources {} "
+      "(heed {})\n",
+      run.id, run.created, run.workload, to_string(run.state), trials.size(),
+      static_cast<int>(number(run.options, "trials")), run.family, text_of(run.options, "strategy"),
+      static_cast<int>(number(run.options, "population")), run.options.value("seed", std::uint64_t{0}),
+      device_line(run), run.source_digest, run.heed);
   if (run.base.is_object())
-    text += fmt::format("base {} at {} us, against itself {} {}\n", text_of(run.base, "variant"), us_text(number(run.base, "us")), ratio_text(run.base["self_ratio"]),
+    text += fmt::format("base {} at {} us, against itself {} {}\n", text_of(run.base, "variant"),
+                        us_text(number(run.base, "us")), ratio_text(run.base["self_ratio"]),
                         interval_text(run.base["self_ratio"]));
 
   Table generations({"generation", "trials", "ok", "other verdicts", "best of it", "best so far"});
@@ -133,7 +164,8 @@ std::string show_text(const store::RunRecord& run, const std::vector<store::Tria
     best_so_far = std::max(best_so_far, best);
     std::vector<std::string> words;
     for (const auto& [verdict, times] : others) words.push_back(fmt::format("{} {}", times, verdict));
-    generations.add({std::to_string(generation), std::to_string(count), std::to_string(ok), join(words, ", "), best > 0 ? fmt::format("{:.3f}", best) : "-",
+    generations.add({std::to_string(generation), std::to_string(count), std::to_string(ok), join(words, ", "),
+                     best > 0 ? fmt::format("{:.3f}", best) : "-",
                      best_so_far > 0 ? fmt::format("{:.3f}", best_so_far) : "-"});
   }
   if (!generations.empty()) text += "\n" + generations.str();
@@ -146,12 +178,13 @@ std::string show_text(const store::RunRecord& run, const std::vector<store::Tria
     for (const store::TrialRecord& t : trials)
       if (t.verdict == "ok" && (champion == nullptr || t.ratio > champion->ratio)) champion = &t;
   if (champion != nullptr) {
-    Table chain({fmt::format("lineage of trial {}", champion->number), "id", "how", "what changed", "us", "ratio", "95% interval"});
+    Table chain({fmt::format("lineage of trial {}", champion->number), "id", "how", "what changed", "us", "ratio",
+                 "95% interval"});
     chain.align_left(2);
     chain.align_left(3);
     for (const store::TrialRecord* t : lineage(trials, champion->number))
-      chain.add({fmt::format("trial {}", t->number), std::to_string(t->id), t->operation, t->why, us_text(t->trial_us), fmt::format("{:.3f}", t->ratio),
-                 fmt::format("[{:.3f}, {:.3f}]", t->ratio_low, t->ratio_high)});
+      chain.add({fmt::format("trial {}", t->number), std::to_string(t->id), t->operation, t->why, us_text(t->trial_us),
+                 fmt::format("{:.3f}", t->ratio), fmt::format("[{:.4f}, {:.4f}]", t->ratio_low, t->ratio_high)});
     text += "\n" + chain.str();
   }
   if (run.result.is_object()) text += "\n" + result_text(run);
@@ -160,15 +193,23 @@ std::string show_text(const store::RunRecord& run, const std::vector<store::Tria
 
 std::string runs_text(const std::vector<store::RunRecord>& runs, const std::vector<int>& trial_counts) {
   if (runs.empty()) return "no runs yet; heed evolve makes the first\n";
-  Table table({"run", "created", "state", "trials", "workload", "device", "base us", "champion us", "ratio", "95% interval"});
+  Table table(
+      {"run", "created", "state", "trials", "workload", "device", "base us", "champion us", "ratio", "95% interval"});
   for (const std::size_t column : {1, 2, 4, 5}) table.align_left(column);
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const store::RunRecord& run = runs[i];
-    std::vector<std::string> row = {std::to_string(run.id), run.created, std::string(to_string(run.state)), fmt::format("{}/{}", trial_counts[i], static_cast<int>(number(run.options, "trials"))),
-                                    run.workload,           text_of(run.device, "name"),                     run.base.is_object() ? us_text(number(run.base, "us")) : "-"};
+    std::vector<std::string> row = {
+        std::to_string(run.id),
+        run.created,
+        std::string(to_string(run.state)),
+        fmt::format("{}/{}", trial_counts[i], static_cast<int>(number(run.options, "trials"))),
+        run.workload,
+        text_of(run.device, "name"),
+        run.base.is_object() ? us_text(number(run.base, "us")) : "-"};
     if (run.result.is_object() && run.result.contains("final")) {
       const json& final = run.result["final"];
-      row.insert(row.end(), {us_text(number(final, "trial_us")), ratio_text(final["ratio"]), interval_text(final["ratio"])});
+      row.insert(row.end(),
+                 {us_text(number(final, "trial_us")), ratio_text(final["ratio"]), interval_text(final["ratio"])});
     } else {
       row.insert(row.end(), {"-", "-", "-"});
     }
@@ -179,7 +220,10 @@ std::string runs_text(const std::vector<store::RunRecord>& runs, const std::vect
 
 json evidence(const store::RunRecord& run) {
   if (!run.result.is_object() || !run.result.contains("final"))
-    throw Error(ErrorCode::usage, fmt::format("run {} has no result to write as evidence; finish it with heed evolve --resume {}", run.id, run.id), std::to_string(run.id));
+    throw Error(ErrorCode::usage,
+                fmt::format("run {} has no result to write as evidence; finish it with heed evolve --resume {}", run.id,
+                            run.id),
+                std::to_string(run.id));
   const json& r = run.result;
   const json& final = r["final"];
   const json& peers = r["peers"];
@@ -229,19 +273,27 @@ json evidence(const store::RunRecord& run) {
     eager["synchronised_us"] = r["champion_times"]["eager_synchronised_us"];
     rows.push_back(eager);
   }
-  return {{"schema", 1},
-          {"what", "evolve"},
-          {"device", run.device["name"]},
-          {"arch", run.device["arch"]},
-          {"driver", run.device["driver"]},
-          {"clocks_mhz", {{"before", final["clocks"]["before"]["clock_mhz"]}, {"after", final["clocks"]["after"]["clock_mhz"]}}},
-          {"heed", run.heed},
-          {"source_digest", run.source_digest},
-          {"date", run.created},
-          {"peer", {{"torch", text_of(peers, "torch")}, {"cudnn", text_of(peers, "cudnn")}}},
-          {"rows", rows},
-          {"run", {{"options", run.options}, {"base", {{"variant", run.base["variant"]}, {"us", run.base["us"]}, {"self_ratio", run.base["self_ratio"]}}}, {"trials", r["trials"]}, {"elapsed_s", r["elapsed_s"]}, {"outcome", r["outcome"]}, {"ablation", r["ablation"]}}},
-          {"table", result_text(run)}};
+  return {
+      {"schema", 1},
+      {"what", "evolve"},
+      {"device", run.device["name"]},
+      {"arch", run.device["arch"]},
+      {"driver", run.device["driver"]},
+      {"clocks_mhz",
+       {{"before", final["clocks"]["before"]["clock_mhz"]}, {"after", final["clocks"]["after"]["clock_mhz"]}}},
+      {"heed", run.heed},
+      {"source_digest", run.source_digest},
+      {"date", run.created},
+      {"peer", {{"torch", text_of(peers, "torch")}, {"cudnn", text_of(peers, "cudnn")}}},
+      {"rows", rows},
+      {"run",
+       {{"options", run.options},
+        {"base", {{"variant", run.base["variant"]}, {"us", run.base["us"]}, {"self_ratio", run.base["self_ratio"]}}},
+        {"trials", r["trials"]},
+        {"elapsed_s", r["elapsed_s"]},
+        {"outcome", r["outcome"]},
+        {"ablation", r["ablation"]}}},
+      {"table", result_text(run)}};
 }
 
 json trial_json(const store::TrialRecord& t) {
@@ -275,14 +327,25 @@ json trial_json(const store::TrialRecord& t) {
           {"finished", t.finished}};
 }
 
-json run_json(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials, const std::vector<store::ComparisonRecord>& comparisons) {
+json run_json(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials,
+              const std::vector<store::ComparisonRecord>& comparisons) {
   json all_trials = json::array();
   for (const store::TrialRecord& t : trials) all_trials.push_back(trial_json(t));
   json all_comparisons = json::array();
-  for (const store::ComparisonRecord& c : comparisons) all_comparisons.push_back({{"kind", c.kind}, {"subject", c.subject}, {"against", c.against}, {"data", c.data}});
-  return {{"id", run.id},         {"created", run.created}, {"workload", run.workload}, {"family", run.family},
-          {"device", run.device}, {"options", run.options}, {"heed", run.heed},         {"source_digest", run.source_digest},
-          {"state", to_string(run.state)}, {"base", run.base}, {"result", run.result}, {"trials", all_trials},
+  for (const store::ComparisonRecord& c : comparisons)
+    all_comparisons.push_back({{"kind", c.kind}, {"subject", c.subject}, {"against", c.against}, {"data", c.data}});
+  return {{"id", run.id},
+          {"created", run.created},
+          {"workload", run.workload},
+          {"family", run.family},
+          {"device", run.device},
+          {"options", run.options},
+          {"heed", run.heed},
+          {"source_digest", run.source_digest},
+          {"state", to_string(run.state)},
+          {"base", run.base},
+          {"result", run.result},
+          {"trials", all_trials},
           {"comparisons", all_comparisons}};
 }
 

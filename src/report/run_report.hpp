@@ -24,7 +24,8 @@ std::vector<const store::TrialRecord*> lineage(const std::vector<store::TrialRec
 nlohmann::json evidence(const store::RunRecord& run);
 
 /// Everything about a run, for `--json`.
-nlohmann::json run_json(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials, const std::vector<store::ComparisonRecord>& comparisons);
+nlohmann::json run_json(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials,
+                        const std::vector<store::ComparisonRecord>& comparisons);
 nlohmann::json trial_json(const store::TrialRecord& trial);
 
 }  // namespace heed::report

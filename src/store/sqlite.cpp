@@ -16,26 +16,45 @@ constexpr int kPatience_ms = 10'000;
   std::string text;
   switch (code & 0xff) {
     case SQLITE_CORRUPT:
-    case SQLITE_NOTADB: text = "is corrupt or no SQLite database; move it away, or name another with --db"; break;
+    case SQLITE_NOTADB:
+      text = "is corrupt or no SQLite database; move it away, or name another with --db";
+      break;
     case SQLITE_BUSY:
-    case SQLITE_LOCKED: text = fmt::format("is locked by another process and stayed so for {} s; try again when it is done", kPatience_ms / 1000); break;
-    case SQLITE_READONLY: text = "is read-only; make it writable, or name another with --db"; break;
-    case SQLITE_FULL: text = "could not grow: the disk is full. Every trial finished so far is stored; free some space and resume"; break;
-    case SQLITE_IOERR: text = fmt::format("cannot be read or written ({}; is the disk full?). Every trial finished so far is stored", detail); break;
-    case SQLITE_CANTOPEN: text = fmt::format("cannot be opened: {}", detail); break;
-    default: text = fmt::format("refused an operation: {}", detail); break;
+    case SQLITE_LOCKED:
+      text = fmt::format("is locked by another process and stayed so for {} s; try again when it is done",
+                         kPatience_ms / 1000);
+      break;
+    case SQLITE_READONLY:
+      text = "is read-only; make it writable, or name another with --db";
+      break;
+    case SQLITE_FULL:
+      text = "could not grow: the disk is full. Every trial finished so far is stored; free some space and resume";
+      break;
+    case SQLITE_IOERR:
+      text = fmt::format("cannot be read or written ({}; is the disk full?). Every trial finished so far is stored",
+                         detail);
+      break;
+    case SQLITE_CANTOPEN:
+      text = fmt::format("cannot be opened: {}", detail);
+      break;
+    default:
+      text = fmt::format("refused an operation: {}", detail);
+      break;
   }
   throw Error(ErrorCode::store, fmt::format("the database {} {}", path, text), path);
 }
 
 }  // namespace
 
-Statement::Statement(sqlite3* database, std::string_view sql, const std::string& path) : database_(database), path_(path) {
+Statement::Statement(sqlite3* database, std::string_view sql, const std::string& path)
+    : database_(database), path_(path) {
   const int code = sqlite3_prepare_v2(database, sql.data(), static_cast<int>(sql.size()), &statement_, nullptr);
   if (code != SQLITE_OK) fail(database, code, path_);
 }
 
-Statement::~Statement() { sqlite3_finalize(statement_); }
+Statement::~Statement() {
+  sqlite3_finalize(statement_);
+}
 
 Statement& Statement::bind(int index, std::int64_t value) {
   if (const int code = sqlite3_bind_int64(statement_, index, value); code != SQLITE_OK) fail(database_, code, path_);
@@ -60,12 +79,17 @@ bool Statement::step() {
   fail(database_, code, path_);
 }
 
-std::int64_t Statement::integer(int column) const { return sqlite3_column_int64(statement_, column); }
-double Statement::real(int column) const { return sqlite3_column_double(statement_, column); }
+std::int64_t Statement::integer(int column) const {
+  return sqlite3_column_int64(statement_, column);
+}
+double Statement::real(int column) const {
+  return sqlite3_column_double(statement_, column);
+}
 
 std::string Statement::text(int column) const {
   const auto* data = reinterpret_cast<const char*>(sqlite3_column_text(statement_, column));
-  return data == nullptr ? std::string() : std::string(data, static_cast<std::size_t>(sqlite3_column_bytes(statement_, column)));
+  return data == nullptr ? std::string()
+                         : std::string(data, static_cast<std::size_t>(sqlite3_column_bytes(statement_, column)));
 }
 
 Database::Database(const std::filesystem::path& path, Access access) : path_(path.string()) {
@@ -81,13 +105,16 @@ void Database::open(const std::filesystem::path& path, Access access) {
   std::error_code error;
   if (access == Access::read_write && !path.parent_path().empty()) make_folder(path.parent_path(), ErrorCode::store);
   if (access == Access::read_only && !std::filesystem::exists(path, error))
-    throw Error(ErrorCode::store, fmt::format("there is no database {}; heed evolve creates it, or name another with --db", path_), path_);
+    throw Error(ErrorCode::store,
+                fmt::format("there is no database {}; heed evolve creates it, or name another with --db", path_),
+                path_);
   const int flags = access == Access::read_write ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READWRITE;
   if (const int code = sqlite3_open_v2(path_.c_str(), &database_, flags, nullptr); code != SQLITE_OK) {
     if (access == Access::read_write || (code & 0xff) != SQLITE_CANTOPEN) fail(database_, code, path_);
     sqlite3_close(database_);
     database_ = nullptr;
-    if (const int again = sqlite3_open_v2(path_.c_str(), &database_, SQLITE_OPEN_READONLY, nullptr); again != SQLITE_OK) fail(database_, again, path_);
+    if (const int again = sqlite3_open_v2(path_.c_str(), &database_, SQLITE_OPEN_READONLY, nullptr); again != SQLITE_OK)
+      fail(database_, again, path_);
   }
   sqlite3_busy_timeout(database_, kPatience_ms);
   read_only_ = sqlite3_db_readonly(database_, "main") == 1;
@@ -97,7 +124,8 @@ void Database::open(const std::filesystem::path& path, Access access) {
     sqlite3_close(database_);
     database_ = nullptr;
     const std::string uri = fmt::format("file:{}?immutable=1", path_);
-    if (const int code = sqlite3_open_v2(uri.c_str(), &database_, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, nullptr); code != SQLITE_OK)
+    if (const int code = sqlite3_open_v2(uri.c_str(), &database_, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, nullptr);
+        code != SQLITE_OK)
       fail(database_, code, path_);
   } else {
     execute("PRAGMA journal_mode = WAL");
@@ -107,13 +135,18 @@ void Database::open(const std::filesystem::path& path, Access access) {
   (void)version();  // the first read finds out whether this is a database at all
 }
 
-Database::~Database() { sqlite3_close(database_); }
-
-void Database::execute(const char* sql) {
-  if (const int code = sqlite3_exec(database_, sql, nullptr, nullptr, nullptr); code != SQLITE_OK) fail(database_, code, path_);
+Database::~Database() {
+  sqlite3_close(database_);
 }
 
-std::int64_t Database::last_id() const { return sqlite3_last_insert_rowid(database_); }
+void Database::execute(const char* sql) {
+  if (const int code = sqlite3_exec(database_, sql, nullptr, nullptr, nullptr); code != SQLITE_OK)
+    fail(database_, code, path_);
+}
+
+std::int64_t Database::last_id() const {
+  return sqlite3_last_insert_rowid(database_);
+}
 
 int Database::version() {
   Statement statement = prepare("PRAGMA user_version");
@@ -121,7 +154,9 @@ int Database::version() {
   return static_cast<int>(statement.integer(0));
 }
 
-Transaction::Transaction(Database& database) : database_(database) { database_.execute("BEGIN IMMEDIATE"); }
+Transaction::Transaction(Database& database) : database_(database) {
+  database_.execute("BEGIN IMMEDIATE");
+}
 
 Transaction::~Transaction() {
   if (!open_) return;

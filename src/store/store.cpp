@@ -36,10 +36,13 @@ CREATE TABLE comparisons (
 ) STRICT;
 )sql";
 
-constexpr const char* kRunColumns = "id, created, workload, family, device_kind, device, options, heed, source_digest, state, base, result";
+constexpr const char* kRunColumns =
+    "id, created, workload, family, device_kind, device, options, heed, source_digest, state, base, result";
 constexpr const char* kTrialColumns =
-    "id, run, number, generation, island, variant, config, operation, parents, why, verdict, finding, reason, \"check\", ratio, ratio_low, "
-    "ratio_high, base_us, trial_us, max_abs, rel_rms, worst_row, seed, source_digest, machine_code, resources, samples, clocks, build_ms, "
+    "id, run, number, generation, island, variant, config, operation, parents, why, verdict, finding, reason, "
+    "\"check\", ratio, ratio_low, "
+    "ratio_high, base_us, trial_us, max_abs, rel_rms, worst_row, seed, source_digest, machine_code, resources, "
+    "samples, clocks, build_ms, "
     "verify_ms, measure_ms, finished";
 
 RunState parse_state(const std::string& text) {
@@ -119,15 +122,20 @@ std::string start_time_of(pid_t pid) {
   return field;
 }
 
-std::string identity_of(pid_t pid) { return fmt::format("{}:{}", pid, start_time_of(pid)); }
+std::string identity_of(pid_t pid) {
+  return fmt::format("{}:{}", pid, start_time_of(pid));
+}
 
 }  // namespace
 
 std::string_view to_string(RunState state) {
   switch (state) {
-    case RunState::running: return "running";
-    case RunState::interrupted: return "interrupted";
-    case RunState::finished: return "finished";
+    case RunState::running:
+      return "running";
+    case RunState::interrupted:
+      return "interrupted";
+    case RunState::finished:
+      return "finished";
   }
   return "?";
 }
@@ -145,11 +153,13 @@ Store::Store(const std::filesystem::path& path, Access access) : database_(path,
   const int version = database_.version();
   if (version > kSchemaVersion)
     throw Error(ErrorCode::store,
-                fmt::format("the database {} has layout {}, written by a newer Heed; this one knows layout {}. Use the newer Heed, or name another file with --db",
+                fmt::format("the database {} has layout {}, written by a newer Heed; this one knows layout {}. Use the "
+                            "newer Heed, or name another file with --db",
                             path.string(), version, kSchemaVersion),
                 path.string());
   if (version == kSchemaVersion) return;
-  if (database_.read_only()) throw Error(ErrorCode::store, fmt::format("the database {} holds no runs", path.string()), path.string());
+  if (database_.read_only())
+    throw Error(ErrorCode::store, fmt::format("the database {} holds no runs", path.string()), path.string());
   create_tables();
 }
 
@@ -164,8 +174,10 @@ void Store::create_tables() {
 std::int64_t Store::add_run(const RunRecord& run) {
   Transaction transaction(database_);
   database_
-      .prepare("INSERT INTO runs (created, workload, family, device_kind, device, options, heed, source_digest, state, owner) "
-               "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+      .prepare(
+          "INSERT INTO runs (created, workload, family, device_kind, device, options, heed, source_digest, state, "
+          "owner) "
+          "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
       .add(run.created)
       .add(run.workload)
       .add(run.family)
@@ -205,7 +217,11 @@ void Store::set_base(std::int64_t run, const nlohmann::json& base) {
 }
 
 void Store::set_result(std::int64_t run, const nlohmann::json& result, RunState state) {
-  database_.prepare("UPDATE runs SET result = ?, state = ? WHERE id = ?").add(result.dump()).add(to_string(state)).add(run).run();
+  database_.prepare("UPDATE runs SET result = ?, state = ? WHERE id = ?")
+      .add(result.dump())
+      .add(to_string(state))
+      .add(run)
+      .run();
 }
 
 void Store::claim(std::int64_t run) {
@@ -214,19 +230,27 @@ void Store::claim(std::int64_t run) {
   {
     Statement row = database_.prepare("SELECT owner FROM runs WHERE id = ?");
     row.add(run);
-    if (!row.step()) throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", run), std::to_string(run));
+    if (!row.step())
+      throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", run), std::to_string(run));
     owner = row.text(0);
   }
   if (!owner.empty() && owner != identity_of(::getpid())) {
     const auto pid = static_cast<pid_t>(std::strtol(owner.c_str(), nullptr, 10));
     if (owner == identity_of(pid))
-      throw Error(ErrorCode::store, fmt::format("run {} is being worked on by process {}; wait for it or stop it first", run, pid), std::to_string(run));
+      throw Error(ErrorCode::store,
+                  fmt::format("run {} is being worked on by process {}; wait for it or stop it first", run, pid),
+                  std::to_string(run));
   }
-  database_.prepare("UPDATE runs SET owner = ?, state = 'running' WHERE id = ?").add(identity_of(::getpid())).add(run).run();
+  database_.prepare("UPDATE runs SET owner = ?, state = 'running' WHERE id = ?")
+      .add(identity_of(::getpid()))
+      .add(run)
+      .run();
   transaction.commit();
 }
 
-void Store::release(std::int64_t run) { database_.prepare("UPDATE runs SET owner = '' WHERE id = ?").add(run).run(); }
+void Store::release(std::int64_t run) {
+  database_.prepare("UPDATE runs SET owner = '' WHERE id = ?").add(run).run();
+}
 
 std::int64_t Store::add_trial(const TrialRecord& t) {
   Transaction transaction(database_);
@@ -275,12 +299,16 @@ void Store::add_comparison(const ComparisonRecord& c) {
 
 std::vector<ComparisonRecord> Store::comparisons(std::int64_t run) {
   std::vector<ComparisonRecord> all;
-  Statement row = database_.prepare("SELECT id, run, kind, subject, against, data FROM comparisons WHERE run = ? ORDER BY id");
+  Statement row =
+      database_.prepare("SELECT id, run, kind, subject, against, data FROM comparisons WHERE run = ? ORDER BY id");
   row.add(run);
-  while (row.step()) all.push_back({row.integer(0), row.integer(1), row.text(2), row.text(3), row.text(4), json_of(row, 5)});
+  while (row.step())
+    all.push_back({row.integer(0), row.integer(1), row.text(2), row.text(3), row.text(4), json_of(row, 5)});
   return all;
 }
 
-void Store::remove_comparisons(std::int64_t run) { database_.prepare("DELETE FROM comparisons WHERE run = ?").add(run).run(); }
+void Store::remove_comparisons(std::int64_t run) {
+  database_.prepare("DELETE FROM comparisons WHERE run = ?").add(run).run();
+}
 
 }  // namespace heed::store

@@ -1,5 +1,5 @@
-/// Runs, trials and measurements in one SQLite file. A trial is one transaction: after any kill, every trial that finished is
-/// there and none is there by half. Knows no CUDA.
+/// Runs, trials and measurements in one SQLite file. A trial is one transaction: after any kill, every trial that
+/// finished is there and none is there by half. Knows no CUDA.
 #pragma once
 
 #include <filesystem>
@@ -22,31 +22,31 @@ std::string_view to_string(RunState state);
 /// One evolution.
 struct RunRecord {
   std::int64_t id = 0;
-  std::string created;            ///< UTC, ISO 8601
-  std::string workload;           ///< canonical text
+  std::string created;   ///< UTC, ISO 8601
+  std::string workload;  ///< canonical text
   std::string family;
-  std::string device_kind;        ///< "cpu" or "cuda"
-  nlohmann::json device;          ///< facts of the machine
-  nlohmann::json options;         ///< all that decides the search: strategy, seed, population, trials, ...
-  std::string heed;               ///< version
+  std::string device_kind;  ///< "cpu" or "cuda"
+  nlohmann::json device;    ///< facts of the machine
+  nlohmann::json options;   ///< all that decides the search: strategy, seed, population, trials, ...
+  std::string heed;         ///< version
   std::string source_digest;
   RunState state = RunState::running;
-  nlohmann::json base;            ///< base variant, A/A spread, launch floor: written once, before the first trial
-  nlohmann::json result;          ///< champion, final comparison, peers: null until the run is finished
+  nlohmann::json base;    ///< base variant, A/A spread, launch floor: written once, before the first trial
+  nlohmann::json result;  ///< champion, final comparison, peers: null until the run is finished
 };
 
 /// One variant built, verified and measured. Field names are the columns'.
 struct TrialRecord {
   std::int64_t id = 0;
   std::int64_t run = 0;
-  int number = 0;                 ///< 0, 1, ... within the run
+  int number = 0;  ///< 0, 1, ... within the run
   int generation = 0;
   int island = 0;
-  std::string variant;            ///< id
-  std::string config;             ///< knob=value,...
-  std::string operation;          ///< how it was proposed: "default", "mutate", "crossover", "restart"
-  std::vector<int> parents;       ///< trial numbers
-  std::string why;                ///< the change in words
+  std::string variant;       ///< id
+  std::string config;        ///< knob=value,...
+  std::string operation;     ///< how it was proposed: "default", "mutate", "crossover", "restart"
+  std::vector<int> parents;  ///< trial numbers
+  std::string why;           ///< the change in words
   std::string verdict;
   std::string finding;
   std::string reason;
@@ -59,16 +59,16 @@ struct TrialRecord {
   double max_abs = 0;
   double rel_rms = 0;
   double worst_row = 0;
-  std::uint64_t seed = 0;         ///< of the gate's inputs
+  std::uint64_t seed = 0;  ///< of the gate's inputs
   std::string source_digest;
   std::string machine_code;
-  nlohmann::json resources;       ///< registers, spills, ...
-  nlohmann::json samples;         ///< raw readings: base_us, trial_us, ratios
-  nlohmann::json clocks;          ///< MHz, W and degrees before and after
+  nlohmann::json resources;  ///< registers, spills, ...
+  nlohmann::json samples;    ///< raw readings: base_us, trial_us, ratios
+  nlohmann::json clocks;     ///< MHz, W and degrees before and after
   double build_ms = 0;
   double verify_ms = 0;
   double measure_ms = 0;
-  std::string finished;           ///< UTC
+  std::string finished;  ///< UTC
 };
 
 /// A measurement outside the trials: "final", "peer", "ablation", "cold", "replay".

@@ -16,9 +16,9 @@ namespace {
 constexpr int kBaseSlot = 0;
 constexpr int kTrialSlot = 1;
 constexpr int kEmptySlot = 2;
-constexpr int kCheckedSets = 3;        // of the timed sets compared row by row after each measurement
-constexpr int kSelfProcesses = 3;      // in which the base is compared with itself
-constexpr double kWarmUp_ms_gpu = 150; // an idle GPU reads up to 12% high for about that long
+constexpr int kCheckedSets = 3;         // of the timed sets compared row by row after each measurement
+constexpr int kSelfProcesses = 3;       // in which the base is compared with itself
+constexpr double kWarmUp_ms_gpu = 150;  // an idle GPU reads up to 12% high for about that long
 constexpr double kWarmUp_ms_cpu = 60;
 constexpr double kCpuFloorShare = 0.85;  // the measured peak is itself uncertain on a shared machine
 
@@ -32,7 +32,8 @@ double milliseconds_since(std::chrono::steady_clock::time_point begin) {
 
 }  // namespace
 
-Laboratory::Laboratory(const Workload& workload, const DeviceFacts& device, jit::Builder& builder, const QkvTensors* tensors, const Options& options)
+Laboratory::Laboratory(const Workload& workload, const DeviceFacts& device, jit::Builder& builder,
+                       const QkvTensors* tensors, const Options& options)
     : workload_(workload), device_(device), builder_(builder), tensors_(tensors), options_(options) {
   validate(workload_);
 }
@@ -44,20 +45,33 @@ std::optional<std::string> Laboratory::refuses(const Variant& variant) const {
   return variant.family->is_illegal(variant.config, workload_, device_);
 }
 
-LaunchPlan Laboratory::plan_of(const Variant& variant) const { return variant.family->plan(variant.config, workload_, device_); }
+LaunchPlan Laboratory::plan_of(const Variant& variant) const {
+  return variant.family->plan(variant.config, workload_, device_);
+}
 
 jit::BuildRequest Laboratory::request_for(const Variant& variant) const {
-  return {.device = device_.kind, .arch = device_.arch, .source = variant.source_for(workload_), .entry = plan_of(variant).entry};
+  return {.device = device_.kind,
+          .arch = device_.arch,
+          .source = variant.source_for(workload_),
+          .entry = plan_of(variant).entry};
 }
 
 Built Laboratory::build(const Variant& variant, bool fresh) {
   if (const auto reason = refuses(variant))
-    throw Error(ErrorCode::unsupported, fmt::format("{} cannot run {} on {}: {}", describe(variant), to_string(workload_), device_.name, *reason), describe(variant));
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("{} cannot run {} on {}: {}", describe(variant), to_string(workload_), device_.name, *reason),
+        describe(variant));
   jit::BuildOutcome outcome = builder_.build(request_for(variant), fresh);
   if (!outcome.artifact)
-    throw Error(ErrorCode::build_failed, fmt::format("{} did not build: {}", describe(variant), outcome.timed_out ? "the compiler did not end in time" : trim(outcome.log)), describe(variant));
+    throw Error(ErrorCode::build_failed,
+                fmt::format("{} did not build: {}", describe(variant),
+                            outcome.timed_out ? "the compiler did not end in time" : trim(outcome.log)),
+                describe(variant));
   if (!outcome.artifact->breach.empty())
-    throw Error(ErrorCode::build_failed, fmt::format("{} breaks the kernel contract: {}", describe(variant), outcome.artifact->breach), describe(variant));
+    throw Error(ErrorCode::build_failed,
+                fmt::format("{} breaks the kernel contract: {}", describe(variant), outcome.artifact->breach),
+                describe(variant));
   return {variant, std::move(*outcome.artifact)};
 }
 
@@ -71,7 +85,8 @@ void Laboratory::ensure_arena(std::uint64_t bytes) {
 void Laboratory::ensure_sets(std::int64_t workspace_bytes) {
   if (sets_ && sets_->workspace_bytes() >= workspace_bytes) return;
   sets_.reset();
-  sets_ = std::make_unique<measure::TimedSets>(workload_, measure::plan_timing(workload_, device_, measure::Caches::warm), workspace_bytes, fresh_seed());
+  sets_ = std::make_unique<measure::TimedSets>(
+      workload_, measure::plan_timing(workload_, device_, measure::Caches::warm), workspace_bytes, fresh_seed());
 }
 
 void Laboratory::drop_worker() {
@@ -79,13 +94,14 @@ void Laboratory::drop_worker() {
   base_in_worker_.clear();
 }
 
-// A worker with base and trial loaded. On a GPU it lives on from trial to trial, for its context takes half a second to make;
-// on a CPU it is sealed once its candidates are loaded, so each trial has its own.
+// A worker with base and trial loaded. On a GPU it lives on from trial to trial, for its context takes half a second to
+// make; on a CPU it is sealed once its candidates are loaded, so each trial has its own.
 worker::Worker& Laboratory::worker_for(const Built& base, const Built& trial, bool fresh) {
   const LaunchPlan base_plan = plan_of(base.variant);
   const LaunchPlan trial_plan = plan_of(trial.variant);
   ensure_sets(std::max(base_plan.workspace_bytes, trial_plan.workspace_bytes));
-  ensure_arena(std::max({sets_->arena_bytes(), verify::gate_arena_bytes(base.variant, workload_, device_), verify::gate_arena_bytes(trial.variant, workload_, device_)}));
+  ensure_arena(std::max({sets_->arena_bytes(), verify::gate_arena_bytes(base.variant, workload_, device_),
+                         verify::gate_arena_bytes(trial.variant, workload_, device_)}));
   if (fresh || device_.kind == DeviceKind::cpu) drop_worker();
   if (!worker_) worker_ = std::make_unique<worker::Worker>(device_.kind, arena_);
   if (base_in_worker_ != base.artifact.path.string()) {
@@ -100,13 +116,15 @@ worker::Worker& Laboratory::worker_for(const Built& base, const Built& trial, bo
 void Laboratory::set_base(const Built& base) {
   const verify::GateReport report = verify(base, fresh_seed());
   if (!report.passed())
-    throw Error(ErrorCode::internal, fmt::format("the base {} does not pass the gate on this machine ({}, check \"{}\"): {}", describe(base.variant),
-                                                 to_string(report.verdict), report.check, report.reason));
+    throw Error(ErrorCode::internal,
+                fmt::format("the base {} does not pass the gate on this machine ({}, check \"{}\"): {}",
+                            describe(base.variant), to_string(report.verdict), report.check, report.reason));
   base_ = base;
   self_.reset();
 }
 
-verify::GateReport Laboratory::verify(const Built& built, std::uint64_t seed, const std::function<void(const std::string&)>& on_check) {
+verify::GateReport Laboratory::verify(const Built& built, std::uint64_t seed,
+                                      const std::function<void(const std::string&)>& on_check) {
   verify::GateOptions options;
   options.seed = seed;
   options.tensors = tensors_;
@@ -151,13 +169,16 @@ const Laboratory::SelfComparison& Laboratory::base_against_itself() {
 void Laboratory::measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome) {
   worker::Worker& worker = worker_for(*base_, trial, fresh);
   const measure::TimingPlan& timing = sets_->plan();
-  sets_->prepare(worker, {{kBaseSlot, plan_of(base_->variant)}, {kTrialSlot, plan_of(trial.variant)}}, options_.launch_limit_s);
+  sets_->prepare(worker, {{kBaseSlot, plan_of(base_->variant)}, {kTrialSlot, plan_of(trial.variant)}},
+                 options_.launch_limit_s);
   const double warm_up_ms = device_.kind == DeviceKind::cuda ? kWarmUp_ms_gpu : kWarmUp_ms_cpu;
   outcome.before = device_state(device_.kind);
   worker.warm_up(kBaseSlot, warm_up_ms / 2, options_.launch_limit_s);
   worker.warm_up(kTrialSlot, warm_up_ms / 2, options_.launch_limit_s);
-  const measure::Block base = measure::worker_block(worker, kBaseSlot, "the base", timing.replays, timing.launches, options_.launch_limit_s);
-  const measure::Block candidate = measure::worker_block(worker, kTrialSlot, "the candidate", timing.replays, timing.launches, options_.launch_limit_s);
+  const measure::Block base =
+      measure::worker_block(worker, kBaseSlot, "the base", timing.replays, timing.launches, options_.launch_limit_s);
+  const measure::Block candidate = measure::worker_block(worker, kTrialSlot, "the candidate", timing.replays,
+                                                         timing.launches, options_.launch_limit_s);
   outcome.pair = measure::measure_pair(base, candidate, pair);
   candidate();  // the last thing to write the outputs that are looked at now
   outcome.after = device_state(device_.kind);
@@ -173,11 +194,13 @@ void Laboratory::measure_and_check(const Built& trial, const measure::PairOption
   const double least_us = bound.us() * (device_.kind == DeviceKind::cpu ? kCpuFloorShare : 1.0);
   if (outcome.pair.trial_median_us < least_us) {
     outcome.verdict = Verdict::faster_than_floor;
-    outcome.reason = fmt::format("{:.2f} us is below the {:.2f} us that its {} take at least", outcome.pair.trial_median_us, least_us, bound.bound());
+    outcome.reason = fmt::format("{:.2f} us is below the {:.2f} us that its {} take at least",
+                                 outcome.pair.trial_median_us, least_us, bound.bound());
   }
 }
 
-Outcome Laboratory::judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed, const measure::PairOptions& pair, bool fresh) {
+Outcome Laboratory::judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed,
+                          const measure::PairOptions& pair, bool fresh) {
   HEED_CHECK(base_.has_value());
   Outcome outcome;
   outcome.seed = seed;
@@ -201,7 +224,8 @@ Outcome Laboratory::judge(const Variant& variant, const jit::BuildOutcome& build
     options.seed = seed;
     options.tensors = tensors_;
     options.launch_limit_s = options_.launch_limit_s;
-    const verify::GateReport report = verify::run_gate(worker_for(*base_, trial, fresh), kTrialSlot, variant, workload_, device_, options);
+    const verify::GateReport report =
+        verify::run_gate(worker_for(*base_, trial, fresh), kTrialSlot, variant, workload_, device_, options);
     outcome.verify_ms = milliseconds_since(begin);
     outcome.error = report.error;
     outcome.verdict = report.verdict;
@@ -240,15 +264,19 @@ Absolute Laboratory::measure_absolute(const Built& built) {
     worker.seal();
     sets.prepare(worker, {{kTrialSlot, plan}}, options_.launch_limit_s);
     worker.warm_up(kTrialSlot, gpu ? kWarmUp_ms_gpu : kWarmUp_ms_cpu, options_.launch_limit_s);
-    const measure::Block block = measure::worker_block(worker, kTrialSlot, "the variant", sets.plan().replays, sets.plan().launches, options_.launch_limit_s);
+    const measure::Block block = measure::worker_block(worker, kTrialSlot, "the variant", sets.plan().replays,
+                                                       sets.plan().launches, options_.launch_limit_s);
     std::vector<double> readings;
     for (int i = 0; i < (gpu ? 15 : 7); ++i) readings.push_back(block());
-    if (eager && gpu) std::tie(result.eager_us, result.eager_synchronised_us) = worker.time_eager(kTrialSlot, 2000, options_.launch_limit_s);
+    if (eager && gpu)
+      std::tie(result.eager_us, result.eager_synchronised_us) =
+          worker.time_eager(kTrialSlot, 2000, options_.launch_limit_s);
     return measure::median(readings);
   };
   ensure_sets(plan.workspace_bytes);
   result.warm_us = time(*sets_, true);
-  measure::TimedSets cold(workload_, measure::plan_timing(workload_, device_, measure::Caches::cold), plan.workspace_bytes, fresh_seed());
+  measure::TimedSets cold(workload_, measure::plan_timing(workload_, device_, measure::Caches::cold),
+                          plan.workspace_bytes, fresh_seed());
   result.cold_us = time(cold, false);
   return result;
 }
@@ -261,18 +289,22 @@ measure::Block Laboratory::standalone_block(const Built& built) {
   worker->load(kTrialSlot, built.artifact.path.string(), plan);
   worker->seal();
   sets_->prepare(*worker, {{kTrialSlot, plan}}, options_.launch_limit_s);
-  const measure::Block block = measure::worker_block(*worker, kTrialSlot, "the variant", sets_->plan().replays, sets_->plan().launches, options_.launch_limit_s);
+  const measure::Block block = measure::worker_block(*worker, kTrialSlot, "the variant", sets_->plan().replays,
+                                                     sets_->plan().launches, options_.launch_limit_s);
   return [worker, block, limit_s = options_.launch_limit_s] {
     worker->warm_up(kTrialSlot, 5, limit_s);  // the other side has just used the device
     return block();
   };
 }
 
-double Laboratory::peak_flops() const { return measure::peak_of(device_, workload_, device_.processors).flops; }
+double Laboratory::peak_flops() const {
+  return measure::peak_of(device_, workload_, device_.processors).flops;
+}
 
 double Laboratory::measure_launch_floor() {
   if (device_.kind == DeviceKind::cpu) return 0;
-  const jit::BuildOutcome built = builder_.build({.device = device_.kind, .arch = device_.arch, .source = kEmptyKernel, .entry = "heed_forward"});
+  const jit::BuildOutcome built =
+      builder_.build({.device = device_.kind, .arch = device_.arch, .source = kEmptyKernel, .entry = "heed_forward"});
   HEED_CHECK(built.artifact.has_value());
   LaunchPlan plan;
   plan.entry = "heed_forward";
@@ -286,13 +318,15 @@ double Laboratory::measure_launch_floor() {
   worker.warm_up(kEmptySlot, kWarmUp_ms_gpu, options_.launch_limit_s);
   std::vector<double> us;
   for (int i = 0; i < 10; ++i)
-    for (const double reading : worker.time(kEmptySlot, sets_->plan().replays, options_.launch_limit_s).us) us.push_back(reading);
+    for (const double reading : worker.time(kEmptySlot, sets_->plan().replays, options_.launch_limit_s).us)
+      us.push_back(reading);
   return *std::min_element(us.begin(), us.end());
 }
 
 measure::Floor Laboratory::floor(int threads) {
   if (!launch_us_) launch_us_ = measure_launch_floor();
-  const int processors = device_.kind == DeviceKind::cpu ? std::clamp(threads, 1, device_.processors) : device_.processors;
+  const int processors =
+      device_.kind == DeviceKind::cpu ? std::clamp(threads, 1, device_.processors) : device_.processors;
   return measure::floor_of(measure::peak_of(device_, workload_, processors), workload_, *launch_us_);
 }
 

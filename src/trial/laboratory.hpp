@@ -1,7 +1,8 @@
 /// One workload on one device: building, verifying and timing variants against a base.
 ///
-/// A trial goes: admit, build, verify, measure, re-verify, judge; the cheapest refusal comes first. Everything a candidate does
-/// happens in a worker process; whatever becomes of that process is a verdict, and the next trial gets a fresh one.
+/// A trial goes: admit, build, verify, measure, re-verify, judge; the cheapest refusal comes first. Everything a
+/// candidate does happens in a worker process; whatever becomes of that process is a verdict, and the next trial gets a
+/// fresh one.
 #pragma once
 
 #include <memory>
@@ -21,9 +22,10 @@ namespace heed::trial {
 struct Options {
   double build_limit_s = 120;
   double launch_limit_s = 20;  ///< for one launch, and for one block of timed launches
-  measure::PairOptions pair;     ///< of a trial
+  measure::PairOptions pair;   ///< of a trial
   /// Of a finalist in its fresh process: more readings, for this is the number that is quoted.
-  measure::PairOptions final_pair{.least_quads = 12, .most_quads = 60, .target_uncertainty = 0.0015, .hopeless_below = 0, .limit_s = 5, .seed = 1};
+  measure::PairOptions final_pair{
+      .least_quads = 12, .most_quads = 60, .target_uncertainty = 0.0015, .hopeless_below = 0, .limit_s = 5, .seed = 1};
 };
 
 /// What became of one variant.
@@ -33,9 +35,9 @@ struct Outcome {
   std::string reason;
   std::string check;
   verify::ErrorStats error;
-  measure::PairResult pair;       ///< against the base; empty unless it was measured
+  measure::PairResult pair;  ///< against the base; empty unless it was measured
   std::optional<jit::Artifact> artifact;
-  std::uint64_t seed = 0;         ///< of the gate's inputs
+  std::uint64_t seed = 0;  ///< of the gate's inputs
   DeviceState before;
   DeviceState after;
   double verify_ms = 0;
@@ -53,13 +55,14 @@ struct Built {
 struct Absolute {
   double warm_us = 0;
   double cold_us = 0;
-  double eager_us = 0;               ///< per call back to back, host included; 0 on a CPU
+  double eager_us = 0;  ///< per call back to back, host included; 0 on a CPU
   double eager_synchronised_us = 0;
 };
 
 class Laboratory {
  public:
-  Laboratory(const Workload& workload, const DeviceFacts& device, jit::Builder& builder, const QkvTensors* tensors, const Options& options);
+  Laboratory(const Workload& workload, const DeviceFacts& device, jit::Builder& builder, const QkvTensors* tensors,
+             const Options& options);
   ~Laboratory();
   Laboratory(const Laboratory&) = delete;
   Laboratory& operator=(const Laboratory&) = delete;
@@ -74,8 +77,8 @@ class Laboratory {
   /// Builds now. @throws Error(build_failed) with the compiler's words
   Built build(const Variant& variant, bool fresh = false);
 
-  /// The variant all others are measured against. Gates it first. @throws Error(internal) with the gate's reason when the base
-  /// itself is refused
+  /// The variant all others are measured against. Gates it first. @throws Error(internal) with the gate's reason when
+  /// the base itself is refused
   void set_base(const Built& base);
   [[nodiscard]] const Built& base() const { return *base_; }
 
@@ -88,18 +91,22 @@ class Laboratory {
   const SelfComparison& base_against_itself();
 
   /// Gate only.
-  verify::GateReport verify(const Built& built, std::uint64_t seed, const std::function<void(const std::string&)>& on_check = {});
+  verify::GateReport verify(const Built& built, std::uint64_t seed,
+                            const std::function<void(const std::string&)>& on_check = {});
 
-  /// Gate, paired measurement against the base, re-verification of the timed outputs, floor. Never throws for anything the
-  /// candidate did. @param fresh in a worker process of its own
-  Outcome judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed, const measure::PairOptions& pair, bool fresh = false);
-  Outcome judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed) { return judge(variant, build, seed, options_.pair); }
+  /// Gate, paired measurement against the base, re-verification of the timed outputs, floor. Never throws for anything
+  /// the candidate did. @param fresh in a worker process of its own
+  Outcome judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed,
+                const measure::PairOptions& pair, bool fresh = false);
+  Outcome judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed) {
+    return judge(variant, build, seed, options_.pair);
+  }
 
   /// Warm, cold and eager times of one variant, in a fresh worker.
   Absolute measure_absolute(const Built& built);
 
-  /// A block for measure_pair that times `built` in a worker of its own, which lives as long as the block. For comparisons with
-  /// something outside, such as PyTorch.
+  /// A block for measure_pair that times `built` in a worker of its own, which lives as long as the block. For
+  /// comparisons with something outside, such as PyTorch.
   measure::Block standalone_block(const Built& built);
   [[nodiscard]] const measure::TimingPlan& timing() const { return sets_->plan(); }
 
@@ -108,7 +115,6 @@ class Laboratory {
   [[nodiscard]] double peak_flops() const;
 
  private:
-
   worker::Worker& worker_for(const Built& base, const Built& trial, bool fresh);
   void drop_worker();
   void ensure_arena(std::uint64_t bytes);

@@ -1,7 +1,8 @@
 /// The exploit zoo: kernels that cheat, each in its own way, and the self-test that the referee catches them all.
 ///
-/// An exploit is an entry of its own in front of an honest family (cpu/zoo, kernels/zoo). It goes through the same door as any
-/// variant. The self-test passes when every exploit is refused for what it is, and the honest kernel beside them is not.
+/// An exploit is an entry of its own in front of an honest family (cpu/zoo, kernels/zoo). It goes through the same door
+/// as any variant. The self-test passes when every exploit is refused for what it is, and the honest kernel beside them
+/// is not.
 #pragma once
 
 #include <functional>
@@ -15,13 +16,13 @@
 namespace heed::trial {
 
 struct Exploit {
-  std::string_view name;         ///< also the file's stem
+  std::string_view name;  ///< also the file's stem
   std::string_view description;
-  Verdict verdict;               ///< it must end with
-  std::vector<Finding> findings; ///< one of these; empty: any
+  Verdict verdict;                ///< it must end with
+  std::vector<Finding> findings;  ///< one of these; empty: any
   bool on_cpu = true;
   bool on_cuda = true;
-  bool causal = false;           ///< run with a causal mask: the exploit is about masks
+  bool causal = false;  ///< run with a causal mask: the exploit is about masks
 };
 
 std::span<const Exploit> exploits();
@@ -34,12 +35,13 @@ struct SelftestRow {
   std::string name;
   std::string description;
   std::string expected;
-  std::string found;    ///< verdict and finding
+  std::string found;  ///< verdict and finding
   std::string reason;
   bool caught = false;  ///< for the honest kernel: passed
 };
 
 /// Runs the honest base and every exploit of the device. @param on_row told each row as it comes
-std::vector<SelftestRow> run_selftest(const DeviceFacts& device, jit::Builder& builder, const std::function<void(const SelftestRow&)>& on_row);
+std::vector<SelftestRow> run_selftest(const DeviceFacts& device, jit::Builder& builder,
+                                      const std::function<void(const SelftestRow&)>& on_row);
 
 }  // namespace heed::trial

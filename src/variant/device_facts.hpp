@@ -9,14 +9,16 @@ namespace heed {
 
 enum class DeviceKind { cpu, cuda };
 
-constexpr std::string_view to_string(DeviceKind kind) { return kind == DeviceKind::cpu ? "cpu" : "cuda"; }
+constexpr std::string_view to_string(DeviceKind kind) {
+  return kind == DeviceKind::cpu ? "cpu" : "cuda";
+}
 
 struct DeviceFacts {
   DeviceKind kind = DeviceKind::cpu;
-  std::string name;       ///< "NVIDIA H200", "AMD EPYC 7763 64-Core Processor"
-  std::string arch;       ///< build target: "sm_90a", or the host's instruction set, e.g. "x86_64+avx2"
-  std::string driver;     ///< CUDA driver version "13.0", or the kernel release
-  int processors = 0;     ///< multiprocessors, or processors this process may run on
+  std::string name;    ///< "NVIDIA H200", "AMD EPYC 7763 64-Core Processor"
+  std::string arch;    ///< build target: "sm_90a", or the host's instruction set, e.g. "x86_64+avx2"
+  std::string driver;  ///< CUDA driver version "13.0", or the kernel release
+  int processors = 0;  ///< multiprocessors, or processors this process may run on
   std::int64_t memory_bytes = 0;
   std::int64_t cache_bytes = 0;  ///< L2 of a GPU, last-level cache of a CPU
   double clock_mhz = 0;          ///< highest clock of the multiprocessors; 0 on a CPU (its peak is measured instead)
@@ -26,10 +28,10 @@ struct DeviceFacts {
   int registers = 0;  ///< vector registers
 
   // CUDA only
-  int compute_capability = 0;              ///< 10 * major + minor
-  std::int64_t shared_bytes_per_block = 0; ///< with opt-in
+  int compute_capability = 0;               ///< 10 * major + minor
+  std::int64_t shared_bytes_per_block = 0;  ///< with opt-in
   std::int64_t shared_bytes_per_processor = 0;
-  double memory_bandwidth = 0;             ///< bytes per second, from memory clock and bus width
+  double memory_bandwidth = 0;  ///< bytes per second, from memory clock and bus width
 
   bool operator==(const DeviceFacts&) const = default;
 };

@@ -42,12 +42,19 @@ std::string to_string(const Problem& problem) {
   return fmt::format("{}_d{}{}", element, problem.head_dim, problem.causal ? "_causal" : "");
 }
 
-std::string Variant::source_for(const Workload& workload) const { return family->prelude(config, workload) + (source.empty() ? family->entry() : source); }
+std::string Variant::source_for(const Workload& workload) const {
+  return family->prelude(config, workload) + (source.empty() ? family->entry() : source);
+}
 
 std::string Variant::id() const {
   const std::string readable = label.empty() ? to_compact_string(family->knobs(), config) : label;
-  const std::string hash =
-      Digester().add(family->name()).add(to_string(problem)).add(to_string(family->knobs(), config)).add(source).hex().substr(0, 8);
+  const std::string hash = Digester()
+                               .add(family->name())
+                               .add(to_string(problem))
+                               .add(to_string(family->knobs(), config))
+                               .add(source)
+                               .hex()
+                               .substr(0, 8);
   return fmt::format("{}_{}.{}.{}", family->name(), to_string(problem), readable, hash);
 }
 
@@ -61,7 +68,8 @@ Variant parse_variant(std::string_view text, const Workload& workload, const Dev
   const std::string_view knobs = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
   // Defaults are chosen only for a workload the family accepts; the caller reports a refusal in its own words.
   if (const auto reason = family.refuses(workload, device))
-    throw Error(ErrorCode::unsupported, fmt::format("{} cannot run {}: {}", family.name(), to_string(workload), *reason), to_string(workload));
+    throw Error(ErrorCode::unsupported,
+                fmt::format("{} cannot run {}: {}", family.name(), to_string(workload), *reason), to_string(workload));
   return make_variant(family, parse_config(family.knobs(), family.default_config(workload, device), knobs), workload);
 }
 

@@ -48,7 +48,8 @@ class Family {
   [[nodiscard]] virtual bool is_deterministic(const Config&) const { return true; }
 
   /// Why the family cannot run this workload on this device; empty when it can.
-  [[nodiscard]] virtual std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const = 0;
+  [[nodiscard]] virtual std::optional<std::string> refuses(const Workload& workload,
+                                                           const DeviceFacts& device) const = 0;
   /// Why this config cannot be built or launched; empty when it can. The workload is one the family does not refuse.
   [[nodiscard]] virtual std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
                                                               const DeviceFacts& device) const = 0;
@@ -58,8 +59,11 @@ class Family {
   [[nodiscard]] virtual std::string prelude(const Config& config, const Workload& workload) const = 0;
   /// The second half: the entry, `heed_forward`.
   [[nodiscard]] virtual std::string entry() const = 0;
-  [[nodiscard]] std::string render(const Config& config, const Workload& workload) const { return prelude(config, workload) + entry(); }
-  [[nodiscard]] virtual LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const = 0;
+  [[nodiscard]] std::string render(const Config& config, const Workload& workload) const {
+    return prelude(config, workload) + entry();
+  }
+  [[nodiscard]] virtual LaunchPlan plan(const Config& config, const Workload& workload,
+                                        const DeviceFacts& device) const = 0;
   /// Registers a thread this config should stay within; 0 when the compiler reports none (CPU).
   [[nodiscard]] virtual int register_limit(const Config&) const { return 0; }
 
@@ -80,8 +84,8 @@ Problem problem_of(const Workload& workload);
 /// "fp16_d64" or "bf16_d128_causal".
 std::string to_string(const Problem& problem);
 
-/// One point of a family's space, for one problem. `source` replaces the family's entry where a variant brings its own code (the
-/// exploit zoo); everything else, prelude and launch plan too, stays the family's.
+/// One point of a family's space, for one problem. `source` replaces the family's entry where a variant brings its own
+/// code (the exploit zoo); everything else, prelude and launch plan too, stays the family's.
 struct Variant {
   const Family* family = nullptr;
   Config config;
@@ -90,7 +94,8 @@ struct Variant {
   std::string source;  ///< empty: family->entry()
 
   [[nodiscard]] std::string source_for(const Workload& workload) const;
-  /// "fwd_cpu_fp16_d64.m128n64r4.3f2a91c0": family, problem, config, and a digest of all of them and of a custom source.
+  /// "fwd_cpu_fp16_d64.m128n64r4.3f2a91c0": family, problem, config, and a digest of all of them and of a custom
+  /// source.
   [[nodiscard]] std::string id() const;
 };
 

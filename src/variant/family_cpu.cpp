@@ -16,21 +16,27 @@ const KnobTable<cpu::Config>& table() {
     t.add("block_m", "m", &cpu::Config::block_m, {16, 32, 48, 64, 96, 128, 192, 256, 512},
           "query rows a block of work holds; K and V are read once a block");
     t.add("block_n", "n", &cpu::Config::block_n, {16, 32, 64, 96, 128, 192, 256, 512}, "keys a tile");
-    t.add("tile_rows", "r", &cpu::Config::tile_rows, {2, 3, 4, 5, 6, 8, 10, 12}, "register tile: keys or value columns");
+    t.add("tile_rows", "r", &cpu::Config::tile_rows, {2, 3, 4, 5, 6, 8, 10, 12},
+          "register tile: keys or value columns");
     t.add("tile_vectors", "v", &cpu::Config::tile_vectors, {1, 2, 3, 4}, "register tile: vectors of queries");
     t.add("unroll", "u", &cpu::Config::unroll, {1, 2, 4}, "steps of the innermost loop written out");
-    t.add("exp2", "x", &cpu::Config::exp2, "heed::cpu::Exp2", {"degree3", "degree4", "degree5", "degree6"}, "polynomial of 2^x");
-    t.add("rescale", "s", &cpu::Config::rescale, "heed::cpu::Rescale", {"always", "when_grown"}, "when partial sums are rescaled");
+    t.add("exp2", "x", &cpu::Config::exp2, "heed::cpu::Exp2", {"degree3", "degree4", "degree5", "degree6"},
+          "polynomial of 2^x");
+    t.add("rescale", "s", &cpu::Config::rescale, "heed::cpu::Rescale", {"always", "when_grown"},
+          "when partial sums are rescaled");
     t.add("loop_order", "o", &cpu::Config::loop_order, "heed::cpu::LoopOrder", {"heads_outer", "rows_outer"},
           "order in which blocks are handed to threads");
     t.add("prefetch", "p", &cpu::Config::prefetch, {0, 4, 8, 16, 32}, "key rows fetched ahead of their use");
-    t.add("threads", "t", &cpu::Config::threads, {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128}, "threads that share the blocks");
+    t.add("threads", "t", &cpu::Config::threads, {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128},
+          "threads that share the blocks");
     return t;
   }();
   return knobs;
 }
 
-cpu::Machine machine_of(const DeviceFacts& device) { return {device.lanes, device.registers, device.processors}; }
+cpu::Machine machine_of(const DeviceFacts& device) {
+  return {device.lanes, device.registers, device.processors};
+}
 
 class CpuFamily final : public Family {
  public:
@@ -39,7 +45,9 @@ class CpuFamily final : public Family {
     return "one-pass online softmax on the CPU's vector unit, queries in the lanes, fp32 accumulation";
   }
   DeviceKind device() const override { return DeviceKind::cpu; }
-  std::string_view requirements() const override { return "a C++20 compiler (g++ 12 or newer, or clang++) on the PATH"; }
+  std::string_view requirements() const override {
+    return "a C++20 compiler (g++ 12 or newer, or clang++) on the PATH";
+  }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp32, Dtype::fp16, Dtype::bf16}; }
   std::vector<int> head_dims() const override { return {}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
@@ -48,22 +56,29 @@ class CpuFamily final : public Family {
     if (device.kind != DeviceKind::cpu) return "it runs on the CPU";
     if (workload.dim > 512) return fmt::format("head dim {} is over its limit of 512", workload.dim);
     if (workload.dim_v != workload.dim)
-      return fmt::format("the value dim {} differs from the head dim {}; they must be equal", workload.dim_v, workload.dim);
+      return fmt::format("the value dim {} differs from the head dim {}; they must be equal", workload.dim_v,
+                         workload.dim);
     return std::nullopt;
   }
 
-  std::optional<std::string> is_illegal(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
+  std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
+                                        const DeviceFacts& device) const override {
     const cpu::Config c = table().aggregate_of(config);
     switch (cpu::is_legal(c, problem_of(workload), machine_of(device))) {
-      case cpu::Illegal::no: return std::nullopt;
+      case cpu::Illegal::no:
+        return std::nullopt;
       case cpu::Illegal::registers:
-        return fmt::format("a register tile of {} x {} vectors does not fit {} vector registers", c.tile_rows, c.tile_vectors, device.registers);
+        return fmt::format("a register tile of {} x {} vectors does not fit {} vector registers", c.tile_rows,
+                           c.tile_vectors, device.registers);
       case cpu::Illegal::row_block:
-        return fmt::format("block_m {} is no multiple of the {} queries a register tile holds", c.block_m, c.tile_vectors * device.lanes);
-      case cpu::Illegal::key_block: return fmt::format("block_n {} is below tile_rows {}", c.block_n, c.tile_rows);
+        return fmt::format("block_m {} is no multiple of the {} queries a register tile holds", c.block_m,
+                           c.tile_vectors * device.lanes);
+      case cpu::Illegal::key_block:
+        return fmt::format("block_n {} is below tile_rows {}", c.block_n, c.tile_rows);
       case cpu::Illegal::threads:
         return fmt::format("{} threads exceed the {} processors this process may run on", c.threads, device.processors);
-      case cpu::Illegal::head_dim: return fmt::format("head dim {} is outside 1 to 512", workload.dim);
+      case cpu::Illegal::head_dim:
+        return fmt::format("head dim {} is outside 1 to 512", workload.dim);
     }
     return "unknown reason";
   }
@@ -82,7 +97,9 @@ class CpuFamily final : public Family {
 
   std::string prelude(const Config& config, const Workload& workload) const override {
     const Problem problem = problem_of(workload);
-    const char* element = problem.element == Element::fp16 ? "fp16" : problem.element == Element::bf16 ? "bf16" : "fp32";
+    const char* element = problem.element == Element::fp16   ? "fp16"
+                          : problem.element == Element::bf16 ? "bf16"
+                                                             : "fp32";
     return fmt::format(
         "#include \"cpu/forward.hpp\"\n\n"
         "constexpr heed::cpu::Config kConfig{};\n"

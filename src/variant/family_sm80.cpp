@@ -15,19 +15,24 @@ const KnobTable<sm80::Config>& table() {
     t.add("block_m", "m", &C::block_m, {16, 32, 64, 128}, "query rows a thread block");
     t.add("block_n", "n", &C::block_n, {16, 32, 64, 128}, "keys a tile");
     t.add("warp_rows", "w", &C::warp_rows, {16, 32}, "query rows a warp");
-    t.add("key_splits", "k", &C::key_splits, {1, 2, 4, 8}, "groups of warps that share a block's rows and split its keys");
+    t.add("key_splits", "k", &C::key_splits, {1, 2, 4, 8},
+          "groups of warps that share a block's rows and split its keys");
     t.add("stages", "s", &C::stages, {1, 2, 3, 4}, "tiles of K and V a group keeps in shared memory");
     t.add("shared_layout", "l", &C::shared_layout, "heed::tile::SharedLayout", {"linear", "swizzled", "padded"},
           "how tiles lie in shared memory: with bank conflicts, XOR-swizzled, or rows padded by 16 bytes");
-    t.add("q_in_registers", "q", &C::q_in_registers, "keep Q in registers, else read it from shared memory for every tile");
+    t.add("q_in_registers", "q", &C::q_in_registers,
+          "keep Q in registers, else read it from shared memory for every tile");
     t.add("split_wait", "v", &C::split_wait, "wait for K and V separately");
     t.add("exp2", "x", &C::exp2, "heed::attention::Exp2", {"hardware", "poly_quarter", "poly_half"},
           "share of the exponentials computed on the FMA pipe");
     t.add("rescale", "r", &C::rescale, "heed::attention::Rescale", {"always", "when_grown", "when_far"},
           "when the partial output is rescaled to a new row maximum");
-    t.add("epilogue", "e", &C::epilogue, "heed::sm80::Epilogue", {"direct", "shared"}, "how finished rows are written (one key split)");
-    t.add("tile_order", "o", &C::tile_order, "heed::sm80::TileOrder", {"ascending", "descending"}, "which query rows start first");
-    t.add("min_blocks", "b", &C::min_blocks, {1, 2, 3, 4}, "thread blocks a multiprocessor the compiler leaves registers for");
+    t.add("epilogue", "e", &C::epilogue, "heed::sm80::Epilogue", {"direct", "shared"},
+          "how finished rows are written (one key split)");
+    t.add("tile_order", "o", &C::tile_order, "heed::sm80::TileOrder", {"ascending", "descending"},
+          "which query rows start first");
+    t.add("min_blocks", "b", &C::min_blocks, {1, 2, 3, 4},
+          "thread blocks a multiprocessor the compiler leaves registers for");
     return t;
   }();
   return knobs;
@@ -40,7 +45,9 @@ class Sm80Family final : public Family {
     return "mma.sync with everything in registers, cp.async stages, keys split over groups of warps";
   }
   DeviceKind device() const override { return DeviceKind::cuda; }
-  std::string_view requirements() const override { return "an NVIDIA GPU of compute capability 8.0 or newer and NVRTC 12.4 or newer"; }
+  std::string_view requirements() const override {
+    return "an NVIDIA GPU of compute capability 8.0 or newer and NVRTC 12.4 or newer";
+  }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
   std::vector<int> head_dims() const override { return {64, 128}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
@@ -48,33 +55,46 @@ class Sm80Family final : public Family {
   std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
     if (device.kind != DeviceKind::cuda) return "it runs on NVIDIA GPUs";
     if (device.compute_capability < 80)
-      return fmt::format("it needs compute capability 8.0 or newer; {} has {}.{}", device.name, device.compute_capability / 10,
-                         device.compute_capability % 10);
-    if (workload.dtype == Dtype::fp32) return "it computes fp16 and bf16; fp32 has no tensor-core form of the same accuracy";
-    if (workload.dim != 64 && workload.dim != 128) return fmt::format("head dim {} is not supported; it is written for 64 and 128", workload.dim);
+      return fmt::format("it needs compute capability 8.0 or newer; {} has {}.{}", device.name,
+                         device.compute_capability / 10, device.compute_capability % 10);
+    if (workload.dtype == Dtype::fp32)
+      return "it computes fp16 and bf16; fp32 has no tensor-core form of the same accuracy";
+    if (workload.dim != 64 && workload.dim != 128)
+      return fmt::format("head dim {} is not supported; it is written for 64 and 128", workload.dim);
     if (workload.dim_v != workload.dim)
-      return fmt::format("the value dim {} differs from the head dim {}; they must be equal", workload.dim_v, workload.dim);
+      return fmt::format("the value dim {} differs from the head dim {}; they must be equal", workload.dim_v,
+                         workload.dim);
     if (workload.heads > 65535 || workload.batch > 65535)
-      return fmt::format("{} heads by {} batch entries exceed the grid limit of 65535 each", workload.heads, workload.batch);
+      return fmt::format("{} heads by {} batch entries exceed the grid limit of 65535 each", workload.heads,
+                         workload.batch);
     return std::nullopt;
   }
 
-  std::optional<std::string> is_illegal(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
+  std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
+                                        const DeviceFacts& device) const override {
     const sm80::Config c = table().aggregate_of(config);
     const Problem problem = problem_of(workload);
     switch (sm80::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
-      case sm80::Illegal::no: return std::nullopt;
-      case sm80::Illegal::head_dim: return fmt::format("head dim {} is not 64 or 128", problem.head_dim);
-      case sm80::Illegal::block_m: return fmt::format("block_m {} is no multiple of warp_rows {}", c.block_m, c.warp_rows);
-      case sm80::Illegal::key_splits: return fmt::format("{} key splits exceed the 15 named barriers", c.key_splits);
-      case sm80::Illegal::threads: return fmt::format("{} threads a block exceed 1024", sm80::threads(c));
+      case sm80::Illegal::no:
+        return std::nullopt;
+      case sm80::Illegal::head_dim:
+        return fmt::format("head dim {} is not 64 or 128", problem.head_dim);
+      case sm80::Illegal::block_m:
+        return fmt::format("block_m {} is no multiple of warp_rows {}", c.block_m, c.warp_rows);
+      case sm80::Illegal::key_splits:
+        return fmt::format("{} key splits exceed the 15 named barriers", c.key_splits);
+      case sm80::Illegal::threads:
+        return fmt::format("{} threads a block exceed 1024", sm80::threads(c));
       case sm80::Illegal::shared_memory:
-        return fmt::format("it needs {} bytes of shared memory a block; {} allows {}", sm80::shared_plan(c, problem.head_dim).total, device.name,
-                           device.shared_bytes_per_block);
-      case sm80::Illegal::occupancy: return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
+        return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
+                           sm80::shared_plan(c, problem.head_dim).total, device.name, device.shared_bytes_per_block);
+      case sm80::Illegal::occupancy:
+        return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
       case sm80::Illegal::registers:
-        return fmt::format("it needs at least {} registers a thread, {} fit", sm80::registers_needed(c, problem.head_dim), sm80::registers_allowed(c));
-      case sm80::Illegal::same_program: return "with key splits both epilogues are the same program; write epilogue=shared";
+        return fmt::format("it needs at least {} registers a thread, {} fit",
+                           sm80::registers_needed(c, problem.head_dim), sm80::registers_allowed(c));
+      case sm80::Illegal::same_program:
+        return "with key splits both epilogues are the same program; write epilogue=shared";
     }
     return "unknown reason";
   }
@@ -110,14 +130,16 @@ class Sm80Family final : public Family {
     const sm80::Config c = table().aggregate_of(config);
     LaunchPlan plan;
     plan.entry = "heed_forward";
-    plan.grid = {static_cast<std::uint32_t>((workload.len_q + c.block_m - 1) / c.block_m), static_cast<std::uint32_t>(workload.heads),
-                 static_cast<std::uint32_t>(workload.batch)};
+    plan.grid = {static_cast<std::uint32_t>((workload.len_q + c.block_m - 1) / c.block_m),
+                 static_cast<std::uint32_t>(workload.heads), static_cast<std::uint32_t>(workload.batch)};
     plan.threads = static_cast<std::uint32_t>(sm80::threads(c));
     plan.shared_bytes = sm80::shared_plan(c, static_cast<int>(workload.dim)).total;
     return plan;
   }
 
-  int register_limit(const Config& config) const override { return sm80::registers_allowed(table().aggregate_of(config)); }
+  int register_limit(const Config& config) const override {
+    return sm80::registers_allowed(table().aggregate_of(config));
+  }
 };
 
 }  // namespace

@@ -33,7 +33,9 @@ int Knob::parse(std::string_view text) const {
   const std::vector<std::string> texts = texts_of(*this);
   for (std::size_t i = 0; i < texts.size(); ++i)
     if (texts[i] == text) return values[i];
-  throw Error(ErrorCode::usage, fmt::format("knob {} cannot be \"{}\"; it takes {}", name, text, fmt::join(texts, ", ")), std::string(text));
+  throw Error(ErrorCode::usage,
+              fmt::format("knob {} cannot be \"{}\"; it takes {}", name, text, fmt::join(texts, ", ")),
+              std::string(text));
 }
 
 std::string to_string(const std::vector<Knob>& knobs, const Config& config) {
@@ -60,10 +62,13 @@ Config parse_config(const std::vector<Knob>& knobs, const Config& defaults, std:
     if (knob == knobs.end()) {
       std::vector<std::string_view> known;
       for (const Knob& k : knobs) known.push_back(k.name);
-      throw Error(ErrorCode::usage, fmt::format("unknown knob \"{}\"; {}", name, one_of(name, known)), std::string(name));
+      throw Error(ErrorCode::usage, fmt::format("unknown knob \"{}\"; {}", name, one_of(name, known)),
+                  std::string(name));
     }
     if (equals == std::string::npos)
-      throw Error(ErrorCode::usage, fmt::format("knob {} needs a value, as in {}={}", name, name, knob->text_of(knob->values.front())), part);
+      throw Error(ErrorCode::usage,
+                  fmt::format("knob {} needs a value, as in {}={}", name, name, knob->text_of(knob->values.front())),
+                  part);
     const auto index = static_cast<std::size_t>(knob - knobs.begin());
     if (given[index]) throw Error(ErrorCode::usage, fmt::format("knob {} is given twice", name), part);
     given[index] = true;

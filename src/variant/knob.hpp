@@ -1,7 +1,7 @@
 /// Configs seen from outside: a list of named knobs with the values each may take.
 ///
-/// Every family keeps its config as one aggregate beside its kernel (kernels/<arch>/config.hpp, cpu/config.hpp). The search,
-/// the store and the command line see the same thing as numbers in the order of the family's knobs.
+/// Every family keeps its config as one aggregate beside its kernel (kernels/<arch>/config.hpp, cpu/config.hpp). The
+/// search, the store and the command line see the same thing as numbers in the order of the family's knobs.
 #pragma once
 
 #include <functional>
@@ -45,25 +45,26 @@ template <typename Aggregate>
 class KnobTable {
  public:
   /// A numeric knob.
-  KnobTable& add(std::string name, std::string tag, int Aggregate::* member, std::vector<int> values, std::string help) {
+  KnobTable& add(std::string name, std::string tag, int Aggregate::*member, std::vector<int> values, std::string help) {
     knobs_.push_back({std::move(name), std::move(tag), std::move(help), std::move(values), {}});
-    access_.push_back({[member](const Aggregate& a) { return a.*member; }, [member](Aggregate& a, int v) { a.*member = v; },
-                       [](int v) { return std::to_string(v); }});
+    access_.push_back({[member](const Aggregate& a) { return a.*member; },
+                       [member](Aggregate& a, int v) { a.*member = v; }, [](int v) { return std::to_string(v); }});
     return *this;
   }
 
   /// A switch.
-  KnobTable& add(std::string name, std::string tag, bool Aggregate::* member, std::string help) {
+  KnobTable& add(std::string name, std::string tag, bool Aggregate::*member, std::string help) {
     knobs_.push_back({std::move(name), std::move(tag), std::move(help), {0, 1}, {"off", "on"}});
-    access_.push_back({[member](const Aggregate& a) { return a.*member ? 1 : 0; }, [member](Aggregate& a, int v) { a.*member = v != 0; },
+    access_.push_back({[member](const Aggregate& a) { return a.*member ? 1 : 0; },
+                       [member](Aggregate& a, int v) { a.*member = v != 0; },
                        [](int v) { return std::string(v != 0 ? "true" : "false"); }});
     return *this;
   }
 
   /// A knob with named values; `prefix` is the enumeration's C++ name, e.g. "heed::cpu::Exp2".
   template <typename Enum>
-  KnobTable& add(std::string name, std::string tag, Enum Aggregate::* member, std::string prefix, std::vector<std::string> names,
-                 std::string help) {
+  KnobTable& add(std::string name, std::string tag, Enum Aggregate::*member, std::string prefix,
+                 std::vector<std::string> names, std::string help) {
     std::vector<int> values(names.size());
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int>(i);
     knobs_.push_back({std::move(name), std::move(tag), std::move(help), std::move(values), names});

@@ -13,15 +13,17 @@
 namespace heed::verify {
 namespace {
 
-constexpr double kHardLimit = 2e-3;      // max|error| on N(0,1) fp16 inputs
+constexpr double kHardLimit = 2e-3;  // max|error| on N(0,1) fp16 inputs
 constexpr double kAbsoluteSlack = 3e-5;
 constexpr double kRelativeSlack = 2e-5;
 constexpr double kRowSlack = 2e-4;
-constexpr std::int64_t kRowsPerHead = 64;  // of a sampled head: converting its keys costs about as much as this many rows
+constexpr std::int64_t kRowsPerHead =
+    64;  // of a sampled head: converting its keys costs about as much as this many rows
 
 // Error over rows; value(i, d) is element d of row i.
 template <typename Value>
-ErrorStats error_over(const Workload& w, const std::vector<RowIndex>& rows, const std::vector<double>& expected, const Value& value) {
+ErrorStats error_over(const Workload& w, const std::vector<RowIndex>& rows, const std::vector<double>& expected,
+                      const Value& value) {
   ErrorStats stats;
   double error_square = 0;
   double norm_square = 0;
@@ -41,6 +43,7 @@ ErrorStats error_over(const Workload& w, const std::vector<RowIndex>& rows, cons
         stats.got = got;
         stats.expected = want;
       }
+      stats.largest = std::max(stats.largest, std::abs(want));
       row_error += error * error;
       row_norm += want * want;
     }
@@ -49,13 +52,17 @@ ErrorStats error_over(const Workload& w, const std::vector<RowIndex>& rows, cons
     row_squares.emplace_back(row_error, row_norm);
   }
   if (norm_square > 0) stats.rel_rms = std::sqrt(error_square / norm_square);
-  const double smallest_norm = 0.1 * std::sqrt(norm_square / static_cast<double>(std::max<std::size_t>(1, rows.size())));
+  const double smallest_norm =
+      0.1 * std::sqrt(norm_square / static_cast<double>(std::max<std::size_t>(1, rows.size())));
   for (const auto& [row_error, row_norm] : row_squares)
-    if (const double norm = std::max(std::sqrt(row_norm), smallest_norm); norm > 0) stats.worst_row = std::max(stats.worst_row, std::sqrt(row_error) / norm);
+    if (const double norm = std::max(std::sqrt(row_norm), smallest_norm); norm > 0)
+      stats.worst_row = std::max(stats.worst_row, std::sqrt(row_error) / norm);
   return stats;
 }
 
-std::string place_text(const RowIndex& at, std::int64_t column) { return fmt::format("(batch {}, head {}, row {}, column {})", at.batch, at.head, at.row, column); }
+std::string place_text(const RowIndex& at, std::int64_t column) {
+  return fmt::format("(batch {}, head {}, row {}, column {})", at.batch, at.head, at.row, column);
+}
 
 std::size_t output_index(const Scene& scene, const RowIndex& row) {
   const Strides& s = scene.o().strides;
@@ -68,7 +75,8 @@ std::vector<RowIndex> choose_rows(const Workload& w, double budget_flops, std::u
   const double rows_total = static_cast<double>(w.batch) * static_cast<double>(w.heads) * static_cast<double>(w.len_q);
   const double flops_per_row = std::max(1.0, w.flops() / rows_total);
   if (w.flops() <= budget_flops || rows_total <= static_cast<double>(kRowsPerHead)) return all_rows(w);
-  const auto wanted = static_cast<std::int64_t>(std::max(static_cast<double>(kRowsPerHead), budget_flops / flops_per_row));
+  const auto wanted =
+      static_cast<std::int64_t>(std::max(static_cast<double>(kRowsPerHead), budget_flops / flops_per_row));
   const std::int64_t heads_total = w.batch * w.heads;
   const std::int64_t heads = std::clamp<std::int64_t>(wanted / kRowsPerHead, 1, heads_total);
   const std::int64_t per_head = std::min(w.len_q, std::max<std::int64_t>(2, wanted / heads));
@@ -94,12 +102,13 @@ std::vector<RowIndex> choose_rows(const Workload& w, double budget_flops, std::u
 }
 
 Tolerance calibrated_tolerance(Dtype dtype, const ErrorStats& unfused) {
+  const double roundoff = dtype == Dtype::fp16 ? 0x1p-11 : dtype == Dtype::bf16 ? 0x1p-8 : 0x1p-24;
   Tolerance tolerance;
-  tolerance.max_abs = 2 * unfused.max_abs + kAbsoluteSlack;
-  tolerance.rel_rms = 2 * unfused.rel_rms + kRelativeSlack;
-  tolerance.worst_row = 2 * unfused.worst_row + kRowSlack;
-  // A row sum of rounded P is off by at most half a unit in the last place of P's dtype, in the same direction for every key.
-  tolerance.lse = dtype == Dtype::fp16 ? 0x1p-10 : dtype == Dtype::bf16 ? 0x1p-7 : 1e-4;
+  tolerance.max_abs = 2 * std::max(unfused.max_abs, roundoff * unfused.largest) + kAbsoluteSlack;
+  tolerance.rel_rms = 2 * std::max(unfused.rel_rms, roundoff / 2) + kRelativeSlack;
+  tolerance.worst_row = 2 * std::max(unfused.worst_row, roundoff / 2) + kRowSlack;
+  // A row sum of rounded P is off by at most the unit roundoff of P's dtype, in the same direction for every key.
+  tolerance.lse = dtype == Dtype::fp32 ? 1e-4 : 2 * roundoff;
   return tolerance;
 }
 
@@ -121,7 +130,8 @@ ErrorStats measure_error(const Scene& scene, const std::byte* image, const Refer
   finite = true;
   ErrorStats not_finite;
   const ErrorStats stats = error_over(w, reference.rows, reference.oracle.out, [&](std::size_t i, std::int64_t d) {
-    const double value = load_element(w.dtype, out, output_index(scene, reference.rows[i]) + static_cast<std::size_t>(d));
+    const double value =
+        load_element(w.dtype, out, output_index(scene, reference.rows[i]) + static_cast<std::size_t>(d));
     if (!std::isfinite(value) && finite) {
       finite = false;
       not_finite.at = reference.rows[i];
@@ -152,10 +162,12 @@ Comparison compare(const Scene& scene, const std::byte* after, const Reference& 
           const std::size_t index = base + static_cast<std::size_t>(d);
           if (std::isfinite(load_element(w.dtype, out, index))) continue;
           const std::size_t size = size_of(w.dtype);
-          const bool poison = std::all_of(out + index * size, out + (index + 1) * size, [](std::byte b) { return b == std::byte{0xff}; });
+          const bool poison = std::all_of(out + index * size, out + (index + 1) * size,
+                                          [](std::byte b) { return b == std::byte{0xff}; });
           result.finding = poison ? Finding::unwritten_output : Finding::not_finite;
-          result.text = fmt::format("O at {} {}", place_text({batch, head, row}, d),
-                                    poison ? "was not written" : fmt::format("is {}", load_element(w.dtype, out, index)));
+          result.text =
+              fmt::format("O at {} {}", place_text({batch, head, row}, d),
+                          poison ? "was not written" : fmt::format("is {}", load_element(w.dtype, out, index)));
           return result;
         }
       }
@@ -163,8 +175,9 @@ Comparison compare(const Scene& scene, const std::byte* after, const Reference& 
   result.error = measure_error(scene, after, reference, finite);
   const auto report = [&](Finding finding, const char* measure, double value, double limit) {
     result.finding = finding;
-    result.text = fmt::format("{} is {:.3g}, allowed {:.3g}; worst at {}: got {:.6g}, expected {:.6g}", measure, value, limit,
-                              place_text(result.error.at, result.error.column), result.error.got, result.error.expected);
+    result.text =
+        fmt::format("{} is {:.3g}, allowed {:.3g}; worst at {}: got {:.6g}, expected {:.6g}", measure, value, limit,
+                    place_text(result.error.at, result.error.column), result.error.got, result.error.expected);
   };
   const Tolerance& t = reference.tolerance;
   if (result.error.max_abs > t.max_abs) {
@@ -190,12 +203,16 @@ Comparison compare(const Scene& scene, const std::byte* after, const Reference& 
   for (std::size_t i = 0; i < reference.rows.size(); ++i) {
     const RowIndex& row = reference.rows[i];
     float got = 0;
-    std::memcpy(&got, lse + static_cast<std::size_t>((row.batch * w.heads + row.head) * w.len_q + row.row) * sizeof got, sizeof got);
+    std::memcpy(&got, lse + static_cast<std::size_t>((row.batch * w.heads + row.head) * w.len_q + row.row) * sizeof got,
+                sizeof got);
     const double want = reference.oracle.lse[i];
-    const bool right = std::isinf(want) ? static_cast<double>(got) == want : std::abs(static_cast<double>(got) - want) <= t.lse * std::max(1.0, std::abs(want) * 0.01);
+    const bool right = std::isinf(want)
+                           ? static_cast<double>(got) == want
+                           : std::abs(static_cast<double>(got) - want) <= t.lse * std::max(1.0, std::abs(want) * 0.01);
     if (!right) {
       result.finding = Finding::wrong_lse;
-      result.text = fmt::format("log-sum-exp of (batch {}, head {}, row {}): got {}, expected {:.7g} within {:.2g}", row.batch, row.head, row.row, got, want, t.lse);
+      result.text = fmt::format("log-sum-exp of (batch {}, head {}, row {}): got {}, expected {:.7g} within {:.2g}",
+                                row.batch, row.head, row.row, got, want, t.lse);
       return result;
     }
   }

@@ -33,7 +33,8 @@ InputValues values_of(const QkvTensors& tensors) {
     for (std::int64_t b = 0; b < batch; ++b)
       for (std::int64_t h = 0; h < heads; ++h)
         for (std::int64_t r = 0; r < rows; ++r)
-          std::copy_n(values.begin() + ((b * rows + r) * heads + h) * dim, dim, moved.begin() + ((b * heads + h) * rows + r) * dim);
+          std::copy_n(values.begin() + ((b * rows + r) * heads + h) * dim, dim,
+                      moved.begin() + ((b * heads + h) * rows + r) * dim);
     return moved;
   };
   return {to_bhld(tensors.q), to_bhld(tensors.k), to_bhld(tensors.v)};
@@ -44,13 +45,15 @@ void poison_unseen_keys(const Workload& w, InputValues& values) {
   const std::int64_t seen = w.visible_keys(w.len_q - 1);  // later queries see more
   for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head) {
     std::fill(values.k.begin() + (head * w.len_k + seen) * w.dim, values.k.begin() + (head + 1) * w.len_k * w.dim, NAN);
-    std::fill(values.v.begin() + (head * w.len_k + seen) * w.dim_v, values.v.begin() + (head + 1) * w.len_k * w.dim_v, NAN);
+    std::fill(values.v.begin() + (head * w.len_k + seen) * w.dim_v, values.v.begin() + (head + 1) * w.len_k * w.dim_v,
+              NAN);
   }
 }
 
 class Gate {
  public:
-  Gate(worker::Worker& worker, int slot, const Variant& variant, const Workload& workload, const DeviceFacts& device, const GateOptions& options)
+  Gate(worker::Worker& worker, int slot, const Variant& variant, const Workload& workload, const DeviceFacts& device,
+       const GateOptions& options)
       : worker_(worker), slot_(slot), variant_(variant), workload_(workload), device_(device), options_(options) {}
 
   GateReport run() {
@@ -66,7 +69,9 @@ class Gate {
  private:
   std::byte* result() { return worker_.arena().data() + result_offset_; }
 
-  LaunchPlan plan_for(const Workload& workload) const { return variant_.family->plan(variant_.config, workload, device_); }
+  LaunchPlan plan_for(const Workload& workload) const {
+    return variant_.family->plan(variant_.config, workload, device_);
+  }
 
   std::uint64_t next_seed() { return substream(options_.seed, ++seeds_); }
 
@@ -86,19 +91,23 @@ class Gate {
   void launch(const Scene& scene) {
     const std::uint64_t bytes = scene.image().size();
     result_offset_ = (bytes + 4095) / 4096 * 4096;
-    if (result_offset_ + bytes > worker_.arena().size()) throw Error(ErrorCode::internal, "the gate's arena is too small");
+    if (result_offset_ + bytes > worker_.arena().size())
+      throw Error(ErrorCode::internal, "the gate's arena is too small");
     std::memcpy(worker_.arena().data(), scene.image().data(), bytes);
     worker_.run(slot_, 0, bytes, result_offset_, scene.launch(), options_.launch_limit_s);
   }
 
   // A failed comparison as a verdict; `context` replaces an inexactness by what it means in this check.
   bool judge(const Comparison& comparison, const Reference& reference, Finding context) {
-    report_.checks.push_back({report_.check, comparison.error.max_abs, reference.tolerance.max_abs, comparison.finding == Finding::none});
+    report_.checks.push_back(
+        {report_.check, comparison.error.max_abs, reference.tolerance.max_abs, comparison.finding == Finding::none});
     if (comparison.finding == Finding::none) return true;
-    const bool cheating = comparison.finding == Finding::input_modified || comparison.finding == Finding::wrote_outside || context == Finding::stale_output;
-    const bool value_error = comparison.finding == Finding::inexact || comparison.finding == Finding::hard_limit || comparison.finding == Finding::not_finite ||
-                             comparison.finding == Finding::wrong_lse;
-    fail(cheating ? Verdict::cheating : Verdict::wrong, context != Finding::none && value_error ? context : comparison.finding, comparison.text);
+    const bool cheating = comparison.finding == Finding::input_modified ||
+                          comparison.finding == Finding::wrote_outside || context == Finding::stale_output;
+    const bool value_error = comparison.finding == Finding::inexact || comparison.finding == Finding::hard_limit ||
+                             comparison.finding == Finding::not_finite || comparison.finding == Finding::wrong_lse;
+    fail(cheating ? Verdict::cheating : Verdict::wrong,
+         context != Finding::none && value_error ? context : comparison.finding, comparison.text);
     return false;
   }
 
@@ -122,7 +131,9 @@ class Gate {
     small.len_q = std::min<std::int64_t>(workload_.len_q, 37);
     small.len_k = std::min<std::int64_t>(workload_.len_k, 83);
     start(fmt::format("small {}", to_string(small)));
-    if (!check_scene(make_scene(small, make_inputs(small, InputClass::normal, next_seed())), kNeighbourFlops, hard(), Finding::none)) return;
+    if (!check_scene(make_scene(small, make_inputs(small, InputClass::normal, next_seed())), kNeighbourFlops, hard(),
+                     Finding::none))
+      return;
 
     if (!check_workload() || !check_without_lse()) return;
     for (const InputClass inputs : all_input_classes()) {
@@ -134,7 +145,9 @@ class Gate {
     }
     if (!check_padding() || !check_permutation()) return;
     for (const Workload& neighbour : neighbours(workload_)) {
-      if (variant_.family->refuses(neighbour, device_) || variant_.family->is_illegal(variant_.config, neighbour, device_)) continue;
+      if (variant_.family->refuses(neighbour, device_) ||
+          variant_.family->is_illegal(variant_.config, neighbour, device_))
+        continue;
       start(fmt::format("neighbour {}", to_string(neighbour)));
       InputValues values = make_inputs(neighbour, InputClass::normal, next_seed());
       poison_unseen_keys(neighbour, values);
@@ -143,7 +156,9 @@ class Gate {
     }
     if (options_.tensors != nullptr) {
       start("the given tensors");
-      if (!check_scene(make_scene(workload_, values_of(*options_.tensors)), options_.oracle_flops, false, Finding::none)) return;
+      if (!check_scene(make_scene(workload_, values_of(*options_.tensors)), options_.oracle_flops, false,
+                       Finding::none))
+        return;
     }
     report_.check.clear();
   }
@@ -166,9 +181,12 @@ class Gate {
     const bool deterministic = variant_.family->is_deterministic(variant_.config);
     for (int repeat = 1; repeat < kRepeats; ++repeat) {
       launch(scene);
-      const auto differs = [&](const Place& place) { return std::memcmp(after.data() + place.offset, result() + place.offset, place.bytes) != 0; };
+      const auto differs = [&](const Place& place) {
+        return std::memcmp(after.data() + place.offset, result() + place.offset, place.bytes) != 0;
+      };
       if (deterministic && (differs(scene.o()) || differs(scene.lse()))) {
-        fail(Verdict::nondeterministic, Finding::none, fmt::format("launch {} of the same inputs gave other bits than the first", repeat + 1));
+        fail(Verdict::nondeterministic, Finding::none,
+             fmt::format("launch {} of the same inputs gave other bits than the first", repeat + 1));
         return false;
       }
       if (!judge(compare(scene, result(), reference, hard()), reference, Finding::none)) return false;
@@ -184,7 +202,8 @@ class Gate {
     start("no log-sum-exp asked for");
     SceneOptions options;
     options.with_lse = false;
-    return check_scene(make_scene(workload_, make_inputs(workload_, InputClass::normal, next_seed()), options), kNeighbourFlops, hard(), Finding::none);
+    return check_scene(make_scene(workload_, make_inputs(workload_, InputClass::normal, next_seed()), options),
+                       kNeighbourFlops, hard(), Finding::none);
   }
 
   // Every row of the output against the constant, not only the rows the oracle was computed for.
@@ -200,11 +219,17 @@ class Gate {
           const Strides& os = scene.o().strides;
           const auto o_base = static_cast<std::size_t>(batch * os.batch + head * os.head + row * os.row);
           for (std::int64_t d = 0; d < w.dim_v; ++d) {
-            const double expected =
-                w.visible_keys(row) == 0 ? 0.0 : load_element(w.dtype, scene.image().data() + scene.v().offset, v_base + static_cast<std::size_t>(d));
+            const double expected = w.visible_keys(row) == 0
+                                        ? 0.0
+                                        : load_element(w.dtype, scene.image().data() + scene.v().offset,
+                                                       v_base + static_cast<std::size_t>(d));
             const double got = load_element(w.dtype, after + scene.o().offset, o_base + static_cast<std::size_t>(d));
-            if (std::abs(got - expected) <= slack * std::max(1.0, std::abs(expected)) * (w.dtype == Dtype::bf16 ? 8 : 1)) continue;
-            fail(Verdict::wrong, Finding::inexact, fmt::format("V is constant, but O at (batch {}, head {}, row {}, column {}) is {:.6g}, not {:.6g}", batch, head, row, d, got, expected));
+            if (std::abs(got - expected) <=
+                slack * std::max(1.0, std::abs(expected)) * (w.dtype == Dtype::bf16 ? 8 : 1))
+              continue;
+            fail(Verdict::wrong, Finding::inexact,
+                 fmt::format("V is constant, but O at (batch {}, head {}, row {}, column {}) is {:.6g}, not {:.6g}",
+                             batch, head, row, d, got, expected));
             return false;
           }
         }
@@ -224,7 +249,8 @@ class Gate {
     return check_scene(make_scene(w, values, options), options_.oracle_flops / 4, false, Finding::masked_leak);
   }
 
-  // Keys and values in another order: the same output. With a causal mask the order means something, so nothing to check.
+  // Keys and values in another order: the same output. With a causal mask the order means something, so nothing to
+  // check.
   bool check_permutation() {
     if (workload_.is_causal()) return true;
     start("permuted keys");
@@ -240,7 +266,8 @@ class Gate {
       const std::vector<float> from = tensor;
       for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head)
         for (std::int64_t j = 0; j < w.len_k; ++j)
-          std::copy_n(from.begin() + (head * w.len_k + order[static_cast<std::size_t>(j)]) * dim, dim, tensor.begin() + (head * w.len_k + j) * dim);
+          std::copy_n(from.begin() + (head * w.len_k + order[static_cast<std::size_t>(j)]) * dim, dim,
+                      tensor.begin() + (head * w.len_k + j) * dim);
     };
     permute(values.k, w.dim);
     permute(values.v, w.dim_v);
@@ -264,7 +291,8 @@ class Gate {
 
 }  // namespace
 
-GateReport run_gate(worker::Worker& worker, int slot, const Variant& variant, const Workload& workload, const DeviceFacts& device, const GateOptions& options) {
+GateReport run_gate(worker::Worker& worker, int slot, const Variant& variant, const Workload& workload,
+                    const DeviceFacts& device, const GateOptions& options) {
   return Gate(worker, slot, variant, workload, device, options).run();
 }
 
@@ -293,7 +321,9 @@ std::vector<Workload> neighbours(const Workload& workload) {
   add([](Workload& w) { w.len_q = 33, w.len_k = 47, w.scale = 0.3; });
   if (workload.is_causal())
     for (const Mask mask : {Mask::causal_top_left, Mask::causal_bottom_right}) {
-      add([&](Workload& w) { w.mask = mask, w.len_q = 130, w.len_k = 67; });  // bottom-right: rows with nothing to attend to
+      add([&](Workload& w) {
+        w.mask = mask, w.len_q = 130, w.len_k = 67;
+      });  // bottom-right: rows with nothing to attend to
       add([&](Workload& w) { w.mask = mask, w.len_q = 67, w.len_k = 130; });  // top-left: keys nobody attends to
     }
   return shapes;
@@ -305,17 +335,22 @@ std::uint64_t gate_arena_bytes(const Variant& variant, const Workload& workload,
   std::uint64_t most = 0;
   for (const Workload& shape : shapes) {
     if (variant.family->refuses(shape, device)) continue;
-    most = std::max(most, image_bytes(shape, variant.family->plan(variant.config, shape, device).workspace_bytes, kPaddingRows));
+    most = std::max(
+        most, image_bytes(shape, variant.family->plan(variant.config, shape, device).workspace_bytes, kPaddingRows));
   }
   return 2 * (most + 4096);
 }
 
 Verdict verdict_of(const worker::WorkerFailure& failure) {
   switch (failure.kind()) {
-    case worker::WorkerFailure::Kind::launch_failed: return Verdict::launch_failed;
-    case worker::WorkerFailure::Kind::crashed: return Verdict::crashed;
-    case worker::WorkerFailure::Kind::timed_out: return Verdict::timed_out;
-    case worker::WorkerFailure::Kind::garbage: return Verdict::crashed;
+    case worker::WorkerFailure::Kind::launch_failed:
+      return Verdict::launch_failed;
+    case worker::WorkerFailure::Kind::crashed:
+      return Verdict::crashed;
+    case worker::WorkerFailure::Kind::timed_out:
+      return Verdict::timed_out;
+    case worker::WorkerFailure::Kind::garbage:
+      return Verdict::crashed;
   }
   return Verdict::crashed;
 }

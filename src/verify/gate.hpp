@@ -7,8 +7,8 @@
 
 #include "verify/compare.hpp"
 #include "verify/verdict.hpp"
-#include "workload/tensor_file.hpp"
 #include "worker/worker.hpp"
+#include "workload/tensor_file.hpp"
 
 namespace heed::verify {
 
@@ -16,12 +16,12 @@ struct GateOptions {
   std::uint64_t seed = 0;               ///< of all inputs; from fresh_seed() except in tests and replays
   const QkvTensors* tensors = nullptr;  ///< the user's own, if any: one more set of inputs
   double launch_limit_s = 20;           ///< wall clock for one launch
-  double oracle_flops = 0.6e9;          ///< most the oracle may cost for one scene; larger workloads are sampled by rows
+  double oracle_flops = 0.6e9;  ///< most the oracle may cost for one scene; larger workloads are sampled by rows
   std::function<void(const std::string&)> on_check;  ///< told the name of every check before it starts
 };
 
 struct CheckResult {
-  std::string name;       ///< "normal", "neighbour b1h1l513k513d64:fp16", ...
+  std::string name;  ///< "normal", "neighbour b1h1l513k513d64:fp16", ...
   double max_abs = 0;
   double allowed = 0;
   bool passed = false;
@@ -37,15 +37,16 @@ struct GateReport {
   [[nodiscard]] bool passed() const { return verdict == Verdict::ok; }
 };
 
-/// Runs every check on the binary in `slot`, cheapest first, stopping at the first failure. The worker's arena must hold
-/// gate_arena_bytes(); a worker that failed is dead afterwards.
-GateReport run_gate(worker::Worker& worker, int slot, const Variant& variant, const Workload& workload, const DeviceFacts& device, const GateOptions& options);
+/// Runs every check on the binary in `slot`, cheapest first, stopping at the first failure. The worker's arena must
+/// hold gate_arena_bytes(); a worker that failed is dead afterwards.
+GateReport run_gate(worker::Worker& worker, int slot, const Variant& variant, const Workload& workload,
+                    const DeviceFacts& device, const GateOptions& options);
 
 /// Bytes of arena the gate needs for a workload.
 std::uint64_t gate_arena_bytes(const Variant& variant, const Workload& workload, const DeviceFacts& device);
 
-/// Shapes near a workload that share its binary: lengths one off, ragged, a single query, other batch and head counts, grouped
-/// heads, the other layout, both causal alignments, another scale.
+/// Shapes near a workload that share its binary: lengths one off, ragged, a single query, other batch and head counts,
+/// grouped heads, the other layout, both causal alignments, another scale.
 std::vector<Workload> neighbours(const Workload& workload);
 
 /// The verdict a worker's failure stands for.

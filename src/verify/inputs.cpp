@@ -9,7 +9,8 @@
 namespace heed::verify {
 namespace {
 
-constexpr std::int64_t kChunk = 1 << 14;  // values a random stream: makes filling parallel and independent of the thread count
+constexpr std::int64_t kChunk =
+    1 << 14;  // values a random stream: makes filling parallel and independent of the thread count
 
 template <typename Draw>
 void fill(std::vector<float>& values, std::int64_t count, std::uint64_t seed, const Draw& draw) {
@@ -17,7 +18,8 @@ void fill(std::vector<float>& values, std::int64_t count, std::uint64_t seed, co
   parallel_for((count + kChunk - 1) / kChunk, 0, [&](std::int64_t chunk) {
     Random random(substream(seed, static_cast<std::uint64_t>(chunk)));
     const std::int64_t end = std::min(count, (chunk + 1) * kChunk);
-    for (std::int64_t i = chunk * kChunk; i < end; ++i) values[static_cast<std::size_t>(i)] = static_cast<float>(draw(random, i));
+    for (std::int64_t i = chunk * kChunk; i < end; ++i)
+      values[static_cast<std::size_t>(i)] = static_cast<float>(draw(random, i));
   });
 }
 
@@ -25,21 +27,30 @@ void fill(std::vector<float>& values, std::int64_t count, std::uint64_t seed, co
 
 std::string_view to_string(InputClass inputs) {
   switch (inputs) {
-    case InputClass::normal: return "normal";
-    case InputClass::uniform: return "uniform";
-    case InputClass::large_logits: return "large_logits";
-    case InputClass::one_hot: return "one_hot";
-    case InputClass::outliers: return "outliers";
-    case InputClass::constant_v: return "constant_v";
-    case InputClass::zero_k: return "zero_k";
-    case InputClass::peaked_late: return "peaked_late";
+    case InputClass::normal:
+      return "normal";
+    case InputClass::uniform:
+      return "uniform";
+    case InputClass::large_logits:
+      return "large_logits";
+    case InputClass::one_hot:
+      return "one_hot";
+    case InputClass::outliers:
+      return "outliers";
+    case InputClass::constant_v:
+      return "constant_v";
+    case InputClass::zero_k:
+      return "zero_k";
+    case InputClass::peaked_late:
+      return "peaked_late";
   }
   return "?";
 }
 
 const std::vector<InputClass>& all_input_classes() {
-  static const std::vector<InputClass> all = {InputClass::normal,   InputClass::uniform,    InputClass::large_logits, InputClass::one_hot,
-                                              InputClass::outliers, InputClass::constant_v, InputClass::zero_k,       InputClass::peaked_late};
+  static const std::vector<InputClass> all = {InputClass::normal,  InputClass::uniform,    InputClass::large_logits,
+                                              InputClass::one_hot, InputClass::outliers,   InputClass::constant_v,
+                                              InputClass::zero_k,  InputClass::peaked_late};
   return all;
 }
 
@@ -66,7 +77,8 @@ InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed
 
   switch (inputs) {
     case InputClass::normal:
-    case InputClass::uniform: break;
+    case InputClass::uniform:
+      break;
     case InputClass::large_logits: {
       // A score is scale * sqrt(dim) * N(0, 1) * gain^2; the largest of many is about 4 sigma, and 4 * 15 = 60.
       const double deviation = w.softmax_scale() * std::sqrt(static_cast<double>(w.dim));
@@ -84,7 +96,8 @@ InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed
         for (std::int64_t h = 0; h < w.heads; ++h)
           for (std::int64_t i = 0; i < w.len_q; ++i) {
             const std::int64_t visible = w.visible_keys(i);
-            const std::int64_t j = visible > 0 ? static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(visible))) : 0;
+            const std::int64_t j =
+                visible > 0 ? static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(visible))) : 0;
             const float* key = values.k.data() + ((b * w.heads_kv + h / group) * w.len_k + j) * w.dim;
             float* query = values.q.data() + ((b * w.heads + h) * w.len_q + i) * w.dim;
             for (std::int64_t d = 0; d < w.dim; ++d) query[d] = static_cast<float>(gain) * key[d];
@@ -105,7 +118,9 @@ InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed
         for (std::int64_t j = 1; j < w.len_k; ++j) std::copy(first, first + w.dim_v, first + j * w.dim_v);
       }
       break;
-    case InputClass::zero_k: std::fill(values.k.begin(), values.k.end(), 0.0F); break;
+    case InputClass::zero_k:
+      std::fill(values.k.begin(), values.k.end(), 0.0F);
+      break;
     case InputClass::peaked_late: {
       // Key j is scaled up with its position, so that maxima keep growing along a row, up to 8 times.
       for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head)

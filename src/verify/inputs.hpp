@@ -30,8 +30,8 @@ struct InputValues {
   std::vector<float> v;
 };
 
-/// Values of one kind for one workload; the same seed gives the same values on every machine. Values are not yet rounded to
-/// the workload's dtype.
+/// Values of one kind for one workload; the same seed gives the same values on every machine. Values are not yet
+/// rounded to the workload's dtype.
 InputValues make_inputs(const Workload& workload, InputClass inputs, std::uint64_t seed);
 
 }  // namespace heed::verify

@@ -1,10 +1,11 @@
-/// A scene: one problem laid out as a block of bytes, ready to be carried to a device, and what must hold of the bytes that
-/// come back.
+/// A scene: one problem laid out as a block of bytes, ready to be carried to a device, and what must hold of the bytes
+/// that come back.
 ///
 ///   | guard | Q | guard | K | guard | V | guard | O | guard | LSE | guard | workspace | guard |
 ///
-/// Guards are random bytes; O, LSE and workspace are poison (0xff: NaN in every dtype). With padding, the rows past a head's
-/// length exist in memory and hold NaN in Q, K and V: a kernel that reads them shows it, one that writes there too.
+/// Guards are random bytes; O, LSE and workspace are poison (0xff: NaN in every dtype). With padding, the rows past a
+/// head's length exist in memory and hold NaN in Q, K and V: a kernel that reads them shows it, one that writes there
+/// too.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +36,8 @@ struct SceneOptions {
 class Scene {
  public:
   /// @param workspace_bytes, grid from the variant's launch plan for this workload
-  Scene(const Workload& workload, const InputValues& values, const LaunchPlan& plan, std::uint64_t seed, const SceneOptions& options = {});
+  Scene(const Workload& workload, const InputValues& values, const LaunchPlan& plan, std::uint64_t seed,
+        const SceneOptions& options = {});
 
   [[nodiscard]] const Workload& workload() const { return workload_; }
   [[nodiscard]] const std::vector<std::byte>& image() const { return image_; }

@@ -54,9 +54,17 @@ Enum value_of(std::string_view text, const std::pair<Enum, std::string_view> (&t
 
 }  // namespace
 
-std::string_view to_string(Verdict verdict) { return name_of(verdict, kVerdicts); }
-std::string_view to_string(Finding finding) { return name_of(finding, kFindings); }
-Verdict parse_verdict(std::string_view text) { return value_of(text, kVerdicts); }
-Finding parse_finding(std::string_view text) { return value_of(text, kFindings); }
+std::string_view to_string(Verdict verdict) {
+  return name_of(verdict, kVerdicts);
+}
+std::string_view to_string(Finding finding) {
+  return name_of(finding, kFindings);
+}
+Verdict parse_verdict(std::string_view text) {
+  return value_of(text, kVerdicts);
+}
+Finding parse_finding(std::string_view text) {
+  return value_of(text, kFindings);
+}
 
 }  // namespace heed

@@ -15,7 +15,8 @@ namespace {
 
 class Child {
  public:
-  Child(DeviceKind device, std::byte* arena, std::uint64_t arena_bytes) : device_(device), arena_(arena), arena_bytes_(arena_bytes) {}
+  Child(DeviceKind device, std::byte* arena, std::uint64_t arena_bytes)
+      : device_(device), arena_(arena), arena_bytes_(arena_bytes) {}
 
   nlohmann::json answer(const nlohmann::json& request) {
     nlohmann::json reply = {{"nonce", request.at("nonce")}};
@@ -36,7 +37,8 @@ class Child {
 
  private:
   std::byte* at(std::uint64_t offset, std::uint64_t bytes) const {
-    if (offset > arena_bytes_ || bytes > arena_bytes_ - offset) throw std::out_of_range("a range lies outside the arena");
+    if (offset > arena_bytes_ || bytes > arena_bytes_ - offset)
+      throw std::out_of_range("a range lies outside the arena");
     return arena_ + offset;
   }
 
@@ -50,17 +52,21 @@ class Child {
     const auto number = [&](const char* key) { return request.at(key).get<std::uint64_t>(); };
     if (op == "prepare") {
       std::vector<std::pair<int, std::vector<Launch>>> launches;
-      for (const auto& slot : request.at("slots")) launches.emplace_back(slot.at("slot").get<int>(), slot.at("launches").get<std::vector<Launch>>());
+      for (const auto& slot : request.at("slots"))
+        launches.emplace_back(slot.at("slot").get<int>(), slot.at("launches").get<std::vector<Launch>>());
       std::vector<Range> outputs;
-      for (const auto& range : request.at("outputs")) outputs.push_back({range.at(0).get<std::uint64_t>(), range.at(1).get<std::uint64_t>()});
+      for (const auto& range : request.at("outputs"))
+        outputs.push_back({range.at(0).get<std::uint64_t>(), range.at(1).get<std::uint64_t>()});
       return executor_->prepare(at(number("image"), number("bytes")), number("bytes"), launches, outputs);
     }
     if (op == "fetch") return executor_->fetch(at(number("result"), number("bytes")), number("bytes"));
     const int slot = request.at("slot").get<int>();
-    if (op == "load") return executor_->load(slot, request.at("path").get<std::string>(), plan_from_json(request.at("plan")));
+    if (op == "load")
+      return executor_->load(slot, request.at("path").get<std::string>(), plan_from_json(request.at("plan")));
     if (op == "run") {
       const std::uint64_t bytes = number("bytes");
-      return executor_->run(slot, at(number("image"), bytes), bytes, at(number("result"), bytes), request.at("launch").get<Launch>());
+      return executor_->run(slot, at(number("image"), bytes), bytes, at(number("result"), bytes),
+                            request.at("launch").get<Launch>());
     }
     if (op == "warm_up") return executor_->warm_up(slot, request.at("ms").get<double>());
     if (op == "time") {

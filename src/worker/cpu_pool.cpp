@@ -58,8 +58,11 @@ std::vector<int> allowed_processors() {
 
 CpuPool::CpuPool(int threads, std::int64_t scratch_bytes) : scratch_bytes_((scratch_bytes + 4095) / 4096 * 4096) {
   if (scratch_bytes_ > 0) {
-    void* memory = ::mmap(nullptr, static_cast<std::size_t>(scratch_bytes_ * threads), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw Error(ErrorCode::worker, fmt::format("cannot allocate {} bytes of scratch for {} threads", scratch_bytes_, threads));
+    void* memory = ::mmap(nullptr, static_cast<std::size_t>(scratch_bytes_ * threads), PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+      throw Error(ErrorCode::worker,
+                  fmt::format("cannot allocate {} bytes of scratch for {} threads", scratch_bytes_, threads));
     scratch_ = static_cast<std::byte*>(memory);
   }
   const std::vector<int> processors = allowed_processors();
@@ -94,7 +97,8 @@ void CpuPool::work(int index) {
       for (std::size_t i = 0; i < launches_.size(); ++i) {
         const CpuLaunch& launch = launches_[i];
         Progress& progress = progress_[i];
-        for (long long block = progress.next_block++; block < launch.blocks; block = progress.next_block++) entry_(&launch.params, block, scratch);
+        for (long long block = progress.next_block++; block < launch.blocks; block = progress.next_block++)
+          entry_(&launch.params, block, scratch);
         progress.arrived.fetch_add(1, std::memory_order_acq_rel);
         spin_until([&] { return progress.arrived.load(std::memory_order_acquire) == active_; });
       }

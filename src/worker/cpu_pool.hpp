@@ -24,9 +24,10 @@ struct CpuLaunch {
 
 /// Pinned threads that share the blocks of a launch through one atomic counter.
 ///
-/// The calling thread only waits: candidates run on pool threads alone, which may not read the time-stamp counter (prctl
-/// PR_SET_TSC), so a candidate cannot tell the time. A sequence of launches runs on the pool from end to end, with a spinning
-/// barrier after each launch, because waking threads for every launch would cost as much as a small launch itself.
+/// The calling thread only waits: candidates run on pool threads alone, which may not read the time-stamp counter
+/// (prctl PR_SET_TSC), so a candidate cannot tell the time. A sequence of launches runs on the pool from end to end,
+/// with a spinning barrier after each launch, because waking threads for every launch would cost as much as a small
+/// launch itself.
 class CpuPool {
  public:
   CpuPool(int threads, std::int64_t scratch_bytes);

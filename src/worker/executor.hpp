@@ -13,8 +13,8 @@ namespace heed::worker {
 /// What went wrong on the device, as the parent will tell it.
 struct DeviceFailure : std::runtime_error {
   enum class Kind {
-    launch,         ///< refused: bad configuration, out of memory
-    crash,          ///< the device stopped: illegal address, trap
+    launch,  ///< refused: bad configuration, out of memory
+    crash,   ///< the device stopped: illegal address, trap
   };
   Kind kind;
   DeviceFailure(Kind k, const std::string& what) : std::runtime_error(what), kind(k) {}
@@ -38,7 +38,8 @@ class Executor {
   virtual void run(int slot, const std::byte* image, std::uint64_t bytes, std::byte* result, const Launch& launch) = 0;
 
   /// Takes an image that holds all timed sets, and for each slot given the launches of one replay, in order.
-  virtual void prepare(std::byte* image, std::uint64_t bytes, const std::vector<std::pair<int, std::vector<Launch>>>& launches,
+  virtual void prepare(std::byte* image, std::uint64_t bytes,
+                       const std::vector<std::pair<int, std::vector<Launch>>>& launches,
                        const std::vector<Range>& outputs) = 0;
   /// Poisons the outputs, then replays `replays` times. @return µs per launch of every replay
   virtual std::vector<double> time(int slot, int replays) = 0;

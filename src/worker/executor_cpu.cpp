@@ -16,15 +16,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double microseconds_since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
+double microseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
 
 class CpuExecutor final : public Executor {
  public:
   void load(int slot, const std::string& path, const LaunchPlan& plan) override {
     void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("cannot load {}: {}", path, ::dlerror()));
+    if (library == nullptr)
+      throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("cannot load {}: {}", path, ::dlerror()));
     auto* entry = reinterpret_cast<CpuEntry>(::dlsym(library, plan.entry.c_str()));
-    if (entry == nullptr) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("{} has no function {}", path, plan.entry));
+    if (entry == nullptr)
+      throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("{} has no function {}", path, plan.entry));
     slots_.at(static_cast<std::size_t>(slot)) = {entry, plan, {}};
     most_threads_ = std::max(most_threads_, static_cast<int>(plan.threads));
     most_scratch_ = std::max(most_scratch_, plan.shared_bytes);
@@ -83,7 +87,9 @@ class CpuExecutor final : public Executor {
     return {each, each};
   }
 
-  void fetch(std::byte* result, std::uint64_t bytes) override { std::memcpy(result, timed_, std::min(bytes, timed_bytes_)); }
+  void fetch(std::byte* result, std::uint64_t bytes) override {
+    std::memcpy(result, timed_, std::min(bytes, timed_bytes_));
+  }
 
  private:
   struct Slot {
@@ -118,6 +124,8 @@ class CpuExecutor final : public Executor {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_cpu_executor() { return std::make_unique<CpuExecutor>(); }
+std::unique_ptr<Executor> make_cpu_executor() {
+  return std::make_unique<CpuExecutor>();
+}
 
 }  // namespace heed::worker

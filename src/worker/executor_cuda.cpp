@@ -17,15 +17,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double microseconds_since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
+double microseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
 
 // Errors that leave the context unusable are the candidate's crash; the rest is a launch that was refused.
 void check(CUresult result, const char* step) {
   if (result == CUDA_SUCCESS) return;
-  const bool crashed = result == CUDA_ERROR_ILLEGAL_ADDRESS || result == CUDA_ERROR_LAUNCH_FAILED || result == CUDA_ERROR_ASSERT ||
-                       result == CUDA_ERROR_ILLEGAL_INSTRUCTION || result == CUDA_ERROR_MISALIGNED_ADDRESS || result == CUDA_ERROR_INVALID_ADDRESS_SPACE ||
-                       result == CUDA_ERROR_INVALID_PC || result == CUDA_ERROR_HARDWARE_STACK_ERROR || result == CUDA_ERROR_LAUNCH_TIMEOUT;
-  throw DeviceFailure(crashed ? DeviceFailure::Kind::crash : DeviceFailure::Kind::launch, fmt::format("{}: {}", step, cuda_error_text(result)));
+  const bool crashed = result == CUDA_ERROR_ILLEGAL_ADDRESS || result == CUDA_ERROR_LAUNCH_FAILED ||
+                       result == CUDA_ERROR_ASSERT || result == CUDA_ERROR_ILLEGAL_INSTRUCTION ||
+                       result == CUDA_ERROR_MISALIGNED_ADDRESS || result == CUDA_ERROR_INVALID_ADDRESS_SPACE ||
+                       result == CUDA_ERROR_INVALID_PC || result == CUDA_ERROR_HARDWARE_STACK_ERROR ||
+                       result == CUDA_ERROR_LAUNCH_TIMEOUT;
+  throw DeviceFailure(crashed ? DeviceFailure::Kind::crash : DeviceFailure::Kind::launch,
+                      fmt::format("{}: {}", step, cuda_error_text(result)));
 }
 
 class Buffer {
@@ -74,16 +79,19 @@ class CudaExecutor final : public Executor {
     if (cubin.empty()) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("cannot read {}", path));
     check(cuda_.module_load_data(&s.module, cubin.data()), "loading the cubin");
     check(cuda_.module_get_function(&s.function, s.module, plan.entry.c_str()), "finding the kernel");
-    check(cuda_.func_set_attribute(s.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(plan.shared_bytes)),
+    check(cuda_.func_set_attribute(s.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                   static_cast<int>(plan.shared_bytes)),
           "asking for shared memory");
     s.plan = plan;
   }
 
   void seal() override {}  // device code has no system calls to forbid
 
-  void run(int slot, const std::byte* image, std::uint64_t bytes, std::byte* result, const Launch& launch_order) override {
+  void run(int slot, const std::byte* image, std::uint64_t bytes, std::byte* result,
+           const Launch& launch_order) override {
     const CUdeviceptr device = image_.at_least(bytes);
-    // All in one stream: a synchronous copy from pageable memory may return before its last bytes have reached the device.
+    // All in one stream: a synchronous copy from pageable memory may return before its last bytes have reached the
+    // device.
     check(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the image to the GPU");
     launch(slot, launch_order.grid, resolve(launch_order, device));
     check(cuda_.stream_synchronize(stream_), "running the kernel");
@@ -108,7 +116,8 @@ class CudaExecutor final : public Executor {
 
   std::vector<double> time(int slot, int replays) override {
     const Slot& s = slots_.at(static_cast<std::size_t>(slot));
-    for (const Range& range : outputs_) check(cuda_.memset_d8_async(timed_.get() + range.offset, 0xff, range.bytes, stream_), "poisoning the outputs");
+    for (const Range& range : outputs_)
+      check(cuda_.memset_d8_async(timed_.get() + range.offset, 0xff, range.bytes, stream_), "poisoning the outputs");
     check(cuda_.stream_synchronize(stream_), "poisoning the outputs");
     // Everything is queued at once behind one replay that is not timed: the stream never runs dry, so no host time lies
     // between an event and the graph after it.
@@ -156,7 +165,8 @@ class CudaExecutor final : public Executor {
   }
 
   void fetch(std::byte* result, std::uint64_t bytes) override {
-    check(cuda_.memcpy_dtoh_async(result, timed_.get(), std::min(bytes, timed_bytes_), stream_), "copying the timed sets back");
+    check(cuda_.memcpy_dtoh_async(result, timed_.get(), std::min(bytes, timed_bytes_), stream_),
+          "copying the timed sets back");
     check(cuda_.stream_synchronize(stream_), "copying the timed sets back");
   }
 
@@ -237,7 +247,9 @@ class CudaExecutor final : public Executor {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_cuda_executor() { return std::make_unique<CudaExecutor>(); }
+std::unique_ptr<Executor> make_cuda_executor() {
+  return std::make_unique<CudaExecutor>();
+}
 
 }  // namespace heed::worker
 
@@ -245,7 +257,9 @@ std::unique_ptr<Executor> make_cuda_executor() { return std::make_unique<CudaExe
 
 namespace heed::worker {
 
-std::unique_ptr<Executor> make_cuda_executor() { throw Error(ErrorCode::no_device, "this build has no CUDA support"); }
+std::unique_ptr<Executor> make_cuda_executor() {
+  throw Error(ErrorCode::no_device, "this build has no CUDA support");
+}
 
 }  // namespace heed::worker
 

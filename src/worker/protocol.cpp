@@ -27,7 +27,8 @@ bool send_all(int socket, const void* data, std::size_t bytes) {
   return true;
 }
 
-Received receive_all(int socket, void* data, std::size_t bytes, Clock::time_point deadline, bool has_deadline, bool interruptible) {
+Received receive_all(int socket, void* data, std::size_t bytes, Clock::time_point deadline, bool has_deadline,
+                     bool interruptible) {
   auto* at = static_cast<char*>(data);
   while (bytes > 0) {
     int wait_ms = 200;  // short, so that an interrupt is seen
@@ -50,9 +51,13 @@ Received receive_all(int socket, void* data, std::size_t bytes, Clock::time_poin
   return Received::frame;
 }
 
-void* pointer(std::uintptr_t base, std::uint64_t offset) { return offset == kNull ? nullptr : reinterpret_cast<void*>(base + offset); }
+void* pointer(std::uintptr_t base, std::uint64_t offset) {
+  return offset == kNull ? nullptr : reinterpret_cast<void*>(base + offset);
+}
 
-nlohmann::json strides_to_json(const TensorStrides& s) { return {s.batch, s.head, s.row}; }
+nlohmann::json strides_to_json(const TensorStrides& s) {
+  return {s.batch, s.head, s.row};
+}
 TensorStrides strides_from_json(const nlohmann::json& json) {
   return {json.at(0).get<long long>(), json.at(1).get<long long>(), json.at(2).get<long long>()};
 }
@@ -73,7 +78,9 @@ ForwardParams resolve(const Launch& launch, std::uintptr_t base) {
 void to_json(nlohmann::json& json, const Launch& launch) {
   const ForwardParams& s = launch.shape;
   json = {{"at", {launch.q, launch.k, launch.v, launch.o, launch.lse, launch.workspace}},
-          {"strides", {strides_to_json(s.q_strides), strides_to_json(s.k_strides), strides_to_json(s.v_strides), strides_to_json(s.o_strides)}},
+          {"strides",
+           {strides_to_json(s.q_strides), strides_to_json(s.k_strides), strides_to_json(s.v_strides),
+            strides_to_json(s.o_strides)}},
           {"shape", {s.batch, s.heads, s.heads_kv, s.group_size, s.len_q, s.len_k, s.causal_offset}},
           {"scale", s.scale},
           {"grid", launch.grid}};
@@ -106,8 +113,12 @@ void from_json(const nlohmann::json& json, Launch& launch) {
 }
 
 nlohmann::json plan_to_json(const LaunchPlan& plan) {
-  return {{"entry", plan.entry},     {"grid", plan.grid},           {"threads", plan.threads},
-          {"cluster", plan.cluster}, {"shared_bytes", plan.shared_bytes}, {"workspace_bytes", plan.workspace_bytes}};
+  return {{"entry", plan.entry},
+          {"grid", plan.grid},
+          {"threads", plan.threads},
+          {"cluster", plan.cluster},
+          {"shared_bytes", plan.shared_bytes},
+          {"workspace_bytes", plan.workspace_bytes}};
 }
 
 LaunchPlan plan_from_json(const nlohmann::json& json) {
@@ -128,13 +139,18 @@ bool send_frame(int socket, const nlohmann::json& message) {
 }
 
 Received receive_frame(int socket, double limit_s, bool interruptible, nlohmann::json& message) {
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::max(0.0, limit_s)));
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::max(0.0, limit_s)));
   const bool has_deadline = limit_s >= 0;
   std::uint32_t header[2] = {};
-  if (const Received r = receive_all(socket, header, sizeof header, deadline, has_deadline, interruptible); r != Received::frame) return r;
+  if (const Received r = receive_all(socket, header, sizeof header, deadline, has_deadline, interruptible);
+      r != Received::frame)
+    return r;
   if (header[0] != kMagic || header[1] > kMostFrameBytes) return Received::garbage;
   std::string text(header[1], '\0');
-  if (const Received r = receive_all(socket, text.data(), text.size(), deadline, has_deadline, interruptible); r != Received::frame) return r;
+  if (const Received r = receive_all(socket, text.data(), text.size(), deadline, has_deadline, interruptible);
+      r != Received::frame)
+    return r;
   message = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   return message.is_object() ? Received::frame : Received::garbage;
 }

@@ -1,8 +1,8 @@
 /// How a run and its worker process talk: JSON frames over a socket, tensors in memory both have mapped.
 ///
-/// The worker is a pair of hands: it moves byte images to the device, launches, and moves them back. Inputs are made, outputs
-/// compared and times judged in the parent, where no candidate ever runs, so a candidate that takes over its worker still has
-/// to produce right outputs for inputs it has never seen.
+/// The worker is a pair of hands: it moves byte images to the device, launches, and moves them back. Inputs are made,
+/// outputs compared and times judged in the parent, where no candidate ever runs, so a candidate that takes over its
+/// worker still has to produce right outputs for inputs it has never seen.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ struct Launch {
   std::uint64_t o = kNull;
   std::uint64_t lse = kNull;
   std::uint64_t workspace = kNull;
-  ForwardParams shape{};  ///< strides, lengths and scale; its pointers are unused
+  ForwardParams shape{};                          ///< strides, lengths and scale; its pointers are unused
   std::array<std::uint32_t, 3> grid = {1, 1, 1};  ///< LaunchPlan::grid for these lengths
 };
 

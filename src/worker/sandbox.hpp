@@ -3,8 +3,9 @@
 
 namespace heed::worker {
 
-/// Limits this process, all its threads and for good, to memory, waiting and its socket: no files, no network, no new
-/// processes or threads, no executable memory. Any other system call kills the process (seccomp, through libseccomp).
+/// Limits this process, all its threads and for good, to its memory, waiting and its socket: no files, no network, no
+/// new processes or threads, no executable memory, not much more memory than it has. Any other system call kills the
+/// process (seccomp, through libseccomp).
 /// @throws Error(worker) when the kernel refuses the filter
 void enter_sandbox();
 

@@ -43,13 +43,16 @@ std::int64_t available_memory_bytes() {
 Arena::Arena(std::uint64_t bytes) : size_((bytes + 4095) / 4096 * 4096) {
   const auto available = static_cast<double>(available_memory_bytes());
   if (available > 0 && static_cast<double>(size_) > 0.6 * available)
-    throw Error(ErrorCode::unsupported, fmt::format("the workload needs {} of host memory for its tensors and their copies; {} are available",
-                                                    human_bytes(static_cast<double>(size_)), human_bytes(available)));
+    throw Error(ErrorCode::unsupported,
+                fmt::format("the workload needs {} of host memory for its tensors and their copies; {} are available",
+                            human_bytes(static_cast<double>(size_)), human_bytes(available)));
   fd_ = ::memfd_create("heed-arena", MFD_CLOEXEC);
   if (fd_ < 0 || ::ftruncate(fd_, static_cast<off_t>(size_)) != 0)
-    throw Error(ErrorCode::worker, fmt::format("cannot create {} of shared memory: {}", human_bytes(static_cast<double>(size_)), last_system_error()));
+    throw Error(ErrorCode::worker, fmt::format("cannot create {} of shared memory: {}",
+                                               human_bytes(static_cast<double>(size_)), last_system_error()));
   void* memory = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-  if (memory == MAP_FAILED) throw Error(ErrorCode::worker, fmt::format("cannot map shared memory: {}", last_system_error()));
+  if (memory == MAP_FAILED)
+    throw Error(ErrorCode::worker, fmt::format("cannot map shared memory: {}", last_system_error()));
   data_ = static_cast<std::byte*>(memory);
 }
 
@@ -70,8 +73,8 @@ Worker::Worker(DeviceKind device, std::shared_ptr<Arena> arena) : device_(device
   pid_ = ::fork();
   if (pid_ < 0) throw Error(ErrorCode::worker, fmt::format("cannot start a worker: {}", last_system_error()));
   if (pid_ == 0) {
-    // Only async-signal-safe calls until exec. The worker is out of the terminal's reach (Ctrl-C is the parent's business)
-    // and dies with the parent.
+    // Only async-signal-safe calls until exec. The worker is out of the terminal's reach (Ctrl-C is the parent's
+    // business) and dies with the parent.
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);
@@ -94,7 +97,9 @@ Worker::Worker(DeviceKind device, std::shared_ptr<Arena> arena) : device_(device
   call({{"op", "hello"}}, kStartLimit_s);
 }
 
-Worker::~Worker() { stop(); }
+Worker::~Worker() {
+  stop();
+}
 
 void Worker::stop() {
   if (pid_ > 0) {
@@ -132,11 +137,13 @@ nlohmann::json Worker::call(nlohmann::json request, double limit_s) {
   }
   if (received == Received::timed_out) {
     stop();
-    throw WorkerFailure(WorkerFailure::Kind::timed_out, fmt::format("no answer to \"{}\" within {:.0f} s; the worker was killed", op, limit_s));
+    throw WorkerFailure(WorkerFailure::Kind::timed_out,
+                        fmt::format("no answer to \"{}\" within {:.0f} s; the worker was killed", op, limit_s));
   }
   if (received == Received::garbage || received == Received::frame) {
     stop();
-    throw WorkerFailure(WorkerFailure::Kind::garbage, fmt::format("the answer to \"{}\" was garbage; the worker was killed", op));
+    throw WorkerFailure(WorkerFailure::Kind::garbage,
+                        fmt::format("the answer to \"{}\" was garbage; the worker was killed", op));
   }
   // Closed: how did it end, and what did it say?
   int status = 0;
@@ -151,11 +158,13 @@ nlohmann::json Worker::call(nlohmann::json request, double limit_s) {
   std::string how = "ended without an answer";
   if (WIFSIGNALED(status)) {
     const int number = WTERMSIG(status);
-    how = number == SIGSYS ? "made a system call that the sandbox forbids" : fmt::format("was ended by signal {} ({})", number, ::strsignal(number));
+    how = number == SIGSYS ? "made a system call that the sandbox forbids"
+                           : fmt::format("was ended by signal {} ({})", number, ::strsignal(number));
   } else if (WIFEXITED(status)) {
     how = fmt::format("exited with code {}", WEXITSTATUS(status));
   }
-  throw WorkerFailure(WorkerFailure::Kind::crashed, fmt::format("the worker {} during \"{}\"{}", how, op, log.empty() ? "" : ": " + trim(log)));
+  throw WorkerFailure(WorkerFailure::Kind::crashed,
+                      fmt::format("the worker {} during \"{}\"{}", how, op, log.empty() ? "" : ": " + trim(log)));
 }
 
 void Worker::load(int slot, const std::string& path, const LaunchPlan& plan) {
@@ -167,11 +176,14 @@ void Worker::seal() {
   sealed_ = true;
 }
 
-void Worker::run(int slot, std::uint64_t image, std::uint64_t bytes, std::uint64_t result, const Launch& launch, double limit_s) {
-  call({{"op", "run"}, {"slot", slot}, {"image", image}, {"bytes", bytes}, {"result", result}, {"launch", launch}}, limit_s);
+void Worker::run(int slot, std::uint64_t image, std::uint64_t bytes, std::uint64_t result, const Launch& launch,
+                 double limit_s) {
+  call({{"op", "run"}, {"slot", slot}, {"image", image}, {"bytes", bytes}, {"result", result}, {"launch", launch}},
+       limit_s);
 }
 
-void Worker::prepare(std::uint64_t image, std::uint64_t bytes, const std::vector<std::pair<int, std::vector<Launch>>>& launches,
+void Worker::prepare(std::uint64_t image, std::uint64_t bytes,
+                     const std::vector<std::pair<int, std::vector<Launch>>>& launches,
                      const std::vector<Range>& outputs, double limit_s) {
   nlohmann::json ranges = nlohmann::json::array();
   for (const Range& range : outputs) ranges.push_back({range.offset, range.bytes});
@@ -180,7 +192,9 @@ void Worker::prepare(std::uint64_t image, std::uint64_t bytes, const std::vector
   call({{"op", "prepare"}, {"image", image}, {"bytes", bytes}, {"slots", slots}, {"outputs", ranges}}, limit_s);
 }
 
-void Worker::warm_up(int slot, double ms, double limit_s) { call({{"op", "warm_up"}, {"slot", slot}, {"ms", ms}}, limit_s); }
+void Worker::warm_up(int slot, double ms, double limit_s) {
+  call({{"op", "warm_up"}, {"slot", slot}, {"ms", ms}}, limit_s);
+}
 
 Worker::Times Worker::time(int slot, int replays, double limit_s) {
   const auto begin = std::chrono::steady_clock::now();
@@ -196,6 +210,8 @@ std::pair<double, double> Worker::time_eager(int slot, int calls, double limit_s
   return {answer.at("back_to_back").get<double>(), answer.at("synchronised").get<double>()};
 }
 
-void Worker::fetch(std::uint64_t result, std::uint64_t bytes) { call({{"op", "fetch"}, {"result", result}, {"bytes", bytes}}, kLoadLimit_s); }
+void Worker::fetch(std::uint64_t result, std::uint64_t bytes) {
+  call({{"op", "fetch"}, {"result", result}, {"bytes", bytes}}, kLoadLimit_s);
+}
 
 }  // namespace heed::worker

@@ -63,10 +63,13 @@ class Worker {
 
   void load(int slot, const std::string& path, const LaunchPlan& plan);
   void seal();
-  /// Image at [image, image + bytes) of the arena, result at [result, result + bytes). @return wall-clock µs, for information
-  void run(int slot, std::uint64_t image, std::uint64_t bytes, std::uint64_t result, const Launch& launch, double limit_s);
-  void prepare(std::uint64_t image, std::uint64_t bytes, const std::vector<std::pair<int, std::vector<Launch>>>& launches,
-               const std::vector<Range>& outputs, double limit_s);
+  /// Image at [image, image + bytes) of the arena, result at [result, result + bytes). @return wall-clock µs, for
+  /// information
+  void run(int slot, std::uint64_t image, std::uint64_t bytes, std::uint64_t result, const Launch& launch,
+           double limit_s);
+  void prepare(std::uint64_t image, std::uint64_t bytes,
+               const std::vector<std::pair<int, std::vector<Launch>>>& launches, const std::vector<Range>& outputs,
+               double limit_s);
   void warm_up(int slot, double ms, double limit_s);
 
   struct Times {

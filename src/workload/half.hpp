@@ -24,9 +24,9 @@ constexpr std::uint16_t float_to_fp16(float f) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(f);
   const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000U);
   const std::uint32_t magnitude = bits & 0x7fffffffU;
-  if (magnitude > 0x7f800000U) return sign | 0x7e00U;      // NaN
-  if (magnitude >= 0x477ff000U) return sign | 0x7c00U;     // rounds to 65536 or more: infinity
-  if (magnitude < 0x38800000U) {                           // below 2^-14: subnormal
+  if (magnitude > 0x7f800000U) return sign | 0x7e00U;             // NaN
+  if (magnitude >= 0x477ff000U) return sign | 0x7c00U;            // rounds to 65536 or more: infinity
+  if (magnitude < 0x38800000U) {                                  // below 2^-14: subnormal
     const float scaled = std::bit_cast<float>(magnitude) + 0.5F;  // adding 0.5 rounds to a multiple of 2^-24
     return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(scaled) - 0x3f000000U));
   }
@@ -34,7 +34,9 @@ constexpr std::uint16_t float_to_fp16(float f) {
   return static_cast<std::uint16_t>(sign | ((rounded - 0x38000000U) >> 13));
 }
 
-constexpr float bf16_to_float(std::uint16_t h) { return std::bit_cast<float>(static_cast<std::uint32_t>(h) << 16); }
+constexpr float bf16_to_float(std::uint16_t h) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(h) << 16);
+}
 
 constexpr std::uint16_t float_to_bf16(float f) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(f);
@@ -45,27 +47,39 @@ constexpr std::uint16_t float_to_bf16(float f) {
 /// One element at `index` of an array of `dtype`.
 inline float load_element(Dtype dtype, const void* data, std::size_t index) {
   switch (dtype) {
-    case Dtype::fp16: return fp16_to_float(static_cast<const std::uint16_t*>(data)[index]);
-    case Dtype::bf16: return bf16_to_float(static_cast<const std::uint16_t*>(data)[index]);
-    case Dtype::fp32: return static_cast<const float*>(data)[index];
+    case Dtype::fp16:
+      return fp16_to_float(static_cast<const std::uint16_t*>(data)[index]);
+    case Dtype::bf16:
+      return bf16_to_float(static_cast<const std::uint16_t*>(data)[index]);
+    case Dtype::fp32:
+      return static_cast<const float*>(data)[index];
   }
   return 0;
 }
 
 inline void store_element(Dtype dtype, void* data, std::size_t index, float value) {
   switch (dtype) {
-    case Dtype::fp16: static_cast<std::uint16_t*>(data)[index] = float_to_fp16(value); break;
-    case Dtype::bf16: static_cast<std::uint16_t*>(data)[index] = float_to_bf16(value); break;
-    case Dtype::fp32: static_cast<float*>(data)[index] = value; break;
+    case Dtype::fp16:
+      static_cast<std::uint16_t*>(data)[index] = float_to_fp16(value);
+      break;
+    case Dtype::bf16:
+      static_cast<std::uint16_t*>(data)[index] = float_to_bf16(value);
+      break;
+    case Dtype::fp32:
+      static_cast<float*>(data)[index] = value;
+      break;
   }
 }
 
 /// The nearest value that `dtype` can hold.
 inline float round_to(Dtype dtype, float value) {
   switch (dtype) {
-    case Dtype::fp16: return fp16_to_float(float_to_fp16(value));
-    case Dtype::bf16: return bf16_to_float(float_to_bf16(value));
-    case Dtype::fp32: return value;
+    case Dtype::fp16:
+      return fp16_to_float(float_to_fp16(value));
+    case Dtype::bf16:
+      return bf16_to_float(float_to_bf16(value));
+    case Dtype::fp32:
+      return value;
   }
   return value;
 }

@@ -31,7 +31,8 @@ Integer load_little_endian(std::string_view bytes) {
 }
 
 // Bytes of a shape; refuses zero, negative and overflowing shapes.
-std::uint64_t checked_bytes(const fs::path& path, std::string_view name, const std::vector<std::int64_t>& shape, Dtype dtype) {
+std::uint64_t checked_bytes(const fs::path& path, std::string_view name, const std::vector<std::int64_t>& shape,
+                            Dtype dtype) {
   std::uint64_t bytes = size_of(dtype);
   for (const std::int64_t extent : shape) {
     if (extent < 1) fail(path, fmt::format("tensor \"{}\" has shape {}; every extent must be at least 1", name, shape));
@@ -57,7 +58,8 @@ HostTensor tensor_of(const fs::path& path, const nlohmann::json& header, std::st
     std::vector<std::string> keys;
     for (const auto& [key, value] : header.items())
       if (key != "__metadata__") keys.push_back(key);
-    fail(path, fmt::format("it has no tensor \"{}\" (it has: {}); the keys must be q, k and v", name, fmt::join(keys, ", ")));
+    fail(path,
+         fmt::format("it has no tensor \"{}\" (it has: {}); the keys must be q, k and v", name, fmt::join(keys, ", ")));
   }
   HostTensor tensor;
   try {
@@ -76,9 +78,11 @@ HostTensor tensor_of(const fs::path& path, const nlohmann::json& header, std::st
     const auto end = entry->at("data_offsets").at(1).get<std::uint64_t>();
     const std::uint64_t bytes = checked_bytes(path, name, tensor.shape, tensor.dtype);
     if (end < begin || end - begin != bytes)
-      fail(path, fmt::format("tensor \"{}\" claims {} bytes for shape {}, which needs {}", name, end - begin, tensor.shape, bytes));
+      fail(path, fmt::format("tensor \"{}\" claims {} bytes for shape {}, which needs {}", name, end - begin,
+                             tensor.shape, bytes));
     if (end > data.size())
-      fail(path, fmt::format("it is truncated: tensor \"{}\" ends at byte {} of the data, which has {}", name, end, data.size()));
+      fail(path, fmt::format("it is truncated: tensor \"{}\" ends at byte {} of the data, which has {}", name, end,
+                             data.size()));
     tensor.bytes.assign(data.substr(begin, bytes));
   } catch (const nlohmann::json::exception&) {
     fail(path, fmt::format("the header entry of tensor \"{}\" is malformed", name));
@@ -141,14 +145,15 @@ class NpyHeader {
 HostTensor read_npy(const fs::path& path, const char* name) {
   const std::string content = read_file(path, ErrorCode::invalid_input);
   const std::string_view view = content;
-  if (view.substr(0, 6) != std::string_view("\x93NUMPY", 6)) fail(path, "it is no .npy file (the magic bytes are missing)");
+  if (view.substr(0, 6) != std::string_view("\x93NUMPY", 6))
+    fail(path, "it is no .npy file (the magic bytes are missing)");
   if (view.size() < 10) fail(path, "it is truncated: the .npy header is incomplete");
   const int major = view[6];
   const std::size_t length_bytes = major == 1 ? 2 : 4;
   if (major < 1 || major > 3) fail(path, fmt::format("its .npy version is {}; versions 1 to 3 are known", major));
   if (view.size() < 8 + length_bytes) fail(path, "it is truncated: the .npy header is incomplete");
-  const std::uint64_t header_bytes =
-      major == 1 ? load_little_endian<std::uint16_t>(view.substr(8, 2)) : load_little_endian<std::uint32_t>(view.substr(8, 4));
+  const std::uint64_t header_bytes = major == 1 ? load_little_endian<std::uint16_t>(view.substr(8, 2))
+                                                : load_little_endian<std::uint32_t>(view.substr(8, 4));
   if (view.size() < 8 + length_bytes + header_bytes) fail(path, "it is truncated: the .npy header is incomplete");
   const NpyHeader header(path, view.substr(8 + length_bytes, header_bytes));
   HostTensor tensor;
@@ -158,7 +163,8 @@ HostTensor read_npy(const fs::path& path, const char* name) {
   const std::uint64_t bytes = checked_bytes(path, name, tensor.shape, tensor.dtype);
   const std::string_view data = view.substr(8 + length_bytes + header_bytes);
   if (data.size() < bytes)
-    fail(path, fmt::format("it is truncated: shape {} needs {} bytes of data, it has {}", tensor.shape, bytes, data.size()));
+    fail(path,
+         fmt::format("it is truncated: shape {} needs {} bytes of data, it has {}", tensor.shape, bytes, data.size()));
   tensor.bytes.assign(data.substr(0, bytes));
   return tensor;
 }
@@ -173,12 +179,14 @@ QkvTensors assemble(const fs::path& q_path, const fs::path& k_path, const fs::pa
   require_4d(k_path, "k", k);
   require_4d(v_path, "v", v);
   if (k.dtype != q.dtype || v.dtype != q.dtype)
-    fail(k_path, fmt::format("the dtypes differ: q is {}, k is {}, v is {}", to_string(q.dtype), to_string(k.dtype), to_string(v.dtype)));
+    fail(k_path, fmt::format("the dtypes differ: q is {}, k is {}, v is {}", to_string(q.dtype), to_string(k.dtype),
+                             to_string(v.dtype)));
   const int head_axis = layout == Layout::bhld ? 1 : 2;
   const int row_axis = layout == Layout::bhld ? 2 : 1;
   const auto axis = [](const HostTensor& tensor, int index) { return tensor.shape[static_cast<std::size_t>(index)]; };
   const auto mismatch = [&](const fs::path& path, const char* what) {
-    fail(path, fmt::format("{}: q is {}, k is {}, v is {} (layout {})", what, q.shape, k.shape, v.shape, to_string(layout)));
+    fail(path,
+         fmt::format("{}: q is {}, k is {}, v is {} (layout {})", what, q.shape, k.shape, v.shape, to_string(layout)));
   };
   if (axis(k, 0) != axis(q, 0) || axis(v, 0) != axis(q, 0)) mismatch(k_path, "the batch sizes differ");
   if (axis(k, 3) != axis(q, 3)) mismatch(k_path, "the head dims of q and k differ");

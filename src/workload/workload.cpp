@@ -20,17 +20,21 @@ constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
 
 struct Dimension {
   std::string_view key;
-  std::int64_t Workload::* member;
+  std::int64_t Workload::*member;
 };
 
 // In the order of the canonical text.
-constexpr Dimension kDimensions[] = {{"b", &Workload::batch},     {"h", &Workload::heads},  {"hkv", &Workload::heads_kv},
-                                     {"l", &Workload::len_q},     {"k", &Workload::len_k},  {"d", &Workload::dim},
+constexpr Dimension kDimensions[] = {{"b", &Workload::batch}, {"h", &Workload::heads}, {"hkv", &Workload::heads_kv},
+                                     {"l", &Workload::len_q}, {"k", &Workload::len_k}, {"d", &Workload::dim},
                                      {"dv", &Workload::dim_v}};
 constexpr std::size_t kDimensionCount = std::size(kDimensions);
 
-constexpr bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+constexpr bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+constexpr bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 Workload parse_shape(std::string_view whole, std::string_view shape) {
   Workload workload;
@@ -92,7 +96,8 @@ Enum parse_named(std::string_view text, const char* what, const std::pair<std::s
     if (text == name) return value;
   std::vector<std::string_view> known;
   for (const auto& [name, value] : names) known.push_back(name);
-  throw Error(ErrorCode::usage, fmt::format("unknown {} \"{}\"; {}", what, text, one_of(text, known)), std::string(text));
+  throw Error(ErrorCode::usage, fmt::format("unknown {} \"{}\"; {}", what, text, one_of(text, known)),
+              std::string(text));
 }
 
 constexpr std::pair<std::string_view, Dtype> kDtypes[] = {
@@ -113,14 +118,28 @@ std::string_view name_of(Enum value, const std::pair<std::string_view, Enum> (&n
 
 }  // namespace
 
-std::string_view to_string(Dtype dtype) { return name_of(dtype, kDtypes); }
-std::string_view to_string(Mask mask) { return name_of(mask, kMasks); }
-std::string_view to_string(Layout layout) { return name_of(layout, kLayouts); }
-Dtype parse_dtype(std::string_view text) { return parse_named(text, "dtype", kDtypes); }
-Mask parse_mask(std::string_view text) { return parse_named(text, "mask", kMasks); }
-Layout parse_layout(std::string_view text) { return parse_named(text, "layout", kLayouts); }
+std::string_view to_string(Dtype dtype) {
+  return name_of(dtype, kDtypes);
+}
+std::string_view to_string(Mask mask) {
+  return name_of(mask, kMasks);
+}
+std::string_view to_string(Layout layout) {
+  return name_of(layout, kLayouts);
+}
+Dtype parse_dtype(std::string_view text) {
+  return parse_named(text, "dtype", kDtypes);
+}
+Mask parse_mask(std::string_view text) {
+  return parse_named(text, "mask", kMasks);
+}
+Layout parse_layout(std::string_view text) {
+  return parse_named(text, "layout", kLayouts);
+}
 
-double Workload::softmax_scale() const { return scale.value_or(1.0 / std::sqrt(static_cast<double>(dim))); }
+double Workload::softmax_scale() const {
+  return scale.value_or(1.0 / std::sqrt(static_cast<double>(dim)));
+}
 
 std::int64_t Workload::visible_keys(std::int64_t row) const {
   if (!is_causal()) return len_k;
@@ -139,7 +158,9 @@ double Workload::visible_scores() const {
   return outer * (ramp + static_cast<double>(len_q - first_full) * static_cast<double>(len_k));
 }
 
-double Workload::flops() const { return 2.0 * static_cast<double>(dim + dim_v) * visible_scores(); }
+double Workload::flops() const {
+  return 2.0 * static_cast<double>(dim + dim_v) * visible_scores();
+}
 
 double Workload::bytes() const {
   const double q = static_cast<double>(batch * heads) * static_cast<double>(len_q);
@@ -150,17 +171,20 @@ double Workload::bytes() const {
 void validate(const Workload& workload) {
   const std::string text = to_string(workload);
   for (const auto& [key, member] : kDimensions) {
-    if (workload.*member < 1) fail(text, fmt::format("{}={} is not positive; every dimension is at least 1", key, workload.*member));
+    if (workload.*member < 1)
+      fail(text, fmt::format("{}={} is not positive; every dimension is at least 1", key, workload.*member));
     if (workload.*member > kMaxDimension)
       fail(text, fmt::format("{}={} is too large; a dimension is at most {}", key, workload.*member, kMaxDimension));
   }
   if (workload.heads % workload.heads_kv != 0)
-    fail(text, fmt::format("{} query heads cannot share {} key heads; h must be a multiple of hkv", workload.heads, workload.heads_kv));
+    fail(text, fmt::format("{} query heads cannot share {} key heads; h must be a multiple of hkv", workload.heads,
+                           workload.heads_kv));
   const auto elements = [](std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
     return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c) * static_cast<double>(d);
   };
-  const double largest = std::max(elements(workload.batch, workload.heads, workload.len_q, std::max(workload.dim, workload.dim_v)),
-                                  elements(workload.batch, workload.heads_kv, workload.len_k, std::max(workload.dim, workload.dim_v)));
+  const double largest =
+      std::max(elements(workload.batch, workload.heads, workload.len_q, std::max(workload.dim, workload.dim_v)),
+               elements(workload.batch, workload.heads_kv, workload.len_k, std::max(workload.dim, workload.dim_v)));
   if (largest > static_cast<double>(kMaxElements))
     fail(text, fmt::format("its largest tensor would have {:.3g} elements; at most 2^40 are allowed", largest));
   if (workload.scale && !(std::isfinite(*workload.scale) && *workload.scale > 0))

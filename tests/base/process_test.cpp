@@ -36,7 +36,9 @@ TEST(Process, SaysWhenAProgramIsMissing) {
   EXPECT_THAT(result.output, ::testing::HasSubstr("No such file"));
 }
 
-TEST(Process, ChildThatReadsNothingIsNoProblem) { EXPECT_TRUE(run_process({"true"}, std::string(1 << 20, 'x'), 10).ok()); }
+TEST(Process, ChildThatReadsNothingIsNoProblem) {
+  EXPECT_TRUE(run_process({"true"}, std::string(1 << 20, 'x'), 10).ok());
+}
 
 TEST(LineProcess, AnswersLineByLine) {
   LineProcess echo({"sh", "-c", "while read line; do echo \"<$line>\"; done"});
@@ -58,9 +60,10 @@ TEST(Parallel, VisitsEveryIndexOnce) {
 }
 
 TEST(Parallel, RethrowsAFailure) {
-  EXPECT_THROW(parallel_for(100, 4, [](std::int64_t i) {
-                 if (i == 50) throw std::runtime_error("stop");
-               }),
+  EXPECT_THROW(parallel_for(100, 4,
+                            [](std::int64_t i) {
+                              if (i == 50) throw std::runtime_error("stop");
+                            }),
                std::runtime_error);
 }
 
@@ -104,9 +107,11 @@ TEST(Files, AtomicWriteReplaces) {
 }
 
 TEST(Files, ErrorsNamePathAndReason) {
-  testing_support::expect_error(ErrorCode::invalid_input, "/no/such: No such file", [] { read_file("/no/such", ErrorCode::invalid_input); });
+  testing_support::expect_error(ErrorCode::invalid_input, "/no/such: No such file",
+                                [] { read_file("/no/such", ErrorCode::invalid_input); });
   testing_support::expect_error(ErrorCode::cache, "it is a folder", [] { read_file("/tmp", ErrorCode::cache); });
-  testing_support::expect_error(ErrorCode::cache, "cannot write", [] { write_file_atomically("/no/such/file", "x", ErrorCode::cache); });
+  testing_support::expect_error(ErrorCode::cache, "cannot write",
+                                [] { write_file_atomically("/no/such/file", "x", ErrorCode::cache); });
 }
 
 }  // namespace

@@ -23,14 +23,17 @@ struct Printed {
 
 Printed heed_command(const std::string& arguments, const std::string& environment = "") {
   const TemporaryFolder folder;
-  const std::string command = environment + " " + HEED_BINARY + " " + arguments + " >" + folder.file("out") + " 2>" + folder.file("err");
+  const std::string command =
+      environment + " " + HEED_BINARY + " " + arguments + " >" + folder.file("out") + " 2>" + folder.file("err");
   const ProcessResult result = run_process({"sh", "-c", command}, {}, kLimit_s);
   EXPECT_FALSE(result.timed_out) << arguments;
-  return {result.signal != 0 ? 128 + result.signal : result.exit_code, read_file(folder.file("out"), ErrorCode::internal), read_file(folder.file("err"), ErrorCode::internal)};
+  return {result.signal != 0 ? 128 + result.signal : result.exit_code,
+          read_file(folder.file("out"), ErrorCode::internal), read_file(folder.file("err"), ErrorCode::internal)};
 }
 
 // A failing command says one sentence on stderr, nothing on stdout, and exits with `code`.
-void expect_refusal(const std::string& arguments, int code, const std::string& words, const std::string& environment = "") {
+void expect_refusal(const std::string& arguments, int code, const std::string& words,
+                    const std::string& environment = "") {
   SCOPED_TRACE(arguments);
   const Printed run = heed_command(arguments, environment);
   EXPECT_EQ(run.code, code) << run.err;
@@ -44,7 +47,8 @@ class Cli : public ::testing::Test {
   [[nodiscard]] std::string db() const { return "--db " + folder_.file("a.db"); }
   [[nodiscard]] static std::string cache() { return "--cache " + testing_support::shared_cache().string(); }
   [[nodiscard]] std::string tiny_evolution(int trials = 3) const {
-    return "evolve --shape b1h1l48d16:fp32 --device cpu --population 2 --no-peers --measure-limit 0.2 --trials " + std::to_string(trials) + " " + db() + " " + cache();
+    return "evolve --shape b1h1l48d16:fp32 --device cpu --population 2 --no-peers --measure-limit 0.2 --trials " +
+           std::to_string(trials) + " " + db() + " " + cache();
   }
   TemporaryFolder folder_;
 };
@@ -53,10 +57,12 @@ TEST_F(Cli, HelpAndVersion) {
   EXPECT_THAT(heed_command("--help").out, ::testing::HasSubstr("Examples:"));
   EXPECT_EQ(heed_command("--help").code, 0);
   EXPECT_THAT(heed_command("--version").out, ::testing::StartsWith("heed "));
-  for (const char* command : {"evolve", "verify", "bench", "show", "runs", "replay", "families", "emit", "doctor", "selftest"}) {
+  for (const char* command :
+       {"evolve", "verify", "bench", "show", "runs", "replay", "families", "emit", "doctor", "selftest"}) {
     const Printed run = heed_command(std::string(command) + " --help");
     EXPECT_EQ(run.code, 0) << command;
-    EXPECT_THAT(run.out, ::testing::AnyOf(::testing::HasSubstr("Example"), ::testing::HasSubstr("Exit code"))) << command;
+    EXPECT_THAT(run.out, ::testing::AnyOf(::testing::HasSubstr("Example"), ::testing::HasSubstr("Exit code")))
+        << command;
   }
 }
 
@@ -75,13 +81,15 @@ TEST_F(Cli, WrongUsageExitsWithTwo) {
   expect_refusal("evolve --shape b1h1l8d16 --scale -1 " + db(), 2, "finite and positive");
   expect_refusal("evolve --shape b1h1l8d16 --device tpu " + db(), 2, "unknown device");
   expect_refusal("evolve --shape b1h1l8d16 --family fwd_gpu --device cpu " + db() + " " + cache(), 2, "unknown family");
-  expect_refusal("evolve --shape b1h1l8d16 --strategy luck --device cpu " + db() + " " + cache(), 2, "unknown strategy");
+  expect_refusal("evolve --shape b1h1l8d16 --strategy luck --device cpu " + db() + " " + cache(), 2,
+                 "unknown strategy");
   expect_refusal("evolve --shape b1h1l8d16 --trials 0 --device cpu " + db() + " " + cache(), 2, "--trials 0");
   expect_refusal("evolve --shape b1h1l8d16 --trials -3 --device cpu " + db() + " " + cache(), 2, "--trials -3");
   expect_refusal("evolve --shape b1h1l8d16 --trials many " + db(), 2, "many");
   expect_refusal("evolve --resume 77 " + db(), 2, "there is no run 77");
   expect_refusal("bench fwd_cpu:blok_m=64 --shape b1h1l8d16 --device cpu " + cache(), 2, "did you mean \"block_m\"?");
-  expect_refusal("bench fwd_cpu:block_m=63 --shape b1h1l8d16 --device cpu " + cache(), 2, "knob block_m cannot be \"63\"");
+  expect_refusal("bench fwd_cpu:block_m=63 --shape b1h1l8d16 --device cpu " + cache(), 2,
+                 "knob block_m cannot be \"63\"");
   expect_refusal("families fwd_none", 2, "unknown family");
   expect_refusal("show", 2, "run");
   expect_refusal("replay x", 2, "x");
@@ -93,9 +101,12 @@ TEST_F(Cli, FailuresExitWithOne) {
   expect_refusal("runs " + db(), 1, "there is no database");
   expect_refusal("evolve --shape b1h1l8d16dv32 --device cpu " + db() + " " + cache(), 1, "value dim 32");
   expect_refusal("evolve --shape b1h1l8d2000 --device cpu " + db() + " " + cache(), 1, "head dim 2000");
-  expect_refusal("bench fwd_cpu:tile_rows=12,tile_vectors=4 --shape b1h1l8d16 --device cpu " + cache(), 1, "does not fit");
-  expect_refusal("evolve --shape b1h1l8d16 --device cpu --compiler no-such-compiler " + db() + " " + cache(), 1, "\"no-such-compiler\" is not on the PATH");
-  expect_refusal("evolve --shape b1h1l8d16 --device cpu " + db() + " " + cache(), 1, "no C++ compiler on the PATH", "PATH=/nonexistent");
+  expect_refusal("bench fwd_cpu:tile_rows=12,tile_vectors=4 --shape b1h1l8d16 --device cpu " + cache(), 1,
+                 "does not fit");
+  expect_refusal("evolve --shape b1h1l8d16 --device cpu --compiler no-such-compiler " + db() + " " + cache(), 1,
+                 "\"no-such-compiler\" is not on the PATH");
+  expect_refusal("evolve --shape b1h1l8d16 --device cpu " + db() + " " + cache(), 1, "no C++ compiler on the PATH",
+                 "PATH=/nonexistent");
   expect_refusal("evolve --shape b1h1l8d16 --device cpu --cache /dev/null/x " + db(), 1, "cannot create the folder");
   if (run_process({"nvidia-smi"}, {}, 20).ok()) return;
   expect_refusal("evolve --shape b1h1l8d16 --device cuda " + db() + " " + cache(), 1, "no GPU can be used");
@@ -121,12 +132,19 @@ TEST_F(Cli, BadDatabasesAreNamedAndKept) {
 
 // A disk that fills up during a run: everything stored so far is there, and the run goes on when there is room.
 TEST_F(Cli, AFullDiskStopsARunAndLosesNothing) {
-  if (!run_process({"unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", folder_.path().string()}, {}, 20).ok()) GTEST_SKIP() << "no file system can be mounted here";
+  if (!run_process({"unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", folder_.path().string()}, {}, 20).ok())
+    GTEST_SKIP() << "no file system can be mounted here";
   std::filesystem::create_directory(folder_.path() / "small");
   const std::string small = folder_.file("small");
-  const std::string evolve = std::string(HEED_BINARY) + " evolve --shape b1h1l48d16:fp32 --device cpu --population 2 --no-peers --measure-limit 0.2 --trials 200 --db " + small + "/a.db " + cache();
+  const std::string evolve =
+      std::string(HEED_BINARY) +
+      " evolve --shape b1h1l48d16:fp32 --device cpu --population 2 --no-peers --measure-limit 0.2 --trials 200 --db " +
+      small + "/a.db " + cache();
   const ProcessResult result =
-      run_process({"unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=400k tmpfs " + small + " && " + evolve + "; code=$?; cp " + small + "/a.db* " + folder_.path().string() + "; exit $code"}, {}, kLimit_s);
+      run_process({"unshare", "-rm", "sh", "-c",
+                   "mount -t tmpfs -o size=400k tmpfs " + small + " && " + evolve + "; code=$?; cp " + small +
+                       "/a.db* " + folder_.path().string() + "; exit $code"},
+                  {}, kLimit_s);
   EXPECT_EQ(result.exit_code, 1) << result.output.substr(result.output.size() > 500 ? result.output.size() - 500 : 0);
   EXPECT_THAT(result.output, ::testing::HasSubstr("stored"));
   const auto run = nlohmann::json::parse(heed_command("show 1 --json " + db()).out);
@@ -134,7 +152,10 @@ TEST_F(Cli, AFullDiskStopsARunAndLosesNothing) {
   EXPECT_GE(stored, 1U);
   EXPECT_LT(stored, 200U);
   const int trials = static_cast<int>(stored) + 2;
-  EXPECT_EQ(heed_command("evolve --resume 1 --measure-limit 0.2 --trials " + std::to_string(trials) + " " + db() + " " + cache()).code, 0);
+  EXPECT_EQ(heed_command("evolve --resume 1 --measure-limit 0.2 --trials " + std::to_string(trials) + " " + db() + " " +
+                         cache())
+                .code,
+            0);
   const auto resumed = nlohmann::json::parse(heed_command("show 1 --json " + db()).out);
   ASSERT_EQ(static_cast<int>(resumed["trials"].size()), trials);
   for (std::size_t i = 0; i < stored; ++i) EXPECT_EQ(resumed["trials"][i]["id"], run["trials"][i]["id"]);
@@ -153,7 +174,8 @@ TEST_F(Cli, EvolveShowRunsAndReplay) {
   const auto json = nlohmann::json::parse(heed_command("show 1 --json " + db()).out);
   EXPECT_EQ(json["trials"].size(), 4U);
   EXPECT_EQ(json["state"], "finished");
-  const Printed replay = heed_command("replay " + std::to_string(json["result"]["final"]["trial_id"].get<int>()) + " " + db() + " " + cache());
+  const Printed replay = heed_command("replay " + std::to_string(json["result"]["final"]["trial_id"].get<int>()) + " " +
+                                      db() + " " + cache());
   EXPECT_THAT(replay.out, ::testing::HasSubstr("the machine code is the same"));
   EXPECT_TRUE(replay.code == 0 || replay.code == 1);
   expect_refusal("replay 999 " + db(), 2, "there is no trial 999");
@@ -165,9 +187,12 @@ TEST_F(Cli, EvidenceHasItsSchema) {
   ASSERT_EQ(heed_command(tiny_evolution(2) + " --evidence " + folder_.file("e/x.json")).code, 0);
   const auto json = nlohmann::json::parse(read_file(folder_.file("e/x.json"), ErrorCode::internal));
   EXPECT_EQ(json["schema"], 1);
-  for (const char* key : {"device", "arch", "driver", "clocks_mhz", "heed", "source_digest", "peer", "rows"}) EXPECT_TRUE(json.contains(key)) << key;
+  for (const char* key : {"device", "arch", "driver", "clocks_mhz", "heed", "source_digest", "peer", "rows"})
+    EXPECT_TRUE(json.contains(key)) << key;
   for (const auto& row : json["rows"])
-    for (const char* key : {"workload", "causal", "variant", "mode", "heed_us", "tflops", "floor_us", "max_abs_err", "rel_rms_err"}) EXPECT_TRUE(row.contains(key)) << key;
+    for (const char* key :
+         {"workload", "causal", "variant", "mode", "heed_us", "tflops", "floor_us", "max_abs_err", "rel_rms_err"})
+      EXPECT_TRUE(row.contains(key)) << key;
 }
 
 TEST_F(Cli, JsonIsAloneOnStdout) {
@@ -175,8 +200,10 @@ TEST_F(Cli, JsonIsAloneOnStdout) {
   ASSERT_EQ(evolve.code, 0);
   EXPECT_EQ(nlohmann::json::parse(evolve.out)["trials"].size(), 2U);
   EXPECT_THAT(evolve.err, ::testing::HasSubstr("generation 0"));
-  for (const std::string& arguments : {std::string("families --json"), "runs --json " + db(), "doctor --json " + db() + " " + cache(), "verify --shape b1h1l20d8:fp32 --device cpu --json " + cache(),
-                                       "bench --measure-limit 0.2 --shape b1h1l20d8:fp32 --device cpu --json " + cache()}) {
+  for (const std::string& arguments :
+       {std::string("families --json"), "runs --json " + db(), "doctor --json " + db() + " " + cache(),
+        "verify --shape b1h1l20d8:fp32 --device cpu --json " + cache(),
+        "bench --measure-limit 0.2 --shape b1h1l20d8:fp32 --device cpu --json " + cache()}) {
     const Printed run = heed_command(arguments);
     EXPECT_EQ(run.code, 0) << arguments << run.err;
     EXPECT_FALSE(nlohmann::json::parse(run.out, nullptr, false).is_discarded()) << arguments;
@@ -189,12 +216,17 @@ TEST_F(Cli, JsonIsAloneOnStdout) {
 TEST_F(Cli, ResumeOnAnotherDeviceIsRefused) {
   ASSERT_EQ(heed_command(tiny_evolution(2)).code, 0);
   const auto sql = [&](const std::string& statement) {
-    return run_process({"python3", "-c", "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute(sys.argv[2]); c.commit()", folder_.file("a.db"), statement}, {}, 20).ok();
+    return run_process({"python3", "-c",
+                        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute(sys.argv[2]); c.commit()",
+                        folder_.file("a.db"), statement},
+                       {}, 20)
+        .ok();
   };
   ASSERT_TRUE(sql("update runs set device = json_set(device, '$.name', 'Another CPU'), state = 'interrupted'"));
   expect_refusal("evolve --resume 1 --trials 4 " + db() + " " + cache(), 1, "was made on Another CPU");
   ASSERT_TRUE(sql("update runs set device_kind = 'cuda'"));
-  expect_refusal("evolve --resume 1 --trials 4 --device cpu " + db() + " " + cache(), 1, "times of different devices do not mix");
+  expect_refusal("evolve --resume 1 --trials 4 --device cpu " + db() + " " + cache(), 1,
+                 "times of different devices do not mix");
 }
 
 TEST_F(Cli, CtrlCLeavesAResumableRun) {
@@ -217,7 +249,8 @@ TEST_F(Cli, CtrlCLeavesAResumableRun) {
   EXPECT_EQ(before["state"], "interrupted");
   const auto stored = before["trials"].size();
   EXPECT_GE(stored, 3U);
-  EXPECT_EQ(heed_command("evolve --resume 1 --trials " + std::to_string(stored + 2) + " " + db() + " " + cache()).code, 0);
+  EXPECT_EQ(heed_command("evolve --resume 1 --trials " + std::to_string(stored + 2) + " " + db() + " " + cache()).code,
+            0);
   EXPECT_EQ(nlohmann::json::parse(heed_command("show 1 --json " + db()).out)["trials"].size(), stored + 2);
 }
 
@@ -226,7 +259,8 @@ TEST_F(Cli, EmitPrintsWhatIsCompiled) {
   EXPECT_THAT(cpu.out, ::testing::HasSubstr(".block_m = 64"));
   const Printed gpu = heed_command("emit fwd_sm80 --shape b1h8l512d64:bf16:top-left --arch sm_80");
   EXPECT_THAT(gpu.out, ::testing::HasSubstr("heed::Element::bf16, .head_dim = 64, .causal = true"));
-  expect_refusal("emit fwd_sm80:stages=4,block_n=128,key_splits=2 --shape b1h8l512d64 --arch sm_89", 1, "illegal on sm_89");
+  expect_refusal("emit fwd_sm80:stages=4,block_n=128,key_splits=2 --shape b1h8l512d64 --arch sm_89", 1,
+                 "illegal on sm_89");
 }
 
 TEST_F(Cli, VerifyFailsWhenAVariantFails) {

@@ -1,4 +1,5 @@
-// The root of all trust: the oracle against cases whose answer can be written down, and against the definition, term by term.
+// The root of all trust: the oracle against cases whose answer can be written down, and against the definition, term by
+// term.
 #include <cmath>
 #include <limits>
 
@@ -24,7 +25,11 @@ struct Tensors {
   }
   [[nodiscard]] HostTensors view() const {
     const Workload& w = workload;
-    return {q.data(), k.data(), v.data(), {w.heads * w.len_q * w.dim, w.len_q * w.dim, w.dim}, {w.heads_kv * w.len_k * w.dim, w.len_k * w.dim, w.dim},
+    return {q.data(),
+            k.data(),
+            v.data(),
+            {w.heads * w.len_q * w.dim, w.len_q * w.dim, w.dim},
+            {w.heads_kv * w.len_k * w.dim, w.len_k * w.dim, w.dim},
             {w.heads_kv * w.len_k * w.dim_v, w.len_k * w.dim_v, w.dim_v}};
   }
   Workload workload;
@@ -48,7 +53,9 @@ void by_definition(const Tensors& t, const RowIndex& at, std::vector<double>& ou
   out.assign(static_cast<std::size_t>(w.dim_v), 0.0);
   for (std::size_t j = 0; j < scores.size(); ++j) {
     const float* v = t.v.data() + ((at.batch * w.heads_kv + kv) * w.len_k + static_cast<std::int64_t>(j)) * w.dim_v;
-    for (std::int64_t d = 0; d < w.dim_v; ++d) out[static_cast<std::size_t>(d)] += static_cast<double>(std::exp(scores[j]) / sum * static_cast<long double>(v[d]));
+    for (std::int64_t d = 0; d < w.dim_v; ++d)
+      out[static_cast<std::size_t>(d)] +=
+          static_cast<double>(std::exp(scores[j]) / sum * static_cast<long double>(v[d]));
   }
   lse = scores.empty() ? -std::numeric_limits<double>::infinity() : static_cast<double>(std::log(sum));
 }
@@ -64,7 +71,9 @@ TEST_P(OracleAgainstDefinition, Agrees) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     by_definition(t, rows[i], expected, lse);
     for (std::int64_t d = 0; d < t.workload.dim_v; ++d)
-      ASSERT_NEAR(result.out[i * static_cast<std::size_t>(t.workload.dim_v) + static_cast<std::size_t>(d)], expected[static_cast<std::size_t>(d)], 1e-12) << "row " << i;
+      ASSERT_NEAR(result.out[i * static_cast<std::size_t>(t.workload.dim_v) + static_cast<std::size_t>(d)],
+                  expected[static_cast<std::size_t>(d)], 1e-12)
+          << "row " << i;
     if (std::isinf(lse))
       ASSERT_EQ(result.lse[i], lse);
     else
@@ -73,9 +82,12 @@ TEST_P(OracleAgainstDefinition, Agrees) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, OracleAgainstDefinition,
-                         ::testing::Values("b1h1l1d1:fp32", "b2h3l17k33d5:fp32", "b1h2l64k64d16:fp32", "b1h1l65k129d64:fp32", "b1h6hkv2l20k70d8:fp32", "b1h2l40k100d8dv24:fp32",
-                                           "b1h2l130d8:fp32:causal_top_left", "b1h2l130k70d8:fp32:causal_bottom_right", "b1h2l70k130d8:fp32:causal_bottom_right",
-                                           "b1h2l70k130d8:fp32:causal_top_left", "b1h1l130k70d8:fp32:causal_top_left", "b1h1l30d16:fp32:scale=3"));
+                         ::testing::Values("b1h1l1d1:fp32", "b2h3l17k33d5:fp32", "b1h2l64k64d16:fp32",
+                                           "b1h1l65k129d64:fp32", "b1h6hkv2l20k70d8:fp32", "b1h2l40k100d8dv24:fp32",
+                                           "b1h2l130d8:fp32:causal_top_left", "b1h2l130k70d8:fp32:causal_bottom_right",
+                                           "b1h2l70k130d8:fp32:causal_bottom_right",
+                                           "b1h2l70k130d8:fp32:causal_top_left", "b1h1l130k70d8:fp32:causal_top_left",
+                                           "b1h1l30d16:fp32:scale=3"));
 
 TEST(Oracle, OneKeyGivesItsValue) {
   const Tensors t(parse_workload("b1h1l3k1d4:fp32"));
@@ -122,7 +134,8 @@ TEST(Oracle, HiddenKeysMayHoldAnything) {
     Tensors dirty = clean;
     const Workload& w = clean.workload;
     const std::int64_t first_hidden = w.visible_keys(9);
-    for (std::int64_t i = first_hidden * 8; i < w.len_k * 8; ++i) dirty.k[static_cast<std::size_t>(i)] = dirty.v[static_cast<std::size_t>(i)] = NAN;
+    for (std::int64_t i = first_hidden * 8; i < w.len_k * 8; ++i)
+      dirty.k[static_cast<std::size_t>(i)] = dirty.v[static_cast<std::size_t>(i)] = NAN;
     std::vector<RowIndex> rows;
     for (std::int64_t row = 0; row < 10; ++row) rows.push_back({0, 0, row});
     EXPECT_EQ(reference_attention(w, clean.view(), rows).out, reference_attention(w, dirty.view(), rows).out) << text;
@@ -149,7 +162,8 @@ TEST(Oracle, RowsByThemselvesAreTheSameAsAllTogether) {
 }
 
 TEST(Unfused, AgreesWithTheOracleInFp32) {
-  for (const char* text : {"b1h2l70k130d24:fp32", "b1h2l70k130d24:fp32:causal_bottom_right", "b1h2l130k70d24:fp32:causal_bottom_right"}) {
+  for (const char* text :
+       {"b1h2l70k130d24:fp32", "b1h2l70k130d24:fp32:causal_bottom_right", "b1h2l130k70d24:fp32:causal_bottom_right"}) {
     const Tensors t(parse_workload(text));
     const std::vector<RowIndex> rows = all_rows(t.workload);
     const ReferenceRows oracle = reference_attention(t.workload, t.view(), rows);
@@ -174,7 +188,8 @@ TEST(Unfused, ErrorInHalfPrecisionIsOfTheTypesSize) {
   const ReferenceRows oracle = reference_attention(w, view, rows);
   const std::vector<float> unfused = unfused_attention(w, view, rows);
   double worst = 0;
-  for (std::size_t i = 0; i < unfused.size(); ++i) worst = std::max(worst, std::abs(static_cast<double>(unfused[i]) - oracle.out[i]));
+  for (std::size_t i = 0; i < unfused.size(); ++i)
+    worst = std::max(worst, std::abs(static_cast<double>(unfused[i]) - oracle.out[i]));
   EXPECT_GT(worst, 1e-5);
   EXPECT_LT(worst, 2e-3);
 }
@@ -184,14 +199,16 @@ TEST(SmallMatrix, AgreesWithTheDefinitionForAllRowCounts) {
   constexpr std::int64_t kColumns = 32;
   for (std::int64_t rows = 1; rows <= 9; ++rows)
     for (const std::int64_t depth : {0, 1, 7, 33}) {
-      std::vector<double> a(static_cast<std::size_t>(rows * depth)), b(static_cast<std::size_t>(depth * kColumns)), c(static_cast<std::size_t>(rows * kColumns));
+      std::vector<double> a(static_cast<std::size_t>(rows * depth)), b(static_cast<std::size_t>(depth * kColumns)),
+          c(static_cast<std::size_t>(rows * kColumns));
       for (auto* x : {&a, &b, &c})
         for (double& value : *x) value = random.normal();
       std::vector<double> expected = c;
       for (std::int64_t r = 0; r < rows; ++r)
         for (std::int64_t j = 0; j < kColumns; ++j)
           for (std::int64_t k = 0; k < depth; ++k)
-            expected[static_cast<std::size_t>(r * kColumns + j)] += a[static_cast<std::size_t>(r * depth + k)] * b[static_cast<std::size_t>(k * kColumns + j)];
+            expected[static_cast<std::size_t>(r * kColumns + j)] +=
+                a[static_cast<std::size_t>(r * depth + k)] * b[static_cast<std::size_t>(k * kColumns + j)];
       multiply_add(c.data(), kColumns, a.data(), depth, b.data(), kColumns, rows, kColumns, depth);
       for (std::size_t i = 0; i < c.size(); ++i) ASSERT_NEAR(c[i], expected[i], 1e-12);
     }

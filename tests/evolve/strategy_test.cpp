@@ -27,7 +27,8 @@ struct Toy {
     std::vector<Individual> history;
     for (int g = 0; g < generations; ++g) {
       const std::vector<Proposal> proposals = propose(options, space, g, history);
-      for (const Proposal& p : proposals) history.push_back({static_cast<int>(history.size()), g, p.island, p.config, true, score(p.config)});
+      for (const Proposal& p : proposals)
+        history.push_back({static_cast<int>(history.size()), g, p.island, p.config, true, score(p.config)});
     }
     return history;
   }
@@ -99,7 +100,8 @@ TEST_P(EveryStrategy, ExhaustsASmallSpaceAndStops) {
   const std::vector<Individual> history = [&] {
     std::vector<Individual> all;
     for (int g = 0; g < 30; ++g)
-      for (const Proposal& p : propose(options, toy.space, g, all)) all.push_back({static_cast<int>(all.size()), g, p.island, p.config, true, 1.0});
+      for (const Proposal& p : propose(options, toy.space, g, all))
+        all.push_back({static_cast<int>(all.size()), g, p.island, p.config, true, 1.0});
     return all;
   }();
   int legal = 0;
@@ -114,11 +116,13 @@ TEST_P(EveryStrategy, GoesOnWhenNothingWorks) {
   options.kind = GetParam();
   std::vector<Individual> history;
   for (int g = 0; g < 5; ++g)
-    for (const Proposal& p : propose(options, toy.space, g, history)) history.push_back({static_cast<int>(history.size()), g, p.island, p.config, false, 0});
+    for (const Proposal& p : propose(options, toy.space, g, history))
+      history.push_back({static_cast<int>(history.size()), g, p.island, p.config, false, 0});
   EXPECT_EQ(history.size(), 25U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, EveryStrategy, ::testing::Values(StrategyKind::single, StrategyKind::elite, StrategyKind::islands),
+INSTANTIATE_TEST_SUITE_P(Kinds, EveryStrategy,
+                         ::testing::Values(StrategyKind::single, StrategyKind::elite, StrategyKind::islands),
                          [](const auto& param) { return std::string(to_string(param.param)); });
 
 TEST(Strategy, SingleMutatesTheBestOnly) {
@@ -146,7 +150,8 @@ TEST(Strategy, EliteUsesAllOperators) {
       }
       history.push_back({static_cast<int>(history.size()), g, p.island, p.config, true, toy.score(p.config)});
     }
-  EXPECT_EQ(used, (std::set<Operation>{Operation::initial_default, Operation::mutate, Operation::crossover, Operation::restart}));
+  EXPECT_EQ(used, (std::set<Operation>{Operation::initial_default, Operation::mutate, Operation::crossover,
+                                       Operation::restart}));
 }
 
 TEST(Strategy, IslandsStayApartUntilTheyMigrate) {

@@ -39,14 +39,16 @@ TEST_F(Gpu, CaseTablePassesOnEveryFamily) {
       trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
       const Variant variant = make_variant(*family, family->default_config(workload, device_), workload);
       const verify::GateReport report = laboratory.verify(laboratory.build(variant), fresh_seed());
-      EXPECT_TRUE(report.passed()) << variant.id() << " at " << to_string(workload) << ": " << report.check << ": " << report.reason;
+      EXPECT_TRUE(report.passed()) << variant.id() << " at " << to_string(workload) << ": " << report.check << ": "
+                                   << report.reason;
     }
   }
 }
 
 TEST_F(Gpu, EveryExploitIsCaughtForWhatItIs) {
   for (const trial::SelftestRow& row : trial::run_selftest(device_, *builder_, [](const trial::SelftestRow&) {}))
-    EXPECT_TRUE(row.caught) << row.name << ": expected " << row.expected << ", found " << row.found << "; " << row.reason;
+    EXPECT_TRUE(row.caught) << row.name << ": expected " << row.expected << ", found " << row.found << "; "
+                            << row.reason;
 }
 
 TEST_F(Gpu, MeasuresAVariantAgainstTheBase) {
@@ -55,8 +57,10 @@ TEST_F(Gpu, MeasuresAVariantAgainstTheBase) {
   laboratory.set_base(laboratory.build(parse_variant("fwd_sm80", workload, device_)));
   const measure::Ratio self = laboratory.base_against_itself().pair.ratio;
   EXPECT_NEAR(self.value, 1, 0.1);
-  const trial::Built slow = laboratory.build(parse_variant("fwd_sm80:shared_layout=linear,block_n=16", workload, device_));
-  const trial::Outcome outcome = laboratory.judge(slow.variant, {.artifact = slow.artifact, .timed_out = false, .log = {}}, fresh_seed());
+  const trial::Built slow =
+      laboratory.build(parse_variant("fwd_sm80:shared_layout=linear,block_n=16", workload, device_));
+  const trial::Outcome outcome =
+      laboratory.judge(slow.variant, {.artifact = slow.artifact, .timed_out = false, .log = {}}, fresh_seed());
   ASSERT_TRUE(outcome.ok()) << outcome.reason;
   EXPECT_LT(outcome.pair.ratio.high, 1) << "bank conflicts and small tiles must not look faster";
   EXPECT_GT(outcome.pair.trial_median_us, laboratory.floor(0).us());
@@ -67,7 +71,8 @@ TEST_F(Gpu, ALaunchTheDeviceRefusesIsAVerdict) {
   DeviceFacts generous = device_;
   generous.shared_bytes_per_block = generous.shared_bytes_per_processor = 1 << 20;  // more than there is
   trial::Laboratory laboratory(workload, generous, *builder_, nullptr, {});
-  const trial::Built built = laboratory.build(parse_variant("fwd_sm80:block_n=128,stages=4,key_splits=4", workload, generous));
+  const trial::Built built =
+      laboratory.build(parse_variant("fwd_sm80:block_n=128,stages=4,key_splits=4", workload, generous));
   const verify::GateReport report = laboratory.verify(built, fresh_seed());
   EXPECT_EQ(report.verdict, Verdict::launch_failed) << report.reason;
 }

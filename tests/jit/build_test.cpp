@@ -26,7 +26,9 @@ BuilderOptions options_in(const std::filesystem::path& folder) {
   return options;
 }
 
-BuildRequest cpu_request(const std::string& source) { return {.device = DeviceKind::cpu, .arch = "test", .source = source, .entry = "heed_forward"}; }
+BuildRequest cpu_request(const std::string& source) {
+  return {.device = DeviceKind::cpu, .arch = "test", .source = source, .entry = "heed_forward"};
+}
 
 constexpr const char* kTiny = "extern \"C\" int heed_forward(int x) { return 2 * x; }\n";
 
@@ -111,7 +113,8 @@ TEST(Builder, DamagedHeadersAreWrittenAgain) {
   Cache cache(folder.path());
   const std::filesystem::path header = cache.include_root() / "kernels/contract.hpp";
   write_file_atomically(header, "broken", ErrorCode::cache);
-  EXPECT_EQ(read_file(cache.include_root() / "kernels/contract.hpp", ErrorCode::cache), embedded_file("kernels/contract.hpp"));
+  EXPECT_EQ(read_file(cache.include_root() / "kernels/contract.hpp", ErrorCode::cache),
+            embedded_file("kernels/contract.hpp"));
 }
 
 TEST(Builder, CompileErrorsComeWithTheCompilersWords) {
@@ -121,12 +124,14 @@ TEST(Builder, CompileErrorsComeWithTheCompilersWords) {
   EXPECT_FALSE(outcome.artifact);
   EXPECT_FALSE(outcome.timed_out);
   EXPECT_THAT(outcome.log, ::testing::HasSubstr("nonsense"));
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) EXPECT_EQ(entry.path().extension(), "") << "left behind: " << entry.path();
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    EXPECT_EQ(entry.path().extension(), "") << "left behind: " << entry.path();
 }
 
 TEST(Builder, ABuildThatDoesNotEndIsKilled) {
   const TemporaryFolder folder;
-  write_file_atomically(folder.file("slow-compiler"), "#!/bin/sh\n[ \"$1\" = --version ] && echo slow 1.0 && exit 0\nsleep 60\n", ErrorCode::cache);
+  write_file_atomically(folder.file("slow-compiler"),
+                        "#!/bin/sh\n[ \"$1\" = --version ] && echo slow 1.0 && exit 0\nsleep 60\n", ErrorCode::cache);
   std::filesystem::permissions(folder.file("slow-compiler"), std::filesystem::perms::owner_all);
   BuilderOptions options = options_in(folder.path() / "cache");
   options.host_compiler = folder.file("slow-compiler");
@@ -158,7 +163,8 @@ TEST(Builder, NoCompilerIsAClearError) {
   BuilderOptions options = options_in(folder.path());
   options.host_compiler = "no-such-compiler";
   Builder builder(options);
-  expect_error(ErrorCode::no_compiler, "\"no-such-compiler\" is not on the PATH", [&] { builder.build(cpu_request(kTiny)); });
+  expect_error(ErrorCode::no_compiler, "\"no-such-compiler\" is not on the PATH",
+               [&] { builder.build(cpu_request(kTiny)); });
 }
 
 TEST(Builder, AnUnusableCacheFolderIsAClearError) {
@@ -192,23 +198,39 @@ TEST(Contract, BreachesOfSharedObjectsAreSeen) {
     return outcome.artifact ? outcome.artifact->breach : "did not build: " + outcome.log;
   };
   EXPECT_EQ(breach(kTiny), "");
-  EXPECT_EQ(breach("extern \"C\" const int table[4] = {1, 2, 3, 4};\nextern \"C\" int heed_forward(int x) { return table[x]; }\n"), "");
-  EXPECT_THAT(breach("static int n;\nextern \"C\" int heed_forward(int x) { return n += x; }\n"), ::testing::HasSubstr("keeps state"));
-  EXPECT_THAT(breach("int n = 5;\nextern \"C\" int heed_forward(int x) { return n += x; }\n"), ::testing::HasSubstr("keeps state"));
-  EXPECT_THAT(breach("static thread_local int n;\nextern \"C\" int heed_forward(int x) { return n += x; }\n"), ::testing::HasSubstr("outside the kernel contract"));
-  EXPECT_THAT(breach("extern \"C\" int getpid();\nextern \"C\" int heed_forward(int x) { return x + getpid(); }\n"), ::testing::HasSubstr("calls getpid"));
-  EXPECT_THAT(breach("[[gnu::constructor]] static void f() { asm(\"\"); }\nextern \"C\" int heed_forward(int x) { return x; }\n"), ::testing::HasSubstr("while it is loaded"));
-  EXPECT_THAT(breach("extern \"C\" int other(int x) { return x; }\n"), ::testing::HasSubstr("no function heed_forward"));
+  EXPECT_EQ(breach("extern \"C\" const int table[4] = {1, 2, 3, 4};\nextern \"C\" int heed_forward(int x) { return "
+                   "table[x]; }\n"),
+            "");
+  EXPECT_THAT(breach("static int n;\nextern \"C\" int heed_forward(int x) { return n += x; }\n"),
+              ::testing::HasSubstr("keeps state"));
+  EXPECT_THAT(breach("int n = 5;\nextern \"C\" int heed_forward(int x) { return n += x; }\n"),
+              ::testing::HasSubstr("keeps state"));
+  EXPECT_THAT(breach("static thread_local int n;\nextern \"C\" int heed_forward(int x) { return n += x; }\n"),
+              ::testing::HasSubstr("outside the kernel contract"));
+  EXPECT_THAT(breach("extern \"C\" int getpid();\nextern \"C\" int heed_forward(int x) { return x + getpid(); }\n"),
+              ::testing::HasSubstr("calls getpid"));
+  EXPECT_THAT(
+      breach(
+          "[[gnu::constructor]] static void f() { asm(\"\"); }\nextern \"C\" int heed_forward(int x) { return x; }\n"),
+      ::testing::HasSubstr("while it is loaded"));
+  EXPECT_THAT(breach("extern \"C\" int other(int x) { return x; }\n"),
+              ::testing::HasSubstr("no function heed_forward"));
 }
 
 TEST(Contract, BreachesInPtxAreSeen) {
-  const std::string head = ".version 9.0\n.target sm_90a\n.global .align 4 .u32 kUnused = 3;\n.visible .global .align 4 .u32 counter;\n.visible .entry heed_forward(\n.param .b64 p\n)\n{\n";
+  const std::string head =
+      ".version 9.0\n.target sm_90a\n.global .align 4 .u32 kUnused = 3;\n.visible .global .align 4 .u32 "
+      "counter;\n.visible .entry heed_forward(\n.param .b64 p\n)\n{\n";
   EXPECT_EQ(contract_breach_of_ptx(head + "  add.s32 %r1, %r2, 3;\n  ret;\n}\n"), "");
-  EXPECT_THAT(contract_breach_of_ptx(head + "  mov.u64 %rd1, counter;\n}\n"), ::testing::HasSubstr("memory of its own (counter)"));
+  EXPECT_THAT(contract_breach_of_ptx(head + "  mov.u64 %rd1, counter;\n}\n"),
+              ::testing::HasSubstr("memory of its own (counter)"));
   EXPECT_EQ(contract_breach_of_ptx(head + "  // counter in a comment\n}\n"), "");
-  EXPECT_THAT(contract_breach_of_ptx(head + "  mov.u64 %rd1, %clock64;\n}\n"), ::testing::HasSubstr("looks at the time"));
-  EXPECT_THAT(contract_breach_of_ptx(head + "  mov.u64 %rd1, %globaltimer_lo;\n}\n"), ::testing::HasSubstr("looks at the time"));
-  EXPECT_THAT(contract_breach_of_ptx(head + "  call.uni (retval0), malloc, (param0);\n}\n"), ::testing::HasSubstr("calls a function"));
+  EXPECT_THAT(contract_breach_of_ptx(head + "  mov.u64 %rd1, %clock64;\n}\n"),
+              ::testing::HasSubstr("looks at the time"));
+  EXPECT_THAT(contract_breach_of_ptx(head + "  mov.u64 %rd1, %globaltimer_lo;\n}\n"),
+              ::testing::HasSubstr("looks at the time"));
+  EXPECT_THAT(contract_breach_of_ptx(head + "  call.uni (retval0), malloc, (param0);\n}\n"),
+              ::testing::HasSubstr("calls a function"));
 }
 
 TEST(Elf, RefusesWhatIsNoElf) {
@@ -228,7 +250,9 @@ TEST(Elf, RefusesWhatIsNoElf) {
 }
 
 TEST(Ptxas, ReportIsRead) {
-  const Resources r = parse_ptxas_report("ptxas info : Function properties\n  16 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads\nptxas info : Used 72 registers, used 1 barriers, 1024 bytes smem, 528 bytes cmem[0]\n");
+  const Resources r = parse_ptxas_report(
+      "ptxas info : Function properties\n  16 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads\nptxas info "
+      ": Used 72 registers, used 1 barriers, 1024 bytes smem, 528 bytes cmem[0]\n");
   EXPECT_EQ(r.registers, 72);
   EXPECT_EQ(r.stack_bytes, 16);
   EXPECT_EQ(r.spill_store_bytes, 4);
@@ -236,7 +260,8 @@ TEST(Ptxas, ReportIsRead) {
   EXPECT_EQ(r.static_shared_bytes, 1024);
 }
 
-// ---- CUDA, without a GPU: every problem of a GPU family builds for every architecture, within its registers, without spills.
+// ---- CUDA, without a GPU: every problem of a GPU family builds for every architecture, within its registers, without
+// spills.
 class GpuBuilds : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
@@ -260,7 +285,10 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
           workload.mask = mask;
           const Variant variant = make_variant(*family, family->default_config(workload, device), workload);
           jobs.push_back({variant.id(), family->register_limit(variant.config),
-                          builder.start({.device = DeviceKind::cuda, .arch = device.arch, .source = variant.source_for(workload), .entry = "heed_forward"})});
+                          builder.start({.device = DeviceKind::cuda,
+                                         .arch = device.arch,
+                                         .source = variant.source_for(workload),
+                                         .entry = "heed_forward"})});
         }
   }
   EXPECT_GE(jobs.size(), 8U);
@@ -297,7 +325,10 @@ TEST(GpuBuilds, RandomLegalConfigsBuild) {
       for (const Knob& knob : family->knobs()) config.push_back(knob.values[random.below(knob.values.size())]);
       if (family->is_illegal(config, workload, device)) continue;
       const Variant variant = make_variant(*family, config, workload);
-      builds.emplace_back(describe(variant), builder.start({.device = DeviceKind::cuda, .arch = device.arch, .source = variant.source_for(workload), .entry = "heed_forward"}));
+      builds.emplace_back(describe(variant), builder.start({.device = DeviceKind::cuda,
+                                                            .arch = device.arch,
+                                                            .source = variant.source_for(workload),
+                                                            .entry = "heed_forward"}));
     }
     for (auto& [name, build] : builds) {
       SCOPED_TRACE(name);
@@ -319,13 +350,17 @@ TEST(GpuBuilds, TheZooBreaksTheContractWhereItSaysSo) {
     if (file.path.substr(0, 12) != "kernels/zoo/") continue;
     Variant variant = make_variant(family, family.default_config(workload, device), workload);
     variant.source = file.content;
-    builds.emplace_back(std::string(file.path.substr(12)), builder.start({.device = DeviceKind::cuda, .arch = device.arch, .source = variant.source_for(workload), .entry = "heed_forward"}));
+    builds.emplace_back(std::string(file.path.substr(12)), builder.start({.device = DeviceKind::cuda,
+                                                                          .arch = device.arch,
+                                                                          .source = variant.source_for(workload),
+                                                                          .entry = "heed_forward"}));
   }
   EXPECT_GE(builds.size(), 10U);
   for (auto& [name, build] : builds) {
     const BuildOutcome outcome = build.get();
     ASSERT_TRUE(outcome.artifact) << name << ": " << outcome.log;
-    const bool breaks = name == "correct_then_not.cuh" || name == "calls_a_library.cuh" || name == "reads_the_clock.cuh";
+    const bool breaks =
+        name == "correct_then_not.cuh" || name == "calls_a_library.cuh" || name == "reads_the_clock.cuh";
     EXPECT_EQ(!outcome.artifact->breach.empty(), breaks) << name << ": " << outcome.artifact->breach;
   }
 }

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kLanes = 32;
 
-// What ldmatrix.x4 gives each lane: registers of two elements. `address(lane)` is the byte offset of the 16-byte row a lane names.
+// What ldmatrix.x4 gives each lane: registers of two elements. `address(lane)` is the byte offset of the 16-byte row a
+// lane names.
 using Registers = std::array<std::array<std::array<int, 2>, 4>, kLanes>;
 template <typename Address>
 Registers ldmatrix_x4(const std::vector<int>& shared, const Address& address, bool transposed) {
@@ -23,7 +24,8 @@ Registers ldmatrix_x4(const std::vector<int>& shared, const Address& address, bo
     for (int row = 0; row < 8; ++row) {
       const int offset = address(8 * matrix + row);
       EXPECT_EQ(offset % 16, 0);
-      for (int column = 0; column < 8; ++column) tile[row][column] = shared[static_cast<std::size_t>(offset / 2 + column)];
+      for (int column = 0; column < 8; ++column)
+        tile[row][column] = shared[static_cast<std::size_t>(offset / 2 + column)];
     }
     for (int lane = 0; lane < kLanes; ++lane)
       for (int half = 0; half < 2; ++half)
@@ -37,7 +39,9 @@ Registers ldmatrix_x4(const std::vector<int>& shared, const Address& address, bo
 std::vector<int> numbered_tile(SharedLayout layout, int dim, int rows) {
   std::vector<int> shared(static_cast<std::size_t>(tile_bytes(layout, dim, rows) / 2), -1);
   for (int row = 0; row < rows; ++row)
-    for (int column = 0; column < dim; ++column) shared[static_cast<std::size_t>(chunk_offset(layout, dim, row, column / 8) / 2 + column % 8)] = 1000 * row + column;
+    for (int column = 0; column < dim; ++column)
+      shared[static_cast<std::size_t>(chunk_offset(layout, dim, row, column / 8) / 2 + column % 8)] =
+          1000 * row + column;
   return shared;
 }
 
@@ -48,15 +52,19 @@ TEST_P(Fragments, QueryBlockIsTheAOperand) {
   const std::vector<int> shared = numbered_tile(layout, dim, 32);
   for (const int row : {0, 16})
     for (int k = 0; k < dim / 16; ++k) {
-      const Registers r = ldmatrix_x4(shared, [&, l = layout, d = dim](int lane) {
-        const Coordinate at = ldmatrix_a_address(lane);
-        return chunk_offset(l, d, row + at.row, 2 * k + at.column / 8);
-      }, false);
+      const Registers r = ldmatrix_x4(
+          shared,
+          [&, l = layout, d = dim](int lane) {
+            const Coordinate at = ldmatrix_a_address(lane);
+            return chunk_offset(l, d, row + at.row, 2 * k + at.column / 8);
+          },
+          false);
       for (int lane = 0; lane < kLanes; ++lane)
         for (int i = 0; i < 4; ++i)
           for (int half = 0; half < 2; ++half) {
             const Coordinate element = a_element(lane, i, half);
-            ASSERT_EQ(r[static_cast<std::size_t>(lane)][static_cast<std::size_t>(i)][static_cast<std::size_t>(half)], 1000 * (row + element.row) + 16 * k + element.column);
+            ASSERT_EQ(r[static_cast<std::size_t>(lane)][static_cast<std::size_t>(i)][static_cast<std::size_t>(half)],
+                      1000 * (row + element.row) + 16 * k + element.column);
           }
     }
 }
@@ -66,15 +74,19 @@ TEST_P(Fragments, KeyBlockIsTwoBOperands) {
   const std::vector<int> shared = numbered_tile(layout, dim, 32);
   for (int n = 0; n < 4; n += 2)
     for (int k = 0; k < dim / 16; ++k) {
-      const Registers r = ldmatrix_x4(shared, [&, l = layout, d = dim](int lane) {
-        const Coordinate at = ldmatrix_k_address(lane);
-        return chunk_offset(l, d, 8 * n + at.row, 2 * k + at.column / 8);
-      }, false);
+      const Registers r = ldmatrix_x4(
+          shared,
+          [&, l = layout, d = dim](int lane) {
+            const Coordinate at = ldmatrix_k_address(lane);
+            return chunk_offset(l, d, 8 * n + at.row, 2 * k + at.column / 8);
+          },
+          false);
       for (int lane = 0; lane < kLanes; ++lane)
         for (int i = 0; i < 4; ++i)
           for (int half = 0; half < 2; ++half) {
             const Coordinate element = b_element(lane, i % 2, half);  // row is the head dim, column the key
-            ASSERT_EQ(r[static_cast<std::size_t>(lane)][static_cast<std::size_t>(i)][static_cast<std::size_t>(half)], 1000 * (8 * (n + i / 2) + element.column) + 16 * k + element.row);
+            ASSERT_EQ(r[static_cast<std::size_t>(lane)][static_cast<std::size_t>(i)][static_cast<std::size_t>(half)],
+                      1000 * (8 * (n + i / 2) + element.column) + 16 * k + element.row);
           }
     }
 }
@@ -84,15 +96,19 @@ TEST_P(Fragments, ValueBlockIsTwoTransposedBOperands) {
   const std::vector<int> shared = numbered_tile(layout, dim, 32);
   for (int k = 0; k < 2; ++k)
     for (int n = 0; n < dim / 8; n += 2) {
-      const Registers r = ldmatrix_x4(shared, [&, l = layout, d = dim](int lane) {
-        const Coordinate at = ldmatrix_v_address(lane);
-        return chunk_offset(l, d, 16 * k + at.row, n + at.column / 8);
-      }, true);
+      const Registers r = ldmatrix_x4(
+          shared,
+          [&, l = layout, d = dim](int lane) {
+            const Coordinate at = ldmatrix_v_address(lane);
+            return chunk_offset(l, d, 16 * k + at.row, n + at.column / 8);
+          },
+          true);
       for (int lane = 0; lane < kLanes; ++lane)
         for (int i = 0; i < 4; ++i)
           for (int half = 0; half < 2; ++half) {
             const Coordinate element = b_element(lane, i % 2, half);  // row is the key, column the value column
-            ASSERT_EQ(r[static_cast<std::size_t>(lane)][static_cast<std::size_t>(i)][static_cast<std::size_t>(half)], 1000 * (16 * k + element.row) + 8 * (n + i / 2) + element.column);
+            ASSERT_EQ(r[static_cast<std::size_t>(lane)][static_cast<std::size_t>(i)][static_cast<std::size_t>(half)],
+                      1000 * (16 * k + element.row) + 8 * (n + i / 2) + element.column);
           }
     }
 }
@@ -119,7 +135,10 @@ TEST_P(Fragments, EveryChunkHasItsOwnPlace) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, Fragments, ::testing::Combine(::testing::Values(SharedLayout::linear, SharedLayout::swizzled, SharedLayout::padded), ::testing::Values(64, 128)));
+INSTANTIATE_TEST_SUITE_P(Layouts, Fragments,
+                         ::testing::Combine(::testing::Values(SharedLayout::linear, SharedLayout::swizzled,
+                                                              SharedLayout::padded),
+                                            ::testing::Values(64, 128)));
 
 // Two neighbouring accumulators, packed, are the A operand of the next product: the heart of keeping P in registers.
 TEST(Fragment, AccumulatorsBecomeTheAOperand) {

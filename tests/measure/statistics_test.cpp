@@ -54,7 +54,9 @@ TEST(Pair, AbbaCancelsADrift) {
     clock *= 1.004;
     return us * clock * (1 + 0.001 * random.normal());
   };
-  const PairResult result = measure_pair([&] { return reading(10); }, [&] { return reading(8); }, {.least_quads = 10, .most_quads = 20, .target_uncertainty = 0, .hopeless_below = 0, .limit_s = 5, .seed = 1});
+  const PairResult result = measure_pair(
+      [&] { return reading(10); }, [&] { return reading(8); },
+      {.least_quads = 10, .most_quads = 20, .target_uncertainty = 0, .hopeless_below = 0, .limit_s = 5, .seed = 1});
   EXPECT_NEAR(result.ratio.value, 1.25, 0.003);
   EXPECT_LE(result.ratio.low, 1.25);
   EXPECT_GE(result.ratio.high, 1.25);
@@ -64,8 +66,11 @@ TEST(Pair, AbbaCancelsADrift) {
 
 TEST(Pair, StopsWhenItKnowsEnoughOrNothingCanBeGained) {
   Random random(4);
-  const auto noisy = [&](double us, double noise) { return [&random, us, noise] { return us * (1 + noise * random.normal()); }; };
-  const PairOptions options{.least_quads = 5, .most_quads = 40, .target_uncertainty = 0.01, .hopeless_below = 0.9, .limit_s = 5, .seed = 1};
+  const auto noisy = [&](double us, double noise) {
+    return [&random, us, noise] { return us * (1 + noise * random.normal()); };
+  };
+  const PairOptions options{
+      .least_quads = 5, .most_quads = 40, .target_uncertainty = 0.01, .hopeless_below = 0.9, .limit_s = 5, .seed = 1};
   EXPECT_LT(measure_pair(noisy(10, 0.001), noisy(10, 0.001), options).ratios.size(), 8U);
   EXPECT_LT(measure_pair(noisy(5, 0.05), noisy(10, 0.05), options).ratios.size(), 8U) << "half as fast: hopeless";
   EXPECT_EQ(measure_pair(noisy(10, 0.3), noisy(10, 0.3), options).ratios.size(), 40U);
@@ -77,7 +82,13 @@ TEST(Pair, EqualThingsAreFoundEqual) {
   int false_wins = 0;
   for (int run = 0; run < 100; ++run) {
     const auto block = [&] { return 10 * (1 + 0.01 * random.normal()); };
-    const PairResult result = measure_pair(block, block, {.least_quads = 12, .most_quads = 12, .target_uncertainty = 0, .hopeless_below = 0, .limit_s = 5, .seed = random.next()});
+    const PairResult result = measure_pair(block, block,
+                                           {.least_quads = 12,
+                                            .most_quads = 12,
+                                            .target_uncertainty = 0,
+                                            .hopeless_below = 0,
+                                            .limit_s = 5,
+                                            .seed = random.next()});
     false_wins += result.ratio.low > 1 + 0.005;
   }
   EXPECT_LE(false_wins, 2);

@@ -92,7 +92,8 @@ TEST(Store, RefusesTheSameTrialTwice) {
 
 TEST(Store, SaysWhatIsWrongWithAFile) {
   const TemporaryFolder folder;
-  expect_error(ErrorCode::store, "there is no database", [&] { Store store(folder.file("none.db"), Access::read_only); });
+  expect_error(ErrorCode::store, "there is no database",
+               [&] { Store store(folder.file("none.db"), Access::read_only); });
   write_file_atomically(folder.file("text.db"), std::string(5000, 'x'), ErrorCode::store);
   expect_error(ErrorCode::store, "corrupt or no SQLite database", [&] { Store store(folder.file("text.db")); });
   std::filesystem::create_directory(folder.path() / "folder.db");

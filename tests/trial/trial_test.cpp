@@ -26,7 +26,8 @@ jit::Builder& builder() {
 Options quick() {
   Options options;
   options.launch_limit_s = 10;
-  options.pair = {.least_quads = 3, .most_quads = 4, .target_uncertainty = 0.05, .hopeless_below = 0, .limit_s = 0.2, .seed = 1};
+  options.pair = {
+      .least_quads = 3, .most_quads = 4, .target_uncertainty = 0.05, .hopeless_below = 0, .limit_s = 0.2, .seed = 1};
   options.final_pair = options.pair;
   return options;
 }
@@ -44,7 +45,8 @@ TEST_P(CaseTable, NoHonestKernelIsRefused) {
       Laboratory laboratory(cases[i], device, builder(), nullptr, quick());
       const Variant variant = make_variant(*family, family->default_config(cases[i], device), cases[i]);
       const verify::GateReport report = laboratory.verify(laboratory.build(variant), fresh_seed());
-      EXPECT_TRUE(report.passed()) << variant.id() << " at " << to_string(cases[i]) << ": " << report.check << ": " << report.reason;
+      EXPECT_TRUE(report.passed()) << variant.id() << " at " << to_string(cases[i]) << ": " << report.check << ": "
+                                   << report.reason;
     }
   }
 }
@@ -66,7 +68,8 @@ TEST(Gate, RandomConfigsOfEveryFamilyPass) {
         ++tried;
         const Variant variant = make_variant(*family, config, workload);
         const verify::GateReport report = laboratory.verify(laboratory.build(variant), fresh_seed());
-        EXPECT_TRUE(report.passed()) << describe(variant) << " at " << text << ": " << report.check << ": " << report.reason;
+        EXPECT_TRUE(report.passed()) << describe(variant) << " at " << text << ": " << report.check << ": "
+                                     << report.reason;
       }
     }
   }
@@ -76,7 +79,8 @@ TEST(Gate, RandomConfigsOfEveryFamilyPass) {
 TEST(Gate, RefusesAKnobSettingThatIsTooCoarseForItsDtype) {
   const Workload workload = parse_workload("b1h2l128d64:fp32");
   Laboratory laboratory(workload, cpu_facts(), builder(), nullptr, quick());
-  const verify::GateReport report = laboratory.verify(laboratory.build(parse_variant("fwd_cpu:exp2=degree3", workload, cpu_facts())), fresh_seed());
+  const verify::GateReport report =
+      laboratory.verify(laboratory.build(parse_variant("fwd_cpu:exp2=degree3", workload, cpu_facts())), fresh_seed());
   EXPECT_EQ(report.verdict, Verdict::wrong);
   EXPECT_EQ(report.finding, Finding::inexact);
 }
@@ -101,7 +105,8 @@ TEST(Gate, UsesTheUsersTensors) {
   fill(tensors.v, {1, 2, 30, 16});
   Laboratory laboratory(workload, cpu_facts(), builder(), &tensors, quick());
   std::vector<std::string> checks;
-  const verify::GateReport report = laboratory.verify(laboratory.build(parse_variant("fwd_cpu", workload, cpu_facts())), 1, [&](const std::string& check) { checks.push_back(check); });
+  const verify::GateReport report = laboratory.verify(laboratory.build(parse_variant("fwd_cpu", workload, cpu_facts())),
+                                                      1, [&](const std::string& check) { checks.push_back(check); });
   EXPECT_TRUE(report.passed()) << report.reason;
   EXPECT_THAT(checks, ::testing::Contains("the given tensors"));
 }
@@ -109,7 +114,8 @@ TEST(Gate, UsesTheUsersTensors) {
 TEST(Zoo, EveryExploitIsCaughtForWhatItIs) {
   EXPECT_GE(exploits().size(), 10U);
   for (const SelftestRow& row : run_selftest(cpu_facts(), builder(), [](const SelftestRow&) {}))
-    EXPECT_TRUE(row.caught) << row.name << ": expected " << row.expected << ", found " << row.found << "; " << row.reason;
+    EXPECT_TRUE(row.caught) << row.name << ": expected " << row.expected << ", found " << row.found << "; "
+                            << row.reason;
 }
 
 TEST(Laboratory, ABuildThatFailsIsAVerdict) {
@@ -134,14 +140,16 @@ TEST(Laboratory, TheBaseAgainstItselfIsOne) {
 }
 
 TEST(Laboratory, ATimeBelowTheFloorIsNoVictory) {
-  // Right, but the floor is told a faster machine than there is: the same door through which an impossible time would come.
+  // Right, but the floor is told a faster machine than there is: the same door through which an impossible time would
+  // come.
   const Workload workload = parse_workload("b1h4l256d64:fp32");
   DeviceFacts device = cpu_facts();
   Laboratory laboratory(workload, device, builder(), nullptr, quick());
   laboratory.set_base(laboratory.build(parse_variant("fwd_cpu", workload, device)));
   const measure::Floor floor = laboratory.floor(1);
   EXPECT_GT(floor.us(), 0);
-  const Outcome outcome = laboratory.judge(laboratory.base().variant, {.artifact = laboratory.base().artifact, .timed_out = false, .log = {}}, 1);
+  const Outcome outcome = laboratory.judge(laboratory.base().variant,
+                                           {.artifact = laboratory.base().artifact, .timed_out = false, .log = {}}, 1);
   ASSERT_TRUE(outcome.ok()) << outcome.reason;
   EXPECT_GT(outcome.pair.trial_median_us, 0.5 * laboratory.floor(device.processors).us());
 }
@@ -226,13 +234,19 @@ TEST(Evolution, RefusesImpossibleRuns) {
   const TemporaryFolder folder;
   store::Store store(folder.file("a.db"));
   Quiet observer;
-  testing_support::expect_error(ErrorCode::usage, "--trials 0", [&] { evolve::Evolution(store, builder(), cpu_facts(), tiny_run(0), quick(), nullptr, observer, std::nullopt); });
+  testing_support::expect_error(ErrorCode::usage, "--trials 0", [&] {
+    evolve::Evolution(store, builder(), cpu_facts(), tiny_run(0), quick(), nullptr, observer, std::nullopt);
+  });
   evolve::RunOptions wide = tiny_run(5);
   wide.workload = parse_workload("b1h1l8d1024:fp32");
-  testing_support::expect_error(ErrorCode::unsupported, "head dim 1024", [&] { evolve::Evolution(store, builder(), cpu_facts(), wide, quick(), nullptr, observer, std::nullopt); });
+  testing_support::expect_error(ErrorCode::unsupported, "head dim 1024", [&] {
+    evolve::Evolution(store, builder(), cpu_facts(), wide, quick(), nullptr, observer, std::nullopt);
+  });
   evolve::RunOptions gpu = tiny_run(5);
   gpu.family = "fwd_sm80";
-  testing_support::expect_error(ErrorCode::unsupported, "NVIDIA", [&] { evolve::Evolution(store, builder(), cpu_facts(), gpu, quick(), nullptr, observer, std::nullopt); });
+  testing_support::expect_error(ErrorCode::unsupported, "NVIDIA", [&] {
+    evolve::Evolution(store, builder(), cpu_facts(), gpu, quick(), nullptr, observer, std::nullopt);
+  });
   EXPECT_TRUE(store.runs().empty()) << "a run that cannot be must leave nothing";
 }
 

@@ -28,7 +28,8 @@ TEST(Families, EveryCaseIsRefusedWithAReasonOrHasALegalDefault) {
           continue;
         }
         const Config config = family->default_config(workload, device);
-        EXPECT_EQ(family->is_illegal(config, workload, device), std::nullopt) << family->name() << " on " << device.name << ": " << to_string(workload);
+        EXPECT_EQ(family->is_illegal(config, workload, device), std::nullopt)
+            << family->name() << " on " << device.name << ": " << to_string(workload);
         const LaunchPlan plan = family->plan(config, workload, device);
         EXPECT_GT(plan.threads, 0U);
         EXPECT_GT(plan.grid[0], 0U);
@@ -63,7 +64,8 @@ TEST(Families, IllegalConfigsSayWhy) {
   EXPECT_THAT(reason("fwd_sm80:block_m=128,key_splits=8"), ::testing::HasSubstr("1024"));
   EXPECT_THAT(reason("fwd_sm80:block_m=16,warp_rows=32"), ::testing::HasSubstr("no multiple"));
   EXPECT_THAT(reason("fwd_sm80:key_splits=2,epilogue=direct"), ::testing::HasSubstr("same program"));
-  EXPECT_THAT(reason("fwd_sm80:warp_rows=32,block_n=128,block_m=128,min_blocks=4,stages=1"), ::testing::HasSubstr("do not fit"));
+  EXPECT_THAT(reason("fwd_sm80:warp_rows=32,block_n=128,block_m=128,min_blocks=4,stages=1"),
+              ::testing::HasSubstr("do not fit"));
   EXPECT_EQ(reason("fwd_sm80"), "legal");
 }
 
@@ -95,11 +97,14 @@ TEST(Families, IdsAreReadableAndDifferent) {
   const Workload workload = parse_workload("b1h8l512d64");
   const DeviceFacts device = gpu_limits("sm_90a");
   std::set<std::string> ids;
-  for (const char* text : {"fwd_sm80", "fwd_sm80:block_n=128", "fwd_sm80:exp2=poly_half"}) ids.insert(parse_variant(text, workload, device).id());
-  for (const char* shape : {"b1h8l512d64:bf16", "b1h8l512d128", "b1h8l512d64:causal_top_left"}) ids.insert(parse_variant("fwd_sm80", parse_workload(shape), device).id());
+  for (const char* text : {"fwd_sm80", "fwd_sm80:block_n=128", "fwd_sm80:exp2=poly_half"})
+    ids.insert(parse_variant(text, workload, device).id());
+  for (const char* shape : {"b1h8l512d64:bf16", "b1h8l512d128", "b1h8l512d64:causal_top_left"})
+    ids.insert(parse_variant("fwd_sm80", parse_workload(shape), device).id());
   EXPECT_EQ(ids.size(), 6U);
   // Lengths and batch are run-time facts: the same binary.
-  EXPECT_EQ(parse_variant("fwd_sm80", parse_workload("b3h2l77d64"), device).id(), parse_variant("fwd_sm80", workload, device).id());
+  EXPECT_EQ(parse_variant("fwd_sm80", parse_workload("b3h2l77d64"), device).id(),
+            parse_variant("fwd_sm80", workload, device).id());
   EXPECT_THAT(parse_variant("fwd_sm80", workload, device).id(), ::testing::StartsWith("fwd_sm80_fp16_d64.m64n64w16k1"));
 }
 
@@ -107,11 +112,15 @@ TEST(Families, UnknownNamesAreAnsweredWithTheKnownOnes) {
   const Workload workload = parse_workload("b1h8l512d64");
   const DeviceFacts device = cpu_facts();
   expect_error(ErrorCode::usage, "did you mean \"fwd_cpu\"?", [&] { parse_variant("fwd_cpo", workload, device); });
-  expect_error(ErrorCode::usage, "did you mean \"block_m\"?", [&] { parse_variant("fwd_cpu:blok_m=64", workload, device); });
-  expect_error(ErrorCode::usage, "knob block_m cannot be \"65\"; it takes 16, 32", [&] { parse_variant("fwd_cpu:block_m=65", workload, device); });
+  expect_error(ErrorCode::usage, "did you mean \"block_m\"?",
+               [&] { parse_variant("fwd_cpu:blok_m=64", workload, device); });
+  expect_error(ErrorCode::usage, "knob block_m cannot be \"65\"; it takes 16, 32",
+               [&] { parse_variant("fwd_cpu:block_m=65", workload, device); });
   expect_error(ErrorCode::usage, "needs a value", [&] { parse_variant("fwd_cpu:block_m", workload, device); });
-  expect_error(ErrorCode::usage, "given twice", [&] { parse_variant("fwd_cpu:block_m=64,block_m=64", workload, device); });
-  expect_error(ErrorCode::usage, "it takes degree3, degree4", [&] { parse_variant("fwd_cpu:exp2=hardware", workload, device); });
+  expect_error(ErrorCode::usage, "given twice",
+               [&] { parse_variant("fwd_cpu:block_m=64,block_m=64", workload, device); });
+  expect_error(ErrorCode::usage, "it takes degree3, degree4",
+               [&] { parse_variant("fwd_cpu:exp2=hardware", workload, device); });
   expect_error(ErrorCode::usage, "unknown GPU architecture", [] { gpu_limits("sm_70"); });
 }
 

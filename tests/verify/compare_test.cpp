@@ -13,7 +13,8 @@ namespace {
 
 struct Scenario {
   explicit Scenario(const std::string& text, std::int64_t padding = 0)
-      : scene(parse_workload(text), make_inputs(parse_workload(text), InputClass::normal, 5), LaunchPlan{}, 6, {.with_lse = true, .padding_rows = padding}),
+      : scene(parse_workload(text), make_inputs(parse_workload(text), InputClass::normal, 5), LaunchPlan{}, 6,
+              {.with_lse = true, .padding_rows = padding}),
         reference(make_reference(scene, all_rows(scene.workload()))),
         after(scene.image()) {
     // What a perfect kernel leaves behind.
@@ -21,17 +22,24 @@ struct Scenario {
     for (std::size_t i = 0; i < reference.rows.size(); ++i) {
       const RowIndex& row = reference.rows[i];
       for (std::int64_t d = 0; d < w.dim_v; ++d)
-        set(row, d, static_cast<float>(reference.oracle.out[i * static_cast<std::size_t>(w.dim_v) + static_cast<std::size_t>(d)]));
+        set(row, d,
+            static_cast<float>(
+                reference.oracle.out[i * static_cast<std::size_t>(w.dim_v) + static_cast<std::size_t>(d)]));
       const auto lse = static_cast<float>(reference.oracle.lse[i]);
-      std::memcpy(after.data() + scene.lse().offset + ((row.batch * w.heads + row.head) * w.len_q + row.row) * 4, &lse, 4);
+      std::memcpy(after.data() + scene.lse().offset + ((row.batch * w.heads + row.head) * w.len_q + row.row) * 4, &lse,
+                  4);
     }
   }
   std::size_t index(const RowIndex& row, std::int64_t column) const {
     const Strides& s = scene.o().strides;
     return static_cast<std::size_t>(row.batch * s.batch + row.head * s.head + row.row * s.row + column);
   }
-  void set(const RowIndex& row, std::int64_t column, float value) { store_element(scene.workload().dtype, after.data() + scene.o().offset, index(row, column), value); }
-  [[nodiscard]] Comparison compare() const { return verify::compare(scene, after.data(), reference, scene.workload().dtype == Dtype::fp16); }
+  void set(const RowIndex& row, std::int64_t column, float value) {
+    store_element(scene.workload().dtype, after.data() + scene.o().offset, index(row, column), value);
+  }
+  [[nodiscard]] Comparison compare() const {
+    return verify::compare(scene, after.data(), reference, scene.workload().dtype == Dtype::fp16);
+  }
 
   Scene scene;
   Reference reference;
@@ -39,7 +47,8 @@ struct Scenario {
 };
 
 TEST(Compare, APerfectOutputPasses) {
-  for (const char* text : {"b2h3l40k70d16:fp16", "b2h3l40k70d16:bf16:causal_bottom_right", "b1h2l70k40d16:fp32:causal_bottom_right", "b2h2l20d16:fp16:blhd"})
+  for (const char* text : {"b2h3l40k70d16:fp16", "b2h3l40k70d16:bf16:causal_bottom_right",
+                           "b1h2l70k40d16:fp32:causal_bottom_right", "b2h2l20d16:fp16:blhd"})
     for (const std::int64_t padding : {0, 3}) {
       const Comparison result = Scenario(text, padding).compare();
       EXPECT_EQ(result.finding, Finding::none) << text << ": " << result.text;
@@ -74,7 +83,8 @@ TEST(Compare, ASmallErrorEverywhereIsFoundByRms) {
     for (std::int64_t d = 0; d < 16; ++d) {
       const std::size_t i = s.index(row, d);
       const float value = fp16_to_float(reinterpret_cast<const std::uint16_t*>(s.after.data() + s.scene.o().offset)[i]);
-      s.set(row, d, value * (1 + (random.chance(0.5) ? 1 : -1) * 1.5e-3F));  // below the absolute limit, three half-ulps
+      s.set(row, d,
+            value * (1 + (random.chance(0.5) ? 1 : -1) * 1.5e-3F));  // below the absolute limit, three half-ulps
     }
   EXPECT_EQ(s.compare().finding, Finding::inexact);
 }
@@ -89,7 +99,11 @@ TEST(Compare, ZerosDoNotPassAtLongSequences) {
 
 TEST(Compare, OneWrongRowAmongManyIsFound) {
   Scenario s("b1h1l600k50d16:bf16");
-  for (std::int64_t d = 0; d < 16; ++d) s.set({0, 0, 599}, d, bf16_to_float(reinterpret_cast<const std::uint16_t*>(s.after.data() + s.scene.o().offset)[s.index({0, 0, 599}, d)]) * 1.05F);
+  for (std::int64_t d = 0; d < 16; ++d)
+    s.set({0, 0, 599}, d,
+          bf16_to_float(
+              reinterpret_cast<const std::uint16_t*>(s.after.data() + s.scene.o().offset)[s.index({0, 0, 599}, d)]) *
+              1.05F);
   EXPECT_EQ(s.compare().finding, Finding::inexact);
 }
 
@@ -132,7 +146,8 @@ TEST(Compare, EveryByteOutsideTheOutputsIsWatched) {
     EXPECT_EQ(touched(s.scene.lse().offset + s.scene.lse().bytes), Finding::wrote_outside);
     EXPECT_EQ(touched(s.scene.image().size() - 1), Finding::wrote_outside);
     if (padding > 0) {
-      EXPECT_EQ(touched(s.scene.o().offset + s.index({0, 0, 10}, 0) * 2), Finding::wrote_outside) << "a padding row of O";
+      EXPECT_EQ(touched(s.scene.o().offset + s.index({0, 0, 10}, 0) * 2), Finding::wrote_outside)
+          << "a padding row of O";
     }
   }
 }
@@ -178,7 +193,9 @@ TEST(Inputs, AreWhatTheyAreCalled) {
   for (std::int64_t i = 0; i < 64; ++i)
     for (std::int64_t j = 0; j < 96; ++j) {
       double score = 0;
-      for (std::int64_t d = 0; d < 32; ++d) score += static_cast<double>(large.q[static_cast<std::size_t>(i * 32 + d)]) * static_cast<double>(large.k[static_cast<std::size_t>(j * 32 + d)]);
+      for (std::int64_t d = 0; d < 32; ++d)
+        score += static_cast<double>(large.q[static_cast<std::size_t>(i * 32 + d)]) *
+                 static_cast<double>(large.k[static_cast<std::size_t>(j * 32 + d)]);
       largest = std::max(largest, std::abs(score * w.softmax_scale()));
     }
   EXPECT_GT(largest, 40);
@@ -199,9 +216,23 @@ TEST(Neighbours, ShareTheProblemAndDifferInShape) {
 }
 
 TEST(Tolerance, IsTwiceTheUnfusedErrorAndALittle) {
-  const Tolerance t = calibrated_tolerance(Dtype::fp16, {.max_abs = 1e-3, .rel_rms = 1e-4, .worst_row = 1e-3, .at = {}, .column = 0, .got = 0, .expected = 0});
+  const Tolerance t = calibrated_tolerance(Dtype::fp16, {.max_abs = 1e-3,
+                                                         .rel_rms = 1e-3,
+                                                         .worst_row = 1e-2,
+                                                         .largest = 0.5,
+                                                         .at = {},
+                                                         .column = 0,
+                                                         .got = 0,
+                                                         .expected = 0});
   EXPECT_DOUBLE_EQ(t.max_abs, 2e-3 + 3e-5);
-  EXPECT_DOUBLE_EQ(t.rel_rms, 2e-4 + 2e-5);
+  EXPECT_DOUBLE_EQ(t.rel_rms, 2e-3 + 2e-5);
+  // An unfused error that is small by luck does not make the gate stricter than the dtype's own rounding.
+  EXPECT_DOUBLE_EQ(
+      calibrated_tolerance(
+          Dtype::fp16,
+          {.max_abs = 0, .rel_rms = 0, .worst_row = 0, .largest = 16, .at = {}, .column = 0, .got = 0, .expected = 0})
+          .max_abs,
+      32 * 0x1p-11 + 3e-5);
   EXPECT_GT(calibrated_tolerance(Dtype::bf16, {}).lse, calibrated_tolerance(Dtype::fp16, {}).lse);
 }
 

@@ -21,9 +21,11 @@ std::string build_entry(const std::string& body) {
   options.jobs = 1;
   jit::Builder builder(options);
   const std::string source =
-      "#include \"kernels/contract.hpp\"\nextern \"C\" void heed_forward(const heed::ForwardParams* params, long long block, void* scratch) {\n" + body +
-      "\n(void)params; (void)block; (void)scratch;\n}\n";
-  const jit::BuildOutcome outcome = builder.build({.device = DeviceKind::cpu, .arch = cpu_facts().arch, .source = source, .entry = "heed_forward"});
+      "#include \"kernels/contract.hpp\"\nextern \"C\" void heed_forward(const heed::ForwardParams* params, long long "
+      "block, void* scratch) {\n" +
+      body + "\n(void)params; (void)block; (void)scratch;\n}\n";
+  const jit::BuildOutcome outcome =
+      builder.build({.device = DeviceKind::cpu, .arch = cpu_facts().arch, .source = source, .entry = "heed_forward"});
   EXPECT_TRUE(outcome.artifact) << outcome.log;
   return outcome.artifact->path.string();
 }
@@ -77,7 +79,10 @@ TEST(Worker, RunsEveryBlockOnce) {
 TEST(Worker, ScratchIsPoisonedBeforeEachLaunch) {
   const auto arena = std::make_shared<Arena>(1 << 16);
   Worker worker(DeviceKind::cpu, arena);
-  worker.load(0, build_entry("static_cast<unsigned char*>(params->o)[block] = static_cast<unsigned char*>(scratch)[17]; static_cast<unsigned char*>(scratch)[17] = 3;"), small_plan(1));
+  worker.load(0,
+              build_entry("static_cast<unsigned char*>(params->o)[block] = static_cast<unsigned char*>(scratch)[17]; "
+                          "static_cast<unsigned char*>(scratch)[17] = 3;"),
+              small_plan(1));
   worker.seal();
   for (int i = 0; i < 2; ++i) {
     worker.run(0, 0, 4096, 8192, small_launch(), 5);
@@ -90,9 +95,13 @@ TEST(Worker, FailuresHaveKinds) {
   EXPECT_EQ(failure_of("__builtin_trap();"), WorkerFailure::Kind::crashed);
   EXPECT_EQ(failure_of("for (volatile int i = 0;; i = i + 1) {}", 0.5), WorkerFailure::Kind::timed_out);
 #if defined(__x86_64__)
-  EXPECT_EQ(failure_of("asm volatile(\"syscall\" : : \"a\"(101) : \"rcx\", \"r11\");"), WorkerFailure::Kind::crashed) << "a forbidden system call";
-  EXPECT_EQ(failure_of("char junk[64] = \"all fine\"; long r = 1; asm volatile(\"syscall\" : \"+a\"(r) : \"D\"(3), \"S\"(junk), \"d\"(64) : \"rcx\", \"r11\", \"memory\");"), WorkerFailure::Kind::garbage);
-  EXPECT_EQ(failure_of("if (__builtin_ia32_rdtsc() == 0) return;"), WorkerFailure::Kind::crashed) << "the time-stamp counter is closed";
+  EXPECT_EQ(failure_of("asm volatile(\"syscall\" : : \"a\"(101) : \"rcx\", \"r11\");"), WorkerFailure::Kind::crashed)
+      << "a forbidden system call";
+  EXPECT_EQ(failure_of("char junk[64] = \"all fine\"; long r = 1; asm volatile(\"syscall\" : \"+a\"(r) : \"D\"(3), "
+                       "\"S\"(junk), \"d\"(64) : \"rcx\", \"r11\", \"memory\");"),
+            WorkerFailure::Kind::garbage);
+  EXPECT_EQ(failure_of("if (__builtin_ia32_rdtsc() == 0) return;"), WorkerFailure::Kind::crashed)
+      << "the time-stamp counter is closed";
 #endif
 }
 
@@ -100,12 +109,30 @@ TEST(Worker, FailuresHaveKinds) {
 TEST(Worker, SandboxForbidsTheWorld) {
 #if defined(__x86_64__)
   const auto call = [](long number) {
-    return failure_of("long r = " + std::to_string(number) + "; asm volatile(\"syscall\" : \"+a\"(r) : \"D\"(0), \"S\"(0), \"d\"(0) : \"rcx\", \"r11\", \"memory\");");
+    return failure_of(
+        "long r = " + std::to_string(number) +
+        "; asm volatile(\"syscall\" : \"+a\"(r) : \"D\"(0), \"S\"(0), \"d\"(0) : \"rcx\", \"r11\", \"memory\");");
   };
-  for (const long number : {2L /*open*/, 257L /*openat*/, 41L /*socket*/, 57L /*fork*/, 56L /*clone*/, 59L /*execve*/, 62L /*kill*/, 157L /*prctl*/, 101L /*ptrace*/, 319L /*memfd_create*/})
+  for (const long number : {2L /*open*/, 257L /*openat*/, 41L /*socket*/, 57L /*fork*/, 56L /*clone*/, 59L /*execve*/,
+                            62L /*kill*/, 157L /*prctl*/, 101L /*ptrace*/, 319L /*memfd_create*/})
     EXPECT_EQ(call(number), WorkerFailure::Kind::crashed) << "system call " << number;
 #else
   GTEST_SKIP() << "the probes are written for x86-64";
+#endif
+}
+
+// A candidate that maps 64 GiB and writes to them: the machine keeps its memory, the candidate falls over its own
+// pointer.
+TEST(Worker, MemoryIsLimited) {
+#if defined(__x86_64__)
+  EXPECT_EQ(failure_of("long r = 9; register long flags asm(\"r10\") = 0x22; register long fd asm(\"r8\") = -1; "
+                       "register long offset asm(\"r9\") = 0;\n"
+                       "asm volatile(\"syscall\" : \"+a\"(r) : \"D\"(0), \"S\"(1L << 36), \"d\"(3), \"r\"(flags), "
+                       "\"r\"(fd), \"r\"(offset) : \"rcx\", \"r11\", \"memory\");\n"
+                       "for (long i = 0; i < 1L << 36; i += 4096) reinterpret_cast<volatile char*>(r)[i] = 1;"),
+            WorkerFailure::Kind::crashed);
+#else
+  GTEST_SKIP() << "the probe is written for x86-64";
 #endif
 }
 

@@ -39,7 +39,7 @@ TEST(Half, LimitsAndSpecialValues) {
   EXPECT_TRUE(std::isnan(fp16_to_float(float_to_fp16(NAN))));
   EXPECT_TRUE(std::isnan(bf16_to_float(float_to_bf16(NAN))));
   EXPECT_EQ(float_to_bf16(INFINITY), 0x7f80);
-  EXPECT_EQ(float_to_fp16(0x1.0p-25F), 0);        // half of the smallest subnormal: to even
+  EXPECT_EQ(float_to_fp16(0x1.0p-25F), 0);  // half of the smallest subnormal: to even
   EXPECT_EQ(float_to_fp16(0x1.8p-25F), 1);
   EXPECT_TRUE(std::isnan(fp16_to_float(0xffff))) << "the poison must be NaN";
   EXPECT_TRUE(std::isnan(bf16_to_float(0xffff)));

@@ -19,9 +19,12 @@ std::string number_bytes(std::uint64_t value, int bytes) {
   return text;
 }
 
-std::string safetensors(const std::string& header, const std::string& data) { return number_bytes(header.size(), 8) + header + data; }
+std::string safetensors(const std::string& header, const std::string& data) {
+  return number_bytes(header.size(), 8) + header + data;
+}
 
-std::string npy(const std::string& descr, const std::string& shape, const std::string& data, const std::string& order = "False") {
+std::string npy(const std::string& descr, const std::string& shape, const std::string& data,
+                const std::string& order = "False") {
   const std::string header = "{'descr': '" + descr + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }\n";
   return std::string("\x93NUMPY\x01\x00", 8) + number_bytes(header.size(), 2) + header + data;
 }
@@ -34,12 +37,15 @@ std::string halves(int count, float first = 0) {
 
 // q (1, 2, 3, 4), k and v (1, 1, 5, 4), fp16
 std::string good_file() {
-  return safetensors(R"({"q":{"dtype":"F16","shape":[1,2,3,4],"data_offsets":[0,48]},"k":{"dtype":"F16","shape":[1,1,5,4],"data_offsets":[48,88]},)"
-                     R"("v":{"dtype":"F16","shape":[1,1,5,4],"data_offsets":[88,128]}})",
-                     halves(64));
+  return safetensors(
+      R"({"q":{"dtype":"F16","shape":[1,2,3,4],"data_offsets":[0,48]},"k":{"dtype":"F16","shape":[1,1,5,4],"data_offsets":[48,88]},)"
+      R"("v":{"dtype":"F16","shape":[1,1,5,4],"data_offsets":[88,128]}})",
+      halves(64));
 }
 
-void write(const std::string& path, const std::string& bytes) { write_file_atomically(path, bytes, ErrorCode::invalid_input); }
+void write(const std::string& path, const std::string& bytes) {
+  write_file_atomically(path, bytes, ErrorCode::invalid_input);
+}
 
 TEST(TensorFile, ReadsSafetensors) {
   const TemporaryFolder folder;
@@ -47,16 +53,20 @@ TEST(TensorFile, ReadsSafetensors) {
   const QkvTensors tensors = read_qkv_safetensors(folder.file("a.safetensors"), Layout::bhld);
   EXPECT_EQ(to_string(tensors.workload), "b1h2hkv1l3k5d4:fp16");
   EXPECT_EQ(load_element(Dtype::fp16, tensors.k.bytes.data(), 0), 24.0F);
-  EXPECT_EQ(to_string(read_qkv_safetensors(folder.file("a.safetensors"), Layout::bhld).workload), to_string(tensors.workload));
+  EXPECT_EQ(to_string(read_qkv_safetensors(folder.file("a.safetensors"), Layout::bhld).workload),
+            to_string(tensors.workload));
 }
 
 TEST(TensorFile, LayoutDecidesWhichAxisIsTheHead) {
   const TemporaryFolder folder;
-  write(folder.file("a.safetensors"),
-        safetensors(R"({"q":{"dtype":"BF16","shape":[1,3,2,4],"data_offsets":[0,48]},"k":{"dtype":"BF16","shape":[1,5,2,4],"data_offsets":[48,128]},)"
-                    R"("v":{"dtype":"BF16","shape":[1,5,2,4],"data_offsets":[128,208]}})",
-                    std::string(208, '\0')));
-  EXPECT_EQ(to_string(read_qkv_safetensors(folder.file("a.safetensors"), Layout::blhd).workload), "b1h2l3k5d4:bf16:blhd");
+  write(
+      folder.file("a.safetensors"),
+      safetensors(
+          R"({"q":{"dtype":"BF16","shape":[1,3,2,4],"data_offsets":[0,48]},"k":{"dtype":"BF16","shape":[1,5,2,4],"data_offsets":[48,128]},)"
+          R"("v":{"dtype":"BF16","shape":[1,5,2,4],"data_offsets":[128,208]}})",
+          std::string(208, '\0')));
+  EXPECT_EQ(to_string(read_qkv_safetensors(folder.file("a.safetensors"), Layout::blhd).workload),
+            "b1h2l3k5d4:bf16:blhd");
 }
 
 TEST(TensorFile, RefusesBrokenSafetensors) {
@@ -76,9 +86,12 @@ TEST(TensorFile, RefusesBrokenSafetensors) {
   refuses(safetensors(R"({"query":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}})", "ab"), "it has: query");
   refuses(good_file().substr(0, good_file().size() - 10), "it is truncated: tensor \"v\"");
   refuses(safetensors(R"({"q":{"dtype":"F64","shape":[1,1,1,1],"data_offsets":[0,8]}})", "12345678"), "dtype F64");
-  refuses(safetensors(R"({"q":{"dtype":"F16","shape":[1,0,3,4],"data_offsets":[0,0]}})", ""), "every extent must be at least 1");
-  refuses(safetensors(R"({"q":{"dtype":"F16","shape":[4611686018427387904,4,4,4],"data_offsets":[0,2]}})", "ab"), "too large");
-  refuses(safetensors(R"({"q":{"dtype":"F16","shape":[1,2,3,4],"data_offsets":[0,40]}})", halves(20)), "which needs 48");
+  refuses(safetensors(R"({"q":{"dtype":"F16","shape":[1,0,3,4],"data_offsets":[0,0]}})", ""),
+          "every extent must be at least 1");
+  refuses(safetensors(R"({"q":{"dtype":"F16","shape":[4611686018427387904,4,4,4],"data_offsets":[0,2]}})", "ab"),
+          "too large");
+  refuses(safetensors(R"({"q":{"dtype":"F16","shape":[1,2,3,4],"data_offsets":[0,40]}})", halves(20)),
+          "which needs 48");
   refuses(safetensors(R"({"q":{"dtype":"F16","shape":"x"}})", ""), "malformed");
   const auto three = [](const std::string& q, const std::string& k, const std::string& v) {
     return safetensors("{\"q\":" + q + ",\"k\":" + k + ",\"v\":" + v + "}", halves(64));
@@ -93,7 +106,8 @@ TEST(TensorFile, RefusesBrokenSafetensors) {
   std::string with_nan = good_file();
   with_nan[with_nan.size() - 1] = 0x7f;
   refuses(with_nan, "holds NaN at element 19");
-  expect_error(ErrorCode::invalid_input, "No such file", [&] { read_qkv_safetensors(folder.file("none"), Layout::bhld); });
+  expect_error(ErrorCode::invalid_input, "No such file",
+               [&] { read_qkv_safetensors(folder.file("none"), Layout::bhld); });
 }
 
 TEST(TensorFile, ReadsNpy) {
@@ -101,7 +115,8 @@ TEST(TensorFile, ReadsNpy) {
   write(folder.file("q.npy"), npy("<f2", "(1, 2, 3, 4)", halves(24)));
   write(folder.file("k.npy"), npy("<f2", "(1, 2, 5, 4)", halves(40)));
   write(folder.file("v.npy"), npy("<f2", "(1, 2, 5, 4)", halves(40, 100)));
-  const QkvTensors tensors = read_qkv_npy(folder.file("q.npy"), folder.file("k.npy"), folder.file("v.npy"), Layout::bhld);
+  const QkvTensors tensors =
+      read_qkv_npy(folder.file("q.npy"), folder.file("k.npy"), folder.file("v.npy"), Layout::bhld);
   EXPECT_EQ(to_string(tensors.workload), "b1h2l3k5d4:fp16");
   EXPECT_EQ(load_element(Dtype::fp16, tensors.v.bytes.data(), 1), 101.0F);
 }
@@ -136,7 +151,8 @@ TEST(TensorFile, ReadsWhatNumpyAndSafetensorsWrite) {
                                          "import sys, numpy as np\n"
                                          "from safetensors.numpy import save_file\n"
                                          "r = np.random.default_rng(0)\n"
-                                         "t = {n: r.standard_normal(s).astype(np.float32) for n, s in (('q', (2, 4, 7, 16)), ('k', (2, 2, 9, 16)), ('v', (2, 2, 9, 16)))}\n"
+                                         "t = {n: r.standard_normal(s).astype(np.float32) for n, s in (('q', (2, 4, 7, "
+                                         "16)), ('k', (2, 2, 9, 16)), ('v', (2, 2, 9, 16)))}\n"
                                          "save_file(t, sys.argv[1] + '/t.safetensors')\n"
                                          "for n, x in t.items(): np.save(sys.argv[1] + '/' + n + '.npy', x)\n",
                                          folder.path().string()},

@@ -29,7 +29,8 @@ TEST(Workload, DefaultsFollowTheGivenParts) {
 
 TEST(Workload, PrintsCanonically) {
   EXPECT_EQ(to_string(parse_workload("d64l512h8b1")), "b1h8l512d64:fp16");
-  EXPECT_EQ(to_string(parse_workload("b1h8l512k512d64dv64:scale=0.125:causal_top_left:bf16")), "b1h8l512d64:bf16:causal_top_left:scale=0.125");
+  EXPECT_EQ(to_string(parse_workload("b1h8l512k512d64dv64:scale=0.125:causal_top_left:bf16")),
+            "b1h8l512d64:bf16:causal_top_left:scale=0.125");
   EXPECT_EQ(to_string(parse_workload("b1h8l5d64:blhd:top-left")), "b1h8l5d64:fp16:causal_top_left:blhd");
 }
 
@@ -87,8 +88,9 @@ TEST(Workload, RefusesWhatNoProblemCanBe) {
 }
 
 TEST(Workload, VisibleScoresCountsThemAll) {
-  for (const char* text : {"b2h3l5d8", "b1h1l7k4d8:causal_top_left", "b1h1l7k4d8:causal_bottom_right", "b1h2l4k7d8:causal_top_left", "b1h2l4k7d8:causal_bottom_right",
-                           "b1h1l1k1d8:causal_top_left", "b1h1l9k1d8:causal_bottom_right", "b1h1l1k9d8:causal_top_left"}) {
+  for (const char* text : {"b2h3l5d8", "b1h1l7k4d8:causal_top_left", "b1h1l7k4d8:causal_bottom_right",
+                           "b1h2l4k7d8:causal_top_left", "b1h2l4k7d8:causal_bottom_right", "b1h1l1k1d8:causal_top_left",
+                           "b1h1l9k1d8:causal_bottom_right", "b1h1l1k9d8:causal_top_left"}) {
     const Workload w = parse_workload(text);
     double counted = 0;
     for (std::int64_t row = 0; row < w.len_q; ++row) counted += static_cast<double>(w.visible_keys(row));
