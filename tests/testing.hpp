@@ -49,15 +49,16 @@ void expect_error(ErrorCode code, const std::string& words, const Body& body) {
   }
 }
 
-/// The case table of tests/cases: from the source tree, or from the current folder where a test program was carried to another
-/// machine.
+/// The case table of tests/cases: from the source tree, or from the current folder where a test program was carried to
+/// another machine.
 inline std::vector<Workload> case_table() {
   std::ifstream file(std::string(HEED_SOURCE_FOLDER) + "/tests/cases/forward.txt");
   if (!file) file.open("tests/cases/forward.txt");
   std::vector<Workload> cases;
   std::string line;
   while (std::getline(file, line))
-    if (const std::string text = trim(line.substr(0, line.find('#'))); !text.empty()) cases.push_back(parse_workload(text));
+    if (const std::string text = trim(line.substr(0, line.find('#'))); !text.empty())
+      cases.push_back(parse_workload(text));
   if (cases.empty()) throw std::runtime_error("tests/cases/forward.txt was not found");
   return cases;
 }
