@@ -22,6 +22,7 @@ namespace {
 constexpr int kFinalists = 3;
 constexpr int kFinalProcesses = 3;      // fresh processes in which the winner is measured
 constexpr double kHopelessBelow = 0.9;  // a trial whose whole interval is below this is not measured further
+constexpr int kAblationWinners = 3;     // trials that the ablation may add to a run
 constexpr double kFloorReached = 1.05;  // a champion within 5% of the floor has nothing left to gain
 
 double finite(double value) {
@@ -417,7 +418,8 @@ nlohmann::json Evolution::ablate(const trial::Built& champion) {
     const Knob& knob = family_.knobs()[changed[n]];
     nlohmann::json row = {{"knob", knob.name},
                           {"default", knob.text_of(defaults[changed[n]])},
-                          {"champion", knob.text_of(champion.variant.config[changed[n]])}};
+                          {"champion", knob.text_of(champion.variant.config[changed[n]])},
+                          {"config", to_string(family_.knobs(), variants[n].config)}};
     if (!builds[n].valid()) {
       row["verdict"] = to_string(Verdict::illegal);
       row["reason"] = *laboratory_.refuses(variants[n]);
@@ -438,22 +440,67 @@ nlohmann::json Evolution::ablate(const trial::Built& champion) {
   return rows;
 }
 
+// Tries the variant that the ablation found fastest, if it beats the champion: it was measured against the champion
+// then, and is now against the base like every trial. Says whether there is a new trial.
+bool Evolution::try_ablation_winner(const nlohmann::json& ablation, int champion_trial) {
+  const nlohmann::json* winner = nullptr;
+  for (const auto& row : ablation)
+    if (row.contains("bought") && row["bought"]["high"].get<double>() < 1 - self_spread_ &&
+        (winner == nullptr || row["bought"]["value"] < (*winner)["bought"]["value"]))
+      winner = &row;
+  if (winner == nullptr) return false;
+  const Proposal proposal{
+      parse_config(family_.knobs(), space().default_config, (*winner)["config"].get<std::string>()),
+      Operation::revert,
+      {champion_trial},
+      fmt::format("{} {} -> {} of trial {}", (*winner)["knob"].get<std::string>(),
+                  (*winner)["champion"].get<std::string>(), (*winner)["default"].get<std::string>(), champion_trial),
+      0};
+  for (const store::TrialRecord& t : trials_)
+    if (t.config == (*winner)["config"]) return false;  // it had its chance among the finalists
+  observer_.message(fmt::format("faster with one change put back: {}", proposal.why));
+  std::future<jit::BuildOutcome> build =
+      builder_.start(laboratory_.request_for(make_variant(family_, proposal.config, options_.workload)));
+  store::TrialRecord record =
+      run_trial(static_cast<int>(trials_.size()), trials_.back().generation + 1, proposal, build);
+  record.id = store_.add_trial(record);
+  trials_.push_back(std::move(record));
+  double best = 0;
+  for (const store::TrialRecord& t : trials_)
+    if (t.verdict == to_string(Verdict::ok)) best = std::max(best, t.ratio);
+  observer_.trial_finished(trials_.back(), best, static_cast<int>(trials_.size()));
+  return true;
+}
+
 nlohmann::json Evolution::finish() {
-  store_.remove_comparisons(run_);  // of an earlier attempt that was interrupted here
   nlohmann::json result;
-  result["trials"] = trials_.size();
   result["self_spread"] = self_spread_;
-  nlohmann::json final = compare_finalists();
-  if (final.is_null() || final["verdict"] != to_string(Verdict::ok)) {
-    result["outcome"] = "no_variant";
-    result["summary"] = "no variant passed the gate and the final comparison";
-    result["elapsed_s"] = elapsed_s();
-    return result;
-  }
-  const Config config = parse_config(family_.knobs(), family_.default_config(options_.workload, device_),
-                                     final.at("config").get<std::string>());
-  const trial::Built champion = laboratory_.build(make_variant(family_, config, options_.workload));
   const trial::Built base = laboratory_.base();
+  nlohmann::json final;
+  nlohmann::json ablation;
+  std::optional<trial::Built> winner;
+  for (int added = 0;; ++added) {
+    store_.remove_comparisons(run_);  // of an earlier attempt that was interrupted here, or of the round before
+    final = compare_finalists();
+    if (final.is_null() || final["verdict"] != to_string(Verdict::ok)) {
+      result["trials"] = trials_.size();
+      result["outcome"] = "no_variant";
+      result["summary"] = "no variant passed the gate and the final comparison";
+      result["elapsed_s"] = elapsed_s();
+      return result;
+    }
+    const int trial = final.at("trial").get<int>();
+    winner =
+        laboratory_.build(make_variant(family_,
+                                       parse_config(family_.knobs(), family_.default_config(options_.workload, device_),
+                                                    final.at("config").get<std::string>()),
+                                       options_.workload));
+    ablation = ablate(*winner);
+    laboratory_.set_base(base);
+    if (added == kAblationWinners || !try_ablation_winner(ablation, trial)) break;
+  }
+  result["trials"] = trials_.size();
+  const trial::Built& champion = *winner;
   // The winner's interval must clear what the base shows against itself.
   const bool faster = final["ratio"]["low"].get<double>() > 1 + self_spread_;
   result["outcome"] = faster ? "faster" : "not_faster";
@@ -478,7 +525,7 @@ nlohmann::json Evolution::finish() {
   result["peak_share"] = options_.workload.flops() / (champion_us * 1e-6) / laboratory_.peak_flops();
   result["floor_share"] = floor.us() / champion_us;
   result["peers"] = compare_with_peers(champion);
-  result["ablation"] = ablate(champion);
+  result["ablation"] = ablation;
   result["summary"] = faster ? fmt::format("{:.3f} times as fast as the base, 95% interval [{:.3f}, {:.3f}]",
                                            final["ratio"]["value"].get<double>(), final["ratio"]["low"].get<double>(),
                                            final["ratio"]["high"].get<double>())

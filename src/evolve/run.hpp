@@ -1,4 +1,7 @@
 /// One evolution from start to result: generations of trials, the final comparison in fresh processes, the ablation.
+///
+/// The ablation is part of the search: where the champion is faster with one of its changes put back, that variant is
+/// one more trial, and the final comparison begins again.
 #pragma once
 
 #include <memory>
@@ -62,6 +65,7 @@ class Evolution {
   nlohmann::json compare_in_fresh_process(const store::TrialRecord& trial);
   nlohmann::json compare_with_peers(const trial::Built& champion);
   nlohmann::json ablate(const trial::Built& champion);
+  bool try_ablation_winner(const nlohmann::json& ablation, int champion_trial);
   store::TrialRecord run_trial(int number, int generation, const Proposal& proposal,
                                std::future<jit::BuildOutcome>& build);
   [[nodiscard]] std::vector<Individual> individuals() const;

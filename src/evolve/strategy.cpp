@@ -14,7 +14,8 @@ namespace {
 
 // Shares of the operators once there is more than one elite.
 constexpr double kMutateShare = 0.55;
-constexpr double kCrossoverShare = 0.30;  // the rest are restarts
+constexpr double kCrossoverShare = 0.25;
+constexpr double kRevertShare = 0.10;     // the rest are restarts
 constexpr double kSecondMutation = 0.35;  // a mutation changes a second knob with this probability
 constexpr double kNeighbourStep = 0.7;    // a numeric knob moves to a neighbouring value with this probability
 constexpr int kAttempts = 400;            // draws until a legal, new config is found; then the operator is given up
@@ -83,7 +84,10 @@ class Proposer {
       if (options_.kind != StrategyKind::single && parents.size() > 1 && draw >= kMutateShare &&
           draw < kMutateShare + kCrossoverShare)
         if (auto p = crossover(parents, random)) return finish(std::move(*p), island, migrated);
-      if (options_.kind == StrategyKind::single || draw < kMutateShare + kCrossoverShare)
+      const double without_restart = kMutateShare + kCrossoverShare + kRevertShare;
+      if (options_.kind != StrategyKind::single && draw >= kMutateShare + kCrossoverShare && draw < without_restart)
+        if (auto p = revert(tournament(parents, random), random)) return finish(std::move(*p), island, migrated);
+      if (options_.kind == StrategyKind::single || draw < without_restart)
         for (int attempt = 0; attempt < 8; ++attempt)  // another elite when one's neighbourhood is exhausted
           if (auto p = mutate(tournament(parents, random), random)) return finish(std::move(*p), island, migrated);
     }
@@ -160,6 +164,21 @@ class Proposer {
     return std::nullopt;
   }
 
+  // None when every change of this parent has been put back before.
+  std::optional<Proposal> revert(const Individual& parent, Random& random) const {
+    std::vector<Config> candidates;
+    for (std::size_t i = 0; i < parent.config.size(); ++i) {
+      Config child = parent.config;
+      child[i] = space_.default_config[i];
+      if (is_new(child)) candidates.push_back(std::move(child));
+    }
+    if (candidates.empty()) return std::nullopt;
+    Config& child = candidates[random.below(candidates.size())];
+    const std::string change = difference(knobs(), parent.config, child);
+    return Proposal{
+        std::move(child), Operation::revert, {parent.number}, fmt::format("{} of trial {}", change, parent.number), 0};
+  }
+
   std::optional<Proposal> restart(Random& random) const {
     for (int attempt = 0; attempt < 50 * kAttempts; ++attempt) {  // legal configs may be rare
       Config child;
@@ -227,6 +246,8 @@ std::string_view to_string(Operation operation) {
       return "crossover";
     case Operation::migrate:
       return "migrate";
+    case Operation::revert:
+      return "revert";
   }
   return "?";
 }

@@ -18,14 +18,21 @@ namespace heed::evolve {
 
 enum class StrategyKind {
   single,   ///< every proposal is a mutation of the best so far
-  elite,    ///< a population of the best so far; mutation, crossover, restart
+  elite,    ///< a population of the best so far; mutation, crossover, reversion, restart
   islands,  ///< several elite populations that exchange their best every few generations
 };
 
 std::string_view to_string(StrategyKind kind);
 StrategyKind parse_strategy(std::string_view text);  ///< @throws Error(usage)
 
-enum class Operation { initial_default, restart, mutate, crossover, migrate };
+enum class Operation {
+  initial_default,
+  restart,
+  mutate,
+  crossover,
+  migrate,
+  revert,  ///< one change of an elite put back to the default: what it picked up by chance and does not need
+};
 std::string_view to_string(Operation operation);
 
 struct StrategyOptions {

@@ -148,10 +148,21 @@ TEST(Strategy, EliteUsesAllOperators) {
       if (p.operation == Operation::crossover) {
         EXPECT_EQ(p.parents.size(), 2U);
       }
+      if (p.operation == Operation::revert) {
+        ASSERT_EQ(p.parents.size(), 1U);
+        const Config& parent = history[static_cast<std::size_t>(p.parents[0])].config;
+        int put_back = 0;
+        for (std::size_t i = 0; i < parent.size(); ++i)
+          if (p.config[i] != parent[i]) {
+            ++put_back;
+            EXPECT_EQ(p.config[i], toy.space.default_config[i]);
+          }
+        EXPECT_EQ(put_back, 1);
+      }
       history.push_back({static_cast<int>(history.size()), g, p.island, p.config, true, toy.score(p.config)});
     }
   EXPECT_EQ(used, (std::set<Operation>{Operation::initial_default, Operation::mutate, Operation::crossover,
-                                       Operation::restart}));
+                                       Operation::revert, Operation::restart}));
 }
 
 TEST(Strategy, IslandsStayApartUntilTheyMigrate) {

@@ -72,7 +72,7 @@ TEST_F(Gpu, ALaunchTheDeviceRefusesIsAVerdict) {
   generous.shared_bytes_per_block = generous.shared_bytes_per_processor = 1 << 20;  // more than there is
   trial::Laboratory laboratory(workload, generous, *builder_, nullptr, {});
   const trial::Built built =
-      laboratory.build(parse_variant("fwd_sm80:block_n=128,stages=4,key_splits=4", workload, generous));
+      laboratory.build(parse_variant("fwd_sm80:block_n=128,stages=4,key_splits=2", workload, generous));
   const verify::GateReport report = laboratory.verify(built, fresh_seed());
   EXPECT_EQ(report.verdict, Verdict::launch_failed) << report.reason;
 }
