@@ -82,8 +82,10 @@ int doctor(const MachineOptions& machine, const StoreOptions& store_options) {
                        store_options.path.empty() ? default_database_path().string() : store_options.path,
                        store->runs().size());
   }));
-  const ProcessResult torch =
-      run_process({"python3", "-c", "import torch; print(torch.__version__, torch.cuda.is_available())"}, {}, 60);
+  const ProcessResult torch = run_process(
+      {"python3", "-c",
+       "import torch; print(torch.__version__ + (', sees the GPU' if torch.cuda.is_available() else ', sees no GPU'))"},
+      {}, 60);
   findings.push_back({"PyTorch", torch.ok(), torch.ok() ? trim(torch.output) : "not importable from python3",
                       "champions are not compared with SDPA"});
 
