@@ -56,6 +56,7 @@ Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFac
     store_.claim(*resume);
     run_ = *resume;
     trials_ = store_.trials(run_);
+    if (!trials_.empty()) earlier_s_ = trials_.back().run_elapsed_s;
     return;
   }
   store::RunRecord record;
@@ -73,7 +74,7 @@ Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFac
 Evolution::~Evolution() = default;
 
 double Evolution::elapsed_s() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+  return earlier_s_ + std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
 }
 
 nlohmann::json Evolution::run() {
@@ -256,6 +257,7 @@ store::TrialRecord Evolution::run_trial(int number, int generation, const Propos
   }
   record.verify_ms = judged.verify_ms;
   record.measure_ms = judged.measure_ms;
+  record.run_elapsed_s = elapsed_s();
   record.finished = store::utc_now();
   return record;
 }

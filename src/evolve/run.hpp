@@ -70,6 +70,7 @@ class Evolution {
                                std::future<jit::BuildOutcome>& build);
   [[nodiscard]] std::vector<Individual> individuals() const;
   [[nodiscard]] Space space() const;
+  /// Of the run, over all processes that worked on it.
   [[nodiscard]] double elapsed_s() const;
 
   store::Store& store_;
@@ -83,6 +84,7 @@ class Evolution {
   std::vector<store::TrialRecord> trials_;
   double self_spread_ = 0;  ///< how far from 1 the base's ratio to itself may lie
   double floor_us_ = 0;
+  double earlier_s_ = 0;  ///< taken by the processes before this one
   std::chrono::steady_clock::time_point started_;
 };
 

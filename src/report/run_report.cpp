@@ -324,6 +324,7 @@ json trial_json(const store::TrialRecord& t) {
           {"build_ms", t.build_ms},
           {"verify_ms", t.verify_ms},
           {"measure_ms", t.measure_ms},
+          {"run_elapsed_s", t.run_elapsed_s},
           {"finished", t.finished}};
 }
 

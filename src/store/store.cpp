@@ -27,7 +27,8 @@ CREATE TABLE trials (
   ratio REAL NOT NULL, ratio_low REAL NOT NULL, ratio_high REAL NOT NULL, base_us REAL NOT NULL, trial_us REAL NOT NULL,
   max_abs REAL NOT NULL, rel_rms REAL NOT NULL, worst_row REAL NOT NULL, seed INTEGER NOT NULL, source_digest TEXT NOT NULL,
   machine_code TEXT NOT NULL, resources TEXT NOT NULL, samples TEXT NOT NULL, clocks TEXT NOT NULL, build_ms REAL NOT NULL,
-  verify_ms REAL NOT NULL, measure_ms REAL NOT NULL, finished TEXT NOT NULL,
+  verify_ms REAL NOT NULL, measure_ms REAL NOT NULL, run_elapsed_s REAL NOT NULL,
+  finished TEXT NOT NULL,
   UNIQUE (run, number)
 ) STRICT;
 CREATE TABLE comparisons (
@@ -43,7 +44,7 @@ constexpr const char* kTrialColumns =
     "\"check\", ratio, ratio_low, "
     "ratio_high, base_us, trial_us, max_abs, rel_rms, worst_row, seed, source_digest, machine_code, resources, "
     "samples, clocks, build_ms, "
-    "verify_ms, measure_ms, finished";
+    "verify_ms, measure_ms, run_elapsed_s, finished";
 
 RunState parse_state(const std::string& text) {
   if (text == "running") return RunState::running;
@@ -106,6 +107,7 @@ TrialRecord trial_of(const Statement& row) {
   t.build_ms = row.real(column++);
   t.verify_ms = row.real(column++);
   t.measure_ms = row.real(column++);
+  t.run_elapsed_s = row.real(column++);
   t.finished = row.text(column++);
   return t;
 }
@@ -158,6 +160,12 @@ Store::Store(const std::filesystem::path& path, Access access) : database_(path,
                             path.string(), version, kSchemaVersion),
                 path.string());
   if (version == kSchemaVersion) return;
+  if (version != 0)
+    throw Error(ErrorCode::store,
+                fmt::format("the database {} has layout {}, written by an older Heed; this one writes layout {}. Name "
+                            "another file with --db",
+                            path.string(), version, kSchemaVersion),
+                path.string());
   if (database_.read_only())
     throw Error(ErrorCode::store, fmt::format("the database {} holds no runs", path.string()), path.string());
   create_tables();
@@ -256,7 +264,7 @@ std::int64_t Store::add_trial(const TrialRecord& t) {
   Transaction transaction(database_);
   Statement insert = database_.prepare(fmt::format("INSERT INTO trials ({}) VALUES (NULL{})", kTrialColumns, [] {
     std::string marks;
-    for (int i = 0; i < 31; ++i) marks += ", ?";
+    for (int i = 0; i < 32; ++i) marks += ", ?";
     return marks;
   }()));
   insert.add(t.run).add(t.number).add(t.generation).add(t.island).add(t.variant);
@@ -265,7 +273,7 @@ std::int64_t Store::add_trial(const TrialRecord& t) {
   insert.add(t.ratio).add(t.ratio_low).add(t.ratio_high).add(t.base_us).add(t.trial_us);
   insert.add(t.max_abs).add(t.rel_rms).add(t.worst_row).add(static_cast<std::int64_t>(t.seed));
   insert.add(t.source_digest).add(t.machine_code).add(t.resources.dump()).add(t.samples.dump());
-  insert.add(t.clocks.dump()).add(t.build_ms).add(t.verify_ms).add(t.measure_ms).add(t.finished);
+  insert.add(t.clocks.dump()).add(t.build_ms).add(t.verify_ms).add(t.measure_ms).add(t.run_elapsed_s).add(t.finished);
   insert.run();
   const std::int64_t id = database_.last_id();
   transaction.commit();

@@ -14,7 +14,7 @@
 namespace heed::store {
 
 /// Layout of the tables. A file with a higher number was written by a newer Heed and is left alone.
-inline constexpr int kSchemaVersion = 1;
+inline constexpr int kSchemaVersion = 2;
 
 enum class RunState { running, interrupted, finished };
 std::string_view to_string(RunState state);
@@ -68,7 +68,8 @@ struct TrialRecord {
   double build_ms = 0;
   double verify_ms = 0;
   double measure_ms = 0;
-  std::string finished;  ///< UTC
+  double run_elapsed_s = 0;  ///< what the run had taken when this trial ended, over all processes that worked on it
+  std::string finished;      ///< UTC
 };
 
 /// A measurement outside the trials: "final", "peer", "ablation", "cold", "replay".

@@ -117,7 +117,7 @@ TEST(Store, SeesADamagedDatabase) {
   });
 }
 
-TEST(Store, LeavesANewerLayoutAlone) {
+TEST(Store, LeavesOtherLayoutsAlone) {
   const TemporaryFolder folder;
   { Store store(folder.file("a.db")); }
   {
@@ -126,6 +126,11 @@ TEST(Store, LeavesANewerLayoutAlone) {
   }
   expect_error(ErrorCode::store, "layout 99, written by a newer Heed", [&] { Store store(folder.file("a.db")); });
   expect_error(ErrorCode::store, "layout 99", [&] { Store store(folder.file("a.db"), Access::read_only); });
+  {
+    Database database(folder.file("a.db"), Access::read_write);
+    database.execute("PRAGMA user_version = 1");
+  }
+  expect_error(ErrorCode::store, "layout 1, written by an older Heed", [&] { Store store(folder.file("a.db")); });
 }
 
 // Runs `body` as a user whom permissions bind. @return its exit code
