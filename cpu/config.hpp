@@ -53,7 +53,7 @@ constexpr int queries_per_group(const Config& config, const Machine& machine) {
   return config.tile_vectors * machine.lanes;
 }
 
-enum class Illegal { no, registers, row_block, key_block, threads, head_dim, precision };
+enum class Illegal { no, registers, row_block, key_block, threads, head_dim };
 
 constexpr Illegal is_legal(const Config& config, const Problem& problem, const Machine& machine) {
   // accumulators, one row of vectors and one broadcast value
@@ -62,8 +62,6 @@ constexpr Illegal is_legal(const Config& config, const Problem& problem, const M
   if (config.block_n < config.tile_rows) return Illegal::key_block;
   if (config.threads < 1 || config.threads > machine.processors) return Illegal::threads;
   if (problem.head_dim < 1 || problem.head_dim > 512) return Illegal::head_dim;
-  // 1.0e-4 in every weight is within the rounding of 16-bit outputs, but more than fp32 results may be off (3e-5).
-  if (problem.element == Element::fp32 && config.exp2 == Exp2::degree3) return Illegal::precision;
   return Illegal::no;
 }
 

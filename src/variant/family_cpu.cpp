@@ -79,8 +79,6 @@ class CpuFamily final : public Family {
         return fmt::format("{} threads exceed the {} processors this process may run on", c.threads, device.processors);
       case cpu::Illegal::head_dim:
         return fmt::format("head dim {} is outside 1 to 512", workload.dim);
-      case cpu::Illegal::precision:
-        return "an exp2 of degree 3 is off by up to 1e-4, too much for fp32 results";
     }
     return "unknown reason";
   }

@@ -67,12 +67,6 @@ TEST(Families, IllegalConfigsSayWhy) {
   EXPECT_THAT(reason("fwd_sm80:warp_rows=32,block_n=128,block_m=128,min_blocks=4,stages=1"),
               ::testing::HasSubstr("do not fit"));
   EXPECT_EQ(reason("fwd_sm80"), "legal");
-
-  const Workload exact = parse_workload("b1h8l512d64:fp32");
-  const Variant coarse = parse_variant("fwd_cpu:exp2=degree3", exact, cpu_facts());
-  EXPECT_THAT(coarse.family->is_illegal(coarse.config, exact, cpu_facts()).value_or("legal"),
-              ::testing::HasSubstr("too much for fp32"));
-  EXPECT_FALSE(coarse.family->is_illegal(coarse.config, workload, cpu_facts()));
 }
 
 TEST(Families, RandomLegalConfigsKeepTheirPromises) {
