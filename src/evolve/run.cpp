@@ -182,6 +182,7 @@ void Evolution::evolve() {
       observer_.trial_finished(trials_.back(), best_ratio(), options_.trials);
     }
     ++generation;
+    floor_us_ = std::min(floor_us_, laboratory_.floor(device_.processors).us());
     for (const store::TrialRecord& t : trials_)
       if (t.verdict == to_string(Verdict::ok) && t.trial_us <= kFloorReached * floor_us_) {
         observer_.message(
@@ -231,7 +232,7 @@ store::TrialRecord Evolution::run_trial(int number, int generation, const Propos
     judged.reason = fmt::format("the same machine code and launch as trial {}", twin->number);
     judged.artifact = outcome.artifact;
   } else {
-    measure::PairOptions pair = laboratory_.options().pair;
+    measure::PairOptions pair = as_sharp_as_useful(laboratory_.options().pair);
     pair.seed = substream(options_.strategy.seed, static_cast<std::uint64_t>(number));
     pair.hopeless_below = kHopelessBelow;
     judged = laboratory_.judge(variant, outcome, record.seed, pair);
@@ -260,6 +261,12 @@ store::TrialRecord Evolution::run_trial(int number, int generation, const Propos
   record.run_elapsed_s = elapsed_s();
   record.finished = store::utc_now();
   return record;
+}
+
+// An interval much narrower than what the base shows against itself on this machine decides nothing more.
+measure::PairOptions Evolution::as_sharp_as_useful(measure::PairOptions options) const {
+  options.target_uncertainty = std::max(options.target_uncertainty, self_spread_ / 4);
+  return options;
 }
 
 // The best few of the run once more against the base, each in a fresh process: what won among many by luck falls back
@@ -320,7 +327,8 @@ nlohmann::json Evolution::compare_in_fresh_process(const store::TrialRecord& t) 
   const Variant variant = make_variant(family_, config, options_.workload);
   const jit::BuildOutcome build = builder_.build(laboratory_.request_for(variant));
   const trial::Outcome outcome =
-      laboratory_.judge(variant, build, fresh_seed() >> 1, laboratory_.options().final_pair, /*fresh=*/true);
+      laboratory_.judge(variant, build, fresh_seed() >> 1, as_sharp_as_useful(laboratory_.options().final_pair),
+                        /*fresh=*/true);
   const nlohmann::json data = {{"trial", t.number},
                                {"trial_id", t.id},
                                {"variant", variant.id()},

@@ -68,6 +68,7 @@ class Evolution {
   bool try_ablation_winner(const nlohmann::json& ablation, int champion_trial);
   store::TrialRecord run_trial(int number, int generation, const Proposal& proposal,
                                std::future<jit::BuildOutcome>& build);
+  [[nodiscard]] measure::PairOptions as_sharp_as_useful(measure::PairOptions options) const;
   [[nodiscard]] std::vector<Individual> individuals() const;
   [[nodiscard]] Space space() const;
   /// Of the run, over all processes that worked on it.

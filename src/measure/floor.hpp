@@ -36,7 +36,8 @@ Peak peak_of(const DeviceFacts& device, const Workload& workload, int threads);
 Floor floor_of(const Peak& peak, const Workload& workload, double launch_us);
 
 /// fp32 operations a second that `threads` pinned threads reach in a loop of independent FMAs on full vectors, turbo
-/// included; the best of several short runs. Cached for this process.
+/// included; the best each thread showed in several short runs, those of earlier
+/// calls in this process included.
 double measure_cpu_flops(int threads);
 
 }  // namespace heed::measure

@@ -128,7 +128,7 @@ TEST(Floor, CpuPeakIsMeasuredAndScalesWithThreads) {
   const double one = measure_cpu_flops(1);
   EXPECT_GT(one, 1e9);
   EXPECT_LT(one, 1e13);
-  EXPECT_EQ(one, measure_cpu_flops(1)) << "measured once";
+  EXPECT_LE(one, measure_cpu_flops(1)) << "the best so far is kept";
 }
 
 TEST(TimingPlan, SetsFitTheCacheOrFloodIt) {
