@@ -71,6 +71,7 @@ void add_families(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_selftest(CLI::App& app, int& exit_code);
 void add_emit(CLI::App& app, int& exit_code);
+void add_build(CLI::App& app, int& exit_code);
 
 /// Prints to stdout and flushes, so that a reader at the other end of a pipe sees progress.
 void print(const std::string& text);

@@ -1,0 +1,287 @@
+// heed build: a variant as a file that another program loads and launches
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <map>
+
+#include "base/files.hpp"
+#include "base/text.hpp"
+#include "base/version.hpp"
+#include "cli/command.hpp"
+#include "evolve/json.hpp"
+#include "jit/embedded.hpp"
+#include "measure/floor.hpp"
+
+namespace heed::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kAutomatic = "auto";
+
+struct BuildOptions {
+  WorkloadOptions workload;
+  MachineOptions machine;
+  std::string variant;
+  std::string arch;
+  std::string output;
+  std::string list;
+  std::string into;
+};
+
+/// One line of a list: what is to be built for what.
+struct Order {
+  Workload workload;
+  std::string variant;
+};
+
+/// ForwardParams as the binary reads it, so that a caller in another language can check its own declaration.
+json contract_json() {
+  json offsets = {{"q", offsetof(ForwardParams, q)},
+                  {"k", offsetof(ForwardParams, k)},
+                  {"v", offsetof(ForwardParams, v)},
+                  {"o", offsetof(ForwardParams, o)},
+                  {"lse", offsetof(ForwardParams, lse)},
+                  {"workspace", offsetof(ForwardParams, workspace)},
+                  {"q_strides", offsetof(ForwardParams, q_strides)},
+                  {"k_strides", offsetof(ForwardParams, k_strides)},
+                  {"v_strides", offsetof(ForwardParams, v_strides)},
+                  {"o_strides", offsetof(ForwardParams, o_strides)},
+                  {"batch", offsetof(ForwardParams, batch)},
+                  {"heads", offsetof(ForwardParams, heads)},
+                  {"heads_kv", offsetof(ForwardParams, heads_kv)},
+                  {"group_size", offsetof(ForwardParams, group_size)},
+                  {"len_q", offsetof(ForwardParams, len_q)},
+                  {"len_k", offsetof(ForwardParams, len_k)},
+                  {"causal_offset", offsetof(ForwardParams, causal_offset)},
+                  {"scale", offsetof(ForwardParams, scale)}};
+  return {{"size", sizeof(ForwardParams)}, {"offsets", offsets}};
+}
+
+/// Adds what the workload asks of this device: operations, bytes, and the floor without a launch (the launch is
+/// measured by whoever launches). No floor where only the limits of an architecture are known.
+void add_workload(json& entry, const Workload& workload, const DeviceFacts& device) {
+  entry["workload"] = to_string(workload);
+  entry["flops"] = workload.flops();
+  entry["bytes"] = workload.bytes();
+  if (device.kind == DeviceKind::cuda && device.clock_mhz <= 0) return;
+  measure::Peak peak;
+  if (device.kind == DeviceKind::cpu) {
+    static const measure::Peak measured = measure::peak_of(device, workload, device.processors);
+    peak = measured;
+  } else {
+    peak = measure::peak_of(device, workload, device.processors);
+  }
+  entry["peak_flops"] = peak.flops;
+  entry["floor"] = evolve::to_json(measure::floor_of(peak, workload, 0));
+}
+
+/// The family that "auto" stands for: the first that runs the workload here, else the device's default, whose refusal
+/// is then the answer.
+const Family& automatic_family(const Workload& workload, const DeviceFacts& device) {
+  for (const Family* family : families())
+    if (family->device() == device.kind && !family->refuses(workload, device)) return *family;
+  return default_family(device.kind);
+}
+
+/// The variant, legal here. @throws Error(usage) for one that does not exist, Error(unsupported) for one that cannot
+/// run
+Variant admitted(const Order& order, const DeviceFacts& device) {
+  const std::string text =
+      order.variant == kAutomatic ? std::string(automatic_family(order.workload, device).name()) : order.variant;
+  Variant variant = parse_variant(text, order.workload, device);
+  if (const auto reason = variant.family->is_illegal(variant.config, order.workload, device))
+    throw Error(ErrorCode::unsupported, fmt::format("{} is illegal on {}: {}", describe(variant), device.arch, *reason),
+                order.variant);
+  return variant;
+}
+
+std::future<jit::BuildOutcome> start(jit::Builder& builder, const Variant& variant, const Workload& workload,
+                                     const DeviceFacts& device) {
+  return builder.start({.device = device.kind,
+                        .arch = device.arch,
+                        .source = variant.source_for(workload),
+                        .entry = variant.family->plan(variant.config, workload, device).entry});
+}
+
+/// @throws Error(build_failed) when there is no binary, or one that breaks the kernel contract
+jit::Artifact finished(std::future<jit::BuildOutcome>& build, const Variant& variant) {
+  jit::BuildOutcome outcome = build.get();
+  if (outcome.timed_out) throw Error(ErrorCode::build_failed, fmt::format("building {} timed out", variant.id()));
+  if (!outcome.artifact)
+    throw Error(ErrorCode::build_failed, fmt::format("{} does not build: {}", variant.id(), outcome.log));
+  if (!outcome.artifact->breach.empty())
+    throw Error(ErrorCode::build_failed,
+                fmt::format("{} breaks the kernel contract: {}", variant.id(), outcome.artifact->breach));
+  return std::move(*outcome.artifact);
+}
+
+void add_variant(json& entry, const Variant& variant, const Workload& workload, const DeviceFacts& device) {
+  const LaunchPlan plan = variant.family->plan(variant.config, workload, device);
+  entry["variant"] = variant.id();
+  entry["family"] = variant.family->name();
+  entry["config"] = to_string(variant.family->knobs(), variant.config);
+  entry["text"] = describe(variant);
+  entry["entry"] = plan.entry;
+  entry["grid"] = plan.grid;
+  entry["threads"] = plan.threads;
+  entry["cluster"] = plan.cluster;
+  entry["shared_bytes"] = plan.shared_bytes;
+  entry["workspace_bytes"] = plan.workspace_bytes;
+  if (device.kind == DeviceKind::cuda) entry["max_shared_bytes"] = device.shared_bytes_per_block;
+}
+
+void deliver(json& entry, const jit::Artifact& artifact, const std::filesystem::path& file) {
+  write_file_atomically(file, read_file(artifact.path, ErrorCode::cache), ErrorCode::store);
+  entry["file"] = std::filesystem::absolute(file).string();
+  entry["resources"] = evolve::to_json(artifact.resources);
+}
+
+/// What holds for every binary of this call.
+json header(const DeviceFacts& device) {
+  return {{"heed", kVersion},
+          {"source_digest", jit::source_digest()},
+          {"device", evolve::to_json(device)},
+          {"contract", contract_json()}};
+}
+
+/// Lines "WORKLOAD VARIANT", as in tuned/variants.txt. @throws Error(usage) naming the line that is none
+std::vector<Order> read_list(const std::string& path) {
+  std::vector<Order> orders;
+  int number = 0;
+  for (const std::string& raw : split(read_file(path, ErrorCode::invalid_input), '\n')) {
+    ++number;
+    const std::string line = trim(raw.substr(0, raw.find('#')));
+    if (line.empty()) continue;
+    const std::size_t space = line.find_first_of(" \t");
+    if (space == std::string::npos)
+      throw Error(
+          ErrorCode::usage,
+          fmt::format("{}:{}: a line is a workload and a variant, for example \"b1h8l512d64 auto\"", path, number),
+          line);
+    orders.push_back({parse_workload(line.substr(0, space)), trim(line.substr(space))});
+  }
+  return orders;
+}
+
+/// All lines of a list at once: builds run side by side, lines that share a binary share a build, and a line that
+/// cannot be had says why instead of ending the others.
+json build_list(const BuildOptions& o, const DeviceFacts& device) {
+  make_folder(o.into, ErrorCode::store);
+  const auto builder = o.machine.builder();
+  struct Pending {
+    Variant variant;
+    std::future<jit::BuildOutcome> build;
+    std::string file;
+    std::string refused;
+    jit::Artifact artifact;
+  };
+  std::map<std::string, Pending> pending;  // by variant id: equal problems share a binary
+  const std::vector<Order> orders = read_list(o.list);
+  json entries = json::array();
+  std::vector<std::string> ids;
+  for (const Order& order : orders) {
+    json entry = {{"asked", order.variant}};
+    add_workload(entry, order.workload, device);
+    std::string id;
+    try {
+      const Variant variant = admitted(order, device);
+      id = variant.id();
+      add_variant(entry, variant, order.workload, device);
+      if (pending.count(id) == 0) pending[id] = {variant, start(*builder, variant, order.workload, device), {}, {}, {}};
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unsupported) throw;
+      entry["refused"] = error.what();
+    }
+    entries.push_back(std::move(entry));
+    ids.push_back(std::move(id));
+  }
+  const char* extension = device.kind == DeviceKind::cpu ? "so" : "cubin";
+  for (auto& [id, one] : pending) {
+    try {
+      one.artifact = finished(one.build, one.variant);
+      one.file = (std::filesystem::path(o.into) / fmt::format("{}.{}", id, extension)).string();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::build_failed) throw;
+      one.refused = error.what();
+    }
+  }
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (ids[i].empty()) continue;
+    Pending& one = pending.at(ids[i]);
+    if (!one.refused.empty())
+      entries[i]["refused"] = one.refused;
+    else
+      deliver(entries[i], one.artifact, one.file);
+  }
+  json all = header(device);
+  all["builds"] = std::move(entries);
+  return all;
+}
+
+json build_one(const BuildOptions& o, const DeviceFacts& device) {
+  const Workload workload = o.workload.workload(std::nullopt);
+  json entry = header(device);
+  entry["asked"] = o.variant;
+  add_workload(entry, workload, device);
+  const Variant variant = admitted({workload, o.variant}, device);
+  add_variant(entry, variant, workload, device);
+  const auto builder = o.machine.builder();
+  std::future<jit::BuildOutcome> build = start(*builder, variant, workload, device);
+  deliver(entry, finished(build, variant), o.output);
+  return entry;
+}
+
+DeviceFacts device_for(const BuildOptions& o) {
+  if (!o.arch.empty()) {
+    if (o.machine.device == "cpu")
+      throw Error(ErrorCode::usage, "--arch names a GPU architecture; leave it out with --device cpu", o.arch);
+    return gpu_limits(o.arch);
+  }
+  // A CPU family named by itself is built for the CPU, also where there is a GPU.
+  const std::string family = o.variant.substr(0, o.variant.find(':'));
+  if (o.machine.device == "auto" && o.list.empty() && family != kAutomatic)
+    return choose_device(find_family(family).device() == DeviceKind::cpu ? DeviceChoice::cpu : DeviceChoice::cuda);
+  return o.machine.choose();
+}
+
+void build(const BuildOptions& o) {
+  const bool one = !o.variant.empty() && !o.output.empty() && o.list.empty() && o.into.empty();
+  const bool many = o.variant.empty() && o.output.empty() && !o.list.empty() && !o.into.empty();
+  if (!one && !many)
+    throw Error(ErrorCode::usage, "give a variant with --shape and -o FILE, or --list FILE with --into FOLDER");
+  const DeviceFacts device = device_for(o);
+  const json result = one ? build_one(o, device) : build_list(o, device);
+  if (o.machine.json) return print(result.dump(1) + "\n");
+  if (one)
+    return print(fmt::format("{} for {} in {}\n", result["variant"].get<std::string>(), device.arch,
+                             result["file"].get<std::string>()));
+  for (const json& entry : result["builds"])
+    print(entry.contains("refused")
+              ? fmt::format("{}  -  {}\n", entry["workload"].get<std::string>(), entry["refused"].get<std::string>())
+              : fmt::format("{}  {}\n", entry["workload"].get<std::string>(), entry["file"].get<std::string>()));
+}
+
+}  // namespace
+
+void add_build(CLI::App& app, int& exit_code) {
+  (void)exit_code;
+  auto o = std::make_shared<BuildOptions>();
+  CLI::App* command =
+      app.add_subcommand("build", "Build a variant into a file, with all that is needed to launch it from elsewhere");
+  command->add_option("variant", o->variant, "auto, family or family:knob=value,...");
+  o->workload.add_to(*command);
+  o->machine.add_to(*command);
+  command->add_option("--arch", o->arch, "Build for this GPU architecture, e.g. sm_90a; no GPU is needed then");
+  command->add_option("-o,--output", o->output, "The binary: a cubin for a GPU, a shared object for a CPU");
+  command->add_option("--list", o->list, "A file with a workload and a variant a line, as tuned/variants.txt");
+  command->add_option("--into", o->into, "Folder for the binaries of --list");
+  command->footer(
+      "Examples:\n"
+      "  heed build auto --shape b1h8l512d64 -o v.cubin --json\n"
+      "  heed build fwd_sm80 --shape b1h8l512d64:bf16 --arch sm_80 -o v.cubin\n"
+      "  heed build --list tuned/variants.txt --into kernels --arch sm_90a --json");
+  command->callback([o] { build(*o); });
+}
+
+}  // namespace heed::cli

@@ -1,0 +1,319 @@
+"""The arena: PyTorch's attention and Heed's side by side on the same tensors and the same stream, in one process.
+
+    python -m heed.arena --suite latency --suite decode     measure suites (latency, throughput, acceptance, decode, eager, all)
+    python -m heed.arena --shapes b1h8l512d64,b2h4l100d64    measure workloads of your own
+    python -m heed.arena --show evidence/h200/arena.json     draw tables and charts of what was measured; needs no PyTorch, no GPU
+
+Exit codes: 0 done, 1 failed (Heed's results failing their gate included), 2 wrong usage, 130 interrupted.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from heed import launch, suites
+from heed.chart import suite_chart
+from heed.tables import everything, heading, suite_text
+
+SCHEMA = 1
+WHAT = "arena"
+ROOT = Path(__file__).resolve().parents[2]
+OLDEST_TORCH = (2, 5)
+SDPA = ("sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "sdpa_default")
+OTHERS = ("flash_attn_3", "flash_attn_2", "flash_attn_4", "flashinfer", "xformers", "triton_flex")
+SUITES = ("latency", "throughput", "acceptance", "decode", "eager")
+QUICK_RANDOM = 20  # random acceptance workloads of --quick
+
+
+class Failure(Exception):
+    """Ends the program with one sentence; `code` is the exit code."""
+
+    def __init__(self, text, code=1):
+        super().__init__(text)
+        self.code = code
+
+
+def usage(text):
+    """A Failure of wrong usage."""
+    return Failure(text, 2)
+
+
+def require_torch():
+    """PyTorch, new enough. Raises Failure."""
+    try:
+        import torch
+    except Exception as error:  # a broken installation raises anything
+        raise Failure(f"PyTorch cannot be imported ({str(error).splitlines()[0] if str(error) else type(error).__name__}); measuring needs it, --show does not")
+    found = re.match(r"(\d+)\.(\d+)", getattr(torch, "__version__", ""))
+    if not found or (int(found[1]), int(found[2])) < OLDEST_TORCH:
+        raise Failure(f"PyTorch {getattr(torch, '__version__', '?')} is too old; the arena needs 2.5 or newer, whose backends can all be forced")
+    return torch
+
+
+def choose(given, known, what, groups):
+    """Names out of a comma list or a repeated option, in the order known. `groups` maps a word to many."""
+    chosen = set()
+    for word in (part.strip() for text in given for part in text.split(",")):
+        if word in groups:
+            chosen.update(groups[word])
+        elif word in known:
+            chosen.add(word)
+        else:
+            raise usage(f'there is no {what} "{word}"; there are {", ".join([*known, *groups])}')
+    return [name for name in known if name in chosen]
+
+
+def chosen_suites(options):
+    """The suites to run. Raises Failure."""
+    every = suites.suites(options.seed)
+    names = choose(options.suite, SUITES, "suite", {"all": SUITES})
+    chosen = [every[name] for name in names]
+    if options.quick:
+        shortened = suites.RANDOM_WORKLOADS - QUICK_RANDOM
+        chosen = [suites.Suite(s.name, s.title, s.workloads[:-shortened], s.modes, s.unit) if s.name == "acceptance" else s for s in chosen]
+    if options.shapes:
+        modes = choose([options.modes], ("graph_warm", "graph_cold", "eager", "acceptance"), "mode", {})
+        if "acceptance" in modes and len(modes) > 1:
+            raise usage('the mode "acceptance" stands alone: it measures no time')
+        chosen.append(suites.custom(options.shapes.split(","), modes))
+    if not chosen:
+        raise usage(f"nothing to measure: give --suite {'|'.join(SUITES)}|all, or --shapes, or --show FILE")
+    return chosen
+
+
+def variants_of(options):
+    """{canonical workload: variant text} and the variant of all other workloads. Raises Failure."""
+    table = {}
+    default_file = ROOT / "tuned" / "champions.json"
+    path = Path(options.champions) if options.champions else default_file if default_file.exists() else None
+    if path:
+        try:
+            stored = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise Failure(f"the champions in {path} cannot be read: {error}")
+        if not isinstance(stored, dict) or not all(isinstance(v, str) for v in stored.values()):
+            raise Failure(f"the champions in {path} are no JSON object of workload texts and variant texts")
+        table = {str(suites.parse_workload(key)): value for key, value in stored.items()}
+    default = "auto"
+    for text in options.variant:
+        match = re.fullmatch(r"((?:(?:hkv|dv|b|h|l|k|d)\d+)+(?::scale=[^:=]+|:\w+)*)=(.+)", text)
+        if match:
+            table[str(suites.parse_workload(match[1]))] = match[2]
+        else:
+            default = text
+    return table, default
+
+
+def check_writable(path):
+    """The output's folder, made; the file can be written. Raises Failure, before anything is measured."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError("it is a folder")
+        with tempfile.NamedTemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise Failure(f"the output {path} cannot be written: {error.strerror or error}")
+
+
+def write(path, text):
+    """Writes beside the destination and renames over it: a reader never sees a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def write_charts(evidence, folder, stem):
+    """One SVG a suite that has rows; returns their paths."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for name in evidence["suites"]:
+            if any(row["suite"] == name for row in evidence["rows"]):
+                paths.append(folder / f"{stem}_{name}.svg")
+                write(paths[-1], suite_chart(evidence, name))
+        return paths
+    except OSError as error:
+        raise Failure(f"the charts cannot be written to {folder}: {error.strerror or error}")
+
+
+def load(path):
+    """The evidence of an arena. Raises Failure for anything else."""
+    try:
+        evidence = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise Failure(f"{path} cannot be read: {error.strerror or error}")
+    except ValueError as error:
+        raise Failure(f"{path} is no JSON: {error}")
+    if not isinstance(evidence, dict) or evidence.get("schema") != SCHEMA:
+        raise Failure(f"{path} has schema {evidence.get('schema') if isinstance(evidence, dict) else None}; this version reads schema {SCHEMA}")
+    if evidence.get("what") != WHAT:
+        raise Failure(f'{path} is evidence of "{evidence.get("what")}", not of an arena')
+    missing = [key for key in ("device", "arch", "driver", "clocks_mhz", "heed", "source_digest", "peer", "suites", "rows") if key not in evidence]
+    if missing:
+        raise Failure(f"{path} lacks {', '.join(missing)}")
+    return evidence
+
+
+def show(options):
+    """--show: tables on stdout, charts into a folder where one is given."""
+    evidence = load(options.show)
+    try:
+        print(everything(evidence), end="")
+        paths = write_charts(evidence, Path(options.charts), Path(options.show).stem) if options.charts else []
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Failure(f"{options.show} is damaged: {type(error).__name__} {error}")
+    for path in paths:
+        print(f"chart     {path}")
+    return 0
+
+
+def device_name(torch, asked):
+    """ "cuda" or "cpu". Raises Failure."""
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise Failure("no GPU can be used: this PyTorch sees none; --device cpu measures on the CPU")
+    return asked if asked != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def folder_name(name):
+    """The evidence folder of a device: "NVIDIA H200" is h200."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower().replace("nvidia", "").replace("geforce", "")).strip("_") or "device"
+
+
+def version_text(cudnn):
+    """91900 is 9.19."""
+    return f"{cudnn // 10000}.{cudnn // 100 % 100}" if cudnn else ""
+
+
+def measure(options):
+    """Measures what is asked and writes it row by row."""
+    chosen = chosen_suites(options)
+    against = choose([options.against], SDPA + OTHERS, "contender", {"all": SDPA + OTHERS, "sdpa": SDPA})
+    table, default = variants_of(options)
+    torch = require_torch()
+    device = device_name(torch, options.device)
+    heed = launch.find_heed(options.heed)
+    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    output = Path(options.output) if options.output else ROOT / "evidence" / folder_name(name) / "arena.json"
+    check_writable(output)
+
+    from heed import contenders, contest
+
+    begun = time.monotonic()
+    workloads = list(dict.fromkeys(text for suite in chosen for text in suite.workloads))
+    workloads = [str(suites.parse_workload(text)) for text in workloads]
+    with tempfile.TemporaryDirectory() as folder:
+        print(f"building for {len(workloads)} workloads", flush=True)
+        built = launch.build(heed, [(text, table.get(text, default)) for text in workloads], folder, device, options.cache)
+        facts = {entry["workload"]: entry for entry in built["builds"]}
+        found, skipped = contenders.gather(against, device == "cuda", built["device"]["memory_bytes"])
+        for skipped_name, why in skipped.items():
+            print(f"skipped {skipped_name}: {why}", flush=True)
+        settings = contest.Settings(options.quick, options.seed)
+        run = contest.Contest(contenders.Heed(facts), found, device, built["device"], settings)
+        evidence = {
+            "schema": SCHEMA,
+            "what": WHAT,
+            "device": built["device"]["name"],
+            "arch": built["device"]["arch"],
+            "driver": built["device"]["driver"],
+            "clocks_mhz": {"before": run.clocks.mhz(), "after": 0},
+            "heed": built["heed"],
+            "source_digest": built["source_digest"],
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "peer": {"torch": torch.__version__, "cudnn": version_text(torch.backends.cudnn.version()) if device == "cuda" else ""},
+            "contenders": ["heed", *[contender.name for contender in found]],
+            "skipped": skipped,
+            "options": {"quick": options.quick, "seed": options.seed, "quads": settings.quads, "block_us": settings.block_us},
+            "complete": False,
+            "suites": {s.name: {"title": s.title, "modes": list(s.modes), "unit": s.unit, "workloads": len(s.workloads)} for s in chosen},
+            "rows": [],
+        }
+        interrupted = False
+        try:
+            for suite in chosen:
+                for contender in found:
+                    getattr(contender, "new_suite", lambda: None)()
+                for number, text in enumerate(suite.workloads, 1):
+                    text = str(suites.parse_workload(text))
+                    for row in run.rows(suite, text, facts[text]):
+                        evidence["rows"].append(row)
+                        print(f"{time.monotonic() - begun:5.0f} s  {suite.name} {number}/{len(suite.workloads)}  {progress_text(row)}", flush=True)
+                        save(evidence, output, run)
+                print("\n" + suite_text(evidence, suite.name), flush=True)
+            evidence["complete"] = True
+        except KeyboardInterrupt:
+            interrupted = True
+    evidence["elapsed_s"] = round(time.monotonic() - begun, 1)
+    save(evidence, output, run)
+    paths = write_charts(evidence, output.parent, output.stem)
+    print(heading(evidence) + f"evidence  {output}\n" + "".join(f"chart     {path}\n" for path in paths), end="")
+    if interrupted:
+        print("heed.arena: interrupted; the rows that were finished are in the file", file=sys.stderr)
+        return 130
+    wrong = [f"{row['workload']} {row['mode']}" for row in evidence["rows"] if not row["errors"].get("heed", {}).get("pass", True)]
+    if wrong:
+        print(f"heed.arena: heed's results fail their gate at {', '.join(wrong[:5])}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def progress_text(row):
+    """One line for a finished row."""
+    text = f"{row['workload']} {row['mode']}"
+    if row["mode"] == "acceptance":
+        failed = [n for n, e in row["errors"].items() if not e["pass"]]
+        return f"{text}: {len(row['errors']) - len(failed)} pass" + (f", FAIL: {', '.join(failed)}" if failed else "")
+    heed = f"heed {row['heed_us']:.2f} us" if row.get("heed_us") else "heed -"
+    best = row.get("best_peer")
+    return f"{text}: {heed}" + (f", {best} {row['peers_us'][best]:.2f} us" if best else "")
+
+
+def save(evidence, output, run):
+    """The file as it stands."""
+    evidence["clocks_mhz"]["after"] = run.clocks.mhz()
+    evidence["table"] = everything(evidence)
+    write(output, json.dumps(evidence, indent=1) + "\n")
+
+
+def parser():
+    """The command line."""
+    p = argparse.ArgumentParser(prog="heed.arena", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--suite", action="append", default=[], metavar="NAME", help=f"{', '.join(SUITES)} or all; may be given several times")
+    p.add_argument("--shapes", metavar="W,...", help="workloads of your own, written as for heed --shape")
+    p.add_argument("--modes", default="graph_warm", metavar="M,...", help="of --shapes: graph_warm, graph_cold, eager or acceptance [graph_warm]")
+    p.add_argument("--against", default="sdpa", metavar="NAME,...", help=f"sdpa (every backend), all, or any of {', '.join(SDPA + OTHERS)} [sdpa]")
+    p.add_argument("--variant", action="append", default=[], metavar="[WORKLOAD=]VARIANT", help="Heed's variant, for one workload or for all others [auto]")
+    p.add_argument("--champions", metavar="FILE", help="JSON object of workloads and variants [tuned/champions.json where there is one]")
+    p.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"))
+    p.add_argument("--heed", default=str(ROOT / "build" / "release" / "heed"), metavar="PATH", help="the heed program [build/release/heed]")
+    p.add_argument("--cache", metavar="FOLDER", help="Heed's folder for built kernels")
+    p.add_argument("-o", "--output", metavar="FILE", help="the evidence [evidence/<gpu>/arena.json]")
+    p.add_argument("--quick", action="store_true", help="a look, not a measurement: few and short readings")
+    p.add_argument("--seed", type=int, default=1, help="of inputs, random workloads and the bootstrap [1]")
+    p.add_argument("--show", metavar="FILE", help="draw tables of an evidence file")
+    p.add_argument("--charts", metavar="FOLDER", help="with --show: draw the charts into this folder")
+    return p
+
+
+def main(arguments=None):
+    """Runs the command line; returns the exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        return show(options) if options.show else measure(options)
+    except (Failure, launch.HeedError, suites.BadWorkload) as error:
+        print(f"heed.arena: {error}", file=sys.stderr)
+        return 2 if isinstance(error, suites.BadWorkload) else getattr(error, "code", 1)
+    except KeyboardInterrupt:
+        print("heed.arena: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

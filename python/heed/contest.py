@@ -1,0 +1,186 @@
+"""One contest: every contender on the same tensors and the same stream, row by row into evidence."""
+
+import statistics
+import time
+
+import torch
+
+from heed import contenders as field
+from heed import measure
+from heed.reference import Reference, make_sets
+from heed.suites import parse_workload
+
+WARM_UP_MS = 150  # before the first reading of a row: an idle GPU reads up to 12% high
+FORCED = tuple(field.Sdpa.BACKENDS)  # of which the fastest is quoted
+EAGER_CALLS = 60
+EAGER_SETS = 2
+KERNEL_NAME_CHARACTERS = 200
+TIMED_FACTOR = 2  # the last timed output against an ordinary call on the same inputs: each may be off by the limit
+
+
+class Settings:
+    """How much is measured: quads (A B B A) a pair, us a block, warm-up."""
+
+    def __init__(self, quick=False, seed=1):
+        self.quick = quick
+        self.quads = 2 if quick else 8
+        self.block_us = 200 if quick else 1000
+        self.seed = seed
+
+
+class Contest:
+    """Prepares, judges and times `others` and `heed` on one device ("cuda" or "cpu")."""
+
+    def __init__(self, heed, others, device, facts, settings):
+        self.heed, self.others, self.device, self.settings = heed, others, device, settings
+        self.cuda = device == "cuda"
+        self.cache_bytes = facts["cache_bytes"]
+        self.memory_bytes = facts["memory_bytes"]
+        self.timer = measure.CudaTimer if self.cuda else measure.CpuTimer
+        self.warm_up_ms = (WARM_UP_MS if not settings.quick else 50) if self.cuda else 5
+        self.budget_flops = 2e11 if self.cuda else 2e9
+        bus = ""
+        if self.cuda:
+            p = torch.cuda.get_device_properties(0)
+            if hasattr(p, "pci_bus_id"):
+                bus = f"{p.pci_domain_id:08x}:{p.pci_bus_id:02x}:{p.pci_device_id:02x}.0"
+        self.clocks = measure.Clocks(self.cuda, bus)
+        self.launch_us = measure.launch_floor_us(torch) if self.cuda else 0.0
+
+    def synchronize(self):
+        """Waits for the device."""
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def prepare(self, w, sets):
+        """Calls that ran once: {name: call}, with errors, kernel names and refusals by name."""
+        calls, errors, kernels, refused = {}, {}, {}, {}
+        reference = Reference(w, *sets[0], self.budget_flops, self.settings.seed)
+        for contender in [self.heed, *self.others]:
+            name = contender.name
+            try:
+                call = contender.prepare(w)
+                with field.context_of(call):
+                    o = call(*sets[0])
+                    self.synchronize()
+                errors[name] = reference.judge(o)
+                del o
+                kernels[name] = [n[:KERNEL_NAME_CHARACTERS] for n in field.kernel_names(call, *sets[0])]
+                calls[name] = call
+            except Exception as error:  # each refuses in its own way; the reason stands in the table
+                refused[name] = field.reason_of(error)
+        return calls, errors, kernels, refused, reference
+
+    def rows(self, suite, text, facts):
+        """Evidence rows of a workload, one for each of the suite's modes. `facts` is heed build's entry for it."""
+        w = parse_workload(text)
+        with torch.no_grad():
+            first = make_sets(w, 1, self.device, self.settings.seed)
+            calls, errors, kernels, refused, reference = self.prepare(w, first)
+            del first
+            for mode in suite.modes:
+                row = {"suite": suite.name, "workload": text, "causal": w.causal, "mode": mode, "flops": facts["flops"], "bytes": facts["bytes"]}
+                row |= {"errors": {n: dict(e) for n, e in errors.items()}, "kernels": kernels, "refused": dict(refused)}
+                row |= {key: facts[key] for key in ("variant", "config", "peak_flops") if key in facts}
+                if "floor" in facts:
+                    floor = {**facts["floor"], "launch_us": self.launch_us}
+                    if self.launch_us > floor["us"]:
+                        floor |= {"us": self.launch_us, "bound": "launch"}
+                    row |= {"floor": floor, "floor_us": floor["us"]}
+                if "heed" in errors:
+                    row |= {"max_abs_err": errors["heed"]["max_abs"], "rel_rms_err": errors["heed"]["rel_rms"]}
+                row["clocks_mhz"] = {"before": self.clocks.mhz()}
+                if mode == "eager":
+                    self.eager(row, w, calls)
+                elif mode != "acceptance":
+                    self.timed(row, w, mode, calls, reference)
+                self.conclude(row)
+                row["clocks_mhz"]["after"] = self.clocks.mhz()
+                yield row
+
+    def timed(self, row, w, mode, calls, reference):
+        """Adds times of a graph mode (on a CPU: of blocks of calls) to a row."""
+        count = measure.sets_for(w, mode, self.cache_bytes, self.memory_bytes)
+        sets = make_sets(w, count, self.device, self.settings.seed + 1)
+        timers = {}
+        for name, call in calls.items():
+            try:
+                timers[name] = self.timer(torch, call, sets, mode, self.settings.block_us, lambda call=call: field.context_of(call))
+            except Exception as error:
+                row["refused"][name] = f"not timed: {field.reason_of(error)}"
+                self.synchronize()
+        if not timers:
+            return
+        row |= {"sets": count, "quads": self.settings.quads, "calls": {n: t.calls for n, t in timers.items()}}
+        base = timers.get("heed")
+        measure.warm_up(base or next(iter(timers.values())), self.warm_up_ms)
+        blocks = {name: timer.block for name, timer in timers.items()}
+        self.compare(row, blocks)
+        for name, timer in timers.items():
+            self.check_timed(row["errors"][name], timer, calls[name], sets, reference)
+
+    def compare(self, row, blocks):
+        """Pairs every contender with Heed, and Heed with itself; without Heed only times them."""
+        quads, seed = self.settings.quads, self.settings.seed
+        base = blocks.get("heed")
+        peers, ratios, base_us = {}, {}, []
+        for name, block in blocks.items():
+            if base is None:
+                peers[name] = statistics.median(block() for _ in range(2 * quads))
+                continue
+            pair = measure.measure_pair(base, block, quads, seed)
+            base_us.append(pair["base_us"])
+            if name == "heed":
+                row["self_ratio"] = pair["ratio"]
+                row["self_spread"] = max(abs(pair["ratio"]["low"] - 1), abs(pair["ratio"]["high"] - 1))
+            else:
+                peers[name], ratios[name] = pair["other_us"], pair["ratio"]
+        row |= {"peers_us": peers, "peer_ratios": ratios}
+        if base_us:
+            row["heed_us"] = statistics.median(base_us)
+
+    def check_timed(self, error, timer, call, sets, reference):
+        """The output of the last timed call, written anew after poison, must be what an ordinary call gives."""
+        timer.poison()
+        timer.replay()
+        with field.context_of(call):
+            expected = call(*measure.arguments_of(sets, timer.calls - 1))
+        difference = (timer.output.double() - expected.double()).abs().max().item()
+        if not difference <= TIMED_FACTOR * reference.limit:
+            error |= {"pass": False, "timed_difference": difference if difference == difference else None}
+
+    def eager(self, row, w, calls):
+        """Adds host times per call, back to back and waiting for each."""
+        sets = make_sets(w, EAGER_SETS, self.device, self.settings.seed + 1)
+        waiting = {}
+        count = EAGER_CALLS // 4 if self.settings.quick or not self.cuda else EAGER_CALLS
+
+        def block_of(name, call):
+            def block():
+                both = measure.time_eager(call, sets, count, lambda: field.context_of(call), self.synchronize)
+                waiting.setdefault(name, []).append(both[1])
+                return both[0]
+
+            return block
+
+        blocks = {name: block_of(name, call) for name, call in calls.items()}
+        begin = time.perf_counter()
+        while blocks and (time.perf_counter() - begin) * 1e3 < self.warm_up_ms:
+            next(iter(blocks.values()))()
+        waiting.clear()
+        row |= {"sets": EAGER_SETS, "quads": self.settings.quads, "calls": dict.fromkeys(calls, count)}
+        self.compare(row, blocks)
+        row["synchronised_us"] = {name: statistics.median(us) for name, us in waiting.items()}
+
+    @staticmethod
+    def conclude(row):
+        """Names the best SDPA backend (the default only where none could be forced) and the ratio to it."""
+        peers = {n: us for n, us in row.get("peers_us", {}).items() if n in FORCED}
+        peers = peers or {n: us for n, us in row.get("peers_us", {}).items() if n == "sdpa_default"}
+        if peers:
+            best = row["best_peer"] = min(peers, key=peers.get)
+            if best in row["peer_ratios"]:
+                ratio = row["peer_ratios"][best]
+                row |= {"ratio": ratio["value"], "ratio_ci": [ratio["low"], ratio["high"]]}
+        if row.get("heed_us"):
+            row["tflops"] = row["flops"] / row["heed_us"] * 1e-6

@@ -1,0 +1,222 @@
+"""Timing: calls over rotating inputs, interleaved pairs, the bootstrap, clocks.
+
+On a GPU the calls of a block are one CUDA graph, replayed between events; on a CPU a steady clock is read around them.
+"""
+
+import ctypes
+import math
+import random
+import statistics
+import time
+
+RESAMPLES = 2000
+WARM_SHARE = 0.5  # of the L2: what warm input sets fill at most
+COLD_MULTIPLE = 3  # of the L2: what cold input sets exceed, so that a call reads inputs that are no longer there
+MOST_WARM_SETS = 10
+MOST_CALLS = 400
+SPIN_S = 0.02  # PyTorch's CPU threads spin for a while after a call; whoever is next must not share the processors with them
+
+
+def percentile(ordered, share):
+    """Linear interpolation between order statistics."""
+    at = share * (len(ordered) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
+
+
+def bootstrap(ratios, seed=1):
+    """Median and 95% interval of paired ratios: {"value", "low", "high"}. Percentile bootstrap of the median."""
+    rng = random.Random(seed)
+    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
+    return {"value": statistics.median(ratios), "low": percentile(medians, 0.025), "high": percentile(medians, 0.975)}
+
+
+def measure_pair(base, other, quads, seed=1):
+    """Blocks in the order base, other, other, base, so that a drift hits both alike. Each is a function that returns us.
+
+    Returns {"base_us", "other_us", "ratio"}: medians, and other time / base time (above 1: the base is faster).
+    """
+    base_us, other_us, ratios = [], [], []
+    for _ in range(quads):
+        a1, b1, b2, a2 = base(), other(), other(), base()
+        base_us += [a1, a2]
+        other_us += [b1, b2]
+        ratios.append((b1 + b2) / (a1 + a2))
+    return {"base_us": statistics.median(base_us), "other_us": statistics.median(other_us), "ratio": bootstrap(ratios, seed)}
+
+
+def sets_for(w, mode, cache_bytes, memory_bytes):
+    """How many input sets a mode rotates over."""
+    cache = cache_bytes or 32e6
+    if mode == "graph_cold":
+        most = max(2, int(memory_bytes / 8 / w.set_bytes))
+        return min(most, max(2, math.ceil(COLD_MULTIPLE * cache / w.input_bytes)))
+    return min(MOST_WARM_SETS, max(2, int(WARM_SHARE * cache / w.set_bytes)))
+
+
+def calls_for(mode, sets, one_us, block_us):
+    """How many calls make a block of about `block_us`: a cold block visits every set, so that none stays in the L2."""
+    least, most = (sets, max(sets, MOST_CALLS)) if mode == "graph_cold" else (2, min(MOST_CALLS, max(2, sets * sets)))
+    return min(most, max(least, round(block_us / max(one_us, 0.1))))
+
+
+def arguments_of(sets, n):
+    """Call n of a block: other combinations of Q, K and V each time round."""
+    count = len(sets)
+    turn = n // count
+    return sets[n % count][0], sets[(n + turn) % count][1], sets[(n + 2 * turn) % count][2]
+
+
+class CudaTimer:
+    """A contender's calls as one captured graph. `context` gives the context in which it must be called."""
+
+    def __init__(self, torch, call, sets, mode, block_us, context):
+        self.torch = torch
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with context(), torch.cuda.stream(stream):
+            for n in range(2):
+                call(*arguments_of(sets, n))
+            torch.cuda.synchronize()
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            for n in range(3):
+                call(*arguments_of(sets, n))
+            end.record()
+            torch.cuda.synchronize()
+        self.calls = calls_for(mode, len(sets), begin.elapsed_time(end) * 1e3 / 3, block_us)
+        self.graph = torch.cuda.CUDAGraph()
+        with context(), torch.cuda.graph(self.graph, stream=stream):
+            for n in range(self.calls):
+                self.output = call(*arguments_of(sets, n))
+        self.replay()
+
+    def replay(self):
+        """One replay, to its end; returns the host's us."""
+        begin = time.perf_counter()
+        self.graph.replay()
+        self.torch.cuda.synchronize()
+        return (time.perf_counter() - begin) * 1e6
+
+    def block(self):
+        """us per call of one replay. A replay before it keeps the stream busy, so that no host time is measured; where a
+        call takes long by itself, host time is nothing and that replay is left out."""
+        cuda = self.torch.cuda
+        begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        self.graph.replay()
+        begin.record()
+        self.graph.replay()
+        end.record()
+        cuda.synchronize()
+        return begin.elapsed_time(end) * 1e3 / self.calls
+
+    def poison(self):
+        """Fills the last call's output with NaN: the next replay must write it anew."""
+        self.output.fill_(math.nan)
+
+
+class CpuTimer:
+    """The same interface with a steady clock."""
+
+    def __init__(self, torch, call, sets, mode, block_us, context):
+        self.call, self.sets, self.context = call, sets, context
+        with context():
+            call(*arguments_of(sets, 0))
+            begin = time.perf_counter()
+            call(*arguments_of(sets, 1))
+        self.calls = calls_for(mode, len(sets), (time.perf_counter() - begin) * 1e6, block_us)
+        self.output = None
+
+    def replay(self):
+        return self.block() * self.calls
+
+    def block(self):
+        with self.context():
+            self.call(*arguments_of(self.sets, 0))  # wakes the threads
+            begin = time.perf_counter()
+            for n in range(self.calls):
+                self.output = self.call(*arguments_of(self.sets, n))
+            each = (time.perf_counter() - begin) * 1e6 / self.calls
+        time.sleep(SPIN_S)
+        return each
+
+    def poison(self):
+        self.output = None
+
+
+def warm_up(timer, ms):
+    """Replays for at least `ms`: an idle GPU reads high at first."""
+    begin = time.perf_counter()
+    timer.replay()
+    while (time.perf_counter() - begin) * 1e3 < ms:
+        timer.replay()
+
+
+def time_eager(call, sets, calls, context, synchronize):
+    """Host us per call: (back to back, waiting for each)."""
+    with context():
+        for n in range(3):
+            call(*arguments_of(sets, n))
+        synchronize()
+        begin = time.perf_counter()
+        for n in range(calls):
+            call(*arguments_of(sets, n))
+        synchronize()
+        back_to_back = (time.perf_counter() - begin) * 1e6 / calls
+        begin = time.perf_counter()
+        for n in range(calls):
+            call(*arguments_of(sets, n))
+            synchronize()
+        return back_to_back, (time.perf_counter() - begin) * 1e6 / calls
+
+
+def launch_floor_us(torch, nodes=200):
+    """us of a kernel that does nothing, as a node of a CUDA graph; 0 where it cannot be had."""
+    if not torch.cuda.is_available() or not hasattr(torch.cuda, "_sleep"):
+        return 0.0
+    torch.cuda._sleep(0)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(nodes):
+            torch.cuda._sleep(0)
+    times = []
+    for _ in range(20):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        graph.replay()
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3 / nodes)
+    return min(times)
+
+
+class Clocks:
+    """SM clock through NVML (https://docs.nvidia.com/deploy/nvml-api/); 0 where it cannot be read."""
+
+    SM = 1
+
+    def __init__(self, enabled, pci_bus_id=""):
+        self.handle = None
+        if not enabled:
+            return
+        try:
+            self.nvml = ctypes.CDLL("libnvidia-ml.so.1")
+            handle = ctypes.c_void_p()
+            if self.nvml.nvmlInit_v2() == 0:
+                found = 1
+                if pci_bus_id:
+                    found = self.nvml.nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id.encode(), ctypes.byref(handle))
+                if found == 0 or self.nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0:
+                    self.handle = handle
+        except (OSError, AttributeError):
+            pass
+
+    def mhz(self):
+        """SM clock at this moment."""
+        value = ctypes.c_uint()
+        if self.handle is None or self.nvml.nvmlDeviceGetClockInfo(self.handle, self.SM, ctypes.byref(value)) != 0:
+            return 0
+        return value.value

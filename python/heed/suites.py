@@ -1,0 +1,180 @@
+"""The arena's fixed suites as data, and what a workload is: the same grammar as `heed --shape`.
+
+Nothing here needs PyTorch or a GPU.
+"""
+
+import random
+import re
+from dataclasses import dataclass
+
+DTYPES = ("fp16", "bf16", "fp32")
+MASKS = ("none", "causal_top_left", "causal_bottom_right")
+LAYOUTS = ("bhld", "blhd")
+BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
+
+
+class BadWorkload(ValueError):
+    """A text that is no workload; the message is a whole sentence."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One attention problem; see heed::Workload in include/heed/heed.hpp. Lengths and dims in elements."""
+
+    batch: int
+    heads: int
+    heads_kv: int
+    len_q: int
+    len_k: int
+    dim: int
+    dtype: str = "fp16"
+    mask: str = "none"
+    layout: str = "bhld"
+    scale_text: str = ""  # as it was written; empty: 1 / sqrt(dim)
+
+    @property
+    def scale(self):
+        """Factor of the scores before the softmax."""
+        return float(self.scale_text) if self.scale_text else self.dim**-0.5
+
+    @property
+    def causal(self):
+        """Whether keys are hidden from queries."""
+        return self.mask != "none"
+
+    @property
+    def causal_offset(self):
+        """Key j is visible to query i when j <= i + causal_offset."""
+        return self.len_k - self.len_q if self.mask == "causal_bottom_right" else 0
+
+    @property
+    def set_bytes(self):
+        """Bytes of one set of inputs and its output."""
+        return (self.batch * self.heads * self.len_q + self.batch * self.heads_kv * self.len_k) * 2 * self.dim * BYTES[self.dtype]
+
+    @property
+    def input_bytes(self):
+        """Bytes of one set of inputs."""
+        return (self.batch * self.heads * self.len_q + 2 * self.batch * self.heads_kv * self.len_k) * self.dim * BYTES[self.dtype]
+
+    @property
+    def flops(self):
+        """Floating-point operations of both products over the scores that the mask leaves."""
+        rows = self.len_q * self.len_k
+        if self.causal:
+            rows = sum(min(max(i + self.causal_offset + 1, 0), self.len_k) for i in range(self.len_q))
+        return 4 * self.dim * rows * self.batch * self.heads
+
+    def __str__(self):
+        text = f"b{self.batch}h{self.heads}"
+        text += f"hkv{self.heads_kv}" if self.heads_kv != self.heads else ""
+        text += f"l{self.len_q}"
+        text += f"k{self.len_k}" if self.len_k != self.len_q else ""
+        text += f"d{self.dim}:{self.dtype}"
+        text += f":{self.mask}" if self.causal else ""
+        text += f":{self.layout}" if self.layout != "bhld" else ""
+        return text + (f":scale={self.scale_text}" if self.scale_text else "")
+
+
+def parse_workload(text):
+    """The workload a text names, e.g. "b8h32hkv4l1k8192d128:bf16". Raises BadWorkload."""
+    shape, *rest = text.split(":")
+    if not re.fullmatch(r"(?:(?:hkv|dv|b|h|l|k|d)\d+)+", shape):
+        raise BadWorkload(f'workload "{text}": "{shape}" is no shape; write for example b1h8l512d64')
+    pairs = re.findall(r"(hkv|dv|b|h|l|k|d)(\d+)", shape)
+    given = {key: int(value) for key, value in pairs}
+    if len(given) != len(pairs):
+        raise BadWorkload(f'workload "{text}": a dimension is given twice')
+    if "l" not in given or "d" not in given:
+        raise BadWorkload(f'workload "{text}": l and d are needed; write for example b1h8l512d64')
+    if min(given.values()) < 1:
+        raise BadWorkload(f'workload "{text}": every dimension is at least 1')
+    if given.get("dv", given["d"]) != given["d"]:
+        raise BadWorkload(f'workload "{text}": the arena takes equal head dims for keys and values')
+    heads = given.get("h", 1)
+    heads_kv = given.get("hkv", heads)
+    if heads % heads_kv:
+        raise BadWorkload(f'workload "{text}": h must be a multiple of hkv')
+    options = {}
+    for part in rest:
+        field = "dtype" if part in DTYPES else "mask" if part in MASKS else "layout" if part in LAYOUTS else ""
+        if part.startswith("scale="):
+            field, part = "scale_text", part[6:]
+            try:
+                positive = 0 < float(part) < float("inf")
+            except ValueError:
+                positive = False
+            if not positive:
+                raise BadWorkload(f'workload "{text}": "{part}" is no finite positive scale')
+        if not field or field in options:
+            raise BadWorkload(f'workload "{text}": "{part}" is no dtype, mask, layout or scale=NUMBER, or one too many')
+        options[field] = part
+    return Workload(given.get("b", 1), heads, heads_kv, given["l"], given.get("k", given["l"]), given["d"], **options)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A fixed list of workloads and how each is measured."""
+
+    name: str
+    title: str
+    workloads: tuple
+    modes: tuple  # of graph_warm, graph_cold, eager, acceptance
+    unit: str  # of the chart: us, TFLOP/s or error
+
+
+def _both_masks(*shapes):
+    return tuple(shape + mask for shape in shapes for mask in ("", ":causal_top_left"))
+
+
+LATENCY = ("b1h8l512d64", "b4h16l512d64", "b1h8l1024d64", "b1h8l2048d64", "b1h16l256d128", "b1h32l1024d128", "b64h12l128d64")
+TOKENS = 16384
+HIDDEN = 2048
+RANDOM_WORKLOADS = 100
+
+
+def _throughput():
+    return tuple(
+        f"b{TOKENS // length}h{HIDDEN // dim}l{length}d{dim}:{dtype}{mask}"
+        for dtype in ("fp16", "bf16")
+        for dim in (64, 128, 256)
+        for mask in ("", ":causal_top_left")
+        for length in (512, 1024, 2048, 4096, 8192, 16384)
+    )
+
+
+def random_workloads(seed, count=RANDOM_WORKLOADS):
+    """Workloads that depend on the seed alone: small, ragged, grouped heads, both causal alignments, both layouts."""
+    rng = random.Random(seed)
+    chosen = []
+    while len(chosen) < count:
+        heads_kv = rng.choice((1, 2, 4, 8))
+        heads = heads_kv * rng.choice([group for group in (1, 2, 4, 8) if heads_kv * group <= 8])
+        len_q = rng.randint(1, 700)
+        len_k = len_q if rng.random() < 0.5 else rng.randint(1, 700)
+        workload = Workload(
+            rng.randint(1, 4), heads, heads_kv, len_q, len_k, rng.choice((64, 128)), rng.choice(("fp16", "bf16")), rng.choice(MASKS), rng.choice(LAYOUTS)
+        )
+        if str(workload) not in chosen:
+            chosen.append(str(workload))
+    return tuple(chosen)
+
+
+def suites(seed=1):
+    """Every suite by name; the seed decides acceptance's random workloads."""
+    acceptance = _both_masks("b1h8l512d64", "b2h8l2048d64", "b2h8l2048d128") + random_workloads(seed)
+    decode = ("b8h32hkv4l1k8192d128", "b1h32hkv8l1k32768d128", "b64h32hkv8l1k2048d128")
+    # A set of throughput's or decode's inputs alone exceeds an L2: every call reads cold inputs, and there is no warm mode.
+    every = (
+        Suite("latency", "small and medium shapes, full and causal, fp16", _both_masks(*LATENCY), ("graph_warm", "graph_cold"), "us"),
+        Suite("throughput", "16384 tokens, hidden 2048, full and causal, fp16 and bf16", _throughput(), ("graph_cold",), "TFLOP/s"),
+        Suite("acceptance", f"six shapes and {RANDOM_WORKLOADS} random ones by seed: error against float64", acceptance, ("acceptance",), "error"),
+        Suite("decode", "one query against a long cache of grouped heads, fp16", decode, ("graph_cold",), "us"),
+        Suite("eager", "host time per call, back to back and synchronised", tuple(LATENCY), ("eager",), "us"),
+    )
+    return {suite.name: suite for suite in every}
+
+
+def custom(texts, modes):
+    """A suite of the user's own workloads. Raises BadWorkload."""
+    return Suite("shapes", "workloads of the command line", tuple(str(parse_workload(text)) for text in texts), tuple(modes), "us")
