@@ -8,6 +8,7 @@ packages are taken in where the package can be imported.
 import contextlib
 import importlib
 import time
+import warnings
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -22,6 +23,27 @@ class Refused(RuntimeError):
 def reason_of(error):
     """The first line of an exception, for a table."""
     return (str(error).strip() or type(error).__name__).split("\n")[0][:300]
+
+
+def spoken_reason(error, warned):
+    """Why SDPA refused: its exception only says that nothing was found, its warnings say why."""
+    for warning in warned:
+        text = str(warning.message).split(" (Triggered internally")[0].strip()
+        if "not used because" not in text and "runtime disabled" not in text and "attention" in text.lower():
+            return text.split("\n")[0][:300]
+    return reason_of(error)
+
+
+def first_call(call, tensors, synchronize):
+    """Runs a prepared call once, to its end; returns its output. Raises Refused with the reason."""
+    with warnings.catch_warnings(record=True) as warned, context_of(call):
+        warnings.simplefilter("always")
+        try:
+            o = call(*tensors)
+            synchronize()
+            return o
+        except Exception as error:  # each package raises its own types
+            raise Refused(spoken_reason(error, warned)) from error
 
 
 class Heed:

@@ -60,9 +60,7 @@ class Contest:
             name = contender.name
             try:
                 call = contender.prepare(w)
-                with field.context_of(call):
-                    o = call(*sets[0])
-                    self.synchronize()
+                o = field.first_call(call, sets[0], self.synchronize)
                 errors[name] = reference.judge(o)
                 del o
                 kernels[name] = [n[:KERNEL_NAME_CHARACTERS] for n in field.kernel_names(call, *sets[0])]

@@ -92,9 +92,9 @@ class LaunchConfig(ctypes.Structure):
 class Driver:
     """The few driver calls that are needed, from libcuda.so.1. Raises HeedError where there is none."""
 
-    def __init__(self):
+    def __init__(self, library="libcuda.so.1"):
         try:
-            self.cuda = ctypes.CDLL("libcuda.so.1")
+            self.cuda = ctypes.CDLL(library)
         except OSError as error:
             raise HeedError(f"the NVIDIA driver cannot be loaded: {error}") from error
         pointer = ctypes.c_void_p

@@ -2,9 +2,11 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <cstddef>
 #include <nlohmann/json.hpp>
 
 #include "base/process.hpp"
+#include "kernels/contract.hpp"
 #include "testing.hpp"
 
 namespace heed {
@@ -58,7 +60,7 @@ TEST_F(Cli, HelpAndVersion) {
   EXPECT_EQ(heed_command("--help").code, 0);
   EXPECT_THAT(heed_command("--version").out, ::testing::StartsWith("heed "));
   for (const char* command :
-       {"evolve", "verify", "bench", "show", "runs", "replay", "families", "emit", "doctor", "selftest"}) {
+       {"evolve", "verify", "bench", "show", "runs", "replay", "families", "emit", "build", "doctor", "selftest"}) {
     const Printed run = heed_command(std::string(command) + " --help");
     EXPECT_EQ(run.code, 0) << command;
     EXPECT_THAT(run.out, ::testing::AnyOf(::testing::HasSubstr("Example"), ::testing::HasSubstr("Exit code")))
@@ -261,6 +263,70 @@ TEST_F(Cli, EmitPrintsWhatIsCompiled) {
   EXPECT_THAT(gpu.out, ::testing::HasSubstr("heed::Element::bf16, .head_dim = 64, .causal = true"));
   expect_refusal("emit fwd_sm80:stages=4,block_n=128,key_splits=2 --shape b1h8l512d64 --arch sm_89", 1,
                  "illegal on sm_89");
+}
+
+TEST_F(Cli, BuildDeliversABinaryAndItsLaunch) {
+  const Printed cpu = heed_command("build fwd_cpu:block_m=64 --shape b2h3l100d16:fp32 --json -o " +
+                                   folder_.file("v/k.so") + " " + cache());
+  ASSERT_EQ(cpu.code, 0) << cpu.err;
+  const auto json = nlohmann::json::parse(cpu.out);
+  EXPECT_EQ(read_file(json["file"].get<std::string>(), ErrorCode::internal).substr(1, 3), "ELF");
+  EXPECT_EQ(json["grid"], nlohmann::json({12, 1, 1}));
+  EXPECT_EQ(json["entry"], "heed_forward");
+  EXPECT_EQ(json["workload"], "b2h3l100d16:fp32");
+  EXPECT_THAT(json["text"].get<std::string>(), ::testing::StartsWith("fwd_cpu:block_m=64,"));
+  EXPECT_GT(json["floor"]["us"].get<double>(), 0);
+  EXPECT_EQ(json["contract"]["size"], sizeof(ForwardParams));
+  EXPECT_EQ(json["contract"]["offsets"]["scale"], offsetof(ForwardParams, scale));
+  EXPECT_EQ(json["source_digest"].get<std::string>().size(), 16U);
+
+  expect_refusal("build fwd_cpu --shape b1h1l8d16", 2, "give a variant with --shape and -o FILE");
+  expect_refusal("build fwd_cpu -o " + folder_.file("x"), 2, "no workload");
+  expect_refusal("build fwd_none --shape b1h1l8d16 -o " + folder_.file("x"), 2, "unknown family");
+  expect_refusal("build auto --device cpu --arch sm_80 --shape b1h1l8d16 -o " + folder_.file("x"), 2,
+                 "leave it out with --device cpu");
+  expect_refusal("build auto --arch sm_42 --shape b1h1l8d16 -o " + folder_.file("x"), 2, "unknown GPU architecture");
+  expect_refusal("build auto --arch sm_90a --shape b1h8l512d256 -o " + folder_.file("x"), 1, "head dim 256");
+  expect_refusal("build fwd_cpu --shape b1h1l8d16 -o /dev/null/x " + cache(), 1, "/dev/null");
+  EXPECT_FALSE(std::filesystem::exists(folder_.file("x")));
+}
+
+TEST_F(Cli, BuildForAGpuNeedsNone) {
+  const Printed gpu =
+      heed_command("build auto --arch sm_90a --shape b1h8l512d64 --json -o " + folder_.file("k.cubin") + " " + cache());
+  if (gpu.code != 0 && gpu.err.find("nvrtc") != std::string::npos) GTEST_SKIP() << gpu.err;
+  ASSERT_EQ(gpu.code, 0) << gpu.err;
+  const auto json = nlohmann::json::parse(gpu.out);
+  EXPECT_EQ(read_file(folder_.file("k.cubin"), ErrorCode::internal).substr(1, 3), "ELF");
+  EXPECT_EQ(json["grid"], nlohmann::json({8, 8, 1}));
+  EXPECT_EQ(json["device"]["arch"], "sm_90a");
+  EXPECT_EQ(json["max_shared_bytes"], 227 * 1024);
+  EXPECT_FALSE(json.contains("floor"));  // an architecture has no clock
+}
+
+TEST_F(Cli, BuildOfAListSaysWhatItCannotHave) {
+  write_file_atomically(folder_.file("list"),
+                        "# a comment\nb1h1l40d16:fp32 fwd_cpu\n\nb1h2l80d16:fp32\tauto  # the same binary\nb1h1l8d16 "
+                        "fwd_sm80\n",
+                        ErrorCode::internal);
+  const std::string arguments =
+      "build --device cpu --list " + folder_.file("list") + " --into " + folder_.file("into") + " " + cache();
+  const Printed run = heed_command(arguments + " --json");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const auto builds = nlohmann::json::parse(run.out)["builds"];
+  ASSERT_EQ(builds.size(), 3U);
+  EXPECT_EQ(builds[0]["file"], builds[1]["file"]);
+  EXPECT_NE(builds[0]["grid"], builds[1]["grid"]);
+  EXPECT_THAT(builds[2]["refused"].get<std::string>(), ::testing::HasSubstr("it runs on NVIDIA GPUs"));
+  EXPECT_FALSE(builds[2].contains("file"));
+  EXPECT_THAT(heed_command(arguments).out, ::testing::HasSubstr("b1h1l8d16:fp16  -  "));
+
+  write_file_atomically(folder_.file("list"), "b1h1l8d16\n", ErrorCode::internal);
+  expect_refusal(arguments, 2, "list:1: a line is a workload and a variant");
+  write_file_atomically(folder_.file("list"), "banana auto\n", ErrorCode::internal);
+  expect_refusal(arguments, 2, "unknown dimension");
+  expect_refusal("build --list none --into " + folder_.file("into"), 1, "none");
+  expect_refusal("build --list none", 2, "--list FILE with --into FOLDER");
 }
 
 TEST_F(Cli, VerifyFailsWhenAVariantFails) {

@@ -1,0 +1,348 @@
+"""The arena end to end on the CPU: fwd_cpu beside PyTorch's own attention, and contenders that are wrong. Needs PyTorch and a
+built heed (HEED_BINARY)."""
+
+import ctypes
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as xml
+from pathlib import Path
+from unittest import mock
+
+from heed import arena, launch, suites, tables
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+HEED = os.environ.get("HEED_BINARY", str(arena.ROOT / "build" / "release" / "heed"))
+CACHE = os.environ.get("HEED_TEST_CACHE", str(Path(tempfile.gettempdir()) / f"heed-test-cache-{os.getuid()}"))
+PYTHON = Path(arena.__file__).parents[1]
+FACTS = {"cache_bytes": 1 << 16, "memory_bytes": 1 << 30}
+
+
+class Contract(unittest.TestCase):
+    def test_python_declares_what_the_binary_reads(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = launch.build(HEED, [("b1h2l64d64", "fwd_cpu"), ("b1h1l8d600", "auto")], folder, "cpu", CACHE)
+            good, bad = result["builds"]
+            self.assertTrue(Path(good["file"]).is_file())
+            self.assertIn("head dim 600", bad["refused"])
+            self.assertEqual(result["contract"]["size"], ctypes.sizeof(launch.ForwardParams))
+
+        class Shorter(ctypes.Structure):
+            _fields_ = launch.ForwardParams._fields_[:-1]
+
+        class Swapped(ctypes.Structure):
+            _fields_ = [launch.ForwardParams._fields_[1], launch.ForwardParams._fields_[0], *launch.ForwardParams._fields_[2:]]
+
+        launch.check_contract(result["contract"])
+        for struct in (Shorter, Swapped):
+            with self.assertRaisesRegex(launch.HeedError, "differ from the heed program's"):
+                launch.check_contract(result["contract"], struct)
+
+    def test_driver_structures_have_their_sizes(self):
+        self.assertEqual((ctypes.sizeof(launch.LaunchAttribute), launch.LaunchAttribute.dims.offset), (72, 8))
+        self.assertEqual((ctypes.sizeof(launch.LaunchConfig), launch.LaunchConfig.stream.offset, launch.LaunchConfig.attribute_count.offset), (56, 32, 48))
+
+    def test_a_program_that_is_not_heed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaisesRegex(launch.HeedError, "heed build failed"):
+                launch.build("/bin/false", [("l8d16", "auto")], folder, "cpu")
+            with self.assertRaisesRegex(launch.HeedError, "unknown family"):
+                launch.build(HEED, [("l8d16", "fwd_none")], folder, "cpu", CACHE)
+
+
+# A driver that checks what it is given and "launches" by adding up fields of the parameters into the workspace pointer.
+STUB = r"""
+#include <cuda.h>
+#include <string.h>
+#include "kernels/contract.hpp"
+static char image[8];
+extern "C" {
+CUresult cuModuleLoadData(CUmodule* m, const void* data) { memcpy(image, data, 8); *m = (CUmodule)0x11; return CUDA_SUCCESS; }
+CUresult cuModuleGetFunction(CUfunction* f, CUmodule m, const char* name) {
+  if (m != (CUmodule)0x11 || strcmp(name, "heed_forward") != 0) return CUDA_ERROR_NOT_FOUND;
+  *f = (CUfunction)0x22;
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute a, int value) {
+  return f == (CUfunction)0x22 && a == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value == 4096 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuGetErrorString(CUresult, const char** text) { *text = "stub says no"; return CUDA_SUCCESS; }
+CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** arguments, void** extra) {
+  const auto* p = (const heed::ForwardParams*)arguments[0];
+  const bool ok = memcmp(image, "a\0b\0c\0d", 8) == 0 && f == (CUfunction)0x22 && extra == 0 && c->gridDimX == 3 && c->gridDimY == 4 && c->gridDimZ == 5 &&
+                  c->blockDimX == 128 && c->blockDimY == 1 && c->blockDimZ == 1 && c->sharedMemBytes == 4096 && c->hStream == (CUstream)0x33 &&
+                  c->numAttrs == 1 && c->attrs[0].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && c->attrs[0].value.clusterDim.x == 2 &&
+                  c->attrs[0].value.clusterDim.y == 1 && c->attrs[0].value.clusterDim.z == 1;
+  if (!ok) return CUDA_ERROR_INVALID_VALUE;
+  float* out = (float*)p->o;
+  out[0] = (float)p->q_strides.batch, out[1] = (float)p->o_strides.row, out[2] = (float)p->group_size, out[3] = (float)p->causal_offset;
+  out[4] = p->scale, out[5] = (float)p->len_k, out[6] = p->lse == 0 ? 1.0f : 0.0f, out[7] = (float)p->k_strides.head;
+  return CUDA_SUCCESS;
+}
+}
+"""
+CUDA_INCLUDE = os.environ.get("HEED_CUDA_INCLUDE", "")
+
+
+@unittest.skipUnless(torch, "PyTorch is not installed")
+class Launch(unittest.TestCase):
+    @unittest.skipUnless(Path(CUDA_INCLUDE, "cuda.h").is_file() and shutil.which("g++"), "no cuda.h or no g++")
+    def test_the_driver_is_called_as_its_header_says(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "stub.cpp").write_text(STUB)
+            library, cubin = f"{folder}/libstub.so", Path(folder) / "x.cubin"
+            command = ["g++", "-std=c++20", "-shared", "-fPIC", "-w", f"-I{CUDA_INCLUDE}", f"-I{arena.ROOT}", f"{folder}/stub.cpp", "-o", library]
+            subprocess.run(command, check=True)
+            cubin.write_bytes(b"a\0b\0c\0d and more")
+            w = suites.parse_workload("b2h4hkv2l8k10d64:fp32:causal_bottom_right:scale=0.5")
+            binary = {"file": str(cubin), "variant": "x", "entry": "heed_forward", "grid": [3, 4, 5], "threads": 128, "cluster": 2, "shared_bytes": 4096, "workspace_bytes": 0}
+            stream = mock.Mock(cuda_stream=0x33)
+            with (
+                mock.patch.object(launch, "_driver", launch.Driver(library)),
+                mock.patch.object(torch.cuda, "current_stream", lambda: stream),
+                mock.patch.object(torch, "zeros", lambda *a, **k: None),
+            ):
+                run = launch.HeedAttention(binary, w)
+                q, k = torch.empty(2, 4, 8, 64), torch.empty(2, 2, 10, 64)
+                o = run(q, k, k)
+                self.assertEqual(o.flatten()[:8].tolist(), [4 * 8 * 64, 64, 2, 2, 0.5, 10, 1, 640])
+                with self.assertRaisesRegex(launch.HeedError, "stub says no"):
+                    launch.HeedAttention({**binary, "shared_bytes": 1}, w)
+                with self.assertRaisesRegex(launch.HeedError, "contiguous"):
+                    run(q.transpose(2, 3), k, k)
+
+    def test_no_driver_is_a_sentence(self):
+        with self.assertRaisesRegex(launch.HeedError, "driver cannot be loaded"):
+            launch.Driver("libno-such-cuda.so")
+
+
+@unittest.skipUnless(torch, "PyTorch is not installed")
+class Judge(unittest.TestCase):
+    def test_the_reference_is_attention(self):
+        from heed import reference
+
+        for text in ("b2h4hkv2l33k50d64:fp32", "b1h2l40d64:fp32:causal_top_left", "b1h2l30k50d64:fp32:causal_bottom_right:blhd", "b1h1l9k4d64:fp32:causal_bottom_right"):
+            w = suites.parse_workload(text)
+            q, k, v = reference.make_sets(w, 1, "cpu", 3)[0]
+            rows = reference.choose_rows(w, 1e12, 1)
+            got = reference.attention_rows(w, q, k, v, rows).reshape(w.batch, w.heads, w.len_q, w.dim)
+            group = w.heads // w.heads_kv
+            scores = q.double() @ k.double().repeat_interleave(group, 1).transpose(-1, -2) * w.scale
+            if w.causal:
+                seen = torch.ones(w.len_q, w.len_k, dtype=torch.bool).tril(w.causal_offset)
+                scores = scores.masked_fill(~seen, -math.inf)
+            expected = torch.softmax(scores, -1).nan_to_num(0.0) @ v.double().repeat_interleave(group, 1)
+            self.assertLess((got - expected).abs().max().item(), 1e-12, text)
+
+    def test_chosen_rows_hold_the_ends_and_keep_to_the_budget(self):
+        from heed import reference
+
+        w = suites.parse_workload("b2h8l4096d64")
+        rows = reference.choose_rows(w, 1e9, 1)
+        self.assertLess(sum(len(indices) for *_, indices in rows) * 4 * w.dim * w.len_k, 2e9)
+        for _, _, indices in rows:
+            self.assertTrue(0 in indices and w.len_q - 1 in indices)
+        whole = reference.choose_rows(w, 1e14, 1)
+        self.assertEqual(sum(len(indices) for *_, indices in whole), 2 * 8 * 4096)
+
+    def test_chunks_do_not_change_the_result(self):
+        from heed import reference
+
+        w = suites.parse_workload("b1h2l64d64:fp16:causal_top_left")
+        tensors = reference.make_sets(w, 1, "cpu", 3)[0]
+        rows = reference.choose_rows(w, 1e12, 1)
+        whole, chunk = reference.attention_rows(w, *tensors, rows), reference.CHUNK_ELEMENTS
+        try:
+            reference.CHUNK_ELEMENTS = 64 * 5
+            self.assertLess((reference.attention_rows(w, *tensors, rows) - whole).abs().max().item(), 1e-12)
+        finally:
+            reference.CHUNK_ELEMENTS = chunk
+
+    def test_wrong_outputs_fail(self):
+        from heed import reference
+
+        w = suites.parse_workload("b1h2l64d64:fp16")
+        q, k, v = reference.make_sets(w, 1, "cpu", 3)[0]
+        judge = reference.Reference(w, q, k, v, 1e12, 1)
+        right = judge.expected.reshape(1, 2, 64, 64).half()
+        self.assertTrue(judge.judge(right)["pass"])
+        one_off, lost, hole = right.clone(), torch.zeros_like(right), right.clone()
+        one_off[0, 1, 63, 5] += 0.01
+        hole[0, 0, 0, 0] = math.nan
+        for wrong in (one_off, lost, hole, right[:, :1]):
+            self.assertFalse(judge.judge(wrong)["pass"])
+        json.dumps(judge.judge(hole), allow_nan=False)
+
+
+class Fake:
+    """A contender made of a function of (q, k, v)."""
+
+    def __init__(self, name, function):
+        self.name, self.function = name, function
+
+    def prepare(self, w):
+        return self.function
+
+
+@unittest.skipUnless(torch, "PyTorch is not installed")
+class Wrong(unittest.TestCase):
+    """Contenders that return wrong numbers, return them only later, or raise."""
+
+    def contest(self, *fakes):
+        from heed import contenders, contest
+
+        sdpa = contenders.Sdpa("sdpa_default", 1 << 34)
+        heed = Fake("heed", lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v))
+        settings = contest.Settings(quick=True)
+        settings.block_us = 1
+        return contest.Contest(heed, [sdpa, *fakes], "cpu", FACTS, settings)
+
+    def row(self, mode, *fakes):
+        suite = suites.custom(["b1h2l32d64"], [mode])
+        return next(self.contest(*fakes).rows(suite, suite.workloads[0], {"flops": 1.0, "bytes": 1.0}))
+
+    def test_wrong_numbers_are_shown_as_failing(self):
+        for mode in ("acceptance", "graph_warm", "eager"):
+            row = self.row(mode, Fake("liar", lambda q, k, v: v.clone()))
+            self.assertFalse(row["errors"]["liar"]["pass"])
+            self.assertTrue(row["errors"]["heed"]["pass"] and row["errors"]["sdpa_default"]["pass"])
+            text = tables.acceptance([row]) if mode == "acceptance" else tables.details([row])
+            line = next(line for line in text.splitlines() if "liar" in line and "FAIL" in line) if mode != "acceptance" else text
+            self.assertIn("FAIL", line)
+
+    def test_an_output_that_is_wrong_only_when_timed_is_found(self):
+        calls = []
+
+        def later(q, k, v):
+            calls.append(1)
+            o = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            return o if len(calls) <= 2 else o * (1 + len(calls) * 0.1)
+
+        self.assertFalse(self.row("graph_warm", Fake("later", later))["errors"]["later"]["pass"])
+
+    def test_a_refusal_is_a_dash_with_its_reason(self):
+        def refuses(q, k, v):
+            raise RuntimeError("only multiples of 7\nand more")
+
+        row = self.row("graph_warm", Fake("picky", refuses))
+        self.assertEqual(row["refused"]["picky"], "only multiples of 7")
+        self.assertIn("- only multiples of 7", tables.details([row]))
+        self.assertNotIn("picky", row["peers_us"])
+
+    def test_warnings_say_why_sdpa_refused(self):
+        import warnings
+
+        def refuses(q, k, v):
+            warnings.warn("Flash attention kernel not used because: (Triggered internally at x.cpp:1.)")
+            warnings.warn("Flash attention requires head dims up to 256. (Triggered internally at x.cpp:2.)")
+            raise RuntimeError("No available kernel. Aborting execution.")
+
+        self.assertEqual(self.row("acceptance", Fake("flash", refuses))["refused"]["flash"], "Flash attention requires head dims up to 256.")
+
+    def test_without_heed_the_others_are_still_timed(self):
+        from heed import contenders
+
+        contest = self.contest()
+        contest.heed = contenders.Heed({})
+        suite = suites.custom(["b1h2l32d64"], ["graph_warm"])
+        row = next(contest.rows(suite, suite.workloads[0], {"flops": 1.0, "bytes": 1.0}))
+        self.assertIn("heed", row["refused"])
+        self.assertGreater(row["peers_us"]["sdpa_default"], 0)
+        self.assertNotIn("ratio", row)
+        tables.summary([row])
+
+    def test_scores_too_large_for_the_math_backend_are_left_out(self):
+        from heed import contenders
+
+        with self.assertRaisesRegex(contenders.Refused, "GiB"):
+            contenders.Sdpa("sdpa_math", 139e9).prepare(suites.parse_workload("b1h32l16384d64"))
+
+    def test_packages_that_are_missing_are_named(self):
+        from heed import contenders
+
+        found, skipped = contenders.gather(["sdpa_math", "xformers"], False, 1e9)
+        self.assertEqual([c.name for c in found], ["sdpa_math"])
+        self.assertEqual(list(skipped), ["xformers"])
+        self.assertEqual(set(arena.SDPA + arena.OTHERS), set(contenders.SDPA_NAMES) | set(contenders.FOREIGN))
+
+
+@unittest.skipUnless(torch, "PyTorch is not installed")
+class EndToEnd(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(self.temporary.cleanup)
+        self.output = Path(self.temporary.name) / "e" / "arena.json"
+
+    def command(self, *arguments):
+        return [sys.executable, "-m", "heed.arena", "--device", "cpu", "--quick", "--heed", HEED, "--cache", CACHE, "-o", str(self.output), *arguments]
+
+    def run_arena(self, *arguments):
+        return subprocess.run(self.command(*arguments), capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PYTHON)}, timeout=240)
+
+    def test_shapes_beside_sdpa(self):
+        shapes = "b1h2l64d64,b2h4hkv2l33k70d64:bf16:causal_bottom_right,b1h2l20d64:fp32:causal_top_left:blhd,b1h1l8d600"
+        done = self.run_arena("--shapes", shapes, "--modes", "graph_warm,eager", "--against", "sdpa_math,sdpa_default", "--variant", "b1h2l64d64=fwd_cpu:block_m=64")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        evidence = arena.load(self.output)
+        self.assertTrue(evidence["complete"])
+        self.assertEqual(len(evidence["rows"]), 8)
+        self.assertIn("block_m=64", evidence["rows"][0]["config"])
+        for row in evidence["rows"][:6]:
+            for key in ("workload", "causal", "variant", "mode", "heed_us", "peers_us", "best_peer", "ratio", "ratio_ci", "tflops", "max_abs_err", "rel_rms_err"):
+                self.assertIn(key, row)
+            self.assertTrue(all(e["pass"] for e in row["errors"].values()), row["errors"])
+            self.assertIn("aten::scaled_dot_product_attention", row["kernels"]["sdpa_math"])
+        for row in evidence["rows"][6:]:
+            self.assertIn("head dim 600", row["refused"]["heed"])
+            self.assertGreater(row["peers_us"]["sdpa_math"], 0)
+        self.assertEqual(evidence["table"], tables.everything(evidence))
+        root = xml.parse(self.output.parent / "arena_shapes.svg").getroot()
+        bars = [e for e in root.iter() if e.get("class") == "bar"]
+        self.assertEqual(len(bars), sum(len(tables.times_of(row)) for row in evidence["rows"]))
+
+    def test_acceptance_of_shapes(self):
+        done = self.run_arena("--shapes", ",".join(suites.random_workloads(1, 12)), "--modes", "acceptance", "--against", "sdpa_default")
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        evidence = arena.load(self.output)
+        self.assertEqual([row["errors"]["heed"]["pass"] for row in evidence["rows"]], [True] * 12)
+        self.assertIn("verdict", evidence["table"])
+
+    def test_an_inexact_variant_fails_the_program(self):
+        done = self.run_arena("--shapes", "b1h2l64d64:fp32", "--modes", "acceptance", "--against", "sdpa_default", "--variant", "fwd_cpu:exp2=degree3")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("fail their gate at b1h2l64d64:fp32", done.stderr)
+
+    def test_ctrl_c_keeps_the_rows_that_are_finished(self):
+        shapes = ",".join(f"b1h1l{length}d64" for length in range(1, 300))
+        process = subprocess.Popen(
+            self.command("--shapes", shapes, "--modes", "acceptance", "--against", "sdpa_default"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(PYTHON)},
+        )
+        for line in process.stdout:
+            if "shapes 3/299" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        out, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 130, err)
+        evidence = arena.load(self.output)
+        self.assertFalse(evidence["complete"])
+        self.assertTrue(3 <= len(evidence["rows"]) < 299)
+        self.assertIn("INCOMPLETE", out)
+        self.assertIn("interrupted", err)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,231 @@
+"""Tables and charts from evidence alone, and every refusal that needs no measurement. PyTorch is hidden from the program here."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+from heed import arena, chart, tables
+
+PYTHON = Path(arena.__file__).parents[1]
+SVG = "{http://www.w3.org/2000/svg}"
+RATIO = {"value": 1.65, "low": 1.64, "high": 1.66}
+
+
+def error(value, good=True):
+    return {"max_abs": value, "rel_rms": 1e-4, "rows": 128, "limit": 1e-3, "pass": good}
+
+
+def evidence():
+    """A file with one row of every kind."""
+    timed = {
+        "suite": "latency",
+        "workload": "b1h8l512d64:fp16",
+        "causal": False,
+        "mode": "graph_warm",
+        "variant": "fwd_x",
+        "flops": 536870912.0,
+        "heed_us": 5.5,
+        "tflops": 97.6,
+        "floor_us": 0.52,
+        "self_spread": 0.001,
+        "peers_us": {"sdpa_cudnn": 9.1, "sdpa_math": 60.0},
+        "peer_ratios": {"sdpa_cudnn": RATIO, "sdpa_math": {"value": 10.9, "low": 10.8, "high": 11.0}},
+        "best_peer": "sdpa_cudnn",
+        "ratio": 1.65,
+        "ratio_ci": [1.64, 1.66],
+        "errors": {"heed": error(2e-4), "sdpa_cudnn": error(1e-4), "sdpa_math": error(0.5, good=False)},
+        "refused": {"sdpa_flash": "it <refuses> & says so"},
+        "kernels": {"sdpa_cudnn": ["Memset (Device)", "cudnn_generated<64>(x)"]},
+        "peak_flops": 1e15,
+    }
+    without_heed = {**timed, "suite": "throughput", "mode": "graph_cold", "refused": {"heed": "head dim 256 is not supported"}}
+    without_heed["errors"] = {"sdpa_cudnn": error(1e-4)}
+    without_heed["peers_us"] = {"sdpa_cudnn": 900.0}
+    for key in ("heed_us", "tflops", "self_spread", "peer_ratios", "ratio", "ratio_ci", "variant"):
+        del without_heed[key]
+    accepted = {"suite": "acceptance", "workload": "b1h1l8d64:fp16", "causal": False, "mode": "acceptance", "flops": 1.0, "refused": {}, "kernels": {}}
+    accepted["errors"] = {"heed": error(1e-4), "sdpa_flash": {**error(None, good=False), "rel_rms": None}}
+    eager = {**timed, "suite": "eager", "mode": "eager", "synchronised_us": {"heed": 20.0, "sdpa_cudnn": 25.0}}
+    titles = {"latency": "us", "throughput": "TFLOP/s", "acceptance": "error", "eager": "us"}
+    return {
+        "schema": 1,
+        "what": "arena",
+        "device": "NVIDIA Test",
+        "arch": "sm_90a",
+        "driver": "13.0",
+        "clocks_mhz": {"before": 1980, "after": 1980},
+        "heed": "0.1.0",
+        "source_digest": "0123456789abcdef",
+        "peer": {"torch": "2.11.0", "cudnn": "9.19"},
+        "skipped": {"xformers": "No module named 'xformers'"},
+        "complete": True,
+        "suites": {name: {"title": f"title of {name}", "modes": [], "unit": unit, "workloads": 1} for name, unit in titles.items()},
+        "rows": [timed, without_heed, accepted, eager],
+    }
+
+
+class Tables(unittest.TestCase):
+    def test_say_everything(self):
+        text = tables.everything(evidence())
+        for words in (
+            "NVIDIA Test",
+            "cuDNN 9.19",
+            "skipped   xformers",
+            "1.650  [1.640, 1.660]",
+            "5.0e-01 FAIL",
+            "- it <refuses> & says so",
+            "- head dim 256 is not supported",
+            "cudnn_generated",
+            "not finite FAIL",
+            "waiting us",
+            "heed ahead in 1, behind in 0",
+        ):
+            self.assertIn(words, text)
+        self.assertNotIn("INCOMPLETE", text)
+        self.assertIn("INCOMPLETE", tables.everything({**evidence(), "complete": False}))
+
+    def test_acceptance_gives_a_verdict_to_each(self):
+        lines = tables.suite_text(evidence(), "acceptance").splitlines()
+        self.assertTrue(any(line.split()[:2] == ["heed", "pass"] for line in lines))
+        self.assertTrue(any(line.split()[:2] == ["sdpa_flash", "FAIL"] for line in lines))
+
+
+class Charts(unittest.TestCase):
+    def bars(self, name):
+        root = xml.fromstring(chart.suite_chart(evidence(), name))
+        return root, [e for e in root.iter(f"{SVG}rect") if e.get("class") == "bar"]
+
+    def test_hold_a_bar_for_every_time(self):
+        for name, count in {"latency": 3, "throughput": 1, "acceptance": 1, "eager": 3}.items():
+            root, bars = self.bars(name)
+            self.assertEqual(len(bars), count, name)
+            width = float(root.get("width"))
+            for bar in bars:
+                self.assertTrue(0 < float(bar.get("width")) <= width - float(bar.get("x")))
+
+    def test_lengths_follow_the_values(self):
+        _, bars = self.bars("latency")
+        by_name = {next(bar.iter(f"{SVG}title")).text.split()[2].rstrip(":"): float(bar.get("width")) for bar in bars}
+        self.assertAlmostEqual(by_name["sdpa_cudnn"] / by_name["heed"], 9.1 / 5.5, delta=0.02)
+
+    def test_throughput_has_its_ceiling(self):
+        root, bars = self.bars("throughput")
+        ceilings = [e for e in root.iter(f"{SVG}line") if e.get("class") == "ceiling"]
+        self.assertEqual(len(ceilings), 1)
+        self.assertGreater(float(ceilings[0].get("x1")), float(bars[0].get("x")) + float(bars[0].get("width")))
+        self.assertIn("ceiling 1000 TFLOP/s", xml.tostring(root, encoding="unicode"))
+
+    def test_of_nothing_is_still_a_picture(self):
+        xml.fromstring(chart.bar_chart("a", "b & c", [], "us"))
+
+
+class Program(unittest.TestCase):
+    """The command line where PyTorch cannot be imported, or is too old."""
+
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = Path(self.temporary.name)
+        self.addCleanup(self.temporary.cleanup)
+        self.file = self.folder / "arena.json"
+        self.file.write_text(json.dumps(evidence()))
+
+    def run_arena(self, *arguments, torch="raise ImportError('no torch here')"):
+        fake = self.folder / "fake" / "torch"
+        fake.mkdir(parents=True, exist_ok=True)
+        (fake / "__init__.py").write_text(torch)
+        environment = {**os.environ, "PYTHONPATH": f"{fake.parent}:{PYTHON}"}
+        return subprocess.run([sys.executable, "-m", "heed.arena", *map(str, arguments)], capture_output=True, text=True, env=environment, timeout=120)
+
+    def refused(self, code, words, *arguments, **options):
+        done = self.run_arena(*arguments, **options)
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertIn(words, done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+        self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+
+    def test_show_needs_no_torch(self):
+        done = self.run_arena("--show", self.file, "--charts", self.folder / "charts")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(done.stdout.startswith(tables.everything(evidence())))
+        self.assertEqual(sorted(p.name for p in (self.folder / "charts").iterdir()), [f"arena_{n}.svg" for n in sorted(evidence()["suites"])])
+
+    def test_without_torch(self):
+        self.refused(1, "PyTorch cannot be imported (no torch here)", "--suite", "latency", "-o", self.folder / "o.json")
+
+    def test_with_an_old_torch(self):
+        for version in ("2.4.1", "1.13.0+cu117", "unknown"):
+            self.refused(1, f"PyTorch {version} is too old", "--suite", "latency", torch=f"__version__ = {version!r}")
+
+    def test_wrong_usage(self):
+        self.refused(2, 'there is no suite "latencie"; there are latency, throughput, acceptance, decode, eager, all', "--suite", "latencie")
+        self.refused(2, 'there is no contender "sdpa_fast"', "--suite", "decode", "--against", "sdpa_fast")
+        self.refused(2, 'there is no mode "graph"', "--shapes", "l8d16", "--modes", "graph")
+        self.refused(2, "stands alone", "--shapes", "l8d16", "--modes", "graph_warm,acceptance")
+        self.refused(2, "is no shape", "--shapes", "banana")
+        self.refused(2, "nothing to measure")
+        self.assertEqual(self.run_arena("--no-such-option").returncode, 2)
+
+    def test_other_evidence(self):
+        for changes, words in (
+            ({"schema": 2}, "has schema 2; this version reads schema 1"),
+            ({"what": "evolve"}, 'evidence of "evolve"'),
+            ({"rows": [{"suite": "latency"}]}, "is damaged"),
+        ):
+            self.file.write_text(json.dumps({**evidence(), **changes}))
+            self.refused(1, words, "--show", self.file)
+        self.file.write_text(json.dumps({key: value for key, value in evidence().items() if key != "suites"}))
+        self.refused(1, "lacks suites", "--show", self.file)
+        self.file.write_text("[1, 2]")
+        self.refused(1, "has schema None", "--show", self.file)
+        self.file.write_text("{")
+        self.refused(1, "is no JSON", "--show", self.file)
+        self.refused(1, "cannot be read", "--show", self.folder / "none.json")
+
+    def test_charts_that_cannot_be_written(self):
+        self.refused(1, "charts cannot be written", "--show", self.file, "--charts", "/dev/null/x")
+
+    TORCH = "__version__ = '2.9.0'\nclass cuda:\n    is_available = staticmethod(lambda: False)\n"
+
+    def test_heed_not_found(self):
+        self.refused(1, "heed program was not found", "--suite", "eager", "--heed", self.folder / "heed", torch=self.TORCH)
+
+    def test_a_gpu_that_is_not_there(self):
+        self.refused(1, "no GPU can be used", "--suite", "eager", "--device", "cuda", torch=self.TORCH)
+
+    def test_an_unwritable_output_is_found_before_anything_is_measured(self):
+        for path in ("/dev/null/x/arena.json", "/proc/arena.json", self.folder):
+            self.refused(1, "cannot be written", "--suite", "eager", "--heed", sys.executable, "-o", path, torch=self.TORCH)
+
+
+class Champions(unittest.TestCase):
+    def test_variants_by_workload(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "champions.json"
+            file.write_text(json.dumps({"b1h8l512d64": "fwd_a:x=1", "l8d16:bf16": "fwd_b"}))
+            parse = lambda *arguments: arena.variants_of(arena.parser().parse_args(["--champions", str(file), *arguments]))  # noqa: E731
+            self.assertEqual(parse(), ({"b1h8l512d64:fp16": "fwd_a:x=1", "b1h1l8d16:bf16": "fwd_b"}, "auto"))
+            table, default = parse("--variant", "l8d16:bf16=fwd_c:y=on,z=off", "--variant", "fwd_d:block_m=32", "--variant", "l8d16:scale=0.5=auto")
+            self.assertEqual(default, "fwd_d:block_m=32")
+            self.assertEqual(table["b1h1l8d16:bf16"], "fwd_c:y=on,z=off")
+            self.assertEqual(table["b1h1l8d16:fp16:scale=0.5"], "auto")
+            for content, words in (("[]", "no JSON object"), ('{"l8d16": 1}', "no JSON object"), ("{", "cannot be read")):
+                file.write_text(content)
+                with self.assertRaisesRegex(arena.Failure, words):
+                    parse()
+
+    def test_help_says_how(self):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), self.assertRaises(SystemExit):
+            arena.main(["--help"])
+        self.assertIn("--show evidence/h200/arena.json", out.getvalue())
+
+
+if __name__ == "__main__":
+    unittest.main()

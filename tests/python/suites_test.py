@@ -1,0 +1,63 @@
+"""The workload grammar and the fixed suites."""
+
+import unittest
+
+from heed import suites
+
+
+class Grammar(unittest.TestCase):
+    def test_canonical_text_reads_back(self):
+        for text in ("b1h8l512d64:fp16", "b8h32hkv4l1k8192d128:bf16", "b1h2l7k9d64:fp32:causal_bottom_right:blhd:scale=0.25"):
+            self.assertEqual(str(suites.parse_workload(text)), text)
+        self.assertEqual(str(suites.parse_workload("l8d16")), "b1h1l8d16:fp16")
+        self.assertEqual(str(suites.parse_workload("h2b3l8k8d16:causal_top_left:bf16")), "b3h2l8d16:bf16:causal_top_left")
+
+    def test_what_is_no_workload_is_named(self):
+        bad = {
+            "banana": "is no shape",
+            "b1h8d64": "l and d are needed",
+            "b1h9hkv2l8d64": "multiple of hkv",
+            "b1l0d64": "at least 1",
+            "b1b2l8d64": "twice",
+            "b1l8d64dv32": "equal head dims",
+            "l8d64:fp8": "no dtype",
+            "l8d64:fp16:bf16": "one too many",
+            "l8d64:scale=-1": "positive scale",
+            "l8d64:scale=x": "positive scale",
+        }
+        for text, words in bad.items():
+            with self.assertRaisesRegex(suites.BadWorkload, words, msg=text):
+                suites.parse_workload(text)
+
+    def test_operations_count_visible_scores(self):
+        self.assertEqual(suites.parse_workload("b1h8l512d64").flops, 4 * 64 * 8 * 512 * 512)
+        self.assertEqual(suites.parse_workload("l3k5d2:causal_top_left").flops, 4 * 2 * (1 + 2 + 3))
+        self.assertEqual(suites.parse_workload("l3k5d2:causal_bottom_right").flops, 4 * 2 * (3 + 4 + 5))
+        self.assertEqual(suites.parse_workload("l5k3d2:causal_bottom_right").flops, 4 * 2 * (0 + 0 + 1 + 2 + 3))
+
+
+class Suites(unittest.TestCase):
+    def test_are_what_they_say(self):
+        every = suites.suites()
+        self.assertEqual({name: len(s.workloads) for name, s in every.items()}, {"latency": 14, "throughput": 72, "acceptance": 106, "decode": 3, "eager": 7})
+        for suite in every.values():
+            for text in suite.workloads:
+                suites.parse_workload(text)
+        for text in every["throughput"].workloads:
+            w = suites.parse_workload(text)
+            self.assertEqual((w.batch * w.len_q, w.heads * w.dim), (suites.TOKENS, suites.HIDDEN))
+
+    def test_random_workloads_depend_on_the_seed_alone(self):
+        self.assertEqual(suites.random_workloads(1), suites.random_workloads(1))
+        self.assertNotEqual(suites.random_workloads(1), suites.random_workloads(2))
+        all_of_them = [suites.parse_workload(text) for text in suites.random_workloads(1)]
+        self.assertEqual(len(set(all_of_them)), 100)
+        for w in all_of_them:
+            self.assertTrue(w.batch <= 4 and w.heads <= 8 and w.len_q <= 700 and w.len_k <= 700 and w.dim in (64, 128))
+        for field, values in {"dtype": 2, "mask": 3, "layout": 2, "dim": 2}.items():
+            self.assertEqual(len({getattr(w, field) for w in all_of_them}), values)
+        self.assertTrue(any(w.heads != w.heads_kv for w in all_of_them))
+
+
+if __name__ == "__main__":
+    unittest.main()
