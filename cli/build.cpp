@@ -132,6 +132,7 @@ void add_variant(json& entry, const Variant& variant, const Workload& workload, 
 }
 
 void deliver(json& entry, const jit::Artifact& artifact, const std::filesystem::path& file) {
+  if (file.has_parent_path()) make_folder(file.parent_path(), ErrorCode::store);
   write_file_atomically(file, read_file(artifact.path, ErrorCode::cache), ErrorCode::store);
   entry["file"] = std::filesystem::absolute(file).string();
   entry["resources"] = evolve::to_json(artifact.resources);

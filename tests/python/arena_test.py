@@ -79,7 +79,7 @@ CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute a, int value) {
 CUresult cuGetErrorString(CUresult, const char** text) { *text = "stub says no"; return CUDA_SUCCESS; }
 CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** arguments, void** extra) {
   const auto* p = (const heed::ForwardParams*)arguments[0];
-  const bool ok = memcmp(image, "a\0b\0c\0d", 8) == 0 && f == (CUfunction)0x22 && extra == 0 && c->gridDimX == 3 && c->gridDimY == 4 && c->gridDimZ == 5 &&
+  const bool ok = memcmp(image, "a\0b\0c\0d", 7) == 0 && f == (CUfunction)0x22 && extra == 0 && c->gridDimX == 3 && c->gridDimY == 4 && c->gridDimZ == 5 &&
                   c->blockDimX == 128 && c->blockDimY == 1 && c->blockDimZ == 1 && c->sharedMemBytes == 4096 && c->hStream == (CUstream)0x33 &&
                   c->numAttrs == 1 && c->attrs[0].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && c->attrs[0].value.clusterDim.x == 2 &&
                   c->attrs[0].value.clusterDim.y == 1 && c->attrs[0].value.clusterDim.z == 1;
