@@ -47,7 +47,7 @@ def bar_chart(title, subtitle, rows, unit, ceiling=None):
     top = max(top, (ceiling or 0) * 1.04) or 1.0
     scale = (WIDTH - LEFT - RIGHT) / top
     legend = -(-len(names) // 6)
-    head = 62 + legend * LINE
+    head = 72 + legend * LINE
     height = head + sum(len(bars) * BAR + GAP for _, bars in groups) + 30
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="11">',

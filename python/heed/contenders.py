@@ -85,7 +85,7 @@ class Sdpa:
     """
 
     BACKENDS = {"sdpa_math": "MATH", "sdpa_flash": "FLASH_ATTENTION", "sdpa_efficient": "EFFICIENT_ATTENTION", "sdpa_cudnn": "CUDNN_ATTENTION"}
-    MATH_SHARE = 1 / 16  # of the device's memory: what the math backend's fp32 scores may take, for it keeps several copies
+    MATH_SHARE = 1 / 64  # of the device's memory: what the math backend's fp32 scores may take; it keeps copies and takes seconds a row
 
     def __init__(self, name, memory_bytes):
         self.name = name

@@ -43,7 +43,7 @@ class Contest:
         if self.cuda:
             p = torch.cuda.get_device_properties(0)
             if hasattr(p, "pci_bus_id"):
-                bus = f"{p.pci_domain_id:08x}:{p.pci_bus_id:02x}:{p.pci_device_id:02x}.0"
+                bus = f"{getattr(p, 'pci_domain_id', 0):08x}:{p.pci_bus_id:02x}:{p.pci_device_id:02x}.0"
         self.clocks = measure.Clocks(self.cuda, bus)
         self.launch_us = measure.launch_floor_us(torch) if self.cuda else 0.0
 
@@ -52,8 +52,8 @@ class Contest:
         if self.cuda:
             torch.cuda.synchronize()
 
-    def prepare(self, w, sets):
-        """Calls that ran once: {name: call}, with errors, kernel names and refusals by name."""
+    def prepare(self, w, sets, named):
+        """Calls that ran once: {name: call}, with errors, kernel names (where `named`) and refusals by name."""
         calls, errors, kernels, refused = {}, {}, {}, {}
         reference = Reference(w, *sets[0], self.budget_flops, self.settings.seed)
         for contender in [self.heed, *self.others]:
@@ -63,7 +63,7 @@ class Contest:
                 o = field.first_call(call, sets[0], self.synchronize)
                 errors[name] = reference.judge(o)
                 del o
-                kernels[name] = [n[:KERNEL_NAME_CHARACTERS] for n in field.kernel_names(call, *sets[0])]
+                kernels[name] = [] if not named else [n[:KERNEL_NAME_CHARACTERS] for n in field.kernel_names(call, *sets[0])]
                 calls[name] = call
             except Exception as error:  # each refuses in its own way; the reason stands in the table
                 refused[name] = field.reason_of(error)
@@ -74,7 +74,7 @@ class Contest:
         w = parse_workload(text)
         with torch.no_grad():
             first = make_sets(w, 1, self.device, self.settings.seed)
-            calls, errors, kernels, refused, reference = self.prepare(w, first)
+            calls, errors, kernels, refused, reference = self.prepare(w, first, suite.modes != ("acceptance",))
             del first
             for mode in suite.modes:
                 row = {"suite": suite.name, "workload": text, "causal": w.causal, "mode": mode, "flops": facts["flops"], "bytes": facts["bytes"]}
@@ -109,7 +109,7 @@ class Contest:
                 self.synchronize()
         if not timers:
             return
-        row |= {"sets": count, "quads": self.settings.quads, "calls": {n: t.calls for n, t in timers.items()}}
+        row |= {"sets": count, "most_quads": self.settings.quads, "calls": {n: t.calls for n, t in timers.items()}}
         base = timers.get("heed")
         measure.warm_up(base or next(iter(timers.values())), self.warm_up_ms)
         blocks = {name: timer.block for name, timer in timers.items()}
@@ -166,7 +166,7 @@ class Contest:
         while blocks and (time.perf_counter() - begin) * 1e3 < self.warm_up_ms:
             next(iter(blocks.values()))()
         waiting.clear()
-        row |= {"sets": EAGER_SETS, "quads": self.settings.quads, "calls": dict.fromkeys(calls, count)}
+        row |= {"sets": EAGER_SETS, "most_quads": self.settings.quads, "calls": dict.fromkeys(calls, count)}
         self.compare(row, blocks)
         row["synchronised_us"] = {name: statistics.median(us) for name, us in waiting.items()}
 

@@ -14,6 +14,9 @@ WARM_SHARE = 0.5  # of the L2: what warm input sets fill at most
 COLD_MULTIPLE = 3  # of the L2: what cold input sets exceed, so that a call reads inputs that are no longer there
 MOST_WARM_SETS = 10
 MOST_CALLS = 400
+LEAST_QUADS = 5
+PAIR_LIMIT_S = 0.3
+LONG_REPLAY_US = 20000  # of which the host time between two calls is less than 0.1%
 SPIN_S = 0.02  # PyTorch's CPU threads spin for a while after a call; whoever is next must not share the processors with them
 
 
@@ -32,13 +35,16 @@ def bootstrap(ratios, seed=1):
     return {"value": statistics.median(ratios), "low": percentile(medians, 0.025), "high": percentile(medians, 0.975)}
 
 
-def measure_pair(base, other, quads, seed=1):
+def measure_pair(base, other, quads, seed=1, least=LEAST_QUADS, limit_s=PAIR_LIMIT_S):
     """Blocks in the order base, other, other, base, so that a drift hits both alike. Each is a function that returns us.
 
-    Returns {"base_us", "other_us", "ratio"}: medians, and other time / base time (above 1: the base is faster).
+    Up to `quads` of them; from `least` on, no more once `limit_s` of wall clock have passed. Returns {"base_us", "other_us", "ratio"}: medians, and other time / base time (above 1: the base is faster).
     """
     base_us, other_us, ratios = [], [], []
-    for _ in range(quads):
+    begin = time.perf_counter()
+    for quad in range(quads):
+        if quad >= least and time.perf_counter() - begin > limit_s:
+            break
         a1, b1, b2, a2 = base(), other(), other(), base()
         base_us += [a1, a2]
         other_us += [b1, b2]
@@ -91,6 +97,7 @@ class CudaTimer:
             for n in range(self.calls):
                 self.output = call(*arguments_of(sets, n))
         self.replay()
+        self.replay_us = self.replay()
 
     def replay(self):
         """One replay, to its end; returns the host's us."""
@@ -100,11 +107,12 @@ class CudaTimer:
         return (time.perf_counter() - begin) * 1e6
 
     def block(self):
-        """us per call of one replay. A replay before it keeps the stream busy, so that no host time is measured; where a
-        call takes long by itself, host time is nothing and that replay is left out."""
+        """us per call of one replay. A replay before it keeps the stream busy, so that no host time is measured; it is left
+        out where a replay is so long that host time is nothing."""
         cuda = self.torch.cuda
         begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-        self.graph.replay()
+        if self.replay_us < LONG_REPLAY_US:
+            self.graph.replay()
         begin.record()
         self.graph.replay()
         end.record()

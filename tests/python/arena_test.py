@@ -201,7 +201,7 @@ class Wrong(unittest.TestCase):
     def contest(self, *fakes):
         from heed import contenders, contest
 
-        sdpa = contenders.Sdpa("sdpa_default", 1 << 34)
+        sdpa = contenders.Sdpa("sdpa_default", 1e9)
         heed = Fake("heed", lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v))
         settings = contest.Settings(quick=True)
         settings.block_us = 1

@@ -1,8 +1,10 @@
 """Pairs, the bootstrap and how many sets and calls a mode takes; no test reads a clock."""
 
+import contextlib
 import random
 import statistics
 import unittest
+from types import SimpleNamespace
 
 from heed import measure
 from heed.suites import parse_workload
@@ -53,6 +55,91 @@ class Pairs(unittest.TestCase):
             return 10 + 0.01 * clock[0]
 
         self.assertAlmostEqual(measure.measure_pair(drifting, drifting, quads=4)["ratio"]["value"], 1, delta=1e-9)
+
+
+    def test_a_pair_that_takes_long_ends_early(self):
+        order = []
+        pair = measure.measure_pair(lambda: order.append("A") or 1.0, lambda: order.append("B") or 3.0, quads=9, least=3, limit_s=-1)
+        self.assertEqual("".join(order), "ABBA" * 3)
+        self.assertEqual(pair["ratio"], {"value": 3.0, "low": 3.0, "high": 3.0})
+
+
+class FakeTorch:
+    """As much of torch.cuda as a timer uses: a graph that holds the calls made while it is captured, a clock that counts them."""
+
+    def __init__(self):
+        fake, self.cuda = self, SimpleNamespace()
+        self.now, self.captured, self.contexts = 0.0, None, 0
+
+        class Event:
+            def __init__(self, enable_timing):
+                self.at = None
+
+            def record(self):
+                self.at = fake.now
+
+            def elapsed_time(self, later):
+                return later.at - self.at
+
+        class Graph:
+            def replay(self):
+                for call in self.calls:
+                    call()
+
+        @contextlib.contextmanager
+        def capture(graph, stream):
+            fake.captured = []
+            yield
+            graph.calls, fake.captured = fake.captured, None
+
+        stream = SimpleNamespace(wait_stream=lambda other: None)
+        self.cuda.Event, self.cuda.CUDAGraph, self.cuda.graph = Event, Graph, capture
+        self.cuda.Stream = self.cuda.current_stream = lambda: stream
+        self.cuda.stream = lambda one: contextlib.nullcontext()
+        self.cuda.synchronize = lambda: None
+
+    @contextlib.contextmanager
+    def forced(self):
+        self.contexts += 1
+        yield
+        self.contexts -= 1
+
+    def call(self, q, k, v):
+        assert self.contexts == 1, "called without its backend's context"
+        output = SimpleNamespace(value=None)
+        output.fill_ = lambda value: setattr(output, "value", value)
+
+        def run():
+            self.now += 0.01  # ms
+            output.value = (q, k, v)
+
+        run() if self.captured is None else self.captured.append(run)
+        return output
+
+
+class Timer(unittest.TestCase):
+    def test_graph_holds_every_call_and_its_time_is_per_call(self):
+        fake = FakeTorch()
+        sets = [(f"q{i}", f"k{i}", f"v{i}") for i in range(3)]
+        timer = measure.CudaTimer(fake, fake.call, sets, "graph_warm", 1000, fake.forced)
+        self.assertEqual((timer.calls, len(timer.graph.calls)), (9, 9))
+        self.assertAlmostEqual(timer.block(), 10)
+        before = fake.now
+        timer.block()
+        self.assertAlmostEqual(fake.now - before, 2 * 9 * 0.01)
+        timer.replay_us = measure.LONG_REPLAY_US + 1
+        before = fake.now
+        self.assertAlmostEqual(timer.block(), 10)
+        self.assertAlmostEqual(fake.now - before, 9 * 0.01)
+
+    def test_poison_is_gone_after_a_replay(self):
+        fake = FakeTorch()
+        sets = [("q0", "k0", "v0"), ("q1", "k1", "v1")]
+        timer = measure.CudaTimer(fake, fake.call, sets, "graph_warm", 1000, fake.forced)
+        timer.poison()
+        self.assertNotEqual(timer.output.value, timer.output.value)
+        timer.replay()
+        self.assertEqual(timer.output.value, measure.arguments_of(sets, timer.calls - 1))
 
 
 class Sets(unittest.TestCase):
