@@ -1,6 +1,8 @@
 """The workload grammar and the fixed suites."""
 
+import ast
 import unittest
+from pathlib import Path
 
 from heed import suites
 
@@ -34,6 +36,34 @@ class Grammar(unittest.TestCase):
         self.assertEqual(suites.parse_workload("l3k5d2:causal_top_left").flops, 4 * 2 * (1 + 2 + 3))
         self.assertEqual(suites.parse_workload("l3k5d2:causal_bottom_right").flops, 4 * 2 * (3 + 4 + 5))
         self.assertEqual(suites.parse_workload("l5k3d2:causal_bottom_right").flops, 4 * 2 * (0 + 0 + 1 + 2 + 3))
+
+
+class Imports(unittest.TestCase):
+    """--show must work where PyTorch is not installed, and tables and charts must not depend on measuring."""
+
+    ALLOWED = {
+        "suites": set(),
+        "tables": set(),
+        "chart": {"heed.tables"},
+        "measure": set(),
+        "launch": set(),
+        "reference": {"torch"},
+        "contenders": {"torch", "heed.launch"},
+        "contest": {"torch", "heed", "heed.reference", "heed.suites"},
+        "arena": {"heed", "heed.chart", "heed.tables"},
+    }
+
+    def test_point_one_way(self):
+        for name, allowed in self.ALLOWED.items():
+            tree = ast.parse((Path(suites.__file__).parent / f"{name}.py").read_text())
+            found = set()
+            for node in tree.body:  # imports inside functions are made when they are needed
+                if isinstance(node, ast.Import):
+                    found |= {alias.name for alias in node.names}
+                elif isinstance(node, ast.ImportFrom):
+                    found.add(node.module)
+            outside = {module for module in found if module.split(".")[0] in ("torch", "heed")}
+            self.assertLessEqual({m if m.startswith("heed") else "torch" for m in outside}, allowed, name)
 
 
 class Suites(unittest.TestCase):
