@@ -311,10 +311,10 @@ class EndToEnd(unittest.TestCase):
         self.assertEqual(len(bars), sum(len(tables.times_of(row)) for row in evidence["rows"]))
 
     def test_acceptance_of_shapes(self):
-        done = self.run_arena("--shapes", ",".join(suites.random_workloads(1, 12)), "--modes", "acceptance", "--against", "sdpa_default")
+        done = self.run_arena("--shapes", ",".join(suites.random_workloads(1, 6)), "--modes", "acceptance", "--against", "sdpa_default")
         self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
         evidence = arena.load(self.output)
-        self.assertEqual([row["errors"]["heed"]["pass"] for row in evidence["rows"]], [True] * 12)
+        self.assertEqual([row["errors"]["heed"]["pass"] for row in evidence["rows"]], [True] * 6)
         self.assertIn("verdict", evidence["table"])
 
     def test_an_inexact_variant_fails_the_program(self):
