@@ -311,7 +311,9 @@ class EndToEnd(unittest.TestCase):
         self.assertEqual(len(bars), sum(len(tables.times_of(row)) for row in evidence["rows"]))
 
     def test_acceptance_of_shapes(self):
-        done = self.run_arena("--shapes", ",".join(suites.random_workloads(1, 6)), "--modes", "acceptance", "--against", "sdpa_default")
+        size = lambda text: suites.parse_workload(text).flops  # noqa: E731
+        small = sorted(suites.random_workloads(1), key=size)[:6]  # PyTorch's fp16 products are slow on a CPU
+        done = self.run_arena("--shapes", ",".join(small), "--modes", "acceptance", "--against", "sdpa_default")
         self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
         evidence = arena.load(self.output)
         self.assertEqual([row["errors"]["heed"]["pass"] for row in evidence["rows"]], [True] * 6)
