@@ -35,9 +35,9 @@ int run(const Options& o) {
   options.peers = !o.no_peers;
   options.python = o.python;
   remark(o.machine.json, fmt::format("{} on {}: {} rungs", to_string(workload), device.name, steps.size()));
-  const ladder::Result result =
-      ladder::climb(steps, workload, device, *builder, options,
-                    [&](const std::string& text) { remark(o.machine.json, fmt::format("  {}", text)); });
+  const ladder::Result result = ladder::climb(steps, workload, device, *builder, options, [&](const std::string& text) {
+    remark(o.machine.json, fmt::format("  {}", text));
+  });
   const nlohmann::json evidence = ladder::evidence(result);
   if (!o.evidence.empty()) write_file_atomically(path, evidence.dump(1) + "\n", ErrorCode::store);
   if (o.machine.json)

@@ -40,8 +40,7 @@ struct Rows {
   }
 
   __device__ __forceinline__ const unsigned short* q() const {
-    return static_cast<const unsigned short*>(params.q) + batch * params.q_strides.batch +
-           head * params.q_strides.head;
+    return static_cast<const unsigned short*>(params.q) + batch * params.q_strides.batch + head * params.q_strides.head;
   }
   __device__ __forceinline__ const unsigned short* k() const {
     return static_cast<const unsigned short*>(params.k) + batch * params.k_strides.batch +

@@ -1,5 +1,5 @@
-/// The ladder: which rungs there are, what was predicted of each, and the resources each takes. Shared by the host, nvcc
-/// and NVRTC. A later rung is one file and one entry in kRungs.
+/// The ladder: which rungs there are, what was predicted of each, and the resources each takes. Shared by the host,
+/// nvcc and NVRTC. A later rung is one file and one entry in kRungs.
 #pragma once
 
 #include "kernels/contract.hpp"

@@ -14,8 +14,8 @@ namespace heed::ladder {
 template <int kRung, Problem kProblem>
 struct FusedEpilogue {
   using Block = MatrixBlock<kRung, kProblem>;
-  static constexpr int kChunks = Block::kDim / 8;                    // of 16 output bytes a row
-  static constexpr int kRowsAtOnce = 32 / kChunks;                   // rows a warp stores at once
+  static constexpr int kChunks = Block::kDim / 8;   // of 16 output bytes a row
+  static constexpr int kRowsAtOnce = 32 / kChunks;  // rows a warp stores at once
   static_assert(32 % kChunks == 0 && Block::kWarpRows % kRowsAtOnce == 0);
   static_assert(Block::kPlan.out_pitch % 4 == 0, "16-byte reads of O");
 

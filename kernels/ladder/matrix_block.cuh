@@ -41,7 +41,9 @@ struct MatrixBlock {
   /// Among the warps that compute; a producer warp takes no part.
   __device__ __forceinline__ static void compute_barrier() { ptx::bar_sync(1, kComputeThreads); }
 
-  __device__ __forceinline__ char* keys(int stage) const { return shared + kPlan.stages + stage * 2 * kPlan.tile_bytes; }
+  __device__ __forceinline__ char* keys(int stage) const {
+    return shared + kPlan.stages + stage * 2 * kPlan.tile_bytes;
+  }
   __device__ __forceinline__ char* values(int stage) const { return keys(stage) + kPlan.tile_bytes; }
   /// S of row `r` of this warp's softmax rows.
   __device__ __forceinline__ float* scores_row(int r) const {
@@ -110,8 +112,7 @@ struct MatrixBlock {
       const int row = index / kDim;
       const int column = index % kDim;
       if (rows.first_row + row < rows.params.len_q)
-        rows.out_row(rows.first_row + row)[column] =
-            round_to<kProblem.element>(out[row * kPlan.out_pitch + column]);
+        rows.out_row(rows.first_row + row)[column] = round_to<kProblem.element>(out[row * kPlan.out_pitch + column]);
     }
   }
 };

@@ -55,8 +55,8 @@ __device__ __forceinline__ void multiply_values(const MatrixBlock<kRung, kProble
   const int first_column = block.warp % 2 * (kDim / 2);
   const tile::Coordinate p_at = tile::ldmatrix_a_address(block.lane);
   const tile::Coordinate v_at = tile::ldmatrix_v_address(block.lane);
-  const unsigned p =
-      block.shared_base + Block::kPlan.scores + (first_row + p_at.row) * Block::kPlan.scores_pitch * 4 + p_at.column * 2;
+  const unsigned p = block.shared_base + Block::kPlan.scores + (first_row + p_at.row) * Block::kPlan.scores_pitch * 4 +
+                     p_at.column * 2;
   const unsigned v = ptx::shared_address(block.values(stage));
   auto* o = reinterpret_cast<float*>(block.shared + Block::kPlan.out) + first_column;
   float out[kTiles][4];

@@ -1,8 +1,8 @@
 /// Rung persistent: as many blocks as multiprocessors, each looping over tiles of 64 rows.
 ///
-/// With thousands of tiles this saves launching and draining blocks. Predicted (persistent): 0.98 of the speed before at
-/// the mission shape: its 64 tiles are fewer than an H200's 132 multiprocessors, so every block runs its loop once, and
-/// what is left of the idea is the arithmetic that turns a tile's number into batch, head and row.
+/// With thousands of tiles this saves launching and draining blocks. Predicted (persistent): 0.98 of the speed before
+/// at the mission shape: its 64 tiles are fewer than an H200's 132 multiprocessors, so every block runs its loop once,
+/// and what is left of the idea is the arithmetic that turns a tile's number into batch, head and row.
 ///
 /// It teaches to count the tiles first.
 #pragma once
@@ -26,8 +26,8 @@ struct Persistent {
       Block block(rows, shared);
       DoubleBuffer<kRung, kProblem>::accumulate(block);
       FusedEpilogue<kRung, kProblem>::store(block);
-      // Q, K and V may be overwritten now: the barrier in store() comes after their last use. A warp's rows of O are its
-      // own, but lanes cleared next are not the lanes that have just read them.
+      // Q, K and V may be overwritten now: the barrier in store() comes after their last use. A warp's rows of O are
+      // its own, but lanes cleared next are not the lanes that have just read them.
       __syncwarp();
     }
   }

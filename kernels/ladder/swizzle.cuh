@@ -1,14 +1,14 @@
-/// Rung swizzle: chunk c of row r lies at c ^ (r % 8), so that the eight rows a matrix load reads lie in eight different
-/// groups of banks (kernels/tile/shared_tile.hpp draws it). Rows of S, P and O are 16 bytes further apart, to the same
-/// end.
+/// Rung swizzle: chunk c of row r lies at c ^ (r % 8), so that the eight rows a matrix load reads lie in eight
+/// different groups of banks (kernels/tile/shared_tile.hpp draws it). Rows of S, P and O are 16 bytes further apart, to
+/// the same end.
 ///
 /// WMMA takes a base and a stride and cannot read a swizzled tile. This rung therefore uses what WMMA is made of,
 /// ldmatrix and mma.m16n8k16, whose fragments are documented, and changes nothing else: S, P and O still go through
 /// shared memory, a producer warp still fills two stages.
 ///
-/// Predicted (swizzle): 2.0 times as fast. Each product reads 12 blocks of 16 x 16 a warp and tile: at 32 cycles a block
-/// with an 8-way conflict that is 3,000 cycles for eight warps, at 4 cycles without one 400. About 6,000 of 10,000
-/// cycles a tile go, and stores and softmax remain.
+/// Predicted (swizzle): 2.0 times as fast. Each product reads 12 blocks of 16 x 16 a warp and tile: at 32 cycles a
+/// block with an 8-way conflict that is 3,000 cycles for eight warps, at 4 cycles without one 400. About 6,000 of
+/// 10,000 cycles a tile go, and stores and softmax remain.
 #pragma once
 
 #include "kernels/ladder/mma_products.cuh"
@@ -43,9 +43,8 @@ struct Swizzle {
     const bool is_producer = block.warp == Block::kComputeWarps;
     const int tiles = (rows.keys_end + Block::kBlockN - 1) / Block::kBlockN;
 
-    copy_rows_async<Block::kBlockM, kDim, threads(kRung), kSwizzled>(block.shared_base + Block::kPlan.q, rows.q(),
-                                                                     params.q_strides.row, rows.first_row, params.len_q,
-                                                                     threadIdx.x);
+    copy_rows_async<Block::kBlockM, kDim, threads(kRung), kSwizzled>(
+        block.shared_base + Block::kPlan.q, rows.q(), params.q_strides.row, rows.first_row, params.len_q, threadIdx.x);
     ptx::cp_async_commit_group();
     if (is_producer) {
       load_tile(block, 0, tiles);

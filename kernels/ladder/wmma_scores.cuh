@@ -1,8 +1,8 @@
 /// Rung wmma_scores: the scores by the tensor cores, P V still by fused multiply-adds.
 ///
 /// Blocks are now 64 rows of one head. WMMA does not say which lane holds which score, so S goes through shared memory:
-/// stored by the product, read row by row by the softmax, where P stays in fp32. For P V a warp holds 8 rows, a lane two
-/// columns of each: one word of V serves eight rows.
+/// stored by the product, read row by row by the softmax, where P stays in fp32. For P V a warp holds 8 rows, a lane
+/// two columns of each: one word of V serves eight rows.
 ///
 /// Predicted (wmma_scores): 0.35 of the speed of the hybrid. Half of the operations are still fused multiply-adds, and
 /// 64 blocks on an H200's 132 multiprocessors leave half of them without work; the vendor's library uses them all, and
@@ -51,8 +51,7 @@ struct WmmaScores {
 
  private:
   /// This warp's rows of S become P, in fp32 where S was; O, in registers, is rescaled.
-  __device__ __forceinline__ static void softmax(Block& block, float2 (&out)[Block::kWarpRows][kWords],
-                                                 int first_key) {
+  __device__ __forceinline__ static void softmax(Block& block, float2 (&out)[Block::kWarpRows][kWords], int first_key) {
     const float scale_log2 = block.rows.scale_log2();
 #pragma unroll
     for (int r = 0; r < Block::kWarpRows; ++r) {
@@ -86,8 +85,7 @@ struct WmmaScores {
     for (int key = 0; key < Block::kBlockN; ++key) {
       float2 v[kWords];
 #pragma unroll
-      for (int w = 0; w < kWords; ++w)
-        v[w] = unpack<kProblem.element>(values[key * (kDim / 2) + block.lane + 32 * w]);
+      for (int w = 0; w < kWords; ++w) v[w] = unpack<kProblem.element>(values[key * (kDim / 2) + block.lane + 32 * w]);
 #pragma unroll
       for (int r = 0; r < Block::kWarpRows; ++r) {
         const float p = block.scores_row(r)[key];
@@ -107,8 +105,7 @@ struct WmmaScores {
       auto* o = reinterpret_cast<unsigned*>(block.rows.out_row(row));
 #pragma unroll
       for (int w = 0; w < kWords; ++w)
-        o[block.lane + 32 * w] =
-            ptx::cvt_rn_x2<kProblem.element>(out[r][w].x * inverse, out[r][w].y * inverse);
+        o[block.lane + 32 * w] = ptx::cvt_rn_x2<kProblem.element>(out[r][w].x * inverse, out[r][w].y * inverse);
       if (block.lane == 0) store_lse(block.rows, row, block.state[r]);
     }
   }

@@ -15,17 +15,17 @@ namespace heed::ptx {
 template <Element kElement>
 inline constexpr int kWmmaInputRegisters = kElement == Element::bf16 ? 4 : 8;
 
-#define HEED_WMMA_LOAD(instruction, layout)                                                                        \
-  if constexpr (kElement == Element::bf16)                                                                         \
-    asm volatile(instruction ".sync.aligned." layout ".m16n16k16.shared.bf16 {%0, %1, %2, %3}, [%4], %5;"          \
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                                                  \
-                 : "r"(shared), "r"(stride)                                                                        \
-                 : "memory");                                                                                      \
-  else                                                                                                             \
-    asm volatile(instruction ".sync.aligned." layout                                                               \
-                             ".m16n16k16.shared.f16 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8], %9;"                   \
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]), "=r"(r[4]), "=r"(r[5]), "=r"(r[6]), "=r"(r[7])  \
-                 : "r"(shared), "r"(stride)                                                                        \
+#define HEED_WMMA_LOAD(instruction, layout)                                                                       \
+  if constexpr (kElement == Element::bf16)                                                                        \
+    asm volatile(instruction ".sync.aligned." layout ".m16n16k16.shared.bf16 {%0, %1, %2, %3}, [%4], %5;"         \
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                                                 \
+                 : "r"(shared), "r"(stride)                                                                       \
+                 : "memory");                                                                                     \
+  else                                                                                                            \
+    asm volatile(instruction ".sync.aligned." layout                                                              \
+                             ".m16n16k16.shared.f16 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8], %9;"                  \
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]), "=r"(r[4]), "=r"(r[5]), "=r"(r[6]), "=r"(r[7]) \
+                 : "r"(shared), "r"(stride)                                                                       \
                  : "memory")
 
 /// A (16 rows, 16 k), stored by rows.
@@ -62,26 +62,26 @@ __device__ __forceinline__ void wmma_load_c(float (&c)[8], unsigned shared, int 
 
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-wmma-st
 __device__ __forceinline__ void wmma_store_d(unsigned shared, const float (&d)[8], int stride) {
-  asm volatile("wmma.store.d.sync.aligned.row.m16n16k16.shared.f32 [%0], {%1, %2, %3, %4, %5, %6, %7, %8}, %9;" ::"r"(
-                   shared),
-               "f"(d[0]), "f"(d[1]), "f"(d[2]), "f"(d[3]), "f"(d[4]), "f"(d[5]), "f"(d[6]), "f"(d[7]), "r"(stride)
-               : "memory");
+  asm volatile(
+      "wmma.store.d.sync.aligned.row.m16n16k16.shared.f32 [%0], {%1, %2, %3, %4, %5, %6, %7, %8}, %9;" ::"r"(shared),
+      "f"(d[0]), "f"(d[1]), "f"(d[2]), "f"(d[3]), "f"(d[4]), "f"(d[5]), "f"(d[6]), "f"(d[7]), "r"(stride)
+      : "memory");
 }
 
-#define HEED_WMMA(layouts)                                                                                        \
-  if constexpr (kElement == Element::bf16)                                                                        \
-    asm volatile("wmma.mma.sync.aligned." layouts                                                                 \
-                 ".m16n16k16.f32.bf16.bf16.f32 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, "            \
-                 "{%12, %13, %14, %15}, {%0, %1, %2, %3, %4, %5, %6, %7};"                                        \
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]) \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]));       \
-  else                                                                                                            \
-    asm volatile("wmma.mma.sync.aligned." layouts                                                                 \
-                 ".m16n16k16.f32.f32 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11, %12, %13, %14, %15}, "  \
-                 "{%16, %17, %18, %19, %20, %21, %22, %23}, {%0, %1, %2, %3, %4, %5, %6, %7};"                    \
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]) \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]),        \
-                   "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "r"(b[4]), "r"(b[5]), "r"(b[6]), "r"(b[7]))
+#define HEED_WMMA(layouts)                                                                                            \
+  if constexpr (kElement == Element::bf16)                                                                            \
+    asm volatile("wmma.mma.sync.aligned." layouts                                                                     \
+                 ".m16n16k16.f32.bf16.bf16.f32 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, "                \
+                 "{%12, %13, %14, %15}, {%0, %1, %2, %3, %4, %5, %6, %7};"                                            \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])     \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]));           \
+  else                                                                                                                \
+    asm volatile("wmma.mma.sync.aligned." layouts                                                                     \
+                 ".m16n16k16.f32.f32 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11, %12, %13, %14, %15}, "      \
+                 "{%16, %17, %18, %19, %20, %21, %22, %23}, {%0, %1, %2, %3, %4, %5, %6, %7};"                        \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])     \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]), "r"(b[0]), \
+                   "r"(b[1]), "r"(b[2]), "r"(b[3]), "r"(b[4]), "r"(b[5]), "r"(b[6]), "r"(b[7]))
 
 /// d (16, 16) += a * b, b loaded by wmma_load_b_col.
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-wmma-mma

@@ -101,10 +101,9 @@ class Climb {
       return;
     }
     on_message_("asking PyTorch for its backends");
-    const measure::TimingPlan timing =
-        measure::plan_timing(result_.workload, result_.device, measure::Caches::warm);
-    sdpa_ = std::make_unique<measure::SdpaPeer>(options_.python, result_.workload, result_.device, timing,
-                                                fresh_seed(), /*with_hybrid=*/true);
+    const measure::TimingPlan timing = measure::plan_timing(result_.workload, result_.device, measure::Caches::warm);
+    sdpa_ = std::make_unique<measure::SdpaPeer>(options_.python, result_.workload, result_.device, timing, fresh_seed(),
+                                                /*with_hybrid=*/true);
     if (!sdpa_->available()) {
       result_.peers_reason = sdpa_->reason();
       on_message_(fmt::format("no comparison with PyTorch: {}", sdpa_->reason()));
@@ -173,7 +172,7 @@ class Climb {
     } else {
       row.verdict = build.artifact ? Verdict::cheating : Verdict::build_failed;
       row.finding = build.artifact ? Finding::breaks_contract : Finding::none;
-      row.reason = build.artifact ? build.artifact->breach
+      row.reason = build.artifact    ? build.artifact->breach
                    : build.timed_out ? std::string("the compiler did not end in time")
                                      : trim(build.log);
       return;
@@ -210,8 +209,7 @@ class Climb {
       if (!result_.best_peer.empty())
         row.to_peer = measure::measure_pair(sdpa_->block(result_.best_peer), ours, pair_options(row.us)).ratio;
       if (after_backend) {
-        row.to_before =
-            measure::measure_pair(sdpa_->block(measure::kHybridBackend), ours, pair_options(row.us)).ratio;
+        row.to_before = measure::measure_pair(sdpa_->block(measure::kHybridBackend), ours, pair_options(row.us)).ratio;
         row.before = before_;
       }
     } catch (const Error& error) {

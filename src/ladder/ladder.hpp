@@ -17,9 +17,9 @@ namespace heed::ladder {
 /// One step of the road.
 struct Step {
   std::string name;
-  std::string title;    ///< what is new
-  std::string variant;  ///< as parse_variant reads it; empty for a step that PyTorch runs
-  std::string backend;  ///< of the PyTorch helper, where there is no variant
+  std::string title;     ///< what is new
+  std::string variant;   ///< as parse_variant reads it; empty for a step that PyTorch runs
+  std::string backend;   ///< of the PyTorch helper, where there is no variant
   double predicted = 0;  ///< time of the step before / time of this one, reasoned before measuring; 0: none
   std::string before;    ///< step the prediction refers to; empty for the first
 };
@@ -46,7 +46,7 @@ struct Row {
   std::string variant_id;  ///< empty for PyTorch
   double us = 0;           ///< 0 when it was not measured
   double tflops = 0;
-  std::string before;                      ///< step it was measured against; empty for the first
+  std::string before;                       ///< step it was measured against; empty for the first
   std::optional<measure::Ratio> to_before;  ///< time before / time
   double to_first = 0;                      ///< the first step's time / time
   std::optional<measure::Ratio> to_peer;    ///< best SDPA backend's time / time
@@ -63,9 +63,7 @@ struct Row {
   [[nodiscard]] bool measured() const { return us > 0; }
   [[nodiscard]] bool failed() const { return verdict && *verdict != Verdict::ok; }
   /// Whether the prediction speaks of what was measured: the step before is the one it was made for.
-  [[nodiscard]] bool comparable() const {
-    return step.predicted > 0 && to_before.has_value() && before == step.before;
-  }
+  [[nodiscard]] bool comparable() const { return step.predicted > 0 && to_before.has_value() && before == step.before; }
 };
 
 struct Peer {

@@ -102,7 +102,8 @@ std::string table_text(const Result& result) {
                share_text(row.shares.dram)});
   }
   text += table.str();
-  text += "\nRatios are time / time: above 1 the rung is faster. Registers a thread, spills and shared memory in bytes.\n";
+  text +=
+      "\nRatios are time / time: above 1 the rung is faster. Registers a thread, spills and shared memory in bytes.\n";
   for (const Row& row : result.rows)
     if (!row.measured())
       text += fmt::format("{}: {}{}\n", row.step.name, row.verdict ? fmt::format("{}: ", to_string(*row.verdict)) : "",

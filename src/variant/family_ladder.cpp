@@ -16,7 +16,8 @@ const ladder::Rung& rung_of(const Config& config) {
 
 const std::vector<Knob>& ladder_knobs() {
   static const std::vector<Knob> knobs = [] {
-    Knob rung{.name = "rung", .tag = "r", .help = "which step of the road; heed ladder walks it", .values = {}, .names = {}};
+    Knob rung{
+        .name = "rung", .tag = "r", .help = "which step of the road; heed ladder walks it", .values = {}, .names = {}};
     for (int i = 0; i < ladder::kNumRungs; ++i) {
       rung.values.push_back(i);
       rung.names.emplace_back(ladder::kRungs[i].name);

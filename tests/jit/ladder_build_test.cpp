@@ -1,5 +1,5 @@
-// Every rung of the ladder, without a GPU: it builds for every problem and architecture, within its registers, and keeps
-// the contract.
+// Every rung of the ladder, without a GPU: it builds for every problem and architecture, within its registers, and
+// keeps the contract.
 #include "device/device.hpp"
 #include "jit/build.hpp"
 #include "kernels/ladder/config.hpp"
@@ -61,9 +61,8 @@ TEST_P(LadderBuilds, EveryProblemKeepsTheContractAndHeadDim64HasNoSpills) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Rungs, LadderBuilds, ::testing::Range(0, ladder::kNumRungs), [](const auto& rung) {
-  return std::string(ladder::kRungs[rung.param].name);
-});
+INSTANTIATE_TEST_SUITE_P(Rungs, LadderBuilds, ::testing::Range(0, ladder::kNumRungs),
+                         [](const auto& rung) { return std::string(ladder::kRungs[rung.param].name); });
 
 }  // namespace
 }  // namespace heed::jit
