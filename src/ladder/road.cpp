@@ -45,7 +45,8 @@ std::vector<Step> road() {
        .backend = {},
        .predicted = 1.7,
        .before = {}});
-  // 128 blocks instead of 64 fill the multiprocessors, and four groups of warps split the keys of each.
+  // 128 blocks instead of 64 fill the multiprocessors, and four groups of warps split the keys of each: what earlier
+  // runs of the search measured (docs/performance.md).
   add({.name = "mma_tuned",
        .title = "the same kernel, its config found by search",
        .variant = kGoodConfig,
