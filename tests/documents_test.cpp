@@ -6,27 +6,50 @@
 namespace heed {
 namespace {
 
-// README.md quotes tables between <!-- evidence FILE --> and <!-- end -->; each must be the "table" of that file, word
-// for word.
-TEST(Documents, ReadmeTablesAreTheEvidence) {
-  const std::filesystem::path root = HEED_SOURCE_FOLDER;
-  const std::string readme = read_file(root / "README.md", ErrorCode::internal);
+// Documents quote tables between <!-- evidence FILE --> and <!-- end -->; each must be the "table" of that file, word
+// for word. What is wrong with the quotes of `text`, one sentence each; `quoted` counts them.
+std::vector<std::string> wrong_quotes(const std::filesystem::path& root, const std::string& text, int& quoted) {
   const std::string opening = "<!-- evidence ";
+  std::vector<std::string> wrong;
   std::size_t at = 0;
-  int quoted = 0;
-  while ((at = readme.find(opening, at)) != std::string::npos) {
-    const std::size_t name_end = readme.find(" -->", at);
-    const std::size_t block_end = readme.find("<!-- end -->", at);
-    ASSERT_NE(block_end, std::string::npos);
-    const std::string name = readme.substr(at + opening.size(), name_end - at - opening.size());
-    const std::string block = readme.substr(name_end + 4, block_end - name_end - 4);
+  while ((at = text.find(opening, at)) != std::string::npos) {
+    const std::size_t name_end = text.find(" -->", at);
+    const std::size_t block_end = text.find("<!-- end -->", at);
+    if (name_end == std::string::npos || block_end == std::string::npos || block_end < name_end) {
+      wrong.push_back("a quote is not closed");
+      break;
+    }
+    const std::string name = text.substr(at + opening.size(), name_end - at - opening.size());
+    const std::string block = text.substr(name_end + 4, block_end - name_end - 4);
     const auto evidence = nlohmann::json::parse(read_file(root / name, ErrorCode::internal));
-    EXPECT_NE(block.find(evidence.at("table").get<std::string>()), std::string::npos)
-        << "README.md does not quote the table of " << name;
+    if (block.find(evidence.at("table").get<std::string>()) == std::string::npos)
+      wrong.push_back("it does not quote the table of " + name);
     at = block_end;
     ++quoted;
   }
+  return wrong;
+}
+
+TEST(Documents, TablesAreTheEvidence) {
+  const std::filesystem::path root = HEED_SOURCE_FOLDER;
+  std::vector<std::filesystem::path> documents = {root / "README.md"};
+  for (const auto& entry : std::filesystem::directory_iterator(root / "docs"))
+    if (entry.path().extension() == ".md") documents.push_back(entry.path());
+  EXPECT_GE(documents.size(), 3U);
+  int quoted = 0;
+  for (const std::filesystem::path& document : documents)
+    EXPECT_THAT(wrong_quotes(root, read_file(document, ErrorCode::internal), quoted), ::testing::IsEmpty()) << document;
   EXPECT_GE(quoted, 1);
+}
+
+TEST(Documents, AChangedTableIsSeen) {
+  const testing_support::TemporaryFolder folder;
+  write_file_atomically(folder.file("a.json"), R"({"table": "5.54 us\n"})", ErrorCode::internal);
+  int quoted = 0;
+  const auto wrong = [&](const std::string& text) { return wrong_quotes(folder.path(), text, quoted); };
+  EXPECT_THAT(wrong("<!-- evidence a.json -->\n5.54 us\n<!-- end -->"), ::testing::IsEmpty());
+  EXPECT_THAT(wrong("<!-- evidence a.json -->\n5.45 us\n<!-- end -->"), ::testing::SizeIs(1));
+  EXPECT_THAT(wrong("<!-- evidence a.json -->\n5.54 us\n"), ::testing::SizeIs(1));
 }
 
 TEST(Documents, EvidenceFilesHaveTheSchema) {

@@ -26,6 +26,8 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"store", {"heed", "base"}},
     {"evolve", {"heed", "base", "variant", "device", "jit", "verify", "measure", "trial", "store"}},
     {"report", {"heed", "base", "store"}},
+    {"ladder",
+     {"heed", "base", "kernels", "variant", "device", "jit", "verify", "measure", "trial", "evolve", "report"}},
 };
 
 std::string module_of(const fs::path& relative) {

@@ -2,7 +2,7 @@
 
 Runs as a helper process of `heed`: one JSON request a line on stdin, one JSON answer a line on stdout.
 
-    {"op": "hello", "workload": {...}, "sets": S, "launches": N, "threads": T}
+    {"op": "hello", "workload": {...}, "sets": S, "launches": N, "threads": T, "hybrid": false}
         -> {"torch": "2.11.0", "cudnn": "9.19", "device": "...", "backends": {"flash": {"kernels": [...]}, "math": {"refused": "why"}}}
     {"op": "time", "backend": "flash", "replays": R, "warm_up_ms": 5}
         -> {"us": [per launch, one entry a replay]}
@@ -13,8 +13,12 @@ On a GPU the N calls are captured in one CUDA graph and replays are queued back 
 reads Q of set n % S, K of set (n + n // S) % S and V of set (n + 2 * (n // S)) % S. Each backend is forced with
 torch.nn.attention.sdpa_kernel and reported with the names of the kernels that ran
 (https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html).
+
+With "hybrid": true there is one more backend, "hybrid", which is not SDPA: scale * Q K^T (+ mask) by the matrix library, a softmax
+that computes in fp32, P V by the matrix library, in three kernels (a mask adds one, which copies it).
 """
 
+import contextlib
 import json
 import sys
 import time
@@ -40,6 +44,14 @@ BACKENDS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
+
+HYBRID = "hybrid"
+
+
+def forced(backend):
+    """Context in which scaled_dot_product_attention takes this backend; the hybrid does not call it."""
+    return contextlib.nullcontext() if backend == HYBRID else sdpa_kernel(BACKENDS[backend])
+
 
 # OpenMP's threads spin for a while after a parallel region; whoever is measured next must not share the processors with them.
 SPIN_S = 0.02
@@ -81,21 +93,41 @@ class Peer:
             else:
                 self.arguments["attn_mask"] = causal_lower_right(w["len_q"], w["len_k"])
         self.graphs = {}
+        self.backends = [*BACKENDS, HYBRID] if request.get("hybrid") else list(BACKENDS)
+        # Added to the scores by the first product: 0 where a key is seen, -inf where it is not.
+        self.mask = None
+        if w["mask"] != "none" and HYBRID in self.backends:
+            offset = w["len_k"] - w["len_q"] if w["mask"] == "causal_bottom_right" else 0
+            hidden = torch.ones(w["len_q"], w["len_k"], dtype=torch.bool, device=self.device).triu(offset + 1)
+            mask = torch.zeros(w["len_q"], w["len_k"], dtype=dtype, device=self.device).masked_fill(hidden, float("-inf"))
+            self.mask = mask.repeat(w["heads"] // w["heads_kv"], 1)[None]
 
-    def call(self, n=0):
+    def hybrid(self, q, k, v):
+        """The three steps; query heads that share a key head are rows of one product."""
+        w = self.workload
+        entries, rows = w["batch"] * w["heads_kv"], w["heads"] // w["heads_kv"] * w["len_q"]
+        q, k, v = q.reshape(entries, rows, -1), k.reshape(entries, w["len_k"], -1), v.reshape(entries, w["len_k"], -1)
+        if self.mask is None:
+            scores = torch.empty(entries, rows, w["len_k"], dtype=q.dtype, device=self.device)
+            scores.baddbmm_(q, k.transpose(1, 2), beta=0, alpha=w["scale"])  # in place: nothing is copied first
+        else:
+            scores = torch.baddbmm(self.mask, q, k.transpose(1, 2), alpha=w["scale"])
+        out = torch.bmm(torch.softmax(scores, -1), v)
+        return out.reshape(w["batch"], w["heads"], w["len_q"], w["dim_v"])
+
+    def call(self, backend, n=0):
         """Call n of a replay."""
         turn = n // self.sets
-        return scaled_dot_product_attention(
-            self.q[n % self.sets], self.k[(n + turn) % self.sets], self.v[(n + 2 * turn) % self.sets], **self.arguments
-        )
+        q, k, v = self.q[n % self.sets], self.k[(n + turn) % self.sets], self.v[(n + 2 * turn) % self.sets]
+        return self.hybrid(q, k, v) if backend == HYBRID else scaled_dot_product_attention(q, k, v, **self.arguments)
 
     def kernels(self, backend):
         """Names of the device kernels (CPU: operators) that one call runs."""
         from torch.profiler import ProfilerActivity, profile
 
         activity = ProfilerActivity.CUDA if self.cuda else ProfilerActivity.CPU
-        with sdpa_kernel(BACKENDS[backend]), profile(activities=[activity]) as p:
-            self.call()
+        with forced(backend), profile(activities=[activity]) as p:
+            self.call(backend)
             if self.cuda:
                 torch.cuda.synchronize()
         names = [e.name for e in p.events() if not self.cuda or str(e.device_type).endswith("CUDA")]
@@ -104,8 +136,8 @@ class Peer:
     def probe(self, backend):
         """Kernel names of a backend, or why it refuses the workload."""
         try:
-            with sdpa_kernel(BACKENDS[backend]), torch.no_grad():
-                self.call()
+            with forced(backend), torch.no_grad():
+                self.call(backend)
                 if self.cuda:
                     torch.cuda.synchronize()
             with torch.no_grad():
@@ -117,15 +149,15 @@ class Peer:
         """The backend's N calls as a CUDA graph, captured once."""
         if backend not in self.graphs:
             stream = torch.cuda.Stream()
-            with sdpa_kernel(BACKENDS[backend]), torch.no_grad():
+            with forced(backend), torch.no_grad():
                 with torch.cuda.stream(stream):
                     for n in range(3):
-                        self.call(n)
+                        self.call(backend, n)
                 torch.cuda.synchronize()
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, stream=stream):
                     for n in range(self.launches):
-                        self.call(n)
+                        self.call(backend, n)
             self.graphs[backend] = graph
         return self.graphs[backend]
 
@@ -146,12 +178,12 @@ class Peer:
             torch.cuda.synchronize()
             return [a.elapsed_time(b) * 1e3 / self.launches for a, b in zip(events, events[1:])]
         times = []
-        with sdpa_kernel(BACKENDS[backend]), torch.no_grad():
-            self.call()  # wakes the threads
+        with forced(backend), torch.no_grad():
+            self.call(backend)  # wakes the threads
             for _ in range(replays):
                 begin = time.perf_counter()
                 for n in range(self.launches):
-                    self.call(n)
+                    self.call(backend, n)
                 times.append((time.perf_counter() - begin) * 1e6 / self.launches)
         time.sleep(SPIN_S)
         return times
@@ -160,8 +192,8 @@ class Peer:
         """Largest error of call 0 against the same attention in float64."""
         w = self.workload
         with torch.no_grad():
-            with sdpa_kernel(BACKENDS[backend]):
-                out = self.call().double()
+            with forced(backend):
+                out = self.call(backend).double()
             q, k, v = self.q[0].double(), self.k[0].double(), self.v[0].double()
             group = w["heads"] // w["heads_kv"]
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -186,7 +218,7 @@ def main():
                     "torch": torch.__version__,
                     "cudnn": f"{cudnn // 10000}.{cudnn // 100 % 100}" if cudnn else "",
                     "device": torch.cuda.get_device_name() if peer.cuda else "cpu",
-                    "backends": {name: peer.probe(name) for name in BACKENDS},
+                    "backends": {name: peer.probe(name) for name in peer.backends},
                 }
             elif request["op"] == "time":
                 answer = {"us": peer.time(request["backend"], request["replays"], request["warm_up_ms"])}

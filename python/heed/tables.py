@@ -165,6 +165,12 @@ def suite_text(evidence, name):
     return text + summary(rows) + "\n" + details(rows)
 
 
+def brief(evidence, name):
+    """A suite's rows without the single contenders: what a document quotes."""
+    rows = [row for row in evidence["rows"] if row["suite"] == name]
+    return acceptance(rows) if rows and rows[0]["mode"] == "acceptance" else summary(rows)
+
+
 def heading(evidence):
     """Where and with what the numbers were taken."""
     peer = evidence["peer"]

@@ -18,7 +18,7 @@ constexpr double kTimeLimit_s = 60;
 }  // namespace
 
 SdpaPeer::SdpaPeer(const std::string& python, const Workload& w, const DeviceFacts& device, const TimingPlan& timing,
-                   std::uint64_t seed)
+                   std::uint64_t seed, bool with_hybrid)
     : timing_(timing), gpu_(device.kind == DeviceKind::cuda) {
   const std::string program = find_program(python);
   if (program.empty()) {
@@ -39,7 +39,8 @@ SdpaPeer::SdpaPeer(const std::string& python, const Workload& w, const DeviceFac
                                 {"sets", timing.sets},
                                 {"launches", timing.launches},
                                 {"threads", device.processors},
-                                {"seed", seed % 1'000'000'007}};
+                                {"seed", seed % 1'000'000'007},
+                                {"hybrid", with_hybrid}};
   const auto line = process_->ask(hello.dump(), kStartLimit_s);
   const auto answer = line ? nlohmann::json::parse(*line, nullptr, /*allow_exceptions=*/false) : nlohmann::json();
   if (!answer.is_object() || answer.contains("error")) {

@@ -15,6 +15,9 @@ class LineProcess;
 
 namespace heed::measure {
 
+/// Not SDPA: matrix product, softmax, matrix product, three kernels of PyTorch's libraries.
+inline constexpr const char* kHybridBackend = "sdpa_hybrid";
+
 /// One forced backend.
 struct PeerBackend {
   std::string name;                  ///< "sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn"
@@ -25,9 +28,10 @@ struct PeerBackend {
 class SdpaPeer {
  public:
   /// @param python a program name or path
+  /// @param with_hybrid also measure kHybridBackend, as one more backend
   /// Never throws for a missing Python or PyTorch: `available` is false and `reason` says why.
   SdpaPeer(const std::string& python, const Workload& workload, const DeviceFacts& device, const TimingPlan& timing,
-           std::uint64_t seed);
+           std::uint64_t seed, bool with_hybrid = false);
   ~SdpaPeer();
   SdpaPeer(const SdpaPeer&) = delete;
   SdpaPeer& operator=(const SdpaPeer&) = delete;

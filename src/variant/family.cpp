@@ -12,7 +12,8 @@
 namespace heed {
 
 std::span<const Family* const> families() {
-  static const std::vector<const Family*> all = {&cpu_family(), &sm80_family()};
+  // A device's default is its first: the ladder teaches, it is never what a search starts from.
+  static const std::vector<const Family*> all = {&cpu_family(), &sm80_family(), &ladder_family()};
   return all;
 }
 

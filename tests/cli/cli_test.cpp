@@ -55,6 +55,13 @@ class Cli : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
+TEST_F(Cli, LadderRefusesWhatItCannotClimb) {
+  expect_refusal("ladder --rungs scalar,swizle", 2, "did you mean \"swizzle\"?");
+  expect_refusal("ladder --shape b1h8", 2, "query length is missing");
+  expect_refusal("ladder --device cpu", 1, "leave out --device cpu");
+  EXPECT_THAT(heed_command("ladder --device cpu --json").out, ::testing::HasSubstr("\"no_device\""));
+}
+
 TEST_F(Cli, HelpAndVersion) {
   EXPECT_THAT(heed_command("--help").out, ::testing::HasSubstr("Examples:"));
   EXPECT_EQ(heed_command("--help").code, 0);

@@ -1,0 +1,72 @@
+// heed ladder
+#include <fmt/format.h>
+
+#include "base/files.hpp"
+#include "base/text.hpp"
+#include "cli/command.hpp"
+#include "ladder/ladder.hpp"
+#include "ladder/report.hpp"
+
+namespace heed::cli {
+namespace {
+
+struct Options {
+  MachineOptions machine;
+  std::string shape = "b1h8l512d64";
+  std::string rungs;
+  std::string evidence;
+  std::string python = "python3";
+  bool no_peers = false;
+};
+
+int run(const Options& o) {
+  const Workload workload = parse_workload(o.shape);
+  const std::vector<ladder::Step> steps = ladder::choose(ladder::road(), o.rungs);
+  const DeviceFacts device = o.machine.choose();
+  if (device.kind != DeviceKind::cuda)
+    throw Error(ErrorCode::no_device,
+                fmt::format("the ladder's rungs are GPU kernels and need an NVIDIA GPU: {}",
+                            o.machine.device == "cpu" ? "leave out --device cpu" : probe_cuda().reason));
+  const std::filesystem::path path = o.evidence;  // a folder that cannot be made is better known before than after
+  if (!path.parent_path().empty()) make_folder(path.parent_path(), ErrorCode::store);
+  const auto builder = o.machine.builder();
+  ladder::Options options;
+  options.trial = o.machine.trial_options();
+  options.peers = !o.no_peers;
+  options.python = o.python;
+  remark(o.machine.json, fmt::format("{} on {}: {} rungs", to_string(workload), device.name, steps.size()));
+  const ladder::Result result = ladder::climb(steps, workload, device, *builder, options, [&](const std::string& text) {
+    remark(o.machine.json, fmt::format("  {}", text));
+  });
+  const nlohmann::json evidence = ladder::evidence(result);
+  if (!o.evidence.empty()) write_file_atomically(path, evidence.dump(1) + "\n", ErrorCode::store);
+  if (o.machine.json)
+    print(evidence.dump(1) + "\n");
+  else
+    print(fmt::format("\n{}{} rungs in {}.\n", ladder::table_text(result), result.rows.size(),
+                      human_duration(result.elapsed_s)));
+  return result.passed() ? 0 : 1;
+}
+
+}  // namespace
+
+void add_ladder(CLI::App& app, int& exit_code) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "ladder", "The road from a minimal kernel to the best: every rung verified and timed, beside its prediction");
+  command->add_option("--shape", o->shape, "Workload")->capture_default_str();
+  command->add_option("--rungs", o->rungs, "Only these, separated by commas [all]");
+  command->add_option("--evidence", o->evidence, "Write the result as evidence to this JSON file");
+  command->add_flag("--no-peers", o->no_peers, "Do not compare with PyTorch; the hybrid rung is left out");
+  command->add_option("--python", o->python, "Python that may have PyTorch")->capture_default_str();
+  o->machine.add_to(*command);
+  command->footer(
+      "Exit code 1 when a rung does not pass the gate.\n"
+      "Examples:\n"
+      "  heed ladder\n"
+      "  heed ladder --rungs wmma_both,producer_2,swizzle --no-peers\n"
+      "  heed ladder --shape b2h8l2048d128:causal_top_left --evidence ladder.json");
+  command->callback([o, &exit_code] { exit_code = run(*o); });
+}
+
+}  // namespace heed::cli
