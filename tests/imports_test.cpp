@@ -22,9 +22,10 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"worker", {"heed", "base", "variant", "kernels", "jit", "device"}},
     {"verify", {"heed", "base", "workload", "variant", "worker", "cpu"}},
     {"measure", {"heed", "base", "variant", "worker", "verify", "jit"}},
+    {"profile", {"heed", "base", "variant", "device", "jit", "worker", "verify", "measure"}},
     {"trial", {"heed", "base", "variant", "device", "jit", "worker", "verify", "measure"}},
     {"store", {"heed", "base"}},
-    {"evolve", {"heed", "base", "variant", "device", "jit", "verify", "measure", "trial", "store"}},
+    {"evolve", {"heed", "base", "variant", "device", "jit", "verify", "measure", "profile", "trial", "store"}},
     {"report", {"heed", "base", "store"}},
 };
 

@@ -321,6 +321,7 @@ json trial_json(const store::TrialRecord& t) {
           {"resources", t.resources},
           {"samples", t.samples},
           {"clocks", t.clocks},
+          {"diagnosis", t.diagnosis},
           {"build_ms", t.build_ms},
           {"verify_ms", t.verify_ms},
           {"measure_ms", t.measure_ms},
