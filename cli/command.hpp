@@ -70,6 +70,7 @@ void add_replay(CLI::App& app, int& exit_code);
 void add_families(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_selftest(CLI::App& app, int& exit_code);
+void add_profile(CLI::App& app, int& exit_code);
 void add_emit(CLI::App& app, int& exit_code);
 
 /// Prints to stdout and flushes, so that a reader at the other end of a pipe sees progress.

@@ -282,6 +282,12 @@ nlohmann::json Evolution::finish() {
   result["tflops"] = options_.workload.flops() / champion_us * 1e-6;
   result["peak_share"] = options_.workload.flops() / (champion_us * 1e-6) / laboratory_.peak_flops();
   result["floor_share"] = floor.us() / champion_us;
+  const auto diagnosis = [&](const trial::Built& built, double us) {
+    const std::optional<profile::Counters> counters = read_counters(built, options_.strategy.seed);
+    return to_json(diagnose(built.variant, built.artifact.resources, us, counters), counters);
+  };
+  result["base_diagnosis"] = diagnosis(base, final["base_us"].get<double>());
+  result["champion_diagnosis"] = diagnosis(champion, champion_us);
   result["peers"] = compare_with_peers(champion);
   result["ablation"] = ablation;
   result["summary"] = faster ? fmt::format("{:.3f} times as fast as the base, 95% interval [{:.3f}, {:.3f}]",

@@ -277,11 +277,28 @@ profile::Diagnosis Evolution::diagnose(const Variant& variant, const jit::Resour
   return profile::diagnose(evidence, family_.knobs());
 }
 
+bool Evolution::may_read_counters() const {
+  return options_.profile && counters_readable_ && device_.kind == DeviceKind::cuda;
+}
+
+// None when they are not wanted or cannot be read; says so once.
+std::optional<profile::Counters> Evolution::read_counters(const trial::Built& built, std::uint64_t seed) {
+  if (!may_read_counters()) return std::nullopt;
+  profile::CollectOptions collect;
+  collect.seed = seed;
+  profile::Reading reading = profile::collect(family_.plan(built.variant.config, options_.workload, device_),
+                                              built.artifact, options_.workload, device_, collect);
+  if (!reading.counters) {
+    counters_readable_ = false;
+    observer_.message(fmt::format("no hardware counters, diagnosing from times alone: {}", reading.reason));
+  }
+  return reading.counters;
+}
+
 // Reads the counters of the best trials that were not read yet, before their children are proposed. Proposals rest on
 // what is stored: once a generation has a trial, the diagnoses of those before it stay as they are.
 void Evolution::profile_elites(int generation) {
-  if (!options_.profile || !counters_readable_ || device_.kind != DeviceKind::cuda || trials_.empty()) return;
-  if (trials_.back().generation >= generation) return;
+  if (trials_.empty() || trials_.back().generation >= generation || !may_read_counters()) return;
   std::vector<store::TrialRecord*> best;
   for (store::TrialRecord& t : trials_)
     if (t.verdict == to_string(Verdict::ok)) best.push_back(&t);
@@ -297,17 +314,10 @@ void Evolution::profile_elites(int generation) {
     const Variant variant = make_variant(family_, config, options_.workload);
     const jit::BuildOutcome build = builder_.build(laboratory_.request_for(variant));  // from the cache
     if (!build.artifact) continue;
-    profile::CollectOptions collect;
-    collect.seed = t->seed;
-    const profile::Reading reading = profile::collect(family_.plan(config, options_.workload, device_), *build.artifact,
-                                                      options_.workload, device_, collect);
-    if (!reading.counters) {
-      counters_readable_ = false;
-      observer_.message(fmt::format("no hardware counters, diagnosing from times alone: {}", reading.reason));
-      return;
-    }
-    const profile::Diagnosis diagnosis = diagnose(variant, build.artifact->resources, t->trial_us, reading.counters);
-    t->diagnosis = to_json(diagnosis, reading.counters);
+    const std::optional<profile::Counters> counters = read_counters({variant, *build.artifact}, t->seed);
+    if (!counters) return;
+    const profile::Diagnosis diagnosis = diagnose(variant, build.artifact->resources, t->trial_us, counters);
+    t->diagnosis = to_json(diagnosis, counters);
     store_.set_diagnosis(t->id, t->diagnosis);
     observer_.message(fmt::format("trial {}: {}", t->number, diagnosis.text));
   }

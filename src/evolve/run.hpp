@@ -65,6 +65,8 @@ class Evolution {
   void evolve();
   nlohmann::json finish();
   void profile_elites(int generation);
+  [[nodiscard]] bool may_read_counters() const;
+  std::optional<profile::Counters> read_counters(const trial::Built& built, std::uint64_t seed);
   nlohmann::json compare_finalists();
   nlohmann::json compare_in_fresh_process(const store::TrialRecord& trial);
   nlohmann::json compare_with_peers(const trial::Built& champion);

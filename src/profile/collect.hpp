@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "jit/artifact.hpp"
+#include "jit/build.hpp"
 #include "profile/counters.hpp"
 #include "variant/family.hpp"
 
@@ -27,5 +27,13 @@ struct Reading {
 /// @throws Error(interrupted)
 Reading collect(const LaunchPlan& plan, const jit::Artifact& artifact, const Workload& workload,
                 const DeviceFacts& device, const CollectOptions& options);
+
+/// Whether this GPU lets itself be counted: a small attention problem on its default family.
+Reading try_counters(jit::Builder& builder, const DeviceFacts& device);
+
+/// The command line of NVIDIA Nsight Compute that profiles exactly this kernel: `heed verify` of the variant, whose
+/// second launch is the workload itself (the first is a small neighbour).
+/// @param program how heed is called
+std::string ncu_command(const std::string& program, const Variant& variant, const Workload& workload);
 
 }  // namespace heed::profile

@@ -50,6 +50,7 @@ const std::vector<Field>& fields() {
       {"cycles", &Counters::cycles, {"sm__cycles_elapsed.max"}},
       {"instructions", &Counters::instructions, {"sm__inst_executed.sum"}},
       {"duration_us", &Counters::duration_us, {"gpu__time_duration.sum"}},
+      {"registers", &Counters::registers, {}},  // no counter: the worker asks the driver
   };
   return all;
 }
@@ -68,7 +69,8 @@ std::string stall_key(std::string_view reason) {
 const std::vector<MetricChoice>& metric_choices() {
   static const std::vector<MetricChoice> all = [] {
     std::vector<MetricChoice> choices;
-    for (const Field& field : fields()) choices.push_back({field.key, field.names});
+    for (const Field& field : fields())
+      if (!field.names.empty()) choices.push_back({field.key, field.names});
     for (const std::string_view reason : kStallReasons)
       choices.push_back({stall_key(reason),
                          {"smsp__average_warps_issue_stalled_" + std::string(reason) + "_per_issue_active.ratio"}});

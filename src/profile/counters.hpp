@@ -36,6 +36,7 @@ struct Counters {
   std::optional<double> cycles;                 ///< of the multiprocessors' clock, from start to end
   std::optional<double> instructions;           ///< executed by warps
   std::optional<double> duration_us;            ///< under the profiler, at its clock: not a time to quote
+  std::optional<double> registers;              ///< a thread, as the driver loaded the kernel
   std::vector<Stall> stalls;                    ///< largest first
 
   /// Share of shared-memory wavefronts that bank conflicts cost, 0 to 1.

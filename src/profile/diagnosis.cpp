@@ -216,8 +216,9 @@ std::string evidence_text(const Evidence& e, const Diagnosis& d) {
 
 std::string text_of(const Evidence& e, const Diagnosis& d) {
   const bool gpu = e.device.kind == DeviceKind::cuda;
-  std::string text = fmt::format("Bound by {}{}. {}", unit_of(d.bound, gpu),
-                                 d.with_counters ? "" : " (without counters)", evidence_text(e, d));
+  std::string text = d.bound == Bound::unknown ? std::string("Not known what bounds it")
+                                               : fmt::format("Bound by {}", unit_of(d.bound, gpu));
+  text += fmt::format("{}. {}", d.with_counters ? "" : " (without counters)", evidence_text(e, d));
   if (!d.stalls.empty()) {
     std::vector<std::string> causes;
     for (const Stall& stall : d.stalls)
@@ -230,13 +231,14 @@ std::string text_of(const Evidence& e, const Diagnosis& d) {
     if (share.bound != d.bound && is_unit(share.bound) && share.value >= 0.01)
       others.push_back(fmt::format("{} {}", unit_of(share.bound, gpu), percent(share.value)));
   if (!others.empty()) text += fmt::format(" Besides: {}.", join(others, ", "));
-  if (e.us > 0)
+  if (e.us > 0 && d.bound != Bound::unknown)
     text += fmt::format(" Floor {:.2f} us ({}), {} of its time.", e.floor.us(), e.floor.bound(),
                         percent(e.floor.us() / e.us));
   if (e.resources.spill_store_bytes > 0)
     text += fmt::format(" Registers spill: {} bytes a thread.", e.resources.spill_store_bytes);
-  text += d.knobs.empty() ? std::string(" No knob of this family acts on that.")
-                          : fmt::format(" Knobs that act on it: {}.", join(d.knobs, ", "));
+  if (d.bound != Bound::unknown)
+    text += d.knobs.empty() ? std::string(" No knob of this family acts on that.")
+                            : fmt::format(" Knobs that act on it: {}.", join(d.knobs, ", "));
   return text;
 }
 

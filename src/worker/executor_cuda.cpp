@@ -180,7 +180,13 @@ class CudaExecutor final : public Executor {
       check(cuda_.stream_synchronize(stream_), "running the kernel");
     };
     once();  // code is loaded and caches are warm, as where the kernel is timed
-    return read_counters(library, choices, context_, once);
+    CounterReading reading = read_counters(library, choices, context_, once);
+    int registers = 0;
+    check(cuda_.func_get_attribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS,
+                                   slots_.at(static_cast<std::size_t>(slot)).function),
+          "asking for the registers of the kernel");
+    reading.values["registers"] = registers;
+    return reading;
   }
 
  private:
