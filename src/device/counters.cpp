@@ -119,6 +119,9 @@ Cupti load_cupti(const std::string& asked_for) {
   bind("cuptiRangeProfilerGetCounterDataInfo", api.get_counter_data_info);
   Dl_info where{};
   api.path = ::dladdr(reinterpret_cast<void*>(api.get_version), &where) != 0 ? where.dli_fname : "libcupti";
+  // CUPTI asks the linker for its two helpers by their bare names; those already loaded are found wherever they lie.
+  for (const char* helper : {"libnvperf_host.so", "libnvperf_target.so"})
+    ::dlopen((fs::path(api.path).parent_path() / helper).c_str(), RTLD_NOW | RTLD_GLOBAL);
   return api;
 }
 

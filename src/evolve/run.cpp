@@ -120,12 +120,12 @@ void Evolution::prepare_base() {
                   self.base_median_us, 100 * floor_us_ / self.base_median_us, floor.bound(), floor_us_, self_spread_));
 }
 
-std::vector<Individual> Evolution::individuals() const {
+std::vector<Individual> Evolution::individuals(int generation) const {
   std::vector<Individual> all;
   const Config defaults = family_.default_config(options_.workload, device_);
   for (const store::TrialRecord& t : trials_)
     all.push_back({t.number, t.generation, t.island, parse_config(family_.knobs(), defaults, t.config),
-                   t.verdict == to_string(Verdict::ok), t.ratio, profile::bound_of(t.diagnosis)});
+                   t.verdict == to_string(Verdict::ok), t.ratio, profile::bound_at(t.diagnosis, generation)});
   return all;
 }
 
@@ -148,7 +148,7 @@ void Evolution::evolve() {
   while (trials_done() < options_.trials) {
     profile_elites(generation);
     std::vector<Individual> earlier;
-    for (const Individual& individual : individuals())
+    for (const Individual& individual : individuals(generation))
       if (individual.generation < generation) earlier.push_back(individual);
     const auto first = static_cast<int>(earlier.size());
     std::vector<Proposal> proposals = propose(options_.strategy, where, generation, earlier);
@@ -295,8 +295,8 @@ std::optional<profile::Counters> Evolution::read_counters(const trial::Built& bu
   return reading.counters;
 }
 
-// Reads the counters of the best trials that were not read yet, before their children are proposed. Proposals rest on
-// what is stored: once a generation has a trial, the diagnoses of those before it stay as they are.
+// Reads the counters of the best trials that were not read yet, before their children are proposed. What is stored says
+// from which generation on it counts, so the proposals of any generation can be made again.
 void Evolution::profile_elites(int generation) {
   if (trials_.empty() || trials_.back().generation >= generation || !may_read_counters()) return;
   std::vector<store::TrialRecord*> best;
@@ -317,7 +317,7 @@ void Evolution::profile_elites(int generation) {
     const std::optional<profile::Counters> counters = read_counters({variant, *build.artifact}, t->seed);
     if (!counters) return;
     const profile::Diagnosis diagnosis = diagnose(variant, build.artifact->resources, t->trial_us, counters);
-    t->diagnosis = to_json(diagnosis, counters);
+    t->diagnosis = profile::replacement(t->diagnosis, to_json(diagnosis, counters), generation);
     store_.set_diagnosis(t->id, t->diagnosis);
     observer_.message(fmt::format("trial {}: {}", t->number, diagnosis.text));
   }

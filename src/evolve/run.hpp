@@ -77,7 +77,8 @@ class Evolution {
   [[nodiscard]] profile::Diagnosis diagnose(const Variant& variant, const jit::Resources& resources, double us,
                                             const std::optional<profile::Counters>& counters);
   [[nodiscard]] measure::PairOptions as_sharp_as_useful(measure::PairOptions options) const;
-  [[nodiscard]] std::vector<Individual> individuals() const;
+  /// As they were known when `generation` was proposed.
+  [[nodiscard]] std::vector<Individual> individuals(int generation) const;
   [[nodiscard]] Space space() const;
   /// Of the run, over all processes that worked on it.
   [[nodiscard]] double elapsed_s() const;

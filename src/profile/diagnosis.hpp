@@ -60,6 +60,10 @@ Diagnosis diagnose(const Evidence& evidence, const std::vector<Knob>& knobs);
 nlohmann::json to_json(const Diagnosis& diagnosis, const std::optional<Counters>& counters);
 /// `unknown` when there is none.
 Bound bound_of(const nlohmann::json& diagnosis);
+/// A stored diagnosis that takes the place of `earlier` from `generation` on.
+nlohmann::json replacement(const nlohmann::json& earlier, nlohmann::json better, int generation);
+/// The bound as it was known when `generation` was proposed.
+Bound bound_at(const nlohmann::json& diagnosis, int generation);
 /// Whether a stored diagnosis rests on counters.
 bool has_counters(const nlohmann::json& diagnosis);
 

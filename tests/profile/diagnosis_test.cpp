@@ -192,6 +192,17 @@ TEST(Diagnosis, IsAPureFunctionAndSurvivesTheStore) {
   EXPECT_EQ(bound_of({{"bound", "gremlins"}}), Bound::unknown);
 }
 
+TEST(Diagnosis, AReplacementCountsFromItsGenerationOn) {
+  const nlohmann::json earlier = {{"bound", "latency"}};
+  const nlohmann::json later = replacement(earlier, {{"bound", "tensor"}, {"with_counters", true}}, 3);
+  EXPECT_EQ(bound_at(later, 2), Bound::latency);
+  EXPECT_EQ(bound_at(later, 3), Bound::tensor);
+  EXPECT_EQ(bound_of(later), Bound::tensor);
+  EXPECT_TRUE(has_counters(later));
+  EXPECT_EQ(bound_at(earlier, 0), Bound::latency);
+  EXPECT_EQ(bound_at(nullptr, 0), Bound::unknown);
+}
+
 TEST(Occupancy, IsLimitedByWhatIsScarce) {
   Evidence e = gpu_evidence();
   Occupancy o = occupancy_of(e.plan, e.resources, e.device);
