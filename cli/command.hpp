@@ -71,6 +71,7 @@ void add_families(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_selftest(CLI::App& app, int& exit_code);
 void add_ladder(CLI::App& app, int& exit_code);
+void add_profile(CLI::App& app, int& exit_code);
 void add_emit(CLI::App& app, int& exit_code);
 void add_build(CLI::App& app, int& exit_code);
 

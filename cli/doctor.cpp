@@ -12,6 +12,7 @@
 #include "evolve/json.hpp"
 #include "jit/embedded.hpp"
 #include "jit/toolchain.hpp"
+#include "profile/collect.hpp"
 #include "report/table.hpp"
 #include "worker/sandbox.hpp"
 
@@ -62,6 +63,19 @@ int doctor(const MachineOptions& machine, const StoreOptions& store_options) {
                           : gpu.reason,
                       "everything runs on the CPU; tests labelled gpu are skipped"});
   findings.push_back(probe("NVRTC", "GPU kernels cannot be built", [] { return jit::describe_nvrtc(); }));
+  findings.push_back(
+      probe("counters", "heed profile and heed evolve diagnose from times, floors and launches alone", [&] {
+        // What needs no GPU is looked at everywhere: the library, and that a chip's counters can be scheduled.
+        const MetricSchedule schedule = schedule_metrics({}, "GH100", profile::metric_choices());
+        const std::string library = fmt::format("CUPTI {}, {} metrics of GH100 in {} passes", describe_cupti(),
+                                                schedule.metrics.size(), schedule.passes);
+        if (!gpu.facts)
+          throw Error(ErrorCode::no_device, fmt::format("{}; there is no GPU to read counters of", library));
+        const profile::Reading reading = profile::try_counters(*machine.builder(), *gpu.facts);
+        if (!reading.counters) throw Error(ErrorCode::unsupported, fmt::format("{}; {}", library, reading.reason));
+        return fmt::format("{}; {} of them readable on this {}", library, reading.schedule.metrics.size(),
+                           reading.schedule.chip);
+      }));
   if (gpu.facts) {
     const DeviceState state = device_state(DeviceKind::cuda);
     findings.push_back({"NVML", state.clock_mhz > 0,

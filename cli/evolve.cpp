@@ -48,6 +48,7 @@ struct Options {
   std::uint64_t seed = 1;
   double budget_s = 0;
   bool no_peers = false;
+  bool no_profile = false;
   std::string python = "python3";
   std::int64_t resume = 0;
   std::string evidence;
@@ -120,6 +121,7 @@ void run(const Options& o, const CLI::App& app) {
     options.trials = o.trials;
     options.budget_s = o.budget_s;
     options.peers = !o.no_peers;
+    options.profile = !o.no_profile;
     options.python = o.python;
     options.tensors = o.workload.tensor_paths();
     if (tensors) options.tensors_digest = tensors->digest;
@@ -181,6 +183,8 @@ void add_evolve(CLI::App& app, int& exit_code) {
   command->add_option("--budget", o->budget_s, "Seconds after which no new generation starts [no limit]")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--no-peers", o->no_peers, "Do not compare the champion with PyTorch");
+  command->add_flag("--no-profile", o->no_profile,
+                    "Do not read hardware counters of the best of each generation; diagnose from times alone");
   command->add_option("--python", o->python, "Python that may have PyTorch")->capture_default_str();
   command->add_option("--resume", o->resume, "Go on with a stored run");
   command->add_option("--evidence", o->evidence, "Write the result as evidence to this JSON file");

@@ -67,6 +67,7 @@ nlohmann::json to_json(const RunOptions& o) {
           {"budget_s", o.budget_s},
           {"peers", o.peers},
           {"python", o.python},
+          {"profile", o.profile},
           {"tensors", o.tensors},
           {"tensors_digest", o.tensors_digest}};
 }
@@ -84,6 +85,7 @@ RunOptions options_from_json(const nlohmann::json& json) {
   o.budget_s = json.at("budget_s").get<double>();
   o.peers = json.at("peers").get<bool>();
   o.python = json.at("python").get<std::string>();
+  o.profile = json.at("profile").get<bool>();
   o.tensors = json.at("tensors").get<std::vector<std::string>>();
   o.tensors_digest = json.at("tensors_digest").get<std::string>();
   return o;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <map>
 
 #include "base/check.hpp"
 #include "base/interrupt.hpp"
@@ -14,15 +13,12 @@
 #include "base/version.hpp"
 #include "evolve/json.hpp"
 #include "jit/embedded.hpp"
-#include "measure/peer.hpp"
 
 namespace heed::evolve {
 namespace {
 
-constexpr int kFinalists = 3;
-constexpr int kFinalProcesses = 3;      // fresh processes in which the winner is measured
 constexpr double kHopelessBelow = 0.9;  // a trial whose whole interval is below this is not measured further
-constexpr int kAblationWinners = 3;     // trials that the ablation may add to a run
+constexpr int kProfilesPerGeneration = 2;
 constexpr double kFloorReached = 1.05;  // a champion within 5% of the floor has nothing left to gain
 
 double finite(double value) {
@@ -124,12 +120,12 @@ void Evolution::prepare_base() {
                   self.base_median_us, 100 * floor_us_ / self.base_median_us, floor.bound(), floor_us_, self_spread_));
 }
 
-std::vector<Individual> Evolution::individuals() const {
+std::vector<Individual> Evolution::individuals(int generation) const {
   std::vector<Individual> all;
   const Config defaults = family_.default_config(options_.workload, device_);
   for (const store::TrialRecord& t : trials_)
     all.push_back({t.number, t.generation, t.island, parse_config(family_.knobs(), defaults, t.config),
-                   t.verdict == to_string(Verdict::ok), t.ratio});
+                   t.verdict == to_string(Verdict::ok), t.ratio, profile::bound_at(t.diagnosis, generation)});
   return all;
 }
 
@@ -150,8 +146,9 @@ void Evolution::evolve() {
   // A generation's number is fixed by the trials of those before it, so a resumed run finds its place again.
   int generation = trials_.empty() ? 0 : trials_.back().generation;
   while (trials_done() < options_.trials) {
+    profile_elites(generation);
     std::vector<Individual> earlier;
-    for (const Individual& individual : individuals())
+    for (const Individual& individual : individuals(generation))
       if (individual.generation < generation) earlier.push_back(individual);
     const auto first = static_cast<int>(earlier.size());
     std::vector<Proposal> proposals = propose(options_.strategy, where, generation, earlier);
@@ -215,6 +212,7 @@ store::TrialRecord Evolution::run_trial(int number, int generation, const Propos
   record.resources = nlohmann::json::object();
   record.samples = nlohmann::json::object();
   record.clocks = nlohmann::json::object();
+  record.diagnosis = nullptr;
 
   const jit::BuildOutcome outcome = build.get();
   if (interrupted()) check_interrupt();  // a compiler killed by the interrupt is no verdict on the variant
@@ -256,6 +254,9 @@ store::TrialRecord Evolution::run_trial(int number, int generation, const Propos
     record.resources = to_json(judged.artifact->resources);
     record.build_ms = judged.artifact->build_ms;
   }
+  if (judged.ok())
+    record.diagnosis =
+        to_json(diagnose(variant, judged.artifact->resources, record.trial_us, std::nullopt), std::nullopt);
   record.verify_ms = judged.verify_ms;
   record.measure_ms = judged.measure_ms;
   record.run_elapsed_s = elapsed_s();
@@ -263,285 +264,69 @@ store::TrialRecord Evolution::run_trial(int number, int generation, const Propos
   return record;
 }
 
+profile::Diagnosis Evolution::diagnose(const Variant& variant, const jit::Resources& resources, double us,
+                                       const std::optional<profile::Counters>& counters) {
+  profile::Evidence evidence;
+  evidence.us = us;
+  evidence.plan = family_.plan(variant.config, options_.workload, device_);
+  evidence.floor = laboratory_.floor(static_cast<int>(evidence.plan.threads));
+  evidence.resources = resources;
+  evidence.device = device_;
+  evidence.bytes = options_.workload.bytes();
+  evidence.counters = counters;
+  return profile::diagnose(evidence, family_.knobs());
+}
+
+bool Evolution::may_read_counters() const {
+  return options_.profile && counters_readable_ && device_.kind == DeviceKind::cuda;
+}
+
+// None when they are not wanted or cannot be read; says so once.
+std::optional<profile::Counters> Evolution::read_counters(const trial::Built& built, std::uint64_t seed) {
+  if (!may_read_counters()) return std::nullopt;
+  profile::CollectOptions collect;
+  collect.seed = seed;
+  profile::Reading reading = profile::collect(family_.plan(built.variant.config, options_.workload, device_),
+                                              built.artifact, options_.workload, device_, collect);
+  if (!reading.counters) {
+    counters_readable_ = false;
+    observer_.message(fmt::format("no hardware counters, diagnosing from times alone: {}", reading.reason));
+  }
+  return reading.counters;
+}
+
+// Reads the counters of the best trials that were not read yet, before their children are proposed. What is stored says
+// from which generation on it counts, so the proposals of any generation can be made again.
+void Evolution::profile_elites(int generation) {
+  if (trials_.empty() || trials_.back().generation >= generation || !may_read_counters()) return;
+  std::vector<store::TrialRecord*> best;
+  for (store::TrialRecord& t : trials_)
+    if (t.verdict == to_string(Verdict::ok)) best.push_back(&t);
+  std::stable_sort(best.begin(), best.end(), [](const auto* a, const auto* b) { return a->ratio > b->ratio; });
+  if (static_cast<int>(best.size()) > options_.strategy.population)
+    best.resize(static_cast<std::size_t>(options_.strategy.population));
+  int read = 0;
+  for (store::TrialRecord* t : best) {
+    if (profile::has_counters(t->diagnosis)) continue;
+    if (read++ == kProfilesPerGeneration) return;
+    check_interrupt();
+    const Config config = parse_config(family_.knobs(), family_.default_config(options_.workload, device_), t->config);
+    const Variant variant = make_variant(family_, config, options_.workload);
+    const jit::BuildOutcome build = builder_.build(laboratory_.request_for(variant));  // from the cache
+    if (!build.artifact) continue;
+    const std::optional<profile::Counters> counters = read_counters({variant, *build.artifact}, t->seed);
+    if (!counters) return;
+    const profile::Diagnosis diagnosis = diagnose(variant, build.artifact->resources, t->trial_us, counters);
+    t->diagnosis = profile::replacement(t->diagnosis, to_json(diagnosis, counters), generation);
+    store_.set_diagnosis(t->id, t->diagnosis);
+    observer_.message(fmt::format("trial {}: {}", t->number, diagnosis.text));
+  }
+}
+
 // An interval much narrower than what the base shows against itself on this machine decides nothing more.
 measure::PairOptions Evolution::as_sharp_as_useful(measure::PairOptions options) const {
   options.target_uncertainty = std::max(options.target_uncertainty, self_spread_ / 4);
   return options;
-}
-
-// The best few of the run once more against the base, each in a fresh process: what won among many by luck falls back
-// here.
-nlohmann::json Evolution::compare_finalists() {
-  std::vector<const store::TrialRecord*> best;
-  for (const store::TrialRecord& t : trials_)
-    if (t.verdict == to_string(Verdict::ok)) best.push_back(&t);
-  std::stable_sort(best.begin(), best.end(), [](const auto* a, const auto* b) { return a->ratio > b->ratio; });
-  if (best.size() > kFinalists) best.resize(kFinalists);
-
-  nlohmann::json winner;
-  for (const store::TrialRecord* t : best) {
-    observer_.message(
-        fmt::format("measuring trial {} again in a fresh process ({:.3f} in the search)", t->number, t->ratio));
-    const nlohmann::json data = compare_in_fresh_process(*t);
-    if (data["verdict"] == to_string(Verdict::ok) &&
-        (winner.is_null() || data["ratio"]["value"] > winner["ratio"]["value"]))
-      winner = data;
-  }
-  if (winner.is_null()) return winner;
-
-  // Where the loader puts code and data moves a ratio from process to process; the interval quoted must span that.
-  const auto same = [&](const store::TrialRecord* t) { return t->number == winner["trial"].get<int>(); };
-  const store::TrialRecord& champion = **std::find_if(best.begin(), best.end(), same);
-  std::vector<double> ratios = winner["samples"]["ratios"].get<std::vector<double>>();
-  std::vector<double> base_us = winner["samples"]["base_us"].get<std::vector<double>>();
-  std::vector<double> trial_us = winner["samples"]["trial_us"].get<std::vector<double>>();
-  measure::Ratio span = ratio_from_json(winner["ratio"]);
-  for (int process = 1; process < kFinalProcesses; ++process) {
-    observer_.message(
-        fmt::format("measuring trial {} in fresh process {} of {}", champion.number, process + 1, kFinalProcesses));
-    const nlohmann::json data = compare_in_fresh_process(champion);
-    if (data["verdict"] != to_string(Verdict::ok)) return data;
-    const measure::Ratio one = ratio_from_json(data["ratio"]);
-    span.low = std::min(span.low, one.low);
-    span.high = std::max(span.high, one.high);
-    const auto append = [&](std::vector<double>& all, const char* key) {
-      for (const auto& value : data["samples"][key]) all.push_back(value.get<double>());
-    };
-    append(ratios, "ratios");
-    append(base_us, "base_us");
-    append(trial_us, "trial_us");
-  }
-  span.value = measure::median(ratios);
-  winner["ratio"] = to_json(span);
-  winner["base_us"] = measure::median(base_us);
-  winner["trial_us"] = measure::median(trial_us);
-  winner["samples"] = {{"ratios", ratios}, {"base_us", base_us}, {"trial_us", trial_us}};
-  winner["processes"] = kFinalProcesses;
-  return winner;
-}
-
-// One finished trial against the base once more, in a worker of its own; stored as a "final" comparison.
-nlohmann::json Evolution::compare_in_fresh_process(const store::TrialRecord& t) {
-  check_interrupt();
-  const Config config = parse_config(family_.knobs(), family_.default_config(options_.workload, device_), t.config);
-  const Variant variant = make_variant(family_, config, options_.workload);
-  const jit::BuildOutcome build = builder_.build(laboratory_.request_for(variant));
-  const trial::Outcome outcome =
-      laboratory_.judge(variant, build, fresh_seed() >> 1, as_sharp_as_useful(laboratory_.options().final_pair),
-                        /*fresh=*/true);
-  const nlohmann::json data = {{"trial", t.number},
-                               {"trial_id", t.id},
-                               {"variant", variant.id()},
-                               {"config", t.config},
-                               {"verdict", to_string(outcome.verdict)},
-                               {"reason", outcome.reason},
-                               {"search_ratio", t.ratio},
-                               {"ratio", to_json(outcome.pair.ratio)},
-                               {"base_us", outcome.pair.base_median_us},
-                               {"trial_us", outcome.pair.trial_median_us},
-                               {"error", to_json(outcome.error)},
-                               {"clocks", {{"before", to_json(outcome.before)}, {"after", to_json(outcome.after)}}},
-                               {"samples", samples_json(outcome.pair)}};
-  store_.add_comparison({0, run_, "final", variant.id(), laboratory_.base().variant.id(), data});
-  return data;
-}
-
-nlohmann::json Evolution::compare_with_peers(const trial::Built& champion) {
-  nlohmann::json peers = {{"rows", nlohmann::json::array()}};
-  if (!options_.peers) {
-    peers["reason"] = "not asked for";
-    return peers;
-  }
-  observer_.message("looking for PyTorch");
-  const measure::TimingPlan timing = laboratory_.timing();
-  measure::SdpaPeer sdpa(options_.python, options_.workload, device_, timing, fresh_seed());
-  if (!sdpa.available()) {
-    peers["reason"] = sdpa.reason();
-    observer_.message(fmt::format("no comparison with PyTorch: {}", sdpa.reason()));
-    return peers;
-  }
-  peers["torch"] = sdpa.torch_version();
-  peers["cudnn"] = sdpa.cudnn_version();
-  const measure::Block ours = laboratory_.standalone_block(champion);
-  for (const measure::PeerBackend& backend : sdpa.backends()) {
-    check_interrupt();
-    nlohmann::json row = {{"backend", backend.name}, {"kernels", backend.kernels}, {"refused", backend.refused}};
-    if (backend.refused.empty()) {
-      try {
-        observer_.message(fmt::format("measuring against {}", backend.name));
-        const measure::Block theirs = sdpa.block(backend.name);
-        (void)theirs();  // captures its graph
-        const measure::PairResult pair = measure::measure_pair(theirs, ours, laboratory_.options().final_pair);
-        row["us"] = pair.base_median_us;
-        row["champion_us"] = pair.trial_median_us;
-        row["ratio"] = to_json(pair.ratio);
-        row["max_abs"] = sdpa.max_abs_error(backend.name);
-        row["samples"] = samples_json(pair);
-      } catch (const Error& error) {
-        if (error.code() == ErrorCode::interrupted) throw;
-        row["refused"] = error.what();
-      }
-    }
-    store_.add_comparison({0, run_, "peer", champion.variant.id(), backend.name, row});
-    peers["rows"].push_back(row);
-  }
-  for (const auto& row : peers["rows"])
-    if (row.contains("us") && (!peers.contains("best") || row["us"].get<double>() < peers["best_us"].get<double>())) {
-      peers["best"] = row["backend"];
-      peers["best_us"] = row["us"];
-      peers["best_ratio"] = row["ratio"];
-    }
-  return peers;
-}
-
-// Every knob in which the champion differs from the default, put back by itself.
-nlohmann::json Evolution::ablate(const trial::Built& champion) {
-  nlohmann::json rows = nlohmann::json::array();
-  const Config defaults = family_.default_config(options_.workload, device_);
-  std::vector<std::size_t> changed;
-  for (std::size_t i = 0; i < defaults.size(); ++i)
-    if (champion.variant.config[i] != defaults[i]) changed.push_back(i);
-  if (changed.empty()) return rows;
-  observer_.message(fmt::format("ablation: taking back the champion's {} changes one by one", changed.size()));
-  try {
-    laboratory_.set_base(champion);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::interrupted) throw;
-    observer_.message(fmt::format("no ablation: {}", error.what()));  // the result stands without it
-    return rows;
-  }
-  std::vector<std::future<jit::BuildOutcome>> builds;
-  std::vector<Variant> variants;
-  for (const std::size_t i : changed) {
-    Config config = champion.variant.config;
-    config[i] = defaults[i];
-    variants.push_back(make_variant(family_, config, options_.workload));
-    const bool legal = !laboratory_.refuses(variants.back());
-    builds.push_back(legal ? builder_.start(laboratory_.request_for(variants.back()))
-                           : std::future<jit::BuildOutcome>());
-  }
-  if (device_.kind == DeviceKind::cpu)
-    for (auto& build : builds)
-      if (build.valid()) build.wait();
-  for (std::size_t n = 0; n < changed.size(); ++n) {
-    check_interrupt();
-    const Knob& knob = family_.knobs()[changed[n]];
-    nlohmann::json row = {{"knob", knob.name},
-                          {"default", knob.text_of(defaults[changed[n]])},
-                          {"champion", knob.text_of(champion.variant.config[changed[n]])},
-                          {"config", to_string(family_.knobs(), variants[n].config)}};
-    if (!builds[n].valid()) {
-      row["verdict"] = to_string(Verdict::illegal);
-      row["reason"] = *laboratory_.refuses(variants[n]);
-    } else {
-      const trial::Outcome outcome = laboratory_.judge(variants[n], builds[n].get(), fresh_seed() >> 1);
-      row["verdict"] = to_string(outcome.verdict);
-      row["reason"] = outcome.reason;
-      if (outcome.ok()) {
-        // How much slower without the change: the interval turns round with the ratio.
-        const measure::Ratio& r = outcome.pair.ratio;
-        row["bought"] = to_json(measure::Ratio{1 / r.value, 1 / r.high, 1 / r.low});
-        row["without_us"] = outcome.pair.trial_median_us;
-      }
-    }
-    store_.add_comparison({0, run_, "ablation", variants[n].id(), champion.variant.id(), row});
-    rows.push_back(row);
-  }
-  return rows;
-}
-
-// Tries the variant that the ablation found fastest, if it beats the champion: it was measured against the champion
-// then, and is now against the base like every trial. Says whether there is a new trial.
-bool Evolution::try_ablation_winner(const nlohmann::json& ablation, int champion_trial) {
-  const nlohmann::json* winner = nullptr;
-  for (const auto& row : ablation)
-    if (row.contains("bought") && row["bought"]["high"].get<double>() < 1 - self_spread_ &&
-        (winner == nullptr || row["bought"]["value"] < (*winner)["bought"]["value"]))
-      winner = &row;
-  if (winner == nullptr) return false;
-  const Proposal proposal{
-      parse_config(family_.knobs(), space().default_config, (*winner)["config"].get<std::string>()),
-      Operation::revert,
-      {champion_trial},
-      fmt::format("{} {} -> {} of trial {}", (*winner)["knob"].get<std::string>(),
-                  (*winner)["champion"].get<std::string>(), (*winner)["default"].get<std::string>(), champion_trial),
-      0};
-  for (const store::TrialRecord& t : trials_)
-    if (t.config == (*winner)["config"]) return false;  // it had its chance among the finalists
-  observer_.message(fmt::format("faster with one change put back: {}", proposal.why));
-  std::future<jit::BuildOutcome> build =
-      builder_.start(laboratory_.request_for(make_variant(family_, proposal.config, options_.workload)));
-  store::TrialRecord record =
-      run_trial(static_cast<int>(trials_.size()), trials_.back().generation + 1, proposal, build);
-  record.id = store_.add_trial(record);
-  trials_.push_back(std::move(record));
-  double best = 0;
-  for (const store::TrialRecord& t : trials_)
-    if (t.verdict == to_string(Verdict::ok)) best = std::max(best, t.ratio);
-  observer_.trial_finished(trials_.back(), best, static_cast<int>(trials_.size()));
-  return true;
-}
-
-nlohmann::json Evolution::finish() {
-  nlohmann::json result;
-  result["self_spread"] = self_spread_;
-  const trial::Built base = laboratory_.base();
-  nlohmann::json final;
-  nlohmann::json ablation;
-  std::optional<trial::Built> winner;
-  for (int added = 0;; ++added) {
-    store_.remove_comparisons(run_);  // of an earlier attempt that was interrupted here, or of the round before
-    final = compare_finalists();
-    if (final.is_null() || final["verdict"] != to_string(Verdict::ok)) {
-      result["trials"] = trials_.size();
-      result["outcome"] = "no_variant";
-      result["summary"] = "no variant passed the gate and the final comparison";
-      result["elapsed_s"] = elapsed_s();
-      return result;
-    }
-    const int trial = final.at("trial").get<int>();
-    winner =
-        laboratory_.build(make_variant(family_,
-                                       parse_config(family_.knobs(), family_.default_config(options_.workload, device_),
-                                                    final.at("config").get<std::string>()),
-                                       options_.workload));
-    ablation = ablate(*winner);
-    laboratory_.set_base(base);
-    if (added == kAblationWinners || !try_ablation_winner(ablation, trial)) break;
-  }
-  result["trials"] = trials_.size();
-  const trial::Built& champion = *winner;
-  // The winner's interval must clear what the base shows against itself.
-  const bool faster = final["ratio"]["low"].get<double>() > 1 + self_spread_;
-  result["outcome"] = faster ? "faster" : "not_faster";
-  final["resources"] = to_json(champion.artifact.resources);
-  result["final"] = final;
-
-  const auto absolute = [&](const trial::Built& built) {
-    check_interrupt();
-    const trial::Absolute a = laboratory_.measure_absolute(built);
-    return nlohmann::json{{"warm_us", a.warm_us},
-                          {"cold_us", a.cold_us},
-                          {"eager_us", a.eager_us},
-                          {"eager_synchronised_us", a.eager_synchronised_us}};
-  };
-  observer_.message("measuring base and champion with warm and cold caches");
-  result["base_times"] = absolute(base);
-  result["champion_times"] = absolute(champion);
-  const double champion_us = final["trial_us"].get<double>();
-  const measure::Floor floor = laboratory_.floor(device_.processors);
-  result["floor"] = to_json(floor);
-  result["tflops"] = options_.workload.flops() / champion_us * 1e-6;
-  result["peak_share"] = options_.workload.flops() / (champion_us * 1e-6) / laboratory_.peak_flops();
-  result["floor_share"] = floor.us() / champion_us;
-  result["peers"] = compare_with_peers(champion);
-  result["ablation"] = ablation;
-  result["summary"] = faster ? fmt::format("{:.3f} times as fast as the base, 95% interval [{:.3f}, {:.3f}]",
-                                           final["ratio"]["value"].get<double>(), final["ratio"]["low"].get<double>(),
-                                           final["ratio"]["high"].get<double>())
-                             : "no variant is faster than the base beyond what the base shows against itself";
-  result["elapsed_s"] = elapsed_s();
-  return result;
 }
 
 }  // namespace heed::evolve

@@ -10,6 +10,8 @@
 
 #include "evolve/json.hpp"
 #include "evolve/strategy.hpp"
+#include "profile/collect.hpp"
+#include "profile/diagnosis.hpp"
 #include "store/store.hpp"
 #include "trial/laboratory.hpp"
 
@@ -24,6 +26,7 @@ struct RunOptions {
   double budget_s = 0;  ///< stop proposing after this much wall clock; 0: no limit
   bool peers = true;    ///< compare the champion with PyTorch's SDPA where it can be imported
   std::string python = "python3";
+  bool profile = true;  ///< read hardware counters of the best of each generation, where they can be read
   std::vector<std::string>
       tensors;  ///< files of the user's own tensors: one safetensors file or three .npy files; none: random inputs
   std::string tensors_digest;
@@ -61,6 +64,9 @@ class Evolution {
   void prepare_base();
   void evolve();
   nlohmann::json finish();
+  void profile_elites(int generation);
+  [[nodiscard]] bool may_read_counters() const;
+  std::optional<profile::Counters> read_counters(const trial::Built& built, std::uint64_t seed);
   nlohmann::json compare_finalists();
   nlohmann::json compare_in_fresh_process(const store::TrialRecord& trial);
   nlohmann::json compare_with_peers(const trial::Built& champion);
@@ -68,8 +74,11 @@ class Evolution {
   bool try_ablation_winner(const nlohmann::json& ablation, int champion_trial);
   store::TrialRecord run_trial(int number, int generation, const Proposal& proposal,
                                std::future<jit::BuildOutcome>& build);
+  [[nodiscard]] profile::Diagnosis diagnose(const Variant& variant, const jit::Resources& resources, double us,
+                                            const std::optional<profile::Counters>& counters);
   [[nodiscard]] measure::PairOptions as_sharp_as_useful(measure::PairOptions options) const;
-  [[nodiscard]] std::vector<Individual> individuals() const;
+  /// As they were known when `generation` was proposed.
+  [[nodiscard]] std::vector<Individual> individuals(int generation) const;
   [[nodiscard]] Space space() const;
   /// Of the run, over all processes that worked on it.
   [[nodiscard]] double elapsed_s() const;
@@ -85,7 +94,8 @@ class Evolution {
   std::vector<store::TrialRecord> trials_;
   double self_spread_ = 0;  ///< how far from 1 the base's ratio to itself may lie
   double floor_us_ = 0;
-  double earlier_s_ = 0;  ///< taken by the processes before this one
+  bool counters_readable_ = true;  ///< until a reading fails
+  double earlier_s_ = 0;           ///< taken by the processes before this one
   std::chrono::steady_clock::time_point started_;
 };
 

@@ -15,10 +15,11 @@ namespace {
 // Shares of the operators once there is more than one elite.
 constexpr double kMutateShare = 0.55;
 constexpr double kCrossoverShare = 0.25;
-constexpr double kRevertShare = 0.10;     // the rest are restarts
-constexpr double kSecondMutation = 0.35;  // a mutation changes a second knob with this probability
-constexpr double kNeighbourStep = 0.7;    // a numeric knob moves to a neighbouring value with this probability
-constexpr int kAttempts = 400;            // draws until a legal, new config is found; then the operator is given up
+constexpr double kRevertShare = 0.10;          // the rest are restarts
+constexpr double kSecondMutation = 0.35;       // a mutation changes a second knob with this probability
+constexpr double kNeighbourStep = 0.7;         // a numeric knob moves to a neighbouring value with this probability
+constexpr std::uint64_t kDiagnosedWeight = 3;  // of a knob that acts on what bounds the parent; 1 for any other
+constexpr int kAttempts = 400;  // draws until a legal, new config is found; then the operator is given up
 
 class Proposer {
  public:
@@ -127,19 +128,32 @@ class Proposer {
     config[index] = knob.values[static_cast<std::size_t>(next)];
   }
 
+  // Where nothing is known of the parent, or no knob acts on its bound, every knob is equally likely.
+  std::size_t choose_knob(Bound bound, Random& random) const {
+    const auto weight = [&](const Knob& knob) { return knob.acts(bound) ? kDiagnosedWeight : 1; };
+    std::uint64_t all = 0;
+    for (const Knob& knob : knobs()) all += weight(knob);
+    std::uint64_t draw = random.below(all);
+    std::size_t index = 0;
+    while (draw >= weight(knobs()[index])) draw -= weight(knobs()[index++]);
+    return index;
+  }
+
   std::optional<Proposal> mutate(const Individual& parent, Random& random) const {
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       Config child = parent.config;
-      change_knob(child, random.below(child.size()), random);
+      change_knob(child, choose_knob(parent.bound, random), random);
       // A second change leads out of corners where no single one is legal or new.
       if (random.chance(kSecondMutation) || attempt > kAttempts / 4)
-        change_knob(child, random.below(child.size()), random);
+        change_knob(child, choose_knob(parent.bound, random), random);
       if (!is_new(child)) continue;
+      const std::string bound =
+          parent.bound == Bound::unknown ? std::string() : fmt::format(" (bound by {})", to_string(parent.bound));
       const std::string of = parent.number < 0 ? std::string("the default") : fmt::format("trial {}", parent.number);
       std::vector<int> parents;
       if (parent.number >= 0) parents.push_back(parent.number);
       return Proposal{child, Operation::mutate, parents,
-                      fmt::format("{} of {}", difference(knobs(), parent.config, child), of), 0};
+                      fmt::format("{} of {}{}", difference(knobs(), parent.config, child), of, bound), 0};
     }
     return std::nullopt;
   }

@@ -50,7 +50,8 @@ struct Individual {
   int island = 0;
   Config config;
   bool ok = false;
-  double ratio = 0;  ///< base time / trial time
+  double ratio = 0;              ///< base time / trial time
+  Bound bound = Bound::unknown;  ///< what its diagnosis says holds it back
 };
 
 struct Proposal {

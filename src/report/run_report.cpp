@@ -87,6 +87,9 @@ std::string result_text(const store::RunRecord& run) {
   text += fmt::format("          {:.1f}% of the peak of {}; floor {:.2f} us ({})\n", 100 * number(r, "peak_share"),
                       run.device_kind == "cuda" ? "the tensor cores" : "the measured FMA rate", floor_us,
                       text_of(r["floor"], "bound"));
+  if (r.contains("champion_diagnosis"))
+    text += fmt::format("bound by  {}{}\n", text_of(r["champion_diagnosis"], "bound"),
+                        r["champion_diagnosis"].value("with_counters", false) ? "" : " (without counters)");
   if (peers.contains("reason")) text += fmt::format("PyTorch   not compared: {}\n", text_of(peers, "reason"));
   if (peers.contains("torch"))
     text += fmt::format("PyTorch   {}{}\n", text_of(peers, "torch"),
@@ -321,6 +324,7 @@ json trial_json(const store::TrialRecord& t) {
           {"resources", t.resources},
           {"samples", t.samples},
           {"clocks", t.clocks},
+          {"diagnosis", t.diagnosis},
           {"build_ms", t.build_ms},
           {"verify_ms", t.verify_ms},
           {"measure_ms", t.measure_ms},

@@ -26,7 +26,7 @@ CREATE TABLE trials (
   why TEXT NOT NULL, verdict TEXT NOT NULL, finding TEXT NOT NULL, reason TEXT NOT NULL, "check" TEXT NOT NULL,
   ratio REAL NOT NULL, ratio_low REAL NOT NULL, ratio_high REAL NOT NULL, base_us REAL NOT NULL, trial_us REAL NOT NULL,
   max_abs REAL NOT NULL, rel_rms REAL NOT NULL, worst_row REAL NOT NULL, seed INTEGER NOT NULL, source_digest TEXT NOT NULL,
-  machine_code TEXT NOT NULL, resources TEXT NOT NULL, samples TEXT NOT NULL, clocks TEXT NOT NULL, build_ms REAL NOT NULL,
+  machine_code TEXT NOT NULL, resources TEXT NOT NULL, samples TEXT NOT NULL, clocks TEXT NOT NULL, diagnosis TEXT NOT NULL, build_ms REAL NOT NULL,
   verify_ms REAL NOT NULL, measure_ms REAL NOT NULL, run_elapsed_s REAL NOT NULL,
   finished TEXT NOT NULL,
   UNIQUE (run, number)
@@ -43,7 +43,7 @@ constexpr const char* kTrialColumns =
     "id, run, number, generation, island, variant, config, operation, parents, why, verdict, finding, reason, "
     "\"check\", ratio, ratio_low, "
     "ratio_high, base_us, trial_us, max_abs, rel_rms, worst_row, seed, source_digest, machine_code, resources, "
-    "samples, clocks, build_ms, "
+    "samples, clocks, diagnosis, build_ms, "
     "verify_ms, measure_ms, run_elapsed_s, finished";
 
 RunState parse_state(const std::string& text) {
@@ -104,6 +104,7 @@ TrialRecord trial_of(const Statement& row) {
   t.resources = json_of(row, column++);
   t.samples = json_of(row, column++);
   t.clocks = json_of(row, column++);
+  t.diagnosis = json_of(row, column++);
   t.build_ms = row.real(column++);
   t.verify_ms = row.real(column++);
   t.measure_ms = row.real(column++);
@@ -264,7 +265,7 @@ std::int64_t Store::add_trial(const TrialRecord& t) {
   Transaction transaction(database_);
   Statement insert = database_.prepare(fmt::format("INSERT INTO trials ({}) VALUES (NULL{})", kTrialColumns, [] {
     std::string marks;
-    for (int i = 0; i < 32; ++i) marks += ", ?";
+    for (int i = 0; i < 33; ++i) marks += ", ?";
     return marks;
   }()));
   insert.add(t.run).add(t.number).add(t.generation).add(t.island).add(t.variant);
@@ -273,11 +274,21 @@ std::int64_t Store::add_trial(const TrialRecord& t) {
   insert.add(t.ratio).add(t.ratio_low).add(t.ratio_high).add(t.base_us).add(t.trial_us);
   insert.add(t.max_abs).add(t.rel_rms).add(t.worst_row).add(static_cast<std::int64_t>(t.seed));
   insert.add(t.source_digest).add(t.machine_code).add(t.resources.dump()).add(t.samples.dump());
-  insert.add(t.clocks.dump()).add(t.build_ms).add(t.verify_ms).add(t.measure_ms).add(t.run_elapsed_s).add(t.finished);
+  insert.add(t.clocks.dump())
+      .add(t.diagnosis.dump())
+      .add(t.build_ms)
+      .add(t.verify_ms)
+      .add(t.measure_ms)
+      .add(t.run_elapsed_s)
+      .add(t.finished);
   insert.run();
   const std::int64_t id = database_.last_id();
   transaction.commit();
   return id;
+}
+
+void Store::set_diagnosis(std::int64_t trial, const nlohmann::json& diagnosis) {
+  database_.prepare("UPDATE trials SET diagnosis = ? WHERE id = ?").add(diagnosis.dump()).add(trial).run();
 }
 
 std::vector<TrialRecord> Store::trials(std::int64_t run) {

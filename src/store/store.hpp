@@ -14,7 +14,7 @@
 namespace heed::store {
 
 /// Layout of the tables. A file with a higher number was written by a newer Heed and is left alone.
-inline constexpr int kSchemaVersion = 2;
+inline constexpr int kSchemaVersion = 3;
 
 enum class RunState { running, interrupted, finished };
 std::string_view to_string(RunState state);
@@ -65,6 +65,7 @@ struct TrialRecord {
   nlohmann::json resources;  ///< registers, spills, ...
   nlohmann::json samples;    ///< raw readings: base_us, trial_us, ratios
   nlohmann::json clocks;     ///< MHz, W and degrees before and after
+  nlohmann::json diagnosis;  ///< what bounds the kernel (src/profile/diagnosis.hpp); null for a trial that did not pass
   double build_ms = 0;
   double verify_ms = 0;
   double measure_ms = 0;
@@ -100,6 +101,8 @@ class Store {
 
   /// One transaction. @return its id
   std::int64_t add_trial(const TrialRecord& trial);
+  /// Replaces the diagnosis of a stored trial by one that rests on more.
+  void set_diagnosis(std::int64_t trial, const nlohmann::json& diagnosis);
   [[nodiscard]] std::vector<TrialRecord> trials(std::int64_t run);
   [[nodiscard]] std::optional<TrialRecord> find_trial(std::int64_t id);
 

@@ -12,23 +12,33 @@ namespace {
 
 const KnobTable<cpu::Config>& table() {
   static const KnobTable<cpu::Config> knobs = [] {
+    using enum Bound;
     KnobTable<cpu::Config> t;
     t.add("block_m", "m", &cpu::Config::block_m, {16, 32, 48, 64, 96, 128, 192, 256, 512},
-          "query rows a block of work holds; K and V are read once a block");
-    t.add("block_n", "n", &cpu::Config::block_n, {16, 32, 64, 96, 128, 192, 256, 512}, "keys a tile");
-    t.add("tile_rows", "r", &cpu::Config::tile_rows, {2, 3, 4, 5, 6, 8, 10, 12},
-          "register tile: keys or value columns");
-    t.add("tile_vectors", "v", &cpu::Config::tile_vectors, {1, 2, 3, 4}, "register tile: vectors of queries");
-    t.add("unroll", "u", &cpu::Config::unroll, {1, 2, 4}, "steps of the innermost loop written out");
+          "query rows a block of work holds; K and V are read once a block")
+        .acts_on({tail, l2, dram});
+    t.add("block_n", "n", &cpu::Config::block_n, {16, 32, 64, 96, 128, 192, 256, 512}, "keys a tile")
+        .acts_on({l2, latency});
+    t.add("tile_rows", "r", &cpu::Config::tile_rows, {2, 3, 4, 5, 6, 8, 10, 12}, "register tile: keys or value columns")
+        .acts_on({fma, issue, latency});
+    t.add("tile_vectors", "v", &cpu::Config::tile_vectors, {1, 2, 3, 4}, "register tile: vectors of queries")
+        .acts_on({fma, issue, latency});
+    t.add("unroll", "u", &cpu::Config::unroll, {1, 2, 4}, "steps of the innermost loop written out")
+        .acts_on({issue, latency});
     t.add("exp2", "x", &cpu::Config::exp2, "heed::cpu::Exp2", {"degree3", "degree4", "degree5", "degree6"},
-          "polynomial of 2^x");
+          "polynomial of 2^x")
+        .acts_on({exponentials});
     t.add("rescale", "s", &cpu::Config::rescale, "heed::cpu::Rescale", {"always", "when_grown"},
-          "when partial sums are rescaled");
+          "when partial sums are rescaled")
+        .acts_on({fma, issue});
     t.add("loop_order", "o", &cpu::Config::loop_order, "heed::cpu::LoopOrder", {"heads_outer", "rows_outer"},
-          "order in which blocks are handed to threads");
-    t.add("prefetch", "p", &cpu::Config::prefetch, {0, 4, 8, 16, 32}, "key rows fetched ahead of their use");
+          "order in which blocks are handed to threads")
+        .acts_on({l2, dram});
+    t.add("prefetch", "p", &cpu::Config::prefetch, {0, 4, 8, 16, 32}, "key rows fetched ahead of their use")
+        .acts_on({dram, l2});
     t.add("threads", "t", &cpu::Config::threads, {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128},
-          "threads that share the blocks");
+          "threads that share the blocks")
+        .acts_on({tail});
     return t;
   }();
   return knobs;

@@ -10,29 +10,41 @@ namespace {
 
 const KnobTable<sm80::Config>& table() {
   static const KnobTable<sm80::Config> knobs = [] {
+    using enum Bound;
     using C = sm80::Config;
     KnobTable<C> t;
-    t.add("block_m", "m", &C::block_m, {16, 32, 64, 128}, "query rows a thread block");
-    t.add("block_n", "n", &C::block_n, {16, 32, 64, 128}, "keys a tile");
-    t.add("warp_rows", "w", &C::warp_rows, {16, 32}, "query rows a warp");
+    t.add("block_m", "m", &C::block_m, {16, 32, 64, 128}, "query rows a thread block")
+        .acts_on({tail, latency, l2, shared_memory});
+    t.add("block_n", "n", &C::block_n, {16, 32, 64, 128}, "keys a tile").acts_on({latency, issue, shared_memory});
+    t.add("warp_rows", "w", &C::warp_rows, {16, 32}, "query rows a warp")
+        .acts_on({shared_memory, issue, latency, tensor});
     t.add("key_splits", "k", &C::key_splits, {1, 2, 4, 8},
-          "groups of warps that share a block's rows and split its keys");
-    t.add("stages", "s", &C::stages, {1, 2, 3, 4}, "tiles of K and V a group keeps in shared memory");
+          "groups of warps that share a block's rows and split its keys")
+        .acts_on({latency, tail});
+    t.add("stages", "s", &C::stages, {1, 2, 3, 4}, "tiles of K and V a group keeps in shared memory")
+        .acts_on({latency, l2, dram});
     t.add("shared_layout", "l", &C::shared_layout, "heed::tile::SharedLayout", {"linear", "swizzled", "padded"},
-          "how tiles lie in shared memory: with bank conflicts, XOR-swizzled, or rows padded by 16 bytes");
+          "how tiles lie in shared memory: with bank conflicts, XOR-swizzled, or rows padded by 16 bytes")
+        .acts_on({shared_memory});
     t.add("q_in_registers", "q", &C::q_in_registers,
-          "keep Q in registers, else read it from shared memory for every tile");
-    t.add("split_wait", "v", &C::split_wait, "wait for K and V separately");
+          "keep Q in registers, else read it from shared memory for every tile")
+        .acts_on({shared_memory, latency});
+    t.add("split_wait", "v", &C::split_wait, "wait for K and V separately").acts_on({latency});
     t.add("exp2", "x", &C::exp2, "heed::attention::Exp2", {"hardware", "poly_quarter", "poly_half"},
-          "share of the exponentials computed on the FMA pipe");
+          "share of the exponentials computed on the FMA pipe")
+        .acts_on({exponentials, fma});
     t.add("rescale", "r", &C::rescale, "heed::attention::Rescale", {"always", "when_grown", "when_far"},
-          "when the partial output is rescaled to a new row maximum");
+          "when the partial output is rescaled to a new row maximum")
+        .acts_on({fma, issue});
     t.add("epilogue", "e", &C::epilogue, "heed::sm80::Epilogue", {"direct", "shared"},
-          "how finished rows are written (one key split)");
+          "how finished rows are written (one key split)")
+        .acts_on({l2, dram, shared_memory});
     t.add("tile_order", "o", &C::tile_order, "heed::sm80::TileOrder", {"ascending", "descending"},
-          "which query rows start first");
+          "which query rows start first")
+        .acts_on({tail});
     t.add("min_blocks", "b", &C::min_blocks, {1, 2, 3, 4},
-          "thread blocks a multiprocessor the compiler leaves registers for");
+          "thread blocks a multiprocessor the compiler leaves registers for")
+        .acts_on({latency, tail});
     return t;
   }();
   return knobs;

@@ -29,6 +29,10 @@ int Knob::index_of(int value) const {
   return found == values.end() ? -1 : static_cast<int>(found - values.begin());
 }
 
+bool Knob::acts(Bound bound) const {
+  return std::find(acts_on.begin(), acts_on.end(), bound) != acts_on.end();
+}
+
 int Knob::parse(std::string_view text) const {
   const std::vector<std::string> texts = texts_of(*this);
   for (std::size_t i = 0; i < texts.size(); ++i)
@@ -75,6 +79,13 @@ Config parse_config(const std::vector<Knob>& knobs, const Config& defaults, std:
     config.at(index) = knob->parse(std::string_view(part).substr(equals + 1));
   }
   return config;
+}
+
+std::vector<std::string> knobs_acting_on(const std::vector<Knob>& knobs, Bound bound) {
+  std::vector<std::string> names;
+  for (const Knob& knob : knobs)
+    if (knob.acts(bound)) names.push_back(knob.name);
+  return names;
 }
 
 double space_size(const std::vector<Knob>& knobs) {

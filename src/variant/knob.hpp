@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "variant/bound.hpp"
+
 namespace heed {
 
 /// One dimension of a family's space.
@@ -16,9 +18,11 @@ struct Knob {
   std::string name;  ///< as in the aggregate and on the command line, e.g. "block_m"
   std::string tag;   ///< letters used in variant ids, e.g. "m"
   std::string help;
-  std::vector<int> values;         ///< in an order in which neighbours are alike
-  std::vector<std::string> names;  ///< one per value for a knob with named values, else empty
+  std::vector<int> values;          ///< in an order in which neighbours are alike
+  std::vector<std::string> names;   ///< one per value for a knob with named values, else empty
+  std::vector<Bound> acts_on = {};  ///< what another value may relieve; a search tries such knobs more often
 
+  [[nodiscard]] bool acts(Bound bound) const;
   [[nodiscard]] bool is_named() const { return !names.empty(); }
   [[nodiscard]] std::string text_of(int value) const;
   /// @throws Error(usage) listing what the knob accepts
@@ -37,6 +41,9 @@ std::string to_compact_string(const std::vector<Knob>& knobs, const Config& conf
 /// Knobs not named keep their value in `defaults`. @throws Error(usage) for an unknown knob or value
 Config parse_config(const std::vector<Knob>& knobs, const Config& defaults, std::string_view text);
 
+/// Names of the knobs that act on a bound, in the family's order.
+std::vector<std::string> knobs_acting_on(const std::vector<Knob>& knobs, Bound bound);
+
 /// How many points the space has, legal or not.
 double space_size(const std::vector<Knob>& knobs);
 
@@ -46,7 +53,7 @@ class KnobTable {
  public:
   /// A numeric knob.
   KnobTable& add(std::string name, std::string tag, int Aggregate::*member, std::vector<int> values, std::string help) {
-    knobs_.push_back({std::move(name), std::move(tag), std::move(help), std::move(values), {}});
+    knobs_.push_back({std::move(name), std::move(tag), std::move(help), std::move(values), {}, {}});
     access_.push_back({[member](const Aggregate& a) { return a.*member; },
                        [member](Aggregate& a, int v) { a.*member = v; }, [](int v) { return std::to_string(v); }});
     return *this;
@@ -54,7 +61,7 @@ class KnobTable {
 
   /// A switch.
   KnobTable& add(std::string name, std::string tag, bool Aggregate::*member, std::string help) {
-    knobs_.push_back({std::move(name), std::move(tag), std::move(help), {0, 1}, {"off", "on"}});
+    knobs_.push_back({std::move(name), std::move(tag), std::move(help), {0, 1}, {"off", "on"}, {}});
     access_.push_back({[member](const Aggregate& a) { return a.*member ? 1 : 0; },
                        [member](Aggregate& a, int v) { a.*member = v != 0; },
                        [](int v) { return std::string(v != 0 ? "true" : "false"); }});
@@ -67,12 +74,18 @@ class KnobTable {
                  std::vector<std::string> names, std::string help) {
     std::vector<int> values(names.size());
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int>(i);
-    knobs_.push_back({std::move(name), std::move(tag), std::move(help), std::move(values), names});
+    knobs_.push_back({std::move(name), std::move(tag), std::move(help), std::move(values), names, {}});
     access_.push_back({[member](const Aggregate& a) { return static_cast<int>(a.*member); },
                        [member](Aggregate& a, int v) { a.*member = static_cast<Enum>(v); },
                        [prefix = std::move(prefix), names = std::move(names)](int v) {
                          return prefix + "::" + names.at(static_cast<std::size_t>(v));
                        }});
+    return *this;
+  }
+
+  /// What the knob added last acts on.
+  KnobTable& acts_on(std::vector<Bound> bounds) {
+    knobs_.back().acts_on = std::move(bounds);
     return *this;
   }
 

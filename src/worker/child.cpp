@@ -79,6 +79,13 @@ class Child {
       reply["synchronised"] = synchronised;
       return;
     }
+    if (op == "count") {
+      const std::uint64_t bytes = number("bytes");
+      reply.update(reading_to_json(
+          executor_->count(slot, at(number("image"), bytes), bytes, request.at("launch").get<Launch>(),
+                           request.at("library").get<std::string>(), choices_from_json(request.at("metrics")))));
+      return;
+    }
     throw std::invalid_argument("unknown request " + op);
   }
 

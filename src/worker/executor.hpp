@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "device/counters.hpp"
 #include "heed/heed.hpp"
 #include "worker/protocol.hpp"
 
@@ -49,6 +50,10 @@ class Executor {
   virtual std::pair<double, double> time_eager(int slot, int calls) = 0;
   /// Copies the timed image back to `result`.
   virtual void fetch(std::byte* result, std::uint64_t bytes) = 0;
+
+  /// Copies the image to the device, launches once to warm up, then reads hardware counters of one launch.
+  virtual CounterReading count(int slot, const std::byte* image, std::uint64_t bytes, const Launch& launch,
+                               const std::string& library, const std::vector<MetricChoice>& choices) = 0;
 
  protected:
   Executor() = default;

@@ -91,6 +91,11 @@ class CpuExecutor final : public Executor {
     std::memcpy(result, timed_, std::min(bytes, timed_bytes_));
   }
 
+  CounterReading count(int, const std::byte*, std::uint64_t, const Launch&, const std::string&,
+                       const std::vector<MetricChoice>&) override {
+    throw DeviceFailure(DeviceFailure::Kind::launch, "hardware counters are read on NVIDIA GPUs only");
+  }
+
  private:
   struct Slot {
     CpuEntry entry = nullptr;

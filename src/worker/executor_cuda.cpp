@@ -68,6 +68,7 @@ class CudaExecutor final : public Executor {
     CUcontext context = nullptr;
     check(cuda_.device_primary_ctx_retain(&context, device), "creating a context");
     check(cuda_.ctx_set_current(context), "choosing the context");
+    context_ = context;
     check(cuda_.stream_create(&stream_, CU_STREAM_NON_BLOCKING), "creating a stream");
   }
 
@@ -170,6 +171,24 @@ class CudaExecutor final : public Executor {
     check(cuda_.stream_synchronize(stream_), "copying the timed sets back");
   }
 
+  CounterReading count(int slot, const std::byte* image, std::uint64_t bytes, const Launch& launch_order,
+                       const std::string& library, const std::vector<MetricChoice>& choices) override {
+    const CUdeviceptr device = image_.at_least(bytes);
+    check(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the image to the GPU");
+    const auto once = [&] {
+      launch(slot, launch_order.grid, resolve(launch_order, device));
+      check(cuda_.stream_synchronize(stream_), "running the kernel");
+    };
+    once();  // code is loaded and caches are warm, as where the kernel is timed
+    CounterReading reading = read_counters(library, choices, context_, once);
+    int registers = 0;
+    check(cuda_.func_get_attribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS,
+                                   slots_.at(static_cast<std::size_t>(slot)).function),
+          "asking for the registers of the kernel");
+    reading.values["registers"] = registers;
+    return reading;
+  }
+
  private:
   struct TimedLaunch {
     std::array<std::uint32_t, 3> grid;
@@ -236,6 +255,7 @@ class CudaExecutor final : public Executor {
   }
 
   const CudaDriver& cuda_;
+  CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
   std::vector<CUevent> events_;
   std::array<Slot, kSlots> slots_;

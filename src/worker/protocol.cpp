@@ -132,6 +132,37 @@ LaunchPlan plan_from_json(const nlohmann::json& json) {
   return plan;
 }
 
+nlohmann::json choices_to_json(const std::vector<MetricChoice>& choices) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const MetricChoice& choice : choices) json.push_back({{"key", choice.key}, {"names", choice.names}});
+  return json;
+}
+
+std::vector<MetricChoice> choices_from_json(const nlohmann::json& json) {
+  std::vector<MetricChoice> choices;
+  for (const auto& one : json)
+    choices.push_back({one.at("key").get<std::string>(), one.at("names").get<std::vector<std::string>>()});
+  return choices;
+}
+
+nlohmann::json reading_to_json(const CounterReading& reading) {
+  return {{"chip", reading.schedule.chip},
+          {"metrics", reading.schedule.metrics},
+          {"missing", reading.schedule.missing},
+          {"passes", reading.schedule.passes},
+          {"values", reading.values}};
+}
+
+CounterReading reading_from_json(const nlohmann::json& json) {
+  CounterReading reading;
+  reading.schedule.chip = json.at("chip").get<std::string>();
+  reading.schedule.metrics = json.at("metrics").get<std::map<std::string, std::string>>();
+  reading.schedule.missing = json.at("missing").get<std::vector<std::string>>();
+  reading.schedule.passes = json.at("passes").get<std::size_t>();
+  reading.values = json.at("values").get<std::map<std::string, double>>();
+  return reading;
+}
+
 bool send_frame(int socket, const nlohmann::json& message) {
   const std::string text = message.dump();
   const std::uint32_t header[2] = {kMagic, static_cast<std::uint32_t>(text.size())};

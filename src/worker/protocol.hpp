@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "device/counters.hpp"
 #include "kernels/contract.hpp"
 #include "variant/family.hpp"
 
@@ -44,6 +45,11 @@ void to_json(nlohmann::json& json, const Launch& launch);
 void from_json(const nlohmann::json& json, Launch& launch);
 nlohmann::json plan_to_json(const LaunchPlan& plan);
 LaunchPlan plan_from_json(const nlohmann::json& json);
+
+nlohmann::json choices_to_json(const std::vector<MetricChoice>& choices);
+std::vector<MetricChoice> choices_from_json(const nlohmann::json& json);
+nlohmann::json reading_to_json(const CounterReading& reading);
+CounterReading reading_from_json(const nlohmann::json& json);
 
 /// A byte range of an image.
 struct Range {

@@ -214,4 +214,16 @@ void Worker::fetch(std::uint64_t result, std::uint64_t bytes) {
   call({{"op", "fetch"}, {"result", result}, {"bytes", bytes}}, kLoadLimit_s);
 }
 
+CounterReading Worker::count(int slot, std::uint64_t image, std::uint64_t bytes, const Launch& launch,
+                             const std::string& library, const std::vector<MetricChoice>& choices, double limit_s) {
+  return reading_from_json(call({{"op", "count"},
+                                 {"slot", slot},
+                                 {"image", image},
+                                 {"bytes", bytes},
+                                 {"launch", launch},
+                                 {"library", library},
+                                 {"metrics", choices_to_json(choices)}},
+                                limit_s));
+}
+
 }  // namespace heed::worker

@@ -80,6 +80,11 @@ class Worker {
   /// µs per call: back to back, synchronised.
   std::pair<double, double> time_eager(int slot, int calls, double limit_s);
   void fetch(std::uint64_t result, std::uint64_t bytes);
+  /// Hardware counters of one launch on the image at [image, image + bytes) of the arena. For a worker that times
+  /// nothing: reading counters replays the kernel and may change the clocks.
+  /// @param library path of libcupti; empty: the usual places
+  CounterReading count(int slot, std::uint64_t image, std::uint64_t bytes, const Launch& launch,
+                       const std::string& library, const std::vector<MetricChoice>& choices, double limit_s);
 
  private:
   nlohmann::json call(nlohmann::json request, double limit_s);

@@ -67,7 +67,8 @@ TEST_F(Cli, HelpAndVersion) {
   EXPECT_EQ(heed_command("--help").code, 0);
   EXPECT_THAT(heed_command("--version").out, ::testing::StartsWith("heed "));
   for (const char* command :
-       {"evolve", "verify", "bench", "show", "runs", "replay", "families", "emit", "build", "doctor", "selftest"}) {
+       {"evolve", "verify", "bench", "show", "runs", "replay", "families", "emit", "build", "doctor", "selftest",
+        "profile", "ladder"}) {
     const Printed run = heed_command(std::string(command) + " --help");
     EXPECT_EQ(run.code, 0) << command;
     EXPECT_THAT(run.out, ::testing::AnyOf(::testing::HasSubstr("Example"), ::testing::HasSubstr("Exit code")))
@@ -120,6 +121,7 @@ TEST_F(Cli, FailuresExitWithOne) {
   if (run_process({"nvidia-smi"}, {}, 20).ok()) return;
   expect_refusal("evolve --shape b1h1l8d16 --device cuda " + db() + " " + cache(), 1, "no GPU can be used");
   expect_refusal("selftest --device cuda " + cache(), 1, "no GPU can be used");
+  expect_refusal("profile fwd_sm80 --shape b1h8l512d64 " + cache(), 1, "no GPU can be used");
 }
 
 TEST_F(Cli, BadTensorFilesAreNamed) {
@@ -343,10 +345,51 @@ TEST_F(Cli, VerifyFailsWhenAVariantFails) {
   EXPECT_THAT(wrong.out, ::testing::HasSubstr("inexact"));
 }
 
+TEST_F(Cli, ProfileDiagnosesWithoutCounters) {
+  const std::string svg = folder_.file("roofline.svg");
+  const Printed text =
+      heed_command("profile fwd_cpu:threads=1 --shape b1h1l48d16:fp32 --roofline " + svg + " " + cache());
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, ::testing::HasSubstr("no hardware counters: "));
+  EXPECT_THAT(text.out, ::testing::HasSubstr("(without counters)"));
+  EXPECT_TRUE(
+      run_process({"python3", "-c", "import sys, xml.dom.minidom as m; m.parse(sys.argv[1])", svg}, {}, 20).ok());
+  const Printed json = heed_command("profile fwd_cpu --shape b1h1l48d16:fp32 --json " + cache());
+  const auto parsed = nlohmann::json::parse(json.out);
+  EXPECT_GT(parsed["us"].get<double>(), 0);
+  EXPECT_EQ(parsed["diagnosis"]["with_counters"], false);
+  EXPECT_TRUE(parsed["diagnosis"]["shares"].contains("fma"));
+}
+
+TEST_F(Cli, ProfileSaysWhyThereAreNoCounters) {
+  const std::string cpu = "profile fwd_cpu --shape b1h1l48d16:fp32 " + cache() + " --cupti ";
+  const bool built =
+      heed_command(cpu + "/nonexistent/libcupti.so").err.find("built without CUPTI") == std::string::npos;
+  expect_refusal(cpu + "/nonexistent/libcupti.so", 1, built ? "No such file" : "built without CUPTI");
+  write_file_atomically(folder_.file("libcupti.so"), "no library", ErrorCode::internal);
+  expect_refusal(cpu + folder_.file("libcupti.so"), 1, built ? "CUPTI was not found" : "built without CUPTI");
+  expect_refusal(cpu + "libm.so.6", 1, built ? "lacks cuptiGetVersion" : "built without CUPTI");
+  expect_refusal("profile fwd_cpu:exp2=degree3 --shape b1h1l64d16:fp32 " + cache(), 1, "does not pass the gate");
+  expect_refusal("profile fwd_cpu --shape b1h1l48d16:fp32 --roofline /dev/null/x.svg " + cache(), 1, "/dev/null");
+  expect_refusal("profile fwd_none --shape b1h1l48d16:fp32", 2, "unknown family");
+  expect_refusal("profile", 2, "no workload");
+}
+
+TEST_F(Cli, ProfilePrintsTheNsightComputeCommand) {
+  const Printed run = heed_command("profile fwd_sm80:key_splits=4 --shape b1h8l512d64 --causal top-left --ncu");
+  EXPECT_EQ(run.code, 0) << run.err;
+  for (const char* part :
+       {"ncu ", "--clock-control none", "--target-processes all", "--kernel-name heed_forward",
+        "--section SpeedOfLight", " verify 'fwd_sm80:", "key_splits=4", "--shape 'b1h8l512d64:fp16:causal_top_left'"})
+    EXPECT_THAT(run.out, ::testing::HasSubstr(part));
+  expect_refusal("profile fwd_cpu --shape b1h8l512d64 --ncu", 2, "runs on the CPU");
+}
+
 TEST_F(Cli, DoctorNamesWhatIsMissing) {
   const Printed run = heed_command("doctor " + db() + " " + cache());
   EXPECT_EQ(run.code, 0);
   EXPECT_THAT(run.out, ::testing::HasSubstr("C++ compiler"));
+  EXPECT_THAT(run.out, ::testing::ContainsRegex("(ok|--) +counters "));
   const Printed broken = heed_command("doctor " + db() + " --cache /dev/null/x", "PATH=/nonexistent");
   EXPECT_EQ(broken.code, 1);
   EXPECT_THAT(broken.out, ::testing::HasSubstr("so: nothing can be built"));

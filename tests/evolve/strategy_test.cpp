@@ -1,6 +1,7 @@
 #include "evolve/strategy.hpp"
 
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "device/device.hpp"
@@ -186,6 +187,80 @@ TEST(Strategy, IslandsStayApartUntilTheyMigrate) {
       growing.push_back({static_cast<int>(growing.size()), g, p.island, p.config, true, toy.score(p.config)});
     }
   EXPECT_GT(crossed, 0);
+}
+
+// How often each knob is the one that a single-knob mutation of trial 0 changes.
+std::map<std::string, int> mutated_knobs(const Toy& toy, Bound bound, int seeds) {
+  std::map<std::string, int> counts;
+  StrategyOptions options;
+  options.kind = StrategyKind::single;
+  const std::vector<Individual> history = {{0, 0, 0, {4, 4, 4, 4, 4}, true, 1.5, bound}};
+  for (int seed = 1; seed <= seeds; ++seed) {
+    options.seed = static_cast<std::uint64_t>(seed);
+    for (const Proposal& p : propose(options, toy.space, 1, history)) {
+      std::vector<std::size_t> changed;
+      for (std::size_t i = 0; i < p.config.size(); ++i)
+        if (p.config[i] != history[0].config[i]) changed.push_back(i);
+      if (changed.size() == 1) ++counts[toy.knobs[changed[0]].name];
+    }
+  }
+  return counts;
+}
+
+TEST(Strategy, MutationsFavourTheKnobsThatActOnTheBound) {
+  Toy toy;
+  toy.knobs[1].acts_on = {Bound::latency, Bound::tail};
+  const std::map<std::string, int> counts = mutated_knobs(toy, Bound::latency, 600);
+  ASSERT_EQ(counts.size(), 5U) << "no knob is left out";
+  double others = 0;
+  for (const auto& [name, count] : counts)
+    if (name != "b") others += count / 4.0;
+  const double favour = counts.at("b") / others;
+  EXPECT_GT(favour, 2.2);
+  EXPECT_LT(favour, 4.0);
+}
+
+TEST(Strategy, WithoutADiagnosisEveryKnobIsAsLikely) {
+  Toy toy;
+  toy.knobs[1].acts_on = {Bound::latency};
+  for (const Bound bound : {Bound::unknown, Bound::launch}) {
+    const std::map<std::string, int> counts = mutated_knobs(toy, bound, 600);
+    for (const auto& [name, count] : counts) {
+      EXPECT_GT(count, 0.8 * counts.at("b")) << name;
+      EXPECT_LT(count, 1.25 * counts.at("b")) << name;
+    }
+  }
+}
+
+TEST(Strategy, AMutationSaysWhatBoundItsParent) {
+  Toy toy;
+  toy.knobs[0].acts_on = {Bound::shared_memory};
+  StrategyOptions options;
+  options.kind = StrategyKind::single;
+  const std::vector<Individual> known = {{0, 0, 0, {1, 1, 1, 1, 1}, true, 1.0, Bound::shared_memory}};
+  const std::vector<Individual> unknown = {{0, 0, 0, {1, 1, 1, 1, 1}, true, 1.0}};
+  for (const Proposal& p : propose(options, toy.space, 1, known))
+    EXPECT_THAT(p.why, ::testing::HasSubstr("of trial 0 (bound by shared_memory)"));
+  for (const Proposal& p : propose(options, toy.space, 1, unknown))
+    EXPECT_THAT(p.why, ::testing::EndsWith("of trial 0"));
+}
+
+TEST(Strategy, ProposalsAreAFunctionOfTheDiagnosesToo) {
+  Toy toy;
+  for (std::size_t i = 0; i < toy.knobs.size(); ++i) toy.knobs[i].acts_on = {kBounds[i]};
+  const auto configs = [&](Bound bound) {
+    std::vector<Config> all;
+    StrategyOptions options;
+    const std::vector<Individual> history = {{0, 0, 0, {4, 4, 4, 4, 4}, true, 1.5, bound},
+                                             {1, 0, 0, {8, 8, 8, 8, 8}, true, 1.4, bound}};
+    for (int seed = 1; seed <= 20; ++seed) {
+      options.seed = static_cast<std::uint64_t>(seed);
+      for (const Proposal& p : propose(options, toy.space, 1, history)) all.push_back(p.config);
+    }
+    return all;
+  };
+  EXPECT_EQ(configs(kBounds[2]), configs(kBounds[2]));
+  EXPECT_NE(configs(kBounds[2]), configs(kBounds[3]));
 }
 
 TEST(Strategy, UnknownNamesAreRefused) {

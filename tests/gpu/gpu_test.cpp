@@ -1,7 +1,10 @@
 // Needs an NVIDIA GPU; without one every test says that it was skipped.
+#include <iostream>
 #include <set>
 
 #include "base/random.hpp"
+#include "profile/collect.hpp"
+#include "profile/diagnosis.hpp"
 #include "testing.hpp"
 #include "trial/laboratory.hpp"
 #include "trial/zoo.hpp"
@@ -80,6 +83,55 @@ TEST_F(Gpu, MeasuresAVariantAgainstTheBase) {
   ASSERT_TRUE(outcome.ok()) << outcome.reason;
   EXPECT_LT(outcome.pair.ratio.high, 1) << "bank conflicts and small tiles must not look faster";
   EXPECT_GT(outcome.pair.trial_median_us, laboratory.floor(0).us());
+}
+
+TEST_F(Gpu, CountersOfTheDefaultAtTheMissionShape) {
+  const Workload workload = parse_workload("b1h8l512d64");
+  trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
+  const trial::Built built = laboratory.build(parse_variant("fwd_sm80", workload, device_));
+  const LaunchPlan plan = built.variant.family->plan(built.variant.config, workload, device_);
+  const profile::Reading reading = profile::collect(plan, built.artifact, workload, device_, {});
+  if (!reading.counters) GTEST_SKIP() << "no counters: " << reading.reason;
+  const profile::Counters& c = *reading.counters;
+  ASSERT_TRUE(c.tensor_percent.has_value());
+  EXPECT_GT(*c.tensor_percent, 0);
+  EXPECT_LE(*c.tensor_percent, 100);
+  EXPECT_EQ(c.registers, static_cast<double>(built.artifact.resources.registers));
+  ASSERT_TRUE(c.instructions.has_value());
+  // Each mma.sync.m16n8k16 is 4096 operations for a warp.
+  EXPECT_GT(*c.instructions, workload.flops() / 4096);
+  EXPECT_GT(c.l2_bytes.value_or(0), 0);
+  EXPECT_LT(c.conflict_share().value_or(0), 0.5) << "tiles are swizzled";
+  EXPECT_FALSE(c.stalls.empty());
+  profile::Evidence evidence;
+  evidence.us = 9;
+  evidence.plan = plan;
+  evidence.floor = laboratory.floor(0);
+  evidence.resources = built.artifact.resources;
+  evidence.device = device_;
+  evidence.bytes = workload.bytes();
+  evidence.counters = c;
+  const profile::Diagnosis diagnosis = profile::diagnose(evidence, built.variant.family->knobs());
+  EXPECT_TRUE(diagnosis.with_counters);
+  EXPECT_NE(diagnosis.bound, Bound::unknown);
+  EXPECT_EQ(diagnosis.occupancy.blocks, 64);
+  std::cout << diagnosis.text << "\n";
+}
+
+// A kernel with bank conflicts by design shows them.
+TEST_F(Gpu, CountersSeeBankConflicts) {
+  const Workload workload = parse_workload("b1h8l512d64");
+  trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
+  const auto conflicts = [&](const char* text) {
+    const trial::Built built = laboratory.build(parse_variant(text, workload, device_));
+    return profile::collect(built.variant.family->plan(built.variant.config, workload, device_), built.artifact,
+                            workload, device_, {});
+  };
+  const profile::Reading linear = conflicts("fwd_sm80:shared_layout=linear");
+  if (!linear.counters) GTEST_SKIP() << "no counters: " << linear.reason;
+  const profile::Reading swizzled = conflicts("fwd_sm80:shared_layout=swizzled");
+  ASSERT_TRUE(swizzled.counters.has_value()) << swizzled.reason;
+  EXPECT_GT(linear.counters->conflict_share().value_or(0), swizzled.counters->conflict_share().value_or(0));
 }
 
 TEST_F(Gpu, ALaunchTheDeviceRefusesIsAVerdict) {

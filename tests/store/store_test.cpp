@@ -46,6 +46,7 @@ TrialRecord a_trial(std::int64_t run, int number) {
   t.resources = {{"registers", 72}};
   t.samples = {{"ratios", {1.1, 1.2}}};
   t.clocks = nlohmann::json::object();
+  t.diagnosis = {{"bound", "tail"}};
   t.finished = utc_now();
   return t;
 }
@@ -73,6 +74,7 @@ TEST(Store, KeepsRunsTrialsAndComparisons) {
   EXPECT_EQ(trials[6].parents, (std::vector<int>{1, 2}));
   EXPECT_EQ(trials[6].samples["ratios"][1], 1.2);
   EXPECT_EQ(trials[6].seed, 77U);
+  EXPECT_EQ(trials[6].diagnosis["bound"], "tail");
   EXPECT_EQ(store.find_trial(trials[3].id)->number, 3);
   EXPECT_FALSE(store.find_trial(999).has_value());
   EXPECT_FALSE(store.find_run(999).has_value());
@@ -88,6 +90,18 @@ TEST(Store, RefusesTheSameTrialTwice) {
   expect_error(ErrorCode::store, "UNIQUE", [&] { store.add_trial(a_trial(id, 0)); });
   EXPECT_EQ(store.trials(id).size(), 1U);
   store.add_trial(a_trial(id, 1));  // the store works on after a refusal
+}
+
+TEST(Store, ADiagnosisIsReplacedByABetterOne) {
+  const TemporaryFolder folder;
+  Store store(folder.file("a.db"));
+  const std::int64_t run = store.add_run(a_run());
+  const std::int64_t first = store.add_trial(a_trial(run, 0));
+  store.add_trial(a_trial(run, 1));
+  store.set_diagnosis(first, {{"bound", "latency"}, {"with_counters", true}});
+  const std::vector<TrialRecord> trials = store.trials(run);
+  EXPECT_EQ(trials[0].diagnosis["bound"], "latency");
+  EXPECT_EQ(trials[1].diagnosis["bound"], "tail");
 }
 
 TEST(Store, SaysWhatIsWrongWithAFile) {

@@ -193,12 +193,37 @@ TEST(Evolution, RunsStoresAndReports) {
     EXPECT_LE(t.ratio_low, t.ratio);
     EXPECT_GE(t.samples["ratios"].size(), 3U);
     EXPECT_FALSE(t.machine_code.empty());
+    EXPECT_EQ(t.diagnosis["with_counters"], false);
+    EXPECT_FALSE(t.diagnosis["text"].get<std::string>().empty());
   }
   EXPECT_EQ(trials[0].operation, "default");
   const store::RunRecord run = *store.find_run(evolution.run_id());
   EXPECT_EQ(run.state, store::RunState::finished);
   EXPECT_GT(run.base["us"].get<double>(), 0);
   EXPECT_GE(store.comparisons(run.id).size(), 1U);
+}
+
+// What is stored is what the next generation rests on: the diagnosis of the parent is in the words of the mutation.
+TEST(Evolution, MutationsNameTheStoredDiagnosisOfTheirParent) {
+  const TemporaryFolder folder;
+  store::Store store(folder.file("a.db"));
+  Quiet observer;
+  evolve::RunOptions options = tiny_run(16);
+  options.strategy.kind = evolve::StrategyKind::single;
+  evolve::Evolution evolution(store, builder(), cpu_facts(), options, quick(), nullptr, observer, std::nullopt);
+  const nlohmann::json result = evolution.run();
+  EXPECT_TRUE(result["champion_diagnosis"].contains("bound"));
+  EXPECT_TRUE(result["base_diagnosis"].contains("bound"));
+  const std::vector<store::TrialRecord> trials = store.trials(evolution.run_id());
+  int named = 0;
+  for (const store::TrialRecord& t : trials) {
+    if (t.operation != "mutate" || t.parents.empty() || t.generation == 0) continue;
+    const Bound bound = profile::bound_of(trials[static_cast<std::size_t>(t.parents[0])].diagnosis);
+    const std::string words = "(bound by " + std::string(to_string(bound)) + ")";
+    EXPECT_EQ(t.why.find(words) != std::string::npos, bound != Bound::unknown) << t.why;
+    ++named;
+  }
+  EXPECT_GT(named, 0);
 }
 
 // Stopped after any trial, a run goes on where it was, makes the same proposals and repeats none.
@@ -224,6 +249,7 @@ TEST(Evolution, ResumesWhereItStopped) {
   evolve::Evolution evolution(store, builder(), cpu_facts(), tiny_run(8), quick(), nullptr, observer, id);
   evolution.run();
   EXPECT_EQ(judged, 3);
+  for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(store.trials(id)[i].diagnosis, before[i].diagnosis);
   const std::vector<store::TrialRecord> after = store.trials(id);
   ASSERT_EQ(after.size(), 8U);
   for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(after[i].id, before[i].id);

@@ -180,6 +180,33 @@ TEST(Worker, TimesAreOfTheRightSize) {
   }
 }
 
+TEST(Worker, ACpuHasNoCountersToRead) {
+  const auto arena = std::make_shared<Arena>(1 << 16);
+  Worker worker(DeviceKind::cpu, arena);
+  try {
+    (void)worker.count(0, 0, 4096, small_launch(), {}, {{"cycles", {"sm__cycles_elapsed.max"}}}, 5);
+    ADD_FAILURE() << "counted";
+  } catch (const WorkerFailure& failure) {
+    EXPECT_EQ(failure.kind(), WorkerFailure::Kind::launch_failed);
+    EXPECT_THAT(failure.what(), ::testing::HasSubstr("NVIDIA GPUs only"));
+  }
+}
+
+TEST(Protocol, CountersSurviveTheWay) {
+  CounterReading reading;
+  reading.schedule.chip = "GH100";
+  reading.schedule.metrics = {{"cycles", "sm__cycles_elapsed.max"}};
+  reading.schedule.missing = {"stall_gmma"};
+  reading.schedule.passes = 8;
+  reading.values = {{"cycles", 12345.5}};
+  const CounterReading back = reading_from_json(nlohmann::json::parse(reading_to_json(reading).dump()));
+  EXPECT_EQ(back.schedule.chip, "GH100");
+  EXPECT_EQ(back.schedule.metrics, reading.schedule.metrics);
+  EXPECT_EQ(back.schedule.missing, reading.schedule.missing);
+  EXPECT_EQ(back.schedule.passes, 8U);
+  EXPECT_EQ(back.values, reading.values);
+}
+
 TEST(Arena, RefusesMoreMemoryThanThereIs) {
   testing_support::expect_error(ErrorCode::unsupported, "of host memory", [] { Arena arena(std::uint64_t{1} << 46); });
 }
