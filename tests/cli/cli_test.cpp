@@ -66,9 +66,8 @@ TEST_F(Cli, HelpAndVersion) {
   EXPECT_THAT(heed_command("--help").out, ::testing::HasSubstr("Examples:"));
   EXPECT_EQ(heed_command("--help").code, 0);
   EXPECT_THAT(heed_command("--version").out, ::testing::StartsWith("heed "));
-  for (const char* command :
-       {"evolve", "verify", "bench", "show", "runs", "replay", "families", "emit", "build", "doctor", "selftest",
-        "profile", "ladder"}) {
+  for (const char* command : {"evolve", "verify", "bench", "show", "runs", "replay", "families", "emit", "build",
+                              "doctor", "selftest", "profile", "ladder"}) {
     const Printed run = heed_command(std::string(command) + " --help");
     EXPECT_EQ(run.code, 0) << command;
     EXPECT_THAT(run.out, ::testing::AnyOf(::testing::HasSubstr("Example"), ::testing::HasSubstr("Exit code")))
