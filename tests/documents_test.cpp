@@ -6,27 +6,36 @@
 namespace heed {
 namespace {
 
-// README.md quotes tables between <!-- evidence FILE --> and <!-- end -->; each must be the "table" of that file, word
-// for word.
-TEST(Documents, ReadmeTablesAreTheEvidence) {
-  const std::filesystem::path root = HEED_SOURCE_FOLDER;
-  const std::string readme = read_file(root / "README.md", ErrorCode::internal);
+// What a document quotes between "<!-- evidence FILE -->" and "<!-- end -->" must be the "table" of that file, word for
+// word, in a code block.
+int check_quotes(const std::filesystem::path& root, const std::filesystem::path& document) {
+  const std::string text = read_file(root / document, ErrorCode::internal);
   const std::string opening = "<!-- evidence ";
-  std::size_t at = 0;
+  const std::string closing = "<!-- end -->";
   int quoted = 0;
-  while ((at = readme.find(opening, at)) != std::string::npos) {
-    const std::size_t name_end = readme.find(" -->", at);
-    const std::size_t block_end = readme.find("<!-- end -->", at);
-    ASSERT_NE(block_end, std::string::npos);
-    const std::string name = readme.substr(at + opening.size(), name_end - at - opening.size());
-    const std::string block = readme.substr(name_end + 4, block_end - name_end - 4);
+  for (std::size_t at = text.find(opening); at != std::string::npos; at = text.find(opening, at)) {
+    const std::size_t name_end = text.find(" -->", at);
+    const std::size_t block_end = text.find(closing, at);
+    if (name_end == std::string::npos || block_end == std::string::npos) {
+      ADD_FAILURE() << document << " opens a quotation of evidence that it does not close";
+      return quoted;
+    }
+    const std::string name = text.substr(at + opening.size(), name_end - at - opening.size());
+    const std::string block = text.substr(name_end + 4, block_end - name_end - 4);
     const auto evidence = nlohmann::json::parse(read_file(root / name, ErrorCode::internal));
-    EXPECT_NE(block.find(evidence.at("table").get<std::string>()), std::string::npos)
-        << "README.md does not quote the table of " << name;
+    EXPECT_EQ(trim(block), "```\n" + trim(evidence.at("table").get<std::string>()) + "\n```")
+        << document << " does not quote the table of " << name << " as it is";
     at = block_end;
     ++quoted;
   }
-  EXPECT_GE(quoted, 1);
+  return quoted;
+}
+
+TEST(Documents, TablesAreTheEvidence) {
+  const std::filesystem::path root = HEED_SOURCE_FOLDER;
+  EXPECT_GE(check_quotes(root, "README.md"), 1);
+  for (const auto& entry : std::filesystem::directory_iterator(root / "docs"))
+    if (entry.path().extension() == ".md") check_quotes(root, entry.path().lexically_relative(root));
 }
 
 TEST(Documents, EvidenceFilesHaveTheSchema) {

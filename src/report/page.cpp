@@ -26,22 +26,23 @@ std::string ratio_text(const json& ratio) {
   return fmt::format("{:.4f} [{:.4f}, {:.4f}]", number(ratio, "value"), number(ratio, "low"), number(ratio, "high"));
 }
 
-// A table; cells are escaped here. Columns from `numeric_from` on are numbers.
+// A table; cells are escaped here. Columns [numeric_from, numeric_to) are numbers.
 class HtmlTable {
  public:
-  HtmlTable(const std::string& caption, const std::vector<std::string>& head, std::size_t numeric_from = 1)
-      : numeric_from_(numeric_from) {
+  HtmlTable(const std::string& caption, const std::vector<std::string>& head, std::size_t numeric_from = 1,
+            std::size_t numeric_to = 99)
+      : numeric_from_(numeric_from), numeric_to_(numeric_to) {
     html_ = "<div class=\"scroll\"><table>";
     if (!caption.empty()) html_ += "<caption>" + escape(caption) + "</caption>";
     html_ += "<thead><tr>";
     for (std::size_t i = 0; i < head.size(); ++i)
-      html_ += fmt::format("<th scope=\"col\"{}>{}</th>", i >= numeric_from_ ? " class=\"n\"" : "", escape(head[i]));
+      html_ += fmt::format("<th scope=\"col\"{}>{}</th>", is_number(i) ? " class=\"n\"" : "", escape(head[i]));
     html_ += "</tr></thead><tbody>";
   }
   void add(const std::vector<std::string>& cells, const char* style = "") {
     html_ += *style != '\0' ? fmt::format("<tr class=\"{}\">", style) : std::string("<tr>");
     for (std::size_t i = 0; i < cells.size(); ++i)
-      html_ += fmt::format("<td{}>{}</td>", i >= numeric_from_ ? " class=\"n\"" : "", escape(cells[i]));
+      html_ += fmt::format("<td{}>{}</td>", is_number(i) ? " class=\"n\"" : "", escape(cells[i]));
     html_ += "</tr>";
     ++rows_;
   }
@@ -49,8 +50,10 @@ class HtmlTable {
   [[nodiscard]] std::string str() const { return html_ + "</tbody></table></div>\n"; }
 
  private:
+  [[nodiscard]] bool is_number(std::size_t column) const { return column >= numeric_from_ && column < numeric_to_; }
   std::string html_;
   std::size_t numeric_from_;
+  std::size_t numeric_to_;
   int rows_ = 0;
 };
 
@@ -268,30 +271,23 @@ class Page {
   void comparison() {
     if (!final_.is_object()) return;
     section("The final comparison");
-    std::vector<Group> ratios, times;
-    for (const store::ComparisonRecord& c : comparisons_) {
-      if (c.kind != "final" || member(c.data, "trial") != member(final_, "trial")) continue;
-      const json& samples = member(c.data, "samples");
-      const std::string name = fmt::format("process {}", ratios.size() + 1);
-      ratios.push_back({name, numbers(samples, "ratios"), "series-2"});
-      times.push_back({name + ", base", numbers(samples, "base_us"), "series-0"});
-      times.push_back({name + ", trial", numbers(samples, "trial_us"), "series-2"});
-    }
-    if (ratios.empty()) {  // of a database that holds no comparisons
-      const json& samples = member(final_, "samples");
-      ratios.push_back({"all", numbers(samples, "ratios"), "series-2"});
-      times.push_back({"base", numbers(samples, "base_us"), "series-0"});
-      times.push_back({"champion", numbers(samples, "trial_us"), "series-2"});
-    }
-    for (Group& group : times)
-      if (const std::size_t comma = group.label.find(", "); comma != std::string::npos)
-        group.label = group.label.substr(comma + 2) + " " + group.label.substr(8, comma - 8);
+    std::vector<Group> ratios, base, champion;
+    const auto add_process = [&](const std::string& name, const json& samples) {
+      ratios.push_back({name, numbers(samples, "ratios"), "series-3"});
+      base.push_back({name, numbers(samples, "base_us"), "series-0"});
+      champion.push_back({name, numbers(samples, "trial_us"), "series-2"});
+    };
+    for (const store::ComparisonRecord& c : comparisons_)
+      if (c.kind == "final" && member(c.data, "trial") == member(final_, "trial"))
+        add_process(fmt::format("process {}", ratios.size() + 1), member(c.data, "samples"));
+    if (ratios.empty()) add_process("all", member(final_, "samples"));  // a database that holds no comparisons
     add(fmt::format("<p>{} processes; ratio {}.</p>\n", ratios.size(), ratio_text(member(final_, "ratio"))));
     add("<div class=\"pair\">\n");
     add(strip_chart("ratios", "Ratios of the final comparison", ratios, "base time / champion time",
                     "Every reading: the ratio of one quad (base, champion, champion, base). The line is the median."));
-    add(strip_chart("times", "Times of the final comparison", times, "us per launch",
-                    "Every block of base and champion, by process."));
+    add(strip_chart("champion-times", "Times of the champion", champion, "champion, us per launch",
+                    "Every block of the champion."));
+    add(strip_chart("base-times", "Times of the base", base, "base, us per launch", "Every block of the base."));
     add("</div>\n");
     peers();
   }
@@ -302,7 +298,7 @@ class Page {
         {"champion", number(final_, "trial_us"), us_text(number(final_, "trial_us")) + " us", "bar-champion"},
         {"base", number(final_, "base_us"), us_text(number(final_, "base_us")) + " us"}};
     std::string refusals;
-    HtmlTable table("", {"", "us", "champion's ratio, 95% interval", "max|error|", "kernels"});
+    HtmlTable table("", {"", "us", "champion's ratio, 95% interval", "max|error|", "kernels"}, 1, 4);
     for (const json& row : member(peers, "rows")) {
       const std::string name = text_of(row, "backend");
       if (!member(row, "us").is_number()) {

@@ -26,8 +26,8 @@ p{margin:6px 0 12px;max-width:78ch}
 figure{margin:10px 0 18px}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(430px,100%),1fr));gap:8px 28px;align-items:start}
 .scroll{overflow-x:auto}
-.wide svg{display:block;width:100%;min-width:720px}
-.narrow svg{display:block;width:100%;min-width:400px;max-width:560px}
+.wide .scroll svg{display:block;width:100%;min-width:720px}
+.narrow .scroll svg{display:block;width:100%;min-width:400px;max-width:560px}
 .legend{display:flex;flex-wrap:wrap;gap:2px 18px;margin:4px 0}
 .legend svg{vertical-align:-2px}
 .key{display:inline-block;width:18px;height:0;vertical-align:4px;border-top:2px solid}
@@ -52,7 +52,7 @@ svg .plain{fill:var(--soft);font-size:14px}svg .strong{font-weight:600;font-size
 table{border-collapse:collapse;font-size:.92rem;font-variant-numeric:tabular-nums;margin:6px 0 14px}
 caption{text-align:left;color:var(--soft);padding:0 0 4px}
 th,td{padding:5px 16px 5px 0;text-align:left;border-bottom:1px solid var(--rule);vertical-align:top}
-th{color:var(--soft);font-weight:600}td.n,th.n{text-align:right}
+th{color:var(--soft);font-weight:600}td.n,th.n{text-align:right}td.n{white-space:nowrap}
 tr.champion td{font-weight:600}
 code,pre{font-family:ui-monospace,"SF Mono",Menlo,Consolas,"Liberation Mono",monospace;font-size:.88em}
 pre{background:var(--raised);padding:12px 14px;border-radius:8px;overflow-x:auto;margin:8px 0 14px}

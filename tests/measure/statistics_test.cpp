@@ -131,6 +131,13 @@ TEST(Floor, CpuPeakIsMeasuredAndScalesWithThreads) {
   EXPECT_LE(one, measure_cpu_flops(1)) << "the best so far is kept";
 }
 
+TEST(Rule, FasterIsBeyondWhatTheBaseShowsAgainstItself) {
+  EXPECT_TRUE(is_faster({1.05, 1.02, 1.08}, 0.01));
+  EXPECT_FALSE(is_faster({1.05, 1.005, 1.1}, 0.01)) << "the interval reaches into the margin";
+  EXPECT_FALSE(is_faster({1.05, 1.01, 1.1}, 0.01));
+  EXPECT_FALSE(is_faster({0.9, 0.8, 0.95}, 0));
+}
+
 TEST(TimingPlan, SetsFitTheCacheOrFloodIt) {
   DeviceFacts device;
   device.kind = DeviceKind::cuda;
