@@ -269,7 +269,7 @@ std::string lineage_chart(const Trials& trials, int champion) {
 
 std::string bar_chart(const std::string& id, const std::string& title, const std::vector<Bar>& bars,
                       const std::string& caption) {
-  constexpr double kLabel = 150, kRight = kNarrow - 130, kRow = 30;
+  constexpr double kLabel = 186, kRight = kNarrow - 120, kRow = 30;
   double most = 0;
   std::string words;
   for (const Bar& bar : bars) {
@@ -280,7 +280,7 @@ std::string bar_chart(const std::string& id, const std::string& title, const std
   const Scale x{0, most, kLabel, kRight};
   for (std::size_t i = 0; i < bars.size(); ++i) {
     const double top = 4 + static_cast<double>(i) * kRow;
-    svg.text(kLabel - 8, top + 18, shortened(bars[i].label, 22), "label", Anchor::end);
+    svg.text(kLabel - 8, top + 18, shortened(bars[i].label, 28), "label", Anchor::end);
     svg.rectangle(kLabel, top + 4, std::max(x(bars[i].value) - kLabel, 1.0), kRow - 10, bars[i].style,
                   bars[i].label + ": " + bars[i].note);
     svg.text(x(bars[i].value) + 8, top + 18, bars[i].note, "label");
@@ -290,7 +290,7 @@ std::string bar_chart(const std::string& id, const std::string& title, const std
 
 std::string interval_chart(const std::string& id, const std::string& title, const std::vector<Interval>& rows,
                            const std::string& caption) {
-  constexpr double kLabel = 210, kRight = kNarrow - 14, kRow = 36;
+  constexpr double kLabel = 250, kRight = kNarrow - 14, kRow = 36;
   double low = 1;
   double high = 1;
   std::string words;
@@ -309,7 +309,7 @@ std::string interval_chart(const std::string& id, const std::string& title, cons
     const Interval& row = rows[i];
     const double middle = 6 + (static_cast<double>(i) + 0.5) * kRow;
     const std::string tooltip = fmt::format("{}: {:.4f} [{:.4f}, {:.4f}]", row.label, row.value, row.low, row.high);
-    svg.text(kLabel - 10, middle - 2, shortened(row.label, 32), "small", Anchor::end);
+    svg.text(kLabel - 10, middle - 2, shortened(row.label, 40), "small", Anchor::end);
     svg.text(kLabel - 10, middle + 13, fmt::format("{:.3f} [{:.3f}, {:.3f}]", row.value, row.low, row.high), "tick",
              Anchor::end);
     svg.line(x(row.low), middle, x(row.high), middle, "interval");

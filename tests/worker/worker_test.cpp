@@ -122,7 +122,7 @@ TEST(Worker, AChangedRoundingModeIsNoticed) {
   EXPECT_EQ(failure_of("unsigned c; asm volatile(\"stmxcsr %0\" : \"=m\"(c)); c |= 0x6000; asm volatile(\"ldmxcsr %0\" "
                        ": : \"m\"(c));"),
             WorkerFailure::Kind::left_state);
-  EXPECT_EQ(failure_of("unsigned short c; asm volatile(\"fnstcw %0\" : \"=m\"(c)); c ^= 0x300; asm volatile(\"fldcw "
+  EXPECT_EQ(failure_of("unsigned short c; asm volatile(\"fnstcw %0\" : \"=m\"(c)); c = 0x7f; asm volatile(\"fldcw "
                        "%0\" : : \"m\"(c));"),
             WorkerFailure::Kind::left_state);
 #else
