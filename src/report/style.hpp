@@ -26,8 +26,8 @@ p{margin:6px 0 12px;max-width:78ch}
 figure{margin:10px 0 18px}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(430px,100%),1fr));gap:8px 28px;align-items:start}
 .scroll{overflow-x:auto}
-.wide .scroll svg{display:block;width:100%;min-width:720px}
-.narrow .scroll svg{display:block;width:100%;min-width:400px;max-width:560px}
+.wide .scroll svg{display:block;width:100%;min-width:900px}
+.narrow .scroll svg{display:block;width:100%;min-width:460px;max-width:560px}
 .legend{display:flex;flex-wrap:wrap;gap:2px 18px;margin:4px 0}
 .legend svg{vertical-align:-2px}
 .key{display:inline-block;width:18px;height:0;vertical-align:4px;border-top:2px solid}
