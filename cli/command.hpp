@@ -66,6 +66,8 @@ void add_verify(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_show(CLI::App& app, int& exit_code);
 void add_runs(CLI::App& app, int& exit_code);
+void add_report(CLI::App& app, int& exit_code);
+void add_evidence(CLI::App& app, int& exit_code);
 void add_replay(CLI::App& app, int& exit_code);
 void add_families(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);

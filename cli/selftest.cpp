@@ -1,30 +1,63 @@
 // heed selftest
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
+#include "base/files.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
+#include "evolve/json.hpp"
+#include "jit/embedded.hpp"
+#include "report/evidence.hpp"
+#include "trial/false_alarms.hpp"
 #include "trial/zoo.hpp"
 
 namespace heed::cli {
 namespace {
 
-int selftest(const MachineOptions& machine) {
-  const DeviceFacts device = machine.choose();
-  const auto builder = machine.builder();
-  remark(machine.json, fmt::format("running the exploit zoo on {}\n", device.name));
+constexpr int kComparisons = 200;
+
+struct Options {
+  MachineOptions machine;
+  int comparisons = 0;  // 0: the zoo
+  std::string evidence;
+};
+
+// Prints what a self-test found, as JSON or as text, and writes it as evidence where that was asked for.
+void conclude(const Options& o, const DeviceFacts& device, const std::string& what, const nlohmann::json& fields,
+              const std::string& text, const std::string& table) {
+  nlohmann::json all = report::evidence_header(what, evolve::to_json(device), jit::source_digest());
+  all.update(fields);
+  all["table"] = table;
+  if (!o.evidence.empty()) write_file_atomically(o.evidence, all.dump(1) + "\n", ErrorCode::store);
+  print(o.machine.json ? all.dump(1) + "\n" : text);
+}
+
+std::string line_of(const trial::SelftestRow& row) {
+  const bool honest = row.name == "honest";
+  return fmt::format("{:<7} {:<20} {:<50} {}",
+                     row.caught ? (honest ? "passed" : "caught") : (honest ? "REFUSED" : "MISSED"), row.name,
+                     row.description, row.found);
+}
+
+int run_zoo(const Options& o) {
+  const bool json = o.machine.json;
+  const DeviceFacts device = o.machine.choose();
+  const auto builder = o.machine.builder();
+  remark(json, fmt::format("running the exploit zoo on {}\n", device.name));
   const std::vector<trial::SelftestRow> rows =
       trial::run_selftest(device, *builder, [&](const trial::SelftestRow& row) {
-        const bool honest = row.name == "honest";
-        remark(machine.json, fmt::format("{:<7} {:<20} {:<52} {}",
-                                         row.caught ? (honest ? "passed" : "caught") : (honest ? "REFUSED" : "MISSED"),
-                                         row.name, row.description, row.found));
+        remark(json, line_of(row));
         if (!row.caught)
-          remark(machine.json, fmt::format("        expected {}; {}", row.expected, split(row.reason, '\n').front()));
+          remark(json, fmt::format("        expected {}; {}", row.expected, split(row.reason, '\n').front()));
       });
   int failures = 0;
   nlohmann::json all = nlohmann::json::array();
+  std::string table;
   for (const trial::SelftestRow& row : rows) {
     if (!row.caught) ++failures;
+    table += line_of(row) + "\n";
     all.push_back({{"name", row.name},
                    {"description", row.description},
                    {"expected", row.expected},
@@ -32,28 +65,91 @@ int selftest(const MachineOptions& machine) {
                    {"reason", row.reason},
                    {"caught", row.caught}});
   }
-  const std::size_t exploits = rows.size() - 1;
-  if (machine.json)
-    print(nlohmann::json{{"device", device.name}, {"rows", all}, {"failures", failures}}.dump(1) + "\n");
-  else
-    print(failures == 0
-              ? fmt::format(
-                    "\nAll {} exploits were caught and the honest kernel passed: results on this machine count.\n",
-                    exploits)
-              : fmt::format("\n{} of {} rows are not as they must be: do not trust results on this machine.\n",
-                            failures, rows.size()));
+  const std::string summary =
+      failures == 0
+          ? fmt::format("\nAll {} exploits were caught and the honest kernel passed: results on this machine count.\n",
+                        rows.size() - 1)
+          : fmt::format("\n{} of {} rows are not as they must be: do not trust results on this machine.\n", failures,
+                        rows.size());
+  conclude(o, device, "selftest", {{"rows", all}, {"failures", failures}}, summary, table + summary);
   return failures == 0 ? 0 : 1;
+}
+
+std::string false_alarms_text(const trial::FalseAlarms& found) {
+  std::vector<double> values, lows, widths;
+  for (const measure::Ratio& r : found.ratios) {
+    values.push_back(r.value);
+    lows.push_back(r.low);
+    widths.push_back((r.high - r.low) / 2);
+  }
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  return fmt::format(
+      "kernel        {} at {}, {:.2f} us\n"
+      "comparisons   {} with itself, in {:.0f} s\n"
+      "ratios        median {:.4f}, from {:.4f} to {:.4f}; intervals of +-{:.4f}, the highest begins at {:.4f}\n"
+      "margin        {:.4f}: how far from 1 it was seen beforehand\n"
+      "called faster {} (at most {} may be)\n",
+      found.variant, to_string(found.workload), found.us, found.ratios.size(), found.elapsed_s, measure::median(values),
+      *least, *most, measure::median(widths), *std::max_element(lows.begin(), lows.end()), found.spread, found.faster,
+      found.allowed());
+}
+
+int compare_with_itself(const Options& o) {
+  const DeviceFacts device = o.machine.choose();
+  const auto builder = o.machine.builder();
+  remark(o.machine.json, fmt::format("comparing an honest kernel with itself on {}\n", device.name));
+  int done = 0;
+  const trial::FalseAlarms found = trial::count_false_alarms(
+      device, *builder, o.machine.trial_options(), o.comparisons, [&](const measure::Ratio& ratio) {
+        if (++done % 20 == 0 || done == o.comparisons)
+          remark(o.machine.json, fmt::format("{:>4}/{}  {:.4f} [{:.4f}, {:.4f}]", done, o.comparisons, ratio.value,
+                                             ratio.low, ratio.high));
+      });
+  nlohmann::json ratios = nlohmann::json::array();
+  for (const measure::Ratio& r : found.ratios) ratios.push_back(evolve::to_json(r));
+  const nlohmann::json row = {{"workload", to_string(found.workload)},
+                              {"variant", found.variant},
+                              {"mode", device.kind == DeviceKind::cuda ? "graph_warm" : "warm"},
+                              {"heed_us", found.us},
+                              {"comparisons", found.ratios.size()},
+                              {"faster", found.faster},
+                              {"allowed", found.allowed()},
+                              {"self_spread", found.spread},
+                              {"elapsed_s", found.elapsed_s},
+                              {"ratios", ratios}};
+  const std::string table = false_alarms_text(found);
+  conclude(o, device, "selftest_aa", {{"rows", {row}}, {"failures", found.passed() ? 0 : 1}},
+           fmt::format("\n{}\n{}", table,
+                       found.passed() ? "\"Faster\" means something on this machine.\n"
+                                      : "Too many: do not trust \"faster\" on this machine.\n"),
+           table);
+  return found.passed() ? 0 : 1;
 }
 
 }  // namespace
 
 void add_selftest(CLI::App& app, int& exit_code) {
-  auto machine = std::make_shared<MachineOptions>();
+  auto o = std::make_shared<Options>();
   CLI::App* command =
       app.add_subcommand("selftest", "Let kernels that cheat loose on the referee: every one must be caught");
-  machine->add_to(*command);
-  command->footer("Exit code 0 when every exploit is caught and the honest kernel passes, 1 otherwise.");
-  command->callback([machine, &exit_code] { exit_code = selftest(*machine); });
+  o->machine.add_to(*command);
+  CLI::Option* aa = command
+                        ->add_option("--aa", o->comparisons,
+                                     "Instead, compare an honest kernel with itself so many times: at most one in a "
+                                     "hundred may be called faster [200]")
+                        ->expected(0, 1)
+                        ->default_str(std::to_string(kComparisons));
+  command->add_option("--evidence", o->evidence, "Write the result as evidence to this JSON file");
+  command->footer(
+      "Examples:\n"
+      "  heed selftest\n"
+      "  heed selftest --aa 200 --evidence aa.json\n"
+      "Exit code 0 when every exploit is caught and the honest kernel passes (--aa: when few enough comparisons are "
+      "called faster), 1 otherwise.");
+  command->callback([o, aa, &exit_code] {
+    if (!o->evidence.empty()) expect_writable(o->evidence, ErrorCode::store);
+    exit_code = aa->count() > 0 ? compare_with_itself(*o) : run_zoo(*o);
+  });
 }
 
 }  // namespace heed::cli

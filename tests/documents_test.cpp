@@ -6,8 +6,9 @@
 namespace heed {
 namespace {
 
-// Documents quote tables between <!-- evidence FILE --> and <!-- end -->; each must be the "table" of that file, word
-// for word. What is wrong with the quotes of `text`, one sentence each; `quoted` counts them.
+// Documents quote tables in code blocks between <!-- evidence FILE --> and <!-- end -->; each must be the "table" of
+// that file, word for word, or with FILE#NAME the entry NAME of its "tables". What is wrong with the quotes of `text`,
+// one sentence each; `quoted` counts them.
 std::vector<std::string> wrong_quotes(const std::filesystem::path& root, const std::string& text, int& quoted) {
   const std::string opening = "<!-- evidence ";
   std::vector<std::string> wrong;
@@ -21,8 +22,11 @@ std::vector<std::string> wrong_quotes(const std::filesystem::path& root, const s
     }
     const std::string name = text.substr(at + opening.size(), name_end - at - opening.size());
     const std::string block = text.substr(name_end + 4, block_end - name_end - 4);
-    const auto evidence = nlohmann::json::parse(read_file(root / name, ErrorCode::internal));
-    if (block.find(evidence.at("table").get<std::string>()) == std::string::npos)
+    const std::size_t part = name.find('#');
+    const auto evidence = nlohmann::json::parse(read_file(root / name.substr(0, part), ErrorCode::internal));
+    const nlohmann::json& table =
+        part == std::string::npos ? evidence.at("table") : evidence.at("tables").at(name.substr(part + 1));
+    if (trim(block) != "```\n" + trim(table.get<std::string>()) + "\n```")
       wrong.push_back("it does not quote the table of " + name);
     at = block_end;
     ++quoted;
@@ -44,10 +48,13 @@ TEST(Documents, TablesAreTheEvidence) {
 
 TEST(Documents, AChangedTableIsSeen) {
   const testing_support::TemporaryFolder folder;
-  write_file_atomically(folder.file("a.json"), R"({"table": "5.54 us\n"})", ErrorCode::internal);
+  write_file_atomically(folder.file("a.json"), R"({"table": "5.54 us\n", "tables": {"latency": "9.1 us"}})",
+                        ErrorCode::internal);
   int quoted = 0;
   const auto wrong = [&](const std::string& text) { return wrong_quotes(folder.path(), text, quoted); };
-  EXPECT_THAT(wrong("<!-- evidence a.json -->\n5.54 us\n<!-- end -->"), ::testing::IsEmpty());
+  EXPECT_THAT(wrong("<!-- evidence a.json -->\n```\n5.54 us\n```\n<!-- end -->"), ::testing::IsEmpty());
+  EXPECT_THAT(wrong("<!-- evidence a.json#latency -->\n```\n9.1 us\n```\n<!-- end -->"), ::testing::IsEmpty());
+  EXPECT_THAT(wrong("<!-- evidence a.json#latency -->\n```\n5.54 us\n```\n<!-- end -->"), ::testing::SizeIs(1));
   EXPECT_THAT(wrong("<!-- evidence a.json -->\n5.45 us\n<!-- end -->"), ::testing::SizeIs(1));
   EXPECT_THAT(wrong("<!-- evidence a.json -->\n5.54 us\n"), ::testing::SizeIs(1));
 }

@@ -95,6 +95,16 @@ void write_file_atomically(const fs::path& path, std::string_view content, Error
     ::fsync(handle.get());
 }
 
+void expect_writable(const std::filesystem::path& path, ErrorCode code) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  make_folder(folder, code);
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error))
+    throw Error(code, fmt::format("cannot write {}: it is a folder", path.string()), path.string());
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    throw Error(code, fmt::format("cannot write {}: {}", path.string(), last_system_error()), path.string());
+}
+
 void make_folder(const fs::path& path, ErrorCode code) {
   std::error_code error;
   fs::create_directories(path, error);

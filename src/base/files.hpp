@@ -16,6 +16,10 @@ std::string read_file(const std::filesystem::path& path, ErrorCode code);
 /// file or none, never a part. Throws Error(code).
 void write_file_atomically(const std::filesystem::path& path, std::string_view content, ErrorCode code);
 
+/// Creates the folder of a file that will be written later, and throws Error(code) now when write_file_atomically would
+/// fail then: before the work, not after it.
+void expect_writable(const std::filesystem::path& path, ErrorCode code);
+
 /// Creates a folder and its parents. Throws Error(code) naming the path and the system's reason.
 void make_folder(const std::filesystem::path& path, ErrorCode code);
 

@@ -260,7 +260,7 @@ nlohmann::json Evolution::finish() {
   result["trials"] = trials_.size();
   const trial::Built& champion = *winner;
   // The winner's interval must clear what the base shows against itself.
-  const bool faster = final["ratio"]["low"].get<double>() > 1 + self_spread_;
+  const bool faster = measure::is_faster(ratio_from_json(final["ratio"]), self_spread_);
   result["outcome"] = faster ? "faster" : "not_faster";
   final["resources"] = to_json(champion.artifact.resources);
   result["final"] = final;

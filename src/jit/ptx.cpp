@@ -31,6 +31,26 @@ std::vector<std::string> words_of(std::string_view line) {
   return words;
 }
 
+// Instructions whose effect outlives the launch and falls on whoever runs next.
+//
+// Lines of L2 that are marked to persist stay when the kernel is done: in an interleaved measurement the candidate's
+// next launch gains and the base, which finds less cache, pays. A policy is an opaque number that need not come from
+// createpolicy, so every cache hint that takes one is refused, not only those that say evict_last. `discard` throws
+// other data out. Hints that cannot outlive the launch stay allowed: L1 (empty at each launch), evict_first and
+// no_allocate (which only give up one's own lines), prefetch sizes, and prefetches: what a prefetch of the next
+// launch's inputs could gain is taken away by timing the input sets in an order that no kernel knows.
+// griddepcontrol lets the next launch of the stream begin while this one still runs: time that a clock around the
+// launches does not see as this one's.
+std::string skews_others(std::string_view line) {
+  line = line.substr(0, line.find("//"));
+  for (const std::string_view word : {"createpolicy", "applypriority", "discard.", "::cache_hint", "L2::evict_last"})
+    if (line.find(word) != std::string_view::npos)
+      return fmt::format("it changes what the L2 cache keeps for whoever runs next: {}", trim(line));
+  if (line.find("griddepcontrol") != std::string_view::npos)
+    return fmt::format("it lets the next launch begin before it is done: {}", trim(line));
+  return {};
+}
+
 }  // namespace
 
 std::string contract_breach_of_ptx(std::string_view ptx) {
@@ -49,6 +69,7 @@ std::string contract_breach_of_ptx(std::string_view ptx) {
       if (!declaration.empty()) globals.insert(declaration.back());
       continue;
     }
+    if (const std::string skew = skews_others(line); !skew.empty()) return skew;
     for (const std::string& word : words) {
       if (word == "%clock" || word == "%clock64" || word == "%clock_hi" || word.substr(0, 12) == "%globaltimer")
         return fmt::format("it looks at the time ({})", word);

@@ -23,4 +23,10 @@ struct Ratio {
 /// same ratios and seed give the same interval.
 Ratio bootstrap(const std::vector<double>& ratios, std::uint64_t seed);
 
+/// The rule for "faster": the whole interval lies above what the base shows against itself.
+/// @param self_spread how far from 1 the base's ratio to itself was seen to reach
+inline bool is_faster(const Ratio& ratio, double self_spread) {
+  return ratio.low > 1 + self_spread;
+}
+
 }  // namespace heed::measure

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "base/check.hpp"
 #include "base/random.hpp"
@@ -37,8 +38,10 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
   const bool gpu = device.kind == DeviceKind::cuda;
   const double guess_us = 3 * floor_of(peak_of(device, workload, device.processors), workload, gpu ? 1.0 : 0.0).us();
   const double replay_us = gpu ? 1000 : 10000;
-  const double most_launches = caches == Caches::warm ? static_cast<double>(plan.sets) * plan.sets : plan.sets;
-  const double least_launches = std::min(most_launches, caches == Caches::warm ? 2.0 : static_cast<double>(plan.sets));
+  // At least two rounds over the sets: what an output holds when it is written again was computed from other inputs, so
+  // that a candidate which recognises its own last output finds nothing it could leave there.
+  const double least_launches = 2.0 * plan.sets;
+  const double most_launches = caches == Caches::warm ? static_cast<double>(plan.sets) * plan.sets : least_launches;
   plan.launches = static_cast<int>(std::clamp(std::round(replay_us / guess_us), least_launches,
                                               std::min(most_launches, caches == Caches::warm ? 100.0 : 1e9)));
   plan.replays = static_cast<int>(std::clamp(2 * replay_us / (guess_us * plan.launches), 1.0, 10.0));
@@ -60,12 +63,17 @@ TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, std::int6
                          set_seed, options);
   }
   stride_ = (scenes_.front().image().size() + 4095) / 4096 * 4096;
+  order_.resize(static_cast<std::size_t>(plan.sets));
+  std::iota(order_.begin(), order_.end(), 0);
+  Random random(substream(seed, 200));
+  for (std::size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random.below(i)]);
 }
 
 TimedSets::Sources TimedSets::sources(int launch) const {
   const int sets = plan_.sets;
   const int round = launch / sets;
-  return {launch % sets, (launch + round) % sets, (launch + 2 * round) % sets, launch % sets};
+  const auto at = [&](int place) { return order_[static_cast<std::size_t>(place % sets)]; };
+  return {at(launch), at(launch + round), at(launch + 2 * round), at(launch)};
 }
 
 void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots,

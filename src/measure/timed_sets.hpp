@@ -29,8 +29,9 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
 /// Several input sets, side by side in one image.
 ///
 /// Launch n of a replay reads Q of set n % S, K of set (n + n / S) % S and V of set (n + 2 (n / S)) % S, and writes O
-/// of set n % S. No two launches of a replay see the same inputs, so nothing can be gained by noticing that inputs
-/// repeat, and an output left from an earlier launch is wrong for the next.
+/// of set n % S; the sets are counted in a random order. No two launches of a replay see the same inputs, so nothing
+/// can be gained by noticing that inputs repeat, an output left from an earlier launch is wrong for the next, and which
+/// memory the next launch reads cannot be guessed, so nothing can be gained by fetching it early.
 class TimedSets {
  public:
   TimedSets(const Workload& workload, const TimingPlan& plan, std::int64_t workspace_bytes, std::uint64_t seed);
@@ -63,6 +64,7 @@ class TimedSets {
   TimingPlan plan_;
   std::int64_t workspace_bytes_;
   std::uint64_t stride_ = 0;
+  std::vector<int> order_;  // a permutation of the sets
   std::vector<verify::Scene> scenes_;
   std::vector<std::pair<bool, verify::Reference>> references_;  // per set, computed when first needed
 };

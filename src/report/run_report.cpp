@@ -7,20 +7,13 @@
 
 #include "base/text.hpp"
 #include "heed/heed.hpp"
+#include "report/json_fields.hpp"
 #include "report/table.hpp"
 
 namespace heed::report {
 namespace {
 
 using nlohmann::json;
-
-double number(const json& object, const char* key) {
-  return object.contains(key) && object[key].is_number() ? object[key].get<double>() : 0.0;
-}
-
-std::string text_of(const json& object, const char* key) {
-  return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : std::string();
-}
 
 std::string ratio_text(const json& ratio) {
   return fmt::format("{:.4f}", number(ratio, "value"));

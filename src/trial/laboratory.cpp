@@ -16,9 +16,10 @@ namespace {
 constexpr int kBaseSlot = 0;
 constexpr int kTrialSlot = 1;
 constexpr int kEmptySlot = 2;
-constexpr int kCheckedSets = 3;         // of the timed sets compared row by row after each measurement
-constexpr int kSelfProcesses = 3;       // in which the base is compared with itself
-constexpr double kWarmUp_ms_gpu = 150;  // an idle GPU reads up to 12% high for about that long
+constexpr int kCheckedSets = 3;            // of the timed sets compared row by row after each measurement
+constexpr int kSelfProcesses = 3;          // in which the base is compared with itself
+constexpr int kRepeatedSelfProcesses = 8;  // where many such comparisons are made: a process may have its own bias
+constexpr double kWarmUp_ms_gpu = 150;     // an idle GPU reads up to 12% high for about that long
 constexpr double kWarmUp_ms_cpu = 60;
 constexpr double kCpuFloorShare = 0.85;  // the measured peak is itself uncertain on a shared machine
 
@@ -135,6 +136,7 @@ verify::GateReport Laboratory::verify(const Built& built, std::uint64_t seed,
     report = verify::run_gate(worker_for(built, built, false), kTrialSlot, built.variant, workload_, device_, options);
   } catch (const worker::WorkerFailure& failure) {
     report.verdict = verify::verdict_of(failure);
+    report.finding = verify::finding_of(failure);
     report.reason = failure.what();
     report.check = "loading";
   }
@@ -165,22 +167,51 @@ const Laboratory::SelfComparison& Laboratory::base_against_itself() {
   return *self_;
 }
 
-// Everything after the gate. Fills verdict, finding and reason when something is wrong; lets WorkerFailure through.
-void Laboratory::measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome) {
+std::vector<measure::Ratio> Laboratory::compare_base_with_itself(
+    int comparisons, const measure::PairOptions& pair, const std::function<void(const measure::Ratio&)>& on_each) {
+  HEED_CHECK(base_.has_value());
+  std::vector<measure::Ratio> ratios;
+  const int processes = std::min(comparisons, kRepeatedSelfProcesses);
+  for (int process = 0; process < processes; ++process) {
+    const auto end = static_cast<std::size_t>(comparisons * (process + 1) / processes);
+    const Blocks blocks = warm_blocks(*base_, /*fresh=*/true);
+    while (ratios.size() < end) {
+      measure::PairOptions options = pair;
+      options.seed = substream(pair.seed, ratios.size());
+      ratios.push_back(measure::measure_pair(blocks.base, blocks.trial, options).ratio);
+      on_each(ratios.back());
+    }
+    blocks.trial();
+    const verify::Comparison comparison = sets_->check_outputs(*worker_, kCheckedSets, fresh_seed());
+    if (comparison.finding != Finding::none)
+      throw Error(ErrorCode::internal, fmt::format("the base's own timed outputs are wrong: {}", comparison.text));
+  }
+  if (device_.kind == DeviceKind::cpu) drop_worker();
+  return ratios;
+}
+
+// A worker with base and trial, their timed launches prepared and warm.
+Laboratory::Blocks Laboratory::warm_blocks(const Built& trial, bool fresh) {
   worker::Worker& worker = worker_for(*base_, trial, fresh);
   const measure::TimingPlan& timing = sets_->plan();
   sets_->prepare(worker, {{kBaseSlot, plan_of(base_->variant)}, {kTrialSlot, plan_of(trial.variant)}},
                  options_.launch_limit_s);
   const double warm_up_ms = device_.kind == DeviceKind::cuda ? kWarmUp_ms_gpu : kWarmUp_ms_cpu;
-  outcome.before = device_state(device_.kind);
   worker.warm_up(kBaseSlot, warm_up_ms / 2, options_.launch_limit_s);
   worker.warm_up(kTrialSlot, warm_up_ms / 2, options_.launch_limit_s);
-  const measure::Block base =
-      measure::worker_block(worker, kBaseSlot, "the base", timing.replays, timing.launches, options_.launch_limit_s);
-  const measure::Block candidate = measure::worker_block(worker, kTrialSlot, "the candidate", timing.replays,
-                                                         timing.launches, options_.launch_limit_s);
-  outcome.pair = measure::measure_pair(base, candidate, pair);
-  candidate();  // the last thing to write the outputs that are looked at now
+  return {
+      measure::worker_block(worker, kBaseSlot, "the base", timing.replays, timing.launches, options_.launch_limit_s),
+      measure::worker_block(worker, kTrialSlot, "the candidate", timing.replays, timing.launches,
+                            options_.launch_limit_s)};
+}
+
+// Everything after the gate. Fills verdict, finding and reason when something is wrong; lets WorkerFailure through.
+void Laboratory::measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome) {
+  const Blocks blocks = warm_blocks(trial, fresh);
+  worker::Worker& worker = *worker_;
+  outcome.before = device_state(device_.kind);
+  outcome.pair = measure::measure_pair(blocks.base, blocks.trial, pair);
+  blocks.trial();  // the last thing to write the outputs that are looked at now
   outcome.after = device_state(device_.kind);
   const verify::Comparison comparison = sets_->check_outputs(worker, kCheckedSets, outcome.seed);
   if (comparison.finding != Finding::none) {
@@ -241,6 +272,7 @@ Outcome Laboratory::judge(const Variant& variant, const jit::BuildOutcome& build
     }
   } catch (const worker::WorkerFailure& failure) {
     outcome.verdict = verify::verdict_of(failure);
+    outcome.finding = verify::finding_of(failure);
     outcome.reason = failure.what();
     if (outcome.check.empty()) outcome.check = "loading";
   } catch (const measure::ForgedTime& forged) {

@@ -90,6 +90,10 @@ class Laboratory {
   /// Measured on the first call.
   const SelfComparison& base_against_itself();
 
+  /// The base against itself, `comparisons` times, spread over a few fresh processes. @param on_each told every ratio
+  std::vector<measure::Ratio> compare_base_with_itself(int comparisons, const measure::PairOptions& pair,
+                                                       const std::function<void(const measure::Ratio&)>& on_each);
+
   /// Gate only.
   verify::GateReport verify(const Built& built, std::uint64_t seed,
                             const std::function<void(const std::string&)>& on_check = {});
@@ -120,6 +124,11 @@ class Laboratory {
   void ensure_arena(std::uint64_t bytes);
   void ensure_sets(std::int64_t workspace_bytes);
   [[nodiscard]] LaunchPlan plan_of(const Variant& variant) const;
+  struct Blocks {
+    measure::Block base;
+    measure::Block trial;
+  };
+  Blocks warm_blocks(const Built& trial, bool fresh);
   void measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome);
   double measure_launch_floor();
 

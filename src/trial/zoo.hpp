@@ -15,14 +15,24 @@
 
 namespace heed::trial {
 
+/// Where an exploit makes sense.
+enum class Habitat {
+  everywhere,
+  cpu,
+  x86,  ///< CPUs with a time-stamp counter that can be closed (prctl PR_SET_TSC) and hardware random numbers
+  cuda,
+};
+
 struct Exploit {
   std::string_view name;  ///< also the file's stem
   std::string_view description;
-  Verdict verdict;                ///< it must end with
-  std::vector<Finding> findings;  ///< one of these; empty: any
-  bool on_cpu = true;
-  bool on_cuda = true;
-  bool causal = false;  ///< run with a causal mask: the exploit is about masks
+  Verdict verdict = Verdict::wrong;    ///< it must end with
+  std::vector<Finding> findings = {};  ///< one of these; empty: any
+  Habitat habitat = Habitat::everywhere;
+  Mask mask = Mask::none;  ///< of the workload it runs on
+  int capability = 0;      ///< compute capability its instructions need
+
+  [[nodiscard]] bool lives_on(const DeviceFacts& device) const;
 };
 
 std::span<const Exploit> exploits();

@@ -61,6 +61,7 @@ class Gate {
       run_checks();
     } catch (const worker::WorkerFailure& failure) {
       report_.verdict = verdict_of(failure);
+      report_.finding = finding_of(failure);
       report_.reason = failure.what();
     }
     return std::move(report_);
@@ -184,12 +185,13 @@ class Gate {
       const auto differs = [&](const Place& place) {
         return std::memcmp(after.data() + place.offset, result() + place.offset, place.bytes) != 0;
       };
+      // Values before bits: a race that is lost now and then is wrong, not merely nondeterministic.
+      if (!judge(compare(scene, result(), reference, hard()), reference, Finding::none)) return false;
       if (deterministic && (differs(scene.o()) || differs(scene.lse()))) {
         fail(Verdict::nondeterministic, Finding::none,
              fmt::format("launch {} of the same inputs gave other bits than the first", repeat + 1));
         return false;
       }
-      if (!judge(compare(scene, result(), reference, hard()), reference, Finding::none)) return false;
     }
 
     start("inputs changed in place");
@@ -351,8 +353,14 @@ Verdict verdict_of(const worker::WorkerFailure& failure) {
       return Verdict::timed_out;
     case worker::WorkerFailure::Kind::garbage:
       return Verdict::crashed;
+    case worker::WorkerFailure::Kind::left_state:
+      return Verdict::cheating;
   }
   return Verdict::crashed;
+}
+
+Finding finding_of(const worker::WorkerFailure& failure) {
+  return failure.kind() == worker::WorkerFailure::Kind::left_state ? Finding::left_state : Finding::none;
 }
 
 }  // namespace heed::verify

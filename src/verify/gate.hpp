@@ -51,5 +51,6 @@ std::vector<Workload> neighbours(const Workload& workload);
 
 /// The verdict a worker's failure stands for.
 Verdict verdict_of(const worker::WorkerFailure& failure);
+Finding finding_of(const worker::WorkerFailure& failure);
 
 }  // namespace heed::verify

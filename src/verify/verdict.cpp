@@ -36,6 +36,7 @@ constexpr std::pair<Finding, std::string_view> kFindings[] = {
     {Finding::timed_output, "timed_output"},
     {Finding::breaks_contract, "breaks_contract"},
     {Finding::forged_time, "forged_time"},
+    {Finding::left_state, "left_state"},
 };
 
 template <typename Enum, std::size_t N>

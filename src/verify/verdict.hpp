@@ -37,6 +37,7 @@ enum class Finding {
   timed_output,      ///< the outputs of the timed launches are wrong
   breaks_contract,   ///< the binary keeps state, runs code while it is loaded, calls a library, or looks at the time
   forged_time,       ///< the time it reports and the time it took do not fit
+  left_state,        ///< it left the processor in another state than it found it, which skews whoever runs next
 };
 
 std::string_view to_string(Verdict verdict);

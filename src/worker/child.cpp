@@ -23,7 +23,9 @@ class Child {
     try {
       serve(request, reply);
     } catch (const DeviceFailure& failure) {
-      reply["error"] = failure.kind == DeviceFailure::Kind::crash ? "crash" : "launch";
+      reply["error"] = failure.kind == DeviceFailure::Kind::crash        ? "crash"
+                       : failure.kind == DeviceFailure::Kind::left_state ? "left_state"
+                                                                         : "launch";
       reply["text"] = failure.what();
     } catch (const Error& error) {
       reply["error"] = error.code() == ErrorCode::no_device ? "no_device" : "launch";
@@ -36,6 +38,19 @@ class Child {
   }
 
  private:
+  // While launches are timed, the arena behind the timed image is closed: memory that nobody looks at would serve a CPU
+  // candidate to keep outputs in from replay to replay. Candidates cannot open it (enter_pool_sandbox).
+  void close_arena_after(std::uint64_t bytes) {
+    if (device_ != DeviceKind::cpu || bytes >= arena_bytes_) return;
+    closed_from_ = (bytes + 4095) / 4096 * 4096;
+    ::mprotect(arena_ + closed_from_, arena_bytes_ - closed_from_, PROT_NONE);
+  }
+  void open_arena() {
+    if (closed_from_ < arena_bytes_)
+      ::mprotect(arena_ + closed_from_, arena_bytes_ - closed_from_, PROT_READ | PROT_WRITE);
+    closed_from_ = arena_bytes_;
+  }
+
   std::byte* at(std::uint64_t offset, std::uint64_t bytes) const {
     if (offset > arena_bytes_ || bytes > arena_bytes_ - offset)
       throw std::out_of_range("a range lies outside the arena");
@@ -51,14 +66,17 @@ class Child {
     if (op == "seal") return executor_->seal();
     const auto number = [&](const char* key) { return request.at(key).get<std::uint64_t>(); };
     if (op == "prepare") {
+      open_arena();
       std::vector<std::pair<int, std::vector<Launch>>> launches;
       for (const auto& slot : request.at("slots"))
         launches.emplace_back(slot.at("slot").get<int>(), slot.at("launches").get<std::vector<Launch>>());
       std::vector<Range> outputs;
       for (const auto& range : request.at("outputs"))
         outputs.push_back({range.at(0).get<std::uint64_t>(), range.at(1).get<std::uint64_t>()});
-      return executor_->prepare(at(number("image"), number("bytes")), number("bytes"), launches, outputs);
+      executor_->prepare(at(number("image"), number("bytes")), number("bytes"), launches, outputs);
+      return close_arena_after(number("image") + number("bytes"));
     }
+    if (op == "run" || op == "fetch") open_arena();
     if (op == "fetch") return executor_->fetch(at(number("result"), number("bytes")), number("bytes"));
     const int slot = request.at("slot").get<int>();
     if (op == "load")
@@ -92,6 +110,7 @@ class Child {
   DeviceKind device_;
   std::byte* arena_;
   std::uint64_t arena_bytes_;
+  std::uint64_t closed_from_ = arena_bytes_;
   std::unique_ptr<Executor> executor_;
 };
 

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/check.hpp"
+#include "worker/sandbox.hpp"
 
 namespace heed::worker {
 namespace {
@@ -19,6 +20,38 @@ void pause_briefly() {
   asm volatile("yield");
 #endif
 }
+
+// The floating-point unit's control bits: rounding, flushing of small numbers, traps. Sticky exception flags are not
+// among them, for honest arithmetic sets those.
+std::uint64_t floating_point_control() {
+#if defined(__x86_64__)
+  constexpr unsigned kFlags = 0x3f;
+  std::uint16_t x87 = 0;
+  asm volatile("fnstcw %0" : "=m"(x87));
+  return static_cast<std::uint64_t>(x87) << 32 | (__builtin_ia32_stmxcsr() & ~kFlags);
+#elif defined(__aarch64__)
+  std::uint64_t control = 0;
+  asm volatile("mrs %0, fpcr" : "=r"(control));
+  return control;
+#else
+  return 0;
+#endif
+}
+
+void set_floating_point_control(std::uint64_t control) {
+#if defined(__x86_64__)
+  const auto x87 = static_cast<std::uint16_t>(control >> 32);
+  asm volatile("fldcw %0" : : "m"(x87));
+  __builtin_ia32_ldmxcsr(static_cast<unsigned>(control));
+#elif defined(__aarch64__)
+  asm volatile("msr fpcr, %0" : : "r"(control));
+#else
+  (void)control;
+#endif
+}
+
+// Candidates keep a few kilobytes on the stack; what lies below would be memory to keep outputs in from call to call.
+constexpr std::size_t kStackBytes = 256 << 10;
 
 constexpr int kSpins = 2000;  // about 50 µs; then the processor is given to others, for they may be what is waited for
 
@@ -66,6 +99,11 @@ CpuPool::CpuPool(int threads, std::int64_t scratch_bytes) : scratch_bytes_((scra
     scratch_ = static_cast<std::byte*>(memory);
   }
   const std::vector<int> processors = allowed_processors();
+  pthread_attr_t small_stack;
+  ::pthread_attr_init(&small_stack);
+  ::pthread_attr_setstacksize(&small_stack, kStackBytes);
+  ::pthread_setattr_default_np(&small_stack);
+  ::pthread_attr_destroy(&small_stack);
   for (int i = 0; i < threads; ++i) {
     threads_.emplace_back([this, i] { work(i); });
     if (processors.empty()) continue;
@@ -88,6 +126,8 @@ void CpuPool::work(int index) {
 #if defined(PR_SET_TSC)
   ::prctl(PR_SET_TSC, PR_TSC_SIGSEGV);
 #endif
+  enter_pool_sandbox();
+  const std::uint64_t control = floating_point_control();
   std::byte* const scratch = scratch_ + index * scratch_bytes_;
   std::uint64_t seen = 0;
   for (;;) {
@@ -99,6 +139,10 @@ void CpuPool::work(int index) {
         Progress& progress = progress_[i];
         for (long long block = progress.next_block++; block < launch.blocks; block = progress.next_block++)
           entry_(&launch.params, block, scratch);
+        if (floating_point_control() != control) {
+          control_was_changed_ = true;
+          set_floating_point_control(control);
+        }
         progress.arrived.fetch_add(1, std::memory_order_acq_rel);
         spin_until([&] { return progress.arrived.load(std::memory_order_acquire) == active_; });
       }

@@ -25,7 +25,8 @@ struct CpuLaunch {
 /// Pinned threads that share the blocks of a launch through one atomic counter.
 ///
 /// The calling thread only waits: candidates run on pool threads alone, which may not read the time-stamp counter
-/// (prctl PR_SET_TSC), so a candidate cannot tell the time. A sequence of launches runs on the pool from end to end,
+/// (prctl PR_SET_TSC) and may make no system call but those that waiting takes, so a candidate cannot tell the time or
+/// get memory. A sequence of launches runs on the pool from end to end,
 /// with a spinning barrier after each launch, because waking threads for every launch would cost as much as a small
 /// launch itself.
 class CpuPool {
@@ -40,6 +41,10 @@ class CpuPool {
 
   /// Fills every thread's scratch with NaN, so that a read of something never written shows.
   void poison_scratch();
+
+  /// Whether a launch left the control bits of the floating-point unit (rounding, flushing, traps) other than it found
+  /// them. They are put right again.
+  [[nodiscard]] bool control_was_changed() const { return control_was_changed_.load(); }
 
   [[nodiscard]] int size() const { return static_cast<int>(threads_.size()); }
 
@@ -60,6 +65,7 @@ class CpuPool {
   std::unique_ptr<Progress[]> progress_;
   alignas(64) std::atomic<std::uint64_t> generation_{0};  // low bit set: stop
   alignas(64) std::atomic<int> finished_{0};
+  std::atomic<bool> control_was_changed_{false};
   std::vector<std::thread> threads_;
 };
 

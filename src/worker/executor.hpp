@@ -14,8 +14,9 @@ namespace heed::worker {
 /// What went wrong on the device, as the parent will tell it.
 struct DeviceFailure : std::runtime_error {
   enum class Kind {
-    launch,  ///< refused: bad configuration, out of memory
-    crash,   ///< the device stopped: illegal address, trap
+    launch,      ///< refused: bad configuration, out of memory
+    crash,       ///< the device stopped: illegal address, trap
+    left_state,  ///< the candidate left the processor in another state than it found it
   };
   Kind kind;
   DeviceFailure(Kind k, const std::string& what) : std::runtime_error(what), kind(k) {}

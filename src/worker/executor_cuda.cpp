@@ -33,6 +33,35 @@ void check(CUresult result, const char* step) {
                       fmt::format("{}: {}", step, cuda_error_text(result)));
 }
 
+// Fills a block's shared memory with NaN. PTX, which the driver compiles:
+// https://docs.nvidia.com/cuda/parallel-thread-execution/
+constexpr const char* kPoisonShared = R"(
+.version 7.0
+.target sm_80
+.address_size 64
+.extern .shared .align 16 .b8 memory[];
+.visible .entry heed_poison_shared(.param .u32 bytes)
+{
+  .reg .pred %p<2>;
+  .reg .b32 %r<6>;
+  ld.param.u32 %r1, [bytes];
+  mov.u32 %r2, %tid.x;
+  shl.b32 %r2, %r2, 2;
+  mov.u32 %r3, memory;
+  mov.u32 %r4, -1;
+next:
+  setp.ge.u32 %p1, %r2, %r1;
+  @%p1 bra done;
+  add.u32 %r5, %r3, %r2;
+  st.volatile.shared.u32 [%r5], %r4;
+  add.u32 %r2, %r2, 4096;
+  bra.uni next;
+done:
+  ret;
+}
+)";
+constexpr unsigned kPoisonThreads = 1024;  // a step of 4096 bytes
+
 class Buffer {
  public:
   ~Buffer() { release(); }
@@ -70,6 +99,16 @@ class CudaExecutor final : public Executor {
     check(cuda_.ctx_set_current(context), "choosing the context");
     context_ = context;
     check(cuda_.stream_create(&stream_, CU_STREAM_NON_BLOCKING), "creating a stream");
+    check(cuda_.device_get_attribute(&processors_, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device), "asking the GPU");
+    check(cuda_.device_get_attribute(&shared_bytes_, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device),
+          "asking the GPU");
+    // A driver without its PTX compiler is no reason to stop: shared memory then is left as it comes.
+    CUmodule module = nullptr;
+    if (cuda_.module_load_data(&module, kPoisonShared) == CUDA_SUCCESS) {
+      check(cuda_.module_get_function(&poison_, module, "heed_poison_shared"), "finding the poison kernel");
+      check(cuda_.func_set_attribute(poison_, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes_),
+            "asking for shared memory");
+    }
   }
 
   void load(int slot, const std::string& path, const LaunchPlan& plan) override {
@@ -94,6 +133,7 @@ class CudaExecutor final : public Executor {
     // All in one stream: a synchronous copy from pageable memory may return before its last bytes have reached the
     // device.
     check(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the image to the GPU");
+    poison_shared_memory();
     launch(slot, launch_order.grid, resolve(launch_order, device));
     check(cuda_.stream_synchronize(stream_), "running the kernel");
     check(cuda_.memcpy_dtoh_async(result, device, bytes, stream_), "copying the image back");
@@ -202,6 +242,22 @@ class CudaExecutor final : public Executor {
     std::vector<TimedLaunch> timed;
   };
 
+  // Shared memory keeps what earlier kernels left in it; a read of something never written must show. A block takes all
+  // of a multiprocessor's shared memory, so that each multiprocessor gets one.
+  void poison_shared_memory() {
+    if (poison_ == nullptr) return;
+    CUlaunchConfig config{};
+    config.gridDimX = 2 * static_cast<unsigned>(processors_);
+    config.gridDimY = config.gridDimZ = 1;
+    config.blockDimX = kPoisonThreads;
+    config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = static_cast<unsigned>(shared_bytes_);
+    config.hStream = stream_;
+    auto bytes = static_cast<unsigned>(shared_bytes_);
+    void* arguments[] = {&bytes};
+    check(cuda_.launch_kernel_ex(&config, poison_, arguments, nullptr), "poisoning shared memory");
+  }
+
   void drop(Slot& s) {
     if (s.graph != nullptr) cuda_.graph_exec_destroy(s.graph);
     if (s.module != nullptr) cuda_.module_unload(s.module);
@@ -257,6 +313,9 @@ class CudaExecutor final : public Executor {
   const CudaDriver& cuda_;
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
+  int processors_ = 0;
+  int shared_bytes_ = 0;
+  CUfunction poison_ = nullptr;
   std::vector<CUevent> events_;
   std::array<Slot, kSlots> slots_;
   Buffer image_;

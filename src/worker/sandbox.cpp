@@ -3,12 +3,10 @@
 #include <seccomp.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
+#include <mutex>
 
 #include "base/check.hpp"
 #include "worker/protocol.hpp"
@@ -22,24 +20,32 @@ void must(int result, const char* step) {
                 fmt::format("the worker's sandbox could not be set up: {}: {}", step, std::strerror(-result)));
 }
 
-// What is mapped now and a little for messages: memory that a candidate maps for itself is refused, not taken from the
-// machine.
-void limit_memory() {
-  constexpr std::uint64_t kRoom = 256ULL << 20;
-  std::uint64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  const rlim_t limit = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) + kRoom;
-  const rlimit bound{limit, limit};
-  if (::setrlimit(RLIMIT_AS, &bound) != 0) must(-errno, "limiting memory");
+scmp_filter_ctx new_filter() {
+  scmp_filter_ctx context = seccomp_init(SCMP_ACT_KILL_PROCESS);
+  if (context == nullptr)
+    throw Error(ErrorCode::worker, "the worker's sandbox could not be set up: seccomp_init failed");
+  return context;
+}
+
+void load_filter(scmp_filter_ctx context) {
+  const int loaded = seccomp_load(context);
+  seccomp_release(context);
+  must(loaded, "loading the filter");
 }
 
 }  // namespace
 
+void enter_pool_sandbox() {
+  static std::mutex one_at_a_time;  // libseccomp makes no promise about threads
+  const std::lock_guard lock(one_at_a_time);
+  scmp_filter_ctx context = new_filter();
+  for (const int call : {SCMP_SYS(futex), SCMP_SYS(sched_yield), SCMP_SYS(restart_syscall)})
+    must(seccomp_rule_add(context, SCMP_ACT_ALLOW, call, 0), "allowing a call");
+  load_filter(context);
+}
+
 void enter_sandbox() {
-  limit_memory();
-  scmp_filter_ctx context = seccomp_init(SCMP_ACT_KILL_PROCESS);
-  if (context == nullptr)
-    throw Error(ErrorCode::worker, "the worker's sandbox could not be set up: seccomp_init failed");
+  scmp_filter_ctx context = new_filter();
   const auto allow = [&](int call) { must(seccomp_rule_add(context, SCMP_ACT_ALLOW, call, 0), "allowing a call"); };
   for (const int call :
        {SCMP_SYS(futex),        SCMP_SYS(munmap),         SCMP_SYS(madvise),         SCMP_SYS(brk),
@@ -56,10 +62,7 @@ void enter_sandbox() {
   // Reading and writing on the socket to the parent only; fstat for its size checks.
   for (const int call : {SCMP_SYS(read), SCMP_SYS(write)})
     must(seccomp_rule_add(context, SCMP_ACT_ALLOW, call, 1, SCMP_A0(SCMP_CMP_EQ, kSocket)), "allowing the socket");
-  must(seccomp_attr_set(context, SCMP_FLTATR_CTL_TSYNC, 1), "covering every thread");
-  const int loaded = seccomp_load(context);
-  seccomp_release(context);
-  must(loaded, "loading the filter");
+  load_filter(context);
 }
 
 bool sandbox_available() {

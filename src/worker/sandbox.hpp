@@ -3,11 +3,16 @@
 
 namespace heed::worker {
 
-/// Limits this process, all its threads and for good, to its memory, waiting and its socket: no files, no network, no
-/// new processes or threads, no executable memory, not much more memory than it has. Any other system call kills the
-/// process (seccomp, through libseccomp).
+/// Limits the calling thread, for good, to memory, waiting and its socket: no files, no network, no new processes or
+/// threads, no executable memory. Any other system call kills the process (seccomp, through libseccomp). For the thread
+/// that serves the parent; threads that run candidates have the narrower one.
 /// @throws Error(worker) when the kernel refuses the filter
 void enter_sandbox();
+
+/// Limits the calling thread, for good, to what waiting for work takes. A candidate under it cannot ask for the time,
+/// for memory, or write to the socket.
+/// @throws Error(worker) when the kernel refuses the filter
+void enter_pool_sandbox();
 
 /// Whether this kernel and build can do it; `heed doctor` says so.
 bool sandbox_available();

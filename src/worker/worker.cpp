@@ -128,6 +128,7 @@ nlohmann::json Worker::call(nlohmann::json request, double limit_s) {
     const std::string text = answer.value("text", std::string());
     stop();  // after a device fault the context is lost; after any other it is simplest to start clean
     if (error == "launch") throw WorkerFailure(WorkerFailure::Kind::launch_failed, text);
+    if (error == "left_state") throw WorkerFailure(WorkerFailure::Kind::left_state, text);
     if (error == "no_device") throw Error(ErrorCode::no_device, text);
     throw WorkerFailure(WorkerFailure::Kind::crashed, text);
   }

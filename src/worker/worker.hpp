@@ -22,6 +22,7 @@ class WorkerFailure : public std::runtime_error {
     crashed,        ///< a signal, a device fault, or an end nobody asked for
     timed_out,      ///< over the wall-clock limit
     garbage,        ///< bytes on the socket that are no answer
+    left_state,     ///< a candidate left the processor in another state than it found it
   };
   WorkerFailure(Kind kind, const std::string& what) : std::runtime_error(what), kind_(kind) {}
   [[nodiscard]] Kind kind() const { return kind_; }

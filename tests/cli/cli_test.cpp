@@ -67,7 +67,7 @@ TEST_F(Cli, HelpAndVersion) {
   EXPECT_EQ(heed_command("--help").code, 0);
   EXPECT_THAT(heed_command("--version").out, ::testing::StartsWith("heed "));
   for (const char* command : {"evolve", "verify", "bench", "show", "runs", "replay", "families", "emit", "build",
-                              "doctor", "selftest", "profile", "ladder"}) {
+                              "doctor", "selftest", "profile", "ladder", "report", "evidence"}) {
     const Printed run = heed_command(std::string(command) + " --help");
     EXPECT_EQ(run.code, 0) << command;
     EXPECT_THAT(run.out, ::testing::AnyOf(::testing::HasSubstr("Example"), ::testing::HasSubstr("Exit code")))
@@ -203,6 +203,59 @@ TEST_F(Cli, EvidenceHasItsSchema) {
     for (const char* key :
          {"workload", "causal", "variant", "mode", "heed_us", "tflops", "floor_us", "max_abs_err", "rel_rms_err"})
       EXPECT_TRUE(row.contains(key)) << key;
+}
+
+TEST_F(Cli, ReportWritesAPage) {
+  ASSERT_EQ(heed_command(tiny_evolution(2)).code, 0);
+  const std::string page = folder_.file("pages/run.html");
+  const Printed run = heed_command("report 1 -o " + page + " " + db());
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(run.out, page + ": run 1\n");
+  EXPECT_THAT(read_file(page, ErrorCode::internal), ::testing::HasSubstr("</html>"));
+  const auto json = nlohmann::json::parse(heed_command("report 1 --json -o " + page + " " + db()).out);
+  EXPECT_EQ(json["finished"], true);
+  expect_refusal("report 9 -o " + page + " " + db(), 2, "there is no run 9");
+  expect_refusal("report 1 -o /dev/null/run.html " + db(), 1, "cannot create the folder");
+  expect_refusal("report 1 -o " + folder_.path().string() + " " + db(), 1, "it is a folder");
+  expect_refusal("report 1 --db " + folder_.file("none.db"), 1, "there is no database");
+  ASSERT_TRUE(run_process({"python3", "-c",
+                           "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute(\"update runs set state = "
+                           "'interrupted', result = 'null'\"); c.commit()",
+                           folder_.file("a.db")},
+                          {}, 20)
+                  .ok());
+  EXPECT_THAT(heed_command("report 1 -o " + page + " " + db()).out, ::testing::HasSubstr("not finished"));
+}
+
+TEST_F(Cli, EvidenceIsListed) {
+  const std::string file = folder_.file("e/x.json");
+  ASSERT_EQ(heed_command(tiny_evolution(2) + " --evidence " + file).code, 0);
+  const Printed list = heed_command("evidence " + folder_.file("e"));
+  EXPECT_EQ(list.code, 0) << list.err;
+  EXPECT_THAT(list.out, ::testing::HasSubstr("current"));
+  const auto json = nlohmann::json::parse(heed_command("evidence --json " + folder_.file("e")).out);
+  EXPECT_EQ(json["files"][0]["current"], true);
+  write_file_atomically(folder_.file("e/broken.json"), "{", ErrorCode::internal);
+  const Printed broken = heed_command("evidence " + folder_.file("e"));
+  EXPECT_EQ(broken.code, 1);
+  EXPECT_THAT(broken.out, ::testing::HasSubstr("unreadable"));
+  EXPECT_THAT(broken.out, ::testing::HasSubstr("current")) << "the others are listed all the same";
+  expect_refusal("evidence " + folder_.file("nowhere"), 2, "there is no folder");
+}
+
+TEST_F(Cli, SelftestComparesAKernelWithItself) {
+  const std::string file = folder_.file("aa.json");
+  const Printed run =
+      heed_command("selftest --device cpu --aa 2 --measure-limit 0.1 --json --evidence " + file + " " + cache());
+  EXPECT_TRUE(run.code == 0 || run.code == 1) << run.err;
+  const auto json = nlohmann::json::parse(run.out);
+  EXPECT_EQ(json["what"], "selftest_aa");
+  EXPECT_EQ(json["rows"][0]["comparisons"], 2);
+  EXPECT_EQ(json["rows"][0]["ratios"].size(), 2U);
+  EXPECT_EQ(nlohmann::json::parse(read_file(file, ErrorCode::internal)), json);
+  expect_refusal("selftest --device cpu --aa 0 " + cache(), 2, "--aa 0");
+  expect_refusal("selftest --device cpu --aa many " + cache(), 2, "many");
+  expect_refusal("selftest --device cpu --evidence /dev/null/x.json " + cache(), 1, "cannot create the folder");
 }
 
 TEST_F(Cli, JsonIsAloneOnStdout) {

@@ -11,6 +11,7 @@
 #include "jit/elf.hpp"
 #include "jit/embedded.hpp"
 #include "testing.hpp"
+#include "trial/zoo.hpp"
 #include "variant/family.hpp"
 
 namespace heed::jit {
@@ -231,6 +232,15 @@ TEST(Contract, BreachesInPtxAreSeen) {
               ::testing::HasSubstr("looks at the time"));
   EXPECT_THAT(contract_breach_of_ptx(head + "  call.uni (retval0), malloc, (param0);\n}\n"),
               ::testing::HasSubstr("calls a function"));
+  for (const char* skew : {"createpolicy.fractional.L2::evict_last.b64 %rd1, 1.0;",
+                           "ld.global.L2::cache_hint.b32 %r1, [%rd2], %rd1;", "prefetch.global.L2::evict_last [%rd2];",
+                           "applypriority.global.L2::evict_normal [%rd2], 128;", "discard.global.L2 [%rd2], 128;"})
+    EXPECT_THAT(contract_breach_of_ptx(head + "  " + skew + "\n}\n"), ::testing::HasSubstr("L2 cache")) << skew;
+  EXPECT_THAT(contract_breach_of_ptx(head + "  griddepcontrol.launch_dependents;\n}\n"),
+              ::testing::HasSubstr("next launch"));
+  for (const char* plain : {"ld.global.nc.L1::no_allocate.L2::128B.b32 %r1, [%rd2];", "prefetch.global.L2 [%rd2];",
+                            "ld.global.L2::evict_first.b32 %r1, [%rd2];", "st.global.L1::evict_last.b32 [%rd2], %r1;"})
+    EXPECT_EQ(contract_breach_of_ptx(head + "  " + plain + "\n}\n"), "") << plain;
 }
 
 TEST(Elf, RefusesWhatIsNoElf) {
@@ -339,31 +349,36 @@ TEST(GpuBuilds, RandomLegalConfigsBuild) {
   }
 }
 
-TEST(GpuBuilds, TheZooBreaksTheContractWhereItSaysSo) {
+// Every CUDA exploit compiles, and what the audit of PTX must refuse it refuses, and nothing else.
+class GpuZoo : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GpuZoo, BuildsAndBreaksTheContractWhereItSaysSo) {
   if (!has_nvrtc()) GTEST_SKIP() << "NVRTC is not installed";
-  const DeviceFacts device = gpu_limits("sm_90a");
-  const Workload workload = parse_workload("b2h4l256d64");
-  const Family& family = default_family(DeviceKind::cuda);
+  const DeviceFacts device = gpu_limits(GetParam());
   Builder builder(options_in(testing_support::shared_cache()));
-  std::vector<std::pair<std::string, std::future<BuildOutcome>>> builds;
-  for (const EmbeddedFile& file : embedded_files()) {
-    if (file.path.substr(0, 12) != "kernels/zoo/") continue;
-    Variant variant = make_variant(family, family.default_config(workload, device), workload);
-    variant.source = file.content;
-    builds.emplace_back(std::string(file.path.substr(12)), builder.start({.device = DeviceKind::cuda,
-                                                                          .arch = device.arch,
-                                                                          .source = variant.source_for(workload),
-                                                                          .entry = "heed_forward"}));
+  std::vector<std::pair<const trial::Exploit*, std::future<BuildOutcome>>> builds;
+  for (const trial::Exploit& exploit : trial::exploits()) {
+    if (!exploit.lives_on(device)) continue;
+    Workload workload = parse_workload("b2h4l256d64");
+    workload.mask = exploit.mask;
+    builds.emplace_back(&exploit,
+                        builder.start({.device = DeviceKind::cuda,
+                                       .arch = device.arch,
+                                       .source = trial::exploit_variant(exploit, workload, device).source_for(workload),
+                                       .entry = "heed_forward"}));
   }
-  EXPECT_GE(builds.size(), 10U);
-  for (auto& [name, build] : builds) {
+  EXPECT_GE(builds.size(), 20U);
+  for (auto& [exploit, build] : builds) {
+    SCOPED_TRACE(exploit->name);
     const BuildOutcome outcome = build.get();
-    ASSERT_TRUE(outcome.artifact) << name << ": " << outcome.log;
-    const bool breaks =
-        name == "correct_then_not.cuh" || name == "calls_a_library.cuh" || name == "reads_the_clock.cuh";
-    EXPECT_EQ(!outcome.artifact->breach.empty(), breaks) << name << ": " << outcome.artifact->breach;
+    ASSERT_TRUE(outcome.artifact) << outcome.log;
+    const bool breaks = std::find(exploit->findings.begin(), exploit->findings.end(), Finding::breaks_contract) !=
+                        exploit->findings.end();
+    EXPECT_EQ(!outcome.artifact->breach.empty(), breaks) << outcome.artifact->breach;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Architectures, GpuZoo, ::testing::Values("sm_80", "sm_90a"));
 
 }  // namespace
 }  // namespace heed::jit

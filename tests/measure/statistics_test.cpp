@@ -131,6 +131,13 @@ TEST(Floor, CpuPeakIsMeasuredAndScalesWithThreads) {
   EXPECT_LE(one, measure_cpu_flops(1)) << "the best so far is kept";
 }
 
+TEST(Rule, FasterIsBeyondWhatTheBaseShowsAgainstItself) {
+  EXPECT_TRUE(is_faster({1.05, 1.02, 1.08}, 0.01));
+  EXPECT_FALSE(is_faster({1.05, 1.005, 1.1}, 0.01)) << "the interval reaches into the margin";
+  EXPECT_FALSE(is_faster({1.05, 1.01, 1.1}, 0.01));
+  EXPECT_FALSE(is_faster({0.9, 0.8, 0.95}, 0));
+}
+
 TEST(TimingPlan, SetsFitTheCacheOrFloodIt) {
   DeviceFacts device;
   device.kind = DeviceKind::cuda;
@@ -146,7 +153,9 @@ TEST(TimingPlan, SetsFitTheCacheOrFloodIt) {
     EXPECT_LE(warm.launches, warm.sets * warm.sets) << text << ": no two launches of a replay may see the same inputs";
     EXPECT_GE(warm.replays, 1);
     const TimingPlan cold = plan_timing(workload, device, Caches::cold);
-    EXPECT_LE(cold.launches, cold.sets) << text << ": a set used twice is warm the second time";
+    EXPECT_LE(cold.launches, 2 * cold.sets) << text << ": a set comes again only after all others";
+    for (const TimingPlan& plan : {warm, cold})
+      EXPECT_GE(plan.launches, 2 * plan.sets) << text << ": outputs must be overwritten with others";
     if (workload.bytes() < 1e9) {
       EXPECT_GE(cold.sets * workload.bytes(), 3.0 * (60 << 20)) << text;
     }

@@ -4,6 +4,7 @@
 #include "base/random.hpp"
 #include "evolve/run.hpp"
 #include "testing.hpp"
+#include "trial/false_alarms.hpp"
 #include "trial/laboratory.hpp"
 #include "trial/zoo.hpp"
 
@@ -111,11 +112,48 @@ TEST(Gate, UsesTheUsersTensors) {
   EXPECT_THAT(checks, ::testing::Contains("the given tensors"));
 }
 
+TEST(Zoo, HasAtLeastTwentyExploitsADevice) {
+  const auto count = [](const DeviceFacts& device) {
+    return std::count_if(exploits().begin(), exploits().end(), [&](const Exploit& e) { return e.lives_on(device); });
+  };
+  EXPECT_GE(count(cpu_facts()), 20);
+  for (const char* arch : {"sm_80", "sm_89", "sm_90a"}) EXPECT_GE(count(gpu_limits(arch)), 20) << arch;
+}
+
 TEST(Zoo, EveryExploitIsCaughtForWhatItIs) {
-  EXPECT_GE(exploits().size(), 10U);
   for (const SelftestRow& row : run_selftest(cpu_facts(), builder(), [](const SelftestRow&) {}))
     EXPECT_TRUE(row.caught) << row.name << ": expected " << row.expected << ", found " << row.found << "; "
                             << row.reason;
+}
+
+TEST(FalseAlarms, AnHonestKernelIsComparedWithItself) {
+  Options options = quick();
+  options.final_pair.limit_s = 0.2;
+  int told = 0;
+  const FalseAlarms found =
+      count_false_alarms(cpu_facts(), builder(), options, 3, [&](const measure::Ratio&) { ++told; });
+  EXPECT_EQ(found.ratios.size(), 3U);
+  EXPECT_EQ(told, 3);
+  EXPECT_EQ(found.allowed(), 0);
+  int faster = 0;
+  for (const measure::Ratio& ratio : found.ratios) {
+    EXPECT_GT(ratio.value, 0);
+    faster += measure::is_faster(ratio, found.spread) ? 1 : 0;
+  }
+  EXPECT_EQ(found.faster, faster);
+  EXPECT_EQ(found.passed(), faster == 0);
+  testing_support::expect_error(ErrorCode::usage, "--aa 0", [&] {
+    count_false_alarms(cpu_facts(), builder(), options, 0, [](const measure::Ratio&) {});
+  });
+}
+
+TEST(FalseAlarms, OneInAHundredIsAllowed) {
+  FalseAlarms found;
+  found.ratios.resize(200);
+  found.faster = 2;
+  EXPECT_TRUE(found.passed());
+  found.faster = 3;
+  EXPECT_FALSE(found.passed());
 }
 
 TEST(Laboratory, ABuildThatFailsIsAVerdict) {

@@ -1,0 +1,75 @@
+// heed report, heed evidence
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/files.hpp"
+#include "cli/command.hpp"
+#include "jit/embedded.hpp"
+#include "report/evidence.hpp"
+#include "report/page.hpp"
+
+namespace heed::cli {
+
+void add_report(CLI::App& app, int& exit_code) {
+  (void)exit_code;
+  struct Options {
+    StoreOptions store;
+    std::int64_t run = 0;
+    std::string output;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("report", "One run as a page to look at: a single HTML file with its charts");
+  command->add_option("run", o->run, "Number of the run")->required();
+  command->add_option("-o,--output", o->output, "File to write [run-N.html]");
+  o->store.add_to(*command);
+  command->add_flag("--json", o->json, "Print what was written as JSON");
+  command->footer("Example:\n  heed report 3 -o run.html");
+  command->callback([o] {
+    const std::string output = o->output.empty() ? fmt::format("run-{}.html", o->run) : o->output;
+    const auto store = o->store.open(store::Access::read_only);
+    const std::optional<store::RunRecord> run = store->find_run(o->run);
+    if (!run)
+      throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", o->run),
+                  std::to_string(o->run));
+    expect_writable(output, ErrorCode::store);
+    const std::string page = report::run_page(*run, store->trials(o->run), store->comparisons(o->run));
+    write_file_atomically(output, page, ErrorCode::store);
+    const bool finished = report::is_finished(*run);
+    if (o->json)
+      print(
+          nlohmann::json{{"run", o->run}, {"output", output}, {"bytes", page.size()}, {"finished", finished}}.dump(1) +
+          "\n");
+    else
+      print(fmt::format("{}: run {}{}\n", output, o->run,
+                        finished ? "" : ", which is not finished: the page holds what there is"));
+  });
+}
+
+void add_evidence(CLI::App& app, int& exit_code) {
+  struct Options {
+    std::string folder = "evidence";
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("evidence", "List evidence files, and whether they were measured with today's sources");
+  command->add_option("folder", o->folder, "Folder to look through")->capture_default_str();
+  command->add_flag("--json", o->json, "Print JSON");
+  command->footer(
+      "A file is current when its source digest is that of the device sources in this binary, else stale.\n"
+      "Exit code 0 when every file can be read, 1 otherwise.\n"
+      "Example:\n  heed evidence evidence/h200");
+  command->callback([o, &exit_code] {
+    const std::vector<report::EvidenceFile> files = report::list_evidence(o->folder, jit::source_digest());
+    if (o->json)
+      print(nlohmann::json{{"source_digest", jit::source_digest()}, {"files", report::evidence_json(files)}}.dump(1) +
+            "\n");
+    else
+      print(fmt::format("{}\ntoday's sources: {}\n", report::evidence_text(files), jit::source_digest()));
+    exit_code = std::any_of(files.begin(), files.end(), [](const auto& file) { return !file.problem.empty(); }) ? 1 : 0;
+  });
+}
+
+}  // namespace heed::cli

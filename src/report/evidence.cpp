@@ -1,0 +1,116 @@
+#include "report/evidence.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/files.hpp"
+#include "base/version.hpp"
+#include "report/json_fields.hpp"
+#include "report/table.hpp"
+#include "store/store.hpp"
+
+namespace heed::report {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+void read_evidence(const fs::path& path, const std::string& source_digest, EvidenceFile& file) {
+  std::string bytes;
+  try {
+    bytes = read_file(path, ErrorCode::invalid_input);
+  } catch (const Error& error) {
+    file.problem = error.what();
+    return;
+  }
+  const json content = json::parse(bytes, nullptr, /*allow_exceptions=*/false);
+  if (!content.is_object()) {
+    file.problem = "no JSON object";
+    return;
+  }
+  const json schema = content.value("schema", json());
+  if (schema != kEvidenceSchema) {
+    file.problem = schema.is_null() ? std::string("it names no schema")
+                                    : fmt::format("schema {}; this Heed reads {}", schema.dump(), kEvidenceSchema);
+    return;
+  }
+  for (const char* key : {"device", "source_digest"})
+    if (text_of(content, key).empty()) {
+      file.problem = fmt::format("it lacks \"{}\"", key);
+      return;
+    }
+  file.what = text_of(content, "what");
+  file.device = text_of(content, "device");
+  file.date = text_of(content, "date");
+  file.heed = text_of(content, "heed");
+  file.source_digest = text_of(content, "source_digest");
+  file.rows = content.contains("rows") && content["rows"].is_array() ? content["rows"].size() : 0;
+  file.current = file.source_digest == source_digest;
+}
+
+}  // namespace
+
+json evidence_header(const std::string& what, const json& device, const std::string& source_digest) {
+  return {{"schema", kEvidenceSchema},
+          {"what", what},
+          {"device", device.value("name", std::string())},
+          {"arch", device.value("arch", std::string())},
+          {"driver", device.value("driver", std::string())},
+          {"heed", kVersion},
+          {"source_digest", source_digest},
+          {"date", store::utc_now()}};
+}
+
+std::vector<EvidenceFile> list_evidence(const fs::path& folder, const std::string& source_digest) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error))
+    throw Error(ErrorCode::usage,
+                fmt::format("there is no folder {}; name the one that holds the evidence", folder.string()),
+                folder.string());
+  std::vector<EvidenceFile> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied)) {
+    if (!entry.is_regular_file(error) || entry.path().extension() != ".json") continue;
+    EvidenceFile file;
+    file.path = entry.path().lexically_relative(folder).string();
+    read_evidence(entry.path(), source_digest, file);
+    files.push_back(std::move(file));
+  }
+  std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+  return files;
+}
+
+std::string evidence_text(const std::vector<EvidenceFile>& files) {
+  if (files.empty()) return "the folder holds no evidence\n";
+  Table table({"file", "what", "device", "date", "sources", "rows", "state"});
+  for (const std::size_t column : {1, 2, 3, 4, 6}) table.align_left(column);
+  for (const EvidenceFile& f : files) {
+    if (!f.problem.empty())
+      table.add({f.path, "-", "-", "-", "-", "-", "unreadable: " + f.problem});
+    else
+      table.add(
+          {f.path, f.what, f.device, f.date, f.source_digest, std::to_string(f.rows), f.current ? "current" : "stale"});
+  }
+  return table.str();
+}
+
+json evidence_json(const std::vector<EvidenceFile>& files) {
+  json all = json::array();
+  for (const EvidenceFile& f : files) {
+    json file = {{"path", f.path}, {"current", f.current}};
+    if (!f.problem.empty()) {
+      file["problem"] = f.problem;
+    } else {
+      file.update({{"what", f.what},
+                   {"device", f.device},
+                   {"date", f.date},
+                   {"heed", f.heed},
+                   {"source_digest", f.source_digest},
+                   {"rows", f.rows}});
+    }
+    all.push_back(std::move(file));
+  }
+  return all;
+}
+
+}  // namespace heed::report

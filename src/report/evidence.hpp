@@ -1,0 +1,37 @@
+/// Evidence files: what they all begin with, and whether those in a folder are still about today's sources.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace heed::report {
+
+/// Of the JSON in the evidence folder.
+inline constexpr int kEvidenceSchema = 1;
+
+/// The fields every evidence file has; the caller adds "rows" and "table". @param device facts as stored with a run
+nlohmann::json evidence_header(const std::string& what, const nlohmann::json& device, const std::string& source_digest);
+
+/// One file of the folder.
+struct EvidenceFile {
+  std::string path;     ///< relative to the folder
+  std::string problem;  ///< why it cannot be read as evidence; empty when it can
+  std::string what;
+  std::string device;
+  std::string date;
+  std::string heed;
+  std::string source_digest;
+  std::size_t rows = 0;
+  bool current = false;  ///< its sources are today's
+};
+
+/// Every .json file below a folder, by name. @param source_digest today's @throws Error(usage) when there is no such
+/// folder
+std::vector<EvidenceFile> list_evidence(const std::filesystem::path& folder, const std::string& source_digest);
+
+std::string evidence_text(const std::vector<EvidenceFile>& files);
+nlohmann::json evidence_json(const std::vector<EvidenceFile>& files);
+
+}  // namespace heed::report

@@ -1,0 +1,415 @@
+#include "report/page.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "base/text.hpp"
+#include "report/charts.hpp"
+#include "report/json_fields.hpp"
+#include "report/run_report.hpp"
+#include "report/style.hpp"
+#include "report/svg.hpp"
+
+namespace heed::report {
+namespace {
+
+using nlohmann::json;
+
+std::string us_text(double us) {
+  return us <= 0 ? "-" : us < 1000 ? fmt::format("{:.2f}", us) : fmt::format("{:.0f}", us);
+}
+
+std::string ratio_text(const json& ratio) {
+  return fmt::format("{:.4f} [{:.4f}, {:.4f}]", number(ratio, "value"), number(ratio, "low"), number(ratio, "high"));
+}
+
+// A table; cells are escaped here. Columns [numeric_from, numeric_to) are numbers.
+class HtmlTable {
+ public:
+  HtmlTable(const std::string& caption, const std::vector<std::string>& head, std::size_t numeric_from = 1,
+            std::size_t numeric_to = 99)
+      : numeric_from_(numeric_from), numeric_to_(numeric_to) {
+    html_ = "<div class=\"scroll\"><table>";
+    if (!caption.empty()) html_ += "<caption>" + escape(caption) + "</caption>";
+    html_ += "<thead><tr>";
+    for (std::size_t i = 0; i < head.size(); ++i)
+      html_ += fmt::format("<th scope=\"col\"{}>{}</th>", is_number(i) ? " class=\"n\"" : "", escape(head[i]));
+    html_ += "</tr></thead><tbody>";
+  }
+  void add(const std::vector<std::string>& cells, const char* style = "") {
+    html_ += *style != '\0' ? fmt::format("<tr class=\"{}\">", style) : std::string("<tr>");
+    for (std::size_t i = 0; i < cells.size(); ++i)
+      html_ += fmt::format("<td{}>{}</td>", is_number(i) ? " class=\"n\"" : "", escape(cells[i]));
+    html_ += "</tr>";
+    ++rows_;
+  }
+  [[nodiscard]] bool empty() const { return rows_ == 0; }
+  [[nodiscard]] std::string str() const { return html_ + "</tbody></table></div>\n"; }
+
+ private:
+  [[nodiscard]] bool is_number(std::size_t column) const { return column >= numeric_from_ && column < numeric_to_; }
+  std::string html_;
+  std::size_t numeric_from_;
+  std::size_t numeric_to_;
+  int rows_ = 0;
+};
+
+std::string scalar_text(const json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
+  if (value.is_null()) return "-";
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+// Nested objects as "a / b / c" -> text, arrays of scalars in one line.
+void flatten(const json& value, const std::string& path, std::vector<std::pair<std::string, std::string>>& rows) {
+  const auto below = [&](const std::string& key) { return path.empty() ? key : path + " / " + key; };
+  if (value.is_object()) {
+    for (const auto& [key, inner] : value.items()) flatten(inner, below(key), rows);
+    return;
+  }
+  const bool nested =
+      value.is_array() && std::any_of(value.begin(), value.end(), [](const json& v) { return v.is_structured(); });
+  if (nested) {
+    for (std::size_t i = 0; i < value.size(); ++i) flatten(value[i], below(std::to_string(i + 1)), rows);
+    return;
+  }
+  if (!value.is_array()) {
+    rows.emplace_back(path, scalar_text(value));
+    return;
+  }
+  std::vector<std::string> parts;
+  for (const json& part : value) parts.push_back(scalar_text(part));
+  rows.emplace_back(path, join(parts, ", "));
+}
+
+std::string fields_table(const std::string& caption, const json& object) {
+  std::vector<std::pair<std::string, std::string>> rows;
+  flatten(object, "", rows);
+  HtmlTable table(caption, {"", ""}, 2);
+  for (const auto& [name, value] : rows) table.add({name, value});
+  return table.empty() ? std::string() : table.str();
+}
+
+// Two objects of like shape side by side.
+std::string comparison_table(const std::string& caption, const json& base, const json& champion) {
+  std::vector<std::pair<std::string, std::string>> left, right;
+  if (base.is_structured()) flatten(base, "", left);
+  if (champion.is_structured()) flatten(champion, "", right);
+  std::vector<std::string> order;
+  std::map<std::string, std::pair<std::string, std::string>> rows;
+  for (const auto& [name, value] : left) {
+    order.push_back(name);
+    rows[name].first = value;
+  }
+  for (const auto& [name, value] : right) {
+    if (rows.count(name) == 0) order.push_back(name);
+    rows[name].second = value;
+  }
+  HtmlTable table(caption, {"", "base", "champion"});
+  for (const std::string& name : order)
+    table.add(
+        {name, rows[name].first.empty() ? "-" : rows[name].first, rows[name].second.empty() ? "-" : rows[name].second});
+  return table.empty() ? std::string() : table.str();
+}
+
+// "family:knob=value,..." or "knob=value,..." as an object.
+json knobs_of(const std::string& text) {
+  json knobs = json::object();
+  const std::size_t colon = text.find(':');
+  for (const std::string& part : split(colon == std::string::npos ? text : text.substr(colon + 1), ','))
+    if (const std::size_t equals = part.find('='); equals != std::string::npos)
+      knobs[part.substr(0, equals)] = part.substr(equals + 1);
+  return knobs;
+}
+
+class Page {
+ public:
+  Page(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials,
+       const std::vector<store::ComparisonRecord>& comparisons)
+      : run_(run), trials_(trials), comparisons_(comparisons), final_(member(run.result, "final")) {
+    champion_ = best_of_search();
+    if (final_.is_object() && member(final_, "trial").is_number_integer()) champion_ = final_["trial"].get<int>();
+  }
+
+  std::string str() {
+    html_ = fmt::format(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
+        "content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n"
+        "<title>Heed run {}: {}</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n",
+        run_.id, escape(run_.workload), kStyle);
+    head();
+    search();
+    champion();
+    comparison();
+    resources();
+    profile();
+    facts();
+    every_trial();
+    return html_ + "</main>\n</body>\n</html>\n";
+  }
+
+ private:
+  [[nodiscard]] int best_of_search() const {
+    const store::TrialRecord* best = nullptr;
+    for (const store::TrialRecord& t : trials_)
+      if (t.verdict == "ok" && (best == nullptr || t.ratio > best->ratio)) best = &t;
+    return best == nullptr ? -1 : best->number;
+  }
+  [[nodiscard]] const store::TrialRecord* champion_trial() const {
+    for (const store::TrialRecord& t : trials_)
+      if (t.number == champion_) return &t;
+    return nullptr;
+  }
+
+  void add(const std::string& html) { html_ += html; }
+  void section(const std::string& title) { add("<h2>" + escape(title) + "</h2>\n"); }
+  void tile(const std::string& value, const std::string& what) {
+    add(fmt::format("<li><b>{}</b><span>{}</span></li>\n", escape(value), escape(what)));
+  }
+
+  void head() {
+    const json& d = run_.device;
+    add(fmt::format("<h1>{}</h1>\n<p class=\"soft\">Heed run {} of {} on {} ({}): {} evolves {}.</p>\n",
+                    escape(run_.workload), run_.id, escape(run_.created), escape(text_of(d, "name")),
+                    escape(text_of(d, "arch")), escape("heed " + run_.heed), escape(run_.family)));
+    if (!is_finished(run_))
+      add(
+          fmt::format("<p class=\"notice\" role=\"note\">This run is not finished ({}): {} of {} trials are stored and "
+                      "there is no final comparison yet. <code>heed evolve --resume {}</code> goes on with it.</p>\n",
+                      escape(std::string(to_string(run_.state))), trials_.size(),
+                      static_cast<int>(number(run_.options, "trials")), run_.id));
+    else if (!final_.is_object())
+      add(fmt::format("<p class=\"notice\" role=\"note\">No champion: {}.</p>\n",
+                      escape(text_of(run_.result, "summary"))));
+    add("<ul class=\"tiles\">\n");
+    const auto ok = std::count_if(trials_.begin(), trials_.end(), [](const auto& t) { return t.verdict == "ok"; });
+    if (final_.is_object()) {
+      const json& ratio = member(final_, "ratio");
+      tile(fmt::format("{:.3f} times", number(ratio, "value")),
+           fmt::format("as fast as the base, 95% interval [{:.4f}, {:.4f}]", number(ratio, "low"),
+                       number(ratio, "high")));
+      tile(us_text(number(final_, "trial_us")) + " us",
+           fmt::format("base {} us, floor {} us", us_text(number(final_, "base_us")),
+                       us_text(number(member(run_.result, "floor"), "us"))));
+      const json& peers = member(run_.result, "peers");
+      if (member(peers, "best").is_string())
+        tile(fmt::format("{:.3f} times", number(member(peers, "best_ratio"), "value")),
+             fmt::format("as fast as the best of PyTorch, {} ({} us)", text_of(peers, "best"),
+                         us_text(number(peers, "best_us"))));
+    } else if (const store::TrialRecord* best = champion_trial()) {
+      tile(fmt::format("{:.3f} times", best->ratio), "the base, best of the search so far, not yet confirmed");
+      tile(us_text(best->trial_us) + " us", fmt::format("base {} us", us_text(best->base_us)));
+    }
+    tile(fmt::format("{} of {}", ok, trials_.size()), "trials passed the gate");
+    add("</ul>\n");
+    if (final_.is_object()) {
+      const bool faster = text_of(run_.result, "outcome") == "faster";
+      add(fmt::format("<p>{} The base against itself lies within {:.4f} of 1; the search took {}.</p>\n",
+                      faster ? "The champion is faster than the base beyond what the base shows against itself."
+                             : "The champion is <strong>not</strong> measurably faster than the base.",
+                      number(run_.result, "self_spread"), human_duration(number(run_.result, "elapsed_s"))));
+    }
+  }
+
+  void search() {
+    section("The search");
+    if (trials_.empty()) {
+      add("<p>No trial is stored yet.</p>\n");
+      return;
+    }
+    add("<h3>Progress over trials</h3>\n" + progress_chart(trials_, champion_));
+    add("<h3>Population by generation</h3>\n" +
+        population_chart(trials_, static_cast<int>(number(run_.options, "population"))));
+    std::map<std::string, int> counts;
+    for (const store::TrialRecord& t : trials_)
+      ++counts[t.finding.empty() || t.finding == "none" ? t.verdict : t.verdict + " (" + t.finding + ")"];
+    std::vector<std::pair<std::string, int>> sorted(counts.begin(), counts.end());
+    std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    std::vector<Bar> bars;
+    for (const auto& [verdict, count] : sorted)
+      bars.push_back(
+          {verdict, static_cast<double>(count), std::to_string(count), verdict == "ok" ? "bar-ok" : "bar-refused"});
+    add("<h3>Verdicts</h3>\n" + bar_chart("verdicts", "Verdicts", bars, "How the trials ended."));
+  }
+
+  void champion() {
+    if (champion_ < 0) return;
+    section(final_.is_object() ? "The champion" : "The best so far");
+    add("<h3>Lineage</h3>\n" + lineage_chart(trials_, champion_));
+    std::vector<Interval> rows;
+    std::string rest;
+    for (const json& row : member(run_.result, "ablation")) {
+      const std::string change =
+          fmt::format("{} {} -> {}", text_of(row, "knob"), text_of(row, "default"), text_of(row, "champion"));
+      const json& bought = member(row, "bought");
+      if (bought.is_object())
+        rows.push_back({change, number(bought, "value"), number(bought, "low"), number(bought, "high")});
+      else
+        rest += fmt::format("<li>{}: cannot be taken back alone ({})</li>", escape(change),
+                            escape(text_of(row, "verdict")));
+    }
+    add("<div class=\"pair\">\n");
+    if (!rows.empty() || !rest.empty()) {
+      add("<div><h3>What each change bought</h3>\n");
+      if (!rows.empty())
+        add(interval_chart("ablation", "What each change bought", rows,
+                           "The champion against itself with one change taken back: above 1 the change made it faster. "
+                           "Lines are 95% intervals."));
+      if (!rest.empty()) add("<ul class=\"soft\">" + rest + "</ul>\n");
+      add("</div>\n");
+    }
+    if (const store::TrialRecord* t = champion_trial())
+      add("<div><h3>Knobs</h3>\n" +
+          comparison_table("", knobs_of(text_of(run_.base, "describe")), knobs_of(t->config)) + "</div>\n");
+    add("</div>\n");
+  }
+
+  void comparison() {
+    if (!final_.is_object()) return;
+    section("The final comparison");
+    std::vector<Group> ratios, base, champion;
+    const auto add_process = [&](const std::string& name, const json& samples) {
+      ratios.push_back({name, numbers(samples, "ratios"), "series-3"});
+      base.push_back({name, numbers(samples, "base_us"), "series-0"});
+      champion.push_back({name, numbers(samples, "trial_us"), "series-2"});
+    };
+    for (const store::ComparisonRecord& c : comparisons_)
+      if (c.kind == "final" && member(c.data, "trial") == member(final_, "trial"))
+        add_process(fmt::format("process {}", ratios.size() + 1), member(c.data, "samples"));
+    if (ratios.empty()) add_process("all", member(final_, "samples"));  // a database that holds no comparisons
+    add(fmt::format("<p>{} processes; ratio {}.</p>\n", ratios.size(), ratio_text(member(final_, "ratio"))));
+    add("<div class=\"pair\">\n");
+    add(strip_chart("ratios", "Ratios of the final comparison", ratios, "base time / champion time",
+                    "Every reading: the ratio of one quad (base, champion, champion, base). The line is the median."));
+    add(strip_chart("champion-times", "Times of the champion", champion, "champion, us per launch",
+                    "Every block of the champion."));
+    add(strip_chart("base-times", "Times of the base", base, "base, us per launch", "Every block of the base."));
+    add("</div>\n");
+    peers();
+  }
+
+  void peers() {
+    const json& peers = member(run_.result, "peers");
+    std::vector<Bar> bars = {
+        {"champion", number(final_, "trial_us"), us_text(number(final_, "trial_us")) + " us", "bar-champion"},
+        {"base", number(final_, "base_us"), us_text(number(final_, "base_us")) + " us"}};
+    std::string refusals;
+    HtmlTable table("", {"", "us", "champion's ratio, 95% interval", "max|error|", "kernels"}, 1, 4);
+    for (const json& row : member(peers, "rows")) {
+      const std::string name = text_of(row, "backend");
+      if (!member(row, "us").is_number()) {
+        refusals += fmt::format("<li>{} refuses this workload: {}</li>", escape(name),
+                                escape(shortened(text_of(row, "refused"), 200)));
+        continue;
+      }
+      bars.push_back(
+          {name, number(row, "us"),
+           fmt::format("{} us ({:.2f})", us_text(number(row, "us")), number(member(row, "ratio"), "value"))});
+      std::vector<std::string> kernels;
+      for (const json& kernel : member(row, "kernels"))
+        if (kernel.is_string()) kernels.push_back(shortened(kernel.get<std::string>(), 60));
+      table.add({name, us_text(number(row, "us")), ratio_text(member(row, "ratio")),
+                 fmt::format("{:.1e}", number(row, "max_abs")), join(kernels, ", ")});
+    }
+    std::stable_sort(bars.begin(), bars.end(), [](const Bar& a, const Bar& b) { return a.value < b.value; });
+    add("<h3>Against PyTorch</h3>\n");
+    if (!text_of(peers, "reason").empty())
+      add("<p>Not compared: " + escape(text_of(peers, "reason")) + ".</p>\n");
+    else if (!text_of(peers, "torch").empty())
+      add(fmt::format("<p class=\"soft\">PyTorch {}{}</p>\n", escape(text_of(peers, "torch")),
+                      text_of(peers, "cudnn").empty() ? "" : ", cuDNN " + escape(text_of(peers, "cudnn"))));
+    add(bar_chart("peers", "Time of champion, base and PyTorch's backends", bars,
+                  "Time per launch with warm caches; in brackets how many times as long as the champion."));
+    if (!table.empty()) add(table.str());
+    if (!refusals.empty()) add("<ul class=\"soft\">" + refusals + "</ul>\n");
+    add(comparison_table("Times by themselves, in us", member(run_.result, "base_times"),
+                         member(run_.result, "champion_times")));
+  }
+
+  void resources() {
+    json champion = member(final_, "resources");
+    if (!champion.is_object())
+      if (const store::TrialRecord* t = champion_trial()) champion = t->resources;
+    const std::string table = comparison_table("", member(run_.base, "resources"), champion);
+    if (table.empty()) return;
+    section("Resources");
+    add(table);
+  }
+
+  void profile() {
+    const json& profile = member(run_.result, "profile");
+    if (!profile.is_object()) return;
+    section("Profile");
+    const json& base = member(profile, "base");
+    const json& champion = member(profile, "champion");
+    if (base.is_structured() || champion.is_structured()) add(comparison_table("", base, champion));
+    json rest = profile;
+    rest.erase("base");
+    rest.erase("champion");
+    if (!rest.empty()) add(fields_table("", rest));
+  }
+
+  void facts() {
+    section("The machine and the run");
+    add("<div class=\"pair\">\n<div><h3>Machine</h3>\n" + fields_table("", run_.device) +
+        "</div>\n<div><h3>Options</h3>\n" + fields_table("", run_.options) + "</div>\n</div>\n");
+    add("<h3>How to replay</h3>\n");
+    add(fmt::format(
+        "<p>Device sources <code>{}</code>, heed {}. Inputs are fresh each time; the search is decided by the "
+        "seed and the measurements.</p>\n",
+        escape(run_.source_digest), escape(run_.heed)));
+    std::string commands;
+    if (const store::TrialRecord* t = champion_trial())
+      commands += fmt::format("heed replay {}            # rebuild, verify and measure the champion again\n", t->id);
+    commands += fmt::format("heed show {}              # the same as text; --json for programs\n", run_.id);
+    commands += fmt::format(
+        "heed evolve --shape {} --family {} --strategy {} --population {} --trials {} --seed {}\n", run_.workload,
+        run_.family, text_of(run_.options, "strategy"), static_cast<int>(number(run_.options, "population")),
+        static_cast<int>(number(run_.options, "trials")), scalar_text(member(run_.options, "seed")));
+    add("<pre>" + escape(commands) + "</pre>\n");
+  }
+
+  void every_trial() {
+    if (trials_.empty()) return;
+    section("Every trial");
+    HtmlTable table("",
+                    {"trial", "id", "generation", "operation", "what changed", "verdict", "why refused", "ratio",
+                     "95% interval", "us", "registers"},
+                    7);
+    for (const store::TrialRecord& t : trials_) {
+      const bool ok = t.verdict == "ok";
+      table.add({std::to_string(t.number), std::to_string(t.id), std::to_string(t.generation), t.operation, t.why,
+                 t.verdict, ok ? "" : shortened(t.check.empty() ? t.reason : t.check + ": " + t.reason, 160),
+                 ok ? fmt::format("{:.4f}", t.ratio) : "-",
+                 ok ? fmt::format("[{:.4f}, {:.4f}]", t.ratio_low, t.ratio_high) : "-", us_text(t.trial_us),
+                 number(t.resources, "registers") > 0 ? fmt::format("{:.0f}", number(t.resources, "registers")) : "-"},
+                t.number == champion_ ? "champion" : "");
+    }
+    add("<details><summary>" + std::to_string(trials_.size()) + " trials as a table</summary>\n" + table.str() +
+        "</details>\n");
+  }
+
+  const store::RunRecord& run_;
+  const std::vector<store::TrialRecord>& trials_;
+  const std::vector<store::ComparisonRecord>& comparisons_;
+  const json& final_;
+  int champion_ = -1;
+  std::string html_;
+};
+
+}  // namespace
+
+bool is_finished(const store::RunRecord& run) {
+  return run.state == store::RunState::finished && run.result.is_object();
+}
+
+std::string run_page(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials,
+                     const std::vector<store::ComparisonRecord>& comparisons) {
+  return Page(run, trials, comparisons).str();
+}
+
+}  // namespace heed::report
