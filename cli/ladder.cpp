@@ -6,6 +6,7 @@
 #include "cli/command.hpp"
 #include "ladder/ladder.hpp"
 #include "ladder/report.hpp"
+#include "profile/collect.hpp"
 
 namespace heed::cli {
 namespace {
@@ -17,7 +18,20 @@ struct Options {
   std::string evidence;
   std::string python = "python3";
   bool no_peers = false;
+  bool no_profile = false;
 };
+
+// Shares of the time from a kernel's start to its end; empty where counters cannot be read.
+ladder::Shares shares_of(const trial::Built& built, const Workload& workload, const DeviceFacts& device) {
+  const LaunchPlan plan = built.variant.family->plan(built.variant.config, workload, device);
+  const profile::Reading reading = profile::collect(plan, built.artifact, workload, device, {});
+  if (!reading.counters) return {};
+  const profile::Counters& c = *reading.counters;
+  ladder::Shares shares;
+  if (c.tensor_percent && c.active_percent) shares.tensor_pipe = *c.tensor_percent / 100 * *c.active_percent / 100;
+  if (c.dram_percent) shares.dram = *c.dram_percent / 100;
+  return shares;
+}
 
 int run(const Options& o) {
   const Workload workload = parse_workload(o.shape);
@@ -34,6 +48,7 @@ int run(const Options& o) {
   options.trial = o.machine.trial_options();
   options.peers = !o.no_peers;
   options.python = o.python;
+  if (!o.no_profile) options.profiler = shares_of;
   remark(o.machine.json, fmt::format("{} on {}: {} rungs", to_string(workload), device.name, steps.size()));
   const ladder::Result result = ladder::climb(steps, workload, device, *builder, options, [&](const std::string& text) {
     remark(o.machine.json, fmt::format("  {}", text));
@@ -58,6 +73,7 @@ void add_ladder(CLI::App& app, int& exit_code) {
   command->add_option("--rungs", o->rungs, "Only these, separated by commas [all]");
   command->add_option("--evidence", o->evidence, "Write the result as evidence to this JSON file");
   command->add_flag("--no-peers", o->no_peers, "Do not compare with PyTorch; the hybrid rung is left out");
+  command->add_flag("--no-profile", o->no_profile, "Read no hardware counters; their columns are dashes");
   command->add_option("--python", o->python, "Python that may have PyTorch")->capture_default_str();
   o->machine.add_to(*command);
   command->footer(

@@ -2,8 +2,10 @@
 //
 // The few functions used have kept their signatures since CUDA 11.1, so no header of the toolkit is needed.
 #include <dlfcn.h>
+
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
@@ -151,6 +153,9 @@ int run_nvrtc_child() {
   try {
     const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
     const auto order = nlohmann::json::parse(text);
+    // From CUDA 12.9 on NVRTC keeps a cache of its own (NVRTC manual, "Caching"): a hit is no fresh build and has no
+    // ptxas report. Heed's cache is the only one.
+    ::setenv("CUDA_CACHE_DISABLE", "1", 1);
     const Nvrtc& api = nvrtc();
     std::vector<std::string> names;
     std::vector<std::string> contents;
