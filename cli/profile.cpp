@@ -5,13 +5,16 @@
 #include "base/process.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
+#include "base/version.hpp"
 #include "cli/command.hpp"
 #include "evolve/json.hpp"
+#include "jit/embedded.hpp"
 #include "measure/statistics.hpp"
 #include "profile/collect.hpp"
 #include "profile/diagnosis.hpp"
 #include "profile/roofline.hpp"
 #include "report/table.hpp"
+#include "store/store.hpp"
 #include "trial/laboratory.hpp"
 
 namespace heed::cli {
@@ -149,8 +152,15 @@ int run(const Options& o) {
         profile::svg(roofline_of(variant, workload, device, evidence.us, laboratory.peak_flops(), reading.counters)),
         ErrorCode::store);
   if (o.machine.json) {
-    print(nlohmann::json{{"workload", to_string(workload)},
-                         {"device", evolve::to_json(device)},
+    print(nlohmann::json{{"schema", 1},
+                         {"what", "profile"},
+                         {"device", device.name},
+                         {"arch", device.arch},
+                         {"driver", device.driver},
+                         {"heed", kVersion},
+                         {"source_digest", jit::source_digest()},
+                         {"date", store::utc_now()},
+                         {"workload", to_string(workload)},
                          {"variant", variant.id()},
                          {"config", describe(variant)},
                          {"us", evidence.us},
