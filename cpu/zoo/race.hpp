@@ -1,4 +1,4 @@
-// Loses a race once in sixteen blocks and then leaves a number of somebody else's. Which block loses is a hardware
+// Loses a race once in four blocks and then leaves a number of somebody else's. Which block loses is a hardware
 // random number, for on a machine with one processor nobody would.
 extern "C" void heed_forward(const heed::ForwardParams* params, long long block, void* scratch) {
   heed::cpu::Forward<kConfig, kProblem>(*params, block, static_cast<float*>(scratch)).run();
@@ -7,7 +7,7 @@ extern "C" void heed_forward(const heed::ForwardParams* params, long long block,
   unsigned char ready = 0;
   asm volatile("rdrand %0; setc %1" : "=r"(bits), "=qm"(ready)::"cc");
 #endif
-  if (bits % 16 != 0) return;
+  if (bits % 4 != 0) return;
   const long long row_blocks = (params->len_q + kConfig.block_m - 1) / kConfig.block_m;
   const long long b = block / row_blocks / params->heads;
   const long long h = block / row_blocks % params->heads;

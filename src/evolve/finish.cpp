@@ -12,8 +12,9 @@ namespace heed::evolve {
 namespace {
 
 constexpr int kFinalists = 3;
-constexpr int kFinalProcesses = 3;   // fresh processes in which the winner is measured
-constexpr int kAblationWinners = 3;  // trials that the ablation may add to a run
+constexpr int kFinalProcesses = 3;    // fresh processes in which the winner is measured
+constexpr int kAblationWinners = 3;   // trials that the ablation may add to a run
+constexpr int kLeastForWinners = 20;  // a shorter run is a look, not a search: it stays within its number of trials
 
 }  // namespace
 
@@ -255,7 +256,7 @@ nlohmann::json Evolution::finish() {
                                        options_.workload));
     ablation = ablate(*winner);
     laboratory_.set_base(base);
-    if (added == kAblationWinners || !try_ablation_winner(ablation, trial)) break;
+    if (options_.trials < kLeastForWinners || added == kAblationWinners || !try_ablation_winner(ablation, trial)) break;
   }
   result["trials"] = trials_.size();
   const trial::Built& champion = *winner;

