@@ -19,7 +19,8 @@ constexpr int kLeastForWinners = 20;  // a shorter run is a look, not a search: 
 }  // namespace
 
 // The best few of the run once more against the base, each in a fresh process: what won among many by luck falls back
-// here.
+// here. The winner is measured in two processes more; one that a fresh process refuses makes room for the next best.
+// Where all were refused, "refused" says why.
 nlohmann::json Evolution::compare_finalists() {
   std::vector<const store::TrialRecord*> best;
   for (const store::TrialRecord& t : trials_)
@@ -27,46 +28,58 @@ nlohmann::json Evolution::compare_finalists() {
   std::stable_sort(best.begin(), best.end(), [](const auto* a, const auto* b) { return a->ratio > b->ratio; });
   if (best.size() > kFinalists) best.resize(kFinalists);
 
-  nlohmann::json winner;
+  std::vector<std::pair<const store::TrialRecord*, nlohmann::json>> finalists;
+  nlohmann::json refused = nlohmann::json::array();
   for (const store::TrialRecord* t : best) {
     observer_.message(
         fmt::format("measuring trial {} again in a fresh process ({:.3f} in the search)", t->number, t->ratio));
-    const nlohmann::json data = compare_in_fresh_process(*t);
-    if (data["verdict"] == to_string(Verdict::ok) &&
-        (winner.is_null() || data["ratio"]["value"] > winner["ratio"]["value"]))
-      winner = data;
+    nlohmann::json data = compare_in_fresh_process(*t);
+    if (passed(data, refused)) finalists.emplace_back(t, std::move(data));
   }
-  if (winner.is_null()) return winner;
+  std::stable_sort(finalists.begin(), finalists.end(), [](const auto& a, const auto& b) {
+    return a.second["ratio"]["value"] > b.second["ratio"]["value"];
+  });
+  for (auto& [t, data] : finalists)
+    if (measure_in_more_processes(*t, data, refused)) return data;
+  return {{"verdict", "none"}, {"refused", refused}};
+}
 
-  // Where the loader puts code and data moves a ratio from process to process; the interval quoted must span that.
-  const auto same = [&](const store::TrialRecord* t) { return t->number == winner["trial"].get<int>(); };
-  const store::TrialRecord& champion = **std::find_if(best.begin(), best.end(), same);
-  std::vector<double> ratios = winner["samples"]["ratios"].get<std::vector<double>>();
-  std::vector<double> base_us = winner["samples"]["base_us"].get<std::vector<double>>();
-  std::vector<double> trial_us = winner["samples"]["trial_us"].get<std::vector<double>>();
-  measure::Ratio span = ratio_from_json(winner["ratio"]);
+bool Evolution::passed(const nlohmann::json& comparison, nlohmann::json& refused) {
+  if (comparison["verdict"] == to_string(Verdict::ok)) return true;
+  refused.push_back(fmt::format("trial {}: {}: {}", comparison["trial"].get<int>(),
+                                comparison["verdict"].get<std::string>(), comparison["reason"].get<std::string>()));
+  observer_.message(refused.back().get<std::string>());
+  return false;
+}
+
+// Where the loader puts code and data moves a ratio from process to process; the interval quoted must span that.
+bool Evolution::measure_in_more_processes(const store::TrialRecord& t, nlohmann::json& data, nlohmann::json& refused) {
+  std::vector<double> ratios = data["samples"]["ratios"].get<std::vector<double>>();
+  std::vector<double> base_us = data["samples"]["base_us"].get<std::vector<double>>();
+  std::vector<double> trial_us = data["samples"]["trial_us"].get<std::vector<double>>();
+  measure::Ratio span = ratio_from_json(data["ratio"]);
   for (int process = 1; process < kFinalProcesses; ++process) {
     observer_.message(
-        fmt::format("measuring trial {} in fresh process {} of {}", champion.number, process + 1, kFinalProcesses));
-    const nlohmann::json data = compare_in_fresh_process(champion);
-    if (data["verdict"] != to_string(Verdict::ok)) return data;
-    const measure::Ratio one = ratio_from_json(data["ratio"]);
+        fmt::format("measuring trial {} in fresh process {} of {}", t.number, process + 1, kFinalProcesses));
+    const nlohmann::json more = compare_in_fresh_process(t);
+    if (!passed(more, refused)) return false;
+    const measure::Ratio one = ratio_from_json(more["ratio"]);
     span.low = std::min(span.low, one.low);
     span.high = std::max(span.high, one.high);
     const auto append = [&](std::vector<double>& all, const char* key) {
-      for (const auto& value : data["samples"][key]) all.push_back(value.get<double>());
+      for (const auto& value : more["samples"][key]) all.push_back(value.get<double>());
     };
     append(ratios, "ratios");
     append(base_us, "base_us");
     append(trial_us, "trial_us");
   }
   span.value = measure::median(ratios);
-  winner["ratio"] = to_json(span);
-  winner["base_us"] = measure::median(base_us);
-  winner["trial_us"] = measure::median(trial_us);
-  winner["samples"] = {{"ratios", ratios}, {"base_us", base_us}, {"trial_us", trial_us}};
-  winner["processes"] = kFinalProcesses;
-  return winner;
+  data["ratio"] = to_json(span);
+  data["base_us"] = measure::median(base_us);
+  data["trial_us"] = measure::median(trial_us);
+  data["samples"] = {{"ratios", ratios}, {"base_us", base_us}, {"trial_us", trial_us}};
+  data["processes"] = kFinalProcesses;
+  return true;
 }
 
 // One finished trial against the base once more, in a worker of its own; stored as a "final" comparison.
@@ -241,10 +254,14 @@ nlohmann::json Evolution::finish() {
   for (int added = 0;; ++added) {
     store_.remove_comparisons(run_);  // of an earlier attempt that was interrupted here, or of the round before
     final = compare_finalists();
-    if (final.is_null() || final["verdict"] != to_string(Verdict::ok)) {
+    if (final["verdict"] != to_string(Verdict::ok)) {
       result["trials"] = trials_.size();
       result["outcome"] = "no_variant";
+      result["refused"] = final["refused"];
       result["summary"] = "no variant passed the gate and the final comparison";
+      if (!final["refused"].empty())
+        result["summary"] =
+            fmt::format("{}; {}", result["summary"].get<std::string>(), final["refused"].back().get<std::string>());
       result["elapsed_s"] = elapsed_s();
       return result;
     }
@@ -256,7 +273,8 @@ nlohmann::json Evolution::finish() {
                                        options_.workload));
     ablation = ablate(*winner);
     laboratory_.set_base(base);
-    if (options_.trials < kLeastForWinners || added == kAblationWinners || !try_ablation_winner(ablation, trial)) break;
+    const bool may_add = options_.trials >= kLeastForWinners && added < kAblationWinners && !budget_is_used_up();
+    if (!may_add || !try_ablation_winner(ablation, trial)) break;
   }
   result["trials"] = trials_.size();
   const trial::Built& champion = *winner;
@@ -287,8 +305,8 @@ nlohmann::json Evolution::finish() {
     const std::optional<profile::Counters> counters = read_counters(built, options_.strategy.seed);
     return to_json(diagnose(built.variant, built.artifact.resources, us, counters), counters);
   };
-  result["base_diagnosis"] = diagnosis(base, final["base_us"].get<double>());
-  result["champion_diagnosis"] = diagnosis(champion, champion_us);
+  result["profile"] = {{"base", diagnosis(base, final["base_us"].get<double>())},
+                       {"champion", diagnosis(champion, champion_us)}};
   result["peers"] = compare_with_peers(champion);
   result["ablation"] = ablation;
   result["summary"] = faster ? fmt::format("{:.3f} times as fast as the base, 95% interval [{:.3f}, {:.3f}]",

@@ -73,6 +73,10 @@ double Evolution::elapsed_s() const {
   return earlier_s_ + std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
 }
 
+bool Evolution::budget_is_used_up() const {
+  return options_.budget_s > 0 && elapsed_s() > options_.budget_s;
+}
+
 nlohmann::json Evolution::run() {
   try {
     prepare_base();
@@ -186,7 +190,7 @@ void Evolution::evolve() {
             fmt::format("trial {} is within 5% of the floor of {:.2f} us; stopping", t.number, floor_us_));
         return;
       }
-    if (options_.budget_s > 0 && elapsed_s() > options_.budget_s) {
+    if (budget_is_used_up()) {
       observer_.message(fmt::format("the budget of {} is used up; stopping after {} trials",
                                     human_duration(options_.budget_s), trials_done()));
       return;

@@ -65,9 +65,12 @@ class Evolution {
   void evolve();
   nlohmann::json finish();
   void profile_elites(int generation);
+  [[nodiscard]] bool budget_is_used_up() const;
   [[nodiscard]] bool may_read_counters() const;
   std::optional<profile::Counters> read_counters(const trial::Built& built, std::uint64_t seed);
   nlohmann::json compare_finalists();
+  bool measure_in_more_processes(const store::TrialRecord& trial, nlohmann::json& data, nlohmann::json& refused);
+  bool passed(const nlohmann::json& comparison, nlohmann::json& refused);
   nlohmann::json compare_in_fresh_process(const store::TrialRecord& trial);
   nlohmann::json compare_with_peers(const trial::Built& champion);
   nlohmann::json ablate(const trial::Built& champion);

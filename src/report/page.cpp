@@ -340,17 +340,23 @@ class Page {
     add(table);
   }
 
+  // The diagnoses of base and champion in words, then what they rest on.
   void profile() {
     const json& profile = member(run_.result, "profile");
     if (!profile.is_object()) return;
     section("Profile");
-    const json& base = member(profile, "base");
-    const json& champion = member(profile, "champion");
-    if (base.is_structured() || champion.is_structured()) add(comparison_table("", base, champion));
-    json rest = profile;
-    rest.erase("base");
-    rest.erase("champion");
-    if (!rest.empty()) add(fields_table("", rest));
+    for (const char* side : {"base", "champion"})
+      if (const std::string text = text_of(member(profile, side), "text"); !text.empty())
+        add(fmt::format("<p><b>{}</b>: {}</p>\n", side, escape(text)));
+    const auto compared = [&](const std::string& caption, const char* part) {
+      add(comparison_table(caption, member(member(profile, "base"), part), member(member(profile, "champion"), part)));
+    };
+    add("<div class=\"pair\">\n<div>");
+    compared("Share of each limit that was used", "shares");
+    add("</div>\n<div>");
+    compared("How the launch fills the device", "occupancy");
+    add("</div>\n</div>\n");
+    compared("Hardware counters", "counters");
   }
 
   void facts() {

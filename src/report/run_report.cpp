@@ -80,9 +80,9 @@ std::string result_text(const store::RunRecord& run) {
   text += fmt::format("          {:.1f}% of the peak of {}; floor {:.2f} us ({})\n", 100 * number(r, "peak_share"),
                       run.device_kind == "cuda" ? "the tensor cores" : "the measured FMA rate", floor_us,
                       text_of(r["floor"], "bound"));
-  if (r.contains("champion_diagnosis"))
-    text += fmt::format("bound by  {}{}\n", text_of(r["champion_diagnosis"], "bound"),
-                        r["champion_diagnosis"].value("with_counters", false) ? "" : " (without counters)");
+  if (const json& diagnosis = member(member(r, "profile"), "champion"); diagnosis.is_object())
+    text += fmt::format("bound by  {}{}\n", text_of(diagnosis, "bound"),
+                        diagnosis.value("with_counters", false) ? "" : " (without counters)");
   if (peers.contains("reason")) text += fmt::format("PyTorch   not compared: {}\n", text_of(peers, "reason"));
   if (peers.contains("torch"))
     text += fmt::format("PyTorch   {}{}\n", text_of(peers, "torch"),
@@ -288,6 +288,7 @@ json evidence(const store::RunRecord& run) {
         {"trials", r["trials"]},
         {"elapsed_s", r["elapsed_s"]},
         {"outcome", r["outcome"]},
+        {"profile", member(r, "profile")},
         {"ablation", r["ablation"]}}},
       {"table", result_text(run)}};
 }

@@ -171,15 +171,20 @@ TEST(Page, ShowsAProfileWhereTheRunHasOne) {
   EXPECT_THAT(run_page(finished_run(), some_trials(), {}), Not(HasSubstr("<h2>Profile</h2>")));
   store::RunRecord run = finished_run();
   run.result["profile"] = {
-      {"base", {{"tensor_pipe", {{"active", 0.25}}}, {"bound", "waiting"}}},
-      {"champion", {{"tensor_pipe", {{"active", 0.5}}}, {"stalls", {{{"name", "wait"}, {"share", 0.125}}}}}},
-      {"counters", {"a", "b"}}};
+      {"base", {{"text", "Waiting bounds it."}, {"shares", {{"tensor", 0.25}}}}},
+      {"champion",
+       {{"text", "The tensor cores bound it."},
+        {"shares", {{"tensor", 0.5}}},
+        {"occupancy", {{"limit", "registers"}}},
+        {"counters", {{"tensor_pipe_active", 0.5}, {"stalls", {{{"reason", "wait"}, {"warps", 0.125}}}}}}}}};
   const std::string page = run_page(run, some_trials(), {});
   expect_well_formed(page);
   EXPECT_THAT(page, HasSubstr("<h2>Profile</h2>"));
-  EXPECT_THAT(page, HasSubstr("<td>tensor_pipe / active</td><td class=\"n\">0.25</td><td class=\"n\">0.5</td>"));
-  EXPECT_THAT(page, HasSubstr("stalls / 1 / share"));
-  EXPECT_THAT(page, HasSubstr("a, b"));
+  EXPECT_THAT(page, HasSubstr("<b>base</b>: Waiting bounds it."));
+  EXPECT_THAT(page, HasSubstr("<b>champion</b>: The tensor cores bound it."));
+  EXPECT_THAT(page, HasSubstr("<td>tensor</td><td class=\"n\">0.25</td><td class=\"n\">0.5</td>"));
+  EXPECT_THAT(page, HasSubstr("<td>limit</td><td class=\"n\">-</td><td class=\"n\">registers</td>"));
+  EXPECT_THAT(page, HasSubstr("stalls / 1 / warps"));
 }
 
 // Text of the database is text, whatever it holds.
@@ -195,7 +200,7 @@ TEST(Page, EscapesWhatTheDatabaseHolds) {
   run.result["peers"]["rows"][0]["backend"] = evil;
   run.result["peers"]["rows"][1]["refused"] = evil;
   run.result["peers"]["torch"] = evil;
-  run.result["profile"] = {{"base", {{evil, evil}}}};
+  run.result["profile"] = {{"base", {{"text", evil}, {"shares", {{evil, evil}}}}}};
   std::vector<store::TrialRecord> trials = some_trials();
   for (store::TrialRecord& t : trials) t.operation = t.why = t.reason = t.check = t.config = evil;
   trials[4].verdict = trials[4].finding = evil;

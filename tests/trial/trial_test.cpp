@@ -219,9 +219,9 @@ TEST(Evolution, RunsStoresAndReports) {
   Quiet observer;
   evolve::Evolution evolution(store, builder(), cpu_facts(), tiny_run(7), quick(), nullptr, observer, std::nullopt);
   const nlohmann::json result = evolution.run();
-  EXPECT_TRUE(result["outcome"] == "faster" || result["outcome"] == "not_faster");
+  EXPECT_TRUE(result["outcome"] == "faster" || result["outcome"] == "not_faster") << result["summary"];
   const std::vector<store::TrialRecord> trials = store.trials(evolution.run_id());
-  ASSERT_EQ(trials.size(), 7U);
+  ASSERT_EQ(trials.size(), 7U) << ::testing::PrintToString(observer.messages);
   std::set<std::string> configs;
   for (const store::TrialRecord& t : trials) {
     EXPECT_TRUE(configs.insert(t.config).second);
@@ -250,8 +250,8 @@ TEST(Evolution, MutationsNameTheStoredDiagnosisOfTheirParent) {
   options.strategy.kind = evolve::StrategyKind::single;
   evolve::Evolution evolution(store, builder(), cpu_facts(), options, quick(), nullptr, observer, std::nullopt);
   const nlohmann::json result = evolution.run();
-  EXPECT_TRUE(result["champion_diagnosis"].contains("bound"));
-  EXPECT_TRUE(result["base_diagnosis"].contains("bound"));
+  EXPECT_TRUE(result["profile"]["champion"].contains("bound"));
+  EXPECT_TRUE(result["profile"]["base"].contains("bound"));
   const std::vector<store::TrialRecord> trials = store.trials(evolution.run_id());
   int named = 0;
   for (const store::TrialRecord& t : trials) {
