@@ -43,6 +43,7 @@ json contract_json() {
                   {"o", offsetof(ForwardParams, o)},
                   {"lse", offsetof(ForwardParams, lse)},
                   {"workspace", offsetof(ForwardParams, workspace)},
+                  {"counters", offsetof(ForwardParams, counters)},
                   {"q_strides", offsetof(ForwardParams, q_strides)},
                   {"k_strides", offsetof(ForwardParams, k_strides)},
                   {"v_strides", offsetof(ForwardParams, v_strides)},

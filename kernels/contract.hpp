@@ -35,7 +35,8 @@ struct ForwardParams {
   const void* v;
   void* o;
   float* lse;
-  void* workspace;  ///< as many bytes as the variant's launch plan asks for; contents undefined at launch
+  void* workspace;     ///< as many bytes as the variant's launch plan asks for; contents undefined at launch
+  unsigned* counters;  ///< as many as the launch plan asks for: zero at launch, and left at zero
   TensorStrides q_strides;
   TensorStrides k_strides;
   TensorStrides v_strides;
@@ -48,6 +49,22 @@ struct ForwardParams {
   int len_k;
   int causal_offset;  ///< causal variants: key j is visible to query i when j <= i + causal_offset; else unused
   float scale;        ///< softmax(scale * q k^T)
+};
+
+/// One tensor as bulk copies see it: an opaque CUtensorMap, encoded by whoever launches.
+/// https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html
+struct alignas(64) TensorMap {
+  unsigned char opaque[128];
+};
+
+/// The second parameter of an entry whose launch plan asks for boxes (LaunchPlan::boxes). Every map has the dimensions
+/// (head dim, row, head, batch), coordinates in this order; what lies outside is read as zero and not written. The rows
+/// of k and v end where the last query's keys end, so that keys no query attends to read as zeros.
+struct TensorMaps {
+  TensorMap q;
+  TensorMap k;
+  TensorMap v;
+  TensorMap o;
 };
 
 /// Element types a variant may be built for.

@@ -29,7 +29,7 @@ class ForwardParams(ctypes.Structure):
     """heed::ForwardParams of kernels/contract.hpp."""
 
     _fields_ = (
-        [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "workspace")]
+        [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "workspace", "counters")]
         + [(name, TensorStrides) for name in ("q_strides", "k_strides", "v_strides", "o_strides")]
         + [(name, ctypes.c_int) for name in ("batch", "heads", "heads_kv", "group_size", "len_q", "len_k", "causal_offset")]
         + [("scale", ctypes.c_float)]

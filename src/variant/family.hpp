@@ -16,6 +16,17 @@
 
 namespace heed {
 
+/// What one bulk copy of each tensor moves: this many rows of `columns` 16-bit elements, laid out in shared memory with
+/// the swizzle of 128-byte rows (64 columns). Rows of 0: the entry does not use that tensor's map.
+struct TensorBoxes {
+  int columns = 64;
+  int q_rows = 0;
+  int k_rows = 0;
+  int v_rows = 0;
+  int o_rows = 0;
+  bool operator==(const TensorBoxes&) const = default;
+};
+
 /// How a variant is launched, computed from its config and the workload; no host code of a candidate takes part.
 struct LaunchPlan {
   std::string entry;                       ///< name of the extern "C" function
@@ -24,6 +35,10 @@ struct LaunchPlan {
   std::uint32_t cluster = 1;               ///< thread blocks a cluster
   std::int64_t shared_bytes = 0;           ///< dynamic shared memory a block; on a CPU scratch bytes a thread
   std::int64_t workspace_bytes = 0;
+  int counters = 0;                  ///< 32-bit counters in global memory, zero before and after each launch
+  std::optional<TensorBoxes> boxes;  ///< the entry takes TensorMaps as its second parameter
+  bool dependent = false;  ///< the entry reads and writes global memory only after griddepcontrol.wait: it may be
+                           ///< launched as a programmatic dependent of the launch before it
   bool operator==(const LaunchPlan&) const = default;
 };
 

@@ -72,12 +72,13 @@ ForwardParams resolve(const Launch& launch, std::uintptr_t base) {
   params.o = pointer(base, launch.o);
   params.lse = static_cast<float*>(pointer(base, launch.lse));
   params.workspace = pointer(base, launch.workspace);
+  params.counters = static_cast<unsigned*>(pointer(base, launch.counters));
   return params;
 }
 
 void to_json(nlohmann::json& json, const Launch& launch) {
   const ForwardParams& s = launch.shape;
-  json = {{"at", {launch.q, launch.k, launch.v, launch.o, launch.lse, launch.workspace}},
+  json = {{"at", {launch.q, launch.k, launch.v, launch.o, launch.lse, launch.workspace, launch.counters}},
           {"strides",
            {strides_to_json(s.q_strides), strides_to_json(s.k_strides), strides_to_json(s.v_strides),
             strides_to_json(s.o_strides)}},
@@ -94,6 +95,7 @@ void from_json(const nlohmann::json& json, Launch& launch) {
   launch.o = at.at(3).get<std::uint64_t>();
   launch.lse = at.at(4).get<std::uint64_t>();
   launch.workspace = at.at(5).get<std::uint64_t>();
+  launch.counters = at.at(6).get<std::uint64_t>();
   ForwardParams& s = launch.shape;
   const auto& strides = json.at("strides");
   s.q_strides = strides_from_json(strides.at(0));
@@ -113,12 +115,17 @@ void from_json(const nlohmann::json& json, Launch& launch) {
 }
 
 nlohmann::json plan_to_json(const LaunchPlan& plan) {
+  nlohmann::json boxes;
+  if (const auto& b = plan.boxes) boxes = {b->columns, b->q_rows, b->k_rows, b->v_rows, b->o_rows};
   return {{"entry", plan.entry},
           {"grid", plan.grid},
           {"threads", plan.threads},
           {"cluster", plan.cluster},
           {"shared_bytes", plan.shared_bytes},
-          {"workspace_bytes", plan.workspace_bytes}};
+          {"workspace_bytes", plan.workspace_bytes},
+          {"counters", plan.counters},
+          {"boxes", boxes},
+          {"dependent", plan.dependent}};
 }
 
 LaunchPlan plan_from_json(const nlohmann::json& json) {
@@ -129,6 +136,11 @@ LaunchPlan plan_from_json(const nlohmann::json& json) {
   plan.cluster = json.at("cluster").get<std::uint32_t>();
   plan.shared_bytes = json.at("shared_bytes").get<std::int64_t>();
   plan.workspace_bytes = json.at("workspace_bytes").get<std::int64_t>();
+  plan.counters = json.at("counters").get<int>();
+  if (const auto& b = json.at("boxes"); !b.is_null())
+    plan.boxes =
+        TensorBoxes{b.at(0).get<int>(), b.at(1).get<int>(), b.at(2).get<int>(), b.at(3).get<int>(), b.at(4).get<int>()};
+  plan.dependent = json.at("dependent").get<bool>();
   return plan;
 }
 

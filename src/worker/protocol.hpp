@@ -34,6 +34,7 @@ struct Launch {
   std::uint64_t o = kNull;
   std::uint64_t lse = kNull;
   std::uint64_t workspace = kNull;
+  std::uint64_t counters = kNull;
   ForwardParams shape{};                          ///< strides, lengths and scale; its pointers are unused
   std::array<std::uint32_t, 3> grid = {1, 1, 1};  ///< LaunchPlan::grid for these lengths
 };
