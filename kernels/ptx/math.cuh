@@ -41,6 +41,41 @@ __device__ __forceinline__ unsigned cvt_rn_x2(float low, float high) {
   return packed;
 }
 
+/// The same, kept where it stands in the source.
+template <Element kElement>
+__device__ __forceinline__ unsigned cvt_rn_x2_in_order(float low, float high) {
+  unsigned packed;
+  if constexpr (kElement == Element::bf16)
+    asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  else
+    asm volatile("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+/// 1 / x, within 1 ulp.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-rcp
+__device__ __forceinline__ float rcp_approx_ftz(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// The 16-bit value in the low or high half of a register as fp32.
+template <Element kElement>
+__device__ __forceinline__ float unpack_low(unsigned packed) {
+  if constexpr (kElement == Element::bf16) return __int_as_float(static_cast<int>(packed << 16));
+  float y;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low; }" : "=f"(y) : "r"(packed));
+  return y;
+}
+template <Element kElement>
+__device__ __forceinline__ float unpack_high(unsigned packed) {
+  if constexpr (kElement == Element::bf16) return __int_as_float(static_cast<int>(packed & 0xFFFF0000U));
+  float y;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, high; }" : "=f"(y) : "r"(packed));
+  return y;
+}
+
 /// The fp16 in the low half of a register as fp32.
 __device__ __forceinline__ float cvt_f32_f16(unsigned packed) {
   float y;

@@ -135,7 +135,8 @@ std::vector<Individual> Evolution::individuals(int generation) const {
 
 Space Evolution::space() const {
   return {&family_.knobs(), family_.default_config(options_.workload, device_),
-          [this](const Config& config) { return !family_.is_illegal(config, options_.workload, device_); }};
+          [this](const Config& config) { return !family_.is_illegal(config, options_.workload, device_); },
+          [this](const Config& config) { return family_.canonical(config, options_.workload); }};
 }
 
 void Evolution::evolve() {

@@ -47,6 +47,10 @@ class Proposer {
 
   [[nodiscard]] bool is_new(const Config& config) const { return seen_.count(config) == 0 && space_.is_legal(config); }
 
+  [[nodiscard]] Config canonical(Config config) const {
+    return space_.canonical ? space_.canonical(config) : std::move(config);
+  }
+
   // Best first; ties by age. On an island only its own, and those that migrated to it.
   [[nodiscard]] std::vector<const Individual*> elites(int island) const {
     std::vector<const Individual*> ok;
@@ -146,6 +150,7 @@ class Proposer {
       // A second change leads out of corners where no single one is legal or new.
       if (random.chance(kSecondMutation) || attempt > kAttempts / 4)
         change_knob(child, choose_knob(parent.bound, random), random);
+      child = canonical(std::move(child));
       if (!is_new(child)) continue;
       const std::string bound =
           parent.bound == Bound::unknown ? std::string() : fmt::format(" (bound by {})", to_string(parent.bound));
@@ -167,6 +172,7 @@ class Proposer {
       for (std::size_t i = 0; i < child.size(); ++i)
         if (random.chance(0.5)) child[i] = b.config[i];
       if (attempt > kAttempts / 4) change_knob(child, random.below(child.size()), random);
+      child = canonical(std::move(child));
       if (!is_new(child)) continue;
       return Proposal{
           child,
@@ -184,6 +190,7 @@ class Proposer {
     for (std::size_t i = 0; i < parent.config.size(); ++i) {
       Config child = parent.config;
       child[i] = space_.default_config[i];
+      child = canonical(std::move(child));
       if (is_new(child)) candidates.push_back(std::move(child));
     }
     if (candidates.empty()) return std::nullopt;
@@ -197,6 +204,7 @@ class Proposer {
     for (int attempt = 0; attempt < 50 * kAttempts; ++attempt) {  // legal configs may be rare
       Config child;
       for (const Knob& knob : knobs()) child.push_back(knob.values[random.below(knob.values.size())]);
+      child = canonical(std::move(child));
       if (is_new(child)) return Proposal{child, Operation::restart, {}, "a random point", 0};
     }
     // Nearly exhausted: walk through everything once, if that is possible at all.

@@ -67,6 +67,7 @@ struct Space {
   const std::vector<Knob>* knobs = nullptr;
   Config default_config;
   std::function<bool(const Config&)> is_legal;
+  std::function<Config(const Config&)> canonical = nullptr;  ///< Family::canonical; none: every config is
 };
 
 /// The proposals of one generation: at most options.population, fewer only when the space holds no more. None equals an

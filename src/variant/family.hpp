@@ -68,6 +68,9 @@ class Family {
   /// Why this config cannot be built or launched; empty when it can. The workload is one the family does not refuse.
   [[nodiscard]] virtual std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
                                                               const DeviceFacts& device) const = 0;
+  /// The config a search should try in place of this one: knobs without effect at their one name, knobs that contradict
+  /// each other reconciled. It may still be illegal.
+  [[nodiscard]] virtual Config canonical(const Config& config, const Workload&) const { return config; }
   /// Where every search starts, and the base when nothing else is at hand. Legal for every workload not refused.
   [[nodiscard]] virtual Config default_config(const Workload& workload, const DeviceFacts& device) const = 0;
   /// The first half of a variant's translation unit: one include, `kConfig` and `kProblem` as constexpr aggregates.

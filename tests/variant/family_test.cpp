@@ -78,6 +78,9 @@ TEST(Families, RandomLegalConfigsKeepTheirPromises) {
     for (int i = 0; i < 3000; ++i) {
       Config config;
       for (const Knob& knob : family->knobs()) config.push_back(knob.values[random.below(knob.values.size())]);
+      config = family->canonical(config, workload);
+      EXPECT_EQ(family->canonical(config, workload), config) << to_string(family->knobs(), config);
+      for (std::size_t k = 0; k < config.size(); ++k) EXPECT_GE(family->knobs()[k].index_of(config[k]), 0);
       if (family->is_illegal(config, workload, device)) continue;
       ++legal;
       const Variant variant = make_variant(*family, config, workload);
@@ -91,6 +94,34 @@ TEST(Families, RandomLegalConfigsKeepTheirPromises) {
     }
     EXPECT_GT(legal, 50) << family->name();
   }
+}
+
+TEST(Families, HopperSaysWhatItCannotDo) {
+  const DeviceFacts hopper = gpu_limits("sm_90a");
+  const Family& family = find_family("fwd_sm90");
+  EXPECT_THAT(*family.refuses(parse_workload("l8d64"), gpu_limits("sm_89")), ::testing::HasSubstr("sm_90a"));
+  EXPECT_THAT(*family.refuses(parse_workload("l8d64"), cpu_facts()), ::testing::HasSubstr("NVIDIA"));
+  EXPECT_THAT(*family.refuses(parse_workload("l8d68"), hopper), ::testing::HasSubstr("multiples of 8"));
+  EXPECT_THAT(*family.refuses(parse_workload("l8d264"), hopper), ::testing::HasSubstr("up to 256"));
+  EXPECT_THAT(*family.refuses(parse_workload("l8d64:fp32"), hopper), ::testing::HasSubstr("fp32"));
+  EXPECT_THAT(*family.refuses(parse_workload("l8d64dv128"), hopper), ::testing::HasSubstr("value dim"));
+  const auto reason = [&](const std::string& text, const char* shape = "b1h8l512d64") {
+    const Workload workload = parse_workload(shape);
+    const Variant variant = parse_variant(text, workload, hopper);
+    return variant.family->is_illegal(variant.config, workload, hopper).value_or("legal");
+  };
+  EXPECT_EQ(reason("fwd_sm90"), "legal");
+  EXPECT_THAT(reason("fwd_sm90:cluster=8"), ::testing::HasSubstr("each keeps 16"));
+  EXPECT_THAT(reason("fwd_sm90:chunk=128"), ::testing::HasSubstr("512 keys exceeds"));
+  EXPECT_THAT(reason("fwd_sm90:value_waits=3"), ::testing::HasSubstr("do not divide"));
+  EXPECT_THAT(reason("fwd_sm90:score_lead=8"), ::testing::HasSubstr("not the 8"));
+  EXPECT_THAT(reason("fwd_sm90:row_sum=ones_column", "b1h8l512d128"), ::testing::HasSubstr("row_sum=adds"));
+  EXPECT_THAT(reason("fwd_sm90:prefetch_scores=on"), ::testing::HasSubstr("two stages"));
+  EXPECT_THAT(reason("fwd_sm90:stages=4"), ::testing::HasSubstr("bytes of shared memory"));
+  EXPECT_THAT(reason("fwd_sm90:min_blocks=4"), ::testing::HasSubstr("do not fit"));
+  EXPECT_THAT(reason("fwd_sm90:row_groups=4"), ::testing::HasSubstr("registers"));
+  EXPECT_THAT(reason("fwd_sm90:cluster=1,exchange=single"), ::testing::HasSubstr("exchange=half"));
+  EXPECT_THAT(reason("fwd_sm90:product_start=2"), ::testing::HasSubstr("product_start=0"));
 }
 
 TEST(Families, IdsAreReadableAndDifferent) {

@@ -1,0 +1,23 @@
+/// Loads and stores of shared memory by 32-bit address, one instruction a function.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
+#pragma once
+
+namespace heed::ptx {
+
+/// Four times the same 4 bytes to a 16-byte aligned address.
+__device__ __forceinline__ void st_shared_v4(unsigned address, unsigned x) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(x) : "memory");
+}
+
+__device__ __forceinline__ void ld_shared_v4(unsigned (&x)[4], unsigned address) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void ld_shared_v2(float (&x)[2], unsigned address) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "r"(address) : "memory");
+}
+
+}  // namespace heed::ptx

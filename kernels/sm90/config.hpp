@@ -1,0 +1,306 @@
+/// fwd_sm90: the knobs, what is legal, the resources a config takes and the order in which it works. Shared by the host,
+/// nvcc and NVRTC.
+///
+/// Words of this family:
+///   row group   a warpgroup (128 threads) with 64 query rows of its own
+///   key group   the row groups of one block that share a part of the keys; with 2, a block holds every row twice
+///   part        the keys of one key group of one block: cluster x key_groups parts share the keys of a row tile evenly
+///   chunk       keys of one score product
+///   segment     `chunks` chunks, worked on in one unrolled pass; a part is one segment or several
+///   step        16 keys: what one probability-value product contracts
+#pragma once
+
+#include "kernels/contract.hpp"
+#include "kernels/tile/matrix_descriptor.hpp"
+
+namespace heed::sm90 {
+
+inline constexpr int kGroupRows = 64;
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kStepKeys = 16;
+
+/// What is subtracted from scores before the exponential.
+enum class Reference {
+  exact,        ///< the maximum of every segment, with the output rescaled where it grew
+  first_chunk,  ///< the maximum of the part's first chunk: softmax does not depend on the value subtracted. Where a later
+                ///< score is so much larger that a sum overflows, the part is computed again, chunk by chunk
+};
+
+/// How the sum of a row's probabilities is found.
+enum class RowSum {
+  adds,         ///< one addition a probability
+  ones_column,  ///< from the tensor cores: V gets columns of ones
+};
+
+/// In which precision partial outputs travel between the parts of a row tile.
+enum class Exchange { half, single };
+
+/// Who starts the copies into shared memory.
+enum class Producer {
+  own_warp,    ///< a warp that does nothing else
+  own_group,   ///< a warpgroup of which one thread does it and which leaves its registers to the others (setmaxnreg)
+  first_warp,  ///< a thread of each key group's first warp, before its own work and between segments
+};
+
+/// When the next launch may start its set-up (programmatic dependent launch).
+enum class Trigger {
+  none,           ///< not at all: no launch of this config can be a dependent one
+  first_scores,   ///< when the first keys have arrived
+  last_products,  ///< when all products are issued
+};
+
+/// How finished rows are written.
+enum class Store {
+  pairs,   ///< 4 bytes a lane, as the accumulators lie
+  pieces,  ///< 16 bytes a lane, after a transposition over four lanes
+};
+
+enum class TileOrder { ascending, descending };
+
+struct Config {
+  int row_groups = 1;
+  int key_groups = 1;
+  int cluster = 2;       ///< blocks that share a row tile
+  int chunk = 64;        ///< keys
+  int chunks = 4;        ///< a segment
+  int stages = 1;        ///< segments a key group keeps in shared memory
+  int score_lead = 2;    ///< chunks whose scores are asked for before the first exponential
+  int value_waits = 2;   ///< barriers for the values of a segment
+  int product_steps = 2; ///< steps of probabilities that go to the tensor cores together
+  int product_start = 5; ///< step of exponentials before which none goes
+  bool late_packing = true;      ///< probabilities are rounded one step after their exponentials
+  bool prefetch_scores = false;  ///< the next segment's first scores are asked for within this one
+  Reference reference = Reference::first_chunk;
+  RowSum row_sum = RowSum::ones_column;
+  Exchange exchange = Exchange::half;
+  Producer producer = Producer::first_warp;
+  Trigger trigger = Trigger::first_scores;
+  Store store = Store::pieces;
+  TileOrder tile_order = TileOrder::descending;
+  int min_blocks = 1;
+  constexpr bool operator==(const Config&) const = default;
+};
+
+HEED_HOST_DEVICE constexpr int parts(const Config& c) {
+  return c.cluster * c.key_groups;
+}
+HEED_HOST_DEVICE constexpr int consumer_threads(const Config& c) {
+  return kGroupThreads * c.row_groups * c.key_groups;
+}
+HEED_HOST_DEVICE constexpr int threads(const Config& c) {
+  const int producers = c.producer == Producer::own_warp ? 32 : c.producer == Producer::own_group ? kGroupThreads : 0;
+  return consumer_threads(c) + producers;
+}
+HEED_HOST_DEVICE constexpr int segment_keys(const Config& c) {
+  return c.chunk * c.chunks;
+}
+HEED_HOST_DEVICE constexpr int segment_steps(const Config& c) {
+  return segment_keys(c) / kStepKeys;
+}
+
+/// Head dims are padded to whole boxes; the copies fill what is missing with zeros.
+HEED_HOST_DEVICE constexpr int padded_dim(int head_dim) {
+  return (head_dim + tile::kBoxColumns - 1) / tile::kBoxColumns * tile::kBoxColumns;
+}
+
+// ---------------------------------------------------------------------------------------------- who works on which keys
+
+struct Range {
+  int first;
+  int end;
+  constexpr bool operator==(const Range&) const = default;
+};
+
+/// Chunks of part `part`, of all the chunks that hold the first `keys` keys: as even as whole chunks allow.
+HEED_HOST_DEVICE constexpr Range chunks_of_part(const Config& c, int keys, int part) {
+  const int all = (keys + c.chunk - 1) / c.chunk;
+  return {static_cast<int>(static_cast<long long>(all) * part / parts(c)),
+          static_cast<int>(static_cast<long long>(all) * (part + 1) / parts(c))};
+}
+
+HEED_HOST_DEVICE constexpr int segments_of(const Config& c, Range chunks) {
+  return (chunks.end - chunks.first + c.chunks - 1) / c.chunks;
+}
+
+// --------------------------------------------------------------------------------------------- the order within a segment
+
+HEED_HOST_DEVICE constexpr int products(const Config& c) {
+  return segment_steps(c) / c.product_steps;
+}
+
+/// The step of exponentials after which product group j goes to the tensor cores. Its probabilities are packed by then.
+HEED_HOST_DEVICE constexpr int product_after_step(const Config& c, int j) {
+  const int last = segment_steps(c) - 1;
+  int step = (j + 1) * c.product_steps - 1 + (c.late_packing ? 1 : 0);
+  if (step < c.product_start) step = c.product_start;
+  return step < last ? step : last;
+}
+
+/// The step of exponentials after which the scores that were not asked for at the start are.
+HEED_HOST_DEVICE constexpr int late_scores_after_step(const Config&) {
+  return 1;
+}
+
+// ------------------------------------------------------------------------------------------------------- shared memory
+
+/// Dynamic shared memory, in bytes from its start (aligned to 1024).
+///
+///   | Q of every row group | key group 0: segment 0: K chunk 0, 1, .. V part 0, 1, .. | segment 1 | .. | key group 1: .. |
+///   | ones | what other parts send, for every row group of every key group | barriers |
+struct SharedPlan {
+  int q;              ///< (row_groups, boxes, 64 rows, 128 bytes)
+  int ring;           ///< (key_groups, stages, {K, V}, segment)
+  int key_box;        ///< bytes of one box of a chunk of K: (chunk, 128)
+  int value_box;      ///< bytes of one box of the values behind one barrier: (segment_keys / value_waits, 128)
+  int operand_bytes;  ///< K or V of one segment
+  int ones;           ///< (16 rows, 128 bytes) of ones; 0 bytes without ones columns
+  int inbox;          ///< (key_groups, row_groups, inbox_bytes)
+  int inbox_bytes;    ///< of one row group: (parts - 1, slice of a partial output), (parts - 1, 64 log-sum-exps)
+  int slice_bytes;    ///< one sender's 64 rows of head dim / parts columns
+  int barriers;
+  int total;
+};
+
+/// Barriers, 8 bytes each. Of every key group: chunk k of stage s at s * chunks + k, and so on.
+struct BarrierPlan {
+  int q;
+  int keys;     ///< (key_groups, stages, chunks): a chunk of K has arrived (the first with Q, in the first segment)
+  int values;   ///< (key_groups, stages, value_waits)
+  int freed;    ///< (key_groups, stages): a segment has been read; only own_warp waits for it
+  int again;    ///< (key_groups): a chunk has arrived for the second computation
+  int inbox;    ///< (key_groups, row_groups): every other part's share has arrived
+  int count;
+};
+
+HEED_HOST_DEVICE constexpr BarrierPlan barrier_plan(const Config& c) {
+  BarrierPlan b{};
+  b.q = 0;
+  b.keys = b.q + 1;
+  b.values = b.keys + c.key_groups * c.stages * c.chunks;
+  b.freed = b.values + c.key_groups * c.stages * c.value_waits;
+  b.again = b.freed + c.key_groups * c.stages;
+  b.inbox = b.again + c.key_groups;
+  b.count = b.inbox + c.key_groups * c.row_groups;
+  return b;
+}
+
+HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
+  const int boxes = padded_dim(head_dim) / tile::kBoxColumns;
+  SharedPlan p{};
+  p.q = 0;
+  p.ring = c.row_groups * boxes * kGroupRows * tile::kBoxRowBytes;
+  p.key_box = c.chunk * tile::kBoxRowBytes;
+  p.value_box = segment_keys(c) / c.value_waits * tile::kBoxRowBytes;
+  p.operand_bytes = boxes * segment_keys(c) * tile::kBoxRowBytes;
+  p.ones = p.ring + c.key_groups * c.stages * 2 * p.operand_bytes;
+  p.inbox = p.ones + (c.row_sum == RowSum::ones_column ? kStepKeys * tile::kBoxRowBytes : 0);
+  p.slice_bytes = kGroupRows * (padded_dim(head_dim) / parts(c)) * (c.exchange == Exchange::half ? 2 : 4);
+  p.inbox_bytes = (parts(c) - 1) * (p.slice_bytes + kGroupRows * 4);
+  p.barriers = p.inbox + c.key_groups * c.row_groups * p.inbox_bytes;
+  p.total = p.barriers + 8 * barrier_plan(c).count;
+  return p;
+}
+
+// ------------------------------------------------------------------------------------------------------------ registers
+
+/// Accumulator registers of the output, columns of ones included.
+HEED_HOST_DEVICE constexpr int out_columns(const Config& c, int head_dim) {
+  return padded_dim(head_dim) + (c.row_sum == RowSum::ones_column ? 8 : 0);
+}
+
+/// Registers a thread needs at least: output, all scores of a segment, prefetched ones, and 48 for probabilities on their
+/// way, descriptors and row state.
+HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
+  return out_columns(c, head_dim) / 2 + segment_keys(c) / 2 + (c.prefetch_scores ? c.chunk / 2 : 0) + 48;
+}
+
+/// Registers a thread has at launch so that min_blocks blocks fit. A multiprocessor's 65,536 registers are four quarters
+/// that hold every fourth warp: 9 warps take the room of 12.
+HEED_HOST_DEVICE constexpr int launch_registers(const Config& c) {
+  const int warps_a_quarter = (threads(c) / 32 * c.min_blocks + 3) / 4;
+  const int registers = 16384 / (32 * warps_a_quarter) / 8 * 8;
+  return registers < 255 ? registers : 255;
+}
+
+inline constexpr int kProducerRegisters = 24;  ///< the least setmaxnreg takes
+
+/// Registers a consumer thread may use: with own_group, its share of what the producers give back.
+HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
+  const int at_launch = launch_registers(c);
+  if (c.producer != Producer::own_group || at_launch == 255) return at_launch;
+  const int shared = (at_launch * threads(c) - kProducerRegisters * kGroupThreads) / consumer_threads(c) / 8 * 8;
+  return shared < 240 ? shared : 240;
+}
+
+/// Whether registers move from the producers to the consumers: not where every thread has as many as it can name.
+HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
+  return c.producer == Producer::own_group && launch_registers(c) < 255;
+}
+
+// -------------------------------------------------------------------------------------------------------------- legality
+
+/// The config that makes the same program as `c` where knobs have no effect, and the nearest that fits together where they
+/// contradict each other: every program has one name, and a search that changes one knob is not turned away by another.
+/// Says nothing about shared memory and registers.
+HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
+  const int dim = padded_dim(problem.head_dim);
+  while (dim % (16 * parts(c)) != 0) (c.key_groups > 1 ? c.key_groups : c.cluster) /= 2;
+  while (segment_keys(c) > 256) --c.chunks;
+  while (c.chunks % c.value_waits != 0) --c.value_waits;
+  while (segment_steps(c) / c.value_waits % c.product_steps != 0) c.product_steps /= 2;
+  if (c.score_lead > c.chunks || c.reference == Reference::exact) c.score_lead = c.chunks;
+  if (dim != 64) c.row_sum = RowSum::adds;
+  if (c.chunks < 2 || c.stages < 2) c.prefetch_scores = false;
+  if (parts(c) == 1) c.exchange = Exchange::half;
+  if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;
+  Config eager = c;
+  eager.product_start = 0;
+  if (c.product_start <= product_after_step(eager, 0)) c.product_start = 0;
+  if (c.product_start >= segment_steps(c)) c.product_start = 0;
+  return c;
+}
+
+enum class Illegal {
+  no,
+  head_dim,
+  threads,
+  parts,
+  cluster,
+  segment,
+  value_waits,
+  products,
+  score_lead,
+  ones_column,
+  prefetch_scores,
+  shared_memory,
+  occupancy,
+  registers,
+  same_program,
+};
+
+/// `shared_bytes`: what one block may use; `shared_bytes_per_processor`: what all blocks of a multiprocessor share.
+HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
+                                            long long shared_bytes_per_processor) {
+  const int dim = padded_dim(problem.head_dim);
+  if (problem.head_dim % 8 != 0 || problem.head_dim < 8 || problem.head_dim > 256) return Illegal::head_dim;
+  if (threads(c) > 1024) return Illegal::threads;
+  if (c.cluster > 8) return Illegal::cluster;  // the largest that every device schedules
+  if (dim % (16 * parts(c)) != 0) return Illegal::parts;  // two accumulator tiles a part at least
+  if (segment_keys(c) > 256) return Illegal::segment;  // 128 score registers
+  if (c.chunks % c.value_waits != 0) return Illegal::value_waits;
+  if (segment_steps(c) % c.product_steps != 0 || segment_steps(c) / c.value_waits % c.product_steps != 0)
+    return Illegal::products;
+  if (c.score_lead > c.chunks) return Illegal::score_lead;
+  if (c.row_sum == RowSum::ones_column && dim != 64) return Illegal::ones_column;
+  if (c.prefetch_scores && (c.chunks < 2 || c.stages < 2)) return Illegal::prefetch_scores;
+  const int total = shared_plan(c, problem.head_dim).total;
+  if (total > shared_bytes) return Illegal::shared_memory;
+  // The runtime keeps 1 KiB of each block's shared memory to itself.
+  if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;
+  if (threads(c) * c.min_blocks > 2048) return Illegal::occupancy;
+  if (registers_needed(c, problem.head_dim) > registers_allowed(c)) return Illegal::registers;
+  if (!(canonical(c, problem) == c)) return Illegal::same_program;
+  return Illegal::no;
+}
+
+}  // namespace heed::sm90

@@ -1,0 +1,583 @@
+/// fwd_sm90: fused attention for Hopper where a launch is short: few rows, or few keys, or both. wgmma, bulk tensor
+/// copies, keys split over a thread-block cluster and merged in the same launch through distributed shared memory.
+///
+/// One row tile (64 rows a row group) and its keys, with cluster = 2, key_groups = 1, chunk = 64, chunks = 4:
+///
+///              keys ->   0     64    128   192   256   320   384   448
+///                      +-----+-----+-----+-----+-----+-----+-----+-----+
+///   64 query rows      |  part 0: block 0      |  part 1: block 1      |    each part: one segment of 4 chunks
+///                      +-----+-----+-----+-----+-----+-----+-----+-----+
+///                       scores of a chunk: one accumulator of 64 x 64; all of a segment stay in registers
+///
+///   segment:  scores 0, 1, .. -> exponentials of step 0 | 1 | 2 | .. (16 keys each)
+///                                    probabilities of steps 0 and 1 -> product, while steps 2, 3 are exponentiated
+///   merge:    every part keeps head dim / parts columns of the tile and sends the rest to the parts that keep them
+///
+/// The split of keys is Flash-Decoding's (Dao et al. 2023), the online softmax FlashAttention-2's (Dao, arXiv 2307.08691),
+/// asynchronous products beside exponentials FlashAttention-3's (Shah et al., arXiv 2407.08608).
+#pragma once
+
+#include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/bulk_tensor.cuh"
+#include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/math.cuh"
+#include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/shared.cuh"
+#include "kernels/ptx/wgmma.cuh"
+#include "kernels/sm90/config.hpp"
+#include "kernels/sm90/merge.cuh"
+#include "kernels/tile/matrix_descriptor.hpp"
+
+namespace heed::sm90 {
+
+template <Config kConfig, Problem kProblem>
+struct Forward {
+  // ---- compile-time facts
+  static constexpr int kDim = padded_dim(kProblem.head_dim);
+  static constexpr int kBoxes = kDim / tile::kBoxColumns;
+  static constexpr int kChunk = kConfig.chunk;
+  static constexpr int kChunks = kConfig.chunks;
+  static constexpr int kStages = kConfig.stages;
+  static constexpr int kSteps = segment_steps(kConfig);
+  static constexpr int kChunkSteps = kChunk / kStepKeys;
+  static constexpr int kValueSteps = kSteps / kConfig.value_waits;  // behind one barrier
+  static constexpr int kRowGroups = kConfig.row_groups;
+  static constexpr int kKeyGroups = kConfig.key_groups;
+  static constexpr int kKeyGroupThreads = kGroupThreads * kRowGroups;
+  static constexpr int kOutColumns = out_columns(kConfig, kProblem.head_dim);
+  static constexpr bool kOnes = kConfig.row_sum == RowSum::ones_column;
+  static constexpr bool kOwnWarp = kConfig.producer != Producer::first_warp;
+  // With one stage nothing overlaps between segments: the program without masks then is for a single segment.
+  static constexpr bool kOneSegment = kStages == 1;
+  static constexpr bool kDependent = kConfig.trigger != Trigger::none;
+  static constexpr int kQueryBytes = kRowGroups * kBoxes * kGroupRows * tile::kBoxRowBytes;
+  static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
+  static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
+  // Above this a probability may have left the range of 16 bits. fp16 ends at 65504, but a sum of ones is no overflow
+  // before it is seen to be one; a false alarm costs time only.
+  static constexpr float kMostSum = kProblem.element == Element::bf16 || kOnes ? 3e38F : 6e4F;
+
+  static_assert(kDim % 64 == 0 && kChunk % kStepKeys == 0, "wgmma takes 16 keys at a time and boxes of 64 columns");
+
+  // ---- state
+  const ForwardParams& params;
+  const TensorMaps& maps;
+  unsigned shared;
+  int lane;
+  int warp;  // within the row group
+  int row_group;
+  int key_group;
+  int part;
+  int block_row;  // first of the block
+  int head;
+  int batch;
+  int keys_end;  // keys any row of the block may see
+  Range chunks;  // of this part
+  int segments;
+  int passed_segments = 0;  // of a computation that has to be done again
+  int seen_by_all;          // keys of this part before this are seen by every row of the row group
+  int seen_by_any;          // keys before this by one at least
+  float scale_log2;
+  float out[kOutColumns / 2];  // (64, kOutColumns): two rows a lane
+  float next_scores[kConfig.prefetch_scores ? kChunk / 2 : 1];  // of the segment to come
+  float reference[2];  // in log2 units of the scaled scores
+  float sum[2];        // of this lane's columns; unused with columns of ones
+
+  __device__ __forceinline__ Forward(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
+      : params(p), maps(m), shared(ptx::shared_address(dynamic_shared)) {
+    lane = threadIdx.x % 32;
+    const int warp_index = __shfl_sync(0xffffffffU, threadIdx.x / 32, 0);  // the same for the warp, and known to be
+    warp = warp_index % 4;
+    row_group = warp_index / 4 % kRowGroups;
+    key_group = warp_index / 4 / kRowGroups;
+    const int tiles = gridDim.x / kConfig.cluster;
+    const int tile = blockIdx.x / kConfig.cluster;
+    block_row = (kConfig.tile_order == TileOrder::descending ? tiles - 1 - tile : tile) * kRowGroups * kGroupRows;
+    head = blockIdx.y;
+    batch = blockIdx.z;
+    keys_end = visible_keys(kProblem.causal, min(block_row + kRowGroups * kGroupRows, p.len_q) - 1, p.causal_offset,
+                            p.len_k);
+    part = (kConfig.cluster > 1 ? blockIdx.x % kConfig.cluster : 0) * kKeyGroups + key_group;
+    chunks = chunks_of_part(kConfig, keys_end, part);
+    segments = segments_of(kConfig, chunks);
+    seen_by_all = min(
+        visible_keys(kProblem.causal, block_row + row_group * kGroupRows, params.causal_offset, params.len_k),
+        chunks.end * kChunk);
+    seen_by_any = visible_keys(kProblem.causal, block_row + (row_group + 1) * kGroupRows - 1, params.causal_offset,
+                               params.len_k);
+    scale_log2 = params.scale * 1.44269504F;
+  }
+
+  // ------------------------------------------------------------------------------------------------ shared memory
+
+  __device__ __forceinline__ unsigned barrier(int index) const { return shared + kPlan.barriers + 8 * index; }
+  __device__ __forceinline__ unsigned key_barrier(int group, int slot, int chunk) const {
+    return barrier(kBarriers.keys + (group * kStages + slot) * kChunks + chunk);
+  }
+  __device__ __forceinline__ unsigned value_barrier(int group, int slot, int wait) const {
+    return barrier(kBarriers.values + (group * kStages + slot) * kConfig.value_waits + wait);
+  }
+  __device__ __forceinline__ unsigned freed_barrier(int group, int slot) const {
+    return barrier(kBarriers.freed + group * kStages + slot);
+  }
+  __device__ __forceinline__ unsigned inbox_barrier(int group) const {
+    return barrier(kBarriers.inbox + group * kRowGroups + row_group);
+  }
+  __device__ __forceinline__ unsigned keys_at(int group, int slot) const {
+    return shared + kPlan.ring + (group * kStages + slot) * 2 * kPlan.operand_bytes;
+  }
+  __device__ __forceinline__ unsigned values_at(int group, int slot) const {
+    return keys_at(group, slot) + kPlan.operand_bytes;
+  }
+
+  // ------------------------------------------------------------------------------------------------------- copies
+
+  __device__ __forceinline__ void initialise_barriers() const {
+    if constexpr (kKeyGroups > 1) ptx::mbarrier_init(barrier(kBarriers.q), 1);
+    for (int i = kBarriers.keys; i < kBarriers.freed; ++i) ptx::mbarrier_init(barrier(i), 1);
+    for (int i = kBarriers.freed; i < kBarriers.again; ++i) ptx::mbarrier_init(barrier(i), 4 * kRowGroups);
+    for (int i = kBarriers.again; i < kBarriers.count; ++i) ptx::mbarrier_init(barrier(i), 1);
+    ptx::fence_mbarrier_init();
+    if constexpr (parts(kConfig) > 1)
+      for (int i = kBarriers.inbox; i < kBarriers.count; ++i)
+        ptx::mbarrier_arrive_expect_tx(barrier(i), kPlan.inbox_bytes);
+  }
+
+  __device__ __forceinline__ void copy_queries(unsigned at_barrier) const {
+#pragma unroll
+    for (int g = 0; g < kRowGroups; ++g)
+#pragma unroll
+      for (int b = 0; b < kBoxes; ++b)
+        ptx::cp_async_bulk_tensor_4d(shared + kPlan.q + (g * kBoxes + b) * kGroupRows * tile::kBoxRowBytes, maps.q,
+                                     at_barrier, b * tile::kBoxColumns, block_row + g * kGroupRows, head, batch);
+  }
+
+  /// Starts the copies of one segment of a key group, in the order in which they are needed. One thread. Chunks past the
+  /// part's end are copied too: they are masked, and what lies past the last key arrives as zeros.
+  __device__ __forceinline__ void copy_segment(int group, Range range, int segment) const {
+    const int slot = slot_of(segment);
+    const int kv_head = head / params.group_size;
+    const int first_key = (range.first + segment * kChunks) * kChunk;
+    const bool with_queries = kKeyGroups == 1 && segment + passed_segments == 0;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const unsigned at_barrier = key_barrier(group, slot, c);
+      ptx::mbarrier_arrive_expect_tx(at_barrier, kBoxes * kPlan.key_box + (c == 0 && with_queries ? kQueryBytes : 0));
+      if (c == 0 && with_queries) copy_queries(at_barrier);
+#pragma unroll
+      for (int b = 0; b < kBoxes; ++b)
+        ptx::cp_async_bulk_tensor_4d(keys_at(group, slot) + (c * kBoxes + b) * kPlan.key_box, maps.k, at_barrier,
+                                     b * tile::kBoxColumns, first_key + c * kChunk, kv_head, batch);
+    }
+#pragma unroll
+    for (int w = 0; w < kConfig.value_waits; ++w) {
+      const unsigned at_barrier = value_barrier(group, slot, w);
+      ptx::mbarrier_arrive_expect_tx(at_barrier, kBoxes * kPlan.value_box);
+#pragma unroll
+      for (int b = 0; b < kBoxes; ++b)
+        ptx::cp_async_bulk_tensor_4d(values_at(group, slot) + (w * kBoxes + b) * kPlan.value_box, maps.v, at_barrier,
+                                     b * tile::kBoxColumns, first_key + w * kValueSteps * kStepKeys, kv_head, batch);
+    }
+  }
+
+  /// Segments take the slots in turn; one computed again goes on where the first computation ended.
+  __device__ __forceinline__ int slot_of(int segment) const {
+    return kStages == 1 ? 0 : (passed_segments + segment) % kStages;
+  }
+  __device__ __forceinline__ unsigned parity_of(int segment) const {
+    return (kStages == 1 ? passed_segments + segment : (passed_segments + segment) / kStages) & 1;
+  }
+
+  __device__ __forceinline__ int first_key_of(int segment) const { return (chunks.first + segment * kChunks) * kChunk; }
+
+  /// Range of any key group of this block.
+  __device__ __forceinline__ Range range_of(int group) const {
+    return chunks_of_part(kConfig, keys_end, part - key_group + group);
+  }
+
+  /// The first copies of every key group, by one thread: set-up first, then what may come from the launch before.
+  __device__ __forceinline__ void start_copies() const {
+    ptx::prefetch_tensormap(maps.q);
+    ptx::prefetch_tensormap(maps.k);
+    ptx::prefetch_tensormap(maps.v);
+    initialise_barriers();
+    if constexpr (kDependent) ptx::griddepcontrol_wait();
+    if constexpr (kKeyGroups > 1) {
+      ptx::mbarrier_arrive_expect_tx(barrier(kBarriers.q), kQueryBytes);
+      copy_queries(barrier(kBarriers.q));
+    }
+#pragma unroll
+    for (int s = 0; s < kStages; ++s)
+#pragma unroll
+      for (int g = 0; g < kKeyGroups; ++g)
+        if (const Range range = range_of(g); s < segments_of(kConfig, range)) copy_segment(g, range, s);
+  }
+
+  /// The producer warp's one thread: refills slots as they are freed.
+  __device__ __forceinline__ void keep_copying() const {
+    bool more = true;
+    for (int s = kStages; more; ++s) {
+      more = false;
+      for (int g = 0; g < kKeyGroups; ++g) {
+        const Range range = range_of(g);
+        if (s >= segments_of(kConfig, range)) continue;
+        more = true;
+        ptx::mbarrier_wait(freed_barrier(g, s % kStages), (s / kStages - 1) & 1);
+        copy_segment(g, range, s);
+      }
+    }
+  }
+
+  // ----------------------------------------------------------------------------------------------------- products
+
+  /// Asks for the scores of a chunk: one committed group.
+  __device__ __forceinline__ void multiply_keys(float (&into)[kChunk / 2], unsigned keys, int chunk) const {
+    const unsigned long long q =
+        tile::matrix_descriptor(shared + kPlan.q + row_group * kBoxes * kGroupRows * tile::kBoxRowBytes, 16);
+    const unsigned long long k = tile::matrix_descriptor(keys, 16) + tile::descriptor_advance(chunk * kBoxes * kPlan.key_box);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i)
+      ptx::wgmma_ss<kProblem.element, kChunk>(
+          into, q + tile::descriptor_advance(i / 4 * kGroupRows * tile::kBoxRowBytes + i % 4 * 32),
+          k + tile::descriptor_advance(i / 4 * kPlan.key_box + i % 4 * 32), i != 0);
+    ptx::wgmma_commit_group();
+  }
+
+  /// Adds the product of 16 probabilities a row with their values; `offset` in bytes from `values`.
+  __device__ __forceinline__ void multiply_values(const unsigned (&p)[4], unsigned values, int offset, bool accumulate) {
+    // Column 64 lies one box stride behind the values: the tile of ones, wherever this step's values are.
+    const unsigned long long v =
+        kOnes ? tile::matrix_descriptor(values, shared + kPlan.ones - values) - tile::descriptor_box_stride(offset)
+              : tile::matrix_descriptor(values, kPlan.value_box);
+    ptx::wgmma_rs<kProblem.element, kOutColumns>(out, p, v + tile::descriptor_advance(offset), accumulate);
+  }
+
+  __device__ __forceinline__ static constexpr int value_offset(int step) {
+    return step / kValueSteps * kBoxes * kPlan.value_box + step % kValueSteps * kStepKeys * tile::kBoxRowBytes;
+  }
+
+  // ------------------------------------------------------------------------------------------------------ softmax
+
+  __device__ __forceinline__ int row(int half) const {
+    return block_row + row_group * kGroupRows + warp * 16 + lane / 4 + 8 * half;
+  }
+
+  /// Sets scores of keys that a row does not see, or that are another part's, to -inf.
+  __device__ __forceinline__ void hide_keys(float (&s)[kChunk / 2], int first_key) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int seen = min(visible_keys(kProblem.causal, row(h), params.causal_offset, params.len_k), chunks.end * kChunk);
+      const int end = seen - first_key - 2 * (lane % 4);
+#pragma unroll
+      for (int t = 0; t < kChunk / 8; ++t)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (8 * t + i >= end) s[4 * t + 2 * h + i] = -__int_as_float(0x7f800000);
+    }
+  }
+
+  /// Maximum of one chunk's scores in this lane's columns of its two rows.
+  __device__ __forceinline__ static void maximum_of(const float (&s)[kChunk / 2], float (&maximum)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      maximum[h] = fmaxf(s[2 * h], s[2 * h + 1]);
+#pragma unroll
+      for (int t = 1; t < kChunk / 8; ++t) maximum[h] = fmaxf(maximum[h], fmaxf(s[4 * t + 2 * h], s[4 * t + 2 * h + 1]));
+    }
+  }
+
+  /// Over the four lanes of a row, in log2 units.
+  __device__ __forceinline__ void finish_maximum(float (&maximum)[2]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      maximum[h] = fmaxf(maximum[h], __shfl_xor_sync(0xffffffffU, maximum[h], 1));
+      maximum[h] = fmaxf(maximum[h], __shfl_xor_sync(0xffffffffU, maximum[h], 2)) * scale_log2;
+    }
+  }
+
+  /// Raises the references to `maximum` where that is larger, and rescales what was summed below the old ones.
+  __device__ __forceinline__ void raise_references(const float (&maximum)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float next = fmaxf(reference[h], maximum[h]);
+      const float factor = ptx::ex2_approx_ftz(reference[h] - attention::finite_reference(next));
+      reference[h] = next;
+      sum[h] *= factor;
+#pragma unroll
+      for (int t = 0; t < kOutColumns / 8; ++t) {
+        out[4 * t + 2 * h] *= factor;
+        out[4 * t + 2 * h + 1] *= factor;
+      }
+    }
+  }
+
+  /// Exponentials of one step: scores 8 step to 8 step + 7 of a chunk.
+  __device__ __forceinline__ void exponentials(float (&e)[8], const float (&s)[kChunk / 2], int step) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      e[i] = fmaf(s[8 * step + i], scale_log2, -attention::finite_reference(reference[i / 2 % 2]));
+    // In source order: where the compiler moves these among the products decides 10% of the time.
+#pragma unroll
+    for (int i = 0; i < 8; ++i) asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(e[i]));
+    if constexpr (!kOnes) {
+      sum[0] += (e[0] + e[1]) + (e[4] + e[5]);
+      sum[1] += (e[2] + e[3]) + (e[6] + e[7]);
+    }
+  }
+
+  __device__ __forceinline__ static void pack(unsigned (&p)[4], const float (&e)[8]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[i] = ptx::cvt_rn_x2_in_order<kProblem.element>(e[2 * i], e[2 * i + 1]);
+  }
+
+  // ------------------------------------------------------------------------------------------------------ segments
+
+  /// One segment from its scores to its products, everything unrolled, nothing left in flight but, where they are
+  /// prefetched, nothing at all: the next scores are waited for too. (ptxas serialises all products of a kernel that
+  /// keeps one in flight over a loop's back edge.)
+  template <bool kMasked, bool kFirst>
+  __device__ __forceinline__ void segment(int s) {
+    constexpr bool kReady = kConfig.prefetch_scores && !kFirst;  // the first scores came with the segment before
+    const int slot = slot_of(s);
+    const unsigned parity = parity_of(s);
+    const unsigned keys = keys_at(key_group, slot);
+    const unsigned values = values_at(key_group, slot);
+    const int first_key = first_key_of(s);
+
+    float scores[kChunks][kChunk / 2];
+    if constexpr (kReady) {
+#pragma unroll
+      for (int i = 0; i < kChunk / 2; ++i) scores[0][i] = next_scores[i];
+    }
+    int committed = 0;
+    int score_group[kChunks];  // how many groups were committed before a chunk's
+    const auto ask_for_scores = [&](int c) {
+      ptx::mbarrier_wait(key_barrier(key_group, slot, c), parity);
+      if (kConfig.trigger == Trigger::first_scores && kFirst && c == 0) ptx::griddepcontrol_launch_dependents();
+      multiply_keys(scores[c], keys, c);
+      score_group[c] = committed++;
+    };
+    const auto wait_for_scores = [&](int c) {
+      if (c > 0 || !kReady) {
+        ptx::wgmma_wait_group(committed - 1 - score_group[c]);
+        ptx::pin(scores[c]);
+      }
+      if (kMasked && first_key + (c + 1) * kChunk > seen_by_all) hide_keys(scores[c], first_key + c * kChunk);
+    };
+
+#pragma unroll
+    for (int c = kReady ? 1 : 0; c < kConfig.score_lead; ++c) ask_for_scores(c);
+
+    if constexpr (kConfig.reference == Reference::exact) {
+      float maximum[2];
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        wait_for_scores(c);
+        float of_chunk[2];
+        maximum_of(scores[c], of_chunk);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) maximum[h] = c == 0 ? of_chunk[h] : fmaxf(maximum[h], of_chunk[h]);
+      }
+      finish_maximum(maximum);
+      if constexpr (kFirst) {
+        reference[0] = maximum[0];
+        reference[1] = maximum[1];
+      } else {
+        raise_references(maximum);
+      }
+    } else {
+      wait_for_scores(0);
+      if constexpr (kFirst) {
+        float maximum[2];
+        maximum_of(scores[0], maximum);
+        finish_maximum(maximum);
+        reference[0] = fmaxf(reference[0], maximum[0]);  // -inf the first time, the exact maximum when computed again
+        reference[1] = fmaxf(reference[1], maximum[1]);
+      }
+    }
+
+    float e[kSteps][8];
+    unsigned p[kSteps][4];
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      const int c = k / kChunkSteps;
+      if (kConfig.reference != Reference::exact && c > 0 && k % kChunkSteps == 0) wait_for_scores(c);
+      if constexpr (kConfig.prefetch_scores) if (k == (kChunks - 1) * kChunkSteps) {
+        // Without a next segment these are products of old keys, which nobody reads: a branch around them costs more.
+        const int next_slot = slot_of(s + 1);
+        if (s + 1 < segments) ptx::mbarrier_wait(key_barrier(key_group, next_slot, 0), parity_of(s + 1));
+        multiply_keys(next_scores, keys_at(key_group, next_slot), 0);
+        ++committed;
+      }
+      exponentials(e[k], scores[c], k % kChunkSteps);
+      if (!kConfig.late_packing) pack(p[k], e[k]);
+      if (kConfig.late_packing && k > 0) pack(p[k - 1], e[k - 1]);
+      if (kConfig.late_packing && k == kSteps - 1) pack(p[k], e[k]);
+      if (k == late_scores_after_step(kConfig))
+#pragma unroll
+        for (int late = kConfig.score_lead; late < kChunks; ++late) ask_for_scores(late);
+#pragma unroll
+      for (int j = 0; j < products(kConfig); ++j) {
+        if (product_after_step(kConfig, j) != k) continue;
+        const int step = j * kConfig.product_steps;
+        if (step % kValueSteps == 0) ptx::mbarrier_wait(value_barrier(key_group, slot, step / kValueSteps), parity);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < kConfig.product_steps; ++i)
+          multiply_values(p[step + i], values, value_offset(step + i), !kFirst || step + i > 0);
+        ptx::wgmma_commit_group();
+        ++committed;
+      }
+    }
+    ptx::wgmma_wait_group(0);
+    ptx::pin(out);
+    if constexpr (kConfig.prefetch_scores) ptx::pin(next_scores);
+  }
+
+  /// Lets the slot of a finished segment be filled again.
+  __device__ __forceinline__ void release(int s) const {
+    if (s + kStages >= segments) return;
+    if (kOwnWarp && passed_segments == 0) {
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(freed_barrier(key_group, slot_of(s)));
+    } else {
+      ptx::bar_sync(1 + key_group, kKeyGroupThreads);
+      if (is_leader() && ptx::elect_one()) copy_segment(key_group, chunks, s + kStages);
+      __syncwarp();
+    }
+  }
+
+  __device__ __forceinline__ bool is_leader() const { return row_group == 0 && warp == 0; }
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kOutColumns / 2; ++i) out[i] = 0.0F;
+    sum[0] = sum[1] = 0.0F;
+  }
+
+  template <bool kMasked>
+  __device__ __forceinline__ void run_segments() {
+    if constexpr (kKeyGroups > 1) ptx::mbarrier_wait(barrier(kBarriers.q), 0);
+    reference[0] = reference[1] = -__int_as_float(0x7f800000);
+    clear();
+    if (segments == 0) {
+      if (kDependent) ptx::griddepcontrol_launch_dependents();
+      return;
+    }
+#pragma unroll 1
+    for (;;) {
+      segment<kMasked, true>(0);
+      release(0);
+      if constexpr (kMasked || !kOneSegment)
+#pragma unroll 1
+      for (int s = 1; s < segments; ++s) {
+        // Under a causal mask the last segments may be another row group's alone.
+        if (first_key_of(s) < seen_by_any) segment<kMasked, false>(s);
+        release(s);
+      }
+      if (kConfig.trigger == Trigger::last_products) ptx::griddepcontrol_launch_dependents();
+      if (kConfig.reference == Reference::exact || passed_segments > 0) return;
+      const bool overflown = !(row_sum(0) < kMostSum) || !(row_sum(1) < kMostSum);
+      if (!ptx::barrier_red_or(1 + key_group, kKeyGroupThreads, overflown)) return;
+      find_maximum();
+      clear();
+      passed_segments = segments;
+      if (is_leader() && ptx::elect_one())
+        for (int s = 0; s < kStages && s < segments; ++s) copy_segment(key_group, chunks, s);
+      __syncwarp();
+    }
+  }
+
+  /// A row's sum, or this lane's share of it.
+  __device__ __forceinline__ float row_sum(int half) const { return kOnes ? out[kDim / 2 + 2 * half] : sum[half]; }
+
+  /// The exact maximum of all scores of this part as the reference: its keys once more, chunk by chunk. Rare. Every copy
+  /// of this key group has been waited for, and nobody reads shared memory any more.
+  __device__ __forceinline__ void find_maximum() {
+    const unsigned at_barrier = barrier(kBarriers.again + key_group);
+    float maximum[2] = {-__int_as_float(0x7f800000), -__int_as_float(0x7f800000)};
+#pragma unroll 1
+    for (int chunk = chunks.first; chunk < chunks.end; ++chunk) {
+      if (is_leader() && ptx::elect_one()) {
+        ptx::mbarrier_arrive_expect_tx(at_barrier, kBoxes * kPlan.key_box);
+        for (int b = 0; b < kBoxes; ++b)
+          ptx::cp_async_bulk_tensor_4d(keys_at(key_group, 0) + b * kPlan.key_box, maps.k, at_barrier,
+                                       b * tile::kBoxColumns, chunk * kChunk, head / params.group_size, batch);
+      }
+      __syncwarp();
+      ptx::mbarrier_wait(at_barrier, (chunk - chunks.first) & 1);
+      float scores[kChunk / 2];
+      multiply_keys(scores, keys_at(key_group, 0), 0);
+      ptx::wgmma_wait_group(0);
+      ptx::pin(scores);
+      hide_keys(scores, chunk * kChunk);
+      float of_chunk[2];
+      maximum_of(scores, of_chunk);
+      maximum[0] = fmaxf(maximum[0], of_chunk[0]);
+      maximum[1] = fmaxf(maximum[1], of_chunk[1]);
+      ptx::bar_sync(1 + key_group, kKeyGroupThreads);  // everyone is done with the chunk
+    }
+    finish_maximum(maximum);
+    reference[0] = maximum[0];
+    reference[1] = maximum[1];
+  }
+
+  // ----------------------------------------------------------------------------------------------------------- all
+
+  __device__ __forceinline__ void run() {
+    const bool is_producer = row_group == 0 && warp == 0 && key_group == (kOwnWarp ? kKeyGroups : 0);
+    if (is_producer) {
+      if (ptx::elect_one()) start_copies();
+      __syncwarp();
+    }
+    if constexpr (kOnes) {
+      // Every element is one, so the swizzle moves nothing. 16 bytes a thread: 2 KiB.
+      const unsigned one = kProblem.element == Element::bf16 ? 0x3F803F80U : 0x3C003C00U;
+      if (threadIdx.x < kStepKeys * tile::kBoxRowBytes / 16) ptx::st_shared_v4(shared + kPlan.ones + 16 * threadIdx.x, one);
+      ptx::fence_proxy_async();
+    }
+    if constexpr (kConfig.cluster > 1) {
+      ptx::barrier_cluster_arrive_relaxed();
+      // One warp waits until the other blocks' barriers exist; the block's own barrier passes it on.
+      if (key_group == kKeyGroups - 1 && row_group == kRowGroups - 1 && warp == 3) ptx::barrier_cluster_wait_acquire();
+    }
+    __syncthreads();
+    if (kOwnWarp && key_group == kKeyGroups) {
+      if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<kProducerRegisters>();
+      if (is_producer && ptx::elect_one()) keep_copying();
+    } else {
+      if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<registers_allowed(kConfig)>();
+      // Blocks here rather than at a barrier, beside the launch before.
+      if constexpr (kDependent) ptx::griddepcontrol_wait();
+      // Two programs from here on: masks between products cost even where nothing is masked. Where their results met
+      // again, ptxas would serialise all products (C7511).
+      if (first_key_of(segments) > seen_by_all || (kOneSegment && segments > 1))
+        finish<true>();
+      else
+        finish<false>();
+    }
+  }
+
+  template <bool kMasked>
+  __device__ __forceinline__ void finish() {
+    run_segments<kMasked>();
+    float log2_sum[2];
+    float inverse[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float total = row_sum(h);
+      if constexpr (!kOnes) {
+        total += __shfl_xor_sync(0xffffffffU, total, 1);
+        total += __shfl_xor_sync(0xffffffffU, total, 2);
+      }
+      log2_sum[h] = reference[h] + ptx::lg2_approx_ftz(total);  // -inf without keys
+      inverse[h] = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
+    }
+    Merge<kConfig, kProblem>{params, {shared, part, row_group, warp, lane, row(0), head, batch}}.run(out, log2_sum,
+                                                                                                    inverse);
+  }
+};
+
+}  // namespace heed::sm90

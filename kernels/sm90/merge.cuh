@@ -1,0 +1,228 @@
+/// The end of a launch of fwd_sm90: the parts of a row tile become one, and its rows are written.
+///
+/// Every part ends with a partial output (64, head dim) and the log2-sum-exp of each row. Part i keeps the columns of
+/// slice i and sends every other slice, normalised, with its log2-sum-exps to the part that keeps it:
+///
+///                 slice 0    slice 1           head dim 64, 2 parts: slices of 32 columns
+///     part 0    [ keeps  ] [ sends -> part 1 ]
+///     part 1    [ sends -> part 0 ] [ keeps  ]
+///
+/// An inbox holds (parts - 1) slices, each in the order of the senders' registers (16 bytes a thread and piece), then
+/// (parts - 1) times 64 log2-sum-exps. The sender `distance` parts before the receiver, counted round, takes place
+/// distance - 1, so partial sums always add up in the same order.
+#pragma once
+
+#include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/math.cuh"
+#include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/shared.cuh"
+#include "kernels/sm90/config.hpp"
+
+namespace heed::sm90 {
+
+/// Which rows a warp of a row group holds.
+struct Place {
+  unsigned shared;  ///< start of the block's dynamic shared memory
+  int part;
+  int row_group;
+  int warp;  ///< within the row group
+  int lane;
+  int row;  ///< of the lane's first row; its second is 8 further on
+  int head;
+  int batch;
+};
+
+template <Config kConfig, Problem kProblem>
+struct Merge {
+  static constexpr int kParts = parts(kConfig);
+  static constexpr int kSliceColumns = padded_dim(kProblem.head_dim) / kParts;
+  static constexpr int kTiles = kSliceColumns / 8;
+  static constexpr int kSliceRegisters = kSliceColumns / 2;
+  static constexpr int kOutRegisters = out_columns(kConfig, kProblem.head_dim) / 2;
+  static constexpr bool kHalf = kConfig.exchange == Exchange::half;
+  static constexpr int kPieces = kHalf ? kTiles / 2 : kTiles;  // of 16 bytes a thread
+  static constexpr int kPieceBytes = 16 * kGroupThreads;
+  static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
+  static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
+  static_assert(kPieces * kPieceBytes == kPlan.slice_bytes || kParts == 1, "a slice is what the threads send");
+
+  const ForwardParams& params;
+  Place at;
+
+  /// Inbox and barrier of part `of`'s row group, as this block's addresses.
+  __device__ __forceinline__ unsigned inbox(int of) const {
+    return at.shared + kPlan.inbox + (of % kConfig.key_groups * kConfig.row_groups + at.row_group) * kPlan.inbox_bytes;
+  }
+  __device__ __forceinline__ unsigned inbox_barrier(int of) const {
+    return at.shared + kPlan.barriers +
+           8 * (kBarriers.inbox + of % kConfig.key_groups * kConfig.row_groups + at.row_group);
+  }
+  __device__ __forceinline__ unsigned piece_offset(int place, int piece) const {
+    return place * kPlan.slice_bytes + piece * kPieceBytes + (at.warp * 32 + at.lane) * 16;
+  }
+  __device__ __forceinline__ unsigned lse_offset(int place) const {
+    return (kParts - 1) * kPlan.slice_bytes + place * kGroupRows * 4 + (at.warp * 8 + at.lane / 4) * 8;
+  }
+
+  /// @param out (64, head dim), unnormalised; accumulator fragments
+  /// @param log2_sum of each row: reference + log2(sum), or -inf
+  /// @param inverse of each row's sum, or 0
+  __device__ __forceinline__ void run(const float (&out)[kOutRegisters], const float (&log2_sum)[2],
+                                      const float (&inverse)[2]) const {
+    float kept[kSliceRegisters];
+    if constexpr (kParts == 1) {
+#pragma unroll
+      for (int i = 0; i < kSliceRegisters; ++i) kept[i] = out[i] * inverse[i / 2 % 2];
+      write_rows(kept, log2_sum);
+      return;
+    } else {
+#pragma unroll
+      for (int slice = 0; slice < kParts; ++slice) {
+        if (slice == at.part) {
+#pragma unroll
+          for (int i = 0; i < kSliceRegisters; ++i) kept[i] = out[slice * kSliceRegisters + i] * inverse[i / 2 % 2];
+        } else {
+          send(out, slice, log2_sum, inverse);
+        }
+      }
+      float total[2];
+      receive(kept, log2_sum, total);
+      write_rows(kept, total);
+    }
+  }
+
+  __device__ __forceinline__ void send(const float (&out)[kOutRegisters], int slice, const float (&log2_sum)[2],
+                                       const float (&inverse)[2]) const {
+    const unsigned rank = slice / kConfig.key_groups;
+    const unsigned to = ptx::mapa(inbox(slice), rank);
+    const unsigned barrier = ptx::mapa(inbox_barrier(slice), rank);
+    const int place = (slice - at.part + kParts) % kParts - 1;
+    if (at.lane % 4 == 0) ptx::st_async_v2(to + lse_offset(place), log2_sum[0], log2_sum[1], barrier);
+    // Register 4 t + i is row i / 2 of tile t; 16-bit pieces hold two tiles.
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      unsigned words[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const int half = w % 2;
+        if constexpr (kHalf) {
+          const int from = slice * kSliceRegisters + 8 * piece + 2 * w;
+          words[w] = ptx::cvt_rn_x2<kProblem.element>(out[from] * inverse[half], out[from + 1] * inverse[half]);
+        } else {
+          words[w] = __float_as_uint(out[slice * kSliceRegisters + 4 * piece + w] * inverse[w / 2]);
+        }
+      }
+      ptx::st_async_v4(to + piece_offset(place, piece), words, barrier);
+    }
+  }
+
+  /// Weighs the kept slice with what the other parts sent. @param total log2-sum-exp over all keys
+  __device__ __forceinline__ void receive(float (&kept)[kSliceRegisters], const float (&log2_sum)[2],
+                                          float (&total)[2]) const {
+    const unsigned from = inbox(at.part);
+    ptx::mbarrier_wait(inbox_barrier(at.part), 0);
+    float others[kParts - 1][2];
+#pragma unroll
+    for (int place = 0; place < kParts - 1; ++place) ptx::ld_shared_v2(others[place], from + lse_offset(place));
+    float mine[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float most = log2_sum[h];
+#pragma unroll
+      for (int place = 0; place < kParts - 1; ++place) most = fmaxf(most, others[place][h]);
+      const float reference = attention::finite_reference(most);
+      mine[h] = ptx::ex2_approx_ftz(log2_sum[h] - reference);
+      float sum = mine[h];
+#pragma unroll
+      for (int place = 0; place < kParts - 1; ++place) {
+        others[place][h] = ptx::ex2_approx_ftz(others[place][h] - reference);
+        sum += others[place][h];
+      }
+      total[h] = most + ptx::lg2_approx_ftz(sum);  // -inf without keys
+      const float inverse = sum > 0.0F ? ptx::rcp_approx_ftz(sum) : 0.0F;
+      mine[h] *= inverse;
+#pragma unroll
+      for (int place = 0; place < kParts - 1; ++place) others[place][h] *= inverse;
+    }
+#pragma unroll
+    for (int i = 0; i < kSliceRegisters; ++i) kept[i] *= mine[i / 2 % 2];
+#pragma unroll
+    for (int place = 0; place < kParts - 1; ++place)
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        unsigned words[4];
+        ptx::ld_shared_v4(words, from + piece_offset(place, piece));
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          if constexpr (kHalf) {
+            float* x = kept + 8 * piece + 2 * w;
+            x[0] = fmaf(ptx::unpack_low<kProblem.element>(words[w]), others[place][w % 2], x[0]);
+            x[1] = fmaf(ptx::unpack_high<kProblem.element>(words[w]), others[place][w % 2], x[1]);
+          } else {
+            kept[4 * piece + w] = fmaf(__uint_as_float(words[w]), others[place][w / 2], kept[4 * piece + w]);
+          }
+        }
+      }
+  }
+
+  /// Writes the kept columns, and by part 0 the log-sum-exps.
+  __device__ __forceinline__ void write_rows(const float (&kept)[kSliceRegisters], const float (&log2_sum)[2]) const {
+    if (params.lse != nullptr && at.part == 0 && at.lane % 4 == 0) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        if (at.row + 8 * h < params.len_q)
+          params.lse[(static_cast<long long>(at.batch) * params.heads + at.head) * params.len_q + at.row + 8 * h] =
+              log2_sum[h] * 0.693147181F;
+    }
+    const int first_column = at.part * kSliceColumns;
+    auto* rows = static_cast<unsigned short*>(params.o) + at.batch * params.o_strides.batch +
+                 at.head * params.o_strides.head + first_column;
+    const long long row_stride = params.o_strides.row;
+    constexpr bool kPadded = padded_dim(kProblem.head_dim) != kProblem.head_dim;
+    const int quarter = at.lane % 4;
+    unsigned packed[kTiles][2];  // of tile t and row h
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        packed[t][h] = ptx::cvt_rn_x2<kProblem.element>(kept[4 * t + 2 * h], kept[4 * t + 2 * h + 1]);
+    if constexpr (kConfig.store == Store::pairs) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        if (at.row + 8 * h < params.len_q)
+#pragma unroll
+          for (int t = 0; t < kTiles; ++t)
+            if (!kPadded || first_column + 8 * t < kProblem.head_dim)
+              *reinterpret_cast<unsigned*>(rows + (at.row + 8 * h) * row_stride + 8 * t + 2 * quarter) = packed[t][h];
+    } else {
+      // Two tiles and two rows are four runs of 8 columns, each spread over the four lanes of a quad: transposed, every
+      // lane writes one run.
+#pragma unroll
+      for (int t = 0; t < kTiles; t += 2) {
+        unsigned x[4] = {packed[t][0], packed[t + 1][0], packed[t][1], packed[t + 1][1]};
+        transpose_quad(x, quarter);
+        const int row = at.row + 8 * (quarter / 2);
+        const int column = 8 * (t + quarter % 2);
+        if (row < params.len_q && (!kPadded || first_column + column < kProblem.head_dim))
+          *reinterpret_cast<uint4*>(rows + row * row_stride + column) = make_uint4(x[0], x[1], x[2], x[3]);
+      }
+    }
+  }
+
+  /// x[i] of lane j of a quad becomes x[j] of lane i.
+  __device__ __forceinline__ static void transpose_quad(unsigned (&x)[4], int quarter) {
+    const bool odd = quarter & 1;
+    const bool upper = quarter & 2;
+    const unsigned a = __shfl_xor_sync(0xffffffffU, odd ? x[0] : x[1], 1);
+    const unsigned b = __shfl_xor_sync(0xffffffffU, odd ? x[2] : x[3], 1);
+    (odd ? x[0] : x[1]) = a;
+    (odd ? x[2] : x[3]) = b;
+    const unsigned c = __shfl_xor_sync(0xffffffffU, upper ? x[0] : x[2], 2);
+    const unsigned d = __shfl_xor_sync(0xffffffffU, upper ? x[1] : x[3], 2);
+    (upper ? x[0] : x[2]) = c;
+    (upper ? x[1] : x[3]) = d;
+  }
+};
+
+}  // namespace heed::sm90

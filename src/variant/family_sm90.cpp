@@ -1,0 +1,226 @@
+#include <fmt/format.h>
+
+#include "base/check.hpp"
+#include "kernels/sm90/config.hpp"
+#include "variant/family.hpp"
+#include "variant/registry.hpp"
+
+namespace heed {
+namespace {
+
+const KnobTable<sm90::Config>& table() {
+  static const KnobTable<sm90::Config> knobs = [] {
+    using enum Bound;
+    using C = sm90::Config;
+    KnobTable<C> t;
+    t.add("row_groups", "m", &C::row_groups, {1, 2, 3, 4}, "warpgroups a block with 64 query rows each")
+        .acts_on({tail, latency, l2, shared_memory});
+    t.add("key_groups", "g", &C::key_groups, {1, 2}, "warpgroups of a block that share its rows and split its keys")
+        .acts_on({latency, tail});
+    t.add("cluster", "c", &C::cluster, {1, 2, 4, 8}, "blocks that share rows, split their keys and merge")
+        .acts_on({latency, tail});
+    t.add("chunk", "n", &C::chunk, {32, 64, 128}, "keys a score product").acts_on({latency, issue, tensor});
+    t.add("chunks", "k", &C::chunks, {1, 2, 3, 4, 6, 8}, "score products in one unrolled segment")
+        .acts_on({latency, issue, tensor});
+    t.add("stages", "s", &C::stages, {1, 2, 3, 4}, "segments of K and V kept in shared memory")
+        .acts_on({latency, l2, dram});
+    t.add("score_lead", "a", &C::score_lead, {1, 2, 3, 4, 6, 8}, "score products asked for before the first exponential")
+        .acts_on({latency, tensor});
+    t.add("value_waits", "w", &C::value_waits, {1, 2, 3, 4}, "barriers for the values of a segment").acts_on({latency});
+    t.add("product_steps", "p", &C::product_steps, {1, 2, 4}, "steps of 16 probabilities a value product takes together")
+        .acts_on({tensor, issue, latency});
+    t.add("product_start", "b", &C::product_start, {0, 2, 3, 4, 5, 6, 8},
+          "step of exponentials before which no value product starts")
+        .acts_on({tensor, latency});
+    t.add("late_packing", "l", &C::late_packing, "round probabilities one step after their exponentials")
+        .acts_on({issue, exponentials});
+    t.add("prefetch_scores", "f", &C::prefetch_scores, "ask for the next segment's first scores within this one")
+        .acts_on({latency, tensor});
+    t.add("reference", "r", &C::reference, "heed::sm90::Reference", {"exact", "first_chunk"},
+          "what is subtracted before the exponential: the maximum, or the first chunk's")
+        .acts_on({issue, fma, latency});
+    t.add("row_sum", "u", &C::row_sum, "heed::sm90::RowSum", {"adds", "ones_column"},
+          "sums of probabilities by additions or by the tensor cores")
+        .acts_on({issue, fma, tensor});
+    t.add("exchange", "x", &C::exchange, "heed::sm90::Exchange", {"half", "single"},
+          "precision in which partial outputs travel between blocks")
+        .acts_on({latency});
+    t.add("producer", "q", &C::producer, "heed::sm90::Producer", {"own_warp", "own_group", "first_warp"},
+          "who starts the copies into shared memory")
+        .acts_on({latency, issue});
+    t.add("trigger", "t", &C::trigger, "heed::sm90::Trigger", {"none", "first_scores", "last_products"},
+          "when the next launch may start its set-up, if it is a dependent one")
+        .acts_on({launch});
+    t.add("store", "e", &C::store, "heed::sm90::Store", {"pairs", "pieces"}, "bytes a lane writes at once: 4 or 16")
+        .acts_on({l2, dram});
+    t.add("tile_order", "o", &C::tile_order, "heed::sm90::TileOrder", {"ascending", "descending"},
+          "which query rows start first")
+        .acts_on({tail});
+    t.add("min_blocks", "d", &C::min_blocks, {1, 2, 3, 4},
+          "thread blocks a multiprocessor the compiler leaves registers for")
+        .acts_on({latency, tail});
+    return t;
+  }();
+  return knobs;
+}
+
+class Sm90Family final : public Family {
+ public:
+  std::string_view name() const override { return "fwd_sm90"; }
+  std::string_view description() const override {
+    return "wgmma and bulk tensor copies, keys split over a thread-block cluster and merged in the same launch";
+  }
+  DeviceKind device() const override { return DeviceKind::cuda; }
+  std::string_view requirements() const override {
+    return "an NVIDIA GPU of compute capability 9.0 (Hopper) and NVRTC 12.4 or newer";
+  }
+  std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
+  std::vector<int> head_dims() const override { return {32, 64, 96, 128, 192, 256}; }
+  const std::vector<Knob>& knobs() const override { return table().knobs(); }
+
+  std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
+    if (device.kind != DeviceKind::cuda) return "it runs on NVIDIA GPUs";
+    if (device.compute_capability != 90 || device.arch != "sm_90a")
+      return fmt::format("it needs the instructions of compute capability 9.0 (sm_90a); {} has {}.{}", device.name,
+                         device.compute_capability / 10, device.compute_capability % 10);
+    if (workload.dtype == Dtype::fp32)
+      return "it computes fp16 and bf16; fp32 has no tensor-core form of the same accuracy";
+    if (workload.dim % 8 != 0 || workload.dim < 8 || workload.dim > 256)
+      return fmt::format("head dim {} is not supported; it takes multiples of 8 up to 256", workload.dim);
+    if (workload.dim_v != workload.dim)
+      return fmt::format("the value dim {} differs from the head dim {}; they must be equal", workload.dim_v,
+                         workload.dim);
+    if (workload.heads > 65535 || workload.batch > 65535)
+      return fmt::format("{} heads by {} batch entries exceed the grid limit of 65535 each", workload.heads,
+                         workload.batch);
+    return std::nullopt;
+  }
+
+  std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
+                                        const DeviceFacts& device) const override {
+    const sm90::Config c = table().aggregate_of(config);
+    const Problem problem = problem_of(workload);
+    const int dim = problem.head_dim;
+    switch (sm90::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
+      case sm90::Illegal::no:
+        return std::nullopt;
+      case sm90::Illegal::head_dim:
+        return fmt::format("head dim {} is no multiple of 8 up to 256", dim);
+      case sm90::Illegal::threads:
+        return fmt::format("{} threads a block exceed 1024", sm90::threads(c));
+      case sm90::Illegal::parts:
+        return fmt::format("{} parts cannot share {} columns; each keeps 16 at least", sm90::parts(c),
+                           sm90::padded_dim(dim));
+      case sm90::Illegal::cluster:
+        return fmt::format("a cluster of {} blocks exceeds the 8 that every device schedules", c.cluster);
+      case sm90::Illegal::segment:
+        return fmt::format("a segment of {} keys exceeds the 256 whose scores fit registers", sm90::segment_keys(c));
+      case sm90::Illegal::value_waits:
+        return fmt::format("{} barriers do not divide {} chunks", c.value_waits, c.chunks);
+      case sm90::Illegal::products:
+        return fmt::format("products of {} steps do not divide the steps behind a barrier", c.product_steps);
+      case sm90::Illegal::score_lead:
+        return fmt::format("a segment has {} chunks, not the {} of score_lead", c.chunks, c.score_lead);
+      case sm90::Illegal::ones_column:
+        return "columns of ones need head dims up to 64; write row_sum=adds";
+      case sm90::Illegal::prefetch_scores:
+        return "prefetching scores takes two chunks and two stages at least";
+      case sm90::Illegal::shared_memory:
+        return fmt::format("it needs {} bytes of shared memory a block; {} allows {}", sm90::shared_plan(c, dim).total,
+                           device.name, device.shared_bytes_per_block);
+      case sm90::Illegal::occupancy:
+        return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
+      case sm90::Illegal::registers:
+        return fmt::format("it needs at least {} registers a thread, {} fit", sm90::registers_needed(c, dim),
+                           sm90::registers_allowed(c));
+      case sm90::Illegal::same_program:
+        return fmt::format("knobs without effect here have one name: write {}",
+                           to_string(table().knobs(), canonical(config, workload)));
+    }
+    return "unknown reason";
+  }
+
+  Config canonical(const Config& config, const Workload& workload) const override {
+    return table().config_of(sm90::canonical(table().aggregate_of(config), problem_of(workload)));
+  }
+
+  Config default_config(const Workload& workload, const DeviceFacts& device) const override {
+    sm90::Config c;
+    const int dim = sm90::padded_dim(static_cast<int>(workload.dim));
+    const std::int64_t row_tiles =
+        (workload.len_q + sm90::kGroupRows - 1) / sm90::kGroupRows * workload.heads * workload.batch;
+    if (dim > 64) {
+      c.row_sum = sm90::RowSum::adds;
+      c.chunks = dim == 128 ? 2 : 1;
+      c.score_lead = c.chunks;
+      c.value_waits = 1;
+      c.product_start = 0;
+    }
+    // Two blocks a tile only while they all run at once; longer parts than one segment need a second stage.
+    const int processors = device.processors > 0 ? device.processors : 132;  // limits alone: the whole chip
+    if (2 * row_tiles > processors) {
+      c.cluster = 1;
+      c.producer = sm90::Producer::own_group;
+      c.stages = 2;
+      c.row_groups = 2;
+      if (dim == 64) {
+        c.chunks = 2;
+        c.value_waits = 1;
+        c.product_start = 0;
+      }
+    }
+    Config config = table().config_of(c);
+    HEED_CHECK(!is_illegal(config, workload, device));
+    return config;
+  }
+
+  std::string prelude(const Config& config, const Workload& workload) const override {
+    const Problem problem = problem_of(workload);
+    return fmt::format(
+        "#include \"kernels/sm90/forward.cuh\"\n\n"
+        "constexpr heed::sm90::Config kConfig{};\n"
+        "constexpr heed::Problem kProblem{{.element = heed::Element::{}, .head_dim = {}, .causal = {}}};\n\n",
+        table().render(config), problem.element == Element::bf16 ? "bf16" : "fp16", problem.head_dim, problem.causal);
+  }
+
+  std::string entry() const override {
+    return "extern \"C\" __global__ void __launch_bounds__(heed::sm90::threads(kConfig), kConfig.min_blocks)\n"
+           "    heed_forward(const __grid_constant__ heed::ForwardParams params,\n"
+           "                 const __grid_constant__ heed::TensorMaps maps) {\n"
+           "  extern __shared__ __align__(1024) char shared[];\n"
+           "  heed::sm90::Forward<kConfig, kProblem>(params, maps, shared).run();\n"
+           "}\n";
+  }
+
+  LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts&) const override {
+    const sm90::Config c = table().aggregate_of(config);
+    const int rows = c.row_groups * sm90::kGroupRows;
+    LaunchPlan plan;
+    plan.entry = "heed_forward";
+    plan.grid = {static_cast<std::uint32_t>((workload.len_q + rows - 1) / rows * c.cluster),
+                 static_cast<std::uint32_t>(workload.heads), static_cast<std::uint32_t>(workload.batch)};
+    plan.threads = static_cast<std::uint32_t>(sm90::threads(c));
+    plan.cluster = static_cast<std::uint32_t>(c.cluster);
+    plan.shared_bytes = sm90::shared_plan(c, static_cast<int>(workload.dim)).total;
+    plan.boxes = TensorBoxes{.columns = tile::kBoxColumns,
+                             .q_rows = sm90::kGroupRows,
+                             .k_rows = c.chunk,
+                             .v_rows = sm90::segment_keys(c) / c.value_waits,
+                             .o_rows = 0};
+    plan.dependent = c.trigger != sm90::Trigger::none;
+    return plan;
+  }
+
+  int register_limit(const Config& config) const override {
+    return sm90::registers_allowed(table().aggregate_of(config));
+  }
+};
+
+}  // namespace
+
+const Family& sm90_family() {
+  static const Sm90Family family;
+  return family;
+}
+
+}  // namespace heed

@@ -1,0 +1,230 @@
+// What fwd_sm90 computes at compile time, checked on the host: who works on which keys, what lies where, in which order.
+#include "kernels/sm90/config.hpp"
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "base/random.hpp"
+#include "testing.hpp"
+
+namespace heed::sm90 {
+namespace {
+
+constexpr Problem kMission{.element = Element::fp16, .head_dim = 64, .causal = false};
+
+Config random_config(Random& random, const Problem& problem) {
+  const auto one_of = [&](std::vector<int> values) { return values[random.below(values.size())]; };
+  Config c;
+  c.row_groups = one_of({1, 2, 3, 4});
+  c.key_groups = one_of({1, 2});
+  c.cluster = one_of({1, 2, 4, 8});
+  c.chunk = one_of({32, 64, 128});
+  c.chunks = one_of({1, 2, 3, 4, 6, 8});
+  c.stages = one_of({1, 2, 3, 4});
+  c.score_lead = one_of({1, 2, 4, 8});
+  c.value_waits = one_of({1, 2, 3, 4});
+  c.product_steps = one_of({1, 2, 4});
+  c.product_start = one_of({0, 2, 5, 8});
+  c.late_packing = random.chance(0.5);
+  c.prefetch_scores = random.chance(0.3);
+  c.exchange = random.chance(0.5) ? Exchange::half : Exchange::single;
+  c.producer = static_cast<Producer>(random.below(3));
+  return canonical(c, problem);
+}
+
+TEST(Sm90, EveryKeyBelongsToOnePart) {
+  Random random(1);
+  for (int i = 0; i < 20'000; ++i) {
+    const Config c = random_config(random, kMission);
+    const int keys = static_cast<int>(random.below(3000));
+    int expected = 0;
+    int most = 0;
+    int least = 1 << 30;
+    for (int part = 0; part < parts(c); ++part) {
+      const Range range = chunks_of_part(c, keys, part);
+      ASSERT_EQ(range.first, expected);
+      ASSERT_GE(range.end, range.first);
+      expected = range.end;
+      most = std::max(most, range.end - range.first);
+      least = std::min(least, range.end - range.first);
+      const int segments = segments_of(c, range);
+      ASSERT_GE(segments * c.chunks, range.end - range.first);
+      ASSERT_LT((segments - 1) * c.chunks, std::max(1, range.end - range.first));
+    }
+    ASSERT_GE(expected * c.chunk, keys);
+    ASSERT_LT((expected - 1) * c.chunk, std::max(1, keys));
+    ASSERT_LE(most - least, 1);
+  }
+}
+
+TEST(Sm90, ProductsFollowTheirProbabilitiesInOrder) {
+  Random random(2);
+  for (int i = 0; i < 20'000; ++i) {
+    const Config c = random_config(random, kMission);
+    int before = 0;
+    for (int j = 0; j < products(c); ++j) {
+      const int step = product_after_step(c, j);
+      const int last_packed_by_then = c.late_packing && step < segment_steps(c) - 1 ? step - 1 : step;
+      ASSERT_GE(last_packed_by_then, (j + 1) * c.product_steps - 1) << "product " << j;
+      ASSERT_GE(step, before);
+      ASSERT_LT(step, segment_steps(c));
+      before = step;
+    }
+    ASSERT_EQ(products(c) * c.product_steps, segment_steps(c));
+    // Scores that are asked for late are there before the first step that needs them.
+    if (c.score_lead < c.chunks) {
+      ASSERT_LT(late_scores_after_step(c), c.score_lead * c.chunk / kStepKeys);
+    }
+  }
+}
+
+TEST(Sm90, CanonicalConfigsAreTheirOwnName) {
+  Random random(3);
+  for (const int dim : {32, 64, 96, 128, 192, 256}) {
+    const Problem problem{.element = Element::bf16, .head_dim = dim, .causal = true};
+    for (int i = 0; i < 5000; ++i) {
+      const Config c = random_config(random, problem);
+      ASSERT_EQ(canonical(c, problem), c);
+      const Illegal reason = is_legal(c, problem, 227 * 1024, 228 * 1024);
+      // Only resources are left to refuse it.
+      ASSERT_TRUE(reason == Illegal::no || reason == Illegal::shared_memory || reason == Illegal::occupancy ||
+                  reason == Illegal::registers || reason == Illegal::threads)
+          << static_cast<int>(reason);
+    }
+  }
+}
+
+// Regions of shared memory follow each other without overlap, operands on whole swizzle atoms.
+TEST(Sm90, SharedMemoryIsLaidOutWithoutOverlap) {
+  Random random(4);
+  for (const int dim : {64, 96, 256}) {
+    const Problem problem{.element = Element::fp16, .head_dim = dim, .causal = false};
+    for (int i = 0; i < 5000; ++i) {
+      const Config c = random_config(random, problem);
+      const SharedPlan p = shared_plan(c, dim);
+      const int boxes = padded_dim(dim) / 64;
+      ASSERT_EQ(p.ring, c.row_groups * boxes * 8192);
+      ASSERT_EQ(p.operand_bytes, boxes * c.chunks * p.key_box);
+      ASSERT_EQ(p.operand_bytes, boxes * c.value_waits * p.value_box);
+      ASSERT_EQ(p.ones, p.ring + c.key_groups * c.stages * 2 * p.operand_bytes);
+      ASSERT_LE(p.ones, p.inbox);
+      ASSERT_EQ(p.barriers, p.inbox + c.key_groups * c.row_groups * p.inbox_bytes);
+      ASSERT_EQ(p.total, p.barriers + 8 * barrier_plan(c).count);
+      for (const int offset : {p.q, p.ring, p.ones, p.key_box, p.value_box, p.operand_bytes})
+        ASSERT_EQ(offset % tile::kSwizzleAtomBytes, 0);
+      ASSERT_EQ(p.inbox % 16, 0);
+      ASSERT_EQ(p.inbox_bytes % 16, 0);
+      ASSERT_EQ(p.barriers % 8, 0);
+      ASSERT_LE(p.value_box / 128, 256) << "a box has at most 256 rows";
+      const BarrierPlan b = barrier_plan(c);
+      ASSERT_EQ(b.values - b.keys, c.key_groups * c.stages * c.chunks);
+      ASSERT_EQ(b.count - b.inbox, c.key_groups * c.row_groups);
+    }
+  }
+}
+
+// ---- operand tiles: what the copies write, the descriptors find
+
+// A bulk tensor copy with the 128-byte swizzle: element (row, column) of a box at `base`.
+int copied_to(int base, int row, int column) {
+  return base + row * 128 + ((column / 8) ^ (row % 8)) * 16 + column % 8 * 2;
+}
+
+// Shared-memory address of a matrix element by the manual's definition of a descriptor: the offset in the unswizzled
+// layout, then address bits 4 to 6 exclusive-or bits 7 to 9.
+int swizzled(int address) {
+  return address ^ ((address >> 7 & 7) << 4);
+}
+struct Decoded {
+  int address;
+  int leading;
+  int stride;
+};
+Decoded decode(unsigned long long descriptor) {
+  EXPECT_EQ(descriptor >> 62, 1U) << "128-byte swizzle";
+  return {static_cast<int>(descriptor & 0x3FFF) << 4, static_cast<int>(descriptor >> 16 & 0x3FFF) << 4,
+          static_cast<int>(descriptor >> 32 & 0x3FFF) << 4};
+}
+
+TEST(MatrixDescriptor, FindsQueriesAndKeys) {
+  constexpr int kBase = 40 * 1024;
+  for (const int rows : {32, 64, 128})
+    for (const int boxes : {1, 2, 4})
+      for (int step = 0; step < boxes * 4; ++step) {
+        const int box_bytes = rows * 128;
+        const Decoded d = decode(tile::matrix_descriptor(kBase, 16) +
+                                 tile::descriptor_advance(step / 4 * box_bytes + step % 4 * 32));
+        for (int row = 0; row < rows; ++row)
+          for (int k = 0; k < 16; ++k) {
+            const int found = swizzled(d.address + row / 8 * d.stride + row % 8 * 128 + k * 2);
+            const int column = step * 16 + k;
+            ASSERT_EQ(found, copied_to(kBase + column / 64 * box_bytes, row, column % 64));
+          }
+      }
+}
+
+TEST(MatrixDescriptor, FindsValues) {
+  constexpr int kBase = 64 * 1024;
+  for (const int keys : {32, 64, 256})
+    for (const int boxes : {1, 2, 4})
+      for (int step = 0; step < keys / 16; ++step) {
+        const int box_bytes = keys * 128;
+        const Decoded d = decode(tile::matrix_descriptor(kBase, box_bytes) + tile::descriptor_advance(step * 2048));
+        for (int key = 0; key < 16; ++key)
+          for (int column = 0; column < boxes * 64; ++column) {
+            const int found = swizzled(d.address + column / 64 * d.leading + key / 8 * d.stride + key % 8 * 128 +
+                                       column % 64 * 2);
+            ASSERT_EQ(found, copied_to(kBase + column / 64 * box_bytes, step * 16 + key, column % 64));
+          }
+      }
+}
+
+TEST(MatrixDescriptor, FindsOnesBehindAnyStepOfTheValues) {
+  const Config c;
+  const SharedPlan p = shared_plan(c, 64);
+  const int values = p.ring + p.operand_bytes;
+  for (int step = 0; step < segment_steps(c); ++step) {
+    const int offset = step * 2048;
+    const Decoded d = decode(tile::matrix_descriptor(values, p.ones - values) - tile::descriptor_box_stride(offset) +
+                             tile::descriptor_advance(offset));
+    for (int key = 0; key < 16; ++key)
+      for (int column = 64; column < 72; ++column) {
+        const int found = swizzled(d.address + d.leading + key / 8 * d.stride + key % 8 * 128 + (column - 64) * 2);
+        ASSERT_GE(found, p.ones);
+        ASSERT_LT(found, p.inbox);
+      }
+    ASSERT_EQ(d.address, values + offset);
+  }
+}
+
+TEST(Sm90, RegistersOfAMultiprocessorAreShared) {
+  Config c;
+  EXPECT_EQ(registers_allowed(c), 255);
+  c.row_groups = 2;
+  EXPECT_EQ(registers_allowed(c), 255);
+  c.producer = Producer::own_warp;  // 9 warps take the room of 12
+  EXPECT_EQ(registers_allowed(c), 168);
+  c.producer = Producer::own_group;
+  EXPECT_EQ(launch_registers(c), 168);
+  EXPECT_EQ(registers_allowed(c), 240);
+  c.row_groups = 3;
+  EXPECT_EQ(registers_allowed(c), 160);
+  Random random(5);
+  for (int i = 0; i < 20'000; ++i) {
+    const Config any = random_config(random, kMission);
+    if (threads(any) > 1024) continue;
+    const int warps_a_quarter = (threads(any) / 32 * any.min_blocks + 3) / 4;
+    ASSERT_LE(launch_registers(any) * 32 * warps_a_quarter, 16384);
+    if (moves_registers(any)) {
+      ASSERT_LE(registers_allowed(any) * consumer_threads(any) + kProducerRegisters * kGroupThreads,
+                launch_registers(any) * threads(any));
+      ASSERT_EQ(registers_allowed(any) % 8, 0);
+      ASSERT_GE(registers_allowed(any), launch_registers(any));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace heed::sm90
