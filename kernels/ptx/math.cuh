@@ -14,6 +14,13 @@ __device__ __forceinline__ float ex2_approx_ftz(float x) {
   return y;
 }
 
+/// The same, kept where it stands in the source.
+__device__ __forceinline__ float ex2_approx_ftz_in_order(float x) {
+  float y;
+  asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// Two fp16 powers of two at once.
 __device__ __forceinline__ unsigned ex2_approx_f16x2(unsigned x) {
   unsigned y;

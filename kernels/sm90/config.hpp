@@ -1,5 +1,5 @@
-/// fwd_sm90: the knobs, what is legal, the resources a config takes and the order in which it works. Shared by the host,
-/// nvcc and NVRTC.
+/// fwd_sm90: the knobs, what is legal, the resources a config takes and the order in which it works. Shared by the
+/// host, nvcc and NVRTC.
 ///
 /// Words of this family:
 ///   row group   a warpgroup (128 threads) with 64 query rows of its own
@@ -22,8 +22,8 @@ inline constexpr int kStepKeys = 16;
 /// What is subtracted from scores before the exponential.
 enum class Reference {
   exact,        ///< the maximum of every segment, with the output rescaled where it grew
-  first_chunk,  ///< the maximum of the part's first chunk: softmax does not depend on the value subtracted. Where a later
-                ///< score is so much larger that a sum overflows, the part is computed again, chunk by chunk
+  first_chunk,  ///< the maximum of the part's first chunk: softmax does not depend on the value subtracted. Where a
+                ///< later score is so much larger that a sum overflows, the part is computed again, chunk by chunk
 };
 
 /// How the sum of a row's probabilities is found.
@@ -60,14 +60,14 @@ enum class TileOrder { ascending, descending };
 struct Config {
   int row_groups = 1;
   int key_groups = 1;
-  int cluster = 2;       ///< blocks that share a row tile
-  int chunk = 64;        ///< keys
-  int chunks = 4;        ///< a segment
-  int stages = 1;        ///< segments a key group keeps in shared memory
-  int score_lead = 2;    ///< chunks whose scores are asked for before the first exponential
-  int value_waits = 2;   ///< barriers for the values of a segment
-  int product_steps = 2; ///< steps of probabilities that go to the tensor cores together
-  int product_start = 5; ///< step of exponentials before which none goes
+  int cluster = 2;               ///< blocks that share a row tile
+  int chunk = 64;                ///< keys
+  int chunks = 4;                ///< a segment
+  int stages = 1;                ///< segments a key group keeps in shared memory
+  int score_lead = 2;            ///< chunks whose scores are asked for before the first exponential
+  int value_waits = 2;           ///< barriers for the values of a segment
+  int product_steps = 2;         ///< steps of probabilities that go to the tensor cores together
+  int product_start = 5;         ///< step of exponentials before which none goes
   bool late_packing = true;      ///< probabilities are rounded one step after their exponentials
   bool prefetch_scores = false;  ///< the next segment's first scores are asked for within this one
   Reference reference = Reference::first_chunk;
@@ -103,7 +103,8 @@ HEED_HOST_DEVICE constexpr int padded_dim(int head_dim) {
   return (head_dim + tile::kBoxColumns - 1) / tile::kBoxColumns * tile::kBoxColumns;
 }
 
-// ---------------------------------------------------------------------------------------------- who works on which keys
+// ---------------------------------------------------------------------------------------------- who works on which
+// keys
 
 struct Range {
   int first;
@@ -122,7 +123,8 @@ HEED_HOST_DEVICE constexpr int segments_of(const Config& c, Range chunks) {
   return (chunks.end - chunks.first + c.chunks - 1) / c.chunks;
 }
 
-// --------------------------------------------------------------------------------------------- the order within a segment
+// --------------------------------------------------------------------------------------------- the order within a
+// segment
 
 HEED_HOST_DEVICE constexpr int products(const Config& c) {
   return segment_steps(c) / c.product_steps;
@@ -145,8 +147,8 @@ HEED_HOST_DEVICE constexpr int late_scores_after_step(const Config&) {
 
 /// Dynamic shared memory, in bytes from its start (aligned to 1024).
 ///
-///   | Q of every row group | key group 0: segment 0: K chunk 0, 1, .. V part 0, 1, .. | segment 1 | .. | key group 1: .. |
-///   | ones | what other parts send, for every row group of every key group | barriers |
+///   | Q of every row group | key group 0: segment 0: K chunk 0, 1, .. V part 0, 1, .. | segment 1 | .. | key group 1:
+///   .. | | ones | what other parts send, for every row group of every key group | barriers |
 struct SharedPlan {
   int q;              ///< (row_groups, boxes, 64 rows, 128 bytes)
   int ring;           ///< (key_groups, stages, {K, V}, segment)
@@ -164,11 +166,11 @@ struct SharedPlan {
 /// Barriers, 8 bytes each. Of every key group: chunk k of stage s at s * chunks + k, and so on.
 struct BarrierPlan {
   int q;
-  int keys;     ///< (key_groups, stages, chunks): a chunk of K has arrived (the first with Q, in the first segment)
-  int values;   ///< (key_groups, stages, value_waits)
-  int freed;    ///< (key_groups, stages): a segment has been read; only own_warp waits for it
-  int again;    ///< (key_groups): a chunk has arrived for the second computation
-  int inbox;    ///< (key_groups, row_groups): every other part's share has arrived
+  int keys;    ///< (key_groups, stages, chunks): a chunk of K has arrived (the first with Q, in the first segment)
+  int values;  ///< (key_groups, stages, value_waits)
+  int freed;   ///< (key_groups, stages): a segment has been read; only own_warp waits for it
+  int again;   ///< (key_groups): a chunk has arrived for the second computation
+  int inbox;   ///< (key_groups, row_groups): every other part's share has arrived
   int count;
 };
 
@@ -201,21 +203,22 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   return p;
 }
 
-// ------------------------------------------------------------------------------------------------------------ registers
+// ------------------------------------------------------------------------------------------------------------
+// registers
 
 /// Accumulator registers of the output, columns of ones included.
 HEED_HOST_DEVICE constexpr int out_columns(const Config& c, int head_dim) {
   return padded_dim(head_dim) + (c.row_sum == RowSum::ones_column ? 8 : 0);
 }
 
-/// Registers a thread needs at least: output, all scores of a segment, prefetched ones, and 48 for probabilities on their
-/// way, descriptors and row state.
+/// Registers a thread needs at least: output, all scores of a segment, prefetched ones, and 48 for probabilities on
+/// their way, descriptors and row state.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   return out_columns(c, head_dim) / 2 + segment_keys(c) / 2 + (c.prefetch_scores ? c.chunk / 2 : 0) + 48;
 }
 
-/// Registers a thread has at launch so that min_blocks blocks fit. A multiprocessor's 65,536 registers are four quarters
-/// that hold every fourth warp: 9 warps take the room of 12.
+/// Registers a thread has at launch so that min_blocks blocks fit. A multiprocessor's 65,536 registers are four
+/// quarters that hold every fourth warp: 9 warps take the room of 12.
 HEED_HOST_DEVICE constexpr int launch_registers(const Config& c) {
   const int warps_a_quarter = (threads(c) / 32 * c.min_blocks + 3) / 4;
   const int registers = 16384 / (32 * warps_a_quarter) / 8 * 8;
@@ -237,11 +240,12 @@ HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
   return c.producer == Producer::own_group && launch_registers(c) < 255;
 }
 
-// -------------------------------------------------------------------------------------------------------------- legality
+// --------------------------------------------------------------------------------------------------------------
+// legality
 
-/// The config that makes the same program as `c` where knobs have no effect, and the nearest that fits together where they
-/// contradict each other: every program has one name, and a search that changes one knob is not turned away by another.
-/// Says nothing about shared memory and registers.
+/// The config that makes the same program as `c` where knobs have no effect, and the nearest that fits together where
+/// they contradict each other: every program has one name, and a search that changes one knob is not turned away by
+/// another. Says nothing about shared memory and registers.
 HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   const int dim = padded_dim(problem.head_dim);
   while (dim % (16 * parts(c)) != 0) (c.key_groups > 1 ? c.key_groups : c.cluster) /= 2;
@@ -284,9 +288,9 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   const int dim = padded_dim(problem.head_dim);
   if (problem.head_dim % 8 != 0 || problem.head_dim < 8 || problem.head_dim > 256) return Illegal::head_dim;
   if (threads(c) > 1024) return Illegal::threads;
-  if (c.cluster > 8) return Illegal::cluster;  // the largest that every device schedules
+  if (c.cluster > 8) return Illegal::cluster;             // the largest that every device schedules
   if (dim % (16 * parts(c)) != 0) return Illegal::parts;  // two accumulator tiles a part at least
-  if (segment_keys(c) > 256) return Illegal::segment;  // 128 score registers
+  if (segment_keys(c) > 256) return Illegal::segment;     // 128 score registers
   if (c.chunks % c.value_waits != 0) return Illegal::value_waits;
   if (segment_steps(c) % c.product_steps != 0 || segment_steps(c) / c.value_waits % c.product_steps != 0)
     return Illegal::products;

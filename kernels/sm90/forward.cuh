@@ -13,8 +13,8 @@
 ///                                    probabilities of steps 0 and 1 -> product, while steps 2, 3 are exponentiated
 ///   merge:    every part keeps head dim / parts columns of the tile and sends the rest to the parts that keep them
 ///
-/// The split of keys is Flash-Decoding's (Dao et al. 2023), the online softmax FlashAttention-2's (Dao, arXiv 2307.08691),
-/// asynchronous products beside exponentials FlashAttention-3's (Shah et al., arXiv 2407.08608).
+/// The split of keys is Flash-Decoding's (Dao et al. 2023), the online softmax FlashAttention-2's (Dao, arXiv
+/// 2307.08691), asynchronous products beside exponentials FlashAttention-3's (Shah et al., arXiv 2407.08608).
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
@@ -79,10 +79,10 @@ struct Forward {
   int seen_by_all;          // keys of this part before this are seen by every row of the row group
   int seen_by_any;          // keys before this by one at least
   float scale_log2;
-  float out[kOutColumns / 2];  // (64, kOutColumns): two rows a lane
+  float out[kOutColumns / 2];                                   // (64, kOutColumns): two rows a lane
   float next_scores[kConfig.prefetch_scores ? kChunk / 2 : 1];  // of the segment to come
-  float reference[2];  // in log2 units of the scaled scores
-  float sum[2];        // of this lane's columns; unused with columns of ones
+  float reference[2];                                           // in log2 units of the scaled scores
+  float sum[2];                                                 // of this lane's columns; unused with columns of ones
 
   __device__ __forceinline__ Forward(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
       : params(p), maps(m), shared(ptx::shared_address(dynamic_shared)) {
@@ -96,16 +96,16 @@ struct Forward {
     block_row = (kConfig.tile_order == TileOrder::descending ? tiles - 1 - tile : tile) * kRowGroups * kGroupRows;
     head = blockIdx.y;
     batch = blockIdx.z;
-    keys_end = visible_keys(kProblem.causal, min(block_row + kRowGroups * kGroupRows, p.len_q) - 1, p.causal_offset,
-                            p.len_k);
+    keys_end =
+        visible_keys(kProblem.causal, min(block_row + kRowGroups * kGroupRows, p.len_q) - 1, p.causal_offset, p.len_k);
     part = (kConfig.cluster > 1 ? blockIdx.x % kConfig.cluster : 0) * kKeyGroups + key_group;
     chunks = chunks_of_part(kConfig, keys_end, part);
     segments = segments_of(kConfig, chunks);
-    seen_by_all = min(
-        visible_keys(kProblem.causal, block_row + row_group * kGroupRows, params.causal_offset, params.len_k),
-        chunks.end * kChunk);
-    seen_by_any = visible_keys(kProblem.causal, block_row + (row_group + 1) * kGroupRows - 1, params.causal_offset,
-                               params.len_k);
+    seen_by_all =
+        min(visible_keys(kProblem.causal, block_row + row_group * kGroupRows, params.causal_offset, params.len_k),
+            chunks.end * kChunk);
+    seen_by_any =
+        visible_keys(kProblem.causal, block_row + (row_group + 1) * kGroupRows - 1, params.causal_offset, params.len_k);
     scale_log2 = params.scale * 1.44269504F;
   }
 
@@ -153,8 +153,8 @@ struct Forward {
                                      at_barrier, b * tile::kBoxColumns, block_row + g * kGroupRows, head, batch);
   }
 
-  /// Starts the copies of one segment of a key group, in the order in which they are needed. One thread. Chunks past the
-  /// part's end are copied too: they are masked, and what lies past the last key arrives as zeros.
+  /// Starts the copies of one segment of a key group, in the order in which they are needed. One thread. Chunks past
+  /// the part's end are copied too: they are masked, and what lies past the last key arrives as zeros.
   __device__ __forceinline__ void copy_segment(int group, Range range, int segment) const {
     const int slot = slot_of(segment);
     const int kv_head = head / params.group_size;
@@ -235,7 +235,8 @@ struct Forward {
   __device__ __forceinline__ void multiply_keys(float (&into)[kChunk / 2], unsigned keys, int chunk) const {
     const unsigned long long q =
         tile::matrix_descriptor(shared + kPlan.q + row_group * kBoxes * kGroupRows * tile::kBoxRowBytes, 16);
-    const unsigned long long k = tile::matrix_descriptor(keys, 16) + tile::descriptor_advance(chunk * kBoxes * kPlan.key_box);
+    const unsigned long long k =
+        tile::matrix_descriptor(keys, 16) + tile::descriptor_advance(chunk * kBoxes * kPlan.key_box);
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kDim / 16; ++i)
@@ -246,7 +247,8 @@ struct Forward {
   }
 
   /// Adds the product of 16 probabilities a row with their values; `offset` in bytes from `values`.
-  __device__ __forceinline__ void multiply_values(const unsigned (&p)[4], unsigned values, int offset, bool accumulate) {
+  __device__ __forceinline__ void multiply_values(const unsigned (&p)[4], unsigned values, int offset,
+                                                  bool accumulate) {
     // Column 64 lies one box stride behind the values: the tile of ones, wherever this step's values are.
     const unsigned long long v =
         kOnes ? tile::matrix_descriptor(values, shared + kPlan.ones - values) - tile::descriptor_box_stride(offset)
@@ -268,7 +270,8 @@ struct Forward {
   __device__ __forceinline__ void hide_keys(float (&s)[kChunk / 2], int first_key) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int seen = min(visible_keys(kProblem.causal, row(h), params.causal_offset, params.len_k), chunks.end * kChunk);
+      const int seen =
+          min(visible_keys(kProblem.causal, row(h), params.causal_offset, params.len_k), chunks.end * kChunk);
       const int end = seen - first_key - 2 * (lane % 4);
 #pragma unroll
       for (int t = 0; t < kChunk / 8; ++t)
@@ -284,7 +287,8 @@ struct Forward {
     for (int h = 0; h < 2; ++h) {
       maximum[h] = fmaxf(s[2 * h], s[2 * h + 1]);
 #pragma unroll
-      for (int t = 1; t < kChunk / 8; ++t) maximum[h] = fmaxf(maximum[h], fmaxf(s[4 * t + 2 * h], s[4 * t + 2 * h + 1]));
+      for (int t = 1; t < kChunk / 8; ++t)
+        maximum[h] = fmaxf(maximum[h], fmaxf(s[4 * t + 2 * h], s[4 * t + 2 * h + 1]));
     }
   }
 
@@ -318,9 +322,9 @@ struct Forward {
 #pragma unroll
     for (int i = 0; i < 8; ++i)
       e[i] = fmaf(s[8 * step + i], scale_log2, -attention::finite_reference(reference[i / 2 % 2]));
-    // In source order: where the compiler moves these among the products decides 10% of the time.
+      // In source order: where the compiler moves these among the products decides 10% of the time.
 #pragma unroll
-    for (int i = 0; i < 8; ++i) asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(e[i]));
+    for (int i = 0; i < 8; ++i) e[i] = ptx::ex2_approx_ftz_in_order(e[i]);
     if constexpr (!kOnes) {
       sum[0] += (e[0] + e[1]) + (e[4] + e[5]);
       sum[1] += (e[2] + e[3]) + (e[6] + e[7]);
@@ -404,13 +408,14 @@ struct Forward {
     for (int k = 0; k < kSteps; ++k) {
       const int c = k / kChunkSteps;
       if (kConfig.reference != Reference::exact && c > 0 && k % kChunkSteps == 0) wait_for_scores(c);
-      if constexpr (kConfig.prefetch_scores) if (k == (kChunks - 1) * kChunkSteps) {
-        // Without a next segment these are products of old keys, which nobody reads: a branch around them costs more.
-        const int next_slot = slot_of(s + 1);
-        if (s + 1 < segments) ptx::mbarrier_wait(key_barrier(key_group, next_slot, 0), parity_of(s + 1));
-        multiply_keys(next_scores, keys_at(key_group, next_slot), 0);
-        ++committed;
-      }
+      if constexpr (kConfig.prefetch_scores)
+        if (k == (kChunks - 1) * kChunkSteps) {
+          // Without a next segment these are products of old keys, which nobody reads: a branch around them costs more.
+          const int next_slot = slot_of(s + 1);
+          if (s + 1 < segments) ptx::mbarrier_wait(key_barrier(key_group, next_slot, 0), parity_of(s + 1));
+          multiply_keys(next_scores, keys_at(key_group, next_slot), 0);
+          ++committed;
+        }
       exponentials(e[k], scores[c], k % kChunkSteps);
       if (!kConfig.late_packing) pack(p[k], e[k]);
       if (kConfig.late_packing && k > 0) pack(p[k - 1], e[k - 1]);
@@ -472,11 +477,11 @@ struct Forward {
       release(0);
       if constexpr (kMasked || !kOneSegment)
 #pragma unroll 1
-      for (int s = 1; s < segments; ++s) {
-        // Under a causal mask the last segments may be another row group's alone.
-        if (first_key_of(s) < seen_by_any) segment<kMasked, false>(s);
-        release(s);
-      }
+        for (int s = 1; s < segments; ++s) {
+          // Under a causal mask the last segments may be another row group's alone.
+          if (first_key_of(s) < seen_by_any) segment<kMasked, false>(s);
+          release(s);
+        }
       if (kConfig.trigger == Trigger::last_products) ptx::griddepcontrol_launch_dependents();
       if (kConfig.reference == Reference::exact || passed_segments > 0) return;
       const bool overflown = !(row_sum(0) < kMostSum) || !(row_sum(1) < kMostSum);
@@ -493,8 +498,8 @@ struct Forward {
   /// A row's sum, or this lane's share of it.
   __device__ __forceinline__ float row_sum(int half) const { return kOnes ? out[kDim / 2 + 2 * half] : sum[half]; }
 
-  /// The exact maximum of all scores of this part as the reference: its keys once more, chunk by chunk. Rare. Every copy
-  /// of this key group has been waited for, and nobody reads shared memory any more.
+  /// The exact maximum of all scores of this part as the reference: its keys once more, chunk by chunk. Rare. Every
+  /// copy of this key group has been waited for, and nobody reads shared memory any more.
   __device__ __forceinline__ void find_maximum() {
     const unsigned at_barrier = barrier(kBarriers.again + key_group);
     float maximum[2] = {-__int_as_float(0x7f800000), -__int_as_float(0x7f800000)};
@@ -535,7 +540,8 @@ struct Forward {
     if constexpr (kOnes) {
       // Every element is one, so the swizzle moves nothing. 16 bytes a thread: 2 KiB.
       const unsigned one = kProblem.element == Element::bf16 ? 0x3F803F80U : 0x3C003C00U;
-      if (threadIdx.x < kStepKeys * tile::kBoxRowBytes / 16) ptx::st_shared_v4(shared + kPlan.ones + 16 * threadIdx.x, one);
+      if (threadIdx.x < kStepKeys * tile::kBoxRowBytes / 16)
+        ptx::st_shared_v4(shared + kPlan.ones + 16 * threadIdx.x, one);
       ptx::fence_proxy_async();
     }
     if constexpr (kConfig.cluster > 1) {
@@ -576,7 +582,7 @@ struct Forward {
       inverse[h] = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
     }
     Merge<kConfig, kProblem>{params, {shared, part, row_group, warp, lane, row(0), head, batch}}.run(out, log2_sum,
-                                                                                                    inverse);
+                                                                                                     inverse);
   }
 };
 

@@ -99,7 +99,7 @@ struct Merge {
     const unsigned barrier = ptx::mapa(inbox_barrier(slice), rank);
     const int place = (slice - at.part + kParts) % kParts - 1;
     if (at.lane % 4 == 0) ptx::st_async_v2(to + lse_offset(place), log2_sum[0], log2_sum[1], barrier);
-    // Register 4 t + i is row i / 2 of tile t; 16-bit pieces hold two tiles.
+      // Register 4 t + i is row i / 2 of tile t; 16-bit pieces hold two tiles.
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       unsigned words[4];

@@ -1,9 +1,9 @@
-/// Descriptors of operand tiles in shared memory, as wgmma takes them, for tiles that bulk tensor copies laid out with the
-/// 128-byte swizzle.
+/// Descriptors of operand tiles in shared memory, as wgmma takes them, for tiles that bulk tensor copies laid out with
+/// the 128-byte swizzle.
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout-matrix-descriptor
 ///
-/// A box of 64 columns of 16-bit elements: a row is 128 bytes, 8 chunks of 16; chunk c of row r lies at c ^ (r % 8). Eight
-/// rows are one swizzle atom of 1024 bytes. A wider tile is several boxes, one behind the other:
+/// A box of 64 columns of 16-bit elements: a row is 128 bytes, 8 chunks of 16; chunk c of row r lies at c ^ (r % 8).
+/// Eight rows are one swizzle atom of 1024 bytes. A wider tile is several boxes, one behind the other:
 ///
 ///          columns 0 .. 63        columns 64 .. 127
 ///     +---------------------+  +---------------------+
@@ -19,8 +19,8 @@
 
 namespace heed::tile {
 
-inline constexpr int kBoxColumns = 64;        ///< elements
-inline constexpr int kBoxRowBytes = 128;      ///< bytes
+inline constexpr int kBoxColumns = 64;    ///< elements
+inline constexpr int kBoxRowBytes = 128;  ///< bytes
 inline constexpr int kSwizzleAtomBytes = 1024;
 
 /// What a descriptor holds besides the address: distances in bytes, multiples of 16 below 2^18.

@@ -24,10 +24,12 @@ const KnobTable<sm90::Config>& table() {
         .acts_on({latency, issue, tensor});
     t.add("stages", "s", &C::stages, {1, 2, 3, 4}, "segments of K and V kept in shared memory")
         .acts_on({latency, l2, dram});
-    t.add("score_lead", "a", &C::score_lead, {1, 2, 3, 4, 6, 8}, "score products asked for before the first exponential")
+    t.add("score_lead", "a", &C::score_lead, {1, 2, 3, 4, 6, 8},
+          "score products asked for before the first exponential")
         .acts_on({latency, tensor});
     t.add("value_waits", "w", &C::value_waits, {1, 2, 3, 4}, "barriers for the values of a segment").acts_on({latency});
-    t.add("product_steps", "p", &C::product_steps, {1, 2, 4}, "steps of 16 probabilities a value product takes together")
+    t.add("product_steps", "p", &C::product_steps, {1, 2, 4},
+          "steps of 16 probabilities a value product takes together")
         .acts_on({tensor, issue, latency});
     t.add("product_start", "b", &C::product_start, {0, 2, 3, 4, 5, 6, 8},
           "step of exponentials before which no value product starts")

@@ -1,4 +1,5 @@
-// What fwd_sm90 computes at compile time, checked on the host: who works on which keys, what lies where, in which order.
+// What fwd_sm90 computes at compile time, checked on the host: who works on which keys, what lies where, in which
+// order.
 #include "kernels/sm90/config.hpp"
 
 #include <cstdint>
@@ -154,8 +155,8 @@ TEST(MatrixDescriptor, FindsQueriesAndKeys) {
     for (const int boxes : {1, 2, 4})
       for (int step = 0; step < boxes * 4; ++step) {
         const int box_bytes = rows * 128;
-        const Decoded d = decode(tile::matrix_descriptor(kBase, 16) +
-                                 tile::descriptor_advance(step / 4 * box_bytes + step % 4 * 32));
+        const Decoded d =
+            decode(tile::matrix_descriptor(kBase, 16) + tile::descriptor_advance(step / 4 * box_bytes + step % 4 * 32));
         for (int row = 0; row < rows; ++row)
           for (int k = 0; k < 16; ++k) {
             const int found = swizzled(d.address + row / 8 * d.stride + row % 8 * 128 + k * 2);
@@ -174,8 +175,8 @@ TEST(MatrixDescriptor, FindsValues) {
         const Decoded d = decode(tile::matrix_descriptor(kBase, box_bytes) + tile::descriptor_advance(step * 2048));
         for (int key = 0; key < 16; ++key)
           for (int column = 0; column < boxes * 64; ++column) {
-            const int found = swizzled(d.address + column / 64 * d.leading + key / 8 * d.stride + key % 8 * 128 +
-                                       column % 64 * 2);
+            const int found =
+                swizzled(d.address + column / 64 * d.leading + key / 8 * d.stride + key % 8 * 128 + column % 64 * 2);
             ASSERT_EQ(found, copied_to(kBase + column / 64 * box_bytes, step * 16 + key, column % 64));
           }
       }

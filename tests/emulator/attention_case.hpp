@@ -1,0 +1,163 @@
+/// One attention problem for an emulated kernel: tensors, launch, comparison with double precision.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/random.hpp"
+#include "kernels/contract.hpp"
+#include "simt.hpp"
+
+namespace heed::emulator {
+
+struct Shape {
+  int batch = 1;
+  int heads = 1;
+  int heads_kv = 1;
+  int len_q = 64;
+  int len_k = 64;
+  int causal_offset = 0;
+  float score_scale = 1;    ///< of Q: large scores
+  bool heads_inner = false; ///< blhd instead of bhld
+};
+
+class AttentionCase {
+ public:
+  AttentionCase(const Problem& problem, const Shape& shape, std::uint64_t seed)
+      : problem_(problem), shape_(shape), bf16_(problem.element == Element::bf16) {
+    Random random(seed);
+    const int d = problem.head_dim;
+    params_.q_strides = fill(q_, shape.heads, shape.len_q, random, shape.score_scale);
+    params_.k_strides = fill(k_, shape.heads_kv, shape.len_k, random, 1);
+    params_.v_strides = fill(v_, shape.heads_kv, shape.len_k, random, 1);
+    params_.o_strides = strides(shape.heads, shape.len_q);
+    o_.assign(static_cast<std::size_t>(shape.batch) * shape.heads * shape.len_q * d + kGuard, 0xffff);
+    lse_.assign(static_cast<std::size_t>(shape.batch) * shape.heads * shape.len_q + kGuard,
+                std::numeric_limits<float>::quiet_NaN());
+    // Keys no query attends to may hold anything.
+    const int seen = visible_keys(problem.causal, shape.len_q - 1, shape.causal_offset, shape.len_k);
+    for (int b = 0; b < shape.batch; ++b)
+      for (int h = 0; h < shape.heads_kv; ++h)
+        for (int r = seen; r < shape.len_k; ++r)
+          for (int c = 0; c < d; ++c) {
+            k_[at(params_.k_strides, b, h, r) + static_cast<std::size_t>(c)] = 0x7fff;
+            v_[at(params_.v_strides, b, h, r) + static_cast<std::size_t>(c)] = 0x7fff;
+          }
+    params_.q = q_.data();
+    params_.k = k_.data();
+    params_.v = v_.data();
+    params_.o = o_.data();
+    params_.lse = lse_.data();
+    params_.batch = shape.batch;
+    params_.heads = shape.heads;
+    params_.heads_kv = shape.heads_kv;
+    params_.group_size = shape.heads / shape.heads_kv;
+    params_.len_q = shape.len_q;
+    params_.len_k = shape.len_k;
+    params_.causal_offset = shape.causal_offset;
+    params_.scale = 1.0F / std::sqrt(static_cast<float>(d));
+  }
+
+  [[nodiscard]] ForwardParams& params() { return params_; }
+
+  /// As the launcher encodes them: src/device/tensor_map.cpp.
+  [[nodiscard]] TensorMaps maps(int q_rows, int k_rows, int v_rows) const {
+    TensorMaps maps{};
+    const int seen = visible_keys(problem_.causal, shape_.len_q - 1, shape_.causal_offset, shape_.len_k);
+    encode(maps.q, q_, params_.q_strides, shape_.len_q, shape_.heads, q_rows);
+    encode(maps.k, k_, params_.k_strides, std::max(seen, 1), shape_.heads_kv, k_rows);
+    encode(maps.v, v_, params_.v_strides, std::max(seen, 1), shape_.heads_kv, v_rows);
+    return maps;
+  }
+
+  /// Compares output and log-sum-exp; bounds as wide as the type's rounding of values around 1.
+  void check(const std::string& name) const {
+    const int d = problem_.head_dim;
+    double worst = 0;
+    for (int b = 0; b < shape_.batch; ++b)
+      for (int h = 0; h < shape_.heads; ++h)
+        for (int r = 0; r < shape_.len_q; ++r) {
+          const int kv = h / params_.group_size;
+          const int end = visible_keys(problem_.causal, r, shape_.causal_offset, shape_.len_k);
+          std::vector<double> p(static_cast<std::size_t>(end));
+          double most = -INFINITY;
+          for (int j = 0; j < end; ++j) {
+            double s = 0;
+            for (int c = 0; c < d; ++c)
+              s += value(q_, params_.q_strides, b, h, r, c) * value(k_, params_.k_strides, b, kv, j, c);
+            p[static_cast<std::size_t>(j)] = s * params_.scale;
+            most = std::max(most, p[static_cast<std::size_t>(j)]);
+          }
+          double sum = 0;
+          for (double& x : p) sum += x = std::exp(x - most);
+          for (int c = 0; c < d; ++c) {
+            double expected = 0;
+            for (int j = 0; j < end; ++j)
+              expected += p[static_cast<std::size_t>(j)] / sum * value(v_, params_.v_strides, b, kv, j, c);
+            const double difference = std::fabs(expected - value(o_, params_.o_strides, b, h, r, c));
+            ASSERT_TRUE(difference < (bf16_ ? 0.03 : 0.006) + (bf16_ ? 0.01 : 0.001) * std::fabs(expected))
+                << name << ": batch " << b << " head " << h << " row " << r << " column " << c << ": "
+                << value(o_, params_.o_strides, b, h, r, c) << " instead of " << expected;
+            worst = std::max(worst, difference);
+          }
+          if (params_.lse == nullptr) continue;
+          const float lse = lse_[(static_cast<std::size_t>(b) * shape_.heads + h) * shape_.len_q + r];
+          if (end == 0)
+            ASSERT_EQ(lse, -INFINITY) << name << ": row " << r;
+          else
+            ASSERT_NEAR(lse, most + std::log(sum), 2e-3 + 1e-4 * std::fabs(most)) << name << ": row " << r;
+        }
+    for (std::size_t i = 0; i < kGuard; ++i) {
+      ASSERT_EQ(o_[o_.size() - kGuard + i], 0xffff) << name << " writes behind its output";
+      ASSERT_TRUE(std::isnan(lse_[lse_.size() - kGuard + i])) << name << " writes behind its log-sum-exps";
+    }
+  }
+
+ private:
+  static constexpr std::size_t kGuard = 256;
+  using Elements = std::vector<std::uint16_t>;
+
+  [[nodiscard]] TensorStrides strides(int heads, int rows) const {
+    const long long d = problem_.head_dim;
+    if (shape_.heads_inner) return {rows * heads * d, d, heads * d};
+    return {heads * rows * d, rows * d, d};
+  }
+  [[nodiscard]] static std::size_t at(const TensorStrides& s, int b, int h, int r) {
+    return static_cast<std::size_t>(b * s.batch + h * s.head + r * s.row);
+  }
+  TensorStrides fill(Elements& e, int heads, int rows, Random& random, float scale) {
+    e.resize(static_cast<std::size_t>(shape_.batch) * heads * rows * problem_.head_dim);
+    for (std::uint16_t& x : e) {
+      float sum = 0;
+      for (int i = 0; i < 12; ++i) sum += static_cast<float>(random.uniform());
+      x = round_16(bf16_, (sum - 6.0F) * scale);
+    }
+    return strides(heads, rows);
+  }
+  [[nodiscard]] double value(const Elements& e, const TensorStrides& s, int b, int h, int r, int c) const {
+    return load_16(bf16_, reinterpret_cast<const std::byte*>(&e[at(s, b, h, r) + static_cast<std::size_t>(c)]));
+  }
+  void encode(TensorMap& map, const Elements& e, const TensorStrides& s, int rows, int heads, int box_rows) const {
+    const EmulatedMap m{reinterpret_cast<const std::byte*>(e.data()),
+                        {problem_.head_dim, rows, heads, shape_.batch},
+                        {1, s.row, s.head, s.batch},
+                        box_rows};
+    static_assert(sizeof(m) <= sizeof(map.opaque));
+    std::memcpy(map.opaque, &m, sizeof(m));
+  }
+
+  Problem problem_;
+  Shape shape_;
+  bool bf16_;
+  ForwardParams params_{};
+  Elements q_, k_, v_, o_;
+  std::vector<float> lse_;
+};
+
+}  // namespace heed::emulator

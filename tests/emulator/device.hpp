@@ -1,0 +1,129 @@
+/// What CUDA C++ gives device code without an include, for the emulator (simt.hpp).
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "simt.hpp"
+
+#define __device__
+#define __host__
+#define __global__
+#define __forceinline__ inline
+#define __grid_constant__
+
+#define threadIdx (::heed::emulator::self().index)
+#define blockIdx (::heed::emulator::self().block->index)
+#define gridDim (::heed::emulator::grid())
+
+namespace heed {
+
+using std::max;
+using std::min;
+
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+  return {x, y, z, w};
+}
+inline float2 make_float2(float x, float y) {
+  return {x, y};
+}
+inline float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
+
+inline float __int_as_float(int x) {
+  return std::bit_cast<float>(x);
+}
+inline float __uint_as_float(unsigned x) {
+  return std::bit_cast<float>(x);
+}
+inline int __float_as_int(float x) {
+  return std::bit_cast<int>(x);
+}
+inline unsigned __float_as_uint(float x) {
+  return std::bit_cast<unsigned>(x);
+}
+
+namespace emulator {
+
+inline unsigned lane() {
+  return self().index.x % 32;
+}
+inline Meeting& own_warp() {
+  return self().block->warps.at(self().index.x / 32);
+}
+
+/// Every lane gives a value and gets the one of lane `from`.
+template <typename T>
+T shuffle(T value, unsigned from) {
+  struct Exchange {
+    T given;
+    unsigned from;
+    T received;
+  } mine{value, from, T()};
+  meet("shfl", own_warp(), lane(), 32, &mine, [](std::vector<void*>& all) {
+    for (unsigned i = 0; i < 32; ++i) {
+      auto* e = static_cast<Exchange*>(all[i]);
+      e->received = static_cast<Exchange*>(all[e->from % 32])->given;
+    }
+  });
+  return mine.received;
+}
+
+inline bool barrier(const char* where, int id, unsigned threads, bool value) {
+  NamedBarrier& b = self().block->barriers[id];
+  b.value = b.value || value;
+  const unsigned generation = b.generation;
+  if (++b.arrived == threads) {
+    b.arrived = 0;
+    b.last_value = b.value;
+    b.value = false;
+    ++b.generation;
+  } else {
+    wait_until(where, [&b, generation] { return b.generation != generation; });
+  }
+  return b.last_value;
+}
+
+}  // namespace emulator
+
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  return emulator::shuffle(value, emulator::lane() ^ static_cast<unsigned>(mask));
+}
+template <typename T>
+T __shfl_sync(unsigned, T value, int from) {
+  return emulator::shuffle(value, static_cast<unsigned>(from));
+}
+inline bool __any_sync(unsigned, bool value) {
+  struct Vote {
+    bool mine;
+    bool any;
+  } vote{value, false};
+  emulator::meet("vote", emulator::own_warp(), emulator::lane(), 32, &vote, [](std::vector<void*>& all) {
+    bool any = false;
+    for (unsigned i = 0; i < 32; ++i) any = any || static_cast<Vote*>(all[i])->mine;
+    for (unsigned i = 0; i < 32; ++i) static_cast<Vote*>(all[i])->any = any;
+  });
+  return vote.any;
+}
+inline void __syncwarp() {
+  int nothing = 0;
+  emulator::meet("__syncwarp", emulator::own_warp(), emulator::lane(), 32, &nothing, [](std::vector<void*>&) {});
+}
+inline void __syncthreads() {
+  emulator::barrier("__syncthreads", 0, emulator::self().block->alive, false);
+}
+inline void __threadfence() {}
+
+}  // namespace heed

@@ -1,0 +1,163 @@
+// The emulated GPU notices what a real one would get wrong now and then.
+#include "kernels/ptx/bulk_tensor.cuh"
+#include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/math.cuh"
+#include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/shared.cuh"
+#include "kernels/ptx/wgmma.cuh"
+#include "kernels/tile/matrix_descriptor.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace heed::emulator {
+namespace {
+
+constexpr Launch kOneWarpgroup{.grid = {}, .threads = 128, .cluster = 1, .shared_bytes = 32 * 1024, .seed = 1};
+
+// A (rows, 64) tensor of 16-bit elements that count up.
+struct Counting {
+  explicit Counting(int rows) : elements(static_cast<std::size_t>(rows) * 64) {
+    for (std::size_t i = 0; i < elements.size(); ++i) elements[i] = round_16(false, static_cast<float>(i % 7) - 3);
+    const EmulatedMap m{reinterpret_cast<const std::byte*>(elements.data()), {64, rows, 1, 1}, {1, 64, 0, 0}, 64};
+    std::memcpy(map.opaque, &m, sizeof(m));
+  }
+  std::vector<std::uint16_t> elements;
+  TensorMap map{};
+};
+
+// One thread copies a tile, every thread reads its first row.
+void copy_and_read(bool wait, bool initialise, std::vector<float>& seen) {
+  const Counting tensor(64);
+  seen.assign(128, 0);
+  run(kOneWarpgroup, [&](char* memory) {
+    const unsigned shared = ptx::shared_address(memory);
+    const unsigned barrier = shared + 16 * 1024;
+    if (threadIdx.x == 0) {
+      if (initialise) ptx::mbarrier_init(barrier, 1);
+      ptx::mbarrier_arrive_expect_tx(barrier, 64 * 128);
+      ptx::cp_async_bulk_tensor_4d(shared, tensor.map, barrier, 0, 0, 0, 0);
+    }
+    __syncthreads();
+    if (wait || threadIdx.x == 127) ptx::mbarrier_wait(barrier, 0);
+    seen[threadIdx.x] = load_16(false, pointer_to(shared, 2));
+  });
+}
+
+TEST(Emulator, CopiesArriveOnlyWhereTheyAreWaitedFor) {
+  std::vector<float> seen;
+  copy_and_read(true, true, seen);
+  for (const float x : seen) EXPECT_EQ(x, -3);
+  copy_and_read(false, true, seen);
+  EXPECT_TRUE(std::isnan(seen[0])) << "shared memory starts as NaN, and nothing has arrived yet";
+  EXPECT_EQ(seen[127], -3);
+  EXPECT_THROW(copy_and_read(true, false, seen), std::logic_error);
+}
+
+TEST(Emulator, DeadlocksAreToldWithTheirPlace) {
+  try {
+    run(kOneWarpgroup, [](char* memory) {
+      const unsigned barrier = ptx::shared_address(memory);
+      if (threadIdx.x == 0) ptx::mbarrier_init(barrier, 2);
+      __syncthreads();
+      if (threadIdx.x == 0) ptx::mbarrier_arrive(barrier);  // one of two
+      ptx::mbarrier_wait(barrier, 0);
+    });
+    FAIL() << "it ended";
+  } catch (const std::logic_error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("32 threads at mbarrier wait (block 0, warp 3)"));
+  }
+}
+
+TEST(Emulator, CopiesNobodyWaitedForAreAnError) {
+  const Counting tensor(64);
+  EXPECT_THROW(run(kOneWarpgroup,
+                   [&](char* memory) {
+                     const unsigned barrier = ptx::shared_address(memory) + 16 * 1024;
+                     if (threadIdx.x != 0) return;
+                     ptx::mbarrier_init(barrier, 1);
+                     ptx::cp_async_bulk_tensor_4d(ptx::shared_address(memory), tensor.map, barrier, 0, 0, 0, 0);
+                   }),
+               std::logic_error);
+}
+
+TEST(Emulator, SharedMemoryHasAnEnd) {
+  EXPECT_THROW(run(kOneWarpgroup, [](char* memory) { ptx::st_shared_v4(ptx::shared_address(memory) + 32 * 1024, 0); }),
+               std::logic_error);
+}
+
+// S = Q K^T of one tile, with or without waiting for the products.
+std::vector<float> multiply(bool wait) {
+  const Counting tensor(64);
+  std::vector<float> first(128);
+  run(kOneWarpgroup, [&](char* memory) {
+    const unsigned shared = ptx::shared_address(memory);
+    const unsigned barrier = shared + 16 * 1024;
+    if (threadIdx.x == 0) {
+      ptx::mbarrier_init(barrier, 1);
+      ptx::mbarrier_arrive_expect_tx(barrier, 64 * 128);
+      ptx::cp_async_bulk_tensor_4d(shared, tensor.map, barrier, 0, 0, 0, 0);
+    }
+    __syncthreads();
+    ptx::mbarrier_wait(barrier, 0);
+    float d[32];
+    for (int k = 0; k < 4; ++k) {
+      const auto operand = tile::matrix_descriptor(shared, 16) + tile::descriptor_advance(32 * k);
+      ptx::wgmma_ss<Element::fp16, 64>(d, operand, operand, k > 0);
+    }
+    ptx::wgmma_commit_group();
+    if (wait) ptx::wgmma_wait_group(0);
+    first[threadIdx.x] = d[0];
+    ptx::wgmma_wait_group(0);
+  });
+  return first;
+}
+
+TEST(Emulator, ProductsAreNoNumbersBeforeTheyAreWaitedFor) {
+  const Counting tensor(64);
+  const std::vector<float> products = multiply(true);
+  for (unsigned t = 0; t < 128; ++t) {
+    const unsigned row = t / 32 * 16 + t % 32 / 4;
+    const unsigned column = 2 * (t % 4);
+    float expected = 0;
+    for (unsigned c = 0; c < 64; ++c)
+      expected += (static_cast<float>((row * 64 + c) % 7) - 3) * (static_cast<float>((column * 64 + c) % 7) - 3);
+    EXPECT_EQ(products[t], expected);
+  }
+  EXPECT_TRUE(std::isnan(multiply(false)[5]));
+}
+
+TEST(Emulator, BlocksOfAClusterWriteToEachOther) {
+  Launch launch = kOneWarpgroup;
+  launch.grid.x = 2;
+  launch.cluster = 2;
+  std::vector<float> received(256);
+  run(launch, [&](char* memory) {
+    const unsigned shared = ptx::shared_address(memory);
+    const unsigned barrier = shared + 16 * 1024;
+    const unsigned rank = ptx::cluster_ctarank();
+    if (threadIdx.x == 0) {
+      ptx::mbarrier_init(barrier, 1);
+      ptx::mbarrier_arrive_expect_tx(barrier, 128 * 8);
+    }
+    ptx::barrier_cluster_arrive_relaxed();
+    ptx::barrier_cluster_wait_acquire();
+    const unsigned mine = shared + 8 * threadIdx.x;
+    ptx::st_async_v2(ptx::mapa(mine, 1 - rank), static_cast<float>(threadIdx.x), static_cast<float>(rank),
+                     ptx::mapa(barrier, 1 - rank));
+    ptx::mbarrier_wait(barrier, 0);
+    float got[2];
+    ptx::ld_shared_v2(got, mine);
+    received[rank * 128 + threadIdx.x] = got[0] + 1000 * got[1];
+  });
+  for (unsigned t = 0; t < 128; ++t) {
+    EXPECT_EQ(received[t], static_cast<float>(t + 1000));
+    EXPECT_EQ(received[128 + t], static_cast<float>(t));
+  }
+}
+
+}  // namespace
+}  // namespace heed::emulator

@@ -1,0 +1,42 @@
+// Stand-ins for kernels/ptx/math.cuh.
+#pragma once
+
+#include "device.hpp"
+#include "kernels/contract.hpp"
+
+namespace heed::ptx {
+
+inline float flushed(float x) {
+  return std::fabs(x) < 0x1p-126F ? 0.0F : x;
+}
+inline float ex2_approx_ftz(float x) {
+  return flushed(std::exp2(x));
+}
+inline float ex2_approx_ftz_in_order(float x) {
+  return ex2_approx_ftz(x);
+}
+inline float lg2_approx_ftz(float x) {
+  return std::log2(flushed(x));
+}
+inline float rcp_approx_ftz(float x) {
+  return 1.0F / x;
+}
+template <Element kElement>
+unsigned cvt_rn_x2(float low, float high) {
+  constexpr bool kBf16 = kElement == Element::bf16;
+  return emulator::round_16(kBf16, low) | static_cast<unsigned>(emulator::round_16(kBf16, high)) << 16;
+}
+template <Element kElement>
+unsigned cvt_rn_x2_in_order(float low, float high) {
+  return cvt_rn_x2<kElement>(low, high);
+}
+template <Element kElement>
+float unpack_low(unsigned packed) {
+  return emulator::load_16(kElement == Element::bf16, reinterpret_cast<const std::byte*>(&packed));
+}
+template <Element kElement>
+float unpack_high(unsigned packed) {
+  return emulator::load_16(kElement == Element::bf16, reinterpret_cast<const std::byte*>(&packed) + 2);
+}
+
+}  // namespace heed::ptx

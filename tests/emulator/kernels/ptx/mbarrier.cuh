@@ -1,0 +1,28 @@
+// Stand-ins for kernels/ptx/mbarrier.cuh.
+#pragma once
+
+#include "device.hpp"
+
+namespace heed::ptx {
+
+inline void mbarrier_init(unsigned barrier, unsigned arrivals) {
+  emulator::byte_barrier(barrier, true) = {arrivals, arrivals, 0, 0};
+}
+inline void fence_mbarrier_init() {}
+inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
+  emulator::ByteBarrier& b = emulator::byte_barrier(barrier);
+  b.bytes += bytes;
+  --b.pending;
+  b.settle();
+}
+inline void mbarrier_arrive(unsigned barrier) {
+  emulator::ByteBarrier& b = emulator::byte_barrier(barrier);
+  --b.pending;
+  b.settle();
+}
+inline void mbarrier_wait(unsigned barrier, unsigned parity) {
+  const emulator::ByteBarrier* b = &emulator::byte_barrier(barrier);
+  emulator::wait_until("mbarrier wait", [b, parity] { return (b->phase & 1U) != parity; });
+}
+
+}  // namespace heed::ptx

@@ -1,0 +1,130 @@
+/// A GPU of fibers: runs device code that was compiled by the host compiler, thread by thread, so that kernels are tested
+/// where there is no GPU.
+///
+/// The stand-ins beside this file (tests/emulator/kernels/ptx/) take the place of kernels/ptx/: an include path puts them
+/// first. What a real GPU does at some later time is done as late as it may be: copies and remote stores when every
+/// thread waits, in random order; asynchronous products when their group is waited for, with NaN in the accumulators
+/// until then. So a wait that is missing shows as a wrong result, and a wait that never ends as a deadlock with a message.
+/// Clocks, caches, memory ordering between blocks and dependent launches are not modelled.
+#pragma once
+
+#include <ucontext.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <vector>
+
+namespace heed::emulator {
+
+struct Dim3 {
+  unsigned x = 1;
+  unsigned y = 1;
+  unsigned z = 1;
+};
+
+struct Launch {
+  Dim3 grid;
+  unsigned threads = 32;
+  unsigned cluster = 1;
+  std::size_t shared_bytes = 0;
+  std::uint64_t seed = 1;  ///< of the order in which asynchronous work completes
+};
+
+/// Threads that meet: everyone leaves when `n` have come.
+struct Meeting {
+  unsigned arrived = 0;
+  unsigned generation = 0;
+  std::vector<void*> arguments;
+};
+
+/// A barrier that counts arrivals and bytes.
+struct ByteBarrier {
+  unsigned expected = 0;
+  unsigned pending = 0;
+  long long bytes = 0;
+  unsigned phase = 0;
+  void settle();
+};
+
+struct NamedBarrier {
+  unsigned arrived = 0;
+  unsigned generation = 0;
+  bool value = false;
+  bool last_value = false;
+};
+
+struct Block {
+  std::vector<std::byte> memory;
+  std::byte* shared = nullptr;  ///< aligned to 1024
+  std::size_t shared_bytes = 0;
+  Dim3 index;
+  unsigned rank = 0;
+  unsigned alive = 0;
+  NamedBarrier barriers[16];
+  std::map<unsigned, ByteBarrier> byte_barriers;  ///< by offset
+  std::vector<Meeting> warps;
+  std::vector<Meeting> warpgroups;
+};
+
+/// Asynchronous products of one thread.
+struct Products {
+  std::map<float*, std::vector<float>> results;  ///< of accumulators that products in flight write
+  std::set<float*> open;
+  std::deque<std::set<float*>> committed;
+};
+
+struct Thread {
+  ucontext_t context{};
+  std::unique_ptr<char[]> stack;
+  Block* block = nullptr;
+  Dim3 index;
+  bool finished = false;
+  std::function<bool()> waits_for;  ///< empty: can run
+  const char* waits_at = "";
+  Products products;
+  std::vector<std::function<void()>> open_copies;  ///< cp.async since the last commit
+  std::deque<std::vector<std::function<void()>>> committed_copies;
+};
+
+/// Runs `body` for every thread of the launch, cluster by cluster. `body` gets its block's dynamic shared memory, which
+/// starts as NaN. @throws std::logic_error for a deadlock, naming what is waited for
+void run(const Launch& launch, const std::function<void(char* shared)>& body);
+
+// ---- for the stand-ins
+
+Thread& self();
+Dim3 grid();
+/// Lets others run until `ready`. `where` names the instruction in the message of a deadlock.
+void wait_until(const char* where, const std::function<bool()>& ready);
+/// Work that completes at some time after now.
+void later(std::function<void()> work);
+
+/// Every one of `n` threads gives its arguments; the last to come runs `together` on all of them.
+void meet(const char* where, Meeting& meeting, unsigned index, unsigned n, void* mine,
+          const std::function<void(std::vector<void*>&)>& together);
+
+/// Shared addresses are offsets from here in a block's shared memory; the upper bits say whose it is.
+inline constexpr unsigned kSharedStart = 1024;
+inline constexpr unsigned kRankShift = 24;
+unsigned address_of(const void* pointer);
+std::byte* pointer_to(unsigned address, std::size_t bytes);
+ByteBarrier& byte_barrier(unsigned address, bool initialise = false);
+
+float load_16(bool bf16, const std::byte* from);
+std::uint16_t round_16(bool bf16, float x);
+
+/// Where a tensor map's stand-in keeps what the copies need; sizes and strides of (column, row, head, batch), in elements.
+struct EmulatedMap {
+  const std::byte* base;
+  long long sizes[4];
+  long long strides[4];
+  int box_rows;
+};
+
+}  // namespace heed::emulator

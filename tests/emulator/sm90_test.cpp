@@ -1,0 +1,122 @@
+// fwd_sm90 on the emulated GPU: every path of the kernel at small ragged shapes.
+#include "attention_case.hpp"
+#include "kernels/sm90/forward.cuh"
+
+namespace heed::sm90 {
+namespace {
+
+using emulator::AttentionCase;
+using emulator::Shape;
+
+constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .causal = false};
+constexpr Problem kHalf64Causal{.element = Element::fp16, .head_dim = 64, .causal = true};
+constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .causal = true};
+
+template <Config kConfig, Problem kProblem>
+void run_case(const Shape& shape, std::uint64_t seed, bool with_lse = true) {
+  static_assert(is_legal(kConfig, kProblem, 227 * 1024, 228 * 1024) == Illegal::no);
+  AttentionCase problem(kProblem, shape, seed);
+  if (!with_lse) problem.params().lse = nullptr;
+  const TensorMaps maps =
+      problem.maps(kGroupRows, kConfig.chunk, segment_keys(kConfig) / kConfig.value_waits);
+  const int rows = kConfig.row_groups * kGroupRows;
+  emulator::Launch launch;
+  launch.grid = {static_cast<unsigned>((shape.len_q + rows - 1) / rows * kConfig.cluster),
+                 static_cast<unsigned>(shape.heads), static_cast<unsigned>(shape.batch)};
+  launch.threads = static_cast<unsigned>(threads(kConfig));
+  launch.cluster = static_cast<unsigned>(kConfig.cluster);
+  launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
+  launch.seed = seed;
+  emulator::run(launch, [&](char* shared) { Forward<kConfig, kProblem>(problem.params(), maps, shared).run(); });
+  problem.check("lengths " + std::to_string(shape.len_q) + " x " + std::to_string(shape.len_k));
+}
+
+// The mission's config: two blocks share a tile, one segment each.
+TEST(EmulatedSm90, SplitsKeysOverACluster) {
+  constexpr Config kConfig{};
+  run_case<kConfig, kHalf64>({.len_q = 64, .len_k = 512}, 1);
+  run_case<kConfig, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 130}, 2);
+  run_case<kConfig, kHalf64>({.len_q = 3, .len_k = 1}, 3);
+  run_case<kConfig, kHalf64>({.len_q = 20, .len_k = 700, .heads_inner = true}, 4, false);
+}
+
+TEST(EmulatedSm90, ComputesAgainWhereTheFirstChunkMisleads) {
+  constexpr Config kConfig{};
+  run_case<kConfig, kHalf64>({.len_q = 40, .len_k = 512, .score_scale = 30}, 5);
+  run_case<kConfig, kHalf64>({.len_q = 40, .len_k = 1100, .score_scale = 30}, 6);
+}
+
+TEST(EmulatedSm90, CausalMasks) {
+  constexpr Config kConfig{.chunks = 2, .stages = 2, .score_lead = 1, .value_waits = 1, .product_start = 0};
+  run_case<kConfig, kHalf64Causal>({.len_q = 200, .len_k = 200}, 7);
+  run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 400, .causal_offset = 270}, 8);
+  run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40}, 9);
+  run_case<kConfig, kHalf64Causal>({.len_q = 10, .len_k = 20, .causal_offset = -30}, 10);
+}
+
+TEST(EmulatedSm90, RingWithAProducer) {
+  constexpr Config kConfig{.row_groups = 2,
+                           .cluster = 1,
+                           .chunks = 2,
+                           .stages = 3,
+                           .score_lead = 1,
+                           .value_waits = 2,
+                           .product_steps = 4,
+                           .product_start = 0,
+                           .late_packing = false,
+                           .prefetch_scores = true,
+                           .producer = Producer::own_group,
+                           .trigger = Trigger::last_products,
+                           .store = Store::pairs,
+                           .tile_order = TileOrder::ascending};
+  run_case<kConfig, kHalf64Causal>({.heads = 2, .heads_kv = 1, .len_q = 150, .len_k = 1000, .causal_offset = 850}, 11);
+  run_case<kConfig, kHalf64Causal>({.len_q = 200, .len_k = 600, .causal_offset = 0, .score_scale = 30}, 12);
+}
+
+TEST(EmulatedSm90, WideHeadsWithExactMaxima) {
+  constexpr Config kConfig{.row_groups = 1,
+                           .key_groups = 2,
+                           .cluster = 2,
+                           .chunk = 32,
+                           .chunks = 2,
+                           .stages = 2,
+                           .score_lead = 2,
+                           .value_waits = 1,
+                           .product_steps = 1,
+                           .product_start = 0,
+                           .reference = Reference::exact,
+                           .row_sum = RowSum::adds,
+                           .exchange = Exchange::single,
+                           .trigger = Trigger::none};
+  run_case<kConfig, kBrain128Causal>({.heads = 2, .heads_kv = 2, .len_q = 90, .len_k = 500, .causal_offset = 410}, 13);
+  run_case<kConfig, kBrain128Causal>({.len_q = 65, .len_k = 65, .score_scale = 20}, 14);
+}
+
+TEST(EmulatedSm90, PaddedHeadDims) {
+  constexpr Config kConfig{.row_groups = 2,
+                           .cluster = 1,
+                           .chunk = 128,
+                           .chunks = 1,
+                           .stages = 1,
+                           .score_lead = 1,
+                           .value_waits = 1,
+                           .product_start = 0,
+                           .row_sum = RowSum::adds,
+                           .producer = Producer::own_group};
+  run_case<kConfig, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>({.len_q = 100, .len_k = 300}, 15);
+  constexpr Config kWide{.cluster = 4,
+                         .chunk = 64,
+                         .chunks = 1,
+                         .stages = 1,
+                         .score_lead = 1,
+                         .value_waits = 1,
+                         .product_start = 0,
+                         .row_sum = RowSum::adds};
+  run_case<kWide, Problem{.element = Element::fp16, .head_dim = 256, .causal = true}>(
+      {.len_q = 30, .len_k = 270, .causal_offset = 240}, 16);
+  constexpr Config kNarrow{.cluster = 2};
+  run_case<kNarrow, Problem{.element = Element::bf16, .head_dim = 40, .causal = false}>({.len_q = 65, .len_k = 300}, 17);
+}
+
+}  // namespace
+}  // namespace heed::sm90
