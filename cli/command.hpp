@@ -67,6 +67,7 @@ void add_bench(CLI::App& app, int& exit_code);
 void add_show(CLI::App& app, int& exit_code);
 void add_runs(CLI::App& app, int& exit_code);
 void add_report(CLI::App& app, int& exit_code);
+void add_champions(CLI::App& app, int& exit_code);
 void add_evidence(CLI::App& app, int& exit_code);
 void add_replay(CLI::App& app, int& exit_code);
 void add_families(CLI::App& app, int& exit_code);

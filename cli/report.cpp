@@ -1,4 +1,4 @@
-// heed report, heed evidence
+// heed report, heed champions, heed evidence
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include "base/files.hpp"
 #include "cli/command.hpp"
 #include "jit/embedded.hpp"
+#include "report/champions.hpp"
 #include "report/evidence.hpp"
 #include "report/page.hpp"
 
@@ -44,6 +45,39 @@ void add_report(CLI::App& app, int& exit_code) {
     else
       print(fmt::format("{}: run {}{}\n", output, o->run,
                         finished ? "" : ", which is not finished: the page holds what there is"));
+  });
+}
+
+void add_champions(CLI::App& app, int& exit_code) {
+  (void)exit_code;
+  struct Options {
+    StoreOptions store;
+    std::string output;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("champions", "The champions of finished runs, with what they were measured against");
+  command->add_option("-o,--output", o->output,
+                      "File to write them to as JSON; entries of other workloads and architectures in it are kept");
+  o->store.add_to(*command);
+  command->add_flag("--json", o->json, "Print JSON");
+  command->footer(
+      "For each workload and device the champion of the fastest final comparison.\n"
+      "Example:\n  heed champions -o tuned/champions.json");
+  command->callback([o] {
+    const auto store = o->store.open(store::Access::read_only);
+    const nlohmann::json champions = report::champions_of(store->runs());
+    if (!o->output.empty()) {
+      expect_writable(o->output, ErrorCode::store);
+      nlohmann::json all = champions;
+      if (std::filesystem::exists(o->output))
+        all = report::merge_champions(
+            nlohmann::json::parse(read_file(o->output, ErrorCode::store), nullptr, /*allow_exceptions=*/false),
+            champions);
+      write_file_atomically(o->output, all.dump(1) + "\n", ErrorCode::store);
+    }
+    print(o->json ? champions.dump(1) + "\n" : report::champions_text(champions));
   });
 }
 

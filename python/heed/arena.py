@@ -87,8 +87,9 @@ def chosen_suites(options):
     return chosen
 
 
-def variants_of(options):
-    """{canonical workload: variant text} and the variant of all other workloads. Raises Failure."""
+def variants_of(options, arch="sm_"):
+    """{canonical workload: variant text} and the variant of all other workloads; champions of architectures that start with
+    `arch`. Raises Failure."""
     table = {}
     default_file = ROOT / "tuned" / "champions.json"
     path = Path(options.champions) if options.champions else default_file if default_file.exists() else None
@@ -97,9 +98,10 @@ def variants_of(options):
             stored = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise Failure(f"the champions in {path} cannot be read: {error}")
-        if not isinstance(stored, dict) or not all(isinstance(v, str) for v in stored.values()):
-            raise Failure(f"the champions in {path} are no JSON object of workload texts and variant texts")
-        table = {str(suites.parse_workload(key)): value for key, value in stored.items()}
+        try:
+            table = {str(suites.parse_workload(entry["workload"])): entry["variant"] for entry in stored["champions"] if entry["arch"].startswith(arch)}
+        except (TypeError, KeyError) as error:
+            raise Failure(f"{path} does not hold champions as heed champions writes them") from error
     default = "auto"
     for text in options.variant:
         match = re.fullmatch(r"((?:(?:hkv|dv|b|h|l|k|d)\d+)+(?::scale=[^:=]+|:\w+)*)=(.+)", text)
@@ -195,9 +197,9 @@ def measure(options):
     """Measures what is asked and writes it row by row."""
     chosen = chosen_suites(options)
     against = choose([options.against], SDPA + OTHERS, "contender", {"all": SDPA + OTHERS, "sdpa": SDPA})
-    table, default = variants_of(options)
     torch = require_torch()
     device = device_name(torch, options.device)
+    table, default = variants_of(options, "sm_%d%d" % torch.cuda.get_device_capability() if device == "cuda" else "x86_64")
     heed = launch.find_heed(options.heed)
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     output = Path(options.output) if options.output else ROOT / "evidence" / folder_name(name) / "arena.json"
@@ -298,7 +300,7 @@ def parser():
     p.add_argument("--modes", default="graph_warm", metavar="M,...", help="of --shapes: graph_warm, graph_cold, eager or acceptance [graph_warm]")
     p.add_argument("--against", default="sdpa", metavar="NAME,...", help=f"sdpa (every backend), all, or any of {', '.join(SDPA + OTHERS)} [sdpa]")
     p.add_argument("--variant", action="append", default=[], metavar="[WORKLOAD=]VARIANT", help="Heed's variant, for one workload or for all others [auto]")
-    p.add_argument("--champions", metavar="FILE", help="JSON object of workloads and variants [tuned/champions.json where there is one]")
+    p.add_argument("--champions", metavar="FILE", help="what heed champions wrote [tuned/champions.json where there is one]")
     p.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"))
     p.add_argument("--heed", default=str(ROOT / "build" / "release" / "heed"), metavar="PATH", help="the heed program [build/release/heed]")
     p.add_argument("--cache", metavar="FOLDER", help="Heed's folder for built kernels")

@@ -23,8 +23,8 @@ struct Shape {
   int len_q = 64;
   int len_k = 64;
   int causal_offset = 0;
-  float score_scale = 1;    ///< of Q: large scores
-  bool heads_inner = false; ///< blhd instead of bhld
+  float score_scale = 1;     ///< of Q: large scores
+  bool heads_inner = false;  ///< blhd instead of bhld
 };
 
 class AttentionCase {

@@ -1,11 +1,11 @@
-/// A GPU of fibers: runs device code that was compiled by the host compiler, thread by thread, so that kernels are tested
-/// where there is no GPU.
+/// A GPU of fibers: runs device code that was compiled by the host compiler, thread by thread, so that kernels are
+/// tested where there is no GPU.
 ///
-/// The stand-ins beside this file (tests/emulator/kernels/ptx/) take the place of kernels/ptx/: an include path puts them
-/// first. What a real GPU does at some later time is done as late as it may be: copies and remote stores when every
-/// thread waits, in random order; asynchronous products when their group is waited for, with NaN in the accumulators
-/// until then. So a wait that is missing shows as a wrong result, and a wait that never ends as a deadlock with a message.
-/// Clocks, caches, memory ordering between blocks and dependent launches are not modelled.
+/// The stand-ins beside this file (tests/emulator/kernels/ptx/) take the place of kernels/ptx/: an include path puts
+/// them first. What a real GPU does at some later time is done as late as it may be: copies and remote stores when
+/// every thread waits, in random order; asynchronous products when their group is waited for, with NaN in the
+/// accumulators until then. So a wait that is missing shows as a wrong result, and a wait that never ends as a deadlock
+/// with a message. Clocks, caches, memory ordering between blocks and dependent launches are not modelled.
 #pragma once
 
 #include <ucontext.h>
@@ -119,7 +119,8 @@ ByteBarrier& byte_barrier(unsigned address, bool initialise = false);
 float load_16(bool bf16, const std::byte* from);
 std::uint16_t round_16(bool bf16, float x);
 
-/// Where a tensor map's stand-in keeps what the copies need; sizes and strides of (column, row, head, batch), in elements.
+/// Where a tensor map's stand-in keeps what the copies need; sizes and strides of (column, row, head, batch), in
+/// elements.
 struct EmulatedMap {
   const std::byte* base;
   long long sizes[4];

@@ -17,8 +17,7 @@ void run_case(const Shape& shape, std::uint64_t seed, bool with_lse = true) {
   static_assert(is_legal(kConfig, kProblem, 227 * 1024, 228 * 1024) == Illegal::no);
   AttentionCase problem(kProblem, shape, seed);
   if (!with_lse) problem.params().lse = nullptr;
-  const TensorMaps maps =
-      problem.maps(kGroupRows, kConfig.chunk, segment_keys(kConfig) / kConfig.value_waits);
+  const TensorMaps maps = problem.maps(kGroupRows, kConfig.chunk, segment_keys(kConfig) / kConfig.value_waits);
   const int rows = kConfig.row_groups * kGroupRows;
   emulator::Launch launch;
   launch.grid = {static_cast<unsigned>((shape.len_q + rows - 1) / rows * kConfig.cluster),
@@ -103,7 +102,8 @@ TEST(EmulatedSm90, PaddedHeadDims) {
                            .product_start = 0,
                            .row_sum = RowSum::adds,
                            .producer = Producer::own_group};
-  run_case<kConfig, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>({.len_q = 100, .len_k = 300}, 15);
+  run_case<kConfig, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>({.len_q = 100, .len_k = 300},
+                                                                                        15);
   constexpr Config kWide{.cluster = 4,
                          .chunk = 64,
                          .chunks = 1,
@@ -115,7 +115,8 @@ TEST(EmulatedSm90, PaddedHeadDims) {
   run_case<kWide, Problem{.element = Element::fp16, .head_dim = 256, .causal = true}>(
       {.len_q = 30, .len_k = 270, .causal_offset = 240}, 16);
   constexpr Config kNarrow{.cluster = 2};
-  run_case<kNarrow, Problem{.element = Element::bf16, .head_dim = 40, .causal = false}>({.len_q = 65, .len_k = 300}, 17);
+  run_case<kNarrow, Problem{.element = Element::bf16, .head_dim = 40, .causal = false}>({.len_q = 65, .len_k = 300},
+                                                                                        17);
 }
 
 }  // namespace

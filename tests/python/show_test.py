@@ -208,14 +208,16 @@ class Champions(unittest.TestCase):
     def test_variants_by_workload(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "champions.json"
-            file.write_text(json.dumps({"b1h8l512d64": "fwd_a:x=1", "l8d16:bf16": "fwd_b"}))
+            champion = lambda workload, variant, arch: {"workload": workload, "variant": variant, "arch": arch}  # noqa: E731
+            champions = [champion("b1h8l512d64", "fwd_a:x=1", "sm_90a"), champion("l8d16:bf16", "fwd_b", "sm_90a"), champion("l8d16:bf16", "fwd_c", "x86_64-avx2")]
+            file.write_text(json.dumps({"what": "champions", "champions": champions}))
             parse = lambda *arguments: arena.variants_of(arena.parser().parse_args(["--champions", str(file), *arguments]))  # noqa: E731
             self.assertEqual(parse(), ({"b1h8l512d64:fp16": "fwd_a:x=1", "b1h1l8d16:bf16": "fwd_b"}, "auto"))
             table, default = parse("--variant", "l8d16:bf16=fwd_c:y=on,z=off", "--variant", "fwd_d:block_m=32", "--variant", "l8d16:scale=0.5=auto")
             self.assertEqual(default, "fwd_d:block_m=32")
             self.assertEqual(table["b1h1l8d16:bf16"], "fwd_c:y=on,z=off")
             self.assertEqual(table["b1h1l8d16:fp16:scale=0.5"], "auto")
-            for content, words in (("[]", "no JSON object"), ('{"l8d16": 1}', "no JSON object"), ("{", "cannot be read")):
+            for content, words in (("[]", "does not hold champions"), ('{"champions": [{"workload": "l8d16"}]}', "does not hold champions"), ("{", "cannot be read")):
                 file.write_text(content)
                 with self.assertRaisesRegex(arena.Failure, words):
                     parse()

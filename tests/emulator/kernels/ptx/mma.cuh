@@ -23,11 +23,13 @@ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b
       for (int half = 0; half < 2; ++half) {
         for (int r = 0; r < 4; ++r) {
           const tile::Coordinate at = tile::a_element(lane, r, half);
-          a_values[at.row][at.column] = emulator::load_16(kBf16, reinterpret_cast<const std::byte*>(&o->a[r]) + 2 * half);
+          a_values[at.row][at.column] =
+              emulator::load_16(kBf16, reinterpret_cast<const std::byte*>(&o->a[r]) + 2 * half);
         }
         for (int r = 0; r < 2; ++r) {
           const tile::Coordinate at = tile::b_element(lane, r, half);
-          b_values[at.row][at.column] = emulator::load_16(kBf16, reinterpret_cast<const std::byte*>(&o->b[r]) + 2 * half);
+          b_values[at.row][at.column] =
+              emulator::load_16(kBf16, reinterpret_cast<const std::byte*>(&o->b[r]) + 2 * half);
         }
       }
     }

@@ -58,53 +58,52 @@ template <Element kElement, int kColumns, bool kTransposedB>
 void wgmma(float* d, const unsigned* a_registers, unsigned long long a, unsigned long long b, bool accumulate) {
   emulator::Thread& me = emulator::self();
   WarpgroupOperands mine{&me, d, a_registers, a, b, accumulate};
-  emulator::meet("wgmma", me.block->warpgroups.at(me.index.x / 128), me.index.x % 128, 128, &mine,
-                 [](std::vector<void*>& all) {
-                   constexpr bool kBf16 = kElement == Element::bf16;
-                   std::vector<float> a_values(64 * 16);
-                   std::vector<float> b_values(16 * kColumns);
-                   const auto* first = static_cast<const WarpgroupOperands*>(all[0]);
-                   for (int k = 0; k < 16; ++k) {
-                     for (int n = 0; n < kColumns; ++n)
-                       b_values[static_cast<std::size_t>(k * kColumns + n)] =
-                           kTransposedB ? element_at(kBf16, first->b, n / 64, n % 64, k)
-                                        : element_at(kBf16, first->b, 0, k, n);
-                     if (first->a_registers == nullptr)
-                       for (int m = 0; m < 64; ++m)
-                         a_values[static_cast<std::size_t>(m * 16 + k)] = element_at(kBf16, first->a, 0, k, m);
-                   }
-                   for (int t = 0; t < 128; ++t) {
-                     const auto* o = static_cast<const WarpgroupOperands*>(all[static_cast<std::size_t>(t)]);
-                     if (o->a != first->a || o->b != first->b || o->accumulate != first->accumulate)
-                       throw std::logic_error("threads of a warpgroup give different operands");
-                     if (o->a_registers == nullptr) continue;
-                     for (int r = 0; r < 4; ++r)
-                       for (int half = 0; half < 2; ++half) {
-                         const tile::Coordinate at = tile::a_element(t % 32, r, half);
-                         a_values[static_cast<std::size_t>((t / 32 * 16 + at.row) * 16 + at.column)] =
-                             emulator::load_16(kBf16, reinterpret_cast<const std::byte*>(&o->a_registers[r]) + 2 * half);
-                       }
-                   }
-                   for (int t = 0; t < 128; ++t) {
-                     auto* o = static_cast<WarpgroupOperands*>(all[static_cast<std::size_t>(t)]);
-                     emulator::Products& p = o->thread->products;
-                     p.open.insert(o->d);
-                     auto found = p.results.find(o->d);
-                     if (found == p.results.end())
-                       found = p.results.emplace(o->d, std::vector<float>(o->d, o->d + kColumns / 2)).first;
-                     for (int i = 0; i < kColumns / 2; ++i) {
-                       const tile::Coordinate at = tile::accumulator_element(t % 32, i % 4);
-                       const int row = t / 32 * 16 + at.row;
-                       const int column = i / 4 * 8 + at.column;
-                       float sum = o->accumulate ? found->second[static_cast<std::size_t>(i)] : 0.0F;
-                       for (int k = 0; k < 16; ++k)
-                         sum += a_values[static_cast<std::size_t>(row * 16 + k)] *
-                                b_values[static_cast<std::size_t>(k * kColumns + column)];
-                       found->second[static_cast<std::size_t>(i)] = sum;
-                       o->d[i] = std::numeric_limits<float>::quiet_NaN();  // until the group is waited for
-                     }
-                   }
-                 });
+  emulator::meet(
+      "wgmma", me.block->warpgroups.at(me.index.x / 128), me.index.x % 128, 128, &mine, [](std::vector<void*>& all) {
+        constexpr bool kBf16 = kElement == Element::bf16;
+        std::vector<float> a_values(64 * 16);
+        std::vector<float> b_values(16 * kColumns);
+        const auto* first = static_cast<const WarpgroupOperands*>(all[0]);
+        for (int k = 0; k < 16; ++k) {
+          for (int n = 0; n < kColumns; ++n)
+            b_values[static_cast<std::size_t>(k * kColumns + n)] =
+                kTransposedB ? element_at(kBf16, first->b, n / 64, n % 64, k) : element_at(kBf16, first->b, 0, k, n);
+          if (first->a_registers == nullptr)
+            for (int m = 0; m < 64; ++m)
+              a_values[static_cast<std::size_t>(m * 16 + k)] = element_at(kBf16, first->a, 0, k, m);
+        }
+        for (int t = 0; t < 128; ++t) {
+          const auto* o = static_cast<const WarpgroupOperands*>(all[static_cast<std::size_t>(t)]);
+          if (o->a != first->a || o->b != first->b || o->accumulate != first->accumulate)
+            throw std::logic_error("threads of a warpgroup give different operands");
+          if (o->a_registers == nullptr) continue;
+          for (int r = 0; r < 4; ++r)
+            for (int half = 0; half < 2; ++half) {
+              const tile::Coordinate at = tile::a_element(t % 32, r, half);
+              a_values[static_cast<std::size_t>((t / 32 * 16 + at.row) * 16 + at.column)] =
+                  emulator::load_16(kBf16, reinterpret_cast<const std::byte*>(&o->a_registers[r]) + 2 * half);
+            }
+        }
+        for (int t = 0; t < 128; ++t) {
+          auto* o = static_cast<WarpgroupOperands*>(all[static_cast<std::size_t>(t)]);
+          emulator::Products& p = o->thread->products;
+          p.open.insert(o->d);
+          auto found = p.results.find(o->d);
+          if (found == p.results.end())
+            found = p.results.emplace(o->d, std::vector<float>(o->d, o->d + kColumns / 2)).first;
+          for (int i = 0; i < kColumns / 2; ++i) {
+            const tile::Coordinate at = tile::accumulator_element(t % 32, i % 4);
+            const int row = t / 32 * 16 + at.row;
+            const int column = i / 4 * 8 + at.column;
+            float sum = o->accumulate ? found->second[static_cast<std::size_t>(i)] : 0.0F;
+            for (int k = 0; k < 16; ++k)
+              sum += a_values[static_cast<std::size_t>(row * 16 + k)] *
+                     b_values[static_cast<std::size_t>(k * kColumns + column)];
+            found->second[static_cast<std::size_t>(i)] = sum;
+            o->d[i] = std::numeric_limits<float>::quiet_NaN();  // until the group is waited for
+          }
+        }
+      });
 }
 
 template <Element kElement, int kColumns>

@@ -1,0 +1,64 @@
+#include "report/champions.hpp"
+
+#include "testing.hpp"
+
+namespace heed::report {
+namespace {
+
+store::RunRecord run_of(const std::string& workload, const std::string& arch, double us, const char* outcome = "faster") {
+  store::RunRecord run;
+  run.workload = workload;
+  run.family = "fwd_x";
+  run.state = store::RunState::finished;
+  run.device = {{"name", "A GPU"}, {"arch", arch}};
+  run.options = {{"seed", 3}};
+  run.base = {{"variant", "fwd_x_default"}};
+  run.result = {{"outcome", outcome},
+                {"trials", 45},
+                {"final",
+                 {{"config", "a=1"},
+                  {"variant", "fwd_x.a1"},
+                  {"trial_us", us},
+                  {"base_us", 2 * us},
+                  {"error", {{"max_abs", 1e-4}}},
+                  {"ratio", {{"value", 2.0}, {"low", 1.9}, {"high", 2.1}}}}},
+                {"peers",
+                 {{"best", "cudnn"},
+                  {"rows",
+                   {{{"backend", "flash"}, {"us", 4 * us}, {"ratio", {{"value", 4.0}}}},
+                    {{"backend", "cudnn"}, {"us", 3 * us}, {"ratio", {{"value", 3.0}}}},
+                    {{"backend", "math"}, {"refused", "no"}}}}}}};
+  return run;
+}
+
+TEST(Champions, TheFastestOfEachWorkloadAndArchitecture) {
+  store::RunRecord unfinished = run_of("a", "sm_90a", 1);
+  unfinished.state = store::RunState::interrupted;
+  store::RunRecord without_result = run_of("a", "sm_90a", 1);
+  without_result.result = nullptr;
+  const nlohmann::json found =
+      champions_of({run_of("b", "sm_90a", 5), run_of("a", "sm_90a", 7), run_of("a", "sm_90a", 6), run_of("a", "sm_80", 9),
+                    run_of("c", "sm_90a", 1, "not_faster"), unfinished, without_result});
+  ASSERT_EQ(found["champions"].size(), 3U);
+  EXPECT_EQ(found["champions"][0]["arch"], "sm_80");
+  EXPECT_EQ(found["champions"][1]["us"], 6);
+  EXPECT_EQ(found["champions"][1]["variant"], "fwd_x:a=1");
+  EXPECT_EQ(found["champions"][1]["peer"]["backend"], "cudnn");
+  EXPECT_EQ(found["champions"][1]["peer"]["us"], 18);
+  EXPECT_EQ(found["champions"][2]["workload"], "b");
+  EXPECT_THAT(champions_text(found), ::testing::HasSubstr("fwd_x.a1"));
+  EXPECT_THAT(champions_text(champions_of({})), ::testing::HasSubstr("No finished run"));
+}
+
+TEST(Champions, MergingKeepsWhatIsNotMeasuredAgain) {
+  const nlohmann::json earlier = champions_of({run_of("a", "sm_90a", 6), run_of("b", "sm_90a", 5)});
+  const nlohmann::json newer = champions_of({run_of("a", "sm_90a", 8)});
+  const nlohmann::json all = merge_champions(earlier, newer);
+  ASSERT_EQ(all["champions"].size(), 2U);
+  EXPECT_EQ(all["champions"][0]["us"], 8);
+  for (const nlohmann::json& wrong : {nlohmann::json(), nlohmann::json::array(), nlohmann::json{{"what", "arena"}}})
+    testing_support::expect_error(ErrorCode::usage, "holds no champions", [&] { merge_champions(wrong, newer); });
+}
+
+}  // namespace
+}  // namespace heed::report
