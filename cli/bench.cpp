@@ -81,7 +81,7 @@ int bench(const BenchOptions& o) {
       continue;
     }
     const trial::Absolute times = laboratory.measure_absolute(built);
-    const int threads = static_cast<int>(variant.family->plan(variant.config, workload, device).threads);
+    const int threads = static_cast<int>(variant.plan(workload, device).threads);
     const measure::Floor floor = laboratory.floor(threads);
     const nlohmann::json row = bench_row(laboratory, variant, outcome, times, floor);
     rows.push_back(row);

@@ -79,6 +79,7 @@ std::string Cache::key_of(const BuildRequest& request, const Toolchain& toolchai
       .add(request.arch)
       .add(toolchain.identity(request))
       .add(request.entry)
+      .add(request.dependent ? "dependent" : "")
       .add(request.source)
       .hex();
 }

@@ -40,22 +40,24 @@ std::vector<std::string> words_of(std::string_view line) {
 // no_allocate (which only give up one's own lines), prefetch sizes, and prefetches: what a prefetch of the next
 // launch's inputs could gain is taken away by timing the input sets in an order that no kernel knows.
 // griddepcontrol lets the next launch of the stream begin while this one still runs: time that a clock around the
-// launches does not see as this one's.
-std::string skews_others(std::string_view line) {
+// launches does not see as this one's. Where the launch plan says dependent it is allowed: without the attribute, which
+// is how everything is timed that counts, it does nothing, and the gate's chains show whether the waiting is right.
+std::string skews_others(std::string_view line, const PtxRules& rules) {
   line = line.substr(0, line.find("//"));
   for (const std::string_view word : {"createpolicy", "applypriority", "discard.", "::cache_hint", "L2::evict_last"})
     if (line.find(word) != std::string_view::npos)
       return fmt::format("it changes what the L2 cache keeps for whoever runs next: {}", trim(line));
-  if (line.find("griddepcontrol") != std::string_view::npos)
+  if (!rules.dependent && line.find("griddepcontrol") != std::string_view::npos)
     return fmt::format("it lets the next launch begin before it is done: {}", trim(line));
   return {};
 }
 
 }  // namespace
 
-std::string contract_breach_of_ptx(std::string_view ptx) {
+std::string contract_breach_of_ptx(std::string_view ptx, const PtxRules& rules) {
   std::set<std::string> globals;
   bool in_body = false;
+  bool waits = false;
   for (const std::string& line : split(ptx, '\n')) {
     const std::vector<std::string> words = words_of(line);
     if (line.find('{') == 0) in_body = true;
@@ -69,8 +71,9 @@ std::string contract_breach_of_ptx(std::string_view ptx) {
       if (!declaration.empty()) globals.insert(declaration.back());
       continue;
     }
-    if (const std::string skew = skews_others(line); !skew.empty()) return skew;
+    if (const std::string skew = skews_others(line, rules); !skew.empty()) return skew;
     for (const std::string& word : words) {
+      waits = waits || word == "griddepcontrol.wait";
       if (word == "%clock" || word == "%clock64" || word == "%clock_hi" || word.substr(0, 12) == "%globaltimer")
         return fmt::format("it looks at the time ({})", word);
       if (word == "call" || word.substr(0, 5) == "call.")
@@ -79,6 +82,8 @@ std::string contract_breach_of_ptx(std::string_view ptx) {
         return fmt::format("it keeps state between launches in device memory of its own ({})", word);
     }
   }
+  if (rules.dependent && !waits)
+    return "its launch plan lets it begin before the launch before it has ended, and it has no griddepcontrol.wait";
   return {};
 }
 

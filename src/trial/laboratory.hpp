@@ -122,7 +122,7 @@ class Laboratory {
   worker::Worker& worker_for(const Built& base, const Built& trial, bool fresh);
   void drop_worker();
   void ensure_arena(std::uint64_t bytes);
-  void ensure_sets(std::int64_t workspace_bytes);
+  void ensure_sets(const LaunchMemory& memory);
   [[nodiscard]] LaunchPlan plan_of(const Variant& variant) const;
   struct Blocks {
     measure::Block base;

@@ -70,9 +70,7 @@ class Gate {
  private:
   std::byte* result() { return worker_.arena().data() + result_offset_; }
 
-  LaunchPlan plan_for(const Workload& workload) const {
-    return variant_.family->plan(variant_.config, workload, device_);
-  }
+  LaunchPlan plan_for(const Workload& workload) const { return variant_.plan(workload, device_); }
 
   std::uint64_t next_seed() { return substream(options_.seed, ++seeds_); }
 
@@ -103,8 +101,7 @@ class Gate {
     report_.checks.push_back(
         {report_.check, comparison.error.max_abs, reference.tolerance.max_abs, comparison.finding == Finding::none});
     if (comparison.finding == Finding::none) return true;
-    const bool cheating = comparison.finding == Finding::input_modified ||
-                          comparison.finding == Finding::wrote_outside || context == Finding::stale_output;
+    const bool cheating = is_trespass(comparison.finding) || context == Finding::stale_output;
     const bool value_error = comparison.finding == Finding::inexact || comparison.finding == Finding::hard_limit ||
                              comparison.finding == Finding::not_finite || comparison.finding == Finding::wrong_lse;
     fail(cheating ? Verdict::cheating : Verdict::wrong,
@@ -337,8 +334,7 @@ std::uint64_t gate_arena_bytes(const Variant& variant, const Workload& workload,
   std::uint64_t most = 0;
   for (const Workload& shape : shapes) {
     if (variant.family->refuses(shape, device)) continue;
-    most = std::max(
-        most, image_bytes(shape, variant.family->plan(variant.config, shape, device).workspace_bytes, kPaddingRows));
+    most = std::max(most, image_bytes(shape, LaunchMemory::of(variant.plan(shape, device)), kPaddingRows));
   }
   return 2 * (most + 4096);
 }

@@ -89,7 +89,7 @@ TEST_F(Gpu, CountersOfTheDefaultAtTheMissionShape) {
   const Workload workload = parse_workload("b1h8l512d64");
   trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
   const trial::Built built = laboratory.build(parse_variant("fwd_sm80", workload, device_));
-  const LaunchPlan plan = built.variant.family->plan(built.variant.config, workload, device_);
+  const LaunchPlan plan = built.variant.plan(workload, device_);
   const profile::Reading reading = profile::collect(plan, built.artifact, workload, device_, {});
   if (!reading.counters) GTEST_SKIP() << "no counters: " << reading.reason;
   const profile::Counters& c = *reading.counters;
@@ -124,8 +124,7 @@ TEST_F(Gpu, CountersSeeBankConflicts) {
   trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
   const auto conflicts = [&](const char* text) {
     const trial::Built built = laboratory.build(parse_variant(text, workload, device_));
-    return profile::collect(built.variant.family->plan(built.variant.config, workload, device_), built.artifact,
-                            workload, device_, {});
+    return profile::collect(built.variant.plan(workload, device_), built.artifact, workload, device_, {});
   };
   const profile::Reading linear = conflicts("fwd_sm80:shared_layout=linear");
   if (!linear.counters) GTEST_SKIP() << "no counters: " << linear.reason;

@@ -72,6 +72,9 @@ TEST(Builder, EverythingThatMattersIsInTheKey) {
   other = base;
   other.entry = "x";
   EXPECT_NE(Cache::key_of(base, toolchain), Cache::key_of(other, toolchain));
+  other = base;
+  other.dependent = true;
+  EXPECT_NE(Cache::key_of(base, toolchain), Cache::key_of(other, toolchain));
   EXPECT_NE(toolchain.identity(base).find("-O3"), std::string::npos);
 }
 
@@ -236,8 +239,16 @@ TEST(Contract, BreachesInPtxAreSeen) {
                            "ld.global.L2::cache_hint.b32 %r1, [%rd2], %rd1;", "prefetch.global.L2::evict_last [%rd2];",
                            "applypriority.global.L2::evict_normal [%rd2], 128;", "discard.global.L2 [%rd2], 128;"})
     EXPECT_THAT(contract_breach_of_ptx(head + "  " + skew + "\n}\n"), ::testing::HasSubstr("L2 cache")) << skew;
-  EXPECT_THAT(contract_breach_of_ptx(head + "  griddepcontrol.launch_dependents;\n}\n"),
-              ::testing::HasSubstr("next launch"));
+  for (const char* early : {"griddepcontrol.launch_dependents;", "griddepcontrol.wait;"})
+    EXPECT_THAT(contract_breach_of_ptx(head + "  " + early + "\n}\n"), ::testing::HasSubstr("next launch"));
+  const PtxRules dependent{.dependent = true};
+  EXPECT_EQ(
+      contract_breach_of_ptx(head + "  griddepcontrol.launch_dependents;\n  griddepcontrol.wait;\n}\n", dependent), "");
+  for (const char* unsafe : {"griddepcontrol.launch_dependents;", "add.s32 %r1, %r2, 3; // griddepcontrol.wait"})
+    EXPECT_THAT(contract_breach_of_ptx(head + "  " + unsafe + "\n}\n", dependent),
+                ::testing::HasSubstr("no griddepcontrol.wait"));
+  EXPECT_THAT(contract_breach_of_ptx(head + "  griddepcontrol.wait;\n  mov.u64 %rd1, %clock64;\n}\n", dependent),
+              ::testing::HasSubstr("looks at the time"));
   for (const char* plain : {"ld.global.nc.L1::no_allocate.L2::128B.b32 %r1, [%rd2];", "prefetch.global.L2 [%rd2];",
                             "ld.global.L2::evict_first.b32 %r1, [%rd2];", "st.global.L1::evict_last.b32 [%rd2], %r1;"})
     EXPECT_EQ(contract_breach_of_ptx(head + "  " + plain + "\n}\n"), "") << plain;
@@ -298,7 +309,8 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
                           builder.start({.device = DeviceKind::cuda,
                                          .arch = device.arch,
                                          .source = variant.source_for(workload),
-                                         .entry = "heed_forward"})});
+                                         .entry = "heed_forward",
+                                         .dependent = variant.plan(workload, device).dependent})});
         }
   }
   EXPECT_GE(jobs.size(), 8U);
@@ -338,7 +350,8 @@ TEST(GpuBuilds, RandomLegalConfigsBuild) {
       builds.emplace_back(describe(variant), builder.start({.device = DeviceKind::cuda,
                                                             .arch = device.arch,
                                                             .source = variant.source_for(workload),
-                                                            .entry = "heed_forward"}));
+                                                            .entry = "heed_forward",
+                                                            .dependent = variant.plan(workload, device).dependent}));
     }
     for (auto& [name, build] : builds) {
       SCOPED_TRACE(name);
@@ -361,11 +374,12 @@ TEST_P(GpuZoo, BuildsAndBreaksTheContractWhereItSaysSo) {
     if (!exploit.lives_on(device)) continue;
     Workload workload = parse_workload("b2h4l256d64");
     workload.mask = exploit.mask;
-    builds.emplace_back(&exploit,
-                        builder.start({.device = DeviceKind::cuda,
-                                       .arch = device.arch,
-                                       .source = trial::exploit_variant(exploit, workload, device).source_for(workload),
-                                       .entry = "heed_forward"}));
+    const Variant variant = trial::exploit_variant(exploit, workload, device);
+    builds.emplace_back(&exploit, builder.start({.device = DeviceKind::cuda,
+                                                 .arch = device.arch,
+                                                 .source = variant.source_for(workload),
+                                                 .entry = "heed_forward",
+                                                 .dependent = variant.plan(workload, device).dependent}));
   }
   EXPECT_GE(builds.size(), 20U);
   for (auto& [exploit, build] : builds) {
