@@ -74,8 +74,8 @@ TimedSets::Sources TimedSets::sources(int launch) const {
   return {at(launch), at(launch + round), at(launch + 2 * round), at(launch)};
 }
 
-void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots,
-                        double limit_s) const {
+void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s,
+                        worker::Follow follow) const {
   HEED_CHECK(worker.arena().size() >= arena_bytes());
   std::vector<worker::Range> outputs;
   for (int set = 0; set < plan_.sets; ++set) {
@@ -85,6 +85,7 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
   }
   std::vector<std::pair<int, std::vector<worker::Launch>>> launches;
   for (const auto& [slot, plan] : slots) {
+    HEED_CHECK(plan.dependent || follow != worker::Follow::dependent);
     HEED_CHECK(memory_.holds(LaunchMemory::of(plan)));
     std::vector<worker::Launch> list;
     for (int n = 0; n < plan_.launches; ++n) {
@@ -102,7 +103,7 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
     }
     launches.emplace_back(slot, std::move(list));
   }
-  worker.prepare(0, image_bytes(), launches, outputs, limit_s);
+  worker.prepare(0, image_bytes(), launches, outputs, limit_s, follow);
 }
 
 verify::Comparison TimedSets::check_outputs(worker::Worker& worker, int sets, std::uint64_t seed) {

@@ -44,7 +44,9 @@ class TimedSets {
   [[nodiscard]] std::uint64_t arena_bytes() const { return 2 * image_bytes(); }
 
   /// Puts the image into the worker's arena and hands over the launches of each (slot, plan).
-  void prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s) const;
+  /// @param follow in_stream, or dependent for plans that allow it
+  void prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s,
+               worker::Follow follow = worker::Follow::in_stream) const;
 
   /// Fetches the image after timed launches of one slot and compares every output with the oracle for the inputs that
   /// its last launch read. @param sets at most this many sets are compared row by row; guards and inputs are checked in

@@ -290,13 +290,14 @@ Absolute Laboratory::measure_absolute(const Built& built) {
   Absolute result;
   const LaunchPlan plan = plan_of(built.variant);
   const bool gpu = device_.kind == DeviceKind::cuda;
-  const auto time = [&](measure::TimedSets& sets, bool eager) {
+  using worker::Follow;
+  const auto time = [&](measure::TimedSets& sets, bool eager, Follow follow = Follow::in_stream) {
     ensure_arena(sets.arena_bytes());
     drop_worker();
     worker::Worker worker(device_.kind, arena_);
     worker.load(kTrialSlot, built.artifact.path.string(), plan);
     worker.seal();
-    sets.prepare(worker, {{kTrialSlot, plan}}, options_.launch_limit_s);
+    sets.prepare(worker, {{kTrialSlot, plan}}, options_.launch_limit_s, follow);
     worker.warm_up(kTrialSlot, gpu ? kWarmUp_ms_gpu : kWarmUp_ms_cpu, options_.launch_limit_s);
     const measure::Block block = measure::worker_block(worker, kTrialSlot, "the variant", sets.plan().replays,
                                                        sets.plan().launches, options_.launch_limit_s);
@@ -305,10 +306,17 @@ Absolute Laboratory::measure_absolute(const Built& built) {
     if (eager && gpu)
       std::tie(result.eager_us, result.eager_synchronised_us) =
           worker.time_eager(kTrialSlot, 2000, options_.launch_limit_s);
+    if (follow == Follow::dependent) {
+      const verify::Comparison comparison = sets.check_outputs(worker, kCheckedSets, fresh_seed());
+      if (comparison.finding != Finding::none)
+        throw Error(ErrorCode::internal,
+                    fmt::format("{} is wrong when launched as a dependent: {}", built.variant.id(), comparison.text));
+    }
     return measure::median(readings);
   };
   ensure_sets(LaunchMemory::of(plan));
   result.warm_us = time(*sets_, true);
+  if (plan.dependent && gpu) result.dependent_us = time(*sets_, false, Follow::dependent);
   measure::TimedSets cold(workload_, measure::plan_timing(workload_, device_, measure::Caches::cold),
                           LaunchMemory::of(plan), fresh_seed());
   result.cold_us = time(cold, false);

@@ -145,18 +145,24 @@ class CudaExecutor final : public Executor {
                  const std::vector<Launch>& launches, Follow follow) override {
     const CUdeviceptr device = image_.at_least(bytes);
     check(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the image to the GPU");
-    // Everything is ready before the first launch, so that no host time lies between them.
     std::vector<BoundLaunch> chain;
     for (const Launch& one : launches) chain.push_back(bound(slot, one, device));
     poison_shared_memory();
-    check(cuda_.stream_synchronize(stream_), "copying the image to the GPU");
-    for (const BoundLaunch& one : chain) {
-      launch(slot, one, follow);
-      if (follow != Follow::waited) continue;
-      poison_shared_memory();
-      check(cuda_.stream_synchronize(stream_), "running the kernel");
+    if (follow == Follow::waited) {
+      for (const BoundLaunch& one : chain) {
+        launch(slot, one);
+        poison_shared_memory();
+        check(cuda_.stream_synchronize(stream_), "running the kernel");
+      }
+    } else {
+      // As one graph: no time of the host lies between the launches.
+      const CUgraphExec graph = captured(slot, chain, follow);
+      const CUresult launched = cuda_.graph_launch(graph, stream_);
+      const CUresult done = cuda_.stream_synchronize(stream_);
+      cuda_.graph_exec_destroy(graph);
+      check(launched, "launching the chain");
+      check(done, "running the chain");
     }
-    check(cuda_.stream_synchronize(stream_), "running the chain");
     check(cuda_.memcpy_dtoh_async(result, device, bytes, stream_), "copying the image back");
     check(cuda_.stream_synchronize(stream_), "copying the image back");
   }
@@ -172,7 +178,9 @@ class CudaExecutor final : public Executor {
       Slot& s = slots_.at(static_cast<std::size_t>(index));
       s.timed.clear();
       for (const Launch& one : list) s.timed.push_back(bound(index, one, device));
-      capture(index, s, follow);
+      if (s.graph != nullptr) cuda_.graph_exec_destroy(s.graph);
+      s.graph = nullptr;
+      s.graph = captured(index, s.timed, follow);
     }
   }
 
@@ -330,12 +338,10 @@ class CudaExecutor final : public Executor {
 
   // One graph node a launch: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html
   // Launched as dependents, nodes are joined by programmatic edges.
-  void capture(int index, Slot& s, Follow follow) {
-    if (s.graph != nullptr) cuda_.graph_exec_destroy(s.graph);
-    s.graph = nullptr;
+  CUgraphExec captured(int slot, const std::vector<BoundLaunch>& launches, Follow follow) {
     check(cuda_.stream_begin_capture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "starting a capture");
     try {
-      for (const BoundLaunch& one : s.timed) launch(index, one, follow);
+      for (const BoundLaunch& one : launches) launch(slot, one, follow);
     } catch (...) {
       CUgraph abandoned = nullptr;
       cuda_.stream_end_capture(stream_, &abandoned);
@@ -343,11 +349,13 @@ class CudaExecutor final : public Executor {
     }
     CUgraph graph = nullptr;
     check(cuda_.stream_end_capture(stream_, &graph), "ending a capture");
-    const CUresult result = cuda_.graph_instantiate(&s.graph, graph, 0);
+    CUgraphExec executable = nullptr;
+    const CUresult result = cuda_.graph_instantiate(&executable, graph, 0);
     cuda_.graph_destroy(graph);
     check(result, "instantiating the graph");
-    check(cuda_.graph_upload(s.graph, stream_), "uploading the graph");
+    check(cuda_.graph_upload(executable, stream_), "uploading the graph");
     check(cuda_.stream_synchronize(stream_), "uploading the graph");
+    return executable;
   }
 
   const CudaDriver& cuda_;

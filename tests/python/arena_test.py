@@ -307,6 +307,30 @@ class Wrong(unittest.TestCase):
 
         self.assertFalse(self.row("graph_warm", Fake("later", later))["errors"]["later"]["pass"])
 
+    def test_a_variant_that_may_be_a_dependent_has_a_row_of_its_own(self):
+        plain = torch.nn.functional.scaled_dot_product_attention
+        launched = []
+
+        class Dependent:
+            def __call__(self, q, k, v):
+                return plain(q, k, v)
+
+            def as_dependent(self):
+                return lambda q, k, v: launched.append(1) or plain(q, k, v)
+
+        contest = self.contest()
+        contest.heed = Fake("heed", Dependent())
+        suite = suites.custom(["b1h2l32d64"], ["graph_warm", "eager"])
+        rows = list(contest.rows(suite, suite.workloads[0], {"flops": 1.0, "bytes": 1.0}))
+        self.assertEqual([row["mode"] for row in rows], ["graph_warm", "graph_dependent", "eager"])
+        self.assertTrue(launched)
+        self.assertEqual(rows[1]["peers_us"], {})
+        self.assertGreater(rows[1]["heed_us"], 0)
+        self.assertNotIn("ratio", rows[1])
+        self.assertIn("ratio", rows[0])
+        self.assertIn("graph_dependent", tables.summary(rows))
+        tables.details(rows)
+
     def test_a_refusal_is_a_dash_with_its_reason(self):
         def refuses(q, k, v):
             raise RuntimeError("only multiples of 7\nand more")

@@ -33,6 +33,8 @@ TEST(Families, EveryCaseIsRefusedWithAReasonOrHasALegalDefault) {
         const LaunchPlan plan = family->plan(config, workload, device);
         EXPECT_GT(plan.threads, 0U);
         EXPECT_GT(plan.grid[0], 0U);
+        EXPECT_TRUE(!plan.boxes || plan.boxes->problem == problem_of(workload)) << family->name();
+        EXPECT_TRUE((!plan.boxes && !plan.dependent) || device.compute_capability >= 90) << family->name();
         EXPECT_NE(family->prelude(config, workload).find("kConfig{"), std::string::npos);
         EXPECT_NE(family->entry().find(plan.entry), std::string::npos);
       }
@@ -91,6 +93,19 @@ TEST(Families, RandomLegalConfigsKeepTheirPromises) {
     }
     EXPECT_GT(legal, 50) << family->name();
   }
+}
+
+TEST(Families, ACustomSourceMayAskForMoreOfItsLaunch) {
+  const Workload workload = parse_workload("b1h8l512d64");
+  const DeviceFacts device = gpu_limits("sm_90a");
+  Variant variant = parse_variant("fwd_sm80", workload, device);
+  LaunchPlan expected = variant.family->plan(variant.config, workload, device);
+  EXPECT_EQ(variant.plan(workload, device), expected);
+  variant.extras = {.counters = 5, .shared_bytes = 64, .dependent = true};
+  expected.counters = 5;
+  expected.shared_bytes += 64;
+  expected.dependent = true;
+  EXPECT_EQ(variant.plan(workload, device), expected);
 }
 
 TEST(Families, IdsAreReadableAndDifferent) {
