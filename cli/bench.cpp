@@ -35,6 +35,7 @@ nlohmann::json bench_row(const trial::Laboratory& laboratory, const Variant& var
           {"cold_us", times.cold_us},
           {"eager_us", times.eager_us},
           {"eager_synchronised_us", times.eager_synchronised_us},
+          {"dependent_us", times.dependent_us},
           {"tflops", us > 0 ? flops / us * 1e-6 : 0},
           {"gbytes_per_s", us > 0 ? laboratory.workload().bytes() / us * 1e-3 : 0},
           {"peak_share", us > 0 ? flops / (us * 1e-6) / laboratory.peak_flops() : 0},
@@ -65,6 +66,7 @@ int bench(const BenchOptions& o) {
                        "ratio", "95% interval"});
   nlohmann::json rows = nlohmann::json::array();
   int failures = 0;
+  std::string dependent;
   for (const std::string& name : names) {
     const Variant variant = parse_variant(name, workload, device);
     const trial::Built built = laboratory.build(variant);
@@ -81,10 +83,14 @@ int bench(const BenchOptions& o) {
       continue;
     }
     const trial::Absolute times = laboratory.measure_absolute(built);
-    const int threads = static_cast<int>(variant.family->plan(variant.config, workload, device).threads);
+    const int threads = static_cast<int>(variant.plan(workload, device).threads);
     const measure::Floor floor = laboratory.floor(threads);
     const nlohmann::json row = bench_row(laboratory, variant, outcome, times, floor);
     rows.push_back(row);
+    if (times.dependent_us > 0)
+      dependent +=
+          fmt::format("dependent launch: {} takes {:.2f} us as a programmatic dependent of the launch before it\n",
+                      variant.id(), times.dependent_us);
     table.add({variant.id(), fmt::format("{:.2f}", times.warm_us),
                fmt::format("{:.1f}%", 100 * measure::spread(outcome.pair.trial_us)),
                fmt::format("{:.2f}", times.cold_us), times.eager_us > 0 ? fmt::format("{:.2f}", times.eager_us) : "-",
@@ -106,7 +112,7 @@ int bench(const BenchOptions& o) {
               .dump(1) +
           "\n");
   } else {
-    if (!table.empty()) print("\n" + table.str());
+    if (!table.empty()) print("\n" + table.str() + dependent);
     print(fmt::format(
         "\nratio: base time / variant time. The base, {}, takes {:.2f} us; against itself: within {:.4f} of 1\n",
         base.variant.id(), self.pair.base_median_us, self.spread));

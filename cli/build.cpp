@@ -99,10 +99,12 @@ Variant admitted(const Order& order, const DeviceFacts& device) {
 
 std::future<jit::BuildOutcome> start(jit::Builder& builder, const Variant& variant, const Workload& workload,
                                      const DeviceFacts& device) {
+  const LaunchPlan plan = variant.plan(workload, device);
   return builder.start({.device = device.kind,
                         .arch = device.arch,
                         .source = variant.source_for(workload),
-                        .entry = variant.family->plan(variant.config, workload, device).entry});
+                        .entry = plan.entry,
+                        .dependent = plan.dependent});
 }
 
 /// @throws Error(build_failed) when there is no binary, or one that breaks the kernel contract
@@ -117,8 +119,21 @@ jit::Artifact finished(std::future<jit::BuildOutcome>& build, const Variant& var
   return std::move(*outcome.artifact);
 }
 
+/// What the launcher's tensor maps are made of; null where the entry takes none.
+json boxes_json(const std::optional<TensorBoxes>& boxes) {
+  if (!boxes) return {};
+  return {{"element", boxes->problem.element == Element::bf16 ? "bf16" : "fp16"},
+          {"head_dim", boxes->problem.head_dim},
+          {"causal", boxes->problem.causal},
+          {"columns", boxes->columns},
+          {"q_rows", boxes->q_rows},
+          {"k_rows", boxes->k_rows},
+          {"v_rows", boxes->v_rows},
+          {"o_rows", boxes->o_rows}};
+}
+
 void add_variant(json& entry, const Variant& variant, const Workload& workload, const DeviceFacts& device) {
-  const LaunchPlan plan = variant.family->plan(variant.config, workload, device);
+  const LaunchPlan plan = variant.plan(workload, device);
   entry["variant"] = variant.id();
   entry["family"] = variant.family->name();
   entry["config"] = to_string(variant.family->knobs(), variant.config);
@@ -129,6 +144,9 @@ void add_variant(json& entry, const Variant& variant, const Workload& workload, 
   entry["cluster"] = plan.cluster;
   entry["shared_bytes"] = plan.shared_bytes;
   entry["workspace_bytes"] = plan.workspace_bytes;
+  entry["counters"] = plan.counters;
+  entry["boxes"] = boxes_json(plan.boxes);
+  entry["dependent"] = plan.dependent;
   if (device.kind == DeviceKind::cuda) entry["max_shared_bytes"] = device.shared_bytes_per_block;
 }
 

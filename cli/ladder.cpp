@@ -23,7 +23,7 @@ struct Options {
 
 // Shares of the time from a kernel's start to its end; empty where counters cannot be read.
 ladder::Shares shares_of(const trial::Built& built, const Workload& workload, const DeviceFacts& device) {
-  const LaunchPlan plan = built.variant.family->plan(built.variant.config, workload, device);
+  const LaunchPlan plan = built.variant.plan(workload, device);
   const profile::Reading reading = profile::collect(plan, built.artifact, workload, device, {});
   if (!reading.counters) return {};
   const profile::Counters& c = *reading.counters;

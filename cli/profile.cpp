@@ -133,7 +133,7 @@ int run(const Options& o) {
     for (int i = 0; i < kReadings; ++i) readings.push_back(block());
     evidence.us = measure::median(readings);
   }
-  evidence.plan = variant.family->plan(variant.config, workload, device);
+  evidence.plan = variant.plan(workload, device);
   evidence.floor = laboratory.floor(static_cast<int>(evidence.plan.threads));
   evidence.resources = built.artifact.resources;
   evidence.device = device;

@@ -17,7 +17,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"base", {"heed"}},
     {"workload", {"heed", "base"}},
     {"variant", {"heed", "base", "kernels", "cpu"}},
-    {"device", {"heed", "base", "variant"}},
+    {"device", {"heed", "base", "variant", "kernels"}},
     {"jit", {"heed", "base", "variant"}},
     {"worker", {"heed", "base", "variant", "kernels", "jit", "device"}},
     {"verify", {"heed", "base", "workload", "variant", "worker", "cpu"}},

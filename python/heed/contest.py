@@ -76,9 +76,11 @@ class Contest:
             first = make_sets(w, 1, self.device, self.settings.seed)
             calls, errors, kernels, refused, reference = self.prepare(w, first, suite.modes != ("acceptance",))
             del first
-            for mode in suite.modes:
+            for mode in self.modes_of(suite, calls):
                 row = {"suite": suite.name, "workload": text, "causal": w.causal, "mode": mode, "flops": facts["flops"], "bytes": facts["bytes"]}
-                row |= {"errors": {n: dict(e) for n, e in errors.items()}, "kernels": kernels, "refused": dict(refused)}
+                shown = [name for name in [*errors, *refused] if mode != "graph_dependent" or name == "heed"]
+                row |= {"errors": {n: dict(errors[n]) for n in shown if n in errors}, "refused": {n: refused[n] for n in shown if n in refused}}
+                row["kernels"] = {n: kernels[n] for n in shown if n in kernels}
                 row |= {key: facts[key] for key in ("variant", "config", "peak_flops") if key in facts}
                 if "floor" in facts:
                     floor = {**facts["floor"], "launch_us": self.launch_us}
@@ -96,8 +98,20 @@ class Contest:
                 row["clocks_mhz"]["after"] = self.clocks.mhz()
                 yield row
 
+    def modes_of(self, suite, calls):
+        """The suite's modes, and "graph_dependent" after the first graph mode where Heed's variant may be launched as a
+        programmatic dependent: a row of Heed alone, for no other contender is launched that way."""
+        dependent = getattr(calls.get("heed"), "as_dependent", lambda: None)()
+        graphs = [mode for mode in suite.modes if mode.startswith("graph_")]
+        for mode in suite.modes:
+            yield mode
+            if dependent and graphs and mode == graphs[0]:
+                yield "graph_dependent"
+
     def timed(self, row, w, mode, calls, reference):
         """Adds times of a graph mode (on a CPU: of blocks of calls) to a row."""
+        if mode == "graph_dependent":
+            calls = {"heed": calls["heed"].as_dependent()}
         count = measure.sets_for(w, mode, self.cache_bytes, self.memory_bytes)
         sets = make_sets(w, count, self.device, self.settings.seed + 1)
         timers = {}

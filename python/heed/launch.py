@@ -68,12 +68,36 @@ def build(heed, orders, folder, device, cache=None):
 
 CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4
+CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
+CU_TENSOR_MAP_DATA_TYPE = {"fp16": 6, "bf16": 9}
+CU_TENSOR_MAP_SWIZZLE = {32: 1, 64: 2, 128: 3}  # by the bytes of a box's row
+CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3
+TENSOR_MAP_BYTES = 128
+MOST_MAPS = 256  # parameter blocks whose tensor maps are kept
 
 
 class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute: an id, and a union of 64 bytes that a cluster's dimensions start."""
+    """CUlaunchAttribute: an id, and a union of 64 bytes that a cluster's dimensions start, or a flag."""
 
     _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("dims", ctypes.c_uint * 3), ("rest", ctypes.c_ubyte * 52)]
+
+
+class TensorMap(ctypes.Structure):
+    """heed::TensorMap: an opaque CUtensorMap."""
+
+    _fields_ = [("opaque", ctypes.c_ubyte * TENSOR_MAP_BYTES)]
+
+
+class TensorMaps(ctypes.Structure):
+    """heed::TensorMaps of kernels/contract.hpp. Its address must be a multiple of 128: see aligned_maps."""
+
+    _fields_ = [(name, TensorMap) for name in ("q", "k", "v", "o")]
+
+
+def aligned_maps():
+    """Zero TensorMaps where the driver can encode them; they keep their memory alive."""
+    memory = ctypes.create_string_buffer(ctypes.sizeof(TensorMaps) + TENSOR_MAP_BYTES)
+    return TensorMaps.from_buffer(memory, -ctypes.addressof(memory) % TENSOR_MAP_BYTES)
 
 
 class LaunchConfig(ctypes.Structure):
@@ -102,6 +126,10 @@ class Driver:
         self.cuda.cuModuleGetFunction.argtypes = [ctypes.POINTER(pointer), pointer, ctypes.c_char_p]
         self.cuda.cuFuncSetAttribute.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
         self.cuda.cuLaunchKernelEx.argtypes = [ctypes.POINTER(LaunchConfig), pointer, ctypes.POINTER(pointer), ctypes.POINTER(pointer)]
+        self.encode = getattr(self.cuda, "cuTensorMapEncodeTiled", None)  # only variants with bulk copies need it
+        if self.encode:
+            words, halves = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32)
+            self.encode.argtypes = [pointer, ctypes.c_int, ctypes.c_uint32, pointer, words, words, halves, halves] + [ctypes.c_int] * 4
 
     def check(self, result, what):
         """Raises HeedError with the driver's words unless `result` is 0."""
@@ -119,6 +147,55 @@ def driver():
     global _driver
     _driver = _driver or Driver()
     return _driver
+
+
+def map_shape(params, boxes, name):
+    """What the map of tensor `name` (q, k, v or o) is encoded from: (address, extents, strides in bytes, box).
+
+    Dimensions are (head dim, row, head, batch). The rows of k and v end with the last key that any query attends to; a
+    dimension of size 1 gets a legal stride. `boxes` is that of build()'s entry. Raises HeedError, as heed::tensor_map_shape.
+    """
+    keys = params.len_k if not boxes["causal"] else min(params.len_k, params.len_q + params.causal_offset)
+    rows, heads = (params.len_q, params.heads) if name in "qo" else (max(1, keys), params.heads_kv)
+    address, strides = getattr(params, name) or 0, getattr(params, f"{name}_strides")
+    if address == 0 or address % 16:
+        raise HeedError(f"{name} lies at address {address:#x}; bulk copies need a multiple of 16 bytes")
+    extents = (boxes["head_dim"], rows, heads, params.batch)
+    in_bytes = []
+    for dimension, size in zip(("row", "head", "batch"), extents[1:]):
+        stride = getattr(strides, dimension)
+        legal = stride > 0 and stride % 8 == 0
+        if not legal and size > 1:
+            raise HeedError(f"the {dimension} stride of {name} is {stride} elements; bulk copies need a positive multiple of 8 elements (16 bytes)")
+        in_bytes.append(2 * (stride if legal else boxes["head_dim"]))
+    return address, extents, tuple(in_bytes), (boxes["columns"], boxes[f"{name}_rows"], 1, 1)
+
+
+def encode_maps(params, boxes):
+    """TensorMaps of a launch; of a tensor without rows in `boxes` all zero. Raises HeedError."""
+    api, maps = driver(), aligned_maps()
+    if not api.encode:
+        raise HeedError("the NVIDIA driver has no tensor maps (cuTensorMapEncodeTiled), which this variant's bulk copies need")
+    for name in ("q", "k", "v", "o"):
+        if not boxes[f"{name}_rows"]:
+            continue
+        address, extents, strides, box = map_shape(params, boxes, name)
+        result = api.encode(
+            ctypes.addressof(getattr(maps, name)),
+            CU_TENSOR_MAP_DATA_TYPE[boxes["element"]],
+            len(extents),
+            address,
+            (ctypes.c_uint64 * 4)(*extents),
+            (ctypes.c_uint64 * 3)(*strides),
+            (ctypes.c_uint32 * 4)(*box),
+            (ctypes.c_uint32 * 4)(1, 1, 1, 1),
+            0,  # not interleaved
+            CU_TENSOR_MAP_SWIZZLE[2 * boxes["columns"]],
+            CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            0,  # what lies outside is read as zeros
+        )
+        api.check(result, f"encoding the tensor map of {name}")
+    return maps
 
 
 class CudaKernel:
@@ -139,17 +216,37 @@ class CudaKernel:
             api.cuda.cuFuncSetAttribute(self.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, binary["shared_bytes"]), "asking for shared memory"
         )
         self.config = LaunchConfig((ctypes.c_uint * 3)(*binary["grid"]), (ctypes.c_uint * 3)(binary["threads"], 1, 1), binary["shared_bytes"])
+        attributes = []
         if binary["cluster"] > 1:
-            self.attribute = LaunchAttribute(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, 0, (ctypes.c_uint * 3)(binary["cluster"], 1, 1))
-            self.config.attributes = ctypes.pointer(self.attribute)
-            self.config.attribute_count = 1
+            attributes.append(LaunchAttribute(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, 0, (ctypes.c_uint * 3)(binary["cluster"], 1, 1)))
+        self.plain = len(attributes)
+        attributes.append(LaunchAttribute(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 0, (ctypes.c_uint * 3)(1, 0, 0)))
+        self.attributes = (LaunchAttribute * len(attributes))(*attributes)
+        self.config.attributes = ctypes.cast(self.attributes, ctypes.POINTER(LaunchAttribute))
+        self.boxes, self.maps = binary["boxes"], {}
         self.device = torch.device("cuda")
-        self.arguments = (ctypes.c_void_p * 1)()
+        self.arguments = (ctypes.c_void_p * (2 if self.boxes else 1))()
 
-    def launch(self, params):
-        """Queues one launch on PyTorch's current stream; the driver copies the parameters before it returns."""
+    def maps_of(self, params):
+        """The TensorMaps of these parameters, encoded when they are first seen."""
+        key = bytes(params)
+        maps = self.maps.get(key)
+        if maps is None:
+            if len(self.maps) >= MOST_MAPS:
+                self.maps.clear()
+            maps = self.maps[key] = encode_maps(params, self.boxes)
+        return maps
+
+    def launch(self, params, dependent=False):
+        """Queues one launch on PyTorch's current stream; the driver copies the parameters before it returns.
+
+        `dependent`: as a programmatic dependent of the launch before it, for a variant whose plan allows it.
+        """
         self.config.stream = self.torch.cuda.current_stream().cuda_stream
+        self.config.attribute_count = self.plain + dependent
         self.arguments[0] = ctypes.addressof(params)
+        if self.boxes:
+            self.arguments[1] = ctypes.addressof(self.maps_of(params))
         result = _driver.cuda.cuLaunchKernelEx(ctypes.byref(self.config), self.function, self.arguments, None)
         if result:
             _driver.check(result, "launching the kernel")
@@ -176,7 +273,7 @@ class CpuKernel:
         self.scratch = [-(-ctypes.addressof(buffer) // self.ALIGNMENT) * self.ALIGNMENT for buffer in self.memory]
         self.pool = ThreadPoolExecutor(self.threads - 1) if self.threads > 1 else None
 
-    def launch(self, params):
+    def launch(self, params, dependent=False):
         """Runs every block; returns when all are done."""
         address = ctypes.addressof(params)
         turn = itertools.count()  # one step of it is atomic under Python's lock
@@ -215,22 +312,37 @@ class HeedAttention:
         self.binary = binary
         self.kernel = CudaKernel(binary) if binary["file"].endswith(".cubin") else CpuKernel(binary)
         self.workspace = torch.zeros(max(1, binary["workspace_bytes"]), dtype=torch.uint8, device=self.kernel.device)
+        self.counters = torch.zeros(max(1, binary["counters"]), dtype=torch.int32, device=self.kernel.device)  # launches leave them at zero
         params = self.params = ForwardParams()
         params.workspace = self.workspace.data_ptr() if binary["workspace_bytes"] else None
+        params.counters = self.counters.data_ptr() if binary["counters"] else None
         params.batch, params.heads, params.heads_kv, params.group_size = w.batch, w.heads, w.heads_kv, w.heads // w.heads_kv
         params.len_q, params.len_k, params.causal_offset, params.scale = w.len_q, w.len_k, w.causal_offset, w.scale
 
-    def into(self, q, k, v, o):
-        """Launches with these (batch, head, length, dim) tensors; allocates nothing, waits for nothing on a GPU."""
+    def into(self, q, k, v, o, dependent=False):
+        """Launches with these (batch, head, length, dim) tensors; waits for nothing on a GPU, and but for the tensor maps of
+        tensors not seen before allocates nothing. `dependent` as for CudaKernel.launch."""
         p = self.params
         p.q, p.k, p.v, p.o = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
         p.q_strides, p.k_strides, p.v_strides, p.o_strides = strides_of(q), strides_of(k), strides_of(v), strides_of(o)
-        self.kernel.launch(p)
+        self.kernel.launch(p, dependent)
 
     def __call__(self, q, k, v):
         o = self.torch.empty_like(q)  # from PyTorch's pool, as every other contender's output
         self.into(q, k, v, o)
         return o
+
+    def as_dependent(self):
+        """The same function, launched as a programmatic dependent of the launch before it; None where the plan does not allow it."""
+        if not self.binary["dependent"]:
+            return None
+
+        def call(q, k, v):
+            o = self.torch.empty_like(q)
+            self.into(q, k, v, o, dependent=True)
+            return o
+
+        return call
 
 
 def find_heed(path):

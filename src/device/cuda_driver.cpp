@@ -55,6 +55,8 @@ CudaDriver load() {
   bind("cuEventRecord", api.event_record);
   bind("cuEventSynchronize", api.event_synchronize);
   bind("cuEventElapsedTime", api.event_elapsed_time);
+  api.tensor_map_encode_tiled = reinterpret_cast<decltype(api.tensor_map_encode_tiled)>(
+      ::dlsym(library, "cuTensorMapEncodeTiled"));  // only variants with bulk copies need it
   if (const CUresult result = api.init(0); result != CUDA_SUCCESS) {
     const char* text = nullptr;
     api.get_error_string(result, &text);

@@ -46,6 +46,7 @@ struct CudaDriver {
   decltype(&::cuEventRecord) event_record;
   decltype(&::cuEventSynchronize) event_synchronize;
   CUresult (*event_elapsed_time)(float*, CUevent, CUevent);
+  decltype(&::cuTensorMapEncodeTiled) tensor_map_encode_tiled;  ///< null where the driver lacks it
 };
 
 /// The driver, initialised. @throws Error(no_device) naming what is missing

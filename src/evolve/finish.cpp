@@ -290,7 +290,8 @@ nlohmann::json Evolution::finish() {
     return nlohmann::json{{"warm_us", a.warm_us},
                           {"cold_us", a.cold_us},
                           {"eager_us", a.eager_us},
-                          {"eager_synchronised_us", a.eager_synchronised_us}};
+                          {"eager_synchronised_us", a.eager_synchronised_us},
+                          {"dependent_us", a.dependent_us}};
   };
   observer_.message("measuring base and champion with warm and cold caches");
   result["base_times"] = absolute(base);

@@ -23,9 +23,10 @@ struct Resources {
 
 struct BuildRequest {
   DeviceKind device = DeviceKind::cpu;
-  std::string arch;    ///< "sm_90a"; on a CPU the name of its instruction set, which is part of the cache key
-  std::string source;  ///< whole translation unit; it may include embedded files
-  std::string entry;   ///< function that must be there
+  std::string arch;        ///< "sm_90a"; on a CPU the name of its instruction set, which is part of the cache key
+  std::string source;      ///< whole translation unit; it may include embedded files
+  std::string entry;       ///< function that must be there
+  bool dependent = false;  ///< LaunchPlan::dependent: the entry may wait for the launch before it
 };
 
 /// A binary in the cache.

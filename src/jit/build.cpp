@@ -18,7 +18,9 @@ namespace heed::jit {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kFormat = 1;  // of the JSON beside a binary; part of the key, so that another format is another entry
+// Of the JSON beside a binary and of the audit whose findings it holds; part of the key, so that another is another
+// entry.
+constexpr int kFormat = 3;
 
 nlohmann::json to_json(const Artifact& artifact, const std::string& digest) {
   const Resources& r = artifact.resources;
@@ -79,6 +81,7 @@ std::string Cache::key_of(const BuildRequest& request, const Toolchain& toolchai
       .add(request.arch)
       .add(toolchain.identity(request))
       .add(request.entry)
+      .add(request.dependent ? "dependent" : "")
       .add(request.source)
       .hex();
 }

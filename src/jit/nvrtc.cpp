@@ -119,7 +119,10 @@ class NvrtcToolchain final : public Toolchain {
   std::string extension() const override { return "cubin"; }
 
   Result compile(const BuildRequest& request, const fs::path& output, double limit_s) const override {
-    const nlohmann::json order = {{"source", request.source}, {"arch", request.arch}, {"output", output.string()}};
+    const nlohmann::json order = {{"source", request.source},
+                                  {"arch", request.arch},
+                                  {"output", output.string()},
+                                  {"dependent", request.dependent}};
     const ProcessResult run = run_process({self_executable(), "nvrtc"}, order.dump(), limit_s);
     if (run.timed_out) return {.ok = false, .timed_out = true, .log = "the build did not end in time", .breach = {}};
     const auto answer = nlohmann::json::parse(run.output, nullptr, /*allow_exceptions=*/false);
@@ -188,7 +191,7 @@ int run_nvrtc_child() {
       api.ptx_size(program, &size);
       std::string ptx(size, '\0');
       api.ptx(program, ptx.data());
-      breach = contract_breach_of_ptx(ptx);
+      breach = contract_breach_of_ptx(ptx, {.dependent = order.at("dependent").get<bool>()});
       api.cubin_size(program, &size);
       std::string cubin(size, '\0');
       api.cubin(program, cubin.data());

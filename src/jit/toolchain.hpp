@@ -49,9 +49,15 @@ int run_nvrtc_child();
 /// Version and place of NVRTC, e.g. "13.0 (/usr/local/cuda/lib64/libnvrtc.so.13)". @throws Error(no_compiler)
 std::string describe_nvrtc();
 
+/// What a kernel's launch plan allows its code.
+struct PtxRules {
+  bool dependent = false;  ///< griddepcontrol, and then it must wait
+};
+
 /// Why a kernel's PTX breaks the contract; empty when it keeps to it: no memory of its own that code refers to, no
-/// call, no look at a clock. (NVRTC also emits constexpr variables as global memory, but no instruction names those.)
-std::string contract_breach_of_ptx(std::string_view ptx);
+/// call, no look at a clock, nothing that outlives the launch. (NVRTC also emits constexpr variables as global memory,
+/// but no instruction names those.)
+std::string contract_breach_of_ptx(std::string_view ptx, const PtxRules& rules = {});
 
 /// Numbers out of ptxas -v.
 Resources parse_ptxas_report(const std::string& log);

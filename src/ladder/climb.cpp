@@ -147,7 +147,7 @@ class Climb {
     }
     const Variant& variant = *variants_[index];
     row.variant_id = variant.id();
-    const LaunchPlan plan = variant.family->plan(variant.config, result_.workload, result_.device);
+    const LaunchPlan plan = variant.plan(result_.workload, result_.device);
     row.shared_bytes = plan.shared_bytes;
     row.blocks = plan.grid[0] * plan.grid[1] * plan.grid[2];
     row.threads = plan.threads;

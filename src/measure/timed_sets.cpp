@@ -48,13 +48,11 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
   return plan;
 }
 
-TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, std::int64_t workspace_bytes, std::uint64_t seed)
-    : workload_(workload),
-      plan_(plan),
-      workspace_bytes_(workspace_bytes),
-      references_(static_cast<std::size_t>(plan.sets)) {
+TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, const LaunchMemory& memory, std::uint64_t seed)
+    : workload_(workload), plan_(plan), memory_(memory), references_(static_cast<std::size_t>(plan.sets)) {
   LaunchPlan launch;
-  launch.workspace_bytes = workspace_bytes;
+  launch.workspace_bytes = memory.workspace_bytes;
+  launch.counters = memory.counters;
   verify::SceneOptions options;
   options.with_lse = false;  // what a plain SDPA call asks for
   for (int set = 0; set < plan.sets; ++set) {
@@ -76,8 +74,8 @@ TimedSets::Sources TimedSets::sources(int launch) const {
   return {at(launch), at(launch + round), at(launch + 2 * round), at(launch)};
 }
 
-void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots,
-                        double limit_s) const {
+void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s,
+                        worker::Follow follow) const {
   HEED_CHECK(worker.arena().size() >= arena_bytes());
   std::vector<worker::Range> outputs;
   for (int set = 0; set < plan_.sets; ++set) {
@@ -87,7 +85,8 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
   }
   std::vector<std::pair<int, std::vector<worker::Launch>>> launches;
   for (const auto& [slot, plan] : slots) {
-    HEED_CHECK(plan.workspace_bytes <= workspace_bytes_);
+    HEED_CHECK(plan.dependent || follow != worker::Follow::dependent);
+    HEED_CHECK(memory_.holds(LaunchMemory::of(plan)));
     std::vector<worker::Launch> list;
     for (int n = 0; n < plan_.launches; ++n) {
       const Sources from = sources(n);
@@ -98,12 +97,13 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
       launch.v = offset_of(from.v) + base.v;
       launch.o = offset_of(from.o) + base.o;
       launch.workspace = plan.workspace_bytes > 0 ? offset_of(from.o) + base.workspace : worker::kNull;
+      launch.counters = plan.counters > 0 ? offset_of(from.o) + base.counters : worker::kNull;
       launch.grid = plan.grid;
       list.push_back(launch);
     }
     launches.emplace_back(slot, std::move(list));
   }
-  worker.prepare(0, image_bytes(), launches, outputs, limit_s);
+  worker.prepare(0, image_bytes(), launches, outputs, limit_s, follow);
 }
 
 verify::Comparison TimedSets::check_outputs(worker::Worker& worker, int sets, std::uint64_t seed) {

@@ -34,16 +34,19 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
 /// memory the next launch reads cannot be guessed, so nothing can be gained by fetching it early.
 class TimedSets {
  public:
-  TimedSets(const Workload& workload, const TimingPlan& plan, std::int64_t workspace_bytes, std::uint64_t seed);
+  /// @param memory what a launch may take besides the tensors; each set has its own
+  TimedSets(const Workload& workload, const TimingPlan& plan, const LaunchMemory& memory, std::uint64_t seed);
 
   [[nodiscard]] const TimingPlan& plan() const { return plan_; }
-  [[nodiscard]] std::int64_t workspace_bytes() const { return workspace_bytes_; }
+  [[nodiscard]] const LaunchMemory& memory() const { return memory_; }
   [[nodiscard]] std::uint64_t image_bytes() const { return stride_ * static_cast<std::uint64_t>(plan_.sets); }
   /// Arena needed: the image and a copy to look at afterwards.
   [[nodiscard]] std::uint64_t arena_bytes() const { return 2 * image_bytes(); }
 
   /// Puts the image into the worker's arena and hands over the launches of each (slot, plan).
-  void prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s) const;
+  /// @param follow in_stream, or dependent for plans that allow it
+  void prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s,
+               worker::Follow follow = worker::Follow::in_stream) const;
 
   /// Fetches the image after timed launches of one slot and compares every output with the oracle for the inputs that
   /// its last launch read. @param sets at most this many sets are compared row by row; guards and inputs are checked in
@@ -62,7 +65,7 @@ class TimedSets {
 
   Workload workload_;
   TimingPlan plan_;
-  std::int64_t workspace_bytes_;
+  LaunchMemory memory_;
   std::uint64_t stride_ = 0;
   std::vector<int> order_;  // a permutation of the sets
   std::vector<verify::Scene> scenes_;

@@ -45,11 +45,14 @@ Reading try_counters(jit::Builder& builder, const DeviceFacts& device) {
   const Workload workload = parse_workload("b1h1l64d64");
   const Variant variant =
       make_variant(default_family(device.kind), default_family(device.kind).default_config(workload, device), workload);
-  const LaunchPlan plan = variant.family->plan(variant.config, workload, device);
+  const LaunchPlan plan = variant.plan(workload, device);
   Reading result;
   try {
-    const jit::BuildOutcome build = builder.build(
-        {.device = device.kind, .arch = device.arch, .source = variant.source_for(workload), .entry = plan.entry});
+    const jit::BuildOutcome build = builder.build({.device = device.kind,
+                                                   .arch = device.arch,
+                                                   .source = variant.source_for(workload),
+                                                   .entry = plan.entry,
+                                                   .dependent = plan.dependent});
     if (build.artifact) return collect(plan, *build.artifact, workload, device, {});
     result.reason = "no kernel could be built to count";
   } catch (const Error& error) {

@@ -85,7 +85,8 @@ std::string champions_text(const json& champions) {
     table.add({text_of(entry, "workload"), text_of(entry, "id"), fmt::format("{:.2f}", number(entry, "us")),
                fmt::format("{:.3f}", number(member(member(entry, "base"), "ratio"), "value")),
                compared ? text_of(peer, "backend") : "-", compared ? fmt::format("{:.2f}", number(peer, "us")) : "",
-               compared ? fmt::format("{:.3f}", number(member(peer, "ratio"), "value")) : "", text_of(entry, "device")});
+               compared ? fmt::format("{:.3f}", number(member(peer, "ratio"), "value")) : "",
+               text_of(entry, "device")});
   }
   return champions["champions"].empty() ? "No finished run has a champion.\n" : table.str();
 }

@@ -8,9 +8,9 @@
 
 namespace heed::report {
 
-/// The champions of finished runs: for each workload and device the one of the fastest final comparison, if it was faster
-/// than its base. {"schema": 1, "what": "champions", "champions": [...]}, ordered by workload; every entry says what was
-/// measured, against what, when, and with which sources.
+/// The champions of finished runs: for each workload and device the one of the fastest final comparison, if it was
+/// faster than its base. {"schema": 1, "what": "champions", "champions": [...]}, ordered by workload; every entry says
+/// what was measured, against what, when, and with which sources.
 nlohmann::json champions_of(const std::vector<store::RunRecord>& runs);
 
 /// `earlier` with the entries of `newer` in place of those for the same workload and architecture.

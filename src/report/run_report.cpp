@@ -80,6 +80,11 @@ std::string result_text(const store::RunRecord& run) {
   text += fmt::format("          {:.1f}% of the peak of {}; floor {:.2f} us ({})\n", 100 * number(r, "peak_share"),
                       run.device_kind == "cuda" ? "the tensor cores" : "the measured FMA rate", floor_us,
                       text_of(r["floor"], "bound"));
+  if (const double us = number(champion_times, "dependent_us"); us > 0) {
+    const double base_us = number(base_times, "dependent_us");
+    text += fmt::format("          dependent launch {} us{}; not part of any ratio\n", us_text(us),
+                        base_us > 0 ? fmt::format(" (base {} us)", us_text(base_us)) : "");
+  }
   if (const json& diagnosis = member(member(r, "profile"), "champion"); diagnosis.is_object())
     text += fmt::format("bound by  {}{}\n", text_of(diagnosis, "bound"),
                         diagnosis.value("with_counters", false) ? "" : " (without counters)");
@@ -264,6 +269,8 @@ json evidence(const store::RunRecord& run) {
   }
   rows.push_back(warm);
   rows.push_back(row_for(run.device_kind == "cuda" ? "graph_cold" : "cold", number(r["champion_times"], "cold_us")));
+  if (const double us = number(r["champion_times"], "dependent_us"); us > 0)
+    rows.push_back(row_for("graph_dependent", us));
   if (number(r["champion_times"], "eager_us") > 0) {
     json eager = row_for("eager", number(r["champion_times"], "eager_us"));
     eager["synchronised_us"] = r["champion_times"]["eager_synchronised_us"];

@@ -47,14 +47,16 @@ std::optional<std::string> Laboratory::refuses(const Variant& variant) const {
 }
 
 LaunchPlan Laboratory::plan_of(const Variant& variant) const {
-  return variant.family->plan(variant.config, workload_, device_);
+  return variant.plan(workload_, device_);
 }
 
 jit::BuildRequest Laboratory::request_for(const Variant& variant) const {
+  const LaunchPlan plan = plan_of(variant);
   return {.device = device_.kind,
           .arch = device_.arch,
           .source = variant.source_for(workload_),
-          .entry = plan_of(variant).entry};
+          .entry = plan.entry,
+          .dependent = plan.dependent};
 }
 
 Built Laboratory::build(const Variant& variant, bool fresh) {
@@ -83,11 +85,12 @@ void Laboratory::ensure_arena(std::uint64_t bytes) {
   arena_ = std::make_shared<worker::Arena>(bytes);
 }
 
-void Laboratory::ensure_sets(std::int64_t workspace_bytes) {
-  if (sets_ && sets_->workspace_bytes() >= workspace_bytes) return;
+void Laboratory::ensure_sets(const LaunchMemory& memory) {
+  if (sets_ && sets_->memory().holds(memory)) return;
+  const LaunchMemory needed = sets_ ? memory.joined(sets_->memory()) : memory;
   sets_.reset();
   sets_ = std::make_unique<measure::TimedSets>(
-      workload_, measure::plan_timing(workload_, device_, measure::Caches::warm), workspace_bytes, fresh_seed());
+      workload_, measure::plan_timing(workload_, device_, measure::Caches::warm), needed, fresh_seed());
 }
 
 void Laboratory::drop_worker() {
@@ -100,7 +103,7 @@ void Laboratory::drop_worker() {
 worker::Worker& Laboratory::worker_for(const Built& base, const Built& trial, bool fresh) {
   const LaunchPlan base_plan = plan_of(base.variant);
   const LaunchPlan trial_plan = plan_of(trial.variant);
-  ensure_sets(std::max(base_plan.workspace_bytes, trial_plan.workspace_bytes));
+  ensure_sets(LaunchMemory::of(base_plan).joined(LaunchMemory::of(trial_plan)));
   ensure_arena(std::max({sets_->arena_bytes(), verify::gate_arena_bytes(base.variant, workload_, device_),
                          verify::gate_arena_bytes(trial.variant, workload_, device_)}));
   if (fresh || device_.kind == DeviceKind::cpu) drop_worker();
@@ -215,9 +218,8 @@ void Laboratory::measure_and_check(const Built& trial, const measure::PairOption
   outcome.after = device_state(device_.kind);
   const verify::Comparison comparison = sets_->check_outputs(worker, kCheckedSets, outcome.seed);
   if (comparison.finding != Finding::none) {
-    const bool cheating = comparison.finding == Finding::input_modified || comparison.finding == Finding::wrote_outside;
     outcome.verdict = Verdict::cheating;  // it passed the gate: right when watched, wrong when timed
-    outcome.finding = cheating ? comparison.finding : Finding::timed_output;
+    outcome.finding = is_trespass(comparison.finding) ? comparison.finding : Finding::timed_output;
     outcome.reason = comparison.text;
     return;
   }
@@ -288,13 +290,14 @@ Absolute Laboratory::measure_absolute(const Built& built) {
   Absolute result;
   const LaunchPlan plan = plan_of(built.variant);
   const bool gpu = device_.kind == DeviceKind::cuda;
-  const auto time = [&](measure::TimedSets& sets, bool eager) {
+  using worker::Follow;
+  const auto time = [&](measure::TimedSets& sets, bool eager, Follow follow = Follow::in_stream) {
     ensure_arena(sets.arena_bytes());
     drop_worker();
     worker::Worker worker(device_.kind, arena_);
     worker.load(kTrialSlot, built.artifact.path.string(), plan);
     worker.seal();
-    sets.prepare(worker, {{kTrialSlot, plan}}, options_.launch_limit_s);
+    sets.prepare(worker, {{kTrialSlot, plan}}, options_.launch_limit_s, follow);
     worker.warm_up(kTrialSlot, gpu ? kWarmUp_ms_gpu : kWarmUp_ms_cpu, options_.launch_limit_s);
     const measure::Block block = measure::worker_block(worker, kTrialSlot, "the variant", sets.plan().replays,
                                                        sets.plan().launches, options_.launch_limit_s);
@@ -303,19 +306,26 @@ Absolute Laboratory::measure_absolute(const Built& built) {
     if (eager && gpu)
       std::tie(result.eager_us, result.eager_synchronised_us) =
           worker.time_eager(kTrialSlot, 2000, options_.launch_limit_s);
+    if (follow == Follow::dependent) {
+      const verify::Comparison comparison = sets.check_outputs(worker, kCheckedSets, fresh_seed());
+      if (comparison.finding != Finding::none)
+        throw Error(ErrorCode::internal,
+                    fmt::format("{} is wrong when launched as a dependent: {}", built.variant.id(), comparison.text));
+    }
     return measure::median(readings);
   };
-  ensure_sets(plan.workspace_bytes);
+  ensure_sets(LaunchMemory::of(plan));
   result.warm_us = time(*sets_, true);
+  if (plan.dependent && gpu) result.dependent_us = time(*sets_, false, Follow::dependent);
   measure::TimedSets cold(workload_, measure::plan_timing(workload_, device_, measure::Caches::cold),
-                          plan.workspace_bytes, fresh_seed());
+                          LaunchMemory::of(plan), fresh_seed());
   result.cold_us = time(cold, false);
   return result;
 }
 
 measure::Block Laboratory::standalone_block(const Built& built) {
   const LaunchPlan plan = plan_of(built.variant);
-  ensure_sets(plan.workspace_bytes);
+  ensure_sets(LaunchMemory::of(plan));
   const auto arena = std::make_shared<worker::Arena>(sets_->arena_bytes());
   const auto worker = std::make_shared<worker::Worker>(device_.kind, arena);
   worker->load(kTrialSlot, built.artifact.path.string(), plan);
@@ -335,14 +345,17 @@ double Laboratory::peak_flops() const {
 
 double Laboratory::measure_launch_floor() {
   if (device_.kind == DeviceKind::cpu) return 0;
-  const jit::BuildOutcome built =
-      builder_.build({.device = device_.kind, .arch = device_.arch, .source = kEmptyKernel, .entry = "heed_forward"});
+  const jit::BuildOutcome built = builder_.build({.device = device_.kind,
+                                                  .arch = device_.arch,
+                                                  .source = kEmptyKernel,
+                                                  .entry = "heed_forward",
+                                                  .dependent = false});
   HEED_CHECK(built.artifact.has_value());
   LaunchPlan plan;
   plan.entry = "heed_forward";
   plan.grid = {1, 1, 1};
   plan.threads = 32;
-  ensure_sets(0);
+  ensure_sets({});
   const auto arena = std::make_shared<worker::Arena>(sets_->arena_bytes());
   worker::Worker worker(device_.kind, arena);
   worker.load(kEmptySlot, built.artifact->path.string(), plan);

@@ -57,6 +57,9 @@ struct Absolute {
   double cold_us = 0;
   double eager_us = 0;  ///< per call back to back, host included; 0 on a CPU
   double eager_synchronised_us = 0;
+  /// Warm, each launch a programmatic dependent of the one before it: its beginning overlaps that one's end. 0 where
+  /// the plan does not allow it. No score or ratio uses it.
+  double dependent_us = 0;
 };
 
 class Laboratory {
@@ -106,7 +109,8 @@ class Laboratory {
     return judge(variant, build, seed, options_.pair);
   }
 
-  /// Warm, cold and eager times of one variant, in a fresh worker.
+  /// Warm, cold and eager times of one variant, and as dependent launches where its plan allows them, in fresh workers.
+  /// @throws Error(internal) when what it wrote as a dependent is wrong, which the gate's chains should have shown
   Absolute measure_absolute(const Built& built);
 
   /// A block for measure_pair that times `built` in a worker of its own, which lives as long as the block. For
@@ -122,7 +126,7 @@ class Laboratory {
   worker::Worker& worker_for(const Built& base, const Built& trial, bool fresh);
   void drop_worker();
   void ensure_arena(std::uint64_t bytes);
-  void ensure_sets(std::int64_t workspace_bytes);
+  void ensure_sets(const LaunchMemory& memory);
   [[nodiscard]] LaunchPlan plan_of(const Variant& variant) const;
   struct Blocks {
     measure::Block base;

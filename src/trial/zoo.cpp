@@ -168,6 +168,31 @@ const std::vector<Exploit>& table() {
        .findings = {breaks_contract},
        .habitat = Habitat::cuda,
        .capability = 90},
+      {.name = "leaves_a_counter",
+       .description = "counts its launches in a counter",
+       .verdict = Verdict::cheating,
+       .findings = {left_counters},
+       .extras = {.counters = 4}},
+      {.name = "keeps_first_query",
+       .description = "goes on reading the first launch's queries",
+       .verdict = Verdict::wrong,
+       .findings = {broken_chain},
+       .habitat = Habitat::cpu,
+       .extras = {.shared_bytes = 4096}},
+      {.name = "reads_too_early",
+       .description = "reads before the launch before it has ended",
+       .verdict = Verdict::wrong,
+       .findings = {broken_chain},
+       .habitat = Habitat::cuda,
+       .capability = 90,
+       .extras = {.dependent = true}},
+      {.name = "never_waits",
+       .description = "begins early and never waits",
+       .verdict = Verdict::cheating,
+       .findings = {breaks_contract},
+       .habitat = Habitat::cuda,
+       .capability = 90,
+       .extras = {.dependent = true}},
       {.name = "endless_loop", .description = "never ends", .verdict = Verdict::timed_out},
       {.name = "null_write", .description = "writes to address zero", .verdict = Verdict::crashed},
       {.name = "opens_a_file",
@@ -228,6 +253,7 @@ Variant exploit_variant(const Exploit& exploit, const Workload& workload, const 
   const Family& family = default_family(device.kind);
   Variant variant = make_variant(family, family.default_config(workload, device), workload);
   variant.label = fmt::format("zoo.{}", exploit.name);
+  variant.extras = exploit.extras;
   const bool gpu = device.kind == DeviceKind::cuda;
   variant.source =
       jit::embedded_file(fmt::format("{}/zoo/{}.{}", gpu ? "kernels" : "cpu", exploit.name, gpu ? "cuh" : "hpp"));

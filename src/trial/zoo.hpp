@@ -31,6 +31,7 @@ struct Exploit {
   Habitat habitat = Habitat::everywhere;
   Mask mask = Mask::none;  ///< of the workload it runs on
   int capability = 0;      ///< compute capability its instructions need
+  LaunchExtras extras{};   ///< what its launch has that the honest family's has not
 
   [[nodiscard]] bool lives_on(const DeviceFacts& device) const;
 };

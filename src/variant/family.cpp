@@ -47,6 +47,14 @@ std::string Variant::source_for(const Workload& workload) const {
   return family->prelude(config, workload) + (source.empty() ? family->entry() : source);
 }
 
+LaunchPlan Variant::plan(const Workload& workload, const DeviceFacts& device) const {
+  LaunchPlan plan = family->plan(config, workload, device);
+  plan.counters = std::max(plan.counters, extras.counters);
+  plan.shared_bytes += extras.shared_bytes;
+  plan.dependent = plan.dependent || extras.dependent;
+  return plan;
+}
+
 std::string Variant::id() const {
   const std::string readable = label.empty() ? to_compact_string(family->knobs(), config) : label;
   const std::string hash = Digester()
@@ -60,7 +68,8 @@ std::string Variant::id() const {
 }
 
 Variant make_variant(const Family& family, const Config& config, const Workload& workload) {
-  return {.family = &family, .config = config, .problem = problem_of(workload), .label = {}, .source = {}};
+  return {
+      .family = &family, .config = config, .problem = problem_of(workload), .label = {}, .source = {}, .extras = {}};
 }
 
 Variant parse_variant(std::string_view text, const Workload& workload, const DeviceFacts& device) {

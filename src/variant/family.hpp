@@ -1,6 +1,7 @@
 /// Families: kernel designs with a space of knobs, each an object in one registry.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -17,8 +18,10 @@
 namespace heed {
 
 /// What one bulk copy of each tensor moves: this many rows of `columns` 16-bit elements, laid out in shared memory with
-/// the swizzle of 128-byte rows (64 columns). Rows of 0: the entry does not use that tensor's map.
+/// the swizzle of rows of that size: 128 bytes (64 columns), 64 or 32. Rows of 0: the entry does not use that tensor's
+/// map, which is left zero.
 struct TensorBoxes {
+  Problem problem{};  ///< of the variant: ForwardParams say neither element nor head dim nor whether there is a mask
   int columns = 64;
   int q_rows = 0;
   int k_rows = 0;
@@ -40,6 +43,21 @@ struct LaunchPlan {
   bool dependent = false;  ///< the entry reads and writes global memory only after griddepcontrol.wait: it may be
                            ///< launched as a programmatic dependent of the launch before it
   bool operator==(const LaunchPlan&) const = default;
+};
+
+/// Global memory that launches of one plan take besides the tensors.
+struct LaunchMemory {
+  std::int64_t workspace_bytes = 0;
+  int counters = 0;
+
+  static LaunchMemory of(const LaunchPlan& plan) { return {plan.workspace_bytes, plan.counters}; }
+  /// Enough for either.
+  [[nodiscard]] LaunchMemory joined(const LaunchMemory& other) const {
+    return {std::max(workspace_bytes, other.workspace_bytes), std::max(counters, other.counters)};
+  }
+  [[nodiscard]] bool holds(const LaunchMemory& other) const {
+    return workspace_bytes >= other.workspace_bytes && counters >= other.counters;
+  }
 };
 
 /// One kernel design. Configs of one family differ in speed, never in what they compute.
@@ -102,15 +120,25 @@ Problem problem_of(const Workload& workload);
 /// "fp16_d64" or "bf16_d128_causal".
 std::string to_string(const Problem& problem);
 
+/// What a custom source asks of its launch on top of its family's plan.
+struct LaunchExtras {
+  int counters = 0;
+  std::int64_t shared_bytes = 0;  ///< more than the plan's
+  bool dependent = false;
+};
+
 /// One point of a family's space, for one problem. `source` replaces the family's entry where a variant brings its own
-/// code (the exploit zoo); everything else, prelude and launch plan too, stays the family's.
+/// code (the exploit zoo); the prelude stays the family's, and so does the launch plan but for `extras`.
 struct Variant {
   const Family* family = nullptr;
   Config config;
   Problem problem{};
   std::string label;   ///< of a custom source, e.g. "zoo.one_row"
   std::string source;  ///< empty: family->entry()
+  LaunchExtras extras{};
 
+  /// How it is launched for a workload that shares its problem.
+  [[nodiscard]] LaunchPlan plan(const Workload& workload, const DeviceFacts& device) const;
   [[nodiscard]] std::string source_for(const Workload& workload) const;
   /// "fwd_cpu_fp16_d64.m128n64r4.3f2a91c0": family, problem, config, and a digest of all of them and of a custom
   /// source.

@@ -153,7 +153,9 @@ class Sm90Family final : public Family {
         (workload.len_q + sm90::kGroupRows - 1) / sm90::kGroupRows * workload.heads * workload.batch;
     if (dim > 64) {
       c.row_sum = sm90::RowSum::adds;
-      c.chunks = dim == 128 ? 2 : 1;
+      c.chunks = 1;
+      c.stages = 2;
+      if (dim == 256) c.chunk = 32;  // 128 registers of output leave little
       c.score_lead = c.chunks;
       c.value_waits = 1;
       c.product_start = 0;
@@ -204,7 +206,8 @@ class Sm90Family final : public Family {
     plan.threads = static_cast<std::uint32_t>(sm90::threads(c));
     plan.cluster = static_cast<std::uint32_t>(c.cluster);
     plan.shared_bytes = sm90::shared_plan(c, static_cast<int>(workload.dim)).total;
-    plan.boxes = TensorBoxes{.columns = tile::kBoxColumns,
+    plan.boxes = TensorBoxes{.problem = problem_of(workload),
+                             .columns = tile::kBoxColumns,
                              .q_rows = sm90::kGroupRows,
                              .k_rows = c.chunk,
                              .v_rows = sm90::segment_keys(c) / c.value_waits,

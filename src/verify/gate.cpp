@@ -9,6 +9,7 @@
 
 #include "base/interrupt.hpp"
 #include "base/random.hpp"
+#include "verify/chain.hpp"
 #include "workload/half.hpp"
 
 namespace heed::verify {
@@ -17,6 +18,8 @@ namespace {
 constexpr int kRepeats = 3;               // equal launches that must agree
 constexpr std::int64_t kPaddingRows = 3;  // rows of NaN after each head in the strided check
 constexpr double kNeighbourFlops = 0.05e9;
+constexpr int kDependentRepeats = 20;  // a race may be lost only sometimes
+constexpr int kStreamRepeats = 2;      // launches that begin when the one before has ended have no race to lose
 
 InputValues values_of(const QkvTensors& tensors) {
   const auto floats = [](const HostTensor& tensor) {
@@ -70,9 +73,7 @@ class Gate {
  private:
   std::byte* result() { return worker_.arena().data() + result_offset_; }
 
-  LaunchPlan plan_for(const Workload& workload) const {
-    return variant_.family->plan(variant_.config, workload, device_);
-  }
+  LaunchPlan plan_for(const Workload& workload) const { return variant_.plan(workload, device_); }
 
   std::uint64_t next_seed() { return substream(options_.seed, ++seeds_); }
 
@@ -103,8 +104,7 @@ class Gate {
     report_.checks.push_back(
         {report_.check, comparison.error.max_abs, reference.tolerance.max_abs, comparison.finding == Finding::none});
     if (comparison.finding == Finding::none) return true;
-    const bool cheating = comparison.finding == Finding::input_modified ||
-                          comparison.finding == Finding::wrote_outside || context == Finding::stale_output;
+    const bool cheating = is_trespass(comparison.finding) || context == Finding::stale_output;
     const bool value_error = comparison.finding == Finding::inexact || comparison.finding == Finding::hard_limit ||
                              comparison.finding == Finding::not_finite || comparison.finding == Finding::wrong_lse;
     fail(cheating ? Verdict::cheating : Verdict::wrong,
@@ -144,7 +144,7 @@ class Gate {
       if (!check_scene(scene, options_.oracle_flops, false, Finding::none)) return;
       if (inputs == InputClass::constant_v && !check_constant(scene)) return;
     }
-    if (!check_padding() || !check_permutation()) return;
+    if (!check_padding() || !check_permutation() || !check_chains()) return;
     for (const Workload& neighbour : neighbours(workload_)) {
       if (variant_.family->refuses(neighbour, device_) ||
           variant_.family->is_illegal(variant_.config, neighbour, device_))
@@ -251,6 +251,38 @@ class Gate {
     return check_scene(make_scene(w, values, options), options_.oracle_flops / 4, false, Finding::masked_leak);
   }
 
+  // Launches that feed each other and follow at once, as programmatic dependents where the plan allows it, against the
+  // same launches waited for.
+  bool check_chains() {
+    for (const Workload& w : chain_workloads(variant_, workload_, device_)) {
+      start(w == workload_ ? "chained launches" : fmt::format("chained launches {}", to_string(w)));
+      const LaunchPlan plan = plan_for(w);
+      const Chain chain(w, plan, next_seed());
+      const std::uint64_t bytes = chain.image().size();
+      result_offset_ = (bytes + 4095) / 4096 * 4096;
+      if (result_offset_ + bytes > worker_.arena().size())
+        throw Error(ErrorCode::internal, "the gate's arena is too small for a chain");
+      const auto run = [&](worker::Follow follow) {
+        std::memcpy(worker_.arena().data(), chain.image().data(), bytes);
+        worker_.run_chain(slot_, 0, bytes, result_offset_, chain.launches(), follow, options_.launch_limit_s);
+      };
+      run(worker::Follow::waited);
+      const std::vector<std::byte> waited(result(), result() + bytes);
+      const bool exact = variant_.family->is_deterministic(variant_.config);
+      const int repeats = plan.dependent ? kDependentRepeats : kStreamRepeats;
+      for (int repeat = 0; repeat < repeats; ++repeat) {
+        run(plan.dependent ? worker::Follow::dependent : worker::Follow::in_stream);
+        const Chain::Difference difference = chain.compare(waited.data(), result(), exact);
+        if (difference.finding == Finding::none) continue;
+        report_.checks.push_back({report_.check, 0, 0, false});
+        fail(is_trespass(difference.finding) ? Verdict::cheating : Verdict::wrong, difference.finding, difference.text);
+        return false;
+      }
+      report_.checks.push_back({report_.check, 0, 0, true});
+    }
+    return true;
+  }
+
   // Keys and values in another order: the same output. With a causal mask the order means something, so nothing to
   // check.
   bool check_permutation() {
@@ -337,9 +369,10 @@ std::uint64_t gate_arena_bytes(const Variant& variant, const Workload& workload,
   std::uint64_t most = 0;
   for (const Workload& shape : shapes) {
     if (variant.family->refuses(shape, device)) continue;
-    most = std::max(
-        most, image_bytes(shape, variant.family->plan(variant.config, shape, device).workspace_bytes, kPaddingRows));
+    most = std::max(most, image_bytes(shape, LaunchMemory::of(variant.plan(shape, device)), kPaddingRows));
   }
+  for (const Workload& chain : chain_workloads(variant, workload, device))
+    most = std::max(most, chain_bytes(chain, variant.plan(chain, device)));
   return 2 * (most + 4096);
 }
 

@@ -75,6 +75,7 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   o_ = place_tensor(o_extent);
   lse_ = place(options.with_lse ? static_cast<std::uint64_t>(w.batch * w.heads * w.len_q) * sizeof(float) : 0);
   workspace_ = place(static_cast<std::uint64_t>(plan.workspace_bytes));
+  counters_ = place(static_cast<std::uint64_t>(plan.counters) * sizeof(unsigned));
 
   // Guards first, over everything; then each tensor, poisoned, then its values.
   image_.resize(at);
@@ -85,6 +86,7 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   }
   for (const Place* p : {&q_, &k_, &v_, &o_, &lse_, &workspace_})
     std::memset(image_.data() + p->offset, 0xff, p->bytes);
+  std::memset(image_.data() + counters_.offset, 0, counters_.bytes);
   const auto put = [&](const Place& p, const Extent& extent, const std::vector<float>& from) {
     HEED_CHECK(static_cast<std::int64_t>(from.size()) == w.batch * extent.heads * extent.rows * extent.dim);
     std::byte* to = image_.data() + p.offset;
@@ -105,6 +107,7 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   launch_.o = o_.offset;
   launch_.lse = options.with_lse ? lse_.offset : worker::kNull;
   launch_.workspace = plan.workspace_bytes > 0 ? workspace_.offset : worker::kNull;
+  launch_.counters = plan.counters > 0 ? counters_.offset : worker::kNull;
   launch_.grid = plan.grid;
   ForwardParams& s = launch_.shape;
   const auto copy = [](const Strides& from) { return TensorStrides{from.batch, from.head, from.row}; };
@@ -163,8 +166,9 @@ bool Scene::is_row_of_output(std::uint64_t offset) const {
 
 std::string Scene::describe_offset(std::uint64_t offset) const {
   std::string text = "before the first tensor";
-  for (const auto& [place, name] : {std::pair{&q_, "Q"}, std::pair{&k_, "K"}, std::pair{&v_, "V"}, std::pair{&o_, "O"},
-                                    std::pair{&lse_, "LSE"}, std::pair{&workspace_, "the workspace"}})
+  for (const auto& [place, name] :
+       {std::pair{&q_, "Q"}, std::pair{&k_, "K"}, std::pair{&v_, "V"}, std::pair{&o_, "O"}, std::pair{&lse_, "LSE"},
+        std::pair{&workspace_, "the workspace"}, std::pair{&counters_, "the counters"}})
     if (place->bytes > 0 && offset >= place->offset + place->bytes)
       text = fmt::format("{} bytes past the end of {}", offset - place->offset - place->bytes + 1, name);
   return text;
@@ -187,9 +191,9 @@ Scene::Trespass Scene::trespass(const std::byte* after) const {
     if (const std::uint64_t at = first_difference(place->offset, place->offset + place->bytes);
         at < place->offset + place->bytes)
       return {Finding::input_modified, fmt::format("it changed its input {} at byte {}", name, at - place->offset)};
-  // Everything else but the three places it may write to.
+  // Everything else but the places it may write to.
   std::uint64_t begin = 0;
-  for (const Place* place : {&o_, &lse_, &workspace_}) {
+  for (const Place* place : {&o_, &lse_, &workspace_, &counters_}) {
     if (const std::uint64_t at = first_difference(begin, place->offset); at < place->offset)
       return {Finding::wrote_outside, fmt::format("it wrote outside its outputs, {}", describe_offset(at))};
     begin = place->offset + place->bytes;
@@ -201,17 +205,25 @@ Scene::Trespass Scene::trespass(const std::byte* after) const {
       if (before[i] != after[i] && !is_row_of_output(i))
         return {Finding::wrote_outside,
                 fmt::format("it wrote into the padding between rows of O, at byte {}", i - o_.offset)};
+  if (const std::uint64_t at = first_difference(counters_.offset, counters_.offset + counters_.bytes);
+      at < counters_.offset + counters_.bytes) {
+    const std::uint64_t index = (at - counters_.offset) / sizeof(unsigned);
+    unsigned left = 0;
+    std::memcpy(&left, after + counters_.offset + index * sizeof left, sizeof left);
+    return {Finding::left_counters, fmt::format("it left counter {} at {}, not at zero", index, left)};
+  }
   return {};
 }
 
-std::uint64_t image_bytes(const Workload& w, std::int64_t workspace_bytes, std::int64_t padding_rows) {
+std::uint64_t image_bytes(const Workload& w, const LaunchMemory& memory, std::int64_t padding_rows) {
   const auto tensor = [&](std::int64_t heads, std::int64_t rows, std::int64_t dim) {
     return round_up(static_cast<std::uint64_t>(w.batch * heads * (rows + padding_rows) * dim) * size_of(w.dtype)) +
            kGuardBytes + kAlignment;
   };
   return tensor(w.heads, w.len_q, w.dim) + tensor(w.heads_kv, w.len_k, w.dim) + tensor(w.heads_kv, w.len_k, w.dim_v) +
          tensor(w.heads, w.len_q, w.dim_v) + round_up(static_cast<std::uint64_t>(w.batch * w.heads * w.len_q) * 4) +
-         round_up(static_cast<std::uint64_t>(workspace_bytes)) + 4 * kGuardBytes;
+         round_up(static_cast<std::uint64_t>(memory.workspace_bytes)) +
+         round_up(static_cast<std::uint64_t>(memory.counters) * sizeof(unsigned)) + 5 * kGuardBytes;
 }
 
 }  // namespace heed::verify

@@ -1,11 +1,11 @@
 /// A scene: one problem laid out as a block of bytes, ready to be carried to a device, and what must hold of the bytes
 /// that come back.
 ///
-///   | guard | Q | guard | K | guard | V | guard | O | guard | LSE | guard | workspace | guard |
+///   | guard | Q | guard | K | guard | V | guard | O | guard | LSE | guard | workspace | guard | counters | guard |
 ///
-/// Guards are random bytes; O, LSE and workspace are poison (0xff: NaN in every dtype). With padding, the rows past a
-/// head's length exist in memory and hold NaN in Q, K and V: a kernel that reads them shows it, one that writes there
-/// too.
+/// Guards are random bytes; O, LSE and workspace are poison (0xff: NaN in every dtype), counters are zero. With
+/// padding, the rows past a head's length exist in memory and hold NaN in Q, K and V: a kernel that reads them shows
+/// it, one that writes there too.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ struct SceneOptions {
 
 class Scene {
  public:
-  /// @param workspace_bytes, grid from the variant's launch plan for this workload
+  /// @param plan the variant's launch plan for this workload: its workspace, counters and grid count
   Scene(const Workload& workload, const InputValues& values, const LaunchPlan& plan, std::uint64_t seed,
         const SceneOptions& options = {});
 
@@ -47,6 +47,7 @@ class Scene {
   [[nodiscard]] const Place& v() const { return v_; }
   [[nodiscard]] const Place& o() const { return o_; }
   [[nodiscard]] const Place& lse() const { return lse_; }
+  [[nodiscard]] const Place& counters() const { return counters_; }
 
   /// Inputs as the reference reads them: out of this scene's own image, which no candidate ever touches.
   [[nodiscard]] HostTensors tensors() const;
@@ -57,9 +58,9 @@ class Scene {
   /// Puts the bytes of O and LSE of another image into this one, in place of the poison.
   void keep_outputs_of(const std::byte* image);
 
-  /// Whether anything but O, LSE and workspace differs between this image and `after`.
+  /// Whether anything but O, LSE and workspace differs between this image and `after`: counters too are zero again.
   struct Trespass {
-    Finding finding = Finding::none;  ///< input_modified or wrote_outside
+    Finding finding = Finding::none;  ///< input_modified, wrote_outside or left_counters
     std::string text;
   };
   [[nodiscard]] Trespass trespass(const std::byte* after) const;
@@ -74,10 +75,10 @@ class Scene {
   std::int64_t padding_rows_;
   std::vector<std::byte> image_;
   worker::Launch launch_;
-  Place q_, k_, v_, o_, lse_, workspace_;
+  Place q_, k_, v_, o_, lse_, workspace_, counters_;
 };
 
 /// Bytes an image of this workload takes at most, padding included.
-std::uint64_t image_bytes(const Workload& workload, std::int64_t workspace_bytes, std::int64_t padding_rows);
+std::uint64_t image_bytes(const Workload& workload, const LaunchMemory& memory, std::int64_t padding_rows);
 
 }  // namespace heed::verify

@@ -36,6 +36,8 @@ constexpr std::pair<Finding, std::string_view> kFindings[] = {
     {Finding::timed_output, "timed_output"},
     {Finding::breaks_contract, "breaks_contract"},
     {Finding::forged_time, "forged_time"},
+    {Finding::left_counters, "left_counters"},
+    {Finding::broken_chain, "broken_chain"},
     {Finding::left_state, "left_state"},
 };
 
@@ -60,6 +62,9 @@ std::string_view to_string(Verdict verdict) {
 }
 std::string_view to_string(Finding finding) {
   return name_of(finding, kFindings);
+}
+bool is_trespass(Finding finding) {
+  return finding == Finding::input_modified || finding == Finding::wrote_outside || finding == Finding::left_counters;
 }
 Verdict parse_verdict(std::string_view text) {
   return value_of(text, kVerdicts);

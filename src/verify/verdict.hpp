@@ -37,11 +37,15 @@ enum class Finding {
   timed_output,      ///< the outputs of the timed launches are wrong
   breaks_contract,   ///< the binary keeps state, runs code while it is loaded, calls a library, or looks at the time
   forged_time,       ///< the time it reports and the time it took do not fit
+  left_counters,     ///< counters that were zero are not zero after the launch: state for the next
+  broken_chain,      ///< right when each launch is waited for, wrong when launches that feed each other follow at once
   left_state,        ///< it left the processor in another state than it found it, which skews whoever runs next
 };
 
 std::string_view to_string(Verdict verdict);
 std::string_view to_string(Finding finding);
+/// Whether a launch changed memory that is not its to change, whatever its outputs are.
+bool is_trespass(Finding finding);
 /// @throws Error(internal): only for texts that to_string wrote
 Verdict parse_verdict(std::string_view text);
 Finding parse_finding(std::string_view text);

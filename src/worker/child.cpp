@@ -73,10 +73,11 @@ class Child {
       std::vector<Range> outputs;
       for (const auto& range : request.at("outputs"))
         outputs.push_back({range.at(0).get<std::uint64_t>(), range.at(1).get<std::uint64_t>()});
-      executor_->prepare(at(number("image"), number("bytes")), number("bytes"), launches, outputs);
+      executor_->prepare(at(number("image"), number("bytes")), number("bytes"), launches, outputs,
+                         request.at("follow").get<Follow>());
       return close_arena_after(number("image") + number("bytes"));
     }
-    if (op == "run" || op == "fetch") open_arena();
+    if (op == "run" || op == "run_chain" || op == "fetch") open_arena();
     if (op == "fetch") return executor_->fetch(at(number("result"), number("bytes")), number("bytes"));
     const int slot = request.at("slot").get<int>();
     if (op == "load")
@@ -85,6 +86,12 @@ class Child {
       const std::uint64_t bytes = number("bytes");
       return executor_->run(slot, at(number("image"), bytes), bytes, at(number("result"), bytes),
                             request.at("launch").get<Launch>());
+    }
+    if (op == "run_chain") {
+      const std::uint64_t bytes = number("bytes");
+      return executor_->run_chain(slot, at(number("image"), bytes), bytes, at(number("result"), bytes),
+                                  request.at("launches").get<std::vector<Launch>>(),
+                                  request.at("follow").get<Follow>());
     }
     if (op == "warm_up") return executor_->warm_up(slot, request.at("ms").get<double>());
     if (op == "time") {

@@ -39,10 +39,15 @@ class Executor {
   /// Copies the image to the device, launches once, copies it back to `result` (same size). Waits for the end.
   virtual void run(int slot, const std::byte* image, std::uint64_t bytes, std::byte* result, const Launch& launch) = 0;
 
+  /// The same with several launches on one image, in order.
+  virtual void run_chain(int slot, const std::byte* image, std::uint64_t bytes, std::byte* result,
+                         const std::vector<Launch>& launches, Follow follow) = 0;
+
   /// Takes an image that holds all timed sets, and for each slot given the launches of one replay, in order.
+  /// @param follow in_stream or dependent
   virtual void prepare(std::byte* image, std::uint64_t bytes,
                        const std::vector<std::pair<int, std::vector<Launch>>>& launches,
-                       const std::vector<Range>& outputs) = 0;
+                       const std::vector<Range>& outputs, Follow follow) = 0;
   /// Poisons the outputs, then replays `replays` times. @return µs per launch of every replay
   virtual std::vector<double> time(int slot, int replays) = 0;
   /// Replays for `ms` of wall clock without reading times.

@@ -49,8 +49,22 @@ class CpuExecutor final : public Executor {
     start(slot, {&one, 1});
   }
 
+  void run_chain(int slot, const std::byte* image, std::uint64_t bytes, std::byte* result,
+                 const std::vector<Launch>& launches, Follow follow) override {
+    std::memcpy(result, image, bytes);
+    std::vector<CpuLaunch> chain;
+    for (const Launch& launch : launches) chain.push_back(resolved(launch, result));
+    pool().poison_scratch();
+    if (follow != Follow::waited) return start(slot, chain);
+    for (const CpuLaunch& launch : chain) {
+      start(slot, {&launch, 1});
+      pool().poison_scratch();
+    }
+  }
+
+  // Launches of a CPU follow one another in one way only.
   void prepare(std::byte* image, std::uint64_t bytes, const std::vector<std::pair<int, std::vector<Launch>>>& launches,
-               const std::vector<Range>& outputs) override {
+               const std::vector<Range>& outputs, Follow) override {
     timed_ = image;
     timed_bytes_ = bytes;
     outputs_ = outputs;

@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "device/cuda_driver.hpp"
+#include "device/tensor_map.hpp"
 
 namespace heed::worker {
 namespace {
@@ -134,14 +135,40 @@ class CudaExecutor final : public Executor {
     // device.
     check(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the image to the GPU");
     poison_shared_memory();
-    launch(slot, launch_order.grid, resolve(launch_order, device));
+    launch(slot, bound(slot, launch_order, device));
     check(cuda_.stream_synchronize(stream_), "running the kernel");
     check(cuda_.memcpy_dtoh_async(result, device, bytes, stream_), "copying the image back");
     check(cuda_.stream_synchronize(stream_), "copying the image back");
   }
 
+  void run_chain(int slot, const std::byte* image, std::uint64_t bytes, std::byte* result,
+                 const std::vector<Launch>& launches, Follow follow) override {
+    const CUdeviceptr device = image_.at_least(bytes);
+    check(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the image to the GPU");
+    std::vector<BoundLaunch> chain;
+    for (const Launch& one : launches) chain.push_back(bound(slot, one, device));
+    poison_shared_memory();
+    if (follow == Follow::waited) {
+      for (const BoundLaunch& one : chain) {
+        launch(slot, one);
+        poison_shared_memory();
+        check(cuda_.stream_synchronize(stream_), "running the kernel");
+      }
+    } else {
+      // As one graph: no time of the host lies between the launches.
+      const CUgraphExec graph = captured(slot, chain, follow);
+      const CUresult launched = cuda_.graph_launch(graph, stream_);
+      const CUresult done = cuda_.stream_synchronize(stream_);
+      cuda_.graph_exec_destroy(graph);
+      check(launched, "launching the chain");
+      check(done, "running the chain");
+    }
+    check(cuda_.memcpy_dtoh_async(result, device, bytes, stream_), "copying the image back");
+    check(cuda_.stream_synchronize(stream_), "copying the image back");
+  }
+
   void prepare(std::byte* image, std::uint64_t bytes, const std::vector<std::pair<int, std::vector<Launch>>>& launches,
-               const std::vector<Range>& outputs) override {
+               const std::vector<Range>& outputs, Follow follow) override {
     const CUdeviceptr device = timed_.at_least(bytes);
     timed_bytes_ = bytes;
     check(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the timed sets to the GPU");
@@ -150,8 +177,10 @@ class CudaExecutor final : public Executor {
     for (const auto& [index, list] : launches) {
       Slot& s = slots_.at(static_cast<std::size_t>(index));
       s.timed.clear();
-      for (const Launch& one : list) s.timed.push_back({one.grid, resolve(one, device)});
-      capture(index, s);
+      for (const Launch& one : list) s.timed.push_back(bound(index, one, device));
+      if (s.graph != nullptr) cuda_.graph_exec_destroy(s.graph);
+      s.graph = nullptr;
+      s.graph = captured(index, s.timed, follow);
     }
   }
 
@@ -215,8 +244,9 @@ class CudaExecutor final : public Executor {
                        const std::string& library, const std::vector<MetricChoice>& choices) override {
     const CUdeviceptr device = image_.at_least(bytes);
     check(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the image to the GPU");
+    const BoundLaunch order = bound(slot, launch_order, device);
     const auto once = [&] {
-      launch(slot, launch_order.grid, resolve(launch_order, device));
+      launch(slot, order);
       check(cuda_.stream_synchronize(stream_), "running the kernel");
     };
     once();  // code is loaded and caches are warm, as where the kernel is timed
@@ -230,16 +260,19 @@ class CudaExecutor final : public Executor {
   }
 
  private:
-  struct TimedLaunch {
+  /// A launch with its addresses, and the maps of its tensors where the entry takes them: encoded once, as a library
+  /// that is called again with the same tensors would.
+  struct BoundLaunch {
     std::array<std::uint32_t, 3> grid;
     ForwardParams params;
+    TensorMaps maps;
   };
   struct Slot {
     CUmodule module = nullptr;
     CUfunction function = nullptr;
     LaunchPlan plan;
     CUgraphExec graph = nullptr;
-    std::vector<TimedLaunch> timed;
+    std::vector<BoundLaunch> timed;
   };
 
   // Shared memory keeps what earlier kernels left in it; a read of something never written must show. A block takes all
@@ -264,38 +297,51 @@ class CudaExecutor final : public Executor {
     s = Slot();
   }
 
-  void launch(int slot, const TimedLaunch& one) { launch(slot, one.grid, one.params); }
-
-  void launch(int slot, const std::array<std::uint32_t, 3>& grid, ForwardParams params) {
+  BoundLaunch bound(int slot, const Launch& order, CUdeviceptr device) {
     const Slot& s = slots_.at(static_cast<std::size_t>(slot));
     if (s.function == nullptr) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("slot {} is empty", slot));
+    BoundLaunch launch{order.grid, resolve(order, device), {}};
+    if (s.plan.boxes) launch.maps = encode_tensor_maps(launch.params, *s.plan.boxes);
+    return launch;
+  }
+
+  void launch(int slot, const BoundLaunch& one, Follow follow = Follow::in_stream) {
+    const Slot& s = slots_.at(static_cast<std::size_t>(slot));
     CUlaunchConfig config{};
-    config.gridDimX = grid[0];
-    config.gridDimY = grid[1];
-    config.gridDimZ = grid[2];
+    config.gridDimX = one.grid[0];
+    config.gridDimY = one.grid[1];
+    config.gridDimZ = one.grid[2];
     config.blockDimX = s.plan.threads;
     config.blockDimY = 1;
     config.blockDimZ = 1;
     config.sharedMemBytes = static_cast<unsigned>(s.plan.shared_bytes);
     config.hStream = stream_;
-    CUlaunchAttribute cluster{};
+    std::array<CUlaunchAttribute, 2> attributes{};
+    const auto add = [&]() -> CUlaunchAttribute& { return attributes.at(config.numAttrs++); };
     if (s.plan.cluster > 1) {
+      CUlaunchAttribute& cluster = add();
       cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
       cluster.value.clusterDim = {s.plan.cluster, 1, 1};
-      config.attrs = &cluster;
-      config.numAttrs = 1;
     }
-    void* arguments[] = {&params};
+    if (follow == Follow::dependent) {
+      CUlaunchAttribute& dependent = add();
+      dependent.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+      dependent.value.programmaticStreamSerializationAllowed = 1;
+    }
+    config.attrs = attributes.data();
+    // The driver copies the parameters before it returns; an entry without maps has one of them.
+    ForwardParams params = one.params;
+    TensorMaps maps = one.maps;
+    void* arguments[] = {&params, &maps};
     check(cuda_.launch_kernel_ex(&config, s.function, arguments, nullptr), "launching the kernel");
   }
 
   // One graph node a launch: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html
-  void capture(int index, Slot& s) {
-    if (s.graph != nullptr) cuda_.graph_exec_destroy(s.graph);
-    s.graph = nullptr;
+  // Launched as dependents, nodes are joined by programmatic edges.
+  CUgraphExec captured(int slot, const std::vector<BoundLaunch>& launches, Follow follow) {
     check(cuda_.stream_begin_capture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "starting a capture");
     try {
-      for (const TimedLaunch& one : s.timed) launch(index, one);
+      for (const BoundLaunch& one : launches) launch(slot, one, follow);
     } catch (...) {
       CUgraph abandoned = nullptr;
       cuda_.stream_end_capture(stream_, &abandoned);
@@ -303,11 +349,13 @@ class CudaExecutor final : public Executor {
     }
     CUgraph graph = nullptr;
     check(cuda_.stream_end_capture(stream_, &graph), "ending a capture");
-    const CUresult result = cuda_.graph_instantiate(&s.graph, graph, 0);
+    CUgraphExec executable = nullptr;
+    const CUresult result = cuda_.graph_instantiate(&executable, graph, 0);
     cuda_.graph_destroy(graph);
     check(result, "instantiating the graph");
-    check(cuda_.graph_upload(s.graph, stream_), "uploading the graph");
+    check(cuda_.graph_upload(executable, stream_), "uploading the graph");
     check(cuda_.stream_synchronize(stream_), "uploading the graph");
+    return executable;
   }
 
   const CudaDriver& cuda_;

@@ -116,7 +116,11 @@ void from_json(const nlohmann::json& json, Launch& launch) {
 
 nlohmann::json plan_to_json(const LaunchPlan& plan) {
   nlohmann::json boxes;
-  if (const auto& b = plan.boxes) boxes = {b->columns, b->q_rows, b->k_rows, b->v_rows, b->o_rows};
+  if (const auto& b = plan.boxes)
+    boxes = {{"element", b->problem.element}, {"head_dim", b->problem.head_dim},
+             {"causal", b->problem.causal},   {"columns", b->columns},
+             {"q_rows", b->q_rows},           {"k_rows", b->k_rows},
+             {"v_rows", b->v_rows},           {"o_rows", b->o_rows}};
   return {{"entry", plan.entry},
           {"grid", plan.grid},
           {"threads", plan.threads},
@@ -138,8 +142,14 @@ LaunchPlan plan_from_json(const nlohmann::json& json) {
   plan.workspace_bytes = json.at("workspace_bytes").get<std::int64_t>();
   plan.counters = json.at("counters").get<int>();
   if (const auto& b = json.at("boxes"); !b.is_null())
-    plan.boxes =
-        TensorBoxes{b.at(0).get<int>(), b.at(1).get<int>(), b.at(2).get<int>(), b.at(3).get<int>(), b.at(4).get<int>()};
+    plan.boxes = TensorBoxes{.problem = {.element = b.at("element").get<Element>(),
+                                         .head_dim = b.at("head_dim").get<int>(),
+                                         .causal = b.at("causal").get<bool>()},
+                             .columns = b.at("columns").get<int>(),
+                             .q_rows = b.at("q_rows").get<int>(),
+                             .k_rows = b.at("k_rows").get<int>(),
+                             .v_rows = b.at("v_rows").get<int>(),
+                             .o_rows = b.at("o_rows").get<int>()};
   plan.dependent = json.at("dependent").get<bool>();
   return plan;
 }

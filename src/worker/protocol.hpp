@@ -39,6 +39,14 @@ struct Launch {
   std::array<std::uint32_t, 3> grid = {1, 1, 1};  ///< LaunchPlan::grid for these lengths
 };
 
+/// How the launches of a list follow one another.
+enum class Follow {
+  waited,     ///< the host waits for each; shared or scratch memory is poisoned before the next
+  in_stream,  ///< at once, each when the one before it has ended
+  dependent,  ///< at once, as programmatic dependents: each may begin before the one before it has ended. On a CPU as
+              ///< in_stream
+};
+
 /// The parameters with every offset turned into base + offset, kNull into a null pointer.
 ForwardParams resolve(const Launch& launch, std::uintptr_t base);
 

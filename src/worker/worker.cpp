@@ -183,14 +183,32 @@ void Worker::run(int slot, std::uint64_t image, std::uint64_t bytes, std::uint64
        limit_s);
 }
 
+void Worker::run_chain(int slot, std::uint64_t image, std::uint64_t bytes, std::uint64_t result,
+                       const std::vector<Launch>& launches, Follow follow, double limit_s) {
+  call({{"op", "run_chain"},
+        {"slot", slot},
+        {"image", image},
+        {"bytes", bytes},
+        {"result", result},
+        {"launches", launches},
+        {"follow", follow}},
+       limit_s);
+}
+
 void Worker::prepare(std::uint64_t image, std::uint64_t bytes,
                      const std::vector<std::pair<int, std::vector<Launch>>>& launches,
-                     const std::vector<Range>& outputs, double limit_s) {
+                     const std::vector<Range>& outputs, double limit_s, Follow follow) {
   nlohmann::json ranges = nlohmann::json::array();
   for (const Range& range : outputs) ranges.push_back({range.offset, range.bytes});
   nlohmann::json slots = nlohmann::json::array();
   for (const auto& [slot, list] : launches) slots.push_back({{"slot", slot}, {"launches", list}});
-  call({{"op", "prepare"}, {"image", image}, {"bytes", bytes}, {"slots", slots}, {"outputs", ranges}}, limit_s);
+  call({{"op", "prepare"},
+        {"image", image},
+        {"bytes", bytes},
+        {"slots", slots},
+        {"outputs", ranges},
+        {"follow", follow}},
+       limit_s);
 }
 
 void Worker::warm_up(int slot, double ms, double limit_s) {

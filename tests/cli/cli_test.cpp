@@ -362,6 +362,9 @@ TEST_F(Cli, BuildForAGpuNeedsNone) {
   EXPECT_EQ(json["grid"], nlohmann::json({8, 8, 1}));
   EXPECT_EQ(json["device"]["arch"], "sm_90a");
   EXPECT_EQ(json["max_shared_bytes"], 227 * 1024);
+  EXPECT_EQ(json["counters"], 0);
+  EXPECT_TRUE(json["boxes"].is_null());
+  EXPECT_EQ(json["dependent"], false);
   EXPECT_FALSE(json.contains("floor"));  // an architecture has no clock
 }
 

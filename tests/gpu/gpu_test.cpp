@@ -1,8 +1,10 @@
 // Needs an NVIDIA GPU; without one every test says that it was skipped.
+#include <cstring>
 #include <iostream>
 #include <set>
 
 #include "base/random.hpp"
+#include "device/tensor_map.hpp"
 #include "profile/collect.hpp"
 #include "profile/diagnosis.hpp"
 #include "testing.hpp"
@@ -70,6 +72,56 @@ TEST_F(Gpu, EveryExploitIsCaughtForWhatItIs) {
                             << row.reason;
 }
 
+// The honest kernel behind a wait: its chains are right, and as a dependent it is timed beside its plain launch.
+TEST_F(Gpu, AnHonestDependentPasses) {
+  if (device_.compute_capability < 90) GTEST_SKIP() << "griddepcontrol needs compute capability 9.0";
+  const Workload workload = parse_workload("b1h8l512d64");
+  trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
+  Variant variant = parse_variant("fwd_sm80", workload, device_);
+  variant.label = "test.dependent";
+  variant.extras.dependent = true;
+  variant.source =
+      "extern \"C\" __global__ void __launch_bounds__(heed::sm80::threads(kConfig), kConfig.min_blocks)\n"
+      "    heed_forward(const __grid_constant__ heed::ForwardParams params) {\n"
+      "  extern __shared__ __align__(128) char shared[];\n"
+      "  asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\");\n"
+      "  asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");\n"
+      "  heed::sm80::Forward<kConfig, kProblem>(params, shared).run();\n"
+      "}\n";
+  const trial::Built built = laboratory.build(variant);
+  const verify::GateReport report = laboratory.verify(built, fresh_seed());
+  ASSERT_TRUE(report.passed()) << report.check << ": " << report.reason;
+  bool chained = false;
+  for (const verify::CheckResult& check : report.checks) chained = chained || check.name == "chained launches";
+  EXPECT_TRUE(chained);
+  const trial::Absolute times = laboratory.measure_absolute(built);
+  EXPECT_GT(times.dependent_us, 0);
+  std::cout << "plain " << times.warm_us << " us, as a dependent " << times.dependent_us << " us\n";
+  const trial::Built plain = laboratory.build(parse_variant("fwd_sm80", workload, device_));
+  EXPECT_EQ(laboratory.measure_absolute(plain).dependent_us, 0);
+}
+
+// The driver takes the maps of dense tensors, of interleaved heads and of single rows.
+TEST_F(Gpu, TheDriverEncodesTensorMaps) {
+  if (device_.compute_capability < 90) GTEST_SKIP() << "tensor maps need compute capability 9.0";
+  for (const char* text : {"b2h4l100k300d64", "b2h4hkv2l100d128:bf16:blhd", "b1h1l1d64", "b1h2l1k300d128:blhd",
+                           "b1h2l100k300d64:causal_top_left"}) {
+    const Workload w = parse_workload(text);
+    const verify::Scene scene(w, verify::make_inputs(w, verify::InputClass::normal, 1), LaunchPlan{}, 1);
+    const TensorBoxes boxes{
+        .problem = problem_of(w), .columns = 64, .q_rows = 64, .k_rows = 128, .v_rows = 128, .o_rows = 64};
+    const ForwardParams params = worker::resolve(scene.launch(), 0x7f0000000000);
+    try {
+      const TensorMaps maps = encode_tensor_maps(params, boxes);
+      const TensorMap none{};
+      EXPECT_NE(std::memcmp(&maps.q, &none, sizeof none), 0);
+      EXPECT_NE(std::memcmp(&maps.o, &none, sizeof none), 0);
+    } catch (const Error& error) {
+      ADD_FAILURE() << text << ": " << error.what();
+    }
+  }
+}
+
 TEST_F(Gpu, MeasuresAVariantAgainstTheBase) {
   const Workload workload = parse_workload("b1h8l512d64");
   trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
@@ -89,7 +141,7 @@ TEST_F(Gpu, CountersOfTheDefaultAtTheMissionShape) {
   const Workload workload = parse_workload("b1h8l512d64");
   trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
   const trial::Built built = laboratory.build(parse_variant("fwd_sm80", workload, device_));
-  const LaunchPlan plan = built.variant.family->plan(built.variant.config, workload, device_);
+  const LaunchPlan plan = built.variant.plan(workload, device_);
   const profile::Reading reading = profile::collect(plan, built.artifact, workload, device_, {});
   if (!reading.counters) GTEST_SKIP() << "no counters: " << reading.reason;
   const profile::Counters& c = *reading.counters;
@@ -124,8 +176,7 @@ TEST_F(Gpu, CountersSeeBankConflicts) {
   trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
   const auto conflicts = [&](const char* text) {
     const trial::Built built = laboratory.build(parse_variant(text, workload, device_));
-    return profile::collect(built.variant.family->plan(built.variant.config, workload, device_), built.artifact,
-                            workload, device_, {});
+    return profile::collect(built.variant.plan(workload, device_), built.artifact, workload, device_, {});
   };
   const profile::Reading linear = conflicts("fwd_sm80:shared_layout=linear");
   if (!linear.counters) GTEST_SKIP() << "no counters: " << linear.reason;

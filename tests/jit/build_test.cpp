@@ -72,6 +72,9 @@ TEST(Builder, EverythingThatMattersIsInTheKey) {
   other = base;
   other.entry = "x";
   EXPECT_NE(Cache::key_of(base, toolchain), Cache::key_of(other, toolchain));
+  other = base;
+  other.dependent = true;
+  EXPECT_NE(Cache::key_of(base, toolchain), Cache::key_of(other, toolchain));
   EXPECT_NE(toolchain.identity(base).find("-O3"), std::string::npos);
 }
 
@@ -232,12 +235,26 @@ TEST(Contract, BreachesInPtxAreSeen) {
               ::testing::HasSubstr("looks at the time"));
   EXPECT_THAT(contract_breach_of_ptx(head + "  call.uni (retval0), malloc, (param0);\n}\n"),
               ::testing::HasSubstr("calls a function"));
+  // Braces of inline assembly end no function, and comments hide nothing.
+  for (const char* hidden : {"{\n.reg .pred p;\n}\n mov.u64 %rd1, %clock64;", "}\n mov.u64 %rd1, %clock64;"})
+    EXPECT_THAT(contract_breach_of_ptx(head + hidden + "\n}\n"), ::testing::HasSubstr("looks at the time"));
+  EXPECT_THAT(contract_breach_of_ptx(head + "{\n}\n mov.u64 %rd1, counter;\n}\n"), ::testing::HasSubstr("(counter)"));
+  EXPECT_THAT(contract_breach_of_ptx(head + "/*//*/ mov.u64 %rd1, %clock64;\n}\n"),
+              ::testing::HasSubstr("block comment"));
   for (const char* skew : {"createpolicy.fractional.L2::evict_last.b64 %rd1, 1.0;",
                            "ld.global.L2::cache_hint.b32 %r1, [%rd2], %rd1;", "prefetch.global.L2::evict_last [%rd2];",
                            "applypriority.global.L2::evict_normal [%rd2], 128;", "discard.global.L2 [%rd2], 128;"})
     EXPECT_THAT(contract_breach_of_ptx(head + "  " + skew + "\n}\n"), ::testing::HasSubstr("L2 cache")) << skew;
-  EXPECT_THAT(contract_breach_of_ptx(head + "  griddepcontrol.launch_dependents;\n}\n"),
-              ::testing::HasSubstr("next launch"));
+  for (const char* early : {"griddepcontrol.launch_dependents;", "griddepcontrol.wait;"})
+    EXPECT_THAT(contract_breach_of_ptx(head + "  " + early + "\n}\n"), ::testing::HasSubstr("next launch"));
+  const PtxRules dependent{.dependent = true};
+  EXPECT_EQ(
+      contract_breach_of_ptx(head + "  griddepcontrol.launch_dependents;\n  griddepcontrol.wait;\n}\n", dependent), "");
+  for (const char* unsafe : {"griddepcontrol.launch_dependents;", "add.s32 %r1, %r2, 3; // griddepcontrol.wait"})
+    EXPECT_THAT(contract_breach_of_ptx(head + "  " + unsafe + "\n}\n", dependent),
+                ::testing::HasSubstr("no griddepcontrol.wait"));
+  EXPECT_THAT(contract_breach_of_ptx(head + "  griddepcontrol.wait;\n  mov.u64 %rd1, %clock64;\n}\n", dependent),
+              ::testing::HasSubstr("looks at the time"));
   for (const char* plain : {"ld.global.nc.L1::no_allocate.L2::128B.b32 %r1, [%rd2];", "prefetch.global.L2 [%rd2];",
                             "ld.global.L2::evict_first.b32 %r1, [%rd2];", "st.global.L1::evict_last.b32 [%rd2], %r1;"})
     EXPECT_EQ(contract_breach_of_ptx(head + "  " + plain + "\n}\n"), "") << plain;
@@ -293,12 +310,14 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
           workload.dtype = dtype;
           workload.dim = workload.dim_v = dim;
           workload.mask = mask;
+          if (family->refuses(workload, device)) continue;
           const Variant variant = make_variant(*family, family->default_config(workload, device), workload);
           jobs.push_back({variant.id(), family->register_limit(variant.config),
                           builder.start({.device = DeviceKind::cuda,
                                          .arch = device.arch,
                                          .source = variant.source_for(workload),
-                                         .entry = "heed_forward"})});
+                                         .entry = "heed_forward",
+                                         .dependent = variant.plan(workload, device).dependent})});
         }
   }
   EXPECT_GE(jobs.size(), 8U);
@@ -333,12 +352,14 @@ TEST(GpuBuilds, RandomLegalConfigsBuild) {
       workload.mask = random.chance(0.5) ? Mask::none : Mask::causal_bottom_right;
       Config config;
       for (const Knob& knob : family->knobs()) config.push_back(knob.values[random.below(knob.values.size())]);
+      config = family->canonical(config, workload);
       if (family->is_illegal(config, workload, device)) continue;
       const Variant variant = make_variant(*family, config, workload);
       builds.emplace_back(describe(variant), builder.start({.device = DeviceKind::cuda,
                                                             .arch = device.arch,
                                                             .source = variant.source_for(workload),
-                                                            .entry = "heed_forward"}));
+                                                            .entry = "heed_forward",
+                                                            .dependent = variant.plan(workload, device).dependent}));
     }
     for (auto& [name, build] : builds) {
       SCOPED_TRACE(name);
@@ -361,11 +382,12 @@ TEST_P(GpuZoo, BuildsAndBreaksTheContractWhereItSaysSo) {
     if (!exploit.lives_on(device)) continue;
     Workload workload = parse_workload("b2h4l256d64");
     workload.mask = exploit.mask;
-    builds.emplace_back(&exploit,
-                        builder.start({.device = DeviceKind::cuda,
-                                       .arch = device.arch,
-                                       .source = trial::exploit_variant(exploit, workload, device).source_for(workload),
-                                       .entry = "heed_forward"}));
+    const Variant variant = trial::exploit_variant(exploit, workload, device);
+    builds.emplace_back(&exploit, builder.start({.device = DeviceKind::cuda,
+                                                 .arch = device.arch,
+                                                 .source = variant.source_for(workload),
+                                                 .entry = "heed_forward",
+                                                 .dependent = variant.plan(workload, device).dependent}));
   }
   EXPECT_GE(builds.size(), 20U);
   for (auto& [exploit, build] : builds) {

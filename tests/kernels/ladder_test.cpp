@@ -78,7 +78,7 @@ TEST(Ladder, PersistentBlocksFollowTheDevice) {
   const auto blocks = [&](const char* shape) {
     const Workload workload = parse_workload(shape);
     const Variant variant = parse_variant("ladder:rung=persistent", workload, device);
-    return variant.family->plan(variant.config, workload, device).grid[0];
+    return variant.plan(workload, device).grid[0];
   };
   EXPECT_EQ(blocks("b2h8l2048d64"), 1U) << "of a device that is not known";
   device.processors = 132;

@@ -60,13 +60,28 @@ class Contract(unittest.TestCase):
                 launch.build(HEED, [("l8d16", "fwd_none")], folder, "cpu", CACHE)
 
 
-# A driver that checks what it is given and "launches" by adding up fields of the parameters into the workspace pointer.
+# A driver that checks what it is given and "launches" by writing what it saw into the output.
 STUB = r"""
 #include <cuda.h>
 #include <string.h>
 #include "kernels/contract.hpp"
 static char image[8];
+static int encoded;
 extern "C" {
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* dims, const cuuint64_t* strides,
+                                const cuuint32_t* box, const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  if ((size_t)map % 128 != 0 || type != CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || rank != 4 || box[0] != 64 || box[2] != 1 || box[3] != 1 || steps[0] != 1 ||
+      steps[3] != 1 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || swizzle != CU_TENSOR_MAP_SWIZZLE_128B ||
+      promotion != CU_TENSOR_MAP_L2_PROMOTION_L2_256B || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+    return CUDA_ERROR_INVALID_VALUE;
+  ++encoded;
+  map->opaque[0] = (cuuint64_t)address;
+  for (int i = 0; i < 4; ++i) map->opaque[1 + i] = dims[i];
+  for (int i = 0; i < 3; ++i) map->opaque[5 + i] = strides[i];
+  map->opaque[8] = box[1];
+  return CUDA_SUCCESS;
+}
 CUresult cuModuleLoadData(CUmodule* m, const void* data) { memcpy(image, data, 8); *m = (CUmodule)0x11; return CUDA_SUCCESS; }
 CUresult cuModuleGetFunction(CUfunction* f, CUmodule m, const char* name) {
   if (m != (CUmodule)0x11 || strcmp(name, "heed_forward") != 0) return CUDA_ERROR_NOT_FOUND;
@@ -81,10 +96,25 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** argument
   const auto* p = (const heed::ForwardParams*)arguments[0];
   const bool ok = memcmp(image, "a\0b\0c\0d", 7) == 0 && f == (CUfunction)0x22 && extra == 0 && c->gridDimX == 3 && c->gridDimY == 4 && c->gridDimZ == 5 &&
                   c->blockDimX == 128 && c->blockDimY == 1 && c->blockDimZ == 1 && c->sharedMemBytes == 4096 && c->hStream == (CUstream)0x33 &&
-                  c->numAttrs == 1 && c->attrs[0].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && c->attrs[0].value.clusterDim.x == 2 &&
+                  (c->numAttrs == 1 || (c->numAttrs == 2 && c->attrs[1].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+                                        c->attrs[1].value.programmaticStreamSerializationAllowed == 1)) && c->attrs[0].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && c->attrs[0].value.clusterDim.x == 2 &&
                   c->attrs[0].value.clusterDim.y == 1 && c->attrs[0].value.clusterDim.z == 1;
   if (!ok) return CUDA_ERROR_INVALID_VALUE;
   float* out = (float*)p->o;
+  if (p->counters != 0) {  // told by the test: the entry takes maps
+    const auto* maps = (const heed::TensorMaps*)arguments[1];
+    if ((size_t)maps % 64 != 0) return CUDA_ERROR_INVALID_VALUE;
+    const heed::TensorMap* each[] = {&maps->q, &maps->k, &maps->v, &maps->o};
+    for (int t = 0; t < 4; ++t) {
+      const auto* words = (const cuuint64_t*)each[t]->opaque;
+      const void* address[] = {p->q, p->k, p->v, p->o};
+      out[10 * t] = words[0] == (cuuint64_t)address[t] ? 1.0f : 0.0f;
+      for (int i = 1; i < 9; ++i) out[10 * t + i] = (float)words[i];
+      out[10 * t + 9] = 0;
+    }
+    out[9] = (float)encoded, out[19] = (float)c->numAttrs;
+    return CUDA_SUCCESS;
+  }
   out[0] = (float)p->q_strides.batch, out[1] = (float)p->o_strides.row, out[2] = (float)p->group_size, out[3] = (float)p->causal_offset;
   out[4] = p->scale, out[5] = (float)p->len_k, out[6] = p->lse == 0 ? 1.0f : 0.0f, out[7] = (float)p->k_strides.head;
   return CUDA_SUCCESS;
@@ -105,7 +135,8 @@ class Launch(unittest.TestCase):
             subprocess.run(command, check=True)
             cubin.write_bytes(b"a\0b\0c\0d and more")
             w = suites.parse_workload("b2h4hkv2l8k10d64:fp32:causal_bottom_right:scale=0.5")
-            binary = {"file": str(cubin), "variant": "x", "entry": "heed_forward", "grid": [3, 4, 5], "threads": 128, "cluster": 2, "shared_bytes": 4096, "workspace_bytes": 0}
+            binary = {"file": str(cubin), "variant": "x", "entry": "heed_forward", "grid": [3, 4, 5], "threads": 128, "cluster": 2, "shared_bytes": 4096}
+            binary |= {"workspace_bytes": 0, "counters": 0, "boxes": None, "dependent": False}
             stream = mock.Mock(cuda_stream=0x33)
             with (
                 mock.patch.object(launch, "_driver", launch.Driver(library)),
@@ -120,6 +151,52 @@ class Launch(unittest.TestCase):
                     launch.HeedAttention({**binary, "shared_bytes": 1}, w)
                 with self.assertRaisesRegex(launch.HeedError, "contiguous"):
                     run(q.transpose(2, 3), k, k)
+                self.assertIsNone(run.as_dependent())
+            self.check_maps(library, binary, stream)
+
+    def check_maps(self, library, binary, stream):
+        """Bulk copies: what the driver is asked to encode, once a set of addresses, and the launch as a dependent."""
+        boxes = {"element": "bf16", "head_dim": 128, "causal": True, "columns": 64, "q_rows": 64, "k_rows": 96, "v_rows": 32, "o_rows": 0}
+        w = suites.parse_workload("b2h4hkv2l8k10d128:bf16:causal_top_left")
+        zeros = torch.zeros
+        with (
+            mock.patch.object(launch, "_driver", launch.Driver(library)),
+            mock.patch.object(torch.cuda, "current_stream", lambda: stream),
+            mock.patch.object(torch, "zeros", lambda *a, **k: zeros(*a, dtype=k["dtype"])),
+        ):
+            run = launch.HeedAttention({**binary, "counters": 3, "boxes": boxes, "dependent": True}, w)
+            self.assertEqual((run.counters.tolist(), run.counters.dtype), ([0, 0, 0], torch.int32))
+            q = torch.empty(2, 4, 8, 128, dtype=torch.bfloat16)
+            k = torch.empty(2, 10, 2, 128, dtype=torch.bfloat16).transpose(1, 2)
+            o = torch.empty(4096)
+            seen = lambda: [o[10 * t : 10 * t + 9].tolist() for t in range(4)]  # noqa: E731
+            out = mock.Mock(data_ptr=o.data_ptr, stride=q.stride)
+            run.into(q, k, k, out)
+            keys = [128, 8, 2, 2, 2 * 256, 2 * 128, 2 * 2560]  # the last two keys are no query's
+            self.assertEqual(seen()[0], [1, 128, 8, 4, 2, 256, 2048, 8192, 64])
+            self.assertEqual(seen()[1:3], [[1, *keys, 96], [1, *keys, 32]])
+            self.assertEqual(seen()[3], [0] * 9)
+            self.assertEqual((o[9].item(), o[19].item()), (3, 1))
+            run.into(q, k, k, out, dependent=True)
+            self.assertEqual((o[9].item(), o[19].item()), (3, 2), "encoded again, or not launched as a dependent")
+            run.into(q, k.clone(), k, out)
+            self.assertEqual((o[9].item(), o[19].item()), (6, 1))
+            self.assertTrue(callable(run.as_dependent()))
+            odd = torch.empty(2, 4, 8, 129, dtype=torch.bfloat16)[..., :128]
+            with self.assertRaisesRegex(launch.HeedError, "row stride of q is 129 elements"):
+                run.into(odd, k, k, out)
+            with self.assertRaisesRegex(launch.HeedError, "q lies at address"):
+                run.into(odd[..., 1:], k, k, out)
+            one = torch.empty(1, 1, 1, 129, dtype=torch.bfloat16)[..., :128]  # strides that are never used
+            params = launch.ForwardParams(q=16, len_q=1, batch=1, heads=1, q_strides=launch.strides_of(one))
+            self.assertEqual(launch.map_shape(params, boxes, "q")[1:3], ((128, 1, 1, 1), (256, 256, 256)))
+            run.kernel.boxes = {**boxes, "element": "fp16"}
+            run.kernel.maps.clear()
+            with self.assertRaisesRegex(launch.HeedError, "encoding the tensor map of q failed: stub says no"):
+                run.into(q, k, k, out)
+            launch.driver().encode = None
+            with self.assertRaisesRegex(launch.HeedError, "cuTensorMapEncodeTiled"):
+                run.into(q, k, k, out)
 
     def test_no_driver_is_a_sentence(self):
         with self.assertRaisesRegex(launch.HeedError, "driver cannot be loaded"):
@@ -229,6 +306,30 @@ class Wrong(unittest.TestCase):
             return o if len(calls) <= 2 else o * (1 + len(calls) * 0.1)
 
         self.assertFalse(self.row("graph_warm", Fake("later", later))["errors"]["later"]["pass"])
+
+    def test_a_variant_that_may_be_a_dependent_has_a_row_of_its_own(self):
+        plain = torch.nn.functional.scaled_dot_product_attention
+        launched = []
+
+        class Dependent:
+            def __call__(self, q, k, v):
+                return plain(q, k, v)
+
+            def as_dependent(self):
+                return lambda q, k, v: launched.append(1) or plain(q, k, v)
+
+        contest = self.contest()
+        contest.heed = Fake("heed", Dependent())
+        suite = suites.custom(["b1h2l32d64"], ["graph_warm", "eager"])
+        rows = list(contest.rows(suite, suite.workloads[0], {"flops": 1.0, "bytes": 1.0}))
+        self.assertEqual([row["mode"] for row in rows], ["graph_warm", "graph_dependent", "eager"])
+        self.assertTrue(launched)
+        self.assertEqual(rows[1]["peers_us"], {})
+        self.assertGreater(rows[1]["heed_us"], 0)
+        self.assertNotIn("ratio", rows[1])
+        self.assertIn("ratio", rows[0])
+        self.assertIn("graph_dependent", tables.summary(rows))
+        tables.details(rows)
 
     def test_a_refusal_is_a_dash_with_its_reason(self):
         def refuses(q, k, v):

@@ -5,7 +5,8 @@
 namespace heed::report {
 namespace {
 
-store::RunRecord run_of(const std::string& workload, const std::string& arch, double us, const char* outcome = "faster") {
+store::RunRecord run_of(const std::string& workload, const std::string& arch, double us,
+                        const char* outcome = "faster") {
   store::RunRecord run;
   run.workload = workload;
   run.family = "fwd_x";
@@ -37,8 +38,8 @@ TEST(Champions, TheFastestOfEachWorkloadAndArchitecture) {
   store::RunRecord without_result = run_of("a", "sm_90a", 1);
   without_result.result = nullptr;
   const nlohmann::json found =
-      champions_of({run_of("b", "sm_90a", 5), run_of("a", "sm_90a", 7), run_of("a", "sm_90a", 6), run_of("a", "sm_80", 9),
-                    run_of("c", "sm_90a", 1, "not_faster"), unfinished, without_result});
+      champions_of({run_of("b", "sm_90a", 5), run_of("a", "sm_90a", 7), run_of("a", "sm_90a", 6),
+                    run_of("a", "sm_80", 9), run_of("c", "sm_90a", 1, "not_faster"), unfinished, without_result});
   ASSERT_EQ(found["champions"].size(), 3U);
   EXPECT_EQ(found["champions"][0]["arch"], "sm_80");
   EXPECT_EQ(found["champions"][1]["us"], 6);

@@ -5,6 +5,7 @@
 #include <regex>
 #include <set>
 
+#include "report/run_report.hpp"
 #include "report/svg.hpp"
 #include "testing.hpp"
 
@@ -252,6 +253,36 @@ TEST(Svg, TicksAreRoundAndInside) {
   EXPECT_EQ((Scale{0, 10, 100, 200})(5), 150);
   EXPECT_EQ((Scale{0, 10, 100, 200})(50), 200);
   EXPECT_EQ((Scale{1, 1, 100, 200})(1), 100);
+}
+
+// A time that no ratio uses stands under its own name: in the table, on the page and in the evidence.
+TEST(Report, DependentLaunchesHaveTheirOwnName) {
+  store::RunRecord run = finished_run();
+  run.device_kind = "cuda";
+  run.device["driver"] = "13.0";
+  run.base["self_ratio"] = run.result["final"]["ratio"];
+  nlohmann::json& r = run.result;
+  r["trials"] = 5;
+  r["tflops"] = 100.0;
+  r["floor"]["bound"] = "launch";
+  r["final"]["error"] = {{"max_abs", 1e-4}, {"rel_rms", 1e-4}};
+  r["final"]["variant"] = r["final"]["config"] = "x";
+  r["final"]["clocks"] = {{"before", {{"clock_mhz", 1}}}, {"after", {{"clock_mhz", 1}}}};
+  r["champion_times"] = {{"cold_us", 8.0}, {"dependent_us", 0.0}};
+  r["base_times"] = {{"cold_us", 10.5}, {"dependent_us", 0.0}};
+  EXPECT_THAT(result_text(run), Not(HasSubstr("dependent launch")));
+  EXPECT_EQ(evidence(run)["rows"].size(), 2U);
+  r["champion_times"]["dependent_us"] = 6.5;
+  EXPECT_THAT(result_text(run), HasSubstr("dependent launch 6.50 us; not part of any ratio"));
+  r["base_times"]["dependent_us"] = 9.5;
+  EXPECT_THAT(result_text(run), HasSubstr("dependent launch 6.50 us (base 9.50 us)"));
+  const nlohmann::json rows = evidence(run)["rows"];
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_EQ(rows[0]["mode"], "graph_warm");
+  EXPECT_EQ(rows[0]["heed_us"], 7.7) << "the plain launch";
+  EXPECT_EQ(rows[2]["mode"], "graph_dependent");
+  EXPECT_EQ(rows[2]["heed_us"], 6.5);
+  EXPECT_FALSE(rows[2].contains("ratio"));
 }
 
 }  // namespace

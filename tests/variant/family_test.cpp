@@ -33,6 +33,8 @@ TEST(Families, EveryCaseIsRefusedWithAReasonOrHasALegalDefault) {
         const LaunchPlan plan = family->plan(config, workload, device);
         EXPECT_GT(plan.threads, 0U);
         EXPECT_GT(plan.grid[0], 0U);
+        EXPECT_TRUE(!plan.boxes || plan.boxes->problem == problem_of(workload)) << family->name();
+        EXPECT_TRUE((!plan.boxes && !plan.dependent) || device.compute_capability >= 90) << family->name();
         EXPECT_NE(family->prelude(config, workload).find("kConfig{"), std::string::npos);
         EXPECT_NE(family->entry().find(plan.entry), std::string::npos);
       }
@@ -122,6 +124,19 @@ TEST(Families, HopperSaysWhatItCannotDo) {
   EXPECT_THAT(reason("fwd_sm90:row_groups=4"), ::testing::HasSubstr("registers"));
   EXPECT_THAT(reason("fwd_sm90:cluster=1,exchange=single"), ::testing::HasSubstr("exchange=half"));
   EXPECT_THAT(reason("fwd_sm90:product_start=2"), ::testing::HasSubstr("product_start=0"));
+}
+
+TEST(Families, ACustomSourceMayAskForMoreOfItsLaunch) {
+  const Workload workload = parse_workload("b1h8l512d64");
+  const DeviceFacts device = gpu_limits("sm_90a");
+  Variant variant = parse_variant("fwd_sm80", workload, device);
+  LaunchPlan expected = variant.family->plan(variant.config, workload, device);
+  EXPECT_EQ(variant.plan(workload, device), expected);
+  variant.extras = {.counters = 5, .shared_bytes = 64, .dependent = true};
+  expected.counters = 5;
+  expected.shared_bytes += 64;
+  expected.dependent = true;
+  EXPECT_EQ(variant.plan(workload, device), expected);
 }
 
 TEST(Families, IdsAreReadableAndDifferent) {

@@ -63,6 +63,28 @@ TEST(Compare, OneWrongElementIsFoundAndNamed) {
   EXPECT_THAT(result.text, ::testing::HasSubstr("(batch 1, head 2, row 17, column 5): got 9, expected"));
 }
 
+// Counters begin at zero, end at zero, and have guards of their own.
+TEST(Compare, CountersMustBeZeroAgain) {
+  LaunchPlan plan;
+  plan.counters = 9;
+  const Workload w = parse_workload("b1h2l40k70d16:fp16");
+  const Scene scene(w, make_inputs(w, InputClass::normal, 5), plan, 6);
+  ASSERT_EQ(scene.launch().counters, scene.counters().offset);
+  EXPECT_EQ(scene.counters().bytes, 36U);
+  EXPECT_LE(scene.image().size(), image_bytes(w, LaunchMemory::of(plan), 0));
+  std::vector<std::byte> after = scene.image();
+  for (std::uint64_t i = 0; i < 36; ++i) EXPECT_EQ(after[scene.counters().offset + i], std::byte{0});
+  EXPECT_EQ(scene.trespass(after.data()).finding, Finding::none);
+  after[scene.counters().offset + 8 * 4 + 1] = std::byte{2};
+  EXPECT_EQ(scene.trespass(after.data()).finding, Finding::left_counters);
+  EXPECT_THAT(scene.trespass(after.data()).text, ::testing::HasSubstr("counter 8 at 512"));
+  after = scene.image();
+  after[scene.counters().offset + 36] ^= std::byte{1};
+  EXPECT_EQ(scene.trespass(after.data()).finding, Finding::wrote_outside);
+  EXPECT_THAT(scene.trespass(after.data()).text, ::testing::HasSubstr("1 bytes past the end of the counters"));
+  EXPECT_EQ(Scene(w, make_inputs(w, InputClass::normal, 5), LaunchPlan{}, 6).launch().counters, worker::kNull);
+}
+
 TEST(Compare, AnUnwrittenElementIsFound) {
   Scenario s("b1h2l40k70d16:fp16");
   std::memset(s.after.data() + s.scene.o().offset + s.index({0, 1, 39}, 15) * 2, 0xff, 2);

@@ -9,6 +9,7 @@
 
 #include "device/device.hpp"
 #include "jit/build.hpp"
+#include "measure/timed_sets.hpp"
 #include "testing.hpp"
 
 namespace heed::worker {
@@ -193,6 +194,59 @@ TEST(Worker, AKilledWorkerIsNoticed) {
     EXPECT_EQ(failure.kind(), WorkerFailure::Kind::crashed);
     EXPECT_THAT(failure.what(), ::testing::HasSubstr("signal 9"));
   }
+}
+
+// Launches of a chain see what those before them wrote; scratch memory lives on between them unless they are waited
+// for.
+TEST(Worker, AChainRunsInOrderOnOneImage) {
+  const auto arena = std::make_shared<Arena>(1 << 16);
+  Worker worker(DeviceKind::cpu, arena);
+  worker.load(
+      0,
+      build_entry("auto* kept = static_cast<unsigned char*>(scratch);\n"
+                  "if (block != 0) return;\n"
+                  "static_cast<unsigned char*>(params->o)[0] = static_cast<const unsigned char*>(params->q)[0] + 1;\n"
+                  "static_cast<unsigned char*>(params->o)[1] = kept[0]; kept[0] = 5;"),
+      small_plan(1));
+  worker.seal();
+  std::vector<Launch> chain(3, small_launch());
+  for (std::size_t n = 0; n < chain.size(); ++n) {
+    chain[n].q = 16 * n;
+    chain[n].o = 16 * (n + 1);
+  }
+  arena->data()[0] = std::byte{40};
+  worker.run_chain(0, 0, 4096, 8192, chain, Follow::in_stream, 5);
+  const auto after = [&](std::size_t at) { return std::to_integer<int>(arena->data()[8192 + at]); };
+  EXPECT_EQ(after(48), 43);
+  EXPECT_EQ(after(17), 0xff) << "scratch is poisoned before the first";
+  EXPECT_EQ(after(49), 5);
+  worker.run_chain(0, 0, 4096, 8192, chain, Follow::waited, 5);
+  EXPECT_EQ(after(48), 43);
+  EXPECT_EQ(after(49), 0xff);
+}
+
+// Each timed set has counters of its own, and what launches leave in them is looked at.
+TEST(Worker, TimedLaunchesMustLeaveTheirCountersAtZero) {
+  const Workload w = parse_workload("b1h1l16d16:fp32");
+  measure::TimedSets sets(w, {.sets = 3, .launches = 6, .replays = 1}, {.workspace_bytes = 0, .counters = 2}, 1);
+  const auto arena = std::make_shared<Arena>(sets.arena_bytes());
+  const auto look = [&](int counters, const char* body) {
+    Worker worker(DeviceKind::cpu, arena);
+    LaunchPlan plan = small_plan(1);
+    plan.counters = counters;
+    worker.load(0, build_entry(body), plan);
+    worker.seal();
+    sets.prepare(worker, {{0, plan}}, 5);
+    (void)worker.time(0, 1, 5);
+    return sets.check_outputs(worker, 3, 1);
+  };
+  const char* write = "float* o = static_cast<float*>(params->o); for (int i = 0; i < 256; ++i) o[i] = 0;";
+  EXPECT_EQ(look(2, (std::string(write) + "if (block == 0) ++params->counters[1];").c_str()).finding,
+            Finding::left_counters);
+  EXPECT_EQ(look(2, (std::string(write) + "++params->counters[1]; --params->counters[1];").c_str()).finding,
+            Finding::inexact);
+  EXPECT_EQ(look(0, (std::string(write) + "if (params->counters != nullptr) __builtin_trap();").c_str()).finding,
+            Finding::inexact);
 }
 
 TEST(Worker, TimesAreOfTheRightSize) {

@@ -1,0 +1,136 @@
+// How a launch's tensors become maps: extents, strides and boxes, and every refusal. The driver is not needed.
+#include "device/tensor_map.hpp"
+
+#include "testing.hpp"
+#include "worker/protocol.hpp"
+
+namespace heed {
+namespace {
+
+using testing_support::expect_error;
+
+ForwardParams params_of(int batch, int heads, int heads_kv, int len_q, int len_k, int dim) {
+  ForwardParams p{};
+  p.q = reinterpret_cast<const void*>(0x1000);
+  p.k = reinterpret_cast<const void*>(0x2000);
+  p.v = reinterpret_cast<const void*>(0x3000);
+  p.o = reinterpret_cast<void*>(0x4000);
+  p.batch = batch, p.heads = heads, p.heads_kv = heads_kv, p.group_size = heads / heads_kv;
+  p.len_q = len_q, p.len_k = len_k;
+  const auto dense = [&](int h, int rows) {
+    return TensorStrides{static_cast<long long>(h) * rows * dim, static_cast<long long>(rows) * dim, dim};
+  };
+  p.q_strides = p.o_strides = dense(heads, len_q);
+  p.k_strides = p.v_strides = dense(heads_kv, len_k);
+  return p;
+}
+
+TensorBoxes boxes_of(int dim, bool causal = false) {
+  return {.problem = {.element = Element::fp16, .head_dim = dim, .causal = causal},
+          .columns = 64,
+          .q_rows = 128,
+          .k_rows = 96,
+          .v_rows = 80,
+          .o_rows = 64};
+}
+
+TEST(TensorMap, ShapesOfDenseTensors) {
+  const ForwardParams p = params_of(2, 8, 4, 100, 300, 128);
+  const TensorMapShape q = tensor_map_shape(p, boxes_of(128), MappedTensor::q);
+  EXPECT_EQ(q.address, p.q);
+  EXPECT_EQ(q.extents, (std::array<std::uint64_t, 4>{128, 100, 8, 2}));
+  EXPECT_EQ(q.strides_bytes, (std::array<std::uint64_t, 3>{256, 25600, 204800}));
+  EXPECT_EQ(q.box, (std::array<std::uint32_t, 4>{64, 128, 1, 1}));
+  EXPECT_EQ(q.swizzle_bytes, 128);
+  const TensorMapShape k = tensor_map_shape(p, boxes_of(128), MappedTensor::k);
+  EXPECT_EQ(k.address, p.k);
+  EXPECT_EQ(k.extents, (std::array<std::uint64_t, 4>{128, 300, 4, 2}));
+  EXPECT_EQ(k.strides_bytes, (std::array<std::uint64_t, 3>{256, 76800, 307200}));
+  EXPECT_EQ(k.box[1], 96U);
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(128), MappedTensor::v).box[1], 80U);
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(128), MappedTensor::o).address, p.o);
+  TensorBoxes narrow = boxes_of(128);
+  narrow.columns = 32;
+  EXPECT_EQ(tensor_map_shape(p, narrow, MappedTensor::o).swizzle_bytes, 64);
+}
+
+// Rows between heads (blhd): the head stride is the smaller one.
+TEST(TensorMap, ShapesOfInterleavedHeads) {
+  ForwardParams p = params_of(2, 8, 4, 100, 300, 64);
+  p.q_strides = {100 * 8 * 64, 64, 8 * 64};
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::q).strides_bytes,
+            (std::array<std::uint64_t, 3>{1024, 128, 102400}));
+}
+
+// Keys that no query attends to are outside; one row is the least there can be.
+TEST(TensorMap, KeysEndWithTheLastThatIsSeen) {
+  ForwardParams p = params_of(1, 1, 1, 100, 300, 64);
+  const auto rows = [&](bool causal, int offset) {
+    p.causal_offset = offset;
+    const TensorMapShape k = tensor_map_shape(p, boxes_of(64, causal), MappedTensor::k);
+    EXPECT_EQ(k.extents, tensor_map_shape(p, boxes_of(64, causal), MappedTensor::v).extents);
+    EXPECT_EQ(tensor_map_shape(p, boxes_of(64, causal), MappedTensor::q).extents[1], 100U);
+    return k.extents[1];
+  };
+  EXPECT_EQ(rows(false, 0), 300U);
+  EXPECT_EQ(rows(true, 0), 100U);
+  EXPECT_EQ(rows(true, 200), 300U);
+  EXPECT_EQ(rows(true, 1000), 300U);
+  EXPECT_EQ(rows(true, -50), 50U);
+  EXPECT_EQ(rows(true, -500), 1U);
+}
+
+TEST(TensorMap, StridesOfSingleEntriesMayBeAnything) {
+  ForwardParams p = params_of(1, 1, 1, 1, 1, 64);
+  p.q_strides = {7, 0, -3};
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::q).strides_bytes,
+            (std::array<std::uint64_t, 3>{128, 128, 128}));
+}
+
+TEST(TensorMap, WhatCannotBeCopiedIsRefusedWithWhatWouldBeRight) {
+  const auto refusal = [](const std::string& words, const auto& change) {
+    ForwardParams p = params_of(2, 8, 4, 100, 300, 64);
+    TensorBoxes boxes = boxes_of(64);
+    change(p, boxes);
+    expect_error(ErrorCode::unsupported, words, [&] { (void)tensor_map_shape(p, boxes, MappedTensor::k); });
+  };
+  refusal("the row stride of k is 68 elements; bulk copies need a positive multiple of 8",
+          [](ForwardParams& p, TensorBoxes&) { p.k_strides.row = 68; });
+  refusal("the head stride of k is 0", [](ForwardParams& p, TensorBoxes&) { p.k_strides.head = 0; });
+  refusal("the batch stride of k is -64", [](ForwardParams& p, TensorBoxes&) { p.k_strides.batch = -64; });
+  refusal("the batch stride of k is", [](ForwardParams& p, TensorBoxes&) { p.k_strides.batch = 1LL << 39; });
+  refusal("k lies at address 0x2008; bulk copies need a multiple of 16 bytes",
+          [](ForwardParams& p, TensorBoxes&) { p.k = reinterpret_cast<const void*>(0x2008); });
+  refusal("k lies at address", [](ForwardParams& p, TensorBoxes&) { p.k = nullptr; });
+  refusal("not fp32", [](ForwardParams&, TensorBoxes& b) { b.problem.element = Element::fp32; });
+  refusal("64, 32 or 16 columns, not 48", [](ForwardParams&, TensorBoxes& b) { b.columns = 48; });
+  refusal("the head dim 72 is no multiple", [](ForwardParams&, TensorBoxes& b) { b.problem.head_dim = 72; });
+  refusal("the head dim 0 is no multiple", [](ForwardParams&, TensorBoxes& b) { b.problem.head_dim = 0; });
+  refusal("1 to 256 rows, not 257", [](ForwardParams&, TensorBoxes& b) { b.k_rows = 257; });
+  refusal("1 to 256 rows, not 0", [](ForwardParams&, TensorBoxes& b) { b.k_rows = 0; });
+}
+
+TEST(LaunchPlan, SurvivesTheWayToTheWorker) {
+  LaunchPlan plan;
+  plan.entry = "heed_forward";
+  plan.grid = {3, 4, 5};
+  plan.threads = 384;
+  plan.cluster = 2;
+  plan.shared_bytes = 200000;
+  plan.workspace_bytes = 4096;
+  EXPECT_EQ(worker::plan_from_json(nlohmann::json::parse(worker::plan_to_json(plan).dump())), plan);
+  plan.counters = 17;
+  plan.boxes = boxes_of(128, true);
+  plan.boxes->problem.element = Element::bf16;
+  plan.dependent = true;
+  EXPECT_EQ(worker::plan_from_json(nlohmann::json::parse(worker::plan_to_json(plan).dump())), plan);
+  worker::Launch launch;
+  launch.counters = 12345;
+  const nlohmann::json json = launch;
+  EXPECT_EQ(json.get<worker::Launch>().counters, 12345U);
+  EXPECT_EQ(worker::resolve(launch, 0x100000).counters, reinterpret_cast<unsigned*>(0x100000 + 12345));
+  EXPECT_EQ(worker::resolve(worker::Launch{}, 0x100000).counters, nullptr);
+}
+
+}  // namespace
+}  // namespace heed
