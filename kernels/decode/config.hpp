@@ -36,8 +36,12 @@ inline constexpr int kMostRows = 512;      ///< packed rows of one key head: bey
 inline constexpr int kMostSplits = 1024;   ///< blocks that share the keys of one tile of rows
 inline constexpr int kMostGridYZ = 65535;  ///< of a launch
 
+/// Quotients of numbers that are not negative: half the instructions of a signed division, before the first load.
+HEED_HOST_DEVICE constexpr int divide(int a, int b) {
+  return static_cast<int>(static_cast<unsigned>(a) / static_cast<unsigned>(b));
+}
 HEED_HOST_DEVICE constexpr int ceil_div(int a, int b) {
-  return a / b + (a % b != 0 ? 1 : 0);
+  return static_cast<int>((static_cast<unsigned>(a) + static_cast<unsigned>(b) - 1) / static_cast<unsigned>(b));
 }
 HEED_HOST_DEVICE constexpr int least(int a, int b) {
   return a < b ? a : b;
@@ -59,7 +63,7 @@ struct PackedRow {
 };
 
 HEED_HOST_DEVICE constexpr PackedRow packed_row(int row, int group_size) {
-  const int query = row / group_size;
+  const int query = divide(row, group_size);
   return {query, row - query * group_size};
 }
 
@@ -78,7 +82,7 @@ struct RowTile {
 /// `index`: blockIdx.y, 0 to heads_kv * row_tiles - 1.
 HEED_HOST_DEVICE constexpr RowTile row_tile(const Config& c, int index, int group_size, int len_q) {
   const int tiles = row_tiles(c, group_size, len_q);
-  const int kv_head = index / tiles;
+  const int kv_head = tiles == 1 ? index : divide(index, tiles);
   const int first = (index - kv_head * tiles) * c.block_m;
   return {kv_head, first, least(c.block_m, group_size * len_q - first)};
 }
@@ -86,12 +90,12 @@ HEED_HOST_DEVICE constexpr RowTile row_tile(const Config& c, int index, int grou
 /// Keys that some row of the tile sees; what lies beyond may hold NaN and is not read.
 HEED_HOST_DEVICE constexpr int keys_some_see(bool causal, const RowTile& tile, int group_size, int causal_offset,
                                              int len_k) {
-  return visible_keys(causal, causal ? (tile.first + tile.rows - 1) / group_size : 0, causal_offset, len_k);
+  return visible_keys(causal, causal ? divide(tile.first + tile.rows - 1, group_size) : 0, causal_offset, len_k);
 }
 /// Keys that every row of the tile sees: below, no mask is needed.
 HEED_HOST_DEVICE constexpr int keys_all_see(bool causal, const RowTile& tile, int group_size, int causal_offset,
                                             int len_k) {
-  return visible_keys(causal, causal ? tile.first / group_size : 0, causal_offset, len_k);
+  return visible_keys(causal, causal ? divide(tile.first, group_size) : 0, causal_offset, len_k);
 }
 
 // ---------------------------------------------------------------------------------------------- keys
@@ -108,7 +112,7 @@ struct TileRange {
 ///                                                    split 0   1     2
 HEED_HOST_DEVICE constexpr TileRange tiles_of_split(int keys, int block_n, int splits, int split) {
   const int tiles = ceil_div(keys, block_n);
-  const int each = tiles / splits;
+  const int each = divide(tiles, splits);
   const int more = tiles - each * splits;
   return {split * each + least(split, more), each + (split < more ? 1 : 0)};
 }

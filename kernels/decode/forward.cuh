@@ -162,26 +162,24 @@ struct Forward {
         : next(reinterpret_cast<unsigned long long>(tensor) + 2 * (offset + row * row_stride + 8 * chunk)),
           row_bytes(2 * row_stride) {}
 
-    /// Starts copying the next tile of the group, whose first row of this thread is key `key`, to `tile`; keys from
-    /// `end` on become zeros. `whole`: no key of the tile is beyond the end.
-    __device__ __forceinline__ void copy(unsigned tile, int key, int end, bool whole) {
+    /// Starts copying the next tile of the group, whose first key is `first`, to `tile`; keys from `end` on, which is
+    /// behind the first, become zeros.
+    __device__ __forceinline__ void copy(unsigned tile, int first, int end) {
       const int copy_row = threadIdx.x % kGroupThreads / kChunks;
       const int chunk = threadIdx.x % kChunks;
-      if (whole) {
+      const auto start = [&](int i, unsigned long long from, int bytes) {
+        ptx::cp_async_cg_16_fetch<kFetchBytes>(
+            tile + tile::chunk_offset(kLayout, kDim, copy_row + i * kCopyRows, chunk), from, bytes);
+      };
+      if (first + kBlockN <= end) {
 #pragma unroll
-        for (int i = 0; i < kCopies; ++i)
-          ptx::cp_async_cg_16_fetch<kFetchBytes>(
-              tile + tile::chunk_offset(kLayout, kDim, copy_row + i * kCopyRows, chunk),
-              next + i * kCopyRows * row_bytes, 16);
+        for (int i = 0; i < kCopies; ++i) start(i, next + i * kCopyRows * row_bytes, 16);
       } else {
 #pragma unroll
         for (int i = 0; i < kCopies; ++i) {
-          const bool inside = key + i * kCopyRows < end;
-          // A tile holds at least one key before the end: this thread's rows beyond it name a row that exists.
-          const long long back = inside ? 0LL : (key + i * kCopyRows - (end - 1)) * row_bytes;
-          ptx::cp_async_cg_16_fetch<kFetchBytes>(
-              tile + tile::chunk_offset(kLayout, kDim, copy_row + i * kCopyRows, chunk),
-              next + i * kCopyRows * row_bytes - back, inside ? 16 : 0);
+          const bool inside = first + copy_row + i * kCopyRows < end;
+          // The address of a key that exists, even if nothing is read from it: the tile's first.
+          start(i, next + (inside ? i * kCopyRows : -copy_row) * row_bytes, inside ? 16 : 0);
         }
       }
       next += kGroups * kBlockN * row_bytes;
@@ -223,21 +221,25 @@ struct Forward {
     const int group_tiles = tiles_of_group(tiles.count, kGroups, group);
 
     // ---- K and V of the first stages, each a commit group; Q belongs to the first
-    const int copy_row = threadIdx.x % kGroupThreads / kChunks;
-    int copy_key = (tiles.first + group) * kBlockN + copy_row;  // first key of this thread in the next tile to ask for
+    int copy_key = (tiles.first + group) * kBlockN;  // first key of the next tile to ask for
+    const int thread_key = copy_key + static_cast<int>(threadIdx.x) % kGroupThreads / kChunks;
+    const int chunk = threadIdx.x % kChunks;
     Source source_k(params.k, batch * params.k_strides.batch + rows.kv_head * params.k_strides.head,
-                    params.k_strides.row, copy_key, threadIdx.x % kChunks);
+                    params.k_strides.row, thread_key, chunk);
     Source source_v(params.v, batch * params.v_strides.batch + rows.kv_head * params.v_strides.head,
-                    params.v_strides.row, copy_key, threadIdx.x % kChunks);
-#pragma unroll
+                    params.v_strides.row, thread_key, chunk);
+    if (group_tiles > 0) source_k.copy(stage_address(0), copy_key, keys_end);
+    copy_queries();  // not before: its addresses take two divisions
+    ptx::cp_async_commit_group();
+#pragma unroll 1  // instructions that run once are fetched once
     for (int s = 0; s < kStages; ++s) {
-      const bool whole = copy_key - copy_row + kBlockN <= keys_end;
-      if (s < group_tiles) source_k.copy(stage_address(s), copy_key, keys_end, whole);
-      if (s == 0) copy_queries();
-      ptx::cp_async_commit_group();
-      if (s < group_tiles) source_v.copy(stage_address(s) + kPlan.tile_bytes, copy_key, keys_end, whole);
+      if (s < group_tiles) source_v.copy(stage_address(s) + kPlan.tile_bytes, copy_key, keys_end);
       ptx::cp_async_commit_group();
       copy_key += kGroups * kBlockN;
+      if (s + 1 < kStages) {
+        if (s + 1 < group_tiles) source_k.copy(stage_address(s + 1), copy_key, keys_end);
+        ptx::cp_async_commit_group();
+      }
     }
 
     float out[kFragments][kOutTiles][4];
@@ -258,7 +260,7 @@ struct Forward {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = rows.first + warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h;
-        row_end[m][h] = visible_keys(kProblem.causal, kProblem.causal ? row / params.group_size : 0,
+        row_end[m][h] = visible_keys(kProblem.causal, kProblem.causal ? divide(row, params.group_size) : 0,
                                      params.causal_offset, params.len_k);
       }
 
@@ -280,7 +282,6 @@ struct Forward {
       const unsigned keys = stage_address(stage);
       const unsigned values = keys + kPlan.tile_bytes;
       const bool ask = t + kStages < group_tiles;
-      const bool whole = copy_key - copy_row + kBlockN <= keys_end;
 
       ptx::cp_async_wait_group<kPending>();
       group_barrier();  // every thread's part of K is there
@@ -315,7 +316,7 @@ struct Forward {
         }
       }
       group_barrier();  // K is read: its place is free
-      if (ask) source_k.copy(keys, copy_key, keys_end, whole);
+      if (ask) source_k.copy(keys, copy_key, keys_end);
       ptx::cp_async_commit_group();  // empty groups keep the count of pending groups the same in every round
 
       if (first_key + kBlockN > keys_plain) hide_keys(scores, first_key, row_end);
@@ -345,7 +346,7 @@ struct Forward {
         }
       }
       group_barrier();  // V is read
-      if (ask) source_v.copy(values, copy_key, keys_end, whole);
+      if (ask) source_v.copy(values, copy_key, keys_end);
       ptx::cp_async_commit_group();
 
       copy_key += kGroups * kBlockN;
