@@ -22,8 +22,9 @@ struct Config {
   int warp_rows = 16;  ///< packed rows a warp: 16 or 32
   int groups = 4;      ///< groups of warps that hold the same rows and take the block's tiles of keys in turn
   int stages = 3;      ///< tiles of K and V a group has in shared memory or under way
-  int min_blocks = 2;  ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
-  int rounds = 1;      ///< times the blocks of a launch fill the chip
+  int min_blocks =
+      2;           ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
+  int rounds = 1;  ///< times the blocks of a launch fill the chip
   tile::SharedLayout shared_layout = tile::SharedLayout::padded;
   bool q_in_registers = true;  ///< else Q is read from shared memory again for every tile
   Fetch fetch = Fetch::bytes_128;
@@ -157,7 +158,8 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
 /// Dynamic shared memory, in bytes from its start (aligned to 128).
 ///
 ///   during the loop:  | Q | group 0: stage 0 K, V | stage 1 K, V | ... | group 1: ... |
-///   afterwards:       | partial O of every group, fp32 | (reference, sum) of every group and row | is this block last |
+///   afterwards:       | partial O of every group, fp32 | (reference, sum) of every group and row | is this block last
+///   |
 struct SharedPlan {
   int q;              ///< (block_m, head_dim)
   int stages;         ///< (groups, stages, {K, V}, block_n, head_dim)

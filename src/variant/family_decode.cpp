@@ -12,6 +12,7 @@ namespace {
 
 // From this many queries on, tiles of one head's queries are what other families are better at.
 constexpr std::int64_t kFewQueries = 16;
+constexpr std::int64_t kMostBlockRows = 64;
 
 const KnobTable<decode::Config>& table() {
   static const KnobTable<decode::Config> knobs = [] {
@@ -78,6 +79,11 @@ class DecodeFamily final : public Family {
     if (group * workload.len_q > decode::kMostRows)
       return fmt::format("{} heads a group by {} queries are {} packed rows; it takes {}: use fwd_sm80", group,
                          workload.len_q, group * workload.len_q, decode::kMostRows);
+    const std::int64_t fewest_tiles =
+        workload.heads_kv * ((group * workload.len_q + kMostBlockRows - 1) / kMostBlockRows);
+    if (fewest_tiles > decode::kMostGridYZ)
+      return fmt::format("{} key heads of {} packed rows exceed the grid limit of {} tiles of {} rows: use fwd_sm80",
+                         workload.heads_kv, group * workload.len_q, decode::kMostGridYZ, kMostBlockRows);
     return std::nullopt;
   }
 
@@ -121,19 +127,24 @@ class DecodeFamily final : public Family {
     // streams while the other starts or merges. A tile of K holds 4 KiB.
     const std::int64_t rows = workload.heads / workload.heads_kv * workload.len_q;
     decode::Config c;
-    c.block_m = rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+    c.block_m = rows <= 16 ? 16 : rows <= 32 ? 32 : static_cast<int>(kMostBlockRows);
     c.warp_rows = rows <= 16 ? 16 : 32;
     c.block_n = workload.dim == 128 ? 16 : 32;
     c.rescale = static_cast<attention::Rescale>(1);  // when_grown
-    for (const int blocks : {2, 1})
-      for (const int stages : {4, 3, 2, 1}) {
-        c.min_blocks = blocks;
-        c.stages = stages;
-        Config config = table().config_of(c);
-        if (!is_illegal(config, workload, device)) return config;
-      }
-    HEED_CHECK(false);
-    return {};
+    Config config;
+    const auto fits = [&](int groups, int blocks, int stages) {
+      c.groups = groups;
+      c.min_blocks = blocks;
+      c.stages = stages;
+      config = table().config_of(c);
+      return !is_illegal(config, workload, device);
+    };
+    for (const int groups : {4, 2})  // the partial outputs of 64 rows are too large for four groups on sm_89
+      for (const int blocks : {2, 1})
+        for (const int stages : {4, 3, 2, 1})
+          if (fits(groups, blocks, stages)) return config;
+    HEED_CHECK(!is_illegal(config, workload, device));
+    return config;
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
