@@ -288,18 +288,21 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
     if (family->device() != DeviceKind::cuda) continue;
     for (const Dtype dtype : family->dtypes())
       for (const int dim : family->head_dims())
-        for (const Mask mask : {Mask::none, Mask::causal_top_left}) {
-          Workload workload = parse_workload("b1h8l512d64");
-          workload.dtype = dtype;
-          workload.dim = workload.dim_v = dim;
-          workload.mask = mask;
-          const Variant variant = make_variant(*family, family->default_config(workload, device), workload);
-          jobs.push_back({variant.id(), family->register_limit(variant.config),
-                          builder.start({.device = DeviceKind::cuda,
-                                         .arch = device.arch,
-                                         .source = variant.source_for(workload),
-                                         .entry = "heed_forward"})});
-        }
+        for (const Mask mask : {Mask::none, Mask::causal_top_left})
+          for (const char* shape : {"b1h8l512d64", "b8h32hkv4l1k8192d64", "b8h32hkv4l4k8192d64"}) {
+            Workload workload = parse_workload(shape);
+            // A family has other defaults for few queries only where it is made for them.
+            if (workload.len_q < 512 && family->made_for(workload).empty()) continue;
+            workload.dtype = dtype;
+            workload.dim = workload.dim_v = dim;
+            workload.mask = mask;
+            const Variant variant = make_variant(*family, family->default_config(workload, device), workload);
+            jobs.push_back({variant.id(), family->register_limit(variant.config),
+                            builder.start({.device = DeviceKind::cuda,
+                                           .arch = device.arch,
+                                           .source = variant.source_for(workload),
+                                           .entry = "heed_forward"})});
+          }
   }
   EXPECT_GE(jobs.size(), 8U);
   for (Job& job : jobs) {

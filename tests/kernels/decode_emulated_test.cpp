@@ -42,8 +42,7 @@ std::string launch(const Kernel& kernel, const Workload& workload, const LaunchP
   const std::int64_t seen = workload.visible_keys(workload.len_q - 1);
   for (std::vector<float>* tensor : {&values.k, &values.v})
     for (std::int64_t row = 0; row < workload.batch * workload.heads_kv * workload.len_k; ++row)
-      if (row % workload.len_k >= seen)
-        std::fill_n(tensor->begin() + row * workload.dim, workload.dim, std::nanf(""));
+      if (row % workload.len_k >= seen) std::fill_n(tensor->begin() + row * workload.dim, workload.dim, std::nanf(""));
   const verify::Scene scene(workload, values, plan, seed, {.with_lse = with_lse, .padding_rows = kPaddingRows});
   std::vector<std::byte> image(scene.image().size() + 256);
   std::byte* base = image.data() + (256 - reinterpret_cast<std::uintptr_t>(image.data()) % 256);
@@ -79,14 +78,17 @@ std::string launch(const Kernel& kernel, const Workload& workload, const LaunchP
   const double tolerance = workload.dtype == Dtype::fp16 ? 2e-3 : 1.6e-2;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const auto [batch, head, row] = rows[r];
-    const auto where = [&] { return " at batch " + std::to_string(batch) + " head " + std::to_string(head) + " row " + std::to_string(row); };
+    const auto where = [&] {
+      return " at batch " + std::to_string(batch) + " head " + std::to_string(head) + " row " + std::to_string(row);
+    };
     const TensorStrides& s = params.o_strides;
     for (std::int64_t d = 0; d < workload.dim; ++d) {
       const float got = load_element(workload.dtype, params.o,
                                      static_cast<std::size_t>(batch * s.batch + head * s.head + row * s.row + d));
       const double want = expected.out[r * static_cast<std::size_t>(workload.dim) + static_cast<std::size_t>(d)];
       if (!(std::abs(got - want) <= tolerance))
-        return "O is " + std::to_string(got) + " instead of " + std::to_string(want) + where() + " column " + std::to_string(d);
+        return "O is " + std::to_string(got) + " instead of " + std::to_string(want) + where() + " column " +
+               std::to_string(d);
     }
     if (with_lse) {
       const float got = params.lse[(batch * workload.heads + head) * workload.len_q + row];
@@ -102,7 +104,8 @@ LaunchPlan plan_of(const Kernel& kernel, const Workload& w, int splits) {
   const std::int64_t tiles =
       w.heads_kv * decode::row_tiles(c, static_cast<int>(w.heads / w.heads_kv), static_cast<int>(w.len_q));
   LaunchPlan plan;
-  plan.grid = {static_cast<std::uint32_t>(splits), static_cast<std::uint32_t>(tiles), static_cast<std::uint32_t>(w.batch)};
+  plan.grid = {static_cast<std::uint32_t>(splits), static_cast<std::uint32_t>(tiles),
+               static_cast<std::uint32_t>(w.batch)};
   plan.threads = static_cast<std::uint32_t>(kernel.threads);
   plan.shared_bytes = kernel.shared_bytes;
   plan.workspace_bytes = decode::workspace_bytes(c, w.batch * tiles, splits, static_cast<int>(w.dim));
@@ -123,16 +126,32 @@ const std::vector<Kernel>& kernels() {
       decode_kernel<{.block_n = 32, .groups = 4, .stages = 3, .rescale = when_grown}, kFp16D64Causal>(),
       decode_kernel<{.block_n = 16, .groups = 4, .stages = 3, .rescale = when_grown}, kBf16D128>(),
       decode_kernel<{.block_n = 16, .groups = 4, .stages = 3, .rescale = when_grown}, kFp16D128Causal>(),
-      decode_kernel<{.block_n = 16, .groups = 2, .stages = 1, .min_blocks = 1, .shared_layout = swizzled,
-                     .q_in_registers = false, .fetch = decode::Fetch::bytes_256},
+      decode_kernel<{.block_n = 16,
+                     .groups = 2,
+                     .stages = 1,
+                     .min_blocks = 1,
+                     .shared_layout = swizzled,
+                     .q_in_registers = false,
+                     .fetch = decode::Fetch::bytes_256},
                     kFp16D64Causal>(),
-      decode_kernel<{.block_m = 32, .block_n = 16, .warp_rows = 32, .groups = 4, .stages = 2, .min_blocks = 1,
+      decode_kernel<{.block_m = 32,
+                     .block_n = 16,
+                     .warp_rows = 32,
+                     .groups = 4,
+                     .stages = 2,
+                     .min_blocks = 1,
                      .rescale = when_far},
                     kFp16D128Causal>(),
       decode_kernel<{.block_m = 64, .block_n = 16, .warp_rows = 32, .groups = 2, .stages = 2, .min_blocks = 1},
                     kFp16D64Causal>(),
-      decode_kernel<{.block_m = 64, .block_n = 64, .warp_rows = 16, .groups = 1, .stages = 2, .min_blocks = 1,
-                     .shared_layout = swizzled, .fetch = decode::Fetch::as_needed},
+      decode_kernel<{.block_m = 64,
+                     .block_n = 64,
+                     .warp_rows = 16,
+                     .groups = 1,
+                     .stages = 2,
+                     .min_blocks = 1,
+                     .shared_layout = swizzled,
+                     .fetch = decode::Fetch::as_needed},
                     kFp16D64>(),
       decode_kernel<{.block_m = 16, .block_n = 16, .groups = 8, .stages = 2, .min_blocks = 1, .rescale = when_grown},
                     kBf16D128>(),
@@ -178,22 +197,36 @@ TEST(DecodeEmulatedCorners, ManySplitsFewKeysAndRowsThatSeeNothing) {
     const Workload w = parse_workload(text);
     EXPECT_EQ(launch(kernel, w, plan_of(kernel, w, splits), Copies::land_late, true, 11), "") << text;
   };
-  check(full, "h4hkv1l1k1d64", 5);                          // four of five blocks have no key
-  check(full, "h4hkv1l1k1300d64", 40);                      // more splits than one batch of loads takes
-  check(full, "h16hkv1l1k333d64", 7);                       // every row of a tile is real
-  check(causal, "h2hkv1l16k5d64:causal_bottom_right", 2);   // eleven queries see nothing
-  check(causal, "h2hkv1l7k300d64:causal_top_left", 3);      // most keys are seen by nobody
-  check(causal, "h8hkv1l1k200d64:causal_top_left", 3);      // one key
-  check(causal, "h8hkv2l77k129d64:causal_bottom_right", 2); // many tiles of rows
+  check(full, "h4hkv1l1k1d64", 5);                           // four of five blocks have no key
+  check(full, "h4hkv1l1k1300d64", 40);                       // more splits than one batch of loads takes
+  check(full, "h16hkv1l1k333d64", 7);                        // every row of a tile is real
+  check(causal, "h2hkv1l16k5d64:causal_bottom_right", 2);    // eleven queries see nothing
+  check(causal, "h2hkv1l7k300d64:causal_top_left", 3);       // most keys are seen by nobody
+  check(causal, "h8hkv1l1k200d64:causal_top_left", 3);       // one key
+  check(causal, "h8hkv2l77k129d64:causal_bottom_right", 2);  // many tiles of rows
+}
+
+// Warps that share a ring: none may ask for the next tile while another still reads this one.
+TEST(DecodeEmulatedCorners, WarpsOfAGroupWaitForEachOther) {
+  for (const std::size_t k : {6U, 7U})
+    for (std::uint64_t seed = 1; seed <= 4; ++seed)
+      for (const Copies copies : {Copies::land_early, Copies::land_late}) {
+        const Kernel& kernel = kernels()[k];
+        const Workload w =
+            parse_workload(kernel.problem.causal ? "h4hkv1l16k600d64:causal_bottom_right" : "h4hkv1l16k600d64");
+        EXPECT_EQ(launch(kernel, w, plan_of(kernel, w, 1), copies, true, seed), "") << k << " " << seed;
+      }
 }
 
 // The emulation itself: a kernel that is right on GPUs is right here, and what is broken on purpose is seen.
 TEST(Emulation, RunsAKernelThatIsProvenOnGpus) {
   constexpr sm80::Config kConfig{.block_m = 32, .block_n = 32, .warp_rows = 16, .key_splits = 2, .stages = 3};
-  const Kernel kernel{[](const ForwardParams& params, char* shared) {
-                        sm80::Forward<kConfig, kFp16D64Causal>(params, shared).run();
-                      },
-                      sm80::threads(kConfig), sm80::shared_plan(kConfig, 64).total, kFp16D64Causal, {}};
+  const Kernel kernel{
+      [](const ForwardParams& params, char* shared) { sm80::Forward<kConfig, kFp16D64Causal>(params, shared).run(); },
+      sm80::threads(kConfig),
+      sm80::shared_plan(kConfig, 64).total,
+      kFp16D64Causal,
+      {}};
   const Workload w = parse_workload("h4hkv2l50k90d64:causal_bottom_right");
   LaunchPlan plan;
   plan.grid = {2, 4, 1};
@@ -215,7 +248,11 @@ TEST(Emulation, SeesWhatIsBroken) {
   };
   using ::testing::HasSubstr;
   EXPECT_EQ(run(Copies::land_late, [](Block&) { __syncthreads(); }), "");
-  EXPECT_THAT(run(Copies::land_late, [](Block&) { if (threadIdx.x < 63) __syncthreads(); }), HasSubstr("not all of them"));
+  EXPECT_THAT(run(Copies::land_late,
+                  [](Block&) {
+                    if (threadIdx.x < 63) __syncthreads();
+                  }),
+              HasSubstr("not all of them"));
   EXPECT_THAT(run(Copies::land_late,
                   [](Block&) {
                     if (threadIdx.x % 2 == 0)
@@ -243,7 +280,8 @@ TEST(Emulation, SeesWhatIsBroken) {
   EXPECT_EQ(run(Copies::land_early, reads_after(false, false)), "");
   EXPECT_EQ(run(Copies::land_late, reads_after(true, false)), "read too early");
   EXPECT_EQ(run(Copies::land_late, reads_after(false, true)), "read too early");
-  EXPECT_THAT(run(Copies::land_late, [](Block& block) { (void)block.at(1024, 16); }), HasSubstr("shared memory at 1024"));
+  EXPECT_THAT(run(Copies::land_late, [](Block& block) { (void)block.at(1024, 16); }),
+              HasSubstr("shared memory at 1024"));
   EXPECT_THAT(run(Copies::land_late, [](Block& block) { (void)block.at(8, 16); }), HasSubstr("shared memory at 8"));
 }
 

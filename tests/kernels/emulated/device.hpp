@@ -3,9 +3,9 @@
 /// headers beside it in place of kernels/ptx, so that their own code, index arithmetic and waits run without a GPU.
 ///
 /// Asynchronous copies land as early as they may (when they are started) or as late as they may (when their thread
-/// waits for them), whichever a test asks for, and threads run in random order: a missing wait or barrier shows.
-/// Misuse (lanes of a warp in different instructions, addresses outside of shared memory, copies from memory the test
-/// did not declare) throws once the block is done.
+/// waits for them), whichever a test asks for, and threads run in random order, or one warp far ahead of another: a
+/// missing wait or barrier shows. Misuse (lanes of a warp in different instructions, addresses outside of shared
+/// memory, copies from memory the test did not declare) throws once the block is done.
 #pragma once
 
 #include <ucontext.h>
@@ -121,10 +121,13 @@ class Block {
       fiber.context.uc_link = &scheduler_;
       ::makecontext(&fiber.context, &Block::enter, 0);
     }
+    hasty_ = random_.chance(0.5);
+    haste_.resize((fibers_.size() + 31) / 32);
+    for (std::uint64_t& haste : haste_) haste = random_.next();
     std::vector<std::size_t> ready(fibers_.size());
     for (std::size_t i = 0; i < ready.size(); ++i) ready[i] = i;
     while (!ready.empty()) {
-      std::swap(ready[random_.below(ready.size())], ready.back());
+      std::swap(ready[choose(ready)], ready.back());
       current_ = ready.back();
       ready.pop_back();
       threadIdx.x = static_cast<unsigned>(current_);
@@ -147,9 +150,7 @@ class Block {
   const std::vector<Range>& readable() const { return readable_; }
 
   Exchange& mine() { return fibers_[current_].exchange; }
-  Exchange& of_lane(int lane) {
-    return fibers_[current_ / 32 * 32 + static_cast<std::size_t>(lane)].exchange;
-  }
+  Exchange& of_lane(int lane) { return fibers_[current_ / 32 * 32 + static_cast<std::size_t>(lane)].exchange; }
   int lane() const { return static_cast<int>(current_ % 32); }
 
   /// All 32 lanes meet; the last to arrive runs `work` for all of them.
@@ -222,6 +223,16 @@ class Block {
     fiber.done = true;
   }
 
+  /// Index in `ready` of the thread that goes on: any, or one of the hastiest warp, which so runs as far ahead of the
+  /// others as barriers let it.
+  std::size_t choose(const std::vector<std::size_t>& ready) {
+    std::size_t chosen = random_.below(ready.size());
+    if (hasty_)
+      for (std::size_t i = 0; i < ready.size(); ++i)
+        if (haste_[ready[i] / 32] > haste_[ready[chosen] / 32]) chosen = i;
+    return chosen;
+  }
+
   int groups_of_thread() const { return fibers_[current_].groups; }
 
   void land(std::size_t count) {
@@ -253,6 +264,8 @@ class Block {
   std::vector<Range> readable_;
   Copies copies_;
   heed::Random random_;
+  bool hasty_ = false;
+  std::vector<std::uint64_t> haste_;  // by warp
   std::vector<Fiber> fibers_;
   std::vector<Meeting> meetings_;
   std::vector<std::size_t> woken_;
