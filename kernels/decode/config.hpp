@@ -125,7 +125,8 @@ HEED_HOST_DEVICE constexpr int tiles_of_group(int count, int groups, int group) 
 
 /// Blocks among which the keys of each tile of rows are split, so that `row_tiles` tiles of rows fill `slots` places
 /// for blocks. Of the numbers that leave at least one tile of keys for each group of warps, the least that fills
-/// within 5% of the best: fewer parts are cheaper to merge.
+/// within 5% of the best: fewer parts are cheaper to merge. A second round is not begun where one fills 80%: memory is
+/// as busy with that many blocks.
 HEED_HOST_DEVICE constexpr int choose_splits(const Config& c, long long row_tiles, long long slots, int keys) {
   const int useful = ceil_div(keys > 0 ? keys : 1, c.block_n * c.groups);
   const long long enough = 4 * ((slots + row_tiles - 1) / row_tiles);
@@ -136,6 +137,9 @@ HEED_HOST_DEVICE constexpr int choose_splits(const Config& c, long long row_tile
     const long long blocks = row_tiles * splits;
     return static_cast<double>(blocks) / static_cast<double>((blocks + slots - 1) / slots * slots);
   };
+  const long long one_round = slots / row_tiles;
+  if (one_round >= 1 && one_round < most && fill(static_cast<int>(one_round)) >= 0.8)
+    most = static_cast<int>(one_round);
   double best = 0;
   for (int splits = 1; splits <= most; ++splits) best = fill(splits) > best ? fill(splits) : best;
   for (int splits = 1; splits <= most; ++splits)
@@ -212,14 +216,15 @@ HEED_HOST_DEVICE constexpr int merge_parts(const Config& c, int head_dim, int ro
   return parts > 1 ? parts : 1;
 }
 
-/// Registers a thread needs at least: output and score accumulators, Q where it is kept, 32 for addresses and row
-/// state.
+/// Registers a thread needs: output and score accumulators, P packed beside the scores, Q where it is kept, and 39 for
+/// addresses and row state. An estimate: of 176 random configs that 32 let through 5 spilled, of which 39 refuses 3;
+/// the other two spill 4 bytes, with half of the exponentials on the FMA pipe.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   const int fragments = c.warp_rows / 16;
   const int out = fragments * head_dim / 2;
-  const int scores = fragments * c.block_n / 2;
+  const int scores = fragments * (c.block_n / 2 + c.block_n / 4);
   const int query = c.q_in_registers ? fragments * head_dim / 4 : 0;
-  return out + scores + query + 32;
+  return out + scores + query + 39;
 }
 
 /// Registers a thread may use so that min_blocks blocks fit 65,536 registers a multiprocessor.

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/check.hpp"
 #include "kernels/decode/config.hpp"
 #include "variant/family.hpp"
@@ -13,6 +11,8 @@ namespace {
 // From this many queries on, tiles of one head's queries are what other families are better at.
 constexpr std::int64_t kFewQueries = 16;
 constexpr std::int64_t kMostBlockRows = 64;
+// Where only an architecture is known: an A100's. Too many splits cost a longer merge, too few leave processors idle.
+constexpr std::int64_t kUnknownProcessors = 108;
 
 const KnobTable<decode::Config>& table() {
   static const KnobTable<decode::Config> knobs = [] {
@@ -167,7 +167,8 @@ class DecodeFamily final : public Family {
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
     const decode::Config c = table().aggregate_of(config);
     const std::int64_t tiles = all_row_tiles(c, workload);
-    const std::int64_t slots = std::max<std::int64_t>(device.processors, 1) * c.min_blocks * c.rounds;
+    const std::int64_t processors = device.processors > 0 ? device.processors : kUnknownProcessors;
+    const std::int64_t slots = processors * c.min_blocks * c.rounds;
     const int splits =
         decode::choose_splits(c, tiles, slots, static_cast<int>(workload.visible_keys(workload.len_q - 1)));
     LaunchPlan plan;

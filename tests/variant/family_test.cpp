@@ -147,12 +147,9 @@ TEST(Families, DecodePlansFillTheChip) {
   // 32 rows make two tiles of 16; a query that sees one key needs no split.
   EXPECT_EQ(plan_of("h8hkv1l4k64d64", "block_m=16,warp_rows=16").grid[1], 2U);
   EXPECT_EQ(plan_of("h8hkv1l1k8192d64:causal_top_left", "stages=2").grid[0], 1U);
-  // A device whose processors are not known still gets a launch.
-  EXPECT_EQ(family
-                .plan(family.default_config(parse_workload("l1k64d64"), gpu_limits("sm_80")),
-                      parse_workload("l1k64d64"), gpu_limits("sm_80"))
-                .grid[0],
-            1U);
+  // A device whose processors are not known still gets a launch: 192 blocks on 108 processors.
+  hopper.processors = 0;
+  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "stages=3,min_blocks=2").grid[0], 6U);
 }
 
 TEST(Families, AWorkloadChoosesItsFamily) {
