@@ -54,7 +54,7 @@ int bench(const BenchOptions& o) {
   const std::optional<QkvTensors> tensors = o.workload.tensors();
   const Workload workload = o.workload.workload(tensors);
   trial::Laboratory laboratory(workload, device, *builder, tensors ? &*tensors : nullptr, o.machine.trial_options());
-  const std::string family(default_family(device.kind).name());
+  const std::string family(default_family(workload, device).name());
   const std::string against = o.against.empty() ? family : o.against;
   const std::vector<std::string> names = o.variants.empty() ? std::vector<std::string>{family} : o.variants;
 

@@ -77,19 +77,11 @@ void add_workload(json& entry, const Workload& workload, const DeviceFacts& devi
   entry["floor"] = evolve::to_json(measure::floor_of(peak, workload, 0));
 }
 
-/// The family that "auto" stands for: the first that runs the workload here, else the device's default, whose refusal
-/// is then the answer.
-const Family& automatic_family(const Workload& workload, const DeviceFacts& device) {
-  for (const Family* family : families())
-    if (family->device() == device.kind && !family->refuses(workload, device)) return *family;
-  return default_family(device.kind);
-}
-
 /// The variant, legal here. @throws Error(usage) for one that does not exist, Error(unsupported) for one that cannot
 /// run
 Variant admitted(const Order& order, const DeviceFacts& device) {
   const std::string text =
-      order.variant == kAutomatic ? std::string(automatic_family(order.workload, device).name()) : order.variant;
+      order.variant == kAutomatic ? std::string(default_family(order.workload, device).name()) : order.variant;
   Variant variant = parse_variant(text, order.workload, device);
   if (const auto reason = variant.family->is_illegal(variant.config, order.workload, device))
     throw Error(ErrorCode::unsupported, fmt::format("{} is illegal on {}: {}", describe(variant), device.arch, *reason),
@@ -136,6 +128,7 @@ void add_variant(json& entry, const Variant& variant, const Workload& workload, 
   const LaunchPlan plan = variant.plan(workload, device);
   entry["variant"] = variant.id();
   entry["family"] = variant.family->name();
+  if (const std::string_view why = variant.family->made_for(workload); !why.empty()) entry["made_for"] = why;
   entry["config"] = to_string(variant.family->knobs(), variant.config);
   entry["text"] = describe(variant);
   entry["entry"] = plan.entry;

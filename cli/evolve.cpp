@@ -130,10 +130,12 @@ void run(const Options& o, const CLI::App& app) {
   evolve::Evolution evolution(*store, *builder, device, options, o.machine.trial_options(),
                               tensors ? &*tensors : nullptr, progress, resume);
   const std::int64_t id = evolution.run_id();
-  const Family& family = options.family.empty() ? default_family(device.kind) : find_family(options.family);
-  remark(o.machine.json,
-         fmt::format("run {}: {} on {}, {} trials, family {} ({:.2g} configs)", id, to_string(options.workload),
-                     device.name, options.trials, family.name(), space_size(family.knobs())));
+  const Family& family =
+      options.family.empty() ? default_family(options.workload, device) : find_family(options.family);
+  const std::string_view why = options.family.empty() ? family.made_for(options.workload) : std::string_view();
+  remark(o.machine.json, fmt::format("run {}: {} on {}, {} trials, family {}{} ({:.2g} configs)", id,
+                                     to_string(options.workload), device.name, options.trials, family.name(),
+                                     why.empty() ? "" : fmt::format(", made for {}", why), space_size(family.knobs())));
   try {
     (void)evolution.run();
   } catch (const Error& error) {

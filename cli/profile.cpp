@@ -42,12 +42,13 @@ DeviceFacts device_for(const Options& o) {
 }
 
 int print_ncu_command(const Options& o) {
-  const std::string name = o.variant.empty() ? std::string(default_family(DeviceKind::cuda).name()) : o.variant;
-  if (find_family(name.substr(0, name.find(':'))).device() != DeviceKind::cuda)
-    throw Error(ErrorCode::usage, fmt::format("--ncu is for GPU kernels; {} runs on the CPU", name), name);
+  if (!o.variant.empty() && find_family(o.variant.substr(0, o.variant.find(':'))).device() != DeviceKind::cuda)
+    throw Error(ErrorCode::usage, fmt::format("--ncu is for GPU kernels; {} runs on the CPU", o.variant), o.variant);
   const Workload workload = o.workload.workload(o.workload.tensors());
   const CudaProbe gpu = probe_cuda();
-  const Variant variant = parse_variant(name, workload, gpu.facts ? *gpu.facts : gpu_limits("sm_90a"));
+  const DeviceFacts device = gpu.facts ? *gpu.facts : gpu_limits("sm_90a");
+  const std::string name = o.variant.empty() ? std::string(default_family(workload, device).name()) : o.variant;
+  const Variant variant = parse_variant(name, workload, device);
   const std::string command = profile::ncu_command(self_executable(), variant, workload);
   print(o.machine.json ? nlohmann::json{{"ncu", command}}.dump(1) + "\n" : command + "\n");
   return 0;
@@ -114,8 +115,8 @@ int run(const Options& o) {
   const std::optional<QkvTensors> tensors = o.workload.tensors();
   const Workload workload = o.workload.workload(tensors);
   trial::Laboratory laboratory(workload, device, *builder, tensors ? &*tensors : nullptr, o.machine.trial_options());
-  const Variant variant =
-      parse_variant(o.variant.empty() ? std::string(default_family(device.kind).name()) : o.variant, workload, device);
+  const Variant variant = parse_variant(
+      o.variant.empty() ? std::string(default_family(workload, device).name()) : o.variant, workload, device);
   const trial::Built built = laboratory.build(variant);
   const std::uint64_t seed = fresh_seed() >> 1;
   const verify::GateReport gate = laboratory.verify(built, seed);

@@ -35,7 +35,7 @@ Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFac
       device_(device),
       options_(options),
       observer_(observer),
-      family_(options.family.empty() ? default_family(device.kind) : find_family(options.family)),
+      family_(options.family.empty() ? default_family(options.workload, device) : find_family(options.family)),
       laboratory_(options.workload, device, builder, tensors, trial_options),
       started_(std::chrono::steady_clock::now()) {
   if (options_.trials < 1)

@@ -83,6 +83,8 @@ class Family {
   /// Why the family cannot run this workload on this device; empty when it can.
   [[nodiscard]] virtual std::optional<std::string> refuses(const Workload& workload,
                                                            const DeviceFacts& device) const = 0;
+  /// Why this family comes before the others for such a workload, in a few words; empty when it does not.
+  [[nodiscard]] virtual std::string_view made_for(const Workload&) const { return {}; }
   /// Why this config cannot be built or launched; empty when it can. The workload is one the family does not refuse.
   [[nodiscard]] virtual std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
                                                               const DeviceFacts& device) const = 0;
@@ -111,8 +113,11 @@ class Family {
 std::span<const Family* const> families();
 /// @throws Error(usage) with the names there are
 const Family& find_family(std::string_view name);
-/// The family a device's searches take when none is named.
+/// The family a device's searches take when neither a family nor a workload is named.
 const Family& default_family(DeviceKind device);
+/// The family for a workload: the first that is made for it, else the first that runs it, else the device's default,
+/// whose refusal is then the answer.
+const Family& default_family(const Workload& workload, const DeviceFacts& device);
 
 /// The compile-time part of a workload. Two workloads with equal problems share a binary.
 Problem problem_of(const Workload& workload);

@@ -16,7 +16,13 @@
 namespace heed::emulator {
 namespace {
 
-constexpr Launch kOneWarpgroup{.grid = {}, .threads = 128, .cluster = 1, .shared_bytes = 32 * 1024, .seed = 1};
+Launch one_warpgroup() {
+  Launch launch;
+  launch.threads = 128;
+  launch.shared_bytes = 32 * 1024;
+  return launch;
+}
+const Launch kOneWarpgroup = one_warpgroup();
 
 // A (rows, 64) tensor of 16-bit elements that count up.
 struct Counting {
@@ -81,6 +87,44 @@ TEST(Emulator, CopiesNobodyWaitedForAreAnError) {
                      ptx::mbarrier_init(barrier, 1);
                      ptx::cp_async_bulk_tensor_4d(ptx::shared_address(memory), tensor.map, barrier, 0, 0, 0, 0);
                    }),
+               std::logic_error);
+}
+
+TEST(Emulator, LanesOfAWarpStayTogether) {
+  EXPECT_THROW(run(kOneWarpgroup,
+                   [](char*) {
+                     if (threadIdx.x % 2 == 0)
+                       __syncwarp();
+                     else
+                       (void)__any_sync(~0U, true);
+                   }),
+               std::logic_error);
+}
+
+// A cp.async that lands late is not there before its group was committed and waited for.
+TEST(Emulator, AsynchronousCopiesLandWhenTheirGroupIsWaitedFor) {
+  alignas(16) static const float source[4] = {1, 2, 3, 4};
+  const auto first_after = [&](bool early, bool commit, bool wait) {
+    Launch launch = kOneWarpgroup;
+    launch.early = early;
+    launch.readable = {{source, sizeof source}};
+    float seen = 0;
+    run(launch, [&](char* memory) {
+      if (threadIdx.x > 0) return;
+      ptx::cp_async_cg_16(ptx::shared_address(memory), source, 16);
+      if (commit) ptx::cp_async_commit_group();
+      if (wait) ptx::cp_async_wait_group<0>();
+      std::memcpy(&seen, memory, 4);
+    });
+    return seen;
+  };
+  EXPECT_EQ(first_after(false, true, true), 1);
+  EXPECT_EQ(first_after(true, false, false), 1);
+  EXPECT_TRUE(std::isnan(first_after(false, true, false)));
+  EXPECT_TRUE(std::isnan(first_after(false, false, true)));
+  Launch elsewhere = kOneWarpgroup;
+  elsewhere.readable = {{source, 8}};
+  EXPECT_THROW(run(elsewhere, [&](char* memory) { ptx::cp_async_cg_16(ptx::shared_address(memory), source, 16); }),
                std::logic_error);
 }
 

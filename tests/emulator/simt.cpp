@@ -1,8 +1,10 @@
 #include "simt.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "workload/half.hpp"
 
@@ -18,9 +20,12 @@ struct Machine {
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<std::function<void()>> in_flight;
   std::mt19937_64 random;
+  const Launch* launch = nullptr;
   const std::function<void(char*)>* body = nullptr;
   ucontext_t scheduler{};
   Thread* running = nullptr;
+  std::size_t arrived = 0;  // at the cluster's barrier
+  unsigned phase = 0;
   std::exception_ptr failure;
 };
 Machine* machine = nullptr;
@@ -64,19 +69,37 @@ std::string deadlock_text() {
   return text;
 }
 
-void run_cluster() {
-  for (;;) {
-    bool all_finished = true;
-    bool progress = false;
-    for (const auto& t : machine->threads) {
-      if (t->finished) continue;
-      all_finished = false;
-      if (t->waits_for && !t->waits_for()) continue;
+// Runs the threads of one warp as far as they get without the others.
+bool run_warp(const std::vector<Thread*>& warp) {
+  bool any = false;
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (Thread* t : warp) {
+      if (t->finished || (t->waits_for && !t->waits_for())) continue;
       t->waits_for = nullptr;
       resume(*t);
       if (machine->failure) std::rethrow_exception(machine->failure);
-      progress = true;
+      any = progress = true;
     }
+  }
+  return any;
+}
+
+void run_cluster() {
+  std::vector<std::vector<Thread*>> warps;
+  for (const auto& t : machine->threads) {
+    if (t->index.x % 32 == 0) warps.emplace_back();
+    warps.back().push_back(t.get());
+  }
+  for (;;) {
+    std::shuffle(warps.begin(), warps.end(), machine->random);
+    bool progress = false;
+    for (auto& warp : warps) {
+      std::shuffle(warp.begin(), warp.end(), machine->random);
+      progress = run_warp(warp) || progress;
+    }
+    const bool all_finished =
+        std::all_of(machine->threads.begin(), machine->threads.end(), [](const auto& t) { return t->finished; });
     if (all_finished) break;
     if (progress) continue;
     if (machine->in_flight.empty()) throw std::logic_error(deadlock_text());
@@ -114,13 +137,44 @@ void wait_until(const char* where, const std::function<bool()>& ready) {
   swapcontext(&t.context, &machine->scheduler);
 }
 
+bool copies_are_early() {
+  return machine->launch->early;
+}
+
+void check_readable(const void* from, std::size_t bytes) {
+  const std::vector<Range>& ranges = machine->launch->readable;
+  const auto inside = [&](const Range& range) {
+    const auto offset = reinterpret_cast<std::uintptr_t>(from) - reinterpret_cast<std::uintptr_t>(range.begin);
+    return offset <= range.bytes && bytes <= range.bytes - offset;
+  };
+  if (!ranges.empty() && std::none_of(ranges.begin(), ranges.end(), inside))
+    throw std::logic_error("the emulated kernel copies from outside of its inputs");
+}
+
+void arrive_at_cluster() {
+  self().cluster_phase = machine->phase;
+  if (++machine->arrived < machine->threads.size()) return;
+  machine->arrived = 0;
+  ++machine->phase;
+}
+
+void wait_for_cluster() {
+  wait_until("barrier.cluster.wait", [phase = self().cluster_phase] { return machine->phase != phase; });
+}
+
 void later(std::function<void()> work) {
-  machine->in_flight.push_back(std::move(work));
+  if (copies_are_early())
+    work();
+  else
+    machine->in_flight.push_back(std::move(work));
 }
 
 void meet(const char* where, Meeting& meeting, unsigned index, unsigned n, void* mine,
           const std::function<void(std::vector<void*>&)>& together) {
   if (meeting.arguments.size() < n) meeting.arguments.resize(n);
+  if (meeting.arrived > 0 && std::string_view(meeting.where) != where)
+    throw std::logic_error(std::string("threads that should be together are at ") + meeting.where + " and " + where);
+  meeting.where = where;
   meeting.arguments[index] = mine;
   const unsigned generation = meeting.generation;
   if (++meeting.arrived == n) {
@@ -168,42 +222,47 @@ std::uint16_t round_16(bool bf16, float x) {
 }
 
 void run(const Launch& launch, const std::function<void(char*)>& body) {
+  std::mt19937_64 random(launch.seed);
+  std::vector<Dim3> clusters;
   for (unsigned z = 0; z < launch.grid.z; ++z)
     for (unsigned y = 0; y < launch.grid.y; ++y)
-      for (unsigned x = 0; x < launch.grid.x; x += launch.cluster) {
-        Machine here;
-        machine = &here;
-        here.grid = launch.grid;
-        here.body = &body;
-        here.random.seed(launch.seed + x + 1000ULL * y + 1'000'000ULL * z);
-        for (unsigned rank = 0; rank < launch.cluster; ++rank) {
-          auto block = std::make_unique<Block>();
-          block->memory.assign(launch.shared_bytes + 1024, std::byte{0xff});
-          const auto start = reinterpret_cast<std::uintptr_t>(block->memory.data());
-          block->shared = block->memory.data() + ((1024 - start % 1024) % 1024);
-          block->shared_bytes = launch.shared_bytes;
-          block->index = {x + rank, y, z};
-          block->rank = rank;
-          block->alive = launch.threads;
-          block->warps.resize((launch.threads + 31) / 32);
-          block->warpgroups.resize((launch.threads + 127) / 128);
-          for (unsigned i = 0; i < launch.threads; ++i) {
-            auto thread = std::make_unique<Thread>();
-            thread->block = block.get();
-            thread->index = {i, 0, 0};
-            prepare(*thread);
-            here.threads.push_back(std::move(thread));
-          }
-          here.blocks.push_back(std::move(block));
-        }
-        try {
-          run_cluster();
-        } catch (...) {
-          machine = nullptr;
-          throw;
-        }
-        machine = nullptr;
+      for (unsigned x = 0; x < launch.grid.x; x += launch.cluster) clusters.push_back({x, y, z});
+  std::shuffle(clusters.begin(), clusters.end(), random);
+  for (const Dim3& first : clusters) {
+    Machine here;
+    here.grid = launch.grid;
+    here.launch = &launch;
+    here.body = &body;
+    here.random.seed(random());
+    for (unsigned rank = 0; rank < launch.cluster; ++rank) {
+      auto block = std::make_unique<Block>();
+      block->memory.assign(launch.shared_bytes + 1024, std::byte{0xff});
+      const auto start = reinterpret_cast<std::uintptr_t>(block->memory.data());
+      block->shared = block->memory.data() + ((1024 - start % 1024) % 1024);
+      block->shared_bytes = launch.shared_bytes;
+      block->index = {first.x + rank, first.y, first.z};
+      block->rank = rank;
+      block->alive = launch.threads;
+      block->warps.resize((launch.threads + 31) / 32);
+      block->warpgroups.resize((launch.threads + 127) / 128);
+      for (unsigned i = 0; i < launch.threads; ++i) {
+        auto thread = std::make_unique<Thread>();
+        thread->block = block.get();
+        thread->index = {i, 0, 0};
+        prepare(*thread);
+        here.threads.push_back(std::move(thread));
       }
+      here.blocks.push_back(std::move(block));
+    }
+    machine = &here;
+    try {
+      run_cluster();
+    } catch (...) {
+      machine = nullptr;
+      throw;
+    }
+    machine = nullptr;
+  }
 }
 
 }  // namespace heed::emulator

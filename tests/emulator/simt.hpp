@@ -5,7 +5,10 @@
 /// them first. What a real GPU does at some later time is done as late as it may be: copies and remote stores when
 /// every thread waits, in random order; asynchronous products when their group is waited for, with NaN in the
 /// accumulators until then. So a wait that is missing shows as a wrong result, and a wait that never ends as a deadlock
-/// with a message. Clocks, caches, memory ordering between blocks and dependent launches are not modelled.
+/// with a message. Threads and blocks run in random order, a warp often far ahead of the others. Lanes of a warp that
+/// are in different collective instructions, addresses past shared memory and copies from elsewhere than the inputs are
+/// errors. Clocks, caches, memory ordering between blocks (they run one after the other, but those of a cluster) and
+/// dependent launches are not modelled.
 #pragma once
 
 #include <ucontext.h>
@@ -28,18 +31,26 @@ struct Dim3 {
   unsigned z = 1;
 };
 
+struct Range {
+  const void* begin;
+  std::size_t bytes;
+};
+
 struct Launch {
   Dim3 grid;
   unsigned threads = 32;
   unsigned cluster = 1;
   std::size_t shared_bytes = 0;
-  std::uint64_t seed = 1;  ///< of the order in which asynchronous work completes
+  std::uint64_t seed = 1;       ///< of every order that is left open
+  bool early = false;           ///< copies are done at once instead of as late as may be
+  std::vector<Range> readable;  ///< where copies may read; empty: anywhere
 };
 
 /// Threads that meet: everyone leaves when `n` have come.
 struct Meeting {
   unsigned arrived = 0;
   unsigned generation = 0;
+  const char* where = "";
   std::vector<void*> arguments;
 };
 
@@ -87,13 +98,14 @@ struct Thread {
   bool finished = false;
   std::function<bool()> waits_for;  ///< empty: can run
   const char* waits_at = "";
+  unsigned cluster_phase = 0;  ///< that ends with this thread's last arrival and the others'
   Products products;
   std::vector<std::function<void()>> open_copies;  ///< cp.async since the last commit
   std::deque<std::vector<std::function<void()>>> committed_copies;
 };
 
 /// Runs `body` for every thread of the launch, cluster by cluster. `body` gets its block's dynamic shared memory, which
-/// starts as NaN. @throws std::logic_error for a deadlock, naming what is waited for
+/// starts as NaN. @throws std::logic_error for a deadlock, naming what is waited for, and for misuse
 void run(const Launch& launch, const std::function<void(char* shared)>& body);
 
 // ---- for the stand-ins
@@ -102,6 +114,11 @@ Thread& self();
 Dim3 grid();
 /// Lets others run until `ready`. `where` names the instruction in the message of a deadlock.
 void wait_until(const char* where, const std::function<bool()>& ready);
+bool copies_are_early();
+/// @throws std::logic_error when a copy may not read there
+void check_readable(const void* from, std::size_t bytes);
+void arrive_at_cluster();
+void wait_for_cluster();
 /// Work that completes at some time after now.
 void later(std::function<void()> work);
 

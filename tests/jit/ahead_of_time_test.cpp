@@ -23,7 +23,7 @@ TEST(AheadOfTime, CubinsHaveNoSpillsAndAnEntry) {
     const std::string bytes = read_file(entry.path(), ErrorCode::internal);
     EXPECT_EQ(contract_breach_of_cubin(parse_elf(bytes), "heed_forward"), "");
   }
-  EXPECT_GE(cubins, 24);
+  EXPECT_GE(cubins, 36);
 }
 
 }  // namespace

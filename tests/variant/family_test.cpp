@@ -75,7 +75,8 @@ TEST(Families, RandomLegalConfigsKeepTheirPromises) {
   Random random(4);
   for (const Family* family : families()) {
     const DeviceFacts device = family->device() == DeviceKind::cpu ? cpu_facts() : gpu_limits("sm_90a");
-    const Workload workload = parse_workload("b2h8hkv2l300k400d128:bf16:causal_top_left");
+    Workload workload = parse_workload("b2h8hkv2l300k400d128:bf16:causal_top_left");
+    if (family->refuses(workload, device)) workload.len_q = 16;
     int legal = 0;
     for (int i = 0; i < 3000; ++i) {
       Config config;
@@ -137,6 +138,77 @@ TEST(Families, ACustomSourceMayAskForMoreOfItsLaunch) {
   expected.shared_bytes += 64;
   expected.dependent = true;
   EXPECT_EQ(variant.plan(workload, device), expected);
+}
+
+TEST(Families, DecodeTakesFewRowsAndSaysWhoTakesMore) {
+  const Family& family = find_family("fwd_decode");
+  const DeviceFacts hopper = gpu_limits("sm_90a");
+  EXPECT_EQ(family.refuses(parse_workload("b8h32hkv4l1k8192d128"), hopper), std::nullopt);
+  EXPECT_EQ(family.refuses(parse_workload("b8h32hkv4l64k8192d128"), hopper), std::nullopt);
+  EXPECT_THAT(*family.refuses(parse_workload("b8h32hkv4l65k8192d128"), hopper),
+              ::testing::HasSubstr("520 packed rows; it takes 512: use fwd_sm80"));
+  EXPECT_THAT(*family.refuses(parse_workload("l1k9d80"), hopper), ::testing::HasSubstr("head dim 80"));
+  EXPECT_THAT(*family.refuses(parse_workload("l1k9d64:fp32"), hopper), ::testing::HasSubstr("fp32"));
+  const Workload workload = parse_workload("b8h32hkv4l1k8192d128");
+  const auto reason = [&](const std::string& text, const Workload& w, const char* arch) {
+    const DeviceFacts device = gpu_limits(arch);
+    const Variant variant = parse_variant(text, w, device);
+    return variant.family->is_illegal(variant.config, w, device).value_or("legal");
+  };
+  EXPECT_THAT(reason("fwd_decode:block_m=16,warp_rows=32", workload, "sm_90a"), ::testing::HasSubstr("no multiple"));
+  EXPECT_THAT(reason("fwd_decode:block_m=64,warp_rows=16,groups=16", workload, "sm_90a"),
+              ::testing::HasSubstr("named barriers"));
+  EXPECT_THAT(reason("fwd_decode:stages=8,groups=8,block_n=64", workload, "sm_90a"),
+              ::testing::HasSubstr("bytes of shared memory"));
+  EXPECT_THAT(reason("fwd_decode:stages=5,min_blocks=2", workload, "sm_90a"), ::testing::HasSubstr("do not fit"));
+  EXPECT_THAT(reason("fwd_decode:groups=8,stages=1,min_blocks=3", workload, "sm_90a"),
+              ::testing::HasSubstr("registers a thread"));
+  EXPECT_THAT(reason("fwd_decode:block_m=16,warp_rows=16", parse_workload("h60000l32k64d64"), "sm_90a"),
+              ::testing::HasSubstr("grid limit"));
+  EXPECT_EQ(reason("fwd_decode", parse_workload("h60000l32k64d64"), "sm_90a"), "legal");
+  EXPECT_THAT(*family.refuses(parse_workload("h60000l65k64d64"), hopper),
+              ::testing::HasSubstr("60000 key heads of 65 packed rows"));
+}
+
+// The plan's splits fill the chip: blocks, workspace and counters for the shapes of the decode suite on an H200.
+TEST(Families, DecodePlansFillTheChip) {
+  const Family& family = find_family("fwd_decode");
+  DeviceFacts hopper = gpu_limits("sm_90a");
+  hopper.processors = 132;
+  const auto plan_of = [&](const std::string& shape, const std::string& knobs) {
+    const Workload workload = parse_workload(shape);
+    return family.plan(parse_variant("fwd_decode:" + knobs, workload, hopper).config, workload, hopper);
+  };
+  const LaunchPlan grouped = plan_of("b8h32hkv4l1k8192d128", "stages=3,min_blocks=2");
+  EXPECT_EQ(grouped.grid, (std::array<std::uint32_t, 3>{8, 4, 8}));
+  EXPECT_EQ(grouped.counters, 32);
+  EXPECT_EQ(grouped.workspace_bytes, 32 * 8 * 16 * (128 + 2) * 4);
+  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "stages=3,min_blocks=1").grid[0], 4U);
+  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "stages=3,min_blocks=1,rounds=4").grid[0], 16U);
+  EXPECT_EQ(plan_of("h32hkv8l1k32768d128", "stages=3,min_blocks=2").grid[0], 32U);
+  const LaunchPlan many = plan_of("b64h32hkv8l1k2048d128", "stages=3,min_blocks=2");
+  EXPECT_EQ(many.grid, (std::array<std::uint32_t, 3>{1, 8, 64}));
+  EXPECT_EQ(many.counters, 0);
+  EXPECT_EQ(many.workspace_bytes, 0);
+  // 32 rows make two tiles of 16; a query that sees one key needs no split.
+  EXPECT_EQ(plan_of("h8hkv1l4k64d64", "block_m=16,warp_rows=16").grid[1], 2U);
+  EXPECT_EQ(plan_of("h8hkv1l1k8192d64:causal_top_left", "stages=2").grid[0], 1U);
+  // A device whose processors are not known still gets a launch: 192 blocks on 108 processors.
+  hopper.processors = 0;
+  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "stages=3,min_blocks=2").grid[0], 6U);
+}
+
+TEST(Families, AWorkloadChoosesItsFamily) {
+  const DeviceFacts hopper = gpu_limits("sm_90a");
+  const auto chosen = [&](const char* shape) { return default_family(parse_workload(shape), hopper).name(); };
+  EXPECT_EQ(chosen("b8h32hkv4l1k8192d128"), "fwd_decode");
+  EXPECT_EQ(chosen("b8h32hkv4l16k8192d128:bf16"), "fwd_decode");
+  EXPECT_EQ(chosen("b1h8l512d64"), "fwd_sm80");
+  EXPECT_EQ(chosen("h128hkv1l16k64d64"), "fwd_sm80");  // 2048 packed rows
+  EXPECT_EQ(chosen("l1k64d80"), "fwd_sm80");           // nobody runs it: the default's refusal is the answer
+  EXPECT_FALSE(find_family("fwd_decode").made_for(parse_workload("l1k64d64")).empty());
+  EXPECT_TRUE(find_family("fwd_sm80").made_for(parse_workload("l1k64d64")).empty());
+  EXPECT_EQ(default_family(parse_workload("l1k64d64"), cpu_facts()).name(), "fwd_cpu");
 }
 
 TEST(Families, IdsAreReadableAndDifferent) {

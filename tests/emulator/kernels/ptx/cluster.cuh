@@ -10,9 +10,12 @@ namespace heed::ptx {
 inline unsigned cluster_ctarank() {
   return emulator::self().block->rank;
 }
-// Blocks of a cluster start together here, so that their barriers exist before anyone sends is not checked.
-inline void barrier_cluster_arrive_relaxed() {}
-inline void barrier_cluster_wait_acquire() {}
+inline void barrier_cluster_arrive_relaxed() {
+  emulator::arrive_at_cluster();
+}
+inline void barrier_cluster_wait_acquire() {
+  emulator::wait_for_cluster();
+}
 inline unsigned mapa(unsigned shared, unsigned rank) {
   return shared | (rank + 1) << emulator::kRankShift;
 }

@@ -15,10 +15,15 @@ inline void cp_async_cg_16(unsigned shared, const void* global, int bytes) {
   if (shared % 16 != 0 || reinterpret_cast<std::uintptr_t>(global) % 16 != 0)
     throw std::logic_error("cp.async of 16 bytes that is not aligned");
   std::byte* to = emulator::pointer_to(shared, 16);
-  emulator::self().open_copies.push_back([=] {
+  emulator::check_readable(global, static_cast<std::size_t>(bytes));
+  const auto copy = [=] {
     std::memset(to, 0, 16);
     std::memcpy(to, global, static_cast<std::size_t>(bytes));
-  });
+  };
+  if (emulator::copies_are_early())
+    copy();
+  else
+    emulator::self().open_copies.emplace_back(copy);
 }
 inline void cp_async_commit_group() {
   emulator::Thread& t = emulator::self();
@@ -41,19 +46,20 @@ inline void ldmatrix(unsigned (&r)[4], unsigned shared, bool transposed) {
     unsigned address;
   } mine{r, shared};
   if (shared % 16 != 0) throw std::logic_error("ldmatrix from an address that is not aligned");
-  emulator::meet("ldmatrix", emulator::own_warp(), emulator::lane(), 32, &mine, [transposed](std::vector<void*>& all) {
-    for (unsigned i = 0; i < 32; ++i)
-      for (unsigned matrix = 0; matrix < 4; ++matrix) {
-        std::uint16_t pair[2];
-        for (unsigned e = 0; e < 2; ++e) {
-          const unsigned row = transposed ? 2 * (i % 4) + e : i / 4;
-          const unsigned column = transposed ? i / 4 : 2 * (i % 4) + e;
-          const unsigned address = static_cast<Load*>(all[8 * matrix + row])->address + 2 * column;
-          std::memcpy(&pair[e], emulator::pointer_to(address, 2), 2);
-        }
-        static_cast<Load*>(all[i])->registers[matrix] = pair[0] | static_cast<unsigned>(pair[1]) << 16;
-      }
-  });
+  emulator::meet(transposed ? "ldmatrix.trans" : "ldmatrix", emulator::own_warp(), emulator::lane(), 32, &mine,
+                 [transposed](std::vector<void*>& all) {
+                   for (unsigned i = 0; i < 32; ++i)
+                     for (unsigned matrix = 0; matrix < 4; ++matrix) {
+                       std::uint16_t pair[2];
+                       for (unsigned e = 0; e < 2; ++e) {
+                         const unsigned row = transposed ? 2 * (i % 4) + e : i / 4;
+                         const unsigned column = transposed ? i / 4 : 2 * (i % 4) + e;
+                         const unsigned address = static_cast<Load*>(all[8 * matrix + row])->address + 2 * column;
+                         std::memcpy(&pair[e], emulator::pointer_to(address, 2), 2);
+                       }
+                       static_cast<Load*>(all[i])->registers[matrix] = pair[0] | static_cast<unsigned>(pair[1]) << 16;
+                     }
+                 });
 }
 inline void ldmatrix_x4(unsigned (&r)[4], unsigned shared) {
   ldmatrix(r, shared, false);

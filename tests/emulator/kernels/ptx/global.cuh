@@ -1,0 +1,26 @@
+// Stand-ins for kernels/ptx/global.cuh. Blocks run one after the other, so that an arrival is an addition.
+#pragma once
+
+#include "kernels/ptx/memory.cuh"
+
+namespace heed::ptx {
+
+inline float4 ld_global_cg_v4(const float* address) {
+  if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) throw std::logic_error("a 16-byte load is not aligned");
+  return {address[0], address[1], address[2], address[3]};
+}
+inline float2 ld_global_cg_v2(const float* address) {
+  if (reinterpret_cast<std::uintptr_t>(address) % 8 != 0) throw std::logic_error("an 8-byte load is not aligned");
+  return {address[0], address[1]};
+}
+inline unsigned atom_inc_acq_rel_gpu(unsigned* counter, unsigned last) {
+  const unsigned before = *counter;
+  *counter = before >= last ? 0 : before + 1;
+  return before;
+}
+template <int kFetchBytes>
+void cp_async_cg_16_fetch(unsigned shared, unsigned long long global, int bytes) {
+  cp_async_cg_16(shared, reinterpret_cast<const void*>(global), bytes);
+}
+
+}  // namespace heed::ptx
