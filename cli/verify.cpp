@@ -8,6 +8,7 @@
 #include "cli/command.hpp"
 #include "evolve/json.hpp"
 #include "trial/laboratory.hpp"
+#include "workload/random_workload.hpp"
 
 namespace heed::cli {
 namespace {
@@ -18,6 +19,7 @@ struct Options {
   std::vector<std::string> variants;
   std::string cases;
   int random_configs = 0;
+  int random_workloads = 0;
   std::uint64_t seed = 0;
   bool verbose = false;
 };
@@ -36,6 +38,7 @@ std::vector<Config> random_configs(const Family& family, const Workload& workloa
   for (int attempt = 0; attempt < 10000 * count && static_cast<int>(configs.size()) < count; ++attempt) {
     Config config;
     for (const Knob& knob : family.knobs()) config.push_back(knob.values[random.below(knob.values.size())]);
+    config = family.canonical(config, workload);
     if (!family.is_illegal(config, workload, device)) configs.push_back(std::move(config));
   }
   return configs;
@@ -54,11 +57,18 @@ int run(const Options& o) {
   const DeviceFacts device = o.machine.choose();
   const auto builder = o.machine.builder();
   const std::optional<QkvTensors> tensors = o.workload.tensors();
-  if (!o.cases.empty() && (!o.workload.shape.empty() || tensors))
-    throw Error(ErrorCode::usage, "give either --cases or one workload, not both", o.cases);
-  const std::vector<Workload> workloads =
-      o.cases.empty() ? std::vector<Workload>{o.workload.workload(tensors)} : read_cases(o.cases);
+  const bool many = !o.cases.empty() || o.random_workloads > 0;
+  if (many && (!o.workload.shape.empty() || tensors))
+    throw Error(ErrorCode::usage, "give either one workload, or --cases and --random-workloads, not both",
+                o.workload.shape);
   const std::uint64_t seed = o.seed != 0 ? o.seed : fresh_seed() >> 1;
+  std::vector<Workload> workloads;
+  if (!o.cases.empty()) workloads = read_cases(o.cases);
+  Random random(seed);
+  std::vector<Dtype> dtypes = {Dtype::fp16, Dtype::bf16};
+  if (device.kind == DeviceKind::cpu) dtypes.push_back(Dtype::fp32);  // no GPU family computes it
+  for (int i = 0; i < o.random_workloads; ++i) workloads.push_back(random_workload(random, dtypes));
+  if (!many) workloads.push_back(o.workload.workload(tensors));
 
   // All builds are queued first; verification of the first overlaps them.
   std::vector<Job> jobs;
@@ -70,7 +80,7 @@ int run(const Options& o) {
         if (family->device() == device.kind) names.emplace_back(family->name());
     for (const std::string& name : names) {
       const Family& family = find_family(name.substr(0, name.find(':')));
-      if (const auto reason = family.refuses(workload, device); reason && !o.cases.empty()) {
+      if (const auto reason = family.refuses(workload, device); reason && many) {
         ++refused;
         remark(o.machine.json, fmt::format("-        {:<58} {}: {}", to_string(workload), family.name(), *reason));
         continue;
@@ -163,13 +173,16 @@ void add_verify(CLI::App& app, int& exit_code) {
       ->add_option("--random-configs", o->random_configs,
                    "Also this many legal configs drawn at random, per workload and family")
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--seed", o->seed, "Seed of the inputs and random configs [fresh]");
+  command->add_option("--random-workloads", o->random_workloads, "This many workloads drawn at random")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--seed", o->seed, "Seed of the inputs, random configs and random workloads [fresh]");
   command->add_flag("--verbose", o->verbose, "Name every check as it starts");
   command->footer(
       "Examples:\n"
       "  heed verify --shape b1h8l512d64\n"
       "  heed verify fwd_cpu:block_n=32,threads=1 --shape b1h8l100d80:fp32\n"
-      "  heed verify --cases tests/cases/forward.txt --random-configs 3");
+      "  heed verify --cases tests/cases/forward.txt --random-configs 3\n"
+      "  heed verify fwd_sm90 --random-workloads 1000 --seed 7");
   command->callback([o, &exit_code] { exit_code = run(*o); });
 }
 

@@ -1,5 +1,5 @@
-// fwd_decode on the emulated GPU: right results, nothing written elsewhere, counters back at zero, whatever the order of
-// threads and blocks and whenever copies land.
+// fwd_decode on the emulated GPU: right results, nothing written elsewhere, counters back at zero, whatever the order
+// of threads and blocks and whenever copies land.
 #include "kernels/decode/forward.cuh"
 
 #include "base/random.hpp"

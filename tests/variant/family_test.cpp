@@ -205,7 +205,9 @@ TEST(Families, AWorkloadChoosesItsFamily) {
   EXPECT_EQ(chosen("b8h32hkv4l16k8192d128:bf16"), "fwd_decode");
   EXPECT_EQ(chosen("b1h8l512d64"), "fwd_sm80");
   EXPECT_EQ(chosen("h128hkv1l16k64d64"), "fwd_sm80");  // 2048 packed rows
-  EXPECT_EQ(chosen("l1k64d80"), "fwd_sm80");           // nobody runs it: the default's refusal is the answer
+  EXPECT_EQ(chosen("l1k64d80"), "fwd_sm90");           // the others do not take this head dim
+  // Nobody runs it: the default's refusal is the answer.
+  EXPECT_EQ(default_family(parse_workload("l1k64d80"), gpu_limits("sm_89")).name(), "fwd_sm80");
   EXPECT_FALSE(find_family("fwd_decode").made_for(parse_workload("l1k64d64")).empty());
   EXPECT_TRUE(find_family("fwd_sm80").made_for(parse_workload("l1k64d64")).empty());
   EXPECT_EQ(default_family(parse_workload("l1k64d64"), cpu_facts()).name(), "fwd_cpu");

@@ -1,0 +1,36 @@
+#include "workload/random_workload.hpp"
+
+#include <set>
+
+#include "testing.hpp"
+
+namespace heed {
+namespace {
+
+TEST(RandomWorkload, CoversWhatFamiliesClaimAndStaysSmall) {
+  Random random(3);
+  std::set<std::string> seen;
+  bool single_query = false, many_queries = false, fp32 = false, blhd = false, grouped = false;
+  for (int i = 0; i < 3000; ++i) {
+    const Workload w = random_workload(random, i % 2 == 0 ? std::vector{Dtype::fp16, Dtype::bf16} : std::vector{Dtype::fp32});
+    EXPECT_NO_THROW(validate(w));
+    EXPECT_EQ(parse_workload(to_string(w)), w);
+    EXPECT_LE(w.flops(), 2e9);
+    if (i % 2 == 0) {
+      EXPECT_NE(w.dtype, Dtype::fp32);
+    }
+    seen.insert(to_string(w));
+    single_query = single_query || w.len_q == 1;
+    many_queries = many_queries || w.len_q > 500;
+    fp32 = fp32 || w.dtype == Dtype::fp32;
+    blhd = blhd || w.layout == Layout::blhd;
+    grouped = grouped || w.heads / w.heads_kv == 8;
+  }
+  EXPECT_GT(seen.size(), 2900U);
+  EXPECT_TRUE(single_query && many_queries && fp32 && blhd && grouped);
+  Random again(3);
+  EXPECT_EQ(seen.count(to_string(random_workload(again, {Dtype::fp16, Dtype::bf16}))), 1U);
+}
+
+}  // namespace
+}  // namespace heed
