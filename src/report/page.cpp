@@ -116,6 +116,13 @@ std::string comparison_table(const std::string& caption, const json& base, const
   return table.empty() ? std::string() : table.str();
 }
 
+// Times of 0 were not measured.
+json measured(json times) {
+  if (!times.is_object()) return times;
+  for (auto it = times.begin(); it != times.end();) it = *it == 0 ? times.erase(it) : std::next(it);
+  return times;
+}
+
 // "family:knob=value,..." or "knob=value,..." as an object.
 json knobs_of(const std::string& text) {
   json knobs = json::object();
@@ -326,8 +333,8 @@ class Page {
                   "Time per launch with warm caches; in brackets how many times as long as the champion."));
     if (!table.empty()) add(table.str());
     if (!refusals.empty()) add("<ul class=\"soft\">" + refusals + "</ul>\n");
-    add(comparison_table("Times by themselves, in us", member(run_.result, "base_times"),
-                         member(run_.result, "champion_times")));
+    add(comparison_table("Times by themselves, in us", measured(member(run_.result, "base_times")),
+                         measured(member(run_.result, "champion_times"))));
   }
 
   void resources() {

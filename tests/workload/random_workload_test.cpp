@@ -12,7 +12,8 @@ TEST(RandomWorkload, CoversWhatFamiliesClaimAndStaysSmall) {
   std::set<std::string> seen;
   bool single_query = false, many_queries = false, fp32 = false, blhd = false, grouped = false;
   for (int i = 0; i < 3000; ++i) {
-    const Workload w = random_workload(random, i % 2 == 0 ? std::vector{Dtype::fp16, Dtype::bf16} : std::vector{Dtype::fp32});
+    const Workload w =
+        random_workload(random, i % 2 == 0 ? std::vector{Dtype::fp16, Dtype::bf16} : std::vector{Dtype::fp32});
     EXPECT_NO_THROW(validate(w));
     EXPECT_EQ(parse_workload(to_string(w)), w);
     EXPECT_LE(w.flops(), 2e9);
