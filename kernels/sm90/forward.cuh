@@ -68,6 +68,7 @@ struct Forward {
   int warp;  // within the row group
   int row_group;
   int key_group;
+  bool is_consumer;  // else of the warp or warpgroup that starts the copies
   int part;
   int block_row;  // first of the block
   int head;
@@ -89,8 +90,10 @@ struct Forward {
     lane = threadIdx.x % 32;
     const int warp_index = __shfl_sync(0xffffffffU, threadIdx.x / 32, 0);  // the same for the warp, and known to be
     warp = warp_index % 4;
-    row_group = warp_index / 4 % kRowGroups;
-    key_group = warp_index / 4 / kRowGroups;
+    const int group = warp_index / 4;
+    is_consumer = !kOwnWarp || group < kRowGroups * kKeyGroups;
+    row_group = kRowGroups == 1 ? 0 : group % kRowGroups;  // a constant keeps addresses out of vector registers
+    key_group = kKeyGroups == 1 ? 0 : group / kRowGroups;
     const int tiles = gridDim.x / kConfig.cluster;
     const int tile = blockIdx.x / kConfig.cluster;
     block_row = (kConfig.tile_order == TileOrder::descending ? tiles - 1 - tile : tile) * kRowGroups * kGroupRows;
@@ -532,7 +535,7 @@ struct Forward {
   // ----------------------------------------------------------------------------------------------------------- all
 
   __device__ __forceinline__ void run() {
-    const bool is_producer = row_group == 0 && warp == 0 && key_group == (kOwnWarp ? kKeyGroups : 0);
+    const bool is_producer = warp == 0 && (kOwnWarp ? !is_consumer : row_group == 0 && key_group == 0);
     if (is_producer) {
       if (ptx::elect_one()) start_copies();
       __syncwarp();
@@ -547,10 +550,10 @@ struct Forward {
     if constexpr (kConfig.cluster > 1) {
       ptx::barrier_cluster_arrive_relaxed();
       // One warp waits until the other blocks' barriers exist; the block's own barrier passes it on.
-      if (key_group == kKeyGroups - 1 && row_group == kRowGroups - 1 && warp == 3) ptx::barrier_cluster_wait_acquire();
+      if (is_consumer && key_group == 0 && row_group == 0 && warp == 3) ptx::barrier_cluster_wait_acquire();
     }
     __syncthreads();
-    if (kOwnWarp && key_group == kKeyGroups) {
+    if (!is_consumer) {
       if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<kProducerRegisters>();
       if (is_producer && ptx::elect_one()) keep_copying();
     } else {
