@@ -58,9 +58,9 @@ TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorBoxes& 
     refuse(
         fmt::format("a tensor map of {} cannot be made: a box has 64, 32 or 16 columns, not {}", t.name, boxes.columns),
         std::to_string(boxes.columns));
-  if (head_dim <= 0 || head_dim % boxes.columns != 0)
-    refuse(fmt::format("a tensor map of {} cannot be made: the head dim {} is no multiple of a box's {} columns",
-                       t.name, head_dim, boxes.columns),
+  if (head_dim <= 0 || head_dim % 8 != 0)  // what a box holds beyond the head dim is read as zeros
+    refuse(fmt::format("a tensor map of {} cannot be made: the head dim {} is no multiple of 8 (16 bytes)", t.name,
+                       head_dim),
            std::to_string(head_dim));
   if (t.box_rows < 1 || t.box_rows > kMostBoxRows)
     refuse(fmt::format("a tensor map of {} cannot be made: a box has 1 to {} rows, not {}", t.name, kMostBoxRows,

@@ -105,7 +105,7 @@ TEST_F(Gpu, AnHonestDependentPasses) {
 TEST_F(Gpu, TheDriverEncodesTensorMaps) {
   if (device_.compute_capability < 90) GTEST_SKIP() << "tensor maps need compute capability 9.0";
   for (const char* text : {"b2h4l100k300d64", "b2h4hkv2l100d128:bf16:blhd", "b1h1l1d64", "b1h2l1k300d128:blhd",
-                           "b1h2l100k300d64:causal_top_left"}) {
+                           "b1h2l100k300d64:causal_top_left", "b1h2l100d96", "b1h2l100d32:blhd"}) {
     const Workload w = parse_workload(text);
     const verify::Scene scene(w, verify::make_inputs(w, verify::InputClass::normal, 1), LaunchPlan{}, 1);
     const TensorBoxes boxes{
