@@ -49,9 +49,21 @@ Problem problem_of(const Workload& workload) {
   return {.element = element, .head_dim = static_cast<int>(workload.dim), .causal = workload.is_causal()};
 }
 
+namespace {
+
+const char* name_of(Element element) {
+  return element == Element::fp16 ? "fp16" : element == Element::bf16 ? "bf16" : "fp32";
+}
+
+}  // namespace
+
+std::string literal(const Problem& problem) {
+  return fmt::format("{{.element = heed::Element::{}, .head_dim = {}, .causal = {}}}", name_of(problem.element),
+                     problem.head_dim, problem.causal);
+}
+
 std::string to_string(const Problem& problem) {
-  const char* element = problem.element == Element::fp16 ? "fp16" : problem.element == Element::bf16 ? "bf16" : "fp32";
-  return fmt::format("{}_d{}{}", element, problem.head_dim, problem.causal ? "_causal" : "");
+  return fmt::format("{}_d{}{}", name_of(problem.element), problem.head_dim, problem.causal ? "_causal" : "");
 }
 
 std::string Variant::source_for(const Workload& workload) const {

@@ -122,6 +122,9 @@ const Family& default_family(const Workload& workload, const DeviceFacts& device
 /// The compile-time part of a workload. Two workloads with equal problems share a binary.
 Problem problem_of(const Workload& workload);
 
+/// A problem as C++, for a prelude: "{.element = heed::Element::fp16, .head_dim = 64, .causal = false}".
+std::string literal(const Problem& problem);
+
 /// "fp16_d64" or "bf16_d128_causal".
 std::string to_string(const Problem& problem);
 

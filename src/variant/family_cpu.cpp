@@ -106,15 +106,11 @@ class CpuFamily final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    const Problem problem = problem_of(workload);
-    const char* element = problem.element == Element::fp16   ? "fp16"
-                          : problem.element == Element::bf16 ? "bf16"
-                                                             : "fp32";
     return fmt::format(
         "#include \"cpu/forward.hpp\"\n\n"
         "constexpr heed::cpu::Config kConfig{};\n"
-        "constexpr heed::Problem kProblem{{.element = heed::Element::{}, .head_dim = {}, .causal = {}}};\n\n",
-        table().render(config), element, problem.head_dim, problem.causal);
+        "constexpr heed::Problem kProblem{};\n\n",
+        table().render(config), literal(problem_of(workload)));
   }
 
   std::string entry() const override {

@@ -148,12 +148,11 @@ class DecodeFamily final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    const Problem problem = problem_of(workload);
     return fmt::format(
         "#include \"kernels/decode/forward.cuh\"\n\n"
         "constexpr heed::decode::Config kConfig{};\n"
-        "constexpr heed::Problem kProblem{{.element = heed::Element::{}, .head_dim = {}, .causal = {}}};\n\n",
-        table().render(config), problem.element == Element::bf16 ? "bf16" : "fp16", problem.head_dim, problem.causal);
+        "constexpr heed::Problem kProblem{};\n\n",
+        table().render(config), literal(problem_of(workload)));
   }
 
   std::string entry() const override {

@@ -64,14 +64,12 @@ class LadderFamily final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    const Problem problem = problem_of(workload);
     return fmt::format(
         "#include \"kernels/ladder/{}.cuh\"\n\n"
         "constexpr heed::ladder::Config kConfig{{.rung = {}}};\n"
-        "constexpr heed::Problem kProblem{{.element = heed::Element::{}, .head_dim = {}, .causal = {}}};\n"
+        "constexpr heed::Problem kProblem{};\n"
         "using Kernel = heed::ladder::{}<kConfig.rung, kProblem>;\n\n",
-        rung_of(config).file, config.at(0), problem.element == Element::bf16 ? "bf16" : "fp16", problem.head_dim,
-        problem.causal, rung_of(config).type);
+        rung_of(config).file, config.at(0), literal(problem_of(workload)), rung_of(config).type);
   }
 
   std::string entry() const override {

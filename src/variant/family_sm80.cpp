@@ -122,12 +122,11 @@ class Sm80Family final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    const Problem problem = problem_of(workload);
     return fmt::format(
         "#include \"kernels/sm80/forward.cuh\"\n\n"
         "constexpr heed::sm80::Config kConfig{};\n"
-        "constexpr heed::Problem kProblem{{.element = heed::Element::{}, .head_dim = {}, .causal = {}}};\n\n",
-        table().render(config), problem.element == Element::bf16 ? "bf16" : "fp16", problem.head_dim, problem.causal);
+        "constexpr heed::Problem kProblem{};\n\n",
+        table().render(config), literal(problem_of(workload)));
   }
 
   std::string entry() const override {

@@ -179,12 +179,11 @@ class Sm90Family final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    const Problem problem = problem_of(workload);
     return fmt::format(
         "#include \"kernels/sm90/forward.cuh\"\n\n"
         "constexpr heed::sm90::Config kConfig{};\n"
-        "constexpr heed::Problem kProblem{{.element = heed::Element::{}, .head_dim = {}, .causal = {}}};\n\n",
-        table().render(config), problem.element == Element::bf16 ? "bf16" : "fp16", problem.head_dim, problem.causal);
+        "constexpr heed::Problem kProblem{};\n\n",
+        table().render(config), literal(problem_of(workload)));
   }
 
   std::string entry() const override {
