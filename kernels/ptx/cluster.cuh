@@ -80,6 +80,15 @@ __device__ __forceinline__ bool elect_one() {
   return elected != 0;
 }
 
+/// A value that every lane of the warp has, in a register that addresses and descriptors can be computed from at the
+/// warp's rate: the result of redux lies in a uniform one, that of a shuffle does not.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-redux-sync
+__device__ __forceinline__ int warp_uniform(int x) {
+  int y;
+  asm volatile("redux.sync.or.b32 %0, %1, 0xffffffff;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 /// Barrier `id` among `threads` threads; whether any of them came with `value`.
 __device__ __forceinline__ bool barrier_red_or(int id, int threads, bool value) {
   unsigned any;

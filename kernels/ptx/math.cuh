@@ -59,6 +59,14 @@ __device__ __forceinline__ unsigned cvt_rn_x2_in_order(float low, float high) {
   return packed;
 }
 
+/// Sums of the low and of the high fp16 halves.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#half-precision-floating-point-instructions-add
+__device__ __forceinline__ unsigned add_rn_f16x2(unsigned x, unsigned y) {
+  unsigned sum;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(x), "r"(y));
+  return sum;
+}
+
 /// 1 / x, within 1 ulp.
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-rcp
 __device__ __forceinline__ float rcp_approx_ftz(float x) {

@@ -9,6 +9,16 @@ __device__ __forceinline__ void st_shared_v4(unsigned address, unsigned x) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(x) : "memory");
 }
 
+/// Four words to a 16-byte aligned address.
+__device__ __forceinline__ void st_shared_v4(unsigned address, unsigned x, unsigned y, unsigned z, unsigned w) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+
+/// Two floats to an 8-byte aligned address.
+__device__ __forceinline__ void st_shared_v2(unsigned address, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+
 __device__ __forceinline__ void ld_shared_v4(unsigned (&x)[4], unsigned address) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])

@@ -62,10 +62,15 @@ __device__ __forceinline__ void pin(float (&registers)[kCount]) {
 #define HEED_D(i) "+f"(d[i])
 #define HEED_D4(i) HEED_D(i), HEED_D(i + 1), HEED_D(i + 2), HEED_D(i + 3)
 #define HEED_D16(i) HEED_D4(i), HEED_D4(i + 4), HEED_D4(i + 8), HEED_D4(i + 12)
+#define HEED_D8(i) HEED_D4(i), HEED_D4(i + 4)
 #define HEED_D32(i) HEED_D16(i), HEED_D16(i + 16)
 #define HEED_R16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define HEED_R24 HEED_R16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define HEED_R32 HEED_R16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define HEED_R36 HEED_R32 ", %32, %33, %34, %35"
+#define HEED_R40 HEED_R32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define HEED_R48 HEED_R40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define HEED_R56 HEED_R48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define HEED_R64                                                                     \
   HEED_R32                                                                           \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
@@ -96,7 +101,7 @@ __device__ __forceinline__ void pin(float (&registers)[kCount]) {
 template <Element kElement, int kColumns>
 __device__ __forceinline__ void wgmma_ss(float (&d)[kColumns / 2], unsigned long long a, unsigned long long b,
                                          bool accumulate) {
-  static_assert(kColumns == 32 || kColumns == 64 || kColumns == 128, "no wrapper for this many columns");
+  static_assert(kColumns % 16 == 0 && kColumns >= 32 && kColumns <= 128, "no wrapper for this many columns");
   if constexpr (kColumns == 32 && kElement == Element::bf16)
     HEED_WGMMA_SS("32", "bf16", HEED_R16, "%16", "%17", "%18", HEED_LIST(HEED_D16(0)));
   else if constexpr (kColumns == 32 && kElement == Element::fp16)
@@ -109,6 +114,22 @@ __device__ __forceinline__ void wgmma_ss(float (&d)[kColumns / 2], unsigned long
     HEED_WGMMA_SS("128", "bf16", HEED_R64, "%64", "%65", "%66", HEED_LIST(HEED_D32(0), HEED_D32(32)));
   else if constexpr (kColumns == 128 && kElement == Element::fp16)
     HEED_WGMMA_SS("128", "f16", HEED_R64, "%64", "%65", "%66", HEED_LIST(HEED_D32(0), HEED_D32(32)));
+  else if constexpr (kColumns == 48 && kElement == Element::bf16)
+    HEED_WGMMA_SS("48", "bf16", HEED_R24, "%24", "%25", "%26", HEED_LIST(HEED_D16(0), HEED_D8(16)));
+  else if constexpr (kColumns == 48 && kElement == Element::fp16)
+    HEED_WGMMA_SS("48", "f16", HEED_R24, "%24", "%25", "%26", HEED_LIST(HEED_D16(0), HEED_D8(16)));
+  else if constexpr (kColumns == 80 && kElement == Element::bf16)
+    HEED_WGMMA_SS("80", "bf16", HEED_R40, "%40", "%41", "%42", HEED_LIST(HEED_D32(0), HEED_D8(32)));
+  else if constexpr (kColumns == 80 && kElement == Element::fp16)
+    HEED_WGMMA_SS("80", "f16", HEED_R40, "%40", "%41", "%42", HEED_LIST(HEED_D32(0), HEED_D8(32)));
+  else if constexpr (kColumns == 96 && kElement == Element::bf16)
+    HEED_WGMMA_SS("96", "bf16", HEED_R48, "%48", "%49", "%50", HEED_LIST(HEED_D32(0), HEED_D16(32)));
+  else if constexpr (kColumns == 96 && kElement == Element::fp16)
+    HEED_WGMMA_SS("96", "f16", HEED_R48, "%48", "%49", "%50", HEED_LIST(HEED_D32(0), HEED_D16(32)));
+  else if constexpr (kColumns == 112 && kElement == Element::bf16)
+    HEED_WGMMA_SS("112", "bf16", HEED_R56, "%56", "%57", "%58", HEED_LIST(HEED_D32(0), HEED_D16(32), HEED_D8(48)));
+  else if constexpr (kColumns == 112 && kElement == Element::fp16)
+    HEED_WGMMA_SS("112", "f16", HEED_R56, "%56", "%57", "%58", HEED_LIST(HEED_D32(0), HEED_D16(32), HEED_D8(48)));
 }
 
 /// d = or += A B, A in registers, B in shared memory with rows along the columns (MN-major). The products of
@@ -145,11 +166,16 @@ __device__ __forceinline__ void wgmma_rs(float (&d)[kColumns / 2], const unsigne
 
 #undef HEED_D
 #undef HEED_D4
+#undef HEED_D8
 #undef HEED_D16
 #undef HEED_D32
 #undef HEED_R16
+#undef HEED_R24
 #undef HEED_R32
 #undef HEED_R36
+#undef HEED_R40
+#undef HEED_R48
+#undef HEED_R56
 #undef HEED_R64
 #undef HEED_R96
 #undef HEED_R128

@@ -80,18 +80,22 @@ T shuffle(T value, unsigned from) {
   return mine.received;
 }
 
-inline bool barrier(const char* where, int id, unsigned threads, bool value) {
+/// Comes to a named barrier; whether everyone is there now.
+inline bool arrive(int id, unsigned threads, bool value = false) {
   NamedBarrier& b = self().block->barriers[id];
   b.value = b.value || value;
+  if (++b.arrived != threads) return false;
+  b.arrived = 0;
+  b.last_value = b.value;
+  b.value = false;
+  ++b.generation;
+  return true;
+}
+
+inline bool barrier(const char* where, int id, unsigned threads, bool value) {
+  NamedBarrier& b = self().block->barriers[id];
   const unsigned generation = b.generation;
-  if (++b.arrived == threads) {
-    b.arrived = 0;
-    b.last_value = b.value;
-    b.value = false;
-    ++b.generation;
-  } else {
-    wait_until(where, [&b, generation] { return b.generation != generation; });
-  }
+  if (!arrive(id, threads, value)) wait_until(where, [&b, generation] { return b.generation != generation; });
   return b.last_value;
 }
 

@@ -47,6 +47,11 @@ void setmaxnreg_inc() {}
 inline bool elect_one() {
   return emulator::lane() == 0;
 }
+inline int warp_uniform(int x) {
+  const int first = emulator::shuffle(x, 0);
+  if (x != first) throw std::logic_error("lanes of a warp differ in a value that should be uniform");
+  return x;
+}
 inline bool barrier_red_or(int id, int threads, bool value) {
   return emulator::barrier("barrier.red.or", id, static_cast<unsigned>(threads), value);
 }

@@ -18,6 +18,13 @@ inline float ex2_approx_ftz_in_order(float x) {
 inline float lg2_approx_ftz(float x) {
   return std::log2(flushed(x));
 }
+inline unsigned add_rn_f16x2(unsigned x, unsigned y) {
+  const auto half = [&](int at) {
+    return emulator::load_16(false, reinterpret_cast<const std::byte*>(&x) + at) +
+           emulator::load_16(false, reinterpret_cast<const std::byte*>(&y) + at);
+  };
+  return emulator::round_16(false, half(0)) | static_cast<unsigned>(emulator::round_16(false, half(2))) << 16;
+}
 inline float rcp_approx_ftz(float x) {
   return 1.0F / x;
 }

@@ -70,5 +70,8 @@ inline void ldmatrix_x4_trans(unsigned (&r)[4], unsigned shared) {
 inline void bar_sync(int id, int threads) {
   emulator::barrier("bar.sync", id, static_cast<unsigned>(threads), false);
 }
+inline void bar_arrive(int id, int threads) {
+  emulator::arrive(id, static_cast<unsigned>(threads));
+}
 
 }  // namespace heed::ptx

@@ -1,0 +1,303 @@
+/// fwd_sm90_stream: the knobs, what is legal and the resources a config takes. Shared by the host, nvcc and NVRTC.
+///
+/// Words of this family:
+///   row group   a warpgroup (128 threads) with 64 query rows of its own
+///   key group   the row groups of one block that share a part of the keys; with 2, a block holds every row twice
+///   key tile    the keys of one score product; K and V of one take one stage of a key group's ring
+///   row tile    the query rows of one block at a time: 64 a row group
+#pragma once
+
+#include "kernels/contract.hpp"
+#include "kernels/tile/matrix_descriptor.hpp"
+
+namespace heed::stream {
+
+inline constexpr int kGroupRows = 64;
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kStepKeys = 16;  ///< what one probability-value product contracts
+
+/// Which row tiles a block works on.
+enum class Schedule {
+  one_tile,    ///< one: as many blocks as row tiles
+  persistent,  ///< every gridDim.x-th: as many blocks as fit the device at once
+  dynamic,     ///< the next that no block has taken, by a counter in global memory
+};
+
+/// What a row group's exponentials run beside, of its own products.
+enum class Overlap {
+  nothing,   ///< products of other row groups only: one tile's scores and probabilities in registers
+  products,  ///< the scores of the next tile and the values of the last: two tiles' scores and probabilities
+};
+
+/// The order in which the two products go to the tensor cores.
+enum class ProductOrder { values_first, scores_first, alternating };
+
+/// What is subtracted from scores before the exponential.
+enum class Reference {
+  exact,       ///< the maximum so far, with the output rescaled where it grew
+  optimistic,  ///< that of the first tiles: softmax does not depend on the value subtracted. A warp whose sums leave
+               ///< the range of 16 bits takes the tile again with its maximum
+};
+
+/// How the sum of a row's probabilities is found.
+enum class RowSum {
+  adds,         ///< fp32, one addition a probability
+  packed_adds,  ///< fp16 within a tile, two probabilities an addition; fp32 over tiles
+};
+
+/// Who starts the copies into shared memory.
+enum class Producer {
+  own_warp,   ///< a warp that does nothing else
+  own_group,  ///< a warpgroup of which one thread does it and which leaves its registers to the others (setmaxnreg)
+};
+
+/// When the next launch may start its set-up (programmatic dependent launch).
+enum class Trigger {
+  none,         ///< not at all: no launch of this config can be a dependent one
+  last_copies,  ///< when a block's last copies are under way
+};
+
+/// How finished rows are written.
+enum class Store {
+  pairs,   ///< 4 bytes a lane, as the accumulators lie
+  pieces,  ///< 16 bytes a lane, after a transposition over four lanes
+};
+
+/// The order of row tiles. Under a causal mask the last rows, which see most keys, come first in both.
+enum class TileOrder {
+  rows_first,   ///< one head after the other: blocks that run together share keys
+  heads_first,  ///< the same rows of all heads that fit the L2 together: the longest row tiles first
+};
+
+struct Config {
+  int row_groups = 2;
+  int key_groups = 1;
+  int tile_keys = 64;
+  int stages = 4;        ///< key tiles a key group keeps in shared memory
+  int query_stages = 1;  ///< row tiles of queries kept in shared memory
+  Schedule schedule = Schedule::one_tile;
+  Overlap overlap = Overlap::nothing;
+  ProductOrder product_order = ProductOrder::values_first;
+  Reference reference = Reference::optimistic;
+  RowSum row_sum = RowSum::adds;
+  Producer producer = Producer::own_warp;
+  Trigger trigger = Trigger::last_copies;
+  Store store = Store::pieces;
+  TileOrder tile_order = TileOrder::rows_first;
+  int min_blocks = 1;
+  constexpr bool operator==(const Config&) const = default;
+};
+
+HEED_HOST_DEVICE constexpr int consumer_threads(const Config& c) {
+  return kGroupThreads * c.row_groups * c.key_groups;
+}
+HEED_HOST_DEVICE constexpr int threads(const Config& c) {
+  return consumer_threads(c) + (c.producer == Producer::own_warp ? 32 : kGroupThreads);
+}
+HEED_HOST_DEVICE constexpr int block_rows(const Config& c) {
+  return c.row_groups * kGroupRows;
+}
+
+/// Head dims are padded to whole boxes; the copies fill what is missing with zeros.
+HEED_HOST_DEVICE constexpr int padded_dim(int head_dim) {
+  return (head_dim + tile::kBoxColumns - 1) / tile::kBoxColumns * tile::kBoxColumns;
+}
+
+// ---------------------------------------------------------------------------------------------- who works on which
+
+struct Range {
+  int first;
+  int end;
+  constexpr bool operator==(const Range&) const = default;
+};
+
+/// Key tiles of a key group, of all the tiles that hold the first `keys` keys: as even as whole tiles allow.
+HEED_HOST_DEVICE constexpr Range tiles_of_group(const Config& c, int keys, int key_group) {
+  const int all = (keys + c.tile_keys - 1) / c.tile_keys;
+  if (c.key_groups == 1) return {0, all};
+  return {all * key_group / c.key_groups, all * (key_group + 1) / c.key_groups};
+}
+
+/// Rows of one head and batch entry.
+struct RowTile {
+  int index;  ///< in row tiles
+  int head;
+  int batch;
+  constexpr bool operator==(const RowTile&) const = default;
+};
+
+/// Bytes of K and V that are read again and again while they are in the L2: half of it on Hopper.
+inline constexpr long long kResidentBytes = 32LL << 20;
+
+/// Heads whose K and V stay in the L2 together.
+HEED_HOST_DEVICE constexpr int heads_together(const Problem& problem, int len_k, int all_heads) {
+  const long long bytes = 4LL * (len_k < 1 ? 1 : len_k) * problem.head_dim;
+  const long long fit = kResidentBytes / bytes;
+  return fit < 1 ? 1 : fit < all_heads ? static_cast<int>(fit) : all_heads;
+}
+
+/// The row tile that comes `index`-th; `together` from heads_together.
+HEED_HOST_DEVICE constexpr RowTile row_tile_at(const Config& c, int index, int row_tiles, int heads, int batch,
+                                               int together) {
+  int row = 0;
+  int all_heads = 0;
+  if (c.tile_order == TileOrder::rows_first) {
+    all_heads = index / row_tiles;
+    row = index - all_heads * row_tiles;
+  } else {
+    const int section = index / (row_tiles * together);
+    const int within = index - section * row_tiles * together;
+    const int left = heads * batch - section * together;
+    const int width = left < together ? left : together;
+    row = within / width;
+    all_heads = section * together + within - row * width;
+  }
+  const int batch_index = batch == 1 ? 0 : all_heads / heads;
+  return {row_tiles - 1 - row, all_heads - batch_index * heads, batch_index};
+}
+
+// ------------------------------------------------------------------------------------------------------- shared memory
+
+/// Dynamic shared memory, in bytes from its start (aligned to 1024).
+///
+///   | Q of query stage 0: row group 0, 1, .. | 1 | .. | key group 0: stage 0: K, V | stage 1: .. | .. | key group 1: ..
+///   | what key groups send each other | barriers | row tiles |
+struct SharedPlan {
+  int q;            ///< (query_stages, row_groups, boxes, 64 rows, 128 bytes)
+  int query_bytes;  ///< of one query stage
+  int ring;         ///< (key_groups, stages, {K, V}, boxes, tile_keys, 128 bytes)
+  int box;          ///< bytes of one box of a key tile
+  int operand;      ///< bytes of K or V of one stage
+  int exchange;     ///< (row_groups, exchange_bytes)
+  int exchange_bytes;
+  int barriers;
+  int row_tiles;  ///< (query_stages, 16 bytes): the RowTile whose queries a stage holds; index -1: there is none left
+  int total;
+};
+
+/// Barriers, 8 bytes each.
+struct BarrierPlan {
+  int queries;        ///< (query_stages): the queries of a row tile have arrived
+  int queries_freed;  ///< (query_stages): every warp has read them
+  int keys;           ///< (key_groups, stages)
+  int values;         ///< (key_groups, stages)
+  int freed;          ///< (key_groups, stages): every warp of the key group is done with the tile
+  int count;
+};
+
+HEED_HOST_DEVICE constexpr BarrierPlan barrier_plan(const Config& c) {
+  BarrierPlan b{};
+  b.queries = 0;
+  b.queries_freed = b.queries + c.query_stages;
+  b.keys = b.queries_freed + c.query_stages;
+  b.values = b.keys + c.key_groups * c.stages;
+  b.freed = b.values + c.key_groups * c.stages;
+  b.count = b.freed + c.key_groups * c.stages;
+  return b;
+}
+
+HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
+  const int dim = padded_dim(head_dim);
+  const int boxes = dim / tile::kBoxColumns;
+  SharedPlan p{};
+  p.q = 0;
+  p.query_bytes = c.row_groups * boxes * kGroupRows * tile::kBoxRowBytes;
+  p.ring = c.query_stages * p.query_bytes;
+  p.box = c.tile_keys * tile::kBoxRowBytes;
+  p.operand = boxes * p.box;
+  p.exchange = p.ring + c.key_groups * c.stages * 2 * p.operand;
+  // Every key group sends each of the others its slice of 64 rows in fp32, and two floats a row.
+  p.exchange_bytes = c.key_groups == 1 ? 0 : (c.key_groups - 1) * kGroupRows * dim * 4 + c.key_groups * kGroupRows * 8;
+  p.barriers = p.exchange + c.row_groups * p.exchange_bytes;
+  p.row_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;
+  p.total = p.row_tiles + 16 * c.query_stages;
+  return p;
+}
+
+// ----------------------------------------------------------------------------------------------------------- registers
+
+/// Registers a thread needs at least: output, scores, probabilities, and 28 for addresses and row state.
+HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
+  const int tiles = c.overlap == Overlap::products ? 2 : 1;
+  return padded_dim(head_dim) / 2 + tiles * (c.tile_keys / 2 + c.tile_keys / 4) + 16;
+}
+
+/// Registers a thread has at launch so that min_blocks blocks fit. A multiprocessor's 65,536 registers are four
+/// quarters that hold every fourth warp: 9 warps take the room of 12.
+HEED_HOST_DEVICE constexpr int launch_registers(const Config& c) {
+  const int warps_a_quarter = c.producer == Producer::own_warp ? (threads(c) / 32 * c.min_blocks + 3) / 4
+                                                               : threads(c) / kGroupThreads * c.min_blocks;
+  const int registers = 16384 / (32 * warps_a_quarter) / 8 * 8;
+  return registers < 255 ? registers : 255;
+}
+
+inline constexpr int kProducerRegisters = 24;  ///< the least setmaxnreg takes
+
+/// Registers a consumer thread may use: with own_group, its share of what the producers give back.
+HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
+  const int at_launch = launch_registers(c);
+  if (c.producer != Producer::own_group || at_launch == 255) return at_launch;
+  const int shared = (at_launch * threads(c) - kProducerRegisters * kGroupThreads) / consumer_threads(c) / 8 * 8;
+  return shared < 240 ? shared : 240;
+}
+
+/// Whether registers move from the producers to the consumers: not where every thread has as many as it can name.
+HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
+  return c.producer == Producer::own_group && launch_registers(c) < 255;
+}
+
+// ------------------------------------------------------------------------------------------------------------ legality
+
+/// The config that makes the same program as `c` where knobs have no effect, and the nearest that fits together where
+/// they contradict each other. Says nothing about shared memory and registers.
+HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
+  if (c.key_groups > 1 && padded_dim(problem.head_dim) % (16 * c.key_groups) != 0) c.key_groups = 1;
+  if (c.schedule == Schedule::one_tile) {
+    c.query_stages = 1;
+    c.tile_order = TileOrder::rows_first;
+  }
+  if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
+  if (c.overlap == Overlap::products && c.stages < 3) c.stages = 3;
+  if (problem.element == Element::bf16) c.row_sum = RowSum::adds;
+  if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;
+  return c;
+}
+
+enum class Illegal {
+  no,
+  head_dim,
+  threads,
+  key_groups,
+  tile_keys,
+  overlap,
+  stages,
+  packed_adds,
+  shared_memory,
+  occupancy,
+  registers,
+  same_program,
+};
+
+/// `shared_bytes`: what one block may use; `shared_bytes_per_processor`: what all blocks of a multiprocessor share.
+HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
+                                            long long shared_bytes_per_processor) {
+  const int dim = padded_dim(problem.head_dim);
+  if (problem.head_dim % 8 != 0 || problem.head_dim < 8 || problem.head_dim > 256) return Illegal::head_dim;
+  if (threads(c) > 1024) return Illegal::threads;
+  if (c.key_groups > 1 && dim % (16 * c.key_groups) != 0) return Illegal::key_groups;  // slices of 16 columns at least
+  if (c.tile_keys % kStepKeys != 0 || c.tile_keys < 32 || c.tile_keys > 128) return Illegal::tile_keys;
+  if (c.overlap == Overlap::products && c.reference == Reference::exact) return Illegal::overlap;
+  if (c.overlap == Overlap::products && c.stages < 3) return Illegal::stages;  // three tiles are in use at once
+  if (c.stages < 2) return Illegal::stages;
+  if (c.row_sum == RowSum::packed_adds && problem.element == Element::bf16) return Illegal::packed_adds;
+  const int total = shared_plan(c, problem.head_dim).total;
+  if (total > shared_bytes) return Illegal::shared_memory;
+  // The runtime keeps 1 KiB of each block's shared memory to itself.
+  if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;
+  if (threads(c) * c.min_blocks > 2048) return Illegal::occupancy;
+  if (registers_needed(c, problem.head_dim) > registers_allowed(c)) return Illegal::registers;
+  if (!(canonical(c, problem) == c)) return Illegal::same_program;
+  return Illegal::no;
+}
+
+}  // namespace heed::stream

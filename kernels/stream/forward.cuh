@@ -1,0 +1,423 @@
+/// fwd_sm90_stream: fused attention for Hopper where the products and exponentials of a launch take longer than
+/// starting it. A producer keeps a ring of key tiles full; row groups run through them, last tile first:
+///
+///   row group 0     | scores n-1, values n | exponentials n-1 | scores n-2, values n-1 | exponentials n-2 | ..
+///   row group 1     .. exponentials n      | scores n-1, values n | exponentials n-1   | ..
+///                     the tensor cores always have some row group's products (Overlap::nothing)
+///
+///   one row group   | exponentials n-1                        | exponentials n-2       | ..
+///     its products  | values n, scores n-2                    | values n-1, scores n-3 | ..   (Overlap::products)
+///
+/// Tiles that not every row of the row group sees whole are the first of its order, have a loop of their own and take
+/// the exact maximum. The tiles after them need neither mask nor, with an optimistic reference, maximum.
+///
+/// The online softmax is FlashAttention-2's (Dao, arXiv 2307.08691), asynchronous products beside exponentials and
+/// registers that move from producer to consumers are FlashAttention-3's (Shah et al., arXiv 2407.08608).
+#pragma once
+
+#include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/math.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/wgmma.cuh"
+#include "kernels/stream/copies.cuh"
+#include "kernels/stream/epilogue.cuh"
+
+namespace heed::stream {
+
+template <Config kConfig, Problem kProblem>
+struct Forward {
+  // ---- compile-time facts
+  static constexpr int kDim = padded_dim(kProblem.head_dim);
+  static constexpr int kBoxes = kDim / tile::kBoxColumns;
+  static constexpr int kKeys = kConfig.tile_keys;
+  static constexpr int kSteps = kKeys / kStepKeys;
+  static constexpr bool kOneTile = kConfig.schedule == Schedule::one_tile;
+  static constexpr bool kPackedAdds = kConfig.row_sum == RowSum::packed_adds;
+  using Place = Layout<kConfig, kProblem>;
+  static constexpr SharedPlan kPlan = Place::kPlan;
+  // The largest probability of the tiles a reference was taken from is 2^kMargin: fp16 has less room below one than
+  // above. The sum of a lane's columns of one tile stays below kMostSum, or fp16 probabilities may have overflowed;
+  // bf16 ones cannot, but outputs of many large ones could.
+  static constexpr float kMargin = kProblem.element == Element::bf16 ? 0.0F : 8.0F;
+  static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : 3e4F;
+
+  using Scores = float[kKeys / 2];        // (64, tile keys), accumulator fragments
+  using Probabilities = unsigned[kSteps][4];  // the same, as A operands of a step each
+
+  // ---- state of a consumer thread
+  const ForwardParams& params;
+  Place place;
+  int lane;
+  int warp;  // within the row group
+  int row_group;
+  int key_group;
+  int group_row;           // first of the row group
+  float scale_log2;
+  Cursor<kConfig.stages> key;    // next tile to multiply with queries
+  Cursor<kConfig.stages> value;  // next tile to multiply with probabilities
+  float out[kDim / 2];           // (64, kDim): two rows a lane
+  float reference[2];            // in log2 units of the scaled scores; -inf before the first key
+  float sum[2];                  // of this lane's columns
+
+  // ---------------------------------------------------------------------------------------------------- products
+
+  __device__ __forceinline__ void multiply_keys(Scores& into, unsigned long long queries) const {
+    const unsigned long long k = tile::matrix_descriptor(place.keys(key_group, key.stage), 16);
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i) multiply_keys_step(into, queries, k, i);
+  }
+  __device__ __forceinline__ static void multiply_keys_step(Scores& into, unsigned long long q, unsigned long long k,
+                                                            int i) {
+    ptx::wgmma_ss<kProblem.element, kKeys>(
+        into, q + tile::descriptor_advance(i / 4 * kGroupRows * tile::kBoxRowBytes + i % 4 * 32),
+        k + tile::descriptor_advance(i / 4 * kPlan.box + i % 4 * 32), i != 0);
+  }
+  __device__ __forceinline__ unsigned long long values() const {
+    return tile::matrix_descriptor(place.keys(key_group, value.stage) + kPlan.operand, kPlan.box);
+  }
+  __device__ __forceinline__ void multiply_values_step(const Probabilities& p, unsigned long long v, int i) {
+    ptx::wgmma_rs<kProblem.element, kDim>(out, p[i],
+                                          v + tile::descriptor_advance(i * kStepKeys * tile::kBoxRowBytes), true);
+  }
+  __device__ __forceinline__ void multiply_values(const Probabilities& p) {
+    const unsigned long long v = values();
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) multiply_values_step(p, v, i);
+  }
+
+  /// Both products as one group, in the order that the config asks for.
+  __device__ __forceinline__ void multiply_both(Scores& into, unsigned long long queries, const Probabilities& p) {
+    constexpr int kBoth = kDim / 16 + kSteps;
+    const unsigned long long k = tile::matrix_descriptor(place.keys(key_group, key.stage), 16);
+    const unsigned long long v = values();
+    ptx::wgmma_fence();
+    int of_keys = 0;
+    int of_values = 0;
+#pragma unroll
+    for (int i = 0; i < kBoth; ++i) {
+      const bool values_next = of_keys == kDim / 16 ||
+                               (of_values < kSteps && (kConfig.product_order == ProductOrder::values_first ||
+                                                       (kConfig.product_order == ProductOrder::alternating && i % 2 == 0)));
+      if (values_next)
+        multiply_values_step(p, v, of_values++);
+      else
+        multiply_keys_step(into, queries, k, of_keys++);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  __device__ __forceinline__ void wait_for_keys() const {
+    ptx::mbarrier_wait(place.keys_barrier(key_group, key.stage), key.parity);
+  }
+  __device__ __forceinline__ void wait_for_values() const {
+    ptx::mbarrier_wait(place.values_barrier(key_group, value.stage), value.parity);
+  }
+  /// The tile whose values were used last may be overwritten.
+  __device__ __forceinline__ void release() {
+    if (lane == 0) ptx::mbarrier_arrive(place.freed_barrier(key_group, value.stage));
+    value.advance();
+  }
+
+  // ----------------------------------------------------------------------------------------------------- softmax
+
+  __device__ __forceinline__ int row(int half) const { return group_row + warp * 16 + lane / 4 + 8 * half; }
+
+  /// Sets scores of keys that a row does not see to -inf.
+  __device__ __forceinline__ void hide_keys(Scores& s, int first_key) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int seen = visible_keys(kProblem.causal, row(h), params.causal_offset, params.len_k);
+      const int end = seen - first_key - 2 * (lane % 4);
+#pragma unroll
+      for (int t = 0; t < kKeys / 8; ++t)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (8 * t + i >= end) s[4 * t + 2 * h + i] = -__int_as_float(0x7f800000);
+    }
+  }
+
+  /// Probabilities below the given references and their sums in this lane's columns.
+  __device__ __forceinline__ void exponentials(Probabilities& p, float (&total)[2], const Scores& s,
+                                               const float (&negative)[2]) const {
+    unsigned packed[2] = {};
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      float e[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        e[i] = ptx::ex2_approx_ftz(fmaf(s[8 * k + i], scale_log2, negative[i / 2 % 2]));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) p[k][i] = ptx::cvt_rn_x2<kProblem.element>(e[2 * i], e[2 * i + 1]);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if constexpr (kPackedAdds) {
+          const unsigned both = ptx::add_rn_f16x2(p[k][h], p[k][h + 2]);
+          packed[h] = k == 0 ? both : ptx::add_rn_f16x2(packed[h], both);
+        } else {
+          const float of_step = (e[2 * h] + e[2 * h + 1]) + (e[2 * h + 4] + e[2 * h + 5]);
+          total[h] = k == 0 ? of_step : total[h] + of_step;
+        }
+      }
+    }
+    if constexpr (kPackedAdds)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        total[h] = ptx::unpack_low<Element::fp16>(packed[h]) + ptx::unpack_high<Element::fp16>(packed[h]);
+  }
+
+  /// Raises the references to this tile's maxima where those are larger, rescales what was summed below the old ones,
+  /// and takes the probabilities. No product is in flight.
+  template <bool kMasked>
+  __device__ __forceinline__ void exact_softmax(Probabilities& p, Scores& s, int first_key) {
+    if constexpr (kMasked) hide_keys(s, first_key);
+    float negative[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float maximum = fmaxf(s[2 * h], s[2 * h + 1]);
+#pragma unroll
+      for (int t = 1; t < kKeys / 8; ++t) maximum = fmaxf(maximum, fmaxf(s[4 * t + 2 * h], s[4 * t + 2 * h + 1]));
+      maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 1));
+      maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 2));
+      const float next = fmaxf(reference[h], fmaf(maximum, scale_log2, -kMargin));
+      negative[h] = -attention::finite_reference(next);
+      const float factor = ptx::ex2_approx_ftz(reference[h] + negative[h]);
+      reference[h] = next;
+      sum[h] *= factor;
+#pragma unroll
+      for (int t = 0; t < kDim / 8; ++t) {
+        out[4 * t + 2 * h] *= factor;
+        out[4 * t + 2 * h + 1] *= factor;
+      }
+    }
+    float total[2];
+    exponentials(p, total, s, negative);
+    sum[0] += total[0];
+    sum[1] += total[1];
+  }
+
+  /// Probabilities below the references so far; false where they may have left the range of 16 bits, or where a row
+  /// has no reference yet (its probabilities are infinite then): nothing has been added up in that case.
+  __device__ __forceinline__ bool optimistic_softmax(Probabilities& p, const Scores& s) {
+    const float negative[2] = {-reference[0], -reference[1]};
+    float total[2];
+    exponentials(p, total, s, negative);
+    const bool fits = total[0] < kMostSum && total[1] < kMostSum;
+    if (__any_sync(0xffffffffU, !fits)) return false;
+    sum[0] += total[0];
+    sum[1] += total[1];
+    return true;
+  }
+
+  // --------------------------------------------------------------------------------------------------- key tiles
+
+  __device__ __forceinline__ void scores_alone(Scores& s, unsigned long long queries) {
+    wait_for_keys();
+    ptx::wgmma_fence();
+    multiply_keys(s, queries);
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group(0);
+    ptx::pin(s);
+    key.advance();
+  }
+
+  /// Values of the tile before and scores of the next, waited for.
+  __device__ __forceinline__ void both_products(Scores& s, unsigned long long queries, const Probabilities& p) {
+    wait_for_values();
+    wait_for_keys();
+    multiply_both(s, queries, p);
+    ptx::wgmma_wait_group(0);
+    ptx::pin(s);
+    ptx::pin(out);
+    key.advance();
+    release();
+  }
+
+  __device__ __forceinline__ void values_alone(const Probabilities& p) {
+    wait_for_values();
+    ptx::wgmma_fence();
+    multiply_values(p);
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group(0);
+    ptx::pin(out);
+    release();
+  }
+
+  /// Tiles n, n - 1, .. first of this key group; those that reach past seen_by_all have keys that some row does not see.
+  __device__ __forceinline__ void run_tiles(int n, int first, int seen_by_all, unsigned long long queries) {
+    if constexpr (kConfig.overlap == Overlap::nothing) {
+      Scores s;
+      Probabilities p;
+      scores_alone(s, queries);
+      exact_softmax<true>(p, s, n * kKeys);
+#pragma unroll 1
+      for (; n > first && n * kKeys > seen_by_all; --n) {
+        both_products(s, queries, p);
+        exact_softmax<true>(p, s, (n - 1) * kKeys);
+      }
+#pragma unroll 1
+      for (; n > first; --n) {
+        both_products(s, queries, p);
+        if (kConfig.reference == Reference::exact || !optimistic_softmax(p, s)) exact_softmax<false>(p, s, 0);
+      }
+      release_queries();
+      values_alone(p);
+    } else {
+      Scores s[2];
+      Probabilities p[2];
+      scores_alone(s[0], queries);
+      exact_softmax<true>(p[1], s[0], n * kKeys);
+      // Of the tiles without a mask an even number is left to the loop below, which works on two at a time.
+#pragma unroll 1
+      for (; n > first && (n * kKeys > seen_by_all || (n - first) % 2 != 0); --n) {
+        both_products(s[0], queries, p[1]);
+        exact_softmax<true>(p[1], s[0], (n - 1) * kKeys);
+      }
+      if (n > first) {
+        scores_alone(s[0], queries);
+#pragma unroll 1
+        for (; n > first + 2; n -= 2) {
+          overlapped<true>(s[1], p[0], s[0], p[1], queries);
+          overlapped<true>(s[0], p[1], s[1], p[0], queries);
+        }
+        overlapped<true>(s[1], p[0], s[0], p[1], queries);
+        overlapped<false>(s[0], p[1], s[1], p[0], queries);
+      }
+      release_queries();
+      values_alone(p[1]);
+    }
+  }
+
+  /// The exponentials of one tile's scores `s` to `p`, while the values of the tile before, with probabilities
+  /// `p_before`, and the scores of the next one are multiplied. Nothing stays in flight: ptxas serialises all products
+  /// of a kernel that keeps one in flight over a loop's back edge.
+  template <bool kMore>
+  __device__ __forceinline__ void overlapped(Scores& next, Probabilities& p, Scores& s, const Probabilities& p_before,
+                                             unsigned long long queries) {
+    wait_for_values();
+    if constexpr (kMore) {
+      wait_for_keys();
+      multiply_both(next, queries, p_before);
+      key.advance();
+    } else {
+      ptx::wgmma_fence();
+      multiply_values(p_before);
+      ptx::wgmma_commit_group();
+    }
+    if (!optimistic_softmax(p, s)) {
+      ptx::wgmma_wait_group(0);
+      ptx::pin(out);
+      exact_softmax<false>(p, s, 0);
+    }
+    ptx::wgmma_wait_group(0);
+    if constexpr (kMore) ptx::pin(next);
+    ptx::pin(out);
+    release();
+  }
+
+  // --------------------------------------------------------------------------------------------------- row tiles
+
+  Cursor<kConfig.query_stages> query;
+
+  __device__ __forceinline__ void release_queries() const {
+    if constexpr (!kOneTile)
+      if (lane == 0) ptx::mbarrier_arrive(place.queries_freed(query.stage));
+  }
+
+  __device__ __forceinline__ void run_row_tile(const RowTile& at, const Target& target) {
+    group_row = (at.index * kConfig.row_groups + row_group) * kGroupRows;
+    const int last_row = min((at.index + 1) * block_rows(kConfig), params.len_q) - 1;
+    const int keys_end = visible_keys(kProblem.causal, last_row, params.causal_offset, params.len_k);
+    const Range tiles = tiles_of_group(kConfig, keys_end, key_group);
+    const int seen_by_all = visible_keys(kProblem.causal, group_row, params.causal_offset, params.len_k);
+    const int seen_by_any =
+        group_row < params.len_q
+            ? visible_keys(kProblem.causal, min(group_row + kGroupRows, params.len_q) - 1, params.causal_offset,
+                           params.len_k)
+            : 0;
+    const int end = min(tiles.end, (seen_by_any + kKeys - 1) / kKeys);
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i) out[i] = 0.0F;
+    reference[0] = reference[1] = -__int_as_float(0x7f800000);
+    sum[0] = sum[1] = 0.0F;
+    // Tiles that only other row groups see.
+#pragma unroll 1
+    for (int n = tiles.end; n > max(end, tiles.first); --n) {
+      wait_for_keys();
+      wait_for_values();
+      key.advance();
+      release();
+    }
+    const unsigned long long queries = tile::matrix_descriptor(
+        place.queries(query.stage) + row_group * kBoxes * kGroupRows * tile::kBoxRowBytes, 16);
+    if (end > tiles.first)
+      run_tiles(end - 1, tiles.first, seen_by_all, queries);
+    else
+      release_queries();
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 1);
+      sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 2);
+    }
+    Epilogue<kConfig, kProblem>{target, place.shared, {key_group, row_group, warp, lane, row(0), at.head, at.batch}}
+        .run(out, reference, sum);
+  }
+
+  __device__ __forceinline__ void consume() {
+    const Target target = {static_cast<unsigned short*>(params.o), params.lse, params.o_strides, params.len_q,
+                           params.heads};
+    ptx::bar_sync(1, consumer_threads(kConfig) + 32);
+    if constexpr (kOneTile) {
+      const int index = kProblem.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+      ptx::mbarrier_wait(place.queries_barrier(0), 0);
+      run_row_tile({index, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)}, target);
+    } else {
+#pragma unroll 1
+      for (;;) {
+        ptx::mbarrier_wait(place.queries_barrier(query.stage), query.parity);
+        unsigned words[4];
+        ptx::ld_shared_v4(words, place.row_tile(query.stage));
+        const RowTile at = {ptx::warp_uniform(words[0]), ptx::warp_uniform(words[1]), ptx::warp_uniform(words[2])};
+        if (at.index < 0) break;
+        run_row_tile(at, target);
+        query.advance();
+      }
+    }
+  }
+};
+
+/// The whole kernel. `shared`: dynamic shared memory, aligned to 1024.
+template <Config kConfig, Problem kProblem>
+__device__ __forceinline__ void forward(const ForwardParams& params, const TensorMaps& maps, char* dynamic_shared) {
+  const Layout<kConfig, kProblem> place{ptx::shared_address(dynamic_shared)};
+  const int warp = ptx::warp_uniform(threadIdx.x / 32);
+  constexpr int kConsumerWarps = consumer_threads(kConfig) / 32;
+  if (warp >= kConsumerWarps) {
+    if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<kProducerRegisters>();
+    if (warp != kConsumerWarps) return;
+    const Copies<kConfig, kProblem> copies{params, maps, place};
+    if (ptx::elect_one()) {
+      ptx::prefetch_tensormap(maps.q);
+      ptx::prefetch_tensormap(maps.k);
+      ptx::prefetch_tensormap(maps.v);
+      copies.initialise_barriers();
+    }
+    __syncwarp();
+    ptx::bar_arrive(1, consumer_threads(kConfig) + 32);
+    if (ptx::elect_one()) {
+      if constexpr (kConfig.trigger != Trigger::none) ptx::griddepcontrol_wait();
+      copies.run();
+    }
+  } else {
+    if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<registers_allowed(kConfig)>();
+    Forward<kConfig, kProblem> consumer{params, place};
+    consumer.lane = threadIdx.x % 32;
+    consumer.warp = warp % 4;
+    // Constants keep addresses out of vector registers.
+    consumer.row_group = kConfig.row_groups == 1 ? 0 : warp / 4 % kConfig.row_groups;
+    consumer.key_group = kConfig.key_groups == 1 ? 0 : warp / 4 / kConfig.row_groups;
+    consumer.scale_log2 = params.scale * 1.44269504F;
+    consumer.consume();
+  }
+}
+
+}  // namespace heed::stream
