@@ -3,7 +3,7 @@
 /// Words of this family:
 ///   row group   a warpgroup (128 threads) with 64 query rows of its own
 ///   key group   the row groups of one block that share a part of the keys; with 2, a block holds every row twice
-///   key tile    the keys of one score product; K and V of one take one stage of a key group's ring
+///   key tile    the keys of one score product; its K and its V take one stage each of a key group's two rings
 ///   row tile    the query rows of one block at a time: 64 a row group
 #pragma once
 
@@ -73,7 +73,7 @@ struct Config {
   int row_groups = 2;
   int key_groups = 1;
   int tile_keys = 64;
-  int stages = 4;        ///< key tiles a key group keeps in shared memory
+  int stages = 4;        ///< key tiles a key group keeps in shared memory, and as many value tiles
   int query_stages = 1;  ///< row tiles of queries kept in shared memory
   Schedule schedule = Schedule::one_tile;
   Overlap overlap = Overlap::nothing;
@@ -160,12 +160,12 @@ HEED_HOST_DEVICE constexpr RowTile row_tile_at(const Config& c, int index, int r
 
 /// Dynamic shared memory, in bytes from its start (aligned to 1024).
 ///
-///   | Q of query stage 0: row group 0, 1, .. | 1 | .. | key group 0: stage 0: K, V | stage 1: .. | .. | key group 1: ..
-///   | what key groups send each other | barriers | row tiles |
+///   | Q of query stage 0: row group 0, 1, .. | 1 | .. | key group 0: K of stage 0, 1, .. V of stage 0, 1, .. |
+///   key group 1: .. | what key groups send each other | barriers | row tiles |
 struct SharedPlan {
   int q;            ///< (query_stages, row_groups, boxes, 64 rows, 128 bytes)
   int query_bytes;  ///< of one query stage
-  int ring;         ///< (key_groups, stages, {K, V}, boxes, tile_keys, 128 bytes)
+  int ring;         ///< (key_groups, {K, V}, stages, boxes, tile_keys, 128 bytes)
   int box;          ///< bytes of one box of a key tile
   int operand;      ///< bytes of K or V of one stage
   int exchange;     ///< (row_groups, exchange_bytes)
@@ -179,9 +179,10 @@ struct SharedPlan {
 struct BarrierPlan {
   int queries;        ///< (query_stages): the queries of a row tile have arrived
   int queries_freed;  ///< (query_stages): every warp has read them
-  int keys;           ///< (key_groups, stages)
+  int keys;           ///< (key_groups, stages): a tile has arrived
   int values;         ///< (key_groups, stages)
-  int freed;          ///< (key_groups, stages): every warp of the key group is done with the tile
+  int keys_freed;     ///< (key_groups, stages): every warp of the key group is done with them
+  int values_freed;   ///< (key_groups, stages)
   int count;
 };
 
@@ -191,8 +192,9 @@ HEED_HOST_DEVICE constexpr BarrierPlan barrier_plan(const Config& c) {
   b.queries_freed = b.queries + c.query_stages;
   b.keys = b.queries_freed + c.query_stages;
   b.values = b.keys + c.key_groups * c.stages;
-  b.freed = b.values + c.key_groups * c.stages;
-  b.count = b.freed + c.key_groups * c.stages;
+  b.keys_freed = b.values + c.key_groups * c.stages;
+  b.values_freed = b.keys_freed + c.key_groups * c.stages;
+  b.count = b.values_freed + c.key_groups * c.stages;
   return b;
 }
 
@@ -219,7 +221,7 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
 /// Registers a thread needs at least: output, scores, probabilities, and 28 for addresses and row state.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   const int tiles = c.overlap == Overlap::products ? 2 : 1;
-  return padded_dim(head_dim) / 2 + tiles * (c.tile_keys / 2 + c.tile_keys / 4) + 16;
+  return padded_dim(head_dim) / 2 + tiles * (c.tile_keys / 2 + c.tile_keys / 4) + 28;
 }
 
 /// Registers a thread has at launch so that min_blocks blocks fit. A multiprocessor's 65,536 registers are four
@@ -257,7 +259,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
     c.tile_order = TileOrder::rows_first;
   }
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
-  if (c.overlap == Overlap::products && c.stages < 3) c.stages = 3;
+  if (c.overlap == Overlap::products && c.stages < 2) c.stages = 2;
   if (problem.element == Element::bf16) c.row_sum = RowSum::adds;
   if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;
   return c;
@@ -287,8 +289,9 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (c.key_groups > 1 && dim % (16 * c.key_groups) != 0) return Illegal::key_groups;  // slices of 16 columns at least
   if (c.tile_keys % kStepKeys != 0 || c.tile_keys < 32 || c.tile_keys > 128) return Illegal::tile_keys;
   if (c.overlap == Overlap::products && c.reference == Reference::exact) return Illegal::overlap;
-  if (c.overlap == Overlap::products && c.stages < 3) return Illegal::stages;  // three tiles are in use at once
-  if (c.stages < 2) return Illegal::stages;
+  // The keys of one tile are asked for behind the values of the tile before, while those of the one before that are in
+  // use.
+  if (c.overlap == Overlap::products && c.stages < 2) return Illegal::stages;
   if (c.row_sum == RowSum::packed_adds && problem.element == Element::bf16) return Illegal::packed_adds;
   const int total = shared_plan(c, problem.head_dim).total;
   if (total > shared_bytes) return Illegal::shared_memory;

@@ -43,12 +43,18 @@ struct Layout {
   __device__ __forceinline__ unsigned values_barrier(int group, int stage) const {
     return barrier(kBarriers.values + group * kConfig.stages + stage);
   }
-  __device__ __forceinline__ unsigned freed_barrier(int group, int stage) const {
-    return barrier(kBarriers.freed + group * kConfig.stages + stage);
+  __device__ __forceinline__ unsigned keys_freed(int group, int stage) const {
+    return barrier(kBarriers.keys_freed + group * kConfig.stages + stage);
+  }
+  __device__ __forceinline__ unsigned values_freed(int group, int stage) const {
+    return barrier(kBarriers.values_freed + group * kConfig.stages + stage);
   }
   __device__ __forceinline__ unsigned queries(int stage) const { return shared + kPlan.q + stage * kPlan.query_bytes; }
   __device__ __forceinline__ unsigned keys(int group, int stage) const {
-    return shared + kPlan.ring + (group * kConfig.stages + stage) * 2 * kPlan.operand;
+    return shared + kPlan.ring + (2 * group * kConfig.stages + stage) * kPlan.operand;
+  }
+  __device__ __forceinline__ unsigned values(int group, int stage) const {
+    return shared + kPlan.ring + ((2 * group + 1) * kConfig.stages + stage) * kPlan.operand;
   }
   __device__ __forceinline__ unsigned row_tile(int stage) const { return shared + kPlan.row_tiles + 16 * stage; }
 };
@@ -70,8 +76,8 @@ struct Copies {
     for (int i = 0; i < kBarriers.queries_freed; ++i) ptx::mbarrier_init(place.barrier(i), 1);
     for (int i = kBarriers.queries_freed; i < kBarriers.keys; ++i)
       ptx::mbarrier_init(place.barrier(i), 4 * kConfig.row_groups * kKeyGroups);
-    for (int i = kBarriers.keys; i < kBarriers.freed; ++i) ptx::mbarrier_init(place.barrier(i), 1);
-    for (int i = kBarriers.freed; i < kBarriers.count; ++i) ptx::mbarrier_init(place.barrier(i), 4 * kConfig.row_groups);
+    for (int i = kBarriers.keys; i < kBarriers.keys_freed; ++i) ptx::mbarrier_init(place.barrier(i), 1);
+    for (int i = kBarriers.keys_freed; i < kBarriers.count; ++i) ptx::mbarrier_init(place.barrier(i), 4 * kConfig.row_groups);
     ptx::fence_mbarrier_init();
   }
 
@@ -154,11 +160,12 @@ struct Copies {
         if (n < tiles.first) continue;
         more = n > tiles.first || more;
         const int stage = ring[g].stage;
-        ptx::mbarrier_wait(place.freed_barrier(g, stage), ring[g].parity);
+        ptx::mbarrier_wait(place.keys_freed(g, stage), ring[g].parity);
         copy_operand(maps.k, place.keys(g, stage), place.keys_barrier(g, stage), n * kConfig.tile_keys, kv_head,
                      tile.batch);
-        copy_operand(maps.v, place.keys(g, stage) + kPlan.operand, place.values_barrier(g, stage),
-                     n * kConfig.tile_keys, kv_head, tile.batch);
+        ptx::mbarrier_wait(place.values_freed(g, stage), ring[g].parity);
+        copy_operand(maps.v, place.values(g, stage), place.values_barrier(g, stage), n * kConfig.tile_keys, kv_head,
+                     tile.batch);
         ring[g].advance();
       }
       if (i == 0) after_queries();

@@ -73,7 +73,7 @@ struct Forward {
         k + tile::descriptor_advance(i / 4 * kPlan.box + i % 4 * 32), i != 0);
   }
   __device__ __forceinline__ unsigned long long values() const {
-    return tile::matrix_descriptor(place.keys(key_group, value.stage) + kPlan.operand, kPlan.box);
+    return tile::matrix_descriptor(place.values(key_group, value.stage), kPlan.box);
   }
   __device__ __forceinline__ void multiply_values_step(const Probabilities& p, unsigned long long v, int i) {
     ptx::wgmma_rs<kProblem.element, kDim>(out, p[i],
@@ -112,9 +112,13 @@ struct Forward {
   __device__ __forceinline__ void wait_for_values() const {
     ptx::mbarrier_wait(place.values_barrier(key_group, value.stage), value.parity);
   }
-  /// The tile whose values were used last may be overwritten.
-  __device__ __forceinline__ void release() {
-    if (lane == 0) ptx::mbarrier_arrive(place.freed_barrier(key_group, value.stage));
+  /// What was used last may be overwritten.
+  __device__ __forceinline__ void release_keys() {
+    if (lane == 0) ptx::mbarrier_arrive(place.keys_freed(key_group, key.stage));
+    key.advance();
+  }
+  __device__ __forceinline__ void release_values() {
+    if (lane == 0) ptx::mbarrier_arrive(place.values_freed(key_group, value.stage));
     value.advance();
   }
 
@@ -167,9 +171,7 @@ struct Forward {
 
   /// Raises the references to this tile's maxima where those are larger, rescales what was summed below the old ones,
   /// and takes the probabilities. No product is in flight.
-  template <bool kMasked>
-  __device__ __forceinline__ void exact_softmax(Probabilities& p, Scores& s, int first_key) {
-    if constexpr (kMasked) hide_keys(s, first_key);
+  __device__ __forceinline__ void exact_softmax(Probabilities& p, const Scores& s) {
     float negative[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -217,7 +219,7 @@ struct Forward {
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group(0);
     ptx::pin(s);
-    key.advance();
+    release_keys();
   }
 
   /// Values of the tile before and scores of the next, waited for.
@@ -228,8 +230,8 @@ struct Forward {
     ptx::wgmma_wait_group(0);
     ptx::pin(s);
     ptx::pin(out);
-    key.advance();
-    release();
+    release_keys();
+    release_values();
   }
 
   __device__ __forceinline__ void values_alone(const Probabilities& p) {
@@ -239,7 +241,7 @@ struct Forward {
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group(0);
     ptx::pin(out);
-    release();
+    release_values();
   }
 
   /// Tiles n, n - 1, .. first of this key group; those that reach past seen_by_all have keys that some row does not see.
@@ -248,16 +250,18 @@ struct Forward {
       Scores s;
       Probabilities p;
       scores_alone(s, queries);
-      exact_softmax<true>(p, s, n * kKeys);
+      if ((n + 1) * kKeys > seen_by_all) hide_keys(s, n * kKeys);
+      exact_softmax(p, s);
 #pragma unroll 1
       for (; n > first && n * kKeys > seen_by_all; --n) {
         both_products(s, queries, p);
-        exact_softmax<true>(p, s, (n - 1) * kKeys);
+        hide_keys(s, (n - 1) * kKeys);
+        exact_softmax(p, s);
       }
 #pragma unroll 1
       for (; n > first; --n) {
         both_products(s, queries, p);
-        if (kConfig.reference == Reference::exact || !optimistic_softmax(p, s)) exact_softmax<false>(p, s, 0);
+        if (kConfig.reference == Reference::exact || !optimistic_softmax(p, s)) exact_softmax(p, s);
       }
       release_queries();
       values_alone(p);
@@ -265,12 +269,14 @@ struct Forward {
       Scores s[2];
       Probabilities p[2];
       scores_alone(s[0], queries);
-      exact_softmax<true>(p[1], s[0], n * kKeys);
+      if ((n + 1) * kKeys > seen_by_all) hide_keys(s[0], n * kKeys);
+      exact_softmax(p[1], s[0]);
       // Of the tiles without a mask an even number is left to the loop below, which works on two at a time.
 #pragma unroll 1
       for (; n > first && (n * kKeys > seen_by_all || (n - first) % 2 != 0); --n) {
         both_products(s[0], queries, p[1]);
-        exact_softmax<true>(p[1], s[0], (n - 1) * kKeys);
+        if (n * kKeys > seen_by_all) hide_keys(s[0], (n - 1) * kKeys);
+        exact_softmax(p[1], s[0]);
       }
       if (n > first) {
         scores_alone(s[0], queries);
@@ -297,7 +303,6 @@ struct Forward {
     if constexpr (kMore) {
       wait_for_keys();
       multiply_both(next, queries, p_before);
-      key.advance();
     } else {
       ptx::wgmma_fence();
       multiply_values(p_before);
@@ -306,12 +311,15 @@ struct Forward {
     if (!optimistic_softmax(p, s)) {
       ptx::wgmma_wait_group(0);
       ptx::pin(out);
-      exact_softmax<false>(p, s, 0);
+      exact_softmax(p, s);
     }
     ptx::wgmma_wait_group(0);
-    if constexpr (kMore) ptx::pin(next);
     ptx::pin(out);
-    release();
+    if constexpr (kMore) {
+      ptx::pin(next);
+      release_keys();
+    }
+    release_values();
   }
 
   // --------------------------------------------------------------------------------------------------- row tiles
@@ -343,9 +351,9 @@ struct Forward {
 #pragma unroll 1
     for (int n = tiles.end; n > max(end, tiles.first); --n) {
       wait_for_keys();
+      release_keys();
       wait_for_values();
-      key.advance();
-      release();
+      release_values();
     }
     const unsigned long long queries = tile::matrix_descriptor(
         place.queries(query.stage) + row_group * kBoxes * kGroupRows * tile::kBoxRowBytes, 16);
