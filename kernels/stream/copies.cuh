@@ -77,7 +77,8 @@ struct Copies {
     for (int i = kBarriers.queries_freed; i < kBarriers.keys; ++i)
       ptx::mbarrier_init(place.barrier(i), 4 * kConfig.row_groups * kKeyGroups);
     for (int i = kBarriers.keys; i < kBarriers.keys_freed; ++i) ptx::mbarrier_init(place.barrier(i), 1);
-    for (int i = kBarriers.keys_freed; i < kBarriers.count; ++i) ptx::mbarrier_init(place.barrier(i), 4 * kConfig.row_groups);
+    for (int i = kBarriers.keys_freed; i < kBarriers.count; ++i)
+      ptx::mbarrier_init(place.barrier(i), 4 * kConfig.row_groups);
     ptx::fence_mbarrier_init();
   }
 
@@ -89,8 +90,8 @@ struct Copies {
 #pragma unroll
       for (int b = 0; b < kBoxes; ++b)
         ptx::cp_async_bulk_tensor_4d(place.queries(stage) + (g * kBoxes + b) * kGroupRows * tile::kBoxRowBytes, maps.q,
-                                     barrier, b * tile::kBoxColumns,
-                                     (tile.index * kConfig.row_groups + g) * kGroupRows, tile.head, tile.batch);
+                                     barrier, b * tile::kBoxColumns, (tile.index * kConfig.row_groups + g) * kGroupRows,
+                                     tile.head, tile.batch);
   }
 
   __device__ __forceinline__ void copy_operand(const TensorMap& map, unsigned to, unsigned barrier, int key, int head,

@@ -81,7 +81,9 @@ struct Epilogue {
   }
 
  private:
-  __device__ __forceinline__ unsigned exchange() const { return shared + kPlan.exchange + at.row_group * kPlan.exchange_bytes; }
+  __device__ __forceinline__ unsigned exchange() const {
+    return shared + kPlan.exchange + at.row_group * kPlan.exchange_bytes;
+  }
   __device__ __forceinline__ unsigned slice(int receiver, int sender) const {
     return exchange() + (receiver * (kGroups - 1) + sender - (sender > receiver ? 1 : 0)) * kSliceBytes +
            (at.warp * 32 + at.lane) * 16;
@@ -90,8 +92,9 @@ struct Epilogue {
     return exchange() + kGroups * (kGroups - 1) * kSliceBytes + (group * kGroupRows + at.warp * 16 + at.lane / 4) * 8;
   }
 
-  __device__ __forceinline__ void merge(const float (&out)[kDim / 2], const float (&reference)[2], const float (&sum)[2],
-                                        float (&kept)[kSliceRegisters], float (&log2_sum)[2]) const {
+  __device__ __forceinline__ void merge(const float (&out)[kDim / 2], const float (&reference)[2],
+                                        const float (&sum)[2], float (&kept)[kSliceRegisters],
+                                        float (&log2_sum)[2]) const {
     const int barrier = 2 + at.row_group;
     // Of a row tile before, everyone has read what was sent.
     if (kConfig.schedule != Schedule::one_tile) ptx::bar_sync(barrier, kGroupThreads * kGroups);
@@ -168,8 +171,7 @@ struct Epilogue {
               log2_sum[h] * 0.693147181F;
     }
     const int first_column = at.key_group * kSliceColumns;
-    unsigned short* rows =
-        target.o + at.batch * target.strides.batch + at.head * target.strides.head + first_column;
+    unsigned short* rows = target.o + at.batch * target.strides.batch + at.head * target.strides.head + first_column;
     const long long row_stride = target.strides.row;
     constexpr bool kPadded = kDim != kProblem.head_dim;
     const int quarter = at.lane % 4;

@@ -41,7 +41,7 @@ struct Forward {
   static constexpr float kMargin = kProblem.element == Element::bf16 ? 0.0F : 8.0F;
   static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : 3e4F;
 
-  using Scores = float[kKeys / 2];        // (64, tile keys), accumulator fragments
+  using Scores = float[kKeys / 2];            // (64, tile keys), accumulator fragments
   using Probabilities = unsigned[kSteps][4];  // the same, as A operands of a step each
 
   // ---- state of a consumer thread
@@ -51,7 +51,7 @@ struct Forward {
   int warp;  // within the row group
   int row_group;
   int key_group;
-  int group_row;           // first of the row group
+  int group_row;  // first of the row group
   float scale_log2;
   Cursor<kConfig.stages> key;    // next tile to multiply with queries
   Cursor<kConfig.stages> value;  // next tile to multiply with probabilities
@@ -76,8 +76,8 @@ struct Forward {
     return tile::matrix_descriptor(place.values(key_group, value.stage), kPlan.box);
   }
   __device__ __forceinline__ void multiply_values_step(const Probabilities& p, unsigned long long v, int i) {
-    ptx::wgmma_rs<kProblem.element, kDim>(out, p[i],
-                                          v + tile::descriptor_advance(i * kStepKeys * tile::kBoxRowBytes), true);
+    ptx::wgmma_rs<kProblem.element, kDim>(out, p[i], v + tile::descriptor_advance(i * kStepKeys * tile::kBoxRowBytes),
+                                          true);
   }
   __device__ __forceinline__ void multiply_values(const Probabilities& p) {
     const unsigned long long v = values();
@@ -95,9 +95,10 @@ struct Forward {
     int of_values = 0;
 #pragma unroll
     for (int i = 0; i < kBoth; ++i) {
-      const bool values_next = of_keys == kDim / 16 ||
-                               (of_values < kSteps && (kConfig.product_order == ProductOrder::values_first ||
-                                                       (kConfig.product_order == ProductOrder::alternating && i % 2 == 0)));
+      const bool values_next =
+          of_keys == kDim / 16 ||
+          (of_values < kSteps && (kConfig.product_order == ProductOrder::values_first ||
+                                  (kConfig.product_order == ProductOrder::alternating && i % 2 == 0)));
       if (values_next)
         multiply_values_step(p, v, of_values++);
       else
@@ -148,8 +149,7 @@ struct Forward {
     for (int k = 0; k < kSteps; ++k) {
       float e[8];
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
-        e[i] = ptx::ex2_approx_ftz(fmaf(s[8 * k + i], scale_log2, negative[i / 2 % 2]));
+      for (int i = 0; i < 8; ++i) e[i] = ptx::ex2_approx_ftz(fmaf(s[8 * k + i], scale_log2, negative[i / 2 % 2]));
 #pragma unroll
       for (int i = 0; i < 4; ++i) p[k][i] = ptx::cvt_rn_x2<kProblem.element>(e[2 * i], e[2 * i + 1]);
 #pragma unroll
@@ -244,7 +244,8 @@ struct Forward {
     release_values();
   }
 
-  /// Tiles n, n - 1, .. first of this key group; those that reach past seen_by_all have keys that some row does not see.
+  /// Tiles n, n - 1, .. first of this key group; those that reach past seen_by_all have keys that some row does not
+  /// see.
   __device__ __forceinline__ void run_tiles(int n, int first, int seen_by_all, unsigned long long queries) {
     if constexpr (kConfig.overlap == Overlap::nothing) {
       Scores s;
@@ -337,11 +338,10 @@ struct Forward {
     const int keys_end = visible_keys(kProblem.causal, last_row, params.causal_offset, params.len_k);
     const Range tiles = tiles_of_group(kConfig, keys_end, key_group);
     const int seen_by_all = visible_keys(kProblem.causal, group_row, params.causal_offset, params.len_k);
-    const int seen_by_any =
-        group_row < params.len_q
-            ? visible_keys(kProblem.causal, min(group_row + kGroupRows, params.len_q) - 1, params.causal_offset,
-                           params.len_k)
-            : 0;
+    const int seen_by_any = group_row < params.len_q
+                                ? visible_keys(kProblem.causal, min(group_row + kGroupRows, params.len_q) - 1,
+                                               params.causal_offset, params.len_k)
+                                : 0;
     const int end = min(tiles.end, (seen_by_any + kKeys - 1) / kKeys);
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) out[i] = 0.0F;
@@ -355,8 +355,8 @@ struct Forward {
       wait_for_values();
       release_values();
     }
-    const unsigned long long queries = tile::matrix_descriptor(
-        place.queries(query.stage) + row_group * kBoxes * kGroupRows * tile::kBoxRowBytes, 16);
+    const unsigned long long queries =
+        tile::matrix_descriptor(place.queries(query.stage) + row_group * kBoxes * kGroupRows * tile::kBoxRowBytes, 16);
     if (end > tiles.first)
       run_tiles(end - 1, tiles.first, seen_by_all, queries);
     else
