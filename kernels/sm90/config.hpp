@@ -112,9 +112,9 @@ struct Range {
   constexpr bool operator==(const Range&) const = default;
 };
 
-/// Chunks of part `part`, of all the chunks that hold the first `keys` keys (at most 2^31 / 16): as even as whole chunks
-/// allow. Unsigned: a launch's first copy waits for this, and divisions of signed numbers by powers of two take three
-/// instructions more each.
+/// Chunks of part `part`, of all the chunks that hold the first `keys` keys (at most 2^31 / 16): as even as whole
+/// chunks allow. Unsigned: a launch's first copy waits for this, and divisions of signed numbers by powers of two take
+/// three instructions more each.
 HEED_HOST_DEVICE constexpr Range chunks_of_part(const Config& c, int keys, int part) {
   const unsigned all = (static_cast<unsigned>(keys) + c.chunk - 1) / static_cast<unsigned>(c.chunk);
   const unsigned sharers = static_cast<unsigned>(parts(c));

@@ -58,8 +58,8 @@ struct Forward {
   // Q comes with the first keys of a single key group, else on its own.
   static constexpr int kFirstBarrier = kKeyGroups == 1 ? kBarriers.keys : kBarriers.q;
   // Above this a probability may have left the range of 16 bits, or its products that of fp32. fp16 ends at 65504: a
-  // column of ones then sums to infinity. bf16 ends where fp32 does, so values of up to 3e29 have to fit on top. A false
-  // alarm costs time only.
+  // column of ones then sums to infinity. bf16 ends where fp32 does, so values of up to 3e29 have to fit on top. A
+  // false alarm costs time only.
   static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : kOnes ? 3e38F : 6e4F;
 
   static_assert(kDim % 64 == 0 && kChunk % kStepKeys == 0, "wgmma takes 16 keys at a time and boxes of 64 columns");
@@ -616,9 +616,7 @@ struct Forward {
     }
   }
 
-  __device__ __forceinline__ Place place() const {
-    return {shared, part, row_group, warp, lane, row(0), head, batch};
-  }
+  __device__ __forceinline__ Place place() const { return {shared, part, row_group, warp, lane, row(0), head, batch}; }
 
   template <bool kMasked>
   __device__ __forceinline__ void finish() {

@@ -166,23 +166,23 @@ struct Merge {
       }
     } else {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      most[h] = log2_sum[h];
+      for (int h = 0; h < 2; ++h) {
+        most[h] = log2_sum[h];
 #pragma unroll
-      for (int place = 0; place < kParts - 1; ++place) most[h] = fmaxf(most[h], others[place][h]);
-      const float reference = attention::finite_reference(most[h]);
-      mine[h] = ptx::ex2_approx_ftz(log2_sum[h] - reference);
-      sum[h] = mine[h];
+        for (int place = 0; place < kParts - 1; ++place) most[h] = fmaxf(most[h], others[place][h]);
+        const float reference = attention::finite_reference(most[h]);
+        mine[h] = ptx::ex2_approx_ftz(log2_sum[h] - reference);
+        sum[h] = mine[h];
 #pragma unroll
-      for (int place = 0; place < kParts - 1; ++place) {
-        others[place][h] = ptx::ex2_approx_ftz(others[place][h] - reference);
-        sum[h] += others[place][h];
+        for (int place = 0; place < kParts - 1; ++place) {
+          others[place][h] = ptx::ex2_approx_ftz(others[place][h] - reference);
+          sum[h] += others[place][h];
+        }
+        const float inverse = sum[h] > 0.0F ? ptx::rcp_approx_ftz(sum[h]) : 0.0F;
+        mine[h] *= inverse;
+#pragma unroll
+        for (int place = 0; place < kParts - 1; ++place) others[place][h] *= inverse;
       }
-      const float inverse = sum[h] > 0.0F ? ptx::rcp_approx_ftz(sum[h]) : 0.0F;
-      mine[h] *= inverse;
-#pragma unroll
-      for (int place = 0; place < kParts - 1; ++place) others[place][h] *= inverse;
-    }
     }
 #pragma unroll
     for (int i = 0; i < kSliceRegisters; ++i) kept[i] *= mine[i / 2 % 2];
