@@ -203,9 +203,10 @@ TEST(Families, AWorkloadChoosesItsFamily) {
   const auto chosen = [&](const char* shape) { return default_family(parse_workload(shape), hopper).name(); };
   EXPECT_EQ(chosen("b8h32hkv4l1k8192d128"), "fwd_decode");
   EXPECT_EQ(chosen("b8h32hkv4l16k8192d128:bf16"), "fwd_decode");
-  EXPECT_EQ(chosen("b1h8l512d64"), "fwd_sm80");
-  EXPECT_EQ(chosen("h128hkv1l16k64d64"), "fwd_sm80");  // 2048 packed rows
+  EXPECT_EQ(chosen("b1h8l512d64"), "fwd_sm90");
+  EXPECT_EQ(chosen("h128hkv1l16k64d64"), "fwd_sm90");  // 2048 packed rows
   EXPECT_EQ(chosen("l1k64d80"), "fwd_sm90");           // the others do not take this head dim
+  EXPECT_EQ(default_family(parse_workload("b1h8l512d64"), gpu_limits("sm_89")).name(), "fwd_sm80");
   // Nobody runs it: the default's refusal is the answer.
   EXPECT_EQ(default_family(parse_workload("l1k64d80"), gpu_limits("sm_89")).name(), "fwd_sm80");
   EXPECT_FALSE(find_family("fwd_decode").made_for(parse_workload("l1k64d64")).empty());
