@@ -128,7 +128,7 @@ void add_variant(json& entry, const Variant& variant, const Workload& workload, 
   const LaunchPlan plan = variant.plan(workload, device);
   entry["variant"] = variant.id();
   entry["family"] = variant.family->name();
-  if (const std::string_view why = variant.family->made_for(workload); !why.empty()) entry["made_for"] = why;
+  if (const std::string_view why = variant.family->made_for(workload, device); !why.empty()) entry["made_for"] = why;
   entry["config"] = to_string(variant.family->knobs(), variant.config);
   entry["text"] = describe(variant);
   entry["entry"] = plan.entry;

@@ -132,7 +132,7 @@ void run(const Options& o, const CLI::App& app) {
   const std::int64_t id = evolution.run_id();
   const Family& family =
       options.family.empty() ? default_family(options.workload, device) : find_family(options.family);
-  const std::string_view why = options.family.empty() ? family.made_for(options.workload) : std::string_view();
+  const std::string_view why = options.family.empty() ? family.made_for(options.workload, device) : std::string_view();
   remark(o.machine.json, fmt::format("run {}: {} on {}, {} trials, family {}{} ({:.2g} configs)", id,
                                      to_string(options.workload), device.name, options.trials, family.name(),
                                      why.empty() ? "" : fmt::format(", made for {}", why), space_size(family.knobs())));

@@ -243,6 +243,13 @@ HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
   return shared < 240 ? shared : 240;
 }
 
+/// Registers that one product names: ptxas counts accumulators, operands and 30 more, against those a thread has at
+/// launch.
+HEED_HOST_DEVICE constexpr int registers_named(const Config& c, int head_dim) {
+  const int dim = padded_dim(head_dim);
+  return (dim > c.tile_keys ? dim : c.tile_keys) / 2 + 30;
+}
+
 /// Whether registers move from the producers to the consumers: not where every thread has as many as it can name.
 HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
   return c.producer == Producer::own_group && launch_registers(c) < 255;
@@ -277,6 +284,7 @@ enum class Illegal {
   shared_memory,
   occupancy,
   registers,
+  operands,
   same_program,
 };
 
@@ -299,6 +307,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;
   if (threads(c) * c.min_blocks > 2048) return Illegal::occupancy;
   if (registers_needed(c, problem.head_dim) > registers_allowed(c)) return Illegal::registers;
+  if (registers_named(c, problem.head_dim) > launch_registers(c)) return Illegal::operands;
   if (!(canonical(c, problem) == c)) return Illegal::same_program;
   return Illegal::no;
 }

@@ -13,8 +13,8 @@ namespace heed {
 
 std::span<const Family* const> families() {
   // A device's default is its first: the ladder teaches, it is never what a search starts from.
-  static const std::vector<const Family*> all = {&cpu_family(), &sm80_family(), &decode_family(), &sm90_family(),
-                                                 &ladder_family()};
+  static const std::vector<const Family*> all = {&cpu_family(),    &sm80_family(), &decode_family(),
+                                                 &stream_family(), &sm90_family(), &ladder_family()};
   return all;
 }
 
@@ -36,7 +36,7 @@ const Family& default_family(const Workload& workload, const DeviceFacts& device
   const Family* first = nullptr;
   for (const Family* family : families()) {
     if (family->device() != device.kind || family->refuses(workload, device)) continue;
-    if (!family->made_for(workload).empty()) return *family;
+    if (!family->made_for(workload, device).empty()) return *family;
     if (first == nullptr) first = family;
   }
   return first != nullptr ? *first : default_family(device.kind);

@@ -83,8 +83,9 @@ class Family {
   /// Why the family cannot run this workload on this device; empty when it can.
   [[nodiscard]] virtual std::optional<std::string> refuses(const Workload& workload,
                                                            const DeviceFacts& device) const = 0;
-  /// Why this family comes before the others for such a workload, in a few words; empty when it does not.
-  [[nodiscard]] virtual std::string_view made_for(const Workload&) const { return {}; }
+  /// Why this family comes before the others for such a workload on such a device, in a few words; empty when it does
+  /// not. The workload is one the family does not refuse there.
+  [[nodiscard]] virtual std::string_view made_for(const Workload&, const DeviceFacts&) const { return {}; }
   /// Why this config cannot be built or launched; empty when it can. The workload is one the family does not refuse.
   [[nodiscard]] virtual std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
                                                               const DeviceFacts& device) const = 0;

@@ -87,7 +87,7 @@ class DecodeFamily final : public Family {
     return std::nullopt;
   }
 
-  std::string_view made_for(const Workload& workload) const override {
+  std::string_view made_for(const Workload& workload, const DeviceFacts&) const override {
     return workload.len_q <= kFewQueries ? "few queries: heads of a group share a tile, keys are split over the chip"
                                          : "";
   }

@@ -99,7 +99,7 @@ class Sm90Family final : public Family {
   }
 
   /// Whatever it takes, after the families made for fewer workloads: wgmma has nearly twice the rate of mma.sync.
-  std::string_view made_for(const Workload&) const override { return "Hopper"; }
+  std::string_view made_for(const Workload&, const DeviceFacts&) const override { return "Hopper"; }
 
   std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
                                         const DeviceFacts& device) const override {

@@ -209,8 +209,8 @@ TEST(Families, AWorkloadChoosesItsFamily) {
   EXPECT_EQ(default_family(parse_workload("b1h8l512d64"), gpu_limits("sm_89")).name(), "fwd_sm80");
   // Nobody runs it: the default's refusal is the answer.
   EXPECT_EQ(default_family(parse_workload("l1k64d80"), gpu_limits("sm_89")).name(), "fwd_sm80");
-  EXPECT_FALSE(find_family("fwd_decode").made_for(parse_workload("l1k64d64")).empty());
-  EXPECT_TRUE(find_family("fwd_sm80").made_for(parse_workload("l1k64d64")).empty());
+  EXPECT_FALSE(find_family("fwd_decode").made_for(parse_workload("l1k64d64"), hopper).empty());
+  EXPECT_TRUE(find_family("fwd_sm80").made_for(parse_workload("l1k64d64"), hopper).empty());
   EXPECT_EQ(default_family(parse_workload("l1k64d64"), cpu_facts()).name(), "fwd_cpu");
 }
 

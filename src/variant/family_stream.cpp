@@ -1,0 +1,263 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "kernels/stream/config.hpp"
+#include "variant/family.hpp"
+#include "variant/registry.hpp"
+
+namespace heed {
+namespace {
+
+// Where only an architecture is known: an H200's.
+constexpr int kUnknownProcessors = 132;
+// Keys over which a row tile is done before the copies of the next one arrive, unless they were asked for long before.
+constexpr std::int64_t kFewKeys = 256;
+// More stages than this hide nothing further.
+constexpr int kMostStages = 8;
+// The kernel counts row tiles in 32 bits, up to one grid beyond the last.
+constexpr std::int64_t kMostRowTiles = std::int64_t{1} << 30;
+
+const KnobTable<stream::Config>& table() {
+  static const KnobTable<stream::Config> knobs = [] {
+    using enum Bound;
+    using C = stream::Config;
+    KnobTable<C> t;
+    t.add("row_groups", "m", &C::row_groups, {1, 2, 3, 4}, "warpgroups a block with 64 query rows each")
+        .acts_on({tail, tensor, l2, shared_memory});
+    t.add("key_groups", "g", &C::key_groups, {1, 2, 4}, "parts of the keys that warpgroups with the same rows share out")
+        .acts_on({latency, tail});
+    t.add("tile_keys", "n", &C::tile_keys, {32, 48, 64, 80, 96, 112, 128}, "keys a score product")
+        .acts_on({tensor, issue, latency});
+    t.add("stages", "s", &C::stages, {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16},
+          "key tiles, and as many value tiles, a key group keeps in shared memory")
+        .acts_on({latency, l2, dram});
+    t.add("query_stages", "q", &C::query_stages, {1, 2, 3, 4}, "row tiles of queries kept in shared memory")
+        .acts_on({latency, tail, dram});
+    t.add("schedule", "h", &C::schedule, "heed::stream::Schedule", {"one_tile", "persistent", "dynamic"},
+          "row tiles of a block: one, every so many-th, or the next that no block has taken")
+        .acts_on({tail, latency, launch});
+    t.add("overlap", "o", &C::overlap, "heed::stream::Overlap", {"nothing", "products"},
+          "of its own products, what a warpgroup's exponentials run beside")
+        .acts_on({tensor, exponentials, latency});
+    t.add("product_order", "p", &C::product_order, "heed::stream::ProductOrder",
+          {"values_first", "scores_first", "alternating"}, "order in which the two products go to the tensor cores")
+        .acts_on({tensor, latency});
+    t.add("reference", "r", &C::reference, "heed::stream::Reference", {"exact", "optimistic"},
+          "what is subtracted before the exponential: the maximum so far, or that of the first tiles")
+        .acts_on({issue, fma, latency});
+    t.add("row_sum", "u", &C::row_sum, "heed::stream::RowSum", {"adds", "packed_adds"},
+          "sums of probabilities in fp32, or two at a time in fp16 within a tile")
+        .acts_on({issue, fma});
+    t.add("producer", "w", &C::producer, "heed::stream::Producer", {"own_warp", "own_group"},
+          "who starts the copies: a warp, or a warpgroup that leaves its registers to the others")
+        .acts_on({latency, issue});
+    t.add("trigger", "t", &C::trigger, "heed::stream::Trigger", {"none", "last_copies"},
+          "when the next launch may start its set-up, if it is a dependent one")
+        .acts_on({launch});
+    t.add("store", "e", &C::store, "heed::stream::Store", {"pairs", "pieces"}, "bytes a lane writes at once: 4 or 16")
+        .acts_on({l2, dram});
+    t.add("tile_order", "y", &C::tile_order, "heed::stream::TileOrder", {"rows_first", "heads_first"},
+          "row tiles head by head, or the same rows of all heads whose keys fit the L2")
+        .acts_on({tail, l2, dram});
+    t.add("min_blocks", "d", &C::min_blocks, {1, 2, 3, 4},
+          "thread blocks a multiprocessor, for the compiler and for the plan")
+        .acts_on({latency, tail});
+    return t;
+  }();
+  return knobs;
+}
+
+std::int64_t processors_of(const DeviceFacts& device) {
+  return device.processors > 0 ? device.processors : kUnknownProcessors;
+}
+
+// Row tiles of a launch with so many row groups a block.
+std::int64_t all_row_tiles(int row_groups, const Workload& w) {
+  const std::int64_t rows = std::int64_t{row_groups} * stream::kGroupRows;
+  return (w.len_q + rows - 1) / rows * w.heads * w.batch;
+}
+
+// The fewest row groups whose blocks all run at once, so that every processor has one; where there are more rows than
+// that, the most that leave the fewest without rows at the end of a head.
+int choose_row_groups(const Workload& w, std::int64_t processors, int most) {
+  for (int groups = 1; groups <= most; ++groups)
+    if (all_row_tiles(groups, w) <= processors) return groups;
+  int best = most;
+  for (int groups = most - 1; groups > most / 2; --groups)
+    if (groups * all_row_tiles(groups, w) < best * all_row_tiles(best, w)) best = groups;
+  return best;
+}
+
+class StreamFamily final : public Family {
+ public:
+  std::string_view name() const override { return "fwd_sm90_stream"; }
+  std::string_view description() const override {
+    return "wgmma fed by a ring of bulk tensor copies: warpgroups take turns at the tensor cores, blocks may persist";
+  }
+  DeviceKind device() const override { return DeviceKind::cuda; }
+  std::string_view requirements() const override { return sm90_family().requirements(); }
+  std::vector<Dtype> dtypes() const override { return sm90_family().dtypes(); }
+  std::vector<int> head_dims() const override { return sm90_family().head_dims(); }
+  const std::vector<Knob>& knobs() const override { return table().knobs(); }
+
+  std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
+    // The same instructions, the same tensor maps, the same padding of head dims.
+    return sm90_family().refuses(workload, device);
+  }
+
+  /// Two blocks for each 64 rows, which fwd_sm90 makes of short launches, would not all run at once.
+  std::string_view made_for(const Workload& workload, const DeviceFacts& device) const override {
+    return 2 * all_row_tiles(1, workload) > processors_of(device) ? "Hopper, more rows than one wave of split tiles"
+                                                                  : "";
+  }
+
+  std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
+                                        const DeviceFacts& device) const override {
+    const stream::Config c = table().aggregate_of(config);
+    const Problem problem = problem_of(workload);
+    const int dim = problem.head_dim;
+    if (const std::int64_t tiles = all_row_tiles(c.row_groups, workload); tiles > kMostRowTiles)
+      return fmt::format("{} row tiles exceed the {} it counts to", tiles, kMostRowTiles);
+    switch (stream::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
+      case stream::Illegal::no:
+        return std::nullopt;
+      case stream::Illegal::head_dim:
+        return fmt::format("head dim {} is no multiple of 8 up to 256", dim);
+      case stream::Illegal::threads:
+        return fmt::format("{} threads a block exceed 1024", stream::threads(c));
+      case stream::Illegal::key_groups:
+        return fmt::format("{} key groups leave each less than 16 of {} columns", c.key_groups,
+                           stream::padded_dim(dim));
+      case stream::Illegal::tile_keys:
+        return fmt::format("a tile of {} keys is no multiple of 16 from 32 to 128", c.tile_keys);
+      case stream::Illegal::overlap:
+        return "exact maxima rescale the output, which no product in flight allows; write overlap=nothing";
+      case stream::Illegal::stages:
+        return "overlap=products uses the keys of one tile while those of the next arrive: two stages at least";
+      case stream::Illegal::packed_adds:
+        return "packed sums need fp16: bf16 has 8 bits; write row_sum=adds";
+      case stream::Illegal::shared_memory:
+        return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
+                           stream::shared_plan(c, dim).total, device.name, device.shared_bytes_per_block);
+      case stream::Illegal::occupancy:
+        return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
+      case stream::Illegal::registers:
+        return fmt::format("it needs at least {} registers a thread, {} fit", stream::registers_needed(c, dim),
+                           stream::registers_allowed(c));
+      case stream::Illegal::operands:
+        return fmt::format("its products name {} registers; at launch a thread has {}",
+                           stream::registers_named(c, dim), stream::launch_registers(c));
+      case stream::Illegal::same_program:
+        return fmt::format("knobs without effect here have one name: write {}",
+                           to_string(table().knobs(), canonical(config, workload)));
+    }
+    return "unknown reason";
+  }
+
+  Config canonical(const Config& config, const Workload& workload) const override {
+    return table().config_of(stream::canonical(table().aggregate_of(config), problem_of(workload)));
+  }
+
+  Config default_config(const Workload& workload, const DeviceFacts& device) const override {
+    const std::int64_t processors = processors_of(device);
+    const int dim = stream::padded_dim(static_cast<int>(workload.dim));
+    stream::Config c;
+    c.producer = stream::Producer::own_group;
+    const bool few_keys = dim == 64 && workload.len_k <= kFewKeys && all_row_tiles(1, workload) > processors;
+    if (few_keys) {
+      // Row tiles of one or two key tiles: starting and ending them is most of the work, which another block hides.
+      c.row_groups = 1;
+      c.tile_keys = 128;
+      c.min_blocks = 2;
+    } else if (dim == 64) {
+      // Exponentials take as long as products, so that row groups which take turns keep both busy: four of them.
+      c.row_groups = choose_row_groups(workload, processors, 4);
+      c.key_groups = c.row_groups <= 2 && workload.len_k > c.tile_keys ? 2 : 1;
+      if (c.row_groups == 1 && c.key_groups == 2) c.overlap = stream::Overlap::products;
+    } else if (dim == 128) {
+      // Registers are for two row groups. Products take twice as long as exponentials, which hide behind the group's
+      // own.
+      c.row_groups = choose_row_groups(workload, processors, 2);
+      c.key_groups = c.row_groups == 1 && workload.len_k > c.tile_keys ? 2 : 1;
+      if (c.row_groups == 2) c.tile_keys = 96;
+      c.overlap = stream::Overlap::products;
+      c.product_order = stream::ProductOrder::alternating;
+    } else {
+      c.row_groups = choose_row_groups(workload, processors, 2);
+      if (dim == 192) c.overlap = stream::Overlap::products;
+    }
+    // More than one wave: blocks that stay load the next row tile's queries and keys beside the last products of this.
+    if (all_row_tiles(c.row_groups, workload) > processors * c.min_blocks) {
+      // Under a causal mask row tiles differ, so the longest come first and blocks take them as they finish; where all
+      // are short that costs more than it evens out.
+      const bool uneven = workload.is_causal() && !few_keys;
+      c.schedule = uneven ? stream::Schedule::dynamic : stream::Schedule::persistent;
+      if (uneven) c.tile_order = stream::TileOrder::heads_first;
+      if (dim <= 128) c.query_stages = 2;
+    }
+    const Problem problem = problem_of(workload);
+    for (c.stages = kMostStages; c.stages > 1; --c.stages) {
+      const stream::Config candidate = stream::canonical(c, problem);
+      if (!is_illegal(table().config_of(candidate), workload, device)) return table().config_of(candidate);
+    }
+    Config config = canonical(table().config_of(c), workload);
+    HEED_CHECK(!is_illegal(config, workload, device));
+    return config;
+  }
+
+  std::string prelude(const Config& config, const Workload& workload) const override {
+    return fmt::format(
+        "#include \"kernels/stream/forward.cuh\"\n\n"
+        "constexpr heed::stream::Config kConfig{};\n"
+        "constexpr heed::Problem kProblem{};\n\n",
+        table().render(config), literal(problem_of(workload)));
+  }
+
+  std::string entry() const override {
+    return "extern \"C\" __global__ void __launch_bounds__(heed::stream::threads(kConfig), kConfig.min_blocks)\n"
+           "    heed_forward(const __grid_constant__ heed::ForwardParams params,\n"
+           "                 const __grid_constant__ heed::TensorMaps maps) {\n"
+           "  extern __shared__ __align__(1024) char shared[];\n"
+           "  heed::stream::forward<kConfig, kProblem>(params, maps, shared);\n"
+           "}\n";
+  }
+
+  LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
+    const stream::Config c = table().aggregate_of(config);
+    LaunchPlan plan;
+    plan.entry = "heed_forward";
+    const std::int64_t tiles = all_row_tiles(c.row_groups, workload);
+    if (c.schedule == stream::Schedule::one_tile) {
+      plan.grid = {static_cast<std::uint32_t>(tiles / workload.heads / workload.batch),
+                   static_cast<std::uint32_t>(workload.heads), static_cast<std::uint32_t>(workload.batch)};
+    } else {
+      plan.grid = {static_cast<std::uint32_t>(std::min(tiles, processors_of(device) * c.min_blocks)), 1, 1};
+    }
+    plan.threads = static_cast<std::uint32_t>(stream::threads(c));
+    plan.shared_bytes = stream::shared_plan(c, static_cast<int>(workload.dim)).total;
+    plan.counters = c.schedule == stream::Schedule::dynamic ? 1 : 0;
+    plan.boxes = TensorBoxes{.problem = problem_of(workload),
+                             .columns = tile::kBoxColumns,
+                             .q_rows = stream::kGroupRows,
+                             .k_rows = c.tile_keys,
+                             .v_rows = c.tile_keys,
+                             .o_rows = 0};
+    plan.dependent = c.trigger != stream::Trigger::none;
+    return plan;
+  }
+
+  int register_limit(const Config& config) const override {
+    return stream::registers_allowed(table().aggregate_of(config));
+  }
+};
+
+}  // namespace
+
+const Family& stream_family() {
+  static const StreamFamily family;
+  return family;
+}
+
+}  // namespace heed

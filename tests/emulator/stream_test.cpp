@@ -1,0 +1,171 @@
+// fwd_sm90_stream on the emulated GPU: every path of the kernel at small ragged shapes.
+#include <algorithm>
+
+#include "attention_case.hpp"
+#include "kernels/stream/forward.cuh"
+
+namespace heed::stream {
+namespace {
+
+using emulator::AttentionCase;
+using emulator::Shape;
+
+constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .causal = false};
+constexpr Problem kHalf64Causal{.element = Element::fp16, .head_dim = 64, .causal = true};
+constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .causal = true};
+
+struct Options {
+  bool with_lse = true;
+  int blocks = 2;  ///< that stay, where the schedule has any
+};
+
+template <Config kConfig, Problem kProblem>
+void run_case(const Shape& shape, std::uint64_t seed, const Options& options = {}) {
+  static_assert(is_legal(kConfig, kProblem, 227 * 1024, 228 * 1024) == Illegal::no);
+  AttentionCase problem(kProblem, shape, seed);
+  unsigned counter = 0;
+  problem.params().counters = &counter;
+  if (!options.with_lse) problem.params().lse = nullptr;
+  const TensorMaps maps = problem.maps(kGroupRows, kConfig.tile_keys, kConfig.tile_keys);
+  const int rows = block_rows(kConfig);
+  const int row_tiles = (shape.len_q + rows - 1) / rows;
+  emulator::Launch launch;
+  if (kConfig.schedule == Schedule::one_tile)
+    launch.grid = {static_cast<unsigned>(row_tiles), static_cast<unsigned>(shape.heads),
+                   static_cast<unsigned>(shape.batch)};
+  else
+    launch.grid = {static_cast<unsigned>(std::min(row_tiles * shape.heads * shape.batch, options.blocks)), 1, 1};
+  launch.threads = static_cast<unsigned>(threads(kConfig));
+  launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
+  launch.seed = seed;
+  emulator::run(launch, [&](char* shared) { forward<kConfig, kProblem>(problem.params(), maps, shared); });
+  problem.check("lengths " + std::to_string(shape.len_q) + " x " + std::to_string(shape.len_k));
+  EXPECT_EQ(counter, 0U) << "the next launch counts from zero";
+}
+
+// Four row groups that take turns; some have no rows.
+TEST(EmulatedStream, RowGroupsShareARing) {
+  constexpr Config kConfig{.row_groups = 4, .stages = 2, .producer = Producer::own_group};
+  run_case<kConfig, kHalf64>({.len_q = 256, .len_k = 320}, 1);
+  run_case<kConfig, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 130}, 2);
+  run_case<kConfig, kHalf64>({.len_q = 3, .len_k = 1}, 3);
+  run_case<kConfig, kHalf64>({.heads = 2, .heads_kv = 1, .len_q = 140, .len_k = 200, .heads_inner = true}, 4,
+                             {.with_lse = false});
+}
+
+TEST(EmulatedStream, CausalMasks) {
+  constexpr Config kConfig{.row_groups = 3, .tile_keys = 48, .stages = 3, .row_sum = RowSum::packed_adds};
+  run_case<kConfig, kHalf64Causal>({.len_q = 200, .len_k = 200}, 5);
+  run_case<kConfig, kHalf64Causal>({.heads = 2, .len_q = 130, .len_k = 400, .causal_offset = 270}, 6);
+  run_case<kConfig, kHalf64Causal>({.len_q = 250, .len_k = 90, .causal_offset = -160}, 7);
+  run_case<kConfig, kHalf64Causal>({.len_q = 250, .len_k = 90, .causal_offset = 0}, 8);
+  run_case<kConfig, kHalf64Causal>({.len_q = 10, .len_k = 20, .causal_offset = -30}, 9);
+}
+
+// Scores far above those of the first tiles: the warp takes the tile again, once or several times.
+TEST(EmulatedStream, TakesATileAgainWhereTheReferenceMisleads) {
+  constexpr Config kTurns{.row_groups = 1, .tile_keys = 32, .stages = 4, .row_sum = RowSum::packed_adds};
+  run_case<kTurns, kHalf64>({.len_q = 40, .len_k = 700, .score_scale = 30}, 10);
+  run_case<kTurns, kHalf64Causal>({.len_q = 300, .len_k = 300, .score_scale = 30}, 11);
+  constexpr Config kBoth{.row_groups = 1, .tile_keys = 32, .stages = 3, .overlap = Overlap::products};
+  run_case<kBoth, kHalf64>({.len_q = 40, .len_k = 700, .score_scale = 30}, 12);
+  run_case<kBoth, kBrain128Causal>({.len_q = 70, .len_k = 300, .causal_offset = 230, .score_scale = 300}, 13);
+}
+
+TEST(EmulatedStream, ExactMaxima) {
+  constexpr Config kConfig{
+      .row_groups = 2, .tile_keys = 80, .stages = 1, .reference = Reference::exact, .store = Store::pairs};
+  run_case<kConfig, kHalf64>({.len_q = 100, .len_k = 500, .score_scale = 30}, 14);
+  run_case<kConfig, kBrain128Causal>({.len_q = 150, .len_k = 150, .score_scale = 20}, 15);
+}
+
+// An even and an odd number of tiles without a mask, none, and one: all ways into and out of the loop over two.
+TEST(EmulatedStream, OverlapsItsOwnProducts) {
+  constexpr Config kConfig{.row_groups = 1,
+                           .tile_keys = 32,
+                           .stages = 2,
+                           .overlap = Overlap::products,
+                           .product_order = ProductOrder::scores_first};
+  for (const int len_k : {20, 32, 40, 64, 96, 128, 160, 192})
+    run_case<kConfig, kHalf64>({.len_q = 30, .len_k = len_k}, 16 + static_cast<std::uint64_t>(len_k));
+  run_case<kConfig, kHalf64Causal>({.len_q = 64, .len_k = 250, .causal_offset = 186}, 17);
+  constexpr Config kAlternating{.row_groups = 2,
+                                .tile_keys = 96,
+                                .stages = 3,
+                                .overlap = Overlap::products,
+                                .product_order = ProductOrder::alternating,
+                                .producer = Producer::own_group};
+  run_case<kAlternating, Problem{.element = Element::fp16, .head_dim = 128, .causal = true}>(
+      {.len_q = 128, .len_k = 600, .causal_offset = 472}, 18);
+}
+
+// Key groups merge through shared memory; with one key tile the first group has none.
+TEST(EmulatedStream, KeyGroupsMerge) {
+  constexpr Config kTwo{.row_groups = 2, .key_groups = 2, .stages = 2, .producer = Producer::own_group};
+  run_case<kTwo, kHalf64>({.heads = 2, .len_q = 128, .len_k = 450}, 19);
+  run_case<kTwo, kHalf64Causal>({.len_q = 128, .len_k = 40, .causal_offset = -88}, 20);
+  run_case<kTwo, kHalf64Causal>({.len_q = 128, .len_k = 300, .causal_offset = 172, .score_scale = 30}, 21);
+  constexpr Config kFour{.row_groups = 1,
+                         .key_groups = 4,
+                         .tile_keys = 32,
+                         .stages = 2,
+                         .query_stages = 2,
+                         .schedule = Schedule::persistent,
+                         .overlap = Overlap::products,
+                         .store = Store::pairs};
+  run_case<kFour, kHalf64>({.heads = 3, .heads_kv = 1, .len_q = 70, .len_k = 400}, 22);
+  run_case<kFour, kHalf64Causal>({.heads = 2, .len_q = 140, .len_k = 140}, 23);
+}
+
+TEST(EmulatedStream, BlocksThatStay) {
+  constexpr Config kPersistent{.row_groups = 1,
+                               .tile_keys = 48,
+                               .stages = 3,
+                               .query_stages = 2,
+                               .schedule = Schedule::persistent,
+                               .row_sum = RowSum::packed_adds,
+                               .producer = Producer::own_group,
+                               .min_blocks = 2};
+  run_case<kPersistent, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 100}, 24,
+                                 {.blocks = 3});
+  run_case<kPersistent, kHalf64Causal>({.heads = 2, .len_q = 200, .len_k = 120, .causal_offset = -80}, 25);
+  constexpr Config kOneQueryStage{.row_groups = 2,
+                                  .tile_keys = 64,
+                                  .stages = 2,
+                                  .query_stages = 1,
+                                  .schedule = Schedule::persistent,
+                                  .overlap = Overlap::products,
+                                  .tile_order = TileOrder::heads_first};
+  run_case<kOneQueryStage, kHalf64Causal>({.heads = 4, .heads_kv = 2, .len_q = 260, .len_k = 260}, 26, {.blocks = 4});
+}
+
+// Blocks of the emulated GPU run one after the other: the first takes every row tile, the others none.
+TEST(EmulatedStream, BlocksThatTakeWhatIsLeft) {
+  constexpr Config kDynamic{.row_groups = 2,
+                            .tile_keys = 64,
+                            .stages = 2,
+                            .query_stages = 3,
+                            .schedule = Schedule::dynamic,
+                            .trigger = Trigger::none,
+                            .tile_order = TileOrder::heads_first};
+  run_case<kDynamic, kHalf64Causal>({.batch = 2, .heads = 2, .heads_kv = 1, .len_q = 150, .len_k = 150}, 27,
+                                    {.blocks = 3});
+  run_case<kDynamic, kHalf64Causal>({.heads = 3, .heads_kv = 3, .len_q = 140, .len_k = 60, .causal_offset = -80}, 28);
+  run_case<kDynamic, kHalf64>({.len_q = 1, .len_k = 1}, 29, {.blocks = 1});
+}
+
+TEST(EmulatedStream, PaddedAndWideHeadDims) {
+  constexpr Config kConfig{.row_groups = 2, .tile_keys = 112, .stages = 1, .producer = Producer::own_group};
+  run_case<kConfig, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>(
+      {.len_q = 100, .len_k = 300, .heads_inner = true}, 30);
+  run_case<kConfig, Problem{.element = Element::bf16, .head_dim = 40, .causal = true}>({.len_q = 65, .len_k = 65}, 31);
+  constexpr Config kWide{.row_groups = 1, .tile_keys = 64, .stages = 2, .schedule = Schedule::persistent};
+  run_case<kWide, Problem{.element = Element::fp16, .head_dim = 256, .causal = true}>(
+      {.heads = 2, .len_q = 30, .len_k = 170, .causal_offset = 140}, 32, {.blocks = 1});
+  constexpr Config kSplit{.row_groups = 1, .key_groups = 2, .tile_keys = 32, .stages = 2, .store = Store::pairs};
+  run_case<kSplit, Problem{.element = Element::bf16, .head_dim = 136, .causal = false}>({.len_q = 20, .len_k = 150},
+                                                                                        33);
+}
+
+}  // namespace
+}  // namespace heed::stream
