@@ -59,6 +59,17 @@ struct Forward {
   float reference[2];            // in log2 units of the scaled scores; -inf before the first key
   float sum[2];                  // of this lane's columns
 
+  /// @param block_warp of this thread, the same in all its lanes
+  __device__ __forceinline__ Forward(const ForwardParams& parameters, const Place& where, int block_warp)
+      : params(parameters),
+        place(where),
+        lane(threadIdx.x % 32),
+        warp(block_warp % 4),
+        // Constants keep addresses out of vector registers.
+        row_group(kConfig.row_groups == 1 ? 0 : block_warp / 4 % kConfig.row_groups),
+        key_group(kConfig.key_groups == 1 ? 0 : block_warp / 4 / kConfig.row_groups),
+        scale_log2(parameters.scale * 1.44269504F) {}
+
   // ---------------------------------------------------------------------------------------------------- products
 
   __device__ __forceinline__ void multiply_keys(Scores& into, unsigned long long queries) const {
@@ -417,14 +428,7 @@ __device__ __forceinline__ void forward(const ForwardParams& params, const Tenso
     }
   } else {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<registers_allowed(kConfig)>();
-    Forward<kConfig, kProblem> consumer{params, place};
-    consumer.lane = threadIdx.x % 32;
-    consumer.warp = warp % 4;
-    // Constants keep addresses out of vector registers.
-    consumer.row_group = kConfig.row_groups == 1 ? 0 : warp / 4 % kConfig.row_groups;
-    consumer.key_group = kConfig.key_groups == 1 ? 0 : warp / 4 / kConfig.row_groups;
-    consumer.scale_log2 = params.scale * 1.44269504F;
-    consumer.consume();
+    Forward<kConfig, kProblem>(params, place, warp).consume();
   }
 }
 

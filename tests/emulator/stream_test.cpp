@@ -112,6 +112,7 @@ TEST(EmulatedStream, KeyGroupsMerge) {
                          .query_stages = 2,
                          .schedule = Schedule::persistent,
                          .overlap = Overlap::products,
+                         .producer = Producer::own_group,
                          .store = Store::pairs};
   run_case<kFour, kHalf64>({.heads = 3, .heads_kv = 1, .len_q = 70, .len_k = 400}, 22);
   run_case<kFour, kHalf64Causal>({.heads = 2, .len_q = 140, .len_k = 140}, 23);
