@@ -26,7 +26,8 @@ const KnobTable<stream::Config>& table() {
     KnobTable<C> t;
     t.add("row_groups", "m", &C::row_groups, {1, 2, 3, 4}, "warpgroups a block with 64 query rows each")
         .acts_on({tail, tensor, l2, shared_memory});
-    t.add("key_groups", "g", &C::key_groups, {1, 2, 4}, "parts of the keys that warpgroups with the same rows share out")
+    t.add("key_groups", "g", &C::key_groups, {1, 2, 4},
+          "parts of the keys that warpgroups with the same rows share out")
         .acts_on({latency, tail});
     t.add("tile_keys", "n", &C::tile_keys, {32, 48, 64, 80, 96, 112, 128}, "keys a score product")
         .acts_on({tensor, issue, latency});
@@ -104,7 +105,10 @@ class StreamFamily final : public Family {
 
   std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
     // The same instructions, the same tensor maps, the same padding of head dims.
-    return sm90_family().refuses(workload, device);
+    if (auto reason = sm90_family().refuses(workload, device)) return reason;
+    if (const std::int64_t tiles = all_row_tiles(1, workload); tiles > kMostRowTiles)
+      return fmt::format("{} tiles of {} rows exceed the {} it counts to", tiles, stream::kGroupRows, kMostRowTiles);
+    return std::nullopt;
   }
 
   /// Two blocks for each 64 rows, which fwd_sm90 makes of short launches, would not all run at once.
@@ -118,8 +122,6 @@ class StreamFamily final : public Family {
     const stream::Config c = table().aggregate_of(config);
     const Problem problem = problem_of(workload);
     const int dim = problem.head_dim;
-    if (const std::int64_t tiles = all_row_tiles(c.row_groups, workload); tiles > kMostRowTiles)
-      return fmt::format("{} row tiles exceed the {} it counts to", tiles, kMostRowTiles);
     switch (stream::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case stream::Illegal::no:
         return std::nullopt;
@@ -147,8 +149,8 @@ class StreamFamily final : public Family {
         return fmt::format("it needs at least {} registers a thread, {} fit", stream::registers_needed(c, dim),
                            stream::registers_allowed(c));
       case stream::Illegal::operands:
-        return fmt::format("its products name {} registers; at launch a thread has {}",
-                           stream::registers_named(c, dim), stream::launch_registers(c));
+        return fmt::format("its products name {} registers; at launch a thread has {}", stream::registers_named(c, dim),
+                           stream::launch_registers(c));
       case stream::Illegal::same_program:
         return fmt::format("knobs without effect here have one name: write {}",
                            to_string(table().knobs(), canonical(config, workload)));

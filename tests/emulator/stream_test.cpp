@@ -127,8 +127,7 @@ TEST(EmulatedStream, BlocksThatStay) {
                                .row_sum = RowSum::packed_adds,
                                .producer = Producer::own_group,
                                .min_blocks = 2};
-  run_case<kPersistent, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 100}, 24,
-                                 {.blocks = 3});
+  run_case<kPersistent, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 100}, 24, {.blocks = 3});
   run_case<kPersistent, kHalf64Causal>({.heads = 2, .len_q = 200, .len_k = 120, .causal_offset = -80}, 25);
   constexpr Config kOneQueryStage{.row_groups = 2,
                                   .tile_keys = 64,

@@ -127,6 +127,62 @@ TEST(Families, HopperSaysWhatItCannotDo) {
   EXPECT_THAT(reason("fwd_sm90:product_start=2"), ::testing::HasSubstr("product_start=0"));
 }
 
+TEST(Families, StreamSaysWhatItCannotDo) {
+  const DeviceFacts hopper = gpu_limits("sm_90a");
+  const Family& family = find_family("fwd_sm90_stream");
+  EXPECT_THAT(*family.refuses(parse_workload("b60000h60000l1k1d64"), hopper),
+              ::testing::HasSubstr("3600000000 tiles of 64 rows exceed"));
+  EXPECT_THAT(*family.refuses(parse_workload("l8d64"), gpu_limits("sm_89")), ::testing::HasSubstr("sm_90a"));
+  EXPECT_THAT(*family.refuses(parse_workload("l8d68"), hopper), ::testing::HasSubstr("multiples of 8"));
+  EXPECT_THAT(*family.refuses(parse_workload("l8d64:fp32"), hopper), ::testing::HasSubstr("fp32"));
+  const auto reason = [&](const std::string& knobs, const char* shape = "b4h16l512d64") {
+    const Workload workload = parse_workload(shape);
+    const Variant variant = parse_variant("fwd_sm90_stream:" + knobs, workload, hopper);
+    return variant.family->is_illegal(variant.config, workload, hopper).value_or("legal");
+  };
+  EXPECT_EQ(reason("row_groups=4"), "legal");
+  EXPECT_THAT(reason("key_groups=2"), ::testing::HasSubstr("1152 threads"));
+  EXPECT_THAT(reason("overlap=products,reference=exact"), ::testing::HasSubstr("overlap=nothing"));
+  EXPECT_THAT(reason("row_groups=2,overlap=products,stages=1"), ::testing::HasSubstr("two stages"));
+  EXPECT_THAT(reason("row_sum=packed_adds", "b4h16l512d64:bf16"), ::testing::HasSubstr("row_sum=adds"));
+  EXPECT_THAT(reason("stages=16"), ::testing::HasSubstr("bytes of shared memory"));
+  EXPECT_THAT(reason("min_blocks=4"), ::testing::HasSubstr("do not fit"));
+  EXPECT_THAT(reason("tile_keys=96,stages=4"), ::testing::HasSubstr("registers a thread, 112 fit"));
+  EXPECT_THAT(reason("row_groups=1,tile_keys=32,stages=1,overlap=nothing,min_blocks=3,query_stages=1", "b4h16l512d128"),
+              ::testing::HasSubstr("name 94 registers; at launch a thread has 80"));
+  EXPECT_THAT(reason("query_stages=2"), ::testing::HasSubstr("query_stages=1"));
+}
+
+// Blocks, counters and schedule of what fwd_sm90_stream does on an H200 where nothing is said.
+TEST(Families, StreamPlansByTheRowsThereAre) {
+  const Family& family = find_family("fwd_sm90_stream");
+  DeviceFacts hopper = gpu_limits("sm_90a");
+  hopper.processors = 132;
+  using Grid = std::array<std::uint32_t, 3>;
+  const auto default_of = [&](const char* shape) {
+    return make_variant(family, family.default_config(parse_workload(shape), hopper), parse_workload(shape));
+  };
+  const auto plan_of = [&](const char* shape) { return default_of(shape).plan(parse_workload(shape), hopper); };
+  // One wave: as few row groups a block as fit the chip, key groups for the rest.
+  EXPECT_EQ(plan_of("b1h8l1024d64").grid, (Grid{16, 8, 1}));
+  EXPECT_THAT(describe(default_of("b1h8l1024d64")), ::testing::HasSubstr("row_groups=1,key_groups=2,"));
+  EXPECT_EQ(plan_of("b1h8l2048d64").grid, (Grid{16, 8, 1}));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("row_groups=2,key_groups=2,"));
+  EXPECT_EQ(plan_of("b4h16l512d64").grid, (Grid{2, 16, 4}));
+  EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("row_groups=4,key_groups=1,"));
+  // More: blocks stay, and share out a causal mask's uneven tiles by a counter.
+  EXPECT_EQ(plan_of("b1h32l1024d128").grid, (Grid{132, 1, 1}));
+  EXPECT_EQ(plan_of("b1h32l1024d128").counters, 0);
+  EXPECT_EQ(plan_of("b1h32l1024d128:causal_top_left").counters, 1);
+  EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{264, 1, 1}));
+  EXPECT_EQ(plan_of("b64h12l128d64:causal_top_left").counters, 0);  // all of them short
+  EXPECT_TRUE(plan_of("b1h32l1024d128").dependent);
+  // Three row groups leave no block half empty where four would.
+  EXPECT_THAT(describe(default_of("b8h16l384d64")), ::testing::HasSubstr("row_groups=3,"));
+  hopper.processors = 0;
+  EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{264, 1, 1}));
+}
+
 TEST(Families, ACustomSourceMayAskForMoreOfItsLaunch) {
   const Workload workload = parse_workload("b1h8l512d64");
   const DeviceFacts device = gpu_limits("sm_90a");
@@ -204,8 +260,11 @@ TEST(Families, AWorkloadChoosesItsFamily) {
   EXPECT_EQ(chosen("b8h32hkv4l1k8192d128"), "fwd_decode");
   EXPECT_EQ(chosen("b8h32hkv4l16k8192d128:bf16"), "fwd_decode");
   EXPECT_EQ(chosen("b1h8l512d64"), "fwd_sm90");
-  EXPECT_EQ(chosen("h128hkv1l16k64d64"), "fwd_sm90");  // 2048 packed rows
-  EXPECT_EQ(chosen("l1k64d80"), "fwd_sm90");           // the others do not take this head dim
+  EXPECT_EQ(chosen("b1h16l256d128"), "fwd_sm90");
+  EXPECT_EQ(chosen("b1h8l1024d64"), "fwd_sm90_stream");  // 128 tiles of 64 rows: split in two they are two waves
+  EXPECT_EQ(chosen("b64h12l128d64:causal_top_left"), "fwd_sm90_stream");
+  EXPECT_EQ(chosen("h128hkv1l16k64d64"), "fwd_sm90_stream");  // 2048 packed rows
+  EXPECT_EQ(chosen("l1k64d80"), "fwd_sm90");                  // the others do not take this head dim
   EXPECT_EQ(default_family(parse_workload("b1h8l512d64"), gpu_limits("sm_89")).name(), "fwd_sm80");
   // Nobody runs it: the default's refusal is the answer.
   EXPECT_EQ(default_family(parse_workload("l1k64d80"), gpu_limits("sm_89")).name(), "fwd_sm80");

@@ -1,0 +1,164 @@
+// What fwd_sm90_stream computes at compile time, checked on the host: who works on which rows and keys, what lies
+// where, which configs are refused.
+#include "kernels/stream/config.hpp"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "base/random.hpp"
+#include "testing.hpp"
+
+namespace heed::stream {
+namespace {
+
+constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .causal = false};
+
+Config random_config(Random& random) {
+  const auto one_of = [&](std::vector<int> values) { return values[random.below(values.size())]; };
+  Config c;
+  c.row_groups = one_of({1, 2, 3, 4});
+  c.key_groups = one_of({1, 2, 4});
+  c.tile_keys = one_of({32, 48, 64, 80, 96, 112, 128});
+  c.stages = one_of({1, 2, 3, 5, 8, 16});
+  c.query_stages = one_of({1, 2, 3, 4});
+  c.schedule = static_cast<Schedule>(random.below(3));
+  c.overlap = random.chance(0.5) ? Overlap::nothing : Overlap::products;
+  c.reference = random.chance(0.5) ? Reference::exact : Reference::optimistic;
+  c.row_sum = random.chance(0.5) ? RowSum::adds : RowSum::packed_adds;
+  c.producer = random.chance(0.5) ? Producer::own_warp : Producer::own_group;
+  c.tile_order = random.chance(0.5) ? TileOrder::rows_first : TileOrder::heads_first;
+  c.min_blocks = one_of({1, 2, 3, 4});
+  return c;
+}
+
+TEST(Stream, EveryKeyTileBelongsToOneGroup) {
+  Random random(1);
+  for (int i = 0; i < 20'000; ++i) {
+    const Config c = random_config(random);
+    const int keys = static_cast<int>(random.below(3000));
+    int expected = 0;
+    int most = 0;
+    int least = 1 << 30;
+    for (int group = 0; group < c.key_groups; ++group) {
+      const Range range = tiles_of_group(c, keys, group);
+      ASSERT_EQ(range.first, expected);
+      ASSERT_GE(range.end, range.first);
+      expected = range.end;
+      most = std::max(most, range.end - range.first);
+      least = std::min(least, range.end - range.first);
+    }
+    ASSERT_GE(expected * c.tile_keys, keys);
+    ASSERT_LT((expected - 1) * c.tile_keys, std::max(1, keys));
+    ASSERT_LE(most - least, 1);
+  }
+}
+
+TEST(Stream, EveryRowTileComesOnce) {
+  Random random(2);
+  for (int i = 0; i < 300; ++i) {
+    Config c;
+    c.tile_order = random.chance(0.5) ? TileOrder::rows_first : TileOrder::heads_first;
+    const int row_tiles = 1 + static_cast<int>(random.below(9));
+    const int heads = 1 + static_cast<int>(random.below(7));
+    const int batch = 1 + static_cast<int>(random.below(4));
+    const int together = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(heads * batch)));
+    std::set<std::tuple<int, int, int>> seen;
+    int before = row_tiles;
+    for (int n = 0; n < row_tiles * heads * batch; ++n) {
+      const RowTile tile = row_tile_at(c, n, row_tiles, heads, batch, together);
+      ASSERT_TRUE(tile.index >= 0 && tile.index < row_tiles);
+      ASSERT_TRUE(tile.head >= 0 && tile.head < heads);
+      ASSERT_TRUE(tile.batch >= 0 && tile.batch < batch);
+      ASSERT_TRUE(seen.insert({tile.index, tile.head, tile.batch}).second) << "twice";
+      // The last rows of what runs together come first.
+      const int section = row_tiles * (c.tile_order == TileOrder::heads_first ? together : 1);
+      ASSERT_LE(tile.index, n % section == 0 ? row_tiles - 1 : before);
+      if (n % section == 0) {
+        ASSERT_EQ(tile.index, row_tiles - 1);
+      }
+      before = tile.index;
+    }
+  }
+}
+
+TEST(Stream, HeadsTogetherFitTheL2) {
+  EXPECT_EQ(heads_together(kHalf64, 8192, 64), 16);  // 2 MiB of K and V a head
+  EXPECT_EQ(heads_together(kHalf64, 512, 64), 64);
+  EXPECT_EQ(heads_together(kHalf64, 1 << 24, 64), 1);
+  EXPECT_EQ(heads_together(kHalf64, 0, 3), 3);
+}
+
+TEST(Stream, CanonicalConfigsAreTheirOwnName) {
+  Random random(3);
+  for (const int dim : {8, 64, 80, 128, 192, 256})
+    for (const Element element : {Element::fp16, Element::bf16}) {
+      const Problem problem{.element = element, .head_dim = dim, .causal = true};
+      for (int i = 0; i < 3000; ++i) {
+        const Config c = canonical(random_config(random), problem);
+        ASSERT_EQ(canonical(c, problem), c);
+        const Illegal reason = is_legal(c, problem, 227 * 1024, 228 * 1024);
+        // Only resources are left to refuse it.
+        ASSERT_TRUE(reason == Illegal::no || reason == Illegal::shared_memory || reason == Illegal::occupancy ||
+                    reason == Illegal::registers || reason == Illegal::operands || reason == Illegal::threads)
+            << static_cast<int>(reason);
+      }
+    }
+}
+
+// Regions of shared memory follow each other without overlap, operands on whole swizzle atoms.
+TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
+  Random random(4);
+  for (const int dim : {64, 96, 192, 256}) {
+    const Problem problem{.element = Element::fp16, .head_dim = dim, .causal = false};
+    for (int i = 0; i < 5000; ++i) {
+      const Config c = canonical(random_config(random), problem);
+      const SharedPlan p = shared_plan(c, dim);
+      const int boxes = padded_dim(dim) / 64;
+      ASSERT_EQ(p.query_bytes, c.row_groups * boxes * 8192);
+      ASSERT_EQ(p.ring, c.query_stages * p.query_bytes);
+      ASSERT_EQ(p.operand, boxes * c.tile_keys * 128);
+      ASSERT_EQ(p.exchange, p.ring + c.key_groups * 2 * c.stages * p.operand);
+      ASSERT_EQ(p.barriers, p.exchange + c.row_groups * p.exchange_bytes);
+      ASSERT_GE(p.row_tiles, p.barriers + 8 * barrier_plan(c).count);
+      ASSERT_EQ(p.total, p.row_tiles + 16 * c.query_stages);
+      for (const int offset : {p.query_bytes, p.ring, p.box, p.operand}) ASSERT_EQ(offset % tile::kSwizzleAtomBytes, 0);
+      for (const int offset : {p.exchange, p.exchange_bytes, p.row_tiles}) ASSERT_EQ(offset % 16, 0);
+      ASSERT_EQ(p.barriers % 8, 0);
+      // Slices of 16 columns at least, in pairs of 8, and two floats a row of every group.
+      if (c.key_groups > 1) {
+        ASSERT_EQ(padded_dim(dim) / c.key_groups % 16, 0);
+        ASSERT_EQ(p.exchange_bytes, (c.key_groups - 1) * 64 * padded_dim(dim) * 4 + c.key_groups * 64 * 8);
+      }
+      const BarrierPlan b = barrier_plan(c);
+      ASSERT_EQ(b.keys, 2 * c.query_stages);
+      ASSERT_EQ(b.count, b.keys + 4 * c.key_groups * c.stages);
+    }
+  }
+}
+
+TEST(Stream, RegistersOfAMultiprocessorAreShared) {
+  Config c;
+  EXPECT_EQ(registers_allowed(c), 168);  // 9 warps take the room of 12
+  c.producer = Producer::own_group;
+  EXPECT_EQ(launch_registers(c), 168);
+  EXPECT_EQ(registers_allowed(c), 240);
+  c.row_groups = 4;
+  EXPECT_EQ(launch_registers(c), 96);
+  EXPECT_EQ(registers_allowed(c), 112);
+  Random random(5);
+  for (int i = 0; i < 20'000; ++i) {
+    const Config any = random_config(random);
+    if (threads(any) > 1024) continue;
+    const int warps_a_quarter = (threads(any) / 32 * any.min_blocks + 3) / 4;
+    ASSERT_LE(launch_registers(any) * 32 * warps_a_quarter, 16384);
+    if (!moves_registers(any)) continue;
+    ASSERT_LE(registers_allowed(any) * consumer_threads(any) + kProducerRegisters * kGroupThreads,
+              launch_registers(any) * threads(any));
+    ASSERT_EQ(registers_allowed(any) % 8, 0);
+  }
+}
+
+}  // namespace
+}  // namespace heed::stream
