@@ -8,8 +8,8 @@
 ///   one row group   | exponentials n-1                        | exponentials n-2       | ..
 ///     its products  | values n, scores n-2                    | values n-1, scores n-3 | ..   (Overlap::products)
 ///
-/// Tiles that not every row of the row group sees whole are the first of its order, have a loop of their own and take
-/// the exact maximum. The tiles after them need neither mask nor, with an optimistic reference, maximum.
+/// Tiles that not every row of the row group sees whole are the first of its order and take the exact maximum. The
+/// tiles after them need neither mask nor, with an optimistic reference, maximum.
 ///
 /// The online softmax is FlashAttention-2's (Dao, arXiv 2307.08691), asynchronous products beside exponentials and
 /// registers that move from producer to consumers are FlashAttention-3's (Shah et al., arXiv 2407.08608).
@@ -180,9 +180,9 @@ struct Forward {
         total[h] = ptx::unpack_low<Element::fp16>(packed[h]) + ptx::unpack_high<Element::fp16>(packed[h]);
   }
 
-  /// Raises the references to this tile's maxima where those are larger, rescales what was summed below the old ones,
-  /// and takes the probabilities. No product is in flight.
-  __device__ __forceinline__ void exact_softmax(Probabilities& p, const Scores& s) {
+  /// Raises the references to this tile's maxima where those are larger, and takes the probabilities. What was summed
+  /// below the old references is to be multiplied with `factor`: the sums are, the output is left to rescale.
+  __device__ __forceinline__ void exact_probabilities(Probabilities& p, float (&factor)[2], const Scores& s) {
     float negative[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -193,19 +193,25 @@ struct Forward {
       maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 2));
       const float next = fmaxf(reference[h], fmaf(maximum, scale_log2, -kMargin));
       negative[h] = -attention::finite_reference(next);
-      const float factor = ptx::ex2_approx_ftz(reference[h] + negative[h]);
+      factor[h] = ptx::ex2_approx_ftz(reference[h] + negative[h]);
       reference[h] = next;
-      sum[h] *= factor;
-#pragma unroll
-      for (int t = 0; t < kDim / 8; ++t) {
-        out[4 * t + 2 * h] *= factor;
-        out[4 * t + 2 * h + 1] *= factor;
-      }
     }
     float total[2];
     exponentials(p, total, s, negative);
-    sum[0] += total[0];
-    sum[1] += total[1];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) sum[h] = fmaf(sum[h], factor[h], total[h]);
+  }
+
+  /// No product is in flight.
+  __device__ __forceinline__ void rescale(const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i) out[i] *= factor[i / 2 % 2];
+  }
+
+  __device__ __forceinline__ void exact_softmax(Probabilities& p, const Scores& s) {
+    float factor[2];
+    exact_probabilities(p, factor, s);
+    rescale(factor);
   }
 
   /// Probabilities below the references so far; false where they may have left the range of 16 bits, or where a row
@@ -281,49 +287,57 @@ struct Forward {
       Scores s[2];
       Probabilities p[2];
       scores_alone(s[0], queries);
-      if ((n + 1) * kKeys > seen_by_all) hide_keys(s[0], n * kKeys);
-      exact_softmax(p[1], s[0]);
-      // Of the tiles without a mask an even number is left to the loop below, which works on two at a time.
-#pragma unroll 1
-      for (; n > first && (n * kKeys > seen_by_all || (n - first) % 2 != 0); --n) {
-        both_products(s[0], queries, p[1]);
-        if (n * kKeys > seen_by_all) hide_keys(s[0], (n - 1) * kKeys);
-        exact_softmax(p[1], s[0]);
+      const bool masked = (n + 1) * kKeys > seen_by_all;
+      if (n == first) {
+        if (masked) hide_keys(s[0], n * kKeys);
+        exact_softmax(p[0], s[0]);
+        release_queries();
+        values_alone(p[0]);
+        return;
       }
-      if (n > first) {
-        scores_alone(s[0], queries);
+      const auto hides = [&](int tile) { return kProblem.causal && (tile + 1) * kKeys > seen_by_all; };
+      overlapped<false, true>(s[1], p[0], s[0], p[1], queries, n, masked);
 #pragma unroll 1
-        for (; n > first + 2; n -= 2) {
-          overlapped<true>(s[1], p[0], s[0], p[1], queries);
-          overlapped<true>(s[0], p[1], s[1], p[0], queries);
-        }
-        overlapped<true>(s[1], p[0], s[0], p[1], queries);
-        overlapped<false>(s[0], p[1], s[1], p[0], queries);
+      for (--n; n > first + 1; n -= 2) {
+        overlapped<true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n));
+        overlapped<true, true>(s[1], p[0], s[0], p[1], queries, n - 1, hides(n - 1));
       }
-      release_queries();
-      values_alone(p[1]);
+      // One or two are left. Two ends cost nothing; copied to the same registers, probabilities would be what ptxas
+      // serialises products for (C7513).
+      if (n == first) {
+        overlapped<true, false>(s[0], p[1], s[1], p[0], queries, n, hides(n));
+        release_queries();
+        values_alone(p[1]);
+      } else {
+        overlapped<true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n));
+        overlapped<true, false>(s[1], p[0], s[0], p[1], queries, first, hides(first));
+        release_queries();
+        values_alone(p[0]);
+      }
     }
   }
 
-  /// The exponentials of one tile's scores `s` to `p`, while the values of the tile before, with probabilities
+  /// The exponentials of tile n's scores `s` to `p`, while the values of the tile before, with probabilities
   /// `p_before`, and the scores of the next one are multiplied. Nothing stays in flight: ptxas serialises all products
   /// of a kernel that keeps one in flight over a loop's back edge.
-  template <bool kMore>
+  template <bool kBefore, bool kMore>
   __device__ __forceinline__ void overlapped(Scores& next, Probabilities& p, Scores& s, const Probabilities& p_before,
-                                             unsigned long long queries) {
-    wait_for_values();
-    if constexpr (kMore) {
-      wait_for_keys();
+                                             unsigned long long queries, int n, bool masked) {
+    if constexpr (kBefore) wait_for_values();
+    if constexpr (kMore) wait_for_keys();
+    if constexpr (kBefore && kMore) {
       multiply_both(next, queries, p_before);
     } else {
       ptx::wgmma_fence();
-      multiply_values(p_before);
+      if constexpr (kBefore) multiply_values(p_before);
+      if constexpr (kMore) multiply_keys(next, queries);
       ptx::wgmma_commit_group();
     }
-    if (!optimistic_softmax(p, s)) {
-      ptx::wgmma_wait_group(0);
-      ptx::pin(out);
-      exact_softmax(p, s);
+    float factor[2] = {1.0F, 1.0F};
+    const bool exact = !kBefore || masked || !optimistic_softmax(p, s);
+    if (exact) {
+      if (masked) hide_keys(s, n * kKeys);
+      exact_probabilities(p, factor, s);
     }
     ptx::wgmma_wait_group(0);
     ptx::pin(out);
@@ -331,7 +345,10 @@ struct Forward {
       ptx::pin(next);
       release_keys();
     }
-    release_values();
+    if constexpr (kBefore) {
+      release_values();
+      if (exact) rescale(factor);
+    }
   }
 
   // --------------------------------------------------------------------------------------------------- row tiles

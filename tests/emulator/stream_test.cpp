@@ -111,11 +111,18 @@ TEST(EmulatedStream, KeyGroupsMerge) {
                          .stages = 2,
                          .query_stages = 2,
                          .schedule = Schedule::persistent,
-                         .overlap = Overlap::products,
                          .producer = Producer::own_group,
                          .store = Store::pairs};
   run_case<kFour, kHalf64>({.heads = 3, .heads_kv = 1, .len_q = 70, .len_k = 400}, 22);
   run_case<kFour, kHalf64Causal>({.heads = 2, .len_q = 140, .len_k = 140}, 23);
+  constexpr Config kBoth{.row_groups = 1,
+                         .key_groups = 2,
+                         .tile_keys = 32,
+                         .stages = 3,
+                         .query_stages = 2,
+                         .schedule = Schedule::dynamic,
+                         .overlap = Overlap::products};
+  run_case<kBoth, kHalf64Causal>({.heads = 2, .len_q = 140, .len_k = 240, .causal_offset = 100, .score_scale = 30}, 34);
 }
 
 TEST(EmulatedStream, BlocksThatStay) {
