@@ -375,10 +375,11 @@ struct Forward {
   /// prefetched, nothing at all: the next scores are waited for too. (ptxas serialises all products of a kernel that
   /// keeps one in flight over a loop's back edge.)
   ///
-  /// @tparam kStays the part is this one segment: its keys and values stay in shared memory to the end
+  /// @tparam kStays the part is this one segment: its keys and values stay in shared memory to the end; the cluster is
+  ///     waited for
   /// @return with kVotesEarly, whether the part has to be computed again
   template <bool kMasked, bool kFirst, bool kStays>
-  __device__ __forceinline__ bool segment(int s) {
+  __device__ __forceinline__ bool segment(int s, bool second_time) {
     constexpr bool kReady = kConfig.prefetch_scores && !kFirst;  // the first scores came with the segment before
     const int slot = slot_of(s);
     // Keys that stay are waited for with the same parity again; as a constant it leaves no question to the compiler
@@ -425,6 +426,8 @@ struct Forward {
 
 #pragma unroll
     for (int c = kReady ? 1 : 0; c < kConfig.score_lead; ++c) ask_for_scores(c);
+    // While the first scores are computed: the end has one thing less to wait for.
+    if (kStays && kConfig.cluster > 1 && !second_time) ptx::barrier_cluster_wait_acquire();
 
     if constexpr (kConfig.reference == Reference::exact) {
       float maximum[2];
@@ -478,7 +481,7 @@ struct Forward {
       // A vote of the warp for each chunk but the last keeps its place: all else ptxas would move to the end.
       const int packed = kConfig.late_packing ? k : k + 1;
       if (kStays && kConfig.vote == Vote::probabilities && k < kSteps - 1 && packed > 0 && packed % kChunkSteps == 0)
-        misled = ptx::vote_any(misled | has_overflown(p, packed / kChunkSteps - 1));
+        misled = ptx::vote_any(misled || has_overflown(p, packed / kChunkSteps - 1));
       if (k == late_scores_after_step(kConfig))
 #pragma unroll
         for (int late = kConfig.score_lead; late < kChunks; ++late) ask_for_scores(late);
@@ -498,7 +501,7 @@ struct Forward {
     bool again = false;
     if constexpr (kStays && kVotesEarly) {
       if constexpr (kConfig.vote == Vote::probabilities)
-        again = any(misled | has_overflown(p, kChunks - 1));
+        again = any(misled || has_overflown(p, kChunks - 1));
       else
         again = any(has_overflown());
     }
@@ -540,13 +543,13 @@ struct Forward {
     }
 #pragma unroll 1
     for (bool again = false;; again = true) {
-      const bool voted = segment<kMasked, true, kStays>(0);
+      const bool voted = segment<kMasked, true, kStays>(0, again);
       if constexpr (!kStays) {
         release(0);
 #pragma unroll 1
         for (int s = 1; s < segments; ++s) {
           // Under a causal mask the last segments may be another row group's alone.
-          if (first_key_of(s) < seen_by_any) segment<kMasked, false, false>(s);
+          if (first_key_of(s) < seen_by_any) segment<kMasked, false, false>(s, again);
           release(s);
         }
       }
@@ -567,8 +570,7 @@ struct Forward {
 
   __device__ __forceinline__ void aim() {
     target = Merge<kConfig, kProblem>::target_of(params, place());
-    ptx::settle(target.o);
-    ptx::settle(target.lse);
+    Merge<kConfig, kProblem>::settle(target);
   }
 
   /// A row's sum, or this lane's share of it.
@@ -662,7 +664,8 @@ struct Forward {
       log2_sum[h] = reference[h] + ptx::lg2_approx_ftz(total);  // -inf without keys
       inverse[h] = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
     }
-    if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_wait_acquire();  // the other blocks' barriers exist
+    // The other blocks' barriers exist.
+    if (kConfig.cluster > 1 && (!kStays || segments == 0)) ptx::barrier_cluster_wait_acquire();
     Merge<kConfig, kProblem>{params, place(), target}.run(out, log2_sum, inverse);
   }
 };
