@@ -52,6 +52,9 @@ inline int warp_uniform(int x) {
   if (x != first) throw std::logic_error("lanes of a warp differ in a value that should be uniform");
   return x;
 }
+inline bool vote_any(bool value) {
+  return __any_sync(~0U, value);
+}
 inline bool barrier_red_or(int id, int threads, bool value) {
   return emulator::barrier("barrier.red.or", id, static_cast<unsigned>(threads), value);
 }
