@@ -1,0 +1,507 @@
+/// fwd_decode_sm90: few queries, many keys, grouped heads, on Hopper. Bound by memory: every key and value is read once.
+///
+/// The query rows that share a key head are one matrix of group_size * len_q packed rows (config.hpp: PackedRow), cut
+/// into tiles of block_m. A tile of rows and all its keys are a job; the key tiles of all jobs are one line that is cut
+/// into equal ranges, one a block (config.hpp: Share), so that all multiprocessors end at the same time whatever the
+/// shape. Within a block:
+///
+///   producer warp     one lane asks for tile after tile, by bulk tensor copies into a ring of stages
+///   groups of warps   take the tiles in turn: g0 | g1 | g2 | g3 | g0 | ...; no barrier among them in the loop
+///   service warp      counts the block in where it shares a job, and lets the L2 fetch the next job's queries
+///
+/// The ring runs on over the ends of jobs: while partial results meet, the next job's keys are under way. Partial results
+/// meet twice: those of the groups in shared memory, those of the blocks in global memory. There every word is valid by
+/// itself, zero until it is written: the block that merges reads it until it is there. So nothing waits for a fence, nor
+/// for an arrival, which is counted when a block begins a segment: whoever begins last merges, and waits for nothing but
+/// blocks that already run. After Flash-Decoding (Dao et al. 2023), without its second kernel.
+#pragma once
+
+#include "kernels/decode_sm90/config.hpp"
+#include "kernels/decode_sm90/partial.cuh"
+#include "kernels/ptx/bulk_tensor.cuh"
+#include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/mma.cuh"
+#include "kernels/tile/fragment.hpp"
+
+namespace heed::decode_sm90 {
+
+template <Config kConfig, Problem kProblem>
+struct Forward {
+  // ---- compile-time facts
+  static constexpr int kBlockM = kConfig.block_m;
+  static constexpr int kBlockN = kConfig.block_n;
+  static constexpr int kDim = kProblem.head_dim;
+  static constexpr int kBoxes = kDim / tile::kBoxColumns;
+  static constexpr int kBoxBytes = kBlockN * tile::kBoxRowBytes;
+  static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
+  static constexpr int kOutTiles = kDim / 8;     // n-tiles of O
+  static constexpr int kGroups = kConfig.groups;
+  static constexpr int kGroupThreads = 32 * warps_per_group(kConfig);
+  static constexpr int kThreads = consumers(kConfig);  // that compute
+  static constexpr int kStages = kConfig.stages;
+  static constexpr int kChunks = kDim / 4;  // pieces of a row in which partials are merged
+  static constexpr int kBatch = 8;          // partials of other blocks asked for at once
+  static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
+
+  static_assert(kDim % tile::kBoxColumns == 0 && kBlockN % 16 == 0, "boxes of 64 columns, products of 16 keys");
+  static_assert(kBoxBytes % 1024 == 0, "every box starts a swizzle atom");
+
+  // ---- state
+  const ForwardParams& params;
+  const TensorMaps& maps;
+  char* shared;
+  unsigned shared_base;
+  int lane;
+  int warp;  // within the group
+  int group;
+  int job_tiles;
+  Share blocks;
+
+  __device__ __forceinline__ Forward(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
+      : params(p), maps(m), shared(dynamic_shared), shared_base(ptx::shared_address(dynamic_shared)) {
+    lane = threadIdx.x % 32;
+    group = threadIdx.x / kGroupThreads;
+    warp = threadIdx.x % kGroupThreads / 32;
+    job_tiles = tiles_of_job(kConfig, kProblem.causal, p.len_q, p.causal_offset, p.len_k);
+    blocks = share(jobs() * job_tiles, gridDim.x);
+  }
+
+  __device__ __forceinline__ int jobs() const {
+    return params.batch * params.heads_kv * row_tiles(kConfig, params.group_size, params.len_q);
+  }
+
+  /// Orders shared memory among the threads that compute.
+  __device__ __forceinline__ static void consumers_meet() { ptx::bar_sync(1, kThreads); }
+  /// The same, and with the service warp.
+  __device__ __forceinline__ static void served_meet() { ptx::bar_sync(2, kThreads + 32); }
+
+  __device__ __forceinline__ unsigned stage_address(int stage) const {
+    return shared_base + stage * 2 * kPlan.tile_bytes;
+  }
+  __device__ __forceinline__ unsigned full(int stage) const { return shared_base + kPlan.barriers + stage * 8; }
+  __device__ __forceinline__ unsigned empty(int stage) const { return full(kStages + stage); }
+
+  /// Where the next copy comes from.
+  struct Source {
+    int job;
+    int tile;  // of the job
+    int kv_head;
+    int batch;
+  };
+
+  __device__ __forceinline__ void find_head(Source& source) const {
+    const int tiles = row_tiles(kConfig, params.group_size, params.len_q);
+    const int head = tiles == 1 ? source.job : divide(source.job, tiles);
+    source.batch = params.batch == 1 ? 0 : divide(head, params.heads_kv);
+    source.kv_head = head - source.batch * params.heads_kv;
+  }
+
+  /// Asks for the next tile of K and of V.
+  __device__ __forceinline__ void copy(Source& source, int stage) const {
+    const unsigned keys = stage_address(stage);
+    ptx::mbarrier_arrive_expect_tx(full(stage), 2 * kPlan.tile_bytes);
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i)
+      ptx::cp_async_bulk_tensor_4d(keys + i * kBoxBytes, maps.k, full(stage), i * tile::kBoxColumns,
+                                   source.tile * kBlockN, source.kv_head, source.batch);
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i)
+      ptx::cp_async_bulk_tensor_4d(keys + kPlan.tile_bytes + i * kBoxBytes, maps.v, full(stage),
+                                   i * tile::kBoxColumns, source.tile * kBlockN, source.kv_head, source.batch);
+    if (++source.tile < job_tiles) return;
+    source.tile = 0;
+    ++source.job;
+    find_head(source);
+  }
+
+  /// Address a lane gives to ldmatrix for a 16 x 16 block at (row, 8 * chunk) of a tile; `row` is a multiple of 8.
+  __device__ __forceinline__ static unsigned block_address(unsigned tile, int row, int chunk,
+                                                           tile::Coordinate lane_offset) {
+    const int swizzled = (chunk % 8) ^ (lane_offset.column / 8) ^ (lane_offset.row % 8);
+    return tile + chunk / 8 * kBoxBytes + (row + lane_offset.row) * tile::kBoxRowBytes + swizzled * 16;
+  }
+
+  __device__ __forceinline__ void run() const {
+    if (threadIdx.x >= kThreads + 32) {
+      __syncthreads();
+      serve();
+    } else if (threadIdx.x >= kThreads) {
+      produce();
+    } else {
+      consume();
+    }
+  }
+
+  // ------------------------------------------------------------------------------------------------------ producer
+
+  /// Sets the barriers up and fills the ring, then refills every stage that is read.
+  __device__ __forceinline__ void produce() const {
+    static_assert(kStages <= 32, "a lane a stage");
+    if (lane < kStages) {
+      ptx::mbarrier_init(full(lane), 1);
+      ptx::mbarrier_init(empty(lane), kGroupThreads / 32);
+    }
+    ptx::fence_mbarrier_init();
+    __syncwarp();
+    const int first = blocks.first_tile(blockIdx.x);
+    const int count = blocks.tiles(blockIdx.x);
+    const int job = divide(first, job_tiles);
+    Source source{job, first - job * job_tiles, 0, 0};
+    if (lane == 0) {
+      find_head(source);
+#pragma unroll 1
+      for (int s = 0; s < least(kStages, count); ++s) copy(source, s);
+    }
+    __syncthreads();  // the others may wait at the barriers
+    if (lane != 0) return;
+    int stage = 0;
+    unsigned parity = 0;
+#pragma unroll 1
+    for (int t = kStages; t < count; ++t) {
+      ptx::mbarrier_wait(empty(stage), parity);
+      copy(source, stage);
+      if (++stage == kStages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+  }
+
+  // ------------------------------------------------------------------------------------------------------ service
+
+  __device__ __forceinline__ void serve() const {
+    const int first = blocks.first_tile(blockIdx.x);
+    const int end = first + blocks.tiles(blockIdx.x);
+    int slot = 0;
+#pragma unroll 1
+    for (int job = divide(first, job_tiles);; ++job) {
+      const Segment segment = segment_of(job);
+      const bool is_final = (job + 1) * job_tiles >= end;
+      if (lane == 0 && segment.blocks > 1) {
+        const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
+        is_last()[slot] = ptx::atom_inc_relaxed_gpu(params.counters + job, last) == last ? 1 : 0;
+      }
+      if (!is_final) prefetch_queries(job_of(kConfig, kProblem.causal, params, job + 1));
+      served_meet();
+      if (is_final) return;
+      slot ^= 1;
+    }
+  }
+
+  /// Packed row `row` of a job.
+  __device__ __forceinline__ const unsigned short* query_row(const Job& job, int row) const {
+    const PackedRow at = packed_row(job.first + row, params.group_size);
+    return static_cast<const unsigned short*>(params.q) + job.batch * params.q_strides.batch +
+           (job.kv_head * params.group_size + at.head) * params.q_strides.head + at.query * params.q_strides.row;
+  }
+
+  __device__ __forceinline__ void prefetch_queries(const Job& job) const {
+    constexpr int kLines = kDim * 2 / 128;
+    for (int i = lane; i < job.rows * kLines; i += 32)
+      ptx::prefetch_l2(query_row(job, i / kLines) + i % kLines * 64);
+  }
+
+  // ------------------------------------------------------------------------------------------------------ computing
+
+  /// The A operand of Q, straight from global memory; rows beyond the real ones are zeros.
+  __device__ __forceinline__ void load_queries(unsigned (&query)[kDim / 16][4], const Job& job) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = warp * kWarpRows + lane / 4 + 8 * h;
+      const bool inside = row < job.rows;
+      const unsigned short* from = query_row(job, inside ? row : 0) + 2 * (lane % 4);
+#pragma unroll
+      for (int k = 0; k < kDim / 16; ++k)
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+          query[k][2 * c + h] = inside ? *reinterpret_cast<const unsigned*>(from + 16 * k + 8 * c) : 0U;
+    }
+  }
+
+  __device__ __forceinline__ void consume() const {
+    const int first = blocks.first_tile(blockIdx.x);  // of the block, on the line of all tiles
+    const int count = blocks.tiles(blockIdx.x);
+    const float scale_log2 = params.scale * 1.44269504F;
+    int t = group;  // counted from the block's first tile
+    int stage = group % kStages;
+    unsigned parity = group / kStages % 2;
+    int slot = 0;
+    bool waits_for_set_up = true;
+    for (int job_index = divide(first, job_tiles);; ++job_index) {
+      // ---- one segment: tiles t, t + kGroups, ... below `end`
+      const int job_first = job_index * job_tiles - first;  // may be before the block's first tile
+      const int end = least(count, job_first + job_tiles);
+      const Job job = job_of(kConfig, kProblem.causal, params, job_index);
+      unsigned query[kDim / 16][4];
+      load_queries(query, job);
+      if (waits_for_set_up) __syncthreads();  // not before the queries are asked for
+      waits_for_set_up = false;
+      float out[1][kOutTiles][4];
+#pragma unroll
+      for (int n = 0; n < kOutTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[0][n][i] = 0.0F;
+      attention::RowState<1> state;
+      state.reset();
+      // Keys that this lane's rows see. Rows beyond the real ones are zeros and see what they like.
+      int row_end[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = job.first + warp * kWarpRows + lane / 4 + 8 * h;
+        row_end[h] = visible_keys(kProblem.causal, kProblem.causal ? divide(row, params.group_size) : 0,
+                                  params.causal_offset, params.len_k);
+      }
+
+#pragma unroll 1
+      for (; t < end; t += kGroups) {
+        const int first_key = (t - job_first) * kBlockN;
+        ptx::mbarrier_wait(full(stage), parity);
+        if (first_key < job.keys_end) {
+          float scores[1][kKeyTiles][4];
+          multiply_keys(scores, query, stage_address(stage));
+          if (first_key + kBlockN > job.keys_plain) hide_keys(scores, first_key, row_end);
+          attention::softmax_tile<kConfig.exp2, kConfig.rescale>(scores, out, state, scale_log2);
+          multiply_values(out, scores, stage_address(stage) + kPlan.tile_bytes);
+        }
+        __syncwarp();  // the warp has read the stage
+        if (lane == 0) ptx::mbarrier_arrive(empty(stage));
+        for (stage += kGroups; stage >= kStages; stage -= kStages) parity ^= 1;
+      }
+      state.reduce();
+      consumers_meet();  // the segment before is merged
+      put_partials(out, state, job);
+      served_meet();
+      const Segment segment = segment_of(job_index);
+      if (segment.blocks == 1 || is_last()[slot] == 0)
+        merge_groups(job, segment);
+      else
+        merge_blocks(job, segment);
+      if (end == count) break;
+      slot ^= 1;
+    }
+  }
+
+  __device__ __forceinline__ void multiply_keys(float (&scores)[1][kKeyTiles][4],
+                                                const unsigned (&query)[kDim / 16][4], unsigned keys) const {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[0][n][i] = 0.0F;
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k)
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; n += 2) {
+        unsigned b[4];
+        ptx::ldmatrix_x4(b, block_address(keys, 8 * n, 2 * k, tile::ldmatrix_k_address(lane)));
+        ptx::mma_m16n8k16<kProblem.element>(scores[0][n], query[k], b[0], b[1]);
+        ptx::mma_m16n8k16<kProblem.element>(scores[0][n + 1], query[k], b[2], b[3]);
+      }
+  }
+
+  __device__ __forceinline__ void multiply_values(float (&out)[1][kOutTiles][4],
+                                                  const float (&scores)[1][kKeyTiles][4], unsigned values) const {
+#pragma unroll
+    for (int k = 0; k < kBlockN / 16; ++k) {
+      const unsigned p[4] = {ptx::cvt_rn_x2<kProblem.element>(scores[0][2 * k][0], scores[0][2 * k][1]),
+                             ptx::cvt_rn_x2<kProblem.element>(scores[0][2 * k][2], scores[0][2 * k][3]),
+                             ptx::cvt_rn_x2<kProblem.element>(scores[0][2 * k + 1][0], scores[0][2 * k + 1][1]),
+                             ptx::cvt_rn_x2<kProblem.element>(scores[0][2 * k + 1][2], scores[0][2 * k + 1][3])};
+#pragma unroll
+      for (int n = 0; n < kOutTiles; n += 2) {
+        unsigned b[4];
+        ptx::ldmatrix_x4_trans(b, block_address(values, 16 * k, n, tile::ldmatrix_v_address(lane)));
+        ptx::mma_m16n8k16<kProblem.element>(out[0][n], p, b[0], b[1]);
+        ptx::mma_m16n8k16<kProblem.element>(out[0][n + 1], p, b[2], b[3]);
+      }
+    }
+  }
+
+  /// Sets scores of hidden keys to -inf. Element positions: tile::accumulator_element.
+  __device__ __forceinline__ void hide_keys(float (&scores)[1][kKeyTiles][4], int first_key,
+                                            const int (&row_end)[2]) const {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (first_key + 8 * n + 2 * (lane % 4) + i % 2 >= row_end[i / 2])
+          scores[0][n][i] = -__int_as_float(0x7f800000);
+  }
+
+  // ------------------------------------------------------------------------------------------------------ merging
+
+  /// The blocks that share a job.
+  struct Segment {
+    int first_block;
+    int blocks;
+  };
+  __device__ __forceinline__ Segment segment_of(int job) const {
+    const int first = blocks.block_of(job * job_tiles);
+    return {first, blocks.block_of(job * job_tiles + job_tiles - 1) - first + 1};
+  }
+
+  __device__ __forceinline__ int* is_last() const { return reinterpret_cast<int*>(shared + kPlan.is_last); }
+  // Partials in shared memory: (kGroups, kBlockM, partial_pitch) and (kGroups, kBlockM, 2).
+  __device__ __forceinline__ float* shared_out(int part, int row) const {
+    return reinterpret_cast<float*>(shared + kPlan.partial_out) + (part * kBlockM + row) * kPlan.partial_pitch;
+  }
+  __device__ __forceinline__ float* shared_state(int part, int row) const {
+    return reinterpret_cast<float*>(shared + kPlan.row_state) + 2 * (part * kBlockM + row);
+  }
+  // Partials in global memory; `index`: of the block among those of the segment's job.
+  __device__ __forceinline__ static int place_of(const Segment& segment, int index) {
+    return 2 * (segment.first_block + index) + (index == 0 ? 1 : 0);
+  }
+  __device__ __forceinline__ Words words() const {
+    return {jobs(), static_cast<int>(gridDim.x), least(kBlockM, params.group_size * params.len_q)};
+  }
+
+  __device__ __forceinline__ void put_partials(const float (&out)[1][kOutTiles][4],
+                                               const attention::RowState<1>& state, const Job& job) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = warp * kWarpRows + lane / 4 + 8 * h;
+      if (row >= job.rows) continue;
+      if (lane % 4 == 0)
+        *reinterpret_cast<float2*>(shared_state(group, row)) = make_float2(state.reference[0][h], state.sum[0][h]);
+      float* to = shared_out(group, row) + 2 * (lane % 4);
+#pragma unroll
+      for (int n = 0; n < kOutTiles; ++n)
+        *reinterpret_cast<float2*>(to + 8 * n) = make_float2(out[0][n][2 * h], out[0][n][2 * h + 1]);
+    }
+  }
+
+  /// The block's own part of a row.
+  __device__ __forceinline__ Partial own(int row, int chunk) const {
+    Partial merged;
+    merged.reset();
+    merged.add_shared<kGroups>(shared_out(0, row) + 4 * chunk, kBlockM * kPlan.partial_pitch, shared_state(0, row),
+                               2 * kBlockM);
+    return merged;
+  }
+
+  /// The result where the block has all of the job, else this block's part of it on its way.
+  __device__ __forceinline__ void merge_groups(const Job& job, const Segment& segment) const {
+    const Words at = words();
+    const int place = place_of(segment, static_cast<int>(blockIdx.x) - segment.first_block);
+#pragma unroll 1
+    for (int item = threadIdx.x; item < job.rows * kChunks; item += kThreads) {
+      const int row = item / kChunks;
+      const int chunk = item % kChunks;
+      const Partial merged = own(row, chunk);
+      if (segment.blocks == 1)
+        store(merged, job, row, chunk);
+      else
+        merged.send(params.counters + at.out(kDim, place, row) + 4 * chunk,
+                    params.counters + at.state(kDim, place, row) + 2 * (chunk % 4), chunk < 4);
+    }
+  }
+
+  /// Adds partials `first`, `first` + `step`, ... of the segment's blocks in this order, this block's own among them,
+  /// and leaves zeros where the others' outputs were.
+  __device__ __forceinline__ Partial add_blocks(const Segment& segment, int row, int chunk, int first,
+                                                int step) const {
+    const Words at = words();
+    const int mine = static_cast<int>(blockIdx.x) - segment.first_block;
+    const auto out_of = [&](int index) {
+      return params.counters + at.out(kDim, place_of(segment, index), row) + 4 * chunk;
+    };
+    const auto state_of = [&](int index) {
+      return params.counters + at.state(kDim, place_of(segment, index), row) + 2 * (chunk % 4);
+    };
+    const Partial here = own(row, chunk);
+    Partial merged;
+    merged.reset();
+#pragma unroll 1
+    for (; first < segment.blocks; first += kBatch * step) {
+      uint4 out[kBatch];
+      uint2 state[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int index = first + i * step;
+        out[i] = {1, 1, 1, 1};
+        state[i] = {0xff800000U, 0x80000000U};  // of nothing: reference -inf, sum 0
+        if (index == mine) {
+          out[i] = {word_of(here.out[0]), word_of(here.out[1]), word_of(here.out[2]), word_of(here.out[3])};
+          state[i] = {word_of(here.reference), word_of(here.sum)};
+        } else if (index < segment.blocks) {
+          out[i] = ptx::ld_relaxed_gpu_v4(out_of(index));
+          state[i] = ptx::ld_relaxed_gpu_v2(state_of(index));
+        }
+      }
+      float4 outs[kBatch];
+      float2 states[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int index = first + i * step;
+        while (out[i].x == 0 || out[i].y == 0 || out[i].z == 0 || out[i].w == 0)
+          out[i] = ptx::ld_relaxed_gpu_v4(out_of(index));
+        while (state[i].x == 0 || state[i].y == 0) state[i] = ptx::ld_relaxed_gpu_v2(state_of(index));
+        if (index < segment.blocks && index != mine) ptx::st_relaxed_gpu_v4(out_of(index), {0, 0, 0, 0});
+        outs[i] = make_float4(__uint_as_float(out[i].x), __uint_as_float(out[i].y), __uint_as_float(out[i].z),
+                              __uint_as_float(out[i].w));
+        states[i] = make_float2(__uint_as_float(state[i].x), __uint_as_float(state[i].y));
+      }
+      merged.add(states, outs);
+    }
+    return merged;
+  }
+
+  /// The result of a job that several blocks shared, once all their words are there.
+  __device__ __forceinline__ void merge_blocks(const Job& job, const Segment& segment) const {
+    const int items = job.rows * kChunks;
+    const int parts = merge_parts(kConfig, kDim, job.rows, segment.blocks);
+    int row = 0;
+    int chunk = 0;
+    Partial merged;
+#pragma unroll 1
+    for (int item = threadIdx.x; item < parts * items; item += kThreads) {  // once, if there are several parts
+      const int part = parts == 1 ? 0 : divide(item, items);
+      row = (item - part * items) / kChunks;
+      chunk = item % kChunks;
+      merged = add_blocks(segment, row, chunk, part, parts);
+      if (parts == 1) store(merged, job, row, chunk);
+    }
+    consumers_meet();  // all have read the states, and the groups' partials
+    if (parts > 1) {
+      const int part = divide(threadIdx.x, items);
+      if (part < parts) merged.put_shared(shared_out(part, row) + 4 * chunk, shared_state(part, row), chunk == 0);
+      consumers_meet();
+      if (part == 0) {
+        merged.reset();
+#pragma unroll 1
+        for (int i = 0; i < parts; ++i)
+          merged.add_shared<1>(shared_out(i, row) + 4 * chunk, 0, shared_state(i, row), 0);
+        store(merged, job, row, chunk);
+      }
+    }
+    const Words at = words();
+    constexpr int kPairs = kStateWords / 2;
+    for (int i = threadIdx.x; i < segment.blocks * job.rows * kPairs; i += kThreads) {
+      const int index = divide(i / kPairs, job.rows);
+      const int row = i / kPairs - index * job.rows;
+      if (segment.first_block + index != static_cast<int>(blockIdx.x))
+        ptx::st_relaxed_gpu_v2(params.counters + at.state(kDim, place_of(segment, index), row) + 2 * (i % kPairs),
+                               {0, 0});
+    }
+  }
+
+  /// Writes 4 columns of a finished row, and its log-sum-exp once a row.
+  __device__ __forceinline__ void store(const Partial& merged, const Job& job, int row, int chunk) const {
+    const PackedRow at = packed_row(job.first + row, params.group_size);
+    const int head = job.kv_head * params.group_size + at.head;
+    const float inverse = merged.sum > 0.0F ? 1.0F / merged.sum : 0.0F;
+    uint2 packed;
+    packed.x = ptx::cvt_rn_x2<kProblem.element>(merged.out[0] * inverse, merged.out[1] * inverse);
+    packed.y = ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse);
+    auto* out = static_cast<unsigned short*>(params.o) + job.batch * params.o_strides.batch +
+                head * params.o_strides.head + at.query * params.o_strides.row + 4 * chunk;
+    *reinterpret_cast<uint2*>(out) = packed;
+    if (chunk == 0 && params.lse != nullptr)
+      params.lse[(static_cast<long long>(job.batch) * params.heads + head) * params.len_q + at.query] =
+          merged.sum > 0.0F ? (merged.reference + ptx::lg2_approx_ftz(merged.sum)) * 0.693147181F
+                            : -__int_as_float(0x7f800000);
+  }
+};
+
+}  // namespace heed::decode_sm90
