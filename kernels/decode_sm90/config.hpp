@@ -15,20 +15,21 @@ namespace heed::decode_sm90 {
 
 /// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
 struct Config {
-  int block_m = 8;     ///< packed rows a thread block: 8, 16, 32 or 64; up to 16 are one fragment
-  int block_n = 32;    ///< keys a tile
-  int groups = 4;      ///< groups of warps that hold the same rows and take the block's tiles of keys in turn
-  int stages = 12;     ///< tiles of K and V a block has in shared memory or under way
-  int min_blocks = 1;  ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
+  int block_m = 8;   ///< packed rows a thread block: 8, 16, 32 or 64; up to 16 are one fragment
+  int block_n = 32;  ///< keys a tile
+  int groups = 4;    ///< groups of warps that hold the same rows and take the block's tiles of keys in turn
+  int stages = 12;   ///< tiles of K and V a block has in shared memory or under way
+  int min_blocks =
+      1;  ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
+  int l2_bytes = 0;    ///< that the L2 fetches at once where a copy misses: TensorBoxes::l2_bytes
   attention::Exp2 exp2{};
   attention::Rescale rescale{};
   constexpr bool operator==(const Config&) const = default;
 };
 
 inline constexpr int kStateWords = 8;  ///< of a row's reference and sum in global memory
-inline constexpr int kWarpRows = 16;    ///< rows of a fragment, and of a warp
-inline constexpr int kMostRows = 512;   ///< packed rows of one key head: beyond, query tiles beat packed rows
-inline constexpr int kMaxBlocks = 4096; ///< of a launch: a block has two places for partial results
+inline constexpr int kWarpRows = 16;   ///< rows of a fragment, and of a warp
+inline constexpr int kMostRows = 512;  ///< packed rows of one key head: beyond, query tiles beat packed rows
 
 /// Quotients of numbers that are not negative: half the instructions of a signed division, before the first load.
 HEED_HOST_DEVICE constexpr int divide(int a, int b) {
@@ -143,7 +144,10 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
 ///
 ///   | stage 0 K, V | stage 1 K, V | ... | partial O, fp32 | (reference, sum) | barriers | is this block last |
 ///
-/// Nothing shares a place: the next segment's tiles arrive while the last one's partials meet.
+/// Nothing shares a place: the next segment's tiles arrive while the last one's partials meet. Tile t of a block lies
+/// in stage t % stages and is taken by group t % groups. Stages are a multiple of groups, so that a stage is always the
+/// same group's: a barrier shows the parity of its phase only, which a group that did not see every phase would
+/// misread.
 struct SharedPlan {
   int tile_bytes;     ///< K or V of one stage: boxes of 64 columns, one behind the other
   int partial_out;    ///< (groups, block_m, partial_pitch) fp32
@@ -212,6 +216,7 @@ HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
 enum class Illegal {
   no,
   head_dim,
+  stages,
   threads,
   shared_memory,
   occupancy,
@@ -222,6 +227,7 @@ enum class Illegal {
 HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
                                             long long shared_bytes_per_processor) {
   if (problem.head_dim != 64 && problem.head_dim != 128) return Illegal::head_dim;
+  if (c.stages % c.groups != 0) return Illegal::stages;  // a stage is always the same group's: see SharedPlan
   if (threads(c) > 1024) return Illegal::threads;
   const int total = shared_plan(c, problem.head_dim).total;
   if (total > shared_bytes) return Illegal::shared_memory;

@@ -1,4 +1,5 @@
-/// fwd_decode_sm90: few queries, many keys, grouped heads, on Hopper. Bound by memory: every key and value is read once.
+/// fwd_decode_sm90: few queries, many keys, grouped heads, on Hopper. Bound by memory: every key and value is read
+/// once.
 ///
 /// The query rows that share a key head are one matrix of group_size * len_q packed rows (config.hpp: PackedRow), cut
 /// into tiles of block_m. A tile of rows and all its keys are a job; the key tiles of all jobs are one line that is cut
@@ -9,11 +10,11 @@
 ///   groups of warps   take the tiles in turn: g0 | g1 | g2 | g3 | g0 | ...; no barrier among them in the loop
 ///   service warp      counts the block in where it shares a job, and lets the L2 fetch the next job's queries
 ///
-/// The ring runs on over the ends of jobs: while partial results meet, the next job's keys are under way. Partial results
-/// meet twice: those of the groups in shared memory, those of the blocks in global memory. There every word is valid by
-/// itself, zero until it is written: the block that merges reads it until it is there. So nothing waits for a fence, nor
-/// for an arrival, which is counted when a block begins a segment: whoever begins last merges, and waits for nothing but
-/// blocks that already run. After Flash-Decoding (Dao et al. 2023), without its second kernel.
+/// The ring runs on over the ends of jobs: while partial results meet, the next job's keys are under way. Partial
+/// results meet twice: those of the groups in shared memory, those of the blocks in global memory. There every word is
+/// valid by itself, zero until it is written: the block that merges reads it until it is there. So nothing waits for a
+/// fence, nor for an arrival, which is counted when a block begins a segment: whoever begins last merges, and waits for
+/// nothing but blocks that already run. After Flash-Decoding (Dao et al. 2023), without its second kernel.
 #pragma once
 
 #include "kernels/decode_sm90/config.hpp"
@@ -107,8 +108,8 @@ struct Forward {
                                    source.tile * kBlockN, source.kv_head, source.batch);
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i)
-      ptx::cp_async_bulk_tensor_4d(keys + kPlan.tile_bytes + i * kBoxBytes, maps.v, full(stage),
-                                   i * tile::kBoxColumns, source.tile * kBlockN, source.kv_head, source.batch);
+      ptx::cp_async_bulk_tensor_4d(keys + kPlan.tile_bytes + i * kBoxBytes, maps.v, full(stage), i * tile::kBoxColumns,
+                                   source.tile * kBlockN, source.kv_head, source.batch);
     if (++source.tile < job_tiles) return;
     source.tile = 0;
     ++source.job;
@@ -198,8 +199,7 @@ struct Forward {
 
   __device__ __forceinline__ void prefetch_queries(const Job& job) const {
     constexpr int kLines = kDim * 2 / 128;
-    for (int i = lane; i < job.rows * kLines; i += 32)
-      ptx::prefetch_l2(query_row(job, i / kLines) + i % kLines * 64);
+    for (int i = lane; i < job.rows * kLines; i += 32) ptx::prefetch_l2(query_row(job, i / kLines) + i % kLines * 64);
   }
 
   // ------------------------------------------------------------------------------------------------------ computing
@@ -282,8 +282,8 @@ struct Forward {
     }
   }
 
-  __device__ __forceinline__ void multiply_keys(float (&scores)[1][kKeyTiles][4],
-                                                const unsigned (&query)[kDim / 16][4], unsigned keys) const {
+  __device__ __forceinline__ void multiply_keys(float (&scores)[1][kKeyTiles][4], const unsigned (&query)[kDim / 16][4],
+                                                unsigned keys) const {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
@@ -299,8 +299,8 @@ struct Forward {
       }
   }
 
-  __device__ __forceinline__ void multiply_values(float (&out)[1][kOutTiles][4],
-                                                  const float (&scores)[1][kKeyTiles][4], unsigned values) const {
+  __device__ __forceinline__ void multiply_values(float (&out)[1][kOutTiles][4], const float (&scores)[1][kKeyTiles][4],
+                                                  unsigned values) const {
 #pragma unroll
     for (int k = 0; k < kBlockN / 16; ++k) {
       const unsigned p[4] = {ptx::cvt_rn_x2<kProblem.element>(scores[0][2 * k][0], scores[0][2 * k][1]),
@@ -324,8 +324,7 @@ struct Forward {
     for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (first_key + 8 * n + 2 * (lane % 4) + i % 2 >= row_end[i / 2])
-          scores[0][n][i] = -__int_as_float(0x7f800000);
+        if (first_key + 8 * n + 2 * (lane % 4) + i % 2 >= row_end[i / 2]) scores[0][n][i] = -__int_as_float(0x7f800000);
   }
 
   // ------------------------------------------------------------------------------------------------------ merging
@@ -356,8 +355,8 @@ struct Forward {
     return {jobs(), static_cast<int>(gridDim.x), least(kBlockM, params.group_size * params.len_q)};
   }
 
-  __device__ __forceinline__ void put_partials(const float (&out)[1][kOutTiles][4],
-                                               const attention::RowState<1>& state, const Job& job) const {
+  __device__ __forceinline__ void put_partials(const float (&out)[1][kOutTiles][4], const attention::RowState<1>& state,
+                                               const Job& job) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = warp * kWarpRows + lane / 4 + 8 * h;
@@ -399,8 +398,7 @@ struct Forward {
 
   /// Adds partials `first`, `first` + `step`, ... of the segment's blocks in this order, this block's own among them,
   /// and leaves zeros where the others' outputs were.
-  __device__ __forceinline__ Partial add_blocks(const Segment& segment, int row, int chunk, int first,
-                                                int step) const {
+  __device__ __forceinline__ Partial add_blocks(const Segment& segment, int row, int chunk, int first, int step) const {
     const Words at = words();
     const int mine = static_cast<int>(blockIdx.x) - segment.first_block;
     const auto out_of = [&](int index) {
@@ -475,6 +473,11 @@ struct Forward {
         store(merged, job, row, chunk);
       }
     }
+    clear_states(job, segment);
+  }
+
+  /// Leaves zeros where the others' references and sums were.
+  __device__ __forceinline__ void clear_states(const Job& job, const Segment& segment) const {
     const Words at = words();
     constexpr int kPairs = kStateWords / 2;
     for (int i = threadIdx.x; i < segment.blocks * job.rows * kPairs; i += kThreads) {

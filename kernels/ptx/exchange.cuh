@@ -1,5 +1,5 @@
-/// What blocks of one launch hand to each other through the L2, in words of which each is valid by itself: relaxed loads
-/// and stores at gpu scope, and a relaxed arrival; and a prefetch into the L2.
+/// What blocks of one launch hand to each other through the L2, in words of which each is valid by itself: relaxed
+/// loads and stores at gpu scope, and a relaxed arrival; and a prefetch into the L2.
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#memory-consistency-model
 #pragma once
 
