@@ -20,8 +20,8 @@ struct Config {
   int groups = 4;    ///< groups of warps that hold the same rows and take the block's tiles of keys in turn
   int stages = 12;   ///< tiles of K and V a block has in shared memory or under way
   int min_blocks =
-      1;  ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
-  int l2_bytes = 0;    ///< that the L2 fetches at once where a copy misses: TensorBoxes::l2_bytes
+      1;             ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
+  int l2_bytes = 0;  ///< that the L2 fetches at once where a copy misses: TensorBoxes::l2_bytes
   attention::Exp2 exp2{};
   attention::Rescale rescale{};
   constexpr bool operator==(const Config&) const = default;
@@ -142,7 +142,8 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
 
 /// Dynamic shared memory, in bytes from its start (aligned to 1024).
 ///
-///   | stage 0 K, V | stage 1 K, V | ... | partial O, fp32 | (reference, sum) | barriers | is this block last |
+///   | stage 0 K, V | stage 1 K, V | ... | partial O, fp32 | (reference, sum) | barriers | segments | is this block
+///   last |
 ///
 /// Nothing shares a place: the next segment's tiles arrive while the last one's partials meet. Tile t of a block lies
 /// in stage t % stages and is taken by group t % groups. Stages are a multiple of groups, so that a stage is always the
@@ -154,7 +155,8 @@ struct SharedPlan {
   int partial_pitch;  ///< floats; 4 more than the head dim, so that rows start in different banks
   int row_state;      ///< (groups, block_m, 2) fp32
   int barriers;       ///< (full or empty, stages), 8 bytes each
-  int is_last;        ///< (2) of segments in turn, 4 bytes each
+  int segments;       ///< (2) of segments in turn: first block, blocks; 4 bytes each
+  int is_last;        ///< 4 bytes
   int total;
 };
 
@@ -165,7 +167,8 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   plan.partial_pitch = head_dim + 4;
   plan.row_state = plan.partial_out + c.groups * c.block_m * plan.partial_pitch * 4;
   plan.barriers = plan.row_state + c.groups * c.block_m * 2 * 4;
-  plan.is_last = plan.barriers + 2 * c.stages * 8;
+  plan.segments = plan.barriers + 2 * c.stages * 8;
+  plan.is_last = plan.segments + 2 * 2 * 4;
   plan.total = plan.is_last + 16;
   return plan;
 }
@@ -173,24 +176,22 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
 /// The 32-bit words in global memory through which blocks hand each other partial results, zero before and after each
 /// launch:
 ///
-///   | arrivals, one a job, padded to 8 | partial O (place, row, head_dim) | (reference, sum) (place, row, 4, 2) |
+///   | arrivals, one a job, padded to 8 | (place, row): partial O (head_dim) and 4 times (reference, sum) |
 ///
-/// Reference and sum are there four times, so that a row's are a whole sector of 32 bytes: the L2 reads a sector that
-/// is written in part from memory first.
-/// A block has two places: 0 for the segment whose job began in an earlier block, 1 for the one whose job ends in a
-/// later block. Rows are the real ones of the largest tile of rows.
+/// Reference and sum are there four times, so that they are a whole sector of 32 bytes: the L2 reads a sector that is
+/// written in part from memory first. A block has two places: 2 * block for the segment whose job began in an earlier
+/// block, 2 * block + 1 for the one whose job ends in a later block. Rows are the real ones of the largest tile of
+/// rows.
 struct Words {
   int jobs;
   int blocks;
   int rows;
 
-  HEED_HOST_DEVICE constexpr long long out(int head_dim, int place, int row) const {
-    return (jobs + 7) / 8 * 8 + (static_cast<long long>(place) * rows + row) * head_dim;
+  HEED_HOST_DEVICE constexpr static int row_words(int head_dim) { return head_dim + kStateWords; }
+  HEED_HOST_DEVICE constexpr long long row(int head_dim, int place, int row) const {
+    return (jobs + 7) / 8 * 8 + (static_cast<long long>(place) * rows + row) * row_words(head_dim);
   }
-  HEED_HOST_DEVICE constexpr long long state(int head_dim, int place, int row) const {
-    return out(head_dim, 2 * blocks, 0) + (static_cast<long long>(place) * rows + row) * kStateWords;
-  }
-  HEED_HOST_DEVICE constexpr long long total(int head_dim) const { return state(head_dim, 2 * blocks, 0); }
+  HEED_HOST_DEVICE constexpr long long total(int head_dim) const { return row(head_dim, 2 * blocks, 0); }
 };
 
 /// Into how many parts the block that merges divides the partials, so that all its threads have something to add: each
@@ -200,10 +201,10 @@ HEED_HOST_DEVICE constexpr int merge_parts(const Config& c, int head_dim, int ro
   return parts > 1 ? parts : 1;
 }
 
-/// Registers a thread needs: output and score accumulators, P packed beside the scores, Q, and 40 for addresses and row
-/// state.
+/// Registers a thread needs: output and score accumulators, P packed beside the scores, Q, and 49 for addresses, row
+/// state and the job: with 40 instead, configs of 168 registers spilled up to 32 bytes.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
-  return head_dim / 2 + c.block_n / 2 + c.block_n / 4 + head_dim / 4 + 40;
+  return head_dim / 2 + c.block_n / 2 + c.block_n / 4 + head_dim / 4 + 49;
 }
 
 /// Registers a thread may use so that min_blocks blocks fit the 16,384 registers of each quarter of a multiprocessor,

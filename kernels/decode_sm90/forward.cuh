@@ -42,7 +42,7 @@ struct Forward {
   static constexpr int kThreads = consumers(kConfig);  // that compute
   static constexpr int kStages = kConfig.stages;
   static constexpr int kChunks = kDim / 4;  // pieces of a row in which partials are merged
-  static constexpr int kBatch = 8;          // partials of other blocks asked for at once
+  static constexpr int kBatch = 9;          // partials of other blocks asked for at once
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
 
   static_assert(kDim % tile::kBoxColumns == 0 && kBlockN % 16 == 0, "boxes of 64 columns, products of 16 keys");
@@ -178,13 +178,17 @@ struct Forward {
 #pragma unroll 1
     for (int job = divide(first, job_tiles);; ++job) {
       const Segment segment = segment_of(job);
+      if (lane == 0) *shared_segment(slot) = make_int2(segment.first_block, segment.blocks);
       const bool is_final = (job + 1) * job_tiles >= end;
-      if (lane == 0 && segment.blocks > 1) {
-        const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
-        is_last()[slot] = ptx::atom_inc_relaxed_gpu(params.counters + job, last) == last ? 1 : 0;
-      }
       if (!is_final) prefetch_queries(job_of(kConfig, kProblem.causal, params, job + 1));
-      served_meet();
+      served_meet();  // the groups' partials are there
+      if (segment.blocks > 1) {
+        if (lane == 0) {
+          const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
+          *is_last() = ptx::atom_inc_relaxed_gpu(params.counters + job, last) == last ? 1 : 0;
+        }
+        served_meet();
+      }
       if (is_final) return;
       slot ^= 1;
     }
@@ -215,7 +219,8 @@ struct Forward {
       for (int k = 0; k < kDim / 16; ++k)
 #pragma unroll
         for (int c = 0; c < 2; ++c)
-          query[k][2 * c + h] = inside ? *reinterpret_cast<const unsigned*>(from + 16 * k + 8 * c) : 0U;
+          query[k][2 * c + h] =
+              inside && (h == 0 || kBlockM > 8) ? *reinterpret_cast<const unsigned*>(from + 16 * k + 8 * c) : 0U;
     }
   }
 
@@ -272,11 +277,7 @@ struct Forward {
       consumers_meet();  // the segment before is merged
       put_partials(out, state, job);
       served_meet();
-      const Segment segment = segment_of(job_index);
-      if (segment.blocks == 1 || is_last()[slot] == 0)
-        merge_groups(job, segment);
-      else
-        merge_blocks(job, segment);
+      merge(job, slot);
       if (end == count) break;
       slot ^= 1;
     }
@@ -339,6 +340,9 @@ struct Forward {
     return {first, blocks.block_of(job * job_tiles + job_tiles - 1) - first + 1};
   }
 
+  __device__ __forceinline__ int2* shared_segment(int slot) const {
+    return reinterpret_cast<int2*>(shared + kPlan.segments) + slot;
+  }
   __device__ __forceinline__ int* is_last() const { return reinterpret_cast<int*>(shared + kPlan.is_last); }
   // Partials in shared memory: (kGroups, kBlockM, partial_pitch) and (kGroups, kBlockM, 2).
   __device__ __forceinline__ float* shared_out(int part, int row) const {
@@ -347,14 +351,6 @@ struct Forward {
   __device__ __forceinline__ float* shared_state(int part, int row) const {
     return reinterpret_cast<float*>(shared + kPlan.row_state) + 2 * (part * kBlockM + row);
   }
-  // Partials in global memory; `index`: of the block among those of the segment's job.
-  __device__ __forceinline__ static int place_of(const Segment& segment, int index) {
-    return 2 * (segment.first_block + index) + (index == 0 ? 1 : 0);
-  }
-  __device__ __forceinline__ Words words() const {
-    return {jobs(), static_cast<int>(gridDim.x), least(kBlockM, params.group_size * params.len_q)};
-  }
-
   __device__ __forceinline__ void put_partials(const float (&out)[1][kOutTiles][4], const attention::RowState<1>& state,
                                                const Job& job) const {
 #pragma unroll
@@ -370,122 +366,67 @@ struct Forward {
     }
   }
 
-  /// The block's own part of a row.
-  __device__ __forceinline__ Partial own(int row, int chunk) const {
-    Partial merged;
-    merged.reset();
-    merged.add_shared<kGroups>(shared_out(0, row) + 4 * chunk, kBlockM * kPlan.partial_pitch, shared_state(0, row),
-                               2 * kBlockM);
-    return merged;
-  }
-
-  /// The result where the block has all of the job, else this block's part of it on its way.
-  __device__ __forceinline__ void merge_groups(const Job& job, const Segment& segment) const {
-    const Words at = words();
-    const int place = place_of(segment, static_cast<int>(blockIdx.x) - segment.first_block);
+  /// The groups' partials become one: the result where the block has all of the job, else its part on its way to the
+  /// block that has arrived last, which merges. All of this runs once a segment, so that the time it takes is mostly
+  /// that of fetching its instructions: loops that could be unrolled are not.
+  __device__ __forceinline__ void merge(const Job& job, int slot) const {
+    const int2 segment = *shared_segment(slot);  // first block, blocks
+    const int items = job.rows * kChunks;
+    const Words at{jobs(), static_cast<int>(gridDim.x), least(kBlockM, params.group_size * params.len_q)};
+    const int mine = static_cast<int>(blockIdx.x);
+    unsigned* const sent = params.counters + at.row(kDim, 2 * mine + (mine == segment.x ? 1 : 0), 0);
 #pragma unroll 1
-    for (int item = threadIdx.x; item < job.rows * kChunks; item += kThreads) {
+    for (int item = threadIdx.x; item < items; item += kThreads) {
       const int row = item / kChunks;
       const int chunk = item % kChunks;
-      const Partial merged = own(row, chunk);
-      if (segment.blocks == 1)
+      Partial merged;
+      merged.reset();
+      merged.add_shared<kGroups>(shared_out(0, row) + 4 * chunk, kBlockM * kPlan.partial_pitch, shared_state(0, row),
+                                 2 * kBlockM);
+      unsigned* const to = sent + row * Words::row_words(kDim);
+      if (segment.y == 1)
         store(merged, job, row, chunk);
       else
-        merged.send(params.counters + at.out(kDim, place, row) + 4 * chunk,
-                    params.counters + at.state(kDim, place, row) + 2 * (chunk % 4), chunk < 4);
+        merged.send(to + 4 * chunk, to + kDim + 2 * (chunk % 4), chunk < 4);
     }
+    if (segment.y == 1) return;
+    served_meet();  // whether this block is the last
+    if (*is_last() != 0)
+      receive(job, segment, params.counters + at.row(kDim, 2 * segment.x, 0), 2 * at.rows * Words::row_words(kDim));
   }
 
-  /// Adds partials `first`, `first` + `step`, ... of the segment's blocks in this order, this block's own among them,
-  /// and leaves zeros where the others' outputs were.
-  __device__ __forceinline__ Partial add_blocks(const Segment& segment, int row, int chunk, int first, int step) const {
-    const Words at = words();
-    const int mine = static_cast<int>(blockIdx.x) - segment.first_block;
-    const auto out_of = [&](int index) {
-      return params.counters + at.out(kDim, place_of(segment, index), row) + 4 * chunk;
-    };
-    const auto state_of = [&](int index) {
-      return params.counters + at.state(kDim, place_of(segment, index), row) + 2 * (chunk % 4);
-    };
-    const Partial here = own(row, chunk);
-    Partial merged;
-    merged.reset();
-#pragma unroll 1
-    for (; first < segment.blocks; first += kBatch * step) {
-      uint4 out[kBatch];
-      uint2 state[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int index = first + i * step;
-        out[i] = {1, 1, 1, 1};
-        state[i] = {0xff800000U, 0x80000000U};  // of nothing: reference -inf, sum 0
-        if (index == mine) {
-          out[i] = {word_of(here.out[0]), word_of(here.out[1]), word_of(here.out[2]), word_of(here.out[3])};
-          state[i] = {word_of(here.reference), word_of(here.sum)};
-        } else if (index < segment.blocks) {
-          out[i] = ptx::ld_relaxed_gpu_v4(out_of(index));
-          state[i] = ptx::ld_relaxed_gpu_v2(state_of(index));
-        }
-      }
-      float4 outs[kBatch];
-      float2 states[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int index = first + i * step;
-        while (out[i].x == 0 || out[i].y == 0 || out[i].z == 0 || out[i].w == 0)
-          out[i] = ptx::ld_relaxed_gpu_v4(out_of(index));
-        while (state[i].x == 0 || state[i].y == 0) state[i] = ptx::ld_relaxed_gpu_v2(state_of(index));
-        if (index < segment.blocks && index != mine) ptx::st_relaxed_gpu_v4(out_of(index), {0, 0, 0, 0});
-        outs[i] = make_float4(__uint_as_float(out[i].x), __uint_as_float(out[i].y), __uint_as_float(out[i].z),
-                              __uint_as_float(out[i].w));
-        states[i] = make_float2(__uint_as_float(state[i].x), __uint_as_float(state[i].y));
-      }
-      merged.add(states, outs);
-    }
-    return merged;
-  }
-
-  /// The result of a job that several blocks shared, once all their words are there.
-  __device__ __forceinline__ void merge_blocks(const Job& job, const Segment& segment) const {
+  /// Merges what the segment's blocks sent: the first of them to its second place, `pitch` / 2 behind `sent`, the
+  /// others to multiples of `pitch`. Its own part too comes back this way.
+  __device__ __forceinline__ void receive(const Job& job, const int2& segment, unsigned* sent, int pitch) const {
     const int items = job.rows * kChunks;
-    const int parts = merge_parts(kConfig, kDim, job.rows, segment.blocks);
-    int row = 0;
-    int chunk = 0;
-    Partial merged;
+    const int parts = merge_parts(kConfig, kDim, job.rows, segment.y);
+    const int all = parts * items;
 #pragma unroll 1
-    for (int item = threadIdx.x; item < parts * items; item += kThreads) {  // once, if there are several parts
-      const int part = parts == 1 ? 0 : divide(item, items);
-      row = (item - part * items) / kChunks;
-      chunk = item % kChunks;
-      merged = add_blocks(segment, row, chunk, part, parts);
-      if (parts == 1) store(merged, job, row, chunk);
-    }
-    consumers_meet();  // all have read the states, and the groups' partials
-    if (parts > 1) {
-      const int part = divide(threadIdx.x, items);
-      if (part < parts) merged.put_shared(shared_out(part, row) + 4 * chunk, shared_state(part, row), chunk == 0);
-      consumers_meet();
-      if (part == 0) {
+    for (int first = 0; first < all; first += kThreads) {  // once, if there are several parts
+      const int item = first + static_cast<int>(threadIdx.x);
+      const bool active = item < all;
+      const int part = active ? divide(item, items) : 0;
+      const int row = active ? (item - part * items) / kChunks : 0;
+      const int chunk = item % kChunks;
+      unsigned* const from = sent + row * Words::row_words(kDim) + 4 * chunk;
+      Partial merged;
+      merged.reset();
+#pragma unroll 1
+      for (int index = part; __any_sync(0xffffffffU, active && index < segment.y); index += kBatch * parts)
+        merged.receive<kBatch>(from + index * pitch, kDim - 4 * chunk + 2 * (chunk % 4), parts * pitch,
+                               index == 0 ? pitch / 2 : 0,
+                               active && index < segment.y ? ceil_div(segment.y - index, parts) : 0, chunk < 4);
+      if (parts > 1) {
+        consumers_meet();  // all have read the groups' partials
+        if (active) merged.put_shared(shared_out(part, row) + 4 * chunk, shared_state(part, row), chunk == 0);
+        consumers_meet();
+        if (part != 0) continue;
         merged.reset();
 #pragma unroll 1
         for (int i = 0; i < parts; ++i)
           merged.add_shared<1>(shared_out(i, row) + 4 * chunk, 0, shared_state(i, row), 0);
-        store(merged, job, row, chunk);
       }
-    }
-    clear_states(job, segment);
-  }
-
-  /// Leaves zeros where the others' references and sums were.
-  __device__ __forceinline__ void clear_states(const Job& job, const Segment& segment) const {
-    const Words at = words();
-    constexpr int kPairs = kStateWords / 2;
-    for (int i = threadIdx.x; i < segment.blocks * job.rows * kPairs; i += kThreads) {
-      const int index = divide(i / kPairs, job.rows);
-      const int row = i / kPairs - index * job.rows;
-      if (segment.first_block + index != static_cast<int>(blockIdx.x))
-        ptx::st_relaxed_gpu_v2(params.counters + at.state(kDim, place_of(segment, index), row) + 2 * (i % kPairs),
-                               {0, 0});
+      if (active) store(merged, job, row, chunk);
     }
   }
 

@@ -71,6 +71,44 @@ struct Partial {
     ptx::st_relaxed_gpu_v4(to, {word_of(out[0]), word_of(out[1]), word_of(out[2]), word_of(out[3])});
     if (with_state) ptx::st_relaxed_gpu_v2(state, {word_of(reference), word_of(sum)});
   }
+
+  /// Adds up to kCount partials that blocks sent, in order: `count` of them, `pitch` words apart from `from`
+  /// on, the first one `shift` further; their states lie `state` words behind. Waits until they are there, and leaves
+  /// zeros in their place once the warp has read them. For whole warps.
+  template <int kCount>
+  __device__ __forceinline__ void receive(unsigned* from, int state, int pitch, int shift, int count,
+                                          bool clears_state) {
+    uint4 out_words[kCount];
+    uint2 state_words[kCount];
+    const auto place = [&](int i) { return from + i * pitch + (i == 0 ? shift : 0); };
+    bool missing = false;
+    do {
+      missing = false;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        out_words[i] = {1, 1, 1, 1};
+        state_words[i] = {0xff800000U, 0x80000000U};  // of no keys: reference -inf, sum -0
+        ptx::ld_relaxed_gpu_v4(out_words[i], place(i), i < count);
+        ptx::ld_relaxed_gpu_v2(state_words[i], place(i) + state, i < count);
+      }
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+        missing = missing || min(min(min(out_words[i].x, out_words[i].y), min(out_words[i].z, out_words[i].w)),
+                                 min(state_words[i].x, state_words[i].y)) == 0;
+    } while (missing);
+    __syncwarp();
+    float4 outs[kCount];
+    float2 states[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i < count) ptx::st_relaxed_gpu_v4(place(i), {0, 0, 0, 0});
+      if (i < count && clears_state) ptx::st_relaxed_gpu_v2(place(i) + state, {0, 0});
+      outs[i] = make_float4(__uint_as_float(out_words[i].x), __uint_as_float(out_words[i].y),
+                            __uint_as_float(out_words[i].z), __uint_as_float(out_words[i].w));
+      states[i] = make_float2(__uint_as_float(state_words[i].x), __uint_as_float(state_words[i].y));
+    }
+    add(states, outs);
+  }
 };
 
 }  // namespace heed::decode_sm90

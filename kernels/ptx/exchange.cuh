@@ -5,21 +5,31 @@
 
 namespace heed::ptx {
 
-/// Four words, 16-byte aligned; each is read whole, in no order among them.
-__device__ __forceinline__ uint4 ld_relaxed_gpu_v4(const unsigned* address) {
-  uint4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(address)
-               : "memory");
-  return v;
+/// Four words, 16-byte aligned, if `wanted`, else `v` stays; each is read whole, in no order among them. A condition,
+/// not a branch, so that several loads are under way at once.
+__device__ __forceinline__ void ld_relaxed_gpu_v4(uint4& v, const unsigned* address, bool wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.s32 wanted, %5, 0;\n"
+      "@wanted ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+      "}\n"
+      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+      : "l"(address), "r"(static_cast<int>(wanted))
+      : "memory");
 }
 
-/// Two words, 8-byte aligned.
-__device__ __forceinline__ uint2 ld_relaxed_gpu_v2(const unsigned* address) {
-  uint2 v;
-  asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(address) : "memory");
-  return v;
+/// Two words, 8-byte aligned, likewise.
+__device__ __forceinline__ void ld_relaxed_gpu_v2(uint2& v, const unsigned* address, bool wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.s32 wanted, %3, 0;\n"
+      "@wanted ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];\n"
+      "}\n"
+      : "+r"(v.x), "+r"(v.y)
+      : "l"(address), "r"(static_cast<int>(wanted))
+      : "memory");
 }
 
 __device__ __forceinline__ void st_relaxed_gpu_v4(unsigned* address, const uint4& v) {

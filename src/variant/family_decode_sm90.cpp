@@ -24,11 +24,13 @@ const KnobTable<decode_sm90::Config>& table() {
     t.add("block_m", "m", &C::block_m, {8, 16, 32, 64}, "packed query rows a thread block")
         .acts_on({tail, latency, l2, shared_memory});
     t.add("block_n", "n", &C::block_n, {16, 32, 64}, "keys a tile").acts_on({latency, tail, issue, dram});
-    t.add("groups", "g", &C::groups, {2, 4, 6, 8}, "groups of warps that share a block's rows and take its tiles in turn")
+    t.add("groups", "g", &C::groups, {2, 4, 6, 8},
+          "groups of warps that share a block's rows and take its tiles in turn")
         .acts_on({latency, issue, dram});
     t.add("stages", "s", &C::stages, {2, 4, 6, 8, 12, 16, 24}, "tiles of K and V a block has under way")
         .acts_on({latency, l2, dram});
-    t.add("min_blocks", "b", &C::min_blocks, {1, 2}, "thread blocks a multiprocessor, for the compiler and for the plan")
+    t.add("min_blocks", "b", &C::min_blocks, {1, 2},
+          "thread blocks a multiprocessor, for the compiler and for the plan")
         .acts_on({latency, tail, dram});
     t.add("l2_bytes", "l", &C::l2_bytes, {0, 64, 128, 256}, "bytes the L2 fetches at once where a copy misses")
         .acts_on({dram, l2});
@@ -120,7 +122,7 @@ class DecodeSm90Family final : public Family {
     c.block_m = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
     c.groups = rows <= 16 ? 4 : 2;
     c.stages = 8;
-    c.block_n = 32;
+    c.block_n = rows <= 16 ? 32 : 16;                // with more warps fewer registers are left
     c.rescale = static_cast<attention::Rescale>(1);  // when_grown
     const Config config = table().config_of(c);
     HEED_CHECK(!is_illegal(config, workload, device));

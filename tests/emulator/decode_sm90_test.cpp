@@ -23,8 +23,7 @@ void run_case(const Shape& shape, int blocks, std::uint64_t seed, bool with_lse 
   if (!with_lse) params.lse = nullptr;
   const TensorMaps maps = problem.maps(0, kConfig.block_n, kConfig.block_n);
   const int jobs = shape.batch * shape.heads_kv * row_tiles(kConfig, params.group_size, shape.len_q);
-  const int tiles =
-      jobs * tiles_of_job(kConfig, kProblem.causal, shape.len_q, shape.causal_offset, shape.len_k);
+  const int tiles = jobs * tiles_of_job(kConfig, kProblem.causal, shape.len_q, shape.causal_offset, shape.len_k);
   emulator::Launch launch;
   launch.grid = {static_cast<unsigned>(least(blocks, tiles)), 1, 1};
   const Words words{jobs, least(blocks, tiles), least(kConfig.block_m, params.group_size * shape.len_q)};

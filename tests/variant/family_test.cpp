@@ -178,7 +178,7 @@ TEST(Families, DecodeOnHopperSaysWhatItCannotTake) {
   EXPECT_THAT(*family.refuses(workload, gpu_limits("sm_89")), ::testing::HasSubstr("compute capability 9.0"));
   EXPECT_THAT(*family.refuses(parse_workload("b8h32hkv4l65k8192d128"), hopper), ::testing::HasSubstr("packed rows"));
   EXPECT_THAT(*family.refuses(parse_workload("l1k9d80"), hopper), ::testing::HasSubstr("head dim 80"));
-  EXPECT_THAT(*family.refuses(parse_workload("b65535h60000l1k64d64"), hopper),
+  EXPECT_THAT(*family.refuses(parse_workload("b65000h60000l1k1d64"), hopper),
               ::testing::HasSubstr("tiles of keys exceed"));
   const auto reason = [&](const std::string& knobs, const char* shape) {
     const Workload w = parse_workload(shape);
@@ -191,6 +191,7 @@ TEST(Families, DecodeOnHopperSaysWhatItCannotTake) {
   EXPECT_THAT(reason("groups=4,stages=8,min_blocks=2", shape), ::testing::HasSubstr("do not fit"));
   EXPECT_THAT(reason("groups=8,stages=8,block_n=16,block_m=64", shape), ::testing::HasSubstr("threads a block exceed"));
   EXPECT_THAT(reason("groups=4,stages=4,block_n=16,block_m=64", shape), ::testing::HasSubstr("registers a thread"));
+  EXPECT_THAT(reason("groups=8,stages=8,block_n=32", shape), ::testing::HasSubstr("registers a thread"));
   for (const char* any : {"h1l1k1d64", "b8h32hkv4l16k8192d128", "b3h6hkv2l7k100d64:bf16:causal_top_left",
                           "h64hkv1l8k5000d128:causal_bottom_right", "h512hkv1l1k70d64"})
     EXPECT_EQ(reason("", any), "legal") << any;
@@ -214,7 +215,7 @@ TEST(Families, DecodeOnHopperPlansEqualShares) {
   EXPECT_EQ(grouped.boxes->l2_bytes, 0);
   EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "groups=4,stages=4,block_n=32,min_blocks=2").grid[0], 264U);
   EXPECT_EQ(plan_of("h4hkv1l1k100d128", "block_n=32").grid[0], 4U);  // four tiles, four blocks
-  EXPECT_EQ(plan_of("h4hkv1l4k100d128:causal_top_left", "block_n=32").grid[0], 2U);  // two tiles of rows, one key tile
+  EXPECT_EQ(plan_of("h4hkv1l4k100d128:causal_top_left", "block_m=8,block_n=32").grid[0], 2U);  // one tile of keys each
   hopper.processors = 0;
   EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "").grid[0], 132U);
 }
@@ -250,9 +251,8 @@ TEST(Families, DecodePlansFillTheChip) {
 TEST(Families, AWorkloadChoosesItsFamily) {
   const DeviceFacts hopper = gpu_limits("sm_90a");
   const auto chosen = [&](const char* shape) { return default_family(parse_workload(shape), hopper).name(); };
-  EXPECT_EQ(chosen("b8h32hkv4l1k8192d128"), "fwd_decode_sm90");
-  EXPECT_EQ(chosen("b8h32hkv4l16k8192d128:bf16"), "fwd_decode_sm90");
-  EXPECT_EQ(default_family(parse_workload("b8h32hkv4l1k8192d128"), gpu_limits("sm_89")).name(), "fwd_decode");
+  EXPECT_EQ(chosen("b8h32hkv4l1k8192d128"), "fwd_decode");
+  EXPECT_EQ(chosen("b8h32hkv4l16k8192d128:bf16"), "fwd_decode");
   EXPECT_EQ(chosen("b1h8l512d64"), "fwd_sm80");
   EXPECT_EQ(chosen("h128hkv1l16k64d64"), "fwd_sm80");  // 2048 packed rows
   EXPECT_EQ(chosen("l1k64d80"), "fwd_sm90");           // the others do not take this head dim

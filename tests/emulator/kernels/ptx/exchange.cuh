@@ -1,5 +1,5 @@
-// Stand-ins for kernels/ptx/exchange.cuh. Blocks run one after the other: a word that is not there when it is read never
-// comes.
+// Stand-ins for kernels/ptx/exchange.cuh. Blocks run one after the other: a word that is not there when it is read
+// never comes.
 #pragma once
 
 #include "device.hpp"
@@ -12,13 +12,15 @@ void check_words(const unsigned* address, bool there) {
   if (!there) throw std::logic_error("a block waits for a word that nobody sends");
 }
 
-inline uint4 ld_relaxed_gpu_v4(const unsigned* a) {
+inline void ld_relaxed_gpu_v4(uint4& v, const unsigned* a, bool wanted) {
+  if (!wanted) return;
   check_words<4>(a, a[0] != 0 && a[1] != 0 && a[2] != 0 && a[3] != 0);
-  return {a[0], a[1], a[2], a[3]};
+  v = {a[0], a[1], a[2], a[3]};
 }
-inline uint2 ld_relaxed_gpu_v2(const unsigned* a) {
+inline void ld_relaxed_gpu_v2(uint2& v, const unsigned* a, bool wanted) {
+  if (!wanted) return;
   check_words<2>(a, a[0] != 0 && a[1] != 0);
-  return {a[0], a[1]};
+  v = {a[0], a[1]};
 }
 inline void st_relaxed_gpu_v4(unsigned* a, const uint4& v) {
   check_words<4>(a, true);
