@@ -142,8 +142,7 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
 
 /// Dynamic shared memory, in bytes from its start (aligned to 1024).
 ///
-///   | stage 0 K, V | stage 1 K, V | ... | partial O, fp32 | (reference, sum) | barriers | segments | is this block
-///   last |
+///   | stage 0 K, V | stage 1 K, V | ... | partial O, fp32 | (reference, sum) | barriers | segments | is last |
 ///
 /// Nothing shares a place: the next segment's tiles arrive while the last one's partials meet. Tile t of a block lies
 /// in stage t % stages and is taken by group t % groups. Stages are a multiple of groups, so that a stage is always the
@@ -155,6 +154,7 @@ struct SharedPlan {
   int partial_pitch;  ///< floats; 4 more than the head dim, so that rows start in different banks
   int row_state;      ///< (groups, block_m, 2) fp32
   int barriers;       ///< (full or empty, stages), 8 bytes each
+  int ending;         ///< the barrier of which a phase ends when a segment's last tile is there
   int segments;       ///< (2) of segments in turn: first block, blocks; 4 bytes each
   int is_last;        ///< 4 bytes
   int total;
@@ -167,29 +167,29 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   plan.partial_pitch = head_dim + 4;
   plan.row_state = plan.partial_out + c.groups * c.block_m * plan.partial_pitch * 4;
   plan.barriers = plan.row_state + c.groups * c.block_m * 2 * 4;
-  plan.segments = plan.barriers + 2 * c.stages * 8;
+  plan.ending = plan.barriers + 2 * c.stages * 8;
+  plan.segments = plan.ending + 8;
   plan.is_last = plan.segments + 2 * 2 * 4;
   plan.total = plan.is_last + 16;
   return plan;
 }
 
 /// The 32-bit words in global memory through which blocks hand each other partial results, zero before and after each
-/// launch:
+/// launch whatever its shape, so that launches of any shape may share them one after the other:
 ///
-///   | arrivals, one a job, padded to 8 | (place, row): partial O (head_dim) and 4 times (reference, sum) |
+///   | arrivals, one a block, padded to 8 | (place, row): partial O (head_dim) and 4 times (reference, sum) |
 ///
-/// Reference and sum are there four times, so that they are a whole sector of 32 bytes: the L2 reads a sector that is
-/// written in part from memory first. A block has two places: 2 * block for the segment whose job began in an earlier
-/// block, 2 * block + 1 for the one whose job ends in a later block. Rows are the real ones of the largest tile of
-/// rows.
+/// A job's arrivals are counted at its first block: a block begins at most one job that another ends. Reference and sum
+/// are there four times, so that they are a whole sector of 32 bytes: the L2 reads a sector that is written in part
+/// from memory first. A block has two places: 2 * block for the segment whose job began in an earlier block, 2 * block
+/// + 1 for the one whose job ends in a later block. Rows are the real ones of the largest tile of rows.
 struct Words {
-  int jobs;
   int blocks;
   int rows;
 
   HEED_HOST_DEVICE constexpr static int row_words(int head_dim) { return head_dim + kStateWords; }
   HEED_HOST_DEVICE constexpr long long row(int head_dim, int place, int row) const {
-    return (jobs + 7) / 8 * 8 + (static_cast<long long>(place) * rows + row) * row_words(head_dim);
+    return (blocks + 7) / 8 * 8 + (static_cast<long long>(place) * rows + row) * row_words(head_dim);
   }
   HEED_HOST_DEVICE constexpr long long total(int head_dim) const { return row(head_dim, 2 * blocks, 0); }
 };

@@ -12,9 +12,21 @@
 ///
 /// The ring runs on over the ends of jobs: while partial results meet, the next job's keys are under way. Partial
 /// results meet twice: those of the groups in shared memory, those of the blocks in global memory. There every word is
-/// valid by itself, zero until it is written: the block that merges reads it until it is there. So nothing waits for a
-/// fence, nor for an arrival, which is counted when a block begins a segment: whoever begins last merges, and waits for
-/// nothing but blocks that already run. After Flash-Decoding (Dao et al. 2023), without its second kernel.
+/// valid by itself, zero until it is written and never written as zero (word_of): the block that merges reads it until
+/// it is there, and leaves zero. So no word needs a fence, and the order in which words arrive does not matter. After
+/// Flash-Decoding (Dao et al. 2023), without its second kernel.
+///
+/// A block is counted in when the last tile of its segment is there, before it is used: the reply comes while the tile
+/// is. The block that is counted in last merges.
+///
+/// No block waits for ever, however few run at a time and in whichever order. A block waits for others in receive()
+/// alone, for words of a job that all its blocks were counted in at: those that it waits for have begun, and have all
+/// the keys of their segments or copies of them under way. They send their words without waiting for anybody, unless
+/// warps of theirs are themselves in receive(), of an earlier job: blocks work through jobs in ascending order. By
+/// induction over jobs, from the first, which has none before it, every wait ends.
+///
+/// A word is written once, read by one thread (reference and sum: by lanes of one warp) and then cleared by it, all in
+/// one launch; the end of a launch orders what it cleared before all of the next, which is not launched as a dependent.
 #pragma once
 
 #include "kernels/decode_sm90/config.hpp"
@@ -82,6 +94,7 @@ struct Forward {
   }
   __device__ __forceinline__ unsigned full(int stage) const { return shared_base + kPlan.barriers + stage * 8; }
   __device__ __forceinline__ unsigned empty(int stage) const { return full(kStages + stage); }
+  __device__ __forceinline__ unsigned ending() const { return shared_base + kPlan.ending; }
 
   /// Where the next copy comes from.
   struct Source {
@@ -138,7 +151,8 @@ struct Forward {
 
   /// Sets the barriers up and fills the ring, then refills every stage that is read.
   __device__ __forceinline__ void produce() const {
-    static_assert(kStages <= 32, "a lane a stage");
+    static_assert(kStages < 32, "a lane a stage, and one more");
+    if (lane == kStages) ptx::mbarrier_init(ending(), 1);
     if (lane < kStages) {
       ptx::mbarrier_init(full(lane), 1);
       ptx::mbarrier_init(empty(lane), kGroupThreads / 32);
@@ -181,12 +195,13 @@ struct Forward {
       if (lane == 0) *shared_segment(slot) = make_int2(segment.first_block, segment.blocks);
       const bool is_final = (job + 1) * job_tiles >= end;
       if (!is_final) prefetch_queries(job_of(kConfig, kProblem.causal, params, job + 1));
+      ptx::mbarrier_wait(ending(), static_cast<unsigned>(slot));
+      const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
+      unsigned before = 0;
+      if (lane == 0 && last > 0) before = ptx::atom_inc_relaxed_gpu(params.counters + segment.first_block, last);
       served_meet();  // the groups' partials are there
-      if (segment.blocks > 1) {
-        if (lane == 0) {
-          const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
-          *is_last() = ptx::atom_inc_relaxed_gpu(params.counters + job, last) == last ? 1 : 0;
-        }
+      if (last > 0) {
+        if (lane == 0) *is_last() = before == last ? 1 : 0;
         served_meet();
       }
       if (is_final) return;
@@ -262,6 +277,7 @@ struct Forward {
       for (; t < end; t += kGroups) {
         const int first_key = (t - job_first) * kBlockN;
         ptx::mbarrier_wait(full(stage), parity);
+        if (t == end - 1 && warp == 0 && lane == 0) ptx::mbarrier_arrive(ending());
         if (first_key < job.keys_end) {
           float scores[1][kKeyTiles][4];
           multiply_keys(scores, query, stage_address(stage));
@@ -372,7 +388,7 @@ struct Forward {
   __device__ __forceinline__ void merge(const Job& job, int slot) const {
     const int2 segment = *shared_segment(slot);  // first block, blocks
     const int items = job.rows * kChunks;
-    const Words at{jobs(), static_cast<int>(gridDim.x), least(kBlockM, params.group_size * params.len_q)};
+    const Words at{static_cast<int>(gridDim.x), least(kBlockM, params.group_size * params.len_q)};
     const int mine = static_cast<int>(blockIdx.x);
     unsigned* const sent = params.counters + at.row(kDim, 2 * mine + (mine == segment.x ? 1 : 0), 0);
 #pragma unroll 1
@@ -417,7 +433,7 @@ struct Forward {
                                index == 0 ? pitch / 2 : 0,
                                active && index < segment.y ? ceil_div(segment.y - index, parts) : 0, chunk < 4);
       if (parts > 1) {
-        consumers_meet();  // all have read the groups' partials
+        // All have read the groups' partials: they were sent before it was known that this block is the last.
         if (active) merged.put_shared(shared_out(part, row) + 4 * chunk, shared_state(part, row), chunk == 0);
         consumers_meet();
         if (part != 0) continue;
@@ -430,11 +446,12 @@ struct Forward {
     }
   }
 
-  /// Writes 4 columns of a finished row, and its log-sum-exp once a row.
+  /// Writes 4 columns of a finished row, and its log-sum-exp once a row. A sum of zero is that of no keys; NaN stays
+  /// NaN.
   __device__ __forceinline__ void store(const Partial& merged, const Job& job, int row, int chunk) const {
     const PackedRow at = packed_row(job.first + row, params.group_size);
     const int head = job.kv_head * params.group_size + at.head;
-    const float inverse = merged.sum > 0.0F ? 1.0F / merged.sum : 0.0F;
+    const float inverse = merged.sum == 0.0F ? 0.0F : 1.0F / merged.sum;
     uint2 packed;
     packed.x = ptx::cvt_rn_x2<kProblem.element>(merged.out[0] * inverse, merged.out[1] * inverse);
     packed.y = ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse);
@@ -443,8 +460,8 @@ struct Forward {
     *reinterpret_cast<uint2*>(out) = packed;
     if (chunk == 0 && params.lse != nullptr)
       params.lse[(static_cast<long long>(job.batch) * params.heads + head) * params.len_q + at.query] =
-          merged.sum > 0.0F ? (merged.reference + ptx::lg2_approx_ftz(merged.sum)) * 0.693147181F
-                            : -__int_as_float(0x7f800000);
+          merged.sum == 0.0F ? -__int_as_float(0x7f800000)
+                             : (merged.reference + ptx::lg2_approx_ftz(merged.sum)) * 0.693147181F;
   }
 };
 

@@ -22,6 +22,35 @@ __device__ __forceinline__ float2 ld_global_cg_v2(const float* address) {
   return v;
 }
 
+/// Writes 4 bytes. As one instruction: a compiler may split what it sees as four values.
+__device__ __forceinline__ void st_global(void* address, unsigned x) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(x) : "memory");
+}
+
+/// Writes 16 bytes, 16-byte aligned.
+__device__ __forceinline__ void st_global_v4(void* address, const unsigned (&x)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+
+/// Writes a float where `wanted`, as one predicated instruction.
+__device__ __forceinline__ void st_global_if(bool wanted, float* address, float x) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.u32 p, %0, 0;\n"
+      "@p st.global.f32 [%1], %2;\n"
+      "}\n" ::"r"(static_cast<unsigned>(wanted)),
+      "l"(address), "f"(x)
+      : "memory");
+}
+
+/// Has a pointer worked out here, and kept.
+template <class T>
+__device__ __forceinline__ void settle(T*& pointer) {
+  asm volatile("" : "+l"(pointer));
+}
+
 /// Adds one to a counter, or puts it back to 0 once it has reached `last`; gives the value before. What this thread
 /// wrote or saw written before (its block's writes, after a block barrier) is visible to whoever acquires the new
 /// value; what was written before the value read is visible to this thread afterwards, and after a barrier to its

@@ -112,15 +112,18 @@ struct Range {
   constexpr bool operator==(const Range&) const = default;
 };
 
-/// Chunks of part `part`, of all the chunks that hold the first `keys` keys: as even as whole chunks allow.
+/// Chunks of part `part`, of all the chunks that hold the first `keys` keys (at most 2^31 / 16): as even as whole
+/// chunks allow. Unsigned: a launch's first copy waits for this, and divisions of signed numbers by powers of two take
+/// three instructions more each.
 HEED_HOST_DEVICE constexpr Range chunks_of_part(const Config& c, int keys, int part) {
-  const int all = (keys + c.chunk - 1) / c.chunk;
-  return {static_cast<int>(static_cast<long long>(all) * part / parts(c)),
-          static_cast<int>(static_cast<long long>(all) * (part + 1) / parts(c))};
+  const unsigned all = (static_cast<unsigned>(keys) + c.chunk - 1) / static_cast<unsigned>(c.chunk);
+  const unsigned sharers = static_cast<unsigned>(parts(c));
+  return {static_cast<int>(all * part / sharers), static_cast<int>(all * (part + 1) / sharers)};
 }
 
 HEED_HOST_DEVICE constexpr int segments_of(const Config& c, Range chunks) {
-  return (chunks.end - chunks.first + c.chunks - 1) / c.chunks;
+  return static_cast<int>(static_cast<unsigned>(chunks.end - chunks.first + c.chunks - 1) /
+                          static_cast<unsigned>(c.chunks));
 }
 
 // --------------------------------------------------------------------------------------------- the order within a

@@ -20,6 +20,7 @@
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
@@ -54,9 +55,12 @@ struct Forward {
   static constexpr int kQueryBytes = kRowGroups * kBoxes * kGroupRows * tile::kBoxRowBytes;
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
   static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
-  // Above this a probability may have left the range of 16 bits. fp16 ends at 65504, but a sum of ones is no overflow
-  // before it is seen to be one; a false alarm costs time only.
-  static constexpr float kMostSum = kProblem.element == Element::bf16 || kOnes ? 3e38F : 6e4F;
+  // Q comes with the first keys of a single key group, else on its own.
+  static constexpr int kFirstBarrier = kKeyGroups == 1 ? kBarriers.keys : kBarriers.q;
+  // Above this a probability may have left the range of 16 bits, or its products that of fp32. fp16 ends at 65504: a
+  // column of ones then sums to infinity. bf16 ends where fp32 does, so values of up to 3e29 have to fit on top. A
+  // false alarm costs time only.
+  static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : kOnes ? 3e38F : 6e4F;
 
   static_assert(kDim % 64 == 0 && kChunk % kStepKeys == 0, "wgmma takes 16 keys at a time and boxes of 64 columns");
 
@@ -80,6 +84,7 @@ struct Forward {
   int seen_by_all;          // keys of this part before this are seen by every row of the row group
   int seen_by_any;          // keys before this by one at least
   float scale_log2;
+  Target target;
   float out[kOutColumns / 2];                                   // (64, kOutColumns): two rows a lane
   float next_scores[kConfig.prefetch_scores ? kChunk / 2 : 1];  // of the segment to come
   float reference[2];                                           // in log2 units of the scaled scores
@@ -88,9 +93,9 @@ struct Forward {
   __device__ __forceinline__ Forward(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
       : params(p), maps(m), shared(ptx::shared_address(dynamic_shared)) {
     lane = threadIdx.x % 32;
-    const int warp_index = __shfl_sync(0xffffffffU, threadIdx.x / 32, 0);  // the same for the warp, and known to be
-    warp = warp_index % 4;
-    const int group = warp_index / 4;
+    const unsigned warp_index = __shfl_sync(0xffffffffU, threadIdx.x / 32, 0);  // the same for the warp, known to be
+    warp = static_cast<int>(warp_index % 4);
+    const int group = static_cast<int>(warp_index / 4);
     is_consumer = !kOwnWarp || group < kRowGroups * kKeyGroups;
     row_group = kRowGroups == 1 ? 0 : group % kRowGroups;  // a constant keeps addresses out of vector registers
     key_group = kKeyGroups == 1 ? 0 : group / kRowGroups;
@@ -136,9 +141,9 @@ struct Forward {
 
   // ------------------------------------------------------------------------------------------------------- copies
 
+  /// All but the first: that is initialised before the first copy.
   __device__ __forceinline__ void initialise_barriers() const {
-    if constexpr (kKeyGroups > 1) ptx::mbarrier_init(barrier(kBarriers.q), 1);
-    for (int i = kBarriers.keys; i < kBarriers.freed; ++i) ptx::mbarrier_init(barrier(i), 1);
+    for (int i = kFirstBarrier + 1; i < kBarriers.freed; ++i) ptx::mbarrier_init(barrier(i), 1);
     for (int i = kBarriers.freed; i < kBarriers.again; ++i) ptx::mbarrier_init(barrier(i), 4 * kRowGroups);
     for (int i = kBarriers.again; i < kBarriers.count; ++i) ptx::mbarrier_init(barrier(i), 1);
     ptx::fence_mbarrier_init();
@@ -156,22 +161,26 @@ struct Forward {
                                      at_barrier, b * tile::kBoxColumns, block_row + g * kGroupRows, head, batch);
   }
 
+  /// One chunk.
+  __device__ __forceinline__ void copy_keys(unsigned to, unsigned at_barrier, int first_key, int kv_head) const {
+#pragma unroll
+    for (int b = 0; b < kBoxes; ++b)
+      ptx::cp_async_bulk_tensor_4d(to + b * kPlan.key_box, maps.k, at_barrier, b * tile::kBoxColumns, first_key,
+                                   kv_head, batch);
+  }
+
   /// Starts the copies of one segment of a key group, in the order in which they are needed. One thread. Chunks past
   /// the part's end are copied too: they are masked, and what lies past the last key arrives as zeros.
   __device__ __forceinline__ void copy_segment(int group, Range range, int segment) const {
     const int slot = slot_of(segment);
-    const int kv_head = head / params.group_size;
+    const int kv_head = key_head();
     const int first_key = (range.first + segment * kChunks) * kChunk;
-    const bool with_queries = kKeyGroups == 1 && segment + passed_segments == 0;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
+      if (kKeyGroups == 1 && c == 0 && segment + passed_segments == 0) continue;  // copied with the queries
       const unsigned at_barrier = key_barrier(group, slot, c);
-      ptx::mbarrier_arrive_expect_tx(at_barrier, kBoxes * kPlan.key_box + (c == 0 && with_queries ? kQueryBytes : 0));
-      if (c == 0 && with_queries) copy_queries(at_barrier);
-#pragma unroll
-      for (int b = 0; b < kBoxes; ++b)
-        ptx::cp_async_bulk_tensor_4d(keys_at(group, slot) + (c * kBoxes + b) * kPlan.key_box, maps.k, at_barrier,
-                                     b * tile::kBoxColumns, first_key + c * kChunk, kv_head, batch);
+      ptx::mbarrier_arrive_expect_tx(at_barrier, kBoxes * kPlan.key_box);
+      copy_keys(keys_at(group, slot) + c * kBoxes * kPlan.key_box, at_barrier, first_key + c * kChunk, kv_head);
     }
 #pragma unroll
     for (int w = 0; w < kConfig.value_waits; ++w) {
@@ -192,6 +201,11 @@ struct Forward {
     return (kStages == 1 ? passed_segments + segment : (passed_segments + segment) / kStages) & 1;
   }
 
+  /// A division takes 100 clocks, between the launch and its first copy.
+  __device__ __forceinline__ int key_head() const {
+    return params.group_size == 1 ? head : static_cast<int>(static_cast<unsigned>(head) / params.group_size);
+  }
+
   __device__ __forceinline__ int first_key_of(int segment) const { return (chunks.first + segment * kChunks) * kChunk; }
 
   /// Range of any key group of this block.
@@ -199,17 +213,22 @@ struct Forward {
     return chunks_of_part(kConfig, keys_end, part - key_group + group);
   }
 
-  /// The first copies of every key group, by one thread: set-up first, then what may come from the launch before.
+  /// The first copies of every key group, by one thread. Q and the first keys come 850 clocks after they were asked for
+  /// and everything waits for them, so they are asked for before the other barriers exist.
   __device__ __forceinline__ void start_copies() const {
     ptx::prefetch_tensormap(maps.q);
     ptx::prefetch_tensormap(maps.k);
+    const unsigned first = barrier(kFirstBarrier);
+    ptx::mbarrier_init(first, 1);
+    ptx::fence_mbarrier_init();
+    if constexpr (kDependent) ptx::griddepcontrol_wait();
+    if (kKeyGroups > 1 || segments > 0) {
+      ptx::mbarrier_arrive_expect_tx(first, kQueryBytes + (kKeyGroups == 1 ? kBoxes * kPlan.key_box : 0));
+      copy_queries(first);
+      if constexpr (kKeyGroups == 1) copy_keys(keys_at(0, 0), first, chunks.first * kChunk, key_head());
+    }
     ptx::prefetch_tensormap(maps.v);
     initialise_barriers();
-    if constexpr (kDependent) ptx::griddepcontrol_wait();
-    if constexpr (kKeyGroups > 1) {
-      ptx::mbarrier_arrive_expect_tx(barrier(kBarriers.q), kQueryBytes);
-      copy_queries(barrier(kBarriers.q));
-    }
 #pragma unroll
     for (int s = 0; s < kStages; ++s)
 #pragma unroll
@@ -234,12 +253,22 @@ struct Forward {
 
   // ----------------------------------------------------------------------------------------------------- products
 
+  __device__ __forceinline__ unsigned long long query_descriptor() const {
+    return tile::matrix_descriptor(shared + kPlan.q + row_group * kBoxes * kGroupRows * tile::kBoxRowBytes, 16);
+  }
+  __device__ __forceinline__ unsigned long long key_descriptor(int slot) const {
+    return tile::matrix_descriptor(keys_at(key_group, slot), 16);
+  }
+  /// Column 64 lies one box stride behind the values: the tile of ones, wherever a step's values are.
+  __device__ __forceinline__ unsigned long long value_descriptor(int slot) const {
+    const unsigned values = values_at(key_group, slot);
+    return tile::matrix_descriptor(values, kOnes ? shared + kPlan.ones - values : kPlan.value_box);
+  }
+
   /// Asks for the scores of a chunk: one committed group.
-  __device__ __forceinline__ void multiply_keys(float (&into)[kChunk / 2], unsigned keys, int chunk) const {
-    const unsigned long long q =
-        tile::matrix_descriptor(shared + kPlan.q + row_group * kBoxes * kGroupRows * tile::kBoxRowBytes, 16);
-    const unsigned long long k =
-        tile::matrix_descriptor(keys, 16) + tile::descriptor_advance(chunk * kBoxes * kPlan.key_box);
+  __device__ __forceinline__ void multiply_keys(float (&into)[kChunk / 2], unsigned long long q,
+                                                unsigned long long keys, int chunk) const {
+    const unsigned long long k = keys + tile::descriptor_advance(chunk * kBoxes * kPlan.key_box);
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kDim / 16; ++i)
@@ -249,14 +278,12 @@ struct Forward {
     ptx::wgmma_commit_group();
   }
 
-  /// Adds the product of 16 probabilities a row with their values; `offset` in bytes from `values`.
-  __device__ __forceinline__ void multiply_values(const unsigned (&p)[4], unsigned values, int offset,
+  /// Adds the product of 16 probabilities a row with their values, `offset` bytes on from the segment's.
+  __device__ __forceinline__ void multiply_values(const unsigned (&p)[4], unsigned long long values, int offset,
                                                   bool accumulate) {
-    // Column 64 lies one box stride behind the values: the tile of ones, wherever this step's values are.
     const unsigned long long v =
-        kOnes ? tile::matrix_descriptor(values, shared + kPlan.ones - values) - tile::descriptor_box_stride(offset)
-              : tile::matrix_descriptor(values, kPlan.value_box);
-    ptx::wgmma_rs<kProblem.element, kOutColumns>(out, p, v + tile::descriptor_advance(offset), accumulate);
+        values + tile::descriptor_advance(offset) - (kOnes ? tile::descriptor_box_stride(offset) : 0);
+    ptx::wgmma_rs<kProblem.element, kOutColumns>(out, p, v, accumulate);
   }
 
   __device__ __forceinline__ static constexpr int value_offset(int step) {
@@ -348,9 +375,14 @@ struct Forward {
   __device__ __forceinline__ void segment(int s) {
     constexpr bool kReady = kConfig.prefetch_scores && !kFirst;  // the first scores came with the segment before
     const int slot = slot_of(s);
-    const unsigned parity = parity_of(s);
-    const unsigned keys = keys_at(key_group, slot);
-    const unsigned values = values_at(key_group, slot);
+    // Keys that stay are waited for with the same parity again; as a constant it leaves no question to the compiler
+    // whether the lanes of a warp wait together.
+    const unsigned parity = kStays<kMasked> ? 0 : parity_of(s);
+    // Worked out before the first wait where they are constants of the block; elsewhere they would cost registers.
+    const unsigned long long here[] = {query_descriptor(), key_descriptor(slot), value_descriptor(slot)};
+    const auto queries = [&] { return kStays<kMasked> ? here[0] : query_descriptor(); };
+    const auto keys = [&] { return kStays<kMasked> ? here[1] : key_descriptor(slot); };
+    const auto values = [&] { return kStays<kMasked> ? here[2] : value_descriptor(slot); };
     const int first_key = first_key_of(s);
 
     float scores[kChunks][kChunk / 2];
@@ -363,7 +395,7 @@ struct Forward {
     const auto ask_for_scores = [&](int c) {
       ptx::mbarrier_wait(key_barrier(key_group, slot, c), parity);
       if (kConfig.trigger == Trigger::first_scores && kFirst && c == 0) ptx::griddepcontrol_launch_dependents();
-      multiply_keys(scores[c], keys, c);
+      multiply_keys(scores[c], queries(), keys(), c);
       score_group[c] = committed++;
     };
     const auto wait_for_scores = [&](int c) {
@@ -416,7 +448,7 @@ struct Forward {
           // Without a next segment these are products of old keys, which nobody reads: a branch around them costs more.
           const int next_slot = slot_of(s + 1);
           if (s + 1 < segments) ptx::mbarrier_wait(key_barrier(key_group, next_slot, 0), parity_of(s + 1));
-          multiply_keys(next_scores, keys_at(key_group, next_slot), 0);
+          multiply_keys(next_scores, queries(), key_descriptor(next_slot), 0);
           ++committed;
         }
       exponentials(e[k], scores[c], k % kChunkSteps);
@@ -434,7 +466,7 @@ struct Forward {
         ptx::wgmma_fence();
 #pragma unroll
         for (int i = 0; i < kConfig.product_steps; ++i)
-          multiply_values(p[step + i], values, value_offset(step + i), !kFirst || step + i > 0);
+          multiply_values(p[step + i], values(), value_offset(step + i), !kFirst || step + i > 0);
         ptx::wgmma_commit_group();
         ++committed;
       }
@@ -465,6 +497,10 @@ struct Forward {
     sum[0] = sum[1] = 0.0F;
   }
 
+  /// Whether this program is for a part of one segment, whose keys and values stay in shared memory to the end.
+  template <bool kMasked>
+  static constexpr bool kStays = kOneSegment && !kMasked;
+
   template <bool kMasked>
   __device__ __forceinline__ void run_segments() {
     if constexpr (kKeyGroups > 1) ptx::mbarrier_wait(barrier(kBarriers.q), 0);
@@ -475,49 +511,63 @@ struct Forward {
       return;
     }
 #pragma unroll 1
-    for (;;) {
+    for (bool again = false;; again = true) {
       segment<kMasked, true>(0);
-      release(0);
-      if constexpr (kMasked || !kOneSegment)
+      if constexpr (!kStays<kMasked>) {
+        release(0);
 #pragma unroll 1
         for (int s = 1; s < segments; ++s) {
           // Under a causal mask the last segments may be another row group's alone.
           if (first_key_of(s) < seen_by_any) segment<kMasked, false>(s);
           release(s);
         }
+      }
       if (kConfig.trigger == Trigger::last_products) ptx::griddepcontrol_launch_dependents();
-      if (kConfig.reference == Reference::exact || passed_segments > 0) return;
+      if (kConfig.reference == Reference::exact || again) return;
       const bool overflown = !(row_sum(0) < kMostSum) || !(row_sum(1) < kMostSum);
-      if (!ptx::barrier_red_or(1 + key_group, kKeyGroupThreads, overflown)) return;
-      find_maximum();
+      if (!ptx::barrier_red_or(1 + key_group, kKeyGroupThreads, overflown)) [[likely]]
+        return;
+      find_maximum<kStays<kMasked>>();
       clear();
-      passed_segments = segments;
-      if (is_leader() && ptx::elect_one())
-        for (int s = 0; s < kStages && s < segments; ++s) copy_segment(key_group, chunks, s);
-      __syncwarp();
+      if constexpr (!kStays<kMasked>) {
+        passed_segments = segments;
+        if (is_leader() && ptx::elect_one())
+          for (int s = 0; s < kStages && s < segments; ++s) copy_segment(key_group, chunks, s);
+        __syncwarp();
+      }
     }
+  }
+
+  __device__ __forceinline__ void aim() {
+    target = Merge<kConfig, kProblem>::target_of(params, place());
+    ptx::settle(target.o);
+    ptx::settle(target.lse);
   }
 
   /// A row's sum, or this lane's share of it.
   __device__ __forceinline__ float row_sum(int half) const { return kOnes ? out[kDim / 2 + 2 * half] : sum[half]; }
 
-  /// The exact maximum of all scores of this part as the reference: its keys once more, chunk by chunk. Rare. Every
-  /// copy of this key group has been waited for, and nobody reads shared memory any more.
+  /// The exact maximum of all scores of this part as the reference: its keys once more, chunk by chunk; from shared
+  /// memory, or copied to the first chunk's place. Rare. Every copy of this key group has been waited for, and nobody
+  /// reads shared memory any more.
+  template <bool kStay>
   __device__ __forceinline__ void find_maximum() {
+    const unsigned long long queries = query_descriptor();
+    const unsigned long long keys = key_descriptor(0);
     const unsigned at_barrier = barrier(kBarriers.again + key_group);
     float maximum[2] = {-__int_as_float(0x7f800000), -__int_as_float(0x7f800000)};
 #pragma unroll 1
     for (int chunk = chunks.first; chunk < chunks.end; ++chunk) {
-      if (is_leader() && ptx::elect_one()) {
+      if (!kStay && is_leader() && ptx::elect_one()) {
         ptx::mbarrier_arrive_expect_tx(at_barrier, kBoxes * kPlan.key_box);
-        for (int b = 0; b < kBoxes; ++b)
-          ptx::cp_async_bulk_tensor_4d(keys_at(key_group, 0) + b * kPlan.key_box, maps.k, at_barrier,
-                                       b * tile::kBoxColumns, chunk * kChunk, head / params.group_size, batch);
+        copy_keys(keys_at(key_group, 0), at_barrier, chunk * kChunk, key_head());
       }
-      __syncwarp();
-      ptx::mbarrier_wait(at_barrier, (chunk - chunks.first) & 1);
+      if constexpr (!kStay) {
+        __syncwarp();
+        ptx::mbarrier_wait(at_barrier, (chunk - chunks.first) & 1);
+      }
       float scores[kChunk / 2];
-      multiply_keys(scores, keys_at(key_group, 0), 0);
+      multiply_keys(scores, queries, keys, kStay ? chunk - chunks.first : 0);
       ptx::wgmma_wait_group(0);
       ptx::pin(scores);
       hide_keys(scores, chunk * kChunk);
@@ -525,7 +575,7 @@ struct Forward {
       maximum_of(scores, of_chunk);
       maximum[0] = fmaxf(maximum[0], of_chunk[0]);
       maximum[1] = fmaxf(maximum[1], of_chunk[1]);
-      ptx::bar_sync(1 + key_group, kKeyGroupThreads);  // everyone is done with the chunk
+      if constexpr (!kStay) ptx::bar_sync(1 + key_group, kKeyGroupThreads);  // everyone is done with the chunk
     }
     finish_maximum(maximum);
     reference[0] = maximum[0];
@@ -543,15 +593,12 @@ struct Forward {
     if constexpr (kOnes) {
       // Every element is one, so the swizzle moves nothing. 16 bytes a thread: 2 KiB.
       const unsigned one = kProblem.element == Element::bf16 ? 0x3F803F80U : 0x3C003C00U;
-      if (threadIdx.x < kStepKeys * tile::kBoxRowBytes / 16)
+      if (threads(kConfig) == kGroupThreads || threadIdx.x < kStepKeys * tile::kBoxRowBytes / 16)
         ptx::st_shared_v4(shared + kPlan.ones + 16 * threadIdx.x, one);
-      ptx::fence_proxy_async();
     }
-    if constexpr (kConfig.cluster > 1) {
-      ptx::barrier_cluster_arrive_relaxed();
-      // One warp waits until the other blocks' barriers exist; the block's own barrier passes it on.
-      if (is_consumer && key_group == 0 && row_group == 0 && warp == 3) ptx::barrier_cluster_wait_acquire();
-    }
+    if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_arrive_relaxed();
+    if (is_consumer) aim();
+    if constexpr (kOnes) ptx::fence_proxy_async();
     __syncthreads();
     if (!is_consumer) {
       if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<kProducerRegisters>();
@@ -569,6 +616,8 @@ struct Forward {
     }
   }
 
+  __device__ __forceinline__ Place place() const { return {shared, part, row_group, warp, lane, row(0), head, batch}; }
+
   template <bool kMasked>
   __device__ __forceinline__ void finish() {
     run_segments<kMasked>();
@@ -584,8 +633,8 @@ struct Forward {
       log2_sum[h] = reference[h] + ptx::lg2_approx_ftz(total);  // -inf without keys
       inverse[h] = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
     }
-    Merge<kConfig, kProblem>{params, {shared, part, row_group, warp, lane, row(0), head, batch}}.run(out, log2_sum,
-                                                                                                     inverse);
+    if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_wait_acquire();  // the other blocks' barriers exist
+    Merge<kConfig, kProblem>{params, place(), target}.run(out, log2_sum, inverse);
   }
 };
 

@@ -14,6 +14,7 @@
 
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/shared.cuh"
@@ -33,6 +34,13 @@ struct Place {
   int batch;
 };
 
+/// Where a lane writes. Known before the first key has arrived, and worked out there: at the end of a launch, a
+/// parameter that nobody has read yet and the chain of products to an address cost 250 clocks.
+struct Target {
+  unsigned short* o;  ///< the lane's first element
+  float* lse;         ///< of the lane's first row; null where the lane writes none
+};
+
 template <Config kConfig, Problem kProblem>
 struct Merge {
   static constexpr int kParts = parts(kConfig);
@@ -49,6 +57,20 @@ struct Merge {
 
   const ForwardParams& params;
   Place at;
+  Target target;
+
+  __device__ __forceinline__ static Target target_of(const ForwardParams& params, const Place& at) {
+    const int quarter = at.lane % 4;
+    const bool pieces = kConfig.store == Store::pieces;
+    Target target;
+    target.o = static_cast<unsigned short*>(params.o) + at.batch * params.o_strides.batch +
+               at.head * params.o_strides.head + (at.row + (pieces ? 8 * (quarter / 2) : 0)) * params.o_strides.row +
+               at.part * kSliceColumns + (pieces ? 8 * (quarter % 2) : 2 * quarter);
+    target.lse = nullptr;
+    if (params.lse != nullptr && at.part == 0 && quarter == 0)
+      target.lse = params.lse + (static_cast<long long>(at.batch) * params.heads + at.head) * params.len_q + at.row;
+    return target;
+  }
 
   /// Inbox and barrier of part `of`'s row group, as this block's addresses.
   __device__ __forceinline__ unsigned inbox(int of) const {
@@ -74,8 +96,8 @@ struct Merge {
     if constexpr (kParts == 1) {
 #pragma unroll
       for (int i = 0; i < kSliceRegisters; ++i) kept[i] = out[i] * inverse[i / 2 % 2];
-      write_rows(kept, log2_sum);
-      return;
+      write_rows(kept);
+      write_log_sums(log2_sum);
     } else {
 #pragma unroll
       for (int slice = 0; slice < kParts; ++slice) {
@@ -86,9 +108,14 @@ struct Merge {
           send(out, slice, log2_sum, inverse);
         }
       }
-      float total[2];
-      receive(kept, log2_sum, total);
-      write_rows(kept, total);
+      float most[2];
+      float sum[2];
+      receive(kept, log2_sum, most, sum);
+      write_rows(kept);
+      // After the rows: a launch waits for those, and few callers want these.
+#pragma unroll
+      for (int h = 0; h < 2; ++h) sum[h] = sum[h] < 1e30F ? most[h] + ptx::lg2_approx_ftz(sum[h]) : log2_sum[h];
+      write_log_sums(sum);
     }
   }
 
@@ -117,33 +144,45 @@ struct Merge {
     }
   }
 
-  /// Weighs the kept slice with what the other parts sent. @param total log2-sum-exp over all keys
-  __device__ __forceinline__ void receive(float (&kept)[kSliceRegisters], const float (&log2_sum)[2],
-                                          float (&total)[2]) const {
+  /// Weighs the kept slice with what the other parts sent. The log2-sum-exp over all keys is most + log2(sum), or this
+  /// part's own where sum is infinite.
+  __device__ __forceinline__ void receive(float (&kept)[kSliceRegisters], const float (&log2_sum)[2], float (&most)[2],
+                                          float (&sum)[2]) const {
     const unsigned from = inbox(at.part);
     ptx::mbarrier_wait(inbox_barrier(at.part), 0);
     float others[kParts - 1][2];
 #pragma unroll
     for (int place = 0; place < kParts - 1; ++place) ptx::ld_shared_v2(others[place], from + lse_offset(place));
     float mine[2];
+    if constexpr (kParts == 2) {
+      // Of two the other's share is 1 / (1 + 2^(mine - its)), and the sum of both is 1: two special functions less in a
+      // row. Clamped, so that two parts without keys give 0 and no NaN.
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float most = log2_sum[h];
-#pragma unroll
-      for (int place = 0; place < kParts - 1; ++place) most = fmaxf(most, others[place][h]);
-      const float reference = attention::finite_reference(most);
-      mine[h] = ptx::ex2_approx_ftz(log2_sum[h] - reference);
-      float sum = mine[h];
-#pragma unroll
-      for (int place = 0; place < kParts - 1; ++place) {
-        others[place][h] = ptx::ex2_approx_ftz(others[place][h] - reference);
-        sum += others[place][h];
+      for (int h = 0; h < 2; ++h) {
+        most[h] = others[0][h];
+        sum[h] = 1.0F + ptx::ex2_approx_ftz(fmaxf(log2_sum[h], -1e30F) - most[h]);
+        others[0][h] = ptx::rcp_approx_ftz(sum[h]);
+        mine[h] = 1.0F - others[0][h];
       }
-      total[h] = most + ptx::lg2_approx_ftz(sum);  // -inf without keys
-      const float inverse = sum > 0.0F ? ptx::rcp_approx_ftz(sum) : 0.0F;
-      mine[h] *= inverse;
+    } else {
 #pragma unroll
-      for (int place = 0; place < kParts - 1; ++place) others[place][h] *= inverse;
+      for (int h = 0; h < 2; ++h) {
+        most[h] = log2_sum[h];
+#pragma unroll
+        for (int place = 0; place < kParts - 1; ++place) most[h] = fmaxf(most[h], others[place][h]);
+        const float reference = attention::finite_reference(most[h]);
+        mine[h] = ptx::ex2_approx_ftz(log2_sum[h] - reference);
+        sum[h] = mine[h];
+#pragma unroll
+        for (int place = 0; place < kParts - 1; ++place) {
+          others[place][h] = ptx::ex2_approx_ftz(others[place][h] - reference);
+          sum[h] += others[place][h];
+        }
+        const float inverse = sum[h] > 0.0F ? ptx::rcp_approx_ftz(sum[h]) : 0.0F;
+        mine[h] *= inverse;
+#pragma unroll
+        for (int place = 0; place < kParts - 1; ++place) others[place][h] *= inverse;
+      }
     }
 #pragma unroll
     for (int i = 0; i < kSliceRegisters; ++i) kept[i] *= mine[i / 2 % 2];
@@ -166,20 +205,18 @@ struct Merge {
       }
   }
 
-  /// Writes the kept columns, and by part 0 the log-sum-exps.
-  __device__ __forceinline__ void write_rows(const float (&kept)[kSliceRegisters], const float (&log2_sum)[2]) const {
-    if (params.lse != nullptr && at.part == 0 && at.lane % 4 == 0) {
+  /// Without a branch: ptxas would make one end of the two programs, and then keep the registers of both.
+  __device__ __forceinline__ void write_log_sums(const float (&log2_sum)[2]) const {
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        if (at.row + 8 * h < params.len_q)
-          params.lse[(static_cast<long long>(at.batch) * params.heads + at.head) * params.len_q + at.row + 8 * h] =
-              log2_sum[h] * 0.693147181F;
-    }
-    const int first_column = at.part * kSliceColumns;
-    auto* rows = static_cast<unsigned short*>(params.o) + at.batch * params.o_strides.batch +
-                 at.head * params.o_strides.head + first_column;
-    const long long row_stride = params.o_strides.row;
+    for (int h = 0; h < 2; ++h)
+      ptx::st_global_if(target.lse != nullptr && at.row + 8 * h < params.len_q, target.lse + 8 * h,
+                        log2_sum[h] * 0.693147181F);
+  }
+
+  /// Writes the kept columns.
+  __device__ __forceinline__ void write_rows(const float (&kept)[kSliceRegisters]) const {
     constexpr bool kPadded = padded_dim(kProblem.head_dim) != kProblem.head_dim;
+    const int first_column = at.part * kSliceColumns;
     const int quarter = at.lane % 4;
     unsigned packed[kTiles][2];  // of tile t and row h
 #pragma unroll
@@ -194,18 +231,17 @@ struct Merge {
 #pragma unroll
           for (int t = 0; t < kTiles; ++t)
             if (!kPadded || first_column + 8 * t < kProblem.head_dim)
-              *reinterpret_cast<unsigned*>(rows + (at.row + 8 * h) * row_stride + 8 * t + 2 * quarter) = packed[t][h];
+              ptx::st_global(target.o + 8 * h * params.o_strides.row + 8 * t, packed[t][h]);
     } else {
       // Two tiles and two rows are four runs of 8 columns, each spread over the four lanes of a quad: transposed, every
       // lane writes one run.
+      const bool inside = at.row + 8 * (quarter / 2) < params.len_q;
 #pragma unroll
       for (int t = 0; t < kTiles; t += 2) {
         unsigned x[4] = {packed[t][0], packed[t + 1][0], packed[t][1], packed[t + 1][1]};
         transpose_quad(x, quarter);
-        const int row = at.row + 8 * (quarter / 2);
-        const int column = 8 * (t + quarter % 2);
-        if (row < params.len_q && (!kPadded || first_column + column < kProblem.head_dim))
-          *reinterpret_cast<uint4*>(rows + row * row_stride + column) = make_uint4(x[0], x[1], x[2], x[3]);
+        if (inside && (!kPadded || first_column + 8 * (t + quarter % 2) < kProblem.head_dim))
+          ptx::st_global_v4(target.o + 8 * t, x);
       }
     }
   }

@@ -92,12 +92,13 @@ const std::vector<Exploit>& table() {
       {.name = "race",
        .description = "now and then loses a race",
        .verdict = Verdict::wrong,
-       .findings = {inexact, hard_limit, not_finite, unwritten_output, masked_leak, neighbour},  // in whichever check
+       .findings = {inexact, hard_limit, not_finite, unwritten_output, masked_leak, neighbour,
+                    broken_chain},  // in whichever check
        .habitat = Habitat::x86},
       {.name = "race",
        .description = "now and then loses a race",
        .verdict = Verdict::wrong,
-       .findings = {inexact, hard_limit, not_finite, unwritten_output, masked_leak, neighbour},
+       .findings = {inexact, hard_limit, not_finite, unwritten_output, masked_leak, neighbour, broken_chain},
        .habitat = Habitat::cuda},
       {.name = "random_bits",
        .description = "gives other bits each time, declares determinism",

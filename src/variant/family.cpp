@@ -13,8 +13,8 @@ namespace heed {
 
 std::span<const Family* const> families() {
   // A device's default is its first: the ladder teaches, it is never what a search starts from.
-  static const std::vector<const Family*> all = {&cpu_family(),    &sm80_family(),        &sm90_family(),
-                                                 &decode_family(), &decode_sm90_family(), &ladder_family()};
+  static const std::vector<const Family*> all = {&cpu_family(),    &sm80_family(), &decode_sm90_family(),
+                                                 &decode_family(), &sm90_family(), &ladder_family()};
   return all;
 }
 

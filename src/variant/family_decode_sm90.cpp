@@ -152,8 +152,7 @@ class DecodeSm90Family final : public Family {
     const std::int64_t processors = device.processors > 0 ? device.processors : kUnknownProcessors;
     const std::int64_t blocks = std::min(processors * c.min_blocks, all_tiles(c, workload));
     const std::int64_t rows = workload.heads / workload.heads_kv * workload.len_q;
-    const decode_sm90::Words words{static_cast<int>(all_jobs(c, workload)), static_cast<int>(blocks),
-                                   static_cast<int>(std::min<std::int64_t>(c.block_m, rows))};
+    const decode_sm90::Words words{static_cast<int>(blocks), static_cast<int>(std::min<std::int64_t>(c.block_m, rows))};
     LaunchPlan plan;
     plan.entry = "heed_forward";
     plan.grid = {static_cast<std::uint32_t>(blocks), 1, 1};

@@ -98,6 +98,9 @@ class Sm90Family final : public Family {
     return std::nullopt;
   }
 
+  /// Whatever it takes, after the families made for fewer workloads: wgmma has nearly twice the rate of mma.sync.
+  std::string_view made_for(const Workload&) const override { return "Hopper"; }
+
   std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
                                         const DeviceFacts& device) const override {
     const sm90::Config c = table().aggregate_of(config);
@@ -179,15 +182,20 @@ class Sm90Family final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
+    const int cluster = table().aggregate_of(config).cluster;
     return fmt::format(
         "#include \"kernels/sm90/forward.cuh\"\n\n"
         "constexpr heed::sm90::Config kConfig{};\n"
-        "constexpr heed::Problem kProblem{};\n\n",
-        table().render(config), literal(problem_of(workload)));
+        "constexpr heed::Problem kProblem{};\n"
+        "#define HEED_CLUSTER{}\n\n",
+        table().render(config), literal(problem_of(workload)),
+        // Known to the compiler: otherwise it emits checks whether there is a cluster, and another barrier.
+        cluster > 1 ? fmt::format(" __cluster_dims__({}, 1, 1)", cluster) : "");
   }
 
   std::string entry() const override {
-    return "extern \"C\" __global__ void __launch_bounds__(heed::sm90::threads(kConfig), kConfig.min_blocks)\n"
+    return "extern \"C\" __global__ void HEED_CLUSTER\n"
+           "    __launch_bounds__(heed::sm90::threads(kConfig), kConfig.min_blocks)\n"
            "    heed_forward(const __grid_constant__ heed::ForwardParams params,\n"
            "                 const __grid_constant__ heed::TensorMaps maps) {\n"
            "  extern __shared__ __align__(1024) char shared[];\n"

@@ -353,11 +353,14 @@ TEST_F(Cli, BuildDeliversABinaryAndItsLaunch) {
 }
 
 TEST_F(Cli, BuildForAGpuNeedsNone) {
-  const Printed gpu =
-      heed_command("build auto --arch sm_90a --shape b1h8l512d64 --json -o " + folder_.file("k.cubin") + " " + cache());
-  if (gpu.code != 0 && gpu.err.find("nvrtc") != std::string::npos) GTEST_SKIP() << gpu.err;
-  ASSERT_EQ(gpu.code, 0) << gpu.err;
-  const auto json = nlohmann::json::parse(gpu.out);
+  const auto build = [&](const std::string& variant) {
+    return heed_command("build " + variant + " --arch sm_90a --shape b1h8l512d64 --json -o " + folder_.file("k.cubin") +
+                        " " + cache());
+  };
+  const Printed portable = build("fwd_sm80");
+  if (portable.code != 0 && portable.err.find("nvrtc") != std::string::npos) GTEST_SKIP() << portable.err;
+  ASSERT_EQ(portable.code, 0) << portable.err;
+  auto json = nlohmann::json::parse(portable.out);
   EXPECT_EQ(read_file(folder_.file("k.cubin"), ErrorCode::internal).substr(1, 3), "ELF");
   EXPECT_EQ(json["grid"], nlohmann::json({8, 8, 1}));
   EXPECT_EQ(json["device"]["arch"], "sm_90a");
@@ -367,10 +370,21 @@ TEST_F(Cli, BuildForAGpuNeedsNone) {
   EXPECT_EQ(json["dependent"], false);
   EXPECT_FALSE(json.contains("floor"));  // an architecture has no clock
   EXPECT_FALSE(json.contains("made_for"));
+
+  const Printed hopper = build("auto");  // tensor maps, a cluster and a dependent launch
+  ASSERT_EQ(hopper.code, 0) << hopper.err;
+  json = nlohmann::json::parse(hopper.out);
+  EXPECT_EQ(json["family"], "fwd_sm90");
+  EXPECT_EQ(json["made_for"], "Hopper");
+  EXPECT_EQ(json["grid"], nlohmann::json({16, 8, 1}));
+  EXPECT_EQ(json["cluster"], 2);
+  EXPECT_EQ(json["boxes"]["q_rows"], 64);
+  EXPECT_EQ(json["dependent"], true);
+
   const Printed decode = heed_command("build auto --arch sm_90a --shape b8h32hkv4l1k8192d128 --json -o " +
                                       folder_.file("d.cubin") + " " + cache());
   ASSERT_EQ(decode.code, 0) << decode.err;
-  EXPECT_EQ(nlohmann::json::parse(decode.out)["family"], "fwd_decode");
+  EXPECT_EQ(nlohmann::json::parse(decode.out)["family"], "fwd_decode_sm90");
   EXPECT_THAT(nlohmann::json::parse(decode.out)["made_for"].get<std::string>(), ::testing::HasSubstr("few queries"));
 }
 
@@ -444,7 +458,8 @@ TEST_F(Cli, ProfilePrintsTheNsightComputeCommand) {
         "--section SpeedOfLight", " verify 'fwd_sm80:", "key_splits=4", "--shape 'b1h8l512d64:fp16:causal_top_left'"})
     EXPECT_THAT(run.out, ::testing::HasSubstr(part));
   expect_refusal("profile fwd_cpu --shape b1h8l512d64 --ncu", 2, "runs on the CPU");
-  EXPECT_THAT(heed_command("profile --shape b8h32hkv4l1k8192d128 --ncu").out, ::testing::HasSubstr("'fwd_decode:"));
+  EXPECT_THAT(heed_command("profile --shape b8h32hkv4l1k8192d128 --ncu").out,
+              ::testing::HasSubstr("'fwd_decode_sm90:"));
 }
 
 TEST_F(Cli, DoctorNamesWhatIsMissing) {

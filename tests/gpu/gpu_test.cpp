@@ -10,6 +10,7 @@
 #include "testing.hpp"
 #include "trial/laboratory.hpp"
 #include "trial/zoo.hpp"
+#include "worker/executor.hpp"
 
 namespace heed {
 namespace {
@@ -104,6 +105,7 @@ TEST_F(Gpu, AnHonestDependentPasses) {
 // The driver takes the maps of dense tensors, of interleaved heads and of single rows.
 TEST_F(Gpu, TheDriverEncodesTensorMaps) {
   if (device_.compute_capability < 90) GTEST_SKIP() << "tensor maps need compute capability 9.0";
+  const auto context = worker::make_cuda_executor();  // encoding wants one
   for (const char* text : {"b2h4l100k300d64", "b2h4hkv2l100d128:bf16:blhd", "b1h1l1d64", "b1h2l1k300d128:blhd",
                            "b1h2l100k300d64:causal_top_left", "b1h2l100d96", "b1h2l100d32:blhd"}) {
     const Workload w = parse_workload(text);

@@ -34,17 +34,19 @@ TEST(DecodeSm90, PlacesAreApart) {
     const int blocks = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(jobs * job_tiles)));
     const Share s = share(jobs * job_tiles, blocks);
     const int rows = 1 + static_cast<int>(random.below(8));
-    const Words words{jobs, blocks, rows};
+    const Words words{blocks, rows};
     std::set<long long> starts;
+    std::set<int> arrivals;
     int segments = 0;
     for (int job = 0; job < jobs; ++job) {
       const int first = s.block_of(job * job_tiles);
       const int last = s.block_of((job + 1) * job_tiles - 1);
       if (first == last) continue;
+      EXPECT_TRUE(arrivals.insert(first).second) << "two jobs are counted at one word";
       for (int block = first; block <= last; ++block)
         for (int row = 0; row < rows; ++row, ++segments) {
           const long long at = words.row(128, 2 * block + (block == first ? 1 : 0), row);
-          EXPECT_GE(at, jobs);
+          EXPECT_GE(at, blocks);
           EXPECT_EQ(at % 8, 0);  // a sector starts there
           EXPECT_LE(at + Words::row_words(128), words.total(128));
           starts.insert(at);

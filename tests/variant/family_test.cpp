@@ -208,7 +208,7 @@ TEST(Families, DecodeOnHopperPlansEqualShares) {
   };
   const LaunchPlan grouped = plan_of("b8h32hkv4l1k8192d128", "block_m=8,block_n=32,l2_bytes=0");
   EXPECT_EQ(grouped.grid, (std::array<std::uint32_t, 3>{132, 1, 1}));
-  EXPECT_EQ(grouped.counters, 32 + 2 * 132 * 8 * (128 + 8));
+  EXPECT_EQ(grouped.counters, 136 + 2 * 132 * 8 * (128 + 8));  // an arrival word a block, then two places each
   EXPECT_EQ(grouped.workspace_bytes, 0);
   ASSERT_TRUE(grouped.boxes);
   EXPECT_EQ(grouped.boxes->k_rows, 32);
@@ -251,14 +251,18 @@ TEST(Families, DecodePlansFillTheChip) {
 TEST(Families, AWorkloadChoosesItsFamily) {
   const DeviceFacts hopper = gpu_limits("sm_90a");
   const auto chosen = [&](const char* shape) { return default_family(parse_workload(shape), hopper).name(); };
-  EXPECT_EQ(chosen("b8h32hkv4l1k8192d128"), "fwd_decode");
-  EXPECT_EQ(chosen("b8h32hkv4l16k8192d128:bf16"), "fwd_decode");
-  EXPECT_EQ(chosen("b1h8l512d64"), "fwd_sm80");
-  EXPECT_EQ(chosen("h128hkv1l16k64d64"), "fwd_sm80");  // 2048 packed rows
+  EXPECT_EQ(chosen("b8h32hkv4l1k8192d128"), "fwd_decode_sm90");
+  EXPECT_EQ(chosen("b8h32hkv4l16k8192d128:bf16"), "fwd_decode_sm90");
+  EXPECT_EQ(chosen("b8h32hkv4l17k8192d128"), "fwd_sm90");  // too many queries
+  EXPECT_EQ(default_family(parse_workload("b8h32hkv4l1k8192d128"), gpu_limits("sm_89")).name(), "fwd_decode");
+  EXPECT_EQ(chosen("b1h8l512d64"), "fwd_sm90");
+  EXPECT_EQ(chosen("h128hkv1l16k64d64"), "fwd_sm90");  // 2048 packed rows
   EXPECT_EQ(chosen("l1k64d80"), "fwd_sm90");           // the others do not take this head dim
+  EXPECT_EQ(default_family(parse_workload("b1h8l512d64"), gpu_limits("sm_89")).name(), "fwd_sm80");
   // Nobody runs it: the default's refusal is the answer.
   EXPECT_EQ(default_family(parse_workload("l1k64d80"), gpu_limits("sm_89")).name(), "fwd_sm80");
-  EXPECT_FALSE(find_family("fwd_decode").made_for(parse_workload("l1k64d64")).empty());
+  for (const char* decode : {"fwd_decode", "fwd_decode_sm90"})
+    EXPECT_FALSE(find_family(decode).made_for(parse_workload("l1k64d64")).empty());
   EXPECT_TRUE(find_family("fwd_sm80").made_for(parse_workload("l1k64d64")).empty());
   EXPECT_EQ(default_family(parse_workload("l1k64d64"), cpu_facts()).name(), "fwd_cpu");
 }

@@ -13,6 +13,19 @@ inline float2 ld_global_cg_v2(const float* address) {
   if (reinterpret_cast<std::uintptr_t>(address) % 8 != 0) throw std::logic_error("an 8-byte load is not aligned");
   return {address[0], address[1]};
 }
+inline void st_global(void* address, unsigned x) {
+  if (reinterpret_cast<std::uintptr_t>(address) % 4 != 0) throw std::logic_error("a 4-byte store is not aligned");
+  std::memcpy(address, &x, sizeof x);
+}
+inline void st_global_v4(void* address, const unsigned (&x)[4]) {
+  if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) throw std::logic_error("a 16-byte store is not aligned");
+  std::memcpy(address, x, sizeof x);
+}
+inline void st_global_if(bool wanted, float* address, float x) {
+  if (wanted) *address = x;
+}
+template <class T>
+void settle(T*&) {}
 inline unsigned atom_inc_acq_rel_gpu(unsigned* counter, unsigned last) {
   const unsigned before = *counter;
   *counter = before >= last ? 0 : before + 1;
