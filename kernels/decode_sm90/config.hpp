@@ -214,6 +214,11 @@ HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
   return allowed < 255 ? allowed : 255;
 }
 
+/// Partials of other blocks that the block that merges asks for at once: each takes eight registers.
+HEED_HOST_DEVICE constexpr int merge_batch(const Config& c) {
+  return registers_allowed(c) > 128 ? 9 : 5;
+}
+
 enum class Illegal {
   no,
   head_dim,

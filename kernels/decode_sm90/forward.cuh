@@ -54,7 +54,7 @@ struct Forward {
   static constexpr int kThreads = consumers(kConfig);  // that compute
   static constexpr int kStages = kConfig.stages;
   static constexpr int kChunks = kDim / 4;  // pieces of a row in which partials are merged
-  static constexpr int kBatch = 9;          // partials of other blocks asked for at once
+  static constexpr int kBatch = merge_batch(kConfig);
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
 
   static_assert(kDim % tile::kBoxColumns == 0 && kBlockN % 16 == 0, "boxes of 64 columns, products of 16 keys");

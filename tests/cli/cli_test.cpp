@@ -379,12 +379,14 @@ TEST_F(Cli, BuildForAGpuNeedsNone) {
   EXPECT_EQ(json["grid"], nlohmann::json({16, 8, 1}));
   EXPECT_EQ(json["cluster"], 2);
   EXPECT_EQ(json["boxes"]["q_rows"], 64);
+  EXPECT_EQ(json["boxes"]["l2_bytes"], 256);
   EXPECT_EQ(json["dependent"], true);
 
   const Printed decode = heed_command("build auto --arch sm_90a --shape b8h32hkv4l1k8192d128 --json -o " +
                                       folder_.file("d.cubin") + " " + cache());
   ASSERT_EQ(decode.code, 0) << decode.err;
   EXPECT_EQ(nlohmann::json::parse(decode.out)["family"], "fwd_decode_sm90");
+  EXPECT_EQ(nlohmann::json::parse(decode.out)["boxes"]["l2_bytes"], 0);
   EXPECT_THAT(nlohmann::json::parse(decode.out)["made_for"].get<std::string>(), ::testing::HasSubstr("few queries"));
 }
 
