@@ -15,6 +15,14 @@ namespace {
 constexpr std::int64_t kFewQueries = 16;
 // Where only an architecture is known: an H200's.
 constexpr std::int64_t kUnknownProcessors = 132;
+// Of a block: Little's law asks for 36 KiB a multiprocessor (4.8 TB/s, 1 us, 132 of them), and latency grows with load.
+constexpr int kBytesUnderWay = 128 * 1024;
+// A block has so many tiles at least, where tiles can be made so narrow: shares differ by one.
+constexpr std::int64_t kFewestTiles = 4;
+
+std::int64_t processors_of(const DeviceFacts& device) {
+  return device.processors > 0 ? device.processors : kUnknownProcessors;
+}
 
 const KnobTable<decode_sm90::Config>& table() {
   static const KnobTable<decode_sm90::Config> knobs = [] {
@@ -121,10 +129,18 @@ class DecodeSm90Family final : public Family {
     decode_sm90::Config c;
     c.block_m = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
     c.groups = rows <= 16 ? 4 : 2;
-    c.stages = 8;
-    c.block_n = rows <= 16 ? 32 : 16;                // with more warps fewer registers are left
     c.rescale = static_cast<attention::Rescale>(1);  // when_grown
-    const Config config = table().config_of(c);
+    Config config;
+    // Wide tiles pay fewer rounds of waits and of reductions; with more warps fewer registers are left for them.
+    for (c.block_n = workload.dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
+      if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * processors_of(device)) continue;
+      for (const int stages : {24, 16, 12, 8, 6, 4, 2}) {
+        c.stages = stages;
+        config = table().config_of(c);
+        const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
+        if (bytes <= kBytesUnderWay && !is_illegal(config, workload, device)) return config;
+      }
+    }
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;
   }
@@ -149,8 +165,7 @@ class DecodeSm90Family final : public Family {
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
     const decode_sm90::Config c = table().aggregate_of(config);
     const int dim = static_cast<int>(workload.dim);
-    const std::int64_t processors = device.processors > 0 ? device.processors : kUnknownProcessors;
-    const std::int64_t blocks = std::min(processors * c.min_blocks, all_tiles(c, workload));
+    const std::int64_t blocks = std::min(processors_of(device) * c.min_blocks, all_tiles(c, workload));
     const std::int64_t rows = workload.heads / workload.heads_kv * workload.len_q;
     const decode_sm90::Words words{static_cast<int>(blocks), static_cast<int>(std::min<std::int64_t>(c.block_m, rows))};
     LaunchPlan plan;

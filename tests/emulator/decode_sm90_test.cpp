@@ -53,7 +53,7 @@ void run_in(AttentionCase& problem, const Shape& shape, const Order& order, std:
 template <Config kConfig, Problem kProblem>
 void run_case(const Shape& shape, int blocks, std::uint64_t seed, bool with_lse = true) {
   std::vector<unsigned> words;
-  for (const int resident : {1, 1 + static_cast<int>(seed % 4), blocks}) {
+  for (const int resident : {1, seed % 2 == 0 ? blocks : 1 + static_cast<int>(seed % 4)}) {
     AttentionCase problem(kProblem, shape, seed);
     run_in<kConfig, kProblem>(problem, shape, {blocks, resident, seed, with_lse}, words);
     seed += 1000;
@@ -170,7 +170,7 @@ TEST_P(EmulatedDecodeSm90Fuzz, IsRightWhateverTheOrder) {
   std::vector<unsigned> words;
   const auto up_to = [&](int most) { return 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(most))); };
   for (const Kernel& kernel : kernels)
-    for (int n = 0; n < 3; ++n) {
+    for (int n = 0; n < 2; ++n) {
       Shape shape;
       shape.batch = up_to(3);
       shape.heads_kv = up_to(3);
@@ -188,7 +188,7 @@ TEST_P(EmulatedDecodeSm90Fuzz, IsRightWhateverTheOrder) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, EmulatedDecodeSm90Fuzz, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Seeds, EmulatedDecodeSm90Fuzz, ::testing::Values(1, 2, 3));
 
 }  // namespace
 }  // namespace heed::decode_sm90

@@ -220,6 +220,26 @@ TEST(Families, DecodeOnHopperPlansEqualShares) {
   EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "").grid[0], 132U);
 }
 
+// Enough bytes under way, and as wide tiles as leave every multiprocessor several.
+TEST(Families, DecodeOnHopperKeepsTheMemoryBusy) {
+  const Family& family = find_family("fwd_decode_sm90");
+  DeviceFacts hopper = gpu_limits("sm_90a");
+  hopper.processors = 132;
+  const auto chosen = [&](const char* shape) {
+    const Workload workload = parse_workload(shape);
+    return to_string(family.knobs(), family.default_config(workload, hopper));
+  };
+  using ::testing::StartsWith;
+  for (const char* suite : {"b8h32hkv4l1k8192d128", "h32hkv8l1k32768d128:bf16", "b64h32hkv8l1k2048d128"})
+    EXPECT_THAT(chosen(suite), StartsWith("block_m=8,block_n=32,groups=4,stages=8,min_blocks=1,l2_bytes=0")) << suite;
+  EXPECT_THAT(chosen("b8h32hkv4l1k8192d64"), StartsWith("block_m=8,block_n=64,groups=4,stages=8,"));
+  EXPECT_THAT(chosen("b8h32hkv4l2k8192d128"), StartsWith("block_m=16,block_n=32,groups=4,stages=8,"));
+  EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), StartsWith("block_m=32,block_n=32,groups=2,stages=8,"));
+  EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), StartsWith("block_m=64,block_n=16,groups=2,stages=16,"));
+  EXPECT_THAT(chosen("h8l1k1024d128"), StartsWith("block_m=8,block_n=16,groups=4,stages=16,"));  // 512 tiles of 16
+  EXPECT_THAT(chosen("h1l1k1d64"), StartsWith("block_m=8,block_n=16,groups=4,stages=24,"));
+}
+
 // The plan's splits fill the chip: blocks, workspace and counters for the shapes of the decode suite on an H200.
 TEST(Families, DecodePlansFillTheChip) {
   const Family& family = find_family("fwd_decode");
