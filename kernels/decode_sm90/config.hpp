@@ -22,6 +22,7 @@ struct Config {
   int min_blocks =
       1;             ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
   int l2_bytes = 0;  ///< that the L2 fetches at once where a copy misses: TensorBoxes::l2_bytes
+  bool dependent = true;  ///< the next launch may set itself up while this one runs, where it is launched so
   attention::Exp2 exp2{};
   attention::Rescale rescale{};
   constexpr bool operator==(const Config&) const = default;

@@ -26,12 +26,14 @@
 /// induction over jobs, from the first, which has none before it, every wait ends.
 ///
 /// A word is written once, read by one thread (reference and sum: by lanes of one warp) and then cleared by it, all in
-/// one launch; the end of a launch orders what it cleared before all of the next, which is not launched as a dependent.
+/// one launch. The end of a launch orders what it cleared before all of the next; so does griddepcontrol.wait, which
+/// returns once the launch before has ended, where the next begins before that.
 #pragma once
 
 #include "kernels/decode_sm90/config.hpp"
 #include "kernels/decode_sm90/partial.cuh"
 #include "kernels/ptx/bulk_tensor.cuh"
+#include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/mma.cuh"
@@ -88,6 +90,11 @@ struct Forward {
   __device__ __forceinline__ static void consumers_meet() { ptx::bar_sync(1, kThreads); }
   /// The same, and with the service warp.
   __device__ __forceinline__ static void served_meet() { ptx::bar_sync(2, kThreads + 32); }
+
+  /// Nothing in global memory is touched before.
+  __device__ __forceinline__ static void wait_for_launch_before() {
+    if constexpr (kConfig.dependent) ptx::griddepcontrol_wait();
+  }
 
   __device__ __forceinline__ unsigned stage_address(int stage) const {
     return shared_base + stage * 2 * kPlan.tile_bytes;
@@ -159,6 +166,7 @@ struct Forward {
     }
     ptx::fence_mbarrier_init();
     __syncwarp();
+    wait_for_launch_before();
     const int first = blocks.first_tile(blockIdx.x);
     const int count = blocks.tiles(blockIdx.x);
     const int job = divide(first, job_tiles);
@@ -186,6 +194,9 @@ struct Forward {
   // ------------------------------------------------------------------------------------------------------ service
 
   __device__ __forceinline__ void serve() const {
+    // At once: blocks of the next launch take room that is free, and wait before they touch memory.
+    if constexpr (kConfig.dependent) ptx::griddepcontrol_launch_dependents();
+    wait_for_launch_before();
     const int first = blocks.first_tile(blockIdx.x);
     const int end = first + blocks.tiles(blockIdx.x);
     int slot = 0;
@@ -248,6 +259,7 @@ struct Forward {
     unsigned parity = group / kStages % 2;
     int slot = 0;
     bool waits_for_set_up = true;
+    wait_for_launch_before();
     for (int job_index = divide(first, job_tiles);; ++job_index) {
       // ---- one segment: tiles t, t + kGroups, ... below `end`
       const int job_first = job_index * job_tiles - first;  // may be before the block's first tile

@@ -42,6 +42,7 @@ const KnobTable<decode_sm90::Config>& table() {
         .acts_on({latency, tail, dram});
     t.add("l2_bytes", "l", &C::l2_bytes, {0, 64, 128, 256}, "bytes the L2 fetches at once where a copy misses")
         .acts_on({dram, l2});
+    t.add("dependent", "d", &C::dependent, "the next launch may set itself up while this one runs").acts_on({launch});
     t.add("exp2", "x", &C::exp2, "heed::attention::Exp2", {"hardware", "poly_quarter", "poly_half"},
           "share of the exponentials computed on the FMA pipe")
         .acts_on({exponentials, fma});
@@ -174,6 +175,7 @@ class DecodeSm90Family final : public Family {
     plan.threads = static_cast<std::uint32_t>(decode_sm90::threads(c));
     plan.shared_bytes = decode_sm90::shared_plan(c, dim).total;
     plan.counters = static_cast<int>(words.total(dim));
+    plan.dependent = c.dependent;
     plan.boxes = TensorBoxes{.problem = problem_of(workload),
                              .columns = tile::kBoxColumns,
                              .k_rows = c.block_n,

@@ -213,6 +213,8 @@ TEST(Families, DecodeOnHopperPlansEqualShares) {
   ASSERT_TRUE(grouped.boxes);
   EXPECT_EQ(grouped.boxes->k_rows, 32);
   EXPECT_EQ(grouped.boxes->l2_bytes, 0);
+  EXPECT_TRUE(grouped.dependent);
+  EXPECT_FALSE(plan_of("b8h32hkv4l1k8192d128", "dependent=off").dependent);
   EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "groups=4,stages=4,block_n=32,min_blocks=2").grid[0], 264U);
   EXPECT_EQ(plan_of("h4hkv1l1k100d128", "block_n=32").grid[0], 4U);  // four tiles, four blocks
   EXPECT_EQ(plan_of("h4hkv1l4k100d128:causal_top_left", "block_m=8,block_n=32").grid[0], 2U);  // one tile of keys each
