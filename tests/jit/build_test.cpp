@@ -310,6 +310,7 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
             Workload workload = parse_workload(shape);
             // A family has other defaults for few queries only where it is made for them.
             if (workload.len_q < 512 && !family->name().starts_with("fwd_decode")) continue;
+            if (workload.len_q == 4 && dtype != Dtype::fp16) continue;  // the same code but for the type of a product
             workload.dtype = dtype;
             workload.dim = workload.dim_v = dim;
             workload.mask = mask;
