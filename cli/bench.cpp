@@ -139,7 +139,6 @@ int replay(const ReplayOptions& o) {
   const store::RunRecord run = *store->find_run(then->run);
   const DeviceFacts device = choose_device(run.device_kind == "cuda" ? DeviceChoice::cuda : DeviceChoice::cpu);
   const evolve::RunOptions options = evolve::options_from_json(run.options);
-  const Family& family = find_family(run.family);
   const auto builder = o.machine.builder();
   trial::Laboratory laboratory(options.workload, device, *builder, nullptr, o.machine.trial_options());
   const bool same_device =
@@ -152,12 +151,10 @@ int replay(const ReplayOptions& o) {
     remark(o.machine.json, fmt::format("note: stored with kernel sources {}, replayed with {}", then->source_digest,
                                        jit::source_digest()));
 
-  const Variant variant =
-      make_variant(family, parse_config(family.knobs(), family.default_config(options.workload, device), then->config),
-                   options.workload);
+  const Variant variant = parse_variant(then->config, options.workload, device);
   remark(o.machine.json,
          fmt::format("trial {} of run {}: {}\nbuilding base and variant anew", then->number, then->run, variant.id()));
-  const Variant base = make_variant(family, family.default_config(options.workload, device), options.workload);
+  const Variant base = parse_variant(options.families.front(), options.workload, device);
   laboratory.set_base(laboratory.build(base, /*fresh=*/true));
   const jit::BuildOutcome build = builder->build(laboratory.request_for(variant), /*fresh=*/true);
   trial::Outcome now;

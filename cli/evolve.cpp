@@ -113,7 +113,7 @@ void run(const Options& o, const CLI::App& app) {
   } else {
     tensors = o.workload.tensors();
     options.workload = o.workload.workload(tensors);
-    options.family = o.family;
+    options.families = o.family.empty() ? std::vector<std::string>() : split(o.family, ',');
     options.strategy.kind = evolve::parse_strategy(o.strategy);
     options.strategy.population = o.population;
     options.strategy.islands = std::min(o.islands, o.population);
@@ -130,12 +130,17 @@ void run(const Options& o, const CLI::App& app) {
   evolve::Evolution evolution(*store, *builder, device, options, o.machine.trial_options(),
                               tensors ? &*tensors : nullptr, progress, resume);
   const std::int64_t id = evolution.run_id();
-  const Family& family =
-      options.family.empty() ? default_family(options.workload, device) : find_family(options.family);
-  const std::string_view why = options.family.empty() ? family.made_for(options.workload) : std::string_view();
-  remark(o.machine.json, fmt::format("run {}: {} on {}, {} trials, family {}{} ({:.2g} configs)", id,
-                                     to_string(options.workload), device.name, options.trials, family.name(),
-                                     why.empty() ? "" : fmt::format(", made for {}", why), space_size(family.knobs())));
+  std::vector<std::string> searched;
+  double configs = 0;
+  for (const Family* family : evolution.families()) {
+    const std::string_view why = o.family.empty() && searched.empty() ? family->made_for(options.workload) : "";
+    searched.push_back(why.empty() ? std::string(family->name())
+                                   : fmt::format("{} (made for {})", family->name(), why));
+    configs += space_size(family->knobs());
+  }
+  remark(o.machine.json,
+         fmt::format("run {}: {} on {}, {} trials of {}: {:.2g} configs", id, to_string(options.workload), device.name,
+                     options.trials, join(searched, ", "), configs));
   try {
     (void)evolution.run();
   } catch (const Error& error) {
@@ -171,7 +176,9 @@ void add_evolve(CLI::App& app, int& exit_code) {
   o->workload.add_to(*command);
   o->machine.add_to(*command);
   o->store.add_to(*command);
-  command->add_option("--family", o->family, "Kernel family; heed families lists them [the device's own]");
+  command->add_option("--family", o->family,
+                      "Kernel families, with commas between; the first one's default is the base. heed families lists "
+                      "them [all that run the workload]");
   command->add_option("--trials", o->trials, "Variants to build, verify and measure")->capture_default_str();
   command->add_option("--population", o->population, "Elites kept, and variants a generation")
       ->capture_default_str()

@@ -80,6 +80,11 @@ __device__ __forceinline__ bool elect_one() {
   return elected != 0;
 }
 
+/// Whether any lane of a converged warp has `value`.
+__device__ __forceinline__ bool vote_any(bool value) {
+  return __any_sync(0xffffffffU, value);
+}
+
 /// Barrier `id` among `threads` threads; whether any of them came with `value`.
 __device__ __forceinline__ bool barrier_red_or(int id, int threads, bool value) {
   unsigned any;

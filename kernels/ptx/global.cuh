@@ -50,6 +50,9 @@ template <class T>
 __device__ __forceinline__ void settle(T*& pointer) {
   asm volatile("" : "+l"(pointer));
 }
+__device__ __forceinline__ void settle(unsigned& x) {
+  asm volatile("" : "+r"(x));
+}
 
 /// Adds one to a counter, or puts it back to 0 once it has reached `last`; gives the value before. What this thread
 /// wrote or saw written before (its block's writes, after a block barrier) is visible to whoever acquires the new

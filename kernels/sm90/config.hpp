@@ -32,6 +32,12 @@ enum class RowSum {
   ones_column,  ///< from the tensor cores: V gets columns of ones
 };
 
+/// From what a part of one segment finds out that its first chunk misled.
+enum class Vote {
+  sums,           ///< of its rows: with a column of ones, when the last product is done
+  probabilities,  ///< the largest of each thread, one more instruction for two of them, while the last products run
+};
+
 /// In which precision partial outputs travel between the parts of a row tile.
 enum class Exchange { half, single };
 
@@ -72,6 +78,7 @@ struct Config {
   bool prefetch_scores = false;  ///< the next segment's first scores are asked for within this one
   Reference reference = Reference::first_chunk;
   RowSum row_sum = RowSum::ones_column;
+  Vote vote = Vote::probabilities;
   Exchange exchange = Exchange::half;
   Producer producer = Producer::first_warp;
   Trigger trigger = Trigger::first_scores;
@@ -258,6 +265,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.score_lead > c.chunks || c.reference == Reference::exact) c.score_lead = c.chunks;
   if (dim != 64) c.row_sum = RowSum::adds;
   if (c.chunks < 2 || c.stages < 2) c.prefetch_scores = false;
+  if (c.stages > 1 || c.reference == Reference::exact || c.row_sum == RowSum::adds) c.vote = Vote::sums;
   if (parts(c) == 1) c.exchange = Exchange::half;
   if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;
   Config eager = c;

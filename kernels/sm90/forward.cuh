@@ -28,6 +28,7 @@
 #include "kernels/ptx/wgmma.cuh"
 #include "kernels/sm90/config.hpp"
 #include "kernels/sm90/merge.cuh"
+#include "kernels/sm90/scores.cuh"
 #include "kernels/tile/matrix_descriptor.hpp"
 
 namespace heed::sm90 {
@@ -49,7 +50,7 @@ struct Forward {
   static constexpr int kOutColumns = out_columns(kConfig, kProblem.head_dim);
   static constexpr bool kOnes = kConfig.row_sum == RowSum::ones_column;
   static constexpr bool kOwnWarp = kConfig.producer != Producer::first_warp;
-  // With one stage nothing overlaps between segments: the program without masks then is for a single segment.
+  // With one stage nothing overlaps between segments: parts of a single one then have programs of their own.
   static constexpr bool kOneSegment = kStages == 1;
   static constexpr bool kDependent = kConfig.trigger != Trigger::none;
   static constexpr int kQueryBytes = kRowGroups * kBoxes * kGroupRows * tile::kBoxRowBytes;
@@ -61,6 +62,11 @@ struct Forward {
   // column of ones then sums to infinity. bf16 ends where fp32 does, so values of up to 3e29 have to fit on top. A
   // false alarm costs time only.
   static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : kOnes ? 3e38F : 6e4F;
+  // The same of a 16-bit probability of a part of one segment, by its bits: infinity, or 2^21 (of 256 keys).
+  static constexpr unsigned kMostProbability = kProblem.element == Element::bf16 ? 0x4A00U : 0x7C00U;
+  // Sums that do not wait for products, and probabilities, are there while the last products still run.
+  static constexpr bool kVotesEarly =
+      kConfig.reference != Reference::exact && (!kOnes || kConfig.vote == Vote::probabilities);
 
   static_assert(kDim % 64 == 0 && kChunk % kStepKeys == 0, "wgmma takes 16 keys at a time and boxes of 64 columns");
 
@@ -89,6 +95,7 @@ struct Forward {
   float next_scores[kConfig.prefetch_scores ? kChunk / 2 : 1];  // of the segment to come
   float reference[2];                                           // in log2 units of the scaled scores
   float sum[2];                                                 // of this lane's columns; unused with columns of ones
+  unsigned largest[2];  // probabilities, two in a word; with Vote::probabilities
 
   __device__ __forceinline__ Forward(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
       : params(p), maps(m), shared(ptx::shared_address(dynamic_shared)) {
@@ -298,37 +305,12 @@ struct Forward {
 
   /// Sets scores of keys that a row does not see, or that are another part's, to -inf.
   __device__ __forceinline__ void hide_keys(float (&s)[kChunk / 2], int first_key) const {
+    int end[2];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int seen =
-          min(visible_keys(kProblem.causal, row(h), params.causal_offset, params.len_k), chunks.end * kChunk);
-      const int end = seen - first_key - 2 * (lane % 4);
-#pragma unroll
-      for (int t = 0; t < kChunk / 8; ++t)
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          if (8 * t + i >= end) s[4 * t + 2 * h + i] = -__int_as_float(0x7f800000);
-    }
-  }
-
-  /// Maximum of one chunk's scores in this lane's columns of its two rows.
-  __device__ __forceinline__ static void maximum_of(const float (&s)[kChunk / 2], float (&maximum)[2]) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      maximum[h] = fmaxf(s[2 * h], s[2 * h + 1]);
-#pragma unroll
-      for (int t = 1; t < kChunk / 8; ++t)
-        maximum[h] = fmaxf(maximum[h], fmaxf(s[4 * t + 2 * h], s[4 * t + 2 * h + 1]));
-    }
-  }
-
-  /// Over the four lanes of a row, in log2 units.
-  __device__ __forceinline__ void finish_maximum(float (&maximum)[2]) const {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      maximum[h] = fmaxf(maximum[h], __shfl_xor_sync(0xffffffffU, maximum[h], 1));
-      maximum[h] = fmaxf(maximum[h], __shfl_xor_sync(0xffffffffU, maximum[h], 2)) * scale_log2;
-    }
+    for (int h = 0; h < 2; ++h)
+      end[h] = min(visible_keys(kProblem.causal, row(h), params.causal_offset, params.len_k), chunks.end * kChunk) -
+               first_key - 2 * (lane % 4);
+    hide_columns(s, end);
   }
 
   /// Raises the references to `maximum` where that is larger, and rescales what was summed below the old ones.
@@ -347,11 +329,11 @@ struct Forward {
     }
   }
 
-  /// Exponentials of one step: scores 8 step to 8 step + 7 of a chunk.
-  __device__ __forceinline__ void exponentials(float (&e)[8], const float (&s)[kChunk / 2], int step) {
+  /// Exponentials of one step: scores 8 step to 8 step + 7 of a chunk, less `subtracted` of each row.
+  __device__ __forceinline__ void exponentials(float (&e)[8], const float (&s)[kChunk / 2], int step,
+                                               const float (&subtracted)[2]) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
-      e[i] = fmaf(s[8 * step + i], scale_log2, -attention::finite_reference(reference[i / 2 % 2]));
+    for (int i = 0; i < 8; ++i) e[i] = fmaf(s[8 * step + i], scale_log2, -subtracted[i / 2 % 2]);
       // In source order: where the compiler moves these among the products decides 10% of the time.
 #pragma unroll
     for (int i = 0; i < 8; ++i) e[i] = ptx::ex2_approx_ftz_in_order(e[i]);
@@ -366,23 +348,48 @@ struct Forward {
     for (int i = 0; i < 4; ++i) p[i] = ptx::cvt_rn_x2_in_order<kProblem.element>(e[2 * i], e[2 * i + 1]);
   }
 
+  /// Whether a probability of a chunk left its range.
+  __device__ __forceinline__ static bool has_overflown(const unsigned (&p)[kSteps][4], int chunk) {
+    unsigned most[2] = {0, 0};
+#pragma unroll
+    for (int k = 0; k < kChunkSteps; ++k)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const unsigned(&of_step)[4] = p[chunk * kChunkSteps + k];
+        most[i] = ptx::max_u16x2(most[i], of_step[2 * i], of_step[2 * i + 1]);
+      }
+    const unsigned largest = ptx::max_u16x2(most[0], most[1], 0);
+    return (largest & 0xFFFFU) >= kMostProbability || largest >> 16 >= kMostProbability;
+  }
+
+  /// Whether a row's sum left its range.
+  __device__ __forceinline__ bool has_overflown() const { return !(row_sum(0) < kMostSum) || !(row_sum(1) < kMostSum); }
+  /// Whether any thread of the key group says so.
+  __device__ __forceinline__ bool any(bool overflown) const {
+    return ptx::barrier_red_or(1 + key_group, kKeyGroupThreads, overflown);
+  }
+
   // ------------------------------------------------------------------------------------------------------ segments
 
   /// One segment from its scores to its products, everything unrolled, nothing left in flight but, where they are
   /// prefetched, nothing at all: the next scores are waited for too. (ptxas serialises all products of a kernel that
   /// keeps one in flight over a loop's back edge.)
-  template <bool kMasked, bool kFirst>
-  __device__ __forceinline__ void segment(int s) {
+  ///
+  /// @tparam kStays the part is this one segment: its keys and values stay in shared memory to the end; the cluster is
+  ///     waited for
+  /// @return with kVotesEarly, whether the part has to be computed again
+  template <bool kMasked, bool kFirst, bool kStays>
+  __device__ __forceinline__ bool segment(int s, bool second_time) {
     constexpr bool kReady = kConfig.prefetch_scores && !kFirst;  // the first scores came with the segment before
     const int slot = slot_of(s);
     // Keys that stay are waited for with the same parity again; as a constant it leaves no question to the compiler
     // whether the lanes of a warp wait together.
-    const unsigned parity = kStays<kMasked> ? 0 : parity_of(s);
+    const unsigned parity = kStays ? 0 : parity_of(s);
     // Worked out before the first wait where they are constants of the block; elsewhere they would cost registers.
     const unsigned long long here[] = {query_descriptor(), key_descriptor(slot), value_descriptor(slot)};
-    const auto queries = [&] { return kStays<kMasked> ? here[0] : query_descriptor(); };
-    const auto keys = [&] { return kStays<kMasked> ? here[1] : key_descriptor(slot); };
-    const auto values = [&] { return kStays<kMasked> ? here[2] : value_descriptor(slot); };
+    const auto queries = [&] { return kStays ? here[0] : query_descriptor(); };
+    const auto keys = [&] { return kStays ? here[1] : key_descriptor(slot); };
+    const auto values = [&] { return kStays ? here[2] : value_descriptor(slot); };
     const int first_key = first_key_of(s);
 
     float scores[kChunks][kChunk / 2];
@@ -403,11 +410,24 @@ struct Forward {
         ptx::wgmma_wait_group(committed - 1 - score_group[c]);
         ptx::pin(scores[c]);
       }
-      if (kMasked && first_key + (c + 1) * kChunk > seen_by_all) hide_keys(scores[c], first_key + c * kChunk);
+      if constexpr (kMasked) {
+        const int end = first_key + (c + 1) * kChunk;
+        if (end > seen_by_all && (!kStays || end <= chunks.end * kChunk)) hide_keys(scores[c], first_key + c * kChunk);
+      }
+    };
+    // What is subtracted from a chunk's scores; from those of chunks past the part's end so much that nothing is left.
+    const auto subtracted_from = [&](int c, float(&subtracted)[2]) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        subtracted[h] = attention::finite_reference(reference[h]);
+        if (kMasked && kStays && c > 0 && c >= chunks.end - chunks.first) subtracted[h] = __int_as_float(0x7f800000);
+      }
     };
 
 #pragma unroll
     for (int c = kReady ? 1 : 0; c < kConfig.score_lead; ++c) ask_for_scores(c);
+    // While the first scores are computed: the end has one thing less to wait for.
+    if (kStays && kConfig.cluster > 1 && !second_time) ptx::barrier_cluster_wait_acquire();
 
     if constexpr (kConfig.reference == Reference::exact) {
       float maximum[2];
@@ -419,7 +439,7 @@ struct Forward {
 #pragma unroll
         for (int h = 0; h < 2; ++h) maximum[h] = c == 0 ? of_chunk[h] : fmaxf(maximum[h], of_chunk[h]);
       }
-      finish_maximum(maximum);
+      finish_maximum(maximum, scale_log2);
       if constexpr (kFirst) {
         reference[0] = maximum[0];
         reference[1] = maximum[1];
@@ -431,7 +451,7 @@ struct Forward {
       if constexpr (kFirst) {
         float maximum[2];
         maximum_of(scores[0], maximum);
-        finish_maximum(maximum);
+        finish_maximum(maximum, scale_log2);
         reference[0] = fmaxf(reference[0], maximum[0]);  // -inf the first time, the exact maximum when computed again
         reference[1] = fmaxf(reference[1], maximum[1]);
       }
@@ -439,6 +459,8 @@ struct Forward {
 
     float e[kSteps][8];
     unsigned p[kSteps][4];
+    bool misled = false;
+    float subtracted[2];
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       const int c = k / kChunkSteps;
@@ -451,10 +473,15 @@ struct Forward {
           multiply_keys(next_scores, queries(), key_descriptor(next_slot), 0);
           ++committed;
         }
-      exponentials(e[k], scores[c], k % kChunkSteps);
+      if (k % kChunkSteps == 0) subtracted_from(c, subtracted);
+      exponentials(e[k], scores[c], k % kChunkSteps, subtracted);
       if (!kConfig.late_packing) pack(p[k], e[k]);
       if (kConfig.late_packing && k > 0) pack(p[k - 1], e[k - 1]);
       if (kConfig.late_packing && k == kSteps - 1) pack(p[k], e[k]);
+      // A vote of the warp for each chunk but the last keeps its place: all else ptxas would move to the end.
+      const int packed = kConfig.late_packing ? k : k + 1;
+      if (kStays && kConfig.vote == Vote::probabilities && k < kSteps - 1 && packed > 0 && packed % kChunkSteps == 0)
+        misled = ptx::vote_any(misled || has_overflown(p, packed / kChunkSteps - 1));
       if (k == late_scores_after_step(kConfig))
 #pragma unroll
         for (int late = kConfig.score_lead; late < kChunks; ++late) ask_for_scores(late);
@@ -471,9 +498,17 @@ struct Forward {
         ++committed;
       }
     }
+    bool again = false;
+    if constexpr (kStays && kVotesEarly) {
+      if constexpr (kConfig.vote == Vote::probabilities)
+        again = any(misled || has_overflown(p, kChunks - 1));
+      else
+        again = any(has_overflown());
+    }
     ptx::wgmma_wait_group(0);
     ptx::pin(out);
     if constexpr (kConfig.prefetch_scores) ptx::pin(next_scores);
+    return again;
   }
 
   /// Lets the slot of a finished segment be filled again.
@@ -497,11 +532,7 @@ struct Forward {
     sum[0] = sum[1] = 0.0F;
   }
 
-  /// Whether this program is for a part of one segment, whose keys and values stay in shared memory to the end.
-  template <bool kMasked>
-  static constexpr bool kStays = kOneSegment && !kMasked;
-
-  template <bool kMasked>
+  template <bool kMasked, bool kStays>
   __device__ __forceinline__ void run_segments() {
     if constexpr (kKeyGroups > 1) ptx::mbarrier_wait(barrier(kBarriers.q), 0);
     reference[0] = reference[1] = -__int_as_float(0x7f800000);
@@ -512,24 +543,23 @@ struct Forward {
     }
 #pragma unroll 1
     for (bool again = false;; again = true) {
-      segment<kMasked, true>(0);
-      if constexpr (!kStays<kMasked>) {
+      const bool voted = segment<kMasked, true, kStays>(0, again);
+      if constexpr (!kStays) {
         release(0);
 #pragma unroll 1
         for (int s = 1; s < segments; ++s) {
           // Under a causal mask the last segments may be another row group's alone.
-          if (first_key_of(s) < seen_by_any) segment<kMasked, false>(s);
+          if (first_key_of(s) < seen_by_any) segment<kMasked, false, false>(s, again);
           release(s);
         }
       }
       if (kConfig.trigger == Trigger::last_products) ptx::griddepcontrol_launch_dependents();
       if (kConfig.reference == Reference::exact || again) return;
-      const bool overflown = !(row_sum(0) < kMostSum) || !(row_sum(1) < kMostSum);
-      if (!ptx::barrier_red_or(1 + key_group, kKeyGroupThreads, overflown)) [[likely]]
+      if (!(kStays && kVotesEarly ? voted : any(has_overflown()))) [[likely]]
         return;
-      find_maximum<kStays<kMasked>>();
+      find_maximum<kStays>();
       clear();
-      if constexpr (!kStays<kMasked>) {
+      if constexpr (!kStays) {
         passed_segments = segments;
         if (is_leader() && ptx::elect_one())
           for (int s = 0; s < kStages && s < segments; ++s) copy_segment(key_group, chunks, s);
@@ -540,8 +570,7 @@ struct Forward {
 
   __device__ __forceinline__ void aim() {
     target = Merge<kConfig, kProblem>::target_of(params, place());
-    ptx::settle(target.o);
-    ptx::settle(target.lse);
+    Merge<kConfig, kProblem>::settle(target);
   }
 
   /// A row's sum, or this lane's share of it.
@@ -577,7 +606,7 @@ struct Forward {
       maximum[1] = fmaxf(maximum[1], of_chunk[1]);
       if constexpr (!kStay) ptx::bar_sync(1 + key_group, kKeyGroupThreads);  // everyone is done with the chunk
     }
-    finish_maximum(maximum);
+    finish_maximum(maximum, scale_log2);
     reference[0] = maximum[0];
     reference[1] = maximum[1];
   }
@@ -608,19 +637,21 @@ struct Forward {
       // Blocks here rather than at a barrier, beside the launch before.
       if constexpr (kDependent) ptx::griddepcontrol_wait();
       // Two programs from here on: masks between products cost even where nothing is masked. Where their results met
-      // again, ptxas would serialise all products (C7511).
-      if (first_key_of(segments) > seen_by_all || (kOneSegment && segments > 1))
-        finish<true>();
+      // again, ptxas would serialise all products (C7511); with a third it keeps registers for two. Under a causal mask
+      // some part of nearly every row tile is masked and the others would wait for it.
+      constexpr bool kCausalSegment = kOneSegment && kProblem.causal;
+      if (kCausalSegment ? segments <= 1 : first_key_of(segments) <= seen_by_all && (!kOneSegment || segments <= 1))
+        finish<kCausalSegment, kOneSegment>();
       else
-        finish<false>();
+        finish<true, false>();
     }
   }
 
   __device__ __forceinline__ Place place() const { return {shared, part, row_group, warp, lane, row(0), head, batch}; }
 
-  template <bool kMasked>
+  template <bool kMasked, bool kStays>
   __device__ __forceinline__ void finish() {
-    run_segments<kMasked>();
+    run_segments<kMasked, kStays>();
     float log2_sum[2];
     float inverse[2];
 #pragma unroll
@@ -633,7 +664,8 @@ struct Forward {
       log2_sum[h] = reference[h] + ptx::lg2_approx_ftz(total);  // -inf without keys
       inverse[h] = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
     }
-    if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_wait_acquire();  // the other blocks' barriers exist
+    // The other blocks' barriers exist.
+    if (kConfig.cluster > 1 && (!kStays || segments == 0)) ptx::barrier_cluster_wait_acquire();
     Merge<kConfig, kProblem>{params, place(), target}.run(out, log2_sum, inverse);
   }
 };

@@ -34,11 +34,18 @@ struct Place {
   int batch;
 };
 
-/// Where a lane writes. Known before the first key has arrived, and worked out there: at the end of a launch, a
-/// parameter that nobody has read yet and the chain of products to an address cost 250 clocks.
+/// Where a lane writes and, of two parts, sends and receives. Known before the first key has arrived, and worked out
+/// there: at the end of a launch, a parameter that nobody has read yet and the chain of products to an address cost 250
+/// clocks.
 struct Target {
   unsigned short* o;  ///< the lane's first element
   float* lse;         ///< of the lane's first row; null where the lane writes none
+  // Of two parts:
+  unsigned to_piece;    ///< the lane's first piece in the other part's inbox, in the cluster's shared memory
+  unsigned to_lse;      ///< its row's log2-sum-exp there
+  unsigned to_barrier;  ///< the other inbox's
+  unsigned piece;       ///< the lane's first piece in the own inbox
+  unsigned lse_sent;    ///< its row's log2-sum-exp there
 };
 
 template <Config kConfig, Problem kProblem>
@@ -62,28 +69,50 @@ struct Merge {
   __device__ __forceinline__ static Target target_of(const ForwardParams& params, const Place& at) {
     const int quarter = at.lane % 4;
     const bool pieces = kConfig.store == Store::pieces;
-    Target target;
+    Target target{};
     target.o = static_cast<unsigned short*>(params.o) + at.batch * params.o_strides.batch +
                at.head * params.o_strides.head + (at.row + (pieces ? 8 * (quarter / 2) : 0)) * params.o_strides.row +
                at.part * kSliceColumns + (pieces ? 8 * (quarter % 2) : 2 * quarter);
     target.lse = nullptr;
     if (params.lse != nullptr && at.part == 0 && quarter == 0)
       target.lse = params.lse + (static_cast<long long>(at.batch) * params.heads + at.head) * params.len_q + at.row;
+    if constexpr (kParts == 2) {
+      const int other = 1 - at.part;
+      const unsigned rank = other / kConfig.key_groups;
+      target.to_piece = ptx::mapa(inbox(at, other) + piece_offset(at, 0, 0), rank);
+      target.to_lse = ptx::mapa(inbox(at, other) + lse_offset(at, 0), rank);
+      target.to_barrier = ptx::mapa(inbox_barrier(at, other), rank);
+      target.piece = inbox(at, at.part) + piece_offset(at, 0, 0);
+      target.lse_sent = inbox(at, at.part) + lse_offset(at, 0);
+    }
     return target;
   }
 
+  /// Keeps the compiler from working it out where it is used.
+  __device__ __forceinline__ static void settle(Target& target) {
+    ptx::settle(target.o);
+    ptx::settle(target.lse);
+    if constexpr (kParts == 2) {
+      ptx::settle(target.to_piece);
+      ptx::settle(target.to_lse);
+      ptx::settle(target.to_barrier);
+      ptx::settle(target.piece);
+      ptx::settle(target.lse_sent);
+    }
+  }
+
   /// Inbox and barrier of part `of`'s row group, as this block's addresses.
-  __device__ __forceinline__ unsigned inbox(int of) const {
+  __device__ __forceinline__ static unsigned inbox(const Place& at, int of) {
     return at.shared + kPlan.inbox + (of % kConfig.key_groups * kConfig.row_groups + at.row_group) * kPlan.inbox_bytes;
   }
-  __device__ __forceinline__ unsigned inbox_barrier(int of) const {
+  __device__ __forceinline__ static unsigned inbox_barrier(const Place& at, int of) {
     return at.shared + kPlan.barriers +
            8 * (kBarriers.inbox + of % kConfig.key_groups * kConfig.row_groups + at.row_group);
   }
-  __device__ __forceinline__ unsigned piece_offset(int place, int piece) const {
+  __device__ __forceinline__ static unsigned piece_offset(const Place& at, int place, int piece) {
     return place * kPlan.slice_bytes + piece * kPieceBytes + (at.warp * 32 + at.lane) * 16;
   }
-  __device__ __forceinline__ unsigned lse_offset(int place) const {
+  __device__ __forceinline__ static unsigned lse_offset(const Place& at, int place) {
     return (kParts - 1) * kPlan.slice_bytes + place * kGroupRows * 4 + (at.warp * 8 + at.lane / 4) * 8;
   }
 
@@ -121,11 +150,17 @@ struct Merge {
 
   __device__ __forceinline__ void send(const float (&out)[kOutRegisters], int slice, const float (&log2_sum)[2],
                                        const float (&inverse)[2]) const {
-    const unsigned rank = slice / kConfig.key_groups;
-    const unsigned to = ptx::mapa(inbox(slice), rank);
-    const unsigned barrier = ptx::mapa(inbox_barrier(slice), rank);
-    const int place = (slice - at.part + kParts) % kParts - 1;
-    if (at.lane % 4 == 0) ptx::st_async_v2(to + lse_offset(place), log2_sum[0], log2_sum[1], barrier);
+    unsigned to_piece = target.to_piece;
+    unsigned to_lse = target.to_lse;
+    unsigned barrier = target.to_barrier;
+    if constexpr (kParts != 2) {
+      const unsigned rank = slice / kConfig.key_groups;
+      const int place = (slice - at.part + kParts) % kParts - 1;
+      to_piece = ptx::mapa(inbox(at, slice) + piece_offset(at, place, 0), rank);
+      to_lse = ptx::mapa(inbox(at, slice) + lse_offset(at, place), rank);
+      barrier = ptx::mapa(inbox_barrier(at, slice), rank);
+    }
+    if (at.lane % 4 == 0) ptx::st_async_v2(to_lse, log2_sum[0], log2_sum[1], barrier);
       // Register 4 t + i is row i / 2 of tile t; 16-bit pieces hold two tiles.
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
@@ -140,7 +175,7 @@ struct Merge {
           words[w] = __float_as_uint(out[slice * kSliceRegisters + 4 * piece + w] * inverse[w / 2]);
         }
       }
-      ptx::st_async_v4(to + piece_offset(place, piece), words, barrier);
+      ptx::st_async_v4(to_piece + piece * kPieceBytes, words, barrier);
     }
   }
 
@@ -148,11 +183,13 @@ struct Merge {
   /// part's own where sum is infinite.
   __device__ __forceinline__ void receive(float (&kept)[kSliceRegisters], const float (&log2_sum)[2], float (&most)[2],
                                           float (&sum)[2]) const {
-    const unsigned from = inbox(at.part);
-    ptx::mbarrier_wait(inbox_barrier(at.part), 0);
+    const unsigned first_piece = kParts == 2 ? target.piece : inbox(at, at.part) + piece_offset(at, 0, 0);
+    const unsigned first_lse = kParts == 2 ? target.lse_sent : inbox(at, at.part) + lse_offset(at, 0);
+    ptx::mbarrier_wait(inbox_barrier(at, at.part), 0);
     float others[kParts - 1][2];
 #pragma unroll
-    for (int place = 0; place < kParts - 1; ++place) ptx::ld_shared_v2(others[place], from + lse_offset(place));
+    for (int place = 0; place < kParts - 1; ++place)
+      ptx::ld_shared_v2(others[place], first_lse + place * kGroupRows * 4);
     float mine[2];
     if constexpr (kParts == 2) {
       // Of two the other's share is 1 / (1 + 2^(mine - its)), and the sum of both is 1: two special functions less in a
@@ -191,7 +228,7 @@ struct Merge {
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {
         unsigned words[4];
-        ptx::ld_shared_v4(words, from + piece_offset(place, piece));
+        ptx::ld_shared_v4(words, first_piece + place * kPlan.slice_bytes + piece * kPieceBytes);
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
           if constexpr (kHalf) {

@@ -85,8 +85,7 @@ bool Evolution::measure_in_more_processes(const store::TrialRecord& t, nlohmann:
 // One finished trial against the base once more, in a worker of its own; stored as a "final" comparison.
 nlohmann::json Evolution::compare_in_fresh_process(const store::TrialRecord& t) {
   check_interrupt();
-  const Config config = parse_config(family_.knobs(), family_.default_config(options_.workload, device_), t.config);
-  const Variant variant = make_variant(family_, config, options_.workload);
+  const Variant variant = variant_of(t);
   const jit::BuildOutcome build = builder_.build(laboratory_.request_for(variant));
   const trial::Outcome outcome =
       laboratory_.judge(variant, build, fresh_seed() >> 1, as_sharp_as_useful(laboratory_.options().final_pair),
@@ -159,7 +158,8 @@ nlohmann::json Evolution::compare_with_peers(const trial::Built& champion) {
 // Every knob in which the champion differs from the default, put back by itself.
 nlohmann::json Evolution::ablate(const trial::Built& champion) {
   nlohmann::json rows = nlohmann::json::array();
-  const Config defaults = family_.default_config(options_.workload, device_);
+  const Family& family = *champion.variant.family;
+  const Config defaults = family.default_config(options_.workload, device_);
   std::vector<std::size_t> changed;
   for (std::size_t i = 0; i < defaults.size(); ++i)
     if (champion.variant.config[i] != defaults[i]) changed.push_back(i);
@@ -177,7 +177,7 @@ nlohmann::json Evolution::ablate(const trial::Built& champion) {
   for (const std::size_t i : changed) {
     Config config = champion.variant.config;
     config[i] = defaults[i];
-    variants.push_back(make_variant(family_, config, options_.workload));
+    variants.push_back(make_variant(family, config, options_.workload));
     const bool legal = !laboratory_.refuses(variants.back());
     builds.push_back(legal ? builder_.start(laboratory_.request_for(variants.back()))
                            : std::future<jit::BuildOutcome>());
@@ -187,11 +187,11 @@ nlohmann::json Evolution::ablate(const trial::Built& champion) {
       if (build.valid()) build.wait();
   for (std::size_t n = 0; n < changed.size(); ++n) {
     check_interrupt();
-    const Knob& knob = family_.knobs()[changed[n]];
+    const Knob& knob = family.knobs()[changed[n]];
     nlohmann::json row = {{"knob", knob.name},
                           {"default", knob.text_of(defaults[changed[n]])},
                           {"champion", knob.text_of(champion.variant.config[changed[n]])},
-                          {"config", to_string(family_.knobs(), variants[n].config)}};
+                          {"config", describe(variants[n])}};
     if (!builds[n].valid()) {
       row["verdict"] = to_string(Verdict::illegal);
       row["reason"] = *laboratory_.refuses(variants[n]);
@@ -221,18 +221,19 @@ bool Evolution::try_ablation_winner(const nlohmann::json& ablation, int champion
         (winner == nullptr || row["bought"]["value"] < (*winner)["bought"]["value"]))
       winner = &row;
   if (winner == nullptr) return false;
+  const Variant variant = parse_variant((*winner)["config"].get<std::string>(), options_.workload, device_);
   const Proposal proposal{
-      parse_config(family_.knobs(), space().default_config, (*winner)["config"].get<std::string>()),
+      variant.config,
       Operation::revert,
       {champion_trial},
       fmt::format("{} {} -> {} of trial {}", (*winner)["knob"].get<std::string>(),
                   (*winner)["champion"].get<std::string>(), (*winner)["default"].get<std::string>(), champion_trial),
-      0};
+      0,
+      space_of(variant)};
   for (const store::TrialRecord& t : trials_)
     if (t.config == (*winner)["config"]) return false;  // it had its chance among the finalists
   observer_.message(fmt::format("faster with one change put back: {}", proposal.why));
-  std::future<jit::BuildOutcome> build =
-      builder_.start(laboratory_.request_for(make_variant(family_, proposal.config, options_.workload)));
+  std::future<jit::BuildOutcome> build = builder_.start(laboratory_.request_for(variant));
   store::TrialRecord record =
       run_trial(static_cast<int>(trials_.size()), trials_.back().generation + 1, proposal, build);
   record.id = store_.add_trial(record);
@@ -266,11 +267,7 @@ nlohmann::json Evolution::finish() {
       return result;
     }
     const int trial = final.at("trial").get<int>();
-    winner =
-        laboratory_.build(make_variant(family_,
-                                       parse_config(family_.knobs(), family_.default_config(options_.workload, device_),
-                                                    final.at("config").get<std::string>()),
-                                       options_.workload));
+    winner = laboratory_.build(parse_variant(final.at("config").get<std::string>(), options_.workload, device_));
     ablation = ablate(*winner);
     laboratory_.set_base(base);
     const bool may_add = options_.trials >= kLeastForWinners && added < kAblationWinners && !budget_is_used_up();

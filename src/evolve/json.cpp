@@ -57,7 +57,7 @@ measure::Ratio ratio_from_json(const nlohmann::json& json) {
 
 nlohmann::json to_json(const RunOptions& o) {
   return {{"workload", to_string(o.workload)},
-          {"family", o.family},
+          {"families", o.families},
           {"strategy", to_string(o.strategy.kind)},
           {"population", o.strategy.population},
           {"islands", o.strategy.islands},
@@ -75,7 +75,7 @@ nlohmann::json to_json(const RunOptions& o) {
 RunOptions options_from_json(const nlohmann::json& json) {
   RunOptions o;
   o.workload = parse_workload(json.at("workload").get<std::string>());
-  o.family = json.at("family").get<std::string>();
+  o.families = json.at("families").get<std::vector<std::string>>();
   o.strategy.kind = parse_strategy(json.at("strategy").get<std::string>());
   o.strategy.population = json.at("population").get<int>();
   o.strategy.islands = json.at("islands").get<int>();

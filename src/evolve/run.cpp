@@ -25,6 +25,20 @@ double finite(double value) {
   return std::isfinite(value) ? value : 0.0;
 }
 
+// @throws Error(usage) for an unknown name, Error(unsupported) where one cannot run the workload
+std::vector<const Family*> families_for(const RunOptions& options, const DeviceFacts& device) {
+  std::vector<const Family*> all;
+  if (options.families.empty()) all = searched_families(options.workload, device);
+  for (const std::string& name : options.families) all.push_back(&find_family(name));
+  for (const Family* family : all)
+    if (const auto reason = family->refuses(options.workload, device))
+      throw Error(
+          ErrorCode::unsupported,
+          fmt::format("{} cannot run {} on {}: {}", family->name(), to_string(options.workload), device.name, *reason),
+          to_string(options.workload));
+  return all;
+}
+
 }  // namespace
 
 Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const RunOptions& options,
@@ -35,18 +49,14 @@ Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFac
       device_(device),
       options_(options),
       observer_(observer),
-      family_(options.family.empty() ? default_family(options.workload, device) : find_family(options.family)),
+      families_(families_for(options, device)),
       laboratory_(options.workload, device, builder, tensors, trial_options),
       started_(std::chrono::steady_clock::now()) {
   if (options_.trials < 1)
     throw Error(ErrorCode::usage, fmt::format("--trials {} makes no run; at least 1 is needed", options_.trials),
                 std::to_string(options_.trials));
-  options_.family = family_.name();
-  if (const auto reason = family_.refuses(options_.workload, device_))
-    throw Error(
-        ErrorCode::unsupported,
-        fmt::format("{} cannot run {} on {}: {}", family_.name(), to_string(options_.workload), device_.name, *reason),
-        to_string(options_.workload));
+  options_.families.clear();
+  for (const Family* family : families_) options_.families.emplace_back(family->name());
   (void)builder_.toolchain(device_.kind);  // no compiler: say so before a run exists
   if (resume) {
     store_.claim(*resume);
@@ -58,7 +68,7 @@ Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFac
   store::RunRecord record;
   record.created = store::utc_now();
   record.workload = to_string(options_.workload);
-  record.family = options_.family;
+  record.family = join(options_.families, ",");
   record.device_kind = to_string(device_.kind);
   record.device = to_json(device_);
   record.options = to_json(options_);
@@ -97,7 +107,7 @@ nlohmann::json Evolution::run() {
 }
 
 void Evolution::prepare_base() {
-  const Variant base = make_variant(family_, family_.default_config(options_.workload, device_), options_.workload);
+  const Variant base = parse_variant(families_.front()->name(), options_.workload, device_);
   observer_.message(fmt::format("building and verifying the base, {}", base.id()));
   const trial::Built built = laboratory_.build(base);
   laboratory_.set_base(built);
@@ -124,23 +134,43 @@ void Evolution::prepare_base() {
                   self.base_median_us, 100 * floor_us_ / self.base_median_us, floor.bound(), floor_us_, self_spread_));
 }
 
+Variant Evolution::variant_of(const Proposal& proposal) const {
+  return make_variant(*families_[static_cast<std::size_t>(proposal.space)], proposal.config, options_.workload);
+}
+
+Variant Evolution::variant_of(const store::TrialRecord& trial) const {
+  return parse_variant(trial.config, options_.workload, device_);
+}
+
+int Evolution::space_of(const Variant& variant) const {
+  const auto at = std::find(families_.begin(), families_.end(), variant.family);
+  HEED_CHECK(at != families_.end());
+  return static_cast<int>(at - families_.begin());
+}
+
 std::vector<Individual> Evolution::individuals(int generation) const {
   std::vector<Individual> all;
-  const Config defaults = family_.default_config(options_.workload, device_);
-  for (const store::TrialRecord& t : trials_)
-    all.push_back({t.number, t.generation, t.island, parse_config(family_.knobs(), defaults, t.config),
-                   t.verdict == to_string(Verdict::ok), t.ratio, profile::bound_at(t.diagnosis, generation)});
+  for (const store::TrialRecord& t : trials_) {
+    const Variant variant = variant_of(t);
+    all.push_back({t.number, t.generation, t.island, variant.config, t.verdict == to_string(Verdict::ok), t.ratio,
+                   profile::bound_at(t.diagnosis, generation), space_of(variant)});
+  }
   return all;
 }
 
-Space Evolution::space() const {
-  return {&family_.knobs(), family_.default_config(options_.workload, device_),
-          [this](const Config& config) { return !family_.is_illegal(config, options_.workload, device_); },
-          [this](const Config& config) { return family_.canonical(config, options_.workload); }};
+std::vector<Space> Evolution::spaces() const {
+  std::vector<Space> all;
+  for (const Family* family : families_)
+    all.push_back(
+        {&family->knobs(), family->default_config(options_.workload, device_),
+         [this, family](const Config& config) { return !family->is_illegal(config, options_.workload, device_); },
+         [this, family](const Config& config) { return family->canonical(config, options_.workload); },
+         std::string(family->name())});
+  return all;
 }
 
 void Evolution::evolve() {
-  const Space where = space();
+  const std::vector<Space> where = spaces();
   const auto trials_done = [&] { return static_cast<int>(trials_.size()); };
   const auto best_ratio = [&] {
     double best = 0;
@@ -167,8 +197,7 @@ void Evolution::evolve() {
     std::vector<std::future<jit::BuildOutcome>> builds(proposals.size());
     for (std::size_t i = 0; i < proposals.size(); ++i)
       if (first + static_cast<int>(i) >= trials_done())
-        builds[i] =
-            builder_.start(laboratory_.request_for(make_variant(family_, proposals[i].config, options_.workload)));
+        builds[i] = builder_.start(laboratory_.request_for(variant_of(proposals[i])));
     // On a GPU the first finished build is measured while the others are compiled. On a CPU the compiler would disturb
     // what is measured, so all builds come first.
     if (device_.kind == DeviceKind::cpu)
@@ -201,14 +230,14 @@ void Evolution::evolve() {
 
 store::TrialRecord Evolution::run_trial(int number, int generation, const Proposal& proposal,
                                         std::future<jit::BuildOutcome>& build) {
-  const Variant variant = make_variant(family_, proposal.config, options_.workload);
+  const Variant variant = variant_of(proposal);
   store::TrialRecord record;
   record.run = run_;
   record.number = number;
   record.generation = generation;
   record.island = proposal.island;
   record.variant = variant.id();
-  record.config = to_string(family_.knobs(), proposal.config);
+  record.config = describe(variant);
   record.operation = to_string(proposal.operation);
   record.parents = proposal.parents;
   record.why = proposal.why;
@@ -222,14 +251,13 @@ store::TrialRecord Evolution::run_trial(int number, int generation, const Propos
   const jit::BuildOutcome outcome = build.get();
   if (interrupted()) check_interrupt();  // a compiler killed by the interrupt is no verdict on the variant
   trial::Outcome judged;
-  const LaunchPlan plan = family_.plan(proposal.config, options_.workload, device_);
+  const LaunchPlan plan = variant.plan(options_.workload, device_);
   const store::TrialRecord* twin = nullptr;
   if (outcome.artifact)
     for (const store::TrialRecord& earlier : trials_)
-      if (earlier.machine_code == outcome.artifact->machine_code && earlier.verdict != to_string(Verdict::duplicate)) {
-        const Config config = parse_config(family_.knobs(), proposal.config, earlier.config);
-        if (family_.plan(config, options_.workload, device_) == plan) twin = &earlier;
-      }
+      if (earlier.machine_code == outcome.artifact->machine_code && earlier.verdict != to_string(Verdict::duplicate) &&
+          variant_of(earlier).plan(options_.workload, device_) == plan)
+        twin = &earlier;
   if (twin != nullptr) {
     judged.verdict = Verdict::duplicate;
     judged.reason = fmt::format("the same machine code and launch as trial {}", twin->number);
@@ -273,13 +301,13 @@ profile::Diagnosis Evolution::diagnose(const Variant& variant, const jit::Resour
                                        const std::optional<profile::Counters>& counters) {
   profile::Evidence evidence;
   evidence.us = us;
-  evidence.plan = family_.plan(variant.config, options_.workload, device_);
+  evidence.plan = variant.plan(options_.workload, device_);
   evidence.floor = laboratory_.floor(static_cast<int>(evidence.plan.threads));
   evidence.resources = resources;
   evidence.device = device_;
   evidence.bytes = options_.workload.bytes();
   evidence.counters = counters;
-  return profile::diagnose(evidence, family_.knobs());
+  return profile::diagnose(evidence, variant.family->knobs());
 }
 
 bool Evolution::may_read_counters() const {
@@ -291,8 +319,8 @@ std::optional<profile::Counters> Evolution::read_counters(const trial::Built& bu
   if (!may_read_counters()) return std::nullopt;
   profile::CollectOptions collect;
   collect.seed = seed;
-  profile::Reading reading = profile::collect(family_.plan(built.variant.config, options_.workload, device_),
-                                              built.artifact, options_.workload, device_, collect);
+  profile::Reading reading = profile::collect(built.variant.plan(options_.workload, device_), built.artifact,
+                                              options_.workload, device_, collect);
   if (!reading.counters) {
     counters_readable_ = false;
     observer_.message(fmt::format("no hardware counters, diagnosing from times alone: {}", reading.reason));
@@ -315,8 +343,7 @@ void Evolution::profile_elites(int generation) {
     if (profile::has_counters(t->diagnosis)) continue;
     if (read++ == kProfilesPerGeneration) return;
     check_interrupt();
-    const Config config = parse_config(family_.knobs(), family_.default_config(options_.workload, device_), t->config);
-    const Variant variant = make_variant(family_, config, options_.workload);
+    const Variant variant = variant_of(*t);
     const jit::BuildOutcome build = builder_.build(laboratory_.request_for(variant));  // from the cache
     if (!build.artifact) continue;
     const std::optional<profile::Counters> counters = read_counters({variant, *build.artifact}, t->seed);

@@ -20,7 +20,7 @@ namespace heed::evolve {
 /// Everything that decides a run; stored with it.
 struct RunOptions {
   Workload workload;
-  std::string family;  ///< empty: the device's default
+  std::vector<std::string> families;  ///< the base's first; empty: every one that runs the workload
   StrategyOptions strategy;
   int trials = 45;
   double budget_s = 0;  ///< stop proposing after this much wall clock; 0: no limit
@@ -55,6 +55,8 @@ class Evolution {
   ~Evolution();
 
   [[nodiscard]] std::int64_t run_id() const { return run_; }
+  /// Those searched; the default of the first is the base.
+  [[nodiscard]] const std::vector<const Family*>& families() const { return families_; }
 
   /// Runs to the end. On Error(interrupted) the run is marked so and can be resumed; every finished trial is stored.
   /// @return the run's result, as stored
@@ -82,7 +84,10 @@ class Evolution {
   [[nodiscard]] measure::PairOptions as_sharp_as_useful(measure::PairOptions options) const;
   /// As they were known when `generation` was proposed.
   [[nodiscard]] std::vector<Individual> individuals(int generation) const;
-  [[nodiscard]] Space space() const;
+  [[nodiscard]] std::vector<Space> spaces() const;
+  [[nodiscard]] Variant variant_of(const Proposal& proposal) const;
+  [[nodiscard]] Variant variant_of(const store::TrialRecord& trial) const;
+  [[nodiscard]] int space_of(const Variant& variant) const;
   /// Of the run, over all processes that worked on it.
   [[nodiscard]] double elapsed_s() const;
 
@@ -91,7 +96,7 @@ class Evolution {
   DeviceFacts device_;
   RunOptions options_;
   Observer& observer_;
-  const Family& family_;
+  std::vector<const Family*> families_;
   trial::Laboratory laboratory_;
   std::int64_t run_ = 0;
   std::vector<store::TrialRecord> trials_;

@@ -19,13 +19,15 @@ constexpr double kRevertShare = 0.10;          // the rest are restarts
 constexpr double kSecondMutation = 0.35;       // a mutation changes a second knob with this probability
 constexpr double kNeighbourStep = 0.7;         // a numeric knob moves to a neighbouring value with this probability
 constexpr std::uint64_t kDiagnosedWeight = 3;  // of a knob that acts on what bounds the parent; 1 for any other
+constexpr double kRestartWithTheBest = 0.5;    // of the restarts, in the space of the best so far; the rest in any
 constexpr int kAttempts = 400;  // draws until a legal, new config is found; then the operator is given up
 
 class Proposer {
  public:
-  Proposer(const StrategyOptions& options, const Space& space, int generation, const std::vector<Individual>& history)
-      : options_(options), space_(space), generation_(generation), history_(history) {
-    for (const Individual& individual : history) seen_.insert(individual.config);
+  Proposer(const StrategyOptions& options, std::span<const Space> spaces, int generation,
+           const std::vector<Individual>& history)
+      : options_(options), spaces_(spaces), generation_(generation), history_(history) {
+    for (const Individual& individual : history) seen_.emplace(individual.space, individual.config);
   }
 
   std::vector<Proposal> run() {
@@ -36,19 +38,22 @@ class Proposer {
       const int island = options_.kind == StrategyKind::islands ? slot % options_.islands : 0;
       std::optional<Proposal> proposal = propose_one(slot, island, random);
       if (!proposal) break;
-      seen_.insert(proposal->config);
+      seen_.emplace(proposal->space, proposal->config);
       proposals.push_back(std::move(*proposal));
     }
     return proposals;
   }
 
  private:
-  [[nodiscard]] const std::vector<Knob>& knobs() const { return *space_.knobs; }
+  [[nodiscard]] const Space& space(int index) const { return spaces_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] const std::vector<Knob>& knobs(int index) const { return *space(index).knobs; }
 
-  [[nodiscard]] bool is_new(const Config& config) const { return seen_.count(config) == 0 && space_.is_legal(config); }
+  [[nodiscard]] bool is_new(int index, const Config& config) const {
+    return seen_.count({index, config}) == 0 && space(index).is_legal(config);
+  }
 
-  [[nodiscard]] Config canonical(Config config) const {
-    return space_.canonical ? space_.canonical(config) : std::move(config);
+  [[nodiscard]] Config canonical(int index, Config config) const {
+    return space(index).canonical ? space(index).canonical(config) : std::move(config);
   }
 
   // Best first; ties by age. On an island only its own, and those that migrated to it.
@@ -65,8 +70,16 @@ class Proposer {
   }
 
   std::optional<Proposal> propose_one(int slot, int island, Random& random) {
-    if (generation_ == 0 && slot == 0 && is_new(space_.default_config))
-      return Proposal{space_.default_config, Operation::initial_default, {}, "the family's default", island};
+    // The default of every space, over as many generations as it takes.
+    const int place = generation_ * options_.population + slot;
+    if (place < static_cast<int>(spaces_.size()) && is_new(place, space(place).default_config))
+      return Proposal{
+          space(place).default_config,
+          Operation::initial_default,
+          {},
+          spaces_.size() == 1 ? "the family's default" : fmt::format("the default of {}", space(place).name),
+          island,
+          place};
     std::vector<const Individual*> parents = elites(island);
     bool migrated = false;
     if (options_.kind == StrategyKind::islands && generation_ > 0 && generation_ % options_.migration_every == 0) {
@@ -80,9 +93,9 @@ class Proposer {
     if (generation_ == 0) {
       // Half of the first generation next to the default, half anywhere.
       if (slot % 2 == 1)
-        if (auto p = mutate(Individual{-1, 0, island, space_.default_config, true, 1}, random))
+        if (auto p = mutate(Individual{-1, 0, island, space(0).default_config, true, 1}, random))
           return finish(std::move(*p), island, false);
-      return finish_optional(restart(random), island, false);
+      return finish_optional(restart(0, random), island, false);
     }
     if (!parents.empty()) {
       const double draw = random.uniform();
@@ -96,7 +109,13 @@ class Proposer {
         for (int attempt = 0; attempt < 8; ++attempt)  // another elite when one's neighbourhood is exhausted
           if (auto p = mutate(tournament(parents, random), random)) return finish(std::move(*p), island, migrated);
     }
-    return finish_optional(restart(random), island, false);
+    return finish_optional(restart(space_to_restart_in(parents, random), random), island, false);
+  }
+
+  int space_to_restart_in(const std::vector<const Individual*>& parents, Random& random) const {
+    if (spaces_.size() == 1) return 0;
+    if (!parents.empty() && random.chance(kRestartWithTheBest)) return parents.front()->space;
+    return static_cast<int>(random.below(spaces_.size()));
   }
 
   static Proposal finish(Proposal proposal, int island, bool migrated) {
@@ -116,8 +135,8 @@ class Proposer {
     return a.ratio >= b.ratio ? a : b;
   }
 
-  void change_knob(Config& config, std::size_t index, Random& random) const {
-    const Knob& knob = knobs()[index];
+  static void change_knob(Config& config, const std::vector<Knob>& knobs, std::size_t index, Random& random) {
+    const Knob& knob = knobs[index];
     const int at = knob.index_of(config[index]);
     const int count = static_cast<int>(knob.values.size());
     if (count < 2) return;
@@ -133,32 +152,34 @@ class Proposer {
   }
 
   // Where nothing is known of the parent, or no knob acts on its bound, every knob is equally likely.
-  std::size_t choose_knob(Bound bound, Random& random) const {
+  static std::size_t choose_knob(const std::vector<Knob>& knobs, Bound bound, Random& random) {
     const auto weight = [&](const Knob& knob) { return knob.acts(bound) ? kDiagnosedWeight : 1; };
     std::uint64_t all = 0;
-    for (const Knob& knob : knobs()) all += weight(knob);
+    for (const Knob& knob : knobs) all += weight(knob);
     std::uint64_t draw = random.below(all);
     std::size_t index = 0;
-    while (draw >= weight(knobs()[index])) draw -= weight(knobs()[index++]);
+    while (draw >= weight(knobs[index])) draw -= weight(knobs[index++]);
     return index;
   }
 
   std::optional<Proposal> mutate(const Individual& parent, Random& random) const {
+    const std::vector<Knob>& table = knobs(parent.space);
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       Config child = parent.config;
-      change_knob(child, choose_knob(parent.bound, random), random);
+      change_knob(child, table, choose_knob(table, parent.bound, random), random);
       // A second change leads out of corners where no single one is legal or new.
       if (random.chance(kSecondMutation) || attempt > kAttempts / 4)
-        change_knob(child, choose_knob(parent.bound, random), random);
-      child = canonical(std::move(child));
-      if (!is_new(child)) continue;
+        change_knob(child, table, choose_knob(table, parent.bound, random), random);
+      child = canonical(parent.space, std::move(child));
+      if (!is_new(parent.space, child)) continue;
       const std::string bound =
           parent.bound == Bound::unknown ? std::string() : fmt::format(" (bound by {})", to_string(parent.bound));
       const std::string of = parent.number < 0 ? std::string("the default") : fmt::format("trial {}", parent.number);
       std::vector<int> parents;
       if (parent.number >= 0) parents.push_back(parent.number);
-      return Proposal{child, Operation::mutate, parents,
-                      fmt::format("{} of {}{}", difference(knobs(), parent.config, child), of, bound), 0};
+      return Proposal{child,   Operation::mutate,
+                      parents, fmt::format("{} of {}{}", difference(table, parent.config, child), of, bound),
+                      0,       parent.space};
     }
     return std::nullopt;
   }
@@ -167,19 +188,20 @@ class Proposer {
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       const Individual& a = tournament(parents, random);
       const Individual& b = *parents[random.below(parents.size())];
-      if (a.number == b.number) continue;
+      if (a.number == b.number || a.space != b.space) continue;
       Config child = a.config;
       for (std::size_t i = 0; i < child.size(); ++i)
         if (random.chance(0.5)) child[i] = b.config[i];
-      if (attempt > kAttempts / 4) change_knob(child, random.below(child.size()), random);
-      child = canonical(std::move(child));
-      if (!is_new(child)) continue;
+      if (attempt > kAttempts / 4) change_knob(child, knobs(a.space), random.below(child.size()), random);
+      child = canonical(a.space, std::move(child));
+      if (!is_new(a.space, child)) continue;
       return Proposal{
           child,
           Operation::crossover,
           {a.number, b.number},
-          fmt::format("trial {} with {} of trial {}", a.number, difference(knobs(), a.config, child), b.number),
-          0};
+          fmt::format("trial {} with {} of trial {}", a.number, difference(knobs(a.space), a.config, child), b.number),
+          0,
+          a.space};
     }
     return std::nullopt;
   }
@@ -189,33 +211,37 @@ class Proposer {
     std::vector<Config> candidates;
     for (std::size_t i = 0; i < parent.config.size(); ++i) {
       Config child = parent.config;
-      child[i] = space_.default_config[i];
-      child = canonical(std::move(child));
-      if (is_new(child)) candidates.push_back(std::move(child));
+      child[i] = space(parent.space).default_config[i];
+      child = canonical(parent.space, std::move(child));
+      if (is_new(parent.space, child)) candidates.push_back(std::move(child));
     }
     if (candidates.empty()) return std::nullopt;
     Config& child = candidates[random.below(candidates.size())];
-    const std::string change = difference(knobs(), parent.config, child);
+    const std::string change = difference(knobs(parent.space), parent.config, child);
     return Proposal{
-        std::move(child), Operation::revert, {parent.number}, fmt::format("{} of trial {}", change, parent.number), 0};
+        std::move(child), Operation::revert, {parent.number}, fmt::format("{} of trial {}", change, parent.number), 0,
+        parent.space};
   }
 
-  std::optional<Proposal> restart(Random& random) const {
+  std::optional<Proposal> restart(int index, Random& random) const {
+    const std::vector<Knob>& table = knobs(index);
+    const auto of = [&] { return spaces_.size() == 1 ? std::string() : " of " + space(index).name; };
     for (int attempt = 0; attempt < 50 * kAttempts; ++attempt) {  // legal configs may be rare
       Config child;
-      for (const Knob& knob : knobs()) child.push_back(knob.values[random.below(knob.values.size())]);
-      child = canonical(std::move(child));
-      if (is_new(child)) return Proposal{child, Operation::restart, {}, "a random point", 0};
+      for (const Knob& knob : table) child.push_back(knob.values[random.below(knob.values.size())]);
+      child = canonical(index, std::move(child));
+      if (is_new(index, child)) return Proposal{child, Operation::restart, {}, "a random point" + of(), 0, index};
     }
     // Nearly exhausted: walk through everything once, if that is possible at all.
-    if (space_size(knobs()) > 2e5) return std::nullopt;
+    if (space_size(table) > 2e5) return std::nullopt;
     Config child;
-    for (const Knob& knob : knobs()) child.push_back(knob.values.front());
+    for (const Knob& knob : table) child.push_back(knob.values.front());
     for (;;) {
-      if (is_new(child)) return Proposal{child, Operation::restart, {}, "one of the last points left", 0};
+      if (is_new(index, child))
+        return Proposal{child, Operation::restart, {}, "one of the last points left" + of(), 0, index};
       std::size_t i = 0;
       for (; i < child.size(); ++i) {
-        const Knob& knob = knobs()[i];
+        const Knob& knob = table[i];
         const int next = knob.index_of(child[i]) + 1;
         if (next < static_cast<int>(knob.values.size())) {
           child[i] = knob.values[static_cast<std::size_t>(next)];
@@ -228,10 +254,10 @@ class Proposer {
   }
 
   const StrategyOptions& options_;
-  const Space& space_;
+  std::span<const Space> spaces_;
   int generation_;
   const std::vector<Individual>& history_;
-  std::set<Config> seen_;
+  std::set<std::pair<int, Config>> seen_;
 };
 
 }  // namespace
@@ -274,10 +300,11 @@ std::string_view to_string(Operation operation) {
   return "?";
 }
 
-std::vector<Proposal> propose(const StrategyOptions& options, const Space& space, int generation,
+std::vector<Proposal> propose(const StrategyOptions& options, std::span<const Space> spaces, int generation,
                               const std::vector<Individual>& history) {
-  HEED_CHECK(space.knobs != nullptr && options.population > 0);
-  return Proposer(options, space, generation, history).run();
+  HEED_CHECK(!spaces.empty() && options.population > 0);
+  for (const Space& space : spaces) HEED_CHECK(space.knobs != nullptr);
+  return Proposer(options, spaces, generation, history).run();
 }
 
 std::string difference(const std::vector<Knob>& knobs, const Config& from, const Config& to) {

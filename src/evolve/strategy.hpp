@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,6 +53,7 @@ struct Individual {
   bool ok = false;
   double ratio = 0;              ///< base time / trial time
   Bound bound = Bound::unknown;  ///< what its diagnosis says holds it back
+  int space = 0;                 ///< which of the spaces its config is of
 };
 
 struct Proposal {
@@ -60,20 +62,24 @@ struct Proposal {
   std::vector<int> parents;  ///< trial numbers
   std::string why;           ///< "block_n 64 -> 128 of trial 7"
   int island = 0;
+  int space = 0;  ///< which of the spaces its config is of
 };
 
-/// What the strategy needs of the family: its knobs, its default, and whether a config may be tried.
+/// What the strategy needs of a family: its knobs, its default, and whether a config may be tried.
 struct Space {
   const std::vector<Knob>* knobs = nullptr;
   Config default_config;
   std::function<bool(const Config&)> is_legal;
   std::function<Config(const Config&)> canonical = nullptr;  ///< Family::canonical; none: every config is
+  std::string name = {};
 };
 
 /// The proposals of one generation: at most options.population, fewer only when the space holds no more. None equals an
-/// earlier trial or another of the same generation.
+/// earlier trial or another of the same generation. A search of several spaces begins with the default of each; elites
+/// compete whatever their space, so that the better one gets the trials.
+/// @param spaces the first is that of the base
 /// @param history every trial of earlier generations, in order
-std::vector<Proposal> propose(const StrategyOptions& options, const Space& space, int generation,
+std::vector<Proposal> propose(const StrategyOptions& options, std::span<const Space> spaces, int generation,
                               const std::vector<Individual>& history);
 
 /// The knobs in which two configs differ: "block_n 64 -> 128, stages 2 -> 3".

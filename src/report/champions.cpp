@@ -35,7 +35,7 @@ json entry_of(const store::RunRecord& run) {
               {"torch", member(peers, "torch")},
               {"cudnn", member(peers, "cudnn")}};
   return {{"workload", run.workload},
-          {"variant", run.family + ":" + text_of(final, "config")},
+          {"variant", text_of(final, "config")},
           {"id", final["variant"]},
           {"device", member(run.device, "name")},
           {"arch", member(run.device, "arch")},

@@ -123,7 +123,7 @@ json measured(json times) {
   return times;
 }
 
-// "family:knob=value,..." or "knob=value,..." as an object.
+// The knobs of "family:knob=value,..." as an object.
 json knobs_of(const std::string& text) {
   json knobs = json::object();
   const std::size_t colon = text.find(':');

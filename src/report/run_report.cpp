@@ -133,7 +133,7 @@ std::vector<const store::TrialRecord*> lineage(const std::vector<store::TrialRec
 
 std::string show_text(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials) {
   std::string text = fmt::format(
-      "run {} of {}: {}, {}, {} of {} trials\nfamily {}, strategy {}, population {}, seed {}; device {}\nsources {} "
+      "run {} of {}: {}, {}, {} of {} trials\nfamilies {}, strategy {}, population {}, seed {}; device {}\nsources {} "
       "(heed {})\n",
       run.id, run.created, run.workload, to_string(run.state), trials.size(),
       static_cast<int>(number(run.options, "trials")), run.family, text_of(run.options, "strategy"),

@@ -22,9 +22,9 @@ std::string_view to_string(RunState state);
 /// One evolution.
 struct RunRecord {
   std::int64_t id = 0;
-  std::string created;   ///< UTC, ISO 8601
-  std::string workload;  ///< canonical text
-  std::string family;
+  std::string created;      ///< UTC, ISO 8601
+  std::string workload;     ///< canonical text
+  std::string family;       ///< those searched, the base's first, with commas between
   std::string device_kind;  ///< "cpu" or "cuda"
   nlohmann::json device;    ///< facts of the machine
   nlohmann::json options;   ///< all that decides the search: strategy, seed, population, trials, ...
@@ -43,7 +43,7 @@ struct TrialRecord {
   int generation = 0;
   int island = 0;
   std::string variant;       ///< id
-  std::string config;        ///< knob=value,...
+  std::string config;        ///< family:knob=value,...
   std::string operation;     ///< how it was proposed: "default", "mutate", "crossover", "restart"
   std::vector<int> parents;  ///< trial numbers
   std::string why;           ///< the change in words

@@ -12,7 +12,7 @@
 namespace heed {
 
 std::span<const Family* const> families() {
-  // A device's default is its first: the ladder teaches, it is never what a search starts from.
+  // A device's default is its first.
   static const std::vector<const Family*> all = {&cpu_family(),    &sm80_family(), &decode_sm90_family(),
                                                  &decode_family(), &sm90_family(), &ladder_family()};
   return all;
@@ -37,9 +37,18 @@ const Family& default_family(const Workload& workload, const DeviceFacts& device
   for (const Family* family : families()) {
     if (family->device() != device.kind || family->refuses(workload, device)) continue;
     if (!family->made_for(workload).empty()) return *family;
-    if (first == nullptr) first = family;
+    if (first == nullptr && !family->is_special()) first = family;
   }
   return first != nullptr ? *first : default_family(device.kind);
+}
+
+std::vector<const Family*> searched_families(const Workload& workload, const DeviceFacts& device) {
+  std::vector<const Family*> all = {&default_family(workload, device)};
+  for (const Family* family : families())
+    if (family != all.front() && family->device() == device.kind && !family->refuses(workload, device) &&
+        (!family->is_special() || !family->made_for(workload).empty()))
+      all.push_back(family);
+  return all;
 }
 
 Problem problem_of(const Workload& workload) {

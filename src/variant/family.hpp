@@ -85,6 +85,8 @@ class Family {
   /// Why the family cannot run this workload on this device; empty when it can.
   [[nodiscard]] virtual std::optional<std::string> refuses(const Workload& workload,
                                                            const DeviceFacts& device) const = 0;
+  /// Whether searches leave it out where it is not made for the workload, though it runs it.
+  [[nodiscard]] virtual bool is_special() const { return false; }
   /// Why this family comes before the others for such a workload, in a few words; empty when it does not.
   [[nodiscard]] virtual std::string_view made_for(const Workload&) const { return {}; }
   /// Why this config cannot be built or launched; empty when it can. The workload is one the family does not refuse.
@@ -120,6 +122,9 @@ const Family& default_family(DeviceKind device);
 /// The family for a workload: the first that is made for it, else the first that runs it, else the device's default,
 /// whose refusal is then the answer.
 const Family& default_family(const Workload& workload, const DeviceFacts& device);
+/// Every family a search of this workload goes through, the workload's own first: all that run it, but for special
+/// ones that are not made for it. Where none runs it, the device's default alone.
+std::vector<const Family*> searched_families(const Workload& workload, const DeviceFacts& device);
 
 /// The compile-time part of a workload. Two workloads with equal problems share a binary.
 Problem problem_of(const Workload& workload);

@@ -65,6 +65,7 @@ class DecodeFamily final : public Family {
     return "few queries, many keys: heads of a group packed into one tile, keys split over the whole chip";
   }
   DeviceKind device() const override { return DeviceKind::cuda; }
+  bool is_special() const override { return true; }
   std::string_view requirements() const override {
     return "an NVIDIA GPU of compute capability 8.0 or newer and NVRTC 12.4 or newer";
   }

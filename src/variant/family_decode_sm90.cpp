@@ -72,6 +72,7 @@ class DecodeSm90Family final : public Family {
     return "few queries, many keys: bulk tensor copies, the keys of all heads cut into equal parts, one a block";
   }
   DeviceKind device() const override { return DeviceKind::cuda; }
+  bool is_special() const override { return true; }
   std::string_view requirements() const override {
     return "an NVIDIA GPU of compute capability 9.0 (Hopper) and NVRTC 12.4 or newer";
   }

@@ -36,6 +36,7 @@ class LadderFamily final : public Family {
     return "teaching kernels, from a thread a row to persistent blocks on tensor cores, a step each";
   }
   DeviceKind device() const override { return DeviceKind::cuda; }
+  bool is_special() const override { return true; }  // made for none: it teaches
   std::string_view requirements() const override {
     return "an NVIDIA GPU of compute capability 8.0 or newer and NVRTC 12.4 or newer";
   }

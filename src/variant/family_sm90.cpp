@@ -44,6 +44,9 @@ const KnobTable<sm90::Config>& table() {
     t.add("row_sum", "u", &C::row_sum, "heed::sm90::RowSum", {"adds", "ones_column"},
           "sums of probabilities by additions or by the tensor cores")
         .acts_on({issue, fma, tensor});
+    t.add("vote", "v", &C::vote, "heed::sm90::Vote", {"sums", "probabilities"},
+          "what tells that the first chunk misled: sums of rows, or the largest probabilities while products run")
+        .acts_on({latency, issue});
     t.add("exchange", "x", &C::exchange, "heed::sm90::Exchange", {"half", "single"},
           "precision in which partial outputs travel between blocks")
         .acts_on({latency});
@@ -176,7 +179,7 @@ class Sm90Family final : public Family {
         c.product_start = 0;
       }
     }
-    Config config = table().config_of(c);
+    Config config = table().config_of(sm90::canonical(c, problem_of(workload)));
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;
   }

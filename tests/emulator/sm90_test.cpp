@@ -43,14 +43,43 @@ TEST(EmulatedSm90, ComputesAgainWhereTheFirstChunkMisleads) {
   constexpr Config kConfig{};
   run_case<kConfig, kHalf64>({.len_q = 40, .len_k = 512, .score_scale = 30}, 5);
   run_case<kConfig, kHalf64>({.len_q = 40, .len_k = 1100, .score_scale = 30}, 6);
+  constexpr Config kSums{.vote = Vote::sums};
+  run_case<kSums, kHalf64>({.len_q = 40, .len_k = 512, .score_scale = 30}, 26);
+  // bf16 probabilities of 2^21 and more, too, where fp16's would still be finite sums.
+  run_case<kConfig, Problem{.element = Element::bf16, .head_dim = 64, .causal = false}>(
+      {.len_q = 40, .len_k = 512, .score_scale = 30}, 27);
 }
 
 TEST(EmulatedSm90, CausalMasks) {
-  constexpr Config kConfig{.chunks = 2, .stages = 2, .score_lead = 1, .value_waits = 1, .product_start = 0};
+  constexpr Config kConfig{
+      .chunks = 2, .stages = 2, .score_lead = 1, .value_waits = 1, .product_start = 0, .vote = Vote::sums};
   run_case<kConfig, kHalf64Causal>({.len_q = 200, .len_k = 200}, 7);
   run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 400, .causal_offset = 270}, 8);
   run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40}, 9);
   run_case<kConfig, kHalf64Causal>({.len_q = 10, .len_k = 20, .causal_offset = -30}, 10);
+}
+
+// Parts of one segment, which end anywhere within it.
+TEST(EmulatedSm90, CausalMasksOfOneSegment) {
+  constexpr Config kConfig{};
+  run_case<kConfig, kHalf64Causal>({.heads = 2, .len_q = 512, .len_k = 512}, 18);
+  run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 400, .causal_offset = 250}, 19);
+  run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40}, 20);
+  run_case<kConfig, kHalf64Causal>({.len_q = 200, .len_k = 330, .score_scale = 30}, 21);
+  run_case<kConfig, kHalf64Causal>({.len_q = 70, .len_k = 900, .causal_offset = 830}, 22);
+  constexpr Config kFour{.cluster = 4, .chunks = 2, .product_start = 0, .vote = Vote::sums, .min_blocks = 3};
+  run_case<kFour, kHalf64Causal>({.len_q = 300, .len_k = 300}, 23);
+  run_case<kFour, kHalf64Causal>({.len_q = 300, .len_k = 300, .score_scale = 30}, 24);
+  constexpr Config kPair{.row_groups = 2,
+                         .cluster = 2,
+                         .chunk = 32,
+                         .chunks = 6,
+                         .score_lead = 3,
+                         .value_waits = 1,
+                         .row_sum = RowSum::adds,
+                         .vote = Vote::sums};
+  run_case<kPair, Problem{.element = Element::bf16, .head_dim = 128, .causal = true}>(
+      {.len_q = 200, .len_k = 300, .causal_offset = 77, .score_scale = 30}, 25);
 }
 
 TEST(EmulatedSm90, RingWithAProducer) {
@@ -64,6 +93,7 @@ TEST(EmulatedSm90, RingWithAProducer) {
                            .product_start = 0,
                            .late_packing = false,
                            .prefetch_scores = true,
+                           .vote = Vote::sums,
                            .producer = Producer::own_group,
                            .trigger = Trigger::last_products,
                            .store = Store::pairs,
@@ -85,6 +115,7 @@ TEST(EmulatedSm90, WideHeadsWithExactMaxima) {
                            .product_start = 0,
                            .reference = Reference::exact,
                            .row_sum = RowSum::adds,
+                           .vote = Vote::sums,
                            .exchange = Exchange::single,
                            .trigger = Trigger::none};
   run_case<kConfig, kBrain128Causal>({.heads = 2, .heads_kv = 2, .len_q = 90, .len_k = 500, .causal_offset = 410}, 13);
@@ -101,6 +132,7 @@ TEST(EmulatedSm90, PaddedHeadDims) {
                            .value_waits = 1,
                            .product_start = 0,
                            .row_sum = RowSum::adds,
+                           .vote = Vote::sums,
                            .producer = Producer::own_group};
   run_case<kConfig, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>({.len_q = 100, .len_k = 300},
                                                                                         15);
@@ -111,7 +143,8 @@ TEST(EmulatedSm90, PaddedHeadDims) {
                          .score_lead = 1,
                          .value_waits = 1,
                          .product_start = 0,
-                         .row_sum = RowSum::adds};
+                         .row_sum = RowSum::adds,
+                         .vote = Vote::sums};
   run_case<kWide, Problem{.element = Element::fp16, .head_dim = 256, .causal = true}>(
       {.len_q = 30, .len_k = 270, .causal_offset = 240}, 16);
   constexpr Config kNarrow{.cluster = 2};

@@ -27,7 +27,7 @@ struct Toy {
   std::vector<Individual> evolve(const StrategyOptions& options, int generations) {
     std::vector<Individual> history;
     for (int g = 0; g < generations; ++g) {
-      const std::vector<Proposal> proposals = propose(options, space, g, history);
+      const std::vector<Proposal> proposals = propose(options, {&space, 1}, g, history);
       for (const Proposal& p : proposals)
         history.push_back({static_cast<int>(history.size()), g, p.island, p.config, true, score(p.config)});
     }
@@ -101,7 +101,7 @@ TEST_P(EveryStrategy, ExhaustsASmallSpaceAndStops) {
   const std::vector<Individual> history = [&] {
     std::vector<Individual> all;
     for (int g = 0; g < 30; ++g)
-      for (const Proposal& p : propose(options, toy.space, g, all))
+      for (const Proposal& p : propose(options, {&toy.space, 1}, g, all))
         all.push_back({static_cast<int>(all.size()), g, p.island, p.config, true, 1.0});
     return all;
   }();
@@ -117,7 +117,7 @@ TEST_P(EveryStrategy, GoesOnWhenNothingWorks) {
   options.kind = GetParam();
   std::vector<Individual> history;
   for (int g = 0; g < 5; ++g)
-    for (const Proposal& p : propose(options, toy.space, g, history))
+    for (const Proposal& p : propose(options, {&toy.space, 1}, g, history))
       history.push_back({static_cast<int>(history.size()), g, p.island, p.config, false, 0});
   EXPECT_EQ(history.size(), 25U);
 }
@@ -131,7 +131,7 @@ TEST(Strategy, SingleMutatesTheBestOnly) {
   StrategyOptions options;
   options.kind = StrategyKind::single;
   std::vector<Individual> history = {{0, 0, 0, {1, 1, 1, 1, 1}, true, 1.0}, {1, 0, 0, {2, 2, 2, 2, 2}, true, 1.5}};
-  for (const Proposal& p : propose(options, toy.space, 1, history)) {
+  for (const Proposal& p : propose(options, {&toy.space, 1}, 1, history)) {
     EXPECT_EQ(p.operation, Operation::mutate);
     EXPECT_EQ(p.parents, std::vector<int>{1});
     EXPECT_THAT(p.why, ::testing::HasSubstr("of trial 1"));
@@ -144,7 +144,7 @@ TEST(Strategy, EliteUsesAllOperators) {
   std::set<Operation> used;
   std::vector<Individual> history;
   for (int g = 0; g < 20; ++g)
-    for (const Proposal& p : propose(options, toy.space, g, history)) {
+    for (const Proposal& p : propose(options, {&toy.space, 1}, g, history)) {
       used.insert(p.operation);
       if (p.operation == Operation::crossover) {
         EXPECT_EQ(p.parents.size(), 2U);
@@ -178,7 +178,7 @@ TEST(Strategy, IslandsStayApartUntilTheyMigrate) {
   std::vector<Individual> growing;
   int crossed = 0;
   for (int g = 0; g < 12; ++g)
-    for (const Proposal& p : propose(options, toy.space, g, growing)) {
+    for (const Proposal& p : propose(options, {&toy.space, 1}, g, growing)) {
       for (const int parent : p.parents)
         if (growing[static_cast<std::size_t>(parent)].island != p.island) {
           ++crossed;
@@ -197,7 +197,7 @@ std::map<std::string, int> mutated_knobs(const Toy& toy, Bound bound, int seeds)
   const std::vector<Individual> history = {{0, 0, 0, {4, 4, 4, 4, 4}, true, 1.5, bound}};
   for (int seed = 1; seed <= seeds; ++seed) {
     options.seed = static_cast<std::uint64_t>(seed);
-    for (const Proposal& p : propose(options, toy.space, 1, history)) {
+    for (const Proposal& p : propose(options, {&toy.space, 1}, 1, history)) {
       std::vector<std::size_t> changed;
       for (std::size_t i = 0; i < p.config.size(); ++i)
         if (p.config[i] != history[0].config[i]) changed.push_back(i);
@@ -239,9 +239,9 @@ TEST(Strategy, AMutationSaysWhatBoundItsParent) {
   options.kind = StrategyKind::single;
   const std::vector<Individual> known = {{0, 0, 0, {1, 1, 1, 1, 1}, true, 1.0, Bound::shared_memory}};
   const std::vector<Individual> unknown = {{0, 0, 0, {1, 1, 1, 1, 1}, true, 1.0}};
-  for (const Proposal& p : propose(options, toy.space, 1, known))
+  for (const Proposal& p : propose(options, {&toy.space, 1}, 1, known))
     EXPECT_THAT(p.why, ::testing::HasSubstr("of trial 0 (bound by shared_memory)"));
-  for (const Proposal& p : propose(options, toy.space, 1, unknown))
+  for (const Proposal& p : propose(options, {&toy.space, 1}, 1, unknown))
     EXPECT_THAT(p.why, ::testing::EndsWith("of trial 0"));
 }
 
@@ -255,7 +255,7 @@ TEST(Strategy, ProposalsAreAFunctionOfTheDiagnosesToo) {
                                              {1, 0, 0, {8, 8, 8, 8, 8}, true, 1.4, bound}};
     for (int seed = 1; seed <= 20; ++seed) {
       options.seed = static_cast<std::uint64_t>(seed);
-      for (const Proposal& p : propose(options, toy.space, 1, history)) all.push_back(p.config);
+      for (const Proposal& p : propose(options, {&toy.space, 1}, 1, history)) all.push_back(p.config);
     }
     return all;
   };
@@ -265,6 +265,55 @@ TEST(Strategy, ProposalsAreAFunctionOfTheDiagnosesToo) {
 
 TEST(Strategy, UnknownNamesAreRefused) {
   testing_support::expect_error(ErrorCode::usage, "did you mean \"elite\"?", [] { parse_strategy("elites"); });
+}
+
+// Of two spaces the better one gets the trials, and both get their first.
+TEST(Strategy, SpacesCompete) {
+  Toy good;
+  Toy bad;
+  good.space.name = "good";
+  bad.space.name = "bad";
+  const std::vector<Space> spaces = {bad.space, good.space};
+  StrategyOptions options;
+  std::vector<Individual> history;
+  for (int g = 0; g < 20; ++g)
+    for (const Proposal& p : propose(options, spaces, g, history)) {
+      EXPECT_TRUE(p.parents.empty() || history[static_cast<std::size_t>(p.parents[0])].space == p.space) << p.why;
+      if (p.operation == Operation::restart) {
+        EXPECT_NE(p.why.find(spaces[p.space].name), std::string::npos) << p.why;
+      }
+      const double score = good.score(p.config) - (p.space == 0 ? 1 : 0);
+      history.push_back(
+          {static_cast<int>(history.size()), g, p.island, p.config, true, score, Bound::unknown, p.space});
+    }
+  ASSERT_EQ(history.size(), 100U);
+  EXPECT_EQ(history[0].space, 0);
+  EXPECT_EQ(history[1].space, 1);
+  EXPECT_EQ(history[1].config, good.space.default_config);
+  int of_good = 0;
+  for (const Individual& i : history) of_good += i.space == 1;
+  EXPECT_GT(of_good, 80);
+  EXPECT_GT(best(history), 1.9);
+}
+
+// More spaces than a generation has places.
+TEST(Strategy, EverySpaceBeginsWithItsDefault) {
+  std::vector<Toy> toys(7);
+  std::vector<Space> spaces;
+  for (Toy& toy : toys) {
+    toy.space.default_config[0] = 2;
+    spaces.push_back(toy.space);
+    spaces.back().knobs = &toy.knobs;
+  }
+  StrategyOptions options;
+  std::vector<Individual> history;
+  for (int g = 0; g < 2; ++g)
+    for (const Proposal& p : propose(options, spaces, g, history))
+      history.push_back({static_cast<int>(history.size()), g, p.island, p.config, true, 1, Bound::unknown, p.space});
+  for (int i = 0; i < 7; ++i) {
+    EXPECT_EQ(history[static_cast<std::size_t>(i)].space, i);
+    EXPECT_EQ(history[static_cast<std::size_t>(i)].config, spaces[static_cast<std::size_t>(i)].default_config);
+  }
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ store::RunRecord run_of(const std::string& workload, const std::string& arch, do
   run.result = {{"outcome", outcome},
                 {"trials", 45},
                 {"final",
-                 {{"config", "a=1"},
+                 {{"config", "fwd_x:a=1"},
                   {"variant", "fwd_x.a1"},
                   {"trial_us", us},
                   {"base_us", 2 * us},

@@ -23,7 +23,7 @@ store::TrialRecord trial(int number, int generation, const std::string& operatio
   t.generation = generation;
   t.operation = operation;
   t.parents = std::move(parents);
-  t.config = "block_m=64,stages=2";
+  t.config = "fwd_cpu:block_m=64,stages=2";
   t.verdict = ratio > 0 ? "ok" : "wrong";
   t.finding = ratio > 0 ? "none" : "inexact";
   t.ratio = ratio;

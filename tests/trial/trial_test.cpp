@@ -307,7 +307,7 @@ TEST(Evolution, RefusesImpossibleRuns) {
     evolve::Evolution(store, builder(), cpu_facts(), wide, quick(), nullptr, observer, std::nullopt);
   });
   evolve::RunOptions gpu = tiny_run(5);
-  gpu.family = "fwd_sm80";
+  gpu.families = {"fwd_sm80"};
   testing_support::expect_error(ErrorCode::unsupported, "NVIDIA", [&] {
     evolve::Evolution(store, builder(), cpu_facts(), gpu, quick(), nullptr, observer, std::nullopt);
   });

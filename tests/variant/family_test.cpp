@@ -289,6 +289,22 @@ TEST(Families, AWorkloadChoosesItsFamily) {
   EXPECT_EQ(default_family(parse_workload("l1k64d64"), cpu_facts()).name(), "fwd_cpu");
 }
 
+// A search goes through all of them, the workload's own first; the ladder teaches.
+TEST(Families, ASearchTakesAllThatRunTheWorkload) {
+  const auto searched = [](const char* shape, const DeviceFacts& device) {
+    std::vector<std::string> names;
+    for (const Family* family : searched_families(parse_workload(shape), device)) names.emplace_back(family->name());
+    return names;
+  };
+  const DeviceFacts hopper = gpu_limits("sm_90a");
+  EXPECT_THAT(searched("b1h8l512d64", hopper), ::testing::ElementsAre("fwd_sm90", "fwd_sm80"));
+  EXPECT_THAT(searched("b8h32hkv4l1k8192d128", hopper),
+              ::testing::ElementsAre("fwd_decode_sm90", "fwd_sm80", "fwd_decode", "fwd_sm90"));
+  EXPECT_THAT(searched("b1h8l512d64", gpu_limits("sm_89")), ::testing::ElementsAre("fwd_sm80"));
+  EXPECT_THAT(searched("l1k64d80", gpu_limits("sm_89")), ::testing::ElementsAre("fwd_sm80"));  // refused, and says so
+  EXPECT_THAT(searched("l1k64d64", cpu_facts()), ::testing::ElementsAre("fwd_cpu"));
+}
+
 TEST(Families, IdsAreReadableAndDifferent) {
   const Workload workload = parse_workload("b1h8l512d64");
   const DeviceFacts device = gpu_limits("sm_90a");

@@ -47,6 +47,9 @@ void setmaxnreg_inc() {}
 inline bool elect_one() {
   return emulator::lane() == 0;
 }
+inline bool vote_any(bool value) {
+  return __any_sync(~0U, value);
+}
 inline bool barrier_red_or(int id, int threads, bool value) {
   return emulator::barrier("barrier.red.or", id, static_cast<unsigned>(threads), value);
 }

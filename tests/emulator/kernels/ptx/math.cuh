@@ -18,6 +18,9 @@ inline float ex2_approx_ftz_in_order(float x) {
 inline float lg2_approx_ftz(float x) {
   return std::log2(flushed(x));
 }
+inline unsigned max_u16x2(unsigned a, unsigned b, unsigned c) {
+  return std::max({a & 0xFFFFU, b & 0xFFFFU, c & 0xFFFFU}) | std::max({a >> 16, b >> 16, c >> 16}) << 16;
+}
 inline float rcp_approx_ftz(float x) {
   return 1.0F / x;
 }
