@@ -121,7 +121,8 @@ json boxes_json(const std::optional<TensorBoxes>& boxes) {
           {"q_rows", boxes->q_rows},
           {"k_rows", boxes->k_rows},
           {"v_rows", boxes->v_rows},
-          {"o_rows", boxes->o_rows}};
+          {"o_rows", boxes->o_rows},
+          {"l2_bytes", boxes->l2_bytes}};
 }
 
 void add_variant(json& entry, const Variant& variant, const Workload& workload, const DeviceFacts& device) {

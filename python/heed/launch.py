@@ -71,7 +71,7 @@ CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4
 CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
 CU_TENSOR_MAP_DATA_TYPE = {"fp16": 6, "bf16": 9}
 CU_TENSOR_MAP_SWIZZLE = {32: 1, 64: 2, 128: 3}  # by the bytes of a box's row
-CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3
+CU_TENSOR_MAP_L2_PROMOTION = {0: 0, 64: 1, 128: 2, 256: 3}  # by the bytes that the L2 fetches at once
 TENSOR_MAP_BYTES = 128
 MOST_MAPS = 256  # parameter blocks whose tensor maps are kept
 
@@ -191,7 +191,7 @@ def encode_maps(params, boxes):
             (ctypes.c_uint32 * 4)(1, 1, 1, 1),
             0,  # not interleaved
             CU_TENSOR_MAP_SWIZZLE[2 * boxes["columns"]],
-            CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            CU_TENSOR_MAP_L2_PROMOTION[boxes["l2_bytes"]],
             0,  # what lies outside is read as zeros
         )
         api.check(result, f"encoding the tensor map of {name}")

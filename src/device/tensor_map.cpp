@@ -58,6 +58,10 @@ TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorBoxes& 
     refuse(
         fmt::format("a tensor map of {} cannot be made: a box has 64, 32 or 16 columns, not {}", t.name, boxes.columns),
         std::to_string(boxes.columns));
+  if (boxes.l2_bytes != 0 && boxes.l2_bytes != 64 && boxes.l2_bytes != 128 && boxes.l2_bytes != 256)
+    refuse(fmt::format("a tensor map of {} cannot be made: the L2 fetches 0, 64, 128 or 256 bytes at once, not {}",
+                       t.name, boxes.l2_bytes),
+           std::to_string(boxes.l2_bytes));
   if (head_dim <= 0 || head_dim % 8 != 0)  // what a box holds beyond the head dim is read as zeros
     refuse(fmt::format("a tensor map of {} cannot be made: the head dim {} is no multiple of 8 (16 bytes)", t.name,
                        head_dim),
@@ -110,13 +114,17 @@ TensorMaps encode_tensor_maps(const ForwardParams& params, const TensorBoxes& bo
     const CUtensorMapSwizzle swizzle = shape.swizzle_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
                                        : shape.swizzle_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                                                    : CU_TENSOR_MAP_SWIZZLE_32B;
+    const CUtensorMapL2promotion promotion = boxes.l2_bytes == 0     ? CU_TENSOR_MAP_L2_PROMOTION_NONE
+                                             : boxes.l2_bytes == 64  ? CU_TENSOR_MAP_L2_PROMOTION_L2_64B
+                                             : boxes.l2_bytes == 128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+                                                                     : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     CUtensorMap encoded{};
     const CUresult result = encode(
         &encoded,
         boxes.problem.element == Element::fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         static_cast<cuuint32_t>(shape.extents.size()), const_cast<void*>(shape.address), shape.extents.data(),
         shape.strides_bytes.data(), shape.box.data(), kEveryElement.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
       refuse(fmt::format("the NVIDIA driver refuses the tensor map of {}: {}", name, cuda_error_text(result)), name);
     std::memcpy(&map, &encoded, sizeof map);

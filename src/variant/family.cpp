@@ -13,8 +13,9 @@ namespace heed {
 
 std::span<const Family* const> families() {
   // A device's default is its first.
-  static const std::vector<const Family*> all = {&cpu_family(),    &sm80_family(), &decode_family(),
-                                                 &stream_family(), &sm90_family(), &ladder_family()};
+  static const std::vector<const Family*> all = {&cpu_family(),    &sm80_family(),   &decode_sm90_family(),
+                                                 &decode_family(), &stream_family(), &sm90_family(),
+                                                 &ladder_family()};
   return all;
 }
 

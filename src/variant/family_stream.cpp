@@ -83,6 +83,7 @@ std::int64_t all_row_tiles(int row_groups, const Workload& w) {
 // The fewest row groups whose blocks all run at once, so that every processor has one; where there are more rows than
 // that, the most that leave the fewest without rows at the end of a head.
 int choose_row_groups(const Workload& w, std::int64_t processors, int most) {
+  most = static_cast<int>(std::min<std::int64_t>(most, (w.len_q + stream::kGroupRows - 1) / stream::kGroupRows));
   for (int groups = 1; groups <= most; ++groups)
     if (all_row_tiles(groups, w) <= processors) return groups;
   int best = most;

@@ -120,7 +120,8 @@ nlohmann::json plan_to_json(const LaunchPlan& plan) {
     boxes = {{"element", b->problem.element}, {"head_dim", b->problem.head_dim},
              {"causal", b->problem.causal},   {"columns", b->columns},
              {"q_rows", b->q_rows},           {"k_rows", b->k_rows},
-             {"v_rows", b->v_rows},           {"o_rows", b->o_rows}};
+             {"v_rows", b->v_rows},           {"o_rows", b->o_rows},
+             {"l2_bytes", b->l2_bytes}};
   return {{"entry", plan.entry},
           {"grid", plan.grid},
           {"threads", plan.threads},
@@ -149,7 +150,8 @@ LaunchPlan plan_from_json(const nlohmann::json& json) {
                              .q_rows = b.at("q_rows").get<int>(),
                              .k_rows = b.at("k_rows").get<int>(),
                              .v_rows = b.at("v_rows").get<int>(),
-                             .o_rows = b.at("o_rows").get<int>()};
+                             .o_rows = b.at("o_rows").get<int>(),
+                             .l2_bytes = b.at("l2_bytes").get<int>()};
   plan.dependent = json.at("dependent").get<bool>();
   return plan;
 }

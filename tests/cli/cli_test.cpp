@@ -379,12 +379,14 @@ TEST_F(Cli, BuildForAGpuNeedsNone) {
   EXPECT_EQ(json["grid"], nlohmann::json({16, 8, 1}));
   EXPECT_EQ(json["cluster"], 2);
   EXPECT_EQ(json["boxes"]["q_rows"], 64);
+  EXPECT_EQ(json["boxes"]["l2_bytes"], 256);
   EXPECT_EQ(json["dependent"], true);
 
   const Printed decode = heed_command("build auto --arch sm_90a --shape b8h32hkv4l1k8192d128 --json -o " +
                                       folder_.file("d.cubin") + " " + cache());
   ASSERT_EQ(decode.code, 0) << decode.err;
-  EXPECT_EQ(nlohmann::json::parse(decode.out)["family"], "fwd_decode");
+  EXPECT_EQ(nlohmann::json::parse(decode.out)["family"], "fwd_decode_sm90");
+  EXPECT_EQ(nlohmann::json::parse(decode.out)["boxes"]["l2_bytes"], 0);
   EXPECT_THAT(nlohmann::json::parse(decode.out)["made_for"].get<std::string>(), ::testing::HasSubstr("few queries"));
 }
 
@@ -458,7 +460,8 @@ TEST_F(Cli, ProfilePrintsTheNsightComputeCommand) {
         "--section SpeedOfLight", " verify 'fwd_sm80:", "key_splits=4", "--shape 'b1h8l512d64:fp16:causal_top_left'"})
     EXPECT_THAT(run.out, ::testing::HasSubstr(part));
   expect_refusal("profile fwd_cpu --shape b1h8l512d64 --ncu", 2, "runs on the CPU");
-  EXPECT_THAT(heed_command("profile --shape b8h32hkv4l1k8192d128 --ncu").out, ::testing::HasSubstr("'fwd_decode:"));
+  EXPECT_THAT(heed_command("profile --shape b8h32hkv4l1k8192d128 --ncu").out,
+              ::testing::HasSubstr("'fwd_decode_sm90:"));
 }
 
 TEST_F(Cli, DoctorNamesWhatIsMissing) {

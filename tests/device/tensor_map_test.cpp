@@ -113,6 +113,7 @@ TEST(TensorMap, WhatCannotBeCopiedIsRefusedWithWhatWouldBeRight) {
           [](ForwardParams& p, TensorBoxes&) { p.k = reinterpret_cast<const void*>(0x2008); });
   refusal("k lies at address", [](ForwardParams& p, TensorBoxes&) { p.k = nullptr; });
   refusal("not fp32", [](ForwardParams&, TensorBoxes& b) { b.problem.element = Element::fp32; });
+  refusal("0, 64, 128 or 256 bytes at once, not 96", [](ForwardParams&, TensorBoxes& b) { b.l2_bytes = 96; });
   refusal("64, 32 or 16 columns, not 48", [](ForwardParams&, TensorBoxes& b) { b.columns = 48; });
   refusal("the head dim 68 is no multiple", [](ForwardParams&, TensorBoxes& b) { b.problem.head_dim = 68; });
   refusal("the head dim 0 is no multiple", [](ForwardParams&, TensorBoxes& b) { b.problem.head_dim = 0; });

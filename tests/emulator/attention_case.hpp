@@ -24,7 +24,9 @@ struct Shape {
   int len_k = 64;
   int causal_offset = 0;
   float score_scale = 1;     ///< of Q: large scores
+  float value_scale = 1;     ///< of V
   bool heads_inner = false;  ///< blhd instead of bhld
+  int padding_rows = 0;      ///< after each head's rows, or each batch entry's where heads are inner: NaN
 };
 
 class AttentionCase {
@@ -35,9 +37,10 @@ class AttentionCase {
     const int d = problem.head_dim;
     params_.q_strides = fill(q_, shape.heads, shape.len_q, random, shape.score_scale);
     params_.k_strides = fill(k_, shape.heads_kv, shape.len_k, random, 1);
-    params_.v_strides = fill(v_, shape.heads_kv, shape.len_k, random, 1);
+    params_.v_strides = fill(v_, shape.heads_kv, shape.len_k, random, shape.value_scale);
     params_.o_strides = strides(shape.heads, shape.len_q);
-    o_.assign(static_cast<std::size_t>(shape.batch) * shape.heads * shape.len_q * d + kGuard, 0xffff);
+    o_.assign(static_cast<std::size_t>(shape.batch) * shape.heads * (shape.len_q + shape.padding_rows) * d + kGuard,
+              0xffff);
     lse_.assign(static_cast<std::size_t>(shape.batch) * shape.heads * shape.len_q + kGuard,
                 std::numeric_limits<float>::quiet_NaN());
     // Keys no query attends to may hold anything.
@@ -65,6 +68,16 @@ class AttentionCase {
   }
 
   [[nodiscard]] ForwardParams& params() { return params_; }
+
+  enum class Tensor { q, k, v };
+  /// Changes one element.
+  void set(Tensor tensor, int batch, int head, int row, int column, float x) {
+    const TensorStrides& s = tensor == Tensor::q   ? params_.q_strides
+                             : tensor == Tensor::k ? params_.k_strides
+                                                   : params_.v_strides;
+    Elements& e = tensor == Tensor::q ? q_ : tensor == Tensor::k ? k_ : v_;
+    e[at(s, batch, head, row) + static_cast<std::size_t>(column)] = round_16(bf16_, x);
+  }
 
   /// As the launcher encodes them: src/device/tensor_map.cpp.
   [[nodiscard]] TensorMaps maps(int q_rows, int k_rows, int v_rows) const {
@@ -100,19 +113,29 @@ class AttentionCase {
             double expected = 0;
             for (int j = 0; j < end; ++j)
               expected += p[static_cast<std::size_t>(j)] / sum * value(v_, params_.v_strides, b, kv, j, c);
-            const double difference = std::fabs(expected - value(o_, params_.o_strides, b, h, r, c));
+            const double got = value(o_, params_.o_strides, b, h, r, c);
+            if (got == expected || (std::isnan(got) && std::isnan(expected))) continue;  // infinity and NaN
+            const double difference = std::fabs(expected - got);
             ASSERT_TRUE(difference < (bf16_ ? 0.03 : 0.006) + (bf16_ ? 0.01 : 0.001) * std::fabs(expected))
-                << name << ": batch " << b << " head " << h << " row " << r << " column " << c << ": "
-                << value(o_, params_.o_strides, b, h, r, c) << " instead of " << expected;
+                << name << ": batch " << b << " head " << h << " row " << r << " column " << c << ": " << got
+                << " instead of " << expected;
             worst = std::max(worst, difference);
           }
           if (params_.lse == nullptr) continue;
           const float lse = lse_[(static_cast<std::size_t>(b) * shape_.heads + h) * shape_.len_q + r];
           if (end == 0)
             ASSERT_EQ(lse, -INFINITY) << name << ": row " << r;
+          else if (std::isnan(sum))
+            ASSERT_TRUE(std::isnan(lse)) << name << ": row " << r;
           else
             ASSERT_NEAR(lse, most + std::log(sum), 2e-3 + 1e-4 * std::fabs(most)) << name << ": row " << r;
         }
+    for (int b = 0; b < shape_.batch; ++b)
+      for (int h = 0; h < shape_.heads; ++h)
+        for (int r = shape_.len_q; r < shape_.len_q + shape_.padding_rows; ++r)
+          for (int c = 0; c < d; ++c)
+            ASSERT_EQ(o_[at(params_.o_strides, b, h, r) + static_cast<std::size_t>(c)], 0xffff)
+                << name << " writes between rows";
     for (std::size_t i = 0; i < kGuard; ++i) {
       ASSERT_EQ(o_[o_.size() - kGuard + i], 0xffff) << name << " writes behind its output";
       ASSERT_TRUE(std::isnan(lse_[lse_.size() - kGuard + i])) << name << " writes behind its log-sum-exps";
@@ -125,6 +148,7 @@ class AttentionCase {
 
   [[nodiscard]] TensorStrides strides(int heads, int rows) const {
     const long long d = problem_.head_dim;
+    rows += shape_.padding_rows;
     if (shape_.heads_inner) return {rows * heads * d, d, heads * d};
     return {heads * rows * d, rows * d, d};
   }
@@ -132,13 +156,18 @@ class AttentionCase {
     return static_cast<std::size_t>(b * s.batch + h * s.head + r * s.row);
   }
   TensorStrides fill(Elements& e, int heads, int rows, Random& random, float scale) {
-    e.resize(static_cast<std::size_t>(shape_.batch) * heads * rows * problem_.head_dim);
+    e.resize(static_cast<std::size_t>(shape_.batch) * heads * (rows + shape_.padding_rows) * problem_.head_dim);
     for (std::uint16_t& x : e) {
       float sum = 0;
       for (int i = 0; i < 12; ++i) sum += static_cast<float>(random.uniform());
       x = round_16(bf16_, (sum - 6.0F) * scale);
     }
-    return strides(heads, rows);
+    const TensorStrides s = strides(heads, rows);
+    for (int b = 0; b < shape_.batch; ++b)
+      for (int h = 0; h < heads; ++h)
+        for (int r = rows; r < rows + shape_.padding_rows; ++r)
+          for (int c = 0; c < problem_.head_dim; ++c) e[at(s, b, h, r) + static_cast<std::size_t>(c)] = 0x7fff;
+    return s;
   }
   [[nodiscard]] double value(const Elements& e, const TensorStrides& s, int b, int h, int r, int c) const {
     return load_16(bf16_, reinterpret_cast<const std::byte*>(&e[at(s, b, h, r) + static_cast<std::size_t>(c)]));

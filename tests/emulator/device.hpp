@@ -25,6 +25,12 @@ using std::min;
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(8) int2 {
+  int x, y;
+};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
@@ -33,6 +39,9 @@ struct alignas(8) float2 {
 };
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
   return {x, y, z, w};
+}
+inline int2 make_int2(int x, int y) {
+  return {x, y};
 }
 inline float2 make_float2(float x, float y) {
   return {x, y};

@@ -1,6 +1,7 @@
 // The emulated GPU notices what a real one would get wrong now and then.
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/exchange.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
@@ -200,6 +201,55 @@ TEST(Emulator, BlocksOfAClusterWriteToEachOther) {
   for (unsigned t = 0; t < 128; ++t) {
     EXPECT_EQ(received[t], static_cast<float>(t + 1000));
     EXPECT_EQ(received[128 + t], static_cast<float>(t));
+  }
+}
+
+// Each of two blocks waits for the other's words, which land one by one.
+TEST(Emulator, BlocksThatRunAtATimeHandEachOtherWords) {
+  alignas(16) unsigned words[2][4] = {};
+  unsigned rounds = 0;
+  const auto exchange = [&](char*) {
+    const unsigned mine = blockIdx.x;
+    if (threadIdx.x == 0) ptx::st_relaxed_gpu_v4(words[mine], {1, 2, 3, 4 + mine});
+    uint4 got{};
+    do {
+      ptx::ld_relaxed_gpu_v4(got, words[1 - mine], true);
+      rounds += 1;
+    } while (got.x == 0 || got.y == 0 || got.z == 0 || got.w == 0);
+    EXPECT_EQ(got.w, 5 - mine);
+  };
+  Launch launch;
+  launch.grid = {2, 1, 1};
+  launch.resident = 2;
+  run(launch, exchange);
+  EXPECT_GT(rounds, 64U);  // some had to ask again
+  std::memset(words, 0, sizeof words);
+  launch.resident = 1;
+  EXPECT_THAT([&] { run(launch, exchange); },
+              ::testing::ThrowsMessage<std::logic_error>(::testing::HasSubstr("words of another block")));
+}
+
+TEST(Emulator, BlocksBeginWhenOthersEnd) {
+  for (const unsigned resident : {1U, 2U, 5U, 9U}) {
+    Launch launch;
+    launch.grid = {7, 1, 1};
+    launch.threads = 64;  // warps of other blocks run between these two
+    launch.resident = resident;
+    std::set<unsigned> begun;
+    unsigned running = 0;
+    unsigned most = 0;
+    run(launch, [&](char*) {
+      if (threadIdx.x == 0) {
+        begun.insert(blockIdx.x);
+        most = std::max(most, ++running);
+      }
+      __syncthreads();
+      __syncthreads();
+      if (threadIdx.x == 0) --running;
+    });
+    EXPECT_EQ(begun.size(), 7U);
+    EXPECT_LE(most, resident);
+    EXPECT_EQ(most > 1, resident > 1);
   }
 }
 

@@ -13,12 +13,19 @@ namespace {
 
 constexpr std::size_t kStackBytes = 512 * 1024;
 
-// The cluster that runs now. One at a time: tests are single-threaded.
+struct Store {
+  unsigned* to;
+  unsigned word;
+};
+
+// The cluster or the blocks that run now. One machine at a time: tests are single-threaded.
 struct Machine {
   Dim3 grid;
+  std::vector<Dim3> waiting;  // first blocks of clusters that have not begun
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<std::function<void()>> in_flight;
+  std::vector<Store> stores;
   std::mt19937_64 random;
   const Launch* launch = nullptr;
   const std::function<void(char*)>* body = nullptr;
@@ -85,23 +92,81 @@ bool run_warp(const std::vector<Thread*>& warp) {
   return any;
 }
 
-void run_cluster() {
+void land_a_store() {
+  std::swap(machine->stores[machine->random() % machine->stores.size()], machine->stores.back());
+  *machine->stores.back().to = machine->stores.back().word;
+  machine->stores.pop_back();
+}
+
+// Lets the next cluster begin.
+void begin_cluster() {
+  const Launch& launch = *machine->launch;
+  const Dim3 first = machine->waiting.back();
+  machine->waiting.pop_back();
+  for (unsigned rank = 0; rank < launch.cluster; ++rank) {
+    auto block = std::make_unique<Block>();
+    block->memory.assign(launch.shared_bytes + 1024, std::byte{0xff});
+    const auto start = reinterpret_cast<std::uintptr_t>(block->memory.data());
+    block->shared = block->memory.data() + ((1024 - start % 1024) % 1024);
+    block->shared_bytes = launch.shared_bytes;
+    block->index = {first.x + rank, first.y, first.z};
+    block->rank = rank;
+    block->alive = launch.threads;
+    block->warps.resize((launch.threads + 31) / 32);
+    block->warpgroups.resize((launch.threads + 127) / 128);
+    for (unsigned i = 0; i < launch.threads; ++i) {
+      auto thread = std::make_unique<Thread>();
+      thread->block = block.get();
+      thread->index = {i, 0, 0};
+      prepare(*thread);
+      machine->threads.push_back(std::move(thread));
+    }
+    machine->blocks.push_back(std::move(block));
+  }
+}
+
+std::vector<std::vector<Thread*>> warps_that_run() {
   std::vector<std::vector<Thread*>> warps;
   for (const auto& t : machine->threads) {
     if (t->index.x % 32 == 0) warps.emplace_back();
     warps.back().push_back(t.get());
   }
+  return warps;
+}
+
+// Others take the place of blocks that have ended. Whether one has.
+bool replace_ended() {
+  if (machine->launch->cluster > 1) return false;
+  bool any = false;
+  for (std::size_t i = 0; i < machine->blocks.size() && !machine->waiting.empty(); ++i) {
+    Block& block = *machine->blocks[i];
+    if (block.alive > 0 || block.replaced) continue;
+    block.replaced = any = true;  // its memory stays, for copies that it did not wait for
+    begin_cluster();
+  }
+  if (any) std::erase_if(machine->threads, [](const auto& t) { return t->block->replaced; });
+  return any;
+}
+
+void run_clusters() {
+  std::vector<std::vector<Thread*>> warps = warps_that_run();
   for (;;) {
+    if (replace_ended()) warps = warps_that_run();
     std::shuffle(warps.begin(), warps.end(), machine->random);
     bool progress = false;
     for (auto& warp : warps) {
       std::shuffle(warp.begin(), warp.end(), machine->random);
       progress = run_warp(warp) || progress;
+      for (; !machine->stores.empty() && machine->random() % 2 == 0; progress = true) land_a_store();
     }
     const bool all_finished =
         std::all_of(machine->threads.begin(), machine->threads.end(), [](const auto& t) { return t->finished; });
-    if (all_finished) break;
+    if (all_finished && machine->waiting.empty()) break;
     if (progress) continue;
+    if (!machine->stores.empty()) {
+      land_a_store();
+      continue;
+    }
     if (machine->in_flight.empty()) throw std::logic_error(deadlock_text());
     const std::size_t chosen = machine->random() % machine->in_flight.size();
     std::swap(machine->in_flight[chosen], machine->in_flight.back());
@@ -112,6 +177,7 @@ void run_cluster() {
   if (!machine->in_flight.empty())
     throw std::logic_error("the emulated kernel ended with " + std::to_string(machine->in_flight.size()) +
                            " copies in flight that nobody waited for");
+  while (!machine->stores.empty()) land_a_store();  // the end of a launch waits for them
 }
 
 }  // namespace
@@ -167,6 +233,13 @@ void later(std::function<void()> work) {
     work();
   else
     machine->in_flight.push_back(std::move(work));
+}
+
+void store_later(unsigned* to, unsigned word) {
+  if (copies_are_early())
+    *to = word;
+  else
+    machine->stores.push_back({to, word});
 }
 
 void meet(const char* where, Meeting& meeting, unsigned index, unsigned n, void* mine,
@@ -228,35 +301,21 @@ void run(const Launch& launch, const std::function<void(char*)>& body) {
     for (unsigned y = 0; y < launch.grid.y; ++y)
       for (unsigned x = 0; x < launch.grid.x; x += launch.cluster) clusters.push_back({x, y, z});
   std::shuffle(clusters.begin(), clusters.end(), random);
-  for (const Dim3& first : clusters) {
+  const std::size_t at_once = launch.cluster > 1 ? 1 : std::max(1U, launch.resident);
+  // One after the other without `resident`: each has a machine of its own, so that a failure names few threads.
+  while (!clusters.empty()) {
     Machine here;
     here.grid = launch.grid;
     here.launch = &launch;
     here.body = &body;
     here.random.seed(random());
-    for (unsigned rank = 0; rank < launch.cluster; ++rank) {
-      auto block = std::make_unique<Block>();
-      block->memory.assign(launch.shared_bytes + 1024, std::byte{0xff});
-      const auto start = reinterpret_cast<std::uintptr_t>(block->memory.data());
-      block->shared = block->memory.data() + ((1024 - start % 1024) % 1024);
-      block->shared_bytes = launch.shared_bytes;
-      block->index = {first.x + rank, first.y, first.z};
-      block->rank = rank;
-      block->alive = launch.threads;
-      block->warps.resize((launch.threads + 31) / 32);
-      block->warpgroups.resize((launch.threads + 127) / 128);
-      for (unsigned i = 0; i < launch.threads; ++i) {
-        auto thread = std::make_unique<Thread>();
-        thread->block = block.get();
-        thread->index = {i, 0, 0};
-        prepare(*thread);
-        here.threads.push_back(std::move(thread));
-      }
-      here.blocks.push_back(std::move(block));
-    }
+    const std::size_t taken = at_once == 1 ? 1 : clusters.size();
+    here.waiting.assign(clusters.end() - static_cast<std::ptrdiff_t>(taken), clusters.end());
+    clusters.resize(clusters.size() - taken);
     machine = &here;
     try {
-      run_cluster();
+      for (std::size_t i = 0; i < at_once && !here.waiting.empty(); ++i) begin_cluster();
+      run_clusters();
     } catch (...) {
       machine = nullptr;
       throw;

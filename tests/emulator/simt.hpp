@@ -7,8 +7,9 @@
 /// accumulators until then. So a wait that is missing shows as a wrong result, and a wait that never ends as a deadlock
 /// with a message. Threads and blocks run in random order, a warp often far ahead of the others. Lanes of a warp that
 /// are in different collective instructions, addresses past shared memory and copies from elsewhere than the inputs are
-/// errors. Clocks, caches, memory ordering between blocks (they run one after the other, but those of a cluster) and
-/// dependent launches are not modelled.
+/// errors. Blocks run one after the other, but those of a cluster; or several at a time, the next one when one has
+/// ended, for kernels whose blocks hand each other words, which land word by word, in any order, some time after they
+/// are stored. Clocks, caches, fences between blocks and dependent launches are not modelled.
 #pragma once
 
 #include <ucontext.h>
@@ -42,7 +43,8 @@ struct Launch {
   unsigned cluster = 1;
   std::size_t shared_bytes = 0;
   std::uint64_t seed = 1;       ///< of every order that is left open
-  bool early = false;           ///< copies are done at once instead of as late as may be
+  bool early = false;           ///< copies and stores of words are done at once instead of as late as may be
+  unsigned resident = 1;        ///< blocks that run at a time, where they are no clusters
   std::vector<Range> readable;  ///< where copies may read; empty: anywhere
 };
 
@@ -77,6 +79,7 @@ struct Block {
   Dim3 index;
   unsigned rank = 0;
   unsigned alive = 0;
+  bool replaced = false;  ///< ended, and another began in its place
   NamedBarrier barriers[16];
   std::map<unsigned, ByteBarrier> byte_barriers;  ///< by offset
   std::vector<Meeting> warps;
@@ -121,6 +124,8 @@ void arrive_at_cluster();
 void wait_for_cluster();
 /// Work that completes at some time after now.
 void later(std::function<void()> work);
+/// Stores a word of global memory for other blocks to see, some time after now and before the launch ends.
+void store_later(unsigned* to, unsigned word);
 
 /// Every one of `n` threads gives its arguments; the last to come runs `together` on all of them.
 void meet(const char* where, Meeting& meeting, unsigned index, unsigned n, void* mine,

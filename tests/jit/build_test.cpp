@@ -311,7 +311,7 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
   };
   // Families have other defaults for other shapes; lengths alone make no other binary.
   const auto shapes_of = [](std::string_view name, int dim) -> std::vector<const char*> {
-    if (name == "fwd_decode") return {"b1h8l512d64", "b8h32hkv4l1k8192d64", "b8h32hkv4l4k8192d64"};
+    if (name.starts_with("fwd_decode")) return {"b1h8l512d64", "b8h32hkv4l1k8192d64", "b8h32hkv4l4k8192d64"};
     if (name == "fwd_sm90_stream") {
       if (dim % 64 != 0) return {};  // the same program as the next multiple, but for the columns it stores
       if (dim == 64) return {"b1h8l1024d64", "b1h8l2048d64", "b8h32l1024d64", "b64h12l128d64"};
@@ -327,6 +327,7 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
           if (family->name() == "fwd_sm90_stream" && dtype == Dtype::bf16 && mask == Mask::none)
             continue;  // fp16 has more
           Workload workload = parse_workload(shape);
+          if (workload.len_q == 4 && dtype != Dtype::fp16) continue;  // the same code but for the type of a product
           workload.dtype = dtype;
           workload.dim = workload.dim_v = dim;
           workload.mask = mask;
@@ -367,9 +368,9 @@ TEST(GpuBuilds, RandomLegalConfigsBuild) {
   if (!has_nvrtc()) GTEST_SKIP() << "NVRTC is not installed";
   const DeviceFacts device = gpu_limits("sm_90a");
   Builder builder(options_in(testing_support::shared_cache()));
-  Random random(2024);
   for (const Family* family : families()) {
     if (family->device() != DeviceKind::cuda) continue;
+    Random random(2024);  // the same configs whichever families there are
     std::vector<std::pair<std::string, std::future<BuildOutcome>>> builds;
     while (builds.size() < 20) {
       Workload workload = parse_workload("b1h8l512d64");  // at most 512 rows a key head: every family takes it
@@ -393,7 +394,7 @@ TEST(GpuBuilds, RandomLegalConfigsBuild) {
       ASSERT_TRUE(outcome.artifact) << outcome.log;
       EXPECT_EQ(outcome.artifact->breach, "");
       // Families whose legality counts registers promise more than that it builds.
-      if (family->name() == "fwd_decode" || family->name() == "fwd_sm90_stream") {
+      if (family->name().starts_with("fwd_decode") || family->name() == "fwd_sm90_stream") {
         EXPECT_EQ(outcome.artifact->resources.spill_store_bytes, 0);
         EXPECT_EQ(outcome.artifact->resources.spill_load_bytes, 0);
         EXPECT_EQ(outcome.artifact->resources.stack_bytes, 0);

@@ -73,7 +73,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   if ((size_t)map % 128 != 0 || type != CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || rank != 4 || box[0] != 64 || box[2] != 1 || box[3] != 1 || steps[0] != 1 ||
       steps[3] != 1 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || swizzle != CU_TENSOR_MAP_SWIZZLE_128B ||
-      promotion != CU_TENSOR_MAP_L2_PROMOTION_L2_256B || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+      promotion != CU_TENSOR_MAP_L2_PROMOTION_L2_128B || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
     return CUDA_ERROR_INVALID_VALUE;
   ++encoded;
   map->opaque[0] = (cuuint64_t)address;
@@ -156,7 +156,7 @@ class Launch(unittest.TestCase):
 
     def check_maps(self, library, binary, stream):
         """Bulk copies: what the driver is asked to encode, once a set of addresses, and the launch as a dependent."""
-        boxes = {"element": "bf16", "head_dim": 128, "causal": True, "columns": 64, "q_rows": 64, "k_rows": 96, "v_rows": 32, "o_rows": 0}
+        boxes = {"element": "bf16", "head_dim": 128, "causal": True, "columns": 64, "q_rows": 64, "k_rows": 96, "v_rows": 32, "o_rows": 0, "l2_bytes": 128}
         w = suites.parse_workload("b2h4hkv2l8k10d128:bf16:causal_top_left")
         zeros = torch.zeros
         with (

@@ -179,6 +179,8 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_TRUE(plan_of("b1h32l1024d128").dependent);
   // Three row groups leave no block half empty where four would.
   EXPECT_THAT(describe(default_of("b8h16l384d64")), ::testing::HasSubstr("row_groups=3,"));
+  // No row group without rows.
+  EXPECT_THAT(describe(default_of("b64h32l33k2000d128")), ::testing::HasSubstr("row_groups=1,key_groups=2,"));
   hopper.processors = 0;
   EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{264, 1, 1}));
 }
@@ -226,6 +228,78 @@ TEST(Families, DecodeTakesFewRowsAndSaysWhoTakesMore) {
               ::testing::HasSubstr("60000 key heads of 65 packed rows"));
 }
 
+TEST(Families, DecodeOnHopperSaysWhatItCannotTake) {
+  const Family& family = find_family("fwd_decode_sm90");
+  const DeviceFacts hopper = gpu_limits("sm_90a");
+  const Workload workload = parse_workload("b8h32hkv4l1k8192d128");
+  EXPECT_EQ(family.refuses(workload, hopper), std::nullopt);
+  EXPECT_THAT(*family.refuses(workload, gpu_limits("sm_89")), ::testing::HasSubstr("compute capability 9.0"));
+  EXPECT_THAT(*family.refuses(parse_workload("b8h32hkv4l65k8192d128"), hopper), ::testing::HasSubstr("packed rows"));
+  EXPECT_THAT(*family.refuses(parse_workload("l1k9d80"), hopper), ::testing::HasSubstr("head dim 80"));
+  EXPECT_THAT(*family.refuses(parse_workload("b65000h60000l1k1d64"), hopper),
+              ::testing::HasSubstr("tiles of keys exceed"));
+  const auto reason = [&](const std::string& knobs, const char* shape) {
+    const Workload w = parse_workload(shape);
+    const Variant variant = parse_variant("fwd_decode_sm90:" + knobs, w, hopper);
+    return family.is_illegal(variant.config, w, hopper).value_or("legal");
+  };
+  const char* shape = "b8h32hkv4l1k8192d128";
+  EXPECT_THAT(reason("groups=6,stages=8", shape), ::testing::HasSubstr("no multiple of 6 groups"));
+  EXPECT_THAT(reason("groups=4,stages=24", shape), ::testing::HasSubstr("bytes of shared memory"));
+  EXPECT_THAT(reason("groups=4,stages=8,min_blocks=2", shape), ::testing::HasSubstr("do not fit"));
+  EXPECT_THAT(reason("groups=8,stages=8,block_n=16,block_m=64", shape), ::testing::HasSubstr("threads a block exceed"));
+  EXPECT_THAT(reason("groups=4,stages=4,block_n=16,block_m=64", shape), ::testing::HasSubstr("registers a thread"));
+  EXPECT_THAT(reason("groups=8,stages=8,block_n=32", shape), ::testing::HasSubstr("registers a thread"));
+  for (const char* any : {"h1l1k1d64", "b8h32hkv4l16k8192d128", "b3h6hkv2l7k100d64:bf16:causal_top_left",
+                          "h64hkv1l8k5000d128:causal_bottom_right", "h512hkv1l1k70d64"})
+    EXPECT_EQ(reason("", any), "legal") << any;
+}
+
+// Every multiprocessor gets the same number of tiles, and no block none.
+TEST(Families, DecodeOnHopperPlansEqualShares) {
+  const Family& family = find_family("fwd_decode_sm90");
+  DeviceFacts hopper = gpu_limits("sm_90a");
+  hopper.processors = 132;
+  const auto plan_of = [&](const std::string& shape, const std::string& knobs) {
+    const Workload workload = parse_workload(shape);
+    return family.plan(parse_variant("fwd_decode_sm90:" + knobs, workload, hopper).config, workload, hopper);
+  };
+  const LaunchPlan grouped = plan_of("b8h32hkv4l1k8192d128", "block_m=8,block_n=32,l2_bytes=0");
+  EXPECT_EQ(grouped.grid, (std::array<std::uint32_t, 3>{132, 1, 1}));
+  EXPECT_EQ(grouped.counters, 136 + 2 * 132 * 8 * (128 + 8));  // an arrival word a block, then two places each
+  EXPECT_EQ(grouped.workspace_bytes, 0);
+  ASSERT_TRUE(grouped.boxes);
+  EXPECT_EQ(grouped.boxes->k_rows, 32);
+  EXPECT_EQ(grouped.boxes->l2_bytes, 0);
+  EXPECT_TRUE(grouped.dependent);
+  EXPECT_FALSE(plan_of("b8h32hkv4l1k8192d128", "dependent=off").dependent);
+  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "groups=4,stages=4,block_n=32,min_blocks=2").grid[0], 264U);
+  EXPECT_EQ(plan_of("h4hkv1l1k100d128", "block_n=32").grid[0], 4U);  // four tiles, four blocks
+  EXPECT_EQ(plan_of("h4hkv1l4k100d128:causal_top_left", "block_m=8,block_n=32").grid[0], 2U);  // one tile of keys each
+  hopper.processors = 0;
+  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "").grid[0], 132U);
+}
+
+// Enough bytes under way, and as wide tiles as leave every multiprocessor several.
+TEST(Families, DecodeOnHopperKeepsTheMemoryBusy) {
+  const Family& family = find_family("fwd_decode_sm90");
+  DeviceFacts hopper = gpu_limits("sm_90a");
+  hopper.processors = 132;
+  const auto chosen = [&](const char* shape) {
+    const Workload workload = parse_workload(shape);
+    return to_string(family.knobs(), family.default_config(workload, hopper));
+  };
+  using ::testing::StartsWith;
+  for (const char* suite : {"b8h32hkv4l1k8192d128", "h32hkv8l1k32768d128:bf16", "b64h32hkv8l1k2048d128"})
+    EXPECT_THAT(chosen(suite), StartsWith("block_m=8,block_n=32,groups=4,stages=8,min_blocks=1,l2_bytes=0")) << suite;
+  EXPECT_THAT(chosen("b8h32hkv4l1k8192d64"), StartsWith("block_m=8,block_n=64,groups=4,stages=8,"));
+  EXPECT_THAT(chosen("b8h32hkv4l2k8192d128"), StartsWith("block_m=16,block_n=32,groups=4,stages=8,"));
+  EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), StartsWith("block_m=32,block_n=32,groups=2,stages=8,"));
+  EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), StartsWith("block_m=64,block_n=16,groups=2,stages=16,"));
+  EXPECT_THAT(chosen("h8l1k1024d128"), StartsWith("block_m=8,block_n=16,groups=4,stages=16,"));  // 512 tiles of 16
+  EXPECT_THAT(chosen("h1l1k1d64"), StartsWith("block_m=8,block_n=16,groups=4,stages=24,"));
+}
+
 // The plan's splits fill the chip: blocks, workspace and counters for the shapes of the decode suite on an H200.
 TEST(Families, DecodePlansFillTheChip) {
   const Family& family = find_family("fwd_decode");
@@ -257,8 +331,10 @@ TEST(Families, DecodePlansFillTheChip) {
 TEST(Families, AWorkloadChoosesItsFamily) {
   const DeviceFacts hopper = gpu_limits("sm_90a");
   const auto chosen = [&](const char* shape) { return default_family(parse_workload(shape), hopper).name(); };
-  EXPECT_EQ(chosen("b8h32hkv4l1k8192d128"), "fwd_decode");
-  EXPECT_EQ(chosen("b8h32hkv4l16k8192d128:bf16"), "fwd_decode");
+  EXPECT_EQ(chosen("b8h32hkv4l1k8192d128"), "fwd_decode_sm90");
+  EXPECT_EQ(chosen("b8h32hkv4l16k8192d128:bf16"), "fwd_decode_sm90");
+  EXPECT_EQ(chosen("b8h32hkv4l17k8192d128"), "fwd_sm90_stream");  // too many queries
+  EXPECT_EQ(default_family(parse_workload("b8h32hkv4l1k8192d128"), gpu_limits("sm_89")).name(), "fwd_decode");
   EXPECT_EQ(chosen("b1h8l512d64"), "fwd_sm90");
   EXPECT_EQ(chosen("b1h16l256d128"), "fwd_sm90");
   EXPECT_EQ(chosen("b1h8l1024d64"), "fwd_sm90_stream");  // 128 tiles of 64 rows: split in two they are two waves
@@ -268,7 +344,8 @@ TEST(Families, AWorkloadChoosesItsFamily) {
   EXPECT_EQ(default_family(parse_workload("b1h8l512d64"), gpu_limits("sm_89")).name(), "fwd_sm80");
   // Nobody runs it: the default's refusal is the answer.
   EXPECT_EQ(default_family(parse_workload("l1k64d80"), gpu_limits("sm_89")).name(), "fwd_sm80");
-  EXPECT_FALSE(find_family("fwd_decode").made_for(parse_workload("l1k64d64"), hopper).empty());
+  for (const char* decode : {"fwd_decode", "fwd_decode_sm90"})
+    EXPECT_FALSE(find_family(decode).made_for(parse_workload("l1k64d64"), hopper).empty());
   EXPECT_TRUE(find_family("fwd_sm80").made_for(parse_workload("l1k64d64"), hopper).empty());
   EXPECT_EQ(default_family(parse_workload("l1k64d64"), cpu_facts()).name(), "fwd_cpu");
 }
@@ -283,7 +360,7 @@ TEST(Families, ASearchTakesAllThatRunTheWorkload) {
   const DeviceFacts hopper = gpu_limits("sm_90a");
   EXPECT_THAT(searched("b1h8l512d64", hopper), ::testing::ElementsAre("fwd_sm90", "fwd_sm80", "fwd_sm90_stream"));
   EXPECT_THAT(searched("b8h32hkv4l1k8192d128", hopper),
-              ::testing::ElementsAre("fwd_decode", "fwd_sm80", "fwd_sm90_stream", "fwd_sm90"));
+              ::testing::ElementsAre("fwd_decode_sm90", "fwd_sm80", "fwd_decode", "fwd_sm90_stream", "fwd_sm90"));
   EXPECT_THAT(searched("b1h8l512d64", gpu_limits("sm_89")), ::testing::ElementsAre("fwd_sm80"));
   EXPECT_THAT(searched("l1k64d80", gpu_limits("sm_89")), ::testing::ElementsAre("fwd_sm80"));  // refused, and says so
   EXPECT_THAT(searched("l1k64d64", cpu_facts()), ::testing::ElementsAre("fwd_cpu"));

@@ -1,0 +1,248 @@
+/// fwd_decode_sm90: the knobs, what is legal, the resources a config takes, and which block and group holds which rows
+/// and keys. Shared by the host, nvcc and NVRTC; all of it constexpr, so that the host can test what no GPU is needed
+/// for.
+#pragma once
+
+#include "kernels/contract.hpp"
+#include "kernels/tile/matrix_descriptor.hpp"
+
+namespace heed::attention {
+enum class Exp2;     // kernels/attention/exp2.cuh
+enum class Rescale;  // kernels/attention/softmax.cuh
+}  // namespace heed::attention
+
+namespace heed::decode_sm90 {
+
+/// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
+struct Config {
+  int block_m = 8;   ///< packed rows a thread block: 8, 16, 32 or 64; up to 16 are one fragment
+  int block_n = 32;  ///< keys a tile
+  int groups = 4;    ///< groups of warps that hold the same rows and take the block's tiles of keys in turn
+  int stages = 12;   ///< tiles of K and V a block has in shared memory or under way
+  int min_blocks =
+      1;             ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
+  int l2_bytes = 0;  ///< that the L2 fetches at once where a copy misses: TensorBoxes::l2_bytes
+  bool dependent = true;  ///< the next launch may set itself up while this one runs, where it is launched so
+  attention::Exp2 exp2{};
+  attention::Rescale rescale{};
+  constexpr bool operator==(const Config&) const = default;
+};
+
+inline constexpr int kStateWords = 8;  ///< of a row's reference and sum in global memory
+inline constexpr int kWarpRows = 16;   ///< rows of a fragment, and of a warp
+inline constexpr int kMostRows = 512;  ///< packed rows of one key head: beyond, query tiles beat packed rows
+
+/// Quotients of numbers that are not negative: half the instructions of a signed division, before the first load.
+HEED_HOST_DEVICE constexpr int divide(int a, int b) {
+  return static_cast<int>(static_cast<unsigned>(a) / static_cast<unsigned>(b));
+}
+HEED_HOST_DEVICE constexpr int ceil_div(int a, int b) {
+  return static_cast<int>((static_cast<unsigned>(a) + static_cast<unsigned>(b) - 1) / static_cast<unsigned>(b));
+}
+HEED_HOST_DEVICE constexpr int least(int a, int b) {
+  return a < b ? a : b;
+}
+
+// ---------------------------------------------------------------------------------------------- rows
+
+/// The query rows that read one key head are packed into one matrix, query by query:
+///
+///   packed row      0        1     ...    g - 1       g        g + 1   ...           (g = group_size)
+///   query           0        0     ...      0         1          1     ...
+///   head of group   0        1     ...    g - 1       0          1     ...
+///
+/// so that the rows of a tile are neighbouring queries, which see nearly the same keys under a causal mask.
+struct PackedRow {
+  int query;
+  int head;  ///< within the group: query head kv_head * group_size + head
+  constexpr bool operator==(const PackedRow&) const = default;
+};
+
+HEED_HOST_DEVICE constexpr PackedRow packed_row(int row, int group_size) {
+  const int query = divide(row, group_size);
+  return {query, row - query * group_size};
+}
+
+/// Tiles of block_m rows that the packed rows of one key head make.
+HEED_HOST_DEVICE constexpr int row_tiles(const Config& c, int group_size, int len_q) {
+  return ceil_div(group_size * len_q, c.block_m);
+}
+
+/// One tile of rows with all its keys: what a result needs.
+struct Job {
+  int batch;
+  int kv_head;
+  int first;       ///< packed row
+  int rows;        ///< real ones, 1 to block_m
+  int keys_end;    ///< keys that some row sees; what lies beyond may hold NaN and is not used
+  int keys_plain;  ///< keys that every row sees: below, no mask is needed
+};
+
+/// `index`: (batch * heads_kv + kv_head) * row_tiles + row tile.
+HEED_HOST_DEVICE constexpr Job job_of(const Config& c, bool causal, const ForwardParams& p, int index) {
+  const int tiles = row_tiles(c, p.group_size, p.len_q);
+  const int head = tiles == 1 ? index : divide(index, tiles);
+  Job job{};
+  job.batch = divide(head, p.heads_kv);
+  job.kv_head = head - job.batch * p.heads_kv;
+  job.first = (index - head * tiles) * c.block_m;
+  job.rows = least(c.block_m, p.group_size * p.len_q - job.first);
+  job.keys_end =
+      visible_keys(causal, causal ? divide(job.first + job.rows - 1, p.group_size) : 0, p.causal_offset, p.len_k);
+  job.keys_plain = visible_keys(causal, causal ? divide(job.first, p.group_size) : 0, p.causal_offset, p.len_k);
+  return job;
+}
+
+// ---------------------------------------------------------------------------------------------- keys
+
+/// Tiles of keys of every job: as many as the row that sees most needs, and one where none sees any.
+HEED_HOST_DEVICE constexpr int tiles_of_job(const Config& c, bool causal, int len_q, int causal_offset, int len_k) {
+  const int keys = visible_keys(causal, len_q - 1, causal_offset, len_k);
+  return ceil_div(keys > 0 ? keys : 1, c.block_n);
+}
+
+/// All tiles of all jobs, one job after the other, are one line, cut into one range a block wherever the cut falls: all
+/// blocks get the same number of tiles or one more.
+///
+///   3 jobs of 5 tiles, 4 blocks     | 0 1 2 3 4 | 0 1 2 3 4 | 0 1 2 3 4 |
+///                                     block 0 |  block 1  |  2  |  3
+///
+/// A block's tiles of one job are a segment. A segment that is a whole job gives the result; others give partial
+/// results, which the block that began its segment last adds up.
+struct Share {
+  int each;  ///< tiles of every block
+  int more;  ///< blocks that have one more: the first ones
+
+  HEED_HOST_DEVICE constexpr int first_tile(int block) const { return block * each + least(block, more); }
+  HEED_HOST_DEVICE constexpr int tiles(int block) const { return each + (block < more ? 1 : 0); }
+  /// Which block has a tile.
+  HEED_HOST_DEVICE constexpr int block_of(int tile) const {
+    const int by_more = more * (each + 1);
+    return tile < by_more ? divide(tile, each + 1) : more + divide(tile - by_more, each);
+  }
+};
+
+/// `blocks` is at most `tiles`.
+HEED_HOST_DEVICE constexpr Share share(int tiles, int blocks) {
+  const int each = divide(tiles, blocks);
+  return {each, tiles - each * blocks};
+}
+
+// ---------------------------------------------------------------------------------------------- resources
+
+HEED_HOST_DEVICE constexpr int warps_per_group(const Config& c) {
+  return c.block_m <= kWarpRows ? 1 : c.block_m / kWarpRows;
+}
+/// Threads that compute. Two more warps serve them: one asks for copies, one counts arrivals.
+HEED_HOST_DEVICE constexpr int consumers(const Config& c) {
+  return 32 * warps_per_group(c) * c.groups;
+}
+HEED_HOST_DEVICE constexpr int threads(const Config& c) {
+  return consumers(c) + 64;
+}
+
+/// Dynamic shared memory, in bytes from its start (aligned to 1024).
+///
+///   | stage 0 K, V | stage 1 K, V | ... | partial O, fp32 | (reference, sum) | barriers | segments | is last |
+///
+/// Nothing shares a place: the next segment's tiles arrive while the last one's partials meet. Tile t of a block lies
+/// in stage t % stages and is taken by group t % groups. Stages are a multiple of groups, so that a stage is always the
+/// same group's: a barrier shows the parity of its phase only, which a group that did not see every phase would
+/// misread.
+struct SharedPlan {
+  int tile_bytes;     ///< K or V of one stage: boxes of 64 columns, one behind the other
+  int partial_out;    ///< (groups, block_m, partial_pitch) fp32
+  int partial_pitch;  ///< floats; 4 more than the head dim, so that rows start in different banks
+  int row_state;      ///< (groups, block_m, 2) fp32
+  int barriers;       ///< (full or empty, stages), 8 bytes each
+  int ending;         ///< the barrier of which a phase ends when a segment's last tile is there
+  int segments;       ///< (2) of segments in turn: first block, blocks; 4 bytes each
+  int is_last;        ///< 4 bytes
+  int total;
+};
+
+HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
+  SharedPlan plan{};
+  plan.tile_bytes = c.block_n * head_dim * 2;
+  plan.partial_out = c.stages * 2 * plan.tile_bytes;
+  plan.partial_pitch = head_dim + 4;
+  plan.row_state = plan.partial_out + c.groups * c.block_m * plan.partial_pitch * 4;
+  plan.barriers = plan.row_state + c.groups * c.block_m * 2 * 4;
+  plan.ending = plan.barriers + 2 * c.stages * 8;
+  plan.segments = plan.ending + 8;
+  plan.is_last = plan.segments + 2 * 2 * 4;
+  plan.total = plan.is_last + 16;
+  return plan;
+}
+
+/// The 32-bit words in global memory through which blocks hand each other partial results, zero before and after each
+/// launch whatever its shape, so that launches of any shape may share them one after the other:
+///
+///   | arrivals, one a block, padded to 8 | (place, row): partial O (head_dim) and 4 times (reference, sum) |
+///
+/// A job's arrivals are counted at its first block: a block begins at most one job that another ends. Reference and sum
+/// are there four times, so that they are a whole sector of 32 bytes: the L2 reads a sector that is written in part
+/// from memory first. A block has two places: 2 * block for the segment whose job began in an earlier block, 2 * block
+/// + 1 for the one whose job ends in a later block. Rows are the real ones of the largest tile of rows.
+struct Words {
+  int blocks;
+  int rows;
+
+  HEED_HOST_DEVICE constexpr static int row_words(int head_dim) { return head_dim + kStateWords; }
+  HEED_HOST_DEVICE constexpr long long row(int head_dim, int place, int row) const {
+    return (blocks + 7) / 8 * 8 + (static_cast<long long>(place) * rows + row) * row_words(head_dim);
+  }
+  HEED_HOST_DEVICE constexpr long long total(int head_dim) const { return row(head_dim, 2 * blocks, 0); }
+};
+
+/// Into how many parts the block that merges divides the partials, so that all its threads have something to add: each
+/// part is added up by other threads, and the parts then meet in shared memory, where there is room for `groups`.
+HEED_HOST_DEVICE constexpr int merge_parts(const Config& c, int head_dim, int rows, int partials) {
+  const int parts = least(divide(consumers(c), rows * (head_dim / 4)), least(c.groups, partials));
+  return parts > 1 ? parts : 1;
+}
+
+/// Registers a thread needs: output and score accumulators, P packed beside the scores, Q, and 49 for addresses, row
+/// state and the job: with 40 instead, configs of 168 registers spilled up to 32 bytes.
+HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
+  return head_dim / 2 + c.block_n / 2 + c.block_n / 4 + head_dim / 4 + 49;
+}
+
+/// Registers a thread may use so that min_blocks blocks fit the 16,384 registers of each quarter of a multiprocessor,
+/// which takes every fourth warp.
+HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
+  const int allowed = 16384 / ((threads(c) / 32 * c.min_blocks + 3) / 4 * 32) / 8 * 8;
+  return allowed < 255 ? allowed : 255;
+}
+
+/// Partials of other blocks that the block that merges asks for at once: each takes eight registers.
+HEED_HOST_DEVICE constexpr int merge_batch(const Config& c) {
+  return registers_allowed(c) > 128 ? 9 : 5;
+}
+
+enum class Illegal {
+  no,
+  head_dim,
+  stages,
+  threads,
+  shared_memory,
+  occupancy,
+  registers,
+};
+
+/// `shared_bytes`: what one block may use; `shared_bytes_per_processor`: what all blocks of a multiprocessor share.
+HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
+                                            long long shared_bytes_per_processor) {
+  if (problem.head_dim != 64 && problem.head_dim != 128) return Illegal::head_dim;
+  if (c.stages % c.groups != 0) return Illegal::stages;  // a stage is always the same group's: see SharedPlan
+  if (threads(c) > 1024) return Illegal::threads;
+  const int total = shared_plan(c, problem.head_dim).total;
+  if (total > shared_bytes) return Illegal::shared_memory;
+  // The runtime keeps 1 KiB of each block's shared memory to itself.
+  if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;
+  if (threads(c) * c.min_blocks > 2048) return Illegal::occupancy;
+  if (registers_needed(c, problem.head_dim) > registers_allowed(c)) return Illegal::registers;
+  return Illegal::no;
+}
+
+}  // namespace heed::decode_sm90

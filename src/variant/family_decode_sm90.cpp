@@ -1,0 +1,200 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.hpp"
+#include "kernels/decode_sm90/config.hpp"
+#include "variant/family.hpp"
+#include "variant/registry.hpp"
+
+namespace heed {
+namespace {
+
+// From this many queries on, tiles of one head's queries are what other families are better at.
+constexpr std::int64_t kFewQueries = 16;
+// Where only an architecture is known: an H200's.
+constexpr std::int64_t kUnknownProcessors = 132;
+// Of a block: Little's law asks for 36 KiB a multiprocessor (4.8 TB/s, 1 us, 132 of them), and latency grows with load.
+constexpr int kBytesUnderWay = 128 * 1024;
+// A block has so many tiles at least, where tiles can be made so narrow: shares differ by one.
+constexpr std::int64_t kFewestTiles = 4;
+
+std::int64_t processors_of(const DeviceFacts& device) {
+  return device.processors > 0 ? device.processors : kUnknownProcessors;
+}
+
+const KnobTable<decode_sm90::Config>& table() {
+  static const KnobTable<decode_sm90::Config> knobs = [] {
+    using enum Bound;
+    using C = decode_sm90::Config;
+    KnobTable<C> t;
+    t.add("block_m", "m", &C::block_m, {8, 16, 32, 64}, "packed query rows a thread block")
+        .acts_on({tail, latency, l2, shared_memory});
+    t.add("block_n", "n", &C::block_n, {16, 32, 64}, "keys a tile").acts_on({latency, tail, issue, dram});
+    t.add("groups", "g", &C::groups, {2, 4, 6, 8},
+          "groups of warps that share a block's rows and take its tiles in turn")
+        .acts_on({latency, issue, dram});
+    t.add("stages", "s", &C::stages, {2, 4, 6, 8, 12, 16, 24}, "tiles of K and V a block has under way")
+        .acts_on({latency, l2, dram});
+    t.add("min_blocks", "b", &C::min_blocks, {1, 2},
+          "thread blocks a multiprocessor, for the compiler and for the plan")
+        .acts_on({latency, tail, dram});
+    t.add("l2_bytes", "l", &C::l2_bytes, {0, 64, 128, 256}, "bytes the L2 fetches at once where a copy misses")
+        .acts_on({dram, l2});
+    t.add("dependent", "d", &C::dependent, "the next launch may set itself up while this one runs").acts_on({launch});
+    t.add("exp2", "x", &C::exp2, "heed::attention::Exp2", {"hardware", "poly_quarter", "poly_half"},
+          "share of the exponentials computed on the FMA pipe")
+        .acts_on({exponentials, fma});
+    t.add("rescale", "r", &C::rescale, "heed::attention::Rescale", {"always", "when_grown", "when_far"},
+          "when the partial output is rescaled to a new row maximum")
+        .acts_on({fma, issue});
+    return t;
+  }();
+  return knobs;
+}
+
+// Tiles of packed rows, each with all its keys, over all key heads and batch entries.
+std::int64_t all_jobs(const decode_sm90::Config& c, const Workload& w) {
+  const int tiles = decode_sm90::row_tiles(c, static_cast<int>(w.heads / w.heads_kv), static_cast<int>(w.len_q));
+  return w.batch * w.heads_kv * tiles;
+}
+
+std::int64_t all_tiles(const decode_sm90::Config& c, const Workload& w) {
+  const std::int64_t keys = std::max<std::int64_t>(w.visible_keys(w.len_q - 1), 1);
+  return all_jobs(c, w) * ((keys + c.block_n - 1) / c.block_n);
+}
+
+class DecodeSm90Family final : public Family {
+ public:
+  std::string_view name() const override { return "fwd_decode_sm90"; }
+  std::string_view description() const override {
+    return "few queries, many keys: bulk tensor copies, the keys of all heads cut into equal parts, one a block";
+  }
+  DeviceKind device() const override { return DeviceKind::cuda; }
+  bool is_special() const override { return true; }
+  std::string_view requirements() const override {
+    return "an NVIDIA GPU of compute capability 9.0 (Hopper) and NVRTC 12.4 or newer";
+  }
+  std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
+  std::vector<int> head_dims() const override { return {64, 128}; }
+  const std::vector<Knob>& knobs() const override { return table().knobs(); }
+
+  std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
+    // Devices are those of the family with the same instructions; element types, head dims and rows those of the family
+    // that computes the same way.
+    if (auto reason = sm90_family().refuses(workload, device)) return reason;
+    if (auto reason = decode_family().refuses(workload, device)) return reason;
+    decode_sm90::Config most;
+    most.block_m = 8;
+    most.block_n = 16;
+    if (all_tiles(most, workload) > std::numeric_limits<int>::max())
+      return fmt::format("{} tiles of keys exceed the {} that are counted: use fwd_decode", all_tiles(most, workload),
+                         std::numeric_limits<int>::max());
+    return std::nullopt;
+  }
+
+  std::string_view made_for(const Workload& workload, const DeviceFacts&) const override {
+    return workload.len_q <= kFewQueries
+               ? "few queries: heads of a group share a tile, all keys are cut into equal parts over the chip"
+               : "";
+  }
+
+  std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
+                                        const DeviceFacts& device) const override {
+    const decode_sm90::Config c = table().aggregate_of(config);
+    const Problem problem = problem_of(workload);
+    switch (decode_sm90::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
+      case decode_sm90::Illegal::no:
+        return std::nullopt;
+      case decode_sm90::Illegal::head_dim:
+        return fmt::format("head dim {} is not 64 or 128", problem.head_dim);
+      case decode_sm90::Illegal::stages:
+        return fmt::format("{} stages are no multiple of {} groups", c.stages, c.groups);
+      case decode_sm90::Illegal::threads:
+        return fmt::format("{} threads a block exceed 1024", decode_sm90::threads(c));
+      case decode_sm90::Illegal::shared_memory:
+        return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
+                           decode_sm90::shared_plan(c, problem.head_dim).total, device.name,
+                           device.shared_bytes_per_block);
+      case decode_sm90::Illegal::occupancy:
+        return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
+      case decode_sm90::Illegal::registers:
+        return fmt::format("it needs at least {} registers a thread, {} fit",
+                           decode_sm90::registers_needed(c, problem.head_dim), decode_sm90::registers_allowed(c));
+    }
+    return "unknown reason";
+  }
+
+  Config default_config(const Workload& workload, const DeviceFacts& device) const override {
+    const std::int64_t rows = workload.heads / workload.heads_kv * workload.len_q;
+    decode_sm90::Config c;
+    c.block_m = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+    c.groups = rows <= 16 ? 4 : 2;
+    c.rescale = static_cast<attention::Rescale>(1);  // when_grown
+    Config config;
+    // Wide tiles pay fewer rounds of waits and of reductions; with more warps fewer registers are left for them.
+    for (c.block_n = workload.dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
+      if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * processors_of(device)) continue;
+      for (const int stages : {24, 16, 12, 8, 6, 4, 2}) {
+        c.stages = stages;
+        config = table().config_of(c);
+        const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
+        if (bytes <= kBytesUnderWay && !is_illegal(config, workload, device)) return config;
+      }
+    }
+    HEED_CHECK(!is_illegal(config, workload, device));
+    return config;
+  }
+
+  std::string prelude(const Config& config, const Workload& workload) const override {
+    return fmt::format(
+        "#include \"kernels/decode_sm90/forward.cuh\"\n\n"
+        "constexpr heed::decode_sm90::Config kConfig{};\n"
+        "constexpr heed::Problem kProblem{};\n\n",
+        table().render(config), literal(problem_of(workload)));
+  }
+
+  std::string entry() const override {
+    return "extern \"C\" __global__ void __launch_bounds__(heed::decode_sm90::threads(kConfig), kConfig.min_blocks)\n"
+           "    heed_forward(const __grid_constant__ heed::ForwardParams params,\n"
+           "                 const __grid_constant__ heed::TensorMaps maps) {\n"
+           "  extern __shared__ __align__(1024) char shared[];\n"
+           "  heed::decode_sm90::Forward<kConfig, kProblem>(params, maps, shared).run();\n"
+           "}\n";
+  }
+
+  LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
+    const decode_sm90::Config c = table().aggregate_of(config);
+    const int dim = static_cast<int>(workload.dim);
+    const std::int64_t blocks = std::min(processors_of(device) * c.min_blocks, all_tiles(c, workload));
+    const std::int64_t rows = workload.heads / workload.heads_kv * workload.len_q;
+    const decode_sm90::Words words{static_cast<int>(blocks), static_cast<int>(std::min<std::int64_t>(c.block_m, rows))};
+    LaunchPlan plan;
+    plan.entry = "heed_forward";
+    plan.grid = {static_cast<std::uint32_t>(blocks), 1, 1};
+    plan.threads = static_cast<std::uint32_t>(decode_sm90::threads(c));
+    plan.shared_bytes = decode_sm90::shared_plan(c, dim).total;
+    plan.counters = static_cast<int>(words.total(dim));
+    plan.dependent = c.dependent;
+    plan.boxes = TensorBoxes{.problem = problem_of(workload),
+                             .columns = tile::kBoxColumns,
+                             .k_rows = c.block_n,
+                             .v_rows = c.block_n,
+                             .l2_bytes = c.l2_bytes};
+    return plan;
+  }
+
+  int register_limit(const Config& config) const override {
+    return decode_sm90::registers_allowed(table().aggregate_of(config));
+  }
+};
+
+}  // namespace
+
+const Family& decode_sm90_family() {
+  static const DecodeSm90Family family;
+  return family;
+}
+
+}  // namespace heed

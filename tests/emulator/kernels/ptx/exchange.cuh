@@ -1,0 +1,48 @@
+// Stand-ins for kernels/ptx/exchange.cuh. A load gives the words as they are, and lets others run until all are there
+// if any was zero: whoever asks again finds them, and a word that nobody sends is a deadlock with a message. Words are
+// stored one by one, some time later, in any order.
+#pragma once
+
+#include "device.hpp"
+
+namespace heed::ptx {
+
+template <unsigned kWords>
+void check_words(const unsigned* address) {
+  if (reinterpret_cast<std::uintptr_t>(address) % (4 * kWords) != 0) throw std::logic_error("words are not aligned");
+}
+template <unsigned kWords>
+bool are_there(const unsigned* a) {
+  return std::all_of(a, a + kWords, [](unsigned word) { return word != 0; });
+}
+
+inline void ld_relaxed_gpu_v4(uint4& v, const unsigned* a, bool wanted) {
+  if (!wanted) return;
+  check_words<4>(a);
+  v = {a[0], a[1], a[2], a[3]};
+  emulator::wait_until("words of another block", [a] { return are_there<4>(a); });
+}
+inline void ld_relaxed_gpu_v2(uint2& v, const unsigned* a, bool wanted) {
+  if (!wanted) return;
+  check_words<2>(a);
+  v = {a[0], a[1]};
+  emulator::wait_until("words of another block", [a] { return are_there<2>(a); });
+}
+inline void st_relaxed_gpu_v4(unsigned* a, const uint4& v) {
+  check_words<4>(a);
+  const unsigned words[] = {v.x, v.y, v.z, v.w};
+  for (const unsigned word : words) emulator::store_later(a++, word);
+}
+inline void st_relaxed_gpu_v2(unsigned* a, const uint2& v) {
+  check_words<2>(a);
+  emulator::store_later(a, v.x);
+  emulator::store_later(a + 1, v.y);
+}
+inline unsigned atom_inc_relaxed_gpu(unsigned* counter, unsigned last) {
+  const unsigned before = *counter;
+  *counter = before >= last ? 0 : before + 1;
+  return before;
+}
+inline void prefetch_l2(const void*) {}
+
+}  // namespace heed::ptx

@@ -1,0 +1,102 @@
+// fwd_decode_sm90 without a GPU: which block has which tiles, which places partial results go to, what fits.
+#include "kernels/decode_sm90/config.hpp"
+
+#include <set>
+
+#include "base/random.hpp"
+#include "testing.hpp"
+
+namespace heed::decode_sm90 {
+namespace {
+
+TEST(DecodeSm90, EveryTileHasOneBlockAndSharesDifferByOne) {
+  for (const int tiles : {1, 2, 5, 131, 132, 133, 4096, 8191})
+    for (const int blocks : {1, 2, 3, 7, 132, 264}) {
+      if (blocks > tiles) continue;
+      const Share s = share(tiles, blocks);
+      int next = 0;
+      for (int b = 0; b < blocks; ++b) {
+        ASSERT_EQ(s.first_tile(b), next);
+        ASSERT_TRUE(s.tiles(b) == tiles / blocks || s.tiles(b) == tiles / blocks + 1);
+        for (int t = 0; t < s.tiles(b); ++t) ASSERT_EQ(s.block_of(next + t), b) << tiles << " " << blocks;
+        next += s.tiles(b);
+      }
+      ASSERT_EQ(next, tiles);
+    }
+}
+
+// No two segments that give partial results share a place, and none lies outside the words.
+TEST(DecodeSm90, PlacesAreApart) {
+  Random random(3);
+  for (int n = 0; n < 200; ++n) {
+    const int jobs = 1 + static_cast<int>(random.below(20));
+    const int job_tiles = 1 + static_cast<int>(random.below(30));
+    const int blocks = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(jobs * job_tiles)));
+    const Share s = share(jobs * job_tiles, blocks);
+    const int rows = 1 + static_cast<int>(random.below(8));
+    const Words words{blocks, rows};
+    std::set<long long> starts;
+    std::set<int> arrivals;
+    int segments = 0;
+    for (int job = 0; job < jobs; ++job) {
+      const int first = s.block_of(job * job_tiles);
+      const int last = s.block_of((job + 1) * job_tiles - 1);
+      if (first == last) continue;
+      EXPECT_TRUE(arrivals.insert(first).second) << "two jobs are counted at one word";
+      for (int block = first; block <= last; ++block)
+        for (int row = 0; row < rows; ++row, ++segments) {
+          const long long at = words.row(128, 2 * block + (block == first ? 1 : 0), row);
+          EXPECT_GE(at, blocks);
+          EXPECT_EQ(at % 8, 0);  // a sector starts there
+          EXPECT_LE(at + Words::row_words(128), words.total(128));
+          starts.insert(at);
+        }
+    }
+    EXPECT_EQ(static_cast<int>(starts.size()), segments);
+  }
+}
+
+TEST(DecodeSm90, JobsCoverThePackedRows) {
+  ForwardParams p{};
+  p.batch = 2;
+  p.heads = 15;
+  p.heads_kv = 3;
+  p.group_size = 5;
+  p.len_q = 7;
+  p.len_k = 100;
+  p.causal_offset = 93;
+  constexpr Config kConfig{.block_m = 16};
+  ASSERT_EQ(row_tiles(kConfig, p.group_size, p.len_q), 3);
+  int rows = 0;
+  for (int index = 0; index < 2 * 3 * 3; ++index) {
+    const Job job = job_of(kConfig, true, p, index);
+    EXPECT_EQ(job.batch, index / 9);
+    EXPECT_EQ(job.kv_head, index / 3 % 3);
+    EXPECT_EQ(job.first, index % 3 * 16);
+    EXPECT_EQ(job.keys_plain, 94 + job.first / 5);
+    EXPECT_EQ(job.keys_end, 94 + (job.first + job.rows - 1) / 5);
+    rows += job.rows;
+  }
+  EXPECT_EQ(rows, 2 * 15 * 7);
+  EXPECT_EQ(tiles_of_job(Config{.block_n = 32}, true, 7, 93, 100), 4);
+  EXPECT_EQ(tiles_of_job(Config{.block_n = 32}, true, 7, -20, 100), 1);  // nobody sees anything
+}
+
+TEST(DecodeSm90, WhatDoesNotFitIsIllegal) {
+  constexpr Problem kProblem{.element = Element::fp16, .head_dim = 128, .causal = false};
+  const auto legal = [&](const Config& c) { return is_legal(c, kProblem, 227 * 1024, 228 * 1024); };
+  EXPECT_EQ(legal({}), Illegal::no);
+  EXPECT_EQ(legal({.groups = 4, .stages = 6}), Illegal::stages);
+  EXPECT_EQ(legal({.block_m = 64, .groups = 8, .stages = 8}), Illegal::threads);
+  EXPECT_EQ(legal({.block_n = 64, .groups = 4, .stages = 8}), Illegal::shared_memory);
+  EXPECT_EQ(legal({.groups = 4, .stages = 8, .min_blocks = 2}), Illegal::occupancy);
+  EXPECT_EQ(legal({.block_n = 32, .groups = 8, .stages = 8}), Illegal::registers);
+  EXPECT_EQ(is_legal({}, {.element = Element::fp16, .head_dim = 96, .causal = false}, 227 * 1024, 228 * 1024),
+            Illegal::head_dim);
+  // Ten warps are three a quarter of the multiprocessor, as twelve are.
+  EXPECT_EQ(registers_allowed({.groups = 8}), 168);
+  EXPECT_EQ(registers_allowed({.groups = 6}), 255);
+}
+
+}  // namespace
+}  // namespace heed::decode_sm90
