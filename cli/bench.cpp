@@ -1,8 +1,10 @@
 // heed bench, heed replay
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "base/interrupt.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
@@ -67,14 +69,33 @@ int bench(const BenchOptions& o) {
   nlohmann::json rows = nlohmann::json::array();
   int failures = 0;
   std::string dependent;
-  for (const std::string& name : names) {
-    const Variant variant = parse_variant(name, workload, device);
-    const trial::Built built = laboratory.build(variant);
+  std::vector<Variant> variants;
+  for (const std::string& name : names) variants.push_back(parse_variant(name, workload, device));
+  // One that cannot be is a row; where none can, that is the answer.
+  if (std::all_of(variants.begin(), variants.end(), [&](const Variant& v) { return laboratory.refuses(v); }))
+    (void)laboratory.build(variants.front());
+  std::vector<std::future<jit::BuildOutcome>> builds;
+  for (const Variant& variant : variants)
+    builds.push_back(laboratory.refuses(variant) ? std::future<jit::BuildOutcome>()
+                                                 : builder->start(laboratory.request_for(variant)));
+  // On a CPU compilers would disturb what is measured.
+  if (device.kind == DeviceKind::cpu)
+    for (auto& build : builds)
+      if (build.valid()) build.wait();
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    check_interrupt();
+    const Variant& variant = variants[i];
+    if (const auto reason = laboratory.refuses(variant)) {
+      ++failures;
+      remark(o.machine.json, fmt::format("{}: {}: {}", variant.id(), to_string(Verdict::illegal), *reason));
+      rows.push_back({{"variant", variant.id()}, {"verdict", to_string(Verdict::illegal)}, {"reason", *reason}});
+      continue;
+    }
+    const jit::BuildOutcome build = builds[i].get();
     measure::PairOptions pair;
     pair.least_quads = 10;
     pair.target_uncertainty = 0.002;
-    const trial::Outcome outcome =
-        laboratory.judge(variant, {.artifact = built.artifact, .timed_out = false, .log = {}}, fresh_seed() >> 1, pair);
+    const trial::Outcome outcome = laboratory.judge(variant, build, fresh_seed() >> 1, pair);
     if (!outcome.ok()) {
       ++failures;
       remark(o.machine.json, fmt::format("{}: {} {} ({}): {}", variant.id(), to_string(outcome.verdict),
@@ -82,7 +103,7 @@ int bench(const BenchOptions& o) {
       rows.push_back({{"variant", variant.id()}, {"verdict", to_string(outcome.verdict)}, {"reason", outcome.reason}});
       continue;
     }
-    const trial::Absolute times = laboratory.measure_absolute(built);
+    const trial::Absolute times = laboratory.measure_absolute({variant, *build.artifact});
     const int threads = static_cast<int>(variant.plan(workload, device).threads);
     const measure::Floor floor = laboratory.floor(threads);
     const nlohmann::json row = bench_row(laboratory, variant, outcome, times, floor);

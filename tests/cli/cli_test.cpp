@@ -276,6 +276,19 @@ TEST_F(Cli, JsonIsAloneOnStdout) {
   EXPECT_EQ(error.code, 2);
 }
 
+TEST_F(Cli, BenchGoesOnAfterAVariantThatCannotBe) {
+  const Printed run = heed_command(
+      "bench fwd_cpu:tile_rows=12,tile_vectors=4 fwd_cpu --measure-limit 0.2 --shape b1h1l20d8:fp32 --device cpu "
+      "--json " +
+      cache());
+  EXPECT_EQ(run.code, 1) << run.err;
+  EXPECT_THAT(run.err, ::testing::HasSubstr("does not fit"));
+  const auto rows = nlohmann::json::parse(run.out)["rows"];
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[0]["verdict"], "illegal");
+  EXPECT_EQ(rows[1]["verdict"], "ok");
+}
+
 TEST_F(Cli, ResumeOnAnotherDeviceIsRefused) {
   ASSERT_EQ(heed_command(tiny_evolution(2)).code, 0);
   const auto sql = [&](const std::string& statement) {
