@@ -100,7 +100,10 @@ struct Forward {
   __device__ __forceinline__ Forward(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
       : params(p), maps(m), shared(ptx::shared_address(dynamic_shared)) {
     lane = threadIdx.x % 32;
-    const unsigned warp_index = __shfl_sync(0xffffffffU, threadIdx.x / 32, 0);  // the same for the warp, known to be
+    // The same for the warp and known to be, where groups depend on it; elsewhere the first copy would wait for
+    // nothing.
+    const unsigned warp_index =
+        threads(kConfig) == kGroupThreads ? threadIdx.x / 32 : __shfl_sync(0xffffffffU, threadIdx.x / 32, 0);
     warp = static_cast<int>(warp_index % 4);
     const int group = static_cast<int>(warp_index / 4);
     is_consumer = !kOwnWarp || group < kRowGroups * kKeyGroups;
@@ -178,9 +181,8 @@ struct Forward {
 
   /// Starts the copies of one segment of a key group, in the order in which they are needed. One thread. Chunks past
   /// the part's end are copied too: they are masked, and what lies past the last key arrives as zeros.
-  __device__ __forceinline__ void copy_segment(int group, Range range, int segment) const {
+  __device__ __forceinline__ void copy_segment(int group, Range range, int segment, int kv_head) const {
     const int slot = slot_of(segment);
-    const int kv_head = key_head();
     const int first_key = (range.first + segment * kChunks) * kChunk;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
@@ -232,15 +234,16 @@ struct Forward {
     if (kKeyGroups > 1 || segments > 0) {
       ptx::mbarrier_arrive_expect_tx(first, kQueryBytes + (kKeyGroups == 1 ? kBoxes * kPlan.key_box : 0));
       copy_queries(first);
-      if constexpr (kKeyGroups == 1) copy_keys(keys_at(0, 0), first, chunks.first * kChunk, key_head());
     }
+    const int kv_head = key_head();
+    if (kKeyGroups == 1 && segments > 0) copy_keys(keys_at(0, 0), first, chunks.first * kChunk, kv_head);
     ptx::prefetch_tensormap(maps.v);
     initialise_barriers();
 #pragma unroll
     for (int s = 0; s < kStages; ++s)
 #pragma unroll
       for (int g = 0; g < kKeyGroups; ++g)
-        if (const Range range = range_of(g); s < segments_of(kConfig, range)) copy_segment(g, range, s);
+        if (const Range range = range_of(g); s < segments_of(kConfig, range)) copy_segment(g, range, s, kv_head);
   }
 
   /// The producer warp's one thread: refills slots as they are freed.
@@ -253,7 +256,7 @@ struct Forward {
         if (s >= segments_of(kConfig, range)) continue;
         more = true;
         ptx::mbarrier_wait(freed_barrier(g, s % kStages), (s / kStages - 1) & 1);
-        copy_segment(g, range, s);
+        copy_segment(g, range, s, key_head());
       }
     }
   }
@@ -519,7 +522,7 @@ struct Forward {
       if (lane == 0) ptx::mbarrier_arrive(freed_barrier(key_group, slot_of(s)));
     } else {
       ptx::bar_sync(1 + key_group, kKeyGroupThreads);
-      if (is_leader() && ptx::elect_one()) copy_segment(key_group, chunks, s + kStages);
+      if (is_leader() && ptx::elect_one()) copy_segment(key_group, chunks, s + kStages, key_head());
       __syncwarp();
     }
   }
@@ -562,7 +565,7 @@ struct Forward {
       if constexpr (!kStays) {
         passed_segments = segments;
         if (is_leader() && ptx::elect_one())
-          for (int s = 0; s < kStages && s < segments; ++s) copy_segment(key_group, chunks, s);
+          for (int s = 0; s < kStages && s < segments; ++s) copy_segment(key_group, chunks, s, key_head());
         __syncwarp();
       }
     }
@@ -614,7 +617,7 @@ struct Forward {
   // ----------------------------------------------------------------------------------------------------------- all
 
   __device__ __forceinline__ void run() {
-    const bool is_producer = warp == 0 && (kOwnWarp ? !is_consumer : row_group == 0 && key_group == 0);
+    const bool is_producer = threadIdx.x / 32 == (kOwnWarp ? consumer_threads(kConfig) / 32U : 0U);
     if (is_producer) {
       if (ptx::elect_one()) start_copies();
       __syncwarp();
