@@ -5,6 +5,8 @@
 
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
+#include "kernels/tile/packed_rows.hpp"
+#include "kernels/tile/registers.hpp"
 
 namespace heed::attention {
 enum class Exp2;     // kernels/attention/exp2.cuh
@@ -30,38 +32,14 @@ struct Config {
 
 inline constexpr int kStateWords = 8;  ///< of a row's reference and sum in global memory
 inline constexpr int kWarpRows = 16;   ///< rows of a fragment, and of a warp
-inline constexpr int kMostRows = 512;  ///< packed rows of one key head: beyond, query tiles beat packed rows
 
-/// Quotients of numbers that are not negative: half the instructions of a signed division, before the first load.
-HEED_HOST_DEVICE constexpr int divide(int a, int b) {
-  return static_cast<int>(static_cast<unsigned>(a) / static_cast<unsigned>(b));
-}
-HEED_HOST_DEVICE constexpr int ceil_div(int a, int b) {
-  return static_cast<int>((static_cast<unsigned>(a) + static_cast<unsigned>(b) - 1) / static_cast<unsigned>(b));
-}
-HEED_HOST_DEVICE constexpr int least(int a, int b) {
-  return a < b ? a : b;
-}
+using tile::ceil_div;
+using tile::divide;
+using tile::least;
+using tile::packed_row;
+using tile::PackedRow;
 
 // ---------------------------------------------------------------------------------------------- rows
-
-/// The query rows that read one key head are packed into one matrix, query by query:
-///
-///   packed row      0        1     ...    g - 1       g        g + 1   ...           (g = group_size)
-///   query           0        0     ...      0         1          1     ...
-///   head of group   0        1     ...    g - 1       0          1     ...
-///
-/// so that the rows of a tile are neighbouring queries, which see nearly the same keys under a causal mask.
-struct PackedRow {
-  int query;
-  int head;  ///< within the group: query head kv_head * group_size + head
-  constexpr bool operator==(const PackedRow&) const = default;
-};
-
-HEED_HOST_DEVICE constexpr PackedRow packed_row(int row, int group_size) {
-  const int query = divide(row, group_size);
-  return {query, row - query * group_size};
-}
 
 /// Tiles of block_m rows that the packed rows of one key head make.
 HEED_HOST_DEVICE constexpr int row_tiles(const Config& c, int group_size, int len_q) {
@@ -208,11 +186,9 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   return head_dim / 2 + c.block_n / 2 + c.block_n / 4 + head_dim / 4 + 49;
 }
 
-/// Registers a thread may use so that min_blocks blocks fit the 16,384 registers of each quarter of a multiprocessor,
-/// which takes every fourth warp.
+/// Registers a thread may use so that min_blocks blocks fit.
 HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
-  const int allowed = 16384 / ((threads(c) / 32 * c.min_blocks + 3) / 4 * 32) / 8 * 8;
-  return allowed < 255 ? allowed : 255;
+  return tile::registers_at_launch(threads(c), c.min_blocks);
 }
 
 /// Partials of other blocks that the block that merges asks for at once: each takes eight registers.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/contract.hpp"
+#include "kernels/tile/registers.hpp"
 #include "kernels/tile/shared_tile.hpp"
 
 namespace heed::attention {
@@ -93,10 +94,9 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   return out + scores + query + 24;
 }
 
-/// Registers a thread may use so that min_blocks blocks fit 65,536 registers a multiprocessor.
+/// Registers a thread may use so that min_blocks blocks fit.
 HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
-  const int allowed = 65536 / (threads(c) * c.min_blocks) / 8 * 8;
-  return allowed < 255 ? allowed : 255;
+  return tile::registers_at_launch(threads(c), c.min_blocks);
 }
 
 enum class Illegal {

@@ -12,6 +12,7 @@
 
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
+#include "kernels/tile/registers.hpp"
 
 namespace heed::sm90 {
 
@@ -105,10 +106,7 @@ HEED_HOST_DEVICE constexpr int segment_steps(const Config& c) {
   return segment_keys(c) / kStepKeys;
 }
 
-/// Head dims are padded to whole boxes; the copies fill what is missing with zeros.
-HEED_HOST_DEVICE constexpr int padded_dim(int head_dim) {
-  return (head_dim + tile::kBoxColumns - 1) / tile::kBoxColumns * tile::kBoxColumns;
-}
+using tile::padded_dim;
 
 // ---------------------------------------------------------------------------------------------- who works on which
 // keys
@@ -227,27 +225,27 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   return out_columns(c, head_dim) / 2 + segment_keys(c) / 2 + (c.prefetch_scores ? c.chunk / 2 : 0) + 48;
 }
 
-/// Registers a thread has at launch so that min_blocks blocks fit. A multiprocessor's 65,536 registers are four
-/// quarters that hold every fourth warp: 9 warps take the room of 12.
+/// Registers a thread has at launch so that min_blocks blocks fit.
 HEED_HOST_DEVICE constexpr int launch_registers(const Config& c) {
-  const int warps_a_quarter = (threads(c) / 32 * c.min_blocks + 3) / 4;
-  const int registers = 16384 / (32 * warps_a_quarter) / 8 * 8;
-  return registers < 255 ? registers : 255;
+  return tile::registers_at_launch(threads(c), c.min_blocks);
 }
-
-inline constexpr int kProducerRegisters = 24;  ///< the least setmaxnreg takes
 
 /// Registers a consumer thread may use: with own_group, its share of what the producers give back.
 HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
   const int at_launch = launch_registers(c);
-  if (c.producer != Producer::own_group || at_launch == 255) return at_launch;
-  const int shared = (at_launch * threads(c) - kProducerRegisters * kGroupThreads) / consumer_threads(c) / 8 * 8;
-  return shared < 240 ? shared : 240;
+  if (c.producer != Producer::own_group || at_launch == tile::kMostRegisters) return at_launch;
+  return tile::registers_of_consumers(at_launch, threads(c), consumer_threads(c));
+}
+
+/// Registers that its widest product names.
+HEED_HOST_DEVICE constexpr int registers_named(const Config& c, int head_dim) {
+  const int columns = out_columns(c, head_dim);
+  return tile::registers_named(columns > c.chunk ? columns : c.chunk);
 }
 
 /// Whether registers move from the producers to the consumers: not where every thread has as many as it can name.
 HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
-  return c.producer == Producer::own_group && launch_registers(c) < 255;
+  return c.producer == Producer::own_group && launch_registers(c) < tile::kMostRegisters;
 }
 
 // --------------------------------------------------------------------------------------------------------------
@@ -290,6 +288,7 @@ enum class Illegal {
   shared_memory,
   occupancy,
   registers,
+  operands,
   same_program,
 };
 
@@ -314,6 +313,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;
   if (threads(c) * c.min_blocks > 2048) return Illegal::occupancy;
   if (registers_needed(c, problem.head_dim) > registers_allowed(c)) return Illegal::registers;
+  if (registers_named(c, problem.head_dim) > launch_registers(c)) return Illegal::operands;
   if (!(canonical(c, problem) == c)) return Illegal::same_program;
   return Illegal::no;
 }

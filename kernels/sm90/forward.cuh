@@ -27,6 +27,7 @@
 #include "kernels/ptx/shared.cuh"
 #include "kernels/ptx/wgmma.cuh"
 #include "kernels/sm90/config.hpp"
+#include "kernels/sm90/copies.cuh"
 #include "kernels/sm90/merge.cuh"
 #include "kernels/sm90/scores.cuh"
 #include "kernels/tile/matrix_descriptor.hpp"
@@ -34,18 +35,18 @@
 namespace heed::sm90 {
 
 template <Config kConfig, Problem kProblem>
-struct Forward {
+struct Forward : Copies<kConfig, kProblem> {
+  using Base = Copies<kConfig, kProblem>;
+  using Base::barrier, Base::key_barrier, Base::value_barrier, Base::freed_barrier, Base::keys_at, Base::values_at;
+  using Base::copy_queries, Base::copy_keys, Base::key_head, Base::initialise_barriers;
+  using Base::kBoxes, Base::kChunk, Base::kChunks, Base::kStages, Base::kValueSteps, Base::kRowGroups, Base::kKeyGroups;
+  using Base::kPlan, Base::kBarriers, Base::kFirstBarrier;
+  using Base::params, Base::maps, Base::shared, Base::block_row, Base::head, Base::batch;
+
   // ---- compile-time facts
   static constexpr int kDim = padded_dim(kProblem.head_dim);
-  static constexpr int kBoxes = kDim / tile::kBoxColumns;
-  static constexpr int kChunk = kConfig.chunk;
-  static constexpr int kChunks = kConfig.chunks;
-  static constexpr int kStages = kConfig.stages;
   static constexpr int kSteps = segment_steps(kConfig);
   static constexpr int kChunkSteps = kChunk / kStepKeys;
-  static constexpr int kValueSteps = kSteps / kConfig.value_waits;  // behind one barrier
-  static constexpr int kRowGroups = kConfig.row_groups;
-  static constexpr int kKeyGroups = kConfig.key_groups;
   static constexpr int kKeyGroupThreads = kGroupThreads * kRowGroups;
   static constexpr int kOutColumns = out_columns(kConfig, kProblem.head_dim);
   static constexpr bool kOnes = kConfig.row_sum == RowSum::ones_column;
@@ -54,10 +55,6 @@ struct Forward {
   static constexpr bool kOneSegment = kStages == 1;
   static constexpr bool kDependent = kConfig.trigger != Trigger::none;
   static constexpr int kQueryBytes = kRowGroups * kBoxes * kGroupRows * tile::kBoxRowBytes;
-  static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
-  static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
-  // Q comes with the first keys of a single key group, else on its own.
-  static constexpr int kFirstBarrier = kKeyGroups == 1 ? kBarriers.keys : kBarriers.q;
   // Above this a probability may have left the range of 16 bits, or its products that of fp32. fp16 ends at 65504: a
   // column of ones then sums to infinity. bf16 ends where fp32 does, so values of up to 3e29 have to fit on top. A
   // false alarm costs time only.
@@ -71,18 +68,12 @@ struct Forward {
   static_assert(kDim % 64 == 0 && kChunk % kStepKeys == 0, "wgmma takes 16 keys at a time and boxes of 64 columns");
 
   // ---- state
-  const ForwardParams& params;
-  const TensorMaps& maps;
-  unsigned shared;
   int lane;
   int warp;  // within the row group
   int row_group;
   int key_group;
   bool is_consumer;  // else of the warp or warpgroup that starts the copies
   int part;
-  int block_row;  // first of the block
-  int head;
-  int batch;
   int keys_end;  // keys any row of the block may see
   Range chunks;  // of this part
   int segments;
@@ -98,7 +89,7 @@ struct Forward {
   unsigned largest[2];  // probabilities, two in a word; with Vote::probabilities
 
   __device__ __forceinline__ Forward(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
-      : params(p), maps(m), shared(ptx::shared_address(dynamic_shared)) {
+      : Base{p, m, ptx::shared_address(dynamic_shared), 0, 0, 0} {
     lane = threadIdx.x % 32;
     // The same for the warp and known to be, where groups depend on it; elsewhere the first copy would wait for
     // nothing.
@@ -127,79 +118,12 @@ struct Forward {
     scale_log2 = params.scale * 1.44269504F;
   }
 
-  // ------------------------------------------------------------------------------------------------ shared memory
-
-  __device__ __forceinline__ unsigned barrier(int index) const { return shared + kPlan.barriers + 8 * index; }
-  __device__ __forceinline__ unsigned key_barrier(int group, int slot, int chunk) const {
-    return barrier(kBarriers.keys + (group * kStages + slot) * kChunks + chunk);
-  }
-  __device__ __forceinline__ unsigned value_barrier(int group, int slot, int wait) const {
-    return barrier(kBarriers.values + (group * kStages + slot) * kConfig.value_waits + wait);
-  }
-  __device__ __forceinline__ unsigned freed_barrier(int group, int slot) const {
-    return barrier(kBarriers.freed + group * kStages + slot);
-  }
-  __device__ __forceinline__ unsigned inbox_barrier(int group) const {
-    return barrier(kBarriers.inbox + group * kRowGroups + row_group);
-  }
-  __device__ __forceinline__ unsigned keys_at(int group, int slot) const {
-    return shared + kPlan.ring + (group * kStages + slot) * 2 * kPlan.operand_bytes;
-  }
-  __device__ __forceinline__ unsigned values_at(int group, int slot) const {
-    return keys_at(group, slot) + kPlan.operand_bytes;
-  }
-
   // ------------------------------------------------------------------------------------------------------- copies
 
-  /// All but the first: that is initialised before the first copy.
-  __device__ __forceinline__ void initialise_barriers() const {
-    for (int i = kFirstBarrier + 1; i < kBarriers.freed; ++i) ptx::mbarrier_init(barrier(i), 1);
-    for (int i = kBarriers.freed; i < kBarriers.again; ++i) ptx::mbarrier_init(barrier(i), 4 * kRowGroups);
-    for (int i = kBarriers.again; i < kBarriers.count; ++i) ptx::mbarrier_init(barrier(i), 1);
-    ptx::fence_mbarrier_init();
-    if constexpr (parts(kConfig) > 1)
-      for (int i = kBarriers.inbox; i < kBarriers.count; ++i)
-        ptx::mbarrier_arrive_expect_tx(barrier(i), kPlan.inbox_bytes);
-  }
-
-  __device__ __forceinline__ void copy_queries(unsigned at_barrier) const {
-#pragma unroll
-    for (int g = 0; g < kRowGroups; ++g)
-#pragma unroll
-      for (int b = 0; b < kBoxes; ++b)
-        ptx::cp_async_bulk_tensor_4d(shared + kPlan.q + (g * kBoxes + b) * kGroupRows * tile::kBoxRowBytes, maps.q,
-                                     at_barrier, b * tile::kBoxColumns, block_row + g * kGroupRows, head, batch);
-  }
-
-  /// One chunk.
-  __device__ __forceinline__ void copy_keys(unsigned to, unsigned at_barrier, int first_key, int kv_head) const {
-#pragma unroll
-    for (int b = 0; b < kBoxes; ++b)
-      ptx::cp_async_bulk_tensor_4d(to + b * kPlan.key_box, maps.k, at_barrier, b * tile::kBoxColumns, first_key,
-                                   kv_head, batch);
-  }
-
-  /// Starts the copies of one segment of a key group, in the order in which they are needed. One thread. Chunks past
-  /// the part's end are copied too: they are masked, and what lies past the last key arrives as zeros.
+  /// The copies of one segment of a key group: its first keys may have come with the queries.
   __device__ __forceinline__ void copy_segment(int group, Range range, int segment, int kv_head) const {
-    const int slot = slot_of(segment);
-    const int first_key = (range.first + segment * kChunks) * kChunk;
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      if (kKeyGroups == 1 && c == 0 && segment + passed_segments == 0) continue;  // copied with the queries
-      const unsigned at_barrier = key_barrier(group, slot, c);
-      ptx::mbarrier_arrive_expect_tx(at_barrier, kBoxes * kPlan.key_box);
-      copy_keys(keys_at(group, slot) + c * kBoxes * kPlan.key_box, at_barrier, first_key + c * kChunk, kv_head);
-    }
-#pragma unroll
-    for (int w = 0; w < kConfig.value_waits; ++w) {
-      const unsigned at_barrier = value_barrier(group, slot, w);
-      ptx::mbarrier_arrive_expect_tx(at_barrier, kBoxes * kPlan.value_box);
-#pragma unroll
-      for (int b = 0; b < kBoxes; ++b)
-        ptx::cp_async_bulk_tensor_4d(values_at(group, slot) + (w * kBoxes + b) * kPlan.value_box, maps.v, at_barrier,
-                                     b * tile::kBoxColumns, first_key + w * kValueSteps * kStepKeys, kv_head, batch);
-    }
+    Base::copy_segment(group, slot_of(segment), (range.first + segment * kChunks) * kChunk, kv_head,
+                       kKeyGroups == 1 && segment + passed_segments == 0);
   }
 
   /// Segments take the slots in turn; one computed again goes on where the first computation ended.
@@ -208,11 +132,6 @@ struct Forward {
   }
   __device__ __forceinline__ unsigned parity_of(int segment) const {
     return (kStages == 1 ? passed_segments + segment : (passed_segments + segment) / kStages) & 1;
-  }
-
-  /// A division takes 100 clocks, between the launch and its first copy.
-  __device__ __forceinline__ int key_head() const {
-    return params.group_size == 1 ? head : static_cast<int>(static_cast<unsigned>(head) / params.group_size);
   }
 
   __device__ __forceinline__ int first_key_of(int segment) const { return (chunks.first + segment * kChunks) * kChunk; }
@@ -633,7 +552,7 @@ struct Forward {
     if constexpr (kOnes) ptx::fence_proxy_async();
     __syncthreads();
     if (!is_consumer) {
-      if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<kProducerRegisters>();
+      if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<tile::kProducerRegisters>();
       if (is_producer && ptx::elect_one()) keep_copying();
     } else {
       if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<registers_allowed(kConfig)>();

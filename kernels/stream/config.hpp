@@ -9,6 +9,7 @@
 
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
+#include "kernels/tile/registers.hpp"
 
 namespace heed::stream {
 
@@ -98,10 +99,7 @@ HEED_HOST_DEVICE constexpr int block_rows(const Config& c) {
   return c.row_groups * kGroupRows;
 }
 
-/// Head dims are padded to whole boxes; the copies fill what is missing with zeros.
-HEED_HOST_DEVICE constexpr int padded_dim(int head_dim) {
-  return (head_dim + tile::kBoxColumns - 1) / tile::kBoxColumns * tile::kBoxColumns;
-}
+using tile::padded_dim;
 
 // ---------------------------------------------------------------------------------------------- who works on which
 
@@ -229,35 +227,27 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   return dim / 2 + tiles * (c.tile_keys / 2 + c.tile_keys / 4) + merge + (dim == 256 ? 36 : 28);
 }
 
-/// Registers a thread has at launch so that min_blocks blocks fit. A multiprocessor's 65,536 registers are four
-/// quarters that hold every fourth warp: 9 warps take the room of 12.
+/// Registers a thread has at launch so that min_blocks blocks fit.
 HEED_HOST_DEVICE constexpr int launch_registers(const Config& c) {
-  const int warps_a_quarter = c.producer == Producer::own_warp ? (threads(c) / 32 * c.min_blocks + 3) / 4
-                                                               : threads(c) / kGroupThreads * c.min_blocks;
-  const int registers = 16384 / (32 * warps_a_quarter) / 8 * 8;
-  return registers < 255 ? registers : 255;
+  return tile::registers_at_launch(threads(c), c.min_blocks);
 }
-
-inline constexpr int kProducerRegisters = 24;  ///< the least setmaxnreg takes
 
 /// Registers a consumer thread may use: with own_group, its share of what the producers give back.
 HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
   const int at_launch = launch_registers(c);
-  if (c.producer != Producer::own_group || at_launch == 255) return at_launch;
-  const int shared = (at_launch * threads(c) - kProducerRegisters * kGroupThreads) / consumer_threads(c) / 8 * 8;
-  return shared < 240 ? shared : 240;
+  if (c.producer != Producer::own_group || at_launch == tile::kMostRegisters) return at_launch;
+  return tile::registers_of_consumers(at_launch, threads(c), consumer_threads(c));
 }
 
-/// Registers that one product names: ptxas counts accumulators, operands and 30 more, against those a thread has at
-/// launch.
+/// Registers that its widest product names.
 HEED_HOST_DEVICE constexpr int registers_named(const Config& c, int head_dim) {
   const int dim = padded_dim(head_dim);
-  return (dim > c.tile_keys ? dim : c.tile_keys) / 2 + 30;
+  return tile::registers_named(dim > c.tile_keys ? dim : c.tile_keys);
 }
 
 /// Whether registers move from the producers to the consumers: not where every thread has as many as it can name.
 HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
-  return c.producer == Producer::own_group && launch_registers(c) < 255;
+  return c.producer == Producer::own_group && launch_registers(c) < tile::kMostRegisters;
 }
 
 // ------------------------------------------------------------------------------------------------------------ legality

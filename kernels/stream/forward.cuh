@@ -428,7 +428,7 @@ __device__ __forceinline__ void forward(const ForwardParams& params, const Tenso
   const int warp = ptx::warp_uniform(threadIdx.x / 32);
   constexpr int kConsumerWarps = consumer_threads(kConfig) / 32;
   if (warp >= kConsumerWarps) {
-    if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<kProducerRegisters>();
+    if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<tile::kProducerRegisters>();
     if (warp != kConsumerWarps) return;
     const Copies<kConfig, kProblem> copies{params, maps, place};
     if (ptx::elect_one()) {

@@ -23,6 +23,11 @@ inline constexpr int kBoxColumns = 64;    ///< elements
 inline constexpr int kBoxRowBytes = 128;  ///< bytes
 inline constexpr int kSwizzleAtomBytes = 1024;
 
+/// Head dims are padded to whole boxes; the copies fill what is missing with zeros.
+HEED_HOST_DEVICE constexpr int padded_dim(int head_dim) {
+  return (head_dim + kBoxColumns - 1) / kBoxColumns * kBoxColumns;
+}
+
 /// What a descriptor holds besides the address: distances in bytes, multiples of 16 below 2^18.
 /// `box_stride`: from one box of 64 columns to the next; unused by K-major operands.
 HEED_HOST_DEVICE constexpr unsigned long long descriptor_layout(int box_stride) {

@@ -25,11 +25,16 @@ double finite(double value) {
   return std::isfinite(value) ? value : 0.0;
 }
 
-// @throws Error(usage) for an unknown name, Error(unsupported) where one cannot run the workload
+// @throws Error(usage) for a name that is unknown or there twice, Error(unsupported) where one cannot run the workload
 std::vector<const Family*> families_for(const RunOptions& options, const DeviceFacts& device) {
   std::vector<const Family*> all;
   if (options.families.empty()) all = searched_families(options.workload, device);
   for (const std::string& name : options.families) all.push_back(&find_family(name));
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (std::find(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(i), all[i]) !=
+        all.begin() + static_cast<std::ptrdiff_t>(i))
+      throw Error(ErrorCode::usage, fmt::format("the family {} is named twice; once is enough", all[i]->name()),
+                  std::string(all[i]->name()));
   for (const Family* family : all)
     if (const auto reason = family->refuses(options.workload, device))
       throw Error(
@@ -68,7 +73,7 @@ Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFac
   store::RunRecord record;
   record.created = store::utc_now();
   record.workload = to_string(options_.workload);
-  record.family = join(options_.families, ",");
+  record.families = join(options_.families, ",");
   record.device_kind = to_string(device_.kind);
   record.device = to_json(device_);
   record.options = to_json(options_);

@@ -182,7 +182,7 @@ class Page {
     const json& d = run_.device;
     add(fmt::format("<h1>{}</h1>\n<p class=\"soft\">Heed run {} of {} on {} ({}): {} evolves {}.</p>\n",
                     escape(run_.workload), run_.id, escape(run_.created), escape(text_of(d, "name")),
-                    escape(text_of(d, "arch")), escape("heed " + run_.heed), escape(run_.family)));
+                    escape(text_of(d, "arch")), escape("heed " + run_.heed), escape(run_.families)));
     if (!is_finished(run_))
       add(
           fmt::format("<p class=\"notice\" role=\"note\">This run is not finished ({}): {} of {} trials are stored and "
@@ -381,7 +381,7 @@ class Page {
     commands += fmt::format("heed show {}              # the same as text; --json for programs\n", run_.id);
     commands += fmt::format(
         "heed evolve --shape {} --family {} --strategy {} --population {} --trials {} --seed {}\n", run_.workload,
-        run_.family, text_of(run_.options, "strategy"), static_cast<int>(number(run_.options, "population")),
+        run_.families, text_of(run_.options, "strategy"), static_cast<int>(number(run_.options, "population")),
         static_cast<int>(number(run_.options, "trials")), scalar_text(member(run_.options, "seed")));
     add("<pre>" + escape(commands) + "</pre>\n");
   }

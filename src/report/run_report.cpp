@@ -136,7 +136,7 @@ std::string show_text(const store::RunRecord& run, const std::vector<store::Tria
       "run {} of {}: {}, {}, {} of {} trials\nfamilies {}, strategy {}, population {}, seed {}; device {}\nsources {} "
       "(heed {})\n",
       run.id, run.created, run.workload, to_string(run.state), trials.size(),
-      static_cast<int>(number(run.options, "trials")), run.family, text_of(run.options, "strategy"),
+      static_cast<int>(number(run.options, "trials")), run.families, text_of(run.options, "strategy"),
       static_cast<int>(number(run.options, "population")), run.options.value("seed", std::uint64_t{0}),
       device_line(run), run.source_digest, run.heed);
   if (run.base.is_object())
@@ -343,7 +343,7 @@ json run_json(const store::RunRecord& run, const std::vector<store::TrialRecord>
   return {{"id", run.id},
           {"created", run.created},
           {"workload", run.workload},
-          {"family", run.family},
+          {"families", run.families},
           {"device", run.device},
           {"options", run.options},
           {"heed", run.heed},

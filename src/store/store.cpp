@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kTables = R"sql(
 CREATE TABLE runs (
-  id INTEGER PRIMARY KEY, created TEXT NOT NULL, workload TEXT NOT NULL, family TEXT NOT NULL, device_kind TEXT NOT NULL,
+  id INTEGER PRIMARY KEY, created TEXT NOT NULL, workload TEXT NOT NULL, families TEXT NOT NULL, device_kind TEXT NOT NULL,
   device TEXT NOT NULL, options TEXT NOT NULL, heed TEXT NOT NULL, source_digest TEXT NOT NULL, state TEXT NOT NULL,
   base TEXT NOT NULL DEFAULT 'null', result TEXT NOT NULL DEFAULT 'null', owner TEXT NOT NULL DEFAULT ''
 ) STRICT;
@@ -38,7 +38,7 @@ CREATE TABLE comparisons (
 )sql";
 
 constexpr const char* kRunColumns =
-    "id, created, workload, family, device_kind, device, options, heed, source_digest, state, base, result";
+    "id, created, workload, families, device_kind, device, options, heed, source_digest, state, base, result";
 constexpr const char* kTrialColumns =
     "id, run, number, generation, island, variant, config, operation, parents, why, verdict, finding, reason, "
     "\"check\", ratio, ratio_low, "
@@ -61,7 +61,7 @@ RunRecord run_of(const Statement& row) {
   run.id = row.integer(0);
   run.created = row.text(1);
   run.workload = row.text(2);
-  run.family = row.text(3);
+  run.families = row.text(3);
   run.device_kind = row.text(4);
   run.device = json_of(row, 5);
   run.options = json_of(row, 6);
@@ -184,12 +184,12 @@ std::int64_t Store::add_run(const RunRecord& run) {
   Transaction transaction(database_);
   database_
       .prepare(
-          "INSERT INTO runs (created, workload, family, device_kind, device, options, heed, source_digest, state, "
+          "INSERT INTO runs (created, workload, families, device_kind, device, options, heed, source_digest, state, "
           "owner) "
           "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
       .add(run.created)
       .add(run.workload)
-      .add(run.family)
+      .add(run.families)
       .add(run.device_kind)
       .add(run.device.dump())
       .add(run.options.dump())

@@ -14,7 +14,7 @@
 namespace heed::store {
 
 /// Layout of the tables. A file with a higher number was written by a newer Heed and is left alone.
-inline constexpr int kSchemaVersion = 3;
+inline constexpr int kSchemaVersion = 4;
 
 enum class RunState { running, interrupted, finished };
 std::string_view to_string(RunState state);
@@ -24,7 +24,7 @@ struct RunRecord {
   std::int64_t id = 0;
   std::string created;      ///< UTC, ISO 8601
   std::string workload;     ///< canonical text
-  std::string family;       ///< those searched, the base's first, with commas between
+  std::string families;     ///< those searched, the base's first, with commas between
   std::string device_kind;  ///< "cpu" or "cuda"
   nlohmann::json device;    ///< facts of the machine
   nlohmann::json options;   ///< all that decides the search: strategy, seed, population, trials, ...

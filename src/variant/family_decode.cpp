@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "kernels/decode/config.hpp"
 #include "variant/family.hpp"
+#include "variant/kernel_source.hpp"
 #include "variant/registry.hpp"
 
 namespace heed {
@@ -77,9 +78,9 @@ class DecodeFamily final : public Family {
     // Element types, head dims and devices are those of the family that computes the same way.
     if (auto reason = sm80_family().refuses(workload, device)) return reason;
     const std::int64_t group = workload.heads / workload.heads_kv;
-    if (group * workload.len_q > decode::kMostRows)
+    if (group * workload.len_q > tile::kMostPackedRows)
       return fmt::format("{} heads a group by {} queries are {} packed rows; it takes {}: use fwd_sm80", group,
-                         workload.len_q, group * workload.len_q, decode::kMostRows);
+                         workload.len_q, group * workload.len_q, tile::kMostPackedRows);
     const std::int64_t fewest_tiles =
         workload.heads_kv * ((group * workload.len_q + kMostBlockRows - 1) / kMostBlockRows);
     if (fewest_tiles > decode::kMostGridYZ)
@@ -149,20 +150,10 @@ class DecodeFamily final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    return fmt::format(
-        "#include \"kernels/decode/forward.cuh\"\n\n"
-        "constexpr heed::decode::Config kConfig{};\n"
-        "constexpr heed::Problem kProblem{};\n\n",
-        table().render(config), literal(problem_of(workload)));
+    return kernel_prelude("decode", table().render(config), workload);
   }
 
-  std::string entry() const override {
-    return "extern \"C\" __global__ void __launch_bounds__(heed::decode::threads(kConfig), kConfig.min_blocks)\n"
-           "    heed_forward(const __grid_constant__ heed::ForwardParams params) {\n"
-           "  extern __shared__ __align__(128) char shared[];\n"
-           "  heed::decode::Forward<kConfig, kProblem>(params, shared).run();\n"
-           "}\n";
-  }
+  std::string entry() const override { return kernel_entry({.name = "decode"}); }
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
     const decode::Config c = table().aggregate_of(config);

@@ -6,6 +6,7 @@
 #include "base/check.hpp"
 #include "kernels/decode_sm90/config.hpp"
 #include "variant/family.hpp"
+#include "variant/kernel_source.hpp"
 #include "variant/registry.hpp"
 
 namespace heed {
@@ -148,21 +149,10 @@ class DecodeSm90Family final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    return fmt::format(
-        "#include \"kernels/decode_sm90/forward.cuh\"\n\n"
-        "constexpr heed::decode_sm90::Config kConfig{};\n"
-        "constexpr heed::Problem kProblem{};\n\n",
-        table().render(config), literal(problem_of(workload)));
+    return kernel_prelude("decode_sm90", table().render(config), workload);
   }
 
-  std::string entry() const override {
-    return "extern \"C\" __global__ void __launch_bounds__(heed::decode_sm90::threads(kConfig), kConfig.min_blocks)\n"
-           "    heed_forward(const __grid_constant__ heed::ForwardParams params,\n"
-           "                 const __grid_constant__ heed::TensorMaps maps) {\n"
-           "  extern __shared__ __align__(1024) char shared[];\n"
-           "  heed::decode_sm90::Forward<kConfig, kProblem>(params, maps, shared).run();\n"
-           "}\n";
-  }
+  std::string entry() const override { return kernel_entry({.name = "decode_sm90", .takes_maps = true}); }
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
     const decode_sm90::Config c = table().aggregate_of(config);

@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "kernels/sm80/config.hpp"
 #include "variant/family.hpp"
+#include "variant/kernel_source.hpp"
 #include "variant/registry.hpp"
 
 namespace heed {
@@ -122,20 +123,10 @@ class Sm80Family final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    return fmt::format(
-        "#include \"kernels/sm80/forward.cuh\"\n\n"
-        "constexpr heed::sm80::Config kConfig{};\n"
-        "constexpr heed::Problem kProblem{};\n\n",
-        table().render(config), literal(problem_of(workload)));
+    return kernel_prelude("sm80", table().render(config), workload);
   }
 
-  std::string entry() const override {
-    return "extern \"C\" __global__ void __launch_bounds__(heed::sm80::threads(kConfig), kConfig.min_blocks)\n"
-           "    heed_forward(const __grid_constant__ heed::ForwardParams params) {\n"
-           "  extern __shared__ __align__(128) char shared[];\n"
-           "  heed::sm80::Forward<kConfig, kProblem>(params, shared).run();\n"
-           "}\n";
-  }
+  std::string entry() const override { return kernel_entry({.name = "sm80"}); }
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts&) const override {
     const sm80::Config c = table().aggregate_of(config);

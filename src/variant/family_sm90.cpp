@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "kernels/sm90/config.hpp"
 #include "variant/family.hpp"
+#include "variant/kernel_source.hpp"
 #include "variant/registry.hpp"
 
 namespace heed {
@@ -141,6 +142,9 @@ class Sm90Family final : public Family {
       case sm90::Illegal::registers:
         return fmt::format("it needs at least {} registers a thread, {} fit", sm90::registers_needed(c, dim),
                            sm90::registers_allowed(c));
+      case sm90::Illegal::operands:
+        return fmt::format("its products name {} registers; at launch a thread has {}", sm90::registers_named(c, dim),
+                           sm90::launch_registers(c));
       case sm90::Illegal::same_program:
         return fmt::format("knobs without effect here have one name: write {}",
                            to_string(table().knobs(), canonical(config, workload)));
@@ -186,24 +190,14 @@ class Sm90Family final : public Family {
 
   std::string prelude(const Config& config, const Workload& workload) const override {
     const int cluster = table().aggregate_of(config).cluster;
-    return fmt::format(
-        "#include \"kernels/sm90/forward.cuh\"\n\n"
-        "constexpr heed::sm90::Config kConfig{};\n"
-        "constexpr heed::Problem kProblem{};\n"
-        "#define HEED_CLUSTER{}\n\n",
-        table().render(config), literal(problem_of(workload)),
-        // Known to the compiler: otherwise it emits checks whether there is a cluster, and another barrier.
-        cluster > 1 ? fmt::format(" __cluster_dims__({}, 1, 1)", cluster) : "");
+    // Known to the compiler: otherwise it emits checks whether there is a cluster, and another barrier.
+    return kernel_prelude("sm90", table().render(config), workload) +
+           fmt::format("#define HEED_CLUSTER{}\n\n",
+                       cluster > 1 ? fmt::format(" __cluster_dims__({}, 1, 1)", cluster) : "");
   }
 
   std::string entry() const override {
-    return "extern \"C\" __global__ void HEED_CLUSTER\n"
-           "    __launch_bounds__(heed::sm90::threads(kConfig), kConfig.min_blocks)\n"
-           "    heed_forward(const __grid_constant__ heed::ForwardParams params,\n"
-           "                 const __grid_constant__ heed::TensorMaps maps) {\n"
-           "  extern __shared__ __align__(1024) char shared[];\n"
-           "  heed::sm90::Forward<kConfig, kProblem>(params, maps, shared).run();\n"
-           "}\n";
+    return kernel_entry({.name = "sm90", .takes_maps = true, .attributes = "HEED_CLUSTER "});
   }
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts&) const override {

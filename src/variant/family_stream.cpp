@@ -5,6 +5,7 @@
 #include "base/check.hpp"
 #include "kernels/stream/config.hpp"
 #include "variant/family.hpp"
+#include "variant/kernel_source.hpp"
 #include "variant/registry.hpp"
 
 namespace heed {
@@ -211,20 +212,11 @@ class StreamFamily final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    return fmt::format(
-        "#include \"kernels/stream/forward.cuh\"\n\n"
-        "constexpr heed::stream::Config kConfig{};\n"
-        "constexpr heed::Problem kProblem{};\n\n",
-        table().render(config), literal(problem_of(workload)));
+    return kernel_prelude("stream", table().render(config), workload);
   }
 
   std::string entry() const override {
-    return "extern \"C\" __global__ void __launch_bounds__(heed::stream::threads(kConfig), kConfig.min_blocks)\n"
-           "    heed_forward(const __grid_constant__ heed::ForwardParams params,\n"
-           "                 const __grid_constant__ heed::TensorMaps maps) {\n"
-           "  extern __shared__ __align__(1024) char shared[];\n"
-           "  heed::stream::forward<kConfig, kProblem>(params, maps, shared);\n"
-           "}\n";
+    return kernel_entry({.name = "stream", .takes_maps = true, .call = "forward<kConfig, kProblem>({})"});
   }
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {

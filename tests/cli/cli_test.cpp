@@ -90,6 +90,10 @@ TEST_F(Cli, WrongUsageExitsWithTwo) {
   expect_refusal("evolve --shape b1h1l8d16 --scale -1 " + db(), 2, "finite and positive");
   expect_refusal("evolve --shape b1h1l8d16 --device tpu " + db(), 2, "unknown device");
   expect_refusal("evolve --shape b1h1l8d16 --family fwd_gpu --device cpu " + db() + " " + cache(), 2, "unknown family");
+  expect_refusal("evolve --shape b1h1l8d16 --family fwd_cpu, --device cpu " + db() + " " + cache(), 2,
+                 "unknown family \"\"");
+  expect_refusal("evolve --shape b1h1l8d16 --family fwd_cpu,fwd_cpu --device cpu " + db() + " " + cache(), 2,
+                 "fwd_cpu is named twice");
   expect_refusal("evolve --shape b1h1l8d16 --strategy luck --device cpu " + db() + " " + cache(), 2,
                  "unknown strategy");
   expect_refusal("evolve --shape b1h1l8d16 --trials 0 --device cpu " + db() + " " + cache(), 2, "--trials 0");

@@ -200,6 +200,27 @@ TEST(MatrixDescriptor, FindsOnesBehindAnyStepOfTheValues) {
   }
 }
 
+// Consumers would get enough registers from the producers, but ptxas counts those a thread has at launch (C7602).
+TEST(Sm90, ProductsNameRegistersOfTheLaunch) {
+  const Config c{.cluster = 1,
+                 .chunk = 32,
+                 .chunks = 1,
+                 .stages = 2,
+                 .score_lead = 1,
+                 .value_waits = 1,
+                 .product_start = 0,
+                 .row_sum = RowSum::adds,
+                 .vote = Vote::sums,
+                 .producer = Producer::own_group,
+                 .min_blocks = 3};
+  const Problem wide{.element = Element::fp16, .head_dim = 128, .causal = false};
+  EXPECT_LE(registers_needed(c, 128), registers_allowed(c));
+  EXPECT_EQ(is_legal(c, wide, 227 * 1024, 228 * 1024), Illegal::operands);
+  Config two = c;
+  two.min_blocks = 2;
+  EXPECT_EQ(is_legal(two, wide, 227 * 1024, 228 * 1024), Illegal::no);
+}
+
 TEST(Sm90, RegistersOfAMultiprocessorAreShared) {
   Config c;
   EXPECT_EQ(registers_allowed(c), 255);
@@ -219,7 +240,7 @@ TEST(Sm90, RegistersOfAMultiprocessorAreShared) {
     const int warps_a_quarter = (threads(any) / 32 * any.min_blocks + 3) / 4;
     ASSERT_LE(launch_registers(any) * 32 * warps_a_quarter, 16384);
     if (moves_registers(any)) {
-      ASSERT_LE(registers_allowed(any) * consumer_threads(any) + kProducerRegisters * kGroupThreads,
+      ASSERT_LE(registers_allowed(any) * consumer_threads(any) + tile::kProducerRegisters * kGroupThreads,
                 launch_registers(any) * threads(any));
       ASSERT_EQ(registers_allowed(any) % 8, 0);
       ASSERT_GE(registers_allowed(any), launch_registers(any));

@@ -154,7 +154,7 @@ TEST(Stream, RegistersOfAMultiprocessorAreShared) {
     const int warps_a_quarter = (threads(any) / 32 * any.min_blocks + 3) / 4;
     ASSERT_LE(launch_registers(any) * 32 * warps_a_quarter, 16384);
     if (!moves_registers(any)) continue;
-    ASSERT_LE(registers_allowed(any) * consumer_threads(any) + kProducerRegisters * kGroupThreads,
+    ASSERT_LE(registers_allowed(any) * consumer_threads(any) + tile::kProducerRegisters * kGroupThreads,
               launch_registers(any) * threads(any));
     ASSERT_EQ(registers_allowed(any) % 8, 0);
   }

@@ -9,7 +9,7 @@ store::RunRecord run_of(const std::string& workload, const std::string& arch, do
                         const char* outcome = "faster") {
   store::RunRecord run;
   run.workload = workload;
-  run.family = "fwd_x";
+  run.families = "fwd_x";
   run.state = store::RunState::finished;
   run.device = {{"name", "A GPU"}, {"arch", arch}};
   run.options = {{"seed", 3}};

@@ -48,7 +48,7 @@ store::RunRecord some_run() {
   run.id = 7;
   run.created = "2026-01-02T03:04:05Z";
   run.workload = "b1h8l512d64:fp16";
-  run.family = "fwd_cpu";
+  run.families = "fwd_cpu";
   run.device_kind = "cpu";
   run.device = {{"name", "A Processor"}, {"arch", "x86_64+avx2"}, {"processors", 4}};
   run.options = {{"trials", 5}, {"population", 2}, {"strategy", "elite"}, {"seed", 3}};
@@ -192,7 +192,7 @@ TEST(Page, ShowsAProfileWhereTheRunHasOne) {
 TEST(Page, EscapesWhatTheDatabaseHolds) {
   store::RunRecord run = finished_run();
   const std::string evil = "<script>alert('1')</script>&\"";
-  run.workload = run.family = run.heed = run.source_digest = run.created = evil;
+  run.workload = run.families = run.heed = run.source_digest = run.created = evil;
   run.device["name"] = evil;
   run.device[evil] = evil;
   run.options["strategy"] = evil;

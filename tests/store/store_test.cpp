@@ -18,7 +18,7 @@ RunRecord a_run() {
   RunRecord run;
   run.created = utc_now();
   run.workload = "b1h8l512d64:fp16";
-  run.family = "fwd_cpu";
+  run.families = "fwd_cpu";
   run.device_kind = "cpu";
   run.device = {{"name", "test"}};
   run.options = {{"trials", 45}};

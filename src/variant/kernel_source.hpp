@@ -1,0 +1,26 @@
+/// The translation unit that GPU families have in common: which header, which aggregates, one entry.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "heed/heed.hpp"
+
+namespace heed {
+
+/// The include of kernels/<name>/forward.cuh, and `kConfig` and `kProblem` as constexpr aggregates.
+/// @param name folder and namespace of the kernel
+/// @param config the aggregate's initialisers, in braces
+std::string kernel_prelude(std::string_view name, std::string_view config, const Workload& workload);
+
+struct KernelEntry {
+  std::string_view name;                 ///< namespace of the kernel
+  bool takes_maps = false;               ///< the entry's second parameter are TensorMaps
+  std::string_view attributes = {};      ///< before the launch bounds
+  std::string_view call = "Forward<kConfig, kProblem>({}).run()";  ///< with the arguments in place of {}
+};
+
+/// `heed_forward`, with the launch bounds of the config and its dynamic shared memory.
+std::string kernel_entry(const KernelEntry& entry);
+
+}  // namespace heed
