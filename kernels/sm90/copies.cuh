@@ -78,7 +78,8 @@ struct Copies {
 
   /// Starts the copies of one segment of a key group, in the order in which they are needed. One thread. Chunks past
   /// the part's end are copied too: they are masked, and what lies past the last key arrives as zeros.
-  __device__ __forceinline__ void copy_segment(int group, int slot, int first_key, int kv_head, bool first_keys_are_copied) const {
+  __device__ __forceinline__ void copy_segment(int group, int slot, int first_key, int kv_head,
+                                               bool first_keys_are_copied) const {
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       if (c == 0 && first_keys_are_copied) continue;

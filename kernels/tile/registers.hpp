@@ -5,8 +5,8 @@
 
 namespace heed::tile {
 
-inline constexpr int kMostRegisters = 255;    ///< that an instruction can name
-inline constexpr int kProducerRegisters = 24; ///< the least setmaxnreg takes
+inline constexpr int kMostRegisters = 255;     ///< that an instruction can name
+inline constexpr int kProducerRegisters = 24;  ///< the least setmaxnreg takes
 
 /// Registers a thread has at launch so that `blocks` blocks fit. A multiprocessor's 65,536 registers are four quarters
 /// that hold every fourth warp: 9 warps take the room of 12.
@@ -23,8 +23,8 @@ HEED_HOST_DEVICE constexpr int registers_of_consumers(int at_launch, int threads
   return shared < 240 ? shared : 240;
 }
 
-/// Registers that one product names: ptxas counts accumulators of the wider operand, and 30 more, against those a thread
-/// has at launch (C7602).
+/// Registers that one product names: ptxas counts accumulators of the wider operand, and 30 more, against those a
+/// thread has at launch (C7602).
 HEED_HOST_DEVICE constexpr int registers_named(int columns) {
   return columns / 2 + 30;
 }

@@ -14,9 +14,9 @@ namespace heed {
 std::string kernel_prelude(std::string_view name, std::string_view config, const Workload& workload);
 
 struct KernelEntry {
-  std::string_view name;                 ///< namespace of the kernel
-  bool takes_maps = false;               ///< the entry's second parameter are TensorMaps
-  std::string_view attributes = {};      ///< before the launch bounds
+  std::string_view name;                                           ///< namespace of the kernel
+  bool takes_maps = false;                                         ///< the entry's second parameter are TensorMaps
+  std::string_view attributes = {};                                ///< before the launch bounds
   std::string_view call = "Forward<kConfig, kProblem>({}).run()";  ///< with the arguments in place of {}
 };
 
