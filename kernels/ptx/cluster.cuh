@@ -16,6 +16,11 @@ __device__ __forceinline__ void barrier_cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
+/// Arrives after everything this thread did to memory.
+__device__ __forceinline__ void barrier_cluster_arrive_release() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
 __device__ __forceinline__ void barrier_cluster_wait_acquire() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -27,7 +32,7 @@ __device__ __forceinline__ unsigned mapa(unsigned shared, unsigned rank) {
   return address;
 }
 
-/// Stores 16 bytes to another block's shared memory; they count on its `barrier`.
+/// Stores 16 bytes to another block's shared memory; they count on its `barrier`. Only in a launch with clusters.
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st-async
 __device__ __forceinline__ void st_async_v4(unsigned address, const unsigned (&x)[4], unsigned barrier) {
   asm volatile(
@@ -87,11 +92,6 @@ __device__ __forceinline__ int warp_uniform(int x) {
   int y;
   asm volatile("redux.sync.or.b32 %0, %1, 0xffffffff;" : "=r"(y) : "r"(x));
   return y;
-}
-
-/// Whether any lane of a converged warp has `value`.
-__device__ __forceinline__ bool vote_any(bool value) {
-  return __any_sync(0xffffffffU, value);
 }
 
 /// Barrier `id` among `threads` threads; whether any of them came with `value`.

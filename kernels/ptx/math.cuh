@@ -67,21 +67,6 @@ __device__ __forceinline__ unsigned add_rn_f16x2(unsigned x, unsigned y) {
   return sum;
 }
 
-/// The largest of each of two 16-bit unsigned numbers in three registers: of fp16 or bf16 that are not negative, too,
-/// with NaN above infinity.
-/// https://docs.nvidia.com/cuda/parallel-thread-execution/#integer-arithmetic-instructions-max
-__device__ __forceinline__ unsigned max_u16x2(unsigned a, unsigned b, unsigned c) {
-  unsigned y;
-  asm("{\n"
-      ".reg .b32 of_two;\n"
-      "max.u16x2 of_two, %1, %2;\n"
-      "max.u16x2 %0, of_two, %3;\n"
-      "}\n"
-      : "=r"(y)
-      : "r"(a), "r"(b), "r"(c));
-  return y;
-}
-
 /// 1 / x, within 1 ulp.
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-rcp
 __device__ __forceinline__ float rcp_approx_ftz(float x) {

@@ -25,6 +25,7 @@ enum class Reference {
   exact,        ///< the maximum of every segment, with the output rescaled where it grew
   first_chunk,  ///< the maximum of the part's first chunk: softmax does not depend on the value subtracted. Where a
                 ///< later score is so much larger that a sum overflows, the part is computed again, chunk by chunk
+  first_keys,   ///< the same of the part's first 16 keys: found sooner, misled more often
 };
 
 /// How the sum of a row's probabilities is found.
@@ -33,10 +34,10 @@ enum class RowSum {
   ones_column,  ///< from the tensor cores: V gets columns of ones
 };
 
-/// From what a part of one segment finds out that its first chunk misled.
+/// When the threads of a part of one segment tell each other that its first keys misled one of them.
 enum class Vote {
-  sums,           ///< of its rows: with a column of ones, when the last product is done
-  probabilities,  ///< the largest of each thread, one more instruction for two of them, while the last products run
+  before_sending,  ///< before the part is merged with others
+  after_writing,   ///< once rows are written: infinite log-sum-exps have told the other parts, and all compute again
 };
 
 /// In which precision partial outputs travel between the parts of a row tile.
@@ -79,7 +80,7 @@ struct Config {
   bool prefetch_scores = false;  ///< the next segment's first scores are asked for within this one
   Reference reference = Reference::first_chunk;
   RowSum row_sum = RowSum::ones_column;
-  Vote vote = Vote::probabilities;
+  Vote vote = Vote::after_writing;
   Exchange exchange = Exchange::half;
   Producer producer = Producer::first_warp;
   Trigger trigger = Trigger::first_scores;
@@ -263,7 +264,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.score_lead > c.chunks || c.reference == Reference::exact) c.score_lead = c.chunks;
   if (dim != 64) c.row_sum = RowSum::adds;
   if (c.chunks < 2 || c.stages < 2) c.prefetch_scores = false;
-  if (c.stages > 1 || c.reference == Reference::exact || c.row_sum == RowSum::adds) c.vote = Vote::sums;
+  if (c.stages > 1 || c.reference == Reference::exact) c.vote = Vote::before_sending;
   if (parts(c) == 1) c.exchange = Exchange::half;
   if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;
   Config eager = c;

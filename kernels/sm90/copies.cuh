@@ -52,9 +52,12 @@ struct Copies {
   __device__ __forceinline__ void initialise_barriers() const {
     for (int i = kFirstBarrier + 1; i < kBarriers.freed; ++i) ptx::mbarrier_init(barrier(i), 1);
     for (int i = kBarriers.freed; i < kBarriers.again; ++i) ptx::mbarrier_init(barrier(i), 4 * kRowGroups);
-    for (int i = kBarriers.again; i < kBarriers.count; ++i) ptx::mbarrier_init(barrier(i), 1);
+    for (int i = kBarriers.again; i < kBarriers.inbox; ++i) ptx::mbarrier_init(barrier(i), 1);
+    // Blocks of a cluster count bytes, parts within a block threads.
+    constexpr unsigned kArrivals = kConfig.cluster > 1 || kKeyGroups == 1 ? 1 : (kKeyGroups - 1) * kGroupThreads;
+    for (int i = kBarriers.inbox; i < kBarriers.count; ++i) ptx::mbarrier_init(barrier(i), kArrivals);
     ptx::fence_mbarrier_init();
-    if constexpr (parts(kConfig) > 1)
+    if constexpr (kConfig.cluster > 1)
       for (int i = kBarriers.inbox; i < kBarriers.count; ++i)
         ptx::mbarrier_arrive_expect_tx(barrier(i), kPlan.inbox_bytes);
   }

@@ -59,11 +59,10 @@ struct Forward : Copies<kConfig, kProblem> {
   // column of ones then sums to infinity. bf16 ends where fp32 does, so values of up to 3e29 have to fit on top. A
   // false alarm costs time only.
   static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : kOnes ? 3e38F : 6e4F;
-  // The same of a 16-bit probability of a part of one segment, by its bits: infinity, or 2^21 (of 256 keys).
-  static constexpr unsigned kMostProbability = kProblem.element == Element::bf16 ? 0x4A00U : 0x7C00U;
-  // Sums that do not wait for products, and probabilities, are there while the last products still run.
-  static constexpr bool kVotesEarly =
-      kConfig.reference != Reference::exact && (!kOnes || kConfig.vote == Vote::probabilities);
+  // Parts of one segment find out with the other parts, at the very end, that they were misled.
+  static constexpr bool kVotesLast = kOneSegment && kConfig.vote == Vote::after_writing;
+  // Score registers of a row pair from which the first reference is found.
+  static constexpr int kReferenceRegisters = kConfig.reference == Reference::first_keys ? kStepKeys / 2 : kChunk / 2;
 
   static_assert(kDim % 64 == 0 && kChunk % kStepKeys == 0, "wgmma takes 16 keys at a time and boxes of 64 columns");
 
@@ -86,7 +85,6 @@ struct Forward : Copies<kConfig, kProblem> {
   float next_scores[kConfig.prefetch_scores ? kChunk / 2 : 1];  // of the segment to come
   float reference[2];                                           // in log2 units of the scaled scores
   float sum[2];                                                 // of this lane's columns; unused with columns of ones
-  unsigned largest[2];  // probabilities, two in a word; with Vote::probabilities
 
   __device__ __forceinline__ Forward(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
       : Base{p, m, ptx::shared_address(dynamic_shared), 0, 0, 0} {
@@ -270,20 +268,6 @@ struct Forward : Copies<kConfig, kProblem> {
     for (int i = 0; i < 4; ++i) p[i] = ptx::cvt_rn_x2_in_order<kProblem.element>(e[2 * i], e[2 * i + 1]);
   }
 
-  /// Whether a probability of a chunk left its range.
-  __device__ __forceinline__ static bool has_overflown(const unsigned (&p)[kSteps][4], int chunk) {
-    unsigned most[2] = {0, 0};
-#pragma unroll
-    for (int k = 0; k < kChunkSteps; ++k)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const unsigned(&of_step)[4] = p[chunk * kChunkSteps + k];
-        most[i] = ptx::max_u16x2(most[i], of_step[2 * i], of_step[2 * i + 1]);
-      }
-    const unsigned largest = ptx::max_u16x2(most[0], most[1], 0);
-    return (largest & 0xFFFFU) >= kMostProbability || largest >> 16 >= kMostProbability;
-  }
-
   /// Whether a row's sum left its range.
   __device__ __forceinline__ bool has_overflown() const { return !(row_sum(0) < kMostSum) || !(row_sum(1) < kMostSum); }
   /// Whether any thread of the key group says so.
@@ -299,9 +283,8 @@ struct Forward : Copies<kConfig, kProblem> {
   ///
   /// @tparam kStays the part is this one segment: its keys and values stay in shared memory to the end; the cluster is
   ///     waited for
-  /// @return with kVotesEarly, whether the part has to be computed again
   template <bool kMasked, bool kFirst, bool kStays>
-  __device__ __forceinline__ bool segment(int s, bool second_time) {
+  __device__ __forceinline__ void segment(int s, bool second_time) {
     constexpr bool kReady = kConfig.prefetch_scores && !kFirst;  // the first scores came with the segment before
     const int slot = slot_of(s);
     // Keys that stay are waited for with the same parity again; as a constant it leaves no question to the compiler
@@ -334,7 +317,9 @@ struct Forward : Copies<kConfig, kProblem> {
       }
       if constexpr (kMasked) {
         const int end = first_key + (c + 1) * kChunk;
-        if (end > seen_by_all && (!kStays || end <= chunks.end * kChunk)) hide_keys(scores[c], first_key + c * kChunk);
+        // Chunks past the end of a part that stays weigh nothing anyway, but a maximum of all would see them.
+        if (end > seen_by_all && (!kStays || kConfig.reference == Reference::exact || end <= chunks.end * kChunk))
+          hide_keys(scores[c], first_key + c * kChunk);
       }
     };
     // What is subtracted from a chunk's scores; from those of chunks past the part's end so much that nothing is left.
@@ -357,7 +342,7 @@ struct Forward : Copies<kConfig, kProblem> {
       for (int c = 0; c < kChunks; ++c) {
         wait_for_scores(c);
         float of_chunk[2];
-        maximum_of(scores[c], of_chunk);
+        maximum_of<kChunk / 2>(scores[c], of_chunk);
 #pragma unroll
         for (int h = 0; h < 2; ++h) maximum[h] = c == 0 ? of_chunk[h] : fmaxf(maximum[h], of_chunk[h]);
       }
@@ -372,7 +357,7 @@ struct Forward : Copies<kConfig, kProblem> {
       wait_for_scores(0);
       if constexpr (kFirst) {
         float maximum[2];
-        maximum_of(scores[0], maximum);
+        maximum_of<kReferenceRegisters>(scores[0], maximum);
         finish_maximum(maximum, scale_log2);
         reference[0] = fmaxf(reference[0], maximum[0]);  // -inf the first time, the exact maximum when computed again
         reference[1] = fmaxf(reference[1], maximum[1]);
@@ -381,7 +366,6 @@ struct Forward : Copies<kConfig, kProblem> {
 
     float e[kSteps][8];
     unsigned p[kSteps][4];
-    bool misled = false;
     float subtracted[2];
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
@@ -400,10 +384,6 @@ struct Forward : Copies<kConfig, kProblem> {
       if (!kConfig.late_packing) pack(p[k], e[k]);
       if (kConfig.late_packing && k > 0) pack(p[k - 1], e[k - 1]);
       if (kConfig.late_packing && k == kSteps - 1) pack(p[k], e[k]);
-      // A vote of the warp for each chunk but the last keeps its place: all else ptxas would move to the end.
-      const int packed = kConfig.late_packing ? k : k + 1;
-      if (kStays && kConfig.vote == Vote::probabilities && k < kSteps - 1 && packed > 0 && packed % kChunkSteps == 0)
-        misled = ptx::vote_any(misled || has_overflown(p, packed / kChunkSteps - 1));
       if (k == late_scores_after_step(kConfig))
 #pragma unroll
         for (int late = kConfig.score_lead; late < kChunks; ++late) ask_for_scores(late);
@@ -420,17 +400,9 @@ struct Forward : Copies<kConfig, kProblem> {
         ++committed;
       }
     }
-    bool again = false;
-    if constexpr (kStays && kVotesEarly) {
-      if constexpr (kConfig.vote == Vote::probabilities)
-        again = any(misled || has_overflown(p, kChunks - 1));
-      else
-        again = any(has_overflown());
-    }
     ptx::wgmma_wait_group(0);
     ptx::pin(out);
     if constexpr (kConfig.prefetch_scores) ptx::pin(next_scores);
-    return again;
   }
 
   /// Lets the slot of a finished segment be filled again.
@@ -454,30 +426,31 @@ struct Forward : Copies<kConfig, kProblem> {
     sum[0] = sum[1] = 0.0F;
   }
 
+  /// All segments of the part, again where its first keys misled and it votes by itself.
   template <bool kMasked, bool kStays>
-  __device__ __forceinline__ void run_segments() {
-    if constexpr (kKeyGroups > 1) ptx::mbarrier_wait(barrier(kBarriers.q), 0);
-    reference[0] = reference[1] = -__int_as_float(0x7f800000);
-    clear();
+  __device__ __forceinline__ void run_segments(bool second_time) {
     if (segments == 0) {
       if (kDependent) ptx::griddepcontrol_launch_dependents();
       return;
     }
 #pragma unroll 1
-    for (bool again = false;; again = true) {
-      const bool voted = segment<kMasked, true, kStays>(0, again);
+    for (bool again = second_time;; again = true) {
+      segment<kMasked, true, kStays>(0, again);
       if constexpr (!kStays) {
         release(0);
 #pragma unroll 1
         for (int s = 1; s < segments; ++s) {
-          // Under a causal mask the last segments may be another row group's alone.
-          if (first_key_of(s) < seen_by_any) segment<kMasked, false, false>(s, again);
+          // Under a causal mask the last segments may be another row group's alone; freed in its turn all the same: an
+          // arrival before the slot was filled again would count for the segment before.
+          if (first_key_of(s) < seen_by_any)
+            segment<kMasked, false, false>(s, again);
+          else
+            ptx::mbarrier_wait(key_barrier(key_group, slot_of(s), 0), parity_of(s));
           release(s);
         }
       }
       if (kConfig.trigger == Trigger::last_products) ptx::griddepcontrol_launch_dependents();
-      if (kConfig.reference == Reference::exact || again) return;
-      if (!(kStays && kVotesEarly ? voted : any(has_overflown()))) [[likely]]
+      if ((kStays && kVotesLast) || kConfig.reference == Reference::exact || again || !any(has_overflown())) [[likely]]
         return;
       find_maximum<kStays>();
       clear();
@@ -523,7 +496,7 @@ struct Forward : Copies<kConfig, kProblem> {
       ptx::pin(scores);
       hide_keys(scores, chunk * kChunk);
       float of_chunk[2];
-      maximum_of(scores, of_chunk);
+      maximum_of<kChunk / 2>(scores, of_chunk);
       maximum[0] = fmaxf(maximum[0], of_chunk[0]);
       maximum[1] = fmaxf(maximum[1], of_chunk[1]);
       if constexpr (!kStay) ptx::bar_sync(1 + key_group, kKeyGroupThreads);  // everyone is done with the chunk
@@ -573,22 +546,52 @@ struct Forward : Copies<kConfig, kProblem> {
 
   template <bool kMasked, bool kStays>
   __device__ __forceinline__ void finish() {
-    run_segments<kMasked, kStays>();
-    float log2_sum[2];
-    float inverse[2];
+    if constexpr (kKeyGroups > 1) ptx::mbarrier_wait(barrier(kBarriers.q), 0);
+    reference[0] = reference[1] = -__int_as_float(0x7f800000);
+    clear();
+    if constexpr (!kStays || !kVotesLast) run_segments<kMasked, kStays>(false);
+#pragma unroll 1
+    for (bool again = false;; again = true) {
+      if constexpr (kStays && kVotesLast) run_segments<kMasked, kStays>(again);
+      float log2_sum[2];
+      float inverse[2];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float total = row_sum(h);
-      if constexpr (!kOnes) {
-        total += __shfl_xor_sync(0xffffffffU, total, 1);
-        total += __shfl_xor_sync(0xffffffffU, total, 2);
+      for (int h = 0; h < 2; ++h) {
+        float total = row_sum(h);
+        if constexpr (!kOnes) {
+          total += __shfl_xor_sync(0xffffffffU, total, 1);
+          total += __shfl_xor_sync(0xffffffffU, total, 2);
+        }
+        log2_sum[h] = reference[h] + ptx::lg2_approx_ftz(total);  // -inf without keys
+        inverse[h] = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
+        if (kStays && kVotesLast && !again && !(total < kMostSum)) log2_sum[h] = kMisled;
       }
-      log2_sum[h] = reference[h] + ptx::lg2_approx_ftz(total);  // -inf without keys
-      inverse[h] = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
+      // The other blocks' barriers exist.
+      if (kConfig.cluster > 1 && !again && (!kStays || segments == 0)) ptx::barrier_cluster_wait_acquire();
+      const bool misled = Merge<kConfig, kProblem>{params, place(), target}.run(out, log2_sum, inverse, again);
+      if constexpr (!kVotesLast) return;
+      // All threads of all parts find the same: each has heard of every part's rows that are its own.
+      if (again || !any(misled)) [[likely]]
+        return;
+      prepare_again();
+      if constexpr (kStays) {
+        find_maximum<true>();
+        clear();
+      }
     }
-    // The other blocks' barriers exist.
-    if (kConfig.cluster > 1 && (!kStays || segments == 0)) ptx::barrier_cluster_wait_acquire();
-    Merge<kConfig, kProblem>{params, place(), target}.run(out, log2_sum, inverse);
+  }
+
+  /// Before parts are merged a second time: every inbox has been read, and expects its bytes anew.
+  __device__ __forceinline__ void prepare_again() const {
+    if constexpr (kConfig.cluster > 1) {
+      if (warp == 0 && ptx::elect_one())
+        ptx::mbarrier_arrive_expect_tx(Merge<kConfig, kProblem>::inbox_barrier(place(), part), kPlan.inbox_bytes);
+      __syncwarp();
+      ptx::barrier_cluster_arrive_release();
+      ptx::barrier_cluster_wait_acquire();
+    } else if constexpr (kKeyGroups > 1) {
+      ptx::bar_sync(1 + kKeyGroups, consumer_threads(kConfig));
+    }
   }
 };
 

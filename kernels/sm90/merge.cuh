@@ -10,6 +10,9 @@
 /// An inbox holds (parts - 1) slices, each in the order of the senders' registers (16 bytes a thread and piece), then
 /// (parts - 1) times 64 log2-sum-exps. The sender `distance` parts before the receiver, counted round, takes place
 /// distance - 1, so partial sums always add up in the same order.
+///
+/// Blocks of a cluster store into each other's shared memory (st.async, counted in bytes). The parts of a single block
+/// store into their own and count threads: outside a cluster st.async is an illegal instruction on an H200.
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
@@ -21,6 +24,9 @@
 #include "kernels/sm90/config.hpp"
 
 namespace heed::sm90 {
+
+/// The log2-sum-exp of a row whose part was misled and is computed again: no row that was summed has it.
+inline constexpr float kMisled = __builtin_huge_valf();
 
 /// Which rows a warp of a row group holds.
 struct Place {
@@ -58,6 +64,7 @@ struct Merge {
   static constexpr bool kHalf = kConfig.exchange == Exchange::half;
   static constexpr int kPieces = kHalf ? kTiles / 2 : kTiles;  // of 16 bytes a thread
   static constexpr int kPieceBytes = 16 * kGroupThreads;
+  static constexpr bool kRemote = kConfig.cluster > 1;
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
   static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
   static_assert(kPieces * kPieceBytes == kPlan.slice_bytes || kParts == 1, "a slice is what the threads send");
@@ -79,9 +86,9 @@ struct Merge {
     if constexpr (kParts == 2) {
       const int other = 1 - at.part;
       const unsigned rank = other / kConfig.key_groups;
-      target.to_piece = ptx::mapa(inbox(at, other) + piece_offset(at, 0, 0), rank);
-      target.to_lse = ptx::mapa(inbox(at, other) + lse_offset(at, 0), rank);
-      target.to_barrier = ptx::mapa(inbox_barrier(at, other), rank);
+      target.to_piece = in_block(inbox(at, other) + piece_offset(at, 0, 0), rank);
+      target.to_lse = in_block(inbox(at, other) + lse_offset(at, 0), rank);
+      target.to_barrier = in_block(inbox_barrier(at, other), rank);
       target.piece = inbox(at, at.part) + piece_offset(at, 0, 0);
       target.lse_sent = inbox(at, at.part) + lse_offset(at, 0);
     }
@@ -99,6 +106,11 @@ struct Merge {
       ptx::settle(target.piece);
       ptx::settle(target.lse_sent);
     }
+  }
+
+  /// What lies at `address` in block `rank` of the cluster, if there is one.
+  __device__ __forceinline__ static unsigned in_block(unsigned address, unsigned rank) {
+    return kRemote ? ptx::mapa(address, rank) : address;
   }
 
   /// Inbox and barrier of part `of`'s row group, as this block's addresses.
@@ -119,8 +131,11 @@ struct Merge {
   /// @param out (64, head dim), unnormalised; accumulator fragments
   /// @param log2_sum of each row: reference + log2(sum), or -inf
   /// @param inverse of each row's sum, or 0
-  __device__ __forceinline__ void run(const float (&out)[kOutRegisters], const float (&log2_sum)[2],
-                                      const float (&inverse)[2]) const {
+  /// @param second_time the parts were merged before
+  /// @return whether a part was misled by one of this thread's rows
+  __device__ __forceinline__ bool run(const float (&out)[kOutRegisters], const float (&log2_sum)[2],
+                                      const float (&inverse)[2], bool second_time) const {
+    bool misled = log2_sum[0] == kMisled || log2_sum[1] == kMisled;
     float kept[kSliceRegisters];
     if constexpr (kParts == 1) {
 #pragma unroll
@@ -139,13 +154,14 @@ struct Merge {
       }
       float most[2];
       float sum[2];
-      receive(kept, log2_sum, most, sum);
+      misled = receive(kept, log2_sum, most, sum, second_time) || misled;
       write_rows(kept);
       // After the rows: a launch waits for those, and few callers want these.
 #pragma unroll
       for (int h = 0; h < 2; ++h) sum[h] = sum[h] < 1e30F ? most[h] + ptx::lg2_approx_ftz(sum[h]) : log2_sum[h];
       write_log_sums(sum);
     }
+    return misled;
   }
 
   __device__ __forceinline__ void send(const float (&out)[kOutRegisters], int slice, const float (&log2_sum)[2],
@@ -156,12 +172,17 @@ struct Merge {
     if constexpr (kParts != 2) {
       const unsigned rank = slice / kConfig.key_groups;
       const int place = (slice - at.part + kParts) % kParts - 1;
-      to_piece = ptx::mapa(inbox(at, slice) + piece_offset(at, place, 0), rank);
-      to_lse = ptx::mapa(inbox(at, slice) + lse_offset(at, place), rank);
-      barrier = ptx::mapa(inbox_barrier(at, slice), rank);
+      to_piece = in_block(inbox(at, slice) + piece_offset(at, place, 0), rank);
+      to_lse = in_block(inbox(at, slice) + lse_offset(at, place), rank);
+      barrier = in_block(inbox_barrier(at, slice), rank);
     }
-    if (at.lane % 4 == 0) ptx::st_async_v2(to_lse, log2_sum[0], log2_sum[1], barrier);
-      // Register 4 t + i is row i / 2 of tile t; 16-bit pieces hold two tiles.
+    if (at.lane % 4 == 0) {
+      if constexpr (kRemote)
+        ptx::st_async_v2(to_lse, log2_sum[0], log2_sum[1], barrier);
+      else
+        ptx::st_shared_v2(to_lse, log2_sum[0], log2_sum[1]);
+    }
+    // Register 4 t + i is row i / 2 of tile t; 16-bit pieces hold two tiles.
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       unsigned words[4];
@@ -175,21 +196,30 @@ struct Merge {
           words[w] = __float_as_uint(out[slice * kSliceRegisters + 4 * piece + w] * inverse[w / 2]);
         }
       }
-      ptx::st_async_v4(to_piece + piece * kPieceBytes, words, barrier);
+      if constexpr (kRemote)
+        ptx::st_async_v4(to_piece + piece * kPieceBytes, words, barrier);
+      else
+        ptx::st_shared_v4(to_piece + piece * kPieceBytes, words[0], words[1], words[2], words[3]);
     }
+    if constexpr (!kRemote) ptx::mbarrier_arrive(barrier);
   }
 
   /// Weighs the kept slice with what the other parts sent. The log2-sum-exp over all keys is most + log2(sum), or this
   /// part's own where sum is infinite.
-  __device__ __forceinline__ void receive(float (&kept)[kSliceRegisters], const float (&log2_sum)[2], float (&most)[2],
-                                          float (&sum)[2]) const {
+  /// @return whether another part was misled
+  __device__ __forceinline__ bool receive(float (&kept)[kSliceRegisters], const float (&log2_sum)[2], float (&most)[2],
+                                          float (&sum)[2], bool second_time) const {
     const unsigned first_piece = kParts == 2 ? target.piece : inbox(at, at.part) + piece_offset(at, 0, 0);
     const unsigned first_lse = kParts == 2 ? target.lse_sent : inbox(at, at.part) + lse_offset(at, 0);
-    ptx::mbarrier_wait(inbox_barrier(at, at.part), 0);
+    ptx::mbarrier_wait(inbox_barrier(at, at.part), second_time);
     float others[kParts - 1][2];
 #pragma unroll
     for (int place = 0; place < kParts - 1; ++place)
       ptx::ld_shared_v2(others[place], first_lse + place * kGroupRows * 4);
+    bool misled = false;
+#pragma unroll
+    for (int place = 0; place < kParts - 1; ++place)
+      misled = misled || others[place][0] == kMisled || others[place][1] == kMisled;
     float mine[2];
     if constexpr (kParts == 2) {
       // Of two the other's share is 1 / (1 + 2^(mine - its)), and the sum of both is 1: two special functions less in a
@@ -240,6 +270,7 @@ struct Merge {
           }
         }
       }
+    return misled;
   }
 
   /// Without a branch: ptxas would make one end of the two programs, and then keep the registers of both.

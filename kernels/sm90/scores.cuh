@@ -17,15 +17,15 @@ __device__ __forceinline__ void hide_columns(float (&s)[kRegisters], const int (
         if (8 * t + i >= end[h]) s[4 * t + 2 * h + i] = -__int_as_float(0x7f800000);
 }
 
-/// Maximum of each row in this lane's columns.
-template <int kRegisters>
+/// Maximum of each row in this lane's columns, of the first kUsed registers.
+template <int kUsed, int kRegisters>
 __device__ __forceinline__ void maximum_of(const float (&s)[kRegisters], float (&maximum)[2]) {
+  static_assert(kUsed <= kRegisters);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     maximum[h] = fmaxf(s[2 * h], s[2 * h + 1]);
 #pragma unroll
-    for (int t = 1; t < kRegisters / 4; ++t)
-      maximum[h] = fmaxf(maximum[h], fmaxf(s[4 * t + 2 * h], s[4 * t + 2 * h + 1]));
+    for (int t = 1; t < kUsed / 4; ++t) maximum[h] = fmaxf(maximum[h], fmaxf(s[4 * t + 2 * h], s[4 * t + 2 * h + 1]));
   }
 }
 

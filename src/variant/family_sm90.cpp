@@ -39,14 +39,14 @@ const KnobTable<sm90::Config>& table() {
         .acts_on({issue, exponentials});
     t.add("prefetch_scores", "f", &C::prefetch_scores, "ask for the next segment's first scores within this one")
         .acts_on({latency, tensor});
-    t.add("reference", "r", &C::reference, "heed::sm90::Reference", {"exact", "first_chunk"},
-          "what is subtracted before the exponential: the maximum, or the first chunk's")
+    t.add("reference", "r", &C::reference, "heed::sm90::Reference", {"exact", "first_chunk", "first_keys"},
+          "what is subtracted before the exponential: the maximum, the first chunk's, or that of the first 16 keys")
         .acts_on({issue, fma, latency});
     t.add("row_sum", "u", &C::row_sum, "heed::sm90::RowSum", {"adds", "ones_column"},
           "sums of probabilities by additions or by the tensor cores")
         .acts_on({issue, fma, tensor});
-    t.add("vote", "v", &C::vote, "heed::sm90::Vote", {"sums", "probabilities"},
-          "what tells that the first chunk misled: sums of rows, or the largest probabilities while products run")
+    t.add("vote", "v", &C::vote, "heed::sm90::Vote", {"before_sending", "after_writing"},
+          "when parts of one segment find out that their first keys misled: each by itself, or all at the end")
         .acts_on({latency, issue});
     t.add("exchange", "x", &C::exchange, "heed::sm90::Exchange", {"half", "single"},
           "precision in which partial outputs travel between blocks")

@@ -79,6 +79,42 @@ TEST(Emulator, DeadlocksAreToldWithTheirPlace) {
   }
 }
 
+TEST(Emulator, ArrivalsBeyondThePhaseAreAnError) {
+  EXPECT_THROW(run(kOneWarpgroup,
+                   [](char* memory) {
+                     const unsigned barrier = ptx::shared_address(memory);
+                     if (threadIdx.x != 0) return;
+                     ptx::mbarrier_init(barrier, 1);
+                     ptx::mbarrier_arrive_expect_tx(barrier, 16);  // its bytes never come
+                     ptx::mbarrier_arrive_expect_tx(barrier, 16);
+                   }),
+               std::logic_error);
+}
+
+TEST(Emulator, ClustersNeedALaunchWithClusters) {
+  EXPECT_THROW(run(kOneWarpgroup, [](char* memory) { (void)ptx::mapa(ptx::shared_address(memory), 0); }),
+               std::logic_error);
+}
+
+// The cluster's barrier waits for the threads that are left.
+TEST(Emulator, ThreadsThatEndedAreNotWaitedForByTheCluster) {
+  Launch launch = kOneWarpgroup;
+  launch.cluster = 2;
+  launch.grid = {2, 1, 1};
+  unsigned passed = 0;
+  run(launch, [&](char*) {
+    ptx::barrier_cluster_arrive_relaxed();
+    if (threadIdx.x < 32) return;
+    for (int round = 0; round < 2; ++round) {
+      ptx::barrier_cluster_wait_acquire();
+      ptx::barrier_cluster_arrive_release();
+    }
+    ptx::barrier_cluster_wait_acquire();
+    ++passed;
+  });
+  EXPECT_EQ(passed, 2 * 96U);
+}
+
 TEST(Emulator, CopiesNobodyWaitedForAreAnError) {
   const Counting tensor(64);
   EXPECT_THROW(run(kOneWarpgroup,

@@ -31,11 +31,18 @@ struct Machine {
   const std::function<void(char*)>* body = nullptr;
   ucontext_t scheduler{};
   Thread* running = nullptr;
-  std::size_t arrived = 0;  // at the cluster's barrier
-  unsigned phase = 0;
+  unsigned phase = 0;  // of the cluster's barrier
   std::exception_ptr failure;
 };
 Machine* machine = nullptr;
+
+/// The cluster's barrier waits for every thread that has not ended.
+void end_cluster_phase() {
+  for (const auto& t : machine->threads)
+    if (!t->finished && !t->is_at_cluster_barrier) return;
+  for (const auto& t : machine->threads) t->is_at_cluster_barrier = false;
+  ++machine->phase;
+}
 
 void enter() {
   Thread& t = *machine->running;
@@ -46,6 +53,7 @@ void enter() {
   }
   t.finished = true;
   --t.block->alive;
+  end_cluster_phase();
   swapcontext(&t.context, &machine->scheduler);
 }
 
@@ -182,6 +190,12 @@ void run_clusters() {
 
 }  // namespace
 
+void ByteBarrier::arrive() {
+  if (pending == 0) throw std::logic_error("more arrivals at an mbarrier than its phase expects");
+  --pending;
+  settle();
+}
+
 void ByteBarrier::settle() {
   if (pending != 0 || bytes != 0) return;
   ++phase;
@@ -193,6 +207,9 @@ Thread& self() {
 }
 Dim3 grid() {
   return machine->grid;
+}
+unsigned cluster_size() {
+  return machine->launch->cluster;
 }
 
 void wait_until(const char* where, const std::function<bool()>& ready) {
@@ -218,10 +235,10 @@ void check_readable(const void* from, std::size_t bytes) {
 }
 
 void arrive_at_cluster() {
+  if (self().is_at_cluster_barrier) throw std::logic_error("a second arrival at the cluster's barrier without a wait");
   self().cluster_phase = machine->phase;
-  if (++machine->arrived < machine->threads.size()) return;
-  machine->arrived = 0;
-  ++machine->phase;
+  self().is_at_cluster_barrier = true;
+  end_cluster_phase();
 }
 
 void wait_for_cluster() {

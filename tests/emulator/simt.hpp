@@ -62,6 +62,7 @@ struct ByteBarrier {
   unsigned pending = 0;
   long long bytes = 0;
   unsigned phase = 0;
+  void arrive();
   void settle();
 };
 
@@ -102,6 +103,7 @@ struct Thread {
   std::function<bool()> waits_for;  ///< empty: can run
   const char* waits_at = "";
   unsigned cluster_phase = 0;  ///< that ends with this thread's last arrival and the others'
+  bool is_at_cluster_barrier = false;
   Products products;
   std::vector<std::function<void()>> open_copies;  ///< cp.async since the last commit
   std::deque<std::vector<std::function<void()>>> committed_copies;
@@ -115,6 +117,7 @@ void run(const Launch& launch, const std::function<void(char* shared)>& body);
 
 Thread& self();
 Dim3 grid();
+unsigned cluster_size();
 /// Lets others run until `ready`. `where` names the instruction in the message of a deadlock.
 void wait_until(const char* where, const std::function<bool()>& ready);
 bool copies_are_early();

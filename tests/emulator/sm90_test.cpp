@@ -13,10 +13,12 @@ constexpr Problem kHalf64Causal{.element = Element::fp16, .head_dim = 64, .causa
 constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .causal = true};
 
 template <Config kConfig, Problem kProblem>
-void run_case(const Shape& shape, std::uint64_t seed, bool with_lse = true) {
+void run_case(const Shape& shape, std::uint64_t seed, bool with_lse = true,
+              const std::function<void(AttentionCase&)>& change = {}) {
   static_assert(is_legal(kConfig, kProblem, 227 * 1024, 228 * 1024) == Illegal::no);
   AttentionCase problem(kProblem, shape, seed);
   if (!with_lse) problem.params().lse = nullptr;
+  if (change) change(problem);
   const TensorMaps maps = problem.maps(kGroupRows, kConfig.chunk, segment_keys(kConfig) / kConfig.value_waits);
   const int rows = kConfig.row_groups * kGroupRows;
   emulator::Launch launch;
@@ -43,16 +45,103 @@ TEST(EmulatedSm90, ComputesAgainWhereTheFirstChunkMisleads) {
   constexpr Config kConfig{};
   run_case<kConfig, kHalf64>({.len_q = 40, .len_k = 512, .score_scale = 30}, 5);
   run_case<kConfig, kHalf64>({.len_q = 40, .len_k = 1100, .score_scale = 30}, 6);
-  constexpr Config kSums{.vote = Vote::sums};
-  run_case<kSums, kHalf64>({.len_q = 40, .len_k = 512, .score_scale = 30}, 26);
-  // bf16 probabilities of 2^21 and more, too, where fp16's would still be finite sums.
+  constexpr Config kEarly{.vote = Vote::before_sending};
+  run_case<kEarly, kHalf64>({.len_q = 40, .len_k = 512, .score_scale = 30}, 26);
   run_case<kConfig, Problem{.element = Element::bf16, .head_dim = 64, .causal = false}>(
       {.len_q = 40, .len_k = 512, .score_scale = 30}, 27);
+  constexpr Config kFirstKeys{.reference = Reference::first_keys};
+  run_case<kFirstKeys, kHalf64>({.len_q = 70, .len_k = 512}, 28);
+  run_case<kFirstKeys, kHalf64Causal>({.len_q = 200, .len_k = 200, .score_scale = 10}, 29);
+}
+
+// One row misleads one part: every thread of every part hears of it, parts of several segments and of none too.
+TEST(EmulatedSm90, AllPartsComputeAgainWhereOneWasMisled) {
+  constexpr Config kFour{.cluster = 4, .chunks = 2, .product_start = 0, .min_blocks = 3};
+  constexpr Config kProducer{.key_groups = 2,
+                             .cluster = 2,
+                             .chunk = 32,
+                             .chunks = 2,
+                             .score_lead = 2,
+                             .value_waits = 1,
+                             .product_start = 0,
+                             .row_sum = RowSum::adds,
+                             .exchange = Exchange::single,
+                             .producer = Producer::own_warp};
+  const auto mislead = [](int row, int key) {
+    return [=](AttentionCase& problem) {
+      for (int c = 0; c < 64; ++c) {
+        problem.set(AttentionCase::Tensor::q, 0, 0, row, c, 4);
+        problem.set(AttentionCase::Tensor::k, 0, 0, key, c, 2);
+      }
+    };
+  };
+  for (const int key : {70, 300, 511}) {
+    run_case<Config{}, kHalf64>({.len_q = 64, .len_k = 512}, 30, true, mislead(17, key));
+    run_case<kFour, kHalf64>({.len_q = 64, .len_k = 512}, 31, true, mislead(63, key));
+    run_case<kProducer, kHalf64>({.len_q = 64, .len_k = 512}, 32, true, mislead(40, key));
+  }
+  // 9 chunks of 64: one part has two segments. 2 keys: one part has none.
+  constexpr Config kTwo{.chunks = 4};
+  run_case<kTwo, kHalf64>({.len_q = 64, .len_k = 570}, 33, true, mislead(5, 130));
+  run_case<kTwo, kHalf64>({.len_q = 64, .len_k = 570}, 34, true, mislead(5, 560));
+  run_case<Config{.reference = Reference::first_keys}, kHalf64>({.len_q = 30, .len_k = 20}, 35, true, mislead(5, 18));
+}
+
+// Two parts of one block, without a cluster.
+TEST(EmulatedSm90, PartsOfOneBlock) {
+  constexpr Config kConfig{.key_groups = 2, .cluster = 1};
+  run_case<kConfig, kHalf64>({.len_q = 64, .len_k = 512}, 36);
+  run_case<kConfig, kHalf64>({.len_q = 64, .len_k = 512, .score_scale = 30}, 37);
+  constexpr Config kRows{.row_groups = 2,
+                         .key_groups = 2,
+                         .cluster = 1,
+                         .chunk = 32,
+                         .chunks = 1,
+                         .stages = 3,
+                         .score_lead = 1,
+                         .value_waits = 1,
+                         .product_steps = 1,
+                         .product_start = 0,
+                         .row_sum = RowSum::adds,
+                         .vote = Vote::before_sending};
+  run_case<kRows, Problem{.element = Element::fp16, .head_dim = 128, .causal = false}>({.len_q = 1, .len_k = 83}, 38);
+}
+
+// The exact maximum of a part that ends within its segment is not that of another part's keys.
+TEST(EmulatedSm90, ExactMaximaOfPartsThatEndEarly) {
+  constexpr Config kConfig{.cluster = 4,
+                           .chunk = 128,
+                           .chunks = 2,
+                           .score_lead = 2,
+                           .product_steps = 1,
+                           .product_start = 3,
+                           .reference = Reference::exact,
+                           .vote = Vote::before_sending,
+                           .producer = Producer::own_warp};
+  run_case<kConfig, kHalf64Causal>({.len_q = 300, .len_k = 300, .score_scale = 30}, 39);
+}
+
+// Row groups that see none of a block's last keys.
+TEST(EmulatedSm90, RowGroupsPastTheirLastKeyFreeSlotsInTurn) {
+  constexpr Config kConfig{.row_groups = 4,
+                           .cluster = 1,
+                           .chunk = 32,
+                           .chunks = 1,
+                           .stages = 1,
+                           .score_lead = 1,
+                           .value_waits = 1,
+                           .product_steps = 1,
+                           .product_start = 0,
+                           .reference = Reference::exact,
+                           .row_sum = RowSum::adds,
+                           .vote = Vote::before_sending,
+                           .producer = Producer::own_warp};
+  for (std::uint64_t seed = 40; seed < 44; ++seed) run_case<kConfig, kHalf64Causal>({.len_q = 256, .len_k = 256}, seed);
 }
 
 TEST(EmulatedSm90, CausalMasks) {
   constexpr Config kConfig{
-      .chunks = 2, .stages = 2, .score_lead = 1, .value_waits = 1, .product_start = 0, .vote = Vote::sums};
+      .chunks = 2, .stages = 2, .score_lead = 1, .value_waits = 1, .product_start = 0, .vote = Vote::before_sending};
   run_case<kConfig, kHalf64Causal>({.len_q = 200, .len_k = 200}, 7);
   run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 400, .causal_offset = 270}, 8);
   run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40}, 9);
@@ -67,7 +156,7 @@ TEST(EmulatedSm90, CausalMasksOfOneSegment) {
   run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40}, 20);
   run_case<kConfig, kHalf64Causal>({.len_q = 200, .len_k = 330, .score_scale = 30}, 21);
   run_case<kConfig, kHalf64Causal>({.len_q = 70, .len_k = 900, .causal_offset = 830}, 22);
-  constexpr Config kFour{.cluster = 4, .chunks = 2, .product_start = 0, .vote = Vote::sums, .min_blocks = 3};
+  constexpr Config kFour{.cluster = 4, .chunks = 2, .product_start = 0, .vote = Vote::before_sending, .min_blocks = 3};
   run_case<kFour, kHalf64Causal>({.len_q = 300, .len_k = 300}, 23);
   run_case<kFour, kHalf64Causal>({.len_q = 300, .len_k = 300, .score_scale = 30}, 24);
   constexpr Config kPair{.row_groups = 2,
@@ -77,7 +166,7 @@ TEST(EmulatedSm90, CausalMasksOfOneSegment) {
                          .score_lead = 3,
                          .value_waits = 1,
                          .row_sum = RowSum::adds,
-                         .vote = Vote::sums};
+                         .vote = Vote::before_sending};
   run_case<kPair, Problem{.element = Element::bf16, .head_dim = 128, .causal = true}>(
       {.len_q = 200, .len_k = 300, .causal_offset = 77, .score_scale = 30}, 25);
 }
@@ -93,7 +182,7 @@ TEST(EmulatedSm90, RingWithAProducer) {
                            .product_start = 0,
                            .late_packing = false,
                            .prefetch_scores = true,
-                           .vote = Vote::sums,
+                           .vote = Vote::before_sending,
                            .producer = Producer::own_group,
                            .trigger = Trigger::last_products,
                            .store = Store::pairs,
@@ -115,7 +204,7 @@ TEST(EmulatedSm90, WideHeadsWithExactMaxima) {
                            .product_start = 0,
                            .reference = Reference::exact,
                            .row_sum = RowSum::adds,
-                           .vote = Vote::sums,
+                           .vote = Vote::before_sending,
                            .exchange = Exchange::single,
                            .trigger = Trigger::none};
   run_case<kConfig, kBrain128Causal>({.heads = 2, .heads_kv = 2, .len_q = 90, .len_k = 500, .causal_offset = 410}, 13);
@@ -132,7 +221,7 @@ TEST(EmulatedSm90, PaddedHeadDims) {
                            .value_waits = 1,
                            .product_start = 0,
                            .row_sum = RowSum::adds,
-                           .vote = Vote::sums,
+                           .vote = Vote::before_sending,
                            .producer = Producer::own_group};
   run_case<kConfig, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>({.len_q = 100, .len_k = 300},
                                                                                         15);
@@ -144,7 +233,7 @@ TEST(EmulatedSm90, PaddedHeadDims) {
                          .value_waits = 1,
                          .product_start = 0,
                          .row_sum = RowSum::adds,
-                         .vote = Vote::sums};
+                         .vote = Vote::before_sending};
   run_case<kWide, Problem{.element = Element::fp16, .head_dim = 256, .causal = true}>(
       {.len_q = 30, .len_k = 270, .causal_offset = 240}, 16);
   constexpr Config kNarrow{.cluster = 2};

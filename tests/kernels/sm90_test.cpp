@@ -210,7 +210,7 @@ TEST(Sm90, ProductsNameRegistersOfTheLaunch) {
                  .value_waits = 1,
                  .product_start = 0,
                  .row_sum = RowSum::adds,
-                 .vote = Vote::sums,
+                 .vote = Vote::before_sending,
                  .producer = Producer::own_group,
                  .min_blocks = 3};
   const Problem wide{.element = Element::fp16, .head_dim = 128, .causal = false};

@@ -13,13 +13,22 @@ inline unsigned cluster_ctarank() {
 inline void barrier_cluster_arrive_relaxed() {
   emulator::arrive_at_cluster();
 }
+inline void barrier_cluster_arrive_release() {
+  emulator::arrive_at_cluster();
+}
 inline void barrier_cluster_wait_acquire() {
   emulator::wait_for_cluster();
 }
+/// Other blocks' shared memory, outside a cluster too, is an illegal instruction on an H200.
+inline void require_cluster() {
+  if (emulator::cluster_size() < 2) throw std::logic_error("an instruction of clusters in a launch without");
+}
 inline unsigned mapa(unsigned shared, unsigned rank) {
+  require_cluster();
   return shared | (rank + 1) << emulator::kRankShift;
 }
 inline void st_async(unsigned address, const void* from, std::size_t bytes, unsigned barrier) {
+  require_cluster();
   if (address % bytes != 0) throw std::logic_error("a remote store that is not aligned");
   std::byte* to = emulator::pointer_to(address, bytes);
   std::vector<std::byte> data(bytes);
@@ -51,9 +60,6 @@ inline int warp_uniform(int x) {
   const int first = emulator::shuffle(x, 0);
   if (x != first) throw std::logic_error("lanes of a warp differ in a value that should be uniform");
   return x;
-}
-inline bool vote_any(bool value) {
-  return __any_sync(~0U, value);
 }
 inline bool barrier_red_or(int id, int threads, bool value) {
   return emulator::barrier("barrier.red.or", id, static_cast<unsigned>(threads), value);

@@ -25,9 +25,6 @@ inline unsigned add_rn_f16x2(unsigned x, unsigned y) {
   };
   return emulator::round_16(false, half(0)) | static_cast<unsigned>(emulator::round_16(false, half(2))) << 16;
 }
-inline unsigned max_u16x2(unsigned a, unsigned b, unsigned c) {
-  return std::max({a & 0xFFFFU, b & 0xFFFFU, c & 0xFFFFU}) | std::max({a >> 16, b >> 16, c >> 16}) << 16;
-}
 inline float rcp_approx_ftz(float x) {
   return 1.0F / x;
 }

@@ -12,13 +12,10 @@ inline void fence_mbarrier_init() {}
 inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
   emulator::ByteBarrier& b = emulator::byte_barrier(barrier);
   b.bytes += bytes;
-  --b.pending;
-  b.settle();
+  b.arrive();
 }
 inline void mbarrier_arrive(unsigned barrier) {
-  emulator::ByteBarrier& b = emulator::byte_barrier(barrier);
-  --b.pending;
-  b.settle();
+  emulator::byte_barrier(barrier).arrive();
 }
 inline void mbarrier_wait(unsigned barrier, unsigned parity) {
   const emulator::ByteBarrier* b = &emulator::byte_barrier(barrier);
