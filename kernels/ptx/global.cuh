@@ -53,6 +53,9 @@ __device__ __forceinline__ void settle(T*& pointer) {
 __device__ __forceinline__ void settle(unsigned& x) {
   asm volatile("" : "+r"(x));
 }
+__device__ __forceinline__ void settle(float& x) {
+  asm volatile("" : "+f"(x));
+}
 
 /// Adds one to a counter, or puts it back to 0 once it has reached `last`; gives the value before. What this thread
 /// wrote or saw written before (its block's writes, after a block barrier) is visible to whoever acquires the new

@@ -154,6 +154,13 @@ HEED_HOST_DEVICE constexpr int late_scores_after_step(const Config&) {
 
 // ------------------------------------------------------------------------------------------------------- shared memory
 
+/// Room of what four lanes, two rows, send at once: 64 bytes and a gap.
+inline constexpr int kQuadBytes = 80;
+/// Room of 16 bytes of every thread of a row group.
+HEED_HOST_DEVICE constexpr int piece_bytes() {
+  return kGroupThreads / 4 * kQuadBytes;
+}
+
 /// Dynamic shared memory, in bytes from its start (aligned to 1024).
 ///
 ///   | Q of every row group | key group 0: segment 0: K chunk 0, 1, .. V part 0, 1, .. | segment 1 | .. | key group 1:
@@ -167,7 +174,8 @@ struct SharedPlan {
   int ones;           ///< (16 rows, 128 bytes) of ones; 0 bytes without ones columns
   int inbox;          ///< (key_groups, row_groups, inbox_bytes)
   int inbox_bytes;    ///< of one row group: (parts - 1, slice of a partial output), (parts - 1, 64 log-sum-exps)
-  int slice_bytes;    ///< one sender's 64 rows of head dim / parts columns
+  int slice_bytes;    ///< place of one sender's 64 rows of head dim / parts columns
+  int sent_bytes;     ///< what the other parts send to one inbox
   int barriers;
   int total;
 };
@@ -205,8 +213,10 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.operand_bytes = boxes * segment_keys(c) * tile::kBoxRowBytes;
   p.ones = p.ring + c.key_groups * c.stages * 2 * p.operand_bytes;
   p.inbox = p.ones + (c.row_sum == RowSum::ones_column ? kStepKeys * tile::kBoxRowBytes : 0);
-  p.slice_bytes = kGroupRows * (padded_dim(head_dim) / parts(c)) * (c.exchange == Exchange::half ? 2 : 4);
+  const int pieces = padded_dim(head_dim) / parts(c) / (c.exchange == Exchange::half ? 16 : 8);
+  p.slice_bytes = pieces * piece_bytes();
   p.inbox_bytes = (parts(c) - 1) * (p.slice_bytes + kGroupRows * 4);
+  p.sent_bytes = (parts(c) - 1) * (pieces * 16 * kGroupThreads + kGroupRows * 4);
   p.barriers = p.inbox + c.key_groups * c.row_groups * p.inbox_bytes;
   p.total = p.barriers + 8 * barrier_plan(c).count;
   return p;

@@ -46,6 +46,11 @@ struct Copies {
     return keys_at(group, slot) + kPlan.operand_bytes;
   }
 
+  /// Bytes from the first values of a segment to those of a step.
+  __device__ __forceinline__ static constexpr int value_offset(int step) {
+    return step / kValueSteps * kBoxes * kPlan.value_box + step % kValueSteps * kStepKeys * tile::kBoxRowBytes;
+  }
+
   // ------------------------------------------------------------------------------------------------------- copies
 
   /// All but the first: that is initialised before the first copy.
@@ -59,7 +64,7 @@ struct Copies {
     ptx::fence_mbarrier_init();
     if constexpr (kConfig.cluster > 1)
       for (int i = kBarriers.inbox; i < kBarriers.count; ++i)
-        ptx::mbarrier_arrive_expect_tx(barrier(i), kPlan.inbox_bytes);
+        ptx::mbarrier_arrive_expect_tx(barrier(i), kPlan.sent_bytes);
   }
 
   __device__ __forceinline__ void copy_queries(unsigned at_barrier) const {

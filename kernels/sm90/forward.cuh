@@ -61,6 +61,8 @@ struct Forward : Copies<kConfig, kProblem> {
   static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : kOnes ? 3e38F : 6e4F;
   // Parts of one segment find out with the other parts, at the very end, that they were misled.
   static constexpr bool kVotesLast = kOneSegment && kConfig.vote == Vote::after_writing;
+  // Sums by additions are there before the last products are done.
+  static constexpr bool kSumsEarly = !kOnes;
   // Score registers of a row pair from which the first reference is found.
   static constexpr int kReferenceRegisters = kConfig.reference == Reference::first_keys ? kStepKeys / 2 : kChunk / 2;
 
@@ -85,6 +87,8 @@ struct Forward : Copies<kConfig, kProblem> {
   float next_scores[kConfig.prefetch_scores ? kChunk / 2 : 1];  // of the segment to come
   float reference[2];                                           // in log2 units of the scaled scores
   float sum[2];                                                 // of this lane's columns; unused with columns of ones
+  float log2_sum[2];                                            // reference + log2(sum) of a row; -inf without keys
+  float inverse[2];                                             // of a row's sum, or 0
 
   __device__ __forceinline__ Forward(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
       : Base{p, m, ptx::shared_address(dynamic_shared), 0, 0, 0} {
@@ -213,10 +217,6 @@ struct Forward : Copies<kConfig, kProblem> {
     ptx::wgmma_rs<kProblem.element, kOutColumns>(out, p, v, accumulate);
   }
 
-  __device__ __forceinline__ static constexpr int value_offset(int step) {
-    return step / kValueSteps * kBoxes * kPlan.value_box + step % kValueSteps * kStepKeys * tile::kBoxRowBytes;
-  }
-
   // ------------------------------------------------------------------------------------------------------ softmax
 
   __device__ __forceinline__ int row(int half) const {
@@ -261,11 +261,6 @@ struct Forward : Copies<kConfig, kProblem> {
       sum[0] += (e[0] + e[1]) + (e[4] + e[5]);
       sum[1] += (e[2] + e[3]) + (e[6] + e[7]);
     }
-  }
-
-  __device__ __forceinline__ static void pack(unsigned (&p)[4], const float (&e)[8]) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) p[i] = ptx::cvt_rn_x2_in_order<kProblem.element>(e[2 * i], e[2 * i + 1]);
   }
 
   /// Whether a row's sum left its range.
@@ -381,9 +376,9 @@ struct Forward : Copies<kConfig, kProblem> {
         }
       if (k % kChunkSteps == 0) subtracted_from(c, subtracted);
       exponentials(e[k], scores[c], k % kChunkSteps, subtracted);
-      if (!kConfig.late_packing) pack(p[k], e[k]);
-      if (kConfig.late_packing && k > 0) pack(p[k - 1], e[k - 1]);
-      if (kConfig.late_packing && k == kSteps - 1) pack(p[k], e[k]);
+      if (!kConfig.late_packing) pack<kProblem.element>(p[k], e[k]);
+      if (kConfig.late_packing && k > 0) pack<kProblem.element>(p[k - 1], e[k - 1]);
+      if (kConfig.late_packing && k == kSteps - 1) pack<kProblem.element>(p[k], e[k]);
       if (k == late_scores_after_step(kConfig))
 #pragma unroll
         for (int late = kConfig.score_lead; late < kChunks; ++late) ask_for_scores(late);
@@ -395,11 +390,12 @@ struct Forward : Copies<kConfig, kProblem> {
         ptx::wgmma_fence();
 #pragma unroll
         for (int i = 0; i < kConfig.product_steps; ++i)
-          multiply_values(p[step + i], values(), value_offset(step + i), !kFirst || step + i > 0);
+          multiply_values(p[step + i], values(), Base::value_offset(step + i), !kFirst || step + i > 0);
         ptx::wgmma_commit_group();
         ++committed;
       }
     }
+    if constexpr (kSumsEarly && kStays) finish_sums<true>(second_time);
     ptx::wgmma_wait_group(0);
     ptx::pin(out);
     if constexpr (kConfig.prefetch_scores) ptx::pin(next_scores);
@@ -429,7 +425,7 @@ struct Forward : Copies<kConfig, kProblem> {
   /// All segments of the part, again where its first keys misled and it votes by itself.
   template <bool kMasked, bool kStays>
   __device__ __forceinline__ void run_segments(bool second_time) {
-    if (segments == 0) {
+    if (segments == 0) [[unlikely]] {
       if (kDependent) ptx::griddepcontrol_launch_dependents();
       return;
     }
@@ -466,6 +462,26 @@ struct Forward : Copies<kConfig, kProblem> {
   __device__ __forceinline__ void aim() {
     target = Merge<kConfig, kProblem>::target_of(params, place());
     Merge<kConfig, kProblem>::settle(target);
+  }
+
+  /// What the merge needs to know of each row.
+  template <bool kStays>
+  __device__ __forceinline__ void finish_sums(bool second_time) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float total = row_sum(h);
+      if constexpr (!kOnes) {
+        total += __shfl_xor_sync(0xffffffffU, total, 1);
+        total += __shfl_xor_sync(0xffffffffU, total, 2);
+      }
+      log2_sum[h] = reference[h] + ptx::lg2_approx_ftz(total);
+      inverse[h] = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
+      if (kStays && kVotesLast && !second_time && !(total < kMostSum)) log2_sum[h] = kMisled;
+      if constexpr (kSumsEarly && kStays) {
+        ptx::settle(log2_sum[h]);
+        ptx::settle(inverse[h]);
+      }
+    }
   }
 
   /// A row's sum, or this lane's share of it.
@@ -553,19 +569,7 @@ struct Forward : Copies<kConfig, kProblem> {
 #pragma unroll 1
     for (bool again = false;; again = true) {
       if constexpr (kStays && kVotesLast) run_segments<kMasked, kStays>(again);
-      float log2_sum[2];
-      float inverse[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float total = row_sum(h);
-        if constexpr (!kOnes) {
-          total += __shfl_xor_sync(0xffffffffU, total, 1);
-          total += __shfl_xor_sync(0xffffffffU, total, 2);
-        }
-        log2_sum[h] = reference[h] + ptx::lg2_approx_ftz(total);  // -inf without keys
-        inverse[h] = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
-        if (kStays && kVotesLast && !again && !(total < kMostSum)) log2_sum[h] = kMisled;
-      }
+      if (!(kSumsEarly && kStays) || segments == 0) finish_sums<kStays>(again);
       // The other blocks' barriers exist.
       if (kConfig.cluster > 1 && !again && (!kStays || segments == 0)) ptx::barrier_cluster_wait_acquire();
       const bool misled = Merge<kConfig, kProblem>{params, place(), target}.run(out, log2_sum, inverse, again);
@@ -585,7 +589,7 @@ struct Forward : Copies<kConfig, kProblem> {
   __device__ __forceinline__ void prepare_again() const {
     if constexpr (kConfig.cluster > 1) {
       if (warp == 0 && ptx::elect_one())
-        ptx::mbarrier_arrive_expect_tx(Merge<kConfig, kProblem>::inbox_barrier(place(), part), kPlan.inbox_bytes);
+        ptx::mbarrier_arrive_expect_tx(Merge<kConfig, kProblem>::inbox_barrier(place(), part), kPlan.sent_bytes);
       __syncwarp();
       ptx::barrier_cluster_arrive_release();
       ptx::barrier_cluster_wait_acquire();

@@ -7,8 +7,9 @@
 ///     part 0    [ keeps  ] [ sends -> part 1 ]
 ///     part 1    [ sends -> part 0 ] [ keeps  ]
 ///
-/// An inbox holds (parts - 1) slices, each in the order of the senders' registers (16 bytes a thread and piece), then
-/// (parts - 1) times 64 log2-sum-exps. The sender `distance` parts before the receiver, counted round, takes place
+/// An inbox holds (parts - 1) slices, each in the order of the senders' registers (16 bytes a thread and piece, the
+/// four lanes of two rows 16 bytes apart from the next four: where they are read by words, no bank is asked twice),
+/// then (parts - 1) times 64 log2-sum-exps. The sender `distance` parts before the receiver, counted round, takes place
 /// distance - 1, so partial sums always add up in the same order.
 ///
 /// Blocks of a cluster store into each other's shared memory (st.async, counted in bytes). The parts of a single block
@@ -45,7 +46,7 @@ struct Place {
 /// clocks.
 struct Target {
   unsigned short* o;  ///< the lane's first element
-  float* lse;         ///< of the lane's first row; null where the lane writes none
+  float* lse;         ///< of the lane's first row, or of its run's; null where the lane writes none
   // Of two parts:
   unsigned to_piece;    ///< the lane's first piece in the other part's inbox, in the cluster's shared memory
   unsigned to_lse;      ///< its row's log2-sum-exp there
@@ -63,7 +64,10 @@ struct Merge {
   static constexpr int kOutRegisters = out_columns(kConfig, kProblem.head_dim) / 2;
   static constexpr bool kHalf = kConfig.exchange == Exchange::half;
   static constexpr int kPieces = kHalf ? kTiles / 2 : kTiles;  // of 16 bytes a thread
-  static constexpr int kPieceBytes = 16 * kGroupThreads;
+  static constexpr int kPieceBytes = piece_bytes();
+  // Rows that are written in pieces are transposed before the other parts' share has arrived: what a lane keeps and
+  // receives are then runs of 8 columns of one row, 8 floats for each pair of tiles.
+  static constexpr bool kRuns = kConfig.store == Store::pieces && kParts > 1;
   static constexpr bool kRemote = kConfig.cluster > 1;
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
   static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
@@ -81,16 +85,17 @@ struct Merge {
                at.head * params.o_strides.head + (at.row + (pieces ? 8 * (quarter / 2) : 0)) * params.o_strides.row +
                at.part * kSliceColumns + (pieces ? 8 * (quarter % 2) : 2 * quarter);
     target.lse = nullptr;
-    if (params.lse != nullptr && at.part == 0 && quarter == 0)
-      target.lse = params.lse + (static_cast<long long>(at.batch) * params.heads + at.head) * params.len_q + at.row;
+    if (params.lse != nullptr && at.part == 0 && (kRuns ? quarter % 2 == 0 : quarter == 0))
+      target.lse = params.lse + (static_cast<long long>(at.batch) * params.heads + at.head) * params.len_q + at.row +
+                   (kRuns ? quarter / 2 * 8 : 0);
     if constexpr (kParts == 2) {
       const int other = 1 - at.part;
       const unsigned rank = other / kConfig.key_groups;
       target.to_piece = in_block(inbox(at, other) + piece_offset(at, 0, 0), rank);
       target.to_lse = in_block(inbox(at, other) + lse_offset(at, 0), rank);
       target.to_barrier = in_block(inbox_barrier(at, other), rank);
-      target.piece = inbox(at, at.part) + piece_offset(at, 0, 0);
-      target.lse_sent = inbox(at, at.part) + lse_offset(at, 0);
+      target.piece = inbox(at, at.part) + (kRuns ? run_offset(at) : piece_offset(at, 0, 0));
+      target.lse_sent = inbox(at, at.part) + lse_offset(at, 0) + (kRuns ? quarter / 2 * 4 : 0);
     }
     return target;
   }
@@ -122,10 +127,20 @@ struct Merge {
            8 * (kBarriers.inbox + of % kConfig.key_groups * kConfig.row_groups + at.row_group);
   }
   __device__ __forceinline__ static unsigned piece_offset(const Place& at, int place, int piece) {
-    return place * kPlan.slice_bytes + piece * kPieceBytes + (at.warp * 32 + at.lane) * 16;
+    return place * kPlan.slice_bytes + piece * kPieceBytes + (at.warp * 8 + at.lane / 4) * kQuadBytes +
+           at.lane % 4 * 16;
   }
   __device__ __forceinline__ static unsigned lse_offset(const Place& at, int place) {
     return (kParts - 1) * kPlan.slice_bytes + place * kGroupRows * 4 + (at.warp * 8 + at.lane / 4) * 8;
+  }
+  /// From the start of an inbox to the first of the words that a lane receives of its run.
+  __device__ __forceinline__ static unsigned run_offset(const Place& at) {
+    const int quarter = at.lane % 4;
+    // Words of a 16-bit piece: tile 0 row 0, tile 0 row 1, tile 1 row 0, tile 1 row 1; of an fp32 piece two of each
+    // row.
+    const unsigned within =
+        kHalf ? 4 * (2 * (quarter % 2) + quarter / 2) : quarter % 2 * kPieceBytes + 8 * (quarter / 2);
+    return (at.warp * 8 + at.lane / 4) * kQuadBytes + within;
   }
 
   /// @param out (64, head dim), unnormalised; accumulator fragments
@@ -151,6 +166,15 @@ struct Merge {
         } else {
           send(out, slice, log2_sum, inverse);
         }
+      }
+      if constexpr (kRuns) {
+        transpose(kept);
+        float log2_total = at.lane % 4 >= 2 ? log2_sum[1] : log2_sum[0];
+        misled = receive_runs(kept, log2_total, second_time) || misled;
+        write_runs(kept);
+        ptx::st_global_if(target.lse != nullptr && at.row + at.lane % 4 / 2 * 8 < params.len_q, target.lse,
+                          log2_total * 0.693147181F);
+        return misled;
       }
       float most[2];
       float sum[2];
@@ -273,6 +297,107 @@ struct Merge {
     return misled;
   }
 
+  /// Accumulator registers become runs: those of tiles t and t + 1 in 8 (t / 2), .. the 8 columns of one row.
+  __device__ __forceinline__ void transpose(float (&kept)[kSliceRegisters]) const {
+    const int quarter = at.lane % 4;
+#pragma unroll
+    for (int t = 0; t < kTiles; t += 2) {
+      unsigned x[2][4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int run = 0; run < 4; ++run) x[i][run] = __float_as_uint(kept[4 * (t + run % 2) + 2 * (run / 2) + i]);
+        transpose_quad(x[i], quarter);
+      }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) kept[4 * t + j] = __uint_as_float(x[j % 2][j / 2]);
+    }
+  }
+
+  /// receive() for runs, of the lane's one row: what the other parts sent of it is weighed and added.
+  /// @param log2_sum of the row; becomes that over all keys
+  __device__ __forceinline__ bool receive_runs(float (&kept)[kSliceRegisters], float& log2_sum,
+                                               bool second_time) const {
+    const unsigned first = kParts == 2 ? target.piece : inbox(at, at.part) + run_offset(at);
+    const unsigned first_lse =
+        kParts == 2 ? target.lse_sent : inbox(at, at.part) + lse_offset(at, 0) + at.lane % 4 / 2 * 4;
+    ptx::mbarrier_wait(inbox_barrier(at, at.part), second_time);
+    float others[kParts];  // one more than there are
+    bool misled = false;
+#pragma unroll
+    for (int place = 0; place < kParts - 1; ++place) {
+      others[place] = __uint_as_float(ptx::ld_shared(first_lse + place * kGroupRows * 4));
+      misled = misled || others[place] == kMisled;
+    }
+    if constexpr (kParts == 2) {
+      // Of two the other's share is 1 / (1 + 2^(mine - its)), and the sum of both is 1: two special functions less in a
+      // row. Clamped, so that two parts without keys give 0 and no NaN.
+      const float most = others[0];
+      const float sum = 1.0F + ptx::ex2_approx_ftz(fmaxf(log2_sum, -1e30F) - most);
+      const float its = ptx::rcp_approx_ftz(sum);
+      // In the shadow of the special functions: the difference, so that one multiplication is left.
+      add_words(first, [&](float& x, float sent) { x = fmaf(sent - x, its, x); }, kept);
+      log2_sum = sum < 1e30F ? most + ptx::lg2_approx_ftz(sum) : log2_sum;
+    } else {
+      float most = log2_sum;
+#pragma unroll
+      for (int place = 0; place < kParts - 1; ++place) most = fmaxf(most, others[place]);
+      const float reference = attention::finite_reference(most);
+      const float mine = ptx::ex2_approx_ftz(log2_sum - reference);
+      float sum = mine;
+#pragma unroll
+      for (int place = 0; place < kParts - 1; ++place)
+        sum += others[place] = ptx::ex2_approx_ftz(others[place] - reference);
+      const float inverse = sum > 0.0F ? ptx::rcp_approx_ftz(sum) : 0.0F;
+#pragma unroll
+      for (int i = 0; i < kSliceRegisters; ++i) kept[i] *= mine * inverse;
+#pragma unroll
+      for (int place = 0; place < kParts - 1; ++place) {
+        const float its = others[place] * inverse;
+        add_words(first + place * kPlan.slice_bytes, [&](float& x, float sent) { x = fmaf(sent, its, x); }, kept);
+      }
+      log2_sum = sum < 1e30F ? most + ptx::lg2_approx_ftz(sum) : log2_sum;
+    }
+    return misled;
+  }
+
+  /// Adds one sender's share of a run, from four lanes.
+  template <typename Add>
+  __device__ __forceinline__ static void add_words(unsigned first, const Add& add, float (&kept)[kSliceRegisters]) {
+#pragma unroll
+    for (int t = 0; t < kTiles; t += 2)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {  // of the lane that holds columns 2 j and 2 j + 1
+        const unsigned from = first + (kHalf ? t / 2 : t) * kPieceBytes + 16 * j;
+        float* x = kept + 4 * t + 2 * j;
+        float two[2];
+        if constexpr (kHalf) {
+          const unsigned word = ptx::ld_shared(from);
+          two[0] = ptx::unpack_low<kProblem.element>(word);
+          two[1] = ptx::unpack_high<kProblem.element>(word);
+        } else {
+          ptx::ld_shared_v2(two, from);
+        }
+        add(x[0], two[0]);
+        add(x[1], two[1]);
+      }
+  }
+
+  /// Writes the kept runs.
+  __device__ __forceinline__ void write_runs(const float (&kept)[kSliceRegisters]) const {
+    constexpr bool kPadded = padded_dim(kProblem.head_dim) != kProblem.head_dim;
+    const int quarter = at.lane % 4;
+    const bool inside = at.row + 8 * (quarter / 2) < params.len_q;
+#pragma unroll
+    for (int t = 0; t < kTiles; t += 2) {
+      unsigned x[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) x[j] = ptx::cvt_rn_x2<kProblem.element>(kept[4 * t + 2 * j], kept[4 * t + 2 * j + 1]);
+      if (inside && (!kPadded || at.part * kSliceColumns + 8 * (t + quarter % 2) < kProblem.head_dim))
+        ptx::st_global_v4(target.o + 8 * t, x);
+    }
+  }
+
   /// Without a branch: ptxas would make one end of the two programs, and then keep the registers of both.
   __device__ __forceinline__ void write_log_sums(const float (&log2_sum)[2]) const {
 #pragma unroll
@@ -302,7 +427,7 @@ struct Merge {
               ptx::st_global(target.o + 8 * h * params.o_strides.row + 8 * t, packed[t][h]);
     } else {
       // Two tiles and two rows are four runs of 8 columns, each spread over the four lanes of a quad: transposed, every
-      // lane writes one run.
+      // lane writes one run. Of one part; several transpose before the other parts' share has arrived.
       const bool inside = at.row + 8 * (quarter / 2) < params.len_q;
 #pragma unroll
       for (int t = 0; t < kTiles; t += 2) {

@@ -3,6 +3,8 @@
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#wgmma-64n16-d
 #pragma once
 
+#include "kernels/ptx/math.cuh"
+
 namespace heed::sm90 {
 
 /// Sets columns from `end` on to -inf; `end` is counted from this lane's first column, for each row.
@@ -36,6 +38,13 @@ __device__ __forceinline__ void finish_maximum(float (&maximum)[2], float scale_
     maximum[h] = fmaxf(maximum[h], __shfl_xor_sync(0xffffffffU, maximum[h], 1));
     maximum[h] = fmaxf(maximum[h], __shfl_xor_sync(0xffffffffU, maximum[h], 2)) * scale_log2;
   }
+}
+
+/// Eight probabilities of a lane as operands of a product, where they stand in the source.
+template <Element kElement>
+__device__ __forceinline__ void pack(unsigned (&p)[4], const float (&e)[8]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) p[i] = ptx::cvt_rn_x2_in_order<kElement>(e[2 * i], e[2 * i + 1]);
 }
 
 }  // namespace heed::sm90

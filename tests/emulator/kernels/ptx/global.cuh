@@ -27,6 +27,7 @@ inline void st_global_if(bool wanted, float* address, float x) {
 template <class T>
 void settle(T*&) {}
 inline void settle(unsigned&) {}
+inline void settle(float&) {}
 inline unsigned atom_inc_acq_rel_gpu(unsigned* counter, unsigned last) {
   const unsigned before = *counter;
   *counter = before >= last ? 0 : before + 1;

@@ -19,6 +19,11 @@ inline void st_shared_v2(unsigned address, float x, float y) {
   const float two[2] = {x, y};
   std::memcpy(emulator::pointer_to(address, 8), two, 8);
 }
+inline unsigned ld_shared(unsigned address) {
+  unsigned x;
+  std::memcpy(&x, emulator::pointer_to(address, 4), 4);
+  return x;
+}
 inline void ld_shared_v4(unsigned (&x)[4], unsigned address) {
   std::memcpy(x, emulator::pointer_to(address, 16), 16);
 }
