@@ -82,14 +82,14 @@ int bench(const BenchOptions& o) {
   if (device.kind == DeviceKind::cpu)
     for (auto& build : builds)
       if (build.valid()) build.wait();
-  for (std::size_t i = 0; i < variants.size(); ++i) {
+  const auto bench_one = [&](std::size_t i) {
     check_interrupt();
     const Variant& variant = variants[i];
     if (const auto reason = laboratory.refuses(variant)) {
       ++failures;
       remark(o.machine.json, fmt::format("{}: {}: {}", variant.id(), to_string(Verdict::illegal), *reason));
       rows.push_back({{"variant", variant.id()}, {"verdict", to_string(Verdict::illegal)}, {"reason", *reason}});
-      continue;
+      return;
     }
     const jit::BuildOutcome build = builds[i].get();
     measure::PairOptions pair;
@@ -101,7 +101,7 @@ int bench(const BenchOptions& o) {
       remark(o.machine.json, fmt::format("{}: {} {} ({}): {}", variant.id(), to_string(outcome.verdict),
                                          to_string(outcome.finding), outcome.check, outcome.reason));
       rows.push_back({{"variant", variant.id()}, {"verdict", to_string(outcome.verdict)}, {"reason", outcome.reason}});
-      continue;
+      return;
     }
     const trial::Absolute times = laboratory.measure_absolute({variant, *build.artifact});
     const int threads = static_cast<int>(variant.plan(workload, device).threads);
@@ -120,7 +120,15 @@ int bench(const BenchOptions& o) {
                fmt::format("{:.0f}%", 100 * row["floor_share"].get<double>()),
                fmt::format("{:.1e}", outcome.error.max_abs), fmt::format("{:.3f}", outcome.pair.ratio.value),
                fmt::format("[{:.4f}, {:.4f}]", outcome.pair.ratio.low, outcome.pair.ratio.high)});
-  }
+  };
+  // What was measured before an interruption is not lost.
+  std::optional<Error> interruption;
+  for (std::size_t i = 0; i < variants.size() && !interruption; ++i) try {
+      bench_one(i);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::interrupted) throw;
+      interruption = error;
+    }
   if (o.machine.json) {
     print(nlohmann::json{{"workload", to_string(workload)},
                          {"device", evolve::to_json(device)},
@@ -128,6 +136,7 @@ int bench(const BenchOptions& o) {
                          {"base_us", self.pair.base_median_us},
                          {"self_ratio", evolve::to_json(self.pair.ratio)},
                          {"self_spread", self.spread},
+                         {"complete", !interruption},
                          {"source_digest", jit::source_digest()},
                          {"rows", rows}}
               .dump(1) +
@@ -138,6 +147,7 @@ int bench(const BenchOptions& o) {
         "\nratio: base time / variant time. The base, {}, takes {:.2f} us; against itself: within {:.4f} of 1\n",
         base.variant.id(), self.pair.base_median_us, self.spread));
   }
+  if (interruption) throw *interruption;
   return failures == 0 ? 0 : 1;
 }
 

@@ -17,6 +17,8 @@ namespace {
 constexpr double kWarmShare = 0.4;  // of the last-level cache: the rest for outputs on their way and everyone else
 constexpr double kColdMultiple = 3.0;
 constexpr int kMostWarmSets = 10;  // 10 sets give 100 different launches
+// A replay has 4 us (H200) between its first and its last event that are no launch's: with 4 launches 1 us each.
+constexpr double kMostLaunches = 100;
 constexpr double kMostImageBytes = 4e9;
 constexpr double kOracleFlops = 0.3e9;  // for one set's outputs
 
@@ -41,9 +43,8 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
   // At least two rounds over the sets: what an output holds when it is written again was computed from other inputs, so
   // that a candidate which recognises its own last output finds nothing it could leave there.
   const double least_launches = 2.0 * plan.sets;
-  const double most_launches = caches == Caches::warm ? static_cast<double>(plan.sets) * plan.sets : least_launches;
-  plan.launches = static_cast<int>(std::clamp(std::round(replay_us / guess_us), least_launches,
-                                              std::min(most_launches, caches == Caches::warm ? 100.0 : 1e9)));
+  plan.launches = static_cast<int>(
+      std::clamp(std::round(replay_us / guess_us), least_launches, std::max(least_launches, kMostLaunches)));
   plan.replays = static_cast<int>(std::clamp(2 * replay_us / (guess_us * plan.launches), 1.0, 10.0));
   return plan;
 }

@@ -29,9 +29,9 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
 /// Several input sets, side by side in one image.
 ///
 /// Launch n of a replay reads Q of set n % S, K of set (n + n / S) % S and V of set (n + 2 (n / S)) % S, and writes O
-/// of set n % S; the sets are counted in a random order. No two launches of a replay see the same inputs, so nothing
-/// can be gained by noticing that inputs repeat, an output left from an earlier launch is wrong for the next, and which
-/// memory the next launch reads cannot be guessed, so nothing can be gained by fetching it early.
+/// of set n % S; the sets are counted in a random order. Inputs repeat after S x S launches, when S outputs have each
+/// been written S times: an output left from an earlier launch is wrong for the next, and which memory the next launch
+/// reads cannot be guessed, so nothing can be gained by fetching it early.
 class TimedSets {
  public:
   /// @param memory what a launch may take besides the tensors; each set has its own
