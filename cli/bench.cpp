@@ -107,6 +107,9 @@ int bench(const BenchOptions& o) {
     const int threads = static_cast<int>(variant.plan(workload, device).threads);
     const measure::Floor floor = laboratory.floor(threads);
     const nlohmann::json row = bench_row(laboratory, variant, outcome, times, floor);
+    if (variants.size() > 1)
+      remark(o.machine.json,
+             fmt::format("{}/{} {}: {:.2f} us", i + 1, variants.size(), describe(variant), times.warm_us));
     rows.push_back(row);
     if (times.dependent_us > 0)
       dependent +=

@@ -334,6 +334,26 @@ TEST_F(Cli, CtrlCLeavesAResumableRun) {
   EXPECT_EQ(nlohmann::json::parse(heed_command("show 1 --json " + db()).out)["trials"].size(), stored + 2);
 }
 
+TEST_F(Cli, CtrlCLeavesWhatABenchMeasured) {
+  const std::string script =
+      "import signal, subprocess, sys\n"
+      "p = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)\n"
+      "for line in p.stdout:\n"
+      "    print(line, end='')\n"
+      "    if line.startswith('1/9 '): p.send_signal(signal.SIGINT)\n"
+      "sys.exit(p.wait())\n";
+  std::vector<std::string> argv = {"python3", "-c", script, HEED_BINARY, "bench"};
+  for (const int block : {16, 32, 48, 64, 96, 128, 192, 256, 512})
+    argv.push_back("fwd_cpu:block_m=" + std::to_string(block));
+  for (const std::string& argument : split("--shape b1h1l64d16:fp32 --device cpu --measure-limit 0.5 " + cache(), ' '))
+    argv.push_back(argument);
+  const ProcessResult result = run_process(argv, {}, kLimit_s);
+  EXPECT_EQ(result.exit_code, 130) << result.output;
+  EXPECT_THAT(result.output, ::testing::HasSubstr("\nfwd_cpu_fp32_d16.m16"));
+  EXPECT_THAT(result.output, ::testing::Not(::testing::HasSubstr("9/9")));
+  EXPECT_THAT(result.output, ::testing::HasSubstr("interrupted"));
+}
+
 TEST_F(Cli, EmitPrintsWhatIsCompiled) {
   const Printed cpu = heed_command("emit fwd_cpu:block_m=64 --shape b1h1l20d8:fp32");
   EXPECT_THAT(cpu.out, ::testing::HasSubstr(".block_m = 64"));
