@@ -476,7 +476,7 @@ struct Forward : Copies<kConfig, kProblem> {
       }
       log2_sum[h] = reference[h] + ptx::lg2_approx_ftz(total);
       inverse[h] = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
-      if (kStays && kVotesLast && !second_time && !(total < kMostSum)) log2_sum[h] = kMisled;
+      if (kStays && kVotesLast && !second_time && !(total < kMostSum)) log2_sum[h] = misled_log_sum();
       if constexpr (kSumsEarly && kStays) {
         ptx::settle(log2_sum[h]);
         ptx::settle(inverse[h]);

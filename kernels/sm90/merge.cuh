@@ -27,7 +27,9 @@
 namespace heed::sm90 {
 
 /// The log2-sum-exp of a row whose part was misled and is computed again: no row that was summed has it.
-inline constexpr float kMisled = __builtin_huge_valf();
+__device__ __forceinline__ float misled_log_sum() {
+  return __int_as_float(0x7f800000);
+}
 
 /// Which rows a warp of a row group holds.
 struct Place {
@@ -150,7 +152,7 @@ struct Merge {
   /// @return whether a part was misled by one of this thread's rows
   __device__ __forceinline__ bool run(const float (&out)[kOutRegisters], const float (&log2_sum)[2],
                                       const float (&inverse)[2], bool second_time) const {
-    bool misled = log2_sum[0] == kMisled || log2_sum[1] == kMisled;
+    bool misled = log2_sum[0] == misled_log_sum() || log2_sum[1] == misled_log_sum();
     float kept[kSliceRegisters];
     if constexpr (kParts == 1) {
 #pragma unroll
@@ -243,7 +245,7 @@ struct Merge {
     bool misled = false;
 #pragma unroll
     for (int place = 0; place < kParts - 1; ++place)
-      misled = misled || others[place][0] == kMisled || others[place][1] == kMisled;
+      misled = misled || others[place][0] == misled_log_sum() || others[place][1] == misled_log_sum();
     float mine[2];
     if constexpr (kParts == 2) {
       // Of two the other's share is 1 / (1 + 2^(mine - its)), and the sum of both is 1: two special functions less in a
@@ -327,7 +329,7 @@ struct Merge {
 #pragma unroll
     for (int place = 0; place < kParts - 1; ++place) {
       others[place] = __uint_as_float(ptx::ld_shared(first_lse + place * kGroupRows * 4));
-      misled = misled || others[place] == kMisled;
+      misled = misled || others[place] == misled_log_sum();
     }
     if constexpr (kParts == 2) {
       // Of two the other's share is 1 / (1 + 2^(mine - its)), and the sum of both is 1: two special functions less in a
