@@ -56,8 +56,7 @@ struct Forward : Copies<kConfig, kProblem> {
   static constexpr bool kDependent = kConfig.trigger != Trigger::none;
   static constexpr int kQueryBytes = kRowGroups * kBoxes * kGroupRows * tile::kBoxRowBytes;
   // Above this a probability may have left the range of 16 bits, or its products that of fp32. fp16 ends at 65504: a
-  // column of ones then sums to infinity. bf16 ends where fp32 does, so values of up to 3e29 have to fit on top. A
-  // false alarm costs time only.
+  // column of ones then sums to infinity. bf16 ends where fp32 does: values of up to 3e29 have to fit on top.
   static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : kOnes ? 3e38F : 6e4F;
   // Parts of one segment find out with the other parts, at the very end, that they were misled.
   static constexpr bool kVotesLast = kOneSegment && kConfig.vote == Vote::after_writing;
@@ -151,13 +150,18 @@ struct Forward : Copies<kConfig, kProblem> {
     const unsigned first = barrier(kFirstBarrier);
     ptx::mbarrier_init(first, 1);
     ptx::fence_mbarrier_init();
+    // All coordinates before the first copy: what is worked out between Q and the keys comes on top of both (100
+    // clocks).
+    unsigned kv_head = key_head();
+    unsigned first_key = chunks.first * kChunk;
+    ptx::settle(kv_head);
+    ptx::settle(first_key);
     if constexpr (kDependent) ptx::griddepcontrol_wait();
     if (kKeyGroups > 1 || segments > 0) {
       ptx::mbarrier_arrive_expect_tx(first, kQueryBytes + (kKeyGroups == 1 ? kBoxes * kPlan.key_box : 0));
       copy_queries(first);
+      if constexpr (kKeyGroups == 1) copy_keys(keys_at(0, 0), first, first_key, kv_head);
     }
-    const int kv_head = key_head();
-    if (kKeyGroups == 1 && segments > 0) copy_keys(keys_at(0, 0), first, chunks.first * kChunk, kv_head);
     ptx::prefetch_tensormap(maps.v);
     initialise_barriers();
 #pragma unroll
