@@ -4,7 +4,7 @@
 ///   row group   a warpgroup (128 threads) with 64 query rows of its own
 ///   key group   the row groups of one block that share a part of the keys; with 2, a block holds every row twice
 ///   key tile    the keys of one score product; its K and its V take one stage each of a key group's two rings
-///   row tile    the query rows of one block at a time: 64 a row group
+///   row tile    the query rows of one block at a time: 64 a row group, neighbours unless mirrored
 #pragma once
 
 #include "kernels/contract.hpp"
@@ -40,12 +40,6 @@ enum class Reference {
                ///< the range of 16 bits takes the tile again with its maximum
 };
 
-/// How the sum of a row's probabilities is found.
-enum class RowSum {
-  adds,         ///< fp32, one addition a probability
-  packed_adds,  ///< fp16 within a tile, two probabilities an addition; fp32 over tiles
-};
-
 /// Who starts the copies into shared memory.
 enum class Producer {
   own_warp,   ///< a warp that does nothing else
@@ -64,10 +58,12 @@ enum class Store {
   pieces,  ///< 16 bytes a lane, after a transposition over four lanes
 };
 
-/// The order of row tiles. Under a causal mask the last rows, which see most keys, come first in both.
+/// The order of row tiles. Under a causal mask the last rows, which see most keys, come first where row tiles differ.
 enum class TileOrder {
   rows_first,   ///< one head after the other: blocks that run together share keys
   heads_first,  ///< the same rows of all heads that fit the L2 together: the longest row tiles first
+  mirrored,     ///< one head after the other; row groups take rows from the head's start and end by turns, so that row
+                ///< tiles are equal under a causal mask
 };
 
 struct Config {
@@ -80,7 +76,6 @@ struct Config {
   Overlap overlap = Overlap::nothing;
   ProductOrder product_order = ProductOrder::values_first;
   Reference reference = Reference::optimistic;
-  RowSum row_sum = RowSum::adds;
   Producer producer = Producer::own_warp;
   Trigger trigger = Trigger::last_copies;
   Store store = Store::pieces;
@@ -116,6 +111,33 @@ HEED_HOST_DEVICE constexpr Range tiles_of_group(const Config& c, int keys, int k
   return {all * key_group / c.key_groups, all * (key_group + 1) / c.key_groups};
 }
 
+/// Which 64 rows of a head, counted in 64s, a row group of row tile `index` works on; `all` there are. May lie past the
+/// last.
+///
+///   mirrored, 2 row groups, 7 times 64 rows      | 0 | 1 | 2 | 3 | 4 | 5 | 6 |
+///                               row tile           0   1   2   3   2   1   0
+HEED_HOST_DEVICE constexpr int group_tile(const Config& c, int index, int row_group, int all) {
+  const int n = index * c.row_groups + row_group;
+  if (c.tile_order != TileOrder::mirrored || n >= all) return n;
+  return n % 2 == 0 ? n / 2 : all - 1 - n / 2;
+}
+
+/// The last row of row tile `index`: the one that sees most keys.
+HEED_HOST_DEVICE constexpr int last_row(const Config& c, int index, int len_q) {
+  if (c.tile_order != TileOrder::mirrored) {
+    const int end = (index + 1) * block_rows(c);
+    return (end < len_q ? end : len_q) - 1;
+  }
+  const int all = (len_q + kGroupRows - 1) / kGroupRows;
+  int last = 0;
+  for (int g = 0; g < c.row_groups; ++g) {
+    const int tile = group_tile(c, index, g, all);
+    if (tile < all && tile > last) last = tile;
+  }
+  const int end = (last + 1) * kGroupRows;
+  return (end < len_q ? end : len_q) - 1;
+}
+
 /// Rows of one head and batch entry.
 struct RowTile {
   int index;  ///< in row tiles
@@ -139,7 +161,7 @@ HEED_HOST_DEVICE constexpr RowTile row_tile_at(const Config& c, int index, int r
                                                int together) {
   int row = 0;
   int all_heads = 0;
-  if (c.tile_order == TileOrder::rows_first) {
+  if (c.tile_order != TileOrder::heads_first) {
     all_heads = index / row_tiles;
     row = index - all_heads * row_tiles;
   } else {
@@ -256,13 +278,14 @@ HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
 /// they contradict each other. Says nothing about shared memory and registers.
 HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.key_groups > 1 && padded_dim(problem.head_dim) % (16 * c.key_groups) != 0) c.key_groups = 1;
+  if (c.tile_order == TileOrder::mirrored && (!problem.causal || c.row_groups == 1))
+    c.tile_order = TileOrder::rows_first;
   if (c.schedule == Schedule::one_tile) {
     c.query_stages = 1;
-    c.tile_order = TileOrder::rows_first;
+    if (c.tile_order == TileOrder::heads_first) c.tile_order = TileOrder::rows_first;
   }
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
   if (c.overlap == Overlap::products && c.stages < 2) c.stages = 2;
-  if (problem.element == Element::bf16) c.row_sum = RowSum::adds;
   if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;
   return c;
 }
@@ -275,7 +298,6 @@ enum class Illegal {
   tile_keys,
   overlap,
   stages,
-  packed_adds,
   shared_memory,
   occupancy,
   registers,
@@ -295,7 +317,6 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   // The keys of one tile are asked for behind the values of the tile before, while those of the one before that are in
   // use.
   if (c.overlap == Overlap::products && c.stages < 2) return Illegal::stages;
-  if (c.row_sum == RowSum::packed_adds && problem.element == Element::bf16) return Illegal::packed_adds;
   const int total = shared_plan(c, problem.head_dim).total;
   if (total > shared_bytes) return Illegal::shared_memory;
   // The runtime keeps 1 KiB of each block's shared memory to itself.

@@ -32,7 +32,6 @@ struct Forward {
   static constexpr int kKeys = kConfig.tile_keys;
   static constexpr int kSteps = kKeys / kStepKeys;
   static constexpr bool kOneTile = kConfig.schedule == Schedule::one_tile;
-  static constexpr bool kPackedAdds = kConfig.row_sum == RowSum::packed_adds;
   using Place = Layout<kConfig, kProblem>;
   static constexpr SharedPlan kPlan = Place::kPlan;
   // The largest probability of the tiles a reference was taken from is 2^kMargin: fp16 has less room below one than
@@ -155,7 +154,6 @@ struct Forward {
   /// Probabilities below the given references and their sums in this lane's columns.
   __device__ __forceinline__ void exponentials(Probabilities& p, float (&total)[2], const Scores& s,
                                                const float (&negative)[2]) const {
-    unsigned packed[2] = {};
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       float e[8];
@@ -165,19 +163,10 @@ struct Forward {
       for (int i = 0; i < 4; ++i) p[k][i] = ptx::cvt_rn_x2<kProblem.element>(e[2 * i], e[2 * i + 1]);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        if constexpr (kPackedAdds) {
-          const unsigned both = ptx::add_rn_f16x2(p[k][h], p[k][h + 2]);
-          packed[h] = k == 0 ? both : ptx::add_rn_f16x2(packed[h], both);
-        } else {
-          const float of_step = (e[2 * h] + e[2 * h + 1]) + (e[2 * h + 4] + e[2 * h + 5]);
-          total[h] = k == 0 ? of_step : total[h] + of_step;
-        }
+        const float of_step = (e[2 * h] + e[2 * h + 1]) + (e[2 * h + 4] + e[2 * h + 5]);
+        total[h] = k == 0 ? of_step : total[h] + of_step;
       }
     }
-    if constexpr (kPackedAdds)
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-        total[h] = ptx::unpack_low<Element::fp16>(packed[h]) + ptx::unpack_high<Element::fp16>(packed[h]);
   }
 
   /// Raises the references to this tile's maxima where those are larger, and takes the probabilities. What was summed
@@ -361,9 +350,9 @@ struct Forward {
   }
 
   __device__ __forceinline__ void run_row_tile(const RowTile& at, const Target& target) {
-    group_row = (at.index * kConfig.row_groups + row_group) * kGroupRows;
-    const int last_row = min((at.index + 1) * block_rows(kConfig), params.len_q) - 1;
-    const int keys_end = visible_keys(kProblem.causal, last_row, params.causal_offset, params.len_k);
+    group_row = group_tile(kConfig, at.index, row_group, (params.len_q + kGroupRows - 1) / kGroupRows) * kGroupRows;
+    const int keys_end =
+        visible_keys(kProblem.causal, last_row(kConfig, at.index, params.len_q), params.causal_offset, params.len_k);
     const Range tiles = tiles_of_group(kConfig, keys_end, key_group);
     const int seen_by_all = visible_keys(kProblem.causal, group_row, params.causal_offset, params.len_k);
     const int seen_by_any = group_row < params.len_q

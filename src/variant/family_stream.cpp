@@ -49,9 +49,6 @@ const KnobTable<stream::Config>& table() {
     t.add("reference", "r", &C::reference, "heed::stream::Reference", {"exact", "optimistic"},
           "what is subtracted before the exponential: the maximum so far, or that of the first tiles")
         .acts_on({issue, fma, latency});
-    t.add("row_sum", "u", &C::row_sum, "heed::stream::RowSum", {"adds", "packed_adds"},
-          "sums of probabilities in fp32, or two at a time in fp16 within a tile")
-        .acts_on({issue, fma});
     t.add("producer", "w", &C::producer, "heed::stream::Producer", {"own_warp", "own_group"},
           "who starts the copies: a warp, or a warpgroup that leaves its registers to the others")
         .acts_on({latency, issue});
@@ -60,8 +57,8 @@ const KnobTable<stream::Config>& table() {
         .acts_on({launch});
     t.add("store", "e", &C::store, "heed::stream::Store", {"pairs", "pieces"}, "bytes a lane writes at once: 4 or 16")
         .acts_on({l2, dram});
-    t.add("tile_order", "y", &C::tile_order, "heed::stream::TileOrder", {"rows_first", "heads_first"},
-          "row tiles head by head, or the same rows of all heads whose keys fit the L2")
+    t.add("tile_order", "y", &C::tile_order, "heed::stream::TileOrder", {"rows_first", "heads_first", "mirrored"},
+          "row tiles head by head, the same rows of all heads whose keys fit the L2, or rows from both ends of a head")
         .acts_on({tail, l2, dram});
     t.add("min_blocks", "d", &C::min_blocks, {1, 2, 3, 4},
           "thread blocks a multiprocessor, for the compiler and for the plan")
@@ -140,8 +137,6 @@ class StreamFamily final : public Family {
         return "exact maxima rescale the output, which no product in flight allows; write overlap=nothing";
       case stream::Illegal::stages:
         return "overlap=products uses the keys of one tile while those of the next arrive: two stages at least";
-      case stream::Illegal::packed_adds:
-        return "packed sums need fp16: bf16 has 8 bits; write row_sum=adds";
       case stream::Illegal::shared_memory:
         return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
                            stream::shared_plan(c, dim).total, device.name, device.shared_bytes_per_block);

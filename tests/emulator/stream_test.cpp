@@ -54,7 +54,7 @@ TEST(EmulatedStream, RowGroupsShareARing) {
 }
 
 TEST(EmulatedStream, CausalMasks) {
-  constexpr Config kConfig{.row_groups = 3, .tile_keys = 48, .stages = 3, .row_sum = RowSum::packed_adds};
+  constexpr Config kConfig{.row_groups = 3, .tile_keys = 48, .stages = 3};
   run_case<kConfig, kHalf64Causal>({.len_q = 200, .len_k = 200}, 5);
   run_case<kConfig, kHalf64Causal>({.heads = 2, .len_q = 130, .len_k = 400, .causal_offset = 270}, 6);
   run_case<kConfig, kHalf64Causal>({.len_q = 250, .len_k = 90, .causal_offset = -160}, 7);
@@ -62,9 +62,45 @@ TEST(EmulatedStream, CausalMasks) {
   run_case<kConfig, kHalf64Causal>({.len_q = 10, .len_k = 20, .causal_offset = -30}, 9);
 }
 
+// Row groups with rows from both ends of a head: an even and an odd number of 64s, fewer than row groups, rows that end
+// within the last, keys that begin or end before the rows do.
+TEST(EmulatedStream, MirroredRows) {
+  constexpr Config kTwo{
+      .row_groups = 2, .stages = 2, .producer = Producer::own_group, .tile_order = TileOrder::mirrored};
+  run_case<kTwo, kHalf64Causal>({.heads = 2, .len_q = 256, .len_k = 256}, 40);
+  run_case<kTwo, kHalf64Causal>({.heads = 2, .heads_kv = 1, .len_q = 300, .len_k = 310, .causal_offset = 10}, 41);
+  run_case<kTwo, kHalf64Causal>({.len_q = 40, .len_k = 70, .causal_offset = 30}, 42);
+  run_case<kTwo, kHalf64Causal>({.len_q = 330, .len_k = 120, .causal_offset = -210}, 43);
+  run_case<kTwo, kHalf64Causal>({.len_q = 330, .len_k = 120, .causal_offset = 0, .score_scale = 30}, 44);
+  constexpr Config kKeyGroups{.row_groups = 2,
+                              .key_groups = 2,
+                              .tile_keys = 48,
+                              .stages = 3,
+                              .producer = Producer::own_group,
+                              .tile_order = TileOrder::mirrored};
+  run_case<kKeyGroups, kHalf64Causal>({.len_q = 450, .len_k = 450}, 45);
+  run_case<kKeyGroups, kHalf64Causal>({.len_q = 200, .len_k = 500, .causal_offset = 300}, 46);
+  constexpr Config kFour{.row_groups = 4,
+                         .stages = 3,
+                         .query_stages = 2,
+                         .schedule = Schedule::persistent,
+                         .producer = Producer::own_group,
+                         .tile_order = TileOrder::mirrored};
+  run_case<kFour, kHalf64Causal>({.heads = 2, .len_q = 520, .len_k = 520}, 47);
+  constexpr Config kThree{.row_groups = 3,
+                          .tile_keys = 32,
+                          .stages = 3,
+                          .query_stages = 2,
+                          .schedule = Schedule::dynamic,
+                          .overlap = Overlap::products,
+                          .tile_order = TileOrder::mirrored};
+  run_case<kThree, kHalf64Causal>({.heads = 2, .len_q = 270, .len_k = 250, .causal_offset = -20}, 48);
+  run_case<kTwo, Problem{.element = Element::bf16, .head_dim = 128, .causal = true}>({.len_q = 190, .len_k = 190}, 49);
+}
+
 // Scores far above those of the first tiles: the warp takes the tile again, once or several times.
 TEST(EmulatedStream, TakesATileAgainWhereTheReferenceMisleads) {
-  constexpr Config kTurns{.row_groups = 1, .tile_keys = 32, .stages = 4, .row_sum = RowSum::packed_adds};
+  constexpr Config kTurns{.row_groups = 1, .tile_keys = 32, .stages = 4};
   run_case<kTurns, kHalf64>({.len_q = 40, .len_k = 700, .score_scale = 30}, 10);
   run_case<kTurns, kHalf64Causal>({.len_q = 300, .len_k = 300, .score_scale = 30}, 11);
   constexpr Config kBoth{.row_groups = 1, .tile_keys = 32, .stages = 3, .overlap = Overlap::products};
@@ -131,7 +167,6 @@ TEST(EmulatedStream, BlocksThatStay) {
                                .stages = 3,
                                .query_stages = 2,
                                .schedule = Schedule::persistent,
-                               .row_sum = RowSum::packed_adds,
                                .producer = Producer::own_group,
                                .min_blocks = 2};
   run_case<kPersistent, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 100}, 24, {.blocks = 3});
