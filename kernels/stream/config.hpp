@@ -66,6 +66,14 @@ enum class TileOrder {
                 ///< tiles are equal under a causal mask
 };
 
+/// What the L2 may give up before other lines.
+enum class EvictFirst {
+  none,
+  queries,  ///< queries: one block reads them, once
+  inputs,   ///< keys and values too: read once where one row tile holds all rows of a head
+  all,      ///< outputs as well
+};
+
 struct Config {
   int row_groups = 2;
   int key_groups = 1;
@@ -80,6 +88,7 @@ struct Config {
   Trigger trigger = Trigger::last_copies;
   Store store = Store::pieces;
   TileOrder tile_order = TileOrder::rows_first;
+  EvictFirst evict_first = EvictFirst::none;
   int min_blocks = 1;
   constexpr bool operator==(const Config&) const = default;
 };

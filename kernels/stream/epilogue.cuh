@@ -12,6 +12,7 @@
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/shared.cuh"
@@ -173,6 +174,7 @@ struct Epilogue {
     const int first_column = at.key_group * kSliceColumns;
     unsigned short* rows = target.o + at.batch * target.strides.batch + at.head * target.strides.head + first_column;
     const long long row_stride = target.strides.row;
+    constexpr bool kEvictFirst = kConfig.evict_first == EvictFirst::all;
     constexpr bool kPadded = kDim != kProblem.head_dim;
     const int quarter = at.lane % 4;
     unsigned packed[kTiles][2];  // of tile t and row h
@@ -187,8 +189,13 @@ struct Epilogue {
         if (at.row + 8 * h < target.len_q)
 #pragma unroll
           for (int t = 0; t < kTiles; ++t)
-            if (!kPadded || first_column + 8 * t < kProblem.head_dim)
-              *reinterpret_cast<unsigned*>(rows + (at.row + 8 * h) * row_stride + 8 * t + 2 * quarter) = packed[t][h];
+            if (!kPadded || first_column + 8 * t < kProblem.head_dim) {
+              unsigned short* to = rows + (at.row + 8 * h) * row_stride + 8 * t + 2 * quarter;
+              if constexpr (kEvictFirst)
+                ptx::st_global_cs(to, packed[t][h]);
+              else
+                *reinterpret_cast<unsigned*>(to) = packed[t][h];
+            }
     } else {
       // Two tiles and two rows are four runs of 8 columns, each spread over the four lanes of a quad: transposed, every
       // lane writes one run.
@@ -198,8 +205,12 @@ struct Epilogue {
       for (int t = 0; t < kTiles; t += 2) {
         unsigned x[4] = {packed[t][0], packed[t + 1][0], packed[t][1], packed[t + 1][1]};
         transpose_quad(x, quarter);
-        if (inside && (!kPadded || first_column + 8 * (t + quarter % 2) < kProblem.head_dim))
-          *reinterpret_cast<uint4*>(mine + 8 * t) = make_uint4(x[0], x[1], x[2], x[3]);
+        if (inside && (!kPadded || first_column + 8 * (t + quarter % 2) < kProblem.head_dim)) {
+          if constexpr (kEvictFirst)
+            ptx::st_global_cs_v4(mine + 8 * t, x);
+          else
+            *reinterpret_cast<uint4*>(mine + 8 * t) = make_uint4(x[0], x[1], x[2], x[3]);
+        }
       }
     }
   }

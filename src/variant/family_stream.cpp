@@ -60,6 +60,9 @@ const KnobTable<stream::Config>& table() {
     t.add("tile_order", "y", &C::tile_order, "heed::stream::TileOrder", {"rows_first", "heads_first", "mirrored"},
           "row tiles head by head, the same rows of all heads whose keys fit the L2, or rows from both ends of a head")
         .acts_on({tail, l2, dram});
+    t.add("evict_first", "v", &C::evict_first, "heed::stream::EvictFirst", {"none", "queries", "inputs", "all"},
+          "what the L2 may give up before other lines: nothing, queries, all that is read, outputs as well")
+        .acts_on({l2, dram});
     t.add("min_blocks", "d", &C::min_blocks, {1, 2, 3, 4},
           "thread blocks a multiprocessor, for the compiler and for the plan")
         .acts_on({latency, tail});

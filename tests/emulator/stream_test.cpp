@@ -196,6 +196,16 @@ TEST(EmulatedStream, BlocksThatTakeWhatIsLeft) {
   run_case<kDynamic, kHalf64>({.len_q = 1, .len_k = 1}, 29, {.blocks = 1});
 }
 
+// Hints change nothing but speed.
+TEST(EmulatedStream, EvictsFirst) {
+  constexpr Config kInputs{.row_groups = 2, .stages = 2, .evict_first = EvictFirst::inputs};
+  run_case<kInputs, kHalf64>({.heads = 2, .len_q = 100, .len_k = 150}, 50);
+  constexpr Config kAll{.row_groups = 1, .key_groups = 2, .stages = 2, .evict_first = EvictFirst::all};
+  run_case<kAll, kHalf64Causal>({.heads = 2, .len_q = 100, .len_k = 150, .causal_offset = 50}, 51);
+  constexpr Config kPairs{.row_groups = 1, .stages = 2, .store = Store::pairs, .evict_first = EvictFirst::all};
+  run_case<kPairs, Problem{.element = Element::bf16, .head_dim = 40, .causal = true}>({.len_q = 65, .len_k = 65}, 52);
+}
+
 TEST(EmulatedStream, PaddedAndWideHeadDims) {
   constexpr Config kConfig{.row_groups = 2, .tile_keys = 112, .stages = 1, .producer = Producer::own_group};
   run_case<kConfig, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>(

@@ -28,6 +28,7 @@ Config random_config(Random& random) {
   c.reference = random.chance(0.5) ? Reference::exact : Reference::optimistic;
   c.producer = random.chance(0.5) ? Producer::own_warp : Producer::own_group;
   c.tile_order = static_cast<TileOrder>(random.below(3));
+  c.evict_first = static_cast<EvictFirst>(random.below(4));
   c.min_blocks = one_of({1, 2, 3, 4});
   return c;
 }

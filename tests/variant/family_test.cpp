@@ -152,8 +152,8 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_THAT(reason("query_stages=2"), ::testing::HasSubstr("query_stages=1"));
   // Where no mask makes rows differ, and with one row group, there is nothing to pair.
   EXPECT_THAT(reason("tile_order=mirrored"), ::testing::HasSubstr("tile_order=rows_first"));
-  EXPECT_EQ(reason("tile_order=mirrored", "b4h16l512d64:causal"), "legal");
-  EXPECT_THAT(reason("row_groups=1,tile_order=mirrored", "b4h16l512d64:causal"),
+  EXPECT_EQ(reason("tile_order=mirrored", "b4h16l512d64:causal_top_left"), "legal");
+  EXPECT_THAT(reason("row_groups=1,tile_order=mirrored", "b4h16l512d64:causal_top_left"),
               ::testing::HasSubstr("tile_order=rows_first"));
 }
 
