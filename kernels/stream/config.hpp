@@ -27,6 +27,7 @@ enum class Schedule {
 /// What a row group's exponentials run beside, of its own products.
 enum class Overlap {
   nothing,   ///< products of other row groups only: one tile's scores and probabilities in registers
+  values,    ///< the values of the last tile: no more registers, as exponentials take their scores' place
   products,  ///< the scores of the next tile and the values of the last: two tiles' scores and probabilities
 };
 
@@ -295,6 +296,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   }
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
   if (c.overlap == Overlap::products && c.stages < 2) c.stages = 2;
+  if (c.overlap == Overlap::values) c.product_order = ProductOrder::scores_first;
   if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;
   return c;
 }
@@ -322,7 +324,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (threads(c) > 1024) return Illegal::threads;
   if (c.key_groups > 1 && dim % (16 * c.key_groups) != 0) return Illegal::key_groups;  // slices of 16 columns at least
   if (c.tile_keys % kStepKeys != 0 || c.tile_keys < 32 || c.tile_keys > 128) return Illegal::tile_keys;
-  if (c.overlap == Overlap::products && c.reference == Reference::exact) return Illegal::overlap;
+  if (c.overlap != Overlap::nothing && c.reference == Reference::exact) return Illegal::overlap;
   // The keys of one tile are asked for behind the values of the tile before, while those of the one before that are in
   // use.
   if (c.overlap == Overlap::products && c.stages < 2) return Illegal::stages;

@@ -40,7 +40,7 @@ const KnobTable<stream::Config>& table() {
     t.add("schedule", "h", &C::schedule, "heed::stream::Schedule", {"one_tile", "persistent", "dynamic"},
           "row tiles of a block: one, every so many-th, or the next that no block has taken")
         .acts_on({tail, latency, launch});
-    t.add("overlap", "o", &C::overlap, "heed::stream::Overlap", {"nothing", "products"},
+    t.add("overlap", "o", &C::overlap, "heed::stream::Overlap", {"nothing", "values", "products"},
           "of its own products, what a warpgroup's exponentials run beside")
         .acts_on({tensor, exponentials, latency});
     t.add("product_order", "p", &C::product_order, "heed::stream::ProductOrder",

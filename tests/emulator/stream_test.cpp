@@ -108,6 +108,36 @@ TEST(EmulatedStream, TakesATileAgainWhereTheReferenceMisleads) {
   run_case<kBoth, kBrain128Causal>({.len_q = 70, .len_k = 300, .causal_offset = 230, .score_scale = 300}, 13);
 }
 
+// Exponentials in the scores' registers: a warp that takes a tile again multiplies its scores again.
+TEST(EmulatedStream, ExponentialsBesideValues) {
+  constexpr Config kTurns{.row_groups = 2,
+                          .stages = 2,
+                          .overlap = Overlap::values,
+                          .product_order = ProductOrder::scores_first,
+                          .producer = Producer::own_group};
+  run_case<kTurns, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 330}, 60);
+  run_case<kTurns, kHalf64>({.len_q = 128, .len_k = 700, .score_scale = 30}, 61);
+  run_case<kTurns, kHalf64Causal>({.heads = 2, .len_q = 300, .len_k = 300, .score_scale = 30}, 62);
+  run_case<kTurns, kHalf64Causal>({.len_q = 250, .len_k = 400, .causal_offset = 150}, 63);
+  run_case<kTurns, Problem{.element = Element::fp16, .head_dim = 128, .causal = false}>(
+      {.len_q = 100, .len_k = 450, .score_scale = 40}, 64);
+  constexpr Config kOneStage{.row_groups = 1,
+                             .key_groups = 2,
+                             .tile_keys = 48,
+                             .stages = 1,
+                             .query_stages = 2,
+                             .schedule = Schedule::persistent,
+                             .overlap = Overlap::values,
+                             .product_order = ProductOrder::scores_first};
+  run_case<kOneStage, kHalf64>({.heads = 3, .len_q = 140, .len_k = 700, .score_scale = 30}, 65);
+  constexpr Config kBrain{.row_groups = 1,
+                          .tile_keys = 80,
+                          .stages = 2,
+                          .overlap = Overlap::values,
+                          .product_order = ProductOrder::scores_first};
+  run_case<kBrain, kBrain128Causal>({.len_q = 70, .len_k = 500, .causal_offset = 430, .score_scale = 300}, 66);
+}
+
 TEST(EmulatedStream, ExactMaxima) {
   constexpr Config kConfig{
       .row_groups = 2, .tile_keys = 80, .stages = 1, .reference = Reference::exact, .store = Store::pairs};

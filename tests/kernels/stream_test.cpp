@@ -24,7 +24,8 @@ Config random_config(Random& random) {
   c.stages = one_of({1, 2, 3, 5, 8, 16});
   c.query_stages = one_of({1, 2, 3, 4});
   c.schedule = static_cast<Schedule>(random.below(3));
-  c.overlap = random.chance(0.5) ? Overlap::nothing : Overlap::products;
+  c.overlap = static_cast<Overlap>(random.below(3));
+  c.product_order = static_cast<ProductOrder>(random.below(3));
   c.reference = random.chance(0.5) ? Reference::exact : Reference::optimistic;
   c.producer = random.chance(0.5) ? Producer::own_warp : Producer::own_group;
   c.tile_order = static_cast<TileOrder>(random.below(3));

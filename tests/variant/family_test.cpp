@@ -143,6 +143,9 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_EQ(reason("row_groups=4"), "legal");
   EXPECT_THAT(reason("key_groups=2"), ::testing::HasSubstr("1152 threads"));
   EXPECT_THAT(reason("overlap=products,reference=exact"), ::testing::HasSubstr("overlap=nothing"));
+  EXPECT_THAT(reason("overlap=values,reference=exact"), ::testing::HasSubstr("overlap=nothing"));
+  EXPECT_THAT(reason("overlap=values,product_order=alternating"), ::testing::HasSubstr("product_order=scores_first"));
+  EXPECT_EQ(reason("overlap=values,product_order=scores_first"), "legal");
   EXPECT_THAT(reason("row_groups=2,overlap=products,stages=1"), ::testing::HasSubstr("two stages"));
   EXPECT_THAT(reason("stages=16"), ::testing::HasSubstr("bytes of shared memory"));
   EXPECT_THAT(reason("min_blocks=4"), ::testing::HasSubstr("do not fit"));
