@@ -89,8 +89,7 @@ struct Copies {
   __device__ __forceinline__ static void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int box, int row,
                                                   int head, int batch) {
     if constexpr (kEvictFirst)
-      ptx::cp_async_bulk_tensor_4d_hint(to, map, barrier, box * tile::kBoxColumns, row, head, batch,
-                                        ptx::createpolicy_evict_first());
+      ptx::cp_async_bulk_tensor_4d_evict_first(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
     else
       ptx::cp_async_bulk_tensor_4d(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
   }

@@ -198,6 +198,9 @@ class StreamFamily final : public Family {
       c.schedule = uneven ? stream::Schedule::dynamic : stream::Schedule::persistent;
       if (uneven) c.tile_order = stream::TileOrder::heads_first;
       if (dim <= 128) c.query_stages = 2;
+    } else if (workload.is_causal()) {
+      // One wave is as long as its longest block: rows from both ends of a head make blocks equal.
+      c.tile_order = stream::TileOrder::mirrored;
     }
     const Problem problem = problem_of(workload);
     for (c.stages = kMostStages; c.stages > 1; --c.stages) {

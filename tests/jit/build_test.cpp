@@ -246,27 +246,20 @@ TEST(Contract, BreachesInPtxAreSeen) {
                            "ld.global.L2::cache_hint.b32 %r1, [%rd2], %rd1;", "prefetch.global.L2::evict_last [%rd2];",
                            "applypriority.global.L2::evict_normal [%rd2], 128;", "discard.global.L2 [%rd2], 128;"})
     EXPECT_THAT(contract_breach_of_ptx(head + "  " + skew + "\n}\n"), ::testing::HasSubstr("L2 cache")) << skew;
-  // A policy that can only be evict_first is one's own affair; any other, and whatever else may write its register, is
-  // not.
-  const std::string first = "  createpolicy.fractional.L2::evict_first.b64 %rd1, 1.0;\n";
-  const std::string hint = "  st.global.L2::cache_hint.b32 [%rd2], %r1, %rd1;\n";
-  EXPECT_EQ(contract_breach_of_ptx(head + first + hint + "}\n"), "");
-  EXPECT_EQ(contract_breach_of_ptx(head + "{ " + first + "}\n{" + hint + "}\n}\n"), "");
-  for (const std::string& more :
-       {std::string("mov.b64 %rd1, 0x14F0000000000000;"), std::string("add.s64 %rd3, %rd1, 1;"),
-        std::string("mov.b64 {%r1, %r2}, %rd1;"), std::string("mov.b64\n%rd1, 5;"),
-        std::string("st.global.L2::cache_hint.b32 [%rd2], %r1, %rd3;"),
-        std::string("st.global.L2::cache_hint.b32 [%rd2], %r1, 0x14F0000000000000;"),
-        std::string("ld.global.L2::cache_hint.b64 %rd1, [%rd2], %rd1;"),
-        std::string("ld.global.L2::cache_hint.b64 %rd3, [%rd2],\n%rd4;"),
-        std::string("createpolicy.fractional.L2::evict_first.b64 %rd3, 0.5;"),
-        std::string("createpolicy.fractional.L2::evict_first.L2::evict_unchanged.b64 %rd3, 1.0;"),
-        std::string("createpolicy.fractional.L2::evict_unchanged.b64 %rd3, 1.0;"),
-        std::string("createpolicy.range.global.L2::evict_first.b64 %rd3, [%rd2], 1, 1;"),
-        std::string("createpolicy.cvt.L2.b64 %rd3, 0x14F0000000000000;"),
-        std::string("createpolicy.fractional.L2::evict_first.b64\n%rd1, 1.0;")})
-    EXPECT_THAT(contract_breach_of_ptx(head + first + hint + "  " + more + "\n}\n"), ::testing::HasSubstr("L2 cache"))
-        << more;
+  // Lines of one's own that go first are nobody's loss, if it is certain that the policy says so.
+  const std::string first = "createpolicy.fractional.L2::evict_first.b64 p, 1.0;";
+  const std::string copy =
+      "cp.async.bulk.tensor.4d.shared::cluster.global.L2::cache_hint [%r1], [%rd2, {%r3}], [%r4], ";
+  EXPECT_EQ(contract_breach_of_ptx(head + "{\n.reg .b64 p;\n" + first + "\n" + copy + "p;\n}\n}\n"), "");
+  for (const std::string& skew :
+       {copy + "p;", first + "\n" + copy + "q;", first + "\nagain:\n" + copy + "p;",
+        first + "\n" + copy + "p; " + copy + "p;", first + " mov.b64 p, 1;\n" + copy + "p;",
+        first + "\nmov.b64 p, 1;\n" + copy + "p;", "@q " + first + "\n" + copy + "p;",
+        first + "\n" + copy + "p;\n" + copy + "p;", first + "\nmov.b64 p, 1; " + copy + "p;",
+        std::string("createpolicy.fractional.L2::evict_first.L2::evict_last.b64 p, 1.0;\n") + copy + "p;",
+        std::string("createpolicy.fractional.L2::evict_first.b64 p, 0.5;\n") + copy + "p;",
+        first + "\nld.global.L2::cache_hint.b32 %r1, [%rd2], p;"})
+    EXPECT_THAT(contract_breach_of_ptx(head + "  " + skew + "\n}\n"), ::testing::HasSubstr("L2 cache")) << skew;
   for (const char* early : {"griddepcontrol.launch_dependents;", "griddepcontrol.wait;"})
     EXPECT_THAT(contract_breach_of_ptx(head + "  " + early + "\n}\n"), ::testing::HasSubstr("next launch"));
   const PtxRules dependent{.dependent = true};

@@ -175,6 +175,10 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_THAT(describe(default_of("b1h8l1024d64")), ::testing::HasSubstr("row_groups=1,key_groups=2,"));
   EXPECT_EQ(plan_of("b1h8l2048d64").grid, (Grid{16, 8, 1}));
   EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("row_groups=2,key_groups=2,"));
+  // Under a causal mask its blocks are equal.
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("tile_order=rows_first"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")), ::testing::HasSubstr("tile_order=mirrored"));
+  EXPECT_THAT(describe(default_of("b1h8l1024d64:causal_top_left")), ::testing::HasSubstr("tile_order=rows_first"));
   EXPECT_EQ(plan_of("b4h16l512d64").grid, (Grid{2, 16, 4}));
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("row_groups=4,key_groups=1,"));
   // More: blocks stay, and share out a causal mask's uneven tiles by a counter.

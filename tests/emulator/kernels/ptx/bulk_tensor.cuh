@@ -36,12 +36,8 @@ inline void cp_async_bulk_tensor_4d(unsigned shared, const TensorMap& map, unsig
     b->settle();
   });
 }
-inline unsigned long long createpolicy_evict_first() {
-  return 1;
-}
-inline void cp_async_bulk_tensor_4d_hint(unsigned shared, const TensorMap& map, unsigned barrier, int column, int row,
-                                         int head, int batch, unsigned long long policy) {
-  if (policy != createpolicy_evict_first()) throw std::logic_error("a cache hint without a policy");
+inline void cp_async_bulk_tensor_4d_evict_first(unsigned shared, const TensorMap& map, unsigned barrier, int column,
+                                                int row, int head, int batch) {
   cp_async_bulk_tensor_4d(shared, map, barrier, column, row, head, batch);
 }
 inline void prefetch_tensormap(const TensorMap&) {}
