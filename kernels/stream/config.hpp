@@ -56,7 +56,8 @@ enum class Trigger {
 /// How finished rows are written.
 enum class Store {
   pairs,   ///< 4 bytes a lane, as the accumulators lie
-  pieces,  ///< 16 bytes a lane, after a transposition over four lanes
+  pieces,  ///< 16 bytes a lane, after a transposition over four lanes: 64 bytes of a row at once
+  rows,    ///< whole lines of 128 bytes, by way of shared memory
 };
 
 /// The order of row tiles. Under a causal mask the last rows, which see most keys, come first where row tiles differ.
@@ -200,6 +201,8 @@ struct SharedPlan {
   int operand;      ///< bytes of K or V of one stage
   int exchange;     ///< (row_groups, exchange_bytes)
   int exchange_bytes;
+  int rows;  ///< (key_groups, row_groups, 4 warps, 16 rows, a slice's columns): finished rows on their way out. Where a
+             ///< block works on one row tile, its queries' place
   int barriers;
   int row_tiles;  ///< (query_stages, 16 bytes): the RowTile whose queries a stage holds; index -1: there is none left
   int total;
@@ -228,6 +231,11 @@ HEED_HOST_DEVICE constexpr BarrierPlan barrier_plan(const Config& c) {
   return b;
 }
 
+/// Whether finished rows go through shared memory: where a key group keeps whole boxes of columns.
+HEED_HOST_DEVICE constexpr bool writes_rows(const Config& c, int head_dim) {
+  return c.store == Store::rows && padded_dim(head_dim) / c.key_groups % tile::kBoxColumns == 0;
+}
+
 HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
   const int dim = padded_dim(head_dim);
   const int boxes = dim / tile::kBoxColumns;
@@ -240,7 +248,9 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.exchange = p.ring + c.key_groups * c.stages * 2 * p.operand;
   // Every key group sends each of the others its slice of 64 rows in fp32, and two floats a row.
   p.exchange_bytes = c.key_groups == 1 ? 0 : (c.key_groups - 1) * kGroupRows * dim * 4 + c.key_groups * kGroupRows * 8;
-  p.barriers = p.exchange + c.row_groups * p.exchange_bytes;
+  const bool apart = writes_rows(c, head_dim) && c.schedule != Schedule::one_tile;
+  p.rows = apart ? p.exchange + c.row_groups * p.exchange_bytes : p.q;
+  p.barriers = p.exchange + c.row_groups * p.exchange_bytes + (apart ? p.query_bytes : 0);
   p.row_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;
   p.total = p.row_tiles + 16 * c.query_stages;
   return p;
@@ -296,6 +306,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   }
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
   if (c.overlap == Overlap::products && c.stages < 2) c.stages = 2;
+  if (c.store == Store::rows && !writes_rows(c, problem.head_dim)) c.store = Store::pieces;
   if (c.overlap == Overlap::values) c.product_order = ProductOrder::scores_first;
   if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;
   return c;

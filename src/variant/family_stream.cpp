@@ -55,7 +55,8 @@ const KnobTable<stream::Config>& table() {
     t.add("trigger", "t", &C::trigger, "heed::stream::Trigger", {"none", "last_copies"},
           "when the next launch may start its set-up, if it is a dependent one")
         .acts_on({launch});
-    t.add("store", "e", &C::store, "heed::stream::Store", {"pairs", "pieces"}, "bytes a lane writes at once: 4 or 16")
+    t.add("store", "e", &C::store, "heed::stream::Store", {"pairs", "pieces", "rows"},
+          "finished rows leave by 4 bytes a lane, by 16, or as whole lines by way of shared memory")
         .acts_on({l2, dram});
     t.add("tile_order", "y", &C::tile_order, "heed::stream::TileOrder", {"rows_first", "heads_first", "mirrored"},
           "row tiles head by head, the same rows of all heads whose keys fit the L2, or rows from both ends of a head")

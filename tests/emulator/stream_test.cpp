@@ -53,6 +53,27 @@ TEST(EmulatedStream, RowGroupsShareARing) {
                              {.with_lse = false});
 }
 
+// Whole lines by way of the queries' place, or a place of their own where blocks stay.
+TEST(EmulatedStream, RowsLeaveAsLines) {
+  constexpr Config kTaken{.row_groups = 4, .stages = 2, .producer = Producer::own_group, .store = Store::rows};
+  run_case<kTaken, kHalf64>({.heads = 2, .len_q = 270, .len_k = 320}, 81);
+  run_case<kTaken, kHalf64>({.len_q = 3, .len_k = 1, .heads_inner = true, .padding_rows = 2}, 82);
+  constexpr Config kSplit{.row_groups = 1, .key_groups = 2, .tile_keys = 32, .stages = 2, .store = Store::rows};
+  run_case<kSplit, kBrain128Causal>({.heads = 2, .len_q = 130, .len_k = 200, .causal_offset = 70}, 83);
+  constexpr Config kStays{.row_groups = 2,
+                          .tile_keys = 32,
+                          .stages = 2,
+                          .query_stages = 2,
+                          .schedule = Schedule::persistent,
+                          .store = Store::rows,
+                          .evict_first = EvictFirst::all};
+  run_case<kStays, kHalf64>({.heads = 3, .len_q = 200, .len_k = 150}, 84);
+  run_case<kStays, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>(
+      {.heads = 2, .len_q = 140, .len_k = 90, .padding_rows = 1}, 85);
+  run_case<kStays, Problem{.element = Element::bf16, .head_dim = 192, .causal = true}>(
+      {.heads = 2, .len_q = 140, .len_k = 140}, 86);
+}
+
 TEST(EmulatedStream, CausalMasks) {
   constexpr Config kConfig{.row_groups = 3, .tile_keys = 48, .stages = 3};
   run_case<kConfig, kHalf64Causal>({.len_q = 200, .len_k = 200}, 5);
