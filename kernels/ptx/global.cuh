@@ -33,6 +33,18 @@ __device__ __forceinline__ void st_global_v4(void* address, const unsigned (&x)[
                : "memory");
 }
 
+/// Writes 4 bytes that the L2 may give up before others.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#cache-operators
+__device__ __forceinline__ void st_global_cs(void* address, unsigned x) {
+  asm volatile("st.global.cs.b32 [%0], %1;" ::"l"(address), "r"(x) : "memory");
+}
+
+/// Writes 16 bytes that the L2 may give up before others, 16-byte aligned.
+__device__ __forceinline__ void st_global_cs_v4(void* address, const unsigned (&x)[4]) {
+  asm volatile("st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+
 /// Writes a float where `wanted`, as one predicated instruction.
 __device__ __forceinline__ void st_global_if(bool wanted, float* address, float x) {
   asm volatile(

@@ -14,6 +14,10 @@ __device__ __forceinline__ void st_shared_v4(unsigned address, unsigned x, unsig
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
 
+__device__ __forceinline__ void st_shared(unsigned address, unsigned x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+
 /// Two floats to an 8-byte aligned address.
 __device__ __forceinline__ void st_shared_v2(unsigned address, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");

@@ -4,7 +4,7 @@
 ///   row group   a warpgroup (128 threads) with 64 query rows of its own
 ///   key group   the row groups of one block that share a part of the keys; with 2, a block holds every row twice
 ///   key tile    the keys of one score product; its K and its V take one stage each of a key group's two rings
-///   row tile    the query rows of one block at a time: 64 a row group
+///   row tile    the query rows of one block at a time: 64 a row group, neighbours unless mirrored
 #pragma once
 
 #include "kernels/contract.hpp"
@@ -27,6 +27,7 @@ enum class Schedule {
 /// What a row group's exponentials run beside, of its own products.
 enum class Overlap {
   nothing,   ///< products of other row groups only: one tile's scores and probabilities in registers
+  values,    ///< the values of the last tile: no more registers, as exponentials take their scores' place
   products,  ///< the scores of the next tile and the values of the last: two tiles' scores and probabilities
 };
 
@@ -38,12 +39,6 @@ enum class Reference {
   exact,       ///< the maximum so far, with the output rescaled where it grew
   optimistic,  ///< that of the first tiles: softmax does not depend on the value subtracted. A warp whose sums leave
                ///< the range of 16 bits takes the tile again with its maximum
-};
-
-/// How the sum of a row's probabilities is found.
-enum class RowSum {
-  adds,         ///< fp32, one addition a probability
-  packed_adds,  ///< fp16 within a tile, two probabilities an addition; fp32 over tiles
 };
 
 /// Who starts the copies into shared memory.
@@ -61,13 +56,24 @@ enum class Trigger {
 /// How finished rows are written.
 enum class Store {
   pairs,   ///< 4 bytes a lane, as the accumulators lie
-  pieces,  ///< 16 bytes a lane, after a transposition over four lanes
+  pieces,  ///< 16 bytes a lane, after a transposition over four lanes: 64 bytes of a row at once
+  rows,    ///< whole lines of 128 bytes, by way of shared memory
 };
 
-/// The order of row tiles. Under a causal mask the last rows, which see most keys, come first in both.
+/// The order of row tiles. Under a causal mask the last rows, which see most keys, come first where row tiles differ.
 enum class TileOrder {
   rows_first,   ///< one head after the other: blocks that run together share keys
   heads_first,  ///< the same rows of all heads that fit the L2 together: the longest row tiles first
+  mirrored,     ///< one head after the other; row groups take rows from the head's start and end by turns, so that row
+                ///< tiles are equal under a causal mask
+};
+
+/// What the L2 may give up before other lines.
+enum class EvictFirst {
+  none,
+  queries,  ///< queries: one block reads them, once
+  inputs,   ///< keys and values too: read once where one row tile holds all rows of a head
+  all,      ///< outputs as well
 };
 
 struct Config {
@@ -80,11 +86,11 @@ struct Config {
   Overlap overlap = Overlap::nothing;
   ProductOrder product_order = ProductOrder::values_first;
   Reference reference = Reference::optimistic;
-  RowSum row_sum = RowSum::adds;
   Producer producer = Producer::own_warp;
   Trigger trigger = Trigger::last_copies;
   Store store = Store::pieces;
   TileOrder tile_order = TileOrder::rows_first;
+  EvictFirst evict_first = EvictFirst::none;
   int min_blocks = 1;
   constexpr bool operator==(const Config&) const = default;
 };
@@ -116,6 +122,33 @@ HEED_HOST_DEVICE constexpr Range tiles_of_group(const Config& c, int keys, int k
   return {all * key_group / c.key_groups, all * (key_group + 1) / c.key_groups};
 }
 
+/// Which 64 rows of a head, counted in 64s, a row group of row tile `index` works on; `all` there are. May lie past the
+/// last.
+///
+///   mirrored, 2 row groups, 7 times 64 rows      | 0 | 1 | 2 | 3 | 4 | 5 | 6 |
+///                               row tile           0   1   2   3   2   1   0
+HEED_HOST_DEVICE constexpr int group_tile(const Config& c, int index, int row_group, int all) {
+  const int n = index * c.row_groups + row_group;
+  if (c.tile_order != TileOrder::mirrored || n >= all) return n;
+  return n % 2 == 0 ? n / 2 : all - 1 - n / 2;
+}
+
+/// The last row of row tile `index`: the one that sees most keys.
+HEED_HOST_DEVICE constexpr int last_row(const Config& c, int index, int len_q) {
+  if (c.tile_order != TileOrder::mirrored) {
+    const int end = (index + 1) * block_rows(c);
+    return (end < len_q ? end : len_q) - 1;
+  }
+  const int all = (len_q + kGroupRows - 1) / kGroupRows;
+  int last = 0;
+  for (int g = 0; g < c.row_groups; ++g) {
+    const int tile = group_tile(c, index, g, all);
+    if (tile < all && tile > last) last = tile;
+  }
+  const int end = (last + 1) * kGroupRows;
+  return (end < len_q ? end : len_q) - 1;
+}
+
 /// Rows of one head and batch entry.
 struct RowTile {
   int index;  ///< in row tiles
@@ -139,7 +172,7 @@ HEED_HOST_DEVICE constexpr RowTile row_tile_at(const Config& c, int index, int r
                                                int together) {
   int row = 0;
   int all_heads = 0;
-  if (c.tile_order == TileOrder::rows_first) {
+  if (c.tile_order != TileOrder::heads_first) {
     all_heads = index / row_tiles;
     row = index - all_heads * row_tiles;
   } else {
@@ -168,6 +201,8 @@ struct SharedPlan {
   int operand;      ///< bytes of K or V of one stage
   int exchange;     ///< (row_groups, exchange_bytes)
   int exchange_bytes;
+  int rows;  ///< (key_groups, row_groups, 4 warps, 16 rows, a slice's columns): finished rows on their way out. Where a
+             ///< block works on one row tile, its queries' place
   int barriers;
   int row_tiles;  ///< (query_stages, 16 bytes): the RowTile whose queries a stage holds; index -1: there is none left
   int total;
@@ -196,6 +231,11 @@ HEED_HOST_DEVICE constexpr BarrierPlan barrier_plan(const Config& c) {
   return b;
 }
 
+/// Whether finished rows go through shared memory: where a key group keeps whole boxes of columns.
+HEED_HOST_DEVICE constexpr bool writes_rows(const Config& c, int head_dim) {
+  return c.store == Store::rows && padded_dim(head_dim) / c.key_groups % tile::kBoxColumns == 0;
+}
+
 HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
   const int dim = padded_dim(head_dim);
   const int boxes = dim / tile::kBoxColumns;
@@ -208,7 +248,9 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.exchange = p.ring + c.key_groups * c.stages * 2 * p.operand;
   // Every key group sends each of the others its slice of 64 rows in fp32, and two floats a row.
   p.exchange_bytes = c.key_groups == 1 ? 0 : (c.key_groups - 1) * kGroupRows * dim * 4 + c.key_groups * kGroupRows * 8;
-  p.barriers = p.exchange + c.row_groups * p.exchange_bytes;
+  const bool apart = writes_rows(c, head_dim) && c.schedule != Schedule::one_tile;
+  p.rows = apart ? p.exchange + c.row_groups * p.exchange_bytes : p.q;
+  p.barriers = p.exchange + c.row_groups * p.exchange_bytes + (apart ? p.query_bytes : 0);
   p.row_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;
   p.total = p.row_tiles + 16 * c.query_stages;
   return p;
@@ -256,13 +298,16 @@ HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
 /// they contradict each other. Says nothing about shared memory and registers.
 HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.key_groups > 1 && padded_dim(problem.head_dim) % (16 * c.key_groups) != 0) c.key_groups = 1;
+  if (c.tile_order == TileOrder::mirrored && (!problem.causal || c.row_groups == 1))
+    c.tile_order = TileOrder::rows_first;
   if (c.schedule == Schedule::one_tile) {
     c.query_stages = 1;
-    c.tile_order = TileOrder::rows_first;
+    if (c.tile_order == TileOrder::heads_first) c.tile_order = TileOrder::rows_first;
   }
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
   if (c.overlap == Overlap::products && c.stages < 2) c.stages = 2;
-  if (problem.element == Element::bf16) c.row_sum = RowSum::adds;
+  if (c.store == Store::rows && !writes_rows(c, problem.head_dim)) c.store = Store::pieces;
+  if (c.overlap == Overlap::values) c.product_order = ProductOrder::scores_first;
   if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;
   return c;
 }
@@ -275,7 +320,6 @@ enum class Illegal {
   tile_keys,
   overlap,
   stages,
-  packed_adds,
   shared_memory,
   occupancy,
   registers,
@@ -291,11 +335,10 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (threads(c) > 1024) return Illegal::threads;
   if (c.key_groups > 1 && dim % (16 * c.key_groups) != 0) return Illegal::key_groups;  // slices of 16 columns at least
   if (c.tile_keys % kStepKeys != 0 || c.tile_keys < 32 || c.tile_keys > 128) return Illegal::tile_keys;
-  if (c.overlap == Overlap::products && c.reference == Reference::exact) return Illegal::overlap;
+  if (c.overlap != Overlap::nothing && c.reference == Reference::exact) return Illegal::overlap;
   // The keys of one tile are asked for behind the values of the tile before, while those of the one before that are in
   // use.
   if (c.overlap == Overlap::products && c.stages < 2) return Illegal::stages;
-  if (c.row_sum == RowSum::packed_adds && problem.element == Element::bf16) return Illegal::packed_adds;
   const int total = shared_plan(c, problem.head_dim).total;
   if (total > shared_bytes) return Illegal::shared_memory;
   // The runtime keeps 1 KiB of each block's shared memory to itself.

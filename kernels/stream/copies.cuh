@@ -66,6 +66,9 @@ struct Copies {
   static constexpr bool kOneTile = kConfig.schedule == Schedule::one_tile;
   using Place = Layout<kConfig, kProblem>;
   static constexpr SharedPlan kPlan = Place::kPlan;
+  static constexpr bool kQueriesFirst = kConfig.evict_first != EvictFirst::none;
+  static constexpr bool kKeysFirst =
+      kConfig.evict_first == EvictFirst::inputs || kConfig.evict_first == EvictFirst::all;
 
   const ForwardParams& params;
   const TensorMaps& maps;
@@ -82,24 +85,33 @@ struct Copies {
     ptx::fence_mbarrier_init();
   }
 
+  template <bool kEvictFirst>
+  __device__ __forceinline__ static void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int box, int row,
+                                                  int head, int batch) {
+    if constexpr (kEvictFirst)
+      ptx::cp_async_bulk_tensor_4d_evict_first(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
+    else
+      ptx::cp_async_bulk_tensor_4d(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
+  }
+
   __device__ __forceinline__ void copy_queries(const RowTile& tile, int stage) const {
     const unsigned barrier = place.queries_barrier(stage);
     ptx::mbarrier_arrive_expect_tx(barrier, kPlan.query_bytes);
+    const int all = (params.len_q + kGroupRows - 1) / kGroupRows;
 #pragma unroll
     for (int g = 0; g < kConfig.row_groups; ++g)
 #pragma unroll
       for (int b = 0; b < kBoxes; ++b)
-        ptx::cp_async_bulk_tensor_4d(place.queries(stage) + (g * kBoxes + b) * kGroupRows * tile::kBoxRowBytes, maps.q,
-                                     barrier, b * tile::kBoxColumns, (tile.index * kConfig.row_groups + g) * kGroupRows,
-                                     tile.head, tile.batch);
+        copy_box<kQueriesFirst>(place.queries(stage) + (g * kBoxes + b) * kGroupRows * tile::kBoxRowBytes, maps.q,
+                                barrier, b, group_tile(kConfig, tile.index, g, all) * kGroupRows, tile.head,
+                                tile.batch);
   }
 
   __device__ __forceinline__ void copy_operand(const TensorMap& map, unsigned to, unsigned barrier, int key, int head,
                                                int batch) const {
     ptx::mbarrier_arrive_expect_tx(barrier, kPlan.operand);
 #pragma unroll
-    for (int b = 0; b < kBoxes; ++b)
-      ptx::cp_async_bulk_tensor_4d(to + b * kPlan.box, map, barrier, b * tile::kBoxColumns, key, head, batch);
+    for (int b = 0; b < kBoxes; ++b) copy_box<kKeysFirst>(to + b * kPlan.box, map, barrier, b, key, head, batch);
   }
 
   /// Everything a block needs, row tile after row tile. One thread.
@@ -148,8 +160,8 @@ struct Copies {
                                                 const AfterQueries& after_queries) const {
     // A division takes over 100 clocks here, before the first copy of keys.
     const int kv_head = params.group_size == 1 ? tile.head : tile.head / params.group_size;
-    const int last_row = min((tile.index + 1) * block_rows(kConfig), params.len_q) - 1;
-    const int keys_end = visible_keys(kProblem.causal, last_row, params.causal_offset, params.len_k);
+    const int keys_end =
+        visible_keys(kProblem.causal, last_row(kConfig, tile.index, params.len_q), params.causal_offset, params.len_k);
     copy_queries(tile, query_stage);
     bool more = true;
     for (int i = 0; more; ++i) {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/shared.cuh"
@@ -173,6 +174,7 @@ struct Epilogue {
     const int first_column = at.key_group * kSliceColumns;
     unsigned short* rows = target.o + at.batch * target.strides.batch + at.head * target.strides.head + first_column;
     const long long row_stride = target.strides.row;
+    constexpr bool kEvictFirst = kConfig.evict_first == EvictFirst::all;
     constexpr bool kPadded = kDim != kProblem.head_dim;
     const int quarter = at.lane % 4;
     unsigned packed[kTiles][2];  // of tile t and row h
@@ -187,11 +189,29 @@ struct Epilogue {
         if (at.row + 8 * h < target.len_q)
 #pragma unroll
           for (int t = 0; t < kTiles; ++t)
-            if (!kPadded || first_column + 8 * t < kProblem.head_dim)
-              *reinterpret_cast<unsigned*>(rows + (at.row + 8 * h) * row_stride + 8 * t + 2 * quarter) = packed[t][h];
+            if (!kPadded || first_column + 8 * t < kProblem.head_dim) {
+              unsigned short* to = rows + (at.row + 8 * h) * row_stride + 8 * t + 2 * quarter;
+              if constexpr (kEvictFirst)
+                ptx::st_global_cs(to, packed[t][h]);
+              else
+                *reinterpret_cast<unsigned*>(to) = packed[t][h];
+            }
+    } else if constexpr (writes_rows(kConfig, kProblem.head_dim)) {
+      write_lines(packed, rows);
+    } else if constexpr (kTiles % 4 == 0) {
+      // Four tiles of a row are four runs of 8 columns, each spread over the four lanes of a quad: transposed, every
+      // lane has one run, and the quad 64 bytes in a row.
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int t = 0; t < kTiles; t += 4) {
+          unsigned x[4] = {packed[t][h], packed[t + 1][h], packed[t + 2][h], packed[t + 3][h]};
+          transpose_quad(x, quarter);
+          if (at.row + 8 * h < target.len_q && (!kPadded || first_column + 8 * (t + quarter) < kProblem.head_dim))
+            write_piece(rows + (at.row + 8 * h) * row_stride + 8 * (t + quarter), x);
+        }
     } else {
-      // Two tiles and two rows are four runs of 8 columns, each spread over the four lanes of a quad: transposed, every
-      // lane writes one run.
+      // Of two tiles and two rows: 32 bytes in a row.
       unsigned short* mine = rows + (at.row + 8 * (quarter / 2)) * row_stride + 8 * (quarter % 2);
       const bool inside = at.row + 8 * (quarter / 2) < target.len_q;
 #pragma unroll
@@ -199,9 +219,52 @@ struct Epilogue {
         unsigned x[4] = {packed[t][0], packed[t + 1][0], packed[t][1], packed[t + 1][1]};
         transpose_quad(x, quarter);
         if (inside && (!kPadded || first_column + 8 * (t + quarter % 2) < kProblem.head_dim))
-          *reinterpret_cast<uint4*>(mine + 8 * t) = make_uint4(x[0], x[1], x[2], x[3]);
+          write_piece(mine + 8 * t, x);
       }
     }
+  }
+
+  __device__ __forceinline__ static void write_piece(unsigned short* to, const unsigned (&x)[4]) {
+    if constexpr (kConfig.evict_first == EvictFirst::all)
+      ptx::st_global_cs_v4(to, x);
+    else
+      ptx::st_global_v4(to, x);
+  }
+
+  /// Writes a warp's 16 rows as lines of 128 bytes. Written by words and read by 16 bytes, each time without bank
+  /// conflicts: piece i of 16 bytes of row r lies at i ^ (r % 8).
+  /// @param rows the head's first row, from the first column of this key group's slice
+  __device__ __forceinline__ void write_lines(const unsigned (&packed)[kTiles][2], unsigned short* rows) const {
+    constexpr int kBoxes = kSliceColumns / tile::kBoxColumns;
+    constexpr int kWarpRows = 16;
+    constexpr int kBoxBytes = kWarpRows * tile::kBoxRowBytes;
+    const unsigned place = shared + kPlan.rows +
+                           ((at.key_group * kConfig.row_groups + at.row_group) * 4 + at.warp) * kBoxes * kBoxBytes;
+    // In the place of its queries: the row group's other warps have read them. Key groups have met in merge().
+    if (kConfig.schedule == Schedule::one_tile && kGroups == 1) ptx::bar_sync(2 + at.row_group, kGroupThreads);
+    const int mine = at.lane / 4;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        ptx::st_shared(place + t / 8 * kBoxBytes + (mine + 8 * h) * tile::kBoxRowBytes + (t % 8 ^ mine) * 16 +
+                           at.lane % 4 * 4,
+                       packed[t][h]);
+    __syncwarp();
+    const int piece = at.lane % 8;
+#pragma unroll
+    for (int b = 0; b < kBoxes; ++b)
+#pragma unroll
+      for (int i = 0; i < kWarpRows; i += 4) {
+        const int r = i + at.lane / 8;
+        const int row = at.row - mine + r;
+        const int column = b * tile::kBoxColumns + 8 * piece;
+        unsigned x[4];
+        ptx::ld_shared_v4(x, place + b * kBoxBytes + r * tile::kBoxRowBytes + (piece ^ r % 8) * 16);
+        if (row < target.len_q && at.key_group * kSliceColumns + column < kProblem.head_dim)
+          write_piece(rows + row * target.strides.row + column, x);
+      }
+    __syncwarp();
   }
 
   /// x[i] of lane j of a quad becomes x[j] of lane i.

@@ -8,6 +8,9 @@
 ///   one row group   | exponentials n-1                        | exponentials n-2       | ..
 ///     its products  | values n, scores n-2                    | values n-1, scores n-3 | ..   (Overlap::products)
 ///
+///   a row group     |              exponentials n-1 |              exponentials n-2 | ..
+///     its products  | scores n-1 | values n         | scores n-2 | values n-1       | ..         (Overlap::values)
+///
 /// Tiles that not every row of the row group sees whole are the first of its order and take the exact maximum. The
 /// tiles after them need neither mask nor, with an optimistic reference, maximum.
 ///
@@ -16,8 +19,10 @@
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/mma.cuh"
 #include "kernels/ptx/wgmma.cuh"
 #include "kernels/stream/copies.cuh"
 #include "kernels/stream/epilogue.cuh"
@@ -32,7 +37,6 @@ struct Forward {
   static constexpr int kKeys = kConfig.tile_keys;
   static constexpr int kSteps = kKeys / kStepKeys;
   static constexpr bool kOneTile = kConfig.schedule == Schedule::one_tile;
-  static constexpr bool kPackedAdds = kConfig.row_sum == RowSum::packed_adds;
   using Place = Layout<kConfig, kProblem>;
   static constexpr SharedPlan kPlan = Place::kPlan;
   // The largest probability of the tiles a reference was taken from is 2^kMargin: fp16 has less room below one than
@@ -155,7 +159,6 @@ struct Forward {
   /// Probabilities below the given references and their sums in this lane's columns.
   __device__ __forceinline__ void exponentials(Probabilities& p, float (&total)[2], const Scores& s,
                                                const float (&negative)[2]) const {
-    unsigned packed[2] = {};
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       float e[8];
@@ -165,19 +168,10 @@ struct Forward {
       for (int i = 0; i < 4; ++i) p[k][i] = ptx::cvt_rn_x2<kProblem.element>(e[2 * i], e[2 * i + 1]);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        if constexpr (kPackedAdds) {
-          const unsigned both = ptx::add_rn_f16x2(p[k][h], p[k][h + 2]);
-          packed[h] = k == 0 ? both : ptx::add_rn_f16x2(packed[h], both);
-        } else {
-          const float of_step = (e[2 * h] + e[2 * h + 1]) + (e[2 * h + 4] + e[2 * h + 5]);
-          total[h] = k == 0 ? of_step : total[h] + of_step;
-        }
+        const float of_step = (e[2 * h] + e[2 * h + 1]) + (e[2 * h + 4] + e[2 * h + 5]);
+        total[h] = k == 0 ? of_step : total[h] + of_step;
       }
     }
-    if constexpr (kPackedAdds)
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-        total[h] = ptx::unpack_low<Element::fp16>(packed[h]) + ptx::unpack_high<Element::fp16>(packed[h]);
   }
 
   /// Raises the references to this tile's maxima where those are larger, and takes the probabilities. What was summed
@@ -261,10 +255,86 @@ struct Forward {
     release_values();
   }
 
+  /// The scores of the next tile, and its exponentials beside the values of the tile before, whose probabilities are
+  /// `p`. They take the scores' place: what else would need the registers of both is to have the scores at hand where
+  /// they must be taken again, which happens so rarely that they are multiplied again.
+  __device__ __forceinline__ void exponentials_beside_values(Scores& s, unsigned long long queries, Probabilities& p) {
+    wait_for_keys();
+    ptx::wgmma_fence();
+    multiply_keys(s, queries);
+    ptx::wgmma_commit_group();
+    wait_for_values();
+    ptx::wgmma_fence();
+    multiply_values(p);
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group(1);
+    ptx::pin(s);
+    float total[2];
+#pragma unroll
+    for (int t = 0; t < kKeys / 8; ++t)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float* e = s + 4 * t + 2 * h;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) e[i] = ptx::ex2_approx_ftz(fmaf(e[i], scale_log2, -reference[h]));
+        total[h] = t == 0 ? e[0] + e[1] : total[h] + (e[0] + e[1]);
+      }
+    const bool fits = total[0] < kMostSum && total[1] < kMostSum;
+    if (__any_sync(0xffffffffU, !fits)) {
+      ptx::wgmma_wait_group(0);
+      ptx::pin(out);
+      scores_of_warp(s);
+      exact_softmax(p, s);
+    } else {
+      // Behind the branch, over which ptxas moves no wait: it would put one in front of most exponentials.
+      ptx::wgmma_wait_group(0);
+      ptx::pin(out);
+      ptx::pin(s);
+      sum[0] += total[0];
+      sum[1] += total[1];
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) p[k][i] = ptx::cvt_rn_x2<kProblem.element>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+    }
+    release_keys();
+    release_values();
+  }
+
+  /// The scores of this warp's 16 rows and the tile whose keys are held, by the warp alone: others of its row group
+  /// need not take part, as they would in an asynchronous product.
+  __device__ __forceinline__ void scores_of_warp(Scores& s) const {
+    unsigned thread = threadIdx.x;
+    ptx::settle(thread);  // or addresses are worked out, and kept, for those who never come here
+    const int at = thread % 32;
+    const int query_row = thread / 32 % 4 * 16 + at % 16;
+    const unsigned q = place.queries(query.stage) + (row_group * kBoxes * kGroupRows + query_row) * tile::kBoxRowBytes;
+    const unsigned k = place.keys(key_group, key.stage) + (at / 16 * 8 + at % 8) * tile::kBoxRowBytes;
+#pragma unroll
+    for (int i = 0; i < kKeys / 2; ++i) s[i] = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i) {
+      unsigned a[4];
+      // Pieces of 16 bytes lie at their index xor their row's: kernels/tile/matrix_descriptor.hpp.
+      ptx::ldmatrix_x4(a, q + i / 4 * kGroupRows * tile::kBoxRowBytes + ((2 * (i % 4) + at / 16) ^ at % 8) * 16);
+#pragma unroll
+      for (int t = 0; t < kKeys / 16; ++t) {
+        unsigned b[4];  // 16 keys: the halves of the contraction for the first 8, then for the others
+        ptx::ldmatrix_x4(
+            b, k + i / 4 * kPlan.box + 16 * t * tile::kBoxRowBytes + ((2 * (i % 4) + at / 8 % 2) ^ at % 8) * 16);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          float(&d)[4] = *reinterpret_cast<float(*)[4]>(s + 8 * t + 4 * j);
+          ptx::mma_m16n8k16<kProblem.element>(d, a, b[2 * j], b[2 * j + 1]);
+        }
+      }
+    }
+  }
+
   /// Tiles n, n - 1, .. first of this key group; those that reach past seen_by_all have keys that some row does not
   /// see.
   __device__ __forceinline__ void run_tiles(int n, int first, int seen_by_all, unsigned long long queries) {
-    if constexpr (kConfig.overlap == Overlap::nothing) {
+    if constexpr (kConfig.overlap != Overlap::products) {
       Scores s;
       Probabilities p;
       scores_alone(s, queries);
@@ -278,6 +348,10 @@ struct Forward {
       }
 #pragma unroll 1
       for (; n > first; --n) {
+        if constexpr (kConfig.overlap == Overlap::values) {
+          exponentials_beside_values(s, queries, p);
+          continue;
+        }
         both_products(s, queries, p);
         if (kConfig.reference == Reference::exact || !optimistic_softmax(p, s)) exact_softmax(p, s);
       }
@@ -361,9 +435,9 @@ struct Forward {
   }
 
   __device__ __forceinline__ void run_row_tile(const RowTile& at, const Target& target) {
-    group_row = (at.index * kConfig.row_groups + row_group) * kGroupRows;
-    const int last_row = min((at.index + 1) * block_rows(kConfig), params.len_q) - 1;
-    const int keys_end = visible_keys(kProblem.causal, last_row, params.causal_offset, params.len_k);
+    group_row = group_tile(kConfig, at.index, row_group, (params.len_q + kGroupRows - 1) / kGroupRows) * kGroupRows;
+    const int keys_end =
+        visible_keys(kProblem.causal, last_row(kConfig, at.index, params.len_q), params.causal_offset, params.len_k);
     const Range tiles = tiles_of_group(kConfig, keys_end, key_group);
     const int seen_by_all = visible_keys(kProblem.causal, group_row, params.causal_offset, params.len_k);
     const int seen_by_any = group_row < params.len_q

@@ -40,7 +40,7 @@ const KnobTable<stream::Config>& table() {
     t.add("schedule", "h", &C::schedule, "heed::stream::Schedule", {"one_tile", "persistent", "dynamic"},
           "row tiles of a block: one, every so many-th, or the next that no block has taken")
         .acts_on({tail, latency, launch});
-    t.add("overlap", "o", &C::overlap, "heed::stream::Overlap", {"nothing", "products"},
+    t.add("overlap", "o", &C::overlap, "heed::stream::Overlap", {"nothing", "values", "products"},
           "of its own products, what a warpgroup's exponentials run beside")
         .acts_on({tensor, exponentials, latency});
     t.add("product_order", "p", &C::product_order, "heed::stream::ProductOrder",
@@ -49,20 +49,21 @@ const KnobTable<stream::Config>& table() {
     t.add("reference", "r", &C::reference, "heed::stream::Reference", {"exact", "optimistic"},
           "what is subtracted before the exponential: the maximum so far, or that of the first tiles")
         .acts_on({issue, fma, latency});
-    t.add("row_sum", "u", &C::row_sum, "heed::stream::RowSum", {"adds", "packed_adds"},
-          "sums of probabilities in fp32, or two at a time in fp16 within a tile")
-        .acts_on({issue, fma});
     t.add("producer", "w", &C::producer, "heed::stream::Producer", {"own_warp", "own_group"},
           "who starts the copies: a warp, or a warpgroup that leaves its registers to the others")
         .acts_on({latency, issue});
     t.add("trigger", "t", &C::trigger, "heed::stream::Trigger", {"none", "last_copies"},
           "when the next launch may start its set-up, if it is a dependent one")
         .acts_on({launch});
-    t.add("store", "e", &C::store, "heed::stream::Store", {"pairs", "pieces"}, "bytes a lane writes at once: 4 or 16")
+    t.add("store", "e", &C::store, "heed::stream::Store", {"pairs", "pieces", "rows"},
+          "finished rows leave by 4 bytes a lane, by 16, or as whole lines by way of shared memory")
         .acts_on({l2, dram});
-    t.add("tile_order", "y", &C::tile_order, "heed::stream::TileOrder", {"rows_first", "heads_first"},
-          "row tiles head by head, or the same rows of all heads whose keys fit the L2")
+    t.add("tile_order", "y", &C::tile_order, "heed::stream::TileOrder", {"rows_first", "heads_first", "mirrored"},
+          "row tiles head by head, the same rows of all heads whose keys fit the L2, or rows from both ends of a head")
         .acts_on({tail, l2, dram});
+    t.add("evict_first", "v", &C::evict_first, "heed::stream::EvictFirst", {"none", "queries", "inputs", "all"},
+          "what the L2 may give up before other lines: nothing, queries, all that is read, outputs as well")
+        .acts_on({l2, dram});
     t.add("min_blocks", "d", &C::min_blocks, {1, 2, 3, 4},
           "thread blocks a multiprocessor, for the compiler and for the plan")
         .acts_on({latency, tail});
@@ -140,8 +141,6 @@ class StreamFamily final : public Family {
         return "exact maxima rescale the output, which no product in flight allows; write overlap=nothing";
       case stream::Illegal::stages:
         return "overlap=products uses the keys of one tile while those of the next arrive: two stages at least";
-      case stream::Illegal::packed_adds:
-        return "packed sums need fp16: bf16 has 8 bits; write row_sum=adds";
       case stream::Illegal::shared_memory:
         return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
                            stream::shared_plan(c, dim).total, device.name, device.shared_bytes_per_block);
@@ -200,6 +199,9 @@ class StreamFamily final : public Family {
       c.schedule = uneven ? stream::Schedule::dynamic : stream::Schedule::persistent;
       if (uneven) c.tile_order = stream::TileOrder::heads_first;
       if (dim <= 128) c.query_stages = 2;
+    } else if (workload.is_causal()) {
+      // One wave is as long as its longest block: rows from both ends of a head make blocks equal.
+      c.tile_order = stream::TileOrder::mirrored;
     }
     const Problem problem = problem_of(workload);
     for (c.stages = kMostStages; c.stages > 1; --c.stages) {

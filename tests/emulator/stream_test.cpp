@@ -53,8 +53,29 @@ TEST(EmulatedStream, RowGroupsShareARing) {
                              {.with_lse = false});
 }
 
+// Whole lines by way of the queries' place, or a place of their own where blocks stay.
+TEST(EmulatedStream, RowsLeaveAsLines) {
+  constexpr Config kTaken{.row_groups = 4, .stages = 2, .producer = Producer::own_group, .store = Store::rows};
+  run_case<kTaken, kHalf64>({.heads = 2, .len_q = 270, .len_k = 320}, 81);
+  run_case<kTaken, kHalf64>({.len_q = 3, .len_k = 1, .heads_inner = true, .padding_rows = 2}, 82);
+  constexpr Config kSplit{.row_groups = 1, .key_groups = 2, .tile_keys = 32, .stages = 2, .store = Store::rows};
+  run_case<kSplit, kBrain128Causal>({.heads = 2, .len_q = 130, .len_k = 200, .causal_offset = 70}, 83);
+  constexpr Config kStays{.row_groups = 2,
+                          .tile_keys = 32,
+                          .stages = 2,
+                          .query_stages = 2,
+                          .schedule = Schedule::persistent,
+                          .store = Store::rows,
+                          .evict_first = EvictFirst::all};
+  run_case<kStays, kHalf64>({.heads = 3, .len_q = 200, .len_k = 150}, 84);
+  run_case<kStays, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>(
+      {.heads = 2, .len_q = 140, .len_k = 90, .padding_rows = 1}, 85);
+  run_case<kStays, Problem{.element = Element::bf16, .head_dim = 192, .causal = true}>(
+      {.heads = 2, .len_q = 140, .len_k = 140}, 86);
+}
+
 TEST(EmulatedStream, CausalMasks) {
-  constexpr Config kConfig{.row_groups = 3, .tile_keys = 48, .stages = 3, .row_sum = RowSum::packed_adds};
+  constexpr Config kConfig{.row_groups = 3, .tile_keys = 48, .stages = 3};
   run_case<kConfig, kHalf64Causal>({.len_q = 200, .len_k = 200}, 5);
   run_case<kConfig, kHalf64Causal>({.heads = 2, .len_q = 130, .len_k = 400, .causal_offset = 270}, 6);
   run_case<kConfig, kHalf64Causal>({.len_q = 250, .len_k = 90, .causal_offset = -160}, 7);
@@ -62,14 +83,80 @@ TEST(EmulatedStream, CausalMasks) {
   run_case<kConfig, kHalf64Causal>({.len_q = 10, .len_k = 20, .causal_offset = -30}, 9);
 }
 
+// Row groups with rows from both ends of a head: an even and an odd number of 64s, fewer than row groups, rows that end
+// within the last, keys that begin or end before the rows do.
+TEST(EmulatedStream, MirroredRows) {
+  constexpr Config kTwo{
+      .row_groups = 2, .stages = 2, .producer = Producer::own_group, .tile_order = TileOrder::mirrored};
+  run_case<kTwo, kHalf64Causal>({.heads = 2, .len_q = 256, .len_k = 256}, 40);
+  run_case<kTwo, kHalf64Causal>({.heads = 2, .heads_kv = 1, .len_q = 300, .len_k = 310, .causal_offset = 10}, 41);
+  run_case<kTwo, kHalf64Causal>({.len_q = 40, .len_k = 70, .causal_offset = 30}, 42);
+  run_case<kTwo, kHalf64Causal>({.len_q = 330, .len_k = 120, .causal_offset = -210}, 43);
+  run_case<kTwo, kHalf64Causal>({.len_q = 330, .len_k = 120, .causal_offset = 0, .score_scale = 30}, 44);
+  constexpr Config kKeyGroups{.row_groups = 2,
+                              .key_groups = 2,
+                              .tile_keys = 48,
+                              .stages = 3,
+                              .producer = Producer::own_group,
+                              .tile_order = TileOrder::mirrored};
+  run_case<kKeyGroups, kHalf64Causal>({.len_q = 450, .len_k = 450}, 45);
+  run_case<kKeyGroups, kHalf64Causal>({.len_q = 200, .len_k = 500, .causal_offset = 300}, 46);
+  constexpr Config kFour{.row_groups = 4,
+                         .stages = 3,
+                         .query_stages = 2,
+                         .schedule = Schedule::persistent,
+                         .producer = Producer::own_group,
+                         .tile_order = TileOrder::mirrored};
+  run_case<kFour, kHalf64Causal>({.heads = 2, .len_q = 520, .len_k = 520}, 47);
+  constexpr Config kThree{.row_groups = 3,
+                          .tile_keys = 32,
+                          .stages = 3,
+                          .query_stages = 2,
+                          .schedule = Schedule::dynamic,
+                          .overlap = Overlap::products,
+                          .tile_order = TileOrder::mirrored};
+  run_case<kThree, kHalf64Causal>({.heads = 2, .len_q = 270, .len_k = 250, .causal_offset = -20}, 48);
+  run_case<kTwo, Problem{.element = Element::bf16, .head_dim = 128, .causal = true}>({.len_q = 190, .len_k = 190}, 49);
+}
+
 // Scores far above those of the first tiles: the warp takes the tile again, once or several times.
 TEST(EmulatedStream, TakesATileAgainWhereTheReferenceMisleads) {
-  constexpr Config kTurns{.row_groups = 1, .tile_keys = 32, .stages = 4, .row_sum = RowSum::packed_adds};
+  constexpr Config kTurns{.row_groups = 1, .tile_keys = 32, .stages = 4};
   run_case<kTurns, kHalf64>({.len_q = 40, .len_k = 700, .score_scale = 30}, 10);
   run_case<kTurns, kHalf64Causal>({.len_q = 300, .len_k = 300, .score_scale = 30}, 11);
   constexpr Config kBoth{.row_groups = 1, .tile_keys = 32, .stages = 3, .overlap = Overlap::products};
   run_case<kBoth, kHalf64>({.len_q = 40, .len_k = 700, .score_scale = 30}, 12);
   run_case<kBoth, kBrain128Causal>({.len_q = 70, .len_k = 300, .causal_offset = 230, .score_scale = 300}, 13);
+}
+
+// Exponentials in the scores' registers: a warp that takes a tile again multiplies its scores again.
+TEST(EmulatedStream, ExponentialsBesideValues) {
+  constexpr Config kTurns{.row_groups = 2,
+                          .stages = 2,
+                          .overlap = Overlap::values,
+                          .product_order = ProductOrder::scores_first,
+                          .producer = Producer::own_group};
+  run_case<kTurns, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 330}, 60);
+  run_case<kTurns, kHalf64>({.len_q = 128, .len_k = 700, .score_scale = 30}, 61);
+  run_case<kTurns, kHalf64Causal>({.heads = 2, .len_q = 300, .len_k = 300, .score_scale = 30}, 62);
+  run_case<kTurns, kHalf64Causal>({.len_q = 250, .len_k = 400, .causal_offset = 150}, 63);
+  run_case<kTurns, Problem{.element = Element::fp16, .head_dim = 128, .causal = false}>(
+      {.len_q = 100, .len_k = 450, .score_scale = 40}, 64);
+  constexpr Config kOneStage{.row_groups = 1,
+                             .key_groups = 2,
+                             .tile_keys = 48,
+                             .stages = 1,
+                             .query_stages = 2,
+                             .schedule = Schedule::persistent,
+                             .overlap = Overlap::values,
+                             .product_order = ProductOrder::scores_first};
+  run_case<kOneStage, kHalf64>({.heads = 3, .len_q = 140, .len_k = 700, .score_scale = 30}, 65);
+  constexpr Config kBrain{.row_groups = 1,
+                          .tile_keys = 80,
+                          .stages = 2,
+                          .overlap = Overlap::values,
+                          .product_order = ProductOrder::scores_first};
+  run_case<kBrain, kBrain128Causal>({.len_q = 70, .len_k = 500, .causal_offset = 430, .score_scale = 300}, 66);
 }
 
 TEST(EmulatedStream, ExactMaxima) {
@@ -131,7 +218,6 @@ TEST(EmulatedStream, BlocksThatStay) {
                                .stages = 3,
                                .query_stages = 2,
                                .schedule = Schedule::persistent,
-                               .row_sum = RowSum::packed_adds,
                                .producer = Producer::own_group,
                                .min_blocks = 2};
   run_case<kPersistent, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 100}, 24, {.blocks = 3});
@@ -159,6 +245,16 @@ TEST(EmulatedStream, BlocksThatTakeWhatIsLeft) {
                                     {.blocks = 3});
   run_case<kDynamic, kHalf64Causal>({.heads = 3, .heads_kv = 3, .len_q = 140, .len_k = 60, .causal_offset = -80}, 28);
   run_case<kDynamic, kHalf64>({.len_q = 1, .len_k = 1}, 29, {.blocks = 1});
+}
+
+// Hints change nothing but speed.
+TEST(EmulatedStream, EvictsFirst) {
+  constexpr Config kInputs{.row_groups = 2, .stages = 2, .evict_first = EvictFirst::inputs};
+  run_case<kInputs, kHalf64>({.heads = 2, .len_q = 100, .len_k = 150}, 50);
+  constexpr Config kAll{.row_groups = 1, .key_groups = 2, .stages = 2, .evict_first = EvictFirst::all};
+  run_case<kAll, kHalf64Causal>({.heads = 2, .len_q = 100, .len_k = 150, .causal_offset = 50}, 51);
+  constexpr Config kPairs{.row_groups = 1, .stages = 2, .store = Store::pairs, .evict_first = EvictFirst::all};
+  run_case<kPairs, Problem{.element = Element::bf16, .head_dim = 40, .causal = true}>({.len_q = 65, .len_k = 65}, 52);
 }
 
 TEST(EmulatedStream, PaddedAndWideHeadDims) {

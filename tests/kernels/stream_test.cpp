@@ -24,11 +24,12 @@ Config random_config(Random& random) {
   c.stages = one_of({1, 2, 3, 5, 8, 16});
   c.query_stages = one_of({1, 2, 3, 4});
   c.schedule = static_cast<Schedule>(random.below(3));
-  c.overlap = random.chance(0.5) ? Overlap::nothing : Overlap::products;
+  c.overlap = static_cast<Overlap>(random.below(3));
+  c.product_order = static_cast<ProductOrder>(random.below(3));
   c.reference = random.chance(0.5) ? Reference::exact : Reference::optimistic;
-  c.row_sum = random.chance(0.5) ? RowSum::adds : RowSum::packed_adds;
   c.producer = random.chance(0.5) ? Producer::own_warp : Producer::own_group;
-  c.tile_order = random.chance(0.5) ? TileOrder::rows_first : TileOrder::heads_first;
+  c.tile_order = static_cast<TileOrder>(random.below(3));
+  c.evict_first = static_cast<EvictFirst>(random.below(4));
   c.min_blocks = one_of({1, 2, 3, 4});
   return c;
 }
@@ -79,6 +80,44 @@ TEST(Stream, EveryRowTileComesOnce) {
         ASSERT_EQ(tile.index, row_tiles - 1);
       }
       before = tile.index;
+    }
+  }
+}
+
+// Every 64 rows belong to one row group of one row tile; the row tile's last row is the last that any of them holds.
+TEST(Stream, EveryRowBelongsToOneRowGroup) {
+  Random random(5);
+  for (int i = 0; i < 3000; ++i) {
+    Config c = random_config(random);
+    c.tile_order = random.chance(0.7) ? TileOrder::mirrored : TileOrder::rows_first;
+    const int len_q = 1 + static_cast<int>(random.below(1500));
+    const int all = (len_q + kGroupRows - 1) / kGroupRows;
+    const int row_tiles = (len_q + block_rows(c) - 1) / block_rows(c);
+    std::set<int> seen;
+    for (int index = 0; index < row_tiles; ++index) {
+      int last = -1;
+      for (int g = 0; g < c.row_groups; ++g) {
+        const int tile = group_tile(c, index, g, all);
+        ASSERT_GE(tile, 0);
+        if (tile >= all) continue;
+        ASSERT_TRUE(seen.insert(tile).second) << "twice";
+        last = std::max(last, std::min((tile + 1) * kGroupRows, len_q) - 1);
+      }
+      ASSERT_EQ(last_row(c, index, len_q), last);
+    }
+    ASSERT_EQ(static_cast<int>(seen.size()), all);
+  }
+}
+
+// Under a causal mask all row tiles with an even number of row groups see the same number of keys.
+TEST(Stream, MirroredRowTilesAreEqual) {
+  for (const int row_groups : {2, 4}) {
+    const Config c{.row_groups = row_groups, .tile_order = TileOrder::mirrored};
+    const int all = 8 * row_groups;
+    for (int index = 0; index < 8; ++index) {
+      int tiles = 0;
+      for (int g = 0; g < row_groups; ++g) tiles += group_tile(c, index, g, all) + 1;
+      EXPECT_EQ(tiles, row_groups * (all + 1) / 2);
     }
   }
 }

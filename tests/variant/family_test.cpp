@@ -143,14 +143,21 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_EQ(reason("row_groups=4"), "legal");
   EXPECT_THAT(reason("key_groups=2"), ::testing::HasSubstr("1152 threads"));
   EXPECT_THAT(reason("overlap=products,reference=exact"), ::testing::HasSubstr("overlap=nothing"));
+  EXPECT_THAT(reason("overlap=values,reference=exact"), ::testing::HasSubstr("overlap=nothing"));
+  EXPECT_THAT(reason("overlap=values,product_order=alternating"), ::testing::HasSubstr("product_order=scores_first"));
+  EXPECT_EQ(reason("overlap=values,product_order=scores_first"), "legal");
   EXPECT_THAT(reason("row_groups=2,overlap=products,stages=1"), ::testing::HasSubstr("two stages"));
-  EXPECT_THAT(reason("row_sum=packed_adds", "b4h16l512d64:bf16"), ::testing::HasSubstr("row_sum=adds"));
   EXPECT_THAT(reason("stages=16"), ::testing::HasSubstr("bytes of shared memory"));
   EXPECT_THAT(reason("min_blocks=4"), ::testing::HasSubstr("do not fit"));
   EXPECT_THAT(reason("tile_keys=96,stages=4"), ::testing::HasSubstr("registers a thread, 112 fit"));
   EXPECT_THAT(reason("row_groups=1,tile_keys=32,stages=1,overlap=nothing,min_blocks=3,query_stages=1", "b4h16l512d128"),
               ::testing::HasSubstr("name 94 registers; at launch a thread has 80"));
   EXPECT_THAT(reason("query_stages=2"), ::testing::HasSubstr("query_stages=1"));
+  // Where no mask makes rows differ, and with one row group, there is nothing to pair.
+  EXPECT_THAT(reason("tile_order=mirrored"), ::testing::HasSubstr("tile_order=rows_first"));
+  EXPECT_EQ(reason("tile_order=mirrored", "b4h16l512d64:causal_top_left"), "legal");
+  EXPECT_THAT(reason("row_groups=1,tile_order=mirrored", "b4h16l512d64:causal_top_left"),
+              ::testing::HasSubstr("tile_order=rows_first"));
 }
 
 // Blocks, counters and schedule of what fwd_sm90_stream does on an H200 where nothing is said.
@@ -168,6 +175,10 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_THAT(describe(default_of("b1h8l1024d64")), ::testing::HasSubstr("row_groups=1,key_groups=2,"));
   EXPECT_EQ(plan_of("b1h8l2048d64").grid, (Grid{16, 8, 1}));
   EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("row_groups=2,key_groups=2,"));
+  // Under a causal mask its blocks are equal.
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("tile_order=rows_first"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")), ::testing::HasSubstr("tile_order=mirrored"));
+  EXPECT_THAT(describe(default_of("b1h8l1024d64:causal_top_left")), ::testing::HasSubstr("tile_order=rows_first"));
   EXPECT_EQ(plan_of("b4h16l512d64").grid, (Grid{2, 16, 4}));
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("row_groups=4,key_groups=1,"));
   // More: blocks stay, and share out a causal mask's uneven tiles by a counter.

@@ -21,6 +21,12 @@ inline void st_global_v4(void* address, const unsigned (&x)[4]) {
   if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) throw std::logic_error("a 16-byte store is not aligned");
   std::memcpy(address, x, sizeof x);
 }
+inline void st_global_cs(void* address, unsigned x) {
+  st_global(address, x);
+}
+inline void st_global_cs_v4(void* address, const unsigned (&x)[4]) {
+  st_global_v4(address, x);
+}
 inline void st_global_if(bool wanted, float* address, float x) {
   if (wanted) *address = x;
 }

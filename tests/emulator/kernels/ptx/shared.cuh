@@ -15,6 +15,9 @@ inline void st_shared_v4(unsigned address, unsigned x, unsigned y, unsigned z, u
   const unsigned four[4] = {x, y, z, w};
   std::memcpy(emulator::pointer_to(address, 16), four, 16);
 }
+inline void st_shared(unsigned address, unsigned x) {
+  std::memcpy(emulator::pointer_to(address, 4), &x, 4);
+}
 inline void st_shared_v2(unsigned address, float x, float y) {
   const float two[2] = {x, y};
   std::memcpy(emulator::pointer_to(address, 8), two, 8);
