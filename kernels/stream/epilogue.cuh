@@ -238,8 +238,8 @@ struct Epilogue {
     constexpr int kBoxes = kSliceColumns / tile::kBoxColumns;
     constexpr int kWarpRows = 16;
     constexpr int kBoxBytes = kWarpRows * tile::kBoxRowBytes;
-    const unsigned place = shared + kPlan.rows +
-                           ((at.key_group * kConfig.row_groups + at.row_group) * 4 + at.warp) * kBoxes * kBoxBytes;
+    const unsigned place =
+        shared + kPlan.rows + ((at.key_group * kConfig.row_groups + at.row_group) * 4 + at.warp) * kBoxes * kBoxBytes;
     // In the place of its queries: the row group's other warps have read them. Key groups have met in merge().
     if (kConfig.schedule == Schedule::one_tile && kGroups == 1) ptx::bar_sync(2 + at.row_group, kGroupThreads);
     const int mine = at.lane / 4;
@@ -247,9 +247,9 @@ struct Epilogue {
     for (int t = 0; t < kTiles; ++t)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        ptx::st_shared(place + t / 8 * kBoxBytes + (mine + 8 * h) * tile::kBoxRowBytes + (t % 8 ^ mine) * 16 +
-                           at.lane % 4 * 4,
-                       packed[t][h]);
+        ptx::st_shared(
+            place + t / 8 * kBoxBytes + (mine + 8 * h) * tile::kBoxRowBytes + (t % 8 ^ mine) * 16 + at.lane % 4 * 4,
+            packed[t][h]);
     __syncwarp();
     const int piece = at.lane % 8;
 #pragma unroll

@@ -184,7 +184,8 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   // More: blocks stay, and share out a causal mask's uneven tiles by a counter.
   EXPECT_EQ(plan_of("b1h32l1024d128").grid, (Grid{132, 1, 1}));
   EXPECT_EQ(plan_of("b1h32l1024d128").counters, 0);
-  EXPECT_EQ(plan_of("b1h32l1024d128:causal_top_left").counters, 1);
+  EXPECT_EQ(plan_of("b4h32l1024d128:causal_top_left").counters, 1);
+  EXPECT_EQ(plan_of("b1h32l1024d128:causal_top_left").counters, 0);  // two waves of equal blocks
   EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{264, 1, 1}));
   EXPECT_EQ(plan_of("b64h12l128d64:causal_top_left").counters, 0);  // all of them short
   EXPECT_TRUE(plan_of("b1h32l1024d128").dependent);
