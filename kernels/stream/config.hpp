@@ -260,13 +260,15 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
 
 /// Registers a thread needs at least: output, scores, probabilities, and 28 for addresses and row state (36
 /// beside the widest output). Where blocks stay and key groups merge, ptxas keeps more of the merge beside the loop, up
-/// to 3/8 of the head dim; not with one box of columns and one tile's scores.
+/// to 3/8 of the head dim; little with one box of columns and one tile's scores. A warp that multiplies scores again
+/// (Overlap::values) has operands of its own then.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   const int dim = padded_dim(head_dim);
   const int tiles = c.overlap == Overlap::products ? 2 : 1;
-  const bool narrow = dim == tile::kBoxColumns && tiles == 1;
-  const int merge = c.key_groups > 1 && c.schedule != Schedule::one_tile && !narrow ? dim * 3 / 8 : 0;
-  return dim / 2 + tiles * (c.tile_keys / 2 + c.tile_keys / 4) + merge + (dim == 256 ? 36 : 28);
+  const bool narrow = dim == tile::kBoxColumns && c.overlap == Overlap::nothing;
+  const int merge = c.key_groups == 1 || c.schedule == Schedule::one_tile ? 0 : narrow ? 4 : dim * 3 / 8;
+  const int again = c.overlap != Overlap::values ? 0 : dim > tile::kBoxColumns ? 16 : c.tile_keys % 64 == 0 ? 4 : 8;
+  return dim / 2 + tiles * (c.tile_keys / 2 + c.tile_keys / 4) + merge + again + (dim == 256 ? 36 : 28);
 }
 
 /// Registers a thread has at launch so that min_blocks blocks fit.
