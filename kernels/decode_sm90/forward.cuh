@@ -34,6 +34,7 @@
 #include "kernels/decode_sm90/partial.cuh"
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/global.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/mma.cuh"
@@ -54,9 +55,14 @@ struct Forward {
   static constexpr int kGroups = kConfig.groups;
   static constexpr int kGroupThreads = 32 * warps_per_group(kConfig);
   static constexpr int kThreads = consumers(kConfig);  // that compute
+  static constexpr int kMergers = merging_threads(kConfig);
+  static constexpr int kFirstMerger = kThreads + (kConfig.producer ? 32 : 0);
   static constexpr int kStages = kConfig.stages;
   static constexpr int kChunks = kDim / 4;  // pieces of a row in which partials are merged
-  static constexpr int kBatch = merge_batch(kConfig);
+  static constexpr int kBatch = merge_batch(kConfig, kDim);
+  static constexpr int kNone = -64;  // no partial's number
+  static constexpr bool kRehearses = true;
+  static constexpr int kCountedAhead = 2;  // the reply of a counter takes about as long as a tile
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
 
   static_assert(kDim % tile::kBoxColumns == 0 && kBlockN % 16 == 0, "boxes of 64 columns, products of 16 keys");
@@ -73,6 +79,8 @@ struct Forward {
   int job_tiles;
   Share blocks;
 
+  __device__ __forceinline__ static int merger() { return static_cast<int>(threadIdx.x) - kFirstMerger; }
+
   __device__ __forceinline__ Forward(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
       : params(p), maps(m), shared(dynamic_shared), shared_base(ptx::shared_address(dynamic_shared)) {
     lane = threadIdx.x % 32;
@@ -86,10 +94,14 @@ struct Forward {
     return params.batch * params.heads_kv * row_tiles(kConfig, params.group_size, params.len_q);
   }
 
-  /// Orders shared memory among the threads that compute.
-  __device__ __forceinline__ static void consumers_meet() { ptx::bar_sync(1, kThreads); }
-  /// The same, and with the service warp.
-  __device__ __forceinline__ static void served_meet() { ptx::bar_sync(2, kThreads + 32); }
+  // Threads that compute put a segment's partials where those that merge take them from; neither waits longer than it
+  // must: one side comes by, the other waits.
+  __device__ __forceinline__ static void partials_are_put() { ptx::bar_arrive(1, kThreads + kMergers); }
+  __device__ __forceinline__ static void wait_for_partials() { ptx::bar_sync(1, kThreads + kMergers); }
+  __device__ __forceinline__ static void partials_are_taken() { ptx::bar_arrive(2, kThreads + kMergers); }
+  __device__ __forceinline__ static void wait_for_room() { ptx::bar_sync(2, kThreads + kMergers); }
+  /// Orders shared memory among the threads that merge.
+  __device__ __forceinline__ static void mergers_meet() { ptx::bar_sync(3, kMergers); }
 
   /// Nothing in global memory is touched before.
   __device__ __forceinline__ static void wait_for_launch_before() {
@@ -101,7 +113,7 @@ struct Forward {
   }
   __device__ __forceinline__ unsigned full(int stage) const { return shared_base + kPlan.barriers + stage * 8; }
   __device__ __forceinline__ unsigned empty(int stage) const { return full(kStages + stage); }
-  __device__ __forceinline__ unsigned ending() const { return shared_base + kPlan.ending; }
+  __device__ __forceinline__ unsigned ending(int slot) const { return shared_base + kPlan.ending + slot * 8; }
 
   /// Where the next copy comes from.
   struct Source {
@@ -118,21 +130,33 @@ struct Forward {
     source.kv_head = head - source.batch * params.heads_kv;
   }
 
-  /// Asks for the next tile of K and of V.
-  __device__ __forceinline__ void copy(Source& source, int stage) const {
+  /// Asks for the boxes of a tile of K, or of V.
+  __device__ __forceinline__ void copy_boxes(unsigned to, const TensorMap& map, const Source& source, int stage) const {
+    constexpr auto kCopy =
+        kConfig.evict_first ? &ptx::cp_async_bulk_tensor_4d_evict_first : &ptx::cp_async_bulk_tensor_4d;
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i)
+      kCopy(to + i * kBoxBytes, map, full(stage), i * tile::kBoxColumns, source.tile * kBlockN, source.kv_head,
+            source.batch);
+  }
+
+  /// Where the tile `index` of the line of all tiles comes from.
+  __device__ __forceinline__ Source source_of(int index) const {
+    const int job = divide(index, job_tiles);
+    Source source{job, index - job * job_tiles, 0, 0};
+    find_head(source);
+    return source;
+  }
+
+  /// Asks for a tile of K and of V, and goes `step` tiles on.
+  __device__ __forceinline__ void copy(Source& source, int stage, int step) const {
     const unsigned keys = stage_address(stage);
     ptx::mbarrier_arrive_expect_tx(full(stage), 2 * kPlan.tile_bytes);
-#pragma unroll
-    for (int i = 0; i < kBoxes; ++i)
-      ptx::cp_async_bulk_tensor_4d(keys + i * kBoxBytes, maps.k, full(stage), i * tile::kBoxColumns,
-                                   source.tile * kBlockN, source.kv_head, source.batch);
-#pragma unroll
-    for (int i = 0; i < kBoxes; ++i)
-      ptx::cp_async_bulk_tensor_4d(keys + kPlan.tile_bytes + i * kBoxBytes, maps.v, full(stage), i * tile::kBoxColumns,
-                                   source.tile * kBlockN, source.kv_head, source.batch);
-    if (++source.tile < job_tiles) return;
-    source.tile = 0;
-    ++source.job;
+    copy_boxes(keys, maps.k, source, stage);
+    copy_boxes(keys + kPlan.tile_bytes, maps.v, source, stage);
+    source.tile += step;
+    if (source.tile < job_tiles) return;
+    for (; source.tile >= job_tiles; source.tile -= job_tiles) ++source.job;
     find_head(source);
   }
 
@@ -144,22 +168,31 @@ struct Forward {
   }
 
   __device__ __forceinline__ void run() const {
-    if (threadIdx.x >= kThreads + 32) {
+    if (threadIdx.x >= kFirstMerger) {
+      if (merger() == 0) {
+        prefetch_maps();
+        for (int slot = 0; slot < 2; ++slot) ptx::mbarrier_init(ending(slot), 1);
+      }
       __syncthreads();
-      serve();
-    } else if (threadIdx.x >= kThreads) {
+      merge_segments();
+    } else if (kConfig.producer && threadIdx.x >= kThreads) {
       produce();
     } else {
       consume();
     }
   }
 
+  /// While the producer works out where its first copies come from.
+  __device__ __forceinline__ void prefetch_maps() const {
+    ptx::prefetch_tensormap(maps.k);
+    ptx::prefetch_tensormap(maps.v);
+  }
+
   // ------------------------------------------------------------------------------------------------------ producer
 
   /// Sets the barriers up and fills the ring, then refills every stage that is read.
   __device__ __forceinline__ void produce() const {
-    static_assert(kStages < 32, "a lane a stage, and one more");
-    if (lane == kStages) ptx::mbarrier_init(ending(), 1);
+    static_assert(kStages <= 32, "a lane a stage");
     if (lane < kStages) {
       ptx::mbarrier_init(full(lane), 1);
       ptx::mbarrier_init(empty(lane), kGroupThreads / 32);
@@ -167,14 +200,11 @@ struct Forward {
     ptx::fence_mbarrier_init();
     __syncwarp();
     wait_for_launch_before();
-    const int first = blocks.first_tile(blockIdx.x);
     const int count = blocks.tiles(blockIdx.x);
-    const int job = divide(first, job_tiles);
-    Source source{job, first - job * job_tiles, 0, 0};
+    Source source = source_of(blocks.first_tile(blockIdx.x));
     if (lane == 0) {
-      find_head(source);
 #pragma unroll 1
-      for (int s = 0; s < least(kStages, count); ++s) copy(source, s);
+      for (int s = 0; s < least(kStages, count); ++s) copy(source, s, 1);
     }
     __syncthreads();  // the others may wait at the barriers
     if (lane != 0) return;
@@ -183,40 +213,11 @@ struct Forward {
 #pragma unroll 1
     for (int t = kStages; t < count; ++t) {
       ptx::mbarrier_wait(empty(stage), parity);
-      copy(source, stage);
+      copy(source, stage, 1);
       if (++stage == kStages) {
         stage = 0;
         parity ^= 1;
       }
-    }
-  }
-
-  // ------------------------------------------------------------------------------------------------------ service
-
-  __device__ __forceinline__ void serve() const {
-    // At once: blocks of the next launch take room that is free, and wait before they touch memory.
-    if constexpr (kConfig.dependent) ptx::griddepcontrol_launch_dependents();
-    wait_for_launch_before();
-    const int first = blocks.first_tile(blockIdx.x);
-    const int end = first + blocks.tiles(blockIdx.x);
-    int slot = 0;
-#pragma unroll 1
-    for (int job = divide(first, job_tiles);; ++job) {
-      const Segment segment = segment_of(job);
-      if (lane == 0) *shared_segment(slot) = make_int2(segment.first_block, segment.blocks);
-      const bool is_final = (job + 1) * job_tiles >= end;
-      if (!is_final) prefetch_queries(job_of(kConfig, kProblem.causal, params, job + 1));
-      ptx::mbarrier_wait(ending(), static_cast<unsigned>(slot));
-      const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
-      unsigned before = 0;
-      if (lane == 0 && last > 0) before = ptx::atom_inc_relaxed_gpu(params.counters + segment.first_block, last);
-      served_meet();  // the groups' partials are there
-      if (last > 0) {
-        if (lane == 0) *is_last() = before == last ? 1 : 0;
-        served_meet();
-      }
-      if (is_final) return;
-      slot ^= 1;
     }
   }
 
@@ -225,11 +226,6 @@ struct Forward {
     const PackedRow at = packed_row(job.first + row, params.group_size);
     return static_cast<const unsigned short*>(params.q) + job.batch * params.q_strides.batch +
            (job.kv_head * params.group_size + at.head) * params.q_strides.head + at.query * params.q_strides.row;
-  }
-
-  __device__ __forceinline__ void prefetch_queries(const Job& job) const {
-    constexpr int kLines = kDim * 2 / 128;
-    for (int i = lane; i < job.rows * kLines; i += 32) ptx::prefetch_l2(query_row(job, i / kLines) + i % kLines * 64);
   }
 
   // ------------------------------------------------------------------------------------------------------ computing
@@ -258,17 +254,32 @@ struct Forward {
     int stage = group % kStages;
     unsigned parity = group / kStages % 2;
     int slot = 0;
-    bool waits_for_set_up = true;
+    if (!kConfig.producer) {
+      if (lane == 0) {
+        for (int s = group; s < kStages; s += kGroups) ptx::mbarrier_init(full(s), 1);
+        ptx::fence_mbarrier_init();
+      }
+      __syncwarp();
+    }
     wait_for_launch_before();
+    Source source{};
+    if (!kConfig.producer) {
+      source = source_of(first + group);
+      if (lane == 0) {
+#pragma unroll 1
+        for (int s = group; s < least(kStages, count); s += kGroups) copy(source, s, kGroups);
+      }
+    }
     for (int job_index = divide(first, job_tiles);; ++job_index) {
       // ---- one segment: tiles t, t + kGroups, ... below `end`
       const int job_first = job_index * job_tiles - first;  // may be before the block's first tile
       const int end = least(count, job_first + job_tiles);
+      const int begin = job_first > 0 ? job_first : 0;
+      const int counted = end - kCountedAhead > begin ? end - kCountedAhead : begin;  // tile
       const Job job = job_of(kConfig, kProblem.causal, params, job_index);
       unsigned query[kDim / 16][4];
       load_queries(query, job);
-      if (waits_for_set_up) __syncthreads();  // not before the queries are asked for
-      waits_for_set_up = false;
+      if (job_first <= 0) __syncthreads();  // the first segment: not before its queries are asked for
       float out[1][kOutTiles][4];
 #pragma unroll
       for (int n = 0; n < kOutTiles; ++n)
@@ -289,7 +300,7 @@ struct Forward {
       for (; t < end; t += kGroups) {
         const int first_key = (t - job_first) * kBlockN;
         ptx::mbarrier_wait(full(stage), parity);
-        if (t == end - 1 && warp == 0 && lane == 0) ptx::mbarrier_arrive(ending());
+        if (t == counted && warp == 0 && lane == 0) ptx::mbarrier_arrive(ending(slot));
         if (first_key < job.keys_end) {
           float scores[1][kKeyTiles][4];
           multiply_keys(scores, query, stage_address(stage));
@@ -298,14 +309,17 @@ struct Forward {
           multiply_values(out, scores, stage_address(stage) + kPlan.tile_bytes);
         }
         __syncwarp();  // the warp has read the stage
-        if (lane == 0) ptx::mbarrier_arrive(empty(stage));
+        if (kConfig.producer) {
+          if (lane == 0) ptx::mbarrier_arrive(empty(stage));
+        } else {
+          if (lane == 0 && t + kStages < count) copy(source, stage, kGroups);
+        }
         for (stage += kGroups; stage >= kStages; stage -= kStages) parity ^= 1;
       }
       state.reduce();
-      consumers_meet();  // the segment before is merged
+      wait_for_room();
       put_partials(out, state, job);
-      served_meet();
-      merge(job, slot);
+      partials_are_put();
       if (end == count) break;
       slot ^= 1;
     }
@@ -368,9 +382,6 @@ struct Forward {
     return {first, blocks.block_of(job * job_tiles + job_tiles - 1) - first + 1};
   }
 
-  __device__ __forceinline__ int2* shared_segment(int slot) const {
-    return reinterpret_cast<int2*>(shared + kPlan.segments) + slot;
-  }
   __device__ __forceinline__ int* is_last() const { return reinterpret_cast<int*>(shared + kPlan.is_last); }
   // Partials in shared memory: (kGroups, kBlockM, partial_pitch) and (kGroups, kBlockM, 2).
   __device__ __forceinline__ float* shared_out(int part, int row) const {
@@ -394,73 +405,187 @@ struct Forward {
     }
   }
 
-  /// The groups' partials become one: the result where the block has all of the job, else its part on its way to the
-  /// block that has arrived last, which merges. All of this runs once a segment, so that the time it takes is mostly
-  /// that of fetching its instructions: loops that could be unrolled are not.
-  __device__ __forceinline__ void merge(const Job& job, int slot) const {
-    const int2 segment = *shared_segment(slot);  // first block, blocks
-    const int items = job.rows * kChunks;
-    const Words at{static_cast<int>(gridDim.x), least(kBlockM, params.group_size * params.len_q)};
-    const int mine = static_cast<int>(blockIdx.x);
-    unsigned* const sent = params.counters + at.row(kDim, 2 * mine + (mine == segment.x ? 1 : 0), 0);
+  /// Merges segment after segment. All of it runs once a segment, so that the time it takes is mostly that of
+  /// fetching its instructions: loops that could be unrolled are not.
+  __device__ __forceinline__ void merge_segments() const {
+    // At once: blocks of the next launch take room that is free, and wait before they touch memory.
+    if constexpr (kConfig.dependent) ptx::griddepcontrol_launch_dependents();
+    wait_for_launch_before();
+    const int end = blocks.first_tile(blockIdx.x) + blocks.tiles(blockIdx.x);
+    int job_index = divide(blocks.first_tile(blockIdx.x), job_tiles);
+    int slot = 0;
+    unsigned parity = 0;
+    unsigned rehearses = kRehearses ? 1 : 0;
+    ptx::settle(rehearses);  // no code of its own
+    if (!kRehearses) partials_are_taken();
 #pragma unroll 1
-    for (int item = threadIdx.x; item < items; item += kThreads) {
-      const int row = item / kChunks;
-      const int chunk = item % kChunks;
-      Partial merged;
-      merged.reset();
-      merged.add_shared<kGroups>(shared_out(0, row) + 4 * chunk, kBlockM * kPlan.partial_pitch, shared_state(0, row),
-                                 2 * kBlockM);
-      unsigned* const to = sent + row * Words::row_words(kDim);
-      if (segment.y == 1)
-        store(merged, job, row, chunk);
-      else
-        merged.send(to + 4 * chunk, to + kDim + 2 * (chunk % 4), chunk < 4);
+    for (;;) {
+      const Job job = job_of(kConfig, kProblem.causal, params, job_index);
+      Segment segment = segment_of(job_index);
+      if (rehearses != 0) segment.blocks = 0;
+      const bool is_final = (job_index + 1) * job_tiles >= end;
+      if (rehearses == 0 && !is_final) prefetch_queries(job_of(kConfig, kProblem.causal, params, job_index + 1));
+      const bool is_last = segment.blocks > 1 && is_counted_last(segment, slot, parity);
+      if (is_last || rehearses != 0) receive(job, segment, rehearses != 0);
+      if (!is_last) merge_groups(job, segment, rehearses != 0);
+      if (rehearses != 0) {
+        rehearses = 0;
+        partials_are_taken();  // there are none
+        continue;
+      }
+      if (is_final) return;
+      partials_are_taken();
+      ++job_index;
+      parity ^= slot;
+      slot ^= 1;
     }
-    if (segment.y == 1) return;
-    served_meet();  // whether this block is the last
-    if (*is_last() != 0)
-      receive(job, segment, params.counters + at.row(kDim, 2 * segment.x, 0), 2 * at.rows * Words::row_words(kDim));
   }
 
-  /// Merges what the segment's blocks sent: the first of them to its second place, `pitch` / 2 behind `sent`, the
-  /// others to multiples of `pitch`. Its own part too comes back this way.
-  __device__ __forceinline__ void receive(const Job& job, const int2& segment, unsigned* sent, int pitch) const {
-    const int items = job.rows * kChunks;
-    const int parts = merge_parts(kConfig, kDim, job.rows, segment.y);
-    const int all = parts * items;
+  __device__ __forceinline__ void prefetch_queries(const Job& job) const {
+    constexpr int kLines = kDim * 2 / 128;
+    for (int i = merger(); i < job.rows * kLines; i += kMergers)
+      ptx::prefetch_l2(query_row(job, i / kLines) + i % kLines * 64);
+  }
+
+  /// Counts the block in at a segment's job, when its last tiles are there; whether all the others were before.
+  __device__ __forceinline__ bool is_counted_last(const Segment& segment, int slot, unsigned parity) const {
+    if (merger() < 32) {
+      ptx::mbarrier_wait(ending(slot), parity);
+      const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
+      if (lane == 0)
+        *is_last() = ptx::atom_inc_relaxed_gpu(params.counters + segment.first_block, last) == last ? 1 : 0;
+    }
+    mergers_meet();  // again in receive() or merge_groups(), before the next segment's is written
+    return *is_last() != 0;
+  }
+
+  /// Where the partials of a segment's first block are: its second place.
+  __device__ __forceinline__ unsigned* place_of(int place, const Words& words) const {
+    return params.counters + words.row(kDim, place, 0);
+  }
+  __device__ __forceinline__ Words words() const {
+    return {static_cast<int>(gridDim.x), least(kBlockM, params.group_size * params.len_q)};
+  }
+
+  /// Bits 0 to count - 1 of those a batch has.
+  __device__ __forceinline__ static unsigned first_bits(int count) {
+    return count <= 0 ? 0U : (1U << least(count, kBatch)) - 1;
+  }
+  __device__ __forceinline__ static unsigned bit_of(int number) {
+    return number >= 0 && number < kBatch ? 1U << number : 0U;
+  }
+
+  __device__ __forceinline__ Partial of_groups(int row, int chunk) const {
+    Partial merged;
+    merged.reset();
+    merged.add_shared<kGroups>(shared_out(0, row) + 4 * chunk, kBlockM * kPlan.partial_pitch, shared_state(0, row),
+                               2 * kBlockM);
+    return merged;
+  }
+
+  /// The groups' partials become one: the result where the block has all of the job, else its part on its way to the
+  /// block that merges.
+  __device__ __forceinline__ void merge_groups(const Job& job, const Segment& segment, bool rehearses) const {
+    const int mine = static_cast<int>(blockIdx.x);
+    unsigned* const sent = place_of(2 * mine + (mine == segment.first_block ? 1 : 0), words());
+    if (!rehearses) wait_for_partials();
+    const int items = rehearses ? 0 : job.rows * kChunks;
 #pragma unroll 1
-    for (int first = 0; first < all; first += kThreads) {  // once, if there are several parts
-      const int item = first + static_cast<int>(threadIdx.x);
+    for (int first = 0; first == 0 || first < items; first += kMergers) {
+      const int item = first + merger();
+      const bool active = item < items;
+      const int row = active ? item / kChunks : 0;
+      const int chunk = item % kChunks;
+      const Partial merged = of_groups(row, chunk);
+      unsigned* const to = sent + row * Words::row_words(kDim);
+      if (segment.blocks == 1)
+        store(merged, job, row, chunk, active);
+      else
+        merged.send(to + 4 * chunk, to + kDim + 2 * (chunk % 4), active, active && chunk < 4);
+    }
+  }
+
+  /// Adds this block's partials and those that the segment's other blocks sent, in the order of blocks: the first of
+  /// them to its second place, half a `pitch` behind `sent`, the others to multiples of `pitch`. Asks for the others'
+  /// before this block's are there; for those of two rows at once where they are few.
+  __device__ __forceinline__ void receive(const Job& job, const Segment& segment, bool rehearses) const {
+    const Words at = words();
+    unsigned* const sent = place_of(2 * segment.first_block, at);
+    const int pitch = 2 * at.rows * Words::row_words(kDim);
+    const int items = job.rows * kChunks;
+    const int parts = merge_parts(kConfig, kDim, job.rows, segment.blocks);
+    const int all = rehearses ? 0 : parts * items;
+    const bool in_pairs = items > kMergers && segment.blocks <= kBatch / 2;
+    const int mine = static_cast<int>(blockIdx.x) - segment.first_block;
+    const int mine_in_part = divide(mine, parts);
+    const int my_part = mine - mine_in_part * parts;
+    bool waits = !rehearses;
+#pragma unroll 1
+    for (int first = 0; first == 0 || first < all; first += kMergers) {  // once, if there are several parts
+      const int item = first + merger();
       const bool active = item < all;
       const int part = active ? divide(item, items) : 0;
       const int row = active ? (item - part * items) / kChunks : 0;
       const int chunk = item % kChunks;
-      unsigned* const from = sent + row * Words::row_words(kDim) + 4 * chunk;
+      const int count = active ? ceil_div(segment.blocks - part, parts) : 0;  // parts are at most as many as blocks
+      const int own = active && part == my_part ? mine_in_part : kNone;
+      constexpr int kRowsFurther = kMergers / kChunks;
+      if (in_pairs) first += kMergers;
+      const bool has_second = in_pairs && active && row + kRowsFurther < job.rows;
       Partial merged;
       merged.reset();
+      Partial pair = merged;
 #pragma unroll 1
-      for (int index = part; __any_sync(0xffffffffU, active && index < segment.y); index += kBatch * parts)
-        merged.receive<kBatch>(from + index * pitch, kDim - 4 * chunk + 2 * (chunk % 4), parts * pitch,
-                               index == 0 ? pitch / 2 : 0,
-                               active && index < segment.y ? ceil_div(segment.y - index, parts) : 0, chunk < 4);
+      for (int index = 0; index == 0 || __any_sync(0xffffffffU, index < count); index += kBatch) {
+        Batch<kBatch, kChunks> batch;
+        const long long next = static_cast<long long>(part + index * parts) * pitch;
+        unsigned wanted = first_bits(count - index) & ~bit_of(own - index);
+        typename Batch<kBatch, kChunks>::Places places{sent + row * Words::row_words(kDim) + next,
+                                                       static_cast<unsigned>(parts * pitch), 0,
+                                                       part + index == 0 ? pitch / 2 : 0, 0};
+        if (in_pairs) {
+          places.jump = kRowsFurther * Words::row_words(kDim) - kBatch / 2 * pitch;
+          places.second_shift = pitch / 2;
+          if (has_second) wanted |= wanted << kBatch / 2;
+        }
+        batch.receive(places, wanted);
+        const bool has_own = own >= index && own < index + kBatch;
+        if (waits && __any_sync(0xffffffffU, has_own)) {
+          wait_for_partials();
+          waits = false;
+        }
+        if (has_own || rehearses) batch.set(own - index, of_groups(row, chunk));
+        if (has_second) batch.set(kBatch / 2 + own, of_groups(row + kRowsFurther, chunk));
+        batch.template add_half_to<0>(merged);
+        if (in_pairs) {
+          pair = merged;
+          merged.reset();
+        }
+        batch.template add_half_to<1>(merged);
+      }
+      if (waits) wait_for_partials();
+      waits = false;
       if (parts > 1) {
-        // All have read the groups' partials: they were sent before it was known that this block is the last.
+        mergers_meet();  // the groups' partials are read
         if (active) merged.put_shared(shared_out(part, row) + 4 * chunk, shared_state(part, row), chunk == 0);
-        consumers_meet();
+        mergers_meet();
         if (part != 0) continue;
         merged.reset();
 #pragma unroll 1
         for (int i = 0; i < parts; ++i)
           merged.add_shared<1>(shared_out(i, row) + 4 * chunk, 0, shared_state(i, row), 0);
       }
-      if (active) store(merged, job, row, chunk);
+      if (in_pairs) {
+        store(merged, job, row + kRowsFurther, chunk, has_second);
+        merged = pair;
+      }
+      store(merged, job, row, chunk, active);
     }
   }
 
-  /// Writes 4 columns of a finished row, and its log-sum-exp once a row. A sum of zero is that of no keys; NaN stays
-  /// NaN.
-  __device__ __forceinline__ void store(const Partial& merged, const Job& job, int row, int chunk) const {
+  /// Writes 4 columns of a finished row, and its log-sum-exp once a row, if `active`. A sum of zero is that of no keys;
+  /// NaN stays NaN.
+  __device__ __forceinline__ void store(const Partial& merged, const Job& job, int row, int chunk, bool active) const {
     const PackedRow at = packed_row(job.first + row, params.group_size);
     const int head = job.kv_head * params.group_size + at.head;
     const float inverse = merged.sum == 0.0F ? 0.0F : 1.0F / merged.sum;
@@ -469,11 +594,11 @@ struct Forward {
     packed.y = ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse);
     auto* out = static_cast<unsigned short*>(params.o) + job.batch * params.o_strides.batch +
                 head * params.o_strides.head + at.query * params.o_strides.row + 4 * chunk;
-    *reinterpret_cast<uint2*>(out) = packed;
-    if (chunk == 0 && params.lse != nullptr)
-      params.lse[(static_cast<long long>(job.batch) * params.heads + head) * params.len_q + at.query] =
-          merged.sum == 0.0F ? -__int_as_float(0x7f800000)
-                             : (merged.reference + ptx::lg2_approx_ftz(merged.sum)) * 0.693147181F;
+    ptx::st_global_v2_if(active, out, packed);
+    ptx::st_global_if(active && chunk == 0 && params.lse != nullptr,
+                      params.lse + (static_cast<long long>(job.batch) * params.heads + head) * params.len_q + at.query,
+                      merged.sum == 0.0F ? -__int_as_float(0x7f800000)
+                                         : (merged.reference + ptx::lg2_approx_ftz(merged.sum)) * 0.693147181F);
   }
 };
 

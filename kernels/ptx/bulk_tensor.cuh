@@ -17,6 +17,23 @@ __device__ __forceinline__ void cp_async_bulk_tensor_4d(unsigned shared, const T
       : "memory");
 }
 
+/// The same; the L2 gives the lines up before any other. The policy is made beside its use, so that whoever reads the
+/// program sees that it is no other (src/jit/ptx.cpp); the compiler makes a constant of it.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-createpolicy
+__device__ __forceinline__ void cp_async_bulk_tensor_4d_evict_first(unsigned shared, const TensorMap& map,
+                                                                    unsigned barrier, int column, int row, int head,
+                                                                    int batch) {
+  asm volatile(
+      "{\n"
+      ".reg .b64 policy;\n"
+      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], policy;\n"
+      "}\n" ::"r"(shared),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+}
+
 __device__ __forceinline__ void prefetch_tensormap(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }

@@ -31,19 +31,38 @@ std::vector<std::string> words_of(std::string_view line) {
   return words;
 }
 
+// The register that a line sets to the policy evict_first, if it does that and nothing else; else nothing.
+std::string evict_first_policy(std::string_view line) {
+  constexpr std::string_view kBegin = "createpolicy.fractional.L2::evict_first.b64 ";
+  constexpr std::string_view kEnd = ", 1.0;";
+  const std::string text = trim(line.substr(0, line.find("//")));
+  if (!text.starts_with(kBegin) || !text.ends_with(kEnd)) return {};
+  const std::vector<std::string> words = words_of(text);
+  return words.size() == 4 ? words[2] : "";  // a colon ends a word
+}
+
+// Whether a line is one copy, whose policy is in the register `policy`.
+bool takes_policy(std::string_view line, const std::string& policy) {
+  const std::string text = trim(line);
+  return !policy.empty() && text.starts_with("cp.async.bulk.") && text.find(';') == text.size() - 1 &&
+         text.ends_with(", " + policy + ";");
+}
+
 // Instructions whose effect outlives the launch and falls on whoever runs next.
 //
 // Lines of L2 that are marked to persist stay when the kernel is done: in an interleaved measurement the candidate's
 // next launch gains and the base, which finds less cache, pays. A policy is an opaque number that need not come from
-// createpolicy, so every cache hint that takes one is refused, not only those that say evict_last. `discard` throws
+// createpolicy, so every cache hint that takes one is refused, not only those that say evict_last, but where the line
+// before makes that very number, evict_first for all of the access, and nothing can come between. `discard` throws
 // other data out. Hints that cannot outlive the launch stay allowed: L1 (empty at each launch), evict_first and
 // no_allocate (which only give up one's own lines), prefetch sizes, and prefetches: what a prefetch of the next
 // launch's inputs could gain is taken away by timing the input sets in an order that no kernel knows.
 // griddepcontrol lets the next launch of the stream begin while this one still runs: time that a clock around the
 // launches does not see as this one's. Where the launch plan says dependent it is allowed: without the attribute, which
 // is how everything is timed that counts, it does nothing, and the gate's chains show whether the waiting is right.
-std::string skews_others(std::string_view line, const PtxRules& rules) {
+std::string skews_others(std::string_view line, const std::string& policy_before, const PtxRules& rules) {
   line = line.substr(0, line.find("//"));
+  if (!evict_first_policy(line).empty() || takes_policy(line, policy_before)) return {};
   for (const std::string_view word : {"createpolicy", "applypriority", "discard.", "::cache_hint", "L2::evict_last"})
     if (line.find(word) != std::string_view::npos)
       return fmt::format("it changes what the L2 cache keeps for whoever runs next: {}", trim(line));
@@ -59,6 +78,7 @@ std::string contract_breach_of_ptx(std::string_view ptx, const PtxRules& rules) 
   // tell where a function ends.
   std::set<std::string> globals;
   bool waits = false;
+  std::string policy;  // that the line before made
   for (const std::string& line : split(ptx, '\n')) {
     if (line.find("/*") !=
         std::string::npos)  // the compiler writes none; one could hide what follows from this reading
@@ -73,7 +93,8 @@ std::string contract_breach_of_ptx(std::string_view ptx, const PtxRules& rules) 
           words_of(std::string_view(line).substr(0, line.find_first_of("[=;")));
       if (!declaration.empty()) globals.insert(declaration.back());
     }
-    if (const std::string skew = skews_others(line, rules); !skew.empty()) return skew;
+    if (const std::string skew = skews_others(line, policy, rules); !skew.empty()) return skew;
+    policy = evict_first_policy(line);
     for (const std::string& word : words) {
       waits = waits || word == "griddepcontrol.wait";
       if (word == "%clock" || word == "%clock64" || word == "%clock_hi" || word.substr(0, 12) == "%globaltimer")

@@ -246,6 +246,20 @@ TEST(Contract, BreachesInPtxAreSeen) {
                            "ld.global.L2::cache_hint.b32 %r1, [%rd2], %rd1;", "prefetch.global.L2::evict_last [%rd2];",
                            "applypriority.global.L2::evict_normal [%rd2], 128;", "discard.global.L2 [%rd2], 128;"})
     EXPECT_THAT(contract_breach_of_ptx(head + "  " + skew + "\n}\n"), ::testing::HasSubstr("L2 cache")) << skew;
+  // Lines of one's own that go first are nobody's loss, if it is certain that the policy says so.
+  const std::string first = "createpolicy.fractional.L2::evict_first.b64 p, 1.0;";
+  const std::string copy =
+      "cp.async.bulk.tensor.4d.shared::cluster.global.L2::cache_hint [%r1], [%rd2, {%r3}], [%r4], ";
+  EXPECT_EQ(contract_breach_of_ptx(head + "{\n.reg .b64 p;\n" + first + "\n" + copy + "p;\n}\n}\n"), "");
+  for (const std::string& skew :
+       {copy + "p;", first + "\n" + copy + "q;", first + "\nagain:\n" + copy + "p;",
+        first + "\n" + copy + "p; " + copy + "p;", first + " mov.b64 p, 1;\n" + copy + "p;",
+        first + "\nmov.b64 p, 1;\n" + copy + "p;", "@q " + first + "\n" + copy + "p;",
+        first + "\n" + copy + "p;\n" + copy + "p;", first + "\nmov.b64 p, 1; " + copy + "p;",
+        std::string("createpolicy.fractional.L2::evict_first.L2::evict_last.b64 p, 1.0;\n") + copy + "p;",
+        std::string("createpolicy.fractional.L2::evict_first.b64 p, 0.5;\n") + copy + "p;",
+        first + "\nld.global.L2::cache_hint.b32 %r1, [%rd2], p;"})
+    EXPECT_THAT(contract_breach_of_ptx(head + "  " + skew + "\n}\n"), ::testing::HasSubstr("L2 cache")) << skew;
   for (const char* early : {"griddepcontrol.launch_dependents;", "griddepcontrol.wait;"})
     EXPECT_THAT(contract_breach_of_ptx(head + "  " + early + "\n}\n"), ::testing::HasSubstr("next launch"));
   const PtxRules dependent{.dependent = true};

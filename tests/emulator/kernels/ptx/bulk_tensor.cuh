@@ -36,6 +36,10 @@ inline void cp_async_bulk_tensor_4d(unsigned shared, const TensorMap& map, unsig
     b->settle();
   });
 }
+inline void cp_async_bulk_tensor_4d_evict_first(unsigned shared, const TensorMap& map, unsigned barrier, int column,
+                                                int row, int head, int batch) {
+  cp_async_bulk_tensor_4d(shared, map, barrier, column, row, head, batch);
+}
 inline void prefetch_tensormap(const TensorMap&) {}
 inline void fence_proxy_async() {}
 
