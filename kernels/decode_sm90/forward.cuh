@@ -6,9 +6,11 @@
 /// into equal ranges, one a block (config.hpp: Share), so that all multiprocessors end at the same time whatever the
 /// shape. Within a block:
 ///
-///   producer warp     one lane asks for tile after tile, by bulk tensor copies into a ring of stages
 ///   groups of warps   take the tiles in turn: g0 | g1 | g2 | g3 | g0 | ...; no barrier among them in the loop
-///   service warp      counts the block in where it shares a job, and lets the L2 fetch the next job's queries
+///   producer warp     one lane asks for tile after tile, by bulk tensor copies into a ring of stages; without it every
+///                     group asks for its own, as it has read a stage
+///   merging warps     count the block in where it shares a job, merge partial results while the groups go on, and let
+///                     the L2 fetch the next job's queries
 ///
 /// The ring runs on over the ends of jobs: while partial results meet, the next job's keys are under way. Partial
 /// results meet twice: those of the groups in shared memory, those of the blocks in global memory. There every word is
@@ -16,14 +18,19 @@
 /// it is there, and leaves zero. So no word needs a fence, and the order in which words arrive does not matter. After
 /// Flash-Decoding (Dao et al. 2023), without its second kernel.
 ///
-/// A block is counted in when the last tile of its segment is there, before it is used: the reply comes while the tile
-/// is. The block that is counted in last merges.
+/// A block is counted in shortly before the last tile of its segment is there (kCountedAhead): the reply comes while the
+/// last tiles do. The block that is counted in last merges: it asks for what the others sent while it computes its own
+/// part, which does not travel.
+///
+/// What ends a segment runs once, so that the instructions have to be fetched first. The merging warps go through it
+/// once before there is anything to merge (rehearse), while the first keys are under way.
 ///
 /// No block waits for ever, however few run at a time and in whichever order. A block waits for others in receive()
-/// alone, for words of a job that all its blocks were counted in at: those that it waits for have begun, and have all
-/// the keys of their segments or copies of them under way. They send their words without waiting for anybody, unless
-/// warps of theirs are themselves in receive(), of an earlier job: blocks work through jobs in ascending order. By
-/// induction over jobs, from the first, which has none before it, every wait ends.
+/// alone, for words of a job that all its blocks were counted in at: those that it waits for have begun, and ask for
+/// the keys of their segments as room becomes free. They send their words without waiting for anybody, unless warps of
+/// theirs are themselves in receive(), of an earlier job: blocks work through jobs in ascending order, and are counted
+/// in at one when they have merged those before. By induction over jobs, from the first, which has none before it,
+/// every wait ends.
 ///
 /// A word is written once, read by one thread (reference and sum: by lanes of one warp) and then cleared by it, all in
 /// one launch. The end of a launch orders what it cleared before all of the next; so does griddepcontrol.wait, which
@@ -62,7 +69,7 @@ struct Forward {
   static constexpr int kBatch = merge_batch(kConfig, kDim);
   static constexpr int kNone = -64;  // no partial's number
   static constexpr bool kRehearses = true;
-  static constexpr int kCountedAhead = 2;  // the reply of a counter takes about as long as a tile
+  static constexpr int kCountedAhead = 2;  // tiles: the reply of a counter takes about as long as one
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
 
   static_assert(kDim % tile::kBoxColumns == 0 && kBlockN % 16 == 0, "boxes of 64 columns, products of 16 keys");
@@ -312,6 +319,7 @@ struct Forward {
         if (kConfig.producer) {
           if (lane == 0) ptx::mbarrier_arrive(empty(stage));
         } else {
+          // All products of the tile are under way, so that what they take from the stage is read.
           if (lane == 0 && t + kStages < count) copy(source, stage, kGroups);
         }
         for (stage += kGroups; stage >= kStages; stage -= kStages) parity ^= 1;
@@ -459,7 +467,6 @@ struct Forward {
     return *is_last() != 0;
   }
 
-  /// Where the partials of a segment's first block are: its second place.
   __device__ __forceinline__ unsigned* place_of(int place, const Words& words) const {
     return params.counters + words.row(kDim, place, 0);
   }
