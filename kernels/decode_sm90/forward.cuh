@@ -18,9 +18,9 @@
 /// it is there, and leaves zero. So no word needs a fence, and the order in which words arrive does not matter. After
 /// Flash-Decoding (Dao et al. 2023), without its second kernel.
 ///
-/// A block is counted in shortly before the last tile of its segment is there (kCountedAhead): the reply comes while the
-/// last tiles do. The block that is counted in last merges: it asks for what the others sent while it computes its own
-/// part, which does not travel.
+/// A block is counted in shortly before the last tile of its segment is there (kCountedAhead): the reply comes while
+/// the last tiles do. The block that is counted in last merges: it asks for what the others sent while it computes its
+/// own part, which does not travel.
 ///
 /// What ends a segment runs once, so that the instructions have to be fetched first. The merging warps go through it
 /// once before there is anything to merge (rehearse), while the first keys are under way.
@@ -41,7 +41,6 @@
 #include "kernels/decode_sm90/partial.cuh"
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/cluster.cuh"
-#include "kernels/ptx/global.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/mma.cuh"
@@ -67,9 +66,7 @@ struct Forward {
   static constexpr int kStages = kConfig.stages;
   static constexpr int kChunks = kDim / 4;  // pieces of a row in which partials are merged
   static constexpr int kBatch = merge_batch(kConfig, kDim);
-  static constexpr int kNone = -64;  // no partial's number
-  static constexpr bool kRehearses = true;
-  static constexpr int kCountedAhead = 2;  // tiles: the reply of a counter takes about as long as one
+  static constexpr int kCountedAhead = 3;  // tiles: the reply of a counter takes about as long as one or two
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
 
   static_assert(kDim % tile::kBoxColumns == 0 && kBlockN % 16 == 0, "boxes of 64 columns, products of 16 keys");
@@ -390,7 +387,7 @@ struct Forward {
     return {first, blocks.block_of(job * job_tiles + job_tiles - 1) - first + 1};
   }
 
-  __device__ __forceinline__ int* is_last() const { return reinterpret_cast<int*>(shared + kPlan.is_last); }
+  __device__ __forceinline__ int* is_last_word() const { return reinterpret_cast<int*>(shared + kPlan.is_last); }
   // Partials in shared memory: (kGroups, kBlockM, partial_pitch) and (kGroups, kBlockM, 2).
   __device__ __forceinline__ float* shared_out(int part, int row) const {
     return reinterpret_cast<float*>(shared + kPlan.partial_out) + (part * kBlockM + row) * kPlan.partial_pitch;
@@ -414,36 +411,27 @@ struct Forward {
   }
 
   /// Merges segment after segment. All of it runs once a segment, so that the time it takes is mostly that of
-  /// fetching its instructions: loops that could be unrolled are not.
+  /// instructions that wait for each other: loops that could be unrolled are not.
   __device__ __forceinline__ void merge_segments() const {
     // At once: blocks of the next launch take room that is free, and wait before they touch memory.
     if constexpr (kConfig.dependent) ptx::griddepcontrol_launch_dependents();
     wait_for_launch_before();
     const int end = blocks.first_tile(blockIdx.x) + blocks.tiles(blockIdx.x);
-    int job_index = divide(blocks.first_tile(blockIdx.x), job_tiles);
     int slot = 0;
     unsigned parity = 0;
-    unsigned rehearses = kRehearses ? 1 : 0;
-    ptx::settle(rehearses);  // no code of its own
-    if (!kRehearses) partials_are_taken();
+    partials_are_taken();  // there are none
 #pragma unroll 1
-    for (;;) {
+    for (int job_index = divide(blocks.first_tile(blockIdx.x), job_tiles);; ++job_index) {
       const Job job = job_of(kConfig, kProblem.causal, params, job_index);
-      Segment segment = segment_of(job_index);
-      if (rehearses != 0) segment.blocks = 0;
+      const Segment segment = segment_of(job_index);
       const bool is_final = (job_index + 1) * job_tiles >= end;
-      if (rehearses == 0 && !is_final) prefetch_queries(job_of(kConfig, kProblem.causal, params, job_index + 1));
-      const bool is_last = segment.blocks > 1 && is_counted_last(segment, slot, parity);
-      if (is_last || rehearses != 0) receive(job, segment, rehearses != 0);
-      if (!is_last) merge_groups(job, segment, rehearses != 0);
-      if (rehearses != 0) {
-        rehearses = 0;
-        partials_are_taken();  // there are none
-        continue;
-      }
+      if (!is_final) prefetch_queries(job_of(kConfig, kProblem.causal, params, job_index + 1));
+      const bool is_first = segment.first_block == static_cast<int>(blockIdx.x);
+      const bool is_last = segment.blocks > 1 && is_counted_last(segment, is_first, slot, parity);
+      if (!is_last || !is_first) merge_groups(job, segment);
+      if (is_last) receive(job, segment, is_first);
       if (is_final) return;
       partials_are_taken();
-      ++job_index;
       parity ^= slot;
       slot ^= 1;
     }
@@ -455,16 +443,17 @@ struct Forward {
       ptx::prefetch_l2(query_row(job, i / kLines) + i % kLines * 64);
   }
 
-  /// Counts the block in at a segment's job, when its last tiles are there; whether all the others were before.
-  __device__ __forceinline__ bool is_counted_last(const Segment& segment, int slot, unsigned parity) const {
+  /// Counts the block in at a segment's job; whether all the others were before.
+  __device__ __forceinline__ bool is_counted_last(const Segment& segment, bool is_first, int slot,
+                                                  unsigned parity) const {
     if (merger() < 32) {
-      ptx::mbarrier_wait(ending(slot), parity);
+      if (is_first) ptx::mbarrier_wait(ending(slot), parity);
       const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
       if (lane == 0)
-        *is_last() = ptx::atom_inc_relaxed_gpu(params.counters + segment.first_block, last) == last ? 1 : 0;
+        *is_last_word() = ptx::atom_inc_relaxed_gpu(params.counters + segment.first_block, last) == last ? 1 : 0;
     }
-    mergers_meet();  // again in receive() or merge_groups(), before the next segment's is written
-    return *is_last() != 0;
+    mergers_meet();  // again in wait_for_partials(), before the next segment's is written
+    return *is_last_word() != 0;
   }
 
   __device__ __forceinline__ unsigned* place_of(int place, const Words& words) const {
@@ -472,14 +461,6 @@ struct Forward {
   }
   __device__ __forceinline__ Words words() const {
     return {static_cast<int>(gridDim.x), least(kBlockM, params.group_size * params.len_q)};
-  }
-
-  /// Bits 0 to count - 1 of those a batch has.
-  __device__ __forceinline__ static unsigned first_bits(int count) {
-    return count <= 0 ? 0U : (1U << least(count, kBatch)) - 1;
-  }
-  __device__ __forceinline__ static unsigned bit_of(int number) {
-    return number >= 0 && number < kBatch ? 1U << number : 0U;
   }
 
   __device__ __forceinline__ Partial of_groups(int row, int chunk) const {
@@ -492,86 +473,84 @@ struct Forward {
 
   /// The groups' partials become one: the result where the block has all of the job, else its part on its way to the
   /// block that merges.
-  __device__ __forceinline__ void merge_groups(const Job& job, const Segment& segment, bool rehearses) const {
+  __device__ __forceinline__ void merge_groups(const Job& job, const Segment& segment) const {
     const int mine = static_cast<int>(blockIdx.x);
     unsigned* const sent = place_of(2 * mine + (mine == segment.first_block ? 1 : 0), words());
-    if (!rehearses) wait_for_partials();
-    const int items = rehearses ? 0 : job.rows * kChunks;
+    wait_for_partials();
 #pragma unroll 1
-    for (int first = 0; first == 0 || first < items; first += kMergers) {
-      const int item = first + merger();
-      const bool active = item < items;
-      const int row = active ? item / kChunks : 0;
+    for (int item = merger(); item < job.rows * kChunks; item += kMergers) {
+      const int row = item / kChunks;
       const int chunk = item % kChunks;
       const Partial merged = of_groups(row, chunk);
       unsigned* const to = sent + row * Words::row_words(kDim);
       if (segment.blocks == 1)
-        store(merged, job, row, chunk, active);
+        store(merged, target_of(job, row, chunk), true);
       else
-        merged.send(to + 4 * chunk, to + kDim + 2 * (chunk % 4), active, active && chunk < 4);
+        merged.send(to + 4 * chunk, to + kDim + 2 * (chunk % 4), chunk < 4);
     }
   }
 
-  /// Adds this block's partials and those that the segment's other blocks sent, in the order of blocks: the first of
-  /// them to its second place, half a `pitch` behind `sent`, the others to multiples of `pitch`. Asks for the others'
-  /// before this block's are there; for those of two rows at once where they are few.
-  __device__ __forceinline__ void receive(const Job& job, const Segment& segment, bool rehearses) const {
+  /// Adds the partials of a segment's blocks, in order but for the first block's, which comes last, and stores the
+  /// result. If this is the first block, its own are not sent: they are waited for when the others' are there already.
+  /// Of few blocks, those of two rows are asked for at once.
+  __device__ __forceinline__ void receive(const Job& job, const Segment& segment, bool is_first) const {
+    using Many = Batch<kBatch, kChunks>;
+    using One = Batch<2, kChunks>;  // of two rows
+    constexpr int kRowsFurther = kMergers / kChunks;
     const Words at = words();
     unsigned* const sent = place_of(2 * segment.first_block, at);
     const int pitch = 2 * at.rows * Words::row_words(kDim);
+    const int others = segment.blocks - 1;
     const int items = job.rows * kChunks;
-    const int parts = merge_parts(kConfig, kDim, job.rows, segment.blocks);
-    const int all = rehearses ? 0 : parts * items;
-    const bool in_pairs = items > kMergers && segment.blocks <= kBatch / 2;
-    const int mine = static_cast<int>(blockIdx.x) - segment.first_block;
-    const int mine_in_part = divide(mine, parts);
-    const int my_part = mine - mine_in_part * parts;
-    bool waits = !rehearses;
+    const int parts = merge_parts(kConfig, kDim, job.rows, others);
+    const int all = parts * items;
+    const bool in_pairs = items > kMergers && others <= Many::kHalf;
+    bool waits = is_first;
 #pragma unroll 1
-    for (int first = 0; first == 0 || first < all; first += kMergers) {  // once, if there are several parts
+    for (int first = 0; first < all; first += in_pairs ? 2 * kMergers : kMergers) {  // once, if there are several parts
       const int item = first + merger();
       const bool active = item < all;
       const int part = active ? divide(item, items) : 0;
       const int row = active ? (item - part * items) / kChunks : 0;
       const int chunk = item % kChunks;
-      const int count = active ? ceil_div(segment.blocks - part, parts) : 0;  // parts are at most as many as blocks
-      const int own = active && part == my_part ? mine_in_part : kNone;
-      constexpr int kRowsFurther = kMergers / kChunks;
-      if (in_pairs) first += kMergers;
       const bool has_second = in_pairs && active && row + kRowsFurther < job.rows;
+      const int second_row = has_second ? row + kRowsFurther : row;
+      const Target target = target_of(job, row, chunk);
+      const Target second_target = target_of(job, second_row, chunk);
+      unsigned* const of_row = sent + row * Words::row_words(kDim);
+      const int further = (second_row - row) * Words::row_words(kDim);
+      const int count = active ? ceil_div(others - part, parts) : 0;  // parts are at most as many as the others
       Partial merged;
       merged.reset();
-      Partial pair = merged;
+      Partial second = merged;
 #pragma unroll 1
-      for (int index = 0; index == 0 || __any_sync(0xffffffffU, index < count); index += kBatch) {
-        Batch<kBatch, kChunks> batch;
-        const long long next = static_cast<long long>(part + index * parts) * pitch;
-        unsigned wanted = first_bits(count - index) & ~bit_of(own - index);
-        typename Batch<kBatch, kChunks>::Places places{sent + row * Words::row_words(kDim) + next,
-                                                       static_cast<unsigned>(parts * pitch), 0,
-                                                       part + index == 0 ? pitch / 2 : 0, 0};
-        if (in_pairs) {
-          places.jump = kRowsFurther * Words::row_words(kDim) - kBatch / 2 * pitch;
-          places.second_shift = pitch / 2;
-          if (has_second) wanted |= wanted << kBatch / 2;
-        }
-        batch.receive(places, wanted);
-        const bool has_own = own >= index && own < index + kBatch;
-        if (waits && __any_sync(0xffffffffU, has_own)) {
-          wait_for_partials();
-          waits = false;
-        }
-        if (has_own || rehearses) batch.set(own - index, of_groups(row, chunk));
-        if (has_second) batch.set(kBatch / 2 + own, of_groups(row + kRowsFurther, chunk));
+      for (int index = 0; __any_sync(0xffffffffU, index < count); index += kBatch) {
+        Many batch;
+        unsigned wanted = index < count ? (1U << least(count - index, kBatch)) - 1 : 0U;
+        if (has_second) wanted |= wanted << Many::kHalf;
+        batch.receive({of_row + static_cast<long long>(1 + part + index * parts) * pitch,
+                       static_cast<unsigned>(parts * pitch), in_pairs ? further - Many::kHalf * pitch : 0},
+                      wanted);
         batch.template add_half_to<0>(merged);
-        if (in_pairs) {
-          pair = merged;
-          merged.reset();
-        }
-        batch.template add_half_to<1>(merged);
+        if (in_pairs)
+          batch.template add_half_to<1>(second);
+        else
+          batch.template add_half_to<1>(merged);
       }
-      if (waits) wait_for_partials();
-      waits = false;
+      Partial mine;
+      mine.reset();
+      Partial my_second = mine;
+      if (is_first) {
+        if (waits) wait_for_partials();
+        waits = false;
+        mine = of_groups(row, chunk);
+        my_second = of_groups(second_row, chunk);
+      } else {
+        One one;
+        one.receive({of_row + pitch / 2, 0, further}, active && part == 0 ? (has_second ? 3U : 1U) : 0U);
+        one.template add_half_to<0>(mine);
+        one.template add_half_to<1>(my_second);
+      }
       if (parts > 1) {
         mergers_meet();  // the groups' partials are read
         if (active) merged.put_shared(shared_out(part, row) + 4 * chunk, shared_state(part, row), chunk == 0);
@@ -582,30 +561,40 @@ struct Forward {
         for (int i = 0; i < parts; ++i)
           merged.add_shared<1>(shared_out(i, row) + 4 * chunk, 0, shared_state(i, row), 0);
       }
-      if (in_pairs) {
-        store(merged, job, row + kRowsFurther, chunk, has_second);
-        merged = pair;
-      }
-      store(merged, job, row, chunk, active);
+      merged.add(mine);
+      store(merged, target, active);
+      if (!in_pairs) continue;
+      second.add(my_second);
+      store(second, second_target, has_second);
     }
   }
 
-  /// Writes 4 columns of a finished row, and its log-sum-exp once a row, if `active`. A sum of zero is that of no keys;
-  /// NaN stays NaN.
-  __device__ __forceinline__ void store(const Partial& merged, const Job& job, int row, int chunk, bool active) const {
+  /// Where 4 columns of a finished row go, and its log-sum-exp: null where another thread has it, or nobody asks.
+  struct Target {
+    unsigned short* out;
+    float* lse;
+  };
+  __device__ __forceinline__ Target target_of(const Job& job, int row, int chunk) const {
     const PackedRow at = packed_row(job.first + row, params.group_size);
     const int head = job.kv_head * params.group_size + at.head;
+    Target target{static_cast<unsigned short*>(params.o) + job.batch * params.o_strides.batch +
+                      head * params.o_strides.head + at.query * params.o_strides.row + 4 * chunk,
+                  nullptr};
+    if (chunk == 0 && params.lse != nullptr)
+      target.lse = params.lse + (static_cast<long long>(job.batch) * params.heads + head) * params.len_q + at.query;
+    return target;
+  }
+
+  /// Writes them if `active`. A sum of zero is that of no keys; NaN stays NaN.
+  __device__ __forceinline__ void store(const Partial& merged, const Target& target, bool active) const {
+    if (!active) return;
     const float inverse = merged.sum == 0.0F ? 0.0F : 1.0F / merged.sum;
-    uint2 packed;
-    packed.x = ptx::cvt_rn_x2<kProblem.element>(merged.out[0] * inverse, merged.out[1] * inverse);
-    packed.y = ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse);
-    auto* out = static_cast<unsigned short*>(params.o) + job.batch * params.o_strides.batch +
-                head * params.o_strides.head + at.query * params.o_strides.row + 4 * chunk;
-    ptx::st_global_v2_if(active, out, packed);
-    ptx::st_global_if(active && chunk == 0 && params.lse != nullptr,
-                      params.lse + (static_cast<long long>(job.batch) * params.heads + head) * params.len_q + at.query,
-                      merged.sum == 0.0F ? -__int_as_float(0x7f800000)
-                                         : (merged.reference + ptx::lg2_approx_ftz(merged.sum)) * 0.693147181F);
+    *reinterpret_cast<uint2*>(target.out) = {
+        ptx::cvt_rn_x2<kProblem.element>(merged.out[0] * inverse, merged.out[1] * inverse),
+        ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse)};
+    if (target.lse != nullptr)
+      *target.lse = merged.sum == 0.0F ? -__int_as_float(0x7f800000)
+                                       : (merged.reference + ptx::lg2_approx_ftz(merged.sum)) * 0.693147181F;
   }
 };
 

@@ -49,6 +49,12 @@ struct Partial {
     }
   }
 
+  __device__ __forceinline__ void add(const Partial& other) {
+    const float2 states[1] = {make_float2(other.reference, other.sum)};
+    const float4 outs[1] = {make_float4(other.out[0], other.out[1], other.out[2], other.out[3])};
+    add(states, outs);
+  }
+
   /// Adds kCount partials in shared memory, `pitch` and `state_pitch` floats apart.
   template <int kCount>
   __device__ __forceinline__ void add_shared(const float* from, int pitch, const float* state, int state_pitch) {
@@ -68,15 +74,15 @@ struct Partial {
   }
 
   /// Sends it to the block that merges: no fence is needed, every word says itself that it is there.
-  __device__ __forceinline__ void send(unsigned* to, unsigned* state, bool sends, bool sends_state) const {
-    ptx::st_relaxed_gpu_v4_if(sends, to, {word_of(out[0]), word_of(out[1]), word_of(out[2]), word_of(out[3])});
-    ptx::st_relaxed_gpu_v2_if(sends_state, state, {word_of(reference), word_of(sum)});
+  __device__ __forceinline__ void send(unsigned* to, unsigned* state, bool with_state) const {
+    ptx::st_relaxed_gpu_v4_if(true, to, {word_of(out[0]), word_of(out[1]), word_of(out[2]), word_of(out[3])});
+    ptx::st_relaxed_gpu_v2_if(with_state, state, {word_of(reference), word_of(sum)});
   }
 };
 
-/// Partials that other blocks sent, and one or two of this block: each lane has 4 columns of a row of every one, and of
-/// one of them, whose number is the lane's within its row, reference and sum. A row is kLanes lanes. All are of one
-/// row, or the first half of one row and the second of another.
+/// Partials that other blocks sent: each lane has 4 columns of a row of every one, and of one of them, whose number is
+/// the lane's within its row, reference and sum. A row is kLanes lanes. All are of one row, or the first half of one
+/// row and the second of another.
 template <int kCount, int kLanes>
 struct Batch {
   static constexpr int kHalf = kCount / 2;
@@ -90,20 +96,14 @@ struct Batch {
   }
   __device__ __forceinline__ static int lane_of_row() { return static_cast<int>(threadIdx.x) % kLanes; }
 
-  /// Where partials are: `pitch` words apart from `from` on, the second half `jump` further; the first of each half is
-  /// another `shift` or `second_shift` further.
+  /// Where partials are: `pitch` words apart from `from` on, the second half `jump` further.
   struct Places {
     unsigned* from;
     unsigned pitch;
     int jump;
-    int shift;
-    int second_shift;
 
     __device__ __forceinline__ unsigned* of(int number) const {
-      return from + number * static_cast<int>(pitch) + (number >= kHalf ? jump : 0) +
-             (number == 0       ? shift
-              : number == kHalf ? second_shift
-                                : 0);
+      return from + number * static_cast<int>(pitch) + (number >= kHalf ? jump : 0);
     }
   };
 
@@ -136,19 +136,6 @@ struct Batch {
       ptx::st_relaxed_gpu_v4_if(is_sent(i), places.of(i) + 4 * lane_of_row(), {0, 0, 0, 0});
 #pragma unroll
     for (int i = 0; i < 2; ++i) ptx::st_relaxed_gpu_v4_if(has_state, my_state + 4 * i, {0, 0, 0, 0});
-  }
-
-  /// Takes a partial that was not sent.
-  __device__ __forceinline__ void set(int number, const Partial& partial) {
-    if (lane_of_row() == number) {
-      state[0].x = __float_as_uint(partial.reference);
-      state[0].y = __float_as_uint(partial.sum);
-    }
-#pragma unroll
-    for (int i = 0; i < kCount; ++i)
-      if (i == number)
-        outs[i] = {__float_as_uint(partial.out[0]), __float_as_uint(partial.out[1]), __float_as_uint(partial.out[2]),
-                   __float_as_uint(partial.out[3])};
   }
 
   /// Adds a half to `merged`, in order. For whole warps.
