@@ -24,7 +24,10 @@ struct Config {
   int min_blocks =
       1;             ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
   int l2_bytes = 0;  ///< that the L2 fetches at once where a copy misses: TensorBoxes::l2_bytes
-  bool dependent = true;  ///< the next launch may set itself up while this one runs, where it is launched so
+  int mergers = 2;   ///< warps that merge partial results while the others go on
+  bool producer = true;     ///< one warp asks for all copies; else every group, then one warp, for its own
+  bool evict_first = true;  ///< the L2 gives lines of K and V up before any other: for keys that are read once
+  bool dependent = true;    ///< the next launch may set itself up while this one runs, where it is launched so
   attention::Exp2 exp2{};
   attention::Rescale rescale{};
   constexpr bool operator==(const Config&) const = default;
@@ -111,17 +114,20 @@ HEED_HOST_DEVICE constexpr Share share(int tiles, int blocks) {
 HEED_HOST_DEVICE constexpr int warps_per_group(const Config& c) {
   return c.block_m <= kWarpRows ? 1 : c.block_m / kWarpRows;
 }
-/// Threads that compute. Two more warps serve them: one asks for copies, one counts arrivals.
+/// Threads that compute. One more warp may ask for copies, others merge.
 HEED_HOST_DEVICE constexpr int consumers(const Config& c) {
   return 32 * warps_per_group(c) * c.groups;
 }
+HEED_HOST_DEVICE constexpr int merging_threads(const Config& c) {
+  return 32 * c.mergers;
+}
 HEED_HOST_DEVICE constexpr int threads(const Config& c) {
-  return consumers(c) + 64;
+  return consumers(c) + (c.producer ? 32 : 0) + merging_threads(c);
 }
 
 /// Dynamic shared memory, in bytes from its start (aligned to 1024).
 ///
-///   | stage 0 K, V | stage 1 K, V | ... | partial O, fp32 | (reference, sum) | barriers | segments | is last |
+///   | stage 0 K, V | stage 1 K, V | ... | partial O, fp32 | (reference, sum) | barriers | is last |
 ///
 /// Nothing shares a place: the next segment's tiles arrive while the last one's partials meet. Tile t of a block lies
 /// in stage t % stages and is taken by group t % groups. Stages are a multiple of groups, so that a stage is always the
@@ -133,8 +139,7 @@ struct SharedPlan {
   int partial_pitch;  ///< floats; 4 more than the head dim, so that rows start in different banks
   int row_state;      ///< (groups, block_m, 2) fp32
   int barriers;       ///< (full or empty, stages), 8 bytes each
-  int ending;         ///< the barrier of which a phase ends when a segment's last tile is there
-  int segments;       ///< (2) of segments in turn: first block, blocks; 4 bytes each
+  int ending;         ///< (2), 8 bytes each, of segments in turn: a phase ends when the last tiles are there
   int is_last;        ///< 4 bytes
   int total;
 };
@@ -147,8 +152,7 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   plan.row_state = plan.partial_out + c.groups * c.block_m * plan.partial_pitch * 4;
   plan.barriers = plan.row_state + c.groups * c.block_m * 2 * 4;
   plan.ending = plan.barriers + 2 * c.stages * 8;
-  plan.segments = plan.ending + 8;
-  plan.is_last = plan.segments + 2 * 2 * 4;
+  plan.is_last = plan.ending + 2 * 8;
   plan.total = plan.is_last + 16;
   return plan;
 }
@@ -176,14 +180,14 @@ struct Words {
 /// Into how many parts the block that merges divides the partials, so that all its threads have something to add: each
 /// part is added up by other threads, and the parts then meet in shared memory, where there is room for `groups`.
 HEED_HOST_DEVICE constexpr int merge_parts(const Config& c, int head_dim, int rows, int partials) {
-  const int parts = least(divide(consumers(c), rows * (head_dim / 4)), least(c.groups, partials));
+  const int parts = least(divide(merging_threads(c), rows * (head_dim / 4)), least(c.groups, partials));
   return parts > 1 ? parts : 1;
 }
 
 /// Registers a thread needs: output and score accumulators, P packed beside the scores, Q, and 49 for addresses, row
 /// state and the job: with 40 instead, configs of 168 registers spilled up to 32 bytes.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
-  return head_dim / 2 + c.block_n / 2 + c.block_n / 4 + head_dim / 4 + 49;
+  return head_dim / 2 + c.block_n / 2 + c.block_n / 4 + head_dim / 4 + 52;
 }
 
 /// Registers a thread may use so that min_blocks blocks fit.
@@ -191,14 +195,16 @@ HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
   return tile::registers_at_launch(threads(c), c.min_blocks);
 }
 
-/// Partials of other blocks that the block that merges asks for at once: each takes eight registers.
-HEED_HOST_DEVICE constexpr int merge_batch(const Config& c) {
-  return registers_allowed(c) > 128 ? 9 : 5;
+/// Partials of other blocks that a block asks for at once where it merges: each takes four registers of a thread, and a
+/// lane of those that have a row (head_dim / 4) its reference and sum.
+HEED_HOST_DEVICE constexpr int merge_batch(const Config& c, int head_dim) {
+  return least(registers_allowed(c) > 168 ? 20 : registers_allowed(c) > 144 ? 12 : 6, head_dim / 4);
 }
 
 enum class Illegal {
   no,
   head_dim,
+  producer,
   stages,
   threads,
   shared_memory,
@@ -210,6 +216,7 @@ enum class Illegal {
 HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
                                             long long shared_bytes_per_processor) {
   if (problem.head_dim != 64 && problem.head_dim != 128) return Illegal::head_dim;
+  if (!c.producer && warps_per_group(c) != 1) return Illegal::producer;
   if (c.stages % c.groups != 0) return Illegal::stages;  // a stage is always the same group's: see SharedPlan
   if (threads(c) > 1024) return Illegal::threads;
   const int total = shared_plan(c, problem.head_dim).total;

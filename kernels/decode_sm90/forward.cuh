@@ -6,9 +6,11 @@
 /// into equal ranges, one a block (config.hpp: Share), so that all multiprocessors end at the same time whatever the
 /// shape. Within a block:
 ///
-///   producer warp     one lane asks for tile after tile, by bulk tensor copies into a ring of stages
 ///   groups of warps   take the tiles in turn: g0 | g1 | g2 | g3 | g0 | ...; no barrier among them in the loop
-///   service warp      counts the block in where it shares a job, and lets the L2 fetch the next job's queries
+///   producer warp     one lane asks for tile after tile, by bulk tensor copies into a ring of stages; without it every
+///                     group asks for its own, as it has read a stage
+///   merging warps     count the block in where it shares a job, merge partial results while the groups go on, and let
+///                     the L2 fetch the next job's queries
 ///
 /// The ring runs on over the ends of jobs: while partial results meet, the next job's keys are under way. Partial
 /// results meet twice: those of the groups in shared memory, those of the blocks in global memory. There every word is
@@ -16,14 +18,19 @@
 /// it is there, and leaves zero. So no word needs a fence, and the order in which words arrive does not matter. After
 /// Flash-Decoding (Dao et al. 2023), without its second kernel.
 ///
-/// A block is counted in when the last tile of its segment is there, before it is used: the reply comes while the tile
-/// is. The block that is counted in last merges.
+/// A block is counted in shortly before the last tile of its segment is there (kCountedAhead): the reply comes while
+/// the last tiles do. The block that is counted in last merges: it asks for what the others sent while it computes its
+/// own part, which does not travel.
+///
+/// What ends a segment runs once, so that the instructions have to be fetched first. The merging warps go through it
+/// once before there is anything to merge (rehearse), while the first keys are under way.
 ///
 /// No block waits for ever, however few run at a time and in whichever order. A block waits for others in receive()
-/// alone, for words of a job that all its blocks were counted in at: those that it waits for have begun, and have all
-/// the keys of their segments or copies of them under way. They send their words without waiting for anybody, unless
-/// warps of theirs are themselves in receive(), of an earlier job: blocks work through jobs in ascending order. By
-/// induction over jobs, from the first, which has none before it, every wait ends.
+/// alone, for words of a job that all its blocks were counted in at: those that it waits for have begun, and ask for
+/// the keys of their segments as room becomes free. They send their words without waiting for anybody, unless warps of
+/// theirs are themselves in receive(), of an earlier job: blocks work through jobs in ascending order, and are counted
+/// in at one when they have merged those before. By induction over jobs, from the first, which has none before it,
+/// every wait ends.
 ///
 /// A word is written once, read by one thread (reference and sum: by lanes of one warp) and then cleared by it, all in
 /// one launch. The end of a launch orders what it cleared before all of the next; so does griddepcontrol.wait, which
@@ -54,9 +61,12 @@ struct Forward {
   static constexpr int kGroups = kConfig.groups;
   static constexpr int kGroupThreads = 32 * warps_per_group(kConfig);
   static constexpr int kThreads = consumers(kConfig);  // that compute
+  static constexpr int kMergers = merging_threads(kConfig);
+  static constexpr int kFirstMerger = kThreads + (kConfig.producer ? 32 : 0);
   static constexpr int kStages = kConfig.stages;
   static constexpr int kChunks = kDim / 4;  // pieces of a row in which partials are merged
-  static constexpr int kBatch = merge_batch(kConfig);
+  static constexpr int kBatch = merge_batch(kConfig, kDim);
+  static constexpr int kCountedAhead = 3;  // tiles: the reply of a counter takes about as long as one or two
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
 
   static_assert(kDim % tile::kBoxColumns == 0 && kBlockN % 16 == 0, "boxes of 64 columns, products of 16 keys");
@@ -73,6 +83,8 @@ struct Forward {
   int job_tiles;
   Share blocks;
 
+  __device__ __forceinline__ static int merger() { return static_cast<int>(threadIdx.x) - kFirstMerger; }
+
   __device__ __forceinline__ Forward(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
       : params(p), maps(m), shared(dynamic_shared), shared_base(ptx::shared_address(dynamic_shared)) {
     lane = threadIdx.x % 32;
@@ -86,10 +98,14 @@ struct Forward {
     return params.batch * params.heads_kv * row_tiles(kConfig, params.group_size, params.len_q);
   }
 
-  /// Orders shared memory among the threads that compute.
-  __device__ __forceinline__ static void consumers_meet() { ptx::bar_sync(1, kThreads); }
-  /// The same, and with the service warp.
-  __device__ __forceinline__ static void served_meet() { ptx::bar_sync(2, kThreads + 32); }
+  // Threads that compute put a segment's partials where those that merge take them from; neither waits longer than it
+  // must: one side comes by, the other waits.
+  __device__ __forceinline__ static void partials_are_put() { ptx::bar_arrive(1, kThreads + kMergers); }
+  __device__ __forceinline__ static void wait_for_partials() { ptx::bar_sync(1, kThreads + kMergers); }
+  __device__ __forceinline__ static void partials_are_taken() { ptx::bar_arrive(2, kThreads + kMergers); }
+  __device__ __forceinline__ static void wait_for_room() { ptx::bar_sync(2, kThreads + kMergers); }
+  /// Orders shared memory among the threads that merge.
+  __device__ __forceinline__ static void mergers_meet() { ptx::bar_sync(3, kMergers); }
 
   /// Nothing in global memory is touched before.
   __device__ __forceinline__ static void wait_for_launch_before() {
@@ -101,7 +117,7 @@ struct Forward {
   }
   __device__ __forceinline__ unsigned full(int stage) const { return shared_base + kPlan.barriers + stage * 8; }
   __device__ __forceinline__ unsigned empty(int stage) const { return full(kStages + stage); }
-  __device__ __forceinline__ unsigned ending() const { return shared_base + kPlan.ending; }
+  __device__ __forceinline__ unsigned ending(int slot) const { return shared_base + kPlan.ending + slot * 8; }
 
   /// Where the next copy comes from.
   struct Source {
@@ -118,21 +134,33 @@ struct Forward {
     source.kv_head = head - source.batch * params.heads_kv;
   }
 
-  /// Asks for the next tile of K and of V.
-  __device__ __forceinline__ void copy(Source& source, int stage) const {
+  /// Asks for the boxes of a tile of K, or of V.
+  __device__ __forceinline__ void copy_boxes(unsigned to, const TensorMap& map, const Source& source, int stage) const {
+    constexpr auto kCopy =
+        kConfig.evict_first ? &ptx::cp_async_bulk_tensor_4d_evict_first : &ptx::cp_async_bulk_tensor_4d;
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i)
+      kCopy(to + i * kBoxBytes, map, full(stage), i * tile::kBoxColumns, source.tile * kBlockN, source.kv_head,
+            source.batch);
+  }
+
+  /// Where the tile `index` of the line of all tiles comes from.
+  __device__ __forceinline__ Source source_of(int index) const {
+    const int job = divide(index, job_tiles);
+    Source source{job, index - job * job_tiles, 0, 0};
+    find_head(source);
+    return source;
+  }
+
+  /// Asks for a tile of K and of V, and goes `step` tiles on.
+  __device__ __forceinline__ void copy(Source& source, int stage, int step) const {
     const unsigned keys = stage_address(stage);
     ptx::mbarrier_arrive_expect_tx(full(stage), 2 * kPlan.tile_bytes);
-#pragma unroll
-    for (int i = 0; i < kBoxes; ++i)
-      ptx::cp_async_bulk_tensor_4d(keys + i * kBoxBytes, maps.k, full(stage), i * tile::kBoxColumns,
-                                   source.tile * kBlockN, source.kv_head, source.batch);
-#pragma unroll
-    for (int i = 0; i < kBoxes; ++i)
-      ptx::cp_async_bulk_tensor_4d(keys + kPlan.tile_bytes + i * kBoxBytes, maps.v, full(stage), i * tile::kBoxColumns,
-                                   source.tile * kBlockN, source.kv_head, source.batch);
-    if (++source.tile < job_tiles) return;
-    source.tile = 0;
-    ++source.job;
+    copy_boxes(keys, maps.k, source, stage);
+    copy_boxes(keys + kPlan.tile_bytes, maps.v, source, stage);
+    source.tile += step;
+    if (source.tile < job_tiles) return;
+    for (; source.tile >= job_tiles; source.tile -= job_tiles) ++source.job;
     find_head(source);
   }
 
@@ -144,22 +172,31 @@ struct Forward {
   }
 
   __device__ __forceinline__ void run() const {
-    if (threadIdx.x >= kThreads + 32) {
+    if (threadIdx.x >= kFirstMerger) {
+      if (merger() == 0) {
+        prefetch_maps();
+        for (int slot = 0; slot < 2; ++slot) ptx::mbarrier_init(ending(slot), 1);
+      }
       __syncthreads();
-      serve();
-    } else if (threadIdx.x >= kThreads) {
+      merge_segments();
+    } else if (kConfig.producer && threadIdx.x >= kThreads) {
       produce();
     } else {
       consume();
     }
   }
 
+  /// While the producer works out where its first copies come from.
+  __device__ __forceinline__ void prefetch_maps() const {
+    ptx::prefetch_tensormap(maps.k);
+    ptx::prefetch_tensormap(maps.v);
+  }
+
   // ------------------------------------------------------------------------------------------------------ producer
 
   /// Sets the barriers up and fills the ring, then refills every stage that is read.
   __device__ __forceinline__ void produce() const {
-    static_assert(kStages < 32, "a lane a stage, and one more");
-    if (lane == kStages) ptx::mbarrier_init(ending(), 1);
+    static_assert(kStages <= 32, "a lane a stage");
     if (lane < kStages) {
       ptx::mbarrier_init(full(lane), 1);
       ptx::mbarrier_init(empty(lane), kGroupThreads / 32);
@@ -167,14 +204,11 @@ struct Forward {
     ptx::fence_mbarrier_init();
     __syncwarp();
     wait_for_launch_before();
-    const int first = blocks.first_tile(blockIdx.x);
     const int count = blocks.tiles(blockIdx.x);
-    const int job = divide(first, job_tiles);
-    Source source{job, first - job * job_tiles, 0, 0};
+    Source source = source_of(blocks.first_tile(blockIdx.x));
     if (lane == 0) {
-      find_head(source);
 #pragma unroll 1
-      for (int s = 0; s < least(kStages, count); ++s) copy(source, s);
+      for (int s = 0; s < least(kStages, count); ++s) copy(source, s, 1);
     }
     __syncthreads();  // the others may wait at the barriers
     if (lane != 0) return;
@@ -183,40 +217,11 @@ struct Forward {
 #pragma unroll 1
     for (int t = kStages; t < count; ++t) {
       ptx::mbarrier_wait(empty(stage), parity);
-      copy(source, stage);
+      copy(source, stage, 1);
       if (++stage == kStages) {
         stage = 0;
         parity ^= 1;
       }
-    }
-  }
-
-  // ------------------------------------------------------------------------------------------------------ service
-
-  __device__ __forceinline__ void serve() const {
-    // At once: blocks of the next launch take room that is free, and wait before they touch memory.
-    if constexpr (kConfig.dependent) ptx::griddepcontrol_launch_dependents();
-    wait_for_launch_before();
-    const int first = blocks.first_tile(blockIdx.x);
-    const int end = first + blocks.tiles(blockIdx.x);
-    int slot = 0;
-#pragma unroll 1
-    for (int job = divide(first, job_tiles);; ++job) {
-      const Segment segment = segment_of(job);
-      if (lane == 0) *shared_segment(slot) = make_int2(segment.first_block, segment.blocks);
-      const bool is_final = (job + 1) * job_tiles >= end;
-      if (!is_final) prefetch_queries(job_of(kConfig, kProblem.causal, params, job + 1));
-      ptx::mbarrier_wait(ending(), static_cast<unsigned>(slot));
-      const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
-      unsigned before = 0;
-      if (lane == 0 && last > 0) before = ptx::atom_inc_relaxed_gpu(params.counters + segment.first_block, last);
-      served_meet();  // the groups' partials are there
-      if (last > 0) {
-        if (lane == 0) *is_last() = before == last ? 1 : 0;
-        served_meet();
-      }
-      if (is_final) return;
-      slot ^= 1;
     }
   }
 
@@ -225,11 +230,6 @@ struct Forward {
     const PackedRow at = packed_row(job.first + row, params.group_size);
     return static_cast<const unsigned short*>(params.q) + job.batch * params.q_strides.batch +
            (job.kv_head * params.group_size + at.head) * params.q_strides.head + at.query * params.q_strides.row;
-  }
-
-  __device__ __forceinline__ void prefetch_queries(const Job& job) const {
-    constexpr int kLines = kDim * 2 / 128;
-    for (int i = lane; i < job.rows * kLines; i += 32) ptx::prefetch_l2(query_row(job, i / kLines) + i % kLines * 64);
   }
 
   // ------------------------------------------------------------------------------------------------------ computing
@@ -258,17 +258,32 @@ struct Forward {
     int stage = group % kStages;
     unsigned parity = group / kStages % 2;
     int slot = 0;
-    bool waits_for_set_up = true;
+    if (!kConfig.producer) {
+      if (lane == 0) {
+        for (int s = group; s < kStages; s += kGroups) ptx::mbarrier_init(full(s), 1);
+        ptx::fence_mbarrier_init();
+      }
+      __syncwarp();
+    }
     wait_for_launch_before();
+    Source source{};
+    if (!kConfig.producer) {
+      source = source_of(first + group);
+      if (lane == 0) {
+#pragma unroll 1
+        for (int s = group; s < least(kStages, count); s += kGroups) copy(source, s, kGroups);
+      }
+    }
     for (int job_index = divide(first, job_tiles);; ++job_index) {
       // ---- one segment: tiles t, t + kGroups, ... below `end`
       const int job_first = job_index * job_tiles - first;  // may be before the block's first tile
       const int end = least(count, job_first + job_tiles);
+      const int begin = job_first > 0 ? job_first : 0;
+      const int counted = end - kCountedAhead > begin ? end - kCountedAhead : begin;  // tile
       const Job job = job_of(kConfig, kProblem.causal, params, job_index);
       unsigned query[kDim / 16][4];
       load_queries(query, job);
-      if (waits_for_set_up) __syncthreads();  // not before the queries are asked for
-      waits_for_set_up = false;
+      if (job_first <= 0) __syncthreads();  // the first segment: not before its queries are asked for
       float out[1][kOutTiles][4];
 #pragma unroll
       for (int n = 0; n < kOutTiles; ++n)
@@ -289,7 +304,7 @@ struct Forward {
       for (; t < end; t += kGroups) {
         const int first_key = (t - job_first) * kBlockN;
         ptx::mbarrier_wait(full(stage), parity);
-        if (t == end - 1 && warp == 0 && lane == 0) ptx::mbarrier_arrive(ending());
+        if (t == counted && warp == 0 && lane == 0) ptx::mbarrier_arrive(ending(slot));
         if (first_key < job.keys_end) {
           float scores[1][kKeyTiles][4];
           multiply_keys(scores, query, stage_address(stage));
@@ -298,14 +313,18 @@ struct Forward {
           multiply_values(out, scores, stage_address(stage) + kPlan.tile_bytes);
         }
         __syncwarp();  // the warp has read the stage
-        if (lane == 0) ptx::mbarrier_arrive(empty(stage));
+        if (kConfig.producer) {
+          if (lane == 0) ptx::mbarrier_arrive(empty(stage));
+        } else {
+          // All products of the tile are under way, so that what they take from the stage is read.
+          if (lane == 0 && t + kStages < count) copy(source, stage, kGroups);
+        }
         for (stage += kGroups; stage >= kStages; stage -= kStages) parity ^= 1;
       }
       state.reduce();
-      consumers_meet();  // the segment before is merged
+      wait_for_room();
       put_partials(out, state, job);
-      served_meet();
-      merge(job, slot);
+      partials_are_put();
       if (end == count) break;
       slot ^= 1;
     }
@@ -368,10 +387,7 @@ struct Forward {
     return {first, blocks.block_of(job * job_tiles + job_tiles - 1) - first + 1};
   }
 
-  __device__ __forceinline__ int2* shared_segment(int slot) const {
-    return reinterpret_cast<int2*>(shared + kPlan.segments) + slot;
-  }
-  __device__ __forceinline__ int* is_last() const { return reinterpret_cast<int*>(shared + kPlan.is_last); }
+  __device__ __forceinline__ int* is_last_word() const { return reinterpret_cast<int*>(shared + kPlan.is_last); }
   // Partials in shared memory: (kGroups, kBlockM, partial_pitch) and (kGroups, kBlockM, 2).
   __device__ __forceinline__ float* shared_out(int part, int row) const {
     return reinterpret_cast<float*>(shared + kPlan.partial_out) + (part * kBlockM + row) * kPlan.partial_pitch;
@@ -394,86 +410,191 @@ struct Forward {
     }
   }
 
-  /// The groups' partials become one: the result where the block has all of the job, else its part on its way to the
-  /// block that has arrived last, which merges. All of this runs once a segment, so that the time it takes is mostly
-  /// that of fetching its instructions: loops that could be unrolled are not.
-  __device__ __forceinline__ void merge(const Job& job, int slot) const {
-    const int2 segment = *shared_segment(slot);  // first block, blocks
-    const int items = job.rows * kChunks;
-    const Words at{static_cast<int>(gridDim.x), least(kBlockM, params.group_size * params.len_q)};
-    const int mine = static_cast<int>(blockIdx.x);
-    unsigned* const sent = params.counters + at.row(kDim, 2 * mine + (mine == segment.x ? 1 : 0), 0);
+  /// Merges segment after segment. All of it runs once a segment, so that the time it takes is mostly that of
+  /// instructions that wait for each other: loops that could be unrolled are not.
+  __device__ __forceinline__ void merge_segments() const {
+    // At once: blocks of the next launch take room that is free, and wait before they touch memory.
+    if constexpr (kConfig.dependent) ptx::griddepcontrol_launch_dependents();
+    wait_for_launch_before();
+    const int end = blocks.first_tile(blockIdx.x) + blocks.tiles(blockIdx.x);
+    int slot = 0;
+    unsigned parity = 0;
+    partials_are_taken();  // there are none
 #pragma unroll 1
-    for (int item = threadIdx.x; item < items; item += kThreads) {
+    for (int job_index = divide(blocks.first_tile(blockIdx.x), job_tiles);; ++job_index) {
+      const Job job = job_of(kConfig, kProblem.causal, params, job_index);
+      const Segment segment = segment_of(job_index);
+      const bool is_final = (job_index + 1) * job_tiles >= end;
+      if (!is_final) prefetch_queries(job_of(kConfig, kProblem.causal, params, job_index + 1));
+      const bool is_first = segment.first_block == static_cast<int>(blockIdx.x);
+      const bool is_last = segment.blocks > 1 && is_counted_last(segment, is_first, slot, parity);
+      if (!is_last || !is_first) merge_groups(job, segment);
+      if (is_last) receive(job, segment, is_first);
+      if (is_final) return;
+      partials_are_taken();
+      parity ^= slot;
+      slot ^= 1;
+    }
+  }
+
+  __device__ __forceinline__ void prefetch_queries(const Job& job) const {
+    constexpr int kLines = kDim * 2 / 128;
+    for (int i = merger(); i < job.rows * kLines; i += kMergers)
+      ptx::prefetch_l2(query_row(job, i / kLines) + i % kLines * 64);
+  }
+
+  /// Counts the block in at a segment's job; whether all the others were before.
+  __device__ __forceinline__ bool is_counted_last(const Segment& segment, bool is_first, int slot,
+                                                  unsigned parity) const {
+    if (merger() < 32) {
+      if (is_first) ptx::mbarrier_wait(ending(slot), parity);
+      const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
+      if (lane == 0)
+        *is_last_word() = ptx::atom_inc_relaxed_gpu(params.counters + segment.first_block, last) == last ? 1 : 0;
+    }
+    mergers_meet();  // again in wait_for_partials(), before the next segment's is written
+    return *is_last_word() != 0;
+  }
+
+  __device__ __forceinline__ unsigned* place_of(int place, const Words& words) const {
+    return params.counters + words.row(kDim, place, 0);
+  }
+  __device__ __forceinline__ Words words() const {
+    return {static_cast<int>(gridDim.x), least(kBlockM, params.group_size * params.len_q)};
+  }
+
+  __device__ __forceinline__ Partial of_groups(int row, int chunk) const {
+    Partial merged;
+    merged.reset();
+    merged.add_shared<kGroups>(shared_out(0, row) + 4 * chunk, kBlockM * kPlan.partial_pitch, shared_state(0, row),
+                               2 * kBlockM);
+    return merged;
+  }
+
+  /// The groups' partials become one: the result where the block has all of the job, else its part on its way to the
+  /// block that merges.
+  __device__ __forceinline__ void merge_groups(const Job& job, const Segment& segment) const {
+    const int mine = static_cast<int>(blockIdx.x);
+    unsigned* const sent = place_of(2 * mine + (mine == segment.first_block ? 1 : 0), words());
+    wait_for_partials();
+#pragma unroll 1
+    for (int item = merger(); item < job.rows * kChunks; item += kMergers) {
       const int row = item / kChunks;
       const int chunk = item % kChunks;
-      Partial merged;
-      merged.reset();
-      merged.add_shared<kGroups>(shared_out(0, row) + 4 * chunk, kBlockM * kPlan.partial_pitch, shared_state(0, row),
-                                 2 * kBlockM);
+      const Partial merged = of_groups(row, chunk);
       unsigned* const to = sent + row * Words::row_words(kDim);
-      if (segment.y == 1)
-        store(merged, job, row, chunk);
+      if (segment.blocks == 1)
+        store(merged, target_of(job, row, chunk), true);
       else
         merged.send(to + 4 * chunk, to + kDim + 2 * (chunk % 4), chunk < 4);
     }
-    if (segment.y == 1) return;
-    served_meet();  // whether this block is the last
-    if (*is_last() != 0)
-      receive(job, segment, params.counters + at.row(kDim, 2 * segment.x, 0), 2 * at.rows * Words::row_words(kDim));
   }
 
-  /// Merges what the segment's blocks sent: the first of them to its second place, `pitch` / 2 behind `sent`, the
-  /// others to multiples of `pitch`. Its own part too comes back this way.
-  __device__ __forceinline__ void receive(const Job& job, const int2& segment, unsigned* sent, int pitch) const {
+  /// Adds the partials of a segment's blocks, in order but for the first block's, which comes last, and stores the
+  /// result. If this is the first block, its own are not sent: they are waited for when the others' are there already.
+  /// Of few blocks, those of two rows are asked for at once.
+  __device__ __forceinline__ void receive(const Job& job, const Segment& segment, bool is_first) const {
+    using Many = Batch<kBatch, kChunks>;
+    using One = Batch<2, kChunks>;  // of two rows
+    constexpr int kRowsFurther = kMergers / kChunks;
+    const Words at = words();
+    unsigned* const sent = place_of(2 * segment.first_block, at);
+    const int pitch = 2 * at.rows * Words::row_words(kDim);
+    const int others = segment.blocks - 1;
     const int items = job.rows * kChunks;
-    const int parts = merge_parts(kConfig, kDim, job.rows, segment.y);
+    const int parts = merge_parts(kConfig, kDim, job.rows, others);
     const int all = parts * items;
+    const bool in_pairs = items > kMergers && others <= Many::kHalf;
+    bool waits = is_first;
 #pragma unroll 1
-    for (int first = 0; first < all; first += kThreads) {  // once, if there are several parts
-      const int item = first + static_cast<int>(threadIdx.x);
+    for (int first = 0; first < all; first += in_pairs ? 2 * kMergers : kMergers) {  // once, if there are several parts
+      const int item = first + merger();
       const bool active = item < all;
       const int part = active ? divide(item, items) : 0;
       const int row = active ? (item - part * items) / kChunks : 0;
       const int chunk = item % kChunks;
-      unsigned* const from = sent + row * Words::row_words(kDim) + 4 * chunk;
+      const bool has_second = in_pairs && active && row + kRowsFurther < job.rows;
+      const int second_row = has_second ? row + kRowsFurther : row;
+      const Target target = target_of(job, row, chunk);
+      const Target second_target = target_of(job, second_row, chunk);
+      unsigned* const of_row = sent + row * Words::row_words(kDim);
+      const int further = (second_row - row) * Words::row_words(kDim);
+      const int count = active ? ceil_div(others - part, parts) : 0;  // parts are at most as many as the others
       Partial merged;
       merged.reset();
+      Partial second = merged;
 #pragma unroll 1
-      for (int index = part; __any_sync(0xffffffffU, active && index < segment.y); index += kBatch * parts)
-        merged.receive<kBatch>(from + index * pitch, kDim - 4 * chunk + 2 * (chunk % 4), parts * pitch,
-                               index == 0 ? pitch / 2 : 0,
-                               active && index < segment.y ? ceil_div(segment.y - index, parts) : 0, chunk < 4);
+      for (int index = 0; __any_sync(0xffffffffU, index < count); index += kBatch) {
+        Many batch;
+        unsigned wanted = index < count ? (1U << least(count - index, kBatch)) - 1 : 0U;
+        if (has_second) wanted |= wanted << Many::kHalf;
+        batch.receive({of_row + static_cast<long long>(1 + part + index * parts) * pitch,
+                       static_cast<unsigned>(parts * pitch), in_pairs ? further - Many::kHalf * pitch : 0},
+                      wanted);
+        batch.template add_half_to<0>(merged);
+        if (in_pairs)
+          batch.template add_half_to<1>(second);
+        else
+          batch.template add_half_to<1>(merged);
+      }
+      Partial mine;
+      mine.reset();
+      Partial my_second = mine;
+      if (is_first) {
+        if (waits) wait_for_partials();
+        waits = false;
+        mine = of_groups(row, chunk);
+        my_second = of_groups(second_row, chunk);
+      } else {
+        One one;
+        one.receive({of_row + pitch / 2, 0, further}, active && part == 0 ? (has_second ? 3U : 1U) : 0U);
+        one.template add_half_to<0>(mine);
+        one.template add_half_to<1>(my_second);
+      }
       if (parts > 1) {
-        // All have read the groups' partials: they were sent before it was known that this block is the last.
+        mergers_meet();  // the groups' partials are read
         if (active) merged.put_shared(shared_out(part, row) + 4 * chunk, shared_state(part, row), chunk == 0);
-        consumers_meet();
+        mergers_meet();
         if (part != 0) continue;
         merged.reset();
 #pragma unroll 1
         for (int i = 0; i < parts; ++i)
           merged.add_shared<1>(shared_out(i, row) + 4 * chunk, 0, shared_state(i, row), 0);
       }
-      if (active) store(merged, job, row, chunk);
+      merged.add(mine);
+      store(merged, target, active);
+      if (!in_pairs) continue;
+      second.add(my_second);
+      store(second, second_target, has_second);
     }
   }
 
-  /// Writes 4 columns of a finished row, and its log-sum-exp once a row. A sum of zero is that of no keys; NaN stays
-  /// NaN.
-  __device__ __forceinline__ void store(const Partial& merged, const Job& job, int row, int chunk) const {
+  /// Where 4 columns of a finished row go, and its log-sum-exp: null where another thread has it, or nobody asks.
+  struct Target {
+    unsigned short* out;
+    float* lse;
+  };
+  __device__ __forceinline__ Target target_of(const Job& job, int row, int chunk) const {
     const PackedRow at = packed_row(job.first + row, params.group_size);
     const int head = job.kv_head * params.group_size + at.head;
-    const float inverse = merged.sum == 0.0F ? 0.0F : 1.0F / merged.sum;
-    uint2 packed;
-    packed.x = ptx::cvt_rn_x2<kProblem.element>(merged.out[0] * inverse, merged.out[1] * inverse);
-    packed.y = ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse);
-    auto* out = static_cast<unsigned short*>(params.o) + job.batch * params.o_strides.batch +
-                head * params.o_strides.head + at.query * params.o_strides.row + 4 * chunk;
-    *reinterpret_cast<uint2*>(out) = packed;
+    Target target{static_cast<unsigned short*>(params.o) + job.batch * params.o_strides.batch +
+                      head * params.o_strides.head + at.query * params.o_strides.row + 4 * chunk,
+                  nullptr};
     if (chunk == 0 && params.lse != nullptr)
-      params.lse[(static_cast<long long>(job.batch) * params.heads + head) * params.len_q + at.query] =
-          merged.sum == 0.0F ? -__int_as_float(0x7f800000)
-                             : (merged.reference + ptx::lg2_approx_ftz(merged.sum)) * 0.693147181F;
+      target.lse = params.lse + (static_cast<long long>(job.batch) * params.heads + head) * params.len_q + at.query;
+    return target;
+  }
+
+  /// Writes them if `active`. A sum of zero is that of no keys; NaN stays NaN.
+  __device__ __forceinline__ void store(const Partial& merged, const Target& target, bool active) const {
+    if (!active) return;
+    const float inverse = merged.sum == 0.0F ? 0.0F : 1.0F / merged.sum;
+    *reinterpret_cast<uint2*>(target.out) = {
+        ptx::cvt_rn_x2<kProblem.element>(merged.out[0] * inverse, merged.out[1] * inverse),
+        ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse)};
+    if (target.lse != nullptr)
+      *target.lse = merged.sum == 0.0F ? -__int_as_float(0x7f800000)
+                                       : (merged.reference + ptx::lg2_approx_ftz(merged.sum)) * 0.693147181F;
   }
 };
 

@@ -19,27 +19,27 @@ __device__ __forceinline__ void ld_relaxed_gpu_v4(uint4& v, const unsigned* addr
       : "memory");
 }
 
-/// Two words, 8-byte aligned, likewise.
-__device__ __forceinline__ void ld_relaxed_gpu_v2(uint2& v, const unsigned* address, bool wanted) {
+/// Writes them, likewise, if `wanted`.
+__device__ __forceinline__ void st_relaxed_gpu_v4_if(bool wanted, unsigned* address, const uint4& v) {
   asm volatile(
       "{\n"
       ".reg .pred wanted;\n"
-      "setp.ne.s32 wanted, %3, 0;\n"
-      "@wanted ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];\n"
-      "}\n"
-      : "+r"(v.x), "+r"(v.y)
-      : "l"(address), "r"(static_cast<int>(wanted))
+      "setp.ne.s32 wanted, %0, 0;\n"
+      "@wanted st.relaxed.gpu.global.v4.u32 [%1], {%2, %3, %4, %5};\n"
+      "}\n" ::"r"(static_cast<int>(wanted)),
+      "l"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
       : "memory");
 }
 
-__device__ __forceinline__ void st_relaxed_gpu_v4(unsigned* address, const uint4& v) {
-  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y), "r"(v.z),
-               "r"(v.w)
-               : "memory");
-}
-
-__device__ __forceinline__ void st_relaxed_gpu_v2(unsigned* address, const uint2& v) {
-  asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(v.x), "r"(v.y) : "memory");
+__device__ __forceinline__ void st_relaxed_gpu_v2_if(bool wanted, unsigned* address, const uint2& v) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.s32 wanted, %0, 0;\n"
+      "@wanted st.relaxed.gpu.global.v2.u32 [%1], {%2, %3};\n"
+      "}\n" ::"r"(static_cast<int>(wanted)),
+      "l"(address), "r"(v.x), "r"(v.y)
+      : "memory");
 }
 
 /// Adds one to a counter, or puts it back to 0 once it has reached `last`; gives the value before. Orders nothing.

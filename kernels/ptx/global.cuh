@@ -57,6 +57,18 @@ __device__ __forceinline__ void st_global_if(bool wanted, float* address, float 
       : "memory");
 }
 
+/// Writes 8 bytes, 8-byte aligned, likewise.
+__device__ __forceinline__ void st_global_v2_if(bool wanted, void* address, const uint2& x) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.u32 p, %0, 0;\n"
+      "@p st.global.v2.b32 [%1], {%2, %3};\n"
+      "}\n" ::"r"(static_cast<unsigned>(wanted)),
+      "l"(address), "r"(x.x), "r"(x.y)
+      : "memory");
+}
+
 /// Has a pointer worked out here, and kept.
 template <class T>
 __device__ __forceinline__ void settle(T*& pointer) {

@@ -43,6 +43,11 @@ const KnobTable<decode_sm90::Config>& table() {
         .acts_on({latency, tail, dram});
     t.add("l2_bytes", "l", &C::l2_bytes, {0, 64, 128, 256}, "bytes the L2 fetches at once where a copy misses")
         .acts_on({dram, l2});
+    t.add("mergers", "w", &C::mergers, {1, 2, 3, 4}, "warps that merge partial results while the others go on")
+        .acts_on({latency, tail});
+    t.add("producer", "p", &C::producer, "a warp asks for all copies; off: every group of one warp for its own")
+        .acts_on({latency, issue});
+    t.add("evict_first", "e", &C::evict_first, "the L2 gives lines of K and V up before any other").acts_on({dram, l2});
     t.add("dependent", "d", &C::dependent, "the next launch may set itself up while this one runs").acts_on({launch});
     t.add("exp2", "x", &C::exp2, "heed::attention::Exp2", {"hardware", "poly_quarter", "poly_half"},
           "share of the exponentials computed on the FMA pipe")
@@ -110,6 +115,9 @@ class DecodeSm90Family final : public Family {
         return std::nullopt;
       case decode_sm90::Illegal::head_dim:
         return fmt::format("head dim {} is not 64 or 128", problem.head_dim);
+      case decode_sm90::Illegal::producer:
+        return fmt::format("groups of {} warps cannot ask for copies themselves: producer=off is for block_m up to 16",
+                           decode_sm90::warps_per_group(c));
       case decode_sm90::Illegal::stages:
         return fmt::format("{} stages are no multiple of {} groups", c.stages, c.groups);
       case decode_sm90::Illegal::threads:
@@ -133,16 +141,21 @@ class DecodeSm90Family final : public Family {
     c.block_m = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
     c.groups = rows <= 16 ? 4 : 2;
     c.rescale = static_cast<attention::Rescale>(1);  // when_grown
+    // Every tile of rows reads the keys again, and may find them in the L2.
+    c.evict_first = decode_sm90::row_tiles(c, static_cast<int>(rows), 1) == 1;
+    c.producer = decode_sm90::warps_per_group(c) > 1;
     Config config;
     // Wide tiles pay fewer rounds of waits and of reductions; with more warps fewer registers are left for them.
     for (c.block_n = workload.dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
       if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * processors_of(device)) continue;
-      for (const int stages : {24, 16, 12, 8, 6, 4, 2}) {
-        c.stages = stages;
-        config = table().config_of(c);
-        const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
-        if (bytes <= kBytesUnderWay && !is_illegal(config, workload, device)) return config;
-      }
+      for (const int mergers : {4, 3, 2, 1})
+        for (const int stages : {24, 16, 12, 8, 6, 4, 2}) {
+          c.mergers = mergers;
+          c.stages = stages;
+          config = table().config_of(c);
+          const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
+          if (bytes <= kBytesUnderWay && !is_illegal(config, workload, device)) return config;
+        }
     }
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;

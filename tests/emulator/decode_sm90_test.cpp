@@ -72,7 +72,7 @@ TEST(EmulatedDecodeSm90, CutsTheLineOfTilesAnywhere) {
 }
 
 TEST(EmulatedDecodeSm90, ManyPartialsMeet) {
-  constexpr Config kConfig{.block_m = 16, .block_n = 16, .groups = 4, .stages = 8};
+  constexpr Config kConfig{.block_m = 16, .block_n = 16, .groups = 4, .stages = 8, .mergers = 4, .producer = false};
   run_case<kConfig, kHalf64>({.heads = 4, .len_q = 1, .len_k = 700}, 44, 30);
   run_case<kConfig, kHalf64>({.heads = 1, .len_q = 1, .len_k = 700}, 44, 31);
   run_case<kConfig, kHalf64>({.heads = 4, .len_q = 4, .len_k = 700, .score_scale = 20}, 44, 32);
@@ -81,7 +81,7 @@ TEST(EmulatedDecodeSm90, ManyPartialsMeet) {
 }
 
 TEST(EmulatedDecodeSm90, CausalMasks) {
-  constexpr Config kConfig{.block_m = 8, .block_n = 32, .groups = 4, .stages = 4, .rescale = when_far};
+  constexpr Config kConfig{.block_m = 8, .block_n = 32, .groups = 4, .stages = 4, .mergers = 1, .rescale = when_far};
   std::uint64_t seed = 50;
   for (const int blocks : {1, 3, 8}) {
     run_case<kConfig, kHalf64Causal>({.heads = 2, .heads_kv = 1, .len_q = 16, .len_k = 5, .causal_offset = -11}, blocks,
@@ -153,10 +153,12 @@ void run_shape(const Shape& shape, const Order& order, std::vector<unsigned>& wo
 class EmulatedDecodeSm90Fuzz : public ::testing::TestWithParam<int> {};
 
 TEST_P(EmulatedDecodeSm90Fuzz, IsRightWhateverTheOrder) {
-  constexpr Config kSmall{.block_n = 16, .groups = 2, .stages = 2, .rescale = when_grown};
-  constexpr Config kWide{.block_n = 32, .groups = 4, .stages = 8, .rescale = when_grown};
-  constexpr Config kSixteen{.block_m = 16, .block_n = 16, .groups = 6, .stages = 6};
-  constexpr Config kTall{.block_m = 32, .block_n = 16, .groups = 2, .stages = 4, .rescale = when_far};
+  constexpr Config kSmall{
+      .block_n = 16, .groups = 2, .stages = 2, .mergers = 1, .producer = false, .rescale = when_grown};
+  constexpr Config kWide{
+      .block_n = 32, .groups = 4, .stages = 8, .mergers = 4, .producer = false, .rescale = when_grown};
+  constexpr Config kSixteen{.block_m = 16, .block_n = 16, .groups = 6, .stages = 6, .mergers = 4, .evict_first = false};
+  constexpr Config kTall{.block_m = 32, .block_n = 16, .groups = 2, .stages = 4, .mergers = 3, .rescale = when_far};
   struct Kernel {
     Runner run;
     bool causal;

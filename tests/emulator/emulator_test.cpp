@@ -246,7 +246,7 @@ TEST(Emulator, BlocksThatRunAtATimeHandEachOtherWords) {
   unsigned rounds = 0;
   const auto exchange = [&](char*) {
     const unsigned mine = blockIdx.x;
-    if (threadIdx.x == 0) ptx::st_relaxed_gpu_v4(words[mine], {1, 2, 3, 4 + mine});
+    if (threadIdx.x == 0) ptx::st_relaxed_gpu_v4_if(true, words[mine], {1, 2, 3, 4 + mine});
     uint4 got{};
     do {
       ptx::ld_relaxed_gpu_v4(got, words[1 - mine], true);

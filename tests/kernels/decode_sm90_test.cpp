@@ -87,15 +87,19 @@ TEST(DecodeSm90, WhatDoesNotFitIsIllegal) {
   const auto legal = [&](const Config& c) { return is_legal(c, kProblem, 227 * 1024, 228 * 1024); };
   EXPECT_EQ(legal({}), Illegal::no);
   EXPECT_EQ(legal({.groups = 4, .stages = 6}), Illegal::stages);
+  EXPECT_EQ(legal({.block_m = 16, .stages = 8, .producer = false}), Illegal::no);
+  EXPECT_EQ(legal({.block_m = 32, .groups = 2, .stages = 8, .producer = false}), Illegal::producer);
   EXPECT_EQ(legal({.block_m = 64, .groups = 8, .stages = 8}), Illegal::threads);
   EXPECT_EQ(legal({.block_n = 64, .groups = 4, .stages = 8}), Illegal::shared_memory);
   EXPECT_EQ(legal({.groups = 4, .stages = 8, .min_blocks = 2}), Illegal::occupancy);
   EXPECT_EQ(legal({.block_n = 32, .groups = 8, .stages = 8}), Illegal::registers);
   EXPECT_EQ(is_legal({}, {.element = Element::fp16, .head_dim = 96, .causal = false}, 227 * 1024, 228 * 1024),
             Illegal::head_dim);
-  // Ten warps are three a quarter of the multiprocessor, as twelve are.
-  EXPECT_EQ(registers_allowed({.groups = 8}), 168);
-  EXPECT_EQ(registers_allowed({.groups = 6}), 255);
+  // Nine warps are three a quarter of the multiprocessor, as twelve are.
+  EXPECT_EQ(registers_allowed({.groups = 6, .mergers = 2}), 168);
+  EXPECT_EQ(registers_allowed({.groups = 6, .mergers = 2, .producer = false}), 255);
+  EXPECT_EQ(legal({.stages = 8, .mergers = 4}), Illegal::registers);
+  EXPECT_EQ(legal({.stages = 8, .mergers = 4, .producer = false}), Illegal::no);
 }
 
 }  // namespace

@@ -259,8 +259,11 @@ TEST(Families, DecodeOnHopperSaysWhatItCannotTake) {
   EXPECT_THAT(reason("groups=6,stages=8", shape), ::testing::HasSubstr("no multiple of 6 groups"));
   EXPECT_THAT(reason("groups=4,stages=24", shape), ::testing::HasSubstr("bytes of shared memory"));
   EXPECT_THAT(reason("groups=4,stages=8,min_blocks=2", shape), ::testing::HasSubstr("do not fit"));
-  EXPECT_THAT(reason("groups=8,stages=8,block_n=16,block_m=64", shape), ::testing::HasSubstr("threads a block exceed"));
-  EXPECT_THAT(reason("groups=4,stages=4,block_n=16,block_m=64", shape), ::testing::HasSubstr("registers a thread"));
+  EXPECT_THAT(reason("block_m=64,producer=off", shape), ::testing::HasSubstr("groups of 4 warps cannot ask"));
+  EXPECT_THAT(reason("groups=8,stages=8,block_n=16,block_m=64,producer=on", shape),
+              ::testing::HasSubstr("threads a block exceed"));
+  EXPECT_THAT(reason("groups=4,stages=4,block_n=16,block_m=64,producer=on", shape),
+              ::testing::HasSubstr("registers a thread"));
   EXPECT_THAT(reason("groups=8,stages=8,block_n=32", shape), ::testing::HasSubstr("registers a thread"));
   for (const char* any : {"h1l1k1d64", "b8h32hkv4l16k8192d128", "b3h6hkv2l7k100d64:bf16:causal_top_left",
                           "h64hkv1l8k5000d128:causal_bottom_right", "h512hkv1l1k70d64"})
@@ -301,9 +304,15 @@ TEST(Families, DecodeOnHopperKeepsTheMemoryBusy) {
     const Workload workload = parse_workload(shape);
     return to_string(family.knobs(), family.default_config(workload, hopper));
   };
+  using ::testing::HasSubstr;
   using ::testing::StartsWith;
   for (const char* suite : {"b8h32hkv4l1k8192d128", "h32hkv8l1k32768d128:bf16", "b64h32hkv8l1k2048d128"})
     EXPECT_THAT(chosen(suite), StartsWith("block_m=8,block_n=32,groups=4,stages=8,min_blocks=1,l2_bytes=0")) << suite;
+  // Keys that only one tile of rows reads leave the L2 first. Groups of one warp ask for their own copies.
+  EXPECT_THAT(chosen("b8h32hkv4l1k8192d128"), HasSubstr("mergers=4,producer=off,evict_first=on"));
+  EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), HasSubstr("mergers=3,producer=on,evict_first=on"));
+  EXPECT_THAT(chosen("b8h32hkv4l8k8192d128"), HasSubstr("evict_first=on"));
+  EXPECT_THAT(chosen("b8h32hkv4l9k8192d128"), HasSubstr("evict_first=off"));
   EXPECT_THAT(chosen("b8h32hkv4l1k8192d64"), StartsWith("block_m=8,block_n=64,groups=4,stages=8,"));
   EXPECT_THAT(chosen("b8h32hkv4l2k8192d128"), StartsWith("block_m=16,block_n=32,groups=4,stages=8,"));
   EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), StartsWith("block_m=32,block_n=32,groups=2,stages=8,"));

@@ -22,18 +22,14 @@ inline void ld_relaxed_gpu_v4(uint4& v, const unsigned* a, bool wanted) {
   v = {a[0], a[1], a[2], a[3]};
   emulator::wait_until("words of another block", [a] { return are_there<4>(a); });
 }
-inline void ld_relaxed_gpu_v2(uint2& v, const unsigned* a, bool wanted) {
+inline void st_relaxed_gpu_v4_if(bool wanted, unsigned* a, const uint4& v) {
   if (!wanted) return;
-  check_words<2>(a);
-  v = {a[0], a[1]};
-  emulator::wait_until("words of another block", [a] { return are_there<2>(a); });
-}
-inline void st_relaxed_gpu_v4(unsigned* a, const uint4& v) {
   check_words<4>(a);
   const unsigned words[] = {v.x, v.y, v.z, v.w};
   for (const unsigned word : words) emulator::store_later(a++, word);
 }
-inline void st_relaxed_gpu_v2(unsigned* a, const uint2& v) {
+inline void st_relaxed_gpu_v2_if(bool wanted, unsigned* a, const uint2& v) {
+  if (!wanted) return;
   check_words<2>(a);
   emulator::store_later(a, v.x);
   emulator::store_later(a + 1, v.y);

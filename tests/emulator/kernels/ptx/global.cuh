@@ -30,6 +30,9 @@ inline void st_global_cs_v4(void* address, const unsigned (&x)[4]) {
 inline void st_global_if(bool wanted, float* address, float x) {
   if (wanted) *address = x;
 }
+inline void st_global_v2_if(bool wanted, void* address, const uint2& x) {
+  if (wanted) std::memcpy(address, &x, 8);
+}
 template <class T>
 void settle(T*&) {}
 inline void settle(unsigned&) {}
