@@ -27,29 +27,28 @@
 #include "kernels/ptx/shared.cuh"
 #include "kernels/ptx/wgmma.cuh"
 #include "kernels/sm90/config.hpp"
-#include "kernels/sm90/copies.cuh"
 #include "kernels/sm90/merge.cuh"
+#include "kernels/sm90/products.cuh"
 #include "kernels/sm90/scores.cuh"
-#include "kernels/tile/matrix_descriptor.hpp"
 
 namespace heed::sm90 {
 
 template <Config kConfig, Problem kProblem>
-struct Forward : Copies<kConfig, kProblem> {
-  using Base = Copies<kConfig, kProblem>;
+struct Forward : Products<kConfig, kProblem> {
+  using Base = Products<kConfig, kProblem>;
   using Base::barrier, Base::key_barrier, Base::value_barrier, Base::freed_barrier, Base::keys_at, Base::values_at;
   using Base::copy_queries, Base::copy_keys, Base::key_head, Base::initialise_barriers;
   using Base::kBoxes, Base::kChunk, Base::kChunks, Base::kStages, Base::kValueSteps, Base::kRowGroups, Base::kKeyGroups;
+  using Base::kDim, Base::kOutColumns, Base::kOnes, Base::row_group, Base::key_group, Base::out;
   using Base::kPlan, Base::kBarriers, Base::kFirstBarrier;
   using Base::params, Base::maps, Base::shared, Base::block_row, Base::head, Base::batch;
+  using Base::query_descriptor, Base::key_descriptor, Base::value_descriptor, Base::multiply_keys,
+      Base::multiply_values;
 
   // ---- compile-time facts
-  static constexpr int kDim = padded_dim(kProblem.head_dim);
   static constexpr int kSteps = segment_steps(kConfig);
   static constexpr int kChunkSteps = kChunk / kStepKeys;
   static constexpr int kKeyGroupThreads = kGroupThreads * kRowGroups;
-  static constexpr int kOutColumns = out_columns(kConfig, kProblem.head_dim);
-  static constexpr bool kOnes = kConfig.row_sum == RowSum::ones_column;
   static constexpr bool kOwnWarp = kConfig.producer != Producer::first_warp;
   // With one stage nothing overlaps between segments: parts of a single one then have programs of their own.
   static constexpr bool kOneSegment = kStages == 1;
@@ -62,6 +61,9 @@ struct Forward : Copies<kConfig, kProblem> {
   static constexpr bool kVotesLast = kOneSegment && kConfig.vote == Vote::after_writing;
   // Sums by additions are there before the last products are done.
   static constexpr bool kSumsEarly = !kOnes;
+  // Of bf16 the rounded probabilities are summed: where the reference is not the maximum, one that outweighs all others
+  // is no power of two, and rounding it alone made a row wrong by 0.5%.
+  static constexpr bool kSumsRounded = !kOnes && kProblem.element == Element::bf16;
   // Score registers of a row pair from which the first reference is found.
   static constexpr int kReferenceRegisters = kConfig.reference == Reference::first_keys ? kStepKeys / 2 : kChunk / 2;
 
@@ -69,9 +71,7 @@ struct Forward : Copies<kConfig, kProblem> {
 
   // ---- state
   int lane;
-  int warp;  // within the row group
-  int row_group;
-  int key_group;
+  int warp;          // within the row group
   bool is_consumer;  // else of the warp or warpgroup that starts the copies
   int part;
   int keys_end;  // keys any row of the block may see
@@ -82,7 +82,6 @@ struct Forward : Copies<kConfig, kProblem> {
   int seen_by_any;          // keys before this by one at least
   float scale_log2;
   Target target;
-  float out[kOutColumns / 2];                                   // (64, kOutColumns): two rows a lane
   float next_scores[kConfig.prefetch_scores ? kChunk / 2 : 1];  // of the segment to come
   float reference[2];                                           // in log2 units of the scaled scores
   float sum[2];                                                 // of this lane's columns; unused with columns of ones
@@ -90,7 +89,7 @@ struct Forward : Copies<kConfig, kProblem> {
   float inverse[2];                                             // of a row's sum, or 0
 
   __device__ __forceinline__ Forward(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
-      : Base{p, m, ptx::shared_address(dynamic_shared), 0, 0, 0} {
+      : Base(p, m, ptx::shared_address(dynamic_shared)) {
     lane = threadIdx.x % 32;
     // The same for the warp and known to be, where groups depend on it; elsewhere the first copy would wait for
     // nothing.
@@ -186,41 +185,6 @@ struct Forward : Copies<kConfig, kProblem> {
     }
   }
 
-  // ----------------------------------------------------------------------------------------------------- products
-
-  __device__ __forceinline__ unsigned long long query_descriptor() const {
-    return tile::matrix_descriptor(shared + kPlan.q + row_group * kBoxes * kGroupRows * tile::kBoxRowBytes, 16);
-  }
-  __device__ __forceinline__ unsigned long long key_descriptor(int slot) const {
-    return tile::matrix_descriptor(keys_at(key_group, slot), 16);
-  }
-  /// Column 64 lies one box stride behind the values: the tile of ones, wherever a step's values are.
-  __device__ __forceinline__ unsigned long long value_descriptor(int slot) const {
-    const unsigned values = values_at(key_group, slot);
-    return tile::matrix_descriptor(values, kOnes ? shared + kPlan.ones - values : kPlan.value_box);
-  }
-
-  /// Asks for the scores of a chunk: one committed group.
-  __device__ __forceinline__ void multiply_keys(float (&into)[kChunk / 2], unsigned long long q,
-                                                unsigned long long keys, int chunk) const {
-    const unsigned long long k = keys + tile::descriptor_advance(chunk * kBoxes * kPlan.key_box);
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < kDim / 16; ++i)
-      ptx::wgmma_ss<kProblem.element, kChunk>(
-          into, q + tile::descriptor_advance(i / 4 * kGroupRows * tile::kBoxRowBytes + i % 4 * 32),
-          k + tile::descriptor_advance(i / 4 * kPlan.key_box + i % 4 * 32), i != 0);
-    ptx::wgmma_commit_group();
-  }
-
-  /// Adds the product of 16 probabilities a row with their values, `offset` bytes on from the segment's.
-  __device__ __forceinline__ void multiply_values(const unsigned (&p)[4], unsigned long long values, int offset,
-                                                  bool accumulate) {
-    const unsigned long long v =
-        values + tile::descriptor_advance(offset) - (kOnes ? tile::descriptor_box_stride(offset) : 0);
-    ptx::wgmma_rs<kProblem.element, kOutColumns>(out, p, v, accumulate);
-  }
-
   // ------------------------------------------------------------------------------------------------------ softmax
 
   __device__ __forceinline__ int row(int half) const {
@@ -261,10 +225,19 @@ struct Forward : Copies<kConfig, kProblem> {
       // In source order: where the compiler moves these among the products decides 10% of the time.
 #pragma unroll
     for (int i = 0; i < 8; ++i) e[i] = ptx::ex2_approx_ftz_in_order(e[i]);
-    if constexpr (!kOnes) {
+    if constexpr (!kOnes && !kSumsRounded) {
       sum[0] += (e[0] + e[1]) + (e[4] + e[5]);
       sum[1] += (e[2] + e[3]) + (e[6] + e[7]);
     }
+  }
+
+  /// Rounds a step's probabilities; sums what the tensor cores will see.
+  __device__ __forceinline__ void round(unsigned (&p)[4], const float (&e)[8]) {
+    pack<kProblem.element>(p, e);
+    if constexpr (kSumsRounded)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        sum[i % 2] += ptx::unpack_low<kProblem.element>(p[i]) + ptx::unpack_high<kProblem.element>(p[i]);
   }
 
   /// Whether a row's sum left its range.
@@ -380,9 +353,9 @@ struct Forward : Copies<kConfig, kProblem> {
         }
       if (k % kChunkSteps == 0) subtracted_from(c, subtracted);
       exponentials(e[k], scores[c], k % kChunkSteps, subtracted);
-      if (!kConfig.late_packing) pack<kProblem.element>(p[k], e[k]);
-      if (kConfig.late_packing && k > 0) pack<kProblem.element>(p[k - 1], e[k - 1]);
-      if (kConfig.late_packing && k == kSteps - 1) pack<kProblem.element>(p[k], e[k]);
+      if (!kConfig.late_packing) round(p[k], e[k]);
+      if (kConfig.late_packing && k > 0) round(p[k - 1], e[k - 1]);
+      if (kConfig.late_packing && k == kSteps - 1) round(p[k], e[k]);
       if (k == late_scores_after_step(kConfig))
 #pragma unroll
         for (int late = kConfig.score_lead; late < kChunks; ++late) ask_for_scores(late);

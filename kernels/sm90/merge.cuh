@@ -48,7 +48,7 @@ struct Place {
 /// clocks.
 struct Target {
   unsigned short* o;  ///< the lane's first element
-  float* lse;         ///< of the lane's first row, or of its run's; null where the lane writes none
+  float* lse;         ///< of the lane's first row; null where the lane writes none
   // Of two parts:
   unsigned to_piece;    ///< the lane's first piece in the other part's inbox, in the cluster's shared memory
   unsigned to_lse;      ///< its row's log2-sum-exp there
@@ -68,8 +68,9 @@ struct Merge {
   static constexpr int kPieces = kHalf ? kTiles / 2 : kTiles;  // of 16 bytes a thread
   static constexpr int kPieceBytes = piece_bytes();
   // Rows that are written in pieces are transposed before the other parts' share has arrived: what a lane keeps and
-  // receives are then runs of 8 columns of one row, 8 floats for each pair of tiles.
-  static constexpr bool kRuns = kConfig.store == Store::pieces && kParts > 1;
+  // receives are then runs of 8 columns, of both its rows by turns, 64 bytes of a row in the four lanes of a quad. In
+  // runs of two rows a quad had 32 bytes of each, and stores took 2 us more at b4h16l512d64.
+  static constexpr bool kRuns = kConfig.store == Store::pieces && kTiles % 4 == 0;
   static constexpr bool kRemote = kConfig.cluster > 1;
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
   static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
@@ -81,15 +82,16 @@ struct Merge {
 
   __device__ __forceinline__ static Target target_of(const ForwardParams& params, const Place& at) {
     const int quarter = at.lane % 4;
-    const bool pieces = kConfig.store == Store::pieces;
+    // The lane's run, or its pair of columns; where runs are of two rows by turns, of one of them.
+    const bool two_rows = kConfig.store == Store::pieces && !kRuns;
+    const int column = kRuns ? 8 * quarter : two_rows ? 8 * (quarter % 2) : 2 * quarter;
     Target target{};
     target.o = static_cast<unsigned short*>(params.o) + at.batch * params.o_strides.batch +
-               at.head * params.o_strides.head + (at.row + (pieces ? 8 * (quarter / 2) : 0)) * params.o_strides.row +
-               at.part * kSliceColumns + (pieces ? 8 * (quarter % 2) : 2 * quarter);
+               at.head * params.o_strides.head + (at.row + (two_rows ? 8 * (quarter / 2) : 0)) * params.o_strides.row +
+               at.part * kSliceColumns + column;
     target.lse = nullptr;
-    if (params.lse != nullptr && at.part == 0 && (kRuns ? quarter % 2 == 0 : quarter == 0))
-      target.lse = params.lse + (static_cast<long long>(at.batch) * params.heads + at.head) * params.len_q + at.row +
-                   (kRuns ? quarter / 2 * 8 : 0);
+    if (params.lse != nullptr && at.part == 0 && quarter == 0)
+      target.lse = params.lse + (static_cast<long long>(at.batch) * params.heads + at.head) * params.len_q + at.row;
     if constexpr (kParts == 2) {
       const int other = 1 - at.part;
       const unsigned rank = other / kConfig.key_groups;
@@ -97,7 +99,7 @@ struct Merge {
       target.to_lse = in_block(inbox(at, other) + lse_offset(at, 0), rank);
       target.to_barrier = in_block(inbox_barrier(at, other), rank);
       target.piece = inbox(at, at.part) + (kRuns ? run_offset(at) : piece_offset(at, 0, 0));
-      target.lse_sent = inbox(at, at.part) + lse_offset(at, 0) + (kRuns ? quarter / 2 * 4 : 0);
+      target.lse_sent = inbox(at, at.part) + lse_offset(at, 0);
     }
     return target;
   }
@@ -135,14 +137,11 @@ struct Merge {
   __device__ __forceinline__ static unsigned lse_offset(const Place& at, int place) {
     return (kParts - 1) * kPlan.slice_bytes + place * kGroupRows * 4 + (at.warp * 8 + at.lane / 4) * 8;
   }
-  /// From the start of an inbox to the first of the words that a lane receives of its run.
+  /// From the start of an inbox to the first of the words that a lane receives of its first run.
   __device__ __forceinline__ static unsigned run_offset(const Place& at) {
     const int quarter = at.lane % 4;
-    // Words of a 16-bit piece: tile 0 row 0, tile 0 row 1, tile 1 row 0, tile 1 row 1; of an fp32 piece two of each
-    // row.
-    const unsigned within =
-        kHalf ? 4 * (2 * (quarter % 2) + quarter / 2) : quarter % 2 * kPieceBytes + 8 * (quarter / 2);
-    return (at.warp * 8 + at.lane / 4) * kQuadBytes + within;
+    // A 16-bit piece holds one row of four tiles; an fp32 piece two columns of both rows of one.
+    return (at.warp * 8 + at.lane / 4) * kQuadBytes + (kHalf ? 4 * quarter : quarter * kPieceBytes);
   }
 
   /// @param out (64, head dim), unnormalised; accumulator fragments
@@ -169,20 +168,15 @@ struct Merge {
           send(out, slice, log2_sum, inverse);
         }
       }
-      if constexpr (kRuns) {
-        transpose(kept);
-        float log2_total = at.lane % 4 >= 2 ? log2_sum[1] : log2_sum[0];
-        misled = receive_runs(kept, log2_total, second_time) || misled;
-        write_runs(kept);
-        ptx::st_global_if(target.lse != nullptr && at.row + at.lane % 4 / 2 * 8 < params.len_q, target.lse,
-                          log2_total * 0.693147181F);
-        return misled;
-      }
+      if constexpr (kRuns) transpose(kept);
       float most[2];
       float sum[2];
       misled = receive(kept, log2_sum, most, sum, second_time) || misled;
-      write_rows(kept);
-      // After the rows: a launch waits for those, and few callers want these.
+      if constexpr (kRuns)
+        write_runs(kept);
+      else
+        write_rows(kept);
+        // After the rows: a launch waits for those, and few callers want these.
 #pragma unroll
       for (int h = 0; h < 2; ++h) sum[h] = sum[h] < 1e30F ? most[h] + ptx::lg2_approx_ftz(sum[h]) : log2_sum[h];
       write_log_sums(sum);
@@ -208,15 +202,16 @@ struct Merge {
       else
         ptx::st_shared_v2(to_lse, log2_sum[0], log2_sum[1]);
     }
-    // Register 4 t + i is row i / 2 of tile t; 16-bit pieces hold two tiles.
+    // Register 4 t + i is row i / 2 of tile t. 16-bit pieces hold two tiles, or one row of four.
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       unsigned words[4];
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
-        const int half = w % 2;
         if constexpr (kHalf) {
-          const int from = slice * kSliceRegisters + 8 * piece + 2 * w;
+          const int tile = kRuns ? piece / 2 * 4 + w : piece * 2 + w / 2;
+          const int half = kRuns ? piece % 2 : w % 2;
+          const int from = slice * kSliceRegisters + 4 * tile + 2 * half;
           words[w] = ptx::cvt_rn_x2<kProblem.element>(out[from] * inverse[half], out[from + 1] * inverse[half]);
         } else {
           words[w] = __float_as_uint(out[slice * kSliceRegisters + 4 * piece + w] * inverse[w / 2]);
@@ -235,7 +230,8 @@ struct Merge {
   /// @return whether another part was misled
   __device__ __forceinline__ bool receive(float (&kept)[kSliceRegisters], const float (&log2_sum)[2], float (&most)[2],
                                           float (&sum)[2], bool second_time) const {
-    const unsigned first_piece = kParts == 2 ? target.piece : inbox(at, at.part) + piece_offset(at, 0, 0);
+    const unsigned first_piece =
+        kParts == 2 ? target.piece : inbox(at, at.part) + (kRuns ? run_offset(at) : piece_offset(at, 0, 0));
     const unsigned first_lse = kParts == 2 ? target.lse_sent : inbox(at, at.part) + lse_offset(at, 0);
     ptx::mbarrier_wait(inbox_barrier(at, at.part), second_time);
     float others[kParts - 1][2];
@@ -277,6 +273,14 @@ struct Merge {
         for (int place = 0; place < kParts - 1; ++place) others[place][h] *= inverse;
       }
     }
+    if constexpr (kRuns) {
+#pragma unroll
+      for (int i = 0; i < kSliceRegisters && kParts > 2; ++i) kept[i] *= mine[i / 8 % 2];
+#pragma unroll
+      for (int place = 0; place < kParts - 1; ++place)
+        add_runs(kept, first_piece + place * kPlan.slice_bytes, others[place]);
+      return misled;
+    }
 #pragma unroll
     for (int i = 0; i < kSliceRegisters; ++i) kept[i] *= mine[i / 2 % 2];
 #pragma unroll
@@ -299,105 +303,73 @@ struct Merge {
     return misled;
   }
 
-  /// Accumulator registers become runs: those of tiles t and t + 1 in 8 (t / 2), .. the 8 columns of one row.
+  /// Accumulator registers become runs: 8 (2 g + h) to 8 (2 g + h) + 7 are columns of row h in the lane's one of the
+  /// tiles 4 g to 4 g + 3.
   __device__ __forceinline__ void transpose(float (&kept)[kSliceRegisters]) const {
     const int quarter = at.lane % 4;
 #pragma unroll
-    for (int t = 0; t < kTiles; t += 2) {
-      unsigned x[2][4];
+    for (int g = 0; g < kTiles / 4; ++g) {
+      unsigned x[4][4];  // of row h and column i of a pair: 2 h + i
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < 4; ++i) {
 #pragma unroll
-        for (int run = 0; run < 4; ++run) x[i][run] = __float_as_uint(kept[4 * (t + run % 2) + 2 * (run / 2) + i]);
+        for (int run = 0; run < 4; ++run) x[i][run] = __float_as_uint(kept[4 * (4 * g + run) + i]);
         transpose_quad(x[i], quarter);
       }
 #pragma unroll
-      for (int j = 0; j < 8; ++j) kept[4 * t + j] = __uint_as_float(x[j % 2][j / 2]);
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int j = 0; j < 8; ++j) kept[8 * (2 * g + h) + j] = __uint_as_float(x[2 * h + j % 2][j / 2]);
     }
   }
 
-  /// receive() for runs, of the lane's one row: what the other parts sent of it is weighed and added.
-  /// @param log2_sum of the row; becomes that over all keys
-  __device__ __forceinline__ bool receive_runs(float (&kept)[kSliceRegisters], float& log2_sum,
-                                               bool second_time) const {
-    const unsigned first = kParts == 2 ? target.piece : inbox(at, at.part) + run_offset(at);
-    const unsigned first_lse =
-        kParts == 2 ? target.lse_sent : inbox(at, at.part) + lse_offset(at, 0) + at.lane % 4 / 2 * 4;
-    ptx::mbarrier_wait(inbox_barrier(at, at.part), second_time);
-    float others[kParts];  // one more than there are
-    bool misled = false;
+  /// Adds one sender's share of runs, from the four lanes of a quad; of two parts the own one is weighed, too.
+  /// @param first the first word of the lane's first run
+  __device__ __forceinline__ static void add_runs(float (&kept)[kSliceRegisters], unsigned first,
+                                                  const float (&its)[2]) {
 #pragma unroll
-    for (int place = 0; place < kParts - 1; ++place) {
-      others[place] = __uint_as_float(ptx::ld_shared(first_lse + place * kGroupRows * 4));
-      misled = misled || others[place] == misled_log_sum();
-    }
-    if constexpr (kParts == 2) {
-      // Of two the other's share is 1 / (1 + 2^(mine - its)), and the sum of both is 1: two special functions less in a
-      // row. Clamped, so that two parts without keys give 0 and no NaN.
-      const float most = others[0];
-      const float sum = 1.0F + ptx::ex2_approx_ftz(fmaxf(log2_sum, -1e30F) - most);
-      const float its = ptx::rcp_approx_ftz(sum);
-      // In the shadow of the special functions: the difference, so that one multiplication is left.
-      add_words(first, [&](float& x, float sent) { x = fmaf(sent - x, its, x); }, kept);
-      log2_sum = sum < 1e30F ? most + ptx::lg2_approx_ftz(sum) : log2_sum;
-    } else {
-      float most = log2_sum;
+    for (int g = 0; g < kTiles / 4; ++g)
 #pragma unroll
-      for (int place = 0; place < kParts - 1; ++place) most = fmaxf(most, others[place]);
-      const float reference = attention::finite_reference(most);
-      const float mine = ptx::ex2_approx_ftz(log2_sum - reference);
-      float sum = mine;
+      for (int h = 0; h < 2; ++h)
 #pragma unroll
-      for (int place = 0; place < kParts - 1; ++place)
-        sum += others[place] = ptx::ex2_approx_ftz(others[place] - reference);
-      const float inverse = sum > 0.0F ? ptx::rcp_approx_ftz(sum) : 0.0F;
+        for (int j = 0; j < 4; ++j) {  // of the lane that holds columns 2 j and 2 j + 1
+          float two[2];
+          if constexpr (kHalf) {
+            const unsigned word = ptx::ld_shared(first + (2 * g + h) * kPieceBytes + 16 * j);
+            two[0] = ptx::unpack_low<kProblem.element>(word);
+            two[1] = ptx::unpack_high<kProblem.element>(word);
+          } else {
+            ptx::ld_shared_v2(two, first + 4 * g * kPieceBytes + 16 * j + 8 * h);
+          }
 #pragma unroll
-      for (int i = 0; i < kSliceRegisters; ++i) kept[i] *= mine * inverse;
-#pragma unroll
-      for (int place = 0; place < kParts - 1; ++place) {
-        const float its = others[place] * inverse;
-        add_words(first + place * kPlan.slice_bytes, [&](float& x, float sent) { x = fmaf(sent, its, x); }, kept);
-      }
-      log2_sum = sum < 1e30F ? most + ptx::lg2_approx_ftz(sum) : log2_sum;
-    }
-    return misled;
-  }
-
-  /// Adds one sender's share of a run, from four lanes.
-  template <typename Add>
-  __device__ __forceinline__ static void add_words(unsigned first, const Add& add, float (&kept)[kSliceRegisters]) {
-#pragma unroll
-    for (int t = 0; t < kTiles; t += 2)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {  // of the lane that holds columns 2 j and 2 j + 1
-        const unsigned from = first + (kHalf ? t / 2 : t) * kPieceBytes + 16 * j;
-        float* x = kept + 4 * t + 2 * j;
-        float two[2];
-        if constexpr (kHalf) {
-          const unsigned word = ptx::ld_shared(from);
-          two[0] = ptx::unpack_low<kProblem.element>(word);
-          two[1] = ptx::unpack_high<kProblem.element>(word);
-        } else {
-          ptx::ld_shared_v2(two, from);
+          for (int i = 0; i < 2; ++i) {
+            float& x = kept[8 * (2 * g + h) + 2 * j + i];
+            // Of two parts the shares add up to 1: the difference is there before they are known.
+            x = fmaf(kParts == 2 ? two[i] - x : two[i], its[h], x);
+          }
         }
-        add(x[0], two[0]);
-        add(x[1], two[1]);
-      }
   }
 
   /// Writes the kept runs.
   __device__ __forceinline__ void write_runs(const float (&kept)[kSliceRegisters]) const {
+#pragma unroll
+    for (int g = 0; g < kTiles / 4; ++g)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float* x = kept + 8 * (2 * g + h);
+        const unsigned words[4] = {
+            ptx::cvt_rn_x2<kProblem.element>(x[0], x[1]), ptx::cvt_rn_x2<kProblem.element>(x[2], x[3]),
+            ptx::cvt_rn_x2<kProblem.element>(x[4], x[5]), ptx::cvt_rn_x2<kProblem.element>(x[6], x[7])};
+        write_run(words, g, h);
+      }
+  }
+
+  /// Writes the lane's run of row h and of the tiles 4 g to 4 g + 3.
+  __device__ __forceinline__ void write_run(const unsigned (&words)[4], int g, int h) const {
     constexpr bool kPadded = padded_dim(kProblem.head_dim) != kProblem.head_dim;
-    const int quarter = at.lane % 4;
-    const bool inside = at.row + 8 * (quarter / 2) < params.len_q;
-#pragma unroll
-    for (int t = 0; t < kTiles; t += 2) {
-      unsigned x[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) x[j] = ptx::cvt_rn_x2<kProblem.element>(kept[4 * t + 2 * j], kept[4 * t + 2 * j + 1]);
-      if (inside && (!kPadded || at.part * kSliceColumns + 8 * (t + quarter % 2) < kProblem.head_dim))
-        ptx::st_global_v4(target.o + 8 * t, x);
-    }
+    const int column = at.part * kSliceColumns + 32 * g + 8 * (at.lane % 4);
+    if (at.row + 8 * h < params.len_q && (!kPadded || column < kProblem.head_dim))
+      ptx::st_global_v4(target.o + 8 * h * params.o_strides.row + 32 * g, words);
   }
 
   /// Without a branch: ptxas would make one end of the two programs, and then keep the registers of both.
@@ -427,9 +399,18 @@ struct Merge {
           for (int t = 0; t < kTiles; ++t)
             if (!kPadded || first_column + 8 * t < kProblem.head_dim)
               ptx::st_global(target.o + 8 * h * params.o_strides.row + 8 * t, packed[t][h]);
+    } else if constexpr (kRuns) {
+#pragma unroll
+      for (int g = 0; g < kTiles / 4; ++g)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          unsigned x[4] = {packed[4 * g][h], packed[4 * g + 1][h], packed[4 * g + 2][h], packed[4 * g + 3][h]};
+          transpose_quad(x, quarter);
+          write_run(x, g, h);
+        }
     } else {
       // Two tiles and two rows are four runs of 8 columns, each spread over the four lanes of a quad: transposed, every
-      // lane writes one run. Of one part; several transpose before the other parts' share has arrived.
+      // lane writes one run.
       const bool inside = at.row + 8 * (quarter / 2) < params.len_q;
 #pragma unroll
       for (int t = 0; t < kTiles; t += 2) {

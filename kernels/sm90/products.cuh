@@ -1,0 +1,61 @@
+/// The products of fwd_sm90: wgmma on boxes in shared memory.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
+#pragma once
+
+#include "kernels/ptx/wgmma.cuh"
+#include "kernels/sm90/copies.cuh"
+#include "kernels/tile/matrix_descriptor.hpp"
+
+namespace heed::sm90 {
+
+/// What a warpgroup has to know of its place to multiply, and the output it adds to.
+template <Config kConfig, Problem kProblem>
+struct Products : Copies<kConfig, kProblem> {
+  using Base = Copies<kConfig, kProblem>;
+  using Base::kPlan, Base::kBoxes, Base::kChunk, Base::keys_at, Base::values_at, Base::shared;
+  static constexpr int kDim = padded_dim(kProblem.head_dim);
+  static constexpr int kOutColumns = out_columns(kConfig, kProblem.head_dim);
+  static constexpr bool kOnes = kConfig.row_sum == RowSum::ones_column;
+
+  int row_group;
+  int key_group;
+  float out[kOutColumns / 2];  // (64, kOutColumns): two rows a lane
+
+  __device__ __forceinline__ Products(const ForwardParams& p, const TensorMaps& m, unsigned shared_address)
+      : Base{p, m, shared_address, 0, 0, 0} {}
+
+  __device__ __forceinline__ unsigned long long query_descriptor() const {
+    return tile::matrix_descriptor(shared + kPlan.q + row_group * kBoxes * kGroupRows * tile::kBoxRowBytes, 16);
+  }
+  __device__ __forceinline__ unsigned long long key_descriptor(int slot) const {
+    return tile::matrix_descriptor(keys_at(key_group, slot), 16);
+  }
+  /// Column 64 lies one box stride behind the values: the tile of ones, wherever a step's values are.
+  __device__ __forceinline__ unsigned long long value_descriptor(int slot) const {
+    const unsigned values = values_at(key_group, slot);
+    return tile::matrix_descriptor(values, kOnes ? shared + kPlan.ones - values : kPlan.value_box);
+  }
+
+  /// Asks for the scores of a chunk: one committed group.
+  __device__ __forceinline__ void multiply_keys(float (&into)[kChunk / 2], unsigned long long q,
+                                                unsigned long long keys, int chunk) const {
+    const unsigned long long k = keys + tile::descriptor_advance(chunk * kBoxes * kPlan.key_box);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i)
+      ptx::wgmma_ss<kProblem.element, kChunk>(
+          into, q + tile::descriptor_advance(i / 4 * kGroupRows * tile::kBoxRowBytes + i % 4 * 32),
+          k + tile::descriptor_advance(i / 4 * kPlan.key_box + i % 4 * 32), i != 0);
+    ptx::wgmma_commit_group();
+  }
+
+  /// Adds the product of 16 probabilities a row with their values, `offset` bytes on from the segment's.
+  __device__ __forceinline__ void multiply_values(const unsigned (&p)[4], unsigned long long values, int offset,
+                                                  bool accumulate) {
+    const unsigned long long v =
+        values + tile::descriptor_advance(offset) - (kOnes ? tile::descriptor_box_stride(offset) : 0);
+    ptx::wgmma_rs<kProblem.element, kOutColumns>(out, p, v, accumulate);
+  }
+};
+
+}  // namespace heed::sm90
