@@ -91,7 +91,7 @@ struct Forward {
     group = threadIdx.x / kGroupThreads;
     warp = threadIdx.x % kGroupThreads / 32;
     job_tiles = tiles_of_job(kConfig, kProblem.causal, p.len_q, p.causal_offset, p.len_k);
-    blocks = share(jobs() * job_tiles, gridDim.x);
+    blocks = share(kConfig, jobs(), job_tiles, gridDim.x);
   }
 
   __device__ __forceinline__ int jobs() const {
@@ -383,8 +383,8 @@ struct Forward {
     int blocks;
   };
   __device__ __forceinline__ Segment segment_of(int job) const {
-    const int first = blocks.block_of(job * job_tiles);
-    return {first, blocks.block_of(job * job_tiles + job_tiles - 1) - first + 1};
+    const int first = blocks.first_block(job);
+    return {first, blocks.last_block(job) - first + 1};
   }
 
   __device__ __forceinline__ int* is_last_word() const { return reinterpret_cast<int*>(shared + kPlan.is_last); }
