@@ -104,6 +104,31 @@ TEST(EmulatedDecodeSm90, TallTilesOfRows) {
   run_case<kMiddle, kBrain128Causal>({.heads = 8, .heads_kv = 1, .len_q = 9, .len_k = 100, .causal_offset = 91}, 4, 72);
 }
 
+// Whichever block merges adds up in the same order: a job's first block where all run at a time, its last block where
+// they run one after the other. Log-sum-exps are compared too: they are not rounded to 16 bits.
+TEST(EmulatedDecodeSm90, ResultsDoNotDependOnWhoMerges) {
+  constexpr Config kConfig{.block_n = 16, .groups = 2, .stages = 4, .mergers = 4, .rescale = when_grown};
+  for (const int heads : {8, 5, 1}) {  // two rows a thread where blocks are few, one, and several threads a row
+    const Shape shape{.batch = 20, .heads = heads, .heads_kv = 1, .len_q = 1, .len_k = 100};
+    std::vector<std::uint16_t> outs;
+    std::vector<float> lses;
+    for (const int resident : {1, 60}) {
+      AttentionCase problem(kHalf64, shape, 7);
+      std::vector<unsigned> words;
+      run_in<kConfig, kHalf64>(problem, shape, {60, resident, 20}, words);
+      const auto* out = static_cast<const std::uint16_t*>(problem.params().o);
+      const std::vector<std::uint16_t> these(out, out + shape.batch * heads * 64);
+      const std::vector<float> those(problem.params().lse, problem.params().lse + shape.batch * heads);
+      if (resident > 1) {
+        EXPECT_EQ(these, outs) << heads << " heads";
+        EXPECT_EQ(those, lses) << heads << " heads";
+      }
+      outs = these;
+      lses = those;
+    }
+  }
+}
+
 // Partial results that are zero in every bit: no weight, no value, a reference of zero.
 TEST(EmulatedDecodeSm90, ZerosArriveToo) {
   constexpr Config kConfig{.block_n = 16, .groups = 2, .stages = 4, .rescale = when_grown};
