@@ -211,7 +211,7 @@ HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
 /// Partials of other blocks that a block asks for at once where it merges: each takes four registers of a thread, and a
 /// lane of those that have a row (head_dim / 4) its reference and sum.
 HEED_HOST_DEVICE constexpr int merge_batch(const Config& c, int head_dim) {
-  return least(registers_allowed(c) > 168 ? 20 : registers_allowed(c) > 144 ? 12 : 6, head_dim / 4);
+  return least(registers_allowed(c) > 168 ? 20 : registers_allowed(c) > 144 ? 8 : 6, head_dim / 4);
 }
 
 enum class Illegal {
