@@ -25,6 +25,7 @@ struct Config {
       1;             ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
   int l2_bytes = 0;  ///< that the L2 fetches at once where a copy misses: TensorBoxes::l2_bytes
   int mergers = 2;   ///< warps that merge partial results while the others go on
+  int lead = 0;      ///< tiles that a job's first block, which merges, reads more than the others
   bool producer = true;     ///< one warp asks for all copies; else every group, then one warp, for its own
   bool evict_first = true;  ///< the L2 gives lines of K and V up before any other: for keys that are read once
   bool dependent = true;    ///< the next launch may set itself up while this one runs, where it is launched so
@@ -89,24 +90,36 @@ HEED_HOST_DEVICE constexpr int tiles_of_job(const Config& c, bool causal, int le
 ///                                     block 0 |  block 1  |  2  |  3
 ///
 /// A block's tiles of one job are a segment. A segment that is a whole job gives the result; others give partial
-/// results, which the block that began its segment last adds up.
+/// results, which the job's first block adds up. It waits for the others' anyhow, so that it may have more to read than
+/// they: the first `lead` tiles of a job do not count when the line is cut.
 struct Share {
-  int each;  ///< tiles of every block
-  int more;  ///< blocks that have one more: the first ones
+  int each;       ///< tiles that count, of every block
+  int more;       ///< blocks that have one more: the first ones
+  int job_tiles;  ///< all of a job
+  int lead;       ///< of a job, that do not count
 
-  HEED_HOST_DEVICE constexpr int first_tile(int block) const { return block * each + least(block, more); }
-  HEED_HOST_DEVICE constexpr int tiles(int block) const { return each + (block < more ? 1 : 0); }
-  /// Which block has a tile.
-  HEED_HOST_DEVICE constexpr int block_of(int tile) const {
-    const int by_more = more * (each + 1);
-    return tile < by_more ? divide(tile, each + 1) : more + divide(tile - by_more, each);
+  /// The tile that is `counted` tiles that count from the line's beginning.
+  HEED_HOST_DEVICE constexpr int tile_at(int counted) const {
+    return lead == 0 ? counted : counted + lead * ceil_div(counted, job_tiles - lead);
   }
+  HEED_HOST_DEVICE constexpr int first_tile(int block) const { return tile_at(block * each + least(block, more)); }
+  HEED_HOST_DEVICE constexpr int tiles(int block) const { return first_tile(block + 1) - first_tile(block); }
+  /// Which block has the tile that is `counted` tiles that count from the line's beginning.
+  HEED_HOST_DEVICE constexpr int block_at(int counted) const {
+    const int by_more = more * (each + 1);
+    return counted < by_more ? divide(counted, each + 1) : more + divide(counted - by_more, each);
+  }
+  HEED_HOST_DEVICE constexpr int first_block(int job) const { return block_at(job * (job_tiles - lead)); }
+  HEED_HOST_DEVICE constexpr int last_block(int job) const { return block_at((job + 1) * (job_tiles - lead) - 1); }
 };
 
-/// `blocks` is at most `tiles`.
-HEED_HOST_DEVICE constexpr Share share(int tiles, int blocks) {
-  const int each = divide(tiles, blocks);
-  return {each, tiles - each * blocks};
+/// `blocks` is at most jobs * job_tiles. No lead where most blocks have several jobs, or jobs are so short that leads
+/// would make shares unequal.
+HEED_HOST_DEVICE constexpr Share share(const Config& c, int jobs, int job_tiles, int blocks) {
+  const int lead = jobs < blocks && 8 * c.lead <= job_tiles && jobs * (job_tiles - c.lead) >= blocks ? c.lead : 0;
+  const int counted = jobs * (job_tiles - lead);
+  const int each = divide(counted, blocks);
+  return {each, counted - each * blocks, job_tiles, lead};
 }
 
 // ---------------------------------------------------------------------------------------------- resources
@@ -198,7 +211,7 @@ HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
 /// Partials of other blocks that a block asks for at once where it merges: each takes four registers of a thread, and a
 /// lane of those that have a row (head_dim / 4) its reference and sum.
 HEED_HOST_DEVICE constexpr int merge_batch(const Config& c, int head_dim) {
-  return least(registers_allowed(c) > 168 ? 20 : registers_allowed(c) > 144 ? 12 : 6, head_dim / 4);
+  return least(registers_allowed(c) > 168 ? 20 : registers_allowed(c) > 144 ? 8 : 6, head_dim / 4);
 }
 
 enum class Illegal {

@@ -18,19 +18,14 @@
 /// it is there, and leaves zero. So no word needs a fence, and the order in which words arrive does not matter. After
 /// Flash-Decoding (Dao et al. 2023), without its second kernel.
 ///
-/// A block is counted in shortly before the last tile of its segment is there (kCountedAhead): the reply comes while
-/// the last tiles do. The block that is counted in last merges: it asks for what the others sent while it computes its
-/// own part, which does not travel.
-///
-/// What ends a segment runs once, so that the instructions have to be fetched first. The merging warps go through it
-/// once before there is anything to merge (rehearse), while the first keys are under way.
+/// The block that is counted in last at a job merges. A job's first block is counted in shortly before it has read all
+/// of its segment (kCountedAhead), the others when they begin theirs, so that it is the first block where all run at a
+/// time. Its own part does not travel, and comes last in the sum whoever merges: the others' are added up by then.
 ///
 /// No block waits for ever, however few run at a time and in whichever order. A block waits for others in receive()
-/// alone, for words of a job that all its blocks were counted in at: those that it waits for have begun, and ask for
-/// the keys of their segments as room becomes free. They send their words without waiting for anybody, unless warps of
-/// theirs are themselves in receive(), of an earlier job: blocks work through jobs in ascending order, and are counted
-/// in at one when they have merged those before. By induction over jobs, from the first, which has none before it,
-/// every wait ends.
+/// alone, for words of a job that all its blocks were counted in at: those that it waits for have begun. They send
+/// without waiting for anybody, unless they are themselves in receive(), of an earlier job: blocks work through jobs in
+/// ascending order. By induction over jobs, from the first, which has none before it, every wait ends.
 ///
 /// A word is written once, read by one thread (reference and sum: by lanes of one warp) and then cleared by it, all in
 /// one launch. The end of a launch orders what it cleared before all of the next; so does griddepcontrol.wait, which
@@ -91,7 +86,7 @@ struct Forward {
     group = threadIdx.x / kGroupThreads;
     warp = threadIdx.x % kGroupThreads / 32;
     job_tiles = tiles_of_job(kConfig, kProblem.causal, p.len_q, p.causal_offset, p.len_k);
-    blocks = share(jobs() * job_tiles, gridDim.x);
+    blocks = share(kConfig, jobs(), job_tiles, gridDim.x);
   }
 
   __device__ __forceinline__ int jobs() const {
@@ -383,8 +378,8 @@ struct Forward {
     int blocks;
   };
   __device__ __forceinline__ Segment segment_of(int job) const {
-    const int first = blocks.block_of(job * job_tiles);
-    return {first, blocks.block_of(job * job_tiles + job_tiles - 1) - first + 1};
+    const int first = blocks.first_block(job);
+    return {first, blocks.last_block(job) - first + 1};
   }
 
   __device__ __forceinline__ int* is_last_word() const { return reinterpret_cast<int*>(shared + kPlan.is_last); }

@@ -45,6 +45,8 @@ const KnobTable<decode_sm90::Config>& table() {
         .acts_on({dram, l2});
     t.add("mergers", "w", &C::mergers, {1, 2, 3, 4}, "warps that merge partial results while the others go on")
         .acts_on({latency, tail});
+    t.add("lead", "a", &C::lead, {0, 2, 4, 8, 12}, "tiles that the block which merges reads more than the others")
+        .acts_on({latency, tail, dram});
     t.add("producer", "p", &C::producer, "a warp asks for all copies; off: every group of one warp for its own")
         .acts_on({latency, issue});
     t.add("evict_first", "e", &C::evict_first, "the L2 gives lines of K and V up before any other").acts_on({dram, l2});

@@ -62,7 +62,7 @@ void run_case(const Shape& shape, int blocks, std::uint64_t seed, bool with_lse 
 
 // One job a block, several, parts of one, parts of several: the cuts fall anywhere.
 TEST(EmulatedDecodeSm90, CutsTheLineOfTilesAnywhere) {
-  constexpr Config kConfig{.block_n = 16, .groups = 2, .stages = 4, .rescale = when_grown};
+  constexpr Config kConfig{.block_n = 16, .groups = 2, .stages = 4, .lead = 1, .rescale = when_grown};
   std::uint64_t seed = 1;
   for (const int blocks : {1, 2, 3, 4, 5, 7, 9, 40}) {
     run_case<kConfig, kHalf128>({.batch = 2, .heads = 8, .heads_kv = 2, .len_q = 1, .len_k = 150}, blocks, seed++);
@@ -72,7 +72,8 @@ TEST(EmulatedDecodeSm90, CutsTheLineOfTilesAnywhere) {
 }
 
 TEST(EmulatedDecodeSm90, ManyPartialsMeet) {
-  constexpr Config kConfig{.block_m = 16, .block_n = 16, .groups = 4, .stages = 8, .mergers = 4, .producer = false};
+  constexpr Config kConfig{
+      .block_m = 16, .block_n = 16, .groups = 4, .stages = 8, .mergers = 4, .lead = 2, .producer = false};
   run_case<kConfig, kHalf64>({.heads = 4, .len_q = 1, .len_k = 700}, 44, 30);
   run_case<kConfig, kHalf64>({.heads = 1, .len_q = 1, .len_k = 700}, 44, 31);
   run_case<kConfig, kHalf64>({.heads = 4, .len_q = 4, .len_k = 700, .score_scale = 20}, 44, 32);
@@ -101,6 +102,31 @@ TEST(EmulatedDecodeSm90, TallTilesOfRows) {
   run_case<kConfig, kHalf64Causal>({.heads = 5, .heads_kv = 1, .len_q = 15, .len_k = 200, .causal_offset = 100}, 7, 71);
   constexpr Config kMiddle{.block_m = 32, .block_n = 32, .groups = 2, .stages = 2, .rescale = when_grown};
   run_case<kMiddle, kBrain128Causal>({.heads = 8, .heads_kv = 1, .len_q = 9, .len_k = 100, .causal_offset = 91}, 4, 72);
+}
+
+// Whichever block merges adds up in the same order: a job's first block where all run at a time, its last block where
+// they run one after the other. Log-sum-exps are compared too: they are not rounded to 16 bits.
+TEST(EmulatedDecodeSm90, ResultsDoNotDependOnWhoMerges) {
+  constexpr Config kConfig{.block_n = 16, .groups = 2, .stages = 4, .mergers = 4, .rescale = when_grown};
+  for (const int heads : {8, 5, 1}) {  // two rows a thread where blocks are few, one, and several threads a row
+    const Shape shape{.batch = 20, .heads = heads, .heads_kv = 1, .len_q = 1, .len_k = 100};
+    std::vector<std::uint16_t> outs;
+    std::vector<float> lses;
+    for (const int resident : {1, 60}) {
+      AttentionCase problem(kHalf64, shape, 7);
+      std::vector<unsigned> words;
+      run_in<kConfig, kHalf64>(problem, shape, {60, resident, 20}, words);
+      const auto* out = static_cast<const std::uint16_t*>(problem.params().o);
+      const std::vector<std::uint16_t> these(out, out + shape.batch * heads * 64);
+      const std::vector<float> those(problem.params().lse, problem.params().lse + shape.batch * heads);
+      if (resident > 1) {
+        EXPECT_EQ(these, outs) << heads << " heads";
+        EXPECT_EQ(those, lses) << heads << " heads";
+      }
+      outs = these;
+      lses = those;
+    }
+  }
 }
 
 // Partial results that are zero in every bit: no weight, no value, a reference of zero.

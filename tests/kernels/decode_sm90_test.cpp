@@ -11,18 +11,37 @@ namespace {
 
 TEST(DecodeSm90, EveryTileHasOneBlockAndSharesDifferByOne) {
   for (const int tiles : {1, 2, 5, 131, 132, 133, 4096, 8191})
-    for (const int blocks : {1, 2, 3, 7, 132, 264}) {
-      if (blocks > tiles) continue;
-      const Share s = share(tiles, blocks);
-      int next = 0;
-      for (int b = 0; b < blocks; ++b) {
-        ASSERT_EQ(s.first_tile(b), next);
-        ASSERT_TRUE(s.tiles(b) == tiles / blocks || s.tiles(b) == tiles / blocks + 1);
-        for (int t = 0; t < s.tiles(b); ++t) ASSERT_EQ(s.block_of(next + t), b) << tiles << " " << blocks;
-        next += s.tiles(b);
-      }
-      ASSERT_EQ(next, tiles);
-    }
+    for (const int jobs : {1, 3, 200})
+      for (const int blocks : {1, 2, 3, 7, 132, 264})
+        for (const int lead : {0, 4}) {
+          const int all = jobs * tiles;
+          if (blocks > all) continue;
+          const Share s = share({.lead = lead}, jobs, tiles, blocks);
+          // Only where blocks share jobs, and jobs are long.
+          const bool leads = lead > 0 && jobs < blocks && tiles >= 8 * lead && jobs * (tiles - lead) >= blocks;
+          EXPECT_EQ(s.lead, leads ? lead : 0);
+          int next = 0;
+          for (int b = 0; b < blocks; ++b) {
+            ASSERT_EQ(s.first_tile(b), next);
+            int starts = 0;
+            for (int job = 0; job < jobs; ++job)
+              starts += job * tiles >= next && job * tiles < next + s.tiles(b) ? 1 : 0;
+            const int counted = s.tiles(b) - starts * s.lead;
+            const int even = jobs * (tiles - s.lead) / blocks;
+            ASSERT_TRUE(counted == even || counted == even + 1) << tiles << " " << jobs << " " << blocks;
+            ASSERT_GT(s.tiles(b), 0);
+            next += s.tiles(b);
+          }
+          ASSERT_EQ(next, all);
+          for (int job = 0; job < jobs; ++job) {
+            const int first = s.first_block(job);
+            const int last = s.last_block(job);
+            ASSERT_LE(s.first_tile(first), job * tiles);
+            ASSERT_GT(s.first_tile(first + 1), job * tiles);
+            ASSERT_LE(s.first_tile(last), job * tiles + tiles - 1);
+            ASSERT_GT(s.first_tile(last + 1), job * tiles + tiles - 1);
+          }
+        }
 }
 
 // No two segments that give partial results share a place, and none lies outside the words.
@@ -32,15 +51,15 @@ TEST(DecodeSm90, PlacesAreApart) {
     const int jobs = 1 + static_cast<int>(random.below(20));
     const int job_tiles = 1 + static_cast<int>(random.below(30));
     const int blocks = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(jobs * job_tiles)));
-    const Share s = share(jobs * job_tiles, blocks);
+    const Share s = share({.lead = static_cast<int>(random.below(3))}, jobs, job_tiles, blocks);
     const int rows = 1 + static_cast<int>(random.below(8));
     const Words words{blocks, rows};
     std::set<long long> starts;
     std::set<int> arrivals;
     int segments = 0;
     for (int job = 0; job < jobs; ++job) {
-      const int first = s.block_of(job * job_tiles);
-      const int last = s.block_of((job + 1) * job_tiles - 1);
+      const int first = s.first_block(job);
+      const int last = s.last_block(job);
       if (first == last) continue;
       EXPECT_TRUE(arrivals.insert(first).second) << "two jobs are counted at one word";
       for (int block = first; block <= last; ++block)

@@ -309,8 +309,8 @@ TEST(Families, DecodeOnHopperKeepsTheMemoryBusy) {
   for (const char* suite : {"b8h32hkv4l1k8192d128", "h32hkv8l1k32768d128:bf16", "b64h32hkv8l1k2048d128"})
     EXPECT_THAT(chosen(suite), StartsWith("block_m=8,block_n=32,groups=4,stages=8,min_blocks=1,l2_bytes=0")) << suite;
   // Keys that only one tile of rows reads leave the L2 first. Groups of one warp ask for their own copies.
-  EXPECT_THAT(chosen("b8h32hkv4l1k8192d128"), HasSubstr("mergers=4,producer=off,evict_first=on"));
-  EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), HasSubstr("mergers=3,producer=on,evict_first=on"));
+  EXPECT_THAT(chosen("b8h32hkv4l1k8192d128"), HasSubstr("mergers=4,lead=0,producer=off,evict_first=on"));
+  EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), HasSubstr("mergers=3,lead=0,producer=on,evict_first=on"));
   EXPECT_THAT(chosen("b8h32hkv4l8k8192d128"), HasSubstr("evict_first=on"));
   EXPECT_THAT(chosen("b8h32hkv4l9k8192d128"), HasSubstr("evict_first=off"));
   EXPECT_THAT(chosen("b8h32hkv4l1k8192d64"), StartsWith("block_m=8,block_n=64,groups=4,stages=8,"));
