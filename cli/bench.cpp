@@ -126,12 +126,14 @@ int bench(const BenchOptions& o) {
   };
   // What was measured before an interruption is not lost.
   std::optional<Error> interruption;
-  for (std::size_t i = 0; i < variants.size() && !interruption; ++i) try {
+  for (std::size_t i = 0; i < variants.size() && !interruption; ++i) {
+    try {
       bench_one(i);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::interrupted) throw;
       interruption = error;
     }
+  }
   if (o.machine.json) {
     print(nlohmann::json{{"workload", to_string(workload)},
                          {"device", evolve::to_json(device)},
