@@ -273,8 +273,6 @@ struct Forward {
       // ---- one segment: tiles t, t + kGroups, ... below `end`
       const int job_first = job_index * job_tiles - first;  // may be before the block's first tile
       const int end = least(count, job_first + job_tiles);
-      const int begin = job_first > 0 ? job_first : 0;
-      const int counted = end - kCountedAhead > begin ? end - kCountedAhead : begin;  // tile
       const Job job = job_of(kConfig, kProblem.causal, params, job_index);
       unsigned query[kDim / 16][4];
       load_queries(query, job);
@@ -299,7 +297,10 @@ struct Forward {
       for (; t < end; t += kGroups) {
         const int first_key = (t - job_first) * kBlockN;
         ptx::mbarrier_wait(full(stage), parity);
-        if (t == counted && warp == 0 && lane == 0) ptx::mbarrier_arrive(ending(slot));
+        // Once a segment: at its first tile where it is short.
+        const bool is_ending =
+            t == end - kCountedAhead || (t > end - kCountedAhead && t == (job_first > 0 ? job_first : 0));
+        if (is_ending && warp == 0 && lane == 0) ptx::mbarrier_arrive(ending(slot));
         if (first_key < job.keys_end) {
           float scores[1][kKeyTiles][4];
           multiply_keys(scores, query, stage_address(stage));
