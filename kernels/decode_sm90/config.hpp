@@ -16,6 +16,12 @@ enum class Rescale;  // kernels/attention/softmax.cuh
 namespace heed::decode_sm90 {
 
 /// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
+/// Where the line of all tiles may be cut.
+enum class Cut {
+  anywhere,  ///< into as many equal ranges as blocks run at a time
+  at_jobs,   ///< where jobs begin, and every job into as many parts, where that leaves 15 of 16 blocks
+};
+
 struct Config {
   int block_m = 8;   ///< packed rows a thread block: 8, 16, 32 or 64; up to 16 are one fragment
   int block_n = 32;  ///< keys a tile
@@ -25,7 +31,7 @@ struct Config {
       1;             ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
   int l2_bytes = 0;  ///< that the L2 fetches at once where a copy misses: TensorBoxes::l2_bytes
   int mergers = 2;   ///< warps that merge partial results while the others go on
-  int lead = 0;      ///< tiles that a job's first block, which merges, reads more than the others
+  Cut cut = Cut::at_jobs;
   bool producer = true;     ///< one warp asks for all copies; else every group, then one warp, for its own
   bool evict_first = true;  ///< the L2 gives lines of K and V up before any other: for keys that are read once
   bool dependent = true;    ///< the next launch may set itself up while this one runs, where it is launched so
@@ -83,43 +89,63 @@ HEED_HOST_DEVICE constexpr int tiles_of_job(const Config& c, bool causal, int le
   return ceil_div(keys > 0 ? keys : 1, c.block_n);
 }
 
-/// All tiles of all jobs, one job after the other, are one line, cut into one range a block wherever the cut falls: all
-/// blocks get the same number of tiles or one more.
+/// All tiles of all jobs, one job after the other, are one line, cut into one range a block: all blocks get the same
+/// number of tiles or one more.
 ///
 ///   3 jobs of 5 tiles, 4 blocks     | 0 1 2 3 4 | 0 1 2 3 4 | 0 1 2 3 4 |
 ///                                     block 0 |  block 1  |  2  |  3
 ///
 /// A block's tiles of one job are a segment. A segment that is a whole job gives the result; others give partial
-/// results, which the job's first block adds up. It waits for the others' anyhow, so that it may have more to read than
-/// they: the first `lead` tiles of a job do not count when the line is cut.
+/// results, which one of the job's blocks adds up. Where the number of blocks is a multiple of that of jobs, every job
+/// is cut alike, so that a block has one segment:
+///
+///   3 jobs of 5 tiles, 6 blocks     | 0 1 2 3 4 | 0 1 2 3 4 | 0 1 2 3 4 |
+///                                     0   |  1    2   |  3    4   |  5
 struct Share {
-  int each;       ///< tiles that count, of every block
-  int more;       ///< blocks that have one more: the first ones
+  int each;       ///< tiles of every block
+  int more;       ///< blocks that have one more: the first ones, of all or of a job
   int job_tiles;  ///< all of a job
-  int lead;       ///< of a job, that do not count
+  int parts;      ///< blocks a job, where every job is cut alike; else 0
 
-  /// The tile that is `counted` tiles that count from the line's beginning.
-  HEED_HOST_DEVICE constexpr int tile_at(int counted) const {
-    return lead == 0 ? counted : counted + lead * ceil_div(counted, job_tiles - lead);
+  HEED_HOST_DEVICE constexpr int first_tile(int block) const {
+    const int job = parts == 0 ? 0 : divide(block, parts);
+    const int within = block - job * parts;
+    return job * job_tiles + within * each + least(within, more);
   }
-  HEED_HOST_DEVICE constexpr int first_tile(int block) const { return tile_at(block * each + least(block, more)); }
   HEED_HOST_DEVICE constexpr int tiles(int block) const { return first_tile(block + 1) - first_tile(block); }
-  /// Which block has the tile that is `counted` tiles that count from the line's beginning.
-  HEED_HOST_DEVICE constexpr int block_at(int counted) const {
+  HEED_HOST_DEVICE constexpr int block_of(int tile) const {
     const int by_more = more * (each + 1);
-    return counted < by_more ? divide(counted, each + 1) : more + divide(counted - by_more, each);
+    return tile < by_more ? divide(tile, each + 1) : more + divide(tile - by_more, each);
   }
-  HEED_HOST_DEVICE constexpr int first_block(int job) const { return block_at(job * (job_tiles - lead)); }
-  HEED_HOST_DEVICE constexpr int last_block(int job) const { return block_at((job + 1) * (job_tiles - lead) - 1); }
+  HEED_HOST_DEVICE constexpr int first_block(int job) const {
+    return parts == 0 ? block_of(job * job_tiles) : job * parts;
+  }
+  HEED_HOST_DEVICE constexpr int last_block(int job) const {
+    return parts == 0 ? block_of((job + 1) * job_tiles - 1) : (job + 1) * parts - 1;
+  }
 };
 
-/// `blocks` is at most jobs * job_tiles. No lead where most blocks have several jobs, or jobs are so short that leads
-/// would make shares unequal.
+/// `blocks` is at most jobs * job_tiles.
 HEED_HOST_DEVICE constexpr Share share(const Config& c, int jobs, int job_tiles, int blocks) {
-  const int lead = jobs < blocks && 8 * c.lead <= job_tiles && jobs * (job_tiles - c.lead) >= blocks ? c.lead : 0;
-  const int counted = jobs * (job_tiles - lead);
-  const int each = divide(counted, blocks);
-  return {each, counted - each * blocks, job_tiles, lead};
+  const int parts = c.cut == Cut::at_jobs && blocks % jobs == 0 ? divide(blocks, jobs) : 0;
+  const int all = parts == 0 ? jobs * job_tiles : job_tiles;
+  const int ranges = parts == 0 ? blocks : parts;
+  const int each = divide(all, ranges);
+  return {each, all - each * ranges, job_tiles, parts};
+}
+
+/// How many blocks a launch has where `places` run at a time: all that have a tile, or a few fewer that need to merge
+/// less. Reading keeps the memory busy from 15 of 16 multiprocessors as from all.
+HEED_HOST_DEVICE constexpr long long blocks_of(const Config& c, long long jobs, long long job_tiles, long long places) {
+  const long long most = places < jobs * job_tiles ? places : jobs * job_tiles;
+  if (c.cut == Cut::anywhere) return most;
+  long long blocks = most;
+  if (jobs <= most) {
+    blocks = most - most % jobs;
+  } else {
+    while (jobs % blocks != 0) --blocks;
+  }
+  return 16 * blocks >= 15 * most ? blocks : most;
 }
 
 // ---------------------------------------------------------------------------------------------- resources
@@ -197,10 +223,11 @@ HEED_HOST_DEVICE constexpr int merge_parts(const Config& c, int head_dim, int ro
   return parts > 1 ? parts : 1;
 }
 
-/// Registers a thread needs: output and score accumulators, P packed beside the scores, Q, and 49 for addresses, row
-/// state and the job: with 40 instead, configs of 168 registers spilled up to 32 bytes.
+/// Registers a thread needs: output and score accumulators, P packed beside the scores, Q, and 48 for addresses, row
+/// state and the job: with 40 instead of 48, configs of 168 registers spilled up to 32 bytes.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
-  return head_dim / 2 + c.block_n / 2 + c.block_n / 4 + head_dim / 4 + 52;
+  const int polynomial = c.exp2 == attention::Exp2{} ? 0 : 4;
+  return head_dim / 2 + c.block_n / 2 + c.block_n / 4 + head_dim / 4 + 48 + polynomial;
 }
 
 /// Registers a thread may use so that min_blocks blocks fit.

@@ -17,7 +17,9 @@ constexpr std::int64_t kFewQueries = 16;
 // Where only an architecture is known: an H200's.
 constexpr std::int64_t kUnknownProcessors = 132;
 // Of a block: Little's law asks for 36 KiB a multiprocessor (4.8 TB/s, 1 us, 132 of them), and latency grows with load.
+// More where blocks have whole jobs, whose queries are waited for now and then (H200, 512 jobs: 121.0 us, else 122.0).
 constexpr int kBytesUnderWay = 128 * 1024;
+constexpr int kBytesUnderWayOfJobs = 192 * 1024;
 // A block has so many tiles at least, where tiles can be made so narrow: shares differ by one.
 constexpr std::int64_t kFewestTiles = 4;
 
@@ -45,7 +47,8 @@ const KnobTable<decode_sm90::Config>& table() {
         .acts_on({dram, l2});
     t.add("mergers", "w", &C::mergers, {1, 2, 3, 4}, "warps that merge partial results while the others go on")
         .acts_on({latency, tail});
-    t.add("lead", "a", &C::lead, {0, 2, 4, 8, 12}, "tiles that the block which merges reads more than the others")
+    t.add("cut", "a", &C::cut, "heed::decode_sm90::Cut", {"anywhere", "at_jobs"},
+          "where keys are cut into a block's: anywhere, or a few blocks fewer that have a whole job or an equal part")
         .acts_on({latency, tail, dram});
     t.add("producer", "p", &C::producer, "a warp asks for all copies; off: every group of one warp for its own")
         .acts_on({latency, issue});
@@ -68,9 +71,13 @@ std::int64_t all_jobs(const decode_sm90::Config& c, const Workload& w) {
   return w.batch * w.heads_kv * tiles;
 }
 
-std::int64_t all_tiles(const decode_sm90::Config& c, const Workload& w) {
+std::int64_t job_tiles(const decode_sm90::Config& c, const Workload& w) {
   const std::int64_t keys = std::max<std::int64_t>(w.visible_keys(w.len_q - 1), 1);
-  return all_jobs(c, w) * ((keys + c.block_n - 1) / c.block_n);
+  return (keys + c.block_n - 1) / c.block_n;
+}
+
+std::int64_t all_tiles(const decode_sm90::Config& c, const Workload& w) {
+  return all_jobs(c, w) * job_tiles(c, w);
 }
 
 class DecodeSm90Family final : public Family {
@@ -145,8 +152,8 @@ class DecodeSm90Family final : public Family {
     c.rescale = static_cast<attention::Rescale>(1);  // when_grown
     // Every tile of rows reads the keys again, and may find them in the L2.
     c.evict_first = decode_sm90::row_tiles(c, static_cast<int>(rows), 1) == 1;
-    c.producer = decode_sm90::warps_per_group(c) > 1;
     Config config;
+    const int most = all_jobs(c, workload) >= processors_of(device) ? kBytesUnderWayOfJobs : kBytesUnderWay;
     // Wide tiles pay fewer rounds of waits and of reductions; with more warps fewer registers are left for them.
     for (c.block_n = workload.dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
       if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * processors_of(device)) continue;
@@ -156,7 +163,7 @@ class DecodeSm90Family final : public Family {
           c.stages = stages;
           config = table().config_of(c);
           const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
-          if (bytes <= kBytesUnderWay && !is_illegal(config, workload, device)) return config;
+          if (bytes <= most && !is_illegal(config, workload, device)) return config;
         }
     }
     HEED_CHECK(!is_illegal(config, workload, device));
@@ -172,7 +179,8 @@ class DecodeSm90Family final : public Family {
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
     const decode_sm90::Config c = table().aggregate_of(config);
     const int dim = static_cast<int>(workload.dim);
-    const std::int64_t blocks = std::min(processors_of(device) * c.min_blocks, all_tiles(c, workload));
+    const std::int64_t blocks =
+        decode_sm90::blocks_of(c, all_jobs(c, workload), job_tiles(c, workload), processors_of(device) * c.min_blocks);
     const std::int64_t rows = workload.heads / workload.heads_kv * workload.len_q;
     const decode_sm90::Words words{static_cast<int>(blocks), static_cast<int>(std::min<std::int64_t>(c.block_m, rows))};
     LaunchPlan plan;

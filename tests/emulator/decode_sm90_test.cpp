@@ -62,7 +62,7 @@ void run_case(const Shape& shape, int blocks, std::uint64_t seed, bool with_lse 
 
 // One job a block, several, parts of one, parts of several: the cuts fall anywhere.
 TEST(EmulatedDecodeSm90, CutsTheLineOfTilesAnywhere) {
-  constexpr Config kConfig{.block_n = 16, .groups = 2, .stages = 4, .lead = 1, .rescale = when_grown};
+  constexpr Config kConfig{.block_n = 16, .groups = 2, .stages = 4, .cut = Cut::anywhere, .rescale = when_grown};
   std::uint64_t seed = 1;
   for (const int blocks : {1, 2, 3, 4, 5, 7, 9, 40}) {
     run_case<kConfig, kHalf128>({.batch = 2, .heads = 8, .heads_kv = 2, .len_q = 1, .len_k = 150}, blocks, seed++);
@@ -71,9 +71,17 @@ TEST(EmulatedDecodeSm90, CutsTheLineOfTilesAnywhere) {
   }
 }
 
+// Blocks that are a multiple of jobs cut every job alike; jobs that are a multiple of blocks are whole; others go
+// anywhere.
+TEST(EmulatedDecodeSm90, CutsJobsAlike) {
+  constexpr Config kConfig{.block_n = 16, .groups = 2, .stages = 4, .cut = Cut::at_jobs, .rescale = when_grown};
+  std::uint64_t seed = 200;
+  for (const int blocks : {2, 4, 6, 8, 12, 5})
+    run_case<kConfig, kHalf128>({.batch = 2, .heads = 8, .heads_kv = 2, .len_q = 1, .len_k = 150}, blocks, seed++);
+}
+
 TEST(EmulatedDecodeSm90, ManyPartialsMeet) {
-  constexpr Config kConfig{
-      .block_m = 16, .block_n = 16, .groups = 4, .stages = 8, .mergers = 4, .lead = 2, .producer = false};
+  constexpr Config kConfig{.block_m = 16, .block_n = 16, .groups = 4, .stages = 8, .mergers = 4, .producer = false};
   run_case<kConfig, kHalf64>({.heads = 4, .len_q = 1, .len_k = 700}, 44, 30);
   run_case<kConfig, kHalf64>({.heads = 1, .len_q = 1, .len_k = 700}, 44, 31);
   run_case<kConfig, kHalf64>({.heads = 4, .len_q = 4, .len_k = 700, .score_scale = 20}, 44, 32);

@@ -1,6 +1,7 @@
 // fwd_decode_sm90 without a GPU: which block has which tiles, which places partial results go to, what fits.
 #include "kernels/decode_sm90/config.hpp"
 
+#include <algorithm>
 #include <set>
 
 #include "base/random.hpp"
@@ -12,24 +13,21 @@ namespace {
 TEST(DecodeSm90, EveryTileHasOneBlockAndSharesDifferByOne) {
   for (const int tiles : {1, 2, 5, 131, 132, 133, 4096, 8191})
     for (const int jobs : {1, 3, 200})
-      for (const int blocks : {1, 2, 3, 7, 132, 264})
-        for (const int lead : {0, 4}) {
+      for (const int blocks : {1, 2, 3, 6, 7, 132, 264, 400})
+        for (const Cut cut : {Cut::anywhere, Cut::at_jobs}) {
           const int all = jobs * tiles;
           if (blocks > all) continue;
-          const Share s = share({.lead = lead}, jobs, tiles, blocks);
-          // Only where blocks share jobs, and jobs are long.
-          const bool leads = lead > 0 && jobs < blocks && tiles >= 8 * lead && jobs * (tiles - lead) >= blocks;
-          EXPECT_EQ(s.lead, leads ? lead : 0);
+          const Share s = share({.cut = cut}, jobs, tiles, blocks);
+          EXPECT_EQ(s.parts, cut == Cut::at_jobs && blocks % jobs == 0 ? blocks / jobs : 0);
           int next = 0;
           for (int b = 0; b < blocks; ++b) {
             ASSERT_EQ(s.first_tile(b), next);
-            int starts = 0;
-            for (int job = 0; job < jobs; ++job)
-              starts += job * tiles >= next && job * tiles < next + s.tiles(b) ? 1 : 0;
-            const int counted = s.tiles(b) - starts * s.lead;
-            const int even = jobs * (tiles - s.lead) / blocks;
-            ASSERT_TRUE(counted == even || counted == even + 1) << tiles << " " << jobs << " " << blocks;
+            const int even = all / blocks;
+            ASSERT_TRUE(s.tiles(b) == even || s.tiles(b) == even + 1) << tiles << " " << jobs << " " << blocks;
             ASSERT_GT(s.tiles(b), 0);
+            if (s.parts > 0) {
+              ASSERT_EQ(s.first_tile(b) / tiles, (s.first_tile(b + 1) - 1) / tiles);  // one job
+            }
             next += s.tiles(b);
           }
           ASSERT_EQ(next, all);
@@ -44,6 +42,25 @@ TEST(DecodeSm90, EveryTileHasOneBlockAndSharesDifferByOne) {
         }
 }
 
+// Fewer blocks where jobs then need not be cut, or are all cut alike; never many fewer.
+TEST(DecodeSm90, BlocksMatchJobsWhereFewAreLost) {
+  constexpr Config kAtJobs{.cut = Cut::at_jobs};
+  EXPECT_EQ(blocks_of(kAtJobs, 8, 1024, 132), 128);  // 16 a job
+  EXPECT_EQ(blocks_of(kAtJobs, 32, 256, 132), 128);  // 4 a job
+  EXPECT_EQ(blocks_of(kAtJobs, 512, 64, 132), 128);  // 4 jobs a block
+  EXPECT_EQ(blocks_of(kAtJobs, 132, 64, 132), 132);
+  EXPECT_EQ(blocks_of(kAtJobs, 70, 64, 132), 132);    // 70 would be half of them
+  EXPECT_EQ(blocks_of(kAtJobs, 1021, 64, 132), 132);  // a prime number of jobs
+  EXPECT_EQ(blocks_of(kAtJobs, 3, 5, 132), 15);       // a tile each
+  EXPECT_EQ(blocks_of({.cut = Cut::anywhere}, 8, 1024, 132), 132);
+  EXPECT_EQ(blocks_of({.cut = Cut::anywhere}, 1, 7, 132), 7);
+  for (long long jobs = 1; jobs < 300; ++jobs) {
+    const long long blocks = blocks_of(kAtJobs, jobs, 50, 132);
+    EXPECT_TRUE(blocks == std::min(132LL, 50 * jobs) || blocks % jobs == 0 || jobs % blocks == 0) << jobs;
+    EXPECT_GE(16 * blocks, 15 * std::min(132LL, 50 * jobs));
+  }
+}
+
 // No two segments that give partial results share a place, and none lies outside the words.
 TEST(DecodeSm90, PlacesAreApart) {
   Random random(3);
@@ -51,7 +68,7 @@ TEST(DecodeSm90, PlacesAreApart) {
     const int jobs = 1 + static_cast<int>(random.below(20));
     const int job_tiles = 1 + static_cast<int>(random.below(30));
     const int blocks = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(jobs * job_tiles)));
-    const Share s = share({.lead = static_cast<int>(random.below(3))}, jobs, job_tiles, blocks);
+    const Share s = share({.cut = static_cast<Cut>(random.below(2))}, jobs, job_tiles, blocks);
     const int rows = 1 + static_cast<int>(random.below(8));
     const Words words{blocks, rows};
     std::set<long long> starts;
@@ -111,13 +128,14 @@ TEST(DecodeSm90, WhatDoesNotFitIsIllegal) {
   EXPECT_EQ(legal({.block_m = 64, .groups = 8, .stages = 8}), Illegal::threads);
   EXPECT_EQ(legal({.block_n = 64, .groups = 4, .stages = 8}), Illegal::shared_memory);
   EXPECT_EQ(legal({.groups = 4, .stages = 8, .min_blocks = 2}), Illegal::occupancy);
-  EXPECT_EQ(legal({.block_n = 32, .groups = 8, .stages = 8}), Illegal::registers);
+  EXPECT_EQ(legal({.block_n = 32, .groups = 8, .stages = 8, .mergers = 4}), Illegal::registers);
   EXPECT_EQ(is_legal({}, {.element = Element::fp16, .head_dim = 96, .causal = false}, 227 * 1024, 228 * 1024),
             Illegal::head_dim);
   // Nine warps are three a quarter of the multiprocessor, as twelve are.
   EXPECT_EQ(registers_allowed({.groups = 6, .mergers = 2}), 168);
   EXPECT_EQ(registers_allowed({.groups = 6, .mergers = 2, .producer = false}), 255);
-  EXPECT_EQ(legal({.stages = 8, .mergers = 4}), Illegal::registers);
+  EXPECT_EQ(legal({.stages = 8, .mergers = 4}), Illegal::no);
+  EXPECT_EQ(legal({.stages = 8, .mergers = 4, .exp2 = static_cast<attention::Exp2>(1)}), Illegal::registers);
   EXPECT_EQ(legal({.stages = 8, .mergers = 4, .producer = false}), Illegal::no);
 }
 

@@ -264,7 +264,7 @@ TEST(Families, DecodeOnHopperSaysWhatItCannotTake) {
               ::testing::HasSubstr("threads a block exceed"));
   EXPECT_THAT(reason("groups=4,stages=4,block_n=16,block_m=64,producer=on", shape),
               ::testing::HasSubstr("registers a thread"));
-  EXPECT_THAT(reason("groups=8,stages=8,block_n=32", shape), ::testing::HasSubstr("registers a thread"));
+  EXPECT_THAT(reason("groups=8,stages=8,block_n=32,mergers=4", shape), ::testing::HasSubstr("registers a thread"));
   for (const char* any : {"h1l1k1d64", "b8h32hkv4l16k8192d128", "b3h6hkv2l7k100d64:bf16:causal_top_left",
                           "h64hkv1l8k5000d128:causal_bottom_right", "h512hkv1l1k70d64"})
     EXPECT_EQ(reason("", any), "legal") << any;
@@ -280,19 +280,21 @@ TEST(Families, DecodeOnHopperPlansEqualShares) {
     return family.plan(parse_variant("fwd_decode_sm90:" + knobs, workload, hopper).config, workload, hopper);
   };
   const LaunchPlan grouped = plan_of("b8h32hkv4l1k8192d128", "block_m=8,block_n=32,l2_bytes=0");
-  EXPECT_EQ(grouped.grid, (std::array<std::uint32_t, 3>{132, 1, 1}));
-  EXPECT_EQ(grouped.counters, 136 + 2 * 132 * 8 * (128 + 8));  // an arrival word a block, then two places each
+  EXPECT_EQ(grouped.grid, (std::array<std::uint32_t, 3>{128, 1, 1}));
+  EXPECT_EQ(grouped.counters, 128 + 2 * 128 * 8 * (128 + 8));  // an arrival word a block, then two places each
   EXPECT_EQ(grouped.workspace_bytes, 0);
   ASSERT_TRUE(grouped.boxes);
   EXPECT_EQ(grouped.boxes->k_rows, 32);
   EXPECT_EQ(grouped.boxes->l2_bytes, 0);
   EXPECT_TRUE(grouped.dependent);
   EXPECT_FALSE(plan_of("b8h32hkv4l1k8192d128", "dependent=off").dependent);
-  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "groups=4,stages=4,block_n=32,min_blocks=2").grid[0], 264U);
+  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "groups=4,stages=4,block_n=32,min_blocks=2").grid[0],
+            256U);                                                   // 32 jobs in 8 parts each
   EXPECT_EQ(plan_of("h4hkv1l1k100d128", "block_n=32").grid[0], 4U);  // four tiles, four blocks
   EXPECT_EQ(plan_of("h4hkv1l4k100d128:causal_top_left", "block_m=8,block_n=32").grid[0], 2U);  // one tile of keys each
   hopper.processors = 0;
-  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "").grid[0], 132U);
+  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "").grid[0], 128U);
+  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "cut=anywhere").grid[0], 132U);
 }
 
 // Enough bytes under way, and as wide tiles as leave every multiprocessor several.
@@ -306,17 +308,18 @@ TEST(Families, DecodeOnHopperKeepsTheMemoryBusy) {
   };
   using ::testing::HasSubstr;
   using ::testing::StartsWith;
-  for (const char* suite : {"b8h32hkv4l1k8192d128", "h32hkv8l1k32768d128:bf16", "b64h32hkv8l1k2048d128"})
+  for (const char* suite : {"b8h32hkv4l1k8192d128", "h32hkv8l1k32768d128:bf16"})
     EXPECT_THAT(chosen(suite), StartsWith("block_m=8,block_n=32,groups=4,stages=8,min_blocks=1,l2_bytes=0")) << suite;
-  // Keys that only one tile of rows reads leave the L2 first. Groups of one warp ask for their own copies.
-  EXPECT_THAT(chosen("b8h32hkv4l1k8192d128"), HasSubstr("mergers=4,lead=0,producer=off,evict_first=on"));
-  EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), HasSubstr("mergers=3,lead=0,producer=on,evict_first=on"));
+  EXPECT_THAT(chosen("b64h32hkv8l1k2048d128"), StartsWith("block_m=8,block_n=32,groups=4,stages=12,"));
+  // Keys that only one tile of rows reads leave the L2 first.
+  EXPECT_THAT(chosen("b8h32hkv4l1k8192d128"), HasSubstr("mergers=4,cut=at_jobs,producer=on,evict_first=on"));
+  EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), HasSubstr("mergers=4,cut=at_jobs,producer=on,evict_first=on"));
   EXPECT_THAT(chosen("b8h32hkv4l8k8192d128"), HasSubstr("evict_first=on"));
   EXPECT_THAT(chosen("b8h32hkv4l9k8192d128"), HasSubstr("evict_first=off"));
   EXPECT_THAT(chosen("b8h32hkv4l1k8192d64"), StartsWith("block_m=8,block_n=64,groups=4,stages=8,"));
   EXPECT_THAT(chosen("b8h32hkv4l2k8192d128"), StartsWith("block_m=16,block_n=32,groups=4,stages=8,"));
   EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), StartsWith("block_m=32,block_n=32,groups=2,stages=8,"));
-  EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), StartsWith("block_m=64,block_n=16,groups=2,stages=16,"));
+  EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), StartsWith("block_m=64,block_n=32,groups=2,stages=8,"));
   EXPECT_THAT(chosen("h8l1k1024d128"), StartsWith("block_m=8,block_n=16,groups=4,stages=16,"));  // 512 tiles of 16
   EXPECT_THAT(chosen("h1l1k1d64"), StartsWith("block_m=8,block_n=16,groups=4,stages=24,"));
 }
