@@ -5,6 +5,7 @@
 
 #include "base/interrupt.hpp"
 #include "base/random.hpp"
+#include "evolve/choice.hpp"
 #include "evolve/run.hpp"
 #include "measure/peer.hpp"
 
@@ -19,8 +20,9 @@ constexpr int kLeastForWinners = 20;  // a shorter run is a look, not a search: 
 }  // namespace
 
 // The best few of the run once more against the base, each in a fresh process: what won among many by luck falls back
-// here. The winner is measured in two processes more; one that a fresh process refuses makes room for the next best.
-// Where all were refused, "refused" says why.
+// here. Where plain launches do not tell some apart, dependent ones do: their time is "dependent_us". The winner is
+// measured in two processes more; one that a fresh process refuses makes room for the next best. Where all were
+// refused, "refused" says why.
 nlohmann::json Evolution::compare_finalists() {
   std::vector<const store::TrialRecord*> best;
   for (const store::TrialRecord& t : trials_)
@@ -28,7 +30,7 @@ nlohmann::json Evolution::compare_finalists() {
   std::stable_sort(best.begin(), best.end(), [](const auto* a, const auto* b) { return a->ratio > b->ratio; });
   if (best.size() > kFinalists) best.resize(kFinalists);
 
-  std::vector<std::pair<const store::TrialRecord*, nlohmann::json>> finalists;
+  std::vector<Finalist> finalists;
   nlohmann::json refused = nlohmann::json::array();
   for (const store::TrialRecord* t : best) {
     observer_.message(
@@ -39,9 +41,30 @@ nlohmann::json Evolution::compare_finalists() {
   std::stable_sort(finalists.begin(), finalists.end(), [](const auto& a, const auto& b) {
     return a.second["ratio"]["value"] > b.second["ratio"]["value"];
   });
+  prefer_short_dependents(finalists);
   for (auto& [t, data] : finalists)
     if (measure_in_more_processes(*t, data, refused)) return data;
   return {{"verdict", "none"}, {"refused", refused}};
+}
+
+// Puts the one first that best_of() keeps. `finalists` stand in the order of their ratios.
+void Evolution::prefer_short_dependents(std::vector<Finalist>& finalists) {
+  std::vector<Standing> standings;
+  for (auto& [t, data] : finalists) {
+    Standing standing{data["ratio"]["value"], 0};
+    const bool ties = standings.empty() || standing.ratio > standings.front().ratio * (1 - kTie);
+    if (ties && finalists.size() > 1) {
+      standing.dependent_us = laboratory_.measure_dependent(laboratory_.build(variant_of(*t)));
+      if (standing.dependent_us > 0) data["dependent_us"] = standing.dependent_us;
+    }
+    standings.push_back(standing);
+  }
+  if (finalists.empty()) return;
+  const auto best = static_cast<std::ptrdiff_t>(best_of(standings));
+  std::rotate(finalists.begin(), finalists.begin() + best, finalists.begin() + best + 1);
+  if (best > 0)
+    observer_.message(fmt::format("trial {} is as fast as trial {}, and faster where launches are dependent",
+                                  finalists[0].first->number, finalists[1].first->number));
 }
 
 bool Evolution::passed(const nlohmann::json& comparison, nlohmann::json& refused) {
@@ -206,20 +229,38 @@ nlohmann::json Evolution::ablate(const trial::Built& champion) {
         row["without_us"] = outcome.pair.trial_median_us;
       }
     }
-    store_.add_comparison({0, run_, "ablation", variants[n].id(), champion.variant.id(), row});
     rows.push_back(row);
+  }
+  // Where a change bought nothing that shows: what it costs where launches are dependent.
+  double dependent_us = 0;
+  for (std::size_t n = 0; n < changed.size(); ++n) {
+    nlohmann::json& row = rows[n];
+    if (row.contains("bought") && row["bought"]["value"].get<double>() < 1 + kTie) {
+      if (dependent_us == 0) dependent_us = laboratory_.measure_dependent(champion);
+      if (dependent_us > 0) {
+        row["dependent_us"] = dependent_us;
+        row["without_dependent_us"] = laboratory_.measure_dependent(laboratory_.build(variants[n]));
+      }
+    }
+    store_.add_comparison({0, run_, "ablation", variants[n].id(), champion.variant.id(), row});
   }
   return rows;
 }
 
-// Tries the variant that the ablation found fastest, if it beats the champion: it was measured against the champion
-// then, and is now against the base like every trial. Says whether there is a new trial.
+// Tries the variant that the ablation found fastest, if it beats the champion, or is as fast and beats it where
+// launches are dependent: it was measured against the champion then, and is now against the base like every trial. Says
+// whether there is a new trial.
 bool Evolution::try_ablation_winner(const nlohmann::json& ablation, int champion_trial) {
   const nlohmann::json* winner = nullptr;
   for (const auto& row : ablation)
     if (row.contains("bought") && row["bought"]["high"].get<double>() < 1 - self_spread_ &&
         (winner == nullptr || row["bought"]["value"] < (*winner)["bought"]["value"]))
       winner = &row;
+  if (winner == nullptr)
+    for (const auto& row : ablation)
+      if (row.contains("without_dependent_us") &&
+          breaks_tie({1 / row["bought"]["value"].get<double>(), row["without_dependent_us"]}, {1, row["dependent_us"]}))
+        winner = &row;
   if (winner == nullptr) return false;
   const Variant variant = parse_variant((*winner)["config"].get<std::string>(), options_.workload, device_);
   const Proposal proposal{
@@ -232,7 +273,7 @@ bool Evolution::try_ablation_winner(const nlohmann::json& ablation, int champion
       space_of(variant)};
   for (const store::TrialRecord& t : trials_)
     if (t.config == (*winner)["config"]) return false;  // it had its chance among the finalists
-  observer_.message(fmt::format("faster with one change put back: {}", proposal.why));
+  observer_.message(fmt::format("better with one change put back: {}", proposal.why));
   std::future<jit::BuildOutcome> build = builder_.start(laboratory_.request_for(variant));
   store::TrialRecord record =
       run_trial(static_cast<int>(trials_.size()), trials_.back().generation + 1, proposal, build);

@@ -70,7 +70,9 @@ class Evolution {
   [[nodiscard]] bool budget_is_used_up() const;
   [[nodiscard]] bool may_read_counters() const;
   std::optional<profile::Counters> read_counters(const trial::Built& built, std::uint64_t seed);
+  using Finalist = std::pair<const store::TrialRecord*, nlohmann::json>;  ///< a trial, its comparison
   nlohmann::json compare_finalists();
+  void prefer_short_dependents(std::vector<Finalist>& finalists);
   bool measure_in_more_processes(const store::TrialRecord& trial, nlohmann::json& data, nlohmann::json& refused);
   bool passed(const nlohmann::json& comparison, nlohmann::json& refused);
   nlohmann::json compare_in_fresh_process(const store::TrialRecord& trial);

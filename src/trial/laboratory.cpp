@@ -286,40 +286,48 @@ Outcome Laboratory::judge(const Variant& variant, const jit::BuildOutcome& build
   return outcome;
 }
 
-Absolute Laboratory::measure_absolute(const Built& built) {
-  Absolute result;
+double Laboratory::time_alone(const Built& built, measure::TimedSets& sets, worker::Follow follow, Absolute* eager) {
   const LaunchPlan plan = plan_of(built.variant);
   const bool gpu = device_.kind == DeviceKind::cuda;
-  using worker::Follow;
-  const auto time = [&](measure::TimedSets& sets, bool eager, Follow follow = Follow::in_stream) {
-    ensure_arena(sets.arena_bytes());
-    drop_worker();
-    worker::Worker worker(device_.kind, arena_);
-    worker.load(kTrialSlot, built.artifact.path.string(), plan);
-    worker.seal();
-    sets.prepare(worker, {{kTrialSlot, plan}}, options_.launch_limit_s, follow);
-    worker.warm_up(kTrialSlot, gpu ? kWarmUp_ms_gpu : kWarmUp_ms_cpu, options_.launch_limit_s);
-    const measure::Block block = measure::worker_block(worker, kTrialSlot, "the variant", sets.plan().replays,
-                                                       sets.plan().launches, options_.launch_limit_s);
-    std::vector<double> readings;
-    for (int i = 0; i < (gpu ? 15 : 7); ++i) readings.push_back(block());
-    if (eager && gpu)
-      std::tie(result.eager_us, result.eager_synchronised_us) =
-          worker.time_eager(kTrialSlot, 2000, options_.launch_limit_s);
-    if (follow == Follow::dependent) {
-      const verify::Comparison comparison = sets.check_outputs(worker, kCheckedSets, fresh_seed());
-      if (comparison.finding != Finding::none)
-        throw Error(ErrorCode::internal,
-                    fmt::format("{} is wrong when launched as a dependent: {}", built.variant.id(), comparison.text));
-    }
-    return measure::median(readings);
-  };
+  ensure_arena(sets.arena_bytes());
+  drop_worker();
+  worker::Worker worker(device_.kind, arena_);
+  worker.load(kTrialSlot, built.artifact.path.string(), plan);
+  worker.seal();
+  sets.prepare(worker, {{kTrialSlot, plan}}, options_.launch_limit_s, follow);
+  worker.warm_up(kTrialSlot, gpu ? kWarmUp_ms_gpu : kWarmUp_ms_cpu, options_.launch_limit_s);
+  const measure::Block block = measure::worker_block(worker, kTrialSlot, "the variant", sets.plan().replays,
+                                                     sets.plan().launches, options_.launch_limit_s);
+  std::vector<double> readings;
+  for (int i = 0; i < (gpu ? 15 : 7); ++i) readings.push_back(block());
+  if (eager != nullptr && gpu)
+    std::tie(eager->eager_us, eager->eager_synchronised_us) =
+        worker.time_eager(kTrialSlot, 2000, options_.launch_limit_s);
+  if (follow == worker::Follow::dependent) {
+    const verify::Comparison comparison = sets.check_outputs(worker, kCheckedSets, fresh_seed());
+    if (comparison.finding != Finding::none)
+      throw Error(ErrorCode::internal,
+                  fmt::format("{} is wrong when launched as a dependent: {}", built.variant.id(), comparison.text));
+  }
+  return measure::median(readings);
+}
+
+double Laboratory::measure_dependent(const Built& built) {
+  const LaunchPlan plan = plan_of(built.variant);
+  if (!plan.dependent || device_.kind != DeviceKind::cuda) return 0;
   ensure_sets(LaunchMemory::of(plan));
-  result.warm_us = time(*sets_, true);
-  if (plan.dependent && gpu) result.dependent_us = time(*sets_, false, Follow::dependent);
-  measure::TimedSets cold(workload_, measure::plan_timing(workload_, device_, measure::Caches::cold),
-                          LaunchMemory::of(plan), fresh_seed());
-  result.cold_us = time(cold, false);
+  return time_alone(built, *sets_, worker::Follow::dependent);
+}
+
+Absolute Laboratory::measure_absolute(const Built& built) {
+  Absolute result;
+  const LaunchMemory memory = LaunchMemory::of(plan_of(built.variant));
+  ensure_sets(memory);
+  result.warm_us = time_alone(built, *sets_, worker::Follow::in_stream, &result);
+  result.dependent_us = measure_dependent(built);
+  measure::TimedSets cold(workload_, measure::plan_timing(workload_, device_, measure::Caches::cold), memory,
+                          fresh_seed());
+  result.cold_us = time_alone(built, cold, worker::Follow::in_stream);
   return result;
 }
 

@@ -113,6 +113,9 @@ class Laboratory {
   /// @throws Error(internal) when what it wrote as a dependent is wrong, which the gate's chains should have shown
   Absolute measure_absolute(const Built& built);
 
+  /// Absolute::dependent_us alone.
+  double measure_dependent(const Built& built);
+
   /// A block for measure_pair that times `built` in a worker of its own, which lives as long as the block. For
   /// comparisons with something outside, such as PyTorch.
   measure::Block standalone_block(const Built& built);
@@ -135,6 +138,8 @@ class Laboratory {
   Blocks warm_blocks(const Built& trial, bool fresh);
   void measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome);
   double measure_launch_floor();
+  /// Median us of a launch in a fresh worker; `eager`, if not null, gets the times of eager launches.
+  double time_alone(const Built& built, measure::TimedSets& sets, worker::Follow follow, Absolute* eager = nullptr);
 
   Workload workload_;
   DeviceFacts device_;

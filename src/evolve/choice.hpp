@@ -1,0 +1,30 @@
+// Which of several measured variants is kept.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace heed::evolve {
+
+/// Ratios nearer than this are one: the same program's ratio moves by 0.16% from process to process (H200).
+inline constexpr double kTie = 0.002;
+/// A gain of dependent launches that counts between such.
+inline constexpr double kDependentGain = 0.01;
+
+/// A variant as it was measured.
+struct Standing {
+  double ratio = 0;         ///< base time over its time, plain launches: what decides
+  double dependent_us = 0;  ///< of a dependent launch; 0 where there is none
+};
+
+/// Whether both are equally fast as plain launches, and `a` is faster than `b` where launches are dependent.
+[[nodiscard]] constexpr bool breaks_tie(const Standing& a, const Standing& b) {
+  return a.ratio > b.ratio * (1 - kTie) && a.dependent_us > 0 && b.dependent_us > 0 &&
+         a.dependent_us < b.dependent_us * (1 - kDependentGain);
+}
+
+/// Index of the one to keep: the fastest, or of those that tie with it the one whose dependent launches are shortest.
+/// @param standings  at least one, the highest ratio first
+[[nodiscard]] std::size_t best_of(const std::vector<Standing>& standings);
+
+}  // namespace heed::evolve

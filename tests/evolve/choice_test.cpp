@@ -1,0 +1,28 @@
+#include "evolve/choice.hpp"
+
+#include "testing.hpp"
+
+namespace heed::evolve {
+namespace {
+
+TEST(Choice, TheFastestIsKept) {
+  EXPECT_EQ(best_of({{1.1, 0}}), 0U);
+  EXPECT_EQ(best_of({{1.1, 4.0}, {1.09, 3.0}}), 0U);  // 1% behind: its dependent launches do not count
+}
+
+TEST(Choice, DependentLaunchesBreakTies) {
+  EXPECT_EQ(best_of({{1.006, 3.69}, {1.0052, 3.09}}), 1U);
+  EXPECT_EQ(best_of({{1.006, 3.69}, {1.0055, 3.2}, {1.0052, 3.09}}), 2U);
+  EXPECT_EQ(best_of({{1.006, 3.10}, {1.0052, 3.09}}), 0U);              // less than 1%
+  EXPECT_EQ(best_of({{1.006, 3.10}, {1.0052, 0}}), 0U);                 // cannot be one
+  EXPECT_EQ(best_of({{1.006, 3.3}, {1.0055, 3.2}, {1.003, 3.0}}), 1U);  // the last does not tie with the first
+}
+
+TEST(Choice, ATieIsWithTheFaster) {
+  EXPECT_TRUE(breaks_tie({0.9992, 3.0}, {1, 3.7}));
+  EXPECT_FALSE(breaks_tie({0.997, 3.0}, {1, 3.7}));
+  EXPECT_FALSE(breaks_tie({0.9992, 3.69}, {1, 3.7}));
+}
+
+}  // namespace
+}  // namespace heed::evolve
