@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from heed import launch, suites
+from heed import measure as timing
 from heed.chart import suite_chart
 from heed.tables import brief, everything, heading, suite_text
 
@@ -202,6 +203,8 @@ def measure(options):
     table, default = variants_of(options, "sm_%d%d" % torch.cuda.get_device_capability() if device == "cuda" else "x86_64")
     heed = launch.find_heed(options.heed)
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    if device == "cuda":
+        timing.use_one_stream(torch)
     output = Path(options.output) if options.output else ROOT / "evidence" / folder_name(name) / "arena.json"
     check_writable(output)
 

@@ -68,7 +68,9 @@ class Peer:
         if self.cuda and not torch.cuda.is_available():
             fail("this PyTorch sees no GPU")
         self.device = torch.device("cuda" if self.cuda else "cpu")
-        if not self.cuda:
+        if self.cuda:
+            torch.cuda.set_stream(torch.cuda.Stream())  # the only one: more make every launch longer (heed.measure.use_one_stream)
+        else:
             torch.set_num_threads(request["threads"])
         generator = torch.Generator(device=self.device).manual_seed(request["seed"])
         dtype = DTYPES[w["dtype"]]
@@ -148,11 +150,10 @@ class Peer:
     def graph(self, backend):
         """The backend's N calls as a CUDA graph, captured once."""
         if backend not in self.graphs:
-            stream = torch.cuda.Stream()
+            stream = torch.cuda.current_stream()
             with forced(backend), torch.no_grad():
-                with torch.cuda.stream(stream):
-                    for n in range(3):
-                        self.call(backend, n)
+                for n in range(3):
+                    self.call(backend, n)
                 torch.cuda.synchronize()
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, stream=stream):
