@@ -31,17 +31,21 @@ const KnobTable<sm80::Config>& table() {
           "keep Q in registers, else read it from shared memory for every tile")
         .acts_on({shared_memory, latency});
     t.add("split_wait", "v", &C::split_wait, "wait for K and V separately").acts_on({latency});
+    t.add("overlap", "a", &C::overlap, "multiply a tile's values beside the next tile's exponentials")
+        .acts_on({tensor, exponentials, latency});
     t.add("exp2", "x", &C::exp2, "heed::attention::Exp2", {"hardware", "poly_quarter", "poly_half"},
           "share of the exponentials computed on the FMA pipe")
         .acts_on({exponentials, fma});
-    t.add("rescale", "r", &C::rescale, "heed::attention::Rescale", {"always", "when_grown", "when_far"},
-          "when the partial output is rescaled to a new row maximum")
+    t.add("rescale", "r", &C::rescale, "heed::attention::Rescale", {"always", "when_grown", "when_far", "optimistic"},
+          "when the partial output is rescaled to a new row maximum; optimistic: the first tile's maximum is kept "
+          "unlooked-at until probabilities leave the 16-bit range")
         .acts_on({fma, issue});
     t.add("epilogue", "e", &C::epilogue, "heed::sm80::Epilogue", {"direct", "shared"},
           "how finished rows are written (one key split)")
         .acts_on({l2, dram, shared_memory});
-    t.add("tile_order", "o", &C::tile_order, "heed::sm80::TileOrder", {"ascending", "descending"},
-          "which query rows start first")
+    t.add("tile_order", "o", &C::tile_order, "heed::sm80::TileOrder",
+          {"ascending", "descending", "longest", "mirrored"},
+          "which query rows start first: of each head, or of all heads the longest, or long and short ones paired")
         .acts_on({tail});
     t.add("min_blocks", "b", &C::min_blocks, {1, 2, 3, 4},
           "thread blocks a multiprocessor the compiler leaves registers for")
@@ -106,6 +110,9 @@ class Sm80Family final : public Family {
       case sm80::Illegal::registers:
         return fmt::format("it needs at least {} registers a thread, {} fit",
                            sm80::registers_needed(c, problem.head_dim), sm80::registers_allowed(c));
+      case sm80::Illegal::overlap:
+        return "overlap=on waits for values one tile later as it is and keeps two tiles: it needs split_wait=off and two "
+               "or more stages";
       case sm80::Illegal::same_program:
         return "with key splits both epilogues are the same program; write epilogue=shared";
     }
