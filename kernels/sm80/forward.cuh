@@ -296,7 +296,8 @@ struct Forward {
   /// are multiplied meanwhile. False where the probabilities do not fit: the scores are lost then, nothing has been
   /// added up, and what was multiplied stands.
   template <bool kBeside>
-  __device__ __forceinline__ bool optimistic_softmax(Scores& s, attention::RowState<kFragments>& rows, float scale_log2,
+  __device__ __forceinline__ bool optimistic_softmax(Probabilities& p, Scores& s,
+                                                     attention::RowState<kFragments>& rows, float scale_log2,
                                                      Output& out, const Probabilities& before, int stage) const {
     constexpr int kElements = kKeyTiles * 4;                            // a fragment
     constexpr int kBlocks = kBlockN / 16 * (kOutTiles / 2);             // of values
@@ -315,6 +316,8 @@ struct Forward {
           const int h = e % 4 / 2;
           x = attention::exp2<kConfig.exp2>(fmaf(x, scale_log2, -rows.reference[m][h]), e / 4 * 2 + e % 2);
           total[m][h] += x;
+          if (e % 2 == 1)
+            p[m][e / 8][e / 2 % 4] = ptx::cvt_rn_x2<kProblem.element>(s[m][e / 4][e % 4 - 1], x);
         }
     }
     if (!attention::optimistic_fits(total, kProblem.element)) return false;
@@ -362,15 +365,23 @@ struct Forward {
         begin_round(t);
         scores_of_tile(scores, query, t, stage, warp_row);
         if constexpr (kOptimistic) {
-          if (!optimistic_softmax<true>(scores, rows, scale_log2, out, p, before)) {
+          Probabilities next;
+          if (!optimistic_softmax<true>(next, scores, rows, scale_log2, out, p, before)) {
             scores_of_tile(scores, query, t, stage, warp_row);
             exact_softmax(scores, out, rows, scale_log2);
+            to_operand(next, scores);
           }
+#pragma unroll
+          for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+            for (int k = 0; k < kBlockN / 16; ++k)
+#pragma unroll
+              for (int i = 0; i < 4; ++i) p[m][k][i] = next[m][k][i];
         } else {
           multiply_values(out, p, before);
           exact_softmax(scores, out, rows, scale_log2);
+          to_operand(p, scores);
         }
-        to_operand(p, scores);
       }
       begin_round(warp_tiles);
       multiply_values(out, p, before);
@@ -392,17 +403,19 @@ struct Forward {
         group_barrier();  // everyone's part of the tile is there, and everyone is done with the tile before
       }
       if constexpr (kStages > 1) load_tile(t + kAhead, next_stage(stage, kAhead));
-      Scores scores;
+      Probabilities p;
       if (t < warp_tiles) {
+        Scores scores;
         scores_of_tile(scores, query, t, stage, warp_row);
         if constexpr (kOptimistic) {
-          const Probabilities none = {};
-          if (t == 0 || !optimistic_softmax<false>(scores, rows, scale_log2, out, none, stage)) {
+          if (t == 0 || !optimistic_softmax<false>(p, scores, rows, scale_log2, out, p, stage)) {
             if (t > 0) scores_of_tile(scores, query, t, stage, warp_row);
             exact_softmax(scores, out, rows, scale_log2);
+            to_operand(p, scores);
           }
         } else {
           exact_softmax(scores, out, rows, scale_log2);
+          to_operand(p, scores);
         }
       }
       if constexpr (kConfig.split_wait) {
@@ -410,11 +423,7 @@ struct Forward {
         ptx::cp_async_wait_group<kPending>();
         group_barrier();
       }
-      if (t < warp_tiles) {
-        Probabilities p;
-        to_operand(p, scores);
-        multiply_values(out, p, stage);
-      }
+      if (t < warp_tiles) multiply_values(out, p, stage);
       if constexpr (kStages == 1) {
         if (t + 1 < group_tiles) {
           group_barrier();  // the only stage is read before it is overwritten
