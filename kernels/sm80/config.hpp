@@ -28,7 +28,8 @@ enum class TileOrder {
 };
 
 /// Which block indices count tiles of query rows, heads and batch entries.
-HEED_HOST_DEVICE constexpr bool heads_first(TileOrder order) {  // (heads, batch, row tiles), else (row tiles, heads, batch)
+HEED_HOST_DEVICE constexpr bool heads_first(
+    TileOrder order) {  // (heads, batch, row tiles), else (row tiles, heads, batch)
   return order == TileOrder::longest || order == TileOrder::mirrored;
 }
 
@@ -51,6 +52,7 @@ struct Config {
   bool q_in_registers = true;  ///< else Q is read from shared memory again for every tile
   bool split_wait = false;     ///< wait for K and V separately: scores start before V has arrived, at one more barrier
   bool overlap = false;        ///< multiply a tile's values one tile later, beside the next tile's exponentials
+  bool late_copies = false;    ///< start a round's copies after its scores, else before them
   attention::Exp2 exp2{};
   attention::Rescale rescale{};
   Epilogue epilogue = Epilogue::shared;
@@ -127,8 +129,15 @@ enum class Illegal {
   occupancy,
   registers,
   overlap,
+  polynomial,
+  late_copies,
   same_program,
 };
+
+// attention::Exp2::hardware and attention::Rescale::optimistic, which are only declared here; kernels/sm80/forward.cuh
+// checks them.
+inline constexpr int kHardwareExp2 = 0;
+inline constexpr int kOptimistic = 3;
 
 /// `shared_bytes`: what one block may use; `shared_bytes_per_processor`: what all blocks of a multiprocessor share.
 HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
@@ -145,6 +154,10 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (registers_needed(c, problem.head_dim) > registers_allowed(c)) return Illegal::registers;
   // Values are waited for one tile later as it is, and their tile must not give way to the next one's.
   if (c.overlap && (c.split_wait || c.stages < 2)) return Illegal::overlap;
+  // An optimistic reference relies on overflow that shows as an infinity, and the polynomial's wraps around.
+  if (static_cast<int>(c.rescale) == kOptimistic && static_cast<int>(c.exp2) != kHardwareExp2)
+    return Illegal::polynomial;
+  if (c.late_copies && c.stages < 2) return Illegal::late_copies;  // the only stage is free after a tile's values
   if (c.key_splits > 1 && c.epilogue == Epilogue::direct) return Illegal::same_program;  // the merge has one way out
   return Illegal::no;
 }

@@ -22,6 +22,7 @@
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm80/config.hpp"
+#include "kernels/sm80/copies.cuh"
 #include "kernels/tile/fragment.hpp"
 
 namespace heed::sm80 {
@@ -47,12 +48,17 @@ struct Forward {
   static_assert(kDim % 16 == 0 && kBlockN % 16 == 0, "mma.m16n8k16 takes 16 of the head dim and 16 keys at a time");
   static_assert(kBlockM % kConfig.warp_rows == 0, "warps must share the rows evenly");
 
+  static_assert(static_cast<int>(attention::Exp2::hardware) == kHardwareExp2 &&
+                static_cast<int>(attention::Rescale::optimistic) == sm80::kOptimistic);
+  using TileCopies = Copies<kLayout, kDim, kGroupThreads>;
+  using QueryCopies = Copies<kLayout, kDim, kThreads>;
+
   static constexpr bool kOptimistic = kConfig.rescale == attention::Rescale::optimistic;
   static constexpr float kMargin = kOptimistic ? attention::optimistic_margin(kProblem.element) : 0.0F;
 
-  using Scores = float[kFragments][kKeyTiles][4];              // (warp rows, keys), accumulator fragments
+  using Scores = float[kFragments][kKeyTiles][4];               // (warp rows, keys), accumulator fragments
   using Probabilities = unsigned[kFragments][kBlockN / 16][4];  // the same as A operands
-  using Output = float[kFragments][kOutTiles][4];              // (warp rows, head dim), accumulator fragments
+  using Output = float[kFragments][kOutTiles][4];               // (warp rows, head dim), accumulator fragments
   using Query = unsigned[kConfig.q_in_registers ? kFragments : 1][kConfig.q_in_registers ? kDim / 16 : 1][4];
 
   // ---- state
@@ -66,8 +72,8 @@ struct Forward {
   int first_row;     // of the block
   int head;
   int batch;
-  int keys_end;     // keys any row of the block may see
-  int group_tiles;  // tiles of keys that this group takes
+  int keys_end;               // keys any row of the block may see
+  int group_tiles;            // tiles of keys that this group takes
   unsigned long long k_from;  // address of this thread's first piece of the next tile of K to copy
   unsigned long long v_from;
   unsigned piece_place;  // of the same piece in a tile in shared memory, in bytes
@@ -87,9 +93,11 @@ struct Forward {
     keys_end = visible_keys(kProblem.causal, min(first_row + kBlockM, p.len_q) - 1, p.causal_offset, p.len_k);
     group_tiles = tiles_of_group(keys_end);
     const int kv_head = head / p.group_size;
-    k_from = piece_address(p.k, p.k_strides, kv_head, group * kBlockN, group_thread);
-    v_from = piece_address(p.v, p.v_strides, kv_head, group * kBlockN, group_thread);
-    piece_place = tile::chunk_offset(kLayout, kDim, group_thread / kChunks, group_thread % kChunks);
+    k_from = TileCopies::source(p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head, p.k_strides.row,
+                                group * kBlockN, group_thread);
+    v_from = TileCopies::source(p.v, batch * p.v_strides.batch + kv_head * p.v_strides.head, p.v_strides.row,
+                                group * kBlockN, group_thread);
+    piece_place = TileCopies::place(group_thread);
     ptx::settle(piece_place);  // or it is worked out again for every tile
   }
 
@@ -110,47 +118,6 @@ struct Forward {
 
   // ------------------------------------------------------------------------------------------------------- copies
 
-  /// Address of the first 16-byte piece that a thread copies of a tile whose rows start at `first`.
-  __device__ __forceinline__ unsigned long long piece_address(const void* tensor, const TensorStrides& strides,
-                                                              int at_head, int first, int thread) const {
-    const long long element = batch * strides.batch + at_head * strides.head +
-                              static_cast<long long>(first + thread / kChunks) * strides.row + thread % kChunks * 8;
-    return reinterpret_cast<unsigned long long>(tensor) + 2 * element;
-  }
-
-  /// Copies rows [first, first + kRows) of a (rows, kDim) tensor into a shared tile; rows from `end` on become zeros.
-  /// Threads lie along rows: a thread's pieces are at one chunk of rows that lie equally far apart.
-  /// @param place chunk_offset of the thread's first piece
-  /// @param from piece_address of the thread
-  template <int kRows, int kCopyThreads>
-  __device__ __forceinline__ static void copy_rows(unsigned tile, unsigned place, unsigned long long from,
-                                                   long long row_stride, int first, int end, int thread) {
-    static_assert(kCopyThreads % kChunks == 0, "whole rows at a time");
-    constexpr int kRowsAtOnce = kCopyThreads / kChunks;
-    constexpr int kPieces = (kRows + kRowsAtOnce - 1) / kRowsAtOnce;
-    const int row = thread / kChunks;
-    const unsigned long long step = 2 * kRowsAtOnce * row_stride;
-    const auto to = [&](int i) {
-      if constexpr (kRowsAtOnce % 8 == 0 || kLayout != tile::SharedLayout::swizzled)  // the swizzle repeats
-        return tile + place + i * kRowsAtOnce * kPitch;
-      else
-        return tile + tile::chunk_offset(kLayout, kDim, row + i * kRowsAtOnce, thread % kChunks);
-    };
-    if (kRows % kRowsAtOnce == 0 && first + kRows <= end) {
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) ptx::cp_async_cg_16_fetch<128>(to(i), from + i * step, 16);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) {
-        const int at = row + i * kRowsAtOnce;
-        const bool inside = first + at < end;
-        // Where nothing is read the address must still be one of the tensor's.
-        if (kRows % kRowsAtOnce == 0 || at < kRows)
-          ptx::cp_async_cg_16_fetch<128>(to(i), inside ? from + i * step : from, inside ? 16 : 0);
-      }
-    }
-  }
-
   __device__ __forceinline__ unsigned stage_address(int stage) const {
     return shared_base + kPlan.stages + (group * kStages + stage) * kPlan.stage_bytes;
   }
@@ -162,14 +129,14 @@ struct Forward {
   /// Starts copying the group's next tile, `tile`, of K or V into a stage. Tiles come in order, each once.
   __device__ __forceinline__ void load_keys(int tile, int stage) {
     if (tile >= group_tiles) return;
-    copy_rows<kBlockN, kGroupThreads>(stage_address(stage), piece_place, k_from, params.k_strides.row, first_key(tile), keys_end,
-                                      group_thread);
+    TileCopies::template start<kBlockN>(stage_address(stage), piece_place, k_from, params.k_strides.row,
+                                        first_key(tile), keys_end, group_thread);
     k_from += 2 * kGroups * kBlockN * params.k_strides.row;
   }
   __device__ __forceinline__ void load_values(int tile, int stage) {
     if (tile >= group_tiles) return;
-    copy_rows<kBlockN, kGroupThreads>(stage_address(stage) + kPlan.stage_bytes / 2, piece_place, v_from, params.v_strides.row,
-                                      first_key(tile), keys_end, group_thread);
+    TileCopies::template start<kBlockN>(stage_address(stage) + kPlan.stage_bytes / 2, piece_place, v_from,
+                                        params.v_strides.row, first_key(tile), keys_end, group_thread);
     v_from += 2 * kGroups * kBlockN * params.v_strides.row;
   }
   /// K and V of a tile: one commit group, or two when they are waited for separately. Past the last tile the groups are
@@ -264,8 +231,7 @@ struct Forward {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = warp_row + 16 * m + lane / 4 + 8 * h;
-        const int end =
-            visible_keys(kProblem.causal, row, params.causal_offset, params.len_k) - first - 2 * (lane % 4);
+        const int end = visible_keys(kProblem.causal, row, params.causal_offset, params.len_k) - first - 2 * (lane % 4);
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
@@ -289,16 +255,17 @@ struct Forward {
       for (int k = 0; k < kBlockN / 16; ++k)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          p[m][k][i] = ptx::cvt_rn_x2<kProblem.element>(e[m][2 * k + i / 2][i % 2 * 2], e[m][2 * k + i / 2][i % 2 * 2 + 1]);
+          p[m][k][i] =
+              ptx::cvt_rn_x2<kProblem.element>(e[m][2 * k + i / 2][i % 2 * 2], e[m][2 * k + i / 2][i % 2 * 2 + 1]);
   }
 
-  /// Probabilities below the references so far, in place of the scores; with kBeside, the values of the tile before
-  /// are multiplied meanwhile. False where the probabilities do not fit: the scores are lost then, nothing has been
-  /// added up, and what was multiplied stands.
+  /// Probabilities below the references so far, in place of the scores. False where they do not fit: the scores are
+  /// lost then, and nothing has been added up. With kBeside, the values of the tile before, whose probabilities are
+  /// `p`, are multiplied meanwhile, in any case; else the probabilities go to `p`, rounded. (Rounding beside products
+  /// as well takes issue slots from them: 200 us instead of 189 at b2h8l4096d64 on an H200.)
   template <bool kBeside>
-  __device__ __forceinline__ bool optimistic_softmax(Probabilities& p, Scores& s,
-                                                     attention::RowState<kFragments>& rows, float scale_log2,
-                                                     Output& out, const Probabilities& before, int stage) const {
+  __device__ __forceinline__ bool optimistic_softmax(Probabilities& p, Scores& s, attention::RowState<kFragments>& rows,
+                                                     float scale_log2, Output& out, int stage) const {
     constexpr int kElements = kKeyTiles * 4;                            // a fragment
     constexpr int kBlocks = kBlockN / 16 * (kOutTiles / 2);             // of values
     constexpr int kAtOnce = kBeside ? kElements / kBlocks : kElements;  // exponentials a fragment and block
@@ -307,7 +274,8 @@ struct Forward {
     float total[kFragments][2] = {};
 #pragma unroll
     for (int block = 0; block < (kBeside ? kBlocks : 1); ++block) {
-      if constexpr (kBeside) multiply_values_block(out, before, v_lane, block / (kOutTiles / 2), block % (kOutTiles / 2) * 2);
+      if constexpr (kBeside)
+        multiply_values_block(out, p, v_lane, block / (kOutTiles / 2), block % (kOutTiles / 2) * 2);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
 #pragma unroll
@@ -316,7 +284,7 @@ struct Forward {
           const int h = e % 4 / 2;
           x = attention::exp2<kConfig.exp2>(fmaf(x, scale_log2, -rows.reference[m][h]), e / 4 * 2 + e % 2);
           total[m][h] += x;
-          if (e % 2 == 1)
+          if (!kBeside && e % 2 == 1)
             p[m][e / 8][e / 2 % 4] = ptx::cvt_rn_x2<kProblem.element>(s[m][e / 4][e % 4 - 1], x);
         }
     }
@@ -349,6 +317,8 @@ struct Forward {
         ptx::cp_async_wait_group<kStages - 2>();
         group_barrier();  // everyone's part is there, and everyone is done with the round before
       }
+    };
+    const auto load_ahead = [&](int t) {
       load_keys(t + kStages - 1, next_stage(stage, kStages - 1));
       load_values(t + kStages - 2, next_stage(stage, kStages - 2));
       ptx::cp_async_commit_group();
@@ -356,6 +326,7 @@ struct Forward {
     Scores scores;
     Probabilities p;
     begin_round(0);
+    load_ahead(0);
     if (warp_tiles > 0) {
       scores_of_tile(scores, query, 0, stage, warp_row);
       exact_softmax(scores, out, rows, scale_log2);
@@ -363,31 +334,29 @@ struct Forward {
 #pragma unroll 1
       for (int t = 1; t < warp_tiles; ++t) {
         begin_round(t);
+        if constexpr (!kConfig.late_copies) load_ahead(t);
         scores_of_tile(scores, query, t, stage, warp_row);
+        if constexpr (kConfig.late_copies) load_ahead(t);
         if constexpr (kOptimistic) {
-          Probabilities next;
-          if (!optimistic_softmax<true>(next, scores, rows, scale_log2, out, p, before)) {
+          if (!optimistic_softmax<true>(p, scores, rows, scale_log2, out, before)) {
             scores_of_tile(scores, query, t, stage, warp_row);
             exact_softmax(scores, out, rows, scale_log2);
-            to_operand(next, scores);
           }
-#pragma unroll
-          for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-            for (int k = 0; k < kBlockN / 16; ++k)
-#pragma unroll
-              for (int i = 0; i < 4; ++i) p[m][k][i] = next[m][k][i];
         } else {
           multiply_values(out, p, before);
           exact_softmax(scores, out, rows, scale_log2);
-          to_operand(p, scores);
         }
+        to_operand(p, scores);
       }
       begin_round(warp_tiles);
+      load_ahead(warp_tiles);
       multiply_values(out, p, before);
     }
 #pragma unroll 1
-    for (int t = max(warp_tiles, 0) + 1; t <= group_tiles; ++t) begin_round(t);
+    for (int t = max(warp_tiles, 0) + 1; t <= group_tiles; ++t) {
+      begin_round(t);
+      load_ahead(t);
+    }
   }
 
   /// Scores, softmax and values of one tile after the other.
@@ -402,13 +371,15 @@ struct Forward {
         ptx::cp_async_wait_group<kGroupsAhead - 1>();
         group_barrier();  // everyone's part of the tile is there, and everyone is done with the tile before
       }
-      if constexpr (kStages > 1) load_tile(t + kAhead, next_stage(stage, kAhead));
+      const bool late = kConfig.late_copies && t > 0 && t < warp_tiles;
+      if (kStages > 1 && !late) load_tile(t + kAhead, next_stage(stage, kAhead));
       Probabilities p;
       if (t < warp_tiles) {
         Scores scores;
         scores_of_tile(scores, query, t, stage, warp_row);
+        if (late) load_tile(t + kAhead, next_stage(stage, kAhead));
         if constexpr (kOptimistic) {
-          if (t == 0 || !optimistic_softmax<false>(p, scores, rows, scale_log2, out, p, stage)) {
+          if (t == 0 || !optimistic_softmax<false>(p, scores, rows, scale_log2, out, stage)) {
             if (t > 0) scores_of_tile(scores, query, t, stage, warp_row);
             exact_softmax(scores, out, rows, scale_log2);
             to_operand(p, scores);
@@ -441,16 +412,17 @@ struct Forward {
   __device__ __forceinline__ void run() {
     const int warp_row = first_row + warp * kConfig.warp_rows;
     // Of the group's tiles, those that some row of the warp sees: the first ones.
-    const int warp_tiles = kProblem.causal ? tiles_of_group(visible_keys(
-                                                 true, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
-                                                 params.causal_offset, warp_row < params.len_q ? params.len_k : 0))
-                                           : group_tiles;
+    const int warp_tiles =
+        kProblem.causal ? tiles_of_group(visible_keys(true, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
+                                                      params.causal_offset, warp_row < params.len_q ? params.len_k : 0))
+                        : group_tiles;
 
     // ---- Q by the whole block, then the first stages of K and V; Q belongs to the first commit group
-    copy_rows<kBlockM, kThreads>(shared_base + kPlan.q,
-                                 tile::chunk_offset(kLayout, kDim, threadIdx.x / kChunks, threadIdx.x % kChunks),
-                                 piece_address(params.q, params.q_strides, head, first_row, threadIdx.x),
-                                 params.q_strides.row, first_row, params.len_q, threadIdx.x);
+    QueryCopies::template start<kBlockM>(
+        shared_base + kPlan.q, QueryCopies::place(threadIdx.x),
+        QueryCopies::source(params.q, batch * params.q_strides.batch + head * params.q_strides.head,
+                            params.q_strides.row, first_row, threadIdx.x),
+        params.q_strides.row, first_row, params.len_q, threadIdx.x);
 #pragma unroll
     for (int s = 0; s < kAhead; ++s) {
       if constexpr (kConfig.overlap) {
