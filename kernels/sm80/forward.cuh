@@ -98,7 +98,8 @@ struct Forward {
     v_from = TileCopies::source(p.v, batch * p.v_strides.batch + kv_head * p.v_strides.head, p.v_strides.row,
                                 group * kBlockN, group_thread);
     piece_place = TileCopies::place(group_thread);
-    ptx::settle(piece_place);  // or it is worked out again for every tile
+    // Or it is worked out again for every tile; which it may be where output takes half of the registers.
+    if constexpr (kFragments * kOutTiles < 32) ptx::settle(piece_place);
   }
 
   /// Tiles with keys below `end` that this group takes.
