@@ -21,8 +21,25 @@ enum class Epilogue {
 /// Which tile of query rows a block index means.
 enum class TileOrder {
   ascending,
-  descending,  ///< under a causal mask the longest rows start first
+  descending,  ///< under a causal mask the longest rows of a head start first
+  longest,     ///< the longest rows of every head start first, the shortest last
+  mirrored,    ///< the longer half likewise, then the shorter half from its shortest rows on: where two blocks of a
+               ///< multiprocessor hold everything, a long one shares it with a short one
 };
+
+/// Which block indices count tiles of query rows, heads and batch entries.
+HEED_HOST_DEVICE constexpr bool heads_first(
+    TileOrder order) {  // (heads, batch, row tiles), else (row tiles, heads, batch)
+  return order == TileOrder::longest || order == TileOrder::mirrored;
+}
+
+/// The tile of query rows that block index `index` of `tiles` means.
+HEED_HOST_DEVICE constexpr int row_tile(TileOrder order, int index, int tiles) {
+  if (order == TileOrder::ascending) return index;
+  const int longer = (tiles + 1) / 2;
+  if (order == TileOrder::mirrored && index >= longer) return index - longer;
+  return tiles - 1 - index;
+}
 
 /// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
 struct Config {
@@ -34,6 +51,8 @@ struct Config {
   tile::SharedLayout shared_layout = tile::SharedLayout::swizzled;
   bool q_in_registers = true;  ///< else Q is read from shared memory again for every tile
   bool split_wait = false;     ///< wait for K and V separately: scores start before V has arrived, at one more barrier
+  bool overlap = false;        ///< multiply a tile's values one tile later, beside the next tile's exponentials
+  bool late_copies = false;    ///< start a round's copies after its scores, else before them
   attention::Exp2 exp2{};
   attention::Rescale rescale{};
   Epilogue epilogue = Epilogue::shared;
@@ -84,14 +103,15 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   return plan;
 }
 
-/// Registers a thread needs at least: output and score accumulators, Q where it is kept, 24 for addresses and row
-/// state.
+/// Registers a thread needs at least: output and score accumulators, Q and the probabilities of the tile before where
+/// they are kept, 24 for addresses and row state.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   const int fragments = c.warp_rows / 16;
   const int out = fragments * head_dim / 2;
   const int scores = fragments * c.block_n / 2;
   const int query = c.q_in_registers ? fragments * head_dim / 4 : 0;
-  return out + scores + query + 24;
+  const int probabilities = c.overlap ? fragments * c.block_n / 4 : 0;
+  return out + scores + query + probabilities + 24;
 }
 
 /// Registers a thread may use so that min_blocks blocks fit.
@@ -108,8 +128,16 @@ enum class Illegal {
   shared_memory,
   occupancy,
   registers,
+  overlap,
+  polynomial,
+  late_copies,
   same_program,
 };
+
+// attention::Exp2::hardware and attention::Rescale::optimistic, which are only declared here; kernels/sm80/forward.cuh
+// checks them.
+inline constexpr int kHardwareExp2 = 0;
+inline constexpr int kOptimistic = 3;
 
 /// `shared_bytes`: what one block may use; `shared_bytes_per_processor`: what all blocks of a multiprocessor share.
 HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
@@ -124,6 +152,12 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;
   if (threads(c) * c.min_blocks > 1536) return Illegal::occupancy;  // sm_86 and sm_89; sm_80 and sm_90 allow 2048
   if (registers_needed(c, problem.head_dim) > registers_allowed(c)) return Illegal::registers;
+  // Values are waited for one tile later as it is, and their tile must not give way to the next one's.
+  if (c.overlap && (c.split_wait || c.stages < 2)) return Illegal::overlap;
+  // An optimistic reference relies on overflow that shows as an infinity, and the polynomial's wraps around.
+  if (static_cast<int>(c.rescale) == kOptimistic && static_cast<int>(c.exp2) != kHardwareExp2)
+    return Illegal::polynomial;
+  if (c.late_copies && c.stages < 2) return Illegal::late_copies;  // the only stage is free after a tile's values
   if (c.key_splits > 1 && c.epilogue == Epilogue::direct) return Illegal::same_program;  // the merge has one way out
   return Illegal::no;
 }

@@ -16,10 +16,13 @@
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm80/config.hpp"
+#include "kernels/sm80/copies.cuh"
 #include "kernels/tile/fragment.hpp"
 
 namespace heed::sm80 {
@@ -45,6 +48,19 @@ struct Forward {
   static_assert(kDim % 16 == 0 && kBlockN % 16 == 0, "mma.m16n8k16 takes 16 of the head dim and 16 keys at a time");
   static_assert(kBlockM % kConfig.warp_rows == 0, "warps must share the rows evenly");
 
+  static_assert(static_cast<int>(attention::Exp2::hardware) == kHardwareExp2 &&
+                static_cast<int>(attention::Rescale::optimistic) == sm80::kOptimistic);
+  using TileCopies = Copies<kLayout, kDim, kGroupThreads>;
+  using QueryCopies = Copies<kLayout, kDim, kThreads>;
+
+  static constexpr bool kOptimistic = kConfig.rescale == attention::Rescale::optimistic;
+  static constexpr float kMargin = kOptimistic ? attention::optimistic_margin(kProblem.element) : 0.0F;
+
+  using Scores = float[kFragments][kKeyTiles][4];               // (warp rows, keys), accumulator fragments
+  using Probabilities = unsigned[kFragments][kBlockN / 16][4];  // the same as A operands
+  using Output = float[kFragments][kOutTiles][4];               // (warp rows, head dim), accumulator fragments
+  using Query = unsigned[kConfig.q_in_registers ? kFragments : 1][kConfig.q_in_registers ? kDim / 16 : 1][4];
+
   // ---- state
   const ForwardParams& params;
   char* shared;
@@ -56,21 +72,40 @@ struct Forward {
   int first_row;     // of the block
   int head;
   int batch;
-  int keys_end;  // keys any row of the block may see
+  int keys_end;               // keys any row of the block may see
+  int group_tiles;            // tiles of keys that this group takes
+  unsigned long long k_from;  // address of this thread's first piece of the next tile of K to copy
+  unsigned long long v_from;
+  unsigned piece_place;  // of the same piece in a tile in shared memory, in bytes
 
   __device__ __forceinline__ Forward(const ForwardParams& p, char* dynamic_shared)
       : params(p), shared(dynamic_shared), shared_base(ptx::shared_address(dynamic_shared)) {
     lane = threadIdx.x % 32;
-    group = threadIdx.x / kGroupThreads;
-    group_thread = threadIdx.x % kGroupThreads;
-    warp = group_thread / 32;
-    const int row_tiles = gridDim.x;
-    const int row_tile = kConfig.tile_order == TileOrder::descending ? row_tiles - 1 - static_cast<int>(blockIdx.x)
-                                                                     : static_cast<int>(blockIdx.x);
-    first_row = row_tile * kBlockM;
-    head = blockIdx.y;
-    batch = blockIdx.z;
+    group = kGroups == 1 ? 0 : threadIdx.x / kGroupThreads;  // a constant keeps addresses short
+    group_thread = kGroups == 1 ? threadIdx.x : threadIdx.x % kGroupThreads;
+    warp = ptx::warp_uniform(group_thread / 32);
+    constexpr bool kHeadsFirst = heads_first(kConfig.tile_order);
+    const int index = kHeadsFirst ? blockIdx.z : blockIdx.x;
+    const int row_tiles = kHeadsFirst ? gridDim.z : gridDim.x;
+    first_row = row_tile(kConfig.tile_order, index, row_tiles) * kBlockM;
+    head = kHeadsFirst ? blockIdx.x : blockIdx.y;
+    batch = kHeadsFirst ? blockIdx.y : blockIdx.z;
     keys_end = visible_keys(kProblem.causal, min(first_row + kBlockM, p.len_q) - 1, p.causal_offset, p.len_k);
+    group_tiles = tiles_of_group(keys_end);
+    const int kv_head = head / p.group_size;
+    k_from = TileCopies::source(p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head, p.k_strides.row,
+                                group * kBlockN, group_thread);
+    v_from = TileCopies::source(p.v, batch * p.v_strides.batch + kv_head * p.v_strides.head, p.v_strides.row,
+                                group * kBlockN, group_thread);
+    piece_place = TileCopies::place(group_thread);
+    // Or it is worked out again for every tile; which it may be where output takes half of the registers.
+    if constexpr (kFragments * kOutTiles < 32) ptx::settle(piece_place);
+  }
+
+  /// Tiles with keys below `end` that this group takes.
+  __device__ __forceinline__ int tiles_of_group(int end) const {
+    const int tiles = (end + kBlockN - 1) / kBlockN;
+    return kGroups == 1 ? tiles : tiles > group ? (tiles - group + kGroups - 1) / kGroups : 0;
   }
 
   __device__ __forceinline__ void group_barrier() const {
@@ -82,84 +117,325 @@ struct Forward {
       ptx::bar_sync(1 + group, kGroupThreads);
   }
 
-  /// Copies rows [first, first + kRows) of a (rows, kDim) tensor into a shared tile; rows from `end` on become zeros.
-  template <int kRows, int kCopyThreads>
-  __device__ __forceinline__ void copy_rows(unsigned tile, const void* tensor, long long base, long long row_stride,
-                                            int first, int end, int thread) const {
-    const auto* elements = static_cast<const unsigned short*>(tensor) + base;
-#pragma unroll
-    for (int i = 0; i < (kRows * kChunks + kCopyThreads - 1) / kCopyThreads; ++i) {
-      const int index = thread + i * kCopyThreads;
-      const int row = index / kChunks;
-      const int chunk = index % kChunks;
-      if (kRows * kChunks % kCopyThreads == 0 || index < kRows * kChunks) {
-        const bool inside = first + row < end;
-        // An address past the end is never formed: it would be undefined even if no byte is read from it.
-        const long long offset = inside ? (first + row) * row_stride + chunk * 8 : 0;
-        ptx::cp_async_cg_16(tile + tile::chunk_offset(kLayout, kDim, row, chunk), elements + offset, inside ? 16 : 0);
-      }
-    }
-  }
+  // ------------------------------------------------------------------------------------------------------- copies
 
   __device__ __forceinline__ unsigned stage_address(int stage) const {
     return shared_base + kPlan.stages + (group * kStages + stage) * kPlan.stage_bytes;
   }
+  __device__ __forceinline__ static int next_stage(int stage, int by = 1) {
+    return stage + by >= kStages ? stage + by - kStages : stage + by;
+  }
+  __device__ __forceinline__ int first_key(int tile) const { return (group + tile * kGroups) * kBlockN; }
 
-  /// Starts copying tile `tile` of K and V into a stage: one commit group, or two when K and V are waited for
-  /// separately.
-  __device__ __forceinline__ void load_tile(int tile, int stage) const {
-    const int kv_head = head / params.group_size;
-    const unsigned address = stage_address(stage);
-    copy_rows<kBlockN, kGroupThreads>(address, params.k,
-                                      batch * params.k_strides.batch + kv_head * params.k_strides.head,
-                                      params.k_strides.row, tile * kBlockN, keys_end, group_thread);
+  /// Starts copying the group's next tile, `tile`, of K or V into a stage. Tiles come in order, each once.
+  __device__ __forceinline__ void load_keys(int tile, int stage) {
+    if (tile >= group_tiles) return;
+    TileCopies::template start<kBlockN>(stage_address(stage), piece_place, k_from, params.k_strides.row,
+                                        first_key(tile), keys_end, group_thread);
+    k_from += 2 * kGroups * kBlockN * params.k_strides.row;
+  }
+  __device__ __forceinline__ void load_values(int tile, int stage) {
+    if (tile >= group_tiles) return;
+    TileCopies::template start<kBlockN>(stage_address(stage) + kPlan.stage_bytes / 2, piece_place, v_from,
+                                        params.v_strides.row, first_key(tile), keys_end, group_thread);
+    v_from += 2 * kGroups * kBlockN * params.v_strides.row;
+  }
+  /// K and V of a tile: one commit group, or two when they are waited for separately. Past the last tile the groups are
+  /// empty, which keeps the count of pending ones the same in every round.
+  __device__ __forceinline__ void load_tile(int tile, int stage) {
+    load_keys(tile, stage);
     if constexpr (kConfig.split_wait) ptx::cp_async_commit_group();
-    copy_rows<kBlockN, kGroupThreads>(address + kPlan.stage_bytes / 2, params.v,
-                                      batch * params.v_strides.batch + kv_head * params.v_strides.head,
-                                      params.v_strides.row, tile * kBlockN, keys_end, group_thread);
+    load_values(tile, stage);
+    ptx::cp_async_commit_group();
   }
 
-  /// Address a lane gives to ldmatrix for a 16 x 16 block at (row, 8 * chunk) of a tile.
-  __device__ __forceinline__ static unsigned block_address(unsigned tile, int row, int chunk,
-                                                           tile::Coordinate lane_offset) {
-    return tile + tile::chunk_offset(kLayout, kDim, row + lane_offset.row, chunk + lane_offset.column / 8);
+  // ----------------------------------------------------------------------------------------------------- products
+
+  /// What a lane adds to a tile's address for ldmatrix of the block at (0, 0).
+  __device__ __forceinline__ static unsigned lane_offset(tile::Coordinate at) {
+    return tile::chunk_offset(kLayout, kDim, at.row, at.column / 8);
+  }
+  /// Address for the 16 x 16 block at (row, 8 * chunk): row a multiple of 8, chunk even, so that the swizzle is one
+  /// exclusive or of the lane's own address. `lane_address`: tile address, a multiple of 128, and lane_offset.
+  __device__ __forceinline__ static unsigned block_address(unsigned lane_address, int row, int chunk) {
+    if constexpr (kLayout == tile::SharedLayout::swizzled)
+      return (lane_address ^ (chunk % 8 * 16)) + row * kPitch + chunk / 8 * 128;
+    else
+      return lane_address + row * kPitch + chunk * 16;
   }
 
-  /// Sets scores of hidden keys to -inf. Element positions: tile::accumulator_element.
-  __device__ __forceinline__ void hide_keys(float (&scores)[kFragments][kKeyTiles][4], int first_key,
-                                            int warp_row) const {
+  /// scores = Q K^T of one tile.
+  __device__ __forceinline__ void multiply_keys(Scores& scores, const Query& query, unsigned keys) const {
+    const unsigned k_lane = keys + lane_offset(tile::ldmatrix_k_address(lane));
+    const unsigned q_lane =
+        shared_base + kPlan.q + warp * kConfig.warp_rows * kPitch + lane_offset(tile::ldmatrix_a_address(lane));
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = warp_row + 16 * m + lane / 4 + 8 * (i / 2);
-        const int end = visible_keys(kProblem.causal, row, params.causal_offset, params.len_k);
+      for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scores[m][n][i] = 0.0F;
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      unsigned a[kFragments][4];
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) {
+        if constexpr (kConfig.q_in_registers) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[m][i] = query[m][k][i];
+        } else {
+          ptx::ldmatrix_x4(a[m], block_address(q_lane, 16 * m, 2 * k));
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; n += 2) {
+        unsigned b[4];
+        ptx::ldmatrix_x4(b, block_address(k_lane, 8 * n, 2 * k));
+#pragma unroll
+        for (int m = 0; m < kFragments; ++m) {
+          ptx::mma_m16n8k16<kProblem.element>(scores[m][n], a[m], b[0], b[1]);
+          ptx::mma_m16n8k16<kProblem.element>(scores[m][n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  /// Columns 8 n to 8 n + 15 of out += P V for 16 keys from 16 k on.
+  __device__ __forceinline__ static void multiply_values_block(Output& out, const Probabilities& p, unsigned v_lane,
+                                                               int k, int n) {
+    unsigned b[4];
+    ptx::ldmatrix_x4_trans(b, block_address(v_lane, 16 * k, n));
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+      ptx::mma_m16n8k16<kProblem.element>(out[m][n], p[m][k], b[0], b[1]);
+      ptx::mma_m16n8k16<kProblem.element>(out[m][n + 1], p[m][k], b[2], b[3]);
+    }
+  }
+  __device__ __forceinline__ unsigned lane_of_values(int stage) const {
+    return stage_address(stage) + kPlan.stage_bytes / 2 + lane_offset(tile::ldmatrix_v_address(lane));
+  }
+  /// out += P V of one tile.
+  __device__ __forceinline__ void multiply_values(Output& out, const Probabilities& p, int stage) const {
+    const unsigned v_lane = lane_of_values(stage);
+#pragma unroll
+    for (int k = 0; k < kBlockN / 16; ++k)
+#pragma unroll
+      for (int n = 0; n < kOutTiles; n += 2) multiply_values_block(out, p, v_lane, k, n);
+  }
+
+  // ------------------------------------------------------------------------------------------------------ softmax
+
+  /// Sets scores of hidden keys to -inf. Element positions: tile::accumulator_element.
+  __device__ __forceinline__ void hide_keys(Scores& scores, int first, int warp_row) const {
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = warp_row + 16 * m + lane / 4 + 8 * h;
+        const int end = visible_keys(kProblem.causal, row, params.causal_offset, params.len_k) - first - 2 * (lane % 4);
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n)
-          if (first_key + 8 * n + 2 * (lane % 4) + i % 2 >= end) scores[m][n][i] = -__int_as_float(0x7f800000);
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+            if (8 * n + i >= end) scores[m][n][2 * h + i] = -__int_as_float(0x7f800000);
       }
   }
 
+  /// Scores of the tile at `stage`, with keys hidden where the tile reaches past those that the warp's first row sees.
+  __device__ __forceinline__ void scores_of_tile(Scores& scores, const Query& query, int tile, int stage,
+                                                 int warp_row) const {
+    multiply_keys(scores, query, stage_address(stage));
+    if (first_key(tile) + kBlockN > visible_keys(kProblem.causal, warp_row, params.causal_offset, params.len_k))
+      hide_keys(scores, first_key(tile), warp_row);
+  }
+
+  __device__ __forceinline__ static void to_operand(Probabilities& p, const Scores& e) {
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int k = 0; k < kBlockN / 16; ++k)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          p[m][k][i] =
+              ptx::cvt_rn_x2<kProblem.element>(e[m][2 * k + i / 2][i % 2 * 2], e[m][2 * k + i / 2][i % 2 * 2 + 1]);
+  }
+
+  /// Probabilities below the references so far, in place of the scores. False where they do not fit: the scores are
+  /// lost then, and nothing has been added up. With kBeside, the values of the tile before, whose probabilities are
+  /// `p`, are multiplied meanwhile, in any case; else the probabilities go to `p`, rounded. (Rounding beside products
+  /// as well takes issue slots from them: 200 us instead of 189 at b2h8l4096d64 on an H200.)
+  template <bool kBeside>
+  __device__ __forceinline__ bool optimistic_softmax(Probabilities& p, Scores& s, attention::RowState<kFragments>& rows,
+                                                     float scale_log2, Output& out, int stage) const {
+    constexpr int kElements = kKeyTiles * 4;                            // a fragment
+    constexpr int kBlocks = kBlockN / 16 * (kOutTiles / 2);             // of values
+    constexpr int kAtOnce = kBeside ? kElements / kBlocks : kElements;  // exponentials a fragment and block
+    static_assert(!kBeside || kAtOnce * kBlocks == kElements, "exponentials spread evenly");
+    const unsigned v_lane = lane_of_values(stage);
+    float total[kFragments][2] = {};
+#pragma unroll
+    for (int block = 0; block < (kBeside ? kBlocks : 1); ++block) {
+      if constexpr (kBeside)
+        multiply_values_block(out, p, v_lane, block / (kOutTiles / 2), block % (kOutTiles / 2) * 2);
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+        for (int e = block * kAtOnce; e < (block + 1) * kAtOnce; ++e) {
+          float& x = s[m][e / 4][e % 4];
+          const int h = e % 4 / 2;
+          x = attention::exp2<kConfig.exp2>(fmaf(x, scale_log2, -rows.reference[m][h]), e / 4 * 2 + e % 2);
+          total[m][h] += x;
+          if (!kBeside && e % 2 == 1)
+            p[m][e / 8][e / 2 % 4] = ptx::cvt_rn_x2<kProblem.element>(s[m][e / 4][e % 4 - 1], x);
+        }
+    }
+    if (!attention::optimistic_fits(total, kProblem.element)) return false;
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) rows.sum[m][h] += total[m][h];
+    return true;
+  }
+
+  __device__ __forceinline__ void exact_softmax(Scores& scores, Output& out, attention::RowState<kFragments>& rows,
+                                                float scale_log2) const {
+    attention::softmax_tile<kConfig.exp2, kConfig.rescale>(scores, out, rows, scale_log2, kMargin);
+  }
+
+  // ----------------------------------------------------------------------------------------------------- the loop
+
+  /// Values beside the next tile's exponentials: round t takes the scores of tile t and the values of tile t - 1. A
+  /// commit group holds K of a tile and V of the tile before it. Warps whose rows see fewer tiles than the group takes
+  /// stay for the barriers.
+  __device__ __forceinline__ void run_overlapped(Output& out, attention::RowState<kFragments>& rows, const Query& query,
+                                                 int warp_row, int warp_tiles, float scale_log2) {
+    int stage = 0;   // of tile t
+    int before = 0;  // of tile t - 1
+    const auto begin_round = [&](int t) {
+      if (t > 0) {  // the first is there with Q
+        before = stage;
+        stage = next_stage(stage);
+        ptx::cp_async_wait_group<kStages - 2>();
+        group_barrier();  // everyone's part is there, and everyone is done with the round before
+      }
+    };
+    const auto load_ahead = [&](int t) {
+      load_keys(t + kStages - 1, next_stage(stage, kStages - 1));
+      load_values(t + kStages - 2, next_stage(stage, kStages - 2));
+      ptx::cp_async_commit_group();
+    };
+    Scores scores;
+    Probabilities p;
+    begin_round(0);
+    load_ahead(0);
+    if (warp_tiles > 0) {
+      scores_of_tile(scores, query, 0, stage, warp_row);
+      exact_softmax(scores, out, rows, scale_log2);
+      to_operand(p, scores);
+#pragma unroll 1
+      for (int t = 1; t < warp_tiles; ++t) {
+        begin_round(t);
+        if constexpr (!kConfig.late_copies) load_ahead(t);
+        scores_of_tile(scores, query, t, stage, warp_row);
+        if constexpr (kConfig.late_copies) load_ahead(t);
+        if constexpr (kOptimistic) {
+          if (!optimistic_softmax<true>(p, scores, rows, scale_log2, out, before)) {
+            scores_of_tile(scores, query, t, stage, warp_row);
+            exact_softmax(scores, out, rows, scale_log2);
+          }
+        } else {
+          multiply_values(out, p, before);
+          exact_softmax(scores, out, rows, scale_log2);
+        }
+        to_operand(p, scores);
+      }
+      begin_round(warp_tiles);
+      load_ahead(warp_tiles);
+      multiply_values(out, p, before);
+    }
+#pragma unroll 1
+    for (int t = max(warp_tiles, 0) + 1; t <= group_tiles; ++t) {
+      begin_round(t);
+      load_ahead(t);
+    }
+  }
+
+  /// Scores, softmax and values of one tile after the other.
+  __device__ __forceinline__ void run_in_turn(Output& out, attention::RowState<kFragments>& rows, const Query& query,
+                                              int warp_row, int warp_tiles, float scale_log2) {
+    int stage = 0;
+#pragma unroll 1
+    for (int t = 0; t < group_tiles; ++t) {
+      // kAhead tiles have been asked for after the last wait's; this one must be complete (its K, when waited for
+      // separately).
+      if (t > 0) {  // the first is there with Q
+        ptx::cp_async_wait_group<kGroupsAhead - 1>();
+        group_barrier();  // everyone's part of the tile is there, and everyone is done with the tile before
+      }
+      const bool late = kConfig.late_copies && t > 0 && t < warp_tiles;
+      if (kStages > 1 && !late) load_tile(t + kAhead, next_stage(stage, kAhead));
+      Probabilities p;
+      if (t < warp_tiles) {
+        Scores scores;
+        scores_of_tile(scores, query, t, stage, warp_row);
+        if (late) load_tile(t + kAhead, next_stage(stage, kAhead));
+        if constexpr (kOptimistic) {
+          if (t == 0 || !optimistic_softmax<false>(p, scores, rows, scale_log2, out, stage)) {
+            if (t > 0) scores_of_tile(scores, query, t, stage, warp_row);
+            exact_softmax(scores, out, rows, scale_log2);
+            to_operand(p, scores);
+          }
+        } else {
+          exact_softmax(scores, out, rows, scale_log2);
+          to_operand(p, scores);
+        }
+      }
+      if constexpr (kConfig.split_wait) {
+        constexpr int kPending = kStages > 1 ? 2 * kAhead : 0;  // all but this tile's V
+        ptx::cp_async_wait_group<kPending>();
+        group_barrier();
+      }
+      if (t < warp_tiles) multiply_values(out, p, stage);
+      if constexpr (kStages == 1) {
+        if (t + 1 < group_tiles) {
+          group_barrier();  // the only stage is read before it is overwritten
+          load_tile(t + 1, 0);
+        }
+      }
+      stage = next_stage(stage);
+    }
+  }
+
+  // Tiles in flight before the first is used, and their commit groups.
+  static constexpr int kAhead = kStages > 1 ? kStages - 1 : 1;
+  static constexpr int kGroupsAhead = (kConfig.split_wait ? 2 : 1) * kAhead;
+
   __device__ __forceinline__ void run() {
-    const int tiles = (keys_end + kBlockN - 1) / kBlockN;
-    const int group_tiles = tiles > group ? (tiles - group + kGroups - 1) / kGroups : 0;
     const int warp_row = first_row + warp * kConfig.warp_rows;
+    // Of the group's tiles, those that some row of the warp sees: the first ones.
+    const int warp_tiles =
+        kProblem.causal ? tiles_of_group(visible_keys(true, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
+                                                      params.causal_offset, warp_row < params.len_q ? params.len_k : 0))
+                        : group_tiles;
 
     // ---- Q by the whole block, then the first stages of K and V; Q belongs to the first commit group
-    copy_rows<kBlockM, kThreads>(shared_base + kPlan.q, params.q,
-                                 batch * params.q_strides.batch + head * params.q_strides.head, params.q_strides.row,
-                                 first_row, params.len_q, threadIdx.x);
-    constexpr int kAhead = kStages > 1 ? kStages - 1 : 1;  // tiles in flight before the first is used
+    QueryCopies::template start<kBlockM>(
+        shared_base + kPlan.q, QueryCopies::place(threadIdx.x),
+        QueryCopies::source(params.q, batch * params.q_strides.batch + head * params.q_strides.head,
+                            params.q_strides.row, first_row, threadIdx.x),
+        params.q_strides.row, first_row, params.len_q, threadIdx.x);
 #pragma unroll
     for (int s = 0; s < kAhead; ++s) {
-      if (s < group_tiles)
-        load_tile(group + s * kGroups, s);
-      else if constexpr (kConfig.split_wait)
+      if constexpr (kConfig.overlap) {
+        load_keys(s, s);
+        if (s > 0) load_values(s - 1, s - 1);
         ptx::cp_async_commit_group();
-      ptx::cp_async_commit_group();
+      } else {
+        load_tile(s, s);
+      }
     }
 
-    float out[kFragments][kOutTiles][4];
+    Output out;
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
@@ -170,131 +446,29 @@ struct Forward {
     rows.reset();
     const float scale_log2 = params.scale * 1.44269504F;
 
-    // ---- Q to registers: it has arrived with the first commit group of every thread
-    constexpr int kGroupsAhead = (kConfig.split_wait ? 2 : 1) * kAhead;
+    // ---- Q and the first K have arrived with the first commit group of every thread
     ptx::cp_async_wait_group<kGroupsAhead - 1>();
     __syncthreads();
-    unsigned query[kConfig.q_in_registers ? kFragments : 1][kConfig.q_in_registers ? kDim / 16 : 1][4];
+    Query query;
     if constexpr (kConfig.q_in_registers) {
+      const unsigned q_lane =
+          shared_base + kPlan.q + warp * kConfig.warp_rows * kPitch + lane_offset(tile::ldmatrix_a_address(lane));
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
 #pragma unroll
-        for (int k = 0; k < kDim / 16; ++k)
-          ptx::ldmatrix_x4(query[m][k], block_address(shared_base + kPlan.q, warp * kConfig.warp_rows + 16 * m, 2 * k,
-                                                      tile::ldmatrix_a_address(lane)));
+        for (int k = 0; k < kDim / 16; ++k) ptx::ldmatrix_x4(query[m][k], block_address(q_lane, 16 * m, 2 * k));
     }
 
-    // ---- the loop over this group's tiles
-    int stage = 0;
-    for (int t = 0; t < group_tiles; ++t) {
-      const int first_key = (group + t * kGroups) * kBlockN;
-      const unsigned keys = stage_address(stage);
-      const unsigned values = keys + kPlan.stage_bytes / 2;
-
-      // kAhead tiles have been asked for after the last wait's; this one must be complete (its K, when waited for
-      // separately).
-      ptx::cp_async_wait_group<kConfig.split_wait ? 2 * (kAhead - 1) + 1 : kAhead - 1>();
-      group_barrier();  // everyone's part of the tile is there, and everyone is done with the tile before
-      if constexpr (kStages > 1) {
-        const int next = t + kAhead;
-        int next_stage = stage + kAhead;
-        if (next_stage >= kStages) next_stage -= kStages;
-        if (next < group_tiles)
-          load_tile(group + next * kGroups, next_stage);
-        else if constexpr (kConfig.split_wait)
-          ptx::cp_async_commit_group();  // empty groups keep the count of pending groups the same in every round
-        ptx::cp_async_commit_group();
-      }
-
-      float scores[kFragments][kKeyTiles][4];
-#pragma unroll
-      for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) scores[m][n][i] = 0.0F;
-#pragma unroll
-      for (int k = 0; k < kDim / 16; ++k) {
-        if constexpr (!kConfig.q_in_registers) {
-#pragma unroll
-          for (int m = 0; m < kFragments; ++m) {
-            unsigned fragment[4];
-            ptx::ldmatrix_x4(fragment, block_address(shared_base + kPlan.q, warp * kConfig.warp_rows + 16 * m, 2 * k,
-                                                     tile::ldmatrix_a_address(lane)));
-            multiply_keys(scores, fragment, keys, m, k);
-          }
-        } else {
-#pragma unroll
-          for (int n = 0; n < kKeyTiles; n += 2) {
-            unsigned b[4];
-            ptx::ldmatrix_x4(b, block_address(keys, 8 * n, 2 * k, tile::ldmatrix_k_address(lane)));
-#pragma unroll
-            for (int m = 0; m < kFragments; ++m) {
-              ptx::mma_m16n8k16<kProblem.element>(scores[m][n], query[m][k], b[0], b[1]);
-              ptx::mma_m16n8k16<kProblem.element>(scores[m][n + 1], query[m][k], b[2], b[3]);
-            }
-          }
-        }
-      }
-
-      // A tile needs the mask only where it reaches past the keys that the warp's first row sees.
-      if (first_key + kBlockN > visible_keys(kProblem.causal, warp_row, params.causal_offset, params.len_k))
-        hide_keys(scores, first_key, warp_row);
-
-      attention::softmax_tile<kConfig.exp2, kConfig.rescale>(scores, out, rows, scale_log2);
-
-      if constexpr (kConfig.split_wait) {
-        constexpr int kPending = kStages > 1 ? 2 * kAhead : 0;  // all but this tile's V
-        ptx::cp_async_wait_group<kPending>();
-        group_barrier();
-      }
-#pragma unroll
-      for (int k = 0; k < kBlockN / 16; ++k) {
-        unsigned p[kFragments][4];
-#pragma unroll
-        for (int m = 0; m < kFragments; ++m) {
-          p[m][0] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k][0], scores[m][2 * k][1]);
-          p[m][1] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k][2], scores[m][2 * k][3]);
-          p[m][2] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k + 1][0], scores[m][2 * k + 1][1]);
-          p[m][3] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k + 1][2], scores[m][2 * k + 1][3]);
-        }
-#pragma unroll
-        for (int n = 0; n < kOutTiles; n += 2) {
-          unsigned b[4];
-          ptx::ldmatrix_x4_trans(b, block_address(values, 16 * k, n, tile::ldmatrix_v_address(lane)));
-#pragma unroll
-          for (int m = 0; m < kFragments; ++m) {
-            ptx::mma_m16n8k16<kProblem.element>(out[m][n], p[m], b[0], b[1]);
-            ptx::mma_m16n8k16<kProblem.element>(out[m][n + 1], p[m], b[2], b[3]);
-          }
-        }
-      }
-      if constexpr (kStages == 1) {
-        if (t + 1 < group_tiles) {
-          group_barrier();  // the only stage is read before it is overwritten
-          load_tile(group + (t + 1) * kGroups, 0);
-          ptx::cp_async_commit_group();
-        }
-      }
-      if (++stage == kStages) stage = 0;
-    }
+    if constexpr (kConfig.overlap)
+      run_overlapped(out, rows, query, warp_row, warp_tiles, scale_log2);
+    else
+      run_in_turn(out, rows, query, warp_row, warp_tiles, scale_log2);
     ptx::cp_async_wait_group<0>();
     rows.reduce();
     if constexpr (kGroups > 1)
       merge_and_store(out, rows);
     else
       store(out, rows, warp_row);
-  }
-
-  __device__ __forceinline__ void multiply_keys(float (&scores)[kFragments][kKeyTiles][4], const unsigned (&a)[4],
-                                                unsigned keys, int m, int k) const {
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; n += 2) {
-      unsigned b[4];
-      ptx::ldmatrix_x4(b, block_address(keys, 8 * n, 2 * k, tile::ldmatrix_k_address(lane)));
-      ptx::mma_m16n8k16<kProblem.element>(scores[m][n], a, b[0], b[1]);
-      ptx::mma_m16n8k16<kProblem.element>(scores[m][n + 1], a, b[2], b[3]);
-    }
   }
 
   __device__ __forceinline__ unsigned short* out_row(int row) const {

@@ -31,17 +31,23 @@ const KnobTable<sm80::Config>& table() {
           "keep Q in registers, else read it from shared memory for every tile")
         .acts_on({shared_memory, latency});
     t.add("split_wait", "v", &C::split_wait, "wait for K and V separately").acts_on({latency});
+    t.add("overlap", "a", &C::overlap, "multiply a tile's values beside the next tile's exponentials")
+        .acts_on({tensor, exponentials, latency});
+    t.add("late_copies", "c", &C::late_copies, "start copies of later tiles after a tile's scores, else before")
+        .acts_on({issue, latency});
     t.add("exp2", "x", &C::exp2, "heed::attention::Exp2", {"hardware", "poly_quarter", "poly_half"},
           "share of the exponentials computed on the FMA pipe")
         .acts_on({exponentials, fma});
-    t.add("rescale", "r", &C::rescale, "heed::attention::Rescale", {"always", "when_grown", "when_far"},
-          "when the partial output is rescaled to a new row maximum")
+    t.add("rescale", "r", &C::rescale, "heed::attention::Rescale", {"always", "when_grown", "when_far", "optimistic"},
+          "when the partial output is rescaled to a new row maximum; optimistic: the first tile's maximum is kept "
+          "unlooked-at until probabilities leave the 16-bit range")
         .acts_on({fma, issue});
     t.add("epilogue", "e", &C::epilogue, "heed::sm80::Epilogue", {"direct", "shared"},
           "how finished rows are written (one key split)")
         .acts_on({l2, dram, shared_memory});
-    t.add("tile_order", "o", &C::tile_order, "heed::sm80::TileOrder", {"ascending", "descending"},
-          "which query rows start first")
+    t.add("tile_order", "o", &C::tile_order, "heed::sm80::TileOrder",
+          {"ascending", "descending", "longest", "mirrored"},
+          "which query rows start first: of each head, or of all heads the longest, or long and short ones paired")
         .acts_on({tail});
     t.add("min_blocks", "b", &C::min_blocks, {1, 2, 3, 4},
           "thread blocks a multiprocessor the compiler leaves registers for")
@@ -49,6 +55,90 @@ const KnobTable<sm80::Config>& table() {
     return t;
   }();
   return knobs;
+}
+
+constexpr std::int64_t kUnknownProcessors = 132;
+constexpr std::int64_t kMostGridRows = 65535;  // of the second and third dimension
+constexpr std::int64_t kFewKeys = 256;
+constexpr std::int64_t kManyKeys = 1024;
+
+// The enumerators of kernels/attention/softmax.cuh, which host code cannot include.
+constexpr auto kAlways = static_cast<attention::Rescale>(0);
+constexpr auto kWhenGrown = static_cast<attention::Rescale>(1);
+constexpr auto kOptimistic = static_cast<attention::Rescale>(sm80::kOptimistic);
+
+std::int64_t row_tiles(int rows, const Workload& w) {
+  return (w.len_q + rows - 1) / rows;
+}
+
+// Best first, as measured on an H200; the last is legal everywhere. What decides is how many warps a multiprocessor
+// gets: 8 warps of 32 rows hide each other's latencies where registers allow, so that a launch with few rows splits the
+// keys of a block instead.
+std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device) {
+  using enum sm80::TileOrder;
+  const std::int64_t processors = device.processors > 0 ? device.processors : kUnknownProcessors;
+  const auto tiles = [&](int rows) { return row_tiles(rows, w) * w.heads * w.batch; };
+  const bool causal = w.is_causal();
+  // Longest rows first leave the shortest to fill the end; in one wave of two blocks a multiprocessor, pairs are
+  // better.
+  const auto order = [&](int rows) {
+    if (!causal) return descending;
+    return tiles(rows) > processors && tiles(rows) <= 2 * processors ? mirrored : longest;
+  };
+  std::vector<sm80::Config> all;
+  if (4 * tiles(64) <= 3 * processors) {
+    // A block of 64 rows for each multiprocessor would leave some without. Two tiles a group leave nothing to be
+    // optimistic about.
+    sm80::Config c{.block_m = 32, .key_splits = 4, .stages = 3, .split_wait = !causal, .rescale = kAlways};
+    if (w.dim == 128) c.stages = 1;
+    if (w.dim == 64 || w.len_k <= 2 * c.key_splits * c.block_n) all.push_back(c);
+    c.block_n = 32;
+    c.stages = 2;
+    c.split_wait = false;
+    all.push_back(c);
+  } else if (tiles(64) <= processors) {
+    sm80::Config c{.key_splits = 2, .overlap = true, .rescale = kOptimistic};
+    if (w.dim == 64) {
+      c.warp_rows = 32;
+      c.key_splits = 4;
+    }
+    all.push_back(c);
+  } else if (tiles(64) <= 2 * processors) {
+    sm80::Config c{.warp_rows = 32, .key_splits = 2, .rescale = kOptimistic, .tile_order = order(64), .min_blocks = 2};
+    if (w.dim == 64) {
+      c.overlap = true;
+      all.push_back(c);
+    } else if (!causal) {
+      c.stages = 1;
+      c.q_in_registers = false;
+      all.push_back(c);
+    }
+  } else if (w.dim == 64 && w.len_k <= kFewKeys) {
+    // Blocks start and end more than they compute: the more of them at once the better.
+    all.push_back({.block_n = 32, .stages = 4, .overlap = true, .rescale = kOptimistic, .min_blocks = 4});
+  } else if (!causal || w.len_k > kManyKeys) {
+    sm80::Config c{.block_m = 128, .warp_rows = 32, .rescale = kOptimistic, .tile_order = order(128), .min_blocks = 2};
+    if (w.dim == 64) {
+      c.overlap = true;
+      c.stages = 3;
+      all.push_back(c);
+      c.stages = 2;
+    } else {
+      c.q_in_registers = false;
+    }
+    all.push_back(c);
+  }
+  // Tiles of 64 rows waste less where the mask cuts through them.
+  sm80::Config c{.overlap = true, .rescale = kOptimistic, .tile_order = order(64), .min_blocks = w.dim == 64 ? 3 : 2};
+  if (w.dim == 64) c.tile_order = causal ? longest : descending;
+  all.push_back(c);
+  c.tile_order = descending;
+  all.push_back(c);
+  c.block_n = 32;
+  all.push_back(c);
+  // FlashAttention-2's tiles for these head dims, within sm_89's 99 KiB of shared memory.
+  all.push_back({.block_n = w.dim == 128 ? 32 : 64, .rescale = kWhenGrown});
+  return all;
 }
 
 class Sm80Family final : public Family {
@@ -87,6 +177,9 @@ class Sm80Family final : public Family {
                                         const DeviceFacts& device) const override {
     const sm80::Config c = table().aggregate_of(config);
     const Problem problem = problem_of(workload);
+    if (sm80::heads_first(c.tile_order) && row_tiles(c.block_m, workload) > kMostGridRows)
+      return fmt::format("tile_order counts {} tiles of {} rows in the grid's last dimension, which ends at {}",
+                         row_tiles(c.block_m, workload), c.block_m, kMostGridRows);
     switch (sm80::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case sm80::Illegal::no:
         return std::nullopt;
@@ -106,6 +199,14 @@ class Sm80Family final : public Family {
       case sm80::Illegal::registers:
         return fmt::format("it needs at least {} registers a thread, {} fit",
                            sm80::registers_needed(c, problem.head_dim), sm80::registers_allowed(c));
+      case sm80::Illegal::overlap:
+        return "overlap=on waits for values one tile later as it is and keeps two tiles: it needs split_wait=off and "
+               "two "
+               "or more stages";
+      case sm80::Illegal::polynomial:
+        return "rescale=optimistic needs exp2=hardware: the polynomial's overflow does not show";
+      case sm80::Illegal::late_copies:
+        return "late_copies=on needs two or more stages: the only one is free after a tile's values";
       case sm80::Illegal::same_program:
         return "with key splits both epilogues are the same program; write epilogue=shared";
     }
@@ -113,13 +214,12 @@ class Sm80Family final : public Family {
   }
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
-    // FlashAttention-2's tiles for these head dims, within sm_89's 99 KiB of shared memory.
-    sm80::Config c;
-    c.rescale = static_cast<attention::Rescale>(1);  // when_grown
-    if (workload.dim == 128) c.block_n = 32;
-    Config config = table().config_of(c);
-    HEED_CHECK(!is_illegal(config, workload, device));
-    return config;
+    for (const sm80::Config& c : preferred(workload, device)) {
+      Config config = table().config_of(c);
+      if (!is_illegal(config, workload, device)) return config;
+    }
+    HEED_CHECK(false && "the last preferred config is legal everywhere");
+    return {};
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
@@ -132,8 +232,13 @@ class Sm80Family final : public Family {
     const sm80::Config c = table().aggregate_of(config);
     LaunchPlan plan;
     plan.entry = "heed_forward";
-    plan.grid = {static_cast<std::uint32_t>((workload.len_q + c.block_m - 1) / c.block_m),
-                 static_cast<std::uint32_t>(workload.heads), static_cast<std::uint32_t>(workload.batch)};
+    const auto tiles = static_cast<std::uint32_t>(row_tiles(c.block_m, workload));
+    const auto heads = static_cast<std::uint32_t>(workload.heads);
+    const auto batch = static_cast<std::uint32_t>(workload.batch);
+    if (sm80::heads_first(c.tile_order))
+      plan.grid = {heads, batch, tiles};
+    else
+      plan.grid = {tiles, heads, batch};
     plan.threads = static_cast<std::uint32_t>(sm80::threads(c));
     plan.shared_bytes = sm80::shared_plan(c, static_cast<int>(workload.dim)).total;
     return plan;

@@ -399,7 +399,7 @@ TEST_F(Cli, BuildForAGpuNeedsNone) {
   ASSERT_EQ(portable.code, 0) << portable.err;
   auto json = nlohmann::json::parse(portable.out);
   EXPECT_EQ(read_file(folder_.file("k.cubin"), ErrorCode::internal).substr(1, 3), "ELF");
-  EXPECT_EQ(json["grid"], nlohmann::json({8, 8, 1}));
+  EXPECT_EQ(json["grid"], nlohmann::json({16, 8, 1}));
   EXPECT_EQ(json["device"]["arch"], "sm_90a");
   EXPECT_EQ(json["max_shared_bytes"], 227 * 1024);
   EXPECT_EQ(json["counters"], 0);

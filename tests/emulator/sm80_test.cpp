@@ -12,8 +12,13 @@ template <Config kConfig, Problem kProblem>
 void run_case(const Shape& shape, std::uint64_t seed) {
   AttentionCase problem(kProblem, shape, seed);
   emulator::Launch launch;
-  launch.grid = {static_cast<unsigned>((shape.len_q + kConfig.block_m - 1) / kConfig.block_m),
-                 static_cast<unsigned>(shape.heads), static_cast<unsigned>(shape.batch)};
+  const auto tiles = static_cast<unsigned>((shape.len_q + kConfig.block_m - 1) / kConfig.block_m);
+  const auto heads = static_cast<unsigned>(shape.heads);
+  const auto batch = static_cast<unsigned>(shape.batch);
+  if (heads_first(kConfig.tile_order))
+    launch.grid = {heads, batch, tiles};
+  else
+    launch.grid = {tiles, heads, batch};
   launch.threads = static_cast<unsigned>(threads(kConfig));
   launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
   launch.seed = seed;
@@ -39,6 +44,75 @@ TEST(EmulatedSm80, SplitKeysAndStages) {
                            .split_wait = true};
   constexpr Problem kCausal{.element = Element::fp16, .head_dim = 128, .causal = true};
   run_case<kConfig, kCausal>({.len_q = 50, .len_k = 400, .causal_offset = 350}, 3);
+}
+
+constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .causal = false};
+constexpr Problem kHalf64Causal{.element = Element::fp16, .head_dim = 64, .causal = true};
+constexpr Problem kHalf128{.element = Element::fp16, .head_dim = 128, .causal = false};
+constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .causal = true};
+constexpr auto kOptimisticReference = attention::Rescale::optimistic;
+
+// An optimistic reference, also where scores of later tiles are far above it: the warp takes the tile again.
+TEST(EmulatedSm80, OptimisticReference) {
+  constexpr Config kConfig{.block_n = 32, .rescale = kOptimisticReference};
+  run_case<kConfig, kHalf64>({.heads = 2, .heads_kv = 1, .len_q = 70, .len_k = 300, .padding_rows = 3}, 4);
+  run_case<kConfig, kHalf64>({.len_q = 40, .len_k = 300, .score_scale = 30}, 5);
+  run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40, .score_scale = 30}, 6);
+  constexpr Config kWide{.block_m = 128,
+                         .warp_rows = 32,
+                         .stages = 1,
+                         .q_in_registers = false,
+                         .rescale = kOptimisticReference,
+                         .tile_order = TileOrder::mirrored};
+  run_case<kWide, kHalf128>({.len_q = 150, .len_k = 200, .score_scale = 30}, 7);
+  run_case<kWide, kBrain128Causal>({.batch = 2, .heads = 2, .len_q = 400, .len_k = 500, .causal_offset = 100}, 8);
+  constexpr Config kSplit{.block_m = 64,
+                          .block_n = 32,
+                          .warp_rows = 32,
+                          .key_splits = 2,
+                          .stages = 3,
+                          .split_wait = true,
+                          .late_copies = true,
+                          .rescale = kOptimisticReference};
+  run_case<kSplit, kBrain128Causal>({.len_q = 70, .len_k = 300, .causal_offset = 230, .score_scale = 300}, 9);
+  run_case<kSplit, kHalf64>({.len_q = 40, .len_k = 260, .heads_inner = true}, 10);
+}
+
+// Values one tile later: any number of tiles, also none, with warps that see fewer than their group.
+TEST(EmulatedSm80, ValuesBesideExponentials) {
+  constexpr Config kTwo{.block_n = 32, .overlap = true, .rescale = kOptimisticReference};
+  for (const int len_k : {10, 32, 60, 96, 130})
+    run_case<kTwo, kHalf64>({.len_q = 30, .len_k = len_k}, 11 + static_cast<std::uint64_t>(len_k));
+  run_case<kTwo, kHalf64>({.len_q = 70, .len_k = 300, .score_scale = 30}, 12);
+  constexpr Config kFour{.block_m = 128,
+                         .block_n = 32,
+                         .warp_rows = 32,
+                         .stages = 4,
+                         .overlap = true,
+                         .late_copies = true,
+                         .rescale = kOptimisticReference,
+                         .tile_order = TileOrder::longest};
+  run_case<kFour, kHalf64Causal>({.batch = 2, .heads = 2, .len_q = 300, .len_k = 200, .causal_offset = -90}, 13);
+  run_case<kFour, kHalf64Causal>({.len_q = 200, .len_k = 200, .score_scale = 30, .padding_rows = 2}, 14);
+  constexpr Config kGroups{
+      .block_m = 64, .block_n = 16, .warp_rows = 32, .key_splits = 4, .stages = 3, .overlap = true};
+  run_case<kGroups, kBrain128Causal>({.len_q = 100, .len_k = 330, .causal_offset = 230}, 15);
+  run_case<kGroups, kHalf64>({.len_q = 50, .len_k = 33}, 16);
+  constexpr Config kFar{.block_m = 32,
+                        .shared_layout = tile::SharedLayout::padded,
+                        .q_in_registers = false,
+                        .overlap = true,
+                        .rescale = attention::Rescale::when_far};
+  run_case<kFar, kHalf128>({.len_q = 50, .len_k = 300, .score_scale = 20}, 17);
+}
+
+TEST(Sm80, EveryRowTileIsTakenOnce) {
+  for (const TileOrder order : {TileOrder::ascending, TileOrder::descending, TileOrder::longest, TileOrder::mirrored})
+    for (int tiles = 1; tiles < 8; ++tiles) {
+      unsigned taken = 0;
+      for (int i = 0; i < tiles; ++i) taken |= 1U << row_tile(order, i, tiles);
+      EXPECT_EQ(taken, (1U << tiles) - 1) << static_cast<int>(order) << " of " << tiles;
+    }
 }
 
 }  // namespace

@@ -326,6 +326,8 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
   // Families have other defaults for other shapes; lengths alone make no other binary.
   const auto shapes_of = [](std::string_view name, int dim) -> std::vector<const char*> {
     if (name.starts_with("fwd_decode")) return {"b1h8l512d64", "b8h32hkv4l1k8192d64", "b8h32hkv4l4k8192d64"};
+    if (name == "fwd_sm80")
+      return {"b1h8l512d64", "b1h8l1024d64", "b1h8l2048d64", "b8h32l1024d64", "b8h8l2048d64", "b64h12l128d64"};
     if (name == "fwd_sm90_stream") {
       if (dim % 64 != 0) return {};  // the same program as the next multiple, but for the columns it stores
       if (dim == 64) return {"b1h8l1024d64", "b1h8l2048d64", "b8h32l1024d64", "b64h12l128d64"};

@@ -66,8 +66,12 @@ TEST(Families, IllegalConfigsSayWhy) {
   EXPECT_THAT(reason("fwd_sm80:block_m=128,key_splits=8"), ::testing::HasSubstr("1024"));
   EXPECT_THAT(reason("fwd_sm80:block_m=16,warp_rows=32"), ::testing::HasSubstr("no multiple"));
   EXPECT_THAT(reason("fwd_sm80:key_splits=2,epilogue=direct"), ::testing::HasSubstr("same program"));
-  EXPECT_THAT(reason("fwd_sm80:warp_rows=32,block_n=128,block_m=128,min_blocks=4,stages=1"),
+  EXPECT_THAT(reason("fwd_sm80:warp_rows=32,block_n=128,block_m=128,key_splits=1,min_blocks=4,stages=1"),
               ::testing::HasSubstr("do not fit"));
+  EXPECT_THAT(reason("fwd_sm80:overlap=on,split_wait=on"), ::testing::HasSubstr("split_wait=off"));
+  EXPECT_THAT(reason("fwd_sm80:overlap=on,split_wait=off,stages=1"), ::testing::HasSubstr("two or more stages"));
+  EXPECT_THAT(reason("fwd_sm80:rescale=optimistic,exp2=poly_half"), ::testing::HasSubstr("exp2=hardware"));
+  EXPECT_THAT(reason("fwd_sm80:late_copies=on,split_wait=off,stages=1"), ::testing::HasSubstr("two or more stages"));
   EXPECT_EQ(reason("fwd_sm80"), "legal");
 }
 
@@ -402,7 +406,7 @@ TEST(Families, IdsAreReadableAndDifferent) {
   // Lengths and batch are run-time facts: the same binary.
   EXPECT_EQ(parse_variant("fwd_sm80", parse_workload("b3h2l77d64"), device).id(),
             parse_variant("fwd_sm80", workload, device).id());
-  EXPECT_THAT(parse_variant("fwd_sm80", workload, device).id(), ::testing::StartsWith("fwd_sm80_fp16_d64.m64n64w16k1"));
+  EXPECT_THAT(parse_variant("fwd_sm80", workload, device).id(), ::testing::StartsWith("fwd_sm80_fp16_d64.m32n64w16k4"));
 }
 
 TEST(Families, UnknownNamesAreAnsweredWithTheKnownOnes) {
