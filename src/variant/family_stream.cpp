@@ -64,6 +64,13 @@ const KnobTable<stream::Config>& table() {
     t.add("evict_first", "v", &C::evict_first, "heed::stream::EvictFirst", {"none", "queries", "inputs", "all"},
           "what the L2 may give up before other lines: nothing, queries, all that is read, outputs as well")
         .acts_on({l2, dram});
+    t.add("arrival", "a", &C::arrival, "heed::stream::Arrival", {"at_use", "ahead"},
+          "when a warpgroup asks whether its next keys and values have arrived: when it needs them, or beside the "
+          "exponentials before")
+        .acts_on({latency, tensor});
+    t.add("upkeep", "u", &C::upkeep, "heed::stream::Upkeep", {"branches", "conditions"},
+          "how stages are found and freed: by their addresses and in a branch, or counted on and under a condition")
+        .acts_on({issue, latency});
     t.add("min_blocks", "d", &C::min_blocks, {1, 2, 3, 4},
           "thread blocks a multiprocessor, for the compiler and for the plan")
         .acts_on({latency, tail});
@@ -211,6 +218,16 @@ class StreamFamily final : public Family {
     } else if (workload.is_causal()) {
       // One wave is as long as its longest block: rows from both ends of a head make blocks equal.
       c.tile_order = stream::TileOrder::mirrored;
+    }
+    if (dim == 64 && !few_keys) {
+      // The shortest way from exponentials to the next products. H200, us, with neither / conditions / ahead / both:
+      // b1h8l2048d64 17.7 / 17.4 / 17.9 / 16.8, causal 14.2 / 13.5 / 14.3 / 14.2; b1h8l1024d64 7.20 / 7.24 / 7.17 /
+      // 7.05; b4h16l512d64 10.9 / 10.5 / 10.8 / 12.0, causal 10.1 / 9.65 / 9.53 / 9.51. Four row groups that start as
+      // one stay in step where nothing holds them up; where key groups or a mask set them apart, both pay.
+      c.upkeep = stream::Upkeep::conditions;
+      const bool apart = c.key_groups == 2 ? c.row_groups == 1 || !workload.is_causal()
+                                           : workload.is_causal() || c.schedule != stream::Schedule::one_tile;
+      if (apart) c.arrival = stream::Arrival::ahead;
     }
     // Where row tiles are short, stores are a good part of the work: as whole lines.
     if (few_keys) c.store = stream::Store::rows;

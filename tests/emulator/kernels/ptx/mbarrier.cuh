@@ -22,4 +22,14 @@ inline void mbarrier_wait(unsigned barrier, unsigned parity) {
   emulator::wait_until("mbarrier wait", [b, parity] { return (b->phase & 1U) != parity; });
 }
 
+inline void mbarrier_arrive_if(bool wanted, unsigned barrier) {
+  if (wanted) mbarrier_arrive(barrier);
+}
+inline unsigned mbarrier_test(unsigned barrier, unsigned parity) {
+  return (emulator::byte_barrier(barrier).phase & 1U) != parity;
+}
+inline void mbarrier_wait_unless(unsigned ended, unsigned barrier, unsigned parity) {
+  if (ended == 0) mbarrier_wait(barrier, parity);
+}
+
 }  // namespace heed::ptx
