@@ -48,7 +48,7 @@ __device__ __forceinline__ void mbarrier_arrive_if(bool wanted, unsigned barrier
       : "memory");
 }
 
-/// Whether the phase of this parity has ended: 1 or 0. What was written before its arrivals is visible then.
+/// Whether the phase of this parity has ended: not 0 if so. What was written before its arrivals is visible then.
 __device__ __forceinline__ unsigned mbarrier_test(unsigned barrier, unsigned parity) {
   unsigned ended;
   asm volatile(
@@ -63,7 +63,7 @@ __device__ __forceinline__ unsigned mbarrier_test(unsigned barrier, unsigned par
   return ended;
 }
 
-/// Waits as above, unless mbarrier_test has said that the phase has ended.
+/// Waits as above, unless mbarrier_test of the same phase has said that it has ended.
 __device__ __forceinline__ void mbarrier_wait_unless(unsigned ended, unsigned barrier, unsigned parity) {
   asm volatile(
       "{\n"

@@ -281,7 +281,7 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   const int tiles = c.overlap == Overlap::products ? 2 : 1;
   const bool narrow = dim == tile::kBoxColumns && c.overlap == Overlap::nothing;
   const int merge = c.key_groups == 1 || c.schedule == Schedule::one_tile ? 0 : narrow ? 4 : dim * 3 / 8;
-  const int counted = c.upkeep == Upkeep::conditions ? 4 : 0;
+  const int counted = c.upkeep == Upkeep::branches ? 0 : dim > tile::kBoxColumns ? 8 : 4;
   const int again = c.overlap != Overlap::values ? 0
                                                  : counted + (dim > tile::kBoxColumns ? 16
                                                               : c.tile_keys % 64 == 0 ? 4

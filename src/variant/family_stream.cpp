@@ -220,14 +220,17 @@ class StreamFamily final : public Family {
       c.tile_order = stream::TileOrder::mirrored;
     }
     if (dim == 64 && !few_keys) {
-      // The shortest way from exponentials to the next products. H200, us, with neither / conditions / ahead / both:
-      // b1h8l2048d64 17.7 / 17.4 / 17.9 / 16.8, causal 14.2 / 13.5 / 14.3 / 14.2; b1h8l1024d64 7.20 / 7.24 / 7.17 /
-      // 7.05; b4h16l512d64 10.9 / 10.5 / 10.8 / 12.0, causal 10.1 / 9.65 / 9.53 / 9.51. Four row groups that start as
-      // one stay in step where nothing holds them up; where key groups or a mask set them apart, both pay.
-      c.upkeep = stream::Upkeep::conditions;
-      const bool apart = c.key_groups == 2 ? c.row_groups == 1 || !workload.is_causal()
-                                           : workload.is_causal() || c.schedule != stream::Schedule::one_tile;
-      if (apart) c.arrival = stream::Arrival::ahead;
+      // Where the way from exponentials to the next products is short, row groups overlap more; where it is the same
+      // for all of them, they may fall into step and overlap less. H200, us, with neither / conditions / ahead / both:
+      //   b1h8l2048d64 17.8 / 17.7 / 18.0 / 16.9, causal 14.2 / 13.8 / 14.2 / 14.0     two row groups, two key groups
+      //   b1h8l1024d64 7.25 / 7.18 / 7.14 / 7.17, causal 7.56 / 7.58 / 7.63 / 7.69     one row group, two key groups
+      //   b4h16l512d64 10.8 / 10.5 / 10.8 / 12.0, causal 9.44 / 9.20 / 9.17 / 9.55     four row groups
+      //   b2h8l2048d64 31.5 / 31.1 / 31.1 / 35.7, causal 23.8 / 23.1 / 22.2 / 24.3
+      //   b1h8l4096d64 causal                            42.6 / 41.7 / 39.0 / 44.1
+      //   b2h32l4096d64 533 / 486 / 517 / 520                                          more than one wave of them
+      const bool masked_alone = workload.is_causal() && c.key_groups == 1;
+      if (!masked_alone) c.upkeep = stream::Upkeep::conditions;
+      if (masked_alone || (!workload.is_causal() && c.key_groups == 2)) c.arrival = stream::Arrival::ahead;
     }
     // Where row tiles are short, stores are a good part of the work: as whole lines.
     if (few_keys) c.store = stream::Store::rows;
