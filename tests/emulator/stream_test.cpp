@@ -263,7 +263,8 @@ TEST(EmulatedStream, AsksAhead) {
   run_case<kNothing, kHalf64Causal>({.heads = 2, .len_q = 200, .len_k = 200, .score_scale = 30}, 92);
   constexpr Config kProducts{.row_groups = 1,
                              .tile_keys = 32,
-                             .stages = 2,
+                             .stages = 5,
+                             .query_stages = 2,
                              .schedule = Schedule::dynamic,
                              .overlap = Overlap::products,
                              .product_order = ProductOrder::alternating,
