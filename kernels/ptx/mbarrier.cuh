@@ -36,4 +36,47 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity)
       : "memory");
 }
 
+/// Arrives if `wanted`: a condition, not a branch, which would keep its place among the exponentials.
+__device__ __forceinline__ void mbarrier_arrive_if(bool wanted, unsigned barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.s32 wanted, %0, 0;\n"
+      "@wanted mbarrier.arrive.shared::cta.b64 _, [%1];\n"
+      "}\n" ::"r"(static_cast<int>(wanted)),
+      "r"(barrier)
+      : "memory");
+}
+
+/// Whether the phase of this parity has ended: not 0 if so. What was written before its arrivals is visible then.
+__device__ __forceinline__ unsigned mbarrier_test(unsigned barrier, unsigned parity) {
+  unsigned ended;
+  asm volatile(
+      "{\n"
+      ".reg .pred ended;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, ended;\n"
+      "}\n"
+      : "=r"(ended)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return ended;
+}
+
+/// Waits as above, unless mbarrier_test of the same phase has said that it has ended.
+__device__ __forceinline__ void mbarrier_wait_unless(unsigned ended, unsigned barrier, unsigned parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "setp.ne.u32 done, %2, 0;\n"
+      "@done bra over;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "over:\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity), "r"(ended)
+      : "memory");
+}
+
 }  // namespace heed::ptx

@@ -23,6 +23,7 @@
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/sm90/config.hpp"
+#include "kernels/tile/quad.cuh"
 
 namespace heed::sm90 {
 
@@ -68,8 +69,8 @@ struct Merge {
   static constexpr int kPieces = kHalf ? kTiles / 2 : kTiles;  // of 16 bytes a thread
   static constexpr int kPieceBytes = piece_bytes();
   // Rows that are written in pieces are transposed before the other parts' share has arrived: what a lane keeps and
-  // receives are then runs of 8 columns, of both its rows by turns, 64 bytes of a row in the four lanes of a quad. In
-  // runs of two rows a quad had 32 bytes of each, and stores took 2 us more at b4h16l512d64.
+  // receives are then runs of 8 columns, of both its rows by turns, 64 bytes of a row in the four lanes of a quad. Runs
+  // of two rows would be 32 bytes of each: half as much of every line that a store touches.
   static constexpr bool kRuns = kConfig.store == Store::pieces && kTiles % 4 == 0;
   static constexpr bool kRemote = kConfig.cluster > 1;
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
@@ -314,7 +315,7 @@ struct Merge {
       for (int i = 0; i < 4; ++i) {
 #pragma unroll
         for (int run = 0; run < 4; ++run) x[i][run] = __float_as_uint(kept[4 * (4 * g + run) + i]);
-        transpose_quad(x[i], quarter);
+        tile::transpose_quad(x[i], quarter);
       }
 #pragma unroll
       for (int h = 0; h < 2; ++h)
@@ -405,7 +406,7 @@ struct Merge {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           unsigned x[4] = {packed[4 * g][h], packed[4 * g + 1][h], packed[4 * g + 2][h], packed[4 * g + 3][h]};
-          transpose_quad(x, quarter);
+          tile::transpose_quad(x, quarter);
           write_run(x, g, h);
         }
     } else {
@@ -415,25 +416,11 @@ struct Merge {
 #pragma unroll
       for (int t = 0; t < kTiles; t += 2) {
         unsigned x[4] = {packed[t][0], packed[t + 1][0], packed[t][1], packed[t + 1][1]};
-        transpose_quad(x, quarter);
+        tile::transpose_quad(x, quarter);
         if (inside && (!kPadded || first_column + 8 * (t + quarter % 2) < kProblem.head_dim))
           ptx::st_global_v4(target.o + 8 * t, x);
       }
     }
-  }
-
-  /// x[i] of lane j of a quad becomes x[j] of lane i.
-  __device__ __forceinline__ static void transpose_quad(unsigned (&x)[4], int quarter) {
-    const bool odd = quarter & 1;
-    const bool upper = quarter & 2;
-    const unsigned a = __shfl_xor_sync(0xffffffffU, odd ? x[0] : x[1], 1);
-    const unsigned b = __shfl_xor_sync(0xffffffffU, odd ? x[2] : x[3], 1);
-    (odd ? x[0] : x[1]) = a;
-    (odd ? x[2] : x[3]) = b;
-    const unsigned c = __shfl_xor_sync(0xffffffffU, upper ? x[0] : x[2], 2);
-    const unsigned d = __shfl_xor_sync(0xffffffffU, upper ? x[1] : x[3], 2);
-    (upper ? x[0] : x[2]) = c;
-    (upper ? x[1] : x[3]) = d;
   }
 };
 

@@ -76,6 +76,18 @@ enum class EvictFirst {
   all,      ///< outputs as well
 };
 
+/// When a warpgroup asks whether the tiles that its next products take have arrived.
+enum class Arrival {
+  at_use,  ///< in front of those products
+  ahead,   ///< beside the exponentials before them; in front of them only if they had not arrived then
+};
+
+/// How a consumer finds its place in the rings and gives it back.
+enum class Upkeep {
+  branches,    ///< operands by their addresses, freed by one lane in a branch
+  conditions,  ///< operands counted on from the first stage's, freed under a condition among the exponentials
+};
+
 struct Config {
   int row_groups = 2;
   int key_groups = 1;
@@ -91,6 +103,8 @@ struct Config {
   Store store = Store::pieces;
   TileOrder tile_order = TileOrder::rows_first;
   EvictFirst evict_first = EvictFirst::none;
+  Arrival arrival = Arrival::at_use;
+  Upkeep upkeep = Upkeep::branches;
   int min_blocks = 1;
   constexpr bool operator==(const Config&) const = default;
 };
@@ -261,14 +275,19 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
 /// Registers a thread needs at least: output, scores, probabilities, and 28 for addresses and row state (36
 /// beside the widest output). Where blocks stay and key groups merge, ptxas keeps more of the merge beside the loop, up
 /// to 3/8 of the head dim; little with one box of columns and one tile's scores. A warp that multiplies scores again
-/// (Overlap::values) has operands of its own then.
+/// (Overlap::values) has operands of its own then. What was asked ahead is kept for two rings.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   const int dim = padded_dim(head_dim);
   const int tiles = c.overlap == Overlap::products ? 2 : 1;
   const bool narrow = dim == tile::kBoxColumns && c.overlap == Overlap::nothing;
   const int merge = c.key_groups == 1 || c.schedule == Schedule::one_tile ? 0 : narrow ? 4 : dim * 3 / 8;
-  const int again = c.overlap != Overlap::values ? 0 : dim > tile::kBoxColumns ? 16 : c.tile_keys % 64 == 0 ? 4 : 8;
-  return dim / 2 + tiles * (c.tile_keys / 2 + c.tile_keys / 4) + merge + again + (dim == 256 ? 36 : 28);
+  const int counted = c.upkeep == Upkeep::branches ? 0 : dim > tile::kBoxColumns ? 8 : 4;
+  const int again = c.overlap != Overlap::values ? 0
+                                                 : counted + (dim > tile::kBoxColumns ? 16
+                                                              : c.tile_keys % 64 == 0 ? 4
+                                                                                      : 8);
+  const int ahead = c.arrival != Arrival::ahead ? 0 : c.tile_keys % 64 == 0 ? 2 : 8;
+  return dim / 2 + tiles * (c.tile_keys / 2 + c.tile_keys / 4) + merge + again + ahead + (dim == 256 ? 36 : 28);
 }
 
 /// Registers a thread has at launch so that min_blocks blocks fit.
@@ -309,7 +328,10 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
   if (c.overlap == Overlap::products && c.stages < 2) c.stages = 2;
   if (c.store == Store::rows && !writes_rows(c, problem.head_dim)) c.store = Store::pieces;
-  if (c.overlap == Overlap::values) c.product_order = ProductOrder::scores_first;
+  if (c.overlap == Overlap::values) {
+    c.product_order = ProductOrder::scores_first;
+    c.arrival = Arrival::at_use;  // it has no register left to keep an answer in, and waits for values behind scores
+  }
   if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;
   return c;
 }

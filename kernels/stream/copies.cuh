@@ -4,6 +4,7 @@
 
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/exchange.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/shared.cuh"
@@ -74,15 +75,25 @@ struct Copies {
   const TensorMaps& maps;
   Place place;
 
-  __device__ __forceinline__ void initialise_barriers() const {
-    constexpr BarrierPlan kBarriers = Place::kBarriers;
-    for (int i = 0; i < kBarriers.queries_freed; ++i) ptx::mbarrier_init(place.barrier(i), 1);
-    for (int i = kBarriers.queries_freed; i < kBarriers.keys; ++i)
-      ptx::mbarrier_init(place.barrier(i), 4 * kConfig.row_groups * kKeyGroups);
-    for (int i = kBarriers.keys; i < kBarriers.keys_freed; ++i) ptx::mbarrier_init(place.barrier(i), 1);
-    for (int i = kBarriers.keys_freed; i < kBarriers.count; ++i)
-      ptx::mbarrier_init(place.barrier(i), 4 * kConfig.row_groups);
-    ptx::fence_mbarrier_init();
+  /// Asks for what every consumer waits for: the first row tile's queries and every key group's first keys. They take
+  /// over 500 clocks to come, so they are asked for before the other barriers exist. One thread, before run().
+  __device__ __forceinline__ void start() const {
+    ptx::prefetch_tensormap(maps.q);
+    ptx::prefetch_tensormap(maps.k);
+    initialise_barriers<true>();
+    const RowTile tile = first_row_tile();
+    const int kv_head = key_head(tile);
+    const int end = keys_end(tile);
+    if constexpr (kConfig.trigger != Trigger::none) ptx::griddepcontrol_wait();
+    if constexpr (!kOneTile) announce(tile, 0);
+    copy_queries(tile, 0);
+#pragma unroll
+    for (int g = 0; g < kKeyGroups; ++g) {
+      const Range tiles = tiles_of_group(kConfig, end, g);
+      if (tiles.first < tiles.end) copy_keys(g, 0, tiles.end - 1, kv_head, tile.batch);
+    }
+    ptx::prefetch_tensormap(maps.v);
+    initialise_barriers<false>();
   }
 
   template <bool kEvictFirst>
@@ -114,7 +125,12 @@ struct Copies {
     for (int b = 0; b < kBoxes; ++b) copy_box<kKeysFirst>(to + b * kPlan.box, map, barrier, b, key, head, batch);
   }
 
-  /// Everything a block needs, row tile after row tile. One thread.
+  __device__ __forceinline__ void copy_keys(int group, int stage, int tile, int kv_head, int batch) const {
+    copy_operand(maps.k, place.keys(group, stage), place.keys_barrier(group, stage), tile * kConfig.tile_keys, kv_head,
+                 batch);
+  }
+
+  /// Everything else that a block needs, row tile after row tile. The same thread.
   __device__ __forceinline__ void run() const {
     Cursor<kConfig.query_stages> query;
     query.parity = 1;  // what no fill has used yet counts as freed
@@ -123,19 +139,18 @@ struct Copies {
     for (int g = 0; g < kKeyGroups; ++g) ring[g].parity = 1;
 
     if constexpr (kOneTile) {
-      const int index = kProblem.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-      copy_row_tile({index, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)}, 0, ring, [] {});
+      copy_row_tile(first_row_tile(), 0, ring, true, [] {});
     } else {
-      const int row_tiles = (params.len_q + block_rows(kConfig) - 1) / block_rows(kConfig);
-      const int total = row_tiles * params.heads * params.batch;
-      const int together = heads_together(kProblem, params.len_k, params.heads_kv * params.batch) * params.group_size;
+      const int total = row_tiles() * params.heads * params.batch;
       int next = blockIdx.x;
+      bool started = true;
       for (;;) {
         ptx::mbarrier_wait(place.queries_freed(query.stage), query.parity);
         if (next >= total) break;
-        const RowTile tile = row_tile_at(kConfig, next, row_tiles, params.heads, params.batch, together);
-        ptx::st_shared_v4(place.row_tile(query.stage), tile.index, tile.head, tile.batch, 0);
-        copy_row_tile(tile, query.stage, ring, [&] { next = following(next, total); });
+        const RowTile tile = row_tile(next);
+        if (!started) announce(tile, query.stage);
+        copy_row_tile(tile, query.stage, ring, started, [&] { next = following(next, total); });
+        started = false;
         query.advance();
       }
       ptx::st_shared_v4(place.row_tile(query.stage), -1, 0, 0, 0);
@@ -145,38 +160,91 @@ struct Copies {
   }
 
  private:
+  /// Whether the first copies arrive at barrier i.
+  __device__ __forceinline__ static constexpr bool is_first(int i) {
+    for (int g = 0; g < kKeyGroups; ++g)
+      if (i == Place::kBarriers.keys + g * kConfig.stages) return true;
+    return i == Place::kBarriers.queries;
+  }
+
+  template <bool kFirst>
+  __device__ __forceinline__ void initialise_barriers() const {
+    constexpr BarrierPlan kBarriers = Place::kBarriers;
+#pragma unroll
+    for (int i = 0; i < kBarriers.count; ++i) {
+      const int arrivals = i < kBarriers.queries_freed ? 1
+                           : i < kBarriers.keys        ? 4 * kConfig.row_groups * kKeyGroups
+                           : i < kBarriers.keys_freed  ? 1
+                                                       : 4 * kConfig.row_groups;
+      // By this one thread: barriers that differ from lane to lane take 100 clocks each.
+      if (is_first(i) == kFirst) ptx::mbarrier_init(place.barrier(i), arrivals);
+    }
+    ptx::fence_mbarrier_init();
+  }
+
+  __device__ __forceinline__ int row_tiles() const {
+    return (params.len_q + block_rows(kConfig) - 1) / block_rows(kConfig);
+  }
+  /// Of schedules in which blocks stay: the row tile that comes `index`-th.
+  __device__ __forceinline__ RowTile row_tile(int index) const {
+    const int together = heads_together(kProblem, params.len_k, params.heads_kv * params.batch) * params.group_size;
+    return row_tile_at(kConfig, index, row_tiles(), params.heads, params.batch, together);
+  }
+  __device__ __forceinline__ RowTile first_row_tile() const {
+    if constexpr (kOneTile) {
+      const int index = kProblem.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+      return {index, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)};
+    } else {
+      return row_tile(blockIdx.x);
+    }
+  }
+  /// A division takes over 100 clocks.
+  __device__ __forceinline__ int key_head(const RowTile& tile) const {
+    return params.group_size == 1 ? tile.head : tile.head / params.group_size;
+  }
+  __device__ __forceinline__ int keys_end(const RowTile& tile) const {
+    return visible_keys(kProblem.causal, last_row(kConfig, tile.index, params.len_q), params.causal_offset,
+                        params.len_k);
+  }
+  /// Tells the consumers which row tile a stage's queries are of, before they can arrive.
+  __device__ __forceinline__ void announce(const RowTile& tile, int query_stage) const {
+    ptx::st_shared_v4(place.row_tile(query_stage), tile.index, tile.head, tile.batch, 0);
+  }
+
   /// The blocks together draw as many tickets as there are row tiles, the last of each included: back at zero then.
   __device__ __forceinline__ int following(int index, int total) const {
+    // Relaxed: it orders nothing, and to wait for its end would hold up the copies behind it.
     if constexpr (kConfig.schedule == Schedule::dynamic)
-      return gridDim.x + ptx::atom_inc_acq_rel_gpu(params.counters, total - 1);
+      return gridDim.x + ptx::atom_inc_relaxed_gpu(params.counters, total - 1);
     return index + gridDim.x;
   }
 
-  /// Queries and the first keys, then all else in the order of use: the last keys first. `after_queries` runs while the
-  /// first copies are under way.
+  /// Queries and the first keys, unless start() has asked for them, then all else in the order of use: the last keys
+  /// first. `after_queries` runs while the first copies are under way.
   template <typename AfterQueries>
   __device__ __forceinline__ void copy_row_tile(const RowTile& tile, int query_stage,
-                                                Cursor<kConfig.stages> (&ring)[kKeyGroups],
+                                                Cursor<kConfig.stages> (&ring)[kKeyGroups], bool started,
                                                 const AfterQueries& after_queries) const {
-    // A division takes over 100 clocks here, before the first copy of keys.
-    const int kv_head = params.group_size == 1 ? tile.head : tile.head / params.group_size;
-    const int keys_end =
-        visible_keys(kProblem.causal, last_row(kConfig, tile.index, params.len_q), params.causal_offset, params.len_k);
-    copy_queries(tile, query_stage);
+    const int kv_head = key_head(tile);
+    const int end = keys_end(tile);
+    if (!started) copy_queries(tile, query_stage);
     bool more = true;
     for (int i = 0; more; ++i) {
       more = false;
 #pragma unroll
       for (int g = 0; g < kKeyGroups; ++g) {
-        const Range tiles = tiles_of_group(kConfig, keys_end, g);
+        const Range tiles = tiles_of_group(kConfig, end, g);
         const int n = tiles.end - 1 - i;
         if (n < tiles.first) continue;
         more = n > tiles.first || more;
         const int stage = ring[g].stage;
-        ptx::mbarrier_wait(place.keys_freed(g, stage), ring[g].parity);
-        copy_operand(maps.k, place.keys(g, stage), place.keys_barrier(g, stage), n * kConfig.tile_keys, kv_head,
-                     tile.batch);
-        ptx::mbarrier_wait(place.values_freed(g, stage), ring[g].parity);
+        // No one has used a stage before; asking takes 30 clocks, in front of copies that are waited for.
+        const bool used = !started || i >= kConfig.stages;
+        if (!started || i > 0) {
+          if (used) ptx::mbarrier_wait(place.keys_freed(g, stage), ring[g].parity);
+          copy_keys(g, stage, n, kv_head, tile.batch);
+        }
+        if (used) ptx::mbarrier_wait(place.values_freed(g, stage), ring[g].parity);
         copy_operand(maps.v, place.values(g, stage), place.values_barrier(g, stage), n * kConfig.tile_keys, kv_head,
                      tile.batch);
         ring[g].advance();

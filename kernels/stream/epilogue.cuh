@@ -17,6 +17,7 @@
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/stream/config.hpp"
+#include "kernels/tile/quad.cuh"
 
 namespace heed::stream {
 
@@ -206,7 +207,7 @@ struct Epilogue {
 #pragma unroll
         for (int t = 0; t < kTiles; t += 4) {
           unsigned x[4] = {packed[t][h], packed[t + 1][h], packed[t + 2][h], packed[t + 3][h]};
-          transpose_quad(x, quarter);
+          tile::transpose_quad(x, quarter);
           if (at.row + 8 * h < target.len_q && (!kPadded || first_column + 8 * (t + quarter) < kProblem.head_dim))
             write_piece(rows + (at.row + 8 * h) * row_stride + 8 * (t + quarter), x);
         }
@@ -217,7 +218,7 @@ struct Epilogue {
 #pragma unroll
       for (int t = 0; t < kTiles; t += 2) {
         unsigned x[4] = {packed[t][0], packed[t + 1][0], packed[t][1], packed[t + 1][1]};
-        transpose_quad(x, quarter);
+        tile::transpose_quad(x, quarter);
         if (inside && (!kPadded || first_column + 8 * (t + quarter % 2) < kProblem.head_dim))
           write_piece(mine + 8 * t, x);
       }
@@ -265,20 +266,6 @@ struct Epilogue {
           write_piece(rows + row * target.strides.row + column, x);
       }
     __syncwarp();
-  }
-
-  /// x[i] of lane j of a quad becomes x[j] of lane i.
-  __device__ __forceinline__ static void transpose_quad(unsigned (&x)[4], int quarter) {
-    const bool odd = quarter & 1;
-    const bool upper = quarter & 2;
-    const unsigned a = __shfl_xor_sync(0xffffffffU, odd ? x[0] : x[1], 1);
-    const unsigned b = __shfl_xor_sync(0xffffffffU, odd ? x[2] : x[3], 1);
-    (odd ? x[0] : x[1]) = a;
-    (odd ? x[2] : x[3]) = b;
-    const unsigned c = __shfl_xor_sync(0xffffffffU, upper ? x[0] : x[2], 2);
-    const unsigned d = __shfl_xor_sync(0xffffffffU, upper ? x[1] : x[3], 2);
-    (upper ? x[0] : x[2]) = c;
-    (upper ? x[1] : x[3]) = d;
   }
 };
 

@@ -37,6 +37,8 @@ struct Forward {
   static constexpr int kKeys = kConfig.tile_keys;
   static constexpr int kSteps = kKeys / kStepKeys;
   static constexpr bool kOneTile = kConfig.schedule == Schedule::one_tile;
+  static constexpr bool kAhead = kConfig.arrival == Arrival::ahead;
+  static constexpr bool kCounted = kConfig.upkeep == Upkeep::conditions;
   using Place = Layout<kConfig, kProblem>;
   static constexpr SharedPlan kPlan = Place::kPlan;
   // The largest probability of the tiles a reference was taken from is 2^kMargin: fp16 has less room below one than
@@ -44,6 +46,9 @@ struct Forward {
   // bf16 ones cannot, but outputs of many large ones could.
   static constexpr float kMargin = kProblem.element == Element::bf16 ? 0.0F : 8.0F;
   static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : 3e4F;
+  // Of bf16 the rounded probabilities are summed: where the reference is not the maximum, one that outweighs all others
+  // is no power of two, and rounding it alone makes a row wrong by 0.5%.
+  static constexpr bool kSumsRounded = kProblem.element == Element::bf16;
 
   using Scores = float[kKeys / 2];            // (64, tile keys), accumulator fragments
   using Probabilities = unsigned[kSteps][4];  // the same, as A operands of a step each
@@ -59,9 +64,13 @@ struct Forward {
   float scale_log2;
   Cursor<kConfig.stages> key;    // next tile to multiply with queries
   Cursor<kConfig.stages> value;  // next tile to multiply with probabilities
-  float out[kDim / 2];           // (64, kDim): two rows a lane
-  float reference[2];            // in log2 units of the scaled scores; -inf before the first key
-  float sum[2];                  // of this lane's columns
+  unsigned first_keys;           // low words of the descriptors of the key group's first stage (Upkeep::conditions)
+  unsigned first_values;
+  unsigned keys_ready = 0;  // the tiles at `key` and `value` are known to have arrived (Arrival::ahead)
+  unsigned values_ready = 0;
+  float out[kDim / 2];  // (64, kDim): two rows a lane
+  float reference[2];   // in log2 units of the scaled scores; -inf before the first key
+  float sum[2];         // of this lane's columns
 
   /// @param block_warp of this thread, the same in all its lanes
   __device__ __forceinline__ Forward(const ForwardParams& parameters, const Place& where, int block_warp)
@@ -72,12 +81,17 @@ struct Forward {
         // Constants keep addresses out of vector registers.
         row_group(kConfig.row_groups == 1 ? 0 : block_warp / 4 % kConfig.row_groups),
         key_group(kConfig.key_groups == 1 ? 0 : block_warp / 4 / kConfig.row_groups),
-        scale_log2(parameters.scale * 1.44269504F) {}
+        scale_log2(parameters.scale * 1.44269504F) {
+    if constexpr (kCounted) {
+      first_keys = static_cast<unsigned>(tile::matrix_descriptor(place.keys(key_group, 0), 16));
+      first_values = static_cast<unsigned>(tile::matrix_descriptor(place.values(key_group, 0), kPlan.box));
+    }
+  }
 
   // ---------------------------------------------------------------------------------------------------- products
 
   __device__ __forceinline__ void multiply_keys(Scores& into, unsigned long long queries) const {
-    const unsigned long long k = tile::matrix_descriptor(place.keys(key_group, key.stage), 16);
+    const unsigned long long k = keys();
 #pragma unroll
     for (int i = 0; i < kDim / 16; ++i) multiply_keys_step(into, queries, k, i);
   }
@@ -87,8 +101,18 @@ struct Forward {
         into, q + tile::descriptor_advance(i / 4 * kGroupRows * tile::kBoxRowBytes + i % 4 * 32),
         k + tile::descriptor_advance(i / 4 * kPlan.box + i % 4 * 32), i != 0);
   }
+  __device__ __forceinline__ unsigned long long keys() const {
+    if constexpr (kCounted) return counted(first_keys, key.stage);
+    return tile::matrix_descriptor(place.keys(key_group, key.stage), 16);
+  }
   __device__ __forceinline__ unsigned long long values() const {
+    if constexpr (kCounted) return counted(first_values, value.stage);
     return tile::matrix_descriptor(place.values(key_group, value.stage), kPlan.box);
+  }
+  /// A descriptor's high word is the same for all operands; stages count into its low one.
+  __device__ __forceinline__ static unsigned long long counted(unsigned first, int stage) {
+    constexpr unsigned long long kHigh = tile::descriptor_layout(0) >> 32 << 32;
+    return kHigh | (first + stage * static_cast<unsigned>(tile::descriptor_advance(kPlan.operand)));
   }
   __device__ __forceinline__ void multiply_values_step(const Probabilities& p, unsigned long long v, int i) {
     ptx::wgmma_rs<kProblem.element, kDim>(out, p[i], v + tile::descriptor_advance(i * kStepKeys * tile::kBoxRowBytes),
@@ -103,7 +127,7 @@ struct Forward {
   /// Both products as one group, in the order that the config asks for.
   __device__ __forceinline__ void multiply_both(Scores& into, unsigned long long queries, const Probabilities& p) {
     constexpr int kBoth = kDim / 16 + kSteps;
-    const unsigned long long k = tile::matrix_descriptor(place.keys(key_group, key.stage), 16);
+    const unsigned long long k = keys();
     const unsigned long long v = values();
     ptx::wgmma_fence();
     int of_keys = 0;
@@ -128,14 +152,41 @@ struct Forward {
   __device__ __forceinline__ void wait_for_values() const {
     ptx::mbarrier_wait(place.values_barrier(key_group, value.stage), value.parity);
   }
+  /// The same, where look_ahead() may have asked already.
+  __device__ __forceinline__ void wait_for_next_keys() const {
+    if constexpr (kAhead)
+      ptx::mbarrier_wait_unless(keys_ready, place.keys_barrier(key_group, key.stage), key.parity);
+    else
+      wait_for_keys();
+  }
+  __device__ __forceinline__ void wait_for_next_values() const {
+    if constexpr (kAhead)
+      ptx::mbarrier_wait_unless(values_ready, place.values_barrier(key_group, value.stage), value.parity);
+    else
+      wait_for_values();
+  }
+  /// Asks after the tiles that will be next. There may be none: then no one will look at the answer.
+  __device__ __forceinline__ void look_ahead(const Cursor<kConfig.stages>& next_key,
+                                             const Cursor<kConfig.stages>& next_value) {
+    if constexpr (!kAhead) return;
+    keys_ready = ptx::mbarrier_test(place.keys_barrier(key_group, next_key.stage), next_key.parity);
+    values_ready = ptx::mbarrier_test(place.values_barrier(key_group, next_value.stage), next_value.parity);
+  }
   /// What was used last may be overwritten.
   __device__ __forceinline__ void release_keys() {
-    if (lane == 0) ptx::mbarrier_arrive(place.keys_freed(key_group, key.stage));
+    release(place.keys_freed(key_group, key.stage));
     key.advance();
   }
   __device__ __forceinline__ void release_values() {
-    if (lane == 0) ptx::mbarrier_arrive(place.values_freed(key_group, value.stage));
+    release(place.values_freed(key_group, value.stage));
     value.advance();
+  }
+  __device__ __forceinline__ void release(unsigned freed) const {
+    if constexpr (kCounted) {
+      ptx::mbarrier_arrive_if(lane == 0, freed);
+    } else {
+      if (lane == 0) ptx::mbarrier_arrive(freed);
+    }
   }
 
   // ----------------------------------------------------------------------------------------------------- softmax
@@ -166,6 +217,13 @@ struct Forward {
       for (int i = 0; i < 8; ++i) e[i] = ptx::ex2_approx_ftz(fmaf(s[8 * k + i], scale_log2, negative[i / 2 % 2]));
 #pragma unroll
       for (int i = 0; i < 4; ++i) p[k][i] = ptx::cvt_rn_x2<kProblem.element>(e[2 * i], e[2 * i + 1]);
+      if constexpr (kSumsRounded) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          e[2 * i] = ptx::unpack_low<kProblem.element>(p[k][i]);
+          e[2 * i + 1] = ptx::unpack_high<kProblem.element>(p[k][i]);
+        }
+      }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float of_step = (e[2 * h] + e[2 * h + 1]) + (e[2 * h + 4] + e[2 * h + 5]);
@@ -235,14 +293,15 @@ struct Forward {
 
   /// Values of the tile before and scores of the next, waited for.
   __device__ __forceinline__ void both_products(Scores& s, unsigned long long queries, const Probabilities& p) {
-    wait_for_values();
-    wait_for_keys();
+    wait_for_next_values();
+    wait_for_next_keys();
     multiply_both(s, queries, p);
     ptx::wgmma_wait_group(0);
     ptx::pin(s);
     ptx::pin(out);
     release_keys();
     release_values();
+    look_ahead(key, value);
   }
 
   __device__ __forceinline__ void values_alone(const Probabilities& p) {
@@ -290,12 +349,19 @@ struct Forward {
       ptx::wgmma_wait_group(0);
       ptx::pin(out);
       ptx::pin(s);
-      sum[0] += total[0];
-      sum[1] += total[1];
+      if constexpr (!kSumsRounded) {
+        sum[0] += total[0];
+        sum[1] += total[1];
+      }
 #pragma unroll
       for (int k = 0; k < kSteps; ++k)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) p[k][i] = ptx::cvt_rn_x2<kProblem.element>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+        for (int i = 0; i < 4; ++i) {
+          p[k][i] = ptx::cvt_rn_x2<kProblem.element>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+          // Here, though beside no product: rounded in place, beside the values, one register too many is live.
+          if constexpr (kSumsRounded)
+            sum[i % 2] += ptx::unpack_low<kProblem.element>(p[k][i]) + ptx::unpack_high<kProblem.element>(p[k][i]);
+        }
     }
     release_keys();
     release_values();
@@ -338,6 +404,7 @@ struct Forward {
       Scores s;
       Probabilities p;
       scores_alone(s, queries);
+      look_ahead(key, value);
       if ((n + 1) * kKeys > seen_by_all) hide_keys(s, n * kKeys);
       exact_softmax(p, s);
 #pragma unroll 1
@@ -361,6 +428,7 @@ struct Forward {
       Scores s[2];
       Probabilities p[2];
       scores_alone(s[0], queries);
+      look_ahead(key, value);
       const bool masked = (n + 1) * kKeys > seen_by_all;
       if (n == first) {
         if (masked) hide_keys(s[0], n * kKeys);
@@ -397,8 +465,15 @@ struct Forward {
   template <bool kBefore, bool kMore>
   __device__ __forceinline__ void overlapped(Scores& next, Probabilities& p, Scores& s, const Probabilities& p_before,
                                              unsigned long long queries, int n, bool masked) {
-    if constexpr (kBefore) wait_for_values();
-    if constexpr (kMore) wait_for_keys();
+    if constexpr (kBefore) wait_for_next_values();
+    if constexpr (kMore) wait_for_next_keys();
+    if constexpr (kAhead && kMore) {
+      Cursor<kConfig.stages> next_key = key;
+      Cursor<kConfig.stages> next_value = value;
+      next_key.advance();
+      if constexpr (kBefore) next_value.advance();
+      look_ahead(next_key, next_value);
+    }
     if constexpr (kBefore && kMore) {
       multiply_both(next, queries, p_before);
     } else {
@@ -504,19 +579,13 @@ __device__ __forceinline__ void forward(const ForwardParams& params, const Tenso
   if (warp >= kConsumerWarps) {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<tile::kProducerRegisters>();
     if (warp != kConsumerWarps) return;
-    const Copies<kConfig, kProblem> copies{params, maps, place};
-    if (ptx::elect_one()) {
-      ptx::prefetch_tensormap(maps.q);
-      ptx::prefetch_tensormap(maps.k);
-      ptx::prefetch_tensormap(maps.v);
-      copies.initialise_barriers();
-    }
+    // In a register: ptxas would work the address out again for every copy, from a special register each time.
+    const Layout<kConfig, kProblem> own{static_cast<unsigned>(ptx::warp_uniform(place.shared))};
+    const Copies<kConfig, kProblem> copies{params, maps, own};
+    if (ptx::elect_one()) copies.start();
     __syncwarp();
     ptx::bar_arrive(1, consumer_threads(kConfig) + 32);
-    if (ptx::elect_one()) {
-      if constexpr (kConfig.trigger != Trigger::none) ptx::griddepcontrol_wait();
-      copies.run();
-    }
+    if (ptx::elect_one()) copies.run();
   } else {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<registers_allowed(kConfig)>();
     Forward<kConfig, kProblem>(params, place, warp).consume();

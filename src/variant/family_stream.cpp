@@ -64,6 +64,13 @@ const KnobTable<stream::Config>& table() {
     t.add("evict_first", "v", &C::evict_first, "heed::stream::EvictFirst", {"none", "queries", "inputs", "all"},
           "what the L2 may give up before other lines: nothing, queries, all that is read, outputs as well")
         .acts_on({l2, dram});
+    t.add("arrival", "a", &C::arrival, "heed::stream::Arrival", {"at_use", "ahead"},
+          "when a warpgroup asks whether its next keys and values have arrived: when it needs them, or beside the "
+          "exponentials before")
+        .acts_on({latency, tensor});
+    t.add("upkeep", "u", &C::upkeep, "heed::stream::Upkeep", {"branches", "conditions"},
+          "how stages are found and freed: by their addresses and in a branch, or counted on and under a condition")
+        .acts_on({issue, latency});
     t.add("min_blocks", "d", &C::min_blocks, {1, 2, 3, 4},
           "thread blocks a multiprocessor, for the compiler and for the plan")
         .acts_on({latency, tail});
@@ -211,6 +218,19 @@ class StreamFamily final : public Family {
     } else if (workload.is_causal()) {
       // One wave is as long as its longest block: rows from both ends of a head make blocks equal.
       c.tile_order = stream::TileOrder::mirrored;
+    }
+    if (dim == 64 && !few_keys) {
+      // Where the way from exponentials to the next products is short, row groups overlap more; where it is the same
+      // for all of them, they may fall into step and overlap less. H200, us, with neither / conditions / ahead / both:
+      //   b1h8l2048d64 17.8 / 17.7 / 18.0 / 16.9, causal 14.2 / 13.8 / 14.2 / 14.0     two row groups, two key groups
+      //   b1h8l1024d64 7.25 / 7.18 / 7.14 / 7.17, causal 7.56 / 7.58 / 7.63 / 7.69     one row group, two key groups
+      //   b4h16l512d64 10.8 / 10.5 / 10.8 / 12.0, causal 9.44 / 9.20 / 9.17 / 9.55     four row groups
+      //   b2h8l2048d64 31.5 / 31.1 / 31.1 / 35.7, causal 23.8 / 23.1 / 22.2 / 24.3
+      //   b1h8l4096d64 causal                            42.6 / 41.7 / 39.0 / 44.1
+      //   b2h32l4096d64 533 / 486 / 517 / 520                                          more than one wave of them
+      const bool masked_alone = workload.is_causal() && c.key_groups == 1;
+      if (!masked_alone) c.upkeep = stream::Upkeep::conditions;
+      if (masked_alone || (!workload.is_causal() && c.key_groups == 2)) c.arrival = stream::Arrival::ahead;
     }
     // Where row tiles are short, stores are a good part of the work: as whole lines.
     if (few_keys) c.store = stream::Store::rows;

@@ -247,6 +247,41 @@ TEST(EmulatedStream, BlocksThatTakeWhatIsLeft) {
   run_case<kDynamic, kHalf64>({.len_q = 1, .len_k = 1}, 29, {.blocks = 1});
 }
 
+// Answers asked for ahead are of the tile that comes next, in this row tile and the one after it; where a key group has
+// no tiles or one, of none.
+TEST(EmulatedStream, AsksAhead) {
+  constexpr Config kNothing{.row_groups = 2,
+                            .key_groups = 2,
+                            .tile_keys = 32,
+                            .stages = 2,
+                            .query_stages = 2,
+                            .schedule = Schedule::persistent,
+                            .arrival = Arrival::ahead,
+                            .upkeep = Upkeep::conditions};
+  run_case<kNothing, kHalf64>({.heads = 2, .len_q = 200, .len_k = 150}, 90);
+  run_case<kNothing, kHalf64>({.heads = 2, .len_q = 130, .len_k = 20}, 91);
+  run_case<kNothing, kHalf64Causal>({.heads = 2, .len_q = 200, .len_k = 200, .score_scale = 30}, 92);
+  constexpr Config kProducts{.row_groups = 1,
+                             .tile_keys = 32,
+                             .stages = 5,
+                             .query_stages = 2,
+                             .schedule = Schedule::dynamic,
+                             .overlap = Overlap::products,
+                             .product_order = ProductOrder::alternating,
+                             .arrival = Arrival::ahead,
+                             .upkeep = Upkeep::conditions};
+  run_case<kProducts, kHalf64>({.heads = 2, .len_q = 130, .len_k = 190}, 93);
+  run_case<kProducts, kHalf64Causal>({.heads = 2, .len_q = 130, .len_k = 70, .causal_offset = -60}, 94);
+  run_case<kProducts, kBrain128Causal>({.len_q = 100, .len_k = 140, .causal_offset = 40, .score_scale = 30}, 95);
+  constexpr Config kValues{.row_groups = 2,
+                           .tile_keys = 32,
+                           .stages = 1,
+                           .overlap = Overlap::values,
+                           .product_order = ProductOrder::scores_first,
+                           .upkeep = Upkeep::conditions};
+  run_case<kValues, kHalf64>({.len_q = 100, .len_k = 150, .score_scale = 30}, 96);
+}
+
 // Hints change nothing but speed.
 TEST(EmulatedStream, EvictsFirst) {
   constexpr Config kInputs{.row_groups = 2, .stages = 2, .evict_first = EvictFirst::inputs};

@@ -30,6 +30,8 @@ Config random_config(Random& random) {
   c.producer = random.chance(0.5) ? Producer::own_warp : Producer::own_group;
   c.tile_order = static_cast<TileOrder>(random.below(3));
   c.evict_first = static_cast<EvictFirst>(random.below(4));
+  c.arrival = static_cast<Arrival>(random.below(2));
+  c.upkeep = static_cast<Upkeep>(random.below(2));
   c.min_blocks = one_of({1, 2, 3, 4});
   return c;
 }

@@ -148,8 +148,12 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_THAT(reason("key_groups=2"), ::testing::HasSubstr("1152 threads"));
   EXPECT_THAT(reason("overlap=products,reference=exact"), ::testing::HasSubstr("overlap=nothing"));
   EXPECT_THAT(reason("overlap=values,reference=exact"), ::testing::HasSubstr("overlap=nothing"));
-  EXPECT_THAT(reason("overlap=values,product_order=alternating"), ::testing::HasSubstr("product_order=scores_first"));
-  EXPECT_EQ(reason("overlap=values,product_order=scores_first"), "legal");
+  EXPECT_THAT(reason("overlap=values,product_order=alternating,upkeep=branches"),
+              ::testing::HasSubstr("product_order=scores_first"));
+  EXPECT_EQ(reason("overlap=values,product_order=scores_first,upkeep=branches"), "legal");
+  EXPECT_THAT(reason("overlap=values,product_order=scores_first"), ::testing::HasSubstr("116 registers a thread, 112"));
+  EXPECT_THAT(reason("row_groups=2,overlap=values,product_order=scores_first,arrival=ahead"),
+              ::testing::HasSubstr("arrival=at_use"));
   EXPECT_THAT(reason("row_groups=2,overlap=products,stages=1"), ::testing::HasSubstr("two stages"));
   EXPECT_THAT(reason("stages=16"), ::testing::HasSubstr("bytes of shared memory"));
   EXPECT_THAT(reason("min_blocks=4"), ::testing::HasSubstr("do not fit"));
@@ -183,6 +187,12 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("tile_order=rows_first"));
   EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")), ::testing::HasSubstr("tile_order=mirrored"));
   EXPECT_THAT(describe(default_of("b1h8l1024d64:causal_top_left")), ::testing::HasSubstr("tile_order=rows_first"));
+  // A short way from exponentials to products, but for four row groups that would fall into step.
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("arrival=ahead,upkeep=conditions"));
+  EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("arrival=at_use,upkeep=conditions"));
+  EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")),
+              ::testing::HasSubstr("arrival=ahead,upkeep=branches"));
+  EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("arrival=at_use,upkeep=branches"));
   EXPECT_EQ(plan_of("b4h16l512d64").grid, (Grid{2, 16, 4}));
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("row_groups=4,key_groups=1,"));
   // More: blocks stay, and share out a causal mask's uneven tiles by a counter.

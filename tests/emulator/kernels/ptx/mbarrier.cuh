@@ -1,6 +1,8 @@
 // Stand-ins for kernels/ptx/mbarrier.cuh.
 #pragma once
 
+#include <stdexcept>
+
 #include "device.hpp"
 
 namespace heed::ptx {
@@ -20,6 +22,20 @@ inline void mbarrier_arrive(unsigned barrier) {
 inline void mbarrier_wait(unsigned barrier, unsigned parity) {
   const emulator::ByteBarrier* b = &emulator::byte_barrier(barrier);
   emulator::wait_until("mbarrier wait", [b, parity] { return (b->phase & 1U) != parity; });
+}
+
+inline void mbarrier_arrive_if(bool wanted, unsigned barrier) {
+  if (wanted) mbarrier_arrive(barrier);
+}
+// The answer names its barrier and phase, so that it cannot be taken for another's.
+inline unsigned mbarrier_test(unsigned barrier, unsigned parity) {
+  return (emulator::byte_barrier(barrier).phase & 1U) != parity ? 2 * barrier + parity + 1 : 0;
+}
+inline void mbarrier_wait_unless(unsigned ended, unsigned barrier, unsigned parity) {
+  if (ended == 0)
+    mbarrier_wait(barrier, parity);
+  else if (ended != 2 * barrier + parity + 1)
+    throw std::logic_error("the answer to a question about another phase of an mbarrier");
 }
 
 }  // namespace heed::ptx
