@@ -69,6 +69,15 @@ __device__ __forceinline__ void st_global_v2_if(bool wanted, void* address, cons
       : "memory");
 }
 
+/// Zero, of which the compiler does not know that it is the same for every thread. With it as an index a parameter is
+/// read by a load of the thread's own, out of lines of constants that other such loads have fetched; a uniform load
+/// waits some 100 clocks for a line that no uniform load has read before.
+__device__ __forceinline__ unsigned zero_of_lane() {
+  unsigned lane;
+  asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane / 32;
+}
+
 /// Has a pointer worked out here, and kept.
 template <class T>
 __device__ __forceinline__ void settle(T*& pointer) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/ptx/bulk_tensor.cuh"
+#include "kernels/ptx/global.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/sm90/config.hpp"
 
@@ -106,9 +107,11 @@ struct Copies {
     }
   }
 
-  /// A division takes 100 clocks, between the launch and its first copy.
+  /// A division takes 100 clocks, between the launch and its first copy; a uniform load of the group size as many.
   __device__ __forceinline__ int key_head() const {
-    return params.group_size == 1 ? head : static_cast<int>(static_cast<unsigned>(head) / params.group_size);
+    constexpr unsigned kGroupSize = __builtin_offsetof(ForwardParams, group_size) / sizeof(int);
+    const unsigned group_size = reinterpret_cast<const int*>(&params)[kGroupSize + ptx::zero_of_lane()];
+    return group_size == 1 ? head : static_cast<int>(static_cast<unsigned>(head) / group_size);
   }
 };
 

@@ -528,10 +528,12 @@ struct Forward : Products<kConfig, kProblem> {
       // again, ptxas would serialise all products (C7511); with a third it keeps registers for two. Under a causal mask
       // some part of nearly every row tile is masked and the others would wait for it.
       constexpr bool kCausalSegment = kOneSegment && kProblem.causal;
-      if (kCausalSegment ? segments <= 1 : first_key_of(segments) <= seen_by_all && (!kOneSegment || segments <= 1))
-        finish<kCausalSegment, kOneSegment>();
-      else
+      const bool is_short = !kOneSegment || segments <= 1;
+      // In this order: ptxas puts the second next to what came before (0.03 us at the mission shape on an H200).
+      if (!(is_short && (kCausalSegment || first_key_of(segments) <= seen_by_all)))
         finish<true, false>();
+      else
+        finish<kCausalSegment, kOneSegment>();
     }
   }
 

@@ -36,6 +36,9 @@ inline void st_global_v2_if(bool wanted, void* address, const uint2& x) {
 template <class T>
 void settle(T*&) {}
 inline void settle(unsigned&) {}
+inline unsigned zero_of_lane() {
+  return 0;
+}
 inline void settle(float&) {}
 inline unsigned atom_inc_acq_rel_gpu(unsigned* counter, unsigned last) {
   const unsigned before = *counter;
