@@ -2,6 +2,7 @@
 // order.
 #include "kernels/sm90/config.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -12,6 +13,8 @@
 
 namespace heed::sm90 {
 namespace {
+
+static_assert(kGroupSizeIndex * sizeof(int) == offsetof(ForwardParams, group_size));
 
 constexpr Problem kMission{.element = Element::fp16, .head_dim = 64, .causal = false};
 

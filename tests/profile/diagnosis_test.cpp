@@ -84,7 +84,7 @@ TEST(Diagnosis, EveryBoundIsReachedByCounters) {
 TEST(Diagnosis, TheBusiestUnitIsTheBound) {
   const Diagnosis d = with([](Evidence&, Counters& c) { c.tensor_percent = 65, c.xu_percent = 75, c.l2_percent = 62; });
   EXPECT_EQ(d.bound, Bound::exponentials);
-  EXPECT_EQ(d.knobs, std::vector<std::string>{"exp2"});
+  EXPECT_EQ(d.knobs, (std::vector<std::string>{"overlap", "exp2"}));
   for (std::size_t i = 1; i < d.shares.size(); ++i) EXPECT_GE(d.shares[i - 1].value, d.shares[i].value);
 }
 
