@@ -17,10 +17,11 @@ struct Standing {
   double dependent_us = 0;  ///< of a dependent launch; 0 where there is none
 };
 
-/// Whether both are equally fast as plain launches, and `a` is faster than `b` where launches are dependent.
+/// Whether both are equally fast as plain launches, and `a` is faster than `b` where launches are dependent, or can be
+/// launched so at all.
 [[nodiscard]] constexpr bool breaks_tie(const Standing& a, const Standing& b) {
-  return a.ratio > b.ratio * (1 - kTie) && a.dependent_us > 0 && b.dependent_us > 0 &&
-         a.dependent_us < b.dependent_us * (1 - kDependentGain);
+  return a.ratio > b.ratio * (1 - kTie) && a.dependent_us > 0 &&
+         (b.dependent_us == 0 || a.dependent_us < b.dependent_us * (1 - kDependentGain));
 }
 
 /// Index of the one to keep: the fastest, or of those that tie with it the one whose dependent launches are shortest.

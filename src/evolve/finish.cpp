@@ -232,14 +232,14 @@ nlohmann::json Evolution::ablate(const trial::Built& champion) {
     rows.push_back(row);
   }
   // Where a change bought nothing that shows: what it costs where launches are dependent.
-  double dependent_us = 0;
+  std::optional<double> dependent_us;  // 0 where the champion cannot be launched so
   for (std::size_t n = 0; n < changed.size(); ++n) {
     nlohmann::json& row = rows[n];
     if (row.contains("bought") && row["bought"]["value"].get<double>() < 1 + kTie) {
-      if (dependent_us == 0) dependent_us = laboratory_.measure_dependent(champion);
-      if (dependent_us > 0) {
-        row["dependent_us"] = dependent_us;
-        row["without_dependent_us"] = laboratory_.measure_dependent(laboratory_.build(variants[n]));
+      if (const double without = laboratory_.measure_dependent(laboratory_.build(variants[n])); without > 0) {
+        if (!dependent_us) dependent_us = laboratory_.measure_dependent(champion);
+        row["dependent_us"] = *dependent_us;
+        row["without_dependent_us"] = without;
       }
     }
     store_.add_comparison({0, run_, "ablation", variants[n].id(), champion.variant.id(), row});

@@ -13,8 +13,10 @@ TEST(Choice, TheFastestIsKept) {
 TEST(Choice, DependentLaunchesBreakTies) {
   EXPECT_EQ(best_of({{1.006, 3.69}, {1.0052, 3.09}}), 1U);
   EXPECT_EQ(best_of({{1.006, 3.69}, {1.0055, 3.2}, {1.0052, 3.09}}), 2U);
-  EXPECT_EQ(best_of({{1.006, 3.10}, {1.0052, 3.09}}), 0U);              // less than 1%
-  EXPECT_EQ(best_of({{1.006, 3.10}, {1.0052, 0}}), 0U);                 // cannot be one
+  EXPECT_EQ(best_of({{1.006, 3.10}, {1.0052, 3.09}}), 0U);  // less than 1%
+  EXPECT_EQ(best_of({{1.006, 3.10}, {1.0052, 0}}), 0U);     // cannot be one
+  EXPECT_EQ(best_of({{1.006, 0}, {1.0052, 3.10}}), 1U);
+  EXPECT_EQ(best_of({{1.006, 0}, {1.0052, 0}}), 0U);
   EXPECT_EQ(best_of({{1.006, 3.3}, {1.0055, 3.2}, {1.003, 3.0}}), 1U);  // the last does not tie with the first
 }
 
