@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/interrupt.hpp"
+#include "base/parallel.hpp"
 #include "base/random.hpp"
 #include "verify/chain.hpp"
 #include "workload/half.hpp"
@@ -23,16 +24,16 @@ constexpr int kStreamRepeats = 2;      // launches that begin when the one befor
 
 InputValues values_of(const QkvTensors& tensors) {
   const auto floats = [](const HostTensor& tensor) {
-    std::vector<float> values(tensor.bytes.size() / size_of(tensor.dtype));
+    Values values(tensor.bytes.size() / size_of(tensor.dtype));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = load_element(tensor.dtype, tensor.bytes.data(), i);
     return values;
   };
   // Scenes take (batch, head, row, dim); a blhd file is (batch, row, head, dim).
   const auto to_bhld = [&](const HostTensor& tensor) {
-    std::vector<float> values = floats(tensor);
+    Values values = floats(tensor);
     if (tensors.workload.layout == Layout::bhld) return values;
     const std::int64_t batch = tensor.shape[0], rows = tensor.shape[1], heads = tensor.shape[2], dim = tensor.shape[3];
-    std::vector<float> moved(values.size());
+    Values moved(values.size());
     for (std::int64_t b = 0; b < batch; ++b)
       for (std::int64_t h = 0; h < heads; ++h)
         for (std::int64_t r = 0; r < rows; ++r)
@@ -51,6 +52,15 @@ void poison_unseen_keys(const Workload& w, InputValues& values) {
     std::fill(values.v.begin() + (head * w.len_k + seen) * w.dim_v, values.v.begin() + (head + 1) * w.len_k * w.dim_v,
               NAN);
   }
+}
+
+// memcpy by all processors: images of long decoding workloads are 130 MB.
+void copy_bytes(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+  constexpr std::uint64_t kPiece = 4 << 20;
+  parallel_for(static_cast<std::int64_t>((bytes + kPiece - 1) / kPiece), 0, [&](std::int64_t piece) {
+    const std::uint64_t at = static_cast<std::uint64_t>(piece) * kPiece;
+    std::memcpy(to + at, from + at, std::min(kPiece, bytes - at));
+  });
 }
 
 class Gate {
@@ -95,7 +105,7 @@ class Gate {
     result_offset_ = (bytes + 4095) / 4096 * 4096;
     if (result_offset_ + bytes > worker_.arena().size())
       throw Error(ErrorCode::internal, "the gate's arena is too small");
-    std::memcpy(worker_.arena().data(), scene.image().data(), bytes);
+    copy_bytes(worker_.arena().data(), scene.image().data(), bytes);
     worker_.run(slot_, 0, bytes, result_offset_, scene.launch(), options_.launch_limit_s);
   }
 
@@ -296,12 +306,14 @@ class Gate {
     std::iota(order.begin(), order.end(), std::int64_t{0});
     Random random(next_seed());
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
-    const auto permute = [&](std::vector<float>& tensor, std::int64_t dim) {
-      const std::vector<float> from = tensor;
-      for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head)
+    const auto permute = [&](Values& tensor, std::int64_t dim) {
+      Values to(tensor.size());
+      parallel_for(w.batch * w.heads_kv, 0, [&](std::int64_t head) {
         for (std::int64_t j = 0; j < w.len_k; ++j)
-          std::copy_n(from.begin() + (head * w.len_k + order[static_cast<std::size_t>(j)]) * dim, dim,
-                      tensor.begin() + (head * w.len_k + j) * dim);
+          std::copy_n(tensor.begin() + (head * w.len_k + order[static_cast<std::size_t>(j)]) * dim, dim,
+                      to.begin() + (head * w.len_k + j) * dim);
+      });
+      tensor.swap(to);
     };
     permute(values.k, w.dim);
     permute(values.v, w.dim_v);

@@ -13,13 +13,25 @@ constexpr std::int64_t kChunk =
     1 << 14;  // values a random stream: makes filling parallel and independent of the thread count
 
 template <typename Draw>
-void fill(std::vector<float>& values, std::int64_t count, std::uint64_t seed, const Draw& draw) {
+void fill(Values& values, std::int64_t count, std::uint64_t seed, const Draw& draw) {
   values.resize(static_cast<std::size_t>(count));
   parallel_for((count + kChunk - 1) / kChunk, 0, [&](std::int64_t chunk) {
     Random random(substream(seed, static_cast<std::uint64_t>(chunk)));
     const std::int64_t end = std::min(count, (chunk + 1) * kChunk);
     for (std::int64_t i = chunk * kChunk; i < end; ++i)
       values[static_cast<std::size_t>(i)] = static_cast<float>(draw(random, i));
+  });
+}
+
+// Calls change(random, index, value) for every value, in the same order and with the same random numbers whatever the
+// number of threads.
+template <typename Change>
+void change_all(Values& values, std::uint64_t seed, const Change& change) {
+  const auto count = static_cast<std::int64_t>(values.size());
+  parallel_for((count + kChunk - 1) / kChunk, 0, [&](std::int64_t chunk) {
+    Random random(substream(seed, static_cast<std::uint64_t>(chunk)));
+    const std::int64_t end = std::min(count, (chunk + 1) * kChunk);
+    for (std::int64_t i = chunk * kChunk; i < end; ++i) change(random, i, values[static_cast<std::size_t>(i)]);
   });
 }
 
@@ -83,8 +95,9 @@ InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed
       // A score is scale * sqrt(dim) * N(0, 1) * gain^2; the largest of many is about 4 sigma, and 4 * 15 = 60.
       const double deviation = w.softmax_scale() * std::sqrt(static_cast<double>(w.dim));
       const auto gain = static_cast<float>(std::sqrt(15.0 / deviation));
-      for (float& x : values.q) x *= gain;
-      for (float& x : values.k) x *= gain;
+      const auto scale = [gain](Random&, std::int64_t, float& x) { x *= gain; };
+      change_all(values.q, 0, scale);
+      change_all(values.k, 0, scale);
       break;
     }
     case InputClass::one_hot: {
@@ -106,30 +119,32 @@ InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed
       break;
     }
     case InputClass::outliers: {
-      for (std::int64_t i = 0; i < k_count; ++i)
-        if (i % w.dim % 16 == 5) values.k[static_cast<std::size_t>(i)] *= 20;
-      Random random(substream(seed, 5));
-      for (float& x : values.v)
+      change_all(values.k, 0, [&](Random&, std::int64_t i, float& x) {
+        if (i % w.dim % 16 == 5) x *= 20;
+      });
+      change_all(values.v, substream(seed, 5), [](Random& random, std::int64_t, float& x) {
         if (random.below(1000) == 0) x *= 20;
+      });
       break;
     }
     case InputClass::constant_v:
-      for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head) {
+      parallel_for(w.batch * w.heads_kv, 0, [&](std::int64_t head) {
         float* first = values.v.data() + head * w.len_k * w.dim_v;
         for (std::int64_t j = 1; j < w.len_k; ++j) std::copy(first, first + w.dim_v, first + j * w.dim_v);
-      }
+      });
       break;
     case InputClass::zero_k:
       std::fill(values.k.begin(), values.k.end(), 0.0F);
       break;
     case InputClass::peaked_late: {
       // Key j is scaled up with its position, so that maxima keep growing along a row, up to 8 times.
-      for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head)
+      parallel_for(w.batch * w.heads_kv, 0, [&](std::int64_t head) {
         for (std::int64_t j = 0; j < w.len_k; ++j) {
           const float gain = 1.0F + 7.0F * static_cast<float>(j) / static_cast<float>(w.len_k);
           float* key = values.k.data() + (head * w.len_k + j) * w.dim;
           for (std::int64_t d = 0; d < w.dim; ++d) key[d] *= gain;
         }
+      });
       break;
     }
   }

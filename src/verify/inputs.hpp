@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "heed/heed.hpp"
@@ -23,11 +25,30 @@ enum class InputClass {
 std::string_view to_string(InputClass inputs);
 const std::vector<InputClass>& all_input_classes();
 
+/// Leaves new elements as they come: whoever fills them does so on all processors, where zeros beforehand would come
+/// from one (0.1 s for the keys of a long decoding workload, at every check).
+template <typename T>
+struct Uninitialised : std::allocator<T> {
+  template <typename U>
+  struct rebind {
+    using other = Uninitialised<U>;
+  };
+  template <typename U>
+  void construct(U* place) noexcept {
+    ::new (static_cast<void*>(place)) U;
+  }
+  template <typename U, typename... Arguments>
+  void construct(U* place, Arguments&&... arguments) {
+    ::new (static_cast<void*>(place)) U(std::forward<Arguments>(arguments)...);
+  }
+};
+using Values = std::vector<float, Uninitialised<float>>;
+
 /// Dense fp32 values (batch, heads or heads_kv, length, dim), row-major, of the three inputs.
 struct InputValues {
-  std::vector<float> q;
-  std::vector<float> k;
-  std::vector<float> v;
+  Values q;
+  Values k;
+  Values v;
 };
 
 /// Values of one kind for one workload; the same seed gives the same values on every machine. Values are not yet

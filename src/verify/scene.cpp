@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "base/check.hpp"
@@ -77,17 +78,24 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   workspace_ = place(static_cast<std::uint64_t>(plan.workspace_bytes));
   counters_ = place(static_cast<std::uint64_t>(plan.counters) * sizeof(unsigned));
 
-  // Guards first, over everything; then each tensor, poisoned, then its values.
+  // Guards between the places; then each tensor, poisoned where no values follow, and its values.
   image_.resize(at);
   Random guard(substream(seed, 100));
-  for (std::uint64_t i = 0; i < at; i += 8) {
-    const std::uint64_t word = guard.next();
-    std::memcpy(image_.data() + i, &word, std::min<std::uint64_t>(8, at - i));
+  std::uint64_t begin = 0;
+  const auto guard_until = [&](std::uint64_t end) {
+    for (std::uint64_t i = begin; i < end; i += 8) {
+      const std::uint64_t word = guard.next();
+      std::memcpy(image_.data() + i, &word, std::min<std::uint64_t>(8, end - i));
+    }
+  };
+  for (const Place* p : {&q_, &k_, &v_, &o_, &lse_, &workspace_, &counters_}) {
+    guard_until(p->offset);
+    begin = p->offset + p->bytes;
+    const bool is_filled = options.padding_rows == 0 && (p == &q_ || p == &k_ || p == &v_);
+    if (!is_filled && p != &counters_) std::memset(image_.data() + p->offset, 0xff, p->bytes);
   }
-  for (const Place* p : {&q_, &k_, &v_, &o_, &lse_, &workspace_})
-    std::memset(image_.data() + p->offset, 0xff, p->bytes);
-  std::memset(image_.data() + counters_.offset, 0, counters_.bytes);
-  const auto put = [&](const Place& p, const Extent& extent, const std::vector<float>& from) {
+  guard_until(at);
+  const auto put = [&](const Place& p, const Extent& extent, const Values& from) {
     HEED_CHECK(static_cast<std::int64_t>(from.size()) == w.batch * extent.heads * extent.rows * extent.dim);
     std::byte* to = image_.data() + p.offset;
     for_each_row(w, extent, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
@@ -178,14 +186,18 @@ Scene::Trespass Scene::trespass(const std::byte* after) const {
   const std::byte* before = image_.data();
   // First difference in [begin, end), or end.
   const auto first_difference = [&](std::uint64_t begin, std::uint64_t end) {
-    constexpr std::uint64_t kPiece = 4096;  // nearly all pieces are equal: memcmp them before looking at bytes
-    for (std::uint64_t at = begin; at < end; at += kPiece) {
+    constexpr std::uint64_t kPiece = 1 << 20;  // nearly all pieces are equal: memcmp them before looking at bytes
+    std::atomic<std::uint64_t> first{end};
+    parallel_for(static_cast<std::int64_t>((end - begin + kPiece - 1) / kPiece), 0, [&](std::int64_t piece) {
+      const std::uint64_t at = begin + static_cast<std::uint64_t>(piece) * kPiece;
       const std::uint64_t piece_end = std::min(end, at + kPiece);
-      if (std::memcmp(before + at, after + at, piece_end - at) == 0) continue;
-      for (std::uint64_t i = at; i < piece_end; ++i)
-        if (before[i] != after[i]) return i;
-    }
-    return end;
+      if (at > first || std::memcmp(before + at, after + at, piece_end - at) == 0) return;
+      const std::uint64_t found =
+          static_cast<std::uint64_t>(std::mismatch(before + at, before + piece_end, after + at).first - before);
+      for (std::uint64_t known = first; found < known && !first.compare_exchange_weak(known, found);) {
+      }
+    });
+    return first.load();
   };
   for (const auto& [place, name] : {std::pair{&q_, "Q"}, std::pair{&k_, "K"}, std::pair{&v_, "V"}})
     if (const std::uint64_t at = first_difference(place->offset, place->offset + place->bytes);

@@ -37,7 +37,7 @@ std::string launch(const Kernel& kernel, const Workload& workload, const LaunchP
                    std::uint64_t seed) {
   verify::InputValues values = verify::make_inputs(workload, verify::InputClass::normal, seed);
   const std::int64_t seen = workload.visible_keys(workload.len_q - 1);
-  for (std::vector<float>* tensor : {&values.k, &values.v})
+  for (verify::Values* tensor : {&values.k, &values.v})
     for (std::int64_t row = 0; row < workload.batch * workload.heads_kv * workload.len_k; ++row)
       if (row % workload.len_k >= seen) std::fill_n(tensor->begin() + row * workload.dim, workload.dim, std::nanf(""));
   const verify::Scene scene(workload, values, plan, seed, {.with_lse = with_lse, .padding_rows = kPaddingRows});
