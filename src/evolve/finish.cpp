@@ -47,6 +47,11 @@ nlohmann::json Evolution::compare_finalists() {
   return {{"verdict", "none"}, {"refused", refused}};
 }
 
+double Evolution::dependent_us(const Variant& variant) {
+  if (device_.kind != DeviceKind::cuda || !variant.plan(options_.workload, device_).dependent) return 0;
+  return laboratory_.measure_dependent(laboratory_.build(variant));
+}
+
 // Puts the one first that best_of() keeps. `finalists` stand in the order of their ratios.
 void Evolution::prefer_short_dependents(std::vector<Finalist>& finalists) {
   std::vector<Standing> standings;
@@ -54,7 +59,7 @@ void Evolution::prefer_short_dependents(std::vector<Finalist>& finalists) {
     Standing standing{data["ratio"]["value"], 0};
     const bool ties = standings.empty() || standing.ratio > standings.front().ratio * (1 - kTie);
     if (ties && finalists.size() > 1) {
-      standing.dependent_us = laboratory_.measure_dependent(laboratory_.build(variant_of(*t)));
+      standing.dependent_us = dependent_us(variant_of(*t));
       if (standing.dependent_us > 0) data["dependent_us"] = standing.dependent_us;
     }
     standings.push_back(standing);
@@ -232,13 +237,13 @@ nlohmann::json Evolution::ablate(const trial::Built& champion) {
     rows.push_back(row);
   }
   // Where a change bought nothing that shows: what it costs where launches are dependent.
-  std::optional<double> dependent_us;  // 0 where the champion cannot be launched so
+  std::optional<double> of_champion;
   for (std::size_t n = 0; n < changed.size(); ++n) {
     nlohmann::json& row = rows[n];
     if (row.contains("bought") && row["bought"]["value"].get<double>() < 1 + kTie) {
-      if (const double without = laboratory_.measure_dependent(laboratory_.build(variants[n])); without > 0) {
-        if (!dependent_us) dependent_us = laboratory_.measure_dependent(champion);
-        row["dependent_us"] = *dependent_us;
+      if (const double without = dependent_us(variants[n]); without > 0) {
+        if (!of_champion) of_champion = dependent_us(champion.variant);
+        row["dependent_us"] = *of_champion;
         row["without_dependent_us"] = without;
       }
     }

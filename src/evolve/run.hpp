@@ -72,6 +72,8 @@ class Evolution {
   std::optional<profile::Counters> read_counters(const trial::Built& built, std::uint64_t seed);
   using Finalist = std::pair<const store::TrialRecord*, nlohmann::json>;  ///< a trial, its comparison
   nlohmann::json compare_finalists();
+  /// Of the variant's dependent launches; 0 where its plan does not allow them.
+  double dependent_us(const Variant& variant);
   void prefer_short_dependents(std::vector<Finalist>& finalists);
   bool measure_in_more_processes(const store::TrialRecord& trial, nlohmann::json& data, nlohmann::json& refused);
   bool passed(const nlohmann::json& comparison, nlohmann::json& refused);

@@ -12,17 +12,6 @@ namespace {
 constexpr std::int64_t kChunk =
     1 << 14;  // values a random stream: makes filling parallel and independent of the thread count
 
-template <typename Draw>
-void fill(Values& values, std::int64_t count, std::uint64_t seed, const Draw& draw) {
-  values.resize(static_cast<std::size_t>(count));
-  parallel_for((count + kChunk - 1) / kChunk, 0, [&](std::int64_t chunk) {
-    Random random(substream(seed, static_cast<std::uint64_t>(chunk)));
-    const std::int64_t end = std::min(count, (chunk + 1) * kChunk);
-    for (std::int64_t i = chunk * kChunk; i < end; ++i)
-      values[static_cast<std::size_t>(i)] = static_cast<float>(draw(random, i));
-  });
-}
-
 // Calls change(random, index, value) for every value, in the same order and with the same random numbers whatever the
 // number of threads.
 template <typename Change>
@@ -33,6 +22,12 @@ void change_all(Values& values, std::uint64_t seed, const Change& change) {
     const std::int64_t end = std::min(count, (chunk + 1) * kChunk);
     for (std::int64_t i = chunk * kChunk; i < end; ++i) change(random, i, values[static_cast<std::size_t>(i)]);
   });
+}
+
+template <typename Draw>
+void fill(Values& values, std::int64_t count, std::uint64_t seed, const Draw& draw) {
+  values.resize(static_cast<std::size_t>(count));
+  change_all(values, seed, [&](Random& random, std::int64_t i, float& x) { x = static_cast<float>(draw(random, i)); });
 }
 
 }  // namespace

@@ -78,7 +78,8 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   workspace_ = place(static_cast<std::uint64_t>(plan.workspace_bytes));
   counters_ = place(static_cast<std::uint64_t>(plan.counters) * sizeof(unsigned));
 
-  // Guards between the places; then each tensor, poisoned where no values follow, and its values.
+  // All zero, as counters stay; guards between the places; then each tensor, poisoned where no values follow, and its
+  // values.
   image_.resize(at);
   Random guard(substream(seed, 100));
   std::uint64_t begin = 0;

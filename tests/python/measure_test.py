@@ -88,14 +88,14 @@ class FakeTorch:
 
         @contextlib.contextmanager
         def capture(graph, stream):
+            assert stream is fake.cuda.current_stream(), "captured in another stream than it is replayed in"
             fake.captured = []
             yield
             graph.calls, fake.captured = fake.captured, None
 
-        stream = SimpleNamespace(wait_stream=lambda other: None)
+        stream = SimpleNamespace()
         self.cuda.Event, self.cuda.CUDAGraph, self.cuda.graph = Event, Graph, capture
-        self.cuda.Stream = self.cuda.current_stream = lambda: stream
-        self.cuda.stream = lambda one: contextlib.nullcontext()
+        self.cuda.current_stream = lambda: stream  # no other: a timer that makes one fails
         self.cuda.synchronize = lambda: None
 
     @contextlib.contextmanager
@@ -115,6 +115,14 @@ class FakeTorch:
 
         run() if self.captured is None else self.captured.append(run)
         return output
+
+
+class Streams(unittest.TestCase):
+    def test_the_one_stream_is_not_the_default_one(self):
+        current = []
+        cuda = SimpleNamespace(Stream=lambda: "its own", set_stream=current.append)
+        measure.use_one_stream(SimpleNamespace(cuda=cuda))
+        self.assertEqual(current, ["its own"])
 
 
 class Timer(unittest.TestCase):
