@@ -40,6 +40,19 @@ enum class Vote {
   after_writing,   ///< once rows are written: infinite log-sum-exps have told the other parts, and all compute again
 };
 
+/// Where keys that a row does not see are taken out, under a causal mask.
+enum class Hide {
+  scores,         ///< before the exponentials, in a branch around chunks that every row sees whole
+  probabilities,  ///< after them, without a branch, where the mask's edge runs through the corners of chunks of 64; a
+                  ///< launch where it does not takes the other way
+};
+
+/// Whose keys a query head reads.
+enum class KeyHeads {
+  shared,  ///< its group's: found by a division, for which the launch's first key copy waits
+  own,     ///< its own; for workloads whose heads do not share any
+};
+
 /// In which precision partial outputs travel between the parts of a row tile.
 enum class Exchange { half, single };
 
@@ -63,7 +76,13 @@ enum class Store {
   pieces,  ///< 16 bytes a lane, after a transposition over four lanes
 };
 
-enum class TileOrder { ascending, descending };
+/// The order of row tiles. Under a causal mask the last rows see most keys.
+enum class TileOrder {
+  ascending,   ///< head by head, first rows first
+  descending,  ///< head by head, last rows first
+  folded,      ///< the longer half of all heads' row tiles, longest first, then the others, shortest first: where two
+               ///< blocks share a multiprocessor, a long one meets a short one
+};
 
 struct Config {
   int row_groups = 1;
@@ -75,13 +94,15 @@ struct Config {
   int score_lead = 2;            ///< chunks whose scores are asked for before the first exponential
   int value_waits = 2;           ///< barriers for the values of a segment
   int product_steps = 2;         ///< steps of probabilities that go to the tensor cores together
-  int product_start = 5;         ///< step of exponentials before which none goes
+  int product_start = 8;         ///< step of exponentials before which none goes
   bool late_packing = true;      ///< probabilities are rounded one step after their exponentials
   bool prefetch_scores = false;  ///< the next segment's first scores are asked for within this one
   Reference reference = Reference::first_chunk;
+  Hide hide = Hide::scores;
   RowSum row_sum = RowSum::ones_column;
   Vote vote = Vote::after_writing;
   Exchange exchange = Exchange::half;
+  KeyHeads key_heads = KeyHeads::shared;
   Producer producer = Producer::first_warp;
   Trigger trigger = Trigger::first_scores;
   Store store = Store::pieces;
@@ -111,6 +132,19 @@ using tile::padded_dim;
 
 // ---------------------------------------------------------------------------------------------- who works on which
 // keys
+
+/// Whether the blocks of a grid go through the heads first: (heads of a cluster each, row tiles, batch). Else it is
+/// (row tiles of a cluster each, heads, batch).
+HEED_HOST_DEVICE constexpr bool heads_first(const Config& c) {
+  return c.tile_order == TileOrder::folded;
+}
+
+/// Which row tile of a head comes `index`-th of so many.
+HEED_HOST_DEVICE constexpr int row_tile_at(const Config& c, int index, int row_tiles) {
+  if (c.tile_order == TileOrder::ascending) return index;
+  const int longer = (row_tiles + 1) / 2;
+  return c.tile_order == TileOrder::descending || index < longer ? row_tiles - 1 - index : index - longer;
+}
 
 struct Range {
   int first;
@@ -230,10 +264,11 @@ HEED_HOST_DEVICE constexpr int out_columns(const Config& c, int head_dim) {
   return padded_dim(head_dim) + (c.row_sum == RowSum::ones_column ? 8 : 0);
 }
 
-/// Registers a thread needs at least: output, all scores of a segment, prefetched ones, and 48 for probabilities on
-/// their way, descriptors and row state.
+/// Registers a thread needs at least: output, all scores of a segment, prefetched ones, what is seen of the diagonal,
+/// and 48 for probabilities on their way, descriptors and row state.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
-  return out_columns(c, head_dim) / 2 + segment_keys(c) / 2 + (c.prefetch_scores ? c.chunk / 2 : 0) + 48;
+  const int seen = c.hide == Hide::probabilities ? kGroupRows / 8 + 1 : 0;
+  return out_columns(c, head_dim) / 2 + segment_keys(c) / 2 + (c.prefetch_scores ? c.chunk / 2 : 0) + seen + 48;
 }
 
 /// Registers a thread has at launch so that min_blocks blocks fit.
@@ -262,6 +297,11 @@ HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
 // --------------------------------------------------------------------------------------------------------------
 // legality
 
+/// Whether probabilities can be taken out: sums then have to come from what the tensor cores see of them.
+HEED_HOST_DEVICE constexpr bool can_hide_probabilities(const Config& c, const Problem& problem) {
+  return problem.causal && c.chunk == kGroupRows && c.reference != Reference::exact && c.row_sum == RowSum::ones_column;
+}
+
 /// The config that makes the same program as `c` where knobs have no effect, and the nearest that fits together where
 /// they contradict each other: every program has one name, and a search that changes one knob is not turned away by
 /// another. Says nothing about shared memory and registers.
@@ -276,6 +316,8 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.chunks < 2 || c.stages < 2) c.prefetch_scores = false;
   if (c.stages > 1 || c.reference == Reference::exact) c.vote = Vote::before_sending;
   if (parts(c) == 1) c.exchange = Exchange::half;
+  if (!can_hide_probabilities(c, problem)) c.hide = Hide::scores;
+  if (!problem.causal && c.tile_order == TileOrder::folded) c.tile_order = TileOrder::descending;
   if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;
   Config eager = c;
   eager.product_start = 0;

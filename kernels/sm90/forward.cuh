@@ -33,6 +33,9 @@
 
 namespace heed::sm90 {
 
+/// What a program does about keys that rows do not see.
+enum class Masks { none, scores, probabilities };
+
 template <Config kConfig, Problem kProblem>
 struct Forward : Products<kConfig, kProblem> {
   using Base = Products<kConfig, kProblem>;
@@ -52,6 +55,7 @@ struct Forward : Products<kConfig, kProblem> {
   static constexpr bool kOwnWarp = kConfig.producer != Producer::first_warp;
   // With one stage nothing overlaps between segments: parts of a single one then have programs of their own.
   static constexpr bool kOneSegment = kStages == 1;
+  static constexpr int kBlockRows = kRowGroups * kGroupRows;
   static constexpr bool kDependent = kConfig.trigger != Trigger::none;
   static constexpr int kQueryBytes = kRowGroups * kBoxes * kGroupRows * tile::kBoxRowBytes;
   // Above this a probability may have left the range of 16 bits, or its products that of fp32. fp16 ends at 65504: a
@@ -64,6 +68,7 @@ struct Forward : Products<kConfig, kProblem> {
   // Of bf16 the rounded probabilities are summed: where the reference is not the maximum, one that outweighs all others
   // is no power of two, and rounding it alone made a row wrong by 0.5%.
   static constexpr bool kSumsRounded = !kOnes && kProblem.element == Element::bf16;
+  static constexpr bool kHidesProbabilities = kConfig.hide == Hide::probabilities;
   // Score registers of a row pair from which the first reference is found.
   static constexpr int kReferenceRegisters = kConfig.reference == Reference::first_keys ? kStepKeys / 2 : kChunk / 2;
 
@@ -82,6 +87,10 @@ struct Forward : Products<kConfig, kProblem> {
   int seen_by_any;          // keys before this by one at least
   float scale_log2;
   Target target;
+  // Hide::probabilities:
+  int diagonal;                   // the chunk through which the mask's edge runs
+  bool is_lined_up;               // it runs from corner to corner, and no row that is written sees past the last key
+  unsigned seen[kChunk / 8 + 1];  // bits of two packed ones that are kept, of its tile t and row h: at t - h + 1
   float next_scores[kConfig.prefetch_scores ? kChunk / 2 : 1];  // of the segment to come
   float reference[2];                                           // in log2 units of the scaled scores
   float sum[2];                                                 // of this lane's columns; unused with columns of ones
@@ -100,13 +109,13 @@ struct Forward : Products<kConfig, kProblem> {
     is_consumer = !kOwnWarp || group < kRowGroups * kKeyGroups;
     row_group = kRowGroups == 1 ? 0 : group % kRowGroups;  // a constant keeps addresses out of vector registers
     key_group = kKeyGroups == 1 ? 0 : group / kRowGroups;
-    const int tiles = gridDim.x / kConfig.cluster;
-    const int tile = blockIdx.x / kConfig.cluster;
-    block_row = (kConfig.tile_order == TileOrder::descending ? tiles - 1 - tile : tile) * kRowGroups * kGroupRows;
-    head = blockIdx.y;
+    constexpr bool kHeadsFirst = heads_first(kConfig);
+    const int in_x = blockIdx.x / kConfig.cluster;
+    const int row_tiles = kHeadsFirst ? gridDim.y : gridDim.x / kConfig.cluster;
+    block_row = row_tile_at(kConfig, kHeadsFirst ? blockIdx.y : in_x, row_tiles) * kBlockRows;
+    head = kHeadsFirst ? in_x : blockIdx.y;
     batch = blockIdx.z;
-    keys_end =
-        visible_keys(kProblem.causal, min(block_row + kRowGroups * kGroupRows, p.len_q) - 1, p.causal_offset, p.len_k);
+    keys_end = visible_keys(kProblem.causal, min(block_row + kBlockRows, p.len_q) - 1, p.causal_offset, p.len_k);
     part = (kConfig.cluster > 1 ? blockIdx.x % kConfig.cluster : 0) * kKeyGroups + key_group;
     chunks = chunks_of_part(kConfig, keys_end, part);
     segments = segments_of(kConfig, chunks);
@@ -217,6 +226,28 @@ struct Forward : Products<kConfig, kProblem> {
     }
   }
 
+  /// Which probabilities the rows of this lane see of the chunk on the diagonal. Both rows see the same of tiles that
+  /// are one apart, so nine words tell of all 16 pairs of columns.
+  __device__ __forceinline__ void find_diagonal() {
+    const int first = block_row + row_group * kGroupRows + params.causal_offset;
+    const int last_row = min(block_row + (row_group + 1) * kGroupRows, params.len_q) - 1;
+    diagonal = first / kChunk;
+    is_lined_up = first >= 0 && first % kChunk == 0 && last_row + params.causal_offset < params.len_k;
+    const int keys = 16 * warp + lane / 4 + 1 - 2 * (lane % 4);  // seen from this lane's first column on
+#pragma unroll
+    for (int i = 0; i <= kChunk / 8; ++i) {
+      const int left = keys - 8 * (i - 1);
+      seen[i] = left >= 2 ? 0xFFFFFFFFU : left == 1 ? 0xFFFFU : 0;
+    }
+  }
+
+  /// Takes out what the rows do not see, of a step of a chunk; `before` has all bits set where the chunk lies before
+  /// the diagonal.
+  __device__ __forceinline__ void keep_seen(unsigned (&p)[4], int step, unsigned before) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[i] &= seen[2 * step + i / 2 - i % 2 + 1] | before;
+  }
+
   /// Exponentials of one step: scores 8 step to 8 step + 7 of a chunk, less `subtracted` of each row.
   __device__ __forceinline__ void exponentials(float (&e)[8], const float (&s)[kChunk / 2], int step,
                                                const float (&subtracted)[2]) {
@@ -255,8 +286,10 @@ struct Forward : Products<kConfig, kProblem> {
   ///
   /// @tparam kStays the part is this one segment: its keys and values stay in shared memory to the end; the cluster is
   ///     waited for
-  template <bool kMasked, bool kFirst, bool kStays>
+  template <Masks kMasks, bool kFirst, bool kStays>
   __device__ __forceinline__ void segment(int s, bool second_time) {
+    constexpr bool kMasked = kMasks == Masks::scores;
+    constexpr bool kKept = kMasks == Masks::probabilities;
     constexpr bool kReady = kConfig.prefetch_scores && !kFirst;  // the first scores came with the segment before
     const int slot = slot_of(s);
     // Keys that stay are waited for with the same parity again; as a constant it leaves no question to the compiler
@@ -268,6 +301,8 @@ struct Forward : Products<kConfig, kProblem> {
     const auto keys = [&] { return kStays ? here[1] : key_descriptor(slot); };
     const auto values = [&] { return kStays ? here[2] : value_descriptor(slot); };
     const int first_key = first_key_of(s);
+    const int first_chunk = chunks.first + s * kChunks;
+    const int last_chunk = kKept ? min(diagonal, chunks.end - 1) : 0;  // that any row sees and is this part's
 
     float scores[kChunks][kChunk / 2];
     if constexpr (kReady) {
@@ -287,6 +322,9 @@ struct Forward : Products<kConfig, kProblem> {
         ptx::wgmma_wait_group(committed - 1 - score_group[c]);
         ptx::pin(scores[c]);
       }
+      // From the first chunk comes the reference.
+      if constexpr (kKept && kFirst)
+        if (c == 0 && diagonal <= chunks.first) hide_keys(scores[0], first_key);
       if constexpr (kMasked) {
         const int end = first_key + (c + 1) * kChunk;
         // Chunks past the end of a part that stays weigh nothing anyway, but a maximum of all would see them.
@@ -300,6 +338,7 @@ struct Forward : Products<kConfig, kProblem> {
       for (int h = 0; h < 2; ++h) {
         subtracted[h] = attention::finite_reference(reference[h]);
         if (kMasked && kStays && c > 0 && c >= chunks.end - chunks.first) subtracted[h] = __int_as_float(0x7f800000);
+        if (kKept && (c > 0 || !kFirst) && first_chunk + c > last_chunk) subtracted[h] = __int_as_float(0x7f800000);
       }
     };
 
@@ -339,6 +378,13 @@ struct Forward : Products<kConfig, kProblem> {
     float e[kSteps][8];
     unsigned p[kSteps][4];
     float subtracted[2];
+    unsigned before[kChunks];
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) before[c] = kKept && first_chunk + c < diagonal ? 0xFFFFFFFFU : 0;
+    const auto pack_step = [&](int k) {
+      round(p[k], e[k]);
+      if constexpr (kKept) keep_seen(p[k], k % kChunkSteps, before[k / kChunkSteps]);
+    };
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       const int c = k / kChunkSteps;
@@ -353,9 +399,9 @@ struct Forward : Products<kConfig, kProblem> {
         }
       if (k % kChunkSteps == 0) subtracted_from(c, subtracted);
       exponentials(e[k], scores[c], k % kChunkSteps, subtracted);
-      if (!kConfig.late_packing) round(p[k], e[k]);
-      if (kConfig.late_packing && k > 0) round(p[k - 1], e[k - 1]);
-      if (kConfig.late_packing && k == kSteps - 1) round(p[k], e[k]);
+      if (!kConfig.late_packing) pack_step(k);
+      if (kConfig.late_packing && k > 0) pack_step(k - 1);
+      if (kConfig.late_packing && k == kSteps - 1) pack_step(k);
       if (k == late_scores_after_step(kConfig))
 #pragma unroll
         for (int late = kConfig.score_lead; late < kChunks; ++late) ask_for_scores(late);
@@ -400,7 +446,7 @@ struct Forward : Products<kConfig, kProblem> {
   }
 
   /// All segments of the part, again where its first keys misled and it votes by itself.
-  template <bool kMasked, bool kStays>
+  template <Masks kMasks, bool kStays>
   __device__ __forceinline__ void run_segments(bool second_time) {
     if (segments == 0) [[unlikely]] {
       if (kDependent) ptx::griddepcontrol_launch_dependents();
@@ -408,7 +454,7 @@ struct Forward : Products<kConfig, kProblem> {
     }
 #pragma unroll 1
     for (bool again = second_time;; again = true) {
-      segment<kMasked, true, kStays>(0, again);
+      segment<kMasks, true, kStays>(0, again);
       if constexpr (!kStays) {
         release(0);
 #pragma unroll 1
@@ -416,7 +462,7 @@ struct Forward : Products<kConfig, kProblem> {
           // Under a causal mask the last segments may be another row group's alone; freed in its turn all the same: an
           // arrival before the slot was filled again would count for the segment before.
           if (first_key_of(s) < seen_by_any)
-            segment<kMasked, false, false>(s, again);
+            segment<kMasks, false, false>(s, again);
           else
             ptx::mbarrier_wait(key_barrier(key_group, slot_of(s), 0), parity_of(s));
           release(s);
@@ -515,6 +561,7 @@ struct Forward : Products<kConfig, kProblem> {
     }
     if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_arrive_relaxed();
     if (is_consumer) aim();
+    if (kHidesProbabilities && is_consumer) find_diagonal();
     if constexpr (kOnes) ptx::fence_proxy_async();
     __syncthreads();
     if (!is_consumer) {
@@ -528,26 +575,31 @@ struct Forward : Products<kConfig, kProblem> {
       // again, ptxas would serialise all products (C7511); with a third it keeps registers for two. Under a causal mask
       // some part of nearly every row tile is masked and the others would wait for it.
       constexpr bool kCausalSegment = kOneSegment && kProblem.causal;
-      const bool is_short = !kOneSegment || segments <= 1;
+      constexpr Masks kUsual = kHidesProbabilities ? Masks::probabilities
+                               : kCausalSegment    ? Masks::scores
+                                                   : Masks::none;
+      const bool is_usual = kHidesProbabilities ? is_lined_up
+                            : kCausalSegment    ? true
+                                                : first_key_of(segments) <= seen_by_all;
       // In this order: ptxas puts the second next to what came before (0.03 us at the mission shape on an H200).
-      if (!(is_short && (kCausalSegment || first_key_of(segments) <= seen_by_all)))
-        finish<true, false>();
+      if (!(is_usual && (!kOneSegment || segments <= 1)))
+        finish<Masks::scores, false>();
       else
-        finish<kCausalSegment, kOneSegment>();
+        finish<kUsual, kOneSegment>();
     }
   }
 
   __device__ __forceinline__ Place place() const { return {shared, part, row_group, warp, lane, row(0), head, batch}; }
 
-  template <bool kMasked, bool kStays>
+  template <Masks kMasks, bool kStays>
   __device__ __forceinline__ void finish() {
     if constexpr (kKeyGroups > 1) ptx::mbarrier_wait(barrier(kBarriers.q), 0);
     reference[0] = reference[1] = -__int_as_float(0x7f800000);
     clear();
-    if constexpr (!kStays || !kVotesLast) run_segments<kMasked, kStays>(false);
+    if constexpr (!kStays || !kVotesLast) run_segments<kMasks, kStays>(false);
 #pragma unroll 1
     for (bool again = false;; again = true) {
-      if constexpr (kStays && kVotesLast) run_segments<kMasked, kStays>(again);
+      if constexpr (kStays && kVotesLast) run_segments<kMasks, kStays>(again);
       if (!(kSumsEarly && kStays) || segments == 0) finish_sums<kStays>(again);
       // The other blocks' barriers exist.
       if (kConfig.cluster > 1 && !again && (!kStays || segments == 0)) ptx::barrier_cluster_wait_acquire();

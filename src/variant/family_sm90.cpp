@@ -42,6 +42,10 @@ const KnobTable<sm90::Config>& table() {
     t.add("reference", "r", &C::reference, "heed::sm90::Reference", {"exact", "first_chunk", "first_keys"},
           "what is subtracted before the exponential: the maximum, the first chunk's, or that of the first 16 keys")
         .acts_on({issue, fma, latency});
+    t.add(
+         "hide", "y", &C::hide, "heed::sm90::Hide", {"scores", "probabilities"},
+         "where keys that a row does not see are taken out: before the exponentials in a branch, or after them without")
+        .acts_on({latency, issue});
     t.add("row_sum", "u", &C::row_sum, "heed::sm90::RowSum", {"adds", "ones_column"},
           "sums of probabilities by additions or by the tensor cores")
         .acts_on({issue, fma, tensor});
@@ -51,6 +55,9 @@ const KnobTable<sm90::Config>& table() {
     t.add("exchange", "x", &C::exchange, "heed::sm90::Exchange", {"half", "single"},
           "precision in which partial outputs travel between blocks")
         .acts_on({latency});
+    t.add("key_heads", "i", &C::key_heads, "heed::sm90::KeyHeads", {"shared", "own"},
+          "whether query heads may share keys, which costs the first copy a division")
+        .acts_on({launch, latency});
     t.add("producer", "q", &C::producer, "heed::sm90::Producer", {"own_warp", "own_group", "first_warp"},
           "who starts the copies into shared memory")
         .acts_on({latency, issue});
@@ -59,8 +66,8 @@ const KnobTable<sm90::Config>& table() {
         .acts_on({launch});
     t.add("store", "e", &C::store, "heed::sm90::Store", {"pairs", "pieces"}, "bytes a lane writes at once: 4 or 16")
         .acts_on({l2, dram});
-    t.add("tile_order", "o", &C::tile_order, "heed::sm90::TileOrder", {"ascending", "descending"},
-          "which query rows start first")
+    t.add("tile_order", "o", &C::tile_order, "heed::sm90::TileOrder", {"ascending", "descending", "folded"},
+          "which query rows start first: of a head's, or the longest row tiles of all heads and then the shortest")
         .acts_on({tail});
     t.add("min_blocks", "d", &C::min_blocks, {1, 2, 3, 4},
           "thread blocks a multiprocessor the compiler leaves registers for")
@@ -68,6 +75,21 @@ const KnobTable<sm90::Config>& table() {
     return t;
   }();
   return knobs;
+}
+
+// What gridDim.y holds.
+constexpr std::int64_t kMostRowTilesInY = 65535;
+
+std::int64_t row_tiles(const sm90::Config& c, const Workload& w) {
+  const std::int64_t rows = std::int64_t{c.row_groups} * sm90::kGroupRows;
+  return (w.len_q + rows - 1) / rows;
+}
+
+// Whether row tiles that are each split in two take more than one wave, but all run at once, two blocks a
+// multiprocessor.
+bool fits_two_a_processor(const Workload& w, std::int64_t processors) {
+  const std::int64_t tiles = row_tiles({.row_groups = 1}, w) * w.heads * w.batch;
+  return sm90::padded_dim(static_cast<int>(w.dim)) == 64 && 2 * tiles > processors && tiles <= processors;
 }
 
 class Sm90Family final : public Family {
@@ -110,6 +132,12 @@ class Sm90Family final : public Family {
     const sm90::Config c = table().aggregate_of(config);
     const Problem problem = problem_of(workload);
     const int dim = problem.head_dim;
+    if (c.key_heads == sm90::KeyHeads::own && workload.heads != workload.heads_kv)
+      return fmt::format("{} query heads share {} key heads; write key_heads=shared", workload.heads,
+                         workload.heads_kv);
+    if (sm90::heads_first(c) && row_tiles(c, workload) > kMostRowTilesInY)
+      return fmt::format("{} row tiles a head exceed the grid limit of {}; write tile_order=descending",
+                         row_tiles(c, workload), kMostRowTilesInY);
     switch (sm90::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case sm90::Illegal::no:
         return std::nullopt;
@@ -153,20 +181,29 @@ class Sm90Family final : public Family {
   }
 
   Config canonical(const Config& config, const Workload& workload) const override {
-    return table().config_of(sm90::canonical(table().aggregate_of(config), problem_of(workload)));
+    sm90::Config c = sm90::canonical(table().aggregate_of(config), problem_of(workload));
+    if (workload.heads != workload.heads_kv) c.key_heads = sm90::KeyHeads::shared;
+    return table().config_of(c);
   }
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
     sm90::Config c;
     const int dim = sm90::padded_dim(static_cast<int>(workload.dim));
-    const std::int64_t row_tiles =
-        (workload.len_q + sm90::kGroupRows - 1) / sm90::kGroupRows * workload.heads * workload.batch;
+    const std::int64_t all_row_tiles = row_tiles(c, workload) * workload.heads * workload.batch;
+    const int processors = device.processors > 0 ? device.processors : 132;  // limits alone: the whole chip
+    if (workload.heads == workload.heads_kv) c.key_heads = sm90::KeyHeads::own;
+    const bool lined_up = workload.mask == Mask::causal_top_left || (workload.len_k - workload.len_q) % 64 == 0;
+    if (workload.is_causal()) {
+      c.reference = sm90::Reference::first_keys;
+      if (lined_up) c.hide = sm90::Hide::probabilities;
+    }
     if (dim > 64) {
       c.row_sum = sm90::RowSum::adds;
       c.product_start = 0;
       c.score_lead = 1;
       // Two chunks in one segment: 3.89 us at b1h16l256d128 on an H200, 4.32 us with segments of one.
       c.chunks = 2;
+      if (workload.is_causal()) c.value_waits = 1;
     }
     if (dim > 128) {
       c.chunks = 1;
@@ -174,9 +211,25 @@ class Sm90Family final : public Family {
       if (dim == 256) c.chunk = 32;  // 128 registers of output leave little
       c.value_waits = 1;
     }
-    // Two blocks a tile only while they all run at once; longer parts than one segment need a second stage.
-    const int processors = device.processors > 0 ? device.processors : 132;  // limits alone: the whole chip
-    if (2 * row_tiles > processors) {
+    const CausalWaves waves = causal_waves(workload, processors);
+    if (waves == CausalWaves::short_rows) {
+      c.cluster = 1;
+      c.min_blocks = 4;
+      c.chunks = 1;
+      c.stages = 2;
+      c.score_lead = 1;
+      c.value_waits = 1;
+      c.product_start = 0;
+    } else if (fits_two_a_processor(workload, processors)) {
+      if (workload.is_causal()) c.tile_order = sm90::TileOrder::folded;
+      c.min_blocks = 2;
+      c.producer = sm90::Producer::own_warp;
+      c.chunks = 2;
+      c.stages = 2;
+      c.value_waits = 1;
+      c.product_start = 0;
+    } else if (2 * all_row_tiles > processors) {
+      // Two blocks a tile only while they all run at once; longer parts than one segment need a second stage.
       c.cluster = 1;
       c.producer = sm90::Producer::own_group;
       c.stages = 2;
@@ -204,11 +257,12 @@ class Sm90Family final : public Family {
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts&) const override {
     const sm90::Config c = table().aggregate_of(config);
-    const int rows = c.row_groups * sm90::kGroupRows;
     LaunchPlan plan;
     plan.entry = "heed_forward";
-    plan.grid = {static_cast<std::uint32_t>((workload.len_q + rows - 1) / rows * c.cluster),
-                 static_cast<std::uint32_t>(workload.heads), static_cast<std::uint32_t>(workload.batch)};
+    plan.grid = {static_cast<std::uint32_t>(row_tiles(c, workload)), static_cast<std::uint32_t>(workload.heads),
+                 static_cast<std::uint32_t>(workload.batch)};
+    if (sm90::heads_first(c)) std::swap(plan.grid[0], plan.grid[1]);
+    plan.grid[0] *= static_cast<std::uint32_t>(c.cluster);
     plan.threads = static_cast<std::uint32_t>(sm90::threads(c));
     plan.cluster = static_cast<std::uint32_t>(c.cluster);
     plan.shared_bytes = sm90::shared_plan(c, static_cast<int>(workload.dim)).total;
@@ -228,6 +282,13 @@ class Sm90Family final : public Family {
 };
 
 }  // namespace
+
+CausalWaves causal_waves(const Workload& w, std::int64_t processors) {
+  const std::int64_t tiles = row_tiles({.row_groups = 1}, w) * w.heads * w.batch;
+  if (!w.is_causal() || sm90::padded_dim(static_cast<int>(w.dim)) != 64) return CausalWaves::others;
+  if (fits_two_a_processor(w, processors)) return CausalWaves::folded;
+  return tiles > 4 * processors && w.len_k <= 128 ? CausalWaves::short_rows : CausalWaves::others;
+}
 
 const Family& sm90_family() {
   static const Sm90Family family;

@@ -1,9 +1,12 @@
 /// The families' own headers stay private to their files; the registry needs only these.
 #pragma once
 
+#include <cstdint>
+
 namespace heed {
 
 class Family;
+struct Workload;
 const Family& cpu_family();          ///< fwd_cpu, src/variant/family_cpu.cpp
 const Family& sm80_family();         ///< fwd_sm80, src/variant/family_sm80.cpp
 const Family& sm90_family();         ///< fwd_sm90, src/variant/family_sm90.cpp
@@ -11,5 +14,16 @@ const Family& stream_family();       ///< fwd_sm90_stream, src/variant/family_st
 const Family& decode_family();       ///< fwd_decode, src/variant/family_decode.cpp
 const Family& decode_sm90_family();  ///< fwd_decode_sm90, src/variant/family_decode_sm90.cpp
 const Family& ladder_family();       ///< ladder, src/variant/family_ladder.cpp
+
+/// Causal workloads of head dims up to 64 with more row tiles than one wave of split ones, at which fwd_sm90 is ahead
+/// of fwd_sm90_stream.
+enum class CausalWaves {
+  others,
+  folded,      ///< split row tiles all run at once, two blocks a multiprocessor: long ones beside short ones (6.0 us at
+               ///< b1h8l1024d64 on an H200, 7.1 us where a block takes a whole row tile)
+  short_rows,  ///< up to two chunks of keys: small blocks, four a multiprocessor (15.6 us at b64h12l128d64, 16.4 us)
+};
+/// @param processors of the device
+CausalWaves causal_waves(const Workload& workload, std::int64_t processors);
 
 }  // namespace heed

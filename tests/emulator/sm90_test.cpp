@@ -22,8 +22,10 @@ void run_case(const Shape& shape, std::uint64_t seed, bool with_lse = true,
   const TensorMaps maps = problem.maps(kGroupRows, kConfig.chunk, segment_keys(kConfig) / kConfig.value_waits);
   const int rows = kConfig.row_groups * kGroupRows;
   emulator::Launch launch;
-  launch.grid = {static_cast<unsigned>((shape.len_q + rows - 1) / rows * kConfig.cluster),
-                 static_cast<unsigned>(shape.heads), static_cast<unsigned>(shape.batch)};
+  const auto heads = static_cast<unsigned>(shape.heads);
+  const auto of_head = static_cast<unsigned>((shape.len_q + rows - 1) / rows);
+  launch.grid = {(heads_first(kConfig) ? heads : of_head) * static_cast<unsigned>(kConfig.cluster),
+                 heads_first(kConfig) ? of_head : heads, static_cast<unsigned>(shape.batch)};
   launch.threads = static_cast<unsigned>(threads(kConfig));
   launch.cluster = static_cast<unsigned>(kConfig.cluster);
   launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
@@ -85,6 +87,43 @@ TEST(EmulatedSm90, AllPartsComputeAgainWhereOneWasMisled) {
   run_case<kTwo, kHalf64>({.len_q = 64, .len_k = 570}, 33, true, mislead(5, 130));
   run_case<kTwo, kHalf64>({.len_q = 64, .len_k = 570}, 34, true, mislead(5, 560));
   run_case<Config{.reference = Reference::first_keys}, kHalf64>({.len_q = 30, .len_k = 20}, 35, true, mislead(5, 18));
+}
+
+// Probabilities of hidden keys are taken out where the mask's edge runs from corner to corner of a chunk; elsewhere,
+// and where rows see past the last key, their scores are.
+TEST(EmulatedSm90, HidesProbabilities) {
+  constexpr Config kConfig{.hide = Hide::probabilities};
+  run_case<kConfig, kHalf64Causal>({.heads = 2, .len_q = 512, .len_k = 512}, 80);
+  run_case<kConfig, kHalf64Causal>({.len_q = 290, .len_k = 290, .score_scale = 30}, 81);
+  run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 322, .causal_offset = 192}, 82);
+  run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 180, .causal_offset = 50}, 83);
+  run_case<kConfig, kHalf64Causal>({.len_q = 400, .len_k = 170}, 84);
+  run_case<kConfig, kHalf64Causal>({.len_q = 170, .len_k = 400}, 85);
+  run_case<kConfig, kHalf64Causal>({.len_q = 300, .len_k = 172, .causal_offset = -128}, 86);
+  constexpr Config kOwn{.hide = Hide::probabilities, .key_heads = KeyHeads::own};
+  run_case<kOwn, kHalf64Causal>({.batch = 2, .heads = 3, .heads_kv = 3, .len_q = 130, .len_k = 130}, 88);
+  constexpr Config kFirstKeys{.late_packing = false, .reference = Reference::first_keys, .hide = Hide::probabilities};
+  run_case<kFirstKeys, Problem{.element = Element::bf16, .head_dim = 64, .causal = true}>(
+      {.len_q = 200, .len_k = 200, .score_scale = 10}, 87);
+  // Segments of two stages, whose row groups end in different chunks; scores asked for ahead.
+  constexpr Config kRing{.row_groups = 2,
+                         .chunks = 2,
+                         .stages = 2,
+                         .score_lead = 1,
+                         .value_waits = 1,
+                         .product_start = 0,
+                         .prefetch_scores = true,
+                         .hide = Hide::probabilities,
+                         .vote = Vote::before_sending};
+  run_case<kRing, kHalf64Causal>({.len_q = 700, .len_k = 700}, 90);
+  run_case<kRing, kHalf64Causal>({.len_q = 200, .len_k = 840, .causal_offset = 640, .score_scale = 30}, 91);
+}
+
+// The longer row tiles of all heads come first, then the shortest.
+TEST(EmulatedSm90, FoldedRowTiles) {
+  constexpr Config kConfig{.tile_order = TileOrder::folded};
+  run_case<kConfig, kHalf64Causal>({.batch = 2, .heads = 3, .len_q = 290, .len_k = 290}, 74);
+  run_case<kConfig, kHalf64Causal>({.len_q = 30, .len_k = 290}, 75);
 }
 
 // Two parts of one block, without a cluster.

@@ -24,6 +24,8 @@ Config random_config(Random& random, const Problem& problem) {
   c.row_groups = one_of({1, 2, 3, 4});
   c.key_groups = one_of({1, 2});
   c.cluster = one_of({1, 2, 4, 8});
+  c.tile_order = static_cast<TileOrder>(random.below(3));
+  c.hide = random.chance(0.5) ? Hide::probabilities : Hide::scores;
   c.chunk = one_of({32, 64, 128});
   c.chunks = one_of({1, 2, 3, 4, 6, 8});
   c.stages = one_of({1, 2, 3, 4});
@@ -61,6 +63,21 @@ TEST(Sm90, EveryKeyBelongsToOnePart) {
     ASSERT_LT((expected - 1) * c.chunk, std::max(1, keys));
     ASSERT_LE(most - least, 1);
   }
+}
+
+TEST(Sm90, EveryRowTileComesOnce) {
+  for (const TileOrder order : {TileOrder::ascending, TileOrder::descending, TileOrder::folded})
+    for (int row_tiles = 1; row_tiles < 40; ++row_tiles) {
+      std::set<int> seen;
+      for (int index = 0; index < row_tiles; ++index) seen.insert(row_tile_at({.tile_order = order}, index, row_tiles));
+      ASSERT_EQ(static_cast<int>(seen.size()), row_tiles);
+      ASSERT_EQ(*seen.begin(), 0);
+      ASSERT_EQ(*seen.rbegin(), row_tiles - 1);
+    }
+  // A long row tile and, half a grid later, one that makes up for it.
+  const Config folded{.tile_order = TileOrder::folded};
+  for (int index = 0; index < 8; ++index)
+    ASSERT_EQ(row_tile_at(folded, index, 16) + row_tile_at(folded, index + 8, 16), 15);
 }
 
 TEST(Sm90, ProductsFollowTheirProbabilitiesInOrder) {
