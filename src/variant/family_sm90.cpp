@@ -85,6 +85,13 @@ std::int64_t row_tiles(const sm90::Config& c, const Workload& w) {
   return (w.len_q + rows - 1) / rows;
 }
 
+// What a program needs by its own count and, where hidden probabilities stand in one segment beside the program for
+// several, what ptxas keeps of one in the other: of 40 legal configs 7 spilled otherwise, all of this kind.
+int registers_kept(const sm90::Config& c, int head_dim) {
+  const bool beside = c.hide == sm90::Hide::probabilities && c.stages == 1;
+  return sm90::registers_needed(c, head_dim) + (!beside ? 0 : c.vote == sm90::Vote::before_sending ? 36 : 16);
+}
+
 // Whether row tiles that are each split in two take more than one wave, but all run at once, two blocks a
 // multiprocessor.
 bool fits_two_a_processor(const Workload& w, std::int64_t processors) {
@@ -138,8 +145,12 @@ class Sm90Family final : public Family {
     if (sm90::heads_first(c) && row_tiles(c, workload) > kMostRowTilesInY)
       return fmt::format("{} row tiles a head exceed the grid limit of {}; write tile_order=descending",
                          row_tiles(c, workload), kMostRowTilesInY);
+    const auto too_few = [&](int needed) {
+      return fmt::format("it needs at least {} registers a thread, {} fit", needed, sm90::registers_allowed(c));
+    };
     switch (sm90::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case sm90::Illegal::no:
+        if (const int kept = registers_kept(c, dim); kept > sm90::registers_allowed(c)) return too_few(kept);
         return std::nullopt;
       case sm90::Illegal::head_dim:
         return fmt::format("head dim {} is no multiple of 8 up to 256", dim);
@@ -168,8 +179,7 @@ class Sm90Family final : public Family {
       case sm90::Illegal::occupancy:
         return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
       case sm90::Illegal::registers:
-        return fmt::format("it needs at least {} registers a thread, {} fit", sm90::registers_needed(c, dim),
-                           sm90::registers_allowed(c));
+        return too_few(sm90::registers_needed(c, dim));
       case sm90::Illegal::operands:
         return fmt::format("its products name {} registers; at launch a thread has {}", sm90::registers_named(c, dim),
                            sm90::launch_registers(c));
