@@ -85,18 +85,22 @@ std::int64_t row_tiles(const sm90::Config& c, const Workload& w) {
   return (w.len_q + rows - 1) / rows;
 }
 
-// What a program needs by its own count and, where hidden probabilities stand in one segment beside the program for
-// several, what ptxas keeps of one in the other: of 40 legal configs 7 spilled otherwise, all of this kind.
-int registers_kept(const sm90::Config& c, int head_dim) {
-  const bool beside = c.hide == sm90::Hide::probabilities && c.stages == 1;
-  return sm90::registers_needed(c, head_dim) + (!beside ? 0 : c.vote == sm90::Vote::before_sending ? 36 : 16);
+// Row tiles of 64 rows, of all heads.
+std::int64_t all_row_tiles(const Workload& w) {
+  return row_tiles({.row_groups = 1}, w) * w.heads * w.batch;
 }
 
 // Whether row tiles that are each split in two take more than one wave, but all run at once, two blocks a
 // multiprocessor.
 bool fits_two_a_processor(const Workload& w, std::int64_t processors) {
-  const std::int64_t tiles = row_tiles({.row_groups = 1}, w) * w.heads * w.batch;
+  const std::int64_t tiles = all_row_tiles(w);
   return sm90::padded_dim(static_cast<int>(w.dim)) == 64 && 2 * tiles > processors && tiles <= processors;
+}
+
+// Whether rows see two chunks of keys at most under a causal mask, in many waves.
+bool has_short_rows(const Workload& w, std::int64_t processors) {
+  return w.is_causal() && sm90::padded_dim(static_cast<int>(w.dim)) == 64 && w.len_k <= 128 &&
+         all_row_tiles(w) > 4 * processors;
 }
 
 class Sm90Family final : public Family {
@@ -145,12 +149,8 @@ class Sm90Family final : public Family {
     if (sm90::heads_first(c) && row_tiles(c, workload) > kMostRowTilesInY)
       return fmt::format("{} row tiles a head exceed the grid limit of {}; write tile_order=descending",
                          row_tiles(c, workload), kMostRowTilesInY);
-    const auto too_few = [&](int needed) {
-      return fmt::format("it needs at least {} registers a thread, {} fit", needed, sm90::registers_allowed(c));
-    };
     switch (sm90::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case sm90::Illegal::no:
-        if (const int kept = registers_kept(c, dim); kept > sm90::registers_allowed(c)) return too_few(kept);
         return std::nullopt;
       case sm90::Illegal::head_dim:
         return fmt::format("head dim {} is no multiple of 8 up to 256", dim);
@@ -179,7 +179,8 @@ class Sm90Family final : public Family {
       case sm90::Illegal::occupancy:
         return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
       case sm90::Illegal::registers:
-        return too_few(sm90::registers_needed(c, dim));
+        return fmt::format("it needs at least {} registers a thread, {} fit", sm90::registers_needed(c, dim),
+                           sm90::registers_allowed(c));
       case sm90::Illegal::operands:
         return fmt::format("its products name {} registers; at launch a thread has {}", sm90::registers_named(c, dim),
                            sm90::launch_registers(c));
@@ -199,7 +200,6 @@ class Sm90Family final : public Family {
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
     sm90::Config c;
     const int dim = sm90::padded_dim(static_cast<int>(workload.dim));
-    const std::int64_t all_row_tiles = row_tiles(c, workload) * workload.heads * workload.batch;
     const int processors = device.processors > 0 ? device.processors : 132;  // limits alone: the whole chip
     if (workload.heads == workload.heads_kv) c.key_heads = sm90::KeyHeads::own;
     const bool lined_up = workload.mask == Mask::causal_top_left || (workload.len_k - workload.len_q) % 64 == 0;
@@ -221,8 +221,7 @@ class Sm90Family final : public Family {
       if (dim == 256) c.chunk = 32;  // 128 registers of output leave little
       c.value_waits = 1;
     }
-    const CausalWaves waves = causal_waves(workload, processors);
-    if (waves == CausalWaves::short_rows) {
+    if (has_short_rows(workload, processors)) {
       c.cluster = 1;
       c.min_blocks = 4;
       c.chunks = 1;
@@ -238,7 +237,7 @@ class Sm90Family final : public Family {
       c.stages = 2;
       c.value_waits = 1;
       c.product_start = 0;
-    } else if (2 * all_row_tiles > processors) {
+    } else if (2 * all_row_tiles(workload) > processors) {
       // Two blocks a tile only while they all run at once; longer parts than one segment need a second stage.
       c.cluster = 1;
       c.producer = sm90::Producer::own_group;
@@ -293,11 +292,8 @@ class Sm90Family final : public Family {
 
 }  // namespace
 
-CausalWaves causal_waves(const Workload& w, std::int64_t processors) {
-  const std::int64_t tiles = row_tiles({.row_groups = 1}, w) * w.heads * w.batch;
-  if (!w.is_causal() || sm90::padded_dim(static_cast<int>(w.dim)) != 64) return CausalWaves::others;
-  if (fits_two_a_processor(w, processors)) return CausalWaves::folded;
-  return tiles > 4 * processors && w.len_k <= 128 ? CausalWaves::short_rows : CausalWaves::others;
+bool sm90_leads(const Workload& workload, std::int64_t processors) {
+  return fits_two_a_processor(workload, processors) ? workload.is_causal() : has_short_rows(workload, processors);
 }
 
 const Family& sm90_family() {

@@ -15,15 +15,11 @@ const Family& decode_family();       ///< fwd_decode, src/variant/family_decode.
 const Family& decode_sm90_family();  ///< fwd_decode_sm90, src/variant/family_decode_sm90.cpp
 const Family& ladder_family();       ///< ladder, src/variant/family_ladder.cpp
 
-/// Causal workloads of head dims up to 64 with more row tiles than one wave of split ones, at which fwd_sm90 is ahead
-/// of fwd_sm90_stream.
-enum class CausalWaves {
-  others,
-  folded,      ///< split row tiles all run at once, two blocks a multiprocessor: long ones beside short ones (6.0 us at
-               ///< b1h8l1024d64 on an H200, 7.1 us where a block takes a whole row tile)
-  short_rows,  ///< up to two chunks of keys: small blocks, four a multiprocessor (15.6 us at b64h12l128d64, 16.4 us)
-};
+/// Whether fwd_sm90 is ahead of fwd_sm90_stream though its row tiles take more than one wave: under a causal mask, at
+/// head dims up to 64, where two of its blocks share a multiprocessor, long row tiles beside short ones (6.0 us at
+/// b1h8l1024d64 on an H200, 7.1 us where a block takes a whole row tile), or four that see few keys (15.6 us at
+/// b64h12l128d64, 16.3 us).
 /// @param processors of the device
-CausalWaves causal_waves(const Workload& workload, std::int64_t processors);
+bool sm90_leads(const Workload& workload, std::int64_t processors);
 
 }  // namespace heed

@@ -129,6 +129,27 @@ TEST(Families, HopperSaysWhatItCannotDo) {
   EXPECT_THAT(reason("fwd_sm90:row_groups=4"), ::testing::HasSubstr("registers"));
   EXPECT_THAT(reason("fwd_sm90:cluster=1,exchange=single"), ::testing::HasSubstr("exchange=half"));
   EXPECT_THAT(reason("fwd_sm90:product_start=2"), ::testing::HasSubstr("product_start=0"));
+  EXPECT_THAT(reason("fwd_sm90:hide=probabilities"), ::testing::HasSubstr("hide=scores"));  // no mask
+  EXPECT_THAT(reason("fwd_sm90:tile_order=folded"), ::testing::HasSubstr("tile_order=descending"));
+  EXPECT_EQ(reason("fwd_sm90:hide=probabilities", "b1h8l512d64:causal_bottom_right"), "legal");
+  EXPECT_THAT(reason("fwd_sm90:hide=probabilities", "b1h8l512d128:causal_top_left"),
+              ::testing::HasSubstr("hide=scores"));  // sums by additions
+  EXPECT_THAT(reason("fwd_sm90:key_heads=own", "b1h8hkv2l512d64"),
+              ::testing::HasSubstr("8 query heads share 2 key heads; write key_heads=shared"));
+  EXPECT_THAT(reason("fwd_sm90:tile_order=folded,row_groups=1", "b1h1l4200000d64:causal_top_left"),
+              ::testing::HasSubstr("65625 row tiles a head exceed the grid limit of 65535"));
+}
+
+// What a search is given instead of a config that means nothing for the workload.
+TEST(Families, HopperTakesKeyHeadsAsTheyAre) {
+  const DeviceFacts hopper = gpu_limits("sm_90a");
+  const auto canonical = [&](const char* shape) {
+    const Workload workload = parse_workload(shape);
+    const Variant variant = parse_variant("fwd_sm90:key_heads=own", workload, hopper);
+    return to_string(variant.family->knobs(), variant.family->canonical(variant.config, workload));
+  };
+  EXPECT_THAT(canonical("b1h8l512d64"), ::testing::HasSubstr("key_heads=own"));
+  EXPECT_THAT(canonical("b1h8hkv2l512d64"), ::testing::HasSubstr("key_heads=shared"));
 }
 
 TEST(Families, StreamSaysWhatItCannotDo) {
