@@ -3,7 +3,9 @@
 /// Words of this family:
 ///   row group   a warpgroup (128 threads) with 64 query rows of its own
 ///   key group   the row groups of one block that share a part of the keys; with 2, a block holds every row twice
-///   key tile    the keys of one score product; its K and its V take one stage each of a key group's two rings
+///   key tile    the keys of one score product
+///   turn        what one row group multiplies at a time: the scores of a tile, and the values of one before it
+///   stage       a place in a key group's ring: the keys and the values of one turn, which are not of the same tile
 ///   row tile    the query rows of one block at a time: 64 a row group, neighbours unless mirrored
 #pragma once
 
@@ -92,7 +94,7 @@ struct Config {
   int row_groups = 2;
   int key_groups = 1;
   int tile_keys = 64;
-  int stages = 4;        ///< key tiles a key group keeps in shared memory, and as many value tiles
+  int stages = 4;        ///< turns whose keys and values a key group keeps in shared memory
   int query_stages = 1;  ///< row tiles of queries kept in shared memory
   Schedule schedule = Schedule::one_tile;
   Overlap overlap = Overlap::nothing;
@@ -163,6 +165,20 @@ HEED_HOST_DEVICE constexpr int last_row(const Config& c, int index, int len_q) {
   return (end < len_q ? end : len_q) - 1;
 }
 
+/// How many tiles the values of a turn are behind its keys:
+///
+///   turn               0      1      2      3      4           tiles 3, 2, 1, 0, last first
+///   Overlap::products  K 3    K 2    K 1 V 3  K 0 V 2  V 1  V 0
+///   otherwise          K 3    K 2 V 3  K 1 V 2  K 0 V 1  V 0
+HEED_HOST_DEVICE constexpr int value_lag(const Config& c) {
+  return c.overlap == Overlap::products ? 2 : 1;
+}
+
+/// Turns of a key group with so many tiles.
+HEED_HOST_DEVICE constexpr int turns_of(const Config& c, int tiles) {
+  return tiles > 0 ? tiles + value_lag(c) : 0;
+}
+
 /// Rows of one head and batch entry.
 struct RowTile {
   int index;  ///< in row tiles
@@ -226,10 +242,8 @@ struct SharedPlan {
 struct BarrierPlan {
   int queries;        ///< (query_stages): the queries of a row tile have arrived
   int queries_freed;  ///< (query_stages): every warp has read them
-  int keys;           ///< (key_groups, stages): a tile has arrived
-  int values;         ///< (key_groups, stages)
-  int keys_freed;     ///< (key_groups, stages): every warp of the key group is done with them
-  int values_freed;   ///< (key_groups, stages)
+  int ring;           ///< (key_groups, stages): the keys and values of a turn have arrived
+  int ring_freed;     ///< (key_groups, stages): every warp of the key group is done with them
   int count;
 };
 
@@ -237,11 +251,9 @@ HEED_HOST_DEVICE constexpr BarrierPlan barrier_plan(const Config& c) {
   BarrierPlan b{};
   b.queries = 0;
   b.queries_freed = b.queries + c.query_stages;
-  b.keys = b.queries_freed + c.query_stages;
-  b.values = b.keys + c.key_groups * c.stages;
-  b.keys_freed = b.values + c.key_groups * c.stages;
-  b.values_freed = b.keys_freed + c.key_groups * c.stages;
-  b.count = b.values_freed + c.key_groups * c.stages;
+  b.ring = b.queries_freed + c.query_stages;
+  b.ring_freed = b.ring + c.key_groups * c.stages;
+  b.count = b.ring_freed + c.key_groups * c.stages;
   return b;
 }
 
@@ -326,7 +338,6 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
     if (c.tile_order == TileOrder::heads_first) c.tile_order = TileOrder::rows_first;
   }
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
-  if (c.overlap == Overlap::products && c.stages < 2) c.stages = 2;
   if (c.store == Store::rows && !writes_rows(c, problem.head_dim)) c.store = Store::pieces;
   if (c.overlap == Overlap::values) {
     c.product_order = ProductOrder::scores_first;
@@ -343,7 +354,6 @@ enum class Illegal {
   key_groups,
   tile_keys,
   overlap,
-  stages,
   shared_memory,
   occupancy,
   registers,
@@ -360,9 +370,6 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (c.key_groups > 1 && dim % (16 * c.key_groups) != 0) return Illegal::key_groups;  // slices of 16 columns at least
   if (c.tile_keys % kStepKeys != 0 || c.tile_keys < 32 || c.tile_keys > 128) return Illegal::tile_keys;
   if (c.overlap != Overlap::nothing && c.reference == Reference::exact) return Illegal::overlap;
-  // The keys of one tile are asked for behind the values of the tile before, while those of the one before that are in
-  // use.
-  if (c.overlap == Overlap::products && c.stages < 2) return Illegal::stages;
   const int total = shared_plan(c, problem.head_dim).total;
   if (total > shared_bytes) return Illegal::shared_memory;
   // The runtime keeps 1 KiB of each block's shared memory to itself.

@@ -38,17 +38,11 @@ struct Layout {
   __device__ __forceinline__ unsigned queries_freed(int stage) const {
     return barrier(kBarriers.queries_freed + stage);
   }
-  __device__ __forceinline__ unsigned keys_barrier(int group, int stage) const {
-    return barrier(kBarriers.keys + group * kConfig.stages + stage);
+  __device__ __forceinline__ unsigned ring_barrier(int group, int stage) const {
+    return barrier(kBarriers.ring + group * kConfig.stages + stage);
   }
-  __device__ __forceinline__ unsigned values_barrier(int group, int stage) const {
-    return barrier(kBarriers.values + group * kConfig.stages + stage);
-  }
-  __device__ __forceinline__ unsigned keys_freed(int group, int stage) const {
-    return barrier(kBarriers.keys_freed + group * kConfig.stages + stage);
-  }
-  __device__ __forceinline__ unsigned values_freed(int group, int stage) const {
-    return barrier(kBarriers.values_freed + group * kConfig.stages + stage);
+  __device__ __forceinline__ unsigned ring_freed(int group, int stage) const {
+    return barrier(kBarriers.ring_freed + group * kConfig.stages + stage);
   }
   __device__ __forceinline__ unsigned queries(int stage) const { return shared + kPlan.q + stage * kPlan.query_bytes; }
   __device__ __forceinline__ unsigned keys(int group, int stage) const {
@@ -90,7 +84,10 @@ struct Copies {
 #pragma unroll
     for (int g = 0; g < kKeyGroups; ++g) {
       const Range tiles = tiles_of_group(kConfig, end, g);
-      if (tiles.first < tiles.end) copy_keys(g, 0, tiles.end - 1, kv_head, tile.batch);
+      if (tiles.first < tiles.end) {
+        ptx::mbarrier_arrive_expect_tx(place.ring_barrier(g, 0), kPlan.operand);
+        copy_operand(maps.k, place.keys(g, 0), place.ring_barrier(g, 0), tiles.end - 1, kv_head, tile.batch);
+      }
     }
     ptx::prefetch_tensormap(maps.v);
     initialise_barriers<false>();
@@ -118,16 +115,11 @@ struct Copies {
                                 tile.batch);
   }
 
-  __device__ __forceinline__ void copy_operand(const TensorMap& map, unsigned to, unsigned barrier, int key, int head,
-                                               int batch) const {
-    ptx::mbarrier_arrive_expect_tx(barrier, kPlan.operand);
+  __device__ __forceinline__ void copy_operand(const TensorMap& map, unsigned to, unsigned barrier, int tile,
+                                               int kv_head, int batch) const {
 #pragma unroll
-    for (int b = 0; b < kBoxes; ++b) copy_box<kKeysFirst>(to + b * kPlan.box, map, barrier, b, key, head, batch);
-  }
-
-  __device__ __forceinline__ void copy_keys(int group, int stage, int tile, int kv_head, int batch) const {
-    copy_operand(maps.k, place.keys(group, stage), place.keys_barrier(group, stage), tile * kConfig.tile_keys, kv_head,
-                 batch);
+    for (int b = 0; b < kBoxes; ++b)
+      copy_box<kKeysFirst>(to + b * kPlan.box, map, barrier, b, tile * kConfig.tile_keys, kv_head, batch);
   }
 
   /// Everything else that a block needs, row tile after row tile. The same thread.
@@ -163,7 +155,7 @@ struct Copies {
   /// Whether the first copies arrive at barrier i.
   __device__ __forceinline__ static constexpr bool is_first(int i) {
     for (int g = 0; g < kKeyGroups; ++g)
-      if (i == Place::kBarriers.keys + g * kConfig.stages) return true;
+      if (i == Place::kBarriers.ring + g * kConfig.stages) return true;
     return i == Place::kBarriers.queries;
   }
 
@@ -173,8 +165,8 @@ struct Copies {
 #pragma unroll
     for (int i = 0; i < kBarriers.count; ++i) {
       const int arrivals = i < kBarriers.queries_freed ? 1
-                           : i < kBarriers.keys        ? 4 * kConfig.row_groups * kKeyGroups
-                           : i < kBarriers.keys_freed  ? 1
+                           : i < kBarriers.ring        ? 4 * kConfig.row_groups * kKeyGroups
+                           : i < kBarriers.ring_freed  ? 1
                                                        : 4 * kConfig.row_groups;
       // By this one thread: barriers that differ from lane to lane take 100 clocks each.
       if (is_first(i) == kFirst) ptx::mbarrier_init(place.barrier(i), arrivals);
@@ -219,8 +211,8 @@ struct Copies {
     return index + gridDim.x;
   }
 
-  /// Queries and the first keys, unless start() has asked for them, then all else in the order of use: the last keys
-  /// first. `after_queries` runs while the first copies are under way.
+  /// Queries and the first keys, unless start() has asked for them, then all else turn by turn, the last keys first.
+  /// `after_queries` runs while the first copies are under way.
   template <typename AfterQueries>
   __device__ __forceinline__ void copy_row_tile(const RowTile& tile, int query_stage,
                                                 Cursor<kConfig.stages> (&ring)[kKeyGroups], bool started,
@@ -229,27 +221,31 @@ struct Copies {
     const int end = keys_end(tile);
     if (!started) copy_queries(tile, query_stage);
     bool more = true;
-    for (int i = 0; more; ++i) {
+    for (int turn = 0; more; ++turn) {
       more = false;
 #pragma unroll
       for (int g = 0; g < kKeyGroups; ++g) {
         const Range tiles = tiles_of_group(kConfig, end, g);
-        const int n = tiles.end - 1 - i;
-        if (n < tiles.first) continue;
-        more = n > tiles.first || more;
+        const int turns = turns_of(kConfig, tiles.end - tiles.first);
+        if (turn >= turns) continue;
+        more = turn + 1 < turns || more;
         const int stage = ring[g].stage;
-        // No one has used a stage before; asking takes 30 clocks, in front of copies that are waited for.
-        const bool used = !started || i >= kConfig.stages;
-        if (!started || i > 0) {
-          if (used) ptx::mbarrier_wait(place.keys_freed(g, stage), ring[g].parity);
-          copy_keys(g, stage, n, kv_head, tile.batch);
+        const unsigned barrier = place.ring_barrier(g, stage);
+        const int n = tiles.end - 1 - turn;
+        const bool has_keys = n >= tiles.first;
+        const bool has_values = n + value_lag(kConfig) < tiles.end;
+        if (!started || turn > 0) {
+          // No one has used a stage before; asking takes 30 clocks, in front of copies that are waited for.
+          if (!started || turn >= kConfig.stages) ptx::mbarrier_wait(place.ring_freed(g, stage), ring[g].parity);
+          ptx::mbarrier_arrive_expect_tx(barrier,
+                                         (has_keys ? kPlan.operand : 0) + (has_values ? kPlan.operand : 0));
+          if (has_keys) copy_operand(maps.k, place.keys(g, stage), barrier, n, kv_head, tile.batch);
+          if (has_values)
+            copy_operand(maps.v, place.values(g, stage), barrier, n + value_lag(kConfig), kv_head, tile.batch);
         }
-        if (used) ptx::mbarrier_wait(place.values_freed(g, stage), ring[g].parity);
-        copy_operand(maps.v, place.values(g, stage), place.values_barrier(g, stage), n * kConfig.tile_keys, kv_head,
-                     tile.batch);
         ring[g].advance();
       }
-      if (i == 0) after_queries();
+      if (turn == 0) after_queries();
     }
   }
 };

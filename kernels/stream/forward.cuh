@@ -62,12 +62,10 @@ struct Forward {
   int key_group;
   int group_row;  // first of the row group
   float scale_log2;
-  Cursor<kConfig.stages> key;    // next tile to multiply with queries
-  Cursor<kConfig.stages> value;  // next tile to multiply with probabilities
-  unsigned first_keys;           // low words of the descriptors of the key group's first stage (Upkeep::conditions)
+  Cursor<kConfig.stages> turn;  // the stage of the next products
+  unsigned first_keys;          // low words of the descriptors of the key group's first stage (Upkeep::conditions)
   unsigned first_values;
-  unsigned keys_ready = 0;  // the tiles at `key` and `value` are known to have arrived (Arrival::ahead)
-  unsigned values_ready = 0;
+  unsigned ready = 0;   // the stage at `turn` is known to have arrived (Arrival::ahead)
   float out[kDim / 2];  // (64, kDim): two rows a lane
   float reference[2];   // in log2 units of the scaled scores; -inf before the first key
   float sum[2];         // of this lane's columns
@@ -102,12 +100,12 @@ struct Forward {
         k + tile::descriptor_advance(i / 4 * kPlan.box + i % 4 * 32), i != 0);
   }
   __device__ __forceinline__ unsigned long long keys() const {
-    if constexpr (kCounted) return counted(first_keys, key.stage);
-    return tile::matrix_descriptor(place.keys(key_group, key.stage), 16);
+    if constexpr (kCounted) return counted(first_keys, turn.stage);
+    return tile::matrix_descriptor(place.keys(key_group, turn.stage), 16);
   }
   __device__ __forceinline__ unsigned long long values() const {
-    if constexpr (kCounted) return counted(first_values, value.stage);
-    return tile::matrix_descriptor(place.values(key_group, value.stage), kPlan.box);
+    if constexpr (kCounted) return counted(first_values, turn.stage);
+    return tile::matrix_descriptor(place.values(key_group, turn.stage), kPlan.box);
   }
   /// A descriptor's high word is the same for all operands; stages count into its low one.
   __device__ __forceinline__ static unsigned long long counted(unsigned first, int stage) {
@@ -146,40 +144,28 @@ struct Forward {
     ptx::wgmma_commit_group();
   }
 
-  __device__ __forceinline__ void wait_for_keys() const {
-    ptx::mbarrier_wait(place.keys_barrier(key_group, key.stage), key.parity);
-  }
-  __device__ __forceinline__ void wait_for_values() const {
-    ptx::mbarrier_wait(place.values_barrier(key_group, value.stage), value.parity);
+  __device__ __forceinline__ void wait_for_turn() const {
+    ptx::mbarrier_wait(place.ring_barrier(key_group, turn.stage), turn.parity);
   }
   /// The same, where look_ahead() may have asked already.
-  __device__ __forceinline__ void wait_for_next_keys() const {
+  __device__ __forceinline__ void wait_for_next_turn() const {
     if constexpr (kAhead)
-      ptx::mbarrier_wait_unless(keys_ready, place.keys_barrier(key_group, key.stage), key.parity);
+      ptx::mbarrier_wait_unless(ready, place.ring_barrier(key_group, turn.stage), turn.parity);
     else
-      wait_for_keys();
+      wait_for_turn();
   }
-  __device__ __forceinline__ void wait_for_next_values() const {
-    if constexpr (kAhead)
-      ptx::mbarrier_wait_unless(values_ready, place.values_barrier(key_group, value.stage), value.parity);
-    else
-      wait_for_values();
+  /// Asks after the turn that will be next. There may be none: then no one will look at the answer.
+  __device__ __forceinline__ void look_ahead(const Cursor<kConfig.stages>& next) {
+    if constexpr (kAhead) ready = ptx::mbarrier_test(place.ring_barrier(key_group, next.stage), next.parity);
   }
-  /// Asks after the tiles that will be next. There may be none: then no one will look at the answer.
-  __device__ __forceinline__ void look_ahead(const Cursor<kConfig.stages>& next_key,
-                                             const Cursor<kConfig.stages>& next_value) {
-    if constexpr (!kAhead) return;
-    keys_ready = ptx::mbarrier_test(place.keys_barrier(key_group, next_key.stage), next_key.parity);
-    values_ready = ptx::mbarrier_test(place.values_barrier(key_group, next_value.stage), next_value.parity);
+  /// What was multiplied last may be overwritten.
+  __device__ __forceinline__ void end_turn() {
+    release(place.ring_freed(key_group, turn.stage));
+    turn.advance();
   }
-  /// What was used last may be overwritten.
-  __device__ __forceinline__ void release_keys() {
-    release(place.keys_freed(key_group, key.stage));
-    key.advance();
-  }
-  __device__ __forceinline__ void release_values() {
-    release(place.values_freed(key_group, value.stage));
-    value.advance();
+  __device__ __forceinline__ void pass_turn() {
+    wait_for_turn();
+    end_turn();
   }
   __device__ __forceinline__ void release(unsigned freed) const {
     if constexpr (kCounted) {
@@ -282,48 +268,44 @@ struct Forward {
   // --------------------------------------------------------------------------------------------------- key tiles
 
   __device__ __forceinline__ void scores_alone(Scores& s, unsigned long long queries) {
-    wait_for_keys();
+    wait_for_turn();
     ptx::wgmma_fence();
     multiply_keys(s, queries);
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group(0);
     ptx::pin(s);
-    release_keys();
+    end_turn();
   }
 
   /// Values of the tile before and scores of the next, waited for.
   __device__ __forceinline__ void both_products(Scores& s, unsigned long long queries, const Probabilities& p) {
-    wait_for_next_values();
-    wait_for_next_keys();
+    wait_for_next_turn();
     multiply_both(s, queries, p);
     ptx::wgmma_wait_group(0);
     ptx::pin(s);
     ptx::pin(out);
-    release_keys();
-    release_values();
-    look_ahead(key, value);
+    end_turn();
+    look_ahead(turn);
   }
 
   __device__ __forceinline__ void values_alone(const Probabilities& p) {
-    wait_for_values();
+    wait_for_turn();
     ptx::wgmma_fence();
     multiply_values(p);
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group(0);
     ptx::pin(out);
-    release_values();
+    end_turn();
   }
 
   /// The scores of the next tile, and its exponentials beside the values of the tile before, whose probabilities are
   /// `p`. They take the scores' place: what else would need the registers of both is to have the scores at hand where
   /// they must be taken again, which happens so rarely that they are multiplied again.
   __device__ __forceinline__ void exponentials_beside_values(Scores& s, unsigned long long queries, Probabilities& p) {
-    wait_for_keys();
+    wait_for_turn();
     ptx::wgmma_fence();
     multiply_keys(s, queries);
     ptx::wgmma_commit_group();
-    wait_for_values();
-    ptx::wgmma_fence();
     multiply_values(p);
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group(1);
@@ -363,8 +345,7 @@ struct Forward {
             sum[i % 2] += ptx::unpack_low<kProblem.element>(p[k][i]) + ptx::unpack_high<kProblem.element>(p[k][i]);
         }
     }
-    release_keys();
-    release_values();
+    end_turn();
   }
 
   /// The scores of this warp's 16 rows and the tile whose keys are held, by the warp alone: others of its row group
@@ -375,7 +356,7 @@ struct Forward {
     const int at = thread % 32;
     const int query_row = thread / 32 % 4 * 16 + at % 16;
     const unsigned q = place.queries(query.stage) + (row_group * kBoxes * kGroupRows + query_row) * tile::kBoxRowBytes;
-    const unsigned k = place.keys(key_group, key.stage) + (at / 16 * 8 + at % 8) * tile::kBoxRowBytes;
+    const unsigned k = place.keys(key_group, turn.stage) + (at / 16 * 8 + at % 8) * tile::kBoxRowBytes;
 #pragma unroll
     for (int i = 0; i < kKeys / 2; ++i) s[i] = 0.0F;
 #pragma unroll
@@ -404,7 +385,7 @@ struct Forward {
       Scores s;
       Probabilities p;
       scores_alone(s, queries);
-      look_ahead(key, value);
+      look_ahead(turn);
       if ((n + 1) * kKeys > seen_by_all) hide_keys(s, n * kKeys);
       exact_softmax(p, s);
 #pragma unroll 1
@@ -428,12 +409,13 @@ struct Forward {
       Scores s[2];
       Probabilities p[2];
       scores_alone(s[0], queries);
-      look_ahead(key, value);
+      look_ahead(turn);
       const bool masked = (n + 1) * kKeys > seen_by_all;
       if (n == first) {
         if (masked) hide_keys(s[0], n * kKeys);
         exact_softmax(p[0], s[0]);
         release_queries();
+        pass_turn();  // between a tile's scores and its values
         values_alone(p[0]);
         return;
       }
@@ -465,14 +447,11 @@ struct Forward {
   template <bool kBefore, bool kMore>
   __device__ __forceinline__ void overlapped(Scores& next, Probabilities& p, Scores& s, const Probabilities& p_before,
                                              unsigned long long queries, int n, bool masked) {
-    if constexpr (kBefore) wait_for_next_values();
-    if constexpr (kMore) wait_for_next_keys();
+    wait_for_next_turn();
     if constexpr (kAhead && kMore) {
-      Cursor<kConfig.stages> next_key = key;
-      Cursor<kConfig.stages> next_value = value;
-      next_key.advance();
-      if constexpr (kBefore) next_value.advance();
-      look_ahead(next_key, next_value);
+      Cursor<kConfig.stages> next = turn;
+      next.advance();
+      look_ahead(next);
     }
     if constexpr (kBefore && kMore) {
       multiply_both(next, queries, p_before);
@@ -490,14 +469,9 @@ struct Forward {
     }
     ptx::wgmma_wait_group(0);
     ptx::pin(out);
-    if constexpr (kMore) {
-      ptx::pin(next);
-      release_keys();
-    }
-    if constexpr (kBefore) {
-      release_values();
-      if (exact) rescale(factor);
-    }
+    if constexpr (kMore) ptx::pin(next);
+    end_turn();
+    if (kBefore && exact) rescale(factor);
   }
 
   // --------------------------------------------------------------------------------------------------- row tiles
@@ -526,12 +500,8 @@ struct Forward {
     sum[0] = sum[1] = 0.0F;
     // Tiles that only other row groups see.
 #pragma unroll 1
-    for (int n = tiles.end; n > max(end, tiles.first); --n) {
-      wait_for_keys();
-      release_keys();
-      wait_for_values();
-      release_values();
-    }
+    for (int n = end > tiles.first ? tiles.end - end : turns_of(kConfig, tiles.end - tiles.first); n > 0; --n)
+      pass_turn();
     const unsigned long long queries =
         tile::matrix_descriptor(place.queries(query.stage) + row_group * kBoxes * kGroupRows * tile::kBoxRowBytes, 16);
     if (end > tiles.first)

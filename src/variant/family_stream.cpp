@@ -33,7 +33,7 @@ const KnobTable<stream::Config>& table() {
     t.add("tile_keys", "n", &C::tile_keys, {32, 48, 64, 80, 96, 112, 128}, "keys a score product")
         .acts_on({tensor, issue, latency});
     t.add("stages", "s", &C::stages, {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16},
-          "key tiles, and as many value tiles, a key group keeps in shared memory")
+          "turns whose keys and values a key group keeps in shared memory")
         .acts_on({latency, l2, dram});
     t.add("query_stages", "q", &C::query_stages, {1, 2, 3, 4}, "row tiles of queries kept in shared memory")
         .acts_on({latency, tail, dram});
@@ -147,8 +147,6 @@ class StreamFamily final : public Family {
         return fmt::format("a tile of {} keys is no multiple of 16 from 32 to 128", c.tile_keys);
       case stream::Illegal::overlap:
         return "exact maxima rescale the output, which no product in flight allows; write overlap=nothing";
-      case stream::Illegal::stages:
-        return "overlap=products uses the keys of one tile while those of the next arrive: two stages at least";
       case stream::Illegal::shared_memory:
         return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
                            stream::shared_plan(c, dim).total, device.name, device.shared_bytes_per_block);
