@@ -240,7 +240,7 @@ struct SharedPlan {
 
 /// Barriers, 8 bytes each.
 struct BarrierPlan {
-  int queries;        ///< (query_stages): the queries of a row tile have arrived
+  int queries;        ///< (query_stages, row_groups): a row group's queries have arrived
   int queries_freed;  ///< (query_stages): every warp has read them
   int ring;           ///< (key_groups, stages): the keys and values of a turn have arrived
   int ring_freed;     ///< (key_groups, stages): every warp of the key group is done with them
@@ -250,7 +250,7 @@ struct BarrierPlan {
 HEED_HOST_DEVICE constexpr BarrierPlan barrier_plan(const Config& c) {
   BarrierPlan b{};
   b.queries = 0;
-  b.queries_freed = b.queries + c.query_stages;
+  b.queries_freed = b.queries + c.query_stages * c.row_groups;
   b.ring = b.queries_freed + c.query_stages;
   b.ring_freed = b.ring + c.key_groups * c.stages;
   b.count = b.ring_freed + c.key_groups * c.stages;

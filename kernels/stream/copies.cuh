@@ -34,7 +34,9 @@ struct Layout {
   unsigned shared;
 
   __device__ __forceinline__ unsigned barrier(int index) const { return shared + kPlan.barriers + 8 * index; }
-  __device__ __forceinline__ unsigned queries_barrier(int stage) const { return barrier(kBarriers.queries + stage); }
+  __device__ __forceinline__ unsigned queries_barrier(int stage, int row_group) const {
+    return barrier(kBarriers.queries + stage * kConfig.row_groups + row_group);
+  }
   __device__ __forceinline__ unsigned queries_freed(int stage) const {
     return barrier(kBarriers.queries_freed + stage);
   }
@@ -69,8 +71,9 @@ struct Copies {
   const TensorMaps& maps;
   Place place;
 
-  /// Asks for what every consumer waits for: the first row tile's queries and every key group's first keys. They take
-  /// over 500 clocks to come, so they are asked for before the other barriers exist. One thread, before run().
+  /// Asks for what consumers wait for: the first row tile's queries and every key group's first keys. They take over
+  /// 500 clocks to come, so they are asked for before the other barriers exist; and where all blocks of a launch ask at
+  /// once, as long again, so the first row group's queries and the keys are in front. One thread, before run().
   __device__ __forceinline__ void start() const {
     ptx::prefetch_tensormap(maps.q);
     ptx::prefetch_tensormap(maps.k);
@@ -80,7 +83,7 @@ struct Copies {
     const int end = keys_end(tile);
     if constexpr (kConfig.trigger != Trigger::none) ptx::griddepcontrol_wait();
     if constexpr (!kOneTile) announce(tile, 0);
-    copy_queries(tile, 0);
+    copy_queries(tile, 0, 0, 1);
 #pragma unroll
     for (int g = 0; g < kKeyGroups; ++g) {
       const Range tiles = tiles_of_group(kConfig, end, g);
@@ -89,6 +92,7 @@ struct Copies {
         copy_operand(maps.k, place.keys(g, 0), place.ring_barrier(g, 0), tiles.end - 1, kv_head, tile.batch);
       }
     }
+    copy_queries(tile, 0, 1, kConfig.row_groups);
     ptx::prefetch_tensormap(maps.v);
     initialise_barriers<false>();
   }
@@ -102,17 +106,19 @@ struct Copies {
       ptx::cp_async_bulk_tensor_4d(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
   }
 
-  __device__ __forceinline__ void copy_queries(const RowTile& tile, int stage) const {
-    const unsigned barrier = place.queries_barrier(stage);
-    ptx::mbarrier_arrive_expect_tx(barrier, kPlan.query_bytes);
+  /// The queries of row groups first to end - 1.
+  __device__ __forceinline__ void copy_queries(const RowTile& tile, int stage, int first, int end) const {
     const int all = (params.len_q + kGroupRows - 1) / kGroupRows;
 #pragma unroll
-    for (int g = 0; g < kConfig.row_groups; ++g)
+    for (int g = first; g < end; ++g) {
+      const unsigned barrier = place.queries_barrier(stage, g);
+      ptx::mbarrier_arrive_expect_tx(barrier, kPlan.query_bytes / kConfig.row_groups);
 #pragma unroll
       for (int b = 0; b < kBoxes; ++b)
         copy_box<kQueriesFirst>(place.queries(stage) + (g * kBoxes + b) * kGroupRows * tile::kBoxRowBytes, maps.q,
                                 barrier, b, group_tile(kConfig, tile.index, g, all) * kGroupRows, tile.head,
                                 tile.batch);
+    }
   }
 
   __device__ __forceinline__ void copy_operand(const TensorMap& map, unsigned to, unsigned barrier, int tile,
@@ -146,7 +152,8 @@ struct Copies {
         query.advance();
       }
       ptx::st_shared_v4(place.row_tile(query.stage), -1, 0, 0, 0);
-      ptx::mbarrier_arrive(place.queries_barrier(query.stage));
+#pragma unroll
+      for (int g = 0; g < kConfig.row_groups; ++g) ptx::mbarrier_arrive(place.queries_barrier(query.stage, g));
     }
     if (kConfig.trigger != Trigger::none) ptx::griddepcontrol_launch_dependents();
   }
@@ -156,7 +163,7 @@ struct Copies {
   __device__ __forceinline__ static constexpr bool is_first(int i) {
     for (int g = 0; g < kKeyGroups; ++g)
       if (i == Place::kBarriers.ring + g * kConfig.stages) return true;
-    return i == Place::kBarriers.queries;
+    return i >= Place::kBarriers.queries && i < Place::kBarriers.queries + kConfig.row_groups;
   }
 
   template <bool kFirst>
@@ -219,7 +226,7 @@ struct Copies {
                                                 const AfterQueries& after_queries) const {
     const int kv_head = key_head(tile);
     const int end = keys_end(tile);
-    if (!started) copy_queries(tile, query_stage);
+    if (!started) copy_queries(tile, query_stage, 0, kConfig.row_groups);
     bool more = true;
     for (int turn = 0; more; ++turn) {
       more = false;

@@ -523,12 +523,12 @@ struct Forward {
     ptx::bar_sync(1, consumer_threads(kConfig) + 32);
     if constexpr (kOneTile) {
       const int index = kProblem.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-      ptx::mbarrier_wait(place.queries_barrier(0), 0);
+      ptx::mbarrier_wait(place.queries_barrier(0, row_group), 0);
       run_row_tile({index, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)}, target);
     } else {
 #pragma unroll 1
       for (;;) {
-        ptx::mbarrier_wait(place.queries_barrier(query.stage), query.parity);
+        ptx::mbarrier_wait(place.queries_barrier(query.stage, row_group), query.parity);
         unsigned words[4];
         ptx::ld_shared_v4(words, place.row_tile(query.stage));
         const RowTile at = {ptx::warp_uniform(words[0]), ptx::warp_uniform(words[1]), ptx::warp_uniform(words[2])};
