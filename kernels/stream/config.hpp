@@ -39,8 +39,9 @@ enum class ProductOrder { values_first, scores_first, alternating };
 /// What is subtracted from scores before the exponential.
 enum class Reference {
   exact,       ///< the maximum so far, with the output rescaled where it grew
-  optimistic,  ///< that of the first tiles: softmax does not depend on the value subtracted. A warp whose sums leave
+  first_tile,  ///< that of the first tiles: softmax does not depend on the value subtracted. A warp whose sums leave
                ///< the range of 16 bits takes the tile again with its maximum
+  first_keys,  ///< the same, but of the first 16 keys of the first tile
 };
 
 /// Who starts the copies into shared memory.
@@ -99,7 +100,7 @@ struct Config {
   Schedule schedule = Schedule::one_tile;
   Overlap overlap = Overlap::nothing;
   ProductOrder product_order = ProductOrder::values_first;
-  Reference reference = Reference::optimistic;
+  Reference reference = Reference::first_tile;
   Producer producer = Producer::own_warp;
   Trigger trigger = Trigger::last_copies;
   Store store = Store::pieces;

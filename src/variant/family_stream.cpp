@@ -46,8 +46,8 @@ const KnobTable<stream::Config>& table() {
     t.add("product_order", "p", &C::product_order, "heed::stream::ProductOrder",
           {"values_first", "scores_first", "alternating"}, "order in which the two products go to the tensor cores")
         .acts_on({tensor, latency});
-    t.add("reference", "r", &C::reference, "heed::stream::Reference", {"exact", "optimistic"},
-          "what is subtracted before the exponential: the maximum so far, or that of the first tiles")
+    t.add("reference", "r", &C::reference, "heed::stream::Reference", {"exact", "first_tile", "first_keys"},
+          "what is subtracted before the exponential: the maximum so far, or that of the first tiles or keys")
         .acts_on({issue, fma, latency});
     t.add("producer", "w", &C::producer, "heed::stream::Producer", {"own_warp", "own_group"},
           "who starts the copies: a warp, or a warpgroup that leaves its registers to the others")
