@@ -41,7 +41,7 @@ enum class Vote {
 };
 
 /// Where keys that a row does not see are taken out, under a causal mask.
-enum class Hide {
+enum class Mask {
   scores,         ///< before the exponentials, in a branch around chunks that every row sees whole
   probabilities,  ///< after them, without a branch, where the mask's edge runs through the corners of chunks of 64; a
                   ///< launch where it does not takes the other way
@@ -98,7 +98,7 @@ struct Config {
   bool late_packing = true;      ///< probabilities are rounded one step after their exponentials
   bool prefetch_scores = false;  ///< the next segment's first scores are asked for within this one
   Reference reference = Reference::first_chunk;
-  Hide hide = Hide::scores;
+  Mask mask = Mask::scores;
   RowSum row_sum = RowSum::ones_column;
   Vote vote = Vote::after_writing;
   Exchange exchange = Exchange::half;
@@ -267,7 +267,7 @@ HEED_HOST_DEVICE constexpr int out_columns(const Config& c, int head_dim) {
 /// Registers a thread needs at least: output, all scores of a segment, prefetched ones, what is seen of the diagonal,
 /// and 48 for probabilities on their way, descriptors and row state.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
-  const int seen = c.hide == Hide::probabilities ? kGroupRows / 8 + 1 : 0;
+  const int seen = c.mask == Mask::probabilities ? kGroupRows / 8 + 1 : 0;
   return out_columns(c, head_dim) / 2 + segment_keys(c) / 2 + (c.prefetch_scores ? c.chunk / 2 : 0) + seen + 48;
 }
 
@@ -298,7 +298,7 @@ HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
 // legality
 
 /// Whether probabilities can be taken out: sums then have to come from what the tensor cores see of them.
-HEED_HOST_DEVICE constexpr bool can_hide_probabilities(const Config& c, const Problem& problem) {
+HEED_HOST_DEVICE constexpr bool can_mask_probabilities(const Config& c, const Problem& problem) {
   return problem.causal && c.chunk == kGroupRows && c.reference != Reference::exact && c.row_sum == RowSum::ones_column;
 }
 
@@ -316,7 +316,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.chunks < 2 || c.stages < 2) c.prefetch_scores = false;
   if (c.stages > 1 || c.reference == Reference::exact) c.vote = Vote::before_sending;
   if (parts(c) == 1) c.exchange = Exchange::half;
-  if (!can_hide_probabilities(c, problem)) c.hide = Hide::scores;
+  if (!can_mask_probabilities(c, problem)) c.mask = Mask::scores;
   if (!problem.causal && c.tile_order == TileOrder::folded) c.tile_order = TileOrder::descending;
   if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;
   Config eager = c;

@@ -28,8 +28,7 @@
 #include "kernels/ptx/wgmma.cuh"
 #include "kernels/sm90/config.hpp"
 #include "kernels/sm90/merge.cuh"
-#include "kernels/sm90/products.cuh"
-#include "kernels/sm90/scores.cuh"
+#include "kernels/sm90/softmax.cuh"
 
 namespace heed::sm90 {
 
@@ -37,8 +36,8 @@ namespace heed::sm90 {
 enum class Masks { none, scores, probabilities };
 
 template <Config kConfig, Problem kProblem>
-struct Forward : Products<kConfig, kProblem> {
-  using Base = Products<kConfig, kProblem>;
+struct Forward : Softmax<kConfig, kProblem> {
+  using Base = Softmax<kConfig, kProblem>;
   using Base::barrier, Base::key_barrier, Base::value_barrier, Base::freed_barrier, Base::keys_at, Base::values_at;
   using Base::copy_queries, Base::copy_keys, Base::key_head, Base::initialise_barriers;
   using Base::kBoxes, Base::kChunk, Base::kChunks, Base::kStages, Base::kValueSteps, Base::kRowGroups, Base::kKeyGroups;
@@ -47,6 +46,9 @@ struct Forward : Products<kConfig, kProblem> {
   using Base::params, Base::maps, Base::shared, Base::block_row, Base::head, Base::batch;
   using Base::query_descriptor, Base::key_descriptor, Base::value_descriptor, Base::multiply_keys,
       Base::multiply_values;
+  using Base::kMostSum, Base::kSumsRounded, Base::lane, Base::warp, Base::chunks, Base::scale_log2, Base::diagonal,
+      Base::is_lined_up, Base::reference, Base::sum, Base::row, Base::hide_keys, Base::raise_references,
+      Base::find_diagonal, Base::keep_seen, Base::exponentials, Base::round, Base::row_sum, Base::has_overflown;
 
   // ---- compile-time facts
   static constexpr int kSteps = segment_steps(kConfig);
@@ -58,42 +60,26 @@ struct Forward : Products<kConfig, kProblem> {
   static constexpr int kBlockRows = kRowGroups * kGroupRows;
   static constexpr bool kDependent = kConfig.trigger != Trigger::none;
   static constexpr int kQueryBytes = kRowGroups * kBoxes * kGroupRows * tile::kBoxRowBytes;
-  // Above this a probability may have left the range of 16 bits, or its products that of fp32. fp16 ends at 65504: a
-  // column of ones then sums to infinity. bf16 ends where fp32 does: values of up to 3e29 have to fit on top.
-  static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : kOnes ? 3e38F : 6e4F;
   // Parts of one segment find out with the other parts, at the very end, that they were misled.
   static constexpr bool kVotesLast = kOneSegment && kConfig.vote == Vote::after_writing;
   // Sums by additions are there before the last products are done.
   static constexpr bool kSumsEarly = !kOnes;
-  // Of bf16 the rounded probabilities are summed: where the reference is not the maximum, one that outweighs all others
-  // is no power of two, and rounding it alone made a row wrong by 0.5%.
-  static constexpr bool kSumsRounded = !kOnes && kProblem.element == Element::bf16;
-  static constexpr bool kHidesProbabilities = kConfig.hide == Hide::probabilities;
+  static constexpr bool kMasksProbabilities = kConfig.mask == Mask::probabilities;
   // Score registers of a row pair from which the first reference is found.
   static constexpr int kReferenceRegisters = kConfig.reference == Reference::first_keys ? kStepKeys / 2 : kChunk / 2;
 
   static_assert(kDim % 64 == 0 && kChunk % kStepKeys == 0, "wgmma takes 16 keys at a time and boxes of 64 columns");
 
   // ---- state
-  int lane;
-  int warp;          // within the row group
   bool is_consumer;  // else of the warp or warpgroup that starts the copies
   int part;
   int keys_end;  // keys any row of the block may see
-  Range chunks;  // of this part
   int segments;
   int passed_segments = 0;  // of a computation that has to be done again
   int seen_by_all;          // keys of this part before this are seen by every row of the row group
   int seen_by_any;          // keys before this by one at least
-  float scale_log2;
   Target target;
-  // Hide::probabilities:
-  int diagonal;                   // the chunk through which the mask's edge runs
-  bool is_lined_up;               // it runs from corner to corner, and no row that is written sees past the last key
-  unsigned seen[kChunk / 8 + 1];  // bits of two packed ones that are kept, of its tile t and row h: at t - h + 1
   float next_scores[kConfig.prefetch_scores ? kChunk / 2 : 1];  // of the segment to come
-  float reference[2];                                           // in log2 units of the scaled scores
-  float sum[2];                                                 // of this lane's columns; unused with columns of ones
   float log2_sum[2];                                            // reference + log2(sum) of a row; -inf without keys
   float inverse[2];                                             // of a row's sum, or 0
 
@@ -194,85 +180,6 @@ struct Forward : Products<kConfig, kProblem> {
     }
   }
 
-  // ------------------------------------------------------------------------------------------------------ softmax
-
-  __device__ __forceinline__ int row(int half) const {
-    return block_row + row_group * kGroupRows + warp * 16 + lane / 4 + 8 * half;
-  }
-
-  /// Sets scores of keys that a row does not see, or that are another part's, to -inf.
-  __device__ __forceinline__ void hide_keys(float (&s)[kChunk / 2], int first_key) const {
-    int end[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      end[h] = min(visible_keys(kProblem.causal, row(h), params.causal_offset, params.len_k), chunks.end * kChunk) -
-               first_key - 2 * (lane % 4);
-    hide_columns(s, end);
-  }
-
-  /// Raises the references to `maximum` where that is larger, and rescales what was summed below the old ones.
-  __device__ __forceinline__ void raise_references(const float (&maximum)[2]) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float next = fmaxf(reference[h], maximum[h]);
-      const float factor = ptx::ex2_approx_ftz(reference[h] - attention::finite_reference(next));
-      reference[h] = next;
-      sum[h] *= factor;
-#pragma unroll
-      for (int t = 0; t < kOutColumns / 8; ++t) {
-        out[4 * t + 2 * h] *= factor;
-        out[4 * t + 2 * h + 1] *= factor;
-      }
-    }
-  }
-
-  /// Which probabilities the rows of this lane see of the chunk on the diagonal. Both rows see the same of tiles that
-  /// are one apart, so nine words tell of all 16 pairs of columns.
-  __device__ __forceinline__ void find_diagonal() {
-    const int first = block_row + row_group * kGroupRows + params.causal_offset;
-    const int last_row = min(block_row + (row_group + 1) * kGroupRows, params.len_q) - 1;
-    diagonal = first / kChunk;
-    is_lined_up = first >= 0 && first % kChunk == 0 && last_row + params.causal_offset < params.len_k;
-    const int keys = 16 * warp + lane / 4 + 1 - 2 * (lane % 4);  // seen from this lane's first column on
-#pragma unroll
-    for (int i = 0; i <= kChunk / 8; ++i) {
-      const int left = keys - 8 * (i - 1);
-      seen[i] = left >= 2 ? 0xFFFFFFFFU : left == 1 ? 0xFFFFU : 0;
-    }
-  }
-
-  /// Takes out what the rows do not see, of a step of a chunk; `before` has all bits set where the chunk lies before
-  /// the diagonal.
-  __device__ __forceinline__ void keep_seen(unsigned (&p)[4], int step, unsigned before) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) p[i] &= seen[2 * step + i / 2 - i % 2 + 1] | before;
-  }
-
-  /// Exponentials of one step: scores 8 step to 8 step + 7 of a chunk, less `subtracted` of each row.
-  __device__ __forceinline__ void exponentials(float (&e)[8], const float (&s)[kChunk / 2], int step,
-                                               const float (&subtracted)[2]) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) e[i] = fmaf(s[8 * step + i], scale_log2, -subtracted[i / 2 % 2]);
-      // In source order: where the compiler moves these among the products decides 10% of the time.
-#pragma unroll
-    for (int i = 0; i < 8; ++i) e[i] = ptx::ex2_approx_ftz_in_order(e[i]);
-    if constexpr (!kOnes && !kSumsRounded) {
-      sum[0] += (e[0] + e[1]) + (e[4] + e[5]);
-      sum[1] += (e[2] + e[3]) + (e[6] + e[7]);
-    }
-  }
-
-  /// Rounds a step's probabilities; sums what the tensor cores will see.
-  __device__ __forceinline__ void round(unsigned (&p)[4], const float (&e)[8]) {
-    pack<kProblem.element>(p, e);
-    if constexpr (kSumsRounded)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        sum[i % 2] += ptx::unpack_low<kProblem.element>(p[i]) + ptx::unpack_high<kProblem.element>(p[i]);
-  }
-
-  /// Whether a row's sum left its range.
-  __device__ __forceinline__ bool has_overflown() const { return !(row_sum(0) < kMostSum) || !(row_sum(1) < kMostSum); }
   /// Whether any thread of the key group says so.
   __device__ __forceinline__ bool any(bool overflown) const {
     return ptx::barrier_red_or(1 + key_group, kKeyGroupThreads, overflown);
@@ -507,9 +414,6 @@ struct Forward : Products<kConfig, kProblem> {
     }
   }
 
-  /// A row's sum, or this lane's share of it.
-  __device__ __forceinline__ float row_sum(int half) const { return kOnes ? out[kDim / 2 + 2 * half] : sum[half]; }
-
   /// The exact maximum of all scores of this part as the reference: its keys once more, chunk by chunk; from shared
   /// memory, or copied to the first chunk's place. Rare. Every copy of this key group has been waited for, and nobody
   /// reads shared memory any more.
@@ -561,7 +465,7 @@ struct Forward : Products<kConfig, kProblem> {
     }
     if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_arrive_relaxed();
     if (is_consumer) aim();
-    if (kHidesProbabilities && is_consumer) find_diagonal();
+    if (kMasksProbabilities && is_consumer) find_diagonal();
     if constexpr (kOnes) ptx::fence_proxy_async();
     __syncthreads();
     if (!is_consumer) {
@@ -575,10 +479,10 @@ struct Forward : Products<kConfig, kProblem> {
       // again, ptxas would serialise all products (C7511); with a third it keeps registers for two. Under a causal mask
       // some part of nearly every row tile is masked and the others would wait for it.
       constexpr bool kCausalSegment = kOneSegment && kProblem.causal;
-      constexpr Masks kUsual = kHidesProbabilities ? Masks::probabilities
+      constexpr Masks kUsual = kMasksProbabilities ? Masks::probabilities
                                : kCausalSegment    ? Masks::scores
                                                    : Masks::none;
-      const bool is_usual = kHidesProbabilities ? is_lined_up
+      const bool is_usual = kMasksProbabilities ? is_lined_up
                             : kCausalSegment    ? true
                                                 : first_key_of(segments) <= seen_by_all;
       // In this order: ptxas puts the second next to what came before (0.03 us at the mission shape on an H200).

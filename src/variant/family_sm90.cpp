@@ -43,7 +43,7 @@ const KnobTable<sm90::Config>& table() {
           "what is subtracted before the exponential: the maximum, the first chunk's, or that of the first 16 keys")
         .acts_on({issue, fma, latency});
     t.add(
-         "hide", "y", &C::hide, "heed::sm90::Hide", {"scores", "probabilities"},
+         "mask", "y", &C::mask, "heed::sm90::Mask", {"scores", "probabilities"},
          "where keys that a row does not see are taken out: before the exponentials in a branch, or after them without")
         .acts_on({latency, issue});
     t.add("row_sum", "u", &C::row_sum, "heed::sm90::RowSum", {"adds", "ones_column"},
@@ -205,7 +205,7 @@ class Sm90Family final : public Family {
     const bool lined_up = workload.mask == Mask::causal_top_left || (workload.len_k - workload.len_q) % 64 == 0;
     if (workload.is_causal()) {
       c.reference = sm90::Reference::first_keys;
-      if (lined_up) c.hide = sm90::Hide::probabilities;
+      if (lined_up) c.mask = sm90::Mask::probabilities;
     }
     if (dim > 64) {
       c.row_sum = sm90::RowSum::adds;

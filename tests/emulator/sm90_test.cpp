@@ -91,8 +91,8 @@ TEST(EmulatedSm90, AllPartsComputeAgainWhereOneWasMisled) {
 
 // Probabilities of hidden keys are taken out where the mask's edge runs from corner to corner of a chunk; elsewhere,
 // and where rows see past the last key, their scores are.
-TEST(EmulatedSm90, HidesProbabilities) {
-  constexpr Config kConfig{.hide = Hide::probabilities};
+TEST(EmulatedSm90, MasksProbabilities) {
+  constexpr Config kConfig{.mask = Mask::probabilities};
   run_case<kConfig, kHalf64Causal>({.heads = 2, .len_q = 512, .len_k = 512}, 80);
   run_case<kConfig, kHalf64Causal>({.len_q = 290, .len_k = 290, .score_scale = 30}, 81);
   run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 322, .causal_offset = 192}, 82);
@@ -100,9 +100,9 @@ TEST(EmulatedSm90, HidesProbabilities) {
   run_case<kConfig, kHalf64Causal>({.len_q = 400, .len_k = 170}, 84);
   run_case<kConfig, kHalf64Causal>({.len_q = 170, .len_k = 400}, 85);
   run_case<kConfig, kHalf64Causal>({.len_q = 300, .len_k = 172, .causal_offset = -128}, 86);
-  constexpr Config kOwn{.hide = Hide::probabilities, .key_heads = KeyHeads::own};
+  constexpr Config kOwn{.mask = Mask::probabilities, .key_heads = KeyHeads::own};
   run_case<kOwn, kHalf64Causal>({.batch = 2, .heads = 3, .heads_kv = 3, .len_q = 130, .len_k = 130}, 88);
-  constexpr Config kFirstKeys{.late_packing = false, .reference = Reference::first_keys, .hide = Hide::probabilities};
+  constexpr Config kFirstKeys{.late_packing = false, .reference = Reference::first_keys, .mask = Mask::probabilities};
   run_case<kFirstKeys, Problem{.element = Element::bf16, .head_dim = 64, .causal = true}>(
       {.len_q = 200, .len_k = 200, .score_scale = 10}, 87);
   // Segments of two stages, whose row groups end in different chunks; scores asked for ahead.
@@ -113,7 +113,7 @@ TEST(EmulatedSm90, HidesProbabilities) {
                          .value_waits = 1,
                          .product_start = 0,
                          .prefetch_scores = true,
-                         .hide = Hide::probabilities,
+                         .mask = Mask::probabilities,
                          .vote = Vote::before_sending};
   run_case<kRing, kHalf64Causal>({.len_q = 700, .len_k = 700}, 90);
   run_case<kRing, kHalf64Causal>({.len_q = 200, .len_k = 840, .causal_offset = 640, .score_scale = 30}, 91);

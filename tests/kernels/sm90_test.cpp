@@ -25,7 +25,7 @@ Config random_config(Random& random, const Problem& problem) {
   c.key_groups = one_of({1, 2});
   c.cluster = one_of({1, 2, 4, 8});
   c.tile_order = static_cast<TileOrder>(random.below(3));
-  c.hide = random.chance(0.5) ? Hide::probabilities : Hide::scores;
+  c.mask = random.chance(0.5) ? Mask::probabilities : Mask::scores;
   c.chunk = one_of({32, 64, 128});
   c.chunks = one_of({1, 2, 3, 4, 6, 8});
   c.stages = one_of({1, 2, 3, 4});

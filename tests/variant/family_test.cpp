@@ -129,11 +129,11 @@ TEST(Families, HopperSaysWhatItCannotDo) {
   EXPECT_THAT(reason("fwd_sm90:row_groups=4"), ::testing::HasSubstr("registers"));
   EXPECT_THAT(reason("fwd_sm90:cluster=1,exchange=single"), ::testing::HasSubstr("exchange=half"));
   EXPECT_THAT(reason("fwd_sm90:product_start=2"), ::testing::HasSubstr("product_start=0"));
-  EXPECT_THAT(reason("fwd_sm90:hide=probabilities"), ::testing::HasSubstr("hide=scores"));  // no mask
+  EXPECT_THAT(reason("fwd_sm90:mask=probabilities"), ::testing::HasSubstr("mask=scores"));  // no mask
   EXPECT_THAT(reason("fwd_sm90:tile_order=folded"), ::testing::HasSubstr("tile_order=descending"));
-  EXPECT_EQ(reason("fwd_sm90:hide=probabilities", "b1h8l512d64:causal_bottom_right"), "legal");
-  EXPECT_THAT(reason("fwd_sm90:hide=probabilities", "b1h8l512d128:causal_top_left"),
-              ::testing::HasSubstr("hide=scores"));  // sums by additions
+  EXPECT_EQ(reason("fwd_sm90:mask=probabilities", "b1h8l512d64:causal_bottom_right"), "legal");
+  EXPECT_THAT(reason("fwd_sm90:mask=probabilities", "b1h8l512d128:causal_top_left"),
+              ::testing::HasSubstr("mask=scores"));  // sums by additions
   EXPECT_THAT(reason("fwd_sm90:key_heads=own", "b1h8hkv2l512d64"),
               ::testing::HasSubstr("8 query heads share 2 key heads; write key_heads=shared"));
   EXPECT_THAT(reason("fwd_sm90:tile_order=folded,row_groups=1", "b1h1l4200000d64:causal_top_left"),

@@ -1,0 +1,124 @@
+/// Masks, references and exponentials of fwd_sm90: what happens to the scores of a row group between two products.
+///
+/// The online softmax is FlashAttention-2's (Dao, arXiv 2307.08691); that what is subtracted need not be the maximum, as
+/// long as probabilities stay in range, is what Reference and kMostSum are about.
+#pragma once
+
+#include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/math.cuh"
+#include "kernels/sm90/products.cuh"
+#include "kernels/sm90/scores.cuh"
+
+namespace heed::sm90 {
+
+template <Config kConfig, Problem kProblem>
+struct Softmax : Products<kConfig, kProblem> {
+  using Base = Products<kConfig, kProblem>;
+  using Base::kChunk, Base::kRowGroups, Base::kDim, Base::kOutColumns, Base::kOnes, Base::row_group, Base::out,
+      Base::params, Base::block_row;
+
+  // ---- compile-time facts
+  // Above this a probability may have left the range of 16 bits, or its products that of fp32. fp16 ends at 65504: a
+  // column of ones then sums to infinity. bf16 ends where fp32 does: values of up to 3e29 have to fit on top.
+  static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : kOnes ? 3e38F : 6e4F;
+  // Of bf16 the rounded probabilities are summed: where the reference is not the maximum, one that outweighs all others
+  // is no power of two, and rounding it alone made a row wrong by 0.5%.
+  static constexpr bool kSumsRounded = !kOnes && kProblem.element == Element::bf16;
+
+  // ---- state
+  int lane;
+  int warp;       // within the row group
+  Range chunks;   // of this part
+  float scale_log2;
+  // Mask::probabilities:
+  int diagonal;                   // the chunk through which the mask's edge runs
+  bool is_lined_up;               // it runs from corner to corner, and no row that is written sees past the last key
+  unsigned seen[kChunk / 8 + 1];  // bits of two packed ones that are kept, of its tile t and row h: at t - h + 1
+  float reference[2];             // in log2 units of the scaled scores
+  float sum[2];                   // of this lane's columns; unused with columns of ones
+
+  using Base::Base;
+
+  __device__ __forceinline__ int row(int half) const {
+    return block_row + row_group * kGroupRows + warp * 16 + lane / 4 + 8 * half;
+  }
+
+  /// Sets scores of keys that a row does not see, or that are another part's, to -inf.
+  __device__ __forceinline__ void hide_keys(float (&s)[kChunk / 2], int first_key) const {
+    int end[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      end[h] = min(visible_keys(kProblem.causal, row(h), params.causal_offset, params.len_k), chunks.end * kChunk) -
+               first_key - 2 * (lane % 4);
+    hide_columns(s, end);
+  }
+
+  /// Raises the references to `maximum` where that is larger, and rescales what was summed below the old ones.
+  __device__ __forceinline__ void raise_references(const float (&maximum)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float next = fmaxf(reference[h], maximum[h]);
+      const float factor = ptx::ex2_approx_ftz(reference[h] - attention::finite_reference(next));
+      reference[h] = next;
+      sum[h] *= factor;
+#pragma unroll
+      for (int t = 0; t < kOutColumns / 8; ++t) {
+        out[4 * t + 2 * h] *= factor;
+        out[4 * t + 2 * h + 1] *= factor;
+      }
+    }
+  }
+
+  /// Which probabilities the rows of this lane see of the chunk on the diagonal. Both rows see the same of tiles that
+  /// are one apart, so nine words tell of all 16 pairs of columns.
+  __device__ __forceinline__ void find_diagonal() {
+    const int first = block_row + row_group * kGroupRows + params.causal_offset;
+    const int last_row = min(block_row + (row_group + 1) * kGroupRows, params.len_q) - 1;
+    diagonal = first / kChunk;
+    is_lined_up = first >= 0 && first % kChunk == 0 && last_row + params.causal_offset < params.len_k;
+    const int keys = 16 * warp + lane / 4 + 1 - 2 * (lane % 4);  // seen from this lane's first column on
+#pragma unroll
+    for (int i = 0; i <= kChunk / 8; ++i) {
+      const int left = keys - 8 * (i - 1);
+      seen[i] = left >= 2 ? 0xFFFFFFFFU : left == 1 ? 0xFFFFU : 0;
+    }
+  }
+
+  /// Takes out what the rows do not see, of a step of a chunk; `before` has all bits set where the chunk lies before
+  /// the diagonal.
+  __device__ __forceinline__ void keep_seen(unsigned (&p)[4], int step, unsigned before) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[i] &= seen[2 * step + i / 2 - i % 2 + 1] | before;
+  }
+
+  /// Exponentials of one step: scores 8 step to 8 step + 7 of a chunk, less `subtracted` of each row.
+  __device__ __forceinline__ void exponentials(float (&e)[8], const float (&s)[kChunk / 2], int step,
+                                               const float (&subtracted)[2]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) e[i] = fmaf(s[8 * step + i], scale_log2, -subtracted[i / 2 % 2]);
+      // In source order: where the compiler moves these among the products decides 10% of the time.
+#pragma unroll
+    for (int i = 0; i < 8; ++i) e[i] = ptx::ex2_approx_ftz_in_order(e[i]);
+    if constexpr (!kOnes && !kSumsRounded) {
+      sum[0] += (e[0] + e[1]) + (e[4] + e[5]);
+      sum[1] += (e[2] + e[3]) + (e[6] + e[7]);
+    }
+  }
+
+  /// Rounds a step's probabilities; sums what the tensor cores will see.
+  __device__ __forceinline__ void round(unsigned (&p)[4], const float (&e)[8]) {
+    pack<kProblem.element>(p, e);
+    if constexpr (kSumsRounded)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        sum[i % 2] += ptx::unpack_low<kProblem.element>(p[i]) + ptx::unpack_high<kProblem.element>(p[i]);
+  }
+
+  /// A row's sum, or this lane's share of it.
+  __device__ __forceinline__ float row_sum(int half) const { return kOnes ? out[kDim / 2 + 2 * half] : sum[half]; }
+
+  /// Whether a row's sum left its range.
+  __device__ __forceinline__ bool has_overflown() const { return !(row_sum(0) < kMostSum) || !(row_sum(1) < kMostSum); }
+};
+
+}  // namespace heed::sm90
