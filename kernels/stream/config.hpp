@@ -44,6 +44,12 @@ enum class Reference {
   first_keys,  ///< the same, but of the first 16 keys of the first tile
 };
 
+/// When a warp looks whether probabilities left the range of 16 bits.
+enum class Vote {
+  each_tile,  ///< and takes that tile again with its maximum
+  row_tile,   ///< after all tiles, between which no branch stands then, and takes them all again, alone
+};
+
 /// Who starts the copies into shared memory.
 enum class Producer {
   own_warp,   ///< a warp that does nothing else
@@ -101,6 +107,7 @@ struct Config {
   Overlap overlap = Overlap::nothing;
   ProductOrder product_order = ProductOrder::values_first;
   Reference reference = Reference::first_tile;
+  Vote vote = Vote::each_tile;
   Producer producer = Producer::own_warp;
   Trigger trigger = Trigger::last_copies;
   Store store = Store::pieces;
@@ -339,6 +346,8 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
     if (c.tile_order == TileOrder::heads_first) c.tile_order = TileOrder::rows_first;
   }
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
+  // Exponentials beside values stand behind the branch that a vote is.
+  if (c.reference == Reference::exact || c.overlap == Overlap::values) c.vote = Vote::each_tile;
   if (c.store == Store::rows && !writes_rows(c, problem.head_dim)) c.store = Store::pieces;
   if (c.overlap == Overlap::values) {
     c.product_order = ProductOrder::scores_first;

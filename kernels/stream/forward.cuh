@@ -24,6 +24,7 @@
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/ptx/wgmma.cuh"
+#include "kernels/stream/careful.cuh"
 #include "kernels/stream/copies.cuh"
 #include "kernels/stream/epilogue.cuh"
 
@@ -41,10 +42,12 @@ struct Forward {
   static constexpr bool kCounted = kConfig.upkeep == Upkeep::conditions;
   using Place = Layout<kConfig, kProblem>;
   static constexpr SharedPlan kPlan = Place::kPlan;
+  static constexpr bool kVotesLast = kConfig.vote == Vote::row_tile;
   // The largest probability of the tiles a reference was taken from is 2^kMargin: fp16 has less room below one than
   // above. The sum of a lane's columns of one tile stays below kMostSum, or fp16 probabilities may have overflowed;
-  // bf16 ones cannot, but outputs of many large ones could.
-  static constexpr float kMargin = kProblem.element == Element::bf16 ? 0.0F : 8.0F;
+  // bf16 ones cannot, but outputs of many large ones could. To take all tiles again costs more than digits of small
+  // probabilities: 2^-4 leaves 13 nats for larger scores than the first, and an error of 2^-21 of the largest.
+  static constexpr float kMargin = kProblem.element == Element::bf16 ? 0.0F : kVotesLast ? -4.0F : 8.0F;
   static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : 3e4F;
   // Of bf16 the rounded probabilities are summed: where the reference is not the maximum, one that outweighs all others
   // is no power of two, and rounding it alone makes a row wrong by 0.5%.
@@ -272,10 +275,23 @@ struct Forward {
     if (masked) hide_keys(s, n * kKeys);
     if constexpr (kConfig.reference == Reference::first_keys) {
       first_references(s);
+      if (kVotesLast && masked) {
+        // Rows without keys would have no reference, and no probabilities but NaN.
+        reference[0] = attention::finite_reference(reference[0]);
+        reference[1] = attention::finite_reference(reference[1]);
+      }
       if (optimistic_softmax(p, s)) return;
       reference[0] = reference[1] = -__int_as_float(0x7f800000);
     }
     exact_softmax(p, s);
+  }
+
+  /// Whether a product has been infinite, or no number: probabilities were, or the inputs are.
+  __device__ __forceinline__ bool has_overflown() const {
+    float zero = (sum[0] + sum[1]) * 0.0F;
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i) zero = fmaf(out[i], 0.0F, zero);
+    return !(zero == 0.0F);
   }
 
   /// Probabilities below the references so far; false where they may have left the range of 16 bits, or where a row
@@ -284,6 +300,11 @@ struct Forward {
     const float negative[2] = {-reference[0], -reference[1]};
     float total[2];
     exponentials(p, total, s, negative);
+    if constexpr (kVotesLast) {
+      sum[0] += total[0];
+      sum[1] += total[1];
+      return true;
+    }
     const bool fits = total[0] < kMostSum && total[1] < kMostSum;
     if (__any_sync(0xffffffffU, !fits)) return false;
     sum[0] += total[0];
@@ -488,7 +509,13 @@ struct Forward {
     float factor[2] = {1.0F, 1.0F};
     constexpr bool kFirst = !kBefore && kConfig.reference == Reference::first_keys;
     if (kFirst && masked) hide_keys(s, n * kKeys);
-    if constexpr (kFirst) first_references(s);
+    if constexpr (kFirst) {
+      first_references(s);
+      if (kVotesLast && masked) {
+        reference[0] = attention::finite_reference(reference[0]);
+        reference[1] = attention::finite_reference(reference[1]);
+      }
+    }
     const bool exact = (!kFirst && (!kBefore || masked)) || !optimistic_softmax(p, s);
     if (exact) {
       if (!kFirst && masked) hide_keys(s, n * kKeys);
@@ -536,10 +563,22 @@ struct Forward {
       run_tiles(end - 1, tiles.first, seen_by_all, queries);
     else
       release_queries();
+    if constexpr (kVotesLast) {
+      if (__any_sync(0xffffffffU, has_overflown())) [[unlikely]] {
+        const int last = group_row + warp * 16 + 15;
+        Careful<kConfig, kProblem>{params, lane, row(0), at.head, at.batch}.run(
+            tiles.first * kKeys,
+            min(tiles.end * kKeys, visible_keys(kProblem.causal, last, params.causal_offset, params.len_k)), out,
+            reference, sum);
+      }
+    }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 1);
       sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 2);
+      // Without keys, where first_softmax() put a finite one in its place.
+      if (kVotesLast && kConfig.reference == Reference::first_keys && sum[h] == 0.0F)
+        reference[h] = -__int_as_float(0x7f800000);
     }
     Epilogue<kConfig, kProblem>{target, place.shared, {key_group, row_group, warp, lane, row(0), at.head, at.batch}}
         .run(out, reference, sum);

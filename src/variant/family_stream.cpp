@@ -49,6 +49,10 @@ const KnobTable<stream::Config>& table() {
     t.add("reference", "r", &C::reference, "heed::stream::Reference", {"exact", "first_tile", "first_keys"},
           "what is subtracted before the exponential: the maximum so far, or that of the first tiles or keys")
         .acts_on({issue, fma, latency});
+    t.add("vote", "f", &C::vote, "heed::stream::Vote", {"each_tile", "row_tile"},
+          "when a warp looks whether probabilities left their range: after each tile, which it takes again, or after "
+          "all, which it takes again alone")
+        .acts_on({issue, latency});
     t.add("producer", "w", &C::producer, "heed::stream::Producer", {"own_warp", "own_group"},
           "who starts the copies: a warp, or a warpgroup that leaves its registers to the others")
         .acts_on({latency, issue});
