@@ -42,13 +42,13 @@ struct Forward : Softmax<kConfig, kProblem> {
   using Base::copy_queries, Base::copy_keys, Base::key_head, Base::initialise_barriers;
   using Base::kBoxes, Base::kChunk, Base::kChunks, Base::kStages, Base::kValueSteps, Base::kRowGroups, Base::kKeyGroups;
   using Base::kDim, Base::kOutColumns, Base::kOnes, Base::row_group, Base::key_group, Base::out;
+  using Base::kMostSum, Base::kSumsRounded, Base::lane, Base::warp, Base::chunks, Base::scale_log2, Base::diagonal,
+      Base::is_lined_up, Base::reference, Base::sum, Base::row, Base::hide_keys, Base::raise_references,
+      Base::find_diagonal, Base::keep_seen, Base::exponentials, Base::round, Base::row_sum, Base::has_overflown;
   using Base::kPlan, Base::kBarriers, Base::kFirstBarrier;
   using Base::params, Base::maps, Base::shared, Base::block_row, Base::head, Base::batch;
   using Base::query_descriptor, Base::key_descriptor, Base::value_descriptor, Base::multiply_keys,
       Base::multiply_values;
-  using Base::kMostSum, Base::kSumsRounded, Base::lane, Base::warp, Base::chunks, Base::scale_log2, Base::diagonal,
-      Base::is_lined_up, Base::reference, Base::sum, Base::row, Base::hide_keys, Base::raise_references,
-      Base::find_diagonal, Base::keep_seen, Base::exponentials, Base::round, Base::row_sum, Base::has_overflown;
 
   // ---- compile-time facts
   static constexpr int kSteps = segment_steps(kConfig);

@@ -1,7 +1,7 @@
 /// Masks, references and exponentials of fwd_sm90: what happens to the scores of a row group between two products.
 ///
-/// The online softmax is FlashAttention-2's (Dao, arXiv 2307.08691); that what is subtracted need not be the maximum, as
-/// long as probabilities stay in range, is what Reference and kMostSum are about.
+/// The online softmax is FlashAttention-2's (Dao, arXiv 2307.08691); that what is subtracted need not be the maximum,
+/// as long as probabilities stay in range, is what Reference and kMostSum are about.
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
@@ -27,8 +27,8 @@ struct Softmax : Products<kConfig, kProblem> {
 
   // ---- state
   int lane;
-  int warp;       // within the row group
-  Range chunks;   // of this part
+  int warp;      // within the row group
+  Range chunks;  // of this part
   float scale_log2;
   // Mask::probabilities:
   int diagonal;                   // the chunk through which the mask's edge runs

@@ -18,7 +18,7 @@ struct Careful {
 
   const ForwardParams& params;
   int lane;
-  int row;    ///< of the lane's first row; its second is 8 further on
+  int row;  ///< of the lane's first row; its second is 8 further on
   int head;
   int batch;
 
@@ -30,12 +30,12 @@ struct Careful {
   __device__ __forceinline__ void run(int first, int end, float (&out)[kDim / 2], float (&reference)[2],
                                       float (&sum)[2]) const {
     const long long kv_head = head / params.group_size;
-    const auto* q = static_cast<const unsigned short*>(params.q) + batch * params.q_strides.batch +
-                    head * params.q_strides.head;
-    const auto* k = static_cast<const unsigned short*>(params.k) + batch * params.k_strides.batch +
-                    kv_head * params.k_strides.head;
-    const auto* v = static_cast<const unsigned short*>(params.v) + batch * params.v_strides.batch +
-                    kv_head * params.v_strides.head;
+    const auto* q =
+        static_cast<const unsigned short*>(params.q) + batch * params.q_strides.batch + head * params.q_strides.head;
+    const auto* k =
+        static_cast<const unsigned short*>(params.k) + batch * params.k_strides.batch + kv_head * params.k_strides.head;
+    const auto* v =
+        static_cast<const unsigned short*>(params.v) + batch * params.v_strides.batch + kv_head * params.v_strides.head;
     float partial[1][kTiles][4];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t)
@@ -48,7 +48,7 @@ struct Careful {
       float scores[1][2][4];
       find_scores(scores[0], q, k, key, end);
       attention::softmax_tile<attention::Exp2::hardware, attention::Rescale::always>(scores, partial, rows,
-                                                                                    params.scale * 1.44269504F);
+                                                                                     params.scale * 1.44269504F);
       unsigned p[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
@@ -93,8 +93,7 @@ struct Careful {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int at = key + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
-      const int seen =
-          visible_keys(kProblem.causal, row + 8 * (i / 2 % 2), params.causal_offset, params.len_k);
+      const int seen = visible_keys(kProblem.causal, row + 8 * (i / 2 % 2), params.causal_offset, params.len_k);
       if (at >= min(seen, end)) s[i / 4][i % 4] = -__int_as_float(0x7f800000);
     }
   }

@@ -244,8 +244,7 @@ struct Copies {
         if (!started || turn > 0) {
           // No one has used a stage before; asking takes 30 clocks, in front of copies that are waited for.
           if (!started || turn >= kConfig.stages) ptx::mbarrier_wait(place.ring_freed(g, stage), ring[g].parity);
-          ptx::mbarrier_arrive_expect_tx(barrier,
-                                         (has_keys ? kPlan.operand : 0) + (has_values ? kPlan.operand : 0));
+          ptx::mbarrier_arrive_expect_tx(barrier, (has_keys ? kPlan.operand : 0) + (has_values ? kPlan.operand : 0));
           if (has_keys) copy_operand(maps.k, place.keys(g, stage), barrier, n, kv_head, tile.batch);
           if (has_values)
             copy_operand(maps.v, place.values(g, stage), barrier, n + value_lag(kConfig), kv_head, tile.batch);

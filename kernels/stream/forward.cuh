@@ -494,9 +494,9 @@ struct Forward {
                                              unsigned long long queries, int n, bool masked) {
     wait_for_next_turn();
     if constexpr (kAhead && kMore) {
-      Cursor<kConfig.stages> next = turn;
-      next.advance();
-      look_ahead(next);
+      Cursor<kConfig.stages> following = turn;
+      following.advance();
+      look_ahead(following);
     }
     if constexpr (kBefore && kMore) {
       multiply_both(next, queries, p_before);

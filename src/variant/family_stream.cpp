@@ -223,22 +223,25 @@ class StreamFamily final : public Family {
       c.tile_order = stream::TileOrder::mirrored;
     }
     if (dim == 64 && !few_keys) {
-      // Where the way from exponentials to the next products is short, row groups overlap more; where it is the same
-      // for all of them, they may fall into step and overlap less. H200, us, with neither / conditions / ahead / both:
-      //   b1h8l2048d64 17.8 / 17.7 / 18.0 / 16.9, causal 14.2 / 13.8 / 14.2 / 14.0     two row groups, two key groups
-      //   b1h8l1024d64 7.25 / 7.18 / 7.14 / 7.17, causal 7.56 / 7.58 / 7.63 / 7.69     one row group, two key groups
-      //   b4h16l512d64 10.8 / 10.5 / 10.8 / 12.0, causal 9.44 / 9.20 / 9.17 / 9.55     four row groups
-      //   b2h8l2048d64 31.5 / 31.1 / 31.1 / 35.7, causal 23.8 / 23.1 / 22.2 / 24.3
-      //   b1h8l4096d64 causal                            42.6 / 41.7 / 39.0 / 44.1
-      //   b2h32l4096d64 533 / 486 / 517 / 520                                          more than one wave of them
       // Two row groups and two key groups meet in no order: scores first is 1.024 times as fast as values first at
       // b1h8l2048d64, alternating 1.014 times.
-      if (!workload.is_causal() && c.row_groups == 2 && c.key_groups == 2 && c.overlap == stream::Overlap::nothing)
-        c.product_order = stream::ProductOrder::scores_first;
-      const bool masked_alone = workload.is_causal() && c.key_groups == 1;
-      if (!masked_alone) c.upkeep = stream::Upkeep::conditions;
-      if (masked_alone || (!workload.is_causal() && c.key_groups == 2)) c.arrival = stream::Arrival::ahead;
+      const bool in_no_order = !workload.is_causal() && c.row_groups == 2 && c.key_groups == 2;
+      if (in_no_order) c.product_order = stream::ProductOrder::scores_first;
+      // Where the way from exponentials to the next products is short, row groups overlap more; where it is the same
+      // for all of them, they may fall into step and overlap less. H200, us, with a vote each tile / a row tile:
+      //   b1h8l2048d64 17.6 / 17.8, causal 13.3 / 12.3    two row groups, two key groups
+      //   b1h8l1024d64 6.75 / 6.51                        one row group, two key groups
+      //   b4h16l512d64 9.81 / 9.89, causal 8.72 / 8.10    four row groups
+      //   b2h32l4096d64 477 / 470, causal 263 / 257       more than one wave of them
+      const bool one_wave = all_row_tiles(c.row_groups, workload) <= processors;
+      if (workload.is_causal() || !one_wave || c.row_groups == 1) c.vote = stream::Vote::row_tile;
+      if (!in_no_order && (workload.is_causal() || one_wave)) c.reference = stream::Reference::first_keys;
+      if (!workload.is_causal() || one_wave) c.upkeep = stream::Upkeep::conditions;
+      if (workload.is_causal() || c.key_groups == 2) c.arrival = stream::Arrival::ahead;
     }
+    if (few_keys) c.reference = stream::Reference::first_keys;
+    // H200, us: b1h32l1024d128 29.3 / 30.5, causal 22.2 / 21.1; b2h16l4096d128 423 / 413.
+    if (dim == 128 && (workload.is_causal() || workload.len_k > 2048)) c.vote = stream::Vote::row_tile;
     // Where row tiles are short, stores are a good part of the work: as whole lines.
     if (few_keys) c.store = stream::Store::rows;
     const Problem problem = problem_of(workload);

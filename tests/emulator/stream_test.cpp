@@ -129,6 +129,47 @@ TEST(EmulatedStream, TakesATileAgainWhereTheReferenceMisleads) {
   run_case<kBoth, kBrain128Causal>({.len_q = 70, .len_k = 300, .causal_offset = 230, .score_scale = 300}, 13);
 }
 
+// Nobody looks before the end of the row tile: the warp takes all its tiles again, from global memory and alone.
+TEST(EmulatedStream, TakesARowTileAgainWhereTheReferenceMisleads) {
+  constexpr Config kTurns{.row_groups = 2, .tile_keys = 32, .stages = 3, .vote = Vote::row_tile};
+  run_case<kTurns, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 100, .len_k = 330}, 110);
+  run_case<kTurns, kHalf64>({.heads = 2, .heads_kv = 1, .len_q = 40, .len_k = 701, .score_scale = 60}, 111);
+  run_case<kTurns, kHalf64Causal>({.heads = 2, .len_q = 300, .len_k = 300, .score_scale = 60}, 112);
+  constexpr Config kBoth{.row_groups = 1,
+                         .key_groups = 2,
+                         .tile_keys = 32,
+                         .stages = 1,
+                         .query_stages = 2,
+                         .schedule = Schedule::persistent,
+                         .overlap = Overlap::products,
+                         .reference = Reference::first_keys,
+                         .vote = Vote::row_tile};
+  run_case<kBoth, kHalf64>({.len_q = 40, .len_k = 700, .score_scale = 60}, 113);
+  run_case<kBoth, kHalf64>({.heads = 2, .len_q = 140, .len_k = 33}, 114);
+  constexpr Config kWide{.row_groups = 1, .tile_keys = 32, .stages = 2, .vote = Vote::row_tile};
+  run_case<kWide, kBrain128Causal>({.len_q = 70, .len_k = 300, .causal_offset = 230, .score_scale = 3000}, 115);
+  constexpr Config kPadded{.row_groups = 1, .stages = 2, .reference = Reference::first_keys, .vote = Vote::row_tile};
+  run_case<kPadded, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>(
+      {.len_q = 70, .len_k = 210, .score_scale = 80, .heads_inner = true}, 116);
+}
+
+// The first 16 keys stand for the first tile, of which rows may see none, and with them for all keys.
+TEST(EmulatedStream, ReferencesOfTheFirstKeys) {
+  constexpr Config kEach{.row_groups = 1, .tile_keys = 64, .stages = 2, .reference = Reference::first_keys};
+  run_case<kEach, kHalf64>({.len_q = 70, .len_k = 300, .score_scale = 30}, 120);
+  run_case<kEach, kHalf64Causal>({.len_q = 200, .len_k = 120, .causal_offset = -80, .score_scale = 30}, 121);
+  constexpr Config kLast{.row_groups = 2,
+                         .key_groups = 2,
+                         .tile_keys = 64,
+                         .stages = 2,
+                         .reference = Reference::first_keys,
+                         .vote = Vote::row_tile,
+                         .producer = Producer::own_group};
+  run_case<kLast, kHalf64Causal>({.len_q = 200, .len_k = 120, .causal_offset = -80}, 122);
+  run_case<kLast, kHalf64Causal>({.len_q = 128, .len_k = 300, .causal_offset = 172, .score_scale = 60}, 123);
+  run_case<kLast, kHalf64Causal>({.heads = 2, .len_q = 260, .len_k = 260}, 124);
+}
+
 // Exponentials in the scores' registers: a warp that takes a tile again multiplies its scores again.
 TEST(EmulatedStream, ExponentialsBesideValues) {
   constexpr Config kTurns{.row_groups = 2,

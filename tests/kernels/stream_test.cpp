@@ -27,6 +27,7 @@ Config random_config(Random& random) {
   c.overlap = static_cast<Overlap>(random.below(3));
   c.product_order = static_cast<ProductOrder>(random.below(3));
   c.reference = static_cast<Reference>(random.below(3));
+  c.vote = static_cast<Vote>(random.below(2));
   c.producer = random.chance(0.5) ? Producer::own_warp : Producer::own_group;
   c.tile_order = static_cast<TileOrder>(random.below(3));
   c.evict_first = static_cast<EvictFirst>(random.below(4));
@@ -173,9 +174,28 @@ TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
         ASSERT_EQ(p.exchange_bytes, (c.key_groups - 1) * 64 * padded_dim(dim) * 4 + c.key_groups * 64 * 8);
       }
       const BarrierPlan b = barrier_plan(c);
-      ASSERT_EQ(b.keys, 2 * c.query_stages);
-      ASSERT_EQ(b.count, b.keys + 4 * c.key_groups * c.stages);
+      ASSERT_EQ(b.ring, (c.row_groups + 1) * c.query_stages);
+      ASSERT_EQ(b.count, b.ring + 2 * c.key_groups * c.stages);
     }
+  }
+}
+
+// Every tile's keys come in one turn and its values in a later one, each once; the first turn has no values.
+TEST(Stream, TurnsHoldEveryTileOnce) {
+  for (const Overlap overlap : {Overlap::nothing, Overlap::values, Overlap::products}) {
+    const Config c{.overlap = overlap};
+    EXPECT_EQ(turns_of(c, 0), 0);
+    for (int tiles = 1; tiles < 6; ++tiles) {
+      int keys = 0;
+      int values = 0;
+      for (int turn = 0; turn < turns_of(c, tiles); ++turn) {
+        keys += turn < tiles ? 1 : 0;
+        values += turn >= value_lag(c) && turn - value_lag(c) < tiles ? 1 : 0;
+      }
+      EXPECT_EQ(keys, tiles);
+      EXPECT_EQ(values, tiles);
+    }
+    EXPECT_GE(value_lag(c), 1);
   }
 }
 
