@@ -14,7 +14,7 @@ namespace heed::stream {
 template <Config kConfig, Problem kProblem>
 struct Careful {
   static constexpr int kDim = padded_dim(kProblem.head_dim);
-  static constexpr int kTiles = kDim / 8;
+  static constexpr int kTiles = tile::kBoxColumns / 8;
 
   const ForwardParams& params;
   int lane;
@@ -36,37 +36,42 @@ struct Careful {
         static_cast<const unsigned short*>(params.k) + batch * params.k_strides.batch + kv_head * params.k_strides.head;
     const auto* v =
         static_cast<const unsigned short*>(params.v) + batch * params.v_strides.batch + kv_head * params.v_strides.head;
-    float partial[1][kTiles][4];
+    // A box of columns at a time, with the same scores each time: all at once would take registers from the loops that
+    // run without mistakes.
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t)
+    for (int box = 0; box < kDim / tile::kBoxColumns; ++box) {
+      float partial[1][kTiles][4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) partial[0][t][i] = 0.0F;
-    attention::RowState<1> rows;
-    rows.reset();
+      for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) partial[0][t][i] = 0.0F;
+      attention::RowState<1> rows;
+      rows.reset();
 #pragma unroll 1
-    for (int key = first; key < end; key += kStepKeys) {
-      float scores[1][2][4];
-      find_scores(scores[0], q, k, key, end);
-      attention::softmax_tile<attention::Exp2::hardware, attention::Rescale::always>(scores, partial, rows,
-                                                                                     params.scale * 1.44269504F);
-      unsigned p[4];
+      for (int key = first; key < end; key += kStepKeys) {
+        float scores[1][2][4];
+        find_scores(scores[0], q, k, key, end);
+        attention::softmax_tile<attention::Exp2::hardware, attention::Rescale::always>(scores, partial, rows,
+                                                                                       params.scale * 1.44269504F);
+        unsigned p[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        p[i] = ptx::cvt_rn_x2<kProblem.element>(scores[0][i / 2][2 * (i % 2)], scores[0][i / 2][2 * (i % 2) + 1]);
+        for (int i = 0; i < 4; ++i)
+          p[i] = ptx::cvt_rn_x2<kProblem.element>(scores[0][i / 2][2 * (i % 2)], scores[0][i / 2][2 * (i % 2) + 1]);
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        const int column = 8 * t + lane / 4;
-        const int from = key + 2 * (lane % 4);
-        ptx::mma_m16n8k16<kProblem.element>(partial[0][t], p, two_values(v, from, column, end),
-                                            two_values(v, from + 8, column, end));
+        for (int t = 0; t < kTiles; ++t) {
+          const int column = box * tile::kBoxColumns + 8 * t + lane / 4;
+          const int from = key + 2 * (lane % 4);
+          ptx::mma_m16n8k16<kProblem.element>(partial[0][t], p, two_values(v, from, column, end),
+                                              two_values(v, from + 8, column, end));
+        }
       }
-    }
 #pragma unroll
-    for (int i = 0; i < kDim / 2; ++i) out[i] = partial[0][i / 4][i % 4];
+      for (int i = 0; i < 4 * kTiles; ++i) out[box * 4 * kTiles + i] = partial[0][i / 4][i % 4];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      reference[h] = rows.reference[0][h];
-      sum[h] = rows.sum[0][h];
+      for (int h = 0; h < 2; ++h) {
+        reference[h] = rows.reference[0][h];
+        sum[h] = rows.sum[0][h];
+      }
     }
   }
 

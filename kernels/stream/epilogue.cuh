@@ -169,8 +169,9 @@ struct Epilogue {
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         if (at.row + 8 * h < target.len_q)
-          target.lse[(static_cast<long long>(at.batch) * target.heads + at.head) * target.len_q + at.row + 8 * h] =
-              log2_sum[h] * 0.693147181F;
+          target.lse[static_cast<unsigned long long>(static_cast<unsigned>(at.batch * target.heads + at.head)) *
+                         static_cast<unsigned>(target.len_q) +
+                     static_cast<unsigned>(at.row + 8 * h)] = log2_sum[h] * 0.693147181F;
     }
     const int first_column = at.key_group * kSliceColumns;
     unsigned short* rows = target.o + at.batch * target.strides.batch + at.head * target.strides.head + first_column;

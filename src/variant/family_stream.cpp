@@ -240,8 +240,10 @@ class StreamFamily final : public Family {
       if (workload.is_causal() || c.key_groups == 2) c.arrival = stream::Arrival::ahead;
     }
     if (few_keys) c.reference = stream::Reference::first_keys;
-    // H200, us: b1h32l1024d128 29.3 / 30.5, causal 22.2 / 21.1; b2h16l4096d128 423 / 413.
-    if (dim == 128 && (workload.is_causal() || workload.len_k > 2048)) c.vote = stream::Vote::row_tile;
+    // H200, us, with a vote each tile / a row tile: b4h8l4096d256 956 / 731, causal 532 / 432; b2h16l2048d128 112 /
+    // 109.
+    if (dim > 64) c.vote = stream::Vote::row_tile;
+    if (dim == 128 && !workload.is_causal()) c.upkeep = stream::Upkeep::conditions;
     // Where row tiles are short, stores are a good part of the work: as whole lines.
     if (few_keys) c.store = stream::Store::rows;
     const Problem problem = problem_of(workload);
