@@ -270,17 +270,17 @@ struct Forward {
     }
   }
 
+  /// Whether a row of the warp sees none of the first tile and nobody would notice before the end of the row tile.
+  __device__ __forceinline__ bool lacks_reference() const {
+    return kVotesLast && __any_sync(0xffffffffU, fminf(reference[0], reference[1]) == -__int_as_float(0x7f800000));
+  }
+
   /// Of the first tile, some of whose keys may be hidden.
   __device__ __forceinline__ void first_softmax(Probabilities& p, Scores& s, int n, bool masked) {
     if (masked) hide_keys(s, n * kKeys);
     if constexpr (kConfig.reference == Reference::first_keys) {
       first_references(s);
-      if (kVotesLast && masked) {
-        // Rows without keys would have no reference, and no probabilities but NaN.
-        reference[0] = attention::finite_reference(reference[0]);
-        reference[1] = attention::finite_reference(reference[1]);
-      }
-      if (optimistic_softmax(p, s)) return;
+      if (!(masked && lacks_reference()) && optimistic_softmax(p, s)) return;
       reference[0] = reference[1] = -__int_as_float(0x7f800000);
     }
     exact_softmax(p, s);
@@ -425,6 +425,12 @@ struct Forward {
     }
   }
 
+  /// Whether some row does not see all tiles before tile `end`, or saw none after them and needs a reference yet, where
+  /// nobody would notice that before the end of the row tile.
+  __device__ __forceinline__ static bool is_masked(int end, int seen_by_all) {
+    return kVotesLast ? end * kKeys >= seen_by_all : end * kKeys > seen_by_all;
+  }
+
   /// Tiles n, n - 1, .. first of this key group; those that reach past seen_by_all have keys that some row does not
   /// see.
   __device__ __forceinline__ void run_tiles(int n, int first, int seen_by_all, unsigned long long queries) {
@@ -435,7 +441,7 @@ struct Forward {
       look_ahead(turn);
       first_softmax(p, s, n, (n + 1) * kKeys > seen_by_all);
 #pragma unroll 1
-      for (; n > first && n * kKeys > seen_by_all; --n) {
+      for (; n > first && is_masked(n, seen_by_all); --n) {
         both_products(s, queries, p);
         hide_keys(s, (n - 1) * kKeys);
         exact_softmax(p, s);
@@ -464,7 +470,7 @@ struct Forward {
         values_alone(p[0]);
         return;
       }
-      const auto hides = [&](int tile) { return kProblem.causal && (tile + 1) * kKeys > seen_by_all; };
+      const auto hides = [&](int tile) { return kProblem.causal && is_masked(tile + 1, seen_by_all); };
       overlapped<false, true>(s[1], p[0], s[0], p[1], queries, n, masked);
 #pragma unroll 1
       for (--n; n > first + 1; n -= 2) {
@@ -509,14 +515,8 @@ struct Forward {
     float factor[2] = {1.0F, 1.0F};
     constexpr bool kFirst = !kBefore && kConfig.reference == Reference::first_keys;
     if (kFirst && masked) hide_keys(s, n * kKeys);
-    if constexpr (kFirst) {
-      first_references(s);
-      if (kVotesLast && masked) {
-        reference[0] = attention::finite_reference(reference[0]);
-        reference[1] = attention::finite_reference(reference[1]);
-      }
-    }
-    const bool exact = (!kFirst && (!kBefore || masked)) || !optimistic_softmax(p, s);
+    if constexpr (kFirst) first_references(s);
+    const bool exact = (kFirst ? masked && lacks_reference() : !kBefore || masked) || !optimistic_softmax(p, s);
     if (exact) {
       if (!kFirst && masked) hide_keys(s, n * kKeys);
       if constexpr (kFirst) reference[0] = reference[1] = -__int_as_float(0x7f800000);
@@ -580,9 +580,6 @@ struct Forward {
     for (int h = 0; h < 2; ++h) {
       sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 1);
       sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 2);
-      // Without keys, where first_softmax() put a finite one in its place.
-      if (kVotesLast && kConfig.reference == Reference::first_keys && sum[h] == 0.0F)
-        reference[h] = -__int_as_float(0x7f800000);
     }
     Epilogue<kConfig, kProblem>{target, place.shared, {key_group, row_group, warp, lane, row(0), at.head, at.batch}}
         .run(out, reference, sum);

@@ -170,6 +170,27 @@ TEST(EmulatedStream, ReferencesOfTheFirstKeys) {
   run_case<kLast, kHalf64Causal>({.heads = 2, .len_q = 260, .len_k = 260}, 124);
 }
 
+// Rows that see none of their row group's first tile, and scores so low that any reference but their own leaves
+// nothing.
+TEST(EmulatedStream, RowsThatSeeNothingOfTheFirstTile) {
+  constexpr Config kNothing{
+      .row_groups = 1, .tile_keys = 32, .stages = 2, .reference = Reference::first_keys, .vote = Vote::row_tile};
+  constexpr Config kProducts{.row_groups = 1,
+                             .tile_keys = 32,
+                             .stages = 2,
+                             .overlap = Overlap::products,
+                             .reference = Reference::first_keys,
+                             .vote = Vote::row_tile};
+  constexpr Config kFirstTile{.row_groups = 1, .tile_keys = 64, .stages = 2, .vote = Vote::row_tile};
+  for (const int offset : {0, -1, 31, -33}) {
+    const auto seed = static_cast<std::uint64_t>(130 + offset);
+    const Shape shape{.heads = 4, .len_q = 128, .len_k = 128 + offset, .causal_offset = offset, .score_scale = 60};
+    run_case<kNothing, kHalf64Causal>(shape, seed);
+    run_case<kProducts, kHalf64Causal>(shape, seed + 100);
+    run_case<kFirstTile, kHalf64Causal>(shape, seed + 200);
+  }
+}
+
 // Exponentials in the scores' registers: a warp that takes a tile again multiplies its scores again.
 TEST(EmulatedStream, ExponentialsBesideValues) {
   constexpr Config kTurns{.row_groups = 2,

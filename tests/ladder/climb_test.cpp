@@ -65,7 +65,7 @@ TEST(Road, ChoosesByNameInItsOwnOrder) {
 
 TEST(Climb, MeasuresEveryStepAgainstTheOneBefore) {
   const Result result =
-      climb_on_cpu({step("one", "fwd_cpu:threads=1,block_m=16", 0, ""), step("two", "fwd_cpu:threads=1", 1.5, "one"),
+      climb_on_cpu({step("one", "fwd_cpu:threads=1,block_m=32", 0, ""), step("two", "fwd_cpu:threads=1", 1.5, "one"),
                     step("three", "fwd_cpu:threads=2", 1.1, "elsewhere")},
                    "b1h2l128d64:fp32", quick());
   ASSERT_EQ(result.rows.size(), 3U);
