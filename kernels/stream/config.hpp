@@ -265,9 +265,11 @@ HEED_HOST_DEVICE constexpr BarrierPlan barrier_plan(const Config& c) {
   return b;
 }
 
-/// Whether finished rows go through shared memory: where a key group keeps whole boxes of columns.
+/// Whether finished rows go through shared memory: where a key group keeps whole boxes of columns, and, where their
+/// place is that of queries, no other row group's.
 HEED_HOST_DEVICE constexpr bool writes_rows(const Config& c, int head_dim) {
-  return c.store == Store::rows && padded_dim(head_dim) / c.key_groups % tile::kBoxColumns == 0;
+  const bool in_place = c.schedule != Schedule::one_tile || c.key_groups == 1 || c.row_groups == 1;
+  return in_place && c.store == Store::rows && padded_dim(head_dim) / c.key_groups % tile::kBoxColumns == 0;
 }
 
 HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {

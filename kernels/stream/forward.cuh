@@ -46,8 +46,8 @@ struct Forward {
   // The largest probability of the tiles a reference was taken from is 2^kMargin: fp16 has less room below one than
   // above. The sum of a lane's columns of one tile stays below kMostSum, or fp16 probabilities may have overflowed;
   // bf16 ones cannot, but outputs of many large ones could. To take all tiles again costs more than digits of small
-  // probabilities: 2^-4 leaves 13 nats for larger scores than the first, and an error of 2^-21 of the largest.
-  static constexpr float kMargin = kProblem.element == Element::bf16 ? 0.0F : kVotesLast ? -4.0F : 8.0F;
+  // probabilities: 2^0, as where maxima are exact, leaves 11 nats for larger scores than the first.
+  static constexpr float kMargin = kProblem.element == Element::bf16 || kVotesLast ? 0.0F : 8.0F;
   static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : 3e4F;
   // Of bf16 the rounded probabilities are summed: where the reference is not the maximum, one that outweighs all others
   // is no power of two, and rounding it alone makes a row wrong by 0.5%.
@@ -286,12 +286,14 @@ struct Forward {
     exact_softmax(p, s);
   }
 
-  /// Whether a product has been infinite, or no number: probabilities were, or the inputs are.
+  /// Whether a product has been infinite, or no number: probabilities were, or the inputs are. Or whether a sum is so
+  /// large that its reciprocal, or the weight of its reference beside another key group's, would be taken for zero.
   __device__ __forceinline__ bool has_overflown() const {
-    float zero = (sum[0] + sum[1]) * 0.0F;
+    constexpr float kMost = 1e30F;  // 2^100; fp32 without denormals ends at 2^-126
+    float zero = 0.0F;
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) zero = fmaf(out[i], 0.0F, zero);
-    return !(zero == 0.0F);
+    return !(zero == 0.0F && sum[0] < kMost && sum[1] < kMost);
   }
 
   /// Probabilities below the references so far; false where they may have left the range of 16 bits, or where a row
@@ -541,7 +543,8 @@ struct Forward {
   /// All tiles once more. Bounds are the same for the whole warp, and known to be: where a loop's are not, ptxas takes
   /// the lanes of every later wait for parted, which costs a tenth of the time.
   __device__ __forceinline__ void take_again(const RowTile& at, const Range& tiles) {
-    const int last = group_row + warp * 16 + 15;
+    // Keys that only rows past the last would see are no one's, and may be no numbers.
+    const int last = min(group_row + warp * 16 + 15, params.len_q - 1);
     const int seen = visible_keys(kProblem.causal, last, params.causal_offset, params.len_k);
     Careful<kConfig, kProblem>{params, lane, row(0), at.head, at.batch}.run(
         tiles.first * kKeys, min(tiles.end * kKeys, seen), out, reference, sum);

@@ -343,8 +343,7 @@ TEST_F(Cli, CtrlCLeavesWhatABenchMeasured) {
       "    if line.startswith('1/7 '): p.send_signal(signal.SIGINT)\n"
       "sys.exit(p.wait())\n";
   std::vector<std::string> argv = {"python3", "-c", script, HEED_BINARY, "bench"};
-  for (const int block : {32, 64, 96, 128, 192, 256, 512})
-    argv.push_back("fwd_cpu:block_m=" + std::to_string(block));
+  for (const int block : {32, 64, 96, 128, 192, 256, 512}) argv.push_back("fwd_cpu:block_m=" + std::to_string(block));
   for (const std::string& argument : split("--shape b1h1l64d16:fp32 --device cpu --measure-limit 0.5 " + cache(), ' '))
     argv.push_back(argument);
   const ProcessResult result = run_process(argv, {}, kLimit_s);

@@ -1,5 +1,6 @@
 // fwd_sm90_stream on the emulated GPU: every path of the kernel at small ragged shapes.
 #include <algorithm>
+#include <functional>
 
 #include "attention_case.hpp"
 #include "kernels/stream/forward.cuh"
@@ -16,8 +17,14 @@ constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .ca
 
 struct Options {
   bool with_lse = true;
-  int blocks = 2;  ///< that stay, where the schedule has any
+  int blocks = 2;                                              ///< that stay, where the schedule has any
+  std::function<void(const ForwardParams&)> change = nullptr;  ///< of the inputs
 };
+
+// Row `row` of K or V, of the only head.
+unsigned short* row_of(const void* tensor, const TensorStrides& strides, int row) {
+  return const_cast<unsigned short*>(static_cast<const unsigned short*>(tensor)) + row * strides.row;
+}
 
 template <Config kConfig, Problem kProblem>
 void run_case(const Shape& shape, std::uint64_t seed, const Options& options = {}) {
@@ -26,6 +33,7 @@ void run_case(const Shape& shape, std::uint64_t seed, const Options& options = {
   unsigned counter = 0;
   problem.params().counters = &counter;
   if (!options.with_lse) problem.params().lse = nullptr;
+  if (options.change) options.change(problem.params());
   const TensorMaps maps = problem.maps(kGroupRows, kConfig.tile_keys, kConfig.tile_keys);
   const int rows = block_rows(kConfig);
   const int row_tiles = (shape.len_q + rows - 1) / rows;
@@ -189,6 +197,34 @@ TEST(EmulatedStream, RowsThatSeeNothingOfTheFirstTile) {
     run_case<kProducts, kHalf64Causal>(shape, seed + 100);
     run_case<kFirstTile, kHalf64Causal>(shape, seed + 200);
   }
+}
+
+// Keys that no row attends to may be no numbers, also where a warp reads them from global memory.
+TEST(EmulatedStream, ARowTileTakenAgainLeavesKeysOfNoOneAlone) {
+  constexpr Config kConfig{.row_groups = 1, .stages = 2, .vote = Vote::row_tile};
+  const Shape shape{.len_q = 100, .len_k = 200, .score_scale = 60};
+  run_case<kConfig, kHalf64Causal>(shape, 140, {.change = [](const ForwardParams& params) {
+                                     for (int key = 100; key < 200; ++key)
+                                       for (int i = 0; i < 64; ++i) {
+                                         row_of(params.k, params.k_strides, key)[i] = 0x7e00;
+                                         row_of(params.v, params.v_strides, key)[i] = 0x7e00;
+                                       }
+                                   }});
+}
+
+// A sum whose reciprocal fp32 would flush to zero, although nothing is infinite: one key 88 nats above all others, and
+// values of a half.
+TEST(EmulatedStream, SumsNearTheEndOfTheirRange) {
+  constexpr Config kConfig{.row_groups = 1, .tile_keys = 32, .stages = 2, .vote = Vote::row_tile};
+  run_case<kConfig, Problem{.element = Element::bf16, .head_dim = 64, .causal = false}>(
+      {.len_q = 1, .len_k = 100}, 141, {.change = [](const ForwardParams& params) {
+        for (int i = 0; i < 64; ++i) row_of(params.q, params.q_strides, 0)[i] = 0x3f80;  // 1
+        for (int key = 0; key < 100; ++key)
+          for (int i = 0; i < 64; ++i) {
+            row_of(params.k, params.k_strides, key)[i] = key == 3 ? 0x4130 : 0;  // 11: 64 x 11 / 8 = 88
+            row_of(params.v, params.v_strides, key)[i] = 0x3f00;                 // 0.5
+          }
+      }});
 }
 
 // Exponentials in the scores' registers: a warp that takes a tile again multiplies its scores again.
