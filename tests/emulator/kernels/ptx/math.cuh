@@ -26,7 +26,7 @@ inline unsigned add_rn_f16x2(unsigned x, unsigned y) {
   return emulator::round_16(false, half(0)) | static_cast<unsigned>(emulator::round_16(false, half(2))) << 16;
 }
 inline float rcp_approx_ftz(float x) {
-  return 1.0F / x;
+  return flushed(1.0F / flushed(x));
 }
 template <Element kElement>
 unsigned cvt_rn_x2(float low, float high) {
