@@ -232,14 +232,16 @@ HEED_HOST_DEVICE constexpr RowTile row_tile_at(const Config& c, int index, int r
 ///   | Q of query stage 0: row group 0, 1, .. | 1 | .. | key group 0: K of stage 0, 1, .. V of stage 0, 1, .. |
 ///   key group 1: .. | what key groups send each other | barriers | row tiles |
 struct SharedPlan {
-  int q;            ///< (query_stages, row_groups, boxes, 64 rows, 128 bytes)
-  int query_bytes;  ///< of one query stage
-  int ring;         ///< (key_groups, {K, V}, stages, boxes, tile_keys, 128 bytes)
-  int box;          ///< bytes of one box of a key tile
-  int operand;      ///< bytes of K or V of one stage
-  int exchange;     ///< (row_groups, exchange_bytes)
-  int exchange_bytes;
-  int rows;  ///< (key_groups, row_groups, 4 warps, 16 rows, a slice's columns): finished rows on their way out. Where a
+  int q;               ///< (query_stages, row_groups, boxes, 64 rows, 128 bytes)
+  int query_bytes;     ///< of one query stage
+  int ring;            ///< (key_groups, {K, V}, stages, boxes, tile_keys, 128 bytes)
+  int box;             ///< bytes of one box of a key tile
+  int operand;         ///< bytes of K or V of one stage
+  int exchange;        ///< (row_groups, key_groups): what a key group sends, its slices of the others' and two floats a
+                       ///< row. In the sender's stages where it is the only one who reads those
+  int exchange_bytes;  ///< from one row group to the next
+  int sender_bytes;    ///< from one sender to the next
+  int rows;  ///< (key_groups, row_groups, 4 warps, a slice's rows and columns): finished rows on their way out. Where a
              ///< block works on one row tile, its queries' place
   int barriers;
   int row_tiles;  ///< (query_stages, 16 bytes): the RowTile whose queries a stage holds; index -1: there is none left
@@ -265,11 +267,32 @@ HEED_HOST_DEVICE constexpr BarrierPlan barrier_plan(const Config& c) {
   return b;
 }
 
+/// Where key groups become one, each keeps a slice of the output: of two rows that a lane has, one, so that a quad of
+/// lanes has 64 bytes of a row and not 32 of each; of four groups, half of that one's columns.
+HEED_HOST_DEVICE constexpr int row_slices(const Config& c) {
+  return c.key_groups == 1 ? 1 : 2;
+}
+HEED_HOST_DEVICE constexpr int column_slices(const Config& c) {
+  return c.key_groups / row_slices(c);
+}
+
 /// Whether finished rows go through shared memory: where a key group keeps whole boxes of columns, and, where their
 /// place is that of queries, no other row group's.
 HEED_HOST_DEVICE constexpr bool writes_rows(const Config& c, int head_dim) {
   const bool in_place = c.schedule != Schedule::one_tile || c.key_groups == 1 || c.row_groups == 1;
-  return in_place && c.store == Store::rows && padded_dim(head_dim) / c.key_groups % tile::kBoxColumns == 0;
+  return in_place && c.store == Store::rows && padded_dim(head_dim) / column_slices(c) % tile::kBoxColumns == 0;
+}
+
+/// What a key group sends of one row group, in bytes: every slice but its own in fp32, and two floats a row.
+HEED_HOST_DEVICE constexpr int bytes_sent(const Config& c, int head_dim) {
+  const int slice = kGroupRows * padded_dim(head_dim) / c.key_groups * 4;
+  return c.key_groups == 1 ? 0 : (c.key_groups - 1) * slice + kGroupRows * 8;
+}
+
+/// Whether it is sent by way of the sender's stages: nobody else reads those, and nothing comes into them any more.
+HEED_HOST_DEVICE constexpr bool sends_in_stages(const Config& c, int head_dim) {
+  const int stages = c.stages * 2 * c.tile_keys * padded_dim(head_dim) * 2;
+  return c.key_groups > 1 && c.row_groups == 1 && c.schedule == Schedule::one_tile && stages >= bytes_sent(c, head_dim);
 }
 
 HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
@@ -281,12 +304,15 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.ring = c.query_stages * p.query_bytes;
   p.box = c.tile_keys * tile::kBoxRowBytes;
   p.operand = boxes * p.box;
-  p.exchange = p.ring + c.key_groups * c.stages * 2 * p.operand;
-  // Every key group sends each of the others its slice of 64 rows in fp32, and two floats a row.
-  p.exchange_bytes = c.key_groups == 1 ? 0 : (c.key_groups - 1) * kGroupRows * dim * 4 + c.key_groups * kGroupRows * 8;
+  const int ring_end = p.ring + c.key_groups * c.stages * 2 * p.operand;
+  const bool in_stages = sends_in_stages(c, head_dim);
+  p.exchange = in_stages ? p.ring : ring_end;
+  p.sender_bytes = in_stages ? c.stages * 2 * p.operand : bytes_sent(c, head_dim);
+  p.exchange_bytes = in_stages ? 0 : c.key_groups * p.sender_bytes;
+  const int exchange_end = ring_end + c.row_groups * p.exchange_bytes;
   const bool apart = writes_rows(c, head_dim) && c.schedule != Schedule::one_tile;
-  p.rows = apart ? p.exchange + c.row_groups * p.exchange_bytes : p.q;
-  p.barriers = p.exchange + c.row_groups * p.exchange_bytes + (apart ? p.query_bytes : 0);
+  p.rows = apart ? exchange_end : p.q;
+  p.barriers = exchange_end + (apart ? p.query_bytes : 0);
   p.row_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;
   p.total = p.row_tiles + 16 * c.query_stages;
   return p;

@@ -221,18 +221,24 @@ struct Forward {
     }
   }
 
+  /// The reference of a row by the maximum of a tile's first kUsed keys.
+  template <int kUsed>
+  __device__ __forceinline__ float reference_of(const Scores& s, int half) const {
+    float maximum = fmaxf(s[2 * half], s[2 * half + 1]);
+#pragma unroll
+    for (int t = 1; t < kUsed / 8; ++t) maximum = fmaxf(maximum, fmaxf(s[4 * t + 2 * half], s[4 * t + 2 * half + 1]));
+    maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 1));
+    maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 2));
+    return fmaf(maximum, scale_log2, -kMargin);
+  }
+
   /// Raises the references to this tile's maxima where those are larger, and takes the probabilities. What was summed
   /// below the old references is to be multiplied with `factor`: the sums are, the output is left to rescale.
   __device__ __forceinline__ void exact_probabilities(Probabilities& p, float (&factor)[2], const Scores& s) {
     float negative[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float maximum = fmaxf(s[2 * h], s[2 * h + 1]);
-#pragma unroll
-      for (int t = 1; t < kKeys / 8; ++t) maximum = fmaxf(maximum, fmaxf(s[4 * t + 2 * h], s[4 * t + 2 * h + 1]));
-      maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 1));
-      maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 2));
-      const float next = fmaxf(reference[h], fmaf(maximum, scale_log2, -kMargin));
+      const float next = fmaxf(reference[h], reference_of<kKeys>(s, h));
       negative[h] = -attention::finite_reference(next);
       factor[h] = ptx::ex2_approx_ftz(reference[h] + negative[h]);
       reference[h] = next;
@@ -255,35 +261,25 @@ struct Forward {
     rescale(factor);
   }
 
-  /// References from the first keys of the first tile: later maxima may exceed them, and this tile's other keys. Exact
-  /// maxima of it all take four times the instructions, 0.1 us of 6.7 at b1h8l1024d64 on an H200.
-  __device__ __forceinline__ void first_references(const Scores& s) {
-    constexpr int kUsed = kStepKeys / 2;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float maximum = fmaxf(s[2 * h], s[2 * h + 1]);
-#pragma unroll
-      for (int t = 1; t < kUsed / 4; ++t) maximum = fmaxf(maximum, fmaxf(s[4 * t + 2 * h], s[4 * t + 2 * h + 1]));
-      maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 1));
-      maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 2));
-      reference[h] = fmaf(maximum, scale_log2, -kMargin);
-    }
-  }
-
   /// Whether a row of the warp sees none of the first tile and nobody would notice before the end of the row tile.
   __device__ __forceinline__ bool lacks_reference() const {
     return kVotesLast && __any_sync(0xffffffffU, fminf(reference[0], reference[1]) == -__int_as_float(0x7f800000));
   }
 
+  /// Probabilities of the first tile below references of its first 16 keys, which take a quarter of the instructions of
+  /// all maxima (0.1 of 6.7 us at b1h8l1024d64 on an H200); false where that will not do, without references again.
+  __device__ __forceinline__ bool first_keys_softmax(Probabilities& p, const Scores& s, bool masked) {
+    reference[0] = reference_of<kStepKeys>(s, 0);
+    reference[1] = reference_of<kStepKeys>(s, 1);
+    if (!(masked && lacks_reference()) && optimistic_softmax(p, s)) return true;
+    reference[0] = reference[1] = -__int_as_float(0x7f800000);
+    return false;
+  }
+
   /// Of the first tile, some of whose keys may be hidden.
   __device__ __forceinline__ void first_softmax(Probabilities& p, Scores& s, int n, bool masked) {
     if (masked) hide_keys(s, n * kKeys);
-    if constexpr (kConfig.reference == Reference::first_keys) {
-      first_references(s);
-      if (!(masked && lacks_reference()) && optimistic_softmax(p, s)) return;
-      reference[0] = reference[1] = -__int_as_float(0x7f800000);
-    }
-    exact_softmax(p, s);
+    if (kConfig.reference != Reference::first_keys || !first_keys_softmax(p, s, masked)) exact_softmax(p, s);
   }
 
   /// Whether a product has been infinite, or no number: probabilities were, or the inputs are. Or whether a sum is so
@@ -373,7 +369,9 @@ struct Forward {
     if (__any_sync(0xffffffffU, !fits)) {
       ptx::wgmma_wait_group(0);
       ptx::pin(out);
-      scores_of_warp(s);
+      scores_of_warp<kProblem, kKeys>(s,
+                                      place.queries(query.stage) + row_group * kBoxes * kGroupRows * tile::kBoxRowBytes,
+                                      place.keys(key_group, turn.stage), kPlan.box);
       exact_softmax(p, s);
     } else {
       // Behind the branch, over which ptxas moves no wait: it would put one in front of most exponentials.
@@ -395,36 +393,6 @@ struct Forward {
         }
     }
     end_turn();
-  }
-
-  /// The scores of this warp's 16 rows and the tile whose keys are held, by the warp alone: others of its row group
-  /// need not take part, as they would in an asynchronous product.
-  __device__ __forceinline__ void scores_of_warp(Scores& s) const {
-    unsigned thread = threadIdx.x;
-    ptx::settle(thread);  // or addresses are worked out, and kept, for those who never come here
-    const int at = thread % 32;
-    const int query_row = thread / 32 % 4 * 16 + at % 16;
-    const unsigned q = place.queries(query.stage) + (row_group * kBoxes * kGroupRows + query_row) * tile::kBoxRowBytes;
-    const unsigned k = place.keys(key_group, turn.stage) + (at / 16 * 8 + at % 8) * tile::kBoxRowBytes;
-#pragma unroll
-    for (int i = 0; i < kKeys / 2; ++i) s[i] = 0.0F;
-#pragma unroll
-    for (int i = 0; i < kDim / 16; ++i) {
-      unsigned a[4];
-      // Pieces of 16 bytes lie at their index xor their row's: kernels/tile/matrix_descriptor.hpp.
-      ptx::ldmatrix_x4(a, q + i / 4 * kGroupRows * tile::kBoxRowBytes + ((2 * (i % 4) + at / 16) ^ at % 8) * 16);
-#pragma unroll
-      for (int t = 0; t < kKeys / 16; ++t) {
-        unsigned b[4];  // 16 keys: the halves of the contraction for the first 8, then for the others
-        ptx::ldmatrix_x4(
-            b, k + i / 4 * kPlan.box + 16 * t * tile::kBoxRowBytes + ((2 * (i % 4) + at / 8 % 2) ^ at % 8) * 16);
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          float(&d)[4] = *reinterpret_cast<float(*)[4]>(s + 8 * t + 4 * j);
-          ptx::mma_m16n8k16<kProblem.element>(d, a, b[2 * j], b[2 * j + 1]);
-        }
-      }
-    }
   }
 
   /// Whether some row does not see all tiles before tile `end`, or saw none after them and needs a reference yet, where
@@ -517,11 +485,9 @@ struct Forward {
     float factor[2] = {1.0F, 1.0F};
     constexpr bool kFirst = !kBefore && kConfig.reference == Reference::first_keys;
     if (kFirst && masked) hide_keys(s, n * kKeys);
-    if constexpr (kFirst) first_references(s);
-    const bool exact = (kFirst ? masked && lacks_reference() : !kBefore || masked) || !optimistic_softmax(p, s);
+    const bool exact = kFirst ? !first_keys_softmax(p, s, masked) : !kBefore || masked || !optimistic_softmax(p, s);
     if (exact) {
       if (!kFirst && masked) hide_keys(s, n * kKeys);
-      if constexpr (kFirst) reference[0] = reference[1] = -__int_as_float(0x7f800000);
       exact_probabilities(p, factor, s);
     }
     ptx::wgmma_wait_group(0);

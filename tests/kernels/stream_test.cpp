@@ -161,17 +161,32 @@ TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
       ASSERT_EQ(p.query_bytes, c.row_groups * boxes * 8192);
       ASSERT_EQ(p.ring, c.query_stages * p.query_bytes);
       ASSERT_EQ(p.operand, boxes * c.tile_keys * 128);
-      ASSERT_EQ(p.exchange, p.ring + c.key_groups * 2 * c.stages * p.operand);
-      ASSERT_EQ(p.barriers, p.exchange + c.row_groups * p.exchange_bytes);
+      const int ring_end = p.ring + c.key_groups * 2 * c.stages * p.operand;
+      if (sends_in_stages(c, dim)) {
+        // Every sender's part lies in its own stages.
+        ASSERT_EQ(p.exchange, p.ring);
+        ASSERT_EQ(p.sender_bytes, 2 * c.stages * p.operand);
+        ASSERT_LE(bytes_sent(c, dim), p.sender_bytes);
+        ASSERT_EQ(c.row_groups, 1);
+        ASSERT_EQ(p.barriers, ring_end);
+      } else {
+        ASSERT_EQ(p.exchange, ring_end);
+        ASSERT_EQ(p.exchange_bytes, c.key_groups * bytes_sent(c, dim));
+        ASSERT_EQ(p.sender_bytes, bytes_sent(c, dim));
+        const bool apart = writes_rows(c, dim) && c.schedule != Schedule::one_tile;
+        ASSERT_EQ(p.barriers, ring_end + c.row_groups * p.exchange_bytes + (apart ? p.query_bytes : 0));
+      }
       ASSERT_GE(p.row_tiles, p.barriers + 8 * barrier_plan(c).count);
       ASSERT_EQ(p.total, p.row_tiles + 16 * c.query_stages);
       for (const int offset : {p.query_bytes, p.ring, p.box, p.operand}) ASSERT_EQ(offset % tile::kSwizzleAtomBytes, 0);
-      for (const int offset : {p.exchange, p.exchange_bytes, p.row_tiles}) ASSERT_EQ(offset % 16, 0);
+      for (const int offset : {p.exchange, p.exchange_bytes, p.sender_bytes, p.row_tiles}) ASSERT_EQ(offset % 16, 0);
       ASSERT_EQ(p.barriers % 8, 0);
-      // Slices of 16 columns at least, in pairs of 8, and two floats a row of every group.
+      // Slices of one row a lane and 32 columns at least, four tiles of 8, and two floats a row of every group.
       if (c.key_groups > 1) {
-        ASSERT_EQ(padded_dim(dim) / c.key_groups % 16, 0);
-        ASSERT_EQ(p.exchange_bytes, (c.key_groups - 1) * 64 * padded_dim(dim) * 4 + c.key_groups * 64 * 8);
+        ASSERT_EQ(row_slices(c) * column_slices(c), c.key_groups);
+        ASSERT_EQ(padded_dim(dim) / column_slices(c) % 32, 0);
+        ASSERT_EQ(c.key_groups * bytes_sent(c, dim),
+                  (c.key_groups - 1) * 64 * padded_dim(dim) * 4 + c.key_groups * 64 * 8);
       }
       const BarrierPlan b = barrier_plan(c);
       ASSERT_EQ(b.ring, (c.row_groups + 1) * c.query_stages);
