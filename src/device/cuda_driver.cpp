@@ -47,7 +47,6 @@ CudaDriver load() {
   bind("cuStreamBeginCapture_v2", api.stream_begin_capture);
   bind("cuStreamEndCapture", api.stream_end_capture);
   bind("cuGraphInstantiateWithFlags", api.graph_instantiate);
-  bind("cuGraphUpload", api.graph_upload);
   bind("cuGraphLaunch", api.graph_launch);
   bind("cuGraphExecDestroy", api.graph_exec_destroy);
   bind("cuGraphDestroy", api.graph_destroy);

@@ -38,7 +38,6 @@ struct CudaDriver {
   decltype(&::cuStreamBeginCapture) stream_begin_capture;
   decltype(&::cuStreamEndCapture) stream_end_capture;
   CUresult (*graph_instantiate)(CUgraphExec*, CUgraph, unsigned long long);
-  decltype(&::cuGraphUpload) graph_upload;
   decltype(&::cuGraphLaunch) graph_launch;
   decltype(&::cuGraphExecDestroy) graph_exec_destroy;
   decltype(&::cuGraphDestroy) graph_destroy;
