@@ -214,7 +214,7 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")), ::testing::HasSubstr("tile_order=mirrored"));
   EXPECT_THAT(describe(default_of("b1h8l1024d64:causal_top_left")), ::testing::HasSubstr("tile_order=rows_first"));
   // No branch between tiles, but for row groups that would fall into step.
-  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("reference=first_tile,vote=each_tile"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("reference=first_tile,vote=row_tile"));
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("reference=first_keys,vote=each_tile"));
   EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")),
               ::testing::HasSubstr("reference=first_keys,vote=row_tile"));
