@@ -44,10 +44,10 @@ enum class Reference {
   first_keys,  ///< the same, but of the first 16 keys of the first tile
 };
 
-/// When a warp looks whether probabilities left the range of 16 bits.
-enum class Vote {
-  each_tile,  ///< and takes that tile again with its maximum
-  row_tile,   ///< after all tiles, between which no branch stands then, and takes them all again, alone
+/// When a row group's products go to the tensor cores.
+enum class Turns {
+  any,       ///< as soon as their operands are there
+  in_order,  ///< after those of the row group before it, so that one's exponentials run beside the others' products
 };
 
 /// Who starts the copies into shared memory.
@@ -107,7 +107,7 @@ struct Config {
   Overlap overlap = Overlap::nothing;
   ProductOrder product_order = ProductOrder::values_first;
   Reference reference = Reference::first_tile;
-  Vote vote = Vote::each_tile;
+  Turns turns = Turns::any;
   Producer producer = Producer::own_warp;
   Trigger trigger = Trigger::last_copies;
   Store store = Store::pieces;
@@ -374,8 +374,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
     if (c.tile_order == TileOrder::heads_first) c.tile_order = TileOrder::rows_first;
   }
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
-  // Exponentials beside values stand behind the branch that a vote is.
-  if (c.reference == Reference::exact || c.overlap == Overlap::values) c.vote = Vote::each_tile;
+  if (c.row_groups == 1) c.turns = Turns::any;
   if (c.store == Store::rows && !writes_rows(c, problem.head_dim)) c.store = Store::pieces;
   if (c.overlap == Overlap::values) {
     c.product_order = ProductOrder::scores_first;

@@ -24,9 +24,9 @@
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/ptx/wgmma.cuh"
-#include "kernels/stream/careful.cuh"
 #include "kernels/stream/copies.cuh"
 #include "kernels/stream/epilogue.cuh"
+#include "kernels/stream/warp_scores.cuh"
 
 namespace heed::stream {
 
@@ -42,12 +42,11 @@ struct Forward {
   static constexpr bool kCounted = kConfig.upkeep == Upkeep::conditions;
   using Place = Layout<kConfig, kProblem>;
   static constexpr SharedPlan kPlan = Place::kPlan;
-  static constexpr bool kVotesLast = kConfig.vote == Vote::row_tile;
+  static constexpr bool kInOrder = kConfig.turns == Turns::in_order;
   // The largest probability of the tiles a reference was taken from is 2^kMargin: fp16 has less room below one than
   // above. The sum of a lane's columns of one tile stays below kMostSum, or fp16 probabilities may have overflowed;
-  // bf16 ones cannot, but outputs of many large ones could. To take all tiles again costs more than digits of small
-  // probabilities: 2^0, as where maxima are exact, leaves 11 nats for larger scores than the first.
-  static constexpr float kMargin = kProblem.element == Element::bf16 || kVotesLast ? 0.0F : 8.0F;
+  // bf16 ones cannot, but outputs of many large ones could.
+  static constexpr float kMargin = kProblem.element == Element::bf16 ? 0.0F : 8.0F;
   static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : 3e4F;
   // Of bf16 the rounded probabilities are summed: where the reference is not the maximum, one that outweighs all others
   // is no power of two, and rounding it alone makes a row wrong by 0.5%.
@@ -147,6 +146,24 @@ struct Forward {
     ptx::wgmma_commit_group();
   }
 
+  /// In front of and behind the products of every turn, also of those that a row group passes: with Turns::in_order the
+  /// row groups of a key group go one after the other, as FlashAttention-3's two warpgroups do (arXiv 2407.08608, 3.1).
+  /// Barriers 8 and up, one a row group: it waits there, the one before it arrives.
+  __device__ __forceinline__ void begin_products() const {
+    if constexpr (kInOrder) ptx::bar_sync(order_barrier(row_group), 2 * kGroupThreads);
+  }
+  __device__ __forceinline__ void end_products() const {
+    if constexpr (kInOrder) ptx::bar_arrive(order_barrier((row_group + 1) % kConfig.row_groups), 2 * kGroupThreads);
+  }
+  __device__ __forceinline__ int order_barrier(int of) const { return 8 + key_group * kConfig.row_groups + of; }
+  /// The last row group lets the first begin; at the end nobody has arrived for a turn that does not come.
+  __device__ __forceinline__ void begin_turns() const {
+    if (kInOrder && row_group == kConfig.row_groups - 1) end_products();
+  }
+  __device__ __forceinline__ void end_turns() const {
+    if (kInOrder && row_group == 0) begin_products();
+  }
+
   __device__ __forceinline__ void wait_for_turn() const {
     ptx::mbarrier_wait(place.ring_barrier(key_group, turn.stage), turn.parity);
   }
@@ -168,6 +185,8 @@ struct Forward {
   }
   __device__ __forceinline__ void pass_turn() {
     wait_for_turn();
+    begin_products();
+    end_products();
     end_turn();
   }
   __device__ __forceinline__ void release(unsigned freed) const {
@@ -261,17 +280,12 @@ struct Forward {
     rescale(factor);
   }
 
-  /// Whether a row of the warp sees none of the first tile and nobody would notice before the end of the row tile.
-  __device__ __forceinline__ bool lacks_reference() const {
-    return kVotesLast && __any_sync(0xffffffffU, fminf(reference[0], reference[1]) == -__int_as_float(0x7f800000));
-  }
-
   /// Probabilities of the first tile below references of its first 16 keys, which take a quarter of the instructions of
   /// all maxima (0.1 of 6.7 us at b1h8l1024d64 on an H200); false where that will not do, without references again.
-  __device__ __forceinline__ bool first_keys_softmax(Probabilities& p, const Scores& s, bool masked) {
+  __device__ __forceinline__ bool first_keys_softmax(Probabilities& p, const Scores& s) {
     reference[0] = reference_of<kStepKeys>(s, 0);
     reference[1] = reference_of<kStepKeys>(s, 1);
-    if (!(masked && lacks_reference()) && optimistic_softmax(p, s)) return true;
+    if (optimistic_softmax(p, s)) return true;
     reference[0] = reference[1] = -__int_as_float(0x7f800000);
     return false;
   }
@@ -279,17 +293,7 @@ struct Forward {
   /// Of the first tile, some of whose keys may be hidden.
   __device__ __forceinline__ void first_softmax(Probabilities& p, Scores& s, int n, bool masked) {
     if (masked) hide_keys(s, n * kKeys);
-    if (kConfig.reference != Reference::first_keys || !first_keys_softmax(p, s, masked)) exact_softmax(p, s);
-  }
-
-  /// Whether a product has been infinite, or no number: probabilities were, or the inputs are. Or whether a sum is so
-  /// large that its reciprocal, or the weight of its reference beside another key group's, would be taken for zero.
-  __device__ __forceinline__ bool has_overflown() const {
-    constexpr float kMost = 1e30F;  // 2^100; fp32 without denormals ends at 2^-126
-    float zero = 0.0F;
-#pragma unroll
-    for (int i = 0; i < kDim / 2; ++i) zero = fmaf(out[i], 0.0F, zero);
-    return !(zero == 0.0F && sum[0] < kMost && sum[1] < kMost);
+    if (kConfig.reference != Reference::first_keys || !first_keys_softmax(p, s)) exact_softmax(p, s);
   }
 
   /// Probabilities below the references so far; false where they may have left the range of 16 bits, or where a row
@@ -298,11 +302,6 @@ struct Forward {
     const float negative[2] = {-reference[0], -reference[1]};
     float total[2];
     exponentials(p, total, s, negative);
-    if constexpr (kVotesLast) {
-      sum[0] += total[0];
-      sum[1] += total[1];
-      return true;
-    }
     const bool fits = total[0] < kMostSum && total[1] < kMostSum;
     if (__any_sync(0xffffffffU, !fits)) return false;
     sum[0] += total[0];
@@ -314,9 +313,11 @@ struct Forward {
 
   __device__ __forceinline__ void scores_alone(Scores& s, unsigned long long queries) {
     wait_for_turn();
+    begin_products();
     ptx::wgmma_fence();
     multiply_keys(s, queries);
     ptx::wgmma_commit_group();
+    end_products();
     ptx::wgmma_wait_group(0);
     ptx::pin(s);
     end_turn();
@@ -325,7 +326,9 @@ struct Forward {
   /// Values of the tile before and scores of the next, waited for.
   __device__ __forceinline__ void both_products(Scores& s, unsigned long long queries, const Probabilities& p) {
     wait_for_next_turn();
+    begin_products();
     multiply_both(s, queries, p);
+    end_products();
     ptx::wgmma_wait_group(0);
     ptx::pin(s);
     ptx::pin(out);
@@ -335,9 +338,11 @@ struct Forward {
 
   __device__ __forceinline__ void values_alone(const Probabilities& p) {
     wait_for_turn();
+    begin_products();
     ptx::wgmma_fence();
     multiply_values(p);
     ptx::wgmma_commit_group();
+    end_products();
     ptx::wgmma_wait_group(0);
     ptx::pin(out);
     end_turn();
@@ -348,11 +353,13 @@ struct Forward {
   /// they must be taken again, which happens so rarely that they are multiplied again.
   __device__ __forceinline__ void exponentials_beside_values(Scores& s, unsigned long long queries, Probabilities& p) {
     wait_for_turn();
+    begin_products();
     ptx::wgmma_fence();
     multiply_keys(s, queries);
     ptx::wgmma_commit_group();
     multiply_values(p);
     ptx::wgmma_commit_group();
+    end_products();
     ptx::wgmma_wait_group(1);
     ptx::pin(s);
     float total[2];
@@ -395,12 +402,6 @@ struct Forward {
     end_turn();
   }
 
-  /// Whether some row does not see all tiles before tile `end`, or saw none after them and needs a reference yet, where
-  /// nobody would notice that before the end of the row tile.
-  __device__ __forceinline__ static bool is_masked(int end, int seen_by_all) {
-    return kVotesLast ? end * kKeys >= seen_by_all : end * kKeys > seen_by_all;
-  }
-
   /// Tiles n, n - 1, .. first of this key group; those that reach past seen_by_all have keys that some row does not
   /// see.
   __device__ __forceinline__ void run_tiles(int n, int first, int seen_by_all, unsigned long long queries) {
@@ -411,7 +412,7 @@ struct Forward {
       look_ahead(turn);
       first_softmax(p, s, n, (n + 1) * kKeys > seen_by_all);
 #pragma unroll 1
-      for (; n > first && is_masked(n, seen_by_all); --n) {
+      for (; n > first && n * kKeys > seen_by_all; --n) {
         both_products(s, queries, p);
         hide_keys(s, (n - 1) * kKeys);
         exact_softmax(p, s);
@@ -440,7 +441,7 @@ struct Forward {
         values_alone(p[0]);
         return;
       }
-      const auto hides = [&](int tile) { return kProblem.causal && is_masked(tile + 1, seen_by_all); };
+      const auto hides = [&](int tile) { return kProblem.causal && (tile + 1) * kKeys > seen_by_all; };
       overlapped<false, true>(s[1], p[0], s[0], p[1], queries, n, masked);
 #pragma unroll 1
       for (--n; n > first + 1; n -= 2) {
@@ -474,6 +475,7 @@ struct Forward {
       following.advance();
       look_ahead(following);
     }
+    begin_products();
     if constexpr (kBefore && kMore) {
       multiply_both(next, queries, p_before);
     } else {
@@ -482,10 +484,11 @@ struct Forward {
       if constexpr (kMore) multiply_keys(next, queries);
       ptx::wgmma_commit_group();
     }
+    end_products();
     float factor[2] = {1.0F, 1.0F};
     constexpr bool kFirst = !kBefore && kConfig.reference == Reference::first_keys;
     if (kFirst && masked) hide_keys(s, n * kKeys);
-    const bool exact = kFirst ? !first_keys_softmax(p, s, masked) : !kBefore || masked || !optimistic_softmax(p, s);
+    const bool exact = kFirst ? !first_keys_softmax(p, s) : !kBefore || masked || !optimistic_softmax(p, s);
     if (exact) {
       if (!kFirst && masked) hide_keys(s, n * kKeys);
       exact_probabilities(p, factor, s);
@@ -504,16 +507,6 @@ struct Forward {
   __device__ __forceinline__ void release_queries() const {
     if constexpr (!kOneTile)
       if (lane == 0) ptx::mbarrier_arrive(place.queries_freed(query.stage));
-  }
-
-  /// All tiles once more. Bounds are the same for the whole warp, and known to be: where a loop's are not, ptxas takes
-  /// the lanes of every later wait for parted, which costs a tenth of the time.
-  __device__ __forceinline__ void take_again(const RowTile& at, const Range& tiles) {
-    // Keys that only rows past the last would see are no one's, and may be no numbers.
-    const int last = min(group_row + warp * 16 + 15, params.len_q - 1);
-    const int seen = visible_keys(kProblem.causal, last, params.causal_offset, params.len_k);
-    Careful<kConfig, kProblem>{params, lane, row(0), at.head, at.batch}.run(
-        tiles.first * kKeys, min(tiles.end * kKeys, seen), out, reference, sum);
   }
 
   __device__ __forceinline__ void run_row_tile(const RowTile& at, const Target& target) {
@@ -541,10 +534,6 @@ struct Forward {
       run_tiles(end - 1, tiles.first, seen_by_all, queries);
     else
       release_queries();
-    if constexpr (kVotesLast) {
-      if (__any_sync(0xffffffffU, has_overflown())) [[unlikely]]
-        take_again(at, tiles);
-    }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 1);
@@ -558,6 +547,7 @@ struct Forward {
     const Target target = {static_cast<unsigned short*>(params.o), params.lse, params.o_strides, params.len_q,
                            params.heads};
     ptx::bar_sync(1, consumer_threads(kConfig) + 32);
+    begin_turns();
     if constexpr (kOneTile) {
       const int index = kProblem.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
       ptx::mbarrier_wait(place.queries_barrier(0, row_group), 0);
@@ -574,6 +564,7 @@ struct Forward {
         query.advance();
       }
     }
+    end_turns();
   }
 };
 

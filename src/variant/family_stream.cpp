@@ -51,10 +51,9 @@ const KnobTable<stream::Config>& table() {
     t.add("reference", "r", &C::reference, "heed::stream::Reference", {"exact", "first_tile", "first_keys"},
           "what is subtracted before the exponential: the maximum so far, or that of the first tiles or keys")
         .acts_on({issue, fma, latency});
-    t.add("vote", "f", &C::vote, "heed::stream::Vote", {"each_tile", "row_tile"},
-          "when a warp looks whether probabilities left their range: after each tile, which it takes again, or after "
-          "all, which it takes again alone")
-        .acts_on({issue, latency});
+    t.add("turns", "f", &C::turns, "heed::stream::Turns", {"any", "in_order"},
+          "whether a block's row groups multiply as soon as they can, or one after the other")
+        .acts_on({tensor, exponentials, latency});
     t.add("producer", "w", &C::producer, "heed::stream::Producer", {"own_warp", "own_group"},
           "who starts the copies: a warp, or a warpgroup that leaves its registers to the others")
         .acts_on({latency, issue});
@@ -237,27 +236,30 @@ class StreamFamily final : public Family {
       const bool in_no_order = !workload.is_causal() && c.row_groups == 2 && c.key_groups == 2;
       if (in_no_order) c.product_order = stream::ProductOrder::scores_first;
       // Where the way from exponentials to the next products is short, row groups overlap more; where it is the same
-      // for all of them, they may fall into step and overlap less. H200, us, with a vote each tile / a row tile:
-      //   b1h8l2048d64 17.9 / 17.6, causal 13.8 / 12.2    two row groups, two key groups
-      //   b1h8l1024d64 6.75 / 6.51                        one row group, two key groups
-      //   b4h16l512d64 9.81 / 9.89, causal 8.72 / 8.10    four row groups
-      //   b2h32l4096d64 477 / 470, causal 263 / 257       more than one wave of them
+      // for all of them, they may fall into step and overlap less.
       const bool one_wave = all_row_tiles(c.row_groups, workload) <= processors;
-      if (workload.is_causal() || !one_wave || c.key_groups == 2) c.vote = stream::Vote::row_tile;
+      if (in_no_order) c.turns = stream::Turns::in_order;  // 17.4 us at b1h8l2048d64, 17.8 us without
+      if (!workload.is_causal() && !one_wave) c.product_order = stream::ProductOrder::scores_first;
       if (!in_no_order && (workload.is_causal() || one_wave)) c.reference = stream::Reference::first_keys;
-      if (!workload.is_causal() || one_wave) c.upkeep = stream::Upkeep::conditions;
-      if (workload.is_causal() || c.key_groups == 2) c.arrival = stream::Arrival::ahead;
+      // 13.1 us at b1h8l2048d64 causal with neither of these, 13.7 us with both; b4h16l512d64 causal 8.6 us with
+      // both, 8.7 us without.
+      const bool two_halves = workload.is_causal() && c.key_groups == 2;
+      if (one_wave ? !two_halves : !workload.is_causal()) c.upkeep = stream::Upkeep::conditions;
+      if (workload.is_causal() && !two_halves) c.arrival = stream::Arrival::ahead;
       // Copies that nobody waits for yet come between those that everybody waits for at the start. H200, us, with as
       // many stages as fit / 3: b1h8l1024d64 6.77 / 6.72, b4h16l512d64 9.99 / 9.94, causal 8.21 / 8.12, b1h8l2048d64
       // causal 12.3 / 12.2.
       if (one_wave && workload.len_k <= kShortKeys) most_stages = 3;
     }
     if (few_keys) c.reference = stream::Reference::first_keys;
-    // H200, us, with a vote each tile / a row tile: b1h32l1024d128 28.8 / 28.9, causal 22.5 / 21.4; b2h16l4096d128
-    // 420 / 416; b4h8l4096d256 1017 / 761, causal 546 / 443.
     const bool few_of_128 = dim == 128 && !workload.is_causal() && workload.len_k <= kShortKeys;
-    if (dim > 64 && !few_of_128) c.vote = stream::Vote::row_tile;
-    if (dim == 128 && !workload.is_causal() && !few_of_128) c.upkeep = stream::Upkeep::conditions;
+    if (dim == 128 && !few_of_128) c.upkeep = stream::Upkeep::conditions;
+    // Two row groups that wait for both of their products fall into step. H200, us at b4h8l2048d256: 248; in order 200,
+    // and 196 in alternating order.
+    if (dim > 192 && c.row_groups > 1) {
+      c.turns = stream::Turns::in_order;
+      c.product_order = stream::ProductOrder::alternating;
+    }
     // Where row tiles are short, stores are a good part of the work: as whole lines.
     if (few_keys) c.store = stream::Store::rows;
     // All lines of a launch's size pass through the L2 once: 15.1 us at b64h12l128d64, 15.5 us where queries stay in

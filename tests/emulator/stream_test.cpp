@@ -137,28 +137,35 @@ TEST(EmulatedStream, TakesATileAgainWhereTheReferenceMisleads) {
   run_case<kBoth, kBrain128Causal>({.len_q = 70, .len_k = 300, .causal_offset = 230, .score_scale = 300}, 13);
 }
 
-// Nobody looks before the end of the row tile: the warp takes all its tiles again, from global memory and alone.
-TEST(EmulatedStream, TakesARowTileAgainWhereTheReferenceMisleads) {
-  constexpr Config kTurns{.row_groups = 2, .tile_keys = 32, .stages = 3, .vote = Vote::row_tile};
-  run_case<kTurns, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 100, .len_k = 330}, 110);
-  run_case<kTurns, kHalf64>({.heads = 2, .heads_kv = 1, .len_q = 40, .len_k = 701, .score_scale = 60}, 111);
-  run_case<kTurns, kHalf64Causal>({.heads = 2, .len_q = 300, .len_k = 300, .score_scale = 60}, 112);
-  constexpr Config kBoth{.row_groups = 1,
-                         .key_groups = 2,
-                         .tile_keys = 32,
-                         .stages = 1,
-                         .query_stages = 2,
-                         .schedule = Schedule::persistent,
-                         .overlap = Overlap::products,
-                         .reference = Reference::first_keys,
-                         .vote = Vote::row_tile};
-  run_case<kBoth, kHalf64>({.len_q = 40, .len_k = 700, .score_scale = 60}, 113);
-  run_case<kBoth, kHalf64>({.heads = 2, .len_q = 140, .len_k = 33}, 114);
-  constexpr Config kWide{.row_groups = 1, .tile_keys = 32, .stages = 2, .vote = Vote::row_tile};
-  run_case<kWide, kBrain128Causal>({.len_q = 70, .len_k = 300, .causal_offset = 230, .score_scale = 3000}, 115);
-  constexpr Config kPadded{.row_groups = 1, .stages = 2, .reference = Reference::first_keys, .vote = Vote::row_tile};
-  run_case<kPadded, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>(
-      {.len_q = 70, .len_k = 210, .score_scale = 80, .heads_inner = true}, 116);
+// Row groups that multiply one after the other, whatever a turn is: both products, one, or none where only others see
+// the keys.
+TEST(EmulatedStream, RowGroupsTakeTurns) {
+  constexpr Config kTwo{.row_groups = 2, .tile_keys = 32, .stages = 3, .turns = Turns::in_order};
+  run_case<kTwo, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 100, .len_k = 330}, 110);
+  run_case<kTwo, kHalf64Causal>({.heads = 2, .len_q = 300, .len_k = 300, .score_scale = 60}, 111);
+  constexpr Config kThree{.row_groups = 3,
+                          .tile_keys = 32,
+                          .stages = 2,
+                          .query_stages = 2,
+                          .schedule = Schedule::dynamic,
+                          .overlap = Overlap::products,
+                          .reference = Reference::first_keys,
+                          .turns = Turns::in_order,
+                          .tile_order = TileOrder::mirrored};
+  run_case<kThree, kHalf64Causal>({.heads = 2, .len_q = 270, .len_k = 250, .causal_offset = -20}, 112);
+  constexpr Config kBoth{
+      .row_groups = 3, .tile_keys = 32, .stages = 2, .overlap = Overlap::products, .turns = Turns::in_order};
+  run_case<kBoth, kHalf64>({.heads = 2, .len_q = 140, .len_k = 33}, 113);
+  constexpr Config kGroups{.row_groups = 2, .key_groups = 2, .tile_keys = 32, .stages = 2, .turns = Turns::in_order};
+  run_case<kGroups, kHalf64Causal>({.len_q = 200, .len_k = 120, .causal_offset = -80}, 114);
+  run_case<kGroups, kHalf64>({.len_q = 140, .len_k = 161}, 115);
+  constexpr Config kValues{.row_groups = 2,
+                           .tile_keys = 32,
+                           .stages = 3,
+                           .overlap = Overlap::values,
+                           .product_order = ProductOrder::scores_first,
+                           .turns = Turns::in_order};
+  run_case<kValues, kHalf64>({.len_q = 100, .len_k = 300, .score_scale = 30}, 116);
 }
 
 // The first 16 keys stand for the first tile, of which rows may see none, and with them for all keys.
@@ -171,7 +178,6 @@ TEST(EmulatedStream, ReferencesOfTheFirstKeys) {
                          .tile_keys = 64,
                          .stages = 2,
                          .reference = Reference::first_keys,
-                         .vote = Vote::row_tile,
                          .producer = Producer::own_group};
   run_case<kLast, kHalf64Causal>({.len_q = 200, .len_k = 120, .causal_offset = -80}, 122);
   run_case<kLast, kHalf64Causal>({.len_q = 128, .len_k = 300, .causal_offset = 172, .score_scale = 60}, 123);
@@ -181,15 +187,10 @@ TEST(EmulatedStream, ReferencesOfTheFirstKeys) {
 // Rows that see none of their row group's first tile, and scores so low that any reference but their own leaves
 // nothing.
 TEST(EmulatedStream, RowsThatSeeNothingOfTheFirstTile) {
-  constexpr Config kNothing{
-      .row_groups = 1, .tile_keys = 32, .stages = 2, .reference = Reference::first_keys, .vote = Vote::row_tile};
-  constexpr Config kProducts{.row_groups = 1,
-                             .tile_keys = 32,
-                             .stages = 2,
-                             .overlap = Overlap::products,
-                             .reference = Reference::first_keys,
-                             .vote = Vote::row_tile};
-  constexpr Config kFirstTile{.row_groups = 1, .tile_keys = 64, .stages = 2, .vote = Vote::row_tile};
+  constexpr Config kNothing{.row_groups = 1, .tile_keys = 32, .stages = 2, .reference = Reference::first_keys};
+  constexpr Config kProducts{
+      .row_groups = 1, .tile_keys = 32, .stages = 2, .overlap = Overlap::products, .reference = Reference::first_keys};
+  constexpr Config kFirstTile{.row_groups = 1, .tile_keys = 64, .stages = 2};
   for (const int offset : {0, -1, 31, -33}) {
     const auto seed = static_cast<std::uint64_t>(130 + offset);
     const Shape shape{.heads = 4, .len_q = 128, .len_k = 128 + offset, .causal_offset = offset, .score_scale = 60};
@@ -199,23 +200,9 @@ TEST(EmulatedStream, RowsThatSeeNothingOfTheFirstTile) {
   }
 }
 
-// Keys that no row attends to may be no numbers, also where a warp reads them from global memory.
-TEST(EmulatedStream, ARowTileTakenAgainLeavesKeysOfNoOneAlone) {
-  constexpr Config kConfig{.row_groups = 1, .stages = 2, .vote = Vote::row_tile};
-  const Shape shape{.len_q = 100, .len_k = 200, .score_scale = 60};
-  run_case<kConfig, kHalf64Causal>(shape, 140, {.change = [](const ForwardParams& params) {
-                                     for (int key = 100; key < 200; ++key)
-                                       for (int i = 0; i < 64; ++i) {
-                                         row_of(params.k, params.k_strides, key)[i] = 0x7e00;
-                                         row_of(params.v, params.v_strides, key)[i] = 0x7e00;
-                                       }
-                                   }});
-}
-
-// A sum whose reciprocal fp32 would flush to zero, although nothing is infinite: one key 88 nats above all others, and
-// values of a half.
+// Sums near the end of their range: one key 88 nats above all others, and values of a half.
 TEST(EmulatedStream, SumsNearTheEndOfTheirRange) {
-  constexpr Config kConfig{.row_groups = 1, .tile_keys = 32, .stages = 2, .vote = Vote::row_tile};
+  constexpr Config kConfig{.row_groups = 1, .tile_keys = 32, .stages = 2};
   run_case<kConfig, Problem{.element = Element::bf16, .head_dim = 64, .causal = false}>(
       {.len_q = 1, .len_k = 100}, 141, {.change = [](const ForwardParams& params) {
         for (int i = 0; i < 64; ++i) row_of(params.q, params.q_strides, 0)[i] = 0x3f80;  // 1

@@ -27,7 +27,7 @@ Config random_config(Random& random) {
   c.overlap = static_cast<Overlap>(random.below(3));
   c.product_order = static_cast<ProductOrder>(random.below(3));
   c.reference = static_cast<Reference>(random.below(3));
-  c.vote = static_cast<Vote>(random.below(2));
+  c.turns = static_cast<Turns>(random.below(2));
   c.producer = random.chance(0.5) ? Producer::own_warp : Producer::own_group;
   c.tile_order = static_cast<TileOrder>(random.below(3));
   c.evict_first = static_cast<EvictFirst>(random.below(4));

@@ -171,11 +171,8 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_THAT(reason("overlap=values,reference=exact"), ::testing::HasSubstr("overlap=nothing"));
   EXPECT_THAT(reason("overlap=values,product_order=alternating,upkeep=branches"),
               ::testing::HasSubstr("product_order=scores_first"));
-  // A vote of its own tile each: without maxima that are exact anyway, and where exponentials stand beside values.
-  EXPECT_THAT(reason("reference=exact,vote=row_tile"), ::testing::HasSubstr("vote=each_tile"));
-  EXPECT_THAT(reason("overlap=values,product_order=scores_first,upkeep=branches,vote=row_tile"),
-              ::testing::HasSubstr("vote=each_tile"));
-  EXPECT_EQ(reason("reference=first_keys,vote=row_tile"), "legal");
+  // One row group has nobody to wait for.
+  EXPECT_THAT(reason("row_groups=1,turns=in_order"), ::testing::HasSubstr("turns=any"));
   EXPECT_EQ(reason("overlap=values,product_order=scores_first,upkeep=branches"), "legal");
   EXPECT_THAT(reason("overlap=values,product_order=scores_first"), ::testing::HasSubstr("116 registers a thread, 112"));
   EXPECT_THAT(reason("row_groups=2,overlap=values,product_order=scores_first,arrival=ahead"),
@@ -213,15 +210,15 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("tile_order=rows_first"));
   EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")), ::testing::HasSubstr("tile_order=mirrored"));
   EXPECT_THAT(describe(default_of("b1h8l1024d64:causal_top_left")), ::testing::HasSubstr("tile_order=rows_first"));
-  // No branch between tiles, but for row groups that would fall into step.
-  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("reference=first_tile,vote=row_tile"));
-  EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("reference=first_keys,vote=each_tile"));
-  EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")),
-              ::testing::HasSubstr("reference=first_keys,vote=row_tile"));
-  EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("vote=each_tile"));
-  EXPECT_THAT(describe(default_of("b1h32l1024d128:causal_top_left")), ::testing::HasSubstr("vote=row_tile"));
-  // A short way from exponentials to products, but for four row groups that would fall into step.
-  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("arrival=ahead,upkeep=conditions"));
+  // In order where row groups would fall into step.
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("reference=first_tile,turns=in_order"));
+  EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("reference=first_keys,turns=any"));
+  EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("turns=any"));
+  EXPECT_THAT(describe(default_of("b4h8l2048d256")), ::testing::HasSubstr("turns=in_order"));
+  // What shortens the way from exponentials to products, where it was measured to pay.
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("arrival=at_use,upkeep=conditions"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")),
+              ::testing::HasSubstr("arrival=at_use,upkeep=branches"));
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("arrival=at_use,upkeep=conditions"));
   EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")),
               ::testing::HasSubstr("arrival=ahead,upkeep=conditions"));
