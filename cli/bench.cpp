@@ -35,6 +35,7 @@ nlohmann::json bench_row(const trial::Laboratory& laboratory, const Variant& var
           {"reason", outcome.reason},
           {"warm_us", us},
           {"cold_us", times.cold_us},
+          {"large_us", times.large_us},
           {"eager_us", times.eager_us},
           {"eager_synchronised_us", times.eager_synchronised_us},
           {"dependent_us", times.dependent_us},
@@ -64,8 +65,8 @@ int bench(const BenchOptions& o) {
   const trial::Built base = laboratory.build(parse_variant(against, workload, device));
   laboratory.set_base(base);
   const trial::Laboratory::SelfComparison& self = laboratory.base_against_itself();
-  report::Table table({"variant", "us", "spread", "cold us", "eager us", "TFLOP/s", "of peak", "of floor", "max|error|",
-                       "ratio", "95% interval"});
+  report::Table table({"variant", "us", "spread", "cold us", "large us", "eager us", "TFLOP/s", "of peak", "of floor",
+                       "max|error|", "ratio", "95% interval"});
   nlohmann::json rows = nlohmann::json::array();
   int failures = 0;
   std::string dependent;
@@ -117,7 +118,8 @@ int bench(const BenchOptions& o) {
                       variant.id(), times.dependent_us);
     table.add({variant.id(), fmt::format("{:.2f}", times.warm_us),
                fmt::format("{:.1f}%", 100 * measure::spread(outcome.pair.trial_us)),
-               fmt::format("{:.2f}", times.cold_us), times.eager_us > 0 ? fmt::format("{:.2f}", times.eager_us) : "-",
+               fmt::format("{:.2f}", times.cold_us), fmt::format("{:.2f}", times.large_us),
+               times.eager_us > 0 ? fmt::format("{:.2f}", times.eager_us) : "-",
                fmt::format("{:.3g}", row["tflops"].get<double>()),
                fmt::format("{:.1f}%", 100 * row["peak_share"].get<double>()),
                fmt::format("{:.0f}%", 100 * row["floor_share"].get<double>()),

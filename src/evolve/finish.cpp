@@ -43,8 +43,22 @@ nlohmann::json Evolution::compare_finalists() {
   });
   prefer_short_dependents(finalists);
   for (auto& [t, data] : finalists)
-    if (measure_in_more_processes(*t, data, refused)) return data;
+    if (keeps_pace(*t, data, refused) && measure_in_more_processes(*t, data, refused)) return data;
   return {{"verdict", "none"}, {"refused", refused}};
+}
+
+// Timed inputs are normal. Whether a finalist has its time from being slow on others: large scores tell.
+bool Evolution::keeps_pace(const store::TrialRecord& t, nlohmann::json& data, nlohmann::json& refused) {
+  check_interrupt();
+  if (base_large_us_ <= 0) base_large_us_ = laboratory_.measure_large(laboratory_.base());
+  const double us = laboratory_.measure_large(laboratory_.build(variant_of(t)));
+  data["large_us"] = us;
+  data["base_large_us"] = base_large_us_;
+  if (us <= laboratory_.options().most_slowdown * base_large_us_) return true;
+  refused.push_back(fmt::format("trial {}: slow where scores are large: {:.2f} us, {:.1f} times the base's {:.2f} us",
+                                t.number, us, us / base_large_us_, base_large_us_));
+  observer_.message(refused.back().get<std::string>());
+  return false;
 }
 
 double Evolution::dependent_us(const Variant& variant) {
@@ -332,11 +346,12 @@ nlohmann::json Evolution::finish() {
     const trial::Absolute a = laboratory_.measure_absolute(built);
     return nlohmann::json{{"warm_us", a.warm_us},
                           {"cold_us", a.cold_us},
+                          {"large_us", a.large_us},
                           {"eager_us", a.eager_us},
                           {"eager_synchronised_us", a.eager_synchronised_us},
                           {"dependent_us", a.dependent_us}};
   };
-  observer_.message("measuring base and champion with warm and cold caches");
+  observer_.message("measuring base and champion with warm and cold caches, and with large scores");
   result["base_times"] = absolute(base);
   result["champion_times"] = absolute(champion);
   const double champion_us = final["trial_us"].get<double>();

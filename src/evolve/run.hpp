@@ -77,6 +77,7 @@ class Evolution {
   void prefer_short_dependents(std::vector<Finalist>& finalists);
   bool measure_in_more_processes(const store::TrialRecord& trial, nlohmann::json& data, nlohmann::json& refused);
   bool passed(const nlohmann::json& comparison, nlohmann::json& refused);
+  bool keeps_pace(const store::TrialRecord& trial, nlohmann::json& data, nlohmann::json& refused);
   nlohmann::json compare_in_fresh_process(const store::TrialRecord& trial);
   nlohmann::json compare_with_peers(const trial::Built& champion);
   nlohmann::json ablate(const trial::Built& champion);
@@ -104,7 +105,8 @@ class Evolution {
   trial::Laboratory laboratory_;
   std::int64_t run_ = 0;
   std::vector<store::TrialRecord> trials_;
-  double self_spread_ = 0;  ///< how far from 1 the base's ratio to itself may lie
+  double self_spread_ = 0;    ///< how far from 1 the base's ratio to itself may lie
+  double base_large_us_ = 0;  ///< of the base where scores are large; 0 before it is asked for
   double floor_us_ = 0;
   bool counters_readable_ = true;  ///< until a reading fails
   double earlier_s_ = 0;           ///< taken by the processes before this one

@@ -49,7 +49,8 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
   return plan;
 }
 
-TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, const LaunchMemory& memory, std::uint64_t seed)
+TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, const LaunchMemory& memory, std::uint64_t seed,
+                     verify::InputClass inputs)
     : workload_(workload), plan_(plan), memory_(memory), references_(static_cast<std::size_t>(plan.sets)) {
   LaunchPlan launch;
   launch.workspace_bytes = memory.workspace_bytes;
@@ -58,8 +59,7 @@ TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, const Lau
   options.with_lse = false;  // what a plain SDPA call asks for
   for (int set = 0; set < plan.sets; ++set) {
     const std::uint64_t set_seed = substream(seed, static_cast<std::uint64_t>(set));
-    scenes_.emplace_back(workload, verify::make_inputs(workload, verify::InputClass::normal, set_seed), launch,
-                         set_seed, options);
+    scenes_.emplace_back(workload, verify::make_inputs(workload, inputs, set_seed), launch, set_seed, options);
   }
   stride_ = (scenes_.front().image().size() + 4095) / 4096 * 4096;
   order_.resize(static_cast<std::size_t>(plan.sets));

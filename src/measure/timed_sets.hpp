@@ -35,7 +35,9 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
 class TimedSets {
  public:
   /// @param memory what a launch may take besides the tensors; each set has its own
-  TimedSets(const Workload& workload, const TimingPlan& plan, const LaunchMemory& memory, std::uint64_t seed);
+  /// @param inputs what the tensors hold; where the time of a kernel depends on them, large scores show it
+  TimedSets(const Workload& workload, const TimingPlan& plan, const LaunchMemory& memory, std::uint64_t seed,
+            verify::InputClass inputs = verify::InputClass::normal);
 
   [[nodiscard]] const TimingPlan& plan() const { return plan_; }
   [[nodiscard]] const LaunchMemory& memory() const { return memory_; }

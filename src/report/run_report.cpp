@@ -56,21 +56,23 @@ std::string result_text(const store::RunRecord& run) {
   const double flops = number(r, "tflops") * champion_us;  // 1e6 operations
 
   std::string text = fmt::format("workload  {}\ndevice    {}\n\n", run.workload, device_line(run));
-  Table times({"", "us", "cold us", "TFLOP/s", "of floor", "max|error|", "champion's ratio", "95% interval"});
+  Table times(
+      {"", "us", "cold us", "large us", "TFLOP/s", "of floor", "max|error|", "champion's ratio", "95% interval"});
   times.align_left(0);
   const auto rate = [&](double us) { return us > 0 ? fmt::format("{:.3g}", flops / us) : std::string("-"); };
   const double floor_us = number(r["floor"], "us");
   const auto share = [&](double us) {
     return us > 0 && floor_us > 0 ? fmt::format("{:.0f}%", 100 * floor_us / us) : std::string("-");
   };
-  times.add({"champion", us_text(champion_us), us_text(number(champion_times, "cold_us")), rate(champion_us),
-             share(champion_us), error_text(number(final["error"], "max_abs")), "", ""});
+  times.add({"champion", us_text(champion_us), us_text(number(champion_times, "cold_us")),
+             us_text(number(champion_times, "large_us")), rate(champion_us), share(champion_us),
+             error_text(number(final["error"], "max_abs")), "", ""});
   times.add({"base", us_text(number(final, "base_us")), us_text(number(base_times, "cold_us")),
-             rate(number(final, "base_us")), share(number(final, "base_us")), "", ratio_text(final["ratio"]),
-             interval_text(final["ratio"])});
+             us_text(number(base_times, "large_us")), rate(number(final, "base_us")), share(number(final, "base_us")),
+             "", ratio_text(final["ratio"]), interval_text(final["ratio"])});
   for (const json& row : peers["rows"]) {
     if (row.contains("us"))
-      times.add({text_of(row, "backend"), us_text(number(row, "us")), "", rate(number(row, "us")),
+      times.add({text_of(row, "backend"), us_text(number(row, "us")), "", "", rate(number(row, "us")),
                  share(number(row, "us")), error_text(number(row, "max_abs")), ratio_text(row["ratio"]),
                  interval_text(row["ratio"])});
   }

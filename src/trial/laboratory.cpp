@@ -319,6 +319,12 @@ double Laboratory::measure_dependent(const Built& built) {
   return time_alone(built, *sets_, worker::Follow::dependent);
 }
 
+double Laboratory::measure_large(const Built& built) {
+  measure::TimedSets large(workload_, measure::plan_timing(workload_, device_, measure::Caches::warm),
+                           LaunchMemory::of(plan_of(built.variant)), fresh_seed(), verify::InputClass::large_logits);
+  return time_alone(built, large, worker::Follow::in_stream);
+}
+
 Absolute Laboratory::measure_absolute(const Built& built) {
   Absolute result;
   const LaunchMemory memory = LaunchMemory::of(plan_of(built.variant));
@@ -328,6 +334,7 @@ Absolute Laboratory::measure_absolute(const Built& built) {
   measure::TimedSets cold(workload_, measure::plan_timing(workload_, device_, measure::Caches::cold), memory,
                           fresh_seed());
   result.cold_us = time_alone(built, cold, worker::Follow::in_stream);
+  result.large_us = measure_large(built);
   return result;
 }
 

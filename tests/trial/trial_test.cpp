@@ -239,6 +239,21 @@ TEST(Evolution, RunsStoresAndReports) {
   EXPECT_EQ(run.state, store::RunState::finished);
   EXPECT_GT(run.base["us"].get<double>(), 0);
   EXPECT_GE(store.comparisons(run.id).size(), 1U);
+  EXPECT_GT(result["base_times"]["large_us"].get<double>(), 0);
+  EXPECT_GT(result["champion_times"]["large_us"].get<double>(), 0);
+}
+
+// Timed inputs are normal; a finalist that is slow on others is none. Here every one counts as slow.
+TEST(Evolution, AFinalistThatIsSlowWhereScoresAreLargeIsRefused) {
+  const TemporaryFolder folder;
+  store::Store store(folder.file("a.db"));
+  Quiet observer;
+  Options options = quick();
+  options.most_slowdown = 0;
+  evolve::Evolution evolution(store, builder(), cpu_facts(), tiny_run(3), options, nullptr, observer, std::nullopt);
+  const nlohmann::json result = evolution.run();
+  EXPECT_EQ(result["outcome"], "no_variant");
+  EXPECT_THAT(result["summary"].get<std::string>(), ::testing::HasSubstr("slow where scores are large"));
 }
 
 // What is stored is what the next generation rests on: the diagnosis of the parent is in the words of the mutation.
