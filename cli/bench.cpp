@@ -26,7 +26,7 @@ struct BenchOptions {
 };
 
 nlohmann::json bench_row(const trial::Laboratory& laboratory, const Variant& variant, const trial::Outcome& outcome,
-                         const trial::Absolute& times, const measure::Floor& floor) {
+                         const trial::Absolute& times, double large_us, const measure::Floor& floor) {
   const double us = times.warm_us;
   const double flops = laboratory.workload().flops();
   return {{"variant", variant.id()},
@@ -35,7 +35,7 @@ nlohmann::json bench_row(const trial::Laboratory& laboratory, const Variant& var
           {"reason", outcome.reason},
           {"warm_us", us},
           {"cold_us", times.cold_us},
-          {"large_us", times.large_us},
+          {"large_us", large_us},
           {"eager_us", times.eager_us},
           {"eager_synchronised_us", times.eager_synchronised_us},
           {"dependent_us", times.dependent_us},
@@ -104,10 +104,12 @@ int bench(const BenchOptions& o) {
       rows.push_back({{"variant", variant.id()}, {"verdict", to_string(outcome.verdict)}, {"reason", outcome.reason}});
       return;
     }
-    const trial::Absolute times = laboratory.measure_absolute({variant, *build.artifact});
+    const trial::Built built{variant, *build.artifact};
+    const trial::Absolute times = laboratory.measure_absolute(built);
+    const double large_us = laboratory.measure_large(built);
     const int threads = static_cast<int>(variant.plan(workload, device).threads);
     const measure::Floor floor = laboratory.floor(threads);
-    const nlohmann::json row = bench_row(laboratory, variant, outcome, times, floor);
+    const nlohmann::json row = bench_row(laboratory, variant, outcome, times, large_us, floor);
     if (variants.size() > 1)
       remark(o.machine.json,
              fmt::format("{}/{} {}: {:.2f} us", i + 1, variants.size(), describe(variant), times.warm_us));
@@ -118,7 +120,7 @@ int bench(const BenchOptions& o) {
                       variant.id(), times.dependent_us);
     table.add({variant.id(), fmt::format("{:.2f}", times.warm_us),
                fmt::format("{:.1f}%", 100 * measure::spread(outcome.pair.trial_us)),
-               fmt::format("{:.2f}", times.cold_us), fmt::format("{:.2f}", times.large_us),
+               fmt::format("{:.2f}", times.cold_us), fmt::format("{:.2f}", large_us),
                times.eager_us > 0 ? fmt::format("{:.2f}", times.eager_us) : "-",
                fmt::format("{:.3g}", row["tflops"].get<double>()),
                fmt::format("{:.1f}%", 100 * row["peak_share"].get<double>()),

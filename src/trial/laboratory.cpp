@@ -334,7 +334,6 @@ Absolute Laboratory::measure_absolute(const Built& built) {
   measure::TimedSets cold(workload_, measure::plan_timing(workload_, device_, measure::Caches::cold), memory,
                           fresh_seed());
   result.cold_us = time_alone(built, cold, worker::Follow::in_stream);
-  result.large_us = measure_large(built);
   return result;
 }
 

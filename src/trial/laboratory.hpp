@@ -26,7 +26,7 @@ struct Options {
   /// Of a finalist in its fresh process: more readings, for this is the number that is quoted.
   measure::PairOptions final_pair{
       .least_quads = 12, .most_quads = 60, .target_uncertainty = 0.0015, .hopeless_below = 0, .limit_s = 5, .seed = 1};
-  /// How many times as slow as the base a champion may be where scores are large (Absolute::large_us). Timed inputs are
+  /// How many times as slow as the base a champion may be where scores are large (measure_large). Timed inputs are
   /// normal: a kernel could gain by being slow on all others. Two times of one kernel on a busy CPU are nearer
   /// than 1.5.
   double most_slowdown = 1.5;
@@ -64,9 +64,6 @@ struct Absolute {
   /// Warm, each launch a programmatic dependent of the one before it: its beginning overlaps that one's end. 0 where
   /// the plan does not allow it. No score or ratio uses it.
   double dependent_us = 0;
-  /// Warm, with scores of up to +-60 before the softmax (verify::InputClass::large_logits): what a reference below
-  /// which probabilities overflow, and must be taken again, costs where that happens everywhere.
-  double large_us = 0;
 };
 
 class Laboratory {
@@ -120,7 +117,8 @@ class Laboratory {
   /// @throws Error(internal) when what it wrote as a dependent is wrong, which the gate's chains should have shown
   Absolute measure_absolute(const Built& built);
 
-  /// Absolute::large_us alone.
+  /// us, warm, with scores of up to +-60 before the softmax (verify::InputClass::large_logits): what a reference below
+  /// which probabilities overflow, and must be taken again, costs where that happens everywhere.
   double measure_large(const Built& built);
 
   /// Absolute::dependent_us alone.
