@@ -1,4 +1,5 @@
-/// Barriers in shared memory that count arrivals and bytes, one instruction a function (sm_90).
+/// Barriers in shared memory that count arrivals and bytes, one instruction a function (sm_90; what counts no bytes
+/// sm_80).
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier
 #pragma once
 
@@ -23,17 +24,31 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// Before sm_90 a thread cannot sleep at a barrier: it asks again and again.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define HEED_MBARRIER_WAIT "mbarrier.try_wait"
+#else
+#define HEED_MBARRIER_WAIT "mbarrier.test_wait"
+#endif
+
 /// Waits until the phase of this parity has ended: 0 for the first, 1 for the second, ...
 __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      HEED_MBARRIER_WAIT ".parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
       "}\n" ::"r"(barrier),
       "r"(parity)
       : "memory");
+}
+
+/// Arrives once all of this thread's cp.async so far have written: one of the arrivals that the barrier was initialised
+/// with.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-cp-async-mbarrier-arrive
+__device__ __forceinline__ void cp_async_mbarrier_arrive_noinc(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 /// Arrives if `wanted`: a condition, not a branch, which would keep its place among the exponentials.
@@ -71,7 +86,7 @@ __device__ __forceinline__ void mbarrier_wait_unless(unsigned ended, unsigned ba
       "setp.ne.u32 done, %2, 0;\n"
       "@done bra over;\n"
       "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      HEED_MBARRIER_WAIT ".parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
       "over:\n"
       "}\n" ::"r"(barrier),

@@ -18,6 +18,13 @@ enum class Epilogue {
   shared,  ///< staged in shared memory, written in 16-byte pieces
 };
 
+/// How the warps of a group learn that a tile is there and that a stage may be overwritten.
+enum class Handshake {
+  group,  ///< all meet once a round
+  stage,  ///< at two mbarriers a stage: copies arrive at one and warps that have read it at the other, so that warps may
+          ///< be a round apart
+};
+
 /// Which tile of query rows a block index means.
 enum class TileOrder {
   ascending,
@@ -53,6 +60,7 @@ struct Config {
   bool split_wait = false;     ///< wait for K and V separately: scores start before V has arrived, at one more barrier
   bool overlap = false;        ///< multiply a tile's values one tile later, beside the next tile's exponentials
   bool late_copies = false;    ///< start a round's copies after its scores, else before them
+  Handshake handshake = Handshake::group;
   attention::Exp2 exp2{};
   attention::Rescale rescale{};
   Epilogue epilogue = Epilogue::shared;
@@ -78,6 +86,7 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
 ///   1)
 ///                     | O, 16-bit |                                                                     (shared
 ///                     epilogue)
+///   throughout:       .. | barriers |                                                               (stage handshake)
 struct SharedPlan {
   int q;              ///< (block_m, head_dim)
   int stages;         ///< (key_splits, stages, {K, V}, block_n, head_dim)
@@ -85,6 +94,7 @@ struct SharedPlan {
   int partial_out;    ///< (key_splits, block_m, partial_pitch) fp32
   int partial_pitch;  ///< floats; 4 more than the head dim, so that rows start in different banks
   int row_state;      ///< (key_splits, block_m, 2) fp32
+  int barriers;       ///< (key_splits, stages, {full, freed}), 8 bytes each
   int total;
 };
 
@@ -99,7 +109,8 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   plan.partial_pitch = head_dim + 4;
   plan.row_state = c.key_splits * c.block_m * plan.partial_pitch * 4;
   const int merge_bytes = c.key_splits > 1 ? plan.row_state + c.key_splits * c.block_m * 2 * 4 : 0;
-  plan.total = loop_bytes > merge_bytes ? loop_bytes : merge_bytes;
+  plan.barriers = loop_bytes > merge_bytes ? loop_bytes : merge_bytes;
+  plan.total = plan.barriers + (c.handshake == Handshake::stage ? 16 * c.key_splits * c.stages : 0);
   return plan;
 }
 
@@ -131,6 +142,7 @@ enum class Illegal {
   overlap,
   polynomial,
   late_copies,
+  handshake,
   same_program,
 };
 
@@ -158,6 +170,10 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (static_cast<int>(c.rescale) == kOptimistic && static_cast<int>(c.exp2) != kHardwareExp2)
     return Illegal::polynomial;
   if (c.late_copies && c.stages < 2) return Illegal::late_copies;  // the only stage is free after a tile's values
+  // A stage is waited for as a whole, and copies of more than the next round are what warps may be apart by. Warps of
+  // their own need nobody.
+  if (c.handshake == Handshake::stage && (c.split_wait || c.stages < 2 || warps_per_group(c) < 2))
+    return Illegal::handshake;
   if (c.key_splits > 1 && c.epilogue == Epilogue::direct) return Illegal::same_program;  // the merge has one way out
   return Illegal::no;
 }

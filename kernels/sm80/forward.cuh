@@ -19,6 +19,7 @@
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
+#include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm80/config.hpp"
@@ -53,6 +54,7 @@ struct Forward {
   using TileCopies = Copies<kLayout, kDim, kGroupThreads>;
   using QueryCopies = Copies<kLayout, kDim, kThreads>;
 
+  static constexpr bool kMeets = kConfig.handshake == Handshake::group;
   static constexpr bool kOptimistic = kConfig.rescale == attention::Rescale::optimistic;
   static constexpr float kMargin = kOptimistic ? attention::optimistic_margin(kProblem.element) : 0.0F;
 
@@ -140,13 +142,64 @@ struct Forward {
                                         params.v_strides.row, first_key(tile), keys_end, group_thread);
     v_from += 2 * kGroups * kBlockN * params.v_strides.row;
   }
-  /// K and V of a tile: one commit group, or two when they are waited for separately. Past the last tile the groups are
-  /// empty, which keeps the count of pending ones the same in every round.
-  __device__ __forceinline__ void load_tile(int tile, int stage) {
-    load_keys(tile, stage);
+  /// What round t reads: K and V of tile t, or K of tile t and V of tile t - 1 where values are multiplied beside the
+  /// next tile's exponentials. `stage` is tile t's.
+  __device__ __forceinline__ void load_round(int t, int stage) {
+    if constexpr (!kMeets) {
+      if (t >= rounds()) return;
+      if (t >= kStages) ptx::mbarrier_wait(freed(stage), parity_of(t - kStages));
+    }
+    load_keys(t, stage);
     if constexpr (kConfig.split_wait) ptx::cp_async_commit_group();
-    load_values(tile, stage);
-    ptx::cp_async_commit_group();
+    if constexpr (!kConfig.overlap)
+      load_values(t, stage);
+    else if (t > 0)
+      load_values(t - 1, next_stage(stage, kStages - 1));
+    if constexpr (kMeets)
+      // One commit group, or two when K and V are waited for separately. Past the last tile the groups are empty, which
+      // keeps the count of pending ones the same in every round.
+      ptx::cp_async_commit_group();
+    else
+      ptx::cp_async_mbarrier_arrive_noinc(full(stage));
+  }
+
+  // ------------------------------------------------------------------------------------------------------- rounds
+
+  __device__ __forceinline__ int rounds() const { return group_tiles + (kConfig.overlap ? 1 : 0); }
+
+  // The stage handshake: round t's barriers are those of stage t % kStages, and of its phases the (t / kStages)th.
+  __device__ __forceinline__ unsigned full(int stage) const {
+    return shared_base + kPlan.barriers + 16 * (group * kStages + stage);
+  }
+  __device__ __forceinline__ unsigned freed(int stage) const { return full(stage) + 8; }
+  __device__ __forceinline__ static unsigned parity_of(int t) { return static_cast<unsigned>(t) / kStages & 1; }
+
+  __device__ __forceinline__ void initialise_barriers() const {
+    if (threadIdx.x < kGroups * kStages) {
+      const unsigned barrier = shared_base + kPlan.barriers + 16 * threadIdx.x;
+      ptx::mbarrier_init(barrier, kGroupThreads);
+      ptx::mbarrier_init(barrier + 8, kGroupThreads / 32);
+    }
+    __syncthreads();
+  }
+
+  /// Waits until what round t reads is there, if this warp reads any; kPending commit groups are of later rounds. The
+  /// first round's came with Q where groups meet.
+  template <int kPending>
+  __device__ __forceinline__ void begin_round(int t, int stage, bool reads) const {
+    if constexpr (!kMeets) {
+      if (reads) ptx::mbarrier_wait(full(stage), parity_of(t));
+    } else if (t > 0) {
+      ptx::cp_async_wait_group<kPending>();
+      group_barrier();  // everyone's part is there, and everyone is done with the round before
+    }
+  }
+  /// This warp has read what it wanted of the round.
+  __device__ __forceinline__ void end_round(int stage) const {
+    if constexpr (!kMeets) {
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(freed(stage));
+    }
   }
 
   // ----------------------------------------------------------------------------------------------------- products
@@ -304,111 +357,112 @@ struct Forward {
 
   // ----------------------------------------------------------------------------------------------------- the loop
 
-  /// Values beside the next tile's exponentials: round t takes the scores of tile t and the values of tile t - 1. A
-  /// commit group holds K of a tile and V of the tile before it. Warps whose rows see fewer tiles than the group takes
-  /// stay for the barriers.
+  // Rounds asked for before the first is used, and the commit groups that are.
+  static constexpr int kAhead = kStages > 1 ? kStages - 1 : 1;
+  static constexpr int kGroupsAhead = (kConfig.split_wait ? 2 : 1) * kAhead;
+
+  __device__ __forceinline__ void load_ahead(int t, int stage) {
+    load_round(t + kAhead, next_stage(stage, kAhead));
+  }
+
+  /// Values beside the next tile's exponentials: round t takes the scores of tile t and the values of tile t - 1. Warps
+  /// whose rows see fewer tiles than the group takes stay for the copies.
   __device__ __forceinline__ void run_overlapped(Output& out, attention::RowState<kFragments>& rows, const Query& query,
                                                  int warp_row, int warp_tiles, float scale_log2) {
-    int stage = 0;   // of tile t
-    int before = 0;  // of tile t - 1
-    const auto begin_round = [&](int t) {
-      if (t > 0) {  // the first is there with Q
-        before = stage;
-        stage = next_stage(stage);
-        ptx::cp_async_wait_group<kStages - 2>();
-        group_barrier();  // everyone's part is there, and everyone is done with the round before
-      }
-    };
-    const auto load_ahead = [&](int t) {
-      load_keys(t + kStages - 1, next_stage(stage, kStages - 1));
-      load_values(t + kStages - 2, next_stage(stage, kStages - 2));
-      ptx::cp_async_commit_group();
-    };
+    int stage = 0;  // of tile t
+    const auto before = [&] { return next_stage(stage, kStages - 1); };
     Scores scores;
     Probabilities p;
-    begin_round(0);
-    load_ahead(0);
+    begin_round<kAhead - 1>(0, stage, warp_tiles > 0);
+    load_ahead(0, stage);
     if (warp_tiles > 0) {
       scores_of_tile(scores, query, 0, stage, warp_row);
       exact_softmax(scores, out, rows, scale_log2);
       to_operand(p, scores);
+      end_round(stage);
+      stage = next_stage(stage);
 #pragma unroll 1
       for (int t = 1; t < warp_tiles; ++t) {
-        begin_round(t);
-        if constexpr (!kConfig.late_copies) load_ahead(t);
+        begin_round<kAhead - 1>(t, stage, true);
+        if constexpr (!kConfig.late_copies) load_ahead(t, stage);
         scores_of_tile(scores, query, t, stage, warp_row);
-        if constexpr (kConfig.late_copies) load_ahead(t);
+        if constexpr (kConfig.late_copies) load_ahead(t, stage);
         if constexpr (kOptimistic) {
-          if (!optimistic_softmax<true>(p, scores, rows, scale_log2, out, before)) {
+          if (!optimistic_softmax<true>(p, scores, rows, scale_log2, out, before())) {
             scores_of_tile(scores, query, t, stage, warp_row);
             exact_softmax(scores, out, rows, scale_log2);
           }
         } else {
-          multiply_values(out, p, before);
+          multiply_values(out, p, before());
           exact_softmax(scores, out, rows, scale_log2);
         }
         to_operand(p, scores);
+        end_round(stage);
+        stage = next_stage(stage);
       }
-      begin_round(warp_tiles);
-      load_ahead(warp_tiles);
-      multiply_values(out, p, before);
+      begin_round<kAhead - 1>(warp_tiles, stage, true);
+      load_ahead(warp_tiles, stage);
+      multiply_values(out, p, before());
     }
+    end_round(stage);
+    stage = next_stage(stage);
 #pragma unroll 1
     for (int t = max(warp_tiles, 0) + 1; t <= group_tiles; ++t) {
-      begin_round(t);
-      load_ahead(t);
+      begin_round<kAhead - 1>(t, stage, false);
+      load_ahead(t, stage);
+      end_round(stage);
+      stage = next_stage(stage);
     }
   }
 
   /// Scores, softmax and values of one tile after the other.
   __device__ __forceinline__ void run_in_turn(Output& out, attention::RowState<kFragments>& rows, const Query& query,
                                               int warp_row, int warp_tiles, float scale_log2) {
-    int stage = 0;
+    if constexpr (kOptimistic) {
+      // The first has a program of its own: whether it is the first, every round would ask.
+      if (group_tiles == 0) return;
+      take_tile<true>(out, rows, query, 0, 0, warp_row, warp_tiles, scale_log2);
+    }
+    int stage = kOptimistic ? next_stage(0) : 0;
 #pragma unroll 1
-    for (int t = 0; t < group_tiles; ++t) {
-      // kAhead tiles have been asked for after the last wait's; this one must be complete (its K, when waited for
-      // separately).
-      if (t > 0) {  // the first is there with Q
-        ptx::cp_async_wait_group<kGroupsAhead - 1>();
-        group_barrier();  // everyone's part of the tile is there, and everyone is done with the tile before
-      }
-      const bool late = kConfig.late_copies && t > 0 && t < warp_tiles;
-      if (kStages > 1 && !late) load_tile(t + kAhead, next_stage(stage, kAhead));
-      Probabilities p;
-      if (t < warp_tiles) {
-        Scores scores;
-        scores_of_tile(scores, query, t, stage, warp_row);
-        if (late) load_tile(t + kAhead, next_stage(stage, kAhead));
-        if constexpr (kOptimistic) {
-          if (t == 0 || !optimistic_softmax<false>(p, scores, rows, scale_log2, out, stage)) {
-            if (t > 0) scores_of_tile(scores, query, t, stage, warp_row);
-            exact_softmax(scores, out, rows, scale_log2);
-            to_operand(p, scores);
-          }
-        } else {
-          exact_softmax(scores, out, rows, scale_log2);
-          to_operand(p, scores);
-        }
-      }
-      if constexpr (kConfig.split_wait) {
-        constexpr int kPending = kStages > 1 ? 2 * kAhead : 0;  // all but this tile's V
-        ptx::cp_async_wait_group<kPending>();
-        group_barrier();
-      }
-      if (t < warp_tiles) multiply_values(out, p, stage);
-      if constexpr (kStages == 1) {
-        if (t + 1 < group_tiles) {
-          group_barrier();  // the only stage is read before it is overwritten
-          load_tile(t + 1, 0);
-        }
-      }
+    for (int t = kOptimistic ? 1 : 0; t < group_tiles; ++t) {
+      take_tile<!kOptimistic>(out, rows, query, t, stage, warp_row, warp_tiles, scale_log2);
       stage = next_stage(stage);
     }
   }
 
-  // Tiles in flight before the first is used, and their commit groups.
-  static constexpr int kAhead = kStages > 1 ? kStages - 1 : 1;
-  static constexpr int kGroupsAhead = (kConfig.split_wait ? 2 : 1) * kAhead;
+  /// @tparam kExact looks at the maximum, as any but an optimistic softmax does, and that one at its first tile
+  template <bool kExact>
+  __device__ __forceinline__ void take_tile(Output& out, attention::RowState<kFragments>& rows, const Query& query,
+                                            int t, int stage, int warp_row, int warp_tiles, float scale_log2) {
+    begin_round<kGroupsAhead - 1>(t, stage, t < warp_tiles);  // its K, when waited for separately
+    const bool late = kConfig.late_copies && t > 0 && t < warp_tiles;
+    if (kStages > 1 && !late) load_ahead(t, stage);
+    Probabilities p;
+    if (t < warp_tiles) {
+      Scores scores;
+      scores_of_tile(scores, query, t, stage, warp_row);
+      if (late) load_ahead(t, stage);
+      if (kExact || !optimistic_softmax<false>(p, scores, rows, scale_log2, out, stage)) {
+        if constexpr (!kExact) scores_of_tile(scores, query, t, stage, warp_row);
+        exact_softmax(scores, out, rows, scale_log2);
+        to_operand(p, scores);
+      }
+    }
+    if constexpr (kConfig.split_wait) {
+      constexpr int kPending = kStages > 1 ? 2 * kAhead : 0;  // all but this tile's V
+      ptx::cp_async_wait_group<kPending>();
+      group_barrier();
+    }
+    if (t < warp_tiles) multiply_values(out, p, stage);
+    end_round(stage);
+    if constexpr (kStages == 1) {
+      if (t + 1 < group_tiles) {
+        group_barrier();  // the only stage is read before it is overwritten
+        load_round(t + 1, 0);
+      }
+    }
+  }
 
   __device__ __forceinline__ void run() {
     const int warp_row = first_row + warp * kConfig.warp_rows;
@@ -418,22 +472,16 @@ struct Forward {
                                                       params.causal_offset, warp_row < params.len_q ? params.len_k : 0))
                         : group_tiles;
 
-    // ---- Q by the whole block, then the first stages of K and V; Q belongs to the first commit group
+    if constexpr (!kMeets) initialise_barriers();
+    // ---- Q by the whole block, then the first stages of K and V; Q belongs to the first commit group, or is one
     QueryCopies::template start<kBlockM>(
         shared_base + kPlan.q, QueryCopies::place(threadIdx.x),
         QueryCopies::source(params.q, batch * params.q_strides.batch + head * params.q_strides.head,
                             params.q_strides.row, first_row, threadIdx.x),
         params.q_strides.row, first_row, params.len_q, threadIdx.x);
+    if constexpr (!kMeets) ptx::cp_async_commit_group();
 #pragma unroll
-    for (int s = 0; s < kAhead; ++s) {
-      if constexpr (kConfig.overlap) {
-        load_keys(s, s);
-        if (s > 0) load_values(s - 1, s - 1);
-        ptx::cp_async_commit_group();
-      } else {
-        load_tile(s, s);
-      }
-    }
+    for (int t = 0; t < kAhead; ++t) load_round(t, t);
 
     Output out;
 #pragma unroll
@@ -446,8 +494,8 @@ struct Forward {
     rows.reset();
     const float scale_log2 = params.scale * 1.44269504F;
 
-    // ---- Q and the first K have arrived with the first commit group of every thread
-    ptx::cp_async_wait_group<kGroupsAhead - 1>();
+    // ---- Q and, where groups meet, the first K have arrived with the first commit group of every thread
+    ptx::cp_async_wait_group<kMeets ? kGroupsAhead - 1 : 0>();
     __syncthreads();
     Query query;
     if constexpr (kConfig.q_in_registers) {
@@ -463,7 +511,7 @@ struct Forward {
       run_overlapped(out, rows, query, warp_row, warp_tiles, scale_log2);
     else
       run_in_turn(out, rows, query, warp_row, warp_tiles, scale_log2);
-    ptx::cp_async_wait_group<0>();
+    ptx::cp_async_wait_all();
     rows.reduce();
     if constexpr (kGroups > 1)
       merge_and_store(out, rows);

@@ -35,6 +35,9 @@ const KnobTable<sm80::Config>& table() {
         .acts_on({tensor, exponentials, latency});
     t.add("late_copies", "c", &C::late_copies, "start copies of later tiles after a tile's scores, else before")
         .acts_on({issue, latency});
+    t.add("handshake", "h", &C::handshake, "heed::sm80::Handshake", {"group", "stage"},
+          "how warps learn that a tile is there and a stage free: all meet once a round, or at barriers of the stage")
+        .acts_on({latency, tensor});
     t.add("exp2", "x", &C::exp2, "heed::attention::Exp2", {"hardware", "poly_quarter", "poly_half"},
           "share of the exponentials computed on the FMA pipe")
         .acts_on({exponentials, fma});
@@ -207,6 +210,9 @@ class Sm80Family final : public Family {
         return "rescale=optimistic needs exp2=hardware: the polynomial's overflow does not show";
       case sm80::Illegal::late_copies:
         return "late_copies=on needs two or more stages: the only one is free after a tile's values";
+      case sm80::Illegal::handshake:
+        return "handshake=stage needs split_wait=off, two or more stages and two or more warps a group: a stage is "
+               "waited for as a whole, and what warps may be apart by are copies of the next round";
       case sm80::Illegal::same_program:
         return "with key splits both epilogues are the same program; write epilogue=shared";
     }

@@ -107,6 +107,7 @@ struct Thread {
   Products products;
   std::vector<std::function<void()>> open_copies;  ///< cp.async since the last commit
   std::deque<std::vector<std::function<void()>>> committed_copies;
+  std::shared_ptr<int> arriving_copies = std::make_shared<int>(0);  ///< of which an mbarrier will hear
 };
 
 /// Runs `body` for every thread of the launch, cluster by cluster. `body` gets its block's dynamic shared memory, which

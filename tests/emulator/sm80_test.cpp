@@ -106,6 +106,34 @@ TEST(EmulatedSm80, ValuesBesideExponentials) {
   run_case<kFar, kHalf128>({.len_q = 50, .len_k = 300, .score_scale = 20}, 17);
 }
 
+// Warps meet at barriers of stages: in turn and with values one tile later, few tiles and many, two stages and more.
+TEST(EmulatedSm80, StageHandshake) {
+  constexpr Config kTurn{.block_n = 32, .handshake = Handshake::stage, .rescale = kOptimisticReference};
+  for (const int len_k : {10, 32, 60, 96, 130})
+    run_case<kTurn, kHalf64>({.len_q = 70, .len_k = len_k}, 31 + static_cast<std::uint64_t>(len_k));
+  run_case<kTurn, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40, .score_scale = 30}, 32);
+  constexpr Config kGroups{.block_m = 32,
+                           .block_n = 16,
+                           .key_splits = 4,
+                           .stages = 3,
+                           .q_in_registers = false,
+                           .late_copies = true,
+                           .handshake = Handshake::stage};
+  run_case<kGroups, kBrain128Causal>({.len_q = 50, .len_k = 400, .causal_offset = 350}, 33);
+  constexpr Config kBeside{.block_n = 32,
+                           .stages = 3,
+                           .overlap = true,
+                           .late_copies = true,
+                           .handshake = Handshake::stage,
+                           .rescale = kOptimisticReference};
+  for (const int len_k : {10, 32, 60, 96, 130})
+    run_case<kBeside, kHalf64>({.len_q = 30, .len_k = len_k}, 34 + static_cast<std::uint64_t>(len_k));
+  run_case<kBeside, kHalf64Causal>({.batch = 2, .heads = 2, .len_q = 300, .len_k = 200, .causal_offset = -90}, 35);
+  constexpr Config kTwo{.block_n = 16, .overlap = true, .handshake = Handshake::stage};
+  run_case<kTwo, kHalf64>({.len_q = 70, .len_k = 300, .score_scale = 30}, 36);
+  run_case<kTwo, kHalf64Causal>({.len_q = 200, .len_k = 200, .padding_rows = 2}, 37);
+}
+
 TEST(Sm80, EveryRowTileIsTakenOnce) {
   for (const TileOrder order : {TileOrder::ascending, TileOrder::descending, TileOrder::longest, TileOrder::mirrored})
     for (int tiles = 1; tiles < 8; ++tiles) {

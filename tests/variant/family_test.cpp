@@ -72,6 +72,8 @@ TEST(Families, IllegalConfigsSayWhy) {
   EXPECT_THAT(reason("fwd_sm80:overlap=on,split_wait=off,stages=1"), ::testing::HasSubstr("two or more stages"));
   EXPECT_THAT(reason("fwd_sm80:rescale=optimistic,exp2=poly_half"), ::testing::HasSubstr("exp2=hardware"));
   EXPECT_THAT(reason("fwd_sm80:late_copies=on,split_wait=off,stages=1"), ::testing::HasSubstr("two or more stages"));
+  EXPECT_THAT(reason("fwd_sm80:handshake=stage,split_wait=off,stages=1"), ::testing::HasSubstr("two or more stages"));
+  EXPECT_THAT(reason("fwd_sm80:handshake=stage,split_wait=on,stages=2"), ::testing::HasSubstr("split_wait=off"));
   EXPECT_EQ(reason("fwd_sm80"), "legal");
 }
 

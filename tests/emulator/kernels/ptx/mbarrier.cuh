@@ -19,6 +19,17 @@ inline void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
 inline void mbarrier_arrive(unsigned barrier) {
   emulator::byte_barrier(barrier).arrive();
 }
+// Copies that are committed to a group land when that is waited for.
+inline void cp_async_mbarrier_arrive_noinc(unsigned barrier) {
+  emulator::Thread& t = emulator::self();
+  ++*t.arriving_copies;
+  emulator::later([copies = std::move(t.open_copies), left = t.arriving_copies, b = &emulator::byte_barrier(barrier)] {
+    for (const auto& copy : copies) copy();
+    --*left;
+    b->arrive();
+  });
+  t.open_copies.clear();
+}
 inline void mbarrier_wait(unsigned barrier, unsigned parity) {
   const emulator::ByteBarrier* b = &emulator::byte_barrier(barrier);
   emulator::wait_until("mbarrier wait", [b, parity] { return (b->phase & 1U) != parity; });

@@ -39,6 +39,13 @@ void cp_async_wait_group() {
   }
 }
 
+inline void cp_async_wait_all() {
+  emulator::Thread& t = emulator::self();
+  cp_async_commit_group();
+  cp_async_wait_group<0>();
+  emulator::wait_until("cp.async.wait_all", [left = t.arriving_copies] { return *left == 0; });
+}
+
 /// Register r of lane i: elements (i / 4, 2 (i % 4)) and the next of matrix r, or transposed.
 inline void ldmatrix(unsigned (&r)[4], unsigned shared, bool transposed) {
   struct Load {
