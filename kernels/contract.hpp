@@ -51,9 +51,10 @@ struct ForwardParams {
   float scale;        ///< softmax(scale * q k^T)
 };
 
-/// Where group_size lies in a ForwardParams, in ints: NVRTC has no offsetof.
+/// Where group_size and len_k lie in a ForwardParams, in ints: NVRTC has no offsetof.
 inline constexpr unsigned kGroupSizeIndex =
     (7 * sizeof(void*) + 4 * sizeof(TensorStrides) + 3 * sizeof(int)) / sizeof(int);
+inline constexpr unsigned kLenKIndex = kGroupSizeIndex + 2;
 
 /// One tensor as bulk copies see it: an opaque CUtensorMap, encoded by whoever launches.
 /// https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html

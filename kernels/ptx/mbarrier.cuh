@@ -36,8 +36,8 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity)
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
-      "again:\n"
-      HEED_MBARRIER_WAIT ".parity.shared::cta.b64 done, [%0], %1;\n"
+      "again:\n" HEED_MBARRIER_WAIT
+      ".parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
       "}\n" ::"r"(barrier),
       "r"(parity)
@@ -85,8 +85,8 @@ __device__ __forceinline__ void mbarrier_wait_unless(unsigned ended, unsigned ba
       ".reg .pred done;\n"
       "setp.ne.u32 done, %2, 0;\n"
       "@done bra over;\n"
-      "again:\n"
-      HEED_MBARRIER_WAIT ".parity.shared::cta.b64 done, [%0], %1;\n"
+      "again:\n" HEED_MBARRIER_WAIT
+      ".parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
       "over:\n"
       "}\n" ::"r"(barrier),

@@ -21,8 +21,8 @@ enum class Epilogue {
 /// How the warps of a group learn that a tile is there and that a stage may be overwritten.
 enum class Handshake {
   group,  ///< all meet once a round
-  stage,  ///< at two mbarriers a stage: copies arrive at one and warps that have read it at the other, so that warps may
-          ///< be a round apart
+  stage,  ///< at two mbarriers a stage: copies arrive at one and warps that have read it at the other, so that warps
+          ///< may be a round apart
 };
 
 /// Which tile of query rows a block index means.

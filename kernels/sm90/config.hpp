@@ -53,6 +53,14 @@ enum class KeyHeads {
   own,     ///< its own; for workloads whose heads do not share any
 };
 
+/// What the thread that starts the copies has worked out before it asks for the first. Parameters are constants that
+/// nobody has read yet: each line of them takes 130 to 375 clocks.
+enum class Opening {
+  lengths_first,  ///< which rows and keys are the block's, beside everybody; then where the tensor maps lie
+  maps_first,     ///< the same, but where the maps lie is asked for beside the lengths
+  queries_first,  ///< where the maps lie, and the queries are asked for; then which keys, by itself
+};
+
 /// In which precision partial outputs travel between the parts of a row tile.
 enum class Exchange { half, single };
 
@@ -103,6 +111,7 @@ struct Config {
   Vote vote = Vote::after_writing;
   Exchange exchange = Exchange::half;
   KeyHeads key_heads = KeyHeads::shared;
+  Opening opening = Opening::lengths_first;
   Producer producer = Producer::first_warp;
   Trigger trigger = Trigger::first_scores;
   Store store = Store::pieces;

@@ -59,6 +59,7 @@ struct Forward : Softmax<kConfig, kProblem> {
   static constexpr bool kOneSegment = kStages == 1;
   static constexpr int kBlockRows = kRowGroups * kGroupRows;
   static constexpr bool kDependent = kConfig.trigger != Trigger::none;
+  static constexpr bool kQueriesFirst = kConfig.opening == Opening::queries_first;
   static constexpr int kQueryBytes = kRowGroups * kBoxes * kGroupRows * tile::kBoxRowBytes;
   // Parts of one segment find out with the other parts, at the very end, that they were misled.
   static constexpr bool kVotesLast = kOneSegment && kConfig.vote == Vote::after_writing;
@@ -84,7 +85,7 @@ struct Forward : Softmax<kConfig, kProblem> {
   float inverse[2];                                             // of a row's sum, or 0
 
   __device__ __forceinline__ Forward(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
-      : Base(p, m, ptx::shared_address(dynamic_shared)) {
+      : Base(p, found(m), ptx::shared_address(dynamic_shared)) {
     lane = threadIdx.x % 32;
     // The same for the warp and known to be, where groups depend on it; elsewhere the first copy would wait for
     // nothing.
@@ -95,22 +96,41 @@ struct Forward : Softmax<kConfig, kProblem> {
     is_consumer = !kOwnWarp || group < kRowGroups * kKeyGroups;
     row_group = kRowGroups == 1 ? 0 : group % kRowGroups;  // a constant keeps addresses out of vector registers
     key_group = kKeyGroups == 1 ? 0 : group / kRowGroups;
-    constexpr bool kHeadsFirst = heads_first(kConfig);
-    const int in_x = blockIdx.x / kConfig.cluster;
-    const int row_tiles = kHeadsFirst ? gridDim.y : gridDim.x / kConfig.cluster;
-    block_row = row_tile_at(kConfig, kHeadsFirst ? blockIdx.y : in_x, row_tiles) * kBlockRows;
-    head = kHeadsFirst ? in_x : blockIdx.y;
-    batch = blockIdx.z;
-    keys_end = visible_keys(kProblem.causal, min(block_row + kBlockRows, p.len_q) - 1, p.causal_offset, p.len_k);
-    part = (kConfig.cluster > 1 ? blockIdx.x % kConfig.cluster : 0) * kKeyGroups + key_group;
-    chunks = chunks_of_part(kConfig, keys_end, part);
-    segments = segments_of(kConfig, chunks);
+    if constexpr (kQueriesFirst) open();
+    find_rows();
+    find_keys(p.len_k);
     seen_by_all =
         min(visible_keys(kProblem.causal, block_row + row_group * kGroupRows, params.causal_offset, params.len_k),
             chunks.end * kChunk);
     seen_by_any =
         visible_keys(kProblem.causal, block_row + (row_group + 1) * kGroupRows - 1, params.causal_offset, params.len_k);
     scale_log2 = params.scale * 1.44269504F;
+  }
+
+  /// The maps themselves; where that is to be known early, by way of an address of the thread's own, which the compiler
+  /// works out where it is asked for: at the start, beside the load of the lengths, instead of after it.
+  __device__ __forceinline__ static const TensorMaps& found(const TensorMaps& m) {
+    if constexpr (kConfig.opening != Opening::maps_first) return m;
+    const char* address = reinterpret_cast<const char*>(&m) + ptx::zero_of_lane();
+    ptx::settle(address);
+    return *reinterpret_cast<const TensorMaps*>(address);
+  }
+
+  __device__ __forceinline__ void find_rows() {
+    constexpr bool kHeadsFirst = heads_first(kConfig);
+    const int in_x = blockIdx.x / kConfig.cluster;
+    const int row_tiles = kHeadsFirst ? gridDim.y : gridDim.x / kConfig.cluster;
+    block_row = row_tile_at(kConfig, kHeadsFirst ? blockIdx.y : in_x, row_tiles) * kBlockRows;
+    head = kHeadsFirst ? in_x : blockIdx.y;
+    batch = blockIdx.z;
+  }
+
+  __device__ __forceinline__ void find_keys(int len_k) {
+    keys_end =
+        visible_keys(kProblem.causal, min(block_row + kBlockRows, params.len_q) - 1, params.causal_offset, len_k);
+    part = (kConfig.cluster > 1 ? blockIdx.x % kConfig.cluster : 0) * kKeyGroups + key_group;
+    chunks = chunks_of_part(kConfig, keys_end, part);
+    segments = segments_of(kConfig, chunks);
   }
 
   // ------------------------------------------------------------------------------------------------------- copies
@@ -138,23 +158,36 @@ struct Forward : Softmax<kConfig, kProblem> {
 
   /// The first copies of every key group, by one thread. Q and the first keys come 850 clocks after they were asked for
   /// and everything waits for them, so they are asked for before the other barriers exist.
-  __device__ __forceinline__ void start_copies() const {
+  __device__ __forceinline__ void start_copies() {
     ptx::prefetch_tensormap(maps.q);
     ptx::prefetch_tensormap(maps.k);
     const unsigned first = barrier(kFirstBarrier);
     ptx::mbarrier_init(first, 1);
     ptx::fence_mbarrier_init();
+    if constexpr (kQueriesFirst) {
+      if constexpr (kDependent) ptx::griddepcontrol_wait();
+      find_rows();
+      copy_queries(first);
+      // By an index that is the lane's: the length is not read before.
+      find_keys(reinterpret_cast<const int*>(&params)[kLenKIndex + ptx::zero_of_lane()]);
+    }
     // All coordinates before the first copy: what is worked out between Q and the keys comes on top of both (100
     // clocks).
     unsigned kv_head = key_head();
     unsigned first_key = chunks.first * kChunk;
     ptx::settle(kv_head);
     ptx::settle(first_key);
-    if constexpr (kDependent) ptx::griddepcontrol_wait();
-    if (kKeyGroups > 1 || segments > 0) {
-      ptx::mbarrier_arrive_expect_tx(first, kQueryBytes + (kKeyGroups == 1 ? kBoxes * kPlan.key_box : 0));
-      copy_queries(first);
-      if constexpr (kKeyGroups == 1) copy_keys(keys_at(0, 0), first, first_key, kv_head);
+    if constexpr (kQueriesFirst) {
+      const bool has_keys = kKeyGroups == 1 && segments > 0;
+      ptx::mbarrier_arrive_expect_tx(first, kQueryBytes + (has_keys ? kBoxes * kPlan.key_box : 0));
+      if (has_keys) copy_keys(keys_at(0, 0), first, first_key, kv_head);
+    } else {
+      if constexpr (kDependent) ptx::griddepcontrol_wait();
+      if (kKeyGroups > 1 || segments > 0) {
+        ptx::mbarrier_arrive_expect_tx(first, kQueryBytes + (kKeyGroups == 1 ? kBoxes * kPlan.key_box : 0));
+        copy_queries(first);
+        if constexpr (kKeyGroups == 1) copy_keys(keys_at(0, 0), first, first_key, kv_head);
+      }
     }
     ptx::prefetch_tensormap(maps.v);
     initialise_barriers();
@@ -163,6 +196,16 @@ struct Forward : Softmax<kConfig, kProblem> {
 #pragma unroll
       for (int g = 0; g < kKeyGroups; ++g)
         if (const Range range = range_of(g); s < segments_of(kConfig, range)) copy_segment(g, range, s, kv_head);
+  }
+
+  __device__ __forceinline__ static bool is_producer() {
+    return threadIdx.x / 32 == (kOwnWarp ? consumer_threads(kConfig) / 32U : 0U);
+  }
+  __device__ __forceinline__ void open() {
+    if (is_producer()) {
+      if (ptx::elect_one()) start_copies();
+      __syncwarp();
+    }
   }
 
   /// The producer warp's one thread: refills slots as they are freed.
@@ -356,6 +399,7 @@ struct Forward : Softmax<kConfig, kProblem> {
   template <Masks kMasks, bool kStays>
   __device__ __forceinline__ void run_segments(bool second_time) {
     if (segments == 0) [[unlikely]] {
+      if (kQueriesFirst && kKeyGroups == 1) ptx::mbarrier_wait(barrier(kFirstBarrier), 0);  // they come all the same
       if (kDependent) ptx::griddepcontrol_launch_dependents();
       return;
     }
@@ -452,11 +496,7 @@ struct Forward : Softmax<kConfig, kProblem> {
   // ----------------------------------------------------------------------------------------------------------- all
 
   __device__ __forceinline__ void run() {
-    const bool is_producer = threadIdx.x / 32 == (kOwnWarp ? consumer_threads(kConfig) / 32U : 0U);
-    if (is_producer) {
-      if (ptx::elect_one()) start_copies();
-      __syncwarp();
-    }
+    if constexpr (!kQueriesFirst) open();
     if constexpr (kOnes) {
       // Every element is one, so the swizzle moves nothing. 16 bytes a thread: 2 KiB.
       const unsigned one = kProblem.element == Element::bf16 ? 0x3F803F80U : 0x3C003C00U;
@@ -470,7 +510,7 @@ struct Forward : Softmax<kConfig, kProblem> {
     __syncthreads();
     if (!is_consumer) {
       if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<tile::kProducerRegisters>();
-      if (is_producer && ptx::elect_one()) keep_copying();
+      if (is_producer() && ptx::elect_one()) keep_copying();
     } else {
       if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<registers_allowed(kConfig)>();
       // Blocks here rather than at a barrier, beside the launch before.

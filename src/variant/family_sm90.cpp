@@ -58,6 +58,10 @@ const KnobTable<sm90::Config>& table() {
     t.add("key_heads", "i", &C::key_heads, "heed::sm90::KeyHeads", {"shared", "own"},
           "whether query heads may share keys, which costs the first copy a division")
         .acts_on({launch, latency});
+    t.add("opening", "h", &C::opening, "heed::sm90::Opening", {"lengths_first", "maps_first", "queries_first"},
+          "what is known before the first copy: lengths, then where tensor maps lie, or both beside each other; or "
+          "only what the queries need")
+        .acts_on({launch, latency});
     t.add("producer", "q", &C::producer, "heed::sm90::Producer", {"own_warp", "own_group", "first_warp"},
           "who starts the copies into shared memory")
         .acts_on({latency, issue});
@@ -223,6 +227,13 @@ class Sm90Family final : public Family {
       c.stages = 2;
       if (dim == 256) c.chunk = 32;  // 128 registers of output leave little
       c.value_waits = 1;
+    }
+    // One wave, in any order: without asking how many row tiles there are.
+    const bool is_one_wave = 2 * all_row_tiles(workload) <= processors;
+    if (is_one_wave && dim <= 128) {
+      c.tile_order = sm90::TileOrder::ascending;
+      // By 0.02 us at the mission shape on an H200, else by 0.04 to 0.09 us.
+      c.opening = dim == 64 && !workload.is_causal() ? sm90::Opening::maps_first : sm90::Opening::queries_first;
     }
     if (has_short_rows(workload, processors)) {
       c.cluster = 1;

@@ -43,6 +43,41 @@ TEST(EmulatedSm90, SplitsKeysOverACluster) {
   run_case<kConfig, kHalf64>({.len_q = 20, .len_k = 700, .heads_inner = true}, 4, false);
 }
 
+// Parts with keys and without, one segment and more, misled ones too: whatever is asked for first.
+template <Opening kOpening>
+void open_launches(std::uint64_t seed) {
+  constexpr Config kConfig{.opening = kOpening};
+  run_case<kConfig, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 130}, seed);
+  run_case<kConfig, kHalf64>({.len_q = 3, .len_k = 1}, seed + 1);
+  run_case<kConfig, kHalf64>({.len_q = 20, .len_k = 700, .heads_inner = true}, seed + 2, false);
+  run_case<kConfig, kHalf64>({.len_q = 40, .len_k = 512, .score_scale = 30}, seed + 3);
+  run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40}, seed + 4);
+  constexpr Config kRing{.cluster = 1,
+                         .chunks = 2,
+                         .stages = 2,
+                         .value_waits = 1,
+                         .product_start = 0,
+                         .vote = Vote::before_sending,
+                         .opening = kOpening,
+                         .producer = Producer::own_warp};
+  run_case<kRing, kHalf64>({.len_q = 70, .len_k = 600, .score_scale = 20}, seed + 5);
+  run_case<kRing, kHalf64Causal>({.len_q = 150, .len_k = 90, .causal_offset = -70}, seed + 6);
+}
+
+TEST(EmulatedSm90, Openings) {
+  open_launches<Opening::lengths_first>(200);
+  open_launches<Opening::maps_first>(210);
+  open_launches<Opening::queries_first>(220);
+  constexpr Config kGroups{.key_groups = 2,
+                           .cluster = 1,
+                           .chunks = 2,
+                           .value_waits = 1,
+                           .product_start = 0,
+                           .opening = Opening::queries_first};
+  run_case<kGroups, kHalf64>({.len_q = 70, .len_k = 50}, 250);
+  run_case<kGroups, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40}, 251);
+}
+
 TEST(EmulatedSm90, ComputesAgainWhereTheFirstChunkMisleads) {
   constexpr Config kConfig{};
   run_case<kConfig, kHalf64>({.len_q = 40, .len_k = 512, .score_scale = 30}, 5);

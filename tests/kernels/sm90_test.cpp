@@ -15,6 +15,7 @@ namespace heed::sm90 {
 namespace {
 
 static_assert(kGroupSizeIndex * sizeof(int) == offsetof(ForwardParams, group_size));
+static_assert(kLenKIndex * sizeof(int) == offsetof(ForwardParams, len_k));
 
 constexpr Problem kMission{.element = Element::fp16, .head_dim = 64, .causal = false};
 
