@@ -97,6 +97,14 @@ enum class Upkeep {
   conditions,  ///< operands counted on from the first stage's, freed under a condition among the exponentials
 };
 
+/// Where exponentials run beside products (Overlap::products): when a warp asks whether its probabilities overflow,
+/// which sends it into the exact softmax.
+enum class Vote {
+  at_once,         ///< as it has them
+  after_products,  ///< once the products beside them are done: the way to the next ones has the branch, but the wait
+                   ///< for these hides the vote
+};
+
 struct Config {
   int row_groups = 2;
   int key_groups = 1;
@@ -108,6 +116,7 @@ struct Config {
   ProductOrder product_order = ProductOrder::values_first;
   Reference reference = Reference::first_tile;
   Turns turns = Turns::any;
+  Vote vote = Vote::at_once;
   Producer producer = Producer::own_warp;
   Trigger trigger = Trigger::last_copies;
   Store store = Store::pieces;
@@ -366,7 +375,6 @@ HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
 /// The config that makes the same program as `c` where knobs have no effect, and the nearest that fits together where
 /// they contradict each other. Says nothing about shared memory and registers.
 HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
-  if (c.key_groups > 1 && padded_dim(problem.head_dim) % (16 * c.key_groups) != 0) c.key_groups = 1;
   if (c.tile_order == TileOrder::mirrored && (!problem.causal || c.row_groups == 1))
     c.tile_order = TileOrder::rows_first;
   if (c.schedule == Schedule::one_tile) {
@@ -375,6 +383,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   }
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
   if (c.row_groups == 1) c.turns = Turns::any;
+  if (c.overlap != Overlap::products) c.vote = Vote::at_once;
   if (c.store == Store::rows && !writes_rows(c, problem.head_dim)) c.store = Store::pieces;
   if (c.overlap == Overlap::values) {
     c.product_order = ProductOrder::scores_first;
@@ -388,7 +397,6 @@ enum class Illegal {
   no,
   head_dim,
   threads,
-  key_groups,
   tile_keys,
   overlap,
   shared_memory,
@@ -401,10 +409,8 @@ enum class Illegal {
 /// `shared_bytes`: what one block may use; `shared_bytes_per_processor`: what all blocks of a multiprocessor share.
 HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
                                             long long shared_bytes_per_processor) {
-  const int dim = padded_dim(problem.head_dim);
   if (problem.head_dim % 8 != 0 || problem.head_dim < 8 || problem.head_dim > 256) return Illegal::head_dim;
   if (threads(c) > 1024) return Illegal::threads;
-  if (c.key_groups > 1 && dim % (16 * c.key_groups) != 0) return Illegal::key_groups;  // slices of 16 columns at least
   if (c.tile_keys % kStepKeys != 0 || c.tile_keys < 32 || c.tile_keys > 128) return Illegal::tile_keys;
   if (c.overlap != Overlap::nothing && c.reference == Reference::exact) return Illegal::overlap;
   const int total = shared_plan(c, problem.head_dim).total;

@@ -22,7 +22,7 @@
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
-#include "kernels/ptx/mma.cuh"
+#include "kernels/ptx/shared.cuh"
 #include "kernels/ptx/wgmma.cuh"
 #include "kernels/stream/copies.cuh"
 #include "kernels/stream/epilogue.cuh"
@@ -42,6 +42,7 @@ struct Forward {
   static constexpr bool kCounted = kConfig.upkeep == Upkeep::conditions;
   using Place = Layout<kConfig, kProblem>;
   static constexpr SharedPlan kPlan = Place::kPlan;
+  static constexpr bool kVotesAtOnce = kConfig.vote == Vote::at_once;
   static constexpr bool kInOrder = kConfig.turns == Turns::in_order;
   // The largest probability of the tiles a reference was taken from is 2^kMargin: fp16 has less room below one than
   // above. The sum of a lane's columns of one tile stays below kMostSum, or fp16 probabilities may have overflowed;
@@ -156,7 +157,7 @@ struct Forward {
     if constexpr (kInOrder) ptx::bar_arrive(order_barrier((row_group + 1) % kConfig.row_groups), 2 * kGroupThreads);
   }
   __device__ __forceinline__ int order_barrier(int of) const { return 8 + key_group * kConfig.row_groups + of; }
-  /// The last row group lets the first begin; at the end nobody has arrived for a turn that does not come.
+  /// The last row group lets the first begin, and the first takes its last arrival at the end.
   __device__ __forceinline__ void begin_turns() const {
     if (kInOrder && row_group == kConfig.row_groups - 1) end_products();
   }
@@ -307,6 +308,19 @@ struct Forward {
     sum[0] += total[0];
     sum[1] += total[1];
     return true;
+  }
+
+  /// The same without a branch: whether they may have left the range. ptxas moves no wait for products over a branch,
+  /// but products would wait for one at the end of these.
+  __device__ __forceinline__ bool guessed_softmax(Probabilities& p, const Scores& s) {
+    const float negative[2] = {-reference[0], -reference[1]};
+    float total[2];
+    exponentials(p, total, s, negative);
+    const bool fits = total[0] < kMostSum && total[1] < kMostSum;
+    const bool misled = __any_sync(0xffffffffU, !fits);
+    sum[0] += misled ? 0.0F : total[0];
+    sum[1] += misled ? 0.0F : total[1];
+    return misled;
   }
 
   // --------------------------------------------------------------------------------------------------- key tiles
@@ -488,16 +502,21 @@ struct Forward {
     float factor[2] = {1.0F, 1.0F};
     constexpr bool kFirst = !kBefore && kConfig.reference == Reference::first_keys;
     if (kFirst && masked) hide_keys(s, n * kKeys);
-    const bool exact = kFirst ? !first_keys_softmax(p, s) : !kBefore || masked || !optimistic_softmax(p, s);
+    const bool exact =
+        kFirst ? !first_keys_softmax(p, s) : !kBefore || masked || (kVotesAtOnce && !optimistic_softmax(p, s));
+    bool misled = false;
     if (exact) {
       if (!kFirst && masked) hide_keys(s, n * kKeys);
       exact_probabilities(p, factor, s);
+    } else if constexpr (!kVotesAtOnce && !kFirst) {
+      misled = guessed_softmax(p, s);
     }
     ptx::wgmma_wait_group(0);
     ptx::pin(out);
     if constexpr (kMore) ptx::pin(next);
     end_turn();
     if (kBefore && exact) rescale(factor);
+    if (!kVotesAtOnce && misled) exact_softmax(p, s);
   }
 
   // --------------------------------------------------------------------------------------------------- row tiles

@@ -139,6 +139,25 @@ TEST(EmulatedStream, TakesATileAgainWhereTheReferenceMisleads) {
 
 // Row groups that multiply one after the other, whatever a turn is: both products, one, or none where only others see
 // the keys.
+// Beside products, misled or not, with masks and without: asked about once the products are done.
+TEST(EmulatedStream, VotesAfterProducts) {
+  constexpr Config kOne{.row_groups = 1,
+                        .key_groups = 2,
+                        .tile_keys = 32,
+                        .stages = 3,
+                        .overlap = Overlap::products,
+                        .reference = Reference::first_keys,
+                        .vote = Vote::after_products};
+  run_case<kOne, kHalf64>({.len_q = 70, .len_k = 500}, 71);
+  run_case<kOne, kHalf64>({.len_q = 70, .len_k = 500, .score_scale = 30}, 72);
+  run_case<kOne, kHalf64>({.len_q = 20, .len_k = 70, .score_scale = 30}, 73);
+  constexpr Config kTwo{
+      .row_groups = 2, .tile_keys = 32, .stages = 2, .overlap = Overlap::products, .vote = Vote::after_products};
+  run_case<kTwo, kHalf64Causal>({.len_q = 200, .len_k = 300, .causal_offset = 60, .score_scale = 30}, 74);
+  run_case<kTwo, kBrain128Causal>({.heads = 2, .len_q = 150, .len_k = 330, .causal_offset = 180, .score_scale = 30},
+                                  75);
+}
+
 TEST(EmulatedStream, RowGroupsTakeTurns) {
   constexpr Config kTwo{.row_groups = 2, .tile_keys = 32, .stages = 3, .turns = Turns::in_order};
   run_case<kTwo, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 100, .len_k = 330}, 110);
