@@ -225,6 +225,7 @@ class StreamFamily final : public Family {
       if (workload.is_causal() && two_waves && dim == 128 && workload.len_k <= kShortKeys) {
         c.reference = stream::Reference::first_keys;
         c.arrival = stream::Arrival::ahead;
+        most_stages = 3;  // as two runs of the search found: 1.01 times as fast as with 5
       }
       c.schedule = uneven ? stream::Schedule::dynamic : stream::Schedule::persistent;
       if (uneven) c.tile_order = stream::TileOrder::heads_first;
