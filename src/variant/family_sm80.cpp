@@ -82,6 +82,8 @@ std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device
   const std::int64_t processors = device.processors > 0 ? device.processors : kUnknownProcessors;
   const auto tiles = [&](int rows) { return row_tiles(rows, w) * w.heads * w.batch; };
   const bool causal = w.is_causal();
+  // Before Hopper a thread cannot sleep at an mbarrier, and asking takes issue slots from warps that compute.
+  const bool can_sleep = device.compute_capability >= 90;
   // Longest rows first leave the shortest to fill the end; in one wave of two blocks a multiprocessor, pairs are
   // better.
   const auto order = [&](int rows) {
@@ -131,7 +133,7 @@ std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device
     } else {
       c.q_in_registers = false;
       // 46.0 us at b1h32l1024d128, 47.2 us where warps meet once a round; under a causal mask it spills.
-      if (!causal) c.handshake = sm80::Handshake::stage;
+      if (!causal && can_sleep) c.handshake = sm80::Handshake::stage;
     }
     all.push_back(c);
   }
@@ -139,7 +141,7 @@ std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device
   sm80::Config c{.overlap = true, .rescale = kOptimistic, .tile_order = order(64), .min_blocks = w.dim == 64 ? 3 : 2};
   if (w.dim == 64) {
     c.tile_order = causal ? longest : descending;
-  } else {
+  } else if (can_sleep) {
     // 32.6 us at b1h32l1024d128 causal, 33.9 us where warps meet once a round.
     c.handshake = sm80::Handshake::stage;
     c.late_copies = true;
