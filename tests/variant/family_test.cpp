@@ -243,6 +243,20 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{264, 1, 1}));
 }
 
+// Barriers of the stages by default where a thread can sleep at one and registers are left.
+TEST(Families, PortableWarpsMeetAtStagesOnHopper) {
+  const auto default_of = [](const char* shape, const char* arch) {
+    const Family& family = find_family("fwd_sm80");
+    return to_string(family.knobs(), family.default_config(parse_workload(shape), gpu_limits(arch)));
+  };
+  EXPECT_THAT(default_of("b1h32l1024d128", "sm_90a"), ::testing::HasSubstr("handshake=stage"));
+  EXPECT_THAT(default_of("b1h32l1024d128:fp16:causal_top_left", "sm_90a"), ::testing::HasSubstr("handshake=stage"));
+  EXPECT_THAT(default_of("b2h8l4096d128:fp16:causal_top_left", "sm_90a"), ::testing::HasSubstr("handshake=group"));
+  EXPECT_THAT(default_of("b4h16l512d64", "sm_90a"), ::testing::HasSubstr("handshake=group"));
+  for (const char* arch : {"sm_80", "sm_89"})
+    EXPECT_THAT(default_of("b1h32l1024d128", arch), ::testing::HasSubstr("handshake=group")) << arch;
+}
+
 TEST(Families, ACustomSourceMayAskForMoreOfItsLaunch) {
   const Workload workload = parse_workload("b1h8l512d64");
   const DeviceFacts device = gpu_limits("sm_90a");
