@@ -113,7 +113,7 @@ std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device
     sm80::Config c{.warp_rows = 32, .key_splits = 2, .rescale = kOptimistic, .tile_order = order(64), .min_blocks = 2};
     if (w.dim == 64) {
       c.overlap = true;
-      c.late_copies = !causal;  // 28.8 us at b1h8l2048d64, 29.5 us without
+      c.late_copies = !causal;  // 28.8 us at b1h8l2048d64, 29.6 us without
       all.push_back(c);
     } else if (!causal) {
       c.stages = 1;
@@ -132,7 +132,7 @@ std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device
       c.stages = 2;
     } else {
       c.q_in_registers = false;
-      // 46.0 us at b1h32l1024d128, 47.2 us where warps meet once a round; under a causal mask it spills.
+      // 46.5 us at b1h32l1024d128, 47.8 us where warps meet once a round; under a causal mask it spills.
       if (!causal && can_sleep) c.handshake = sm80::Handshake::stage;
     }
     all.push_back(c);
@@ -142,7 +142,7 @@ std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device
   if (w.dim == 64) {
     c.tile_order = causal ? longest : descending;
   } else if (can_sleep) {
-    // 32.6 us at b1h32l1024d128 causal, 33.9 us where warps meet once a round.
+    // 32.8 us at b1h32l1024d128 causal, 34.0 us where warps meet once a round.
     c.handshake = sm80::Handshake::stage;
     c.late_copies = true;
   }

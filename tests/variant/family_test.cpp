@@ -74,6 +74,8 @@ TEST(Families, IllegalConfigsSayWhy) {
   EXPECT_THAT(reason("fwd_sm80:late_copies=on,split_wait=off,stages=1"), ::testing::HasSubstr("two or more stages"));
   EXPECT_THAT(reason("fwd_sm80:handshake=stage,split_wait=off,stages=1"), ::testing::HasSubstr("two or more stages"));
   EXPECT_THAT(reason("fwd_sm80:handshake=stage,split_wait=on,stages=2"), ::testing::HasSubstr("split_wait=off"));
+  EXPECT_THAT(reason("fwd_sm80:handshake=stage,split_wait=off,stages=2,block_m=32,warp_rows=32"),
+              ::testing::HasSubstr("two or more warps a group"));
   EXPECT_EQ(reason("fwd_sm80"), "legal");
 }
 
@@ -175,6 +177,9 @@ TEST(Families, StreamSaysWhatItCannotDo) {
               ::testing::HasSubstr("product_order=scores_first"));
   // One row group has nobody to wait for.
   EXPECT_THAT(reason("row_groups=1,turns=in_order"), ::testing::HasSubstr("turns=any"));
+  // Only exponentials beside products have any to wait for before they vote.
+  EXPECT_THAT(reason("overlap=nothing,vote=after_products"), ::testing::HasSubstr("vote=at_once"));
+  EXPECT_EQ(reason("row_groups=2,overlap=products,stages=1,vote=after_products"), "legal");
   EXPECT_EQ(reason("overlap=values,product_order=scores_first,upkeep=branches"), "legal");
   EXPECT_THAT(reason("overlap=values,product_order=scores_first"), ::testing::HasSubstr("116 registers a thread, 112"));
   EXPECT_THAT(reason("row_groups=2,overlap=values,product_order=scores_first,arrival=ahead"),
