@@ -15,22 +15,30 @@ enum class Rescale;  // kernels/attention/softmax.cuh
 
 namespace heed::decode_sm90 {
 
-/// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
 /// Where the line of all tiles may be cut.
 enum class Cut {
   anywhere,  ///< into as many equal ranges as blocks run at a time
   at_jobs,   ///< where jobs begin, and every job into as many parts, where that leaves 15 of 16 blocks
 };
 
+/// What a block's groups of warps divide among themselves.
+enum class Division {
+  tiles,    ///< every group takes whole tiles in turn; partial results of all groups meet at the end
+  columns,  ///< all take every tile: each the scores of some keys, then some columns of the output
+};
+
+/// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
 struct Config {
   int block_m = 8;   ///< packed rows a thread block: 8, 16, 32 or 64; up to 16 are one fragment
   int block_n = 32;  ///< keys a tile
   int groups = 4;    ///< groups of warps that hold the same rows and take the block's tiles of keys in turn
   int stages = 12;   ///< tiles of K and V a block has in shared memory or under way
   int min_blocks =
-      1;             ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
-  int l2_bytes = 0;  ///< that the L2 fetches at once where a copy misses: TensorBoxes::l2_bytes
-  int mergers = 2;   ///< warps that merge partial results while the others go on
+      1;              ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
+  int l2_bytes = 0;   ///< that the L2 fetches at once where a copy misses: TensorBoxes::l2_bytes
+  int prefetch = 64;  ///< KiB of keys and values that the L2 is asked for before the first copies
+  int mergers = 2;    ///< warps that merge partial results while the others go on
+  Division division = Division::tiles;
   Cut cut = Cut::at_jobs;
   bool producer = true;     ///< one warp asks for all copies; else every group, then one warp, for its own
   bool evict_first = true;  ///< the L2 gives lines of K and V up before any other: for keys that are read once
@@ -66,14 +74,25 @@ struct Job {
   int keys_plain;  ///< keys that every row sees: below, no mask is needed
 };
 
+/// Where a job lies: `head` counts key heads and, within each, tiles of rows.
+struct JobPlace {
+  int batch;
+  int head;
+};
+
 /// `index`: (batch * heads_kv + kv_head) * row_tiles + row tile.
-HEED_HOST_DEVICE constexpr Job job_of(const Config& c, bool causal, const ForwardParams& p, int index) {
+HEED_HOST_DEVICE constexpr JobPlace place_of_job(const Config& c, const ForwardParams& p, int index) {
+  const int heads = p.heads_kv * row_tiles(c, p.group_size, p.len_q);
+  const int batch = p.batch == 1 ? 0 : divide(index, heads);
+  return {batch, index - batch * heads};
+}
+
+HEED_HOST_DEVICE constexpr Job job_at(const Config& c, bool causal, const ForwardParams& p, const JobPlace& place) {
   const int tiles = row_tiles(c, p.group_size, p.len_q);
-  const int head = tiles == 1 ? index : divide(index, tiles);
   Job job{};
-  job.batch = divide(head, p.heads_kv);
-  job.kv_head = head - job.batch * p.heads_kv;
-  job.first = (index - head * tiles) * c.block_m;
+  job.batch = place.batch;
+  job.kv_head = tiles == 1 ? place.head : divide(place.head, tiles);
+  job.first = (place.head - job.kv_head * tiles) * c.block_m;
   job.rows = least(c.block_m, p.group_size * p.len_q - job.first);
   job.keys_end =
       visible_keys(causal, causal ? divide(job.first + job.rows - 1, p.group_size) : 0, p.causal_offset, p.len_k);
@@ -134,6 +153,19 @@ HEED_HOST_DEVICE constexpr Share share(const Config& c, int jobs, int job_tiles,
   return {each, all - each * ranges, job_tiles, parts};
 }
 
+/// The grid of so many blocks. Where every job is cut alike, (parts, key heads and their tiles of rows, batch), so that
+/// a block finds its job without a division: five of them one after the other took 0.3 us before the first copy.
+struct Grid {
+  int x;
+  int y;
+  int z;
+};
+HEED_HOST_DEVICE constexpr Grid grid_of(const Config& c, int batch, int heads, int blocks) {
+  const int jobs = batch * heads;
+  if (c.cut == Cut::at_jobs && blocks % jobs == 0) return {blocks / jobs, heads, batch};
+  return {blocks, 1, 1};
+}
+
 /// How many blocks a launch has where `places` run at a time: all that have a tile, or a few fewer that need to merge
 /// less. Reading keeps the memory busy from 15 of 16 multiprocessors as from all.
 HEED_HOST_DEVICE constexpr long long blocks_of(const Config& c, long long jobs, long long job_tiles, long long places) {
@@ -150,8 +182,20 @@ HEED_HOST_DEVICE constexpr long long blocks_of(const Config& c, long long jobs, 
 
 // ---------------------------------------------------------------------------------------------- resources
 
+HEED_HOST_DEVICE constexpr bool by_columns(const Config& c) {
+  return c.division == Division::columns;
+}
 HEED_HOST_DEVICE constexpr int warps_per_group(const Config& c) {
-  return c.block_m <= kWarpRows ? 1 : c.block_m / kWarpRows;
+  return by_columns(c) || c.block_m <= kWarpRows ? 1 : c.block_m / kWarpRows;
+}
+/// By columns, rows are the columns of a fragment, eight at a time; keys and output columns are its rows.
+inline constexpr int kRowsAtATime = 8;
+HEED_HOST_DEVICE constexpr int row_groups(const Config& c) {
+  return c.block_m / kRowsAtATime;
+}
+/// Fragments of 16 output columns a warp, by columns.
+HEED_HOST_DEVICE constexpr int column_fragments(const Config& c, int head_dim) {
+  return head_dim / (16 * c.groups);
 }
 /// Threads that compute. One more warp may ask for copies, others merge.
 HEED_HOST_DEVICE constexpr int consumers(const Config& c) {
@@ -172,26 +216,39 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
 /// in stage t % stages and is taken by group t % groups. Stages are a multiple of groups, so that a stage is always the
 /// same group's: a barrier shows the parity of its phase only, which a group that did not see every phase would
 /// misread.
+///
+/// By columns the partials' place is taken by
+///
+///   | ... | P of two tiles, 16 bits | references | barriers | counted | is last |
+///
 struct SharedPlan {
   int tile_bytes;     ///< K or V of one stage: boxes of 64 columns, one behind the other
+  int weights;        ///< by columns: (2, row groups, block_n, 8) 16-bit, P of one tile and of the next
+  int references;     ///< by columns: (groups, block_m) fp32, maxima of each warp's keys
   int partial_out;    ///< (groups, block_m, partial_pitch) fp32
   int partial_pitch;  ///< floats; 4 more than the head dim, so that rows start in different banks
   int row_state;      ///< (groups, block_m, 2) fp32
   int barriers;       ///< (full or empty, stages), 8 bytes each
   int ending;         ///< (2), 8 bytes each, of segments in turn: a phase ends when the last tiles are there
-  int is_last;        ///< 4 bytes
+  int counted;        ///< by columns: (2), 8 bytes each, of the block's first segment and of its last
+  int is_last;        ///< (2), 4 bytes each: by columns of these segments, else the first
   int total;
 };
 
 HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
   SharedPlan plan{};
   plan.tile_bytes = c.block_n * head_dim * 2;
-  plan.partial_out = c.stages * 2 * plan.tile_bytes;
+  const int ring_end = c.stages * 2 * plan.tile_bytes;
+  plan.weights = ring_end;
+  plan.references = plan.weights + 2 * c.block_m * c.block_n * 2;
+  plan.partial_out = ring_end;
   plan.partial_pitch = head_dim + 4;
   plan.row_state = plan.partial_out + c.groups * c.block_m * plan.partial_pitch * 4;
-  plan.barriers = plan.row_state + c.groups * c.block_m * 2 * 4;
+  plan.barriers =
+      by_columns(c) ? plan.references + c.groups * c.block_m * 4 : plan.row_state + c.groups * c.block_m * 2 * 4;
   plan.ending = plan.barriers + 2 * c.stages * 8;
-  plan.is_last = plan.ending + 2 * 8;
+  plan.counted = plan.ending + 2 * 8;
+  plan.is_last = plan.counted + 2 * 8;
   plan.total = plan.is_last + 16;
   return plan;
 }
@@ -199,22 +256,40 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
 /// The 32-bit words in global memory through which blocks hand each other partial results, zero before and after each
 /// launch whatever its shape, so that launches of any shape may share them one after the other:
 ///
-///   | arrivals, one a block, padded to 8 | (place, row): partial O (head_dim) and 4 times (reference, sum) |
+///   | arrivals, one a block, padded to 8 | place 0 | place 1 | ...
 ///
-/// A job's arrivals are counted at its first block: a block begins at most one job that another ends. Reference and sum
-/// are there four times, so that they are a whole sector of 32 bytes: the L2 reads a sector that is written in part
-/// from memory first. A block has two places: 2 * block for the segment whose job began in an earlier block, 2 * block
-/// + 1 for the one whose job ends in a later block. Rows are the real ones of the largest tile of rows.
+///   a place, by tiles     a row: partial O (head_dim) and 4 times (reference, sum)
+///   a place, by columns   eight rows: a warp: a fragment of 16 columns: a lane's 4 elements; then, four times, the
+///                         (reference, sum) of two rows
+///
+/// A job's arrivals are counted at its first block: a block begins at most one job that another ends. What is written
+/// at once is whole sectors of 32 bytes, which is why (reference, sum) are there four times: the L2 reads a sector that
+/// is written in part from memory first. A block has two places: 2 * block for the segment whose job began in an
+/// earlier block, 2 * block + 1 for the one whose job ends in a later block. Rows are the real ones of the largest tile
+/// of rows.
 struct Words {
   int blocks;
-  int rows;
+  int place_words;
 
-  HEED_HOST_DEVICE constexpr static int row_words(int head_dim) { return head_dim + kStateWords; }
-  HEED_HOST_DEVICE constexpr long long row(int head_dim, int place, int row) const {
-    return (blocks + 7) / 8 * 8 + (static_cast<long long>(place) * rows + row) * row_words(head_dim);
+  HEED_HOST_DEVICE constexpr long long place(int index) const {
+    return (blocks + 7) / 8 * 8 + static_cast<long long>(index) * place_words;
   }
-  HEED_HOST_DEVICE constexpr long long total(int head_dim) const { return row(head_dim, 2 * blocks, 0); }
+  HEED_HOST_DEVICE constexpr long long total() const { return place(2 * blocks); }
 };
+
+/// By tiles: of a row.
+HEED_HOST_DEVICE constexpr int row_words(int head_dim) {
+  return head_dim + kStateWords;
+}
+/// By columns: of a warp, for eight rows.
+HEED_HOST_DEVICE constexpr int warp_words(const Config& c, int head_dim) {
+  return 128 * column_fragments(c, head_dim) + 16;
+}
+/// `rows`: the real ones of the largest tile of rows.
+HEED_HOST_DEVICE constexpr Words words_of(const Config& c, int head_dim, int blocks, int rows) {
+  return {blocks, by_columns(c) ? ceil_div(rows, kRowsAtATime) * c.groups * warp_words(c, head_dim)
+                                : rows * row_words(head_dim)};
+}
 
 /// Into how many parts the block that merges divides the partials, so that all its threads have something to add: each
 /// part is added up by other threads, and the parts then meet in shared memory, where there is room for `groups`.
@@ -227,6 +302,11 @@ HEED_HOST_DEVICE constexpr int merge_parts(const Config& c, int head_dim, int ro
 /// state and the job: with 40 instead of 48, configs of 168 registers spilled up to 32 bytes.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   const int polynomial = c.exp2 == attention::Exp2{} ? 0 : 4;
+  if (by_columns(c)) {
+    const int fragments = column_fragments(c, head_dim);
+    const int a_row_group = head_dim / 8 + 4 * fragments + 4 + c.block_n / c.groups / 4 + c.block_n / 8;
+    return row_groups(c) * a_row_group + fragments * c.block_n / 4 + 48 + polynomial;
+  }
   return head_dim / 2 + c.block_n / 2 + c.block_n / 4 + head_dim / 4 + 48 + polynomial;
 }
 
@@ -244,6 +324,9 @@ HEED_HOST_DEVICE constexpr int merge_batch(const Config& c, int head_dim) {
 enum class Illegal {
   no,
   head_dim,
+  columns,
+  columns_rows,
+  columns_mergers,
   producer,
   stages,
   threads,
@@ -256,8 +339,14 @@ enum class Illegal {
 HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
                                             long long shared_bytes_per_processor) {
   if (problem.head_dim != 64 && problem.head_dim != 128) return Illegal::head_dim;
-  if (!c.producer && warps_per_group(c) != 1) return Illegal::producer;
-  if (c.stages % c.groups != 0) return Illegal::stages;  // a stage is always the same group's: see SharedPlan
+  if (by_columns(c)) {
+    if (problem.head_dim % (16 * c.groups) != 0 || c.block_n % (16 * c.groups) != 0) return Illegal::columns;
+    if (c.block_m > 32) return Illegal::columns_rows;  // Q alone would take 128 registers
+    if (c.mergers != 1 || !c.producer) return Illegal::columns_mergers;
+  } else {
+    if (!c.producer && warps_per_group(c) != 1) return Illegal::producer;
+    if (c.stages % c.groups != 0) return Illegal::stages;  // a stage is always the same group's: see SharedPlan
+  }
   if (threads(c) > 1024) return Illegal::threads;
   const int total = shared_plan(c, problem.head_dim).total;
   if (total > shared_bytes) return Illegal::shared_memory;

@@ -128,7 +128,7 @@ struct Batch {
       missing = lacks(state[0]) || lacks(state[1]);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) missing = missing || lacks(outs[i]);
-    } while (missing);
+    } while (__any_sync(0xffffffffU, missing));  // lanes that part company here would shuffle one by one below
     __syncwarp();
     ptx::settle(places.pitch);
 #pragma unroll

@@ -23,4 +23,13 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/// Transposes an 8 x 8 matrix of 16-bit elements: lane T gives (T / 4, 2 (T % 4)) and (T / 4, 2 (T % 4) + 1) and gets
+/// the elements at these places of the transposed matrix.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-movmatrix
+__device__ __forceinline__ unsigned movmatrix_trans(unsigned x) {
+  unsigned y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 }  // namespace heed::ptx

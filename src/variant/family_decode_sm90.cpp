@@ -17,9 +17,7 @@ constexpr std::int64_t kFewQueries = 16;
 // Where only an architecture is known: an H200's.
 constexpr std::int64_t kUnknownProcessors = 132;
 // Of a block: Little's law asks for 36 KiB a multiprocessor (4.8 TB/s, 1 us, 132 of them), and latency grows with load.
-// More where blocks have whole jobs, whose queries are waited for now and then (H200, 512 jobs: 121.0 us, else 122.0).
 constexpr int kBytesUnderWay = 128 * 1024;
-constexpr int kBytesUnderWayOfJobs = 192 * 1024;
 // A block has so many tiles at least, where tiles can be made so narrow: shares differ by one.
 constexpr std::int64_t kFewestTiles = 4;
 
@@ -34,19 +32,25 @@ const KnobTable<decode_sm90::Config>& table() {
     KnobTable<C> t;
     t.add("block_m", "m", &C::block_m, {8, 16, 32, 64}, "packed query rows a thread block")
         .acts_on({tail, latency, l2, shared_memory});
-    t.add("block_n", "n", &C::block_n, {16, 32, 64}, "keys a tile").acts_on({latency, tail, issue, dram});
+    t.add("block_n", "n", &C::block_n, {16, 32, 64, 128}, "keys a tile").acts_on({latency, tail, issue, dram});
     t.add("groups", "g", &C::groups, {2, 4, 6, 8},
           "groups of warps that share a block's rows and take its tiles in turn")
         .acts_on({latency, issue, dram});
-    t.add("stages", "s", &C::stages, {2, 4, 6, 8, 12, 16, 24}, "tiles of K and V a block has under way")
+    t.add("stages", "s", &C::stages, {2, 3, 4, 6, 8, 12, 16, 24}, "tiles of K and V a block has under way")
         .acts_on({latency, l2, dram});
     t.add("min_blocks", "b", &C::min_blocks, {1, 2},
           "thread blocks a multiprocessor, for the compiler and for the plan")
         .acts_on({latency, tail, dram});
     t.add("l2_bytes", "l", &C::l2_bytes, {0, 64, 128, 256}, "bytes the L2 fetches at once where a copy misses")
         .acts_on({dram, l2});
+    t.add("prefetch", "f", &C::prefetch, {0, 16, 32, 64, 128},
+          "KiB of a block's first keys and values that the L2 is asked for before the first copies")
+        .acts_on({latency, dram});
     t.add("mergers", "w", &C::mergers, {1, 2, 3, 4}, "warps that merge partial results while the others go on")
         .acts_on({latency, tail});
+    t.add("division", "v", &C::division, "heed::decode_sm90::Division", {"tiles", "columns"},
+          "what groups of warps divide: tiles of keys, or each tile, by keys for its scores, by columns for its output")
+        .acts_on({latency, tail, tensor});
     t.add("cut", "a", &C::cut, "heed::decode_sm90::Cut", {"anywhere", "at_jobs"},
           "where keys are cut into a block's: anywhere, or a few blocks fewer that have a whole job or an equal part")
         .acts_on({latency, tail, dram});
@@ -124,6 +128,13 @@ class DecodeSm90Family final : public Family {
         return std::nullopt;
       case decode_sm90::Illegal::head_dim:
         return fmt::format("head dim {} is not 64 or 128", problem.head_dim);
+      case decode_sm90::Illegal::columns:
+        return fmt::format("{} warps cannot divide {} keys and {} columns by sixteens", c.groups, c.block_n,
+                           problem.head_dim);
+      case decode_sm90::Illegal::columns_rows:
+        return fmt::format("division=columns takes at most 32 rows a block, not {}", c.block_m);
+      case decode_sm90::Illegal::columns_mergers:
+        return "division=columns wants producer=on and mergers=1: nothing is left to merge within a block";
       case decode_sm90::Illegal::producer:
         return fmt::format("groups of {} warps cannot ask for copies themselves: producer=off is for block_m up to 16",
                            decode_sm90::warps_per_group(c));
@@ -148,26 +159,9 @@ class DecodeSm90Family final : public Family {
     const std::int64_t rows = workload.heads / workload.heads_kv * workload.len_q;
     decode_sm90::Config c;
     c.block_m = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
-    c.groups = rows <= 16 ? 4 : 2;
-    c.rescale = static_cast<attention::Rescale>(1);  // when_grown
     // Every tile of rows reads the keys again, and may find them in the L2.
     c.evict_first = decode_sm90::row_tiles(c, static_cast<int>(rows), 1) == 1;
-    Config config;
-    const int most = all_jobs(c, workload) >= processors_of(device) ? kBytesUnderWayOfJobs : kBytesUnderWay;
-    // Wide tiles pay fewer rounds of waits and of reductions; with more warps fewer registers are left for them.
-    for (c.block_n = workload.dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
-      if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * processors_of(device)) continue;
-      for (const int mergers : {4, 3, 2, 1})
-        for (const int stages : {24, 16, 12, 8, 6, 4, 2}) {
-          c.mergers = mergers;
-          c.stages = stages;
-          config = table().config_of(c);
-          const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
-          if (bytes <= most && !is_illegal(config, workload, device)) return config;
-        }
-    }
-    HEED_CHECK(!is_illegal(config, workload, device));
-    return config;
+    return rows <= 32 ? by_columns(c, workload, device) : by_tiles(c, workload, device);
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
@@ -182,13 +176,20 @@ class DecodeSm90Family final : public Family {
     const std::int64_t blocks =
         decode_sm90::blocks_of(c, all_jobs(c, workload), job_tiles(c, workload), processors_of(device) * c.min_blocks);
     const std::int64_t rows = workload.heads / workload.heads_kv * workload.len_q;
-    const decode_sm90::Words words{static_cast<int>(blocks), static_cast<int>(std::min<std::int64_t>(c.block_m, rows))};
+    const decode_sm90::Words words = decode_sm90::words_of(c, dim, static_cast<int>(blocks),
+                                                           static_cast<int>(std::min<std::int64_t>(c.block_m, rows)));
     LaunchPlan plan;
     plan.entry = "heed_forward";
-    plan.grid = {static_cast<std::uint32_t>(blocks), 1, 1};
+    const int heads = static_cast<int>(workload.heads_kv) *
+                      decode_sm90::row_tiles(c, static_cast<int>(workload.heads / workload.heads_kv),
+                                             static_cast<int>(workload.len_q));
+    const decode_sm90::Grid grid =
+        decode_sm90::grid_of(c, static_cast<int>(workload.batch), heads, static_cast<int>(blocks));
+    plan.grid = {static_cast<std::uint32_t>(grid.x), static_cast<std::uint32_t>(grid.y),
+                 static_cast<std::uint32_t>(grid.z)};
     plan.threads = static_cast<std::uint32_t>(decode_sm90::threads(c));
     plan.shared_bytes = decode_sm90::shared_plan(c, dim).total;
-    plan.counters = static_cast<int>(words.total(dim));
+    plan.counters = static_cast<int>(words.total());
     plan.dependent = c.dependent;
     plan.boxes = TensorBoxes{.problem = problem_of(workload),
                              .columns = tile::kBoxColumns,
@@ -200,6 +201,47 @@ class DecodeSm90Family final : public Family {
 
   int register_limit(const Config& config) const override {
     return decode_sm90::registers_allowed(table().aggregate_of(config));
+  }
+
+ private:
+  // More stages delay the first tiles; fewer than three leave a copy for the time of one tile.
+  Config by_columns(decode_sm90::Config c, const Workload& workload, const DeviceFacts& device) const {
+    c.division = decode_sm90::Division::columns;
+    c.mergers = 1;
+    c.rescale = static_cast<attention::Rescale>(2);  // when_far
+    const bool is_wide = workload.dim == 64 || c.block_m == 16;
+    for (c.block_n = is_wide ? 128 : 64; c.block_n >= 32; c.block_n /= 2) {
+      if (c.block_n > 32 && all_tiles(c, workload) < kFewestTiles * processors_of(device)) continue;
+      c.groups = c.block_n / 16 < workload.dim / 16 ? c.block_n / 16 : static_cast<int>(workload.dim / 16);
+      for (const int stages : {8, 6, 4, 3, 2}) {
+        c.stages = stages;
+        const Config config = table().config_of(c);
+        const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
+        if ((bytes <= kBytesUnderWay || stages <= 3) && !is_illegal(config, workload, device)) return config;
+      }
+    }
+    return by_tiles(c, workload, device);
+  }
+
+  // Wide tiles pay fewer rounds of waits and of reductions; with more warps fewer registers are left for them.
+  Config by_tiles(decode_sm90::Config c, const Workload& workload, const DeviceFacts& device) const {
+    c.division = decode_sm90::Division::tiles;
+    c.rescale = static_cast<attention::Rescale>(1);  // when_grown
+    c.groups = c.block_m <= 16 ? 4 : 2;
+    Config config;
+    for (c.block_n = workload.dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
+      if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * processors_of(device)) continue;
+      for (const int mergers : {4, 3, 2, 1})
+        for (const int stages : {24, 16, 12, 8, 6, 4, 2}) {
+          c.mergers = mergers;
+          c.stages = stages;
+          config = table().config_of(c);
+          const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
+          if (bytes <= kBytesUnderWay && !is_illegal(config, workload, device)) return config;
+        }
+    }
+    HEED_CHECK(!is_illegal(config, workload, device));
+    return config;
   }
 };
 

@@ -33,9 +33,12 @@ void run_in(AttentionCase& problem, const Shape& shape, const Order& order, std:
   const int jobs = shape.batch * shape.heads_kv * row_tiles(kConfig, params.group_size, shape.len_q);
   const int tiles = jobs * tiles_of_job(kConfig, kProblem.causal, shape.len_q, shape.causal_offset, shape.len_k);
   emulator::Launch launch;
-  launch.grid = {static_cast<unsigned>(least(order.blocks, tiles)), 1, 1};
-  const Words plan{least(order.blocks, tiles), least(kConfig.block_m, params.group_size * shape.len_q)};
-  words.resize(std::max(words.size(), static_cast<std::size_t>(plan.total(kProblem.head_dim)) + 4), 0);
+  const int heads = shape.heads_kv * row_tiles(kConfig, params.group_size, shape.len_q);
+  const Grid grid = grid_of(kConfig, shape.batch, heads, least(order.blocks, tiles));
+  launch.grid = {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z)};
+  const Words plan = words_of(kConfig, kProblem.head_dim, least(order.blocks, tiles),
+                              least(kConfig.block_m, params.group_size * shape.len_q));
+  words.resize(std::max(words.size(), static_cast<std::size_t>(plan.total()) + 4), 0);
   params.counters = words.data() + (16 - reinterpret_cast<std::uintptr_t>(words.data()) % 16) % 16 / 4;
   launch.threads = static_cast<unsigned>(threads(kConfig));
   launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
@@ -112,43 +115,80 @@ TEST(EmulatedDecodeSm90, TallTilesOfRows) {
   run_case<kMiddle, kBrain128Causal>({.heads = 8, .heads_kv = 1, .len_q = 9, .len_k = 100, .causal_offset = 91}, 4, 72);
 }
 
+template <Config kConfig>
+void expect_same_whoever_merges(const Shape& shape, int blocks) {
+  std::vector<std::uint16_t> outs;
+  std::vector<float> lses;
+  for (const int resident : {1, blocks}) {
+    AttentionCase problem(kHalf64, shape, 7);
+    std::vector<unsigned> words;
+    run_in<kConfig, kHalf64>(problem, shape, {blocks, resident, 20}, words);
+    const auto* out = static_cast<const std::uint16_t*>(problem.params().o);
+    const std::vector<std::uint16_t> these(out, out + shape.batch * shape.heads * 64);
+    const std::vector<float> those(problem.params().lse, problem.params().lse + shape.batch * shape.heads);
+    if (resident > 1) {
+      EXPECT_EQ(these, outs) << shape.heads << " heads";
+      EXPECT_EQ(those, lses) << shape.heads << " heads";
+    }
+    outs = these;
+    lses = those;
+  }
+}
+
 // Whichever block merges adds up in the same order: a job's first block where all run at a time, its last block where
 // they run one after the other. Log-sum-exps are compared too: they are not rounded to 16 bits.
 TEST(EmulatedDecodeSm90, ResultsDoNotDependOnWhoMerges) {
   constexpr Config kConfig{.block_n = 16, .groups = 2, .stages = 4, .mergers = 4, .rescale = when_grown};
-  for (const int heads : {8, 5, 1}) {  // two rows a thread where blocks are few, one, and several threads a row
-    const Shape shape{.batch = 20, .heads = heads, .heads_kv = 1, .len_q = 1, .len_k = 100};
-    std::vector<std::uint16_t> outs;
-    std::vector<float> lses;
-    for (const int resident : {1, 60}) {
-      AttentionCase problem(kHalf64, shape, 7);
-      std::vector<unsigned> words;
-      run_in<kConfig, kHalf64>(problem, shape, {60, resident, 20}, words);
-      const auto* out = static_cast<const std::uint16_t*>(problem.params().o);
-      const std::vector<std::uint16_t> these(out, out + shape.batch * heads * 64);
-      const std::vector<float> those(problem.params().lse, problem.params().lse + shape.batch * heads);
-      if (resident > 1) {
-        EXPECT_EQ(these, outs) << heads << " heads";
-        EXPECT_EQ(those, lses) << heads << " heads";
-      }
-      outs = these;
-      lses = those;
-    }
+  for (const int heads : {8, 5, 1})  // two rows a thread where blocks are few, one, and several threads a row
+    expect_same_whoever_merges<kConfig>({.batch = 20, .heads = heads, .heads_kv = 1, .len_q = 1, .len_k = 100}, 60);
+  constexpr Config kColumns{
+      .block_n = 32, .groups = 2, .stages = 4, .mergers = 1, .division = Division::columns, .rescale = when_far};
+  expect_same_whoever_merges<kColumns>({.batch = 2, .heads = 5, .heads_kv = 1, .len_q = 1, .len_k = 1000}, 40);
+}
+
+// All warps take every tile: scores by keys, output by columns.
+TEST(EmulatedDecodeSm90, DividesTilesByColumns) {
+  constexpr Config kEight{
+      .block_n = 64, .groups = 4, .stages = 2, .mergers = 1, .division = Division::columns, .rescale = when_far};
+  constexpr Config kSixteen{.block_m = 16,
+                            .block_n = 64,
+                            .groups = 2,
+                            .stages = 3,
+                            .mergers = 1,
+                            .division = Division::columns,
+                            .cut = Cut::anywhere,
+                            .rescale = when_grown};
+  std::uint64_t seed = 300;
+  for (const int blocks : {1, 2, 3, 4, 7, 8, 24, 60}) {
+    run_case<kEight, kHalf128>({.batch = 2, .heads = 10, .heads_kv = 2, .len_q = 1, .len_k = 700}, blocks, seed++);
+    run_case<kEight, kHalf64>({.heads = 3, .heads_kv = 1, .len_q = 1, .len_k = 1500, .score_scale = 20}, blocks,
+                              seed++);
+    run_case<kEight, kHalf64Causal>({.heads = 6, .heads_kv = 3, .len_q = 7, .len_k = 300, .causal_offset = 100}, blocks,
+                                    seed++);
+    run_case<kSixteen, kHalf64>({.batch = 3, .heads = 8, .heads_kv = 2, .len_q = 3, .len_k = 333}, blocks, seed++);
+    run_case<kSixteen, kBrain128Causal>(
+        {.batch = 2, .heads = 3, .heads_kv = 1, .len_q = 13, .len_k = 129, .causal_offset = 116}, blocks, seed++,
+        false);
   }
 }
 
 // Partial results that are zero in every bit: no weight, no value, a reference of zero.
 TEST(EmulatedDecodeSm90, ZerosArriveToo) {
   constexpr Config kConfig{.block_n = 16, .groups = 2, .stages = 4, .rescale = when_grown};
+  constexpr Config kColumns{.block_n = 32, .groups = 2, .stages = 4, .mergers = 1, .division = Division::columns};
   const Shape zero_values{.heads = 4, .len_q = 1, .len_k = 150, .value_scale = 0};
   const Shape zero_scores{.heads = 4, .len_q = 1, .len_k = 150, .score_scale = 0};
   run_case<kConfig, kHalf64>(zero_values, 5, 80);
   run_case<kConfig, kHalf64>(zero_scores, 5, 81);
+  run_case<kColumns, kHalf64>(zero_values, 5, 82);
+  run_case<kColumns, kHalf64>(zero_scores, 5, 83);
 }
 
 // What is not finite comes out as the reference has it, and no block waits for it for ever.
 TEST(EmulatedDecodeSm90, InfinityAndNanPass) {
   constexpr Config kConfig{.block_n = 16, .groups = 2, .stages = 4, .rescale = when_grown};
+  constexpr Config kColumns{
+      .block_n = 32, .groups = 2, .stages = 4, .mergers = 1, .division = Division::columns, .rescale = when_far};
   using enum AttentionCase::Tensor;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const Shape shape{.batch = 2, .heads = 6, .heads_kv = 2, .len_q = 2, .len_k = 120};
@@ -159,7 +199,10 @@ TEST(EmulatedDecodeSm90, InfinityAndNanPass) {
       for (const int resident : {1, 5}) {
         AttentionCase problem(kHalf64, shape, seed);
         problem.set(tensor, 1, 1, tensor == q ? 1 : 70, 5, x);
-        run_in<kConfig, kHalf64>(problem, shape, {5, resident, seed++}, words);
+        run_in<kConfig, kHalf64>(problem, shape, {5, resident, seed}, words);
+        AttentionCase same(kHalf64, shape, seed);
+        same.set(tensor, 1, 1, tensor == q ? 1 : 70, 5, x);
+        run_in<kColumns, kHalf64>(same, shape, {5, resident, seed++}, words);
       }
 }
 
@@ -192,15 +235,23 @@ TEST_P(EmulatedDecodeSm90Fuzz, IsRightWhateverTheOrder) {
   constexpr Config kWide{
       .block_n = 32, .groups = 4, .stages = 8, .mergers = 4, .producer = false, .rescale = when_grown};
   constexpr Config kSixteen{.block_m = 16, .block_n = 16, .groups = 6, .stages = 6, .mergers = 4, .evict_first = false};
+  constexpr Config kColumns{.block_m = 16,
+                            .block_n = 64,
+                            .groups = 4,
+                            .stages = 3,
+                            .mergers = 1,
+                            .division = Division::columns,
+                            .rescale = when_far};
   constexpr Config kTall{.block_m = 32, .block_n = 16, .groups = 2, .stages = 4, .mergers = 3, .rescale = when_far};
   struct Kernel {
     Runner run;
     bool causal;
   };
   static const Kernel kernels[] = {
-      {run_shape<kSmall, kHalf64>, false},        {run_shape<kSmall, kHalf64Causal>, true},
-      {run_shape<kWide, kHalf128>, false},        {run_shape<kWide, kBrain128Causal>, true},
-      {run_shape<kSixteen, kHalf64Causal>, true}, {run_shape<kTall, kBrain128Causal>, true},
+      {run_shape<kSmall, kHalf64>, false},          {run_shape<kSmall, kHalf64Causal>, true},
+      {run_shape<kWide, kHalf128>, false},          {run_shape<kWide, kBrain128Causal>, true},
+      {run_shape<kColumns, kBrain128Causal>, true}, {run_shape<kColumns, kHalf64>, false},
+      {run_shape<kSixteen, kHalf64Causal>, true},   {run_shape<kTall, kBrain128Causal>, true},
       {run_shape<kTall, kHalf128>, false}};
   Random random(static_cast<std::uint64_t>(GetParam()));
   std::vector<unsigned> words;

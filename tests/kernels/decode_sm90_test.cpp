@@ -2,6 +2,7 @@
 #include "kernels/decode_sm90/config.hpp"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "base/random.hpp"
@@ -61,6 +62,20 @@ TEST(DecodeSm90, BlocksMatchJobsWhereFewAreLost) {
   }
 }
 
+// The grid tells a block its job only where all of its tiles are of one job.
+TEST(DecodeSm90, TheGridSaysWhoseBlockItIs) {
+  const auto grid = [](const Config& c, int batch, int heads, int blocks) {
+    const Grid g = grid_of(c, batch, heads, blocks);
+    return std::array<int, 3>{g.x, g.y, g.z};
+  };
+  constexpr Config kAtJobs{.cut = Cut::at_jobs};
+  EXPECT_EQ(grid(kAtJobs, 8, 4, 128), (std::array{4, 4, 8}));
+  EXPECT_EQ(grid(kAtJobs, 1, 8, 128), (std::array{16, 8, 1}));
+  EXPECT_EQ(grid(kAtJobs, 64, 8, 128), (std::array{128, 1, 1}));  // four jobs a block
+  EXPECT_EQ(grid(kAtJobs, 7, 10, 132), (std::array{132, 1, 1}));
+  EXPECT_EQ(grid({.cut = Cut::anywhere}, 8, 4, 128), (std::array{128, 1, 1}));
+}
+
 // No two segments that give partial results share a place, and none lies outside the words.
 TEST(DecodeSm90, PlacesAreApart) {
   Random random(3);
@@ -70,7 +85,8 @@ TEST(DecodeSm90, PlacesAreApart) {
     const int blocks = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(jobs * job_tiles)));
     const Share s = share({.cut = static_cast<Cut>(random.below(2))}, jobs, job_tiles, blocks);
     const int rows = 1 + static_cast<int>(random.below(8));
-    const Words words{blocks, rows};
+    const Config config{.division = static_cast<Division>(random.below(2))};
+    const Words words = words_of(config, 128, blocks, rows);
     std::set<long long> starts;
     std::set<int> arrivals;
     int segments = 0;
@@ -79,15 +95,16 @@ TEST(DecodeSm90, PlacesAreApart) {
       const int last = s.last_block(job);
       if (first == last) continue;
       EXPECT_TRUE(arrivals.insert(first).second) << "two jobs are counted at one word";
-      for (int block = first; block <= last; ++block)
-        for (int row = 0; row < rows; ++row, ++segments) {
-          const long long at = words.row(128, 2 * block + (block == first ? 1 : 0), row);
-          EXPECT_GE(at, blocks);
-          EXPECT_EQ(at % 8, 0);  // a sector starts there
-          EXPECT_LE(at + Words::row_words(128), words.total(128));
-          starts.insert(at);
-        }
+      for (int block = first; block <= last; ++block, ++segments) {
+        const long long at = words.place(2 * block + (block == first ? 1 : 0));
+        EXPECT_GE(at, blocks);
+        EXPECT_EQ(at % 8, 0);  // a sector starts there
+        EXPECT_LE(at + words.place_words, words.total());
+        starts.insert(at);
+      }
     }
+    EXPECT_EQ(words.place_words % 8, 0);
+    EXPECT_GE(words.place_words, rows * (128 + 2));  // columns, reference and sum of every row
     EXPECT_EQ(static_cast<int>(starts.size()), segments);
   }
 }
@@ -105,7 +122,7 @@ TEST(DecodeSm90, JobsCoverThePackedRows) {
   ASSERT_EQ(row_tiles(kConfig, p.group_size, p.len_q), 3);
   int rows = 0;
   for (int index = 0; index < 2 * 3 * 3; ++index) {
-    const Job job = job_of(kConfig, true, p, index);
+    const Job job = job_at(kConfig, true, p, place_of_job(kConfig, p, index));
     EXPECT_EQ(job.batch, index / 9);
     EXPECT_EQ(job.kv_head, index / 3 % 3);
     EXPECT_EQ(job.first, index % 3 * 16);
@@ -123,6 +140,11 @@ TEST(DecodeSm90, WhatDoesNotFitIsIllegal) {
   const auto legal = [&](const Config& c) { return is_legal(c, kProblem, 227 * 1024, 228 * 1024); };
   EXPECT_EQ(legal({}), Illegal::no);
   EXPECT_EQ(legal({.groups = 4, .stages = 6}), Illegal::stages);
+  constexpr Config kColumns{.block_n = 64, .stages = 3, .mergers = 1, .division = Division::columns};
+  EXPECT_EQ(legal(kColumns), Illegal::no);  // stages are everybody's: three of four groups do
+  EXPECT_EQ(legal({.block_n = 32, .groups = 4, .mergers = 1, .division = Division::columns}), Illegal::columns);
+  EXPECT_EQ(legal({.block_m = 64, .block_n = 64, .mergers = 1, .division = Division::columns}), Illegal::columns_rows);
+  EXPECT_EQ(legal({.block_n = 64, .stages = 4, .mergers = 2, .division = Division::columns}), Illegal::columns_mergers);
   EXPECT_EQ(legal({.block_m = 16, .stages = 8, .producer = false}), Illegal::no);
   EXPECT_EQ(legal({.block_m = 32, .groups = 2, .stages = 8, .producer = false}), Illegal::producer);
   EXPECT_EQ(legal({.block_m = 64, .groups = 8, .stages = 8}), Illegal::threads);

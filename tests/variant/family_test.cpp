@@ -321,15 +321,29 @@ TEST(Families, DecodeOnHopperSaysWhatItCannotTake) {
     return family.is_illegal(variant.config, w, hopper).value_or("legal");
   };
   const char* shape = "b8h32hkv4l1k8192d128";
-  EXPECT_THAT(reason("groups=6,stages=8", shape), ::testing::HasSubstr("no multiple of 6 groups"));
-  EXPECT_THAT(reason("groups=4,stages=24", shape), ::testing::HasSubstr("bytes of shared memory"));
-  EXPECT_THAT(reason("groups=4,stages=8,min_blocks=2", shape), ::testing::HasSubstr("do not fit"));
-  EXPECT_THAT(reason("block_m=64,producer=off", shape), ::testing::HasSubstr("groups of 4 warps cannot ask"));
-  EXPECT_THAT(reason("groups=8,stages=8,block_n=16,block_m=64,producer=on", shape),
+  const std::string tiles = "division=tiles,";
+  EXPECT_THAT(reason(tiles + "groups=6,stages=8", shape), ::testing::HasSubstr("no multiple of 6 groups"));
+  EXPECT_THAT(reason(tiles + "block_n=32,groups=4,stages=24", shape), ::testing::HasSubstr("bytes of shared memory"));
+  EXPECT_THAT(reason(tiles + "block_n=32,groups=4,stages=8,min_blocks=2", shape), ::testing::HasSubstr("do not fit"));
+  EXPECT_THAT(reason(tiles + "block_m=64,producer=off", shape), ::testing::HasSubstr("groups of 4 warps cannot ask"));
+  EXPECT_THAT(reason(tiles + "groups=8,stages=8,block_n=16,block_m=64,producer=on", shape),
               ::testing::HasSubstr("threads a block exceed"));
-  EXPECT_THAT(reason("groups=4,stages=4,block_n=16,block_m=64,producer=on", shape),
+  EXPECT_THAT(reason(tiles + "groups=4,stages=4,block_n=16,block_m=64,producer=on", shape),
               ::testing::HasSubstr("registers a thread"));
-  EXPECT_THAT(reason("groups=8,stages=8,block_n=32,mergers=4", shape), ::testing::HasSubstr("registers a thread"));
+  EXPECT_THAT(reason(tiles + "groups=8,stages=8,block_n=32,mergers=4", shape),
+              ::testing::HasSubstr("registers a thread"));
+  const std::string columns = "division=columns,mergers=1,";
+  EXPECT_EQ(reason(columns + "block_n=64,groups=4,stages=3", shape), "legal");
+  EXPECT_EQ(reason(columns + "block_n=128,groups=4,stages=3", shape), "legal");
+  EXPECT_THAT(reason(columns + "block_n=32,groups=4", shape), ::testing::HasSubstr("4 warps cannot divide 32 keys"));
+  EXPECT_THAT(reason(columns + "block_n=128,groups=8", "b8h32hkv4l1k8192d64"),
+              ::testing::HasSubstr("8 warps cannot divide 128 keys and 64 columns"));
+  EXPECT_THAT(reason(columns + "block_n=64,groups=6", shape), ::testing::HasSubstr("6 warps cannot divide"));
+  EXPECT_THAT(reason(columns + "block_m=64", shape), ::testing::HasSubstr("at most 32 rows"));
+  EXPECT_THAT(reason(columns + "producer=off", shape), ::testing::HasSubstr("wants producer=on"));
+  EXPECT_THAT(reason("division=columns,mergers=2", shape), ::testing::HasSubstr("and mergers=1"));
+  EXPECT_THAT(reason(columns + "block_m=32,block_n=128,groups=8,stages=3", shape),
+              ::testing::HasSubstr("registers a thread"));
   for (const char* any : {"h1l1k1d64", "b8h32hkv4l16k8192d128", "b3h6hkv2l7k100d64:bf16:causal_top_left",
                           "h64hkv1l8k5000d128:causal_bottom_right", "h512hkv1l1k70d64"})
     EXPECT_EQ(reason("", any), "legal") << any;
@@ -344,8 +358,11 @@ TEST(Families, DecodeOnHopperPlansEqualShares) {
     const Workload workload = parse_workload(shape);
     return family.plan(parse_variant("fwd_decode_sm90:" + knobs, workload, hopper).config, workload, hopper);
   };
-  const LaunchPlan grouped = plan_of("b8h32hkv4l1k8192d128", "block_m=8,block_n=32,l2_bytes=0");
-  EXPECT_EQ(grouped.grid, (std::array<std::uint32_t, 3>{128, 1, 1}));
+  const auto blocks_of = [](const LaunchPlan& plan) { return plan.grid[0] * plan.grid[1] * plan.grid[2]; };
+  const std::string tiles = "division=tiles,groups=4,stages=8,";
+  const LaunchPlan grouped = plan_of("b8h32hkv4l1k8192d128", tiles + "block_m=8,block_n=32,l2_bytes=0");
+  // Every job is cut into four: the grid says which job a block's is.
+  EXPECT_EQ(grouped.grid, (std::array<std::uint32_t, 3>{4, 4, 8}));
   EXPECT_EQ(grouped.counters, 128 + 2 * 128 * 8 * (128 + 8));  // an arrival word a block, then two places each
   EXPECT_EQ(grouped.workspace_bytes, 0);
   ASSERT_TRUE(grouped.boxes);
@@ -353,13 +370,19 @@ TEST(Families, DecodeOnHopperPlansEqualShares) {
   EXPECT_EQ(grouped.boxes->l2_bytes, 0);
   EXPECT_TRUE(grouped.dependent);
   EXPECT_FALSE(plan_of("b8h32hkv4l1k8192d128", "dependent=off").dependent);
-  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "groups=4,stages=4,block_n=32,min_blocks=2").grid[0],
-            256U);                                                   // 32 jobs in 8 parts each
-  EXPECT_EQ(plan_of("h4hkv1l1k100d128", "block_n=32").grid[0], 4U);  // four tiles, four blocks
-  EXPECT_EQ(plan_of("h4hkv1l4k100d128:causal_top_left", "block_m=8,block_n=32").grid[0], 2U);  // one tile of keys each
+  EXPECT_EQ(blocks_of(plan_of("b8h32hkv4l1k8192d128", "division=tiles,groups=4,stages=4,block_n=32,min_blocks=2")),
+            256U);                                                              // 32 jobs in 8 parts each
+  EXPECT_EQ(blocks_of(plan_of("h4hkv1l1k100d128", tiles + "block_n=32")), 4U);  // four tiles, four blocks
+  EXPECT_EQ(blocks_of(plan_of("h4hkv1l4k100d128:causal_top_left", tiles + "block_m=8,block_n=32")),
+            2U);  // one tile of keys each
+  // By columns a place holds a warp's fragments of eight rows, and its references and sums.
+  const LaunchPlan columns = plan_of("b8h32hkv4l1k8192d128", "division=columns,mergers=1,block_n=64,groups=4,stages=4");
+  EXPECT_EQ(columns.grid, (std::array<std::uint32_t, 3>{4, 4, 8}));
+  EXPECT_EQ(columns.counters, 128 + 2 * 128 * 4 * (2 * 128 + 16));
+  EXPECT_EQ(columns.boxes->k_rows, 64);
   hopper.processors = 0;
-  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "").grid[0], 128U);
-  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "cut=anywhere").grid[0], 132U);
+  EXPECT_EQ(blocks_of(plan_of("b8h32hkv4l1k8192d128", "")), 128U);
+  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "cut=anywhere").grid, (std::array<std::uint32_t, 3>{132, 1, 1}));
 }
 
 // Enough bytes under way, and as wide tiles as leave every multiprocessor several.
@@ -373,20 +396,22 @@ TEST(Families, DecodeOnHopperKeepsTheMemoryBusy) {
   };
   using ::testing::HasSubstr;
   using ::testing::StartsWith;
-  for (const char* suite : {"b8h32hkv4l1k8192d128", "h32hkv8l1k32768d128:bf16"})
-    EXPECT_THAT(chosen(suite), StartsWith("block_m=8,block_n=32,groups=4,stages=8,min_blocks=1,l2_bytes=0")) << suite;
-  EXPECT_THAT(chosen("b64h32hkv8l1k2048d128"), StartsWith("block_m=8,block_n=32,groups=4,stages=12,"));
+  for (const char* suite : {"b8h32hkv4l1k8192d128", "h32hkv8l1k32768d128:bf16", "b64h32hkv8l1k2048d128"}) {
+    EXPECT_THAT(chosen(suite), StartsWith("block_m=8,block_n=64,groups=4,stages=4,min_blocks=1,l2_bytes=0")) << suite;
+    EXPECT_THAT(chosen(suite), HasSubstr("prefetch=64,mergers=1,division=columns,cut=at_jobs,producer=on")) << suite;
+  }
+  EXPECT_THAT(chosen("b8h32hkv4l1k8192d64"), StartsWith("block_m=8,block_n=128,groups=4,stages=4,"));
+  EXPECT_THAT(chosen("b8h32hkv4l2k8192d128"), StartsWith("block_m=16,block_n=128,groups=8,stages=3,"));
+  EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), StartsWith("block_m=32,block_n=64,groups=4,stages=4,"));
+  EXPECT_THAT(chosen("h8l1k1024d128"), StartsWith("block_m=8,block_n=32,groups=2,stages=8,"));  // 256 tiles of 32
+  EXPECT_THAT(chosen("h1l1k1d64"), StartsWith("block_m=8,block_n=32,groups=2,stages=8,"));
+  // More rows than columns of fragments have registers for.
+  EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), StartsWith("block_m=64,block_n=32,groups=2,stages=8,"));
+  EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), HasSubstr("division=tiles"));
   // Keys that only one tile of rows reads leave the L2 first.
-  EXPECT_THAT(chosen("b8h32hkv4l1k8192d128"), HasSubstr("mergers=4,cut=at_jobs,producer=on,evict_first=on"));
-  EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), HasSubstr("mergers=4,cut=at_jobs,producer=on,evict_first=on"));
+  EXPECT_THAT(chosen("b8h32hkv4l1k8192d128"), HasSubstr("evict_first=on"));
   EXPECT_THAT(chosen("b8h32hkv4l8k8192d128"), HasSubstr("evict_first=on"));
   EXPECT_THAT(chosen("b8h32hkv4l9k8192d128"), HasSubstr("evict_first=off"));
-  EXPECT_THAT(chosen("b8h32hkv4l1k8192d64"), StartsWith("block_m=8,block_n=64,groups=4,stages=8,"));
-  EXPECT_THAT(chosen("b8h32hkv4l2k8192d128"), StartsWith("block_m=16,block_n=32,groups=4,stages=8,"));
-  EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), StartsWith("block_m=32,block_n=32,groups=2,stages=8,"));
-  EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), StartsWith("block_m=64,block_n=32,groups=2,stages=8,"));
-  EXPECT_THAT(chosen("h8l1k1024d128"), StartsWith("block_m=8,block_n=16,groups=4,stages=16,"));  // 512 tiles of 16
-  EXPECT_THAT(chosen("h1l1k1d64"), StartsWith("block_m=8,block_n=16,groups=4,stages=24,"));
 }
 
 // The plan's splits fill the chip: blocks, workspace and counters for the shapes of the decode suite on an H200.

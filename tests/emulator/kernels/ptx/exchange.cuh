@@ -41,4 +41,9 @@ inline unsigned atom_inc_relaxed_gpu(unsigned* counter, unsigned last) {
 }
 inline void prefetch_l2(const void*) {}
 
+inline void cp_async_bulk_prefetch_l2(const void* a, int bytes) {
+  if (reinterpret_cast<std::uintptr_t>(a) % 16 != 0 || bytes <= 0 || bytes % 16 != 0)
+    throw std::logic_error("a prefetch that is not of whole 16 bytes");
+}
+
 }  // namespace heed::ptx

@@ -45,4 +45,19 @@ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b
   });
 }
 
+inline unsigned movmatrix_trans(unsigned x) {
+  struct Pair {
+    unsigned given;
+    unsigned taken;
+  } mine{x, 0};
+  emulator::meet("movmatrix", emulator::own_warp(), emulator::lane(), 32, &mine, [](std::vector<void*>& all) {
+    const auto element = [&](unsigned row, unsigned column) {
+      return static_cast<Pair*>(all[4 * row + column / 2])->given >> 16 * (column % 2) & 0xffffU;
+    };
+    for (unsigned i = 0; i < 32; ++i)
+      static_cast<Pair*>(all[i])->taken = element(2 * (i % 4), i / 4) | element(2 * (i % 4) + 1, i / 4) << 16;
+  });
+  return mine.taken;
+}
+
 }  // namespace heed::ptx
