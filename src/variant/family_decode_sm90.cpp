@@ -84,6 +84,14 @@ std::int64_t all_tiles(const decode_sm90::Config& c, const Workload& w) {
   return all_jobs(c, w) * job_tiles(c, w);
 }
 
+// What a block reads tells whether its first bytes are worth asking for twice: 64 KiB ahead are 1 us of 36 where it
+// reads 1 MiB, 0.6 us of 18 at 512 KiB and of 11 at 256 KiB (b8h32kv4l8192, b1h32l4096, b32h32kv8l256: head dim 128);
+// at 32 KiB, which the L2 may hold, nothing is better (b1h8l1024, 5.0 us instead of 5.2).
+int prefetch_of(const Workload& w, const DeviceFacts& device) {
+  const std::int64_t kib = 4 * w.batch * w.heads_kv * w.len_k * w.dim / 1024 / processors_of(device);
+  return kib >= 128 ? 64 : kib >= 48 ? 16 : 0;
+}
+
 class DecodeSm90Family final : public Family {
  public:
   std::string_view name() const override { return "fwd_decode_sm90"; }
@@ -158,10 +166,11 @@ class DecodeSm90Family final : public Family {
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
     const std::int64_t rows = workload.heads / workload.heads_kv * workload.len_q;
     decode_sm90::Config c;
-    c.block_m = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+    // Two tiles of 32 rows: the second finds the keys in the L2. More of them wait for it.
+    c.block_m = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 64 ? 32 : 64;
     // Every tile of rows reads the keys again, and may find them in the L2.
     c.evict_first = decode_sm90::row_tiles(c, static_cast<int>(rows), 1) == 1;
-    return rows <= 32 ? by_columns(c, workload, device) : by_tiles(c, workload, device);
+    return rows <= 64 ? by_columns(c, workload, device) : by_tiles(c, workload, device);
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
@@ -204,21 +213,25 @@ class DecodeSm90Family final : public Family {
   }
 
  private:
-  // More stages delay the first tiles; fewer than three leave a copy for the time of one tile.
+  // More stages delay the first tiles; fewer than three leave a copy for the time of one tile. Eight warps take wide
+  // tiles as fast as four narrow ones, with less for each to merge: where there are few tiles, and two groups of rows.
   Config by_columns(decode_sm90::Config c, const Workload& workload, const DeviceFacts& device) const {
     c.division = decode_sm90::Division::columns;
     c.mergers = 1;
     c.rescale = static_cast<attention::Rescale>(2);  // when_far
-    const bool is_wide = workload.dim == 64 || c.block_m == 16;
-    for (c.block_n = is_wide ? 128 : 64; c.block_n >= 32; c.block_n /= 2) {
-      if (c.block_n > 32 && all_tiles(c, workload) < kFewestTiles * processors_of(device)) continue;
-      c.groups = c.block_n / 16 < workload.dim / 16 ? c.block_n / 16 : static_cast<int>(workload.dim / 16);
-      for (const int stages : {8, 6, 4, 3, 2}) {
-        c.stages = stages;
-        const Config config = table().config_of(c);
-        const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
-        if ((bytes <= kBytesUnderWay || stages <= 3) && !is_illegal(config, workload, device)) return config;
-      }
+    c.groups = 4;
+    c.prefetch = prefetch_of(workload, device);
+    c.block_n = workload.dim == 64 ? 128 : 64;
+    if (workload.dim == 128 && c.block_m <= 16 &&
+        (c.block_m == 16 || all_tiles(c, workload) <= processors_of(device))) {
+      c.groups = 8;
+      c.block_n = 128;
+    }
+    for (const int stages : {8, 6, 4, 3, 2}) {
+      c.stages = stages;
+      const Config config = table().config_of(c);
+      const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
+      if ((bytes <= kBytesUnderWay || stages <= 3) && !is_illegal(config, workload, device)) return config;
     }
     return by_tiles(c, workload, device);
   }
@@ -227,6 +240,7 @@ class DecodeSm90Family final : public Family {
   Config by_tiles(decode_sm90::Config c, const Workload& workload, const DeviceFacts& device) const {
     c.division = decode_sm90::Division::tiles;
     c.rescale = static_cast<attention::Rescale>(1);  // when_grown
+    c.prefetch = prefetch_of(workload, device);
     c.groups = c.block_m <= 16 ? 4 : 2;
     Config config;
     for (c.block_n = workload.dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {

@@ -403,15 +403,20 @@ TEST(Families, DecodeOnHopperKeepsTheMemoryBusy) {
   EXPECT_THAT(chosen("b8h32hkv4l1k8192d64"), StartsWith("block_m=8,block_n=128,groups=4,stages=4,"));
   EXPECT_THAT(chosen("b8h32hkv4l2k8192d128"), StartsWith("block_m=16,block_n=128,groups=8,stages=3,"));
   EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), StartsWith("block_m=32,block_n=64,groups=4,stages=4,"));
-  EXPECT_THAT(chosen("h8l1k1024d128"), StartsWith("block_m=8,block_n=32,groups=2,stages=8,"));  // 256 tiles of 32
-  EXPECT_THAT(chosen("h1l1k1d64"), StartsWith("block_m=8,block_n=32,groups=2,stages=8,"));
-  // More rows than columns of fragments have registers for.
+  EXPECT_THAT(chosen("h8l1k1024d128"), StartsWith("block_m=8,block_n=128,groups=8,stages=3,"));  // 64 tiles
+  EXPECT_THAT(chosen("h1l1k1d64"), StartsWith("block_m=8,block_n=128,groups=4,stages=4,"));
+  // What a block reads decides how much of it is asked for twice.
+  EXPECT_THAT(chosen("h8l1k1024d128"), HasSubstr("prefetch=0,"));
+  EXPECT_THAT(chosen("h32hkv8l1k2048d128"), HasSubstr("prefetch=16,"));
+  EXPECT_THAT(chosen("h32hkv8l1k8192d128"), HasSubstr("prefetch=64,"));
+  // Many rows: tiles of 32, and from three of them on tiles of 64, which columns of fragments have no registers for.
+  EXPECT_THAT(chosen("b8h32hkv4l8k8192d128"), StartsWith("block_m=32,block_n=64,groups=4,stages=4,"));
   EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), StartsWith("block_m=64,block_n=32,groups=2,stages=8,"));
   EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), HasSubstr("division=tiles"));
   // Keys that only one tile of rows reads leave the L2 first.
   EXPECT_THAT(chosen("b8h32hkv4l1k8192d128"), HasSubstr("evict_first=on"));
-  EXPECT_THAT(chosen("b8h32hkv4l8k8192d128"), HasSubstr("evict_first=on"));
-  EXPECT_THAT(chosen("b8h32hkv4l9k8192d128"), HasSubstr("evict_first=off"));
+  EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), HasSubstr("evict_first=on"));
+  EXPECT_THAT(chosen("b8h32hkv4l5k8192d128"), HasSubstr("evict_first=off"));
 }
 
 // The plan's splits fill the chip: blocks, workspace and counters for the shapes of the decode suite on an H200.
