@@ -99,6 +99,10 @@ struct Block {
     return shared_base + stage * 2 * kPlan.tile_bytes;
   }
   __device__ __forceinline__ unsigned full(int stage) const { return shared_base + kPlan.barriers + stage * 8; }
+  /// By columns values have a barrier of their own: scores need the keys only, which come half a tile earlier.
+  __device__ __forceinline__ unsigned values_full(int stage) const {
+    return by_columns(kConfig) ? full(2 * kStages + stage) : full(stage);
+  }
   __device__ __forceinline__ unsigned empty(int stage) const { return full(kStages + stage); }
   __device__ __forceinline__ unsigned ending(int slot) const { return shared_base + kPlan.ending + slot * 8; }
 
@@ -118,12 +122,13 @@ struct Block {
   }
 
   /// Asks for the boxes of a tile of K, or of V.
-  __device__ __forceinline__ void copy_boxes(unsigned to, const TensorMap& map, const Source& source, int stage) const {
+  __device__ __forceinline__ void copy_boxes(unsigned to, const TensorMap& map, const Source& source,
+                                             unsigned barrier) const {
     constexpr auto kCopy =
         kConfig.evict_first ? &ptx::cp_async_bulk_tensor_4d_evict_first : &ptx::cp_async_bulk_tensor_4d;
 #pragma unroll
     for (int i = 0; i < kBoxes; ++i)
-      kCopy(to + i * kBoxBytes, map, full(stage), i * tile::kBoxColumns, source.tile * kBlockN, source.kv_head,
+      kCopy(to + i * kBoxBytes, map, barrier, i * tile::kBoxColumns, source.tile * kBlockN, source.kv_head,
             source.batch);
   }
 
@@ -138,9 +143,10 @@ struct Block {
   /// Asks for a tile of K and of V, and goes `step` tiles on.
   __device__ __forceinline__ void copy(Source& source, int stage, int step) const {
     const unsigned keys = stage_address(stage);
-    ptx::mbarrier_arrive_expect_tx(full(stage), 2 * kPlan.tile_bytes);
-    copy_boxes(keys, maps.k, source, stage);
-    copy_boxes(keys + kPlan.tile_bytes, maps.v, source, stage);
+    ptx::mbarrier_arrive_expect_tx(full(stage), (by_columns(kConfig) ? 1 : 2) * kPlan.tile_bytes);
+    copy_boxes(keys, maps.k, source, full(stage));
+    if constexpr (by_columns(kConfig)) ptx::mbarrier_arrive_expect_tx(values_full(stage), kPlan.tile_bytes);
+    copy_boxes(keys + kPlan.tile_bytes, maps.v, source, values_full(stage));
     source.tile += step;
     if (source.tile < job_tiles) return;
     for (; source.tile >= job_tiles; source.tile -= job_tiles) ++source.job;
@@ -172,6 +178,7 @@ struct Block {
 #pragma unroll
       for (int s = 0; s < kStages; ++s) {
         ptx::mbarrier_init(full(s), 1);
+        if constexpr (by_columns(kConfig)) ptx::mbarrier_init(values_full(s), 1);
         ptx::mbarrier_init(empty(s), kReaders);
       }
       ptx::fence_mbarrier_init();

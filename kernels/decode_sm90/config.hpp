@@ -228,7 +228,7 @@ struct SharedPlan {
   int partial_out;    ///< (groups, block_m, partial_pitch) fp32
   int partial_pitch;  ///< floats; 4 more than the head dim, so that rows start in different banks
   int row_state;      ///< (groups, block_m, 2) fp32
-  int barriers;       ///< (full or empty, stages), 8 bytes each
+  int barriers;       ///< (full, empty, by columns full of values; stages), 8 bytes each
   int ending;         ///< (2), 8 bytes each, of segments in turn: a phase ends when the last tiles are there
   int counted;        ///< by columns: (2), 8 bytes each, of the block's first segment and of its last
   int is_last;        ///< (2), 4 bytes each: by columns of these segments, else the first
@@ -246,7 +246,7 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   plan.row_state = plan.partial_out + c.groups * c.block_m * plan.partial_pitch * 4;
   plan.barriers =
       by_columns(c) ? plan.references + c.groups * c.block_m * 4 : plan.row_state + c.groups * c.block_m * 2 * 4;
-  plan.ending = plan.barriers + 2 * c.stages * 8;
+  plan.ending = plan.barriers + (by_columns(c) ? 3 : 2) * c.stages * 8;
   plan.counted = plan.ending + 2 * 8;
   plan.is_last = plan.counted + 2 * 8;
   plan.total = plan.is_last + 16;
