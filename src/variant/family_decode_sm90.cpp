@@ -84,11 +84,16 @@ std::int64_t all_tiles(const decode_sm90::Config& c, const Workload& w) {
   return all_jobs(c, w) * job_tiles(c, w);
 }
 
+// KiB of keys and values that every multiprocessor reads.
+std::int64_t kib_each(const Workload& w, const DeviceFacts& device) {
+  return 4 * w.batch * w.heads_kv * w.len_k * w.dim / 1024 / processors_of(device);
+}
+
 // What a block reads tells whether its first bytes are worth asking for twice: 64 KiB ahead are 1 us of 36 where it
 // reads 1 MiB, 0.6 us of 18 at 512 KiB and of 11 at 256 KiB (b8h32kv4l8192, b1h32l4096, b32h32kv8l256: head dim 128);
 // at 32 KiB, which the L2 may hold, nothing is better (b1h8l1024, 5.0 us instead of 5.2).
 int prefetch_of(const Workload& w, const DeviceFacts& device) {
-  const std::int64_t kib = 4 * w.batch * w.heads_kv * w.len_k * w.dim / 1024 / processors_of(device);
+  const std::int64_t kib = kib_each(w, device);
   return kib >= 128 ? 64 : kib >= 48 ? 16 : 0;
 }
 
@@ -213,8 +218,10 @@ class DecodeSm90Family final : public Family {
   }
 
  private:
-  // More stages delay the first tiles; fewer than three leave a copy for the time of one tile. Eight warps take wide
-  // tiles as fast as four narrow ones, with less for each to merge: where there are few tiles, and two groups of rows.
+  // More stages delay the first tiles; fewer than three leave a copy for the time of one tile. Eight warps have
+  // less to merge each than four, and longer tiles: they are faster where a tile is all there is, where there is much
+  // to read (b8h32kv4l8192 32.2 us instead of 32.3, but b1h32kv8l8192 12.2 instead of 11.8), and with two groups of
+  // rows.
   Config by_columns(decode_sm90::Config c, const Workload& workload, const DeviceFacts& device) const {
     c.division = decode_sm90::Division::columns;
     c.mergers = 1;
@@ -223,7 +230,7 @@ class DecodeSm90Family final : public Family {
     c.prefetch = prefetch_of(workload, device);
     c.block_n = workload.dim == 64 ? 128 : 64;
     if (workload.dim == 128 && c.block_m <= 16 &&
-        (c.block_m == 16 || all_tiles(c, workload) <= processors_of(device))) {
+        (c.block_m == 16 || all_tiles(c, workload) <= processors_of(device) || kib_each(workload, device) >= 512)) {
       c.groups = 8;
       c.block_n = 128;
     }

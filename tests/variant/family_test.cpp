@@ -397,7 +397,7 @@ TEST(Families, DecodeOnHopperKeepsTheMemoryBusy) {
   using ::testing::HasSubstr;
   using ::testing::StartsWith;
   for (const char* suite : {"b8h32hkv4l1k8192d128", "h32hkv8l1k32768d128:bf16", "b64h32hkv8l1k2048d128"}) {
-    EXPECT_THAT(chosen(suite), StartsWith("block_m=8,block_n=64,groups=4,stages=4,min_blocks=1,l2_bytes=0")) << suite;
+    EXPECT_THAT(chosen(suite), StartsWith("block_m=8,block_n=128,groups=8,stages=3,min_blocks=1,l2_bytes=0")) << suite;
     EXPECT_THAT(chosen(suite), HasSubstr("prefetch=64,mergers=1,division=columns,cut=at_jobs,producer=on")) << suite;
   }
   EXPECT_THAT(chosen("b8h32hkv4l1k8192d64"), StartsWith("block_m=8,block_n=128,groups=4,stages=4,"));
@@ -409,6 +409,7 @@ TEST(Families, DecodeOnHopperKeepsTheMemoryBusy) {
   EXPECT_THAT(chosen("h8l1k1024d128"), HasSubstr("prefetch=0,"));
   EXPECT_THAT(chosen("h32hkv8l1k2048d128"), HasSubstr("prefetch=16,"));
   EXPECT_THAT(chosen("h32hkv8l1k8192d128"), HasSubstr("prefetch=64,"));
+  EXPECT_THAT(chosen("h32hkv8l1k8192d128"), StartsWith("block_m=8,block_n=64,groups=4,stages=4,"));
   // Many rows: tiles of 32, and from three of them on tiles of 64, which columns of fragments have no registers for.
   EXPECT_THAT(chosen("b8h32hkv4l8k8192d128"), StartsWith("block_m=32,block_n=64,groups=4,stages=4,"));
   EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), StartsWith("block_m=64,block_n=32,groups=2,stages=8,"));
