@@ -6,21 +6,23 @@
 /// into equal ranges, one a block (config.hpp: Share), so that all multiprocessors end at the same time whatever the
 /// shape. Within a block:
 ///
-///   groups of warps   take the tiles in turn: g0 | g1 | g2 | g3 | g0 | ...; no barrier among them in the loop
-///   producer warp     one lane asks for tile after tile, by bulk tensor copies into a ring of stages; without it every
-///                     group asks for its own, as it has read a stage
-///   merging warps     count the block in where it shares a job, merge partial results while the groups go on, and let
-///                     the L2 fetch the next job's queries
+///   warps that compute   all take every tile, each some keys and then some columns (columns.cuh), or groups of them
+///                        take whole tiles in turn (tiles.cuh)
+///   producer warp        one lane asks for tile after tile, by bulk tensor copies into a ring of stages (block.cuh);
+///   by
+///                        tiles it may be absent: every group then asks for its own, as it has read a stage
+///   helping warps        count the block in where it shares a job, let the L2 fetch the next job's queries, and by
+///   tiles
+///                        merge partial results while the groups go on
 ///
-/// The ring runs on over the ends of jobs: while partial results meet, the next job's keys are under way. Partial
-/// results meet twice: those of the groups in shared memory, those of the blocks in global memory. There every word is
-/// valid by itself, zero until it is written and never written as zero (word_of): the block that merges reads it until
-/// it is there, and leaves zero. So no word needs a fence, and the order in which words arrive does not matter. After
-/// Flash-Decoding (Dao et al. 2023), without its second kernel.
+/// The ring runs on over the ends of jobs: while partial results meet, the next job's keys are under way. Those of
+/// blocks meet in global memory. There every word is valid by itself, zero until it is written and never written as
+/// zero (word_of): the block that merges reads it until it is there, and leaves zero. So no word needs a fence, and the
+/// order in which words arrive does not matter. After Flash-Decoding (Dao et al. 2023), without its second kernel.
 ///
 /// The block that is counted in last at a job merges. A job's first block is counted in shortly before it has read all
 /// of its segment (kCountedAhead), the others when they begin theirs, so that it is the first block where all run at a
-/// time. Its own part does not travel, and comes last in the sum whoever merges: the others' are added up by then.
+/// time. Its own part does not travel, and comes last in the sum whoever merges.
 ///
 /// No block waits for ever, however few run at a time and in whichever order. A block waits for others in receive()
 /// alone, for words of a job that all its blocks were counted in at: those that it waits for have begun. They send
