@@ -94,4 +94,6 @@ __device__ __forceinline__ void mbarrier_wait_unless(unsigned ended, unsigned ba
       : "memory");
 }
 
+#undef HEED_MBARRIER_WAIT
+
 }  // namespace heed::ptx

@@ -54,7 +54,7 @@ enum class KeyHeads {
 };
 
 /// What the thread that starts the copies has worked out before it asks for the first. Parameters are constants that
-/// nobody has read yet: each line of them takes 130 to 375 clocks.
+/// nobody has read yet: it waits for each line of them.
 enum class Opening {
   lengths_first,  ///< which rows and keys are the block's, beside everybody; then where the tensor maps lie
   maps_first,     ///< the same, but where the maps lie is asked for beside the lengths

@@ -18,310 +18,41 @@
 /// registers that move from producer to consumers are FlashAttention-3's (Shah et al., arXiv 2407.08608).
 #pragma once
 
-#include "kernels/attention/softmax.cuh"
-#include "kernels/ptx/global.cuh"
+#include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/math.cuh"
+#include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/ptx/wgmma.cuh"
 #include "kernels/stream/copies.cuh"
 #include "kernels/stream/epilogue.cuh"
+#include "kernels/stream/softmax.cuh"
 #include "kernels/stream/warp_scores.cuh"
 
 namespace heed::stream {
 
 template <Config kConfig, Problem kProblem>
-struct Forward {
+struct Forward : Softmax<kConfig, kProblem> {
+  using Base = Softmax<kConfig, kProblem>;
+  using Base::kDim, Base::kKeys, Base::kSteps, Base::kAhead, Base::kPlan, Base::kMostSum, Base::kSumsRounded;
+  using Base::multiply_keys, Base::multiply_values, Base::multiply_both, Base::begin_products, Base::end_products,
+      Base::begin_turns, Base::end_turns;
+  using Base::params, Base::place, Base::lane, Base::warp, Base::row_group, Base::key_group, Base::group_row,
+      Base::scale_log2, Base::turn, Base::out, Base::reference, Base::sum;
+  using Base::row, Base::hide_keys, Base::exact_probabilities, Base::rescale, Base::exact_softmax,
+      Base::first_keys_softmax, Base::first_softmax, Base::optimistic_softmax, Base::guessed_softmax;
+  using Base::wait_for_turn, Base::wait_for_next_turn, Base::look_ahead, Base::end_turn, Base::pass_turn;
+  using typename Base::Scores, typename Base::Probabilities;
+
   // ---- compile-time facts
-  static constexpr int kDim = padded_dim(kProblem.head_dim);
   static constexpr int kBoxes = kDim / tile::kBoxColumns;
-  static constexpr int kKeys = kConfig.tile_keys;
-  static constexpr int kSteps = kKeys / kStepKeys;
   static constexpr bool kOneTile = kConfig.schedule == Schedule::one_tile;
-  static constexpr bool kAhead = kConfig.arrival == Arrival::ahead;
-  static constexpr bool kCounted = kConfig.upkeep == Upkeep::conditions;
-  using Place = Layout<kConfig, kProblem>;
-  static constexpr SharedPlan kPlan = Place::kPlan;
   static constexpr bool kVotesAtOnce = kConfig.vote == Vote::at_once;
-  static constexpr bool kInOrder = kConfig.turns == Turns::in_order;
-  // The largest probability of the tiles a reference was taken from is 2^kMargin: fp16 has less room below one than
-  // above. The sum of a lane's columns of one tile stays below kMostSum, or fp16 probabilities may have overflowed;
-  // bf16 ones cannot, but outputs of many large ones could.
-  static constexpr float kMargin = kProblem.element == Element::bf16 ? 0.0F : 8.0F;
-  static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : 3e4F;
-  // Of bf16 the rounded probabilities are summed: where the reference is not the maximum, one that outweighs all others
-  // is no power of two, and rounding it alone makes a row wrong by 0.5%.
-  static constexpr bool kSumsRounded = kProblem.element == Element::bf16;
 
-  using Scores = float[kKeys / 2];            // (64, tile keys), accumulator fragments
-  using Probabilities = unsigned[kSteps][4];  // the same, as A operands of a step each
+  // ---- state
+  Cursor<kConfig.query_stages> query;
 
-  // ---- state of a consumer thread
-  const ForwardParams& params;
-  Place place;
-  int lane;
-  int warp;  // within the row group
-  int row_group;
-  int key_group;
-  int group_row;  // first of the row group
-  float scale_log2;
-  Cursor<kConfig.stages> turn;  // the stage of the next products
-  unsigned first_keys;          // low words of the descriptors of the key group's first stage (Upkeep::conditions)
-  unsigned first_values;
-  unsigned ready = 0;   // the stage at `turn` is known to have arrived (Arrival::ahead)
-  float out[kDim / 2];  // (64, kDim): two rows a lane
-  float reference[2];   // in log2 units of the scaled scores; -inf before the first key
-  float sum[2];         // of this lane's columns
-
-  /// @param block_warp of this thread, the same in all its lanes
-  __device__ __forceinline__ Forward(const ForwardParams& parameters, const Place& where, int block_warp)
-      : params(parameters),
-        place(where),
-        lane(threadIdx.x % 32),
-        warp(block_warp % 4),
-        // Constants keep addresses out of vector registers.
-        row_group(kConfig.row_groups == 1 ? 0 : block_warp / 4 % kConfig.row_groups),
-        key_group(kConfig.key_groups == 1 ? 0 : block_warp / 4 / kConfig.row_groups),
-        scale_log2(parameters.scale * 1.44269504F) {
-    if constexpr (kCounted) {
-      first_keys = static_cast<unsigned>(tile::matrix_descriptor(place.keys(key_group, 0), 16));
-      first_values = static_cast<unsigned>(tile::matrix_descriptor(place.values(key_group, 0), kPlan.box));
-    }
-  }
-
-  // ---------------------------------------------------------------------------------------------------- products
-
-  __device__ __forceinline__ void multiply_keys(Scores& into, unsigned long long queries) const {
-    const unsigned long long k = keys();
-#pragma unroll
-    for (int i = 0; i < kDim / 16; ++i) multiply_keys_step(into, queries, k, i);
-  }
-  __device__ __forceinline__ static void multiply_keys_step(Scores& into, unsigned long long q, unsigned long long k,
-                                                            int i) {
-    ptx::wgmma_ss<kProblem.element, kKeys>(
-        into, q + tile::descriptor_advance(i / 4 * kGroupRows * tile::kBoxRowBytes + i % 4 * 32),
-        k + tile::descriptor_advance(i / 4 * kPlan.box + i % 4 * 32), i != 0);
-  }
-  __device__ __forceinline__ unsigned long long keys() const {
-    if constexpr (kCounted) return counted(first_keys, turn.stage);
-    return tile::matrix_descriptor(place.keys(key_group, turn.stage), 16);
-  }
-  __device__ __forceinline__ unsigned long long values() const {
-    if constexpr (kCounted) return counted(first_values, turn.stage);
-    return tile::matrix_descriptor(place.values(key_group, turn.stage), kPlan.box);
-  }
-  /// A descriptor's high word is the same for all operands; stages count into its low one.
-  __device__ __forceinline__ static unsigned long long counted(unsigned first, int stage) {
-    constexpr unsigned long long kHigh = tile::descriptor_layout(0) >> 32 << 32;
-    return kHigh | (first + stage * static_cast<unsigned>(tile::descriptor_advance(kPlan.operand)));
-  }
-  __device__ __forceinline__ void multiply_values_step(const Probabilities& p, unsigned long long v, int i) {
-    ptx::wgmma_rs<kProblem.element, kDim>(out, p[i], v + tile::descriptor_advance(i * kStepKeys * tile::kBoxRowBytes),
-                                          true);
-  }
-  __device__ __forceinline__ void multiply_values(const Probabilities& p) {
-    const unsigned long long v = values();
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) multiply_values_step(p, v, i);
-  }
-
-  /// Both products as one group, in the order that the config asks for.
-  __device__ __forceinline__ void multiply_both(Scores& into, unsigned long long queries, const Probabilities& p) {
-    constexpr int kBoth = kDim / 16 + kSteps;
-    const unsigned long long k = keys();
-    const unsigned long long v = values();
-    ptx::wgmma_fence();
-    int of_keys = 0;
-    int of_values = 0;
-#pragma unroll
-    for (int i = 0; i < kBoth; ++i) {
-      const bool values_next =
-          of_keys == kDim / 16 ||
-          (of_values < kSteps && (kConfig.product_order == ProductOrder::values_first ||
-                                  (kConfig.product_order == ProductOrder::alternating && i % 2 == 0)));
-      if (values_next)
-        multiply_values_step(p, v, of_values++);
-      else
-        multiply_keys_step(into, queries, k, of_keys++);
-    }
-    ptx::wgmma_commit_group();
-  }
-
-  /// In front of and behind the products of every turn, also of those that a row group passes: with Turns::in_order the
-  /// row groups of a key group go one after the other, as FlashAttention-3's two warpgroups do (arXiv 2407.08608, 3.1).
-  /// Barriers 8 and up, one a row group: it waits there, the one before it arrives.
-  __device__ __forceinline__ void begin_products() const {
-    if constexpr (kInOrder) ptx::bar_sync(order_barrier(row_group), 2 * kGroupThreads);
-  }
-  __device__ __forceinline__ void end_products() const {
-    if constexpr (kInOrder) ptx::bar_arrive(order_barrier((row_group + 1) % kConfig.row_groups), 2 * kGroupThreads);
-  }
-  __device__ __forceinline__ int order_barrier(int of) const { return 8 + key_group * kConfig.row_groups + of; }
-  /// The last row group lets the first begin, and the first takes its last arrival at the end.
-  __device__ __forceinline__ void begin_turns() const {
-    if (kInOrder && row_group == kConfig.row_groups - 1) end_products();
-  }
-  __device__ __forceinline__ void end_turns() const {
-    if (kInOrder && row_group == 0) begin_products();
-  }
-
-  __device__ __forceinline__ void wait_for_turn() const {
-    ptx::mbarrier_wait(place.ring_barrier(key_group, turn.stage), turn.parity);
-  }
-  /// The same, where look_ahead() may have asked already.
-  __device__ __forceinline__ void wait_for_next_turn() const {
-    if constexpr (kAhead)
-      ptx::mbarrier_wait_unless(ready, place.ring_barrier(key_group, turn.stage), turn.parity);
-    else
-      wait_for_turn();
-  }
-  /// Asks after the turn that will be next. There may be none: then no one will look at the answer.
-  __device__ __forceinline__ void look_ahead(const Cursor<kConfig.stages>& next) {
-    if constexpr (kAhead) ready = ptx::mbarrier_test(place.ring_barrier(key_group, next.stage), next.parity);
-  }
-  /// What was multiplied last may be overwritten.
-  __device__ __forceinline__ void end_turn() {
-    release(place.ring_freed(key_group, turn.stage));
-    turn.advance();
-  }
-  __device__ __forceinline__ void pass_turn() {
-    wait_for_turn();
-    begin_products();
-    end_products();
-    end_turn();
-  }
-  __device__ __forceinline__ void release(unsigned freed) const {
-    if constexpr (kCounted) {
-      ptx::mbarrier_arrive_if(lane == 0, freed);
-    } else {
-      if (lane == 0) ptx::mbarrier_arrive(freed);
-    }
-  }
-
-  // ----------------------------------------------------------------------------------------------------- softmax
-
-  __device__ __forceinline__ int row(int half) const { return group_row + warp * 16 + lane / 4 + 8 * half; }
-
-  /// Sets scores of keys that a row does not see to -inf.
-  __device__ __forceinline__ void hide_keys(Scores& s, int first_key) const {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int seen = visible_keys(kProblem.causal, row(h), params.causal_offset, params.len_k);
-      const int end = seen - first_key - 2 * (lane % 4);
-#pragma unroll
-      for (int t = 0; t < kKeys / 8; ++t)
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          if (8 * t + i >= end) s[4 * t + 2 * h + i] = -__int_as_float(0x7f800000);
-    }
-  }
-
-  /// Probabilities below the given references and their sums in this lane's columns.
-  __device__ __forceinline__ void exponentials(Probabilities& p, float (&total)[2], const Scores& s,
-                                               const float (&negative)[2]) const {
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      float e[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) e[i] = ptx::ex2_approx_ftz(fmaf(s[8 * k + i], scale_log2, negative[i / 2 % 2]));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) p[k][i] = ptx::cvt_rn_x2<kProblem.element>(e[2 * i], e[2 * i + 1]);
-      if constexpr (kSumsRounded) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          e[2 * i] = ptx::unpack_low<kProblem.element>(p[k][i]);
-          e[2 * i + 1] = ptx::unpack_high<kProblem.element>(p[k][i]);
-        }
-      }
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float of_step = (e[2 * h] + e[2 * h + 1]) + (e[2 * h + 4] + e[2 * h + 5]);
-        total[h] = k == 0 ? of_step : total[h] + of_step;
-      }
-    }
-  }
-
-  /// The reference of a row by the maximum of a tile's first kUsed keys.
-  template <int kUsed>
-  __device__ __forceinline__ float reference_of(const Scores& s, int half) const {
-    float maximum = fmaxf(s[2 * half], s[2 * half + 1]);
-#pragma unroll
-    for (int t = 1; t < kUsed / 8; ++t) maximum = fmaxf(maximum, fmaxf(s[4 * t + 2 * half], s[4 * t + 2 * half + 1]));
-    maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 1));
-    maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 2));
-    return fmaf(maximum, scale_log2, -kMargin);
-  }
-
-  /// Raises the references to this tile's maxima where those are larger, and takes the probabilities. What was summed
-  /// below the old references is to be multiplied with `factor`: the sums are, the output is left to rescale.
-  __device__ __forceinline__ void exact_probabilities(Probabilities& p, float (&factor)[2], const Scores& s) {
-    float negative[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float next = fmaxf(reference[h], reference_of<kKeys>(s, h));
-      negative[h] = -attention::finite_reference(next);
-      factor[h] = ptx::ex2_approx_ftz(reference[h] + negative[h]);
-      reference[h] = next;
-    }
-    float total[2];
-    exponentials(p, total, s, negative);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) sum[h] = fmaf(sum[h], factor[h], total[h]);
-  }
-
-  /// No product is in flight.
-  __device__ __forceinline__ void rescale(const float (&factor)[2]) {
-#pragma unroll
-    for (int i = 0; i < kDim / 2; ++i) out[i] *= factor[i / 2 % 2];
-  }
-
-  __device__ __forceinline__ void exact_softmax(Probabilities& p, const Scores& s) {
-    float factor[2];
-    exact_probabilities(p, factor, s);
-    rescale(factor);
-  }
-
-  /// Probabilities of the first tile below references of its first 16 keys, which take a quarter of the instructions of
-  /// all maxima (0.1 of 6.7 us at b1h8l1024d64 on an H200); false where that will not do, without references again.
-  __device__ __forceinline__ bool first_keys_softmax(Probabilities& p, const Scores& s) {
-    reference[0] = reference_of<kStepKeys>(s, 0);
-    reference[1] = reference_of<kStepKeys>(s, 1);
-    if (optimistic_softmax(p, s)) return true;
-    reference[0] = reference[1] = -__int_as_float(0x7f800000);
-    return false;
-  }
-
-  /// Of the first tile, some of whose keys may be hidden.
-  __device__ __forceinline__ void first_softmax(Probabilities& p, Scores& s, int n, bool masked) {
-    if (masked) hide_keys(s, n * kKeys);
-    if (kConfig.reference != Reference::first_keys || !first_keys_softmax(p, s)) exact_softmax(p, s);
-  }
-
-  /// Probabilities below the references so far; false where they may have left the range of 16 bits, or where a row
-  /// has no reference yet (its probabilities are infinite then): nothing has been added up in that case.
-  __device__ __forceinline__ bool optimistic_softmax(Probabilities& p, const Scores& s) {
-    const float negative[2] = {-reference[0], -reference[1]};
-    float total[2];
-    exponentials(p, total, s, negative);
-    const bool fits = total[0] < kMostSum && total[1] < kMostSum;
-    if (__any_sync(0xffffffffU, !fits)) return false;
-    sum[0] += total[0];
-    sum[1] += total[1];
-    return true;
-  }
-
-  /// The same without a branch: whether they may have left the range. ptxas moves no wait for products over a branch,
-  /// but products would wait for one at the end of these.
-  __device__ __forceinline__ bool guessed_softmax(Probabilities& p, const Scores& s) {
-    const float negative[2] = {-reference[0], -reference[1]};
-    float total[2];
-    exponentials(p, total, s, negative);
-    const bool fits = total[0] < kMostSum && total[1] < kMostSum;
-    const bool misled = __any_sync(0xffffffffU, !fits);
-    sum[0] += misled ? 0.0F : total[0];
-    sum[1] += misled ? 0.0F : total[1];
-    return misled;
-  }
+  using Base::Base;
 
   // --------------------------------------------------------------------------------------------------- key tiles
 
@@ -520,8 +251,6 @@ struct Forward {
   }
 
   // --------------------------------------------------------------------------------------------------- row tiles
-
-  Cursor<kConfig.query_stages> query;
 
   __device__ __forceinline__ void release_queries() const {
     if constexpr (!kOneTile)

@@ -1,0 +1,165 @@
+/// References and exponentials of fwd_sm90_stream: what happens to the scores of a row group between two products, and
+/// how its warps find out that they were misled by a reference that is not the maximum.
+///
+/// The online softmax is FlashAttention-2's (Dao, arXiv 2307.08691); that what is subtracted need not be the maximum,
+/// as long as probabilities stay in range, is what Reference, Vote and kMostSum are about.
+#pragma once
+
+#include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/math.cuh"
+#include "kernels/stream/products.cuh"
+
+namespace heed::stream {
+
+template <Config kConfig, Problem kProblem>
+struct Softmax : Products<kConfig, kProblem> {
+  using Base = Products<kConfig, kProblem>;
+  using Base::kDim, Base::kKeys, Base::kSteps, Base::lane, Base::warp, Base::out;
+  using typename Base::Place, typename Base::Scores, typename Base::Probabilities;
+
+  // ---- compile-time facts
+  // The largest probability of the tiles a reference was taken from is 2^kMargin: fp16 has less room below one than
+  // above. The sum of a lane's columns of one tile stays below kMostSum, or fp16 probabilities may have overflowed;
+  // bf16 ones cannot, but outputs of many large ones could.
+  static constexpr float kMargin = kProblem.element == Element::bf16 ? 0.0F : 8.0F;
+  static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : 3e4F;
+  // Of bf16 the rounded probabilities are summed: where the reference is not the maximum, one that outweighs all others
+  // is no power of two, and rounding it alone makes a row wrong by 0.5%.
+  static constexpr bool kSumsRounded = kProblem.element == Element::bf16;
+
+  // ---- state
+  const ForwardParams& params;
+  int group_row;  // first of the row group
+  float scale_log2;
+  float reference[2];  // in log2 units of the scaled scores; -inf before the first key
+  float sum[2];        // of this lane's columns
+
+  /// @param block_warp of this thread, the same in all its lanes
+  __device__ __forceinline__ Softmax(const ForwardParams& parameters, const Place& where, int block_warp)
+      : Base(where, block_warp), params(parameters), scale_log2(parameters.scale * 1.44269504F) {}
+
+  __device__ __forceinline__ int row(int half) const { return group_row + warp * 16 + lane / 4 + 8 * half; }
+
+  /// Sets scores of keys that a row does not see to -inf.
+  __device__ __forceinline__ void hide_keys(Scores& s, int first_key) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int seen = visible_keys(kProblem.causal, row(h), params.causal_offset, params.len_k);
+      const int end = seen - first_key - 2 * (lane % 4);
+#pragma unroll
+      for (int t = 0; t < kKeys / 8; ++t)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (8 * t + i >= end) s[4 * t + 2 * h + i] = -__int_as_float(0x7f800000);
+    }
+  }
+
+  /// Probabilities below the given references and their sums in this lane's columns.
+  __device__ __forceinline__ void exponentials(Probabilities& p, float (&total)[2], const Scores& s,
+                                               const float (&negative)[2]) const {
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      float e[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) e[i] = ptx::ex2_approx_ftz(fmaf(s[8 * k + i], scale_log2, negative[i / 2 % 2]));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) p[k][i] = ptx::cvt_rn_x2<kProblem.element>(e[2 * i], e[2 * i + 1]);
+      if constexpr (kSumsRounded) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          e[2 * i] = ptx::unpack_low<kProblem.element>(p[k][i]);
+          e[2 * i + 1] = ptx::unpack_high<kProblem.element>(p[k][i]);
+        }
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float of_step = (e[2 * h] + e[2 * h + 1]) + (e[2 * h + 4] + e[2 * h + 5]);
+        total[h] = k == 0 ? of_step : total[h] + of_step;
+      }
+    }
+  }
+
+  /// The reference of a row by the maximum of a tile's first kUsed keys.
+  template <int kUsed>
+  __device__ __forceinline__ float reference_of(const Scores& s, int half) const {
+    float maximum = fmaxf(s[2 * half], s[2 * half + 1]);
+#pragma unroll
+    for (int t = 1; t < kUsed / 8; ++t) maximum = fmaxf(maximum, fmaxf(s[4 * t + 2 * half], s[4 * t + 2 * half + 1]));
+    maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 1));
+    maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 2));
+    return fmaf(maximum, scale_log2, -kMargin);
+  }
+
+  /// Raises the references to this tile's maxima where those are larger, and takes the probabilities. What was summed
+  /// below the old references is to be multiplied with `factor`: the sums are, the output is left to rescale.
+  __device__ __forceinline__ void exact_probabilities(Probabilities& p, float (&factor)[2], const Scores& s) {
+    float negative[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float next = fmaxf(reference[h], reference_of<kKeys>(s, h));
+      negative[h] = -attention::finite_reference(next);
+      factor[h] = ptx::ex2_approx_ftz(reference[h] + negative[h]);
+      reference[h] = next;
+    }
+    float total[2];
+    exponentials(p, total, s, negative);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) sum[h] = fmaf(sum[h], factor[h], total[h]);
+  }
+
+  /// No product is in flight.
+  __device__ __forceinline__ void rescale(const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i) out[i] *= factor[i / 2 % 2];
+  }
+
+  __device__ __forceinline__ void exact_softmax(Probabilities& p, const Scores& s) {
+    float factor[2];
+    exact_probabilities(p, factor, s);
+    rescale(factor);
+  }
+
+  /// Probabilities of the first tile below references of its first 16 keys, which take a quarter of the instructions of
+  /// all maxima (0.1 of 6.7 us at b1h8l1024d64 on an H200); false where that will not do, without references again.
+  __device__ __forceinline__ bool first_keys_softmax(Probabilities& p, const Scores& s) {
+    reference[0] = reference_of<kStepKeys>(s, 0);
+    reference[1] = reference_of<kStepKeys>(s, 1);
+    if (optimistic_softmax(p, s)) return true;
+    reference[0] = reference[1] = -__int_as_float(0x7f800000);
+    return false;
+  }
+
+  /// Of the first tile, some of whose keys may be hidden.
+  __device__ __forceinline__ void first_softmax(Probabilities& p, Scores& s, int n, bool masked) {
+    if (masked) hide_keys(s, n * kKeys);
+    if (kConfig.reference != Reference::first_keys || !first_keys_softmax(p, s)) exact_softmax(p, s);
+  }
+
+  /// Probabilities below the references so far; false where they may have left the range of 16 bits, or where a row
+  /// has no reference yet (its probabilities are infinite then): nothing has been added up in that case.
+  __device__ __forceinline__ bool optimistic_softmax(Probabilities& p, const Scores& s) {
+    const float negative[2] = {-reference[0], -reference[1]};
+    float total[2];
+    exponentials(p, total, s, negative);
+    const bool fits = total[0] < kMostSum && total[1] < kMostSum;
+    if (__any_sync(0xffffffffU, !fits)) return false;
+    sum[0] += total[0];
+    sum[1] += total[1];
+    return true;
+  }
+
+  /// The same without a branch: whether they may have left the range. ptxas moves no wait for products over a branch,
+  /// but products would wait for one at the end of these.
+  __device__ __forceinline__ bool guessed_softmax(Probabilities& p, const Scores& s) {
+    const float negative[2] = {-reference[0], -reference[1]};
+    float total[2];
+    exponentials(p, total, s, negative);
+    const bool fits = total[0] < kMostSum && total[1] < kMostSum;
+    const bool misled = __any_sync(0xffffffffU, !fits);
+    sum[0] += misled ? 0.0F : total[0];
+    sum[1] += misled ? 0.0F : total[1];
+    return misled;
+  }
+};
+
+}  // namespace heed::stream
