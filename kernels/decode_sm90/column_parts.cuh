@@ -17,18 +17,9 @@ namespace heed::decode_sm90 {
 template <Config kConfig, Problem kProblem>
 struct ColumnParts : Block<kConfig, kProblem> {
   using Base = Block<kConfig, kProblem>;
-  using Base::block;
-  using Base::group;
-  using Base::kDim;
-  using Base::kGroups;
-  using Base::kPlan;
-  using Base::lane;
-  using Base::params;
-  using Base::place_of;
-  using Base::shared;
-  using Base::shared_base;
-  using Base::words;
-  using Segment = typename Base::Segment;
+  using Base::block, Base::group, Base::lane, Base::params, Base::place_of, Base::shared, Base::shared_base,
+      Base::words, Base::kDim, Base::kGroups, Base::kPlan;
+  using typename Base::Segment;
 
   static constexpr int kRows = row_groups(kConfig);                 // groups of eight rows
   static constexpr int kColumns = column_fragments(kConfig, kDim);  // of 16 columns of a warp's output

@@ -25,50 +25,13 @@ namespace heed::decode_sm90 {
 template <Config kConfig, Problem kProblem>
 struct ByColumns : ColumnParts<kConfig, kProblem> {
   using Base = ColumnParts<kConfig, kProblem>;
-  using Base::block;
-  using Base::block_address;
-  using Base::counted;
-  using Base::empty;
-  using Base::end_segment;
-  using Base::ending;
-  using Base::finish_of;
-  using Base::first_job;
-  using Base::first_tile;
-  using Base::full;
-  using Base::group;
-  using Base::is_last;
-  using Base::is_own_job;
-  using Base::job_of;
-  using Base::job_tiles;
-  using Base::kAll;
-  using Base::kBlockM;
-  using Base::kBlockN;
-  using Base::kColumns;
-  using Base::kDim;
-  using Base::kGroups;
-  using Base::kPlan;
-  using Base::kRows;
-  using Base::kStages;
-  using Base::kThreads;
-  using Base::lane;
-  using Base::merger;
-  using Base::params;
-  using Base::prefetch_maps;
-  using Base::prefetch_queries;
-  using Base::produce;
-  using Base::query_row;
-  using Base::role;
-  using Base::segment_of;
-  using Base::shared;
-  using Base::shared_base;
-  using Base::stage_address;
-  using Base::tile_count;
-  using Base::values_full;
-  using Base::wait_for_launch_before;
-  using Role = typename Base::Role;
-  using Segment = typename Base::Segment;
-  using Result = typename Base::Result;
-  using Finish = typename Base::Finish;
+  using Base::block, Base::block_address, Base::counted, Base::empty, Base::end_segment, Base::ending, Base::finish_of,
+      Base::first_job, Base::first_tile, Base::full, Base::group, Base::is_last, Base::is_own_job, Base::job_of,
+      Base::job_tiles, Base::lane, Base::merger, Base::params, Base::prefetch_maps, Base::prefetch_queries,
+      Base::produce, Base::query_row, Base::role, Base::segment_of, Base::shared, Base::shared_base,
+      Base::stage_address, Base::tile_count, Base::values_full, Base::wait_for_launch_before, Base::kAll, Base::kBlockM,
+      Base::kBlockN, Base::kColumns, Base::kDim, Base::kGroups, Base::kPlan, Base::kRows, Base::kStages, Base::kThreads;
+  using typename Base::Role, typename Base::Segment, typename Base::Result, typename Base::Finish;
 
   static constexpr int kKeys = kBlockN / (16 * kGroups);      // fragments of 16 keys of a warp's scores
   static constexpr int kSteps = kBlockN / 16;                 // of 16 keys of a product with V

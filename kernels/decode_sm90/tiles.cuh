@@ -10,46 +10,13 @@ namespace heed::decode_sm90 {
 template <Config kConfig, Problem kProblem>
 struct ByTiles : Block<kConfig, kProblem> {
   using Base = Block<kConfig, kProblem>;
-  using Base::block;
-  using Base::block_address;
-  using Base::copy;
-  using Base::empty;
-  using Base::ending;
-  using Base::first_job;
-  using Base::first_tile;
-  using Base::full;
-  using Base::role;
-  using Role = typename Base::Role;
-  using Base::group;
-  using Base::job_of;
-  using Base::job_tiles;
-  using Base::kBlockM;
-  using Base::kBlockN;
-  using Base::kDim;
-  using Base::kGroups;
-  using Base::kMergers;
-  using Base::kPlan;
-  using Base::kStages;
-  using Base::kThreads;
-  using Base::lane;
-  using Base::merger;
-  using Base::params;
-  using Base::place_of;
-  using Base::prefetch_first_keys;
-  using Base::prefetch_maps;
-  using Base::prefetch_queries;
-  using Base::produce;
-  using Base::query_row;
-  using Base::segment_of;
-  using Base::shared;
-  using Base::source_of;
-  using Base::stage_address;
-  using Base::tile_count;
-  using Base::wait_for_launch_before;
-  using Base::warp;
-  using Base::words;
-  using Source = typename Base::Source;
-  using Segment = typename Base::Segment;
+  using Base::block, Base::block_address, Base::copy, Base::empty, Base::ending, Base::first_job, Base::first_tile,
+      Base::full, Base::group, Base::job_of, Base::job_tiles, Base::lane, Base::merger, Base::params, Base::place_of,
+      Base::prefetch_first_keys, Base::prefetch_maps, Base::prefetch_queries, Base::produce, Base::query_row,
+      Base::role, Base::segment_of, Base::shared, Base::source_of, Base::stage_address, Base::tile_count,
+      Base::wait_for_launch_before, Base::warp, Base::words, Base::kBlockM, Base::kBlockN, Base::kDim, Base::kGroups,
+      Base::kMergers, Base::kPlan, Base::kStages, Base::kThreads;
+  using typename Base::Role, typename Base::Source, typename Base::Segment;
 
   static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
   static constexpr int kOutTiles = kDim / 8;     // n-tiles of O
