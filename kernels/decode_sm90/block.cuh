@@ -90,6 +90,14 @@ struct Block {
     return job_at(kConfig, kProblem.causal, params, place_of_job(index));
   }
 
+  /// Whoever waits at a barrier of shared memory does so afterwards. With a count: the roles come by different ways,
+  /// which
+  /// __syncthreads() does not allow.
+  __device__ __forceinline__ static void all_meet() {
+    __syncwarp();
+    ptx::bar_sync(4, threads(kConfig));
+  }
+
   /// Nothing in global memory is touched before.
   __device__ __forceinline__ static void wait_for_launch_before() {
     if constexpr (kConfig.dependent) ptx::griddepcontrol_wait();
@@ -185,7 +193,7 @@ struct Block {
 #pragma unroll 1
       for (int s = 0; s < least(kStages, tile_count); ++s) copy(source, s, 1);
     }
-    __syncthreads();  // the others may wait at the barriers
+    all_meet();
     if (!ptx::elect_one()) return;
     int stage = 0;
     unsigned parity = 0;

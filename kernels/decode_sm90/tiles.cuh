@@ -10,12 +10,12 @@ namespace heed::decode_sm90 {
 template <Config kConfig, Problem kProblem>
 struct ByTiles : Block<kConfig, kProblem> {
   using Base = Block<kConfig, kProblem>;
-  using Base::block, Base::block_address, Base::copy, Base::empty, Base::ending, Base::first_job, Base::first_tile,
-      Base::full, Base::group, Base::job_of, Base::job_tiles, Base::lane, Base::merger, Base::params, Base::place_of,
-      Base::prefetch_first_keys, Base::prefetch_maps, Base::prefetch_queries, Base::produce, Base::query_row,
-      Base::role, Base::segment_of, Base::shared, Base::source_of, Base::stage_address, Base::tile_count,
-      Base::wait_for_launch_before, Base::warp, Base::words, Base::kBlockM, Base::kBlockN, Base::kDim, Base::kGroups,
-      Base::kMergers, Base::kPlan, Base::kStages, Base::kThreads;
+  using Base::all_meet, Base::block, Base::block_address, Base::copy, Base::empty, Base::ending, Base::first_job,
+      Base::first_tile, Base::full, Base::group, Base::job_of, Base::job_tiles, Base::lane, Base::merger, Base::params,
+      Base::place_of, Base::prefetch_first_keys, Base::prefetch_maps, Base::prefetch_queries, Base::produce,
+      Base::query_row, Base::role, Base::segment_of, Base::shared, Base::source_of, Base::stage_address,
+      Base::tile_count, Base::wait_for_launch_before, Base::warp, Base::words, Base::kBlockM, Base::kBlockN, Base::kDim,
+      Base::kGroups, Base::kMergers, Base::kPlan, Base::kStages, Base::kThreads;
   using typename Base::Role, typename Base::Source, typename Base::Segment;
 
   static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
@@ -42,7 +42,7 @@ struct ByTiles : Block<kConfig, kProblem> {
         prefetch_maps();
         for (int slot = 0; slot < 2; ++slot) ptx::mbarrier_init(ending(slot), 1);
       }
-      __syncthreads();
+      all_meet();
       merge_segments();
     } else if (role == Role::copies) {
       produce();
@@ -99,7 +99,7 @@ struct ByTiles : Block<kConfig, kProblem> {
       const Job job = job_of(job_index);
       unsigned query[kDim / 16][4];
       load_queries(query, job);
-      if (job_first <= 0) __syncthreads();  // the first segment: not before its queries are asked for
+      if (job_first <= 0) all_meet();  // the first segment: not before its queries are asked for
       float out[1][kOutTiles][4];
 #pragma unroll
       for (int n = 0; n < kOutTiles; ++n)

@@ -84,6 +84,9 @@ std::int64_t all_tiles(const decode_sm90::Config& c, const Workload& w) {
   return all_jobs(c, w) * job_tiles(c, w);
 }
 
+// Of a job: more take a round of their own for each warp that merges.
+constexpr std::int64_t kFewParts = 5;
+
 // KiB of keys and values that every multiprocessor reads.
 std::int64_t kib_each(const Workload& w, const DeviceFacts& device) {
   return 4 * w.batch * w.heads_kv * w.len_k * w.dim / 1024 / processors_of(device);
@@ -218,10 +221,10 @@ class DecodeSm90Family final : public Family {
   }
 
  private:
-  // More stages delay the first tiles; fewer than three leave a copy for the time of one tile. Eight warps have
-  // less to merge each than four, and longer tiles: they are faster where a tile is all there is, where there is much
-  // to read (b8h32kv4l8192 32.2 us instead of 32.3, but b1h32kv8l8192 12.2 instead of 11.8), and with two groups of
-  // rows.
+  // More stages delay the first tiles; fewer than three leave a copy for the time of one tile. Eight warps have longer
+  // tiles than four: they are faster where a tile is all there is, where there is much to read and little to merge
+  // (b8h32kv4l8192 33.3 us instead of 33.4, but b1h32kv8l32768, in 16 parts, 34.1 instead of 33.8), and with two groups
+  // of rows.
   Config by_columns(decode_sm90::Config c, const Workload& workload, const DeviceFacts& device) const {
     c.division = decode_sm90::Division::columns;
     c.mergers = 1;
@@ -230,7 +233,8 @@ class DecodeSm90Family final : public Family {
     c.prefetch = prefetch_of(workload, device);
     c.block_n = workload.dim == 64 ? 128 : 64;
     if (workload.dim == 128 && c.block_m <= 16 &&
-        (c.block_m == 16 || all_tiles(c, workload) <= processors_of(device) || kib_each(workload, device) >= 512)) {
+        (c.block_m == 16 || all_tiles(c, workload) <= processors_of(device) ||
+         (kib_each(workload, device) >= 512 && kFewParts * all_jobs(c, workload) >= processors_of(device)))) {
       c.groups = 8;
       c.block_n = 128;
     }
