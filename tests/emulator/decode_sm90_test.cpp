@@ -172,6 +172,31 @@ TEST(EmulatedDecodeSm90, DividesTilesByColumns) {
   }
 }
 
+// Eight warps, whose tiles are wider; and four groups of eight rows, which are merged one after the other.
+TEST(EmulatedDecodeSm90, DividesWideAndTallTilesByColumns) {
+  constexpr Config kEightWarps{
+      .block_n = 128, .groups = 8, .stages = 2, .mergers = 1, .division = Division::columns, .rescale = when_far};
+  constexpr Config kThirtyTwo{.block_m = 32,
+                              .block_n = 64,
+                              .groups = 4,
+                              .stages = 2,
+                              .prefetch = 0,
+                              .mergers = 1,
+                              .division = Division::columns,
+                              .rescale = when_far};
+  std::uint64_t seed = 400;
+  for (const int blocks : {1, 3, 6, 14}) {
+    run_case<kEightWarps, kHalf128>({.batch = 2, .heads = 4, .heads_kv = 1, .len_q = 1, .len_k = 1000}, blocks, seed++);
+    run_case<kEightWarps, kBrain128Causal>(
+        {.heads = 7, .heads_kv = 1, .len_q = 1, .len_k = 1700, .causal_offset = 1650, .padding_rows = 2}, blocks,
+        seed++);
+    run_case<kThirtyTwo, kHalf64Causal>(
+        {.batch = 2, .heads = 4, .heads_kv = 1, .len_q = 7, .len_k = 400, .causal_offset = 393}, blocks, seed++);
+    run_case<kThirtyTwo, kHalf128>({.heads = 5, .heads_kv = 1, .len_q = 9, .len_k = 300, .heads_inner = true}, blocks,
+                                   seed++, false);
+  }
+}
+
 // Partial results that are zero in every bit: no weight, no value, a reference of zero.
 TEST(EmulatedDecodeSm90, ZerosArriveToo) {
   constexpr Config kConfig{.block_n = 16, .groups = 2, .stages = 4, .rescale = when_grown};
