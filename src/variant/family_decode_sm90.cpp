@@ -34,7 +34,7 @@ const KnobTable<decode_sm90::Config>& table() {
         .acts_on({tail, latency, l2, shared_memory});
     t.add("block_n", "n", &C::block_n, {16, 32, 64, 128}, "keys a tile").acts_on({latency, tail, issue, dram});
     t.add("groups", "g", &C::groups, {2, 4, 6, 8},
-          "groups of warps that share a block's rows and take its tiles in turn")
+          "groups of warps: by tiles they take a block's tiles in turn, by columns all of them every tile")
         .acts_on({latency, issue, dram});
     t.add("stages", "s", &C::stages, {2, 3, 4, 6, 8, 12, 16, 24}, "tiles of K and V a block has under way")
         .acts_on({latency, l2, dram});
@@ -46,7 +46,8 @@ const KnobTable<decode_sm90::Config>& table() {
     t.add("prefetch", "f", &C::prefetch, {0, 16, 32, 64, 128},
           "KiB of a block's first keys and values that the L2 is asked for before the first copies")
         .acts_on({latency, dram});
-    t.add("mergers", "w", &C::mergers, {1, 2, 3, 4}, "warps that merge partial results while the others go on")
+    t.add("mergers", "w", &C::mergers, {1, 2, 3, 4},
+          "by tiles, warps that merge partial results while the others go on; by columns 1")
         .acts_on({latency, tail});
     t.add("division", "v", &C::division, "heed::decode_sm90::Division", {"tiles", "columns"},
           "what groups of warps divide: tiles of keys, or each tile, by keys for its scores, by columns for its output")
@@ -84,7 +85,8 @@ std::int64_t all_tiles(const decode_sm90::Config& c, const Workload& w) {
   return all_jobs(c, w) * job_tiles(c, w);
 }
 
-// Of a job: more take a round of their own for each warp that merges.
+// Parts of a job up to which eight warps beat four: the one that merges asks for four others at once
+// (column_parts.cuh).
 constexpr std::int64_t kFewParts = 5;
 
 // KiB of keys and values that every multiprocessor reads.
