@@ -90,13 +90,14 @@ struct Block {
     return job_at(kConfig, kProblem.causal, params, place_of_job(index));
   }
 
-  /// Whoever waits at a barrier of shared memory does so afterwards. With a count: the roles come by different ways,
-  /// which
-  /// __syncthreads() does not allow.
-  __device__ __forceinline__ static void all_meet() {
+  // Barriers of shared memory are set up by the warps that copy, help and merge; threads that compute wait for that
+  // before they use one. Only they do: compute-sanitizer's synccheck takes warps that wait for each other at different
+  // instructions for an error.
+  __device__ __forceinline__ static void barriers_are_set() {
     __syncwarp();
-    ptx::bar_sync(4, threads(kConfig));
+    ptx::bar_arrive(4, threads(kConfig));
   }
+  __device__ __forceinline__ static void wait_for_barriers() { ptx::bar_sync(4, threads(kConfig)); }
 
   /// Nothing in global memory is touched before.
   __device__ __forceinline__ static void wait_for_launch_before() {
@@ -112,7 +113,7 @@ struct Block {
     return by_columns(kConfig) ? full(2 * kStages + stage) : full(stage);
   }
   __device__ __forceinline__ unsigned empty(int stage) const { return full(kStages + stage); }
-  __device__ __forceinline__ unsigned ending(int slot) const { return shared_base + kPlan.ending + slot * 8; }
+  __device__ __forceinline__ unsigned ending() const { return shared_base + kPlan.ending; }
 
   /// Where the next copy comes from.
   struct Source {
@@ -193,7 +194,7 @@ struct Block {
 #pragma unroll 1
       for (int s = 0; s < least(kStages, tile_count); ++s) copy(source, s, 1);
     }
-    all_meet();
+    barriers_are_set();
     if (!ptx::elect_one()) return;
     int stage = 0;
     unsigned parity = 0;

@@ -157,7 +157,6 @@ struct ColumnParts : Block<kConfig, kProblem> {
     from += number * (pitch - 8);  // a lane's words are those of the lane two before
     pitch *= kClasses;
     unsigned* const states = from + to_state(lane - 2 * number) + lane / 4 * pitch;
-    const auto lacks = [](const uint4& x) { return min(min(x.x, x.y), min(x.z, x.w)) == 0; };
     const auto is_sent = [&](int p) { return wanted && kClasses * p + number < count; };
     const auto has_state = [&](int h) { return is_sent(lane / 4 + 8 * h) && lane / 4 < kCount; };
 #pragma unroll

@@ -25,13 +25,13 @@ namespace heed::decode_sm90 {
 template <Config kConfig, Problem kProblem>
 struct ByColumns : ColumnParts<kConfig, kProblem> {
   using Base = ColumnParts<kConfig, kProblem>;
-  using Base::all_meet, Base::block, Base::block_address, Base::counted, Base::empty, Base::end_segment, Base::ending,
-      Base::finish_of, Base::first_job, Base::first_tile, Base::full, Base::group, Base::is_last, Base::is_own_job,
-      Base::job_of, Base::job_tiles, Base::lane, Base::merger, Base::params, Base::prefetch_maps,
+  using Base::barriers_are_set, Base::block, Base::block_address, Base::counted, Base::empty, Base::end_segment,
+      Base::ending, Base::finish_of, Base::first_job, Base::first_tile, Base::full, Base::group, Base::is_last,
+      Base::is_own_job, Base::job_of, Base::job_tiles, Base::lane, Base::merger, Base::params, Base::prefetch_maps,
       Base::prefetch_queries, Base::produce, Base::query_row, Base::role, Base::segment_of, Base::shared,
       Base::shared_base, Base::stage_address, Base::tile_count, Base::values_full, Base::wait_for_launch_before,
       Base::kAll, Base::kBlockM, Base::kBlockN, Base::kColumns, Base::kDim, Base::kGroups, Base::kPlan, Base::kRows,
-      Base::kStages, Base::kThreads;
+      Base::kStages, Base::kThreads, Base::wait_for_barriers;
   using typename Base::Role, typename Base::Segment, typename Base::Result, typename Base::Finish;
 
   static constexpr int kKeys = kBlockN / (16 * kGroups);      // fragments of 16 keys of a warp's scores
@@ -74,7 +74,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
   __device__ __forceinline__ void count_in_at_last() const {
     const Segment segment = segment_of(find_last_job());
     if (segment.blocks == 1 || segment.first_block != block) return;
-    ptx::mbarrier_wait(ending(0), 0);
+    ptx::mbarrier_wait(ending(), 0);
     count_in_at(segment, 1);
   }
 
@@ -91,10 +91,10 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
   __device__ __forceinline__ void help() const {
     if (merger() == 0) {
       prefetch_maps();
-      ptx::mbarrier_init(ending(0), 1);
+      ptx::mbarrier_init(ending(), 1);
       for (int slot = 0; slot < 2; ++slot) ptx::mbarrier_init(counted(slot), 1);
     }
-    all_meet();
+    barriers_are_set();
     count_in_at_first();
     count_in_at_last();
   }
@@ -134,8 +134,8 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
                                              int block_end, Cursor& at) const {
     unsigned query[kDim / 16][kRows][2];
     load_queries(query, job);
-    if (is_first) all_meet();  // not before the first segment's queries are asked for
-    int row_end[kRows][2];     // keys that this lane's rows see; those beyond the real ones see what they like
+    if (is_first) wait_for_barriers();  // not before the first segment's queries are asked for
+    int row_end[kRows][2];              // keys that this lane's rows see; those beyond the real ones see what they like
 #pragma unroll
     for (int n = 0; n < kRows; ++n)
 #pragma unroll
@@ -150,7 +150,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
     for (; at.tile < end; ++at.tile) {
       const int first_key = (at.tile - job_first) * kBlockN;
       ptx::mbarrier_wait(full(at.stage), at.parity);
-      if (block_end == end && at.tile == ending_tile && group == 0 && lane == 0) ptx::mbarrier_arrive(ending(0));
+      if (block_end == end && at.tile == ending_tile && group == 0 && lane == 0) ptx::mbarrier_arrive(ending());
       if (first_key < job.keys_end) {
         take_tile(result, query, at, first_key, first_key + kBlockN > job.keys_plain, row_end);
         at.which ^= 1;

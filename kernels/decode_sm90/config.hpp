@@ -154,7 +154,7 @@ HEED_HOST_DEVICE constexpr Share share(const Config& c, int jobs, int job_tiles,
 }
 
 /// The grid of so many blocks. Where every job is cut alike, (parts, key heads and their tiles of rows, batch), so that
-/// a block finds its job without a division: five of them one after the other took 0.3 us before the first copy.
+/// a block finds its job without a division: there were five of them, one after the other, before the first copy.
 struct Grid {
   int x;
   int y;
@@ -229,7 +229,7 @@ struct SharedPlan {
   int partial_pitch;  ///< floats; 4 more than the head dim, so that rows start in different banks
   int row_state;      ///< (groups, block_m, 2) fp32
   int barriers;       ///< (full, empty, by columns full of values; stages), 8 bytes each
-  int ending;         ///< (2), 8 bytes each, of segments in turn: a phase ends when the last tiles are there
+  int ending;         ///< 8 bytes, of the segment that goes on in the next block: its last tiles are there
   int counted;        ///< by columns: (2), 8 bytes each, of the block's first segment and of its last
   int is_last;        ///< (2), 4 bytes each: by columns of these segments, else the first
   int total;
@@ -247,7 +247,7 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   plan.barriers =
       by_columns(c) ? plan.references + c.groups * c.block_m * 4 : plan.row_state + c.groups * c.block_m * 2 * 4;
   plan.ending = plan.barriers + (by_columns(c) ? 3 : 2) * c.stages * 8;
-  plan.counted = plan.ending + 2 * 8;
+  plan.counted = plan.ending + 8;
   plan.is_last = plan.counted + 2 * 8;
   plan.total = plan.is_last + 16;
   return plan;
@@ -299,15 +299,21 @@ HEED_HOST_DEVICE constexpr int merge_parts(const Config& c, int head_dim, int ro
 }
 
 /// Registers a thread needs: output and score accumulators, P packed beside the scores, Q, and 48 for addresses, row
-/// state and the job: with 40 instead of 48, configs of 168 registers spilled up to 32 bytes.
-HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
+/// state and the job: with 40 instead of 48, configs of 168 registers spilled up to 32 bytes. `beside`: ends of the
+/// rows' keys, and what a merge of four warps holds of them; without, NVRTC 13.0 spilled 4 to 32 bytes.
+HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& problem) {
+  const int head_dim = problem.head_dim;
   const int polynomial = c.exp2 == attention::Exp2{} ? 0 : 4;
+  int beside = 0;
+  if (head_dim == 128 && by_columns(c)) beside = problem.causal && c.block_m == 32 ? 16 : 0;
+  if (head_dim == 128 && !by_columns(c))
+    beside = (c.block_m >= 32 ? 4 : 0) + (problem.causal && c.mergers == 4 ? 13 : 0);
   if (by_columns(c)) {
     const int fragments = column_fragments(c, head_dim);
     const int a_row_group = head_dim / 8 + 4 * fragments + 4 + c.block_n / c.groups / 4 + c.block_n / 8;
-    return row_groups(c) * a_row_group + fragments * c.block_n / 4 + 48 + polynomial;
+    return row_groups(c) * a_row_group + fragments * c.block_n / 4 + 48 + polynomial + beside;
   }
-  return head_dim / 2 + c.block_n / 2 + c.block_n / 4 + head_dim / 4 + 48 + polynomial;
+  return head_dim / 2 + c.block_n / 2 + c.block_n / 4 + head_dim / 4 + 48 + polynomial + beside;
 }
 
 /// Registers a thread may use so that min_blocks blocks fit.
@@ -353,7 +359,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   // The runtime keeps 1 KiB of each block's shared memory to itself.
   if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;
   if (threads(c) * c.min_blocks > 2048) return Illegal::occupancy;
-  if (registers_needed(c, problem.head_dim) > registers_allowed(c)) return Illegal::registers;
+  if (registers_needed(c, problem) > registers_allowed(c)) return Illegal::registers;
   return Illegal::no;
 }
 

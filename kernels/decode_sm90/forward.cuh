@@ -8,12 +8,10 @@
 ///
 ///   warps that compute   all take every tile, each some keys and then some columns (columns.cuh), or groups of them
 ///                        take whole tiles in turn (tiles.cuh)
-///   producer warp        one lane asks for tile after tile, by bulk tensor copies into a ring of stages (block.cuh);
-///   by
-///                        tiles it may be absent: every group then asks for its own, as it has read a stage
-///   helping warps        count the block in where it shares a job, let the L2 fetch the next job's queries, and by
-///   tiles
-///                        merge partial results while the groups go on
+///   producer warp        one lane asks for tile after tile, by bulk tensor copies into a ring of stages (block.cuh).
+///                        By tiles it may be absent: every group then asks for its own, as it has read a stage
+///   helping warps        count the block in where it shares a job, and let the L2 fetch the next job's queries. By
+///                        tiles they merge partial results while the groups go on
 ///
 /// The ring runs on over the ends of jobs: while partial results meet, the next job's keys are under way. Those of
 /// blocks meet in global memory. There every word is valid by itself, zero until it is written and never written as

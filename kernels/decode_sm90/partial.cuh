@@ -14,6 +14,11 @@ __device__ __forceinline__ unsigned word_of(float x) {
   return word == 0U ? 0x80000000U : word;
 }
 
+/// Whether one of four words is not there yet.
+__device__ __forceinline__ bool lacks(const uint4& words) {
+  return min(min(words.x, words.y), min(words.z, words.w)) == 0;
+}
+
 struct Partial {
   float reference;  ///< what was subtracted, in units of log2
   float sum;        ///< of weights
@@ -91,9 +96,6 @@ struct Batch {
   uint4 outs[kCount];
   uint4 state[2];  // of which the first two words count: the others say the same
 
-  __device__ __forceinline__ static bool lacks(const uint4& words) {
-    return min(min(words.x, words.y), min(words.z, words.w)) == 0;
-  }
   __device__ __forceinline__ static int lane_of_row() { return static_cast<int>(threadIdx.x) % kLanes; }
 
   /// Where partials are: `pitch` words apart from `from` on, the second half `jump` further.

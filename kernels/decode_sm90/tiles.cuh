@@ -10,12 +10,13 @@ namespace heed::decode_sm90 {
 template <Config kConfig, Problem kProblem>
 struct ByTiles : Block<kConfig, kProblem> {
   using Base = Block<kConfig, kProblem>;
-  using Base::all_meet, Base::block, Base::block_address, Base::copy, Base::empty, Base::ending, Base::first_job,
-      Base::first_tile, Base::full, Base::group, Base::job_of, Base::job_tiles, Base::lane, Base::merger, Base::params,
-      Base::place_of, Base::prefetch_first_keys, Base::prefetch_maps, Base::prefetch_queries, Base::produce,
-      Base::query_row, Base::role, Base::segment_of, Base::shared, Base::source_of, Base::stage_address,
-      Base::tile_count, Base::wait_for_launch_before, Base::warp, Base::words, Base::kBlockM, Base::kBlockN, Base::kDim,
-      Base::kGroups, Base::kMergers, Base::kPlan, Base::kStages, Base::kThreads;
+  using Base::barriers_are_set, Base::block, Base::block_address, Base::copy, Base::empty, Base::ending,
+      Base::first_job, Base::first_tile, Base::full, Base::group, Base::job_of, Base::job_tiles, Base::lane,
+      Base::merger, Base::params, Base::place_of, Base::prefetch_first_keys, Base::prefetch_maps,
+      Base::prefetch_queries, Base::produce, Base::query_row, Base::role, Base::segment_of, Base::shared,
+      Base::source_of, Base::stage_address, Base::tile_count, Base::wait_for_launch_before, Base::warp, Base::words,
+      Base::kBlockM, Base::kBlockN, Base::kDim, Base::kGroups, Base::kMergers, Base::kPlan, Base::kStages,
+      Base::kThreads, Base::wait_for_barriers;
   using typename Base::Role, typename Base::Source, typename Base::Segment;
 
   static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
@@ -40,9 +41,9 @@ struct ByTiles : Block<kConfig, kProblem> {
     if (role == Role::merges) {
       if (merger() == 0) {
         prefetch_maps();
-        for (int slot = 0; slot < 2; ++slot) ptx::mbarrier_init(ending(slot), 1);
+        ptx::mbarrier_init(ending(), 1);
       }
-      all_meet();
+      barriers_are_set();
       merge_segments();
     } else if (role == Role::copies) {
       produce();
@@ -74,7 +75,6 @@ struct ByTiles : Block<kConfig, kProblem> {
     int t = group;  // counted from the block's first tile
     int stage = group % kStages;
     unsigned parity = group / kStages % 2;
-    int slot = 0;
     if (!kConfig.producer) {
       if (lane == 0) {
         for (int s = group; s < kStages; s += kGroups) ptx::mbarrier_init(full(s), 1);
@@ -96,10 +96,11 @@ struct ByTiles : Block<kConfig, kProblem> {
       // ---- one segment: tiles t, t + kGroups, ... below `end`
       const int job_first = job_index * job_tiles - first_tile;  // may be before the block's first tile
       const int end = least(tile_count, job_first + job_tiles);
+      const bool goes_on = job_first >= 0 && job_first + job_tiles > tile_count;  // in the next block
       const Job job = job_of(job_index);
       unsigned query[kDim / 16][4];
       load_queries(query, job);
-      if (job_first <= 0) all_meet();  // the first segment: not before its queries are asked for
+      if (job_first <= 0) wait_for_barriers();  // the first segment: not before its queries are asked for
       float out[1][kOutTiles][4];
 #pragma unroll
       for (int n = 0; n < kOutTiles; ++n)
@@ -120,10 +121,10 @@ struct ByTiles : Block<kConfig, kProblem> {
       for (; t < end; t += kGroups) {
         const int first_key = (t - job_first) * kBlockN;
         ptx::mbarrier_wait(full(stage), parity);
-        // Once a segment: at its first tile where it is short.
+        // At its first tile where it is short.
         const bool is_ending =
-            t == end - kCountedAhead || (t > end - kCountedAhead && t == (job_first > 0 ? job_first : 0));
-        if (is_ending && warp == 0 && lane == 0) ptx::mbarrier_arrive(ending(slot));
+            goes_on && (t == end - kCountedAhead || (t > end - kCountedAhead && t == (job_first > 0 ? job_first : 0)));
+        if (is_ending && warp == 0 && lane == 0) ptx::mbarrier_arrive(ending());
         if (first_key < job.keys_end) {
           float scores[1][kKeyTiles][4];
           multiply_keys(scores, query, stage_address(stage));
@@ -145,7 +146,6 @@ struct ByTiles : Block<kConfig, kProblem> {
       put_partials(out, state, job);
       partials_are_put();
       if (end == tile_count) break;
-      slot ^= 1;
     }
   }
 
@@ -226,8 +226,6 @@ struct ByTiles : Block<kConfig, kProblem> {
     if constexpr (kConfig.dependent) ptx::griddepcontrol_launch_dependents();
     wait_for_launch_before();
     const int end = first_tile + tile_count;
-    int slot = 0;
-    unsigned parity = 0;
     partials_are_taken();  // there are none
 #pragma unroll 1
     for (int job_index = first_job;; ++job_index) {
@@ -236,21 +234,19 @@ struct ByTiles : Block<kConfig, kProblem> {
       const bool is_final = (job_index + 1) * job_tiles >= end;
       if (!is_final) prefetch_queries(job_of(job_index + 1));
       const bool is_first = segment.first_block == block;
-      const bool is_last = segment.blocks > 1 && is_counted_last(segment, is_first, slot, parity);
+      const bool is_last = segment.blocks > 1 && is_counted_last(segment, is_first);
       if (!is_last || !is_first) merge_groups(job, segment);
       if (is_last) receive(job, segment, is_first);
       if (is_final) return;
       partials_are_taken();
-      parity ^= slot;
-      slot ^= 1;
     }
   }
 
-  /// Counts the block in at a segment's job; whether all the others were before.
-  __device__ __forceinline__ bool is_counted_last(const Segment& segment, bool is_first, int slot,
-                                                  unsigned parity) const {
+  /// Counts the block in at a segment's job; whether all the others were before. The first of them at most once: a
+  /// block begins at most one job that another ends.
+  __device__ __forceinline__ bool is_counted_last(const Segment& segment, bool is_first) const {
     if (merger() < 32) {
-      if (is_first) ptx::mbarrier_wait(ending(slot), parity);
+      if (is_first) ptx::mbarrier_wait(ending(), 0);
       const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
       if (lane == 0)
         *is_last_word() = ptx::atom_inc_relaxed_gpu(params.counters + segment.first_block, last) == last ? 1 : 0;

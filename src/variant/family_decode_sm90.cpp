@@ -102,14 +102,6 @@ int prefetch_of(const Workload& w, const DeviceFacts& device) {
   return kib >= 128 ? 64 : kib >= 48 ? 16 : 0;
 }
 
-// Registers that the estimate of is_legal() leaves out, where builds have shown 4 to 32 bytes of spills without them
-// (NVRTC 13.0): ends of the rows' keys, and what a merge of four warps holds of them.
-int registers_beside(const decode_sm90::Config& c, const Problem& problem) {
-  if (problem.head_dim != 128) return 0;
-  if (decode_sm90::by_columns(c)) return problem.causal && c.block_m == 32 ? 16 : 0;
-  return (c.block_m >= 32 ? 4 : 0) + (problem.causal && c.mergers == 4 ? 13 : 0);
-}
-
 class DecodeSm90Family final : public Family {
  public:
   std::string_view name() const override { return "fwd_decode_sm90"; }
@@ -151,9 +143,6 @@ class DecodeSm90Family final : public Family {
     const Problem problem = problem_of(workload);
     switch (decode_sm90::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case decode_sm90::Illegal::no:
-        if (decode_sm90::registers_needed(c, problem.head_dim) + registers_beside(c, problem) >
-            decode_sm90::registers_allowed(c))
-          return lacks_registers(c, problem);
         return std::nullopt;
       case decode_sm90::Illegal::head_dim:
         return fmt::format("head dim {} is not 64 or 128", problem.head_dim);
@@ -178,7 +167,8 @@ class DecodeSm90Family final : public Family {
       case decode_sm90::Illegal::occupancy:
         return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
       case decode_sm90::Illegal::registers:
-        return lacks_registers(c, problem);
+        return fmt::format("it needs at least {} registers a thread, {} fit", decode_sm90::registers_needed(c, problem),
+                           decode_sm90::registers_allowed(c));
     }
     return "unknown reason";
   }
@@ -233,12 +223,6 @@ class DecodeSm90Family final : public Family {
   }
 
  private:
-  static std::string lacks_registers(const decode_sm90::Config& c, const Problem& problem) {
-    return fmt::format("it needs at least {} registers a thread, {} fit",
-                       decode_sm90::registers_needed(c, problem.head_dim) + registers_beside(c, problem),
-                       decode_sm90::registers_allowed(c));
-  }
-
   // More stages delay the first tiles; fewer than three leave a copy for the time of one tile. Eight warps have longer
   // tiles than four: they are faster where a tile is all there is, where there is much to read and little to merge
   // (b8h32kv4l8192 33.3 us instead of 33.4, but b1h32kv8l32768, in 16 parts, 34.1 instead of 33.8), and with two groups
