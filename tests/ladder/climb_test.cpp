@@ -1,6 +1,8 @@
 // The ladder's way through gate, clock, table and evidence, on the CPU with steps of fwd_cpu.
 #include "ladder/ladder.hpp"
 
+#include <fmt/format.h>
+
 #include <set>
 
 #include "base/process.hpp"
@@ -32,7 +34,8 @@ Result climb_on_cpu(const std::vector<Step>& steps, const std::string& workload,
   jit::BuilderOptions builder_options;
   builder_options.cache_folder = shared_cache();
   jit::Builder builder(builder_options);
-  return climb(steps, parse_workload(workload), device, builder, options, [](const std::string&) {});
+  return climb(steps, parse_workload(workload), device, builder, options,
+               [](const std::string& message) { fmt::print("{}\n", message); });
 }
 
 TEST(Road, EveryStepHasOnePlaceAndAPrediction) {
@@ -171,7 +174,7 @@ TEST(Climb, MeasuresTheHybridAndWhatComesAfterAgainstIt) {
   EXPECT_GE(result.rows[1].max_abs, 0);
   EXPECT_LT(result.rows[1].max_abs, 1e-4);
   EXPECT_EQ(result.rows[2].before, "hybrid");
-  EXPECT_TRUE(result.rows[2].comparable());
+  EXPECT_TRUE(result.rows[2].comparable()) << result.rows[2].reason;
   EXPECT_FALSE(result.best_peer.empty());
   EXPECT_NE(result.best_peer, measure::kHybridBackend);
   for (const Row& row : result.rows) EXPECT_TRUE(row.to_peer.has_value()) << row.step.name;
