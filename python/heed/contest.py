@@ -1,5 +1,6 @@
 """One contest: every contender on the same tensors and the same stream, row by row into evidence."""
 
+import contextlib
 import statistics
 import time
 
@@ -93,7 +94,7 @@ class Contest:
                 if mode == "eager":
                     self.eager(row, w, calls)
                 elif mode != "acceptance":
-                    self.timed(row, w, mode, calls, reference)
+                    self.timed(row, w, mode, calls, reference, suite.copies)
                 self.conclude(row)
                 row["clocks_mhz"]["after"] = self.clocks.mhz()
                 yield row
@@ -108,8 +109,8 @@ class Contest:
             if dependent and graphs and mode == graphs[0]:
                 yield "graph_dependent"
 
-    def timed(self, row, w, mode, calls, reference):
-        """Adds times of a graph mode (on a CPU: of blocks of calls) to a row."""
+    def timed(self, row, w, mode, calls, reference, copies=False):
+        """Adds times of a graph mode (on a CPU: of blocks of calls) to a row, and that of a copy where one is wanted."""
         if mode == "graph_dependent":
             calls = {"heed": calls["heed"].as_dependent()}
         count = measure.sets_for(w, mode, self.cache_bytes, self.memory_bytes)
@@ -128,6 +129,8 @@ class Contest:
         measure.warm_up(base or next(iter(timers.values())), self.warm_up_ms)
         blocks = {name: timer.block for name, timer in timers.items()}
         self.compare(row, blocks)
+        if copies and base and mode != "graph_dependent":
+            self.compare_with_copy(row, sets, mode, base)
         for name, timer in timers.items():
             self.check_timed(row["errors"][name], timer, calls[name], sets, reference)
 
@@ -150,6 +153,16 @@ class Contest:
         row |= {"peers_us": peers, "peer_ratios": ratios}
         if base_us:
             row["heed_us"] = statistics.median(base_us)
+
+    def compare_with_copy(self, row, sets, mode, base):
+        """Adds what the memory gives at this moment: the time of a copy of the keys, which reads and writes as many bytes as reading keys
+        and values does, and Heed's bytes a second as a share of the copy's."""
+        target = torch.empty_like(sets[0][1])
+        timer = self.timer(torch, lambda q, k, v: target.copy_(k), sets, mode, self.settings.block_us, contextlib.nullcontext)
+        pair = measure.measure_pair(base.block, timer.block, self.settings.quads, self.settings.seed)
+        copied = 2 * target.numel() * target.element_size()
+        share = {key: ratio * row["bytes"] / copied for key, ratio in pair["ratio"].items()}
+        row["copy"] = {"us": pair["other_us"], "bytes": copied, "share": share}
 
     def check_timed(self, error, timer, call, sets, reference):
         """The output of the last timed call, written anew after poison, must be what an ordinary call gives."""

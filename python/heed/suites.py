@@ -121,6 +121,7 @@ class Suite:
     workloads: tuple
     modes: tuple  # of graph_warm, graph_cold, eager, acceptance
     unit: str  # of the chart: us, TFLOP/s or error
+    copies: bool = False  # whether a copy of as many bytes is timed beside: where memory is the bound
 
 
 def _both_masks(*shapes):
@@ -169,7 +170,7 @@ def suites(seed=1):
         Suite("latency", "small and medium shapes, full and causal, fp16", _both_masks(*LATENCY), ("graph_warm", "graph_cold"), "us"),
         Suite("throughput", "16384 tokens, hidden 2048, full and causal, fp16 and bf16", _throughput(), ("graph_cold",), "TFLOP/s"),
         Suite("acceptance", f"six shapes and {RANDOM_WORKLOADS} random ones by seed: error against float64", acceptance, ("acceptance",), "error"),
-        Suite("decode", "one query against a long cache of grouped heads, fp16", decode, ("graph_cold",), "us"),
+        Suite("decode", "one query against a long cache of grouped heads, fp16", decode, ("graph_cold",), "us", copies=True),
         Suite("eager", "host time per call, back to back and synchronised", tuple(LATENCY), ("eager",), "us"),
     )
     return {suite.name: suite for suite in every}

@@ -32,6 +32,11 @@ def ratio_text(ratio):
     return (f"{ratio['value']:.3f}", f"[{ratio['low']:.3f}, {ratio['high']:.3f}]") if ratio else ("", "")
 
 
+def copy_text(copy):
+    """What a copy reads and writes a second, and Heed's bytes a second as a share of that."""
+    return [f"{copy['bytes'] / copy['us'] * 1e-6:.2f}", f"{100 * copy['share']['value']:.1f}%"] if copy else ["", ""]
+
+
 def kernel_text(names):
     """What a reader needs of kernel names: the first that computes, without its template arguments."""
     names = [name for name in names if not name.startswith(("Memset", "Memcpy"))]
@@ -69,8 +74,9 @@ def geometric_mean(values):
 
 
 def summary(rows):
-    """One line per workload and mode: Heed against the best SDPA backend."""
+    """One line per workload and mode: Heed against the best SDPA backend, and against a copy where one was timed."""
     lines = []
+    copies = any("copy" in row for row in rows)
     for row in rows:
         best, best_us = best_time(row)
         heed_us = row.get("heed_us")
@@ -81,8 +87,10 @@ def summary(rows):
             [row["workload"], row["mode"], us_text(heed_us), tflops, share, error_text(row["errors"].get("heed")), best or "-", us_text(best_us)]
             + list(ratio_text(row.get("peer_ratios", {}).get(best)))
             + [spread]
+            + (copy_text(row.get("copy")) if copies else [])
         )
     header = ["workload", "mode", "heed us", "TFLOP/s", "of floor", "max|error|", "best SDPA", "its us", "ratio", "95% interval", "A/A"]
+    header += ["copy TB/s", "of copy"] if copies else []
     text = table(header, lines, left=(0, 1, 6))
     ratios = [row["ratio"] for row in rows if row.get("ratio")]
     if ratios:

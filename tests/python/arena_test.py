@@ -331,6 +331,19 @@ class Wrong(unittest.TestCase):
         self.assertIn("graph_dependent", tables.summary(rows))
         tables.details(rows)
 
+    def test_a_copy_of_as_many_bytes_stands_beside(self):
+        suite = suites.Suite("memory", "", ("b1h2hkv1l1k512d32",), ("graph_cold",), "us", copies=True)
+        workload = suites.parse_workload(suite.workloads[0])
+        read = 2 * workload.len_k * workload.dim * 2
+        row = next(self.contest().rows(suite, suite.workloads[0], {"flops": 1.0, "bytes": read}))
+        self.assertEqual(row["copy"]["bytes"], read)
+        share = row["copy"]["share"]
+        self.assertTrue(0 < share["low"] <= share["value"] <= share["high"])
+        twice = next(self.contest().rows(suite, suite.workloads[0], {"flops": 1.0, "bytes": 1e6 * read}))["copy"]["share"]["value"]
+        self.assertGreater(twice, 1e3 * share["value"])
+        self.assertIn("of copy", tables.summary([row]))
+        self.assertNotIn("of copy", tables.summary([self.row("graph_cold")]))
+
     def test_a_refusal_is_a_dash_with_its_reason(self):
         def refuses(q, k, v):
             raise RuntimeError("only multiples of 7\nand more")

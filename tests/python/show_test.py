@@ -91,6 +91,14 @@ class Tables(unittest.TestCase):
         self.assertNotIn("INCOMPLETE", text)
         self.assertIn("INCOMPLETE", tables.everything({**evidence(), "complete": False}))
 
+    def test_a_copy_is_a_column_where_one_was_timed(self):
+        rows = evidence()["rows"][:1]
+        self.assertNotIn("of copy", tables.summary(rows))
+        copied = {**rows[0], "copy": {"us": 33.0, "bytes": 134217728, "share": {"value": 0.991, "low": 0.99, "high": 0.992}}}
+        text = tables.summary([*rows, copied])
+        for words in ("copy TB/s", "of copy", "4.07", "99.1%"):
+            self.assertIn(words, text)
+
     def test_acceptance_gives_a_verdict_to_each(self):
         lines = tables.suite_text(evidence(), "acceptance").splitlines()
         self.assertTrue(any(line.split()[:2] == ["heed", "pass"] for line in lines))
