@@ -109,8 +109,8 @@ class Contest:
             if dependent and graphs and mode == graphs[0]:
                 yield "graph_dependent"
 
-    def timed(self, row, w, mode, calls, reference, copies=False):
-        """Adds times of a graph mode (on a CPU: of blocks of calls) to a row, and that of a copy where one is wanted."""
+    def timed(self, row, w, mode, calls, reference, copies):
+        """Adds times of a graph mode (on a CPU: of blocks of calls) to a row, and that of a copy where `copies`."""
         if mode == "graph_dependent":
             calls = {"heed": calls["heed"].as_dependent()}
         count = measure.sets_for(w, mode, self.cache_bytes, self.memory_bytes)
