@@ -93,6 +93,14 @@ void Laboratory::ensure_sets(const LaunchMemory& memory) {
       workload_, measure::plan_timing(workload_, device_, measure::Caches::warm), needed, fresh_seed());
 }
 
+void Laboratory::take_worker_of(Laboratory& done) {
+  HEED_CHECK(device_.kind == done.device_.kind && device_.name == done.device_.name);
+  arena_ = std::move(done.arena_);
+  worker_ = std::move(done.worker_);
+  done.drop_worker();
+  base_in_worker_.clear();  // the same binary may have another plan here
+}
+
 void Laboratory::drop_worker() {
   worker_.reset();
   base_in_worker_.clear();

@@ -86,6 +86,21 @@ TEST(Gate, RefusesAKnobSettingThatIsTooCoarseForItsDtype) {
   EXPECT_EQ(report.finding, Finding::inexact);
 }
 
+TEST(Laboratory, TakesAWorkerOverAndLeavesTheOtherToGoOn) {
+  const auto passes = [](Laboratory& laboratory) {
+    const Variant variant = parse_variant("fwd_cpu", laboratory.workload(), cpu_facts());
+    return laboratory.verify(laboratory.build(variant), fresh_seed()).passed();
+  };
+  Laboratory first(parse_workload("b1h2l64d32:fp32"), cpu_facts(), builder(), nullptr, quick());
+  ASSERT_TRUE(passes(first));
+  for (const char* shape : {"b1h1l8d16:fp32", "b2h3l100d48:fp16"}) {  // its memory is more than enough; too little
+    Laboratory next(parse_workload(shape), cpu_facts(), builder(), nullptr, quick());
+    next.take_worker_of(first);
+    EXPECT_TRUE(passes(next)) << shape;
+    EXPECT_TRUE(passes(first)) << shape;
+  }
+}
+
 TEST(Gate, UsesTheUsersTensors) {
   const Workload workload = parse_workload("b1h2l20k30d16:fp32");
   QkvTensors tensors;
