@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/files.hpp"
+#include "jit/embedded.hpp"
 
 namespace heed::cli {
 
@@ -94,6 +95,10 @@ void StoreOptions::add_to(CLI::App& app) {
 
 std::unique_ptr<store::Store> StoreOptions::open(store::Access access) const {
   return std::make_unique<store::Store>(path.empty() ? default_database_path() : std::filesystem::path(path), access);
+}
+
+report::Sources sources() {
+  return {jit::source_digest(), jit::family_digests()};
 }
 
 void print(const std::string& text) {

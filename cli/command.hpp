@@ -10,6 +10,7 @@
 
 #include "device/device.hpp"
 #include "jit/build.hpp"
+#include "report/evidence.hpp"
 #include "store/store.hpp"
 #include "trial/laboratory.hpp"
 #include "variant/family.hpp"
@@ -77,6 +78,9 @@ void add_ladder(CLI::App& app, int& exit_code);
 void add_profile(CLI::App& app, int& exit_code);
 void add_emit(CLI::App& app, int& exit_code);
 void add_build(CLI::App& app, int& exit_code);
+
+/// The device sources in this binary, for evidence.
+report::Sources sources();
 
 /// Prints to stdout and flushes, so that a reader at the other end of a pipe sees progress.
 void print(const std::string& text);

@@ -154,7 +154,9 @@ void run(const Options& o, const CLI::App& app) {
   if (!o.evidence.empty() && record.result.contains("final")) {
     const std::filesystem::path path = o.evidence;
     if (!path.parent_path().empty()) make_folder(path.parent_path(), ErrorCode::store);
-    write_file_atomically(path, report::evidence(record).dump(1) + "\n", ErrorCode::store);
+    nlohmann::json evidence = report::evidence(record);
+    report::add_family_digests(evidence, sources());
+    write_file_atomically(path, evidence.dump(1) + "\n", ErrorCode::store);
   }
   if (o.machine.json) {
     print(report::run_json(record, store->trials(id), store->comparisons(id)).dump(1) + "\n");

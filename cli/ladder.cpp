@@ -53,7 +53,8 @@ int run(const Options& o) {
   const ladder::Result result = ladder::climb(steps, workload, device, *builder, options, [&](const std::string& text) {
     remark(o.machine.json, fmt::format("  {}", text));
   });
-  const nlohmann::json evidence = ladder::evidence(result);
+  nlohmann::json evidence = ladder::evidence(result);
+  report::add_family_digests(evidence, sources());
   if (!o.evidence.empty()) write_file_atomically(path, evidence.dump(1) + "\n", ErrorCode::store);
   if (o.machine.json)
     print(evidence.dump(1) + "\n");

@@ -160,6 +160,7 @@ int run(const Options& o) {
                          {"driver", device.driver},
                          {"heed", kVersion},
                          {"source_digest", jit::source_digest()},
+                         {"family_digests", jit::family_digests()},
                          {"date", store::utc_now()},
                          {"workload", to_string(workload)},
                          {"variant", variant.id()},

@@ -92,11 +92,12 @@ void add_evidence(CLI::App& app, int& exit_code) {
   command->add_option("folder", o->folder, "Folder to look through")->capture_default_str();
   command->add_flag("--json", o->json, "Print JSON");
   command->footer(
-      "A file is current when its source digest is that of the device sources in this binary, else stale.\n"
+      "A file is current when it was measured with the device sources in this binary, or names variants of families\n"
+      "whose sources have not changed since; else it is stale.\n"
       "Exit code 0 when every file can be read, 1 otherwise.\n"
       "Example:\n  heed evidence evidence/h200");
   command->callback([o, &exit_code] {
-    const std::vector<report::EvidenceFile> files = report::list_evidence(o->folder, jit::source_digest());
+    const std::vector<report::EvidenceFile> files = report::list_evidence(o->folder, sources());
     if (o->json)
       print(nlohmann::json{{"source_digest", jit::source_digest()}, {"files", report::evidence_json(files)}}.dump(1) +
             "\n");

@@ -27,7 +27,7 @@ struct Options {
 // Prints what a self-test found, as JSON or as text, and writes it as evidence where that was asked for.
 void conclude(const Options& o, const DeviceFacts& device, const std::string& what, const nlohmann::json& fields,
               const std::string& text, const std::string& table) {
-  nlohmann::json all = report::evidence_header(what, evolve::to_json(device), jit::source_digest());
+  nlohmann::json all = report::evidence_header(what, evolve::to_json(device), sources());
   all.update(fields);
   all["table"] = table;
   if (!o.evidence.empty()) write_file_atomically(o.evidence, all.dump(1) + "\n", ErrorCode::store);

@@ -231,6 +231,7 @@ def measure(options):
             "clocks_mhz": {"before": run.clocks.mhz(), "after": 0},
             "heed": built["heed"],
             "source_digest": built["source_digest"],
+            "family_digests": built["family_digests"],
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "peer": {"torch": torch.__version__, "cudnn": version_text(torch.backends.cudnn.version()) if device == "cuda" else ""},
             "contenders": ["heed", *[contender.name for contender in found]],

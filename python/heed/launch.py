@@ -46,7 +46,7 @@ def check_contract(contract, struct=ForwardParams):
 def build(heed, orders, folder, device, cache=None):
     """Builds [(workload text, variant text)] with one call of `heed build --list`.
 
-    Returns its JSON: "device", "heed", "source_digest" and, in the order asked, "builds"; an entry that cannot be had
+    Returns its JSON: "device", "heed", "source_digest", "family_digests" and, in the order asked, "builds"; an entry that cannot be had
     holds "refused" with the reason. Raises HeedError.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as listing:

@@ -1,9 +1,15 @@
 /// Source files carried inside the binary: what candidates include, the exploit zoo, and the PyTorch helper.
 #pragma once
 
+#include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
+
+namespace heed {
+class Family;
+}
 
 namespace heed::jit {
 
@@ -22,5 +28,12 @@ bool is_device_source(std::string_view path);
 
 /// 16 hexadecimal digits over all device sources: part of every cache key, and stored with every result.
 const std::string& source_digest();
+
+/// Paths of the device sources of a family: the files of its folder and what they include, directly or not.
+std::set<std::string> sources_of(const Family& family);
+
+/// The same digest of every family by itself, over its sources. What tells whether a result is still of today's kernel
+/// when another family has changed.
+const std::map<std::string, std::string>& family_digests();
 
 }  // namespace heed::jit

@@ -16,7 +16,27 @@ using nlohmann::json;
 
 namespace {
 
-void read_evidence(const fs::path& path, const std::string& source_digest, EvidenceFile& file) {
+// Whether a text names a variant of a family: by its id ("fwd_sm90_fp16_d64..") or its config ("fwd_sm90:cluster=..").
+bool names_variant(const std::string& text, const std::string& family) {
+  for (const char* end : {"_fp16_", "_bf16_", "_fp32_", ":"})
+    if (text.find('"' + family + end) != std::string::npos) return true;
+  return false;
+}
+
+// Whether the kernels a file names are of today's sources, though others have changed.
+bool names_only_unchanged(const json& content, const std::string& bytes, const Sources& today) {
+  const json digests = content.value("family_digests", json::object());
+  if (!digests.is_object()) return false;
+  bool names_any = false;
+  for (const auto& [family, digest] : today.families) {
+    if (!names_variant(bytes, family)) continue;
+    if (text_of(digests, family.c_str()) != digest) return false;
+    names_any = true;
+  }
+  return names_any;
+}
+
+void read_evidence(const fs::path& path, const Sources& today, EvidenceFile& file) {
   std::string bytes;
   try {
     bytes = read_file(path, ErrorCode::invalid_input);
@@ -46,23 +66,28 @@ void read_evidence(const fs::path& path, const std::string& source_digest, Evide
   file.heed = text_of(content, "heed");
   file.source_digest = text_of(content, "source_digest");
   file.rows = content.contains("rows") && content["rows"].is_array() ? content["rows"].size() : 0;
-  file.current = file.source_digest == source_digest;
+  file.current = file.source_digest == today.digest || names_only_unchanged(content, bytes, today);
 }
 
 }  // namespace
 
-json evidence_header(const std::string& what, const json& device, const std::string& source_digest) {
+json evidence_header(const std::string& what, const json& device, const Sources& sources) {
   return {{"schema", kEvidenceSchema},
           {"what", what},
           {"device", device.value("name", std::string())},
           {"arch", device.value("arch", std::string())},
           {"driver", device.value("driver", std::string())},
           {"heed", kVersion},
-          {"source_digest", source_digest},
+          {"source_digest", sources.digest},
+          {"family_digests", sources.families},
           {"date", store::utc_now()}};
 }
 
-std::vector<EvidenceFile> list_evidence(const fs::path& folder, const std::string& source_digest) {
+void add_family_digests(json& evidence, const Sources& today) {
+  if (text_of(evidence, "source_digest") == today.digest) evidence["family_digests"] = today.families;
+}
+
+std::vector<EvidenceFile> list_evidence(const fs::path& folder, const Sources& today) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
     throw Error(ErrorCode::usage,
@@ -73,7 +98,7 @@ std::vector<EvidenceFile> list_evidence(const fs::path& folder, const std::strin
     if (!entry.is_regular_file(error) || entry.path().extension() != ".json") continue;
     EvidenceFile file;
     file.path = entry.path().lexically_relative(folder).string();
-    read_evidence(entry.path(), source_digest, file);
+    read_evidence(entry.path(), today, file);
     files.push_back(std::move(file));
   }
   std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -11,8 +12,17 @@ namespace heed::report {
 /// Of the JSON in the evidence folder.
 inline constexpr int kEvidenceSchema = 1;
 
+/// Of which device sources something is.
+struct Sources {
+  std::string digest;                           ///< of all
+  std::map<std::string, std::string> families;  ///< of those of each family
+};
+
 /// The fields every evidence file has; the caller adds "rows" and "table". @param device facts as stored with a run
-nlohmann::json evidence_header(const std::string& what, const nlohmann::json& device, const std::string& source_digest);
+nlohmann::json evidence_header(const std::string& what, const nlohmann::json& device, const Sources& sources);
+
+/// Adds the families' digests to evidence that has the digest of all: where it is today's, for others are not known.
+void add_family_digests(nlohmann::json& evidence, const Sources& today);
 
 /// One file of the folder.
 struct EvidenceFile {
@@ -24,12 +34,11 @@ struct EvidenceFile {
   std::string heed;
   std::string source_digest;
   std::size_t rows = 0;
-  bool current = false;  ///< its sources are today's
+  bool current = false;  ///< its sources are today's, or those of every family it names
 };
 
-/// Every .json file below a folder, by name. @param source_digest today's @throws Error(usage) when there is no such
-/// folder
-std::vector<EvidenceFile> list_evidence(const std::filesystem::path& folder, const std::string& source_digest);
+/// Every .json file below a folder, by name. @throws Error(usage) when there is no such folder
+std::vector<EvidenceFile> list_evidence(const std::filesystem::path& folder, const Sources& today);
 
 std::string evidence_text(const std::vector<EvidenceFile>& files);
 nlohmann::json evidence_json(const std::vector<EvidenceFile>& files);

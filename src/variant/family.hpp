@@ -71,6 +71,8 @@ class Family {
 
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] virtual std::string_view description() const = 0;
+  /// Where its device sources lie; what they include may lie elsewhere.
+  [[nodiscard]] virtual std::string_view folder() const = 0;
   [[nodiscard]] virtual DeviceKind device() const = 0;
   /// One line: the hardware and tools it needs.
   [[nodiscard]] virtual std::string_view requirements() const = 0;

@@ -51,6 +51,7 @@ cpu::Machine machine_of(const DeviceFacts& device) {
 class CpuFamily final : public Family {
  public:
   std::string_view name() const override { return "fwd_cpu"; }
+  std::string_view folder() const override { return "cpu"; }
   std::string_view description() const override {
     return "one-pass online softmax on the CPU's vector unit, queries in the lanes, fp32 accumulation";
   }

@@ -62,6 +62,7 @@ std::int64_t all_row_tiles(const decode::Config& c, const Workload& w) {
 class DecodeFamily final : public Family {
  public:
   std::string_view name() const override { return "fwd_decode"; }
+  std::string_view folder() const override { return "kernels/decode"; }
   std::string_view description() const override {
     return "few queries, many keys: heads of a group packed into one tile, keys split over the whole chip";
   }

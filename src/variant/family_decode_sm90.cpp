@@ -105,6 +105,7 @@ int prefetch_of(const Workload& w, const DeviceFacts& device) {
 class DecodeSm90Family final : public Family {
  public:
   std::string_view name() const override { return "fwd_decode_sm90"; }
+  std::string_view folder() const override { return "kernels/decode_sm90"; }
   std::string_view description() const override {
     return "few queries, many keys: bulk tensor copies, the keys of all heads cut into equal parts, one a block";
   }

@@ -32,6 +32,7 @@ const std::vector<Knob>& ladder_knobs() {
 class LadderFamily final : public Family {
  public:
   std::string_view name() const override { return "ladder"; }
+  std::string_view folder() const override { return "kernels/ladder"; }
   std::string_view description() const override {
     return "teaching kernels, from a thread a row to persistent blocks on tensor cores, a step each";
   }

@@ -159,6 +159,7 @@ std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device
 class Sm80Family final : public Family {
  public:
   std::string_view name() const override { return "fwd_sm80"; }
+  std::string_view folder() const override { return "kernels/sm80"; }
   std::string_view description() const override {
     return "mma.sync with everything in registers, cp.async stages, keys split over groups of warps";
   }

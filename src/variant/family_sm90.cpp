@@ -110,6 +110,7 @@ bool has_short_rows(const Workload& w, std::int64_t processors) {
 class Sm90Family final : public Family {
  public:
   std::string_view name() const override { return "fwd_sm90"; }
+  std::string_view folder() const override { return "kernels/sm90"; }
   std::string_view description() const override {
     return "wgmma and bulk tensor copies, keys split over a thread-block cluster and merged in the same launch";
   }

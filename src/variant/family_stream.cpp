@@ -114,6 +114,7 @@ int choose_row_groups(const Workload& w, std::int64_t processors, int most) {
 class StreamFamily final : public Family {
  public:
   std::string_view name() const override { return "fwd_sm90_stream"; }
+  std::string_view folder() const override { return "kernels/stream"; }
   std::string_view description() const override {
     return "wgmma fed by a ring of bulk tensor copies: warpgroups take turns at the tensor cores, blocks may persist";
   }

@@ -43,6 +43,26 @@ bool has_nvrtc() {
   }
 }
 
+TEST(Embedded, AFamilyIsMadeOfItsFolderAndWhatThatIncludes) {
+  const std::set<std::string> stream = sources_of(find_family("fwd_sm90_stream"));
+  for (const char* path : {"kernels/stream/forward.cuh", "kernels/stream/config.hpp", "kernels/ptx/wgmma.cuh",
+                           "kernels/tile/matrix_descriptor.hpp", "kernels/contract.hpp"})
+    EXPECT_EQ(stream.count(path), 1U) << path;
+  EXPECT_EQ(stream.count("kernels/sm90/forward.cuh"), 0U);
+  std::set<std::string> digests;
+  for (const Family* family : families()) {
+    digests.insert(family_digests().at(std::string(family->name())));
+    const Workload workload = parse_workload("b1h2l64d64:fp16");
+    DeviceFacts device = gpu_limits("sm_90a");
+    if (family->device() == DeviceKind::cpu) device = cpu_facts();
+    const std::string source = family->prelude(family->default_config(workload, device), workload);
+    const std::size_t begin = source.find('"') + 1;
+    EXPECT_EQ(sources_of(*family).count(source.substr(begin, source.find('"', begin) - begin)), 1U) << source;
+  }
+  EXPECT_EQ(digests.size(), families().size());
+  EXPECT_EQ(digests.count(source_digest()), 0U);
+}
+
 TEST(Builder, BuildsOnceAndThenFindsItInTheCache) {
   const TemporaryFolder folder;
   Builder builder(options_in(folder.path()));

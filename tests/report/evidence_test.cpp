@@ -9,13 +9,15 @@ namespace {
 using testing_support::expect_error;
 using testing_support::TemporaryFolder;
 
+const Sources kToday = {"today", {{"fwd_a", "1"}, {"fwd_a_b", "2"}}};
+
 TEST(Evidence, ListsWhatIsCurrentStaleAndUnreadable) {
   const TemporaryFolder folder;
   make_folder(folder.path() / "gpu", ErrorCode::internal);
   const auto write = [&](const char* name, const std::string& content) {
     write_file_atomically(folder.path() / name, content, ErrorCode::internal);
   };
-  nlohmann::json good = evidence_header("arena", {{"name", "A GPU"}, {"arch", "sm_90a"}, {"driver", "13.0"}}, "today");
+  nlohmann::json good = evidence_header("arena", {{"name", "A GPU"}, {"arch", "sm_90a"}, {"driver", "13.0"}}, kToday);
   good["rows"] = {1, 2, 3};
   write("gpu/a.json", good.dump());
   good["source_digest"] = "before";
@@ -26,7 +28,7 @@ TEST(Evidence, ListsWhatIsCurrentStaleAndUnreadable) {
   write("f.json", "{\"schema\": 1, \"device\": \"x\"}");
   write("g.json", "{}");
   write("notes.txt", "not looked at");
-  const std::vector<EvidenceFile> files = list_evidence(folder.path(), "today");
+  const std::vector<EvidenceFile> files = list_evidence(folder.path(), kToday);
   ASSERT_EQ(files.size(), 7U);
   EXPECT_THAT(files[0].problem, ::testing::HasSubstr("no JSON object"));
   EXPECT_THAT(files[1].problem, ::testing::HasSubstr("schema 9; this Heed reads 1"));
@@ -49,10 +51,39 @@ TEST(Evidence, ListsWhatIsCurrentStaleAndUnreadable) {
   EXPECT_EQ(json[5]["current"], true);
 }
 
-TEST(Evidence, AMissingFolderIsAnError) {
-  expect_error(ErrorCode::usage, "there is no folder", [] { list_evidence("/no/such/folder", "today"); });
+// What names variants of unchanged families alone stays current; a file that names none, or was written without the
+// families' digests, does not.
+TEST(Evidence, OfFamiliesThatDidNotChangeIsCurrent) {
   const TemporaryFolder folder;
-  EXPECT_THAT(evidence_text(list_evidence(folder.path(), "today")), ::testing::HasSubstr("no evidence"));
+  const Sources before = {"before", {{"fwd_a", "1"}, {"fwd_a_b", "changed since"}}};
+  const auto is_current = [&](const nlohmann::json& rows, bool has_digests) {
+    nlohmann::json evidence = evidence_header("arena", {{"name", "A GPU"}}, before);
+    evidence["rows"] = rows;
+    if (!has_digests) evidence.erase("family_digests");
+    write_file_atomically(folder.path() / "a.json", evidence.dump(), ErrorCode::internal);
+    return list_evidence(folder.path(), kToday).at(0).current;
+  };
+  EXPECT_TRUE(is_current({{{"variant", "fwd_a_fp16_d64.m1.0123abcd"}}}, true));
+  EXPECT_TRUE(is_current({{{"config", "fwd_a:knob=1"}}}, true));
+  EXPECT_FALSE(is_current({{{"variant", "fwd_a_fp16_d64.m1.0123abcd"}}}, false));
+  EXPECT_FALSE(is_current({{{"variant", "fwd_a_b_bf16_d64_causal.m1.0123abcd"}}}, true));
+  EXPECT_FALSE(is_current({{{"config", "fwd_a:knob=1"}}, {{"config", "fwd_a_b:knob=1"}}}, true));
+  EXPECT_FALSE(is_current({{{"name", "honest"}}}, true));
+}
+
+TEST(Evidence, FamiliesAreAddedToWhatIsOfTodaysSourcesAlone) {
+  nlohmann::json today = {{"source_digest", "today"}};
+  nlohmann::json old = {{"source_digest", "before"}};
+  add_family_digests(today, kToday);
+  add_family_digests(old, kToday);
+  EXPECT_EQ(today["family_digests"]["fwd_a_b"], "2");
+  EXPECT_FALSE(old.contains("family_digests"));
+}
+
+TEST(Evidence, AMissingFolderIsAnError) {
+  expect_error(ErrorCode::usage, "there is no folder", [] { list_evidence("/no/such/folder", kToday); });
+  const TemporaryFolder folder;
+  EXPECT_THAT(evidence_text(list_evidence(folder.path(), kToday)), ::testing::HasSubstr("no evidence"));
 }
 
 }  // namespace
