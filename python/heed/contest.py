@@ -130,7 +130,11 @@ class Contest:
         blocks = {name: timer.block for name, timer in timers.items()}
         self.compare(row, blocks)
         if copies and base and mode != "graph_dependent":
-            self.compare_with_copy(row, sets, mode, base)
+            try:
+                self.compare_with_copy(row, sets, mode, base)
+            except Exception as error:  # out of memory, most likely: the row stands without it
+                row["copy"] = {"refused": f"not timed: {field.reason_of(error)}"}
+                self.synchronize()
         for name, timer in timers.items():
             self.check_timed(row["errors"][name], timer, calls[name], sets, reference)
 

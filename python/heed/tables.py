@@ -34,7 +34,9 @@ def ratio_text(ratio):
 
 def copy_text(copy):
     """What a copy reads and writes a second, and Heed's bytes a second as a share of that."""
-    return [f"{copy['bytes'] / copy['us'] * 1e-6:.2f}", f"{100 * copy['share']['value']:.1f}%"] if copy else ["", ""]
+    if not copy or "refused" in copy:
+        return ["-", "-"] if copy else ["", ""]
+    return [f"{copy['bytes'] / copy['us'] * 1e-6:.2f}", f"{100 * copy['share']['value']:.1f}%"]
 
 
 def kernel_text(names):

@@ -344,6 +344,14 @@ class Wrong(unittest.TestCase):
         self.assertIn("of copy", tables.summary([row]))
         self.assertNotIn("of copy", tables.summary([self.row("graph_cold")]))
 
+    def test_a_copy_that_cannot_be_made_leaves_the_row(self):
+        suite = suites.Suite("memory", "", ("b1h2hkv1l1k512d32",), ("graph_cold",), "us", copies=True)
+        with unittest.mock.patch("torch.empty_like", side_effect=RuntimeError("out of memory")):
+            row = next(self.contest().rows(suite, suite.workloads[0], {"flops": 1.0, "bytes": 1.0}))
+        self.assertEqual(row["copy"], {"refused": "not timed: out of memory"})
+        self.assertGreater(row["heed_us"], 0)
+        self.assertIn("of copy", tables.summary([row]))
+
     def test_a_refusal_is_a_dash_with_its_reason(self):
         def refuses(q, k, v):
             raise RuntimeError("only multiples of 7\nand more")
