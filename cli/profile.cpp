@@ -5,16 +5,13 @@
 #include "base/process.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
-#include "base/version.hpp"
 #include "cli/command.hpp"
 #include "evolve/json.hpp"
-#include "jit/embedded.hpp"
 #include "measure/statistics.hpp"
 #include "profile/collect.hpp"
 #include "profile/diagnosis.hpp"
 #include "profile/roofline.hpp"
 #include "report/table.hpp"
-#include "store/store.hpp"
 #include "trial/laboratory.hpp"
 
 namespace heed::cli {
@@ -153,30 +150,21 @@ int run(const Options& o) {
         profile::svg(roofline_of(variant, workload, device, evidence.us, laboratory.peak_flops(), reading.counters)),
         ErrorCode::store);
   if (o.machine.json) {
-    print(nlohmann::json{{"schema", 1},
-                         {"what", "profile"},
-                         {"device", device.name},
-                         {"arch", device.arch},
-                         {"driver", device.driver},
-                         {"heed", kVersion},
-                         {"source_digest", jit::source_digest()},
-                         {"family_digests", jit::family_digests()},
-                         {"date", store::utc_now()},
-                         {"workload", to_string(workload)},
-                         {"variant", variant.id()},
-                         {"config", describe(variant)},
-                         {"us", evidence.us},
-                         {"tflops", workload.flops() / evidence.us * 1e-6},
-                         {"floor", evolve::to_json(evidence.floor)},
-                         {"resources", evolve::to_json(evidence.resources)},
-                         {"chip", reading.schedule.chip},
-                         {"metrics", reading.schedule.metrics},
-                         {"missing", reading.schedule.missing},
-                         {"passes", reading.schedule.passes},
-                         {"no_counters", reading.reason},
-                         {"diagnosis", profile::to_json(diagnosis, reading.counters)}}
-              .dump(1) +
-          "\n");
+    nlohmann::json all = report::evidence_header("profile", evolve::to_json(device), sources());
+    all.update({{"workload", to_string(workload)},
+                {"variant", variant.id()},
+                {"config", describe(variant)},
+                {"us", evidence.us},
+                {"tflops", workload.flops() / evidence.us * 1e-6},
+                {"floor", evolve::to_json(evidence.floor)},
+                {"resources", evolve::to_json(evidence.resources)},
+                {"chip", reading.schedule.chip},
+                {"metrics", reading.schedule.metrics},
+                {"missing", reading.schedule.missing},
+                {"passes", reading.schedule.passes},
+                {"no_counters", reading.reason},
+                {"diagnosis", profile::to_json(diagnosis, reading.counters)}});
+    print(all.dump(1) + "\n");
     return 0;
   }
   print(fmt::format("{}\n{} on {}: {:.2f} us, {} registers\n\n", variant.id(), to_string(workload), device.name,

@@ -107,12 +107,9 @@ int run(const Options& o) {
   std::unique_ptr<trial::Laboratory> laboratory;  // kept while the workload stays the same
   for (Job& job : jobs) {
     check_interrupt();
-    if (!laboratory || laboratory->workload() != job.workload) {
-      auto next = std::make_unique<trial::Laboratory>(job.workload, device, *builder, tensors ? &*tensors : nullptr,
-                                                      o.machine.trial_options());
-      if (laboratory) next->take_worker_of(*laboratory);
-      laboratory = std::move(next);
-    }
+    if (!laboratory || laboratory->workload() != job.workload)
+      laboratory = std::make_unique<trial::Laboratory>(job.workload, device, *builder, tensors ? &*tensors : nullptr,
+                                                       o.machine.trial_options(), laboratory.get());
     const jit::BuildOutcome build = job.build.get();
     check_interrupt();
     verify::GateReport report;

@@ -34,9 +34,14 @@ double milliseconds_since(std::chrono::steady_clock::time_point begin) {
 }  // namespace
 
 Laboratory::Laboratory(const Workload& workload, const DeviceFacts& device, jit::Builder& builder,
-                       const QkvTensors* tensors, const Options& options)
+                       const QkvTensors* tensors, const Options& options, Laboratory* done)
     : workload_(workload), device_(device), builder_(builder), tensors_(tensors), options_(options) {
   validate(workload_);
+  if (done == nullptr) return;
+  HEED_CHECK(device_.name == done->device_.name);
+  arena_ = std::move(done->arena_);
+  worker_ = std::move(done->worker_);
+  done->drop_worker();  // base_in_worker_ stays empty here: the same binary may have another plan
 }
 
 Laboratory::~Laboratory() = default;
@@ -91,14 +96,6 @@ void Laboratory::ensure_sets(const LaunchMemory& memory) {
   sets_.reset();
   sets_ = std::make_unique<measure::TimedSets>(
       workload_, measure::plan_timing(workload_, device_, measure::Caches::warm), needed, fresh_seed());
-}
-
-void Laboratory::take_worker_of(Laboratory& done) {
-  HEED_CHECK(device_.kind == done.device_.kind && device_.name == done.device_.name);
-  arena_ = std::move(done.arena_);
-  worker_ = std::move(done.worker_);
-  done.drop_worker();
-  base_in_worker_.clear();  // the same binary may have another plan here
 }
 
 void Laboratory::drop_worker() {

@@ -68,8 +68,10 @@ struct Absolute {
 
 class Laboratory {
  public:
+  /// @param done a laboratory of the same device whose worker, if it still lives, this one goes on with: many workloads
+  ///     in a row then share one GPU context, which takes half a second to make. It has none afterwards
   Laboratory(const Workload& workload, const DeviceFacts& device, jit::Builder& builder, const QkvTensors* tensors,
-             const Options& options);
+             const Options& options, Laboratory* done = nullptr);
   ~Laboratory();
   Laboratory(const Laboratory&) = delete;
   Laboratory& operator=(const Laboratory&) = delete;
@@ -77,10 +79,6 @@ class Laboratory {
   [[nodiscard]] const Workload& workload() const { return workload_; }
   [[nodiscard]] const DeviceFacts& device() const { return device_; }
   [[nodiscard]] const Options& options() const { return options_; }
-
-  /// Goes on with the worker of a laboratory that is done, if it still lives: many workloads in a row then share one
-  /// GPU context, which takes half a second to make. @param done on the same device; has no worker afterwards
-  void take_worker_of(Laboratory& done);
 
   /// Why a variant is not worth a build: refused workload or illegal config. Empty when it is.
   [[nodiscard]] std::optional<std::string> refuses(const Variant& variant) const;

@@ -43,9 +43,8 @@ TEST_F(Gpu, CaseTablePassesOnEveryFamily) {
     std::unique_ptr<trial::Laboratory> laboratory;
     for (const Workload& workload : case_table()) {
       if (family->refuses(workload, device_)) continue;
-      auto next = std::make_unique<trial::Laboratory>(workload, device_, *builder_, nullptr, trial::Options{});
-      if (laboratory) next->take_worker_of(*laboratory);
-      laboratory = std::move(next);
+      laboratory = std::make_unique<trial::Laboratory>(workload, device_, *builder_, nullptr, trial::Options{},
+                                                       laboratory.get());
       const Variant variant = make_variant(*family, family->default_config(workload, device_), workload);
       const verify::GateReport report = laboratory->verify(laboratory->build(variant), fresh_seed());
       EXPECT_TRUE(report.passed()) << variant.id() << " at " << to_string(workload) << ": " << report.check << ": "
@@ -59,9 +58,8 @@ TEST_F(Gpu, OneWorkerServesManyWorkloads) {
   std::unique_ptr<trial::Laboratory> laboratory;
   for (const char* shape : {"b1h2l64d64", "b1h4l300d64", "b1h2l64d64", "b2h4l700d128", "b1h1l30d64"}) {
     const Workload workload = parse_workload(shape);
-    auto next = std::make_unique<trial::Laboratory>(workload, device_, *builder_, nullptr, trial::Options{});
-    if (laboratory) next->take_worker_of(*laboratory);
-    laboratory = std::move(next);
+    laboratory =
+        std::make_unique<trial::Laboratory>(workload, device_, *builder_, nullptr, trial::Options{}, laboratory.get());
     const trial::Built built = laboratory->build(parse_variant("fwd_sm80", workload, device_));
     const verify::GateReport report = laboratory->verify(built, 1);
     EXPECT_TRUE(report.passed()) << shape << ": " << report.check << ": " << report.reason;

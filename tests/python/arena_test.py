@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import unittest
-import unittest.mock
 import xml.etree.ElementTree as xml
 from pathlib import Path
 from unittest import mock
@@ -336,7 +335,7 @@ class Wrong(unittest.TestCase):
         suite = suites.Suite("memory", "", ("b1h2hkv1l1k512d32",), ("graph_cold",), "us", copies=True)
         keys_and_values = 2 * 512 * 32 * 2
         ratio = {"value": 0.75, "low": 0.5, "high": 1.0}  # the copy's time / Heed's
-        with unittest.mock.patch("heed.measure.measure_pair", return_value={"base_us": 4.0, "other_us": 3.0, "ratio": ratio}):
+        with mock.patch("heed.measure.measure_pair", return_value={"base_us": 4.0, "other_us": 3.0, "ratio": ratio}):
             row = next(self.contest().rows(suite, suite.workloads[0], {"flops": 1.0, "bytes": 2 * keys_and_values}))
         self.assertEqual(row["copy"], {"us": 3.0, "bytes": keys_and_values, "share": {"value": 1.5, "low": 1.0, "high": 2.0}})
         row = next(self.contest().rows(suite, suite.workloads[0], {"flops": 1.0, "bytes": keys_and_values}))
@@ -346,7 +345,7 @@ class Wrong(unittest.TestCase):
 
     def test_a_copy_that_cannot_be_made_leaves_the_row(self):
         suite = suites.Suite("memory", "", ("b1h2hkv1l1k512d32",), ("graph_cold",), "us", copies=True)
-        with unittest.mock.patch("torch.empty_like", side_effect=RuntimeError("out of memory")):
+        with mock.patch("torch.empty_like", side_effect=RuntimeError("out of memory")):
             row = next(self.contest().rows(suite, suite.workloads[0], {"flops": 1.0, "bytes": 1.0}))
         self.assertEqual(row["copy"], {"refused": "not timed: out of memory"})
         self.assertGreater(row["heed_us"], 0)

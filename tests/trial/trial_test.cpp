@@ -94,8 +94,7 @@ TEST(Laboratory, TakesAWorkerOverAndLeavesTheOtherToGoOn) {
   Laboratory first(parse_workload("b1h2l64d32:fp32"), cpu_facts(), builder(), nullptr, quick());
   ASSERT_TRUE(passes(first));
   for (const char* shape : {"b1h1l8d16:fp32", "b2h3l100d48:fp16"}) {  // its memory is more than enough; too little
-    Laboratory next(parse_workload(shape), cpu_facts(), builder(), nullptr, quick());
-    next.take_worker_of(first);
+    Laboratory next(parse_workload(shape), cpu_facts(), builder(), nullptr, quick(), &first);
     EXPECT_TRUE(passes(next)) << shape;
     EXPECT_TRUE(passes(first)) << shape;
   }
