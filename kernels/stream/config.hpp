@@ -77,6 +77,13 @@ enum class TileOrder {
                 ///< tiles are equal under a causal mask
 };
 
+/// What becomes of key tiles that only one of two mirrored row groups sees.
+enum class Pairs {
+  apart,     ///< they are that one's: under a causal mask it works on long after the other is done
+  together,  ///< both take them, every other tile each; the one with fewer keys before its own, and hands what it has
+             ///< of the other's rows over through shared memory
+};
+
 /// What the L2 may give up before other lines.
 enum class EvictFirst {
   none,
@@ -121,6 +128,7 @@ struct Config {
   Trigger trigger = Trigger::last_copies;
   Store store = Store::pieces;
   TileOrder tile_order = TileOrder::rows_first;
+  Pairs pairs = Pairs::apart;
   EvictFirst evict_first = EvictFirst::none;
   Arrival arrival = Arrival::at_use;
   Upkeep upkeep = Upkeep::branches;
@@ -148,11 +156,23 @@ struct Range {
   constexpr bool operator==(const Range&) const = default;
 };
 
+// What follows is unsigned where it divides: a launch's first copies wait for it, and each instruction of such a chain
+// of block constants takes some 12 clocks (0.2 of 12.5 us at b1h8l2048d64 causal on an H200 from twice as many).
+
+/// Tiles that hold so many keys.
+HEED_HOST_DEVICE constexpr unsigned key_tiles(const Config& c, int keys) {
+  return (static_cast<unsigned>(keys) + c.tile_keys - 1) / static_cast<unsigned>(c.tile_keys);
+}
+/// Times 64 rows of a head.
+HEED_HOST_DEVICE constexpr int row_groups_of(int len_q) {
+  return static_cast<int>((static_cast<unsigned>(len_q) + kGroupRows - 1) / kGroupRows);
+}
+
 /// Key tiles of a key group, of all the tiles that hold the first `keys` keys: as even as whole tiles allow.
 HEED_HOST_DEVICE constexpr Range tiles_of_group(const Config& c, int keys, int key_group) {
-  const int all = (keys + c.tile_keys - 1) / c.tile_keys;
-  if (c.key_groups == 1) return {0, all};
-  return {all * key_group / c.key_groups, all * (key_group + 1) / c.key_groups};
+  const unsigned all = key_tiles(c, keys);
+  const unsigned groups = static_cast<unsigned>(c.key_groups);
+  return {static_cast<int>(all * key_group / groups), static_cast<int>(all * (key_group + 1) / groups)};
 }
 
 /// Which 64 rows of a head, counted in 64s, a row group of row tile `index` works on; `all` there are. May lie past the
@@ -162,24 +182,53 @@ HEED_HOST_DEVICE constexpr Range tiles_of_group(const Config& c, int keys, int k
 ///                               row tile           0   1   2   3   2   1   0
 HEED_HOST_DEVICE constexpr int group_tile(const Config& c, int index, int row_group, int all) {
   const int n = index * c.row_groups + row_group;
-  if (c.tile_order != TileOrder::mirrored || n >= all) return n;
-  return n % 2 == 0 ? n / 2 : all - 1 - n / 2;
+  if (c.tile_order != TileOrder::mirrored || (row_group > 0 && n >= all)) return n;
+  const int half = static_cast<int>(static_cast<unsigned>(n) / 2);
+  return n % 2 == 0 ? half : all - 1 - half;
 }
 
 /// The last row of row tile `index`: the one that sees most keys.
 HEED_HOST_DEVICE constexpr int last_row(const Config& c, int index, int len_q) {
-  if (c.tile_order != TileOrder::mirrored) {
-    const int end = (index + 1) * block_rows(c);
-    return (end < len_q ? end : len_q) - 1;
-  }
-  const int all = (len_q + kGroupRows - 1) / kGroupRows;
-  int last = 0;
-  for (int g = 0; g < c.row_groups; ++g) {
-    const int tile = group_tile(c, index, g, all);
-    if (tile < all && tile > last) last = tile;
+  int last = (index + 1) * c.row_groups - 1;
+  if (c.tile_order == TileOrder::mirrored) {
+    // Of mirrored row groups the first that comes from the head's end, if there is one.
+    const int all = row_groups_of(len_q);
+    const int n = index * c.row_groups;
+    const int from_end = n | 1;
+    const int half = static_cast<int>(static_cast<unsigned>(n) / 2);
+    last = from_end < n + c.row_groups && from_end < all ? all - 1 - half : half;
   }
   const int end = (last + 1) * kGroupRows;
   return (end < len_q ? end : len_q) - 1;
+}
+
+/// Pairs of row groups that share their key tiles out among them.
+HEED_HOST_DEVICE constexpr int pairs(const Config& c) {
+  return c.pairs == Pairs::together ? c.row_groups / 2 : 0;
+}
+
+/// Key tiles that a row group of row tile `index` sees: those before this, which may be 0.
+HEED_HOST_DEVICE constexpr int tiles_seen(const Config& c, bool causal, int index, int row_group, int len_q, int len_k,
+                                          int causal_offset) {
+  const int first = group_tile(c, index, row_group, row_groups_of(len_q)) * kGroupRows;
+  const int end = first + kGroupRows < len_q ? first + kGroupRows : len_q;
+  return first < len_q ? static_cast<int>(key_tiles(c, visible_keys(causal, end - 1, causal_offset, len_k))) : 0;
+}
+
+/// Key tiles of a key group where one row group sees `longer` tiles and the other, of the same pair, `shorter`: as
+/// even as whole tiles allow in what both multiply.
+///
+///   shorter 2, longer 8, 2 key groups     key tile     | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
+///                                         row groups     2   2   1   1   1   1   1   1
+///                                         key group      0   0   0   1   1   1   1   1
+HEED_HOST_DEVICE constexpr Range tiles_of_group(const Config& c, int shorter, int longer, int key_group) {
+  const auto cut = [&](int group) {
+    if (group == 0 || group == c.key_groups) return group == 0 ? 0 : longer;
+    const unsigned groups = static_cast<unsigned>(c.key_groups);
+    const int work = static_cast<int>((static_cast<unsigned>(shorter + longer) * group + groups / 2) / groups);
+    return work <= 2 * shorter ? work / 2 : work - shorter;
+  };
+  return {cut(key_group), cut(key_group + 1)};
 }
 
 /// How many tiles the values of a turn are behind its keys:
@@ -214,6 +263,18 @@ HEED_HOST_DEVICE constexpr int heads_together(const Problem& problem, int len_k,
   return fit < 1 ? 1 : fit < all_heads ? static_cast<int>(fit) : all_heads;
 }
 
+/// Of Schedule::persistent under a causal mask, what block `block` takes instead of the `index`-th row tile, which is
+/// its own in a wave that goes backwards: as far from the wave's end as that is from its start.
+HEED_HOST_DEVICE constexpr int backwards(int index, int block, int blocks, int all) {
+  const int end = index - block + blocks;
+  return (end < all ? end : all) - 1 - block;
+}
+
+/// Of one_tile, which row tile of a head the `x`-th block takes: under a causal mask the longest comes first.
+HEED_HOST_DEVICE constexpr int row_tile_of_block(const Config& c, bool causal, int x, int row_tiles) {
+  return causal && c.tile_order != TileOrder::mirrored ? row_tiles - 1 - x : x;
+}
+
 /// The row tile that comes `index`-th; `together` from heads_together.
 HEED_HOST_DEVICE constexpr RowTile row_tile_at(const Config& c, int index, int row_tiles, int heads, int batch,
                                                int together) {
@@ -239,7 +300,7 @@ HEED_HOST_DEVICE constexpr RowTile row_tile_at(const Config& c, int index, int r
 /// Dynamic shared memory, in bytes from its start (aligned to 1024).
 ///
 ///   | Q of query stage 0: row group 0, 1, .. | 1 | .. | key group 0: K of stage 0, 1, .. V of stage 0, 1, .. |
-///   key group 1: .. | what key groups send each other | barriers | row tiles |
+///   key group 1: .. | what key groups send each other | what row groups of a pair do | barriers | row tiles |
 struct SharedPlan {
   int q;               ///< (query_stages, row_groups, boxes, 64 rows, 128 bytes)
   int query_bytes;     ///< of one query stage
@@ -250,6 +311,8 @@ struct SharedPlan {
                        ///< row. In the sender's stages where it is the only one who reads those
   int exchange_bytes;  ///< from one row group to the next
   int sender_bytes;    ///< from one sender to the next
+  int help;            ///< (pairs, key_groups, help_bytes): what one row group of a pair has of the other's rows
+  int help_bytes;      ///< an output, a reference and a sum, in fp32, in the order of registers: 16 bytes a thread each
   int rows;  ///< (key_groups, row_groups, 4 warps, a slice's rows and columns): finished rows on their way out. Where a
              ///< block works on one row tile, its queries' place
   int barriers;
@@ -320,8 +383,11 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.exchange_bytes = in_stages ? 0 : c.key_groups * p.sender_bytes;
   const int exchange_end = ring_end + c.row_groups * p.exchange_bytes;
   const bool apart = writes_rows(c, head_dim) && c.schedule != Schedule::one_tile;
-  p.rows = apart ? exchange_end : p.q;
-  p.barriers = exchange_end + (apart ? p.query_bytes : 0);
+  p.help = exchange_end;
+  p.help_bytes = (dim / 8 + 1) * 16 * kGroupThreads;
+  const int help_end = p.help + pairs(c) * c.key_groups * p.help_bytes;
+  p.rows = apart ? help_end : p.q;
+  p.barriers = help_end + (apart ? p.query_bytes : 0);
   p.row_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;
   p.total = p.row_tiles + 16 * c.query_stages;
   return p;
@@ -331,18 +397,23 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
 
 /// Registers a thread needs at least: output, scores, probabilities, and 28 for addresses and row state (36
 /// beside the widest output). Where blocks stay and key groups merge, ptxas keeps more of the merge beside the loop, up
-/// to 3/8 of the head dim; little with one box of columns and one tile's scores. A warp that multiplies scores again
-/// (Overlap::values) has operands of its own then. What was asked ahead is kept for two rings.
+/// to 3/8 of the head dim; little with one box of columns and one tile's scores, twice as much with pairs. A warp that
+/// multiplies scores again (Overlap::values) has operands of its own then, more where blocks stay with mirrored rows.
+/// What was asked ahead is kept for two rings.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   const int dim = padded_dim(head_dim);
   const int tiles = c.overlap == Overlap::products ? 2 : 1;
   const bool narrow = dim == tile::kBoxColumns && c.overlap == Overlap::nothing;
-  const int merge = c.key_groups == 1 || c.schedule == Schedule::one_tile ? 0 : narrow ? 4 : dim * 3 / 8;
+  const int merge = c.key_groups == 1 || c.schedule == Schedule::one_tile ? 0
+                    : narrow                                              ? (pairs(c) > 0 ? 8 : 4)
+                                                                          : dim * 3 / 8;
   const int counted = c.upkeep == Upkeep::branches ? 0 : dim > tile::kBoxColumns ? 8 : 4;
+  const bool mirrored_stay = c.tile_order == TileOrder::mirrored && c.schedule != Schedule::one_tile;
   const int again = c.overlap != Overlap::values ? 0
-                                                 : counted + (dim > tile::kBoxColumns ? 16
-                                                              : c.tile_keys % 64 == 0 ? 4
-                                                                                      : 8);
+                                                 : counted + (mirrored_stay ? 4 : 0) +
+                                                       (dim > tile::kBoxColumns ? 16
+                                                        : c.tile_keys % 64 == 0 ? 4
+                                                                                : 8);
   const int ahead = c.arrival != Arrival::ahead ? 0 : c.tile_keys % 64 == 0 ? 2 : 8;
   return dim / 2 + tiles * (c.tile_keys / 2 + c.tile_keys / 4) + merge + again + ahead + (dim == 256 ? 36 : 28);
 }
@@ -372,6 +443,12 @@ HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
 
 // ------------------------------------------------------------------------------------------------------------ legality
 
+/// Whether row groups come in pairs whose keys differ, and key groups can be cut for all of them alike.
+HEED_HOST_DEVICE constexpr bool can_pair(const Config& c) {
+  return c.tile_order == TileOrder::mirrored && c.row_groups % 2 == 0 && (c.key_groups == 1 || c.row_groups == 2) &&
+         c.overlap != Overlap::products;
+}
+
 /// The config that makes the same program as `c` where knobs have no effect, and the nearest that fits together where
 /// they contradict each other. Says nothing about shared memory and registers.
 HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
@@ -382,7 +459,8 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
     if (c.tile_order == TileOrder::heads_first) c.tile_order = TileOrder::rows_first;
   }
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
-  if (c.row_groups == 1) c.turns = Turns::any;
+  if (!can_pair(c)) c.pairs = Pairs::apart;
+  if (c.row_groups == 1 || c.pairs == Pairs::together) c.turns = Turns::any;
   if (c.overlap != Overlap::products) c.vote = Vote::at_once;
   if (c.store == Store::rows && !writes_rows(c, problem.head_dim)) c.store = Store::pieces;
   if (c.overlap == Overlap::values) {

@@ -53,6 +53,10 @@ struct Layout {
   __device__ __forceinline__ unsigned values(int group, int stage) const {
     return shared + kPlan.ring + ((2 * group + 1) * kConfig.stages + stage) * kPlan.operand;
   }
+  /// A thread's first 16 bytes of what row groups 2 `pair` and 2 `pair` + 1 hand over.
+  __device__ __forceinline__ unsigned help(int pair, int group, int thread) const {
+    return shared + kPlan.help + (pair * kConfig.key_groups + group) * kPlan.help_bytes + thread * 16;
+  }
   __device__ __forceinline__ unsigned row_tile(int stage) const { return shared + kPlan.row_tiles + 16 * stage; }
 };
 
@@ -61,6 +65,10 @@ struct Copies {
   static constexpr int kBoxes = padded_dim(kProblem.head_dim) / tile::kBoxColumns;
   static constexpr int kKeyGroups = kConfig.key_groups;
   static constexpr bool kOneTile = kConfig.schedule == Schedule::one_tile;
+  // Key groups that share out what two row groups multiply, not what the longer one sees.
+  static constexpr bool kCutsByWork = kConfig.pairs == Pairs::together && kKeyGroups > 1;
+  // Every second wave in the other order: a block that had one of the longest row tiles takes one of the shortest.
+  static constexpr bool kBackAndForth = kProblem.causal && kConfig.schedule == Schedule::persistent;
   using Place = Layout<kConfig, kProblem>;
   static constexpr SharedPlan kPlan = Place::kPlan;
   static constexpr bool kQueriesFirst = kConfig.evict_first != EvictFirst::none;
@@ -80,19 +88,22 @@ struct Copies {
     initialise_barriers<true>();
     const RowTile tile = first_row_tile();
     const int kv_head = key_head(tile);
-    const int end = keys_end(tile);
+    const Keys seen = keys_seen(tile);
     if constexpr (kConfig.trigger != Trigger::none) ptx::griddepcontrol_wait();
     if constexpr (!kOneTile) announce(tile, 0);
-    copy_queries(tile, 0, 0, 1);
+    // The row group that begins with the last tile.
+    constexpr int kFirst = kConfig.tile_order == TileOrder::mirrored ? 1 : 0;
+    copy_queries(tile, 0, kFirst, kFirst + 1);
 #pragma unroll
     for (int g = 0; g < kKeyGroups; ++g) {
-      const Range tiles = tiles_of_group(kConfig, end, g);
+      const Range tiles = tiles_of(seen, g);
       if (tiles.first < tiles.end) {
         ptx::mbarrier_arrive_expect_tx(place.ring_barrier(g, 0), kPlan.operand);
         copy_operand(maps.k, place.keys(g, 0), place.ring_barrier(g, 0), tiles.end - 1, kv_head, tile.batch);
       }
     }
-    copy_queries(tile, 0, 1, kConfig.row_groups);
+    if constexpr (kFirst > 0) copy_queries(tile, 0, 0, kFirst);
+    copy_queries(tile, 0, kFirst + 1, kConfig.row_groups);
     ptx::prefetch_tensormap(maps.v);
     initialise_barriers<false>();
   }
@@ -108,7 +119,7 @@ struct Copies {
 
   /// The queries of row groups first to end - 1.
   __device__ __forceinline__ void copy_queries(const RowTile& tile, int stage, int first, int end) const {
-    const int all = (params.len_q + kGroupRows - 1) / kGroupRows;
+    const int all = row_groups_of(params.len_q);
 #pragma unroll
     for (int g = first; g < end; ++g) {
       const unsigned barrier = place.queries_barrier(stage, g);
@@ -141,11 +152,14 @@ struct Copies {
     } else {
       const int total = row_tiles() * params.heads * params.batch;
       int next = blockIdx.x;
+      bool goes_back = false;
       bool started = true;
       for (;;) {
         ptx::mbarrier_wait(place.queries_freed(query.stage), query.parity);
         if (next >= total) break;
-        const RowTile tile = row_tile(next);
+        const bool is_back = kBackAndForth && goes_back;
+        const RowTile tile = row_tile(is_back ? backwards(next, blockIdx.x, gridDim.x, total) : next);
+        goes_back = !goes_back;
         if (!started) announce(tile, query.stage);
         copy_row_tile(tile, query.stage, ring, started, [&] { next = following(next, total); });
         started = false;
@@ -191,8 +205,8 @@ struct Copies {
   }
   __device__ __forceinline__ RowTile first_row_tile() const {
     if constexpr (kOneTile) {
-      const int index = kProblem.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-      return {index, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)};
+      return {row_tile_of_block(kConfig, kProblem.causal, blockIdx.x, gridDim.x), static_cast<int>(blockIdx.y),
+              static_cast<int>(blockIdx.z)};
     } else {
       return row_tile(blockIdx.x);
     }
@@ -201,9 +215,30 @@ struct Copies {
   __device__ __forceinline__ int key_head(const RowTile& tile) const {
     return params.group_size == 1 ? tile.head : tile.head / params.group_size;
   }
-  __device__ __forceinline__ int keys_end(const RowTile& tile) const {
-    return visible_keys(kProblem.causal, last_row(kConfig, tile.index, params.len_q), params.causal_offset,
-                        params.len_k);
+  /// What a row tile's key groups share out: the tiles of a pair, or the keys of its last row.
+  struct Keys {
+    int shorter;
+    int longer;
+    int end;
+  };
+  __device__ __forceinline__ Keys keys_seen(const RowTile& tile) const {
+    if constexpr (kCutsByWork) {
+      const int first =
+          tiles_seen(kConfig, kProblem.causal, tile.index, 0, params.len_q, params.len_k, params.causal_offset);
+      const int second =
+          tiles_seen(kConfig, kProblem.causal, tile.index, 1, params.len_q, params.len_k, params.causal_offset);
+      return {min(first, second), max(first, second), 0};
+    } else {
+      return {0, 0,
+              visible_keys(kProblem.causal, last_row(kConfig, tile.index, params.len_q), params.causal_offset,
+                           params.len_k)};
+    }
+  }
+  __device__ __forceinline__ static Range tiles_of(const Keys& seen, int key_group) {
+    if constexpr (kCutsByWork)
+      return tiles_of_group(kConfig, seen.shorter, seen.longer, key_group);
+    else
+      return tiles_of_group(kConfig, seen.end, key_group);
   }
   /// Tells the consumers which row tile a stage's queries are of, before they can arrive.
   __device__ __forceinline__ void announce(const RowTile& tile, int query_stage) const {
@@ -225,14 +260,14 @@ struct Copies {
                                                 Cursor<kConfig.stages> (&ring)[kKeyGroups], bool started,
                                                 const AfterQueries& after_queries) const {
     const int kv_head = key_head(tile);
-    const int end = keys_end(tile);
+    const Keys seen = keys_seen(tile);
     if (!started) copy_queries(tile, query_stage, 0, kConfig.row_groups);
     bool more = true;
     for (int turn = 0; more; ++turn) {
       more = false;
 #pragma unroll
       for (int g = 0; g < kKeyGroups; ++g) {
-        const Range tiles = tiles_of_group(kConfig, end, g);
+        const Range tiles = tiles_of(seen, g);
         const int turns = turns_of(kConfig, tiles.end - tiles.first);
         if (turn >= turns) continue;
         more = turn + 1 < turns || more;

@@ -48,6 +48,7 @@ struct Forward : Softmax<kConfig, kProblem> {
   static constexpr int kBoxes = kDim / tile::kBoxColumns;
   static constexpr bool kOneTile = kConfig.schedule == Schedule::one_tile;
   static constexpr bool kVotesAtOnce = kConfig.vote == Vote::at_once;
+  static constexpr bool kTogether = kConfig.pairs == Pairs::together;
 
   // ---- state
   Cursor<kConfig.query_stages> query;
@@ -60,7 +61,7 @@ struct Forward : Softmax<kConfig, kProblem> {
     wait_for_turn();
     begin_products();
     ptx::wgmma_fence();
-    multiply_keys(s, queries);
+    multiply_keys(s, queries, turn.stage);
     ptx::wgmma_commit_group();
     end_products();
     ptx::wgmma_wait_group(0);
@@ -68,20 +69,36 @@ struct Forward : Softmax<kConfig, kProblem> {
     end_turn();
   }
 
+  /// The turn of the next keys, waited for, when that of the values before them is there.
+  /// @param skips the next tile is the one after the next: its keys come a turn later than those values
+  __device__ __forceinline__ Cursor<kConfig.stages> turn_of_keys(bool skips) const {
+    Cursor<kConfig.stages> of_keys = turn;
+    if (kTogether && skips) {
+      of_keys.advance();
+      ptx::mbarrier_wait(place.ring_barrier(key_group, of_keys.stage), of_keys.parity);
+    }
+    return of_keys;
+  }
+
   /// Values of the tile before and scores of the next, waited for.
-  __device__ __forceinline__ void both_products(Scores& s, unsigned long long queries, const Probabilities& p) {
+  /// @param skips as above
+  __device__ __forceinline__ void both_products(Scores& s, unsigned long long queries, const Probabilities& p,
+                                                bool skips) {
     wait_for_next_turn();
+    const Cursor<kConfig.stages> of_keys = turn_of_keys(skips);
     begin_products();
-    multiply_both(s, queries, p);
+    multiply_both(s, queries, p, of_keys.stage);
     end_products();
     ptx::wgmma_wait_group(0);
     ptx::pin(s);
     ptx::pin(out);
     end_turn();
+    if (kTogether && skips) end_turn();
     look_ahead(turn);
   }
 
-  __device__ __forceinline__ void values_alone(const Probabilities& p) {
+  /// @param stays the turn's keys are this row group's next
+  __device__ __forceinline__ void values_alone(const Probabilities& p, bool stays = false) {
     wait_for_turn();
     begin_products();
     ptx::wgmma_fence();
@@ -90,17 +107,20 @@ struct Forward : Softmax<kConfig, kProblem> {
     end_products();
     ptx::wgmma_wait_group(0);
     ptx::pin(out);
-    end_turn();
+    if (!kTogether || !stays) end_turn();
   }
 
   /// The scores of the next tile, and its exponentials beside the values of the tile before, whose probabilities are
   /// `p`. They take the scores' place: what else would need the registers of both is to have the scores at hand where
   /// they must be taken again, which happens so rarely that they are multiplied again.
-  __device__ __forceinline__ void exponentials_beside_values(Scores& s, unsigned long long queries, Probabilities& p) {
+  /// @param skips as for both_products
+  __device__ __forceinline__ void exponentials_beside_values(Scores& s, unsigned long long queries, Probabilities& p,
+                                                             bool skips) {
     wait_for_turn();
+    const Cursor<kConfig.stages> of_keys = turn_of_keys(skips);
     begin_products();
     ptx::wgmma_fence();
-    multiply_keys(s, queries);
+    multiply_keys(s, queries, of_keys.stage);
     ptx::wgmma_commit_group();
     multiply_values(p);
     ptx::wgmma_commit_group();
@@ -121,9 +141,8 @@ struct Forward : Softmax<kConfig, kProblem> {
     if (__any_sync(0xffffffffU, !fits)) {
       ptx::wgmma_wait_group(0);
       ptx::pin(out);
-      scores_of_warp<kProblem, kKeys>(s,
-                                      place.queries(query.stage) + row_group * kBoxes * kGroupRows * tile::kBoxRowBytes,
-                                      place.keys(key_group, turn.stage), kPlan.box);
+      const unsigned of_queries = static_cast<unsigned>(queries & 0x3FFF) << 4;  // the descriptor's address
+      scores_of_warp<kProblem, kKeys>(s, of_queries, place.keys(key_group, of_keys.stage), kPlan.box);
       exact_softmax(p, s);
     } else {
       // Behind the branch, over which ptxas moves no wait: it would put one in front of most exponentials.
@@ -145,34 +164,53 @@ struct Forward : Softmax<kConfig, kProblem> {
         }
     }
     end_turn();
+    if (kTogether && skips) end_turn();
   }
 
   /// Tiles n, n - 1, .. first of this key group; those that reach past seen_by_all have keys that some row does not
-  /// see.
-  __device__ __forceinline__ void run_tiles(int n, int first, int seen_by_all, unsigned long long queries) {
+  /// see. With Pairs::together the other row group takes every other tile from `both_see` on.
+  /// @param helps these are the other row group's rows, its own are still to come
+  /// @param stays_at the tile whose values come with keys of its own rows
+  /// @return the last tile
+  __device__ __forceinline__ int run_tiles(int n, int first, int seen_by_all, unsigned long long queries,
+                                           int both_see = 0, bool helps = false, int stays_at = -1) {
     if constexpr (kConfig.overlap != Overlap::products) {
       Scores s;
       Probabilities p;
       scores_alone(s, queries);
       look_ahead(turn);
       first_softmax(p, s, n, (n + 1) * kKeys > seen_by_all);
+      const auto step = [&] { return kTogether && n > both_see ? 2 : 1; };
+      int by = step();
 #pragma unroll 1
-      for (; n > first && n * kKeys > seen_by_all; --n) {
-        both_products(s, queries, p);
-        hide_keys(s, (n - 1) * kKeys);
+      for (; n - by >= first && (n - by + 1) * kKeys > seen_by_all; n -= by, by = step()) {
+        both_products(s, queries, p, by == 2);
+        hide_keys(s, (n - by) * kKeys);
         exact_softmax(p, s);
+      }
+      if constexpr (kTogether) {
+#pragma unroll 1
+        for (; n > both_see && n - 2 >= first; n -= 2) {
+          if constexpr (kConfig.overlap == Overlap::values) {
+            exponentials_beside_values(s, queries, p, true);
+            continue;
+          }
+          both_products(s, queries, p, true);
+          if (kConfig.reference == Reference::exact || !optimistic_softmax(p, s)) exact_softmax(p, s);
+        }
+        if (n > both_see) first = n;
       }
 #pragma unroll 1
       for (; n > first; --n) {
         if constexpr (kConfig.overlap == Overlap::values) {
-          exponentials_beside_values(s, queries, p);
+          exponentials_beside_values(s, queries, p, false);
           continue;
         }
-        both_products(s, queries, p);
+        both_products(s, queries, p, false);
         if (kConfig.reference == Reference::exact || !optimistic_softmax(p, s)) exact_softmax(p, s);
       }
-      release_queries();
-      values_alone(p);
+      if (!kTogether || !helps) release_queries();
+      values_alone(p, n == stays_at);
     } else {
       Scores s[2];
       Probabilities p[2];
@@ -184,7 +222,7 @@ struct Forward : Softmax<kConfig, kProblem> {
         release_queries();
         pass_turn();  // between a tile's scores and its values
         values_alone(p[0]);
-        return;
+        return n;
       }
       const auto hides = [&](int tile) { return kProblem.causal && (tile + 1) * kKeys > seen_by_all; };
       overlapped<false, true>(s[1], p[0], s[0], p[1], queries, n, masked);
@@ -206,6 +244,7 @@ struct Forward : Softmax<kConfig, kProblem> {
         values_alone(p[0]);
       }
     }
+    return n;
   }
 
   /// The exponentials of tile n's scores `s` to `p`, while the values of the tile before, with probabilities
@@ -222,11 +261,11 @@ struct Forward : Softmax<kConfig, kProblem> {
     }
     begin_products();
     if constexpr (kBefore && kMore) {
-      multiply_both(next, queries, p_before);
+      multiply_both(next, queries, p_before, turn.stage);
     } else {
       ptx::wgmma_fence();
       if constexpr (kBefore) multiply_values(p_before);
-      if constexpr (kMore) multiply_keys(next, queries);
+      if constexpr (kMore) multiply_keys(next, queries, turn.stage);
       ptx::wgmma_commit_group();
     }
     end_products();
@@ -257,31 +296,179 @@ struct Forward : Softmax<kConfig, kProblem> {
       if (lane == 0) ptx::mbarrier_arrive(place.queries_freed(query.stage));
   }
 
-  __device__ __forceinline__ void run_row_tile(const RowTile& at, const Target& target) {
-    group_row = group_tile(kConfig, at.index, row_group, (params.len_q + kGroupRows - 1) / kGroupRows) * kGroupRows;
-    const int keys_end =
-        visible_keys(kProblem.causal, last_row(kConfig, at.index, params.len_q), params.causal_offset, params.len_k);
-    const Range tiles = tiles_of_group(kConfig, keys_end, key_group);
-    const int seen_by_all = visible_keys(kProblem.causal, group_row, params.causal_offset, params.len_k);
-    const int seen_by_any = group_row < params.len_q
-                                ? visible_keys(kProblem.causal, min(group_row + kGroupRows, params.len_q) - 1,
-                                               params.causal_offset, params.len_k)
-                                : 0;
-    const int end = min(tiles.end, (seen_by_any + kKeys - 1) / kKeys);
+  __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) out[i] = 0.0F;
     reference[0] = reference[1] = -__int_as_float(0x7f800000);
     sum[0] = sum[1] = 0.0F;
+  }
+
+  /// Which rows and tiles of a row tile are this warp's.
+  struct Share {
+    int row;      ///< first of the row group
+    Range tiles;  ///< of the key group
+    int end;      ///< of those, that any of the rows sees
+    int odd_row;  ///< Pairs::together: first of the odd row group of the pair, and its end; that of the even one
+    int odd_end;
+    int even_end;
+  };
+
+  __device__ __forceinline__ int row_of(int index, int of) const {
+    return group_tile(kConfig, index, of, row_groups_of(params.len_q)) * kGroupRows;
+  }
+  __device__ __forceinline__ Share share_of(int index) const {
+    Share share{};
+    share.row = row_of(index, row_group);
+    const auto tiles_of = [&](int of) {
+      return tiles_seen(kConfig, kProblem.causal, index, of, params.len_q, params.len_k, params.causal_offset);
+    };
+    if constexpr (kTogether) {
+      const int even = row_group & ~1;
+      const int of_even = tiles_of(even);
+      const int of_odd = tiles_of(even + 1);
+      if constexpr (kConfig.key_groups > 1)
+        share.tiles = tiles_of_group(kConfig, min(of_even, of_odd), max(of_even, of_odd), key_group);
+      else
+        share.tiles = tiles_of_group(kConfig, keys_end(index), 0);
+      const auto in_group = [&](int end) { return max(share.tiles.first, min(share.tiles.end, end)); };
+      share.even_end = in_group(of_even);
+      share.odd_end = in_group(of_odd);
+      share.odd_row = row_of(index, even + 1);
+      share.end = row_group == even ? share.even_end : share.odd_end;
+    } else {
+      share.tiles = tiles_of_group(kConfig, keys_end(index), key_group);
+      share.end = min(share.tiles.end, tiles_of(row_group));
+    }
+    return share;
+  }
+  __device__ __forceinline__ int keys_end(int index) const {
+    return visible_keys(kProblem.causal, last_row(kConfig, index, params.len_q), params.causal_offset, params.len_k);
+  }
+  __device__ __forceinline__ int seen_by_all() const {
+    return visible_keys(kProblem.causal, group_row, params.causal_offset, params.len_k);
+  }
+
+  __device__ __forceinline__ void wait_for_queries(int of) const {
+    ptx::mbarrier_wait(place.queries_barrier(query.stage, of), query.parity);
+  }
+  /// The queries of row group `of`, when they have arrived.
+  __device__ __forceinline__ unsigned long long queries_of(int of) const {
+    if constexpr (kTogether) wait_for_queries(of);  // else it has waited before
+    return tile::matrix_descriptor(place.queries(query.stage) + of * kBoxes * kGroupRows * tile::kBoxRowBytes, 16);
+  }
+
+  /// Every tile that this row group sees.
+  __device__ __forceinline__ void run_rows(const Share& share) {
+    const Range& tiles = share.tiles;
+    const bool has_tiles = share.end > tiles.first;
+    group_row = share.row;
+    clear();
+    const unsigned long long queries = queries_of(row_group);
     // Tiles that only other row groups see.
 #pragma unroll 1
-    for (int n = end > tiles.first ? tiles.end - end : turns_of(kConfig, tiles.end - tiles.first); n > 0; --n)
+    for (int n = has_tiles ? tiles.end - share.end : turns_of(kConfig, tiles.end - tiles.first); n > 0; --n)
       pass_turn();
-    const unsigned long long queries =
-        tile::matrix_descriptor(place.queries(query.stage) + row_group * kBoxes * kGroupRows * tile::kBoxRowBytes, 16);
-    if (end > tiles.first)
-      run_tiles(end - 1, tiles.first, seen_by_all, queries);
+    if (has_tiles)
+      run_tiles(share.end - 1, tiles.first, seen_by_all(), queries);
     else
       release_queries();
+  }
+
+  /// A pair's share of tiles (Pairs::together). The odd row group's rows are from the head's end; n tiles are seen by
+  /// the even one, too, which has no rows only where a head has no more:
+  ///
+  ///   odd      .. n + 3 | n + 1 | n - 1 | n - 2 | ..     its own rows
+  ///   even     .. n + 2 | n     |                        the odd one's rows, handed over
+  ///                             | n - 1 | n - 2 | ..     its own rows
+  __device__ __forceinline__ void run_pair(const Share& share) {
+    const Range& tiles = share.tiles;
+    const bool is_even = row_group % 2 == 0;
+    const bool is_helped = share.odd_end - share.even_end > 1;  // a single tile is not worth handing over
+    int key_tile = tiles.end - 1;                               // whose keys come with the next turn
+    bool helps = is_helped && is_even;
+#pragma unroll 1
+    for (;;) {
+      group_row = helps ? share.odd_row : share.row;
+      clear();
+      const unsigned long long queries = queries_of(helps ? row_group + 1 : row_group);
+      const int n = (helps ? share.odd_end - 1 : share.end) - 1;
+      const int first = helps ? share.even_end : tiles.first;
+      const int stays_at = helps && first > tiles.first ? first : -1;
+      if (n >= first) {
+#pragma unroll 1
+        for (; key_tile > n; --key_tile) pass_turn();
+        key_tile = run_tiles(n, first, seen_by_all(), queries, share.even_end, helps, stays_at);
+        key_tile -= key_tile == stays_at ? 1 : 2;
+      } else {
+        release_queries();
+      }
+      if (!helps) break;
+      hand_over();
+      helps = false;
+    }
+    if (tiles.end > tiles.first)
+#pragma unroll 1
+      for (; key_tile >= tiles.first - 1; --key_tile) pass_turn();
+    if (is_helped && !is_even) take_over();
+  }
+
+  // Barriers 8 and up, one for each pair and key group: something has been handed over; 12 and up: it has been taken.
+  __device__ __forceinline__ int pair_index() const { return key_group * pairs(kConfig) + row_group / 2; }
+  __device__ __forceinline__ unsigned help() const { return place.help(row_group / 2, key_group, warp * 32 + lane); }
+
+  /// What this row group has of the other's rows.
+  __device__ __forceinline__ void hand_over() const {
+    if constexpr (!kOneTile) ptx::bar_sync(12 + pair_index(), 2 * kGroupThreads);
+    const unsigned to = help();
+#pragma unroll
+    for (int i = 0; i < kDim / 2; i += 4)
+      ptx::st_shared_v4(to + i / 4 * 16 * kGroupThreads, __float_as_uint(out[i]), __float_as_uint(out[i + 1]),
+                        __float_as_uint(out[i + 2]), __float_as_uint(out[i + 3]));
+    ptx::st_shared_v4(to + kDim / 8 * 16 * kGroupThreads, __float_as_uint(reference[0]), __float_as_uint(reference[1]),
+                      __float_as_uint(sum[0]), __float_as_uint(sum[1]));
+    ptx::bar_arrive(8 + pair_index(), 2 * kGroupThreads);
+  }
+
+  /// Adds what the other row group has of these rows.
+  __device__ __forceinline__ void take_over() {
+    ptx::bar_sync(8 + pair_index(), 2 * kGroupThreads);
+    const unsigned from = help();
+    unsigned state[4];
+    ptx::ld_shared_v4(state, from + kDim / 8 * 16 * kGroupThreads);
+    float mine[2];
+    float its[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float most = fmaxf(reference[h], __uint_as_float(state[h]));
+      const float subtracted = attention::finite_reference(most);
+      mine[h] = ptx::ex2_approx_ftz(reference[h] - subtracted);
+      its[h] = ptx::ex2_approx_ftz(__uint_as_float(state[h]) - subtracted);
+      sum[h] = fmaf(sum[h], mine[h], its[h] * __uint_as_float(state[2 + h]));
+      reference[h] = most;
+    }
+#pragma unroll
+    for (int i = 0; i < kDim / 2; i += 4) {
+      unsigned x[4];
+      ptx::ld_shared_v4(x, from + i / 4 * 16 * kGroupThreads);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) out[i + j] = fmaf(out[i + j], mine[j / 2], __uint_as_float(x[j]) * its[j / 2]);
+    }
+    if constexpr (!kOneTile) ptx::bar_arrive(12 + pair_index(), 2 * kGroupThreads);
+  }
+  /// At the start what has been handed over counts as taken; at the end someone has to take the last arrival.
+  __device__ __forceinline__ void begin_pairs() const {
+    if (kTogether && !kOneTile && row_group % 2 == 1) ptx::bar_arrive(12 + pair_index(), 2 * kGroupThreads);
+  }
+  __device__ __forceinline__ void end_pairs() const {
+    if (kTogether && !kOneTile && row_group % 2 == 0) ptx::bar_sync(12 + pair_index(), 2 * kGroupThreads);
+  }
+
+  __device__ __forceinline__ void run_row_tile(const RowTile& at, const Target& target) {
+    const Share share = share_of(at.index);
+    if constexpr (kTogether)
+      run_pair(share);
+    else
+      run_rows(share);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 1);
@@ -294,16 +481,20 @@ struct Forward : Softmax<kConfig, kProblem> {
   __device__ __forceinline__ void consume() {
     const Target target = {static_cast<unsigned short*>(params.o), params.lse, params.o_strides, params.len_q,
                            params.heads};
-    ptx::bar_sync(1, consumer_threads(kConfig) + 32);
-    begin_turns();
     if constexpr (kOneTile) {
-      const int index = kProblem.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-      ptx::mbarrier_wait(place.queries_barrier(0, row_group), 0);
-      run_row_tile({index, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)}, target);
+      const RowTile at = {row_tile_of_block(kConfig, kProblem.causal, blockIdx.x, gridDim.x),
+                          static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)};
+      ptx::bar_sync(1, consumer_threads(kConfig) + 32);
+      begin_turns();
+      if constexpr (!kTogether) wait_for_queries(row_group);
+      run_row_tile(at, target);
     } else {
+      ptx::bar_sync(1, consumer_threads(kConfig) + 32);
+      begin_turns();
+      begin_pairs();
 #pragma unroll 1
       for (;;) {
-        ptx::mbarrier_wait(place.queries_barrier(query.stage, row_group), query.parity);
+        wait_for_queries(row_group);
         unsigned words[4];
         ptx::ld_shared_v4(words, place.row_tile(query.stage));
         const RowTile at = {ptx::warp_uniform(words[0]), ptx::warp_uniform(words[1]), ptx::warp_uniform(words[2])};
@@ -311,6 +502,7 @@ struct Forward : Softmax<kConfig, kProblem> {
         run_row_tile(at, target);
         query.advance();
       }
+      end_pairs();
     }
     end_turns();
   }

@@ -52,8 +52,8 @@ struct Products {
     }
   }
 
-  __device__ __forceinline__ void multiply_keys(Scores& into, unsigned long long queries) const {
-    const unsigned long long k = keys();
+  __device__ __forceinline__ void multiply_keys(Scores& into, unsigned long long queries, int stage) const {
+    const unsigned long long k = keys(stage);
 #pragma unroll
     for (int i = 0; i < kDim / 16; ++i) multiply_keys_step(into, queries, k, i);
   }
@@ -63,9 +63,9 @@ struct Products {
         into, q + tile::descriptor_advance(i / 4 * kGroupRows * tile::kBoxRowBytes + i % 4 * 32),
         k + tile::descriptor_advance(i / 4 * kPlan.box + i % 4 * 32), i != 0);
   }
-  __device__ __forceinline__ unsigned long long keys() const {
-    if constexpr (kCounted) return counted(first_keys, turn.stage);
-    return tile::matrix_descriptor(place.keys(key_group, turn.stage), 16);
+  __device__ __forceinline__ unsigned long long keys(int stage) const {
+    if constexpr (kCounted) return counted(first_keys, stage);
+    return tile::matrix_descriptor(place.keys(key_group, stage), 16);
   }
   __device__ __forceinline__ unsigned long long values() const {
     if constexpr (kCounted) return counted(first_values, turn.stage);
@@ -87,9 +87,11 @@ struct Products {
   }
 
   /// Both products as one group, in the order that the config asks for.
-  __device__ __forceinline__ void multiply_both(Scores& into, unsigned long long queries, const Probabilities& p) {
+  /// @param key_stage of the keys
+  __device__ __forceinline__ void multiply_both(Scores& into, unsigned long long queries, const Probabilities& p,
+                                                int key_stage) {
     constexpr int kBoth = kDim / 16 + kSteps;
-    const unsigned long long k = keys();
+    const unsigned long long k = keys(key_stage);
     const unsigned long long v = values();
     ptx::wgmma_fence();
     int of_keys = 0;

@@ -71,6 +71,9 @@ const KnobTable<stream::Config>& table() {
     t.add("tile_order", "y", &C::tile_order, "heed::stream::TileOrder", {"rows_first", "heads_first", "mirrored"},
           "row tiles head by head, the same rows of all heads whose keys fit the L2, or rows from both ends of a head")
         .acts_on({tail, l2, dram});
+    t.add("pairs", "i", &C::pairs, "heed::stream::Pairs", {"apart", "together"},
+          "key tiles that only one of two mirrored row groups sees: that one's alone, or taken by turns")
+        .acts_on({tail, latency, tensor});
     t.add("evict_first", "v", &C::evict_first, "heed::stream::EvictFirst", {"none", "queries", "inputs", "all"},
           "what the L2 may give up before other lines: nothing, queries, all that is read, outputs as well")
         .acts_on({l2, dram});
@@ -180,6 +183,7 @@ class StreamFamily final : public Family {
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
     const std::int64_t processors = processors_of(device);
     const int dim = stream::padded_dim(static_cast<int>(workload.dim));
+    const bool causal = workload.is_causal();
     stream::Config c;
     int most_stages = kMostStages;
     c.producer = stream::Producer::own_group;
@@ -198,7 +202,7 @@ class StreamFamily final : public Family {
         c.overlap = stream::Overlap::products;
         c.product_order = stream::ProductOrder::alternating;
         c.producer = stream::Producer::own_warp;
-        if (!workload.is_causal()) {
+        if (!causal) {
           c.vote = stream::Vote::after_products;  // 6.84 us, 6.99 us at once
           c.arrival = stream::Arrival::ahead;     // as evolved since: 1.01 times as fast
         }
@@ -211,56 +215,71 @@ class StreamFamily final : public Family {
       // H200, us at b1h32l1024d128: 32.9 with tiles of 64 keys, 34.6 with 96. Long rows want the larger.
       if (c.row_groups == 2) c.tile_keys = workload.len_k <= kShortKeys ? 64 : 96;
       c.overlap = stream::Overlap::products;
-      c.product_order = workload.is_causal() ? stream::ProductOrder::scores_first : stream::ProductOrder::alternating;
+      c.product_order = causal ? stream::ProductOrder::scores_first : stream::ProductOrder::alternating;
     } else {
       c.row_groups = choose_row_groups(workload, processors, 2);
       if (dim == 192) c.overlap = stream::Overlap::products;
     }
     // More than one wave: blocks that stay load the next row tile's queries and keys beside the last products of this.
-    if (all_row_tiles(c.row_groups, workload) > processors * c.min_blocks) {
-      // Under a causal mask row tiles differ, so the longest come first and blocks take them as they finish; where all
-      // are short that costs more than it evens out.
-      const std::int64_t blocks = processors * c.min_blocks;
-      const bool two_waves = all_row_tiles(c.row_groups, workload) <= 2 * blocks;
-      const bool uneven = workload.is_causal() && !few_keys && !two_waves;
-      if (workload.is_causal() && two_waves) c.tile_order = stream::TileOrder::mirrored;
-      // H200, us at b1h32l1024d128 causal: 22.3 in alternating order, 21.9 with scores first, 21.4 with these two as
-      // well.
-      if (workload.is_causal() && two_waves && dim == 128 && workload.len_k <= kShortKeys) {
-        c.reference = stream::Reference::first_keys;
-        c.arrival = stream::Arrival::ahead;
-        most_stages = 3;  // as two runs of the search found: 1.01 times as fast as with 5
-      }
+    const std::int64_t blocks = processors * c.min_blocks;
+    const bool one_wave = all_row_tiles(c.row_groups, workload) <= blocks;
+    const bool two_waves = !one_wave && all_row_tiles(c.row_groups, workload) <= 2 * blocks;
+    if (!one_wave) {
+      // Under a causal mask row tiles differ. Of two waves the second goes backwards, so that every block has as much
+      // of both; H200, us, with rows from both ends of a head in each row tile / like this: b1h32l1024d128 21.1 / 19.1,
+      // b1h8l4096d128 76.5 / 57.8, b1h8l4096d256 153 / 107, b4h16l1024d64 23.7 / 21.5. Of more waves the longest come
+      // first and blocks take them as they finish (b1h16l4096d128 114, backwards and forwards 131); where all are short
+      // that costs more than it evens out.
+      const bool uneven = causal && !few_keys && !two_waves;
       c.schedule = uneven ? stream::Schedule::dynamic : stream::Schedule::persistent;
       if (uneven) c.tile_order = stream::TileOrder::heads_first;
       if (dim <= 128) c.query_stages = 2;
-    } else if (workload.is_causal()) {
+      if (causal && two_waves && dim == 128) {
+        // H200, us at b1h8l4096d128: 56.0 in order, 54.2 with tiles of 64 keys as well; 18.5 instead of 19.1 at
+        // b1h32l1024d128.
+        c.turns = stream::Turns::in_order;
+        c.tile_keys = 64;
+        if (workload.len_k <= kShortKeys) {
+          c.reference = stream::Reference::first_keys;
+          c.arrival = stream::Arrival::ahead;
+          most_stages = 3;  // as two runs of the search found: 1.01 times as fast as with 5
+        }
+      }
+    } else if (causal) {
       // One wave is as long as its longest block: rows from both ends of a head make blocks equal.
       c.tile_order = stream::TileOrder::mirrored;
     }
     if (dim == 64 && !few_keys) {
       // Two row groups and two key groups meet in no order: scores first is 1.024 times as fast as values first at
       // b1h8l2048d64, alternating 1.014 times.
-      const bool in_no_order = !workload.is_causal() && c.row_groups == 2 && c.key_groups == 2;
+      const bool in_no_order = !causal && c.row_groups == 2 && c.key_groups == 2;
       if (in_no_order) c.product_order = stream::ProductOrder::scores_first;
       // Where the way from exponentials to the next products is short, row groups overlap more; where it is the same
       // for all of them, they may fall into step and overlap less.
-      const bool one_wave = all_row_tiles(c.row_groups, workload) <= processors;
       if (in_no_order) c.turns = stream::Turns::in_order;  // 17.4 us at b1h8l2048d64, 17.8 us without
-      if (!workload.is_causal() && !one_wave) c.product_order = stream::ProductOrder::scores_first;
-      if (!in_no_order && (workload.is_causal() || one_wave)) c.reference = stream::Reference::first_keys;
-      // 13.1 us at b1h8l2048d64 causal with neither of these, 13.7 us with both; b4h16l512d64 causal 8.6 us with
-      // both, 8.7 us without.
-      const bool two_halves = workload.is_causal() && c.key_groups == 2;
-      if (one_wave ? !two_halves : !workload.is_causal()) c.upkeep = stream::Upkeep::conditions;
-      if (workload.is_causal() && !two_halves) c.arrival = stream::Arrival::ahead;
+      if (!causal && !one_wave) c.product_order = stream::ProductOrder::scores_first;
+      if (!in_no_order && (causal || one_wave)) c.reference = stream::Reference::first_keys;
+      const bool alone = causal && c.overlap == stream::Overlap::nothing && (one_wave || two_waves);
+      if (alone) {
+        // Where few row groups are busy at a time, each has to hide its own exponentials. H200, us, beside nothing /
+        // beside values: b4h16l512d64 7.82 / 7.72, b1h8l2048d64 12.4 / 12.3, b4h16l1024d64 21.5 / 20.8.
+        c.overlap = stream::Overlap::values;
+        c.product_order = stream::ProductOrder::scores_first;
+        // And where there is time to hand results over, those with few keys help: b1h8l2048d64 12.5 / 12.3,
+        // b2h8l2048d64 20.3 / 18.9, b1h8l4096d64 37.2 / 32.7; b4h16l512d64 7.8 / 8.7, b2h16l1024d64 11.8 / 12.0.
+        if (one_wave && workload.len_k >= kShortKeys) c.pairs = stream::Pairs::together;
+      } else {
+        const bool two_halves = causal && c.key_groups == 2;
+        if (one_wave ? !two_halves : !causal) c.upkeep = stream::Upkeep::conditions;
+        if (causal && !two_halves) c.arrival = stream::Arrival::ahead;
+      }
       // Copies that nobody waits for yet come between those that everybody waits for at the start. H200, us, with as
-      // many stages as fit / 3: b1h8l1024d64 6.77 / 6.72, b4h16l512d64 9.99 / 9.94, causal 8.21 / 8.12, b1h8l2048d64
-      // causal 12.3 / 12.2.
-      if (one_wave && workload.len_k <= kShortKeys) most_stages = 3;
+      // many stages as fit / 3: b1h8l1024d64 6.77 / 6.72, b4h16l512d64 9.99 / 9.94; causal, with 3 / 4: b4h16l512d64
+      // 7.81 / 7.72.
+      if (one_wave && workload.len_k <= kShortKeys) most_stages = alone ? 4 : 3;
     }
     if (few_keys) c.reference = stream::Reference::first_keys;
-    const bool few_of_128 = dim == 128 && !workload.is_causal() && workload.len_k <= kShortKeys;
+    const bool few_of_128 = dim == 128 && !causal && workload.len_k <= kShortKeys;
     if (dim == 128 && !few_of_128) c.upkeep = stream::Upkeep::conditions;
     // Two row groups that wait for both of their products fall into step. H200, us at b4h8l2048d256: 248; in order 200,
     // and 196 in alternating order.

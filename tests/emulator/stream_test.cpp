@@ -127,6 +127,66 @@ TEST(EmulatedStream, MirroredRows) {
   run_case<kTwo, Problem{.element = Element::bf16, .head_dim = 128, .causal = true}>({.len_q = 190, .len_k = 190}, 49);
 }
 
+// Both row groups of a pair take the key tiles that only one of them sees: few and many, an even and an odd number, in
+// one key group and in two, where the one has no keys of its own, where a head ends within a pair, and where one warp
+// or many take a tile again.
+TEST(EmulatedStream, PairsShareTheirTiles) {
+  constexpr Config kTwo{.row_groups = 2,
+                        .stages = 3,
+                        .producer = Producer::own_group,
+                        .tile_order = TileOrder::mirrored,
+                        .pairs = Pairs::together};
+  for (const int rows : {128, 192, 256, 320, 448, 512})
+    run_case<kTwo, kHalf64Causal>({.heads = 2, .len_q = rows, .len_k = rows}, 120);
+  run_case<kTwo, kHalf64Causal>({.heads = 2, .heads_kv = 1, .len_q = 300, .len_k = 310, .causal_offset = 10}, 121);
+  run_case<kTwo, kHalf64Causal>({.len_q = 40, .len_k = 70, .causal_offset = 30}, 122);
+  run_case<kTwo, kHalf64Causal>({.len_q = 330, .len_k = 120, .causal_offset = -210}, 123);
+  run_case<kTwo, kHalf64Causal>({.len_q = 330, .len_k = 200, .causal_offset = 0, .score_scale = 30}, 124);
+  constexpr Config kKeyGroups{.row_groups = 2,
+                              .key_groups = 2,
+                              .tile_keys = 48,
+                              .stages = 2,
+                              .reference = Reference::first_keys,
+                              .producer = Producer::own_group,
+                              .tile_order = TileOrder::mirrored,
+                              .pairs = Pairs::together,
+                              .arrival = Arrival::ahead,
+                              .upkeep = Upkeep::conditions};
+  for (const int rows : {100, 256, 330, 450}) run_case<kKeyGroups, kHalf64Causal>({.len_q = rows, .len_k = rows}, 125);
+  run_case<kKeyGroups, kHalf64Causal>({.len_q = 200, .len_k = 500, .causal_offset = 300}, 126);
+  run_case<kKeyGroups, kHalf64Causal>({.len_q = 300, .len_k = 100, .causal_offset = -200}, 127);
+  run_case<kKeyGroups, kHalf64Causal>({.len_q = 300, .len_k = 300, .score_scale = 60}, 128);
+  constexpr Config kBeside{.row_groups = 2,
+                           .key_groups = 2,
+                           .tile_keys = 32,
+                           .stages = 3,
+                           .overlap = Overlap::values,
+                           .product_order = ProductOrder::scores_first,
+                           .producer = Producer::own_group,
+                           .tile_order = TileOrder::mirrored,
+                           .pairs = Pairs::together};
+  for (const int rows : {100, 330, 512}) run_case<kBeside, kHalf64Causal>({.len_q = rows, .len_k = rows}, 133);
+  run_case<kBeside, kHalf64Causal>({.len_q = 300, .len_k = 400, .causal_offset = 100, .score_scale = 60}, 134);
+  constexpr Config kFour{.row_groups = 4,
+                         .stages = 3,
+                         .query_stages = 2,
+                         .schedule = Schedule::persistent,
+                         .producer = Producer::own_group,
+                         .tile_order = TileOrder::mirrored,
+                         .pairs = Pairs::together};
+  run_case<kFour, kHalf64Causal>({.heads = 3, .len_q = 520, .len_k = 520}, 129);
+  run_case<kFour, kHalf64Causal>({.heads = 3, .len_q = 390, .len_k = 200, .causal_offset = -100}, 130);
+  constexpr Config kStays{.row_groups = 2,
+                          .tile_keys = 32,
+                          .stages = 2,
+                          .query_stages = 2,
+                          .schedule = Schedule::dynamic,
+                          .tile_order = TileOrder::mirrored,
+                          .pairs = Pairs::together};
+  run_case<kStays, kHalf64Causal>({.heads = 3, .len_q = 270, .len_k = 250, .causal_offset = -20}, 131);
+  run_case<kStays, kBrain128Causal>({.heads = 2, .len_q = 250, .len_k = 250, .score_scale = 100}, 132);
+}
+
 // Scores far above those of the first tiles: the warp takes the tile again, once or several times.
 TEST(EmulatedStream, TakesATileAgainWhereTheReferenceMisleads) {
   constexpr Config kTurns{.row_groups = 1, .tile_keys = 32, .stages = 4};

@@ -30,6 +30,7 @@ Config random_config(Random& random) {
   c.turns = static_cast<Turns>(random.below(2));
   c.producer = random.chance(0.5) ? Producer::own_warp : Producer::own_group;
   c.tile_order = static_cast<TileOrder>(random.below(3));
+  c.pairs = static_cast<Pairs>(random.below(2));
   c.evict_first = static_cast<EvictFirst>(random.below(4));
   c.arrival = static_cast<Arrival>(random.below(2));
   c.upkeep = static_cast<Upkeep>(random.below(2));
@@ -84,6 +85,50 @@ TEST(Stream, EveryRowTileComesOnce) {
       }
       before = tile.index;
     }
+  }
+}
+
+// Waves that go back and forth hold every row tile once, and two whole ones give every block as much of both ends.
+TEST(Stream, WavesGoBackAndForth) {
+  Random random(6);
+  for (int i = 0; i < 300; ++i) {
+    const int blocks = 1 + static_cast<int>(random.below(140));
+    const int all = 1 + static_cast<int>(random.below(600));
+    std::set<int> seen;
+    for (int block = 0; block < std::min(blocks, all); ++block) {
+      bool back = false;
+      for (int index = block; index < all; index += blocks, back = !back) {
+        const int taken = back ? backwards(index, block, blocks, all) : index;
+        ASSERT_TRUE(taken >= index - block && taken < std::min(index - block + blocks, all));
+        ASSERT_TRUE(seen.insert(taken).second) << "twice";
+        if (back) {
+          ASSERT_EQ(taken + index - blocks, std::min(index - block + blocks, all) - 1 + index - block - blocks);
+        }
+      }
+    }
+    ASSERT_EQ(static_cast<int>(seen.size()), all);
+  }
+}
+
+// Key groups of a pair hold every tile once, and multiply as often as each other but for a tile or two.
+TEST(Stream, PairsCutTheirTilesByWork) {
+  for (const int key_groups : {1, 2, 4}) {
+    const Config c{
+        .row_groups = 2, .key_groups = key_groups, .tile_order = TileOrder::mirrored, .pairs = Pairs::together};
+    for (int longer = 0; longer < 40; ++longer)
+      for (int shorter = 0; shorter <= longer; ++shorter) {
+        int end = 0;
+        for (int g = 0; g < key_groups; ++g) {
+          const Range range = tiles_of_group(c, shorter, longer, g);
+          ASSERT_EQ(range.first, end);
+          ASSERT_GE(range.end, range.first);
+          end = range.end;
+          const int work =
+              range.end - range.first + std::max(0, std::min(range.end, shorter) - std::min(range.first, shorter));
+          ASSERT_LE(std::abs(work - (shorter + longer) / key_groups), 3) << longer << " " << shorter;
+        }
+        ASSERT_EQ(end, longer);
+      }
   }
 }
 
@@ -153,7 +198,7 @@ TEST(Stream, CanonicalConfigsAreTheirOwnName) {
 TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
   Random random(4);
   for (const int dim : {64, 96, 192, 256}) {
-    const Problem problem{.element = Element::fp16, .head_dim = dim, .causal = false};
+    const Problem problem{.element = Element::fp16, .head_dim = dim, .causal = true};
     for (int i = 0; i < 5000; ++i) {
       const Config c = canonical(random_config(random), problem);
       const SharedPlan p = shared_plan(c, dim);
@@ -174,7 +219,8 @@ TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
         ASSERT_EQ(p.exchange_bytes, c.key_groups * bytes_sent(c, dim));
         ASSERT_EQ(p.sender_bytes, bytes_sent(c, dim));
         const bool apart = writes_rows(c, dim) && c.schedule != Schedule::one_tile;
-        ASSERT_EQ(p.barriers, ring_end + c.row_groups * p.exchange_bytes + (apart ? p.query_bytes : 0));
+        const int help = c.pairs == Pairs::together ? c.row_groups / 2 * c.key_groups * p.help_bytes : 0;
+        ASSERT_EQ(p.barriers, ring_end + c.row_groups * p.exchange_bytes + help + (apart ? p.query_bytes : 0));
       }
       ASSERT_GE(p.row_tiles, p.barriers + 8 * barrier_plan(c).count);
       ASSERT_EQ(p.total, p.row_tiles + 16 * c.query_stages);
