@@ -187,12 +187,23 @@ class StreamFamily final : public Family {
     stream::Config c;
     int most_stages = kMostStages;
     c.producer = stream::Producer::own_group;
-    const bool few_keys = dim == 64 && workload.len_k <= kFewKeys && all_row_tiles(1, workload) > processors;
+    // Row tiles of a few key tiles, of a head that does not fill four row groups: starting and ending them is most of
+    // the work, which other blocks hide.
+    const bool few_keys = dim == 64 && workload.len_k <= kFewKeys && workload.len_q <= 2 * stream::kGroupRows &&
+                          all_row_tiles(1, workload) > processors;
     if (few_keys) {
-      // Row tiles of one or two key tiles: starting and ending them is most of the work, which another block hides.
       c.row_groups = 1;
-      c.tile_keys = 128;
-      c.min_blocks = 2;
+      if (workload.len_k <= kFewKeys / 2) {
+        // H200, us at b64h12l128d64 and causal: two blocks and tiles of 128 keys 14.1 and 15.8; 13.3 and 12.4 like
+        // this; and in alternating order 12.9 and 12.3.
+        c.tile_keys = 64;
+        c.min_blocks = 3;
+        c.product_order = stream::ProductOrder::alternating;
+        most_stages = 2;
+      } else {
+        c.tile_keys = 128;
+        c.min_blocks = 2;
+      }
     } else if (dim == 64) {
       // Exponentials take as long as products, so that row groups which take turns keep both busy: four of them.
       c.row_groups = choose_row_groups(workload, processors, 4);

@@ -246,7 +246,7 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_EQ(plan_of("b1h32l1024d128:causal_top_left").counters, 0);
   EXPECT_THAT(describe(default_of("b1h32l1024d128:causal_top_left")),
               ::testing::HasSubstr("tile_order=rows_first,pairs=apart"));
-  EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{264, 1, 1}));
+  EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{396, 1, 1}));
   EXPECT_EQ(plan_of("b64h12l128d64:causal_top_left").counters, 0);  // all of them short
   EXPECT_TRUE(plan_of("b1h32l1024d128").dependent);
   // Three row groups leave no block half empty where four would.
@@ -254,7 +254,7 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   // No row group without rows.
   EXPECT_THAT(describe(default_of("b64h32l33k2000d128")), ::testing::HasSubstr("row_groups=1,key_groups=2,"));
   hopper.processors = 0;
-  EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{264, 1, 1}));
+  EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{396, 1, 1}));
 }
 
 // Barriers of the stages by default where a thread can sleep at one and registers are left.
