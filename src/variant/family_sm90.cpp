@@ -315,7 +315,7 @@ class Sm90Family final : public Family {
 }  // namespace
 
 bool sm90_leads(const Workload& workload, std::int64_t processors) {
-  return fits_two_a_processor(workload, processors) ? workload.is_causal() : has_short_rows(workload, processors);
+  return workload.is_causal() && fits_two_a_processor(workload, processors);
 }
 
 const Family& sm90_family() {

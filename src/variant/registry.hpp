@@ -17,8 +17,7 @@ const Family& ladder_family();       ///< ladder, src/variant/family_ladder.cpp
 
 /// Whether fwd_sm90 is ahead of fwd_sm90_stream though its row tiles take more than one wave: under a causal mask, at
 /// head dims up to 64, where two of its blocks share a multiprocessor, long row tiles beside short ones (6.0 us at
-/// b1h8l1024d64 on an H200, 7.1 us where a block takes a whole row tile), or four that see few keys (15.6 us at
-/// b64h12l128d64, 16.3 us).
+/// b1h8l1024d64 on an H200, 7.1 us where a block takes a whole row tile).
 /// @param processors of the device
 bool sm90_leads(const Workload& workload, std::int64_t processors);
 

@@ -477,9 +477,9 @@ TEST(Families, AWorkloadChoosesItsFamily) {
   EXPECT_EQ(chosen("b1h16l256d128"), "fwd_sm90");
   EXPECT_EQ(chosen("b1h8l1024d64"), "fwd_sm90_stream");  // 128 tiles of 64 rows: split in two they are two waves
   EXPECT_EQ(chosen("b64h12l128d64"), "fwd_sm90_stream");
-  // Causal: two small blocks a multiprocessor, long row tiles beside short ones, and four of a few keys each.
+  // Causal: two small blocks a multiprocessor, long row tiles beside short ones.
   EXPECT_EQ(chosen("b1h8l1024d64:causal_top_left"), "fwd_sm90");
-  EXPECT_EQ(chosen("b64h12l128d64:causal_top_left"), "fwd_sm90");
+  EXPECT_EQ(chosen("b64h12l128d64:causal_top_left"), "fwd_sm90_stream");
   EXPECT_EQ(chosen("b1h8l2048d64:causal_top_left"), "fwd_sm90_stream");
   EXPECT_EQ(chosen("b1h8l1024d128:causal_top_left"), "fwd_sm90_stream");
   EXPECT_EQ(chosen("h128hkv1l16k64d64"), "fwd_sm90_stream");  // 2048 packed rows
