@@ -11,6 +11,9 @@
 ///   a row group     |              exponentials n-1 |              exponentials n-2 | ..
 ///     its products  | scores n-1 | values n         | scores n-2 | values n-1       | ..         (Overlap::values)
 ///
+/// Under a causal mask row groups with rows from both ends of a head may share the tiles of the one with more keys
+/// (Pairs::together): every other tile each, the results added through shared memory.
+///
 /// Tiles that not every row of the row group sees whole are the first of its order and take the exact maximum. The
 /// tiles after them need neither mask nor, unless the reference is exact, maximum.
 ///
@@ -138,17 +141,20 @@ struct Forward : Softmax<kConfig, kProblem> {
         total[h] = t == 0 ? e[0] + e[1] : total[h] + (e[0] + e[1]);
       }
     const bool fits = total[0] < kMostSum && total[1] < kMostSum;
-    if (__any_sync(0xffffffffU, !fits)) {
-      ptx::wgmma_wait_group(0);
-      ptx::pin(out);
+    // All warps of a warpgroup have to take the same wait, so what a misled one does lies before and behind it. ptxas
+    // would put the wait in front of most exponentials, but moves it over no branch.
+    unsigned misled = __any_sync(0xffffffffU, !fits);
+    if (misled) {
       const unsigned of_queries = static_cast<unsigned>(queries & 0x3FFF) << 4;  // the descriptor's address
       scores_of_warp<kProblem, kKeys>(s, of_queries, place.keys(key_group, of_keys.stage), kPlan.box);
+    }
+    ptx::wgmma_wait_group(0);
+    ptx::pin(out);
+    ptx::pin(s);
+    ptx::settle(misled);  // or there might be two waits again, one for either answer
+    if (misled) {
       exact_softmax(p, s);
     } else {
-      // Behind the branch, over which ptxas moves no wait: it would put one in front of most exponentials.
-      ptx::wgmma_wait_group(0);
-      ptx::pin(out);
-      ptx::pin(s);
       if constexpr (!kSumsRounded) {
         sum[0] += total[0];
         sum[1] += total[1];
