@@ -14,7 +14,7 @@ namespace {
 // Where only an architecture is known: an H200's.
 constexpr int kUnknownProcessors = 132;
 // Keys over which a row tile is done before the copies of the next one arrive, unless they were asked for long before.
-constexpr std::int64_t kFewKeys = 256;
+constexpr std::int64_t kFewKeys = 128;
 // Up to so many keys a launch of one wave takes less than 20 us, of which its start is a good part, and tiles of 64
 // keys are the faster ones at head dim 128.
 constexpr std::int64_t kShortKeys = 2048;
@@ -187,13 +187,15 @@ class StreamFamily final : public Family {
     stream::Config c;
     int most_stages = kMostStages;
     c.producer = stream::Producer::own_group;
-    // Row tiles of a few key tiles, of a head that does not fill four row groups: starting and ending them is most of
-    // the work, which other blocks hide.
-    const bool few_keys = dim == 64 && workload.len_k <= kFewKeys && workload.len_q <= 2 * stream::kGroupRows &&
-                          all_row_tiles(1, workload) > processors;
+    // Row tiles of one or two key tiles: starting and ending them is most of the work, which other blocks hide. With
+    // twice as many keys only where a head has no rows for more row groups: four take 37.6 us at b64h12l256d64 on an
+    // H200, small blocks 42.5.
+    const bool few_rows = workload.len_q <= 2 * stream::kGroupRows;
+    const std::int64_t most_keys = few_rows ? 2 * kFewKeys : kFewKeys;
+    const bool few_keys = dim == 64 && workload.len_k <= most_keys && all_row_tiles(1, workload) > processors;
     if (few_keys) {
       c.row_groups = 1;
-      if (workload.len_k <= kFewKeys / 2) {
+      if (workload.len_k <= kFewKeys) {
         // H200, us at b64h12l128d64 and causal: two blocks and tiles of 128 keys 14.1 and 15.8; 13.3 and 12.4 like
         // this; and in alternating order 12.9 and 12.3.
         c.tile_keys = 64;
@@ -301,8 +303,9 @@ class StreamFamily final : public Family {
     // Where inputs and outputs are as large as the L2, what has been read only pushes out what comes next. H200, us,
     // two sets of tensors in turn, where all stays / without queries / without keys and values either:
     // b64h12l128d64 15.3 / 15.1 / 14.6, causal 15.0 / 14.9 / 14.6, b1h32l1024d128 causal 21.4 / 21.0 / 20.8.
+    const bool keys_are_done = workload.heads == workload.heads_kv && (!few_keys || few_rows);
     if (few_keys || (causal && two_waves && dim == 128 && workload.len_k <= kShortKeys))
-      c.evict_first = workload.heads == workload.heads_kv ? stream::EvictFirst::inputs : stream::EvictFirst::queries;
+      c.evict_first = keys_are_done ? stream::EvictFirst::inputs : stream::EvictFirst::queries;
     const Problem problem = problem_of(workload);
     for (c.stages = most_stages; c.stages > 1; --c.stages) {
       const stream::Config candidate = stream::canonical(c, problem);

@@ -101,15 +101,19 @@ std::vector<RowIndex> choose_rows(const Workload& w, double budget_flops, std::u
   return rows;
 }
 
-Tolerance calibrated_tolerance(Dtype dtype, const ErrorStats& unfused) {
+Tolerance calibrated_tolerance(Dtype dtype, const ErrorStats& unfused, double score_error) {
   const double roundoff = dtype == Dtype::fp16 ? 0x1p-11 : dtype == Dtype::bf16 ? 0x1p-8 : 0x1p-24;
   Tolerance tolerance;
-  tolerance.max_abs = 2 * std::max(unfused.max_abs, roundoff * unfused.largest) + kAbsoluteSlack;
+  tolerance.max_abs = 2 * std::max(unfused.max_abs, std::max(roundoff, score_error) * unfused.largest) + kAbsoluteSlack;
   tolerance.rel_rms = 2 * std::max(unfused.rel_rms, roundoff / 2) + kRelativeSlack;
   tolerance.worst_row = 2 * std::max(unfused.worst_row, roundoff / 2) + kRowSlack;
   // A row sum of rounded P is off by at most the unit roundoff of P's dtype, in the same direction for every key.
   tolerance.lse = dtype == Dtype::fp32 ? 1e-4 : 2 * roundoff;
   return tolerance;
+}
+
+double fp32_score_error(double score, std::int64_t dim) {
+  return std::sqrt(static_cast<double>(dim)) * 0x1p-24 * std::abs(score);
 }
 
 Reference make_reference(const Workload& w, const HostTensors& tensors, const std::vector<RowIndex>& rows) {
@@ -120,7 +124,11 @@ Reference make_reference(const Workload& w, const HostTensors& tensors, const st
   reference.unfused = error_over(w, rows, reference.oracle.out, [&](std::size_t i, std::int64_t d) {
     return static_cast<double>(unfused[i * static_cast<std::size_t>(w.dim_v) + static_cast<std::size_t>(d)]);
   });
-  reference.tolerance = calibrated_tolerance(w.dtype, reference.unfused);
+  // The log-sum-exp of a row is its largest score, or as little above it as the logarithm of the number of keys.
+  double largest = 0;
+  for (const double lse : reference.oracle.lse)
+    if (std::isfinite(lse)) largest = std::max(largest, std::abs(lse));
+  reference.tolerance = calibrated_tolerance(w.dtype, reference.unfused, fp32_score_error(largest, w.dim));
   return reference;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -46,8 +47,15 @@ std::vector<RowIndex> choose_rows(const Workload& workload, double budget_flops,
 /// Twice the error of the unfused computation plus 3e-5 (relative measures: plus 2e-5 and 2e-4), because a fused kernel
 /// rounds less often than an unfused one but in other places. Where few elements decide, the unfused error may be small
 /// by luck: it counts as no less than the dtype's unit roundoff times the largest output (relative measures: than half
-/// the unit roundoff). The error of log-sum-exp is bounded by what rounding P costs a row sum.
-Tolerance calibrated_tolerance(Dtype dtype, const ErrorStats& unfused);
+/// the unit roundoff), nor than the error of a score times the largest output: scores are fp32 in every dtype, and
+/// where they are large that is what an output in fp32 is off by. The error of log-sum-exp is bounded by what rounding
+/// P costs a row sum.
+/// @param score_error as fp32_score_error says of the largest score
+Tolerance calibrated_tolerance(Dtype dtype, const ErrorStats& unfused, double score_error);
+
+/// How far a score may be off as a sum of `dim` products in fp32: sqrt(dim) unit roundoffs, the probabilistic bound of
+/// Higham and Mary (SIAM J. Sci. Comput. 41(5), 2019), where the deterministic one has dim.
+double fp32_score_error(double score, std::int64_t dim);
 
 Reference make_reference(const Workload& workload, const HostTensors& tensors, const std::vector<RowIndex>& rows);
 inline Reference make_reference(const Scene& scene, const std::vector<RowIndex>& rows) {

@@ -248,6 +248,8 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
               ::testing::HasSubstr("tile_order=rows_first,pairs=apart"));
   EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{396, 1, 1}));
   EXPECT_EQ(plan_of("b64h12l128d64:causal_top_left").counters, 0);  // all of them short
+  EXPECT_EQ(plan_of("b2h8l4096k77d64").grid, (Grid{396, 1, 1}));
+  EXPECT_EQ(plan_of("b64h12l256d64").grid, (Grid{132, 1, 1}));  // enough rows for row groups that share keys
   EXPECT_TRUE(plan_of("b1h32l1024d128").dependent);
   // Three row groups leave no block half empty where four would.
   EXPECT_THAT(describe(default_of("b8h16l384d64")), ::testing::HasSubstr("row_groups=3,"));

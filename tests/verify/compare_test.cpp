@@ -238,24 +238,41 @@ TEST(Neighbours, ShareTheProblemAndDifferInShape) {
 }
 
 TEST(Tolerance, IsTwiceTheUnfusedErrorAndALittle) {
-  const Tolerance t = calibrated_tolerance(Dtype::fp16, {.max_abs = 1e-3,
-                                                         .rel_rms = 1e-3,
-                                                         .worst_row = 1e-2,
-                                                         .largest = 0.5,
-                                                         .at = {},
-                                                         .column = 0,
-                                                         .got = 0,
-                                                         .expected = 0});
+  const Tolerance t = calibrated_tolerance(Dtype::fp16,
+                                           {.max_abs = 1e-3,
+                                            .rel_rms = 1e-3,
+                                            .worst_row = 1e-2,
+                                            .largest = 0.5,
+                                            .at = {},
+                                            .column = 0,
+                                            .got = 0,
+                                            .expected = 0},
+                                           0);
   EXPECT_DOUBLE_EQ(t.max_abs, 2e-3 + 3e-5);
   EXPECT_DOUBLE_EQ(t.rel_rms, 2e-3 + 2e-5);
   // An unfused error that is small by luck does not make the gate stricter than the dtype's own rounding.
   EXPECT_DOUBLE_EQ(
       calibrated_tolerance(
           Dtype::fp16,
-          {.max_abs = 0, .rel_rms = 0, .worst_row = 0, .largest = 16, .at = {}, .column = 0, .got = 0, .expected = 0})
+          {.max_abs = 0, .rel_rms = 0, .worst_row = 0, .largest = 16, .at = {}, .column = 0, .got = 0, .expected = 0},
+          fp32_score_error(40, 64))
           .max_abs,
       32 * 0x1p-11 + 3e-5);
-  EXPECT_GT(calibrated_tolerance(Dtype::bf16, {}).lse, calibrated_tolerance(Dtype::fp16, {}).lse);
+  EXPECT_GT(calibrated_tolerance(Dtype::bf16, {}, 0).lse, calibrated_tolerance(Dtype::fp16, {}, 0).lse);
+}
+
+// In fp32, where scores are large: what rounding them costs is allowed, and nothing else changes.
+TEST(Tolerance, AllowsForTheRoundingOfLargeScores) {
+  EXPECT_DOUBLE_EQ(fp32_score_error(-40, 64), 8 * 40 * 0x1p-24);
+  ErrorStats unfused;
+  unfused.max_abs = 3e-5;
+  unfused.largest = 12;
+  const Tolerance small = calibrated_tolerance(Dtype::fp32, unfused, fp32_score_error(4, 64));
+  EXPECT_DOUBLE_EQ(small.max_abs, 6e-5 + 3e-5);
+  const Tolerance large = calibrated_tolerance(Dtype::fp32, unfused, fp32_score_error(40, 64));
+  EXPECT_DOUBLE_EQ(large.max_abs, 2 * 12 * 8 * 40 * 0x1p-24 + 3e-5);
+  EXPECT_EQ(large.rel_rms, small.rel_rms);
+  EXPECT_EQ(large.worst_row, small.worst_row);
 }
 
 }  // namespace
