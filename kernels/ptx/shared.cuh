@@ -23,6 +23,16 @@ __device__ __forceinline__ void st_shared_v2(unsigned address, float x, float y)
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
 }
 
+/// Four 8 x 8 matrices of 16-bit elements as accumulators' packed columns hold them: of matrix i, lane l has columns
+/// 2 (l % 4) and 2 (l % 4) + 1 of row l / 4.
+/// @param address where lane l's part of that is: row l % 8 of matrix l / 8, 16 bytes
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-stmatrix
+__device__ __forceinline__ void st_matrix_x4(unsigned address, unsigned x, unsigned y, unsigned z, unsigned w) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x), "r"(y),
+               "r"(z), "r"(w)
+               : "memory");
+}
+
 __device__ __forceinline__ unsigned ld_shared(unsigned address) {
   unsigned x;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");

@@ -157,15 +157,14 @@ struct Range {
 };
 
 // What follows is unsigned where it divides and has no loops: a launch's first copies wait for it, and in a chain of
-// constants of the block every instruction waits for the one before. At b1h8l2048d64 causal on an H200 120 of them took
-// about 0.2 of 12.5 us longer than 75.
+// constants of the block every instruction waits for the one before.
 
 /// Tiles that hold so many keys.
 HEED_HOST_DEVICE constexpr unsigned key_tiles(const Config& c, int keys) {
   return (static_cast<unsigned>(keys) + c.tile_keys - 1) / static_cast<unsigned>(c.tile_keys);
 }
-/// How many times 64 rows a head has, the last of them perhaps in part.
-HEED_HOST_DEVICE constexpr int row_groups_of(int len_q) {
+/// How many times 64 rows a head has, the last perhaps in part.
+HEED_HOST_DEVICE constexpr int group_tiles(int len_q) {
   return static_cast<int>((static_cast<unsigned>(len_q) + kGroupRows - 1) / kGroupRows);
 }
 
@@ -193,7 +192,7 @@ HEED_HOST_DEVICE constexpr int last_row(const Config& c, int index, int len_q) {
   int last = (index + 1) * c.row_groups - 1;
   if (c.tile_order == TileOrder::mirrored) {
     // Of mirrored row groups the first that comes from the head's end, if there is one.
-    const int all = row_groups_of(len_q);
+    const int all = group_tiles(len_q);
     const int n = index * c.row_groups;
     const int from_end = n | 1;
     const int half = static_cast<int>(static_cast<unsigned>(n) / 2);
@@ -211,7 +210,7 @@ HEED_HOST_DEVICE constexpr int pairs(const Config& c) {
 /// Key tiles that a row group of row tile `index` sees: those before this, which may be 0.
 HEED_HOST_DEVICE constexpr int tiles_seen(const Config& c, bool causal, int index, int row_group, int len_q, int len_k,
                                           int causal_offset) {
-  const int first = group_tile(c, index, row_group, row_groups_of(len_q)) * kGroupRows;
+  const int first = group_tile(c, index, row_group, group_tiles(len_q)) * kGroupRows;
   const int end = first + kGroupRows < len_q ? first + kGroupRows : len_q;
   return first < len_q ? static_cast<int>(key_tiles(c, visible_keys(causal, end - 1, causal_offset, len_k))) : 0;
 }
@@ -314,8 +313,8 @@ struct SharedPlan {
   int sender_bytes;    ///< from one sender to the next
   int help;            ///< (pairs, key_groups, help_bytes): what one row group of a pair has of the other's rows
   int help_bytes;      ///< an output, a reference and a sum, in fp32, in the order of registers: 16 bytes a thread each
-  int rows;  ///< (key_groups, row_groups, 4 warps, a slice's rows and columns): finished rows on their way out. Where a
-             ///< block works on one row tile, its queries' place
+  int rows;  ///< (row_groups, 4 warps, boxes, 16 rows, 128 bytes): finished rows on their way out. Where key groups
+             ///< become one they take the place of what has been received
   int barriers;
   int row_tiles;  ///< (query_stages, 16 bytes): the RowTile whose queries a stage holds; index -1: there is none left
   int total;
@@ -349,11 +348,9 @@ HEED_HOST_DEVICE constexpr int column_slices(const Config& c) {
   return c.key_groups / row_slices(c);
 }
 
-/// Whether finished rows go through shared memory: where a key group keeps whole boxes of columns, and, where their
-/// place is that of queries, no other row group's.
+/// Whether finished rows go through shared memory: where a key group keeps whole boxes of columns.
 HEED_HOST_DEVICE constexpr bool writes_rows(const Config& c, int head_dim) {
-  const bool in_place = c.schedule != Schedule::one_tile || c.key_groups == 1 || c.row_groups == 1;
-  return in_place && c.store == Store::rows && padded_dim(head_dim) / column_slices(c) % tile::kBoxColumns == 0;
+  return c.store == Store::rows && padded_dim(head_dim) / column_slices(c) % tile::kBoxColumns == 0;
 }
 
 /// What a key group sends of one row group, in bytes: every slice but its own in fp32, and two floats a row.
@@ -383,12 +380,11 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.sender_bytes = in_stages ? c.stages * 2 * p.operand : bytes_sent(c, head_dim);
   p.exchange_bytes = in_stages ? 0 : c.key_groups * p.sender_bytes;
   const int exchange_end = ring_end + c.row_groups * p.exchange_bytes;
-  const bool apart = writes_rows(c, head_dim) && c.schedule != Schedule::one_tile;
   p.help = exchange_end;
   p.help_bytes = (dim / 8 + 1) * 16 * kGroupThreads;
   const int help_end = p.help + pairs(c) * c.key_groups * p.help_bytes;
-  p.rows = apart ? help_end : p.q;
-  p.barriers = help_end + (apart ? p.query_bytes : 0);
+  p.rows = help_end;
+  p.barriers = help_end + (writes_rows(c, head_dim) && c.key_groups == 1 ? p.query_bytes : 0);
   p.row_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;
   p.total = p.row_tiles + 16 * c.query_stages;
   return p;

@@ -119,7 +119,7 @@ struct Copies {
 
   /// The queries of row groups first to end - 1.
   __device__ __forceinline__ void copy_queries(const RowTile& tile, int stage, int first, int end) const {
-    const int all = row_groups_of(params.len_q);
+    const int all = group_tiles(params.len_q);
 #pragma unroll
     for (int g = first; g < end; ++g) {
       const unsigned barrier = place.queries_barrier(stage, g);

@@ -234,40 +234,50 @@ struct Epilogue {
       ptx::st_global_v4(to, x);
   }
 
-  /// Writes a warp's rows as lines of 128 bytes. Written by words and read by 16 bytes, each time without bank
-  /// conflicts: piece i of 16 bytes of row r lies at i ^ (r % 8).
+  /// Writes a warp's rows as lines of 128 bytes: accumulators as matrices to shared memory, lines from there, each time
+  /// without bank conflicts: piece i of 16 bytes of row r lies at i ^ (r % 8).
   /// @param rows the head's first row, from the first column of this key group's slice
   __device__ __forceinline__ void write_lines(const unsigned (&packed)[kTiles][kHalves], unsigned short* rows) const {
     constexpr int kBoxes = kSliceColumns / tile::kBoxColumns;
     constexpr int kWarpRows = 8 * kHalves;
-    constexpr int kBoxBytes = kWarpRows * tile::kBoxRowBytes;
-    const unsigned place =
-        shared + kPlan.rows + ((at.key_group * kConfig.row_groups + at.row_group) * 4 + at.warp) * kBoxes * kBoxBytes;
-    // In the place of its queries: the row group's other warps have read them. Key groups have met in merge().
-    if (kConfig.schedule == Schedule::one_tile && kGroups == 1) ptx::bar_sync(2 + at.row_group, kGroupThreads);
-    const int mine = at.lane / 4;
+    constexpr int kTilesAtOnce = 4 / kHalves;  // matrices of a tile: one for each 8 rows
+    // Four rows are as many bytes as a warp has of a piece of a slice, which nobody else reads.
+    constexpr int kFourRows = 4 * tile::kBoxRowBytes;
+    constexpr int kNextFour = kGroups == 1 ? kFourRows : kPieceBytes;
+    constexpr int kBoxBytes = kWarpRows / 4 * kNextFour;
+    const unsigned place = kGroups == 1 ? shared + kPlan.rows + (at.row_group * 4 + at.warp) * kBoxes * kBoxBytes
+                                        : slice(at.key_group, at.key_group == 0 ? 1 : 0) + at.warp * kFourRows -
+                                              (at.warp * 32 + at.lane) * 16;
+    const int own = at.lane % kWarpRows;
+    const unsigned to =
+        place + own / 4 * kNextFour + own % 4 * tile::kBoxRowBytes + (at.lane / kWarpRows ^ own % 8) * 16;
+    if constexpr (kGroups > 1) __syncwarp();
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t)
+    for (int t = 0; t < kTiles; t += kTilesAtOnce) {
+      unsigned x[4];
 #pragma unroll
-      for (int h = 0; h < kHalves; ++h)
-        ptx::st_shared(
-            place + t / 8 * kBoxBytes + (mine + 8 * h) * tile::kBoxRowBytes + (t % 8 ^ mine) * 16 + at.lane % 4 * 4,
-            packed[t][h]);
-    __syncwarp();
+      for (int i = 0; i < 4; ++i) x[i] = packed[t + i / kHalves][i % kHalves];
+      ptx::st_matrix_x4((to ^ t % 8 * 16) + t / 8 * kBoxBytes, x[0], x[1], x[2], x[3]);
+    }
     const int piece = at.lane % 8;
-#pragma unroll
-    for (int b = 0; b < kBoxes; ++b)
-#pragma unroll
-      for (int i = 0; i < kWarpRows; i += 4) {
-        const int r = i + at.lane / 8;
-        const int row = at.row + 8 * first_half() - mine + r;
-        const int column = b * tile::kBoxColumns + 8 * piece;
-        unsigned x[4];
-        ptx::ld_shared_v4(x, place + b * kBoxBytes + r * tile::kBoxRowBytes + (piece ^ r % 8) * 16);
-        if (row < target.len_q && at.key_group / kRowSlices * kSliceColumns + column < kProblem.head_dim)
-          write_piece(rows + row * target.strides.row + column, x);
-      }
+    const int first_row = at.row + 8 * first_half() - at.lane / 4 + at.lane / 8;
+    const int first_column = at.key_group / kRowSlices * kSliceColumns + 8 * piece;
+    unsigned short* line = rows + first_row * target.strides.row + 8 * piece;
+    const unsigned from = place + at.lane / 8 * tile::kBoxRowBytes + (piece ^ at.lane / 8) * 16;
     __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kWarpRows; i += 4) {
+      const bool inside = first_row + i < target.len_q;
+#pragma unroll
+      for (int b = 0; b < kBoxes; ++b) {
+        unsigned x[4];
+        ptx::ld_shared_v4(x, (from ^ i % 8 * 16) + i / 4 * kNextFour + b * kBoxBytes);
+        if (inside && (kDim == kProblem.head_dim || first_column + b * tile::kBoxColumns < kProblem.head_dim))
+          write_piece(line + b * tile::kBoxColumns, x);
+      }
+      line += 4 * target.strides.row;
+    }
+    if constexpr (kConfig.schedule != Schedule::one_tile && kGroups == 1) __syncwarp();
   }
 };
 

@@ -320,7 +320,7 @@ struct Forward : Softmax<kConfig, kProblem> {
   };
 
   __device__ __forceinline__ int row_of(int index, int of) const {
-    return group_tile(kConfig, index, of, row_groups_of(params.len_q)) * kGroupRows;
+    return group_tile(kConfig, index, of, group_tiles(params.len_q)) * kGroupRows;
   }
   __device__ __forceinline__ Share share_of(int index) const {
     Share share{};

@@ -61,7 +61,7 @@ TEST(EmulatedStream, RowGroupsShareARing) {
                              {.with_lse = false});
 }
 
-// Whole lines by way of the queries' place, or a place of their own where blocks stay.
+// Whole lines by way of a place of their own, or of what key groups have received from each other.
 TEST(EmulatedStream, RowsLeaveAsLines) {
   constexpr Config kTaken{.row_groups = 4, .stages = 2, .producer = Producer::own_group, .store = Store::rows};
   run_case<kTaken, kHalf64>({.heads = 2, .len_q = 270, .len_k = 320}, 81);
@@ -80,6 +80,16 @@ TEST(EmulatedStream, RowsLeaveAsLines) {
       {.heads = 2, .len_q = 140, .len_k = 90, .padding_rows = 1}, 85);
   run_case<kStays, Problem{.element = Element::bf16, .head_dim = 192, .causal = true}>(
       {.heads = 2, .len_q = 140, .len_k = 140}, 86);
+  constexpr Config kBoth{
+      .row_groups = 2, .key_groups = 2, .stages = 2, .producer = Producer::own_group, .store = Store::rows};
+  run_case<kBoth, kHalf64>({.heads = 2, .len_q = 150, .len_k = 330, .heads_inner = true, .padding_rows = 1}, 87);
+  constexpr Config kBothStay{.row_groups = 1,
+                             .key_groups = 2,
+                             .stages = 2,
+                             .query_stages = 2,
+                             .schedule = Schedule::persistent,
+                             .store = Store::rows};
+  run_case<kBothStay, kHalf64Causal>({.heads = 3, .len_q = 150, .len_k = 150}, 88);
 }
 
 TEST(EmulatedStream, CausalMasks) {
