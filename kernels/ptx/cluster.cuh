@@ -41,11 +41,16 @@ __device__ __forceinline__ void st_async_v4(unsigned address, const unsigned (&x
       : "memory");
 }
 
-/// The same for 8 bytes.
-__device__ __forceinline__ void st_async_v2(unsigned address, float x, float y, unsigned barrier) {
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
-               "f"(x), "f"(y), "r"(barrier)
-               : "memory");
+/// The same for 8 bytes, if `wanted`: a condition, not a branch.
+__device__ __forceinline__ void st_async_v2_if(bool wanted, unsigned address, float x, float y, unsigned barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.s32 wanted, %0, 0;\n"
+      "@wanted st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%1], {%2, %3}, [%4];\n"
+      "}\n" ::"r"(static_cast<int>(wanted)),
+      "r"(address), "f"(x), "f"(y), "r"(barrier)
+      : "memory");
 }
 
 /// Waits until the launches this one depends on are done and their writes visible; at once in a plain launch.

@@ -64,6 +64,12 @@ enum class Opening {
 /// In which precision partial outputs travel between the parts of a row tile.
 enum class Exchange { half, single };
 
+/// What a block of a cluster waits for before it weighs the parts' results.
+enum class Weights {
+  with_slices,  ///< everything that the other parts send
+  first,        ///< their log2-sum-exps, which are sent first and have a barrier of their own
+};
+
 /// Who starts the copies into shared memory.
 enum class Producer {
   own_warp,    ///< a warp that does nothing else
@@ -110,6 +116,7 @@ struct Config {
   RowSum row_sum = RowSum::ones_column;
   Vote vote = Vote::after_writing;
   Exchange exchange = Exchange::half;
+  Weights weights = Weights::with_slices;
   KeyHeads key_heads = KeyHeads::shared;
   Opening opening = Opening::lengths_first;
   Producer producer = Producer::first_warp;
@@ -218,7 +225,8 @@ struct SharedPlan {
   int inbox;          ///< (key_groups, row_groups, inbox_bytes)
   int inbox_bytes;    ///< of one row group: (parts - 1, slice of a partial output), (parts - 1, 64 log-sum-exps)
   int slice_bytes;    ///< place of one sender's 64 rows of head dim / parts columns
-  int sent_bytes;     ///< what the other parts send to one inbox
+  int sent_bytes;     ///< what the other parts send to one inbox, counted on its barrier
+  int sums_bytes;     ///< and on that of its log2-sum-exps
   int barriers;
   int total;
 };
@@ -231,6 +239,7 @@ struct BarrierPlan {
   int freed;   ///< (key_groups, stages): a segment has been read; only own_warp waits for it
   int again;   ///< (key_groups): a chunk has arrived for the second computation
   int inbox;   ///< (key_groups, row_groups): every other part's share has arrived
+  int sums;    ///< (key_groups, row_groups): with Weights::first, its log2-sum-exps
   int count;
 };
 
@@ -242,7 +251,8 @@ HEED_HOST_DEVICE constexpr BarrierPlan barrier_plan(const Config& c) {
   b.freed = b.values + c.key_groups * c.stages * c.value_waits;
   b.again = b.freed + c.key_groups * c.stages;
   b.inbox = b.again + c.key_groups;
-  b.count = b.inbox + c.key_groups * c.row_groups;
+  b.sums = b.inbox + c.key_groups * c.row_groups;
+  b.count = b.sums + (c.weights == Weights::first ? c.key_groups * c.row_groups : 0);
   return b;
 }
 
@@ -259,7 +269,9 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   const int pieces = padded_dim(head_dim) / parts(c) / (c.exchange == Exchange::half ? 16 : 8);
   p.slice_bytes = pieces * piece_bytes();
   p.inbox_bytes = (parts(c) - 1) * (p.slice_bytes + kGroupRows * 4);
-  p.sent_bytes = (parts(c) - 1) * (pieces * 16 * kGroupThreads + kGroupRows * 4);
+  const int sums = (parts(c) - 1) * kGroupRows * 4;
+  p.sums_bytes = c.weights == Weights::first ? sums : 0;
+  p.sent_bytes = (parts(c) - 1) * pieces * 16 * kGroupThreads + sums - p.sums_bytes;
   p.barriers = p.inbox + c.key_groups * c.row_groups * p.inbox_bytes;
   p.total = p.barriers + 8 * barrier_plan(c).count;
   return p;
@@ -325,6 +337,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.chunks < 2 || c.stages < 2) c.prefetch_scores = false;
   if (c.stages > 1 || c.reference == Reference::exact) c.vote = Vote::before_sending;
   if (parts(c) == 1) c.exchange = Exchange::half;
+  if (c.cluster == 1) c.weights = Weights::with_slices;
   if (!can_mask_probabilities(c, problem)) c.mask = Mask::scores;
   if (!problem.causal && c.tile_order == TileOrder::folded) c.tile_order = TileOrder::descending;
   if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;

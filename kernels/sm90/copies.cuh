@@ -65,7 +65,7 @@ struct Copies {
     ptx::fence_mbarrier_init();
     if constexpr (kConfig.cluster > 1)
       for (int i = kBarriers.inbox; i < kBarriers.count; ++i)
-        ptx::mbarrier_arrive_expect_tx(barrier(i), kPlan.sent_bytes);
+        ptx::mbarrier_arrive_expect_tx(barrier(i), i < kBarriers.sums ? kPlan.sent_bytes : kPlan.sums_bytes);
   }
 
   __device__ __forceinline__ void copy_queries(unsigned at_barrier) const {

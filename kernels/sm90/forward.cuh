@@ -563,8 +563,12 @@ struct Forward : Softmax<kConfig, kProblem> {
   /// Before parts are merged a second time: every inbox has been read, and expects its bytes anew.
   __device__ __forceinline__ void prepare_again() const {
     if constexpr (kConfig.cluster > 1) {
-      if (warp == 0 && ptx::elect_one())
-        ptx::mbarrier_arrive_expect_tx(Merge<kConfig, kProblem>::inbox_barrier(place(), part), kPlan.sent_bytes);
+      if (warp == 0 && ptx::elect_one()) {
+        const unsigned inbox = Merge<kConfig, kProblem>::inbox_barrier(place(), part);
+        ptx::mbarrier_arrive_expect_tx(inbox, kPlan.sent_bytes);
+        if (kConfig.weights == Weights::first)
+          ptx::mbarrier_arrive_expect_tx(inbox + Merge<kConfig, kProblem>::kToSums, kPlan.sums_bytes);
+      }
       __syncwarp();
       ptx::barrier_cluster_arrive_release();
       ptx::barrier_cluster_wait_acquire();

@@ -75,6 +75,9 @@ struct Merge {
   static constexpr bool kRemote = kConfig.cluster > 1;
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
   static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
+  // From the barrier of an inbox to that of its log2-sum-exps.
+  static constexpr bool kWeighsFirst = kConfig.weights == Weights::first;
+  static constexpr int kToSums = kWeighsFirst ? 8 * (kBarriers.sums - kBarriers.inbox) : 0;
   static_assert(kPieces * kPieceBytes == kPlan.slice_bytes || kParts == 1, "a slice is what the threads send");
 
   const ForwardParams& params;
@@ -197,12 +200,10 @@ struct Merge {
       to_lse = in_block(inbox(at, slice) + lse_offset(at, place), rank);
       barrier = in_block(inbox_barrier(at, slice), rank);
     }
-    if (at.lane % 4 == 0) {
-      if constexpr (kRemote)
-        ptx::st_async_v2(to_lse, log2_sum[0], log2_sum[1], barrier);
-      else
-        ptx::st_shared_v2(to_lse, log2_sum[0], log2_sum[1]);
-    }
+    if constexpr (kRemote)
+      ptx::st_async_v2_if(at.lane % 4 == 0, to_lse, log2_sum[0], log2_sum[1], barrier + kToSums);
+    else if (at.lane % 4 == 0)
+      ptx::st_shared_v2(to_lse, log2_sum[0], log2_sum[1]);
     // Register 4 t + i is row i / 2 of tile t. 16-bit pieces hold two tiles, or one row of four.
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
@@ -234,7 +235,8 @@ struct Merge {
     const unsigned first_piece =
         kParts == 2 ? target.piece : inbox(at, at.part) + (kRuns ? run_offset(at) : piece_offset(at, 0, 0));
     const unsigned first_lse = kParts == 2 ? target.lse_sent : inbox(at, at.part) + lse_offset(at, 0);
-    ptx::mbarrier_wait(inbox_barrier(at, at.part), second_time);
+    const unsigned arrived = inbox_barrier(at, at.part);
+    ptx::mbarrier_wait(arrived + kToSums, second_time);
     float others[kParts - 1][2];
 #pragma unroll
     for (int place = 0; place < kParts - 1; ++place)
@@ -273,6 +275,15 @@ struct Merge {
 #pragma unroll
         for (int place = 0; place < kParts - 1; ++place) others[place][h] *= inverse;
       }
+    }
+    if constexpr (kWeighsFirst) {
+      // A weight is no signalling NaN, which ptxas does not know: it would work weights out behind the wait.
+      unsigned slices = arrived;
+#pragma unroll
+      for (int place = 0; place < kParts - 1; ++place)
+        if ((__float_as_uint(others[place][0]) | __float_as_uint(others[place][1])) == 0x7F800001U)
+          slices = arrived + kToSums;
+      ptx::mbarrier_wait(slices, second_time);
     }
     if constexpr (kRuns) {
 #pragma unroll

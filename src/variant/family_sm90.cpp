@@ -55,6 +55,9 @@ const KnobTable<sm90::Config>& table() {
     t.add("exchange", "x", &C::exchange, "heed::sm90::Exchange", {"half", "single"},
           "precision in which partial outputs travel between blocks")
         .acts_on({latency});
+    t.add("weights", "z", &C::weights, "heed::sm90::Weights", {"with_slices", "first"},
+          "what blocks of a cluster weigh each other's results by is waited for with those, or before them")
+        .acts_on({latency});
     t.add("key_heads", "i", &C::key_heads, "heed::sm90::KeyHeads", {"shared", "own"},
           "whether query heads may share keys, which costs the first copy a division")
         .acts_on({launch, latency});
@@ -269,6 +272,9 @@ class Sm90Family final : public Family {
       c.value_waits = 1;
       c.product_start = 0;
     }
+    // H200, us: b1h8l512d64 3.31 / 3.28, causal 3.355 / 3.345, b1h8l1024d64 causal 5.97 / 5.96; b1h16l256d128, whose
+    // slices are twice as large, 3.76 / 3.775.
+    if (dim == 64 && c.cluster > 1) c.weights = sm90::Weights::first;
     Config config = table().config_of(sm90::canonical(c, problem_of(workload)));
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;

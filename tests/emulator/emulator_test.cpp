@@ -227,8 +227,8 @@ TEST(Emulator, BlocksOfAClusterWriteToEachOther) {
     ptx::barrier_cluster_arrive_relaxed();
     ptx::barrier_cluster_wait_acquire();
     const unsigned mine = shared + 8 * threadIdx.x;
-    ptx::st_async_v2(ptx::mapa(mine, 1 - rank), static_cast<float>(threadIdx.x), static_cast<float>(rank),
-                     ptx::mapa(barrier, 1 - rank));
+    ptx::st_async_v2_if(true, ptx::mapa(mine, 1 - rank), static_cast<float>(threadIdx.x), static_cast<float>(rank),
+                        ptx::mapa(barrier, 1 - rank));
     ptx::mbarrier_wait(barrier, 0);
     float got[2];
     ptx::ld_shared_v2(got, mine);

@@ -122,6 +122,10 @@ TEST(EmulatedSm90, AllPartsComputeAgainWhereOneWasMisled) {
   run_case<kTwo, kHalf64>({.len_q = 64, .len_k = 570}, 33, true, mislead(5, 130));
   run_case<kTwo, kHalf64>({.len_q = 64, .len_k = 570}, 34, true, mislead(5, 560));
   run_case<Config{.reference = Reference::first_keys}, kHalf64>({.len_q = 30, .len_k = 20}, 35, true, mislead(5, 18));
+  constexpr Config kWeighs{.weights = Weights::first};
+  run_case<kWeighs, kHalf64>({.len_q = 64, .len_k = 512}, 36, true, mislead(17, 300));
+  constexpr Config kWeighsFour{.cluster = 4, .chunks = 2, .product_start = 0, .weights = Weights::first};
+  run_case<kWeighsFour, kHalf64>({.heads = 2, .len_q = 70, .len_k = 300}, 37, true, mislead(63, 290));
 }
 
 // Probabilities of hidden keys are taken out where the mask's edge runs from corner to corner of a chunk; elsewhere,

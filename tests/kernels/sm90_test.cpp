@@ -37,6 +37,7 @@ Config random_config(Random& random, const Problem& problem) {
   c.late_packing = random.chance(0.5);
   c.prefetch_scores = random.chance(0.3);
   c.exchange = random.chance(0.5) ? Exchange::half : Exchange::single;
+  c.weights = random.chance(0.5) ? Weights::with_slices : Weights::first;
   c.producer = static_cast<Producer>(random.below(3));
   return canonical(c, problem);
 }
@@ -142,7 +143,9 @@ TEST(Sm90, SharedMemoryIsLaidOutWithoutOverlap) {
       ASSERT_LE(p.value_box / 128, 256) << "a box has at most 256 rows";
       const BarrierPlan b = barrier_plan(c);
       ASSERT_EQ(b.values - b.keys, c.key_groups * c.stages * c.chunks);
-      ASSERT_EQ(b.count - b.inbox, c.key_groups * c.row_groups);
+      ASSERT_EQ(b.sums - b.inbox, c.key_groups * c.row_groups);
+      ASSERT_EQ(b.count - b.sums, c.weights == Weights::first ? c.key_groups * c.row_groups : 0);
+      ASSERT_EQ(p.sums_bytes > 0, c.weights == Weights::first);
     }
   }
 }

@@ -43,9 +43,9 @@ inline void st_async(unsigned address, const void* from, std::size_t bytes, unsi
 inline void st_async_v4(unsigned address, const unsigned (&x)[4], unsigned barrier) {
   st_async(address, x, 16, barrier);
 }
-inline void st_async_v2(unsigned address, float x, float y, unsigned barrier) {
+inline void st_async_v2_if(bool wanted, unsigned address, float x, float y, unsigned barrier) {
   const float both[2] = {x, y};
-  st_async(address, both, 8, barrier);
+  if (wanted) st_async(address, both, 8, barrier);
 }
 inline void griddepcontrol_wait() {}
 inline void griddepcontrol_launch_dependents() {}
