@@ -204,7 +204,7 @@ struct Merge {
       ptx::st_async_v2_if(at.lane % 4 == 0, to_lse, log2_sum[0], log2_sum[1], barrier + kToSums);
     else if (at.lane % 4 == 0)
       ptx::st_shared_v2(to_lse, log2_sum[0], log2_sum[1]);
-    // Register 4 t + i is row i / 2 of tile t. 16-bit pieces hold two tiles, or one row of four.
+      // Register 4 t + i is row i / 2 of tile t. 16-bit pieces hold two tiles, or one row of four.
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       unsigned words[4];

@@ -64,9 +64,10 @@ enum class Trigger {
 
 /// How finished rows are written.
 enum class Store {
-  pairs,   ///< 4 bytes a lane, as the accumulators lie
-  pieces,  ///< 16 bytes a lane, after a transposition over four lanes: 64 bytes of a row at once
-  rows,    ///< whole lines of 128 bytes, by way of shared memory
+  pairs,       ///< 4 bytes a lane, as the accumulators lie
+  pieces,      ///< 16 bytes a lane, after a transposition over four lanes: 64 bytes of a row at once
+  rows,        ///< whole lines of 128 bytes, by way of shared memory
+  aimed_rows,  ///< the same; where they go is worked out beside the first copies, and kept in shared memory
 };
 
 /// The order of row tiles. Under a causal mask the last rows, which see most keys, come first where row tiles differ.
@@ -104,6 +105,12 @@ enum class Upkeep {
   conditions,  ///< operands counted on from the first stage's, freed under a condition among the exponentials
 };
 
+/// When the four lanes of a row add up what each of them has summed.
+enum class Sums {
+  at_end,         ///< behind all products
+  beside_values,  ///< beside the last of them
+};
+
 /// Where exponentials run beside products (Overlap::products): when a warp asks whether its probabilities overflow,
 /// which sends it into the exact softmax.
 enum class Vote {
@@ -132,6 +139,7 @@ struct Config {
   EvictFirst evict_first = EvictFirst::none;
   Arrival arrival = Arrival::at_use;
   Upkeep upkeep = Upkeep::branches;
+  Sums sums = Sums::at_end;
   int min_blocks = 1;
   constexpr bool operator==(const Config&) const = default;
 };
@@ -300,7 +308,8 @@ HEED_HOST_DEVICE constexpr RowTile row_tile_at(const Config& c, int index, int r
 /// Dynamic shared memory, in bytes from its start (aligned to 1024).
 ///
 ///   | Q of query stage 0: row group 0, 1, .. | 1 | .. | key group 0: K of stage 0, 1, .. V of stage 0, 1, .. |
-///   key group 1: .. | what key groups send each other | what row groups of a pair do | barriers | row tiles |
+///   key group 1: .. | what key groups send each other | what row groups of a pair do | rows | lines | barriers | row
+///   tiles |
 struct SharedPlan {
   int q;               ///< (query_stages, row_groups, boxes, 64 rows, 128 bytes)
   int query_bytes;     ///< of one query stage
@@ -313,8 +322,10 @@ struct SharedPlan {
   int sender_bytes;    ///< from one sender to the next
   int help;            ///< (pairs, key_groups, help_bytes): what one row group of a pair has of the other's rows
   int help_bytes;      ///< an output, a reference and a sum, in fp32, in the order of registers: 16 bytes a thread each
-  int rows;  ///< (row_groups, 4 warps, boxes, 16 rows, 128 bytes): finished rows on their way out. Where key groups
-             ///< become one they take the place of what has been received
+  int rows;   ///< (row_groups, 4 warps, boxes, 16 rows, 128 bytes): finished rows on their way out. Where key groups
+              ///< become one they take the place of what has been received
+  int lines;  ///< (consumer threads, 16 bytes), with Store::aimed_rows: where a thread's lines go, and how
+              ///< far it is from one to the next
   int barriers;
   int row_tiles;  ///< (query_stages, 16 bytes): the RowTile whose queries a stage holds; index -1: there is none left
   int total;
@@ -350,7 +361,7 @@ HEED_HOST_DEVICE constexpr int column_slices(const Config& c) {
 
 /// Whether finished rows go through shared memory: where a key group keeps whole boxes of columns.
 HEED_HOST_DEVICE constexpr bool writes_rows(const Config& c, int head_dim) {
-  return c.store == Store::rows && padded_dim(head_dim) / column_slices(c) % tile::kBoxColumns == 0;
+  return c.store >= Store::rows && padded_dim(head_dim) / column_slices(c) % tile::kBoxColumns == 0;
 }
 
 /// What a key group sends of one row group, in bytes: every slice but its own in fp32, and two floats a row.
@@ -384,7 +395,8 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.help_bytes = (dim / 8 + 1) * 16 * kGroupThreads;
   const int help_end = p.help + pairs(c) * c.key_groups * p.help_bytes;
   p.rows = help_end;
-  p.barriers = help_end + (writes_rows(c, head_dim) && c.key_groups == 1 ? p.query_bytes : 0);
+  p.lines = help_end + (writes_rows(c, head_dim) && c.key_groups == 1 ? p.query_bytes : 0);
+  p.barriers = p.lines + (c.store == Store::aimed_rows ? 16 * consumer_threads(c) : 0);
   p.row_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;
   p.total = p.row_tiles + 16 * c.query_stages;
   return p;
@@ -440,10 +452,11 @@ HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
 
 // ------------------------------------------------------------------------------------------------------------ legality
 
-/// Whether row groups come in pairs whose keys differ, and key groups can be cut for all of them alike.
+/// Whether row groups come in pairs whose keys differ, and key groups can be cut for all of them alike. One that takes
+/// every other tile holds two turns at a time.
 HEED_HOST_DEVICE constexpr bool can_pair(const Config& c) {
-  return c.tile_order == TileOrder::mirrored && c.row_groups % 2 == 0 && (c.key_groups == 1 || c.row_groups == 2) &&
-         c.overlap != Overlap::products;
+  return c.tile_order == TileOrder::mirrored && c.stages > 1 && c.row_groups % 2 == 0 &&
+         (c.key_groups == 1 || c.row_groups == 2) && c.overlap != Overlap::products;
 }
 
 /// The config that makes the same program as `c` where knobs have no effect, and the nearest that fits together where
@@ -459,7 +472,8 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (!can_pair(c)) c.pairs = Pairs::apart;
   if (c.row_groups == 1 || c.pairs == Pairs::together) c.turns = Turns::any;
   if (c.overlap != Overlap::products) c.vote = Vote::at_once;
-  if (c.store == Store::rows && !writes_rows(c, problem.head_dim)) c.store = Store::pieces;
+  if (c.store >= Store::rows && !writes_rows(c, problem.head_dim)) c.store = Store::pieces;
+  if (c.store == Store::aimed_rows && c.schedule != Schedule::one_tile) c.store = Store::rows;
   if (c.overlap == Overlap::values) {
     c.product_order = ProductOrder::scores_first;
     c.arrival = Arrival::at_use;  // it has no register left to keep an answer in, and waits for values behind scores

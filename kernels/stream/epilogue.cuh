@@ -80,13 +80,30 @@ struct Epilogue {
           kept[4 * t + 2 * h + 1] = out[4 * t + 2 * h + 1] * inverse;
         }
       }
+    } else if constexpr (kGroups == 2) {
+      merge_two(out, reference, sum, kept, log2_sum);
     } else {
       merge(out, reference, sum, kept, log2_sum);
     }
-    write(kept, log2_sum);
+    write(kept);
+    write_log_sums(log2_sum);
+  }
+
+  /// Where this thread's first line goes, for write_lines: beside the first copies, when nothing else is to be done.
+  __device__ __forceinline__ void keep_line() const {
+    const int first_row = at.row + 8 * first_half() - at.lane / 4 + at.lane / 8;
+    const unsigned short* line = target.o + at.batch * target.strides.batch + at.head * target.strides.head +
+                                 at.key_group / kRowSlices * kSliceColumns + first_row * target.strides.row +
+                                 8 * (at.lane % 8);
+    const unsigned long long address = reinterpret_cast<unsigned long long>(line);
+    const long long next = 4 * target.strides.row;
+    ptx::st_shared_v4(kept_line(), static_cast<unsigned>(address), static_cast<unsigned>(address >> 32),
+                      static_cast<unsigned>(next), static_cast<unsigned>(next >> 32));
   }
 
  private:
+  __device__ __forceinline__ unsigned kept_line() const { return shared + kPlan.lines + threadIdx.x * 16; }
+
   /// Where register i of a slice lies in the output.
   __device__ __forceinline__ static constexpr int place_of(int slice, int i) {
     return kRowSlices == 1 ? i : (slice / 2 * kTiles + i / 2) * 4 + slice % 2 * 2 + i % 2;
@@ -102,6 +119,71 @@ struct Epilogue {
   }
   __device__ __forceinline__ unsigned state(int sender) const {
     return sent_by(sender) + (kGroups - 1) * kSliceBytes + (at.warp * 16 + at.lane / 4) * 8;
+  }
+
+  /// Where a thread of two key groups sends its slice, or finds the other's: its first piece. From the thread's index
+  /// and not what its warp knows of itself: as a chain of uniform instructions it took twice as long.
+  __device__ __forceinline__ unsigned passed_by(bool other) const {
+    unsigned thread = threadIdx.x;
+    ptx::settle(thread);
+    const unsigned group = thread / kGroupThreads;
+    const unsigned row_group = group % kConfig.row_groups;
+    const unsigned key_group = group / kConfig.row_groups ^ (other ? 1 : 0);
+    return shared + kPlan.exchange + row_group * kPlan.exchange_bytes + key_group * kPlan.sender_bytes +
+           thread % kGroupThreads * 16;
+  }
+  /// From there to the reference and the sum of its row: eight bytes for the four lanes of a row.
+  __device__ __forceinline__ unsigned to_state() const {
+    const unsigned thread = at.warp * 32 + at.lane;
+    return kSliceBytes + thread / 4 * 8 - thread * 16;
+  }
+
+  /// Two key groups: each keeps one of a lane's two rows and passes the other on.
+  __device__ __forceinline__ void merge_two(const float (&out)[kDim / 2], const float (&reference)[2],
+                                            const float (&sum)[2], float (&kept)[kSliceRegisters],
+                                            float (&log2_sum)[kHalves]) const {
+    const int barrier = 2 + at.row_group;
+    const bool second = at.key_group != 0;
+    if (sends_in_stages(kConfig, kProblem.head_dim))
+      ptx::bar_sync(3 + at.key_group, kGroupThreads);
+    else if (kConfig.schedule != Schedule::one_tile)
+      ptx::bar_sync(barrier, kGroupThreads * kGroups);
+    const unsigned to = passed_by(false);
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      unsigned words[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const float first = out[place_of(0, 4 * p + w)];
+        const float other = out[place_of(1, 4 * p + w)];
+        words[w] = __float_as_uint(second ? first : other);
+        kept[4 * p + w] = second ? other : first;
+      }
+      ptx::st_shared_v4(to + p * kPieceBytes, words[0], words[1], words[2], words[3]);
+    }
+    if (at.lane % 4 == 0)
+      ptx::st_shared_v2(to + to_state(), second ? reference[0] : reference[1], second ? sum[0] : sum[1]);
+    const unsigned from = passed_by(true);
+    ptx::bar_sync(barrier, kGroupThreads * kGroups);
+    float its[2];
+    ptx::ld_shared_v2(its, from + to_state());
+    const float own_reference = second ? reference[1] : reference[0];
+    const float most = fmaxf(own_reference, its[0]);
+    const float subtracted = attention::finite_reference(most);
+    float mine = ptx::ex2_approx_ftz(own_reference - subtracted);
+    float weight = ptx::ex2_approx_ftz(its[0] - subtracted);
+    const float total = fmaf(mine, second ? sum[1] : sum[0], weight * its[1]);
+    log2_sum[0] = most + ptx::lg2_approx_ftz(total);
+    const float inverse = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
+    mine *= inverse;
+    weight *= inverse;
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      unsigned words[4];
+      ptx::ld_shared_v4(words, from + p * kPieceBytes);
+#pragma unroll
+      for (int w = 0; w < 4; ++w) kept[4 * p + w] = fmaf(__uint_as_float(words[w]), weight, kept[4 * p + w] * mine);
+    }
   }
 
   __device__ __forceinline__ void merge(const float (&out)[kDim / 2], const float (&reference)[2],
@@ -172,16 +254,20 @@ struct Epilogue {
     }
   }
 
-  __device__ __forceinline__ void write(const float (&kept)[kSliceRegisters], const float (&log2_sum)[kHalves]) const {
+  /// After the rows: a launch waits for those, and few callers want these.
+  __device__ __forceinline__ void write_log_sums(const float (&log2_sum)[kHalves]) const {
+    if (target.lse == nullptr || at.key_group >= kRowSlices || at.lane % 4 != 0) return;
     const int first_row = at.row + 8 * first_half();
-    if (target.lse != nullptr && at.key_group < kRowSlices && at.lane % 4 == 0) {
 #pragma unroll
-      for (int h = 0; h < kHalves; ++h)
-        if (first_row + 8 * h < target.len_q)
-          target.lse[static_cast<unsigned long long>(static_cast<unsigned>(at.batch * target.heads + at.head)) *
-                         static_cast<unsigned>(target.len_q) +
-                     static_cast<unsigned>(first_row + 8 * h)] = log2_sum[h] * 0.693147181F;
-    }
+    for (int h = 0; h < kHalves; ++h)
+      if (first_row + 8 * h < target.len_q)
+        target.lse[static_cast<unsigned long long>(static_cast<unsigned>(at.batch * target.heads + at.head)) *
+                       static_cast<unsigned>(target.len_q) +
+                   static_cast<unsigned>(first_row + 8 * h)] = log2_sum[h] * 0.693147181F;
+  }
+
+  __device__ __forceinline__ void write(const float (&kept)[kSliceRegisters]) const {
+    const int first_row = at.row + 8 * first_half();
     const int first_column = at.key_group / kRowSlices * kSliceColumns;
     unsigned short* rows = target.o + at.batch * target.strides.batch + at.head * target.strides.head + first_column;
     const long long row_stride = target.strides.row;
@@ -245,9 +331,10 @@ struct Epilogue {
     constexpr int kFourRows = 4 * tile::kBoxRowBytes;
     constexpr int kNextFour = kGroups == 1 ? kFourRows : kPieceBytes;
     constexpr int kBoxBytes = kWarpRows / 4 * kNextFour;
-    const unsigned place = kGroups == 1 ? shared + kPlan.rows + (at.row_group * 4 + at.warp) * kBoxes * kBoxBytes
-                                        : slice(at.key_group, at.key_group == 0 ? 1 : 0) + at.warp * kFourRows -
-                                              (at.warp * 32 + at.lane) * 16;
+    const unsigned place = kGroups == 1   ? shared + kPlan.rows + (at.row_group * 4 + at.warp) * kBoxes * kBoxBytes
+                           : kGroups == 2 ? passed_by(true) - at.lane * 16
+                                          : slice(at.key_group, at.key_group == 0 ? 1 : 0) + at.warp * kFourRows -
+                                                (at.warp * 32 + at.lane) * 16;
     const int own = at.lane % kWarpRows;
     const unsigned to =
         place + own / 4 * kNextFour + own % 4 * tile::kBoxRowBytes + (at.lane / kWarpRows ^ own % 8) * 16;
@@ -262,7 +349,17 @@ struct Epilogue {
     const int piece = at.lane % 8;
     const int first_row = at.row + 8 * first_half() - at.lane / 4 + at.lane / 8;
     const int first_column = at.key_group / kRowSlices * kSliceColumns + 8 * piece;
-    unsigned short* line = rows + first_row * target.strides.row + 8 * piece;
+    unsigned short* line;
+    long long next;  // elements, to the line that is four rows further on
+    if constexpr (kConfig.store == Store::aimed_rows) {
+      unsigned x[4];
+      ptx::ld_shared_v4(x, kept_line());
+      line = reinterpret_cast<unsigned short*>(static_cast<unsigned long long>(x[1]) << 32 | x[0]);
+      next = static_cast<long long>(static_cast<unsigned long long>(x[3]) << 32 | x[2]);
+    } else {
+      line = rows + first_row * target.strides.row + 8 * piece;
+      next = 4 * target.strides.row;
+    }
     const unsigned from = place + at.lane / 8 * tile::kBoxRowBytes + (piece ^ at.lane / 8) * 16;
     __syncwarp();
 #pragma unroll
@@ -275,7 +372,7 @@ struct Epilogue {
         if (inside && (kDim == kProblem.head_dim || first_column + b * tile::kBoxColumns < kProblem.head_dim))
           write_piece(line + b * tile::kBoxColumns, x);
       }
-      line += 4 * target.strides.row;
+      line += next;
     }
     if constexpr (kConfig.schedule != Schedule::one_tile && kGroups == 1) __syncwarp();
   }

@@ -108,6 +108,7 @@ struct Forward : Softmax<kConfig, kProblem> {
     multiply_values(p);
     ptx::wgmma_commit_group();
     end_products();
+    if constexpr (kConfig.sums == Sums::beside_values) add_up_sums();
     ptx::wgmma_wait_group(0);
     ptx::pin(out);
     if (!kTogether || !stays) end_turn();
@@ -469,19 +470,26 @@ struct Forward : Softmax<kConfig, kProblem> {
     if (kTogether && !kOneTile && row_group % 2 == 0) ptx::bar_sync(12 + pair_index(), 2 * kGroupThreads);
   }
 
+  __device__ __forceinline__ Epilogue<kConfig, kProblem> end_of(const RowTile& at, const Target& target) const {
+    return {target, place.shared, {key_group, row_group, warp, lane, row(0), at.head, at.batch}};
+  }
+
+  __device__ __forceinline__ void add_up_sums() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 1);
+      sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 2);
+    }
+  }
+
   __device__ __forceinline__ void run_row_tile(const RowTile& at, const Target& target) {
     const Share share = share_of(at.index);
     if constexpr (kTogether)
       run_pair(share);
     else
       run_rows(share);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 1);
-      sum[h] += __shfl_xor_sync(0xffffffffU, sum[h], 2);
-    }
-    Epilogue<kConfig, kProblem>{target, place.shared, {key_group, row_group, warp, lane, row(0), at.head, at.batch}}
-        .run(out, reference, sum);
+    if constexpr (kConfig.sums == Sums::at_end) add_up_sums();
+    end_of(at, target).run(out, reference, sum);
   }
 
   __device__ __forceinline__ void consume() {
@@ -490,6 +498,10 @@ struct Forward : Softmax<kConfig, kProblem> {
     if constexpr (kOneTile) {
       const RowTile at = {row_tile_of_block(kConfig, kProblem.causal, blockIdx.x, gridDim.x),
                           static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)};
+      if constexpr (kConfig.store == Store::aimed_rows) {
+        group_row = row_of(at.index, row_group);
+        end_of(at, target).keep_line();
+      }
       ptx::bar_sync(1, consumer_threads(kConfig) + 32);
       begin_turns();
       if constexpr (!kTogether) wait_for_queries(row_group);

@@ -65,8 +65,10 @@ const KnobTable<stream::Config>& table() {
     t.add("trigger", "t", &C::trigger, "heed::stream::Trigger", {"none", "last_copies"},
           "when the next launch may start its set-up, if it is a dependent one")
         .acts_on({launch});
-    t.add("store", "e", &C::store, "heed::stream::Store", {"pairs", "pieces", "rows"},
-          "finished rows leave by 4 bytes a lane, by 16, or as whole lines by way of shared memory")
+    t.add(
+         "store", "e", &C::store, "heed::stream::Store", {"pairs", "pieces", "rows", "aimed_rows"},
+         "finished rows leave by 4 bytes a lane, by 16, or as whole lines by way of shared memory, whose places may be "
+         "worked out at the start")
         .acts_on({l2, dram});
     t.add("tile_order", "y", &C::tile_order, "heed::stream::TileOrder", {"rows_first", "heads_first", "mirrored"},
           "row tiles head by head, the same rows of all heads whose keys fit the L2, or rows from both ends of a head")
@@ -84,6 +86,9 @@ const KnobTable<stream::Config>& table() {
     t.add("upkeep", "u", &C::upkeep, "heed::stream::Upkeep", {"branches", "conditions"},
           "how stages are found and freed: by their addresses and in a branch, or counted on and under a condition")
         .acts_on({issue, latency});
+    t.add("sums", "x", &C::sums, "heed::stream::Sums", {"at_end", "beside_values"},
+          "when the lanes of a row add up their sums: behind its last product or beside it")
+        .acts_on({latency});
     t.add("min_blocks", "d", &C::min_blocks, {1, 2, 3, 4},
           "thread blocks a multiprocessor, for the compiler and for the plan")
         .acts_on({latency, tail});
@@ -286,13 +291,15 @@ class StreamFamily final : public Family {
         if (one_wave && workload.len_k >= kShortKeys) c.pairs = stream::Pairs::together;
       } else {
         const bool two_halves = causal && c.key_groups == 2;
-        if (one_wave ? !two_halves : !causal) c.upkeep = stream::Upkeep::conditions;
+        // As evolved at b4h16l512d64, whose rows leave as lines: branches are 1.004 times as fast.
+        const bool four_alone = one_wave && !causal && c.row_groups == 4;
+        if (one_wave ? !two_halves && !four_alone : !causal) c.upkeep = stream::Upkeep::conditions;
         if (causal && !two_halves) c.arrival = stream::Arrival::ahead;
       }
       // Copies that nobody waits for yet come between those that everybody waits for at the start. H200, us, with as
-      // many stages as fit / 3: b1h8l1024d64 6.77 / 6.72, b4h16l512d64 9.99 / 9.94; causal, with 3 / 4: b4h16l512d64
-      // 7.81 / 7.72.
-      if (one_wave && workload.len_k <= kShortKeys) most_stages = alone ? 4 : 3;
+      // many stages as fit / 3: b1h8l1024d64 6.77 / 6.72, b4h16l512d64 9.99 / 9.94; with 3 / 4: b1h8l1024d64 6.57 /
+      // 6.53, b4h16l512d64 causal 7.81 / 7.72.
+      if (one_wave && workload.len_k <= kShortKeys) most_stages = alone || c.row_groups == 1 ? 4 : 3;
     }
     if (few_keys) c.reference = stream::Reference::first_keys;
     const bool few_of_128 = dim == 128 && !causal && workload.len_k <= kShortKeys;
@@ -305,10 +312,11 @@ class StreamFamily final : public Family {
     }
     // Where inputs and outputs are as large as the L2, what has been read only pushes out what comes next. H200, us,
     // two sets of tensors in turn, where all stays / without queries / without keys and values either:
-    // b64h12l128d64 15.3 / 15.1 / 14.6, causal 15.0 / 14.9 / 14.6, b1h32l1024d128 causal 21.4 / 21.0 / 20.8.
+    // b64h12l128d64 15.3 / 15.1 / 14.6, causal 15.0 / 14.9 / 14.6, b1h32l1024d128 causal 21.4 / 21.0 / 20.8. With rows
+    // that leave as lines keys may stay: without a mask 1.008 and b1h32l1024d128 causal 1.004 times as fast.
     const bool keys_are_done = workload.heads == workload.heads_kv && (!few_keys || few_rows);
     if (few_keys || (causal && two_waves && dim == 128 && workload.len_k <= kShortKeys))
-      c.evict_first = keys_are_done ? stream::EvictFirst::inputs : stream::EvictFirst::queries;
+      c.evict_first = keys_are_done && few_keys && causal ? stream::EvictFirst::inputs : stream::EvictFirst::queries;
     const Problem problem = problem_of(workload);
     const auto is_legal = [&] {
       return !is_illegal(table().config_of(stream::canonical(c, problem)), workload, device);
@@ -316,12 +324,14 @@ class StreamFamily final : public Family {
     c.stages = most_stages;
     while (c.stages > 1 && !is_legal()) --c.stages;
     // H200, us, in pieces / as lines: b64h12l128d64 14.6 / 14.2, causal 14.3 / 13.9, b1h32l1024d128 causal 21.0 / 20.5,
-    // b4h16l1024d64 causal 21.0 / 20.5, b64h12l256d64 37.3 / 36.3, b1h8l2048d64 18.0 / 17.8. Equal, or up to 0.4%
-    // slower, where a launch is one wave of row groups that share two key groups' rows or, under a causal mask, all
-    // keys; with a stage less for it equal at b1h32l1024d128.
-    const bool in_pieces = one_wave && (causal ? c.row_groups == 4 : c.row_groups == 1 && c.key_groups == 2);
-    c.store = in_pieces ? stream::Store::pieces : stream::Store::rows;
+    // b4h16l1024d64 causal 21.0 / 20.5, b64h12l256d64 37.3 / 36.3, b1h8l2048d64 18.0 / 17.8; with a stage less for it
+    // equal at b1h32l1024d128. Aimed at the start b1h8l1024d64 takes 6.57 instead of 6.63, b4h16l512d64 causal 7.73
+    // instead of 7.87, the others of one wave up to 1% longer.
+    const bool aimed = one_wave && (causal ? c.row_groups == 4 : c.row_groups == 1 && c.key_groups == 2);
+    c.store = aimed ? stream::Store::aimed_rows : stream::Store::rows;
     if (!is_legal()) c.store = stream::Store::pieces;
+    // b64h12l128d64 14.1 / 14.0, causal 13.9 / 13.75, b4h16l512d64 causal 1.004; elsewhere 0.996 to 0.99.
+    if (few_keys || (aimed && causal)) c.sums = stream::Sums::beside_values;
     Config config = canonical(table().config_of(c), workload);
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;

@@ -83,6 +83,27 @@ TEST(EmulatedStream, RowsLeaveAsLines) {
   constexpr Config kBoth{
       .row_groups = 2, .key_groups = 2, .stages = 2, .producer = Producer::own_group, .store = Store::rows};
   run_case<kBoth, kHalf64>({.heads = 2, .len_q = 150, .len_k = 330, .heads_inner = true, .padding_rows = 1}, 87);
+  constexpr Config kAimed{.row_groups = 2,
+                          .key_groups = 2,
+                          .stages = 2,
+                          .producer = Producer::own_group,
+                          .store = Store::aimed_rows,
+                          .sums = Sums::beside_values};
+  run_case<kAimed, kHalf64>({.heads = 2, .len_q = 150, .len_k = 330, .heads_inner = true, .padding_rows = 1}, 89);
+  constexpr Config kAimedOne{.row_groups = 4,
+                             .stages = 2,
+                             .producer = Producer::own_group,
+                             .store = Store::aimed_rows,
+                             .tile_order = TileOrder::mirrored};
+  run_case<kAimedOne, kHalf64Causal>({.heads = 2, .len_q = 270, .len_k = 320}, 90);
+  constexpr Config kAimedPairs{.row_groups = 2,
+                               .stages = 3,
+                               .producer = Producer::own_group,
+                               .store = Store::aimed_rows,
+                               .tile_order = TileOrder::mirrored,
+                               .pairs = Pairs::together,
+                               .sums = Sums::beside_values};
+  run_case<kAimedPairs, kHalf64Causal>({.heads = 2, .len_q = 448, .len_k = 448}, 91);
   constexpr Config kBothStay{.row_groups = 1,
                              .key_groups = 2,
                              .stages = 2,

@@ -32,11 +32,25 @@ Config random_config(Random& random) {
   c.tile_order = static_cast<TileOrder>(random.below(3));
   c.pairs = static_cast<Pairs>(random.below(2));
   c.evict_first = static_cast<EvictFirst>(random.below(4));
-  c.store = static_cast<Store>(random.below(3));
+  c.store = static_cast<Store>(random.below(4));
+  c.sums = static_cast<Sums>(random.below(2));
   c.arrival = static_cast<Arrival>(random.below(2));
   c.upkeep = static_cast<Upkeep>(random.below(2));
   c.min_blocks = one_of({1, 2, 3, 4});
   return c;
+}
+
+// A row group that takes every other tile waits for the next turn before it gives the last one back.
+TEST(Stream, PairsHoldTwoTurns) {
+  Config c{.row_groups = 2,
+           .stages = 1,
+           .producer = Producer::own_group,
+           .tile_order = TileOrder::mirrored,
+           .pairs = Pairs::together};
+  const Problem problem{.element = Element::fp16, .head_dim = 64, .causal = true};
+  EXPECT_EQ(is_legal(c, problem, 227 * 1024, 228 * 1024), Illegal::same_program);
+  c.stages = 2;
+  EXPECT_EQ(is_legal(c, problem, 227 * 1024, 228 * 1024), Illegal::no);
 }
 
 TEST(Stream, EveryKeyTileBelongsToOneGroup) {
@@ -214,7 +228,7 @@ TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
         ASSERT_EQ(p.sender_bytes, 2 * c.stages * p.operand);
         ASSERT_LE(bytes_sent(c, dim), p.sender_bytes);
         ASSERT_EQ(c.row_groups, 1);
-        ASSERT_EQ(p.barriers, ring_end);
+        ASSERT_EQ(p.barriers, ring_end + (c.store == Store::aimed_rows ? 16 * consumer_threads(c) : 0));
       } else {
         ASSERT_EQ(p.exchange, ring_end);
         ASSERT_EQ(p.exchange_bytes, c.key_groups * bytes_sent(c, dim));
@@ -222,7 +236,8 @@ TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
         const bool apart = writes_rows(c, dim) && c.key_groups == 1;
         ASSERT_EQ(p.rows % tile::kBoxRowBytes, 0);
         const int help = c.pairs == Pairs::together ? c.row_groups / 2 * c.key_groups * p.help_bytes : 0;
-        ASSERT_EQ(p.barriers, ring_end + c.row_groups * p.exchange_bytes + help + (apart ? p.query_bytes : 0));
+        const int lines = c.store == Store::aimed_rows ? 16 * consumer_threads(c) : 0;
+        ASSERT_EQ(p.barriers, ring_end + c.row_groups * p.exchange_bytes + help + (apart ? p.query_bytes : 0) + lines);
       }
       ASSERT_GE(p.row_tiles, p.barriers + 8 * barrier_plan(c).count);
       ASSERT_EQ(p.total, p.row_tiles + 16 * c.query_stages);

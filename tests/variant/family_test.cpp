@@ -181,7 +181,8 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_THAT(reason("overlap=nothing,vote=after_products"), ::testing::HasSubstr("vote=at_once"));
   EXPECT_EQ(reason("row_groups=2,overlap=products,stages=1,vote=after_products"), "legal");
   EXPECT_EQ(reason("overlap=values,product_order=scores_first,upkeep=branches"), "legal");
-  EXPECT_THAT(reason("overlap=values,product_order=scores_first"), ::testing::HasSubstr("116 registers a thread, 112"));
+  EXPECT_THAT(reason("overlap=values,product_order=scores_first,upkeep=conditions"),
+              ::testing::HasSubstr("116 registers a thread, 112"));
   EXPECT_THAT(reason("row_groups=2,overlap=values,product_order=scores_first,arrival=ahead"),
               ::testing::HasSubstr("arrival=at_use"));
   EXPECT_EQ(reason("row_groups=2,overlap=products,stages=1"), "legal");
@@ -230,7 +231,11 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("arrival=at_use,upkeep=conditions"));
   EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")),
               ::testing::HasSubstr("arrival=at_use,upkeep=branches"));
-  EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("arrival=at_use,upkeep=conditions"));
+  EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("arrival=at_use,upkeep=branches"));
+  // Rows leave as lines where there is room, aimed at the start where a launch is over soon.
+  EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("store=rows"));
+  EXPECT_THAT(describe(default_of("b1h8l1024d64")), ::testing::HasSubstr("store=aimed_rows"));
+  EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("store=pieces"));
   // Under a mask few row groups are busy at a time: exponentials beside values, and help where rows are long.
   EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")), ::testing::HasSubstr("overlap=values"));
   EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")), ::testing::HasSubstr("pairs=apart"));
