@@ -310,13 +310,12 @@ class StreamFamily final : public Family {
       c.turns = stream::Turns::in_order;
       c.product_order = stream::ProductOrder::alternating;
     }
-    // Where inputs and outputs are as large as the L2, what has been read only pushes out what comes next. H200, us,
-    // two sets of tensors in turn, where all stays / without queries / without keys and values either:
-    // b64h12l128d64 15.3 / 15.1 / 14.6, causal 15.0 / 14.9 / 14.6, b1h32l1024d128 causal 21.4 / 21.0 / 20.8. With rows
-    // that leave as lines keys may stay: without a mask 1.008 and b1h32l1024d128 causal 1.004 times as fast.
-    const bool keys_are_done = workload.heads == workload.heads_kv && (!few_keys || few_rows);
+    // Where inputs and outputs are as large as the L2, queries that have been read only push out what comes next. H200,
+    // us, two sets of tensors in turn, without queries / without keys and values either: b64h12l128d64 14.45 / 14.6,
+    // causal 14.3 / 14.7, b1h32l1024d128 causal 18.55 / 18.6; in pieces, all stays / without queries: 15.3 / 15.1,
+    // 15.0 / 14.9, 21.4 / 21.0.
     if (few_keys || (causal && two_waves && dim == 128 && workload.len_k <= kShortKeys))
-      c.evict_first = keys_are_done && few_keys && causal ? stream::EvictFirst::inputs : stream::EvictFirst::queries;
+      c.evict_first = stream::EvictFirst::queries;
     const Problem problem = problem_of(workload);
     const auto is_legal = [&] {
       return !is_illegal(table().config_of(stream::canonical(c, problem)), workload, device);
