@@ -297,8 +297,8 @@ class StreamFamily final : public Family {
         if (causal && !two_halves) c.arrival = stream::Arrival::ahead;
       }
       // Copies that nobody waits for yet come between those that everybody waits for at the start. H200, us, with as
-      // many stages as fit / 3: b1h8l1024d64 6.77 / 6.72, b4h16l512d64 9.99 / 9.94; with 3 / 4: b1h8l1024d64 6.57 /
-      // 6.53, b4h16l512d64 causal 7.81 / 7.72.
+      // many stages as fit / 3: b1h8l1024d64 6.77 / 6.72, b4h16l512d64 9.99 / 9.94; with 3 / 4: b1h8l1024d64 6.60 /
+      // 6.56, b4h16l512d64 causal 7.81 / 7.72.
       if (one_wave && workload.len_k <= kShortKeys) most_stages = alone || c.row_groups == 1 ? 4 : 3;
     }
     if (few_keys) c.reference = stream::Reference::first_keys;
@@ -311,9 +311,8 @@ class StreamFamily final : public Family {
       c.product_order = stream::ProductOrder::alternating;
     }
     // Where inputs and outputs are as large as the L2, queries that have been read only push out what comes next. H200,
-    // us, two sets of tensors in turn, without queries / without keys and values either: b64h12l128d64 14.45 / 14.6,
-    // causal 14.3 / 14.7, b1h32l1024d128 causal 18.55 / 18.6; in pieces, all stays / without queries: 15.3 / 15.1,
-    // 15.0 / 14.9, 21.4 / 21.0.
+    // two sets of tensors in turn, times as fast as without keys and values either: b64h12l128d64 1.008, causal 1.021,
+    // b1h32l1024d128 causal 1.004; us in pieces, all stays / without queries: 15.3 / 15.1, 15.0 / 14.9, 21.4 / 21.0.
     if (few_keys || (causal && two_waves && dim == 128 && workload.len_k <= kShortKeys))
       c.evict_first = stream::EvictFirst::queries;
     const Problem problem = problem_of(workload);
@@ -324,12 +323,13 @@ class StreamFamily final : public Family {
     while (c.stages > 1 && !is_legal()) --c.stages;
     // H200, us, in pieces / as lines: b64h12l128d64 14.6 / 14.2, causal 14.3 / 13.9, b1h32l1024d128 causal 21.0 / 20.5,
     // b4h16l1024d64 causal 21.0 / 20.5, b64h12l256d64 37.3 / 36.3, b1h8l2048d64 18.0 / 17.8; with a stage less for it
-    // equal at b1h32l1024d128. Aimed at the start b1h8l1024d64 takes 6.57 instead of 6.63, b4h16l512d64 causal 7.73
-    // instead of 7.87, the others of one wave up to 1% longer.
+    // equal at b1h32l1024d128. Aimed at the start b1h8l1024d64 takes 6.58 instead of 6.63, b4h16l512d64 causal 7.78
+    // instead of 7.89 (7.87 in pieces), the others of one wave up to 1% longer.
     const bool aimed = one_wave && (causal ? c.row_groups == 4 : c.row_groups == 1 && c.key_groups == 2);
     c.store = aimed ? stream::Store::aimed_rows : stream::Store::rows;
     if (!is_legal()) c.store = stream::Store::pieces;
-    // b64h12l128d64 14.1 / 14.0, causal 13.9 / 13.75, b4h16l512d64 causal 1.004; elsewhere 0.996 to 0.99.
+    // H200, us, at the end / beside values: b64h12l128d64 14.1 / 14.0, causal 13.9 / 13.75; b4h16l512d64 causal 1.004
+    // times as fast, elsewhere 0.99 to 1.004.
     if (few_keys || (aimed && causal)) c.sums = stream::Sums::beside_values;
     Config config = canonical(table().config_of(c), workload);
     HEED_CHECK(!is_illegal(config, workload, device));

@@ -132,6 +132,8 @@ TEST(Families, HopperSaysWhatItCannotDo) {
   EXPECT_THAT(reason("fwd_sm90:min_blocks=4"), ::testing::HasSubstr("do not fit"));
   EXPECT_THAT(reason("fwd_sm90:row_groups=4"), ::testing::HasSubstr("registers"));
   EXPECT_THAT(reason("fwd_sm90:cluster=1,exchange=single"), ::testing::HasSubstr("exchange=half"));
+  // Parts of one block have no slices under way to wait for.
+  EXPECT_THAT(reason("fwd_sm90:cluster=1,weights=first"), ::testing::HasSubstr("weights=with_slices"));
   EXPECT_THAT(reason("fwd_sm90:product_start=2"), ::testing::HasSubstr("product_start=0"));
   EXPECT_THAT(reason("fwd_sm90:mask=probabilities"), ::testing::HasSubstr("mask=scores"));  // no mask
   EXPECT_THAT(reason("fwd_sm90:tile_order=folded"), ::testing::HasSubstr("tile_order=descending"));
@@ -197,6 +199,10 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_EQ(reason("tile_order=mirrored", "b4h16l512d64:causal_top_left"), "legal");
   EXPECT_EQ(reason("tile_order=mirrored,pairs=together", "b4h16l512d64:causal_top_left"), "legal");
   EXPECT_THAT(reason("pairs=together", "b4h16l512d64"), ::testing::HasSubstr("pairs=apart"));
+  EXPECT_THAT(reason("tile_order=mirrored,pairs=together,stages=1", "b4h16l512d64:causal_top_left"),
+              ::testing::HasSubstr("pairs=apart"));
+  // Blocks that stay have no start of every row tile to themselves.
+  EXPECT_THAT(reason("schedule=persistent,store=aimed_rows"), ::testing::HasSubstr("store=rows"));
   EXPECT_THAT(reason("row_groups=3,pairs=together", "b4h16l512d64:causal_top_left"),
               ::testing::HasSubstr("pairs=apart"));
   EXPECT_THAT(reason("row_groups=1,tile_order=mirrored", "b4h16l512d64:causal_top_left"),
