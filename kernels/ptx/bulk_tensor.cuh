@@ -34,6 +34,41 @@ __device__ __forceinline__ void cp_async_bulk_tensor_4d_evict_first(unsigned sha
       : "memory");
 }
 
+/// Starts a copy of one box from shared memory, whose bytes were written before fence_proxy_async(). What lies outside
+/// of the tensor is left out. One thread, which commits it and waits.
+__device__ __forceinline__ void cp_async_bulk_tensor_4d_store(const TensorMap& map, unsigned shared, int column,
+                                                              int row, int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+               "r"(shared), "r"(column), "r"(row), "r"(head), "r"(batch)
+               : "memory");
+}
+
+/// The same; the L2 gives the lines up before any other.
+__device__ __forceinline__ void cp_async_bulk_tensor_4d_store_evict_first(const TensorMap& map, unsigned shared,
+                                                                          int column, int row, int head, int batch) {
+  asm volatile(
+      "{\n"
+      ".reg .b64 policy;\n"
+      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3, %4, %5}], [%1], "
+      "policy;\n"
+      "}\n" ::"l"(&map),
+      "r"(shared), "r"(column), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+}
+
+/// Commits this thread's copies from shared memory since the last time as one group.
+__device__ __forceinline__ void cp_async_bulk_commit_group() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/// Waits until all but the last kLeft groups of this thread have read shared memory; the end of the launch waits for
+/// what they write.
+template <int kLeft>
+__device__ __forceinline__ void cp_async_bulk_wait_group_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kLeft) : "memory");
+}
+
 __device__ __forceinline__ void prefetch_tensormap(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }

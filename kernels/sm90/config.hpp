@@ -70,6 +70,18 @@ enum class Weights {
   first,        ///< their log2-sum-exps, which are sent first and have a barrier of their own
 };
 
+/// When a part multiplies the columns of its slice, which it keeps.
+enum class KeptColumns {
+  with_sent,      ///< beside those that it sends
+  while_sending,  ///< after all of those, while they travel
+};
+
+/// Where exponentials and conversions may go.
+enum class Placing {
+  in_order,  ///< where they stand in the source, as far as that is PTX's to say
+  free,      ///< wherever the compiler likes
+};
+
 /// Who starts the copies into shared memory.
 enum class Producer {
   own_warp,    ///< a warp that does nothing else
@@ -117,6 +129,8 @@ struct Config {
   Vote vote = Vote::after_writing;
   Exchange exchange = Exchange::half;
   Weights weights = Weights::with_slices;
+  KeptColumns kept_columns = KeptColumns::with_sent;
+  Placing placing = Placing::in_order;
   KeyHeads key_heads = KeyHeads::shared;
   Opening opening = Opening::lengths_first;
   Producer producer = Producer::first_warp;
@@ -323,6 +337,11 @@ HEED_HOST_DEVICE constexpr bool can_mask_probabilities(const Config& c, const Pr
   return problem.causal && c.chunk == kGroupRows && c.reference != Reference::exact && c.row_sum == RowSum::ones_column;
 }
 
+/// Whether the columns that a part keeps are boxes of their own, and its values stay until they are multiplied.
+HEED_HOST_DEVICE constexpr bool can_keep_for_later(const Config& c, int head_dim) {
+  return c.cluster == 2 && c.key_groups == 1 && c.stages == 1 && padded_dim(head_dim) % (2 * tile::kBoxColumns) == 0;
+}
+
 /// The config that makes the same program as `c` where knobs have no effect, and the nearest that fits together where
 /// they contradict each other: every program has one name, and a search that changes one knob is not turned away by
 /// another. Says nothing about shared memory and registers.
@@ -338,6 +357,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.stages > 1 || c.reference == Reference::exact) c.vote = Vote::before_sending;
   if (parts(c) == 1) c.exchange = Exchange::half;
   if (c.cluster == 1) c.weights = Weights::with_slices;
+  if (!can_keep_for_later(c, problem.head_dim)) c.kept_columns = KeptColumns::with_sent;
   if (!can_mask_probabilities(c, problem)) c.mask = Mask::scores;
   if (!problem.causal && c.tile_order == TileOrder::folded) c.tile_order = TileOrder::descending;
   if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;

@@ -48,7 +48,7 @@ struct Forward : Softmax<kConfig, kProblem> {
   using Base::kPlan, Base::kBarriers, Base::kFirstBarrier;
   using Base::params, Base::maps, Base::shared, Base::block_row, Base::head, Base::batch;
   using Base::query_descriptor, Base::key_descriptor, Base::value_descriptor, Base::multiply_keys,
-      Base::multiply_values;
+      Base::multiply_values, Base::multiply_slice, Base::sent, Base::kept;
 
   // ---- compile-time facts
   static constexpr int kSteps = segment_steps(kConfig);
@@ -63,6 +63,8 @@ struct Forward : Softmax<kConfig, kProblem> {
   static constexpr int kQueryBytes = kRowGroups * kBoxes * kGroupRows * tile::kBoxRowBytes;
   // Parts of one segment find out with the other parts, at the very end, that they were misled.
   static constexpr bool kVotesLast = kOneSegment && kConfig.vote == Vote::after_writing;
+  // Of a part that stays, the columns that it keeps are multiplied at the end.
+  static constexpr bool kKeepsForLater = kConfig.kept_columns == KeptColumns::while_sending;
   // Sums by additions are there before the last products are done.
   static constexpr bool kSumsEarly = !kOnes;
   static constexpr bool kMasksProbabilities = kConfig.mask == Mask::probabilities;
@@ -83,6 +85,7 @@ struct Forward : Softmax<kConfig, kProblem> {
   float next_scores[kConfig.prefetch_scores ? kChunk / 2 : 1];  // of the segment to come
   float log2_sum[2];                                            // reference + log2(sum) of a row; -inf without keys
   float inverse[2];                                             // of a row's sum, or 0
+  unsigned probabilities[kKeepsForLater ? kSteps : 1][4];       // of a part that stays
 
   __device__ __forceinline__ Forward(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
       : Base(p, found(m), ptx::shared_address(dynamic_shared)) {
@@ -326,7 +329,14 @@ struct Forward : Softmax<kConfig, kProblem> {
     }
 
     float e[kSteps][8];
-    unsigned p[kSteps][4];
+    constexpr bool kLater = kKeepsForLater && kStays;
+    unsigned passing[kLater ? 1 : kSteps][4];
+    auto& p = [&]() -> auto& {
+      if constexpr (kLater)
+        return probabilities;
+      else
+        return passing;
+    }();
     float subtracted[2];
     unsigned before[kChunks];
 #pragma unroll
@@ -363,14 +373,20 @@ struct Forward : Softmax<kConfig, kProblem> {
         ptx::wgmma_fence();
 #pragma unroll
         for (int i = 0; i < kConfig.product_steps; ++i)
-          multiply_values(p[step + i], values(), Base::value_offset(step + i), !kFirst || step + i > 0);
+          if constexpr (kLater)
+            multiply_slice(sent(), p[step + i], values(), 1 - part, Base::value_offset(step + i), step + i > 0);
+          else
+            multiply_values(p[step + i], values(), Base::value_offset(step + i), !kFirst || step + i > 0);
         ptx::wgmma_commit_group();
         ++committed;
       }
     }
     if constexpr (kSumsEarly && kStays) finish_sums<true>(second_time);
     ptx::wgmma_wait_group(0);
-    ptx::pin(out);
+    if constexpr (kLater)
+      ptx::pin(sent());
+    else
+      ptx::pin(out);
     if constexpr (kConfig.prefetch_scores) ptx::pin(next_scores);
   }
 
@@ -526,7 +542,8 @@ struct Forward : Softmax<kConfig, kProblem> {
                             : kCausalSegment    ? true
                                                 : first_key_of(segments) <= seen_by_all;
       // In this order: ptxas puts the second next to what came before (0.03 us at the mission shape on an H200).
-      if (!(is_usual && (!kOneSegment || segments <= 1)))
+      const bool is_one_segment = segments <= 1 && (!kKeepsForLater || segments == 1);
+      if (!(is_usual && (!kOneSegment || is_one_segment)))
         finish<Masks::scores, false>();
       else
         finish<kUsual, kOneSegment>();
@@ -547,7 +564,17 @@ struct Forward : Softmax<kConfig, kProblem> {
       if (!(kSumsEarly && kStays) || segments == 0) finish_sums<kStays>(again);
       // The other blocks' barriers exist.
       if (kConfig.cluster > 1 && !again && (!kStays || segments == 0)) ptx::barrier_cluster_wait_acquire();
-      const bool misled = Merge<kConfig, kProblem>{params, place(), target}.run(out, log2_sum, inverse, again);
+      const Merge<kConfig, kProblem> merge{params, place(), target};
+      bool misled;
+      if constexpr (kKeepsForLater && kStays) {
+        multiply_kept();
+        misled = merge.template run<true>(out, log2_sum, inverse, again, [&] {
+          ptx::wgmma_wait_group(0);
+          ptx::pin(kept());
+        });
+      } else {
+        misled = merge.template run<false>(out, log2_sum, inverse, again, [] {});
+      }
       if constexpr (!kVotesLast) return;
       // All threads of all parts find the same: each has heard of every part's rows that are its own.
       if (again || !any(misled)) [[likely]]
@@ -558,6 +585,15 @@ struct Forward : Softmax<kConfig, kProblem> {
         clear();
       }
     }
+  }
+
+  /// Asks for the columns that this part keeps. Not of one without keys, whose values never came.
+  __device__ __forceinline__ void multiply_kept() {
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k)
+      multiply_slice(kept(), probabilities[k], value_descriptor(0), part, Base::value_offset(k), k > 0);
+    ptx::wgmma_commit_group();
   }
 
   /// Before parts are merged a second time: every inbox has been read, and expects its bytes anew.

@@ -152,9 +152,13 @@ struct Merge {
   /// @param log2_sum of each row: reference + log2(sum), or -inf
   /// @param inverse of each row's sum, or 0
   /// @param second_time the parts were merged before
+  /// @tparam kSentFirst `out` holds the slice that is sent, then the own one, instead of columns in their order
+  /// @param finish_kept called when the own slice is wanted, after the other was sent
   /// @return whether a part was misled by one of this thread's rows
+  template <bool kSentFirst, class FinishKept>
   __device__ __forceinline__ bool run(const float (&out)[kOutRegisters], const float (&log2_sum)[2],
-                                      const float (&inverse)[2], bool second_time) const {
+                                      const float (&inverse)[2], bool second_time,
+                                      const FinishKept& finish_kept) const {
     bool misled = log2_sum[0] == misled_log_sum() || log2_sum[1] == misled_log_sum();
     float kept[kSliceRegisters];
     if constexpr (kParts == 1) {
@@ -163,8 +167,15 @@ struct Merge {
       write_rows(kept);
       write_log_sums(log2_sum);
     } else {
+      if constexpr (kSentFirst) {
+        static_assert(kParts == 2);
+        send(out, 0, log2_sum, inverse);
+        finish_kept();
 #pragma unroll
-      for (int slice = 0; slice < kParts; ++slice) {
+        for (int i = 0; i < kSliceRegisters; ++i) kept[i] = out[kSliceRegisters + i] * inverse[i / 2 % 2];
+      }
+#pragma unroll
+      for (int slice = 0; slice < kParts && !kSentFirst; ++slice) {
         if (slice == at.part) {
 #pragma unroll
           for (int i = 0; i < kSliceRegisters; ++i) kept[i] = out[slice * kSliceRegisters + i] * inverse[i / 2 % 2];

@@ -56,6 +56,19 @@ struct Products : Copies<kConfig, kProblem> {
         values + tile::descriptor_advance(offset) - (kOnes ? tile::descriptor_box_stride(offset) : 0);
     ptx::wgmma_rs<kProblem.element, kOutColumns>(out, p, v, accumulate);
   }
+
+  /// Halves of the output where columns are multiplied in two goes: those of the slice that is sent, then the part's
+  /// own (KeptColumns::while_sending).
+  using Slice = float[kDim / 4];
+  __device__ __forceinline__ Slice& sent() { return reinterpret_cast<Slice&>(out[0]); }
+  __device__ __forceinline__ Slice& kept() { return reinterpret_cast<Slice&>(out[kDim / 4]); }
+  /// The same product with the values of one slice's columns.
+  __device__ __forceinline__ static void multiply_slice(Slice& into, const unsigned (&p)[4], unsigned long long values,
+                                                        int slice, int offset, bool accumulate) {
+    constexpr int kSliceBytes = kBoxes / 2 * kPlan.value_box;
+    ptx::wgmma_rs<kProblem.element, kDim / 2>(
+        into, p, values + slice * tile::descriptor_advance(kSliceBytes) + tile::descriptor_advance(offset), accumulate);
+  }
 };
 
 }  // namespace heed::sm90

@@ -40,11 +40,14 @@ __device__ __forceinline__ void finish_maximum(float (&maximum)[2], float scale_
   }
 }
 
-/// Eight probabilities of a lane as operands of a product, where they stand in the source.
-template <Element kElement>
+/// Eight probabilities of a lane as operands of a product.
+/// @tparam kInOrder where they stand in the source
+template <Element kElement, bool kInOrder = true>
 __device__ __forceinline__ void pack(unsigned (&p)[4], const float (&e)[8]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) p[i] = ptx::cvt_rn_x2_in_order<kElement>(e[2 * i], e[2 * i + 1]);
+  for (int i = 0; i < 4; ++i)
+    p[i] = kInOrder ? ptx::cvt_rn_x2_in_order<kElement>(e[2 * i], e[2 * i + 1])
+                    : ptx::cvt_rn_x2<kElement>(e[2 * i], e[2 * i + 1]);
 }
 
 }  // namespace heed::sm90

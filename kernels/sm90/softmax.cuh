@@ -96,9 +96,10 @@ struct Softmax : Products<kConfig, kProblem> {
                                                const float (&subtracted)[2]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) e[i] = fmaf(s[8 * step + i], scale_log2, -subtracted[i / 2 % 2]);
-      // In source order: where the compiler moves these among the products decides 10% of the time.
+      // Where the compiler moves these among the products decides 10% of the time.
 #pragma unroll
-    for (int i = 0; i < 8; ++i) e[i] = ptx::ex2_approx_ftz_in_order(e[i]);
+    for (int i = 0; i < 8; ++i)
+      e[i] = kConfig.placing == Placing::in_order ? ptx::ex2_approx_ftz_in_order(e[i]) : ptx::ex2_approx_ftz(e[i]);
     if constexpr (!kOnes && !kSumsRounded) {
       sum[0] += (e[0] + e[1]) + (e[4] + e[5]);
       sum[1] += (e[2] + e[3]) + (e[6] + e[7]);
@@ -107,7 +108,7 @@ struct Softmax : Products<kConfig, kProblem> {
 
   /// Rounds a step's probabilities; sums what the tensor cores will see.
   __device__ __forceinline__ void round(unsigned (&p)[4], const float (&e)[8]) {
-    pack<kProblem.element>(p, e);
+    pack<kProblem.element, kConfig.placing == Placing::in_order>(p, e);
     if constexpr (kSumsRounded)
 #pragma unroll
       for (int i = 0; i < 4; ++i)

@@ -68,6 +68,7 @@ enum class Store {
   pieces,      ///< 16 bytes a lane, after a transposition over four lanes: 64 bytes of a row at once
   rows,        ///< whole lines of 128 bytes, by way of shared memory
   aimed_rows,  ///< the same; where they go is worked out beside the first copies, and kept in shared memory
+  boxes,       ///< the same lines by bulk copies, which one lane of a warp starts
 };
 
 /// The order of row tiles. Under a causal mask the last rows, which see most keys, come first where row tiles differ.
@@ -89,6 +90,7 @@ enum class Pairs {
 enum class EvictFirst {
   none,
   queries,  ///< queries: one block reads them, once
+  passing,  ///< queries and outputs, which no one reads again
   inputs,   ///< keys and values too: read once where one row tile holds all rows of a head
   all,      ///< outputs as well
 };
@@ -109,6 +111,24 @@ enum class Upkeep {
 enum class Sums {
   at_end,         ///< behind all products
   beside_values,  ///< beside the last of them
+};
+
+/// How far ahead of its exponentials, or how far behind, a tile's other instructions stand in the source, in steps of
+/// 16 keys. ptxas moves them again, and ends elsewhere: the same work takes up to 5% more or less.
+enum class Scaling {
+  at_use,      ///< scores are scaled, and the reference is subtracted, where they are exponentiated
+  step_ahead,  ///< a step earlier
+  tile_ahead,  ///< in front of all exponentials of the tile
+};
+enum class Packing {
+  at_once,     ///< probabilities are rounded as soon as they are there
+  step_later,  ///< behind the exponentials of the next step
+  at_end,      ///< behind those of the tile
+};
+enum class Adding {
+  at_once,     ///< probabilities are summed as soon as they are there
+  step_later,  ///< behind the exponentials of the next step
+  at_end,      ///< behind those of the tile
 };
 
 /// Where exponentials run beside products (Overlap::products): when a warp asks whether its probabilities overflow,
@@ -140,6 +160,9 @@ struct Config {
   Arrival arrival = Arrival::at_use;
   Upkeep upkeep = Upkeep::branches;
   Sums sums = Sums::at_end;
+  Scaling scaling = Scaling::at_use;
+  Packing packing = Packing::at_once;
+  Adding adding = Adding::at_once;
   int min_blocks = 1;
   constexpr bool operator==(const Config&) const = default;
 };
@@ -323,7 +346,8 @@ struct SharedPlan {
   int help;            ///< (pairs, key_groups, help_bytes): what one row group of a pair has of the other's rows
   int help_bytes;      ///< an output, a reference and a sum, in fp32, in the order of registers: 16 bytes a thread each
   int rows;   ///< (row_groups, 4 warps, boxes, 16 rows, 128 bytes): finished rows on their way out. Where key groups
-              ///< become one they take the place of what has been received
+              ///< become one, lines take the place of what has been received; boxes of Schedule::one_tile that of the
+              ///< queries
   int lines;  ///< (consumer threads, 16 bytes), with Store::aimed_rows: where a thread's lines go, and how
               ///< far it is from one to the next
   int barriers;
@@ -359,9 +383,21 @@ HEED_HOST_DEVICE constexpr int column_slices(const Config& c) {
   return c.key_groups / row_slices(c);
 }
 
-/// Whether finished rows go through shared memory: where a key group keeps whole boxes of columns.
-HEED_HOST_DEVICE constexpr bool writes_rows(const Config& c, int head_dim) {
-  return c.store >= Store::rows && padded_dim(head_dim) / column_slices(c) % tile::kBoxColumns == 0;
+/// Whether a key group keeps whole boxes of columns, so that finished rows can go through shared memory.
+HEED_HOST_DEVICE constexpr bool keeps_boxes(const Config& c, int head_dim) {
+  return padded_dim(head_dim) / column_slices(c) % tile::kBoxColumns == 0;
+}
+/// Whether they do, and leave as lines.
+HEED_HOST_DEVICE constexpr bool writes_lines(const Config& c) {
+  return c.store == Store::rows || c.store == Store::aimed_rows;
+}
+/// Whether finished boxes lie where the row tile's queries were, which nobody reads any more.
+HEED_HOST_DEVICE constexpr bool boxes_replace_queries(const Config& c) {
+  return c.store == Store::boxes && c.schedule == Schedule::one_tile;
+}
+/// Rows of a box that a warp writes.
+HEED_HOST_DEVICE constexpr int box_rows(const Config& c) {
+  return kGroupRows / 4 / row_slices(c);
 }
 
 /// What a key group sends of one row group, in bytes: every slice but its own in fp32, and two floats a row.
@@ -395,7 +431,9 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.help_bytes = (dim / 8 + 1) * 16 * kGroupThreads;
   const int help_end = p.help + pairs(c) * c.key_groups * p.help_bytes;
   p.rows = help_end;
-  p.lines = help_end + (writes_rows(c, head_dim) && c.key_groups == 1 ? p.query_bytes : 0);
+  const bool has_rows =
+      (writes_lines(c) && c.key_groups == 1) || (c.store == Store::boxes && !boxes_replace_queries(c));
+  p.lines = help_end + (has_rows ? p.query_bytes : 0);
   p.barriers = p.lines + (c.store == Store::aimed_rows ? 16 * consumer_threads(c) : 0);
   p.row_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;
   p.total = p.row_tiles + 16 * c.query_stages;
@@ -408,7 +446,8 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
 /// beside the widest output). Where blocks stay and key groups merge, ptxas keeps more of the merge beside the loop, up
 /// to 3/8 of the head dim; little with one box of columns and one tile's scores, twice as much with pairs. A warp that
 /// multiplies scores again (Overlap::values) has operands of its own then, more where blocks stay with mirrored rows.
-/// What was asked ahead is kept for two rings.
+/// What was asked ahead is kept for two rings. Where key groups meet beside several row groups, instructions far from
+/// their exponentials (Scaling, Packing, Adding) keep more alive.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   const int dim = padded_dim(head_dim);
   const int tiles = c.overlap == Overlap::products ? 2 : 1;
@@ -423,8 +462,11 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
                                                        (dim > tile::kBoxColumns ? 16
                                                         : c.tile_keys % 64 == 0 ? 4
                                                                                 : 8);
+  const bool apart = c.scaling != Scaling::at_use || c.packing == Packing::at_end || c.adding != Adding::at_once;
+  const int orders = apart && c.key_groups > 1 && c.row_groups > 1 ? 8 : 0;
   const int ahead = c.arrival != Arrival::ahead ? 0 : c.tile_keys % 64 == 0 ? 2 : 8;
-  return dim / 2 + tiles * (c.tile_keys / 2 + c.tile_keys / 4) + merge + again + ahead + (dim == 256 ? 36 : 28);
+  return dim / 2 + tiles * (c.tile_keys / 2 + c.tile_keys / 4) + merge + again + ahead + orders +
+         (dim == 256 ? 36 : 28);
 }
 
 /// Registers a thread has at launch so that min_blocks blocks fit.
@@ -472,9 +514,14 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (!can_pair(c)) c.pairs = Pairs::apart;
   if (c.row_groups == 1 || c.pairs == Pairs::together) c.turns = Turns::any;
   if (c.overlap != Overlap::products) c.vote = Vote::at_once;
-  if (c.store >= Store::rows && !writes_rows(c, problem.head_dim)) c.store = Store::pieces;
+  if (c.store == Store::boxes && c.key_groups > 1 && c.schedule != Schedule::one_tile) c.store = Store::rows;
+  if ((c.store == Store::boxes || writes_lines(c)) && !keeps_boxes(c, problem.head_dim)) c.store = Store::pieces;
   if (c.store == Store::aimed_rows && c.schedule != Schedule::one_tile) c.store = Store::rows;
   if (c.overlap == Overlap::values) {
+    // Its exponentials take their scores' place, in an order of their own.
+    c.scaling = Scaling::at_use;
+    c.packing = Packing::at_once;
+    c.adding = Adding::at_once;
     c.product_order = ProductOrder::scores_first;
     c.arrival = Arrival::at_use;  // it has no register left to keep an answer in, and waits for values behind scores
   }

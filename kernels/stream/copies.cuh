@@ -105,6 +105,7 @@ struct Copies {
     if constexpr (kFirst > 0) copy_queries(tile, 0, 0, kFirst);
     copy_queries(tile, 0, kFirst + 1, kConfig.row_groups);
     ptx::prefetch_tensormap(maps.v);
+    if constexpr (kConfig.store == Store::boxes) ptx::prefetch_tensormap(maps.o);
     initialise_barriers<false>();
   }
 

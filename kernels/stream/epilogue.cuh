@@ -13,6 +13,7 @@
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
@@ -41,6 +42,7 @@ struct Target {
   TensorStrides strides;
   int len_q;
   int heads;
+  const TensorMap* map;  ///< of the output, with Store::boxes
 };
 
 template <Config kConfig, Problem kProblem>
@@ -55,6 +57,8 @@ struct Epilogue {
   static constexpr int kPieces = kSliceRegisters / 4;
   static constexpr int kPieceBytes = 16 * kGroupThreads;
   static constexpr int kSliceBytes = kPieces * kPieceBytes;
+  static constexpr bool kEvictFirst =
+      kConfig.evict_first == EvictFirst::passing || kConfig.evict_first == EvictFirst::all;
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
   static_assert(kTiles % 4 == 0, "four lanes write 64 bytes of a row");
 
@@ -271,7 +275,6 @@ struct Epilogue {
     const int first_column = at.key_group / kRowSlices * kSliceColumns;
     unsigned short* rows = target.o + at.batch * target.strides.batch + at.head * target.strides.head + first_column;
     const long long row_stride = target.strides.row;
-    constexpr bool kEvictFirst = kConfig.evict_first == EvictFirst::all;
     constexpr bool kPadded = kDim != kProblem.head_dim;
     const int quarter = at.lane % 4;
     unsigned packed[kTiles][kHalves];  // of tile t and row h
@@ -282,7 +285,10 @@ struct Epilogue {
         const float* x = kept + 2 * (kHalves * t + h);
         packed[t][h] = ptx::cvt_rn_x2<kProblem.element>(x[0], x[1]);
       }
-    if constexpr (writes_rows(kConfig, kProblem.head_dim)) {
+    if constexpr (kConfig.store == Store::boxes) {
+      write_boxes(packed);
+      return;
+    } else if constexpr (writes_lines(kConfig)) {
       write_lines(packed, rows);
       return;
     }
@@ -314,10 +320,54 @@ struct Epilogue {
   }
 
   __device__ __forceinline__ static void write_piece(unsigned short* to, const unsigned (&x)[4]) {
-    if constexpr (kConfig.evict_first == EvictFirst::all)
+    if constexpr (kEvictFirst)
       ptx::st_global_cs_v4(to, x);
     else
       ptx::st_global_v4(to, x);
+  }
+
+  /// Writes a warp's rows by bulk copies of its own, which leave rows past the last and columns past the head dim out:
+  /// accumulators as matrices to shared memory, in the 128-byte swizzle, where piece i of 16 bytes of row r lies at
+  /// i ^ (r % 8).
+  __device__ __forceinline__ void write_boxes(const unsigned (&packed)[kTiles][kHalves]) const {
+    constexpr int kBoxes = kSliceColumns / tile::kBoxColumns;
+    constexpr int kWarpRows = box_rows(kConfig);
+    constexpr int kTilesAtOnce = 4 / kHalves;  // matrices of a tile: one for each 8 rows
+    constexpr bool kInQueries = boxes_replace_queries(kConfig);
+    constexpr int kBoxBytes = (kInQueries ? kGroupRows : kWarpRows) * tile::kBoxRowBytes;
+    const int first_box = at.key_group / kRowSlices * kBoxes;
+    const unsigned place = kInQueries ? shared + kPlan.q +
+                                            (at.row_group * (kDim / tile::kBoxColumns) + first_box) * kBoxBytes +
+                                            (at.warp * 16 + 8 * first_half()) * tile::kBoxRowBytes
+                                      : shared + kPlan.rows + (at.row_group * 4 + at.warp) * kBoxes * kBoxBytes;
+    const int own = at.lane % kWarpRows;
+    const unsigned to = place + own * tile::kBoxRowBytes + (at.lane / kWarpRows ^ own % 8) * 16;
+    if constexpr (!kInQueries) {
+      if (at.lane == 0) ptx::cp_async_bulk_wait_group_read<0>();  // rows of the row tile before
+      __syncwarp();
+    }
+#pragma unroll
+    for (int t = 0; t < kTiles; t += kTilesAtOnce) {
+      unsigned x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = packed[t + i / kHalves][i % kHalves];
+      ptx::st_matrix_x4((to ^ t % 8 * 16) + t / 8 * kBoxBytes, x[0], x[1], x[2], x[3]);
+    }
+    ptx::fence_proxy_async();
+    __syncwarp();
+    if (at.lane == 0) {
+      const int first_row = at.row + 8 * first_half();
+#pragma unroll
+      for (int b = 0; b < kBoxes; ++b) {
+        const int column = (first_box + b) * tile::kBoxColumns;
+        if constexpr (kEvictFirst)
+          ptx::cp_async_bulk_tensor_4d_store_evict_first(*target.map, place + b * kBoxBytes, column, first_row, at.head,
+                                                         at.batch);
+        else
+          ptx::cp_async_bulk_tensor_4d_store(*target.map, place + b * kBoxBytes, column, first_row, at.head, at.batch);
+      }
+      ptx::cp_async_bulk_commit_group();
+    }
   }
 
   /// Writes a warp's rows as lines of 128 bytes: accumulators as matrices to shared memory, lines from there, each time

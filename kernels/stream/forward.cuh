@@ -492,9 +492,9 @@ struct Forward : Softmax<kConfig, kProblem> {
     end_of(at, target).run(out, reference, sum);
   }
 
-  __device__ __forceinline__ void consume() {
-    const Target target = {static_cast<unsigned short*>(params.o), params.lse, params.o_strides, params.len_q,
-                           params.heads};
+  __device__ __forceinline__ void consume(const TensorMap& output) {
+    const Target target = {
+        static_cast<unsigned short*>(params.o), params.lse, params.o_strides, params.len_q, params.heads, &output};
     if constexpr (kOneTile) {
       const RowTile at = {row_tile_of_block(kConfig, kProblem.causal, blockIdx.x, gridDim.x),
                           static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)};
@@ -523,6 +523,8 @@ struct Forward : Softmax<kConfig, kProblem> {
       end_pairs();
     }
     end_turns();
+    if constexpr (kConfig.store == Store::boxes)
+      if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();
   }
 };
 
@@ -544,7 +546,7 @@ __device__ __forceinline__ void forward(const ForwardParams& params, const Tenso
     if (ptx::elect_one()) copies.run();
   } else {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<registers_allowed(kConfig)>();
-    Forward<kConfig, kProblem>(params, place, warp).consume();
+    Forward<kConfig, kProblem>(params, place, warp).consume(maps.o);
   }
 }
 

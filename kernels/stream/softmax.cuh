@@ -30,6 +30,19 @@ struct Softmax : Products<kConfig, kProblem> {
   // is no power of two, and rounding it alone makes a row wrong by 0.5%.
   static constexpr bool kSumsRounded = kProblem.element == Element::bf16;
 
+  // In steps, how far ahead of exponentials or behind.
+  static constexpr int kScaledAhead = kConfig.scaling == Scaling::at_use       ? 0
+                                      : kConfig.scaling == Scaling::step_ahead ? 1
+                                                                               : kSteps;
+  static constexpr int kPackedBehind = kConfig.packing == Packing::at_once      ? 0
+                                       : kConfig.packing == Packing::step_later ? 1
+                                                                                : kSteps;
+  static constexpr int kAsAsked = kConfig.adding == Adding::at_once      ? 0
+                                  : kConfig.adding == Adding::step_later ? 1
+                                                                         : kSteps;
+  static constexpr int kAddedBehind = kSumsRounded && kPackedBehind > kAsAsked ? kPackedBehind : kAsAsked;
+  static constexpr int kLatest = kPackedBehind > kAddedBehind ? kPackedBehind : kAddedBehind;
+
   // ---- state
   const ForwardParams& params;
   int group_row;  // first of the row group
@@ -57,28 +70,42 @@ struct Softmax : Products<kConfig, kProblem> {
     }
   }
 
-  /// Probabilities below the given references and their sums in this lane's columns.
+  /// Probabilities below the given references and their sums in this lane's columns. In which order they are written
+  /// decides where ptxas puts them: Scaling, Packing, Adding.
   __device__ __forceinline__ void exponentials(Probabilities& p, float (&total)[2], const Scores& s,
                                                const float (&negative)[2]) const {
+    float e[kSteps][8];
+    const auto scale_step = [&](int k) {
 #pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      float e[8];
+      for (int i = 0; i < 8; ++i) e[k][i] = fmaf(s[8 * k + i], scale_log2, negative[i / 2 % 2]);
+    };
+    const auto pack_step = [&](int k) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) e[i] = ptx::ex2_approx_ftz(fmaf(s[8 * k + i], scale_log2, negative[i / 2 % 2]));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) p[k][i] = ptx::cvt_rn_x2<kProblem.element>(e[2 * i], e[2 * i + 1]);
+      for (int i = 0; i < 4; ++i) p[k][i] = ptx::cvt_rn_x2<kProblem.element>(e[k][2 * i], e[k][2 * i + 1]);
+    };
+    const auto add_step = [&](int k) {
       if constexpr (kSumsRounded) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          e[2 * i] = ptx::unpack_low<kProblem.element>(p[k][i]);
-          e[2 * i + 1] = ptx::unpack_high<kProblem.element>(p[k][i]);
+          e[k][2 * i] = ptx::unpack_low<kProblem.element>(p[k][i]);
+          e[k][2 * i + 1] = ptx::unpack_high<kProblem.element>(p[k][i]);
         }
       }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float of_step = (e[2 * h] + e[2 * h + 1]) + (e[2 * h + 4] + e[2 * h + 5]);
+        const float of_step = (e[k][2 * h] + e[k][2 * h + 1]) + (e[k][2 * h + 4] + e[k][2 * h + 5]);
         total[h] = k == 0 ? of_step : total[h] + of_step;
       }
+    };
+#pragma unroll
+    for (int k = 0; k < kScaledAhead; ++k) scale_step(k);
+#pragma unroll
+    for (int k = 0; k < kSteps + kLatest; ++k) {
+      if (k + kScaledAhead < kSteps) scale_step(k + kScaledAhead);
+#pragma unroll
+      for (int i = 0; i < 8 && k < kSteps; ++i) e[k][i] = ptx::ex2_approx_ftz(e[k][i]);
+      if (k >= kPackedBehind && k < kSteps + kPackedBehind) pack_step(k - kPackedBehind);
+      if (k >= kAddedBehind && k < kSteps + kAddedBehind) add_step(k - kAddedBehind);
     }
   }
 

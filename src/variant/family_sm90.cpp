@@ -58,6 +58,12 @@ const KnobTable<sm90::Config>& table() {
     t.add("weights", "z", &C::weights, "heed::sm90::Weights", {"with_slices", "first"},
           "what blocks of a cluster weigh each other's results by is waited for with those, or before them")
         .acts_on({latency});
+    t.add("kept_columns", "ka", &C::kept_columns, "heed::sm90::KeptColumns", {"with_sent", "while_sending"},
+          "when a block multiplies the columns that it keeps: beside those that it sends, or while those travel")
+        .acts_on({tensor, latency});
+    t.add("placing", "j", &C::placing, "heed::sm90::Placing", {"in_order", "free"},
+          "whether exponentials and conversions stay where they stand in the source or go where the compiler likes")
+        .acts_on({issue, exponentials, tensor});
     t.add("key_heads", "i", &C::key_heads, "heed::sm90::KeyHeads", {"shared", "own"},
           "whether query heads may share keys, which costs the first copy a division")
         .acts_on({launch, latency});
@@ -223,7 +229,6 @@ class Sm90Family final : public Family {
       c.chunks = 2;
       if (workload.is_causal()) {
         c.value_waits = 1;
-        c.product_start = 5;  // 3.90 us at b1h16l256d128, 4.02 us with products as soon as they can start
       }
     }
     if (dim > 128) {
@@ -273,6 +278,14 @@ class Sm90Family final : public Family {
       c.chunks = dim == 64 ? 2 : 1;
       c.value_waits = 1;
       c.product_start = 0;
+    }
+    // Two parts of one segment at head dim 128: H200, us, at b1h16l256d128 3.79 and causal 3.82 with columns that are
+    // kept beside those that are sent; 3.71 and 3.76 after them, 3.68 and 3.71 with the weights first as well.
+    if (sm90::can_keep_for_later(c, dim)) {
+      c.kept_columns = sm90::KeptColumns::while_sending;
+      c.weights = sm90::Weights::first;
+      c.reference = sm90::Reference::first_keys;
+      if (workload.is_causal()) c.product_steps = 1;
     }
     // H200, us: b1h8l512d64 3.31 / 3.28, causal 3.355 / 3.345, b1h8l1024d64 causal 5.97 / 5.96; b1h16l256d128, whose
     // slices are twice as large, 3.76 / 3.775.

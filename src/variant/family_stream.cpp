@@ -66,9 +66,9 @@ const KnobTable<stream::Config>& table() {
           "when the next launch may start its set-up, if it is a dependent one")
         .acts_on({launch});
     t.add(
-         "store", "e", &C::store, "heed::stream::Store", {"pairs", "pieces", "rows", "aimed_rows"},
+         "store", "e", &C::store, "heed::stream::Store", {"pairs", "pieces", "rows", "aimed_rows", "boxes"},
          "finished rows leave by 4 bytes a lane, by 16, or as whole lines by way of shared memory, whose places may be "
-         "worked out at the start")
+         "worked out at the start or left to bulk copies")
         .acts_on({l2, dram});
     t.add("tile_order", "y", &C::tile_order, "heed::stream::TileOrder", {"rows_first", "heads_first", "mirrored"},
           "row tiles head by head, the same rows of all heads whose keys fit the L2, or rows from both ends of a head")
@@ -76,8 +76,9 @@ const KnobTable<stream::Config>& table() {
     t.add("pairs", "i", &C::pairs, "heed::stream::Pairs", {"apart", "together"},
           "key tiles that only one of two mirrored row groups sees: that one's alone, or taken by turns")
         .acts_on({tail, latency, tensor});
-    t.add("evict_first", "v", &C::evict_first, "heed::stream::EvictFirst", {"none", "queries", "inputs", "all"},
-          "what the L2 may give up before other lines: nothing, queries, all that is read, outputs as well")
+    t.add("evict_first", "v", &C::evict_first, "heed::stream::EvictFirst",
+          {"none", "queries", "passing", "inputs", "all"},
+          "what the L2 may give up before other lines: nothing, queries, outputs as well, all that is read, or all")
         .acts_on({l2, dram});
     t.add("arrival", "a", &C::arrival, "heed::stream::Arrival", {"at_use", "ahead"},
           "when a warpgroup asks whether its next keys and values have arrived: when it needs them, or beside the "
@@ -89,6 +90,15 @@ const KnobTable<stream::Config>& table() {
     t.add("sums", "x", &C::sums, "heed::stream::Sums", {"at_end", "beside_values"},
           "when the lanes of a row add up their sums: behind its last product or beside it")
         .acts_on({latency});
+    t.add("scaling", "b", &C::scaling, "heed::stream::Scaling", {"at_use", "step_ahead", "tile_ahead"},
+          "where scores are scaled in the source: at their exponentials, 16 keys ahead of them, or in front of all")
+        .acts_on({issue, fma, exponentials});
+    t.add("packing", "c", &C::packing, "heed::stream::Packing", {"at_once", "step_later", "at_end"},
+          "where probabilities are rounded in the source: behind their exponentials, 16 keys later, or behind all")
+        .acts_on({issue, exponentials});
+    t.add("adding", "k", &C::adding, "heed::stream::Adding", {"at_once", "step_later", "at_end"},
+          "where probabilities are summed in the source: behind their exponentials, 16 keys later, or behind all")
+        .acts_on({issue, fma, exponentials});
     t.add("min_blocks", "d", &C::min_blocks, {1, 2, 3, 4},
           "thread blocks a multiprocessor, for the compiler and for the plan")
         .acts_on({latency, tail});
@@ -303,6 +313,7 @@ class StreamFamily final : public Family {
     }
     if (few_keys) c.reference = stream::Reference::first_keys;
     const bool few_of_128 = dim == 128 && !causal && workload.len_k <= kShortKeys;
+    if (few_of_128 && two_waves) most_stages = 4;  // which leaves room for rows on their way out
     if (dim == 128 && !few_of_128) c.upkeep = stream::Upkeep::conditions;
     // Two row groups that wait for both of their products fall into step. H200, us at b4h8l2048d256: 248; in order 200,
     // and 196 in alternating order.
@@ -310,11 +321,12 @@ class StreamFamily final : public Family {
       c.turns = stream::Turns::in_order;
       c.product_order = stream::ProductOrder::alternating;
     }
-    // Where inputs and outputs are as large as the L2, queries that have been read only push out what comes next. H200,
-    // two sets of tensors in turn, times as fast as without keys and values either: b64h12l128d64 1.008, causal 1.021,
-    // b1h32l1024d128 causal 1.004; us in pieces, all stays / without queries: 15.3 / 15.1, 15.0 / 14.9, 21.4 / 21.0.
-    if (few_keys || (causal && two_waves && dim == 128 && workload.len_k <= kShortKeys))
-      c.evict_first = stream::EvictFirst::queries;
+    // Where inputs and outputs are as large as the L2, what has been read or written for the last time only pushes out
+    // what comes next. H200, two sets of tensors in turn, us, queries / outputs as well: b64h12l128d64 14.6 / 14.5
+    // (14.4 / 14.3 as boxes), causal 14.3 / 14.0, b1h32l1024d128 30.5 / 30.3, causal 19.7 / 19.4; where all stays 2 to
+    // 4% longer.
+    const bool short_128 = two_waves && dim == 128 && workload.len_k <= kShortKeys;
+    if (few_keys || short_128) c.evict_first = stream::EvictFirst::passing;
     const Problem problem = problem_of(workload);
     const auto is_legal = [&] {
       return !is_illegal(table().config_of(stream::canonical(c, problem)), workload, device);
@@ -326,11 +338,33 @@ class StreamFamily final : public Family {
     // equal at b1h32l1024d128. Aimed at the start b1h8l1024d64 takes 6.58 instead of 6.63, b4h16l512d64 causal 7.78
     // instead of 7.89 (7.87 in pieces), the others of one wave up to 1% longer.
     const bool aimed = one_wave && (causal ? c.row_groups == 4 : c.row_groups == 1 && c.key_groups == 2);
-    c.store = aimed ? stream::Store::aimed_rows : stream::Store::rows;
+    c.store = aimed ? stream::Store::aimed_rows
+              : few_keys
+                  ? stream::Store::boxes  // 14.4 us at b64h12l128d64, 14.6 us as lines; elsewhere up to 2% slower
+                  : stream::Store::rows;
     if (!is_legal()) c.store = stream::Store::pieces;
     // H200, us, at the end / beside values: b64h12l128d64 14.1 / 14.0, causal 13.9 / 13.75; b4h16l512d64 causal 1.004
     // times as fast, elsewhere 0.99 to 1.004.
     if (few_keys || (aimed && causal)) c.sums = stream::Sums::beside_values;
+    // H200, us, at use / like this: b1h32l1024d128 32.1 / 31.0 (with a stage less and rows as lines 30.5, with
+    // references of the first keys as well 30.3), b16h16l1024d128 245.3 / 235.5.
+    if (!causal && dim == 128 && workload.len_k <= kShortKeys && !one_wave) {
+      c.scaling = stream::Scaling::tile_ahead;
+      if (two_waves) c.reference = stream::Reference::first_keys;
+    }
+    if (!causal && one_wave && dim == 64) {
+      // As measured among all orders on an H200: b1h8l1024d64 1.004 times as fast, b1h8l2048d64 1.006, b4h16l512d64
+      // 1.003.
+      if (c.overlap == stream::Overlap::products) {
+        c.scaling = stream::Scaling::step_ahead;
+        c.packing = stream::Packing::at_end;
+        c.adding = stream::Adding::step_later;
+      } else if (c.row_groups == 4) {
+        c.scaling = stream::Scaling::step_ahead;
+      } else if (c.row_groups == 2 && c.key_groups == 2) {
+        c.packing = stream::Packing::step_later;
+      }
+    }
     Config config = canonical(table().config_of(c), workload);
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;
@@ -363,7 +397,7 @@ class StreamFamily final : public Family {
                              .q_rows = stream::kGroupRows,
                              .k_rows = c.tile_keys,
                              .v_rows = c.tile_keys,
-                             .o_rows = 0};
+                             .o_rows = c.store == stream::Store::boxes ? stream::box_rows(c) : 0};
     plan.dependent = c.trigger != stream::Trigger::none;
     return plan;
   }

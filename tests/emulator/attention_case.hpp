@@ -80,12 +80,13 @@ class AttentionCase {
   }
 
   /// As the launcher encodes them: src/device/tensor_map.cpp.
-  [[nodiscard]] TensorMaps maps(int q_rows, int k_rows, int v_rows) const {
+  [[nodiscard]] TensorMaps maps(int q_rows, int k_rows, int v_rows, int o_rows = 0) const {
     TensorMaps maps{};
     const int seen = visible_keys(problem_.causal, shape_.len_q - 1, shape_.causal_offset, shape_.len_k);
     encode(maps.q, q_, params_.q_strides, shape_.len_q, shape_.heads, q_rows);
     encode(maps.k, k_, params_.k_strides, std::max(seen, 1), shape_.heads_kv, k_rows);
     encode(maps.v, v_, params_.v_strides, std::max(seen, 1), shape_.heads_kv, v_rows);
+    if (o_rows > 0) encode(maps.o, o_, params_.o_strides, shape_.len_q, shape_.heads, o_rows);
     return maps;
   }
 

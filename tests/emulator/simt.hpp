@@ -108,6 +108,8 @@ struct Thread {
   std::vector<std::function<void()>> open_copies;  ///< cp.async since the last commit
   std::deque<std::vector<std::function<void()>>> committed_copies;
   std::shared_ptr<int> arriving_copies = std::make_shared<int>(0);  ///< of which an mbarrier will hear
+  std::shared_ptr<int> leaving_boxes = std::make_shared<int>(0);    ///< that shared memory has not been read for
+  int open_boxes = 0;                                               ///< since the last commit
 };
 
 /// Runs `body` for every thread of the launch, cluster by cluster. `body` gets its block's dynamic shared memory, which

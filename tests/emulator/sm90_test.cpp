@@ -158,6 +158,32 @@ TEST(EmulatedSm90, MasksProbabilities) {
   run_case<kRing, kHalf64Causal>({.len_q = 200, .len_k = 840, .causal_offset = 640, .score_scale = 30}, 91);
 }
 
+// The columns that a block keeps are multiplied while the others travel; one without keys has none to multiply.
+TEST(EmulatedSm90, KeepsColumnsForLater) {
+  constexpr Problem kHalf128{.element = Element::fp16, .head_dim = 128, .causal = false};
+  constexpr Problem kBrain256Causal{.element = Element::bf16, .head_dim = 256, .causal = true};
+  constexpr Config kLater{.chunks = 2,
+                          .score_lead = 1,
+                          .product_start = 0,
+                          .row_sum = RowSum::adds,
+                          .kept_columns = KeptColumns::while_sending};
+  run_case<kLater, kHalf128>({.heads = 2, .len_q = 130, .len_k = 256}, 92);
+  run_case<kLater, kHalf128>({.len_q = 64, .len_k = 200, .score_scale = 30}, 93);
+  run_case<kLater, kHalf128>({.len_q = 70, .len_k = 50, .padding_rows = 1}, 94);
+  run_case<kLater, kHalf128>({.len_q = 70, .len_k = 700}, 95);
+  constexpr Config kFree{.chunk = 32,
+                         .chunks = 1,
+                         .score_lead = 1,
+                         .value_waits = 1,
+                         .product_start = 0,
+                         .row_sum = RowSum::adds,
+                         .vote = Vote::before_sending,
+                         .exchange = Exchange::single,
+                         .kept_columns = KeptColumns::while_sending,
+                         .placing = Placing::free};
+  run_case<kFree, kBrain256Causal>({.len_q = 100, .len_k = 100}, 96);
+}
+
 // The longer row tiles of all heads come first, then the shortest.
 TEST(EmulatedSm90, FoldedRowTiles) {
   constexpr Config kConfig{.tile_order = TileOrder::folded};

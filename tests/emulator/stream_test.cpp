@@ -34,7 +34,8 @@ void run_case(const Shape& shape, std::uint64_t seed, const Options& options = {
   problem.params().counters = &counter;
   if (!options.with_lse) problem.params().lse = nullptr;
   if (options.change) options.change(problem.params());
-  const TensorMaps maps = problem.maps(kGroupRows, kConfig.tile_keys, kConfig.tile_keys);
+  const TensorMaps maps = problem.maps(kGroupRows, kConfig.tile_keys, kConfig.tile_keys,
+                                       kConfig.store == Store::boxes ? box_rows(kConfig) : 0);
   const int rows = block_rows(kConfig);
   const int row_tiles = (shape.len_q + rows - 1) / rows;
   emulator::Launch launch;
@@ -111,6 +112,54 @@ TEST(EmulatedStream, RowsLeaveAsLines) {
                              .schedule = Schedule::persistent,
                              .store = Store::rows};
   run_case<kBothStay, kHalf64Causal>({.heads = 3, .len_q = 150, .len_k = 150}, 88);
+}
+
+// By bulk copies, from where the queries were or from a place of their own that the next row tile waits for.
+TEST(EmulatedStream, RowsLeaveAsBoxes) {
+  constexpr Config kTaken{.row_groups = 4, .stages = 2, .producer = Producer::own_group, .store = Store::boxes};
+  run_case<kTaken, kHalf64>({.heads = 2, .len_q = 270, .len_k = 320}, 101);
+  run_case<kTaken, kHalf64>({.len_q = 3, .len_k = 1, .heads_inner = true, .padding_rows = 2}, 102);
+  constexpr Config kSplit{.row_groups = 1, .key_groups = 2, .tile_keys = 32, .stages = 2, .store = Store::boxes};
+  run_case<kSplit, kBrain128Causal>({.heads = 2, .len_q = 130, .len_k = 200, .causal_offset = 70}, 103);
+  constexpr Config kStays{.row_groups = 2,
+                          .tile_keys = 32,
+                          .stages = 2,
+                          .query_stages = 2,
+                          .schedule = Schedule::persistent,
+                          .store = Store::boxes,
+                          .evict_first = EvictFirst::all};
+  run_case<kStays, kHalf64>({.heads = 3, .len_q = 200, .len_k = 150}, 105);
+  run_case<kStays, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>(
+      {.heads = 2, .len_q = 140, .len_k = 90, .padding_rows = 1}, 106);
+  run_case<kStays, Problem{.element = Element::bf16, .head_dim = 192, .causal = true}>(
+      {.heads = 2, .len_q = 140, .len_k = 140}, 107);
+  constexpr Config kPairs{.row_groups = 2,
+                          .stages = 3,
+                          .producer = Producer::own_group,
+                          .store = Store::boxes,
+                          .tile_order = TileOrder::mirrored,
+                          .pairs = Pairs::together};
+  run_case<kPairs, kHalf64Causal>({.heads = 2, .len_q = 448, .len_k = 448}, 108);
+}
+
+// The order in which a tile's instructions are written changes nothing but their places.
+TEST(EmulatedStream, OrdersOfExponentials) {
+  constexpr Config kAhead{.row_groups = 2, .stages = 2, .scaling = Scaling::tile_ahead, .packing = Packing::step_later};
+  run_case<kAhead, kHalf64>({.len_q = 128, .len_k = 320}, 111);
+  constexpr Config kBehind{.row_groups = 1,
+                           .key_groups = 2,
+                           .stages = 2,
+                           .overlap = Overlap::products,
+                           .scaling = Scaling::step_ahead,
+                           .packing = Packing::at_end,
+                           .adding = Adding::step_later};
+  run_case<kBehind, kHalf64>({.len_q = 64, .len_k = 500}, 112);
+  // Sums of rounded probabilities wait until these are rounded.
+  constexpr Config kRounded{
+      .row_groups = 1, .tile_keys = 32, .stages = 2, .packing = Packing::at_end, .adding = Adding::at_once};
+  run_case<kRounded, kBrain128Causal>({.len_q = 130, .len_k = 130}, 113);
+  constexpr Config kAdded{.row_groups = 2, .tile_keys = 48, .stages = 2, .adding = Adding::at_end};
+  run_case<kAdded, kHalf64Causal>({.len_q = 130, .len_k = 200, .causal_offset = 70}, 114);
 }
 
 TEST(EmulatedStream, CausalMasks) {

@@ -38,6 +38,7 @@ Config random_config(Random& random, const Problem& problem) {
   c.prefetch_scores = random.chance(0.3);
   c.exchange = random.chance(0.5) ? Exchange::half : Exchange::single;
   c.weights = random.chance(0.5) ? Weights::with_slices : Weights::first;
+  c.kept_columns = random.chance(0.5) ? KeptColumns::with_sent : KeptColumns::while_sending;
   c.producer = static_cast<Producer>(random.below(3));
   return canonical(c, problem);
 }

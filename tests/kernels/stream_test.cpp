@@ -233,8 +233,9 @@ TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
         ASSERT_EQ(p.exchange, ring_end);
         ASSERT_EQ(p.exchange_bytes, c.key_groups * bytes_sent(c, dim));
         ASSERT_EQ(p.sender_bytes, bytes_sent(c, dim));
-        const bool apart = writes_rows(c, dim) && c.key_groups == 1;
-        ASSERT_EQ(p.rows % tile::kBoxRowBytes, 0);
+        const bool apart =
+            (writes_lines(c) && c.key_groups == 1) || (c.store == Store::boxes && c.schedule != Schedule::one_tile);
+        ASSERT_EQ(p.rows % (c.store == Store::boxes && apart ? tile::kSwizzleAtomBytes : tile::kBoxRowBytes), 0);
         const int help = c.pairs == Pairs::together ? c.row_groups / 2 * c.key_groups * p.help_bytes : 0;
         const int lines = c.store == Store::aimed_rows ? 16 * consumer_threads(c) : 0;
         ASSERT_EQ(p.barriers, ring_end + c.row_groups * p.exchange_bytes + help + (apart ? p.query_bytes : 0) + lines);

@@ -182,7 +182,7 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   // Only exponentials beside products have any to wait for before they vote.
   EXPECT_THAT(reason("overlap=nothing,vote=after_products"), ::testing::HasSubstr("vote=at_once"));
   EXPECT_EQ(reason("row_groups=2,overlap=products,stages=1,vote=after_products"), "legal");
-  EXPECT_EQ(reason("overlap=values,product_order=scores_first,upkeep=branches"), "legal");
+  EXPECT_EQ(reason("overlap=values,product_order=scores_first,upkeep=branches,scaling=at_use"), "legal");
   EXPECT_THAT(reason("overlap=values,product_order=scores_first,upkeep=conditions"),
               ::testing::HasSubstr("116 registers a thread, 112"));
   EXPECT_THAT(reason("row_groups=2,overlap=values,product_order=scores_first,arrival=ahead"),
@@ -241,7 +241,15 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   // Rows leave as lines where there is room, aimed at the start where a launch is over soon.
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("store=rows"));
   EXPECT_THAT(describe(default_of("b1h8l1024d64")), ::testing::HasSubstr("store=aimed_rows"));
-  EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("store=pieces"));
+  EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("stages=4,"));
+  EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("store=rows"));
+  EXPECT_THAT(describe(default_of("b2h16l4096d128")), ::testing::HasSubstr("store=pieces"));
+  // Or as boxes, and push nothing out that is read again.
+  EXPECT_THAT(describe(default_of("b64h12l128d64")), ::testing::HasSubstr("store=boxes"));
+  EXPECT_THAT(describe(default_of("b64h12l128d64")), ::testing::HasSubstr("evict_first=passing"));
+  // In the order that was measured to be the fastest.
+  EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("scaling=tile_ahead,packing=at_once"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("scaling=at_use,packing=step_later"));
   // Under a mask few row groups are busy at a time: exponentials beside values, and help where rows are long.
   EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")), ::testing::HasSubstr("overlap=values"));
   EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")), ::testing::HasSubstr("pairs=apart"));
