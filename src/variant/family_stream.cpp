@@ -162,6 +162,10 @@ class StreamFamily final : public Family {
     const stream::Config c = table().aggregate_of(config);
     const Problem problem = problem_of(workload);
     const int dim = problem.head_dim;
+    // 128 registers of output leave none for probabilities that wait: 28 bytes spilled.
+    const bool waits = c.packing != stream::Packing::at_once || c.adding != stream::Adding::at_once;
+    if (stream::padded_dim(dim) == 256 && c.overlap == stream::Overlap::products && waits)
+      return "probabilities that wait do not fit the registers; write packing=at_once,adding=at_once";
     switch (stream::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case stream::Illegal::no:
         return std::nullopt;

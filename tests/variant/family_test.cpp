@@ -177,6 +177,8 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_THAT(reason("overlap=values,reference=exact"), ::testing::HasSubstr("overlap=nothing"));
   EXPECT_THAT(reason("overlap=values,product_order=alternating,upkeep=branches"),
               ::testing::HasSubstr("product_order=scores_first"));
+  EXPECT_THAT(reason("row_groups=2,key_groups=2,turns=in_order,scaling=step_ahead"),
+              ::testing::HasSubstr("116 registers a thread, 112"));
   // One row group has nobody to wait for.
   EXPECT_THAT(reason("row_groups=1,turns=in_order"), ::testing::HasSubstr("turns=any"));
   // Only exponentials beside products have any to wait for before they vote.
