@@ -128,6 +128,9 @@ TEST(Families, HopperSaysWhatItCannotDo) {
   EXPECT_THAT(reason("fwd_sm90:score_lead=8"), ::testing::HasSubstr("not the 8"));
   EXPECT_THAT(reason("fwd_sm90:row_sum=ones_column", "b1h8l512d128"), ::testing::HasSubstr("row_sum=adds"));
   EXPECT_THAT(reason("fwd_sm90:prefetch_scores=on"), ::testing::HasSubstr("two stages"));
+  // Half a box of columns cannot wait, and of two boxes each is a slice.
+  EXPECT_THAT(reason("fwd_sm90:kept_columns=while_sending"), ::testing::HasSubstr("kept_columns=with_sent"));
+  EXPECT_EQ(reason("fwd_sm90:kept_columns=while_sending", "b1h16l256d128"), "legal");
   EXPECT_THAT(reason("fwd_sm90:stages=4"), ::testing::HasSubstr("bytes of shared memory"));
   EXPECT_THAT(reason("fwd_sm90:min_blocks=4"), ::testing::HasSubstr("do not fit"));
   EXPECT_THAT(reason("fwd_sm90:row_groups=4"), ::testing::HasSubstr("registers"));
@@ -179,6 +182,10 @@ TEST(Families, StreamSaysWhatItCannotDo) {
               ::testing::HasSubstr("product_order=scores_first"));
   EXPECT_THAT(reason("row_groups=2,key_groups=2,turns=in_order,scaling=step_ahead"),
               ::testing::HasSubstr("116 registers a thread, 112"));
+  EXPECT_THAT(reason("overlap=products,tile_keys=32,packing=step_later", "b4h8l2048d256"),
+              ::testing::HasSubstr("packing=at_once"));
+  // Where key groups meet and blocks stay, nothing is left for boxes to wait in.
+  EXPECT_THAT(reason("row_groups=1,key_groups=2,schedule=persistent,store=boxes"), ::testing::HasSubstr("store=rows"));
   // One row group has nobody to wait for.
   EXPECT_THAT(reason("row_groups=1,turns=in_order"), ::testing::HasSubstr("turns=any"));
   // Only exponentials beside products have any to wait for before they vote.
