@@ -279,8 +279,8 @@ class Sm90Family final : public Family {
       c.value_waits = 1;
       c.product_start = 0;
     }
-    // Two parts of one segment at head dim 128: H200, us, at b1h16l256d128 3.79 and causal 3.82 with columns that are
-    // kept beside those that are sent; 3.72 and 3.75 after them, 3.68 with the weights first as well; causal 1.004
+    // Two parts of one segment at head dim 128: H200, us, at b1h16l256d128 3.79 and causal 3.84 with columns that are
+    // kept beside those that are sent; 3.73 and 3.76 after them, 3.68 with the weights first as well; causal 1.004
     // times as fast without those, and 1.008 times with a barrier for the values of each chunk (evolved).
     if (sm90::can_keep_for_later(c, dim)) {
       c.kept_columns = sm90::KeptColumns::while_sending;
