@@ -227,9 +227,6 @@ class Sm90Family final : public Family {
       c.score_lead = 1;
       // Two chunks in one segment: 3.89 us at b1h16l256d128 on an H200, 4.32 us with segments of one.
       c.chunks = 2;
-      if (workload.is_causal()) {
-        c.value_waits = 1;
-      }
     }
     if (dim > 128) {
       c.chunks = 1;

@@ -39,6 +39,7 @@ Config random_config(Random& random, const Problem& problem) {
   c.exchange = random.chance(0.5) ? Exchange::half : Exchange::single;
   c.weights = random.chance(0.5) ? Weights::with_slices : Weights::first;
   c.kept_columns = random.chance(0.5) ? KeptColumns::with_sent : KeptColumns::while_sending;
+  c.placing = random.chance(0.5) ? Placing::in_order : Placing::free;
   c.producer = static_cast<Producer>(random.below(3));
   return canonical(c, problem);
 }

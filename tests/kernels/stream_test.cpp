@@ -31,8 +31,11 @@ Config random_config(Random& random) {
   c.producer = random.chance(0.5) ? Producer::own_warp : Producer::own_group;
   c.tile_order = static_cast<TileOrder>(random.below(3));
   c.pairs = static_cast<Pairs>(random.below(2));
-  c.evict_first = static_cast<EvictFirst>(random.below(4));
-  c.store = static_cast<Store>(random.below(4));
+  c.evict_first = static_cast<EvictFirst>(random.below(5));
+  c.store = static_cast<Store>(random.below(5));
+  c.scaling = static_cast<Scaling>(random.below(3));
+  c.packing = static_cast<Packing>(random.below(3));
+  c.adding = static_cast<Adding>(random.below(3));
   c.sums = static_cast<Sums>(random.below(2));
   c.arrival = static_cast<Arrival>(random.below(2));
   c.upkeep = static_cast<Upkeep>(random.below(2));

@@ -8,31 +8,52 @@
 
 namespace heed::ptx {
 
-inline void cp_async_bulk_tensor_4d(unsigned shared, const TensorMap& map, unsigned barrier, int column, int row,
-                                    int head, int batch) {
-  emulator::EmulatedMap m{};
-  std::memcpy(&m, map.opaque, sizeof(m));
-  std::byte* to = emulator::pointer_to(shared, static_cast<std::size_t>(m.box_rows) * 128);
-  if ((shared - emulator::kSharedStart) % 1024 != 0)
-    throw std::logic_error("a bulk copy with the 128-byte swizzle needs an address that is a multiple of 1024");
-  emulator::ByteBarrier* b = &emulator::byte_barrier(barrier);
-  emulator::later([=] {
-    for (int r = 0; r < m.box_rows; ++r)
+/// A box in shared memory, in the 128-byte swizzle, and where its elements are in global memory.
+class Box {
+ public:
+  Box(const TensorMap& map, unsigned shared, int column, int row, int head, int batch) : at_{column, row, head, batch} {
+    std::memcpy(&map_, map.opaque, sizeof(map_));
+    shared_ = emulator::pointer_to(shared, static_cast<std::size_t>(bytes()));
+    if ((shared - emulator::kSharedStart) % 1024 != 0)
+      throw std::logic_error("a bulk copy with the 128-byte swizzle needs an address that is a multiple of 1024");
+  }
+  [[nodiscard]] long long bytes() const { return map_.box_rows * 128LL; }
+
+  /// Calls `copy` with every element in shared memory and in global memory, null where that is outside of the tensor.
+  template <class Copy>
+  void for_each(const Copy& copy) const {
+    for (int r = 0; r < map_.box_rows; ++r)
       for (int c = 0; c < 64; ++c) {
-        const long long at[4] = {column + c, row + r, head, batch};
+        const long long at[4] = {at_[0] + c, at_[1] + r, at_[2], at_[3]};
         bool inside = true;
         long long offset = 0;
         for (int d = 0; d < 4; ++d) {
-          inside = inside && at[d] >= 0 && at[d] < m.sizes[d];
-          offset += at[d] * m.strides[d];
+          inside = inside && at[d] >= 0 && at[d] < map_.sizes[d];
+          offset += at[d] * map_.strides[d];
         }
-        std::byte* element = to + r * 128 + ((c / 8) ^ (r % 8)) * 16 + c % 8 * 2;
-        if (inside)
-          std::memcpy(element, m.base + 2 * offset, 2);
-        else
-          std::memset(element, 0, 2);
+        copy(shared_ + r * 128 + ((c / 8) ^ (r % 8)) * 16 + c % 8 * 2,
+             inside ? const_cast<std::byte*>(map_.base) + 2 * offset : nullptr);
       }
-    b->bytes -= static_cast<long long>(m.box_rows) * 128;
+  }
+
+ private:
+  emulator::EmulatedMap map_{};
+  std::byte* shared_;
+  long long at_[4];
+};
+
+inline void cp_async_bulk_tensor_4d(unsigned shared, const TensorMap& map, unsigned barrier, int column, int row,
+                                    int head, int batch) {
+  const Box box(map, shared, column, row, head, batch);
+  emulator::ByteBarrier* b = &emulator::byte_barrier(barrier);
+  emulator::later([=] {
+    box.for_each([](std::byte* to, const std::byte* from) {
+      if (from != nullptr)
+        std::memcpy(to, from, 2);
+      else
+        std::memset(to, 0, 2);
+    });
+    b->bytes -= box.bytes();
     b->settle();
   });
 }
@@ -40,30 +61,17 @@ inline void cp_async_bulk_tensor_4d_evict_first(unsigned shared, const TensorMap
                                                 int row, int head, int batch) {
   cp_async_bulk_tensor_4d(shared, map, barrier, column, row, head, batch);
 }
-// What lies outside of the tensor is left out. Read and written at some later time, as if both were one.
+// Read and written at some later time, as if both were one.
 inline void cp_async_bulk_tensor_4d_store(const TensorMap& map, unsigned shared, int column, int row, int head,
                                           int batch) {
-  emulator::EmulatedMap m{};
-  std::memcpy(&m, map.opaque, sizeof(m));
-  const std::byte* from = emulator::pointer_to(shared, static_cast<std::size_t>(m.box_rows) * 128);
-  if ((shared - emulator::kSharedStart) % 1024 != 0)
-    throw std::logic_error("a bulk copy with the 128-byte swizzle needs an address that is a multiple of 1024");
+  const Box box(map, shared, column, row, head, batch);
   emulator::Thread& t = emulator::self();
   ++*t.leaving_boxes;
   ++t.open_boxes;
   emulator::later([=, left = t.leaving_boxes] {
-    for (int r = 0; r < m.box_rows; ++r)
-      for (int c = 0; c < 64; ++c) {
-        const long long at[4] = {column + c, row + r, head, batch};
-        bool inside = true;
-        long long offset = 0;
-        for (int d = 0; d < 4; ++d) {
-          inside = inside && at[d] >= 0 && at[d] < m.sizes[d];
-          offset += at[d] * m.strides[d];
-        }
-        const std::byte* element = from + r * 128 + ((c / 8) ^ (r % 8)) * 16 + c % 8 * 2;
-        if (inside) std::memcpy(const_cast<std::byte*>(m.base) + 2 * offset, element, 2);
-      }
+    box.for_each([](const std::byte* from, std::byte* to) {
+      if (to != nullptr) std::memcpy(to, from, 2);
+    });
     --*left;
   });
 }
