@@ -77,6 +77,8 @@ enum class TileOrder {
   heads_first,  ///< the same rows of all heads that fit the L2 together: the longest row tiles first
   mirrored,     ///< one head after the other; row groups take rows from the head's start and end by turns, so that row
                 ///< tiles are equal under a causal mask
+  folded,       ///< the longer half of all heads' row tiles, longest first, then the others, shortest first: where two
+                ///< blocks share a multiprocessor, a long one meets a short one
 };
 
 /// What becomes of key tiles that only one of two mirrored row groups sees.
@@ -139,9 +141,17 @@ enum class Vote {
                    ///< for these hides the vote
 };
 
+/// Where exponentials run beside products: how a tile that some row does not see whole leaves the usual way.
+enum class Masking {
+  ahead,      ///< in front of its exponentials, by a branch that ptxas moves nothing across
+  with_vote,  ///< as if its probabilities had overflown: its exponentials are taken again, from hidden scores
+  apart,      ///< the same as ahead, but rows of which it is only the first tile have a program without
+};
+
 struct Config {
   int row_groups = 2;
   int key_groups = 1;
+  int cluster = 1;  ///< blocks that share a row tile, split its keys and merge
   int tile_keys = 64;
   int stages = 4;        ///< turns whose keys and values a key group keeps in shared memory
   int query_stages = 1;  ///< row tiles of queries kept in shared memory
@@ -151,6 +161,7 @@ struct Config {
   Reference reference = Reference::first_tile;
   Turns turns = Turns::any;
   Vote vote = Vote::at_once;
+  Masking masking = Masking::ahead;
   Producer producer = Producer::own_warp;
   Trigger trigger = Trigger::last_copies;
   Store store = Store::pieces;
@@ -177,6 +188,11 @@ HEED_HOST_DEVICE constexpr int block_rows(const Config& c) {
   return c.row_groups * kGroupRows;
 }
 
+/// Who shares the keys of a row: key groups of one block, or blocks of a cluster.
+HEED_HOST_DEVICE constexpr int parts(const Config& c) {
+  return c.key_groups * c.cluster;
+}
+
 using tile::padded_dim;
 
 // ---------------------------------------------------------------------------------------------- who works on which
@@ -199,11 +215,13 @@ HEED_HOST_DEVICE constexpr int group_tiles(int len_q) {
   return static_cast<int>((static_cast<unsigned>(len_q) + kGroupRows - 1) / kGroupRows);
 }
 
-/// Key tiles of a key group, of all the tiles that hold the first `keys` keys: as even as whole tiles allow.
-HEED_HOST_DEVICE constexpr Range tiles_of_group(const Config& c, int keys, int key_group) {
+/// Key tiles of a part, of all the tiles that hold the first `keys` keys: as even as whole tiles allow. Of an odd number
+/// the second block of a cluster has the fewer: under a causal mask the last tile is its, which takes longest.
+HEED_HOST_DEVICE constexpr Range tiles_of_part(const Config& c, int keys, int part) {
   const unsigned all = key_tiles(c, keys);
-  const unsigned groups = static_cast<unsigned>(c.key_groups);
-  return {static_cast<int>(all * key_group / groups), static_cast<int>(all * (key_group + 1) / groups)};
+  const unsigned sharers = static_cast<unsigned>(parts(c));
+  const unsigned up = c.cluster > 1 ? sharers - 1 : 0;
+  return {static_cast<int>((all * part + up) / sharers), static_cast<int>((all * (part + 1) + up) / sharers)};
 }
 
 /// Which 64 rows of a head, counted in 64s, a row group of row tile `index` works on; `all` there are. May lie past the
@@ -252,7 +270,7 @@ HEED_HOST_DEVICE constexpr int tiles_seen(const Config& c, bool causal, int inde
 ///   shorter 2, longer 8, 2 key groups     key tile     | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
 ///                                         row groups     2   2   1   1   1   1   1   1
 ///                                         key group      0   0   0   1   1   1   1   1
-HEED_HOST_DEVICE constexpr Range tiles_of_group(const Config& c, int shorter, int longer, int key_group) {
+HEED_HOST_DEVICE constexpr Range tiles_of_part(const Config& c, int shorter, int longer, int key_group) {
   const auto cut = [&](int group) {
     if (group == 0 || group == c.key_groups) return group == 0 ? 0 : longer;
     const unsigned groups = static_cast<unsigned>(c.key_groups);
@@ -301,8 +319,16 @@ HEED_HOST_DEVICE constexpr int backwards(int index, int block, int blocks, int a
   return (end < all ? end : all) - 1 - block;
 }
 
-/// Of one_tile, which row tile of a head the `x`-th block takes: under a causal mask the longest comes first.
+/// Of one_tile, whether blocks go through the heads first: a grid of (heads of a cluster each, row tiles, batch). Else
+/// it is (row tiles of a cluster each, heads, batch).
+HEED_HOST_DEVICE constexpr bool heads_in_x(const Config& c) {
+  return c.tile_order == TileOrder::folded || c.tile_order == TileOrder::heads_first;
+}
+
+/// Of one_tile, which row tile of a head comes `x`-th: under a causal mask the longest comes first.
 HEED_HOST_DEVICE constexpr int row_tile_of_block(const Config& c, bool causal, int x, int row_tiles) {
+  const int longer = (row_tiles + 1) / 2;
+  if (c.tile_order == TileOrder::folded && x >= longer) return x - longer;
   return causal && c.tile_order != TileOrder::mirrored ? row_tiles - 1 - x : x;
 }
 
@@ -340,7 +366,8 @@ struct SharedPlan {
   int box;             ///< bytes of one box of a key tile
   int operand;         ///< bytes of K or V of one stage
   int exchange;        ///< (row_groups, key_groups): what a key group sends, its slices of the others' and two floats a
-                       ///< row. In the sender's stages where it is the only one who reads those
+                       ///< row. In the sender's stages where it is the only one who reads those. Of two blocks of a
+                       ///< cluster, what the other one sent
   int exchange_bytes;  ///< from one row group to the next
   int sender_bytes;    ///< from one sender to the next
   int help;            ///< (pairs, key_groups, help_bytes): what one row group of a pair has of the other's rows
@@ -361,6 +388,7 @@ struct BarrierPlan {
   int queries_freed;  ///< (query_stages): every warp has read them
   int ring;           ///< (key_groups, stages): the keys and values of a turn have arrived
   int ring_freed;     ///< (key_groups, stages): every warp of the key group is done with them
+  int inbox;          ///< (row_groups), in a cluster: what the other block sends has arrived
   int count;
 };
 
@@ -370,17 +398,18 @@ HEED_HOST_DEVICE constexpr BarrierPlan barrier_plan(const Config& c) {
   b.queries_freed = b.queries + c.query_stages * c.row_groups;
   b.ring = b.queries_freed + c.query_stages;
   b.ring_freed = b.ring + c.key_groups * c.stages;
-  b.count = b.ring_freed + c.key_groups * c.stages;
+  b.inbox = b.ring_freed + c.key_groups * c.stages;
+  b.count = b.inbox + (c.cluster > 1 ? c.row_groups : 0);
   return b;
 }
 
 /// Where key groups become one, each keeps a slice of the output: of two rows that a lane has, one, so that a quad of
 /// lanes has 64 bytes of a row and not 32 of each; of four groups, half of that one's columns.
 HEED_HOST_DEVICE constexpr int row_slices(const Config& c) {
-  return c.key_groups == 1 ? 1 : 2;
+  return parts(c) == 1 ? 1 : 2;
 }
 HEED_HOST_DEVICE constexpr int column_slices(const Config& c) {
-  return c.key_groups / row_slices(c);
+  return parts(c) / row_slices(c);
 }
 
 /// Whether a key group keeps whole boxes of columns, so that finished rows can go through shared memory.
@@ -400,10 +429,11 @@ HEED_HOST_DEVICE constexpr int box_rows(const Config& c) {
   return kGroupRows / 4 / row_slices(c);
 }
 
-/// What a key group sends of one row group, in bytes: every slice but its own in fp32, and two floats a row.
+/// What a part sends of one row group, in bytes: every slice but its own in fp32, and two floats a row. Between blocks
+/// of a cluster it is 16 bits a value, and two floats for each row that is sent.
 HEED_HOST_DEVICE constexpr int bytes_sent(const Config& c, int head_dim) {
-  const int slice = kGroupRows * padded_dim(head_dim) / c.key_groups * 4;
-  return c.key_groups == 1 ? 0 : (c.key_groups - 1) * slice + kGroupRows * 8;
+  const int slice = kGroupRows * padded_dim(head_dim) / parts(c) * (c.cluster > 1 ? 2 : 4);
+  return parts(c) == 1 ? 0 : (parts(c) - 1) * slice + kGroupRows * 8 / (c.cluster > 1 ? 2 : 1);
 }
 
 /// Whether it is sent by way of the sender's stages: nobody else reads those, and nothing comes into them any more.
@@ -432,7 +462,7 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   const int help_end = p.help + pairs(c) * c.key_groups * p.help_bytes;
   p.rows = help_end;
   const bool has_rows =
-      (writes_lines(c) && c.key_groups == 1) || (c.store == Store::boxes && !boxes_replace_queries(c));
+      (writes_lines(c) && parts(c) == 1) || (c.store == Store::boxes && !boxes_replace_queries(c));
   p.lines = help_end + (has_rows ? p.query_bytes : 0);
   p.barriers = p.lines + (c.store == Store::aimed_rows ? 16 * consumer_threads(c) : 0);
   p.row_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;
@@ -498,7 +528,7 @@ HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
 /// every other tile holds two turns at a time.
 HEED_HOST_DEVICE constexpr bool can_pair(const Config& c) {
   return c.tile_order == TileOrder::mirrored && c.stages > 1 && c.row_groups % 2 == 0 &&
-         (c.key_groups == 1 || c.row_groups == 2) && c.overlap != Overlap::products;
+         (c.key_groups == 1 || c.row_groups == 2) && c.cluster == 1 && c.overlap != Overlap::products;
 }
 
 /// The config that makes the same program as `c` where knobs have no effect, and the nearest that fits together where
@@ -506,14 +536,17 @@ HEED_HOST_DEVICE constexpr bool can_pair(const Config& c) {
 HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.tile_order == TileOrder::mirrored && (!problem.causal || c.row_groups == 1))
     c.tile_order = TileOrder::rows_first;
+  if (c.schedule != Schedule::one_tile || c.key_groups > 1) c.cluster = 1;
+  if (c.tile_order == TileOrder::folded && (!problem.causal || c.schedule != Schedule::one_tile))
+    c.tile_order = TileOrder::rows_first;
   if (c.schedule == Schedule::one_tile) {
     c.query_stages = 1;
-    if (c.tile_order == TileOrder::heads_first) c.tile_order = TileOrder::rows_first;
   }
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
   if (!can_pair(c)) c.pairs = Pairs::apart;
   if (c.row_groups == 1 || c.pairs == Pairs::together) c.turns = Turns::any;
   if (c.overlap != Overlap::products) c.vote = Vote::at_once;
+  if (c.overlap != Overlap::products || !problem.causal) c.masking = Masking::ahead;
   if (c.store == Store::boxes && c.key_groups > 1 && c.schedule != Schedule::one_tile) c.store = Store::rows;
   if ((c.store == Store::boxes || writes_lines(c)) && !keeps_boxes(c, problem.head_dim)) c.store = Store::pieces;
   if (c.store == Store::aimed_rows && c.schedule != Schedule::one_tile) c.store = Store::rows;

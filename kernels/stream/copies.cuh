@@ -26,6 +26,24 @@ struct Cursor {
   }
 };
 
+/// The part that a key group of this block is.
+template <Config kConfig>
+__device__ __forceinline__ int part_of(int key_group) {
+  return kConfig.cluster == 1 ? key_group : static_cast<int>(blockIdx.x % kConfig.cluster);
+}
+
+/// Of one_tile.
+template <Config kConfig, Problem kProblem>
+__device__ __forceinline__ RowTile row_tile_of_this_block() {
+  const int x = static_cast<int>(blockIdx.x / kConfig.cluster);
+  const int y = static_cast<int>(blockIdx.y);
+  const int batch = static_cast<int>(blockIdx.z);
+  if constexpr (heads_in_x(kConfig))
+    return {row_tile_of_block(kConfig, kProblem.causal, y, gridDim.y), x, batch};
+  else
+    return {row_tile_of_block(kConfig, kProblem.causal, x, gridDim.x / kConfig.cluster), y, batch};
+}
+
 /// Where things lie in a block's shared memory.
 template <Config kConfig, Problem kProblem>
 struct Layout {
@@ -46,6 +64,7 @@ struct Layout {
   __device__ __forceinline__ unsigned ring_freed(int group, int stage) const {
     return barrier(kBarriers.ring_freed + group * kConfig.stages + stage);
   }
+  __device__ __forceinline__ unsigned inbox(int row_group) const { return barrier(kBarriers.inbox + row_group); }
   __device__ __forceinline__ unsigned queries(int stage) const { return shared + kPlan.q + stage * kPlan.query_bytes; }
   __device__ __forceinline__ unsigned keys(int group, int stage) const {
     return shared + kPlan.ring + (2 * group * kConfig.stages + stage) * kPlan.operand;
@@ -189,11 +208,16 @@ struct Copies {
       const int arrivals = i < kBarriers.queries_freed ? 1
                            : i < kBarriers.ring        ? 4 * kConfig.row_groups * kKeyGroups
                            : i < kBarriers.ring_freed  ? 1
-                                                       : 4 * kConfig.row_groups;
+                           : i < kBarriers.inbox       ? 4 * kConfig.row_groups
+                                                       : 1;
       // By this one thread: barriers that differ from lane to lane take 100 clocks each.
       if (is_first(i) == kFirst) ptx::mbarrier_init(place.barrier(i), arrivals);
     }
     ptx::fence_mbarrier_init();
+    if constexpr (!kFirst && kConfig.cluster > 1)
+#pragma unroll
+      for (int g = 0; g < kConfig.row_groups; ++g)
+        ptx::mbarrier_arrive_expect_tx(place.inbox(g), bytes_sent(kConfig, kProblem.head_dim));
   }
 
   __device__ __forceinline__ int row_tiles() const {
@@ -206,8 +230,7 @@ struct Copies {
   }
   __device__ __forceinline__ RowTile first_row_tile() const {
     if constexpr (kOneTile) {
-      return {row_tile_of_block(kConfig, kProblem.causal, blockIdx.x, gridDim.x), static_cast<int>(blockIdx.y),
-              static_cast<int>(blockIdx.z)};
+      return row_tile_of_this_block<kConfig, kProblem>();
     } else {
       return row_tile(blockIdx.x);
     }
@@ -237,9 +260,9 @@ struct Copies {
   }
   __device__ __forceinline__ static Range tiles_of(const Keys& seen, int key_group) {
     if constexpr (kCutsByWork)
-      return tiles_of_group(kConfig, seen.shorter, seen.longer, key_group);
+      return tiles_of_part(kConfig, seen.shorter, seen.longer, key_group);
     else
-      return tiles_of_group(kConfig, seen.end, key_group);
+      return tiles_of_part(kConfig, seen.end, part_of<kConfig>(key_group));
   }
   /// Tells the consumers which row tile a stage's queries are of, before they can arrive.
   __device__ __forceinline__ void announce(const RowTile& tile, int query_stage) const {

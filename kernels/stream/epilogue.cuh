@@ -14,8 +14,10 @@
 
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/bulk_tensor.cuh"
+#include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
+#include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/stream/config.hpp"
@@ -47,14 +49,16 @@ struct Target {
 
 template <Config kConfig, Problem kProblem>
 struct Epilogue {
-  static constexpr int kGroups = kConfig.key_groups;
+  static constexpr int kGroups = parts(kConfig);
+  static constexpr bool kInCluster = kConfig.cluster > 1;
   static constexpr int kDim = padded_dim(kProblem.head_dim);
   static constexpr int kRowSlices = row_slices(kConfig);
   static constexpr int kHalves = 2 / kRowSlices;  // rows of a lane in a slice
   static constexpr int kSliceColumns = kDim / column_slices(kConfig);
   static constexpr int kSliceRegisters = kDim / 2 / kGroups;
   static constexpr int kTiles = kSliceColumns / 8;
-  static constexpr int kPieces = kSliceRegisters / 4;
+  // Two values a word between blocks, whose way is longer than a rounding.
+  static constexpr int kPieces = kSliceRegisters / (kInCluster ? 8 : 4);
   static constexpr int kPieceBytes = 16 * kGroupThreads;
   static constexpr int kSliceBytes = kPieces * kPieceBytes;
   static constexpr bool kEvictFirst =
@@ -84,6 +88,8 @@ struct Epilogue {
           kept[4 * t + 2 * h + 1] = out[4 * t + 2 * h + 1] * inverse;
         }
       }
+    } else if constexpr (kInCluster) {
+      merge_blocks(out, reference, sum, kept, log2_sum);
     } else if constexpr (kGroups == 2) {
       merge_two(out, reference, sum, kept, log2_sum);
     } else {
@@ -132,6 +138,8 @@ struct Epilogue {
     ptx::settle(thread);
     const unsigned group = thread / kGroupThreads;
     const unsigned row_group = group % kConfig.row_groups;
+    if constexpr (kInCluster)
+      return shared + kPlan.exchange + row_group * kPlan.exchange_bytes + thread % kGroupThreads * 16;
     const unsigned key_group = group / kConfig.row_groups ^ (other ? 1 : 0);
     return shared + kPlan.exchange + row_group * kPlan.exchange_bytes + key_group * kPlan.sender_bytes +
            thread % kGroupThreads * 16;
@@ -187,6 +195,71 @@ struct Epilogue {
       ptx::ld_shared_v4(words, from + p * kPieceBytes);
 #pragma unroll
       for (int w = 0; w < 4; ++w) kept[4 * p + w] = fmaf(__uint_as_float(words[w]), weight, kept[4 * p + w] * mine);
+    }
+  }
+
+  /// Two blocks of a cluster, likewise: normalised rows of 16 bits a value travel through distributed shared memory,
+  /// with their log2-sum-exp, and are counted in bytes where they arrive. One row tile a block.
+  __device__ __forceinline__ void merge_blocks(const float (&out)[kDim / 2], const float (&reference)[2],
+                                               const float (&sum)[2], float (&kept)[kSliceRegisters],
+                                               float (&log2_sum)[kHalves]) const {
+    const bool second = at.key_group != 0;
+    const unsigned other = 1 - at.key_group;
+    const unsigned inbox = shared + kPlan.barriers + 8 * (barrier_plan(kConfig).inbox + at.row_group);
+    const unsigned its_inbox = ptx::mapa(inbox, other);
+    const unsigned from = passed_by(true);
+    const unsigned to = ptx::mapa(from, other);
+    float inverse[2];
+    float both[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      inverse[h] = sum[h] > 0.0F ? ptx::rcp_approx_ftz(sum[h]) : 0.0F;
+      both[h] = reference[h] + ptx::lg2_approx_ftz(sum[h]);
+    }
+    const float of_sent = second ? inverse[0] : inverse[1];
+    ptx::st_async_v2_if(at.lane % 4 == 0, to + to_state(), second ? both[0] : both[1], 0.0F, its_inbox);
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      unsigned words[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        float sent[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int at_register = 8 * p + 2 * w + i;
+          const float first = out[place_of(0, at_register)];
+          const float last = out[place_of(1, at_register)];
+          sent[i] = (second ? first : last) * of_sent;
+          kept[at_register] = second ? last : first;
+        }
+        words[w] = ptx::cvt_rn_x2<kProblem.element>(sent[0], sent[1]);
+      }
+      ptx::st_async_v4(to + p * kPieceBytes, words, its_inbox);
+    }
+    const float own = second ? both[1] : both[0];
+    const float of_own = second ? inverse[1] : inverse[0];
+    ptx::mbarrier_wait(inbox, 0);
+    float its[2];
+    ptx::ld_shared_v2(its, from + to_state());
+    const float most = fmaxf(own, its[0]);
+    const float subtracted = attention::finite_reference(most);
+    float mine = ptx::ex2_approx_ftz(own - subtracted);
+    float weight = ptx::ex2_approx_ftz(its[0] - subtracted);
+    const float total = mine + weight;
+    log2_sum[0] = most + ptx::lg2_approx_ftz(total);
+    const float share = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
+    mine *= share * of_own;
+    weight *= share;
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      unsigned words[4];
+      ptx::ld_shared_v4(words, from + p * kPieceBytes);
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        float* x = kept + 8 * p + 2 * w;
+        x[0] = fmaf(ptx::unpack_low<kProblem.element>(words[w]), weight, x[0] * mine);
+        x[1] = fmaf(ptx::unpack_high<kProblem.element>(words[w]), weight, x[1] * mine);
+      }
     }
   }
 

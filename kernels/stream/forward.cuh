@@ -219,37 +219,49 @@ struct Forward : Softmax<kConfig, kProblem> {
       if (!kTogether || !helps) release_queries();
       values_alone(p, n == stays_at);
     } else {
-      Scores s[2];
-      Probabilities p[2];
-      scores_alone(s[0], queries);
-      look_ahead(turn);
-      const bool masked = (n + 1) * kKeys > seen_by_all;
-      if (n == first) {
-        first_softmax(p[0], s[0], n, masked);
-        release_queries();
-        pass_turn();  // between a tile's scores and its values
-        values_alone(p[0]);
-        return n;
-      }
-      const auto hides = [&](int tile) { return kProblem.causal && (tile + 1) * kKeys > seen_by_all; };
-      overlapped<false, true>(s[1], p[0], s[0], p[1], queries, n, masked);
+      // Without a second tile that some row does not see whole, a program that knows of none.
+      const bool hides_more = kProblem.causal && n * kKeys > seen_by_all;
+      if (kProblem.causal && (kConfig.masking != Masking::apart || hides_more))
+        return run_overlapped<true>(n, first, seen_by_all, queries);
+      return run_overlapped<false>(n, first, seen_by_all, queries);
+    }
+    return n;
+  }
+
+  /// The same with exponentials beside products.
+  /// @tparam kMayHide some row may not see the whole of a tile after the first
+  template <bool kMayHide>
+  __device__ __forceinline__ int run_overlapped(int n, int first, int seen_by_all, unsigned long long queries) {
+    Scores s[2];
+    Probabilities p[2];
+    scores_alone(s[0], queries);
+    look_ahead(turn);
+    const bool masked = (n + 1) * kKeys > seen_by_all;
+    if (n == first) {
+      first_softmax(p[0], s[0], n, masked);
+      release_queries();
+      pass_turn();  // between a tile's scores and its values
+      values_alone(p[0]);
+      return n;
+    }
+    const auto hides = [&](int tile) { return kMayHide && (tile + 1) * kKeys > seen_by_all; };
+    overlapped<kMayHide, false, true>(s[1], p[0], s[0], p[1], queries, n, masked);
 #pragma unroll 1
-      for (--n; n > first + 1; n -= 2) {
-        overlapped<true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n));
-        overlapped<true, true>(s[1], p[0], s[0], p[1], queries, n - 1, hides(n - 1));
-      }
-      // One or two are left. Two ends cost nothing; copied to the same registers, probabilities would be what ptxas
-      // serialises products for (C7513).
-      if (n == first) {
-        overlapped<true, false>(s[0], p[1], s[1], p[0], queries, n, hides(n));
-        release_queries();
-        values_alone(p[1]);
-      } else {
-        overlapped<true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n));
-        overlapped<true, false>(s[1], p[0], s[0], p[1], queries, first, hides(first));
-        release_queries();
-        values_alone(p[0]);
-      }
+    for (--n; n > first + 1; n -= 2) {
+      overlapped<kMayHide, true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n));
+      overlapped<kMayHide, true, true>(s[1], p[0], s[0], p[1], queries, n - 1, hides(n - 1));
+    }
+    // One or two are left. Two ends cost nothing; copied to the same registers, probabilities would be what ptxas
+    // serialises products for (C7513).
+    if (n == first) {
+      overlapped<kMayHide, true, false>(s[0], p[1], s[1], p[0], queries, n, hides(n));
+      release_queries();
+      values_alone(p[1]);
+    } else {
+      overlapped<kMayHide, true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n));
+      overlapped<kMayHide, true, false>(s[1], p[0], s[0], p[1], queries, first, hides(first));
+      release_queries();
+      values_alone(p[0]);
     }
     return n;
   }
@@ -257,7 +269,7 @@ struct Forward : Softmax<kConfig, kProblem> {
   /// The exponentials of tile n's scores `s` to `p`, while the values of the tile before, with probabilities
   /// `p_before`, and the scores of the next one are multiplied. Nothing stays in flight: ptxas serialises all products
   /// of a kernel that keeps one in flight over a loop's back edge.
-  template <bool kBefore, bool kMore>
+  template <bool kMayHide, bool kBefore, bool kMore>
   __device__ __forceinline__ void overlapped(Scores& next, Probabilities& p, Scores& s, const Probabilities& p_before,
                                              unsigned long long queries, int n, bool masked) {
     wait_for_next_turn();
@@ -278,22 +290,27 @@ struct Forward : Softmax<kConfig, kProblem> {
     end_products();
     float factor[2] = {1.0F, 1.0F};
     constexpr bool kFirst = !kBefore && kConfig.reference == Reference::first_keys;
+    constexpr bool kVotesOnMasks = kMayHide && kBefore && kConfig.masking == Masking::with_vote;
     if (kFirst && masked) hide_keys(s, n * kKeys);
-    const bool exact =
-        kFirst ? !first_keys_softmax(p, s) : !kBefore || masked || (kVotesAtOnce && !optimistic_softmax(p, s));
+    const bool is_known = masked && !kVotesOnMasks;
+    const bool exact = kFirst ? !first_keys_softmax(p, s)
+                              : !kBefore || is_known || (kVotesAtOnce && !optimistic_softmax(p, s, masked));
     bool misled = false;
     if (exact) {
       if (!kFirst && masked) hide_keys(s, n * kKeys);
       exact_probabilities(p, factor, s);
     } else if constexpr (!kVotesAtOnce && !kFirst) {
-      misled = guessed_softmax(p, s);
+      misled = guessed_softmax(p, s, masked);
     }
     ptx::wgmma_wait_group(0);
     ptx::pin(out);
     if constexpr (kMore) ptx::pin(next);
     end_turn();
     if (kBefore && exact) rescale(factor);
-    if (!kVotesAtOnce && misled) exact_softmax(p, s);
+    if (!kVotesAtOnce && misled) {
+      if (kVotesOnMasks && masked) hide_keys(s, n * kKeys);
+      exact_softmax(p, s);
+    }
   }
 
   // --------------------------------------------------------------------------------------------------- row tiles
@@ -334,16 +351,16 @@ struct Forward : Softmax<kConfig, kProblem> {
       const int of_even = tiles_of(even);
       const int of_odd = tiles_of(even + 1);
       if constexpr (kConfig.key_groups > 1)
-        share.tiles = tiles_of_group(kConfig, min(of_even, of_odd), max(of_even, of_odd), key_group);
+        share.tiles = tiles_of_part(kConfig, min(of_even, of_odd), max(of_even, of_odd), key_group);
       else
-        share.tiles = tiles_of_group(kConfig, keys_end(index), 0);
+        share.tiles = tiles_of_part(kConfig, keys_end(index), 0);
       const auto in_group = [&](int end) { return max(share.tiles.first, min(share.tiles.end, end)); };
       share.even_end = in_group(of_even);
       share.odd_end = in_group(of_odd);
       share.odd_row = row_of(index, even + 1);
       share.end = row_group == even ? share.even_end : share.odd_end;
     } else {
-      share.tiles = tiles_of_group(kConfig, keys_end(index), key_group);
+      share.tiles = tiles_of_part(kConfig, keys_end(index), part_of<kConfig>(key_group));
       share.end = min(share.tiles.end, tiles_of(row_group));
     }
     return share;
@@ -471,7 +488,7 @@ struct Forward : Softmax<kConfig, kProblem> {
   }
 
   __device__ __forceinline__ Epilogue<kConfig, kProblem> end_of(const RowTile& at, const Target& target) const {
-    return {target, place.shared, {key_group, row_group, warp, lane, row(0), at.head, at.batch}};
+    return {target, place.shared, {part_of<kConfig>(key_group), row_group, warp, lane, row(0), at.head, at.batch}};
   }
 
   __device__ __forceinline__ void add_up_sums() {
@@ -496,14 +513,15 @@ struct Forward : Softmax<kConfig, kProblem> {
     const Target target = {
         static_cast<unsigned short*>(params.o), params.lse, params.o_strides, params.len_q, params.heads, &output};
     if constexpr (kOneTile) {
-      const RowTile at = {row_tile_of_block(kConfig, kProblem.causal, blockIdx.x, gridDim.x),
-                          static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)};
+      const RowTile at = row_tile_of_this_block<kConfig, kProblem>();
       if constexpr (kConfig.store == Store::aimed_rows) {
         group_row = row_of(at.index, row_group);
         end_of(at, target).keep_line();
       }
       ptx::bar_sync(1, consumer_threads(kConfig) + 32);
       begin_turns();
+      // The other block's barriers exist: nothing to wait for here, before the queries have come.
+      if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_wait_acquire();
       if constexpr (!kTogether) wait_for_queries(row_group);
       run_row_tile(at, target);
     } else {
@@ -542,10 +560,12 @@ __device__ __forceinline__ void forward(const ForwardParams& params, const Tenso
     const Copies<kConfig, kProblem> copies{params, maps, own};
     if (ptx::elect_one()) copies.start();
     __syncwarp();
+    if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_arrive_relaxed();
     ptx::bar_arrive(1, consumer_threads(kConfig) + 32);
     if (ptx::elect_one()) copies.run();
   } else {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<registers_allowed(kConfig)>();
+    if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_arrive_relaxed();
     Forward<kConfig, kProblem>(params, place, warp).consume(maps.o);
   }
 }

@@ -167,12 +167,12 @@ struct Softmax : Products<kConfig, kProblem> {
 
   /// Probabilities below the references so far; false where they may have left the range of 16 bits, or where a row
   /// has no reference yet (its probabilities are infinite then): nothing has been added up in that case.
-  __device__ __forceinline__ bool optimistic_softmax(Probabilities& p, const Scores& s) {
+  __device__ __forceinline__ bool optimistic_softmax(Probabilities& p, const Scores& s, bool refused = false) {
     const float negative[2] = {-reference[0], -reference[1]};
     float total[2];
     exponentials(p, total, s, negative);
     const bool fits = total[0] < kMostSum && total[1] < kMostSum;
-    if (__any_sync(0xffffffffU, !fits)) return false;
+    if (__any_sync(0xffffffffU, !fits || refused)) return false;
     sum[0] += total[0];
     sum[1] += total[1];
     return true;
@@ -180,12 +180,12 @@ struct Softmax : Products<kConfig, kProblem> {
 
   /// The same without a branch: whether they may have left the range. ptxas moves no wait for products over a branch,
   /// but products would wait for one at the end of these.
-  __device__ __forceinline__ bool guessed_softmax(Probabilities& p, const Scores& s) {
+  __device__ __forceinline__ bool guessed_softmax(Probabilities& p, const Scores& s, bool refused = false) {
     const float negative[2] = {-reference[0], -reference[1]};
     float total[2];
     exponentials(p, total, s, negative);
     const bool fits = total[0] < kMostSum && total[1] < kMostSum;
-    const bool misled = __any_sync(0xffffffffU, !fits);
+    const bool misled = __any_sync(0xffffffffU, !fits || refused);
     sum[0] += misled ? 0.0F : total[0];
     sum[1] += misled ? 0.0F : total[1];
     return misled;

@@ -90,6 +90,9 @@ const KnobTable<sm90::Config>& table() {
   return knobs;
 }
 
+// Up to so many keys the parts of a row tile have two tiles each, and starting is what counts. H200, us, causal, this
+// family / fwd_sm90_stream: b4h8l256d64 3.62 / 3.68, b1h16l512d64 4.29 / 4.12, b1h8l1024d64 5.77 / 5.21.
+constexpr std::int64_t kFewKeys = 256;
 // What gridDim.y holds.
 constexpr std::int64_t kMostRowTilesInY = 65535;
 
@@ -336,7 +339,11 @@ class Sm90Family final : public Family {
 }  // namespace
 
 bool sm90_leads(const Workload& workload, std::int64_t processors) {
-  return workload.is_causal() && fits_two_a_processor(workload, processors);
+  return workload.is_causal() && workload.len_k <= kFewKeys && fits_two_a_processor(workload, processors);
+}
+
+bool splits_rows(const Workload& workload, std::int64_t processors) {
+  return workload.is_causal() && workload.len_k > kFewKeys && fits_two_a_processor(workload, processors);
 }
 
 const Family& sm90_family() {

@@ -20,6 +20,8 @@ constexpr std::int64_t kFewKeys = 128;
 constexpr std::int64_t kShortKeys = 2048;
 // More stages than this hide nothing further.
 constexpr int kMostStages = 8;
+// What gridDim.y holds.
+constexpr std::int64_t kMostRowTilesInY = 65535;
 // The kernel counts row tiles in 32 bits, up to one grid beyond the last.
 constexpr std::int64_t kMostRowTiles = std::int64_t{1} << 30;
 
@@ -32,6 +34,8 @@ const KnobTable<stream::Config>& table() {
         .acts_on({tail, tensor, l2, shared_memory});
     t.add("key_groups", "g", &C::key_groups, {1, 2, 4},
           "parts of the keys that warpgroups with the same rows share out")
+        .acts_on({latency, tail});
+    t.add("cluster", "l", &C::cluster, {1, 2}, "blocks that share rows, split their keys and merge")
         .acts_on({latency, tail});
     t.add("tile_keys", "n", &C::tile_keys, {32, 48, 64, 80, 96, 112, 128}, "keys a score product")
         .acts_on({tensor, issue, latency});
@@ -59,6 +63,10 @@ const KnobTable<stream::Config>& table() {
           "when a warp asks whether its probabilities overflow: as it has them, or once the products beside them are "
           "done")
         .acts_on({issue, latency});
+    t.add("masking", "z", &C::masking, "heed::stream::Masking", {"ahead", "with_vote", "apart"},
+          "how a tile that some row does not see whole leaves the usual way: by a branch in front of its exponentials, "
+          "or with the vote behind them")
+        .acts_on({issue, tensor, exponentials});
     t.add("producer", "w", &C::producer, "heed::stream::Producer", {"own_warp", "own_group"},
           "who starts the copies: a warp, or a warpgroup that leaves its registers to the others")
         .acts_on({latency, issue});
@@ -70,8 +78,10 @@ const KnobTable<stream::Config>& table() {
          "finished rows leave by 4 bytes a lane, by 16, or as whole lines by way of shared memory, whose places may be "
          "worked out at the start or left to bulk copies")
         .acts_on({l2, dram});
-    t.add("tile_order", "y", &C::tile_order, "heed::stream::TileOrder", {"rows_first", "heads_first", "mirrored"},
-          "row tiles head by head, the same rows of all heads whose keys fit the L2, or rows from both ends of a head")
+    t.add("tile_order", "y", &C::tile_order, "heed::stream::TileOrder",
+          {"rows_first", "heads_first", "mirrored", "folded"},
+          "row tiles head by head, the same rows of all heads whose keys fit the L2, rows from both ends of a head, or "
+          "the longest row tiles of all heads and then the shortest")
         .acts_on({tail, l2, dram});
     t.add("pairs", "i", &C::pairs, "heed::stream::Pairs", {"apart", "together"},
           "key tiles that only one of two mirrored row groups sees: that one's alone, or taken by turns")
@@ -166,6 +176,10 @@ class StreamFamily final : public Family {
     const bool waits = c.packing != stream::Packing::at_once || c.adding != stream::Adding::at_once;
     if (stream::padded_dim(dim) == 256 && c.overlap == stream::Overlap::products && waits)
       return "probabilities that wait do not fit the registers; write packing=at_once,adding=at_once";
+    if (c.schedule == stream::Schedule::one_tile && stream::heads_in_x(c) &&
+        (workload.len_q + stream::block_rows(c) - 1) / stream::block_rows(c) > kMostRowTilesInY)
+      return fmt::format("more than {} row tiles a head exceed the grid limit; write tile_order=rows_first",
+                         kMostRowTilesInY);
     switch (stream::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case stream::Illegal::no:
         return std::nullopt;
@@ -369,17 +383,43 @@ class StreamFamily final : public Family {
         c.packing = stream::Packing::step_later;
       }
     }
+    if (splits_rows(workload, processors)) {
+      // A row tile's keys over two blocks, two blocks a multiprocessor, a long one beside a short one. H200, us, as one
+      // of some 500 configs at b1h8l1024d64: 5.21; key groups of one block 6.7, fwd_sm90 5.77.
+      c = {.row_groups = 1,
+           .key_groups = 1,
+           .cluster = 2,
+           .stages = 3,
+           .overlap = stream::Overlap::products,
+           .product_order = stream::ProductOrder::alternating,
+           .vote = stream::Vote::after_products,
+           .masking = stream::Masking::apart,
+           .store = stream::Store::rows,
+           .tile_order = stream::TileOrder::folded,
+           .arrival = stream::Arrival::ahead,
+           .upkeep = stream::Upkeep::conditions,
+           .sums = stream::Sums::beside_values,
+           .packing = stream::Packing::step_later,
+           .adding = stream::Adding::step_later,
+           .min_blocks = 2};
+    }
     Config config = canonical(table().config_of(c), workload);
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    return kernel_prelude("stream", table().render(config), workload);
+    const int cluster = table().aggregate_of(config).cluster;
+    return kernel_prelude("stream", table().render(config), workload) +
+           fmt::format("#define HEED_CLUSTER{}\n\n",
+                       cluster > 1 ? fmt::format(" __cluster_dims__({}, 1, 1)", cluster) : "");
   }
 
   std::string entry() const override {
-    return kernel_entry({.name = "stream", .takes_maps = true, .call = "forward<kConfig, kProblem>({})"});
+    return kernel_entry({.name = "stream",
+                         .takes_maps = true,
+                         .attributes = "HEED_CLUSTER ",
+                         .call = "forward<kConfig, kProblem>({})"});
   }
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
@@ -390,10 +430,13 @@ class StreamFamily final : public Family {
     if (c.schedule == stream::Schedule::one_tile) {
       plan.grid = {static_cast<std::uint32_t>(tiles / workload.heads / workload.batch),
                    static_cast<std::uint32_t>(workload.heads), static_cast<std::uint32_t>(workload.batch)};
+      if (stream::heads_in_x(c)) std::swap(plan.grid[0], plan.grid[1]);
+      plan.grid[0] *= static_cast<std::uint32_t>(c.cluster);
     } else {
       plan.grid = {static_cast<std::uint32_t>(std::min(tiles, processors_of(device) * c.min_blocks)), 1, 1};
     }
     plan.threads = static_cast<std::uint32_t>(stream::threads(c));
+    plan.cluster = static_cast<std::uint32_t>(c.cluster);
     plan.shared_bytes = stream::shared_plan(c, static_cast<int>(workload.dim)).total;
     plan.counters = c.schedule == stream::Schedule::dynamic ? 1 : 0;
     plan.boxes = TensorBoxes{.problem = problem_of(workload),

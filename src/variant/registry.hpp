@@ -16,9 +16,11 @@ const Family& decode_sm90_family();  ///< fwd_decode_sm90, src/variant/family_de
 const Family& ladder_family();       ///< ladder, src/variant/family_ladder.cpp
 
 /// Whether fwd_sm90 is ahead of fwd_sm90_stream though its row tiles take more than one wave: under a causal mask, at
-/// head dims up to 64, where two of its blocks share a multiprocessor, long row tiles beside short ones (6.0 us at
-/// b1h8l1024d64 on an H200, 7.1 us where a block takes a whole row tile).
+/// head dims up to 64 and few keys, where two of its blocks share a multiprocessor, long row tiles beside short ones.
 /// @param processors of the device
 bool sm90_leads(const Workload& workload, std::int64_t processors);
+
+/// The same of more keys, where fwd_sm90_stream splits row tiles that way.
+bool splits_rows(const Workload& workload, std::int64_t processors);
 
 }  // namespace heed

@@ -39,11 +39,15 @@ void run_case(const Shape& shape, std::uint64_t seed, const Options& options = {
   const int rows = block_rows(kConfig);
   const int row_tiles = (shape.len_q + rows - 1) / rows;
   emulator::Launch launch;
-  if (kConfig.schedule == Schedule::one_tile)
+  if (kConfig.schedule == Schedule::one_tile) {
     launch.grid = {static_cast<unsigned>(row_tiles), static_cast<unsigned>(shape.heads),
                    static_cast<unsigned>(shape.batch)};
-  else
+    if (heads_in_x(kConfig)) std::swap(launch.grid.x, launch.grid.y);
+    launch.grid.x *= static_cast<unsigned>(kConfig.cluster);
+    launch.cluster = static_cast<unsigned>(kConfig.cluster);
+  } else {
     launch.grid = {static_cast<unsigned>(std::min(row_tiles * shape.heads * shape.batch, options.blocks)), 1, 1};
+  }
   launch.threads = static_cast<unsigned>(threads(kConfig));
   launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
   launch.seed = seed;
@@ -112,6 +116,74 @@ TEST(EmulatedStream, RowsLeaveAsLines) {
                              .schedule = Schedule::persistent,
                              .store = Store::rows};
   run_case<kBothStay, kHalf64Causal>({.heads = 3, .len_q = 150, .len_k = 150}, 88);
+}
+
+// Two blocks of a cluster share a row tile's keys; one of them may have none.
+TEST(EmulatedStream, BlocksShareTheKeysOfRows) {
+  constexpr Config kSplit{.row_groups = 1, .cluster = 2, .stages = 3, .store = Store::rows};
+  run_case<kSplit, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 130, .len_k = 450}, 121);
+  run_case<kSplit, kHalf64>({.heads = 2, .len_q = 70, .len_k = 40, .heads_inner = true, .padding_rows = 2}, 122);
+  constexpr Config kLong{.row_groups = 1,
+                         .cluster = 2,
+                         .stages = 3,
+                         .overlap = Overlap::products,
+                         .product_order = ProductOrder::alternating,
+                         .vote = Vote::after_products,
+                         .masking = Masking::apart,
+                         .store = Store::rows,
+                         .tile_order = TileOrder::folded,
+                         .arrival = Arrival::ahead,
+                         .upkeep = Upkeep::conditions,
+                         .sums = Sums::beside_values,
+                         .packing = Packing::step_later,
+                         .adding = Adding::step_later,
+                         .min_blocks = 2};
+  run_case<kLong, kHalf64Causal>({.heads = 2, .len_q = 448, .len_k = 448}, 123);
+  run_case<kLong, kHalf64Causal>({.heads = 2, .heads_kv = 1, .len_q = 200, .len_k = 570, .causal_offset = 370}, 124);
+  run_case<kLong, kHalf64Causal>({.len_q = 300, .len_k = 100}, 125, {.with_lse = false});
+  // Rows that see no key of either block, and of one.
+  run_case<kLong, kHalf64Causal>({.len_q = 300, .len_k = 260, .causal_offset = -40}, 126);
+  constexpr Config kWide{.row_groups = 1, .cluster = 2, .tile_keys = 32, .stages = 2, .store = Store::boxes};
+  run_case<kWide, kBrain128Causal>({.heads = 2, .len_q = 130, .len_k = 200, .causal_offset = 70}, 127);
+  constexpr Config kPieces{.row_groups = 2,
+                           .cluster = 2,
+                           .stages = 2,
+                           .producer = Producer::own_group,
+                           .store = Store::pieces,
+                           .tile_order = TileOrder::mirrored};
+  run_case<kPieces, Problem{.element = Element::fp16, .head_dim = 80, .causal = true}>(
+      {.heads = 2, .len_q = 300, .len_k = 330, .heads_inner = true}, 128);
+  constexpr Config kAimed{.row_groups = 2, .cluster = 2, .stages = 2, .store = Store::aimed_rows};
+  run_case<kAimed, kHalf64>({.heads = 2, .len_q = 150, .len_k = 330, .padding_rows = 1}, 129);
+}
+
+// However a tile that some row does not see whole is told from the others: with masks that run through two tiles of a
+// row group, through one, and past the last key.
+TEST(EmulatedStream, MaskedTilesLeaveTheUsualWay) {
+  constexpr Config kVotes{.row_groups = 2,
+                          .stages = 2,
+                          .overlap = Overlap::products,
+                          .reference = Reference::first_keys,
+                          .masking = Masking::with_vote,
+                          .producer = Producer::own_group};
+  run_case<kVotes, kHalf64Causal>({.heads = 2, .len_q = 256, .len_k = 290, .causal_offset = 34}, 131);
+  run_case<kVotes, kHalf64Causal>({.len_q = 256, .len_k = 256}, 132);
+  constexpr Config kVotesLater{.row_groups = 1,
+                               .tile_keys = 32,
+                               .stages = 2,
+                               .overlap = Overlap::products,
+                               .vote = Vote::after_products,
+                               .masking = Masking::with_vote};
+  run_case<kVotesLater, kHalf64Causal>({.heads = 2, .len_q = 150, .len_k = 190, .causal_offset = 25}, 133);
+  run_case<kVotesLater, kBrain128Causal>({.len_q = 200, .len_k = 150}, 134);
+  constexpr Config kApart{.row_groups = 2,
+                          .stages = 2,
+                          .schedule = Schedule::persistent,
+                          .overlap = Overlap::products,
+                          .masking = Masking::apart,
+                          .producer = Producer::own_group};
+  run_case<kApart, kHalf64Causal>({.heads = 2, .len_q = 256, .len_k = 290, .causal_offset = 34}, 135);
+  run_case<kApart, kBrain128Causal>({.heads = 2, .len_q = 300, .len_k = 330, .causal_offset = 30}, 136);
 }
 
 // By bulk copies, from where the queries were or from a place of their own that the next row tile waits for.

@@ -20,6 +20,7 @@ Config random_config(Random& random) {
   Config c;
   c.row_groups = one_of({1, 2, 3, 4});
   c.key_groups = one_of({1, 2, 4});
+  c.cluster = one_of({1, 2});
   c.tile_keys = one_of({32, 48, 64, 80, 96, 112, 128});
   c.stages = one_of({1, 2, 3, 5, 8, 16});
   c.query_stages = one_of({1, 2, 3, 4});
@@ -29,7 +30,8 @@ Config random_config(Random& random) {
   c.reference = static_cast<Reference>(random.below(3));
   c.turns = static_cast<Turns>(random.below(2));
   c.producer = random.chance(0.5) ? Producer::own_warp : Producer::own_group;
-  c.tile_order = static_cast<TileOrder>(random.below(3));
+  c.masking = static_cast<Masking>(random.below(3));
+  c.tile_order = static_cast<TileOrder>(random.below(4));
   c.pairs = static_cast<Pairs>(random.below(2));
   c.evict_first = static_cast<EvictFirst>(random.below(5));
   c.store = static_cast<Store>(random.below(5));
@@ -56,7 +58,7 @@ TEST(Stream, PairsHoldTwoTurns) {
   EXPECT_EQ(is_legal(c, problem, 227 * 1024, 228 * 1024), Illegal::no);
 }
 
-TEST(Stream, EveryKeyTileBelongsToOneGroup) {
+TEST(Stream, EveryKeyTileBelongsToOnePart) {
   Random random(1);
   for (int i = 0; i < 20'000; ++i) {
     const Config c = random_config(random);
@@ -64,8 +66,8 @@ TEST(Stream, EveryKeyTileBelongsToOneGroup) {
     int expected = 0;
     int most = 0;
     int least = 1 << 30;
-    for (int group = 0; group < c.key_groups; ++group) {
-      const Range range = tiles_of_group(c, keys, group);
+    for (int part = 0; part < parts(c); ++part) {
+      const Range range = tiles_of_part(c, keys, part);
       ASSERT_EQ(range.first, expected);
       ASSERT_GE(range.end, range.first);
       expected = range.end;
@@ -137,7 +139,7 @@ TEST(Stream, PairsCutTheirTilesByWork) {
       for (int shorter = 0; shorter <= longer; ++shorter) {
         int end = 0;
         for (int g = 0; g < key_groups; ++g) {
-          const Range range = tiles_of_group(c, shorter, longer, g);
+          const Range range = tiles_of_part(c, shorter, longer, g);
           ASSERT_EQ(range.first, end);
           ASSERT_GE(range.end, range.first);
           end = range.end;
@@ -173,6 +175,29 @@ TEST(Stream, EveryRowBelongsToOneRowGroup) {
     }
     ASSERT_EQ(static_cast<int>(seen.size()), all);
   }
+}
+
+// Every row tile once; half a wave later comes one that sees as many keys less as this one sees more.
+TEST(Stream, FoldedRowTilesMeetTheirOpposites) {
+  const Config c{.cluster = 2, .tile_order = TileOrder::folded};
+  EXPECT_TRUE(heads_in_x(c));
+  for (const int row_tiles : {1, 2, 7, 16}) {
+    std::set<int> seen;
+    for (int y = 0; y < row_tiles; ++y) seen.insert(row_tile_of_block(c, true, y, row_tiles));
+    EXPECT_EQ(static_cast<int>(seen.size()), row_tiles);
+    EXPECT_EQ(*seen.begin(), 0);
+    EXPECT_EQ(*seen.rbegin(), row_tiles - 1);
+  }
+  for (int y = 0; y < 8; ++y) EXPECT_EQ(row_tile_of_block(c, true, y, 16) + row_tile_of_block(c, true, y + 8, 16), 15);
+}
+
+// Of an odd number of tiles the block without the mask has the one more.
+TEST(Stream, BlocksOfAClusterShareEvenly) {
+  const Config c{.row_groups = 1, .cluster = 2};
+  EXPECT_EQ(tiles_of_part(c, 15 * 64, 0), (Range{0, 8}));
+  EXPECT_EQ(tiles_of_part(c, 15 * 64, 1), (Range{8, 15}));
+  EXPECT_EQ(tiles_of_part(c, 1, 0), (Range{0, 1}));
+  EXPECT_EQ(tiles_of_part(c, 1, 1), (Range{1, 1}));
 }
 
 // Under a causal mask all row tiles with an even number of row groups see the same number of keys.
@@ -234,10 +259,11 @@ TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
         ASSERT_EQ(p.barriers, ring_end + (c.store == Store::aimed_rows ? 16 * consumer_threads(c) : 0));
       } else {
         ASSERT_EQ(p.exchange, ring_end);
-        ASSERT_EQ(p.exchange_bytes, c.key_groups * bytes_sent(c, dim));
+        // Of a cluster, what the other block sent.
+        ASSERT_EQ(p.exchange_bytes, (c.cluster > 1 ? 1 : c.key_groups) * bytes_sent(c, dim));
         ASSERT_EQ(p.sender_bytes, bytes_sent(c, dim));
         const bool apart =
-            (writes_lines(c) && c.key_groups == 1) || (c.store == Store::boxes && c.schedule != Schedule::one_tile);
+            (writes_lines(c) && parts(c) == 1) || (c.store == Store::boxes && c.schedule != Schedule::one_tile);
         ASSERT_EQ(p.rows % (c.store == Store::boxes && apart ? tile::kSwizzleAtomBytes : tile::kBoxRowBytes), 0);
         const int help = c.pairs == Pairs::together ? c.row_groups / 2 * c.key_groups * p.help_bytes : 0;
         const int lines = c.store == Store::aimed_rows ? 16 * consumer_threads(c) : 0;
@@ -249,7 +275,14 @@ TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
       for (const int offset : {p.exchange, p.exchange_bytes, p.sender_bytes, p.row_tiles}) ASSERT_EQ(offset % 16, 0);
       ASSERT_EQ(p.barriers % 8, 0);
       // Slices of one row a lane and 32 columns at least, four tiles of 8, and two floats a row of every group.
-      if (c.key_groups > 1) {
+      if (c.cluster > 1) {
+        ASSERT_EQ(c.key_groups, 1);
+        ASSERT_EQ(c.schedule, Schedule::one_tile);
+        ASSERT_EQ(row_slices(c), 2);
+        ASSERT_EQ(column_slices(c), 1);
+        // Half of 64 rows, 16 bits a value, and two floats of each of these rows.
+        ASSERT_EQ(bytes_sent(c, dim), 32 * padded_dim(dim) * 2 + 32 * 8);
+      } else if (c.key_groups > 1) {
         ASSERT_EQ(row_slices(c) * column_slices(c), c.key_groups);
         ASSERT_EQ(padded_dim(dim) / column_slices(c) % 32, 0);
         ASSERT_EQ(c.key_groups * bytes_sent(c, dim),
@@ -257,7 +290,8 @@ TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
       }
       const BarrierPlan b = barrier_plan(c);
       ASSERT_EQ(b.ring, (c.row_groups + 1) * c.query_stages);
-      ASSERT_EQ(b.count, b.ring + 2 * c.key_groups * c.stages);
+      ASSERT_EQ(b.inbox, b.ring + 2 * c.key_groups * c.stages);
+      ASSERT_EQ(b.count, b.inbox + (c.cluster > 1 ? c.row_groups : 0));
     }
   }
 }

@@ -236,7 +236,13 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   // Under a causal mask its blocks are equal.
   EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("tile_order=rows_first"));
   EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")), ::testing::HasSubstr("tile_order=mirrored"));
-  EXPECT_THAT(describe(default_of("b1h8l1024d64:causal_top_left")), ::testing::HasSubstr("tile_order=rows_first"));
+  // And where row tiles of one wave would be too long, two blocks share the keys of each, two of them a multiprocessor.
+  EXPECT_THAT(describe(default_of("b1h8l1024d64:causal_top_left")), ::testing::HasSubstr("cluster=2,"));
+  EXPECT_THAT(describe(default_of("b1h8l1024d64:causal_top_left")), ::testing::HasSubstr("tile_order=folded"));
+  EXPECT_EQ(plan_of("b1h8l1024d64:causal_top_left").grid, (Grid{16, 16, 1}));
+  EXPECT_EQ(plan_of("b1h8l1024d64:causal_top_left").cluster, 2U);
+  EXPECT_EQ(plan_of("b1h4l2048d64:causal_bottom_right").grid, (Grid{8, 32, 1}));
+  EXPECT_THAT(describe(default_of("b4h8l256d64:causal_top_left")), ::testing::HasSubstr("cluster=1,"));
   // In order where row groups would fall into step.
   EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("reference=first_tile,turns=in_order"));
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("reference=first_keys,turns=any"));
@@ -508,7 +514,8 @@ TEST(Families, AWorkloadChoosesItsFamily) {
   EXPECT_EQ(chosen("b1h8l1024d64"), "fwd_sm90_stream");  // 128 tiles of 64 rows: split in two they are two waves
   EXPECT_EQ(chosen("b64h12l128d64"), "fwd_sm90_stream");
   // Causal: two small blocks a multiprocessor, long row tiles beside short ones.
-  EXPECT_EQ(chosen("b1h8l1024d64:causal_top_left"), "fwd_sm90");
+  EXPECT_EQ(chosen("b1h8l1024d64:causal_top_left"), "fwd_sm90_stream");
+  EXPECT_EQ(chosen("b4h8l256d64:causal_top_left"), "fwd_sm90");  // few keys
   EXPECT_EQ(chosen("b64h12l128d64:causal_top_left"), "fwd_sm90_stream");
   EXPECT_EQ(chosen("b1h8l2048d64:causal_top_left"), "fwd_sm90_stream");
   EXPECT_EQ(chosen("b1h8l1024d128:causal_top_left"), "fwd_sm90_stream");
