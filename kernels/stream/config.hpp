@@ -3,6 +3,7 @@
 /// Words of this family:
 ///   row group   a warpgroup (128 threads) with 64 query rows of its own
 ///   key group   the row groups of one block that share a part of the keys; with 2, a block holds every row twice
+///   part        what shares the keys of a row with others: a key group, or a block of a cluster
 ///   key tile    the keys of one score product
 ///   turn        what one row group multiplies at a time: the scores of a tile, and the values of one before it
 ///   stage       a place in a key group's ring: the keys and the values of one turn, which are not of the same tile
@@ -74,7 +75,8 @@ enum class Store {
 /// The order of row tiles. Under a causal mask the last rows, which see most keys, come first where row tiles differ.
 enum class TileOrder {
   rows_first,   ///< one head after the other: blocks that run together share keys
-  heads_first,  ///< the same rows of all heads that fit the L2 together: the longest row tiles first
+  heads_first,  ///< the same rows of all heads that fit the L2 together, or with Schedule::one_tile of all: the longest
+                ///< row tiles first
   mirrored,     ///< one head after the other; row groups take rows from the head's start and end by turns, so that row
                 ///< tiles are equal under a causal mask
   folded,       ///< the longer half of all heads' row tiles, longest first, then the others, shortest first: where two
@@ -215,8 +217,8 @@ HEED_HOST_DEVICE constexpr int group_tiles(int len_q) {
   return static_cast<int>((static_cast<unsigned>(len_q) + kGroupRows - 1) / kGroupRows);
 }
 
-/// Key tiles of a part, of all the tiles that hold the first `keys` keys: as even as whole tiles allow. Of an odd number
-/// the second block of a cluster has the fewer: under a causal mask the last tile is its, which takes longest.
+/// Key tiles of a part, of all the tiles that hold the first `keys` keys: as even as whole tiles allow. Of an odd
+/// number the second block of a cluster has the fewer: under a causal mask the last tile is its, which takes longest.
 HEED_HOST_DEVICE constexpr Range tiles_of_part(const Config& c, int keys, int part) {
   const unsigned all = key_tiles(c, keys);
   const unsigned sharers = static_cast<unsigned>(parts(c));
@@ -461,8 +463,7 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.help_bytes = (dim / 8 + 1) * 16 * kGroupThreads;
   const int help_end = p.help + pairs(c) * c.key_groups * p.help_bytes;
   p.rows = help_end;
-  const bool has_rows =
-      (writes_lines(c) && parts(c) == 1) || (c.store == Store::boxes && !boxes_replace_queries(c));
+  const bool has_rows = (writes_lines(c) && parts(c) == 1) || (c.store == Store::boxes && !boxes_replace_queries(c));
   p.lines = help_end + (has_rows ? p.query_bytes : 0);
   p.barriers = p.lines + (c.store == Store::aimed_rows ? 16 * consumer_threads(c) : 0);
   p.row_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;

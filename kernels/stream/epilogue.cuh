@@ -1,15 +1,16 @@
-/// The end of a row tile in fwd_sm90_stream: key groups become one, and rows are written.
+/// The end of a row tile in fwd_sm90_stream: parts become one, and rows are written.
 ///
-/// Every key group ends with a partial output (64, head dim) of a row group, and the reference and sum of each row.
-/// Group i keeps slice i and passes every other slice on through shared memory. A lane has two rows, 8 apart:
+/// Every part, a key group or a block of a cluster, ends with a partial output (64, head dim) of a row group, and the
+/// reference and sum of each row. Part i keeps slice i and passes every other slice on through shared memory. A lane
+/// has two rows, 8 apart:
 ///
-///                   head dim 64, 2 key groups                     4 key groups
+///                   head dim 64, 2 parts                          4 key groups
 ///                    all columns                        columns 0 to 31   32 to 63
 ///     first row    [ slice 0          ]               [ slice 0        ][ slice 2 ]
 ///     second row   [ slice 1          ]               [ slice 1        ][ slice 3 ]
 ///
-/// A sender's part of the exchange: the slices of the other groups, each in the order of its registers, 16 bytes a
-/// thread and piece; then 64 rows times reference and sum.
+/// What a sender sends: the slices of the others, each in the order of its registers, 16 bytes a thread and piece; then
+/// two floats a row: reference and sum, or between blocks the log2-sum-exp and nothing.
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
@@ -27,7 +28,7 @@ namespace heed::stream {
 
 /// What a warp knows of its rows at the end.
 struct Rows {
-  int key_group;
+  int key_group;  ///< or the block's rank in its cluster
   int row_group;
   int warp;  ///< within the row group
   int lane;
@@ -131,8 +132,9 @@ struct Epilogue {
     return sent_by(sender) + (kGroups - 1) * kSliceBytes + (at.warp * 16 + at.lane / 4) * 8;
   }
 
-  /// Where a thread of two key groups sends its slice, or finds the other's: its first piece. From the thread's index
-  /// and not what its warp knows of itself: as a chain of uniform instructions it took twice as long.
+  /// Where a thread of two parts sends its slice, or finds the other's: its first piece. Of blocks that is one place,
+  /// in the receiver's shared memory. From the thread's index and not what its warp knows of itself, which would be a
+  /// chain of uniform instructions.
   __device__ __forceinline__ unsigned passed_by(bool other) const {
     unsigned thread = threadIdx.x;
     ptx::settle(thread);

@@ -14,6 +14,9 @@
 /// Under a causal mask row groups with rows from both ends of a head may share the tiles of the one with more keys
 /// (Pairs::together): every other tile each, the results added through shared memory.
 ///
+/// Where row tiles are few and long, two blocks of a cluster may share the keys of each (Config::cluster), and a
+/// multiprocessor a block of a long row tile and one of a short one (TileOrder::folded).
+///
 /// Tiles that not every row of the row group sees whole are the first of its order and take the exact maximum. The
 /// tiles after them need neither mask nor, unless the reference is exact, maximum.
 ///
