@@ -149,7 +149,9 @@ struct Forward : Softmax<kConfig, kProblem> {
     // would put the wait in front of most exponentials, but moves it over no branch.
     unsigned misled = __any_sync(0xffffffffU, !fits);
     if (misled) {
-      const unsigned of_queries = static_cast<unsigned>(queries & 0x3FFF) << 4;  // the descriptor's address
+      // The descriptor's address, which lacks the bits above that tell the blocks of a cluster from each other.
+      unsigned of_queries = static_cast<unsigned>(queries & 0x3FFF) << 4;
+      if constexpr (kConfig.cluster > 1) of_queries |= place.shared & 0xFF000000U;
       scores_of_warp<kProblem, kKeys>(s, of_queries, place.keys(key_group, of_keys.stage), kPlan.box);
     }
     ptx::wgmma_wait_group(0);
