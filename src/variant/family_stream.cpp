@@ -176,6 +176,9 @@ class StreamFamily final : public Family {
     const bool waits = c.packing != stream::Packing::at_once || c.adding != stream::Adding::at_once;
     if (stream::padded_dim(dim) == 256 && c.overlap == stream::Overlap::products && waits)
       return "probabilities that wait do not fit the registers; write packing=at_once,adding=at_once";
+    // Its way for warps that are misled has not passed on a GPU in a cluster.
+    if (c.cluster > 1 && c.overlap == stream::Overlap::values)
+      return "blocks of a cluster do not run exponentials beside values; write overlap=products";
     if (c.schedule == stream::Schedule::one_tile && stream::heads_in_x(c) &&
         (workload.len_q + stream::block_rows(c) - 1) / stream::block_rows(c) > kMostRowTilesInY)
       return fmt::format("more than {} row tiles a head exceed the grid limit; write tile_order=rows_first",

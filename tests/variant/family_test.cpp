@@ -184,6 +184,22 @@ TEST(Families, StreamSaysWhatItCannotDo) {
               ::testing::HasSubstr("116 registers a thread, 112"));
   EXPECT_THAT(reason("overlap=products,tile_keys=32,packing=step_later", "b4h8l2048d256"),
               ::testing::HasSubstr("packing=at_once"));
+  // Blocks of a cluster have a row tile each, and no key groups besides.
+  const char* const causal = "b1h8l1024d64:causal_top_left";
+  EXPECT_EQ(reason("row_groups=1,cluster=2,sums=at_end", causal), "legal");
+  EXPECT_THAT(reason("row_groups=1,key_groups=2,cluster=2", "b1h8l1024d64"), ::testing::HasSubstr("cluster=1"));
+  EXPECT_THAT(reason("cluster=2,schedule=persistent,store=rows"), ::testing::HasSubstr("cluster=1"));
+  EXPECT_THAT(reason("row_groups=1,key_groups=1,cluster=2,overlap=values,product_order=scores_first,vote=at_once,"
+                     "masking=ahead,scaling=at_use,packing=at_once,adding=at_once,arrival=at_use",
+                     causal),
+              ::testing::HasSubstr("overlap=products"));
+  // Only masks make row tiles differ, and only beside products have masked tiles a way of their own.
+  EXPECT_THAT(reason("row_groups=1,key_groups=1,cluster=2,tile_order=folded", "b1h8l1024d64"),
+              ::testing::HasSubstr("tile_order=rows_first"));
+  EXPECT_THAT(reason("masking=apart", "b1h8l1024d64"), ::testing::HasSubstr("masking=ahead"));
+  EXPECT_THAT(reason("overlap=nothing,vote=at_once,masking=with_vote", causal), ::testing::HasSubstr("masking=ahead"));
+  EXPECT_THAT(reason("row_groups=1,schedule=one_tile,tile_order=heads_first", "b1h1l4200000d64"),
+              ::testing::HasSubstr("more than 65535 row tiles"));
   // Where key groups meet and blocks stay, nothing is left for boxes to wait in.
   EXPECT_THAT(reason("row_groups=1,key_groups=2,schedule=persistent,store=boxes"), ::testing::HasSubstr("store=rows"));
   // One row group has nobody to wait for.
