@@ -61,7 +61,6 @@ const KnobTable<sm80::Config>& table() {
 }
 
 constexpr std::int64_t kUnknownProcessors = 132;
-constexpr std::int64_t kMostGridRows = 65535;  // of the second and third dimension
 constexpr std::int64_t kFewKeys = 256;
 constexpr std::int64_t kManyKeys = 1024;
 
@@ -183,9 +182,9 @@ class Sm80Family final : public Family {
     if (workload.dim_v != workload.dim)
       return fmt::format("the value dim {} differs from the head dim {}; they must be equal", workload.dim_v,
                          workload.dim);
-    if (workload.heads > 65535 || workload.batch > 65535)
-      return fmt::format("{} heads by {} batch entries exceed the grid limit of 65535 each", workload.heads,
-                         workload.batch);
+    if (workload.heads > kMostGridRows || workload.batch > kMostGridRows)
+      return fmt::format("{} heads by {} batch entries exceed the grid limit of {} each", workload.heads,
+                         workload.batch, kMostGridRows);
     return std::nullopt;
   }
 

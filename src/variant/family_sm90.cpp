@@ -90,11 +90,9 @@ const KnobTable<sm90::Config>& table() {
   return knobs;
 }
 
-// Up to so many keys the parts of a row tile have two tiles each, and starting is what counts. H200, us, causal, this
-// family / fwd_sm90_stream: b4h8l256d64 3.62 / 3.68, b1h16l512d64 4.29 / 4.12, b1h8l1024d64 5.77 / 5.21.
-constexpr std::int64_t kFewKeys = 256;
-// What gridDim.y holds.
-constexpr std::int64_t kMostRowTilesInY = 65535;
+// Up to so many keys two blocks that share a row tile have two key tiles each, and starting is what counts. H200, us,
+// causal, this family / fwd_sm90_stream: b4h8l256d64 3.62 / 3.68, b1h16l512d64 4.29 / 4.12, b1h8l1024d64 5.77 / 5.21.
+constexpr std::int64_t kKeysOfShortRows = 256;
 
 std::int64_t row_tiles(const sm90::Config& c, const Workload& w) {
   const std::int64_t rows = std::int64_t{c.row_groups} * sm90::kGroupRows;
@@ -146,9 +144,9 @@ class Sm90Family final : public Family {
     if (workload.dim_v != workload.dim)
       return fmt::format("the value dim {} differs from the head dim {}; they must be equal", workload.dim_v,
                          workload.dim);
-    if (workload.heads > 65535 || workload.batch > 65535)
-      return fmt::format("{} heads by {} batch entries exceed the grid limit of 65535 each", workload.heads,
-                         workload.batch);
+    if (workload.heads > kMostGridRows || workload.batch > kMostGridRows)
+      return fmt::format("{} heads by {} batch entries exceed the grid limit of {} each", workload.heads,
+                         workload.batch, kMostGridRows);
     return std::nullopt;
   }
 
@@ -163,9 +161,9 @@ class Sm90Family final : public Family {
     if (c.key_heads == sm90::KeyHeads::own && workload.heads != workload.heads_kv)
       return fmt::format("{} query heads share {} key heads; write key_heads=shared", workload.heads,
                          workload.heads_kv);
-    if (sm90::heads_first(c) && row_tiles(c, workload) > kMostRowTilesInY)
+    if (sm90::heads_first(c) && row_tiles(c, workload) > kMostGridRows)
       return fmt::format("{} row tiles a head exceed the grid limit of {}; write tile_order=descending",
-                         row_tiles(c, workload), kMostRowTilesInY);
+                         row_tiles(c, workload), kMostGridRows);
     switch (sm90::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case sm90::Illegal::no:
         return std::nullopt;
@@ -299,11 +297,8 @@ class Sm90Family final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    const int cluster = table().aggregate_of(config).cluster;
-    // Known to the compiler: otherwise it emits checks whether there is a cluster, and another barrier.
     return kernel_prelude("sm90", table().render(config), workload) +
-           fmt::format("#define HEED_CLUSTER{}\n\n",
-                       cluster > 1 ? fmt::format(" __cluster_dims__({}, 1, 1)", cluster) : "");
+           cluster_attribute(table().aggregate_of(config).cluster);
   }
 
   std::string entry() const override {
@@ -339,11 +334,11 @@ class Sm90Family final : public Family {
 }  // namespace
 
 bool sm90_leads(const Workload& workload, std::int64_t processors) {
-  return workload.is_causal() && workload.len_k <= kFewKeys && fits_two_a_processor(workload, processors);
+  return workload.is_causal() && workload.len_k <= kKeysOfShortRows && fits_two_a_processor(workload, processors);
 }
 
 bool splits_rows(const Workload& workload, std::int64_t processors) {
-  return workload.is_causal() && workload.len_k > kFewKeys && fits_two_a_processor(workload, processors);
+  return workload.is_causal() && workload.len_k > kKeysOfShortRows && fits_two_a_processor(workload, processors);
 }
 
 const Family& sm90_family() {

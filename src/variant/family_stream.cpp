@@ -20,8 +20,6 @@ constexpr std::int64_t kFewKeys = 128;
 constexpr std::int64_t kShortKeys = 2048;
 // More stages than this hide nothing further.
 constexpr int kMostStages = 8;
-// What gridDim.y holds.
-constexpr std::int64_t kMostRowTilesInY = 65535;
 // The kernel counts row tiles in 32 bits, up to one grid beyond the last.
 constexpr std::int64_t kMostRowTiles = std::int64_t{1} << 30;
 
@@ -65,7 +63,7 @@ const KnobTable<stream::Config>& table() {
         .acts_on({issue, latency});
     t.add("masking", "z", &C::masking, "heed::stream::Masking", {"ahead", "with_vote", "apart"},
           "how a tile that some row does not see whole leaves the usual way: by a branch in front of its exponentials, "
-          "or with the vote behind them")
+          "with the vote behind them, or by the branch in a program that rows with one such tile do without")
         .acts_on({issue, tensor, exponentials});
     t.add("producer", "w", &C::producer, "heed::stream::Producer", {"own_warp", "own_group"},
           "who starts the copies: a warp, or a warpgroup that leaves its registers to the others")
@@ -139,6 +137,25 @@ int choose_row_groups(const Workload& w, std::int64_t processors, int most) {
   return best;
 }
 
+// A row tile's keys over two blocks, two blocks a multiprocessor, a long one beside a short one. H200, us, the best of
+// some 100 configs at b1h8l1024d64 causal: 5.21; fwd_sm90 5.77.
+constexpr stream::Config kSplitRows{.row_groups = 1,
+                                    .key_groups = 1,
+                                    .cluster = 2,
+                                    .stages = 3,
+                                    .overlap = stream::Overlap::products,
+                                    .product_order = stream::ProductOrder::alternating,
+                                    .vote = stream::Vote::after_products,
+                                    .masking = stream::Masking::apart,
+                                    .store = stream::Store::rows,
+                                    .tile_order = stream::TileOrder::folded,
+                                    .arrival = stream::Arrival::ahead,
+                                    .upkeep = stream::Upkeep::conditions,
+                                    .sums = stream::Sums::beside_values,
+                                    .packing = stream::Packing::step_later,
+                                    .adding = stream::Adding::step_later,
+                                    .min_blocks = 2};
+
 class StreamFamily final : public Family {
  public:
   std::string_view name() const override { return "fwd_sm90_stream"; }
@@ -179,10 +196,10 @@ class StreamFamily final : public Family {
     // Its way for warps that are misled has not passed on a GPU in a cluster.
     if (c.cluster > 1 && c.overlap == stream::Overlap::values)
       return "blocks of a cluster do not run exponentials beside values; write overlap=products";
-    if (c.schedule == stream::Schedule::one_tile && stream::heads_in_x(c) &&
-        (workload.len_q + stream::block_rows(c) - 1) / stream::block_rows(c) > kMostRowTilesInY)
-      return fmt::format("more than {} row tiles a head exceed the grid limit; write tile_order=rows_first",
-                         kMostRowTilesInY);
+    const std::int64_t of_head = (workload.len_q + stream::block_rows(c) - 1) / stream::block_rows(c);
+    if (c.schedule == stream::Schedule::one_tile && stream::heads_in_x(c) && of_head > kMostGridRows)
+      return fmt::format("{} row tiles a head exceed the grid limit of {}; write tile_order=rows_first", of_head,
+                         kMostGridRows);
     switch (stream::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case stream::Illegal::no:
         return std::nullopt;
@@ -213,11 +230,18 @@ class StreamFamily final : public Family {
   }
 
   Config canonical(const Config& config, const Workload& workload) const override {
-    return table().config_of(stream::canonical(table().aggregate_of(config), problem_of(workload)));
+    stream::Config c = table().aggregate_of(config);
+    if (c.overlap == stream::Overlap::values) c.cluster = 1;
+    return table().config_of(stream::canonical(c, problem_of(workload)));
   }
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
     const std::int64_t processors = processors_of(device);
+    if (splits_rows(workload, processors)) {
+      Config config = canonical(table().config_of(kSplitRows), workload);
+      HEED_CHECK(!is_illegal(config, workload, device));
+      return config;
+    }
     const int dim = stream::padded_dim(static_cast<int>(workload.dim));
     const bool causal = workload.is_causal();
     stream::Config c;
@@ -386,36 +410,14 @@ class StreamFamily final : public Family {
         c.packing = stream::Packing::step_later;
       }
     }
-    if (splits_rows(workload, processors)) {
-      // A row tile's keys over two blocks, two blocks a multiprocessor, a long one beside a short one. H200, us, as one
-      // of some 500 configs at b1h8l1024d64: 5.21; key groups of one block 6.7, fwd_sm90 5.77.
-      c = {.row_groups = 1,
-           .key_groups = 1,
-           .cluster = 2,
-           .stages = 3,
-           .overlap = stream::Overlap::products,
-           .product_order = stream::ProductOrder::alternating,
-           .vote = stream::Vote::after_products,
-           .masking = stream::Masking::apart,
-           .store = stream::Store::rows,
-           .tile_order = stream::TileOrder::folded,
-           .arrival = stream::Arrival::ahead,
-           .upkeep = stream::Upkeep::conditions,
-           .sums = stream::Sums::beside_values,
-           .packing = stream::Packing::step_later,
-           .adding = stream::Adding::step_later,
-           .min_blocks = 2};
-    }
     Config config = canonical(table().config_of(c), workload);
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    const int cluster = table().aggregate_of(config).cluster;
     return kernel_prelude("stream", table().render(config), workload) +
-           fmt::format("#define HEED_CLUSTER{}\n\n",
-                       cluster > 1 ? fmt::format(" __cluster_dims__({}, 1, 1)", cluster) : "");
+           cluster_attribute(table().aggregate_of(config).cluster);
   }
 
   std::string entry() const override {

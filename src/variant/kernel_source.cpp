@@ -14,6 +14,11 @@ std::string kernel_prelude(std::string_view name, std::string_view config, const
       name, config, literal(problem_of(workload)));
 }
 
+std::string cluster_attribute(int blocks) {
+  return fmt::format("#define HEED_CLUSTER{}\n\n",
+                     blocks > 1 ? fmt::format(" __cluster_dims__({}, 1, 1)", blocks) : "");
+}
+
 std::string kernel_entry(const KernelEntry& entry) {
   // Boxes with the 128-byte swizzle start at a multiple of 1024.
   return fmt::format(

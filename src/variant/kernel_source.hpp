@@ -1,6 +1,7 @@
 /// The translation unit that GPU families have in common: which header, which aggregates, one entry.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,14 @@ namespace heed {
 /// @param name folder and namespace of the kernel
 /// @param config the aggregate's initialisers, in braces
 std::string kernel_prelude(std::string_view name, std::string_view config, const Workload& workload);
+
+/// The most that gridDim.y and gridDim.z hold.
+inline constexpr std::int64_t kMostGridRows = 65535;
+
+/// HEED_CLUSTER, for the entry's attributes. Known to the compiler: otherwise it emits checks whether there is a
+/// cluster, and another barrier.
+/// @param blocks of a cluster; 1 without
+std::string cluster_attribute(int blocks);
 
 struct KernelEntry {
   std::string_view name;                                           ///< namespace of the kernel

@@ -193,13 +193,17 @@ TEST(Families, StreamSaysWhatItCannotDo) {
                      "masking=ahead,scaling=at_use,packing=at_once,adding=at_once,arrival=at_use",
                      causal),
               ::testing::HasSubstr("overlap=products"));
+  // A search that changes one of the two is not turned away.
+  const Workload workload = parse_workload(causal);
+  const Variant both = parse_variant("fwd_sm90_stream:cluster=2,overlap=values", workload, hopper);
+  EXPECT_THAT(to_string(family.knobs(), family.canonical(both.config, workload)), ::testing::HasSubstr("cluster=1,"));
   // Only masks make row tiles differ, and only beside products have masked tiles a way of their own.
   EXPECT_THAT(reason("row_groups=1,key_groups=1,cluster=2,tile_order=folded", "b1h8l1024d64"),
               ::testing::HasSubstr("tile_order=rows_first"));
   EXPECT_THAT(reason("masking=apart", "b1h8l1024d64"), ::testing::HasSubstr("masking=ahead"));
   EXPECT_THAT(reason("overlap=nothing,vote=at_once,masking=with_vote", causal), ::testing::HasSubstr("masking=ahead"));
   EXPECT_THAT(reason("row_groups=1,schedule=one_tile,tile_order=heads_first", "b1h1l4200000d64"),
-              ::testing::HasSubstr("more than 65535 row tiles"));
+              ::testing::HasSubstr("65625 row tiles a head exceed the grid limit of 65535"));
   // Where key groups meet and blocks stay, nothing is left for boxes to wait in.
   EXPECT_THAT(reason("row_groups=1,key_groups=2,schedule=persistent,store=boxes"), ::testing::HasSubstr("store=rows"));
   // One row group has nobody to wait for.

@@ -1,0 +1,163 @@
+// fwd_sm90_stream on the emulated GPU: how the parts of a row tile become one, and how rows leave.
+#include "stream_case.hpp"
+
+namespace heed::stream {
+namespace {
+
+// Key groups merge through shared memory; with one key tile the first group has none.
+TEST(EmulatedStream, KeyGroupsMerge) {
+  constexpr Config kTwo{.row_groups = 2, .key_groups = 2, .stages = 2, .producer = Producer::own_group};
+  run_case<kTwo, kHalf64>({.heads = 2, .len_q = 128, .len_k = 450}, 19);
+  run_case<kTwo, kHalf64Causal>({.len_q = 128, .len_k = 40, .causal_offset = -88}, 20);
+  run_case<kTwo, kHalf64Causal>({.len_q = 128, .len_k = 300, .causal_offset = 172, .score_scale = 30}, 21);
+  constexpr Config kFour{.row_groups = 1,
+                         .key_groups = 4,
+                         .tile_keys = 32,
+                         .stages = 2,
+                         .query_stages = 2,
+                         .schedule = Schedule::persistent,
+                         .producer = Producer::own_group,
+                         .store = Store::pairs};
+  run_case<kFour, kHalf64>({.heads = 3, .heads_kv = 1, .len_q = 70, .len_k = 400}, 22);
+  run_case<kFour, kHalf64Causal>({.heads = 2, .len_q = 140, .len_k = 140}, 23);
+  constexpr Config kBoth{.row_groups = 1,
+                         .key_groups = 2,
+                         .tile_keys = 32,
+                         .stages = 3,
+                         .query_stages = 2,
+                         .schedule = Schedule::dynamic,
+                         .overlap = Overlap::products};
+  run_case<kBoth, kHalf64Causal>({.heads = 2, .len_q = 140, .len_k = 240, .causal_offset = 100, .score_scale = 30}, 34);
+}
+
+// Two blocks of a cluster share a row tile's keys; one of them may have none.
+TEST(EmulatedStream, BlocksShareTheKeysOfRows) {
+  constexpr Config kSplit{.row_groups = 1, .cluster = 2, .stages = 3, .store = Store::rows};
+  run_case<kSplit, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 130, .len_k = 450}, 121);
+  run_case<kSplit, kHalf64>({.heads = 2, .len_q = 70, .len_k = 40, .heads_inner = true, .padding_rows = 2}, 122);
+  constexpr Config kLong{.row_groups = 1,
+                         .cluster = 2,
+                         .stages = 3,
+                         .overlap = Overlap::products,
+                         .product_order = ProductOrder::alternating,
+                         .vote = Vote::after_products,
+                         .masking = Masking::apart,
+                         .store = Store::rows,
+                         .tile_order = TileOrder::folded,
+                         .arrival = Arrival::ahead,
+                         .upkeep = Upkeep::conditions,
+                         .sums = Sums::beside_values,
+                         .packing = Packing::step_later,
+                         .adding = Adding::step_later,
+                         .min_blocks = 2};
+  run_case<kLong, kHalf64Causal>({.heads = 2, .len_q = 448, .len_k = 448}, 123);
+  run_case<kLong, kHalf64Causal>({.heads = 2, .heads_kv = 1, .len_q = 200, .len_k = 570, .causal_offset = 370}, 124);
+  run_case<kLong, kHalf64Causal>({.len_q = 300, .len_k = 100}, 125, {.with_lse = false});
+  // Rows that see no key of either block, and of one.
+  run_case<kLong, kHalf64Causal>({.len_q = 300, .len_k = 260, .causal_offset = -40}, 126);
+  constexpr Config kWide{.row_groups = 1, .cluster = 2, .tile_keys = 32, .stages = 2, .store = Store::boxes};
+  run_case<kWide, kBrain128Causal>({.heads = 2, .len_q = 130, .len_k = 200, .causal_offset = 70}, 127);
+  constexpr Config kPieces{.row_groups = 2,
+                           .cluster = 2,
+                           .stages = 2,
+                           .producer = Producer::own_group,
+                           .store = Store::pieces,
+                           .tile_order = TileOrder::mirrored};
+  run_case<kPieces, Problem{.element = Element::fp16, .head_dim = 80, .causal = true}>(
+      {.heads = 2, .len_q = 300, .len_k = 330, .heads_inner = true}, 128);
+  constexpr Config kAimed{.row_groups = 2, .cluster = 2, .stages = 2, .store = Store::aimed_rows};
+  run_case<kAimed, kHalf64>({.heads = 2, .len_q = 150, .len_k = 330, .padding_rows = 1}, 129);
+}
+
+// Whole lines by way of a place of their own, or of what key groups have received from each other.
+TEST(EmulatedStream, RowsLeaveAsLines) {
+  constexpr Config kTaken{.row_groups = 4, .stages = 2, .producer = Producer::own_group, .store = Store::rows};
+  run_case<kTaken, kHalf64>({.heads = 2, .len_q = 270, .len_k = 320}, 81);
+  run_case<kTaken, kHalf64>({.len_q = 3, .len_k = 1, .heads_inner = true, .padding_rows = 2}, 82);
+  constexpr Config kSplit{.row_groups = 1, .key_groups = 2, .tile_keys = 32, .stages = 2, .store = Store::rows};
+  run_case<kSplit, kBrain128Causal>({.heads = 2, .len_q = 130, .len_k = 200, .causal_offset = 70}, 83);
+  constexpr Config kStays{.row_groups = 2,
+                          .tile_keys = 32,
+                          .stages = 2,
+                          .query_stages = 2,
+                          .schedule = Schedule::persistent,
+                          .store = Store::rows,
+                          .evict_first = EvictFirst::all};
+  run_case<kStays, kHalf64>({.heads = 3, .len_q = 200, .len_k = 150}, 84);
+  run_case<kStays, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>(
+      {.heads = 2, .len_q = 140, .len_k = 90, .padding_rows = 1}, 85);
+  run_case<kStays, Problem{.element = Element::bf16, .head_dim = 192, .causal = true}>(
+      {.heads = 2, .len_q = 140, .len_k = 140}, 86);
+  constexpr Config kBoth{
+      .row_groups = 2, .key_groups = 2, .stages = 2, .producer = Producer::own_group, .store = Store::rows};
+  run_case<kBoth, kHalf64>({.heads = 2, .len_q = 150, .len_k = 330, .heads_inner = true, .padding_rows = 1}, 87);
+  constexpr Config kAimed{.row_groups = 2,
+                          .key_groups = 2,
+                          .stages = 2,
+                          .producer = Producer::own_group,
+                          .store = Store::aimed_rows,
+                          .sums = Sums::beside_values};
+  run_case<kAimed, kHalf64>({.heads = 2, .len_q = 150, .len_k = 330, .heads_inner = true, .padding_rows = 1}, 89);
+  constexpr Config kAimedOne{.row_groups = 4,
+                             .stages = 2,
+                             .producer = Producer::own_group,
+                             .store = Store::aimed_rows,
+                             .tile_order = TileOrder::mirrored};
+  run_case<kAimedOne, kHalf64Causal>({.heads = 2, .len_q = 270, .len_k = 320}, 90);
+  constexpr Config kAimedPairs{.row_groups = 2,
+                               .stages = 3,
+                               .producer = Producer::own_group,
+                               .store = Store::aimed_rows,
+                               .tile_order = TileOrder::mirrored,
+                               .pairs = Pairs::together,
+                               .sums = Sums::beside_values};
+  run_case<kAimedPairs, kHalf64Causal>({.heads = 2, .len_q = 448, .len_k = 448}, 91);
+  constexpr Config kBothStay{.row_groups = 1,
+                             .key_groups = 2,
+                             .stages = 2,
+                             .query_stages = 2,
+                             .schedule = Schedule::persistent,
+                             .store = Store::rows};
+  run_case<kBothStay, kHalf64Causal>({.heads = 3, .len_q = 150, .len_k = 150}, 88);
+}
+
+// By bulk copies, from where the queries were or from a place of their own that the next row tile waits for.
+TEST(EmulatedStream, RowsLeaveAsBoxes) {
+  constexpr Config kTaken{.row_groups = 4, .stages = 2, .producer = Producer::own_group, .store = Store::boxes};
+  run_case<kTaken, kHalf64>({.heads = 2, .len_q = 270, .len_k = 320}, 101);
+  run_case<kTaken, kHalf64>({.len_q = 3, .len_k = 1, .heads_inner = true, .padding_rows = 2}, 102);
+  constexpr Config kSplit{.row_groups = 1, .key_groups = 2, .tile_keys = 32, .stages = 2, .store = Store::boxes};
+  run_case<kSplit, kBrain128Causal>({.heads = 2, .len_q = 130, .len_k = 200, .causal_offset = 70}, 103);
+  constexpr Config kStays{.row_groups = 2,
+                          .tile_keys = 32,
+                          .stages = 2,
+                          .query_stages = 2,
+                          .schedule = Schedule::persistent,
+                          .store = Store::boxes,
+                          .evict_first = EvictFirst::all};
+  run_case<kStays, kHalf64>({.heads = 3, .len_q = 200, .len_k = 150}, 105);
+  run_case<kStays, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>(
+      {.heads = 2, .len_q = 140, .len_k = 90, .padding_rows = 1}, 106);
+  run_case<kStays, Problem{.element = Element::bf16, .head_dim = 192, .causal = true}>(
+      {.heads = 2, .len_q = 140, .len_k = 140}, 107);
+  constexpr Config kPairs{.row_groups = 2,
+                          .stages = 3,
+                          .producer = Producer::own_group,
+                          .store = Store::boxes,
+                          .tile_order = TileOrder::mirrored,
+                          .pairs = Pairs::together};
+  run_case<kPairs, kHalf64Causal>({.heads = 2, .len_q = 448, .len_k = 448}, 108);
+}
+
+// Hints change nothing but speed.
+TEST(EmulatedStream, EvictsFirst) {
+  constexpr Config kInputs{.row_groups = 2, .stages = 2, .evict_first = EvictFirst::inputs};
+  run_case<kInputs, kHalf64>({.heads = 2, .len_q = 100, .len_k = 150}, 50);
+  constexpr Config kAll{.row_groups = 1, .key_groups = 2, .stages = 2, .evict_first = EvictFirst::all};
+  run_case<kAll, kHalf64Causal>({.heads = 2, .len_q = 100, .len_k = 150, .causal_offset = 50}, 51);
+  constexpr Config kPairs{.row_groups = 1, .stages = 2, .store = Store::pairs, .evict_first = EvictFirst::all};
+  run_case<kPairs, Problem{.element = Element::bf16, .head_dim = 40, .causal = true}>({.len_q = 65, .len_k = 65}, 52);
+}
+
+}  // namespace
+}  // namespace heed::stream
