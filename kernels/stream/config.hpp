@@ -253,6 +253,12 @@ HEED_HOST_DEVICE constexpr int last_row(const Config& c, int index, int len_q) {
   return (end < len_q ? end : len_q) - 1;
 }
 
+/// Keys that some row of row tile `index` sees: those before this.
+HEED_HOST_DEVICE constexpr int keys_seen(const Config& c, bool causal, int index, int len_q, int len_k,
+                                         int causal_offset) {
+  return visible_keys(causal, last_row(c, index, len_q), causal_offset, len_k);
+}
+
 /// Pairs of row groups that share their key tiles out among them.
 HEED_HOST_DEVICE constexpr int pairs(const Config& c) {
   return c.pairs == Pairs::together ? c.row_groups / 2 : 0;

@@ -9,6 +9,7 @@
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/stream/config.hpp"
+#include "kernels/stream/layout.cuh"
 
 namespace heed::stream {
 
@@ -43,41 +44,6 @@ __device__ __forceinline__ RowTile row_tile_of_this_block() {
   else
     return {row_tile_of_block(kConfig, kProblem.causal, x, gridDim.x / kConfig.cluster), y, batch};
 }
-
-/// Where things lie in a block's shared memory.
-template <Config kConfig, Problem kProblem>
-struct Layout {
-  static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
-  static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
-  unsigned shared;
-
-  __device__ __forceinline__ unsigned barrier(int index) const { return shared + kPlan.barriers + 8 * index; }
-  __device__ __forceinline__ unsigned queries_barrier(int stage, int row_group) const {
-    return barrier(kBarriers.queries + stage * kConfig.row_groups + row_group);
-  }
-  __device__ __forceinline__ unsigned queries_freed(int stage) const {
-    return barrier(kBarriers.queries_freed + stage);
-  }
-  __device__ __forceinline__ unsigned ring_barrier(int group, int stage) const {
-    return barrier(kBarriers.ring + group * kConfig.stages + stage);
-  }
-  __device__ __forceinline__ unsigned ring_freed(int group, int stage) const {
-    return barrier(kBarriers.ring_freed + group * kConfig.stages + stage);
-  }
-  __device__ __forceinline__ unsigned inbox(int row_group) const { return barrier(kBarriers.inbox + row_group); }
-  __device__ __forceinline__ unsigned queries(int stage) const { return shared + kPlan.q + stage * kPlan.query_bytes; }
-  __device__ __forceinline__ unsigned keys(int group, int stage) const {
-    return shared + kPlan.ring + (2 * group * kConfig.stages + stage) * kPlan.operand;
-  }
-  __device__ __forceinline__ unsigned values(int group, int stage) const {
-    return shared + kPlan.ring + ((2 * group + 1) * kConfig.stages + stage) * kPlan.operand;
-  }
-  /// A thread's first 16 bytes of what row groups 2 `pair` and 2 `pair` + 1 hand over.
-  __device__ __forceinline__ unsigned help(int pair, int group, int thread) const {
-    return shared + kPlan.help + (pair * kConfig.key_groups + group) * kPlan.help_bytes + thread * 16;
-  }
-  __device__ __forceinline__ unsigned row_tile(int stage) const { return shared + kPlan.row_tiles + 16 * stage; }
-};
 
 template <Config kConfig, Problem kProblem>
 struct Copies {
@@ -253,9 +219,9 @@ struct Copies {
           tiles_seen(kConfig, kProblem.causal, tile.index, 1, params.len_q, params.len_k, params.causal_offset);
       return {min(first, second), max(first, second), 0};
     } else {
-      return {0, 0,
-              visible_keys(kProblem.causal, last_row(kConfig, tile.index, params.len_q), params.causal_offset,
-                           params.len_k)};
+      return {
+          0, 0,
+          stream::keys_seen(kConfig, kProblem.causal, tile.index, params.len_q, params.len_k, params.causal_offset)};
     }
   }
   __device__ __forceinline__ static Range tiles_of(const Keys& seen, int key_group) {

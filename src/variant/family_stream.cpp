@@ -138,7 +138,7 @@ int choose_row_groups(const Workload& w, std::int64_t processors, int most) {
 }
 
 // A row tile's keys over two blocks, two blocks a multiprocessor, a long one beside a short one. H200, us, the best of
-// some 100 configs at b1h8l1024d64 causal: 5.21; fwd_sm90 5.77.
+// some 100 configs at b1h8l1024d64 causal: 5.19; fwd_sm90 5.77.
 constexpr stream::Config kSplitRows{.row_groups = 1,
                                     .key_groups = 1,
                                     .cluster = 2,
@@ -151,7 +151,6 @@ constexpr stream::Config kSplitRows{.row_groups = 1,
                                     .tile_order = stream::TileOrder::folded,
                                     .arrival = stream::Arrival::ahead,
                                     .upkeep = stream::Upkeep::conditions,
-                                    .sums = stream::Sums::beside_values,
                                     .packing = stream::Packing::step_later,
                                     .adding = stream::Adding::step_later,
                                     .min_blocks = 2};
@@ -193,9 +192,6 @@ class StreamFamily final : public Family {
     const bool waits = c.packing != stream::Packing::at_once || c.adding != stream::Adding::at_once;
     if (stream::padded_dim(dim) == 256 && c.overlap == stream::Overlap::products && waits)
       return "probabilities that wait do not fit the registers; write packing=at_once,adding=at_once";
-    // Its way for warps that are misled has not passed on a GPU in a cluster.
-    if (c.cluster > 1 && c.overlap == stream::Overlap::values)
-      return "blocks of a cluster do not run exponentials beside values; write overlap=products";
     const std::int64_t of_head = (workload.len_q + stream::block_rows(c) - 1) / stream::block_rows(c);
     if (c.schedule == stream::Schedule::one_tile && stream::heads_in_x(c) && of_head > kMostGridRows)
       return fmt::format("{} row tiles a head exceed the grid limit of {}; write tile_order=rows_first", of_head,
@@ -231,7 +227,6 @@ class StreamFamily final : public Family {
 
   Config canonical(const Config& config, const Workload& workload) const override {
     stream::Config c = table().aggregate_of(config);
-    if (c.overlap == stream::Overlap::values) c.cluster = 1;
     return table().config_of(stream::canonical(c, problem_of(workload)));
   }
 
