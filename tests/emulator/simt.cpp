@@ -277,12 +277,19 @@ void meet(const char* where, Meeting& meeting, unsigned index, unsigned n, void*
 }
 
 unsigned address_of(const void* pointer) {
-  return static_cast<unsigned>(static_cast<const std::byte*>(pointer) - self().block->shared) + kSharedStart;
+  return static_cast<unsigned>(static_cast<const std::byte*>(pointer) - self().block->shared) + kSharedStart +
+         (self().block->rank << kRankShift);
 }
 
+namespace {
+// Blocks of no cluster may run at the same time, and see their own shared memory alone.
+Block& block_of(unsigned address) {
+  return cluster_size() < 2 ? *self().block : *machine->blocks.at(address >> kRankShift);
+}
+}  // namespace
+
 std::byte* pointer_to(unsigned address, std::size_t bytes) {
-  const unsigned rank = address >> kRankShift;
-  Block& block = rank == 0 ? *self().block : *machine->blocks.at(rank - 1);
+  Block& block = block_of(address);
   const std::size_t offset = (address & ((1U << kRankShift) - 1)) - kSharedStart;
   if (offset + bytes > block.shared_bytes)
     throw std::logic_error("the emulated kernel reaches past its shared memory: offset " + std::to_string(offset));
@@ -290,8 +297,7 @@ std::byte* pointer_to(unsigned address, std::size_t bytes) {
 }
 
 ByteBarrier& byte_barrier(unsigned address, bool initialise) {
-  const unsigned rank = address >> kRankShift;
-  Block& block = rank == 0 ? *self().block : *machine->blocks.at(rank - 1);
+  Block& block = block_of(address);
   (void)pointer_to(address, 8);
   const unsigned offset = address & ((1U << kRankShift) - 1);
   const auto found = block.byte_barriers.find(offset);

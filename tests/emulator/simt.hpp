@@ -137,7 +137,8 @@ void store_later(unsigned* to, unsigned word);
 void meet(const char* where, Meeting& meeting, unsigned index, unsigned n, void* mine,
           const std::function<void(std::vector<void*>&)>& together);
 
-/// Shared addresses are offsets from here in a block's shared memory; the upper bits say whose it is.
+/// Shared addresses are offsets from here in a block's shared memory; the upper bits say whose it is, a block's own,
+/// too, as on an H200.
 inline constexpr unsigned kSharedStart = 1024;
 inline constexpr unsigned kRankShift = 24;
 unsigned address_of(const void* pointer);

@@ -65,6 +65,16 @@ TEST(EmulatedStream, BlocksShareTheKeysOfRows) {
                            .tile_order = TileOrder::mirrored};
   run_case<kPieces, Problem{.element = Element::fp16, .head_dim = 80, .causal = true}>(
       {.heads = 2, .len_q = 300, .len_k = 330, .heads_inner = true}, 128);
+  // Warps that are misled multiply scores again, from their own block's shared memory.
+  constexpr Config kBeside{.row_groups = 1,
+                           .cluster = 2,
+                           .stages = 3,
+                           .overlap = Overlap::values,
+                           .product_order = ProductOrder::scores_first,
+                           .store = Store::rows};
+  run_case<kBeside, kHalf64>({.heads = 2, .len_q = 100, .len_k = 520, .score_scale = 30}, 130);
+  run_case<kBeside, kHalf64Causal>({.heads = 2, .len_q = 200, .len_k = 570, .causal_offset = 370, .score_scale = 30},
+                                   131);
   constexpr Config kAimed{.row_groups = 2, .cluster = 2, .stages = 2, .store = Store::aimed_rows};
   run_case<kAimed, kHalf64>({.heads = 2, .len_q = 150, .len_k = 330, .padding_rows = 1}, 129);
 }

@@ -25,7 +25,7 @@ inline void require_cluster() {
 }
 inline unsigned mapa(unsigned shared, unsigned rank) {
   require_cluster();
-  return shared | (rank + 1) << emulator::kRankShift;
+  return (shared & ((1U << emulator::kRankShift) - 1)) | rank << emulator::kRankShift;
 }
 inline void st_async(unsigned address, const void* from, std::size_t bytes, unsigned barrier) {
   require_cluster();

@@ -51,6 +51,7 @@ inline float element_at(bool bf16, unsigned long long descriptor, int major_box,
   unsigned address = start + static_cast<unsigned>(major_box) * leading + static_cast<unsigned>(minor / 8) * stride +
                      static_cast<unsigned>(minor % 8) * 128 + static_cast<unsigned>(major) * 2;
   address ^= (address >> 7 & 7) << 4;
+  address |= emulator::self().block->rank << emulator::kRankShift;  // a descriptor is of the block's own
   return emulator::load_16(bf16, emulator::pointer_to(address, 2));
 }
 
