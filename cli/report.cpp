@@ -63,7 +63,8 @@ void add_champions(CLI::App& app, int& exit_code) {
   o->store.add_to(*command);
   command->add_flag("--json", o->json, "Print JSON");
   command->footer(
-      "For each workload and device the champion of the fastest final comparison.\n"
+      "For each workload and architecture the champion of the fastest final comparison, or the base that nothing "
+      "beat.\n"
       "Example:\n  heed champions -o tuned/champions.json");
   command->callback([o] {
     const auto store = o->store.open(store::Access::read_only);

@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <vector>
 
+#include "measure/statistics.hpp"
+
 namespace heed::evolve {
 
-/// Ratios nearer than this are one: the same program's ratio moves by 0.16% from process to process (H200).
-inline constexpr double kTie = 0.002;
+/// Ratios nearer than this are one.
+inline constexpr double kTie = measure::kBetweenProcesses;
 /// A gain of dependent launches that counts between such.
 inline constexpr double kDependentGain = 0.01;
 

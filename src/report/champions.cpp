@@ -13,17 +13,40 @@ namespace {
 
 using nlohmann::json;
 
-json document(const std::map<std::pair<std::string, std::string>, json>& entries) {
-  json list = json::array();
-  for (const auto& [key, entry] : entries) list.push_back(entry);
-  return {{"schema", 1}, {"what", "champions"}, {"champions", list}};
+using Key = std::pair<std::string, std::string>;  // workload, architecture
+constexpr const char* kLists[] = {"champions", "unbeaten"};
+
+// What was found for each workload: a champion, or a base that nothing beat.
+struct Found {
+  const char* list;
+  json entry;
+};
+
+json document(const std::map<Key, Found>& all) {
+  json out = {{"schema", 1}, {"what", "champions"}};
+  for (const char* list : kLists) out[list] = json::array();
+  for (const auto& [key, found] : all) out[found.list].push_back(found.entry);
+  return out;
 }
 
-std::pair<std::string, std::string> key_of(const json& entry) {
+Key key_of(const json& entry) {
   return {text_of(entry, "workload"), text_of(entry, "arch")};
 }
 
-json entry_of(const store::RunRecord& run) {
+// How a run came to its result.
+json provenance_of(const store::RunRecord& run) {
+  return {{"workload", run.workload},
+          {"device", member(run.device, "name")},
+          {"arch", member(run.device, "arch")},
+          {"base", {{"variant", member(run.base, "variant")}, {"us", member(member(run.result, "final"), "base_us")}}},
+          {"trials", member(run.result, "trials")},
+          {"seed", member(run.options, "seed")},
+          {"heed", run.heed},
+          {"source_digest", run.source_digest},
+          {"date", run.created}};
+}
+
+json champion_of(const store::RunRecord& run) {
   const json& final = run.result["final"];
   const json& peers = member(run.result, "peers");
   json peer;
@@ -34,42 +57,43 @@ json entry_of(const store::RunRecord& run) {
               {"ratio", row["ratio"]},
               {"torch", member(peers, "torch")},
               {"cudnn", member(peers, "cudnn")}};
-  return {{"workload", run.workload},
-          {"variant", text_of(final, "config")},
-          {"id", final["variant"]},
-          {"device", member(run.device, "name")},
-          {"arch", member(run.device, "arch")},
-          {"us", final["trial_us"]},
-          {"max_abs_err", member(member(final, "error"), "max_abs")},
-          {"base", {{"variant", member(run.base, "variant")}, {"us", final["base_us"]}, {"ratio", final["ratio"]}}},
-          {"peer", peer},
-          {"trials", member(run.result, "trials")},
-          {"seed", member(run.options, "seed")},
-          {"heed", run.heed},
-          {"source_digest", run.source_digest},
-          {"date", run.created}};
+  json entry = provenance_of(run);
+  entry["variant"] = text_of(final, "config");
+  entry["id"] = final["variant"];
+  entry["us"] = final["trial_us"];
+  entry["max_abs_err"] = member(member(final, "error"), "max_abs");
+  entry["base"]["ratio"] = final["ratio"];
+  entry["peer"] = peer;
+  return entry;
 }
 
 }  // namespace
 
 json champions_of(const std::vector<store::RunRecord>& runs) {
-  std::map<std::pair<std::string, std::string>, json> best;
+  std::map<Key, Found> all;
   for (const store::RunRecord& run : runs) {
-    if (run.state != store::RunState::finished || text_of(run.result, "outcome") != "faster") continue;
-    const json entry = entry_of(run);
-    const auto key = key_of(entry);
-    const auto found = best.find(key);
-    if (found == best.end() || number(entry, "us") < number(found->second, "us")) best[key] = entry;
+    if (run.state != store::RunState::finished || !run.result.is_object()) continue;
+    const bool faster = text_of(run.result, "outcome") == "faster";
+    Found found = faster ? Found{kLists[0], champion_of(run)} : Found{kLists[1], provenance_of(run)};
+    const auto [at, is_first] = all.try_emplace(key_of(found.entry), found);
+    if (is_first) continue;
+    const json& known = at->second.entry;
+    const bool same_sources = text_of(known, "source_digest") == run.source_digest;
+    const bool is_newer = !same_sources && text_of(known, "date") < run.created;
+    const bool beats =
+        same_sources && faster && (at->second.list != kLists[0] || number(found.entry, "us") < number(known, "us"));
+    if (is_newer || beats) at->second = std::move(found);
   }
-  return document(best);
+  return document(all);
 }
 
 json merge_champions(const json& earlier, const json& newer) {
   if (!earlier.is_object() || text_of(earlier, "what") != "champions" || !member(earlier, "champions").is_array())
     throw Error(ErrorCode::usage, "the file to merge with holds no champions; name another one with -o", "");
-  std::map<std::pair<std::string, std::string>, json> all;
+  std::map<Key, Found> all;
   for (const json* document : {&earlier, &newer})
-    for (const json& entry : (*document)["champions"]) all[key_of(entry)] = entry;
+    for (const char* list : kLists)
+      for (const json& entry : member(*document, list)) all[key_of(entry)] = {list, entry};
   return document(all);
 }
 
@@ -88,7 +112,11 @@ std::string champions_text(const json& champions) {
                compared ? fmt::format("{:.3f}", number(member(peer, "ratio"), "value")) : "",
                text_of(entry, "device")});
   }
-  return champions["champions"].empty() ? "No finished run has a champion.\n" : table.str();
+  std::string text = champions["champions"].empty() ? "No finished run has a champion.\n" : table.str();
+  for (const json& entry : champions["unbeaten"])
+    text += fmt::format("{}: nothing faster than {} on {}\n", text_of(entry, "workload"),
+                        text_of(entry["base"], "variant"), text_of(entry, "device"));
+  return text;
 }
 
 }  // namespace heed::report

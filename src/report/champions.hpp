@@ -8,12 +8,14 @@
 
 namespace heed::report {
 
-/// The champions of finished runs: for each workload and device the one of the fastest final comparison, if it was
-/// faster than its base. {"schema": 1, "what": "champions", "champions": [...]}, ordered by workload; every entry says
-/// what was measured, against what, when, and with which sources.
+/// What finished runs found: for each workload and architecture the champion of the fastest final comparison, or the
+/// base that nothing beat. {"schema": 1, "what": "champions", "champions": [...], "unbeaten": [...]}, ordered by
+/// workload; every entry says what was measured, against what, when, and with which sources. Runs of the sources that
+/// ran last decide: what an older run found may since be the base.
 nlohmann::json champions_of(const std::vector<store::RunRecord>& runs);
 
-/// `earlier` with the entries of `newer` in place of those for the same workload and architecture.
+/// `earlier` with the entries of `newer`, champions or unbeaten, in place of those for the same workload and
+/// architecture.
 /// @throws Error(usage) when `earlier` is no such document
 nlohmann::json merge_champions(const nlohmann::json& earlier, const nlohmann::json& newer);
 

@@ -136,6 +136,8 @@ TEST(Rule, FasterIsBeyondWhatTheBaseShowsAgainstItself) {
   EXPECT_FALSE(is_faster({1.05, 1.005, 1.1}, 0.01)) << "the interval reaches into the margin";
   EXPECT_FALSE(is_faster({1.05, 1.01, 1.1}, 0.01));
   EXPECT_FALSE(is_faster({0.9, 0.8, 0.95}, 0));
+  EXPECT_FALSE(is_faster({1.0005, 1.0004, 1.0008}, 0.0004)) << "less than what moves from process to process";
+  EXPECT_TRUE(is_faster({1.005, 1.003, 1.006}, 0.0004));
 }
 
 TEST(TimingPlan, SetsFitTheCacheOrFloodIt) {

@@ -51,12 +51,38 @@ TEST(Champions, TheFastestOfEachWorkloadAndArchitecture) {
   EXPECT_THAT(champions_text(champions_of({})), ::testing::HasSubstr("No finished run"));
 }
 
+TEST(Champions, TheSourcesThatRanLastDecide) {
+  store::RunRecord before = run_of("a", "sm_90a", 5);
+  before.source_digest = "old";
+  before.created = "2026-01-01T00:00:00Z";
+  store::RunRecord after = run_of("a", "sm_90a", 6, "not_faster");
+  after.source_digest = "new";
+  after.created = "2026-01-02T00:00:00Z";
+  for (const auto& runs : {std::vector{before, after}, std::vector{after, before}}) {
+    const nlohmann::json found = champions_of(runs);
+    EXPECT_EQ(found["champions"].size(), 0U);
+    EXPECT_EQ(found["unbeaten"].size(), 1U);
+    EXPECT_THAT(champions_text(found), ::testing::HasSubstr("nothing faster than fwd_x_default"));
+  }
+  // Of the same sources one champion is enough.
+  after.source_digest = "old";
+  EXPECT_EQ(champions_of({before, after})["champions"].size(), 1U);
+  EXPECT_EQ(champions_of({after, before})["champions"].size(), 1U);
+}
+
 TEST(Champions, MergingKeepsWhatIsNotMeasuredAgain) {
   const nlohmann::json earlier = champions_of({run_of("a", "sm_90a", 6), run_of("b", "sm_90a", 5)});
   const nlohmann::json newer = champions_of({run_of("a", "sm_90a", 8)});
   const nlohmann::json all = merge_champions(earlier, newer);
   ASSERT_EQ(all["champions"].size(), 2U);
   EXPECT_EQ(all["champions"][0]["us"], 8);
+  EXPECT_EQ(all["unbeaten"].size(), 0U);
+  // A base that nothing beats any more takes the champion's place.
+  const nlohmann::json last = merge_champions(all, champions_of({run_of("b", "sm_90a", 5, "not_faster")}));
+  ASSERT_EQ(last["champions"].size(), 1U);
+  EXPECT_EQ(last["champions"][0]["workload"], "a");
+  ASSERT_EQ(last["unbeaten"].size(), 1U);
+  EXPECT_EQ(last["unbeaten"][0]["base"]["variant"], "fwd_x_default");
   for (const nlohmann::json& wrong : {nlohmann::json(), nlohmann::json::array(), nlohmann::json{{"what", "arena"}}})
     testing_support::expect_error(ErrorCode::usage, "holds no champions", [&] { merge_champions(wrong, newer); });
 }
