@@ -42,6 +42,7 @@ json provenance_of(const store::RunRecord& run) {
           {"trials", member(run.result, "trials")},
           {"seed", member(run.options, "seed")},
           {"heed", run.heed},
+          {"families", run.families},
           {"source_digest", run.source_digest},
           {"date", run.created}};
 }
@@ -67,6 +68,15 @@ json champion_of(const store::RunRecord& run) {
   return entry;
 }
 
+// Whether what a run found says anything about an earlier finding: that nothing beat its base says nothing about a
+// champion of a family that it did not search.
+bool replaces(const Found& found, const Found& earlier) {
+  if (found.list == kLists[0] || earlier.list != kLists[0]) return true;
+  const std::string variant = text_of(earlier.entry, "variant");
+  const std::string searched = "," + text_of(found.entry, "families") + ",";
+  return searched.find("," + variant.substr(0, variant.find(':')) + ",") != std::string::npos;
+}
+
 }  // namespace
 
 json champions_of(const std::vector<store::RunRecord>& runs) {
@@ -82,7 +92,7 @@ json champions_of(const std::vector<store::RunRecord>& runs) {
     const bool is_newer = !same_sources && text_of(known, "date") < run.created;
     const bool beats =
         same_sources && faster && (at->second.list != kLists[0] || number(found.entry, "us") < number(known, "us"));
-    if (is_newer || beats) at->second = std::move(found);
+    if ((is_newer && replaces(found, at->second)) || beats) at->second = std::move(found);
   }
   return document(all);
 }
@@ -93,7 +103,11 @@ json merge_champions(const json& earlier, const json& newer) {
   std::map<Key, Found> all;
   for (const json* document : {&earlier, &newer})
     for (const char* list : kLists)
-      for (const json& entry : member(*document, list)) all[key_of(entry)] = {list, entry};
+      for (const json& entry : member(*document, list)) {
+        const Found found{list, entry};
+        const auto [at, is_first] = all.try_emplace(key_of(entry), found);
+        if (!is_first && replaces(found, at->second)) at->second = found;
+      }
   return document(all);
 }
 

@@ -83,6 +83,10 @@ TEST(Champions, MergingKeepsWhatIsNotMeasuredAgain) {
   EXPECT_EQ(last["champions"][0]["workload"], "a");
   ASSERT_EQ(last["unbeaten"].size(), 1U);
   EXPECT_EQ(last["unbeaten"][0]["base"]["variant"], "fwd_x_default");
+  // Not where its family was not searched.
+  store::RunRecord elsewhere = run_of("b", "sm_90a", 5, "not_faster");
+  elsewhere.families = "fwd_y,fwd_xy";
+  EXPECT_EQ(merge_champions(all, champions_of({elsewhere})), all);
   for (const nlohmann::json& wrong : {nlohmann::json(), nlohmann::json::array(), nlohmann::json{{"what", "arena"}}})
     testing_support::expect_error(ErrorCode::usage, "holds no champions", [&] { merge_champions(wrong, newer); });
 }
