@@ -4,6 +4,8 @@
 #include "base/files.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
+#include "jit/embedded.hpp"
+#include "report/evidence.hpp"
 #include "report/run_report.hpp"
 #include "report/table.hpp"
 
@@ -103,8 +105,11 @@ void add_show(CLI::App& app, int& exit_code) {
     if (!run)
       throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", o->run),
                   std::to_string(o->run));
-    if (!o->evidence.empty())
-      write_file_atomically(o->evidence, report::evidence(*run).dump(1) + "\n", ErrorCode::store);
+    if (!o->evidence.empty()) {
+      nlohmann::json evidence = report::evidence(*run);
+      if (run->source_digest == jit::source_digest()) report::add_family_digests(evidence, sources());
+      write_file_atomically(o->evidence, evidence.dump(1) + "\n", ErrorCode::store);
+    }
     const std::vector<store::TrialRecord> trials = store->trials(o->run);
     print(o->json ? report::run_json(*run, trials, store->comparisons(o->run)).dump(1) + "\n"
                   : report::show_text(*run, trials));

@@ -4,12 +4,12 @@
 #include <cstddef>
 #include <vector>
 
-#include "measure/statistics.hpp"
+#include "base/faster.hpp"
 
 namespace heed::evolve {
 
 /// Ratios nearer than this are one.
-inline constexpr double kTie = measure::kBetweenProcesses;
+inline constexpr double kTie = kBetweenProcesses;
 /// A gain of dependent launches that counts between such.
 inline constexpr double kDependentGain = 0.01;
 

@@ -1,9 +1,10 @@
 /// Medians and bootstrap intervals of paired measurements.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
+
+#include "base/faster.hpp"
 
 namespace heed::measure {
 
@@ -24,15 +25,9 @@ struct Ratio {
 /// same ratios and seed give the same interval.
 Ratio bootstrap(const std::vector<double>& ratios, std::uint64_t seed);
 
-/// Ratios nearer to each other than this are one: the same program's ratio moves by 0.16% from process to process
-/// (H200), which no interval of one process knows of.
-inline constexpr double kBetweenProcesses = 0.002;
-
-/// The rule for "faster": the whole interval lies above what the base shows against itself, and above what the same
-/// program shows from process to process.
-/// @param self_spread how far from 1 the base's ratio to itself was seen to reach
+/// The rule for "faster" (base/faster.hpp).
 inline bool is_faster(const Ratio& ratio, double self_spread) {
-  return ratio.low > 1 + std::max(self_spread, kBetweenProcesses);
+  return heed::is_faster(ratio.low, self_spread);
 }
 
 }  // namespace heed::measure

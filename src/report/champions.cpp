@@ -6,6 +6,7 @@
 
 #include "heed/heed.hpp"
 #include "report/json_fields.hpp"
+#include "report/outcome.hpp"
 #include "report/table.hpp"
 
 namespace heed::report {
@@ -14,7 +15,9 @@ namespace {
 using nlohmann::json;
 
 using Key = std::pair<std::string, std::string>;  // workload, architecture
-constexpr const char* kLists[] = {"champions", "unbeaten"};
+constexpr const char* kChampions = "champions";
+constexpr const char* kUnbeaten = "unbeaten";
+constexpr const char* kLists[] = {kChampions, kUnbeaten};
 
 // What was found for each workload: a champion, or a base that nothing beat.
 struct Found {
@@ -71,7 +74,7 @@ json champion_of(const store::RunRecord& run) {
 // Whether what a run found says anything about an earlier finding: that nothing beat its base says nothing about a
 // champion of a family that it did not search.
 bool replaces(const Found& found, const Found& earlier) {
-  if (found.list == kLists[0] || earlier.list != kLists[0]) return true;
+  if (found.list == kChampions || earlier.list == kUnbeaten) return true;
   const std::string variant = text_of(earlier.entry, "variant");
   const std::string searched = "," + text_of(found.entry, "families") + ",";
   return searched.find("," + variant.substr(0, variant.find(':')) + ",") != std::string::npos;
@@ -83,15 +86,15 @@ json champions_of(const std::vector<store::RunRecord>& runs) {
   std::map<Key, Found> all;
   for (const store::RunRecord& run : runs) {
     if (run.state != store::RunState::finished || !run.result.is_object()) continue;
-    const bool faster = text_of(run.result, "outcome") == "faster";
-    Found found = faster ? Found{kLists[0], champion_of(run)} : Found{kLists[1], provenance_of(run)};
+    const bool faster = has_champion(run.result);
+    Found found = faster ? Found{kChampions, champion_of(run)} : Found{kUnbeaten, provenance_of(run)};
     const auto [at, is_first] = all.try_emplace(key_of(found.entry), found);
     if (is_first) continue;
     const json& known = at->second.entry;
     const bool same_sources = text_of(known, "source_digest") == run.source_digest;
     const bool is_newer = !same_sources && text_of(known, "date") < run.created;
     const bool beats =
-        same_sources && faster && (at->second.list != kLists[0] || number(found.entry, "us") < number(known, "us"));
+        same_sources && faster && (at->second.list == kUnbeaten || number(found.entry, "us") < number(known, "us"));
     if ((is_newer && replaces(found, at->second)) || beats) at->second = std::move(found);
   }
   return document(all);
@@ -117,7 +120,7 @@ std::string champions_text(const json& champions) {
   table.align_left(1);
   table.align_left(4);
   table.align_left(7);
-  for (const json& entry : champions["champions"]) {
+  for (const json& entry : champions[kChampions]) {
     const json& peer = member(entry, "peer");
     const bool compared = peer.is_object();
     table.add({text_of(entry, "workload"), text_of(entry, "id"), fmt::format("{:.2f}", number(entry, "us")),
@@ -126,8 +129,8 @@ std::string champions_text(const json& champions) {
                compared ? fmt::format("{:.3f}", number(member(peer, "ratio"), "value")) : "",
                text_of(entry, "device")});
   }
-  std::string text = champions["champions"].empty() ? "No finished run has a champion.\n" : table.str();
-  for (const json& entry : champions["unbeaten"])
+  std::string text = champions[kChampions].empty() ? "No finished run has a champion.\n" : table.str();
+  for (const json& entry : champions[kUnbeaten])
     text += fmt::format("{}: nothing faster than {} on {}\n", text_of(entry, "workload"),
                         text_of(entry["base"], "variant"), text_of(entry, "device"));
   return text;

@@ -9,6 +9,7 @@
 #include "base/text.hpp"
 #include "report/charts.hpp"
 #include "report/json_fields.hpp"
+#include "report/outcome.hpp"
 #include "report/run_report.hpp"
 #include "report/style.hpp"
 #include "report/svg.hpp"
@@ -214,10 +215,10 @@ class Page {
     tile(fmt::format("{} of {}", ok, trials_.size()), "trials passed the gate");
     add("</ul>\n");
     if (final_.is_object()) {
-      const bool faster = text_of(run_.result, "outcome") == "faster";
       add(fmt::format("<p>{} The base against itself lies within {:.4f} of 1; the search took {}.</p>\n",
-                      faster ? "The champion is faster than the base beyond what the base shows against itself."
-                             : "The champion is <strong>not</strong> measurably faster than the base.",
+                      has_champion(run_.result)
+                          ? "The champion is faster than the base beyond what the base shows against itself."
+                          : "The champion is <strong>not</strong> measurably faster than the base.",
                       number(run_.result, "self_spread"), human_duration(number(run_.result, "elapsed_s"))));
     }
   }

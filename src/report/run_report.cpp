@@ -8,6 +8,7 @@
 #include "base/text.hpp"
 #include "heed/heed.hpp"
 #include "report/json_fields.hpp"
+#include "report/outcome.hpp"
 #include "report/table.hpp"
 
 namespace heed::report {
@@ -114,8 +115,8 @@ std::string result_text(const store::RunRecord& run) {
     text += "\n" + changes.str();
   }
   text += fmt::format("\n{}: the champion is {} (the base against itself: within {:.4f} of 1). {} trials in {}.\n",
-                      text_of(r, "outcome") == "faster" ? "Faster" : "Not faster",
-                      text_of(r, "outcome") == "faster" ? text_of(r, "summary") : "not measurably faster than the base",
+                      has_champion(r) ? "Faster" : "Not faster",
+                      has_champion(r) ? text_of(r, "summary") : "not measurably faster than the base",
                       number(r, "self_spread"), static_cast<int>(number(r, "trials")),
                       human_duration(number(r, "elapsed_s")));
   return text;
@@ -296,7 +297,7 @@ json evidence(const store::RunRecord& run) {
         {"base", {{"variant", run.base["variant"]}, {"us", run.base["us"]}, {"self_ratio", run.base["self_ratio"]}}},
         {"trials", r["trials"]},
         {"elapsed_s", r["elapsed_s"]},
-        {"outcome", r["outcome"]},
+        {"outcome", outcome_of(r)},
         {"profile", member(r, "profile")},
         {"ablation", r["ablation"]}}},
       {"table", result_text(run)}};

@@ -182,9 +182,9 @@ class Sm80Family final : public Family {
     if (workload.dim_v != workload.dim)
       return fmt::format("the value dim {} differs from the head dim {}; they must be equal", workload.dim_v,
                          workload.dim);
-    if (workload.heads > kMostGridRows || workload.batch > kMostGridRows)
+    if (workload.heads > kMostGridYZ || workload.batch > kMostGridYZ)
       return fmt::format("{} heads by {} batch entries exceed the grid limit of {} each", workload.heads,
-                         workload.batch, kMostGridRows);
+                         workload.batch, kMostGridYZ);
     return std::nullopt;
   }
 
@@ -192,9 +192,9 @@ class Sm80Family final : public Family {
                                         const DeviceFacts& device) const override {
     const sm80::Config c = table().aggregate_of(config);
     const Problem problem = problem_of(workload);
-    if (sm80::heads_first(c.tile_order) && row_tiles(c.block_m, workload) > kMostGridRows)
+    if (sm80::heads_first(c.tile_order) && row_tiles(c.block_m, workload) > kMostGridYZ)
       return fmt::format("tile_order counts {} tiles of {} rows in the grid's last dimension, which ends at {}",
-                         row_tiles(c.block_m, workload), c.block_m, kMostGridRows);
+                         row_tiles(c.block_m, workload), c.block_m, kMostGridYZ);
     switch (sm80::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case sm80::Illegal::no:
         return std::nullopt;

@@ -144,9 +144,9 @@ class Sm90Family final : public Family {
     if (workload.dim_v != workload.dim)
       return fmt::format("the value dim {} differs from the head dim {}; they must be equal", workload.dim_v,
                          workload.dim);
-    if (workload.heads > kMostGridRows || workload.batch > kMostGridRows)
+    if (workload.heads > kMostGridYZ || workload.batch > kMostGridYZ)
       return fmt::format("{} heads by {} batch entries exceed the grid limit of {} each", workload.heads,
-                         workload.batch, kMostGridRows);
+                         workload.batch, kMostGridYZ);
     return std::nullopt;
   }
 
@@ -161,9 +161,9 @@ class Sm90Family final : public Family {
     if (c.key_heads == sm90::KeyHeads::own && workload.heads != workload.heads_kv)
       return fmt::format("{} query heads share {} key heads; write key_heads=shared", workload.heads,
                          workload.heads_kv);
-    if (sm90::heads_first(c) && row_tiles(c, workload) > kMostGridRows)
+    if (sm90::heads_first(c) && row_tiles(c, workload) > kMostGridYZ)
       return fmt::format("{} row tiles a head exceed the grid limit of {}; write tile_order=descending",
-                         row_tiles(c, workload), kMostGridRows);
+                         row_tiles(c, workload), kMostGridYZ);
     switch (sm90::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case sm90::Illegal::no:
         return std::nullopt;

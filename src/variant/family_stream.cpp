@@ -193,9 +193,9 @@ class StreamFamily final : public Family {
     if (stream::padded_dim(dim) == 256 && c.overlap == stream::Overlap::products && waits)
       return "probabilities that wait do not fit the registers; write packing=at_once,adding=at_once";
     const std::int64_t of_head = (workload.len_q + stream::block_rows(c) - 1) / stream::block_rows(c);
-    if (c.schedule == stream::Schedule::one_tile && stream::heads_in_x(c) && of_head > kMostGridRows)
+    if (c.schedule == stream::Schedule::one_tile && stream::heads_in_x(c) && of_head > kMostGridYZ)
       return fmt::format("{} row tiles a head exceed the grid limit of {}; write tile_order=rows_first", of_head,
-                         kMostGridRows);
+                         kMostGridYZ);
     switch (stream::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case stream::Illegal::no:
         return std::nullopt;
@@ -226,8 +226,7 @@ class StreamFamily final : public Family {
   }
 
   Config canonical(const Config& config, const Workload& workload) const override {
-    stream::Config c = table().aggregate_of(config);
-    return table().config_of(stream::canonical(c, problem_of(workload)));
+    return table().config_of(stream::canonical(table().aggregate_of(config), problem_of(workload)));
   }
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {

@@ -15,7 +15,7 @@ namespace heed {
 std::string kernel_prelude(std::string_view name, std::string_view config, const Workload& workload);
 
 /// The most that gridDim.y and gridDim.z hold.
-inline constexpr std::int64_t kMostGridRows = 65535;
+inline constexpr std::int64_t kMostGridYZ = 65535;
 
 /// HEED_CLUSTER, for the entry's attributes. Known to the compiler: otherwise it emits checks whether there is a
 /// cluster, and another barrier.
