@@ -75,6 +75,22 @@ TEST(EmulatedStream, BlocksShareTheKeysOfRows) {
   run_case<kBeside, kHalf64>({.heads = 2, .len_q = 100, .len_k = 520, .score_scale = 30}, 130);
   run_case<kBeside, kHalf64Causal>({.heads = 2, .len_q = 200, .len_k = 570, .causal_offset = 370, .score_scale = 30},
                                    131);
+  // Four row groups that multiply one after the other; some have no rows, one block no keys, and warps are misled.
+  constexpr Config kInOrder{.row_groups = 4,
+                            .cluster = 2,
+                            .stages = 3,
+                            .product_order = ProductOrder::scores_first,
+                            .reference = Reference::first_keys,
+                            .turns = Turns::in_order,
+                            .producer = Producer::own_group,
+                            .store = Store::rows,
+                            .tile_order = TileOrder::heads_first,
+                            .upkeep = Upkeep::conditions,
+                            .packing = Packing::step_later};
+  run_case<kInOrder, kHalf64>({.batch = 2, .heads = 2, .heads_kv = 1, .len_q = 300, .len_k = 710}, 132);
+  run_case<kInOrder, kHalf64>({.heads = 2, .len_q = 256, .len_k = 50, .heads_inner = true, .padding_rows = 2}, 133);
+  run_case<kInOrder, Problem{.element = Element::bf16, .head_dim = 40, .causal = false}>(
+      {.heads = 2, .len_q = 180, .len_k = 520, .score_scale = 30}, 134, {.with_lse = false});
   constexpr Config kAimed{.row_groups = 2, .cluster = 2, .stages = 2, .store = Store::aimed_rows};
   run_case<kAimed, kHalf64>({.heads = 2, .len_q = 150, .len_k = 330, .padding_rows = 1}, 129);
 }

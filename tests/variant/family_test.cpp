@@ -247,10 +247,16 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   // One wave: as few row groups a block as fit the chip, key groups for the rest.
   EXPECT_EQ(plan_of("b1h8l1024d64").grid, (Grid{16, 8, 1}));
   EXPECT_THAT(describe(default_of("b1h8l1024d64")), ::testing::HasSubstr("row_groups=1,key_groups=2,"));
+  EXPECT_EQ(plan_of("b4h8l400d64").grid, (Grid{4, 8, 4}));
+  EXPECT_THAT(describe(default_of("b4h8l400d64")), ::testing::HasSubstr("row_groups=2,key_groups=2,"));
+  // With more keys four row groups, and two blocks that share the keys of their rows, where that is one wave as well.
   EXPECT_EQ(plan_of("b1h8l2048d64").grid, (Grid{16, 8, 1}));
-  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("row_groups=2,key_groups=2,"));
+  EXPECT_EQ(plan_of("b1h8l2048d64").cluster, 2U);
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("row_groups=4,key_groups=1,cluster=2,"));
+  EXPECT_THAT(describe(default_of("b4h8l512d64")), ::testing::HasSubstr("arrival=at_use,upkeep=branches"));
+  EXPECT_THAT(describe(default_of("b16h8l128k2048d64")), ::testing::HasSubstr("row_groups=2,key_groups=2,"));
   // Under a causal mask its blocks are equal.
-  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("tile_order=rows_first"));
+  EXPECT_THAT(describe(default_of("b4h8l400d64")), ::testing::HasSubstr("tile_order=rows_first"));
   EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")), ::testing::HasSubstr("tile_order=mirrored"));
   // And where row tiles of one wave would be too long, two blocks share the keys of each, two of them a multiprocessor.
   EXPECT_THAT(describe(default_of("b1h8l1024d64:causal_top_left")), ::testing::HasSubstr("cluster=2,"));
@@ -260,7 +266,8 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_EQ(plan_of("b1h4l2048d64:causal_bottom_right").grid, (Grid{8, 32, 1}));
   EXPECT_THAT(describe(default_of("b4h8l256d64:causal_top_left")), ::testing::HasSubstr("cluster=1,"));
   // In order where row groups would fall into step.
-  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("reference=first_tile,turns=in_order"));
+  EXPECT_THAT(describe(default_of("b4h8l400d64")), ::testing::HasSubstr("reference=first_tile,turns=in_order"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("reference=first_keys,turns=in_order"));
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("reference=first_keys,turns=any"));
   EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("turns=any"));
   EXPECT_THAT(describe(default_of("b4h8l2048d256")), ::testing::HasSubstr("turns=in_order"));
