@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <set>
 
 #include "base/check.hpp"
@@ -13,12 +15,16 @@ namespace heed::evolve {
 namespace {
 
 // Shares of the operators once there is more than one elite.
-constexpr double kMutateShare = 0.55;
-constexpr double kCrossoverShare = 0.25;
-constexpr double kRevertShare = 0.10;          // the rest are restarts
+constexpr double kMutateShare = 0.42;
+constexpr double kCrossoverShare = 0.23;
+constexpr double kRegroupShare = 0.20;
+constexpr double kRevertShare = 0.05;          // the rest are restarts
 constexpr double kSecondMutation = 0.35;       // a mutation changes a second knob with this probability
 constexpr double kNeighbourStep = 0.7;         // a numeric knob moves to a neighbouring value with this probability
 constexpr std::uint64_t kDiagnosedWeight = 3;  // of a knob that acts on what bounds the parent; 1 for any other
+constexpr int kFits = 32;                      // single changes tried on work shared anew that does not fit as it is
+constexpr double kNearlyAsFast = 0.9;          // of the best's ratio; ways of sharing the work below that are given up
+constexpr int kPlacesForOthers = 2;            // of five elites
 constexpr double kRestartWithTheBest = 0.5;    // of the restarts, in the space of the best so far; the rest in any
 constexpr int kAttempts = 400;  // draws until a legal, new config is found; then the operator is given up
 
@@ -39,6 +45,7 @@ class Proposer {
       std::optional<Proposal> proposal = propose_one(slot, island, random);
       if (!proposal) break;
       seen_.emplace(proposal->space, proposal->config);
+      under_way_.emplace(proposal->space, sharing(proposal->space, proposal->config));
       proposals.push_back(std::move(*proposal));
     }
     return proposals;
@@ -65,8 +72,43 @@ class Proposer {
     std::stable_sort(ok.begin(), ok.end(),
                      [](const Individual* a, const Individual* b) { return a->ratio > b->ratio; });
     const std::size_t most = options_.kind == StrategyKind::single ? 1 : static_cast<std::size_t>(options_.population);
-    if (ok.size() > most) ok.resize(most);
-    return ok;
+    if (ok.size() <= most) return ok;
+    // The best, then what may take the places of those that are its like.
+    const std::size_t for_others = most * kPlacesForOthers / 5;
+    std::vector<const Individual*> chosen;
+    std::vector<const Individual*> passed_over;
+    std::size_t alike = 0;
+    for (const Individual* individual : ok) {
+      const bool is_alike =
+          individual->space == ok.front()->space &&
+          sharing(individual->space, individual->config) == sharing(ok.front()->space, ok.front()->config);
+      const bool may_stay =
+          is_alike ? alike < most - for_others : individual->ratio >= kNearlyAsFast * ok.front()->ratio;
+      if (may_stay && chosen.size() < most) {
+        alike += is_alike ? 1 : 0;
+        chosen.push_back(individual);
+      } else {
+        passed_over.push_back(individual);
+      }
+    }
+    for (const Individual* individual : passed_over)
+      if (chosen.size() < most) chosen.push_back(individual);
+    std::stable_sort(chosen.begin(), chosen.end(),
+                     [](const Individual* a, const Individual* b) { return a->ratio > b->ratio; });
+    return chosen;
+  }
+
+  // In which way a config shares out the work: the values of the knobs that say so.
+  [[nodiscard]] Config sharing(int index, const Config& config) const {
+    Config values;
+    for (const std::size_t i : sharing_knobs(index)) values.push_back(config[i]);
+    return values;
+  }
+  [[nodiscard]] std::vector<std::size_t> sharing_knobs(int index) const {
+    std::vector<std::size_t> all;
+    for (std::size_t i = 0; i < knobs(index).size(); ++i)
+      if (knobs(index)[i].shares_work) all.push_back(i);
+    return all;
   }
 
   std::optional<Proposal> propose_one(int slot, int island, Random& random) {
@@ -92,22 +134,27 @@ class Proposer {
     }
     if (generation_ == 0) {
       // Half of the first generation next to the default, half anywhere.
-      if (slot % 2 == 1)
-        if (auto p = mutate(Individual{-1, 0, island, space(0).default_config, true, 1}, random))
-          return finish(std::move(*p), island, false);
+      if (slot % 2 == 1) {
+        const Individual start{-1, 0, island, space(0).default_config, true, 1};
+        auto p = regroup(start, random);
+        if (!p) p = mutate(start, random);
+        if (p) return finish(std::move(*p), island, false);
+      }
       return finish_optional(restart(0, random), island, false);
     }
     if (!parents.empty()) {
-      const double draw = random.uniform();
-      if (options_.kind != StrategyKind::single && parents.size() > 1 && draw >= kMutateShare &&
-          draw < kMutateShare + kCrossoverShare)
-        if (auto p = crossover(parents, random)) return finish(std::move(*p), island, migrated);
-      const double without_restart = kMutateShare + kCrossoverShare + kRevertShare;
-      if (options_.kind != StrategyKind::single && draw >= kMutateShare + kCrossoverShare && draw < without_restart)
-        if (auto p = revert(tournament(parents, random), random)) return finish(std::move(*p), island, migrated);
-      if (options_.kind == StrategyKind::single || draw < without_restart)
+      const double draw = options_.kind == StrategyKind::single ? 0 : random.uniform();
+      constexpr double kCrossoverEnds = kMutateShare + kCrossoverShare;
+      constexpr double kRegroupEnds = kCrossoverEnds + kRegroupShare;
+      constexpr double kRevertEnds = kRegroupEnds + kRevertShare;
+      std::optional<Proposal> p;
+      if (draw >= kMutateShare && draw < kCrossoverEnds && parents.size() > 1) p = crossover(parents, random);
+      if (draw >= kCrossoverEnds && draw < kRegroupEnds) p = regroup(tournament(parents, random), random);
+      if (draw >= kRegroupEnds && draw < kRevertEnds) p = revert(tournament(parents, random), random);
+      if (p) return finish(std::move(*p), island, migrated);
+      if (draw < kRevertEnds)
         for (int attempt = 0; attempt < 8; ++attempt)  // another elite when one's neighbourhood is exhausted
-          if (auto p = mutate(tournament(parents, random), random)) return finish(std::move(*p), island, migrated);
+          if (auto m = mutate(tournament(parents, random), random)) return finish(std::move(*m), island, migrated);
     }
     return finish_optional(restart(space_to_restart_in(parents, random), random), island, false);
   }
@@ -206,6 +253,77 @@ class Proposer {
     return std::nullopt;
   }
 
+  // A new config that shares out the work as this one does, with one other knob changed if it takes that. What
+  // canonical() puts back is another way.
+  std::optional<Config> fitted(int index, const Config& wanted, Random& random) const {
+    const std::vector<Knob>& table = knobs(index);
+    Config child = wanted;
+    for (int fit = 0; fit <= kFits; ++fit) {
+      child = canonical(index, std::move(child));
+      if (sharing(index, child) == sharing(index, wanted) && is_new(index, child)) return child;
+      child = wanted;
+      const auto at = static_cast<std::size_t>(random.below(table.size()));
+      if (!table[at].shares_work) change_knob(child, table, at, random);
+    }
+    return std::nullopt;
+  }
+
+  // The best ratio of each way of sharing out the work that was tried in a space, and the best of all.
+  [[nodiscard]] std::map<Config, double> tried_sharings(int index) const {
+    std::map<Config, double> best;
+    for (const Individual& individual : history_)
+      if (individual.ok && individual.space == index) {
+        double& of_way = best[sharing(index, individual.config)];
+        of_way = std::max(of_way, individual.ratio);
+      }
+    return best;
+  }
+
+  // The parent with another combination of the knobs that share out the work: of those that nobody tried, else of those
+  // that came near the best, each as likely; none that this generation tries anyway. One that does not fit as it is
+  // gets another value of one other knob. None where fewer than two knobs say so, or nothing new is legal.
+  std::optional<Proposal> regroup(const Individual& parent, Random& random) const {
+    const std::vector<Knob>& table = knobs(parent.space);
+    const std::vector<std::size_t> together = sharing_knobs(parent.space);
+    if (together.size() < 2) return std::nullopt;
+    const std::map<Config, double> tried = tried_sharings(parent.space);
+    double enough = 0;
+    for (const auto& [way, ratio] : tried) enough = std::max(enough, kNearlyAsFast * ratio);
+    const Config of_parent = sharing(parent.space, parent.config);
+    std::set<Config> untried;
+    std::set<Config> near;
+    Config combination = parent.config;
+    for (const std::size_t i : together) combination[i] = table[i].values.front();
+    for (bool more = true; more;) {
+      const Config way = sharing(parent.space, combination);
+      const auto known = tried.find(way);
+      std::set<Config>& candidates = known == tried.end() ? untried : near;
+      if (way != of_parent && under_way_.count({parent.space, way}) == 0 &&
+          (known == tried.end() || known->second >= enough))
+        if (auto child = fitted(parent.space, combination, random)) candidates.insert(std::move(*child));
+      more = false;
+      for (const std::size_t i : together) {
+        const int next = table[i].index_of(combination[i]) + 1;
+        more = next < static_cast<int>(table[i].values.size());
+        combination[i] = table[i].values[more ? static_cast<std::size_t>(next) : 0];
+        if (more) break;
+      }
+    }
+    const std::set<Config>& candidates = untried.empty() ? near : untried;
+    if (candidates.empty()) return std::nullopt;
+    auto chosen = candidates.begin();
+    std::advance(chosen, static_cast<std::ptrdiff_t>(random.below(candidates.size())));
+    const std::string of = parent.number < 0 ? std::string("the default") : fmt::format("trial {}", parent.number);
+    std::vector<int> parents;
+    if (parent.number >= 0) parents.push_back(parent.number);
+    return Proposal{*chosen,
+                    Operation::regroup,
+                    std::move(parents),
+                    fmt::format("the work of {} shared out anew: {}", of, difference(table, parent.config, *chosen)),
+                    0,
+                    parent.space};
+  }
+
   // None when every change of this parent has been put back before.
   std::optional<Proposal> revert(const Individual& parent, Random& random) const {
     std::vector<Config> candidates;
@@ -258,6 +376,7 @@ class Proposer {
   int generation_;
   const std::vector<Individual>& history_;
   std::set<std::pair<int, Config>> seen_;
+  std::set<std::pair<int, Config>> under_way_;  // how this generation's proposals share out the work
 };
 
 }  // namespace
@@ -294,6 +413,8 @@ std::string_view to_string(Operation operation) {
       return "crossover";
     case Operation::migrate:
       return "migrate";
+    case Operation::regroup:
+      return "regroup";
     case Operation::revert:
       return "revert";
   }

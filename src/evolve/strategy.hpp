@@ -32,7 +32,8 @@ enum class Operation {
   mutate,
   crossover,
   migrate,
-  revert,  ///< one change of an elite put back to the default: what it picked up by chance and does not need
+  regroup,  ///< an elite's work shared out in another way: the knobs that say so together, the others as they are
+  revert,   ///< one change of an elite put back to the default: what it picked up by chance and does not need
 };
 std::string_view to_string(Operation operation);
 
@@ -76,7 +77,8 @@ struct Space {
 
 /// The proposals of one generation: at most options.population, fewer only when the space holds no more. None equals an
 /// earlier trial or another of the same generation. A search of several spaces begins with the default of each; elites
-/// compete whatever their space, so that the better one gets the trials.
+/// compete whatever their space, so that the better one gets the trials. Those that share out the work as the best does
+/// leave some places to the best others that are nearly as fast: another way seldom wins before its knobs suit it.
 /// @param spaces the first is that of the base
 /// @param history every trial of earlier generations, in order
 std::vector<Proposal> propose(const StrategyOptions& options, std::span<const Space> spaces, int generation,

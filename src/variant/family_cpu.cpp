@@ -16,7 +16,8 @@ const KnobTable<cpu::Config>& table() {
     KnobTable<cpu::Config> t;
     t.add("block_m", "m", &cpu::Config::block_m, {16, 32, 48, 64, 96, 128, 192, 256, 512},
           "query rows a block of work holds; K and V are read once a block")
-        .acts_on({tail, l2, dram});
+        .acts_on({tail, l2, dram})
+        .shares_work();
     t.add("block_n", "n", &cpu::Config::block_n, {16, 32, 64, 96, 128, 192, 256, 512}, "keys a tile")
         .acts_on({l2, latency});
     t.add("tile_rows", "r", &cpu::Config::tile_rows, {2, 3, 4, 5, 6, 8, 10, 12}, "register tile: keys or value columns")
@@ -38,7 +39,8 @@ const KnobTable<cpu::Config>& table() {
         .acts_on({dram, l2});
     t.add("threads", "t", &cpu::Config::threads, {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128},
           "threads that share the blocks")
-        .acts_on({tail});
+        .acts_on({tail})
+        .shares_work();
     return t;
   }();
   return knobs;

@@ -21,12 +21,15 @@ const KnobTable<decode::Config>& table() {
     using C = decode::Config;
     KnobTable<C> t;
     t.add("block_m", "m", &C::block_m, {16, 32, 64}, "packed query rows a thread block")
-        .acts_on({tail, latency, l2, shared_memory});
+        .acts_on({tail, latency, l2, shared_memory})
+        .shares_work();
     t.add("block_n", "n", &C::block_n, {16, 32, 64}, "keys a tile").acts_on({latency, issue, dram});
     t.add("warp_rows", "w", &C::warp_rows, {16, 32}, "packed query rows a warp")
-        .acts_on({shared_memory, issue, latency, tensor});
+        .acts_on({shared_memory, issue, latency, tensor})
+        .shares_work();
     t.add("groups", "g", &C::groups, {1, 2, 4, 8, 16}, "groups of warps that share a block's rows and split its keys")
-        .acts_on({latency, issue, dram});
+        .acts_on({latency, issue, dram})
+        .shares_work();
     t.add("stages", "s", &C::stages, {1, 2, 3, 4, 5, 6, 8}, "tiles of K and V a group has under way")
         .acts_on({latency, l2, dram});
     t.add("min_blocks", "b", &C::min_blocks, {1, 2, 3, 4},

@@ -31,11 +31,13 @@ const KnobTable<decode_sm90::Config>& table() {
     using C = decode_sm90::Config;
     KnobTable<C> t;
     t.add("block_m", "m", &C::block_m, {8, 16, 32, 64}, "packed query rows a thread block")
-        .acts_on({tail, latency, l2, shared_memory});
+        .acts_on({tail, latency, l2, shared_memory})
+        .shares_work();
     t.add("block_n", "n", &C::block_n, {16, 32, 64, 128}, "keys a tile").acts_on({latency, tail, issue, dram});
     t.add("groups", "g", &C::groups, {2, 4, 6, 8},
           "groups of warps: by tiles they take a block's tiles in turn, by columns all of them every tile")
-        .acts_on({latency, issue, dram});
+        .acts_on({latency, issue, dram})
+        .shares_work();
     t.add("stages", "s", &C::stages, {2, 3, 4, 6, 8, 12, 16, 24}, "tiles of K and V a block has under way")
         .acts_on({latency, l2, dram});
     t.add("min_blocks", "b", &C::min_blocks, {1, 2},
@@ -51,7 +53,8 @@ const KnobTable<decode_sm90::Config>& table() {
         .acts_on({latency, tail});
     t.add("division", "v", &C::division, "heed::decode_sm90::Division", {"tiles", "columns"},
           "what groups of warps divide: tiles of keys, or each tile, by keys for its scores, by columns for its output")
-        .acts_on({latency, tail, tensor});
+        .acts_on({latency, tail, tensor})
+        .shares_work();
     t.add("cut", "a", &C::cut, "heed::decode_sm90::Cut", {"anywhere", "at_jobs"},
           "where keys are cut into a block's: anywhere, or a few blocks fewer that have a whole job or an equal part")
         .acts_on({latency, tail, dram});

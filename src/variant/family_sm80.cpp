@@ -15,13 +15,16 @@ const KnobTable<sm80::Config>& table() {
     using C = sm80::Config;
     KnobTable<C> t;
     t.add("block_m", "m", &C::block_m, {16, 32, 64, 128}, "query rows a thread block")
-        .acts_on({tail, latency, l2, shared_memory});
+        .acts_on({tail, latency, l2, shared_memory})
+        .shares_work();
     t.add("block_n", "n", &C::block_n, {16, 32, 64, 128}, "keys a tile").acts_on({latency, issue, shared_memory});
     t.add("warp_rows", "w", &C::warp_rows, {16, 32}, "query rows a warp")
-        .acts_on({shared_memory, issue, latency, tensor});
+        .acts_on({shared_memory, issue, latency, tensor})
+        .shares_work();
     t.add("key_splits", "k", &C::key_splits, {1, 2, 4, 8},
           "groups of warps that share a block's rows and split its keys")
-        .acts_on({latency, tail});
+        .acts_on({latency, tail})
+        .shares_work();
     t.add("stages", "s", &C::stages, {1, 2, 3, 4}, "tiles of K and V a group keeps in shared memory")
         .acts_on({latency, l2, dram});
     t.add("shared_layout", "l", &C::shared_layout, "heed::tile::SharedLayout", {"linear", "swizzled", "padded"},

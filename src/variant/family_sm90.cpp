@@ -15,11 +15,14 @@ const KnobTable<sm90::Config>& table() {
     using C = sm90::Config;
     KnobTable<C> t;
     t.add("row_groups", "m", &C::row_groups, {1, 2, 3, 4}, "warpgroups a block with 64 query rows each")
-        .acts_on({tail, latency, l2, shared_memory});
+        .acts_on({tail, latency, l2, shared_memory})
+        .shares_work();
     t.add("key_groups", "g", &C::key_groups, {1, 2}, "warpgroups of a block that share its rows and split its keys")
-        .acts_on({latency, tail});
+        .acts_on({latency, tail})
+        .shares_work();
     t.add("cluster", "c", &C::cluster, {1, 2, 4, 8}, "blocks that share rows, split their keys and merge")
-        .acts_on({latency, tail});
+        .acts_on({latency, tail})
+        .shares_work();
     t.add("chunk", "n", &C::chunk, {32, 64, 128}, "keys a score product").acts_on({latency, issue, tensor});
     t.add("chunks", "k", &C::chunks, {1, 2, 3, 4, 6, 8}, "score products in one unrolled segment")
         .acts_on({latency, issue, tensor});

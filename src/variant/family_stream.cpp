@@ -33,12 +33,15 @@ const KnobTable<stream::Config>& table() {
     using C = stream::Config;
     KnobTable<C> t;
     t.add("row_groups", "m", &C::row_groups, {1, 2, 3, 4}, "warpgroups a block with 64 query rows each")
-        .acts_on({tail, tensor, l2, shared_memory});
+        .acts_on({tail, tensor, l2, shared_memory})
+        .shares_work();
     t.add("key_groups", "g", &C::key_groups, {1, 2, 4},
           "parts of the keys that warpgroups with the same rows share out")
-        .acts_on({latency, tail});
+        .acts_on({latency, tail})
+        .shares_work();
     t.add("cluster", "l", &C::cluster, {1, 2}, "blocks that share rows, split their keys and merge")
-        .acts_on({latency, tail});
+        .acts_on({latency, tail})
+        .shares_work();
     t.add("tile_keys", "n", &C::tile_keys, {32, 48, 64, 80, 96, 112, 128}, "keys a score product")
         .acts_on({tensor, issue, latency});
     t.add("stages", "s", &C::stages, {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16},

@@ -21,6 +21,7 @@ struct Knob {
   std::vector<int> values;          ///< in an order in which neighbours are alike
   std::vector<std::string> names;   ///< one per value for a knob with named values, else empty
   std::vector<Bound> acts_on = {};  ///< what another value may relieve; a search tries such knobs more often
+  bool shares_work = false;  ///< it says with the others so marked who does what; a search changes them together, too
 
   [[nodiscard]] bool acts(Bound bound) const;
   [[nodiscard]] bool is_named() const { return !names.empty(); }
@@ -86,6 +87,12 @@ class KnobTable {
   /// What the knob added last acts on.
   KnobTable& acts_on(std::vector<Bound> bounds) {
     knobs_.back().acts_on = std::move(bounds);
+    return *this;
+  }
+
+  /// The knob added last shares out the work, with the others of which that is said.
+  KnobTable& shares_work() {
+    knobs_.back().shares_work = true;
     return *this;
   }
 
