@@ -304,7 +304,8 @@ class StreamFamily final : public Family {
         // As evolved at b1h8l1024d64 on an H200: 7.13 us; 7.41 with a producer warpgroup and values first.
         c.overlap = stream::Overlap::products;
         c.product_order = stream::ProductOrder::alternating;
-        c.producer = stream::Producer::own_warp;
+        // Blocks that stay merge key groups beside their loop, for which a producer warp leaves too few registers.
+        if (all_row_tiles(1, workload) <= processors) c.producer = stream::Producer::own_warp;
         if (!causal) {
           c.vote = stream::Vote::after_products;  // 6.84 us, 6.99 us at once
           c.arrival = stream::Arrival::ahead;     // as evolved since: 1.01 times as fast
@@ -365,7 +366,9 @@ class StreamFamily final : public Family {
       if (in_no_order) c.turns = stream::Turns::in_order;  // 17.4 us at b1h8l2048d64, 17.8 us without
       if (!causal && !one_wave) c.product_order = stream::ProductOrder::scores_first;
       if (!in_no_order && (causal || one_wave)) c.reference = stream::Reference::first_keys;
-      const bool alone = causal && c.overlap == stream::Overlap::nothing && (one_wave || two_waves);
+      // Blocks that stay merge key groups beside their loop, and have no registers for this as well.
+      const bool fits_twice = two_waves && c.key_groups == 1;
+      const bool alone = causal && c.overlap == stream::Overlap::nothing && (one_wave || fits_twice);
       if (alone) {
         // Where few row groups are busy at a time, each has to hide its own exponentials. H200, us, beside nothing /
         // beside values: b4h16l512d64 7.82 / 7.72, b1h8l2048d64 12.4 / 12.3, b4h16l1024d64 21.5 / 20.8.

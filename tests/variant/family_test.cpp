@@ -40,6 +40,41 @@ TEST(Families, EveryCaseIsRefusedWithAReasonOrHasALegalDefault) {
       }
 }
 
+// Rules over rows, processors and head dims meet in places that no case is made for.
+TEST(Families, DefaultsAreLegalWhateverTheNumbersOfRowsAndProcessors) {
+  int defaults = 0;
+  const auto check = [&](const Workload& workload, const DeviceFacts& device) {
+    for (const Family* family : families()) {
+      if (family->refuses(workload, device)) continue;
+      ++defaults;
+      EXPECT_NO_THROW({
+        const Config config = family->default_config(workload, device);
+        EXPECT_EQ(family->is_illegal(config, workload, device), std::nullopt);
+      }) << family->name()
+         << " on " << device.processors << " processors of " << device.name << ": " << to_string(workload);
+    }
+  };
+  for (const int processors : {58, 78, 114, 132})
+    for (const char* arch : {"sm_89", "sm_90a"}) {
+      DeviceFacts device = gpu_limits(arch);
+      device.processors = processors;
+      for (const int batch_heads : {1, 6, 32, 130, 300})
+        for (const int len_q : {1, 16, 64, 100, 128, 192, 300, 1024, 2000, 4096})
+          for (const int len_k : {64, 400, 2048})
+            for (const int dim : find_family("fwd_sm90_stream").head_dims())
+              for (const Mask mask : {Mask::none, Mask::causal_top_left}) {
+                Workload workload;
+                workload.heads = workload.heads_kv = batch_heads;
+                workload.len_q = len_q;
+                workload.len_k = len_k;
+                workload.dim = workload.dim_v = dim;
+                workload.mask = mask;
+                check(workload, device);
+              }
+    }
+  EXPECT_GT(defaults, 10000);
+}
+
 TEST(Families, RefuseOtherDevicesAndUnsupportedShapes) {
   const Family& gpu = find_family("fwd_sm80");
   const Family& cpu = find_family("fwd_cpu");
