@@ -349,6 +349,29 @@ TEST(EmulatedStream, BlocksThatStay) {
                                   .overlap = Overlap::products,
                                   .tile_order = TileOrder::heads_first};
   run_case<kOneQueryStage, kHalf64Causal>({.heads = 4, .heads_kv = 2, .len_q = 260, .len_k = 260}, 26, {.blocks = 4});
+  // Few rows of many heads: key groups merge row tile after row tile.
+  constexpr Config kFewRows{.row_groups = 1,
+                            .key_groups = 2,
+                            .stages = 3,
+                            .query_stages = 2,
+                            .schedule = Schedule::persistent,
+                            .overlap = Overlap::products,
+                            .product_order = ProductOrder::scores_first,
+                            .vote = Vote::after_products,
+                            .producer = Producer::own_group,
+                            .store = Store::rows,
+                            .arrival = Arrival::ahead,
+                            .upkeep = Upkeep::conditions};
+  run_case<kFewRows, kHalf64>({.batch = 2, .heads = 3, .len_q = 20, .len_k = 400}, 245);
+  constexpr Config kTwiceAsMany{.row_groups = 2,
+                                .key_groups = 2,
+                                .stages = 2,
+                                .query_stages = 2,
+                                .schedule = Schedule::persistent,
+                                .reference = Reference::first_keys,
+                                .producer = Producer::own_group,
+                                .store = Store::rows};
+  run_case<kTwiceAsMany, kHalf64Causal>({.heads = 3, .len_q = 100, .len_k = 400, .causal_offset = 300}, 246);
 }
 
 // Blocks of the emulated GPU run one after the other: the first takes every row tile, the others none.
