@@ -1,0 +1,316 @@
+#include "variant/stream_default.hpp"
+
+#include <algorithm>
+
+#include "variant/registry.hpp"
+
+// Times are of an H200, in microseconds, causal ones in brackets or named.
+namespace heed {
+namespace {
+
+using namespace stream;
+
+// Keys over which a row tile is done before the copies of the next one arrive, unless they were asked for long before.
+constexpr std::int64_t kFewKeys = 128;
+// Up to so many keys a launch of one wave takes less than 20 us, of which its start is a good part, and tiles of 64
+// keys are the faster ones at head dim 128.
+constexpr std::int64_t kShortKeys = 2048;
+// The fewest keys that were measured in two blocks of four row groups, and up to how many a branch that frees a stage
+// is 1 to 2.5% faster there than a condition (b4h8l512d64, b1h16l1024d64); with 2048 it is 0.2% slower.
+constexpr std::int64_t kSplitKeysFrom = 512;
+constexpr std::int64_t kFreedInBranches = 1024;
+// More stages than this hide nothing further.
+constexpr int kMostStages = 8;
+
+// A row tile's keys over two blocks, two blocks a multiprocessor, a long one beside a short one. The best of some 100
+// configs at b1h8l1024d64 causal: 5.19; fwd_sm90 5.77.
+constexpr Config kSplitRows{.row_groups = 1,
+                            .key_groups = 1,
+                            .cluster = 2,
+                            .stages = 3,
+                            .overlap = Overlap::products,
+                            .product_order = ProductOrder::alternating,
+                            .vote = Vote::after_products,
+                            .masking = Masking::apart,
+                            .store = Store::rows,
+                            .tile_order = TileOrder::folded,
+                            .arrival = Arrival::ahead,
+                            .upkeep = Upkeep::conditions,
+                            .packing = Packing::step_later,
+                            .adding = Adding::step_later,
+                            .min_blocks = 2};
+
+// Four row groups a block that multiply one after the other, and the keys of their rows in two blocks of a cluster.
+constexpr Config kSplitKeys{.row_groups = 4,
+                            .key_groups = 1,
+                            .cluster = 2,
+                            .stages = 3,
+                            .product_order = ProductOrder::scores_first,
+                            .reference = Reference::first_keys,
+                            .turns = Turns::in_order,
+                            .producer = Producer::own_group,
+                            .store = Store::rows,
+                            .tile_order = TileOrder::heads_first,
+                            .packing = Packing::step_later};
+
+// The fewest row groups whose blocks all run at once, so that every processor has one; where there are more rows than
+// that, the most that leave the fewest without rows at the end of a head.
+int choose_row_groups(const Workload& w, std::int64_t processors, int most) {
+  most = static_cast<int>(std::min<std::int64_t>(most, (w.len_q + kGroupRows - 1) / kGroupRows));
+  for (int groups = 1; groups <= most; ++groups)
+    if (stream_row_tiles(groups, w) <= processors) return groups;
+  int best = most;
+  for (int groups = most - 1; groups > most / 2; --groups)
+    if (groups * stream_row_tiles(groups, w) < best * stream_row_tiles(best, w)) best = groups;
+  return best;
+}
+
+// Where two row groups with two key groups each, which take turns two by two, would be one wave, and this is one, too:
+// those / this: b1h8l2048d64 17.4 / 17.0, b1h16l1024d64 10.0 / 9.76, b4h8l512d64 6.55 / 6.36, b1h6l2048d64 15.8 / 15.5,
+// b1h8l1920k4096d64 31.6 / 30.7, b2h8l1000k1500d64 13.5 / 13.4.
+bool splits_keys(const Workload& w, std::int64_t processors) {
+  return !w.is_causal() && padded_dim(static_cast<int>(w.dim)) == 64 && w.len_k >= kSplitKeysFrom &&
+         choose_row_groups(w, processors, 4) == 2 &&
+         kSplitKeys.cluster * stream_row_tiles(kSplitKeys.row_groups, w) <= processors;
+}
+
+// What follows from the workload and from what has been decided so far.
+class Rule {
+ public:
+  Rule(const Workload& workload, std::int64_t processors, const std::function<bool(const Config&)>& is_legal)
+      : w_(workload),
+        processors_(processors),
+        is_legal_(is_legal),
+        dim_(padded_dim(static_cast<int>(workload.dim))),
+        causal_(workload.is_causal()),
+        short_(workload.len_k <= kShortKeys) {}
+
+  Config run() {
+    c_.producer = Producer::own_group;
+    if (has_few_keys()) {
+      use_small_blocks();
+      count_waves();
+    } else if (dim_ == 64) {
+      use_four_row_groups();
+      count_waves();
+      order_at_64();
+    } else if (dim_ == 128) {
+      use_own_products();
+      count_waves();
+      order_at_128();
+    } else {
+      c_.row_groups = choose_row_groups(w_, processors_, 2);
+      if (dim_ == 192) c_.overlap = Overlap::products;
+      count_waves();
+      // Two row groups that wait for both of their products fall into step. b4h8l2048d256: 248; in order 200, and 196
+      // in alternating order.
+      if (dim_ > 192 && c_.row_groups > 1) {
+        c_.turns = Turns::in_order;
+        c_.product_order = ProductOrder::alternating;
+      }
+    }
+    // Where inputs and outputs are as large as the L2, what has been read or written for the last time only pushes out
+    // what comes next. Two sets of tensors in turn, queries / outputs as well: b64h12l128d64 14.6 / 14.5 (14.4 / 14.3
+    // as boxes), causal 14.3 / 14.0, b1h32l1024d128 30.5 / 30.3, causal 19.7 / 19.4; where all stays 2 to 4% longer.
+    const bool short_128 = two_waves_ && dim_ == 128 && short_;
+    if (has_few_keys() || short_128) c_.evict_first = EvictFirst::passing;
+    c_.stages = most_stages_;
+    while (c_.stages > 1 && !is_legal_(c_)) --c_.stages;
+    store_rows();
+    return c_;
+  }
+
+ private:
+  // Row tiles of one or two key tiles: starting and ending them is most of the work, which other blocks hide. With
+  // twice as many keys only where a head has no rows for more row groups: four take 37.6 at b64h12l256d64, small blocks
+  // 42.5.
+  [[nodiscard]] bool has_few_keys() const {
+    const bool few_rows = w_.len_q <= 2 * kGroupRows;
+    return dim_ == 64 && w_.len_k <= (few_rows ? 2 * kFewKeys : kFewKeys) && stream_row_tiles(1, w_) > processors_;
+  }
+
+  void use_small_blocks() {
+    c_.row_groups = 1;
+    c_.reference = Reference::first_keys;
+    if (w_.len_k <= kFewKeys) {
+      // b64h12l128d64 (causal): two blocks and tiles of 128 keys 14.1 (15.8); 13.3 (12.4) like this; and in alternating
+      // order 12.9 (12.3).
+      c_.tile_keys = 64;
+      c_.min_blocks = 3;
+      c_.product_order = ProductOrder::alternating;
+      most_stages_ = 2;
+    } else {
+      c_.tile_keys = 128;
+      c_.min_blocks = 2;
+    }
+  }
+
+  // Exponentials take as long as products, so that row groups which take turns keep both busy: four of them.
+  void use_four_row_groups() {
+    c_.row_groups = choose_row_groups(w_, processors_, 4);
+    c_.key_groups = c_.row_groups <= 2 && w_.len_k > c_.tile_keys ? 2 : 1;
+    if (c_.row_groups == 1 && c_.key_groups == 2) {
+      // As evolved at b1h8l1024d64: 7.13; 7.41 with a producer warpgroup and values first.
+      c_.overlap = Overlap::products;
+      c_.product_order = ProductOrder::alternating;
+      // Blocks that stay merge key groups beside their loop, for which a producer warp leaves too few registers.
+      if (stream_row_tiles(1, w_) <= processors_) c_.producer = Producer::own_warp;
+      if (!causal_) {
+        c_.vote = Vote::after_products;  // 6.84, 6.99 at once
+        c_.arrival = Arrival::ahead;     // as evolved since: 1.01 times as fast
+      }
+    }
+  }
+
+  // Registers are for two row groups. Products take twice as long as exponentials, which hide behind the group's own.
+  void use_own_products() {
+    c_.row_groups = choose_row_groups(w_, processors_, 2);
+    c_.key_groups = c_.row_groups == 1 && w_.len_k > c_.tile_keys ? 2 : 1;
+    // b1h32l1024d128: 32.9 with tiles of 64 keys, 34.6 with 96. Long rows want the larger.
+    if (c_.row_groups == 2) c_.tile_keys = short_ ? 64 : 96;
+    c_.overlap = Overlap::products;
+    c_.product_order = causal_ ? ProductOrder::scores_first : ProductOrder::alternating;
+  }
+
+  // Where blocks are more than one wave they stay, and load the next row tile's queries and keys beside the last
+  // products of this.
+  void count_waves() {
+    const std::int64_t blocks = processors_ * c_.min_blocks;
+    const std::int64_t tiles = stream_row_tiles(c_.row_groups, w_);
+    one_wave_ = tiles <= blocks;
+    two_waves_ = !one_wave_ && tiles <= 2 * blocks;
+    if (one_wave_) {
+      // It is as long as its longest block: rows from both ends of a head make blocks equal.
+      if (causal_) c_.tile_order = TileOrder::mirrored;
+      return;
+    }
+    // Under a causal mask row tiles differ. Of two waves the second goes backwards, so that every block has as much of
+    // both; with rows from both ends of a head in each row tile / like this: b1h32l1024d128 21.1 / 19.1, b1h8l4096d128
+    // 76.5 / 57.8, b1h8l4096d256 153 / 107, b4h16l1024d64 23.7 / 21.5. Of more waves the longest come first and blocks
+    // take them as they finish (b1h16l4096d128 114, backwards and forwards 131); where all are short that costs more
+    // than it evens out.
+    const bool uneven = causal_ && !has_few_keys() && !two_waves_;
+    c_.schedule = uneven ? Schedule::dynamic : Schedule::persistent;
+    if (uneven) c_.tile_order = TileOrder::heads_first;
+    if (dim_ <= 128) c_.query_stages = 2;
+  }
+
+  void order_at_64() {
+    // Two row groups and two key groups meet in no order, in which scores first is 1.024 times as fast as values first
+    // at b1h8l2048d64, alternating 1.014 times. Where the way from exponentials to the next products is short, row
+    // groups overlap more; where it is the same for all of them, they may fall into step and overlap less: 17.4 in
+    // order, 17.8 without.
+    const bool in_no_order = !causal_ && c_.row_groups == 2 && c_.key_groups == 2;
+    if (in_no_order) {
+      c_.product_order = ProductOrder::scores_first;
+      c_.turns = Turns::in_order;
+    }
+    // With four row groups alternating products are 1.006 times as fast as values first where rows leave as lines
+    // (b4h16l512d64).
+    if (!causal_ && one_wave_ && c_.row_groups == 4) c_.product_order = ProductOrder::alternating;
+    if (!causal_ && !one_wave_) c_.product_order = ProductOrder::scores_first;
+    if (!in_no_order && (causal_ || one_wave_)) c_.reference = Reference::first_keys;
+    // Blocks that stay merge key groups beside their loop, and have no registers for exponentials beside values.
+    const bool fits_twice = two_waves_ && c_.key_groups == 1;
+    const bool alone = causal_ && c_.overlap == Overlap::nothing && (one_wave_ || fits_twice);
+    if (alone) {
+      // Where few row groups are busy at a time, each has to hide its own exponentials. Beside nothing / beside values:
+      // b4h16l512d64 7.82 / 7.72, b1h8l2048d64 12.4 / 12.3, b4h16l1024d64 21.5 / 20.8.
+      c_.overlap = Overlap::values;
+      c_.product_order = ProductOrder::scores_first;
+      // And where there is time to hand results over, those with few keys help: b1h8l2048d64 12.5 / 12.3, b2h8l2048d64
+      // 20.3 / 18.9, b1h8l4096d64 37.2 / 32.7; b4h16l512d64 7.8 / 8.7, b2h16l1024d64 11.8 / 12.0.
+      if (one_wave_ && w_.len_k >= kShortKeys) c_.pairs = Pairs::together;
+    } else {
+      const bool two_halves = causal_ && c_.key_groups == 2;
+      // As evolved at b4h16l512d64, whose rows leave as lines: branches are 1.004 times as fast.
+      const bool four_alone = one_wave_ && !causal_ && c_.row_groups == 4;
+      if (one_wave_ ? !two_halves && !four_alone : !causal_) c_.upkeep = Upkeep::conditions;
+      if (causal_ && !two_halves) c_.arrival = Arrival::ahead;
+    }
+    // Copies that nobody waits for yet come between those that everybody waits for at the start. With as many stages as
+    // fit / 3: b1h8l1024d64 6.77 / 6.72, b4h16l512d64 9.99 / 9.94; with 3 / 4: b1h8l1024d64 6.60 / 6.56, b4h16l512d64
+    // causal 7.81 / 7.72.
+    if (one_wave_ && short_) most_stages_ = alone || c_.row_groups == 1 ? 4 : 3;
+    if (!causal_ && one_wave_) {
+      // As measured among all orders: b1h8l1024d64 1.004 times as fast, b1h8l2048d64 1.006, b4h16l512d64 1.003.
+      if (c_.overlap == Overlap::products) {
+        c_.scaling = Scaling::step_ahead;
+        c_.packing = Packing::at_end;
+        c_.adding = Adding::step_later;
+      } else if (c_.row_groups == 4) {
+        c_.scaling = Scaling::step_ahead;
+      } else if (in_no_order) {
+        c_.packing = Packing::step_later;
+      }
+    }
+  }
+
+  void order_at_128() {
+    if (causal_ && two_waves_) {
+      // b1h8l4096d128: 56.0 in order, 54.2 with tiles of 64 keys as well; 18.5 instead of 19.1 at b1h32l1024d128.
+      c_.turns = Turns::in_order;
+      c_.tile_keys = 64;
+      if (short_) {
+        c_.reference = Reference::first_keys;
+        c_.arrival = Arrival::ahead;
+        most_stages_ = 3;  // as two runs of the search found: 1.01 times as fast as with 5
+      }
+    }
+    if (causal_ || !short_) c_.upkeep = Upkeep::conditions;
+    if (!causal_ && short_ && !one_wave_) {
+      // At use / like this: b1h32l1024d128 32.1 / 31.0 (with a stage less, which leaves room for rows on their way out,
+      // and rows as lines 30.5, with references of the first keys as well 30.3), b16h16l1024d128 245.3 / 235.5.
+      c_.scaling = Scaling::tile_ahead;
+      if (two_waves_) {
+        c_.reference = Reference::first_keys;
+        most_stages_ = 4;
+      }
+    }
+  }
+
+  void store_rows() {
+    // In pieces / as lines: b64h12l128d64 14.6 / 14.2, causal 14.3 / 13.9, b1h32l1024d128 causal 21.0 / 20.5,
+    // b4h16l1024d64 causal 21.0 / 20.5, b64h12l256d64 37.3 / 36.3, b1h8l2048d64 18.0 / 17.8; with a stage less for it
+    // equal at b1h32l1024d128. Aimed at the start b1h8l1024d64 takes 6.58 instead of 6.63, b4h16l512d64 causal 7.78
+    // instead of 7.89 (7.87 in pieces), the others of one wave up to 1% longer.
+    const bool aimed = one_wave_ && (causal_ ? c_.row_groups == 4 : c_.row_groups == 1 && c_.key_groups == 2);
+    // As boxes b64h12l128d64 takes 14.4, as lines 14.6; others up to 2% longer.
+    c_.store = aimed ? Store::aimed_rows : has_few_keys() ? Store::boxes : Store::rows;
+    if (!is_legal_(c_)) c_.store = Store::pieces;
+    // Sums at the end / beside values: b64h12l128d64 14.1 / 14.0, causal 13.9 / 13.75; b4h16l512d64 causal 1.004 times
+    // as fast, elsewhere 0.99 to 1.004.
+    if (has_few_keys() || (aimed && causal_)) c_.sums = Sums::beside_values;
+  }
+
+  const Workload& w_;
+  std::int64_t processors_;
+  const std::function<bool(const Config&)>& is_legal_;
+  int dim_;  // padded
+  bool causal_;
+  bool short_;
+  Config c_;
+  int most_stages_ = kMostStages;
+  bool one_wave_ = false;
+  bool two_waves_ = false;
+};
+
+}  // namespace
+
+std::int64_t stream_row_tiles(int row_groups, const Workload& workload) {
+  const std::int64_t rows = std::int64_t{row_groups} * kGroupRows;
+  return (workload.len_q + rows - 1) / rows * workload.heads * workload.batch;
+}
+
+stream::Config stream_default(const Workload& workload, std::int64_t processors,
+                              const std::function<bool(const stream::Config&)>& is_legal) {
+  if (splits_rows(workload, processors)) return kSplitRows;
+  if (splits_keys(workload, processors)) {
+    Config c = kSplitKeys;
+    if (workload.len_k > kFreedInBranches) c.upkeep = Upkeep::conditions;
+    return c;
+  }
+  return Rule(workload, processors, is_legal).run();
+}
+
+}  // namespace heed
