@@ -34,6 +34,11 @@ class Proposer {
            const std::vector<Individual>& history)
       : options_(options), spaces_(spaces), generation_(generation), history_(history) {
     for (const Individual& individual : history) seen_.emplace(individual.space, individual.config);
+    for (const Space& one : spaces) {
+      std::vector<std::size_t>& together = sharing_knobs_.emplace_back();
+      for (std::size_t i = 0; i < one.knobs->size(); ++i)
+        if ((*one.knobs)[i].shares_work) together.push_back(i);
+    }
   }
 
   std::vector<Proposal> run() {
@@ -74,14 +79,14 @@ class Proposer {
     const std::size_t most = options_.kind == StrategyKind::single ? 1 : static_cast<std::size_t>(options_.population);
     if (ok.size() <= most) return ok;
     // The best, then what may take the places of those that are its like.
+    const Config of_best = sharing(ok.front()->space, ok.front()->config);
     const std::size_t for_others = most * kPlacesForOthers / 5;
     std::vector<const Individual*> chosen;
     std::vector<const Individual*> passed_over;
     std::size_t alike = 0;
     for (const Individual* individual : ok) {
       const bool is_alike =
-          individual->space == ok.front()->space &&
-          sharing(individual->space, individual->config) == sharing(ok.front()->space, ok.front()->config);
+          individual->space == ok.front()->space && sharing(individual->space, individual->config) == of_best;
       const bool may_stay =
           is_alike ? alike < most - for_others : individual->ratio >= kNearlyAsFast * ok.front()->ratio;
       if (may_stay && chosen.size() < most) {
@@ -104,11 +109,8 @@ class Proposer {
     for (const std::size_t i : sharing_knobs(index)) values.push_back(config[i]);
     return values;
   }
-  [[nodiscard]] std::vector<std::size_t> sharing_knobs(int index) const {
-    std::vector<std::size_t> all;
-    for (std::size_t i = 0; i < knobs(index).size(); ++i)
-      if (knobs(index)[i].shares_work) all.push_back(i);
-    return all;
+  [[nodiscard]] const std::vector<std::size_t>& sharing_knobs(int index) const {
+    return sharing_knobs_[static_cast<std::size_t>(index)];
   }
 
   std::optional<Proposal> propose_one(int slot, int island, Random& random) {
@@ -133,7 +135,7 @@ class Proposer {
       }
     }
     if (generation_ == 0) {
-      // Half of the first generation next to the default, half anywhere.
+      // Half of the first generation next to the default, its work shared out anew if that can be; half anywhere.
       if (slot % 2 == 1) {
         const Individual start{-1, 0, island, space(0).default_config, true, 1};
         auto p = regroup(start, random);
@@ -209,6 +211,14 @@ class Proposer {
     return index;
   }
 
+  // The default, from which the first generation starts, is no trial.
+  static std::string name_of(const Individual& parent) {
+    return parent.number < 0 ? "the default" : fmt::format("trial {}", parent.number);
+  }
+  static std::vector<int> numbers_of(const Individual& parent) {
+    return parent.number < 0 ? std::vector<int>{} : std::vector<int>{parent.number};
+  }
+
   std::optional<Proposal> mutate(const Individual& parent, Random& random) const {
     const std::vector<Knob>& table = knobs(parent.space);
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -221,12 +231,12 @@ class Proposer {
       if (!is_new(parent.space, child)) continue;
       const std::string bound =
           parent.bound == Bound::unknown ? std::string() : fmt::format(" (bound by {})", to_string(parent.bound));
-      const std::string of = parent.number < 0 ? std::string("the default") : fmt::format("trial {}", parent.number);
-      std::vector<int> parents;
-      if (parent.number >= 0) parents.push_back(parent.number);
-      return Proposal{child,   Operation::mutate,
-                      parents, fmt::format("{} of {}{}", difference(table, parent.config, child), of, bound),
-                      0,       parent.space};
+      return Proposal{child,
+                      Operation::mutate,
+                      numbers_of(parent),
+                      fmt::format("{} of {}{}", difference(table, parent.config, child), name_of(parent), bound),
+                      0,
+                      parent.space};
     }
     return std::nullopt;
   }
@@ -268,7 +278,7 @@ class Proposer {
     return std::nullopt;
   }
 
-  // The best ratio of each way of sharing out the work that was tried in a space, and the best of all.
+  // Each way of sharing out the work that was tried in a space, with its best ratio.
   [[nodiscard]] std::map<Config, double> tried_sharings(int index) const {
     std::map<Config, double> best;
     for (const Individual& individual : history_)
@@ -284,7 +294,7 @@ class Proposer {
   // gets another value of one other knob. None where fewer than two knobs say so, or nothing new is legal.
   std::optional<Proposal> regroup(const Individual& parent, Random& random) const {
     const std::vector<Knob>& table = knobs(parent.space);
-    const std::vector<std::size_t> together = sharing_knobs(parent.space);
+    const std::vector<std::size_t>& together = sharing_knobs(parent.space);
     if (together.size() < 2) return std::nullopt;
     const std::map<Config, double> tried = tried_sharings(parent.space);
     double enough = 0;
@@ -313,15 +323,13 @@ class Proposer {
     if (candidates.empty()) return std::nullopt;
     auto chosen = candidates.begin();
     std::advance(chosen, static_cast<std::ptrdiff_t>(random.below(candidates.size())));
-    const std::string of = parent.number < 0 ? std::string("the default") : fmt::format("trial {}", parent.number);
-    std::vector<int> parents;
-    if (parent.number >= 0) parents.push_back(parent.number);
-    return Proposal{*chosen,
-                    Operation::regroup,
-                    std::move(parents),
-                    fmt::format("the work of {} shared out anew: {}", of, difference(table, parent.config, *chosen)),
-                    0,
-                    parent.space};
+    return Proposal{
+        *chosen,
+        Operation::regroup,
+        numbers_of(parent),
+        fmt::format("the work of {} shared out anew: {}", name_of(parent), difference(table, parent.config, *chosen)),
+        0,
+        parent.space};
   }
 
   // None when every change of this parent has been put back before.
@@ -376,7 +384,8 @@ class Proposer {
   int generation_;
   const std::vector<Individual>& history_;
   std::set<std::pair<int, Config>> seen_;
-  std::set<std::pair<int, Config>> under_way_;  // how this generation's proposals share out the work
+  std::vector<std::vector<std::size_t>> sharing_knobs_;  // of each space
+  std::set<std::pair<int, Config>> under_way_;           // how this generation's proposals share out the work
 };
 
 }  // namespace

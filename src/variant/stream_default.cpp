@@ -22,37 +22,6 @@ constexpr std::int64_t kFreedInBranches = 1024;
 // More stages than this hide nothing further.
 constexpr int kMostStages = 8;
 
-// A row tile's keys over two blocks, two blocks a multiprocessor, a long one beside a short one. The best of some 100
-// configs at b1h8l1024d64 causal: 5.19; fwd_sm90 5.77.
-constexpr Config kSplitRows{.row_groups = 1,
-                            .key_groups = 1,
-                            .cluster = 2,
-                            .stages = 3,
-                            .overlap = Overlap::products,
-                            .product_order = ProductOrder::alternating,
-                            .vote = Vote::after_products,
-                            .masking = Masking::apart,
-                            .store = Store::rows,
-                            .tile_order = TileOrder::folded,
-                            .arrival = Arrival::ahead,
-                            .upkeep = Upkeep::conditions,
-                            .packing = Packing::step_later,
-                            .adding = Adding::step_later,
-                            .min_blocks = 2};
-
-// Four row groups a block that multiply one after the other, and the keys of their rows in two blocks of a cluster.
-constexpr Config kSplitKeys{.row_groups = 4,
-                            .key_groups = 1,
-                            .cluster = 2,
-                            .stages = 3,
-                            .product_order = ProductOrder::scores_first,
-                            .reference = Reference::first_keys,
-                            .turns = Turns::in_order,
-                            .producer = Producer::own_group,
-                            .store = Store::rows,
-                            .tile_order = TileOrder::heads_first,
-                            .packing = Packing::step_later};
-
 // The fewest row groups whose blocks all run at once, so that every processor has one; where there are more rows than
 // that, the most that leave the fewest without rows at the end of a head.
 int choose_row_groups(const Workload& w, std::int64_t processors, int most) {
@@ -74,6 +43,14 @@ bool splits_keys(const Workload& w, std::int64_t processors) {
          kSplitKeys.cluster * stream_row_tiles(kSplitKeys.row_groups, w) <= processors;
 }
 
+// Row tiles of one or two key tiles: starting and ending them is most of the work, which other blocks hide. With twice
+// as many keys only where a head has no rows for more row groups: four take 37.6 at b64h12l256d64, small blocks 42.5.
+bool has_few_keys(const Workload& w, std::int64_t processors) {
+  const bool few_rows = w.len_q <= 2 * kGroupRows;
+  return padded_dim(static_cast<int>(w.dim)) == 64 && w.len_k <= (few_rows ? 2 * kFewKeys : kFewKeys) &&
+         stream_row_tiles(1, w) > processors;
+}
+
 // What follows from the workload and from what has been decided so far.
 class Rule {
  public:
@@ -83,11 +60,12 @@ class Rule {
         is_legal_(is_legal),
         dim_(padded_dim(static_cast<int>(workload.dim))),
         causal_(workload.is_causal()),
-        short_(workload.len_k <= kShortKeys) {}
+        short_(workload.len_k <= kShortKeys),
+        few_keys_(has_few_keys(workload, processors)) {}
 
   Config run() {
     c_.producer = Producer::own_group;
-    if (has_few_keys()) {
+    if (few_keys_) {
       use_small_blocks();
       count_waves();
     } else if (dim_ == 64) {
@@ -113,7 +91,7 @@ class Rule {
     // what comes next. Two sets of tensors in turn, queries / outputs as well: b64h12l128d64 14.6 / 14.5 (14.4 / 14.3
     // as boxes), causal 14.3 / 14.0, b1h32l1024d128 30.5 / 30.3, causal 19.7 / 19.4; where all stays 2 to 4% longer.
     const bool short_128 = two_waves_ && dim_ == 128 && short_;
-    if (has_few_keys() || short_128) c_.evict_first = EvictFirst::passing;
+    if (few_keys_ || short_128) c_.evict_first = EvictFirst::passing;
     c_.stages = most_stages_;
     while (c_.stages > 1 && !is_legal_(c_)) --c_.stages;
     store_rows();
@@ -121,14 +99,6 @@ class Rule {
   }
 
  private:
-  // Row tiles of one or two key tiles: starting and ending them is most of the work, which other blocks hide. With
-  // twice as many keys only where a head has no rows for more row groups: four take 37.6 at b64h12l256d64, small blocks
-  // 42.5.
-  [[nodiscard]] bool has_few_keys() const {
-    const bool few_rows = w_.len_q <= 2 * kGroupRows;
-    return dim_ == 64 && w_.len_k <= (few_rows ? 2 * kFewKeys : kFewKeys) && stream_row_tiles(1, w_) > processors_;
-  }
-
   void use_small_blocks() {
     c_.row_groups = 1;
     c_.reference = Reference::first_keys;
@@ -157,7 +127,7 @@ class Rule {
       if (stream_row_tiles(1, w_) <= processors_) c_.producer = Producer::own_warp;
       if (!causal_) {
         c_.vote = Vote::after_products;  // 6.84, 6.99 at once
-        c_.arrival = Arrival::ahead;     // as evolved since: 1.01 times as fast
+        c_.arrival = Arrival::ahead;     // 1.01 times as fast
       }
     }
   }
@@ -189,7 +159,7 @@ class Rule {
     // 76.5 / 57.8, b1h8l4096d256 153 / 107, b4h16l1024d64 23.7 / 21.5. Of more waves the longest come first and blocks
     // take them as they finish (b1h16l4096d128 114, backwards and forwards 131); where all are short that costs more
     // than it evens out.
-    const bool uneven = causal_ && !has_few_keys() && !two_waves_;
+    const bool uneven = causal_ && !few_keys_ && !two_waves_;
     c_.schedule = uneven ? Schedule::dynamic : Schedule::persistent;
     if (uneven) c_.tile_order = TileOrder::heads_first;
     if (dim_ <= 128) c_.query_stages = 2;
@@ -254,7 +224,7 @@ class Rule {
       if (short_) {
         c_.reference = Reference::first_keys;
         c_.arrival = Arrival::ahead;
-        most_stages_ = 3;  // as two runs of the search found: 1.01 times as fast as with 5
+        most_stages_ = 3;  // 1.01 times as fast as with 5
       }
     }
     if (causal_ || !short_) c_.upkeep = Upkeep::conditions;
@@ -276,11 +246,11 @@ class Rule {
     // instead of 7.89 (7.87 in pieces), the others of one wave up to 1% longer.
     const bool aimed = one_wave_ && (causal_ ? c_.row_groups == 4 : c_.row_groups == 1 && c_.key_groups == 2);
     // As boxes b64h12l128d64 takes 14.4, as lines 14.6; others up to 2% longer.
-    c_.store = aimed ? Store::aimed_rows : has_few_keys() ? Store::boxes : Store::rows;
+    c_.store = aimed ? Store::aimed_rows : few_keys_ ? Store::boxes : Store::rows;
     if (!is_legal_(c_)) c_.store = Store::pieces;
     // Sums at the end / beside values: b64h12l128d64 14.1 / 14.0, causal 13.9 / 13.75; b4h16l512d64 causal 1.004 times
     // as fast, elsewhere 0.99 to 1.004.
-    if (has_few_keys() || (aimed && causal_)) c_.sums = Sums::beside_values;
+    if (few_keys_ || (aimed && causal_)) c_.sums = Sums::beside_values;
   }
 
   const Workload& w_;
@@ -289,6 +259,7 @@ class Rule {
   int dim_;  // padded
   bool causal_;
   bool short_;
+  bool few_keys_;
   Config c_;
   int most_stages_ = kMostStages;
   bool one_wave_ = false;

@@ -1,5 +1,6 @@
 // fwd_sm90_stream on the emulated GPU: how the parts of a row tile become one, and how rows leave.
 #include "stream_case.hpp"
+#include "variant/stream_default.hpp"
 
 namespace heed::stream {
 namespace {
@@ -35,26 +36,12 @@ TEST(EmulatedStream, BlocksShareTheKeysOfRows) {
   constexpr Config kSplit{.row_groups = 1, .cluster = 2, .stages = 3, .store = Store::rows};
   run_case<kSplit, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 130, .len_k = 450}, 121);
   run_case<kSplit, kHalf64>({.heads = 2, .len_q = 70, .len_k = 40, .heads_inner = true, .padding_rows = 2}, 122);
-  constexpr Config kLong{.row_groups = 1,
-                         .cluster = 2,
-                         .stages = 3,
-                         .overlap = Overlap::products,
-                         .product_order = ProductOrder::alternating,
-                         .vote = Vote::after_products,
-                         .masking = Masking::apart,
-                         .store = Store::rows,
-                         .tile_order = TileOrder::folded,
-                         .arrival = Arrival::ahead,
-                         .upkeep = Upkeep::conditions,
-                         .sums = Sums::beside_values,
-                         .packing = Packing::step_later,
-                         .adding = Adding::step_later,
-                         .min_blocks = 2};
-  run_case<kLong, kHalf64Causal>({.heads = 2, .len_q = 448, .len_k = 448}, 123);
-  run_case<kLong, kHalf64Causal>({.heads = 2, .heads_kv = 1, .len_q = 200, .len_k = 570, .causal_offset = 370}, 124);
-  run_case<kLong, kHalf64Causal>({.len_q = 300, .len_k = 100}, 125, {.with_lse = false});
+  run_case<kSplitRows, kHalf64Causal>({.heads = 2, .len_q = 448, .len_k = 448}, 123);
+  run_case<kSplitRows, kHalf64Causal>({.heads = 2, .heads_kv = 1, .len_q = 200, .len_k = 570, .causal_offset = 370},
+                                      124);
+  run_case<kSplitRows, kHalf64Causal>({.len_q = 300, .len_k = 100}, 125, {.with_lse = false});
   // Rows that see no key of either block, and of one.
-  run_case<kLong, kHalf64Causal>({.len_q = 300, .len_k = 260, .causal_offset = -40}, 126);
+  run_case<kSplitRows, kHalf64Causal>({.len_q = 300, .len_k = 260, .causal_offset = -40}, 126);
   constexpr Config kWide{.row_groups = 1, .cluster = 2, .tile_keys = 32, .stages = 2, .store = Store::boxes};
   run_case<kWide, kBrain128Causal>({.heads = 2, .len_q = 130, .len_k = 200, .causal_offset = 70}, 127);
   constexpr Config kPieces{.row_groups = 2,
@@ -76,22 +63,17 @@ TEST(EmulatedStream, BlocksShareTheKeysOfRows) {
   run_case<kBeside, kHalf64Causal>({.heads = 2, .len_q = 200, .len_k = 570, .causal_offset = 370, .score_scale = 30},
                                    131);
   // Four row groups that multiply one after the other; some have no rows, one block no keys, and warps are misled.
-  constexpr Config kInOrder{.row_groups = 4,
-                            .cluster = 2,
-                            .stages = 3,
-                            .product_order = ProductOrder::scores_first,
-                            .reference = Reference::first_keys,
-                            .turns = Turns::in_order,
-                            .producer = Producer::own_group,
-                            .store = Store::rows,
-                            .tile_order = TileOrder::heads_first,
-                            .upkeep = Upkeep::conditions,
-                            .packing = Packing::step_later};
-  run_case<kInOrder, kHalf64>({.batch = 2, .heads = 2, .heads_kv = 1, .len_q = 300, .len_k = 710}, 132);
-  run_case<kInOrder, kHalf64>({.heads = 2, .len_q = 256, .len_k = 50, .heads_inner = true, .padding_rows = 2}, 133);
-  run_case<kInOrder, Problem{.element = Element::bf16, .head_dim = 40, .causal = false}>(
+  run_case<kSplitKeys, kHalf64>({.batch = 2, .heads = 2, .heads_kv = 1, .len_q = 300, .len_k = 710}, 132);
+  run_case<kSplitKeys, kHalf64>({.heads = 2, .len_q = 256, .len_k = 50, .heads_inner = true, .padding_rows = 2}, 133);
+  constexpr Config kFreedOnCondition = [] {
+    Config c = kSplitKeys;
+    c.upkeep = Upkeep::conditions;
+    return c;
+  }();
+  run_case<kFreedOnCondition, Problem{.element = Element::bf16, .head_dim = 40, .causal = false}>(
       {.heads = 2, .len_q = 180, .len_k = 520, .score_scale = 30}, 134, {.with_lse = false});
-  constexpr Config kAimed{.row_groups = 2, .cluster = 2, .stages = 2, .store = Store::aimed_rows};
+  constexpr Config kAimed{
+      .row_groups = 2, .cluster = 2, .stages = 2, .store = Store::aimed_rows, .sums = Sums::beside_values};
   run_case<kAimed, kHalf64>({.heads = 2, .len_q = 150, .len_k = 330, .padding_rows = 1}, 129);
 }
 

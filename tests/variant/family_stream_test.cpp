@@ -1,0 +1,166 @@
+#include <array>
+
+#include "device/device.hpp"
+#include "testing.hpp"
+#include "variant/family.hpp"
+
+namespace heed {
+namespace {
+
+TEST(Families, StreamSaysWhatItCannotDo) {
+  const DeviceFacts hopper = gpu_limits("sm_90a");
+  const Family& family = find_family("fwd_sm90_stream");
+  EXPECT_THAT(*family.refuses(parse_workload("b60000h60000l1k1d64"), hopper),
+              ::testing::HasSubstr("3600000000 tiles of 64 rows exceed"));
+  EXPECT_THAT(*family.refuses(parse_workload("l8d64"), gpu_limits("sm_89")), ::testing::HasSubstr("sm_90a"));
+  EXPECT_THAT(*family.refuses(parse_workload("l8d68"), hopper), ::testing::HasSubstr("multiples of 8"));
+  EXPECT_THAT(*family.refuses(parse_workload("l8d64:fp32"), hopper), ::testing::HasSubstr("fp32"));
+  const auto reason = [&](const std::string& knobs, const char* shape = "b4h16l512d64") {
+    const Workload workload = parse_workload(shape);
+    const Variant variant = parse_variant("fwd_sm90_stream:" + knobs, workload, hopper);
+    return variant.family->is_illegal(variant.config, workload, hopper).value_or("legal");
+  };
+  EXPECT_EQ(reason("row_groups=4"), "legal");
+  EXPECT_THAT(reason("key_groups=2"), ::testing::HasSubstr("1152 threads"));
+  EXPECT_THAT(reason("overlap=products,reference=exact"), ::testing::HasSubstr("overlap=nothing"));
+  EXPECT_THAT(reason("overlap=values,reference=exact"), ::testing::HasSubstr("overlap=nothing"));
+  EXPECT_THAT(reason("overlap=values,product_order=alternating,upkeep=branches"),
+              ::testing::HasSubstr("product_order=scores_first"));
+  EXPECT_THAT(reason("row_groups=2,key_groups=2,turns=in_order,scaling=step_ahead"),
+              ::testing::HasSubstr("116 registers a thread, 112"));
+  EXPECT_THAT(reason("overlap=products,tile_keys=32,packing=step_later", "b4h8l2048d256"),
+              ::testing::HasSubstr("packing=at_once"));
+  // Blocks of a cluster have a row tile each, and no key groups besides.
+  const char* const causal = "b1h8l1024d64:causal_top_left";
+  EXPECT_EQ(reason("row_groups=1,cluster=2,sums=at_end", causal), "legal");
+  EXPECT_THAT(reason("row_groups=1,key_groups=2,cluster=2", "b1h8l1024d64"), ::testing::HasSubstr("cluster=1"));
+  EXPECT_THAT(reason("cluster=2,schedule=persistent,store=rows"), ::testing::HasSubstr("cluster=1"));
+  EXPECT_EQ(reason("row_groups=1,key_groups=1,cluster=2,overlap=values,product_order=scores_first,vote=at_once,"
+                   "masking=ahead,scaling=at_use,packing=at_once,adding=at_once,arrival=at_use,min_blocks=1",
+                   causal),
+            "legal");
+  // Only masks make row tiles differ, and only beside products have masked tiles a way of their own.
+  EXPECT_THAT(reason("row_groups=1,key_groups=1,cluster=2,tile_order=folded", "b1h8l1024d64"),
+              ::testing::HasSubstr("tile_order=rows_first"));
+  EXPECT_THAT(reason("masking=apart", "b1h8l1024d64"), ::testing::HasSubstr("masking=ahead"));
+  EXPECT_THAT(reason("overlap=nothing,vote=at_once,masking=with_vote", causal), ::testing::HasSubstr("masking=ahead"));
+  EXPECT_THAT(reason("row_groups=1,schedule=one_tile,tile_order=heads_first", "b1h1l4200000d64"),
+              ::testing::HasSubstr("65625 row tiles a head exceed the grid limit of 65535"));
+  // Where key groups meet and blocks stay, nothing is left for boxes to wait in.
+  EXPECT_THAT(reason("row_groups=1,key_groups=2,schedule=persistent,store=boxes"), ::testing::HasSubstr("store=rows"));
+  // One row group has nobody to wait for.
+  EXPECT_THAT(reason("row_groups=1,turns=in_order"), ::testing::HasSubstr("turns=any"));
+  // Only exponentials beside products have any to wait for before they vote.
+  EXPECT_THAT(reason("overlap=nothing,vote=after_products"), ::testing::HasSubstr("vote=at_once"));
+  EXPECT_EQ(reason("row_groups=2,overlap=products,stages=1,vote=after_products"), "legal");
+  EXPECT_EQ(reason("overlap=values,product_order=scores_first,upkeep=branches,scaling=at_use"), "legal");
+  EXPECT_THAT(reason("overlap=values,product_order=scores_first,upkeep=conditions"),
+              ::testing::HasSubstr("116 registers a thread, 112"));
+  EXPECT_THAT(reason("row_groups=2,overlap=values,product_order=scores_first,arrival=ahead"),
+              ::testing::HasSubstr("arrival=at_use"));
+  EXPECT_EQ(reason("row_groups=2,overlap=products,stages=1"), "legal");
+  EXPECT_THAT(reason("stages=16"), ::testing::HasSubstr("bytes of shared memory"));
+  EXPECT_THAT(reason("min_blocks=4"), ::testing::HasSubstr("do not fit"));
+  EXPECT_THAT(reason("tile_keys=96,stages=4"), ::testing::HasSubstr("registers a thread, 112 fit"));
+  EXPECT_THAT(reason("row_groups=1,tile_keys=32,stages=1,overlap=nothing,min_blocks=3,query_stages=1", "b4h16l512d128"),
+              ::testing::HasSubstr("name 94 registers; at launch a thread has 80"));
+  EXPECT_THAT(reason("query_stages=2"), ::testing::HasSubstr("query_stages=1"));
+  // Where no mask makes rows differ, and with one row group, there is nothing to pair.
+  EXPECT_THAT(reason("tile_order=mirrored"), ::testing::HasSubstr("tile_order=rows_first"));
+  EXPECT_EQ(reason("tile_order=mirrored", "b4h16l512d64:causal_top_left"), "legal");
+  EXPECT_EQ(reason("tile_order=mirrored,pairs=together", "b4h16l512d64:causal_top_left"), "legal");
+  EXPECT_THAT(reason("pairs=together", "b4h16l512d64"), ::testing::HasSubstr("pairs=apart"));
+  EXPECT_THAT(reason("tile_order=mirrored,pairs=together,stages=1", "b4h16l512d64:causal_top_left"),
+              ::testing::HasSubstr("pairs=apart"));
+  // Blocks that stay have no start of every row tile to themselves.
+  EXPECT_THAT(reason("schedule=persistent,store=aimed_rows"), ::testing::HasSubstr("store=rows"));
+  EXPECT_THAT(reason("row_groups=3,pairs=together", "b4h16l512d64:causal_top_left"),
+              ::testing::HasSubstr("pairs=apart"));
+  EXPECT_THAT(reason("row_groups=1,tile_order=mirrored", "b4h16l512d64:causal_top_left"),
+              ::testing::HasSubstr("tile_order=rows_first"));
+}
+
+// Blocks, counters and schedule of what fwd_sm90_stream does on an H200 where nothing is said.
+TEST(Families, StreamPlansByTheRowsThereAre) {
+  const Family& family = find_family("fwd_sm90_stream");
+  DeviceFacts hopper = gpu_limits("sm_90a");
+  hopper.processors = 132;
+  using Grid = std::array<std::uint32_t, 3>;
+  const auto default_of = [&](const char* shape) {
+    return make_variant(family, family.default_config(parse_workload(shape), hopper), parse_workload(shape));
+  };
+  const auto plan_of = [&](const char* shape) { return default_of(shape).plan(parse_workload(shape), hopper); };
+  // One wave: as few row groups a block as fit the chip, key groups for the rest.
+  EXPECT_EQ(plan_of("b1h8l1024d64").grid, (Grid{16, 8, 1}));
+  EXPECT_THAT(describe(default_of("b1h8l1024d64")), ::testing::HasSubstr("row_groups=1,key_groups=2,"));
+  EXPECT_EQ(plan_of("b4h8l400d64").grid, (Grid{4, 8, 4}));
+  EXPECT_THAT(describe(default_of("b4h8l400d64")), ::testing::HasSubstr("row_groups=2,key_groups=2,"));
+  // With more keys four row groups, and two blocks that share the keys of their rows, where that is one wave as well.
+  EXPECT_EQ(plan_of("b1h8l2048d64").grid, (Grid{16, 8, 1}));
+  EXPECT_EQ(plan_of("b1h8l2048d64").cluster, 2U);
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("row_groups=4,key_groups=1,cluster=2,"));
+  EXPECT_THAT(describe(default_of("b4h8l512d64")), ::testing::HasSubstr("arrival=at_use,upkeep=branches"));
+  EXPECT_THAT(describe(default_of("b16h8l128k2048d64")), ::testing::HasSubstr("row_groups=2,key_groups=2,"));
+  // Under a causal mask its blocks are equal.
+  EXPECT_THAT(describe(default_of("b4h8l400d64")), ::testing::HasSubstr("tile_order=rows_first"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")), ::testing::HasSubstr("tile_order=mirrored"));
+  // And where row tiles of one wave would be too long, two blocks share the keys of each, two of them a multiprocessor.
+  EXPECT_THAT(describe(default_of("b1h8l1024d64:causal_top_left")), ::testing::HasSubstr("cluster=2,"));
+  EXPECT_THAT(describe(default_of("b1h8l1024d64:causal_top_left")), ::testing::HasSubstr("tile_order=folded"));
+  EXPECT_EQ(plan_of("b1h8l1024d64:causal_top_left").grid, (Grid{16, 16, 1}));
+  EXPECT_EQ(plan_of("b1h8l1024d64:causal_top_left").cluster, 2U);
+  EXPECT_EQ(plan_of("b1h4l2048d64:causal_bottom_right").grid, (Grid{8, 32, 1}));
+  EXPECT_THAT(describe(default_of("b4h8l256d64:causal_top_left")), ::testing::HasSubstr("cluster=1,"));
+  // In order where row groups would fall into step.
+  EXPECT_THAT(describe(default_of("b4h8l400d64")), ::testing::HasSubstr("reference=first_tile,turns=in_order"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("reference=first_keys,turns=in_order"));
+  EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("reference=first_keys,turns=any"));
+  EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("turns=any"));
+  EXPECT_THAT(describe(default_of("b4h8l2048d256")), ::testing::HasSubstr("turns=in_order"));
+  // What shortens the way from exponentials to products, where it was measured to pay.
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("arrival=at_use,upkeep=conditions"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")),
+              ::testing::HasSubstr("arrival=at_use,upkeep=branches"));
+  EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("arrival=at_use,upkeep=branches"));
+  // Rows leave as lines where there is room, aimed at the start where a launch is over soon.
+  EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("store=rows"));
+  EXPECT_THAT(describe(default_of("b1h8l1024d64")), ::testing::HasSubstr("store=aimed_rows"));
+  EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("stages=4,"));
+  EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("store=rows"));
+  EXPECT_THAT(describe(default_of("b2h16l4096d128")), ::testing::HasSubstr("store=pieces"));
+  // Or as boxes, and push nothing out that is read again.
+  EXPECT_THAT(describe(default_of("b64h12l128d64")), ::testing::HasSubstr("store=boxes"));
+  EXPECT_THAT(describe(default_of("b64h12l128d64")), ::testing::HasSubstr("evict_first=passing"));
+  // In the order that was measured to be the fastest.
+  EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("scaling=tile_ahead,packing=at_once"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("scaling=at_use,packing=step_later"));
+  // Under a mask few row groups are busy at a time: exponentials beside values, and help where rows are long.
+  EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")), ::testing::HasSubstr("overlap=values"));
+  EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")), ::testing::HasSubstr("pairs=apart"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")), ::testing::HasSubstr("pairs=together"));
+  EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("arrival=at_use,upkeep=branches"));
+  EXPECT_EQ(plan_of("b4h16l512d64").grid, (Grid{2, 16, 4}));
+  EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("row_groups=4,key_groups=1,"));
+  // More: blocks stay, and share out a causal mask's uneven tiles by a counter.
+  EXPECT_EQ(plan_of("b1h32l1024d128").grid, (Grid{132, 1, 1}));
+  EXPECT_EQ(plan_of("b1h32l1024d128").counters, 0);
+  EXPECT_EQ(plan_of("b4h32l1024d128:causal_top_left").counters, 1);
+  // Two waves: the second goes backwards.
+  EXPECT_EQ(plan_of("b1h32l1024d128:causal_top_left").counters, 0);
+  EXPECT_THAT(describe(default_of("b1h32l1024d128:causal_top_left")),
+              ::testing::HasSubstr("tile_order=rows_first,pairs=apart"));
+  EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{396, 1, 1}));
+  EXPECT_EQ(plan_of("b64h12l128d64:causal_top_left").counters, 0);  // all of them short
+  EXPECT_EQ(plan_of("b2h8l4096k77d64").grid, (Grid{396, 1, 1}));
+  EXPECT_EQ(plan_of("b64h12l256d64").grid, (Grid{132, 1, 1}));  // enough rows for row groups that share keys
+  EXPECT_TRUE(plan_of("b1h32l1024d128").dependent);
+  // Three row groups leave no block half empty where four would.
+  EXPECT_THAT(describe(default_of("b8h16l384d64")), ::testing::HasSubstr("row_groups=3,"));
+  // No row group without rows.
+  EXPECT_THAT(describe(default_of("b64h32l33k2000d128")), ::testing::HasSubstr("row_groups=1,key_groups=2,"));
+  hopper.processors = 0;
+  EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{396, 1, 1}));
+}
+
+}  // namespace
+}  // namespace heed
