@@ -8,7 +8,6 @@
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/shared.cuh"
-#include "kernels/stream/config.hpp"
 #include "kernels/stream/layout.cuh"
 
 namespace heed::stream {

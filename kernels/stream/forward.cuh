@@ -19,6 +19,7 @@
 #include "kernels/ptx/shared.cuh"
 #include "kernels/stream/copies.cuh"
 #include "kernels/stream/epilogue.cuh"
+#include "kernels/stream/registers.hpp"
 #include "kernels/stream/tiles.cuh"
 
 namespace heed::stream {
@@ -104,10 +105,12 @@ struct Forward : Tiles<kConfig, kProblem> {
     group_row = share.row;
     clear();
     const unsigned long long queries = queries_of(row_group);
-    // Tiles that only other row groups see.
+    // Tiles that only other row groups see. Without this loop the compiler knows the stage of every turn where it
+    // unrolls as many turns as there are stages.
+    if constexpr (kConfig.row_groups > 1)
 #pragma unroll 1
-    for (int n = has_tiles ? tiles.end - share.end : turns_of(kConfig, tiles.end - tiles.first); n > 0; --n)
-      pass_turn();
+      for (int n = has_tiles ? tiles.end - share.end : turns_of(kConfig, tiles.end - tiles.first); n > 0; --n)
+        pass_turn();
     if (has_tiles)
       run_tiles(share.end - 1, tiles.first, seen_by_all(), queries);
     else

@@ -1,7 +1,7 @@
 /// The addresses of fwd_sm90_stream's shared memory: SharedPlan and BarrierPlan, where a block's begins.
 #pragma once
 
-#include "kernels/stream/config.hpp"
+#include "kernels/stream/shared_plan.hpp"
 
 namespace heed::stream {
 

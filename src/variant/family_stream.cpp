@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.hpp"
-#include "kernels/stream/config.hpp"
+#include "kernels/stream/legality.hpp"
 #include "variant/family.hpp"
 #include "variant/kernel_source.hpp"
 #include "variant/registry.hpp"

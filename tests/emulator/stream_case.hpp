@@ -7,6 +7,7 @@
 
 #include "attention_case.hpp"
 #include "kernels/stream/forward.cuh"
+#include "kernels/stream/legality.hpp"
 
 namespace heed::stream {
 

@@ -1,6 +1,6 @@
 // What fwd_sm90_stream computes at compile time, checked on the host: who works on which rows and keys, what lies
 // where, which configs are refused.
-#include "kernels/stream/config.hpp"
+#include "kernels/stream/legality.hpp"
 
 #include <algorithm>
 #include <set>
