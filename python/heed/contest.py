@@ -46,6 +46,7 @@ class Contest:
             if hasattr(p, "pci_bus_id"):
                 bus = f"{getattr(p, 'pci_domain_id', 0):08x}:{p.pci_bus_id:02x}:{p.pci_device_id:02x}.0"
         self.clocks = measure.Clocks(self.cuda, bus)
+        self.fill = measure.cache_filler(torch, self.cache_bytes) if self.cuda else None
         self.launch_us = measure.launch_floor_us(torch) if self.cuda else 0.0
 
     def synchronize(self):
@@ -118,7 +119,7 @@ class Contest:
         timers = {}
         for name, call in calls.items():
             try:
-                timers[name] = self.timer(torch, call, sets, mode, self.settings.block_us, lambda call=call: field.context_of(call))
+                timers[name] = self.timer(torch, call, sets, mode, self.settings.block_us, lambda call=call: field.context_of(call), self.fill)
             except Exception as error:
                 row["refused"][name] = f"not timed: {field.reason_of(error)}"
                 self.synchronize()
@@ -162,7 +163,7 @@ class Contest:
         """Adds what the memory gives at this moment: the time of a copy of the keys, which reads and writes as many bytes as reading keys
         and values does, and Heed's bytes a second as a share of the copy's."""
         target = torch.empty_like(sets[0][1])
-        timer = self.timer(torch, lambda q, k, v: target.copy_(k), sets, mode, self.settings.block_us, contextlib.nullcontext)
+        timer = self.timer(torch, lambda q, k, v: target.copy_(k), sets, mode, self.settings.block_us, contextlib.nullcontext, self.fill)
         pair = measure.measure_pair(base.block, timer.block, self.settings.quads, self.settings.seed)
         copied = 2 * target.numel() * target.element_size()
         share = {key: ratio * row["bytes"] / copied for key, ratio in pair["ratio"].items()}

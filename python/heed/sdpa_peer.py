@@ -9,7 +9,7 @@ Runs as a helper process of `heed`: one JSON request a line on stdin, one JSON a
     {"op": "error", "backend": "flash"}
         -> {"max_abs": ...}  against the same attention in float64
 
-On a GPU the N calls are captured in one CUDA graph and replays are queued back to back, as Heed times its own kernels; call n
+On a GPU the N calls are captured in one CUDA graph and replays are queued back to back behind a filled L2 and one more replay, as Heed times its own kernels; call n
 reads Q of set n % S, K of set (n + n // S) % S and V of set (n + 2 * (n // S)) % S. Each backend is forced with
 torch.nn.attention.sdpa_kernel and reported with the names of the kernels that ran
 (https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html).
@@ -69,6 +69,8 @@ class Peer:
             fail("this PyTorch sees no GPU")
         self.device = torch.device("cuda" if self.cuda else "cpu")
         if self.cuda:
+            # Twice the L2, to fill it before a reading (heed.measure.cache_filler).
+            self.filler = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
             torch.cuda.set_stream(torch.cuda.Stream())  # the only one: more make every launch longer (heed.measure.use_one_stream)
         else:
             torch.set_num_threads(request["threads"])
@@ -171,6 +173,7 @@ class Peer:
                 graph.replay()
                 torch.cuda.synchronize()
             events = [torch.cuda.Event(enable_timing=True) for _ in range(replays + 1)]
+            self.filler.zero_()
             graph.replay()
             events[0].record()
             for event in events[1:]:

@@ -103,6 +103,7 @@ class CudaExecutor final : public Executor {
     check(cuda_.device_get_attribute(&processors_, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device), "asking the GPU");
     check(cuda_.device_get_attribute(&shared_bytes_, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device),
           "asking the GPU");
+    check(cuda_.device_get_attribute(&cache_bytes_, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device), "asking the GPU");
     // A driver without its PTX compiler is no reason to stop: shared memory then is left as it comes.
     CUmodule module = nullptr;
     if (cuda_.module_load_data(&module, kPoisonShared) == CUDA_SUCCESS) {
@@ -195,6 +196,7 @@ class CudaExecutor final : public Executor {
       events_.push_back(nullptr);
       check(cuda_.event_create(&events_.back(), CU_EVENT_DEFAULT), "creating an event");
     }
+    fill_cache();
     check(cuda_.graph_launch(s.graph, stream_), "replaying the graph");
     check(cuda_.event_record(events_[0], stream_), "starting the clock");
     for (int i = 1; i <= replays; ++i) {
@@ -336,6 +338,16 @@ class CudaExecutor final : public Executor {
     check(cuda_.launch_kernel_ex(&config, s.function, arguments, nullptr), "launching the kernel");
   }
 
+  // Fills the L2 with lines of nobody's, so that the replay behind it finds the cache as another operator leaves it. In
+  // one that nothing else uses, inputs that a kernel marks to be evicted first stay for the next launch: b1h8l1024d64
+  // with evict_first=inputs took 6.2 us, and 7.2 us where PyTorch worked between its readings (H200).
+  void fill_cache() {
+    constexpr std::uint64_t kTimesTheCache = 2;
+    const std::uint64_t bytes = kTimesTheCache * static_cast<std::uint64_t>(cache_bytes_);
+    if (bytes == 0) return;
+    check(cuda_.memset_d8_async(filler_.at_least(bytes), 0, bytes, stream_), "filling the L2");
+  }
+
   // One graph node a launch: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html
   // Launched as dependents, nodes are joined by programmatic edges.
   CUgraphExec captured(int slot, const std::vector<BoundLaunch>& launches, Follow follow) {
@@ -363,11 +375,13 @@ class CudaExecutor final : public Executor {
   CUstream stream_ = nullptr;
   int processors_ = 0;
   int shared_bytes_ = 0;
+  int cache_bytes_ = 0;
   CUfunction poison_ = nullptr;
   std::vector<CUevent> events_;
   std::array<Slot, kSlots> slots_;
   Buffer image_;
   Buffer timed_;
+  Buffer filler_;
   std::uint64_t timed_bytes_ = 0;
   std::vector<Range> outputs_;
 };

@@ -69,13 +69,14 @@ class FakeTorch:
 
     def __init__(self):
         fake, self.cuda = self, SimpleNamespace()
-        self.now, self.captured, self.contexts = 0.0, None, 0
+        self.now, self.captured, self.contexts, self.done = 0.0, None, 0, []
 
         class Event:
             def __init__(self, enable_timing):
                 self.at = None
 
             def record(self):
+                fake.done.append("record")
                 self.at = fake.now
 
             def elapsed_time(self, later):
@@ -83,6 +84,7 @@ class FakeTorch:
 
         class Graph:
             def replay(self):
+                fake.done.append("replay")
                 for call in self.calls:
                     call()
 
@@ -97,6 +99,9 @@ class FakeTorch:
         self.cuda.Event, self.cuda.CUDAGraph, self.cuda.graph = Event, Graph, capture
         self.cuda.current_stream = lambda: stream  # no other: a timer that makes one fails
         self.cuda.synchronize = lambda: None
+
+    def fill(self):
+        self.done.append("fill")
 
     @contextlib.contextmanager
     def forced(self):
@@ -129,7 +134,7 @@ class Timer(unittest.TestCase):
     def test_graph_holds_every_call_and_its_time_is_per_call(self):
         fake = FakeTorch()
         sets = [(f"q{i}", f"k{i}", f"v{i}") for i in range(3)]
-        timer = measure.CudaTimer(fake, fake.call, sets, "graph_warm", 1000, fake.forced)
+        timer = measure.CudaTimer(fake, fake.call, sets, "graph_warm", 1000, fake.forced, fake.fill)
         self.assertEqual((timer.calls, len(timer.graph.calls)), (100, 100), "1000 us of 10 us each")
         self.assertAlmostEqual(timer.block(), 10)
         before = fake.now
@@ -154,14 +159,33 @@ class Timer(unittest.TestCase):
             return fake.call(q, k, v)
 
         fake.cuda.CUDAGraph.replay = slow_to_begin
-        timer = measure.CudaTimer(fake, slow_host, sets, "graph_warm", 1000, fake.forced)
+        timer = measure.CudaTimer(fake, slow_host, sets, "graph_warm", 1000, fake.forced, fake.fill)
         self.assertEqual(timer.calls, 99)
         self.assertLess(timer.block(), 10.05)
+
+    def test_a_reading_begins_behind_a_filled_cache_and_a_replay(self):
+        fake = FakeTorch()
+        timer = measure.CudaTimer(fake, fake.call, [("q0", "k0", "v0"), ("q1", "k1", "v1")], "graph_warm", 1000, fake.forced, fake.fill)
+        fake.done.clear()
+        timer.block()
+        self.assertEqual(fake.done, ["fill", "replay", "record", "replay", "record"])
+
+    def test_the_filler_writes_more_than_the_cache_holds(self):
+        asked = []
+
+        class Lines:
+            def zero_(self):
+                asked.append("written")
+
+        torch = SimpleNamespace(uint8="a byte", empty=lambda count, dtype, device: asked.append((count, dtype, device)) or Lines())
+        fill = measure.cache_filler(torch, 50)
+        fill()
+        self.assertEqual(asked, [(100, "a byte", "cuda"), "written"])
 
     def test_poison_is_gone_after_a_replay(self):
         fake = FakeTorch()
         sets = [("q0", "k0", "v0"), ("q1", "k1", "v1")]
-        timer = measure.CudaTimer(fake, fake.call, sets, "graph_warm", 1000, fake.forced)
+        timer = measure.CudaTimer(fake, fake.call, sets, "graph_warm", 1000, fake.forced, fake.fill)
         timer.poison()
         self.assertNotEqual(timer.output.value, timer.output.value)
         timer.replay()
