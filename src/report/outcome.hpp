@@ -1,7 +1,11 @@
 /// How a stored run ended: judged from its numbers, so that a run of an older rule is judged by today's.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "base/faster.hpp"
 #include "report/json_fields.hpp"
@@ -18,6 +22,32 @@ inline bool has_champion(const nlohmann::json& result) {
 inline std::string outcome_of(const nlohmann::json& result) {
   if (!member(result, "final").is_object()) return text_of(result, "outcome");
   return has_champion(result) ? "faster" : "not_faster";
+}
+
+/// How much longer a champion may take beside a peer's process, beyond what the base shows against itself, before that
+/// is told. On an H200 it takes up to 10% less there, because a GPU that waits for another process draws less power.
+inline constexpr double kLongerInCompany = 1.05;
+
+/// A sentence where the champion takes longer beside a peer's process than in its own, of the peer beside which it
+/// takes longest: its speed then rests on something that others take from it, such as a cache that nothing else uses.
+/// Else empty.
+/// @param result of a finished run
+inline std::string slower_in_company(const nlohmann::json& result) {
+  const double alone_us = number(member(result, "final"), "trial_us");
+  double longest_us = 0;
+  std::string peer;
+  for (const nlohmann::json& row : member(member(result, "peers"), "rows"))
+    if (const double us = number(row, "champion_us"); us > longest_us) {
+      longest_us = us;
+      peer = text_of(row, "backend");
+    }
+  const double allowed = kLongerInCompany + std::max(0.0, number(result, "self_spread"));
+  if (alone_us <= 0 || longest_us <= alone_us * allowed) return "";
+  return fmt::format(
+      "beside {} the champion takes {:.2f} us, {:.2f} times as long as without: its speed rests on what others take "
+      "from "
+      "it, and only the ratios to PyTorch, measured there, show that",
+      peer, longest_us, longest_us / alone_us);
 }
 
 }  // namespace heed::report

@@ -330,6 +330,8 @@ class Page {
     else if (!text_of(peers, "torch").empty())
       add(fmt::format("<p class=\"soft\">PyTorch {}{}</p>\n", escape(text_of(peers, "torch")),
                       text_of(peers, "cudnn").empty() ? "" : ", cuDNN " + escape(text_of(peers, "cudnn"))));
+    if (const std::string slower = slower_in_company(run_.result); !slower.empty())
+      add("<p><strong>Note:</strong> " + escape(slower) + ".</p>\n");
     add(bar_chart("peers", "Time of champion, base and PyTorch's backends", bars,
                   "Time per launch with warm caches; in brackets how many times as long as the champion."));
     if (!table.empty()) add(table.str());

@@ -96,6 +96,8 @@ std::string result_text(const store::RunRecord& run) {
     text += fmt::format("PyTorch   {}{}\n", text_of(peers, "torch"),
                         text_of(peers, "cudnn").empty() ? "" : ", cuDNN " + text_of(peers, "cudnn"));
 
+  if (const std::string slower = slower_in_company(r); !slower.empty()) text += fmt::format("          {}\n", slower);
+
   for (const json& row : peers["rows"])
     if (!row.contains("us"))
       text += fmt::format("          {} refuses this workload: {}\n", text_of(row, "backend"),
@@ -234,12 +236,14 @@ json evidence(const store::RunRecord& run) {
   json peers_us = json::object();
   json peer_ratios = json::object();
   json peer_kernels = json::object();
+  json beside_us = json::object();
   for (const json& row : peers["rows"])
     if (row.contains("us")) {
       const auto name = row["backend"].get<std::string>();
       peers_us[name] = row["us"];
       peer_ratios[name] = row["ratio"];
       peer_kernels[name] = row["kernels"];
+      if (row.contains("champion_us")) beside_us[name] = row["champion_us"];
     }
   const auto row_for = [&](const char* mode, double us) {
     json row = {{"workload", run.workload},
@@ -265,6 +269,7 @@ json evidence(const store::RunRecord& run) {
   warm["peers_us"] = peers_us;
   warm["peer_ratios"] = peer_ratios;
   warm["peer_kernels"] = peer_kernels;
+  warm["heed_us_beside"] = beside_us;
   if (peers.contains("best")) {
     warm["best_peer"] = peers["best"];
     warm["ratio"] = peers["best_ratio"]["value"];

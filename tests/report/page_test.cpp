@@ -90,6 +90,24 @@ store::RunRecord finished_run() {
   return run;
 }
 
+// With all that a text report and evidence read.
+store::RunRecord reportable_run() {
+  store::RunRecord run = finished_run();
+  run.device_kind = "cuda";
+  run.device["driver"] = "13.0";
+  run.base["self_ratio"] = run.result["final"]["ratio"];
+  nlohmann::json& r = run.result;
+  r["trials"] = 5;
+  r["tflops"] = 100.0;
+  r["floor"]["bound"] = "launch";
+  r["final"]["error"] = {{"max_abs", 1e-4}, {"rel_rms", 1e-4}};
+  r["final"]["variant"] = r["final"]["config"] = "x";
+  r["final"]["clocks"] = {{"before", {{"clock_mhz", 1}}}, {"after", {{"clock_mhz", 1}}}};
+  r["champion_times"] = {{"cold_us", 8.0}, {"dependent_us", 0.0}};
+  r["base_times"] = {{"cold_us", 10.5}, {"dependent_us", 0.0}};
+  return run;
+}
+
 std::size_t count(const std::string& text, const std::string& what) {
   std::size_t n = 0;
   for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
@@ -255,21 +273,29 @@ TEST(Svg, TicksAreRoundAndInside) {
   EXPECT_EQ((Scale{1, 1, 100, 200})(1), 100);
 }
 
+// What takes longer beside another process than by itself is told: in the table, on the page and in the evidence.
+TEST(Report, AChampionThatIsSlowerInCompanyIsNoted) {
+  store::RunRecord run = reportable_run();
+  nlohmann::json& r = run.result;
+  nlohmann::json& peer = r["peers"]["rows"][0];
+  const char* note = "beside sdpa_flash the champion takes 8.90 us, 1.16 times as long as without";
+  EXPECT_THAT(result_text(run), Not(HasSubstr("beside"))) << "a run that did not store it";
+  for (const double us : {6.9, 7.7, 8.09}) {  // 8.09 is 5.06% more, and the base is within 0.2% of itself
+    peer["champion_us"] = us;
+    EXPECT_THAT(result_text(run), Not(HasSubstr("beside"))) << us;
+  }
+  peer["champion_us"] = 8.9;
+  EXPECT_THAT(result_text(run), HasSubstr(note));
+  EXPECT_THAT(run_page(run, some_trials(), {}), HasSubstr(note));
+  EXPECT_EQ(evidence(run)["rows"][0]["heed_us_beside"], (nlohmann::json{{"sdpa_flash", 8.9}}));
+  r["self_spread"] = 0.12;
+  EXPECT_THAT(result_text(run), Not(HasSubstr("beside"))) << "a noisy machine";
+}
+
 // A time that no ratio uses stands under its own name: in the table, on the page and in the evidence.
 TEST(Report, DependentLaunchesHaveTheirOwnName) {
-  store::RunRecord run = finished_run();
-  run.device_kind = "cuda";
-  run.device["driver"] = "13.0";
-  run.base["self_ratio"] = run.result["final"]["ratio"];
+  store::RunRecord run = reportable_run();
   nlohmann::json& r = run.result;
-  r["trials"] = 5;
-  r["tflops"] = 100.0;
-  r["floor"]["bound"] = "launch";
-  r["final"]["error"] = {{"max_abs", 1e-4}, {"rel_rms", 1e-4}};
-  r["final"]["variant"] = r["final"]["config"] = "x";
-  r["final"]["clocks"] = {{"before", {{"clock_mhz", 1}}}, {"after", {{"clock_mhz", 1}}}};
-  r["champion_times"] = {{"cold_us", 8.0}, {"dependent_us", 0.0}};
-  r["base_times"] = {{"cold_us", 10.5}, {"dependent_us", 0.0}};
   EXPECT_THAT(result_text(run), Not(HasSubstr("dependent launch")));
   EXPECT_EQ(evidence(run)["rows"].size(), 2U);
   r["champion_times"]["dependent_us"] = 6.5;
