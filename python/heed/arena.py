@@ -20,6 +20,7 @@ from pathlib import Path
 from heed import launch, suites
 from heed import measure as timing
 from heed.chart import suite_chart
+from heed.conclusion import conclude
 from heed.tables import brief, everything, heading, suite_text
 
 SCHEMA = 1
@@ -165,9 +166,14 @@ def load(path):
 
 
 def show(options):
-    """--show: tables on stdout, charts into a folder where one is given."""
+    """--show: tables on stdout, charts into a folder where one is given; with --output the file again, with what today's rules
+    conclude from its readings."""
     evidence = load(options.show)
     try:
+        for row in evidence["rows"]:
+            conclude(row)
+        if options.output:
+            write(Path(options.output), with_tables(evidence))
         print(everything(evidence), end="")
         paths = write_charts(evidence, Path(options.charts), Path(options.show).stem) if options.charts else []
     except (KeyError, TypeError, AttributeError) as error:
@@ -284,9 +290,14 @@ def progress_text(row):
 def save(evidence, output, run):
     """The file as it stands."""
     evidence["clocks_mhz"]["after"] = run.clocks.mhz()
+    write(output, with_tables(evidence))
+
+
+def with_tables(evidence):
+    """The file's text, its tables drawn anew."""
     evidence["table"] = everything(evidence)
     evidence["tables"] = {name: brief(evidence, name) for name in evidence["suites"]}
-    write(output, serialized(evidence))
+    return serialized(evidence)
 
 
 def serialized(evidence):
@@ -308,7 +319,7 @@ def parser():
     p.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"))
     p.add_argument("--heed", default=str(ROOT / "build" / "release" / "heed"), metavar="PATH", help="the heed program [build/release/heed]")
     p.add_argument("--cache", metavar="FOLDER", help="Heed's folder for built kernels")
-    p.add_argument("-o", "--output", metavar="FILE", help="the evidence [evidence/<gpu>/arena.json]")
+    p.add_argument("-o", "--output", metavar="FILE", help="the evidence [evidence/<gpu>/arena.json]; with --show where to write that file's readings with today's conclusions")
     p.add_argument("--quick", action="store_true", help="a look, not a measurement: few and short readings")
     p.add_argument("--seed", type=int, default=1, help="of inputs, random workloads and the bootstrap [1]")
     p.add_argument("--show", metavar="FILE", help="draw tables of an evidence file")

@@ -2,7 +2,7 @@
 
 Runs as a helper process of `heed`: one JSON request a line on stdin, one JSON answer a line on stdout.
 
-    {"op": "hello", "workload": {...}, "sets": S, "launches": N, "threads": T, "hybrid": false}
+    {"op": "hello", "workload": {...}, "sets": S, "launches": N, "threads": T, "cache_bytes": C, "hybrid": false}
         -> {"torch": "2.11.0", "cudnn": "9.19", "device": "...", "backends": {"flash": {"kernels": [...]}, "math": {"refused": "why"}}}
     {"op": "time", "backend": "flash", "replays": R, "warm_up_ms": 5}
         -> {"us": [per launch, one entry a replay]}
@@ -70,7 +70,7 @@ class Peer:
         self.device = torch.device("cuda" if self.cuda else "cpu")
         if self.cuda:
             # Twice the L2, to fill it before a reading (heed.measure.cache_filler).
-            self.filler = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
+            self.filler = torch.empty(2 * request["cache_bytes"], dtype=torch.uint8, device="cuda")
             torch.cuda.set_stream(torch.cuda.Stream())  # the only one: more make every launch longer (heed.measure.use_one_stream)
         else:
             torch.set_num_threads(request["threads"])

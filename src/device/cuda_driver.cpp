@@ -26,6 +26,7 @@ CudaDriver load() {
   bind("cuDeviceGetCount", api.device_get_count);
   bind("cuDeviceGet", api.device_get);
   bind("cuDeviceGetName", api.device_get_name);
+  bind("cuDeviceGetPCIBusId", api.device_get_pci_bus_id);
   bind("cuDeviceGetAttribute", api.device_get_attribute);
   bind("cuDeviceTotalMem_v2", api.device_total_mem);
   bind("cuDevicePrimaryCtxRetain", api.device_primary_ctx_retain);

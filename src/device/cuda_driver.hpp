@@ -17,6 +17,7 @@ struct CudaDriver {
   decltype(&::cuDeviceGetCount) device_get_count;
   decltype(&::cuDeviceGet) device_get;
   decltype(&::cuDeviceGetName) device_get_name;
+  decltype(&::cuDeviceGetPCIBusId) device_get_pci_bus_id;
   decltype(&::cuDeviceGetAttribute) device_get_attribute;
   decltype(&::cuDeviceTotalMem) device_total_mem;
   decltype(&::cuDevicePrimaryCtxRetain) device_primary_ctx_retain;

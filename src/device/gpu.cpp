@@ -95,6 +95,32 @@ CudaProbe probe_cuda() {
 
 #endif
 
+namespace {
+
+// The driver's first GPU as NVML knows it, which counts all GPUs, whatever CUDA_VISIBLE_DEVICES says: by its place on
+// the bus. Null where it is not found.
+void* nvml_handle(void* library) {
+  void* handle = nullptr;
+#ifdef HEED_WITH_CUDA
+  const auto init = reinterpret_cast<int (*)()>(::dlsym(library, "nvmlInit_v2"));
+  const auto handle_by_bus =
+      reinterpret_cast<int (*)(const char*, void**)>(::dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2"));
+  if (init == nullptr || handle_by_bus == nullptr || init() != 0) return nullptr;
+  const CudaDriver& cuda = cuda_driver();
+  CUdevice device = 0;
+  char bus[32] = {};
+  if (cuda.device_get(&device, 0) != CUDA_SUCCESS ||
+      cuda.device_get_pci_bus_id(bus, sizeof bus, device) != CUDA_SUCCESS)
+    return nullptr;
+  if (handle_by_bus(bus, &handle) != 0) return nullptr;
+#else
+  (void)library;
+#endif
+  return handle;
+}
+
+}  // namespace
+
 DeviceState device_state(DeviceKind kind) {
   DeviceState state;
   if (kind != DeviceKind::cuda) return state;
@@ -102,18 +128,12 @@ DeviceState device_state(DeviceKind kind) {
   static void* const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return state;
   using Handle = void*;
-  const auto init = reinterpret_cast<int (*)()>(::dlsym(library, "nvmlInit_v2"));
-  const auto handle_by_index =
-      reinterpret_cast<int (*)(unsigned, Handle*)>(::dlsym(library, "nvmlDeviceGetHandleByIndex_v2"));
   const auto clock = reinterpret_cast<int (*)(Handle, int, unsigned*)>(::dlsym(library, "nvmlDeviceGetClockInfo"));
   const auto power = reinterpret_cast<int (*)(Handle, unsigned*)>(::dlsym(library, "nvmlDeviceGetPowerUsage"));
   const auto temperature =
       reinterpret_cast<int (*)(Handle, int, unsigned*)>(::dlsym(library, "nvmlDeviceGetTemperature"));
-  if (init == nullptr || handle_by_index == nullptr || clock == nullptr || power == nullptr || temperature == nullptr)
-    return state;
-  static const int initialised = init();
-  Handle handle = nullptr;
-  if (initialised != 0 || handle_by_index(0, &handle) != 0) return state;
+  static const Handle handle = nvml_handle(library);
+  if (handle == nullptr || clock == nullptr || power == nullptr || temperature == nullptr) return state;
   constexpr int kSmClock = 1;
   constexpr int kGpuTemperature = 0;
   unsigned value = 0;

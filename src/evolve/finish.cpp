@@ -189,7 +189,7 @@ nlohmann::json Evolution::compare_with_peers(const trial::Built& champion) {
     peers["rows"].push_back(row);
   }
   for (const auto& row : peers["rows"])
-    if (row.contains("us") && (!peers.contains("best") || row["us"].get<double>() < peers["best_us"].get<double>())) {
+    if (row.contains("us") && (!peers.contains("best") || row["ratio"]["value"] < peers["best_ratio"]["value"])) {
       peers["best"] = row["backend"];
       peers["best_us"] = row["us"];
       peers["best_ratio"] = row["ratio"];

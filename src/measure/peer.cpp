@@ -39,6 +39,7 @@ SdpaPeer::SdpaPeer(const std::string& python, const Workload& w, const DeviceFac
                                 {"sets", timing.sets},
                                 {"launches", timing.launches},
                                 {"threads", device.processors},
+                                {"cache_bytes", device.cache_bytes},
                                 {"seed", seed % 1'000'000'007},
                                 {"hybrid", with_hybrid}};
   const auto line = process_->ask(hello.dump(), kStartLimit_s);

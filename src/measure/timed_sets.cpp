@@ -78,11 +78,13 @@ TimedSets::Sources TimedSets::sources(int launch) const {
 void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s,
                         worker::Follow follow) const {
   HEED_CHECK(worker.arena().size() >= arena_bytes());
-  std::vector<worker::Range> outputs;
+  std::vector<worker::Range>
+      poisoned;  // what base and candidate share and write: neither finds anything of the other's
   for (int set = 0; set < plan_.sets; ++set) {
     const verify::Scene& scene = scenes_[static_cast<std::size_t>(set)];
     std::memcpy(worker.arena().data() + offset_of(set), scene.image().data(), scene.image().size());
-    outputs.push_back({offset_of(set) + scene.o().offset, scene.o().bytes});
+    for (const verify::Place& place : {scene.o(), scene.workspace()})
+      if (place.bytes > 0) poisoned.push_back({offset_of(set) + place.offset, place.bytes});
   }
   std::vector<std::pair<int, std::vector<worker::Launch>>> launches;
   for (const auto& [slot, plan] : slots) {
@@ -104,7 +106,7 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
     }
     launches.emplace_back(slot, std::move(list));
   }
-  worker.prepare(0, image_bytes(), launches, outputs, limit_s, follow);
+  worker.prepare(0, image_bytes(), launches, poisoned, limit_s, follow);
 }
 
 verify::Comparison TimedSets::check_outputs(worker::Worker& worker, int sets, std::uint64_t seed) {

@@ -29,7 +29,7 @@ inline std::string outcome_of(const nlohmann::json& result) {
 inline constexpr double kLongerInCompany = 1.05;
 
 /// A sentence where the champion takes longer beside a peer's process than in its own, of the peer beside which it
-/// takes longest: its speed then rests on something that others take from it, such as a cache that nothing else uses.
+/// takes longest: its speed may rest on something that others take from it, such as a cache that nothing else uses.
 /// Else empty.
 /// @param result of a finished run
 inline std::string slower_in_company(const nlohmann::json& result) {
@@ -44,9 +44,9 @@ inline std::string slower_in_company(const nlohmann::json& result) {
   const double allowed = kLongerInCompany + std::max(0.0, number(result, "self_spread"));
   if (alone_us <= 0 || longest_us <= alone_us * allowed) return "";
   return fmt::format(
-      "beside {} the champion takes {:.2f} us, {:.2f} times as long as without: its speed rests on what others take "
-      "from "
-      "it, and only the ratios to PyTorch, measured there, show that",
+      "beside {} the champion takes {:.2f} us, {:.2f} times as long as without; the ratios to PyTorch are of there, "
+      "the "
+      "one to the base is not",
       peer, longest_us, longest_us / alone_us);
 }
 

@@ -47,6 +47,7 @@ class Scene {
   [[nodiscard]] const Place& v() const { return v_; }
   [[nodiscard]] const Place& o() const { return o_; }
   [[nodiscard]] const Place& lse() const { return lse_; }
+  [[nodiscard]] const Place& workspace() const { return workspace_; }
   [[nodiscard]] const Place& counters() const { return counters_; }
 
   /// Inputs as the reference reads them: out of this scene's own image, which no candidate ever touches.

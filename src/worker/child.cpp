@@ -70,10 +70,10 @@ class Child {
       std::vector<std::pair<int, std::vector<Launch>>> launches;
       for (const auto& slot : request.at("slots"))
         launches.emplace_back(slot.at("slot").get<int>(), slot.at("launches").get<std::vector<Launch>>());
-      std::vector<Range> outputs;
-      for (const auto& range : request.at("outputs"))
-        outputs.push_back({range.at(0).get<std::uint64_t>(), range.at(1).get<std::uint64_t>()});
-      executor_->prepare(at(number("image"), number("bytes")), number("bytes"), launches, outputs,
+      std::vector<Range> poisoned;
+      for (const auto& range : request.at("poisoned"))
+        poisoned.push_back({range.at(0).get<std::uint64_t>(), range.at(1).get<std::uint64_t>()});
+      executor_->prepare(at(number("image"), number("bytes")), number("bytes"), launches, poisoned,
                          request.at("follow").get<Follow>());
       return close_arena_after(number("image") + number("bytes"));
     }

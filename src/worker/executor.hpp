@@ -47,9 +47,9 @@ class Executor {
   /// @param follow in_stream or dependent
   virtual void prepare(std::byte* image, std::uint64_t bytes,
                        const std::vector<std::pair<int, std::vector<Launch>>>& launches,
-                       const std::vector<Range>& outputs, Follow follow) = 0;
-  /// Poisons the outputs, on a GPU fills its L2 with other lines, replays once, then replays `replays` times. @return
-  /// µs per launch of every replay but the first
+                       const std::vector<Range>& poisoned, Follow follow) = 0;
+  /// Poisons what `prepare` was told to, on a GPU fills its L2 with other lines, replays once, then replays `replays`
+  /// times. @return µs per launch of every replay but the first
   virtual std::vector<double> time(int slot, int replays) = 0;
   /// Replays for `ms` of wall clock without reading times.
   virtual void warm_up(int slot, double ms) = 0;

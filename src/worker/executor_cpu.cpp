@@ -64,10 +64,10 @@ class CpuExecutor final : public Executor {
 
   // Launches of a CPU follow one another in one way only.
   void prepare(std::byte* image, std::uint64_t bytes, const std::vector<std::pair<int, std::vector<Launch>>>& launches,
-               const std::vector<Range>& outputs, Follow) override {
+               const std::vector<Range>& poisoned, Follow) override {
     timed_ = image;
     timed_bytes_ = bytes;
-    outputs_ = outputs;
+    poisoned_ = poisoned;
     for (const auto& [slot, list] : launches) {
       std::vector<CpuLaunch>& timed = slots_.at(static_cast<std::size_t>(slot)).timed;
       timed.clear();
@@ -76,7 +76,7 @@ class CpuExecutor final : public Executor {
   }
 
   std::vector<double> time(int slot, int replays) override {
-    for (const Range& range : outputs_) std::memset(timed_ + range.offset, 0xff, range.bytes);
+    for (const Range& range : poisoned_) std::memset(timed_ + range.offset, 0xff, range.bytes);
     const std::vector<CpuLaunch>& timed = slots_.at(static_cast<std::size_t>(slot)).timed;
     // What the other side left in the caches is paid for by a few launches that are not timed.
     start(slot, std::span(timed).first(std::min<std::size_t>(timed.size(), kLeadLaunches)));
@@ -147,7 +147,7 @@ class CpuExecutor final : public Executor {
   std::unique_ptr<CpuPool> pool_;
   std::byte* timed_ = nullptr;
   std::uint64_t timed_bytes_ = 0;
-  std::vector<Range> outputs_;
+  std::vector<Range> poisoned_;
 };
 
 }  // namespace

@@ -169,12 +169,13 @@ class CudaExecutor final : public Executor {
   }
 
   void prepare(std::byte* image, std::uint64_t bytes, const std::vector<std::pair<int, std::vector<Launch>>>& launches,
-               const std::vector<Range>& outputs, Follow follow) override {
+               const std::vector<Range>& poisoned, Follow follow) override {
     const CUdeviceptr device = timed_.at_least(bytes);
+    filler_.at_least(filler_bytes());
     timed_bytes_ = bytes;
     check(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the timed sets to the GPU");
     check(cuda_.stream_synchronize(stream_), "copying the timed sets to the GPU");
-    outputs_ = outputs;
+    poisoned_ = poisoned;
     for (const auto& [index, list] : launches) {
       Slot& s = slots_.at(static_cast<std::size_t>(index));
       s.timed.clear();
@@ -187,9 +188,10 @@ class CudaExecutor final : public Executor {
 
   std::vector<double> time(int slot, int replays) override {
     const Slot& s = slots_.at(static_cast<std::size_t>(slot));
-    for (const Range& range : outputs_)
-      check(cuda_.memset_d8_async(timed_.get() + range.offset, 0xff, range.bytes, stream_), "poisoning the outputs");
-    check(cuda_.stream_synchronize(stream_), "poisoning the outputs");
+    for (const Range& range : poisoned_)
+      check(cuda_.memset_d8_async(timed_.get() + range.offset, 0xff, range.bytes, stream_),
+            "poisoning outputs and workspaces");
+    check(cuda_.stream_synchronize(stream_), "poisoning outputs and workspaces");
     // Everything is queued at once behind one replay that is not timed: the stream never runs dry, so no host time lies
     // between an event and the graph after it.
     while (events_.size() < static_cast<std::size_t>(replays) + 1) {
@@ -342,11 +344,9 @@ class CudaExecutor final : public Executor {
   // one that nothing else uses, inputs that a kernel marks to be evicted first stay for the next launch: b1h8l1024d64
   // with evict_first=inputs took 6.2 us, and 7.2 us where PyTorch worked between its readings (H200).
   void fill_cache() {
-    constexpr std::uint64_t kTimesTheCache = 2;
-    const std::uint64_t bytes = kTimesTheCache * static_cast<std::uint64_t>(cache_bytes_);
-    if (bytes == 0) return;
-    check(cuda_.memset_d8_async(filler_.at_least(bytes), 0, bytes, stream_), "filling the L2");
+    if (filler_bytes() > 0) check(cuda_.memset_d8_async(filler_.get(), 0, filler_bytes(), stream_), "filling the L2");
   }
+  [[nodiscard]] std::uint64_t filler_bytes() const { return 2 * static_cast<std::uint64_t>(cache_bytes_); }
 
   // One graph node a launch: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html
   // Launched as dependents, nodes are joined by programmatic edges.
@@ -383,7 +383,7 @@ class CudaExecutor final : public Executor {
   Buffer timed_;
   Buffer filler_;
   std::uint64_t timed_bytes_ = 0;
-  std::vector<Range> outputs_;
+  std::vector<Range> poisoned_;
 };
 
 }  // namespace

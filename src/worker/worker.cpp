@@ -197,16 +197,16 @@ void Worker::run_chain(int slot, std::uint64_t image, std::uint64_t bytes, std::
 
 void Worker::prepare(std::uint64_t image, std::uint64_t bytes,
                      const std::vector<std::pair<int, std::vector<Launch>>>& launches,
-                     const std::vector<Range>& outputs, double limit_s, Follow follow) {
+                     const std::vector<Range>& poisoned, double limit_s, Follow follow) {
   nlohmann::json ranges = nlohmann::json::array();
-  for (const Range& range : outputs) ranges.push_back({range.offset, range.bytes});
+  for (const Range& range : poisoned) ranges.push_back({range.offset, range.bytes});
   nlohmann::json slots = nlohmann::json::array();
   for (const auto& [slot, list] : launches) slots.push_back({{"slot", slot}, {"launches", list}});
   call({{"op", "prepare"},
         {"image", image},
         {"bytes", bytes},
         {"slots", slots},
-        {"outputs", ranges},
+        {"poisoned", ranges},
         {"follow", follow}},
        limit_s);
 }

@@ -72,7 +72,7 @@ class Worker {
   void run_chain(int slot, std::uint64_t image, std::uint64_t bytes, std::uint64_t result,
                  const std::vector<Launch>& launches, Follow follow, double limit_s);
   void prepare(std::uint64_t image, std::uint64_t bytes,
-               const std::vector<std::pair<int, std::vector<Launch>>>& launches, const std::vector<Range>& outputs,
+               const std::vector<std::pair<int, std::vector<Launch>>>& launches, const std::vector<Range>& poisoned,
                double limit_s, Follow follow = Follow::in_stream);
   void warm_up(int slot, double ms, double limit_s);
 

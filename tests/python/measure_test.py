@@ -1,10 +1,15 @@
 """Pairs, the bootstrap and how many sets and calls a mode takes; no test reads a clock."""
 
 import contextlib
+import io
 import random
+import runpy
 import statistics
+import sys
 import unittest
+from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 from heed import measure
 from heed.suites import parse_workload
@@ -122,6 +127,36 @@ class FakeTorch:
         return output
 
 
+class Peer(unittest.TestCase):
+    """The helper process's own timer (heed/sdpa_peer.py), which runs by itself and imports nothing of heed."""
+
+    def helper(self, torch):
+        backends = SimpleNamespace(MATH=0, FLASH_ATTENTION=1, EFFICIENT_ATTENTION=2, CUDNN_ATTENTION=3)
+        modules = {
+            "torch": torch,
+            "torch.nn": SimpleNamespace(),
+            "torch.nn.attention": SimpleNamespace(SDPBackend=backends, sdpa_kernel=lambda backend: contextlib.nullcontext()),
+            "torch.nn.functional": SimpleNamespace(scaled_dot_product_attention=torch.call),
+        }
+        with mock.patch.dict(sys.modules, modules), mock.patch("sys.stdin", io.StringIO()):
+            return SimpleNamespace(**runpy.run_path(str(Path(measure.__file__).parent / "sdpa_peer.py")))
+
+    def test_a_reading_begins_behind_a_filled_cache_and_a_replay(self):
+        fake = FakeTorch()
+        fake.float16 = fake.bfloat16 = fake.float32 = None
+        fake.no_grad = contextlib.nullcontext
+        fake.contexts = 1  # calls are forced by the fake sdpa_kernel
+        peer = object.__new__(self.helper(fake).Peer)
+        peer.cuda, peer.sets, peer.launches, peer.workload, peer.graphs, peer.arguments = True, 1, 3, {}, {}, {}
+        peer.q, peer.k, peer.v = ["q"], ["k"], ["v"]
+        peer.filler = SimpleNamespace(zero_=fake.fill)
+        peer.graph("math")
+        fake.done.clear()
+        us = peer.time("math", 2, 0)
+        self.assertEqual([f"{t:.1f}" for t in us], ["10.0", "10.0"])
+        self.assertEqual(fake.done, ["fill", "replay", "record", "replay", "record", "replay", "record"])
+
+
 class Streams(unittest.TestCase):
     def test_the_one_stream_is_not_the_default_one(self):
         current = []
@@ -141,9 +176,11 @@ class Timer(unittest.TestCase):
         timer.block()
         self.assertAlmostEqual(fake.now - before, 2 * 100 * 0.01)
         timer.replay_us = measure.LONG_REPLAY_US + 1
+        fake.done.clear()
         before = fake.now
         self.assertAlmostEqual(timer.block(), 10)
         self.assertAlmostEqual(fake.now - before, 100 * 0.01)
+        self.assertEqual(fake.done, ["record", "replay", "record"], "what is nothing beside 20 ms is left out")
 
     def test_what_only_the_host_or_a_replay_takes_is_no_call_s_time(self):
         fake = FakeTorch()

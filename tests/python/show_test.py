@@ -12,6 +12,7 @@ import xml.etree.ElementTree as xml
 from pathlib import Path
 
 from heed import arena, chart, tables
+from heed.conclusion import conclude
 
 PYTHON = Path(arena.__file__).parents[1]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -103,6 +104,54 @@ class Tables(unittest.TestCase):
         lines = tables.suite_text(evidence(), "acceptance").splitlines()
         self.assertTrue(any(line.split()[:2] == ["heed", "pass"] for line in lines))
         self.assertTrue(any(line.split()[:2] == ["sdpa_flash", "FAIL"] for line in lines))
+
+
+class Conclusions(unittest.TestCase):
+    """Which SDPA call a row is judged by."""
+
+    def row(self, **ratios):
+        return {
+            "flops": 1e9,
+            "heed_us": 5.0,
+            "peers_us": {"sdpa_cudnn": 9.0, "sdpa_flash": 12.0, "sdpa_default": 9.3, "flash_attn_3": 6.0},
+            "peer_ratios": {n: {"value": v, "low": v - 0.01, "high": v + 0.01} for n, v in ratios.items()},
+        }
+
+    def test_the_lowest_ratio_counts_and_not_the_lowest_time(self):
+        row = self.row(sdpa_cudnn=1.9, sdpa_flash=1.7, sdpa_default=1.8, flash_attn_3=1.2)
+        conclude(row)
+        self.assertEqual((row["best_peer"], row["ratio"], row["ratio_ci"]), ("sdpa_flash", 1.7, [1.69, 1.71]))
+        self.assertAlmostEqual(row["tflops"], 200)
+
+    def test_the_plain_call_counts_too(self):
+        row = self.row(sdpa_cudnn=1.9, sdpa_flash=2.4, sdpa_default=1.8, flash_attn_3=1.2)
+        conclude(row)
+        self.assertEqual((row["best_peer"], row["ratio"]), ("sdpa_default", 1.8))
+
+    def test_without_heed_the_lowest_time_counts(self):
+        row = {**self.row(), "heed_us": None}
+        conclude(row)
+        self.assertEqual(row["best_peer"], "sdpa_cudnn")
+        self.assertNotIn("ratio", row)
+        nothing = {"flops": 1.0, "peers_us": {"flash_attn_3": 6.0}}
+        conclude(nothing)
+        self.assertNotIn("best_peer", nothing)
+
+    def test_a_file_can_be_written_with_todays_conclusions(self):
+        old = evidence()
+        old["rows"][0]["peer_ratios"]["sdpa_default"] = {"value": 1.6, "low": 1.59, "high": 1.61}
+        old["rows"][0]["peers_us"]["sdpa_default"] = 9.2
+        with tempfile.TemporaryDirectory() as folder:
+            path, again = Path(folder, "old.json"), Path(folder, "new.json")
+            path.write_text(json.dumps(old))
+            with contextlib.redirect_stdout(io.StringIO()) as shown:
+                self.assertEqual(arena.main(["--show", str(path), "-o", str(again)]), 0)
+            new = json.loads(again.read_text())
+        self.assertIn("1.600  [1.590, 1.610]", shown.getvalue())
+        self.assertIn("1.600  [1.590, 1.610]", new["tables"]["latency"])
+        self.assertEqual((new["rows"][0]["best_peer"], new["rows"][0]["ratio"]), ("sdpa_default", 1.6))
+        for key in ("heed_us", "peers_us", "peer_ratios", "errors"):
+            self.assertEqual(new["rows"][0][key], old["rows"][0][key])
 
 
 class Charts(unittest.TestCase):

@@ -45,12 +45,13 @@ class Imports(unittest.TestCase):
         "suites": set(),
         "tables": set(),
         "chart": {"heed.tables"},
+        "conclusion": set(),
         "measure": set(),
         "launch": set(),
         "reference": {"torch"},
         "contenders": {"torch", "heed.launch"},
-        "contest": {"torch", "heed", "heed.reference", "heed.suites"},
-        "arena": {"heed", "heed.chart", "heed.tables"},
+        "contest": {"torch", "heed", "heed.conclusion", "heed.reference", "heed.suites"},
+        "arena": {"heed", "heed.chart", "heed.conclusion", "heed.tables"},
     }
 
     def test_point_one_way(self):

@@ -249,6 +249,22 @@ TEST(Worker, TimedLaunchesMustLeaveTheirCountersAtZero) {
             Finding::inexact);
 }
 
+// Base and candidate share each set's workspace: partial results of one must not be there when the other is timed.
+TEST(Worker, ACandidateFindsNothingInTheWorkspaceThatTheBaseLeft) {
+  const Workload w = parse_workload("b1h1l16d16:fp32");
+  measure::TimedSets sets(w, {.sets = 3, .launches = 6, .replays = 1}, {.workspace_bytes = 64, .counters = 0}, 1);
+  const auto arena = std::make_shared<Arena>(sets.arena_bytes());
+  Worker worker(DeviceKind::cpu, arena);
+  LaunchPlan plan = small_plan(1);
+  plan.workspace_bytes = 64;
+  worker.load(0, build_entry("static_cast<int*>(params->workspace)[3] = 7;"), plan);
+  worker.load(1, build_entry("if (static_cast<int*>(params->workspace)[3] == 7) __builtin_trap();"), plan);
+  worker.seal();
+  sets.prepare(worker, {{0, plan}, {1, plan}}, 5);
+  (void)worker.time(0, 1, 5);
+  EXPECT_NO_THROW((void)worker.time(1, 1, 5));
+}
+
 TEST(Worker, TimesAreOfTheRightSize) {
   const auto arena = std::make_shared<Arena>(1 << 16);
   Worker worker(DeviceKind::cpu, arena);
