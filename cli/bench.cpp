@@ -7,10 +7,12 @@
 #include "base/interrupt.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
+#include "base/version.hpp"
 #include "cli/command.hpp"
 #include "evolve/json.hpp"
 #include "evolve/run.hpp"
 #include "jit/embedded.hpp"
+#include "report/outcome.hpp"
 #include "report/run_report.hpp"
 #include "report/table.hpp"
 #include "trial/laboratory.hpp"
@@ -147,6 +149,7 @@ int bench(const BenchOptions& o) {
                          {"self_spread", self.spread},
                          {"complete", !interruption},
                          {"source_digest", jit::source_digest()},
+                         {"referee", kReferee},
                          {"rows", rows}}
               .dump(1) +
           "\n");
@@ -184,6 +187,8 @@ int replay(const ReplayOptions& o) {
   const bool same_device =
       run.device.value("name", std::string()) == device.name && run.device.value("arch", std::string()) == device.arch;
   const bool same_sources = then->source_digest == jit::source_digest();
+  if (const int referee = report::referee_of(run); referee != kReferee)
+    remark(o.machine.json, fmt::format("note: stored by referee {}, replayed by {}", referee, kReferee));
   if (!same_device)
     remark(o.machine.json,
            fmt::format("note: stored on {}, replayed on {}", run.device.value("name", std::string()), device.name));

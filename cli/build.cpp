@@ -155,6 +155,7 @@ void deliver(json& entry, const jit::Artifact& artifact, const std::filesystem::
 json header(const DeviceFacts& device) {
   return {{"heed", kVersion},
           {"source_digest", jit::source_digest()},
+          {"referee", kReferee},
           {"family_digests", jit::family_digests()},
           {"device", evolve::to_json(device)},
           {"contract", contract_json()}};

@@ -3,9 +3,11 @@
 
 #include "base/files.hpp"
 #include "base/text.hpp"
+#include "base/version.hpp"
 #include "cli/command.hpp"
 #include "evolve/run.hpp"
 #include "jit/embedded.hpp"
+#include "report/outcome.hpp"
 #include "report/run_report.hpp"
 
 namespace heed::cli {
@@ -87,6 +89,12 @@ void run(const Options& o, const CLI::App& app) {
                   fmt::format("run {} was made with kernel sources {}; this Heed carries {}, and their times do not "
                               "mix. Start a new run",
                               o.resume, stored->source_digest, jit::source_digest()),
+                  std::to_string(o.resume));
+    if (const int referee = report::referee_of(*stored); referee != kReferee)
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("run {} was judged by referee {}; this Heed's is {}, and their times do not mix. Start a "
+                              "new run",
+                              o.resume, referee, kReferee),
                   std::to_string(o.resume));
     if (stored->state == store::RunState::finished &&
         static_cast<int>(store->trials(o.resume).size()) >= options.trials)

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/files.hpp"
+#include "base/version.hpp"
 #include "cli/command.hpp"
 #include "jit/embedded.hpp"
 #include "report/champions.hpp"
@@ -100,10 +101,13 @@ void add_evidence(CLI::App& app, int& exit_code) {
   command->callback([o, &exit_code] {
     const std::vector<report::EvidenceFile> files = report::list_evidence(o->folder, sources());
     if (o->json)
-      print(nlohmann::json{{"source_digest", jit::source_digest()}, {"files", report::evidence_json(files)}}.dump(1) +
+      print(nlohmann::json{
+                {"source_digest", jit::source_digest()}, {"referee", kReferee}, {"files", report::evidence_json(files)}}
+                .dump(1) +
             "\n");
     else
-      print(fmt::format("{}\ntoday's sources: {}\n", report::evidence_text(files), jit::source_digest()));
+      print(fmt::format("{}\ntoday's sources: {}, today's referee: {}\n", report::evidence_text(files),
+                        jit::source_digest(), kReferee));
     exit_code = std::any_of(files.begin(), files.end(), [](const auto& file) { return !file.problem.empty(); }) ? 1 : 0;
   });
 }

@@ -237,6 +237,7 @@ def measure(options):
             "clocks_mhz": {"before": run.clocks.mhz(), "after": 0},
             "heed": built["heed"],
             "source_digest": built["source_digest"],
+            "referee": built["referee"],
             "family_digests": built["family_digests"],
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "peer": {"torch": torch.__version__, "cudnn": version_text(torch.backends.cudnn.version()) if device == "cuda" else ""},

@@ -77,6 +77,7 @@ Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFac
   record.device_kind = to_string(device_.kind);
   record.device = to_json(device_);
   record.options = to_json(options_);
+  record.options["referee"] = kReferee;
   record.heed = kVersion;
   record.source_digest = jit::source_digest();
   run_ = store_.add_run(record);

@@ -152,6 +152,7 @@ json evidence(const Result& result) {
           {"clocks_mhz", {{"before", clock_before}, {"after", clock_after}}},
           {"heed", kVersion},
           {"source_digest", jit::source_digest()},
+          {"referee", kReferee},
           {"date", result.date},
           {"peer", {{"torch", result.torch}, {"cudnn", result.cudnn}, {"reason", result.peers_reason}}},
           {"peer_kernels", kernels},

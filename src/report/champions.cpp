@@ -47,6 +47,7 @@ json provenance_of(const store::RunRecord& run) {
           {"heed", run.heed},
           {"families", run.families},
           {"source_digest", run.source_digest},
+          {"referee", referee_of(run)},
           {"date", run.created}};
 }
 
@@ -91,10 +92,11 @@ json champions_of(const std::vector<store::RunRecord>& runs) {
     const auto [at, is_first] = all.try_emplace(key_of(found.entry), found);
     if (is_first) continue;
     const json& known = at->second.entry;
-    const bool same_sources = text_of(known, "source_digest") == run.source_digest;
-    const bool is_newer = !same_sources && text_of(known, "date") < run.created;
+    const bool compares =
+        text_of(known, "source_digest") == run.source_digest && number(known, "referee") == referee_of(run);
+    const bool is_newer = !compares && text_of(known, "date") < run.created;
     const bool beats =
-        same_sources && faster && (at->second.list == kUnbeaten || number(found.entry, "us") < number(known, "us"));
+        compares && faster && (at->second.list == kUnbeaten || number(found.entry, "us") < number(known, "us"));
     if ((is_newer && replaces(found, at->second)) || beats) at->second = std::move(found);
   }
   return document(all);

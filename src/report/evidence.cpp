@@ -65,6 +65,7 @@ void read_evidence(const fs::path& path, const Sources& today, EvidenceFile& fil
   file.date = text_of(content, "date");
   file.heed = text_of(content, "heed");
   file.source_digest = text_of(content, "source_digest");
+  file.referee = static_cast<int>(number(content, "referee"));
   file.rows = content.contains("rows") && content["rows"].is_array() ? content["rows"].size() : 0;
   file.current = file.source_digest == today.digest || names_only_unchanged(content, bytes, today);
 }
@@ -79,6 +80,7 @@ json evidence_header(const std::string& what, const json& device, const Sources&
           {"driver", device.value("driver", std::string())},
           {"heed", kVersion},
           {"source_digest", sources.digest},
+          {"referee", kReferee},
           {"family_digests", sources.families},
           {"date", store::utc_now()}};
 }
@@ -107,14 +109,14 @@ std::vector<EvidenceFile> list_evidence(const fs::path& folder, const Sources& t
 
 std::string evidence_text(const std::vector<EvidenceFile>& files) {
   if (files.empty()) return "the folder holds no evidence\n";
-  Table table({"file", "what", "device", "date", "sources", "rows", "state"});
-  for (const std::size_t column : {1, 2, 3, 4, 6}) table.align_left(column);
+  Table table({"file", "what", "device", "date", "sources", "referee", "rows", "state"});
+  for (const std::size_t column : {1, 2, 3, 4, 7}) table.align_left(column);
   for (const EvidenceFile& f : files) {
     if (!f.problem.empty())
-      table.add({f.path, "-", "-", "-", "-", "-", "unreadable: " + f.problem});
+      table.add({f.path, "-", "-", "-", "-", "-", "-", "unreadable: " + f.problem});
     else
-      table.add(
-          {f.path, f.what, f.device, f.date, f.source_digest, std::to_string(f.rows), f.current ? "current" : "stale"});
+      table.add({f.path, f.what, f.device, f.date, f.source_digest, f.referee > 0 ? std::to_string(f.referee) : "-",
+                 std::to_string(f.rows), f.current ? "current" : "stale"});
   }
   return table.str();
 }
@@ -131,6 +133,7 @@ json evidence_json(const std::vector<EvidenceFile>& files) {
                    {"date", f.date},
                    {"heed", f.heed},
                    {"source_digest", f.source_digest},
+                   {"referee", f.referee},
                    {"rows", f.rows}});
     }
     all.push_back(std::move(file));

@@ -33,6 +33,7 @@ struct EvidenceFile {
   std::string date;
   std::string heed;
   std::string source_digest;
+  int referee = 0;  ///< kReferee where it was measured; 0 where the file names none
   std::size_t rows = 0;
   bool current = false;  ///< its sources are today's, or those of every family it names
 };

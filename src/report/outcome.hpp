@@ -9,8 +9,15 @@
 
 #include "base/faster.hpp"
 #include "report/json_fields.hpp"
+#include "store/store.hpp"
 
 namespace heed::report {
+
+/// The referee that judged a run: the first where it names none.
+inline int referee_of(const store::RunRecord& run) {
+  const int named = static_cast<int>(number(run.options, "referee"));
+  return named > 0 ? named : 1;
+}
 
 /// @param result of a finished run
 inline bool has_champion(const nlohmann::json& result) {

@@ -294,6 +294,7 @@ json evidence(const store::RunRecord& run) {
        {{"before", final["clocks"]["before"]["clock_mhz"]}, {"after", final["clocks"]["after"]["clock_mhz"]}}},
       {"heed", run.heed},
       {"source_digest", run.source_digest},
+      {"referee", referee_of(run)},
       {"date", run.created},
       {"peer", {{"torch", text_of(peers, "torch")}, {"cudnn", text_of(peers, "cudnn")}}},
       {"rows", rows},

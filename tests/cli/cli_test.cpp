@@ -201,7 +201,7 @@ TEST_F(Cli, EvidenceHasItsSchema) {
   ASSERT_EQ(heed_command(tiny_evolution(2) + " --evidence " + folder_.file("e/x.json")).code, 0);
   const auto json = nlohmann::json::parse(read_file(folder_.file("e/x.json"), ErrorCode::internal));
   EXPECT_EQ(json["schema"], 1);
-  for (const char* key : {"device", "arch", "driver", "clocks_mhz", "heed", "source_digest", "peer", "rows"})
+  for (const char* key : {"device", "arch", "driver", "clocks_mhz", "heed", "source_digest", "referee", "peer", "rows"})
     EXPECT_TRUE(json.contains(key)) << key;
   for (const auto& row : json["rows"])
     for (const char* key :
@@ -293,7 +293,7 @@ TEST_F(Cli, BenchGoesOnAfterAVariantThatCannotBe) {
   EXPECT_EQ(rows[1]["verdict"], "ok");
 }
 
-TEST_F(Cli, ResumeOnAnotherDeviceIsRefused) {
+TEST_F(Cli, ResumeOnAnotherDeviceOrByAnotherRefereeIsRefused) {
   ASSERT_EQ(heed_command(tiny_evolution(2)).code, 0);
   const auto sql = [&](const std::string& statement) {
     return run_process({"python3", "-c",
@@ -302,7 +302,9 @@ TEST_F(Cli, ResumeOnAnotherDeviceIsRefused) {
                        {}, 20)
         .ok();
   };
-  ASSERT_TRUE(sql("update runs set device = json_set(device, '$.name', 'Another CPU'), state = 'interrupted'"));
+  ASSERT_TRUE(sql("update runs set options = json_remove(options, '$.referee'), state = 'interrupted'"));
+  expect_refusal("evolve --resume 1 --trials 4 " + db() + " " + cache(), 1, "was judged by referee 1");
+  ASSERT_TRUE(sql("update runs set device = json_set(device, '$.name', 'Another CPU')"));
   expect_refusal("evolve --resume 1 --trials 4 " + db() + " " + cache(), 1, "was made on Another CPU");
   ASSERT_TRUE(sql("update runs set device_kind = 'cuda'"));
   expect_refusal("evolve --resume 1 --trials 4 --device cpu " + db() + " " + cache(), 1,

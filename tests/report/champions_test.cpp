@@ -70,6 +70,22 @@ TEST(Champions, TheSourcesThatRanLastDecide) {
   EXPECT_EQ(champions_of({after, before})["champions"].size(), 1U);
 }
 
+// Of the same sources, but what an earlier referee called faster does not stand against a later one's word.
+TEST(Champions, TheRefereeThatRanLastDecides) {
+  store::RunRecord before = run_of("a", "sm_90a", 5);
+  before.created = "2026-01-01T00:00:00Z";
+  store::RunRecord after = run_of("a", "sm_90a", 6, 1.001);
+  after.created = "2026-01-02T00:00:00Z";
+  EXPECT_EQ(champions_of({before, after})["champions"].size(), 1U);
+  after.options["referee"] = 2;
+  for (const auto& runs : {std::vector{before, after}, std::vector{after, before}}) {
+    const nlohmann::json found = champions_of(runs);
+    EXPECT_EQ(found["champions"].size(), 0U);
+    ASSERT_EQ(found["unbeaten"].size(), 1U);
+    EXPECT_EQ(found["unbeaten"][0]["referee"], 2);
+  }
+}
+
 TEST(Champions, MergingKeepsWhatIsNotMeasuredAgain) {
   const nlohmann::json earlier = champions_of({run_of("a", "sm_90a", 6), run_of("b", "sm_90a", 5)});
   const nlohmann::json newer = champions_of({run_of("a", "sm_90a", 8)});

@@ -1,6 +1,8 @@
 // Evidence files: current, stale, or no evidence at all.
 #include "report/evidence.hpp"
 
+#include "base/version.hpp"
+
 #include "testing.hpp"
 
 namespace heed::report {
@@ -38,6 +40,7 @@ TEST(Evidence, ListsWhatIsCurrentStaleAndUnreadable) {
   EXPECT_EQ(files[5].path, "gpu/a.json");
   EXPECT_TRUE(files[5].current);
   EXPECT_EQ(files[5].rows, 3U);
+  EXPECT_EQ(files[5].referee, kReferee);
   EXPECT_EQ(files[5].device, "A GPU");
   EXPECT_EQ(files[5].what, "arena");
   EXPECT_FALSE(files[5].date.empty());
