@@ -169,6 +169,8 @@ def show(options):
     """--show: tables on stdout, charts into a folder where one is given; with --output the file again, with what today's rules
     conclude from its readings."""
     evidence = load(options.show)
+    if options.output:
+        check_writable(Path(options.output))
     try:
         for row in evidence["rows"]:
             conclude(row)

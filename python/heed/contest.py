@@ -116,10 +116,17 @@ class Contest:
             calls = {"heed": calls["heed"].as_dependent()}
         count = measure.sets_for(w, mode, self.cache_bytes, self.memory_bytes)
         sets = make_sets(w, count, self.device, self.settings.seed + 1)
+
+        def captured(call):
+            return self.timer(torch, call, sets, mode, self.settings.block_us, lambda: field.context_of(call), self.fill)
+
         timers = {}
+        again = None  # Heed's call, captured once more: what differs between two captures of one call belongs to no kernel
         for name, call in calls.items():
             try:
-                timers[name] = self.timer(torch, call, sets, mode, self.settings.block_us, lambda call=call: field.context_of(call), self.fill)
+                if name == "heed":
+                    again = captured(call)
+                timers[name] = captured(call)
             except Exception as error:
                 row["refused"][name] = f"not timed: {field.reason_of(error)}"
                 self.synchronize()
@@ -127,8 +134,6 @@ class Contest:
             return
         row |= {"sets": count, "most_quads": self.settings.quads, "calls": {n: t.calls for n, t in timers.items()}}
         base = timers.get("heed")
-        # Heed against itself: captured once more, for what differs between two captures of one call belongs to no kernel.
-        again = self.timer(torch, calls["heed"], sets, mode, self.settings.block_us, lambda: field.context_of(calls["heed"]), self.fill) if base else None
         measure.warm_up(base or next(iter(timers.values())), self.warm_up_ms)
         blocks = {name: timer.block for name, timer in timers.items()}
         self.compare(row, blocks, again.block if again else None)

@@ -11,7 +11,7 @@ import time
 
 RESAMPLES = 2000
 WARM_SHARE = 0.5  # of the L2: what warm input sets fill at most
-FILL_MULTIPLE = 2  # of the L2: what fill_cache writes
+FILL_MULTIPLE = 2  # of the L2: what a cache_filler writes
 COLD_MULTIPLE = 3  # of the L2: what cold input sets exceed, so that a call reads inputs that are no longer there
 MOST_WARM_SETS = 10
 MOST_CALLS = 400

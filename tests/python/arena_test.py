@@ -15,7 +15,7 @@ import xml.etree.ElementTree as xml
 from pathlib import Path
 from unittest import mock
 
-from heed import arena, launch, suites, tables
+from heed import arena, launch, measure, suites, tables
 
 try:
     import torch
@@ -296,6 +296,19 @@ class Wrong(unittest.TestCase):
             text = tables.acceptance([row]) if mode == "acceptance" else tables.details([row])
             line = next(line for line in text.splitlines() if "liar" in line and "FAIL" in line) if mode != "acceptance" else text
             self.assertIn("FAIL", line)
+
+    def test_heed_against_itself_is_two_captures(self):
+        run, captured, paired = self.contest(), [], []
+        run.timer = lambda torch_, call, *rest: captured.append(measure.CpuTimer(torch_, call, *rest)) or captured[-1]
+        with mock.patch.object(measure, "measure_pair", lambda base, other, *rest: paired.append((base, other)) or {"base_us": 1.0, "other_us": 1.0, "ratio": {"value": 1.0, "low": 1.0, "high": 1.0}}):
+            suite = suites.custom(["b1h2l32d64"], ["graph_warm"])
+            row = next(run.rows(suite, suite.workloads[0], {"flops": 1.0, "bytes": 1.0}))
+        self.assertEqual(len(captured), 3, "Heed twice, SDPA once")
+        base = paired[0][0]
+        own = [other for first, other in paired if other in (captured[0].block, captured[1].block)]
+        self.assertEqual(len(own), 1)
+        self.assertNotEqual(own[0], base)
+        self.assertEqual(row["self_spread"], 0)
 
     def test_an_output_that_is_wrong_only_when_timed_is_found(self):
         calls = []

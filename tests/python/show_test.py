@@ -153,6 +153,15 @@ class Conclusions(unittest.TestCase):
         for key in ("heed_us", "peers_us", "peer_ratios", "errors"):
             self.assertEqual(new["rows"][0][key], old["rows"][0][key])
 
+    def test_a_place_that_cannot_be_written_is_one_sentence(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "old.json")
+            path.write_text(json.dumps(evidence()))
+            with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()) as shown:
+                self.assertEqual(arena.main(["--show", str(path), "-o", folder]), 1)
+        self.assertIn("cannot be written: it is a folder", said.getvalue())
+        self.assertEqual(shown.getvalue(), "")
+
 
 class Charts(unittest.TestCase):
     def bars(self, name):
