@@ -122,6 +122,7 @@ json boxes_json(const std::optional<TensorBoxes>& boxes) {
           {"k_rows", boxes->k_rows},
           {"v_rows", boxes->v_rows},
           {"o_rows", boxes->o_rows},
+          {"o_columns", boxes->o_columns},
           {"l2_bytes", boxes->l2_bytes}};
 }
 

@@ -17,8 +17,20 @@ __device__ __forceinline__ void cp_async_bulk_tensor_4d(unsigned shared, const T
       : "memory");
 }
 
-/// The same; the L2 gives the lines up before any other. The policy is made beside its use, so that whoever reads the
-/// program sees that it is no other (src/jit/ptx.cpp); the compiler makes a constant of it.
+/// As cp_async_bulk_tensor_4d, to the same place in the shared memory of every block of the cluster whose rank is a bit
+/// of `ranks`; the bytes count on each block's barrier at the address of `barrier` in this one.
+__device__ __forceinline__ void cp_async_bulk_tensor_4d_multicast(unsigned shared, const TensorMap& map,
+                                                                  unsigned barrier, int column, int row, int head,
+                                                                  int batch, unsigned short ranks) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "h"(ranks)
+      : "memory");
+}
+
+/// As cp_async_bulk_tensor_4d; the L2 gives the lines up before any other. The policy is made beside its use, so that
+/// whoever reads the program sees that it is no other (src/jit/ptx.cpp); the compiler makes a constant of it.
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-createpolicy
 __device__ __forceinline__ void cp_async_bulk_tensor_4d_evict_first(unsigned shared, const TensorMap& map,
                                                                     unsigned barrier, int column, int row, int head,

@@ -14,7 +14,7 @@ struct Block : Softmax<kConfig, kProblem> {
   using Base::barrier, Base::key_barrier, Base::freed_barrier, Base::keys_at;
   using Base::copy_queries, Base::copy_keys, Base::key_head, Base::initialise_barriers;
   using Base::kBoxes, Base::kChunk, Base::kChunks, Base::kStages, Base::kRowGroups, Base::kKeyGroups;
-  using Base::kPlan, Base::kFirstBarrier;
+  using Base::kPlan, Base::kFirstBarrier, Base::kSharesQueries;
   using Base::lane, Base::warp, Base::row_group, Base::key_group, Base::chunks, Base::scale_log2;
   using Base::params, Base::maps, Base::block_row, Base::head, Base::batch;
 
@@ -132,6 +132,13 @@ struct Block : Softmax<kConfig, kProblem> {
       const bool has_keys = kKeyGroups == 1 && segments > 0;
       ptx::mbarrier_arrive_expect_tx(first, kQueryBytes + (has_keys ? kBoxes * kPlan.key_box : 0));
       if (has_keys) copy_keys(keys_at(0, 0), first, first_key, kv_head);
+    } else if constexpr (kSharesQueries) {
+      // The other blocks' barriers may not exist yet: keys first. Also of a block without any: it copies queries for
+      // others, and gets its own.
+      if constexpr (kDependent) ptx::griddepcontrol_wait();
+      const bool has_keys = kKeyGroups == 1 && segments > 0;
+      ptx::mbarrier_arrive_expect_tx(first, kQueryBytes + (has_keys ? kBoxes * kPlan.key_box : 0));
+      if (has_keys) copy_keys(keys_at(0, 0), first, first_key, kv_head);
     } else {
       if constexpr (kDependent) ptx::griddepcontrol_wait();
       if (kKeyGroups > 1 || segments > 0) {
@@ -141,7 +148,12 @@ struct Block : Softmax<kConfig, kProblem> {
       }
     }
     ptx::prefetch_tensormap(maps.v);
+    if constexpr (kConfig.store == Store::boxes) ptx::prefetch_tensormap(maps.o);
     initialise_barriers();
+    if constexpr (!kSharesQueries) copy_first_segments(kv_head);
+  }
+
+  __device__ __forceinline__ void copy_first_segments(int kv_head) const {
 #pragma unroll
     for (int s = 0; s < kStages; ++s)
 #pragma unroll
@@ -155,6 +167,19 @@ struct Block : Softmax<kConfig, kProblem> {
   __device__ __forceinline__ void open() {
     if (is_producer()) {
       if (ptx::elect_one()) start_copies();
+      __syncwarp();
+    }
+  }
+
+  /// Once every block of the cluster has its barriers: the queries for all of them, then the copies that come later.
+  __device__ __forceinline__ void share_queries() const {
+    ptx::barrier_cluster_arrive_relaxed();
+    ptx::barrier_cluster_wait_acquire();
+    if (is_producer()) {
+      if (ptx::elect_one()) {
+        copy_queries(barrier(kFirstBarrier));
+        copy_first_segments(key_head());
+      }
       __syncwarp();
     }
   }

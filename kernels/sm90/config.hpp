@@ -53,6 +53,12 @@ enum class KeyHeads {
   own,     ///< its own; for workloads whose heads do not share any
 };
 
+/// Who copies the queries of blocks that share a row tile.
+enum class Multicast {
+  none,     ///< every block all of them, before anything else
+  queries,  ///< every block its share of them to all blocks of the cluster, once these have set up their barriers
+};
+
 /// What the thread that starts the copies has worked out before it asks for the first. Parameters are constants that
 /// nobody has read yet: it waits for each line of them.
 enum class Opening {
@@ -100,6 +106,7 @@ enum class Trigger {
 enum class Store {
   pairs,   ///< 4 bytes a lane, as the accumulators lie
   pieces,  ///< 16 bytes a lane, after a transposition over four lanes
+  boxes,   ///< the same to shared memory; from there a bulk copy for every 16 rows of 32 columns
 };
 
 /// The order of row tiles. Under a causal mask the last rows see most keys.
@@ -132,6 +139,7 @@ struct Config {
   KeptColumns kept_columns = KeptColumns::with_sent;
   Placing placing = Placing::in_order;
   KeyHeads key_heads = KeyHeads::shared;
+  Multicast multicast = Multicast::none;
   Opening opening = Opening::lengths_first;
   Producer producer = Producer::first_warp;
   Trigger trigger = Trigger::first_scores;
@@ -159,6 +167,11 @@ HEED_HOST_DEVICE constexpr int segment_steps(const Config& c) {
 }
 
 using tile::padded_dim;
+
+/// Rows of one copy of queries.
+HEED_HOST_DEVICE constexpr int query_box_rows(const Config& c) {
+  return c.multicast == Multicast::queries ? kGroupRows / c.cluster : kGroupRows;
+}
 
 // ---------------------------------------------------------------------------------------------- who works on which
 // keys
@@ -225,10 +238,19 @@ HEED_HOST_DEVICE constexpr int piece_bytes() {
   return kGroupThreads / 4 * kQuadBytes;
 }
 
+/// Columns of a row that a part keeps and writes.
+HEED_HOST_DEVICE constexpr int slice_columns(const Config& c, int head_dim) {
+  return padded_dim(head_dim) / parts(c);
+}
+/// Store::boxes: what one copy writes, the rows of a warp and the columns that four lanes have of a row.
+inline constexpr int kStoredRows = 16;
+inline constexpr int kStoredColumns = 32;
+inline constexpr int kStoredBytes = kStoredRows * kStoredColumns * 2;
+
 /// Dynamic shared memory, in bytes from its start (aligned to 1024).
 ///
 ///   | Q of every row group | key group 0: segment 0: K chunk 0, 1, .. V part 0, 1, .. | segment 1 | .. | key group 1:
-///   .. | | ones | what other parts send, for every row group of every key group | barriers |
+///   .. | | ones | rows on their way out | what other parts send, for every row group of every key group | barriers |
 struct SharedPlan {
   int q;              ///< (row_groups, boxes, 64 rows, 128 bytes)
   int ring;           ///< (key_groups, stages, {K, V}, segment)
@@ -236,6 +258,7 @@ struct SharedPlan {
   int value_box;      ///< bytes of one box of the values behind one barrier: (segment_keys / value_waits, 128)
   int operand_bytes;  ///< K or V of one segment
   int ones;           ///< (16 rows, 128 bytes) of ones; 0 bytes without ones columns
+  int rows;           ///< (key_groups, row_groups, 4 warps, slice columns / 32, 16 rows, 64 bytes) with Store::boxes
   int inbox;          ///< (key_groups, row_groups, inbox_bytes)
   int inbox_bytes;    ///< of one row group: (parts - 1, slice of a partial output), (parts - 1, 64 log-sum-exps)
   int slice_bytes;    ///< place of one sender's 64 rows of head dim / parts columns
@@ -279,8 +302,10 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.value_box = segment_keys(c) / c.value_waits * tile::kBoxRowBytes;
   p.operand_bytes = boxes * segment_keys(c) * tile::kBoxRowBytes;
   p.ones = p.ring + c.key_groups * c.stages * 2 * p.operand_bytes;
-  p.inbox = p.ones + (c.row_sum == RowSum::ones_column ? kStepKeys * tile::kBoxRowBytes : 0);
-  const int pieces = padded_dim(head_dim) / parts(c) / (c.exchange == Exchange::half ? 16 : 8);
+  p.rows = p.ones + (c.row_sum == RowSum::ones_column ? kStepKeys * tile::kBoxRowBytes : 0);
+  p.inbox = p.rows +
+            (c.store == Store::boxes ? c.key_groups * c.row_groups * 2 * kGroupRows * slice_columns(c, head_dim) : 0);
+  const int pieces = slice_columns(c, head_dim) / (c.exchange == Exchange::half ? 16 : 8);
   p.slice_bytes = pieces * piece_bytes();
   p.inbox_bytes = (parts(c) - 1) * (p.slice_bytes + kGroupRows * 4);
   const int sums = (parts(c) - 1) * kGroupRows * 4;
@@ -342,6 +367,10 @@ HEED_HOST_DEVICE constexpr bool can_keep_for_later(const Config& c, int head_dim
   return c.cluster == 2 && c.key_groups == 1 && c.stages == 1 && padded_dim(head_dim) % (2 * tile::kBoxColumns) == 0;
 }
 
+HEED_HOST_DEVICE constexpr bool can_store_boxes(const Config& c, int head_dim) {
+  return slice_columns(c, head_dim) % kStoredColumns == 0;
+}
+
 /// The config that makes the same program as `c` where knobs have no effect, and the nearest that fits together where
 /// they contradict each other: every program has one name, and a search that changes one knob is not turned away by
 /// another. Says nothing about shared memory and registers.
@@ -357,6 +386,9 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.stages > 1 || c.reference == Reference::exact) c.vote = Vote::before_sending;
   if (parts(c) == 1) c.exchange = Exchange::half;
   if (c.cluster == 1) c.weights = Weights::with_slices;
+  if (c.cluster == 1) c.multicast = Multicast::none;
+  if (c.multicast == Multicast::queries && c.opening == Opening::queries_first) c.opening = Opening::maps_first;
+  if (c.store == Store::boxes && !can_store_boxes(c, problem.head_dim)) c.store = Store::pieces;
   if (!can_keep_for_later(c, problem.head_dim)) c.kept_columns = KeptColumns::with_sent;
   if (!can_mask_probabilities(c, problem)) c.mask = Mask::scores;
   if (!problem.causal && c.tile_order == TileOrder::folded) c.tile_order = TileOrder::descending;

@@ -18,6 +18,7 @@ struct Copies {
   static constexpr int kValueSteps = segment_steps(kConfig) / kConfig.value_waits;  // behind one barrier
   static constexpr int kRowGroups = kConfig.row_groups;
   static constexpr int kKeyGroups = kConfig.key_groups;
+  static constexpr bool kSharesQueries = kConfig.multicast == Multicast::queries;
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
   static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
   // Q comes with the first keys of a single key group, else on its own.
@@ -68,7 +69,21 @@ struct Copies {
         ptx::mbarrier_arrive_expect_tx(barrier(i), i < kBarriers.sums ? kPlan.sent_bytes : kPlan.sums_bytes);
   }
 
+  /// All queries of the block; where they are shared, this block's part of them to all blocks of the cluster, each of
+  /// which expects all bytes.
   __device__ __forceinline__ void copy_queries(unsigned at_barrier) const {
+    if constexpr (kSharesQueries) {
+      constexpr int kRows = query_box_rows(kConfig);
+      const int first_row = static_cast<int>(blockIdx.x % kConfig.cluster) * kRows;
+#pragma unroll
+      for (int g = 0; g < kRowGroups; ++g)
+#pragma unroll
+        for (int b = 0; b < kBoxes; ++b)
+          ptx::cp_async_bulk_tensor_4d_multicast(
+              shared + kPlan.q + ((g * kBoxes + b) * kGroupRows + first_row) * tile::kBoxRowBytes, maps.q, at_barrier,
+              b * tile::kBoxColumns, block_row + g * kGroupRows + first_row, head, batch, (1 << kConfig.cluster) - 1);
+      return;
+    }
 #pragma unroll
     for (int g = 0; g < kRowGroups; ++g)
 #pragma unroll

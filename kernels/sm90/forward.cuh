@@ -37,6 +37,7 @@ struct Forward : Segment<kConfig, kProblem> {
       Base::kQueriesFirst, Base::kDependent, Base::kOneSegment, Base::kVotesLast, Base::kKeepsForLater,
       Base::kSumsEarly;
   using Base::kOutColumns, Base::kPlan, Base::kBarriers, Base::kFirstBarrier;
+  using Base::kSharesQueries, Base::kJoinsLater;
   using Base::open, Base::keep_copying, Base::is_producer, Base::is_leader, Base::release, Base::slot_of,
       Base::parity_of, Base::first_key_of;
   using Base::out, Base::kept, Base::reference, Base::sum, Base::log2_sum, Base::inverse, Base::probabilities;
@@ -72,7 +73,8 @@ struct Forward : Segment<kConfig, kProblem> {
   template <Masks kMasks, bool kStays>
   __device__ __forceinline__ void run_segments(bool second_time) {
     if (segments == 0) [[unlikely]] {
-      if (kQueriesFirst && kKeyGroups == 1) ptx::mbarrier_wait(barrier(kFirstBarrier), 0);  // they come all the same
+      if ((kQueriesFirst || kSharesQueries) && kKeyGroups == 1)
+        ptx::mbarrier_wait(barrier(kFirstBarrier), 0);  // they come all the same
       if (kDependent) ptx::griddepcontrol_launch_dependents();
       return;
     }
@@ -150,13 +152,14 @@ struct Forward : Segment<kConfig, kProblem> {
 
   __device__ __forceinline__ void run() {
     if constexpr (!kQueriesFirst) open();
+    if constexpr (kSharesQueries) this->share_queries();
     if constexpr (kOnes) {
       // Every element is one, so the swizzle moves nothing. 16 bytes a thread: 2 KiB.
       const unsigned one = kProblem.element == Element::bf16 ? 0x3F803F80U : 0x3C003C00U;
       if (threads(kConfig) == kGroupThreads || threadIdx.x < kStepKeys * tile::kBoxRowBytes / 16)
         ptx::st_shared_v4(shared + kPlan.ones + 16 * threadIdx.x, one);
     }
-    if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_arrive_relaxed();
+    if constexpr (kJoinsLater) ptx::barrier_cluster_arrive_relaxed();
     if (is_consumer) aim();
     if (kMasksProbabilities && is_consumer) find_diagonal();
     if constexpr (kOnes) ptx::fence_proxy_async();
@@ -201,8 +204,8 @@ struct Forward : Segment<kConfig, kProblem> {
       if constexpr (kStays && kVotesLast) run_segments<kMasks, kStays>(again);
       if (!(kSumsEarly && kStays) || segments == 0) this->template finish_sums<kStays>(again);
       // The other blocks' barriers exist.
-      if (kConfig.cluster > 1 && !again && (!kStays || segments == 0)) ptx::barrier_cluster_wait_acquire();
-      const Merge<kConfig, kProblem> merge{params, place(), target};
+      if (kJoinsLater && !again && (!kStays || segments == 0)) ptx::barrier_cluster_wait_acquire();
+      const Merge<kConfig, kProblem> merge{params, place(), target, this->maps.o};
       bool misled;
       if constexpr (kKeepsForLater && kStays) {
         multiply_kept();

@@ -17,6 +17,7 @@
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
@@ -48,7 +49,7 @@ struct Place {
 /// there: at the end of a launch, a parameter that nobody has read yet and the chain of products to an address cost 250
 /// clocks.
 struct Target {
-  unsigned short* o;  ///< the lane's first element
+  unsigned short* o;  ///< the lane's first element; unused with Store::boxes
   float* lse;         ///< of the lane's first row; null where the lane writes none
   // Of two parts:
   unsigned to_piece;    ///< the lane's first piece in the other part's inbox, in the cluster's shared memory
@@ -68,10 +69,12 @@ struct Merge {
   static constexpr bool kHalf = kConfig.exchange == Exchange::half;
   static constexpr int kPieces = kHalf ? kTiles / 2 : kTiles;  // of 16 bytes a thread
   static constexpr int kPieceBytes = piece_bytes();
+  static constexpr int kBoxRowBytes = 2 * kStoredColumns;
   // Rows that are written in pieces are transposed before the other parts' share has arrived: what a lane keeps and
   // receives are then runs of 8 columns, of both its rows by turns, 64 bytes of a row in the four lanes of a quad. Runs
   // of two rows would be 32 bytes of each: half as much of every line that a store touches.
-  static constexpr bool kRuns = kConfig.store == Store::pieces && kTiles % 4 == 0;
+  static constexpr bool kBoxes = kConfig.store == Store::boxes;
+  static constexpr bool kRuns = kBoxes || (kConfig.store == Store::pieces && kTiles % 4 == 0);
   static constexpr bool kRemote = kConfig.cluster > 1;
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
   static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
@@ -83,6 +86,7 @@ struct Merge {
   const ForwardParams& params;
   Place at;
   Target target;
+  const TensorMap& output;
 
   __device__ __forceinline__ static Target target_of(const ForwardParams& params, const Place& at) {
     const int quarter = at.lane % 4;
@@ -110,7 +114,7 @@ struct Merge {
 
   /// Keeps the compiler from working it out where it is used.
   __device__ __forceinline__ static void settle(Target& target) {
-    ptx::settle(target.o);
+    if constexpr (!kBoxes) ptx::settle(target.o);
     ptx::settle(target.lse);
     if constexpr (kParts == 2) {
       ptx::settle(target.to_piece);
@@ -140,6 +144,12 @@ struct Merge {
   }
   __device__ __forceinline__ static unsigned lse_offset(const Place& at, int place) {
     return (kParts - 1) * kPlan.slice_bytes + place * kGroupRows * 4 + (at.warp * 8 + at.lane / 4) * 8;
+  }
+  /// The boxes of a warp's rows in shared memory. Pieces of 16 bytes lie at their index xor that of their pair of rows,
+  /// modulo 4: the swizzle of boxes of 64 bytes a row.
+  __device__ __forceinline__ static unsigned warp_rows(const Place& at) {
+    const int group = at.part % kConfig.key_groups * kConfig.row_groups + at.row_group;
+    return at.shared + kPlan.rows + (group * 4 + at.warp) * (kSliceColumns / kStoredColumns) * kStoredBytes;
   }
   /// From the start of an inbox to the first of the words that a lane receives of its first run.
   __device__ __forceinline__ static unsigned run_offset(const Place& at) {
@@ -385,14 +395,34 @@ struct Merge {
             ptx::cvt_rn_x2<kProblem.element>(x[4], x[5]), ptx::cvt_rn_x2<kProblem.element>(x[6], x[7])};
         write_run(words, g, h);
       }
+    if constexpr (kBoxes) copy_boxes();
   }
 
   /// Writes the lane's run of row h and of the tiles 4 g to 4 g + 3.
   __device__ __forceinline__ void write_run(const unsigned (&words)[4], int g, int h) const {
     constexpr bool kPadded = padded_dim(kProblem.head_dim) != kProblem.head_dim;
+    if constexpr (kBoxes) {
+      const unsigned row = warp_rows(at) + g * kStoredBytes + (at.lane / 4 + 8 * h) * kBoxRowBytes;
+      ptx::st_shared_v4(row + (at.lane % 4 ^ at.lane / 8) * 16, words[0], words[1], words[2], words[3]);
+      return;
+    }
     const int column = at.part * kSliceColumns + 32 * g + 8 * (at.lane % 4);
     if (at.row + 8 * h < params.len_q && (!kPadded || column < kProblem.head_dim))
       ptx::st_global_v4(target.o + 8 * h * params.o_strides.row + 32 * g, words);
+  }
+
+  /// With Store::boxes, once the warp's rows lie in shared memory: one lane starts their copies, which leave out what
+  /// is outside of the tensor.
+  __device__ __forceinline__ void copy_boxes() const {
+    ptx::fence_proxy_async();
+    __syncwarp();
+    if (at.lane != 0) return;
+#pragma unroll
+    for (int g = 0; g < kSliceColumns / kStoredColumns; ++g)
+      ptx::cp_async_bulk_tensor_4d_store(output, warp_rows(at) + g * kStoredBytes,
+                                         at.part * kSliceColumns + g * kStoredColumns, at.row, at.head, at.batch);
+    ptx::cp_async_bulk_commit_group();
+    ptx::cp_async_bulk_wait_group_read<0>();
   }
 
   /// Without a branch: ptxas would make one end of the two programs, and then keep the registers of both.
@@ -443,6 +473,7 @@ struct Merge {
           ptx::st_global_v4(target.o + 8 * t, x);
       }
     }
+    if constexpr (kBoxes) copy_boxes();
   }
 };
 

@@ -39,6 +39,8 @@ struct Segment : Block<kConfig, kProblem> {
   static constexpr bool kKeepsForLater = kConfig.kept_columns == KeptColumns::while_sending;
   // Sums by additions are there before the last products are done.
   static constexpr bool kSumsEarly = !kOnes;
+  // The blocks of a cluster wait for each other's barriers beside the first scores, if they did not at the start.
+  static constexpr bool kJoinsLater = kConfig.cluster > 1 && !Base::kSharesQueries;
   // Score registers of a row pair from which the first reference is found.
   static constexpr int kReferenceRegisters = kConfig.reference == Reference::first_keys ? kStepKeys / 2 : kChunk / 2;
 
@@ -115,7 +117,7 @@ struct Segment : Block<kConfig, kProblem> {
 #pragma unroll
     for (int c = kReady ? 1 : 0; c < kConfig.score_lead; ++c) ask_for_scores(c);
     // While the first scores are computed: the end has one thing less to wait for.
-    if (kStays && kConfig.cluster > 1 && !second_time) ptx::barrier_cluster_wait_acquire();
+    if (kStays && kJoinsLater && !second_time) ptx::barrier_cluster_wait_acquire();
 
     if constexpr (kConfig.reference == Reference::exact) {
       float maximum[2];

@@ -168,7 +168,8 @@ def map_shape(params, boxes, name):
         if not legal and size > 1:
             raise HeedError(f"the {dimension} stride of {name} is {stride} elements; bulk copies need a positive multiple of 8 elements (16 bytes)")
         in_bytes.append(2 * (stride if legal else boxes["head_dim"]))
-    return address, extents, tuple(in_bytes), (boxes["columns"], boxes[f"{name}_rows"], 1, 1)
+    columns = boxes["o_columns"] if name == "o" and boxes["o_columns"] else boxes["columns"]
+    return address, extents, tuple(in_bytes), (columns, boxes[f"{name}_rows"], 1, 1)
 
 
 def encode_maps(params, boxes):
@@ -190,7 +191,7 @@ def encode_maps(params, boxes):
             (ctypes.c_uint32 * 4)(*box),
             (ctypes.c_uint32 * 4)(1, 1, 1, 1),
             0,  # not interleaved
-            CU_TENSOR_MAP_SWIZZLE[2 * boxes["columns"]],
+            CU_TENSOR_MAP_SWIZZLE[2 * box[0]],
             CU_TENSOR_MAP_L2_PROMOTION[boxes["l2_bytes"]],
             0,  # what lies outside is read as zeros
         )

@@ -26,21 +26,23 @@ struct Tensor {
   int rows;
   int heads;
   int box_rows;
+  int box_columns;
 };
 
 Tensor tensor_of(const ForwardParams& p, const TensorBoxes& boxes, MappedTensor tensor) {
   const int keys = std::max(1, visible_keys(boxes.problem.causal, p.len_q - 1, p.causal_offset, p.len_k));
   switch (tensor) {
     case MappedTensor::q:
-      return {"q", p.q, p.q_strides, p.len_q, p.heads, boxes.q_rows};
+      return {"q", p.q, p.q_strides, p.len_q, p.heads, boxes.q_rows, boxes.columns};
     case MappedTensor::k:
-      return {"k", p.k, p.k_strides, keys, p.heads_kv, boxes.k_rows};
+      return {"k", p.k, p.k_strides, keys, p.heads_kv, boxes.k_rows, boxes.columns};
     case MappedTensor::v:
-      return {"v", p.v, p.v_strides, keys, p.heads_kv, boxes.v_rows};
+      return {"v", p.v, p.v_strides, keys, p.heads_kv, boxes.v_rows, boxes.columns};
     case MappedTensor::o:
       break;
   }
-  return {"o", p.o, p.o_strides, p.len_q, p.heads, boxes.o_rows};
+  const int columns = boxes.o_columns == 0 ? boxes.columns : boxes.o_columns;
+  return {"o", p.o, p.o_strides, p.len_q, p.heads, boxes.o_rows, columns};
 }
 
 [[noreturn]] void refuse(const std::string& text, const std::string& value) {
@@ -54,10 +56,10 @@ TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorBoxes& 
   const int head_dim = boxes.problem.head_dim;
   if (boxes.problem.element == Element::fp32)
     refuse(fmt::format("a tensor map of {} cannot be made: boxes are of 16-bit elements, not fp32", t.name), t.name);
-  if (boxes.columns != 64 && boxes.columns != 32 && boxes.columns != 16)
+  if (t.box_columns != 64 && t.box_columns != 32 && t.box_columns != 16)
     refuse(
-        fmt::format("a tensor map of {} cannot be made: a box has 64, 32 or 16 columns, not {}", t.name, boxes.columns),
-        std::to_string(boxes.columns));
+        fmt::format("a tensor map of {} cannot be made: a box has 64, 32 or 16 columns, not {}", t.name, t.box_columns),
+        std::to_string(t.box_columns));
   if (boxes.l2_bytes != 0 && boxes.l2_bytes != 64 && boxes.l2_bytes != 128 && boxes.l2_bytes != 256)
     refuse(fmt::format("a tensor map of {} cannot be made: the L2 fetches 0, 64, 128 or 256 bytes at once, not {}",
                        t.name, boxes.l2_bytes),
@@ -80,8 +82,8 @@ TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorBoxes& 
   shape.address = t.address;
   shape.extents = {static_cast<std::uint64_t>(head_dim), static_cast<std::uint64_t>(t.rows),
                    static_cast<std::uint64_t>(t.heads), static_cast<std::uint64_t>(params.batch)};
-  shape.box = {static_cast<std::uint32_t>(boxes.columns), static_cast<std::uint32_t>(t.box_rows), 1, 1};
-  shape.swizzle_bytes = boxes.columns * static_cast<int>(kElementBytes);
+  shape.box = {static_cast<std::uint32_t>(t.box_columns), static_cast<std::uint32_t>(t.box_rows), 1, 1};
+  shape.swizzle_bytes = t.box_columns * static_cast<int>(kElementBytes);
   const std::array<long long, 3> strides = {t.strides.row, t.strides.head, t.strides.batch};
   constexpr std::array<const char*, 3> kNames = {"row", "head", "batch"};
   for (std::size_t i = 0; i < strides.size(); ++i) {

@@ -27,6 +27,7 @@ struct TensorBoxes {
   int k_rows = 0;
   int v_rows = 0;
   int o_rows = 0;
+  int o_columns = 0;   ///< of the output's boxes; 0: as many as the others have
   int l2_bytes = 256;  ///< what the L2 fetches at once where a copy misses: 0 for no more than the copy reads, 64, 128
                        ///< or 256; more helps data that is read again, and costs bandwidth where all is read once
   bool operator==(const TensorBoxes&) const = default;

@@ -70,6 +70,9 @@ const KnobTable<sm90::Config>& table() {
     t.add("key_heads", "i", &C::key_heads, "heed::sm90::KeyHeads", {"shared", "own"},
           "whether query heads may share keys, which costs the first copy a division")
         .acts_on({launch, latency});
+    t.add("multicast", "km", &C::multicast, "heed::sm90::Multicast", {"none", "queries"},
+          "whether blocks that share rows each copy all queries, or a part of them to all")
+        .acts_on({l2, latency});
     t.add("opening", "h", &C::opening, "heed::sm90::Opening", {"lengths_first", "maps_first", "queries_first"},
           "what is known before the first copy: lengths, then where tensor maps lie, or both beside each other; or "
           "only what the queries need")
@@ -80,7 +83,8 @@ const KnobTable<sm90::Config>& table() {
     t.add("trigger", "t", &C::trigger, "heed::sm90::Trigger", {"none", "first_scores", "last_products"},
           "when the next launch may start its set-up, if it is a dependent one")
         .acts_on({launch});
-    t.add("store", "e", &C::store, "heed::sm90::Store", {"pairs", "pieces"}, "bytes a lane writes at once: 4 or 16")
+    t.add("store", "e", &C::store, "heed::sm90::Store", {"pairs", "pieces", "boxes"},
+          "bytes a lane writes at once, 4 or 16; or a bulk copy for every 16 rows, by way of shared memory")
         .acts_on({l2, dram});
     t.add("tile_order", "o", &C::tile_order, "heed::sm90::TileOrder", {"ascending", "descending", "folded"},
           "which query rows start first: of a head's, or the longest row tiles of all heads and then the shortest")
@@ -321,10 +325,11 @@ class Sm90Family final : public Family {
     plan.shared_bytes = sm90::shared_plan(c, static_cast<int>(workload.dim)).total;
     plan.boxes = TensorBoxes{.problem = problem_of(workload),
                              .columns = tile::kBoxColumns,
-                             .q_rows = sm90::kGroupRows,
+                             .q_rows = sm90::query_box_rows(c),
                              .k_rows = c.chunk,
                              .v_rows = sm90::segment_keys(c) / c.value_waits,
-                             .o_rows = 0};
+                             .o_rows = c.store == sm90::Store::boxes ? sm90::kStoredRows : 0,
+                             .o_columns = sm90::kStoredColumns};
     plan.dependent = c.trigger != sm90::Trigger::none;
     return plan;
   }

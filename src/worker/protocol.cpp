@@ -121,7 +121,7 @@ nlohmann::json plan_to_json(const LaunchPlan& plan) {
              {"causal", b->problem.causal},   {"columns", b->columns},
              {"q_rows", b->q_rows},           {"k_rows", b->k_rows},
              {"v_rows", b->v_rows},           {"o_rows", b->o_rows},
-             {"l2_bytes", b->l2_bytes}};
+             {"o_columns", b->o_columns},     {"l2_bytes", b->l2_bytes}};
   return {{"entry", plan.entry},
           {"grid", plan.grid},
           {"threads", plan.threads},
@@ -151,6 +151,7 @@ LaunchPlan plan_from_json(const nlohmann::json& json) {
                              .k_rows = b.at("k_rows").get<int>(),
                              .v_rows = b.at("v_rows").get<int>(),
                              .o_rows = b.at("o_rows").get<int>(),
+                             .o_columns = b.at("o_columns").get<int>(),
                              .l2_bytes = b.at("l2_bytes").get<int>()};
   plan.dependent = json.at("dependent").get<bool>();
   return plan;

@@ -52,6 +52,11 @@ TEST(TensorMap, ShapesOfDenseTensors) {
   TensorBoxes narrow = boxes_of(128);
   narrow.columns = 32;
   EXPECT_EQ(tensor_map_shape(p, narrow, MappedTensor::o).swizzle_bytes, 64);
+  TensorBoxes narrow_output = boxes_of(128);
+  narrow_output.o_columns = 32;
+  EXPECT_EQ(tensor_map_shape(p, narrow_output, MappedTensor::o).box, (std::array<std::uint32_t, 4>{32, 64, 1, 1}));
+  EXPECT_EQ(tensor_map_shape(p, narrow_output, MappedTensor::o).swizzle_bytes, 64);
+  EXPECT_EQ(tensor_map_shape(p, narrow_output, MappedTensor::v).box[0], 64U);
 }
 
 // The last box of a row may reach past it.

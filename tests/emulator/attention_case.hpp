@@ -80,13 +80,13 @@ class AttentionCase {
   }
 
   /// As the launcher encodes them: src/device/tensor_map.cpp.
-  [[nodiscard]] TensorMaps maps(int q_rows, int k_rows, int v_rows, int o_rows = 0) const {
+  [[nodiscard]] TensorMaps maps(int q_rows, int k_rows, int v_rows, int o_rows = 0, int o_columns = 64) const {
     TensorMaps maps{};
     const int seen = visible_keys(problem_.causal, shape_.len_q - 1, shape_.causal_offset, shape_.len_k);
     encode(maps.q, q_, params_.q_strides, shape_.len_q, shape_.heads, q_rows);
     encode(maps.k, k_, params_.k_strides, std::max(seen, 1), shape_.heads_kv, k_rows);
     encode(maps.v, v_, params_.v_strides, std::max(seen, 1), shape_.heads_kv, v_rows);
-    if (o_rows > 0) encode(maps.o, o_, params_.o_strides, shape_.len_q, shape_.heads, o_rows);
+    if (o_rows > 0) encode(maps.o, o_, params_.o_strides, shape_.len_q, shape_.heads, o_rows, o_columns);
     return maps;
   }
 
@@ -173,11 +173,13 @@ class AttentionCase {
   [[nodiscard]] double value(const Elements& e, const TensorStrides& s, int b, int h, int r, int c) const {
     return load_16(bf16_, reinterpret_cast<const std::byte*>(&e[at(s, b, h, r) + static_cast<std::size_t>(c)]));
   }
-  void encode(TensorMap& map, const Elements& e, const TensorStrides& s, int rows, int heads, int box_rows) const {
+  void encode(TensorMap& map, const Elements& e, const TensorStrides& s, int rows, int heads, int box_rows,
+              int box_columns = 64) const {
     const EmulatedMap m{reinterpret_cast<const std::byte*>(e.data()),
                         {problem_.head_dim, rows, heads, shape_.batch},
                         {1, s.row, s.head, s.batch},
-                        box_rows};
+                        box_rows,
+                        box_columns};
     static_assert(sizeof(m) <= sizeof(map.opaque));
     std::memcpy(map.opaque, &m, sizeof(m));
   }

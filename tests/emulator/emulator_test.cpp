@@ -29,7 +29,7 @@ const Launch kOneWarpgroup = one_warpgroup();
 struct Counting {
   explicit Counting(int rows) : elements(static_cast<std::size_t>(rows) * 64) {
     for (std::size_t i = 0; i < elements.size(); ++i) elements[i] = round_16(false, static_cast<float>(i % 7) - 3);
-    const EmulatedMap m{reinterpret_cast<const std::byte*>(elements.data()), {64, rows, 1, 1}, {1, 64, 0, 0}, 64};
+    const EmulatedMap m{reinterpret_cast<const std::byte*>(elements.data()), {64, rows, 1, 1}, {1, 64, 0, 0}, 64, 64};
     std::memcpy(map.opaque, &m, sizeof(m));
   }
   std::vector<std::uint16_t> elements;

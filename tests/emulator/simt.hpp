@@ -155,6 +155,7 @@ struct EmulatedMap {
   long long sizes[4];
   long long strides[4];
   int box_rows;
+  int box_columns;  ///< 64, 32 or 16; rows lie in the swizzle of as many bytes
 };
 
 }  // namespace heed::emulator

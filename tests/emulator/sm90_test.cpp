@@ -19,7 +19,9 @@ void run_case(const Shape& shape, std::uint64_t seed, bool with_lse = true,
   AttentionCase problem(kProblem, shape, seed);
   if (!with_lse) problem.params().lse = nullptr;
   if (change) change(problem);
-  const TensorMaps maps = problem.maps(kGroupRows, kConfig.chunk, segment_keys(kConfig) / kConfig.value_waits);
+  const TensorMaps maps =
+      problem.maps(query_box_rows(kConfig), kConfig.chunk, segment_keys(kConfig) / kConfig.value_waits,
+                   kConfig.store == Store::boxes ? kStoredRows : 0, kStoredColumns);
   const int rows = kConfig.row_groups * kGroupRows;
   emulator::Launch launch;
   const auto heads = static_cast<unsigned>(shape.heads);
@@ -76,6 +78,62 @@ TEST(EmulatedSm90, Openings) {
                            .opening = Opening::queries_first};
   run_case<kGroups, kHalf64>({.len_q = 70, .len_k = 50}, 250);
   run_case<kGroups, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40}, 251);
+}
+
+// Every block of a cluster copies a part of the queries to all; those without keys, too.
+TEST(EmulatedSm90, SharesQueries) {
+  constexpr Config kConfig{.multicast = Multicast::queries};
+  run_case<kConfig, kHalf64>({.len_q = 64, .len_k = 512}, 300);
+  run_case<kConfig, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 130}, 301);
+  run_case<kConfig, kHalf64>({.len_q = 3, .len_k = 1}, 302);
+  run_case<kConfig, kHalf64>({.len_q = 40, .len_k = 512, .score_scale = 30}, 303);
+  run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40}, 304);
+  constexpr Config kEight{.row_groups = 2,
+                          .cluster = 8,
+                          .chunk = 32,
+                          .chunks = 1,
+                          .stages = 2,
+                          .score_lead = 1,
+                          .value_waits = 1,
+                          .product_start = 0,
+                          .row_sum = RowSum::adds,
+                          .vote = Vote::before_sending,
+                          .multicast = Multicast::queries,
+                          .producer = Producer::own_warp};
+  run_case<kEight, kBrain128Causal>({.len_q = 150, .len_k = 700, .causal_offset = 550}, 305);
+  run_case<kEight, kBrain128Causal>({.len_q = 10, .len_k = 20, .causal_offset = -30}, 306);
+  constexpr Config kGroups{.key_groups = 2,
+                           .cluster = 2,
+                           .chunks = 2,
+                           .value_waits = 1,
+                           .product_start = 0,
+                           .multicast = Multicast::queries};
+  run_case<kGroups, kHalf64>({.len_q = 70, .len_k = 50}, 307);
+}
+
+// Rows by way of shared memory, as boxes: of two parts, one and four, ragged rows, padded head dims, written
+// again.
+TEST(EmulatedSm90, WritesRowsAsBoxes) {
+  constexpr Config kConfig{.store = Store::boxes};
+  run_case<kConfig, kHalf64>({.len_q = 64, .len_k = 512}, 310);
+  run_case<kConfig, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 130}, 311, false);
+  run_case<kConfig, kHalf64>({.len_q = 40, .len_k = 512, .score_scale = 30, .heads_inner = true}, 312);
+  run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40}, 313);
+  constexpr Config kAlone{
+      .row_groups = 2, .cluster = 1, .chunks = 2, .value_waits = 1, .product_start = 0, .store = Store::boxes};
+  run_case<kAlone, kHalf64>({.len_q = 150, .len_k = 200}, 314);
+  constexpr Config kFour{.key_groups = 2,
+                         .cluster = 2,
+                         .chunk = 32,
+                         .chunks = 2,
+                         .value_waits = 1,
+                         .product_start = 0,
+                         .row_sum = RowSum::adds,
+                         .exchange = Exchange::single,
+                         .store = Store::boxes};
+  run_case<kFour, kBrain128Causal>({.len_q = 150, .len_k = 300, .causal_offset = 150}, 315);
+  constexpr Problem kHalf40{.element = Element::fp16, .head_dim = 40, .causal = false};
+  run_case<kConfig, kHalf40>({.heads = 2, .len_q = 70, .len_k = 130}, 316);
 }
 
 TEST(EmulatedSm90, ComputesAgainWhereTheFirstChunkMisleads) {

@@ -41,6 +41,8 @@ Config random_config(Random& random, const Problem& problem) {
   c.kept_columns = random.chance(0.5) ? KeptColumns::with_sent : KeptColumns::while_sending;
   c.placing = random.chance(0.5) ? Placing::in_order : Placing::free;
   c.producer = static_cast<Producer>(random.below(3));
+  c.multicast = random.chance(0.5) ? Multicast::none : Multicast::queries;
+  c.store = static_cast<Store>(random.below(3));
   return canonical(c, problem);
 }
 
@@ -135,7 +137,13 @@ TEST(Sm90, SharedMemoryIsLaidOutWithoutOverlap) {
       ASSERT_EQ(p.operand_bytes, boxes * c.value_waits * p.value_box);
       ASSERT_EQ(p.ones, p.ring + c.key_groups * c.stages * 2 * p.operand_bytes);
       ASSERT_LE(p.ones, p.inbox);
+      ASSERT_LE(p.ones, p.rows);
+      const int row_groups = c.store == Store::boxes ? c.key_groups * c.row_groups : 0;
+      ASSERT_EQ(p.inbox, p.rows + row_groups * 64 * 2 * padded_dim(dim) / parts(c));
       ASSERT_EQ(p.barriers, p.inbox + c.key_groups * c.row_groups * p.inbox_bytes);
+      ASSERT_EQ(p.rows % 512, 0) << "the swizzle of 64 bytes repeats";
+      ASSERT_EQ(query_box_rows(c) * (c.multicast == Multicast::queries ? c.cluster : 1), 64);
+      ASSERT_EQ(query_box_rows(c) % 8, 0) << "rows of a swizzle atom";
       ASSERT_EQ(p.total, p.barriers + 8 * barrier_plan(c).count);
       for (const int offset : {p.q, p.ring, p.ones, p.key_box, p.value_box, p.operand_bytes})
         ASSERT_EQ(offset % tile::kSwizzleAtomBytes, 0);

@@ -156,7 +156,7 @@ class Launch(unittest.TestCase):
 
     def check_maps(self, library, binary, stream):
         """Bulk copies: what the driver is asked to encode, once a set of addresses, and the launch as a dependent."""
-        boxes = {"element": "bf16", "head_dim": 128, "causal": True, "columns": 64, "q_rows": 64, "k_rows": 96, "v_rows": 32, "o_rows": 0, "l2_bytes": 128}
+        boxes = {"element": "bf16", "head_dim": 128, "causal": True, "columns": 64, "q_rows": 64, "k_rows": 96, "v_rows": 32, "o_rows": 0, "o_columns": 0, "l2_bytes": 128}
         w = suites.parse_workload("b2h4hkv2l8k10d128:bf16:causal_top_left")
         zeros = torch.zeros
         with (

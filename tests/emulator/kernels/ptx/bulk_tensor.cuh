@@ -5,25 +5,29 @@
 
 #include "device.hpp"
 #include "kernels/contract.hpp"
+#include "kernels/ptx/cluster.cuh"
 
 namespace heed::ptx {
 
-/// A box in shared memory, in the 128-byte swizzle, and where its elements are in global memory.
+/// A box in shared memory, in the swizzle of its rows' bytes, and where its elements are in global memory.
 class Box {
  public:
   Box(const TensorMap& map, unsigned shared, int column, int row, int head, int batch) : at_{column, row, head, batch} {
     std::memcpy(&map_, map.opaque, sizeof(map_));
     shared_ = emulator::pointer_to(shared, static_cast<std::size_t>(bytes()));
-    if ((shared - emulator::kSharedStart) % 1024 != 0)
-      throw std::logic_error("a bulk copy with the 128-byte swizzle needs an address that is a multiple of 1024");
+    if (((shared & ((1U << emulator::kRankShift) - 1)) - emulator::kSharedStart) %
+            static_cast<unsigned>(8 * row_bytes()) !=
+        0)
+      throw std::logic_error(
+          "a bulk copy needs an address that is a multiple of eight rows, where its swizzle repeats");
   }
-  [[nodiscard]] long long bytes() const { return map_.box_rows * 128LL; }
+  [[nodiscard]] long long bytes() const { return map_.box_rows * row_bytes(); }
 
   /// Calls `copy` with every element in shared memory and in global memory, null where that is outside of the tensor.
   template <class Copy>
   void for_each(const Copy& copy) const {
     for (int r = 0; r < map_.box_rows; ++r)
-      for (int c = 0; c < 64; ++c) {
+      for (int c = 0; c < map_.box_columns; ++c) {
         const long long at[4] = {at_[0] + c, at_[1] + r, at_[2], at_[3]};
         bool inside = true;
         long long offset = 0;
@@ -31,12 +35,15 @@ class Box {
           inside = inside && at[d] >= 0 && at[d] < map_.sizes[d];
           offset += at[d] * map_.strides[d];
         }
-        copy(shared_ + r * 128 + ((c / 8) ^ (r % 8)) * 16 + c % 8 * 2,
+        const long long plain = r * row_bytes() + 2 * c;
+        copy(shared_ + (plain ^ ((plain >> 7 & (row_bytes() / 16 - 1)) << 4)),
              inside ? const_cast<std::byte*>(map_.base) + 2 * offset : nullptr);
       }
   }
 
  private:
+  [[nodiscard]] long long row_bytes() const { return 2LL * map_.box_columns; }
+
   emulator::EmulatedMap map_{};
   std::byte* shared_;
   long long at_[4];
@@ -56,6 +63,15 @@ inline void cp_async_bulk_tensor_4d(unsigned shared, const TensorMap& map, unsig
     b->bytes -= box.bytes();
     b->settle();
   });
+}
+inline void cp_async_bulk_tensor_4d_multicast(unsigned shared, const TensorMap& map, unsigned barrier, int column,
+                                              int row, int head, int batch, unsigned short ranks) {
+  require_cluster();
+  if (ranks == 0 || ranks >> emulator::cluster_size() != 0)
+    throw std::logic_error("a multicast to no block, or to one that the cluster does not have");
+  for (unsigned rank = 0; rank < emulator::cluster_size(); ++rank)
+    if ((ranks >> rank & 1U) != 0)
+      cp_async_bulk_tensor_4d(mapa(shared, rank), map, mapa(barrier, rank), column, row, head, batch);
 }
 inline void cp_async_bulk_tensor_4d_evict_first(unsigned shared, const TensorMap& map, unsigned barrier, int column,
                                                 int row, int head, int batch) {
