@@ -31,8 +31,8 @@ struct Softmax : Products<kConfig, kProblem> {
   Range chunks;  // of this part
   float scale_log2;
   // Mask::probabilities:
-  int diagonal;                   // the chunk through which the mask's edge runs
-  bool is_lined_up;               // it runs from corner to corner, and no row that is written sees past the last key
+  int diagonal;      // the chunk through which the mask's edge runs
+  bool is_lined_up;  // it runs from corner to corner, and no row of the block that is written sees past the last key
   unsigned seen[kChunk / 8 + 1];  // bits of two packed ones that are kept, of its tile t and row h: at t - h + 1
   float reference[2];             // in log2 units of the scaled scores
   float sum[2];                   // of this lane's columns; unused with columns of ones
@@ -72,9 +72,10 @@ struct Softmax : Products<kConfig, kProblem> {
   /// Which probabilities the rows of this lane see of the chunk on the diagonal. Both rows see the same of tiles that
   /// are one apart, so nine words tell of all 16 pairs of columns.
   __device__ __forceinline__ void find_diagonal() {
-    const int first = block_row + row_group * kGroupRows + params.causal_offset;
-    const int last_row = min(block_row + (row_group + 1) * kGroupRows, params.len_q) - 1;
-    diagonal = first / kChunk;
+    diagonal = (block_row + row_group * kGroupRows + params.causal_offset) / kChunk;
+    // Of the whole block: its row groups vote together, and one in the other program would vote at another place.
+    const int first = block_row + params.causal_offset;
+    const int last_row = min(block_row + kRowGroups * kGroupRows, params.len_q) - 1;
     is_lined_up = first >= 0 && first % kChunk == 0 && last_row + params.causal_offset < params.len_k;
     const int keys = 16 * warp + lane / 4 + 1 - 2 * (lane % 4);  // seen from this lane's first column on
 #pragma unroll

@@ -111,6 +111,28 @@ TEST(EmulatedSm90, SharesQueries) {
   run_case<kGroups, kHalf64>({.len_q = 70, .len_k = 50}, 307);
 }
 
+// Only some row groups of a block see past the last key: all take the program that knows of it, or they would vote at
+// different places and wait for each other.
+TEST(EmulatedSm90, RowGroupsOfABlockTakeOneProgram) {
+  constexpr Problem kBrain64Causal{.element = Element::bf16, .head_dim = 64, .causal = true};
+  constexpr Config kThree{.row_groups = 3,
+                          .cluster = 4,
+                          .chunks = 1,
+                          .score_lead = 1,
+                          .value_waits = 1,
+                          .product_start = 0,
+                          .late_packing = false,
+                          .reference = Reference::first_keys,
+                          .mask = Mask::probabilities,
+                          .exchange = Exchange::single,
+                          .opening = Opening::maps_first,
+                          .producer = Producer::own_group,
+                          .trigger = Trigger::none};
+  for (const float scale : {1.0F, 4.0F, 30.0F})
+    run_case<kThree, kBrain64Causal>({.len_q = 130, .len_k = 67, .score_scale = scale}, 308);
+  run_case<kThree, kBrain64Causal>({.len_q = 190, .len_k = 130, .causal_offset = -64}, 309);
+}
+
 // Rows by way of shared memory, as boxes: of two parts, one and four, ragged rows, padded head dims, written
 // again.
 TEST(EmulatedSm90, WritesRowsAsBoxes) {
