@@ -150,6 +150,7 @@ void deliver(json& entry, const jit::Artifact& artifact, const std::filesystem::
   write_file_atomically(file, read_file(artifact.path, ErrorCode::cache), ErrorCode::store);
   entry["file"] = std::filesystem::absolute(file).string();
   entry["resources"] = evolve::to_json(artifact.resources);
+  entry["machine_code"] = artifact.machine_code;
 }
 
 /// What holds for every binary of this call.

@@ -164,6 +164,7 @@ void run(const Options& o, const CLI::App& app) {
     if (!path.parent_path().empty()) make_folder(path.parent_path(), ErrorCode::store);
     nlohmann::json evidence = report::evidence(record);
     report::add_family_digests(evidence, sources());
+    report::add_programs(evidence, store->trials(id));
     write_file_atomically(path, evidence.dump(1) + "\n", ErrorCode::store);
   }
   if (o.machine.json) {

@@ -105,12 +105,13 @@ void add_show(CLI::App& app, int& exit_code) {
     if (!run)
       throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", o->run),
                   std::to_string(o->run));
+    const std::vector<store::TrialRecord> trials = store->trials(o->run);
     if (!o->evidence.empty()) {
       nlohmann::json evidence = report::evidence(*run);
       if (run->source_digest == jit::source_digest()) report::add_family_digests(evidence, sources());
+      report::add_programs(evidence, trials);
       write_file_atomically(o->evidence, evidence.dump(1) + "\n", ErrorCode::store);
     }
-    const std::vector<store::TrialRecord> trials = store->trials(o->run);
     print(o->json ? report::run_json(*run, trials, store->comparisons(o->run)).dump(1) + "\n"
                   : report::show_text(*run, trials));
   });

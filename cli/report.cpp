@@ -6,6 +6,7 @@
 #include "base/files.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
+#include "device/device.hpp"
 #include "jit/embedded.hpp"
 #include "report/champions.hpp"
 #include "report/evidence.hpp"
@@ -83,23 +84,70 @@ void add_champions(CLI::App& app, int& exit_code) {
   });
 }
 
+namespace {
+
+/// The digests of variants built with today's sources, side by side; none for a variant that is no more, or is for a
+/// device of which this machine knows no limits.
+std::vector<std::optional<std::string>> machine_code_of(const std::vector<report::Program>& programs,
+                                                        jit::Builder& builder) {
+  std::vector<std::future<jit::BuildOutcome>> builds;
+  for (const report::Program& program : programs) {
+    builds.emplace_back();
+    try {
+      const DeviceFacts device = program.arch.starts_with("sm_") ? gpu_limits(program.arch) : cpu_facts();
+      const Workload workload = parse_workload(program.workload);
+      const Variant variant = parse_variant(program.config, workload, device);
+      const LaunchPlan plan = variant.plan(workload, device);
+      builds.back() = builder.start({.device = device.kind,
+                                     .arch = device.arch,
+                                     .source = variant.source_for(workload),
+                                     .entry = plan.entry,
+                                     .dependent = plan.dependent});
+    } catch (const Error&) {
+      continue;
+    }
+  }
+  std::vector<std::optional<std::string>> digests;
+  for (std::future<jit::BuildOutcome>& build : builds) {
+    digests.emplace_back();
+    if (!build.valid()) continue;
+    if (const jit::BuildOutcome outcome = build.get(); outcome.artifact)
+      digests.back() = outcome.artifact->machine_code;
+  }
+  return digests;
+}
+
+}  // namespace
+
 void add_evidence(CLI::App& app, int& exit_code) {
   struct Options {
     std::string folder = "evidence";
+    MachineOptions machine;
+    bool builds = false;
     bool json = false;
   };
   auto o = std::make_shared<Options>();
   CLI::App* command =
       app.add_subcommand("evidence", "List evidence files, and whether they were measured with today's sources");
   command->add_option("folder", o->folder, "Folder to look through")->capture_default_str();
+  command->add_flag("--build", o->builds, "Build the variants that stale files name, and compare their machine code");
+  command->add_option("--cache", o->machine.cache, "Folder for built kernels, with --build");
+  command->add_option("--jobs", o->machine.jobs, "Builds at a time [one a processor]")->check(CLI::NonNegativeNumber);
   command->add_flag("--json", o->json, "Print JSON");
   command->footer(
       "A file is current when it was measured with the device sources in this binary, or names variants of families\n"
-      "whose sources have not changed since; else it is stale.\n"
+      "whose sources have not changed since; else it is stale. With --build it has the same programs where the "
+      "sources\n"
+      "changed, but every variant it names is built into the machine code that was measured.\n"
       "Exit code 0 when every file can be read, 1 otherwise.\n"
       "Example:\n  heed evidence evidence/h200");
   command->callback([o, &exit_code] {
-    const std::vector<report::EvidenceFile> files = report::list_evidence(o->folder, sources());
+    report::ProgramsOf programs_of;
+    if (o->builds)
+      programs_of = [builder = std::shared_ptr<jit::Builder>(o->machine.builder())](const auto& programs) {
+        return machine_code_of(programs, *builder);
+      };
+    const std::vector<report::EvidenceFile> files = report::list_evidence(o->folder, sources(), programs_of);
     if (o->json)
       print(nlohmann::json{
                 {"source_digest", jit::source_digest()}, {"referee", kReferee}, {"files", report::evidence_json(files)}}

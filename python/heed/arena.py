@@ -241,6 +241,7 @@ def measure(options):
             "source_digest": built["source_digest"],
             "referee": built["referee"],
             "family_digests": built["family_digests"],
+            "programs": {entry["variant"]: entry["machine_code"] for entry in built["builds"] if "machine_code" in entry},
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "peer": {"torch": torch.__version__, "cudnn": version_text(torch.backends.cudnn.version()) if device == "cuda" else ""},
             "contenders": ["heed", *[contender.name for contender in found]],

@@ -8,7 +8,6 @@
 #include "base/version.hpp"
 #include "report/json_fields.hpp"
 #include "report/table.hpp"
-#include "store/store.hpp"
 
 namespace heed::report {
 namespace fs = std::filesystem;
@@ -36,7 +35,45 @@ bool names_only_unchanged(const json& content, const std::string& bytes, const S
   return names_any;
 }
 
-void read_evidence(const fs::path& path, const Sources& today, EvidenceFile& file) {
+// A row's config with its family, which some rows name in the variant's id alone: "fwd_sm90_fp16_d64..".
+std::string config_of(const json& row) {
+  std::string config = text_of(row, "config");
+  if (config.find(':') != std::string::npos) return config;
+  const std::string id = text_of(row, "variant");
+  for (const char* end : {"_fp16_", "_bf16_", "_fp32_"})
+    if (const std::size_t at = id.find(end); at != std::string::npos) return id.substr(0, at) + ":" + config;
+  return config;
+}
+
+// Counts the variants of a file's rows that are built into the machine code that was measured.
+void compare_programs(const json& content, const ProgramsOf& programs_of, EvidenceFile& file) {
+  const json measured = content.value("programs", json::object());
+  const json rows = content.value("rows", json::array());
+  if (!measured.is_object() || measured.empty() || !rows.is_array()) return;
+  std::map<std::string, Program> wanted;
+  for (const json& row : rows) {
+    const std::string id = text_of(row, "variant");
+    if (!id.empty()) wanted[id] = {config_of(row), text_of(row, "workload"), text_of(content, "arch")};
+  }
+  std::vector<Program> programs;
+  for (const auto& [id, program] : wanted) programs.push_back(program);
+  const std::vector<std::optional<std::string>> built = programs_of(programs);
+  std::size_t i = 0;
+  for (const auto& [id, program] : wanted) {
+    const std::optional<std::string>& digest = built.at(i++);
+    if (digest && *digest == text_of(measured, id.c_str())) ++file.same_programs;
+  }
+  file.programs = wanted.size();
+}
+
+std::string state_of(const EvidenceFile& file) {
+  if (file.current) return "current";
+  if (file.has_same_programs()) return "same programs";
+  if (file.programs == 0) return "stale";
+  return fmt::format("stale: {} of {} programs are the same", file.same_programs, file.programs);
+}
+
+void read_evidence(const fs::path& path, const Sources& today, const ProgramsOf& programs_of, EvidenceFile& file) {
   std::string bytes;
   try {
     bytes = read_file(path, ErrorCode::invalid_input);
@@ -68,6 +105,7 @@ void read_evidence(const fs::path& path, const Sources& today, EvidenceFile& fil
   file.referee = static_cast<int>(number(content, "referee"));
   file.rows = content.contains("rows") && content["rows"].is_array() ? content["rows"].size() : 0;
   file.current = file.source_digest == today.digest || names_only_unchanged(content, bytes, today);
+  if (!file.current && programs_of) compare_programs(content, programs_of, file);
 }
 
 }  // namespace
@@ -89,7 +127,15 @@ void add_family_digests(json& evidence, const Sources& today) {
   if (text_of(evidence, "source_digest") == today.digest) evidence["family_digests"] = today.families;
 }
 
-std::vector<EvidenceFile> list_evidence(const fs::path& folder, const Sources& today) {
+void add_programs(json& evidence, const std::vector<store::TrialRecord>& trials) {
+  if (!evidence.contains("rows")) return;
+  for (const json& row : evidence["rows"])
+    for (const store::TrialRecord& trial : trials)
+      if (trial.variant == text_of(row, "variant") && !trial.machine_code.empty())
+        evidence["programs"][trial.variant] = trial.machine_code;
+}
+
+std::vector<EvidenceFile> list_evidence(const fs::path& folder, const Sources& today, const ProgramsOf& programs_of) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
     throw Error(ErrorCode::usage,
@@ -100,7 +146,7 @@ std::vector<EvidenceFile> list_evidence(const fs::path& folder, const Sources& t
     if (!entry.is_regular_file(error) || entry.path().extension() != ".json") continue;
     EvidenceFile file;
     file.path = entry.path().lexically_relative(folder).string();
-    read_evidence(entry.path(), today, file);
+    read_evidence(entry.path(), today, programs_of, file);
     files.push_back(std::move(file));
   }
   std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
@@ -116,7 +162,7 @@ std::string evidence_text(const std::vector<EvidenceFile>& files) {
       table.add({f.path, "-", "-", "-", "-", "-", "-", "unreadable: " + f.problem});
     else
       table.add({f.path, f.what, f.device, f.date, f.source_digest, f.referee > 0 ? std::to_string(f.referee) : "-",
-                 std::to_string(f.rows), f.current ? "current" : "stale"});
+                 std::to_string(f.rows), state_of(f)});
   }
   return table.str();
 }
@@ -124,7 +170,8 @@ std::string evidence_text(const std::vector<EvidenceFile>& files) {
 json evidence_json(const std::vector<EvidenceFile>& files) {
   json all = json::array();
   for (const EvidenceFile& f : files) {
-    json file = {{"path", f.path}, {"current", f.current}};
+    json file = {
+        {"path", f.path}, {"current", f.current}, {"programs", f.programs}, {"same_programs", f.same_programs}};
     if (!f.problem.empty()) {
       file["problem"] = f.problem;
     } else {

@@ -240,10 +240,26 @@ TEST_F(Cli, EvidenceIsListed) {
   const auto json = nlohmann::json::parse(heed_command("evidence --json " + folder_.file("e")).out);
   EXPECT_EQ(json["files"][0]["current"], true);
   write_file_atomically(folder_.file("e/broken.json"), "{", ErrorCode::internal);
+  // Other sources that are built into the same machine code have the same programs; other machine code is stale.
+  const auto state = [&] {
+    const Printed built = heed_command("evidence --build --json " + folder_.file("e") + " " + cache());
+    const auto listed = nlohmann::json::parse(built.out)["files"][1];  // behind broken.json
+    return std::pair{listed["current"].get<bool>(), listed["programs"] == 1 && listed["same_programs"] == 1};
+  };
+  auto evidence = nlohmann::json::parse(read_file(file, ErrorCode::internal));
+  ASSERT_EQ(evidence["programs"].size(), 1U);
+  EXPECT_EQ(state(), (std::pair{true, false}));
+  evidence["source_digest"] = "0123456789abcdef";
+  evidence["family_digests"]["fwd_cpu"] = "0123456789abcdef";
+  write_file_atomically(file, evidence.dump(), ErrorCode::internal);
+  EXPECT_EQ(state(), (std::pair{false, true}));
+  evidence["programs"].front() = "0123456789abcdef";
+  write_file_atomically(file, evidence.dump(), ErrorCode::internal);
+  EXPECT_EQ(state(), (std::pair{false, false}));
   const Printed broken = heed_command("evidence " + folder_.file("e"));
   EXPECT_EQ(broken.code, 1);
   EXPECT_THAT(broken.out, ::testing::HasSubstr("unreadable"));
-  EXPECT_THAT(broken.out, ::testing::HasSubstr("current")) << "the others are listed all the same";
+  EXPECT_THAT(broken.out, ::testing::HasSubstr("x.json       evolve")) << "the others are listed all the same";
   expect_refusal("evidence " + folder_.file("nowhere"), 2, "there is no folder");
 }
 

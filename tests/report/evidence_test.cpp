@@ -74,6 +74,62 @@ TEST(Evidence, OfFamiliesThatDidNotChangeIsCurrent) {
   EXPECT_FALSE(is_current({{{"name", "honest"}}}, true));
 }
 
+// Sources that changed may still be built into the same machine code, which is looked at only where it matters.
+TEST(Evidence, OfTheSameMachineCodeSaysSo) {
+  const TemporaryFolder folder;
+  std::vector<Program> asked;
+  const ProgramsOf programs_of = [&](const std::vector<Program>& programs) {
+    asked = programs;
+    std::vector<std::optional<std::string>> digests;
+    for (const Program& p : programs)
+      digests.push_back(p.config == "fwd_a_b:knob=9" ? std::nullopt
+                                                     : std::optional<std::string>("code of " + p.config));
+    return digests;
+  };
+  nlohmann::json evidence = evidence_header("arena", {{"name", "A GPU"}, {"arch", "sm_90a"}}, {"before", {}});
+  const auto listed = [&](const Sources& today) {
+    asked.clear();
+    write_file_atomically(folder.path() / "a.json", evidence.dump(), ErrorCode::internal);
+    return list_evidence(folder.path(), today, programs_of).at(0);
+  };
+  evidence["rows"] = {{{"variant", "fwd_a_b_fp16_d64.m1"}, {"config", "knob=1"}, {"workload", "b1h1l64d64:fp16"}},
+                      {{"variant", "fwd_a_b_fp16_d64.m1"}, {"config", "knob=1"}, {"workload", "b1h1l64d64:fp16"}},
+                      {{"variant", "fwd_a_bf16_d64.m2"}, {"config", "fwd_a:knob=2"}, {"workload", "b1h1l64d64:bf16"}},
+                      {{"mode", "a row of none"}}};
+  evidence["programs"] = {{"fwd_a_b_fp16_d64.m1", "code of fwd_a_b:knob=1"},
+                          {"fwd_a_bf16_d64.m2", "code of fwd_a:knob=2"}};
+  EXPECT_TRUE(listed(kToday).has_same_programs());
+  ASSERT_EQ(asked.size(), 2U);
+  EXPECT_EQ(asked[0].config, "fwd_a_b:knob=1");
+  EXPECT_EQ(asked[0].workload, "b1h1l64d64:fp16");
+  EXPECT_EQ(asked[0].arch, "sm_90a");
+  EXPECT_THAT(evidence_text({listed(kToday)}), ::testing::HasSubstr("same programs"));
+  EXPECT_EQ(evidence_json({listed(kToday)})[0]["same_programs"], 2);
+  EXPECT_EQ(listed({"before", {}}).programs, 0U) << "current, which needs no builds";
+  EXPECT_TRUE(asked.empty());
+  evidence["programs"]["fwd_a_bf16_d64.m2"] = "other code";
+  EXPECT_FALSE(listed(kToday).has_same_programs());
+  EXPECT_THAT(evidence_text({listed(kToday)}), ::testing::HasSubstr("stale: 1 of 2 programs are the same"));
+  evidence["programs"].erase("fwd_a_bf16_d64.m2");
+  EXPECT_FALSE(listed(kToday).has_same_programs()) << "a variant whose machine code was not written down";
+  evidence["programs"]["fwd_a_bf16_d64.m2"] = "code of fwd_a:knob=2";
+  evidence["rows"][0]["config"] = evidence["rows"][1]["config"] = "knob=9";
+  EXPECT_FALSE(listed(kToday).has_same_programs()) << "a variant that is no more";
+  evidence["rows"] = nlohmann::json::array();
+  EXPECT_FALSE(listed(kToday).has_same_programs()) << "no variant at all";
+  EXPECT_EQ(list_evidence(folder.path(), kToday).at(0).programs, 0U) << "nothing was built";
+}
+
+TEST(Evidence, HoldsTheMachineCodeOfTheVariantsItNames) {
+  nlohmann::json evidence = {{"rows", {{{"variant", "one"}}, {{"variant", "unknown"}}}}};
+  store::TrialRecord one, other, unbuilt;
+  one.variant = "one", one.machine_code = "1";
+  other.variant = "other", other.machine_code = "2";
+  unbuilt.variant = "unknown";
+  add_programs(evidence, {other, one, unbuilt});
+  EXPECT_EQ(evidence["programs"], (nlohmann::json{{"one", "1"}}));
+}
+
 TEST(Evidence, FamiliesAreAddedToWhatIsOfTodaysSourcesAlone) {
   nlohmann::json today = {{"source_digest", "today"}};
   nlohmann::json old = {{"source_digest", "before"}};
