@@ -11,6 +11,7 @@
 #include "evolve/json.hpp"
 #include "jit/embedded.hpp"
 #include "measure/floor.hpp"
+#include "worker/protocol.hpp"
 
 namespace heed::cli {
 namespace {
@@ -89,16 +90,6 @@ Variant admitted(const Order& order, const DeviceFacts& device) {
   return variant;
 }
 
-std::future<jit::BuildOutcome> start(jit::Builder& builder, const Variant& variant, const Workload& workload,
-                                     const DeviceFacts& device) {
-  const LaunchPlan plan = variant.plan(workload, device);
-  return builder.start({.device = device.kind,
-                        .arch = device.arch,
-                        .source = variant.source_for(workload),
-                        .entry = plan.entry,
-                        .dependent = plan.dependent});
-}
-
 /// @throws Error(build_failed) when there is no binary, or one that breaks the kernel contract
 jit::Artifact finished(std::future<jit::BuildOutcome>& build, const Variant& variant) {
   jit::BuildOutcome outcome = build.get();
@@ -111,21 +102,6 @@ jit::Artifact finished(std::future<jit::BuildOutcome>& build, const Variant& var
   return std::move(*outcome.artifact);
 }
 
-/// What the launcher's tensor maps are made of; null where the entry takes none.
-json boxes_json(const std::optional<TensorBoxes>& boxes) {
-  if (!boxes) return {};
-  return {{"element", boxes->problem.element == Element::bf16 ? "bf16" : "fp16"},
-          {"head_dim", boxes->problem.head_dim},
-          {"causal", boxes->problem.causal},
-          {"columns", boxes->columns},
-          {"q_rows", boxes->q_rows},
-          {"k_rows", boxes->k_rows},
-          {"v_rows", boxes->v_rows},
-          {"o_rows", boxes->o_rows},
-          {"o_columns", boxes->o_columns},
-          {"l2_bytes", boxes->l2_bytes}};
-}
-
 void add_variant(json& entry, const Variant& variant, const Workload& workload, const DeviceFacts& device) {
   const LaunchPlan plan = variant.plan(workload, device);
   entry["variant"] = variant.id();
@@ -133,15 +109,8 @@ void add_variant(json& entry, const Variant& variant, const Workload& workload, 
   if (const std::string_view why = variant.family->made_for(workload, device); !why.empty()) entry["made_for"] = why;
   entry["config"] = to_string(variant.family->knobs(), variant.config);
   entry["text"] = describe(variant);
-  entry["entry"] = plan.entry;
-  entry["grid"] = plan.grid;
-  entry["threads"] = plan.threads;
-  entry["cluster"] = plan.cluster;
-  entry["shared_bytes"] = plan.shared_bytes;
-  entry["workspace_bytes"] = plan.workspace_bytes;
-  entry["counters"] = plan.counters;
-  entry["boxes"] = boxes_json(plan.boxes);
-  entry["dependent"] = plan.dependent;
+  entry.update(worker::plan_to_json(plan));
+  if (plan.boxes) entry["boxes"]["element"] = plan.boxes->problem.element == Element::bf16 ? "bf16" : "fp16";
   if (device.kind == DeviceKind::cuda) entry["max_shared_bytes"] = device.shared_bytes_per_block;
 }
 
@@ -206,7 +175,8 @@ json build_list(const BuildOptions& o, const DeviceFacts& device) {
       const Variant variant = admitted(order, device);
       id = variant.id();
       add_variant(entry, variant, order.workload, device);
-      if (pending.count(id) == 0) pending[id] = {variant, start(*builder, variant, order.workload, device), {}, {}, {}};
+      if (pending.count(id) == 0)
+        pending[id] = {variant, builder->start(jit::request_for(variant, order.workload, device)), {}, {}, {}};
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported) throw;
       entry["refused"] = error.what();
@@ -245,7 +215,7 @@ json build_one(const BuildOptions& o, const DeviceFacts& device) {
   const Variant variant = admitted({workload, o.variant}, device);
   add_variant(entry, variant, workload, device);
   const auto builder = o.machine.builder();
-  std::future<jit::BuildOutcome> build = start(*builder, variant, workload, device);
+  std::future<jit::BuildOutcome> build = builder->start(jit::request_for(variant, workload, device));
   deliver(entry, finished(build, variant), o.output);
   return entry;
 }

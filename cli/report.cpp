@@ -97,12 +97,7 @@ std::vector<std::optional<std::string>> machine_code_of(const std::vector<report
       const DeviceFacts device = program.arch.starts_with("sm_") ? gpu_limits(program.arch) : cpu_facts();
       const Workload workload = parse_workload(program.workload);
       const Variant variant = parse_variant(program.config, workload, device);
-      const LaunchPlan plan = variant.plan(workload, device);
-      builds.back() = builder.start({.device = device.kind,
-                                     .arch = device.arch,
-                                     .source = variant.source_for(workload),
-                                     .entry = plan.entry,
-                                     .dependent = plan.dependent});
+      builds.back() = builder.start(jit::request_for(variant, workload, device));
     } catch (const Error&) {
       continue;
     }
@@ -136,15 +131,16 @@ void add_evidence(CLI::App& app, int& exit_code) {
   command->add_flag("--json", o->json, "Print JSON");
   command->footer(
       "A file is current when it was measured with the device sources in this binary, or names variants of families\n"
-      "whose sources have not changed since; else it is stale. With --build it has the same programs where the "
-      "sources\n"
-      "changed, but every variant it names is built into the machine code that was measured.\n"
+      "whose sources have not changed since; else it is stale. With --build it has the same programs where every\n"
+      "variant it names is still built into the machine code that was measured.\n"
       "Exit code 0 when every file can be read, 1 otherwise.\n"
       "Example:\n  heed evidence evidence/h200");
   command->callback([o, &exit_code] {
     report::ProgramsOf programs_of;
     if (o->builds)
       programs_of = [builder = std::shared_ptr<jit::Builder>(o->machine.builder())](const auto& programs) {
+        if (!programs.empty())
+          remark(true, fmt::format("building {} variants, {} first", programs.size(), programs.front().workload));
         return machine_code_of(programs, *builder);
       };
     const std::vector<report::EvidenceFile> files = report::list_evidence(o->folder, sources(), programs_of);

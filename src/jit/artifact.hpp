@@ -7,6 +7,7 @@
 #include <string>
 
 #include "variant/device_facts.hpp"
+#include "variant/family.hpp"
 
 namespace heed::jit {
 
@@ -28,6 +29,9 @@ struct BuildRequest {
   std::string entry;       ///< function that must be there
   bool dependent = false;  ///< LaunchPlan::dependent: the entry may wait for the launch before it
 };
+
+/// What is to be built of a variant for a workload on a device.
+BuildRequest request_for(const Variant& variant, const Workload& workload, const DeviceFacts& device);
 
 /// A binary in the cache.
 struct Artifact {

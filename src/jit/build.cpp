@@ -51,6 +51,15 @@ Artifact from_json(const nlohmann::json& json) {
 
 }  // namespace
 
+BuildRequest request_for(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
+  const LaunchPlan plan = variant.plan(workload, device);
+  return {.device = device.kind,
+          .arch = device.arch,
+          .source = variant.source_for(workload),
+          .entry = plan.entry,
+          .dependent = plan.dependent};
+}
+
 Cache::Cache(fs::path folder) : folder_(std::move(folder)) {
   make_folder(folder_, ErrorCode::cache);
   if (::access(folder_.c_str(), R_OK | W_OK | X_OK) != 0)

@@ -78,8 +78,8 @@ TimedSets::Sources TimedSets::sources(int launch) const {
 void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s,
                         worker::Follow follow) const {
   HEED_CHECK(worker.arena().size() >= arena_bytes());
-  std::vector<worker::Range>
-      poisoned;  // what base and candidate share and write: neither finds anything of the other's
+  // What base and candidate share and write: neither finds anything of the other's.
+  std::vector<worker::Range> poisoned;
   for (int set = 0; set < plan_.sets; ++set) {
     const verify::Scene& scene = scenes_[static_cast<std::size_t>(set)];
     std::memcpy(worker.arena().data() + offset_of(set), scene.image().data(), scene.image().size());

@@ -48,11 +48,7 @@ Reading try_counters(jit::Builder& builder, const DeviceFacts& device) {
   const LaunchPlan plan = variant.plan(workload, device);
   Reading result;
   try {
-    const jit::BuildOutcome build = builder.build({.device = device.kind,
-                                                   .arch = device.arch,
-                                                   .source = variant.source_for(workload),
-                                                   .entry = plan.entry,
-                                                   .dependent = plan.dependent});
+    const jit::BuildOutcome build = builder.build(jit::request_for(variant, workload, device));
     if (build.artifact) return collect(plan, *build.artifact, workload, device, {});
     result.reason = "no kernel could be built to count";
   } catch (const Error& error) {

@@ -52,8 +52,7 @@ inline std::string slower_in_company(const nlohmann::json& result) {
   if (alone_us <= 0 || longest_us <= alone_us * allowed) return "";
   return fmt::format(
       "beside {} the champion takes {:.2f} us, {:.2f} times as long as without; the ratios to PyTorch are of there, "
-      "the "
-      "one to the base is not",
+      "that to the base is not",
       peer, longest_us, longest_us / alone_us);
 }
 

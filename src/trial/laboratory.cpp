@@ -56,12 +56,7 @@ LaunchPlan Laboratory::plan_of(const Variant& variant) const {
 }
 
 jit::BuildRequest Laboratory::request_for(const Variant& variant) const {
-  const LaunchPlan plan = plan_of(variant);
-  return {.device = device_.kind,
-          .arch = device_.arch,
-          .source = variant.source_for(workload_),
-          .entry = plan.entry,
-          .dependent = plan.dependent};
+  return jit::request_for(variant, workload_, device_);
 }
 
 Built Laboratory::build(const Variant& variant, bool fresh) {
