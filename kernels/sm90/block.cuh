@@ -128,24 +128,17 @@ struct Block : Softmax<kConfig, kProblem> {
     unsigned first_key = chunks.first * kChunk;
     ptx::settle(kv_head);
     ptx::settle(first_key);
-    if constexpr (kQueriesFirst) {
+    if constexpr (kDependent && !kQueriesFirst) ptx::griddepcontrol_wait();
+    if constexpr (kQueriesFirst || kSharesQueries) {
+      // Queries have been asked for, or come later: the other blocks' barriers may not exist yet. A block without keys
+      // waits for them, too: in a cluster every block copies some of them for all.
       const bool has_keys = kKeyGroups == 1 && segments > 0;
       ptx::mbarrier_arrive_expect_tx(first, kQueryBytes + (has_keys ? kBoxes * kPlan.key_box : 0));
       if (has_keys) copy_keys(keys_at(0, 0), first, first_key, kv_head);
-    } else if constexpr (kSharesQueries) {
-      // The other blocks' barriers may not exist yet: keys first. Also of a block without any: it copies queries for
-      // others, and gets its own.
-      if constexpr (kDependent) ptx::griddepcontrol_wait();
-      const bool has_keys = kKeyGroups == 1 && segments > 0;
-      ptx::mbarrier_arrive_expect_tx(first, kQueryBytes + (has_keys ? kBoxes * kPlan.key_box : 0));
-      if (has_keys) copy_keys(keys_at(0, 0), first, first_key, kv_head);
-    } else {
-      if constexpr (kDependent) ptx::griddepcontrol_wait();
-      if (kKeyGroups > 1 || segments > 0) {
-        ptx::mbarrier_arrive_expect_tx(first, kQueryBytes + (kKeyGroups == 1 ? kBoxes * kPlan.key_box : 0));
-        copy_queries(first);
-        if constexpr (kKeyGroups == 1) copy_keys(keys_at(0, 0), first, first_key, kv_head);
-      }
+    } else if (kKeyGroups > 1 || segments > 0) {
+      ptx::mbarrier_arrive_expect_tx(first, kQueryBytes + (kKeyGroups == 1 ? kBoxes * kPlan.key_box : 0));
+      copy_queries(first);
+      if constexpr (kKeyGroups == 1) copy_keys(keys_at(0, 0), first, first_key, kv_head);
     }
     ptx::prefetch_tensormap(maps.v);
     if constexpr (kConfig.store == Store::boxes) ptx::prefetch_tensormap(maps.o);

@@ -166,7 +166,10 @@ HEED_HOST_DEVICE constexpr int segment_steps(const Config& c) {
   return segment_keys(c) / kStepKeys;
 }
 
+using tile::launch_registers;
+using tile::moves_registers;
 using tile::padded_dim;
+using tile::registers_allowed;
 
 /// Rows of one copy of queries.
 HEED_HOST_DEVICE constexpr int query_box_rows(const Config& c) {
@@ -331,27 +334,10 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   return out_columns(c, head_dim) / 2 + segment_keys(c) / 2 + (c.prefetch_scores ? c.chunk / 2 : 0) + seen + 48;
 }
 
-/// Registers a thread has at launch so that min_blocks blocks fit.
-HEED_HOST_DEVICE constexpr int launch_registers(const Config& c) {
-  return tile::registers_at_launch(threads(c), c.min_blocks);
-}
-
-/// Registers a consumer thread may use: with own_group, its share of what the producers give back.
-HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
-  const int at_launch = launch_registers(c);
-  if (c.producer != Producer::own_group || at_launch == tile::kMostRegisters) return at_launch;
-  return tile::registers_of_consumers(at_launch, threads(c), consumer_threads(c));
-}
-
 /// Registers that its widest product names.
 HEED_HOST_DEVICE constexpr int registers_named(const Config& c, int head_dim) {
   const int columns = out_columns(c, head_dim);
   return tile::registers_named(columns > c.chunk ? columns : c.chunk);
-}
-
-/// Whether registers move from the producers to the consumers: not where every thread has as many as it can name.
-HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
-  return c.producer == Producer::own_group && launch_registers(c) < tile::kMostRegisters;
 }
 
 // --------------------------------------------------------------------------------------------------------------

@@ -73,8 +73,8 @@ struct Merge {
   // Rows that are written in pieces are transposed before the other parts' share has arrived: what a lane keeps and
   // receives are then runs of 8 columns, of both its rows by turns, 64 bytes of a row in the four lanes of a quad. Runs
   // of two rows would be 32 bytes of each: half as much of every line that a store touches.
-  static constexpr bool kBoxes = kConfig.store == Store::boxes;
-  static constexpr bool kRuns = kBoxes || (kConfig.store == Store::pieces && kTiles % 4 == 0);
+  static constexpr bool kStoresBoxes = kConfig.store == Store::boxes;
+  static constexpr bool kRuns = kStoresBoxes || (kConfig.store == Store::pieces && kTiles % 4 == 0);
   static constexpr bool kRemote = kConfig.cluster > 1;
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
   static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
@@ -114,7 +114,7 @@ struct Merge {
 
   /// Keeps the compiler from working it out where it is used.
   __device__ __forceinline__ static void settle(Target& target) {
-    if constexpr (!kBoxes) ptx::settle(target.o);
+    if constexpr (!kStoresBoxes) ptx::settle(target.o);
     ptx::settle(target.lse);
     if constexpr (kParts == 2) {
       ptx::settle(target.to_piece);
@@ -395,13 +395,13 @@ struct Merge {
             ptx::cvt_rn_x2<kProblem.element>(x[4], x[5]), ptx::cvt_rn_x2<kProblem.element>(x[6], x[7])};
         write_run(words, g, h);
       }
-    if constexpr (kBoxes) copy_boxes();
+    if constexpr (kStoresBoxes) copy_boxes();
   }
 
   /// Writes the lane's run of row h and of the tiles 4 g to 4 g + 3.
   __device__ __forceinline__ void write_run(const unsigned (&words)[4], int g, int h) const {
     constexpr bool kPadded = padded_dim(kProblem.head_dim) != kProblem.head_dim;
-    if constexpr (kBoxes) {
+    if constexpr (kStoresBoxes) {
       const unsigned row = warp_rows(at) + g * kStoredBytes + (at.lane / 4 + 8 * h) * kBoxRowBytes;
       ptx::st_shared_v4(row + (at.lane % 4 ^ at.lane / 8) * 16, words[0], words[1], words[2], words[3]);
       return;
@@ -473,7 +473,7 @@ struct Merge {
           ptx::st_global_v4(target.o + 8 * t, x);
       }
     }
-    if constexpr (kBoxes) copy_boxes();
+    if constexpr (kStoresBoxes) copy_boxes();
   }
 };
 

@@ -24,8 +24,15 @@ inline constexpr int kStepKeys = 16;  ///< what one probability-value product co
 /// Which row tiles a block works on.
 enum class Schedule {
   one_tile,    ///< one: as many blocks as row tiles
-  persistent,  ///< every gridDim.x-th: as many blocks as fit the device at once
+  persistent,  ///< every gridDim.x-th: no more blocks than fit the device at once (Waves)
   dynamic,     ///< the next that no block has taken, by a counter in global memory
+};
+
+/// How many blocks stay (Schedule::persistent).
+enum class Waves {
+  filled,  ///< as many as fit the device at once; of the last wave some may be idle
+  even,    ///< as few as need no more waves: each has as many row tiles as the others or one less, and processors
+           ///< that would have nothing to do in the last wave leave power and bandwidth to the others in all of them
 };
 
 /// What a row group's exponentials run beside, of its own products.
@@ -159,6 +166,7 @@ struct Config {
   int stages = 4;        ///< turns whose keys and values a key group keeps in shared memory
   int query_stages = 1;  ///< row tiles of queries kept in shared memory
   Schedule schedule = Schedule::one_tile;
+  Waves waves = Waves::filled;
   Overlap overlap = Overlap::nothing;
   ProductOrder product_order = ProductOrder::values_first;
   Reference reference = Reference::first_tile;

@@ -21,9 +21,8 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.schedule != Schedule::one_tile || c.key_groups > 1) c.cluster = 1;
   if (c.tile_order == TileOrder::folded && (!problem.causal || c.schedule != Schedule::one_tile))
     c.tile_order = TileOrder::rows_first;
-  if (c.schedule == Schedule::one_tile) {
-    c.query_stages = 1;
-  }
+  if (c.schedule == Schedule::one_tile) c.query_stages = 1;
+  if (c.schedule != Schedule::persistent) c.waves = Waves::filled;
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
   if (!can_pair(c)) c.pairs = Pairs::apart;
   if (c.row_groups == 1 || c.pairs == Pairs::together) c.turns = Turns::any;

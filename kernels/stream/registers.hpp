@@ -6,6 +6,10 @@
 
 namespace heed::stream {
 
+using tile::launch_registers;
+using tile::moves_registers;
+using tile::registers_allowed;
+
 /// Registers a thread needs at least: output, scores, probabilities, and 28 for addresses and row state (36
 /// beside the widest output). Where blocks stay and key groups merge, ptxas keeps more of the merge beside the loop, up
 /// to 3/8 of the head dim; little with one box of columns and one tile's scores, twice as much with pairs. A warp that
@@ -33,27 +37,10 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
          (dim == 256 ? 36 : 28);
 }
 
-/// Registers a thread has at launch so that min_blocks blocks fit.
-HEED_HOST_DEVICE constexpr int launch_registers(const Config& c) {
-  return tile::registers_at_launch(threads(c), c.min_blocks);
-}
-
-/// Registers a consumer thread may use: with own_group, its share of what the producers give back.
-HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
-  const int at_launch = launch_registers(c);
-  if (c.producer != Producer::own_group || at_launch == tile::kMostRegisters) return at_launch;
-  return tile::registers_of_consumers(at_launch, threads(c), consumer_threads(c));
-}
-
 /// Registers that its widest product names.
 HEED_HOST_DEVICE constexpr int registers_named(const Config& c, int head_dim) {
   const int dim = padded_dim(head_dim);
   return tile::registers_named(dim > c.tile_keys ? dim : c.tile_keys);
-}
-
-/// Whether registers move from the producers to the consumers: not where every thread has as many as it can name.
-HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
-  return c.producer == Producer::own_group && launch_registers(c) < tile::kMostRegisters;
 }
 
 }  // namespace heed::stream

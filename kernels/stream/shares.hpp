@@ -127,6 +127,16 @@ HEED_HOST_DEVICE constexpr int heads_together(const Problem& problem, int len_k,
   return fit < 1 ? 1 : fit < all_heads ? static_cast<int>(fit) : all_heads;
 }
 
+/// Blocks of Schedule::persistent for so many row tiles on a device that runs `places` blocks at once.
+///
+///   256 row tiles, 132 places     filled 132: 124 blocks take two, 8 take one     even 128: all take two
+HEED_HOST_DEVICE constexpr long long blocks_that_stay(const Config& c, long long row_tiles, long long places) {
+  if (row_tiles <= places) return row_tiles;
+  if (c.waves == Waves::filled) return places;
+  const long long waves = (row_tiles + places - 1) / places;
+  return (row_tiles + waves - 1) / waves;
+}
+
 /// Of Schedule::persistent under a causal mask, what block `block` takes instead of the `index`-th row tile, which is
 /// its own in a wave that goes backwards: as far from the wave's end as that is from its start.
 HEED_HOST_DEVICE constexpr int backwards(int index, int block, int blocks, int all) {

@@ -23,6 +23,25 @@ HEED_HOST_DEVICE constexpr int registers_of_consumers(int at_launch, int threads
   return shared < 240 ? shared : 240;
 }
 
+/// Registers a thread of `c` has at launch so that min_blocks blocks fit.
+template <typename Config>
+HEED_HOST_DEVICE constexpr int launch_registers(const Config& c) {
+  return registers_at_launch(threads(c), c.min_blocks);
+}
+
+/// Whether registers move from the producers to the consumers: not where every thread has as many as it can name.
+template <typename Config>
+HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
+  return c.producer == decltype(c.producer)::own_group && launch_registers(c) < kMostRegisters;
+}
+
+/// Registers a consumer thread of `c` may use: its share of what the producers give back, if they do.
+template <typename Config>
+HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
+  return moves_registers(c) ? registers_of_consumers(launch_registers(c), threads(c), consumer_threads(c))
+                            : launch_registers(c);
+}
+
 /// Registers that one product names: ptxas counts accumulators of the wider operand, and 30 more, against those a
 /// thread has at launch (C7602).
 HEED_HOST_DEVICE constexpr int registers_named(int columns) {

@@ -42,6 +42,9 @@ const KnobTable<stream::Config>& table() {
     t.add("schedule", "h", &C::schedule, "heed::stream::Schedule", {"one_tile", "persistent", "dynamic"},
           "row tiles of a block: one, every so many-th, or the next that no block has taken")
         .acts_on({tail, latency, launch});
+    t.add("waves", "wa", &C::waves, "heed::stream::Waves", {"filled", "even"},
+          "how many blocks take row tile after row tile: as many as fit, or as few as need no more waves")
+        .acts_on({tail, l2, dram});
     t.add("overlap", "o", &C::overlap, "heed::stream::Overlap", {"nothing", "values", "products"},
           "of its own products, what a warpgroup's exponentials run beside")
         .acts_on({tensor, exponentials, latency});
@@ -223,7 +226,8 @@ class StreamFamily final : public Family {
       if (stream::heads_in_x(c)) std::swap(plan.grid[0], plan.grid[1]);
       plan.grid[0] *= static_cast<std::uint32_t>(c.cluster);
     } else {
-      plan.grid = {static_cast<std::uint32_t>(std::min(tiles, processors_of(device) * c.min_blocks)), 1, 1};
+      const std::int64_t places = processors_of(device) * c.min_blocks;
+      plan.grid = {static_cast<std::uint32_t>(stream::blocks_that_stay(c, tiles, places)), 1, 1};
     }
     plan.threads = static_cast<std::uint32_t>(stream::threads(c));
     plan.cluster = static_cast<std::uint32_t>(c.cluster);

@@ -24,6 +24,8 @@ constexpr std::int64_t kFreedInBranches = 1024;
 // one with four: 1.007 times at b1h8l1024d64, 1.02 at b1h16l512d64; with 2048 (b1h4l2048d64) they are equal. Where
 // inputs come from memory it is slower: 7.15 us instead of 6.7.
 constexpr std::int64_t kTwoStages = 1024;
+// Up to so many waves a last one that leaves processors idle is a good part of a launch.
+constexpr std::int64_t kFewWaves = 4;
 // More stages than this hide nothing further.
 constexpr int kMostStages = 8;
 
@@ -165,9 +167,27 @@ class Rule {
     // take them as they finish (b1h16l4096d128 114, backwards and forwards 131); where all are short that costs more
     // than it evens out.
     const bool uneven = causal_ && !few_keys_ && !two_waves_;
-    c_.schedule = uneven ? Schedule::dynamic : Schedule::persistent;
+    // Row tiles without a mask are all the same, but blocks that take the next one leave step, and four row groups wait
+    // less for each other's ends: b32h32l512d64 149.8 / 146.4, b16h32l1024d64 264.9 / 261.7, b64h12l256d64 36.1 / 35.4,
+    // b4h32l4096d64 960.0 / 955.6, two waves (b4h16l1024d64) 34.8 / 35.1; with two row groups b8h16l2048d128 446.0 /
+    // 448.7.
+    const bool many_at_64 = !causal_ && dim_ == 64 && !few_keys_ && !two_waves_;
+    c_.schedule = uneven || many_at_64 ? Schedule::dynamic : Schedule::persistent;
     if (uneven) c_.tile_order = TileOrder::heads_first;
+    if (c_.schedule == Schedule::persistent) choose_waves(tiles, blocks);
     if (dim_ <= 128) c_.query_stages = 2;
+  }
+
+  // Filled / even: b1h32l1024d128 31.4 / 31.2, causal 19.27 / 19.05, b1h20l1024d128 25.1 / 24.4, causal 16.4 / 16.0,
+  // b1h8l4096d128 causal 52.3 / 50.9, b2h32l1024d128 64.2 / 63.1; of six waves 166.3 / 167.1 (b3h16l2048d128), of 16 equal
+  // to 0.5%. Four row groups of head dim 64 in two waves 34.8 / 35.0 (b4h16l1024d64). Where few keys make a launch one of
+  // copies it wants nearly all places: b64h12l128d64 causal with 384 of 396 14.01 / 13.90, full equal, b24h12l128d64
+  // causal with 288 6.26 / 6.68.
+  void choose_waves(std::int64_t tiles, std::int64_t places) {
+    Config even = c_;
+    even.waves = Waves::even;
+    const bool nearly_all = 20 * blocks_that_stay(even, tiles, places) >= 19 * places;
+    if (few_keys_ ? nearly_all : dim_ == 128 && tiles <= kFewWaves * places) c_.waves = Waves::even;
   }
 
   void order_at_64() {
@@ -195,7 +215,17 @@ class Rule {
       c_.product_order = ProductOrder::scores_first;
       // And where there is time to hand results over, those with few keys help: b1h8l2048d64 12.5 / 12.3, b2h8l2048d64
       // 20.3 / 18.9, b1h8l4096d64 37.2 / 32.7; b4h16l512d64 7.8 / 8.7, b2h16l1024d64 11.8 / 12.0.
-      if (one_wave_ && w_.len_k >= kShortKeys) c_.pairs = Pairs::together;
+      if (one_wave_ && w_.len_k >= kShortKeys) {
+        c_.pairs = Pairs::together;
+        // Key groups then have work to the end, and hide each other's exponentials. Beside values / beside nothing:
+        // b1h8l2048d64 11.76 / 11.64, b1h4l4096d64 20.75 / 20.4, b2h4l2048d64 11.74 / 11.63; with four row groups 19.5
+        // / 20.0 (b2h8l2048d64).
+        if (c_.key_groups == 2) {
+          c_.overlap = Overlap::nothing;
+          c_.upkeep = Upkeep::conditions;
+          c_.arrival = Arrival::ahead;
+        }
+      }
     } else {
       const bool two_halves = causal_ && c_.key_groups == 2;
       // As evolved at b4h16l512d64, whose rows leave as lines: branches are 1.004 times as fast.

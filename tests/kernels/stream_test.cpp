@@ -130,6 +130,26 @@ TEST(Stream, WavesGoBackAndForth) {
   }
 }
 
+// Even waves are as many as filled ones, of as few blocks as that takes.
+TEST(Stream, EvenWavesAreAsManyAsFilledOnes) {
+  const Config filled{.schedule = Schedule::persistent};
+  Config even = filled;
+  even.waves = Waves::even;
+  EXPECT_EQ(blocks_that_stay(filled, 256, 132), 132);
+  EXPECT_EQ(blocks_that_stay(even, 256, 132), 128);
+  EXPECT_EQ(blocks_that_stay(even, 1536, 396), 384);
+  for (const int places : {1, 2, 132, 396})
+    for (int tiles = 1; tiles < 1200; ++tiles) {
+      const auto waves = [&](long long blocks) { return (tiles + blocks - 1) / blocks; };
+      const long long blocks = blocks_that_stay(even, tiles, places);
+      ASSERT_LE(blocks, blocks_that_stay(filled, tiles, places));
+      ASSERT_EQ(waves(blocks), waves(places));
+      if (blocks > 1) {
+        ASSERT_GT(waves(blocks - 1), waves(places));
+      }
+    }
+}
+
 // Key groups of a pair hold every tile once, and multiply as often as each other but for a tile or two.
 TEST(Stream, PairsCutTheirTilesByWork) {
   for (const int key_groups : {1, 2, 4}) {

@@ -72,6 +72,10 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_THAT(reason("pairs=together", "b4h16l512d64"), ::testing::HasSubstr("pairs=apart"));
   EXPECT_THAT(reason("tile_order=mirrored,pairs=together,stages=1", "b4h16l512d64:causal_top_left"),
               ::testing::HasSubstr("pairs=apart"));
+  // Only blocks that take row tiles by their index make waves.
+  EXPECT_THAT(reason("waves=even"), ::testing::HasSubstr("waves=filled"));
+  EXPECT_THAT(reason("schedule=dynamic,waves=even"), ::testing::HasSubstr("waves=filled"));
+  EXPECT_EQ(reason("schedule=persistent,waves=even"), "legal");
   // Blocks that stay have no start of every row tile to themselves.
   EXPECT_THAT(reason("schedule=persistent,store=aimed_rows"), ::testing::HasSubstr("store=rows"));
   EXPECT_THAT(reason("row_groups=3,pairs=together", "b4h16l512d64:causal_top_left"),
@@ -120,7 +124,7 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   // What shortens the way from exponentials to products, where it was measured to pay.
   EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("arrival=at_use,upkeep=conditions"));
   EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")),
-              ::testing::HasSubstr("arrival=at_use,upkeep=branches"));
+              ::testing::HasSubstr("arrival=ahead,upkeep=conditions"));
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("arrival=at_use,upkeep=branches"));
   // Rows leave as lines where there is room, aimed at the start where a launch is over soon.
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("store=rows"));
@@ -138,18 +142,31 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")), ::testing::HasSubstr("overlap=values"));
   EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")), ::testing::HasSubstr("pairs=apart"));
   EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")), ::testing::HasSubstr("pairs=together"));
+  // Key groups that have work to the end hide each other's; four row groups without any their own.
+  EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")), ::testing::HasSubstr("overlap=nothing"));
+  EXPECT_THAT(describe(default_of("b2h8l2048d64:causal_top_left")), ::testing::HasSubstr("overlap=values"));
+  EXPECT_THAT(describe(default_of("b1h8l1900d64:causal_top_left")), ::testing::HasSubstr("overlap=values"));
   EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("arrival=at_use,upkeep=branches"));
   EXPECT_EQ(plan_of("b4h16l512d64").grid, (Grid{2, 16, 4}));
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("row_groups=4,key_groups=1,"));
   // More: blocks stay, and share out a causal mask's uneven tiles by a counter.
-  EXPECT_EQ(plan_of("b1h32l1024d128").grid, (Grid{132, 1, 1}));
   EXPECT_EQ(plan_of("b1h32l1024d128").counters, 0);
   EXPECT_EQ(plan_of("b4h32l1024d128:causal_top_left").counters, 1);
   // Two waves: the second goes backwards.
   EXPECT_EQ(plan_of("b1h32l1024d128:causal_top_left").counters, 0);
   EXPECT_THAT(describe(default_of("b1h32l1024d128:causal_top_left")),
               ::testing::HasSubstr("tile_order=rows_first,pairs=apart"));
-  EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{396, 1, 1}));
+  // Where waves are few, as many blocks as make them even; copies alone want nearly all places.
+  EXPECT_EQ(plan_of("b1h32l1024d128").grid, (Grid{128, 1, 1}));
+  EXPECT_EQ(plan_of("b1h20l1024d128:causal_top_left").grid, (Grid{80, 1, 1}));
+  EXPECT_EQ(plan_of("b3h16l2048d128").grid, (Grid{132, 1, 1}));
+  EXPECT_EQ(plan_of("b4h16l1024d64").grid, (Grid{132, 1, 1}));
+  EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{384, 1, 1}));
+  EXPECT_EQ(plan_of("b24h12l128d64").grid, (Grid{396, 1, 1}));
+  // Without a mask four row groups take the next row tile as they finish; two waves and two row groups do not.
+  EXPECT_EQ(plan_of("b8h16l1024d64").counters, 1);
+  EXPECT_EQ(plan_of("b4h16l1024d64").counters, 0);
+  EXPECT_EQ(plan_of("b16h16l1024d128").counters, 0);
   EXPECT_EQ(plan_of("b64h12l128d64:causal_top_left").counters, 0);  // all of them short
   EXPECT_EQ(plan_of("b2h8l4096k77d64").grid, (Grid{396, 1, 1}));
   EXPECT_EQ(plan_of("b64h12l256d64").grid, (Grid{132, 1, 1}));  // enough rows for row groups that share keys
@@ -159,7 +176,7 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   // No row group without rows.
   EXPECT_THAT(describe(default_of("b64h32l33k2000d128")), ::testing::HasSubstr("row_groups=1,key_groups=2,"));
   hopper.processors = 0;
-  EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{396, 1, 1}));
+  EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{384, 1, 1}));
 }
 
 }  // namespace
