@@ -64,10 +64,11 @@ def names_in(rows):
     return list(names)
 
 
-def best_time(row):
-    """(name, us) of the best SDPA backend, or ("", 0)."""
-    best = row.get("best_peer", "")
-    return best, row.get("peers_us", {}).get(best, 0)
+def opponent(row):
+    """(name, us) of what stands beside Heed: the best SDPA backend, or the plain launches of a row of dependent ones; or ("", 0)."""
+    peers = row.get("peers_us", {})
+    name = row.get("best_peer") or ("heed_plain" if "heed_plain" in peers else "")
+    return name, peers.get(name, 0)
 
 
 def geometric_mean(values):
@@ -76,22 +77,23 @@ def geometric_mean(values):
 
 
 def summary(rows):
-    """One line per workload and mode: Heed against the best SDPA backend, and against a copy where one was timed."""
+    """One line per workload and mode: Heed against the best SDPA backend, dependent launches against plain ones, and a copy where one
+    was timed."""
     lines = []
     copies = any("copy" in row for row in rows)
     for row in rows:
-        best, best_us = best_time(row)
+        against, its_us = opponent(row)
         heed_us = row.get("heed_us")
         share = f"{100 * row['floor_us'] / heed_us:.0f}%" if heed_us and row.get("floor_us") else "-"
         tflops = f"{row['tflops']:.3g}" if heed_us and row.get("tflops") else "-"
         spread = f"{row['self_spread']:.4f}" if row.get("self_spread") is not None else "-"
         lines.append(
-            [row["workload"], row["mode"], us_text(heed_us), tflops, share, error_text(row["errors"].get("heed")), best or "-", us_text(best_us)]
-            + list(ratio_text(row.get("peer_ratios", {}).get(best)))
+            [row["workload"], row["mode"], us_text(heed_us), tflops, share, error_text(row["errors"].get("heed")), against or "-", us_text(its_us)]
+            + list(ratio_text(row.get("peer_ratios", {}).get(against)))
             + [spread]
             + (copy_text(row.get("copy")) if copies else [])
         )
-    header = ["workload", "mode", "heed us", "TFLOP/s", "of floor", "max|error|", "best SDPA", "its us", "ratio", "95% interval", "A/A"]
+    header = ["workload", "mode", "heed us", "TFLOP/s", "of floor", "max|error|", "against", "its us", "ratio", "95% interval", "A/A"]
     header += ["copy TB/s", "of copy"] if copies else []
     text = table(header, lines, left=(0, 1, 6))
     ratios = [row["ratio"] for row in rows if row.get("ratio")]
