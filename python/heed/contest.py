@@ -155,22 +155,24 @@ class Contest:
         Heed only times them."""
         quads, seed = self.settings.quads, self.settings.seed
         base = blocks.get("heed")
-        peers, ratios, base_us = {}, {}, []
+        peers, ratios, base_us, own_us = {}, {}, [], []
         for name, block in blocks.items():
             if base is None:
                 peers[name] = statistics.median(block() for _ in range(2 * quads))
                 continue
             pair = measure.measure_pair(base, again or block if name == "heed" else block, quads, seed)
-            base_us.append(pair["base_us"])
+            (own_us if name == "heed" else base_us).append(pair["base_us"])
             if name == "heed":
                 row["self_ratio"] = pair["ratio"]
                 row["self_spread"] = max(abs(pair["ratio"]["low"] - 1), abs(pair["ratio"]["high"] - 1))
             else:
                 peers[name], ratios[name] = pair["other_us"], pair["ratio"]
         row |= {"peers_us": peers, "peer_ratios": ratios}
-        if base_us:
+        if base_us or own_us:
+            # Medians beside each contender, whose power it shares; beside itself only where there is no other.
+            base_us = base_us or own_us
             row["heed_us"] = statistics.median(base_us)
-            row["heed_us_range"] = [min(base_us), max(base_us)]  # medians beside each contender, whose power it shares
+            row["heed_us_range"] = [min(base_us), max(base_us)]
 
     def compare_with_copy(self, row, sets, mode, base):
         """Adds what the memory gives at this moment: the time of a copy of the keys, which reads and writes as many bytes as reading keys

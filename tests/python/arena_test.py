@@ -300,7 +300,13 @@ class Wrong(unittest.TestCase):
     def test_heed_against_itself_is_two_captures(self):
         run, captured, paired = self.contest(), [], []
         run.timer = lambda torch_, call, *rest: captured.append(measure.CpuTimer(torch_, call, *rest)) or captured[-1]
-        with mock.patch.object(measure, "measure_pair", lambda base, other, *rest: paired.append((base, other)) or {"base_us": 1.0, "other_us": 1.0, "ratio": {"value": 1.0, "low": 1.0, "high": 1.0}}):
+
+        def measured(base, other, *rest):
+            paired.append((base, other))
+            itself = other in (captured[0].block, captured[1].block)
+            return {"base_us": 9.0 if itself else 1.0, "other_us": 1.0, "ratio": {"value": 1.0, "low": 1.0, "high": 1.0}}
+
+        with mock.patch.object(measure, "measure_pair", measured):
             suite = suites.custom(["b1h2l32d64"], ["graph_warm"])
             row = next(run.rows(suite, suite.workloads[0], {"flops": 1.0, "bytes": 1.0}))
         self.assertEqual(len(captured), 3, "Heed twice, SDPA once")
@@ -309,6 +315,7 @@ class Wrong(unittest.TestCase):
         self.assertEqual(len(own), 1)
         self.assertNotEqual(own[0], base)
         self.assertEqual(row["self_spread"], 0)
+        self.assertEqual(row["heed_us"], 1, "its time beside another, not that of a GPU that runs nothing else")
 
     def test_an_output_that_is_wrong_only_when_timed_is_found(self):
         calls = []
