@@ -35,20 +35,23 @@ bool names_only_unchanged(const json& content, const std::string& bytes, const S
   return names_any;
 }
 
-// A row's config with its family, which some rows name in the variant's id alone: "fwd_sm90_fp16_d64..".
+// A row's config with its family, which some rows name in the variant's id alone: "fwd_sm90_fp16_d64..". Rows without any
+// config are of the family's default.
 std::string config_of(const json& row) {
   std::string config = text_of(row, "config");
   if (config.find(':') != std::string::npos) return config;
   const std::string id = text_of(row, "variant");
   for (const char* end : {"_fp16_", "_bf16_", "_fp32_"})
-    if (const std::size_t at = id.find(end); at != std::string::npos) return id.substr(0, at) + ":" + config;
+    if (const std::size_t at = id.find(end); at != std::string::npos)
+      return config.empty() ? id.substr(0, at) : id.substr(0, at) + ":" + config;
   return config;
 }
 
-// Counts the variants of a file's rows that are built into the machine code that was measured.
+// Counts the variants of a file's rows, or the one that a file without rows is of, that are built into the machine code
+// that was measured.
 void compare_programs(const json& content, const ProgramsOf& programs_of, EvidenceFile& file) {
   const json measured = content.value("programs", json::object());
-  const json rows = content.value("rows", json::array());
+  const json rows = content.value("rows", json::array({content}));
   if (!measured.is_object() || measured.empty() || !rows.is_array()) return;
   std::map<std::string, Program> wanted;
   for (const json& row : rows) {

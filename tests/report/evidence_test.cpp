@@ -118,6 +118,13 @@ TEST(Evidence, OfTheSameMachineCodeSaysSo) {
   evidence["rows"] = nlohmann::json::array();
   EXPECT_FALSE(listed(kToday).has_same_programs()) << "no variant at all";
   EXPECT_EQ(list_evidence(folder.path(), kToday).at(0).programs, 0U) << "nothing was built";
+  // A file of one variant, which has no rows; and a row of its family's default, which names no config.
+  evidence.erase("rows");
+  evidence.update({{"variant", "fwd_a_bf16_d64.m2"}, {"config", "fwd_a:knob=2"}, {"workload", "b1h1l64d64:bf16"}});
+  EXPECT_TRUE(listed(kToday).has_same_programs());
+  evidence["rows"] = {{{"variant", "fwd_a_fp16_d64.m3"}, {"workload", "b1h1l64d64:fp16"}}};
+  evidence["programs"] = {{"fwd_a_fp16_d64.m3", "code of fwd_a"}};
+  EXPECT_TRUE(listed(kToday).has_same_programs());
 }
 
 TEST(Evidence, HoldsTheMachineCodeOfTheVariantsItNames) {
