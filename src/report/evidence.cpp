@@ -35,8 +35,8 @@ bool names_only_unchanged(const json& content, const std::string& bytes, const S
   return names_any;
 }
 
-// A row's config with its family, which some rows name in the variant's id alone: "fwd_sm90_fp16_d64..". Rows without any
-// config are of the family's default.
+// A row's config with its family, which some rows name in the variant's id alone: "fwd_sm90_fp16_d64..". Rows without
+// any config are of the family's default.
 std::string config_of(const json& row) {
   std::string config = text_of(row, "config");
   if (config.find(':') != std::string::npos) return config;
