@@ -158,6 +158,7 @@ int run(const Options& o) {
                 {"tflops", workload.flops() / evidence.us * 1e-6},
                 {"floor", evolve::to_json(evidence.floor)},
                 {"resources", evolve::to_json(evidence.resources)},
+                {"programs", {{variant.id(), built.artifact.machine_code}}},
                 {"chip", reading.schedule.chip},
                 {"metrics", reading.schedule.metrics},
                 {"missing", reading.schedule.missing},

@@ -109,6 +109,7 @@ int compare_with_itself(const Options& o) {
   for (const measure::Ratio& r : found.ratios) ratios.push_back(evolve::to_json(r));
   const nlohmann::json row = {{"workload", to_string(found.workload)},
                               {"variant", found.variant},
+                              {"config", found.config},
                               {"mode", device.kind == DeviceKind::cuda ? "graph_warm" : "warm"},
                               {"heed_us", found.us},
                               {"comparisons", found.ratios.size()},
@@ -118,7 +119,8 @@ int compare_with_itself(const Options& o) {
                               {"elapsed_s", found.elapsed_s},
                               {"ratios", ratios}};
   const std::string table = false_alarms_text(found);
-  conclude(o, device, "selftest_aa", {{"rows", {row}}, {"failures", found.passed() ? 0 : 1}},
+  const nlohmann::json programs = {{found.variant, found.machine_code}};
+  conclude(o, device, "selftest_aa", {{"rows", {row}}, {"programs", programs}, {"failures", found.passed() ? 0 : 1}},
            fmt::format("\n{}\n{}", table,
                        found.passed() ? "\"Faster\" means something on this machine.\n"
                                       : "Too many: do not trust \"faster\" on this machine.\n"),

@@ -153,7 +153,10 @@ class Climb {
     row.threads = plan.threads;
     const jit::BuildOutcome build = builds_[index].get();
     check_interrupt();
-    if (build.artifact) row.resources = build.artifact->resources;
+    if (build.artifact) {
+      row.resources = build.artifact->resources;
+      row.machine_code = build.artifact->machine_code;
+    }
 
     // The first step has nothing before it: it is judged against itself, once it has passed the gate by itself.
     const bool is_first = !last_.has_value();

@@ -51,6 +51,7 @@ struct Row {
   double to_first = 0;                      ///< the first step's time / time
   std::optional<measure::Ratio> to_peer;    ///< best SDPA backend's time / time
   std::optional<jit::Resources> resources;
+  std::string machine_code;       ///< digest of the program
   std::int64_t shared_bytes = 0;  ///< a block, dynamic
   std::uint32_t blocks = 0;       ///< the grid
   std::uint32_t threads = 0;      ///< a block

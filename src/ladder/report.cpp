@@ -137,13 +137,16 @@ json evidence(const Result& result) {
   }
   for (json& row : rows)
     if (row.contains("us")) row["peers_us"] = peers;
+  json programs = json::object();
   double clock_before = 0;
   double clock_after = 0;
-  for (const Row& row : result.rows)
+  for (const Row& row : result.rows) {
+    if (!row.machine_code.empty()) programs[row.variant_id] = row.machine_code;
     if (row.measured()) {
       if (clock_before == 0) clock_before = row.clocks_before.clock_mhz;
       clock_after = row.clocks_after.clock_mhz;
     }
+  }
   return {{"schema", 1},
           {"what", "ladder"},
           {"device", result.device.name},
@@ -159,6 +162,7 @@ json evidence(const Result& result) {
           {"floor", evolve::to_json(result.floor)},
           {"passed", result.passed()},
           {"elapsed_s", result.elapsed_s},
+          {"programs", programs},
           {"rows", rows},
           {"table", table_text(result)}};
 }

@@ -29,8 +29,11 @@ FalseAlarms count_false_alarms(const DeviceFacts& device, jit::Builder& builder,
   Laboratory laboratory(result.workload, device, builder, nullptr, options);
   const Family& family = default_family(device.kind);
   const Variant variant = make_variant(family, family.default_config(result.workload, device), result.workload);
+  const Built built = laboratory.build(variant);
   result.variant = variant.id();
-  laboratory.set_base(laboratory.build(variant));
+  result.config = describe(variant);
+  result.machine_code = built.artifact.machine_code;
+  laboratory.set_base(built);
   const Laboratory::SelfComparison& self = laboratory.base_against_itself();
   result.spread = self.spread;
   result.us = self.pair.base_median_us;

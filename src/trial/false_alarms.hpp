@@ -14,6 +14,8 @@ namespace heed::trial {
 struct FalseAlarms {
   Workload workload;
   std::string variant;
+  std::string config;                  ///< as `heed verify` takes it
+  std::string machine_code;            ///< digest of its program
   std::vector<measure::Ratio> ratios;  ///< one a comparison
   int faster = 0;                      ///< of these would have been called faster
   double spread = 0;                   ///< what the base showed against itself beforehand: the rule's margin

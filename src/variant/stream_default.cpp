@@ -180,8 +180,8 @@ class Rule {
 
   // Filled / even: b1h32l1024d128 31.4 / 31.2, causal 19.27 / 19.05, b1h20l1024d128 25.1 / 24.4, causal 16.4 / 16.0,
   // b1h8l4096d128 causal 52.3 / 50.9, b2h32l1024d128 64.2 / 63.1; of six waves 166.3 / 167.1 (b3h16l2048d128), of 16
-  // equal to 0.5%. Four row groups of head dim 64 in two waves 34.8 / 35.0 (b4h16l1024d64). Where few keys make a launch
-  // one of copies it wants nearly all places: b64h12l128d64 causal with 384 of 396 14.01 / 13.90, full equal,
+  // equal to 0.5%. Four row groups of head dim 64 in two waves 34.8 / 35.0 (b4h16l1024d64). Where few keys make a
+  // launch one of copies it wants nearly all places: b64h12l128d64 causal with 384 of 396 14.01 / 13.90, full equal,
   // b24h12l128d64 causal with 288 6.26 / 6.68.
   void choose_waves(std::int64_t tiles, std::int64_t places) {
     Config even = c_;

@@ -273,6 +273,8 @@ TEST_F(Cli, SelftestComparesAKernelWithItself) {
   EXPECT_EQ(json["what"], "selftest_aa");
   EXPECT_EQ(json["rows"][0]["comparisons"], 2);
   EXPECT_EQ(json["rows"][0]["ratios"].size(), 2U);
+  EXPECT_THAT(json["rows"][0]["config"].get<std::string>(), ::testing::StartsWith("fwd_cpu:"));
+  EXPECT_EQ(json["programs"][json["rows"][0]["variant"].get<std::string>()].get<std::string>().size(), 32U);
   EXPECT_EQ(nlohmann::json::parse(read_file(file, ErrorCode::internal)), json);
   expect_refusal("selftest --device cpu --aa 0 " + cache(), 2, "--aa 0");
   expect_refusal("selftest --device cpu --aa many " + cache(), 2, "many");
@@ -491,6 +493,8 @@ TEST_F(Cli, ProfileDiagnosesWithoutCounters) {
   EXPECT_GT(parsed["us"].get<double>(), 0);
   EXPECT_EQ(parsed["diagnosis"]["with_counters"], false);
   EXPECT_TRUE(parsed["diagnosis"]["shares"].contains("fma"));
+  EXPECT_EQ(parsed["programs"].size(), 1U);
+  EXPECT_TRUE(parsed["programs"].contains(parsed["variant"].get<std::string>()));
 }
 
 TEST_F(Cli, ProfileSaysWhyThereAreNoCounters) {

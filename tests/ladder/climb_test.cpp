@@ -94,6 +94,7 @@ TEST(Climb, MeasuresEveryStepAgainstTheOneBefore) {
   EXPECT_EQ(json["rows"][1]["predicted"], 1.5);
   EXPECT_EQ(json["rows"][1]["before_ratio_ci"].size(), 2U);
   EXPECT_TRUE(json["rows"][1]["tensor_pipe_share"].is_null());
+  for (const Row& row : result.rows) EXPECT_EQ(json["programs"][row.variant_id], row.machine_code);
   EXPECT_EQ(json["table"], table_text(result));
   EXPECT_THAT(table_text(result), ::testing::HasSubstr("No comparison with PyTorch: not asked for"));
   EXPECT_THAT(table_text(result), ::testing::HasSubstr("three was measured against two"));
