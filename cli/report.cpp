@@ -125,9 +125,12 @@ void add_evidence(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("evidence", "List evidence files, and whether they were measured with today's sources");
   command->add_option("folder", o->folder, "Folder to look through")->capture_default_str();
-  command->add_flag("--build", o->builds, "Build the variants that stale files name, and compare their machine code");
-  command->add_option("--cache", o->machine.cache, "Folder for built kernels, with --build");
-  command->add_option("--jobs", o->machine.jobs, "Builds at a time [one a processor]")->check(CLI::NonNegativeNumber);
+  CLI::Option* build = command->add_flag("--build", o->builds,
+                                         "Build the variants that stale files name, and compare their machine code");
+  command->add_option("--cache", o->machine.cache, "Folder for built kernels")->needs(build);
+  command->add_option("--jobs", o->machine.jobs, "Builds at a time [one a processor]")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(build);
   command->add_flag("--json", o->json, "Print JSON");
   command->footer(
       "A file is current when it was measured with the device sources in this binary, or names variants of families\n"

@@ -1,6 +1,9 @@
 """What a row of evidence says, from its readings alone: no PyTorch, no GPU."""
 
 
+PLAIN = "heed_plain"  # in rows of dependent launches, the same variant launched plainly
+
+
 def conclude(row):
     """Names the SDPA call that is hardest to beat, every backend by force and the plain call, and Heed's ratio to it.
 

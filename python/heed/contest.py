@@ -8,7 +8,7 @@ import torch
 
 from heed import contenders as field
 from heed import measure
-from heed.conclusion import conclude
+from heed.conclusion import PLAIN, conclude
 from heed.reference import Reference, make_sets
 from heed.suites import parse_workload
 
@@ -16,7 +16,6 @@ WARM_UP_MS = 150  # before the first reading of a row: an idle GPU reads up to 1
 EAGER_CALLS = 60
 EAGER_SETS = 2
 KERNEL_NAME_CHARACTERS = 200
-PLAIN = "heed_plain"  # in rows of dependent launches, the same variant launched plainly
 TIMED_FACTOR = 2  # the last timed output against an ordinary call on the same inputs: each may be off by the limit
 
 
@@ -114,8 +113,8 @@ class Contest:
     def timed(self, row, w, mode, calls, reference, copies):
         """Adds times of a graph mode (on a CPU: of blocks of calls) to a row, and that of a copy where `copies`."""
         if mode == "graph_dependent":
-            # Beside plain launches: alone the GPU draws more power than by turns with others, and long launches take up to 1.25
-            # times as long at the clocks that are left.
+            # Beside plain launches of the same row: a GPU that runs nothing else lowers its clock, and long launches take up to 1.25
+            # times as long as by turns with other contenders.
             calls = {"heed": calls["heed"].as_dependent(), PLAIN: calls["heed"]}
             row["errors"][PLAIN] = dict(row["errors"]["heed"])
         count = measure.sets_for(w, mode, self.cache_bytes, self.memory_bytes)
@@ -155,24 +154,24 @@ class Contest:
         Heed only times them."""
         quads, seed = self.settings.quads, self.settings.seed
         base = blocks.get("heed")
-        peers, ratios, base_us, own_us = {}, {}, [], []
+        peers, ratios, base_us = {}, {}, {}
         for name, block in blocks.items():
             if base is None:
                 peers[name] = statistics.median(block() for _ in range(2 * quads))
                 continue
             pair = measure.measure_pair(base, again or block if name == "heed" else block, quads, seed)
-            (own_us if name == "heed" else base_us).append(pair["base_us"])
+            base_us[name] = pair["base_us"]
             if name == "heed":
                 row["self_ratio"] = pair["ratio"]
                 row["self_spread"] = max(abs(pair["ratio"]["low"] - 1), abs(pair["ratio"]["high"] - 1))
             else:
                 peers[name], ratios[name] = pair["other_us"], pair["ratio"]
         row |= {"peers_us": peers, "peer_ratios": ratios}
-        if base_us or own_us:
-            # Medians beside each contender, whose power it shares; beside itself only where there is no other.
-            base_us = base_us or own_us
-            row["heed_us"] = statistics.median(base_us)
-            row["heed_us_range"] = [min(base_us), max(base_us)]
+        if base_us:
+            # Medians beside each contender, whose clocks it shares; beside itself only where there is no other.
+            beside = [us for name, us in base_us.items() if name != "heed"] or list(base_us.values())
+            row["heed_us"] = statistics.median(beside)
+            row["heed_us_range"] = [min(beside), max(beside)]
 
     def compare_with_copy(self, row, sets, mode, base):
         """Adds what the memory gives at this moment: the time of a copy of the keys, which reads and writes as many bytes as reading keys

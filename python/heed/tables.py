@@ -2,6 +2,8 @@
 
 import math
 
+from heed.conclusion import PLAIN
+
 
 def table(header, rows, left=(0,)):
     """Aligned columns, two spaces apart; numbers to the right, columns in `left` to the left."""
@@ -67,7 +69,7 @@ def names_in(rows):
 def opponent(row):
     """(name, us) of what stands beside Heed: the best SDPA backend, or the plain launches of a row of dependent ones; or ("", 0)."""
     peers = row.get("peers_us", {})
-    name = row.get("best_peer") or ("heed_plain" if "heed_plain" in peers else "")
+    name = row.get("best_peer") or (PLAIN if PLAIN in peers else "")
     return name, peers.get(name, 0)
 
 

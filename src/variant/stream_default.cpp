@@ -167,10 +167,9 @@ class Rule {
     // take them as they finish (b1h16l4096d128 114, backwards and forwards 131); where all are short that costs more
     // than it evens out.
     const bool uneven = causal_ && !few_keys_ && !two_waves_;
-    // Row tiles without a mask are all the same, but blocks that take the next one leave step, and four row groups wait
-    // less for each other's ends: b32h32l512d64 149.8 / 146.4, b16h32l1024d64 264.9 / 261.7, b64h12l256d64 36.1 / 35.4,
-    // b4h32l4096d64 960.0 / 955.6, two waves (b4h16l1024d64) 34.8 / 35.1; with two row groups b8h16l2048d128 446.0 /
-    // 448.7.
+    // Row tiles without a mask are all the same, and four row groups are faster with the counter all the same; by index
+    // / by counter: b32h32l512d64 149.8 / 146.4, b16h32l1024d64 264.9 / 261.7, b64h12l256d64 36.1 / 35.4, b4h32l4096d64
+    // 960.0 / 955.6, two waves (b4h16l1024d64) 34.8 / 35.1; with two row groups b8h16l2048d128 446.0 / 448.7.
     const bool many_at_64 = !causal_ && dim_ == 64 && !few_keys_ && !two_waves_;
     c_.schedule = uneven || many_at_64 ? Schedule::dynamic : Schedule::persistent;
     if (uneven) c_.tile_order = TileOrder::heads_first;
@@ -209,22 +208,19 @@ class Rule {
     const bool fits_twice = two_waves_ && c_.key_groups == 1;
     const bool alone = causal_ && c_.overlap == Overlap::nothing && (one_wave_ || fits_twice);
     if (alone) {
-      // Where few row groups are busy at a time, each has to hide its own exponentials. Beside nothing / beside values:
-      // b4h16l512d64 7.82 / 7.72, b1h8l2048d64 12.4 / 12.3, b4h16l1024d64 21.5 / 20.8.
-      c_.overlap = Overlap::values;
       c_.product_order = ProductOrder::scores_first;
       // And where there is time to hand results over, those with few keys help: b1h8l2048d64 12.5 / 12.3, b2h8l2048d64
       // 20.3 / 18.9, b1h8l4096d64 37.2 / 32.7; b4h16l512d64 7.8 / 8.7, b2h16l1024d64 11.8 / 12.0.
-      if (one_wave_ && w_.len_k >= kShortKeys) {
-        c_.pairs = Pairs::together;
-        // Key groups then have work to the end, and hide each other's exponentials. Beside values / beside nothing:
-        // b1h8l2048d64 11.76 / 11.64, b1h4l4096d64 20.75 / 20.4, b2h4l2048d64 11.74 / 11.63; with four row groups 19.5
-        // / 20.0 (b2h8l2048d64).
-        if (c_.key_groups == 2) {
-          c_.overlap = Overlap::nothing;
-          c_.upkeep = Upkeep::conditions;
-          c_.arrival = Arrival::ahead;
-        }
+      if (one_wave_ && w_.len_k >= kShortKeys) c_.pairs = Pairs::together;
+      if (c_.pairs == Pairs::together && c_.key_groups == 2) {
+        // Beside values / beside nothing like this: b1h8l2048d64 11.76 / 11.64, b1h4l4096d64 20.75 / 20.4, b2h4l2048d64
+        // 11.74 / 11.63; with four row groups 19.5 / 20.0 (b2h8l2048d64).
+        c_.upkeep = Upkeep::conditions;
+        c_.arrival = Arrival::ahead;
+      } else {
+        // Where few row groups are busy at a time, each has to hide its own exponentials. Beside nothing / beside
+        // values: b4h16l512d64 7.82 / 7.72, b4h16l1024d64 21.5 / 20.8.
+        c_.overlap = Overlap::values;
       }
     } else {
       const bool two_halves = causal_ && c_.key_groups == 2;

@@ -262,6 +262,7 @@ TEST_F(Cli, EvidenceIsListed) {
   EXPECT_THAT(broken.out, ::testing::HasSubstr("unreadable"));
   EXPECT_THAT(broken.out, ::testing::HasSubstr("x.json       evolve")) << "the others are listed all the same";
   expect_refusal("evidence " + folder_.file("nowhere"), 2, "there is no folder");
+  expect_refusal("evidence --jobs 2", 2, "--build");
 }
 
 TEST_F(Cli, SelftestComparesAKernelWithItself) {
