@@ -205,7 +205,7 @@ struct Forward : Segment<kConfig, kProblem> {
       if (!(kSumsEarly && kStays) || segments == 0) this->template finish_sums<kStays>(again);
       // The other blocks' barriers exist.
       if (kJoinsLater && !again && (!kStays || segments == 0)) ptx::barrier_cluster_wait_acquire();
-      const Merge<kConfig, kProblem> merge{params, place(), target, this->maps.o};
+      const Merge<kConfig, kProblem> merge{{params, place(), target.rows, this->maps.o}, target.inboxes};
       bool misled;
       if constexpr (kKeepsForLater && kStays) {
         multiply_kept();

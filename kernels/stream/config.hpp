@@ -25,14 +25,15 @@ inline constexpr int kStepKeys = 16;  ///< what one probability-value product co
 enum class Schedule {
   one_tile,    ///< one: as many blocks as row tiles
   persistent,  ///< every gridDim.x-th: no more blocks than fit the device at once (Waves)
-  dynamic,     ///< the next that no block has taken, by a counter in global memory
+  dynamic,     ///< the next that no block has taken when it has nearly asked for all of its own, by a counter in
+               ///< global memory
 };
 
 /// How many blocks stay (Schedule::persistent).
 enum class Waves {
   filled,  ///< as many as fit the device at once; of the last wave some may be idle
-  even,    ///< as few as need no more waves: each has as many row tiles as the others or one less, and processors
-           ///< that would have nothing to do in the last wave leave power and bandwidth to the others in all of them
+  even,    ///< as few as need no more waves: each has as many row tiles as the others or one less, and the processors
+           ///< that would idle in the last wave do so in all of them
 };
 
 /// What a row group's exponentials run beside, of its own products.
