@@ -26,6 +26,10 @@ constexpr std::int64_t kFreedInBranches = 1024;
 constexpr std::int64_t kTwoStages = 1024;
 // Up to so many waves a last one that leaves processors idle is a good part of a launch.
 constexpr std::int64_t kFewWaves = 4;
+// Up to so many keys row tiles of a causal launch come head by head at head dims from 128 on, and up to so many waves
+// of them by their index.
+constexpr std::int64_t kFewHeadKeys = 512;
+constexpr std::int64_t kWavesByIndex = 8;
 // More stages than this hide nothing further.
 constexpr int kMostStages = 8;
 
@@ -161,12 +165,25 @@ class Rule {
       if (causal_) c_.tile_order = TileOrder::mirrored;
       return;
     }
-    // Under a causal mask row tiles differ. Of two waves the second goes backwards, so that every block has as much of
-    // both; with rows from both ends of a head in each row tile / like this: b1h32l1024d128 21.1 / 19.1, b1h8l4096d128
-    // 76.5 / 57.8, b1h8l4096d256 153 / 107, b4h16l1024d64 23.7 / 21.5. Of more waves the longest come first and blocks
-    // take them as they finish (b1h16l4096d128 114, backwards and forwards 131); where all are short that costs more
-    // than it evens out.
-    const bool uneven = causal_ && !few_keys_ && !two_waves_;
+    // Under a causal mask row tiles differ. Of two whole waves the second goes backwards, so that every block has as
+    // much of both; with rows from both ends of a head in each row tile / like this: b1h32l1024d128 21.1 / 19.1,
+    // b1h8l4096d128 76.5 / 57.8, b1h8l4096d256 153 / 107, b4h16l1024d64 23.7 / 21.5. Of others the longest come first
+    // and blocks take them as they finish. Backwards / so: 1.2 to 1.6 waves b1h20l1024d128 15.9 / 14.3, b1h26l1024d128
+    // 17.0 / 15.6, b3h16l1024d64 20.1 / 17.9, b2h5l2048d256 50.5 / 47.3; 1.7 waves b1h28l1024d128 16.7 / 17.0; many
+    // b1h48l2048d128 98.3 / 96.5, b3h8l2048d256 111 / 103. Where all are short that costs more than it evens out.
+    const bool two_whole = two_waves_ && 5 * tiles > 8 * blocks;
+    const bool uneven = causal_ && !few_keys_ && !two_whole;
+    // Rows of few keys share those in the L2 when they come head by head, from 128 columns on. The longest of all heads
+    // first / by the counter / by index with even waves: b8h16l512d128 28.8 / 29.8 / 26.4, b16h16l512d128 55.0 / 54.0 /
+    // 51.7, b32h16l512d128 104.8 / 102.7 / 104.6, b48h16l256d128 61.1 / 57.1 / 59.5, b16h8l512d256 52.5 / 54.6 / 50.4,
+    // b24h8l512d256 75.3 / 73.4 / 73.7; at head dim 64 b32h32l512d64 105.3 / 106.9 / 108.8.
+    if (uneven && !two_waves_ && dim_ >= 128 && w_.len_k <= kFewHeadKeys) {
+      const bool few = tiles <= kWavesByIndex * blocks;
+      c_.schedule = few ? Schedule::persistent : Schedule::dynamic;
+      if (few) c_.waves = Waves::even;
+      if (dim_ <= 128) c_.query_stages = 2;
+      return;
+    }
     // Row tiles without a mask are all the same, and four row groups are faster with the counter all the same; by index
     // / by counter: b32h32l512d64 149.8 / 146.4, b16h32l1024d64 264.9 / 261.7, b64h12l256d64 36.1 / 35.4, b4h32l4096d64
     // 960.0 / 955.6, two waves (b4h16l1024d64) 34.8 / 35.1; with two row groups b8h16l2048d128 446.0 / 448.7.
