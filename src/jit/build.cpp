@@ -20,7 +20,7 @@ namespace {
 
 // Of the JSON beside a binary and of the audit whose findings it holds; part of the key, so that another is another
 // entry.
-constexpr int kFormat = 3;
+constexpr int kFormat = 4;
 
 nlohmann::json to_json(const Artifact& artifact, const std::string& digest) {
   const Resources& r = artifact.resources;

@@ -27,8 +27,8 @@ struct ElfFile {
 /// `bytes` must outlive the result. @throws Error(cache) when they are no well-formed 64-bit little-endian ELF file
 ElfFile parse_elf(std::string_view bytes);
 
-/// Digest over the executable sections and the constants they use: two variants with equal digests are the same
-/// program.
+/// Digest over the executable sections and the constants they use: two variants that keep to the contract and have
+/// equal digests are the same program.
 std::string machine_code_digest(const ElfFile& file);
 
 /// Bytes of executable sections.

@@ -109,6 +109,33 @@ TEST(Builder, SeesTheSameMachineCodeBehindDifferentSources) {
   EXPECT_NE(a.artifact->machine_code, c.artifact->machine_code);
 }
 
+TEST(Builder, ConstantsThatNoCodeReadsMakeNoOtherProgram) {
+  if (!has_nvrtc()) GTEST_SKIP() << "NVRTC is not installed";
+  const TemporaryFolder folder;
+  Builder builder(options_in(folder.path()));
+  const auto artifact = [&](const std::string& constants, const std::string& value) {
+    const BuildOutcome outcome = builder.build(
+        {.device = DeviceKind::cuda,
+         .arch = "sm_90a",
+         .source =
+             constants + "extern \"C\" __global__ void heed_forward(int* x) { x[threadIdx.x] = " + value + "; }\n",
+         .entry = "heed_forward"});
+    EXPECT_TRUE(outcome.artifact) << outcome.log;
+    return outcome.artifact.value_or(Artifact{});
+  };
+  const Artifact plain = artifact("", "3");
+  const Artifact named = artifact("namespace n { constexpr int kThree = 3; constexpr int kFour = 4; }\n", "n::kThree");
+  EXPECT_EQ(plain.machine_code, named.machine_code);
+  EXPECT_NE(read_file(plain.path, ErrorCode::cache), read_file(named.path, ErrorCode::cache));
+  // What code does read counts, where it may read it at all.
+  const std::string index = "table[threadIdx.x & 1]";
+  const Artifact one = artifact("__constant__ int table[2] = {1, 2};\n", index);
+  const Artifact other = artifact("__constant__ int table[2] = {1, 3};\n", index);
+  EXPECT_EQ(one.breach, "");
+  EXPECT_NE(one.machine_code, other.machine_code);
+  EXPECT_THAT(artifact("constexpr int table[2] = {1, 2};\n", index).breach, ::testing::HasSubstr("memory of its own"));
+}
+
 TEST(Builder, ACorruptEntryIsFoundAndBuiltAgain) {
   const TemporaryFolder folder;
   Builder builder(options_in(folder.path()));
