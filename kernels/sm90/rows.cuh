@@ -78,6 +78,7 @@ struct KeptRows {
     const int group = at.part % kConfig.key_groups * kConfig.row_groups + at.row_group;
     return at.shared + kPlan.rows + (group * 4 + at.warp) * (kSliceColumns / kStoredColumns) * kStoredBytes;
   }
+
   /// Accumulator registers become runs: 8 (2 g + h) to 8 (2 g + h) + 7 are columns of row h in the lane's one of the
   /// tiles 4 g to 4 g + 3.
   __device__ __forceinline__ void transpose(float (&kept)[kSliceRegisters]) const {

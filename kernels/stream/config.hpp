@@ -99,14 +99,30 @@ enum class Pairs {
              ///< of the other's rows over through shared memory
 };
 
-/// What the L2 may give up before other lines.
+/// What the L2 may give up before other lines. Where the next launch reads the same tensors and they do not all fit,
+/// what is not marked is still there.
 enum class EvictFirst {
   none,
-  queries,  ///< queries: one block reads them, once
-  passing,  ///< queries and outputs, which no one reads again
-  inputs,   ///< keys and values too: read once where one row tile holds all rows of a head
-  all,      ///< outputs as well
+  queries,   ///< queries: one block reads them, once
+  passing,   ///< queries and outputs, which no one reads again
+  inputs,    ///< keys and values too: read once where one row tile holds all rows of a head
+  all,       ///< outputs as well
+  values,    ///< values and outputs
+  but_keys,  ///< queries, values and outputs
 };
+
+HEED_HOST_DEVICE constexpr bool queries_leave_first(EvictFirst e) {
+  return e != EvictFirst::none && e != EvictFirst::values;
+}
+HEED_HOST_DEVICE constexpr bool keys_leave_first(EvictFirst e) {
+  return e == EvictFirst::inputs || e == EvictFirst::all;
+}
+HEED_HOST_DEVICE constexpr bool values_leave_first(EvictFirst e) {
+  return keys_leave_first(e) || e == EvictFirst::values || e == EvictFirst::but_keys;
+}
+HEED_HOST_DEVICE constexpr bool outputs_leave_first(EvictFirst e) {
+  return e != EvictFirst::none && e != EvictFirst::queries && e != EvictFirst::inputs;
+}
 
 /// When a warpgroup asks whether the tiles that its next products take have arrived.
 enum class Arrival {

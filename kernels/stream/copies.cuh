@@ -55,9 +55,9 @@ struct Copies {
   static constexpr bool kBackAndForth = kProblem.causal && kConfig.schedule == Schedule::persistent;
   using Place = Layout<kConfig, kProblem>;
   static constexpr SharedPlan kPlan = Place::kPlan;
-  static constexpr bool kQueriesFirst = kConfig.evict_first != EvictFirst::none;
-  static constexpr bool kKeysFirst =
-      kConfig.evict_first == EvictFirst::inputs || kConfig.evict_first == EvictFirst::all;
+  static constexpr bool kQueriesFirst = queries_leave_first(kConfig.evict_first);
+  static constexpr bool kKeysFirst = keys_leave_first(kConfig.evict_first);
+  static constexpr bool kValuesFirst = values_leave_first(kConfig.evict_first);
   // Turns of a row tile that are still to be asked for when the next row tile is drawn: an atomic in the L2 takes less
   // than one. With 1, 2, 3 and 4 times are equal to 1%.
   static constexpr int kDrawnAhead = 2;
@@ -86,7 +86,8 @@ struct Copies {
       const Range tiles = tiles_of(seen, g);
       if (tiles.first < tiles.end) {
         ptx::mbarrier_arrive_expect_tx(place.ring_barrier(g, 0), kPlan.operand);
-        copy_operand(maps.k, place.keys(g, 0), place.ring_barrier(g, 0), tiles.end - 1, kv_head, tile.batch);
+        copy_operand<kKeysFirst>(maps.k, place.keys(g, 0), place.ring_barrier(g, 0), tiles.end - 1, kv_head,
+                                 tile.batch);
       }
     }
     if constexpr (kFirst > 0) copy_queries(tile, 0, 0, kFirst);
@@ -120,11 +121,12 @@ struct Copies {
     }
   }
 
+  template <bool kEvictFirst>
   __device__ __forceinline__ void copy_operand(const TensorMap& map, unsigned to, unsigned barrier, int tile,
                                                int kv_head, int batch) const {
 #pragma unroll
     for (int b = 0; b < kBoxes; ++b)
-      copy_box<kKeysFirst>(to + b * kPlan.box, map, barrier, b, tile * kConfig.tile_keys, kv_head, batch);
+      copy_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b, tile * kConfig.tile_keys, kv_head, batch);
   }
 
   /// Everything else that a block needs, row tile after row tile. The same thread.
@@ -283,9 +285,10 @@ struct Copies {
           // No one has used a stage before; asking takes 30 clocks, in front of copies that are waited for.
           if (!started || turn >= kConfig.stages) ptx::mbarrier_wait(place.ring_freed(g, stage), ring[g].parity);
           ptx::mbarrier_arrive_expect_tx(barrier, (has_keys ? kPlan.operand : 0) + (has_values ? kPlan.operand : 0));
-          if (has_keys) copy_operand(maps.k, place.keys(g, stage), barrier, n, kv_head, tile.batch);
+          if (has_keys) copy_operand<kKeysFirst>(maps.k, place.keys(g, stage), barrier, n, kv_head, tile.batch);
           if (has_values)
-            copy_operand(maps.v, place.values(g, stage), barrier, n + value_lag(kConfig), kv_head, tile.batch);
+            copy_operand<kValuesFirst>(maps.v, place.values(g, stage), barrier, n + value_lag(kConfig), kv_head,
+                                       tile.batch);
         }
         ring[g].advance();
       }

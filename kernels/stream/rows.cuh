@@ -54,8 +54,7 @@ struct Slices {
   static constexpr int kPieces = kSliceRegisters / (kInCluster ? 8 : 4);
   static constexpr int kPieceBytes = 16 * kGroupThreads;
   static constexpr int kSliceBytes = kPieces * kPieceBytes;
-  static constexpr bool kEvictFirst =
-      kConfig.evict_first == EvictFirst::passing || kConfig.evict_first == EvictFirst::all;
+  static constexpr bool kEvictFirst = outputs_leave_first(kConfig.evict_first);
   static constexpr SharedPlan kPlan = Layout<kConfig, kProblem>::kPlan;
   static_assert(kTiles % 4 == 0, "four lanes write 64 bytes of a row");
 

@@ -84,9 +84,11 @@ const KnobTable<stream::Config>& table() {
     t.add("pairs", "i", &C::pairs, "heed::stream::Pairs", {"apart", "together"},
           "key tiles that only one of two mirrored row groups sees: that one's alone, or taken by turns")
         .acts_on({tail, latency, tensor});
-    t.add("evict_first", "v", &C::evict_first, "heed::stream::EvictFirst",
-          {"none", "queries", "passing", "inputs", "all"},
-          "what the L2 may give up before other lines: nothing, queries, outputs as well, all that is read, or all")
+    t.add(
+         "evict_first", "v", &C::evict_first, "heed::stream::EvictFirst",
+         {"none", "queries", "passing", "inputs", "all", "values", "but_keys"},
+         "what the L2 may give up before other lines: nothing, queries, outputs as well, all that is read, all, values "
+         "and outputs, or all but keys")
         .acts_on({l2, dram});
     t.add("arrival", "a", &C::arrival, "heed::stream::Arrival", {"at_use", "ahead"},
           "when a warpgroup asks whether its next keys and values have arrived: when it needs them, or beside the "

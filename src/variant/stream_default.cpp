@@ -30,6 +30,11 @@ constexpr std::int64_t kFewWaves = 4;
 // of them by their index.
 constexpr std::int64_t kFewHeadKeys = 512;
 constexpr std::int64_t kWavesByIndex = 8;
+// Bytes of queries, keys, values and outputs up to which those of two launches stay in an L2 of 50 MB, queries and keys
+// alone do, and keys alone.
+constexpr double kAllStays = 16e6;
+constexpr double kQueriesAndKeysStay = 37e6;
+constexpr double kKeysStay = 80e6;
 // More stages than this hide nothing further.
 constexpr int kMostStages = 8;
 
@@ -98,11 +103,7 @@ class Rule {
         c_.product_order = ProductOrder::alternating;
       }
     }
-    // Where inputs and outputs are as large as the L2, what has been read or written for the last time only pushes out
-    // what comes next. Two sets of tensors in turn, queries / outputs as well: b64h12l128d64 14.6 / 14.5 (14.4 / 14.3
-    // as boxes), causal 14.3 / 14.0, b1h32l1024d128 30.5 / 30.3, causal 19.7 / 19.4; where all stays 2 to 4% longer.
-    const bool short_128 = two_waves_ && dim_ == 128 && short_;
-    if (few_keys_ || short_128) c_.evict_first = EvictFirst::passing;
+    c_.evict_first = what_leaves_first();
     c_.stages = most_stages_;
     while (c_.stages > 1 && !is_legal_(c_)) --c_.stages;
     store_rows();
@@ -151,6 +152,21 @@ class Rule {
     if (c_.row_groups == 2) c_.tile_keys = short_ ? 64 : 96;
     c_.overlap = Overlap::products;
     c_.product_order = causal_ ? ProductOrder::scores_first : ProductOrder::alternating;
+  }
+
+  // Two sets of tensors in turn that do not fit the L2 push each other out, unless a part of them makes room for the
+  // rest. Nothing marked / values and outputs / all but keys: b4h16l512d64 9.69 / 9.56 / 9.72, b1h32l1024d128 30.8 /
+  // 29.5 / 30.0 (causal 20.0 / 18.9 / 19.2), b8h16l512d64 20.45 / 19.1 / 19.7, b4h8l512d256 17.6 / 15.9 / 17.2,
+  // b16h16l256d64 causal 11.8 / 10.1 / 10.6, b4h32hkv8l512d64 18.75 / 18.4 / 18.8; b48h12l128d64 11.2 / 10.3 / 9.71,
+  // b64h12l128d64 14.8 / 14.2 / 13.0 (causal 14.7 / 14.0 / 12.6), b96h12l128d64 20.8 / 20.9 / 20.45. Of 12.6 MB
+  // (b3h16l512d64) or 100 (b128h12l128d64) marks are up to 4% slower, of 40 to 80 MB with more keys 2% slower to 3%
+  // faster. Where a launch finds nothing of one before (six sets), values and outputs 0.5% faster to 0.7% slower at
+  // b1h32l1024d128, all but keys 2% (causal 3%) slower at b64h12l128d64.
+  EvictFirst what_leaves_first() const {
+    const double bytes = w_.bytes();
+    if (bytes <= kAllStays) return EvictFirst::none;
+    if (bytes <= kQueriesAndKeysStay) return EvictFirst::values;
+    return few_keys_ && bytes <= kKeysStay ? EvictFirst::but_keys : EvictFirst::none;
   }
 
   // Where blocks are more than one wave they stay, and load the next row tile's queries and keys beside the last

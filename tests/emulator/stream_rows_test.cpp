@@ -165,6 +165,10 @@ TEST(EmulatedStream, EvictsFirst) {
   run_case<kAll, kHalf64Causal>({.heads = 2, .len_q = 100, .len_k = 150, .causal_offset = 50}, 51);
   constexpr Config kPairs{.row_groups = 1, .stages = 2, .store = Store::pairs, .evict_first = EvictFirst::all};
   run_case<kPairs, Problem{.element = Element::bf16, .head_dim = 40, .causal = true}>({.len_q = 65, .len_k = 65}, 52);
+  constexpr Config kValues{.row_groups = 2, .stages = 2, .evict_first = EvictFirst::values};
+  run_case<kValues, kHalf64>({.heads = 2, .len_q = 100, .len_k = 150}, 53);
+  constexpr Config kButKeys{.row_groups = 1, .stages = 2, .store = Store::boxes, .evict_first = EvictFirst::but_keys};
+  run_case<kButKeys, kHalf64Causal>({.heads = 2, .len_q = 100, .len_k = 100}, 54);
 }
 
 }  // namespace

@@ -132,9 +132,16 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("stages=4,"));
   EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("store=rows"));
   EXPECT_THAT(describe(default_of("b2h16l4096d128")), ::testing::HasSubstr("store=pieces"));
-  // Or as boxes, and push nothing out that is read again.
+  // Or as boxes.
   EXPECT_THAT(describe(default_of("b64h12l128d64")), ::testing::HasSubstr("store=boxes"));
-  EXPECT_THAT(describe(default_of("b64h12l128d64")), ::testing::HasSubstr("evict_first=passing"));
+  // Where two sets of tensors do not fit the L2, a part of them makes room for the rest, if that fits.
+  EXPECT_THAT(describe(default_of("b3h16l512d64")), ::testing::HasSubstr("evict_first=none"));
+  EXPECT_THAT(describe(default_of("b1h32l1024d128:causal_top_left")), ::testing::HasSubstr("evict_first=values"));
+  EXPECT_THAT(describe(default_of("b4h32hkv8l512d64")), ::testing::HasSubstr("evict_first=values"));
+  EXPECT_THAT(describe(default_of("b32h12l128d64")), ::testing::HasSubstr("evict_first=values"));
+  EXPECT_THAT(describe(default_of("b64h12l128d64")), ::testing::HasSubstr("evict_first=but_keys"));
+  EXPECT_THAT(describe(default_of("b128h12l128d64")), ::testing::HasSubstr("evict_first=none"));
+  EXPECT_THAT(describe(default_of("b2h32l1024d128")), ::testing::HasSubstr("evict_first=none"));
   // In the order that was measured to be the fastest.
   EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("scaling=tile_ahead,packing=at_once"));
   EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("scaling=at_use,packing=step_later"));
