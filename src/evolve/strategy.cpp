@@ -15,18 +15,21 @@ namespace heed::evolve {
 namespace {
 
 // Shares of the operators once there is more than one elite.
-constexpr double kMutateShare = 0.42;
-constexpr double kCrossoverShare = 0.23;
-constexpr double kRegroupShare = 0.20;
-constexpr double kRevertShare = 0.05;          // the rest are restarts
-constexpr double kSecondMutation = 0.35;       // a mutation changes a second knob with this probability
-constexpr double kNeighbourStep = 0.7;         // a numeric knob moves to a neighbouring value with this probability
-constexpr std::uint64_t kDiagnosedWeight = 3;  // of a knob that acts on what bounds the parent; 1 for any other
-constexpr int kFits = 32;                      // single changes tried on work shared anew that does not fit as it is
-constexpr double kNearlyAsFast = 0.9;          // of the best's ratio; ways of sharing the work below that are given up
-constexpr int kPlacesForOthers = 2;            // of five elites
-constexpr double kRestartWithTheBest = 0.5;    // of the restarts, in the space of the best so far; the rest in any
-constexpr int kAttempts = 400;  // draws until a legal, new config is found; then the operator is given up
+constexpr double kMutateShare = 0.61;
+constexpr double kCrossoverShare = 0.07;
+constexpr double kRegroupShare = 0.23;
+constexpr double kRevertShare = 0.03;        // the rest are restarts
+constexpr double kSecondMutation = 0.3;      // a mutation changes a second knob with this probability
+constexpr double kNeighbourStep = 0.7;       // a numeric knob moves to a neighbouring value with this probability
+constexpr double kDiagnosedWeight = 3;       // of a knob that acts on what bounds the parent; 1 for any other
+constexpr double kUntriedWeight = 30;        // of a value that no config near the parent has
+constexpr double kFarWeight = 0.3;           // of a number's values but the next ones
+constexpr int kNear = 3;                     // knobs by which near configs differ
+constexpr int kFits = 32;                    // single changes tried on work shared anew that does not fit as it is
+constexpr double kNearlyAsFast = 0.9;        // of the best's ratio; ways of sharing the work below that are given up
+constexpr int kPlacesForOthers = 2;          // of five elites
+constexpr double kRestartWithTheBest = 0.5;  // of the restarts, in the space of the best so far; the rest in any
+constexpr int kAttempts = 400;               // draws until a legal, new config is found; then the operator is given up
 
 class Proposer {
  public:
@@ -77,7 +80,7 @@ class Proposer {
     std::stable_sort(ok.begin(), ok.end(),
                      [](const Individual* a, const Individual* b) { return a->ratio > b->ratio; });
     const std::size_t most = options_.kind == StrategyKind::single ? 1 : static_cast<std::size_t>(options_.population);
-    if (ok.size() <= most) return ok;
+    if (ok.empty()) return ok;
     // The best, then what may take the places of those that are its like.
     const Config of_best = sharing(ok.front()->space, ok.front()->config);
     const std::size_t for_others = most * kPlacesForOthers / 5;
@@ -98,6 +101,7 @@ class Proposer {
     }
     for (const Individual* individual : passed_over)
       if (chosen.size() < most) chosen.push_back(individual);
+    std::erase_if(chosen, [&](const Individual* i) { return i->ratio < kNearlyAsFast * ok.front()->ratio; });
     std::stable_sort(chosen.begin(), chosen.end(),
                      [](const Individual* a, const Individual* b) { return a->ratio > b->ratio; });
     return chosen;
@@ -200,15 +204,50 @@ class Proposer {
     config[index] = knob.values[static_cast<std::size_t>(next)];
   }
 
-  // Where nothing is known of the parent, or no knob acts on its bound, every knob is equally likely.
-  static std::size_t choose_knob(const std::vector<Knob>& knobs, Bound bound, Random& random) {
-    const auto weight = [&](const Knob& knob) { return knob.acts(bound) ? kDiagnosedWeight : 1; };
-    std::uint64_t all = 0;
-    for (const Knob& knob : knobs) all += weight(knob);
-    std::uint64_t draw = random.below(all);
-    std::size_t index = 0;
-    while (draw >= weight(knobs[index])) draw -= weight(knobs[index++]);
-    return index;
+  // Another value of one knob, and how likely it is to be the next one tried.
+  struct Change {
+    std::size_t knob;
+    int value;
+    double weight;
+  };
+
+  // How many knobs of two configs differ.
+  static int distance(const Config& a, const Config& b) {
+    int knobs = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) knobs += a[i] != b[i] ? 1 : 0;
+    return knobs;
+  }
+
+  // Every other value of a parent's knobs. Those that no config near it has come first, and knobs that act on what
+  // bounds the parent: where nothing is known of it, or no knob acts on its bound, every knob is equally likely.
+  [[nodiscard]] std::vector<Change> changes_of(const Individual& parent) const {
+    const std::vector<Knob>& table = knobs(parent.space);
+    std::set<std::pair<std::size_t, int>> tried;
+    for (const Individual& other : history_)
+      if (other.space == parent.space && distance(other.config, parent.config) <= kNear)
+        for (std::size_t i = 0; i < table.size(); ++i) tried.emplace(i, other.config[i]);
+    std::vector<Change> changes;
+    for (std::size_t i = 0; i < table.size(); ++i) {
+      const int at = table[i].index_of(parent.config[i]);
+      for (int v = 0; v < static_cast<int>(table[i].values.size()); ++v) {
+        if (v == at) continue;
+        const int value = table[i].values[static_cast<std::size_t>(v)];
+        const bool far = !table[i].is_named() && at >= 0 && std::abs(v - at) > 1;
+        changes.push_back({i, value,
+                           (table[i].acts(parent.bound) ? kDiagnosedWeight : 1) * (far ? kFarWeight : 1) *
+                               (tried.count({i, value}) == 0 ? kUntriedWeight : 1)});
+      }
+    }
+    return changes;
+  }
+
+  static const Change& draw(const std::vector<Change>& changes, Random& random) {
+    double all = 0;
+    for (const Change& change : changes) all += change.weight;
+    double left = all * random.uniform();
+    std::size_t i = 0;
+    while (i + 1 < changes.size() && left >= changes[i].weight) left -= changes[i++].weight;
+    return changes[i];
   }
 
   // The default, from which the first generation starts, is no trial.
@@ -221,12 +260,17 @@ class Proposer {
 
   std::optional<Proposal> mutate(const Individual& parent, Random& random) const {
     const std::vector<Knob>& table = knobs(parent.space);
+    const std::vector<Change> changes = changes_of(parent);
+    if (changes.empty()) return std::nullopt;
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       Config child = parent.config;
-      change_knob(child, table, choose_knob(table, parent.bound, random), random);
+      const Change& one = draw(changes, random);
+      child[one.knob] = one.value;
       // A second change leads out of corners where no single one is legal or new.
-      if (random.chance(kSecondMutation) || attempt > kAttempts / 4)
-        change_knob(child, table, choose_knob(table, parent.bound, random), random);
+      if (random.chance(kSecondMutation) || attempt > kAttempts / 4) {
+        const Change& other = draw(changes, random);
+        if (other.knob != one.knob) child[other.knob] = other.value;
+      }
       child = canonical(parent.space, std::move(child));
       if (!is_new(parent.space, child)) continue;
       const std::string bound =

@@ -135,7 +135,7 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   // Or as boxes.
   EXPECT_THAT(describe(default_of("b64h12l128d64")), ::testing::HasSubstr("store=boxes"));
   // Where two sets of tensors do not fit the L2, a part of them makes room for the rest, if that fits.
-  EXPECT_THAT(describe(default_of("b3h16l512d64")), ::testing::HasSubstr("evict_first=none"));
+  EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("evict_first=none"));
   EXPECT_THAT(describe(default_of("b1h32l1024d128:causal_top_left")), ::testing::HasSubstr("evict_first=values"));
   EXPECT_THAT(describe(default_of("b4h32hkv8l512d64")), ::testing::HasSubstr("evict_first=values"));
   EXPECT_THAT(describe(default_of("b32h12l128d64")), ::testing::HasSubstr("evict_first=values"));
