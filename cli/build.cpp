@@ -18,8 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kAutomatic = "auto";
-
 struct BuildOptions {
   WorkloadOptions workload;
   MachineOptions machine;
@@ -76,18 +74,6 @@ void add_workload(json& entry, const Workload& workload, const DeviceFacts& devi
   }
   entry["peak_flops"] = peak.flops;
   entry["floor"] = evolve::to_json(measure::floor_of(peak, workload, 0));
-}
-
-/// The variant, legal here. @throws Error(usage) for one that does not exist, Error(unsupported) for one that cannot
-/// run
-Variant admitted(const Order& order, const DeviceFacts& device) {
-  const std::string text =
-      order.variant == kAutomatic ? std::string(default_family(order.workload, device).name()) : order.variant;
-  Variant variant = parse_variant(text, order.workload, device);
-  if (const auto reason = variant.family->is_illegal(variant.config, order.workload, device))
-    throw Error(ErrorCode::unsupported, fmt::format("{} is illegal on {}: {}", describe(variant), device.arch, *reason),
-                order.variant);
-  return variant;
 }
 
 /// @throws Error(build_failed) when there is no binary, or one that breaks the kernel contract
@@ -172,7 +158,7 @@ json build_list(const BuildOptions& o, const DeviceFacts& device) {
     add_workload(entry, order.workload, device);
     std::string id;
     try {
-      const Variant variant = admitted(order, device);
+      const Variant variant = admitted(order.variant, order.workload, device);
       id = variant.id();
       add_variant(entry, variant, order.workload, device);
       if (pending.count(id) == 0)
@@ -212,7 +198,7 @@ json build_one(const BuildOptions& o, const DeviceFacts& device) {
   json entry = header(device);
   entry["asked"] = o.variant;
   add_workload(entry, workload, device);
-  const Variant variant = admitted({workload, o.variant}, device);
+  const Variant variant = admitted(o.variant, workload, device);
   add_variant(entry, variant, workload, device);
   const auto builder = o.machine.builder();
   std::future<jit::BuildOutcome> build = builder->start(jit::request_for(variant, workload, device));

@@ -31,6 +31,15 @@ trial::Options MachineOptions::trial_options() const {
   return options;
 }
 
+Variant admitted(const std::string& text, const Workload& workload, const DeviceFacts& device) {
+  Variant variant =
+      parse_variant(text == kAutomatic ? std::string(default_family(workload, device).name()) : text, workload, device);
+  if (const auto reason = variant.family->is_illegal(variant.config, workload, device))
+    throw Error(ErrorCode::unsupported, fmt::format("{} is illegal on {}: {}", describe(variant), device.arch, *reason),
+                text);
+  return variant;
+}
+
 std::unique_ptr<jit::Builder> MachineOptions::builder() const {
   jit::BuilderOptions options;
   options.cache_folder = cache.empty() ? default_cache_folder() : std::filesystem::path(cache);

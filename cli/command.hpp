@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/device.hpp"
@@ -52,6 +53,13 @@ struct WorkloadOptions {
   /// @throws Error(usage) when there is neither a shape nor tensors, or both
   [[nodiscard]] Workload workload(const std::optional<QkvTensors>& tensors) const;
 };
+
+/// What stands for the default of the first family that is made for a workload.
+inline constexpr std::string_view kAutomatic = "auto";
+
+/// The variant that a command names, "auto", a family or family:knob=value,..., legal on the device.
+/// @throws Error(usage) for one that does not exist, Error(unsupported) for one that cannot run
+Variant admitted(const std::string& text, const Workload& workload, const DeviceFacts& device);
 
 /// --db
 struct StoreOptions {

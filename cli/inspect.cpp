@@ -142,6 +142,18 @@ void add_families(CLI::App& app, int& exit_code) {
   });
 }
 
+namespace {
+
+/// Whose limits a source is made for.
+DeviceFacts device_of(const std::string& variant, const std::string& arch) {
+  if (!arch.empty()) return gpu_limits(arch);
+  if (variant == kAutomatic) return choose_device(DeviceChoice::automatic);
+  if (find_family(variant.substr(0, variant.find(':'))).device() == DeviceKind::cpu) return cpu_facts();
+  return probe_cuda().facts.value_or(gpu_limits("sm_90a"));
+}
+
+}  // namespace
+
 void add_emit(CLI::App& app, int& exit_code) {
   (void)exit_code;
   struct Options {
@@ -152,10 +164,11 @@ void add_emit(CLI::App& app, int& exit_code) {
   };
   auto o = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("emit", "Print the source of a variant, as it is handed to the compiler");
-  command->add_option("variant", o->variant, "family or family:knob=value,...")->required();
+  command->add_option("variant", o->variant, "auto, family or family:knob=value,...")->required();
   o->workload.add_to(*command);
   command->add_option("--arch", o->arch,
-                      "GPU architecture whose limits apply, e.g. sm_89 [this machine's, else sm_90a]");
+                      "GPU architecture whose limits apply, e.g. sm_89 [this machine's; a GPU family's without one "
+                      "sm_90a]");
   command->add_option("-o,--output", o->output, "Write to a file");
   command->footer(
       "Example (the same headers build ahead of time):\n"
@@ -163,13 +176,7 @@ void add_emit(CLI::App& app, int& exit_code) {
       "-arch=sm_80 -I . v.cu");
   command->callback([o] {
     const Workload workload = o->workload.workload(std::nullopt);
-    const Family& family = find_family(o->variant.substr(0, o->variant.find(':')));
-    DeviceFacts device =
-        family.device() == DeviceKind::cpu ? cpu_facts() : gpu_limits(o->arch.empty() ? "sm_90a" : o->arch);
-    const Variant variant = parse_variant(o->variant, workload, device);
-    if (const auto reason = family.is_illegal(variant.config, workload, device))
-      throw Error(ErrorCode::unsupported,
-                  fmt::format("{} is illegal on {}: {}", describe(variant), device.arch, *reason), o->variant);
+    const Variant variant = admitted(o->variant, workload, device_of(o->variant, o->arch));
     const std::string source = variant.source_for(workload);
     if (o->output.empty())
       print(source);

@@ -380,8 +380,11 @@ TEST_F(Cli, EmitPrintsWhatIsCompiled) {
   EXPECT_THAT(cpu.out, ::testing::HasSubstr(".block_m = 64"));
   const Printed gpu = heed_command("emit fwd_sm80 --shape b1h8l512d64:bf16:top-left --arch sm_80");
   EXPECT_THAT(gpu.out, ::testing::HasSubstr("heed::Element::bf16, .head_dim = 64, .causal = true"));
+  const Printed automatic = heed_command("emit auto --shape b1h8l512d64 --arch sm_90a");
+  EXPECT_THAT(automatic.out, ::testing::HasSubstr("kernels/sm90/"));
   expect_refusal("emit fwd_sm80:stages=4,block_n=128,key_splits=2 --shape b1h8l512d64 --arch sm_89", 1,
                  "illegal on sm_89");
+  expect_refusal("emit fwd_sm70 --shape b1h8l512d64", 2, "unknown family");
 }
 
 TEST_F(Cli, BuildDeliversABinaryAndItsLaunch) {
