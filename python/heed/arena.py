@@ -91,10 +91,17 @@ def chosen_suites(options):
 
 def variants_of(options, arch="sm_"):
     """{canonical workload: variant text} and the variant of all other workloads; champions of architectures that start with
-    `arch`. Raises Failure."""
+    `arch`. A variant named for all workloads takes the place of champions that nobody named. Raises Failure."""
+    named, default = {}, None
+    for text in options.variant:
+        match = re.fullmatch(r"((?:(?:hkv|dv|b|h|l|k|d)\d+)+(?::scale=[^:=]+|:\w+)*)=(.+)", text)
+        if match:
+            named[str(suites.parse_workload(match[1]))] = match[2]
+        else:
+            default = text
     table = {}
     default_file = ROOT / "tuned" / "champions.json"
-    path = Path(options.champions) if options.champions else default_file if default_file.exists() else None
+    path = Path(options.champions) if options.champions else default_file if default is None and default_file.exists() else None
     if path:
         try:
             stored = json.loads(path.read_text())
@@ -104,14 +111,7 @@ def variants_of(options, arch="sm_"):
             table = {str(suites.parse_workload(entry["workload"])): entry["variant"] for entry in stored["champions"] if entry["arch"].startswith(arch)}
         except (TypeError, KeyError) as error:
             raise Failure(f"{path} does not hold champions as heed champions writes them") from error
-    default = "auto"
-    for text in options.variant:
-        match = re.fullmatch(r"((?:(?:hkv|dv|b|h|l|k|d)\d+)+(?::scale=[^:=]+|:\w+)*)=(.+)", text)
-        if match:
-            table[str(suites.parse_workload(match[1]))] = match[2]
-        else:
-            default = text
-    return table, default
+    return table | named, default or "auto"
 
 
 def check_writable(path):
@@ -318,8 +318,8 @@ def parser():
     p.add_argument("--shapes", metavar="W,...", help="workloads of your own, written as for heed --shape")
     p.add_argument("--modes", default="graph_warm", metavar="M,...", help="of --shapes: graph_warm, graph_cold, eager or acceptance [graph_warm]")
     p.add_argument("--against", default="sdpa", metavar="NAME,...", help=f"sdpa (every backend), all, or any of {', '.join(SDPA + OTHERS)} [sdpa]")
-    p.add_argument("--variant", action="append", default=[], metavar="[WORKLOAD=]VARIANT", help="Heed's variant, for one workload or for all others [auto]")
-    p.add_argument("--champions", metavar="FILE", help="what heed champions wrote [tuned/champions.json where there is one]")
+    p.add_argument("--variant", action="append", default=[], metavar="[WORKLOAD=]VARIANT", help="Heed's variant, for one workload or for all others [auto, and the champion where there is one]")
+    p.add_argument("--champions", metavar="FILE", help="what heed champions wrote [tuned/champions.json, unless --variant names one for all]")
     p.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"))
     p.add_argument("--heed", default=str(ROOT / "build" / "release" / "heed"), metavar="PATH", help="the heed program [build/release/heed]")
     p.add_argument("--cache", metavar="FOLDER", help="Heed's folder for built kernels")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
@@ -287,6 +288,18 @@ class Champions(unittest.TestCase):
                 file.write_text(content)
                 with self.assertRaisesRegex(arena.Failure, words):
                     parse()
+
+    def test_a_variant_for_all_leaves_tuned_champions_aside(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "tuned" / "champions.json"
+            file.parent.mkdir()
+            file.write_text(json.dumps({"what": "champions", "champions": [{"workload": "l8d16", "variant": "fwd_a", "arch": "sm_90a"}]}))
+            parse = lambda *arguments: arena.variants_of(arena.parser().parse_args([*arguments]))  # noqa: E731
+            with unittest.mock.patch.object(arena, "ROOT", Path(folder)):
+                self.assertEqual(parse(), ({"b1h1l8d16:fp16": "fwd_a"}, "auto"))
+                self.assertEqual(parse("--variant", "fwd_b"), ({}, "fwd_b"))
+                self.assertEqual(parse("--variant", "l4d16=fwd_c"), ({"b1h1l8d16:fp16": "fwd_a", "b1h1l4d16:fp16": "fwd_c"}, "auto"))
+                self.assertEqual(parse("--variant", "fwd_b", "--champions", str(file)), ({"b1h1l8d16:fp16": "fwd_a"}, "fwd_b"))
 
     def test_help_says_how(self):
         out = io.StringIO()
