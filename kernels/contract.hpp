@@ -76,6 +76,10 @@ struct TensorMaps {
 enum class Element { fp16, bf16, fp32 };
 
 /// What is fixed when a variant is built, besides its config.
+///
+/// Templates take this and configs by reference, `template <const Config& kConfig, const Problem& kProblem>`, to
+/// constants of the translation unit. What is taken by value NVRTC keeps, from 13.2 on, in global memory, and reads it
+/// there wherever a function that is no constant expression asks for it: 1.2 MB of PTX instead of 0.25 at b1h8l512d64.
 struct Problem {
   Element element;
   int head_dim;

@@ -85,5 +85,21 @@ TEST(Imports, StoreAndReportKnowNoCuda) {
     }
 }
 
+// NVRTC from 13.2 on keeps what a template takes by value in global memory: kernels/contract.hpp.
+TEST(Imports, KernelsTakeConfigsByReference) {
+  const std::regex by_value("template <([^>]*[^&] )?(Config|Problem) k");
+  int by_reference = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(HEED_SOURCE_FOLDER) / "kernels")) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream file(entry.path());
+    std::string line;
+    while (std::getline(file, line)) {
+      EXPECT_FALSE(std::regex_search(line, by_value)) << entry.path() << ": " << line;
+      by_reference += line.find("const Problem& kProblem>") != std::string::npos ? 1 : 0;
+    }
+  }
+  EXPECT_GT(by_reference, 40);
+}
+
 }  // namespace
 }  // namespace heed

@@ -92,7 +92,7 @@ struct Partial {
   }
 };
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Forward {
   // ---- compile-time facts
   static constexpr int kBlockM = kConfig.block_m;

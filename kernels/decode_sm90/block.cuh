@@ -11,7 +11,7 @@
 
 namespace heed::decode_sm90 {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Block {
   // ---- compile-time facts
   static constexpr int kBlockM = kConfig.block_m;

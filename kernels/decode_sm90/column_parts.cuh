@@ -14,7 +14,7 @@
 
 namespace heed::decode_sm90 {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct ColumnParts : Block<kConfig, kProblem> {
   using Base = Block<kConfig, kProblem>;
   using Base::block, Base::group, Base::lane, Base::params, Base::place_of, Base::shared, Base::shared_base,

@@ -22,7 +22,7 @@
 
 namespace heed::decode_sm90 {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct ByColumns : ColumnParts<kConfig, kProblem> {
   using Base = ColumnParts<kConfig, kProblem>;
   using Base::barriers_are_set, Base::block, Base::block_address, Base::counted, Base::empty, Base::end_segment,

@@ -37,16 +37,16 @@
 
 namespace heed::decode_sm90 {
 
-template <bool kByColumns, Config kConfig, Problem kProblem>
+template <bool kByColumns, const Config& kConfig, const Problem& kProblem>
 struct Chosen {
   using Type = ByTiles<kConfig, kProblem>;
 };
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Chosen<true, kConfig, kProblem> {
   using Type = ByColumns<kConfig, kProblem>;
 };
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 using Forward = typename Chosen<by_columns(kConfig), kConfig, kProblem>::Type;
 
 }  // namespace heed::decode_sm90

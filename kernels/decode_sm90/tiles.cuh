@@ -7,7 +7,7 @@
 
 namespace heed::decode_sm90 {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct ByTiles : Block<kConfig, kProblem> {
   using Base = Block<kConfig, kProblem>;
   using Base::barriers_are_set, Base::block, Base::block_address, Base::copy, Base::empty, Base::ending,

@@ -26,7 +26,7 @@ __device__ __forceinline__ unsigned short round_to(float x) {
 }
 
 /// The query rows of a block: rows first_row ... of one head of one batch entry.
-template <Problem kProblem>
+template <const Problem& kProblem>
 struct Rows {
   const ForwardParams& params;
   int first_row;
@@ -129,7 +129,7 @@ struct OnlineRow {
 };
 
 /// Log-sum-exp of a row in natural log, where it is asked for.
-template <Problem kProblem>
+template <const Problem& kProblem>
 __device__ __forceinline__ void store_lse(const Rows<kProblem>& rows, int row, const OnlineRow& state) {
   const ForwardParams& p = rows.params;
   if (p.lse != nullptr && row < p.len_q)

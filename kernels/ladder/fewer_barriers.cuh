@@ -16,7 +16,7 @@
 
 namespace heed::ladder {
 
-template <int kRung, Problem kProblem>
+template <int kRung, const Problem& kProblem>
 struct FewerBarriers {
   static constexpr int kDim = kProblem.head_dim;
   static constexpr int kThreads = threads(kRung);

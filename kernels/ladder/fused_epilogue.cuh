@@ -11,7 +11,7 @@
 
 namespace heed::ladder {
 
-template <int kRung, Problem kProblem>
+template <int kRung, const Problem& kProblem>
 struct FusedEpilogue {
   using Block = MatrixBlock<kRung, kProblem>;
   static constexpr int kChunks = Block::kDim / 8;   // of 16 output bytes a row

@@ -12,7 +12,7 @@
 
 namespace heed::ladder {
 
-template <int kRung, Problem kProblem>
+template <int kRung, const Problem& kProblem>
 struct MatrixBlock {
   static constexpr int kDim = kProblem.head_dim;
   static constexpr int kBlockM = kRungs[kRung].block_m;

@@ -10,7 +10,7 @@ namespace heed::ladder {
 inline constexpr auto kSwizzled = tile::SharedLayout::swizzled;
 
 /// S = Q K^T: 16 rows and half of the tile's keys a warp.
-template <int kRung, Problem kProblem>
+template <int kRung, const Problem& kProblem>
 __device__ __forceinline__ void multiply_keys(const MatrixBlock<kRung, kProblem>& block, int stage) {
   using Block = MatrixBlock<kRung, kProblem>;
   constexpr int kDim = Block::kDim;
@@ -46,7 +46,7 @@ __device__ __forceinline__ void multiply_keys(const MatrixBlock<kRung, kProblem>
 }
 
 /// O += P V: 16 rows and half of the head dim a warp.
-template <int kRung, Problem kProblem>
+template <int kRung, const Problem& kProblem>
 __device__ __forceinline__ void multiply_values(const MatrixBlock<kRung, kProblem>& block, int stage) {
   using Block = MatrixBlock<kRung, kProblem>;
   constexpr int kDim = Block::kDim;

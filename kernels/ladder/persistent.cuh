@@ -11,7 +11,7 @@
 
 namespace heed::ladder {
 
-template <int kRung, Problem kProblem>
+template <int kRung, const Problem& kProblem>
 struct Persistent {
   using Block = MatrixBlock<kRung, kProblem>;
 

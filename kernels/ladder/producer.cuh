@@ -18,7 +18,7 @@
 
 namespace heed::ladder {
 
-template <int kRung, Problem kProblem>
+template <int kRung, const Problem& kProblem>
 struct Producer {
   using Block = MatrixBlock<kRung, kProblem>;
   static constexpr int kDim = Block::kDim;

@@ -12,7 +12,7 @@
 
 namespace heed::ladder {
 
-template <int kRung, Problem kProblem>
+template <int kRung, const Problem& kProblem>
 struct Scalar {
   static constexpr int kWords = kProblem.head_dim / 2;  // two elements a register
 

@@ -12,7 +12,7 @@
 
 namespace heed::ladder {
 
-template <int kRung, Problem kProblem>
+template <int kRung, const Problem& kProblem>
 struct Tiled {
   static constexpr int kDim = kProblem.head_dim;
   static constexpr int kWords = kDim / 2;

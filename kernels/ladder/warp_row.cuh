@@ -5,7 +5,7 @@
 
 namespace heed::ladder {
 
-template <Problem kProblem>
+template <const Problem& kProblem>
 struct WarpRow {
   static constexpr int kRowWords = kProblem.head_dim / 2;
   static constexpr int kWords = kRowWords / 32;  // a lane

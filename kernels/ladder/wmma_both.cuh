@@ -15,7 +15,7 @@
 
 namespace heed::ladder {
 
-template <int kRung, Problem kProblem>
+template <int kRung, const Problem& kProblem>
 struct WmmaBoth {
   using Block = MatrixBlock<kRung, kProblem>;
   static constexpr int kDim = Block::kDim;

@@ -7,7 +7,7 @@
 namespace heed::ladder {
 
 /// S = Q K^T: 16 rows and half of the tile's keys a warp.
-template <int kRung, Problem kProblem>
+template <int kRung, const Problem& kProblem>
 __device__ __forceinline__ void multiply_keys_by_wmma(const MatrixBlock<kRung, kProblem>& block, int stage) {
   using Block = MatrixBlock<kRung, kProblem>;
   constexpr Element kElement = kProblem.element;
@@ -35,7 +35,7 @@ __device__ __forceinline__ void multiply_keys_by_wmma(const MatrixBlock<kRung, k
 }
 
 /// O += P V: 16 rows and half of the head dim a warp. O comes from shared memory and goes back.
-template <int kRung, Problem kProblem>
+template <int kRung, const Problem& kProblem>
 __device__ __forceinline__ void multiply_values_by_wmma(const MatrixBlock<kRung, kProblem>& block, int stage) {
   using Block = MatrixBlock<kRung, kProblem>;
   constexpr Element kElement = kProblem.element;

@@ -22,7 +22,7 @@
 
 namespace heed::sm80 {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Forward : Merge<kConfig, kProblem> {
   using Base = Merge<kConfig, kProblem>;
   using Base::kBlockM, Base::kBlockN, Base::kDim, Base::kFragments, Base::kKeyTiles, Base::kOutTiles, Base::kGroups,

@@ -9,7 +9,7 @@
 
 namespace heed::sm80 {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Merge : Products<kConfig, kProblem> {
   using Base = Products<kConfig, kProblem>;
   using Base::kBlockM, Base::kDim, Base::kFragments, Base::kOutTiles, Base::kGroups, Base::kPlan, Base::kLayout;

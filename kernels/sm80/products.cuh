@@ -9,7 +9,7 @@
 
 namespace heed::sm80 {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Products : Rounds<kConfig, kProblem> {
   using Base = Rounds<kConfig, kProblem>;
   using Base::kBlockN, Base::kDim, Base::kFragments, Base::kOutTiles, Base::kPlan, Base::kLayout, Base::shared_base,

@@ -11,7 +11,7 @@
 
 namespace heed::sm80 {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Rounds {
   // ---- compile-time facts
   static constexpr int kBlockM = kConfig.block_m;

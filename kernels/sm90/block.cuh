@@ -8,7 +8,7 @@
 
 namespace heed::sm90 {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Block : Softmax<kConfig, kProblem> {
   using Base = Softmax<kConfig, kProblem>;
   using Base::barrier, Base::key_barrier, Base::freed_barrier, Base::keys_at;

@@ -9,7 +9,7 @@
 namespace heed::sm90 {
 
 /// What a thread has to know of its block to ask for copies.
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Copies {
   static constexpr int kBoxes = padded_dim(kProblem.head_dim) / tile::kBoxColumns;
   static constexpr int kChunk = kConfig.chunk;

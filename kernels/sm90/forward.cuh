@@ -29,7 +29,7 @@
 
 namespace heed::sm90 {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Forward : Segment<kConfig, kProblem> {
   using Base = Segment<kConfig, kProblem>;
   using Base::barrier, Base::key_barrier, Base::keys_at, Base::copy_keys, Base::copy_segment, Base::key_head;

@@ -45,7 +45,7 @@ struct Target {
   Inboxes inboxes;
 };
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Merge : KeptRows<kConfig, kProblem> {
   using Base = KeptRows<kConfig, kProblem>;
   using Base::at, Base::transpose, Base::write_runs, Base::write_rows, Base::write_log_sums;

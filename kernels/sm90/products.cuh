@@ -9,7 +9,7 @@
 namespace heed::sm90 {
 
 /// What a warpgroup has to know of its place to multiply, and the output it adds to.
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Products : Copies<kConfig, kProblem> {
   using Base = Copies<kConfig, kProblem>;
   using Base::kPlan, Base::kBoxes, Base::kChunk, Base::keys_at, Base::values_at, Base::shared;

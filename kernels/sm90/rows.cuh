@@ -31,7 +31,7 @@ struct RowTarget {
 };
 
 /// The columns that a part keeps, and how they are written.
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct KeptRows {
   // ---- compile-time facts
   static constexpr int kSliceColumns = padded_dim(kProblem.head_dim) / parts(kConfig);

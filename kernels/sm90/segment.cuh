@@ -16,7 +16,7 @@ namespace heed::sm90 {
 /// What a program does about keys that rows do not see.
 enum class Masks { none, scores, probabilities };
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Segment : Block<kConfig, kProblem> {
   using Base = Block<kConfig, kProblem>;
   using Base::hide_keys, Base::raise_references, Base::keep_seen, Base::exponentials, Base::round, Base::row_sum,

@@ -11,7 +11,7 @@
 
 namespace heed::sm90 {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Softmax : Products<kConfig, kProblem> {
   using Base = Products<kConfig, kProblem>;
   using Base::kChunk, Base::kRowGroups, Base::kDim, Base::kOutColumns, Base::kOnes, Base::row_group, Base::out,

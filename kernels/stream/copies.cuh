@@ -27,13 +27,13 @@ struct Cursor {
 };
 
 /// The part that a key group of this block is.
-template <Config kConfig>
+template <const Config& kConfig>
 __device__ __forceinline__ int part_of(int key_group) {
   return kConfig.cluster == 1 ? key_group : static_cast<int>(blockIdx.x % kConfig.cluster);
 }
 
 /// Of one_tile.
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 __device__ __forceinline__ RowTile row_tile_of_this_block() {
   const int x = static_cast<int>(blockIdx.x / kConfig.cluster);
   const int y = static_cast<int>(blockIdx.y);
@@ -44,7 +44,7 @@ __device__ __forceinline__ RowTile row_tile_of_this_block() {
     return {row_tile_of_block(kConfig, kProblem.causal, x, gridDim.x / kConfig.cluster), y, batch};
 }
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Copies {
   static constexpr int kBoxes = padded_dim(kProblem.head_dim) / tile::kBoxColumns;
   static constexpr int kKeyGroups = kConfig.key_groups;

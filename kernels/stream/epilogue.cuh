@@ -18,7 +18,7 @@
 
 namespace heed::stream {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Epilogue : Slices<kConfig, kProblem> {
   using Base = Slices<kConfig, kProblem>;
   using Base::at, Base::layout, Base::first_half, Base::passed_by, Base::to_state, Base::slice, Base::state;

@@ -24,7 +24,7 @@
 
 namespace heed::stream {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Forward : Tiles<kConfig, kProblem> {
   using Base = Tiles<kConfig, kProblem>;
   using Base::begin_turns, Base::end_turns, Base::pass_turn, Base::release_queries, Base::run_tiles, Base::add_up_sums;
@@ -258,7 +258,7 @@ struct Forward : Tiles<kConfig, kProblem> {
 };
 
 /// The whole kernel. `shared`: dynamic shared memory, aligned to 1024.
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 __device__ __forceinline__ void forward(const ForwardParams& params, const TensorMaps& maps, char* dynamic_shared) {
   const Layout<kConfig, kProblem> place{ptx::shared_address(dynamic_shared)};
   const int warp = ptx::warp_uniform(threadIdx.x / 32);

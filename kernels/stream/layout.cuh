@@ -6,7 +6,7 @@
 namespace heed::stream {
 
 /// Where things lie in a block's shared memory.
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Layout {
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem.head_dim);
   static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);

@@ -11,7 +11,7 @@
 
 namespace heed::stream {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Products {
   // ---- compile-time facts
   static constexpr int kDim = padded_dim(kProblem.head_dim);

@@ -40,7 +40,7 @@ struct Target {
 ///                    all columns                        columns 0 to 31   32 to 63
 ///     first row    [ slice 0          ]               [ slice 0        ][ slice 2 ]
 ///     second row   [ slice 1          ]               [ slice 1        ][ slice 3 ]
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Slices {
   static constexpr int kGroups = parts(kConfig);
   static constexpr bool kInCluster = kConfig.cluster > 1;

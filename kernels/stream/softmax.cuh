@@ -11,7 +11,7 @@
 
 namespace heed::stream {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Softmax : Products<kConfig, kProblem> {
   using Base = Products<kConfig, kProblem>;
   using Base::kDim, Base::kKeys, Base::kSteps, Base::lane, Base::warp, Base::out;

@@ -25,7 +25,7 @@
 
 namespace heed::stream {
 
-template <Config kConfig, Problem kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 struct Tiles : Softmax<kConfig, kProblem> {
   using Base = Softmax<kConfig, kProblem>;
   using Base::hide_keys, Base::exact_probabilities, Base::rescale, Base::exact_softmax, Base::first_keys_softmax,

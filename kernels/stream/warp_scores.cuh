@@ -14,7 +14,7 @@ namespace heed::stream {
 /// @param q shared address of the (64, head_dim) queries of the row group, in boxes of 64 columns
 /// @param k shared address of the (kKeys, head_dim) keys, in boxes of 64 columns
 /// @param box bytes from one box of the keys to the next
-template <Problem kProblem, int kKeys>
+template <const Problem& kProblem, int kKeys>
 __device__ __forceinline__ void scores_of_warp(float (&s)[kKeys / 2], unsigned q, unsigned k, int box) {
   unsigned thread = threadIdx.x;
   ptx::settle(thread);  // or addresses are worked out, and kept, for those who never come here

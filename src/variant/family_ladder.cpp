@@ -69,7 +69,7 @@ class LadderFamily final : public Family {
     return fmt::format(
         "#include \"kernels/ladder/{}.cuh\"\n\n"
         "constexpr heed::ladder::Config kConfig{{.rung = {}}};\n"
-        "constexpr heed::Problem kProblem{};\n"
+        "__device__ constexpr heed::Problem kProblem{};\n"
         "using Kernel = heed::ladder::{}<kConfig.rung, kProblem>;\n\n",
         rung_of(config).file, config.at(0), literal(problem_of(workload)), rung_of(config).type);
   }

@@ -9,8 +9,8 @@ namespace heed {
 std::string kernel_prelude(std::string_view name, std::string_view config, const Workload& workload) {
   return fmt::format(
       "#include \"kernels/{0}/forward.cuh\"\n\n"
-      "constexpr heed::{0}::Config kConfig{1};\n"
-      "constexpr heed::Problem kProblem{2};\n\n",
+      "__device__ constexpr heed::{0}::Config kConfig{1};\n"
+      "__device__ constexpr heed::Problem kProblem{2};\n\n",
       name, config, literal(problem_of(workload)));
 }
 

@@ -9,7 +9,8 @@
 
 namespace heed {
 
-/// The include of kernels/<name>/forward.cuh, and `kConfig` and `kProblem` as constexpr aggregates.
+/// The include of kernels/<name>/forward.cuh, and `kConfig` and `kProblem` as constexpr aggregates of the
+/// device: kernels take references to them (kernels/contract.hpp).
 /// @param name folder and namespace of the kernel
 /// @param config the aggregate's initialisers, in braces
 std::string kernel_prelude(std::string_view name, std::string_view config, const Workload& workload);

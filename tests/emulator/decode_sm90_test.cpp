@@ -8,6 +8,7 @@ namespace heed::decode_sm90 {
 namespace {
 
 using emulator::AttentionCase;
+using emulator::kConstant;
 using emulator::Shape;
 using enum attention::Rescale;
 
@@ -45,7 +46,8 @@ void run_in(AttentionCase& problem, const Shape& shape, const Order& order, std:
   launch.seed = order.seed;
   launch.early = order.seed % 2 == 0;
   launch.resident = static_cast<unsigned>(order.resident);
-  emulator::run(launch, [&](char* shared) { Forward<kConfig, kProblem>(params, maps, shared).run(); });
+  emulator::run(launch,
+                [&](char* shared) { Forward<kConstant<kConfig>, kConstant<kProblem>>(params, maps, shared).run(); });
   problem.check("lengths " + std::to_string(shape.len_q) + " x " + std::to_string(shape.len_k) + ", " +
                 std::to_string(shape.batch) + " x " + std::to_string(shape.heads) + "/" +
                 std::to_string(shape.heads_kv) + " heads, " + std::to_string(order.blocks) + " blocks, " +

@@ -28,7 +28,9 @@ struct Kernel {
 template <decode::Config kConfig, Problem kProblem>
 Kernel decode_kernel() {
   static_assert(decode::is_legal(kConfig, kProblem, 227 * 1024, 228 * 1024) == decode::Illegal::no);
-  return {[](const ForwardParams& params, char* shared) { decode::Forward<kConfig, kProblem>(params, shared).run(); },
+  return {[](const ForwardParams& params, char* shared) {
+            decode::Forward<emulator::kConstant<kConfig>, emulator::kConstant<kProblem>>(params, shared).run();
+          },
           decode::threads(kConfig), decode::shared_plan(kConfig, kProblem.head_dim).total, kProblem, kConfig};
 }
 

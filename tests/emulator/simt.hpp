@@ -26,6 +26,10 @@
 
 namespace heed::emulator {
 
+/// A config or problem that a test's template takes by value, as the constant that kernels take references to.
+template <auto kValue>
+inline constexpr auto kConstant = kValue;
+
 struct Dim3 {
   unsigned x = 1;
   unsigned y = 1;

@@ -6,6 +6,7 @@ namespace heed::sm80 {
 namespace {
 
 using emulator::AttentionCase;
+using emulator::kConstant;
 using emulator::Shape;
 
 template <Config kConfig, Problem kProblem>
@@ -22,7 +23,8 @@ void run_case(const Shape& shape, std::uint64_t seed) {
   launch.threads = static_cast<unsigned>(threads(kConfig));
   launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
   launch.seed = seed;
-  emulator::run(launch, [&](char* shared) { Forward<kConfig, kProblem>(problem.params(), shared).run(); });
+  emulator::run(
+      launch, [&](char* shared) { Forward<kConstant<kConfig>, kConstant<kProblem>>(problem.params(), shared).run(); });
   problem.check("lengths " + std::to_string(shape.len_q) + " x " + std::to_string(shape.len_k));
 }
 

@@ -6,6 +6,7 @@ namespace heed::sm90 {
 namespace {
 
 using emulator::AttentionCase;
+using emulator::kConstant;
 using emulator::Shape;
 
 constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .causal = false};
@@ -32,7 +33,9 @@ void run_case(const Shape& shape, std::uint64_t seed, bool with_lse = true,
   launch.cluster = static_cast<unsigned>(kConfig.cluster);
   launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
   launch.seed = seed;
-  emulator::run(launch, [&](char* shared) { Forward<kConfig, kProblem>(problem.params(), maps, shared).run(); });
+  emulator::run(launch, [&](char* shared) {
+    Forward<kConstant<kConfig>, kConstant<kProblem>>(problem.params(), maps, shared).run();
+  });
   problem.check("lengths " + std::to_string(shape.len_q) + " x " + std::to_string(shape.len_k));
 }
 

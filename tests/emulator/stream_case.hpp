@@ -12,6 +12,7 @@
 namespace heed::stream {
 
 using emulator::AttentionCase;
+using emulator::kConstant;
 using emulator::Shape;
 
 inline constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .causal = false};
@@ -54,7 +55,8 @@ void run_case(const Shape& shape, std::uint64_t seed, const Options& options = {
   launch.threads = static_cast<unsigned>(threads(kConfig));
   launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
   launch.seed = seed;
-  emulator::run(launch, [&](char* shared) { forward<kConfig, kProblem>(problem.params(), maps, shared); });
+  emulator::run(
+      launch, [&](char* shared) { forward<kConstant<kConfig>, kConstant<kProblem>>(problem.params(), maps, shared); });
   problem.check("lengths " + std::to_string(shape.len_q) + " x " + std::to_string(shape.len_k));
   EXPECT_EQ(counter, 0U) << "the next launch counts from zero";
 }
