@@ -9,6 +9,8 @@
 ///   turn        what one row group multiplies at a time: the scores of a tile, and the values of one before it
 ///   stage       a place in a key group's ring: the keys and the values of one turn, which are not of the same tile
 ///   row tile    the query rows of one block at a time: 64 a row group, neighbours unless mirrored
+///   team        what would be a block of its own, with row tiles, rings and a producer warp of its own, but shares a
+///               block with others; what is said here of a block that stays holds for a team
 #pragma once
 
 #include "kernels/contract.hpp"
@@ -202,15 +204,21 @@ struct Config {
   Scaling scaling = Scaling::at_use;
   Packing packing = Packing::at_once;
   Adding adding = Adding::at_once;
+  int teams = 1;  ///< of a block that stays
   int min_blocks = 1;
   constexpr bool operator==(const Config&) const = default;
 };
 
-HEED_HOST_DEVICE constexpr int consumer_threads(const Config& c) {
+/// Consumers of a team.
+HEED_HOST_DEVICE constexpr int team_threads(const Config& c) {
   return kGroupThreads * c.row_groups * c.key_groups;
 }
+HEED_HOST_DEVICE constexpr int consumer_threads(const Config& c) {
+  return c.teams * team_threads(c);
+}
+/// A block's: all consumers, team by team, then a producer warp for each team.
 HEED_HOST_DEVICE constexpr int threads(const Config& c) {
-  return consumer_threads(c) + (c.producer == Producer::own_warp ? 32 : kGroupThreads);
+  return consumer_threads(c) + (c.producer == Producer::own_warp ? 32 * c.teams : kGroupThreads);
 }
 HEED_HOST_DEVICE constexpr int block_rows(const Config& c) {
   return c.row_groups * kGroupRows;

@@ -73,6 +73,7 @@ struct Copies {
     ptx::prefetch_tensormap(maps.q);
     ptx::prefetch_tensormap(maps.k);
     initialise_barriers<true>();
+    if (!has_row_tiles()) return initialise_barriers<false>();
     const RowTile tile = first_row_tile();
     const int kv_head = key_head(tile);
     const Keys seen = keys_seen(tile);
@@ -141,14 +142,14 @@ struct Copies {
       copy_row_tile(first_row_tile(), 0, ring, true, [] {});
     } else {
       const int total = row_tiles() * params.heads * params.batch;
-      int next = blockIdx.x;
+      int next = first_index();
       bool goes_back = false;
       bool started = true;
       for (;;) {
         ptx::mbarrier_wait(place.queries_freed(query.stage), query.parity);
         if (next >= total) break;
         const bool is_back = kBackAndForth && goes_back;
-        const RowTile tile = row_tile(is_back ? backwards(next, blockIdx.x, gridDim.x, total) : next);
+        const RowTile tile = row_tile(is_back ? backwards(next, first_index(), all_teams(), total) : next);
         goes_back = !goes_back;
         if (!started) announce(tile, query.stage);
         copy_row_tile(tile, query.stage, ring, started, [&] { next = following(next, total); });
@@ -190,6 +191,13 @@ struct Copies {
         ptx::mbarrier_arrive_expect_tx(place.inbox(g), bytes_sent(kConfig, kProblem.head_dim));
   }
 
+  /// Of schedules in which blocks stay: which row tile is this team's first, and how many teams there are.
+  __device__ __forceinline__ int first_index() const { return blockIdx.x * kConfig.teams + place.team; }
+  __device__ __forceinline__ int all_teams() const { return gridDim.x * kConfig.teams; }
+  /// Of the last block's teams some may have no row tile.
+  __device__ __forceinline__ bool has_row_tiles() const {
+    return kConfig.teams == 1 || first_index() < row_tiles() * params.heads * params.batch;
+  }
   __device__ __forceinline__ int row_tiles() const {
     return (params.len_q + block_rows(kConfig) - 1) / block_rows(kConfig);
   }
@@ -202,7 +210,7 @@ struct Copies {
     if constexpr (kOneTile) {
       return row_tile_of_this_block<kConfig, kProblem>();
     } else {
-      return row_tile(blockIdx.x);
+      return row_tile(first_index());
     }
   }
   /// A division takes over 100 clocks.
@@ -243,8 +251,8 @@ struct Copies {
   __device__ __forceinline__ int following(int index, int total) const {
     // Relaxed: it orders nothing, and to wait for its end would hold up the copies behind it.
     if constexpr (kConfig.schedule == Schedule::dynamic)
-      return gridDim.x + ptx::atom_inc_relaxed_gpu(params.counters, total - 1);
-    return index + gridDim.x;
+      return all_teams() + ptx::atom_inc_relaxed_gpu(params.counters, total - 1);
+    return index + all_teams();
   }
 
   /// The turn of a row tile, of so many key tiles, in which it is decided which one comes next. A counter is asked as

@@ -33,6 +33,7 @@ struct Forward : Tiles<kConfig, kProblem> {
       Base::query, Base::out, Base::reference, Base::sum, Base::row;
 
   // ---- compile-time facts
+  static constexpr int kStart = 1;  // barriers from here on, one a team: the mbarriers exist
   static constexpr int kBoxes = kDim / tile::kBoxColumns;
 
   using Base::Base;
@@ -229,14 +230,14 @@ struct Forward : Tiles<kConfig, kProblem> {
         group_row = row_of(at.index, row_group);
         end_of(at, target).keep_line();
       }
-      ptx::bar_sync(1, consumer_threads(kConfig) + 32);
+      ptx::bar_sync(kStart + place.team, team_threads(kConfig) + 32);
       begin_turns();
       // The other block's barriers exist: nothing to wait for here, before the queries have come.
       if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_wait_acquire();
       if constexpr (!kTogether) wait_for_queries(row_group);
       run_row_tile(at, target);
     } else {
-      ptx::bar_sync(1, consumer_threads(kConfig) + 32);
+      ptx::bar_sync(kStart + place.team, team_threads(kConfig) + 32);
       begin_turns();
       begin_pairs();
 #pragma unroll 1
@@ -260,24 +261,27 @@ struct Forward : Tiles<kConfig, kProblem> {
 /// The whole kernel. `shared`: dynamic shared memory, aligned to 1024.
 template <const Config& kConfig, const Problem& kProblem>
 __device__ __forceinline__ void forward(const ForwardParams& params, const TensorMaps& maps, char* dynamic_shared) {
-  const Layout<kConfig, kProblem> place{ptx::shared_address(dynamic_shared)};
+  using Place = Layout<kConfig, kProblem>;
+  const unsigned shared = ptx::shared_address(dynamic_shared);
   const int warp = ptx::warp_uniform(threadIdx.x / 32);
   constexpr int kConsumerWarps = consumer_threads(kConfig) / 32;
+  constexpr int kTeamWarps = team_threads(kConfig) / 32;
   if (warp >= kConsumerWarps) {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<tile::kProducerRegisters>();
-    if (warp != kConsumerWarps) return;
+    if (kConfig.teams == 1 ? warp != kConsumerWarps : warp >= kConsumerWarps + kConfig.teams) return;
     // In a register: ptxas would work the address out again for every copy, from a special register each time.
-    const Layout<kConfig, kProblem> own{static_cast<unsigned>(ptx::warp_uniform(place.shared))};
+    const auto own = Place::of_team(static_cast<unsigned>(ptx::warp_uniform(shared)), warp - kConsumerWarps);
     const Copies<kConfig, kProblem> copies{params, maps, own};
     if (ptx::elect_one()) copies.start();
     __syncwarp();
     if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_arrive_relaxed();
-    ptx::bar_arrive(1, consumer_threads(kConfig) + 32);
+    ptx::bar_arrive(Forward<kConfig, kProblem>::kStart + own.team, team_threads(kConfig) + 32);
     if (ptx::elect_one()) copies.run();
   } else {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<registers_allowed(kConfig)>();
     if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_arrive_relaxed();
-    Forward<kConfig, kProblem>(params, place, warp).consume(maps.o);
+    const int team = kConfig.teams == 1 ? 0 : warp / kTeamWarps;
+    Forward<kConfig, kProblem>(params, Place::of_team(shared, team), warp - team * kTeamWarps).consume(maps.o);
   }
 }
 

@@ -10,7 +10,7 @@ namespace heed::stream {
 /// every other tile holds two turns at a time.
 HEED_HOST_DEVICE constexpr bool can_pair(const Config& c) {
   return c.tile_order == TileOrder::mirrored && c.stages > 1 && c.row_groups % 2 == 0 &&
-         (c.key_groups == 1 || c.row_groups == 2) && c.cluster == 1 && c.overlap != Overlap::products;
+         (c.key_groups == 1 || c.row_groups == 2) && c.cluster == 1 && c.teams == 1 && c.overlap != Overlap::products;
 }
 
 /// The config that makes the same program as `c` where knobs have no effect, and the nearest that fits together where
@@ -21,6 +21,9 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.schedule != Schedule::one_tile || c.key_groups > 1) c.cluster = 1;
   if (c.tile_order == TileOrder::folded && (!problem.causal || c.schedule != Schedule::one_tile))
     c.tile_order = TileOrder::rows_first;
+  if (c.schedule == Schedule::one_tile || c.key_groups > 1) c.teams = 1;
+  // More than four teams find no registers on a multiprocessor.
+  if (c.teams > 1 && c.teams * c.min_blocks > 4) c.min_blocks = 4 / c.teams;
   if (c.schedule == Schedule::one_tile) c.query_stages = 1;
   if (c.schedule != Schedule::persistent) c.waves = Waves::filled;
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;

@@ -119,7 +119,9 @@ struct Products {
   __device__ __forceinline__ void end_products() const {
     if constexpr (kInOrder) ptx::bar_arrive(order_barrier((row_group + 1) % kConfig.row_groups), 2 * kGroupThreads);
   }
-  __device__ __forceinline__ int order_barrier(int of) const { return 8 + key_group * kConfig.row_groups + of; }
+  __device__ __forceinline__ int order_barrier(int of) const {
+    return 8 + (place.team + key_group) * kConfig.row_groups + of;  // one team, or one key group
+  }
   /// The last row group lets the first begin, and the first takes its last arrival at the end.
   __device__ __forceinline__ void begin_turns() const {
     if (kInOrder && row_group == kConfig.row_groups - 1) end_products();

@@ -11,6 +11,8 @@ namespace heed::stream {
 ///   | Q of query stage 0: row group 0, 1, .. | 1 | .. | key group 0: K of stage 0, 1, .. V of stage 0, 1, .. |
 ///   key group 1: .. | what key groups send each other | what row groups of a pair do | rows | lines | barriers | row
 ///   tiles |
+///
+/// Of several teams first all but barriers and row tiles, team by team, then those.
 struct SharedPlan {
   int q;               ///< (query_stages, row_groups, boxes, 64 rows, 128 bytes)
   int query_bytes;     ///< of one query stage
@@ -30,7 +32,9 @@ struct SharedPlan {
   int lines;  ///< (consumer threads, 16 bytes), with Store::aimed_rows: where a thread's lines go, and how
               ///< far it is from one to the next
   int barriers;
-  int row_tiles;  ///< (query_stages, 16 bytes): the RowTile whose queries a stage holds; index -1: there is none left
+  int row_tiles;   ///< (query_stages, 16 bytes): the RowTile whose queries a stage holds; index -1: there is none left
+  int team_bytes;  ///< from one team to the next
+  int team_barriers;  ///< from one team's barriers to the next one's
   int total;
 };
 
@@ -115,9 +119,13 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.rows = help_end;
   const bool has_rows = (writes_lines(c) && parts(c) == 1) || (c.store == Store::boxes && !boxes_replace_queries(c));
   p.lines = help_end + (has_rows ? p.query_bytes : 0);
-  p.barriers = p.lines + (c.store == Store::aimed_rows ? 16 * consumer_threads(c) : 0);
+  const int lines_end = p.lines + (c.store == Store::aimed_rows ? 16 * consumer_threads(c) : 0);
+  p.team_bytes = (lines_end + 1023) / 1024 * 1024;
+  p.barriers = (c.teams - 1) * p.team_bytes + lines_end;
   p.row_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;
-  p.total = p.row_tiles + 16 * c.query_stages;
+  const int end = p.row_tiles + 16 * c.query_stages;
+  p.team_barriers = end - p.barriers / 16 * 16;
+  p.total = end + (c.teams - 1) * p.team_barriers;
   return p;
 }
 

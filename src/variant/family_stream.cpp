@@ -109,6 +109,9 @@ const KnobTable<stream::Config>& table() {
     t.add("adding", "k", &C::adding, "heed::stream::Adding", {"at_once", "step_later", "at_end"},
           "where probabilities are summed in the source: behind their exponentials, 16 keys later, or behind all")
         .acts_on({issue, fma, exponentials});
+    t.add("teams", "tm", &C::teams, {1, 2, 3, 4},
+          "what would be so many blocks that stay, each with rings and a producer warp of its own, as one")
+        .acts_on({latency, launch, tail, l2, dram});
     t.add("min_blocks", "d", &C::min_blocks, {1, 2, 3, 4},
           "thread blocks a multiprocessor, for the compiler and for the plan")
         .acts_on({latency, tail});
@@ -228,8 +231,9 @@ class StreamFamily final : public Family {
       if (stream::heads_in_x(c)) std::swap(plan.grid[0], plan.grid[1]);
       plan.grid[0] *= static_cast<std::uint32_t>(c.cluster);
     } else {
-      const std::int64_t places = processors_of(device) * c.min_blocks;
-      plan.grid = {static_cast<std::uint32_t>(stream::blocks_that_stay(c, tiles, places)), 1, 1};
+      const std::int64_t places = processors_of(device) * c.min_blocks * c.teams;
+      const std::int64_t blocks = (stream::blocks_that_stay(c, tiles, places) + c.teams - 1) / c.teams;
+      plan.grid = {static_cast<std::uint32_t>(blocks), 1, 1};
     }
     plan.threads = static_cast<std::uint32_t>(stream::threads(c));
     plan.cluster = static_cast<std::uint32_t>(c.cluster);

@@ -41,6 +41,7 @@ Config random_config(Random& random) {
   c.sums = static_cast<Sums>(random.below(2));
   c.arrival = static_cast<Arrival>(random.below(2));
   c.upkeep = static_cast<Upkeep>(random.below(2));
+  c.teams = one_of({1, 2, 3, 4});
   c.min_blocks = one_of({1, 2, 3, 4});
   return c;
 }
@@ -277,6 +278,7 @@ TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
         ASSERT_LE(bytes_sent(c, dim), p.sender_bytes);
         ASSERT_EQ(c.row_groups, 1);
         ASSERT_EQ(p.barriers, ring_end + (c.store == Store::aimed_rows ? 16 * consumer_threads(c) : 0));
+        ASSERT_EQ(c.teams, 1);
       } else {
         ASSERT_EQ(p.exchange, ring_end);
         // Of a cluster, what the other block sent.
@@ -287,10 +289,21 @@ TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
         ASSERT_EQ(p.rows % (c.store == Store::boxes && apart ? tile::kSwizzleAtomBytes : tile::kBoxRowBytes), 0);
         const int help = c.pairs == Pairs::together ? c.row_groups / 2 * c.key_groups * p.help_bytes : 0;
         const int lines = c.store == Store::aimed_rows ? 16 * consumer_threads(c) : 0;
-        ASSERT_EQ(p.barriers, ring_end + c.row_groups * p.exchange_bytes + help + (apart ? p.query_bytes : 0) + lines);
+        const int end = ring_end + c.row_groups * p.exchange_bytes + help + (apart ? p.query_bytes : 0) + lines;
+        ASSERT_EQ(p.barriers, (c.teams - 1) * p.team_bytes + end);
+        ASSERT_GE(p.team_bytes, end);
       }
       ASSERT_GE(p.row_tiles, p.barriers + 8 * barrier_plan(c).count);
-      ASSERT_EQ(p.total, p.row_tiles + 16 * c.query_stages);
+      // Behind the last team's data come all teams' barriers, each with its row tiles.
+      ASSERT_EQ(p.team_bytes % tile::kSwizzleAtomBytes, 0);
+      ASSERT_GE(p.team_barriers, p.row_tiles + 16 * c.query_stages - p.barriers);
+      ASSERT_EQ(p.team_barriers % 16, 0);
+      ASSERT_EQ(p.total, p.row_tiles + 16 * c.query_stages + (c.teams - 1) * p.team_barriers);
+      if (c.teams > 1) {
+        ASSERT_NE(c.schedule, Schedule::one_tile);
+        ASSERT_EQ(parts(c), 1);
+        ASSERT_EQ(c.pairs, Pairs::apart);
+      }
       for (const int offset : {p.query_bytes, p.ring, p.box, p.operand}) ASSERT_EQ(offset % tile::kSwizzleAtomBytes, 0);
       for (const int offset : {p.exchange, p.exchange_bytes, p.sender_bytes, p.row_tiles}) ASSERT_EQ(offset % 16, 0);
       ASSERT_EQ(p.barriers % 8, 0);
@@ -344,6 +357,9 @@ TEST(Stream, RegistersOfAMultiprocessorAreShared) {
   c.row_groups = 4;
   EXPECT_EQ(launch_registers(c), 96);
   EXPECT_EQ(registers_allowed(c), 112);
+  const Config teams{.row_groups = 1, .schedule = Schedule::persistent, .producer = Producer::own_group, .teams = 4};
+  EXPECT_EQ(threads(teams), threads(c));
+  EXPECT_EQ(registers_allowed(teams), 112);
   Random random(5);
   for (int i = 0; i < 20'000; ++i) {
     const Config any = random_config(random);

@@ -30,6 +30,18 @@ TEST(Families, StreamSaysWhatItCannotDo) {
               ::testing::HasSubstr("116 registers a thread, 112"));
   EXPECT_THAT(reason("overlap=products,tile_keys=32,packing=step_later", "b4h8l2048d256"),
               ::testing::HasSubstr("packing=at_once"));
+  // Teams are blocks that stay, whose keys no one else shares.
+  EXPECT_THAT(reason("row_groups=1,teams=2"), ::testing::HasSubstr("teams=1"));
+  EXPECT_THAT(reason("row_groups=1,key_groups=2,schedule=dynamic,stages=1,teams=2"), ::testing::HasSubstr("teams=1"));
+  EXPECT_EQ(reason("teams=4,min_blocks=1", "b64h12l128d64"), "legal");
+  // What a search makes of teams where there are small blocks.
+  const Workload small = parse_workload("b64h12l128d64");
+  const Variant three = parse_variant("fwd_sm90_stream:teams=3", small, hopper);
+  EXPECT_THAT(to_string(family.knobs(), family.canonical(three.config, small)),
+              ::testing::HasSubstr("teams=3,min_blocks=1"));
+  EXPECT_THAT(reason("teams=4,min_blocks=1,stages=3", "b64h12l128d64"), ::testing::HasSubstr("bytes of shared memory"));
+  EXPECT_THAT(reason("teams=4,min_blocks=1,producer=own_warp", "b64h12l128d64"),
+              ::testing::HasSubstr("108 registers a thread, 96"));
   // Blocks of a cluster have a row tile each, and no key groups besides.
   const char* const causal = "b1h8l1024d64:causal_top_left";
   EXPECT_EQ(reason("row_groups=1,cluster=2,sums=at_end", causal), "legal");
@@ -115,6 +127,16 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_EQ(plan_of("b1h8l1024d64:causal_top_left").cluster, 2U);
   EXPECT_EQ(plan_of("b1h4l2048d64:causal_bottom_right").grid, (Grid{8, 32, 1}));
   EXPECT_THAT(describe(default_of("b4h8l256d64:causal_top_left")), ::testing::HasSubstr("cluster=1,"));
+  // Teams count as blocks that stay: the last block may have fewer.
+  const auto teams_of = [&](const char* knobs, const char* shape) {
+    const Variant variant = parse_variant(knobs, parse_workload(shape), hopper);
+    return variant.plan(parse_workload(shape), hopper);
+  };
+  EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{384, 1, 1}));
+  EXPECT_EQ(teams_of("fwd_sm90_stream:teams=3,min_blocks=1", "b64h12l128d64").grid, (Grid{128, 1, 1}));
+  EXPECT_EQ(teams_of("fwd_sm90_stream:teams=4,min_blocks=1,waves=filled", "b64h12l128d64").grid, (Grid{132, 1, 1}));
+  EXPECT_EQ(teams_of("fwd_sm90_stream:teams=4,min_blocks=1", "b64h12l128d64").threads, 640U);
+  EXPECT_EQ(teams_of("fwd_sm90_stream:teams=4,min_blocks=1,waves=even", "b7h91l128d64").grid, (Grid{107, 1, 1}));
   // In order where row groups would fall into step.
   EXPECT_THAT(describe(default_of("b4h8l400d64")), ::testing::HasSubstr("reference=first_tile,turns=in_order"));
   EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("reference=first_keys,turns=in_order"));

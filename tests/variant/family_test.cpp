@@ -121,7 +121,7 @@ TEST(Families, RandomLegalConfigsKeepTheirPromises) {
     Workload workload = parse_workload("b2h8hkv2l300k400d128:bf16:causal_top_left");
     if (family->refuses(workload, device)) workload.len_q = 16;
     int legal = 0;
-    for (int i = 0; i < 3000; ++i) {
+    for (int i = 0; i < 5000; ++i) {
       Config config;
       for (const Knob& knob : family->knobs()) config.push_back(knob.values[random.below(knob.values.size())]);
       config = family->canonical(config, workload);
