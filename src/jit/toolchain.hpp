@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "jit/artifact.hpp"
@@ -48,6 +49,9 @@ int run_nvrtc_child();
 
 /// Version and place of NVRTC, e.g. "13.0 (/usr/local/cuda/lib64/libnvrtc.so.13)". @throws Error(no_compiler)
 std::string describe_nvrtc();
+
+/// What whoever uses this version should know, to be put behind its name; empty where there is nothing.
+std::string_view nvrtc_caveat(int major, int minor);
 
 /// What a kernel's launch plan allows its code.
 struct PtxRules {

@@ -63,6 +63,13 @@ TEST(Embedded, AFamilyIsMadeOfItsFolderAndWhatThatIncludes) {
   EXPECT_EQ(digests.count(source_digest()), 0U);
 }
 
+TEST(Nvrtc, OldVersionsSayWhatTheyCost) {
+  EXPECT_THAT(std::string(nvrtc_caveat(12, 4)), ::testing::HasSubstr("from 12.8 on"));
+  EXPECT_THAT(std::string(nvrtc_caveat(12, 6)), ::testing::HasSubstr("1.6 times as fast"));
+  EXPECT_EQ(nvrtc_caveat(12, 8), "");
+  EXPECT_EQ(nvrtc_caveat(13, 0), "");
+}
+
 TEST(Builder, BuildsOnceAndThenFindsItInTheCache) {
   const TemporaryFolder folder;
   Builder builder(options_in(folder.path()));
