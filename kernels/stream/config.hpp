@@ -62,6 +62,14 @@ enum class Turns {
   in_order,  ///< after those of the row group before it, so that one's exponentials run beside the others' products
 };
 
+/// When the key groups of a block begin.
+enum class Starts {
+  together,  ///< as their keys arrive: they may stay in step, all at their exponentials and then all waiting for
+             ///< products
+  in_turn,   ///< a key group's first products come after the first scores of the one before it, so that exponentials of
+             ///< one run beside what another waits for; of tiles that do not go up evenly the first has more
+};
+
 /// Who starts the copies into shared memory.
 enum class Producer {
   own_warp,   ///< a warp that does nothing else
@@ -190,6 +198,7 @@ struct Config {
   ProductOrder product_order = ProductOrder::values_first;
   Reference reference = Reference::first_tile;
   Turns turns = Turns::any;
+  Starts starts = Starts::together;
   Vote vote = Vote::at_once;
   Masking masking = Masking::ahead;
   Producer producer = Producer::own_warp;

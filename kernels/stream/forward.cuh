@@ -27,7 +27,8 @@ namespace heed::stream {
 template <const Config& kConfig, const Problem& kProblem>
 struct Forward : Tiles<kConfig, kProblem> {
   using Base = Tiles<kConfig, kProblem>;
-  using Base::begin_turns, Base::end_turns, Base::pass_turn, Base::release_queries, Base::run_tiles, Base::add_up_sums;
+  using Base::begin_turns, Base::end_turns, Base::wait_to_start, Base::let_next_start, Base::pass_turn,
+      Base::release_queries, Base::run_tiles, Base::add_up_sums;
   using Base::kDim, Base::kOneTile, Base::kTogether;
   using Base::params, Base::place, Base::lane, Base::warp, Base::row_group, Base::key_group, Base::group_row,
       Base::query, Base::out, Base::reference, Base::sum, Base::row;
@@ -112,10 +113,12 @@ struct Forward : Tiles<kConfig, kProblem> {
 #pragma unroll 1
       for (int n = has_tiles ? tiles.end - share.end : turns_of(kConfig, tiles.end - tiles.first); n > 0; --n)
         pass_turn();
-    if (has_tiles)
+    if (has_tiles) {
       run_tiles(share.end - 1, tiles.first, seen_by_all(), queries);
-    else
+    } else {
+      let_next_start();
       release_queries();
+    }
   }
 
   /// A pair's share of tiles (Pairs::together). The odd row group's rows are from the head's end; n tiles are seen by
@@ -235,6 +238,7 @@ struct Forward : Tiles<kConfig, kProblem> {
       // The other block's barriers exist: nothing to wait for here, before the queries have come.
       if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_wait_acquire();
       if constexpr (!kTogether) wait_for_queries(row_group);
+      wait_to_start();
       run_row_tile(at, target);
     } else {
       ptx::bar_sync(kStart + place.team, team_threads(kConfig) + 32);

@@ -22,6 +22,7 @@ struct Products {
   using Place = Layout<kConfig, kProblem>;
   static constexpr SharedPlan kPlan = Place::kPlan;
   static constexpr bool kInOrder = kConfig.turns == Turns::in_order;
+  static constexpr bool kInTurn = kConfig.starts == Starts::in_turn;
 
   using Scores = float[kKeys / 2];            // (64, tile keys), accumulator fragments
   using Probabilities = unsigned[kSteps][4];  // the same, as A operands of a step each
@@ -129,6 +130,16 @@ struct Products {
   __device__ __forceinline__ void end_turns() const {
     if (kInOrder && row_group == 0) begin_products();
   }
+
+  /// With Starts::in_turn a key group waits until the one before it has its first scores, or knows that it has no keys.
+  /// Barriers 8 and up, one for every warpgroup but those of the first key group.
+  __device__ __forceinline__ void wait_to_start() const {
+    if (kInTurn && key_group > 0) ptx::bar_sync(start_barrier(key_group), 2 * kGroupThreads);
+  }
+  __device__ __forceinline__ void let_next_start() const {
+    if (kInTurn && key_group < kConfig.key_groups - 1) ptx::bar_arrive(start_barrier(key_group + 1), 2 * kGroupThreads);
+  }
+  __device__ __forceinline__ int start_barrier(int of) const { return 8 + (of - 1) * kConfig.row_groups + row_group; }
 
   __device__ __forceinline__ void wait_for_turn() const {
     ptx::mbarrier_wait(place.ring_barrier(key_group, turn.stage), turn.parity);

@@ -25,11 +25,12 @@ HEED_HOST_DEVICE constexpr int group_tiles(int len_q) {
 }
 
 /// Key tiles of a part, of all the tiles that hold the first `keys` keys: as even as whole tiles allow. Of an odd
-/// number the second block of a cluster has the fewer: under a causal mask the last tile is its, which takes longest.
+/// number the second block of a cluster has the fewer: under a causal mask the last tile is its, which takes longest;
+/// and the key group that begins last (Starts::in_turn).
 HEED_HOST_DEVICE constexpr Range tiles_of_part(const Config& c, int keys, int part) {
   const unsigned all = key_tiles(c, keys);
   const unsigned sharers = static_cast<unsigned>(parts(c));
-  const unsigned up = c.cluster > 1 ? sharers - 1 : 0;
+  const unsigned up = c.cluster > 1 || c.starts == Starts::in_turn ? sharers - 1 : 0;
   return {static_cast<int>((all * part + up) / sharers), static_cast<int>((all * (part + 1) + up) / sharers)};
 }
 

@@ -31,7 +31,8 @@ struct Tiles : Softmax<kConfig, kProblem> {
   using Base::hide_keys, Base::exact_probabilities, Base::rescale, Base::exact_softmax, Base::first_keys_softmax,
       Base::first_softmax, Base::optimistic_softmax, Base::guessed_softmax;
   using Base::kKeys, Base::kSteps, Base::kAhead, Base::kPlan, Base::kMostSum, Base::kSumsRounded;
-  using Base::multiply_keys, Base::multiply_values, Base::multiply_both, Base::begin_products, Base::end_products;
+  using Base::multiply_keys, Base::multiply_values, Base::multiply_both, Base::begin_products, Base::end_products,
+      Base::let_next_start;
   using Base::place, Base::lane, Base::key_group, Base::scale_log2, Base::turn, Base::out, Base::reference, Base::sum;
   using Base::wait_for_turn, Base::wait_for_next_turn, Base::look_ahead, Base::end_turn, Base::pass_turn;
   using typename Base::Scores, typename Base::Probabilities;
@@ -60,6 +61,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
     }
   }
 
+  /// The first of a row tile.
   __device__ __forceinline__ void scores_alone(Scores& s, unsigned long long queries) {
     wait_for_turn();
     begin_products();
@@ -70,6 +72,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
     ptx::wgmma_wait_group(0);
     ptx::pin(s);
     end_turn();
+    let_next_start();
   }
 
   /// The turn of the next keys, waited for, when that of the values before them is there.

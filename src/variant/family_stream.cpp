@@ -57,6 +57,9 @@ const KnobTable<stream::Config>& table() {
     t.add("turns", "f", &C::turns, "heed::stream::Turns", {"any", "in_order"},
           "whether a block's row groups multiply as soon as they can, or one after the other")
         .acts_on({tensor, exponentials, latency});
+    t.add("starts", "st", &C::starts, "heed::stream::Starts", {"together", "in_turn"},
+          "whether a block's key groups begin as their keys arrive, or each after the first scores of the one before")
+        .acts_on({tensor, exponentials, latency});
     t.add("vote", "j", &C::vote, "heed::stream::Vote", {"at_once", "after_products"},
           "when a warp asks whether its probabilities overflow: as it has them, or once the products beside them are "
           "done")

@@ -137,6 +137,7 @@ class Rule {
       c_.product_order = ProductOrder::alternating;
       // Blocks that stay merge key groups beside their loop, for which a producer warp leaves too few registers.
       if (stream_row_tiles(1, w_) <= processors_) c_.producer = Producer::own_warp;
+      start_in_turn();
       if (!causal_) {
         c_.vote = Vote::after_products;  // 6.84, 6.99 at once
         c_.arrival = Arrival::ahead;     // 1.01 times as fast
@@ -152,6 +153,16 @@ class Rule {
     if (c_.row_groups == 2) c_.tile_keys = short_ ? 64 : 96;
     c_.overlap = Overlap::products;
     c_.product_order = causal_ ? ProductOrder::scores_first : ProductOrder::alternating;
+    start_in_turn();
+  }
+
+  // Two key groups that begin together stay in step, and each tensor core idles while both exponentiate. Together / in
+  // turn: b1h8l1024d64 6.29 / 6.15 (both as is best for each), b1h16l512d64 4.41 / 4.33, b1h8l1000k900d64 6.07 / 5.89,
+  // b1h4l2048d64 10.09 / 9.93, b1h8l1024k4096d64 18.15 / 18.10, b1h8l1024d128 8.82 / 8.66, b1h16l512d128 6.09 / 5.97.
+  // Under a mask it is not measured.
+  void start_in_turn() {
+    if (!causal_ && c_.key_groups == 2 && stream_row_tiles(c_.row_groups, w_) <= processors_)
+      c_.starts = Starts::in_turn;
   }
 
   // Two sets of tensors in turn that do not fit the L2 push each other out, unless a part of them makes room for the
@@ -272,7 +283,9 @@ class Rule {
       // b4h16l512d64 1.003.
       if (c_.overlap == Overlap::products && w_.len_k <= kTwoStages) {
         most_stages_ = 2;
-        c_.arrival = Arrival::at_use;
+        // Ahead / at use: b1h8l1024d64 6.15 / 6.21, b1h16l512d64 4.33 / 4.35, b1h12l640d64 4.75 / 4.80; of bf16, which
+        // sums what it has rounded, 6.53 / 6.45.
+        if (w_.dtype != Dtype::fp16) c_.arrival = Arrival::at_use;
         c_.packing = Packing::at_end;
       } else if (c_.overlap == Overlap::products) {
         c_.scaling = Scaling::step_ahead;
@@ -312,9 +325,11 @@ class Rule {
   void store_rows() {
     // In pieces / as lines: b64h12l128d64 14.6 / 14.2, causal 14.3 / 13.9, b1h32l1024d128 causal 21.0 / 20.5,
     // b4h16l1024d64 causal 21.0 / 20.5, b64h12l256d64 37.3 / 36.3, b1h8l2048d64 18.0 / 17.8; with a stage less for it
-    // equal at b1h32l1024d128. Aimed at the start b1h8l1024d64 takes 6.58 instead of 6.63, b4h16l512d64 causal 7.78
-    // instead of 7.89 (7.87 in pieces), the others of one wave up to 1% longer.
-    const bool aimed = one_wave_ && (causal_ ? c_.row_groups == 4 : c_.row_groups == 1 && c_.key_groups == 2);
+    // equal at b1h32l1024d128. Aimed at the start b4h16l512d64 causal takes 7.78 instead of 7.89 (7.87 in pieces), the
+    // others of one wave up to 1% longer; where key groups start in turn, at head dim 128 0.3 to 0.5% less
+    // (b1h8l1024d128, b1h16l512d128) and at 64 up to 1% longer (6.26 / 6.21 at b1h8l1024d64).
+    const bool in_turn = c_.starts == Starts::in_turn;
+    const bool aimed = one_wave_ && (causal_ ? c_.row_groups == 4 : in_turn && dim_ == 128);
     // As boxes b64h12l128d64 takes 14.4, as lines 14.6; others up to 2% longer.
     c_.store = aimed ? Store::aimed_rows : few_keys_ ? Store::boxes : Store::rows;
     if (!is_legal_(c_)) c_.store = Store::pieces;

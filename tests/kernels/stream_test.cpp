@@ -29,6 +29,7 @@ Config random_config(Random& random) {
   c.product_order = static_cast<ProductOrder>(random.below(3));
   c.reference = static_cast<Reference>(random.below(3));
   c.turns = static_cast<Turns>(random.below(2));
+  c.starts = static_cast<Starts>(random.below(2));
   c.producer = random.chance(0.5) ? Producer::own_warp : Producer::own_group;
   c.masking = static_cast<Masking>(random.below(3));
   c.tile_order = static_cast<TileOrder>(random.below(4));
@@ -219,6 +220,42 @@ TEST(Stream, BlocksOfAClusterShareEvenly) {
   EXPECT_EQ(tiles_of_part(c, 15 * 64, 1), (Range{8, 15}));
   EXPECT_EQ(tiles_of_part(c, 1, 0), (Range{0, 1}));
   EXPECT_EQ(tiles_of_part(c, 1, 1), (Range{1, 1}));
+}
+
+// Of key groups that start one after the other the first has as many tiles as any, and the last as few.
+TEST(Stream, WhoStartsFirstHasMore) {
+  const Config two{.row_groups = 1, .key_groups = 2, .starts = Starts::in_turn};
+  EXPECT_EQ(tiles_of_part(two, 15 * 64, 0), (Range{0, 8}));
+  EXPECT_EQ(tiles_of_part(two, 15 * 64, 1), (Range{8, 15}));
+  for (const int key_groups : {2, 4})
+    for (int tiles = 0; tiles < 40; ++tiles) {
+      const Config c{.row_groups = 1, .key_groups = key_groups, .starts = Starts::in_turn};
+      const auto of = [&](int part) {
+        const Range range = tiles_of_part(c, tiles * 64, part);
+        return range.end - range.first;
+      };
+      for (int part = 0; part < key_groups; ++part) {
+        EXPECT_LE(of(part), of(0));
+        EXPECT_GE(of(part), of(key_groups - 1));
+      }
+    }
+}
+
+// The order of starts has barriers of its own, which turns and pairs use for theirs; a block that stays starts once.
+TEST(Stream, OnlyKeyGroupsOfOneRowTileStartInTurn) {
+  const Problem problem{.element = Element::fp16, .head_dim = 64, .causal = true};
+  const auto starts = [&](Config c) {
+    c.starts = Starts::in_turn;
+    return canonical(c, problem).starts;
+  };
+  EXPECT_EQ(starts({.row_groups = 1, .key_groups = 2}), Starts::in_turn);
+  EXPECT_EQ(starts({.row_groups = 2, .key_groups = 2}), Starts::in_turn);
+  EXPECT_EQ(starts({.row_groups = 2, .key_groups = 1}), Starts::together);
+  EXPECT_EQ(starts({.row_groups = 1, .key_groups = 1, .cluster = 2}), Starts::together);
+  EXPECT_EQ(starts({.row_groups = 1, .key_groups = 2, .schedule = Schedule::persistent}), Starts::together);
+  EXPECT_EQ(starts({.row_groups = 2, .key_groups = 2, .turns = Turns::in_order}), Starts::together);
+  EXPECT_EQ(starts({.row_groups = 2, .key_groups = 2, .tile_order = TileOrder::mirrored, .pairs = Pairs::together}),
+            Starts::together);
 }
 
 // Under a causal mask all row tiles with an even number of row groups see the same number of keys.

@@ -30,6 +30,8 @@ TEST(Families, StreamSaysWhatItCannotDo) {
               ::testing::HasSubstr("116 registers a thread, 112"));
   EXPECT_THAT(reason("overlap=products,tile_keys=32,packing=step_later", "b4h8l2048d256"),
               ::testing::HasSubstr("packing=at_once"));
+  EXPECT_EQ(reason("starts=together", "b1h8l1024d64"), "legal");
+  EXPECT_THAT(reason("starts=in_turn"), ::testing::HasSubstr("starts=together"));
   // Teams are blocks that stay, whose keys no one else shares.
   EXPECT_THAT(reason("row_groups=1,teams=2"), ::testing::HasSubstr("teams=1"));
   EXPECT_THAT(reason("row_groups=1,key_groups=2,schedule=dynamic,stages=1,teams=2"), ::testing::HasSubstr("teams=1"));
@@ -150,7 +152,17 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("arrival=at_use,upkeep=branches"));
   // Rows leave as lines where there is room, aimed at the start where a launch is over soon.
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("store=rows"));
-  EXPECT_THAT(describe(default_of("b1h8l1024d64")), ::testing::HasSubstr("store=aimed_rows"));
+  EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")), ::testing::HasSubstr("store=aimed_rows"));
+  EXPECT_THAT(describe(default_of("b1h8l1024d64")), ::testing::HasSubstr("store=rows"));
+  EXPECT_THAT(describe(default_of("b1h8l1024d128")), ::testing::HasSubstr("store=aimed_rows"));
+  // Two key groups keep out of step where that was measured.
+  EXPECT_THAT(describe(default_of("b1h8l1024d64")), ::testing::HasSubstr("starts=in_turn,vote=after_products"));
+  EXPECT_THAT(describe(default_of("b1h8l1024d64")), ::testing::HasSubstr("arrival=ahead"));
+  EXPECT_THAT(describe(default_of("b1h8l1024d64:bf16")), ::testing::HasSubstr("arrival=at_use"));
+  EXPECT_THAT(describe(default_of("b1h8l1024d128")), ::testing::HasSubstr("starts=in_turn"));
+  EXPECT_THAT(describe(default_of("b1h8l1024d128:causal_top_left")), ::testing::HasSubstr("starts=together"));
+  EXPECT_THAT(describe(default_of("b8h100l64d64")), ::testing::HasSubstr("starts=together"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("starts=together"));
   EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("stages=4,"));
   EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("store=rows"));
   EXPECT_THAT(describe(default_of("b2h16l4096d128")), ::testing::HasSubstr("store=pieces"));
