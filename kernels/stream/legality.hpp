@@ -29,9 +29,9 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
   if (!can_pair(c)) c.pairs = Pairs::apart;
   if (c.row_groups == 1 || c.pairs == Pairs::together) c.turns = Turns::any;
-  // Turns and pairs have the barriers that it takes, and an order of their own.
-  if (c.key_groups == 1 || c.schedule != Schedule::one_tile || c.turns != Turns::any || c.pairs == Pairs::together)
-    c.starts = Starts::together;
+  // Where several row groups share rings, one that waits frees no stage, and the one thread that copies for all key
+  // groups would wait for it before it brings what the first key group needs to get to its scores.
+  if (c.key_groups == 1 || c.row_groups > 1 || c.schedule != Schedule::one_tile) c.starts = Starts::together;
   if (c.overlap != Overlap::products) c.vote = Vote::at_once;
   if (c.overlap != Overlap::products || !problem.causal) c.masking = Masking::ahead;
   if (c.store == Store::boxes && c.key_groups > 1 && c.schedule != Schedule::one_tile) c.store = Store::rows;

@@ -132,14 +132,13 @@ struct Products {
   }
 
   /// With Starts::in_turn a key group waits until the one before it has its first scores, or knows that it has no keys.
-  /// Barriers 8 and up, one for every warpgroup but those of the first key group.
+  /// Barriers 8 and up, one for every key group but the first.
   __device__ __forceinline__ void wait_to_start() const {
-    if (kInTurn && key_group > 0) ptx::bar_sync(start_barrier(key_group), 2 * kGroupThreads);
+    if (kInTurn && key_group > 0) ptx::bar_sync(7 + key_group, 2 * kGroupThreads);
   }
   __device__ __forceinline__ void let_next_start() const {
-    if (kInTurn && key_group < kConfig.key_groups - 1) ptx::bar_arrive(start_barrier(key_group + 1), 2 * kGroupThreads);
+    if (kInTurn && key_group < kConfig.key_groups - 1) ptx::bar_arrive(8 + key_group, 2 * kGroupThreads);
   }
-  __device__ __forceinline__ int start_barrier(int of) const { return 8 + (of - 1) * kConfig.row_groups + row_group; }
 
   __device__ __forceinline__ void wait_for_turn() const {
     ptx::mbarrier_wait(place.ring_barrier(key_group, turn.stage), turn.parity);

@@ -73,7 +73,7 @@ const KnobTable<stream::Config>& table() {
         .acts_on({latency, issue});
     t.add("trigger", "t", &C::trigger, "heed::stream::Trigger", {"none", "last_copies"},
           "when the next launch may start its set-up, if it is a dependent one")
-        .acts_on({launch});
+        .acts_on({launch, latency});
     t.add(
          "store", "e", &C::store, "heed::stream::Store", {"pairs", "pieces", "rows", "aimed_rows", "boxes"},
          "finished rows leave by 4 bytes a lane, by 16, or as whole lines by way of shared memory, whose places may be "
