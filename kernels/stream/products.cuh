@@ -134,10 +134,12 @@ struct Products {
   /// With Starts::in_turn a key group waits until the one before it has its first scores, or knows that it has no keys.
   /// Barriers 8 and up, one for every key group but the first.
   __device__ __forceinline__ void wait_to_start() const {
-    if (kInTurn && key_group > 0) ptx::bar_sync(7 + key_group, 2 * kGroupThreads);
+    if constexpr (kInTurn)
+      if (key_group > 0) ptx::bar_sync(7 + key_group, 2 * kGroupThreads);
   }
   __device__ __forceinline__ void let_next_start() const {
-    if (kInTurn && key_group < kConfig.key_groups - 1) ptx::bar_arrive(8 + key_group, 2 * kGroupThreads);
+    if constexpr (kInTurn)
+      if (key_group < kConfig.key_groups - 1) ptx::bar_arrive(8 + key_group, 2 * kGroupThreads);
   }
 
   __device__ __forceinline__ void wait_for_turn() const {
