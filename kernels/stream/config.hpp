@@ -76,6 +76,18 @@ enum class Producer {
   own_group,  ///< a warpgroup of which one thread does it and which leaves its registers to the others (setmaxnreg)
 };
 
+/// When a producer warpgroup leaves its registers to the others, which wait for them.
+enum class Release {
+  at_once,       ///< before it does anything else
+  after_copies,  ///< when the first copies are under way
+};
+
+/// When a consumer works out which rows and tiles are its, of a block that stays those of its first row tile.
+enum class Shares {
+  when_due,  ///< when its queries have arrived
+  ahead,     ///< while they are on their way
+};
+
 /// When the next launch may start its set-up (programmatic dependent launch).
 enum class Trigger {
   none,         ///< not at all: no launch of this config can be a dependent one
@@ -202,6 +214,8 @@ struct Config {
   Vote vote = Vote::at_once;
   Masking masking = Masking::ahead;
   Producer producer = Producer::own_warp;
+  Release release = Release::at_once;
+  Shares shares = Shares::when_due;
   Trigger trigger = Trigger::last_copies;
   Store store = Store::pieces;
   TileOrder tile_order = TileOrder::rows_first;

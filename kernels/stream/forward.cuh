@@ -36,6 +36,7 @@ struct Forward : Tiles<kConfig, kProblem> {
   // ---- compile-time facts
   static constexpr int kStart = 1;  // barriers from here on, one a team: the mbarriers exist
   static constexpr int kBoxes = kDim / tile::kBoxColumns;
+  static constexpr bool kSharesAhead = kConfig.shares == Shares::ahead;
 
   using Base::Base;
 
@@ -214,8 +215,7 @@ struct Forward : Tiles<kConfig, kProblem> {
     return {{target, place, {part_of<kConfig>(key_group), row_group, warp, lane, row(0), at.head, at.batch}}};
   }
 
-  __device__ __forceinline__ void run_row_tile(const RowTile& at, const Target& target) {
-    const Share share = share_of(at.index);
+  __device__ __forceinline__ void run_row_tile(const RowTile& at, const Share& share, const Target& target) {
     if constexpr (kTogether)
       run_pair(share);
     else
@@ -233,25 +233,31 @@ struct Forward : Tiles<kConfig, kProblem> {
         group_row = row_of(at.index, row_group);
         end_of(at, target).keep_line();
       }
+      Share share{};
+      if constexpr (kSharesAhead) share = share_of(at.index);
       ptx::bar_sync(kStart + place.team, team_threads(kConfig) + 32);
       begin_turns();
       // The other block's barriers exist: nothing to wait for here, before the queries have come.
       if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_wait_acquire();
       if constexpr (!kTogether) wait_for_queries(row_group);
       wait_to_start();
-      run_row_tile(at, target);
+      if constexpr (!kSharesAhead) share = share_of(at.index);
+      run_row_tile(at, share, target);
     } else {
       ptx::bar_sync(kStart + place.team, team_threads(kConfig) + 32);
       begin_turns();
       begin_pairs();
 #pragma unroll 1
-      for (;;) {
-        wait_for_queries(row_group);
+      for (bool is_first = kSharesAhead;; is_first = false) {
+        // The first row tile has been announced at the barrier above, the others are with their queries.
+        if (!is_first) wait_for_queries(row_group);
         unsigned words[4];
         ptx::ld_shared_v4(words, place.row_tile(query.stage));
         const RowTile at = {ptx::warp_uniform(words[0]), ptx::warp_uniform(words[1]), ptx::warp_uniform(words[2])};
         if (at.index < 0) break;
-        run_row_tile(at, target);
+        const Share share = share_of(at.index);
+        if (is_first) wait_for_queries(row_group);
+        run_row_tile(at, share, target);
         query.advance();
       }
       end_pairs();
@@ -271,13 +277,18 @@ __device__ __forceinline__ void forward(const ForwardParams& params, const Tenso
   constexpr int kConsumerWarps = consumer_threads(kConfig) / 32;
   constexpr int kTeamWarps = team_threads(kConfig) / 32;
   if (warp >= kConsumerWarps) {
-    if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_dec<tile::kProducerRegisters>();
-    if (kConfig.teams == 1 ? warp != kConsumerWarps : warp >= kConsumerWarps + kConfig.teams) return;
+    constexpr bool kAtOnce = kConfig.release == Release::at_once;
+    if constexpr (moves_registers(kConfig) && kAtOnce) ptx::setmaxnreg_dec<tile::kProducerRegisters>();
+    if (kConfig.teams == 1 ? warp != kConsumerWarps : warp >= kConsumerWarps + kConfig.teams) {
+      if constexpr (moves_registers(kConfig) && !kAtOnce) ptx::setmaxnreg_dec<tile::kProducerRegisters>();
+      return;
+    }
     // In a register: ptxas would work the address out again for every copy, from a special register each time.
     const auto own = Place::of_team(static_cast<unsigned>(ptx::warp_uniform(shared)), warp - kConsumerWarps);
     const Copies<kConfig, kProblem> copies{params, maps, own};
     if (ptx::elect_one()) copies.start();
     __syncwarp();
+    if constexpr (moves_registers(kConfig) && !kAtOnce) ptx::setmaxnreg_dec<tile::kProducerRegisters>();
     if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_arrive_relaxed();
     ptx::bar_arrive(Forward<kConfig, kProblem>::kStart + own.team, team_threads(kConfig) + 32);
     if (ptx::elect_one()) copies.run();

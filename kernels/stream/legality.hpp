@@ -46,6 +46,9 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
     c.arrival = Arrival::at_use;  // it has no register left to keep an answer in, and waits for values behind scores
   }
   if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;
+  if (!moves_registers(c)) c.release = Release::at_once;
+  // Of several teams some may have no row tile, and hear of that with their queries' barrier.
+  if (c.teams > 1) c.shares = Shares::when_due;
   return c;
 }
 

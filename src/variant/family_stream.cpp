@@ -71,6 +71,13 @@ const KnobTable<stream::Config>& table() {
     t.add("producer", "w", &C::producer, "heed::stream::Producer", {"own_warp", "own_group"},
           "who starts the copies: a warp, or a warpgroup that leaves its registers to the others")
         .acts_on({latency, issue});
+    t.add("release", "rl", &C::release, "heed::stream::Release", {"at_once", "after_copies"},
+          "when a producer warpgroup leaves its registers to the others: before all else, or once the first copies are "
+          "under way")
+        .acts_on({latency, launch});
+    t.add("shares", "sh", &C::shares, "heed::stream::Shares", {"when_due", "ahead"},
+          "when a consumer works out which rows and tiles are its: when its queries have arrived, or meanwhile")
+        .acts_on({latency, launch});
     t.add("trigger", "t", &C::trigger, "heed::stream::Trigger", {"none", "last_copies"},
           "when the next launch may start its set-up, if it is a dependent one")
         .acts_on({launch, latency});

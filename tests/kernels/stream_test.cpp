@@ -31,6 +31,8 @@ Config random_config(Random& random) {
   c.turns = static_cast<Turns>(random.below(2));
   c.starts = static_cast<Starts>(random.below(2));
   c.producer = random.chance(0.5) ? Producer::own_warp : Producer::own_group;
+  c.release = static_cast<Release>(random.below(2));
+  c.shares = static_cast<Shares>(random.below(2));
   c.masking = static_cast<Masking>(random.below(3));
   c.tile_order = static_cast<TileOrder>(random.below(4));
   c.pairs = static_cast<Pairs>(random.below(2));
@@ -254,6 +256,23 @@ TEST(Stream, OnlyKeyGroupsOfOneRowTileStartInTurn) {
   EXPECT_EQ(starts({.row_groups = 2, .key_groups = 2}), Starts::together);
   EXPECT_EQ(starts({.row_groups = 1, .key_groups = 1, .cluster = 2}), Starts::together);
   EXPECT_EQ(starts({.row_groups = 1, .key_groups = 2, .schedule = Schedule::persistent}), Starts::together);
+}
+
+// Of teams some may have no row tile and hear of it only with their queries; a warp has no registers to leave.
+TEST(Stream, WhatIsDoneAheadFitsTheBlock) {
+  Config c{.row_groups = 1,
+           .stages = 2,
+           .schedule = Schedule::persistent,
+           .producer = Producer::own_group,
+           .release = Release::after_copies,
+           .shares = Shares::ahead,
+           .min_blocks = 3};
+  EXPECT_EQ(canonical(c, kHalf64).shares, Shares::ahead);
+  EXPECT_EQ(canonical(c, kHalf64).release, Release::after_copies);
+  c.producer = Producer::own_warp;
+  EXPECT_EQ(canonical(c, kHalf64).release, Release::at_once);
+  c.teams = 2;
+  EXPECT_EQ(canonical(c, kHalf64).shares, Shares::when_due);
 }
 
 // Under a causal mask all row tiles with an even number of row groups see the same number of keys.

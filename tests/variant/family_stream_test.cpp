@@ -35,7 +35,8 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   // Teams are blocks that stay, whose keys no one else shares.
   EXPECT_THAT(reason("row_groups=1,teams=2"), ::testing::HasSubstr("teams=1"));
   EXPECT_THAT(reason("row_groups=1,key_groups=2,schedule=dynamic,stages=1,teams=2"), ::testing::HasSubstr("teams=1"));
-  EXPECT_EQ(reason("teams=4,min_blocks=1", "b64h12l128d64"), "legal");
+  EXPECT_EQ(reason("teams=4,min_blocks=1,shares=when_due", "b64h12l128d64"), "legal");
+  EXPECT_THAT(reason("teams=4,min_blocks=1", "b64h12l128d64"), ::testing::HasSubstr("shares=when_due"));
   // What a search makes of teams where there are small blocks.
   const Workload small = parse_workload("b64h12l128d64");
   const Variant three = parse_variant("fwd_sm90_stream:teams=3", small, hopper);
@@ -163,6 +164,16 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_THAT(describe(default_of("b1h8l1024d128:causal_top_left")), ::testing::HasSubstr("starts=together"));
   EXPECT_THAT(describe(default_of("b8h100l64d64")), ::testing::HasSubstr("starts=together"));
   EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("starts=together"));
+  // What need not wait for the first copies comes beside them where that was measured.
+  EXPECT_THAT(describe(default_of("b64h12l128d64")), ::testing::HasSubstr("release=after_copies,shares=ahead"));
+  EXPECT_THAT(describe(default_of("b40h12l128d64")), ::testing::HasSubstr("release=at_once,shares=when_due"));
+  EXPECT_THAT(describe(default_of("b1h8l1024d64")), ::testing::HasSubstr("shares=when_due"));
+  EXPECT_THAT(describe(default_of("b1h8l1024d64:causal_top_left")), ::testing::HasSubstr("shares=ahead"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")),
+              ::testing::HasSubstr("release=at_once,shares=ahead"));
+  EXPECT_THAT(describe(default_of("b1h4l4096d64:causal_top_left")), ::testing::HasSubstr("shares=when_due"));
+  EXPECT_THAT(describe(default_of("b1h8l1024d128:causal_top_left")), ::testing::HasSubstr("shares=ahead"));
+  EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")), ::testing::HasSubstr("shares=when_due"));
   EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("stages=4,"));
   EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("store=rows"));
   EXPECT_THAT(describe(default_of("b2h16l4096d128")), ::testing::HasSubstr("store=pieces"));
