@@ -75,6 +75,17 @@ struct TensorMaps {
 /// Element types a variant may be built for.
 enum class Element { fp16, bf16, fp32 };
 
+/// The sizes of all launches of a program that is built for these alone.
+struct FixedSizes {
+  int batch = 0;
+  int heads = 0;
+  int heads_kv = 0;
+  int len_q = 0;  ///< 0: built for any sizes, it takes them from its parameters
+  int len_k = 0;
+  int causal_offset = 0;
+  constexpr bool operator==(const FixedSizes&) const = default;
+};
+
 /// What is fixed when a variant is built, besides its config.
 ///
 /// Templates take this and configs by reference, `template <const Config& kConfig, const Problem& kProblem>`, to
@@ -84,8 +95,22 @@ struct Problem {
   Element element;
   int head_dim;
   bool causal;
+  FixedSizes sizes = {};
   constexpr bool operator==(const Problem&) const = default;
 };
+
+/// The parameters of a launch of a program for these sizes: with them as constants.
+HEED_HOST_DEVICE constexpr ForwardParams with_sizes(const ForwardParams& params, const FixedSizes& sizes) {
+  ForwardParams known = params;
+  known.batch = sizes.batch;
+  known.heads = sizes.heads;
+  known.heads_kv = sizes.heads_kv;
+  known.group_size = sizes.heads / sizes.heads_kv;
+  known.len_q = sizes.len_q;
+  known.len_k = sizes.len_k;
+  known.causal_offset = sizes.causal_offset;
+  return known;
+}
 
 /// Keys that query rows up to `last_row` may see: a prefix of the keys, possibly empty.
 HEED_HOST_DEVICE constexpr int visible_keys(bool causal, int last_row, int causal_offset, int len_k) {

@@ -197,6 +197,14 @@ enum class Masking {
   apart,      ///< the same as ahead, but rows of which it is only the first tile have a program without
 };
 
+/// What a program knows of its launches' sizes (Problem::sizes). What follows from them the compiler works out, and no
+/// constant of a launch is waited for to know it.
+enum class Sizes {
+  any,    ///< nothing: the same program for all
+  fixed,  ///< lengths, heads, batch and how the mask is aligned
+  whole,  ///< and that row tiles are whole: nothing asks whether a row is past the last, or sees past the last key
+};
+
 struct Config {
   int row_groups = 2;
   int key_groups = 1;
@@ -227,6 +235,7 @@ struct Config {
   Scaling scaling = Scaling::at_use;
   Packing packing = Packing::at_once;
   Adding adding = Adding::at_once;
+  Sizes sizes = Sizes::any;
   int teams = 1;  ///< of a block that stays
   int min_blocks = 1;
   constexpr bool operator==(const Config&) const = default;
@@ -250,6 +259,12 @@ HEED_HOST_DEVICE constexpr int block_rows(const Config& c) {
 /// Who shares the keys of a row: key groups of one block, or blocks of a cluster.
 HEED_HOST_DEVICE constexpr int parts(const Config& c) {
   return c.key_groups * c.cluster;
+}
+
+/// Whether it is known that all row tiles have all their rows, and that under a mask every row sees a key and none a
+/// key past the last.
+HEED_HOST_DEVICE constexpr bool has_whole_row_tiles(const Config& c) {
+  return c.sizes == Sizes::whole;
 }
 
 using tile::padded_dim;

@@ -225,15 +225,15 @@ struct Copies {
   };
   __device__ __forceinline__ Keys keys_seen(const RowTile& tile) const {
     if constexpr (kCutsByWork) {
-      const int first =
-          tiles_seen(kConfig, kProblem.causal, tile.index, 0, params.len_q, params.len_k, params.causal_offset);
-      const int second =
-          tiles_seen(kConfig, kProblem.causal, tile.index, 1, params.len_q, params.len_k, params.causal_offset);
+      const int first = tiles_seen<has_whole_row_tiles(kConfig)>(kConfig, kProblem.causal, tile.index, 0, params.len_q,
+                                                                 params.len_k, params.causal_offset);
+      const int second = tiles_seen<has_whole_row_tiles(kConfig)>(kConfig, kProblem.causal, tile.index, 1, params.len_q,
+                                                                  params.len_k, params.causal_offset);
       return {min(first, second), max(first, second), 0};
     } else {
-      return {
-          0, 0,
-          stream::keys_seen(kConfig, kProblem.causal, tile.index, params.len_q, params.len_k, params.causal_offset)};
+      return {0, 0,
+              stream::keys_seen<has_whole_row_tiles(kConfig)>(kConfig, kProblem.causal, tile.index, params.len_q,
+                                                              params.len_k, params.causal_offset)};
     }
   }
   __device__ __forceinline__ static Range tiles_of(const Keys& seen, int key_group) {

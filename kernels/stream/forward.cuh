@@ -64,10 +64,12 @@ struct Forward : Tiles<kConfig, kProblem> {
     Share share{};
     share.row = row_of(index, row_group);
     const auto keys = [&] {
-      return keys_seen(kConfig, kProblem.causal, index, params.len_q, params.len_k, params.causal_offset);
+      return keys_seen<has_whole_row_tiles(kConfig)>(kConfig, kProblem.causal, index, params.len_q, params.len_k,
+                                                     params.causal_offset);
     };
     const auto tiles_of = [&](int of) {
-      return tiles_seen(kConfig, kProblem.causal, index, of, params.len_q, params.len_k, params.causal_offset);
+      return tiles_seen<has_whole_row_tiles(kConfig)>(kConfig, kProblem.causal, index, of, params.len_q, params.len_k,
+                                                      params.causal_offset);
     };
     if constexpr (kTogether) {
       const int even = row_group & ~1;
@@ -89,7 +91,7 @@ struct Forward : Tiles<kConfig, kProblem> {
     return share;
   }
   __device__ __forceinline__ int seen_by_all() const {
-    return visible_keys(kProblem.causal, group_row, params.causal_offset, params.len_k);
+    return keys_of_row<has_whole_row_tiles(kConfig)>(kProblem.causal, group_row, params.causal_offset, params.len_k);
   }
 
   __device__ __forceinline__ void wait_for_queries(int of) const {
@@ -268,9 +270,8 @@ struct Forward : Tiles<kConfig, kProblem> {
   }
 };
 
-/// The whole kernel. `shared`: dynamic shared memory, aligned to 1024.
 template <const Config& kConfig, const Problem& kProblem>
-__device__ __forceinline__ void forward(const ForwardParams& params, const TensorMaps& maps, char* dynamic_shared) {
+__device__ __forceinline__ void run_block(const ForwardParams& params, const TensorMaps& maps, char* dynamic_shared) {
   using Place = Layout<kConfig, kProblem>;
   const unsigned shared = ptx::shared_address(dynamic_shared);
   const int warp = ptx::warp_uniform(threadIdx.x / 32);
@@ -298,6 +299,15 @@ __device__ __forceinline__ void forward(const ForwardParams& params, const Tenso
     const int team = kConfig.teams == 1 ? 0 : warp / kTeamWarps;
     Forward<kConfig, kProblem>(params, Place::of_team(shared, team), warp - team * kTeamWarps).consume(maps.o);
   }
+}
+
+/// The whole kernel. `shared`: dynamic shared memory, aligned to 1024.
+template <const Config& kConfig, const Problem& kProblem>
+__device__ __forceinline__ void forward(const ForwardParams& params, const TensorMaps& maps, char* dynamic_shared) {
+  if constexpr (kConfig.sizes == Sizes::any)
+    run_block<kConfig, kProblem>(params, maps, dynamic_shared);
+  else
+    run_block<kConfig, kProblem>(with_sizes(params, kProblem.sizes), maps, dynamic_shared);
 }
 
 }  // namespace heed::stream

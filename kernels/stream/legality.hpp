@@ -13,8 +13,16 @@ HEED_HOST_DEVICE constexpr bool can_pair(const Config& c) {
          (c.key_groups == 1 || c.row_groups == 2) && c.cluster == 1 && c.teams == 1 && c.overlap != Overlap::products;
 }
 
+/// Whether row tiles can be taken to be whole (Sizes::whole).
+HEED_HOST_DEVICE constexpr bool can_be_whole(const Config& c, const Problem& problem) {
+  const FixedSizes& s = problem.sizes;
+  return s.len_q % block_rows(c) == 0 &&
+         (!problem.causal || (s.causal_offset >= 0 && s.len_q + s.causal_offset <= s.len_k));
+}
+
 /// The config that makes the same program as `c` where knobs have no effect, and the nearest that fits together where
 /// they contradict each other. Says nothing about shared memory and registers.
+/// @param problem with the sizes of the launches that there will be, or with none where these are not known
 HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.tile_order == TileOrder::mirrored && (!problem.causal || c.row_groups == 1))
     c.tile_order = TileOrder::rows_first;
@@ -49,6 +57,8 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (!moves_registers(c)) c.release = Release::at_once;
   // Of several teams some may have no row tile, and hear of that with their queries' barrier.
   if (c.teams > 1) c.shares = Shares::when_due;
+  if (c.sizes == Sizes::whole && !can_be_whole(c, problem)) c.sizes = Sizes::fixed;
+  if (problem.sizes.len_q == 0) c.sizes = Sizes::any;
   return c;
 }
 

@@ -44,6 +44,7 @@ template <const Config& kConfig, const Problem& kProblem>
 struct Slices {
   static constexpr int kGroups = parts(kConfig);
   static constexpr bool kInCluster = kConfig.cluster > 1;
+  static constexpr bool kWhole = has_whole_row_tiles(kConfig);
   static constexpr int kDim = padded_dim(kProblem.head_dim);
   static constexpr int kRowSlices = row_slices(kConfig);
   static constexpr int kHalves = 2 / kRowSlices;  // rows of a lane in a slice
@@ -98,7 +99,7 @@ struct Slices {
     }
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
-      const bool inside = first_row + 8 * h < target.len_q;
+      const bool inside = kWhole || first_row + 8 * h < target.len_q;
       unsigned short* to = rows + (first_row + 8 * h) * row_stride;
       if constexpr (kConfig.store == Store::pairs) {
 #pragma unroll
@@ -129,7 +130,7 @@ struct Slices {
     const int first_row = at.row + 8 * first_half();
 #pragma unroll
     for (int h = 0; h < kHalves; ++h)
-      if (first_row + 8 * h < target.len_q)
+      if (kWhole || first_row + 8 * h < target.len_q)
         target.lse[static_cast<unsigned long long>(static_cast<unsigned>(at.batch * target.heads + at.head)) *
                        static_cast<unsigned>(target.len_q) +
                    static_cast<unsigned>(first_row + 8 * h)] = log2_sum[h] * 0.693147181F;
@@ -266,7 +267,7 @@ struct Slices {
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < kWarpRows; i += 4) {
-      const bool inside = first_row + i < target.len_q;
+      const bool inside = kWhole || first_row + i < target.len_q;
 #pragma unroll
       for (int b = 0; b < kBoxes; ++b) {
         unsigned x[4];

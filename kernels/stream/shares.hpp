@@ -37,6 +37,18 @@ HEED_HOST_DEVICE constexpr Range tiles_of_part(const Config& c, int keys, int pa
   return {static_cast<int>((all * part + up) / sharers), static_cast<int>((all * (part + 1) + up) / sharers)};
 }
 
+// Templates take whether row tiles are whole: has_whole_row_tiles of the config, as a constant expression. With it as a
+// condition NVRTC 13.0 makes other programs of some mirrored ones, for which it is never true.
+
+/// Keys that a row sees: those before this.
+template <bool kWhole = false>
+HEED_HOST_DEVICE constexpr int keys_of_row(bool causal, int row, int causal_offset, int len_k) {
+  if constexpr (kWhole)
+    return causal ? row + causal_offset + 1 : len_k;
+  else
+    return visible_keys(causal, row, causal_offset, len_k);
+}
+
 /// Which 64 rows of a head, counted in 64s, a row group of row tile `index` works on; `all` there are. May lie past the
 /// last.
 ///
@@ -50,6 +62,7 @@ HEED_HOST_DEVICE constexpr int group_tile(const Config& c, int index, int row_gr
 }
 
 /// The last row of row tile `index`: the one that sees most keys.
+template <bool kWhole = false>
 HEED_HOST_DEVICE constexpr int last_row(const Config& c, int index, int len_q) {
   int last = (index + 1) * c.row_groups - 1;
   if (c.tile_order == TileOrder::mirrored) {
@@ -61,13 +74,15 @@ HEED_HOST_DEVICE constexpr int last_row(const Config& c, int index, int len_q) {
     last = from_end < n + c.row_groups && from_end < all ? all - 1 - half : half;
   }
   const int end = (last + 1) * kGroupRows;
+  if constexpr (kWhole) return end - 1;
   return (end < len_q ? end : len_q) - 1;
 }
 
 /// Keys that some row of row tile `index` sees: those before this.
+template <bool kWhole = false>
 HEED_HOST_DEVICE constexpr int keys_seen(const Config& c, bool causal, int index, int len_q, int len_k,
                                          int causal_offset) {
-  return visible_keys(causal, last_row(c, index, len_q), causal_offset, len_k);
+  return keys_of_row<kWhole>(causal, last_row<kWhole>(c, index, len_q), causal_offset, len_k);
 }
 
 /// Pairs of row groups that share their key tiles out among them.
@@ -76,9 +91,12 @@ HEED_HOST_DEVICE constexpr int pairs(const Config& c) {
 }
 
 /// Key tiles that a row group of row tile `index` sees: those before this, which may be 0.
+template <bool kWhole = false>
 HEED_HOST_DEVICE constexpr int tiles_seen(const Config& c, bool causal, int index, int row_group, int len_q, int len_k,
                                           int causal_offset) {
   const int first = group_tile(c, index, row_group, group_tiles(len_q)) * kGroupRows;
+  if constexpr (kWhole)
+    return static_cast<int>(key_tiles(c, keys_of_row<true>(causal, first + kGroupRows - 1, causal_offset, len_k)));
   const int end = first + kGroupRows < len_q ? first + kGroupRows : len_q;
   return first < len_q ? static_cast<int>(key_tiles(c, visible_keys(causal, end - 1, causal_offset, len_k))) : 0;
 }

@@ -60,7 +60,8 @@ struct Softmax : Products<kConfig, kProblem> {
   __device__ __forceinline__ void hide_keys(Scores& s, int first_key) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int seen = visible_keys(kProblem.causal, row(h), params.causal_offset, params.len_k);
+      const int seen =
+          keys_of_row<has_whole_row_tiles(kConfig)>(kProblem.causal, row(h), params.causal_offset, params.len_k);
       const int end = seen - first_key - 2 * (lane % 4);
 #pragma unroll
       for (int t = 0; t < kKeys / 8; ++t)

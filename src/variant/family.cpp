@@ -59,6 +59,21 @@ Problem problem_of(const Workload& workload) {
   return {.element = element, .head_dim = static_cast<int>(workload.dim), .causal = workload.is_causal()};
 }
 
+Problem sized_problem_of(const Workload& workload) {
+  Problem problem = problem_of(workload);
+  problem.sizes = {.batch = static_cast<int>(workload.batch),
+                   .heads = static_cast<int>(workload.heads),
+                   .heads_kv = static_cast<int>(workload.heads_kv),
+                   .len_q = static_cast<int>(workload.len_q),
+                   .len_k = static_cast<int>(workload.len_k),
+                   .causal_offset = static_cast<int>(workload.causal_offset())};
+  return problem;
+}
+
+Problem Family::problem(const Config&, const Workload& workload) const {
+  return problem_of(workload);
+}
+
 namespace {
 
 const char* name_of(Element element) {
@@ -68,12 +83,23 @@ const char* name_of(Element element) {
 }  // namespace
 
 std::string literal(const Problem& problem) {
-  return fmt::format("{{.element = heed::Element::{}, .head_dim = {}, .causal = {}}}", name_of(problem.element),
-                     problem.head_dim, problem.causal);
+  const FixedSizes& s = problem.sizes;
+  return fmt::format(
+      "{{.element = heed::Element::{}, .head_dim = {}, .causal = {}{}}}", name_of(problem.element), problem.head_dim,
+      problem.causal,
+      s.len_q == 0 ? std::string()
+                   : fmt::format(", .sizes = {{.batch = {}, .heads = {}, .heads_kv = {}, .len_q = {}, .len_k = {}, "
+                                 ".causal_offset = {}}}",
+                                 s.batch, s.heads, s.heads_kv, s.len_q, s.len_k, s.causal_offset));
 }
 
 std::string to_string(const Problem& problem) {
-  return fmt::format("{}_d{}{}", name_of(problem.element), problem.head_dim, problem.causal ? "_causal" : "");
+  const FixedSizes& s = problem.sizes;
+  std::string text =
+      fmt::format("{}_d{}{}", name_of(problem.element), problem.head_dim, problem.causal ? "_causal" : "");
+  if (s.len_q > 0) text += fmt::format("_b{}h{}hkv{}l{}k{}", s.batch, s.heads, s.heads_kv, s.len_q, s.len_k);
+  if (s.causal_offset != 0) text += fmt::format("o{}", s.causal_offset);
+  return text;
 }
 
 std::string Variant::source_for(const Workload& workload) const {
@@ -81,6 +107,7 @@ std::string Variant::source_for(const Workload& workload) const {
 }
 
 LaunchPlan Variant::plan(const Workload& workload, const DeviceFacts& device) const {
+  HEED_CHECK(runs(workload));
   LaunchPlan plan = family->plan(config, workload, device);
   plan.counters = std::max(plan.counters, extras.counters);
   plan.shared_bytes += extras.shared_bytes;
@@ -101,8 +128,12 @@ std::string Variant::id() const {
 }
 
 Variant make_variant(const Family& family, const Config& config, const Workload& workload) {
-  return {
-      .family = &family, .config = config, .problem = problem_of(workload), .label = {}, .source = {}, .extras = {}};
+  return {.family = &family,
+          .config = config,
+          .problem = family.problem(config, workload),
+          .label = {},
+          .source = {},
+          .extras = {}};
 }
 
 Variant parse_variant(std::string_view text, const Workload& workload, const DeviceFacts& device) {

@@ -96,6 +96,8 @@ class Family {
   /// Why this config cannot be built or launched; empty when it can. The workload is one the family does not refuse.
   [[nodiscard]] virtual std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
                                                               const DeviceFacts& device) const = 0;
+  /// What of a workload a program of this config is built for. It may be launched for any workload with an equal one.
+  [[nodiscard]] virtual Problem problem(const Config&, const Workload& workload) const;
   /// The config a search should try in place of this one: knobs without effect at their one name, knobs that contradict
   /// each other reconciled. It may still be illegal.
   [[nodiscard]] virtual Config canonical(const Config& config, const Workload&) const { return config; }
@@ -130,13 +132,15 @@ const Family& default_family(const Workload& workload, const DeviceFacts& device
 /// ones that are not made for it. Where none runs it, the device's default alone.
 std::vector<const Family*> searched_families(const Workload& workload, const DeviceFacts& device);
 
-/// The compile-time part of a workload. Two workloads with equal problems share a binary.
+/// The compile-time part of a workload, without its sizes.
 Problem problem_of(const Workload& workload);
+/// The same with the sizes: that of a program for launches of this workload alone.
+Problem sized_problem_of(const Workload& workload);
 
 /// A problem as C++, for a prelude: "{.element = heed::Element::fp16, .head_dim = 64, .causal = false}".
 std::string literal(const Problem& problem);
 
-/// "fp16_d64" or "bf16_d128_causal".
+/// "fp16_d64", "bf16_d128_causal" or, with sizes, "fp16_d64_b1h8hkv8l512k512".
 std::string to_string(const Problem& problem);
 
 /// What a custom source asks of its launch on top of its family's plan.
@@ -156,7 +160,9 @@ struct Variant {
   std::string source;  ///< empty: family->entry()
   LaunchExtras extras{};
 
-  /// How it is launched for a workload that shares its problem.
+  /// Whether it may be launched for a workload: those that share its problem.
+  [[nodiscard]] bool runs(const Workload& workload) const { return family->problem(config, workload) == problem; }
+  /// How it is launched for a workload that it runs.
   [[nodiscard]] LaunchPlan plan(const Workload& workload, const DeviceFacts& device) const;
   [[nodiscard]] std::string source_for(const Workload& workload) const;
   /// "fwd_cpu_fp16_d64.m128n64r4.3f2a91c0": family, problem, config, and a digest of all of them and of a custom

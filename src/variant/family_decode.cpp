@@ -154,7 +154,7 @@ class DecodeFamily final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    return kernel_prelude("decode", table().render(config), workload);
+    return kernel_prelude("decode", table().render(config), problem(config, workload));
   }
 
   std::string entry() const override { return kernel_entry({.name = "decode"}); }

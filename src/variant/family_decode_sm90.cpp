@@ -188,7 +188,7 @@ class DecodeSm90Family final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    return kernel_prelude("decode_sm90", table().render(config), workload);
+    return kernel_prelude("decode_sm90", table().render(config), problem(config, workload));
   }
 
   std::string entry() const override { return kernel_entry({.name = "decode_sm90", .takes_maps = true}); }

@@ -244,7 +244,7 @@ class Sm80Family final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    return kernel_prelude("sm80", table().render(config), workload);
+    return kernel_prelude("sm80", table().render(config), problem(config, workload));
   }
 
   std::string entry() const override { return kernel_entry({.name = "sm80"}); }

@@ -304,7 +304,7 @@ class Sm90Family final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    return kernel_prelude("sm90", table().render(config), workload) +
+    return kernel_prelude("sm90", table().render(config), problem(config, workload)) +
            cluster_attribute(table().aggregate_of(config).cluster);
   }
 

@@ -119,6 +119,10 @@ const KnobTable<stream::Config>& table() {
     t.add("adding", "k", &C::adding, "heed::stream::Adding", {"at_once", "step_later", "at_end"},
           "where probabilities are summed in the source: behind their exponentials, 16 keys later, or behind all")
         .acts_on({issue, fma, exponentials});
+    t.add("sizes", "kn", &C::sizes, "heed::stream::Sizes", {"any", "fixed", "whole"},
+          "what the program knows of its launches: nothing, the workload's lengths, heads and batch as constants, or "
+          "also that row tiles are whole")
+        .acts_on({latency, launch, issue});
     t.add("teams", "tm", &C::teams, {1, 2, 3, 4},
           "what would be so many blocks that stay, each with rings and a producer warp of its own, as one")
         .acts_on({latency, launch, tail, l2, dram});
@@ -165,7 +169,7 @@ class StreamFamily final : public Family {
   std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
                                         const DeviceFacts& device) const override {
     const stream::Config c = table().aggregate_of(config);
-    const Problem problem = problem_of(workload);
+    const Problem problem = sized_problem_of(workload);
     const int dim = problem.head_dim;
     // 128 registers of output leave none for probabilities that wait: 28 bytes spilled.
     const bool waits = c.packing != stream::Packing::at_once || c.adding != stream::Adding::at_once;
@@ -204,12 +208,16 @@ class StreamFamily final : public Family {
     return "unknown reason";
   }
 
+  Problem problem(const Config& config, const Workload& workload) const override {
+    return table().aggregate_of(config).sizes == stream::Sizes::any ? problem_of(workload) : sized_problem_of(workload);
+  }
+
   Config canonical(const Config& config, const Workload& workload) const override {
-    return table().config_of(stream::canonical(table().aggregate_of(config), problem_of(workload)));
+    return table().config_of(stream::canonical(table().aggregate_of(config), sized_problem_of(workload)));
   }
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
-    const Problem problem = problem_of(workload);
+    const Problem problem = sized_problem_of(workload);
     const stream::Config chosen = stream_default(workload, processors_of(device), [&](const stream::Config& c) {
       return !is_illegal(table().config_of(stream::canonical(c, problem)), workload, device);
     });
@@ -219,7 +227,7 @@ class StreamFamily final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    return kernel_prelude("stream", table().render(config), workload) +
+    return kernel_prelude("stream", table().render(config), problem(config, workload)) +
            cluster_attribute(table().aggregate_of(config).cluster);
   }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "heed/heed.hpp"
+#include "kernels/contract.hpp"
 
 namespace heed {
 
@@ -13,7 +13,7 @@ namespace heed {
 /// device: kernels take references to them (kernels/contract.hpp).
 /// @param name folder and namespace of the kernel
 /// @param config the aggregate's initialisers, in braces
-std::string kernel_prelude(std::string_view name, std::string_view config, const Workload& workload);
+std::string kernel_prelude(std::string_view name, std::string_view config, const Problem& problem);
 
 /// The most that gridDim.y and gridDim.z hold.
 inline constexpr std::int64_t kMostGridYZ = 65535;

@@ -168,16 +168,18 @@ class Rule {
 
   // What a launch does in front of its first products, beside the copies that they wait for. One wave under a mask,
   // shares when due / ahead: b1h8l1024d128 8.36 / 8.13, b1h16l512d128 5.86 / 5.75, b1h8l2048d64 11.87 / 11.79,
-  // b2h4l2048d64 11.85 / 11.76, but b1h4l4096d64 20.64 / 20.81, and with four row groups b4h16l512d64 7.56 / 7.55,
-  // b2h16l1024d64 11.6 / 11.9; without a mask b1h8l1024d64 6.13 / 6.25, others within 0.5%. Small blocks of many waves,
-  // when due and registers at once / ahead and after the copies: b64h12l128d64 13.30 / 13.12 (12.85 / 12.64),
-  // b48h12l128d64 9.96 / 9.79 (9.42 / 9.23), b96h12l128d64 20.86 / 20.74 (20.31 / 20.21), b64h12hkv4l128d64 12.9
-  // / 12.76 (11.72 / 11.50), b128h12l128d64 28.86 / 28.72 (26.88 / 26.76), b32h32l128d64 18.73 / 18.90 (18.95 / 18.80);
-  // of fewer waves b40h12l128d64 8.41 / 8.46 (8.36 / 8.39), b32h12l128d64 6.63 / 6.79; elsewhere registers after the
-  // copies cost 1 to 3% (b4h16l512d64 and b1h8l2048d64 causal).
+  // b2h4l2048d64 11.85 / 11.76, but b1h4l4096d64 20.64 / 20.81, and with four row groups b4h16l512d64 7.56 / 7.55
+  // (without a trigger 7.48, where when due gains nothing by that), b2h16l1024d64 11.6 / 11.9; without a mask
+  // b1h8l1024d64 6.13 / 6.25, others within 0.5%. Small blocks of many waves, when due and registers at once / ahead
+  // and after the copies: b64h12l128d64 13.30 / 13.12 (12.85 / 12.64), b48h12l128d64 9.96 / 9.79 (9.42 / 9.23),
+  // b96h12l128d64 20.86 / 20.74 (20.31 / 20.21), b64h12hkv4l128d64 12.9 / 12.76 (11.72 / 11.50), b128h12l128d64 28.86
+  // / 28.72 (26.88 / 26.76), b32h32l128d64 18.73 / 18.90 (18.95 / 18.80); of fewer waves b40h12l128d64 8.41 / 8.46
+  // (8.36 / 8.39), b32h12l128d64 6.63 / 6.79; elsewhere registers after the copies cost 1 to 3% (b4h16l512d64 and
+  // b1h8l2048d64 causal).
   void begin_ahead() {
     const bool short_pairs = c_.pairs == Pairs::together && short_;
-    const bool ahead = causal_ && one_wave_ && dim_ <= 128 && (c_.row_groups == 1 || short_pairs);
+    const bool short_fours = c_.row_groups == 4 && w_.len_k <= 512;
+    const bool ahead = causal_ && one_wave_ && dim_ <= 128 && (c_.row_groups == 1 || short_pairs || short_fours);
     if (few_keys_ ? many_small_ : ahead) c_.shares = Shares::ahead;
     if (few_keys_ && many_small_) c_.release = Release::after_copies;
   }

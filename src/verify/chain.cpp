@@ -99,7 +99,7 @@ Chain::Difference Chain::compare(const std::byte* waited, const std::byte* after
 
 std::vector<Workload> chain_workloads(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
   const auto runs = [&](const Workload& w) {
-    return w.dim == w.dim_v && !variant.family->refuses(w, device) &&
+    return w.dim == w.dim_v && variant.runs(w) && !variant.family->refuses(w, device) &&
            !variant.family->is_illegal(variant.config, w, device);
   };
   const double most_flops = device.kind == DeviceKind::cuda ? kMostFlops_gpu : kMostFlops_cpu;
@@ -109,12 +109,14 @@ std::vector<Workload> chain_workloads(const Variant& variant, const Workload& wo
   std::vector<Workload> found;
   Workload own = workload;
   if (runs(own) && !fits(own)) {
+    Workload less = own;
     const std::int64_t group = own.heads / own.heads_kv;
-    own.batch = 1;
-    own.heads_kv = std::clamp<std::int64_t>(kMostHeads / group, 1, own.heads_kv);
-    own.heads = own.heads_kv * group;
-    own.len_q = std::min(own.len_q, kMostRows);
-    own.len_k = std::min(own.len_k, kMostRows);
+    less.batch = 1;
+    less.heads_kv = std::clamp<std::int64_t>(kMostHeads / group, 1, own.heads_kv);
+    less.heads = less.heads_kv * group;
+    less.len_q = std::min(own.len_q, kMostRows);
+    less.len_k = std::min(own.len_k, kMostRows);
+    if (variant.runs(less)) own = less;
   }
   if (runs(own)) found.push_back(own);
   if (is_square(own)) return found;

@@ -44,7 +44,8 @@ class Chain {
 };
 
 /// The workload that a chain of a variant runs on: the workload itself where a chain of it is small enough, else one
-/// like it with fewer heads and rows. Where K and V have not the shape of Q, a second one in which they have.
+/// like it with fewer heads and rows, if the variant runs that. Where K and V have not the shape of Q, a second one in
+/// which they have.
 std::vector<Workload> chain_workloads(const Variant& variant, const Workload& workload, const DeviceFacts& device);
 
 /// Bytes of a chain's image at most.

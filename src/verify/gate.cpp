@@ -141,10 +141,12 @@ class Gate {
     small.heads_kv = 1;
     small.len_q = std::min<std::int64_t>(workload_.len_q, 37);
     small.len_k = std::min<std::int64_t>(workload_.len_k, 83);
-    start(fmt::format("small {}", to_string(small)));
-    if (!check_scene(make_scene(small, make_inputs(small, InputClass::normal, next_seed())), kNeighbourFlops, hard(),
-                     Finding::none))
-      return;
+    if (variant_.runs(small)) {
+      start(fmt::format("small {}", to_string(small)));
+      if (!check_scene(make_scene(small, make_inputs(small, InputClass::normal, next_seed())), kNeighbourFlops, hard(),
+                       Finding::none))
+        return;
+    }
 
     if (!check_workload() || !check_without_lse()) return;
     for (const InputClass inputs : all_input_classes()) {
@@ -155,10 +157,8 @@ class Gate {
       if (inputs == InputClass::constant_v && !check_constant(scene)) return;
     }
     if (!check_padding() || !check_permutation() || !check_chains()) return;
-    for (const Workload& neighbour : neighbours(workload_)) {
-      if (variant_.family->refuses(neighbour, device_) ||
-          variant_.family->is_illegal(variant_.config, neighbour, device_))
-        continue;
+    for (const Workload& neighbour : neighbours(variant_, workload_)) {
+      if (!may_run(neighbour)) continue;
       start(fmt::format("neighbour {}", to_string(neighbour)));
       InputValues values = make_inputs(neighbour, InputClass::normal, next_seed());
       poison_unseen_keys(neighbour, values);
@@ -172,6 +172,12 @@ class Gate {
         return;
     }
     report_.check.clear();
+  }
+
+  // A program for fixed sizes runs no other workload.
+  [[nodiscard]] bool may_run(const Workload& w) const {
+    return variant_.runs(w) && !variant_.family->refuses(w, device_) &&
+           !variant_.family->is_illegal(variant_.config, w, device_);
   }
 
   [[nodiscard]] bool hard() const { return workload_.dtype == Dtype::fp16 && !workload_.scale; }
@@ -254,6 +260,7 @@ class Gate {
     start("NaN beyond the ends");
     Workload w = workload_;
     w.batch = std::min<std::int64_t>(w.batch, 2);
+    if (!variant_.runs(w)) w = workload_;
     SceneOptions options;
     options.padding_rows = kPaddingRows;
     InputValues values = make_inputs(w, InputClass::normal, next_seed());
@@ -342,8 +349,15 @@ GateReport run_gate(worker::Worker& worker, int slot, const Variant& variant, co
   return Gate(worker, slot, variant, workload, device, options).run();
 }
 
-std::vector<Workload> neighbours(const Workload& workload) {
+std::vector<Workload> neighbours(const Variant& variant, const Workload& workload) {
   std::vector<Workload> shapes;
+  const auto other = [](Layout layout) { return layout == Layout::bhld ? Layout::blhd : Layout::bhld; };
+  if (variant.problem.sizes.len_q > 0) {
+    shapes.push_back(workload);
+    shapes.back().layout = other(workload.layout);
+    shapes.back().scale = 0.3;
+    return shapes;
+  }
   const std::int64_t group = workload.heads / workload.heads_kv;
   const auto add = [&](const auto& change) {
     Workload w = workload;
@@ -360,8 +374,8 @@ std::vector<Workload> neighbours(const Workload& workload) {
   add([](Workload& w) { w.len_k = 1; });
   add([&](Workload& w) { w.batch = 3, w.heads_kv = 2, w.heads = 2 * group, w.len_q = 77, w.len_k = 129; });
   add([](Workload& w) { w.heads_kv = 2, w.heads = 6, w.len_q = 65, w.len_k = 191; });
-  add([](Workload& w) {
-    w.layout = w.layout == Layout::bhld ? Layout::blhd : Layout::bhld;
+  add([&](Workload& w) {
+    w.layout = other(w.layout);
     w.batch = 2, w.heads_kv = 3, w.heads = 3, w.len_q = 50, w.len_k = 70;
   });
   add([](Workload& w) { w.len_q = 33, w.len_k = 47, w.scale = 0.3; });
@@ -376,11 +390,11 @@ std::vector<Workload> neighbours(const Workload& workload) {
 }
 
 std::uint64_t gate_arena_bytes(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
-  std::vector<Workload> shapes = neighbours(workload);
+  std::vector<Workload> shapes = neighbours(variant, workload);
   shapes.push_back(workload);
   std::uint64_t most = 0;
   for (const Workload& shape : shapes) {
-    if (variant.family->refuses(shape, device)) continue;
+    if (!variant.runs(shape) || variant.family->refuses(shape, device)) continue;
     most = std::max(most, image_bytes(shape, LaunchMemory::of(variant.plan(shape, device)), kPaddingRows));
   }
   for (const Workload& chain : chain_workloads(variant, workload, device))

@@ -45,9 +45,10 @@ GateReport run_gate(worker::Worker& worker, int slot, const Variant& variant, co
 /// Bytes of arena the gate needs for a workload.
 std::uint64_t gate_arena_bytes(const Variant& variant, const Workload& workload, const DeviceFacts& device);
 
-/// Shapes near a workload that share its binary: lengths one off, ragged, a single query, other batch and head counts,
-/// grouped heads, the other layout, both causal alignments, another scale.
-std::vector<Workload> neighbours(const Workload& workload);
+/// Shapes near a workload that a variant's binary runs too: lengths one off, ragged, a single query, other batch and
+/// head counts, grouped heads, the other layout, both causal alignments, another scale. Of a variant for fixed sizes
+/// the workload itself in the other layout and with another scale.
+std::vector<Workload> neighbours(const Variant& variant, const Workload& workload);
 
 /// The verdict a worker's failure stands for.
 Verdict verdict_of(const worker::WorkerFailure& failure);

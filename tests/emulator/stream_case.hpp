@@ -19,10 +19,15 @@ inline constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .caus
 inline constexpr Problem kHalf64Causal{.element = Element::fp16, .head_dim = 64, .causal = true};
 inline constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .causal = true};
 
+constexpr Problem with(Problem problem, const FixedSizes& sizes) {
+  problem.sizes = sizes;
+  return problem;
+}
+
 struct Options {
   bool with_lse = true;
-  int blocks = 2;                                              ///< that stay, where the schedule has any
-  std::function<void(const ForwardParams&)> change = nullptr;  ///< of the inputs
+  int blocks = 2;                                        ///< that stay, where the schedule has any
+  std::function<void(ForwardParams&)> change = nullptr;  ///< of the inputs, or of what the program is told
 };
 
 // Row `row` of K or V, of the only head.

@@ -31,6 +31,39 @@ TEST(EmulatedStream, KeyGroupsMerge) {
   run_case<kBoth, kHalf64Causal>({.heads = 2, .len_q = 140, .len_k = 240, .causal_offset = 100, .score_scale = 30}, 34);
 }
 
+// Programs for one launch's sizes, which are not read from the parameters: those are wrong here.
+TEST(EmulatedStream, SizesMayBeConstants) {
+  const Options misinformed{.change = [](ForwardParams& p) {
+    p.batch = p.heads = p.heads_kv = p.len_q = p.len_k = 1;  // the check reads the group size
+    p.causal_offset = -1000;
+  }};
+  constexpr Config kFixed{.row_groups = 2,
+                          .key_groups = 2,
+                          .stages = 2,
+                          .producer = Producer::own_group,
+                          .store = Store::rows,
+                          .sizes = Sizes::fixed};
+  run_case<kFixed, with(kHalf64, {2, 4, 2, 130, 333, 0})>(
+      {.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 130, .len_k = 333}, 141, misinformed);
+  constexpr Config kWhole{.row_groups = 2,
+                          .stages = 3,
+                          .query_stages = 2,
+                          .schedule = Schedule::persistent,
+                          .overlap = Overlap::products,
+                          .store = Store::rows,
+                          .sizes = Sizes::whole};
+  run_case<kWhole, with(kHalf64Causal, {1, 3, 1, 256, 300, 44})>(
+      {.heads = 3, .heads_kv = 1, .len_q = 256, .len_k = 300, .causal_offset = 44}, 142, misinformed);
+  constexpr Config kMirrored{.row_groups = 4,
+                             .stages = 4,
+                             .producer = Producer::own_group,
+                             .store = Store::pieces,
+                             .tile_order = TileOrder::mirrored,
+                             .sizes = Sizes::whole};
+  run_case<kMirrored, with(kHalf64Causal, {1, 2, 1, 512, 512, 0})>(
+      {.heads = 2, .len_q = 512, .len_k = 512, .score_scale = 30}, 143, misinformed);
+}
+
 // Two blocks of a cluster share a row tile's keys; one of them may have none.
 TEST(EmulatedStream, BlocksShareTheKeysOfRows) {
   constexpr Config kSplit{.row_groups = 1, .cluster = 2, .stages = 3, .store = Store::rows};

@@ -44,9 +44,61 @@ Config random_config(Random& random) {
   c.sums = static_cast<Sums>(random.below(2));
   c.arrival = static_cast<Arrival>(random.below(2));
   c.upkeep = static_cast<Upkeep>(random.below(2));
+  c.sizes = static_cast<Sizes>(random.below(3));
   c.teams = one_of({1, 2, 3, 4});
   c.min_blocks = one_of({1, 2, 3, 4});
   return c;
+}
+
+// What a program of whole row tiles does not ask for is so.
+TEST(Stream, WholeRowTilesSeeTheSameKeys) {
+  Random random(9);
+  int whole = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    Config c = random_config(random);
+    c.tile_order = random.chance(0.5) ? TileOrder::mirrored : TileOrder::rows_first;
+    const Problem problem{.element = Element::fp16,
+                          .head_dim = 64,
+                          .causal = random.chance(0.7),
+                          .sizes = {.batch = 1,
+                                    .heads = 1,
+                                    .heads_kv = 1,
+                                    .len_q = 32 * (1 + static_cast<int>(random.below(40))),
+                                    .len_k = 1 + static_cast<int>(random.below(1500)),
+                                    .causal_offset = static_cast<int>(random.below(900)) - 100}};
+    if (!can_be_whole(c, problem)) continue;
+    ++whole;
+    const FixedSizes& s = problem.sizes;
+    for (int row = 0; row < s.len_q; ++row)
+      ASSERT_EQ(keys_of_row<true>(problem.causal, row, s.causal_offset, s.len_k),
+                visible_keys(problem.causal, row, s.causal_offset, s.len_k));
+    for (int index = 0; index < s.len_q / block_rows(c); ++index) {
+      ASSERT_EQ(keys_seen<true>(c, problem.causal, index, s.len_q, s.len_k, s.causal_offset),
+                keys_seen(c, problem.causal, index, s.len_q, s.len_k, s.causal_offset));
+      for (int of = 0; of < c.row_groups; ++of) {
+        ASSERT_LE((group_tile(c, index, of, group_tiles(s.len_q)) + 1) * kGroupRows, s.len_q);
+        ASSERT_EQ(tiles_seen<true>(c, problem.causal, index, of, s.len_q, s.len_k, s.causal_offset),
+                  tiles_seen(c, problem.causal, index, of, s.len_q, s.len_k, s.causal_offset));
+      }
+    }
+  }
+  EXPECT_GT(whole, 2000);
+}
+
+TEST(Stream, WholeRowTilesWantRowsAndKeys) {
+  constexpr Config kWhole{.row_groups = 2, .sizes = Sizes::whole};
+  const auto becomes = [&](bool causal, int len_q, int len_k, int offset) {
+    return canonical(
+               kWhole,
+               {.element = Element::fp16, .head_dim = 64, .causal = causal, .sizes = {1, 1, 1, len_q, len_k, offset}})
+        .sizes;
+  };
+  EXPECT_EQ(becomes(false, 256, 100, 0), Sizes::whole);
+  EXPECT_EQ(becomes(false, 192, 100, 0), Sizes::fixed) << "the last row tile has 64 rows of 128";
+  EXPECT_EQ(becomes(true, 256, 256, 0), Sizes::whole);
+  EXPECT_EQ(becomes(true, 256, 255, 0), Sizes::fixed) << "the last row would see a key past the last";
+  EXPECT_EQ(becomes(true, 256, 255, -1), Sizes::fixed) << "the first row sees none";
+  EXPECT_EQ(canonical(kWhole, kHalf64).sizes, Sizes::any) << "nothing is known";
 }
 
 // A row group that takes every other tile waits for the next turn before it gives the last one back.

@@ -32,6 +32,9 @@ TEST(Families, StreamSaysWhatItCannotDo) {
               ::testing::HasSubstr("packing=at_once"));
   EXPECT_EQ(reason("starts=together", "b1h8l1024d64"), "legal");
   EXPECT_THAT(reason("starts=in_turn"), ::testing::HasSubstr("starts=together"));
+  EXPECT_EQ(reason("sizes=whole"), "legal");
+  EXPECT_EQ(reason("sizes=fixed", "b4h16l500d64"), "legal");
+  EXPECT_THAT(reason("sizes=whole", "b4h16l500d64"), ::testing::HasSubstr("sizes=fixed"));
   // Teams are blocks that stay, whose keys no one else shares.
   EXPECT_THAT(reason("row_groups=1,teams=2"), ::testing::HasSubstr("teams=1"));
   EXPECT_THAT(reason("row_groups=1,key_groups=2,schedule=dynamic,stages=1,teams=2"), ::testing::HasSubstr("teams=1"));
@@ -97,6 +100,36 @@ TEST(Families, StreamSaysWhatItCannotDo) {
               ::testing::HasSubstr("pairs=apart"));
   EXPECT_THAT(reason("row_groups=1,tile_order=mirrored", "b4h16l512d64:causal_top_left"),
               ::testing::HasSubstr("tile_order=rows_first"));
+}
+
+// Whoever asks for a launch of other sizes than a program is for would get a wrong output.
+TEST(Families, ProgramsForFixedSizesRunNoOthers) {
+  const DeviceFacts hopper = gpu_limits("sm_90a");
+  const Workload own = parse_workload("b2h8hkv2l512k700d64:causal_bottom_right");
+  const Variant any = parse_variant("fwd_sm90_stream", own, hopper);
+  const Variant fixed = parse_variant("fwd_sm90_stream:sizes=fixed", own, hopper);
+  EXPECT_EQ(to_string(any.problem), "fp16_d64_causal");
+  EXPECT_EQ(to_string(fixed.problem), "fp16_d64_causal_b2h8hkv2l512k700o188");
+  EXPECT_THAT(fixed.source_for(own), ::testing::HasSubstr(".sizes = {.batch = 2, .heads = 8, .heads_kv = 2, "
+                                                          ".len_q = 512, .len_k = 700, .causal_offset = 188}"));
+  EXPECT_THAT(any.source_for(own), ::testing::Not(::testing::HasSubstr(".sizes = {")));
+  Workload strided = own;
+  strided.layout = Layout::blhd;
+  strided.scale = 0.5;
+  EXPECT_TRUE(fixed.runs(own) && fixed.runs(strided));
+  for (const char* other :
+       {"b1h8hkv2l512k700d64:causal_bottom_right", "b2h8hkv4l512k700d64:causal_bottom_right",
+        "b2h4hkv2l512k700d64:causal_bottom_right", "b2h8hkv2l511k700d64:causal_bottom_right",
+        "b2h8hkv2l512k699d64:causal_bottom_right", "b2h8hkv2l512k700d64:causal_top_left", "b2h8hkv2l512k700d64"}) {
+    EXPECT_FALSE(fixed.runs(parse_workload(other))) << other;
+    EXPECT_THROW((void)fixed.plan(parse_workload(other), hopper), Error) << other;
+  }
+  EXPECT_TRUE(any.runs(parse_workload("b1h8hkv2l511k699d64:causal_top_left")));
+  // The same knobs for other sizes are another variant.
+  EXPECT_NE(
+      parse_variant("fwd_sm90_stream:sizes=fixed", parse_workload("b2h8hkv2l512k701d64:causal_bottom_right"), hopper)
+          .id(),
+      fixed.id());
 }
 
 // Blocks, counters and schedule of what fwd_sm90_stream does on an H200 where nothing is said.
@@ -173,7 +206,8 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
               ::testing::HasSubstr("release=at_once,shares=ahead"));
   EXPECT_THAT(describe(default_of("b1h4l4096d64:causal_top_left")), ::testing::HasSubstr("shares=when_due"));
   EXPECT_THAT(describe(default_of("b1h8l1024d128:causal_top_left")), ::testing::HasSubstr("shares=ahead"));
-  EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")), ::testing::HasSubstr("shares=when_due"));
+  EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")), ::testing::HasSubstr("shares=ahead"));
+  EXPECT_THAT(describe(default_of("b2h16l1024d64:causal_top_left")), ::testing::HasSubstr("shares=when_due"));
   EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("stages=4,"));
   EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("store=rows"));
   EXPECT_THAT(describe(default_of("b2h16l4096d128")), ::testing::HasSubstr("store=pieces"));

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/random.hpp"
+#include "device/device.hpp"
 #include "testing.hpp"
 #include "verify/gate.hpp"
 #include "workload/half.hpp"
@@ -227,7 +228,9 @@ TEST(Inputs, AreWhatTheyAreCalled) {
 TEST(Neighbours, ShareTheProblemAndDifferInShape) {
   for (const char* text : {"b1h8l512d64", "b2h8hkv2l1d128:bf16:causal_top_left", "b1h1l1k1d64:fp32"}) {
     const Workload w = parse_workload(text);
-    const std::vector<Workload> shapes = neighbours(w);
+    const DeviceFacts device = w.dtype == Dtype::fp32 ? cpu_facts() : gpu_limits("sm_90a");
+    const std::vector<Workload> shapes =
+        neighbours(parse_variant(w.dtype == Dtype::fp32 ? "fwd_cpu" : "fwd_sm80", w, device), w);
     EXPECT_GE(shapes.size(), 4U);
     for (const Workload& n : shapes) {
       validate(n);
@@ -235,6 +238,14 @@ TEST(Neighbours, ShareTheProblemAndDifferInShape) {
       EXPECT_NE(n, w);
     }
   }
+  // A program for fixed sizes is asked for these alone, with other strides and another scale.
+  const Workload w = parse_workload("b2h8l512d64");
+  const Variant fixed = parse_variant("fwd_sm90_stream:sizes=fixed", w, gpu_limits("sm_90a"));
+  const std::vector<Workload> shapes = neighbours(fixed, w);
+  ASSERT_EQ(shapes.size(), 1U);
+  EXPECT_TRUE(fixed.runs(shapes[0]));
+  EXPECT_NE(shapes[0].layout, w.layout);
+  EXPECT_NE(shapes[0].softmax_scale(), w.softmax_scale());
 }
 
 TEST(Tolerance, IsTwiceTheUnfusedErrorAndALittle) {
