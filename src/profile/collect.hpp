@@ -32,7 +32,7 @@ Reading collect(const LaunchPlan& plan, const jit::Artifact& artifact, const Wor
 Reading try_counters(jit::Builder& builder, const DeviceFacts& device);
 
 /// The command line of NVIDIA Nsight Compute that profiles exactly this kernel: `heed verify` of the variant, whose
-/// second launch is the workload itself (the first is a small neighbour).
+/// second launch is the workload itself (the first is a small neighbour, or for fixed sizes the workload, too).
 /// @param program how heed is called
 std::string ncu_command(const std::string& program, const Variant& variant, const Workload& workload);
 

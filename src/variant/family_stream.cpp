@@ -16,6 +16,14 @@ namespace {
 constexpr int kUnknownProcessors = 132;
 // The kernel counts row tiles in 32 bits, up to one grid beyond the last.
 constexpr std::int64_t kMostRowTiles = std::int64_t{1} << 30;
+// Tensors of a launch whose sizes a program may know: the gate has it run a chain of seven, and no smaller ones in
+// their place. Longer launches are slowed by nothing that constants do away with.
+constexpr double kMostFixedBytes = 64 << 20;
+
+/// What a program may know of a workload.
+Problem known_problem(const Workload& workload) {
+  return workload.bytes() > kMostFixedBytes ? problem_of(workload) : sized_problem_of(workload);
+}
 
 const KnobTable<stream::Config>& table() {
   static const KnobTable<stream::Config> knobs = [] {
@@ -169,8 +177,11 @@ class StreamFamily final : public Family {
   std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
                                         const DeviceFacts& device) const override {
     const stream::Config c = table().aggregate_of(config);
-    const Problem problem = sized_problem_of(workload);
+    const Problem problem = known_problem(workload);
     const int dim = problem.head_dim;
+    if (c.sizes != stream::Sizes::any && problem.sizes.len_q == 0)
+      return fmt::format("its tensors take {:.0f} MB; programs may know the sizes of up to {:.0f} MB; write sizes=any",
+                         workload.bytes() / 1e6, kMostFixedBytes / 1e6);
     // 128 registers of output leave none for probabilities that wait: 28 bytes spilled.
     const bool waits = c.packing != stream::Packing::at_once || c.adding != stream::Adding::at_once;
     if (stream::padded_dim(dim) == 256 && c.overlap == stream::Overlap::products && waits)
@@ -213,11 +224,11 @@ class StreamFamily final : public Family {
   }
 
   Config canonical(const Config& config, const Workload& workload) const override {
-    return table().config_of(stream::canonical(table().aggregate_of(config), sized_problem_of(workload)));
+    return table().config_of(stream::canonical(table().aggregate_of(config), known_problem(workload)));
   }
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
-    const Problem problem = sized_problem_of(workload);
+    const Problem problem = known_problem(workload);
     const stream::Config chosen = stream_default(workload, processors_of(device), [&](const stream::Config& c) {
       return !is_illegal(table().config_of(stream::canonical(c, problem)), workload, device);
     });

@@ -35,6 +35,7 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_EQ(reason("sizes=whole"), "legal");
   EXPECT_EQ(reason("sizes=fixed", "b4h16l500d64"), "legal");
   EXPECT_THAT(reason("sizes=whole", "b4h16l500d64"), ::testing::HasSubstr("sizes=fixed"));
+  EXPECT_THAT(reason("sizes=fixed", "b8h16l2048d128"), ::testing::HasSubstr("take 268 MB"));
   // Teams are blocks that stay, whose keys no one else shares.
   EXPECT_THAT(reason("row_groups=1,teams=2"), ::testing::HasSubstr("teams=1"));
   EXPECT_THAT(reason("row_groups=1,key_groups=2,schedule=dynamic,stages=1,teams=2"), ::testing::HasSubstr("teams=1"));

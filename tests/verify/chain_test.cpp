@@ -109,6 +109,14 @@ TEST(Chain, RunsOnWhatIsSmallEnough) {
   EXPECT_THAT(chosen("b4h32l4096d128"), ElementsAre("b1h8l512d128:fp16"));
   EXPECT_THAT(chosen("b8h32hkv4l1k8192d128"), ElementsAre("b1h8hkv1l1k512d128:fp16", "b1h8l1d128:fp16"));
   EXPECT_THAT(chosen("b1h2l100k200d64"), ElementsAre("b1h2l100k200d64:fp16", "b1h2l100d64:fp16"));
+  // A program for fixed sizes runs no smaller one.
+  const DeviceFacts hopper = gpu_limits("sm_90a");
+  const Workload large = parse_workload("b64h12l128d64");
+  const auto of = [&](const char* variant) {
+    return chain_workloads(parse_variant(variant, large, hopper), large, hopper);
+  };
+  EXPECT_THAT(of("fwd_sm90_stream"), ElementsAre(parse_workload("b1h8l128d64")));
+  EXPECT_THAT(of("fwd_sm90_stream:sizes=fixed"), ElementsAre(large));
 }
 
 }  // namespace
