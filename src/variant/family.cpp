@@ -59,14 +59,18 @@ Problem problem_of(const Workload& workload) {
   return {.element = element, .head_dim = static_cast<int>(workload.dim), .causal = workload.is_causal()};
 }
 
+FixedSizes sizes_of(const Workload& workload) {
+  return {.batch = static_cast<int>(workload.batch),
+          .heads = static_cast<int>(workload.heads),
+          .heads_kv = static_cast<int>(workload.heads_kv),
+          .len_q = static_cast<int>(workload.len_q),
+          .len_k = static_cast<int>(workload.len_k),
+          .causal_offset = static_cast<int>(workload.causal_offset())};
+}
+
 Problem sized_problem_of(const Workload& workload) {
   Problem problem = problem_of(workload);
-  problem.sizes = {.batch = static_cast<int>(workload.batch),
-                   .heads = static_cast<int>(workload.heads),
-                   .heads_kv = static_cast<int>(workload.heads_kv),
-                   .len_q = static_cast<int>(workload.len_q),
-                   .len_k = static_cast<int>(workload.len_k),
-                   .causal_offset = static_cast<int>(workload.causal_offset())};
+  problem.sizes = sizes_of(workload);
   return problem;
 }
 

@@ -134,7 +134,9 @@ std::vector<const Family*> searched_families(const Workload& workload, const Dev
 
 /// The compile-time part of a workload, without its sizes.
 Problem problem_of(const Workload& workload);
-/// The same with the sizes: that of a program for launches of this workload alone.
+/// The sizes of its launches.
+FixedSizes sizes_of(const Workload& workload);
+/// A problem with the sizes: that of a program for launches of this workload alone.
 Problem sized_problem_of(const Workload& workload);
 
 /// A problem as C++, for a prelude: "{.element = heed::Element::fp16, .head_dim = 64, .causal = false}".

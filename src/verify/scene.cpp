@@ -119,18 +119,12 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   launch_.counters = plan.counters > 0 ? counters_.offset : worker::kNull;
   launch_.grid = plan.grid;
   ForwardParams& s = launch_.shape;
+  s = with_sizes(s, sizes_of(w));
   const auto copy = [](const Strides& from) { return TensorStrides{from.batch, from.head, from.row}; };
   s.q_strides = copy(q_.strides);
   s.k_strides = copy(k_.strides);
   s.v_strides = copy(v_.strides);
   s.o_strides = copy(o_.strides);
-  s.batch = static_cast<int>(w.batch);
-  s.heads = static_cast<int>(w.heads);
-  s.heads_kv = static_cast<int>(w.heads_kv);
-  s.group_size = static_cast<int>(w.heads / w.heads_kv);
-  s.len_q = static_cast<int>(w.len_q);
-  s.len_k = static_cast<int>(w.len_k);
-  s.causal_offset = static_cast<int>(w.causal_offset());
   s.scale = static_cast<float>(w.softmax_scale());
 }
 

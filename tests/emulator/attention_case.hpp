@@ -57,13 +57,8 @@ class AttentionCase {
     params_.v = v_.data();
     params_.o = o_.data();
     params_.lse = lse_.data();
-    params_.batch = shape.batch;
-    params_.heads = shape.heads;
-    params_.heads_kv = shape.heads_kv;
-    params_.group_size = shape.heads / shape.heads_kv;
-    params_.len_q = shape.len_q;
-    params_.len_k = shape.len_k;
-    params_.causal_offset = shape.causal_offset;
+    params_ =
+        with_sizes(params_, {shape.batch, shape.heads, shape.heads_kv, shape.len_q, shape.len_k, shape.causal_offset});
     params_.scale = 1.0F / std::sqrt(static_cast<float>(d));
   }
 
