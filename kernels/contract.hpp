@@ -20,6 +20,7 @@ struct TensorStrides {
   long long batch;
   long long head;
   long long row;
+  constexpr bool operator==(const TensorStrides&) const = default;
 };
 
 /// One attention problem as a kernel sees it. Shapes, with element type T fixed when the variant is built:
@@ -75,7 +76,7 @@ struct TensorMaps {
 /// Element types a variant may be built for.
 enum class Element { fp16, bf16, fp32 };
 
-/// The sizes of all launches of a program that is built for these alone.
+/// The sizes of all launches of a program that is built for these alone, and how their outputs lie.
 struct FixedSizes {
   int batch = 0;
   int heads = 0;
@@ -83,6 +84,7 @@ struct FixedSizes {
   int len_q = 0;  ///< 0: built for any sizes, it takes them from its parameters
   int len_k = 0;
   int causal_offset = 0;
+  TensorStrides o_strides = {};  ///< row = 0: it takes them from its parameters
   constexpr bool operator==(const FixedSizes&) const = default;
 };
 
@@ -109,6 +111,7 @@ HEED_HOST_DEVICE constexpr ForwardParams with_sizes(const ForwardParams& params,
   known.len_q = sizes.len_q;
   known.len_k = sizes.len_k;
   known.causal_offset = sizes.causal_offset;
+  if (sizes.o_strides.row != 0) known.o_strides = sizes.o_strides;
   return known;
 }
 

@@ -120,7 +120,10 @@ struct Block : Softmax<kConfig, kProblem> {
       find_rows();
       copy_queries(first);
       // By an index that is the lane's: the length is not read before.
-      find_keys(reinterpret_cast<const int*>(&params)[kLenKIndex + ptx::zero_of_lane()]);
+      if constexpr (kConfig.sizes == Sizes::any)
+        find_keys(reinterpret_cast<const int*>(&params)[kLenKIndex + ptx::zero_of_lane()]);
+      else
+        find_keys(params.len_k);
     }
     // All coordinates before the first copy: what is worked out between Q and the keys comes on top of both (100
     // clocks).

@@ -117,6 +117,18 @@ enum class TileOrder {
                ///< blocks share a multiprocessor, a long one meets a short one
 };
 
+/// What a program knows of its launches' sizes (Problem::sizes).
+enum class Sizes {
+  any,    ///< nothing: the same program for all
+  fixed,  ///< lengths, heads, batch and how the mask is aligned: no constant of a launch is waited for to know them
+};
+
+/// Where a program for fixed sizes finds the rows of the output.
+enum class Outputs {
+  any,    ///< by the strides of a launch
+  dense,  ///< one behind the other, in the order of the workload's layout: their addresses are constants
+};
+
 struct Config {
   int row_groups = 1;
   int key_groups = 1;
@@ -145,6 +157,8 @@ struct Config {
   Trigger trigger = Trigger::first_scores;
   Store store = Store::pieces;
   TileOrder tile_order = TileOrder::descending;
+  Sizes sizes = Sizes::any;
+  Outputs outputs = Outputs::any;
   int min_blocks = 1;
   constexpr bool operator==(const Config&) const = default;
 };
@@ -379,6 +393,10 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (!can_mask_probabilities(c, problem)) c.mask = Mask::scores;
   if (!problem.causal && c.tile_order == TileOrder::folded) c.tile_order = TileOrder::descending;
   if (c.producer == Producer::own_group && !moves_registers(c)) c.producer = Producer::own_warp;
+  if (c.store == Store::boxes || problem.sizes.len_q == 0) c.outputs = Outputs::any;  // boxes go where a map says
+  if (c.outputs == Outputs::dense) c.sizes = Sizes::fixed;
+  if (problem.sizes.len_q == 0) c.sizes = Sizes::any;
+  if (c.sizes == Sizes::fixed) c.key_heads = KeyHeads::shared;  // by how many is a constant
   Config eager = c;
   eager.product_start = 0;
   if (c.product_start <= product_after_step(eager, 0)) c.product_start = 0;

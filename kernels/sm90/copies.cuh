@@ -125,6 +125,7 @@ struct Copies {
   /// A division takes 100 clocks, between the launch and its first copy; a uniform load of the group size as many.
   __device__ __forceinline__ int key_head() const {
     if constexpr (kConfig.key_heads == KeyHeads::own) return head;
+    if constexpr (kConfig.sizes != Sizes::any) return static_cast<int>(static_cast<unsigned>(head) / params.group_size);
     const unsigned group_size = reinterpret_cast<const int*>(&params)[kGroupSizeIndex + ptx::zero_of_lane()];
     return group_size == 1 ? head : static_cast<int>(static_cast<unsigned>(head) / group_size);
   }

@@ -255,4 +255,15 @@ struct Forward : Segment<kConfig, kProblem> {
   }
 };
 
+/// A launch's parameters as a program of this problem knows them: its own, or with what is a constant of the program.
+/// The entry calls it, not a function around Forward, behind which ptxas places instructions otherwise: b1h16l256d128
+/// would be another program.
+template <const Problem& kProblem>
+__device__ __forceinline__ decltype(auto) known(const ForwardParams& params) {
+  if constexpr (kProblem.sizes.len_q == 0)
+    return (params);
+  else
+    return with_sizes(params, kProblem.sizes);
+}
+
 }  // namespace heed::sm90

@@ -205,6 +205,12 @@ enum class Sizes {
   whole,  ///< and that row tiles are whole: nothing asks whether a row is past the last, or sees past the last key
 };
 
+/// Where a program for fixed sizes finds the rows of the output.
+enum class Outputs {
+  any,    ///< by the strides of a launch
+  dense,  ///< one behind the other, in the order of the workload's layout: their addresses are constants
+};
+
 struct Config {
   int row_groups = 2;
   int key_groups = 1;
@@ -236,6 +242,7 @@ struct Config {
   Packing packing = Packing::at_once;
   Adding adding = Adding::at_once;
   Sizes sizes = Sizes::any;
+  Outputs outputs = Outputs::any;
   int teams = 1;  ///< of a block that stays
   int min_blocks = 1;
   constexpr bool operator==(const Config&) const = default;

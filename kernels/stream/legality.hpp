@@ -57,6 +57,8 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (!moves_registers(c)) c.release = Release::at_once;
   // Of several teams some may have no row tile, and hear of that with their queries' barrier.
   if (c.teams > 1) c.shares = Shares::when_due;
+  if (c.store == Store::boxes || problem.sizes.len_q == 0) c.outputs = Outputs::any;  // boxes go where a map says
+  if (c.outputs == Outputs::dense && c.sizes == Sizes::any) c.sizes = Sizes::fixed;
   if (c.sizes == Sizes::whole && !can_be_whole(c, problem)) c.sizes = Sizes::fixed;
   if (problem.sizes.len_q == 0) c.sizes = Sizes::any;
   return c;

@@ -314,6 +314,7 @@ class HeedAttention:
         self.kernel = CudaKernel(binary) if binary["file"].endswith(".cubin") else CpuKernel(binary)
         self.workspace = torch.zeros(max(1, binary["workspace_bytes"]), dtype=torch.uint8, device=self.kernel.device)
         self.counters = torch.zeros(max(1, binary["counters"]), dtype=torch.int32, device=self.kernel.device)  # launches leave them at zero
+        self.o_strides = tuple(binary["o_strides"] or ())  # the only ones the program writes to; empty: any
         params = self.params = ForwardParams()
         params.workspace = self.workspace.data_ptr() if binary["workspace_bytes"] else None
         params.counters = self.counters.data_ptr() if binary["counters"] else None
@@ -323,13 +324,23 @@ class HeedAttention:
     def into(self, q, k, v, o, dependent=False):
         """Launches with these (batch, head, length, dim) tensors; waits for nothing on a GPU, and but for the tensor maps of
         tensors not seen before allocates nothing. `dependent` as for CudaKernel.launch."""
+        if self.o_strides and any(n > 1 and got != own for n, got, own in zip(o.shape, o.stride(), self.o_strides)):
+            raise HeedError(f"an output with strides {o.stride()[:3]} was given to a variant that is built for {self.o_strides} "
+                            "alone; give such an output, or build the variant with outputs=any")
         p = self.params
         p.q, p.k, p.v, p.o = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
         p.q_strides, p.k_strides, p.v_strides, p.o_strides = strides_of(q), strides_of(k), strides_of(v), strides_of(o)
         self.kernel.launch(p, dependent)
 
+    def output_for(self, q):
+        """An output for these queries, from PyTorch's pool as every other contender's: laid out as they are, or by the strides that
+        the variant is built for."""
+        if self.o_strides:
+            return self.torch.empty_strided(q.shape, (*self.o_strides, 1), dtype=q.dtype, device=q.device)
+        return self.torch.empty_like(q)
+
     def __call__(self, q, k, v):
-        o = self.torch.empty_like(q)  # from PyTorch's pool, as every other contender's output
+        o = self.output_for(q)
         self.into(q, k, v, o)
         return o
 
@@ -339,7 +350,7 @@ class HeedAttention:
             return None
 
         def call(q, k, v):
-            o = self.torch.empty_like(q)
+            o = self.output_for(q)
             self.into(q, k, v, o, dependent=True)
             return o
 

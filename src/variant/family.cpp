@@ -59,6 +59,20 @@ Problem problem_of(const Workload& workload) {
   return {.element = element, .head_dim = static_cast<int>(workload.dim), .causal = workload.is_causal()};
 }
 
+namespace {
+
+// Tensors of a launch whose sizes a program may know: the gate has it run a chain of seven, and no smaller ones in
+// their place. Longer launches are slowed by nothing that constants do away with.
+constexpr double kMostFixedBytes = 64 << 20;
+
+TensorStrides dense_strides(const Workload& w) {
+  if (w.layout == Layout::bhld)
+    return {.batch = w.heads * w.len_q * w.dim_v, .head = w.len_q * w.dim_v, .row = w.dim_v};
+  return {.batch = w.len_q * w.heads * w.dim_v, .head = w.dim_v, .row = w.heads * w.dim_v};
+}
+
+}  // namespace
+
 FixedSizes sizes_of(const Workload& workload) {
   return {.batch = static_cast<int>(workload.batch),
           .heads = static_cast<int>(workload.heads),
@@ -68,10 +82,20 @@ FixedSizes sizes_of(const Workload& workload) {
           .causal_offset = static_cast<int>(workload.causal_offset())};
 }
 
-Problem sized_problem_of(const Workload& workload) {
+Problem sized_problem_of(const Workload& workload, bool dense_output) {
   Problem problem = problem_of(workload);
   problem.sizes = sizes_of(workload);
+  if (dense_output) problem.sizes.o_strides = dense_strides(workload);
   return problem;
+}
+
+Problem known_problem(const Workload& workload) {
+  return workload.bytes() > kMostFixedBytes ? problem_of(workload) : sized_problem_of(workload);
+}
+
+std::string too_large_to_know(const Workload& workload) {
+  return fmt::format("its tensors take {:.0f} MB; programs may know the sizes of up to {:.0f} MB; write sizes=any",
+                     workload.bytes() / 1e6, kMostFixedBytes / 1e6);
 }
 
 Problem Family::problem(const Config&, const Workload& workload) const {
@@ -93,8 +117,11 @@ std::string literal(const Problem& problem) {
       problem.causal,
       s.len_q == 0 ? std::string()
                    : fmt::format(", .sizes = {{.batch = {}, .heads = {}, .heads_kv = {}, .len_q = {}, .len_k = {}, "
-                                 ".causal_offset = {}}}",
-                                 s.batch, s.heads, s.heads_kv, s.len_q, s.len_k, s.causal_offset));
+                                 ".causal_offset = {}{}}}",
+                                 s.batch, s.heads, s.heads_kv, s.len_q, s.len_k, s.causal_offset,
+                                 s.o_strides.row == 0 ? std::string()
+                                                      : fmt::format(", .o_strides = {{{}, {}, {}}}", s.o_strides.batch,
+                                                                    s.o_strides.head, s.o_strides.row)));
 }
 
 std::string to_string(const Problem& problem) {
@@ -103,6 +130,9 @@ std::string to_string(const Problem& problem) {
       fmt::format("{}_d{}{}", name_of(problem.element), problem.head_dim, problem.causal ? "_causal" : "");
   if (s.len_q > 0) text += fmt::format("_b{}h{}hkv{}l{}k{}", s.batch, s.heads, s.heads_kv, s.len_q, s.len_k);
   if (s.causal_offset != 0) text += fmt::format("o{}", s.causal_offset);
+  // One head is no further away than the next row in blhd alone, but where there is one row.
+  const bool rows_of_heads = s.heads == 1 ? s.o_strides.head == s.o_strides.row : s.o_strides.head < s.o_strides.row;
+  if (s.o_strides.row != 0) text += rows_of_heads ? "_blhd" : "_bhld";
   return text;
 }
 
@@ -116,6 +146,7 @@ LaunchPlan Variant::plan(const Workload& workload, const DeviceFacts& device) co
   plan.counters = std::max(plan.counters, extras.counters);
   plan.shared_bytes += extras.shared_bytes;
   plan.dependent = plan.dependent || extras.dependent;
+  if (problem.sizes.o_strides.row != 0) plan.o_strides = problem.sizes.o_strides;
   return plan;
 }
 

@@ -45,6 +45,7 @@ struct LaunchPlan {
   std::optional<TensorBoxes> boxes;  ///< the entry takes TensorMaps as its second parameter
   bool dependent = false;  ///< the entry reads and writes global memory only after griddepcontrol.wait: it may be
                            ///< launched as a programmatic dependent of the launch before it
+  std::optional<TensorStrides> o_strides;  ///< those that every launch must have: the entry does not read its own
   bool operator==(const LaunchPlan&) const = default;
 };
 
@@ -137,12 +138,19 @@ Problem problem_of(const Workload& workload);
 /// The sizes of its launches.
 FixedSizes sizes_of(const Workload& workload);
 /// A problem with the sizes: that of a program for launches of this workload alone.
-Problem sized_problem_of(const Workload& workload);
+/// @param dense_output and for outputs whose rows follow each other in the order of its layout
+Problem sized_problem_of(const Workload& workload, bool dense_output = false);
+/// What a program may know of a workload: its sizes too, where the tensors of a launch are small enough for the gate to
+/// have it run a chain of them.
+Problem known_problem(const Workload& workload);
+/// Why a program may not know them: the answer where a config asks for it and known_problem says nothing.
+std::string too_large_to_know(const Workload& workload);
 
 /// A problem as C++, for a prelude: "{.element = heed::Element::fp16, .head_dim = 64, .causal = false}".
 std::string literal(const Problem& problem);
 
-/// "fp16_d64", "bf16_d128_causal" or, with sizes, "fp16_d64_b1h8hkv8l512k512".
+/// "fp16_d64", "bf16_d128_causal" or, with sizes, "fp16_d64_b1h8hkv8l512k512", with dense outputs as well
+/// "fp16_d64_b1h8hkv8l512k512_bhld".
 std::string to_string(const Problem& problem);
 
 /// What a custom source asks of its launch on top of its family's plan.

@@ -89,6 +89,15 @@ const KnobTable<sm90::Config>& table() {
     t.add("tile_order", "o", &C::tile_order, "heed::sm90::TileOrder", {"ascending", "descending", "folded"},
           "which query rows start first: of a head's, or the longest row tiles of all heads and then the shortest")
         .acts_on({tail});
+    t.add("sizes", "kn", &C::sizes, "heed::sm90::Sizes", {"any", "fixed"},
+          "what the program knows of its launches: nothing, or the workload's lengths, heads and batch as constants")
+        .acts_on({latency, launch, issue})
+        .known_with(static_cast<int>(sm90::Sizes::fixed));
+    t.add("outputs", "ko", &C::outputs, "heed::sm90::Outputs", {"any", "dense"},
+          "how outputs lie: by the strides of a launch, or row behind row, so that their addresses are constants, for "
+          "launches of such outputs alone")
+        .acts_on({latency, issue})
+        .known_with(static_cast<int>(sm90::Outputs::dense));
     t.add("min_blocks", "d", &C::min_blocks, {1, 2, 3, 4},
           "thread blocks a multiprocessor the compiler leaves registers for")
         .acts_on({latency, tail});
@@ -163,8 +172,9 @@ class Sm90Family final : public Family {
   std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
                                         const DeviceFacts& device) const override {
     const sm90::Config c = table().aggregate_of(config);
-    const Problem problem = problem_of(workload);
+    const Problem problem = known_problem(workload);
     const int dim = problem.head_dim;
+    if (c.sizes != sm90::Sizes::any && problem.sizes.len_q == 0) return too_large_to_know(workload);
     if (c.key_heads == sm90::KeyHeads::own && workload.heads != workload.heads_kv)
       return fmt::format("{} query heads share {} key heads; write key_heads=shared", workload.heads,
                          workload.heads_kv);
@@ -213,8 +223,14 @@ class Sm90Family final : public Family {
     return "unknown reason";
   }
 
+  Problem problem(const Config& config, const Workload& workload) const override {
+    const sm90::Config c = table().aggregate_of(config);
+    return c.sizes == sm90::Sizes::any ? problem_of(workload)
+                                       : sized_problem_of(workload, c.outputs == sm90::Outputs::dense);
+  }
+
   Config canonical(const Config& config, const Workload& workload) const override {
-    sm90::Config c = sm90::canonical(table().aggregate_of(config), problem_of(workload));
+    sm90::Config c = sm90::canonical(table().aggregate_of(config), known_problem(workload));
     if (workload.heads != workload.heads_kv) c.key_heads = sm90::KeyHeads::shared;
     return table().config_of(c);
   }
@@ -309,7 +325,11 @@ class Sm90Family final : public Family {
   }
 
   std::string entry() const override {
-    return kernel_entry({.name = "sm90", .takes_maps = true, .attributes = "HEED_CLUSTER "});
+    return kernel_entry(
+        {.name = "sm90",
+         .takes_maps = true,
+         .attributes = "HEED_CLUSTER ",
+         .call = "Forward<kConfig, kProblem>(heed::sm90::known<kProblem>(params), maps, shared).run()"});
   }
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts&) const override {

@@ -16,14 +16,6 @@ namespace {
 constexpr int kUnknownProcessors = 132;
 // The kernel counts row tiles in 32 bits, up to one grid beyond the last.
 constexpr std::int64_t kMostRowTiles = std::int64_t{1} << 30;
-// Tensors of a launch whose sizes a program may know: the gate has it run a chain of seven, and no smaller ones in
-// their place. Longer launches are slowed by nothing that constants do away with.
-constexpr double kMostFixedBytes = 64 << 20;
-
-/// What a program may know of a workload.
-Problem known_problem(const Workload& workload) {
-  return workload.bytes() > kMostFixedBytes ? problem_of(workload) : sized_problem_of(workload);
-}
 
 const KnobTable<stream::Config>& table() {
   static const KnobTable<stream::Config> knobs = [] {
@@ -130,7 +122,13 @@ const KnobTable<stream::Config>& table() {
     t.add("sizes", "kn", &C::sizes, "heed::stream::Sizes", {"any", "fixed", "whole"},
           "what the program knows of its launches: nothing, the workload's lengths, heads and batch as constants, or "
           "also that row tiles are whole")
-        .acts_on({latency, launch, issue});
+        .acts_on({latency, launch, issue})
+        .known_with(static_cast<int>(stream::Sizes::fixed));
+    t.add("outputs", "ko", &C::outputs, "heed::stream::Outputs", {"any", "dense"},
+          "how outputs lie: by the strides of a launch, or row behind row, so that their addresses are constants, for "
+          "launches of such outputs alone")
+        .acts_on({latency, issue})
+        .known_with(static_cast<int>(stream::Outputs::dense));
     t.add("teams", "tm", &C::teams, {1, 2, 3, 4},
           "what would be so many blocks that stay, each with rings and a producer warp of its own, as one")
         .acts_on({latency, launch, tail, l2, dram});
@@ -179,9 +177,7 @@ class StreamFamily final : public Family {
     const stream::Config c = table().aggregate_of(config);
     const Problem problem = known_problem(workload);
     const int dim = problem.head_dim;
-    if (c.sizes != stream::Sizes::any && problem.sizes.len_q == 0)
-      return fmt::format("its tensors take {:.0f} MB; programs may know the sizes of up to {:.0f} MB; write sizes=any",
-                         workload.bytes() / 1e6, kMostFixedBytes / 1e6);
+    if (c.sizes != stream::Sizes::any && problem.sizes.len_q == 0) return too_large_to_know(workload);
     // 128 registers of output leave none for probabilities that wait: 28 bytes spilled.
     const bool waits = c.packing != stream::Packing::at_once || c.adding != stream::Adding::at_once;
     if (stream::padded_dim(dim) == 256 && c.overlap == stream::Overlap::products && waits)
@@ -220,7 +216,9 @@ class StreamFamily final : public Family {
   }
 
   Problem problem(const Config& config, const Workload& workload) const override {
-    return table().aggregate_of(config).sizes == stream::Sizes::any ? problem_of(workload) : sized_problem_of(workload);
+    const stream::Config c = table().aggregate_of(config);
+    return c.sizes == stream::Sizes::any ? problem_of(workload)
+                                         : sized_problem_of(workload, c.outputs == stream::Outputs::dense);
   }
 
   Config canonical(const Config& config, const Workload& workload) const override {

@@ -24,10 +24,11 @@ inline constexpr std::int64_t kMostGridYZ = 65535;
 std::string cluster_attribute(int blocks);
 
 struct KernelEntry {
-  std::string_view name;                                           ///< namespace of the kernel
-  bool takes_maps = false;                                         ///< the entry's second parameter are TensorMaps
-  std::string_view attributes = {};                                ///< before the launch bounds
-  std::string_view call = "Forward<kConfig, kProblem>({}).run()";  ///< with the arguments in place of {}
+  std::string_view name;             ///< namespace of the kernel
+  bool takes_maps = false;           ///< the entry's second parameter are TensorMaps
+  std::string_view attributes = {};  ///< before the launch bounds
+  std::string_view call =
+      "Forward<kConfig, kProblem>({}).run()";  ///< arguments: params, maps and shared, or {} for all
 };
 
 /// `heed_forward`, with the launch bounds of the config and its dynamic shared memory.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,8 @@ struct Knob {
   std::vector<std::string> names;   ///< one per value for a knob with named values, else empty
   std::vector<Bound> acts_on = {};  ///< what another value may relieve; a search tries such knobs more often
   bool shares_work = false;  ///< it says with the others so marked who does what; a search changes them together, too
+  std::optional<int> known = {};  ///< the value with which a program knows what it may of its workload, all else equal;
+                                  ///< a search tries the default with all of these early
 
   [[nodiscard]] bool acts(Bound bound) const;
   [[nodiscard]] bool is_named() const { return !names.empty(); }
@@ -93,6 +96,12 @@ class KnobTable {
   /// The knob added last shares out the work, with the others of which that is said.
   KnobTable& shares_work() {
     knobs_.back().shares_work = true;
+    return *this;
+  }
+
+  /// The value with which a program knows what it may of its workload (Knob::known), of the knob added last.
+  KnobTable& known_with(int value) {
+    knobs_.back().known = value;
     return *this;
   }
 

@@ -354,7 +354,7 @@ std::vector<Workload> neighbours(const Variant& variant, const Workload& workloa
   const auto other = [](Layout layout) { return layout == Layout::bhld ? Layout::blhd : Layout::bhld; };
   if (variant.problem.sizes.len_q > 0) {
     shapes.push_back(workload);
-    shapes.back().layout = other(workload.layout);
+    if (variant.problem.sizes.o_strides.row == 0) shapes.back().layout = other(workload.layout);
     shapes.back().scale = 0.3;
     return shapes;
   }

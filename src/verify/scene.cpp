@@ -63,17 +63,16 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
     at = round_up(at + bytes) + kGuardBytes;
     return result;
   };
-  const auto place_tensor = [&](const Extent& extent) {
-    Place result =
-        place(static_cast<std::uint64_t>(w.batch * extent.heads * (extent.rows + options.padding_rows) * extent.dim) *
-              size_of(w.dtype));
-    result.strides = strides_of(w, extent, options.padding_rows);
+  const auto place_tensor = [&](const Extent& extent, std::int64_t padding) {
+    Place result = place(static_cast<std::uint64_t>(w.batch * extent.heads * (extent.rows + padding) * extent.dim) *
+                         size_of(w.dtype));
+    result.strides = strides_of(w, extent, padding);
     return result;
   };
-  q_ = place_tensor(q_extent);
-  k_ = place_tensor(k_extent);
-  v_ = place_tensor(v_extent);
-  o_ = place_tensor(o_extent);
+  q_ = place_tensor(q_extent, options.padding_rows);
+  k_ = place_tensor(k_extent, options.padding_rows);
+  v_ = place_tensor(v_extent, options.padding_rows);
+  o_ = place_tensor(o_extent, plan.o_strides ? 0 : options.padding_rows);  // those of the plan are dense
   lse_ = place(options.with_lse ? static_cast<std::uint64_t>(w.batch * w.heads * w.len_q) * sizeof(float) : 0);
   workspace_ = place(static_cast<std::uint64_t>(plan.workspace_bytes));
   counters_ = place(static_cast<std::uint64_t>(plan.counters) * sizeof(unsigned));
@@ -125,6 +124,7 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   s.k_strides = copy(k_.strides);
   s.v_strides = copy(v_.strides);
   s.o_strides = copy(o_.strides);
+  HEED_CHECK(!plan.o_strides || *plan.o_strides == s.o_strides);
   s.scale = static_cast<float>(w.softmax_scale());
 }
 

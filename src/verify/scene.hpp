@@ -30,7 +30,7 @@ struct Place {
 
 struct SceneOptions {
   bool with_lse = true;
-  std::int64_t padding_rows = 0;  ///< rows of NaN after each head's own
+  std::int64_t padding_rows = 0;  ///< rows of NaN after each head's own; none in O where a plan says how it lies
 };
 
 class Scene {

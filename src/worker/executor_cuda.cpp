@@ -305,6 +305,8 @@ class CudaExecutor final : public Executor {
     const Slot& s = slots_.at(static_cast<std::size_t>(slot));
     if (s.function == nullptr) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("slot {} is empty", slot));
     BoundLaunch launch{order.grid, resolve(order, device), {}};
+    if (s.plan.o_strides && *s.plan.o_strides != launch.params.o_strides)
+      throw DeviceFailure(DeviceFailure::Kind::launch, "O lies by other strides than the program was built for");
     if (s.plan.boxes) launch.maps = encode_tensor_maps(launch.params, *s.plan.boxes);
     return launch;
   }

@@ -130,7 +130,8 @@ nlohmann::json plan_to_json(const LaunchPlan& plan) {
           {"workspace_bytes", plan.workspace_bytes},
           {"counters", plan.counters},
           {"boxes", boxes},
-          {"dependent", plan.dependent}};
+          {"dependent", plan.dependent},
+          {"o_strides", plan.o_strides ? strides_to_json(*plan.o_strides) : nlohmann::json()}};
 }
 
 LaunchPlan plan_from_json(const nlohmann::json& json) {
@@ -154,6 +155,7 @@ LaunchPlan plan_from_json(const nlohmann::json& json) {
                              .o_columns = b.at("o_columns").get<int>(),
                              .l2_bytes = b.at("l2_bytes").get<int>()};
   plan.dependent = json.at("dependent").get<bool>();
+  if (const auto& strides = json.at("o_strides"); !strides.is_null()) plan.o_strides = strides_from_json(strides);
   return plan;
 }
 

@@ -442,6 +442,11 @@ TEST_F(Cli, BuildForAGpuNeedsNone) {
   EXPECT_EQ(json["boxes"]["q_rows"], 64);
   EXPECT_EQ(json["boxes"]["l2_bytes"], 256);
   EXPECT_EQ(json["dependent"], true);
+  EXPECT_TRUE(json["o_strides"].is_null());
+
+  const Printed dense = build("fwd_sm90:sizes=fixed,outputs=dense,key_heads=shared");
+  ASSERT_EQ(dense.code, 0) << dense.err;
+  EXPECT_EQ(nlohmann::json::parse(dense.out)["o_strides"], nlohmann::json({8 * 512 * 64, 512 * 64, 64}));
 
   const Printed decode = heed_command("build auto --arch sm_90a --shape b8h32hkv4l1k8192d128 --json -o " +
                                       folder_.file("d.cubin") + " " + cache());

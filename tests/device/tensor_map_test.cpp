@@ -140,6 +140,8 @@ TEST(LaunchPlan, SurvivesTheWayToTheWorker) {
   plan.boxes->problem.element = Element::bf16;
   plan.dependent = true;
   EXPECT_EQ(worker::plan_from_json(nlohmann::json::parse(worker::plan_to_json(plan).dump())), plan);
+  plan.o_strides = TensorStrides{.batch = 1LL << 40, .head = 64, .row = 512};
+  EXPECT_EQ(worker::plan_from_json(nlohmann::json::parse(worker::plan_to_json(plan).dump())), plan);
   worker::Launch launch;
   launch.counters = 12345;
   const nlohmann::json json = launch;

@@ -29,18 +29,46 @@ struct Shape {
   int padding_rows = 0;      ///< after each head's rows, or each batch entry's where heads are inner: NaN
 };
 
+/// The problem of a program for launches of this shape alone.
+constexpr Problem fixed(Problem problem, const Shape& s) {
+  problem.sizes = {s.batch, s.heads, s.heads_kv, s.len_q, s.len_k, s.causal_offset};
+  return problem;
+}
+
+/// And for outputs alone that have no padding, whatever Q has.
+constexpr Problem dense(Problem problem, const Shape& s) {
+  problem = fixed(problem, s);
+  const long long d = problem.head_dim;
+  problem.sizes.o_strides = s.heads_inner ? TensorStrides{s.len_q * s.heads * d, d, s.heads * d}
+                                          : TensorStrides{s.heads * s.len_q * d, s.len_q * d, d};
+  return problem;
+}
+
+/// What a program that knows its launches' sizes does not read: all of it wrong.
+inline void misinform_of_sizes(ForwardParams& p) {
+  p.batch = p.heads = p.heads_kv = p.len_q = p.len_k = 1;
+  p.group_size = 100;
+  p.causal_offset = -1000;
+}
+inline void misinform_of_outputs(ForwardParams& p) {
+  misinform_of_sizes(p);
+  p.o_strides = {7, 7, 7};
+}
+
 class AttentionCase {
  public:
   AttentionCase(const Problem& problem, const Shape& shape, std::uint64_t seed)
-      : problem_(problem), shape_(shape), bf16_(problem.element == Element::bf16) {
+      : problem_(problem),
+        shape_(shape),
+        bf16_(problem.element == Element::bf16),
+        o_padding_(problem.sizes.o_strides.row == 0 ? shape.padding_rows : 0) {
     Random random(seed);
     const int d = problem.head_dim;
     params_.q_strides = fill(q_, shape.heads, shape.len_q, random, shape.score_scale);
     params_.k_strides = fill(k_, shape.heads_kv, shape.len_k, random, 1);
     params_.v_strides = fill(v_, shape.heads_kv, shape.len_k, random, shape.value_scale);
-    params_.o_strides = strides(shape.heads, shape.len_q);
-    o_.assign(static_cast<std::size_t>(shape.batch) * shape.heads * (shape.len_q + shape.padding_rows) * d + kGuard,
-              0xffff);
+    params_.o_strides = strides(shape.heads, shape.len_q + o_padding_);
+    o_.assign(static_cast<std::size_t>(shape.batch) * shape.heads * (shape.len_q + o_padding_) * d + kGuard, 0xffff);
     lse_.assign(static_cast<std::size_t>(shape.batch) * shape.heads * shape.len_q + kGuard,
                 std::numeric_limits<float>::quiet_NaN());
     // Keys no query attends to may hold anything.
@@ -128,7 +156,7 @@ class AttentionCase {
         }
     for (int b = 0; b < shape_.batch; ++b)
       for (int h = 0; h < shape_.heads; ++h)
-        for (int r = shape_.len_q; r < shape_.len_q + shape_.padding_rows; ++r)
+        for (int r = shape_.len_q; r < shape_.len_q + o_padding_; ++r)
           for (int c = 0; c < d; ++c)
             ASSERT_EQ(o_[at(params_.o_strides, b, h, r) + static_cast<std::size_t>(c)], 0xffff)
                 << name << " writes between rows";
@@ -142,9 +170,9 @@ class AttentionCase {
   static constexpr std::size_t kGuard = 256;
   using Elements = std::vector<std::uint16_t>;
 
+  /// @param rows with the padding
   [[nodiscard]] TensorStrides strides(int heads, int rows) const {
     const long long d = problem_.head_dim;
-    rows += shape_.padding_rows;
     if (shape_.heads_inner) return {rows * heads * d, d, heads * d};
     return {heads * rows * d, rows * d, d};
   }
@@ -158,7 +186,7 @@ class AttentionCase {
       for (int i = 0; i < 12; ++i) sum += static_cast<float>(random.uniform());
       x = round_16(bf16_, (sum - 6.0F) * scale);
     }
-    const TensorStrides s = strides(heads, rows);
+    const TensorStrides s = strides(heads, rows + shape_.padding_rows);
     for (int b = 0; b < shape_.batch; ++b)
       for (int h = 0; h < heads; ++h)
         for (int r = rows; r < rows + shape_.padding_rows; ++r)
@@ -182,6 +210,7 @@ class AttentionCase {
   Problem problem_;
   Shape shape_;
   bool bf16_;
+  int o_padding_;
   ForwardParams params_{};
   Elements q_, k_, v_, o_;
   std::vector<float> lse_;

@@ -15,7 +15,8 @@ constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .ca
 
 template <Config kConfig, Problem kProblem>
 void run_case(const Shape& shape, std::uint64_t seed, bool with_lse = true,
-              const std::function<void(AttentionCase&)>& change = {}) {
+              const std::function<void(AttentionCase&)>& change = {},
+              const std::function<void(ForwardParams&)>& told = {}) {  // to the program, and not to the check
   static_assert(is_legal(kConfig, kProblem, 227 * 1024, 228 * 1024) == Illegal::no);
   AttentionCase problem(kProblem, shape, seed);
   if (!with_lse) problem.params().lse = nullptr;
@@ -33,8 +34,10 @@ void run_case(const Shape& shape, std::uint64_t seed, bool with_lse = true,
   launch.cluster = static_cast<unsigned>(kConfig.cluster);
   launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
   launch.seed = seed;
+  ForwardParams params = problem.params();
+  if (told) told(params);
   emulator::run(launch, [&](char* shared) {
-    Forward<kConstant<kConfig>, kConstant<kProblem>>(problem.params(), maps, shared).run();
+    Forward<kConstant<kConfig>, kConstant<kProblem>>(known<kConstant<kProblem>>(params), maps, shared).run();
   });
   problem.check("lengths " + std::to_string(shape.len_q) + " x " + std::to_string(shape.len_k));
 }
@@ -81,6 +84,79 @@ TEST(EmulatedSm90, Openings) {
                            .opening = Opening::queries_first};
   run_case<kGroups, kHalf64>({.len_q = 70, .len_k = 50}, 250);
   run_case<kGroups, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40}, 251);
+}
+
+// A program for one launch's sizes: what the parameters say of them is wrong here. Whatever is asked for first.
+template <Opening kOpening>
+void open_launches_of_known_sizes(std::uint64_t seed) {
+  constexpr Config kConfig{.opening = kOpening, .sizes = Sizes::fixed};
+  constexpr Shape kGrouped{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 130};
+  run_case<kConfig, fixed(kHalf64, kGrouped)>(kGrouped, seed, true, {}, emulator::misinform_of_sizes);
+  // Outputs may lie as they like; row tiles have rows that see nothing.
+  constexpr Shape kAhead{.heads = 3,
+                         .heads_kv = 1,
+                         .len_q = 130,
+                         .len_k = 90,
+                         .causal_offset = -40,
+                         .heads_inner = true,
+                         .padding_rows = 2};
+  run_case<kConfig, fixed(kHalf64Causal, kAhead)>(kAhead, seed + 1, true, {}, emulator::misinform_of_sizes);
+}
+
+TEST(EmulatedSm90, SizesMayBeConstants) {
+  open_launches_of_known_sizes<Opening::lengths_first>(400);
+  open_launches_of_known_sizes<Opening::maps_first>(410);
+  open_launches_of_known_sizes<Opening::queries_first>(420);
+  // More segments than stay in shared memory, misled, a producer that asks for the key head again; heads come first.
+  constexpr Config kRing{.cluster = 1,
+                         .chunks = 2,
+                         .stages = 2,
+                         .value_waits = 1,
+                         .product_start = 0,
+                         .vote = Vote::before_sending,
+                         .producer = Producer::own_warp,
+                         .tile_order = TileOrder::folded,
+                         .sizes = Sizes::fixed};
+  constexpr Shape kLong{.heads = 4, .heads_kv = 2, .len_q = 130, .len_k = 600, .causal_offset = 470, .score_scale = 20};
+  run_case<kRing, fixed(kHalf64Causal, kLong)>(kLong, 430, false, {}, emulator::misinform_of_sizes);
+  // Boxes go where the map of O says.
+  constexpr Config kBoxes{.store = Store::boxes, .sizes = Sizes::fixed};
+  constexpr Shape kPadded{.heads = 2, .heads_kv = 1, .len_q = 70, .len_k = 130, .padding_rows = 1};
+  run_case<kBoxes, fixed(kHalf64, kPadded)>(kPadded, 431, true, {}, emulator::misinform_of_sizes);
+}
+
+// And for outputs that lie in one way: where O is told to lie is wrong here too, and Q, K and V lie otherwise.
+template <Opening kOpening, Store kStore>
+void write_dense_outputs(std::uint64_t seed) {
+  constexpr Config kConfig{.opening = kOpening, .store = kStore, .sizes = Sizes::fixed, .outputs = Outputs::dense};
+  constexpr Shape kGrouped{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 130, .padding_rows = 3};
+  run_case<kConfig, dense(kHalf64, kGrouped)>(kGrouped, seed, true, {}, emulator::misinform_of_outputs);
+  constexpr Shape kInner{.batch = 2,
+                         .heads = 3,
+                         .heads_kv = 1,
+                         .len_q = 130,
+                         .len_k = 90,
+                         .causal_offset = -40,
+                         .heads_inner = true,
+                         .padding_rows = 2};
+  run_case<kConfig, dense(kHalf64Causal, kInner)>(kInner, seed + 1, true, {}, emulator::misinform_of_outputs);
+}
+
+TEST(EmulatedSm90, OutputsMayBeDense) {
+  write_dense_outputs<Opening::lengths_first, Store::pieces>(440);
+  write_dense_outputs<Opening::maps_first, Store::pieces>(450);
+  write_dense_outputs<Opening::queries_first, Store::pairs>(460);
+  // Four parts have 16 columns of a padded head dim each: one writes fewer, one none.
+  constexpr Config kFour{.cluster = 4,
+                         .chunks = 2,
+                         .product_start = 0,
+                         .vote = Vote::before_sending,
+                         .sizes = Sizes::fixed,
+                         .outputs = Outputs::dense,
+                         .min_blocks = 3};
+  constexpr Problem kHalf40{.element = Element::fp16, .head_dim = 40, .causal = true};
+  constexpr Shape kNarrow{.heads = 2, .len_q = 100, .len_k = 150, .causal_offset = 50, .padding_rows = 1};
+  run_case<kFour, dense(kHalf40, kNarrow)>(kNarrow, 470, false, {}, emulator::misinform_of_outputs);
 }
 
 // Every block of a cluster copies a part of the queries to all; those without keys, too.

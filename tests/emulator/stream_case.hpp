@@ -19,15 +19,11 @@ inline constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .caus
 inline constexpr Problem kHalf64Causal{.element = Element::fp16, .head_dim = 64, .causal = true};
 inline constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .causal = true};
 
-constexpr Problem with(Problem problem, const FixedSizes& sizes) {
-  problem.sizes = sizes;
-  return problem;
-}
-
 struct Options {
   bool with_lse = true;
   int blocks = 2;                                        ///< that stay, where the schedule has any
-  std::function<void(ForwardParams&)> change = nullptr;  ///< of the inputs, or of what the program is told
+  std::function<void(ForwardParams&)> change = nullptr;  ///< of the inputs
+  std::function<void(ForwardParams&)> told = nullptr;    ///< to the program, and not to the check
 };
 
 // Row `row` of K or V, of the only head.
@@ -60,8 +56,9 @@ void run_case(const Shape& shape, std::uint64_t seed, const Options& options = {
   launch.threads = static_cast<unsigned>(threads(kConfig));
   launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
   launch.seed = seed;
-  emulator::run(
-      launch, [&](char* shared) { forward<kConstant<kConfig>, kConstant<kProblem>>(problem.params(), maps, shared); });
+  ForwardParams params = problem.params();
+  if (options.told) options.told(params);
+  emulator::run(launch, [&](char* shared) { forward<kConstant<kConfig>, kConstant<kProblem>>(params, maps, shared); });
   problem.check("lengths " + std::to_string(shape.len_q) + " x " + std::to_string(shape.len_k));
   EXPECT_EQ(counter, 0U) << "the next launch counts from zero";
 }

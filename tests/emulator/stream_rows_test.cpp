@@ -33,18 +33,18 @@ TEST(EmulatedStream, KeyGroupsMerge) {
 
 // Programs for one launch's sizes, which are not read from the parameters: those are wrong here.
 TEST(EmulatedStream, SizesMayBeConstants) {
-  const Options misinformed{.change = [](ForwardParams& p) {
-    p.batch = p.heads = p.heads_kv = p.len_q = p.len_k = 1;  // the check reads the group size
-    p.causal_offset = -1000;
-  }};
+  const Options misinformed{.told = emulator::misinform_of_sizes};
   constexpr Config kFixed{.row_groups = 2,
                           .key_groups = 2,
                           .stages = 2,
                           .producer = Producer::own_group,
                           .store = Store::rows,
                           .sizes = Sizes::fixed};
-  run_case<kFixed, with(kHalf64, {2, 4, 2, 130, 333, 0})>(
-      {.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 130, .len_k = 333}, 141, misinformed);
+  constexpr Shape kGrouped{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 130, .len_k = 333};
+  run_case<kFixed, fixed(kHalf64, kGrouped)>(kGrouped, 141, misinformed);
+  // Its outputs may lie as they like.
+  constexpr Shape kPadded{.heads = 2, .heads_kv = 2, .len_q = 70, .len_k = 90, .heads_inner = true, .padding_rows = 2};
+  run_case<kFixed, fixed(kHalf64, kPadded)>(kPadded, 144, misinformed);
   constexpr Config kWhole{.row_groups = 2,
                           .stages = 3,
                           .query_stages = 2,
@@ -52,16 +52,70 @@ TEST(EmulatedStream, SizesMayBeConstants) {
                           .overlap = Overlap::products,
                           .store = Store::rows,
                           .sizes = Sizes::whole};
-  run_case<kWhole, with(kHalf64Causal, {1, 3, 1, 256, 300, 44})>(
-      {.heads = 3, .heads_kv = 1, .len_q = 256, .len_k = 300, .causal_offset = 44}, 142, misinformed);
+  constexpr Shape kLonger{.heads = 3, .heads_kv = 1, .len_q = 256, .len_k = 300, .causal_offset = 44};
+  run_case<kWhole, fixed(kHalf64Causal, kLonger)>(kLonger, 142, misinformed);
   constexpr Config kMirrored{.row_groups = 4,
                              .stages = 4,
                              .producer = Producer::own_group,
                              .store = Store::pieces,
                              .tile_order = TileOrder::mirrored,
                              .sizes = Sizes::whole};
-  run_case<kMirrored, with(kHalf64Causal, {1, 2, 1, 512, 512, 0})>(
-      {.heads = 2, .len_q = 512, .len_k = 512, .score_scale = 30}, 143, misinformed);
+  constexpr Shape kSquare{.heads = 2, .len_q = 512, .len_k = 512, .score_scale = 30};
+  run_case<kMirrored, fixed(kHalf64Causal, kSquare)>(kSquare, 143, misinformed);
+}
+
+// And for outputs that lie in one way: where O is told to lie is wrong here too, and Q, K and V lie otherwise.
+TEST(EmulatedStream, OutputsMayBeDense) {
+  const Options misinformed{.told = emulator::misinform_of_outputs};
+  constexpr Config kRows{.row_groups = 2,
+                         .key_groups = 2,
+                         .stages = 2,
+                         .producer = Producer::own_group,
+                         .store = Store::rows,
+                         .sizes = Sizes::fixed,
+                         .outputs = Outputs::dense};
+  constexpr Shape kGrouped{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 130, .len_k = 200, .padding_rows = 3};
+  run_case<kRows, dense(kHalf64, kGrouped)>(kGrouped, 145, misinformed);
+  constexpr Shape kInner{.batch = 2,
+                         .heads = 3,
+                         .heads_kv = 1,
+                         .len_q = 70,
+                         .len_k = 90,
+                         .causal_offset = 20,
+                         .heads_inner = true,
+                         .padding_rows = 2};
+  constexpr Config kPieces{.row_groups = 1,
+                           .stages = 2,
+                           .store = Store::pieces,
+                           .tile_order = TileOrder::folded,
+                           .sizes = Sizes::fixed,
+                           .outputs = Outputs::dense};
+  run_case<kPieces, dense(kHalf64Causal, kInner)>(kInner, 146, misinformed);
+  constexpr Config kWhole{.row_groups = 2,
+                          .stages = 3,
+                          .query_stages = 2,
+                          .schedule = Schedule::persistent,
+                          .overlap = Overlap::products,
+                          .store = Store::rows,
+                          .sizes = Sizes::whole,
+                          .outputs = Outputs::dense};
+  constexpr Shape kTiles{.heads = 3,
+                         .heads_kv = 1,
+                         .len_q = 256,
+                         .len_k = 300,
+                         .causal_offset = 44,
+                         .heads_inner = true,
+                         .padding_rows = 1};
+  run_case<kWhole, dense(kHalf64Causal, kTiles)>(kTiles, 147, misinformed);
+  // Blocks of a cluster aim at their halves of a row before there is anything to write.
+  constexpr Config kAimed{.row_groups = 2,
+                          .cluster = 2,
+                          .stages = 2,
+                          .store = Store::aimed_rows,
+                          .sizes = Sizes::fixed,
+                          .outputs = Outputs::dense};
+  constexpr Shape kShort{.heads = 2, .len_q = 150, .len_k = 130, .padding_rows = 1};
+  run_case<kAimed, dense(kHalf64, kShort)>(kShort, 148, misinformed);
 }
 
 // Two blocks of a cluster share a row tile's keys; one of them may have none.

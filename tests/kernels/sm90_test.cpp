@@ -18,6 +18,7 @@ static_assert(kGroupSizeIndex * sizeof(int) == offsetof(ForwardParams, group_siz
 static_assert(kLenKIndex * sizeof(int) == offsetof(ForwardParams, len_k));
 
 constexpr Problem kMission{.element = Element::fp16, .head_dim = 64, .causal = false};
+constexpr FixedSizes kSizes{.batch = 1, .heads = 8, .heads_kv = 8, .len_q = 512, .len_k = 512};
 
 Config random_config(Random& random, const Problem& problem) {
   const auto one_of = [&](std::vector<int> values) { return values[random.below(values.size())]; };
@@ -43,6 +44,9 @@ Config random_config(Random& random, const Problem& problem) {
   c.producer = static_cast<Producer>(random.below(3));
   c.multicast = random.chance(0.5) ? Multicast::none : Multicast::queries;
   c.store = static_cast<Store>(random.below(3));
+  c.key_heads = static_cast<KeyHeads>(random.below(2));
+  c.sizes = static_cast<Sizes>(random.below(2));
+  c.outputs = static_cast<Outputs>(random.below(2));
   return canonical(c, problem);
 }
 
@@ -109,17 +113,69 @@ TEST(Sm90, ProductsFollowTheirProbabilitiesInOrder) {
 
 TEST(Sm90, CanonicalConfigsAreTheirOwnName) {
   Random random(3);
-  for (const int dim : {32, 64, 96, 128, 192, 256}) {
-    const Problem problem{.element = Element::bf16, .head_dim = dim, .causal = true};
-    for (int i = 0; i < 5000; ++i) {
-      const Config c = random_config(random, problem);
-      ASSERT_EQ(canonical(c, problem), c);
-      const Illegal reason = is_legal(c, problem, 227 * 1024, 228 * 1024);
-      // Only resources are left to refuse it.
-      ASSERT_TRUE(reason == Illegal::no || reason == Illegal::shared_memory || reason == Illegal::occupancy ||
-                  reason == Illegal::registers || reason == Illegal::threads)
-          << static_cast<int>(reason);
+  for (const int dim : {32, 64, 96, 128, 192, 256})
+    for (const FixedSizes& sizes : {FixedSizes{}, kSizes}) {
+      const Problem problem{.element = Element::bf16, .head_dim = dim, .causal = true, .sizes = sizes};
+      for (int i = 0; i < 3000; ++i) {
+        const Config c = random_config(random, problem);
+        ASSERT_EQ(canonical(c, problem), c);
+        const Illegal reason = is_legal(c, problem, 227 * 1024, 228 * 1024);
+        // Only resources are left to refuse it.
+        ASSERT_TRUE(reason == Illegal::no || reason == Illegal::shared_memory || reason == Illegal::occupancy ||
+                    reason == Illegal::registers || reason == Illegal::threads)
+            << static_cast<int>(reason);
+      }
     }
+}
+
+// Where outputs lie is known with the sizes or not at all, and to whom it makes a difference.
+TEST(Sm90, DenseOutputsGoWithFixedSizes) {
+  constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .causal = false, .sizes = kSizes};
+  const auto reason = [](const Config& c, const Problem& problem) {
+    return is_legal(c, problem, 227 * 1024, 228 * 1024);
+  };
+  constexpr Config kFixed{.sizes = Sizes::fixed};
+  constexpr Config kDense{.sizes = Sizes::fixed, .outputs = Outputs::dense};
+  constexpr Config kOfAny{.outputs = Outputs::dense};
+  EXPECT_EQ(canonical(Config{}, kKnown), Config{}) << "nothing need be known";
+  EXPECT_EQ(canonical(kFixed, kKnown), kFixed);
+  EXPECT_EQ(canonical(kDense, kKnown), kDense);
+  EXPECT_EQ(canonical(kOfAny, kKnown), kDense);
+  for (const Config& c : {Config{}, kFixed, kDense}) EXPECT_EQ(reason(c, kKnown), Illegal::no);
+  EXPECT_EQ(reason(kOfAny, kKnown), Illegal::same_program);
+  for (const Config& c : {kFixed, kDense, kOfAny}) {
+    EXPECT_EQ(canonical(c, kMission), Config{});
+    EXPECT_EQ(reason(c, kMission), Illegal::same_program);
+  }
+  // Boxes go where a map says; where there are none after all, rows do not.
+  constexpr Config kBoxes{.store = Store::boxes, .sizes = Sizes::fixed};
+  Config boxes = kBoxes;
+  boxes.outputs = Outputs::dense;
+  EXPECT_EQ(canonical(boxes, kKnown), kBoxes);
+  EXPECT_EQ(reason(boxes, kKnown), Illegal::same_program);
+  EXPECT_EQ(reason(kBoxes, kKnown), Illegal::no);
+  boxes.sizes = Sizes::any;
+  EXPECT_EQ(canonical(boxes, kKnown), Config{.store = Store::boxes}) << "they ask for no sizes either";
+  boxes.cluster = 4;  // a slice of 16 columns
+  EXPECT_EQ(canonical(boxes, kKnown).store, Store::pieces);
+  EXPECT_EQ(canonical(boxes, kKnown).outputs, Outputs::dense);
+  EXPECT_EQ(canonical(boxes, kKnown).sizes, Sizes::fixed);
+}
+
+// By how many query heads a key head is shared is one of the sizes.
+TEST(Sm90, KeyHeadsOfFixedSizesHaveOneName) {
+  constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .causal = false, .sizes = kSizes};
+  constexpr Config kOwn{.key_heads = KeyHeads::own};
+  EXPECT_EQ(canonical(kOwn, kKnown), kOwn);
+  EXPECT_EQ(canonical(kOwn, kMission), kOwn);
+  Config fixed = kOwn;
+  fixed.sizes = Sizes::fixed;
+  Config dense = kOwn;
+  dense.outputs = Outputs::dense;
+  for (const Config& c : {fixed, dense}) {
+    EXPECT_EQ(canonical(c, kKnown).key_heads, KeyHeads::shared);
+    EXPECT_EQ(is_legal(c, kKnown, 227 * 1024, 228 * 1024), Illegal::same_program);
+    EXPECT_EQ(canonical(c, kMission), kOwn) << "no sizes are known";
   }
 }
 

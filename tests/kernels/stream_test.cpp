@@ -45,6 +45,7 @@ Config random_config(Random& random) {
   c.arrival = static_cast<Arrival>(random.below(2));
   c.upkeep = static_cast<Upkeep>(random.below(2));
   c.sizes = static_cast<Sizes>(random.below(3));
+  c.outputs = static_cast<Outputs>(random.below(2));
   c.teams = one_of({1, 2, 3, 4});
   c.min_blocks = one_of({1, 2, 3, 4});
   return c;
@@ -99,6 +100,49 @@ TEST(Stream, WholeRowTilesWantRowsAndKeys) {
   EXPECT_EQ(becomes(true, 256, 255, 0), Sizes::fixed) << "the last row would see a key past the last";
   EXPECT_EQ(becomes(true, 256, 255, -1), Sizes::fixed) << "the first row sees none";
   EXPECT_EQ(canonical(kWhole, kHalf64).sizes, Sizes::any) << "nothing is known";
+}
+
+// Where outputs lie is known with the sizes or not at all, and to whom it makes a difference.
+TEST(Stream, DenseOutputsGoWithKnownSizes) {
+  constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .causal = false, .sizes = {1, 8, 8, 512, 512, 0}};
+  const auto reason = [](const Config& c, const Problem& problem) {
+    return is_legal(c, problem, 227 * 1024, 228 * 1024);
+  };
+  constexpr Config kAny{.stages = 2};
+  ASSERT_EQ(reason(kAny, kKnown), Illegal::no);
+  const auto with = [](Config c, Sizes sizes, Outputs outputs) {
+    c.sizes = sizes;
+    c.outputs = outputs;
+    return c;
+  };
+  for (const Sizes sizes : {Sizes::fixed, Sizes::whole})
+    for (const Outputs outputs : {Outputs::any, Outputs::dense}) {
+      const Config c = with(kAny, sizes, outputs);
+      EXPECT_EQ(canonical(c, kKnown), c);
+      EXPECT_EQ(reason(c, kKnown), Illegal::no);
+      EXPECT_EQ(canonical(c, kHalf64), kAny) << "nothing is known";
+      EXPECT_EQ(reason(c, kHalf64), Illegal::same_program);
+    }
+  const Config of_any = with(kAny, Sizes::any, Outputs::dense);
+  EXPECT_EQ(canonical(of_any, kKnown), with(kAny, Sizes::fixed, Outputs::dense));
+  EXPECT_EQ(reason(of_any, kKnown), Illegal::same_program);
+  EXPECT_EQ(canonical(of_any, kHalf64), kAny);
+  // Sizes that are not whole are fixed all the same, and outputs dense.
+  constexpr Problem kRagged{.element = Element::fp16, .head_dim = 64, .causal = false, .sizes = {1, 8, 8, 500, 512, 0}};
+  EXPECT_EQ(canonical(with(kAny, Sizes::whole, Outputs::dense), kRagged), with(kAny, Sizes::fixed, Outputs::dense));
+  // Boxes go where a map says; where there are none after all, rows do not.
+  Config boxes = kAny;
+  boxes.store = Store::boxes;
+  ASSERT_EQ(reason(boxes, kKnown), Illegal::no);
+  EXPECT_EQ(canonical(with(boxes, Sizes::any, Outputs::dense), kKnown), boxes) << "they ask for no sizes either";
+  EXPECT_EQ(canonical(with(boxes, Sizes::fixed, Outputs::dense), kKnown), with(boxes, Sizes::fixed, Outputs::any));
+  EXPECT_EQ(reason(with(boxes, Sizes::fixed, Outputs::dense), kKnown), Illegal::same_program);
+  boxes.key_groups = 2;
+  boxes.schedule = Schedule::persistent;
+  const Config rows = canonical(with(boxes, Sizes::any, Outputs::dense), kKnown);
+  EXPECT_NE(rows.store, Store::boxes);
+  EXPECT_EQ(rows.outputs, Outputs::dense);
+  EXPECT_EQ(rows.sizes, Sizes::fixed);
 }
 
 // A row group that takes every other tile waits for the next turn before it gives the last one back.
@@ -350,8 +394,9 @@ TEST(Stream, HeadsTogetherFitTheL2) {
 TEST(Stream, CanonicalConfigsAreTheirOwnName) {
   Random random(3);
   for (const int dim : {8, 64, 80, 128, 192, 256})
-    for (const Element element : {Element::fp16, Element::bf16}) {
-      const Problem problem{.element = element, .head_dim = dim, .causal = true};
+    for (const FixedSizes& sizes : {FixedSizes{}, FixedSizes{1, 8, 8, 512, 600, 88}}) {
+      const Element element = random.chance(0.5) ? Element::fp16 : Element::bf16;
+      const Problem problem{.element = element, .head_dim = dim, .causal = true, .sizes = sizes};
       for (int i = 0; i < 3000; ++i) {
         const Config c = canonical(random_config(random), problem);
         ASSERT_EQ(canonical(c, problem), c);

@@ -136,7 +136,7 @@ class Launch(unittest.TestCase):
             cubin.write_bytes(b"a\0b\0c\0d and more")
             w = suites.parse_workload("b2h4hkv2l8k10d64:fp32:causal_bottom_right:scale=0.5")
             binary = {"file": str(cubin), "variant": "x", "entry": "heed_forward", "grid": [3, 4, 5], "threads": 128, "cluster": 2, "shared_bytes": 4096}
-            binary |= {"workspace_bytes": 0, "counters": 0, "boxes": None, "dependent": False}
+            binary |= {"workspace_bytes": 0, "counters": 0, "boxes": None, "dependent": False, "o_strides": None}
             stream = mock.Mock(cuda_stream=0x33)
             with (
                 mock.patch.object(launch, "_driver", launch.Driver(library)),
@@ -197,6 +197,39 @@ class Launch(unittest.TestCase):
             launch.driver().encode = None
             with self.assertRaisesRegex(launch.HeedError, "cuTensorMapEncodeTiled"):
                 run.into(q, k, k, out)
+
+    def test_an_output_lies_as_the_program_writes_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            texts = "b2h4hkv2l8k10d64:fp32", "b1h1l8k10d64:fp32"
+            binary, single = launch.build(HEED, [(text, "fwd_cpu") for text in texts], folder, "cpu", CACHE)["builds"]
+            w, w_single = map(suites.parse_workload, texts)
+            self.assertIsNone(binary["o_strides"])
+            q, k, v = torch.randn(2, 4, 8, 64), torch.randn(2, 2, 10, 64), torch.randn(2, 2, 10, 64)
+            free = launch.HeedAttention(binary, w)
+            expected = free(q, k, v)
+            self.assertEqual(expected.stride(), q.stride())
+            # fwd_cpu reads the strides it is given; what is told here of dense outputs is told of a program that does not.
+            dense = launch.HeedAttention({**binary, "o_strides": [8 * 4 * 64, 64, 4 * 64], "dependent": True}, w)
+            for call in (dense, dense.as_dependent()):
+                o = call(q, k, v)
+                self.assertEqual((o.shape, o.stride(), o.dtype), (q.shape, (8 * 4 * 64, 64, 4 * 64, 1), q.dtype))
+                self.assertTrue(torch.equal(o, expected))
+            other = torch.full_like(q, 7)
+            for wrong in (other, torch.full((2, 9, 4, 64), 7.0).transpose(1, 2)[:, :, :8]):  # of the batch alone
+                for dependent in (False, True):
+                    with self.assertRaisesRegex(launch.HeedError, r"strides \(\d+, \d+, \d+\) .* built for \(2048, 64, 256\) .*outputs=any"):
+                        dense.into(q, k, v, wrong, dependent=dependent)
+                self.assertTrue((wrong == 7).all(), "launched all the same")
+            free.into(q, k, v, other)
+            self.assertTrue(torch.equal(other, expected))
+            # Strides that are never used may be any.
+            q, k = q[:1, :1], k[:1, :1]
+            dense = launch.HeedAttention({**single, "o_strides": [8 * 64, 8 * 64, 64]}, w_single)
+            o = torch.zeros(8 * 64).as_strided((1, 1, 8, 64), (9, 7, 64, 1))
+            dense.into(q, k, k, o)
+            self.assertTrue(torch.equal(o, dense(q, k, k)))
+            with self.assertRaisesRegex(launch.HeedError, "outputs=any"):
+                dense.into(q, k, k, torch.zeros(1, 1, 8, 128)[..., :64])
 
     def test_no_driver_is_a_sentence(self):
         with self.assertRaisesRegex(launch.HeedError, "driver cannot be loaded"):

@@ -36,6 +36,12 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_EQ(reason("sizes=fixed", "b4h16l500d64"), "legal");
   EXPECT_THAT(reason("sizes=whole", "b4h16l500d64"), ::testing::HasSubstr("sizes=fixed"));
   EXPECT_THAT(reason("sizes=fixed", "b8h16l2048d128"), ::testing::HasSubstr("take 268 MB"));
+  EXPECT_EQ(reason("sizes=fixed,outputs=dense"), "legal");
+  EXPECT_EQ(reason("sizes=whole,outputs=dense,store=pieces"), "legal");
+  EXPECT_THAT(reason("outputs=dense"), ::testing::HasSubstr("sizes=fixed,outputs=dense"));
+  EXPECT_THAT(reason("sizes=fixed,outputs=dense,store=boxes"), ::testing::HasSubstr("sizes=fixed,outputs=any"));
+  EXPECT_THAT(reason("sizes=fixed,outputs=dense", "b8h16l2048d128"), ::testing::HasSubstr("write sizes=any"));
+  EXPECT_THAT(reason("outputs=dense", "b8h16l2048d128"), ::testing::HasSubstr("sizes=any,outputs=any"));
   // Teams are blocks that stay, whose keys no one else shares.
   EXPECT_THAT(reason("row_groups=1,teams=2"), ::testing::HasSubstr("teams=1"));
   EXPECT_THAT(reason("row_groups=1,key_groups=2,schedule=dynamic,stages=1,teams=2"), ::testing::HasSubstr("teams=1"));
@@ -131,6 +137,59 @@ TEST(Families, ProgramsForFixedSizesRunNoOthers) {
       parse_variant("fwd_sm90_stream:sizes=fixed", parse_workload("b2h8hkv2l512k701d64:causal_bottom_right"), hopper)
           .id(),
       fixed.id());
+}
+
+// Nor one for dense outputs any others, which it would write as if they were; their order is the workload's.
+TEST(Families, ProgramsForDenseOutputsWriteNoOthers) {
+  const DeviceFacts hopper = gpu_limits("sm_90a");
+  const Workload bhld = parse_workload("b2h8hkv2l512k700d64:causal_bottom_right");
+  Workload blhd = bhld;
+  blhd.layout = Layout::blhd;
+  for (const std::string family : {"fwd_sm90_stream:", "fwd_sm90:key_heads=shared,"}) {
+    const auto variant = [&](const char* knobs, const Workload& workload) {
+      return parse_variant(family + knobs, workload, hopper);
+    };
+    const Variant dense = variant("sizes=fixed,outputs=dense", bhld);
+    const Variant inner = variant("sizes=fixed,outputs=dense", blhd);
+    const Variant fixed = variant("sizes=fixed", bhld);
+    const Variant any = variant("sizes=any", bhld);
+    const std::string sizes = "fp16_d64_causal_b2h8hkv2l512k700o188";
+    EXPECT_EQ(to_string(dense.problem), sizes + "_bhld");
+    EXPECT_EQ(to_string(inner.problem), sizes + "_blhd");
+    EXPECT_EQ(to_string(fixed.problem), sizes);
+    EXPECT_EQ(to_string(any.problem), "fp16_d64_causal");
+    EXPECT_NE(dense.id(), inner.id());
+    EXPECT_NE(dense.id(), fixed.id());
+    const auto says = [](const std::string& strides) {
+      return ::testing::HasSubstr(", .causal_offset = 188" + strides + "}}");
+    };
+    EXPECT_THAT(dense.source_for(bhld), says(", .o_strides = {262144, 32768, 64}"));
+    EXPECT_THAT(inner.source_for(blhd), says(", .o_strides = {262144, 64, 512}"));
+    EXPECT_THAT(fixed.source_for(bhld), says(""));
+    EXPECT_THAT(any.source_for(bhld), ::testing::Not(::testing::HasSubstr(".sizes = {")));
+    EXPECT_EQ(dense.plan(bhld, hopper).o_strides, (TensorStrides{8 * 512 * 64, 512 * 64, 64}));
+    EXPECT_EQ(inner.plan(blhd, hopper).o_strides, (TensorStrides{512 * 8 * 64, 64, 8 * 64}));
+    EXPECT_EQ(fixed.plan(bhld, hopper).o_strides, std::nullopt);
+    EXPECT_EQ(any.plan(bhld, hopper).o_strides, std::nullopt);
+    EXPECT_TRUE(dense.runs(bhld) && inner.runs(blhd) && fixed.runs(bhld) && fixed.runs(blhd) && any.runs(blhd));
+    EXPECT_FALSE(dense.runs(blhd) || inner.runs(bhld));
+    EXPECT_THROW((void)dense.plan(blhd, hopper), Error);
+    EXPECT_THROW((void)inner.plan(bhld, hopper), Error);
+    Workload steeper = bhld;
+    steeper.scale = 0.5;
+    EXPECT_TRUE(dense.runs(steeper));
+    steeper.len_k = 699;
+    EXPECT_FALSE(dense.runs(steeper));
+    // One name for one program, whatever the sizes: of one head and of one query some strides of both layouts are
+    // equal.
+    for (const char* shape : {"b2h1l512d64", "b2h8l1k512d64", "b2h1l1k512d64", "b1h1l1k1d64"}) {
+      const Workload outer = parse_workload(shape);
+      const Workload of_heads = parse_workload(std::string(shape) + ":blhd");
+      const Variant a = variant("sizes=fixed,outputs=dense", outer);
+      const Variant b = variant("sizes=fixed,outputs=dense", of_heads);
+      EXPECT_EQ(a.id() == b.id(), a.problem == b.problem) << a.id();
+    }
+  }
 }
 
 // Blocks, counters and schedule of what fwd_sm90_stream does on an H200 where nothing is said.

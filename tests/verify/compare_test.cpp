@@ -86,6 +86,31 @@ TEST(Compare, CountersMustBeZeroAgain) {
   EXPECT_EQ(Scene(w, make_inputs(w, InputClass::normal, 5), LaunchPlan{}, 6).launch().counters, worker::kNull);
 }
 
+// O lies as the plan says where it does, whatever lies between the rows of Q, K and V.
+TEST(Compare, AnOutputThatIsDenseHasNoPadding) {
+  for (const char* text : {"b2h3l40k70d16:fp16", "b2h3l40k70d16:fp16:blhd"}) {
+    const Workload w = parse_workload(text);
+    LaunchPlan plan;
+    plan.o_strides = sized_problem_of(w, true).sizes.o_strides;
+    const SceneOptions padded{.with_lse = true, .padding_rows = 3};
+    const Scene scene(w, make_inputs(w, InputClass::normal, 5), plan, 6, padded);
+    EXPECT_EQ(scene.launch().shape.o_strides, *plan.o_strides);
+    EXPECT_EQ(scene.o().bytes, 2U * 3 * 40 * 16 * 2);
+    EXPECT_EQ(scene.launch().shape.q_strides.batch, 3 * (40 + 3) * 16);
+    EXPECT_EQ(scene.launch().shape.k_strides.batch, 3 * (70 + 3) * 16);
+    EXPECT_EQ(scene.launch().shape.v_strides.batch, 3 * (70 + 3) * 16);
+    EXPECT_LE(scene.image().size(), image_bytes(w, LaunchMemory::of(plan), 3));
+    // All of it may be written to, and nothing behind it.
+    std::vector<std::byte> after = scene.image();
+    std::memset(after.data() + scene.o().offset, 0, scene.o().bytes);
+    EXPECT_EQ(scene.trespass(after.data()).finding, Finding::none) << scene.trespass(after.data()).text;
+    after[scene.o().offset + scene.o().bytes] ^= std::byte{1};
+    EXPECT_EQ(scene.trespass(after.data()).finding, Finding::wrote_outside);
+    const Scene any(w, make_inputs(w, InputClass::normal, 5), LaunchPlan{}, 6, padded);
+    EXPECT_EQ(any.launch().shape.o_strides, any.launch().shape.q_strides);
+  }
+}
+
 TEST(Compare, AnUnwrittenElementIsFound) {
   Scenario s("b1h2l40k70d16:fp16");
   std::memset(s.after.data() + s.scene.o().offset + s.index({0, 1, 39}, 15) * 2, 0xff, 2);
@@ -246,6 +271,18 @@ TEST(Neighbours, ShareTheProblemAndDifferInShape) {
   EXPECT_TRUE(fixed.runs(shapes[0]));
   EXPECT_NE(shapes[0].layout, w.layout);
   EXPECT_NE(shapes[0].softmax_scale(), w.softmax_scale());
+  // One for dense outputs runs no other layout.
+  for (const char* text : {"b2h8l512d64", "b2h8l512d64:blhd"})
+    for (const char* knobs :
+         {"fwd_sm90_stream:sizes=fixed,outputs=dense", "fwd_sm90:sizes=fixed,outputs=dense,key_heads=shared"}) {
+      const Workload of = parse_workload(text);
+      const Variant dense = parse_variant(knobs, of, gpu_limits("sm_90a"));
+      const std::vector<Workload> all = neighbours(dense, of);
+      ASSERT_EQ(all.size(), 1U);
+      EXPECT_TRUE(dense.runs(all[0]));
+      EXPECT_EQ(all[0].layout, of.layout);
+      EXPECT_NE(all[0].softmax_scale(), of.softmax_scale());
+    }
 }
 
 TEST(Tolerance, IsTwiceTheUnfusedErrorAndALittle) {
