@@ -128,6 +128,9 @@ class Proposer {
           spaces_.size() == 1 ? "the family's default" : fmt::format("the default of {}", space(place).name),
           island,
           place};
+    // And of the first space the default that knows its workload, which one change at a time may not come to.
+    if (place == std::max(static_cast<int>(spaces_.size()), options_.population - 1))
+      if (auto p = specialised()) return finish(std::move(*p), island, false);
     std::vector<const Individual*> parents = elites(island);
     bool migrated = false;
     if (options_.kind == StrategyKind::islands && generation_ > 0 && generation_ % options_.migration_every == 0) {
@@ -376,6 +379,19 @@ class Proposer {
         parent.space};
   }
 
+  // The default of the first space with every knob by which programs know their workload at that value.
+  [[nodiscard]] std::optional<Proposal> specialised() const {
+    const std::vector<Knob>& table = knobs(0);
+    Config child = space(0).default_config;
+    for (std::size_t i = 0; i < table.size(); ++i) child[i] = table[i].known.value_or(child[i]);
+    child = canonical(0, std::move(child));
+    if (!is_new(0, child)) return std::nullopt;
+    return Proposal{
+        child, Operation::specialise,
+        {},    fmt::format("the default, made for its workload: {}", difference(table, space(0).default_config, child)),
+        0,     0};
+  }
+
   // None when every change of this parent has been put back before.
   std::optional<Proposal> revert(const Individual& parent, Random& random) const {
     std::vector<Config> candidates;
@@ -458,6 +474,8 @@ std::string_view to_string(Operation operation) {
   switch (operation) {
     case Operation::initial_default:
       return "default";
+    case Operation::specialise:
+      return "specialise";
     case Operation::restart:
       return "restart";
     case Operation::mutate:

@@ -28,6 +28,7 @@ StrategyKind parse_strategy(std::string_view text);  ///< @throws Error(usage)
 
 enum class Operation {
   initial_default,
+  specialise,  ///< the default of the first space with what a program may know of its workload
   restart,
   mutate,
   crossover,
@@ -76,7 +77,8 @@ struct Space {
 };
 
 /// The proposals of one generation: at most options.population, fewer only when the space holds no more. None equals an
-/// earlier trial or another of the same generation. A search of several spaces begins with the default of each; elites
+/// earlier trial or another of the same generation. A search of several spaces begins with the default of each, and
+/// tries that of the first made for its workload alone (Knob::known) with the first generation, or next to it; elites
 /// compete whatever their space, so that the better one gets the trials. Those that share out the work as the best does
 /// leave some places to the best others that are nearly as fast: another way seldom wins before its knobs suit it.
 /// @param spaces the first is that of the base
