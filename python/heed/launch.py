@@ -327,6 +327,9 @@ class HeedAttention:
         if self.o_strides and any(n > 1 and got != own for n, got, own in zip(o.shape, o.stride(), self.o_strides)):
             raise HeedError(f"an output with strides {o.stride()[:3]} was given to a variant that is built for {self.o_strides} "
                             "alone; give such an output, or build the variant with outputs=any")
+        self._queue(q, k, v, o, dependent)
+
+    def _queue(self, q, k, v, o, dependent=False):
         p = self.params
         p.q, p.k, p.v, p.o = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
         p.q_strides, p.k_strides, p.v_strides, p.o_strides = strides_of(q), strides_of(k), strides_of(v), strides_of(o)
@@ -341,7 +344,7 @@ class HeedAttention:
 
     def __call__(self, q, k, v):
         o = self.output_for(q)
-        self.into(q, k, v, o)
+        self._queue(q, k, v, o)
         return o
 
     def as_dependent(self):
@@ -351,7 +354,7 @@ class HeedAttention:
 
         def call(q, k, v):
             o = self.output_for(q)
-            self.into(q, k, v, o, dependent=True)
+            self._queue(q, k, v, o, dependent=True)
             return o
 
         return call

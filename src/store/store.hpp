@@ -44,7 +44,7 @@ struct TrialRecord {
   int island = 0;
   std::string variant;       ///< id
   std::string config;        ///< family:knob=value,...
-  std::string operation;     ///< how it was proposed: "default", "mutate", "crossover", "restart"
+  std::string operation;     ///< how it was proposed: a name of evolve::Operation
   std::vector<int> parents;  ///< trial numbers
   std::string why;           ///< the change in words
   std::string verdict;

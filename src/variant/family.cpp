@@ -130,9 +130,11 @@ std::string to_string(const Problem& problem) {
       fmt::format("{}_d{}{}", name_of(problem.element), problem.head_dim, problem.causal ? "_causal" : "");
   if (s.len_q > 0) text += fmt::format("_b{}h{}hkv{}l{}k{}", s.batch, s.heads, s.heads_kv, s.len_q, s.len_k);
   if (s.causal_offset != 0) text += fmt::format("o{}", s.causal_offset);
-  // One head is no further away than the next row in blhd alone, but where there is one row.
-  const bool rows_of_heads = s.heads == 1 ? s.o_strides.head == s.o_strides.row : s.o_strides.head < s.o_strides.row;
-  if (s.o_strides.row != 0) text += rows_of_heads ? "_blhd" : "_bhld";
+  if (s.o_strides.row != 0) {
+    // Where both layouts have the same strides, of one head and one query, they are one problem and have one name.
+    const bool is_blhd = s.o_strides.head == problem.head_dim && s.o_strides.row == s.heads * problem.head_dim;
+    text += is_blhd ? "_blhd" : "_bhld";
+  }
   return text;
 }
 

@@ -305,8 +305,11 @@ class CudaExecutor final : public Executor {
     const Slot& s = slots_.at(static_cast<std::size_t>(slot));
     if (s.function == nullptr) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("slot {} is empty", slot));
     BoundLaunch launch{order.grid, resolve(order, device), {}};
-    if (s.plan.o_strides && *s.plan.o_strides != launch.params.o_strides)
-      throw DeviceFailure(DeviceFailure::Kind::launch, "O lies by other strides than the program was built for");
+    const TensorStrides& o = launch.params.o_strides;
+    if (const auto& own = s.plan.o_strides; own && *own != o)
+      throw DeviceFailure(DeviceFailure::Kind::launch,
+                          fmt::format("O has strides ({}, {}, {}); the program was built for ({}, {}, {}) alone",
+                                      o.batch, o.head, o.row, own->batch, own->head, own->row));
     if (s.plan.boxes) launch.maps = encode_tensor_maps(launch.params, *s.plan.boxes);
     return launch;
   }

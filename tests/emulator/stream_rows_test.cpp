@@ -31,27 +31,32 @@ TEST(EmulatedStream, KeyGroupsMerge) {
   run_case<kBoth, kHalf64Causal>({.heads = 2, .len_q = 140, .len_k = 240, .causal_offset = 100, .score_scale = 30}, 34);
 }
 
+constexpr Config kFixed{.row_groups = 2,
+                        .key_groups = 2,
+                        .stages = 2,
+                        .producer = Producer::own_group,
+                        .store = Store::rows,
+                        .sizes = Sizes::fixed};
+constexpr Config kWhole{.row_groups = 2,
+                        .stages = 3,
+                        .query_stages = 2,
+                        .schedule = Schedule::persistent,
+                        .overlap = Overlap::products,
+                        .store = Store::rows,
+                        .sizes = Sizes::whole};
+constexpr Config dense_outputs(Config c) {
+  c.outputs = Outputs::dense;
+  return c;
+}
+
 // Programs for one launch's sizes, which are not read from the parameters: those are wrong here.
 TEST(EmulatedStream, SizesMayBeConstants) {
   const Options misinformed{.told = emulator::misinform_of_sizes};
-  constexpr Config kFixed{.row_groups = 2,
-                          .key_groups = 2,
-                          .stages = 2,
-                          .producer = Producer::own_group,
-                          .store = Store::rows,
-                          .sizes = Sizes::fixed};
   constexpr Shape kGrouped{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 130, .len_k = 333};
   run_case<kFixed, fixed(kHalf64, kGrouped)>(kGrouped, 141, misinformed);
   // Its outputs may lie as they like.
   constexpr Shape kPadded{.heads = 2, .heads_kv = 2, .len_q = 70, .len_k = 90, .heads_inner = true, .padding_rows = 2};
   run_case<kFixed, fixed(kHalf64, kPadded)>(kPadded, 144, misinformed);
-  constexpr Config kWhole{.row_groups = 2,
-                          .stages = 3,
-                          .query_stages = 2,
-                          .schedule = Schedule::persistent,
-                          .overlap = Overlap::products,
-                          .store = Store::rows,
-                          .sizes = Sizes::whole};
   constexpr Shape kLonger{.heads = 3, .heads_kv = 1, .len_q = 256, .len_k = 300, .causal_offset = 44};
   run_case<kWhole, fixed(kHalf64Causal, kLonger)>(kLonger, 142, misinformed);
   constexpr Config kMirrored{.row_groups = 4,
@@ -67,15 +72,8 @@ TEST(EmulatedStream, SizesMayBeConstants) {
 // And for outputs that lie in one way: where O is told to lie is wrong here too, and Q, K and V lie otherwise.
 TEST(EmulatedStream, OutputsMayBeDense) {
   const Options misinformed{.told = emulator::misinform_of_outputs};
-  constexpr Config kRows{.row_groups = 2,
-                         .key_groups = 2,
-                         .stages = 2,
-                         .producer = Producer::own_group,
-                         .store = Store::rows,
-                         .sizes = Sizes::fixed,
-                         .outputs = Outputs::dense};
   constexpr Shape kGrouped{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 130, .len_k = 200, .padding_rows = 3};
-  run_case<kRows, dense(kHalf64, kGrouped)>(kGrouped, 145, misinformed);
+  run_case<dense_outputs(kFixed), dense(kHalf64, kGrouped)>(kGrouped, 145, misinformed);
   constexpr Shape kInner{.batch = 2,
                          .heads = 3,
                          .heads_kv = 1,
@@ -91,14 +89,6 @@ TEST(EmulatedStream, OutputsMayBeDense) {
                            .sizes = Sizes::fixed,
                            .outputs = Outputs::dense};
   run_case<kPieces, dense(kHalf64Causal, kInner)>(kInner, 146, misinformed);
-  constexpr Config kWhole{.row_groups = 2,
-                          .stages = 3,
-                          .query_stages = 2,
-                          .schedule = Schedule::persistent,
-                          .overlap = Overlap::products,
-                          .store = Store::rows,
-                          .sizes = Sizes::whole,
-                          .outputs = Outputs::dense};
   constexpr Shape kTiles{.heads = 3,
                          .heads_kv = 1,
                          .len_q = 256,
@@ -106,7 +96,7 @@ TEST(EmulatedStream, OutputsMayBeDense) {
                          .causal_offset = 44,
                          .heads_inner = true,
                          .padding_rows = 1};
-  run_case<kWhole, dense(kHalf64Causal, kTiles)>(kTiles, 147, misinformed);
+  run_case<dense_outputs(kWhole), dense(kHalf64Causal, kTiles)>(kTiles, 147, misinformed);
   // Blocks of a cluster aim at their halves of a row before there is anything to write.
   constexpr Config kAimed{.row_groups = 2,
                           .cluster = 2,
