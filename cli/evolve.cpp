@@ -7,6 +7,7 @@
 #include "cli/command.hpp"
 #include "evolve/run.hpp"
 #include "jit/embedded.hpp"
+#include "report/champions.hpp"
 #include "report/outcome.hpp"
 #include "report/run_report.hpp"
 
@@ -54,7 +55,24 @@ struct Options {
   std::string python = "python3";
   std::int64_t resume = 0;
   std::string evidence;
+  std::string from;
 };
+
+// What a file of champions knows of a workload on this architecture: one variant, or none.
+std::vector<std::string> champions_from(const std::string& path, const Workload& workload, const DeviceFacts& device,
+                                        bool json) {
+  nlohmann::json champions;
+  try {
+    champions = nlohmann::json::parse(read_file(path, ErrorCode::usage));
+  } catch (const nlohmann::json::exception&) {
+    throw Error(ErrorCode::usage, fmt::format("{} is no JSON; heed champions -o FILE writes what --from reads", path),
+                path);
+  }
+  if (const auto found = report::champion_in(champions, workload, device.arch)) return {*found};
+  remark(json, fmt::format("{} names no champion of {} on {}; the search begins with the defaults alone", path,
+                           to_string(workload), device.arch));
+  return {};
+}
 
 void run(const Options& o, const CLI::App& app) {
   const DeviceFacts device = o.machine.choose();
@@ -70,6 +88,8 @@ void run(const Options& o, const CLI::App& app) {
     if (!stored)
       throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", o.resume),
                   std::to_string(o.resume));
+    if (!o.from.empty())
+      throw Error(ErrorCode::usage, "--resume goes on as the stored run began; leave out --from", o.from);
     if (!o.workload.shape.empty() || o.workload.has_tensors())
       throw Error(ErrorCode::usage,
                   "--resume takes the workload from the stored run; leave out --shape and tensor files",
@@ -133,6 +153,7 @@ void run(const Options& o, const CLI::App& app) {
     options.python = o.python;
     options.tensors = o.workload.tensor_paths();
     if (tensors) options.tensors_digest = tensors->digest;
+    if (!o.from.empty()) options.found = champions_from(o.from, options.workload, device, o.machine.json);
   }
 
   evolve::Evolution evolution(*store, *builder, device, options, o.machine.trial_options(),
@@ -206,6 +227,9 @@ void add_evolve(CLI::App& app, int& exit_code) {
   command->add_flag("--no-profile", o->no_profile,
                     "Do not read hardware counters of the best of each generation; diagnose from times alone");
   command->add_option("--python", o->python, "Python that may have PyTorch")->capture_default_str();
+  command->add_option("--from", o->from,
+                      "Begin with the champion that this file names for the workload, beside the defaults: one that "
+                      "heed champions wrote, as tuned/champions.json");
   command->add_option("--resume", o->resume, "Go on with a stored run");
   command->add_option("--evidence", o->evidence, "Write the result as evidence to this JSON file");
   command->footer(

@@ -58,6 +58,7 @@ struct Copies {
   static constexpr bool kQueriesFirst = queries_leave_first(kConfig.evict_first);
   static constexpr bool kKeysFirst = keys_leave_first(kConfig.evict_first);
   static constexpr bool kValuesFirst = values_leave_first(kConfig.evict_first);
+  static constexpr int kEighthsStay = eighths_that_stay(kConfig.evict_first);
   // Turns of a row tile that are still to be asked for when the next row tile is drawn: an atomic in the L2 takes less
   // than one. With 1, 2, 3 and 4 times are equal to 1%.
   static constexpr int kDrawnAhead = 2;
@@ -77,38 +78,40 @@ struct Copies {
     const RowTile tile = first_row_tile();
     const int kv_head = key_head(tile);
     const Keys seen = keys_seen(tile);
+    const bool stays = is_of_heads_that_stay(tile, kv_head);
     if constexpr (kConfig.trigger != Trigger::none) ptx::griddepcontrol_wait();
     if constexpr (!kOneTile) announce(tile, 0);
     // The row group that begins with the last tile.
     constexpr int kFirst = kConfig.tile_order == TileOrder::mirrored ? 1 : 0;
-    copy_queries(tile, 0, kFirst, kFirst + 1);
+    copy_queries(tile, 0, kFirst, kFirst + 1, stays);
 #pragma unroll
     for (int g = 0; g < kKeyGroups; ++g) {
       const Range tiles = tiles_of(seen, g);
       if (tiles.first < tiles.end) {
         ptx::mbarrier_arrive_expect_tx(place.ring_barrier(g, 0), kPlan.operand);
-        copy_operand<kKeysFirst>(maps.k, place.keys(g, 0), place.ring_barrier(g, 0), tiles.end - 1, kv_head,
-                                 tile.batch);
+        copy_operand<kKeysFirst>(maps.k, place.keys(g, 0), place.ring_barrier(g, 0), tiles.end - 1, kv_head, tile.batch,
+                                 stays);
       }
     }
-    if constexpr (kFirst > 0) copy_queries(tile, 0, 0, kFirst);
-    copy_queries(tile, 0, kFirst + 1, kConfig.row_groups);
+    if constexpr (kFirst > 0) copy_queries(tile, 0, 0, kFirst, stays);
+    copy_queries(tile, 0, kFirst + 1, kConfig.row_groups, stays);
     ptx::prefetch_tensormap(maps.v);
     if constexpr (kConfig.store == Store::boxes) ptx::prefetch_tensormap(maps.o);
     initialise_barriers<false>();
   }
 
+  /// @param stays the head is one of those that may stay in the L2 (eighths_that_stay)
   template <bool kEvictFirst>
   __device__ __forceinline__ static void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int box, int row,
-                                                  int head, int batch) {
-    if constexpr (kEvictFirst)
+                                                  int head, int batch, bool stays) {
+    if (kEvictFirst || (kEighthsStay < 8 && !stays))
       ptx::cp_async_bulk_tensor_4d_evict_first(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
     else
       ptx::cp_async_bulk_tensor_4d(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
   }
 
   /// The queries of row groups first to end - 1.
-  __device__ __forceinline__ void copy_queries(const RowTile& tile, int stage, int first, int end) const {
+  __device__ __forceinline__ void copy_queries(const RowTile& tile, int stage, int first, int end, bool stays) const {
     const int all = group_tiles(params.len_q);
 #pragma unroll
     for (int g = first; g < end; ++g) {
@@ -117,17 +120,17 @@ struct Copies {
 #pragma unroll
       for (int b = 0; b < kBoxes; ++b)
         copy_box<kQueriesFirst>(place.queries(stage) + (g * kBoxes + b) * kGroupRows * tile::kBoxRowBytes, maps.q,
-                                barrier, b, group_tile(kConfig, tile.index, g, all) * kGroupRows, tile.head,
-                                tile.batch);
+                                barrier, b, group_tile(kConfig, tile.index, g, all) * kGroupRows, tile.head, tile.batch,
+                                stays);
     }
   }
 
   template <bool kEvictFirst>
   __device__ __forceinline__ void copy_operand(const TensorMap& map, unsigned to, unsigned barrier, int tile,
-                                               int kv_head, int batch) const {
+                                               int kv_head, int batch, bool stays) const {
 #pragma unroll
     for (int b = 0; b < kBoxes; ++b)
-      copy_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b, tile * kConfig.tile_keys, kv_head, batch);
+      copy_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b, tile * kConfig.tile_keys, kv_head, batch, stays);
   }
 
   /// Everything else that a block needs, row tile after row tile. The same thread.
@@ -217,6 +220,12 @@ struct Copies {
   __device__ __forceinline__ int key_head(const RowTile& tile) const {
     return params.group_size == 1 ? tile.head : tile.head / params.group_size;
   }
+  /// Whether the row tile's head is one of those of which lines may stay in the L2.
+  __device__ __forceinline__ bool is_of_heads_that_stay(const RowTile& tile, int kv_head) const {
+    if constexpr (kEighthsStay == 8) return true;
+    const long long before = static_cast<long long>(tile.batch) * params.heads_kv + kv_head;
+    return 8 * before < kEighthsStay * (static_cast<long long>(params.batch) * params.heads_kv);
+  }
   /// What a row tile's key groups share out: the tiles of a pair, or the keys of its last row.
   struct Keys {
     int shorter;
@@ -273,8 +282,9 @@ struct Copies {
                                                 const ChooseNext& choose_next) const {
     const int kv_head = key_head(tile);
     const Keys seen = keys_seen(tile);
+    const bool stays = is_of_heads_that_stay(tile, kv_head);
     const int chosen_at = turn_of_choice(tiles_of(seen, 0));
-    if (!started) copy_queries(tile, query_stage, 0, kConfig.row_groups);
+    if (!started) copy_queries(tile, query_stage, 0, kConfig.row_groups, stays);
     bool more = true;
     for (int turn = 0; more; ++turn) {
       more = false;
@@ -293,10 +303,10 @@ struct Copies {
           // No one has used a stage before; asking takes 30 clocks, in front of copies that are waited for.
           if (!started || turn >= kConfig.stages) ptx::mbarrier_wait(place.ring_freed(g, stage), ring[g].parity);
           ptx::mbarrier_arrive_expect_tx(barrier, (has_keys ? kPlan.operand : 0) + (has_values ? kPlan.operand : 0));
-          if (has_keys) copy_operand<kKeysFirst>(maps.k, place.keys(g, stage), barrier, n, kv_head, tile.batch);
+          if (has_keys) copy_operand<kKeysFirst>(maps.k, place.keys(g, stage), barrier, n, kv_head, tile.batch, stays);
           if (has_values)
             copy_operand<kValuesFirst>(maps.v, place.values(g, stage), barrier, n + value_lag(kConfig), kv_head,
-                                       tile.batch);
+                                       tile.batch, stays);
         }
         ring[g].advance();
       }

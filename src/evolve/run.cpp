@@ -44,6 +44,23 @@ std::vector<const Family*> families_for(const RunOptions& options, const DeviceF
   return all;
 }
 
+// @throws Error(usage) for a variant of a family that is not searched, and whatever parse_variant does
+std::vector<Variant> found_before(const RunOptions& options, const DeviceFacts& device,
+                                  const std::vector<const Family*>& families) {
+  std::vector<Variant> found;
+  for (const std::string& text : options.found) {
+    const Family& family = find_family(text.substr(0, text.find(':')));
+    if (std::find(families.begin(), families.end(), &family) == families.end())
+      throw Error(ErrorCode::usage,
+                  fmt::format("the search cannot begin with a variant of {}, which is none of the families that it "
+                              "goes through; name it with --family, too",
+                              family.name()),
+                  text);
+    found.push_back(parse_variant(text, options.workload, device));
+  }
+  return found;
+}
+
 }  // namespace
 
 Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const RunOptions& options,
@@ -55,6 +72,7 @@ Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFac
       options_(options),
       observer_(observer),
       families_(families_for(options, device)),
+      found_(found_before(options, device, families_)),
       laboratory_(options.workload, device, builder, tensors, trial_options),
       started_(std::chrono::steady_clock::now()) {
   if (options_.trials < 1)
@@ -168,10 +186,14 @@ std::vector<Space> Evolution::spaces() const {
   std::vector<Space> all;
   for (const Family* family : families_)
     all.push_back(
-        {&family->knobs(), family->default_config(options_.workload, device_),
+        {&family->knobs(),
+         family->default_config(options_.workload, device_),
          [this, family](const Config& config) { return !family->is_illegal(config, options_.workload, device_); },
          [this, family](const Config& config) { return family->canonical(config, options_.workload); },
-         std::string(family->name())});
+         std::string(family->name()),
+         {}});
+  for (const Variant& variant : found_)
+    all[static_cast<std::size_t>(space_of(variant))].found.push_back(variant.config);
   return all;
 }
 

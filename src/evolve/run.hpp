@@ -22,6 +22,7 @@ struct RunOptions {
   Workload workload;
   std::vector<std::string> families;  ///< the base's first; empty: every one that runs the workload
   StrategyOptions strategy;
+  std::vector<std::string> found;  ///< variants that earlier runs found, tried first
   int trials = 45;
   double budget_s = 0;  ///< stop proposing after this much wall clock; 0: no limit
   bool peers = true;    ///< compare the champion with PyTorch's SDPA where it can be imported
@@ -102,6 +103,7 @@ class Evolution {
   RunOptions options_;
   Observer& observer_;
   std::vector<const Family*> families_;
+  std::vector<Variant> found_;
   trial::Laboratory laboratory_;
   std::int64_t run_ = 0;
   std::vector<store::TrialRecord> trials_;

@@ -128,8 +128,14 @@ class Proposer {
           spaces_.size() == 1 ? "the family's default" : fmt::format("the default of {}", space(place).name),
           island,
           place};
+    // Then what earlier runs found.
+    int known = static_cast<int>(spaces_.size());
+    for (int index = 0; index < static_cast<int>(spaces_.size()); ++index)
+      for (const Config& config : space(index).found)
+        if (place == known++ && is_new(index, config))
+          return Proposal{config, Operation::recall, {}, "what an earlier run found", island, index};
     // And of the first space the default that knows its workload, which one change at a time may not come to.
-    if (place == std::max(static_cast<int>(spaces_.size()), options_.population - 1))
+    if (place == std::max(known, options_.population - 1))
       if (auto p = specialised()) return finish(std::move(*p), island, false);
     std::vector<const Individual*> parents = elites(island);
     bool migrated = false;
@@ -474,6 +480,8 @@ std::string_view to_string(Operation operation) {
   switch (operation) {
     case Operation::initial_default:
       return "default";
+    case Operation::recall:
+      return "recall";
     case Operation::specialise:
       return "specialise";
     case Operation::restart:

@@ -28,6 +28,7 @@ StrategyKind parse_strategy(std::string_view text);  ///< @throws Error(usage)
 
 enum class Operation {
   initial_default,
+  recall,      ///< what an earlier run found
   specialise,  ///< the default of the first space with what a program may know of its workload
   restart,
   mutate,
@@ -74,13 +75,15 @@ struct Space {
   std::function<bool(const Config&)> is_legal;
   std::function<Config(const Config&)> canonical = nullptr;  ///< Family::canonical; none: every config is
   std::string name = {};
+  std::vector<Config> found = {};  ///< by earlier runs: legal ones
 };
 
 /// The proposals of one generation: at most options.population, fewer only when the space holds no more. None equals an
 /// earlier trial or another of the same generation. A search of several spaces begins with the default of each, and
-/// tries that of the first made for its workload alone (Knob::known) with the first generation, or next to it; elites
-/// compete whatever their space, so that the better one gets the trials. Those that share out the work as the best does
-/// leave some places to the best others that are nearly as fast: another way seldom wins before its knobs suit it.
+/// tries that of the first made for its workload alone (Knob::known) with the first generation, or next to it; behind
+/// the defaults comes what earlier runs found (Space::found). Elites compete whatever their space, so that the better
+/// one gets the trials. Those that share out the work as the best does leave some places to the best others that are
+/// nearly as fast: another way seldom wins before its knobs suit it.
 /// @param spaces the first is that of the base
 /// @param history every trial of earlier generations, in order
 std::vector<Proposal> propose(const StrategyOptions& options, std::span<const Space> spaces, int generation,

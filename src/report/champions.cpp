@@ -36,6 +36,10 @@ Key key_of(const json& entry) {
   return {text_of(entry, "workload"), text_of(entry, "arch")};
 }
 
+bool holds_champions(const json& document) {
+  return document.is_object() && text_of(document, "what") == "champions" && member(document, kChampions).is_array();
+}
+
 // How a run came to its result.
 json provenance_of(const store::RunRecord& run) {
   return {{"workload", run.workload},
@@ -103,7 +107,7 @@ json champions_of(const std::vector<store::RunRecord>& runs) {
 }
 
 json merge_champions(const json& earlier, const json& newer) {
-  if (!earlier.is_object() || text_of(earlier, "what") != "champions" || !member(earlier, "champions").is_array())
+  if (!holds_champions(earlier))
     throw Error(ErrorCode::usage, "the file to merge with holds no champions; name another one with -o", "");
   std::map<Key, Found> all;
   for (const json* document : {&earlier, &newer})
@@ -114,6 +118,14 @@ json merge_champions(const json& earlier, const json& newer) {
         if (!is_first && replaces(found, at->second)) at->second = found;
       }
   return document(all);
+}
+
+std::optional<std::string> champion_in(const json& champions, const Workload& workload, const std::string& arch) {
+  if (!holds_champions(champions))
+    throw Error(ErrorCode::usage, "the file holds no champions; heed champions -o FILE writes one that does", "");
+  for (const json& entry : champions[kChampions])
+    if (key_of(entry) == Key{to_string(workload), arch}) return text_of(entry, "variant");
+  return std::nullopt;
 }
 
 std::string champions_text(const json& champions) {

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "heed/heed.hpp"
 #include "store/store.hpp"
 
 namespace heed::report {
@@ -19,6 +22,12 @@ nlohmann::json champions_of(const std::vector<store::RunRecord>& runs);
 /// architecture.
 /// @throws Error(usage) when `earlier` is no such document
 nlohmann::json merge_champions(const nlohmann::json& earlier, const nlohmann::json& newer);
+
+/// The variant that such a document names as the champion of a workload on an architecture; nothing where it names
+/// none.
+/// @throws Error(usage) when it is no such document
+std::optional<std::string> champion_in(const nlohmann::json& champions, const Workload& workload,
+                                       const std::string& arch);
 
 /// A table for people.
 std::string champions_text(const nlohmann::json& champions);

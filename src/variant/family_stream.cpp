@@ -96,9 +96,10 @@ const KnobTable<stream::Config>& table() {
         .acts_on({tail, latency, tensor});
     t.add(
          "evict_first", "v", &C::evict_first, "heed::stream::EvictFirst",
-         {"none", "queries", "passing", "inputs", "all", "values", "but_keys"},
+         {"none", "queries", "passing", "inputs", "all", "values", "but_keys", "but_most_keys", "half"},
          "what the L2 may give up before other lines: nothing, queries, outputs as well, all that is read, all, values "
-         "and outputs, or all but keys")
+         "and outputs, all but keys, all but those of three heads in four, or outputs and all that is read of every "
+         "head in the second half")
         .acts_on({l2, dram});
     t.add("arrival", "a", &C::arrival, "heed::stream::Arrival", {"at_use", "ahead"},
           "when a warpgroup asks whether its next keys and values have arrived: when it needs them, or beside the "

@@ -198,6 +198,39 @@ TEST_F(Cli, EvolveShowRunsAndReplay) {
   expect_refusal("evolve --resume 1 --shape b1h1l8d16 " + db() + " " + cache(), 2, "leave out --shape");
 }
 
+// A search that begins with what an earlier one found tries that behind the default.
+TEST_F(Cli, EvolveBeginsWithAKnownChampion) {
+  const std::string file = folder_.file("champions.json");
+  const auto know = [&](const std::string& workload, const std::string& arch, const std::string& variant) {
+    const nlohmann::json entry = {{"workload", workload}, {"arch", arch}, {"variant", variant}};
+    write_file_atomically(file, nlohmann::json{{"what", "champions"}, {"champions", {entry}}}.dump(),
+                          ErrorCode::internal);
+    return " --from " + file;
+  };
+  const auto evolved = [&](const std::string& from) {
+    const Printed run = heed_command(tiny_evolution(2) + " --json" + from);
+    EXPECT_EQ(run.code, 0) << run.err;
+    return std::pair{nlohmann::json::parse(run.out), run.err};
+  };
+  const auto [plain, silent] = evolved(know("b1h1l48d17:fp32", "x86_64", "fwd_cpu"));
+  EXPECT_THAT(silent, ::testing::HasSubstr("names no champion of b1h1l48d16:fp32"));
+  const std::string arch = plain["device"]["arch"];
+  const std::string variant = plain["trials"][1]["config"];
+  EXPECT_NE(plain["trials"][1]["operation"], "recall");
+  const auto [again, told] = evolved(know("b1h1l48d16:fp32", arch, variant));
+  EXPECT_EQ(again["trials"][1]["operation"], "recall") << told;
+  EXPECT_EQ(again["trials"][1]["config"], variant);
+  const std::string tiny = tiny_evolution(2);
+  expect_refusal(tiny + know("b1h1l48d16:fp32", arch, "fwd_cpu:block_m=-1"), 2, "block_m");
+  expect_refusal(tiny + know("b1h1l48d16:fp32", arch, "fwd_sm80"), 2, "name it with --family, too");
+  expect_refusal(tiny + " --from " + folder_.file("nowhere"), 2, "nowhere");
+  write_file_atomically(file, "{", ErrorCode::internal);
+  expect_refusal(tiny + " --from " + file, 2, "is no JSON");
+  write_file_atomically(file, "[]", ErrorCode::internal);
+  expect_refusal(tiny + " --from " + file, 2, "holds no champions");
+  expect_refusal("evolve --resume 1 --from " + file + " " + db() + " " + cache(), 2, "leave out --from");
+}
+
 TEST_F(Cli, EvidenceHasItsSchema) {
   ASSERT_EQ(heed_command(tiny_evolution(2) + " --evidence " + folder_.file("e/x.json")).code, 0);
   const auto json = nlohmann::json::parse(read_file(folder_.file("e/x.json"), ErrorCode::internal));

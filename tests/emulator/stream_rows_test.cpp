@@ -246,6 +246,15 @@ TEST(EmulatedStream, EvictsFirst) {
   run_case<kValues, kHalf64>({.heads = 2, .len_q = 100, .len_k = 150}, 53);
   constexpr Config kButKeys{.row_groups = 1, .stages = 2, .store = Store::boxes, .evict_first = EvictFirst::but_keys};
   run_case<kButKeys, kHalf64Causal>({.heads = 2, .len_q = 100, .len_k = 100}, 54);
+  // Heads on both sides of the one from which on everything leaves first.
+  constexpr Config kMostKeys{.row_groups = 1,
+                             .stages = 2,
+                             .query_stages = 2,
+                             .schedule = Schedule::persistent,
+                             .evict_first = EvictFirst::but_most_keys};
+  run_case<kMostKeys, kHalf64>({.heads = 4, .len_q = 100, .len_k = 150}, 55);
+  constexpr Config kHalf{.row_groups = 2, .stages = 2, .evict_first = EvictFirst::half};
+  run_case<kHalf, kHalf64Causal>({.heads = 3, .len_q = 100, .len_k = 100}, 56);
 }
 
 }  // namespace

@@ -267,6 +267,22 @@ TEST(Strategy, TheDefaultMadeForItsWorkloadIsTriedWithTheFirstGeneration) {
   EXPECT_EQ(tried("b8h16l2048d128", {}), "") << "too large to know";
 }
 
+// What earlier runs found comes behind the defaults, and once; a default that they found is none of it.
+TEST(Strategy, BeginsWithWhatIsKnown) {
+  Toy toy;
+  toy.space.found = {{8, 32, 2, 16, 2}, toy.space.default_config};
+  const std::vector<Proposal> first = propose({}, {&toy.space, 1}, 0, {});
+  ASSERT_EQ(first.size(), 5U);
+  EXPECT_EQ(first[0].operation, Operation::initial_default);
+  EXPECT_EQ(first[1].operation, Operation::recall);
+  EXPECT_EQ(first[1].config, toy.space.found[0]);
+  for (std::size_t i = 2; i < first.size(); ++i) EXPECT_NE(first[i].operation, Operation::recall);
+  // Its neighbours are what is tried next.
+  const std::vector<Individual> history = toy.evolve({}, 9);
+  EXPECT_EQ(history[1].config, toy.space.found[0]);
+  EXPECT_DOUBLE_EQ(best(history), 2.0) << "one change away";
+}
+
 // What no single change leads to: at b1h8l2048d64 four row groups in clusters of two are 1.02 times as fast as two row
 // groups with two key groups.
 TEST(Strategy, FortyFiveTrialsGoThroughTheWaysOfARealFamily) {

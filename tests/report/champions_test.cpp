@@ -51,6 +51,20 @@ TEST(Champions, TheFastestOfEachWorkloadAndArchitecture) {
   EXPECT_THAT(champions_text(champions_of({})), ::testing::HasSubstr("No finished run"));
 }
 
+TEST(Champions, OneOfAWorkloadIsFound) {
+  const std::string shape = to_string(parse_workload("b1h8l512d64"));
+  const nlohmann::json all = champions_of({run_of(shape, "sm_90a", 5), run_of("b", "sm_90a", 7)});
+  EXPECT_EQ(champion_in(all, parse_workload("b1h8l512d64"), "sm_90a"), "fwd_x:a=1");
+  EXPECT_EQ(champion_in(all, parse_workload("b1h8l512d64"), "sm_80"), std::nullopt);
+  EXPECT_EQ(champion_in(all, parse_workload("b1h8l512d64:bf16"), "sm_90a"), std::nullopt);
+  EXPECT_EQ(champion_in(champions_of({run_of(shape, "sm_90a", 5, 1.0)}), parse_workload("b1h8l512d64"), "sm_90a"),
+            std::nullopt)
+      << "a base that nothing beat is the default anyway";
+  for (const nlohmann::json& other : {nlohmann::json::array(), nlohmann::json{{"what", "arena"}}})
+    testing_support::expect_error(ErrorCode::usage, "holds no champions",
+                                  [&] { champion_in(other, parse_workload("b1h8l512d64"), "sm_90a"); });
+}
+
 TEST(Champions, TheSourcesThatRanLastDecide) {
   store::RunRecord before = run_of("a", "sm_90a", 5);
   before.source_digest = "old";
