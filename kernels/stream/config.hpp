@@ -125,15 +125,24 @@ enum class Pairs {
 /// what is not marked is still there.
 enum class EvictFirst {
   none,
-  queries,        ///< queries: one block reads them, once
-  passing,        ///< queries and outputs, which no one reads again
-  inputs,         ///< keys and values too: read once where one row tile holds all rows of a head
-  all,            ///< outputs as well
-  values,         ///< values and outputs
-  but_keys,       ///< queries, values and outputs
-  but_most_keys,  ///< the same, and the keys of the last quarter of the heads
-  half,           ///< outputs, and all that is read of the second half of the heads
+  queries,         ///< queries: one block reads them, once
+  passing,         ///< queries and outputs, which no one reads again
+  inputs,          ///< keys and values too: read once where one row tile holds all rows of a head
+  all,             ///< outputs as well
+  values,          ///< values and outputs
+  but_keys,        ///< queries, values and outputs
+  but_most_keys,   ///< the same, and the keys of the last quarter of the heads
+  half,            ///< outputs, and all that is read of the second half of the heads
+  but_opening,     ///< all but what each block begins with: the queries of its first row tile, and two tiles of keys
+  but_first_keys,  ///< all but the queries and keys of each block's first row tile
 };
+
+/// Where blocks stay (Schedule::persistent, dynamic), the key tiles of a block's first row tile those names hold for,
+/// with its queries; 0: they hold for all row tiles alike. A launch begins with these, and everything waits for them:
+/// what later turns read comes from memory meanwhile, unnoticed.
+HEED_HOST_DEVICE constexpr int first_tiles_that_stay(EvictFirst e) {
+  return e == EvictFirst::but_opening ? 2 : e == EvictFirst::but_first_keys ? 1 << 30 : 0;
+}
 
 /// Of the key heads of all batch entries, one after the other, how many eighths those names hold for: of the others
 /// everything leaves first. Where what is not marked does not fit either, it pushes itself out: at b64h12l128d64 the
@@ -143,13 +152,14 @@ HEED_HOST_DEVICE constexpr int eighths_that_stay(EvictFirst e) {
 }
 
 HEED_HOST_DEVICE constexpr bool queries_leave_first(EvictFirst e) {
-  return e != EvictFirst::none && e != EvictFirst::values && e != EvictFirst::half;
+  return e != EvictFirst::none && e != EvictFirst::values && e != EvictFirst::half && first_tiles_that_stay(e) == 0;
 }
 HEED_HOST_DEVICE constexpr bool keys_leave_first(EvictFirst e) {
   return e == EvictFirst::inputs || e == EvictFirst::all;
 }
 HEED_HOST_DEVICE constexpr bool values_leave_first(EvictFirst e) {
-  return keys_leave_first(e) || e == EvictFirst::values || e == EvictFirst::but_keys || e == EvictFirst::but_most_keys;
+  return keys_leave_first(e) || e == EvictFirst::values || e == EvictFirst::but_keys ||
+         e == EvictFirst::but_most_keys || first_tiles_that_stay(e) > 0;
 }
 HEED_HOST_DEVICE constexpr bool outputs_leave_first(EvictFirst e) {
   return e != EvictFirst::none && e != EvictFirst::queries && e != EvictFirst::inputs;

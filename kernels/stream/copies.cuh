@@ -59,6 +59,8 @@ struct Copies {
   static constexpr bool kKeysFirst = keys_leave_first(kConfig.evict_first);
   static constexpr bool kValuesFirst = values_leave_first(kConfig.evict_first);
   static constexpr int kEighthsStay = eighths_that_stay(kConfig.evict_first);
+  static constexpr int kFirstStay = first_tiles_that_stay(kConfig.evict_first);
+  static constexpr bool kSomeStay = kEighthsStay < 8 || kFirstStay > 0;
   // Turns of a row tile that are still to be asked for when the next row tile is drawn: an atomic in the L2 takes less
   // than one. With 1, 2, 3 and 4 times are equal to 1%.
   static constexpr int kDrawnAhead = 2;
@@ -100,11 +102,11 @@ struct Copies {
     initialise_barriers<false>();
   }
 
-  /// @param stays the head is one of those that may stay in the L2 (eighths_that_stay)
+  /// @param stays it is of a part that may stay in the L2 (eighths_that_stay, first_tiles_that_stay)
   template <bool kEvictFirst>
   __device__ __forceinline__ static void copy_box(unsigned to, const TensorMap& map, unsigned barrier, int box, int row,
                                                   int head, int batch, bool stays) {
-    if (kEvictFirst || (kEighthsStay < 8 && !stays))
+    if (kEvictFirst || (kSomeStay && !stays))
       ptx::cp_async_bulk_tensor_4d_evict_first(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
     else
       ptx::cp_async_bulk_tensor_4d(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
@@ -284,7 +286,7 @@ struct Copies {
     const Keys seen = keys_seen(tile);
     const bool stays = is_of_heads_that_stay(tile, kv_head);
     const int chosen_at = turn_of_choice(tiles_of(seen, 0));
-    if (!started) copy_queries(tile, query_stage, 0, kConfig.row_groups, stays);
+    if (!started) copy_queries(tile, query_stage, 0, kConfig.row_groups, stays && kFirstStay == 0);
     bool more = true;
     for (int turn = 0; more; ++turn) {
       more = false;
@@ -303,7 +305,9 @@ struct Copies {
           // No one has used a stage before; asking takes 30 clocks, in front of copies that are waited for.
           if (!started || turn >= kConfig.stages) ptx::mbarrier_wait(place.ring_freed(g, stage), ring[g].parity);
           ptx::mbarrier_arrive_expect_tx(barrier, (has_keys ? kPlan.operand : 0) + (has_values ? kPlan.operand : 0));
-          if (has_keys) copy_operand<kKeysFirst>(maps.k, place.keys(g, stage), barrier, n, kv_head, tile.batch, stays);
+          const bool keys_stay = stays && (kFirstStay == 0 || (started && turn < kFirstStay));
+          if (has_keys)
+            copy_operand<kKeysFirst>(maps.k, place.keys(g, stage), barrier, n, kv_head, tile.batch, keys_stay);
           if (has_values)
             copy_operand<kValuesFirst>(maps.v, place.values(g, stage), barrier, n + value_lag(kConfig), kv_head,
                                        tile.batch, stays);

@@ -34,6 +34,8 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.teams > 1 && c.teams * c.min_blocks > 4) c.min_blocks = 4 / c.teams;
   if (c.schedule == Schedule::one_tile) c.query_stages = 1;
   if (c.schedule != Schedule::persistent) c.waves = Waves::filled;
+  // A row tile a block: all are first ones, and so are nearly all keys.
+  if (c.schedule == Schedule::one_tile && first_tiles_that_stay(c.evict_first) > 0) c.evict_first = EvictFirst::values;
   if (c.reference == Reference::exact) c.overlap = Overlap::nothing;
   if (!can_pair(c)) c.pairs = Pairs::apart;
   if (c.row_groups == 1 || c.pairs == Pairs::together) c.turns = Turns::any;

@@ -96,10 +96,12 @@ const KnobTable<stream::Config>& table() {
         .acts_on({tail, latency, tensor});
     t.add(
          "evict_first", "v", &C::evict_first, "heed::stream::EvictFirst",
-         {"none", "queries", "passing", "inputs", "all", "values", "but_keys", "but_most_keys", "half"},
+         {"none", "queries", "passing", "inputs", "all", "values", "but_keys", "but_most_keys", "half", "but_opening",
+          "but_first_keys"},
          "what the L2 may give up before other lines: nothing, queries, outputs as well, all that is read, all, values "
-         "and outputs, all but keys, all but those of three heads in four, or outputs and all that is read of every "
-         "head in the second half")
+         "and outputs, all but keys, all but those of three heads in four, outputs and all that is read of every head "
+         "in the second half, all but the queries of a block's first row tile and its first two tiles of keys, or all "
+         "but those queries and all keys of that row tile")
         .acts_on({l2, dram});
     t.add("arrival", "a", &C::arrival, "heed::stream::Arrival", {"at_use", "ahead"},
           "when a warpgroup asks whether its next keys and values have arrived: when it needs them, or beside the "

@@ -253,6 +253,20 @@ TEST(EmulatedStream, EvictsFirst) {
                              .schedule = Schedule::persistent,
                              .evict_first = EvictFirst::but_most_keys};
   run_case<kMostKeys, kHalf64>({.heads = 4, .len_q = 100, .len_k = 150}, 55);
+  // What a block begins with, and what comes after it.
+  constexpr Config kOpening{.row_groups = 1,
+                            .stages = 2,
+                            .query_stages = 2,
+                            .schedule = Schedule::persistent,
+                            .evict_first = EvictFirst::but_opening};
+  run_case<kOpening, kHalf64>({.heads = 4, .len_q = 100, .len_k = 250}, 57);
+  constexpr Config kFirstKeys{.row_groups = 2,
+                              .stages = 2,
+                              .query_stages = 2,
+                              .schedule = Schedule::dynamic,
+                              .overlap = Overlap::products,
+                              .evict_first = EvictFirst::but_first_keys};
+  run_case<kFirstKeys, kHalf64Causal>({.heads = 3, .len_q = 200, .len_k = 200}, 58);
   constexpr Config kHalf{.row_groups = 2, .stages = 2, .evict_first = EvictFirst::half};
   run_case<kHalf, kHalf64Causal>({.heads = 3, .len_q = 100, .len_k = 100}, 56);
 }

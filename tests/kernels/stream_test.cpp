@@ -36,7 +36,7 @@ Config random_config(Random& random) {
   c.masking = static_cast<Masking>(random.below(3));
   c.tile_order = static_cast<TileOrder>(random.below(4));
   c.pairs = static_cast<Pairs>(random.below(2));
-  c.evict_first = static_cast<EvictFirst>(random.below(9));
+  c.evict_first = static_cast<EvictFirst>(random.below(11));
   c.store = static_cast<Store>(random.below(5));
   c.scaling = static_cast<Scaling>(random.below(3));
   c.packing = static_cast<Packing>(random.below(3));
