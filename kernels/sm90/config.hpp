@@ -123,6 +123,13 @@ enum class Sizes {
   fixed,  ///< lengths, heads, batch and how the mask is aligned: no constant of a launch is waited for to know them
 };
 
+/// What a program for fixed sizes holds.
+enum class Programs {
+  all,     ///< all that any launch may need, as programs for any sizes do
+  needed,  ///< what launches of these sizes do: a quarter to nine tenths of the instructions. ptxas places the rest
+           ///< otherwise then, for better or worse
+};
+
 /// Where a program for fixed sizes finds the rows of the output.
 enum class Outputs {
   any,    ///< by the strides of a launch
@@ -158,6 +165,7 @@ struct Config {
   Store store = Store::pieces;
   TileOrder tile_order = TileOrder::descending;
   Sizes sizes = Sizes::any;
+  Programs programs = Programs::all;
   Outputs outputs = Outputs::any;
   int min_blocks = 1;
   constexpr bool operator==(const Config&) const = default;
@@ -397,6 +405,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.outputs == Outputs::dense) c.sizes = Sizes::fixed;
   if (problem.sizes.len_q == 0) c.sizes = Sizes::any;
   if (c.sizes == Sizes::fixed) c.key_heads = KeyHeads::shared;  // by how many is a constant
+  if (c.sizes == Sizes::any) c.programs = Programs::all;
   Config eager = c;
   eager.product_start = 0;
   if (c.product_start <= product_after_step(eager, 0)) c.product_start = 0;

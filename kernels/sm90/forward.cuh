@@ -35,7 +35,7 @@ struct Forward : Segment<kConfig, kProblem> {
   using Base::barrier, Base::key_barrier, Base::keys_at, Base::copy_keys, Base::copy_segment, Base::key_head;
   using Base::kBoxes, Base::kChunk, Base::kStages, Base::kKeyGroups, Base::kOnes, Base::kSteps, Base::kKeyGroupThreads,
       Base::kQueriesFirst, Base::kDependent, Base::kOneSegment, Base::kVotesLast, Base::kKeepsForLater,
-      Base::kSumsEarly;
+      Base::kSumsEarly, Base::kKnown, Base::has_no_keys;
   using Base::kOutColumns, Base::kPlan, Base::kBarriers, Base::kFirstBarrier;
   using Base::kSharesQueries, Base::kJoinsLater;
   using Base::open, Base::keep_copying, Base::is_producer, Base::is_leader, Base::release, Base::slot_of,
@@ -72,7 +72,7 @@ struct Forward : Segment<kConfig, kProblem> {
   /// All segments of the part, again where its first keys misled and it votes by itself.
   template <Masks kMasks, bool kStays>
   __device__ __forceinline__ void run_segments(bool second_time) {
-    if (segments == 0) [[unlikely]] {
+    if (has_no_keys()) [[unlikely]] {
       if ((kQueriesFirst || kSharesQueries) && kKeyGroups == 1)
         ptx::mbarrier_wait(barrier(kFirstBarrier), 0);  // they come all the same
       if (kDependent) ptx::griddepcontrol_launch_dependents();
@@ -181,6 +181,15 @@ struct Forward : Segment<kConfig, kProblem> {
       const bool is_usual = kMasksProbabilities ? is_lined_up
                             : kCausalSegment    ? true
                                                 : first_key_of(segments) <= seen_by_all;
+      // With known sizes it may be that no part needs the other.
+      constexpr bool kAllUsual = kMasksProbabilities ? !kKnown.some_are_askew
+                                 : kCausalSegment    ? true
+                                                     : !kKnown.some_are_masked;
+      constexpr bool kAllFit = !kOneSegment || (!kKnown.some_are_longer && (!kKeepsForLater || !kKnown.some_are_none));
+      if constexpr (kAllUsual && kAllFit) {
+        finish<kUsual, kOneSegment>();
+        return;
+      }
       // In this order: ptxas puts the second next to what came before (0.03 us at the mission shape on an H200).
       // Asking for one segment alone, where none will not do either, makes ptxas' program 1% slower at b1h16l256d128.
       const bool is_one_segment = segments <= 1 && (!kKeepsForLater || segments == 1);
@@ -202,9 +211,9 @@ struct Forward : Segment<kConfig, kProblem> {
 #pragma unroll 1
     for (bool again = false;; again = true) {
       if constexpr (kStays && kVotesLast) run_segments<kMasks, kStays>(again);
-      if (!(kSumsEarly && kStays) || segments == 0) this->template finish_sums<kStays>(again);
+      if (!(kSumsEarly && kStays) || has_no_keys()) this->template finish_sums<kStays>(again);
       // The other blocks' barriers exist.
-      if (kJoinsLater && !again && (!kStays || segments == 0)) ptx::barrier_cluster_wait_acquire();
+      if (kJoinsLater && !again && (!kStays || has_no_keys())) ptx::barrier_cluster_wait_acquire();
       const Merge<kConfig, kProblem> merge{{params, place(), target.rows, this->maps.o}, target.inboxes};
       bool misled;
       if constexpr (kKeepsForLater && kStays) {

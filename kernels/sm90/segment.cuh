@@ -41,6 +41,7 @@ struct Segment : Block<kConfig, kProblem> {
   static constexpr bool kSumsEarly = !kOnes;
   // The blocks of a cluster wait for each other's barriers beside the first scores, if they did not at the start.
   static constexpr bool kJoinsLater = kConfig.cluster > 1 && !Base::kSharesQueries;
+  static constexpr KnownParts kKnown = known_parts(kConfig, kProblem);
   // Score registers of a row pair from which the first reference is found.
   static constexpr int kReferenceRegisters = kConfig.reference == Reference::first_keys ? kStepKeys / 2 : kChunk / 2;
 
@@ -51,6 +52,8 @@ struct Segment : Block<kConfig, kProblem> {
   unsigned probabilities[kKeepsForLater ? kSteps : 1][4];       // of a part that stays
 
   using Base::Base;
+
+  __device__ __forceinline__ bool has_no_keys() const { return kKnown.some_are_none && segments == 0; }
 
   /// One segment from its scores to its products, everything unrolled, nothing left in flight but, where they are
   /// prefetched, nothing at all: the next scores are waited for too. (ptxas serialises all products of a kernel that

@@ -6,6 +6,7 @@
 
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/math.cuh"
+#include "kernels/sm90/known_parts.hpp"
 #include "kernels/sm90/products.cuh"
 #include "kernels/sm90/scores.cuh"
 
@@ -74,9 +75,7 @@ struct Softmax : Products<kConfig, kProblem> {
   __device__ __forceinline__ void find_diagonal() {
     diagonal = (block_row + row_group * kGroupRows + params.causal_offset) / kChunk;
     // Of the whole block: its row groups vote together, and one in the other program would vote at another place.
-    const int first = block_row + params.causal_offset;
-    const int last_row = min(block_row + kRowGroups * kGroupRows, params.len_q) - 1;
-    is_lined_up = first >= 0 && first % kChunk == 0 && last_row + params.causal_offset < params.len_k;
+    is_lined_up = sm90::is_lined_up(kConfig, block_row, params.len_q, params.len_k, params.causal_offset);
     const int keys = 16 * warp + lane / 4 + 1 - 2 * (lane % 4);  // seen from this lane's first column on
 #pragma unroll
     for (int i = 0; i <= kChunk / 8; ++i) {

@@ -224,6 +224,13 @@ enum class Sizes {
   whole,  ///< and that row tiles are whole: nothing asks whether a row is past the last, or sees past the last key
 };
 
+/// What a program for fixed sizes holds.
+enum class Programs {
+  all,     ///< all that any launch may need, as programs for any sizes do
+  needed,  ///< what launches of these sizes do: a quarter to nine tenths of the instructions. ptxas places the rest
+           ///< otherwise then, for better or worse
+};
+
 /// Where a program for fixed sizes finds the rows of the output.
 enum class Outputs {
   any,    ///< by the strides of a launch
@@ -261,6 +268,7 @@ struct Config {
   Packing packing = Packing::at_once;
   Adding adding = Adding::at_once;
   Sizes sizes = Sizes::any;
+  Programs programs = Programs::all;
   Outputs outputs = Outputs::any;
   int teams = 1;  ///< of a block that stays
   int min_blocks = 1;

@@ -29,7 +29,7 @@ struct Forward : Tiles<kConfig, kProblem> {
   using Base = Tiles<kConfig, kProblem>;
   using Base::begin_turns, Base::end_turns, Base::wait_to_start, Base::let_next_start, Base::pass_turn,
       Base::release_queries, Base::run_tiles, Base::add_up_sums;
-  using Base::kDim, Base::kOneTile, Base::kTogether;
+  using Base::kDim, Base::kOneTile, Base::kTogether, Base::kKnown;
   using Base::params, Base::place, Base::lane, Base::warp, Base::row_group, Base::key_group, Base::group_row,
       Base::query, Base::out, Base::reference, Base::sum, Base::row;
 
@@ -106,13 +106,13 @@ struct Forward : Tiles<kConfig, kProblem> {
   /// Every tile that this row group sees.
   __device__ __forceinline__ void run_rows(const Share& share) {
     const Range& tiles = share.tiles;
-    const bool has_tiles = share.end > tiles.first;
+    const bool has_tiles = share.end > tiles.first || !kKnown.some_are_none;
     group_row = share.row;
     clear();
     const unsigned long long queries = queries_of(row_group);
     // Tiles that only other row groups see. Without this loop the compiler knows the stage of every turn where it
     // unrolls as many turns as there are stages.
-    if constexpr (kConfig.row_groups > 1)
+    if constexpr (kConfig.row_groups > 1 && kKnown.some_pass)
 #pragma unroll 1
       for (int n = has_tiles ? tiles.end - share.end : turns_of(kConfig, tiles.end - tiles.first); n > 0; --n)
         pass_turn();

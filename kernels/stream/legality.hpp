@@ -63,6 +63,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.outputs == Outputs::dense && c.sizes == Sizes::any) c.sizes = Sizes::fixed;
   if (c.sizes == Sizes::whole && !can_be_whole(c, problem)) c.sizes = Sizes::fixed;
   if (problem.sizes.len_q == 0) c.sizes = Sizes::any;
+  if (c.sizes == Sizes::any) c.programs = Programs::all;
   return c;
 }
 

@@ -20,6 +20,7 @@
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/wgmma.cuh"
+#include "kernels/stream/known_tiles.hpp"
 #include "kernels/stream/softmax.cuh"
 #include "kernels/stream/warp_scores.cuh"
 
@@ -41,6 +42,11 @@ struct Tiles : Softmax<kConfig, kProblem> {
   static constexpr bool kOneTile = kConfig.schedule == Schedule::one_tile;
   static constexpr bool kVotesAtOnce = kConfig.vote == Vote::at_once;
   static constexpr bool kTogether = kConfig.pairs == Pairs::together;
+  static constexpr KnownTiles kKnown = known_tiles(kConfig, kProblem);
+  static constexpr bool kMasksFirst = kKnown.some_first_masked;
+  static constexpr bool kNeverWhole = !kKnown.some_first_whole;
+  static constexpr bool kMayBeOnly = kKnown.some_are_one;
+  static constexpr bool kNeverMore = !kKnown.some_are_more;
 
   // ---- state
   Cursor<kConfig.query_stages> query;
@@ -191,15 +197,16 @@ struct Tiles : Softmax<kConfig, kProblem> {
       Probabilities p;
       scores_alone(s, queries);
       look_ahead(turn);
-      first_softmax(p, s, n, (n + 1) * kKeys > seen_by_all);
+      first_softmax(p, s, n, kMasksFirst && (kNeverWhole || (n + 1) * kKeys > seen_by_all));
       const auto step = [&] { return kTogether && n > both_see ? 2 : 1; };
       int by = step();
+      if constexpr (kKnown.some_later_masked)
 #pragma unroll 1
-      for (; n - by >= first && (n - by + 1) * kKeys > seen_by_all; n -= by, by = step()) {
-        both_products(s, queries, p, by == 2);
-        hide_keys(s, (n - by) * kKeys);
-        exact_softmax(p, s);
-      }
+        for (; n - by >= first && (n - by + 1) * kKeys > seen_by_all; n -= by, by = step()) {
+          both_products(s, queries, p, by == 2);
+          hide_keys(s, (n - by) * kKeys);
+          exact_softmax(p, s);
+        }
       if constexpr (kTogether) {
 #pragma unroll 1
         for (; n > both_see && n - 2 >= first; n -= 2) {
@@ -226,7 +233,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
     } else {
       // Without a second tile that some row does not see whole, a program that knows of none.
       const bool hides_more = kProblem.causal && n * kKeys > seen_by_all;
-      if (kProblem.causal && (kConfig.masking != Masking::apart || hides_more))
+      if (kProblem.causal && kKnown.some_later_masked && (kConfig.masking != Masking::apart || hides_more))
         return run_overlapped<true>(n, first, seen_by_all, queries);
       return run_overlapped<false>(n, first, seen_by_all, queries);
     }
@@ -241,8 +248,8 @@ struct Tiles : Softmax<kConfig, kProblem> {
     Probabilities p[2];
     scores_alone(s[0], queries);
     look_ahead(turn);
-    const bool masked = (n + 1) * kKeys > seen_by_all;
-    if (n == first) {
+    const bool masked = kMasksFirst && (kNeverWhole || (n + 1) * kKeys > seen_by_all);
+    if (kMayBeOnly && (kNeverMore || n == first)) {
       first_softmax(p[0], s[0], n, masked);
       release_queries();
       pass_turn();  // between a tile's scores and its values
@@ -258,7 +265,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
     }
     // One or two are left. Two ends cost nothing; copied to the same registers, probabilities would be what ptxas
     // serialises products for (C7513).
-    if (n == first) {
+    if (kKnown.some_are_even && (!kKnown.some_are_odd || n == first)) {
       overlapped<kMayHide, true, false>(s[0], p[1], s[1], p[0], queries, n, hides(n));
       release_queries();
       values_alone(p[1]);

@@ -93,6 +93,9 @@ const KnobTable<sm90::Config>& table() {
           "what the program knows of its launches: nothing, or the workload's lengths, heads and batch as constants")
         .acts_on({latency, launch, issue})
         .known_with(static_cast<int>(sm90::Sizes::fixed));
+    t.add("programs", "pg", &C::programs, "heed::sm90::Programs", {"all", "needed"},
+          "what a program for fixed sizes holds: all that any launch may need, or what launches of these sizes do")
+        .acts_on({latency, issue});
     t.add("outputs", "ko", &C::outputs, "heed::sm90::Outputs", {"any", "dense"},
           "how outputs lie: by the strides of a launch, or row behind row, so that their addresses are constants, for "
           "launches of such outputs alone")

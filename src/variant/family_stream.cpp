@@ -127,6 +127,9 @@ const KnobTable<stream::Config>& table() {
           "also that row tiles are whole")
         .acts_on({latency, launch, issue})
         .known_with(static_cast<int>(stream::Sizes::fixed));
+    t.add("programs", "pg", &C::programs, "heed::stream::Programs", {"all", "needed"},
+          "what a program for fixed sizes holds: all that any launch may need, or what launches of these sizes do")
+        .acts_on({latency, issue});
     t.add("outputs", "ko", &C::outputs, "heed::stream::Outputs", {"any", "dense"},
           "how outputs lie: by the strides of a launch, or row behind row, so that their addresses are constants, for "
           "launches of such outputs alone")

@@ -128,6 +128,27 @@ TEST(EmulatedSm90, SizesMayBeConstants) {
   run_case<kBoxes, fixed(kHalf64, kPadded)>(kPadded, 431, true, {}, emulator::misinform_of_sizes);
 }
 
+// And that hold what those sizes need alone: one program, or two where some part wants the other.
+TEST(EmulatedSm90, ProgramsMayHoldWhatTheyNeed) {
+  constexpr Config kParts{.cluster = 2,
+                          .chunk = 64,
+                          .chunks = 4,
+                          .mask = Mask::probabilities,
+                          .row_sum = RowSum::ones_column,
+                          .vote = Vote::after_writing,
+                          .sizes = Sizes::fixed,
+                          .programs = Programs::needed};
+  constexpr Shape kRound{.heads = 2, .len_q = 128, .len_k = 512, .score_scale = 20};
+  constexpr Problem kUnmasked = fixed(kHalf64, kRound);
+  run_case<canonical(kParts, kUnmasked), kUnmasked>(kRound, 440, true, {}, emulator::misinform_of_sizes);
+  constexpr Shape kSquare{.heads = 2, .len_q = 512, .len_k = 512};
+  constexpr Problem kMasked = fixed(kHalf64Causal, kSquare);
+  run_case<canonical(kParts, kMasked), kMasked>(kSquare, 441, true, {}, emulator::misinform_of_sizes);
+  constexpr Shape kAskew{.heads = 2, .len_q = 100, .len_k = 700, .causal_offset = 333, .score_scale = 20};
+  constexpr Problem kOther = fixed(kHalf64Causal, kAskew);
+  run_case<canonical(kParts, kOther), kOther>(kAskew, 442, true, {}, emulator::misinform_of_sizes);
+}
+
 // And for outputs that lie in one way: where O is told to lie is wrong here too, and Q, K and V lie otherwise.
 template <Opening kOpening, Store kStore>
 void write_dense_outputs(std::uint64_t seed) {

@@ -69,6 +69,50 @@ TEST(EmulatedStream, SizesMayBeConstants) {
   run_case<kMirrored, fixed(kHalf64Causal, kSquare)>(kSquare, 143, misinformed);
 }
 
+// And that hold what those sizes need alone: with masked tiles and without, single tiles and more of them, rows and
+// parts that have none.
+TEST(EmulatedStream, ProgramsMayHoldWhatTheyNeed) {
+  const Options misinformed{.told = emulator::misinform_of_sizes};
+  constexpr auto lean = [](Config c) {
+    c.programs = Programs::needed;
+    return c;
+  };
+  constexpr Shape kRound{.heads = 2, .len_q = 128, .len_k = 512, .score_scale = 30};
+  run_case<lean(kFixed), fixed(kHalf64, kRound)>(kRound, 151, misinformed);
+  constexpr Shape kSquare{.heads = 2, .len_q = 256, .len_k = 256};
+  run_case<lean(kFixed), fixed(kHalf64Causal, kSquare)>(kSquare, 152, misinformed);
+  constexpr Shape kAskew{.heads = 2, .len_q = 200, .len_k = 150, .causal_offset = -70, .score_scale = 30};
+  run_case<lean(kFixed), fixed(kHalf64Causal, kAskew)>(kAskew, 153, misinformed);
+  run_case<lean(kWhole), fixed(kHalf64Causal, kSquare)>(kSquare, 154, misinformed);
+  constexpr Shape kOdd{.heads = 2, .len_q = 128, .len_k = 320};
+  run_case<lean(kWhole), fixed(kHalf64, kOdd)>(kOdd, 155, misinformed);
+  constexpr Shape kSingle{.heads = 3, .len_q = 128, .len_k = 40, .score_scale = 30};
+  run_case<lean(kWhole), fixed(kHalf64, kSingle)>(kSingle, 156, misinformed);
+  constexpr Config kApart{.row_groups = 1,
+                          .cluster = 2,
+                          .stages = 3,
+                          .overlap = Overlap::products,
+                          .vote = Vote::after_products,
+                          .masking = Masking::apart,
+                          .store = Store::rows,
+                          .tile_order = TileOrder::folded,
+                          .sizes = Sizes::fixed,
+                          .programs = Programs::needed,
+                          .min_blocks = 2};
+  constexpr Shape kLong{.heads = 2, .len_q = 320, .len_k = 320, .score_scale = 30};
+  run_case<kApart, fixed(kHalf64Causal, kLong)>(kLong, 157, misinformed);
+  constexpr Config kPairs{.row_groups = 2,
+                          .key_groups = 2,
+                          .stages = 4,
+                          .producer = Producer::own_group,
+                          .tile_order = TileOrder::mirrored,
+                          .pairs = Pairs::together,
+                          .sizes = Sizes::fixed,
+                          .programs = Programs::needed};
+  constexpr Shape kEnds{.len_q = 640, .len_k = 640};
+  run_case<kPairs, fixed(kHalf64Causal, kEnds)>(kEnds, 158, misinformed);
+}
+
 // And for outputs that lie in one way: where O is told to lie is wrong here too, and Q, K and V lie otherwise.
 TEST(EmulatedStream, OutputsMayBeDense) {
   const Options misinformed{.told = emulator::misinform_of_outputs};

@@ -1,7 +1,8 @@
 // What fwd_sm90 computes at compile time, checked on the host: who works on which keys, what lies where, in which
 // order.
-#include "kernels/sm90/config.hpp"
+#include "kernels/sm90/known_parts.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -46,6 +47,7 @@ Config random_config(Random& random, const Problem& problem) {
   c.store = static_cast<Store>(random.below(3));
   c.key_heads = static_cast<KeyHeads>(random.below(2));
   c.sizes = static_cast<Sizes>(random.below(2));
+  c.programs = static_cast<Programs>(random.below(2));
   c.outputs = static_cast<Outputs>(random.below(2));
   return canonical(c, problem);
 }
@@ -129,6 +131,50 @@ TEST(Sm90, CanonicalConfigsAreTheirOwnName) {
 }
 
 // Where outputs lie is known with the sizes or not at all, and to whom it makes a difference.
+// What a program for fixed sizes leaves out does not happen.
+TEST(Sm90, ProgramsKnowWhatTheirPartsMeet) {
+  Random random(11);
+  int leaner = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const FixedSizes s{.batch = 1,
+                       .heads = 1,
+                       .heads_kv = 1,
+                       .len_q = 1 + static_cast<int>(random.below(700)),
+                       .len_k = random.chance(0.5) ? 64 * (1 + static_cast<int>(random.below(12)))
+                                                   : 1 + static_cast<int>(random.below(700)),
+                       .causal_offset = random.chance(0.5) ? 0 : static_cast<int>(random.below(500)) - 200};
+    const Problem problem{.element = Element::fp16, .head_dim = 64, .causal = random.chance(0.5), .sizes = s};
+    Config c = random_config(random, problem);
+    c.sizes = Sizes::fixed;
+    c.programs = Programs::needed;
+    c = canonical(c, problem);
+    ASSERT_EQ(c.programs, Programs::needed);
+    const KnownParts known = known_parts(c, problem);
+    leaner += known.some_are_longer && known.some_are_none && known.some_are_askew ? 0 : 1;
+    for (int row = 0; row < s.len_q; ++row) {
+      const int block_row = row / (c.row_groups * kGroupRows) * c.row_groups * kGroupRows;
+      const int end = std::min(block_row + c.row_groups * kGroupRows, s.len_q);
+      const int keys = visible_keys(problem.causal, end - 1, s.causal_offset, s.len_k);
+      if (!is_lined_up(c, block_row, s.len_q, s.len_k, s.causal_offset)) ASSERT_TRUE(known.some_are_askew);
+      for (int part = 0; part < parts(c); ++part) {
+        const Range chunks = chunks_of_part(c, keys, part);
+        const int segments = segments_of(c, chunks);
+        if (segments == 0) ASSERT_TRUE(known.some_are_none);
+        if (segments > 1) ASSERT_TRUE(known.some_are_longer);
+        const int sees = std::min(visible_keys(problem.causal, row, s.causal_offset, s.len_k), chunks.end * c.chunk);
+        if (sees < (chunks.first + segments * c.chunks) * c.chunk) ASSERT_TRUE(known.some_are_masked);
+      }
+    }
+  }
+  EXPECT_GT(leaner, 10'000);
+  Problem mission = kMission;
+  mission.sizes = kSizes;
+  constexpr Config kNeeded{.sizes = Sizes::fixed, .programs = Programs::needed};
+  EXPECT_EQ(known_parts(kNeeded, mission), KnownParts{}) << "whole parts of one segment, and no mask";
+  constexpr Config kAll{.sizes = Sizes::fixed};
+  EXPECT_EQ(known_parts(kAll, mission), (KnownParts{true, true, true, true}));
+}
+
 TEST(Sm90, DenseOutputsGoWithFixedSizes) {
   constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .causal = false, .sizes = kSizes};
   const auto reason = [](const Config& c, const Problem& problem) {

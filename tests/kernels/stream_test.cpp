@@ -1,5 +1,6 @@
 // What fwd_sm90_stream computes at compile time, checked on the host: who works on which rows and keys, what lies
 // where, which configs are refused.
+#include "kernels/stream/known_tiles.hpp"
 #include "kernels/stream/legality.hpp"
 
 #include <algorithm>
@@ -45,6 +46,7 @@ Config random_config(Random& random) {
   c.arrival = static_cast<Arrival>(random.below(2));
   c.upkeep = static_cast<Upkeep>(random.below(2));
   c.sizes = static_cast<Sizes>(random.below(3));
+  c.programs = static_cast<Programs>(random.below(2));
   c.outputs = static_cast<Outputs>(random.below(2));
   c.teams = one_of({1, 2, 3, 4});
   c.min_blocks = one_of({1, 2, 3, 4});
@@ -84,6 +86,75 @@ TEST(Stream, WholeRowTilesSeeTheSameKeys) {
     }
   }
   EXPECT_GT(whole, 2000);
+}
+
+// What a program for fixed sizes leaves out does not happen: by the rows and tiles of every row group, one by one.
+TEST(Stream, ProgramsKnowWhatTheirTilesMeet) {
+  Random random(10);
+  int leaner = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    Config c = random_config(random);
+    c.sizes = Sizes::fixed;
+    c.programs = Programs::needed;
+    c.tile_order = random.chance(0.5) ? TileOrder::mirrored : TileOrder::rows_first;
+    const FixedSizes s{.batch = 1,
+                       .heads = 1,
+                       .heads_kv = 1,
+                       .len_q = random.chance(0.5) ? 64 * (1 + static_cast<int>(random.below(20)))
+                                                   : 1 + static_cast<int>(random.below(1300)),
+                       .len_k = random.chance(0.5) ? 64 * (1 + static_cast<int>(random.below(20)))
+                                                   : 1 + static_cast<int>(random.below(1300)),
+                       .causal_offset = random.chance(0.5) ? 0 : static_cast<int>(random.below(900)) - 300};
+    const Problem problem{.element = Element::fp16, .head_dim = 64, .causal = random.chance(0.7), .sizes = s};
+    c = canonical(c, problem);
+    if (c.pairs == Pairs::together) continue;
+    const KnownTiles known = known_tiles(c, problem);
+    leaner += known.some_later_masked && known.some_are_one && known.some_pass ? 0 : 1;
+    for (int index = 0; index < (s.len_q + block_rows(c) - 1) / block_rows(c); ++index)
+      for (int g = 0; g < c.row_groups; ++g) {
+        const int first_row = group_tile(c, index, g, group_tiles(s.len_q)) * kGroupRows;
+        if (first_row >= s.len_q) continue;
+        const int last_row = std::min(first_row + kGroupRows, s.len_q) - 1;
+        const int by_all = visible_keys(problem.causal, first_row, s.causal_offset, s.len_k);
+        const int by_any = visible_keys(problem.causal, last_row, s.causal_offset, s.len_k);
+        for (int part = 0; part < parts(c); ++part) {
+          const Range range =
+              tiles_of_part(c, keys_seen(c, problem.causal, index, s.len_q, s.len_k, s.causal_offset), part);
+          int tiles = 0;
+          int last = -1;
+          for (int n = range.first; n < range.end; ++n)
+            if (n * c.tile_keys < by_any) ++tiles, last = n;
+          if (tiles == 0) ASSERT_TRUE(known.some_are_none);
+          if (tiles == 1) ASSERT_TRUE(known.some_are_one);
+          if (tiles > 1) ASSERT_TRUE(known.some_are_more);
+          if (tiles > 0) ASSERT_TRUE(tiles % 2 != 0 ? known.some_are_odd : known.some_are_even);
+          if (tiles < range.end - range.first) ASSERT_TRUE(known.some_pass);
+          for (int n = last; n > last - tiles; --n) {
+            const bool masked = (n + 1) * c.tile_keys > by_all;
+            if (n == last) ASSERT_TRUE(masked ? known.some_first_masked : known.some_first_whole);
+            if (n < last && masked) ASSERT_TRUE(known.some_later_masked);
+          }
+        }
+      }
+  }
+  EXPECT_GT(leaner, 10'000);
+  constexpr Problem kMission{
+      .element = Element::fp16, .head_dim = 64, .causal = true, .sizes = {1, 8, 8, 1024, 1024, 0}};
+  constexpr Config kNeeded{.row_groups = 1, .cluster = 2, .sizes = Sizes::fixed, .programs = Programs::needed};
+  EXPECT_FALSE(known_tiles(kNeeded, kMission).some_later_masked) << "the mask's edge runs from corner to corner";
+  constexpr Config kAll{.row_groups = 1, .cluster = 2, .sizes = Sizes::fixed};
+  EXPECT_TRUE(known_tiles(kAll, kMission).some_later_masked);
+}
+
+// A row tile a block: what it begins with is all there is.
+TEST(Stream, OpeningsAreOfBlocksThatStay) {
+  constexpr Problem kSome{.element = Element::fp16, .head_dim = 64, .causal = false};
+  for (const EvictFirst e : {EvictFirst::but_opening, EvictFirst::but_first_keys}) {
+    Config c{.query_stages = 2, .schedule = Schedule::persistent, .evict_first = e};
+    EXPECT_EQ(canonical(c, kSome).evict_first, e);
+    c.schedule = Schedule::one_tile;
+    EXPECT_EQ(canonical(c, kSome).evict_first, EvictFirst::values);
+  }
 }
 
 TEST(Stream, WholeRowTilesWantRowsAndKeys) {
