@@ -58,7 +58,7 @@ struct Options {
   std::string from;
 };
 
-// What a file of champions knows of a workload on this architecture: one variant, or none.
+// What a file of champions knows of a workload on this device, or else on its architecture: one variant, or none.
 std::vector<std::string> champions_from(const std::string& path, const Workload& workload, const DeviceFacts& device,
                                         bool json) {
   nlohmann::json champions;
@@ -68,7 +68,7 @@ std::vector<std::string> champions_from(const std::string& path, const Workload&
     throw Error(ErrorCode::usage, fmt::format("{} is no JSON; heed champions -o FILE writes what --from reads", path),
                 path);
   }
-  if (const auto found = report::champion_in(champions, workload, device.arch)) return {*found};
+  if (const auto found = report::champion_in(champions, workload, device.arch, device.name)) return {*found};
   remark(json, fmt::format("{} names no champion of {} on {}; the search begins with the defaults alone", path,
                            to_string(workload), device.arch));
   return {};

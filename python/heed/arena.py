@@ -89,9 +89,22 @@ def chosen_suites(options):
     return chosen
 
 
-def variants_of(options, arch="sm_"):
-    """{canonical workload: variant text} and the variant of all other workloads; champions of architectures that start with
-    `arch`. A variant named for all workloads takes the place of champions that nobody named. Raises Failure."""
+def champions_on(stored, arch, device):
+    """{canonical workload: variant text} of what `heed champions` wrote: the device's own, or where nothing is said of that device the
+    first on another whose architecture starts with `arch`. A base of its own that nothing beat stands for itself."""
+    mine = [entry for entry in stored["champions"] if entry["arch"].startswith(arch)]
+    decided = {str(suites.parse_workload(entry["workload"])) for entry in [*mine, *stored.get("unbeaten", [])] if entry.get("device") == device}
+    table = {}
+    for entry in mine:
+        workload = str(suites.parse_workload(entry["workload"]))
+        if entry.get("device") == device or workload not in decided:
+            table.setdefault(workload, entry["variant"])
+    return table
+
+
+def variants_of(options, arch="sm_", device=""):
+    """{canonical workload: variant text} and the variant of all other workloads; champions on `device`, or on architectures that
+    start with `arch`. A variant named for all workloads takes the place of champions that nobody named. Raises Failure."""
     named, default = {}, None
     for text in options.variant:
         match = re.fullmatch(r"((?:(?:hkv|dv|b|h|l|k|d)\d+)+(?::scale=[^:=]+|:\w+)*)=(.+)", text)
@@ -108,7 +121,7 @@ def variants_of(options, arch="sm_"):
         except (OSError, ValueError) as error:
             raise Failure(f"the champions in {path} cannot be read: {error}")
         try:
-            table = {str(suites.parse_workload(entry["workload"])): entry["variant"] for entry in stored["champions"] if entry["arch"].startswith(arch)}
+            table = champions_on(stored, arch, device)
         except (TypeError, KeyError) as error:
             raise Failure(f"{path} does not hold champions as heed champions writes them") from error
     return table | named, default or "auto"
@@ -208,9 +221,9 @@ def measure(options):
     against = choose([options.against], SDPA + OTHERS, "contender", {"all": SDPA + OTHERS, "sdpa": SDPA})
     torch = require_torch()
     device = device_name(torch, options.device)
-    table, default = variants_of(options, "sm_%d%d" % torch.cuda.get_device_capability() if device == "cuda" else "x86_64")
-    heed = launch.find_heed(options.heed)
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    table, default = variants_of(options, "sm_%d%d" % torch.cuda.get_device_capability() if device == "cuda" else "x86_64", name)
+    heed = launch.find_heed(options.heed)
     if device == "cuda":
         timing.use_one_stream(torch)
     output = Path(options.output) if options.output else ROOT / "evidence" / folder_name(name) / "arena.json"

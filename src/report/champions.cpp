@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <tuple>
 
 #include "heed/heed.hpp"
 #include "report/json_fields.hpp"
@@ -14,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-using Key = std::pair<std::string, std::string>;  // workload, architecture
+using Key = std::tuple<std::string, std::string, std::string>;  // workload, architecture, device
 constexpr const char* kChampions = "champions";
 constexpr const char* kUnbeaten = "unbeaten";
 constexpr const char* kLists[] = {kChampions, kUnbeaten};
@@ -33,7 +34,7 @@ json document(const std::map<Key, Found>& all) {
 }
 
 Key key_of(const json& entry) {
-  return {text_of(entry, "workload"), text_of(entry, "arch")};
+  return {text_of(entry, "workload"), text_of(entry, "arch"), text_of(entry, "device")};
 }
 
 bool holds_champions(const json& document) {
@@ -120,12 +121,21 @@ json merge_champions(const json& earlier, const json& newer) {
   return document(all);
 }
 
-std::optional<std::string> champion_in(const json& champions, const Workload& workload, const std::string& arch) {
+std::optional<std::string> champion_in(const json& champions, const Workload& workload, const std::string& arch,
+                                       const std::string& device) {
   if (!holds_champions(champions))
     throw Error(ErrorCode::usage, "the file holds no champions; heed champions -o FILE writes one that does", "");
-  for (const json& entry : champions[kChampions])
-    if (key_of(entry) == Key{to_string(workload), arch}) return text_of(entry, "variant");
-  return std::nullopt;
+  const Key own{to_string(workload), arch, device};
+  std::optional<std::string> elsewhere;
+  for (const char* list : kLists)
+    for (const json& entry : member(champions, list)) {
+      const Key key = key_of(entry);
+      const bool is_champion = list == kChampions;
+      if (key == own) return is_champion ? std::optional(text_of(entry, "variant")) : std::nullopt;
+      if (is_champion && !elsewhere && std::get<0>(key) == std::get<0>(own) && std::get<1>(key) == std::get<1>(own))
+        elsewhere = text_of(entry, "variant");
+    }
+  return elsewhere;
 }
 
 std::string champions_text(const json& champions) {

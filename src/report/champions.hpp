@@ -11,23 +11,22 @@
 
 namespace heed::report {
 
-/// What finished runs found: for each workload and architecture the champion of the fastest final comparison, or the
-/// base that nothing beat. {"schema": 1, "what": "champions", "champions": [...], "unbeaten": [...]}, ordered by
+/// What finished runs found: for each workload and device the champion of the fastest final comparison, or the base
+/// that nothing beat. {"schema": 1, "what": "champions", "champions": [...], "unbeaten": [...]}, ordered by
 /// workload; every entry says what was measured, against what, when, and with which sources. Runs of the sources that
 /// ran last decide: what an older run found may since be the base. That nothing beat a base says nothing about
 /// champions of families that the run did not search.
 nlohmann::json champions_of(const std::vector<store::RunRecord>& runs);
 
-/// `earlier` with the entries of `newer`, champions or unbeaten, in place of those for the same workload and
-/// architecture.
+/// `earlier` with the entries of `newer`, champions or unbeaten, in place of those for the same workload and device.
 /// @throws Error(usage) when `earlier` is no such document
 nlohmann::json merge_champions(const nlohmann::json& earlier, const nlohmann::json& newer);
 
-/// The variant that such a document names as the champion of a workload on an architecture; nothing where it names
-/// none.
+/// The variant that such a document names as the champion of a workload on a device, or, where it says nothing of that
+/// device, the first on another of its architecture; nothing where it names none.
 /// @throws Error(usage) when it is no such document
 std::optional<std::string> champion_in(const nlohmann::json& champions, const Workload& workload,
-                                       const std::string& arch);
+                                       const std::string& arch, const std::string& device);
 
 /// A table for people.
 std::string champions_text(const nlohmann::json& champions);

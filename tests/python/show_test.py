@@ -289,6 +289,14 @@ class Champions(unittest.TestCase):
                 with self.assertRaisesRegex(arena.Failure, words):
                     parse()
 
+    def test_a_device_has_its_own(self):
+        champion = lambda variant, device: {"workload": "l8d16", "variant": variant, "arch": "sm_90a", "device": device}  # noqa: E731
+        stored = {"champions": [champion("fwd_a", "Slow"), champion("fwd_b", "Fast")], "unbeaten": [{"workload": "l8d16", "arch": "sm_90a", "device": "Best"}]}
+        for device, variant in (("Slow", "fwd_a"), ("Fast", "fwd_b"), ("Other", "fwd_a")):
+            self.assertEqual(arena.champions_on(stored, "sm_90", device), {"b1h1l8d16:fp16": variant})
+        self.assertEqual(arena.champions_on(stored, "sm_90", "Best"), {}, "its base is unbeaten")
+        self.assertEqual(arena.champions_on(stored, "sm_80", "Other"), {})
+
     def test_a_variant_for_all_leaves_tuned_champions_aside(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "tuned" / "champions.json"

@@ -32,7 +32,7 @@ store::RunRecord run_of(const std::string& workload, const std::string& arch, do
   return run;
 }
 
-TEST(Champions, TheFastestOfEachWorkloadAndArchitecture) {
+TEST(Champions, TheFastestOfEachWorkloadAndDevice) {
   store::RunRecord unfinished = run_of("a", "sm_90a", 1);
   unfinished.state = store::RunState::interrupted;
   store::RunRecord without_result = run_of("a", "sm_90a", 1);
@@ -52,17 +52,36 @@ TEST(Champions, TheFastestOfEachWorkloadAndArchitecture) {
 }
 
 TEST(Champions, OneOfAWorkloadIsFound) {
-  const std::string shape = to_string(parse_workload("b1h8l512d64"));
+  const Workload workload = parse_workload("b1h8l512d64");
+  const std::string shape = to_string(workload);
   const nlohmann::json all = champions_of({run_of(shape, "sm_90a", 5), run_of("b", "sm_90a", 7)});
-  EXPECT_EQ(champion_in(all, parse_workload("b1h8l512d64"), "sm_90a"), "fwd_x:a=1");
-  EXPECT_EQ(champion_in(all, parse_workload("b1h8l512d64"), "sm_80"), std::nullopt);
-  EXPECT_EQ(champion_in(all, parse_workload("b1h8l512d64:bf16"), "sm_90a"), std::nullopt);
-  EXPECT_EQ(champion_in(champions_of({run_of(shape, "sm_90a", 5, 1.0)}), parse_workload("b1h8l512d64"), "sm_90a"),
-            std::nullopt)
+  EXPECT_EQ(champion_in(all, workload, "sm_90a", "A GPU"), "fwd_x:a=1");
+  EXPECT_EQ(champion_in(all, workload, "sm_80", "A GPU"), std::nullopt);
+  EXPECT_EQ(champion_in(all, parse_workload("b1h8l512d64:bf16"), "sm_90a", "A GPU"), std::nullopt);
+  EXPECT_EQ(champion_in(champions_of({run_of(shape, "sm_90a", 5, 1.0)}), workload, "sm_90a", "A GPU"), std::nullopt)
       << "a base that nothing beat is the default anyway";
   for (const nlohmann::json& other : {nlohmann::json::array(), nlohmann::json{{"what", "arena"}}})
     testing_support::expect_error(ErrorCode::usage, "holds no champions",
-                                  [&] { champion_in(other, parse_workload("b1h8l512d64"), "sm_90a"); });
+                                  [&] { champion_in(other, workload, "sm_90a", "A GPU"); });
+}
+
+// Devices of one architecture have champions of their own: what memory a kernel waits for differs.
+TEST(Champions, EveryDeviceHasItsOwn) {
+  const Workload workload = parse_workload("b1h8l512d64");
+  const auto on = [&](const std::string& name, const std::string& variant, double low) {
+    store::RunRecord run = run_of(to_string(workload), "sm_90a", 5, low);
+    run.device["name"] = name;
+    run.result["final"]["config"] = variant;
+    return run;
+  };
+  const nlohmann::json all =
+      champions_of({on("Slow", "fwd_x:a=1", 1.9), on("Fast", "fwd_x:a=2", 1.9), on("Best", "fwd_x:a=3", 1.0)});
+  ASSERT_EQ(all["champions"].size(), 2U);
+  EXPECT_EQ(champion_in(all, workload, "sm_90a", "Slow"), "fwd_x:a=1");
+  EXPECT_EQ(champion_in(all, workload, "sm_90a", "Fast"), "fwd_x:a=2");
+  EXPECT_EQ(champion_in(all, workload, "sm_90a", "Best"), std::nullopt) << "its base is unbeaten";
+  EXPECT_EQ(champion_in(all, workload, "sm_90a", "Other"), "fwd_x:a=2") << "the first of its architecture";
+  EXPECT_EQ(champion_in(all, workload, "sm_80", "Other"), std::nullopt);
 }
 
 TEST(Champions, TheSourcesThatRanLastDecide) {
