@@ -155,14 +155,14 @@ TEST(Sm90, ProgramsKnowWhatTheirPartsMeet) {
       const int block_row = row / (c.row_groups * kGroupRows) * c.row_groups * kGroupRows;
       const int end = std::min(block_row + c.row_groups * kGroupRows, s.len_q);
       const int keys = visible_keys(problem.causal, end - 1, s.causal_offset, s.len_k);
-      if (!is_lined_up(c, block_row, s.len_q, s.len_k, s.causal_offset)) ASSERT_TRUE(known.some_are_askew);
+      ASSERT_TRUE(known.some_are_askew || is_lined_up(c, block_row, s.len_q, s.len_k, s.causal_offset));
       for (int part = 0; part < parts(c); ++part) {
         const Range chunks = chunks_of_part(c, keys, part);
         const int segments = segments_of(c, chunks);
-        if (segments == 0) ASSERT_TRUE(known.some_are_none);
-        if (segments > 1) ASSERT_TRUE(known.some_are_longer);
+        ASSERT_TRUE(known.some_are_none || segments > 0);
+        ASSERT_TRUE(known.some_are_longer || segments <= 1);
         const int sees = std::min(visible_keys(problem.causal, row, s.causal_offset, s.len_k), chunks.end * c.chunk);
-        if (sees < (chunks.first + segments * c.chunks) * c.chunk) ASSERT_TRUE(known.some_are_masked);
+        ASSERT_TRUE(known.some_are_masked || sees >= (chunks.first + segments * c.chunks) * c.chunk);
       }
     }
   }

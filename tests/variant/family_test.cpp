@@ -185,19 +185,20 @@ TEST(Families, HopperSaysWhatItCannotDo) {
   EXPECT_EQ(reason("fwd_sm90:sizes=fixed,outputs=dense,key_heads=shared"), "legal");
   EXPECT_EQ(reason("fwd_sm90:sizes=fixed,outputs=dense,key_heads=shared", "b1h8hkv2l512d64:blhd"), "legal");
   EXPECT_THAT(reason("fwd_sm90:sizes=fixed,key_heads=own"), ::testing::HasSubstr("key_heads=shared"));
-  EXPECT_THAT(reason("fwd_sm90:outputs=dense,key_heads=shared"), ::testing::HasSubstr("sizes=fixed,outputs=dense"));
-  EXPECT_THAT(
-      reason("fwd_sm90:outputs=dense,key_heads=own"),
-      ::testing::AllOf(::testing::HasSubstr("key_heads=shared"), ::testing::HasSubstr("sizes=fixed,outputs=dense")));
+  EXPECT_THAT(reason("fwd_sm90:outputs=dense,key_heads=shared"),
+              ::testing::HasSubstr("sizes=fixed,programs=all,outputs=dense"));
+  EXPECT_THAT(reason("fwd_sm90:outputs=dense,key_heads=own"),
+              ::testing::AllOf(::testing::HasSubstr("key_heads=shared"),
+                               ::testing::HasSubstr("sizes=fixed,programs=all,outputs=dense")));
   EXPECT_THAT(reason("fwd_sm90:sizes=fixed,outputs=dense,key_heads=shared,store=boxes"),
-              ::testing::HasSubstr("sizes=fixed,outputs=any"));
+              ::testing::HasSubstr("sizes=fixed,programs=all,outputs=any"));
   EXPECT_EQ(reason("fwd_sm90:sizes=fixed,key_heads=shared,store=boxes"), "legal");
   const char* const large = "b8h16l2048d128";
   EXPECT_EQ(reason("fwd_sm90", large), "legal");
   for (const char* knobs : {"fwd_sm90:sizes=fixed,key_heads=shared", "fwd_sm90:sizes=fixed,outputs=dense"})
     EXPECT_EQ(reason(knobs, large),
               "its tensors take 268 MB; programs may know the sizes of up to 67 MB; write sizes=any");
-  EXPECT_THAT(reason("fwd_sm90:outputs=dense", large), ::testing::HasSubstr("sizes=any,outputs=any"));
+  EXPECT_THAT(reason("fwd_sm90:outputs=dense", large), ::testing::HasSubstr("sizes=any,programs=all,outputs=any"));
   EXPECT_THAT(reason("fwd_sm90:tile_order=folded,row_groups=1", "b1h1l4200000d64:causal_top_left"),
               ::testing::HasSubstr("65625 row tiles a head exceed the grid limit of 65535"));
 }
