@@ -31,10 +31,11 @@ constexpr std::int64_t kFewWaves = 4;
 constexpr std::int64_t kFewHeadKeys = 512;
 constexpr std::int64_t kWavesByIndex = 8;
 // Bytes of queries, keys, values and outputs up to which those of two launches stay in an L2 of 50 MB, queries and keys
-// alone do, and keys alone.
+// alone do, and keys alone; and those of the largest that were measured with what blocks begin with.
 constexpr double kAllStays = 20e6;
 constexpr double kQueriesAndKeysStay = 37e6;
 constexpr double kKeysStay = 80e6;
+constexpr double kFirstKeysStay = 68e6;
 // More stages than this hide nothing further.
 constexpr int kMostStages = 8;
 
@@ -188,14 +189,19 @@ class Rule {
   // rest. Nothing marked / values and outputs / all but keys: b1h32l1024d128 30.8 / 29.5 / 30.0 (causal 20.0 / 18.9 /
   // 19.2), b8h16l512d64 20.45 / 19.1 / 19.7, b4h8l512d256 17.6 / 15.9 / 17.2, b16h16l256d64 causal 11.8 / 10.1 / 10.6,
   // b4h32hkv8l512d64 18.75 / 18.4 / 18.8; b48h12l128d64 11.2 / 10.3 / 9.71, b64h12l128d64 14.8 / 14.2 / 13.0 (causal
-  // 14.7 / 14.0 / 12.6), b96h12l128d64 20.8 / 20.9 / 20.45. Of 12.6 MB (b3h16l512d64) or 100 (b128h12l128d64) marks are
-  // up to 4% slower, of 40 to 80 MB with more keys 2% slower to 3% faster; of 16.8 MB values and outputs up to 1.4%
-  // faster, but where other lines fill the L2 at first 3% slower (b4h16l512d64 causal in the arena, 7.6 / 7.8). With
-  // one set values and outputs take 0.3% longer to 4% shorter. Where a launch finds nothing of one before (six sets)
-  // they take 2% longer to 3% shorter, all but keys 2% longer at b64h12l128d64 (causal 4%).
+  // 14.7 / 14.0 / 12.6), b96h12l128d64 20.8 / 20.9 / 20.45. Blocks that stay begin sooner where a call before left what
+  // they read first, which takes little room. Values and outputs / all but queries and keys of first row tiles:
+  // b1h32l1024d128 29.4 / 28.9 (causal 19.1 / 18.9; programs of fixed sizes 28.95 / 28.45 and 18.9 / 18.5),
+  // b8h16l512d64 1.021 times as fast (1.02), b1h8l4096d128 1.010 (1.010), b1h20l1024d128 0.9975 (0.9975); nothing
+  // marked / so: b12h16l512d64 1.032 (1.04), b2h32l1024d128 1.023 (1.024); with few keys 0.9. Of 12.6 MB (b3h16l512d64)
+  // or 100 (b128h12l128d64) marks are up to 4% slower, of 40 to 80 MB with more keys values and outputs 2% slower to 3%
+  // faster; of 16.8 MB up to 1.4% faster, but where other lines fill the L2 at first 3% slower (b4h16l512d64 causal in
+  // the arena, 7.6 / 7.8). With one set values and outputs take 0.3% longer to 4% shorter. Where a launch finds nothing
+  // of one before (six sets) they take 2% longer to 3% shorter, all but keys 2% longer at b64h12l128d64 (causal 4%).
   EvictFirst what_leaves_first() const {
     const double bytes = w_.bytes();
     if (bytes <= kAllStays) return EvictFirst::none;
+    if (!one_wave_ && !few_keys_ && dim_ <= 128 && bytes <= kFirstKeysStay) return EvictFirst::but_first_keys;
     if (bytes <= kQueriesAndKeysStay) return EvictFirst::values;
     return few_keys_ && bytes <= kKeysStay ? EvictFirst::but_keys : EvictFirst::none;
   }

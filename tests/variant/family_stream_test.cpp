@@ -38,10 +38,12 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_THAT(reason("sizes=fixed", "b8h16l2048d128"), ::testing::HasSubstr("take 268 MB"));
   EXPECT_EQ(reason("sizes=fixed,outputs=dense"), "legal");
   EXPECT_EQ(reason("sizes=whole,outputs=dense,store=pieces"), "legal");
-  EXPECT_THAT(reason("outputs=dense"), ::testing::HasSubstr("sizes=fixed,outputs=dense"));
-  EXPECT_THAT(reason("sizes=fixed,outputs=dense,store=boxes"), ::testing::HasSubstr("sizes=fixed,outputs=any"));
-  EXPECT_THAT(reason("sizes=fixed,outputs=dense", "b8h16l2048d128"), ::testing::HasSubstr("write sizes=any"));
-  EXPECT_THAT(reason("outputs=dense", "b8h16l2048d128"), ::testing::HasSubstr("sizes=any,outputs=any"));
+  EXPECT_THAT(reason("outputs=dense"), ::testing::HasSubstr("sizes=fixed,programs=all,outputs=dense"));
+  EXPECT_THAT(reason("sizes=fixed,outputs=dense,store=boxes"),
+              ::testing::HasSubstr("sizes=fixed,programs=all,outputs=any"));
+  EXPECT_THAT(reason("sizes=fixed,programs=all,outputs=dense", "b8h16l2048d128"),
+              ::testing::HasSubstr("write sizes=any"));
+  EXPECT_THAT(reason("outputs=dense", "b8h16l2048d128"), ::testing::HasSubstr("sizes=any,programs=all,outputs=any"));
   // Teams are blocks that stay, whose keys no one else shares.
   EXPECT_THAT(reason("row_groups=1,teams=2"), ::testing::HasSubstr("teams=1"));
   EXPECT_THAT(reason("row_groups=1,key_groups=2,schedule=dynamic,stages=1,teams=2"), ::testing::HasSubstr("teams=1"));
@@ -275,12 +277,15 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_THAT(describe(default_of("b64h12l128d64")), ::testing::HasSubstr("store=boxes"));
   // Where two sets of tensors do not fit the L2, a part of them makes room for the rest, if that fits.
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("evict_first=none"));
-  EXPECT_THAT(describe(default_of("b1h32l1024d128:causal_top_left")), ::testing::HasSubstr("evict_first=values"));
-  EXPECT_THAT(describe(default_of("b4h32hkv8l512d64")), ::testing::HasSubstr("evict_first=values"));
+  EXPECT_THAT(describe(default_of("b1h32l1024d128:causal_top_left")),
+              ::testing::HasSubstr("evict_first=but_first_keys"));
+  EXPECT_THAT(describe(default_of("b8h16l512d64")), ::testing::HasSubstr("evict_first=but_first_keys"));
+  EXPECT_THAT(describe(default_of("b4h8l512d256")), ::testing::HasSubstr("evict_first=values"));
   EXPECT_THAT(describe(default_of("b32h12l128d64")), ::testing::HasSubstr("evict_first=values"));
   EXPECT_THAT(describe(default_of("b64h12l128d64")), ::testing::HasSubstr("evict_first=but_keys"));
   EXPECT_THAT(describe(default_of("b128h12l128d64")), ::testing::HasSubstr("evict_first=none"));
-  EXPECT_THAT(describe(default_of("b2h32l1024d128")), ::testing::HasSubstr("evict_first=none"));
+  EXPECT_THAT(describe(default_of("b2h32l1024d128")), ::testing::HasSubstr("evict_first=but_first_keys"));
+  EXPECT_THAT(describe(default_of("b3h32l1024d128")), ::testing::HasSubstr("evict_first=none"));
   // In the order that was measured to be the fastest.
   EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("scaling=tile_ahead,packing=at_once"));
   EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("scaling=at_use,packing=step_later"));
