@@ -133,6 +133,8 @@ struct KeptRows {
     ptx::fence_proxy_async();
     __syncwarp();
     if (at.lane != 0) return;
+    // Rows of misled parts are written again, and nothing orders two copies to one place.
+    if constexpr (kConfig.vote == Vote::after_writing) ptx::cp_async_bulk_wait_group<0>();
 #pragma unroll
     for (int g = 0; g < kSliceColumns / kStoredColumns; ++g)
       ptx::cp_async_bulk_tensor_4d_store(output, warp_rows(at) + g * kStoredBytes,

@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace heed::emulator {
@@ -29,7 +30,8 @@ const Launch kOneWarpgroup = one_warpgroup();
 struct Counting {
   explicit Counting(int rows) : elements(static_cast<std::size_t>(rows) * 64) {
     for (std::size_t i = 0; i < elements.size(); ++i) elements[i] = round_16(false, static_cast<float>(i % 7) - 3);
-    const EmulatedMap m{reinterpret_cast<const std::byte*>(elements.data()), {64, rows, 1, 1}, {1, 64, 0, 0}, 64, 64};
+    const EmulatedMap m{
+        reinterpret_cast<const std::byte*>(elements.data()), {64, rows, 1, 1}, {1, 64, 0, 0}, 64, std::min(rows, 64)};
     std::memcpy(map.opaque, &m, sizeof(m));
   }
   std::vector<std::uint16_t> elements;
@@ -163,6 +165,34 @@ TEST(Emulator, AsynchronousCopiesLandWhenTheirGroupIsWaitedFor) {
   elsewhere.readable = {{source, 8}};
   EXPECT_THROW(run(elsewhere, [&](char* memory) { ptx::cp_async_cg_16(ptx::shared_address(memory), source, 16); }),
                std::logic_error);
+}
+
+// Two bulk copies out of shared memory to one place: that both were read says nothing of which is written last.
+TEST(Emulator, BulkCopiesWriteInNoOrderUnlessTheyAreWaitedFor) {
+  const auto last_written = [](int seed, bool wait_for_writes) {
+    const Counting tensor(8);
+    Launch launch = kOneWarpgroup;
+    launch.seed = static_cast<std::uint64_t>(seed);
+    run(launch, [&](char* memory) {
+      if (threadIdx.x != 0) return;
+      for (unsigned copy = 1; copy <= 2; ++copy) {
+        std::memset(memory, static_cast<int>(copy), 8 * 128);
+        ptx::fence_proxy_async();
+        ptx::cp_async_bulk_tensor_4d_store(tensor.map, ptx::shared_address(memory), 0, 0, 0, 0);
+        ptx::cp_async_bulk_commit_group();
+        ptx::cp_async_bulk_wait_group_read<0>();
+        if (wait_for_writes) ptx::cp_async_bulk_wait_group<0>();
+      }
+    });
+    return tensor.elements.front() & 0xffU;
+  };
+  int first_wins = 0;
+  for (int seed = 0; seed < 20; ++seed) {
+    first_wins += last_written(seed, false) == 1 ? 1 : 0;
+    EXPECT_EQ(last_written(seed, true), 2U);
+  }
+  EXPECT_GT(first_wins, 0);
+  EXPECT_LT(first_wins, 20);
 }
 
 TEST(Emulator, SharedMemoryHasAnEnd) {

@@ -25,6 +25,7 @@ struct Machine {
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<std::function<void()>> in_flight;
+  std::vector<std::function<void()>> writes;  // of copies that have read
   std::vector<Store> stores;
   std::mt19937_64 random;
   const Launch* launch = nullptr;
@@ -106,6 +107,14 @@ void land_a_store() {
   machine->stores.pop_back();
 }
 
+// Any of them, which is then gone.
+void do_one_of(std::vector<std::function<void()>>& ready) {
+  std::swap(ready[machine->random() % ready.size()], ready.back());
+  const std::function<void()> work = std::move(ready.back());
+  ready.pop_back();
+  work();
+}
+
 // Lets the next cluster begin.
 void begin_cluster() {
   const Launch& launch = *machine->launch;
@@ -175,17 +184,15 @@ void run_clusters() {
       land_a_store();
       continue;
     }
-    if (machine->in_flight.empty()) throw std::logic_error(deadlock_text());
-    const std::size_t chosen = machine->random() % machine->in_flight.size();
-    std::swap(machine->in_flight[chosen], machine->in_flight.back());
-    const std::function<void()> work = std::move(machine->in_flight.back());
-    machine->in_flight.pop_back();
-    work();
+    if (machine->in_flight.empty() && machine->writes.empty()) throw std::logic_error(deadlock_text());
+    do_one_of(machine->in_flight.empty() ? machine->writes : machine->in_flight);
   }
   if (!machine->in_flight.empty())
     throw std::logic_error("the emulated kernel ended with " + std::to_string(machine->in_flight.size()) +
                            " copies in flight that nobody waited for");
-  while (!machine->stores.empty()) land_a_store();  // the end of a launch waits for them
+  // The end of a launch waits for what is written.
+  while (!machine->stores.empty()) land_a_store();
+  while (!machine->writes.empty()) do_one_of(machine->writes);
 }
 
 }  // namespace
@@ -250,6 +257,13 @@ void later(std::function<void()> work) {
     work();
   else
     machine->in_flight.push_back(std::move(work));
+}
+
+void write_later(std::function<void()> work) {
+  if (copies_are_early())
+    work();
+  else
+    machine->writes.push_back(std::move(work));
 }
 
 void store_later(unsigned* to, unsigned word) {

@@ -113,6 +113,7 @@ struct Thread {
   std::deque<std::vector<std::function<void()>>> committed_copies;
   std::shared_ptr<int> arriving_copies = std::make_shared<int>(0);  ///< of which an mbarrier will hear
   std::shared_ptr<int> leaving_boxes = std::make_shared<int>(0);    ///< that shared memory has not been read for
+  std::shared_ptr<int> unwritten_boxes = std::make_shared<int>(0);  ///< that are not in global memory
   int open_boxes = 0;                                               ///< since the last commit
 };
 
@@ -134,6 +135,8 @@ void arrive_at_cluster();
 void wait_for_cluster();
 /// Work that completes at some time after now.
 void later(std::function<void()> work);
+/// Writes to global memory that are done at some time after now, at the latest when the launch ends.
+void write_later(std::function<void()> work);
 /// Stores a word of global memory for other blocks to see, some time after now and before the launch ends.
 void store_later(unsigned* to, unsigned word);
 

@@ -1,7 +1,11 @@
 // Stand-ins for kernels/ptx/bulk_tensor.cuh.
 #pragma once
 
+#include <array>
 #include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "device.hpp"
 #include "kernels/contract.hpp"
@@ -77,18 +81,24 @@ inline void cp_async_bulk_tensor_4d_evict_first(unsigned shared, const TensorMap
                                                 int row, int head, int batch) {
   cp_async_bulk_tensor_4d(shared, map, barrier, column, row, head, batch);
 }
-// Read and written at some later time, as if both were one.
+// Read at some later time, and written at another, in any order.
 inline void cp_async_bulk_tensor_4d_store(const TensorMap& map, unsigned shared, int column, int row, int head,
                                           int batch) {
   const Box box(map, shared, column, row, head, batch);
   emulator::Thread& t = emulator::self();
   ++*t.leaving_boxes;
+  ++*t.unwritten_boxes;
   ++t.open_boxes;
-  emulator::later([=, left = t.leaving_boxes] {
-    box.for_each([](const std::byte* from, std::byte* to) {
-      if (to != nullptr) std::memcpy(to, from, 2);
+  emulator::later([=, left = t.leaving_boxes, unwritten = t.unwritten_boxes] {
+    std::vector<std::pair<std::byte*, std::array<std::byte, 2>>> elements;
+    box.for_each([&](const std::byte* from, std::byte* to) {
+      if (to != nullptr) elements.push_back({to, {from[0], from[1]}});
     });
     --*left;
+    emulator::write_later([elements = std::move(elements), unwritten] {
+      for (const auto& [to, bytes] : elements) std::memcpy(to, bytes.data(), 2);
+      --*unwritten;
+    });
   });
 }
 inline void cp_async_bulk_tensor_4d_store_evict_first(const TensorMap& map, unsigned shared, int column, int row,
@@ -99,12 +109,20 @@ inline void cp_async_bulk_commit_group() {
   emulator::self().open_boxes = 0;
 }
 // Waits for all groups, whatever may be left: kernels leave none.
+inline void wait_for_boxes(const char* where, const std::shared_ptr<int>& left) {
+  if (emulator::self().open_boxes != 0)
+    throw std::logic_error("a wait for copies that were not committed to a group ends before they are done");
+  emulator::wait_until(where, [left] { return *left == 0; });
+}
 template <int kLeft>
 void cp_async_bulk_wait_group_read() {
   static_assert(kLeft == 0);
-  if (emulator::self().open_boxes != 0)
-    throw std::logic_error("a wait for copies that were not committed to a group ends before they are done");
-  emulator::wait_until("cp.async.bulk.wait_group", [left = emulator::self().leaving_boxes] { return *left == 0; });
+  wait_for_boxes("cp.async.bulk.wait_group.read", emulator::self().leaving_boxes);
+}
+template <int kLeft>
+void cp_async_bulk_wait_group() {
+  static_assert(kLeft == 0);
+  wait_for_boxes("cp.async.bulk.wait_group", emulator::self().unwritten_boxes);
 }
 inline void prefetch_tensormap(const TensorMap&) {}
 inline void fence_proxy_async() {}
