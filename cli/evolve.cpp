@@ -70,7 +70,7 @@ std::vector<std::string> champions_from(const std::string& path, const Workload&
   }
   if (const auto found = report::champion_in(champions, workload, device.arch, device.name)) return {*found};
   remark(json, fmt::format("{} names no champion of {} on {}; the search begins with the defaults alone", path,
-                           to_string(workload), device.arch));
+                           to_string(workload), device.name));
   return {};
 }
 

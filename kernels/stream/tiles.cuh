@@ -43,10 +43,6 @@ struct Tiles : Softmax<kConfig, kProblem> {
   static constexpr bool kVotesAtOnce = kConfig.vote == Vote::at_once;
   static constexpr bool kTogether = kConfig.pairs == Pairs::together;
   static constexpr KnownTiles kKnown = known_tiles(kConfig, kProblem);
-  static constexpr bool kMasksFirst = kKnown.some_first_masked;
-  static constexpr bool kNeverWhole = !kKnown.some_first_whole;
-  static constexpr bool kMayBeOnly = kKnown.some_are_one;
-  static constexpr bool kNeverMore = !kKnown.some_are_more;
 
   // ---- state
   Cursor<kConfig.query_stages> query;
@@ -185,6 +181,11 @@ struct Tiles : Softmax<kConfig, kProblem> {
     if (kTogether && skips) end_turn();
   }
 
+  /// Whether some row does not see all of tile n, the first of a row group.
+  __device__ __forceinline__ static bool is_first_masked(int n, int seen_by_all) {
+    return kKnown.some_first_masked && (!kKnown.some_first_whole || (n + 1) * kKeys > seen_by_all);
+  }
+
   /// Tiles n, n - 1, .. first of this key group; those that reach past seen_by_all have keys that some row does not
   /// see. With Pairs::together the other row group takes every other tile from `both_see` on.
   /// @param helps these are the other row group's rows, its own are still to come
@@ -197,7 +198,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
       Probabilities p;
       scores_alone(s, queries);
       look_ahead(turn);
-      first_softmax(p, s, n, kMasksFirst && (kNeverWhole || (n + 1) * kKeys > seen_by_all));
+      first_softmax(p, s, n, is_first_masked(n, seen_by_all));
       const auto step = [&] { return kTogether && n > both_see ? 2 : 1; };
       int by = step();
       if constexpr (kKnown.some_later_masked)
@@ -248,8 +249,8 @@ struct Tiles : Softmax<kConfig, kProblem> {
     Probabilities p[2];
     scores_alone(s[0], queries);
     look_ahead(turn);
-    const bool masked = kMasksFirst && (kNeverWhole || (n + 1) * kKeys > seen_by_all);
-    if (kMayBeOnly && (kNeverMore || n == first)) {
+    const bool masked = is_first_masked(n, seen_by_all);
+    if (kKnown.some_are_one && (!kKnown.some_are_more || n == first)) {
       first_softmax(p[0], s[0], n, masked);
       release_queries();
       pass_turn();  // between a tile's scores and its values

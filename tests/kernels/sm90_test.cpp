@@ -130,7 +130,6 @@ TEST(Sm90, CanonicalConfigsAreTheirOwnName) {
     }
 }
 
-// Where outputs lie is known with the sizes or not at all, and to whom it makes a difference.
 // What a program for fixed sizes leaves out does not happen.
 TEST(Sm90, ProgramsKnowWhatTheirPartsMeet) {
   Random random(11);
@@ -175,6 +174,7 @@ TEST(Sm90, ProgramsKnowWhatTheirPartsMeet) {
   EXPECT_EQ(known_parts(kAll, mission), (KnownParts{true, true, true, true}));
 }
 
+// Where outputs lie is known with the sizes or not at all, and to whom it makes a difference.
 TEST(Sm90, DenseOutputsGoWithFixedSizes) {
   constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .causal = false, .sizes = kSizes};
   const auto reason = [](const Config& c, const Problem& problem) {

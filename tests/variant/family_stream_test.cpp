@@ -44,6 +44,10 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_THAT(reason("sizes=fixed,programs=all,outputs=dense", "b8h16l2048d128"),
               ::testing::HasSubstr("write sizes=any"));
   EXPECT_THAT(reason("outputs=dense", "b8h16l2048d128"), ::testing::HasSubstr("sizes=any,programs=all,outputs=any"));
+  // What sizes need is known with them, and what a block begins with where it goes on.
+  EXPECT_EQ(reason("sizes=fixed,programs=needed"), "legal");
+  EXPECT_THAT(reason("programs=needed"), ::testing::HasSubstr("programs=all"));
+  EXPECT_THAT(reason("evict_first=but_first_keys"), ::testing::HasSubstr("evict_first=values"));
   // Teams are blocks that stay, whose keys no one else shares.
   EXPECT_THAT(reason("row_groups=1,teams=2"), ::testing::HasSubstr("teams=1"));
   EXPECT_THAT(reason("row_groups=1,key_groups=2,schedule=dynamic,stages=1,teams=2"), ::testing::HasSubstr("teams=1"));

@@ -185,6 +185,8 @@ TEST(Families, HopperSaysWhatItCannotDo) {
   EXPECT_EQ(reason("fwd_sm90:sizes=fixed,outputs=dense,key_heads=shared"), "legal");
   EXPECT_EQ(reason("fwd_sm90:sizes=fixed,outputs=dense,key_heads=shared", "b1h8hkv2l512d64:blhd"), "legal");
   EXPECT_THAT(reason("fwd_sm90:sizes=fixed,key_heads=own"), ::testing::HasSubstr("key_heads=shared"));
+  EXPECT_EQ(reason("fwd_sm90:sizes=fixed,programs=needed,key_heads=shared"), "legal");
+  EXPECT_THAT(reason("fwd_sm90:programs=needed"), ::testing::HasSubstr("programs=all"));
   EXPECT_THAT(reason("fwd_sm90:outputs=dense,key_heads=shared"),
               ::testing::HasSubstr("sizes=fixed,programs=all,outputs=dense"));
   EXPECT_THAT(reason("fwd_sm90:outputs=dense,key_heads=own"),
