@@ -14,6 +14,8 @@
 namespace heed::cli {
 namespace {
 
+constexpr int kDraftsGpu = 8;  // where a build and a look take a fifth of what a gate does
+
 class Progress final : public evolve::Observer {
  public:
   explicit Progress(bool json) : json_(json) {}
@@ -29,8 +31,9 @@ class Progress final : public evolve::Observer {
         t.verdict == "ok"
             ? fmt::format("{:9.2f} us  {:.3f} [{:.3f}, {:.3f}]", t.trial_us, t.ratio, t.ratio_low, t.ratio_high)
             : fmt::format("{} {}", t.verdict, t.finding == "none" ? "" : t.finding);
-    remark(json_, fmt::format("  {:>4}/{}  {:<9}  {:<44}  best {:.3f}  {}", t.number + 1, trials_in_all, t.operation,
-                              result, best_ratio, t.why.substr(0, 90)));
+    const std::string chosen = t.drafts.empty() ? "" : fmt::format("of {} drafts: ", t.drafts.size());
+    remark(json_, fmt::format("  {:>4}/{}  {:<9}  {:<44}  best {:.3f}  {}{}", t.number + 1, trials_in_all, t.operation,
+                              result, best_ratio, chosen, t.why.substr(0, 90)));
     if (t.verdict != "ok" && t.verdict != "duplicate")
       remark(json_, fmt::format("           {}: {}", t.check, split(t.reason, '\n').front().substr(0, 160)));
   }
@@ -47,6 +50,7 @@ struct Options {
   std::string strategy = "elite";
   int trials = 45;
   int population = 5;
+  int drafts = 0;
   int islands = 3;
   std::uint64_t seed = 1;
   double budget_s = 0;
@@ -144,6 +148,7 @@ void run(const Options& o, const CLI::App& app) {
     options.families = o.family.empty() ? std::vector<std::string>() : split(o.family, ',');
     options.strategy.kind = evolve::parse_strategy(o.strategy);
     options.strategy.population = o.population;
+    options.strategy.drafts = o.drafts > 0 ? o.drafts : device.kind == DeviceKind::cuda ? kDraftsGpu : 1;
     options.strategy.islands = std::min(o.islands, o.population);
     options.strategy.seed = o.seed;
     options.trials = o.trials;
@@ -215,6 +220,11 @@ void add_evolve(CLI::App& app, int& exit_code) {
   command->add_option("--population", o->population, "Elites kept, and variants a generation")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
+  command
+      ->add_option("--drafts", o->drafts,
+                   "Variants built and timed for a moment for each trial, which is the fastest of them [8 on a GPU, "
+                   "1, which is none but the trial, on a CPU]")
+      ->check(CLI::Range(1, 100));
   command->add_option("--strategy", o->strategy, "elite, single or islands")->capture_default_str();
   command->add_option("--islands", o->islands, "Populations of the islands strategy")
       ->capture_default_str()

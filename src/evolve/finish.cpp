@@ -293,9 +293,9 @@ bool Evolution::try_ablation_winner(const nlohmann::json& ablation, int champion
   for (const store::TrialRecord& t : trials_)
     if (t.config == (*winner)["config"]) return false;  // it had its chance among the finalists
   observer_.message(fmt::format("better with one change put back: {}", proposal.why));
-  std::future<jit::BuildOutcome> build = builder_.start(laboratory_.request_for(variant));
-  store::TrialRecord record =
-      run_trial(static_cast<int>(trials_.size()), trials_.back().generation + 1, proposal, build);
+  Drafts alone{{proposal}, {}};
+  alone.builds.push_back(builder_.start(laboratory_.request_for(variant)));
+  store::TrialRecord record = run_best_of(static_cast<int>(trials_.size()), trials_.back().generation + 1, alone);
   record.id = store_.add_trial(record);
   trials_.push_back(std::move(record));
   double best = 0;
@@ -317,6 +317,7 @@ nlohmann::json Evolution::finish() {
     final = compare_finalists();
     if (final["verdict"] != to_string(Verdict::ok)) {
       result["trials"] = trials_.size();
+      result["drafts"] = drafts_looked_at();
       result["outcome"] = "no_variant";
       result["refused"] = final["refused"];
       result["summary"] = "no variant passed the gate and the final comparison";
@@ -334,6 +335,7 @@ nlohmann::json Evolution::finish() {
     if (!may_add || !try_ablation_winner(ablation, trial)) break;
   }
   result["trials"] = trials_.size();
+  result["drafts"] = drafts_looked_at();
   const trial::Built& champion = *winner;
   // The winner's interval must clear what the base shows against itself.
   const bool faster = measure::is_faster(ratio_from_json(final["ratio"]), self_spread_);

@@ -60,6 +60,7 @@ nlohmann::json to_json(const RunOptions& o) {
           {"families", o.families},
           {"strategy", to_string(o.strategy.kind)},
           {"population", o.strategy.population},
+          {"drafts", o.strategy.drafts},
           {"islands", o.strategy.islands},
           {"migration_every", o.strategy.migration_every},
           {"seed", o.strategy.seed},
@@ -79,6 +80,7 @@ RunOptions options_from_json(const nlohmann::json& json) {
   o.families = json.at("families").get<std::vector<std::string>>();
   o.strategy.kind = parse_strategy(json.at("strategy").get<std::string>());
   o.strategy.population = json.at("population").get<int>();
+  o.strategy.drafts = json.at("drafts").get<int>();
   o.strategy.islands = json.at("islands").get<int>();
   o.strategy.migration_every = json.at("migration_every").get<int>();
   o.strategy.seed = json.at("seed").get<std::uint64_t>();

@@ -153,6 +153,10 @@ void Evolution::prepare_base() {
                            {"resources", to_json(built.artifact.resources)},
                            {"floor", to_json(floor)}});
   }
+  if (options_.strategy.drafts > 1) {
+    drafting_.emplace(options_.workload, device_, builder_, nullptr, laboratory_.options());
+    drafting_->set_base(built);
+  }
   observer_.message(
       fmt::format("base {:.2f} us, {:.1f}% of the floor ({}: {:.2f} us); the base against itself: within {:.4f} of 1",
                   self.base_median_us, 100 * floor_us_ / self.base_median_us, floor.bound(), floor_us_, self_spread_));
@@ -178,6 +182,14 @@ std::vector<Individual> Evolution::individuals(int generation) const {
     const Variant variant = variant_of(t);
     all.push_back({t.number, t.generation, t.island, variant.config, t.verdict == to_string(Verdict::ok), t.ratio,
                    profile::bound_at(t.diagnosis, generation), space_of(variant)});
+    for (const nlohmann::json& draft : t.drafts) {
+      if (draft.at("config") == t.config) continue;
+      const Variant drafted = parse_variant(draft.at("config").get<std::string>(), options_.workload, device_);
+      Individual individual{t.number, t.generation, t.island, drafted.config, false, draft.at("ratio").get<double>()};
+      individual.space = space_of(drafted);
+      individual.is_draft = true;
+      all.push_back(std::move(individual));
+    }
   }
   return all;
 }
@@ -210,32 +222,32 @@ void Evolution::evolve() {
   int generation = trials_.empty() ? 0 : trials_.back().generation;
   while (trials_done() < options_.trials) {
     profile_elites(generation);
-    std::vector<Individual> earlier;
-    for (const Individual& individual : individuals(generation))
-      if (individual.generation < generation) earlier.push_back(individual);
-    const auto first = static_cast<int>(earlier.size());
-    std::vector<Proposal> proposals = propose(options_.strategy, where, generation, earlier);
-    if (static_cast<int>(proposals.size()) > options_.trials - first)
-      proposals.resize(static_cast<std::size_t>(options_.trials - first));
-    if (proposals.empty()) {
+    const auto first = static_cast<int>(std::count_if(
+        trials_.begin(), trials_.end(), [&](const store::TrialRecord& t) { return t.generation < generation; }));
+    std::vector<Drafts> drafts = drafts_of(generation, where);
+    if (static_cast<int>(drafts.size()) > options_.trials - first)
+      drafts.resize(static_cast<std::size_t>(options_.trials - first));
+    if (drafts.empty()) {
       observer_.message("the space holds no variant that was not tried; stopping");
       return;
     }
     observer_.generation_started(generation, first, options_.trials);
-    std::vector<std::future<jit::BuildOutcome>> builds(proposals.size());
-    for (std::size_t i = 0; i < proposals.size(); ++i)
-      if (first + static_cast<int>(i) >= trials_done())
-        builds[i] = builder_.start(laboratory_.request_for(variant_of(proposals[i])));
+    const auto is_stored = [&](std::size_t place) {  // before the run was interrupted
+      return first + static_cast<int>(place) < trials_done();
+    };
+    for (std::size_t i = 0; i < drafts.size(); ++i)
+      if (!is_stored(i))
+        for (const Proposal& proposal : drafts[i].proposals)
+          drafts[i].builds.push_back(builder_.start(laboratory_.request_for(variant_of(proposal))));
     // On a GPU the first finished build is measured while the others are compiled. On a CPU the compiler would disturb
     // what is measured, so all builds come first.
     if (device_.kind == DeviceKind::cpu)
-      for (auto& build : builds)
-        if (build.valid()) build.wait();
-    for (std::size_t i = 0; i < proposals.size(); ++i) {
-      const int number = first + static_cast<int>(i);
-      if (number < trials_done()) continue;  // stored before the run was interrupted
+      for (Drafts& one : drafts)
+        for (auto& build : one.builds) build.wait();
+    for (std::size_t i = 0; i < drafts.size(); ++i) {
+      if (is_stored(i)) continue;
       check_interrupt();
-      store::TrialRecord record = run_trial(number, generation, proposals[i], builds[i]);
+      store::TrialRecord record = run_best_of(first + static_cast<int>(i), generation, drafts[i]);
       record.id = store_.add_trial(record);
       trials_.push_back(std::move(record));
       observer_.trial_finished(trials_.back(), best_ratio(), options_.trials);
@@ -256,8 +268,71 @@ void Evolution::evolve() {
   }
 }
 
+// The proposals of a generation, those for one trial together.
+std::vector<Evolution::Drafts> Evolution::drafts_of(int generation, const std::vector<Space>& where) {
+  std::vector<Individual> earlier;
+  for (Individual& individual : individuals(generation))
+    if (individual.generation < generation) earlier.push_back(std::move(individual));
+  std::vector<Drafts> all;
+  for (Proposal& proposal : propose(options_.strategy, where, generation, earlier)) {
+    if (all.empty() || all.back().proposals.front().place != proposal.place) all.emplace_back();
+    all.back().proposals.push_back(std::move(proposal));
+  }
+  return all;
+}
+
+// Looks at every draft, and makes a trial of the fastest. Where none can be timed the first is the trial, whose verdict
+// says why.
+store::TrialRecord Evolution::run_best_of(int number, int generation, Drafts& drafts) {
+  std::vector<jit::BuildOutcome> builds;
+  for (auto& build : drafts.builds) {
+    builds.push_back(build.get());
+    if (interrupted()) check_interrupt();  // a compiler killed by the interrupt is no verdict on the variant
+  }
+  std::size_t best = 0;
+  nlohmann::json looked_at = nlohmann::json::array();
+  if (builds.size() > 1) {
+    HEED_CHECK(drafting_.has_value());
+    double best_ratio = 0;
+    for (std::size_t i = 0; i < builds.size(); ++i) {
+      check_interrupt();
+      const Variant variant = variant_of(drafts.proposals[i]);
+      trial::Look look;
+      if (const store::TrialRecord* twin = twin_of(variant, builds[i]))
+        look.reason = fmt::format("the same machine code and launch as trial {}", twin->number);
+      else
+        look = drafting_->look(variant, builds[i], options_.strategy.seed);
+      if (look.ratio > best_ratio) {
+        best_ratio = look.ratio;
+        best = i;
+      }
+      looked_at.push_back({{"config", describe(variant)},
+                           {"operation", to_string(drafts.proposals[i].operation)},
+                           {"why", drafts.proposals[i].why},
+                           {"ratio", look.ratio},
+                           {"us", look.us},
+                           {"reason", look.reason}});
+    }
+  }
+  store::TrialRecord record = run_trial(number, generation, drafts.proposals[best], builds[best]);
+  record.drafts = std::move(looked_at);
+  return record;
+}
+
+// An earlier trial that is the same program launched in the same way; null where there is none.
+const store::TrialRecord* Evolution::twin_of(const Variant& variant, const jit::BuildOutcome& build) const {
+  if (!build.artifact) return nullptr;
+  const LaunchPlan plan = variant.plan(options_.workload, device_);
+  const store::TrialRecord* twin = nullptr;
+  for (const store::TrialRecord& earlier : trials_)
+    if (earlier.machine_code == build.artifact->machine_code && earlier.verdict != to_string(Verdict::duplicate) &&
+        variant_of(earlier).plan(options_.workload, device_) == plan)
+      twin = &earlier;
+  return twin;
+}
+
 store::TrialRecord Evolution::run_trial(int number, int generation, const Proposal& proposal,
-                                        std::future<jit::BuildOutcome>& build) {
+                                        const jit::BuildOutcome& outcome) {
   const Variant variant = variant_of(proposal);
   store::TrialRecord record;
   record.run = run_;
@@ -276,17 +351,8 @@ store::TrialRecord Evolution::run_trial(int number, int generation, const Propos
   record.clocks = nlohmann::json::object();
   record.diagnosis = nullptr;
 
-  const jit::BuildOutcome outcome = build.get();
-  if (interrupted()) check_interrupt();  // a compiler killed by the interrupt is no verdict on the variant
   trial::Outcome judged;
-  const LaunchPlan plan = variant.plan(options_.workload, device_);
-  const store::TrialRecord* twin = nullptr;
-  if (outcome.artifact)
-    for (const store::TrialRecord& earlier : trials_)
-      if (earlier.machine_code == outcome.artifact->machine_code && earlier.verdict != to_string(Verdict::duplicate) &&
-          variant_of(earlier).plan(options_.workload, device_) == plan)
-        twin = &earlier;
-  if (twin != nullptr) {
+  if (const store::TrialRecord* twin = twin_of(variant, outcome)) {
     judged.verdict = Verdict::duplicate;
     judged.reason = fmt::format("the same machine code and launch as trial {}", twin->number);
     judged.artifact = outcome.artifact;
@@ -336,6 +402,12 @@ profile::Diagnosis Evolution::diagnose(const Variant& variant, const jit::Resour
   evidence.bytes = options_.workload.bytes();
   evidence.counters = counters;
   return profile::diagnose(evidence, variant.family->knobs());
+}
+
+std::size_t Evolution::drafts_looked_at() const {
+  std::size_t drafts = 0;
+  for (const store::TrialRecord& t : trials_) drafts += t.drafts.size();
+  return drafts;
 }
 
 bool Evolution::may_read_counters() const {

@@ -1,5 +1,9 @@
 /// One evolution from start to result: generations of trials, the final comparison in fresh processes, the ablation.
 ///
+/// Most of a trial is its gate. So several drafts are proposed for each trial, built, and timed for a moment without
+/// one; the fastest of them is the trial. What a draft read decides that alone: whatever is called faster was verified
+/// first and measured after.
+///
 /// The ablation is part of the search: where the champion is faster with one of its changes put back, that variant is
 /// one more trial, and the final comparison begins again.
 #pragma once
@@ -68,6 +72,7 @@ class Evolution {
   void evolve();
   nlohmann::json finish();
   void profile_elites(int generation);
+  [[nodiscard]] std::size_t drafts_looked_at() const;
   [[nodiscard]] bool budget_is_used_up() const;
   [[nodiscard]] bool may_read_counters() const;
   std::optional<profile::Counters> read_counters(const trial::Built& built, std::uint64_t seed);
@@ -83,8 +88,15 @@ class Evolution {
   nlohmann::json compare_with_peers(const trial::Built& champion);
   nlohmann::json ablate(const trial::Built& champion);
   bool try_ablation_winner(const nlohmann::json& ablation, int champion_trial);
-  store::TrialRecord run_trial(int number, int generation, const Proposal& proposal,
-                               std::future<jit::BuildOutcome>& build);
+  /// Proposals for one trial, and their builds.
+  struct Drafts {
+    std::vector<Proposal> proposals;
+    std::vector<std::future<jit::BuildOutcome>> builds;
+  };
+  [[nodiscard]] std::vector<Drafts> drafts_of(int generation, const std::vector<Space>& where);
+  store::TrialRecord run_best_of(int number, int generation, Drafts& drafts);
+  store::TrialRecord run_trial(int number, int generation, const Proposal& proposal, const jit::BuildOutcome& outcome);
+  [[nodiscard]] const store::TrialRecord* twin_of(const Variant& variant, const jit::BuildOutcome& build) const;
   [[nodiscard]] profile::Diagnosis diagnose(const Variant& variant, const jit::Resources& resources, double us,
                                             const std::optional<profile::Counters>& counters);
   [[nodiscard]] measure::PairOptions as_sharp_as_useful(measure::PairOptions options) const;
@@ -105,6 +117,9 @@ class Evolution {
   std::vector<const Family*> families_;
   std::vector<Variant> found_;
   trial::Laboratory laboratory_;
+  /// Looks at drafts, which nobody has verified, in a worker of its own: what one of them leaves there reaches no
+  /// trial.
+  std::optional<trial::Laboratory> drafting_;
   std::int64_t run_ = 0;
   std::vector<store::TrialRecord> trials_;
   double self_spread_ = 0;    ///< how far from 1 the base's ratio to itself may lie

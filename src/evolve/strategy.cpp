@@ -50,16 +50,27 @@ class Proposer {
       Random random(
           substream(options_.seed, static_cast<std::uint64_t>(generation_) * 4096 + static_cast<std::uint64_t>(slot)));
       const int island = options_.kind == StrategyKind::islands ? slot % options_.islands : 0;
-      std::optional<Proposal> proposal = propose_one(slot, island, random);
-      if (!proposal) break;
-      seen_.emplace(proposal->space, proposal->config);
-      under_way_.emplace(proposal->space, sharing(proposal->space, proposal->config));
-      proposals.push_back(std::move(*proposal));
+      const std::size_t before = proposals.size();
+      for (int draft = 0; draft < options_.drafts; ++draft) {
+        std::optional<Proposal> proposal = propose_one(slot, island, random);
+        if (!proposal) break;
+        seen_.emplace(proposal->space, proposal->config);
+        under_way_.emplace(proposal->space, sharing(proposal->space, proposal->config));
+        proposal->place = slot;
+        proposals.push_back(std::move(*proposal));
+        if (is_known(proposals.back().operation)) break;
+      }
+      if (proposals.size() == before) break;
     }
     return proposals;
   }
 
  private:
+  [[nodiscard]] static bool is_known(Operation operation) {
+    return operation == Operation::initial_default || operation == Operation::recall ||
+           operation == Operation::specialise;
+  }
+
   [[nodiscard]] const Space& space(int index) const { return spaces_[static_cast<std::size_t>(index)]; }
   [[nodiscard]] const std::vector<Knob>& knobs(int index) const { return *space(index).knobs; }
 
@@ -331,11 +342,11 @@ class Proposer {
     return std::nullopt;
   }
 
-  // Each way of sharing out the work that was tried in a space, with its best ratio.
+  // Each way of sharing out the work that was tried in a space, if only as a draft, with its best ratio.
   [[nodiscard]] std::map<Config, double> tried_sharings(int index) const {
     std::map<Config, double> best;
     for (const Individual& individual : history_)
-      if (individual.ok && individual.space == index) {
+      if ((individual.ok || (individual.is_draft && individual.ratio > 0)) && individual.space == index) {
         double& of_way = best[sharing(index, individual.config)];
         of_way = std::max(of_way, individual.ratio);
       }
@@ -502,7 +513,7 @@ std::string_view to_string(Operation operation) {
 
 std::vector<Proposal> propose(const StrategyOptions& options, std::span<const Space> spaces, int generation,
                               const std::vector<Individual>& history) {
-  HEED_CHECK(!spaces.empty() && options.population > 0);
+  HEED_CHECK(!spaces.empty() && options.population > 0 && options.drafts > 0);
   for (const Space& space : spaces) HEED_CHECK(space.knobs != nullptr);
   return Proposer(options, spaces, generation, history).run();
 }

@@ -41,7 +41,8 @@ std::string_view to_string(Operation operation);
 
 struct StrategyOptions {
   StrategyKind kind = StrategyKind::elite;
-  int population = 5;       ///< elites kept, and proposals a generation
+  int population = 5;       ///< elites kept, and trials a generation
+  int drafts = 1;           ///< proposals for each trial, of which one is chosen
   int islands = 3;          ///< for StrategyKind::islands
   int migration_every = 3;  ///< generations
   std::uint64_t seed = 1;
@@ -57,6 +58,7 @@ struct Individual {
   double ratio = 0;              ///< base time / trial time
   Bound bound = Bound::unknown;  ///< what its diagnosis says holds it back
   int space = 0;                 ///< which of the spaces its config is of
+  bool is_draft = false;         ///< one that was looked at and not chosen: known, but no trial and no parent
 };
 
 struct Proposal {
@@ -66,6 +68,7 @@ struct Proposal {
   std::string why;           ///< "block_n 64 -> 128 of trial 7"
   int island = 0;
   int space = 0;  ///< which of the spaces its config is of
+  int place = 0;  ///< which of the generation's trials it is a draft of
 };
 
 /// What the strategy needs of a family: its knobs, its default, and whether a config may be tried.
@@ -78,14 +81,16 @@ struct Space {
   std::vector<Config> found = {};  ///< by earlier runs: legal ones
 };
 
-/// The proposals of one generation: at most options.population, fewer only when the space holds no more. None equals an
-/// earlier trial or another of the same generation. A search of several spaces begins with the default of each, and
+/// The proposals of one generation: for each of options.population trials options.drafts of them, one after the other,
+/// fewer only when the space holds no more. None equals an earlier trial, a draft of one, or another of the same
+/// generation. Defaults and what is known from elsewhere have a trial to themselves: they are worth one whatever a look
+/// at them says. A search of several spaces begins with the default of each, and
 /// tries that of the first made for its workload alone (Knob::known) with the first generation, or next to it; behind
 /// the defaults comes what earlier runs found (Space::found). Elites compete whatever their space, so that the better
 /// one gets the trials. Those that share out the work as the best does leave some places to the best others that are
 /// nearly as fast: another way seldom wins before its knobs suit it.
 /// @param spaces the first is that of the base
-/// @param history every trial of earlier generations, in order
+/// @param history every trial of earlier generations, in order, and every draft
 std::vector<Proposal> propose(const StrategyOptions& options, std::span<const Space> spaces, int generation,
                               const std::vector<Individual>& history);
 

@@ -383,9 +383,11 @@ class Page {
       commands += fmt::format("heed replay {}            # rebuild, verify and measure the champion again\n", t->id);
     commands += fmt::format("heed show {}              # the same as text; --json for programs\n", run_.id);
     commands += fmt::format(
-        "heed evolve --shape {} --family {} --strategy {} --population {} --trials {} --seed {}\n", run_.workload,
-        run_.families, text_of(run_.options, "strategy"), static_cast<int>(number(run_.options, "population")),
-        static_cast<int>(number(run_.options, "trials")), scalar_text(member(run_.options, "seed")));
+        "heed evolve --shape {} --family {} --strategy {} --population {} --drafts {} --trials {} --seed {}\n",
+        run_.workload, run_.families, text_of(run_.options, "strategy"),
+        static_cast<int>(number(run_.options, "population")),
+        std::max(1, static_cast<int>(number(run_.options, "drafts"))), static_cast<int>(number(run_.options, "trials")),
+        scalar_text(member(run_.options, "seed")));
     add("<pre>" + escape(commands) + "</pre>\n");
   }
 
@@ -393,13 +395,14 @@ class Page {
     if (trials_.empty()) return;
     section("Every trial");
     HtmlTable table("",
-                    {"trial", "id", "generation", "operation", "what changed", "verdict", "why refused", "ratio",
-                     "95% interval", "us", "registers"},
-                    7);
+                    {"trial", "id", "generation", "drafts", "operation", "what changed", "verdict", "why refused",
+                     "ratio", "95% interval", "us", "registers"},
+                    8);
     for (const store::TrialRecord& t : trials_) {
       const bool ok = t.verdict == "ok";
-      table.add({std::to_string(t.number), std::to_string(t.id), std::to_string(t.generation), t.operation, t.why,
-                 t.verdict, ok ? "" : shortened(t.check.empty() ? t.reason : t.check + ": " + t.reason, 160),
+      table.add({std::to_string(t.number), std::to_string(t.id), std::to_string(t.generation),
+                 t.drafts.empty() ? "-" : std::to_string(t.drafts.size()), t.operation, t.why, t.verdict,
+                 ok ? "" : shortened(t.check.empty() ? t.reason : t.check + ": " + t.reason, 160),
                  ok ? fmt::format("{:.4f}", t.ratio) : "-",
                  ok ? fmt::format("[{:.4f}, {:.4f}]", t.ratio_low, t.ratio_high) : "-", us_text(t.trial_us),
                  number(t.resources, "registers") > 0 ? fmt::format("{:.0f}", number(t.resources, "registers")) : "-"},

@@ -116,11 +116,12 @@ std::string result_text(const store::RunRecord& run) {
     }
     text += "\n" + changes.str();
   }
-  text += fmt::format("\n{}: the champion is {} (the base against itself: within {:.4f} of 1). {} trials in {}.\n",
+  const auto drafts = static_cast<int>(number(r, "drafts"));
+  text += fmt::format("\n{}: the champion is {} (the base against itself: within {:.4f} of 1). {} trials{} in {}.\n",
                       has_champion(r) ? "Faster" : "Not faster",
                       has_champion(r) ? text_of(r, "summary") : "not measurably faster than the base",
                       number(r, "self_spread"), static_cast<int>(number(r, "trials")),
-                      human_duration(number(r, "elapsed_s")));
+                      drafts > 0 ? fmt::format(" and {} drafts", drafts) : "", human_duration(number(r, "elapsed_s")));
   return text;
 }
 
@@ -138,28 +139,31 @@ std::vector<const store::TrialRecord*> lineage(const std::vector<store::TrialRec
 
 std::string show_text(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials) {
   std::string text = fmt::format(
-      "run {} of {}: {}, {}, {} of {} trials\nfamilies {}, strategy {}, population {}, seed {}; device {}\nsources {} "
+      "run {} of {}: {}, {}, {} of {} trials\nfamilies {}, strategy {}, population {}, drafts {}, seed {}; device "
+      "{}\nsources {} "
       "(heed {})\n",
       run.id, run.created, run.workload, to_string(run.state), trials.size(),
       static_cast<int>(number(run.options, "trials")), run.families, text_of(run.options, "strategy"),
-      static_cast<int>(number(run.options, "population")), run.options.value("seed", std::uint64_t{0}),
-      device_line(run), run.source_digest, run.heed);
+      static_cast<int>(number(run.options, "population")), std::max(1, static_cast<int>(number(run.options, "drafts"))),
+      run.options.value("seed", std::uint64_t{0}), device_line(run), run.source_digest, run.heed);
   if (run.base.is_object())
     text += fmt::format("base {} at {} us, against itself {} {}\n", text_of(run.base, "variant"),
                         us_text(number(run.base, "us")), ratio_text(run.base["self_ratio"]),
                         interval_text(run.base["self_ratio"]));
 
-  Table generations({"generation", "trials", "ok", "other verdicts", "best of it", "best so far"});
-  generations.align_left(3);
+  Table generations({"generation", "drafts", "trials", "ok", "other verdicts", "best of it", "best so far"});
+  generations.align_left(4);
   double best_so_far = 0;
   for (std::size_t i = 0; i < trials.size();) {
     const int generation = trials[i].generation;
     int count = 0;
     int ok = 0;
+    std::size_t drafts = 0;
     double best = 0;
     std::map<std::string, int> others;
     for (; i < trials.size() && trials[i].generation == generation; ++i) {
       ++count;
+      drafts += trials[i].drafts.size();
       if (trials[i].verdict == "ok") {
         ++ok;
         best = std::max(best, trials[i].ratio);
@@ -170,8 +174,8 @@ std::string show_text(const store::RunRecord& run, const std::vector<store::Tria
     best_so_far = std::max(best_so_far, best);
     std::vector<std::string> words;
     for (const auto& [verdict, times] : others) words.push_back(fmt::format("{} {}", times, verdict));
-    generations.add({std::to_string(generation), std::to_string(count), std::to_string(ok), join(words, ", "),
-                     best > 0 ? fmt::format("{:.3f}", best) : "-",
+    generations.add({std::to_string(generation), drafts > 0 ? std::to_string(drafts) : "-", std::to_string(count),
+                     std::to_string(ok), join(words, ", "), best > 0 ? fmt::format("{:.3f}", best) : "-",
                      best_so_far > 0 ? fmt::format("{:.3f}", best_so_far) : "-"});
   }
   if (!generations.empty()) text += "\n" + generations.str();
@@ -302,6 +306,7 @@ json evidence(const store::RunRecord& run) {
        {{"options", run.options},
         {"base", {{"variant", run.base["variant"]}, {"us", run.base["us"]}, {"self_ratio", run.base["self_ratio"]}}},
         {"trials", r["trials"]},
+        {"drafts", member(r, "drafts")},
         {"elapsed_s", r["elapsed_s"]},
         {"outcome", outcome_of(r)},
         {"profile", member(r, "profile")},
@@ -320,6 +325,7 @@ json trial_json(const store::TrialRecord& t) {
           {"operation", t.operation},
           {"parents", t.parents},
           {"why", t.why},
+          {"drafts", t.drafts},
           {"verdict", t.verdict},
           {"finding", t.finding},
           {"reason", t.reason},

@@ -23,7 +23,7 @@ CREATE TABLE runs (
 CREATE TABLE trials (
   id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id), number INTEGER NOT NULL, generation INTEGER NOT NULL,
   island INTEGER NOT NULL, variant TEXT NOT NULL, config TEXT NOT NULL, operation TEXT NOT NULL, parents TEXT NOT NULL,
-  why TEXT NOT NULL, verdict TEXT NOT NULL, finding TEXT NOT NULL, reason TEXT NOT NULL, "check" TEXT NOT NULL,
+  why TEXT NOT NULL, drafts TEXT NOT NULL, verdict TEXT NOT NULL, finding TEXT NOT NULL, reason TEXT NOT NULL, "check" TEXT NOT NULL,
   ratio REAL NOT NULL, ratio_low REAL NOT NULL, ratio_high REAL NOT NULL, base_us REAL NOT NULL, trial_us REAL NOT NULL,
   max_abs REAL NOT NULL, rel_rms REAL NOT NULL, worst_row REAL NOT NULL, seed INTEGER NOT NULL, source_digest TEXT NOT NULL,
   machine_code TEXT NOT NULL, resources TEXT NOT NULL, samples TEXT NOT NULL, clocks TEXT NOT NULL, diagnosis TEXT NOT NULL, build_ms REAL NOT NULL,
@@ -40,7 +40,7 @@ CREATE TABLE comparisons (
 constexpr const char* kRunColumns =
     "id, created, workload, families, device_kind, device, options, heed, source_digest, state, base, result";
 constexpr const char* kTrialColumns =
-    "id, run, number, generation, island, variant, config, operation, parents, why, verdict, finding, reason, "
+    "id, run, number, generation, island, variant, config, operation, parents, why, drafts, verdict, finding, reason, "
     "\"check\", ratio, ratio_low, "
     "ratio_high, base_us, trial_us, max_abs, rel_rms, worst_row, seed, source_digest, machine_code, resources, "
     "samples, clocks, diagnosis, build_ms, "
@@ -86,6 +86,7 @@ TrialRecord trial_of(const Statement& row) {
   t.operation = row.text(column++);
   t.parents = json_of(row, column++).get<std::vector<int>>();
   t.why = row.text(column++);
+  t.drafts = json_of(row, column++);
   t.verdict = row.text(column++);
   t.finding = row.text(column++);
   t.reason = row.text(column++);
@@ -265,11 +266,11 @@ std::int64_t Store::add_trial(const TrialRecord& t) {
   Transaction transaction(database_);
   Statement insert = database_.prepare(fmt::format("INSERT INTO trials ({}) VALUES (NULL{})", kTrialColumns, [] {
     std::string marks;
-    for (int i = 0; i < 33; ++i) marks += ", ?";
+    for (int i = 0; i < 34; ++i) marks += ", ?";
     return marks;
   }()));
   insert.add(t.run).add(t.number).add(t.generation).add(t.island).add(t.variant);
-  insert.add(t.config).add(t.operation).add(nlohmann::json(t.parents).dump()).add(t.why);
+  insert.add(t.config).add(t.operation).add(nlohmann::json(t.parents).dump()).add(t.why).add(t.drafts.dump());
   insert.add(t.verdict).add(t.finding).add(t.reason).add(t.check);
   insert.add(t.ratio).add(t.ratio_low).add(t.ratio_high).add(t.base_us).add(t.trial_us);
   insert.add(t.max_abs).add(t.rel_rms).add(t.worst_row).add(static_cast<std::int64_t>(t.seed));

@@ -14,7 +14,7 @@
 namespace heed::store {
 
 /// Layout of the tables. A file with a higher number was written by a newer Heed and is left alone.
-inline constexpr int kSchemaVersion = 4;
+inline constexpr int kSchemaVersion = 5;
 
 enum class RunState { running, interrupted, finished };
 std::string_view to_string(RunState state);
@@ -42,11 +42,12 @@ struct TrialRecord {
   int number = 0;  ///< 0, 1, ... within the run
   int generation = 0;
   int island = 0;
-  std::string variant;       ///< id
-  std::string config;        ///< family:knob=value,...
-  std::string operation;     ///< how it was proposed: a name of evolve::Operation
-  std::vector<int> parents;  ///< trial numbers
-  std::string why;           ///< the change in words
+  std::string variant;                              ///< id
+  std::string config;                               ///< family:knob=value,...
+  std::string operation;                            ///< how it was proposed: a name of evolve::Operation
+  std::vector<int> parents;                         ///< trial numbers
+  std::string why;                                  ///< the change in words
+  nlohmann::json drafts = nlohmann::json::array();  ///< it and those that it was chosen from (evolve::Evolution)
   std::string verdict;
   std::string finding;
   std::string reason;

@@ -21,7 +21,9 @@ constexpr int kSelfProcesses = 3;          // in which the base is compared with
 constexpr int kRepeatedSelfProcesses = 8;  // where many such comparisons are made: a process may have its own bias
 constexpr double kWarmUp_ms_gpu = 150;     // an idle GPU reads up to 12% high for about that long
 constexpr double kWarmUp_ms_cpu = 60;
-constexpr double kCpuFloorShare = 0.85;  // the measured peak is itself uncertain on a shared machine
+constexpr double kLookWarmUpShare = 0.2;  // of those: one look follows the other
+constexpr int kLookQuads = 2;             // eight blocks, less than a tenth of a second on a GPU
+constexpr double kCpuFloorShare = 0.85;   // the measured peak is itself uncertain on a shared machine
 
 constexpr const char* kEmptyKernel =
     "#include \"kernels/contract.hpp\"\n"
@@ -179,7 +181,7 @@ std::vector<measure::Ratio> Laboratory::compare_base_with_itself(
   const int processes = std::min(comparisons, kRepeatedSelfProcesses);
   for (int process = 0; process < processes; ++process) {
     const auto end = static_cast<std::size_t>(comparisons * (process + 1) / processes);
-    const Blocks blocks = warm_blocks(*base_, /*fresh=*/true);
+    const Blocks blocks = warm_blocks(*base_, /*fresh=*/true, warm_up_ms());
     while (ratios.size() < end) {
       measure::PairOptions options = pair;
       options.seed = substream(pair.seed, ratios.size());
@@ -195,13 +197,16 @@ std::vector<measure::Ratio> Laboratory::compare_base_with_itself(
   return ratios;
 }
 
+double Laboratory::warm_up_ms() const {
+  return device_.kind == DeviceKind::cuda ? kWarmUp_ms_gpu : kWarmUp_ms_cpu;
+}
+
 // A worker with base and trial, their timed launches prepared and warm.
-Laboratory::Blocks Laboratory::warm_blocks(const Built& trial, bool fresh) {
+Laboratory::Blocks Laboratory::warm_blocks(const Built& trial, bool fresh, double warm_up_ms) {
   worker::Worker& worker = worker_for(*base_, trial, fresh);
   const measure::TimingPlan& timing = sets_->plan();
   sets_->prepare(worker, {{kBaseSlot, plan_of(base_->variant)}, {kTrialSlot, plan_of(trial.variant)}},
                  options_.launch_limit_s);
-  const double warm_up_ms = device_.kind == DeviceKind::cuda ? kWarmUp_ms_gpu : kWarmUp_ms_cpu;
   worker.warm_up(kBaseSlot, warm_up_ms / 2, options_.launch_limit_s);
   worker.warm_up(kTrialSlot, warm_up_ms / 2, options_.launch_limit_s);
   return {
@@ -212,7 +217,7 @@ Laboratory::Blocks Laboratory::warm_blocks(const Built& trial, bool fresh) {
 
 // Everything after the gate. Fills verdict, finding and reason when something is wrong; lets WorkerFailure through.
 void Laboratory::measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome) {
-  const Blocks blocks = warm_blocks(trial, fresh);
+  const Blocks blocks = warm_blocks(trial, fresh, warm_up_ms());
   worker::Worker& worker = *worker_;
   outcome.before = device_state(device_.kind);
   outcome.pair = measure::measure_pair(blocks.base, blocks.trial, pair);
@@ -286,6 +291,34 @@ Outcome Laboratory::judge(const Variant& variant, const jit::BuildOutcome& build
   }
   if (!outcome.ok() || device_.kind == DeviceKind::cpu) drop_worker();
   return outcome;
+}
+
+Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed) {
+  HEED_CHECK(base_.has_value());
+  Look look;
+  if (!build.artifact) {
+    look.reason = "it did not build";
+    return look;
+  }
+  if (!build.artifact->breach.empty()) {
+    look.reason = build.artifact->breach;
+    return look;
+  }
+  try {
+    const Blocks blocks = warm_blocks({variant, *build.artifact}, /*fresh=*/false, kLookWarmUpShare * warm_up_ms());
+    measure::PairOptions pair = options_.pair;
+    pair.least_quads = pair.most_quads = kLookQuads;
+    pair.seed = seed;
+    const measure::PairResult result = measure::measure_pair(blocks.base, blocks.trial, pair);
+    look.ratio = std::isfinite(result.ratio.value) ? result.ratio.value : 0;
+    look.us = result.trial_median_us;
+  } catch (const worker::WorkerFailure& failure) {
+    look.reason = failure.what();
+  } catch (const measure::ForgedTime& forged) {
+    look.reason = forged.what();
+  }
+  if (!look.reason.empty() || device_.kind == DeviceKind::cpu) drop_worker();
+  return look;
 }
 
 double Laboratory::time_alone(const Built& built, measure::TimedSets& sets, worker::Follow follow, Absolute* eager) {

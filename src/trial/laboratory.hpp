@@ -49,6 +49,13 @@ struct Outcome {
   [[nodiscard]] bool ok() const { return verdict == Verdict::ok; }
 };
 
+/// What a few readings say of a variant that nobody has verified.
+struct Look {
+  double ratio = 0;    ///< base time / its time; 0 where it could not be timed
+  double us = 0;       ///< median of its readings
+  std::string reason;  ///< why it could not be timed
+};
+
 /// A variant with its binary.
 struct Built {
   Variant variant;
@@ -115,6 +122,11 @@ class Laboratory {
     return judge(variant, build, seed, options_.pair);
   }
 
+  /// A few readings beside the base, without a gate: enough to choose by which of several variants is worth a trial,
+  /// and no verdict. Whatever they do to this laboratory's worker is its own: who judges needs another laboratory.
+  /// Never throws for anything the candidate did.
+  Look look(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed);
+
   /// Warm, cold and eager times of one variant, and as dependent launches where its plan allows them, in fresh workers.
   /// @throws Error(internal) when what it wrote as a dependent is wrong, which the gate's chains should have shown
   Absolute measure_absolute(const Built& built);
@@ -145,7 +157,8 @@ class Laboratory {
     measure::Block base;
     measure::Block trial;
   };
-  Blocks warm_blocks(const Built& trial, bool fresh);
+  Blocks warm_blocks(const Built& trial, bool fresh, double warm_up_ms);
+  [[nodiscard]] double warm_up_ms() const;
   void measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome);
   double measure_launch_floor();
   /// Median us of a launch in a fresh worker; `eager`, if not null, gets the times of eager launches.

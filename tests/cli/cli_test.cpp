@@ -99,6 +99,7 @@ TEST_F(Cli, WrongUsageExitsWithTwo) {
   expect_refusal("evolve --shape b1h1l8d16 --trials 0 --device cpu " + db() + " " + cache(), 2, "--trials 0");
   expect_refusal("evolve --shape b1h1l8d16 --trials -3 --device cpu " + db() + " " + cache(), 2, "--trials -3");
   expect_refusal("evolve --shape b1h1l8d16 --trials many " + db(), 2, "many");
+  expect_refusal("evolve --shape b1h1l8d16 --drafts 0 " + db(), 2, "--drafts");
   expect_refusal("evolve --resume 77 " + db(), 2, "there is no run 77");
   expect_refusal("bench fwd_cpu:blok_m=64 --shape b1h1l8d16 --device cpu " + cache(), 2, "did you mean \"block_m\"?");
   expect_refusal("bench fwd_cpu:block_m=63 --shape b1h1l8d16 --device cpu " + cache(), 2,
@@ -176,8 +177,10 @@ TEST_F(Cli, AFullDiskStopsARunAndLosesNothing) {
 }
 
 TEST_F(Cli, EvolveShowRunsAndReplay) {
-  const Printed evolve = heed_command(tiny_evolution(4));
+  const Printed evolve = heed_command(tiny_evolution(4) + " --drafts 2");
   ASSERT_EQ(evolve.code, 0) << evolve.err;
+  EXPECT_THAT(evolve.out, ::testing::HasSubstr("of 2 drafts: "));
+  EXPECT_THAT(evolve.out, ::testing::HasSubstr("4 trials and 6 drafts"));
   EXPECT_THAT(evolve.out, ::testing::HasSubstr("4/4"));
   EXPECT_THAT(evolve.out, ::testing::HasSubstr("champion"));
   EXPECT_THAT(heed_command("runs " + db()).out, ::testing::HasSubstr("b1h1l48d16:fp32"));
@@ -187,6 +190,7 @@ TEST_F(Cli, EvolveShowRunsAndReplay) {
   EXPECT_THAT(show.out, ::testing::HasSubstr("generation"));
   const auto json = nlohmann::json::parse(heed_command("show 1 --json " + db()).out);
   EXPECT_EQ(json["trials"].size(), 4U);
+  EXPECT_EQ(json["trials"][3]["drafts"].size(), 2U);
   EXPECT_EQ(json["state"], "finished");
   // A trial, not the champion: on a busy machine every finalist may be refused for its time.
   const Printed replay =

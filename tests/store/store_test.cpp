@@ -37,6 +37,7 @@ TrialRecord a_trial(std::int64_t run, int number) {
   t.operation = "mutate";
   t.parents = {1, 2};
   t.why = "because";
+  t.drafts = {{{"config", "block_m=64"}, {"ratio", 1.2}}, {{"config", "block_m=32"}, {"ratio", 0.9}}};
   t.verdict = "ok";
   t.finding = "none";
   t.ratio = 1.25;
@@ -72,6 +73,8 @@ TEST(Store, KeepsRunsTrialsAndComparisons) {
   ASSERT_EQ(trials.size(), 7U);
   EXPECT_EQ(trials[6].number, 6);
   EXPECT_EQ(trials[6].parents, (std::vector<int>{1, 2}));
+  ASSERT_EQ(trials[6].drafts.size(), 2U);
+  EXPECT_EQ(trials[6].drafts[1]["ratio"], 0.9);
   EXPECT_EQ(trials[6].samples["ratios"][1], 1.2);
   EXPECT_EQ(trials[6].seed, 77U);
   EXPECT_EQ(trials[6].diagnosis["bound"], "tail");

@@ -182,6 +182,35 @@ TEST(Laboratory, ABuildThatFailsIsAVerdict) {
   testing_support::expect_error(ErrorCode::build_failed, "did not build", [&] { laboratory.build(broken); });
 }
 
+// A look times, and judges nothing: what does not build or dies has a reason instead of a time, and the next look
+// works.
+TEST(Laboratory, ALookIsATimeOrAReason) {
+  const Workload workload = parse_workload("b1h1l32d16:fp32");
+  Laboratory laboratory(workload, cpu_facts(), builder(), nullptr, quick());
+  const Variant base = parse_variant("fwd_cpu", workload, cpu_facts());
+  laboratory.set_base(laboratory.build(base));
+  const auto look_at = [&](const std::string& source) {
+    Variant changed = base;
+    changed.source = source;
+    return laboratory.look(changed, builder().build(laboratory.request_for(changed)), 1);
+  };
+  const std::string head =
+      "#include \"kernels/contract.hpp\"\nextern \"C\" void heed_forward(const heed::ForwardParams* p, long long, "
+      "void*) ";
+  EXPECT_EQ(look_at("this is no C++").reason, "it did not build");
+  const Look dead = look_at(head + "{ *(volatile int*)(p->len_q - p->len_q) = 1; }");
+  EXPECT_EQ(dead.ratio, 0);
+  EXPECT_THAT(dead.reason, ::testing::HasSubstr("signal"));
+  const Look good = laboratory.look(base, builder().build(laboratory.request_for(base)), 1);
+  EXPECT_EQ(good.reason, "");
+  EXPECT_GT(good.ratio, 0);
+  EXPECT_GT(good.us, 0);
+  // One that does nothing is fast: that is why a look is no verdict.
+  const Look idle = look_at(head + "{}");
+  EXPECT_EQ(idle.reason, "");
+  EXPECT_GT(idle.us, 0);
+}
+
 TEST(Laboratory, TheBaseAgainstItselfIsOne) {
   const Workload workload = parse_workload("b1h2l128d64:fp32");
   Laboratory laboratory(workload, cpu_facts(), builder(), nullptr, {});
@@ -257,6 +286,42 @@ TEST(Evolution, RunsStoresAndReports) {
   EXPECT_GT(result["champion_times"]["large_us"].get<double>(), 0);
 }
 
+// Of three drafts a trial is the one that read fastest; it is verified and measured like any other, and no config is
+// looked at twice.
+TEST(Evolution, ATrialIsTheFastestOfItsDrafts) {
+  const TemporaryFolder folder;
+  store::Store store(folder.file("a.db"));
+  Quiet observer;
+  evolve::RunOptions options = tiny_run(6);
+  options.strategy.drafts = 3;
+  evolve::Evolution evolution(store, builder(), cpu_facts(), options, quick(), nullptr, observer, std::nullopt);
+  const nlohmann::json result = evolution.run();
+  const std::vector<store::TrialRecord> trials = store.trials(evolution.run_id());
+  ASSERT_EQ(trials.size(), 6U);
+  EXPECT_TRUE(trials[0].drafts.empty()) << "the default needs no other";
+  std::set<std::string> configs;
+  std::size_t drafts = 0;
+  for (const store::TrialRecord& t : trials) {
+    if (t.drafts.empty()) {
+      EXPECT_TRUE(configs.insert(t.config).second) << t.config;
+      continue;
+    }
+    EXPECT_EQ(t.drafts.size(), 3U);
+    double best = 0;
+    double of_trial = -1;
+    for (const nlohmann::json& draft : t.drafts) {
+      ++drafts;
+      EXPECT_TRUE(configs.insert(draft["config"].get<std::string>()).second) << draft["config"];
+      EXPECT_EQ(draft["ratio"].get<double>() > 0, draft["reason"] == "") << draft["reason"];
+      best = std::max(best, draft["ratio"].get<double>());
+      if (draft["config"] == t.config) of_trial = draft["ratio"].get<double>();
+    }
+    EXPECT_EQ(of_trial, best);
+  }
+  EXPECT_GE(drafts, 12U);
+  EXPECT_EQ(result["drafts"], drafts);
+}
+
 // Timed inputs are normal; a finalist that is slow on others is none. Here every one counts as slow.
 TEST(Evolution, AFinalistThatIsSlowWhereScoresAreLargeIsRefused) {
   const TemporaryFolder folder;
@@ -298,12 +363,14 @@ TEST(Evolution, ResumesWhereItStopped) {
   const TemporaryFolder folder;
   store::Store store(folder.file("a.db"));
   std::int64_t id = 0;
+  evolve::RunOptions options = tiny_run(8);
+  options.strategy.drafts = 2;
   {
     Quiet observer;
     observer.on_trial = [](const store::TrialRecord& t) {
       if (t.number == 4) throw Error(ErrorCode::interrupted, "as if by Ctrl-C");
     };
-    evolve::Evolution evolution(store, builder(), cpu_facts(), tiny_run(8), quick(), nullptr, observer, std::nullopt);
+    evolve::Evolution evolution(store, builder(), cpu_facts(), options, quick(), nullptr, observer, std::nullopt);
     id = evolution.run_id();
     EXPECT_THROW(evolution.run(), Error);
     EXPECT_EQ(store.find_run(id)->state, store::RunState::interrupted);
@@ -313,7 +380,7 @@ TEST(Evolution, ResumesWhereItStopped) {
   Quiet observer;
   int judged = 0;
   observer.on_trial = [&](const store::TrialRecord&) { ++judged; };
-  evolve::Evolution evolution(store, builder(), cpu_facts(), tiny_run(8), quick(), nullptr, observer, id);
+  evolve::Evolution evolution(store, builder(), cpu_facts(), options, quick(), nullptr, observer, id);
   evolution.run();
   EXPECT_EQ(judged, 3);
   for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(store.trials(id)[i].diagnosis, before[i].diagnosis);
@@ -321,6 +388,12 @@ TEST(Evolution, ResumesWhereItStopped) {
   ASSERT_EQ(after.size(), 8U);
   for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(after[i].id, before[i].id);
   EXPECT_EQ(after[5].generation, 1);
+  std::set<std::string> configs;
+  for (const store::TrialRecord& t : after) {
+    if (t.drafts.empty()) configs.insert(t.config);
+    for (const nlohmann::json& draft : t.drafts)
+      EXPECT_TRUE(configs.insert(draft["config"].get<std::string>()).second) << "looked at before: " << draft["config"];
+  }
 }
 
 TEST(Evolution, RefusesImpossibleRuns) {
