@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <vector>
 
 #include "base/faster.hpp"
@@ -29,5 +30,11 @@ struct Standing {
 /// Index of the one to keep: the fastest, or of those that tie with it the one whose dependent launches are shortest.
 /// @param standings  at least one, the highest ratio first
 [[nodiscard]] std::size_t best_of(const std::vector<Standing>& standings);
+
+/// Who is measured once more at the end, the highest ratio first: the `most` with the highest ratios, and whoever was
+/// called up and has one.
+/// @param ratios  0 where there is none
+[[nodiscard]] std::vector<std::size_t> finalists_of(const std::vector<double>& ratios, std::size_t most,
+                                                    const std::set<std::size_t>& called_up);
 
 }  // namespace heed::evolve

@@ -24,15 +24,15 @@ constexpr int kLeastForWinners = 20;  // a shorter run is a look, not a search: 
 // measured in two processes more; one that a fresh process refuses makes room for the next best. Where all were
 // refused, "refused" says why.
 nlohmann::json Evolution::compare_finalists() {
-  std::vector<const store::TrialRecord*> best;
-  for (const store::TrialRecord& t : trials_)
-    if (t.verdict == to_string(Verdict::ok)) best.push_back(&t);
-  std::stable_sort(best.begin(), best.end(), [](const auto* a, const auto* b) { return a->ratio > b->ratio; });
-  if (best.size() > kFinalists) best.resize(kFinalists);
+  std::vector<double> ratios;
+  for (const store::TrialRecord& t : trials_) ratios.push_back(t.verdict == to_string(Verdict::ok) ? t.ratio : 0);
+  const std::vector<std::size_t> best = finalists_of(ratios, kFinalists, called_up_);
+  in_final_ = {best.begin(), best.end()};
 
   std::vector<Finalist> finalists;
   nlohmann::json refused = nlohmann::json::array();
-  for (const store::TrialRecord* t : best) {
+  for (const std::size_t number : best) {
+    const store::TrialRecord* t = &trials_[number];
     observer_.message(
         fmt::format("measuring trial {} again in a fresh process ({:.3f} in the search)", t->number, t->ratio));
     nlohmann::json data = compare_in_fresh_process(*t);
@@ -267,8 +267,9 @@ nlohmann::json Evolution::ablate(const trial::Built& champion) {
 }
 
 // Tries the variant that the ablation found fastest, if it beats the champion, or is as fast and beats it where
-// launches are dependent: it was measured against the champion then, and is now against the base like every trial. Says
-// whether there is a new trial.
+// launches are dependent: it was measured against the champion then, and is now against the base like every trial.
+// Where it was a trial already, but not among the best few, it is a finalist from now on. Says whether there is
+// something new.
 bool Evolution::try_ablation_winner(const nlohmann::json& ablation, int champion_trial) {
   const nlohmann::json* winner = nullptr;
   for (const auto& row : ablation)
@@ -291,11 +292,18 @@ bool Evolution::try_ablation_winner(const nlohmann::json& ablation, int champion
       0,
       space_of(variant)};
   for (const store::TrialRecord& t : trials_)
-    if (t.config == (*winner)["config"]) return false;  // it had its chance among the finalists
+    if (t.config == (*winner)["config"]) {
+      if (t.verdict != to_string(Verdict::ok) || in_final_.contains(static_cast<std::size_t>(t.number)))
+        return false;  // it had its chance
+      observer_.message(fmt::format("better with one change put back, which is trial {}", t.number));
+      called_up_.insert(static_cast<std::size_t>(t.number));
+      return true;
+    }
   observer_.message(fmt::format("better with one change put back: {}", proposal.why));
-  Drafts alone{{proposal}, {}};
-  alone.builds.push_back(builder_.start(laboratory_.request_for(variant)));
-  store::TrialRecord record = run_best_of(static_cast<int>(trials_.size()), trials_.back().generation + 1, alone);
+  std::vector<Place> alone = places_of({proposal});
+  start(alone.front().drafts.front());
+  store::TrialRecord record =
+      run_best_of(static_cast<int>(trials_.size()), trials_.back().generation + 1, alone.front());
   record.id = store_.add_trial(record);
   trials_.push_back(std::move(record));
   double best = 0;

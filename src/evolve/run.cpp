@@ -224,30 +224,22 @@ void Evolution::evolve() {
     profile_elites(generation);
     const auto first = static_cast<int>(std::count_if(
         trials_.begin(), trials_.end(), [&](const store::TrialRecord& t) { return t.generation < generation; }));
-    std::vector<Drafts> drafts = drafts_of(generation, where);
-    if (static_cast<int>(drafts.size()) > options_.trials - first)
-      drafts.resize(static_cast<std::size_t>(options_.trials - first));
-    if (drafts.empty()) {
+    std::vector<Individual> earlier;
+    for (Individual& individual : individuals(generation))
+      if (individual.generation < generation) earlier.push_back(std::move(individual));
+    std::vector<Place> places = places_of(propose(options_.strategy, where, generation, earlier));
+    if (static_cast<int>(places.size()) > options_.trials - first)
+      places.resize(static_cast<std::size_t>(options_.trials - first));
+    if (places.empty()) {
       observer_.message("the space holds no variant that was not tried; stopping");
       return;
     }
     observer_.generation_started(generation, first, options_.trials);
-    const auto is_stored = [&](std::size_t place) {  // before the run was interrupted
-      return first + static_cast<int>(place) < trials_done();
-    };
-    for (std::size_t i = 0; i < drafts.size(); ++i)
-      if (!is_stored(i))
-        for (const Proposal& proposal : drafts[i].proposals)
-          drafts[i].builds.push_back(builder_.start(laboratory_.request_for(variant_of(proposal))));
-    // On a GPU the first finished build is measured while the others are compiled. On a CPU the compiler would disturb
-    // what is measured, so all builds come first.
-    if (device_.kind == DeviceKind::cpu)
-      for (Drafts& one : drafts)
-        for (auto& build : one.builds) build.wait();
-    for (std::size_t i = 0; i < drafts.size(); ++i) {
-      if (is_stored(i)) continue;
+    places.erase(places.begin(), places.begin() + (trials_done() - first));  // stored before the run was interrupted
+    draft(generation, where, std::move(earlier), places);
+    for (Place& place : places) {
       check_interrupt();
-      store::TrialRecord record = run_best_of(first + static_cast<int>(i), generation, drafts[i]);
+      store::TrialRecord record = run_best_of(trials_done(), generation, place);
       record.id = store_.add_trial(record);
       trials_.push_back(std::move(record));
       observer_.trial_finished(trials_.back(), best_ratio(), options_.trials);
@@ -266,57 +258,6 @@ void Evolution::evolve() {
       return;
     }
   }
-}
-
-// The proposals of a generation, those for one trial together.
-std::vector<Evolution::Drafts> Evolution::drafts_of(int generation, const std::vector<Space>& where) {
-  std::vector<Individual> earlier;
-  for (Individual& individual : individuals(generation))
-    if (individual.generation < generation) earlier.push_back(std::move(individual));
-  std::vector<Drafts> all;
-  for (Proposal& proposal : propose(options_.strategy, where, generation, earlier)) {
-    if (all.empty() || all.back().proposals.front().place != proposal.place) all.emplace_back();
-    all.back().proposals.push_back(std::move(proposal));
-  }
-  return all;
-}
-
-// Looks at every draft, and makes a trial of the fastest. Where none can be timed the first is the trial, whose verdict
-// says why.
-store::TrialRecord Evolution::run_best_of(int number, int generation, Drafts& drafts) {
-  std::vector<jit::BuildOutcome> builds;
-  for (auto& build : drafts.builds) {
-    builds.push_back(build.get());
-    if (interrupted()) check_interrupt();  // a compiler killed by the interrupt is no verdict on the variant
-  }
-  std::size_t best = 0;
-  nlohmann::json looked_at = nlohmann::json::array();
-  if (builds.size() > 1) {
-    HEED_CHECK(drafting_.has_value());
-    double best_ratio = 0;
-    for (std::size_t i = 0; i < builds.size(); ++i) {
-      check_interrupt();
-      const Variant variant = variant_of(drafts.proposals[i]);
-      trial::Look look;
-      if (const store::TrialRecord* twin = twin_of(variant, builds[i]))
-        look.reason = fmt::format("the same machine code and launch as trial {}", twin->number);
-      else
-        look = drafting_->look(variant, builds[i], options_.strategy.seed);
-      if (look.ratio > best_ratio) {
-        best_ratio = look.ratio;
-        best = i;
-      }
-      looked_at.push_back({{"config", describe(variant)},
-                           {"operation", to_string(drafts.proposals[i].operation)},
-                           {"why", drafts.proposals[i].why},
-                           {"ratio", look.ratio},
-                           {"us", look.us},
-                           {"reason", look.reason}});
-    }
-  }
-  store::TrialRecord record = run_trial(number, generation, drafts.proposals[best], builds[best]);
-  record.drafts = std::move(looked_at);
-  return record;
 }
 
 // An earlier trial that is the same program launched in the same way; null where there is none.

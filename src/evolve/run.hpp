@@ -1,8 +1,8 @@
 /// One evolution from start to result: generations of trials, the final comparison in fresh processes, the ablation.
 ///
 /// Most of a trial is its gate. So several drafts are proposed for each trial, built, and timed for a moment without
-/// one; the fastest of them is the trial. What a draft read decides that alone: whatever is called faster was verified
-/// first and measured after.
+/// one, in rounds that begin with the fastest so far; the fastest of all is the trial. What a draft read decides that
+/// alone: whatever is called faster was verified first and measured after.
 ///
 /// The ablation is part of the search: where the champion is faster with one of its changes put back, that variant is
 /// one more trial, and the final comparison begins again.
@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "evolve/json.hpp"
@@ -88,13 +89,25 @@ class Evolution {
   nlohmann::json compare_with_peers(const trial::Built& champion);
   nlohmann::json ablate(const trial::Built& champion);
   bool try_ablation_winner(const nlohmann::json& ablation, int champion_trial);
-  /// Proposals for one trial, and their builds.
-  struct Drafts {
-    std::vector<Proposal> proposals;
-    std::vector<std::future<jit::BuildOutcome>> builds;
+  struct Draft {
+    Proposal proposal;
+    std::future<jit::BuildOutcome> build;  ///< valid until it was waited for
+    jit::BuildOutcome outcome;
+    trial::Look look;  ///< the mean of `looks`
+    int looks = 0;
   };
-  [[nodiscard]] std::vector<Drafts> drafts_of(int generation, const std::vector<Space>& where);
-  store::TrialRecord run_best_of(int number, int generation, Drafts& drafts);
+  /// One trial of a generation: the proposals for it.
+  struct Place {
+    std::vector<Draft> drafts;
+    [[nodiscard]] const Draft& best() const;
+  };
+  static std::vector<Place> places_of(std::vector<Proposal> proposals);
+  void draft(int generation, const std::vector<Space>& where, std::vector<Individual> history,
+             std::vector<Place>& places);
+  void start(Draft& draft);
+  static void wait_for(Draft& draft);
+  void look_at(Draft& draft);
+  store::TrialRecord run_best_of(int number, int generation, Place& place);
   store::TrialRecord run_trial(int number, int generation, const Proposal& proposal, const jit::BuildOutcome& outcome);
   [[nodiscard]] const store::TrialRecord* twin_of(const Variant& variant, const jit::BuildOutcome& build) const;
   [[nodiscard]] profile::Diagnosis diagnose(const Variant& variant, const jit::Resources& resources, double us,
@@ -122,8 +135,10 @@ class Evolution {
   std::optional<trial::Laboratory> drafting_;
   std::int64_t run_ = 0;
   std::vector<store::TrialRecord> trials_;
-  double self_spread_ = 0;    ///< how far from 1 the base's ratio to itself may lie
-  double base_large_us_ = 0;  ///< of the base where scores are large; 0 before it is asked for
+  std::set<std::size_t> in_final_;   ///< numbers of the trials in the last final comparison
+  std::set<std::size_t> called_up_;  ///< of those that the ablation wants in the next one
+  double self_spread_ = 0;           ///< how far from 1 the base's ratio to itself may lie
+  double base_large_us_ = 0;         ///< of the base where scores are large; 0 before it is asked for
   double floor_us_ = 0;
   bool counters_readable_ = true;  ///< until a reading fails
   double earlier_s_ = 0;           ///< taken by the processes before this one

@@ -29,6 +29,8 @@ constexpr int kFits = 32;                    // single changes tried on work sha
 constexpr double kNearlyAsFast = 0.9;        // of the best's ratio; ways of sharing the work below that are given up
 constexpr int kPlacesForOthers = 2;          // of five elites
 constexpr double kRestartWithTheBest = 0.5;  // of the restarts, in the space of the best so far; the rest in any
+constexpr double kLendShare = 0.2;           // of the drafts of later rounds: knobs of another trial's best draft
+constexpr std::uint64_t kRefining = 7;       // of the random numbers of later rounds
 constexpr int kAttempts = 400;               // draws until a legal, new config is found; then the operator is given up
 
 class Proposer {
@@ -51,7 +53,7 @@ class Proposer {
           substream(options_.seed, static_cast<std::uint64_t>(generation_) * 4096 + static_cast<std::uint64_t>(slot)));
       const int island = options_.kind == StrategyKind::islands ? slot % options_.islands : 0;
       const std::size_t before = proposals.size();
-      for (int draft = 0; draft < options_.drafts; ++draft) {
+      for (int draft = 0; draft < std::min(options_.drafts, kDraftsARound); ++draft) {
         std::optional<Proposal> proposal = propose_one(slot, island, random);
         if (!proposal) break;
         seen_.emplace(proposal->space, proposal->config);
@@ -65,7 +67,71 @@ class Proposer {
     return proposals;
   }
 
+  std::vector<Proposal> refine(int round, const std::vector<Proposal>& leaders) {
+    std::vector<Proposal> proposals;
+    for (const Proposal& leader : leaders) {
+      const auto stream =
+          (static_cast<std::uint64_t>(generation_) * 64 + static_cast<std::uint64_t>(round) + 1) * 4096 +
+          static_cast<std::uint64_t>(leader.place);
+      Random random(substream(substream(options_.seed, kRefining), stream));
+      for (int draft = 0; draft < kDraftsARound; ++draft) {
+        std::optional<Config> child;
+        if (leaders.size() > 1 && random.chance(kLendShare))
+          child = lent(leader, leaders[random.below(leaders.size())], random);
+        if (!child) child = changed(leader, random);
+        if (!child) break;
+        seen_.emplace(leader.space, *child);
+        Proposal proposal = leader;
+        proposal.why = way_to(leader, *child);
+        proposal.config = std::move(*child);
+        proposals.push_back(std::move(proposal));
+      }
+    }
+    return proposals;
+  }
+
  private:
+  // The leader with one change or two, as a mutation has them.
+  std::optional<Config> changed(const Proposal& leader, Random& random) const {
+    const Individual* parent = parent_of(leader);
+    Individual start{-1, generation_, leader.island, leader.config, true, 1};
+    start.bound = parent == nullptr ? Bound::unknown : parent->bound;
+    start.space = leader.space;
+    std::optional<Proposal> mutation = mutate(start, random);
+    return mutation ? std::optional(std::move(mutation->config)) : std::nullopt;
+  }
+
+  // The leader with half of the knobs in which another one differs.
+  std::optional<Config> lent(const Proposal& leader, const Proposal& other, Random& random) const {
+    if (leader.space != other.space || leader.config == other.config) return std::nullopt;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      Config child = leader.config;
+      for (std::size_t i = 0; i < child.size(); ++i)
+        if (random.chance(0.5)) child[i] = other.config[i];
+      child = canonical(leader.space, std::move(child));
+      if (is_new(leader.space, child)) return child;
+    }
+    return std::nullopt;
+  }
+
+  [[nodiscard]] const Individual* parent_of(const Proposal& proposal) const {
+    if (proposal.parents.empty()) return nullptr;
+    for (const Individual& individual : history_)
+      if (!individual.is_draft && individual.number == proposal.parents.front()) return &individual;
+    return nullptr;
+  }
+
+  // What became of the trial that the leader was made from; or of the leader, where it was made from none.
+  [[nodiscard]] std::string way_to(const Proposal& leader, const Config& child) const {
+    const std::vector<Knob>& table = knobs(leader.space);
+    const Individual* parent = parent_of(leader);
+    if (parent == nullptr || parent->space != leader.space)
+      return fmt::format("{}, then {}", leader.why, difference(table, leader.config, child));
+    const std::string bound =
+        parent->bound == Bound::unknown ? std::string() : fmt::format(" (bound by {})", to_string(parent->bound));
+    return fmt::format("{} of {}{}", difference(table, parent->config, child), name_of(*parent), bound);
+  }
+
   [[nodiscard]] static bool is_known(Operation operation) {
     return operation == Operation::initial_default || operation == Operation::recall ||
            operation == Operation::specialise;
@@ -516,6 +582,11 @@ std::vector<Proposal> propose(const StrategyOptions& options, std::span<const Sp
   HEED_CHECK(!spaces.empty() && options.population > 0 && options.drafts > 0);
   for (const Space& space : spaces) HEED_CHECK(space.knobs != nullptr);
   return Proposer(options, spaces, generation, history).run();
+}
+
+std::vector<Proposal> refine(const StrategyOptions& options, std::span<const Space> spaces, int generation, int round,
+                             const std::vector<Individual>& history, const std::vector<Proposal>& leaders) {
+  return Proposer(options, spaces, generation, history).refine(round, leaders);
 }
 
 std::string difference(const std::vector<Knob>& knobs, const Config& from, const Config& to) {

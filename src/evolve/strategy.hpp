@@ -39,10 +39,13 @@ enum class Operation {
 };
 std::string_view to_string(Operation operation);
 
+/// Proposals for a trial that are made together; further ones know what these were timed at.
+inline constexpr int kDraftsARound = 8;
+
 struct StrategyOptions {
   StrategyKind kind = StrategyKind::elite;
   int population = 5;       ///< elites kept, and trials a generation
-  int drafts = 1;           ///< proposals for each trial, of which one is chosen
+  int drafts = 1;           ///< proposals for each trial, of which one is chosen: kDraftsARound, then as many more
   int islands = 3;          ///< for StrategyKind::islands
   int migration_every = 3;  ///< generations
   std::uint64_t seed = 1;
@@ -81,18 +84,25 @@ struct Space {
   std::vector<Config> found = {};  ///< by earlier runs: legal ones
 };
 
-/// The proposals of one generation: for each of options.population trials options.drafts of them, one after the other,
-/// fewer only when the space holds no more. None equals an earlier trial, a draft of one, or another of the same
-/// generation. Defaults and what is known from elsewhere have a trial to themselves: they are worth one whatever a look
-/// at them says. A search of several spaces begins with the default of each, and
-/// tries that of the first made for its workload alone (Knob::known) with the first generation, or next to it; behind
-/// the defaults comes what earlier runs found (Space::found). Elites compete whatever their space, so that the better
-/// one gets the trials. Those that share out the work as the best does leave some places to the best others that are
-/// nearly as fast: another way seldom wins before its knobs suit it.
+/// The proposals of one generation: for each of options.population trials options.drafts of them, but kDraftsARound at
+/// most, one after the other, fewer only when the space holds no more. None equals an earlier trial, a draft of one, or
+/// another of the same generation. Defaults and what is known from elsewhere have a trial to themselves: they are worth
+/// one whatever a look at them says. A search of several spaces begins with the default of each, and tries that of the
+/// first made for its workload alone (Knob::known) with the first generation, or next to it; behind the defaults comes
+/// what earlier runs found (Space::found). Elites compete whatever their space, so that the better one gets the trials.
+/// Those that share out the work as the best does leave some places to the best others that are nearly as fast: another
+/// way seldom wins before its knobs suit it.
 /// @param spaces the first is that of the base
 /// @param history every trial of earlier generations, in order, and every draft
 std::vector<Proposal> propose(const StrategyOptions& options, std::span<const Space> spaces, int generation,
                               const std::vector<Individual>& history);
+
+/// More proposals for some trials of a generation, kDraftsARound for each, next to the best that each has by now.
+/// @param round how many rounds of proposals there were before
+/// @param history as for propose, and every proposal of this generation as a draft
+/// @param leaders the best of each of those trials
+std::vector<Proposal> refine(const StrategyOptions& options, std::span<const Space> spaces, int generation, int round,
+                             const std::vector<Individual>& history, const std::vector<Proposal>& leaders);
 
 /// The knobs in which two configs differ: "block_n 64 -> 128, stages 2 -> 3".
 std::string difference(const std::vector<Knob>& knobs, const Config& from, const Config& to);

@@ -20,6 +20,14 @@ TEST(Choice, DependentLaunchesBreakTies) {
   EXPECT_EQ(best_of({{1.006, 3.3}, {1.0055, 3.2}, {1.003, 3.0}}), 1U);  // the last does not tie with the first
 }
 
+TEST(Choice, TheBestFewAndWhoeverIsCalledUpAreFinalists) {
+  using Numbers = std::vector<std::size_t>;
+  const std::vector<double> ratios = {1.0, 1.02, 0, 1.01, 1.03, 1.015};
+  EXPECT_EQ(finalists_of(ratios, 3, {}), (Numbers{4, 1, 5}));
+  EXPECT_EQ(finalists_of(ratios, 3, {0, 1, 2}), (Numbers{4, 1, 5, 0})) << "one that has no ratio stays out";
+  EXPECT_EQ(finalists_of({0, 0}, 3, {0}), Numbers{});
+}
+
 TEST(Choice, ATieIsWithTheFaster) {
   EXPECT_TRUE(breaks_tie({0.9992, 3.0}, {1, 3.7}));
   EXPECT_FALSE(breaks_tie({0.997, 3.0}, {1, 3.7}));

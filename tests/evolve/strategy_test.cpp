@@ -48,27 +48,41 @@ double best(const std::vector<Individual>& history) {
   return value;
 }
 
-// A generation as a run makes it: of each place's drafts the fastest is the trial. `read` says what a look reads,
-// `measured` what a trial does.
+// A generation as a run makes it: of each place's drafts, of which there are more next to the best of each round, the
+// fastest is the trial. `read` says what a look reads, `measured` what a trial does.
 void add_generation(std::vector<Individual>& history, const StrategyOptions& options, std::span<const Space> spaces,
                     int generation, const std::function<double(const Proposal&)>& read,
                     const std::function<double(const Proposal&)>& measured) {
-  const std::vector<Proposal> proposals = propose(options, spaces, generation, history);
+  std::map<int, std::vector<Proposal>> places;
+  std::vector<Individual> drafts = history;
+  const auto add = [&](const std::vector<Proposal>& proposals) {
+    for (const Proposal& p : proposals) {
+      places[p.place].push_back(p);
+      drafts.push_back({-1, generation, p.island, p.config, false, read(p), Bound::unknown, p.space, true});
+    }
+    return !proposals.empty();
+  };
+  const auto best_of = [&](const std::vector<Proposal>& of) {
+    return *std::max_element(of.begin(), of.end(),
+                             [&](const Proposal& a, const Proposal& b) { return read(a) < read(b); });
+  };
+  bool more = add(propose(options, spaces, generation, history));
+  for (int round = 0; more; ++round) {
+    std::vector<Proposal> leaders;
+    for (const auto& [place, of] : places)
+      if (of.size() > 1 && static_cast<int>(of.size()) < options.drafts) leaders.push_back(best_of(of));
+    more = add(refine(options, spaces, generation, round, drafts, leaders));
+  }
   int number =
       static_cast<int>(std::count_if(history.begin(), history.end(), [](const auto& i) { return !i.is_draft; }));
-  for (std::size_t first = 0; first < proposals.size();) {
-    std::size_t end = first;
-    std::size_t chosen = first;
-    for (; end < proposals.size() && proposals[end].place == proposals[first].place; ++end)
-      if (read(proposals[end]) > read(proposals[chosen])) chosen = end;
-    for (std::size_t i = first; i < end; ++i) {
-      const Proposal& p = proposals[i];
-      Individual individual{number, generation, p.island, p.config, i == chosen, measured(p), Bound::unknown, p.space};
-      individual.is_draft = i != chosen;
-      history.push_back(std::move(individual));
+  for (const auto& [place, of] : places) {
+    const Proposal chosen = best_of(of);
+    for (const Proposal& p : of) {
+      const bool is_trial = p.config == chosen.config && p.space == chosen.space;
+      history.push_back({number, generation, p.island, p.config, is_trial, is_trial ? measured(p) : read(p),
+                         Bound::unknown, p.space, !is_trial});
     }
     ++number;
-    first = end;
   }
 }
 
@@ -115,22 +129,63 @@ TEST_P(EveryStrategy, DraftsOfATrialAreProposedTogether) {
   for (std::size_t place = 0; place < one.size(); ++place) EXPECT_EQ(one[place].place, static_cast<int>(place));
 }
 
+// In few generations eight drafts a trial lead further than none, and three rounds of eight further than one.
 TEST_P(EveryStrategy, DraftsLeadFurtherThanTrialsAlone) {
   Toy toy;
   const auto score = [&](const Proposal& p) { return toy.score(p.config); };
-  double with = 0;
-  double without = 0;
-  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
-    StrategyOptions options;
-    options.kind = GetParam();
-    options.seed = seed;
-    without += best(toy.evolve(options, 5));
-    options.drafts = 8;
-    std::vector<Individual> history;
-    for (int g = 0; g < 5; ++g) add_generation(history, options, {&toy.space, 1}, g, score, score);
-    with += best(history);
+  const auto reached = [&](int drafts) {
+    double sum = 0;
+    for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+      StrategyOptions options;
+      options.kind = GetParam();
+      options.seed = seed;
+      options.drafts = drafts;
+      std::vector<Individual> history;
+      for (int g = 0; g < 3; ++g) add_generation(history, options, {&toy.space, 1}, g, score, score);
+      sum += best(history);
+    }
+    return sum;
+  };
+  const double one = reached(1);
+  const double eight = reached(8);
+  EXPECT_GT(eight, one + 0.3) << "sums over 12 seeds";
+  EXPECT_GT(reached(24), eight + 0.3) << "sums over 12 seeds";
+}
+
+// Each begins with the best so far, and says what became of the trial that the first draft was made from.
+TEST(Strategy, LaterRoundsAreNextToTheBestOfTheirPlace) {
+  Toy toy;
+  std::vector<Individual> history;
+  history.push_back({0, 0, 0, {1, 1, 1, 1, 1}, true, 1.0});
+  StrategyOptions options;
+  options.drafts = 24;
+  std::vector<Proposal> drafts = propose(options, {&toy.space, 1}, 1, history);
+  const auto leader = std::find_if(drafts.begin(), drafts.end(),
+                                   [](const Proposal& p) { return p.operation == Operation::mutate && p.place == 2; });
+  ASSERT_NE(leader, drafts.end());
+  for (const Proposal& p : drafts) history.push_back({-1, 1, 0, p.config, false, 1.0, Bound::unknown, 0, true});
+  const std::vector<Proposal> next = refine(options, {&toy.space, 1}, 1, 0, history, {*leader});
+  EXPECT_EQ(next.size(), static_cast<std::size_t>(kDraftsARound));
+  std::set<Config> seen;
+  for (const Individual& i : history) seen.insert(i.config);
+  for (const Proposal& p : next) {
+    EXPECT_TRUE(seen.insert(p.config).second) << "known";
+    EXPECT_EQ(p.place, 2);
+    EXPECT_EQ(p.parents, std::vector<int>{0});
+    EXPECT_EQ(p.why, difference(toy.knobs, history[0].config, p.config) + " of trial 0");
+    int changes = 0;
+    for (std::size_t i = 0; i < p.config.size(); ++i) changes += p.config[i] != leader->config[i] ? 1 : 0;
+    EXPECT_GE(changes, 1);
+    EXPECT_LE(changes, 2);
   }
-  EXPECT_GT(with, without + 0.3) << "sums over 12 seeds";
+  const auto configs = [&](int round) {
+    std::vector<Config> all;
+    for (const Proposal& p : refine(options, {&toy.space, 1}, 1, round, history, {*leader})) all.push_back(p.config);
+    return all;
+  };
+  EXPECT_EQ(configs(0), configs(0)) << "of the seed alone";
+  EXPECT_NE(configs(0), configs(1));
+  EXPECT_TRUE(refine(options, {&toy.space, 1}, 1, 0, history, {}).empty());
 }
 
 // A draft that was not chosen is no parent, however fast a look said it was: nobody has verified it.
@@ -140,8 +195,7 @@ TEST_P(EveryStrategy, DraftsAreNoParents) {
   options.kind = GetParam();
   std::vector<Individual> history;
   history.push_back({0, 0, 0, {1, 1, 1, 1, 1}, true, 1.0});
-  history.push_back({1, 0, 0, {2, 1, 1, 1, 1}, false, 3.0});
-  history.back().is_draft = true;
+  history.push_back({1, 0, 0, {2, 1, 1, 1, 1}, false, 3.0, Bound::unknown, 0, true});
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     options.seed = seed;
     for (const Proposal& p : propose(options, {&toy.space, 1}, 1, history)) {

@@ -1,0 +1,127 @@
+// Drafts: what is proposed for a trial, looked at, and improved upon before one of them is verified.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "base/interrupt.hpp"
+#include "evolve/run.hpp"
+
+namespace heed::evolve {
+namespace {
+
+constexpr std::size_t kLooksTwice =
+    2;  // the best of a round: one look is 0.3% off, and the best of many is a lucky one
+
+}  // namespace
+
+std::vector<Evolution::Place> Evolution::places_of(std::vector<Proposal> proposals) {
+  std::vector<Place> places;
+  for (Proposal& proposal : proposals) {
+    if (places.empty() || places.back().drafts.front().proposal.place != proposal.place) places.emplace_back();
+    places.back().drafts.emplace_back().proposal = std::move(proposal);
+  }
+  return places;
+}
+
+// The one that read fastest; the first where none could be timed.
+const Evolution::Draft& Evolution::Place::best() const {
+  return *std::max_element(drafts.begin(), drafts.end(),
+                           [](const Draft& a, const Draft& b) { return a.look.ratio < b.look.ratio; });
+}
+
+void Evolution::start(Draft& draft) {
+  draft.build = builder_.start(laboratory_.request_for(variant_of(draft.proposal)));
+}
+
+void Evolution::wait_for(Draft& draft) {
+  if (draft.build.valid()) draft.outcome = draft.build.get();
+  if (interrupted()) check_interrupt();  // a compiler killed by the interrupt is no verdict on the variant
+}
+
+void Evolution::look_at(Draft& draft) {
+  HEED_CHECK(drafting_.has_value());
+  check_interrupt();
+  wait_for(draft);
+  const Variant variant = variant_of(draft.proposal);
+  if (const store::TrialRecord* twin = twin_of(variant, draft.outcome)) {
+    draft.look.reason = fmt::format("the same machine code and launch as trial {}", twin->number);
+    return;
+  }
+  const trial::Look look = drafting_->look(variant, draft.outcome, options_.strategy.seed);
+  if (!look.reason.empty()) {
+    draft.look = look;
+    return;
+  }
+  const double weight = 1.0 / ++draft.looks;
+  draft.look.ratio += weight * (look.ratio - draft.look.ratio);
+  draft.look.us += weight * (look.us - draft.look.us);
+}
+
+// Builds everything, and where a trial has several drafts looks at them and proposes more next to the best of them, as
+// often as options.drafts allows. All places go through a round together, so that builds overlap with looks.
+void Evolution::draft(int generation, const std::vector<Space>& where, std::vector<Individual> history,
+                      std::vector<Place>& places) {
+  const auto is_open = [&](const Place& place) {
+    return place.drafts.size() > 1 && static_cast<int>(place.drafts.size()) < options_.strategy.drafts;
+  };
+  std::vector<std::size_t> known(places.size(), 0);  // how many of each place's drafts earlier rounds proposed
+  for (int round = 0;; ++round) {
+    for (std::size_t i = 0; i < places.size(); ++i)
+      for (std::size_t n = known[i]; n < places[i].drafts.size(); ++n) start(places[i].drafts[n]);
+    // On a GPU the first finished build is timed while the others are compiled. On a CPU the compiler would disturb
+    // what is timed, so all builds come first.
+    if (device_.kind == DeviceKind::cpu)
+      for (Place& place : places)
+        for (Draft& one : place.drafts) wait_for(one);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      std::vector<Draft>& drafts = places[i].drafts;
+      for (std::size_t n = known[i]; drafts.size() > 1 && n < drafts.size(); ++n) look_at(drafts[n]);
+      std::vector<Draft*> by_ratio;
+      for (Draft& one : drafts)
+        if (one.looks > 0) by_ratio.push_back(&one);
+      std::stable_sort(by_ratio.begin(), by_ratio.end(),
+                       [](const Draft* a, const Draft* b) { return a->look.ratio > b->look.ratio; });
+      for (std::size_t n = 0; n < std::min(kLooksTwice, by_ratio.size()); ++n)
+        if (by_ratio[n]->looks == 1) look_at(*by_ratio[n]);
+      for (std::size_t n = known[i]; n < drafts.size(); ++n) {
+        const Proposal& p = drafts[n].proposal;
+        Individual individual{-1, generation, p.island, p.config, false, drafts[n].look.ratio};
+        individual.space = p.space;
+        individual.is_draft = true;
+        history.push_back(std::move(individual));
+      }
+      known[i] = drafts.size();
+    }
+    std::vector<Proposal> leaders;
+    for (const Place& place : places)
+      if (is_open(place) && place.best().look.ratio > 0) leaders.push_back(place.best().proposal);
+    bool more = false;
+    for (Proposal& proposal : refine(options_.strategy, where, generation, round, history, leaders))
+      for (Place& place : places)
+        if (is_open(place) && place.drafts.front().proposal.place == proposal.place) {
+          place.drafts.emplace_back().proposal = std::move(proposal);
+          more = true;
+          break;
+        }
+    if (!more) return;
+  }
+}
+
+// Makes a trial of the fastest draft. Where none could be timed the first is the trial, whose verdict says why.
+store::TrialRecord Evolution::run_best_of(int number, int generation, Place& place) {
+  for (Draft& one : place.drafts) wait_for(one);
+  const Draft& best = place.best();
+  store::TrialRecord record = run_trial(number, generation, best.proposal, best.outcome);
+  if (place.drafts.size() > 1)
+    for (const Draft& one : place.drafts)
+      record.drafts.push_back({{"config", describe(variant_of(one.proposal))},
+                               {"operation", to_string(one.proposal.operation)},
+                               {"why", one.proposal.why},
+                               {"ratio", one.look.ratio},
+                               {"us", one.look.us},
+                               {"reason", one.look.reason}});
+  return record;
+}
+
+}  // namespace heed::evolve
