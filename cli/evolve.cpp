@@ -217,7 +217,7 @@ void add_evolve(CLI::App& app, int& exit_code) {
                       "Kernel families, with commas between; the first one's default is the base. heed families lists "
                       "them [all that run the workload]");
   command->add_option("--trials", o->trials, "Variants to build, verify and measure")->capture_default_str();
-  command->add_option("--population", o->population, "Elites kept, and variants a generation")
+  command->add_option("--population", o->population, "Elites kept, and trials a generation")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   command

@@ -1,33 +1,48 @@
-// Drafts: what is proposed for a trial, looked at, and improved upon before one of them is verified.
+#include "evolve/draft.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "base/check.hpp"
 #include "base/interrupt.hpp"
 #include "evolve/run.hpp"
 
 namespace heed::evolve {
-namespace {
 
-constexpr std::size_t kLooksTwice =
-    2;  // the best of a round: one look is 0.3% off, and the best of many is a lucky one
+void Draft::take(const trial::Look& one) {
+  if (!one.reason.empty()) {
+    give_up(one.reason);
+    return;
+  }
+  const double weight = 1.0 / ++looks;
+  look.ratio += weight * (one.ratio - look.ratio);
+  look.us += weight * (one.us - look.us);
+}
 
-}  // namespace
+void Draft::give_up(const std::string& reason) {
+  look = {0, 0, reason};
+  looks = 0;
+}
 
-std::vector<Evolution::Place> Evolution::places_of(std::vector<Proposal> proposals) {
+const Draft& Place::best() const {
+  return *std::max_element(drafts.begin(), drafts.end(),
+                           [](const Draft& a, const Draft& b) { return a.look.ratio < b.look.ratio; });
+}
+
+Draft* Place::hasty_best() {
+  const Draft& leader = best();
+  return leader.looks == 1 ? &drafts[static_cast<std::size_t>(&leader - drafts.data())] : nullptr;
+}
+
+std::vector<Place> places_of(std::vector<Proposal> proposals) {
   std::vector<Place> places;
   for (Proposal& proposal : proposals) {
     if (places.empty() || places.back().drafts.front().proposal.place != proposal.place) places.emplace_back();
     places.back().drafts.emplace_back().proposal = std::move(proposal);
   }
   return places;
-}
-
-// The one that read fastest; the first where none could be timed.
-const Evolution::Draft& Evolution::Place::best() const {
-  return *std::max_element(drafts.begin(), drafts.end(),
-                           [](const Draft& a, const Draft& b) { return a.look.ratio < b.look.ratio; });
 }
 
 void Evolution::start(Draft& draft) {
@@ -42,24 +57,19 @@ void Evolution::wait_for(Draft& draft) {
 void Evolution::look_at(Draft& draft) {
   HEED_CHECK(drafting_.has_value());
   check_interrupt();
+  const bool is_late =
+      draft.build.valid() && draft.build.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready;
   wait_for(draft);
   const Variant variant = variant_of(draft.proposal);
-  if (const store::TrialRecord* twin = twin_of(variant, draft.outcome)) {
-    draft.look.reason = fmt::format("the same machine code and launch as trial {}", twin->number);
-    return;
-  }
-  const trial::Look look = drafting_->look(variant, draft.outcome, options_.strategy.seed);
-  if (!look.reason.empty()) {
-    draft.look = look;
-    return;
-  }
-  const double weight = 1.0 / ++draft.looks;
-  draft.look.ratio += weight * (look.ratio - draft.look.ratio);
-  draft.look.us += weight * (look.us - draft.look.us);
+  if (const store::TrialRecord* twin = twin_of(variant, draft.outcome))
+    draft.give_up(as_twin_of(*twin));
+  else
+    draft.take(drafting_->look(variant, draft.outcome, options_.strategy.seed, /*rested=*/is_late));
 }
 
 // Builds everything, and where a trial has several drafts looks at them and proposes more next to the best of them, as
 // often as options.drafts allows. All places go through a round together, so that builds overlap with looks.
+// @param history every trial and draft that is stored, those of this generation too where the run was interrupted in it
 void Evolution::draft(int generation, const std::vector<Space>& where, std::vector<Individual> history,
                       std::vector<Place>& places) {
   const auto is_open = [&](const Place& place) {
@@ -76,14 +86,10 @@ void Evolution::draft(int generation, const std::vector<Space>& where, std::vect
         for (Draft& one : place.drafts) wait_for(one);
     for (std::size_t i = 0; i < places.size(); ++i) {
       std::vector<Draft>& drafts = places[i].drafts;
-      for (std::size_t n = known[i]; drafts.size() > 1 && n < drafts.size(); ++n) look_at(drafts[n]);
-      std::vector<Draft*> by_ratio;
-      for (Draft& one : drafts)
-        if (one.looks > 0) by_ratio.push_back(&one);
-      std::stable_sort(by_ratio.begin(), by_ratio.end(),
-                       [](const Draft* a, const Draft* b) { return a->look.ratio > b->look.ratio; });
-      for (std::size_t n = 0; n < std::min(kLooksTwice, by_ratio.size()); ++n)
-        if (by_ratio[n]->looks == 1) look_at(*by_ratio[n]);
+      if (drafts.size() > 1) {
+        for (std::size_t n = known[i]; n < drafts.size(); ++n) look_at(drafts[n]);
+        while (Draft* leader = places[i].hasty_best()) look_at(*leader);
+      }
       for (std::size_t n = known[i]; n < drafts.size(); ++n) {
         const Proposal& p = drafts[n].proposal;
         Individual individual{-1, generation, p.island, p.config, false, drafts[n].look.ratio};
@@ -110,7 +116,13 @@ void Evolution::draft(int generation, const std::vector<Space>& where, std::vect
 
 // Makes a trial of the fastest draft. Where none could be timed the first is the trial, whose verdict says why.
 store::TrialRecord Evolution::run_best_of(int number, int generation, Place& place) {
-  for (Draft& one : place.drafts) wait_for(one);
+  for (Draft& one : place.drafts) {
+    wait_for(one);
+    // Trials of this generation came after the looks.
+    if (one.looks > 0)
+      if (const store::TrialRecord* twin = twin_of(variant_of(one.proposal), one.outcome))
+        one.give_up(as_twin_of(*twin));
+  }
   const Draft& best = place.best();
   store::TrialRecord record = run_trial(number, generation, best.proposal, best.outcome);
   if (place.drafts.size() > 1)
@@ -120,6 +132,7 @@ store::TrialRecord Evolution::run_best_of(int number, int generation, Place& pla
                                {"why", one.proposal.why},
                                {"ratio", one.look.ratio},
                                {"us", one.look.us},
+                               {"looks", one.looks},
                                {"reason", one.look.reason}});
   return record;
 }

@@ -291,17 +291,18 @@ bool Evolution::try_ablation_winner(const nlohmann::json& ablation, int champion
                   (*winner)["champion"].get<std::string>(), (*winner)["default"].get<std::string>(), champion_trial),
       0,
       space_of(variant)};
-  for (const store::TrialRecord& t : trials_)
-    if (t.config == (*winner)["config"]) {
-      if (t.verdict != to_string(Verdict::ok) || in_final_.contains(static_cast<std::size_t>(t.number)))
-        return false;  // it had its chance
-      observer_.message(fmt::format("better with one change put back, which is trial {}", t.number));
-      called_up_.insert(static_cast<std::size_t>(t.number));
-      return true;
-    }
-  observer_.message(fmt::format("better with one change put back: {}", proposal.why));
   std::vector<Place> alone = places_of({proposal});
-  start(alone.front().drafts.front());
+  Draft& draft = alone.front().drafts.front();
+  start(draft);
+  wait_for(draft);
+  if (const store::TrialRecord* twin = twin_of(variant, draft.outcome)) {
+    const auto number = static_cast<std::size_t>(twin->number);
+    if (twin->verdict != to_string(Verdict::ok) || in_final_.contains(number)) return false;  // it had its chance
+    observer_.message(fmt::format("better with one change put back, which is trial {}", number));
+    called_up_.insert(number);
+    return true;
+  }
+  observer_.message(fmt::format("better with one change put back: {}", proposal.why));
   store::TrialRecord record =
       run_best_of(static_cast<int>(trials_.size()), trials_.back().generation + 1, alone.front());
   record.id = store_.add_trial(record);

@@ -115,6 +115,7 @@ nlohmann::json Evolution::run() {
   try {
     prepare_base();
     evolve();
+    drafting_.reset();  // its memory and its context are in nobody's way from here on
     nlohmann::json result = finish();
     store_.set_result(run_, result, store::RunState::finished);
     store_.release(run_);
@@ -154,8 +155,15 @@ void Evolution::prepare_base() {
                            {"floor", to_json(floor)}});
   }
   if (options_.strategy.drafts > 1) {
-    drafting_.emplace(options_.workload, device_, builder_, nullptr, laboratory_.options());
-    drafting_->set_base(built);
+    try {
+      drafting_.emplace(options_.workload, device_, builder_, nullptr, laboratory_.options());
+      drafting_->set_base(built);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unsupported) throw;  // the memory is not enough for the inputs twice
+      drafting_.reset();
+      options_.strategy.drafts = 1;
+      observer_.message(fmt::format("no drafts, every proposal is a trial: {}", error.what()));
+    }
   }
   observer_.message(
       fmt::format("base {:.2f} us, {:.1f}% of the floor ({}: {:.2f} us); the base against itself: within {:.4f} of 1",
@@ -236,7 +244,7 @@ void Evolution::evolve() {
     }
     observer_.generation_started(generation, first, options_.trials);
     places.erase(places.begin(), places.begin() + (trials_done() - first));  // stored before the run was interrupted
-    draft(generation, where, std::move(earlier), places);
+    draft(generation, where, individuals(generation), places);
     for (Place& place : places) {
       check_interrupt();
       store::TrialRecord record = run_best_of(trials_done(), generation, place);
@@ -258,6 +266,10 @@ void Evolution::evolve() {
       return;
     }
   }
+}
+
+std::string Evolution::as_twin_of(const store::TrialRecord& twin) {
+  return fmt::format("the same machine code and launch as trial {}", twin.number);
 }
 
 // An earlier trial that is the same program launched in the same way; null where there is none.
@@ -295,7 +307,7 @@ store::TrialRecord Evolution::run_trial(int number, int generation, const Propos
   trial::Outcome judged;
   if (const store::TrialRecord* twin = twin_of(variant, outcome)) {
     judged.verdict = Verdict::duplicate;
-    judged.reason = fmt::format("the same machine code and launch as trial {}", twin->number);
+    judged.reason = as_twin_of(*twin);
     judged.artifact = outcome.artifact;
   } else {
     measure::PairOptions pair = as_sharp_as_useful(laboratory_.options().pair);

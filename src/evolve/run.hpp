@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 
+#include "evolve/draft.hpp"
 #include "evolve/json.hpp"
 #include "evolve/strategy.hpp"
 #include "profile/collect.hpp"
@@ -29,7 +30,7 @@ struct RunOptions {
   StrategyOptions strategy;
   std::vector<std::string> found;  ///< variants that earlier runs found, tried first
   int trials = 45;
-  double budget_s = 0;  ///< stop proposing after this much wall clock; 0: no limit
+  double budget_s = 0;  ///< no new generation after this much wall clock; 0: no limit
   bool peers = true;    ///< compare the champion with PyTorch's SDPA where it can be imported
   std::string python = "python3";
   bool profile = true;  ///< read hardware counters of the best of each generation, where they can be read
@@ -89,19 +90,6 @@ class Evolution {
   nlohmann::json compare_with_peers(const trial::Built& champion);
   nlohmann::json ablate(const trial::Built& champion);
   bool try_ablation_winner(const nlohmann::json& ablation, int champion_trial);
-  struct Draft {
-    Proposal proposal;
-    std::future<jit::BuildOutcome> build;  ///< valid until it was waited for
-    jit::BuildOutcome outcome;
-    trial::Look look;  ///< the mean of `looks`
-    int looks = 0;
-  };
-  /// One trial of a generation: the proposals for it.
-  struct Place {
-    std::vector<Draft> drafts;
-    [[nodiscard]] const Draft& best() const;
-  };
-  static std::vector<Place> places_of(std::vector<Proposal> proposals);
   void draft(int generation, const std::vector<Space>& where, std::vector<Individual> history,
              std::vector<Place>& places);
   void start(Draft& draft);
@@ -109,6 +97,7 @@ class Evolution {
   void look_at(Draft& draft);
   store::TrialRecord run_best_of(int number, int generation, Place& place);
   store::TrialRecord run_trial(int number, int generation, const Proposal& proposal, const jit::BuildOutcome& outcome);
+  static std::string as_twin_of(const store::TrialRecord& twin);
   [[nodiscard]] const store::TrialRecord* twin_of(const Variant& variant, const jit::BuildOutcome& build) const;
   [[nodiscard]] profile::Diagnosis diagnose(const Variant& variant, const jit::Resources& resources, double us,
                                             const std::optional<profile::Counters>& counters);

@@ -75,16 +75,13 @@ class Proposer {
           static_cast<std::uint64_t>(leader.place);
       Random random(substream(substream(options_.seed, kRefining), stream));
       for (int draft = 0; draft < kDraftsARound; ++draft) {
-        std::optional<Config> child;
-        if (leaders.size() > 1 && random.chance(kLendShare))
-          child = lent(leader, leaders[random.below(leaders.size())], random);
-        if (!child) child = changed(leader, random);
-        if (!child) break;
-        seen_.emplace(leader.space, *child);
-        Proposal proposal = leader;
-        proposal.why = way_to(leader, *child);
-        proposal.config = std::move(*child);
-        proposals.push_back(std::move(proposal));
+        std::optional<Proposal> proposal;
+        if (options_.kind != StrategyKind::single && random.chance(kLendShare))
+          proposal = lent(leader, leaders[random.below(leaders.size())], random);
+        if (!proposal) proposal = changed(leader, random);
+        if (!proposal) break;
+        seen_.emplace(leader.space, proposal->config);
+        proposals.push_back(std::move(*proposal));
       }
     }
     return proposals;
@@ -92,26 +89,49 @@ class Proposer {
 
  private:
   // The leader with one change or two, as a mutation has them.
-  std::optional<Config> changed(const Proposal& leader, Random& random) const {
+  std::optional<Proposal> changed(const Proposal& leader, Random& random) const {
     const Individual* parent = parent_of(leader);
     Individual start{-1, generation_, leader.island, leader.config, true, 1};
     start.bound = parent == nullptr ? Bound::unknown : parent->bound;
     start.space = leader.space;
     std::optional<Proposal> mutation = mutate(start, random);
-    return mutation ? std::optional(std::move(mutation->config)) : std::nullopt;
+    if (!mutation) return std::nullopt;
+    Proposal child = refined(leader, std::move(mutation->config), Operation::mutate);
+    if (start.bound != Bound::unknown) child.why += fmt::format(" (bound by {})", to_string(start.bound));
+    return child;
   }
 
-  // The leader with half of the knobs in which another one differs.
-  std::optional<Config> lent(const Proposal& leader, const Proposal& other, Random& random) const {
-    if (leader.space != other.space || leader.config == other.config) return std::nullopt;
+  // The leader with half of the knobs in which another one of its island differs.
+  std::optional<Proposal> lent(const Proposal& leader, const Proposal& other, Random& random) const {
+    if (leader.space != other.space || leader.island != other.island || leader.config == other.config)
+      return std::nullopt;
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
-      Config child = leader.config;
-      for (std::size_t i = 0; i < child.size(); ++i)
-        if (random.chance(0.5)) child[i] = other.config[i];
-      child = canonical(leader.space, std::move(child));
-      if (is_new(leader.space, child)) return child;
+      Config config = leader.config;
+      for (std::size_t i = 0; i < config.size(); ++i)
+        if (random.chance(0.5)) config[i] = other.config[i];
+      config = canonical(leader.space, std::move(config));
+      if (!is_new(leader.space, config)) continue;
+      Proposal child = refined(leader, std::move(config), Operation::crossover);
+      for (const int parent : other.parents)
+        if (std::find(child.parents.begin(), child.parents.end(), parent) == child.parents.end())
+          child.parents.push_back(parent);
+      return child;
     }
     return std::nullopt;
+  }
+
+  // A draft next to the leader, in words: what became of the trial that the leader was made from; or of the leader,
+  // where it was made from none.
+  [[nodiscard]] Proposal refined(const Proposal& leader, Config config, Operation operation) const {
+    const std::vector<Knob>& table = knobs(leader.space);
+    const Individual* parent = parent_of(leader);
+    Proposal child = leader;
+    child.operation = operation;
+    child.why = parent == nullptr || parent->space != leader.space
+                    ? fmt::format("{}, then {}", leader.why, difference(table, leader.config, config))
+                    : fmt::format("{} of {}", difference(table, parent->config, config), name_of(*parent));
+    child.config = std::move(config);
+    return child;
   }
 
   [[nodiscard]] const Individual* parent_of(const Proposal& proposal) const {
@@ -119,17 +139,6 @@ class Proposer {
     for (const Individual& individual : history_)
       if (!individual.is_draft && individual.number == proposal.parents.front()) return &individual;
     return nullptr;
-  }
-
-  // What became of the trial that the leader was made from; or of the leader, where it was made from none.
-  [[nodiscard]] std::string way_to(const Proposal& leader, const Config& child) const {
-    const std::vector<Knob>& table = knobs(leader.space);
-    const Individual* parent = parent_of(leader);
-    if (parent == nullptr || parent->space != leader.space)
-      return fmt::format("{}, then {}", leader.why, difference(table, leader.config, child));
-    const std::string bound =
-        parent->bound == Bound::unknown ? std::string() : fmt::format(" (bound by {})", to_string(parent->bound));
-    return fmt::format("{} of {}{}", difference(table, parent->config, child), name_of(*parent), bound);
   }
 
   [[nodiscard]] static bool is_known(Operation operation) {
@@ -428,7 +437,9 @@ class Proposer {
     if (together.size() < 2) return std::nullopt;
     const std::map<Config, double> tried = tried_sharings(parent.space);
     double enough = 0;
-    for (const auto& [way, ratio] : tried) enough = std::max(enough, kNearlyAsFast * ratio);
+    for (const Individual& individual : history_)
+      if (individual.ok && individual.space == parent.space)
+        enough = std::max(enough, kNearlyAsFast * individual.ratio);
     const Config of_parent = sharing(parent.space, parent.config);
     std::set<Config> untried;
     std::set<Config> near;

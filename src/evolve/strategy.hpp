@@ -2,7 +2,7 @@
 ///
 /// Populations after EvoEngineer (arXiv 2510.03760): a single best solution, elite preservation, or islands. Proposals
 /// are a pure function of the seed, the generation and the trials of earlier generations, so that a resumed run makes
-/// the same ones.
+/// the same ones; those of later rounds (refine) also of what looks at the drafts before them read.
 #pragma once
 
 #include <cstdint>
@@ -101,6 +101,7 @@ std::vector<Proposal> propose(const StrategyOptions& options, std::span<const Sp
 /// @param round how many rounds of proposals there were before
 /// @param history as for propose, and every proposal of this generation as a draft
 /// @param leaders the best of each of those trials
+/// @return mutations of leaders and crossovers between those of an island, with the leader's parents
 std::vector<Proposal> refine(const StrategyOptions& options, std::span<const Space> spaces, int generation, int round,
                              const std::vector<Individual>& history, const std::vector<Proposal>& leaders);
 

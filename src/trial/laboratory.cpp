@@ -21,7 +21,7 @@ constexpr int kSelfProcesses = 3;          // in which the base is compared with
 constexpr int kRepeatedSelfProcesses = 8;  // where many such comparisons are made: a process may have its own bias
 constexpr double kWarmUp_ms_gpu = 150;     // an idle GPU reads up to 12% high for about that long
 constexpr double kWarmUp_ms_cpu = 60;
-constexpr double kLookWarmUpShare = 0.2;  // of those: one look follows the other
+constexpr double kLookWarmUpShare = 0.2;  // of those, where one look follows the other
 constexpr int kLookQuads = 2;             // eight blocks, less than a tenth of a second on a GPU
 constexpr double kCpuFloorShare = 0.85;   // the measured peak is itself uncertain on a shared machine
 
@@ -293,7 +293,7 @@ Outcome Laboratory::judge(const Variant& variant, const jit::BuildOutcome& build
   return outcome;
 }
 
-Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed) {
+Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed, bool rested) {
   HEED_CHECK(base_.has_value());
   Look look;
   if (!build.artifact) {
@@ -305,7 +305,8 @@ Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, st
     return look;
   }
   try {
-    const Blocks blocks = warm_blocks({variant, *build.artifact}, /*fresh=*/false, kLookWarmUpShare * warm_up_ms());
+    const Blocks blocks =
+        warm_blocks({variant, *build.artifact}, /*fresh=*/false, (rested ? 1 : kLookWarmUpShare) * warm_up_ms());
     measure::PairOptions pair = options_.pair;
     pair.least_quads = pair.most_quads = kLookQuads;
     pair.seed = seed;

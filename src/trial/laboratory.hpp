@@ -125,7 +125,8 @@ class Laboratory {
   /// A few readings beside the base, without a gate: enough to choose by which of several variants is worth a trial,
   /// and no verdict. Whatever they do to this laboratory's worker is its own: who judges needs another laboratory.
   /// Never throws for anything the candidate did.
-  Look look(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed);
+  /// @param rested the device has just waited for a compiler: it is warmed up as for a measurement
+  Look look(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed, bool rested = false);
 
   /// Warm, cold and eager times of one variant, and as dependent launches where its plan allows them, in fresh workers.
   /// @throws Error(internal) when what it wrote as a dependent is wrong, which the gate's chains should have shown

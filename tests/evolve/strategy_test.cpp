@@ -172,6 +172,7 @@ TEST(Strategy, LaterRoundsAreNextToTheBestOfTheirPlace) {
     EXPECT_TRUE(seen.insert(p.config).second) << "known";
     EXPECT_EQ(p.place, 2);
     EXPECT_EQ(p.parents, std::vector<int>{0});
+    EXPECT_EQ(p.operation, Operation::mutate);
     EXPECT_EQ(p.why, difference(toy.knobs, history[0].config, p.config) + " of trial 0");
     int changes = 0;
     for (std::size_t i = 0; i < p.config.size(); ++i) changes += p.config[i] != leader->config[i] ? 1 : 0;
@@ -186,6 +187,39 @@ TEST(Strategy, LaterRoundsAreNextToTheBestOfTheirPlace) {
   EXPECT_EQ(configs(0), configs(0)) << "of the seed alone";
   EXPECT_NE(configs(0), configs(1));
   EXPECT_TRUE(refine(options, {&toy.space, 1}, 1, 0, history, {}).empty());
+}
+
+// What lends its knobs is of the same island, and a single line of descent borrows none: every draft is near its
+// leader.
+TEST(Strategy, LaterRoundsBorrowWithinAnIslandAlone) {
+  Toy toy;
+  std::vector<Proposal> leaders(2);
+  leaders[0].config = {1, 1, 1, 1, 1};
+  leaders[1].config = {32, 8, 32, 32, 32};
+  leaders[0].parents = {3};
+  leaders[1].parents = {4};
+  leaders[1].place = 1;
+  std::vector<Individual> history;
+  for (const Proposal& p : leaders) history.push_back({-1, 1, 0, p.config, false, 1.0, Bound::unknown, 0, true});
+  const auto furthest = [&](StrategyKind kind) {
+    StrategyOptions options;
+    options.kind = kind;
+    int most = 0;
+    for (int round = 0; round < 8; ++round)
+      for (const Proposal& p : refine(options, {&toy.space, 1}, 1, round, history, leaders)) {
+        int changes = 0;
+        for (std::size_t i = 0; i < p.config.size(); ++i)
+          changes += p.config[i] != leaders[static_cast<std::size_t>(p.place)].config[i] ? 1 : 0;
+        most = std::max(most, changes);
+        EXPECT_EQ(p.parents.size(), p.operation == Operation::crossover ? 2U : 1U);
+        EXPECT_EQ(p.parents[0], p.place == 0 ? 3 : 4);
+      }
+    return most;
+  };
+  EXPECT_GT(furthest(StrategyKind::elite), 2);
+  EXPECT_LE(furthest(StrategyKind::single), 2);
+  leaders[1].island = 1;
+  EXPECT_LE(furthest(StrategyKind::islands), 2);
 }
 
 // A draft that was not chosen is no parent, however fast a look said it was: nobody has verified it.
@@ -363,6 +397,29 @@ TEST(Strategy, WaysThatWereTriedWaitForOthersAndAreGivenUpWhereTheyAreSlow) {
   EXPECT_EQ(ways(history), (std::set<Config>{{32, 1}})) << "the only one left";
   history.push_back({5, 0, 0, {32, 1, 2, 1, 1}, true, 0.5});
   EXPECT_EQ(ways(history), (std::set<Config>{{1, 32}, {2, 16}})) << "the best and what is near, of each other";
+}
+
+// A draft counts as a way that was tried, but no other way is given up for what only a look says.
+TEST(Strategy, NoWayIsGivenUpForAnUnverifiedReading) {
+  Shared shared;
+  std::vector<Individual> history = {{0, 0, 0, {2, 16, 1, 1, 1}, true, 1.0},
+                                     {1, 0, 0, {4, 8, 1, 1, 1}, true, 0.95},
+                                     {2, 0, 0, {8, 4, 1, 1, 1}, true, 0.93}};
+  for (const int a : {1, 16, 32})
+    history.push_back({3, 0, 0, {a, 32 / a, 2, 1, 1}, false, 0.5, Bound::unknown, 0, true});
+  const auto ways_with = [&](double reading) {
+    history.back().ratio = reading;
+    std::set<int> ways;
+    StrategyOptions options;
+    for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+      options.seed = seed;
+      for (const Proposal& p : propose(options, {&shared.space, 1}, 1, history))
+        if (p.operation == Operation::regroup) ways.insert(p.config[0]);
+    }
+    return ways;
+  };
+  EXPECT_EQ(ways_with(0.5), (std::set<int>{2, 4, 8})) << "all ways were tried; those near the best come again";
+  EXPECT_THAT(ways_with(3.0), ::testing::IsSupersetOf({2, 4, 8})) << "one draft read three times as fast";
 }
 
 TEST(Strategy, WorkIsSharedOutAnewInTheFirstGeneration) {

@@ -363,8 +363,8 @@ TEST(Evolution, ResumesWhereItStopped) {
   const TemporaryFolder folder;
   store::Store store(folder.file("a.db"));
   std::int64_t id = 0;
-  evolve::RunOptions options = tiny_run(8);
-  options.strategy.drafts = 2;
+  evolve::RunOptions options = tiny_run(6);
+  options.strategy.drafts = evolve::kDraftsARound + 2;
   {
     Quiet observer;
     observer.on_trial = [](const store::TrialRecord& t) {
@@ -374,7 +374,7 @@ TEST(Evolution, ResumesWhereItStopped) {
     id = evolution.run_id();
     EXPECT_THROW(evolution.run(), Error);
     EXPECT_EQ(store.find_run(id)->state, store::RunState::interrupted);
-    EXPECT_EQ(store.trials(id).size(), 5U);
+    EXPECT_EQ(store.trials(id).size(), 5U);  // the last generation lacks one
   }
   const std::vector<store::TrialRecord> before = store.trials(id);
   Quiet observer;
@@ -382,10 +382,10 @@ TEST(Evolution, ResumesWhereItStopped) {
   observer.on_trial = [&](const store::TrialRecord&) { ++judged; };
   evolve::Evolution evolution(store, builder(), cpu_facts(), options, quick(), nullptr, observer, id);
   evolution.run();
-  EXPECT_EQ(judged, 3);
+  EXPECT_EQ(judged, 1);
   for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(store.trials(id)[i].diagnosis, before[i].diagnosis);
   const std::vector<store::TrialRecord> after = store.trials(id);
-  ASSERT_EQ(after.size(), 8U);
+  ASSERT_EQ(after.size(), 6U);
   for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(after[i].id, before[i].id);
   EXPECT_EQ(after[5].generation, 1);
   std::set<std::string> configs;
