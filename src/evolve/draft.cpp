@@ -26,14 +26,9 @@ void Draft::give_up(const std::string& reason) {
   looks = 0;
 }
 
-const Draft& Place::best() const {
+Draft& Place::best() {
   return *std::max_element(drafts.begin(), drafts.end(),
                            [](const Draft& a, const Draft& b) { return a.look.ratio < b.look.ratio; });
-}
-
-Draft* Place::hasty_best() {
-  const Draft& leader = best();
-  return leader.looks == 1 ? &drafts[static_cast<std::size_t>(&leader - drafts.data())] : nullptr;
 }
 
 std::vector<Place> places_of(std::vector<Proposal> proposals) {
@@ -88,19 +83,18 @@ void Evolution::draft(int generation, const std::vector<Space>& where, std::vect
       std::vector<Draft>& drafts = places[i].drafts;
       if (drafts.size() > 1) {
         for (std::size_t n = known[i]; n < drafts.size(); ++n) look_at(drafts[n]);
-        while (Draft* leader = places[i].hasty_best()) look_at(*leader);
+        // The fastest of many readings is a lucky one: who leads has been looked at twice.
+        while (places[i].best().looks == 1) look_at(places[i].best());
       }
       for (std::size_t n = known[i]; n < drafts.size(); ++n) {
         const Proposal& p = drafts[n].proposal;
-        Individual individual{-1, generation, p.island, p.config, false, drafts[n].look.ratio};
-        individual.space = p.space;
-        individual.is_draft = true;
-        history.push_back(std::move(individual));
+        history.push_back(
+            {-1, generation, p.island, p.config, false, drafts[n].look.ratio, Bound::unknown, p.space, true});
       }
       known[i] = drafts.size();
     }
     std::vector<Proposal> leaders;
-    for (const Place& place : places)
+    for (Place& place : places)
       if (is_open(place) && place.best().look.ratio > 0) leaders.push_back(place.best().proposal);
     bool more = false;
     for (Proposal& proposal : refine(options_.strategy, where, generation, round, history, leaders))

@@ -19,7 +19,7 @@ struct Draft {
 
   /// One look more. One that failed counts alone: a variant that cannot always be timed is none to choose.
   void take(const trial::Look& one);
-  /// Never to be chosen, whatever it read.
+  /// Not chosen where any other could be timed, whatever it read.
   void give_up(const std::string& reason);
 };
 
@@ -28,9 +28,7 @@ struct Place {
   std::vector<Draft> drafts;  ///< at least one
 
   /// The one that read fastest; the first where none could be timed.
-  [[nodiscard]] const Draft& best() const;
-  /// The best if only one look says so, which may be a lucky one: it is looked at again before it is chosen. Else null.
-  [[nodiscard]] Draft* hasty_best();
+  [[nodiscard]] Draft& best();
 };
 
 /// @param proposals in the order of their places

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 
 #include "base/check.hpp"
 #include "base/interrupt.hpp"
@@ -157,7 +158,7 @@ void Evolution::prepare_base() {
   if (options_.strategy.drafts > 1) {
     try {
       drafting_.emplace(options_.workload, device_, builder_, nullptr, laboratory_.options());
-      drafting_->set_base(built);
+      drafting_->set_base(built);  // its gate takes the memory that looks take, too
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported) throw;  // the memory is not enough for the inputs twice
       drafting_.reset();
@@ -193,10 +194,8 @@ std::vector<Individual> Evolution::individuals(int generation) const {
     for (const nlohmann::json& draft : t.drafts) {
       if (draft.at("config") == t.config) continue;
       const Variant drafted = parse_variant(draft.at("config").get<std::string>(), options_.workload, device_);
-      Individual individual{t.number, t.generation, t.island, drafted.config, false, draft.at("ratio").get<double>()};
-      individual.space = space_of(drafted);
-      individual.is_draft = true;
-      all.push_back(std::move(individual));
+      all.push_back({t.number, t.generation, t.island, drafted.config, false, draft.at("ratio").get<double>(),
+                     Bound::unknown, space_of(drafted), true});
     }
   }
   return all;
@@ -232,9 +231,10 @@ void Evolution::evolve() {
     profile_elites(generation);
     const auto first = static_cast<int>(std::count_if(
         trials_.begin(), trials_.end(), [&](const store::TrialRecord& t) { return t.generation < generation; }));
+    std::vector<Individual> known = individuals(generation);
     std::vector<Individual> earlier;
-    for (Individual& individual : individuals(generation))
-      if (individual.generation < generation) earlier.push_back(std::move(individual));
+    std::copy_if(known.begin(), known.end(), std::back_inserter(earlier),
+                 [&](const Individual& individual) { return individual.generation < generation; });
     std::vector<Place> places = places_of(propose(options_.strategy, where, generation, earlier));
     if (static_cast<int>(places.size()) > options_.trials - first)
       places.resize(static_cast<std::size_t>(options_.trials - first));
@@ -244,7 +244,7 @@ void Evolution::evolve() {
     }
     observer_.generation_started(generation, first, options_.trials);
     places.erase(places.begin(), places.begin() + (trials_done() - first));  // stored before the run was interrupted
-    draft(generation, where, individuals(generation), places);
+    draft(generation, where, std::move(known), places);
     for (Place& place : places) {
       check_interrupt();
       store::TrialRecord record = run_best_of(trials_done(), generation, place);

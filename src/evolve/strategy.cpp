@@ -9,7 +9,6 @@
 
 #include "base/check.hpp"
 #include "base/random.hpp"
-#include "base/text.hpp"
 
 namespace heed::evolve {
 namespace {
@@ -544,50 +543,6 @@ class Proposer {
 
 }  // namespace
 
-std::string_view to_string(StrategyKind kind) {
-  switch (kind) {
-    case StrategyKind::single:
-      return "single";
-    case StrategyKind::elite:
-      return "elite";
-    case StrategyKind::islands:
-      return "islands";
-  }
-  return "?";
-}
-
-StrategyKind parse_strategy(std::string_view text) {
-  for (const StrategyKind kind : {StrategyKind::single, StrategyKind::elite, StrategyKind::islands})
-    if (to_string(kind) == text) return kind;
-  throw Error(ErrorCode::usage,
-              fmt::format("unknown strategy \"{}\"; {}", text, one_of(text, {"single", "elite", "islands"})),
-              std::string(text));
-}
-
-std::string_view to_string(Operation operation) {
-  switch (operation) {
-    case Operation::initial_default:
-      return "default";
-    case Operation::recall:
-      return "recall";
-    case Operation::specialise:
-      return "specialise";
-    case Operation::restart:
-      return "restart";
-    case Operation::mutate:
-      return "mutate";
-    case Operation::crossover:
-      return "crossover";
-    case Operation::migrate:
-      return "migrate";
-    case Operation::regroup:
-      return "regroup";
-    case Operation::revert:
-      return "revert";
-  }
-  return "?";
-}
-
 std::vector<Proposal> propose(const StrategyOptions& options, std::span<const Space> spaces, int generation,
                               const std::vector<Individual>& history) {
   HEED_CHECK(!spaces.empty() && options.population > 0 && options.drafts > 0);
@@ -598,14 +553,6 @@ std::vector<Proposal> propose(const StrategyOptions& options, std::span<const Sp
 std::vector<Proposal> refine(const StrategyOptions& options, std::span<const Space> spaces, int generation, int round,
                              const std::vector<Individual>& history, const std::vector<Proposal>& leaders) {
   return Proposer(options, spaces, generation, history).refine(round, leaders);
-}
-
-std::string difference(const std::vector<Knob>& knobs, const Config& from, const Config& to) {
-  std::vector<std::string> changes;
-  for (std::size_t i = 0; i < knobs.size(); ++i)
-    if (from[i] != to[i])
-      changes.push_back(fmt::format("{} {} -> {}", knobs[i].name, knobs[i].text_of(from[i]), knobs[i].text_of(to[i])));
-  return changes.empty() ? "no change" : join(changes, ", ");
 }
 
 }  // namespace heed::evolve

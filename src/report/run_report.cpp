@@ -139,9 +139,8 @@ std::vector<const store::TrialRecord*> lineage(const std::vector<store::TrialRec
 
 std::string show_text(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials) {
   std::string text = fmt::format(
-      "run {} of {}: {}, {}, {} of {} trials\nfamilies {}, strategy {}, population {}, drafts {}, seed {}; device "
-      "{}\nsources {} "
-      "(heed {})\n",
+      "run {} of {}: {}, {}, {} of {} trials\nfamilies {}, strategy {}, population {}, drafts {}, seed {}; "
+      "device {}\nsources {} (heed {})\n",
       run.id, run.created, run.workload, to_string(run.state), trials.size(),
       static_cast<int>(number(run.options, "trials")), run.families, text_of(run.options, "strategy"),
       static_cast<int>(number(run.options, "population")), std::max(1, static_cast<int>(number(run.options, "drafts"))),
