@@ -67,7 +67,9 @@ endforeach()
 list(JOIN cupti_folders ":" cupti_folders)
 
 function(heed_cuda target)
-  target_compile_definitions(${target} PRIVATE HEED_NVRTC_FOLDERS="${nvrtc_folders}" HEED_CUPTI_FOLDERS="${cupti_folders}")
+  # Of the two files that search them alone: a compiler cache then serves every folder the tree is checked out in.
+  set_property(SOURCE src/jit/nvrtc.cpp APPEND PROPERTY COMPILE_DEFINITIONS HEED_NVRTC_FOLDERS="${nvrtc_folders}")
+  set_property(SOURCE src/device/counters.cpp APPEND PROPERTY COMPILE_DEFINITIONS HEED_CUPTI_FOLDERS="${cupti_folders}")
   if(HEED_HAS_CUDA)
     target_compile_definitions(${target} PUBLIC HEED_WITH_CUDA)
     target_include_directories(${target} SYSTEM PRIVATE ${HEED_CUDA_INCLUDE})

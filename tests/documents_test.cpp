@@ -1,6 +1,7 @@
 // Documents say what the evidence says.
 #include <nlohmann/json.hpp>
 
+#include "folders.hpp"
 #include "testing.hpp"
 
 namespace heed {
@@ -35,7 +36,7 @@ std::vector<std::string> wrong_quotes(const std::filesystem::path& root, const s
 }
 
 TEST(Documents, TablesAreTheEvidence) {
-  const std::filesystem::path root = HEED_SOURCE_FOLDER;
+  const std::filesystem::path root = testing_support::kSourceFolder;
   std::vector<std::filesystem::path> documents = {root / "README.md"};
   for (const auto& entry : std::filesystem::directory_iterator(root / "docs"))
     if (entry.path().extension() == ".md") documents.push_back(entry.path());
@@ -60,7 +61,7 @@ TEST(Documents, AChangedTableIsSeen) {
 }
 
 TEST(Documents, EvidenceFilesHaveTheSchema) {
-  const std::filesystem::path root = std::filesystem::path(HEED_SOURCE_FOLDER) / "evidence";
+  const std::filesystem::path root = std::filesystem::path(testing_support::kSourceFolder) / "evidence";
   int files = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
     if (entry.path().extension() != ".json") continue;

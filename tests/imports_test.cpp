@@ -3,6 +3,7 @@
 #include <regex>
 #include <set>
 
+#include "folders.hpp"
 #include "testing.hpp"
 
 namespace heed {
@@ -38,7 +39,7 @@ std::string module_of(const fs::path& relative) {
 }
 
 TEST(Imports, PointOneWay) {
-  const fs::path root = HEED_SOURCE_FOLDER;
+  const fs::path root = testing_support::kSourceFolder;
   const std::regex include("^#include \"([^\"]+)\"");
   int files = 0;
   for (const char* folder : {"src", "cpu", "kernels"})
@@ -63,7 +64,7 @@ TEST(Imports, PointOneWay) {
 
 // Device sources are built on machines without any header but their own.
 TEST(Imports, DeviceSourcesIncludeNoSystemHeader) {
-  const fs::path root = HEED_SOURCE_FOLDER;
+  const fs::path root = testing_support::kSourceFolder;
   std::vector<fs::path> files = {root / "cpu/config.hpp", root / "cpu/simd.hpp", root / "cpu/exp2.hpp",
                                  root / "cpu/forward.hpp"};
   for (const auto& entry : fs::recursive_directory_iterator(root / "kernels"))
@@ -76,7 +77,7 @@ TEST(Imports, DeviceSourcesIncludeNoSystemHeader) {
 }
 
 TEST(Imports, StoreAndReportKnowNoCuda) {
-  const fs::path root = HEED_SOURCE_FOLDER;
+  const fs::path root = testing_support::kSourceFolder;
   for (const char* folder : {"src/store", "src/report"})
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
       const std::string text = read_file(entry.path(), ErrorCode::internal);
@@ -89,7 +90,7 @@ TEST(Imports, StoreAndReportKnowNoCuda) {
 TEST(Imports, KernelsTakeConfigsByReference) {
   const std::regex by_value("template <([^>]*[^&] )?(Config|Problem) k");
   int by_reference = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(fs::path(HEED_SOURCE_FOLDER) / "kernels")) {
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(testing_support::kSourceFolder) / "kernels")) {
     if (!entry.is_regular_file()) continue;
     std::ifstream file(entry.path());
     std::string line;

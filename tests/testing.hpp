@@ -12,6 +12,7 @@
 
 #include "base/files.hpp"
 #include "base/text.hpp"
+#include "folders.hpp"
 #include "heed/heed.hpp"
 
 namespace heed::testing_support {
@@ -52,7 +53,7 @@ void expect_error(ErrorCode code, const std::string& words, const Body& body) {
 /// The case table of tests/cases: from the source tree, or from the current folder where a test program was carried to
 /// another machine.
 inline std::vector<Workload> case_table() {
-  std::ifstream file(std::string(HEED_SOURCE_FOLDER) + "/tests/cases/forward.txt");
+  std::ifstream file(std::string(kSourceFolder) + "/tests/cases/forward.txt");
   if (!file) file.open("tests/cases/forward.txt");
   std::vector<Workload> cases;
   std::string line;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/process.hpp"
+#include "folders.hpp"
 #include "kernels/contract.hpp"
 #include "testing.hpp"
 
@@ -25,8 +26,8 @@ struct Printed {
 
 Printed heed_command(const std::string& arguments, const std::string& environment = "") {
   const TemporaryFolder folder;
-  const std::string command =
-      environment + " " + HEED_BINARY + " " + arguments + " >" + folder.file("out") + " 2>" + folder.file("err");
+  const std::string command = environment + " " + std::string(testing_support::kHeedBinary) + " " + arguments + " >" +
+                              folder.file("out") + " 2>" + folder.file("err");
   const ProcessResult result = run_process({"sh", "-c", command}, {}, kLimit_s);
   EXPECT_FALSE(result.timed_out) << arguments;
   return {result.signal != 0 ? 128 + result.signal : result.exit_code,
@@ -152,7 +153,7 @@ TEST_F(Cli, AFullDiskStopsARunAndLosesNothing) {
   std::filesystem::create_directory(folder_.path() / "small");
   const std::string small = folder_.file("small");
   const std::string evolve =
-      std::string(HEED_BINARY) +
+      std::string(testing_support::kHeedBinary) +
       " evolve --shape b1h1l48d16:fp32 --device cpu --population 2 --no-peers --measure-limit 0.2 --trials 200 --db " +
       small + "/a.db " + cache();
   const ProcessResult result =
@@ -379,7 +380,7 @@ TEST_F(Cli, CtrlCLeavesAResumableRun) {
       "    seen += '/500' in line\n"
       "    if seen == 3: p.send_signal(signal.SIGINT); seen += 1\n"
       "sys.exit(p.wait())\n";
-  std::vector<std::string> argv = {"python3", "-c", script, HEED_BINARY};
+  std::vector<std::string> argv = {"python3", "-c", script, testing_support::kHeedBinary};
   for (const std::string& argument : split(tiny_evolution(500), ' ')) argv.push_back(argument);
   const ProcessResult result = run_process(argv, {}, kLimit_s);
   EXPECT_EQ(result.exit_code, 130) << result.output;
@@ -401,7 +402,7 @@ TEST_F(Cli, CtrlCLeavesWhatABenchMeasured) {
       "    print(line, end='')\n"
       "    if line.startswith('1/7 '): p.send_signal(signal.SIGINT)\n"
       "sys.exit(p.wait())\n";
-  std::vector<std::string> argv = {"python3", "-c", script, HEED_BINARY, "bench"};
+  std::vector<std::string> argv = {"python3", "-c", script, testing_support::kHeedBinary, "bench"};
   for (const int block : {32, 64, 96, 128, 192, 256, 512}) argv.push_back("fwd_cpu:block_m=" + std::to_string(block));
   for (const std::string& argument : split("--shape b1h1l64d16:fp32 --device cpu --measure-limit 0.5 " + cache(), ' '))
     argv.push_back(argument);

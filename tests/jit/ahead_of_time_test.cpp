@@ -1,4 +1,5 @@
 // What nvcc made of tuned/variants.txt during the build: every variant for every architecture, without spills.
+#include "folders.hpp"
 #include "jit/elf.hpp"
 #include "jit/toolchain.hpp"
 #include "testing.hpp"
@@ -7,7 +8,7 @@ namespace heed::jit {
 namespace {
 
 TEST(AheadOfTime, CubinsHaveNoSpillsAndAnEntry) {
-  const std::filesystem::path folder = HEED_AHEAD_OF_TIME_FOLDER;
+  const std::filesystem::path folder = testing_support::kAheadOfTimeFolder;
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "nvcc was not found when the build was configured";
   int cubins = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "device/device.hpp"
+#include "folders.hpp"
 #include "kernels/ladder/config.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"
@@ -16,7 +17,8 @@ TEST(Ladder, EveryHeaderStatesThePredictionOfItsRungs) {
   for (const Rung& rung : kRungs) {
     EXPECT_TRUE(names.insert(rung.name).second) << rung.name << " is there twice";
     const std::string file = "kernels/ladder/" + std::string(rung.file) + ".cuh";
-    const std::string text = read_file(std::filesystem::path(HEED_SOURCE_FOLDER) / file, ErrorCode::internal);
+    const std::string text =
+        read_file(std::filesystem::path(testing_support::kSourceFolder) / file, ErrorCode::internal);
     EXPECT_NE(text.find(std::string("struct ") + rung.type + " {"), std::string::npos) << file;
     EXPECT_THAT(text, ::testing::HasSubstr(rung.name)) << file;
     EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 150) << file;

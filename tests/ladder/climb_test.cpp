@@ -1,4 +1,5 @@
 // The ladder's way through gate, clock, table and evidence, on the CPU with steps of fwd_cpu.
+#include "folders.hpp"
 #include "ladder/ladder.hpp"
 
 #include <fmt/format.h>
@@ -157,7 +158,7 @@ TEST(Climb, AsksTheProfilerForSharesOfGoodSteps) {
 
 // The hybrid is right and has a time where there is a PyTorch.
 TEST(Climb, MeasuresTheHybridAndWhatComesAfterAgainstIt) {
-  const std::filesystem::path python = std::filesystem::path(HEED_SOURCE_FOLDER) / ".venv/bin/python";
+  const std::filesystem::path python = std::filesystem::path(testing_support::kSourceFolder) / ".venv/bin/python";
   if (!run_process({python.string(), "-c", "import torch"}, {}, 60).ok()) GTEST_SKIP() << "no PyTorch in .venv";
   Options options = quick();
   options.peers = true;
