@@ -30,17 +30,33 @@ inline Vec exp2_fraction(Vec f) {
   }
 }
 
-/// 2^x for x <= 0; 0 below -126 (fp32's smallest normal exponent), so that -inf gives exactly 0. NaN gives 0.
+/// 2^x for x <= 0; 0 below -126 (fp32's smallest normal exponent; what lies below would make products slow), so that
+/// -inf gives exactly 0. NaN gives NaN.
 template <Exp2 kExp2>
 inline Vec exp2(Vec x) {
+#if defined(__AVX512DQ__)
+  // fraction = x - n, 0 for -inf; p * 2^n where x is not below -126 (NaN is not), else 0.
+  Vec fraction;
+  asm("vreduceps $0, %1, %0" : "=v"(fraction) : "v"(x));
+  const Vec polynomial = exp2_fraction<kExp2>(fraction);
+  const Vec power = x - fraction;
+  const Vec smallest = broadcast(-126.0F);
+  Vec result;
+  short in_range;
+  asm("vcmpps $5, %4, %3, %1\n\tvscalefps %5, %2, %0%{%1%}%{z%}"
+      : "=v"(result), "=&Yk"(in_range)
+      : "v"(polynomial), "v"(x), "v"(smallest), "v"(power));
+  return result;
+#else
   constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves the nearest integer in the low mantissa bits
-  const IntVec in_range = x >= -126.0F;
-  const Vec clamped = select(in_range, x, Vec{});
+  const IntVec below = x < -126.0F;
+  const Vec clamped = select(below, Vec{}, x);
   const Vec shifted = clamped + kRound;
   const Vec fraction = clamped - (shifted - kRound);
   const IntVec power = (IntVec)shifted << 23;
   const Vec result = (Vec)((IntVec)exp2_fraction<kExp2>(fraction) + power);
-  return select(in_range, result, Vec{});
+  return select(x == x, select(below, Vec{}, result), x);
+#endif
 }
 
 /// ln x for finite positive normal x, within 2 units in the last place: x = m 2^e with m in [2/3, 4/3),

@@ -125,6 +125,8 @@ class Forward {
   };
 
   static constexpr int min(int a, int b) { return a < b ? a : b; }
+  static constexpr int max(int a, int b) { return a > b ? a : b; }
+  static Vec max(Vec a, Vec b) { return cpu::max(a, b); }
 
   /// Q of every group, transposed to (head_dim, queries) and scaled into powers of two; rows past the end are zeros.
   void load_queries() {
@@ -191,8 +193,12 @@ class Forward {
     outer_products_all<kConfig.tile_rows, kVectors, kConfig.unroll, false>(scores_, keys.rows, keys.row_stride, 1,
                                                                            query, count, kDim);
 
-    if constexpr (kProblem.causal)
-      if (tile + count - 1 > first_query + params_.causal_offset) hide_future_keys(first_query, tile, count);
+    // Keys from here on are hidden from some row of the group.
+    int seen_by_all = count;
+    if constexpr (kProblem.causal) {
+      seen_by_all = max(0, min(count, first_query + params_.causal_offset + 1 - tile));
+      if (seen_by_all < count) hide_future_keys(first_query, tile, count);
+    }
 
     Vec tile_maximum[kVectors];
     for (int v = 0; v < kVectors; ++v) tile_maximum[v] = maximum[v];
@@ -225,8 +231,32 @@ class Forward {
       }
     for (int v = 0; v < kVectors; ++v) sum[v] += tile_sum[v];
 
+    // Zero weights times NaN or infinity would reach rows that do not see the key.
+    const int multiplied = kProblem.causal && !is_finite(values, seen_by_all, count) ? seen_by_all : count;
     outer_products_all<kConfig.tile_rows, kVectors, kConfig.unroll, true>(out, values.rows, 1, values.row_stride,
-                                                                          scores_, kDim, count);
+                                                                          scores_, kDim, multiplied);
+    if constexpr (kProblem.causal) add_seen_values(out, first_query, tile, multiplied, count, values);
+  }
+
+  /// Whether rows [begin, end) of a tile hold neither NaN nor infinity.
+  static bool is_finite(const KeyTile& values, int begin, int end) {
+    int found = 0;
+    for (int j = begin; j < end; ++j)
+      for (int d = 0; d < kDim; ++d)
+        found |= (__builtin_bit_cast(int, values.rows[j * values.row_stride + d]) & 0x7fffffff) >= 0x7f800000;
+    return found == 0;
+  }
+
+  /// out += P V over keys [begin, end) of a tile, each only where it is seen.
+  void add_seen_values(Vec* out, int first_query, int tile, int begin, int end, const KeyTile& values) const {
+    for (int j = begin; j < end; ++j)
+      for (int v = 0; v < kVectors; ++v) {
+        const IntVec seen = lane_indices() + (first_query + v * kLanes + params_.causal_offset - tile) >= j;
+        for (int d = 0; d < kDim; ++d) {
+          Vec& sum = out[d * kVectors + v];
+          sum = select(seen, sum + scores_[j * kVectors + v] * values.rows[j * values.row_stride + d], sum);
+        }
+      }
   }
 
   void hide_future_keys(int first_query, int tile, int count) {
@@ -245,10 +275,13 @@ class Forward {
       const auto* transposed = reinterpret_cast<const float*>(out_ + static_cast<long long>(group) * kDim * kVectors);
       const float sum = reinterpret_cast<const float*>(sum_ + group * kVectors)[lane];
       const float maximum = reinterpret_cast<const float*>(maximum_ + group * kVectors)[lane];
-      const float inverse = sum > 0 ? 1.0F / sum : 0.0F;
+      // A row that sees nothing is zeros; where a row sees something, a sum that is no positive number (NaN among its
+      // scores, or all of them beyond fp32) shows as NaN.
+      const bool sees = visible_keys(kProblem.causal, first_row_ + row, params_.causal_offset, params_.len_k) > 0;
+      const float inverse = sum > 0 ? 1.0F / sum : __builtin_nanf("");
       const long long offset = base + (first_row_ + row) * params_.o_strides.row;
       for (int d = 0; d < kDim; ++d) {
-        const float value = sum > 0 ? transposed[d * kQueries + lane] * inverse : 0.0F;
+        const float value = sees ? transposed[d * kQueries + lane] * inverse : 0.0F;
         if constexpr (kConverts)
           static_cast<unsigned short*>(params_.o)[offset + d] = from_float<kProblem.element>(value);
         else
@@ -256,8 +289,13 @@ class Forward {
       }
       if (params_.lse != nullptr)
         params_.lse[(batch_ * params_.heads + head_) * params_.len_q + first_row_ + row] =
-            sum > 0 ? maximum * 0.693147181F + natural_log(sum) : -kInfinity;
+            row_log_sum(sees, maximum, sum);
     }
+  }
+
+  static float row_log_sum(bool sees, float maximum, float sum) {
+    if (!sees) return -kInfinity;
+    return sum > 0 ? maximum * 0.693147181F + natural_log(sum) : __builtin_nanf("");
   }
 
   const ForwardParams& params_;
