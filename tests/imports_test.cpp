@@ -20,7 +20,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"variant", {"heed", "base", "kernels", "cpu"}},
     {"device", {"heed", "base", "variant", "kernels"}},
     {"jit", {"heed", "base", "variant"}},
-    {"worker", {"heed", "base", "variant", "kernels", "jit", "device"}},
+    {"worker", {"heed", "base", "workload", "variant", "kernels", "jit", "device"}},
     {"verify", {"heed", "base", "workload", "variant", "worker", "cpu"}},
     {"measure", {"heed", "base", "variant", "worker", "verify", "jit"}},
     {"profile", {"heed", "base", "variant", "device", "jit", "worker", "verify", "measure"}},

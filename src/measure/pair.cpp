@@ -43,14 +43,14 @@ bool times_are_plausible(double reported_us, double wall_us) {
   return reported_us <= 1.05 * wall_us + 50 && wall_us <= 4 * reported_us + 20'000;
 }
 
-Block worker_block(worker::Worker& worker, int slot, const std::string& name, int replays, int launches,
-                   double limit_s) {
-  return [&worker, slot, name, replays, launches, limit_s] {
+Block worker_block(worker::Worker& worker, int slot, const std::string& name, TimedSets& sets, double limit_s) {
+  return [&worker, slot, name, &sets, limit_s] {
+    const int replays = sets.plan().replays;
     // A busy moment of the machine may hold up what lies around the readings; it passes. Who forges times does it
     // again.
     for (int attempt = 1;; ++attempt) {
-      const worker::Worker::Times times = worker.time(slot, replays, limit_s);
-      const double reported_us = std::accumulate(times.us.begin(), times.us.end(), 0.0) * launches;
+      const worker::Worker::Times times = worker.time(slot, replays, sets.flips(replays + 1), limit_s);
+      const double reported_us = std::accumulate(times.us.begin(), times.us.end(), 0.0) * sets.plan().launches;
       if (static_cast<int>(times.us.size()) == replays && times_are_plausible(reported_us, times.wall_us))
         return median(times.us);
       if (attempt == kAttempts)

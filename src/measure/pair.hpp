@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "measure/statistics.hpp"
+#include "measure/timed_sets.hpp"
 #include "worker/worker.hpp"
 
 namespace heed::measure {
@@ -41,9 +42,9 @@ class ForgedTime : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A block of `replays` replays of a slot: the median of its readings. @throws ForgedTime
-Block worker_block(worker::Worker& worker, int slot, const std::string& name, int replays, int launches,
-                   double limit_s);
+/// A block of as many replays of a slot as the sets' plan says: the median of its readings. Worker and sets must
+/// outlive it. @throws ForgedTime
+Block worker_block(worker::Worker& worker, int slot, const std::string& name, TimedSets& sets, double limit_s);
 
 /// Whether readings that add up to `reported_us` can come from a call that took `wall_us` here. The call does one
 /// replay more than it reports and moves some memory; four times the work and 20 ms are room for that and for a busy

@@ -51,7 +51,7 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
 
 TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, const LaunchMemory& memory, std::uint64_t seed,
                      verify::InputClass inputs)
-    : workload_(workload), plan_(plan), memory_(memory), references_(static_cast<std::size_t>(plan.sets)) {
+    : workload_(workload), plan_(plan), memory_(memory) {
   LaunchPlan launch;
   launch.workspace_bytes = memory.workspace_bytes;
   launch.counters = memory.counters;
@@ -76,15 +76,19 @@ TimedSets::Sources TimedSets::sources(int launch) const {
 }
 
 void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s,
-                        worker::Follow follow) const {
+                        worker::Follow follow) {
   HEED_CHECK(worker.arena().size() >= arena_bytes());
   // What base and candidate share and write: neither finds anything of the other's.
   std::vector<worker::Range> poisoned;
+  std::vector<worker::ChannelRange> keys;
+  product_.assign(static_cast<std::size_t>(workload_.dim), 1.0F);
   for (int set = 0; set < plan_.sets; ++set) {
     const verify::Scene& scene = scenes_[static_cast<std::size_t>(set)];
     std::memcpy(worker.arena().data() + offset_of(set), scene.image().data(), scene.image().size());
     for (const verify::Place& place : {scene.o(), scene.workspace()})
       if (place.bytes > 0) poisoned.push_back({offset_of(set) + place.offset, place.bytes});
+    keys.push_back({offset_of(set) + scene.k().offset, scene.k().bytes / size_of(workload_.dtype),
+                    static_cast<int>(workload_.dim), workload_.dtype});
   }
   std::vector<std::pair<int, std::vector<worker::Launch>>> launches;
   for (const auto& [slot, plan] : slots) {
@@ -106,12 +110,36 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
     }
     launches.emplace_back(slot, std::move(list));
   }
-  worker.prepare(0, image_bytes(), launches, poisoned, limit_s, follow);
+  worker.prepare(0, image_bytes(), launches, poisoned, keys, limit_s, follow);
 }
 
-verify::Comparison TimedSets::check_outputs(worker::Worker& worker, int sets, std::uint64_t seed) {
-  worker.fetch(image_bytes(), image_bytes());
-  const std::byte* after = worker.arena().data() + image_bytes();
+std::vector<worker::ChannelFactors> TimedSets::flips(int count) {
+  std::vector<worker::ChannelFactors> all(static_cast<std::size_t>(count));
+  Random random(fresh_seed());
+  for (worker::ChannelFactors& factors : all)
+    for (float& total : product_) {
+      factors.push_back(random.chance(0.5) ? -1.0F : 1.0F);
+      total *= factors.back();
+    }
+  return all;
+}
+
+verify::Comparison TimedSets::check_outputs(worker::Worker& worker, int slot, int sets, std::uint64_t seed,
+                                            double limit_s) {
+  std::vector<worker::Range> wanted;
+  for (int set = 0; set < plan_.sets; ++set)
+    wanted.push_back({offset_of(set), scenes_[static_cast<std::size_t>(set)].image().size()});
+  (void)worker.spot_check(slot, 0, plan_.launches, flips(2), wanted, image_bytes(), image_bytes(), limit_s);
+  std::byte* after = worker.arena().data() + image_bytes();
+  worker::ChannelFactors back = product_;
+  for (float& factor : back) factor = 1 / factor;
+  for (int set = 0; set < plan_.sets; ++set) {
+    const verify::Place& k = scenes_[static_cast<std::size_t>(set)].k();
+    worker::multiply_channels(after,
+                              {offset_of(set) + k.offset, k.bytes / size_of(workload_.dtype),
+                               static_cast<int>(workload_.dim), workload_.dtype},
+                              back);
+  }
   std::vector<int> last_launch(static_cast<std::size_t>(plan_.sets), -1);
   for (int n = 0; n < plan_.launches; ++n) last_launch[static_cast<std::size_t>(sources(n).o)] = n;
   std::vector<int> order;
@@ -129,16 +157,18 @@ verify::Comparison TimedSets::check_outputs(worker::Worker& worker, int sets, st
       if (trespass.finding != Finding::none) return {trespass.finding, "in the timed launches " + trespass.text, {}};
       continue;
     }
-    auto& [known, reference] = references_[set];
-    if (!known) {
-      const Sources from = sources(last_launch[set]);
-      HostTensors tensors = scenes_[static_cast<std::size_t>(from.q)].tensors();
-      tensors.k = scenes_[static_cast<std::size_t>(from.k)].tensors().k;
-      tensors.v = scenes_[static_cast<std::size_t>(from.v)].tensors().v;
-      reference =
-          verify::make_reference(workload_, tensors, verify::choose_rows(workload_, kOracleFlops, random.next()));
-      known = true;
-    }
+    const Sources from = sources(last_launch[set]);
+    const verify::Scene& of_q = scenes_[static_cast<std::size_t>(from.q)];
+    std::vector<std::byte> q(of_q.image().data() + of_q.q().offset,
+                             of_q.image().data() + of_q.q().offset + of_q.q().bytes);
+    worker::multiply_channels(
+        q.data(), {0, q.size() / size_of(workload_.dtype), static_cast<int>(workload_.dim), workload_.dtype}, product_);
+    HostTensors tensors = of_q.tensors();
+    tensors.q = q.data();
+    tensors.k = scenes_[static_cast<std::size_t>(from.k)].tensors().k;
+    tensors.v = scenes_[static_cast<std::size_t>(from.v)].tensors().v;
+    const verify::Reference reference =
+        verify::make_reference(workload_, tensors, verify::choose_rows(workload_, kOracleFlops, random.next()));
     verify::Comparison comparison = verify::compare(scene, after + offset_of(order[i]), reference, false);
     if (comparison.finding != Finding::none) {
       comparison.text = fmt::format("in the timed launches, set {}: {}", order[i], comparison.text);

@@ -48,12 +48,16 @@ class TimedSets {
   /// Puts the image into the worker's arena and hands over the launches of each (slot, plan).
   /// @param follow in_stream, or dependent for plans that allow it
   void prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s,
-               worker::Follow follow = worker::Follow::in_stream) const;
+               worker::Follow follow = worker::Follow::in_stream);
 
-  /// Fetches the image after timed launches of one slot and compares every output with the oracle for the inputs that
-  /// its last launch read. @param sets at most this many sets are compared row by row; guards and inputs are checked in
-  /// all
-  [[nodiscard]] verify::Comparison check_outputs(worker::Worker& worker, int sets, std::uint64_t seed);
+  /// Random signs for the channels of K before each of `count` replays; the sets keep account of them.
+  [[nodiscard]] std::vector<worker::ChannelFactors> flips(int count);
+
+  /// A block of one slot, stopped after its last launch, whose outputs are compared with the oracle for the inputs that
+  /// each one's last launch read. @param sets at most this many sets are compared row by row; guards and inputs are
+  /// checked in all
+  [[nodiscard]] verify::Comparison check_outputs(worker::Worker& worker, int slot, int sets, std::uint64_t seed,
+                                                 double limit_s);
 
  private:
   struct Sources {
@@ -71,7 +75,7 @@ class TimedSets {
   std::uint64_t stride_ = 0;
   std::vector<int> order_;  // a permutation of the sets
   std::vector<verify::Scene> scenes_;
-  std::vector<std::pair<bool, verify::Reference>> references_;  // per set, computed when first needed
+  worker::ChannelFactors product_;  // what K in the worker is multiplied by, all in all
 };
 
 }  // namespace heed::measure

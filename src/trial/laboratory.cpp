@@ -188,8 +188,8 @@ std::vector<measure::Ratio> Laboratory::compare_base_with_itself(
       ratios.push_back(measure::measure_pair(blocks.base, blocks.trial, options).ratio);
       on_each(ratios.back());
     }
-    blocks.trial();
-    const verify::Comparison comparison = sets_->check_outputs(*worker_, kCheckedSets, fresh_seed());
+    const verify::Comparison comparison =
+        sets_->check_outputs(*worker_, kTrialSlot, kCheckedSets, fresh_seed(), options_.launch_limit_s);
     if (comparison.finding != Finding::none)
       throw Error(ErrorCode::internal, fmt::format("the base's own timed outputs are wrong: {}", comparison.text));
   }
@@ -204,15 +204,12 @@ double Laboratory::warm_up_ms() const {
 // A worker with base and trial, their timed launches prepared and warm.
 Laboratory::Blocks Laboratory::warm_blocks(const Built& trial, bool fresh, double warm_up_ms) {
   worker::Worker& worker = worker_for(*base_, trial, fresh);
-  const measure::TimingPlan& timing = sets_->plan();
   sets_->prepare(worker, {{kBaseSlot, plan_of(base_->variant)}, {kTrialSlot, plan_of(trial.variant)}},
                  options_.launch_limit_s);
   worker.warm_up(kBaseSlot, warm_up_ms / 2, options_.launch_limit_s);
   worker.warm_up(kTrialSlot, warm_up_ms / 2, options_.launch_limit_s);
-  return {
-      measure::worker_block(worker, kBaseSlot, "the base", timing.replays, timing.launches, options_.launch_limit_s),
-      measure::worker_block(worker, kTrialSlot, "the candidate", timing.replays, timing.launches,
-                            options_.launch_limit_s)};
+  return {measure::worker_block(worker, kBaseSlot, "the base", *sets_, options_.launch_limit_s),
+          measure::worker_block(worker, kTrialSlot, "the candidate", *sets_, options_.launch_limit_s)};
 }
 
 // Everything after the gate. Fills verdict, finding and reason when something is wrong; lets WorkerFailure through.
@@ -221,9 +218,9 @@ void Laboratory::measure_and_check(const Built& trial, const measure::PairOption
   worker::Worker& worker = *worker_;
   outcome.before = device_state(device_.kind);
   outcome.pair = measure::measure_pair(blocks.base, blocks.trial, pair);
-  blocks.trial();  // the last thing to write the outputs that are looked at now
   outcome.after = device_state(device_.kind);
-  const verify::Comparison comparison = sets_->check_outputs(worker, kCheckedSets, outcome.seed);
+  const verify::Comparison comparison =
+      sets_->check_outputs(worker, kTrialSlot, kCheckedSets, fresh_seed(), options_.launch_limit_s);
   if (comparison.finding != Finding::none) {
     outcome.verdict = Verdict::cheating;  // it passed the gate: right when watched, wrong when timed
     outcome.finding = is_trespass(comparison.finding) ? comparison.finding : Finding::timed_output;
@@ -332,15 +329,15 @@ double Laboratory::time_alone(const Built& built, measure::TimedSets& sets, work
   worker.seal();
   sets.prepare(worker, {{kTrialSlot, plan}}, options_.launch_limit_s, follow);
   worker.warm_up(kTrialSlot, gpu ? kWarmUp_ms_gpu : kWarmUp_ms_cpu, options_.launch_limit_s);
-  const measure::Block block = measure::worker_block(worker, kTrialSlot, "the variant", sets.plan().replays,
-                                                     sets.plan().launches, options_.launch_limit_s);
+  const measure::Block block = measure::worker_block(worker, kTrialSlot, "the variant", sets, options_.launch_limit_s);
   std::vector<double> readings;
   for (int i = 0; i < (gpu ? 15 : 7); ++i) readings.push_back(block());
   if (eager != nullptr && gpu)
     std::tie(eager->eager_us, eager->eager_synchronised_us) =
         worker.time_eager(kTrialSlot, 2000, options_.launch_limit_s);
   if (follow == worker::Follow::dependent) {
-    const verify::Comparison comparison = sets.check_outputs(worker, kCheckedSets, fresh_seed());
+    const verify::Comparison comparison =
+        sets.check_outputs(worker, kTrialSlot, kCheckedSets, fresh_seed(), options_.launch_limit_s);
     if (comparison.finding != Finding::none)
       throw Error(ErrorCode::internal,
                   fmt::format("{} is wrong when launched as a dependent: {}", built.variant.id(), comparison.text));
@@ -381,8 +378,8 @@ measure::Block Laboratory::standalone_block(const Built& built) {
   worker->load(kTrialSlot, built.artifact.path.string(), plan);
   worker->seal();
   sets_->prepare(*worker, {{kTrialSlot, plan}}, options_.launch_limit_s);
-  const measure::Block block = measure::worker_block(*worker, kTrialSlot, "the variant", sets_->plan().replays,
-                                                     sets_->plan().launches, options_.launch_limit_s);
+  const measure::Block block =
+      measure::worker_block(*worker, kTrialSlot, "the variant", *sets_, options_.launch_limit_s);
   return [worker, block, limit_s = options_.launch_limit_s] {
     worker->warm_up(kTrialSlot, 5, limit_s);  // the other side has just used the device
     return block();
@@ -413,7 +410,10 @@ double Laboratory::measure_launch_floor() {
   worker.warm_up(kEmptySlot, kWarmUp_ms_gpu, options_.launch_limit_s);
   std::vector<double> us;
   for (int i = 0; i < 10; ++i)
-    for (const double reading : worker.time(kEmptySlot, sets_->plan().replays, options_.launch_limit_s).us)
+    for (const double reading :
+         worker
+             .time(kEmptySlot, sets_->plan().replays, sets_->flips(sets_->plan().replays + 1), options_.launch_limit_s)
+             .us)
       us.push_back(reading);
   return *std::min_element(us.begin(), us.end());
 }

@@ -411,6 +411,7 @@ Verdict verdict_of(const worker::WorkerFailure& failure) {
     case worker::WorkerFailure::Kind::timed_out:
       return Verdict::timed_out;
     case worker::WorkerFailure::Kind::garbage:
+    case worker::WorkerFailure::Kind::killed:
       return Verdict::crashed;
     case worker::WorkerFailure::Kind::left_state:
       return Verdict::cheating;

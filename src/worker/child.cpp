@@ -24,6 +24,7 @@ class Child {
       serve(request, reply);
     } catch (const DeviceFailure& failure) {
       reply["error"] = failure.kind == DeviceFailure::Kind::crash        ? "crash"
+                       : failure.kind == DeviceFailure::Kind::killed     ? "killed"
                        : failure.kind == DeviceFailure::Kind::left_state ? "left_state"
                                                                          : "launch";
       reply["text"] = failure.what();
@@ -70,15 +71,12 @@ class Child {
       std::vector<std::pair<int, std::vector<Launch>>> launches;
       for (const auto& slot : request.at("slots"))
         launches.emplace_back(slot.at("slot").get<int>(), slot.at("launches").get<std::vector<Launch>>());
-      std::vector<Range> poisoned;
-      for (const auto& range : request.at("poisoned"))
-        poisoned.push_back({range.at(0).get<std::uint64_t>(), range.at(1).get<std::uint64_t>()});
-      executor_->prepare(at(number("image"), number("bytes")), number("bytes"), launches, poisoned,
-                         request.at("follow").get<Follow>());
+      executor_->prepare(at(number("image"), number("bytes")), number("bytes"), launches,
+                         request.at("poisoned").get<std::vector<Range>>(),
+                         request.at("keys").get<std::vector<ChannelRange>>(), request.at("follow").get<Follow>());
       return close_arena_after(number("image") + number("bytes"));
     }
-    if (op == "run" || op == "run_chain" || op == "fetch") open_arena();
-    if (op == "fetch") return executor_->fetch(at(number("result"), number("bytes")), number("bytes"));
+    if (op == "run" || op == "run_chain") open_arena();
     const int slot = request.at("slot").get<int>();
     if (op == "load")
       return executor_->load(slot, request.at("path").get<std::string>(), plan_from_json(request.at("plan")));
@@ -95,8 +93,25 @@ class Child {
     }
     if (op == "warm_up") return executor_->warm_up(slot, request.at("ms").get<double>());
     if (op == "time") {
-      reply["us"] = executor_->time(slot, request.at("replays").get<int>());
+      reply["us"] = executor_->time(slot, request.at("replays").get<int>(),
+                                    request.at("factors").get<std::vector<ChannelFactors>>());
       return;
+    }
+    if (op == "spot_check") {
+      const Stopped stopped =
+          executor_->spot_check(slot, request.at("replays").get<int>(), request.at("launches").get<int>(),
+                                request.at("factors").get<std::vector<ChannelFactors>>());
+      reply["complete"] = stopped.complete;
+      reply["begun"] = stopped.begun;
+      const auto wanted = request.at("wanted").get<std::vector<Range>>();
+      const std::uint64_t bytes = number("bytes");
+      for (const Range& range : wanted)
+        if (range.offset > bytes || range.bytes > bytes - range.offset)
+          throw std::out_of_range("a range lies outside the timed image");
+      const std::uint64_t closed = closed_from_;
+      open_arena();
+      executor_->fetch(at(number("result"), bytes), wanted);
+      return close_arena_after(closed);
     }
     if (op == "time_eager") {
       const auto [back_to_back, synchronised] = executor_->time_eager(slot, request.at("calls").get<int>());

@@ -17,6 +17,7 @@ struct DeviceFailure : std::runtime_error {
     launch,      ///< refused: bad configuration, out of memory
     crash,       ///< the device stopped: illegal address, trap
     left_state,  ///< the candidate left the processor in another state than it found it
+    killed,      ///< a process of the worker's was killed by something outside
   };
   Kind kind;
   DeviceFailure(Kind k, const std::string& what) : std::runtime_error(what), kind(k) {}
@@ -44,19 +45,30 @@ class Executor {
                          const std::vector<Launch>& launches, Follow follow) = 0;
 
   /// Takes an image that holds all timed sets, and for each slot given the launches of one replay, in order.
+  /// @param poisoned what a block begins by filling with 0xff: outputs and workspaces
+  /// @param keys K of each timed set
   /// @param follow in_stream or dependent
   virtual void prepare(std::byte* image, std::uint64_t bytes,
                        const std::vector<std::pair<int, std::vector<Launch>>>& launches,
-                       const std::vector<Range>& poisoned, Follow follow) = 0;
-  /// Poisons what `prepare` was told to, on a GPU fills its L2 with other lines, replays once, then replays `replays`
-  /// times. @return µs per launch of every replay but the first
-  virtual std::vector<double> time(int slot, int replays) = 0;
-  /// Replays for `ms` of wall clock without reading times.
+                       const std::vector<Range>& poisoned, const std::vector<ChannelRange>& keys, Follow follow) = 0;
+  /// A block: poisons what `prepare` was told to, on a GPU fills its L2 with other lines, makes a lead replay (a CPU's
+  /// may be of fewer launches), then `replays` replays. Before each of these replays, the lead too and outside the
+  /// timed interval, K of every set is multiplied by the next vector, and what a launch leaves behind is poisoned:
+  /// shared or scratch memory, registers, stacks.
+  /// @param factors replays + 1 vectors of a factor a channel; for prepared `keys` all of one dim
+  /// @return µs per launch of every replay but the lead
+  virtual std::vector<double> time(int slot, int replays, const std::vector<ChannelFactors>& factors) = 0;
+  /// The same as a block of more than `replays` replays, as far as a candidate can see, until one more replay has
+  /// begun: it stops when about `launches` (1 to all) of that replay's launches are complete. Leaves the timed image as
+  /// it is then, for `fetch`.
+  /// @param factors replays + 2 vectors: the lead, the replays, the one that is stopped
+  virtual Stopped spot_check(int slot, int replays, int launches, const std::vector<ChannelFactors>& factors) = 0;
+  /// Copies ranges of the timed image to the same places of `result`, which is as large as the image.
+  virtual void fetch(std::byte* result, const std::vector<Range>& ranges) = 0;
+  /// Replays for `ms` of wall clock without reading times, K as it is.
   virtual void warm_up(int slot, double ms) = 0;
   /// Single launches with host time included. @return µs per call: back to back, then each waited for
   virtual std::pair<double, double> time_eager(int slot, int calls) = 0;
-  /// Copies the timed image back to `result`.
-  virtual void fetch(std::byte* result, std::uint64_t bytes) = 0;
 
   /// Copies the image to the device, launches once to warm up, then reads hardware counters of one launch.
   virtual CounterReading count(int slot, const std::byte* image, std::uint64_t bytes, const Launch& launch,

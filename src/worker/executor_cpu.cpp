@@ -64,10 +64,11 @@ class CpuExecutor final : public Executor {
 
   // Launches of a CPU follow one another in one way only.
   void prepare(std::byte* image, std::uint64_t bytes, const std::vector<std::pair<int, std::vector<Launch>>>& launches,
-               const std::vector<Range>& poisoned, Follow) override {
+               const std::vector<Range>& poisoned, const std::vector<ChannelRange>& keys, Follow) override {
     timed_ = image;
     timed_bytes_ = bytes;
     poisoned_ = poisoned;
+    keys_ = keys;
     for (const auto& [slot, list] : launches) {
       std::vector<CpuLaunch>& timed = slots_.at(static_cast<std::size_t>(slot)).timed;
       timed.clear();
@@ -75,19 +76,29 @@ class CpuExecutor final : public Executor {
     }
   }
 
-  std::vector<double> time(int slot, int replays) override {
-    for (const Range& range : poisoned_) std::memset(timed_ + range.offset, 0xff, range.bytes);
+  std::vector<double> time(int slot, int replays, const std::vector<ChannelFactors>& factors) override {
+    begin_block(slot, factors.at(0));
     const std::vector<CpuLaunch>& timed = slots_.at(static_cast<std::size_t>(slot)).timed;
-    // What the other side left in the caches is paid for by a few launches that are not timed.
-    start(slot, std::span(timed).first(std::min<std::size_t>(timed.size(), kLeadLaunches)));
     std::vector<double> times;
     for (int i = 0; i < replays; ++i) {
-      pool().poison_scratch();  // what a replay left there must not serve the next, whose launches are the same
+      between_replays(factors.at(static_cast<std::size_t>(i) + 1));
       const auto begin = Clock::now();
       start(slot, timed);
       times.push_back(microseconds_since(begin) / static_cast<double>(timed.size()));
     }
     return times;
+  }
+
+  Stopped spot_check(int slot, int replays, int launches, const std::vector<ChannelFactors>& factors) override {
+    begin_block(slot, factors.at(0));
+    const std::vector<CpuLaunch>& timed = slots_.at(static_cast<std::size_t>(slot)).timed;
+    for (int i = 0; i < replays; ++i) {
+      between_replays(factors.at(static_cast<std::size_t>(i) + 1));
+      start(slot, timed);
+    }
+    between_replays(factors.at(static_cast<std::size_t>(replays) + 1));
+    start(slot, std::span(timed).first(static_cast<std::size_t>(launches)));
+    return {launches, launches};
   }
 
   void warm_up(int slot, double ms) override {
@@ -106,8 +117,8 @@ class CpuExecutor final : public Executor {
     return {each, each};
   }
 
-  void fetch(std::byte* result, std::uint64_t bytes) override {
-    std::memcpy(result, timed_, std::min(bytes, timed_bytes_));
+  void fetch(std::byte* result, const std::vector<Range>& ranges) override {
+    for (const Range& range : ranges) std::memcpy(result + range.offset, timed_ + range.offset, range.bytes);
   }
 
   CounterReading count(int, const std::byte*, std::uint64_t, const Launch&, const std::string&,
@@ -121,6 +132,20 @@ class CpuExecutor final : public Executor {
     LaunchPlan plan;
     std::vector<CpuLaunch> timed;
   };
+
+  void begin_block(int slot, const ChannelFactors& factors) {
+    for (const Range& range : poisoned_) std::memset(timed_ + range.offset, 0xff, range.bytes);
+    between_replays(factors);
+    // What the other side left in the caches is paid for by a few launches that are not timed.
+    const std::vector<CpuLaunch>& timed = slots_.at(static_cast<std::size_t>(slot)).timed;
+    start(slot, std::span(timed).first(std::min<std::size_t>(timed.size(), kLeadLaunches)));
+  }
+
+  // What a replay left must not serve the next, whose launches are the same.
+  void between_replays(const ChannelFactors& factors) {
+    pool().poison_scratch();
+    for (const ChannelRange& keys : keys_) multiply_channels(timed_, keys, factors);
+  }
 
   static CpuLaunch resolved(const Launch& launch, std::byte* image) {
     return {resolve(launch, reinterpret_cast<std::uintptr_t>(image)), launch.grid[0]};
@@ -148,6 +173,7 @@ class CpuExecutor final : public Executor {
   std::byte* timed_ = nullptr;
   std::uint64_t timed_bytes_ = 0;
   std::vector<Range> poisoned_;
+  std::vector<ChannelRange> keys_;
 };
 
 }  // namespace

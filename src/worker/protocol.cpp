@@ -159,6 +159,26 @@ LaunchPlan plan_from_json(const nlohmann::json& json) {
   return plan;
 }
 
+void to_json(nlohmann::json& json, const Range& range) {
+  json = {range.offset, range.bytes};
+}
+
+void from_json(const nlohmann::json& json, Range& range) {
+  range.offset = json.at(0).get<std::uint64_t>();
+  range.bytes = json.at(1).get<std::uint64_t>();
+}
+
+void to_json(nlohmann::json& json, const ChannelRange& range) {
+  json = {range.offset, range.elements, range.dim, range.dtype};
+}
+
+void from_json(const nlohmann::json& json, ChannelRange& range) {
+  range.offset = json.at(0).get<std::uint64_t>();
+  range.elements = json.at(1).get<std::uint64_t>();
+  range.dim = json.at(2).get<int>();
+  range.dtype = json.at(3).get<Dtype>();
+}
+
 nlohmann::json choices_to_json(const std::vector<MetricChoice>& choices) {
   nlohmann::json json = nlohmann::json::array();
   for (const MetricChoice& choice : choices) json.push_back({{"key", choice.key}, {"names", choice.names}});

@@ -16,6 +16,7 @@
 #include "device/counters.hpp"
 #include "kernels/contract.hpp"
 #include "variant/family.hpp"
+#include "worker/channels.hpp"
 
 namespace heed::worker {
 
@@ -65,6 +66,18 @@ struct Range {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 };
+
+/// Where a spot check stopped in its last replay: launches [0, complete) have written all they write, those from
+/// `begun` on nothing. What lies between was under way, and its outputs may hold anything.
+struct Stopped {
+  int complete = 0;
+  int begun = 0;
+};
+
+void to_json(nlohmann::json& json, const Range& range);
+void from_json(const nlohmann::json& json, Range& range);
+void to_json(nlohmann::json& json, const ChannelRange& range);
+void from_json(const nlohmann::json& json, ChannelRange& range);
 
 /// One frame: the magic number, the length of the text, the text. Bounded, because the other side may be broken.
 inline constexpr std::uint32_t kMagic = 0x44454548;  // "HEED"

@@ -38,6 +38,12 @@ std::int64_t available_memory_bytes() {
   return 0;
 }
 
+// Signals that a program brings upon itself. All others come from outside.
+bool is_fault(int signal) {
+  return signal == SIGSEGV || signal == SIGBUS || signal == SIGILL || signal == SIGFPE || signal == SIGTRAP ||
+         signal == SIGABRT || signal == SIGSYS || signal == SIGXCPU || signal == SIGXFSZ;
+}
+
 }  // namespace
 
 Arena::Arena(std::uint64_t bytes) : size_((bytes + 4095) / 4096 * 4096) {
@@ -128,6 +134,7 @@ nlohmann::json Worker::call(nlohmann::json request, double limit_s) {
     const std::string text = answer.value("text", std::string());
     stop();  // after a device fault the context is lost; after any other it is simplest to start clean
     if (error == "launch") throw WorkerFailure(WorkerFailure::Kind::launch_failed, text);
+    if (error == "killed") throw WorkerFailure(WorkerFailure::Kind::killed, text);
     if (error == "left_state") throw WorkerFailure(WorkerFailure::Kind::left_state, text);
     if (error == "no_device") throw Error(ErrorCode::no_device, text);
     throw WorkerFailure(WorkerFailure::Kind::crashed, text);
@@ -157,6 +164,7 @@ nlohmann::json Worker::call(nlohmann::json request, double limit_s) {
   log.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
   stop();
   std::string how = "ended without an answer";
+  const bool was_killed = WIFSIGNALED(status) && !is_fault(WTERMSIG(status));
   if (WIFSIGNALED(status)) {
     const int number = WTERMSIG(status);
     how = number == SIGSYS ? "made a system call that the sandbox forbids"
@@ -164,7 +172,7 @@ nlohmann::json Worker::call(nlohmann::json request, double limit_s) {
   } else if (WIFEXITED(status)) {
     how = fmt::format("exited with code {}", WEXITSTATUS(status));
   }
-  throw WorkerFailure(WorkerFailure::Kind::crashed,
+  throw WorkerFailure(was_killed ? WorkerFailure::Kind::killed : WorkerFailure::Kind::crashed,
                       fmt::format("the worker {} during \"{}\"{}", how, op, log.empty() ? "" : ": " + trim(log)));
 }
 
@@ -197,16 +205,16 @@ void Worker::run_chain(int slot, std::uint64_t image, std::uint64_t bytes, std::
 
 void Worker::prepare(std::uint64_t image, std::uint64_t bytes,
                      const std::vector<std::pair<int, std::vector<Launch>>>& launches,
-                     const std::vector<Range>& poisoned, double limit_s, Follow follow) {
-  nlohmann::json ranges = nlohmann::json::array();
-  for (const Range& range : poisoned) ranges.push_back({range.offset, range.bytes});
+                     const std::vector<Range>& poisoned, const std::vector<ChannelRange>& keys, double limit_s,
+                     Follow follow) {
   nlohmann::json slots = nlohmann::json::array();
   for (const auto& [slot, list] : launches) slots.push_back({{"slot", slot}, {"launches", list}});
   call({{"op", "prepare"},
         {"image", image},
         {"bytes", bytes},
         {"slots", slots},
-        {"poisoned", ranges},
+        {"poisoned", poisoned},
+        {"keys", keys},
         {"follow", follow}},
        limit_s);
 }
@@ -215,9 +223,10 @@ void Worker::warm_up(int slot, double ms, double limit_s) {
   call({{"op", "warm_up"}, {"slot", slot}, {"ms", ms}}, limit_s);
 }
 
-Worker::Times Worker::time(int slot, int replays, double limit_s) {
+Worker::Times Worker::time(int slot, int replays, const std::vector<ChannelFactors>& factors, double limit_s) {
   const auto begin = std::chrono::steady_clock::now();
-  const nlohmann::json answer = call({{"op", "time"}, {"slot", slot}, {"replays", replays}}, limit_s);
+  const nlohmann::json answer =
+      call({{"op", "time"}, {"slot", slot}, {"replays", replays}, {"factors", factors}}, limit_s);
   Times times;
   times.wall_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
   times.us = answer.at("us").get<std::vector<double>>();
@@ -229,8 +238,19 @@ std::pair<double, double> Worker::time_eager(int slot, int calls, double limit_s
   return {answer.at("back_to_back").get<double>(), answer.at("synchronised").get<double>()};
 }
 
-void Worker::fetch(std::uint64_t result, std::uint64_t bytes) {
-  call({{"op", "fetch"}, {"result", result}, {"bytes", bytes}}, kLoadLimit_s);
+Stopped Worker::spot_check(int slot, int replays, int launches, const std::vector<ChannelFactors>& factors,
+                           const std::vector<Range>& wanted, std::uint64_t result, std::uint64_t bytes,
+                           double limit_s) {
+  const nlohmann::json answer = call({{"op", "spot_check"},
+                                      {"slot", slot},
+                                      {"replays", replays},
+                                      {"launches", launches},
+                                      {"factors", factors},
+                                      {"wanted", wanted},
+                                      {"result", result},
+                                      {"bytes", bytes}},
+                                     limit_s);
+  return {answer.at("complete").get<int>(), answer.at("begun").get<int>()};
 }
 
 CounterReading Worker::count(int slot, std::uint64_t image, std::uint64_t bytes, const Launch& launch,

@@ -23,6 +23,7 @@ class WorkerFailure : public std::runtime_error {
     timed_out,      ///< over the wall-clock limit
     garbage,        ///< bytes on the socket that are no answer
     left_state,     ///< a candidate left the processor in another state than it found it
+    killed,         ///< by a signal that no candidate can cause: the machine's memory ran out, or somebody sent it
   };
   WorkerFailure(Kind kind, const std::string& what) : std::runtime_error(what), kind_(kind) {}
   [[nodiscard]] Kind kind() const { return kind_; }
@@ -73,17 +74,22 @@ class Worker {
                  const std::vector<Launch>& launches, Follow follow, double limit_s);
   void prepare(std::uint64_t image, std::uint64_t bytes,
                const std::vector<std::pair<int, std::vector<Launch>>>& launches, const std::vector<Range>& poisoned,
-               double limit_s, Follow follow = Follow::in_stream);
+               const std::vector<ChannelRange>& keys, double limit_s, Follow follow = Follow::in_stream);
   void warm_up(int slot, double ms, double limit_s);
 
   struct Times {
     std::vector<double> us;  ///< per launch, one entry a replay
     double wall_us = 0;      ///< of the whole call, by this process's own clock
   };
-  Times time(int slot, int replays, double limit_s);
+  /// A block of timed replays. @param factors replays + 1 vectors; see Executor::time
+  Times time(int slot, int replays, const std::vector<ChannelFactors>& factors, double limit_s);
+  /// A block that is stopped within the replay after `replays`, near its launch `launches`, and `wanted` of the timed
+  /// image as it was then, at the same places behind `result` of the arena. @param factors replays + 2 vectors; see
+  /// Executor::spot_check
+  Stopped spot_check(int slot, int replays, int launches, const std::vector<ChannelFactors>& factors,
+                     const std::vector<Range>& wanted, std::uint64_t result, std::uint64_t bytes, double limit_s);
   /// µs per call: back to back, synchronised.
   std::pair<double, double> time_eager(int slot, int calls, double limit_s);
-  void fetch(std::uint64_t result, std::uint64_t bytes);
   /// Hardware counters of one launch on the image at [image, image + bytes) of the arena. For a worker that times
   /// nothing: reading counters replays the kernel and may change the clocks.
   /// @param library path of libcupti; empty: the usual places

@@ -138,14 +138,14 @@ TEST(Worker, TheArenaBehindTheTimedImageIsClosed) {
   worker.load(0, build_entry("static_cast<volatile unsigned char*>(params->o)[8192] = 1;"), small_plan());
   worker.seal();
   worker.run(0, 0, 4096, 8192, small_launch(), 5);  // open: nothing here outlives the launch's comparison
-  worker.prepare(0, 4096, {{0, {small_launch()}}}, {{0, 4}}, 5);
-  EXPECT_THROW(worker.time(0, 1, 5), WorkerFailure);
+  worker.prepare(0, 4096, {{0, {small_launch()}}}, {{0, 4}}, {}, 5);
+  EXPECT_THROW(worker.time(0, 1, {{}, {}}, 5), WorkerFailure);
   Worker honest(DeviceKind::cpu, arena);
   honest.load(0, build_entry("static_cast<volatile unsigned char*>(params->o)[0] = 7;"), small_plan());
   honest.seal();
-  honest.prepare(0, 4096, {{0, {small_launch()}}}, {{0, 4}}, 5);
-  EXPECT_EQ(honest.time(0, 1, 5).us.size(), 1U);
-  honest.fetch(8192, 4096);  // opens it again
+  honest.prepare(0, 4096, {{0, {small_launch()}}}, {{0, 4}}, {}, 5);
+  EXPECT_EQ(honest.time(0, 1, {{}, {}}, 5).us.size(), 1U);
+  (void)honest.spot_check(0, 0, 1, {{}, {}}, {{0, 4096}}, 8192, 4096, 5);  // opens it to write the result
   EXPECT_EQ(arena->data()[8192], std::byte{7});
 }
 
@@ -191,7 +191,7 @@ TEST(Worker, AKilledWorkerIsNoticed) {
     worker.seal();
     FAIL();
   } catch (const WorkerFailure& failure) {
-    EXPECT_EQ(failure.kind(), WorkerFailure::Kind::crashed);
+    EXPECT_EQ(failure.kind(), WorkerFailure::Kind::killed);
     EXPECT_THAT(failure.what(), ::testing::HasSubstr("signal 9"));
   }
 }
@@ -237,8 +237,7 @@ TEST(Worker, TimedLaunchesMustLeaveTheirCountersAtZero) {
     worker.load(0, build_entry(body), plan);
     worker.seal();
     sets.prepare(worker, {{0, plan}}, 5);
-    (void)worker.time(0, 1, 5);
-    return sets.check_outputs(worker, 3, 1);
+    return sets.check_outputs(worker, 0, 3, 1, 5);
   };
   const char* write = "float* o = static_cast<float*>(params->o); for (int i = 0; i < 256; ++i) o[i] = 0;";
   EXPECT_EQ(look(2, (std::string(write) + "if (block == 0) ++params->counters[1];").c_str()).finding,
@@ -261,8 +260,37 @@ TEST(Worker, ACandidateFindsNothingInTheWorkspaceThatTheBaseLeft) {
   worker.load(1, build_entry("if (static_cast<int*>(params->workspace)[3] == 7) __builtin_trap();"), plan);
   worker.seal();
   sets.prepare(worker, {{0, plan}, {1, plan}}, 5);
-  (void)worker.time(0, 1, 5);
-  EXPECT_NO_THROW((void)worker.time(1, 1, 5));
+  (void)worker.time(0, 1, sets.flips(2), 5);
+  EXPECT_NO_THROW((void)worker.time(1, 1, sets.flips(2), 5));
+}
+
+// K is other before every replay, the lead too, and what a spot check stops in is what the parent expects.
+TEST(Worker, KeysAreMultipliedBeforeEveryReplay) {
+  const auto arena = std::make_shared<Arena>(1 << 16);
+  Worker worker(DeviceKind::cpu, arena);
+  worker.load(0,
+              build_entry("if (block == 0) static_cast<float*>(params->o)[0] = "
+                          "static_cast<const float*>(params->k)[0] + 100 * static_cast<const float*>(params->k)[3];"),
+              small_plan(1));
+  worker.seal();
+  auto* image = reinterpret_cast<float*>(arena->data());
+  for (int i = 0; i < 4; ++i) image[16 + i] = static_cast<float>(i + 1);
+  Launch first = small_launch();
+  first.k = 64;
+  Launch second = first;
+  second.o = 32;
+  worker.prepare(0, 4096, {{0, {first, second}}}, {{0, 64}}, {{64, 4, 2, Dtype::fp32}}, 5);
+  (void)worker.time(0, 1, {{-1, 1}, {2, 1}}, 5);
+  const Stopped stopped = worker.spot_check(0, 1, 1, {{1, -1}, {1, 4}, {-0.5F, 1}}, {{0, 128}}, 8192, 4096, 5);
+  const auto* after = reinterpret_cast<const float*>(arena->data() + 8192);
+  EXPECT_EQ(after[16], 1);
+  EXPECT_EQ(after[19], 4 * -4.0F);
+  if (stopped.complete == 1) {
+    EXPECT_EQ(after[0], 1 + 100 * -16.0F);
+  }
+  if (stopped.begun == 1) {
+    EXPECT_EQ(after[8], -2 + 100 * -16.0F) << "the replay before it was whole";
+  }
 }
 
 TEST(Worker, TimesAreOfTheRightSize) {
@@ -270,9 +298,9 @@ TEST(Worker, TimesAreOfTheRightSize) {
   Worker worker(DeviceKind::cpu, arena);
   worker.load(0, build_entry("for (volatile int i = 0; i < 200000; i = i + 1) {}"), small_plan(1));
   worker.seal();
-  worker.prepare(0, 4096, {{0, {small_launch(), small_launch()}}}, {{0, 4}}, 5);
+  worker.prepare(0, 4096, {{0, {small_launch(), small_launch()}}}, {{0, 4}}, {}, 5);
   worker.warm_up(0, 5, 5);
-  const Worker::Times times = worker.time(0, 3, 5);
+  const Worker::Times times = worker.time(0, 3, {{}, {}, {}, {}}, 5);
   ASSERT_EQ(times.us.size(), 3U);
   for (const double us : times.us) {
     EXPECT_GT(us, 4 * 20.0) << "four blocks of 200,000 steps cannot take less";
