@@ -1,6 +1,33 @@
 # GPU support needs cuda.h when Heed is built; the driver and NVRTC are loaded at run time.
 #
 # cuda.h comes from a CUDA toolkit (12.4 or newer) or from the PyPI packages that scripts/setup installs into .venv.
+# With HEED_CUDA=OFF nothing of CUDA is looked for, whatever the machine has.
+
+set(HEED_HAS_CUDA OFF)
+set(HEED_HAS_CUPTI OFF)
+option(HEED_CUPTI "Read hardware counters where CUPTI's headers are found" ON)
+
+function(heed_cuda target)
+  # Of the two files that search them alone: a compiler cache then serves every folder the tree is checked out in.
+  set_property(SOURCE src/jit/nvrtc.cpp APPEND PROPERTY COMPILE_DEFINITIONS HEED_NVRTC_FOLDERS="${nvrtc_folders}")
+  set_property(SOURCE src/device/counters.cpp APPEND PROPERTY COMPILE_DEFINITIONS HEED_CUPTI_FOLDERS="${cupti_folders}")
+  if(HEED_HAS_CUDA)
+    target_compile_definitions(${target} PRIVATE HEED_WITH_CUDA)
+    target_include_directories(${target} SYSTEM PRIVATE ${HEED_CUDA_INCLUDE})
+  endif()
+  if(HEED_HAS_CUPTI)
+    target_compile_definitions(${target} PRIVATE HEED_WITH_CUPTI)
+    target_include_directories(${target} SYSTEM PRIVATE ${HEED_CUPTI_INCLUDE})
+  endif()
+endfunction()
+
+if(HEED_CUDA STREQUAL "OFF")
+  unset(HEED_NVCC CACHE)
+  unset(HEED_CUDA_INCLUDE CACHE)
+  unset(HEED_CUPTI_INCLUDE CACHE)
+  message(STATUS "CUDA support: OFF (HEED_CUDA=OFF)")
+  return()
+endif()
 
 file(GLOB pypi_cuda ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/cu1[2-9] ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/cuda_runtime
      ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/cuda_nvrtc)
@@ -14,8 +41,7 @@ endif()
 list(TRANSFORM pypi_cuda APPEND /include OUTPUT_VARIABLE pypi_include)
 find_path(HEED_CUDA_INCLUDE cuda.h HINTS "${nvcc_root}/include" "${nvcc_root}/targets/x86_64-linux/include" /usr/local/cuda/include ${pypi_include})
 
-set(HEED_HAS_CUDA OFF)
-if(NOT HEED_CUDA STREQUAL "OFF" AND HEED_CUDA_INCLUDE)
+if(HEED_CUDA_INCLUDE)
   file(STRINGS ${HEED_CUDA_INCLUDE}/cuda.h version_line REGEX "#define CUDA_VERSION [0-9]+")
   string(REGEX MATCH "[0-9]+$" cuda_version "${version_line}")
   if(cuda_version GREATER_EQUAL 12040)
@@ -49,8 +75,6 @@ list(TRANSFORM pypi_cupti APPEND /include OUTPUT_VARIABLE pypi_cupti_include)
 find_path(HEED_CUPTI_INCLUDE cupti_range_profiler.h
           HINTS ${HEED_CUDA_INCLUDE} "${nvcc_root}/include" "${nvcc_root}/extras/CUPTI/include" "${nvcc_root}/targets/x86_64-linux/include"
                 /usr/local/cuda/include /usr/local/cuda/extras/CUPTI/include ${pypi_cupti_include})
-option(HEED_CUPTI "Read hardware counters where CUPTI's headers are found" ON)
-set(HEED_HAS_CUPTI OFF)
 if(HEED_CUPTI AND HEED_HAS_CUDA AND HEED_CUPTI_INCLUDE)
   set(HEED_HAS_CUPTI ON)
 endif()
@@ -65,17 +89,3 @@ foreach(root IN LISTS nvcc_root pypi_cupti)
   endforeach()
 endforeach()
 list(JOIN cupti_folders ":" cupti_folders)
-
-function(heed_cuda target)
-  # Of the two files that search them alone: a compiler cache then serves every folder the tree is checked out in.
-  set_property(SOURCE src/jit/nvrtc.cpp APPEND PROPERTY COMPILE_DEFINITIONS HEED_NVRTC_FOLDERS="${nvrtc_folders}")
-  set_property(SOURCE src/device/counters.cpp APPEND PROPERTY COMPILE_DEFINITIONS HEED_CUPTI_FOLDERS="${cupti_folders}")
-  if(HEED_HAS_CUDA)
-    target_compile_definitions(${target} PUBLIC HEED_WITH_CUDA)
-    target_include_directories(${target} SYSTEM PRIVATE ${HEED_CUDA_INCLUDE})
-  endif()
-  if(HEED_HAS_CUPTI)
-    target_compile_definitions(${target} PRIVATE HEED_WITH_CUPTI)
-    target_include_directories(${target} SYSTEM PRIVATE ${HEED_CUPTI_INCLUDE})
-  endif()
-endfunction()

@@ -1,5 +1,7 @@
 #include "device/cuda_driver.hpp"
 
+#ifdef HEED_WITH_CUDA
+
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -83,3 +85,5 @@ std::string cuda_error_text(CUresult result) {
 }
 
 }  // namespace heed
+
+#endif

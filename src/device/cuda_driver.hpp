@@ -1,6 +1,9 @@
 /// The CUDA driver through dlopen, so that one binary runs with and without a GPU.
 /// https://docs.nvidia.com/cuda/cuda-driver-api/
+/// Empty where Heed is built without cuda.h.
 #pragma once
+
+#ifdef HEED_WITH_CUDA
 
 #include <cuda.h>
 
@@ -56,3 +59,5 @@ const CudaDriver& cuda_driver();
 std::string cuda_error_text(CUresult result);
 
 }  // namespace heed
+
+#endif
