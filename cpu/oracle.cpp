@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/check.hpp"
+#include "base/limits.hpp"
 #include "base/parallel.hpp"
 #include "cpu/row_tasks.hpp"
 #include "cpu/small_matrix.hpp"
@@ -141,6 +142,8 @@ class HeadRows {
 ReferenceRows reference_attention(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows,
                                   int threads) {
   validate(workload);
+  require_memory(static_cast<double>(rows.size()) * static_cast<double>(workload.dim_v) * sizeof(double),
+                 "the reference's output");
   ReferenceRows result;
   result.out.resize(rows.size() * static_cast<std::size_t>(workload.dim_v));
   result.lse.resize(rows.size());

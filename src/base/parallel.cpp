@@ -6,16 +6,20 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
+
+#include "base/limits.hpp"
 
 namespace heed {
 
 int available_processors() {
+  static const std::optional<ProcessorQuota> quota = processor_quota();
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1U, std::thread::hardware_concurrency());
+  const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
+  return usable_processors(known ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency()), quota);
 }
 
 void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t)>& body) {

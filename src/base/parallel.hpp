@@ -6,7 +6,7 @@
 
 namespace heed {
 
-/// Processors in this process's affinity mask; at least 1.
+/// Processors in this process's affinity mask that its control group's quota can keep busy; at least 1.
 int available_processors();
 
 /// Calls `body(index)` for every index in [0, count), on up to `threads` threads (0: available_processors()), the

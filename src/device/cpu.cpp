@@ -1,5 +1,4 @@
 #include <sys/utsname.h>
-#include <unistd.h>
 
 #include <charconv>
 #include <filesystem>
@@ -7,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "base/digest.hpp"
+#include "base/limits.hpp"
 #include "base/parallel.hpp"
 #include "base/text.hpp"
 #include "device/device.hpp"
@@ -54,7 +54,7 @@ DeviceFacts cpu_facts() {
   if (facts.name.empty()) facts.name = system.machine;
   facts.driver = fmt::format("{} {}", system.sysname, system.release);
   facts.processors = available_processors();
-  facts.memory_bytes = static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  facts.memory_bytes = memory_room().total_bytes;
   facts.cache_bytes = last_level_cache_bytes();
   // The widest registers the host compiler will use with -march=native (cpu/simd.hpp makes the same choice from the
   // compiler's own macros).

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/check.hpp"
+#include "base/limits.hpp"
 #include "base/random.hpp"
 #include "measure/floor.hpp"
 
@@ -52,6 +53,9 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
 TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, const LaunchMemory& memory, std::uint64_t seed,
                      verify::InputClass inputs)
     : workload_(workload), plan_(plan), memory_(memory) {
+  // Each set here, once more in the arena, and there a copy to look at afterwards.
+  require_memory(3.0 * plan.sets * static_cast<double>(verify::image_bytes(workload, memory, 0)),
+                 fmt::format("timing {} sets of the workload's tensors", plan.sets));
   LaunchPlan launch;
   launch.workspace_bytes = memory.workspace_bytes;
   launch.counters = memory.counters;

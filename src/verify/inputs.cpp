@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/limits.hpp"
 #include "base/parallel.hpp"
 #include "base/random.hpp"
 
@@ -65,6 +66,7 @@ InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed
   const std::int64_t q_count = w.batch * w.heads * w.len_q * w.dim;
   const std::int64_t k_count = w.batch * w.heads_kv * w.len_k * w.dim;
   const std::int64_t v_count = w.batch * w.heads_kv * w.len_k * w.dim_v;
+  require_memory(static_cast<double>(q_count + k_count + v_count) * sizeof(float), "a set of inputs");
   const auto normal = [](Random& random, std::int64_t) { return random.normal(); };
   const auto uniform = [](Random& random, std::int64_t) { return random.uniform(-1, 1); };
   const std::uint64_t q_seed = substream(seed, 1);

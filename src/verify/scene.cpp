@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/check.hpp"
+#include "base/limits.hpp"
 #include "base/parallel.hpp"
 #include "base/random.hpp"
 #include "workload/half.hpp"
@@ -79,6 +80,7 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
 
   // All zero, as counters stay; guards between the places; then each tensor, poisoned where no values follow, and its
   // values.
+  require_memory(static_cast<double>(at), "an image of the workload's tensors");
   image_.resize(at);
   Random guard(substream(seed, 100));
   std::uint64_t begin = 0;

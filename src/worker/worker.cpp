@@ -13,9 +13,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 
 #include "base/files.hpp"
+#include "base/limits.hpp"
 #include "base/process.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
@@ -25,18 +25,7 @@ namespace {
 
 constexpr double kStartLimit_s = 60;  // creating a CUDA context on a cold driver takes seconds
 constexpr double kLoadLimit_s = 30;
-
-std::int64_t available_memory_bytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  std::int64_t kib = 0;
-  std::string unit;
-  while (file >> key >> kib) {
-    std::getline(file, unit);
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  return 0;
-}
+constexpr double kArenaShare = 0.6;  // of the memory that is available: inputs and references lie outside the arena
 
 // Signals that a program brings upon itself. All others come from outside.
 bool is_fault(int signal) {
@@ -47,11 +36,7 @@ bool is_fault(int signal) {
 }  // namespace
 
 Arena::Arena(std::uint64_t bytes) : size_((bytes + 4095) / 4096 * 4096) {
-  const auto available = static_cast<double>(available_memory_bytes());
-  if (available > 0 && static_cast<double>(size_) > 0.6 * available)
-    throw Error(ErrorCode::unsupported,
-                fmt::format("the workload needs {} of host memory for its tensors and their copies; {} are available",
-                            human_bytes(static_cast<double>(size_)), human_bytes(available)));
+  require_memory(static_cast<double>(size_) / kArenaShare, "the workload, with copies of its tensors for a check,");
   fd_ = ::memfd_create("heed-arena", MFD_CLOEXEC);
   if (fd_ < 0 || ::ftruncate(fd_, static_cast<off_t>(size_)) != 0)
     throw Error(ErrorCode::worker, fmt::format("cannot create {} of shared memory: {}",

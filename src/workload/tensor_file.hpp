@@ -27,10 +27,12 @@ struct QkvTensors {
   std::string digest;  ///< over shapes, dtype and bytes, so that a stored run can say what it ran on
 };
 
-/// Reads the tensors named "q", "k" and "v" of a safetensors file.
+/// Reads the tensors named "q", "k" and "v" of a safetensors file, and no other byte of its data: a file may hold a
+/// whole model.
 /// @param layout order of the four dimensions in the file: bhld (batch, head, length, dim) or blhd
 /// @throws Error(invalid_input) when the file is unreadable, truncated or malformed, a key is missing, a shape is not
-///   4-D or does not fit the others, the dtype is none of F16, BF16, F32, or a value is NaN or infinite
+///   4-D or does not fit the others, the dtype is none of F16, BF16, F32, or a value is NaN or infinite;
+///   Error(unsupported) when the memory does not suffice
 QkvTensors read_qkv_safetensors(const std::filesystem::path& path, Layout layout);
 
 /// The same from three `.npy` files of dtype '<f2' or '<f4' in C order.

@@ -1,11 +1,16 @@
 #include "workload/tensor_file.hpp"
 
+#include <sys/resource.h>
+#include <sys/stat.h>
+
 #include <cmath>
 #include <cstring>
 
 #include "base/process.hpp"
 #include "testing.hpp"
 #include "workload/half.hpp"
+#include "workload/npy.hpp"
+#include "workload/safetensors.hpp"
 
 namespace heed {
 namespace {
@@ -99,15 +104,126 @@ TEST(TensorFile, RefusesBrokenSafetensors) {
   const std::string q = R"({"dtype":"F16","shape":[1,2,3,4],"data_offsets":[0,48]})";
   const std::string k = R"({"dtype":"F16","shape":[1,1,5,4],"data_offsets":[48,88]})";
   refuses(three(q, k, R"({"dtype":"F16","shape":[1,1,4,4],"data_offsets":[88,120]})"), "the lengths of k and v differ");
-  refuses(three(q, R"({"dtype":"F16","shape":[1,1,5,2],"data_offsets":[48,68]})", k), "head dims of q and k differ");
-  refuses(three(q, R"({"dtype":"F16","shape":[2,1,5,2],"data_offsets":[48,88]})", k), "batch sizes differ");
-  refuses(three(q, R"({"dtype":"BF16","shape":[1,1,5,4],"data_offsets":[48,88]})", k), "dtypes differ");
-  refuses(three(R"({"dtype":"F16","shape":[6,4],"data_offsets":[0,48]})", k, k), "four dimensions are needed");
+  const std::string v = R"({"dtype":"F16","shape":[1,1,5,4],"data_offsets":[88,128]})";
+  refuses(three(q, R"({"dtype":"F16","shape":[1,1,5,2],"data_offsets":[48,68]})", v), "head dims of q and k differ");
+  refuses(three(q, R"({"dtype":"F16","shape":[2,1,5,2],"data_offsets":[48,88]})", v), "batch sizes differ");
+  refuses(three(q, R"({"dtype":"BF16","shape":[1,1,5,4],"data_offsets":[48,88]})", v), "dtypes differ");
+  refuses(three(R"({"dtype":"F16","shape":[6,4],"data_offsets":[0,48]})", k, v), "four dimensions are needed");
+  // What a header may not say, whatever else it says well.
+  refuses(three(q, k, k), "\"k\" and \"v\" overlap");
+  refuses(three(q, k, R"({"dtype":"F16","shape":[1,1,5,4],"data_offsets":[87,127]})"), "overlap");
+  refuses(three(q, k, R"({"dtype":"F16","shape":[1.0,1,5,4],"data_offsets":[88,128]})"),
+          "hold 1.0; they must be whole");
+  refuses(three(q, k, R"({"dtype":"F16","shape":[1,2.5,5,4],"data_offsets":[88,128]})"),
+          "hold 2.5; they must be whole");
+  refuses(three(q, k, R"({"dtype":"F16","shape":[1,1e0,5,4],"data_offsets":[88,128]})"), "they must be whole");
+  refuses(three(q, k, R"({"dtype":"F16","shape":[1,-1,-5,4],"data_offsets":[88,128]})"), "hold -1; they must be whole");
+  refuses(three(q, k, R"({"dtype":"F16","shape":[1,true,5,4],"data_offsets":[88,128]})"), "malformed");
+  refuses(three(q, k, R"({"dtype":"F16","shape":[[1,1],5,4],"data_offsets":[88,128]})"), "malformed");
+  refuses(three(q, k, R"({"dtype":"F16","shape":[18446744073709551615,1,5,4],"data_offsets":[88,128]})"), "whole");
+  refuses(three(q, k, R"({"dtype":"F16","shape":[1,1,5,4],"data_offsets":[-40,0]})"), "data_offsets of tensor \"v\"");
+  refuses(three(q, k, R"({"dtype":"F16","shape":[1,1,5,4],"data_offsets":[128,88]})"), "before it begins");
+  refuses(
+      three(q, k, R"({"dtype":"F16","shape":[1,1,5,4],"data_offsets":[18446744073709551600,18446744073709551615]})"),
+      "it is truncated: tensor \"v\"");
+  refuses(three(q, k, R"({"dtype":"F16","shape":[1,1,5,4],"data_offsets":[88,99999999999999999999]})"), "whole");
+  refuses(three(q, k, R"({"dtype":"F16","shape":[1,1,5,4],"data_offsets":[88,128,130]})"), "malformed");
+  refuses(three(q, k, R"({"dtype":"F16","shape":[1,1,5,4],"data_offsets":[88]})"), "malformed");
+  refuses(three(q, k, R"({"dtype":"F16","dtype":"F16","shape":[1,1,5,4],"data_offsets":[88,128]})"), "malformed");
+  refuses(three(q, k, R"({"shape":[1,1,5,4],"data_offsets":[88,128]})"), "malformed");
+  refuses(three(q, k, v + ",\"q\":" + q), "names \"q\" twice");
+  refuses(three(q, k, v + ",\"w\":" + R"({"dtype":"F64","shape":[9],"data_offsets":[128,200]})"),
+          "truncated: tensor \"w\"");
+  refuses(three(q, k, "7"), "malformed");
+  refuses(safetensors("[" + std::string(100000, '[') + "]", ""), "no safetensors file");
+  refuses(safetensors("{\"q\":" + std::string(100000, '['), ""), "malformed");
+  refuses(safetensors("{\"\\u001b[31m\":{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[0,2]}}", "ab"),
+          "it has: ?[31m");
   std::string with_nan = good_file();
   with_nan[with_nan.size() - 1] = 0x7f;
   refuses(with_nan, "holds NaN at element 19");
   expect_error(ErrorCode::invalid_input, "No such file",
                [&] { read_qkv_safetensors(folder.file("none"), Layout::bhld); });
+}
+
+// A model of 30 GB in which q, k and v are 128 bytes: their ranges are read, nothing else is.
+TEST(TensorFile, ReadsThreeRangesOfALargeFile) {
+  const TemporaryFolder folder;
+  constexpr std::uint64_t kSize = 30'000'000'000;
+  const std::string header =
+      R"({"__metadata__":{"format":"pt"},"q":{"dtype":"F16","shape":[1,2,3,4],"data_offsets":[29999000000,29999000048]},)"
+      R"("weights":{"dtype":"F8_E4M3","shape":[29999000000],"data_offsets":[0,29999000000]},)"
+      R"("k":{"dtype":"F16","shape":[1,1,5,4],"data_offsets":[29999000048,29999000088]},)"
+      R"("v":{"dtype":"F16","shape":[1,1,5,4],"data_offsets":[29999000088,29999000128]}})";
+  write(folder.file("a.safetensors"), safetensors(header, ""));
+  std::filesystem::resize_file(folder.file("a.safetensors"), kSize);
+  {
+    std::fstream file(folder.file("a.safetensors"), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(8 + header.size() + 29999000000));
+    file << halves(64);
+  }
+  rusage before{};
+  ::getrusage(RUSAGE_SELF, &before);
+  const QkvTensors tensors = read_qkv_safetensors(folder.file("a.safetensors"), Layout::bhld);
+  rusage after{};
+  ::getrusage(RUSAGE_SELF, &after);
+  EXPECT_EQ(load_element(Dtype::fp16, tensors.v.bytes.data(), 19), 63.0F);
+  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 64 * 1024);  // KiB
+
+  std::string large = npy("<f2", "(1, 2, 3, 4)", halves(24));
+  write(folder.file("q.npy"), large);
+  std::filesystem::resize_file(folder.file("q.npy"), kSize);
+  EXPECT_EQ(
+      to_string(read_qkv_npy(folder.file("q.npy"), folder.file("q.npy"), folder.file("q.npy"), Layout::bhld).workload),
+      "b1h2l3d4:fp16");
+}
+
+TEST(TensorFile, RefusesWhatHasNoRangesOrDoesNotFit) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo(folder.file("pipe").c_str(), 0600), 0);
+  for (const std::string& path : {folder.file("pipe"), std::string("/dev/null")})
+    expect_error(ErrorCode::invalid_input, "a pipe or a device", [&] { read_qkv_safetensors(path, Layout::bhld); });
+  expect_error(ErrorCode::invalid_input, "it is a folder",
+               [&] { read_qkv_npy(folder.path(), folder.path(), folder.path(), Layout::bhld); });
+  // 2 TB of zeros that take no room on the disk.
+  write(folder.file("large.npy"), npy("<f4", "(1024, 32, 131072, 128)", ""));
+  std::filesystem::resize_file(folder.file("large.npy"), std::uintmax_t{1} << 42);
+  expect_error(ErrorCode::unsupported, "of host memory", [&] {
+    read_qkv_npy(folder.file("large.npy"), folder.file("large.npy"), folder.file("large.npy"), Layout::bhld);
+  });
+}
+
+TEST(TensorFile, WritesWhatItReads) {
+  const TemporaryFolder folder;
+  write(folder.file("a.safetensors"), good_file());
+  const QkvTensors tensors = read_qkv_safetensors(folder.file("a.safetensors"), Layout::bhld);
+  write_safetensors(folder.file("b.safetensors"), {{"v", tensors.v}, {"q", tensors.q}, {"k", tensors.k}});
+  EXPECT_EQ(read_qkv_safetensors(folder.file("b.safetensors"), Layout::bhld).digest, tensors.digest);
+  write_npy(folder.file("q.npy"), tensors.q);
+  write_npy(folder.file("k.npy"), tensors.k);
+  write_npy(folder.file("v.npy"), tensors.v);
+  EXPECT_EQ(read_qkv_npy(folder.file("q.npy"), folder.file("k.npy"), folder.file("v.npy"), Layout::bhld).digest,
+            tensors.digest);
+  EXPECT_EQ(read_file(folder.file("q.npy"), ErrorCode::internal).size() % 64, tensors.q.bytes.size() % 64);
+  HostTensor other = tensors.q;
+  other.dtype = Dtype::bf16;
+  expect_error(ErrorCode::invalid_input, "no bf16", [&] { write_npy(folder.file("q.npy"), other); });
+}
+
+TEST(TensorFile, ReadsNpyHeadersOfOtherWriters) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("q.npy");
+  const auto reads = [&](const std::string& header, int version = 1) {
+    SCOPED_TRACE(header);
+    write(path, std::string("\x93NUMPY", 6) + number_bytes(static_cast<std::uint64_t>(version), 2) +
+                    number_bytes(header.size(), version == 1 ? 2 : 4) + header + halves(24));
+    EXPECT_EQ(to_string(read_qkv_npy(path, path, path, Layout::bhld).workload), "b1h2l3d4:fp16");
+  };
+  reads(R"({"descr": "<f2", "fortran_order": False, "shape": (1, 2, 3, 4)})");
+  reads(R"({"shape":(1,2,3,4,),"fortran_order":False,'descr':"<f2",})");
+  reads("{'descr': '<f2', 'fortran_order': False, 'shape': (1L, 2L, 3L, 4L), }   \n");
+  reads("{'descr': '<f2', 'fortran_order': False, 'shape': (1, 2, 3, 4), }\n", 2);
+  reads("{'descr': '<f2', 'fortran_order': False, 'shape': (1, 2, 3, 4), }\n", 3);
 }
 
 TEST(TensorFile, ReadsNpy) {
@@ -138,6 +254,20 @@ TEST(TensorFile, RefusesBrokenNpy) {
   refuses(npy("<f2", "(24,)", halves(24)), "four dimensions are needed");
   refuses(npy("<f2", "x", halves(24)), "malformed");
   refuses(npy("<f2", "(1, 2, 3, 99999999999999999999)", halves(24)), "too large");
+  const auto header_is = [&](const std::string& header, const std::string& words) {
+    refuses(std::string("\x93NUMPY\x01\x00", 8) + number_bytes(header.size(), 2) + header + halves(24), words);
+  };
+  header_is("{'descr': '<f2', 'fortran_order': False}", "has no 'shape'");
+  header_is("{'descr': '<f2', 'shape': (1, 2, 3, 4)}", "has no 'fortran_order'");
+  header_is("{'descr': '<f2', 'fortran_order': False, 'shape': (1, 2, 3, 4)", "',' is missing");
+  header_is("{'descr': '<f2', 'fortran_order': 0, 'shape': (1, 2, 3, 4)}", "neither True nor False");
+  header_is("{'descr': '<f2', 'descr': '<f2', 'fortran_order': False, 'shape': (1, 2, 3, 4)}", "two keys \"descr\"");
+  header_is("{'descr': '<f2', 'fortran_order': False, 'shape': (1, 2, 3, 4), 'x': 1}", "an unknown key \"x\"");
+  header_is("{'descr': [('a', '<f2')], 'fortran_order': False, 'shape': (24,)}", "dtype is [('a'");
+  header_is("{'descr': '<f2', 'fortran_order': False, 'shape': (1, -2, 3, 4)}", "malformed");
+  header_is("{'descr': '<f2', 'fortran_order': False, 'shape': (1.0, 2, 3, 4)}", "malformed");
+  header_is("", "'{' is missing");
+  refuses(npy(">f2", "(1, 2, 3, 4)", halves(24)), "dtype is '>f2'");
   std::string infinite = halves(24);
   infinite[1] = 0x7c;
   infinite[0] = 0;
