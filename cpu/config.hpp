@@ -26,8 +26,15 @@ enum class Rescale {
   when_grown,  ///< only if a row's maximum grew in this tile
 };
 
+/// What computes the products.
+enum class Unit {
+  vector,  ///< fused multiply-adds of fp32
+  matrix,  ///< tiles of bf16 (Intel AMX); fp16 and fp32 as sums of bf16 pieces
+};
+
 /// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
 struct Config {
+  Unit unit = Unit::vector;
   int block_m = 128;     ///< query rows a block: K and V are read (and converted to fp32) once a block
   int block_n = 64;      ///< keys a tile
   int tile_rows = 4;     ///< register tile: keys (Q K^T) or value columns (P V) held at once
@@ -46,6 +53,7 @@ struct Machine {
   int lanes;      ///< fp32 values a vector register
   int registers;  ///< vector registers
   int processors;
+  bool matrix_unit;  ///< a process may use AMX's bf16 tiles
 };
 
 /// Rows of a block rounded up to whole register tiles of queries.
@@ -53,15 +61,19 @@ constexpr int queries_per_group(const Config& config, const Machine& machine) {
   return config.tile_vectors * machine.lanes;
 }
 
-enum class Illegal { no, registers, row_block, key_block, threads, head_dim };
+enum class Illegal { no, registers, row_block, key_block, threads, head_dim, unit, group_block };
 
 constexpr Illegal is_legal(const Config& config, const Problem& problem, const Machine& machine) {
+  if (config.threads < 1 || config.threads > machine.processors) return Illegal::threads;
+  if (problem.head_dim < 1 || problem.head_dim > 512) return Illegal::head_dim;
+  if (config.unit == Unit::matrix) {
+    if (!machine.matrix_unit) return Illegal::unit;
+    return config.block_m % 32 == 0 && config.block_n % 32 == 0 ? Illegal::no : Illegal::group_block;
+  }
   // accumulators, one row of vectors and one broadcast value
   if (config.tile_rows * config.tile_vectors + config.tile_vectors + 1 > machine.registers) return Illegal::registers;
   if (config.block_m % queries_per_group(config, machine) != 0) return Illegal::row_block;
   if (config.block_n < config.tile_rows) return Illegal::key_block;
-  if (config.threads < 1 || config.threads > machine.processors) return Illegal::threads;
-  if (problem.head_dim < 1 || problem.head_dim > 512) return Illegal::head_dim;
   return Illegal::no;
 }
 
@@ -91,6 +103,49 @@ constexpr Scratch scratch_plan(const Config& config, const Problem& problem, int
   plan.keys = plan.scores + round(config.block_n * queries);
   plan.values = plan.keys + converted;
   plan.total = plan.values + converted;
+  return plan;
+}
+
+/// Sizes of what the matrix unit works on.
+struct MatrixShape {
+  static constexpr int kGroupRows = 32;  ///< query rows whose scores are held at once: 2 tiles
+  int pieces;                            ///< bf16 numbers an element is the sum of
+  int depth;                             ///< head dim rounded up to whole products
+  int columns;                           ///< head dim rounded up to pairs of tiles
+};
+
+constexpr MatrixShape matrix_shape(const Config&, const Problem& problem) {
+  const int pieces = problem.element == Element::bf16 ? 1 : problem.element == Element::fp16 ? 2 : 3;
+  const int rounded = (problem.head_dim + 31) / 32 * 32;
+  return {pieces, rounded, rounded};
+}
+
+/// Scratch of one thread on the matrix unit, in bytes, each part at a multiple of 64.
+struct MatrixScratch {
+  long long queries;  ///< (pieces, block_m, depth) bf16
+  long long keys;     ///< (pieces, block_n, depth) bf16, in tiles
+  long long values;   ///< (pieces, block_n, columns) bf16, in tiles
+  long long weights;  ///< (pieces, 32, block_n) bf16
+  long long scores;   ///< (32, block_n) fp32
+  long long out;      ///< (block_m, columns) fp32, not yet divided by the row sums
+  long long sums;     ///< (block_m, 16) fp32
+  long long maximum;  ///< (block_m) fp32
+  long long total;
+};
+
+constexpr MatrixScratch matrix_scratch(const Config& config, const Problem& problem) {
+  const MatrixShape shape = matrix_shape(config, problem);
+  const long long rows = MatrixShape::kGroupRows;
+  MatrixScratch plan{};
+  plan.queries = 0;
+  plan.keys = plan.queries + 2LL * shape.pieces * config.block_m * shape.depth;
+  plan.values = plan.keys + 2LL * shape.pieces * config.block_n * shape.depth;
+  plan.weights = plan.values + 2LL * shape.pieces * config.block_n * shape.columns;
+  plan.scores = plan.weights + 2LL * shape.pieces * rows * config.block_n;
+  plan.out = plan.scores + 4LL * rows * config.block_n;
+  plan.sums = plan.out + 4LL * config.block_m * shape.columns;
+  plan.maximum = plan.sums + 64LL * config.block_m;
+  plan.total = plan.maximum + 4LL * config.block_m;
   return plan;
 }
 

@@ -47,6 +47,12 @@ inline Vec select(IntVec condition, Vec yes, Vec no) {
   return condition ? yes : no;
 }
 
+template <int... kIndex>
+struct Indices {};
+#if defined(__AVX512F__)
+using LaneIndices = Indices<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15>;
+#endif
+
 inline bool any(IntVec condition) {
 #if defined(__AVX512F__) || defined(__AVX2__)
   typedef float Half [[gnu::vector_size(32), gnu::may_alias]];
@@ -107,6 +113,28 @@ inline unsigned short from_float(float value) {
   }
 }
 
+/// fp32 rounded to nearest even, kLanes at once.
+template <Element kElement>
+inline HalfVec from_float(Vec values) {
+  if constexpr (kElement == Element::bf16) {
+    const auto bits = (UnsignedVec)values;
+    const UnsignedVec rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+    const UnsignedVec quiet = (bits >> 16) | 0x40U;
+    return __builtin_convertvector((UnsignedVec)select(values == values, (Vec)rounded, (Vec)quiet), HalfVec);
+  } else {
+#if defined(__AVX512F__)
+    typedef short Halves [[gnu::vector_size(32)]];
+    return (HalfVec)__builtin_ia32_vcvtps2ph512_mask(values, 0, Halves{}, -1);  // 0: round to nearest even
+#elif defined(__AVX2__) && defined(__F16C__)
+    return (HalfVec)__builtin_ia32_vcvtps2ph256(values, 0);
+#else
+    HalfVec narrow;
+    for (int i = 0; i < kLanes; ++i) narrow[i] = from_float<kElement>(values[i]);
+    return narrow;
+#endif
+  }
+}
+
 /// kLanes 16-bit elements as fp32.
 template <Element kElement>
 inline Vec to_float(HalfVec bits) {
@@ -125,6 +153,47 @@ inline Vec to_float(HalfVec bits) {
     return wide;
 #endif
   }
+}
+
+/// What an element is in memory.
+template <Element kElement>
+struct StoredAs {
+  using Type = unsigned short;
+};
+template <>
+struct StoredAs<Element::fp32> {
+  using Type = float;
+};
+template <Element kElement>
+using Stored = typename StoredAs<kElement>::Type;
+
+template <Element kElement>
+inline float load_scalar(const Stored<kElement>* from) {
+  if constexpr (kElement == Element::fp32)
+    return *from;
+  else
+    return to_float<kElement>(*from);
+}
+template <Element kElement>
+inline Vec load_vector(const Stored<kElement>* from) {
+  if constexpr (kElement == Element::fp32)
+    return *reinterpret_cast<const UnalignedVec*>(from);
+  else
+    return to_float<kElement>(*reinterpret_cast<const HalfVec*>(from));
+}
+template <Element kElement>
+inline void store_scalar(Stored<kElement>* to, float value) {
+  if constexpr (kElement == Element::fp32)
+    *to = value;
+  else
+    *to = from_float<kElement>(value);
+}
+template <Element kElement>
+inline void store_vector(Stored<kElement>* to, Vec values) {
+  if constexpr (kElement == Element::fp32)
+    *reinterpret_cast<UnalignedVec*>(to) = values;
+  else
+    *reinterpret_cast<HalfVec*>(to) = from_float<kElement>(values);
 }
 
 /// `count` 16-bit elements to fp32.

@@ -7,6 +7,7 @@
 #include "base/check.hpp"
 #include "base/digest.hpp"
 #include "base/limits.hpp"
+#include "base/matrix_unit.hpp"
 #include "base/parallel.hpp"
 #include "base/text.hpp"
 #include "device/device.hpp"
@@ -74,6 +75,7 @@ DeviceFacts cpu_facts() {
   level = "neon";
   facts.registers = 32;
 #endif
+  facts.matrix_unit = allow_matrix_unit();
   // -march=native means this very processor, so its flags are part of what a binary is built for.
   facts.arch =
       fmt::format("{}-{}-{}", system.machine, level, digest(cpuinfo("model name") + cpuinfo("flags")).substr(0, 8));

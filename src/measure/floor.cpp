@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/matrix_unit.hpp"
 #include "base/parallel.hpp"
 
 namespace heed::measure {
@@ -65,6 +66,40 @@ double flops_avx2() {
   return 12.0 * 8 * 2 * kStepsPerRun;
 }
 
+// The matrix unit: four sums, each product waits for the one before it in its sum only. The instructions are older than
+// some assemblers' defaults, but no compiler flag is needed for them in assembly.
+double flops_matrix() {
+  struct alignas(64) Layout {
+    unsigned char palette = 1;
+    unsigned char rest[15] = {};
+    unsigned short row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    unsigned char rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  };
+  constexpr long long kSteps = 250'000;
+  const Layout layout;
+  asm volatile(
+      "ldtilecfg %1\n"
+      "tilezero %%tmm0\n tilezero %%tmm1\n tilezero %%tmm2\n tilezero %%tmm3\n"
+      "tilezero %%tmm4\n tilezero %%tmm5\n tilezero %%tmm6\n tilezero %%tmm7\n"
+      "mov %0, %%rcx\n"
+      "1:\n"
+      "tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n"
+      "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n tdpbf16ps %%tmm7, %%tmm5, %%tmm3\n"
+      "dec %%rcx\n"
+      "jnz 1b\n"
+      "tilerelease\n"
+      :
+      : "r"(kSteps), "m"(layout)
+      : "rcx", "cc", "memory");
+  return 4.0 * 16 * 16 * 32 * 2 * kSteps;
+}
+
+#else
+
+double flops_matrix() {
+  return 0;
+}
+
 #endif
 
 // Four lanes, multiply and add as the baseline has them.
@@ -89,6 +124,11 @@ double one_run() {
   return flops_portable();
 }
 
+// Tiles hold bf16: fp16 and fp32 inputs take as many products, at the least, as one of them has bf16 pieces.
+int least_tile_products(Dtype dtype) {
+  return dtype == Dtype::bf16 ? 1 : dtype == Dtype::fp16 ? 2 : 3;
+}
+
 int tensor_fma_per_clock(int compute_capability) {
   if (compute_capability >= 90) return 2048;
   if (compute_capability == 80) return 1024;
@@ -97,11 +137,12 @@ int tensor_fma_per_clock(int compute_capability) {
 
 }  // namespace
 
-double measure_cpu_flops(int threads) {
+double measure_cpu_flops(int threads, CpuUnit unit) {
   static std::mutex mutex;
-  static std::map<int, std::vector<double>> known;  // the best of each thread
+  static std::map<std::pair<int, CpuUnit>, std::vector<double>> known;  // the best of each thread
   const std::lock_guard lock(mutex);
-  std::vector<double>& best = known[threads];
+  if (unit == CpuUnit::matrix && !allow_matrix_unit()) return 0;
+  std::vector<double>& best = known[{threads, unit}];
   // About 10 ms each: enough for the clock to rise. Every later call looks again, for what else runs on this machine
   // can halve a rate for seconds, and a peak that is too low makes an honest kernel look faster than the floor.
   const int runs = best.empty() ? 12 : 2;
@@ -109,7 +150,7 @@ double measure_cpu_flops(int threads) {
   for (int run = 0; run < runs; ++run)
     parallel_for(threads, threads, [&](std::int64_t i) {
       const auto begin = std::chrono::steady_clock::now();
-      const double flops = one_run();
+      const double flops = unit == CpuUnit::matrix ? flops_matrix() : one_run();
       double& rate = best[static_cast<std::size_t>(i)];
       rate = std::max(rate, flops / std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     });
@@ -119,7 +160,10 @@ double measure_cpu_flops(int threads) {
 Peak peak_of(const DeviceFacts& device, const Workload& workload, int threads) {
   Peak peak;
   if (device.kind == DeviceKind::cpu) {
-    peak.flops = measure_cpu_flops(threads);
+    peak.flops = measure_cpu_flops(threads, CpuUnit::vector);
+    if (device.matrix_unit)
+      peak.flops =
+          std::max(peak.flops, measure_cpu_flops(threads, CpuUnit::matrix) / least_tile_products(workload.dtype));
     return peak;
   }
   const double clocks = device.clock_mhz * 1e6 * device.processors;

@@ -24,8 +24,9 @@ struct DeviceFacts {
   double clock_mhz = 0;          ///< highest clock of the multiprocessors; 0 on a CPU (its peak is measured instead)
 
   // CPU only
-  int lanes = 0;      ///< fp32 values a vector register
-  int registers = 0;  ///< vector registers
+  int lanes = 0;             ///< fp32 values a vector register
+  int registers = 0;         ///< vector registers
+  bool matrix_unit = false;  ///< tiles of bf16 (Intel AMX) that this process may use
 
   // CUDA only
   int compute_capability = 0;               ///< 10 * major + minor

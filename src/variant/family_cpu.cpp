@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "base/check.hpp"
 #include "cpu/config.hpp"
@@ -14,6 +15,9 @@ const KnobTable<cpu::Config>& table() {
   static const KnobTable<cpu::Config> knobs = [] {
     using enum Bound;
     KnobTable<cpu::Config> t;
+    t.add("unit", "y", &cpu::Config::unit, "heed::cpu::Unit", {"vector", "matrix"},
+          "what computes the products: fp32 multiply-adds, or tiles of bf16 (AMX; fp16 and fp32 as sums of bf16)")
+        .acts_on({fma, issue});
     t.add("block_m", "m", &cpu::Config::block_m, {16, 32, 48, 64, 96, 128, 192, 256, 512},
           "query rows a block of work holds; K and V are read once a block")
         .acts_on({tail, l2, dram})
@@ -46,8 +50,20 @@ const KnobTable<cpu::Config>& table() {
   return knobs;
 }
 
+constexpr int kBlocksPerThread = 4;  // so that the last ones to finish wait for little
+
+// The largest value of a knob that fits.
+int largest(std::string_view name, const std::function<bool(int)>& fits) {
+  int found = 0;
+  for (const Knob& knob : table().knobs())
+    if (knob.name == name)
+      for (const int value : knob.values)
+        if (fits(value)) found = std::max(found, value);
+  return found;
+}
+
 cpu::Machine machine_of(const DeviceFacts& device) {
-  return {device.lanes, device.registers, device.processors};
+  return {device.lanes, device.registers, device.processors, device.matrix_unit};
 }
 
 class CpuFamily final : public Family {
@@ -88,6 +104,11 @@ class CpuFamily final : public Family {
                            c.tile_vectors * device.lanes);
       case cpu::Illegal::key_block:
         return fmt::format("block_n {} is below tile_rows {}", c.block_n, c.tile_rows);
+      case cpu::Illegal::unit:
+        return "this CPU has no matrix unit with tiles of bf16 (AMX), or keeps it from this process; use unit=vector";
+      case cpu::Illegal::group_block:
+        return fmt::format("on the matrix unit block_m {} and block_n {} must be multiples of 32", c.block_m,
+                           c.block_n);
       case cpu::Illegal::threads:
         return fmt::format("{} threads exceed the {} processors this process may run on", c.threads, device.processors);
       case cpu::Illegal::head_dim:
@@ -96,13 +117,37 @@ class CpuFamily final : public Family {
     return "unknown reason";
   }
 
+  Config canonical(const Config& config, const Workload&) const override {
+    cpu::Config c = table().aggregate_of(config);
+    if (c.unit == cpu::Unit::matrix) {  // what only the vector unit's loops have
+      const cpu::Config plain;
+      c.tile_rows = plain.tile_rows;
+      c.tile_vectors = plain.tile_vectors;
+      c.unroll = plain.unroll;
+      c.rescale = plain.rescale;
+      c.prefetch = plain.prefetch;
+    }
+    return table().config_of(c);
+  }
+
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
     cpu::Config c;
     // Every processor: the knob's values are sparse, so the largest that fits.
-    for (const Knob& knob : knobs())
-      if (knob.name == "threads")
-        for (const int threads : knob.values)
-          if (threads <= device.processors) c.threads = threads;
+    c.threads = largest("threads", [&](int threads) { return threads <= device.processors; });
+    if (device.matrix_unit) {
+      c.unit = cpu::Unit::matrix;
+      c.block_n = 256;
+      // A polynomial whose error the rounding of the weights hides.
+      if (workload.dtype == Dtype::bf16) c.exp2 = cpu::Exp2::degree3;
+      if (workload.dtype == Dtype::fp16) c.exp2 = cpu::Exp2::degree4;
+      // K and V are packed once a block: the largest blocks that leave every thread several.
+      const auto blocks_of = [&](int rows) {
+        return workload.batch * workload.heads * ((workload.len_q + rows - 1) / rows);
+      };
+      c.block_m = largest("block_m", [&](int rows) {
+        return rows % 32 == 0 && (rows == 32 || blocks_of(rows) >= kBlocksPerThread * c.threads);
+      });
+    }
     Config config = table().config_of(c);
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;
@@ -130,7 +175,9 @@ class CpuFamily final : public Family {
     plan.entry = "heed_forward";
     plan.grid = {static_cast<std::uint32_t>(blocks), 1, 1};
     plan.threads = static_cast<std::uint32_t>(c.threads);
-    plan.shared_bytes = cpu::scratch_plan(c, problem_of(workload), device.lanes).total * 4;
+    plan.shared_bytes = c.unit == cpu::Unit::matrix
+                            ? cpu::matrix_scratch(c, problem_of(workload)).total
+                            : cpu::scratch_plan(c, problem_of(workload), device.lanes).total * 4;
     return plan;
   }
 };

@@ -7,6 +7,7 @@
 
 #include <csignal>
 
+#include "base/matrix_unit.hpp"
 #include "worker/executor.hpp"
 #include "worker/worker.hpp"
 
@@ -145,6 +146,7 @@ int run_worker_child(DeviceKind device) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, kArena, 0);
   if (memory == MAP_FAILED) return 3;
   ::signal(SIGPIPE, SIG_IGN);
+  if (device == DeviceKind::cpu) (void)allow_matrix_unit();  // candidates cannot ask for it themselves
   Child child(device, static_cast<std::byte*>(memory), bytes);
   nlohmann::json request;
   while (receive_frame(kSocket, -1, /*interruptible=*/false, request) == Received::frame)

@@ -1,0 +1,394 @@
+/// fwd_cpu on a matrix unit (mma=tiles): one-pass attention whose two products run on tiles of bf16 pieces.
+///
+/// Queries are rows, keys are columns; a group is 32 query rows:
+///
+///              keys of a tile ->                          value columns ->
+///            +-----------------+   softmax   +---------+            +-----------------+
+///   queries  | S = Q K^T, fp32 | ----------> | P, bf16 |  times V   | O += P V, fp32  |
+///    |       +-----------------+             +---------+            +-----------------+
+///
+/// K and V are packed into tiles once for all rows of a block. Inputs and weights are sums of bf16 pieces (pieces.hpp);
+/// sums are fp32. The order of the 32 numbers a product sums over does not matter, so both sides of each product hold
+/// them as pairs (i, 16 + i), which takes no shuffles.
+#pragma once
+
+#include "cpu/config.hpp"
+#include "cpu/exp2.hpp"
+#include "cpu/pieces.hpp"
+#include "cpu/rows.hpp"
+#include "cpu/tiles.hpp"
+
+#if defined(__x86_64__) && defined(__AVX512F__)
+
+namespace heed::cpu {
+
+/// 16 x 16 elements of 32 bits, rows to columns.
+template <int kDistance, int... kLane>
+[[gnu::always_inline]] inline void swap_blocks(IntVec& a, IntVec& b, Indices<kLane...>) {
+  const IntVec low = __builtin_shufflevector(a, b, ((kLane & kDistance) == 0 ? kLane : kLane - kDistance + 16)...);
+  b = __builtin_shufflevector(a, b, ((kLane & kDistance) == 0 ? kLane + kDistance : kLane + 16)...);
+  a = low;
+}
+template <int kDistance>
+[[gnu::always_inline]] inline void transpose_step(IntVec (&rows)[16]) {
+  for (int i = 0; i < 16; ++i)
+    if ((i & kDistance) == 0) swap_blocks<kDistance>(rows[i], rows[i + kDistance], LaneIndices{});
+}
+[[gnu::always_inline]] inline void transpose(IntVec (&rows)[16]) {
+  transpose_step<8>(rows);
+  transpose_step<4>(rows);
+  transpose_step<2>(rows);
+  transpose_step<1>(rows);
+}
+
+/// Where the tiles of a product's operands lie, in bytes: left(row tile, step, piece) and right(column tile, step,
+/// piece).
+struct Operands {
+  const char* left;
+  long long left_row;  ///< from row to row
+  long long left_piece;
+  const char* right;
+  long long right_column;  ///< from one tile of 16 columns to the next
+  long long right_step;
+  long long right_piece;
+};
+
+/// Adds the products of one step to the sums in tiles 0 to 3 (2 x 2). Each term replaces one of its two operands: those
+/// of the term before stay in tiles 4 and 5 (left), 6 and 7 (right).
+template <int kPieces>
+[[gnu::always_inline]] inline void multiply_step(const Operands& o, const char* left, const char* right) {
+  const auto load_left = [&](int piece) {
+    tiles::load<4>(left + piece * o.left_piece, o.left_row);
+    tiles::load<5>(left + piece * o.left_piece + 16 * o.left_row, o.left_row);
+  };
+  const auto load_right = [&](int piece) {
+    tiles::load<6>(right + piece * o.right_piece, 64);
+    tiles::load<7>(right + piece * o.right_piece + o.right_column, 64);
+  };
+  const auto multiply = [] {
+    tiles::multiply<0, 4, 6>();
+    tiles::multiply<1, 4, 7>();
+    tiles::multiply<2, 5, 6>();
+    tiles::multiply<3, 5, 7>();
+  };
+  if constexpr (kPieces == 1) {
+    load_left(0), load_right(0), multiply();
+  } else if constexpr (kPieces == 2) {
+    load_left(1), load_right(0), multiply();
+    load_left(0), multiply();
+    load_right(1), multiply();
+  } else {
+    load_left(2), load_right(0), multiply();
+    load_left(1), multiply();
+    load_left(0), multiply();
+    load_right(1), multiply();
+    load_left(1), multiply();
+    load_left(0), load_right(2), multiply();
+  }
+}
+
+/// One block of query rows. See ForwardParams for the tensors' shapes.
+template <Config kConfig, Problem kProblem>
+class MatrixForward {
+  static constexpr MatrixShape kShape = matrix_shape(kConfig, kProblem);
+  static constexpr MatrixScratch kPlan = matrix_scratch(kConfig, kProblem);
+  static constexpr int kDim = kProblem.head_dim;
+  static constexpr int kPieces = kShape.pieces;
+  static constexpr int kRows = MatrixShape::kGroupRows;
+  static constexpr int kColumns = kShape.columns;
+  static constexpr int kDepth = kShape.depth;
+  static constexpr int kKeys = kConfig.block_n;
+  static constexpr long long kQueryRow = kDepth * 2;
+  static constexpr long long kQueryPiece = kConfig.block_m * kQueryRow;
+  static constexpr long long kKeyStep = tiles::kTileBytes;
+  static constexpr long long kKeyColumn = kKeyStep * (kDepth / 32);
+  static constexpr long long kKeyPiece = kKeyColumn * (kKeys / 16);
+  static constexpr long long kValueColumn = tiles::kTileBytes;
+  static constexpr long long kValueStep = kValueColumn * (kColumns / 16);
+  static constexpr long long kValuePiece = kValueStep * (kKeys / 32);
+  static constexpr long long kWeightRow = kKeys * 2;
+  static constexpr long long kWeightPiece = kRows * kWeightRow;
+  using Memory = Stored<kProblem.element>;
+
+ public:
+  MatrixForward(const ForwardParams& params, long long block, float* scratch) : params_(params) {
+    char* const base = reinterpret_cast<char*>(scratch);
+    queries_ = base + kPlan.queries;
+    keys_ = base + kPlan.keys;
+    values_ = base + kPlan.values;
+    weights_ = base + kPlan.weights;
+    scores_ = reinterpret_cast<float*>(base + kPlan.scores);
+    out_ = reinterpret_cast<float*>(base + kPlan.out);
+    sums_ = reinterpret_cast<Vec*>(base + kPlan.sums);
+    maximum_ = reinterpret_cast<float*>(base + kPlan.maximum);
+    const BlockPlace place = place_of<kConfig, kProblem>(params, block);
+    batch_ = place.batch;
+    head_ = place.head;
+    first_row_ = place.first_row;
+    rows_ = min(kConfig.block_m, params.len_q - first_row_);
+  }
+
+  void run() {
+    const tiles::Session session;
+    const long long kv_head = head_ / params_.group_size;
+    k_ = static_cast<const Memory*>(params_.k) + batch_ * params_.k_strides.batch + kv_head * params_.k_strides.head;
+    v_ = static_cast<const Memory*>(params_.v) + batch_ * params_.v_strides.batch + kv_head * params_.v_strides.head;
+    q_ = static_cast<const Memory*>(params_.q) + batch_ * params_.q_strides.batch + head_ * params_.q_strides.head +
+         first_row_ * params_.q_strides.row;
+    pack_queries();
+    const int keys_end = seen(rows_ - 1);
+    for (int tile = 0; tile < keys_end; tile += kKeys) {
+      const int count = min(kKeys, keys_end - tile);
+      pack_keys(tile, count);
+      pack_values(tile, count);
+      for (int row = 0; row < rows_; row += kRows) process(row, tile, count);
+    }
+    store();
+  }
+
+ private:
+  static constexpr int min(int a, int b) { return a < b ? a : b; }
+  static constexpr int clamp(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
+
+  /// Keys that a row of the block sees, the first ones.
+  [[nodiscard]] int seen(int row) const {
+    return visible_keys(kProblem.causal, first_row_ + row, params_.causal_offset, params_.len_k);
+  }
+
+  /// Elements [column, column + 16) of a row as fp32; past `end` zeros.
+  static Vec load(const Memory* row, int column, int end) {
+    if (column + 16 <= end) return load_vector<kProblem.element>(row + column);
+    Vec part{};
+    for (int i = 0; i < 16 && column + i < end; ++i) part[i] = load_scalar<kProblem.element>(row + column + i);
+    return part;
+  }
+
+  void pack_queries() {
+    IntVec largest{};
+    for (int row = 0; row < (rows_ + kRows - 1) / kRows * kRows; ++row) {
+      const Memory* from = q_ + row * params_.q_strides.row;
+      const int end = row < rows_ ? kDim : 0;
+      for (int d = 0; d < kDepth; d += 32) {
+        const Vec even = load(from, d, end);
+        const Vec odd = load(from, d + 16, end);
+        largest = larger(largest, larger(magnitude_bits(even), magnitude_bits(odd)));
+        Pairs pieces[kPieces];
+        split_inputs(even, odd, pieces);
+        for (int i = 0; i < kPieces; ++i)
+          *reinterpret_cast<Pairs*>(queries_ + i * kQueryPiece + row * kQueryRow + d * 2) = pieces[i];
+      }
+      for (int d = 0; d < kColumns; d += 16) *reinterpret_cast<Vec*>(out_ + row * kColumns + d) = Vec{};
+      sums_[row] = Vec{};
+      maximum_[row] = -kInfinity;
+    }
+    queries_split_ = kPieces == 1 || !any(largest >= kLeastUnsplittable);
+  }
+
+  /// Tiles of K^T: row i of a tile holds elements i and 16 + i of 16 keys.
+  void pack_keys(int tile, int count) {
+    IntVec largest{};
+    for (int j = 0; j < (count + 31) / 32 * 32; j += 16)
+      for (int d = 0; d < kDepth; d += 32) {
+        IntVec rows[kPieces][16];
+        for (int r = 0; r < 16; ++r) {
+          const Memory* from = k_ + static_cast<long long>(tile + j + r) * params_.k_strides.row;
+          const int end = j + r < count ? kDim : 0;
+          const Vec even = load(from, d, end);
+          const Vec odd = load(from, d + 16, end);
+          if (kPieces > 1) largest = larger(largest, larger(magnitude_bits(even), magnitude_bits(odd)));
+          Pairs pieces[kPieces];
+          split_inputs(even, odd, pieces);
+          for (int i = 0; i < kPieces; ++i) rows[i][r] = pieces[i];
+        }
+        for (int i = 0; i < kPieces; ++i) {
+          transpose(rows[i]);
+          auto* to = reinterpret_cast<IntVec*>(keys_ + i * kKeyPiece + j / 16 * kKeyColumn + d / 32 * kKeyStep);
+          for (int r = 0; r < 16; ++r) to[r] = rows[i][r];
+        }
+      }
+    keys_split_ = kPieces == 1 || !any(largest >= kLeastUnsplittable);
+  }
+
+  /// Tiles of V: row i of a tile holds 16 columns of keys i and 16 + i.
+  void pack_values(int tile, int count) {
+    IntVec largest{};
+    for (int j = 0; j < count; j += 32)
+      for (int d = 0; d < kColumns; d += 16)
+        for (int r = 0; r < 16; ++r) {
+          const Memory* from = v_ + static_cast<long long>(tile + j + r) * params_.v_strides.row;
+          const Vec even = load(from, d, j + r < count ? kDim : 0);
+          const Vec odd = load(from + 16 * params_.v_strides.row, d, j + 16 + r < count ? kDim : 0);
+          largest = larger(largest, larger(magnitude_bits(even), magnitude_bits(odd)));
+          Pairs pieces[kPieces];
+          split_inputs(even, odd, pieces);
+          for (int i = 0; i < kPieces; ++i)
+            reinterpret_cast<Pairs*>(values_ + i * kValuePiece + j / 32 * kValueStep + d / 16 * kValueColumn)[r] =
+                pieces[i];
+        }
+    values_split_ = !any(largest >= kLeastUnsplittable);
+  }
+
+  /// One tile of keys for one group of rows: scores, softmax, values.
+  void process(int row, int tile, int count) {
+    const int group_rows = min(kRows, rows_ - row);
+    count = min(count, seen(row + group_rows - 1) - tile);
+    if (count <= 0) return;
+    const int steps = (count + 31) / 32;
+    const Operands scores{queries_ + row * kQueryRow, kQueryRow, kQueryPiece, keys_, kKeyColumn, kKeyStep, kKeyPiece};
+    for (int j = 0; j < steps; ++j) {
+      tiles::zero<0>(), tiles::zero<1>(), tiles::zero<2>(), tiles::zero<3>();
+      for (int d = 0; d < kDepth / 32; ++d)
+        multiply_step<kPieces>(scores, scores.left + d * 64, scores.right + j * 2 * kKeyColumn + d * kKeyStep);
+      store_sums(scores_ + j * 32, kKeys * 4);
+    }
+    if (!queries_split_ || !keys_split_) [[unlikely]]
+      multiply_scores_apart(row, tile, group_rows, count);
+    for (int r = 0; r < group_rows; ++r) softmax(row, r, clamp(seen(row + r) - tile, 0, count), steps);
+    if (!values_split_ && (kPieces > 1 || kProblem.causal)) [[unlikely]]
+      return multiply_values_apart(row, tile, group_rows, count);
+    const Operands values{weights_, kWeightRow, kWeightPiece, values_, kValueColumn, kValueStep, kValuePiece};
+    for (int d = 0; d < kColumns; d += 32) {
+      float* const out = out_ + row * kColumns + d;
+      tiles::load<0>(out, kColumns * 4), tiles::load<1>(out + 16, kColumns * 4);
+      tiles::load<2>(out + 16 * kColumns, kColumns * 4), tiles::load<3>(out + 16 * kColumns + 16, kColumns * 4);
+      for (int j = 0; j < steps; ++j)
+        multiply_step<kPieces>(values, values.left + j * 64, values.right + j * kValueStep + d / 16 * kValueColumn);
+      store_sums(out, kColumns * 4);
+    }
+  }
+
+  /// Tiles 0 to 3 as 32 rows of 32 numbers.
+  static void store_sums(float* to, long long row_bytes) {
+    char* const rows = reinterpret_cast<char*>(to);
+    tiles::store<0>(rows, row_bytes), tiles::store<1>(rows + 64, row_bytes);
+    tiles::store<2>(rows + 16 * row_bytes, row_bytes), tiles::store<3>(rows + 16 * row_bytes + 64, row_bytes);
+  }
+
+  /// Weights of one row of a group, of which it sees the first `count` keys of the tile, and zeros to the end of
+  /// `steps`.
+  void softmax(int first, int r, int count, int steps) {
+    auto* const scores = reinterpret_cast<Vec*>(scores_ + r * kKeys);
+    char* const weights = weights_ + r * kWeightRow;
+    const int pairs = (count + 31) / 32;
+    if (count > 0) {
+      if (count % 32 != 0) {
+        for (int i = 2 * pairs - 2; i < 2 * pairs; ++i)
+          scores[i] = select(lane_indices() + 16 * i < count, scores[i], broadcast(-kInfinity));
+      }
+      const float scale = params_.scale * 1.44269504F;  // log2(e)
+      Vec even = scores[0];
+      Vec odd = scores[1];
+      for (int i = 1; i < pairs; ++i) {
+        even = max(even, scores[2 * i]);
+        odd = max(odd, scores[2 * i + 1]);
+      }
+      const float before = maximum_[first + r];
+      const float now = largest_lane(max(even, odd)) * scale;
+      const float highest = now > before ? now : before;
+      const float reference = highest == -kInfinity ? 0 : highest;
+      if (highest > before) {
+        const Vec factor = exp2<kConfig.exp2>(broadcast(before - reference));
+        maximum_[first + r] = highest;
+        sums_[first + r] *= factor;
+        for (int d = 0; d < kColumns; d += 16) *reinterpret_cast<Vec*>(out_ + (first + r) * kColumns + d) *= factor;
+      }
+      const Vec subtracted = broadcast(reference);
+      Vec even_sum{};
+      Vec odd_sum{};
+      for (int i = 0; i < pairs; ++i) {
+        even = exp2<kConfig.exp2>(scores[2 * i] * scale - subtracted);
+        odd = exp2<kConfig.exp2>(scores[2 * i + 1] * scale - subtracted);
+        even_sum += even;
+        odd_sum += odd;
+        Pairs pieces[kPieces];
+        split_weights(even, odd, pieces);
+        for (int p = 0; p < kPieces; ++p) *reinterpret_cast<Pairs*>(weights + p * kWeightPiece + i * 64) = pieces[p];
+      }
+      sums_[first + r] += even_sum + odd_sum;
+    }
+    for (int i = pairs; i < steps; ++i)
+      for (int p = 0; p < kPieces; ++p) *reinterpret_cast<Pairs*>(weights + p * kWeightPiece + i * 64) = Pairs{};
+  }
+
+  template <int kDistance, int... kLane>
+  static Vec larger_of_lanes(Vec x, Indices<kLane...>) {
+    return max(x, __builtin_shufflevector(x, x, (kLane ^ kDistance)...));
+  }
+  static float largest_lane(Vec x) {
+    x = larger_of_lanes<8>(x, LaneIndices{});
+    x = larger_of_lanes<4>(x, LaneIndices{});
+    x = larger_of_lanes<2>(x, LaneIndices{});
+    return larger_of_lanes<1>(x, LaneIndices{})[0];
+  }
+
+  /// Scores of numbers that are no sums of pieces (NaN, infinity, next to infinity): one by one.
+  [[gnu::noinline]] void multiply_scores_apart(int row, int tile, int group_rows, int count) {
+    for (int r = 0; r < group_rows; ++r)
+      for (int j = 0; j < count; ++j) {
+        const Memory* query = q_ + (row + r) * params_.q_strides.row;
+        const Memory* key = k_ + static_cast<long long>(tile + j) * params_.k_strides.row;
+        float score = 0;
+        for (int d = 0; d < kDim; ++d)
+          score += load_scalar<kProblem.element>(query + d) * load_scalar<kProblem.element>(key + d);
+        scores_[r * kKeys + j] = score == score ? score : __builtin_nanf("");  // without a payload
+      }
+  }
+
+  /// The same for values, each only where its key is seen: a zero weight times NaN is NaN.
+  [[gnu::noinline]] void multiply_values_apart(int row, int tile, int group_rows, int count) {
+    for (int r = 0; r < group_rows; ++r)
+      for (int j = 0; j < clamp(seen(row + r) - tile, 0, count); ++j) {
+        const int number = j / 32 * 32 + j % 16 * 2 + j % 32 / 16;
+        float weight = 0;
+        for (int p = 0; p < kPieces; ++p)
+          weight += to_float<Element::bf16>(
+              reinterpret_cast<const unsigned short*>(weights_ + p * kWeightPiece + r * kWeightRow)[number]);
+        const Memory* value = v_ + static_cast<long long>(tile + j) * params_.v_strides.row;
+        for (int d = 0; d < kDim; ++d)
+          out_[(row + r) * kColumns + d] += weight * load_scalar<kProblem.element>(value + d);
+      }
+  }
+
+  void store() const {
+    auto* const o = static_cast<Memory*>(params_.o) + batch_ * params_.o_strides.batch + head_ * params_.o_strides.head;
+    for (int row = 0; row < rows_; ++row) {
+      float sum = 0;
+      for (int i = 0; i < kLanes; ++i) sum += sums_[row][i];
+      const bool sees = seen(row) > 0;
+      const float inverse = inverse_sum(sees, sum);
+      Memory* const to = o + (first_row_ + row) * params_.o_strides.row;
+      const float* const from = out_ + row * kColumns;
+      int d = 0;
+      for (; d + 16 <= kDim; d += 16)
+        store_vector<kProblem.element>(to + d, *reinterpret_cast<const Vec*>(from + d) * inverse);
+      for (; d < kDim; ++d) store_scalar<kProblem.element>(to + d, from[d] * inverse);
+      if (params_.lse != nullptr)
+        params_.lse[(batch_ * params_.heads + head_) * params_.len_q + first_row_ + row] =
+            row_log_sum(sees, maximum_[row], sum);
+    }
+  }
+
+  const ForwardParams& params_;
+  const Memory* q_ = nullptr;  ///< the block's first row
+  const Memory* k_ = nullptr;  ///< the head's first key
+  const Memory* v_ = nullptr;
+  char* queries_;   ///< (pieces, block_m, depth)
+  char* keys_;      ///< (pieces, block_n / 16, depth / 32) tiles
+  char* values_;    ///< (pieces, block_n / 32, columns / 16) tiles
+  char* weights_;   ///< (pieces, 32, block_n)
+  float* scores_;   ///< (32, block_n)
+  float* out_;      ///< (block_m, columns)
+  Vec* sums_;       ///< (block_m), lane by lane
+  float* maximum_;  ///< (block_m)
+  long long batch_;
+  long long head_;
+  int first_row_;
+  int rows_;
+  bool queries_split_ = true;
+  bool keys_split_ = true;
+  bool values_split_ = true;
+};
+
+}  // namespace heed::cpu
+
+#endif

@@ -1,0 +1,41 @@
+/// Which rows a block holds, and what a row ends as: the same for every unit.
+#pragma once
+
+#include "cpu/config.hpp"
+#include "cpu/exp2.hpp"
+
+namespace heed::cpu {
+
+struct BlockPlace {
+  long long batch;
+  long long head;
+  int first_row;
+};
+
+/// The rows of a block: block_m of one head, handed out in the config's order. Of causal rows the last ones, which see
+/// most, come first, so that what is left for the end is short.
+template <Config kConfig, Problem kProblem>
+inline BlockPlace place_of(const ForwardParams& params, long long block) {
+  const long long row_blocks = (params.len_q + kConfig.block_m - 1) / kConfig.block_m;
+  const long long heads = static_cast<long long>(params.batch) * params.heads;
+  const bool heads_outer = kConfig.loop_order == LoopOrder::heads_outer;
+  const long long batch_head = heads_outer ? block / row_blocks : block % heads;
+  const long long turn = heads_outer ? block % row_blocks : block / heads;
+  const long long row_block = kProblem.causal ? row_blocks - 1 - turn : turn;
+  return {batch_head / params.heads, batch_head % params.heads, static_cast<int>(row_block * kConfig.block_m)};
+}
+
+/// What a row's sums of values are multiplied by. A row that sees nothing is zeros; where a row sees something, a sum
+/// of weights that is no positive number (NaN among its scores, or all of them beyond fp32) shows as NaN.
+inline float inverse_sum(bool sees, float sum) {
+  if (!sees) return 0;
+  return sum > 0 ? 1.0F / sum : __builtin_nanf("");
+}
+
+/// The row's log-sum-exp from its maximum in powers of two.
+inline float row_log_sum(bool sees, float maximum, float sum) {
+  if (!sees) return -kInfinity;
+  return sum > 0 ? maximum * 0.693147181F + natural_log(sum) : __builtin_nanf("");
+}
+
+}  // namespace heed::cpu

@@ -1,0 +1,306 @@
+/// fwd_cpu on the vector unit: one-pass attention in fp32.
+///
+/// Queries sit in the lanes of a vector and keys are broadcast, so everything is kept transposed:
+///
+///                    queries ->                          queries ->
+///            +---------------------+             +---------------------+
+///   keys     | S^T = K (scale Q)^T |    value    | O^T += V^T P^T      |
+///    |       |                     |    columns  |                     |
+///    v       +---------------------+             +---------------------+
+///
+/// That way K and V are read as they lie in memory (no transposing copy), and maximum, exponential and sum of the
+/// softmax are lane-wise, without a single shuffle. The running maximum and rescaling are the online softmax of Milakov
+/// and Gimelshein (arXiv 1805.02867) over tiles of block_n keys, as in FlashAttention (Dao et al., arXiv 2205.14135).
+#pragma once
+
+#include "cpu/config.hpp"
+#include "cpu/exp2.hpp"
+#include "cpu/rows.hpp"
+#include "cpu/simd.hpp"
+
+namespace heed::cpu {
+
+/// sums[r][v] += a[r * row_stride] * b[v]: one step of a register tile.
+template <int kRows, int kVectors>
+[[gnu::always_inline]] inline void multiply_step(Vec (&sums)[kRows][kVectors], const float* a, long long row_stride,
+                                                 const Vec* b) {
+  Vec row[kVectors];
+  for (int v = 0; v < kVectors; ++v) row[v] = b[v];
+  for (int r = 0; r < kRows; ++r) {
+    const float scalar = a[r * row_stride];
+    for (int v = 0; v < kVectors; ++v) sums[r][v] += scalar * row[v];
+  }
+}
+
+/// kRows x kVectors register tile: out[r][v] (+)= sum over t of a[r * row_stride + t * step_stride] * b[t * kVectors +
+/// v]. `out` has kVectors vectors a row.
+template <int kRows, int kVectors, int kUnroll, bool kAccumulate>
+[[gnu::always_inline]] inline void outer_products(Vec* out, const float* a, long long row_stride, long long step_stride,
+                                                  const Vec* b, int steps) {
+  Vec sums[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = kAccumulate ? out[r * kVectors + v] : Vec{};
+  // The pragma wants a literal, so each unroll factor has its loop.
+  if constexpr (kUnroll == 4) {
+#pragma GCC unroll 4
+    for (int t = 0; t < steps; ++t) multiply_step(sums, a + t * step_stride, row_stride, b + t * kVectors);
+  } else if constexpr (kUnroll == 2) {
+#pragma GCC unroll 2
+    for (int t = 0; t < steps; ++t) multiply_step(sums, a + t * step_stride, row_stride, b + t * kVectors);
+  } else {
+    for (int t = 0; t < steps; ++t) multiply_step(sums, a + t * step_stride, row_stride, b + t * kVectors);
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < kVectors; ++v) out[r * kVectors + v] = sums[r][v];
+}
+
+/// The same for any number of rows: whole register tiles, then halves of one, then single rows.
+template <int kRows, int kVectors, int kUnroll, bool kAccumulate>
+inline void outer_products_all(Vec* out, const float* a, long long row_stride, long long step_stride, const Vec* b,
+                               int rows, int steps) {
+  int r = 0;
+  for (; r + kRows <= rows; r += kRows)
+    outer_products<kRows, kVectors, kUnroll, kAccumulate>(out + r * kVectors, a + r * row_stride, row_stride,
+                                                          step_stride, b, steps);
+  if constexpr (kRows > 3)
+    for (; r + kRows / 2 <= rows; r += kRows / 2)
+      outer_products<kRows / 2, kVectors, kUnroll, kAccumulate>(out + r * kVectors, a + r * row_stride, row_stride,
+                                                                step_stride, b, steps);
+  for (; r < rows; ++r)
+    outer_products<1, kVectors, kUnroll, kAccumulate>(out + r * kVectors, a + r * row_stride, row_stride, step_stride,
+                                                      b, steps);
+}
+
+/// One block of query rows of one head. See ForwardParams for the tensors' shapes.
+template <Config kConfig, Problem kProblem>
+class VectorForward {
+  static constexpr int kDim = kProblem.head_dim;
+  static constexpr int kVectors = kConfig.tile_vectors;
+  static constexpr int kQueries = kVectors * kLanes;
+  static constexpr bool kConverts = kProblem.element != Element::fp32;
+  static constexpr Scratch kPlan = scratch_plan(kConfig, kProblem, kLanes);
+  static_assert(kConfig.block_m % kQueries == 0, "block_m must hold whole register tiles of queries");
+
+ public:
+  VectorForward(const ForwardParams& params, long long block, float* scratch)
+      : params_(params),
+        query_(reinterpret_cast<Vec*>(scratch + kPlan.query)),
+        out_(reinterpret_cast<Vec*>(scratch + kPlan.out)),
+        maximum_(reinterpret_cast<Vec*>(scratch + kPlan.maximum)),
+        sum_(reinterpret_cast<Vec*>(scratch + kPlan.sum)),
+        scores_(reinterpret_cast<Vec*>(scratch + kPlan.scores)),
+        keys_(scratch + kPlan.keys),
+        values_(scratch + kPlan.values) {
+    const BlockPlace place = place_of<kConfig, kProblem>(params, block);
+    batch_ = place.batch;
+    head_ = place.head;
+    first_row_ = place.first_row;
+    rows_ = min(kConfig.block_m, params.len_q - first_row_);
+    groups_ = (rows_ + kQueries - 1) / kQueries;
+  }
+
+  void run() {
+    load_queries();
+    const long long kv_head = head_ / params_.group_size;
+    const long long k_base = batch_ * params_.k_strides.batch + kv_head * params_.k_strides.head;
+    const long long v_base = batch_ * params_.v_strides.batch + kv_head * params_.v_strides.head;
+    const int keys_end = visible_keys(kProblem.causal, first_row_ + rows_ - 1, params_.causal_offset, params_.len_k);
+    for (int tile = 0; tile < keys_end; tile += kConfig.block_n) {
+      const int count = min(kConfig.block_n, keys_end - tile);
+      const KeyTile keys = load_tile(params_.k, k_base, params_.k_strides.row, tile, count, keys_end, keys_);
+      const KeyTile values = load_tile(params_.v, v_base, params_.v_strides.row, tile, count, keys_end, values_);
+      for (int group = 0; group < groups_; ++group) process(group, tile, count, keys, values);
+    }
+    store();
+  }
+
+ private:
+  /// fp32 rows of K or V: where they lie in memory, or converted into scratch.
+  struct KeyTile {
+    const float* rows;
+    long long row_stride;
+  };
+
+  static constexpr int min(int a, int b) { return a < b ? a : b; }
+  static constexpr int max(int a, int b) { return a > b ? a : b; }
+  static Vec max(Vec a, Vec b) { return cpu::max(a, b); }
+
+  /// Q of every group, transposed to (head_dim, queries) and scaled into powers of two; rows past the end are zeros.
+  void load_queries() {
+    const float scale = params_.scale * 1.44269504F;  // log2(e)
+    const long long base = batch_ * params_.q_strides.batch + head_ * params_.q_strides.head;
+    for (int group = 0; group < groups_; ++group) {
+      auto* transposed = reinterpret_cast<float*>(query_ + static_cast<long long>(group) * kDim * kVectors);
+      for (int lane = 0; lane < kQueries; ++lane) {
+        const int row = group * kQueries + lane;
+        const long long offset = base + (first_row_ + row) * params_.q_strides.row;
+        for (int d = 0; d < kDim; ++d) {
+          float value = 0;
+          if (row < rows_) {
+            if constexpr (kConverts)
+              value = to_float<kProblem.element>(static_cast<const unsigned short*>(params_.q)[offset + d]);
+            else
+              value = static_cast<const float*>(params_.q)[offset + d];
+          }
+          transposed[d * kQueries + lane] = value * scale;
+        }
+      }
+      for (int i = 0; i < kDim * kVectors; ++i) out_[static_cast<long long>(group) * kDim * kVectors + i] = Vec{};
+      for (int v = 0; v < kVectors; ++v) {
+        maximum_[group * kVectors + v] = broadcast(-kInfinity);
+        sum_[group * kVectors + v] = Vec{};
+      }
+    }
+  }
+
+  KeyTile load_tile(const void* tensor, long long base, long long row_stride, int tile, int count, int keys_end,
+                    float* scratch) const {
+    const long long first = base + tile * row_stride;
+    if constexpr (kConverts) {
+      const auto* rows = static_cast<const unsigned short*>(tensor) + first;
+      for (int j = 0; j < count; ++j) {
+        if constexpr (kConfig.prefetch > 0)
+          if (tile + j + kConfig.prefetch < keys_end) __builtin_prefetch(rows + (j + kConfig.prefetch) * row_stride);
+        convert_row<kProblem.element>(rows + j * row_stride, scratch + j * kDim, kDim);
+      }
+      return {scratch, kDim};
+    } else {
+      const auto* rows = static_cast<const float*>(tensor) + first;
+      if constexpr (kConfig.prefetch > 0)
+        for (int j = 0; j < count; ++j)
+          if (tile + j + kConfig.prefetch < keys_end) __builtin_prefetch(rows + (j + kConfig.prefetch) * row_stride);
+      return {rows, row_stride};
+    }
+  }
+
+  /// One tile of keys for one group of queries: scores, softmax, values.
+  void process(int group, int tile, int count, const KeyTile& keys, const KeyTile& values) {
+    const int first_query = first_row_ + group * kQueries;
+    if constexpr (kProblem.causal) {
+      // Keys past those that the group's last row sees are neither multiplied nor read.
+      const int last_row = first_row_ + min(rows_, (group + 1) * kQueries) - 1;
+      count = min(count, visible_keys(true, last_row, params_.causal_offset, params_.len_k) - tile);
+      if (count <= 0) return;
+    }
+    const Vec* query = query_ + static_cast<long long>(group) * kDim * kVectors;
+    Vec* out = out_ + static_cast<long long>(group) * kDim * kVectors;
+    Vec* maximum = maximum_ + group * kVectors;
+    Vec* sum = sum_ + group * kVectors;
+
+    outer_products_all<kConfig.tile_rows, kVectors, kConfig.unroll, false>(scores_, keys.rows, keys.row_stride, 1,
+                                                                           query, count, kDim);
+
+    // Keys from here on are hidden from some row of the group.
+    int seen_by_all = count;
+    if constexpr (kProblem.causal) {
+      seen_by_all = max(0, min(count, first_query + params_.causal_offset + 1 - tile));
+      if (seen_by_all < count) hide_future_keys(first_query, tile, count);
+    }
+
+    Vec tile_maximum[kVectors];
+    for (int v = 0; v < kVectors; ++v) tile_maximum[v] = maximum[v];
+    for (int j = 0; j < count; ++j)
+      for (int v = 0; v < kVectors; ++v) tile_maximum[v] = max(tile_maximum[v], scores_[j * kVectors + v]);
+
+    Vec reference[kVectors];  // what is subtracted: the maximum, or 0 for a row that has seen nothing yet
+    bool grown = kConfig.rescale == Rescale::always;
+    for (int v = 0; v < kVectors; ++v) {
+      reference[v] = select(tile_maximum[v] == -kInfinity, Vec{}, tile_maximum[v]);
+      if (kConfig.rescale == Rescale::when_grown) grown = grown || any(tile_maximum[v] > maximum[v]);
+    }
+    if (grown) {
+      Vec factor[kVectors];
+      for (int v = 0; v < kVectors; ++v) {
+        factor[v] = exp2<kConfig.exp2>(maximum[v] - reference[v]);
+        sum[v] *= factor[v];
+        maximum[v] = tile_maximum[v];
+      }
+      for (int d = 0; d < kDim; ++d)
+        for (int v = 0; v < kVectors; ++v) out[d * kVectors + v] *= factor[v];
+    }
+
+    Vec tile_sum[kVectors] = {};
+    for (int j = 0; j < count; ++j)
+      for (int v = 0; v < kVectors; ++v) {
+        const Vec p = exp2<kConfig.exp2>(scores_[j * kVectors + v] - reference[v]);
+        scores_[j * kVectors + v] = p;
+        tile_sum[v] += p;
+      }
+    for (int v = 0; v < kVectors; ++v) sum[v] += tile_sum[v];
+
+    // Zero weights times NaN or infinity would reach rows that do not see the key.
+    const int multiplied = kProblem.causal && !is_finite(values, seen_by_all, count) ? seen_by_all : count;
+    outer_products_all<kConfig.tile_rows, kVectors, kConfig.unroll, true>(out, values.rows, 1, values.row_stride,
+                                                                          scores_, kDim, multiplied);
+    if constexpr (kProblem.causal) add_seen_values(out, first_query, tile, multiplied, count, values);
+  }
+
+  /// Whether rows [begin, end) of a tile hold neither NaN nor infinity.
+  static bool is_finite(const KeyTile& values, int begin, int end) {
+    int found = 0;
+    for (int j = begin; j < end; ++j)
+      for (int d = 0; d < kDim; ++d)
+        found |= (__builtin_bit_cast(int, values.rows[j * values.row_stride + d]) & 0x7fffffff) >= 0x7f800000;
+    return found == 0;
+  }
+
+  /// out += P V over keys [begin, end) of a tile, each only where it is seen.
+  void add_seen_values(Vec* out, int first_query, int tile, int begin, int end, const KeyTile& values) const {
+    for (int j = begin; j < end; ++j)
+      for (int v = 0; v < kVectors; ++v) {
+        const IntVec seen = lane_indices() + (first_query + v * kLanes + params_.causal_offset - tile) >= j;
+        for (int d = 0; d < kDim; ++d) {
+          Vec& sum = out[d * kVectors + v];
+          sum = select(seen, sum + scores_[j * kVectors + v] * values.rows[j * values.row_stride + d], sum);
+        }
+      }
+  }
+
+  void hide_future_keys(int first_query, int tile, int count) {
+    for (int v = 0; v < kVectors; ++v) {
+      const IntVec last_key = lane_indices() + (first_query + v * kLanes + params_.causal_offset - tile);
+      for (int j = 0; j < count; ++j)
+        scores_[j * kVectors + v] = select(last_key >= j, scores_[j * kVectors + v], broadcast(-kInfinity));
+    }
+  }
+
+  void store() const {
+    const long long base = batch_ * params_.o_strides.batch + head_ * params_.o_strides.head;
+    for (int row = 0; row < rows_; ++row) {
+      const int group = row / kQueries;
+      const int lane = row % kQueries;
+      const auto* transposed = reinterpret_cast<const float*>(out_ + static_cast<long long>(group) * kDim * kVectors);
+      const float sum = reinterpret_cast<const float*>(sum_ + group * kVectors)[lane];
+      const float maximum = reinterpret_cast<const float*>(maximum_ + group * kVectors)[lane];
+      const bool sees = visible_keys(kProblem.causal, first_row_ + row, params_.causal_offset, params_.len_k) > 0;
+      const float inverse = inverse_sum(sees, sum);
+      const long long offset = base + (first_row_ + row) * params_.o_strides.row;
+      for (int d = 0; d < kDim; ++d) {
+        const float value = sees ? transposed[d * kQueries + lane] * inverse : 0.0F;
+        if constexpr (kConverts)
+          static_cast<unsigned short*>(params_.o)[offset + d] = from_float<kProblem.element>(value);
+        else
+          static_cast<float*>(params_.o)[offset + d] = value;
+      }
+      if (params_.lse != nullptr)
+        params_.lse[(batch_ * params_.heads + head_) * params_.len_q + first_row_ + row] =
+            row_log_sum(sees, maximum, sum);
+    }
+  }
+
+  const ForwardParams& params_;
+  Vec* query_;
+  Vec* out_;
+  Vec* maximum_;
+  Vec* sum_;
+  Vec* scores_;
+  float* keys_;
+  float* values_;
+  long long batch_;
+  long long head_;
+  int first_row_;
+  int rows_;
+  int groups_;
+};
+
+}  // namespace heed::cpu
