@@ -51,7 +51,14 @@ nlohmann::json Evolution::compare_finalists() {
 bool Evolution::keeps_pace(const store::TrialRecord& t, nlohmann::json& data, nlohmann::json& refused) {
   check_interrupt();
   if (base_large_us_ <= 0) base_large_us_ = laboratory_.measure_large(laboratory_.base());
-  const double us = laboratory_.measure_large(laboratory_.build(variant_of(t)));
+  double us = 0;
+  try {
+    us = laboratory_.measure_large(laboratory_.build(variant_of(t)));
+  } catch (const trial::WrongWhenTimed& wrong) {
+    refused.push_back(fmt::format("trial {}: {}", t.number, wrong.what()));
+    observer_.message(refused.back().get<std::string>());
+    return false;
+  }
   data["large_us"] = us;
   data["base_large_us"] = base_large_us_;
   if (us <= laboratory_.options().most_slowdown * base_large_us_) return true;

@@ -52,7 +52,7 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
 
 TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, const LaunchMemory& memory, std::uint64_t seed,
                      verify::InputClass inputs)
-    : workload_(workload), plan_(plan), memory_(memory) {
+    : workload_(workload), plan_(plan), memory_(memory), inputs_(inputs), seed_(seed) {
   // Each set here, once more in the arena, and there a copy to look at afterwards.
   require_memory(3.0 * plan.sets * static_cast<double>(verify::image_bytes(workload, memory, 0)),
                  fmt::format("timing {} sets of the workload's tensors", plan.sets));
@@ -91,8 +91,9 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
     std::memcpy(worker.arena().data() + offset_of(set), scene.image().data(), scene.image().size());
     for (const verify::Place& place : {scene.o(), scene.workspace()})
       if (place.bytes > 0) poisoned.push_back({offset_of(set) + place.offset, place.bytes});
-    keys.push_back({offset_of(set) + scene.k().offset, scene.k().bytes / size_of(workload_.dtype),
-                    static_cast<int>(workload_.dim), workload_.dtype});
+    const std::vector<std::byte> slack = slack_of(set);
+    std::memcpy(worker.arena().data() + offset_of(set) + scene.image().size(), slack.data(), slack.size());
+    keys.push_back(keys_of(scene.k(), offset_of(set) + scene.k().offset));
   }
   std::vector<std::pair<int, std::vector<worker::Launch>>> launches;
   for (const auto& [slot, plan] : slots) {
@@ -118,69 +119,69 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
 }
 
 std::vector<worker::ChannelFactors> TimedSets::flips(int count) {
-  std::vector<worker::ChannelFactors> all(static_cast<std::size_t>(count));
+  std::vector<worker::ChannelFactors> totals(static_cast<std::size_t>(count));
   Random random(fresh_seed());
-  for (worker::ChannelFactors& factors : all)
-    for (float& total : product_) {
-      factors.push_back(random.chance(0.5) ? -1.0F : 1.0F);
-      total *= factors.back();
-    }
-  return all;
+  for (worker::ChannelFactors& factors : totals)
+    for (std::size_t d = 0; d < product_.size(); ++d) factors.push_back(random.chance(0.5) ? -1.0F : 1.0F);
+  return factors_to(totals);
 }
 
-verify::Comparison TimedSets::check_outputs(worker::Worker& worker, int slot, int sets, std::uint64_t seed,
-                                            double limit_s) {
-  std::vector<worker::Range> wanted;
-  for (int set = 0; set < plan_.sets; ++set)
-    wanted.push_back({offset_of(set), scenes_[static_cast<std::size_t>(set)].image().size()});
-  (void)worker.spot_check(slot, 0, plan_.launches, flips(2), wanted, image_bytes(), image_bytes(), limit_s);
-  std::byte* after = worker.arena().data() + image_bytes();
-  worker::ChannelFactors back = product_;
-  for (float& factor : back) factor = 1 / factor;
-  for (int set = 0; set < plan_.sets; ++set) {
-    const verify::Place& k = scenes_[static_cast<std::size_t>(set)].k();
-    worker::multiply_channels(after,
-                              {offset_of(set) + k.offset, k.bytes / size_of(workload_.dtype),
-                               static_cast<int>(workload_.dim), workload_.dtype},
-                              back);
+std::vector<worker::ChannelFactors> TimedSets::factors_to(const std::vector<worker::ChannelFactors>& totals) {
+  std::vector<worker::ChannelFactors> result;
+  for (const worker::ChannelFactors& total : totals) {
+    worker::ChannelFactors& factors = result.emplace_back();
+    for (std::size_t d = 0; d < product_.size(); ++d) factors.push_back(total[d] / product_[d]);
+    product_ = total;
   }
-  std::vector<int> last_launch(static_cast<std::size_t>(plan_.sets), -1);
-  for (int n = 0; n < plan_.launches; ++n) last_launch[static_cast<std::size_t>(sources(n).o)] = n;
-  std::vector<int> order;
-  for (int set = 0; set < plan_.sets; ++set)
-    if (last_launch[static_cast<std::size_t>(set)] >= 0) order.push_back(set);
-  Random random(seed);
-  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  return result;
+}
 
-  verify::Comparison worst;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const auto set = static_cast<std::size_t>(order[i]);
-    const verify::Scene& scene = scenes_[set];
-    if (i >= static_cast<std::size_t>(sets)) {
-      const verify::Scene::Trespass trespass = scene.trespass(after + offset_of(order[i]));
-      if (trespass.finding != Finding::none) return {trespass.finding, "in the timed launches " + trespass.text, {}};
-      continue;
-    }
-    const Sources from = sources(last_launch[set]);
-    const verify::Scene& of_q = scenes_[static_cast<std::size_t>(from.q)];
-    std::vector<std::byte> q(of_q.image().data() + of_q.q().offset,
-                             of_q.image().data() + of_q.q().offset + of_q.q().bytes);
-    worker::multiply_channels(
-        q.data(), {0, q.size() / size_of(workload_.dtype), static_cast<int>(workload_.dim), workload_.dtype}, product_);
-    HostTensors tensors = of_q.tensors();
-    tensors.q = q.data();
-    tensors.k = scenes_[static_cast<std::size_t>(from.k)].tensors().k;
-    tensors.v = scenes_[static_cast<std::size_t>(from.v)].tensors().v;
-    const verify::Reference reference =
-        verify::make_reference(workload_, tensors, verify::choose_rows(workload_, kOracleFlops, random.next()));
-    verify::Comparison comparison = verify::compare(scene, after + offset_of(order[i]), reference, false);
-    if (comparison.finding != Finding::none) {
-      comparison.text = fmt::format("in the timed launches, set {}: {}", order[i], comparison.text);
-      return comparison;
-    }
-    if (comparison.error.max_abs >= worst.error.max_abs) worst = comparison;
+worker::ChannelRange TimedSets::keys_of(const verify::Place& place, std::uint64_t offset) const {
+  return {offset, place.bytes / size_of(workload_.dtype), static_cast<int>(workload_.dim), workload_.dtype};
+}
+
+verify::Reference TimedSets::reference(int launch, const worker::ChannelFactors& factors, std::uint64_t seed) const {
+  const Sources from = sources(launch);
+  const verify::Scene& of_q = scene(from.q);
+  const std::byte* const begin = of_q.image().data() + of_q.q().offset;
+  std::vector<std::byte> q(begin, begin + of_q.q().bytes);
+  worker::multiply_channels(q.data(), keys_of(of_q.q(), 0), factors);
+  HostTensors tensors = of_q.tensors();
+  tensors.q = q.data();
+  tensors.k = scene(from.k).tensors().k;
+  tensors.v = scene(from.v).tensors().v;
+  return verify::make_reference(workload_, tensors, verify::choose_rows(workload_, kOracleFlops, seed));
+}
+
+verify::Comparison TimedSets::restore_keys(int set, std::byte* after, const worker::ChannelFactors& factors) const {
+  const verify::Place& k = scene(set).k();
+  const std::byte* const own = scene(set).image().data() + k.offset;
+  std::vector<std::byte> expected(own, own + k.bytes);
+  worker::multiply_channels(expected.data(), keys_of(k, 0), factors);
+  if (std::memcmp(expected.data(), after + k.offset, k.bytes) != 0) {
+    const auto at = std::mismatch(expected.begin(), expected.end(), after + k.offset).first - expected.begin();
+    return {Finding::input_modified, fmt::format("it changed its input K at byte {}", at), {}};
   }
-  return worst;
+  std::memcpy(after + k.offset, own, k.bytes);
+  return {};
+}
+
+std::vector<std::byte> TimedSets::slack_of(int set) const {
+  std::vector<std::byte> slack(stride_ - scene(set).image().size());
+  Random random(substream(seed_, 300 + static_cast<std::uint64_t>(set)));
+  for (std::byte& byte : slack) byte = static_cast<std::byte>(random.next());
+  return slack;
+}
+
+verify::Comparison TimedSets::check_slack(int set, const std::byte* after) const {
+  const std::vector<std::byte> slack = slack_of(set);
+  if (std::memcmp(slack.data(), after + scene(set).image().size(), slack.size()) == 0) return {};
+  return {Finding::wrote_outside, "it wrote outside its outputs, behind the set", {}};
+}
+
+void TimedSets::end_launch(int set, std::byte* after) const {
+  const verify::Place& counters = scene(set).counters();
+  std::memset(after + counters.offset, 0, counters.bytes);
 }
 
 }  // namespace heed::measure

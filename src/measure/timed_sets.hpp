@@ -53,13 +53,19 @@ class TimedSets {
   /// Random signs for the channels of K before each of `count` replays; the sets keep account of them.
   [[nodiscard]] std::vector<worker::ChannelFactors> flips(int count);
 
-  /// A block of one slot, stopped after its last launch, whose outputs are compared with the oracle for the inputs that
-  /// each one's last launch read. @param sets at most this many sets are compared row by row; guards and inputs are
-  /// checked in all
-  [[nodiscard]] verify::Comparison check_outputs(worker::Worker& worker, int slot, int sets, std::uint64_t seed,
-                                                 double limit_s);
+  /// Factors that bring K from what it is multiplied by to each of `totals` in turn.
+  [[nodiscard]] std::vector<worker::ChannelFactors> factors_to(const std::vector<worker::ChannelFactors>& totals);
+  /// What K in the worker is multiplied by, all in all.
+  [[nodiscard]] const worker::ChannelFactors& product() const { return product_; }
 
- private:
+  [[nodiscard]] const Workload& workload() const { return workload_; }
+  [[nodiscard]] verify::InputClass inputs() const { return inputs_; }
+  [[nodiscard]] const verify::Scene& scene(int set) const { return scenes_[static_cast<std::size_t>(set)]; }
+  /// Bytes from one set to the next; what lies between a scene's end and the next set is random, and stays so.
+  [[nodiscard]] std::uint64_t stride() const { return stride_; }
+  [[nodiscard]] std::uint64_t offset_of(int set) const { return stride_ * static_cast<std::uint64_t>(set); }
+
+  /// The sets that a launch reads and writes.
   struct Sources {
     int q = 0;
     int k = 0;
@@ -67,11 +73,29 @@ class TimedSets {
     int o = 0;
   };
   [[nodiscard]] Sources sources(int launch) const;
-  [[nodiscard]] std::uint64_t offset_of(int set) const { return stride_ * static_cast<std::uint64_t>(set); }
+
+  /// What a launch must have written with K multiplied by `factors`, in some rows of some heads, which the seed
+  /// chooses. The factors go into Q, exactly.
+  [[nodiscard]] verify::Reference reference(int launch, const worker::ChannelFactors& factors,
+                                            std::uint64_t seed) const;
+
+  /// Of a set's bytes `after` launches: compares K with its own multiplied by `factors`, byte for byte, and puts its
+  /// own back, so that the rest can be compared with the scene.
+  [[nodiscard]] verify::Comparison restore_keys(int set, std::byte* after, const worker::ChannelFactors& factors) const;
+  /// Compares what lies between the scene's end and the next set.
+  [[nodiscard]] verify::Comparison check_slack(int set, const std::byte* after) const;
+  /// Puts what only a launch that was under way may have changed, its counters, as the end of the launch leaves it.
+  void end_launch(int set, std::byte* after) const;
+
+ private:
+  [[nodiscard]] worker::ChannelRange keys_of(const verify::Place& place, std::uint64_t offset) const;
+  [[nodiscard]] std::vector<std::byte> slack_of(int set) const;
 
   Workload workload_;
   TimingPlan plan_;
   LaunchMemory memory_;
+  verify::InputClass inputs_;
+  std::uint64_t seed_;
   std::uint64_t stride_ = 0;
   std::vector<int> order_;  // a permutation of the sets
   std::vector<verify::Scene> scenes_;

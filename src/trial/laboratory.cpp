@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 
 #include "base/check.hpp"
 #include "base/random.hpp"
@@ -16,13 +17,15 @@ namespace {
 constexpr int kBaseSlot = 0;
 constexpr int kTrialSlot = 1;
 constexpr int kEmptySlot = 2;
-constexpr int kCheckedSets = 3;            // of the timed sets compared row by row after each measurement
 constexpr int kSelfProcesses = 3;          // in which the base is compared with itself
 constexpr int kRepeatedSelfProcesses = 8;  // where many such comparisons are made: a process may have its own bias
 constexpr double kWarmUp_ms_gpu = 150;     // an idle GPU reads up to 12% high for about that long
 constexpr double kWarmUp_ms_cpu = 60;
 constexpr double kLookWarmUpShare = 0.2;  // of those, where one look follows the other
 constexpr int kLookQuads = 2;             // eight blocks, less than a tenth of a second on a GPU
+constexpr int kEagerCalls = 2000;
+constexpr int kAttempts = 3;              // at work whose worker something outside has killed
+constexpr double kStandaloneShare = 0.1;  // of a block's calls that check its outputs
 constexpr double kCpuFloorShare = 0.85;   // the measured peak is itself uncertain on a shared machine
 
 constexpr const char* kEmptyKernel =
@@ -34,6 +37,10 @@ double milliseconds_since(std::chrono::steady_clock::time_point begin) {
 }
 
 }  // namespace
+
+WrongWhenTimed::WrongWhenTimed(const Variant& variant, const verify::Comparison& comparison)
+    : Error(ErrorCode::internal, fmt::format("{} is wrong where it is timed: {}", describe(variant), comparison.text)),
+      finding_(is_trespass(comparison.finding) ? comparison.finding : Finding::timed_output) {}
 
 Laboratory::Laboratory(const Workload& workload, const DeviceFacts& device, jit::Builder& builder,
                        const QkvTensors* tensors, const Options& options, Laboratory* done)
@@ -100,6 +107,27 @@ void Laboratory::drop_worker() {
   base_in_worker_.clear();
 }
 
+template <typename Work>
+auto Laboratory::undisturbed(const Work& work) {
+  for (int attempt = 1;; ++attempt) try {
+      return work();
+    } catch (const worker::WorkerFailure& failure) {
+      drop_worker();
+      if (failure.kind() != worker::WorkerFailure::Kind::killed || attempt == kAttempts) throw;
+    }
+}
+
+// Whoever deletes the cache while a run goes on costs a build, not the run.
+void Laboratory::load(worker::Worker& worker, int slot, const Built& built) {
+  std::string path = built.artifact.path.string();
+  if (std::error_code error; !std::filesystem::exists(path, error)) {
+    const jit::BuildOutcome again = builder_.build(jit::request_for(built.variant, workload_, device_));
+    if (again.artifact && again.artifact->machine_code == built.artifact.machine_code)
+      path = again.artifact->path.string();
+  }
+  worker.load(slot, path, plan_of(built.variant));
+}
+
 // A worker with base and trial loaded, and memory for the gate; for timed inputs too, once there are any. What is only
 // verified has none: to draw them took a fifth of the time on a CPU. On a GPU it lives on from trial to trial, for its
 // context takes half a second to make; on a CPU it is sealed once its candidates are loaded, so each trial has its own.
@@ -112,10 +140,10 @@ worker::Worker& Laboratory::worker_for(const Built& base, const Built& trial, bo
   if (fresh || device_.kind == DeviceKind::cpu) drop_worker();
   if (!worker_) worker_ = std::make_unique<worker::Worker>(device_.kind, arena_);
   if (base_in_worker_ != base.artifact.path.string()) {
-    worker_->load(kBaseSlot, base.artifact.path.string(), base_plan);
+    load(*worker_, kBaseSlot, base);
     base_in_worker_ = base.artifact.path.string();
   }
-  worker_->load(kTrialSlot, trial.artifact.path.string(), trial_plan);
+  load(*worker_, kTrialSlot, trial);
   if (!worker_->sealed()) worker_->seal();
   return *worker_;
 }
@@ -140,7 +168,9 @@ verify::GateReport Laboratory::verify(const Built& built, std::uint64_t seed,
   options.on_check = on_check;
   verify::GateReport report;
   try {
-    report = verify::run_gate(worker_for(built, built, false), kTrialSlot, built.variant, workload_, device_, options);
+    report = undisturbed([&] {
+      return verify::run_gate(worker_for(built, built, false), kTrialSlot, built.variant, workload_, device_, options);
+    });
   } catch (const worker::WorkerFailure& failure) {
     report.verdict = verify::verdict_of(failure);
     report.finding = verify::finding_of(failure);
@@ -159,9 +189,11 @@ const Laboratory::SelfComparison& Laboratory::base_against_itself() {
     measure::PairOptions pair = options_.pair;
     pair.target_uncertainty = 0;  // as many quads as the time allows: this is the yardstick
     pair.limit_s = options_.pair.limit_s / kSelfProcesses;
-    Outcome outcome;
-    measure_and_check(*base_, pair, /*fresh=*/true, outcome);
-    const measure::PairResult& one = outcome.pair;
+    const measure::PairResult one = undisturbed([&] {
+      Outcome outcome;
+      measure_and_check(*base_, pair, /*fresh=*/true, outcome);
+      return outcome.pair;
+    });
     self.spread = std::max({self.spread, std::abs(one.ratio.low - 1), std::abs(one.ratio.high - 1)});
     self.pair.base_us.insert(self.pair.base_us.end(), one.base_us.begin(), one.base_us.end());
     self.pair.trial_us.insert(self.pair.trial_us.end(), one.trial_us.begin(), one.trial_us.end());
@@ -181,17 +213,19 @@ std::vector<measure::Ratio> Laboratory::compare_base_with_itself(
   const int processes = std::min(comparisons, kRepeatedSelfProcesses);
   for (int process = 0; process < processes; ++process) {
     const auto end = static_cast<std::size_t>(comparisons * (process + 1) / processes);
-    const Blocks blocks = warm_blocks(*base_, /*fresh=*/true, warm_up_ms());
-    while (ratios.size() < end) {
-      measure::PairOptions options = pair;
-      options.seed = substream(pair.seed, ratios.size());
-      ratios.push_back(measure::measure_pair(blocks.base, blocks.trial, options).ratio);
-      on_each(ratios.back());
-    }
-    const verify::Comparison comparison =
-        sets_->check_outputs(*worker_, kTrialSlot, kCheckedSets, fresh_seed(), options_.launch_limit_s);
-    if (comparison.finding != Finding::none)
-      throw Error(ErrorCode::internal, fmt::format("the base's own timed outputs are wrong: {}", comparison.text));
+    undisturbed([&] {
+      const Blocks warm = warm_blocks(*base_, /*fresh=*/true, warm_up_ms());
+      measure::SpotChecks checks(*sets_, *worker_, {kBaseSlot, kTrialSlot}, 4 * pair.least_quads, warm_up_ms(),
+                                 options_.launch_limit_s);
+      const Blocks blocks = watched(warm, checks);
+      while (ratios.size() < end) {
+        measure::PairOptions options = pair;
+        options.seed = substream(pair.seed, ratios.size());
+        ratios.push_back(measure::measure_pair(blocks.base, blocks.trial, options).ratio);
+        on_each(ratios.back());
+      }
+      if (const auto failure = checks.finish()) throw WrongWhenTimed(base_->variant, failure->comparison);
+    });
   }
   if (device_.kind == DeviceKind::cpu) drop_worker();
   return ratios;
@@ -212,19 +246,52 @@ Laboratory::Blocks Laboratory::warm_blocks(const Built& trial, bool fresh, doubl
           measure::worker_block(worker, kTrialSlot, "the candidate", *sets_, options_.launch_limit_s)};
 }
 
+Laboratory::Blocks Laboratory::watched(const Blocks& blocks, measure::SpotChecks& checks) const {
+  const auto watch = [&checks](const measure::Block& block) {
+    return [&checks, block] {
+      checks.before_block();
+      return block();
+    };
+  };
+  return {watch(blocks.base), watch(blocks.trial)};
+}
+
+// What was found wrong of the base beside a trial may be the trial's doing. By itself it must be right.
+void Laboratory::check_base_alone(const verify::Comparison& beside_trial) {
+  undisturbed([&] {
+    drop_worker();
+    worker_ = std::make_unique<worker::Worker>(device_.kind, arena_);
+    load(*worker_, kBaseSlot, *base_);
+    worker_->seal();
+    sets_->prepare(*worker_, {{kBaseSlot, plan_of(base_->variant)}}, options_.launch_limit_s);
+    measure::SpotChecks checks(*sets_, *worker_, {kBaseSlot}, 0, 0, options_.launch_limit_s);
+    const auto failure = checks.finish();
+    drop_worker();
+    if (failure)
+      throw Error(ErrorCode::internal,
+                  fmt::format("the base {} is wrong where it is timed: {}; beside another variant: {}",
+                              describe(base_->variant), failure->comparison.text, beside_trial.text));
+  });
+}
+
 // Everything after the gate. Fills verdict, finding and reason when something is wrong; lets WorkerFailure through.
 void Laboratory::measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome) {
-  const Blocks blocks = warm_blocks(trial, fresh, warm_up_ms());
-  worker::Worker& worker = *worker_;
+  const Blocks warm = warm_blocks(trial, fresh, warm_up_ms());
+  const double cooled_ms = device_.kind == DeviceKind::cuda ? warm_up_ms() : 0;
+  measure::SpotChecks checks(*sets_, *worker_, {kBaseSlot, kTrialSlot}, 4 * pair.least_quads, cooled_ms,
+                             options_.launch_limit_s);
+  const Blocks blocks = watched(warm, checks);
   outcome.before = device_state(device_.kind);
   outcome.pair = measure::measure_pair(blocks.base, blocks.trial, pair);
   outcome.after = device_state(device_.kind);
-  const verify::Comparison comparison =
-      sets_->check_outputs(worker, kTrialSlot, kCheckedSets, fresh_seed(), options_.launch_limit_s);
-  if (comparison.finding != Finding::none) {
+  if (const auto failure = checks.finish()) {
+    const verify::Comparison& comparison = failure->comparison;
+    const bool of_base = failure->slot == kBaseSlot;
+    if (of_base) check_base_alone(comparison);
     outcome.verdict = Verdict::cheating;  // it passed the gate: right when watched, wrong when timed
     outcome.finding = is_trespass(comparison.finding) ? comparison.finding : Finding::timed_output;
-    outcome.reason = comparison.text;
+    outcome.reason = of_base ? fmt::format("the base is right by itself, and beside this not: {}", comparison.text)
+                             : comparison.text;
     return;
   }
   const measure::Floor bound = floor(static_cast<int>(plan_of(trial.variant).threads));
@@ -238,6 +305,15 @@ void Laboratory::measure_and_check(const Built& trial, const measure::PairOption
 
 Outcome Laboratory::judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed,
                           const measure::PairOptions& pair, bool fresh) {
+  int attempt = 0;
+  return undisturbed([&] {
+    ++attempt;
+    return judge_once(variant, build, seed, pair, fresh, attempt == kAttempts);
+  });
+}
+
+Outcome Laboratory::judge_once(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed,
+                               const measure::PairOptions& pair, bool fresh, bool is_last) {
   HEED_CHECK(base_.has_value());
   Outcome outcome;
   outcome.seed = seed;
@@ -277,6 +353,7 @@ Outcome Laboratory::judge(const Variant& variant, const jit::BuildOutcome& build
       if (outcome.ok()) outcome.check.clear();
     }
   } catch (const worker::WorkerFailure& failure) {
+    if (failure.kind() == worker::WorkerFailure::Kind::killed && !is_last) throw;
     outcome.verdict = verify::verdict_of(failure);
     outcome.finding = verify::finding_of(failure);
     outcome.reason = failure.what();
@@ -302,12 +379,14 @@ Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, st
     return look;
   }
   try {
-    const Blocks blocks =
-        warm_blocks({variant, *build.artifact}, /*fresh=*/false, (rested ? 1 : kLookWarmUpShare) * warm_up_ms());
     measure::PairOptions pair = options_.pair;
     pair.least_quads = pair.most_quads = kLookQuads;
     pair.seed = seed;
-    const measure::PairResult result = measure::measure_pair(blocks.base, blocks.trial, pair);
+    const measure::PairResult result = undisturbed([&] {
+      const Blocks blocks =
+          warm_blocks({variant, *build.artifact}, /*fresh=*/false, (rested ? 1 : kLookWarmUpShare) * warm_up_ms());
+      return measure::measure_pair(blocks.base, blocks.trial, pair);
+    });
     look.ratio = std::isfinite(result.ratio.value) ? result.ratio.value : 0;
     look.us = result.trial_median_us;
   } catch (const worker::WorkerFailure& failure) {
@@ -320,27 +399,37 @@ Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, st
 }
 
 double Laboratory::time_alone(const Built& built, measure::TimedSets& sets, worker::Follow follow, Absolute* eager) {
+  return undisturbed([&] { return time_alone_once(built, sets, follow, eager); });
+}
+
+double Laboratory::time_alone_once(const Built& built, measure::TimedSets& sets, worker::Follow follow,
+                                   Absolute* eager) {
   const LaunchPlan plan = plan_of(built.variant);
   const bool gpu = device_.kind == DeviceKind::cuda;
   ensure_arena(sets.arena_bytes());
   drop_worker();
   worker::Worker worker(device_.kind, arena_);
-  worker.load(kTrialSlot, built.artifact.path.string(), plan);
+  load(worker, kTrialSlot, built);
   worker.seal();
   sets.prepare(worker, {{kTrialSlot, plan}}, options_.launch_limit_s, follow);
-  worker.warm_up(kTrialSlot, gpu ? kWarmUp_ms_gpu : kWarmUp_ms_cpu, options_.launch_limit_s);
+  worker.warm_up(kTrialSlot, warm_up_ms(), options_.launch_limit_s);
   const measure::Block block = measure::worker_block(worker, kTrialSlot, "the variant", sets, options_.launch_limit_s);
+  const int blocks = gpu ? 15 : 7;
+  measure::SpotChecks checks(sets, worker, {kTrialSlot}, blocks, gpu ? warm_up_ms() : 0, options_.launch_limit_s);
   std::vector<double> readings;
-  for (int i = 0; i < (gpu ? 15 : 7); ++i) readings.push_back(block());
-  if (eager != nullptr && gpu)
+  for (int i = 0; i < blocks; ++i) {
+    checks.before_block();
+    readings.push_back(block());
+  }
+  if (const auto failure = checks.finish()) throw WrongWhenTimed(built.variant, failure->comparison);
+  if (eager != nullptr && gpu) {
+    const int launches = sets.plan().launches;  // whole passes, so that it is known which launch wrote what is there
     std::tie(eager->eager_us, eager->eager_synchronised_us) =
-        worker.time_eager(kTrialSlot, 2000, options_.launch_limit_s);
-  if (follow == worker::Follow::dependent) {
-    const verify::Comparison comparison =
-        sets.check_outputs(worker, kTrialSlot, kCheckedSets, fresh_seed(), options_.launch_limit_s);
-    if (comparison.finding != Finding::none)
-      throw Error(ErrorCode::internal,
-                  fmt::format("{} is wrong when launched as a dependent: {}", built.variant.id(), comparison.text));
+        worker.time_eager(kTrialSlot, std::max(1, kEagerCalls / launches) * launches, options_.launch_limit_s);
+    measure::SpotCheck check = measure::SpotCheck::of_whole_passes(sets, fresh_seed());
+    measure::SpotCheck::Image image = check.fetch(worker, options_.launch_limit_s);
+    const verify::Comparison comparison = check.check(worker, image);
+    if (comparison.finding != Finding::none) throw WrongWhenTimed(built.variant, comparison);
   }
   return measure::median(readings);
 }
@@ -371,18 +460,28 @@ Absolute Laboratory::measure_absolute(const Built& built) {
 }
 
 measure::Block Laboratory::standalone_block(const Built& built) {
-  const LaunchPlan plan = plan_of(built.variant);
-  ensure_sets(LaunchMemory::of(plan));
+  ensure_sets(LaunchMemory::of(plan_of(built.variant)));
   const auto arena = std::make_shared<worker::Arena>(sets_->arena_bytes());
-  const auto worker = std::make_shared<worker::Worker>(device_.kind, arena);
-  worker->load(kTrialSlot, built.artifact.path.string(), plan);
-  worker->seal();
-  sets_->prepare(*worker, {{kTrialSlot, plan}}, options_.launch_limit_s);
-  const measure::Block block =
-      measure::worker_block(*worker, kTrialSlot, "the variant", *sets_, options_.launch_limit_s);
-  return [worker, block, limit_s = options_.launch_limit_s] {
-    worker->warm_up(kTrialSlot, 5, limit_s);  // the other side has just used the device
-    return block();
+  const auto worker = std::make_shared<std::unique_ptr<worker::Worker>>();
+  const auto random = std::make_shared<Random>(fresh_seed());
+  const double limit_s = options_.launch_limit_s;
+  return [this, built, arena, worker, random, limit_s] {
+    return undisturbed([&] {
+      if (!*worker || !(*worker)->lives()) {
+        *worker = std::make_unique<worker::Worker>(device_.kind, arena);
+        load(**worker, kTrialSlot, built);
+        (*worker)->seal();
+        sets_->prepare(**worker, {{kTrialSlot, plan_of(built.variant)}}, limit_s);
+      }
+      if (random->chance(kStandaloneShare)) {
+        measure::SpotCheck check(*sets_, random->next());
+        measure::SpotCheck::Image image = check.take(**worker, kTrialSlot, false, limit_s);
+        const verify::Comparison comparison = check.check(**worker, image);
+        if (comparison.finding != Finding::none) throw WrongWhenTimed(built.variant, comparison);
+      }
+      (*worker)->warm_up(kTrialSlot, 5, limit_s);  // the other side has just used the device
+      return measure::worker_block(**worker, kTrialSlot, "the variant", *sets_, limit_s)();
+    });
   };
 }
 
@@ -404,17 +503,20 @@ double Laboratory::measure_launch_floor() {
   plan.threads = 32;
   ensure_sets({});
   const auto arena = std::make_shared<worker::Arena>(sets_->arena_bytes());
-  worker::Worker worker(device_.kind, arena);
-  worker.load(kEmptySlot, built.artifact->path.string(), plan);
-  sets_->prepare(worker, {{kEmptySlot, plan}}, options_.launch_limit_s);
-  worker.warm_up(kEmptySlot, kWarmUp_ms_gpu, options_.launch_limit_s);
   std::vector<double> us;
-  for (int i = 0; i < 10; ++i)
-    for (const double reading :
-         worker
-             .time(kEmptySlot, sets_->plan().replays, sets_->flips(sets_->plan().replays + 1), options_.launch_limit_s)
-             .us)
-      us.push_back(reading);
+  undisturbed([&] {
+    us.clear();
+    worker::Worker worker(device_.kind, arena);
+    worker.load(kEmptySlot, built.artifact->path.string(), plan);
+    sets_->prepare(worker, {{kEmptySlot, plan}}, options_.launch_limit_s);
+    worker.warm_up(kEmptySlot, kWarmUp_ms_gpu, options_.launch_limit_s);
+    for (int i = 0; i < 10; ++i)
+      for (const double reading : worker
+                                      .time(kEmptySlot, sets_->plan().replays, sets_->flips(sets_->plan().replays + 1),
+                                            options_.launch_limit_s)
+                                      .us)
+        us.push_back(reading);
+  });
   return *std::min_element(us.begin(), us.end());
 }
 

@@ -14,6 +14,7 @@
 #include "jit/build.hpp"
 #include "measure/floor.hpp"
 #include "measure/pair.hpp"
+#include "measure/spot_check.hpp"
 #include "measure/timed_sets.hpp"
 #include "verify/gate.hpp"
 
@@ -73,6 +74,16 @@ struct Absolute {
   double dependent_us = 0;
 };
 
+/// A variant that passed the gate and whose outputs or memory are wrong where its time is taken.
+class WrongWhenTimed : public Error {
+ public:
+  WrongWhenTimed(const Variant& variant, const verify::Comparison& comparison);
+  [[nodiscard]] Finding finding() const { return finding_; }
+
+ private:
+  Finding finding_;
+};
+
 class Laboratory {
  public:
   /// @param done a laboratory of the same device whose worker, if it still lives, this one goes on with: many workloads
@@ -114,8 +125,9 @@ class Laboratory {
   verify::GateReport verify(const Built& built, std::uint64_t seed,
                             const std::function<void(const std::string&)>& on_check = {});
 
-  /// Gate, paired measurement against the base, re-verification of the timed outputs, floor. Never throws for anything
-  /// the candidate did. @param fresh in a worker process of its own
+  /// Gate, paired measurement against the base with spot checks of both, floor. Never throws for anything the candidate
+  /// did. A worker that something outside killed is replaced and the trial begun anew. @param fresh in a worker process
+  /// of its own
   Outcome judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed,
                 const measure::PairOptions& pair, bool fresh = false);
   Outcome judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed) {
@@ -128,8 +140,8 @@ class Laboratory {
   /// @param rested the device has just waited for a compiler: it is warmed up as for a measurement
   Look look(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed, bool rested = false);
 
-  /// Warm, cold and eager times of one variant, and as dependent launches where its plan allows them, in fresh workers.
-  /// @throws Error(internal) when what it wrote as a dependent is wrong, which the gate's chains should have shown
+  /// Warm, cold and eager times of one variant, and as dependent launches where its plan allows them, in fresh workers
+  /// and with spot checks. @throws WrongWhenTimed, here and in the next three
   Absolute measure_absolute(const Built& built);
 
   /// us, warm, with scores of up to +-60 before the softmax (verify::InputClass::large_logits): what a reference below
@@ -139,8 +151,8 @@ class Laboratory {
   /// Absolute::dependent_us alone.
   double measure_dependent(const Built& built);
 
-  /// A block for measure_pair that times `built` in a worker of its own, which lives as long as the block. For
-  /// comparisons with something outside, such as PyTorch.
+  /// A block for measure_pair that times `built` in a worker of its own, which lives as long as the block, and checks
+  /// it in some of its calls. For comparisons with something outside, such as PyTorch.
   measure::Block standalone_block(const Built& built);
   [[nodiscard]] const measure::TimingPlan& timing() const { return sets_->plan(); }
 
@@ -161,9 +173,18 @@ class Laboratory {
   Blocks warm_blocks(const Built& trial, bool fresh, double warm_up_ms);
   [[nodiscard]] double warm_up_ms() const;
   void measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome);
+  void check_base_alone(const verify::Comparison& beside_trial);
+  Outcome judge_once(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed,
+                     const measure::PairOptions& pair, bool fresh, bool is_last);
+  Blocks watched(const Blocks& blocks, measure::SpotChecks& checks) const;
+  void load(worker::Worker& worker, int slot, const Built& built);
+  /// Does `work` again, up to twice, when something outside has killed its worker.
+  template <typename Work>
+  auto undisturbed(const Work& work);
   double measure_launch_floor();
   /// Median us of a launch in a fresh worker; `eager`, if not null, gets the times of eager launches.
   double time_alone(const Built& built, measure::TimedSets& sets, worker::Follow follow, Absolute* eager = nullptr);
+  double time_alone_once(const Built& built, measure::TimedSets& sets, worker::Follow follow, Absolute* eager);
 
   Workload workload_;
   DeviceFacts device_;

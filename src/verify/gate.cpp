@@ -73,6 +73,7 @@ class Gate {
     try {
       run_checks();
     } catch (const worker::WorkerFailure& failure) {
+      if (failure.kind() == worker::WorkerFailure::Kind::killed) throw;  // no candidate's doing
       report_.verdict = verdict_of(failure);
       report_.finding = finding_of(failure);
       report_.reason = failure.what();

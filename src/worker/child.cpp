@@ -59,6 +59,19 @@ class Child {
     return arena_ + offset;
   }
 
+  void fetch(const nlohmann::json& request) {
+    const auto wanted = request.at("wanted").get<std::vector<Range>>();
+    const auto bytes = request.at("bytes").get<std::uint64_t>();
+    for (const Range& range : wanted)
+      if (range.offset > bytes || range.bytes > bytes - range.offset)
+        throw std::out_of_range("a range lies outside the timed image");
+    std::byte* const result = at(request.at("result").get<std::uint64_t>(), bytes);
+    const std::uint64_t closed = closed_from_;
+    open_arena();
+    executor_->fetch(result, wanted);
+    close_arena_after(closed);
+  }
+
   void serve(const nlohmann::json& request, nlohmann::json& reply) {
     const auto op = request.at("op").get<std::string>();
     if (op == "hello") {
@@ -78,6 +91,7 @@ class Child {
       return close_arena_after(number("image") + number("bytes"));
     }
     if (op == "run" || op == "run_chain") open_arena();
+    if (op == "fetch") return fetch(request);
     const int slot = request.at("slot").get<int>();
     if (op == "load")
       return executor_->load(slot, request.at("path").get<std::string>(), plan_from_json(request.at("plan")));
@@ -104,15 +118,8 @@ class Child {
                                 request.at("factors").get<std::vector<ChannelFactors>>());
       reply["complete"] = stopped.complete;
       reply["begun"] = stopped.begun;
-      const auto wanted = request.at("wanted").get<std::vector<Range>>();
-      const std::uint64_t bytes = number("bytes");
-      for (const Range& range : wanted)
-        if (range.offset > bytes || range.bytes > bytes - range.offset)
-          throw std::out_of_range("a range lies outside the timed image");
-      const std::uint64_t closed = closed_from_;
-      open_arena();
-      executor_->fetch(at(number("result"), bytes), wanted);
-      return close_arena_after(closed);
+      reply["trespassed"] = stopped.trespassed;
+      return fetch(request);
     }
     if (op == "time_eager") {
       const auto [back_to_back, synchronised] = executor_->time_eager(slot, request.at("calls").get<int>());

@@ -67,7 +67,8 @@ class Executor {
   virtual void fetch(std::byte* result, const std::vector<Range>& ranges) = 0;
   /// Replays for `ms` of wall clock without reading times, K as it is.
   virtual void warm_up(int slot, double ms) = 0;
-  /// Single launches with host time included. @return µs per call: back to back, then each waited for
+  /// Single launches with host time included, on poisoned outputs, in the order of the list. @return µs per call: back
+  /// to back, then each waited for
   virtual std::pair<double, double> time_eager(int slot, int calls) = 0;
 
   /// Copies the image to the device, launches once to warm up, then reads hardware counters of one launch.

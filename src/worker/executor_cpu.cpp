@@ -98,7 +98,7 @@ class CpuExecutor final : public Executor {
     }
     between_replays(factors.at(static_cast<std::size_t>(replays) + 1));
     start(slot, std::span(timed).first(static_cast<std::size_t>(launches)));
-    return {launches, launches};
+    return {.complete = launches, .begun = launches};
   }
 
   void warm_up(int slot, double ms) override {
@@ -111,6 +111,7 @@ class CpuExecutor final : public Executor {
   std::pair<double, double> time_eager(int slot, int calls) override {
     // A CPU launch always runs to its end: both ways of calling are the same.
     const std::vector<CpuLaunch>& timed = slots_.at(static_cast<std::size_t>(slot)).timed;
+    for (const Range& range : poisoned_) std::memset(timed_ + range.offset, 0xff, range.bytes);
     const auto begin = Clock::now();
     for (int i = 0; i < calls; ++i) start(slot, {&timed[static_cast<std::size_t>(i) % timed.size()], 1});
     const double each = microseconds_since(begin) / calls;

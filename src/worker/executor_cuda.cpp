@@ -24,6 +24,10 @@ double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
+constexpr std::uint64_t kWord = 16;  // images end at a multiple of this: the pattern behind them begins there
+constexpr std::uint64_t kOwnBytes = 1 << 20;
+constexpr std::uint64_t kFactors = 256;  // where they begin in the worker's own memory
+
 class CudaExecutor final : public Executor {
  public:
   CudaExecutor() : cuda_(cuda_driver()) {
@@ -49,6 +53,10 @@ class CudaExecutor final : public Executor {
     check_cuda(cuda_.func_set_attribute(s.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                         static_cast<int>(plan.shared_bytes)),
                "asking for shared memory");
+    int local_bytes = 0;
+    check_cuda(cuda_.func_get_attribute(&local_bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, s.function),
+               "asking for the local memory of the kernel");
+    s.poison_local = kernels_->poison_local(local_bytes);
     s.plan = plan;
   }
 
@@ -60,7 +68,7 @@ class CudaExecutor final : public Executor {
     // All in one stream: a synchronous copy from pageable memory may return before its last bytes have reached the
     // device.
     check_cuda(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the image to the GPU");
-    kernels_->poison_shared_memory();
+    wipe(slots_.at(static_cast<std::size_t>(slot)));
     launch(slot, bound(slot, launch_order, device));
     check_cuda(cuda_.stream_synchronize(stream_), "running the kernel");
     check_cuda(cuda_.memcpy_dtoh_async(result, device, bytes, stream_), "copying the image back");
@@ -73,11 +81,11 @@ class CudaExecutor final : public Executor {
     check_cuda(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the image to the GPU");
     std::vector<BoundLaunch> chain;
     for (const Launch& one : launches) chain.push_back(bound(slot, one, device));
-    kernels_->poison_shared_memory();
+    wipe(slots_.at(static_cast<std::size_t>(slot)));
     if (follow == Follow::waited) {
       for (const BoundLaunch& one : chain) {
         launch(slot, one);
-        kernels_->poison_shared_memory();
+        wipe(slots_.at(static_cast<std::size_t>(slot)));
         check_cuda(cuda_.stream_synchronize(stream_), "running the kernel");
       }
     } else {
@@ -98,7 +106,11 @@ class CudaExecutor final : public Executor {
     image_.release();  // what only the gate needs would be memory that nobody looks at
     const CUdeviceptr device = timed_.at_least(bytes);
     filler_.at_least(filler_bytes());
-    timed_bytes_ = bytes;
+    own_.at_least(kOwnBytes);
+    timed_bytes_ = (bytes + kWord - 1) / kWord * kWord;
+    kernels_->fill(device + timed_bytes_, timed_.bytes() - timed_bytes_);
+    kernels_->fill(own_.get(), own_.bytes());
+    kernels_->fill(filler_.get(), filler_.bytes());
     check_cuda(cuda_.memcpy_htod_async(device, image, bytes, stream_), "copying the timed sets to the GPU");
     check_cuda(cuda_.stream_synchronize(stream_), "copying the timed sets to the GPU");
     poisoned_ = poisoned;
@@ -116,7 +128,7 @@ class CudaExecutor final : public Executor {
 
   std::vector<double> time(int slot, int replays, const std::vector<ChannelFactors>& factors) override {
     const Slot& s = slots_.at(static_cast<std::size_t>(slot));
-    begin_block(factors);
+    begin_block(slot, factors);
     // Everything is queued at once behind one replay that is not timed: the stream never runs dry, so no host time lies
     // between an event and the graph after it.
     while (events_.size() < 2 * static_cast<std::size_t>(replays)) {
@@ -125,7 +137,7 @@ class CudaExecutor final : public Executor {
     }
     lead(s);
     for (std::size_t i = 0; i < static_cast<std::size_t>(replays); ++i) {
-      between_replays(i + 1);
+      between_replays(s, i + 1);
       check_cuda(cuda_.event_record(events_[2 * i], stream_), "starting the clock");
       check_cuda(cuda_.graph_launch(s.graph, stream_), "replaying the graph");
       check_cuda(cuda_.event_record(events_[2 * i + 1], stream_), "stopping the clock");
@@ -145,13 +157,13 @@ class CudaExecutor final : public Executor {
     const CUgraphExec prefix = captured(
         slot, {s.timed.begin(), s.timed.begin() + std::min<std::ptrdiff_t>(launches, std::ssize(s.timed))}, follow_);
     try {
-      begin_block(factors);
+      begin_block(slot, factors);
       lead(s);
       for (int i = 0; i < replays; ++i) {
-        between_replays(static_cast<std::size_t>(i) + 1);
+        between_replays(s, static_cast<std::size_t>(i) + 1);
         check_cuda(cuda_.graph_launch(s.graph, stream_), "replaying the graph");
       }
-      between_replays(static_cast<std::size_t>(replays) + 1);
+      between_replays(s, static_cast<std::size_t>(replays) + 1);
       check_cuda(cuda_.graph_launch(prefix, stream_), "replaying a part of the graph");
       check_cuda(cuda_.stream_synchronize(stream_), "running a part of the graph");
     } catch (...) {
@@ -159,7 +171,7 @@ class CudaExecutor final : public Executor {
       throw;
     }
     cuda_.graph_exec_destroy(prefix);
-    return {launches, launches};
+    return {.complete = launches, .begun = launches, .trespassed = own_memory_was_changed()};
   }
 
   void warm_up(int slot, double ms) override {
@@ -173,6 +185,8 @@ class CudaExecutor final : public Executor {
 
   std::pair<double, double> time_eager(int slot, int calls) override {
     const Slot& s = slots_.at(static_cast<std::size_t>(slot));
+    poison_outputs();
+    check_cuda(cuda_.stream_synchronize(stream_), "poisoning outputs and workspaces");
     auto begin = Clock::now();
     for (int i = 0; i < calls; ++i) launch(slot, s.timed[static_cast<std::size_t>(i) % s.timed.size()]);
     check_cuda(cuda_.stream_synchronize(stream_), "running back to back");
@@ -222,6 +236,7 @@ class CudaExecutor final : public Executor {
   struct Slot {
     CUmodule module = nullptr;
     CUfunction function = nullptr;
+    CUfunction poison_local = nullptr;  // of a frame like the kernel's; null where that has none
     LaunchPlan plan;
     CUgraphExec graph = nullptr;
     std::vector<BoundLaunch> timed;
@@ -277,42 +292,74 @@ class CudaExecutor final : public Executor {
     check_cuda(cuda_.launch_kernel_ex(&config, s.function, arguments, nullptr), "launching the kernel");
   }
 
-  // Outputs and workspaces are poisoned, the factors of all replays are on the device.
-  void begin_block(const std::vector<ChannelFactors>& factors) {
+  void poison_outputs() {
     for (const Range& range : poisoned_)
       check_cuda(cuda_.memset_d8_async(timed_.get() + range.offset, 0xff, range.bytes, stream_),
                  "poisoning outputs and workspaces");
-    if (!keys_.empty()) {
-      dim_ = static_cast<std::size_t>(keys_.front().dim);
-      std::vector<float> all;
+  }
+
+  // Outputs and workspaces are poisoned, the factors of all replays are on the device.
+  void begin_block(int slot, const std::vector<ChannelFactors>& factors) {
+    if (slots_.at(static_cast<std::size_t>(slot)).graph == nullptr)
+      throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("slot {} has no timed launches", slot));
+    poison_outputs();
+    std::vector<float> all;
+    if (!keys_.empty())
       for (const ChannelFactors& one : factors) all.insert(all.end(), one.begin(), one.end());
-      const CUdeviceptr device = factors_.at_least(all.size() * sizeof(float));
-      check_cuda(cuda_.memcpy_htod_async(device, all.data(), all.size() * sizeof(float), stream_),
+    dim_ = keys_.empty() ? 0 : static_cast<std::size_t>(keys_.front().dim);
+    factor_bytes_ = all.size() * sizeof(float);
+    if (factor_bytes_ > own_.bytes() - kFactors || all.size() < dim_ * factors.size())
+      throw DeviceFailure(DeviceFailure::Kind::launch, "the factors of a block do not fit");
+    kernels_->fill(own_.get(), own_.bytes());
+    if (!all.empty())
+      check_cuda(cuda_.memcpy_htod_async(own_.get() + kFactors, all.data(), factor_bytes_, stream_),
                  "copying factors to the GPU");
-    }
     check_cuda(cuda_.stream_synchronize(stream_), "poisoning outputs and workspaces");
   }
 
   void lead(const Slot& s) {
-    between_replays(0);
+    between_replays(s, 0);
     fill_cache();
     check_cuda(cuda_.graph_launch(s.graph, stream_), "replaying the graph");
   }
 
-  // Other keys, and nothing left where the next replay could look for it.
-  void between_replays(std::size_t replay) {
+  // Other keys, and nothing left where the next replay could look for it. Where the sets are to lie in memory, keys
+  // that were just multiplied are driven out of the L2 again, by reading: lines that wait to be written back would take
+  // from the bandwidth of the launches that are timed.
+  void between_replays(const Slot& s, std::size_t replay) {
     for (const ChannelRange& keys : keys_)
-      kernels_->multiply(timed_.get(), keys, factors_.get() + replay * dim_ * sizeof(float));
+      kernels_->multiply(timed_.get(), keys, own_.get() + kFactors + replay * dim_ * sizeof(float));
+    wipe(s);
+    if (replay > 0 && timed_bytes_ > static_cast<std::uint64_t>(cache_bytes_))
+      kernels_->verify(filler_.get(), filler_bytes(), own_.get());
+  }
+
+  void wipe(const Slot& s) {
     kernels_->poison_shared_memory();
+    kernels_->poison_local_memory(s.poison_local);
+    kernels_->poison_registers();  // last: the others use some
+  }
+
+  // Memory that is the worker's and part of no image, where a candidate could keep what it likes.
+  bool own_memory_was_changed() {
+    kernels_->verify(timed_.get() + timed_bytes_, timed_.bytes() - timed_bytes_, own_.get());
+    kernels_->verify(filler_.get(), filler_.bytes(), own_.get());
+    // The first word has its pattern as long as `verify` has counted nothing there.
+    std::vector<unsigned> own(own_.bytes() / sizeof(unsigned));
+    check_cuda(cuda_.memcpy_dtoh_async(own.data(), own_.get(), own_.bytes(), stream_), "copying the worker's memory");
+    check_cuda(cuda_.stream_synchronize(stream_), "copying the worker's memory");
+    const auto first_factor = kFactors / sizeof(unsigned);
+    const auto end_of_factors = (kFactors + factor_bytes_) / sizeof(unsigned);
+    for (std::size_t i = 0; i < own.size(); ++i)
+      if ((i < first_factor || i >= end_of_factors) && own[i] != CudaKernels::pattern(static_cast<unsigned>(i)))
+        return true;
+    return false;
   }
 
   // Fills the L2 with lines of nobody's, so that the replay behind it finds the cache as another operator leaves it. In
   // one that nothing else uses, inputs that a kernel marks to be evicted first stay for the next launch: b1h8l1024d64
   // with evict_first=inputs took 6.2 us, and 7.2 us where PyTorch worked between its readings (H200).
-  void fill_cache() {
-    if (filler_bytes() > 0)
-      check_cuda(cuda_.memset_d8_async(filler_.get(), 0, filler_bytes(), stream_), "filling the L2");
-  }
+  void fill_cache() { kernels_->fill(filler_.get(), filler_bytes()); }
   [[nodiscard]] std::uint64_t filler_bytes() const { return 2 * static_cast<std::uint64_t>(cache_bytes_); }
 
   // One graph node a launch: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html
@@ -347,9 +394,10 @@ class CudaExecutor final : public Executor {
   DeviceBuffer image_;
   DeviceBuffer timed_;
   DeviceBuffer filler_;
-  DeviceBuffer factors_;
+  DeviceBuffer own_;  // a count of words found changed, then at kFactors the factors; the rest is pattern
   std::uint64_t timed_bytes_ = 0;
   std::size_t dim_ = 0;
+  std::uint64_t factor_bytes_ = 0;
   std::vector<Range> poisoned_;
   std::vector<ChannelRange> keys_;
   Follow follow_ = Follow::in_stream;

@@ -235,7 +235,11 @@ Stopped Worker::spot_check(int slot, int replays, int launches, const std::vecto
                                       {"result", result},
                                       {"bytes", bytes}},
                                      limit_s);
-  return {answer.at("complete").get<int>(), answer.at("begun").get<int>()};
+  return {answer.at("complete").get<int>(), answer.at("begun").get<int>(), answer.at("trespassed").get<bool>()};
+}
+
+void Worker::fetch(const std::vector<Range>& wanted, std::uint64_t result, std::uint64_t bytes, double limit_s) {
+  call({{"op", "fetch"}, {"wanted", wanted}, {"result", result}, {"bytes", bytes}}, limit_s);
 }
 
 CounterReading Worker::count(int slot, std::uint64_t image, std::uint64_t bytes, const Launch& launch,

@@ -62,6 +62,8 @@ class Worker {
   [[nodiscard]] Arena& arena() { return *arena_; }
   [[nodiscard]] pid_t pid() const { return pid_; }
   [[nodiscard]] bool sealed() const { return sealed_; }
+  /// Until a call has failed.
+  [[nodiscard]] bool lives() const { return pid_ > 0; }
 
   void load(int slot, const std::string& path, const LaunchPlan& plan);
   void seal();
@@ -88,6 +90,8 @@ class Worker {
   /// Executor::spot_check
   Stopped spot_check(int slot, int replays, int launches, const std::vector<ChannelFactors>& factors,
                      const std::vector<Range>& wanted, std::uint64_t result, std::uint64_t bytes, double limit_s);
+  /// `wanted` of the timed image as the last launches left it, to the same places behind `result` of the arena.
+  void fetch(const std::vector<Range>& wanted, std::uint64_t result, std::uint64_t bytes, double limit_s);
   /// µs per call: back to back, synchronised.
   std::pair<double, double> time_eager(int slot, int calls, double limit_s);
   /// Hardware counters of one launch on the image at [image, image + bytes) of the arena. For a worker that times

@@ -9,7 +9,7 @@
 
 #include "device/device.hpp"
 #include "jit/build.hpp"
-#include "measure/timed_sets.hpp"
+#include "measure/spot_check.hpp"
 #include "testing.hpp"
 
 namespace heed::worker {
@@ -237,7 +237,9 @@ TEST(Worker, TimedLaunchesMustLeaveTheirCountersAtZero) {
     worker.load(0, build_entry(body), plan);
     worker.seal();
     sets.prepare(worker, {{0, plan}}, 5);
-    return sets.check_outputs(worker, 0, 3, 1, 5);
+    measure::SpotChecks checks(sets, worker, {0}, 0, 0, 5);
+    const auto failure = checks.finish();
+    return failure ? failure->comparison : verify::Comparison{};
   };
   const char* write = "float* o = static_cast<float*>(params->o); for (int i = 0; i < 256; ++i) o[i] = 0;";
   EXPECT_EQ(look(2, (std::string(write) + "if (block == 0) ++params->counters[1];").c_str()).finding,

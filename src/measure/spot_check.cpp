@@ -1,0 +1,238 @@
+#include "measure/spot_check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+
+#include "base/check.hpp"
+#include "base/parallel.hpp"
+#include "workload/half.hpp"
+
+namespace heed::measure {
+namespace {
+
+constexpr int kEarlier = -1;   // written by the replay before the one that was stopped, or by the lead
+constexpr int kUnderWay = -2;  // may hold anything
+
+constexpr double kMostCheckedBytes = 256e6;  // of sets looked at in one check, but one set at least
+constexpr double kOutlier = 32;
+constexpr int kOutlierEvery = 16;
+constexpr double kLargeScoreDeviation = 15;  // the largest of many is about 4 sigma: 60
+constexpr double kLargestScoreDeviation = 50;
+constexpr int kMostExponent = 8;  // of N(0, 1): 6 * 2^8 is far from 65504, for K and for the oracle's Q
+
+std::vector<float> scales(const Workload& w, KeyScale kind, Random& random) {
+  std::vector<float> result(static_cast<std::size_t>(w.dim), 1.0F);
+  const double deviation = w.softmax_scale() * std::sqrt(static_cast<double>(w.dim));
+  if (kind == KeyScale::large && deviation > 0) {
+    const int exponent =
+        std::clamp(static_cast<int>(std::lround(std::log2(kLargeScoreDeviation / deviation))), 0, kMostExponent);
+    std::fill(result.begin(), result.end(), static_cast<float>(std::ldexp(1.0, exponent)));
+  }
+  const double with_outliers = deviation * std::sqrt(1 + kOutlier * kOutlier / kOutlierEvery);
+  if (kind == KeyScale::outliers && with_outliers < kLargestScoreDeviation)
+    for (std::size_t d = random.below(kOutlierEvery); d < result.size(); d += kOutlierEvery)
+      result[d] = static_cast<float>(kOutlier);
+  return result;
+}
+
+}  // namespace
+
+SpotCheck::SpotCheck(TimedSets& sets, std::uint64_t seed, bool whole_passes) : sets_(sets), seed_(seed) {
+  const TimingPlan& plan = sets.plan();
+  Random random(seed);
+  looked_at_.resize(static_cast<std::size_t>(plan.sets));
+  std::iota(looked_at_.begin(), looked_at_.end(), 0);
+  for (std::size_t i = looked_at_.size(); i > 1; --i) std::swap(looked_at_[i - 1], looked_at_[random.below(i)]);
+  const double affordable = kMostCheckedBytes / static_cast<double>(sets.stride());
+  looked_at_.resize(static_cast<std::size_t>(std::clamp(affordable, 1.0, static_cast<double>(plan.sets))));
+  if (whole_passes) {
+    launches_ = plan.launches;
+    totals_ = {sets.product()};
+    return;
+  }
+  replays_ = static_cast<int>(random.below(static_cast<std::uint64_t>(plan.replays)));
+  launches_ = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(plan.launches)));
+  // Half of the checks are of blocks as they are timed.
+  KeyScale kind = KeyScale::ones;
+  if (sets.inputs() == verify::InputClass::normal && random.chance(0.5))
+    kind = random.chance(0.5) ? KeyScale::large : KeyScale::outliers;
+  const std::vector<float> scale = scales(sets.workload(), kind, random);
+  for (int replay = 0; replay < replays_ + 2; ++replay) {
+    totals_.push_back(scale);
+    for (float& factor : totals_.back())
+      if (random.chance(0.5)) factor = -factor;
+  }
+}
+
+SpotCheck::SpotCheck(TimedSets& sets, std::uint64_t seed) : SpotCheck(sets, seed, false) {}
+
+SpotCheck SpotCheck::of_whole_passes(TimedSets& sets, std::uint64_t seed) {
+  return {sets, seed, true};
+}
+
+std::vector<worker::Range> SpotCheck::wanted() const {
+  std::vector<worker::Range> ranges;
+  for (const int set : looked_at_) ranges.push_back({sets_.offset_of(set), sets_.stride()});
+  return ranges;
+}
+
+SpotCheck::Image SpotCheck::take(worker::Worker& worker, int slot, bool keep, double limit_s) {
+  Image image;
+  image.stopped = worker.spot_check(slot, replays_, launches_, sets_.factors_to(totals_), wanted(), sets_.image_bytes(),
+                                    sets_.image_bytes(), limit_s);
+  if (!keep) return image;
+  image.kept.resize(looked_at_.size() * sets_.stride());
+  for (std::size_t i = 0; i < looked_at_.size(); ++i)
+    std::memcpy(image.kept.data() + i * sets_.stride(),
+                worker.arena().data() + sets_.image_bytes() + sets_.offset_of(looked_at_[i]), sets_.stride());
+  return image;
+}
+
+SpotCheck::Image SpotCheck::fetch(worker::Worker& worker, double limit_s) {
+  worker.fetch(wanted(), sets_.image_bytes(), sets_.image_bytes(), limit_s);
+  return {.stopped = {.complete = launches_, .begun = launches_}, .kept = {}};
+}
+
+std::byte* SpotCheck::bytes_of(worker::Worker& worker, Image& image, std::size_t index) const {
+  return image.kept.empty() ? worker.arena().data() + sets_.image_bytes() + sets_.offset_of(looked_at_[index])
+                            : image.kept.data() + index * sets_.stride();
+}
+
+int SpotCheck::writer(int set, const worker::Stopped& stopped) const {
+  for (int n = stopped.complete; n < stopped.begun; ++n)
+    if (sets_.sources(n).o == set) return kUnderWay;
+  for (int n = stopped.complete - 1; n >= 0; --n)
+    if (sets_.sources(n).o == set) return n;
+  return kEarlier;
+}
+
+bool SpotCheck::saw_outputs(const Image& image) const {
+  return std::any_of(looked_at_.begin(), looked_at_.end(),
+                     [&](int set) { return writer(set, image.stopped) != kUnderWay; });
+}
+
+// Q carries the factors of K, exactly.
+const verify::Reference& SpotCheck::reference(int set, int writer) {
+  const auto [at, is_new] = references_.try_emplace({set, writer});
+  if (!is_new) return at->second;
+  int launch = writer;
+  if (writer == kEarlier)
+    for (int n = 0; n < sets_.plan().launches; ++n)
+      if (sets_.sources(n).o == set) launch = n;
+  const worker::ChannelFactors& factors = writer == kEarlier ? totals_.at(totals_.size() - 2) : totals_.back();
+  at->second = sets_.reference(launch, factors, substream(seed_, static_cast<std::uint64_t>(set)));
+  return at->second;
+}
+
+verify::Comparison SpotCheck::check(worker::Worker& worker, Image& image) {
+  verify::Comparison result;
+  if (image.stopped.trespassed) {
+    result.finding = Finding::wrote_outside;
+    result.text = "it wrote outside its outputs, to device memory that is part of no tensor";
+    return result;
+  }
+  bool with_rows = true;  // of one set: the others are compared with another slot's
+  for (std::size_t i = 0; i < looked_at_.size(); ++i) {
+    const int set = looked_at_[i];
+    std::byte* after = bytes_of(worker, image, i);
+    const int by = writer(set, image.stopped);
+    if (by == kUnderWay) sets_.end_launch(set, after);
+    result = sets_.restore_keys(set, after, totals_.back());
+    if (result.finding == Finding::none) {
+      const bool known = by >= 0 || (by == kEarlier && replays_ > 0);  // a lead may be of fewer launches
+      if (by == kUnderWay) {
+        const verify::Scene::Trespass trespass = sets_.scene(set).trespass(after);
+        result.finding = trespass.finding;
+        result.text = trespass.text;
+      } else {
+        const verify::Reference none;
+        result = verify::compare(sets_.scene(set), after, known && with_rows ? reference(set, by) : none, false);
+        if (known) with_rows = false;
+      }
+    }
+    if (result.finding == Finding::none) result = sets_.check_slack(set, after);
+    if (result.finding == Finding::none) continue;
+    result.text = fmt::format("in the timed launches (stopped in replay {}, after launch {} of {}), set {}: {}",
+                              replays_ + 1, image.stopped.complete, sets_.plan().launches, set, result.text);
+    return result;
+  }
+  return result;
+}
+
+SpotCheck::Outputs SpotCheck::outputs(worker::Worker& worker, const Image& image) const {
+  Outputs result;
+  for (std::size_t i = 0; i < looked_at_.size(); ++i) {
+    const verify::Place& o = sets_.scene(looked_at_[i]).o();
+    const std::byte* at = bytes_of(worker, const_cast<Image&>(image), i) + o.offset;
+    result.writers.push_back(writer(looked_at_[i], image.stopped));
+    result.bytes.emplace_back();
+    if (result.writers.back() != kUnderWay) result.bytes.back().assign(at, at + o.bytes);
+  }
+  return result;
+}
+
+// Each is within the tolerance of the oracle, so they are within twice that of each other. It is calibrated on sampled
+// rows: a row of larger outputs may be off by as much more.
+verify::Comparison SpotCheck::compare(const Outputs& base, const Outputs& trial) const {
+  verify::Comparison result;
+  if (references_.empty()) return result;
+  const verify::Reference& reference = references_.begin()->second;
+  const double absolute = 2 * reference.tolerance.max_abs;
+  const double relative = 2 * reference.tolerance.worst_row;
+  const double largest = std::max(reference.unfused.largest, 1e-30);
+  const Workload& w = sets_.workload();
+  for (std::size_t i = 0; i < looked_at_.size(); ++i) {
+    if (base.writers[i] != trial.writers[i] || base.writers[i] == kUnderWay) continue;
+    const Strides& s = sets_.scene(looked_at_[i]).o().strides;
+    const std::int64_t rows = w.batch * w.heads * w.len_q;
+    std::vector<double> errors(static_cast<std::size_t>(rows));  // squares
+    std::vector<double> norms(static_cast<std::size_t>(rows));
+    std::mutex mutex;
+    const auto fail = [&](std::int64_t row, const std::string& text) {
+      const std::lock_guard lock(mutex);
+      result.finding = Finding::inexact;
+      result.text = fmt::format(
+          "in the timed launches (stopped in replay {}, launch {} of {}), set {}, (batch {}, head {}, row {}): {}",
+          replays_ + 1, launches_, sets_.plan().launches, looked_at_[i], row / w.len_q / w.heads,
+          row / w.len_q % w.heads, row % w.len_q, text);
+    };
+    parallel_for(rows, 0, [&](std::int64_t row) {
+      const auto at = static_cast<std::size_t>(row / w.len_q / w.heads * s.batch + row / w.len_q % w.heads * s.head +
+                                               row % w.len_q * s.row);
+      double error = 0;
+      double norm = 0;
+      double worst = 0;
+      double row_largest = 0;
+      for (std::size_t d = 0; d < static_cast<std::size_t>(w.dim_v); ++d) {
+        const double want = load_element(w.dtype, base.bytes[i].data(), at + d);
+        const double got = load_element(w.dtype, trial.bytes[i].data(), at + d);
+        error += (got - want) * (got - want);
+        norm += want * want;
+        worst = std::max(worst, std::abs(got - want));
+        row_largest = std::max(row_largest, std::abs(want));
+      }
+      errors[static_cast<std::size_t>(row)] = error;
+      norms[static_cast<std::size_t>(row)] = norm;
+      const double limit = absolute * std::max(1.0, row_largest / largest);
+      if (worst > limit) fail(row, fmt::format("{:.3g} from the base's output, allowed {:.3g}", worst, limit));
+    });
+    const double smallest = 0.1 * std::sqrt(std::accumulate(norms.begin(), norms.end(), 0.0) /
+                                            static_cast<double>(std::max<std::int64_t>(1, rows)));
+    for (std::int64_t row = 0; row < rows && result.finding == Finding::none; ++row) {
+      const double norm = std::max(std::sqrt(norms[static_cast<std::size_t>(row)]), smallest);
+      const double error = std::sqrt(errors[static_cast<std::size_t>(row)]);
+      if (error > relative * norm)
+        fail(row, fmt::format("{:.3g} of its norm from the base's output, allowed {:.3g}", error / norm, relative));
+    }
+    if (result.finding != Finding::none) return result;
+  }
+  return result;
+}
+
+}  // namespace heed::measure

@@ -1,0 +1,126 @@
+/// Blocks that are stopped where no candidate can know, and what must hold of their memory then.
+///
+/// A spot check begins as a timed block does and stops after a random number of replays and a random prefix of the
+/// next. Inputs and guards must be as they were, every output that was written must be right: as the oracle says in
+/// sampled rows, and as another slot's outputs of the same launches are in all rows.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/random.hpp"
+#include "measure/timed_sets.hpp"
+#include "verify/compare.hpp"
+#include "worker/worker.hpp"
+
+namespace heed::measure {
+
+/// What a spot check multiplies K by besides the random signs of every replay.
+enum class KeyScale {
+  ones,      ///< as where times are read
+  outliers,  ///< one channel in 16 by 32
+  large,     ///< all by the power of two with which scores reach about +-60 before the softmax
+};
+
+/// One place to stop at, for one slot or several.
+class SpotCheck {
+ public:
+  /// @param sets must outlive it
+  SpotCheck(TimedSets& sets, std::uint64_t seed);
+  /// After whole passes over the launch list, with K as it is now: the outputs of eager launches. For `fetch`.
+  static SpotCheck of_whole_passes(TimedSets& sets, std::uint64_t seed);
+
+  /// What a slot left. Of a set, its bytes lie `place_in_image` further on.
+  struct Image {
+    worker::Stopped stopped;
+    std::vector<std::byte> kept;  ///< the sets looked at, one after the other; empty: they are still in the arena
+  };
+  /// Runs the slot to where this check stops. @param keep copies the image out of the arena, so that it can be compared
+  /// later
+  Image take(worker::Worker& worker, int slot, bool keep, double limit_s);
+  /// The timed image as launches of another kind than a block's left it.
+  Image fetch(worker::Worker& worker, double limit_s);
+
+  /// Guards, inputs and every output; rows against the oracle. Puts K of the image back. @return finding none where all
+  /// is right
+  [[nodiscard]] verify::Comparison check(worker::Worker& worker, Image& image);
+  /// Whether any output could be looked at: on a CPU all may have been under way.
+  [[nodiscard]] bool saw_outputs(const Image& image) const;
+
+  /// O of every set looked at, as a slot left them, and the launch that wrote each.
+  struct Outputs {
+    std::vector<std::vector<std::byte>> bytes;
+    std::vector<int> writers;
+  };
+  [[nodiscard]] Outputs outputs(worker::Worker& worker, const Image& image) const;
+  /// All rows of two slots' outputs that the same launches wrote. Call after `check` of both.
+  [[nodiscard]] verify::Comparison compare(const Outputs& base, const Outputs& trial) const;
+
+ private:
+  SpotCheck(TimedSets& sets, std::uint64_t seed, bool whole_passes);
+  std::byte* bytes_of(worker::Worker& worker, Image& image, std::size_t index) const;
+  /// The launch of the stopped replay that wrote O of a set last; kEarlier: one of the replay before; kUnderWay.
+  [[nodiscard]] int writer(int set, const worker::Stopped& stopped) const;
+  const verify::Reference& reference(int set, int writer);
+  [[nodiscard]] std::vector<worker::Range> wanted() const;
+
+  TimedSets& sets_;
+  std::uint64_t seed_;
+  int replays_ = 0;                             // whole ones, after the lead
+  int launches_ = 0;                            // of the one that is stopped
+  std::vector<worker::ChannelFactors> totals_;  // of K, for each replay
+  std::vector<int> looked_at_;                  // sets, in random order
+  std::map<std::pair<int, int>, verify::Reference> references_;
+};
+
+/// A slot whose outputs or memory are wrong where a block was stopped.
+struct SpotFailure {
+  int slot = 0;
+  verify::Comparison comparison;
+};
+
+/// Spot checks at random places of a measurement.
+class SpotChecks {
+ public:
+  /// @param slots {the base's, the candidate's} or one alone
+  /// @param blocks so many at least will be taken
+  /// @param warm_up_ms how long the device takes to be warm again after it has waited for a comparison
+  SpotChecks(TimedSets& sets, worker::Worker& worker, std::vector<int> slots, int blocks, double warm_up_ms,
+             double limit_s);
+  /// Call before each block: checks if this is one of the places.
+  void before_block();
+  /// The checks that no block was left for, and all comparisons that were put off. @return the first failure, the
+  /// base's before the candidate's of the same check
+  [[nodiscard]] std::optional<SpotFailure> finish();
+  /// How many checks saw outputs of every slot, after `finish`.
+  [[nodiscard]] int taken() const { return taken_; }
+
+ private:
+  struct Taken {
+    SpotCheck check;
+    std::vector<SpotCheck::Image> images;  // one a slot
+  };
+  void take();
+  void compare(Taken& taken);
+  void note(int slot, verify::Comparison comparison);
+
+  TimedSets& sets_;
+  worker::Worker& worker_;
+  std::vector<int> slots_;
+  double warm_up_ms_;
+  double limit_s_;
+  Random random_;
+  std::vector<int> places_;  // blocks before which a check is taken
+  int block_ = 0;
+  int begun_ = 0;
+  int taken_ = 0;
+  int most_;
+  std::vector<Taken> put_off_;
+  std::optional<SpotFailure> failure_;
+};
+
+}  // namespace heed::measure

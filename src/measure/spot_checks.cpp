@@ -1,0 +1,104 @@
+// At which places of a measurement spot checks are taken, and when they are compared.
+#include <algorithm>
+#include <chrono>
+
+#include "base/random.hpp"
+#include "measure/spot_check.hpp"
+
+namespace heed::measure {
+namespace {
+
+constexpr int kChecks = 3;            // of each slot, in a measurement of the fewest blocks
+constexpr int kFewestChecks = 2;      // where one takes long
+constexpr int kMostChecks = 6;        // of a long measurement
+constexpr double kLaterShare = 0.03;  // of the blocks beyond the fewest, before which there is one more
+constexpr double kLong_s = 0.5;
+// Images up to this size are kept and compared when all blocks are done: a GPU that waits for the host cools down.
+constexpr std::uint64_t kMostKeptBytes = 32 << 20;
+constexpr int kAttempts = 4;  // at a check that sees an output
+
+}  // namespace
+
+SpotChecks::SpotChecks(TimedSets& sets, worker::Worker& worker, std::vector<int> slots, int blocks, double warm_up_ms,
+                       double limit_s)
+    : sets_(sets),
+      worker_(worker),
+      slots_(std::move(slots)),
+      warm_up_ms_(warm_up_ms),
+      limit_s_(limit_s),
+      random_(fresh_seed()),
+      most_(kMostChecks) {
+  for (int i = 0; i < kChecks; ++i)
+    places_.push_back(static_cast<int>(random_.below(static_cast<std::uint64_t>(blocks) + 1)));
+}
+
+void SpotChecks::before_block() {
+  const bool is_later = block_ > *std::max_element(places_.begin(), places_.end());
+  const auto here = std::count(places_.begin(), places_.end(), block_) + (is_later && random_.chance(kLaterShare));
+  ++block_;
+  for (std::ptrdiff_t i = 0; i < here; ++i) take();
+}
+
+void SpotChecks::take() {
+  if (failure_ || begun_ >= most_) return;
+  ++begun_;
+  const auto begin = std::chrono::steady_clock::now();
+  const bool keep = sets_.image_bytes() <= kMostKeptBytes;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    Taken taken{SpotCheck(sets_, random_.next()), std::vector<SpotCheck::Image>(slots_.size())};
+    if (keep) {
+      // In random order: neither side always finds what the other has left.
+      const std::size_t first = random_.below(slots_.size());
+      bool saw = true;
+      for (std::size_t i = 0; i < slots_.size(); ++i) {
+        const std::size_t side = (first + i) % slots_.size();
+        taken.images[side] = taken.check.take(worker_, slots_[side], true, limit_s_);
+        saw = saw && taken.check.saw_outputs(taken.images[side]);
+      }
+      put_off_.push_back(std::move(taken));
+      if (!saw) continue;
+      ++taken_;
+      break;
+    }
+    compare(taken);
+    if (failure_) break;
+    if (std::all_of(taken.images.begin(), taken.images.end(),
+                    [&](const SpotCheck::Image& image) { return taken.check.saw_outputs(image); })) {
+      ++taken_;
+      break;
+    }
+  }
+  const double took_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (took_s > kLong_s) most_ = std::min(most_, std::max(kFewestChecks, begun_));
+  if (!keep && warm_up_ms_ > 0 && !failure_)
+    for (const int slot : slots_)
+      worker_.warm_up(slot, std::min(warm_up_ms_, 1000 * took_s) / static_cast<double>(slots_.size()), limit_s_);
+}
+
+void SpotChecks::note(int slot, verify::Comparison comparison) {
+  if (!failure_ && comparison.finding != Finding::none) failure_ = SpotFailure{slot, std::move(comparison)};
+}
+
+// Images that were not kept are taken here: one at a time lies in the arena.
+void SpotChecks::compare(Taken& taken) {
+  std::vector<SpotCheck::Outputs> outputs;
+  for (std::size_t side = 0; side < slots_.size() && !failure_; ++side) {
+    SpotCheck::Image& image = taken.images[side];
+    if (image.kept.empty()) image = taken.check.take(worker_, slots_[side], false, limit_s_);
+    note(slots_[side], taken.check.check(worker_, image));
+    if (slots_.size() > 1) outputs.push_back(taken.check.outputs(worker_, image));
+    image.kept.clear();
+    image.kept.shrink_to_fit();
+  }
+  if (!failure_ && slots_.size() > 1) note(slots_.back(), taken.check.compare(outputs.front(), outputs.back()));
+}
+
+std::optional<SpotFailure> SpotChecks::finish() {
+  while (!failure_ && begun_ < std::min(kChecks, most_)) take();
+  for (Taken& taken : put_off_)
+    if (!failure_) compare(taken);
+  put_off_.clear();
+  return failure_;
+}
+
+}  // namespace heed::measure
