@@ -14,7 +14,7 @@
 #include "jit/toolchain.hpp"
 #include "profile/collect.hpp"
 #include "report/table.hpp"
-#include "worker/sandbox.hpp"
+#include "worker/runner.hpp"
 
 namespace heed::cli {
 namespace {
@@ -49,10 +49,10 @@ int doctor(const MachineOptions& machine, const StoreOptions& store_options) {
     const auto toolchain = jit::make_host_toolchain(machine.compiler, "/nonexistent");
     return toolchain->identity({}).substr(0, toolchain->identity({}).find(" | "));
   }));
-  findings.push_back(
-      {"sandbox", worker::sandbox_available(),
-       worker::sandbox_available() ? "seccomp filters are available" : "this kernel has no seccomp filters",
-       "CPU kernels will not be run"});
+  const std::optional<std::string> no_runner = worker::why_no_runner();
+  findings.push_back({"sandbox", !no_runner,
+                      no_runner.value_or("a CPU kernel can be confined: no files, no clock, no memory but its tensors"),
+                      "CPU kernels will not be run"});
   const CudaProbe gpu = probe_cuda();
   findings.push_back({"GPU", gpu.facts.has_value(),
                       gpu.facts

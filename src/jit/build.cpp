@@ -13,6 +13,7 @@
 #include "base/parallel.hpp"
 #include "jit/elf.hpp"
 #include "jit/embedded.hpp"
+#include "jit/shared_object.hpp"
 
 namespace heed::jit {
 namespace fs = std::filesystem;
@@ -199,13 +200,21 @@ BuildOutcome Builder::run(const BuildRequest& request, bool fresh) {
   artifact.build_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   artifact.log = result.log;
   const std::string bytes = read_file(output, ErrorCode::cache);
-  const ElfFile elf = parse_elf(bytes);
-  if (request.device == DeviceKind::cuda) artifact.resources = parse_ptxas_report(result.log);
-  artifact.resources.code_bytes = code_bytes(elf);
-  artifact.machine_code = machine_code_digest(elf);
-  artifact.breach = !result.breach.empty()              ? result.breach
-                    : request.device == DeviceKind::cpu ? contract_breach_of_shared_object(elf, request.entry)
-                                                        : contract_breach_of_cubin(elf, request.entry);
+  artifact.breach = result.breach;
+  std::string breach;
+  if (request.device == DeviceKind::cuda) {
+    const ElfFile elf = parse_elf(bytes);
+    artifact.resources = parse_ptxas_report(result.log);
+    artifact.resources.code_bytes = code_bytes(elf);
+    artifact.machine_code = machine_code_digest(elf);
+    breach = contract_breach_of_cubin(elf, request.entry);
+  } else {
+    const SharedObject object = parse_shared_object(bytes);
+    artifact.resources.code_bytes = code_bytes(object);
+    artifact.machine_code = machine_code_digest(object);
+    breach = contract_breach_of_shared_object(object, request.entry);
+  }
+  if (artifact.breach.empty()) artifact.breach = breach;
   return {
       .artifact = cache_.store(key, compiler.extension(), output, std::move(artifact)), .timed_out = false, .log = {}};
 }

@@ -65,18 +65,11 @@ ElfFile parse_elf(std::string_view bytes) {
       if (h.sh_link >= headers.size()) malformed("a section links to none");
       return content(headers[h.sh_link]);
     };
-    if (h.sh_type == SHT_DYNAMIC) {
-      for (std::uint64_t at = 0; at + sizeof(Elf64_Dyn) <= h.sh_size; at += sizeof(Elf64_Dyn)) {
-        const auto entry = read_at<Elf64_Dyn>(content(h), at);
-        if (entry.d_tag == DT_NEEDED) file.needed.emplace_back(string_at(linked_strings(), entry.d_un.d_val));
-      }
-    }
     if (h.sh_type == SHT_DYNSYM || h.sh_type == SHT_SYMTAB) {
       for (std::uint64_t at = sizeof(Elf64_Sym); at + sizeof(Elf64_Sym) <= h.sh_size; at += sizeof(Elf64_Sym)) {
         const auto symbol = read_at<Elf64_Sym>(content(h), at);
         const std::string_view name = string_at(linked_strings(), symbol.st_name);
         if (name.empty()) continue;
-        if (ELF64_ST_TYPE(symbol.st_info) == STT_GNU_IFUNC) file.has_indirect_functions = true;
         if (symbol.st_shndx == SHN_UNDEF) {
           file.undefined.emplace_back(name);
         } else if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && ELF64_ST_BIND(symbol.st_info) != STB_LOCAL) {
@@ -106,26 +99,6 @@ std::int64_t code_bytes(const ElfFile& file) {
   for (const ElfSection& section : file.sections)
     if (starts_with_any(section.name, {".text"})) bytes += static_cast<std::int64_t>(section.size);
   return bytes;
-}
-
-std::string contract_breach_of_shared_object(const ElfFile& file, std::string_view entry) {
-  if (!file.needed.empty()) return fmt::format("it asks for the library {}", file.needed.front());
-  if (file.has_indirect_functions) return "it has functions that run while it is loaded (IFUNC)";
-  // What a compiler may call by itself for copies of structures.
-  for (const std::string& name : file.undefined)
-    if (name != "memcpy" && name != "memset" && name != "memmove")
-      return fmt::format("it calls {}, which is outside the kernel contract", name);
-  for (const ElfSection& section : file.sections) {
-    if (section.size == 0) continue;
-    if (starts_with_any(section.name, {".init", ".fini", ".preinit", ".ctors", ".dtors"}))
-      return fmt::format("it has code that runs while it is loaded (section {})", section.name);
-    if (starts_with_any(section.name, {".data", ".bss", ".tdata", ".tbss"}) &&
-        section.name.substr(0, 12) != ".data.rel.ro")
-      return fmt::format("it keeps state between launches (section {}, {} bytes)", section.name, section.size);
-  }
-  if (std::find(file.defined.begin(), file.defined.end(), entry) == file.defined.end())
-    return fmt::format("it has no function {}", entry);
-  return {};
 }
 
 std::string contract_breach_of_cubin(const ElfFile& file, std::string_view entry) {

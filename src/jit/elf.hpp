@@ -1,4 +1,4 @@
-/// Reading ELF files: shared objects of CPU candidates and cubins (which are ELF too).
+/// Reading cubins, which are ELF files. For shared objects of CPU candidates see shared_object.hpp.
 /// ELF-64: https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html
 #pragma once
 
@@ -18,10 +18,8 @@ struct ElfSection {
 
 struct ElfFile {
   std::vector<ElfSection> sections;
-  std::vector<std::string> needed;     ///< shared libraries it asks for
   std::vector<std::string> undefined;  ///< symbols it leaves to others
   std::vector<std::string> defined;    ///< global functions it offers
-  bool has_indirect_functions = false;
 };
 
 /// `bytes` must outlive the result. @throws Error(cache) when they are no well-formed 64-bit little-endian ELF file
@@ -34,11 +32,8 @@ std::string machine_code_digest(const ElfFile& file);
 /// Bytes of executable sections.
 std::int64_t code_bytes(const ElfFile& file);
 
-/// Why a CPU candidate's shared object breaks the kernel contract; empty when it keeps to it. It may bring code and
-/// constants, nothing else: no constructors, no library, no writable memory of its own.
-std::string contract_breach_of_shared_object(const ElfFile& file, std::string_view entry);
-
-/// The same for a cubin: nothing left to link. What else it must not do is read off its PTX.
+/// Why a cubin breaks the kernel contract; empty when it keeps to it: nothing left to link. What else it must not do is
+/// read off its PTX.
 std::string contract_breach_of_cubin(const ElfFile& file, std::string_view entry);
 
 }  // namespace heed::jit

@@ -40,19 +40,6 @@ class Child {
   }
 
  private:
-  // While launches are timed, the arena behind the timed image is closed: memory that nobody looks at would serve a CPU
-  // candidate to keep outputs in from replay to replay. Candidates cannot open it (enter_pool_sandbox).
-  void close_arena_after(std::uint64_t bytes) {
-    if (device_ != DeviceKind::cpu || bytes >= arena_bytes_) return;
-    closed_from_ = (bytes + 4095) / 4096 * 4096;
-    ::mprotect(arena_ + closed_from_, arena_bytes_ - closed_from_, PROT_NONE);
-  }
-  void open_arena() {
-    if (closed_from_ < arena_bytes_)
-      ::mprotect(arena_ + closed_from_, arena_bytes_ - closed_from_, PROT_READ | PROT_WRITE);
-    closed_from_ = arena_bytes_;
-  }
-
   std::byte* at(std::uint64_t offset, std::uint64_t bytes) const {
     if (offset > arena_bytes_ || bytes > arena_bytes_ - offset)
       throw std::out_of_range("a range lies outside the arena");
@@ -66,10 +53,7 @@ class Child {
       if (range.offset > bytes || range.bytes > bytes - range.offset)
         throw std::out_of_range("a range lies outside the timed image");
     std::byte* const result = at(request.at("result").get<std::uint64_t>(), bytes);
-    const std::uint64_t closed = closed_from_;
-    open_arena();
     executor_->fetch(result, wanted);
-    close_arena_after(closed);
   }
 
   void serve(const nlohmann::json& request, nlohmann::json& reply) {
@@ -81,16 +65,14 @@ class Child {
     if (op == "seal") return executor_->seal();
     const auto number = [&](const char* key) { return request.at(key).get<std::uint64_t>(); };
     if (op == "prepare") {
-      open_arena();
       std::vector<std::pair<int, std::vector<Launch>>> launches;
       for (const auto& slot : request.at("slots"))
         launches.emplace_back(slot.at("slot").get<int>(), slot.at("launches").get<std::vector<Launch>>());
-      executor_->prepare(at(number("image"), number("bytes")), number("bytes"), launches,
-                         request.at("poisoned").get<std::vector<Range>>(),
-                         request.at("keys").get<std::vector<ChannelRange>>(), request.at("follow").get<Follow>());
-      return close_arena_after(number("image") + number("bytes"));
+      return executor_->prepare(at(number("image"), number("bytes")), number("bytes"), launches,
+                                request.at("poisoned").get<std::vector<Range>>(),
+                                request.at("keys").get<std::vector<ChannelRange>>(),
+                                request.at("follow").get<Follow>());
     }
-    if (op == "run" || op == "run_chain") open_arena();
     if (op == "fetch") return fetch(request);
     const int slot = request.at("slot").get<int>();
     if (op == "load")
@@ -140,7 +122,6 @@ class Child {
   DeviceKind device_;
   std::byte* arena_;
   std::uint64_t arena_bytes_;
-  std::uint64_t closed_from_ = arena_bytes_;
   std::unique_ptr<Executor> executor_;
 };
 
@@ -158,7 +139,7 @@ int run_worker_child(DeviceKind device) {
   nlohmann::json request;
   while (receive_frame(kSocket, -1, /*interruptible=*/false, request) == Received::frame)
     if (!send_frame(kSocket, child.answer(request))) break;
-  ::_exit(0);  // without destructors: pool threads may still hold a candidate
+  ::_exit(0);  // without destructors: a device may still hold a candidate
 }
 
 }  // namespace heed::worker

@@ -1,15 +1,15 @@
-#include <dlfcn.h>
 #include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
 
-#include "base/parallel.hpp"
-#include "worker/cpu_pool.hpp"
+#include "worker/candidate_image.hpp"
 #include "worker/executor.hpp"
-#include "worker/sandbox.hpp"
+#include "worker/runner.hpp"
 
 namespace heed::worker {
 namespace {
@@ -22,31 +22,29 @@ double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
+// Every operation runs in a runner of its own, which dies with it: see Runner.
 class CpuExecutor final : public Executor {
  public:
-  void load(int slot, const std::string& path, const LaunchPlan& plan) override {
-    void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr)
-      throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("cannot load {}: {}", path, ::dlerror()));
-    auto* entry = reinterpret_cast<CpuEntry>(::dlsym(library, plan.entry.c_str()));
-    if (entry == nullptr)
-      throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("{} has no function {}", path, plan.entry));
-    slots_.at(static_cast<std::size_t>(slot)) = {entry, plan, {}};
-    most_threads_ = std::max(most_threads_, static_cast<int>(plan.threads));
-    most_scratch_ = std::max(most_scratch_, plan.shared_bytes);
+  CpuExecutor() {
+    // The end of a runner interrupts the wait for it; its stops do not.
+    struct sigaction notice {};
+    notice.sa_handler = [](int) {};
+    notice.sa_flags = SA_NOCLDSTOP;
+    ::sigaction(SIGCHLD, &notice, nullptr);
+    ::prctl(PR_SET_TIMERSLACK, 1);  // spot checks look at a runner's progress every few microseconds
   }
 
-  void seal() override {
-    pool_ = std::make_unique<CpuPool>(most_threads_, most_scratch_);
-    pool_->poison_scratch();  // touches every page before anything is timed
-    enter_sandbox();
+  void load(int slot, const std::string& path, const LaunchPlan& plan) override {
+    Slot& s = slots_.at(static_cast<std::size_t>(slot));
+    s.image = std::make_unique<CandidateImage>(path, plan.entry);
+    s.plan = plan;
+    s.timed.clear();
   }
+
+  void seal() override {}
 
   void run(int slot, const std::byte* image, std::uint64_t bytes, std::byte* result, const Launch& launch) override {
-    std::memcpy(result, image, bytes);
-    pool().poison_scratch();
-    const CpuLaunch one = resolved(launch, result);
-    start(slot, {&one, 1});
+    run_chain(slot, image, bytes, result, {launch}, Follow::in_stream);
   }
 
   void run_chain(int slot, const std::byte* image, std::uint64_t bytes, std::byte* result,
@@ -54,12 +52,14 @@ class CpuExecutor final : public Executor {
     std::memcpy(result, image, bytes);
     std::vector<CpuLaunch> chain;
     for (const Launch& launch : launches) chain.push_back(resolved(launch, result));
-    pool().poison_scratch();
-    if (follow != Follow::waited) return start(slot, chain);
-    for (const CpuLaunch& launch : chain) {
-      start(slot, {&launch, 1});
-      pool().poison_scratch();
-    }
+    const auto run_all = [&](std::span<const CpuLaunch> list) {
+      Runner runner(task(slot, list, result, bytes));
+      replay(runner, list.size());
+      // Whatever is still under way ends here, before anything is compared.
+      runner.freeze();
+    };
+    if (follow != Follow::waited) return run_all(chain);
+    for (const CpuLaunch& launch : chain) run_all({&launch, 1});
   }
 
   // Launches of a CPU follow one another in one way only.
@@ -77,43 +77,50 @@ class CpuExecutor final : public Executor {
   }
 
   std::vector<double> time(int slot, int replays, const std::vector<ChannelFactors>& factors) override {
-    begin_block(slot, factors.at(0));
-    const std::vector<CpuLaunch>& timed = slots_.at(static_cast<std::size_t>(slot)).timed;
+    Runner runner(timed_task(slot));
+    const std::size_t launches = begin_block(runner, slot, factors.at(0));
     std::vector<double> times;
     for (int i = 0; i < replays; ++i) {
-      between_replays(factors.at(static_cast<std::size_t>(i) + 1));
+      between_replays(runner, factors.at(static_cast<std::size_t>(i) + 1));
       const auto begin = Clock::now();
-      start(slot, timed);
-      times.push_back(microseconds_since(begin) / static_cast<double>(timed.size()));
+      replay(runner, launches);
+      times.push_back(microseconds_since(begin) / static_cast<double>(launches));
     }
+    runner.freeze();
     return times;
   }
 
   Stopped spot_check(int slot, int replays, int launches, const std::vector<ChannelFactors>& factors) override {
-    begin_block(slot, factors.at(0));
-    const std::vector<CpuLaunch>& timed = slots_.at(static_cast<std::size_t>(slot)).timed;
+    Runner runner(timed_task(slot));
+    const std::size_t all = begin_block(runner, slot, factors.at(0));
     for (int i = 0; i < replays; ++i) {
-      between_replays(factors.at(static_cast<std::size_t>(i) + 1));
-      start(slot, timed);
+      between_replays(runner, factors.at(static_cast<std::size_t>(i) + 1));
+      replay(runner, all);
     }
-    between_replays(factors.at(static_cast<std::size_t>(replays) + 1));
-    start(slot, std::span(timed).first(static_cast<std::size_t>(launches)));
-    return {.complete = launches, .begun = launches};
+    between_replays(runner, factors.at(static_cast<std::size_t>(replays) + 1));
+    runner.begin(all);
+    runner.wait_for_launches(static_cast<std::size_t>(launches));
+    runner.freeze();
+    expect_control(runner);
+    const std::size_t done = runner.launches_done();
+    return {.complete = static_cast<int>(done), .begun = static_cast<int>(std::min(all, done + 1))};
   }
 
   void warm_up(int slot, double ms) override {
+    Runner runner(timed_task(slot));
     const auto begin = Clock::now();
     do {
-      start(slot, slots_.at(static_cast<std::size_t>(slot)).timed);
+      replay(runner, timed(slot).size());
     } while (microseconds_since(begin) < ms * 1000);
   }
 
   std::pair<double, double> time_eager(int slot, int calls) override {
     // A CPU launch always runs to its end: both ways of calling are the same.
-    const std::vector<CpuLaunch>& timed = slots_.at(static_cast<std::size_t>(slot)).timed;
     for (const Range& range : poisoned_) std::memset(timed_ + range.offset, 0xff, range.bytes);
+    const std::vector<CpuLaunch>& list = timed(slot);
+    Runner runner(task(slot, {list.data(), 1}, timed_, timed_bytes_));
     const auto begin = Clock::now();
-    for (int i = 0; i < calls; ++i) start(slot, {&timed[static_cast<std::size_t>(i) % timed.size()], 1});
+    for (int i = 0; i < calls; ++i) replay(runner, 1);
     const double each = microseconds_since(begin) / calls;
     return {each, each};
   }
@@ -129,48 +136,68 @@ class CpuExecutor final : public Executor {
 
  private:
   struct Slot {
-    CpuEntry entry = nullptr;
+    std::unique_ptr<CandidateImage> image;
     LaunchPlan plan;
     std::vector<CpuLaunch> timed;
   };
-
-  void begin_block(int slot, const ChannelFactors& factors) {
-    for (const Range& range : poisoned_) std::memset(timed_ + range.offset, 0xff, range.bytes);
-    between_replays(factors);
-    // What the other side left in the caches is paid for by a few launches that are not timed.
-    const std::vector<CpuLaunch>& timed = slots_.at(static_cast<std::size_t>(slot)).timed;
-    start(slot, std::span(timed).first(std::min<std::size_t>(timed.size(), kLeadLaunches)));
-  }
-
-  // What a replay left must not serve the next, whose launches are the same.
-  void between_replays(const ChannelFactors& factors) {
-    pool().poison_scratch();
-    for (const ChannelRange& keys : keys_) multiply_channels(timed_, keys, factors);
-  }
 
   static CpuLaunch resolved(const Launch& launch, std::byte* image) {
     return {resolve(launch, reinterpret_cast<std::uintptr_t>(image)), launch.grid[0]};
   }
 
-  CpuPool& pool() {
-    if (!pool_) throw DeviceFailure(DeviceFailure::Kind::launch, "the worker was asked to run before it was sealed");
-    return *pool_;
+  const std::vector<CpuLaunch>& timed(int slot) const {
+    const std::vector<CpuLaunch>& list = slots_.at(static_cast<std::size_t>(slot)).timed;
+    if (list.empty()) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("slot {} has no launches", slot));
+    return list;
   }
 
-  void start(int slot, std::span<const CpuLaunch> launches) {
+  RunnerTask task(int slot, std::span<const CpuLaunch> launches, std::byte* image, std::uint64_t bytes) const {
     const Slot& s = slots_.at(static_cast<std::size_t>(slot));
-    if (s.entry == nullptr) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("slot {} is empty", slot));
-    pool().launch(s.entry, launches, static_cast<int>(s.plan.threads));
-    if (pool().control_was_changed())
+    if (!s.image) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("slot {} is empty", slot));
+    RunnerTask task;
+    task.code = s.image->address();
+    task.code_bytes = s.image->bytes();
+    task.entry = s.image->entry();
+    task.launches = launches;
+    task.threads = static_cast<int>(s.plan.threads);
+    task.scratch_bytes = s.plan.shared_bytes;
+    task.image = image;
+    task.image_bytes = bytes;
+    return task;
+  }
+
+  RunnerTask timed_task(int slot) const { return task(slot, timed(slot), timed_, timed_bytes_); }
+
+  // Returns how many launches a replay has.
+  std::size_t begin_block(Runner& runner, int slot, const ChannelFactors& factors) {
+    for (const Range& range : poisoned_) std::memset(timed_ + range.offset, 0xff, range.bytes);
+    between_replays(runner, factors);
+    // What the other side left in the caches is paid for by a few launches that are not timed.
+    const std::size_t launches = timed(slot).size();
+    replay(runner, std::min(launches, kLeadLaunches));
+    return launches;
+  }
+
+  // What a replay left must not serve the next, whose launches are the same.
+  void between_replays(Runner& runner, const ChannelFactors& factors) {
+    runner.poison_scratch();
+    for (const ChannelRange& keys : keys_) multiply_channels(timed_, keys, factors);
+  }
+
+  static void replay(Runner& runner, std::size_t launches) {
+    runner.begin(launches);
+    runner.wait();
+    expect_control(runner);
+  }
+
+  static void expect_control(const Runner& runner) {
+    if (runner.control_was_changed())
       throw DeviceFailure(
           DeviceFailure::Kind::left_state,
           "it left the processor's rounding and exception control changed, which skews whoever runs next");
   }
 
   std::array<Slot, kSlots> slots_;
-  int most_threads_ = 1;
-  std::int64_t most_scratch_ = 0;
-  std::unique_ptr<CpuPool> pool_;
   std::byte* timed_ = nullptr;
   std::uint64_t timed_bytes_ = 0;
   std::vector<Range> poisoned_;
