@@ -32,6 +32,12 @@ enum class Unit {
   matrix,  ///< tiles of bf16 (Intel AMX); fp16 and fp32 as sums of bf16 pieces
 };
 
+/// Whose rows a block of the matrix unit holds.
+enum class KeyHeads {
+  own,     ///< of one query head
+  shared,  ///< of all query heads that read one key head, one head after another: K and V are read once for all of them
+};
+
 /// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
 struct Config {
   Unit unit = Unit::vector;
@@ -43,6 +49,7 @@ struct Config {
   Exp2 exp2 = Exp2::degree5;
   Rescale rescale = Rescale::when_grown;
   LoopOrder loop_order = LoopOrder::heads_outer;
+  KeyHeads key_heads = KeyHeads::own;
   int prefetch = 0;  ///< key rows fetched ahead of their use; 0: leave it to the hardware
   int threads = 1;
   constexpr bool operator==(const Config&) const = default;
@@ -61,7 +68,7 @@ constexpr int queries_per_group(const Config& config, const Machine& machine) {
   return config.tile_vectors * machine.lanes;
 }
 
-enum class Illegal { no, registers, row_block, key_block, threads, head_dim, unit, group_block };
+enum class Illegal { no, registers, row_block, key_block, threads, head_dim, unit, key_heads, group_block };
 
 constexpr Illegal is_legal(const Config& config, const Problem& problem, const Machine& machine) {
   if (config.threads < 1 || config.threads > machine.processors) return Illegal::threads;
@@ -70,6 +77,7 @@ constexpr Illegal is_legal(const Config& config, const Problem& problem, const M
     if (!machine.matrix_unit) return Illegal::unit;
     return config.block_m % 32 == 0 && config.block_n % 32 == 0 ? Illegal::no : Illegal::group_block;
   }
+  if (config.key_heads == KeyHeads::shared) return Illegal::key_heads;
   // accumulators, one row of vectors and one broadcast value
   if (config.tile_rows * config.tile_vectors + config.tile_vectors + 1 > machine.registers) return Illegal::registers;
   if (config.block_m % queries_per_group(config, machine) != 0) return Illegal::row_block;

@@ -125,7 +125,7 @@ class MatrixForward {
     batch_ = place.batch;
     head_ = place.head;
     first_row_ = place.first_row;
-    rows_ = min(kConfig.block_m, params.len_q - first_row_);
+    rows_ = min(kConfig.block_m, rows_of_head<kConfig>(params) - first_row_);
   }
 
   void run() {
@@ -133,10 +133,8 @@ class MatrixForward {
     const long long kv_head = head_ / params_.group_size;
     k_ = static_cast<const Memory*>(params_.k) + batch_ * params_.k_strides.batch + kv_head * params_.k_strides.head;
     v_ = static_cast<const Memory*>(params_.v) + batch_ * params_.v_strides.batch + kv_head * params_.v_strides.head;
-    q_ = static_cast<const Memory*>(params_.q) + batch_ * params_.q_strides.batch + head_ * params_.q_strides.head +
-         first_row_ * params_.q_strides.row;
     pack_queries();
-    const int keys_end = seen(rows_ - 1);
+    const int keys_end = most_seen(0, rows_);
     for (int tile = 0; tile < keys_end; tile += kKeys) {
       const int count = min(kKeys, keys_end - tile);
       pack_keys(tile, count);
@@ -150,9 +148,31 @@ class MatrixForward {
   static constexpr int min(int a, int b) { return a < b ? a : b; }
   static constexpr int clamp(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
 
+  struct Row {
+    long long head;
+    int row;
+  };
+  /// Where a row of the block lies in Q and O.
+  [[nodiscard]] Row place(int row) const {
+    if constexpr (kConfig.key_heads == KeyHeads::own) return {head_, first_row_ + row};
+    return {head_ + (first_row_ + row) / params_.len_q, (first_row_ + row) % params_.len_q};
+  }
+  [[nodiscard]] const Memory* query(int row) const {
+    const Row at = place(row);
+    return static_cast<const Memory*>(params_.q) + batch_ * params_.q_strides.batch + at.head * params_.q_strides.head +
+           at.row * params_.q_strides.row;
+  }
+
   /// Keys that a row of the block sees, the first ones.
   [[nodiscard]] int seen(int row) const {
-    return visible_keys(kProblem.causal, first_row_ + row, params_.causal_offset, params_.len_k);
+    return visible_keys(kProblem.causal, place(row).row, params_.causal_offset, params_.len_k);
+  }
+  /// Keys that any of some rows sees.
+  [[nodiscard]] int most_seen(int first, int count) const {
+    if constexpr (kConfig.key_heads == KeyHeads::own || !kProblem.causal) return seen(first + count - 1);
+    int most = 0;
+    for (int row = first; row < first + count; ++row) most = seen(row) > most ? seen(row) : most;
+    return most;
   }
 
   /// Elements [column, column + 16) of a row as fp32; past `end` zeros.
@@ -166,7 +186,7 @@ class MatrixForward {
   void pack_queries() {
     IntVec largest{};
     for (int row = 0; row < (rows_ + kRows - 1) / kRows * kRows; ++row) {
-      const Memory* from = q_ + row * params_.q_strides.row;
+      const Memory* from = query(min(row, rows_ - 1));
       const int end = row < rows_ ? kDim : 0;
       for (int d = 0; d < kDepth; d += 32) {
         const Vec even = load(from, d, end);
@@ -231,7 +251,7 @@ class MatrixForward {
   /// One tile of keys for one group of rows: scores, softmax, values.
   void process(int row, int tile, int count) {
     const int group_rows = min(kRows, rows_ - row);
-    count = min(count, seen(row + group_rows - 1) - tile);
+    count = min(count, most_seen(row, group_rows) - tile);
     if (count <= 0) return;
     const int steps = (count + 31) / 32;
     const Operands scores{queries_ + row * kQueryRow, kQueryRow, kQueryPiece, keys_, kKeyColumn, kKeyStep, kKeyPiece};
@@ -325,11 +345,11 @@ class MatrixForward {
   [[gnu::noinline]] void multiply_scores_apart(int row, int tile, int group_rows, int count) {
     for (int r = 0; r < group_rows; ++r)
       for (int j = 0; j < count; ++j) {
-        const Memory* query = q_ + (row + r) * params_.q_strides.row;
+        const Memory* numbers = query(row + r);
         const Memory* key = k_ + static_cast<long long>(tile + j) * params_.k_strides.row;
         float score = 0;
         for (int d = 0; d < kDim; ++d)
-          score += load_scalar<kProblem.element>(query + d) * load_scalar<kProblem.element>(key + d);
+          score += load_scalar<kProblem.element>(numbers + d) * load_scalar<kProblem.element>(key + d);
         scores_[r * kKeys + j] = score == score ? score : __builtin_nanf("");  // without a payload
       }
   }
@@ -350,26 +370,26 @@ class MatrixForward {
   }
 
   void store() const {
-    auto* const o = static_cast<Memory*>(params_.o) + batch_ * params_.o_strides.batch + head_ * params_.o_strides.head;
+    auto* const o = static_cast<Memory*>(params_.o) + batch_ * params_.o_strides.batch;
     for (int row = 0; row < rows_; ++row) {
       float sum = 0;
       for (int i = 0; i < kLanes; ++i) sum += sums_[row][i];
       const bool sees = seen(row) > 0;
       const float inverse = inverse_sum(sees, sum);
-      Memory* const to = o + (first_row_ + row) * params_.o_strides.row;
+      const Row at = place(row);
+      Memory* const to = o + at.head * params_.o_strides.head + at.row * params_.o_strides.row;
       const float* const from = out_ + row * kColumns;
       int d = 0;
       for (; d + 16 <= kDim; d += 16)
         store_vector<kProblem.element>(to + d, *reinterpret_cast<const Vec*>(from + d) * inverse);
       for (; d < kDim; ++d) store_scalar<kProblem.element>(to + d, from[d] * inverse);
       if (params_.lse != nullptr)
-        params_.lse[(batch_ * params_.heads + head_) * params_.len_q + first_row_ + row] =
+        params_.lse[(batch_ * params_.heads + at.head) * params_.len_q + at.row] =
             row_log_sum(sees, maximum_[row], sum);
     }
   }
 
   const ForwardParams& params_;
-  const Memory* q_ = nullptr;  ///< the block's first row
   const Memory* k_ = nullptr;  ///< the head's first key
   const Memory* v_ = nullptr;
   char* queries_;   ///< (pieces, block_m, depth)

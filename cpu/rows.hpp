@@ -8,21 +8,30 @@ namespace heed::cpu {
 
 struct BlockPlace {
   long long batch;
-  long long head;
+  long long head;  ///< the first one; with shared key heads the rows of group_size heads count on
   int first_row;
 };
+
+/// Rows that blocks of one head, or of heads that share their keys, are cut from.
+template <Config kConfig>
+inline int rows_of_head(const ForwardParams& params) {
+  return kConfig.key_heads == KeyHeads::shared ? params.len_q * params.group_size : params.len_q;
+}
 
 /// The rows of a block: block_m of one head, handed out in the config's order. Of causal rows the last ones, which see
 /// most, come first, so that what is left for the end is short.
 template <Config kConfig, Problem kProblem>
 inline BlockPlace place_of(const ForwardParams& params, long long block) {
-  const long long row_blocks = (params.len_q + kConfig.block_m - 1) / kConfig.block_m;
-  const long long heads = static_cast<long long>(params.batch) * params.heads;
+  constexpr bool kShared = kConfig.key_heads == KeyHeads::shared;
+  const long long row_blocks = (rows_of_head<kConfig>(params) + kConfig.block_m - 1) / kConfig.block_m;
+  const long long heads_each = kShared ? params.heads_kv : params.heads;
+  const long long heads = params.batch * heads_each;
   const bool heads_outer = kConfig.loop_order == LoopOrder::heads_outer;
   const long long batch_head = heads_outer ? block / row_blocks : block % heads;
   const long long turn = heads_outer ? block % row_blocks : block / heads;
   const long long row_block = kProblem.causal ? row_blocks - 1 - turn : turn;
-  return {batch_head / params.heads, batch_head % params.heads, static_cast<int>(row_block * kConfig.block_m)};
+  const long long head = batch_head % heads_each * (kShared ? params.group_size : 1);
+  return {batch_head / heads_each, head, static_cast<int>(row_block * kConfig.block_m)};
 }
 
 /// What a row's sums of values are multiplied by. A row that sees nothing is zeros; where a row sees something, a sum

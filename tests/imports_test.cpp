@@ -21,6 +21,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"device", {"heed", "base", "variant", "kernels"}},
     {"jit", {"heed", "base", "variant"}},
     {"worker", {"heed", "base", "workload", "variant", "kernels", "jit", "device"}},
+    {"launch", {"heed", "base", "kernels"}},
     {"verify", {"heed", "base", "workload", "variant", "worker", "cpu"}},
     {"measure", {"heed", "base", "variant", "worker", "verify", "jit"}},
     {"profile", {"heed", "base", "variant", "device", "jit", "worker", "verify", "measure"}},

@@ -29,7 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 OLDEST_TORCH = (2, 5)
 SDPA = ("sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "sdpa_default")
 OTHERS = ("flash_attn_3", "flash_attn_2", "flash_attn_4", "flashinfer", "xformers", "triton_flex")
-SUITES = ("latency", "throughput", "acceptance", "decode", "eager")
+GPU_SUITES = ("latency", "throughput", "acceptance", "decode", "eager")
+SUITES = (*GPU_SUITES, "cpu")
 QUICK_RANDOM = 20  # random acceptance workloads of --quick
 
 
@@ -74,7 +75,7 @@ def choose(given, known, what, groups):
 def chosen_suites(options):
     """The suites to run. Raises Failure."""
     every = suites.suites(options.seed)
-    names = choose(options.suite, SUITES, "suite", {"all": SUITES})
+    names = choose(options.suite, SUITES, "suite", {"all": GPU_SUITES})
     chosen = [every[name] for name in names]
     if options.quick:
         shortened = suites.RANDOM_WORKLOADS - QUICK_RANDOM
@@ -242,6 +243,8 @@ def measure(options):
         for skipped_name, why in skipped.items():
             print(f"skipped {skipped_name}: {why}", flush=True)
         settings = contest.Settings(options.quick, options.seed)
+        if device == "cpu":
+            torch.set_num_threads(built["device"]["processors"])  # as many threads as Heed's defaults take
         run = contest.Contest(contenders.Heed(facts), found, device, built["device"], settings)
         evidence = {
             "schema": SCHEMA,
@@ -259,7 +262,7 @@ def measure(options):
             "peer": {"torch": torch.__version__, "cudnn": version_text(torch.backends.cudnn.version()) if device == "cuda" else ""},
             "contenders": ["heed", *[contender.name for contender in found]],
             "skipped": skipped,
-            "options": {"quick": options.quick, "seed": options.seed, "quads": settings.quads, "block_us": settings.block_us},
+            "options": {"quick": options.quick, "seed": options.seed, "quads": settings.quads, "block_us": settings.block_us, **({"threads": torch.get_num_threads()} if device == "cpu" else {})},
             "complete": False,
             "suites": {s.name: {"title": s.title, "modes": list(s.modes), "unit": s.unit, "workloads": len(s.workloads)} for s in chosen},
             "rows": [],
@@ -327,7 +330,7 @@ def serialized(evidence):
 def parser():
     """The command line."""
     p = argparse.ArgumentParser(prog="heed.arena", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--suite", action="append", default=[], metavar="NAME", help=f"{', '.join(SUITES)} or all; may be given several times")
+    p.add_argument("--suite", action="append", default=[], metavar="NAME", help=f"{', '.join(SUITES)}, or all for those of a GPU; may be given several times")
     p.add_argument("--shapes", metavar="W,...", help="workloads of your own, written as for heed --shape")
     p.add_argument("--modes", default="graph_warm", metavar="M,...", help="of --shapes: graph_warm, graph_cold, eager or acceptance [graph_warm]")
     p.add_argument("--against", default="sdpa", metavar="NAME,...", help=f"sdpa (every backend), all, or any of {', '.join(SDPA + OTHERS)} [sdpa]")

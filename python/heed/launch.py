@@ -1,18 +1,16 @@
 """Heed's binaries from Python: `heed build` makes them, ctypes loads and launches them.
 
 On a GPU a cubin is launched through the driver API on PyTorch's current stream; a launch allocates nothing and waits for
-nothing, so it can be captured in a CUDA graph. On a CPU the shared object's entry is called block by block from a few
-threads (ctypes gives up Python's lock during each call).
+nothing, so it can be captured in a CUDA graph. On a CPU libheed_launch.so, which is built beside the heed program, runs the
+shared object's blocks on pinned threads, as a worker of Heed does (src/launch/cpu_launcher.hpp).
 https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html
 """
 
 import ctypes
-import itertools
 import json
 import os
 import subprocess
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 
 
 class HeedError(RuntimeError):
@@ -61,6 +59,8 @@ def build(heed, orders, folder, device, cache=None):
         raise HeedError(f"heed build failed: {done.stderr.strip() or done.stdout.strip()[-500:]}")
     result = json.loads(done.stdout)
     check_contract(result["contract"])
+    for entry in result["builds"]:
+        entry["launcher"] = os.path.join(os.path.dirname(os.path.abspath(heed)), "libheed_launch.so")
     return result
 
 
@@ -254,45 +254,52 @@ class CudaKernel:
 
 
 class CpuKernel:
-    """One shared object, its blocks shared by a few threads. `binary` is an entry of build()."""
-
-    ALIGNMENT = 64
+    """One shared object, its blocks shared by pinned threads. `binary` is an entry of build()."""
 
     def __init__(self, binary):
         import torch
 
         self.device = torch.device("cpu")
+        self.launcher = None
         try:
-            self.entry = getattr(ctypes.CDLL(binary["file"]), binary["entry"])
+            self.entry = ctypes.cast(getattr(ctypes.CDLL(binary["file"]), binary["entry"]), ctypes.c_void_p)
         except (OSError, AttributeError) as error:
             raise HeedError(f"{binary['file']} cannot be loaded: {error}") from error
-        self.entry.argtypes = [ctypes.c_void_p, ctypes.c_longlong, ctypes.c_void_p]
-        self.entry.restype = None
+        self.library = launcher_library(binary["launcher"])
         self.blocks = binary["grid"][0]
-        self.threads = min(binary["threads"], self.blocks)
-        self.memory = [ctypes.create_string_buffer(binary["shared_bytes"] + self.ALIGNMENT) for _ in range(self.threads)]
-        self.scratch = [-(-ctypes.addressof(buffer) // self.ALIGNMENT) * self.ALIGNMENT for buffer in self.memory]
-        self.pool = ThreadPoolExecutor(self.threads - 1) if self.threads > 1 else None
+        self.launcher = self.library.heed_cpu_open(binary["threads"], binary["shared_bytes"])
+        if not self.launcher:
+            raise HeedError(f"{binary['threads']} threads with {binary['shared_bytes']} bytes of scratch each cannot be had")
+
+    def run(self, params, launches=1):
+        """Launches an array of parameters one after another; returns the microseconds they took together."""
+        return self.library.heed_cpu_run(self.launcher, self.entry, ctypes.addressof(params), launches, self.blocks)
 
     def launch(self, params, dependent=False):
         """Runs every block; returns when all are done."""
-        address = ctypes.addressof(params)
-        turn = itertools.count()  # one step of it is atomic under Python's lock
-
-        def work(scratch):
-            block = next(turn)
-            while block < self.blocks:
-                self.entry(address, block, scratch)
-                block = next(turn)
-
-        others = [self.pool.submit(work, scratch) for scratch in self.scratch[1:]]
-        work(self.scratch[0])
-        for other in others:
-            other.result()
+        self.run(params)
 
     def __del__(self):
-        if getattr(self, "pool", None):
-            self.pool.shutdown(wait=False)
+        if self.launcher:
+            self.library.heed_cpu_close(self.launcher)
+
+
+_launchers = {}
+
+
+def launcher_library(path):
+    """libheed_launch.so, loaded once. Raises HeedError."""
+    if path not in _launchers:
+        try:
+            library = ctypes.CDLL(path)
+        except OSError as error:
+            raise HeedError(f"{path}, which lies beside the heed program, cannot be loaded: {error}; build it with `make`") from error
+        library.heed_cpu_open.argtypes, library.heed_cpu_open.restype = [ctypes.c_int, ctypes.c_longlong], ctypes.c_void_p
+        library.heed_cpu_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_longlong]
+        library.heed_cpu_run.restype = ctypes.c_double
+        library.heed_cpu_close.argtypes, library.heed_cpu_close.restype = [ctypes.c_void_p], None
+        _launchers[path] = library
+    return _launchers[path]
 
 
 def strides_of(tensor):
@@ -329,11 +336,28 @@ class HeedAttention:
                             "alone; give such an output, or build the variant with outputs=any")
         self._queue(q, k, v, o, dependent)
 
-    def _queue(self, q, k, v, o, dependent=False):
+    def bind(self, q, k, v, o):
+        """Parameters of a launch with these tensors."""
         p = self.params
         p.q, p.k, p.v, p.o = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
         p.q_strides, p.k_strides, p.v_strides, p.o_strides = strides_of(q), strides_of(k), strides_of(v), strides_of(o)
-        self.kernel.launch(p, dependent)
+        return p
+
+    def _queue(self, q, k, v, o, dependent=False):
+        self.kernel.launch(self.bind(q, k, v, o), dependent)
+
+    def chain(self, arguments):
+        """On a CPU: a function that launches with each of these (q, k, v) in turn, without Python in between, and returns
+        (microseconds, the last output). Outputs are made once, one for each q. None on a GPU."""
+        if not isinstance(self.kernel, CpuKernel):
+            return None
+        outputs = {}
+        launches = (ForwardParams * len(arguments))()
+        for params, (q, k, v) in zip(launches, arguments):
+            o = outputs.setdefault(q.data_ptr(), self.output_for(q))
+            self.bind(q, k, v, o)
+            ctypes.memmove(ctypes.addressof(params), ctypes.addressof(self.params), ctypes.sizeof(params))
+        return lambda: (self.kernel.run(launches, len(arguments)), o)
 
     def output_for(self, q):
         """An output for these queries, from PyTorch's pool as every other contender's: laid out as they are, or by the strides that

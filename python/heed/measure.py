@@ -18,6 +18,7 @@ MOST_CALLS = 400
 PROBED_CALLS = (2, 40)  # of the graphs from which a call's time is first guessed
 LEAST_QUADS = 5
 PAIR_LIMIT_S = 0.3
+CPU_BLOCK_US = 8000  # at least, of a block on a CPU: waking its threads takes up to 50 us, less than 1% of that
 LONG_REPLAY_US = 20000  # of which the host time between two calls is less than 0.1%
 SPIN_S = 0.02  # PyTorch's CPU threads spin for a while after a call; whoever is next must not share the processors with them
 
@@ -153,7 +154,8 @@ class CudaTimer:
 
 
 class CpuTimer:
-    """The same interface with a steady clock."""
+    """The same interface with a steady clock. Heed's calls of a block are one chain of launches (HeedAttention.chain), as in its own
+    worker; PyTorch's are calls from Python, for it has no other way on a CPU."""
 
     def __init__(self, torch, call, sets, mode, block_us, context, fill):
         self.call, self.sets, self.context = call, sets, context
@@ -161,23 +163,33 @@ class CpuTimer:
             call(*arguments_of(sets, 0))
             begin = time.perf_counter()
             call(*arguments_of(sets, 1))
-        self.calls = calls_for(mode, len(sets), (time.perf_counter() - begin) * 1e6, block_us)
+        self.calls = calls_for(mode, len(sets), (time.perf_counter() - begin) * 1e6, max(block_us, CPU_BLOCK_US))
+        chain = getattr(call, "chain", None)
+        self.chain = chain([arguments_of(sets, n) for n in range(self.calls)]) if chain else None
         self.output = None
 
     def replay(self):
         return self.block() * self.calls
 
     def block(self):
+        """us per call."""
         with self.context():
             self.call(*arguments_of(self.sets, 0))  # wakes the threads
-            begin = time.perf_counter()
-            for n in range(self.calls):
-                self.output = self.call(*arguments_of(self.sets, n))
-            each = (time.perf_counter() - begin) * 1e6 / self.calls
+            if self.chain:
+                each, self.output = self.chain()
+                each /= self.calls
+            else:
+                begin = time.perf_counter()
+                for n in range(self.calls):
+                    self.output = self.call(*arguments_of(self.sets, n))
+                each = (time.perf_counter() - begin) * 1e6 / self.calls
         time.sleep(SPIN_S)
         return each
 
     def poison(self):
+        """Fills the last call's output with NaN where it is kept: the next replay must write it anew."""
+        if self.chain and self.output is not None:
+            self.output.fill_(math.nan)
         self.output = None
 
 

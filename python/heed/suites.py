@@ -144,6 +144,13 @@ def _throughput():
     )
 
 
+def _cpu():
+    dtypes = ("fp32", "bf16", "fp16")
+    full = [f"b1h8l512d64:{dtype}{mask}" for dtype in dtypes for mask in ("", ":causal_top_left")]
+    short = [f"b8h12l128d64:{dtype}" for dtype in dtypes]
+    return (*full, *short, "b1h32hkv8l1k4096d128:bf16", "b1h8l2048d64:bf16")
+
+
 def random_workloads(seed, count=RANDOM_WORKLOADS):
     """Workloads that depend on the seed alone: small, ragged, grouped heads, both causal alignments, both layouts."""
     rng = random.Random(seed)
@@ -171,6 +178,7 @@ def suites(seed=1):
         Suite("throughput", "16384 tokens, hidden 2048, full and causal, fp16 and bf16", _throughput(), ("graph_cold",), "TFLOP/s"),
         Suite("acceptance", f"six shapes and {RANDOM_WORKLOADS} random ones by seed: error against float64", acceptance, ("acceptance",), "error"),
         Suite("decode", "one query against a long cache of grouped heads, fp16", decode, ("graph_cold",), "us", copies=True),
+        Suite("cpu", "a CPU: one shape in every dtype and mask, a batch of short rows, decoding, a long sequence", _cpu(), ("graph_warm",), "us"),
         Suite("eager", "host time per call, back to back and synchronised", tuple(LATENCY), ("eager",), "us"),
     )
     return {suite.name: suite for suite in every}

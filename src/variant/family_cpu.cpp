@@ -39,6 +39,10 @@ const KnobTable<cpu::Config>& table() {
     t.add("loop_order", "o", &cpu::Config::loop_order, "heed::cpu::LoopOrder", {"heads_outer", "rows_outer"},
           "order in which blocks are handed to threads")
         .acts_on({l2, dram});
+    t.add("key_heads", "g", &cpu::Config::key_heads, "heed::cpu::KeyHeads", {"own", "shared"},
+          "whether the query heads that share a key head share its blocks (matrix unit)")
+        .acts_on({dram, l2})
+        .shares_work();
     t.add("prefetch", "p", &cpu::Config::prefetch, {0, 4, 8, 16, 32}, "key rows fetched ahead of their use")
         .acts_on({dram, l2});
     t.add("threads", "t", &cpu::Config::threads, {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128},
@@ -60,6 +64,13 @@ int largest(std::string_view name, const std::function<bool(int)>& fits) {
       for (const int value : knob.values)
         if (fits(value)) found = std::max(found, value);
   return found;
+}
+
+// Blocks of rows of a launch.
+std::int64_t blocks(const cpu::Config& c, const Workload& w) {
+  const bool shared = c.key_heads == cpu::KeyHeads::shared;
+  const std::int64_t rows = shared ? w.len_q * (w.heads / w.heads_kv) : w.len_q;
+  return w.batch * (shared ? w.heads_kv : w.heads) * ((rows + c.block_m - 1) / c.block_m);
 }
 
 cpu::Machine machine_of(const DeviceFacts& device) {
@@ -106,6 +117,8 @@ class CpuFamily final : public Family {
         return fmt::format("block_n {} is below tile_rows {}", c.block_n, c.tile_rows);
       case cpu::Illegal::unit:
         return "this CPU has no matrix unit with tiles of bf16 (AMX), or keeps it from this process; use unit=vector";
+      case cpu::Illegal::key_heads:
+        return "key_heads=shared is for the matrix unit; use unit=matrix";
       case cpu::Illegal::group_block:
         return fmt::format("on the matrix unit block_m {} and block_n {} must be multiples of 32", c.block_m,
                            c.block_n);
@@ -117,8 +130,9 @@ class CpuFamily final : public Family {
     return "unknown reason";
   }
 
-  Config canonical(const Config& config, const Workload&) const override {
+  Config canonical(const Config& config, const Workload& workload) const override {
     cpu::Config c = table().aggregate_of(config);
+    if (c.unit == cpu::Unit::vector || workload.heads == workload.heads_kv) c.key_heads = cpu::KeyHeads::own;
     if (c.unit == cpu::Unit::matrix) {  // what only the vector unit's loops have
       const cpu::Config plain;
       c.tile_rows = plain.tile_rows;
@@ -141,8 +155,12 @@ class CpuFamily final : public Family {
       if (workload.dtype == Dtype::bf16) c.exp2 = cpu::Exp2::degree3;
       if (workload.dtype == Dtype::fp16) c.exp2 = cpu::Exp2::degree4;
       // K and V are packed once a block: the largest blocks that leave every thread several.
+      // Where a head's rows do not fill a group, those of heads that share its keys go beside them.
+      if (workload.heads != workload.heads_kv && workload.len_q < cpu::MatrixShape::kGroupRows)
+        c.key_heads = cpu::KeyHeads::shared;
       const auto blocks_of = [&](int rows) {
-        return workload.batch * workload.heads * ((workload.len_q + rows - 1) / rows);
+        c.block_m = rows;
+        return blocks(c, workload);
       };
       c.block_m = largest("block_m", [&](int rows) {
         return rows % 32 == 0 && (rows == 32 || blocks_of(rows) >= kBlocksPerThread * c.threads);
@@ -169,11 +187,9 @@ class CpuFamily final : public Family {
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
     const cpu::Config c = table().aggregate_of(config);
-    const std::int64_t row_blocks = (workload.len_q + c.block_m - 1) / c.block_m;
-    const std::int64_t blocks = workload.batch * workload.heads * row_blocks;
     LaunchPlan plan;
     plan.entry = "heed_forward";
-    plan.grid = {static_cast<std::uint32_t>(blocks), 1, 1};
+    plan.grid = {static_cast<std::uint32_t>(blocks(c, workload)), 1, 1};
     plan.threads = static_cast<std::uint32_t>(c.threads);
     plan.shared_bytes = c.unit == cpu::Unit::matrix
                             ? cpu::matrix_scratch(c, problem_of(workload)).total

@@ -241,5 +241,19 @@ TEST_P(CpuKernel, EveryShapeIsWhatTheOracleSays) {
     }
 }
 
+TEST_P(CpuKernel, EveryUnitComputesTheSame) {
+  for (const char* config :
+       {"unit=vector", "unit=vector,tile_rows=12,block_m=256", "unit=matrix,block_m=64,block_n=32",
+        "unit=matrix,block_m=32,key_heads=shared", "unit=matrix,block_m=96,block_n=512,key_heads=shared"})
+    for (const char* shape :
+         {"b2h6hkv2l70k150d80:causal_top_left", "b1h8hkv2l1k90d64", "b1h4hkv1l9k40d33:causal_bottom_right"}) {
+      Case c(shape + dtype());
+      if (!cpu_facts().matrix_unit && std::string(config).find("matrix") != std::string::npos) continue;
+      c.at(c.v, c.workload.len_k - 1, 2) = kNan;
+      c.at(c.q, 0, 1) = kNan;
+      expect_as_oracle(c, launch("fwd_cpu:" + std::string(config), c), shape + std::string(" ") + config);
+    }
+}
+
 }  // namespace
 }  // namespace heed
