@@ -106,6 +106,7 @@ void deliver(json& entry, const jit::Artifact& artifact, const std::filesystem::
   entry["file"] = std::filesystem::absolute(file).string();
   entry["resources"] = evolve::to_json(artifact.resources);
   entry["machine_code"] = artifact.machine_code;
+  entry["audit"] = artifact.audit;
 }
 
 /// What holds for every binary of this call.

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "base/confinement.hpp"
 #include "base/files.hpp"
 #include "base/process.hpp"
 #include "base/text.hpp"
@@ -96,6 +97,8 @@ int doctor(const MachineOptions& machine, const StoreOptions& store_options) {
                        store_options.path.empty() ? default_database_path().string() : store_options.path,
                        store->runs().size());
   }));
+  findings.push_back({"confinement", can_hide_files(), describe_confinement(),
+                      "a candidate's source can show its build any file that this user can read"});
   const ProcessResult torch = run_process(
       {"python3", "-c",
        "import torch; print(torch.__version__ + (', sees the GPU' if torch.cuda.is_available() else ', sees no GPU'))"},

@@ -51,13 +51,15 @@ struct Pipe {
 
 }  // namespace
 
-ProcessResult run_process(const std::vector<std::string>& argv, std::string_view input, double limit_s) {
+ProcessResult run_process(const std::vector<std::string>& argv, std::string_view input, double limit_s,
+                          const Confinement& confinement) {
   Pipe in;
   Pipe out;
   Pipe failure;  // carries errno when exec fails; closed by a successful exec
   std::vector<char*> arguments;
   for (const std::string& argument : argv) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
+  const PreparedConfinement prepared(confinement);
   const pid_t parent = ::getpid();
 
   const pid_t child = ::fork();
@@ -72,7 +74,7 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
     ::dup2(out.write_end, STDOUT_FILENO);
     ::dup2(out.write_end, STDERR_FILENO);
     std::signal(SIGPIPE, SIG_DFL);
-    ::execvp(arguments[0], arguments.data());
+    if (prepared.enter()) ::execvpe(arguments[0], arguments.data(), prepared.environment());
     const int error = errno;
     [[maybe_unused]] const ssize_t ignored = ::write(failure.write_end, &error, sizeof error);
     ::_exit(127);

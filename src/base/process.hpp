@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/confinement.hpp"
+
 namespace heed {
 
 struct ProcessResult {
@@ -19,7 +21,8 @@ struct ProcessResult {
 
 /// Runs argv[0] (looked up in PATH) in a process group of its own, feeds it `input`, collects what it prints. On a time
 /// limit or an interrupt the whole group is killed. The child dies with this process.
-ProcessResult run_process(const std::vector<std::string>& argv, std::string_view input, double limit_s);
+ProcessResult run_process(const std::vector<std::string>& argv, std::string_view input, double limit_s,
+                          const Confinement& confinement = {});
 
 /// Absolute path of a program in PATH, empty when there is none.
 std::string find_program(std::string_view name);

@@ -28,6 +28,7 @@ struct BuildRequest {
   std::string source;      ///< whole translation unit; it may include embedded files
   std::string entry;       ///< function that must be there
   bool dependent = false;  ///< LaunchPlan::dependent: the entry may wait for the launch before it
+  bool counters = false;   ///< LaunchPlan::counters: the entry may count in global memory
 };
 
 /// What is to be built of a variant for a workload on a device.
@@ -39,6 +40,7 @@ struct Artifact {
   Resources resources;
   std::string machine_code;  ///< digest of the code: equal means the same program
   std::string breach;        ///< why the binary breaks the kernel contract; empty when it keeps to it
+  std::string audit;         ///< what was read to say so, e.g. "PTX and machine code"
   std::string log;
   double build_ms = 0;
   bool from_cache = false;

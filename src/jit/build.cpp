@@ -13,6 +13,7 @@
 #include "base/parallel.hpp"
 #include "jit/elf.hpp"
 #include "jit/embedded.hpp"
+#include "jit/machine_code.hpp"
 #include "jit/shared_object.hpp"
 
 namespace heed::jit {
@@ -21,13 +22,14 @@ namespace {
 
 // Of the JSON beside a binary and of the audit whose findings it holds; part of the key, so that another is another
 // entry.
-constexpr int kFormat = 4;
+constexpr int kFormat = 5;
 
 nlohmann::json to_json(const Artifact& artifact, const std::string& digest) {
   const Resources& r = artifact.resources;
   return {{"digest", digest},
           {"machine_code", artifact.machine_code},
           {"breach", artifact.breach},
+          {"audit", artifact.audit},
           {"log", artifact.log},
           {"build_ms", artifact.build_ms},
           {"registers", r.registers},
@@ -42,12 +44,36 @@ Artifact from_json(const nlohmann::json& json) {
   Artifact artifact;
   artifact.machine_code = json.at("machine_code").get<std::string>();
   artifact.breach = json.at("breach").get<std::string>();
+  artifact.audit = json.at("audit").get<std::string>();
   artifact.log = json.at("log").get<std::string>();
   artifact.build_ms = json.at("build_ms").get<double>();
   artifact.resources = {json.at("registers").get<int>(),           json.at("spill_store_bytes").get<int>(),
                         json.at("spill_load_bytes").get<int>(),    json.at("stack_bytes").get<int>(),
                         json.at("static_shared_bytes").get<int>(), json.at("code_bytes").get<std::int64_t>()};
   return artifact;
+}
+
+// Digest, sizes and breaches of a shared object of the host.
+void audit_shared_object(const BuildRequest& request, std::string_view bytes, Artifact& artifact) {
+  const SharedObject object = parse_shared_object(bytes);
+  artifact.audit = "shared object";
+  artifact.resources.code_bytes = code_bytes(object);
+  artifact.machine_code = machine_code_digest(object);
+  if (artifact.breach.empty()) artifact.breach = contract_breach_of_shared_object(object, request.entry);
+}
+
+// The same of a cubin, whatever its PTX showed.
+void audit_cubin(const BuildRequest& request, std::string_view bytes, Artifact& artifact) {
+  const ElfFile elf = parse_elf(bytes);
+  artifact.resources = parse_ptxas_report(artifact.log);
+  artifact.resources.code_bytes = code_bytes(elf);
+  artifact.machine_code = machine_code_digest(elf);
+  if (artifact.breach.empty()) artifact.breach = contract_breach_of_cubin(elf, request.entry);
+  const MachineCodeAudit code = audit_machine_code(
+      elf, request.arch, {.dependent = request.dependent, .counters = request.counters, .entry = request.entry});
+  artifact.audit =
+      code.decoded ? "PTX and machine code" : fmt::format("PTX; machine code of {} not decoded", request.arch);
+  if (artifact.breach.empty()) artifact.breach = code.breach;
 }
 
 }  // namespace
@@ -58,7 +84,8 @@ BuildRequest request_for(const Variant& variant, const Workload& workload, const
           .arch = device.arch,
           .source = variant.source_for(workload),
           .entry = plan.entry,
-          .dependent = plan.dependent};
+          .dependent = plan.dependent,
+          .counters = plan.counters > 0};
 }
 
 Cache::Cache(fs::path folder) : folder_(std::move(folder)) {
@@ -92,6 +119,7 @@ std::string Cache::key_of(const BuildRequest& request, const Toolchain& toolchai
       .add(toolchain.identity(request))
       .add(request.entry)
       .add(request.dependent ? "dependent" : "")
+      .add(request.counters ? "counters" : "")
       .add(request.source)
       .hex();
 }
@@ -201,20 +229,10 @@ BuildOutcome Builder::run(const BuildRequest& request, bool fresh) {
   artifact.log = result.log;
   const std::string bytes = read_file(output, ErrorCode::cache);
   artifact.breach = result.breach;
-  std::string breach;
-  if (request.device == DeviceKind::cuda) {
-    const ElfFile elf = parse_elf(bytes);
-    artifact.resources = parse_ptxas_report(result.log);
-    artifact.resources.code_bytes = code_bytes(elf);
-    artifact.machine_code = machine_code_digest(elf);
-    breach = contract_breach_of_cubin(elf, request.entry);
-  } else {
-    const SharedObject object = parse_shared_object(bytes);
-    artifact.resources.code_bytes = code_bytes(object);
-    artifact.machine_code = machine_code_digest(object);
-    breach = contract_breach_of_shared_object(object, request.entry);
-  }
-  if (artifact.breach.empty()) artifact.breach = breach;
+  if (request.device == DeviceKind::cuda)
+    audit_cubin(request, bytes, artifact);
+  else
+    audit_shared_object(request, bytes, artifact);
   return {
       .artifact = cache_.store(key, compiler.extension(), output, std::move(artifact)), .timed_out = false, .log = {}};
 }

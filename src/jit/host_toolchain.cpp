@@ -3,6 +3,7 @@
 #include "base/files.hpp"
 #include "base/process.hpp"
 #include "base/text.hpp"
+#include "jit/confined_build.hpp"
 #include "jit/toolchain.hpp"
 
 namespace heed::jit {
@@ -56,14 +57,20 @@ class HostToolchain final : public Toolchain {
   std::string extension() const override { return "so"; }
 
   Result compile(const BuildRequest& request, const fs::path& output, double limit_s) const override {
+    const BuildFolder folder(output);
     std::vector<std::string> argv = {compiler_};
     argv.insert(argv.end(), kOptions.begin(), kOptions.end());
     argv.insert(argv.end(),
                 {"-I", include_root_.string(), "-include", (include_root_ / "cpu/freestanding.hpp").string(),
                  "-Wl,--version-script=" + (include_root_ / "cpu/exports.map").string(), "-x", "c++", "-", "-o",
-                 output.string()});
-    const ProcessResult run = run_process(argv, request.source, limit_s);
-    return {.ok = run.ok(), .timed_out = run.timed_out, .log = run.output, .breach = {}};
+                 folder.file()});
+    const ProcessResult run =
+        run_process(argv, request.source, limit_s,
+                    confinement_of_build(compiler_, {include_root_.string()}, folder.path(), limit_s));
+    if (run.ok()) folder.keep(output);
+    std::string log = without_foreign_files(folder.unnamed_in(run.output), include_root_.string());
+    if (const std::string limit = run.ok() ? "" : limit_met(run); !limit.empty()) log = limit + "\n" + log;
+    return {.ok = run.ok(), .timed_out = run.timed_out, .log = std::move(log), .breach = {}};
   }
 
  private:

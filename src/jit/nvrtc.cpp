@@ -17,6 +17,7 @@
 #include "base/process.hpp"
 #include "base/text.hpp"
 #include "heed/heed.hpp"
+#include "jit/confined_build.hpp"
 #include "jit/embedded.hpp"
 #include "jit/toolchain.hpp"
 
@@ -119,21 +120,32 @@ class NvrtcToolchain final : public Toolchain {
   std::string extension() const override { return "cubin"; }
 
   Result compile(const BuildRequest& request, const fs::path& output, double limit_s) const override {
-    const nlohmann::json order = {{"source", request.source},
-                                  {"arch", request.arch},
-                                  {"output", output.string()},
-                                  {"dependent", request.dependent}};
-    const ProcessResult run = run_process({self_executable(), "nvrtc"}, order.dump(), limit_s);
+    const BuildFolder folder(output);
+    const nlohmann::json order = {{"source", request.source},       {"arch", request.arch},
+                                  {"output", folder.file()},        {"entry", request.entry},
+                                  {"dependent", request.dependent}, {"counters", request.counters}};
+    const std::string self = self_executable();
+    const std::string library = fs::canonical(nvrtc().path).parent_path().string();
+    Confinement confinement =
+        confinement_of_build(self, {library, fs::path(nvrtc().path).parent_path().string()}, folder.path(), limit_s);
+    // From CUDA 12.9 on NVRTC keeps a cache of its own (NVRTC manual, "Caching"): a hit is no fresh build and has no
+    // ptxas report. Heed's cache is the only one.
+    confinement.environment.push_back("CUDA_CACHE_DISABLE=1");
+    const ProcessResult run = run_process({self, "nvrtc"}, order.dump(), limit_s, confinement);
     if (run.timed_out) return {.ok = false, .timed_out = true, .log = "the build did not end in time", .breach = {}};
     const auto answer = nlohmann::json::parse(run.output, nullptr, /*allow_exceptions=*/false);
-    if (!run.ok() || !answer.is_object())
+    if (!run.ok() || !answer.is_object()) {
+      const std::string limit = limit_met(run);
       return {.ok = false,
               .timed_out = false,
-              .log = fmt::format("the build process failed: {}", trim(run.output)),
+              .log = fmt::format("the build process failed: {}", limit.empty() ? trim(run.output) : limit),
               .breach = {}};
-    return {.ok = answer.value("ok", false),
+    }
+    const bool ok = answer.value("ok", false);
+    if (ok) folder.keep(output);
+    return {.ok = ok,
             .timed_out = false,
-            .log = answer.value("log", std::string()),
+            .log = without_foreign_files(answer.value("log", std::string()), {}),
             .breach = answer.value("breach", std::string())};
   }
 
@@ -162,9 +174,6 @@ int run_nvrtc_child() {
   try {
     const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
     const auto order = nlohmann::json::parse(text);
-    // From CUDA 12.9 on NVRTC keeps a cache of its own (NVRTC manual, "Caching"): a hit is no fresh build and has no
-    // ptxas report. Heed's cache is the only one.
-    ::setenv("CUDA_CACHE_DISABLE", "1", 1);
     const Nvrtc& api = nvrtc();
     std::vector<std::string> names;
     std::vector<std::string> contents;
@@ -197,7 +206,11 @@ int run_nvrtc_child() {
       api.ptx_size(program, &size);
       std::string ptx(size, '\0');
       api.ptx(program, ptx.data());
-      breach = contract_breach_of_ptx(ptx, {.dependent = order.at("dependent").get<bool>()});
+      if (!ptx.empty() && ptx.back() == '\0') ptx.pop_back();  // NVRTC counts the end of the text
+      const std::string entry = order.at("entry").get<std::string>();
+      breach = contract_breach_of_ptx(ptx, {.dependent = order.at("dependent").get<bool>(),
+                                            .counters = order.at("counters").get<bool>(),
+                                            .entry = entry});
       api.cubin_size(program, &size);
       std::string cubin(size, '\0');
       api.cubin(program, cubin.data());

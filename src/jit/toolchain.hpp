@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "jit/artifact.hpp"
+#include "jit/ptx_rules.hpp"
 
 namespace heed::jit {
 
@@ -53,14 +54,9 @@ std::string describe_nvrtc();
 /// What whoever uses this version should know, to be put behind its name; empty where there is nothing.
 std::string_view nvrtc_caveat(int major, int minor);
 
-/// What a kernel's launch plan allows its code.
-struct PtxRules {
-  bool dependent = false;  ///< griddepcontrol, and then it must wait
-};
-
-/// Why a kernel's PTX breaks the contract; empty when it keeps to it: no memory of its own that code refers to, no
-/// call, no look at a clock, nothing that outlives the launch. (NVRTC also emits constexpr variables as global memory,
-/// but no instruction names those.)
+/// Why a kernel's PTX breaks the contract; empty when it keeps to it: one kernel, made of known instructions, no memory
+/// of its own that code refers to, no call, no look at a clock, nothing that outlives the launch. (NVRTC also emits
+/// constexpr variables as global memory, but no instruction names those.)
 std::string contract_breach_of_ptx(std::string_view ptx, const PtxRules& rules = {});
 
 /// Numbers out of ptxas -v.

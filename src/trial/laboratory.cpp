@@ -495,7 +495,8 @@ double Laboratory::measure_launch_floor() {
                                                   .arch = device_.arch,
                                                   .source = kEmptyKernel,
                                                   .entry = "heed_forward",
-                                                  .dependent = false});
+                                                  .dependent = false,
+                                                  .counters = false});
   HEED_CHECK(built.artifact.has_value());
   LaunchPlan plan;
   plan.entry = "heed_forward";
