@@ -74,6 +74,7 @@ void add_evolve(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_show(CLI::App& app, int& exit_code);
+void add_run(CLI::App& app, int& exit_code);
 void add_runs(CLI::App& app, int& exit_code);
 void add_report(CLI::App& app, int& exit_code);
 void add_champions(CLI::App& app, int& exit_code);

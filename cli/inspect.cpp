@@ -53,6 +53,21 @@ std::string family_text(const Family& family) {
   return text + table.str();
 }
 
+// A stored text may be JSON and yet not what Heed writes, where bytes of it were changed.
+template <typename Body>
+void readable(const StoreOptions& options, const std::string& what, const Body& body) {
+  try {
+    body();
+  } catch (const nlohmann::json::exception& error) {
+    const std::string path = options.path.empty() ? default_database_path().string() : options.path;
+    throw Error(ErrorCode::store,
+                fmt::format("the database {} is damaged: {} holds what no Heed has written ({}); move it away, or name "
+                            "another with --db",
+                            path, what, error.what()),
+                path);
+  }
+}
+
 }  // namespace
 
 void add_runs(CLI::App& app, int& exit_code) {
@@ -71,14 +86,15 @@ void add_runs(CLI::App& app, int& exit_code) {
     const std::vector<store::RunRecord> runs = store->runs();
     std::vector<int> counts;
     for (const store::RunRecord& run : runs) counts.push_back(static_cast<int>(store->trials(run.id).size()));
-    if (!o->json) return print(report::runs_text(runs, counts));
+    if (!o->json) return readable(o->store, "one of its runs", [&] { print(report::runs_text(runs, counts)); });
     nlohmann::json all = nlohmann::json::array();
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      nlohmann::json run = report::run_json(runs[i], {}, {});
-      run.erase("comparisons");
-      run["trials"] = counts[i];
-      all.push_back(std::move(run));
-    }
+    for (std::size_t i = 0; i < runs.size(); ++i)
+      readable(o->store, fmt::format("run {}", runs[i].id), [&] {
+        nlohmann::json run = report::run_json(runs[i], {}, {});
+        run.erase("comparisons");
+        run["trials"] = counts[i];
+        all.push_back(std::move(run));
+      });
     print(all.dump(1) + "\n");
   });
 }
@@ -112,8 +128,10 @@ void add_show(CLI::App& app, int& exit_code) {
       report::add_programs(evidence, trials);
       write_file_atomically(o->evidence, evidence.dump(1) + "\n", ErrorCode::store);
     }
-    print(o->json ? report::run_json(*run, trials, store->comparisons(o->run)).dump(1) + "\n"
-                  : report::show_text(*run, trials));
+    readable(o->store, fmt::format("run {}", o->run), [&] {
+      print(o->json ? report::run_json(*run, trials, store->comparisons(o->run)).dump(1) + "\n"
+                    : report::show_text(*run, trials));
+    });
   });
 }
 

@@ -49,14 +49,15 @@ int main(int argc, char** argv) {
       "  heed show 1                                  what run 1 tried, and what its champion's changes bought\n"
       "  heed report 1 -o run.html                    the same as a page with charts\n"
       "  heed replay 17                               does the stored result of trial 17 still hold?\n"
+      "  heed run --qkv in.safetensors -o o.npy       a kernel on your own tensors\n"
       "  heed doctor                                  what this machine can do\n"
       "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.");
   int exit_code = 0;
   for (const heed::cli::Register command :
-       {heed::cli::add_evolve, heed::cli::add_verify, heed::cli::add_bench, heed::cli::add_show, heed::cli::add_runs,
-        heed::cli::add_replay, heed::cli::add_report, heed::cli::add_champions, heed::cli::add_families,
-        heed::cli::add_emit, heed::cli::add_build, heed::cli::add_doctor, heed::cli::add_selftest,
-        heed::cli::add_profile, heed::cli::add_ladder, heed::cli::add_evidence})
+       {heed::cli::add_evolve, heed::cli::add_run, heed::cli::add_verify, heed::cli::add_bench, heed::cli::add_show,
+        heed::cli::add_runs, heed::cli::add_replay, heed::cli::add_report, heed::cli::add_champions,
+        heed::cli::add_families, heed::cli::add_emit, heed::cli::add_build, heed::cli::add_doctor,
+        heed::cli::add_selftest, heed::cli::add_profile, heed::cli::add_ladder, heed::cli::add_evidence})
     command(app, exit_code);
 
   // CLI11 would only say that a subcommand is required.

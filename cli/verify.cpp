@@ -78,7 +78,17 @@ int run(const Options& o) {
     if (names.empty())
       for (const Family* family : families())
         if (family->device() == device.kind) names.emplace_back(family->name());
-    for (const std::string& name : names) {
+    for (const std::string& asked : names) {
+      // Where no family takes one of many workloads, that one is passed over as with a family that refuses it.
+      std::string name = asked;
+      if (asked == kAutomatic) try {
+          name = default_family(workload, device).name();
+        } catch (const Error& error) {
+          if (!many || error.code() != ErrorCode::unsupported) throw;
+          ++refused;
+          remark(o.machine.json, fmt::format("-        {:<58} {}", to_string(workload), error.what()));
+          continue;
+        }
       const Family& family = find_family(name.substr(0, name.find(':')));
       if (const auto reason = family.refuses(workload, device); reason && many) {
         ++refused;
@@ -165,7 +175,7 @@ void add_verify(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "verify", "Run the gate on variants: every input class, neighbouring shapes, canaries, repeated launches");
   command->add_option("variants", o->variants,
-                      "family or family:knob=value,... [every family of the device, as it comes]");
+                      "auto, family or family:knob=value,... [every family of the device, as it comes]");
   o->workload.add_to(*command);
   o->machine.add_to(*command);
   command->add_option("--cases", o->cases, "A file with one workload a line instead of --shape");

@@ -21,6 +21,7 @@ from heed import launch, suites
 from heed import measure as timing
 from heed.chart import suite_chart
 from heed.conclusion import conclude
+from heed.evidence import Broken, check, parse
 from heed.tables import brief, everything, heading, suite_text
 
 SCHEMA = 1
@@ -118,12 +119,12 @@ def variants_of(options, arch="sm_", device=""):
     path = Path(options.champions) if options.champions else default_file if default is None and default_file.exists() else None
     if path:
         try:
-            stored = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
+            stored = parse(path.read_text())
+        except (OSError, ValueError, Broken) as error:
             raise Failure(f"the champions in {path} cannot be read: {error}")
         try:
             table = champions_on(stored, arch, device)
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, AttributeError, suites.BadWorkload) as error:
             raise Failure(f"{path} does not hold champions as heed champions writes them") from error
     return table | named, default or "auto"
 
@@ -164,18 +165,18 @@ def write_charts(evidence, folder, stem):
 def load(path):
     """The evidence of an arena. Raises Failure for anything else."""
     try:
-        evidence = json.loads(Path(path).read_text())
+        evidence = parse(Path(path).read_text())
+        if not isinstance(evidence, dict) or evidence.get("schema") != SCHEMA:
+            raise Failure(f"{path} has schema {evidence.get('schema') if isinstance(evidence, dict) else None}; this version reads schema {SCHEMA}")
+        if evidence.get("what") != WHAT:
+            raise Failure(f'{path} is evidence of "{evidence.get("what")}", not of an arena')
+        check(evidence)
     except OSError as error:
         raise Failure(f"{path} cannot be read: {error.strerror or error}")
-    except ValueError as error:
-        raise Failure(f"{path} is no JSON: {error}")
-    if not isinstance(evidence, dict) or evidence.get("schema") != SCHEMA:
-        raise Failure(f"{path} has schema {evidence.get('schema') if isinstance(evidence, dict) else None}; this version reads schema {SCHEMA}")
-    if evidence.get("what") != WHAT:
-        raise Failure(f'{path} is evidence of "{evidence.get("what")}", not of an arena')
-    missing = [key for key in ("device", "arch", "driver", "clocks_mhz", "heed", "source_digest", "peer", "suites", "rows") if key not in evidence]
-    if missing:
-        raise Failure(f"{path} lacks {', '.join(missing)}")
+    except UnicodeDecodeError:
+        raise Failure(f"{path} is no text in UTF-8")
+    except Broken as error:
+        raise Failure(f"{path} {error}")
     return evidence
 
 
@@ -185,15 +186,12 @@ def show(options):
     evidence = load(options.show)
     if options.output:
         check_writable(Path(options.output))
-    try:
-        for row in evidence["rows"]:
-            conclude(row)
-        if options.output:
-            write(Path(options.output), with_tables(evidence))
-        print(everything(evidence), end="")
-        paths = write_charts(evidence, Path(options.charts), Path(options.show).stem) if options.charts else []
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Failure(f"{options.show} is damaged: {type(error).__name__} {error}")
+    for row in evidence["rows"]:
+        conclude(row)
+    if options.output:
+        write(Path(options.output), with_tables(evidence))
+    print(everything(evidence), end="")
+    paths = write_charts(evidence, Path(options.charts), Path(options.show).stem) if options.charts else []
     for path in paths:
         print(f"chart     {path}")
     return 0

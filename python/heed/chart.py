@@ -1,5 +1,6 @@
 """Bar charts as SVG, written by hand: one group of bars per workload, one colour per contender."""
 
+import math
 from html import escape
 
 from heed.tables import names_in, times_of
@@ -10,24 +11,24 @@ WIDTH = 1000
 
 
 def value_of(row, name, unit):
-    """What a bar shows: us, TFLOP/s, or max|error|; None without a bar."""
+    """What a bar shows: us, TFLOP/s, or max|error|; None without a bar, also for what is not finite."""
     if unit == "error":
         error = row["errors"].get(name)
-        return error["max_abs"] if error else None
+        value = error["max_abs"] if error else None
+        return value if value is not None and math.isfinite(value) else None
     us = times_of(row).get(name)
-    if not us:
+    if not us or not math.isfinite(us):
         return None
-    return row["flops"] / us * 1e-6 if unit == "TFLOP/s" else us
+    value = row["flops"] / us * 1e-6 if unit == "TFLOP/s" else us
+    return value if math.isfinite(value) else None
 
 
 def nice_step(top):
-    """A distance of grid lines: 1, 2 or 5 times a power of ten, at most eight of them."""
-    step = 10.0 ** -12
-    while True:
-        for factor in (1, 2, 5):
-            if top / (step * factor) <= 8:
-                return step * factor
-        step *= 10
+    """A distance of grid lines: 1, 2 or 5 times a power of ten, at most eight of them. `top` is finite and above 0."""
+    if not (math.isfinite(top) and top > 0):
+        raise ValueError(f"there are no grid lines up to {top}")
+    power = 10.0 ** max(math.floor(math.log10(top)) - 1, -300)  # a tenth of top at most: the first step that suffices is 1 to 50 times that
+    return next(step for factor in (1, 2, 5, 10, 20, 50) if top / (step := power * factor) <= 8)
 
 
 def bar_chart(title, subtitle, rows, unit, ceiling=None):
@@ -94,7 +95,7 @@ def suite_chart(evidence, name):
     rows = [row for row in evidence["rows"] if row["suite"] == name]
     ceiling = None
     if suite["unit"] == "TFLOP/s":
-        ceiling = max((row.get("peak_flops", 0) for row in rows), default=0) * 1e-12 or None
+        ceiling = max((row.get("peak_flops") or 0 for row in rows), default=0) * 1e-12 or None
     unit = "max|error|" if suite["unit"] == "error" else suite["unit"]
     better = "higher is better" if suite["unit"] == "TFLOP/s" else "lower is better"
     subtitle = f"{suite['title']}; {unit}, {better}; {evidence['device']}, PyTorch {evidence['peer'].get('torch') or '-'}"

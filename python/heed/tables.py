@@ -78,6 +78,24 @@ def geometric_mean(values):
     return math.exp(sum(map(math.log, values)) / len(values)) if values else 0.0
 
 
+def standings(rows):
+    """(ahead, behind, undecided) of the rows with a ratio. Undecided is one whose interval reaches what Heed shows against itself:
+    1 plus or minus the A/A spread."""
+    ahead = behind = undecided = 0
+    for row in rows:
+        if not row.get("ratio"):
+            continue
+        spread = row.get("self_spread") or 0
+        low, high = row["ratio_ci"]
+        if low > 1 + spread:
+            ahead += 1
+        elif high < 1 - spread:
+            behind += 1
+        else:
+            undecided += 1
+    return ahead, behind, undecided
+
+
 def summary(rows):
     """One line per workload and mode: Heed against the best SDPA backend, dependent launches against plain ones, and a copy where one
     was timed."""
@@ -100,9 +118,11 @@ def summary(rows):
     text = table(header, lines, left=(0, 1, 6))
     ratios = [row["ratio"] for row in rows if row.get("ratio")]
     if ratios:
-        ahead = sum(row["ratio_ci"][0] > 1 + row.get("self_spread", 0) for row in rows if row.get("ratio"))
-        behind = sum(row["ratio_ci"][1] < 1 - row.get("self_spread", 0) for row in rows if row.get("ratio"))
-        text += f"best SDPA time / heed time: geometric mean {geometric_mean(ratios):.3f} over {len(ratios)} rows; heed ahead in {ahead}, behind in {behind}\n"
+        ahead, behind, undecided = standings(rows)
+        text += (
+            f"best SDPA time / heed time: geometric mean {geometric_mean(ratios):.3f} over {len(ratios)} rows; "
+            f"heed ahead in {ahead}, behind in {behind}, undecided in {undecided}\n"
+        )
     return text
 
 
@@ -193,7 +213,7 @@ def heading(evidence):
     text += f"heed      {evidence['heed']}, sources {evidence['source_digest']}\n"
     clocks = evidence["clocks_mhz"]
     if clocks.get("before"):
-        text += f"clocks    {clocks['before']} MHz before, {clocks['after']} MHz after\n"
+        text += f"clocks    {clocks['before']} MHz before, {clocks.get('after', 0)} MHz after\n"
     for name, why in evidence.get("skipped", {}).items():
         text += f"skipped   {name}: {why}\n"
     if not evidence.get("complete"):

@@ -1,7 +1,7 @@
 #include "jit/build.hpp"
 
 #include <fmt/format.h>
-#include <sys/file.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -88,7 +88,7 @@ BuildRequest request_for(const Variant& variant, const Workload& workload, const
           .counters = plan.counters > 0};
 }
 
-Cache::Cache(fs::path folder) : folder_(std::move(folder)) {
+Cache::Cache(fs::path folder) : folder_(fs::absolute(folder)) {
   make_folder(folder_, ErrorCode::cache);
   if (::access(folder_.c_str(), R_OK | W_OK | X_OK) != 0)
     throw Error(ErrorCode::cache,
@@ -97,8 +97,23 @@ Cache::Cache(fs::path folder) : folder_(std::move(folder)) {
                 folder_.string());
 }
 
+void Cache::expect_loadable() const {
+  struct statvfs info {};
+  if (::statvfs(folder_.c_str(), &info) == 0 && (info.f_flag & ST_NOEXEC) != 0)
+    throw Error(
+        ErrorCode::cache,
+        fmt::format("kernels in the cache folder {} cannot be loaded: its file system is mounted noexec; name a "
+                    "folder of another with --cache",
+                    folder_.string()),
+        folder_.string());
+}
+
+fs::path Cache::include_folder() const {
+  return folder_ / fmt::format("include-{}", source_digest());
+}
+
 fs::path Cache::include_root() {
-  const fs::path root = folder_ / fmt::format("include-{}", source_digest());
+  const fs::path root = include_folder();
   for (const EmbeddedFile& file : embedded_files()) {
     if (!is_device_source(file.path)) continue;
     const fs::path path = root / file.path;
@@ -108,6 +123,14 @@ fs::path Cache::include_root() {
     write_file_atomically(path, file.content, ErrorCode::cache);
   }
   return root;
+}
+
+bool Cache::has_includes() const {
+  const fs::path root = include_folder();
+  std::error_code error;
+  for (const EmbeddedFile& file : embedded_files())
+    if (is_device_source(file.path) && !fs::exists(root / file.path, error)) return false;
+  return true;
 }
 
 std::string Cache::key_of(const BuildRequest& request, const Toolchain& toolchain) {
@@ -147,6 +170,7 @@ std::optional<Artifact> Cache::find(const std::string& key, const std::string& e
 
 fs::path Cache::temporary(const std::string& key) {
   static std::atomic<unsigned> counter{0};
+  make_folder(folder_, ErrorCode::cache);
   return folder_ / fmt::format(".{}.{}.{}.tmp", key, ::getpid(), counter++);
 }
 
@@ -155,6 +179,7 @@ Artifact Cache::store(const std::string& key, const std::string& extension, cons
   std::error_code error;
   fs::remove(built, error);
   artifact.path = folder_ / fmt::format("{}.{}", key, extension);
+  make_folder(folder_, ErrorCode::cache);
   write_file_atomically(artifact.path, bytes, ErrorCode::cache);
   write_file_atomically(folder_ / fmt::format("{}.json", key), to_json(artifact, digest(bytes)).dump(1),
                         ErrorCode::cache);
@@ -210,15 +235,38 @@ const Toolchain& Builder::toolchain(DeviceKind device) {
   return *slot;
 }
 
+void Builder::keep(const Artifact& artifact, const BuildRequest& request) {
+  std::error_code error;
+  if (fs::exists(artifact.path, error)) return;
+  const BuildOutcome again = build(request, /*fresh=*/true);
+  if (!again.artifact || again.artifact->path != artifact.path || again.artifact->machine_code != artifact.machine_code)
+    throw Error(
+        ErrorCode::cache,
+        fmt::format("{} was deleted while it was needed, and cannot be built again as it was", artifact.path.string()),
+        artifact.path.string());
+}
+
 BuildOutcome Builder::run(const BuildRequest& request, bool fresh) {
   const Toolchain& compiler = toolchain(request.device);
+  if (request.device == DeviceKind::cpu) cache_.expect_loadable();
   const std::string key = Cache::key_of(request, compiler);
   if (!fresh)
     if (std::optional<Artifact> found = cache_.find(key, compiler.extension()))
       return {.artifact = std::move(found), .timed_out = false, .log = {}};
-  const fs::path output = cache_.temporary(key);
   const auto start = std::chrono::steady_clock::now();
-  const Toolchain::Result result = compiler.compile(request, output, options_.limit_s);
+  fs::path output = cache_.temporary(key);
+  Toolchain::Result result = compiler.compile(request, output, options_.limit_s);
+  // Someone may have deleted the cache under the compiler's hands, with what it includes and what it wrote: once more.
+  const auto is_lost = [&] {
+    std::error_code error;
+    return !fs::exists(output.parent_path(), error) || (result.ok && !fs::exists(output, error)) ||
+           (request.device == DeviceKind::cpu && !cache_.has_includes());
+  };
+  if (is_lost()) {
+    if (request.device == DeviceKind::cpu) (void)cache_.include_root();
+    output = cache_.temporary(key);
+    result = compiler.compile(request, output, options_.limit_s);
+  }
   if (!result.ok) {
     std::error_code error;
     fs::remove(output, error);

@@ -17,15 +17,21 @@ namespace heed::jit {
 
 /// Binaries by the digest of everything that decides them: all embedded headers, the source, compiler, version, options
 /// and architecture. An entry is a binary and a JSON file beside it, written last, that names the binary's own digest;
-/// an entry whose digest does not fit (a torn write, a flipped bit) is removed and built again.
+/// an entry whose digest does not fit (a torn write, a flipped bit) is removed and built again. The folder may be
+/// deleted at any time: it is made again, and what was in it is built again.
 class Cache {
  public:
   /// @throws Error(cache) when the folder cannot be created or written to
   explicit Cache(std::filesystem::path folder);
 
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
-  /// Where the embedded files lie as files, for compilers that read files. Written once per source digest.
+  /// @throws Error(cache) where programs of the folder cannot be loaded: its file system is mounted noexec. Of a
+  /// kernel for a CPU that would look like a fault of the kernel.
+  void expect_loadable() const;
+  /// Where the embedded files lie as files, for compilers that read files. Written where they are missing.
   [[nodiscard]] std::filesystem::path include_root();
+
+  [[nodiscard]] bool has_includes() const;
 
   [[nodiscard]] static std::string key_of(const BuildRequest& request, const Toolchain& toolchain);
   /// The entry, if it is there and whole.
@@ -36,6 +42,7 @@ class Cache {
                  Artifact artifact);
 
  private:
+  [[nodiscard]] std::filesystem::path include_folder() const;
   std::filesystem::path folder_;
 };
 
@@ -58,6 +65,10 @@ class Builder {
   /// The future holds an Error when no compiler or no cache is to be had, an outcome otherwise.
   std::future<BuildOutcome> start(BuildRequest request, bool fresh = false);
   BuildOutcome build(BuildRequest request, bool fresh = false) { return start(std::move(request), fresh).get(); }
+
+  /// Sees to it that the binary of an artifact is there: builds it again where the cache has lost it since.
+  /// @throws Error(cache) when that gives another binary, which nobody has verified
+  void keep(const Artifact& artifact, const BuildRequest& request);
 
   [[nodiscard]] Cache& cache() { return cache_; }
   [[nodiscard]] int jobs() const { return static_cast<int>(threads_.size()); }

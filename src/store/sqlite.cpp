@@ -92,6 +92,11 @@ std::string Statement::text(int column) const {
                          : std::string(data, static_cast<std::size_t>(sqlite3_column_bytes(statement_, column)));
 }
 
+std::string Statement::name(int column) const {
+  const char* name = sqlite3_column_name(statement_, column);
+  return name == nullptr ? std::string() : name;
+}
+
 Database::Database(const std::filesystem::path& path, Access access) : path_(path.string()) {
   try {
     open(path, access);
@@ -103,6 +108,11 @@ Database::Database(const std::filesystem::path& path, Access access) : path_(pat
 
 void Database::open(const std::filesystem::path& path, Access access) {
   std::error_code error;
+  if (std::filesystem::is_directory(path, error))
+    throw Error(ErrorCode::store,
+                fmt::format("the database {} is a folder; name a file in it with --db, for example {}", path_,
+                            (path / "heed.db").string()),
+                path_);
   if (access == Access::read_write && !path.parent_path().empty()) make_folder(path.parent_path(), ErrorCode::store);
   if (access == Access::read_only && !std::filesystem::exists(path, error))
     throw Error(ErrorCode::store,
@@ -132,7 +142,20 @@ void Database::open(const std::filesystem::path& path, Access access) {
     execute("PRAGMA synchronous = FULL");
     execute("PRAGMA foreign_keys = ON");
   }
-  (void)version();  // the first read finds out whether this is a database at all
+  check();
+}
+
+// The first read finds out whether this is a database at all; the check, whether all of it is one: a search that writes
+// into damaged pages ends as a run that cannot be read.
+void Database::check() {
+  (void)version();
+  Statement statement = prepare("PRAGMA integrity_check(1)");
+  const std::string found = statement.step() ? statement.text(0) : std::string();
+  if (found == "ok") return;
+  throw Error(ErrorCode::store,
+              fmt::format("the database {} is corrupt ({}); move it away, or name another with --db", path_,
+                          found.substr(0, found.find('\n'))),
+              path_);
 }
 
 Database::~Database() {

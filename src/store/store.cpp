@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <ctime>
 #include <fstream>
+#include <limits>
 #include <sstream>
 
 #include "heed/heed.hpp"
@@ -46,34 +48,100 @@ constexpr const char* kTrialColumns =
     "samples, clocks, diagnosis, build_ms, "
     "verify_ms, measure_ms, run_elapsed_s, finished";
 
-RunState parse_state(const std::string& text) {
-  if (text == "running") return RunState::running;
-  if (text == "interrupted") return RunState::interrupted;
-  return RunState::finished;
+std::optional<RunState> parse_state(std::string_view text) {
+  for (const RunState state : {RunState::running, RunState::interrupted, RunState::finished})
+    if (text == to_string(state)) return state;
+  return std::nullopt;
 }
 
-nlohmann::json json_of(const Statement& row, int column) {
-  return nlohmann::json::parse(row.text(column), nullptr, /*allow_exceptions=*/false);
+// SQLite stores no NaN and JSON no infinity, which the error of a wrong kernel may be.
+double storable(double value) {
+  return std::isfinite(value) ? value : std::copysign(std::numeric_limits<double>::max(), value);
 }
 
-RunRecord run_of(const Statement& row) {
+// Reads the columns of one row, and throws Error(store) for one that no Heed has written: a database may have been
+// damaged where SQLite's own check sees nothing, in the middle of a text.
+class Row {
+ public:
+  /// @param what "run", "trial" or "comparison"; column 0 is its id
+  Row(const Statement& row, const char* what, const std::string& path) : row_(row), what_(what), path_(path) {}
+
+  [[nodiscard]] std::int64_t integer(int column) const { return row_.integer(column); }
+
+  [[nodiscard]] double real(int column) const {
+    const double value = row_.real(column);
+    if (!std::isfinite(value)) fail(column, "is no finite number");
+    return value;
+  }
+
+  [[nodiscard]] std::string text(int column) const {
+    std::string value = row_.text(column);
+    try {
+      (void)nlohmann::json(value).dump();  // throws where it is no UTF-8
+    } catch (const nlohmann::json::exception&) {
+      fail(column, "is no UTF-8 text");
+    }
+    return value;
+  }
+
+  [[nodiscard]] nlohmann::json json(int column) const {
+    nlohmann::json value = nlohmann::json::parse(row_.text(column), nullptr, /*allow_exceptions=*/false);
+    if (value.is_discarded()) fail(column, "is no JSON");
+    return value;
+  }
+
+  [[nodiscard]] std::vector<int> numbers(int column) const {
+    const nlohmann::json value = json(column);
+    std::vector<int> numbers;
+    if (!value.is_array()) fail(column, "is no list");
+    for (const nlohmann::json& one : value) {
+      if (!one.is_number_integer()) fail(column, "is no list of whole numbers");
+      numbers.push_back(one.get<int>());
+    }
+    return numbers;
+  }
+
+  [[noreturn]] void fail(int column, const char* how) const {
+    const std::string name = fmt::format("{} {}", what_, row_.integer(0));
+    throw Error(ErrorCode::store,
+                fmt::format("the database {} is damaged: {} of {} {}; move it away, or name another with --db", path_,
+                            row_.name(column), name, how),
+                name);
+  }
+
+ private:
+  const Statement& row_;
+  const char* what_;
+  const std::string& path_;
+};
+
+// What the columns of a run and of its parts begin with when they are there.
+void expect_object(const Row& row, int column, const nlohmann::json& value) {
+  if (!value.is_object() && !value.is_null()) row.fail(column, "is no object");
+}
+
+RunRecord run_of(const Row& row) {
   RunRecord run;
   run.id = row.integer(0);
   run.created = row.text(1);
   run.workload = row.text(2);
   run.families = row.text(3);
   run.device_kind = row.text(4);
-  run.device = json_of(row, 5);
-  run.options = json_of(row, 6);
+  run.device = row.json(5);
+  run.options = row.json(6);
   run.heed = row.text(7);
   run.source_digest = row.text(8);
-  run.state = parse_state(row.text(9));
-  run.base = json_of(row, 10);
-  run.result = json_of(row, 11);
+  const std::optional<RunState> state = parse_state(row.text(9));
+  if (!state) row.fail(9, "is no state of a run");
+  run.state = *state;
+  run.base = row.json(10);
+  run.result = row.json(11);
+  for (const auto& [column, value] : {std::pair{5, &run.device}, {6, &run.options}, {10, &run.base}, {11, &run.result}})
+    expect_object(row, column, *value);
   return run;
 }
 
-TrialRecord trial_of(const Statement& row) {
+TrialRecord trial_of(const Row& row) {
   TrialRecord t;
   int column = 0;
   t.id = row.integer(column++);
@@ -84,9 +152,9 @@ TrialRecord trial_of(const Statement& row) {
   t.variant = row.text(column++);
   t.config = row.text(column++);
   t.operation = row.text(column++);
-  t.parents = json_of(row, column++).get<std::vector<int>>();
+  t.parents = row.numbers(column++);
   t.why = row.text(column++);
-  t.drafts = json_of(row, column++);
+  t.drafts = row.json(column++);
   t.verdict = row.text(column++);
   t.finding = row.text(column++);
   t.reason = row.text(column++);
@@ -102,10 +170,10 @@ TrialRecord trial_of(const Statement& row) {
   t.seed = static_cast<std::uint64_t>(row.integer(column++));
   t.source_digest = row.text(column++);
   t.machine_code = row.text(column++);
-  t.resources = json_of(row, column++);
-  t.samples = json_of(row, column++);
-  t.clocks = json_of(row, column++);
-  t.diagnosis = json_of(row, column++);
+  t.resources = row.json(column++);
+  t.samples = row.json(column++);
+  t.clocks = row.json(column++);
+  t.diagnosis = row.json(column++);
   t.build_ms = row.real(column++);
   t.verify_ms = row.real(column++);
   t.measure_ms = row.real(column++);
@@ -208,13 +276,13 @@ std::optional<RunRecord> Store::find_run(std::int64_t id) {
   Statement row = database_.prepare(fmt::format("SELECT {} FROM runs WHERE id = ?", kRunColumns));
   row.add(id);
   if (!row.step()) return std::nullopt;
-  return run_of(row);
+  return run_of({row, "run", database_.path()});
 }
 
 std::vector<RunRecord> Store::runs() {
   std::vector<RunRecord> all;
   Statement row = database_.prepare(fmt::format("SELECT {} FROM runs ORDER BY id", kRunColumns));
-  while (row.step()) all.push_back(run_of(row));
+  while (row.step()) all.push_back(run_of({row, "run", database_.path()}));
   return all;
 }
 
@@ -272,8 +340,10 @@ std::int64_t Store::add_trial(const TrialRecord& t) {
   insert.add(t.run).add(t.number).add(t.generation).add(t.island).add(t.variant);
   insert.add(t.config).add(t.operation).add(nlohmann::json(t.parents).dump()).add(t.why).add(t.drafts.dump());
   insert.add(t.verdict).add(t.finding).add(t.reason).add(t.check);
-  insert.add(t.ratio).add(t.ratio_low).add(t.ratio_high).add(t.base_us).add(t.trial_us);
-  insert.add(t.max_abs).add(t.rel_rms).add(t.worst_row).add(static_cast<std::int64_t>(t.seed));
+  for (const double value :
+       {t.ratio, t.ratio_low, t.ratio_high, t.base_us, t.trial_us, t.max_abs, t.rel_rms, t.worst_row})
+    insert.add(storable(value));
+  insert.add(static_cast<std::int64_t>(t.seed));
   insert.add(t.source_digest).add(t.machine_code).add(t.resources.dump()).add(t.samples.dump());
   insert.add(t.clocks.dump())
       .add(t.diagnosis.dump())
@@ -296,7 +366,7 @@ std::vector<TrialRecord> Store::trials(std::int64_t run) {
   std::vector<TrialRecord> all;
   Statement row = database_.prepare(fmt::format("SELECT {} FROM trials WHERE run = ? ORDER BY number", kTrialColumns));
   row.add(run);
-  while (row.step()) all.push_back(trial_of(row));
+  while (row.step()) all.push_back(trial_of({row, "trial", database_.path()}));
   return all;
 }
 
@@ -304,7 +374,7 @@ std::optional<TrialRecord> Store::find_trial(std::int64_t id) {
   Statement row = database_.prepare(fmt::format("SELECT {} FROM trials WHERE id = ?", kTrialColumns));
   row.add(id);
   if (!row.step()) return std::nullopt;
-  return trial_of(row);
+  return trial_of({row, "trial", database_.path()});
 }
 
 void Store::add_comparison(const ComparisonRecord& c) {
@@ -322,8 +392,10 @@ std::vector<ComparisonRecord> Store::comparisons(std::int64_t run) {
   Statement row =
       database_.prepare("SELECT id, run, kind, subject, against, data FROM comparisons WHERE run = ? ORDER BY id");
   row.add(run);
-  while (row.step())
-    all.push_back({row.integer(0), row.integer(1), row.text(2), row.text(3), row.text(4), json_of(row, 5)});
+  while (row.step()) {
+    const Row one(row, "comparison", database_.path());
+    all.push_back({one.integer(0), one.integer(1), one.text(2), one.text(3), one.text(4), one.json(5)});
+  }
   return all;
 }
 

@@ -119,13 +119,8 @@ auto Laboratory::undisturbed(const Work& work) {
 
 // Whoever deletes the cache while a run goes on costs a build, not the run.
 void Laboratory::load(worker::Worker& worker, int slot, const Built& built) {
-  std::string path = built.artifact.path.string();
-  if (std::error_code error; !std::filesystem::exists(path, error)) {
-    const jit::BuildOutcome again = builder_.build(jit::request_for(built.variant, workload_, device_));
-    if (again.artifact && again.artifact->machine_code == built.artifact.machine_code)
-      path = again.artifact->path.string();
-  }
-  worker.load(slot, path, plan_of(built.variant));
+  builder_.keep(built.artifact, request_for(built.variant));
+  worker.load(slot, built.artifact.path.string(), plan_of(built.variant));
 }
 
 // A worker with base and trial loaded, and memory for the gate; for timed inputs too, once there are any. What is only

@@ -33,6 +33,28 @@ const Family& default_family(DeviceKind device) {
   throw Error(ErrorCode::internal, fmt::format("no family for the device {}", to_string(device)));
 }
 
+namespace {
+
+// "fwd_a, fwd_b: why; fwd_c: why", of the families that searches go through.
+std::string refusals(const Workload& workload, const DeviceFacts& device) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> by_reason;
+  for (const Family* family : families()) {
+    if (family->device() != device.kind || family->is_special()) continue;
+    const std::string reason = family->refuses(workload, device).value_or("");
+    const auto known =
+        std::find_if(by_reason.begin(), by_reason.end(), [&](const auto& one) { return one.first == reason; });
+    if (known != by_reason.end())
+      known->second.emplace_back(family->name());
+    else
+      by_reason.push_back({reason, {std::string(family->name())}});
+  }
+  std::vector<std::string> parts;
+  for (const auto& [reason, names] : by_reason) parts.push_back(join(names, ", ") + ": " + reason);
+  return join(parts, "; ");
+}
+
+}  // namespace
+
 const Family& default_family(const Workload& workload, const DeviceFacts& device) {
   const Family* first = nullptr;
   for (const Family* family : families()) {
@@ -40,7 +62,10 @@ const Family& default_family(const Workload& workload, const DeviceFacts& device
     if (!family->made_for(workload, device).empty()) return *family;
     if (first == nullptr && !family->is_special()) first = family;
   }
-  return first != nullptr ? *first : default_family(device.kind);
+  if (first != nullptr) return *first;
+  throw Error(ErrorCode::unsupported,
+              fmt::format("no family runs {} on {}: {}", to_string(workload), device.name, refusals(workload, device)),
+              to_string(workload));
 }
 
 std::vector<const Family*> searched_families(const Workload& workload, const DeviceFacts& device) {

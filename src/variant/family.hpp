@@ -126,8 +126,8 @@ std::span<const Family* const> families();
 const Family& find_family(std::string_view name);
 /// The family a device's searches take when neither a family nor a workload is named.
 const Family& default_family(DeviceKind device);
-/// The family for a workload: the first that is made for it, else the first that runs it, else the device's default,
-/// whose refusal is then the answer.
+/// The family for a workload: the first that is made for it, else the first that runs it.
+/// @throws Error(unsupported) with every family's reason where none runs it
 const Family& default_family(const Workload& workload, const DeviceFacts& device);
 /// Every family a search of this workload goes through, the workload's own first: all that run it, but for special
 /// ones that are not made for it. Where none runs it, the device's default alone.

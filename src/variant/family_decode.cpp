@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "kernels/decode/config.hpp"
 #include "variant/family.hpp"
+#include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"
 #include "variant/registry.hpp"
 
@@ -79,12 +80,11 @@ class DecodeFamily final : public Family {
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
-    // Element types, head dims and devices are those of the family that computes the same way.
-    if (auto reason = sm80_family().refuses(workload, device)) return reason;
+    if (auto reason = refused_by_mma(workload, device)) return reason;
+    if (auto reason = refused_by_packed_rows(workload)) return reason;
+    if (workload.batch > decode::kMostGridYZ)
+      return fmt::format("{} batch entries exceed the grid limit of {}", workload.batch, decode::kMostGridYZ);
     const std::int64_t group = workload.heads / workload.heads_kv;
-    if (group * workload.len_q > tile::kMostPackedRows)
-      return fmt::format("{} heads a group by {} queries are {} packed rows; it takes {}: use fwd_sm80", group,
-                         workload.len_q, group * workload.len_q, tile::kMostPackedRows);
     const std::int64_t fewest_tiles =
         workload.heads_kv * ((group * workload.len_q + kMostBlockRows - 1) / kMostBlockRows);
     if (fewest_tiles > decode::kMostGridYZ)

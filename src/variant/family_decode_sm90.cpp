@@ -6,6 +6,7 @@
 #include "base/check.hpp"
 #include "kernels/decode_sm90/config.hpp"
 #include "variant/family.hpp"
+#include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"
 #include "variant/registry.hpp"
 
@@ -122,10 +123,10 @@ class DecodeSm90Family final : public Family {
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
-    // Devices are those of the family with the same instructions; element types, head dims and rows those of the family
-    // that computes the same way.
-    if (auto reason = sm90_family().refuses(workload, device)) return reason;
-    if (auto reason = decode_family().refuses(workload, device)) return reason;
+    if (auto reason = refused_by_wgmma(workload, device)) return reason;
+    // It computes as fwd_decode does, whose tiles are written for the same head dims.
+    if (auto reason = refused_by_mma(workload, device)) return reason;
+    if (auto reason = refused_by_packed_rows(workload)) return reason;
     decode_sm90::Config most;
     most.block_m = 8;
     most.block_n = 16;
@@ -147,7 +148,7 @@ class DecodeSm90Family final : public Family {
     const Problem problem = problem_of(workload);
     switch (decode_sm90::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case decode_sm90::Illegal::no:
-        return std::nullopt;
+        return beyond_grid(config, workload, device);
       case decode_sm90::Illegal::head_dim:
         return fmt::format("head dim {} is not 64 or 128", problem.head_dim);
       case decode_sm90::Illegal::columns:
@@ -231,6 +232,16 @@ class DecodeSm90Family final : public Family {
   // tiles than four: they are faster where a tile is all there is, where there is much to read and little to merge
   // (b8h32kv4l8192 33.3 us instead of 33.4, but b1h32kv8l32768, in 16 parts, 34.1 instead of 33.8), and with two groups
   // of rows.
+  // Where each job has blocks of its own the grid is (parts, heads, batch); else blocks are counted in its first
+  // dimension alone.
+  std::optional<std::string> beyond_grid(const Config& config, const Workload& workload,
+                                         const DeviceFacts& device) const {
+    const auto grid = plan(config, workload, device).grid;
+    if (grid[1] <= kMostGridYZ && grid[2] <= kMostGridYZ) return std::nullopt;
+    return fmt::format("{} tiles by {} batch entries exceed the grid limit of {} each; write cut=anywhere", grid[1],
+                       grid[2], kMostGridYZ);
+  }
+
   Config by_columns(decode_sm90::Config c, const Workload& workload, const DeviceFacts& device) const {
     c.division = decode_sm90::Division::columns;
     c.mergers = 1;

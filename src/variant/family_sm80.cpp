@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "kernels/sm80/config.hpp"
 #include "variant/family.hpp"
+#include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"
 #include "variant/registry.hpp"
 
@@ -174,21 +175,8 @@ class Sm80Family final : public Family {
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
-    if (device.kind != DeviceKind::cuda) return "it runs on NVIDIA GPUs";
-    if (device.compute_capability < 80)
-      return fmt::format("it needs compute capability 8.0 or newer; {} has {}.{}", device.name,
-                         device.compute_capability / 10, device.compute_capability % 10);
-    if (workload.dtype == Dtype::fp32)
-      return "it computes fp16 and bf16; fp32 has no tensor-core form of the same accuracy";
-    if (workload.dim != 64 && workload.dim != 128)
-      return fmt::format("head dim {} is not supported; it is written for 64 and 128", workload.dim);
-    if (workload.dim_v != workload.dim)
-      return fmt::format("the value dim {} differs from the head dim {}; they must be equal", workload.dim_v,
-                         workload.dim);
-    if (workload.heads > kMostGridYZ || workload.batch > kMostGridYZ)
-      return fmt::format("{} heads by {} batch entries exceed the grid limit of {} each", workload.heads,
-                         workload.batch, kMostGridYZ);
-    return std::nullopt;
+    if (auto reason = refused_by_mma(workload, device)) return reason;
+    return refused_by_grid(workload);
   }
 
   std::optional<std::string> is_illegal(const Config& config, const Workload& workload,

@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "kernels/sm90/config.hpp"
 #include "variant/family.hpp"
+#include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"
 #include "variant/registry.hpp"
 
@@ -152,21 +153,8 @@ class Sm90Family final : public Family {
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
-    if (device.kind != DeviceKind::cuda) return "it runs on NVIDIA GPUs";
-    if (device.compute_capability != 90 || device.arch != "sm_90a")
-      return fmt::format("it needs the instructions of compute capability 9.0 (sm_90a); {} has {}.{}", device.name,
-                         device.compute_capability / 10, device.compute_capability % 10);
-    if (workload.dtype == Dtype::fp32)
-      return "it computes fp16 and bf16; fp32 has no tensor-core form of the same accuracy";
-    if (workload.dim % 8 != 0 || workload.dim < 8 || workload.dim > 256)
-      return fmt::format("head dim {} is not supported; it takes multiples of 8 up to 256", workload.dim);
-    if (workload.dim_v != workload.dim)
-      return fmt::format("the value dim {} differs from the head dim {}; they must be equal", workload.dim_v,
-                         workload.dim);
-    if (workload.heads > kMostGridYZ || workload.batch > kMostGridYZ)
-      return fmt::format("{} heads by {} batch entries exceed the grid limit of {} each", workload.heads,
-                         workload.batch, kMostGridYZ);
-    return std::nullopt;
+    if (auto reason = refused_by_wgmma(workload, device)) return reason;
+    return refused_by_grid(workload);
   }
 
   /// Whatever it takes, after the families made for fewer workloads: wgmma has nearly twice the rate of mma.sync.

@@ -5,6 +5,7 @@
 #include "base/check.hpp"
 #include "kernels/stream/legality.hpp"
 #include "variant/family.hpp"
+#include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"
 #include "variant/registry.hpp"
 #include "variant/stream_default.hpp"
@@ -164,8 +165,7 @@ class StreamFamily final : public Family {
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
-    // The same instructions, the same tensor maps, the same padding of head dims.
-    if (auto reason = sm90_family().refuses(workload, device)) return reason;
+    if (auto reason = refused_by_wgmma(workload, device)) return reason;
     if (const std::int64_t tiles = stream_row_tiles(1, workload); tiles > kMostRowTiles)
       return fmt::format("{} tiles of {} rows exceed the {} it counts to", tiles, stream::kGroupRows, kMostRowTiles);
     return std::nullopt;
@@ -188,6 +188,8 @@ class StreamFamily final : public Family {
     const bool waits = c.packing != stream::Packing::at_once || c.adding != stream::Adding::at_once;
     if (stream::padded_dim(dim) == 256 && c.overlap == stream::Overlap::products && waits)
       return "probabilities that wait do not fit the registers; write packing=at_once,adding=at_once";
+    if (c.schedule == stream::Schedule::one_tile)
+      if (const auto reason = refused_by_grid(workload)) return *reason + "; write schedule=persistent";
     const std::int64_t of_head = (workload.len_q + stream::block_rows(c) - 1) / stream::block_rows(c);
     if (c.schedule == stream::Schedule::one_tile && stream::heads_in_x(c) && of_head > kMostGridYZ)
       return fmt::format("{} row tiles a head exceed the grid limit of {}; write tile_order=rows_first", of_head,

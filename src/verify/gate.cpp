@@ -22,28 +22,6 @@ constexpr double kNeighbourFlops = 0.05e9;
 constexpr int kDependentRepeats = 20;  // a race may be lost only sometimes
 constexpr int kStreamRepeats = 2;      // launches that begin when the one before has ended have no race to lose
 
-InputValues values_of(const QkvTensors& tensors) {
-  const auto floats = [](const HostTensor& tensor) {
-    Values values(tensor.bytes.size() / size_of(tensor.dtype));
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = load_element(tensor.dtype, tensor.bytes.data(), i);
-    return values;
-  };
-  // Scenes take (batch, head, row, dim); a blhd file is (batch, row, head, dim).
-  const auto to_bhld = [&](const HostTensor& tensor) {
-    Values values = floats(tensor);
-    if (tensors.workload.layout == Layout::bhld) return values;
-    const std::int64_t batch = tensor.shape[0], rows = tensor.shape[1], heads = tensor.shape[2], dim = tensor.shape[3];
-    Values moved(values.size());
-    for (std::int64_t b = 0; b < batch; ++b)
-      for (std::int64_t h = 0; h < heads; ++h)
-        for (std::int64_t r = 0; r < rows; ++r)
-          std::copy_n(values.begin() + ((b * rows + r) * heads + h) * dim, dim,
-                      moved.begin() + ((b * heads + h) * rows + r) * dim);
-    return moved;
-  };
-  return {to_bhld(tensors.q), to_bhld(tensors.k), to_bhld(tensors.v)};
-}
-
 // Keys that no query attends to may hold anything: NaN shows whoever reads them.
 void poison_unseen_keys(const Workload& w, InputValues& values) {
   const std::int64_t seen = w.visible_keys(w.len_q - 1);  // later queries see more

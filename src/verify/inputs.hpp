@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "heed/heed.hpp"
+#include "workload/tensor_file.hpp"
 
 namespace heed::verify {
 
@@ -54,5 +55,8 @@ struct InputValues {
 /// Values of one kind for one workload; the same seed gives the same values on every machine. Values are not yet
 /// rounded to the workload's dtype.
 InputValues make_inputs(const Workload& workload, InputClass inputs, std::uint64_t seed);
+
+/// A user's own tensors, in the order of make_inputs: (batch, head, row, dim).
+InputValues values_of(const QkvTensors& tensors);
 
 }  // namespace heed::verify

@@ -1,14 +1,21 @@
 // The command line as a user meets it: what it prints, where, and with which exit code.
 #include <sys/resource.h>
 
+#include <cmath>
 #include <csignal>
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/process.hpp"
+#include "base/random.hpp"
 #include "folders.hpp"
 #include "kernels/contract.hpp"
+#include "store/store.hpp"
 #include "testing.hpp"
+#include "workload/half.hpp"
+#include "workload/npy.hpp"
+#include "workload/safetensors.hpp"
 
 namespace heed {
 namespace {
@@ -68,7 +75,7 @@ TEST_F(Cli, HelpAndVersion) {
   EXPECT_EQ(heed_command("--help").code, 0);
   EXPECT_THAT(heed_command("--version").out, ::testing::StartsWith("heed "));
   for (const char* command : {"evolve", "verify", "bench", "show", "runs", "replay", "families", "emit", "build",
-                              "doctor", "selftest", "profile", "ladder", "report", "evidence"}) {
+                              "doctor", "selftest", "profile", "ladder", "report", "evidence", "run"}) {
     const Printed run = heed_command(std::string(command) + " --help");
     EXPECT_EQ(run.code, 0) << command;
     EXPECT_THAT(run.out, ::testing::AnyOf(::testing::HasSubstr("Example"), ::testing::HasSubstr("Exit code")))
@@ -524,6 +531,8 @@ TEST_F(Cli, VerifyFailsWhenAVariantFails) {
   const Printed wrong = heed_command("verify fwd_cpu:exp2=degree3 --shape b1h1l64d16:fp32 --device cpu " + cache());
   EXPECT_EQ(wrong.code, 1);
   EXPECT_THAT(wrong.out, ::testing::HasSubstr("inexact"));
+  EXPECT_EQ(heed_command("verify auto --shape b1h1l64d16:fp32 --device cpu " + cache()).code, 0);
+  expect_refusal("verify auto --shape b1h1l64d513:fp32 --device cpu " + cache(), 1, "fwd_cpu: head dim 513 is over");
 }
 
 TEST_F(Cli, ProfileDiagnosesWithoutCounters) {
@@ -578,6 +587,132 @@ TEST_F(Cli, DoctorNamesWhatIsMissing) {
   const Printed broken = heed_command("doctor " + db() + " --cache /dev/null/x", "PATH=/nonexistent");
   EXPECT_EQ(broken.code, 1);
   EXPECT_THAT(broken.out, ::testing::HasSubstr("so: nothing can be built"));
+}
+
+// Each fault of a machine fails the line it belongs to, and the command.
+TEST_F(Cli, DoctorFailsWhereARunWould) {
+  const auto failed = [&](const std::string& arguments, const std::string& limits) {
+    const TemporaryFolder folder;
+    const std::string command = limits + std::string(testing_support::kHeedBinary) + " doctor --json --device cpu " +
+                                arguments + " >" + folder.file("out") + " 2>" + folder.file("err");
+    const ProcessResult result = run_process({"sh", "-c", command}, {}, kLimit_s);
+    const nlohmann::json printed =
+        nlohmann::json::parse(read_file(folder.file("out"), ErrorCode::internal), nullptr, false);
+    EXPECT_TRUE(printed.is_object()) << command << read_file(folder.file("err"), ErrorCode::internal);
+    if (!printed.is_object()) return std::set<std::string>{};
+    EXPECT_EQ(printed["usable"].get<bool>(), result.exit_code == 0);
+    return printed["failed"].get<std::set<std::string>>();
+  };
+  EXPECT_EQ(failed(db() + " " + cache(), ""), std::set<std::string>{});
+  EXPECT_EQ(failed(db() + " " + cache(), "ulimit -n 40; ").count("files"), 1U);
+  EXPECT_EQ(failed(db() + " " + cache() + " --compiler no-such-compiler", ""),
+            (std::set<std::string>{"C++ compiler", "CPU kernel"}));
+  EXPECT_EQ(failed("--db " + folder_.path().string() + " " + cache(), ""), std::set<std::string>{"database"});
+  EXPECT_EQ(failed(db() + " --cache /proc/heed", ""), (std::set<std::string>{"CPU kernel", "cache"}));
+}
+
+// A kernel on one's own tensors: against NumPy's layout of the output, and the reference of Heed.
+TEST_F(Cli, RunWritesTheOutputOfOnesOwnTensors) {
+  const Workload w = parse_workload("b2h4hkv2l33k40d16:fp32");
+  const auto tensor = [](std::vector<std::int64_t> shape, float phase) {
+    HostTensor t{.dtype = Dtype::fp32, .shape = std::move(shape), .bytes = {}};
+    std::int64_t count = 1;
+    for (const std::int64_t extent : t.shape) count *= extent;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float value = std::sin(phase + 1.7F * static_cast<float>(i));
+      t.bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+    }
+    return t;
+  };
+  const HostTensor q = tensor({2, 33, 4, 16}, 0.1F);
+  const HostTensor k = tensor({2, 40, 2, 16}, 0.2F);
+  const HostTensor v = tensor({2, 40, 2, 16}, 0.3F);
+  const std::string in = folder_.file("in.safetensors");
+  const std::string out = folder_.file("out.safetensors");
+  write_safetensors(in, {{"q", q}, {"k", k}, {"v", v}});
+  const std::string options = " --layout blhd --causal bottom-right --scale 0.3 --device cpu --measure-limit 0.2 ";
+  const Printed run = heed_command("run --qkv " + in + " -o " + out + options + "--json " + cache());
+  ASSERT_EQ(run.code, 0) << run.err;
+  const nlohmann::json printed = nlohmann::json::parse(run.out);
+  EXPECT_EQ(printed["workload"], "b2h4hkv2l33k40d16:fp32:causal_bottom_right:scale=0.3:blhd");
+  EXPECT_GT(printed["us"].get<double>(), 0);
+  EXPECT_LT(printed["error"]["max_abs"].get<double>(), 1e-4);
+  EXPECT_EQ(printed["rows_checked"], 2 * 4 * 33);
+
+  Workload causal = w;
+  causal.mask = Mask::causal_bottom_right;
+  causal.scale = 0.3;
+  causal.layout = Layout::blhd;
+  const HostTensors tensors = {
+      q.bytes.data(),           k.bytes.data(), v.bytes.data(), {33 * 4 * 16, 16, 4 * 16}, {40 * 2 * 16, 16, 2 * 16},
+      {40 * 2 * 16, 16, 2 * 16}};
+  const std::vector<RowIndex> rows = all_rows(causal);
+  const ReferenceRows expected = reference_attention(causal, tensors, rows);
+  const SafetensorsFile file(out);
+  EXPECT_EQ(file.describe("o").shape, (std::vector<std::int64_t>{2, 33, 4, 16}));
+  EXPECT_EQ(file.describe("lse").shape, (std::vector<std::int64_t>{2, 4, 33}));
+  const std::string o = file.bytes_of("o");
+  const std::string lse = file.bytes_of("lse");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const RowIndex& r = rows[i];
+    const auto place = static_cast<std::size_t>(((r.batch * 33 + r.row) * 4 + r.head) * 16);
+    for (std::size_t d = 0; d < 16; ++d)
+      ASSERT_NEAR(load_element(Dtype::fp32, o.data(), place + d), expected.out[i * 16 + d], 1e-4);
+    ASSERT_NEAR(load_element(Dtype::fp32, lse.data(), static_cast<std::size_t>((r.batch * 4 + r.head) * 33 + r.row)),
+                expected.lse[i], 1e-4);
+  }
+
+  for (const auto& [name, t] : {std::pair{"q.npy", q}, {"k.npy", k}, {"v.npy", v}}) write_npy(folder_.file(name), t);
+  const std::string npy = "run fwd_cpu --q " + folder_.file("q.npy") + " --k " + folder_.file("k.npy") + " --v " +
+                          folder_.file("v.npy") + " -o " + folder_.file("o.npy") + options + cache();
+  const Printed plain = heed_command(npy + " --no-check");
+  EXPECT_EQ(plain.code, 0) << plain.err;
+  EXPECT_THAT(plain.out, ::testing::HasSubstr("not checked"));
+  EXPECT_EQ(NpyFile(folder_.file("o.npy"), "o").bytes(), o);
+}
+
+TEST_F(Cli, RunRefusesBeforeItWorks) {
+  const auto tensor = [](Dtype dtype) {
+    return HostTensor{.dtype = dtype, .shape = {1, 1, 4, 8}, .bytes = std::string(32 * size_of(dtype), '\0')};
+  };
+  const std::string in = folder_.file("in.safetensors");
+  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+    write_safetensors(in, {{"q", tensor(dtype)}, {"k", tensor(dtype)}, {"v", tensor(dtype)}});
+    expect_refusal("run --qkv " + in + " -o " + in + " --device cpu " + cache(), 2, "is the file of the tensors");
+    expect_refusal("run --qkv " + in + " -o " + folder_.path().string() + "/./in.safetensors --device cpu " + cache(),
+                   2, "is the file of the tensors");
+    expect_refusal("run --qkv " + in + " -o out.bin --device cpu " + cache(), 2, "must end in .safetensors");
+    expect_refusal("run --qkv " + in + " -o /dev/null/x.npy --device cpu " + cache(), dtype == Dtype::bf16 ? 2 : 1,
+                   dtype == Dtype::bf16 ? "no bf16" : "cannot create the folder");
+  }
+  expect_refusal("run -o out.npy --shape b1h1l8d16 --device cpu " + cache(), 2, "no tensors: give --qkv");
+  expect_refusal("run --qkv " + in + " --device cpu " + cache(), 2, "--output");
+  expect_refusal("run fwd_none --qkv " + in + " -o " + folder_.file("o.safetensors") + " --device cpu " + cache(), 2,
+                 "unknown family");
+  EXPECT_FALSE(std::filesystem::exists(folder_.file("o.safetensors")));
+}
+
+// Bytes changed anywhere in a database: what is printed is JSON, or an error.
+TEST_F(Cli, ADamagedDatabaseNeverPrintsWhatIsNoJson) {
+  ASSERT_EQ(heed_command(tiny_evolution(2)).code, 0);
+  {
+    store::Store store(folder_.file("a.db"));
+    store.database().execute("PRAGMA wal_checkpoint(TRUNCATE)");
+  }
+  const std::string whole = read_file(folder_.file("a.db"), ErrorCode::internal);
+  Random random(7);
+  for (int round = 0; round < 40; ++round) {
+    std::string bytes = whole;
+    for (int i = 0; i < 1 + round % 8; ++i)
+      bytes[100 + random.below(bytes.size() - 100)] = static_cast<char>(random.below(256));
+    write_file_atomically(folder_.file("a.db"), bytes, ErrorCode::internal);
+    for (const std::string& command : {"show 1 --json " + db(), "runs --json " + db()}) {
+      const Printed run = heed_command(command);
+      EXPECT_FALSE(nlohmann::json::parse(run.out, nullptr, false).is_discarded()) << round << run.out.substr(0, 300);
+      EXPECT_TRUE(run.code == 0 || run.code == 1 || run.code == 2) << run.code;
+      EXPECT_EQ(run.err.find("terminate called"), std::string::npos);
+    }
+  }
 }
 
 }  // namespace

@@ -170,6 +170,44 @@ TEST(Builder, ACorruptEntryIsFoundAndBuiltAgain) {
   damage("a record of something else", [&] { write_file_atomically(record, "{\"digest\": 5}", ErrorCode::cache); });
 }
 
+// A cache that someone deletes while a run goes on costs builds, not the run.
+TEST(Builder, ADeletedCacheIsMadeAgain) {
+  const TemporaryFolder folder;
+  const std::filesystem::path cache = folder.path() / "cache";
+  Builder builder(options_in(cache));
+  const BuildRequest includes = cpu_request("#include \"kernels/contract.hpp\"\n" + std::string(kTiny));
+  const Artifact first = *builder.build(includes).artifact;
+  std::filesystem::remove_all(cache);
+  const BuildOutcome again = builder.build(includes);
+  ASSERT_TRUE(again.artifact) << again.log;
+  EXPECT_FALSE(again.artifact->from_cache);
+  EXPECT_EQ(again.artifact->path, first.path);
+  EXPECT_TRUE(std::filesystem::exists(first.path));
+  // What was built before is needed once more.
+  std::filesystem::remove_all(cache);
+  builder.keep(first, includes);
+  EXPECT_TRUE(std::filesystem::exists(first.path));
+  std::filesystem::remove_all(cache);
+  expect_error(ErrorCode::cache, "was deleted while it was needed", [&] { builder.keep(first, cpu_request(kTiny)); });
+  builder.keep(first, includes);
+  builder.keep(first, cpu_request("no C++"));  // it is there: nothing is built
+}
+
+// Where programs cannot be loaded no kernel is at fault.
+TEST(Builder, AFileSystemWithoutProgramsIsNamed) {
+  std::ifstream mounts("/proc/mounts");
+  std::string device, point, type, options, rest;
+  while (mounts >> device >> point >> type >> options) {
+    std::getline(mounts, rest);
+    if (("," + options + ",").find(",noexec,") == std::string::npos || ::access(point.c_str(), R_OK | W_OK | X_OK) != 0)
+      continue;
+    const Cache cache(point);
+    expect_error(ErrorCode::cache, "is mounted noexec; name a folder of another", [&] { cache.expect_loadable(); });
+    return;
+  }
+  GTEST_SKIP() << "no file system here is mounted noexec";
+}
+
 TEST(Builder, DamagedHeadersAreWrittenAgain) {
   const TemporaryFolder folder;
   Cache cache(folder.path());

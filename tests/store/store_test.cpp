@@ -1,9 +1,12 @@
 #include "store/store.hpp"
 
+#include <fmt/format.h>
 #include <sqlite3.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
+#include <limits>
 #include <thread>
 
 #include "testing.hpp"
@@ -114,7 +117,9 @@ TEST(Store, SaysWhatIsWrongWithAFile) {
   write_file_atomically(folder.file("text.db"), std::string(5000, 'x'), ErrorCode::store);
   expect_error(ErrorCode::store, "corrupt or no SQLite database", [&] { Store store(folder.file("text.db")); });
   std::filesystem::create_directory(folder.path() / "folder.db");
-  expect_error(ErrorCode::store, "cannot be opened", [&] { Store store(folder.file("folder.db")); });
+  for (const Access access : {Access::read_write, Access::read_only})
+    expect_error(ErrorCode::store, "is a folder; name a file in it with --db",
+                 [&] { Store store(folder.file("folder.db"), access); });
   expect_error(ErrorCode::store, "cannot create the folder", [&] { Store store(folder.file("text.db") + "/x/a.db"); });
 }
 
@@ -132,6 +137,71 @@ TEST(Store, SeesADamagedDatabase) {
     Store store(folder.file("a.db"));
     (void)store.trials(1);
   });
+}
+
+// Damage in the middle of a file is found when it is opened, before a search writes into it.
+TEST(Store, DamagedPagesAreSeenBeforeAnythingIsWritten) {
+  const TemporaryFolder folder;
+  {
+    Store store(folder.file("a.db"));
+    const std::int64_t id = store.add_run(a_run());
+    for (int i = 0; i < 400; ++i) store.add_trial(a_trial(id, i));
+  }
+  const std::string whole = read_file(folder.file("a.db"), ErrorCode::store);
+  std::string bytes = whole;
+  for (std::size_t i = bytes.size() / 2; i < bytes.size() / 2 + 8192; ++i)
+    bytes[i] = static_cast<char>(i * 37 + i / 256);
+  write_file_atomically(folder.file("a.db"), bytes, ErrorCode::store);
+  for (const Access access : {Access::read_write, Access::read_only})
+    expect_error(ErrorCode::store, "corrupt", [&] { Store store(folder.file("a.db"), access); });
+  EXPECT_EQ(read_file(folder.file("a.db"), ErrorCode::store), bytes);
+}
+
+// What SQLite's check cannot see: texts that hold something else than was written.
+TEST(Store, DamagedTextsNameTheirRow) {
+  const TemporaryFolder folder;
+  Store store(folder.file("a.db"));
+  const std::int64_t id = store.add_run(a_run());
+  store.add_trial(a_trial(id, 0));
+  store.add_comparison({.id = 0, .run = id, .kind = "peer", .subject = "a", .against = "b", .data = {{"us", 1}}});
+  const auto damaged = [&](const char* table, const char* column, const char* value, const char* words) {
+    SCOPED_TRACE(std::string(table) + "." + column);
+    store.database().execute("SAVEPOINT whole");
+    store.database().execute(fmt::format("UPDATE {} SET \"{}\" = {}", table, column, value).c_str());
+    expect_error(ErrorCode::store, words, [&] {
+      (void)store.runs();
+      (void)store.trials(id);
+      (void)store.comparisons(id);
+    });
+    store.database().execute("ROLLBACK TO whole");
+    store.database().execute("RELEASE whole");
+  };
+  for (const char* column : {"device", "options", "base", "result"}) {
+    damaged("runs", column, "'{\"name\": \"x'", "of run 1 is no JSON");
+    damaged("runs", column, "'7'", "of run 1 is no object");
+  }
+  damaged("runs", "state", "'finishee'", "state of run 1 is no state");
+  damaged("runs", "workload", "CAST(x'62ff31' AS TEXT)", "workload of run 1 is no UTF-8");
+  for (const char* column : {"parents", "drafts", "resources", "samples", "clocks", "diagnosis"})
+    damaged("trials", column, "'[1, 2'", "of trial 1 is no JSON");
+  damaged("trials", "parents", "'{}'", "parents of trial 1 is no list");
+  damaged("trials", "parents", "'[\"a\"]'", "no list of whole numbers");
+  damaged("trials", "samples", "'1e999'", "samples of trial 1 is no JSON");
+  damaged("trials", "ratio", "9e999", "ratio of trial 1 is no finite number");
+  damaged("trials", "why", "CAST(x'c328' AS TEXT)", "why of trial 1 is no UTF-8");
+  damaged("comparisons", "data", "''", "data of comparison 1 is no JSON");
+  EXPECT_EQ(store.trials(id).size(), 1U);
+}
+
+TEST(Store, AnInfiniteErrorStaysANumber) {
+  const TemporaryFolder folder;
+  Store store(folder.file("a.db"));
+  TrialRecord trial = a_trial(store.add_run(a_run()), 0);
+  trial.max_abs = std::numeric_limits<double>::infinity();
+  trial.rel_rms = std::numeric_limits<double>::quiet_NaN();
+  const std::int64_t id = store.add_trial(trial);
+  EXPECT_EQ(store.find_trial(id)->max_abs, std::numeric_limits<double>::max());
+  EXPECT_TRUE(std::isfinite(store.find_trial(id)->rel_rms));
 }
 
 TEST(Store, LeavesOtherLayoutsAlone) {

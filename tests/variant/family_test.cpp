@@ -446,8 +446,14 @@ TEST(Families, AWorkloadChoosesItsFamily) {
   EXPECT_EQ(chosen("h128hkv1l16k64d64"), "fwd_sm90_stream");  // 2048 packed rows
   EXPECT_EQ(chosen("l1k64d80"), "fwd_sm90");                  // the others do not take this head dim
   EXPECT_EQ(default_family(parse_workload("b1h8l512d64"), gpu_limits("sm_89")).name(), "fwd_sm80");
-  // Nobody runs it: the default's refusal is the answer.
-  EXPECT_EQ(default_family(parse_workload("l1k64d80"), gpu_limits("sm_89")).name(), "fwd_sm80");
+  // None runs it: each family's reason is the answer, and equal reasons come once.
+  testing_support::expect_error(ErrorCode::unsupported, "fwd_sm90_stream, fwd_sm90: it needs the instructions of",
+                                [] { default_family(parse_workload("l1k64d80"), gpu_limits("sm_89")); });
+  for (const char* words : {"no family runs b1h1l64d257:fp16 on",
+                            "fwd_sm80, fwd_decode: head dim 257 is not supported; it is written for 64 and 128",
+                            "fwd_sm90: head dim 257 is not supported; it takes multiples of 8 up to 256"})
+    testing_support::expect_error(ErrorCode::unsupported, words,
+                                  [&] { default_family(parse_workload("l64d257"), hopper); });
   for (const char* decode : {"fwd_decode", "fwd_decode_sm90"})
     EXPECT_FALSE(find_family(decode).made_for(parse_workload("l1k64d64"), hopper).empty());
   EXPECT_TRUE(find_family("fwd_sm80").made_for(parse_workload("l1k64d64"), hopper).empty());
@@ -455,6 +461,29 @@ TEST(Families, AWorkloadChoosesItsFamily) {
 }
 
 // A search goes through all of them, the workload's own first; the ladder teaches.
+// Grids count heads and batch entries in dimensions that end at 65535; blocks that take tile after tile do not.
+TEST(Families, OnlyGridsThatCountBatchEntriesEndAtTheirLimit) {
+  const DeviceFacts hopper = gpu_limits("sm_90a");
+  const Workload many = parse_workload("b70000h1l128d64");
+  for (const char* name : {"fwd_sm80", "fwd_sm90"})
+    EXPECT_THAT(find_family(name).refuses(many, hopper).value_or(""), ::testing::HasSubstr("grid limit of 65535"));
+  const Workload decoding = parse_workload("b70000h8hkv1l1k256d64");
+  EXPECT_THAT(find_family("fwd_decode").refuses(decoding, hopper).value_or(""), ::testing::HasSubstr("70000 batch"));
+  for (const auto& [name, workload] : {std::pair{"fwd_sm90_stream", many}, {"fwd_decode_sm90", decoding}}) {
+    const Family& family = find_family(name);
+    SCOPED_TRACE(name);
+    EXPECT_EQ(family.refuses(workload, hopper).value_or(""), "");
+    const Config config = family.default_config(workload, hopper);
+    EXPECT_EQ(family.is_illegal(config, workload, hopper).value_or(""), "");
+    const LaunchPlan plan = family.plan(config, workload, hopper);
+    EXPECT_LE(plan.grid[1], 65535U);
+    EXPECT_LE(plan.grid[2], 65535U);
+  }
+  const Variant one_tile = parse_variant("fwd_sm90_stream:schedule=one_tile", many, hopper);
+  EXPECT_THAT(one_tile.family->is_illegal(one_tile.config, many, hopper).value_or(""),
+              ::testing::HasSubstr("grid limit of 65535 each; write schedule=persistent"));
+}
+
 TEST(Families, ASearchTakesAllThatRunTheWorkload) {
   const auto searched = [](const char* shape, const DeviceFacts& device) {
     std::vector<std::string> names;

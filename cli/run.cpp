@@ -1,0 +1,205 @@
+// heed run
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstring>
+#include <map>
+
+#include "base/files.hpp"
+#include "base/interrupt.hpp"
+#include "base/random.hpp"
+#include "cli/command.hpp"
+#include "evolve/json.hpp"
+#include "measure/statistics.hpp"
+#include "measure/timed_sets.hpp"
+#include "verify/compare.hpp"
+#include "worker/worker.hpp"
+#include "workload/npy.hpp"
+#include "workload/safetensors.hpp"
+
+namespace heed::cli {
+namespace {
+
+constexpr int kSlot = 0;
+constexpr double kOracleFlops = 2e9;  // about a second of the reference on two processors
+constexpr int kMostReadings = 15;
+constexpr int kFewestReadings = 3;
+constexpr double kWarmUp_ms = 150;  // an idle GPU reads up to 12% high for about that long
+
+struct Options {
+  MachineOptions machine;
+  WorkloadOptions workload;
+  std::string variant = std::string(kAutomatic);
+  std::string output;
+  bool no_check = false;
+};
+
+enum class Format { safetensors, npy };
+
+Format format_of(const std::filesystem::path& path) {
+  if (path.extension() == ".safetensors") return Format::safetensors;
+  if (path.extension() == ".npy") return Format::npy;
+  throw Error(
+      ErrorCode::usage,
+      fmt::format("-o {}: the name must end in .safetensors (O and the log-sum-exp) or in .npy (O)", path.string()),
+      path.string());
+}
+
+// Before any work: what is certain to fail at its end.
+void expect_output(const Options& o, const Workload& workload) {
+  const std::filesystem::path path = o.output;
+  if (format_of(path) == Format::npy && workload.dtype == Dtype::bf16)
+    throw Error(ErrorCode::usage, "the .npy format has no bf16; write O to a .safetensors file", o.output);
+  for (const std::string& input : o.workload.tensor_paths()) {
+    std::error_code error;
+    if (std::filesystem::equivalent(input, path, error) || std::filesystem::absolute(path, error) == input)
+      throw Error(ErrorCode::usage, fmt::format("-o {} is the file of the tensors; name another", o.output), o.output);
+  }
+  expect_writable(path, ErrorCode::invalid_input);
+}
+
+struct Result {
+  std::map<std::string, HostTensor> tensors;  ///< "o" and "lse"
+  std::optional<verify::Comparison> comparison;
+  std::size_t rows_checked = 0;
+  double us = 0;
+  int readings = 0;
+};
+
+// O and LSE lie in an image as dense tensors of the workload's layout.
+std::map<std::string, HostTensor> outputs_of(const Workload& w, const verify::Scene& scene, const std::byte* image) {
+  const auto bytes_at = [&](const verify::Place& place) {
+    return std::string(reinterpret_cast<const char*>(image) + place.offset, place.bytes);
+  };
+  HostTensor o{.dtype = w.dtype, .shape = {w.batch, w.heads, w.len_q, w.dim_v}, .bytes = bytes_at(scene.o())};
+  if (w.layout == Layout::blhd) std::swap(o.shape[1], o.shape[2]);
+  HostTensor lse{.dtype = Dtype::fp32, .shape = {w.batch, w.heads, w.len_q}, .bytes = bytes_at(scene.lse())};
+  return {{"o", std::move(o)}, {"lse", std::move(lse)}};
+}
+
+// Medians of readings of launches on these very tensors, again and again: caches are as warm as they get.
+void measure(worker::Worker& worker, const verify::Scene& scene, const DeviceFacts& device, const Options& o,
+             Result& result) {
+  const trial::Options limits = o.machine.trial_options();
+  const measure::TimingPlan plan = measure::plan_timing(scene.workload(), device, measure::Caches::warm);
+  std::memcpy(worker.arena().data(), scene.image().data(), scene.image().size());
+  const std::vector<worker::Launch> launches(static_cast<std::size_t>(plan.launches), scene.launch());
+  worker.prepare(0, scene.image().size(), {{kSlot, launches}}, {}, {}, limits.launch_limit_s);
+  worker.warm_up(kSlot, kWarmUp_ms, limits.launch_limit_s);
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<double> readings;
+  while (static_cast<int>(readings.size()) < kMostReadings) {
+    check_interrupt();
+    const std::vector<worker::ChannelFactors> unchanged(static_cast<std::size_t>(plan.replays) + 1);
+    readings.push_back(measure::median(worker.time(kSlot, plan.replays, unchanged, limits.launch_limit_s).us));
+    const double elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (elapsed_s > limits.pair.limit_s && static_cast<int>(readings.size()) >= kFewestReadings) break;
+  }
+  result.us = measure::median(readings);
+  result.readings = static_cast<int>(readings.size());
+}
+
+Result launch(const trial::Built& built, const Workload& workload, const QkvTensors& tensors, const DeviceFacts& device,
+              const Options& o) {
+  const LaunchPlan plan = built.variant.plan(workload, device);
+  const verify::Scene scene(workload, verify::values_of(tensors), plan, fresh_seed());
+  const std::uint64_t bytes = scene.image().size();
+  const std::uint64_t result_at = (bytes + 4095) / 4096 * 4096;
+  Result result;
+  worker::Worker worker(device.kind, std::make_shared<worker::Arena>(2 * result_at));
+  worker.load(kSlot, built.artifact.path.string(), plan);
+  worker.seal();
+  std::memcpy(worker.arena().data(), scene.image().data(), bytes);
+  worker.run(kSlot, 0, bytes, result_at, scene.launch(), o.machine.launch_limit_s);
+  const std::byte* after = worker.arena().data() + result_at;
+  if (!o.no_check) {
+    const std::vector<RowIndex> rows = verify::choose_rows(workload, kOracleFlops, fresh_seed());
+    result.rows_checked = rows.size();
+    result.comparison = verify::compare(scene, after, verify::make_reference(scene, rows), /*hard_limit=*/false);
+  }
+  result.tensors = outputs_of(workload, scene, after);
+  if (!result.comparison || result.comparison->finding == Finding::none) measure(worker, scene, device, o, result);
+  return result;
+}
+
+int run(const Options& o) {
+  if (!o.workload.has_tensors())
+    throw Error(ErrorCode::usage, "no tensors: give --qkv FILE.safetensors, or --q, --k and --v with .npy files");
+  (void)format_of(o.output);
+  const std::optional<QkvTensors> tensors = o.workload.tensors();
+  const Workload workload = o.workload.workload(tensors);
+  expect_output(o, workload);
+  const DeviceFacts device = o.machine.choose();
+  const auto builder = o.machine.builder();
+  const Variant variant = admitted(o.variant, workload, device);
+  trial::Laboratory laboratory(workload, device, *builder, nullptr, o.machine.trial_options());
+  const trial::Built built = laboratory.build(variant);
+  check_interrupt();
+  Result result;
+  try {
+    result = launch(built, workload, *tensors, device, o);
+  } catch (const worker::WorkerFailure& failure) {
+    throw Error(ErrorCode::worker, fmt::format("{} did not run on these tensors: {}", variant.id(), failure.what()),
+                variant.id());
+  }
+  if (result.comparison && result.comparison->finding != Finding::none)
+    throw Error(ErrorCode::worker,
+                fmt::format("the output of {} is not written, since it is wrong ({}): {}; --no-check writes it",
+                            variant.id(), to_string(result.comparison->finding), result.comparison->text),
+                variant.id());
+  if (format_of(o.output) == Format::npy)
+    write_npy(o.output, result.tensors.at("o"));
+  else
+    write_safetensors(o.output, result.tensors);
+
+  const double tflops = result.us > 0 ? workload.flops() / result.us * 1e-6 : 0;
+  if (o.machine.json) {
+    nlohmann::json all = {{"workload", to_string(workload)},
+                          {"variant", variant.id()},
+                          {"config", describe(variant)},
+                          {"device", evolve::to_json(device)},
+                          {"us", result.us},
+                          {"readings", result.readings},
+                          {"tflops", tflops},
+                          {"output", o.output},
+                          {"tensors_digest", tensors->digest},
+                          {"rows_checked", result.rows_checked}};
+    if (result.comparison) all["error"] = evolve::to_json(result.comparison->error);
+    print(all.dump(1) + "\n");
+    return 0;
+  }
+  print(fmt::format("workload  {}\ndevice    {}\nvariant   {}\n          {}\n", to_string(workload), device.name,
+                    variant.id(), describe(variant)));
+  print(fmt::format("time      {:.2f} us a launch, {:.3g} TFLOP/s (median of {} readings, caches warm)\n", result.us,
+                    tflops, result.readings));
+  print(result.comparison
+            ? fmt::format("error     max {:.1e}, relative RMS {:.1e} against double precision, over {} rows\n",
+                          result.comparison->error.max_abs, result.comparison->error.rel_rms, result.rows_checked)
+            : std::string("error     not checked\n"));
+  print(fmt::format("output    {}: {}\n", o.output,
+                    format_of(o.output) == Format::npy ? "O" : "o, and lse (natural logarithm, fp32)"));
+  return 0;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, int& exit_code) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("run", "Run a variant on your own tensors and write its output");
+  command->add_option("variant", o->variant, "auto, family or family:knob=value,...")->capture_default_str();
+  o->workload.add_to(*command);
+  o->machine.add_to(*command);
+  command
+      ->add_option("-o,--output", o->output,
+                   "Where O goes, in the dtype and the layout of the inputs: .safetensors (o and lse) or .npy (O)")
+      ->required();
+  command->add_flag("--no-check", o->no_check, "Do not compare rows with the double-precision reference");
+  command->footer(
+      "Examples:\n"
+      "  heed run --qkv attention.safetensors -o out.safetensors --causal top-left\n"
+      "  heed run fwd_sm90 --q q.npy --k k.npy --v v.npy --layout blhd -o o.npy\n"
+      "The file is written as a whole, and only when the sampled rows are right.");
+  command->callback([o, &exit_code] { exit_code = run(*o); });
+}
+
+}  // namespace heed::cli
