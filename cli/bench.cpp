@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/interrupt.hpp"
+#include "base/json_text.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
 #include "base/version.hpp"
@@ -141,17 +142,17 @@ int bench(const BenchOptions& o) {
     }
   }
   if (o.machine.json) {
-    print(nlohmann::json{{"workload", to_string(workload)},
-                         {"device", evolve::to_json(device)},
-                         {"base", base.variant.id()},
-                         {"base_us", self.pair.base_median_us},
-                         {"self_ratio", evolve::to_json(self.pair.ratio)},
-                         {"self_spread", self.spread},
-                         {"complete", !interruption},
-                         {"source_digest", jit::source_digest()},
-                         {"referee", kReferee},
-                         {"rows", rows}}
-              .dump(1) +
+    print(json_text(nlohmann::json{{"workload", to_string(workload)},
+                                   {"device", evolve::to_json(device)},
+                                   {"base", base.variant.id()},
+                                   {"base_us", self.pair.base_median_us},
+                                   {"self_ratio", evolve::to_json(self.pair.ratio)},
+                                   {"self_spread", self.spread},
+                                   {"complete", !interruption},
+                                   {"source_digest", jit::source_digest()},
+                                   {"referee", kReferee},
+                                   {"rows", rows}},
+                    1) +
           "\n");
   } else {
     if (!table.empty()) print("\n" + table.str() + dependent);
@@ -225,22 +226,22 @@ int replay(const ReplayOptions& o) {
     holds = span.low * (1 - slack) <= then->ratio_high * (1 + slack) &&
             span.high * (1 + slack) >= then->ratio_low * (1 - slack);
   if (o.machine.json) {
-    print(nlohmann::json{{"trial", report::trial_json(*then)},
-                         {"now",
-                          {{"verdict", to_string(now.verdict)},
-                           {"finding", to_string(now.finding)},
-                           {"reason", now.reason},
-                           {"ratio", evolve::to_json(now.pair.ratio)},
-                           {"base_us", now.pair.base_median_us},
-                           {"trial_us", now.pair.trial_median_us},
-                           {"error", evolve::to_json(now.error)},
-                           {"samples", evolve::samples_json(now.pair)}}},
-                         {"slack", slack},
-                         {"same_machine_code", same_code},
-                         {"same_device", same_device},
-                         {"same_sources", same_sources},
-                         {"holds", holds}}
-              .dump(1) +
+    print(json_text(nlohmann::json{{"trial", report::trial_json(*then)},
+                                   {"now",
+                                    {{"verdict", to_string(now.verdict)},
+                                     {"finding", to_string(now.finding)},
+                                     {"reason", now.reason},
+                                     {"ratio", evolve::to_json(now.pair.ratio)},
+                                     {"base_us", now.pair.base_median_us},
+                                     {"trial_us", now.pair.trial_median_us},
+                                     {"error", evolve::to_json(now.error)},
+                                     {"samples", evolve::samples_json(now.pair)}}},
+                                   {"slack", slack},
+                                   {"same_machine_code", same_code},
+                                   {"same_device", same_device},
+                                   {"same_sources", same_sources},
+                                   {"holds", holds}},
+                    1) +
           "\n");
     return holds ? 0 : 1;
   }

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/files.hpp"
+#include "base/json_text.hpp"
 #include "base/text.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
@@ -227,7 +228,7 @@ void build(const BuildOptions& o) {
     throw Error(ErrorCode::usage, "give a variant with --shape and -o FILE, or --list FILE with --into FOLDER");
   const DeviceFacts device = device_for(o);
   const json result = one ? build_one(o, device) : build_list(o, device);
-  if (o.machine.json) return print(result.dump(1) + "\n");
+  if (o.machine.json) return print(json_text(result, 1) + "\n");
   if (one)
     return print(fmt::format("{} for {} in {}\n", result["variant"].get<std::string>(), device.arch,
                              result["file"].get<std::string>()));

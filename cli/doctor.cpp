@@ -7,6 +7,7 @@
 
 #include "base/confinement.hpp"
 #include "base/files.hpp"
+#include "base/json_text.hpp"
 #include "base/parallel.hpp"
 #include "base/process.hpp"
 #include "base/text.hpp"
@@ -87,9 +88,10 @@ int doctor(const MachineOptions& machine, const StoreOptions& store_options) {
     return toolchain->identity({}).substr(0, toolchain->identity({}).find(" | "));
   }));
   const std::optional<std::string> no_runner = worker::why_no_runner();
-  findings.push_back({"sandbox", !no_runner,
-                      no_runner.value_or("a CPU kernel can be confined: no files, no clock, no memory but its tensors"),
-                      "CPU kernels will not be run: use a kernel with CONFIG_SECCOMP_FILTER, or a container that allows seccomp"});
+  findings.push_back(
+      {"sandbox", !no_runner,
+       no_runner.value_or("a CPU kernel can be confined: no files, no clock, no memory but its tensors"),
+       "CPU kernels will not be run: use a kernel with CONFIG_SECCOMP_FILTER, or a container that allows seccomp"});
   findings.push_back({"confinement", can_hide_files(), describe_confinement(),
                       "a candidate's source can show its build any file that this user can read"});
   findings.push_back(probe("CPU kernel", "nothing can be run on the CPU", [&] { return probe_kernel(machine, cpu); }));
@@ -132,13 +134,13 @@ int doctor(const MachineOptions& machine, const StoreOptions& store_options) {
     for (const Finding& f : findings)
       all.push_back(
           {{"what", f.what}, {"ok", f.good}, {"found", f.found}, {"consequence", f.good ? "" : f.consequence}});
-    print(nlohmann::json{{"heed", kVersion},
-                         {"source_digest", jit::source_digest()},
-                         {"checks", all},
-                         {"device", device},
-                         {"usable", usable},
-                         {"failed", failed}}
-              .dump(1, ' ', false, nlohmann::json::error_handler_t::replace) +
+    print(json_text(nlohmann::json{{"heed", kVersion},
+                                   {"source_digest", jit::source_digest()},
+                                   {"checks", all},
+                                   {"device", device},
+                                   {"usable", usable},
+                                   {"failed", failed}},
+                    1) +
           "\n");
   } else {
     print(fmt::format("heed {} (kernel sources {})\n\n", kVersion, jit::source_digest()));

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "base/files.hpp"
+#include "base/json_text.hpp"
 #include "base/text.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
@@ -191,10 +192,10 @@ void run(const Options& o, const CLI::App& app) {
     nlohmann::json evidence = report::evidence(record);
     report::add_family_digests(evidence, sources());
     report::add_programs(evidence, store->trials(id));
-    write_file_atomically(path, evidence.dump(1) + "\n", ErrorCode::store);
+    write_file_atomically(path, json_text(evidence, 1) + "\n", ErrorCode::store);
   }
   if (o.machine.json) {
-    print(report::run_json(record, store->trials(id), store->comparisons(id)).dump(1) + "\n");
+    print(json_text(report::run_json(record, store->trials(id), store->comparisons(id)), 1) + "\n");
     return;
   }
   print("\n" + report::result_text(record));

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "base/files.hpp"
+#include "base/json_text.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
 #include "jit/embedded.hpp"
@@ -95,7 +96,7 @@ void add_runs(CLI::App& app, int& exit_code) {
         run["trials"] = counts[i];
         all.push_back(std::move(run));
       });
-    print(all.dump(1) + "\n");
+    print(json_text(all, 1) + "\n");
   });
 }
 
@@ -126,10 +127,10 @@ void add_show(CLI::App& app, int& exit_code) {
       nlohmann::json evidence = report::evidence(*run);
       if (run->source_digest == jit::source_digest()) report::add_family_digests(evidence, sources());
       report::add_programs(evidence, trials);
-      write_file_atomically(o->evidence, evidence.dump(1) + "\n", ErrorCode::store);
+      write_file_atomically(o->evidence, json_text(evidence, 1) + "\n", ErrorCode::store);
     }
     readable(o->store, fmt::format("run {}", o->run), [&] {
-      print(o->json ? report::run_json(*run, trials, store->comparisons(o->run)).dump(1) + "\n"
+      print(o->json ? json_text(report::run_json(*run, trials, store->comparisons(o->run)), 1) + "\n"
                     : report::show_text(*run, trials));
     });
   });
@@ -156,7 +157,7 @@ void add_families(CLI::App& app, int& exit_code) {
     const DeviceFacts device = choose_device(DeviceChoice::automatic);
     nlohmann::json all = nlohmann::json::array();
     for (const Family* family : chosen) all.push_back(family_json(*family, device));
-    print(all.dump(1) + "\n");
+    print(json_text(all, 1) + "\n");
   });
 }
 

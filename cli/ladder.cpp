@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "base/files.hpp"
+#include "base/json_text.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
 #include "ladder/ladder.hpp"
@@ -55,9 +56,9 @@ int run(const Options& o) {
   });
   nlohmann::json evidence = ladder::evidence(result);
   report::add_family_digests(evidence, sources());
-  if (!o.evidence.empty()) write_file_atomically(path, evidence.dump(1) + "\n", ErrorCode::store);
+  if (!o.evidence.empty()) write_file_atomically(path, json_text(evidence, 1) + "\n", ErrorCode::store);
   if (o.machine.json)
-    print(evidence.dump(1) + "\n");
+    print(json_text(evidence, 1) + "\n");
   else
     print(fmt::format("\n{}{} rungs in {}.\n", ladder::table_text(result), result.rows.size(),
                       human_duration(result.elapsed_s)));

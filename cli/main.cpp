@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/interrupt.hpp"
+#include "base/json_text.hpp"
 #include "base/text.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
@@ -25,7 +26,7 @@ int report(const heed::Error& error, bool json) {
   if (json) {
     const nlohmann::json object = {
         {"error", {{"code", heed::to_string(error.code())}, {"message", error.what()}, {"value", error.value()}}}};
-    heed::cli::print(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    heed::cli::print(heed::json_text(object) + "\n");
   }
   fmt::print(stderr, "heed: {}\n", error.what());
   return exit_code_of(error.code());

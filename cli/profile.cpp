@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "base/files.hpp"
+#include "base/json_text.hpp"
 #include "base/process.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
@@ -47,7 +48,7 @@ int print_ncu_command(const Options& o) {
   const std::string name = o.variant.empty() ? std::string(default_family(workload, device).name()) : o.variant;
   const Variant variant = parse_variant(name, workload, device);
   const std::string command = profile::ncu_command(self_executable(), variant, workload);
-  print(o.machine.json ? nlohmann::json{{"ncu", command}}.dump(1) + "\n" : command + "\n");
+  print(o.machine.json ? json_text(nlohmann::json{{"ncu", command}}, 1) + "\n" : command + "\n");
   return 0;
 }
 
@@ -165,7 +166,7 @@ int run(const Options& o) {
                 {"passes", reading.schedule.passes},
                 {"no_counters", reading.reason},
                 {"diagnosis", profile::to_json(diagnosis, reading.counters)}});
-    print(all.dump(1) + "\n");
+    print(json_text(all, 1) + "\n");
     return 0;
   }
   print(fmt::format("{}\n{} on {}: {:.2f} us, {} registers\n\n", variant.id(), to_string(workload), device.name,

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/files.hpp"
+#include "base/json_text.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
 #include "device/device.hpp"
@@ -42,7 +43,8 @@ void add_report(CLI::App& app, int& exit_code) {
     const bool finished = report::is_finished(*run);
     if (o->json)
       print(
-          nlohmann::json{{"run", o->run}, {"output", output}, {"bytes", page.size()}, {"finished", finished}}.dump(1) +
+          json_text(nlohmann::json{{"run", o->run}, {"output", output}, {"bytes", page.size()}, {"finished", finished}},
+                    1) +
           "\n");
     else
       print(fmt::format("{}: run {}{}\n", output, o->run,
@@ -78,9 +80,9 @@ void add_champions(CLI::App& app, int& exit_code) {
         all = report::merge_champions(
             nlohmann::json::parse(read_file(o->output, ErrorCode::store), nullptr, /*allow_exceptions=*/false),
             champions);
-      write_file_atomically(o->output, all.dump(1) + "\n", ErrorCode::store);
+      write_file_atomically(o->output, json_text(all, 1) + "\n", ErrorCode::store);
     }
-    print(o->json ? champions.dump(1) + "\n" : report::champions_text(champions));
+    print(o->json ? json_text(champions, 1) + "\n" : report::champions_text(champions));
   });
 }
 
@@ -148,9 +150,10 @@ void add_evidence(CLI::App& app, int& exit_code) {
       };
     const std::vector<report::EvidenceFile> files = report::list_evidence(o->folder, sources(), programs_of);
     if (o->json)
-      print(nlohmann::json{
-                {"source_digest", jit::source_digest()}, {"referee", kReferee}, {"files", report::evidence_json(files)}}
-                .dump(1) +
+      print(json_text(nlohmann::json{{"source_digest", jit::source_digest()},
+                                     {"referee", kReferee},
+                                     {"files", report::evidence_json(files)}},
+                      1) +
             "\n");
     else
       print(fmt::format("{}\ntoday's sources: {}, today's referee: {}\n", report::evidence_text(files),

@@ -7,6 +7,7 @@
 
 #include "base/files.hpp"
 #include "base/interrupt.hpp"
+#include "base/json_text.hpp"
 #include "base/random.hpp"
 #include "cli/command.hpp"
 #include "evolve/json.hpp"
@@ -165,7 +166,7 @@ int run(const Options& o) {
                           {"tensors_digest", tensors->digest},
                           {"rows_checked", result.rows_checked}};
     if (result.comparison) all["error"] = evolve::to_json(result.comparison->error);
-    print(all.dump(1) + "\n");
+    print(json_text(all, 1) + "\n");
     return 0;
   }
   print(fmt::format("workload  {}\ndevice    {}\nvariant   {}\n          {}\n", to_string(workload), device.name,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/files.hpp"
+#include "base/json_text.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
 #include "evolve/json.hpp"
@@ -30,8 +31,8 @@ void conclude(const Options& o, const DeviceFacts& device, const std::string& wh
   nlohmann::json all = report::evidence_header(what, evolve::to_json(device), sources());
   all.update(fields);
   all["table"] = table;
-  if (!o.evidence.empty()) write_file_atomically(o.evidence, all.dump(1) + "\n", ErrorCode::store);
-  print(o.machine.json ? all.dump(1) + "\n" : text);
+  if (!o.evidence.empty()) write_file_atomically(o.evidence, json_text(all, 1) + "\n", ErrorCode::store);
+  print(o.machine.json ? json_text(all, 1) + "\n" : text);
 }
 
 std::string line_of(const trial::SelftestRow& row) {

@@ -1,8 +1,11 @@
 // heed verify
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/files.hpp"
 #include "base/interrupt.hpp"
+#include "base/json_text.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
@@ -51,6 +54,37 @@ std::vector<Workload> read_cases(const std::string& path) {
     if (const std::string text = trim(line.substr(0, line.find('#'))); !text.empty())
       cases.push_back(parse_workload(text));
   return cases;
+}
+
+// The check whose errors come nearest to what is allowed.
+std::string worst_text(const verify::GateReport& report) {
+  const verify::CheckResult* worst = nullptr;
+  const auto share = [](const verify::CheckResult& c) {
+    return std::max(c.error.max_abs / c.allowed.max_abs, c.error.rel_rms / c.allowed.rel_rms);
+  };
+  for (const verify::CheckResult& c : report.checks)
+    if (c.has_errors && c.required && (worst == nullptr || share(c) > share(*worst))) worst = &c;
+  if (worst == nullptr) return "no output was compared";
+  return fmt::format("max|error| {:.1e}, relative RMS {:.1e}; nearest to its limit: {}, {:.1e} of {:.1e}",
+                     report.error.max_abs, report.error.rel_rms, worst->name, worst->error.max_abs,
+                     worst->allowed.max_abs);
+}
+
+// A line a check: its errors, what is allowed, and what the unfused computation is off by.
+void print_checks(const verify::GateReport& report, bool json) {
+  remark(json, fmt::format("           {:<58} {:>9} {:>9} {:>9}  {:>9} {:>9} {:>9}  {:>9} {:>9}", "check", "max|error|",
+                           "allowed", "unfused", "rel. RMS", "allowed", "unfused", "LSE", "allowed"));
+  for (const verify::CheckResult& c : report.checks) {
+    std::string line = fmt::format("           {:<58}", c.name);
+    if (c.has_errors)
+      line += fmt::format(" {:>10.1e} {:>9.1e} {:>9.1e}  {:>9.1e} {:>9.1e} {:>9.1e}  {:>9.1e} {:>9.1e}",
+                          c.error.max_abs, c.allowed.max_abs, c.unfused.max_abs, c.error.rel_rms, c.allowed.rel_rms,
+                          c.unfused.rel_rms, c.error.lse, c.allowed.lse);
+    if (c.allowed.unresolved > 0) line += fmt::format("  {} rows beyond what fp32 scores tell", c.allowed.unresolved);
+    if (!c.passed) line += c.required ? "  failed" : fmt::format("  not promised, does not hold: {}", c.text);
+    if (c.passed && !c.required) line += "  not promised, holds";
+    remark(json, line);
+  }
 }
 
 int run(const Options& o) {
@@ -137,15 +171,14 @@ int run(const Options& o) {
                                   });
     }
     if (!report.passed()) ++failures;
-    remark(o.machine.json,
-           fmt::format("{:<8} {:<58} {}  max|error| {:.1e}, relative RMS {:.1e}", to_string(report.verdict),
-                       to_string(job.workload), job.variant.id(), report.error.max_abs, report.error.rel_rms));
+    remark(o.machine.json, fmt::format("{:<8} {:<58} {}  {}", to_string(report.verdict), to_string(job.workload),
+                                       job.variant.id(), worst_text(report)));
+    if (!many || o.verbose) print_checks(report, o.machine.json);
     if (!report.passed())
       remark(o.machine.json, fmt::format("           {} ({}): {}", report.check, to_string(report.finding),
                                          report.reason.substr(0, 600)));
     nlohmann::json checks = nlohmann::json::array();
-    for (const verify::CheckResult& c : report.checks)
-      checks.push_back({{"name", c.name}, {"max_abs", c.max_abs}, {"allowed", c.allowed}, {"passed", c.passed}});
+    for (const verify::CheckResult& c : report.checks) checks.push_back(evolve::to_json(c));
     results.push_back({{"workload", to_string(job.workload)},
                        {"variant", job.variant.id()},
                        {"config", describe(job.variant)},
@@ -161,9 +194,10 @@ int run(const Options& o) {
          fmt::format("{} of {} passed{}; inputs from seed {}", jobs.size() - static_cast<std::size_t>(failures),
                      jobs.size(), refused > 0 ? fmt::format(", {} refused by their family", refused) : "", seed));
   if (o.machine.json)
-    print(nlohmann::json{
-              {"seed", seed}, {"device", evolve::to_json(device)}, {"results", results}, {"failures", failures}}
-              .dump(1) +
+    print(json_text(
+              nlohmann::json{
+                  {"seed", seed}, {"device", evolve::to_json(device)}, {"results", results}, {"failures", failures}},
+              1) +
           "\n");
   return failures == 0 ? 0 : 1;
 }

@@ -6,6 +6,7 @@
 #include "base/parallel.hpp"
 #include "cpu/row_tasks.hpp"
 #include "cpu/small_matrix.hpp"
+#include "workload/elements.hpp"
 
 namespace heed {
 namespace {
@@ -13,7 +14,8 @@ namespace {
 constexpr std::size_t kRowsPerTask = 64;
 constexpr std::int64_t kKeyTile = 64;
 
-void unfused_rows(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows, float* out) {
+void unfused_rows(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows, float* out,
+                  float* lse) {
   const std::int64_t dim = workload.dim;
   const std::int64_t dim_v = padded_columns(workload.dim_v);
   const std::int64_t keys = padded_columns(workload.len_k);
@@ -33,35 +35,39 @@ void unfused_rows(const Workload& workload, const HostTensors& tensors, std::spa
   for (std::int64_t r = 0; r < count; ++r) {
     const std::size_t base = row_offset(tensors.q_strides, batch, rows[static_cast<std::size_t>(r)].head,
                                         rows[static_cast<std::size_t>(r)].row);
-    for (std::int64_t d = 0; d < dim; ++d)
-      query[static_cast<std::size_t>(r * dim + d)] =
-          load_element(workload.dtype, tensors.q, base + static_cast<std::size_t>(d));
+    load_elements(workload.dtype, tensors.q, base, static_cast<std::size_t>(dim), query.data() + r * dim);
   }
 
   std::vector<float> scores(static_cast<std::size_t>(count * keys), 0.0F);
   std::vector<float> key_tile(static_cast<std::size_t>(dim * kKeyTile));
+  std::vector<float> key(static_cast<std::size_t>(dim));
   for (std::int64_t tile = 0; tile < most_visible; tile += kKeyTile) {
     std::fill(key_tile.begin(), key_tile.end(), 0.0F);
     const std::int64_t in_tile = std::min(kKeyTile, most_visible - tile);
     for (std::int64_t j = 0; j < in_tile; ++j) {
       const std::size_t base = row_offset(tensors.k_strides, batch, head, tile + j);
+      load_elements(workload.dtype, tensors.k, base, key.size(), key.data());
       for (std::int64_t d = 0; d < dim; ++d)
-        key_tile[static_cast<std::size_t>(d * kKeyTile + j)] =
-            load_element(workload.dtype, tensors.k, base + static_cast<std::size_t>(d));
+        key_tile[static_cast<std::size_t>(d * kKeyTile + j)] = key[static_cast<std::size_t>(d)];
     }
     multiply_add(scores.data() + tile, keys, query.data(), dim, key_tile.data(), kKeyTile, count,
                  std::min(kKeyTile, keys - tile), dim);
   }
 
+  std::vector<float> row_sum(static_cast<std::size_t>(count));
   for (std::int64_t r = 0; r < count; ++r) {
     float* row = scores.data() + r * keys;
     const std::int64_t visible = workload.visible_keys(rows[static_cast<std::size_t>(r)].row);
     float maximum = -INFINITY;
-    for (std::int64_t j = 0; j < visible; ++j)
-      maximum = std::max(maximum, row[j] = round_to(workload.dtype, row[j] * scale));
+    for (std::int64_t j = 0; j < visible; ++j) maximum = std::max(maximum, row[j] *= scale);
     float sum = 0;
-    for (std::int64_t j = 0; j < visible; ++j) sum += row[j] = std::exp(row[j] - maximum);
-    for (std::int64_t j = 0; j < visible; ++j) row[j] = round_to(workload.dtype, row[j] / sum);
+    for (std::int64_t j = 0; j < visible; ++j) {
+      const float p = std::exp(row[j] - maximum);
+      sum += p;
+      row[j] = round_to(workload.dtype, p);
+    }
+    row_sum[static_cast<std::size_t>(r)] = sum;
+    lse[r] = visible > 0 ? maximum + std::log(sum) : -INFINITY;
   }
 
   std::vector<float> value_tile(static_cast<std::size_t>(kKeyTile * dim_v));
@@ -71,9 +77,8 @@ void unfused_rows(const Workload& workload, const HostTensors& tensors, std::spa
     const std::int64_t in_tile = std::min(kKeyTile, most_visible - tile);
     for (std::int64_t j = 0; j < in_tile; ++j) {
       const std::size_t base = row_offset(tensors.v_strides, batch, head, tile + j);
-      for (std::int64_t d = 0; d < workload.dim_v; ++d)
-        value_tile[static_cast<std::size_t>(j * dim_v + d)] =
-            load_element(workload.dtype, tensors.v, base + static_cast<std::size_t>(d));
+      load_elements(workload.dtype, tensors.v, base, static_cast<std::size_t>(workload.dim_v),
+                    value_tile.data() + j * dim_v);
     }
     if (tile + in_tile <= fewest_visible) {
       multiply_add(result.data(), dim_v, scores.data() + tile, keys, value_tile.data(), dim_v, count, dim_v, in_tile);
@@ -86,23 +91,30 @@ void unfused_rows(const Workload& workload, const HostTensors& tensors, std::spa
                    dim_v, visible);
     }
   }
-  for (std::int64_t r = 0; r < count; ++r)
-    for (std::int64_t d = 0; d < workload.dim_v; ++d)
-      out[r * workload.dim_v + d] = round_to(workload.dtype, result[static_cast<std::size_t>(r * dim_v + d)]);
+  for (std::int64_t r = 0; r < count; ++r) {
+    const float sum = row_sum[static_cast<std::size_t>(r)];
+    for (std::int64_t d = 0; d < workload.dim_v; ++d) {
+      const float value = result[static_cast<std::size_t>(r * dim_v + d)];
+      out[r * workload.dim_v + d] = sum == 0 ? 0.0F : round_to(workload.dtype, value / sum);
+    }
+  }
 }
 
 }  // namespace
 
-std::vector<float> unfused_attention(const Workload& workload, const HostTensors& tensors,
-                                     std::span<const RowIndex> rows, int threads) {
-  std::vector<float> out(rows.size() * static_cast<std::size_t>(workload.dim_v));
+UnfusedRows unfused_attention(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows,
+                              int threads) {
+  UnfusedRows result;
+  result.out.resize(rows.size() * static_cast<std::size_t>(workload.dim_v));
+  result.lse.resize(rows.size());
   const std::vector<RowTask> tasks = split_rows(rows, kRowsPerTask);
   parallel_for(static_cast<std::int64_t>(tasks.size()), threads, [&](std::int64_t index) {
     const RowTask& task = tasks[static_cast<std::size_t>(index)];
     unfused_rows(workload, tensors, rows.subspan(task.first, task.count),
-                 out.data() + task.first * static_cast<std::size_t>(workload.dim_v));
+                 result.out.data() + task.first * static_cast<std::size_t>(workload.dim_v),
+                 result.lse.data() + task.first);
   });
-  return out;
+  return result;
 }
 
 }  // namespace heed

@@ -8,11 +8,14 @@
 
 namespace heed {
 
-/// scores = round(scale * Q K^T), P = round(softmax(scores)), O = round(P V), each matrix rounded to workload.dtype as
-/// three separate kernels would store it, sums in fp32. This is what PyTorch's math backend computes
-/// (torch.nn.functional.scaled_dot_product_attention), up to where the scale is applied.
-/// @return (rows, dim_v), values already rounded to workload.dtype
-std::vector<float> unfused_attention(const Workload& workload, const HostTensors& tensors,
-                                     std::span<const RowIndex> rows, int threads = 0);
+/// S = scale * Q K^T and softmax in fp32, P rounded to workload.dtype, O = round(P V / row sums): the roundings that no
+/// fused kernel avoids. Scores are not rounded to the dtype as PyTorch's math backend does: at scores of 1,100 bf16
+/// would be off by 4 in the exponent, and what follows says nothing of what a kernel may do.
+struct UnfusedRows {
+  std::vector<float> out;  ///< (rows, dim_v), already rounded to workload.dtype
+  std::vector<float> lse;  ///< (rows)
+};
+UnfusedRows unfused_attention(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows,
+                              int threads = 0);
 
 }  // namespace heed

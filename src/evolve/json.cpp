@@ -46,6 +46,33 @@ nlohmann::json to_json(const verify::ErrorStats& e) {
   return {{"max_abs", e.max_abs}, {"rel_rms", e.rel_rms}, {"worst_row", e.worst_row}};
 }
 
+nlohmann::json to_json(const verify::CheckResult& c) {
+  nlohmann::json json = {{"name", c.name}, {"passed", c.passed}, {"required", c.required}, {"text", c.text}};
+  if (!c.has_errors) return json;
+  const auto numbers = [](const auto& e) {
+    return nlohmann::json{{"max_abs", e.max_abs}, {"rel_rms", e.rel_rms}, {"worst_row", e.worst_row}, {"lse", e.lse}};
+  };
+  json["error"] = numbers(c.error);
+  json["allowed"] = numbers(c.allowed);
+  json["unfused"] = numbers(c.unfused);
+  json["unresolved_rows"] = c.allowed.unresolved;
+  return json;
+}
+
+nlohmann::json errors_json(const std::vector<verify::CheckResult>& checks) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const verify::CheckResult& c : checks)
+    if (c.has_errors)
+      all.push_back({{"name", c.name},
+                     {"max_abs", c.error.max_abs},
+                     {"max_abs_allowed", c.allowed.max_abs},
+                     {"rel_rms", c.error.rel_rms},
+                     {"rel_rms_allowed", c.allowed.rel_rms},
+                     {"lse", c.error.lse},
+                     {"lse_allowed", c.allowed.lse}});
+  return all;
+}
+
 nlohmann::json samples_json(const measure::PairResult& pair) {
   if (pair.ratios.empty()) return nlohmann::json::object();
   return {{"base_us", pair.base_us}, {"trial_us", pair.trial_us}, {"ratios", pair.ratios}};

@@ -7,7 +7,7 @@
 #include "jit/artifact.hpp"
 #include "measure/floor.hpp"
 #include "measure/pair.hpp"
-#include "verify/compare.hpp"
+#include "verify/gate.hpp"
 
 namespace heed::evolve {
 
@@ -17,6 +17,10 @@ nlohmann::json to_json(const jit::Resources& resources);
 nlohmann::json to_json(const measure::Ratio& ratio);
 nlohmann::json to_json(const measure::Floor& floor);
 nlohmann::json to_json(const verify::ErrorStats& error);
+/// Errors, what is allowed of them and what the unfused computation is off by, where a check has them.
+nlohmann::json to_json(const verify::CheckResult& check);
+/// The same for every check that has them, in fewer words: name, max_abs, rel_rms, lse and what is allowed.
+nlohmann::json errors_json(const std::vector<verify::CheckResult>& checks);
 /// The raw readings of a paired measurement.
 nlohmann::json samples_json(const measure::PairResult& pair);
 measure::Ratio ratio_from_json(const nlohmann::json& json);

@@ -11,6 +11,7 @@
 #include <limits>
 #include <sstream>
 
+#include "base/json_text.hpp"
 #include "heed/heed.hpp"
 
 namespace heed::store {
@@ -260,8 +261,8 @@ std::int64_t Store::add_run(const RunRecord& run) {
       .add(run.workload)
       .add(run.families)
       .add(run.device_kind)
-      .add(run.device.dump())
-      .add(run.options.dump())
+      .add(json_text(run.device))
+      .add(json_text(run.options))
       .add(run.heed)
       .add(run.source_digest)
       .add(to_string(run.state))
@@ -291,12 +292,12 @@ void Store::set_state(std::int64_t run, RunState state) {
 }
 
 void Store::set_base(std::int64_t run, const nlohmann::json& base) {
-  database_.prepare("UPDATE runs SET base = ? WHERE id = ?").add(base.dump()).add(run).run();
+  database_.prepare("UPDATE runs SET base = ? WHERE id = ?").add(json_text(base)).add(run).run();
 }
 
 void Store::set_result(std::int64_t run, const nlohmann::json& result, RunState state) {
   database_.prepare("UPDATE runs SET result = ?, state = ? WHERE id = ?")
-      .add(result.dump())
+      .add(json_text(result))
       .add(to_string(state))
       .add(run)
       .run();
@@ -338,15 +339,15 @@ std::int64_t Store::add_trial(const TrialRecord& t) {
     return marks;
   }()));
   insert.add(t.run).add(t.number).add(t.generation).add(t.island).add(t.variant);
-  insert.add(t.config).add(t.operation).add(nlohmann::json(t.parents).dump()).add(t.why).add(t.drafts.dump());
+  insert.add(t.config).add(t.operation).add(json_text(nlohmann::json(t.parents))).add(t.why).add(json_text(t.drafts));
   insert.add(t.verdict).add(t.finding).add(t.reason).add(t.check);
   for (const double value :
        {t.ratio, t.ratio_low, t.ratio_high, t.base_us, t.trial_us, t.max_abs, t.rel_rms, t.worst_row})
     insert.add(storable(value));
   insert.add(static_cast<std::int64_t>(t.seed));
-  insert.add(t.source_digest).add(t.machine_code).add(t.resources.dump()).add(t.samples.dump());
-  insert.add(t.clocks.dump())
-      .add(t.diagnosis.dump())
+  insert.add(t.source_digest).add(t.machine_code).add(json_text(t.resources)).add(json_text(t.samples));
+  insert.add(json_text(t.clocks))
+      .add(json_text(t.diagnosis))
       .add(t.build_ms)
       .add(t.verify_ms)
       .add(t.measure_ms)
@@ -359,7 +360,7 @@ std::int64_t Store::add_trial(const TrialRecord& t) {
 }
 
 void Store::set_diagnosis(std::int64_t trial, const nlohmann::json& diagnosis) {
-  database_.prepare("UPDATE trials SET diagnosis = ? WHERE id = ?").add(diagnosis.dump()).add(trial).run();
+  database_.prepare("UPDATE trials SET diagnosis = ? WHERE id = ?").add(json_text(diagnosis)).add(trial).run();
 }
 
 std::vector<TrialRecord> Store::trials(std::int64_t run) {
@@ -383,7 +384,7 @@ void Store::add_comparison(const ComparisonRecord& c) {
       .add(c.kind)
       .add(c.subject)
       .add(c.against)
-      .add(c.data.dump())
+      .add(json_text(c.data))
       .run();
 }
 

@@ -3,62 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
+#include "base/parallel.hpp"
 #include "base/random.hpp"
 #include "cpu/unfused.hpp"
-#include "workload/half.hpp"
+#include "workload/elements.hpp"
 
 namespace heed::verify {
 namespace {
 
-constexpr double kHardLimit = 2e-3;  // max|error| on N(0,1) fp16 inputs
-constexpr double kAbsoluteSlack = 3e-5;
-constexpr double kRelativeSlack = 2e-5;
-constexpr double kRowSlack = 2e-4;
-constexpr std::int64_t kRowsPerHead =
-    64;  // of a sampled head: converting its keys costs about as much as this many rows
-
-// Error over rows; value(i, d) is element d of row i.
-template <typename Value>
-ErrorStats error_over(const Workload& w, const std::vector<RowIndex>& rows, const std::vector<double>& expected,
-                      const Value& value) {
-  ErrorStats stats;
-  double error_square = 0;
-  double norm_square = 0;
-  std::vector<std::pair<double, double>> row_squares;  // (error, norm)
-  row_squares.reserve(rows.size());
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    double row_error = 0;
-    double row_norm = 0;
-    for (std::int64_t d = 0; d < w.dim_v; ++d) {
-      const double want = expected[i * static_cast<std::size_t>(w.dim_v) + static_cast<std::size_t>(d)];
-      const double got = value(i, d);
-      const double error = std::abs(got - want);
-      if (error > stats.max_abs) {
-        stats.max_abs = error;
-        stats.at = rows[i];
-        stats.column = d;
-        stats.got = got;
-        stats.expected = want;
-      }
-      stats.largest = std::max(stats.largest, std::abs(want));
-      row_error += error * error;
-      row_norm += want * want;
-    }
-    error_square += row_error;
-    norm_square += row_norm;
-    row_squares.emplace_back(row_error, row_norm);
-  }
-  if (norm_square > 0) stats.rel_rms = std::sqrt(error_square / norm_square);
-  const double smallest_norm =
-      0.1 * std::sqrt(norm_square / static_cast<double>(std::max<std::size_t>(1, rows.size())));
-  for (const auto& [row_error, row_norm] : row_squares)
-    if (const double norm = std::max(std::sqrt(row_norm), smallest_norm); norm > 0)
-      stats.worst_row = std::max(stats.worst_row, std::sqrt(row_error) / norm);
-  return stats;
-}
+constexpr double kHardLimit = 2e-3;          // max|error| on N(0,1) fp16 inputs
+constexpr std::int64_t kRowsPerHead = 8;     // of a sampled head at least
+constexpr std::int64_t kConversionRows = 8;  // converting a head's keys costs about as much as this many rows
+constexpr double kConstantRow = 1e-6;        // deviation over norm of a row whose elements are all the same
+constexpr double kDistinctRow = 0.1;         // of one that is not
 
 std::string place_text(const RowIndex& at, std::int64_t column) {
   return fmt::format("(batch {}, head {}, row {}, column {})", at.batch, at.head, at.row, column);
@@ -69,21 +30,229 @@ std::size_t output_index(const Scene& scene, const RowIndex& row) {
   return static_cast<std::size_t>(row.batch * s.batch + row.head * s.head + row.row * s.row);
 }
 
+std::size_t lse_index(const Workload& w, const RowIndex& row) {
+  return static_cast<std::size_t>((row.batch * w.heads + row.head) * w.len_q + row.row);
+}
+
+float load_lse(const Scene& scene, const std::byte* after, const RowIndex& row) {
+  float value = 0;
+  std::memcpy(&value, after + scene.lse().offset + lse_index(scene.workload(), row) * sizeof value, sizeof value);
+  return value;
+}
+
+bool is_poison(const std::byte* at, std::size_t size) {
+  return std::all_of(at, at + size, [](std::byte b) { return b == std::byte{0xff}; });
+}
+
+// Whether any of `count` elements from `index` on is NaN or infinite, by its exponent.
+bool any_not_finite(Dtype dtype, const std::byte* data, std::size_t index, std::int64_t count) {
+  bool found = false;
+  if (dtype == Dtype::fp32) {
+    const auto* from = reinterpret_cast<const std::uint32_t*>(data) + index;
+    for (std::int64_t d = 0; d < count; ++d) found |= (from[d] & 0x7f800000U) == 0x7f800000U;
+  } else {
+    const std::uint16_t exponent = dtype == Dtype::fp16 ? 0x7c00 : 0x7f80;
+    const auto* from = reinterpret_cast<const std::uint16_t*>(data) + index;
+    for (std::int64_t d = 0; d < count; ++d) found |= (from[d] & exponent) == exponent;
+  }
+  return found;
+}
+
+Comparison failure(Finding finding, std::string text) {
+  return {finding, std::move(text), {}};
+}
+
+// One element that is not finite: unwritten, or a value that should not be there.
+Comparison not_finite(const Scene& scene, const std::byte* after, const RowIndex& row, std::int64_t column) {
+  const Workload& w = scene.workload();
+  const std::byte* out = after + scene.o().offset;
+  const std::size_t index = output_index(scene, row) + static_cast<std::size_t>(column);
+  const bool poison = is_poison(out + index * size_of(w.dtype), size_of(w.dtype));
+  return failure(poison ? Finding::unwritten_output : Finding::not_finite,
+                 fmt::format("O at {} {}", place_text(row, column),
+                             poison ? "was not written" : fmt::format("is {}", load_element(w.dtype, out, index))));
+}
+
+// Every element of O, not only of the rows compared: still the poison, or not finite?
+Comparison check_every_element(const Scene& scene, const std::byte* after) {
+  const Workload& w = scene.workload();
+  const std::byte* out = after + scene.o().offset;
+  std::atomic<std::int64_t> first{w.batch * w.heads};
+  parallel_for(w.batch * w.heads, 0, [&](std::int64_t head) {
+    for (std::int64_t row = 0; row < w.len_q && head < first; ++row)
+      if (any_not_finite(w.dtype, out, output_index(scene, {head / w.heads, head % w.heads, row}), w.dim_v))
+        for (std::int64_t known = first; head < known && !first.compare_exchange_weak(known, head);) {
+        }
+  });
+  if (first == w.batch * w.heads) return {};
+  for (std::int64_t row = 0;; ++row) {
+    const RowIndex at{first / w.heads, first % w.heads, row};
+    for (std::int64_t d = 0; d < w.dim_v; ++d)
+      if (any_not_finite(w.dtype, out, output_index(scene, at) + static_cast<std::size_t>(d), 1))
+        return not_finite(scene, after, at, d);
+  }
+}
+
+// Rows of which some see NaN, infinity, or scores beyond fp32: there it must show, elsewhere it must not.
+Comparison check_shown(const Scene& scene, const std::byte* after, const Reference& reference) {
+  const Workload& w = scene.workload();
+  const std::byte* out = after + scene.o().offset;
+  for (std::size_t i = 0; i < reference.rows.size(); ++i) {
+    const RowIndex& row = reference.rows[i];
+    const double* want = reference.oracle.out.data() + i * static_cast<std::size_t>(w.dim_v);
+    const bool row_is_finite = reference.tolerance.rows[i].finite;
+    for (std::int64_t d = 0; d < w.dim_v; ++d) {
+      const std::size_t index = output_index(scene, row) + static_cast<std::size_t>(d);
+      const bool finite = std::isfinite(load_element(w.dtype, out, index));
+      if (!finite && (row_is_finite || is_poison(out + index * size_of(w.dtype), size_of(w.dtype))) &&
+          !(row_is_finite && reference.condition[i].may_leave_fp32))
+        return not_finite(scene, after, row, d);
+      if (finite && !std::isfinite(want[d]))
+        return failure(
+            Finding::swallowed_nan,
+            fmt::format("O at {} is {:.6g}, but its row sees NaN, infinity or scores beyond fp32, which must "
+                        "show",
+                        place_text(row, d), load_element(w.dtype, out, index)));
+    }
+  }
+  return {};
+}
+
+// A row that fp32 scores do not determine is a mean of its values all the same.
+Comparison check_unresolved(const Workload& w, const Reference& reference, const RowValues& values) {
+  for (std::size_t i = 0; i < reference.rows.size(); ++i) {
+    const RowLimit& limit = reference.tolerance.rows[i];
+    if (limit.resolved || !limit.finite) continue;
+    const double* want = reference.oracle.out.data() + i * static_cast<std::size_t>(w.dim_v);
+    const float* got = values(i);
+    const auto deviation_and_norm = [&](const auto* x) {
+      double sum = 0, square = 0;
+      for (std::int64_t d = 0; d < w.dim_v; ++d) sum += x[d], square += static_cast<double>(x[d]) * x[d];
+      const double mean = sum / static_cast<double>(w.dim_v);
+      return std::pair{std::sqrt(std::max(0.0, square - mean * sum)), std::sqrt(square)};
+    };
+    const auto [deviation, norm] = deviation_and_norm(got);
+    const auto [expected_deviation, expected_norm] = deviation_and_norm(want);
+    double square = 0;
+    for (std::int64_t d = 0; d < w.dim_v; ++d) square += std::pow(static_cast<double>(got[d]) - want[d], 2);
+    if (reference.condition[i].may_leave_fp32 && !std::isfinite(square)) continue;
+    const bool constant =
+        w.dim_v > 3 && expected_deviation > kDistinctRow * expected_norm && deviation <= kConstantRow * norm;
+    if (!constant && std::sqrt(square) <= limit.error) continue;
+    return failure(
+        Finding::inexact,
+        fmt::format("O at {} is no mean of the values that the row sees ({}); fp32 scores tell no more of it",
+                    place_text(reference.rows[i], 0),
+                    constant ? fmt::format("every element is {:.6g}", got[0])
+                             : fmt::format("off by {:.3g}, allowed {:.3g}", std::sqrt(square), limit.error)));
+  }
+  return {};
+}
+
+// `head` > 0 stands for a head that equals the first but for its columns.
+Comparison check_values(const Scene& scene, const std::byte* after, const Reference& reference, std::int64_t batch,
+                        std::int64_t head, bool hard_limit) {
+  const Workload& w = scene.workload();
+  const std::byte* out = after + scene.o().offset;
+  const bool mapped = !reference.columns.empty();
+  const ColumnMap* map =
+      mapped ? &reference.columns[static_cast<std::size_t>(batch * w.heads_kv + head / (w.heads / w.heads_kv))]
+             : nullptr;
+  const auto place_of = [&](std::size_t i) {
+    const RowIndex& row = reference.rows[i];
+    return mapped ? RowIndex{batch, head, row.row} : row;
+  };
+  std::vector<float> row(static_cast<std::size_t>(w.dim_v));
+  std::vector<float> turned(row.size());
+  const RowValues values = [&](std::size_t i) {
+    load_elements(w.dtype, out, output_index(scene, place_of(i)), row.size(), row.data());
+    if (!mapped) return row.data();
+    for (std::size_t d = 0; d < row.size(); ++d) turned[static_cast<std::size_t>(map->from[d])] = map->sign[d] * row[d];
+    return turned.data();
+  };
+  Comparison result = check_unresolved(w, reference, values);
+  if (result.finding != Finding::none) return result;
+  MostOfLimit most;
+  result.error = error_over(w, reference.rows, reference.oracle, reference.tolerance.rows, values, &most);
+  ErrorStats& error = result.error;
+  if (mapped) error.at = {batch, head, error.at.row};
+  const auto report = [&](Finding finding, const std::string& measure, double value, double limit) {
+    result.finding = finding;
+    result.text = fmt::format("{} is {:.3g}, allowed {:.3g}; worst at {}: got {:.6g}, expected {:.6g}", measure, value,
+                              limit, place_text(error.at, error.column), error.got, error.expected);
+  };
+  const Tolerance& t = reference.tolerance;
+  // A negated comparison, so that an error that is NaN is none that passes.
+  if (!(error.max_abs <= t.max_abs)) {
+    report(Finding::inexact, "max|error|", error.max_abs, t.max_abs);
+  } else if (hard_limit && !(error.max_abs <= kHardLimit)) {
+    report(Finding::hard_limit, "max|error| on N(0,1) inputs", error.max_abs, kHardLimit);
+  } else if (!(error.rel_rms <= t.rel_rms)) {
+    report(Finding::inexact, "relative RMS error", error.rel_rms, t.rel_rms);
+  } else if (!(most.share <= 1)) {
+    const RowIndex at = place_of(most.row);
+    report(Finding::inexact, fmt::format("relative error of (batch {}, head {}, row {})", at.batch, at.head, at.row),
+           most.error, t.rows[most.row].size > 0 ? t.rows[most.row].error / t.rows[most.row].size : 0.0);
+  }
+  if (result.finding != Finding::none || scene.lse().bytes == 0) return result;
+
+  for (std::size_t i = 0; i < reference.rows.size(); ++i) {
+    const RowIndex at = place_of(i);
+    const double got = load_lse(scene, after, at);
+    const double want = reference.oracle.lse[i];
+    const RowLimit& limit = t.rows[i];
+    if (std::isnan(want) || (!std::isfinite(got) && reference.condition[i].may_leave_fp32)) {
+      if (!reference.lse_shows || std::isnan(got) || got == INFINITY) continue;
+      result.finding = Finding::swallowed_nan;
+      result.text = fmt::format(
+          "log-sum-exp of (batch {}, head {}, row {}) is {}, but the row sees NaN or scores beyond "
+          "fp32, which must show",
+          at.batch, at.head, at.row, got);
+      return result;
+    }
+    if (std::isfinite(want)) error.lse = std::max(error.lse, std::abs(got - want));
+    if (std::isinf(want) ? got == want : std::abs(got - want) <= limit.lse) continue;
+    result.finding = Finding::wrong_lse;
+    result.text = std::isinf(want)
+                      ? fmt::format(
+                            "log-sum-exp of (batch {}, head {}, row {}): got {:.9g}, expected {}, for it sees no "
+                            "key",
+                            at.batch, at.head, at.row, got, want)
+                      : fmt::format(
+                            "log-sum-exp of (batch {}, head {}, row {}): got {:.9g}, expected {:.9g} within "
+                            "{:.3g}",
+                            at.batch, at.head, at.row, got, want, limit.lse);
+    return result;
+  }
+  return result;
+}
+
+// The larger of each error, with the place of the largest.
+void join(ErrorStats& all, const ErrorStats& one) {
+  ErrorStats joined = one.max_abs > all.max_abs ? one : all;
+  joined.rel_rms = std::max(all.rel_rms, one.rel_rms);
+  joined.worst_row = std::max(all.worst_row, one.worst_row);
+  joined.lse = std::max(all.lse, one.lse);
+  joined.largest = std::max(all.largest, one.largest);
+  all = joined;
+}
+
 }  // namespace
 
 std::vector<RowIndex> choose_rows(const Workload& w, double budget_flops, std::uint64_t seed) {
-  const double rows_total = static_cast<double>(w.batch) * static_cast<double>(w.heads) * static_cast<double>(w.len_q);
-  const double flops_per_row = std::max(1.0, w.flops() / rows_total);
-  if (w.flops() <= budget_flops || rows_total <= static_cast<double>(kRowsPerHead)) return all_rows(w);
-  const auto wanted =
-      static_cast<std::int64_t>(std::max(static_cast<double>(kRowsPerHead), budget_flops / flops_per_row));
   const std::int64_t heads_total = w.batch * w.heads;
-  const std::int64_t heads = std::clamp<std::int64_t>(wanted / kRowsPerHead, 1, heads_total);
-  const std::int64_t per_head = std::min(w.len_q, std::max<std::int64_t>(2, wanted / heads));
+  const double rows_total = static_cast<double>(heads_total) * static_cast<double>(w.len_q);
+  const double flops_per_row = std::max(1.0, w.flops() / rows_total);
+  if (w.flops() <= budget_flops || rows_total <= 64) return all_rows(w);
+  const auto wanted = static_cast<std::int64_t>(std::max(64.0, budget_flops / flops_per_row));
+  const std::int64_t heads = std::clamp<std::int64_t>(wanted / (kRowsPerHead + kConversionRows),
+                                                      std::min<std::int64_t>(2, heads_total), heads_total);
+  const std::int64_t per_head = std::clamp<std::int64_t>(wanted / heads - kConversionRows, kRowsPerHead, w.len_q);
   Random random(seed);
   std::vector<std::int64_t> order(static_cast<std::size_t>(heads_total));
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(heads); ++i)
+  std::swap(order[std::min<std::size_t>(1, order.size() - 1)], order.back());
+  for (std::size_t i = 2; i < static_cast<std::size_t>(heads); ++i)
     std::swap(order[i], order[i + random.below(static_cast<std::uint64_t>(order.size() - i))]);
   std::vector<RowIndex> rows;
   for (std::size_t i = 0; i < static_cast<std::size_t>(heads); ++i) {
@@ -101,128 +270,40 @@ std::vector<RowIndex> choose_rows(const Workload& w, double budget_flops, std::u
   return rows;
 }
 
-Tolerance calibrated_tolerance(Dtype dtype, const ErrorStats& unfused, double score_error) {
-  const double roundoff = dtype == Dtype::fp16 ? 0x1p-11 : dtype == Dtype::bf16 ? 0x1p-8 : 0x1p-24;
-  Tolerance tolerance;
-  tolerance.max_abs = 2 * std::max(unfused.max_abs, std::max(roundoff, score_error) * unfused.largest) + kAbsoluteSlack;
-  tolerance.rel_rms = 2 * std::max(unfused.rel_rms, roundoff / 2) + kRelativeSlack;
-  tolerance.worst_row = 2 * std::max(unfused.worst_row, roundoff / 2) + kRowSlack;
-  // A row sum of rounded P is off by at most the unit roundoff of P's dtype, in the same direction for every key.
-  tolerance.lse = dtype == Dtype::fp32 ? 1e-4 : 2 * roundoff;
-  return tolerance;
-}
-
-double fp32_score_error(double score, std::int64_t dim) {
-  return std::sqrt(static_cast<double>(dim)) * 0x1p-24 * std::abs(score);
-}
-
 Reference make_reference(const Workload& w, const HostTensors& tensors, const std::vector<RowIndex>& rows) {
   Reference reference;
   reference.rows = rows;
-  reference.oracle = reference_attention(w, tensors, rows);
-  const std::vector<float> unfused = unfused_attention(w, tensors, rows);
-  reference.unfused = error_over(w, rows, reference.oracle.out, [&](std::size_t i, std::int64_t d) {
-    return static_cast<double>(unfused[i * static_cast<std::size_t>(w.dim_v) + static_cast<std::size_t>(d)]);
-  });
-  // The log-sum-exp of a row is its largest score, or as little above it as the logarithm of the number of keys.
-  double largest = 0;
-  for (const double lse : reference.oracle.lse)
-    if (std::isfinite(lse)) largest = std::max(largest, std::abs(lse));
-  reference.tolerance = calibrated_tolerance(w.dtype, reference.unfused, fp32_score_error(largest, w.dim));
+  reference.oracle = reference_attention(w, tensors, rows, reference.condition);
+  const UnfusedRows unfused = unfused_attention(w, tensors, rows);
+  reference.tolerance =
+      calibrated_tolerance(w, rows, reference.oracle, reference.condition, unfused.out, unfused.lse, reference.unfused);
+  // Rows whose products may leave fp32 may show that, so that they too are looked at one by one.
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    reference.finite = reference.finite && reference.tolerance.rows[i].finite && !reference.condition[i].may_leave_fp32;
   return reference;
-}
-
-ErrorStats measure_error(const Scene& scene, const std::byte* image, const Reference& reference, bool& finite) {
-  const Workload& w = scene.workload();
-  const std::byte* out = image + scene.o().offset;
-  finite = true;
-  ErrorStats not_finite;
-  const ErrorStats stats = error_over(w, reference.rows, reference.oracle.out, [&](std::size_t i, std::int64_t d) {
-    const double value =
-        load_element(w.dtype, out, output_index(scene, reference.rows[i]) + static_cast<std::size_t>(d));
-    if (!std::isfinite(value) && finite) {
-      finite = false;
-      not_finite.at = reference.rows[i];
-      not_finite.column = d;
-      not_finite.got = value;
-      not_finite.expected = reference.oracle.out[i * static_cast<std::size_t>(w.dim_v) + static_cast<std::size_t>(d)];
-    }
-    return value;
-  });
-  return finite ? stats : not_finite;
 }
 
 Comparison compare(const Scene& scene, const std::byte* after, const Reference& reference, bool hard_limit) {
   const Workload& w = scene.workload();
-  Comparison result;
-  if (const Scene::Trespass trespass = scene.trespass(after); trespass.finding != Finding::none) {
-    result.finding = trespass.finding;
-    result.text = trespass.text;
-    return result;
-  }
-  // Every element of O, not only of the rows compared: still the poison, or not finite?
-  const std::byte* out = after + scene.o().offset;
-  for (std::int64_t batch = 0; batch < w.batch; ++batch)
-    for (std::int64_t head = 0; head < w.heads; ++head)
-      for (std::int64_t row = 0; row < w.len_q; ++row) {
-        const std::size_t base = output_index(scene, {batch, head, row});
-        for (std::int64_t d = 0; d < w.dim_v; ++d) {
-          const std::size_t index = base + static_cast<std::size_t>(d);
-          if (std::isfinite(load_element(w.dtype, out, index))) continue;
-          const std::size_t size = size_of(w.dtype);
-          const bool poison = std::all_of(out + index * size, out + (index + 1) * size,
-                                          [](std::byte b) { return b == std::byte{0xff}; });
-          result.finding = poison ? Finding::unwritten_output : Finding::not_finite;
-          result.text =
-              fmt::format("O at {} {}", place_text({batch, head, row}, d),
-                          poison ? "was not written" : fmt::format("is {}", load_element(w.dtype, out, index)));
-          return result;
-        }
-      }
-  bool finite = true;
-  result.error = measure_error(scene, after, reference, finite);
-  const auto report = [&](Finding finding, const char* measure, double value, double limit) {
-    result.finding = finding;
-    result.text =
-        fmt::format("{} is {:.3g}, allowed {:.3g}; worst at {}: got {:.6g}, expected {:.6g}", measure, value, limit,
-                    place_text(result.error.at, result.error.column), result.error.got, result.error.expected);
-  };
-  const Tolerance& t = reference.tolerance;
-  if (result.error.max_abs > t.max_abs) {
-    report(Finding::inexact, "max|error|", result.error.max_abs, t.max_abs);
-  } else if (hard_limit && result.error.max_abs > kHardLimit) {
-    report(Finding::hard_limit, "max|error| on N(0,1) inputs", result.error.max_abs, kHardLimit);
-  } else if (result.error.rel_rms > t.rel_rms) {
-    report(Finding::inexact, "relative RMS error", result.error.rel_rms, t.rel_rms);
-  } else if (result.error.worst_row > t.worst_row) {
-    report(Finding::inexact, "relative error of the worst row", result.error.worst_row, t.worst_row);
-  }
-  if (result.finding != Finding::none || scene.lse().bytes == 0) return result;
-
-  const std::byte* lse = after + scene.lse().offset;
-  for (std::size_t i = 0; i < scene.lse().bytes / sizeof(float); ++i) {  // every element, not only of the rows compared
-    float value = 0;
-    std::memcpy(&value, lse + i * sizeof value, sizeof value);
-    if (!std::isnan(value)) continue;
-    result.finding = Finding::unwritten_output;
-    result.text = fmt::format("log-sum-exp element {} was not written or is NaN", i);
-    return result;
-  }
-  for (std::size_t i = 0; i < reference.rows.size(); ++i) {
-    const RowIndex& row = reference.rows[i];
-    float got = 0;
-    std::memcpy(&got, lse + static_cast<std::size_t>((row.batch * w.heads + row.head) * w.len_q + row.row) * sizeof got,
-                sizeof got);
-    const double want = reference.oracle.lse[i];
-    const bool right = std::isinf(want)
-                           ? static_cast<double>(got) == want
-                           : std::abs(static_cast<double>(got) - want) <= t.lse * std::max(1.0, std::abs(want) * 0.01);
-    if (!right) {
-      result.finding = Finding::wrong_lse;
-      result.text = fmt::format("log-sum-exp of (batch {}, head {}, row {}): got {}, expected {:.7g} within {:.2g}",
-                                row.batch, row.head, row.row, got, want, t.lse);
-      return result;
+  if (const Scene::Trespass trespass = scene.trespass(after); trespass.finding != Finding::none)
+    return failure(trespass.finding, trespass.text);
+  Comparison result = reference.finite ? check_every_element(scene, after) : check_shown(scene, after, reference);
+  if (result.finding != Finding::none) return result;
+  if (reference.finite && scene.lse().bytes > 0)
+    for (std::size_t i = 0; i < scene.lse().bytes / sizeof(float); ++i) {  // not only of the rows compared
+      float value = 0;
+      std::memcpy(&value, after + scene.lse().offset + i * sizeof value, sizeof value);
+      if (!std::isnan(value)) continue;
+      return failure(Finding::unwritten_output, fmt::format("log-sum-exp element {} was not written or is NaN", i));
     }
+  if (reference.columns.empty()) return check_values(scene, after, reference, 0, 0, hard_limit);
+  std::vector<Comparison> heads(static_cast<std::size_t>(w.batch * w.heads));
+  parallel_for(w.batch * w.heads, 0, [&](std::int64_t i) {
+    heads[static_cast<std::size_t>(i)] = check_values(scene, after, reference, i / w.heads, i % w.heads, hard_limit);
+  });
+  for (const Comparison& head : heads) {
+    if (head.finding != Finding::none) return head;
+    join(result.error, head.error);
   }
   return result;
 }

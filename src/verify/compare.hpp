@@ -8,63 +8,35 @@
 
 #include "heed/heed.hpp"
 #include "verify/scene.hpp"
+#include "verify/tolerance.hpp"
 #include "verify/verdict.hpp"
 
 namespace heed::verify {
-
-/// Error of an output against the oracle over a list of rows.
-struct ErrorStats {
-  double max_abs = 0;
-  double rel_rms = 0;    ///< ||out - ref|| / ||ref|| over all rows
-  double worst_row = 0;  ///< the same for the worst row; rows of small norm count as a tenth of the average norm
-  double largest = 0;    ///< largest |ref|
-  RowIndex at;           ///< where max_abs is
-  std::int64_t column = 0;
-  double got = 0;
-  double expected = 0;
-};
-
-/// The largest error allowed.
-struct Tolerance {
-  double max_abs = 0;
-  double rel_rms = 0;
-  double worst_row = 0;
-  double lse = 0;
-};
 
 /// What a scene's output is compared with: the oracle and the unfused computation on a list of rows.
 struct Reference {
   std::vector<RowIndex> rows;
   ReferenceRows oracle;
+  std::vector<RowCondition> condition;
   ErrorStats unfused;   ///< error of the unfused computation in the workload's dtype
   Tolerance tolerance;  ///< calibrated by it
+  bool finite = true;   ///< no row of the list is NaN or infinite, nor may be
+  /// Whether a row whose scores are NaN must have a log-sum-exp that is NaN too, not only an output.
+  bool lse_shows = true;
+  /// Where all heads and batch entries compute the same up to the order and the signs of the value columns, of every
+  /// (batch, key head): the rows, which are of the first head, stand for those of all heads. Else empty.
+  std::vector<ColumnMap> columns;
 };
 
-/// Rows the oracle is computed for: all when that costs at most `budget_flops`, else whole groups of rows of random
-/// heads, first and last row always among them.
+/// Rows the oracle is computed for: all when that costs at most `budget_flops`, else as many in as many heads as the
+/// budget allows, at least 8 a head; first and last head and of each head first and last row always among them.
 std::vector<RowIndex> choose_rows(const Workload& workload, double budget_flops, std::uint64_t seed);
 
-/// Twice the error of the unfused computation plus 3e-5 (relative measures: plus 2e-5 and 2e-4), because a fused kernel
-/// rounds less often than an unfused one but in other places. Where few elements decide, the unfused error may be small
-/// by luck: it counts as no less than the dtype's unit roundoff times the largest output (relative measures: than half
-/// the unit roundoff), nor than the error of a score times the largest output: scores are fp32 in every dtype, and
-/// where they are large that is what an output in fp32 is off by. The error of log-sum-exp is bounded by what rounding
-/// P costs a row sum.
-/// @param score_error as fp32_score_error says of the largest score
-Tolerance calibrated_tolerance(Dtype dtype, const ErrorStats& unfused, double score_error);
-
-/// How far a score may be off as a sum of `dim` products in fp32: sqrt(dim) unit roundoffs, the probabilistic bound of
-/// Higham and Mary (SIAM J. Sci. Comput. 41(5), 2019), where the deterministic one has dim.
-double fp32_score_error(double score, std::int64_t dim);
-
+/// @throws Error(internal) for a tolerance that is no number, which nothing could fail
 Reference make_reference(const Workload& workload, const HostTensors& tensors, const std::vector<RowIndex>& rows);
 inline Reference make_reference(const Scene& scene, const std::vector<RowIndex>& rows) {
   return make_reference(scene.workload(), scene.tensors(), rows);
 }
-
-/// Reads O out of an image and measures it. `finite` becomes false at the first NaN or infinity, whose place is in the
-/// result.
-ErrorStats measure_error(const Scene& scene, const std::byte* image, const Reference& reference, bool& finite);
 
 /// One look at an output image.
 struct Comparison {
@@ -74,8 +46,8 @@ struct Comparison {
 };
 
 /// Everything that must hold of the bytes a launch left: nothing outside touched, every element written and finite,
-/// errors within tolerance, log-sum-exp right. @param hard_limit the workload's inputs are N(0,1) and its dtype fp16:
-/// also 2e-3
+/// errors within tolerance, log-sum-exp right. Where the oracle is NaN or infinite the output must be, and nowhere
+/// else. @param hard_limit the workload's inputs are N(0,1) and its dtype fp16: also 2e-3
 Comparison compare(const Scene& scene, const std::byte* after, const Reference& reference, bool hard_limit);
 
 }  // namespace heed::verify

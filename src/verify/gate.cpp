@@ -10,27 +10,19 @@
 #include "base/interrupt.hpp"
 #include "base/parallel.hpp"
 #include "base/random.hpp"
+#include "variant/strictness.hpp"
 #include "verify/chain.hpp"
+#include "verify/nonfinite.hpp"
 #include "workload/half.hpp"
 
 namespace heed::verify {
 namespace {
 
-constexpr int kRepeats = 3;               // equal launches that must agree
-constexpr std::int64_t kPaddingRows = 3;  // rows of NaN after each head in the strided check
+constexpr int kRepeats = 3;  // equal launches that must agree
 constexpr double kNeighbourFlops = 0.05e9;
+constexpr double kClassShare = 0.25;   // of the oracle's flops: for each kind of inputs but the first
 constexpr int kDependentRepeats = 20;  // a race may be lost only sometimes
 constexpr int kStreamRepeats = 2;      // launches that begin when the one before has ended have no race to lose
-
-// Keys that no query attends to may hold anything: NaN shows whoever reads them.
-void poison_unseen_keys(const Workload& w, InputValues& values) {
-  const std::int64_t seen = w.visible_keys(w.len_q - 1);  // later queries see more
-  for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head) {
-    std::fill(values.k.begin() + (head * w.len_k + seen) * w.dim, values.k.begin() + (head + 1) * w.len_k * w.dim, NAN);
-    std::fill(values.v.begin() + (head * w.len_k + seen) * w.dim_v, values.v.begin() + (head + 1) * w.len_k * w.dim_v,
-              NAN);
-  }
-}
 
 // memcpy by all processors: images of long decoding workloads are 130 MB.
 void copy_bytes(std::byte* to, const std::byte* from, std::uint64_t bytes) {
@@ -89,10 +81,27 @@ class Gate {
   }
 
   // A failed comparison as a verdict; `context` replaces an inexactness by what it means in this check.
-  bool judge(const Comparison& comparison, const Reference& reference, Finding context) {
-    report_.checks.push_back(
-        {report_.check, comparison.error.max_abs, reference.tolerance.max_abs, comparison.finding == Finding::none});
-    if (comparison.finding == Finding::none) return true;
+  bool judge(const Comparison& comparison, const Reference& reference, Finding context, bool required = true) {
+    const bool passed = comparison.finding == Finding::none;
+    CheckResult check{.name = report_.check,
+                      .passed = passed,
+                      .required = required,
+                      .has_errors = true,
+                      .error = comparison.error,
+                      .allowed = {},
+                      .unfused = reference.unfused,
+                      .text = comparison.text};
+    check.allowed.max_abs = reference.tolerance.max_abs;
+    check.allowed.rel_rms = reference.tolerance.rel_rms;
+    check.allowed.worst_row = reference.tolerance.worst_row;
+    check.allowed.lse = reference.tolerance.lse;
+    check.allowed.unresolved = reference.tolerance.unresolved;
+    const bool repeated = !report_.checks.empty() && report_.checks.back().name == check.name;
+    if (!repeated)
+      report_.checks.push_back(std::move(check));
+    else if (!passed || check.error.max_abs > report_.checks.back().error.max_abs)
+      report_.checks.back() = std::move(check);
+    if (passed || !required) return true;
     const bool cheating = is_trespass(comparison.finding) || context == Finding::stale_output;
     const bool value_error = comparison.finding == Finding::inexact || comparison.finding == Finding::hard_limit ||
                              comparison.finding == Finding::not_finite || comparison.finding == Finding::wrong_lse;
@@ -101,15 +110,36 @@ class Gate {
     return false;
   }
 
+  void add_check(bool passed) {
+    report_.checks.emplace_back();
+    report_.checks.back().name = report_.check;
+    report_.checks.back().passed = passed;
+  }
+
   Scene make_scene(const Workload& workload, const InputValues& values, const SceneOptions& options = {}) {
     return {workload, values, plan_for(workload), next_seed(), options};
   }
 
-  // One scene, one launch, one comparison.
-  bool check_scene(const Scene& scene, double oracle_flops, bool hard_limit, Finding context) {
-    const Reference reference = make_reference(scene, choose_rows(scene.workload(), oracle_flops, next_seed()));
+  // Which launches ask for the log-sum-exp: the path without it must be right on every kind of inputs too.
+  enum class Lse { drawn, both };
+
+  // One scene, one comparison a launch.
+  bool check_scene(Scene scene, const Reference& reference, bool hard_limit, Finding context, Lse lse) {
+    const std::string name = report_.check;
+    if (lse == Lse::both) {
+      launch(scene);
+      if (!judge(compare(scene, result(), reference, hard_limit), reference, context)) return false;
+      start(name + ", no log-sum-exp asked for");
+      scene.drop_lse();
+    } else if (Random(next_seed()).chance(0.5)) {
+      scene.drop_lse();
+    }
     launch(scene);
     return judge(compare(scene, result(), reference, hard_limit), reference, context);
+  }
+  bool check_scene(Scene scene, double oracle_flops, bool hard_limit, Finding context, Lse lse = Lse::drawn) {
+    const Reference reference = make_reference(scene, choose_rows(scene.workload(), oracle_flops, next_seed()));
+    return check_scene(std::move(scene), reference, hard_limit, context, lse);
   }
 
   void run_checks() {
@@ -128,29 +158,59 @@ class Gate {
     }
 
     if (!check_workload() || !check_without_lse()) return;
-    for (const InputClass inputs : all_input_classes()) {
-      if (inputs == InputClass::normal) continue;
-      start(std::string(to_string(inputs)));
-      const Scene scene = make_scene(workload_, make_inputs(workload_, inputs, next_seed()));
-      if (!check_scene(scene, options_.oracle_flops, false, Finding::none)) return;
-      if (inputs == InputClass::constant_v && !check_constant(scene)) return;
-    }
-    if (!check_padding() || !check_permutation() || !check_chains()) return;
+    for (const InputClass inputs : all_input_classes())
+      if (inputs != InputClass::normal && !check_class(inputs)) return;
+    if (!check_padding() || !check_permutation() || !check_nonfinite() || !check_chains()) return;
     for (const Workload& neighbour : neighbours(variant_, workload_)) {
       if (!may_run(neighbour)) continue;
       start(fmt::format("neighbour {}", to_string(neighbour)));
       InputValues values = make_inputs(neighbour, InputClass::normal, next_seed());
       poison_unseen_keys(neighbour, values);
-      const Scene scene = make_scene(neighbour, values);
-      if (!check_scene(scene, kNeighbourFlops, false, Finding::neighbour)) return;
+      if (!check_scene(make_scene(neighbour, values), kNeighbourFlops, false, Finding::neighbour)) return;
     }
-    if (options_.tensors != nullptr) {
-      start("the given tensors");
-      if (!check_scene(make_scene(workload_, values_of(*options_.tensors)), options_.oracle_flops, false,
-                       Finding::none))
-        return;
-    }
+    if (options_.tensors != nullptr && !check_given()) return;
     report_.check.clear();
+  }
+
+  bool check_class(InputClass inputs) {
+    if (inputs == InputClass::equal_heads && workload_.batch * workload_.heads == 1) return true;
+    start(std::string(to_string(inputs)));
+    const std::uint64_t seed = next_seed();
+    Scene scene = make_scene(workload_, make_inputs(workload_, inputs, seed));
+    if (inputs == InputClass::equal_heads) return check_equal_heads(std::move(scene), seed);
+    const bool both =
+        inputs == InputClass::large_logits || inputs == InputClass::peaked || inputs == InputClass::peaked_late;
+    if (inputs == InputClass::constant_v)
+      return check_scene(scene, options_.oracle_flops * kClassShare, false, Finding::none) && check_constant(scene);
+    return check_scene(std::move(scene), options_.oracle_flops * kClassShare, false, Finding::none,
+                       both ? Lse::both : Lse::drawn);
+  }
+
+  // Every row of every head and batch entry against the oracle of the first head.
+  bool check_equal_heads(Scene scene, std::uint64_t seed) {
+    Workload head = workload_;
+    head.batch = head.heads = head.heads_kv = 1;
+    Reference reference = make_reference(scene, choose_rows(head, options_.oracle_flops * kClassShare, next_seed()));
+    reference.columns = equal_head_columns(workload_, seed);
+    return check_scene(std::move(scene), reference, false, Finding::none, Lse::drawn);
+  }
+
+  bool check_given() {
+    start("the given tensors");
+    const Scene scene = make_scene(workload_, values_of(*options_.tensors));
+    const Reference reference = make_reference(scene, choose_rows(workload_, options_.oracle_flops, next_seed()));
+    if (2 * reference.tolerance.unresolved > static_cast<std::int64_t>(reference.rows.size())) {
+      double size = 0;
+      for (const RowCondition& row : reference.condition) size = std::max(size, row.score_size);
+      throw Error(
+          ErrorCode::invalid_input,
+          fmt::format("the scores of the given tensors are sums of products that add up to {:.3g}; fp32, in which "
+                      "every kernel computes them, is then off by about {:.2g}, so that {} of {} rows cannot be "
+                      "told right from wrong; give tensors whose scores differ by more than that",
+                      size, fp32_score_error(size, workload_.dim), reference.tolerance.unresolved,
+                      reference.rows.size()));
+    }
+    return check_scene(scene, reference, false, Finding::none, Lse::both);
   }
 
   // A program for fixed sizes runs no other workload.
@@ -192,15 +252,15 @@ class Gate {
     start("inputs changed in place");
     scene.disturb(next_seed());
     scene.keep_outputs_of(after.data());
-    return check_scene(scene, options_.oracle_flops, false, Finding::stale_output);
+    return check_scene(std::move(scene), options_.oracle_flops * kClassShare, false, Finding::stale_output);
   }
 
   bool check_without_lse() {
-    start("no log-sum-exp asked for");
+    start("normal, no log-sum-exp asked for");
     SceneOptions options;
     options.with_lse = false;
     return check_scene(make_scene(workload_, make_inputs(workload_, InputClass::normal, next_seed()), options),
-                       kNeighbourFlops, hard(), Finding::none);
+                       options_.oracle_flops * kClassShare, hard(), Finding::none);
   }
 
   // Every row of the output against the constant, not only the rows the oracle was computed for.
@@ -244,7 +304,60 @@ class Gate {
     options.padding_rows = kPaddingRows;
     InputValues values = make_inputs(w, InputClass::normal, next_seed());
     poison_unseen_keys(w, values);
-    return check_scene(make_scene(w, values, options), options_.oracle_flops / 4, false, Finding::masked_leak);
+    return check_scene(make_scene(w, values, options), options_.oracle_flops * kClassShare, false,
+                       Finding::masked_leak);
+  }
+
+  // NaN, infinity and scores beyond fp32 show in the rows that see them, and in no others.
+  bool check_nonfinite() {
+    Workload w = workload_;
+    w.batch = 2;
+    w.heads_kv = 3;
+    w.heads = 3 * (workload_.heads / workload_.heads_kv);
+    w.len_q = std::min<std::int64_t>(w.len_q, 37);
+    w.len_k = std::min<std::int64_t>(w.len_k, 83);
+    if (!may_run(w)) w = workload_;
+    return check_blemishes("NaN, infinity and scores beyond fp32", w, seen_by_all(w), true) &&
+           check_blemishes("NaN and infinity that the mask hides from some rows, scores below fp32", w,
+                           hidden_from_some(w), false);
+  }
+
+  // As many blemishes a scene as there are key heads.
+  bool check_blemishes(const char* name, const Workload& w, const std::vector<Blemish>& blemishes, bool by_all) {
+    const bool strict = is_strict_with_nan(*variant_.family);
+    const auto heads = static_cast<std::size_t>(w.batch * w.heads_kv);
+    for (std::size_t first = 0; first < blemishes.size(); first += heads) {
+      start(name);
+      Random random(next_seed());
+      InputValues values = make_inputs(w, InputClass::normal, next_seed());
+      std::vector<RowIndex> rows = choose_rows(w, kNeighbourFlops, next_seed());
+      for (std::size_t i = first; i < std::min(blemishes.size(), first + heads); ++i) {
+        const auto head = static_cast<std::int64_t>(i - first);
+        std::int64_t row = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(w.len_q)));
+        if (w.visible_keys(row) == 0) row = w.len_q - 1;
+        const std::int64_t keys = w.visible_keys(by_all ? 0 : row);
+        if (w.visible_keys(row) == 0) continue;
+        // Of all rows that see it, or of those up to the edge of the mask that this row stands at.
+        const std::int64_t key = keys == 0 ? 0
+                                 : by_all  ? static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(keys)))
+                                           : keys - 1;
+        apply(blemishes[i], w, values, head / w.heads_kv, head % w.heads_kv, key, random);
+        for (std::int64_t r = 0; r < w.len_q; r += std::max<std::int64_t>(1, w.len_q / 16))
+          rows.push_back({head / w.heads_kv, head % w.heads_kv * (w.heads / w.heads_kv), r});
+      }
+      for (std::int64_t r = 0; r < w.batch * w.heads * w.len_q; ++r)
+        if (std::any_of(values.q.begin() + r * w.dim, values.q.begin() + (r + 1) * w.dim,
+                        [](float x) { return std::isnan(x); }))
+          rows.push_back({r / w.len_q / w.heads, r / w.len_q % w.heads, r % w.len_q});
+      Scene scene = make_scene(w, values);
+      Reference reference = make_reference(scene, rows);
+      reference.finite = false;  // rows that are not listed may see them too
+      reference.lse_shows = strict;
+      launch(scene);
+      if (!judge(compare(scene, result(), reference, false), reference, Finding::masked_leak, by_all || strict))
+        return false;
+    }
+    return true;
   }
 
   // Launches that feed each other and follow at once, as programmatic dependents where the plan allows it, against the
@@ -270,11 +383,11 @@ class Gate {
         run(plan.dependent ? worker::Follow::dependent : worker::Follow::in_stream);
         const Chain::Difference difference = chain.compare(waited.data(), result(), exact);
         if (difference.finding == Finding::none) continue;
-        report_.checks.push_back({report_.check, 0, 0, false});
+        add_check(false);
         fail(is_trespass(difference.finding) ? Verdict::cheating : Verdict::wrong, difference.finding, difference.text);
         return false;
       }
-      report_.checks.push_back({report_.check, 0, 0, true});
+      add_check(true);
     }
     return true;
   }
@@ -305,9 +418,9 @@ class Gate {
     permute(values.v, w.dim_v);
     const Scene permuted = make_scene(w, values);
     // The reference is that of the original order: what is tested is that order does not matter.
-    const Reference reference = make_reference(original, choose_rows(w, options_.oracle_flops / 4, next_seed()));
-    launch(permuted);
-    return judge(compare(permuted, result(), reference, hard()), reference, Finding::none);
+    const Reference reference =
+        make_reference(original, choose_rows(w, options_.oracle_flops * kClassShare, next_seed()));
+    return check_scene(permuted, reference, hard(), Finding::none, Lse::drawn);
   }
 
   worker::Worker& worker_;
@@ -326,59 +439,6 @@ class Gate {
 GateReport run_gate(worker::Worker& worker, int slot, const Variant& variant, const Workload& workload,
                     const DeviceFacts& device, const GateOptions& options) {
   return Gate(worker, slot, variant, workload, device, options).run();
-}
-
-std::vector<Workload> neighbours(const Variant& variant, const Workload& workload) {
-  std::vector<Workload> shapes;
-  const auto other = [](Layout layout) { return layout == Layout::bhld ? Layout::blhd : Layout::bhld; };
-  if (variant.problem.sizes.len_q > 0) {
-    shapes.push_back(workload);
-    if (variant.problem.sizes.o_strides.row == 0) shapes.back().layout = other(workload.layout);
-    shapes.back().scale = 0.3;
-    return shapes;
-  }
-  const std::int64_t group = workload.heads / workload.heads_kv;
-  const auto add = [&](const auto& change) {
-    Workload w = workload;
-    w.batch = 1;
-    w.heads = group;
-    w.heads_kv = 1;
-    change(w);
-    if (w.len_q < 1 || w.len_k < 1 || w == workload) return;
-    shapes.push_back(w);
-  };
-  add([](Workload& w) { ++w.len_q, ++w.len_k; });
-  add([](Workload& w) { --w.len_q, --w.len_k; });
-  add([](Workload& w) { w.len_q = 1; });
-  add([](Workload& w) { w.len_k = 1; });
-  add([&](Workload& w) { w.batch = 3, w.heads_kv = 2, w.heads = 2 * group, w.len_q = 77, w.len_k = 129; });
-  add([](Workload& w) { w.heads_kv = 2, w.heads = 6, w.len_q = 65, w.len_k = 191; });
-  add([&](Workload& w) {
-    w.layout = other(w.layout);
-    w.batch = 2, w.heads_kv = 3, w.heads = 3, w.len_q = 50, w.len_k = 70;
-  });
-  add([](Workload& w) { w.len_q = 33, w.len_k = 47, w.scale = 0.3; });
-  if (workload.is_causal())
-    for (const Mask mask : {Mask::causal_top_left, Mask::causal_bottom_right}) {
-      add([&](Workload& w) {
-        w.mask = mask, w.len_q = 130, w.len_k = 67;
-      });  // bottom-right: rows with nothing to attend to
-      add([&](Workload& w) { w.mask = mask, w.len_q = 67, w.len_k = 130; });  // top-left: keys nobody attends to
-    }
-  return shapes;
-}
-
-std::uint64_t gate_arena_bytes(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
-  std::vector<Workload> shapes = neighbours(variant, workload);
-  shapes.push_back(workload);
-  std::uint64_t most = 0;
-  for (const Workload& shape : shapes) {
-    if (!variant.runs(shape) || variant.family->refuses(shape, device)) continue;
-    most = std::max(most, image_bytes(shape, LaunchMemory::of(variant.plan(shape, device)), kPaddingRows));
-  }
-  for (const Workload& chain : chain_workloads(variant, workload, device))
-    most = std::max(most, chain_bytes(chain, variant.plan(chain, device)));
-  return 2 * (most + 4096);
 }
 
 Verdict verdict_of(const worker::WorkerFailure& failure) {

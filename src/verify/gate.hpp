@@ -12,6 +12,9 @@
 
 namespace heed::verify {
 
+/// Rows of NaN after each head in the strided check.
+inline constexpr std::int64_t kPaddingRows = 3;
+
 struct GateOptions {
   std::uint64_t seed = 0;               ///< of all inputs; from fresh_seed() except in tests and replays
   const QkvTensors* tensors = nullptr;  ///< the user's own, if any: one more set of inputs
@@ -22,18 +25,22 @@ struct GateOptions {
 
 struct CheckResult {
   std::string name;  ///< "normal", "neighbour b1h1l513k513d64:fp16", ...
-  double max_abs = 0;
-  double allowed = 0;
   bool passed = false;
+  bool required = true;     ///< false: it tells what a family does that promises nothing; it fails no variant
+  bool has_errors = false;  ///< a comparison with the oracle; the rest is empty where it is not
+  ErrorStats error;
+  Tolerance allowed;   ///< without its rows
+  ErrorStats unfused;  ///< what the unfused computation in the same dtype is off by
+  std::string text;    ///< what failed
 };
 
 struct GateReport {
   Verdict verdict = Verdict::ok;
   Finding finding = Finding::none;
-  std::string reason;  ///< one sentence; empty when it passed
-  std::string check;   ///< the check that failed
-  ErrorStats error;    ///< on N(0,1) inputs at the workload itself
-  std::vector<CheckResult> checks;
+  std::string reason;               ///< one sentence; empty when it passed
+  std::string check;                ///< the check that failed
+  ErrorStats error;                 ///< on N(0,1) inputs at the workload itself
+  std::vector<CheckResult> checks;  ///< in order; repeated launches of one scene are one
   [[nodiscard]] bool passed() const { return verdict == Verdict::ok; }
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/limits.hpp"
 #include "base/parallel.hpp"
@@ -13,6 +14,8 @@ namespace {
 
 constexpr std::int64_t kChunk =
     1 << 14;  // values a random stream: makes filling parallel and independent of the thread count
+
+constexpr double kMostDeviation = 64;  // of the scores of inputs whose scores are not chosen
 
 // Calls change(random, index, value) for every value, in the same order and with the same random numbers whatever the
 // number of threads.
@@ -32,7 +35,99 @@ void fill(Values& values, std::int64_t count, std::uint64_t seed, const Draw& dr
   change_all(values, seed, [&](Random& random, std::int64_t i, float& x) { x = static_cast<float>(draw(random, i)); });
 }
 
+// How much N(0, 1) values may be multiplied by: 8 deviations must fit the dtype, and products fp32.
+double bounded(const Workload& w, double gain) {
+  return std::min(gain, w.dtype == Dtype::fp16 ? 8000.0 : 1e15);
+}
+
+// Deviation of the scores of N(0, 1) inputs.
+double score_deviation(const Workload& w) {
+  return w.softmax_scale() * std::sqrt(static_cast<double>(w.dim));
+}
+
+void multiply_all(Values& values, double gain) {
+  change_all(values, 0, [gain](Random&, std::int64_t, float& x) { x *= static_cast<float>(gain); });
+}
+
+// change(query values, key head, row) for every query of every head.
+template <typename Change>
+void change_queries(const Workload& w, Values& q, const Change& change) {
+  const std::int64_t group = w.heads / w.heads_kv;
+  parallel_for(w.batch * w.heads, 0, [&](std::int64_t head) {
+    const std::int64_t key_head = head / w.heads * w.heads_kv + head % w.heads / group;
+    for (std::int64_t i = 0; i < w.len_q; ++i) change(q.data() + (head * w.len_q + i) * w.dim, key_head, i);
+  });
+}
+
+// A random order of `count` places, and a random sign for each; of the first head the original ones.
+struct Turn {
+  std::vector<int> from;
+  std::vector<float> sign;
+};
+Turn random_turn(std::int64_t count, std::uint64_t seed, bool is_first) {
+  Turn turn{std::vector<int>(static_cast<std::size_t>(count)),
+            std::vector<float>(static_cast<std::size_t>(count), 1.0F)};
+  std::iota(turn.from.begin(), turn.from.end(), 0);
+  if (is_first) return turn;
+  Random random(seed);
+  for (std::size_t i = turn.from.size(); i > 1; --i) std::swap(turn.from[i - 1], turn.from[random.below(i)]);
+  for (float& sign : turn.sign) sign = random.chance(0.5) ? -1.0F : 1.0F;
+  return turn;
+}
+
+constexpr std::uint64_t kTurnSeed = 7;
+
+Turn channel_turn(const Workload& w, std::uint64_t seed, std::int64_t key_head) {
+  return random_turn(w.dim, substream(substream(seed, kTurnSeed), static_cast<std::uint64_t>(3 * key_head)),
+                     key_head == 0);
+}
+Turn column_turn(const Workload& w, std::uint64_t seed, std::int64_t key_head) {
+  return random_turn(w.dim_v, substream(substream(seed, kTurnSeed), static_cast<std::uint64_t>(3 * key_head + 1)),
+                     key_head == 0);
+}
+Turn key_turn(const Workload& w, std::uint64_t seed, std::int64_t key_head) {
+  return random_turn(w.len_k, substream(substream(seed, kTurnSeed), static_cast<std::uint64_t>(3 * key_head + 2)),
+                     key_head == 0 || w.is_causal());
+}
+
+// Every head as the first one, its channels, columns and keys turned.
+void make_heads_equal(const Workload& w, InputValues& values, std::uint64_t seed) {
+  const InputValues first = {Values(values.q.begin(), values.q.begin() + w.len_q * w.dim),
+                             Values(values.k.begin(), values.k.begin() + w.len_k * w.dim),
+                             Values(values.v.begin(), values.v.begin() + w.len_k * w.dim_v)};
+  const std::int64_t group = w.heads / w.heads_kv;
+  const auto put = [](const float* from, const Turn& turn, float* to) {
+    for (std::size_t d = 0; d < turn.from.size(); ++d) to[d] = turn.sign[d] * from[turn.from[d]];
+  };
+  parallel_for(w.batch * w.heads_kv, 0, [&](std::int64_t key_head) {
+    const Turn channels = channel_turn(w, seed, key_head);
+    const Turn columns = column_turn(w, seed, key_head);
+    const Turn keys = key_turn(w, seed, key_head);
+    for (std::int64_t i = 0; i < group * w.len_q; ++i)
+      put(first.q.data() + i % w.len_q * w.dim, channels, values.q.data() + (key_head * group * w.len_q + i) * w.dim);
+    for (std::int64_t j = 0; j < w.len_k; ++j) {
+      const std::int64_t from = keys.from[static_cast<std::size_t>(j)];
+      put(first.k.data() + from * w.dim, channels, values.k.data() + (key_head * w.len_k + j) * w.dim);
+      put(first.v.data() + from * w.dim_v, columns, values.v.data() + (key_head * w.len_k + j) * w.dim_v);
+    }
+  });
+}
+
+// A row's own key: at its place, counted from where the mask's edge is.
+std::int64_t own_key_of(const Workload& w, std::int64_t row) {
+  return std::clamp<std::int64_t>(row + (w.is_causal() ? w.causal_offset() : 0), 0, w.len_k - 1);
+}
+
 }  // namespace
+
+std::vector<ColumnMap> equal_head_columns(const Workload& w, std::uint64_t seed) {
+  std::vector<ColumnMap> columns;
+  for (std::int64_t key_head = 0; key_head < w.batch * w.heads_kv; ++key_head) {
+    Turn turn = column_turn(w, seed, key_head);
+    columns.push_back({std::move(turn.from), std::move(turn.sign)});
+  }
+  return columns;
+}
 
 std::string_view to_string(InputClass inputs) {
   switch (inputs) {
@@ -52,14 +147,28 @@ std::string_view to_string(InputClass inputs) {
       return "zero_k";
     case InputClass::peaked_late:
       return "peaked_late";
+    case InputClass::peaked:
+      return "peaked";
+    case InputClass::outlier_channel:
+      return "outlier_channel";
+    case InputClass::channel_offsets:
+      return "channel_offsets";
+    case InputClass::attention_sink:
+      return "attention_sink";
+    case InputClass::own_key:
+      return "own_key";
+    case InputClass::equal_heads:
+      return "equal_heads";
   }
   return "?";
 }
 
 const std::vector<InputClass>& all_input_classes() {
-  static const std::vector<InputClass> all = {InputClass::normal,  InputClass::uniform,    InputClass::large_logits,
-                                              InputClass::one_hot, InputClass::outliers,   InputClass::constant_v,
-                                              InputClass::zero_k,  InputClass::peaked_late};
+  static const std::vector<InputClass> all = {
+      InputClass::normal,   InputClass::uniform,         InputClass::large_logits,    InputClass::one_hot,
+      InputClass::outliers, InputClass::constant_v,      InputClass::zero_k,          InputClass::peaked_late,
+      InputClass::peaked,   InputClass::outlier_channel, InputClass::channel_offsets, InputClass::attention_sink,
+      InputClass::own_key,  InputClass::equal_heads};
   return all;
 }
 
@@ -68,6 +177,7 @@ InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed
   const std::int64_t k_count = w.batch * w.heads_kv * w.len_k * w.dim;
   const std::int64_t v_count = w.batch * w.heads_kv * w.len_k * w.dim_v;
   require_memory(static_cast<double>(q_count + k_count + v_count) * sizeof(float), "a set of inputs");
+  const double deviation = score_deviation(w);
   const auto normal = [](Random& random, std::int64_t) { return random.normal(); };
   const auto uniform = [](Random& random, std::int64_t) { return random.uniform(-1, 1); };
   const std::uint64_t q_seed = substream(seed, 1);
@@ -88,20 +198,19 @@ InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed
   switch (inputs) {
     case InputClass::normal:
     case InputClass::uniform:
+    case InputClass::zero_k:
       break;
     case InputClass::large_logits: {
       // A score is scale * sqrt(dim) * N(0, 1) * gain^2; the largest of many is about 4 sigma, and 4 * 15 = 60.
-      const double deviation = w.softmax_scale() * std::sqrt(static_cast<double>(w.dim));
-      const auto gain = static_cast<float>(std::sqrt(15.0 / deviation));
-      const auto scale = [gain](Random&, std::int64_t, float& x) { x *= gain; };
-      change_all(values.q, 0, scale);
-      change_all(values.k, 0, scale);
+      const double gain = bounded(w, std::sqrt(15.0 / deviation));
+      multiply_all(values.q, gain);
+      multiply_all(values.k, gain);
       break;
     }
     case InputClass::one_hot: {
       // q = gain * k of the chosen key: its score is scale * gain * |k|^2, about 120 above the others: e^120 is no
-      // fp32 number, so a kernel must subtract the maximum. The gain is bounded by what fp16 can hold.
-      const double gain = std::min(120.0 / (w.softmax_scale() * static_cast<double>(w.dim)), 1e4);
+      // fp32 number, so a kernel must subtract the maximum.
+      const double gain = bounded(w, 120.0 / (w.softmax_scale() * static_cast<double>(w.dim)));
       const std::int64_t group = w.heads / w.heads_kv;
       Random random(substream(seed, 4));
       for (std::int64_t b = 0; b < w.batch; ++b)
@@ -131,9 +240,6 @@ InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed
         for (std::int64_t j = 1; j < w.len_k; ++j) std::copy(first, first + w.dim_v, first + j * w.dim_v);
       });
       break;
-    case InputClass::zero_k:
-      std::fill(values.k.begin(), values.k.end(), 0.0F);
-      break;
     case InputClass::peaked_late: {
       // Key j is scaled up with its position, so that maxima keep growing along a row, up to 8 times.
       parallel_for(w.batch * w.heads_kv, 0, [&](std::int64_t head) {
@@ -145,7 +251,68 @@ InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed
       });
       break;
     }
+    case InputClass::peaked:
+      multiply_all(values.q, bounded(w, 6.0 / deviation));
+      break;
+    case InputClass::outlier_channel: {
+      // 40 and 300 where their product makes scores of at most 1,500, as 1/sqrt(d) does.
+      const double share = std::min(1.0, std::sqrt(1500.0 / (w.softmax_scale() * 12000.0)));
+      const auto channel =
+          static_cast<std::int64_t>(Random(substream(seed, 6)).below(static_cast<std::uint64_t>(w.dim)));
+      const auto raise = [&](Values& tensor, double by) {
+        change_all(tensor, 0, [&, by](Random&, std::int64_t i, float& x) {
+          if (i % w.dim == channel) x += static_cast<float>(by);
+        });
+      };
+      raise(values.q, 40 * share);
+      raise(values.k, 300 * share);
+      break;
+    }
+    case InputClass::channel_offsets: {
+      Values offsets;
+      fill(offsets, w.dim, substream(seed, 6), [](Random& random, std::int64_t) { return 6 * random.normal(); });
+      change_all(values.k, 0,
+                 [&](Random&, std::int64_t i, float& x) { x += offsets[static_cast<std::size_t>(i % w.dim)]; });
+      break;
+    }
+    case InputClass::attention_sink: {
+      // A direction that the first key has and every query: its score is ln(keys) + 3 above the others', whose weights
+      // together are then about e^-3.
+      const double lead = std::min(12.0, std::log(static_cast<double>(w.len_k)) + 3);
+      const auto along =
+          static_cast<float>(bounded(w, std::sqrt(lead / (w.softmax_scale() * static_cast<double>(w.dim)))));
+      Values direction;
+      fill(direction, w.dim, substream(seed, 6),
+           [](Random& random, std::int64_t) { return random.chance(0.5) ? 1 : -1; });
+      const auto add = [&](float* x) {
+        for (std::int64_t d = 0; d < w.dim; ++d) x[d] += along * direction[static_cast<std::size_t>(d)];
+      };
+      change_queries(w, values.q, [&](float* query, std::int64_t, std::int64_t) { add(query); });
+      for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head) {
+        add(values.k.data() + head * w.len_k * w.dim);
+        float* value = values.v.data() + head * w.len_k * w.dim_v;
+        for (std::int64_t d = 0; d < w.dim_v; ++d) value[d] *= 1e-3F;
+      }
+      break;
+    }
+    case InputClass::own_key: {
+      // 20 above the others, which then share e^-20 of a row: its output is its own value.
+      const auto gain = static_cast<float>(bounded(w, 20.0 / (w.softmax_scale() * static_cast<double>(w.dim))));
+      change_queries(w, values.q, [&](float* query, std::int64_t head, std::int64_t row) {
+        const float* key = values.k.data() + (head * w.len_k + own_key_of(w, row)) * w.dim;
+        for (std::int64_t d = 0; d < w.dim; ++d) query[d] += gain * key[d];
+      });
+      break;
+    }
+    case InputClass::equal_heads:
+      make_heads_equal(w, values, seed);
+      break;
   }
+  if (inputs == InputClass::zero_k) std::fill(values.k.begin(), values.k.end(), 0.0F);
+  // A scale far above 1/sqrt(d): scores of more than a few hundred would only be told apart by their rounding.
+  const bool fits_scale =
+      inputs == InputClass::large_logits || inputs == InputClass::one_hot || inputs == InputClass::peaked;
+  if (!fits_scale && deviation > kMostDeviation) multiply_all(values.q, kMostDeviation / deviation);
   return values;
 }
 
@@ -173,6 +340,15 @@ InputValues values_of(const QkvTensors& tensors) {
     return moved;
   };
   return {to_bhld(tensors.q), to_bhld(tensors.k), to_bhld(tensors.v)};
+}
+
+void poison_unseen_keys(const Workload& w, InputValues& values) {
+  const std::int64_t seen = w.visible_keys(w.len_q - 1);  // later queries see more
+  for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head) {
+    std::fill(values.k.begin() + (head * w.len_k + seen) * w.dim, values.k.begin() + (head + 1) * w.len_k * w.dim, NAN);
+    std::fill(values.v.begin() + (head * w.len_k + seen) * w.dim_v, values.v.begin() + (head + 1) * w.len_k * w.dim_v,
+              NAN);
+  }
 }
 
 }  // namespace heed::verify

@@ -156,6 +156,11 @@ void Scene::disturb(std::uint64_t seed) {
   set(v_, w.heads_kv, 0, w.dim_v, 5.0F);
 }
 
+void Scene::drop_lse() {
+  lse_.bytes = 0;
+  launch_.lse = worker::kNull;
+}
+
 void Scene::keep_outputs_of(const std::byte* image) {
   std::memcpy(image_.data() + o_.offset, image + o_.offset, o_.bytes);
   std::memcpy(image_.data() + lse_.offset, image + lse_.offset, lse_.bytes);

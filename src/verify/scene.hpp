@@ -56,6 +56,8 @@ class Scene {
   /// Replaces one random element of each of Q, K and V by a value that changes every output it reaches. For the same
   /// addresses with other contents.
   void disturb(std::uint64_t seed);
+  /// The next launch is asked for no log-sum-exp; where it lay nothing may be written any more.
+  void drop_lse();
   /// Puts the bytes of O and LSE of another image into this one, in place of the poison.
   void keep_outputs_of(const std::byte* image);
 

@@ -25,6 +25,7 @@ constexpr std::pair<Finding, std::string_view> kFindings[] = {
     {Finding::none, "none"},
     {Finding::unwritten_output, "unwritten_output"},
     {Finding::not_finite, "not_finite"},
+    {Finding::swallowed_nan, "swallowed_nan"},
     {Finding::inexact, "inexact"},
     {Finding::hard_limit, "hard_limit"},
     {Finding::wrong_lse, "wrong_lse"},

@@ -26,6 +26,7 @@ enum class Finding {
   none,
   unwritten_output,  ///< elements of O or LSE still hold the poison
   not_finite,        ///< NaN or infinity in the output
+  swallowed_nan,     ///< a row that sees NaN, infinity or scores beyond fp32 looks as if it did not
   inexact,           ///< error over the calibrated tolerance
   hard_limit,        ///< over max|error| 2e-3 on N(0,1) fp16 inputs
   wrong_lse,         ///< log-sum-exp outside its tolerance

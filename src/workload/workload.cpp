@@ -12,6 +12,7 @@ namespace heed {
 namespace {
 
 constexpr std::int64_t kMaxDimension = (std::int64_t{1} << 31) - 1;
+constexpr double kLog2E = 1.4426950408889634;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
 
 [[noreturn]] void fail(std::string_view text, const std::string& why) {
@@ -189,6 +190,13 @@ void validate(const Workload& workload) {
     fail(text, fmt::format("its largest tensor would have {:.3g} elements; at most 2^40 are allowed", largest));
   if (workload.scale && !(std::isfinite(*workload.scale) && *workload.scale > 0))
     fail(text, fmt::format("scale={} cannot be used; it must be finite and positive", *workload.scale));
+  // Kernels multiply by scale * log2(e) in fp32; a subnormal one would have lost its digits.
+  if (workload.scale && !(*workload.scale >= std::numeric_limits<float>::min() &&
+                          *workload.scale * kLog2E <= std::numeric_limits<float>::max()))
+    fail(text,
+         fmt::format("scale={} cannot be used; kernels multiply by it and by its product with log2(e) in fp32, which "
+                     "holds scales from {:.3g} to {:.3g}",
+                     *workload.scale, std::numeric_limits<float>::min(), std::numeric_limits<float>::max() / kLog2E));
 }
 
 Workload parse_workload(std::string_view text) {

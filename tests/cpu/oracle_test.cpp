@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/random.hpp"
+#include "cpu/reference.hpp"
 #include "cpu/small_matrix.hpp"
 #include "cpu/unfused.hpp"
 #include "testing.hpp"
@@ -142,6 +143,68 @@ TEST(Oracle, HiddenKeysMayHoldAnything) {
   }
 }
 
+// What a row sees of NaN and infinity shows in it, and in no other row.
+TEST(Oracle, NaNShowsInTheRowsThatSeeIt) {
+  const Workload w = parse_workload("b1h1l8d4:fp32:causal_top_left");
+  const auto finite_rows = [&](const auto& change) {
+    Tensors t(w);
+    change(t);
+    const ReferenceRows result = reference_attention(w, t.view(), all_rows(w));
+    std::string rows;
+    for (std::size_t i = 0; i < 8; ++i) {
+      bool finite = true;
+      for (std::size_t d = 0; d < 4; ++d) finite = finite && std::isfinite(result.out[i * 4 + d]);
+      rows += finite ? '.' : 'x';
+      EXPECT_EQ(std::isnan(result.lse[i]), rows.back() == 'x' && !std::isnan(t.v[3 * 4 + 1])) << i;
+    }
+    return rows;
+  };
+  EXPECT_EQ(finite_rows([](Tensors& t) { t.q[5 * 4 + 2] = NAN; }), ".....x..");
+  EXPECT_EQ(finite_rows([](Tensors& t) { t.k[3 * 4 + 1] = NAN; }), "...xxxxx");
+  EXPECT_EQ(finite_rows([](Tensors& t) { t.v[3 * 4 + 1] = NAN; }), "...xxxxx");
+  // Beyond fp32: above it everywhere; below it a row that sees nothing else, which is not a row that sees nothing.
+  const auto all_of = [](std::vector<float>& x, float value) { std::fill(x.begin(), x.end(), value); };
+  EXPECT_EQ(finite_rows([&](Tensors& t) { all_of(t.q, 1e20F), all_of(t.k, 1e20F); }), "xxxxxxxx");
+  EXPECT_EQ(finite_rows([&](Tensors& t) { all_of(t.q, 1e20F), all_of(t.k, -1e20F); }), "xxxxxxxx");
+  EXPECT_EQ(finite_rows([&](Tensors& t) {
+              all_of(t.q, 1e20F), all_of(t.k, -1e20F);
+              std::fill_n(t.k.begin() + 2 * 4, 4, 1e-20F);
+            }),
+            "xx......");
+}
+
+// What the gate's tolerance is made of, against sums written out.
+TEST(Oracle, RowConditionsAreWhatTheySay) {
+  const Tensors t(parse_workload("b1h1l3k70d8:fp32"));
+  const Workload& w = t.workload;
+  std::vector<RowCondition> condition;
+  const ReferenceRows result = reference_attention(w, t.view(), all_rows(w), condition);
+  for (std::size_t i = 0; i < 3; ++i) {
+    std::vector<double> p(70), k_square(70), v_square(70);
+    double sum = 0, query = 0, score_size = 0, value_size = 0, spread = 0;
+    for (std::size_t d = 0; d < 8; ++d) query += std::pow(t.q[i * 8 + d] * w.softmax_scale(), 2);
+    for (std::size_t j = 0; j < 70; ++j) {
+      double score = 0;
+      for (std::size_t d = 0; d < 8; ++d) {
+        score += w.softmax_scale() * static_cast<double>(t.q[i * 8 + d]) * static_cast<double>(t.k[j * 8 + d]);
+        k_square[j] += std::pow(t.k[j * 8 + d], 2);
+        v_square[j] += std::pow(t.v[j * 8 + d], 2);
+      }
+      sum += p[j] = std::exp(score);
+    }
+    for (std::size_t j = 0; j < 70; ++j) {
+      score_size += p[j] / sum * k_square[j];
+      value_size += std::pow(p[j] / sum, 2) * v_square[j];
+      for (std::size_t d = 0; d < 8; ++d)
+        spread += p[j] / sum * std::pow(static_cast<double>(t.v[j * 8 + d]) - result.out[i * 8 + d], 2);
+    }
+    EXPECT_NEAR(condition[i].score_size, std::sqrt(query * score_size), 1e-9);
+    EXPECT_NEAR(condition[i].value_size, std::sqrt(value_size), 1e-9);
+    EXPECT_NEAR(condition[i].value_spread, std::sqrt(spread), 1e-9);
+    EXPECT_FALSE(condition[i].may_leave_fp32);
+  }
+}
+
 TEST(Oracle, LargeScoresDoNotOverflow) {
   Tensors t(parse_workload("b1h1l4k100d8:fp32"));
   for (float& x : t.q) x *= 1e4F;
@@ -167,8 +230,10 @@ TEST(Unfused, AgreesWithTheOracleInFp32) {
     const Tensors t(parse_workload(text));
     const std::vector<RowIndex> rows = all_rows(t.workload);
     const ReferenceRows oracle = reference_attention(t.workload, t.view(), rows);
-    const std::vector<float> unfused = unfused_attention(t.workload, t.view(), rows);
-    for (std::size_t i = 0; i < unfused.size(); ++i) ASSERT_NEAR(unfused[i], oracle.out[i], 2e-6) << text;
+    const UnfusedRows unfused = unfused_attention(t.workload, t.view(), rows);
+    for (std::size_t i = 0; i < unfused.out.size(); ++i) ASSERT_NEAR(unfused.out[i], oracle.out[i], 2e-6) << text;
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      if (std::isfinite(oracle.lse[i])) ASSERT_NEAR(unfused.lse[i], oracle.lse[i], 1e-5) << text;
   }
 }
 
@@ -186,7 +251,7 @@ TEST(Unfused, ErrorInHalfPrecisionIsOfTheTypesSize) {
   view.v = v.data();
   const std::vector<RowIndex> rows = all_rows(w);
   const ReferenceRows oracle = reference_attention(w, view, rows);
-  const std::vector<float> unfused = unfused_attention(w, view, rows);
+  const std::vector<float> unfused = unfused_attention(w, view, rows).out;
   double worst = 0;
   for (std::size_t i = 0; i < unfused.size(); ++i)
     worst = std::max(worst, std::abs(static_cast<double>(unfused[i]) - oracle.out[i]));

@@ -1,51 +1,21 @@
 // Each check of the gate, broken on purpose: images with one thing wrong, and what must be said of them.
 #include "verify/compare.hpp"
 
+#include <fmt/format.h>
+
 #include <cstring>
+#include <map>
+#include <set>
 
 #include "base/random.hpp"
 #include "device/device.hpp"
 #include "testing.hpp"
 #include "verify/gate.hpp"
+#include "verify/scenario.hpp"
 #include "workload/half.hpp"
 
 namespace heed::verify {
 namespace {
-
-struct Scenario {
-  explicit Scenario(const std::string& text, std::int64_t padding = 0)
-      : scene(parse_workload(text), make_inputs(parse_workload(text), InputClass::normal, 5), LaunchPlan{}, 6,
-              {.with_lse = true, .padding_rows = padding}),
-        reference(make_reference(scene, all_rows(scene.workload()))),
-        after(scene.image()) {
-    // What a perfect kernel leaves behind.
-    const Workload& w = scene.workload();
-    for (std::size_t i = 0; i < reference.rows.size(); ++i) {
-      const RowIndex& row = reference.rows[i];
-      for (std::int64_t d = 0; d < w.dim_v; ++d)
-        set(row, d,
-            static_cast<float>(
-                reference.oracle.out[i * static_cast<std::size_t>(w.dim_v) + static_cast<std::size_t>(d)]));
-      const auto lse = static_cast<float>(reference.oracle.lse[i]);
-      std::memcpy(after.data() + scene.lse().offset + ((row.batch * w.heads + row.head) * w.len_q + row.row) * 4, &lse,
-                  4);
-    }
-  }
-  std::size_t index(const RowIndex& row, std::int64_t column) const {
-    const Strides& s = scene.o().strides;
-    return static_cast<std::size_t>(row.batch * s.batch + row.head * s.head + row.row * s.row + column);
-  }
-  void set(const RowIndex& row, std::int64_t column, float value) {
-    store_element(scene.workload().dtype, after.data() + scene.o().offset, index(row, column), value);
-  }
-  [[nodiscard]] Comparison compare() const {
-    return verify::compare(scene, after.data(), reference, scene.workload().dtype == Dtype::fp16);
-  }
-
-  Scene scene;
-  Reference reference;
-  std::vector<std::byte> after;
-};
 
 TEST(Compare, APerfectOutputPasses) {
   for (const char* text : {"b2h3l40k70d16:fp16", "b2h3l40k70d16:bf16:causal_bottom_right",
@@ -213,15 +183,25 @@ TEST(Rows, LargeWorkloadsAreSampledSmallOnesAreNot) {
   const std::vector<RowIndex> rows = choose_rows(large, 0.6e9, 1);
   EXPECT_LT(rows.size(), 1000U);
   EXPECT_GE(rows.size(), 64U);
-  bool first = false;
-  bool last = false;
-  for (const RowIndex& row : rows) {
-    EXPECT_LT(row.head, 32);
-    first = first || row.row == 0;
-    last = last || row.row == 16383;
+  std::map<std::int64_t, std::set<std::int64_t>> of_heads;
+  for (const RowIndex& row : rows) of_heads[row.head].insert(row.row);
+  EXPECT_GE(of_heads.size(), 6U);
+  EXPECT_EQ(of_heads.begin()->first, 0) << "the first head, always";
+  EXPECT_EQ(of_heads.rbegin()->first, 31) << "and the last";
+  for (const auto& [head, seen] : of_heads) {
+    EXPECT_EQ(seen.count(0), 1U);
+    EXPECT_EQ(seen.count(16383), 1U);
   }
-  EXPECT_TRUE(first && last);
   EXPECT_NE(rows, choose_rows(large, 0.6e9, 2)) << "nobody can know which rows are looked at";
+}
+
+// Where the budget allows it, rows of every head.
+TEST(Rows, AreOfEveryHeadWhereThatIsCheap) {
+  std::set<std::pair<std::int64_t, std::int64_t>> heads;
+  for (const RowIndex& row : choose_rows(parse_workload("b64h12l128d64"), 0.6e9, 1))
+    heads.insert({row.batch, row.head});
+  EXPECT_EQ(heads.size(), 768U);
+  EXPECT_EQ(choose_rows(parse_workload("b1h1l100000d64"), 0.6e9, 1).front(), (RowIndex{0, 0, 0}));
 }
 
 TEST(Inputs, AreWhatTheyAreCalled) {
@@ -232,6 +212,17 @@ TEST(Inputs, AreWhatTheyAreCalled) {
     EXPECT_NE(a.q, make_inputs(w, inputs, 4).q) << to_string(inputs);
     for (const float x : a.k) ASSERT_TRUE(std::isfinite(x));
   }
+  // No value that the dtype cannot hold, at any scale, in any class.
+  for (const char* text :
+       {"b1h2l64k96d32", "b1h2l64k96d32:scale=1e-10", "b1h2l64k96d32:scale=1e30", "b1h2l64k96d32:scale=1.2e-38",
+        "b1h2l64k96d32:bf16:scale=2e38", "b1h2l64k96d32:bf16:scale=1.2e-38", "b1h2l5d64:scale=100"})
+    for (const InputClass inputs : all_input_classes()) {
+      const Workload scaled = parse_workload(text);
+      const InputValues values = make_inputs(scaled, inputs, 3);
+      for (const Values* tensor : {&values.q, &values.k, &values.v})
+        for (const float x : *tensor)
+          ASSERT_TRUE(std::isfinite(round_to(scaled.dtype, x))) << text << ' ' << to_string(inputs);
+    }
   for (const float x : make_inputs(w, InputClass::zero_k, 1).k) EXPECT_EQ(x, 0.0F);
   const InputValues constant = make_inputs(w, InputClass::constant_v, 1);
   EXPECT_EQ(constant.v[5], constant.v[32 * 95 + 5]);
@@ -248,6 +239,49 @@ TEST(Inputs, AreWhatTheyAreCalled) {
     }
   EXPECT_GT(largest, 40);
   EXPECT_LT(largest, 120);
+}
+
+// One head of the oracle stands for all: a head that computes something else is found, whichever it is and whatever
+// else equals.
+TEST(Inputs, EqualHeadsAreCheckedInEveryRow) {
+  for (const char* text : {"b2h6hkv3l20k30d16:fp16", "b1h4l20d16:bf16:causal_top_left"}) {
+    const Workload w = parse_workload(text);
+    const InputValues values = make_inputs(w, InputClass::equal_heads, 3);
+    const Scenario all(w, values);  // with every head's own oracle
+    EXPECT_NE(std::vector<float>(values.v.begin(), values.v.begin() + 16),
+              std::vector<float>(values.v.end() - 16, values.v.end()))
+        << "columns are turned";
+    Workload head = w;
+    head.batch = head.heads = head.heads_kv = 1;
+    Scenario s = all;
+    s.reference = make_reference(s.scene, all_rows(head));
+    s.reference.columns = equal_head_columns(w, 3);
+    EXPECT_EQ(s.compare().finding, Finding::none) << s.compare().text;
+    EXPECT_NEAR(s.reference.oracle.lse[7], all.reference.oracle.lse.at(all.reference.oracle.lse.size() - 20 + 7), 1e-9);
+    for (const RowIndex& row : {RowIndex{0, 0, 3}, RowIndex{0, 3, 19}, RowIndex{w.batch - 1, w.heads - 1, 0}}) {
+      Scenario wrong = s;
+      for (std::int64_t d = 0; d < 16; ++d) wrong.set(row, d, 0.5F);
+      EXPECT_EQ(wrong.compare().finding, Finding::inexact);
+      EXPECT_THAT(wrong.compare().text, ::testing::HasSubstr(fmt::format("batch {}, head {}", row.batch, row.head)));
+      Scenario wrong_lse = s;
+      wrong_lse.set_lse(row, 9.0F);
+      EXPECT_EQ(wrong_lse.compare().finding, Finding::wrong_lse);
+    }
+  }
+}
+
+// A launch that is asked for no log-sum-exp may not write one.
+TEST(Compare, WhereNoLogSumExpIsAskedForNoneIsWritten) {
+  Scenario s("b1h2l40k70d16:fp16");
+  s.scene.drop_lse();
+  EXPECT_EQ(s.scene.launch().lse, worker::kNull);
+  EXPECT_EQ(s.compare().finding, Finding::wrote_outside);
+  const Scenario fresh("b1h2l40k70d16:fp16");
+  Scenario without = fresh;
+  without.scene.drop_lse();
+  std::memcpy(without.after.data() + fresh.scene.lse().offset, fresh.scene.image().data() + fresh.scene.lse().offset,
+              fresh.scene.lse().bytes);
+  EXPECT_EQ(without.compare().finding, Finding::none) << without.compare().text;
 }
 
 TEST(Neighbours, ShareTheProblemAndDifferInShape) {
@@ -283,44 +317,6 @@ TEST(Neighbours, ShareTheProblemAndDifferInShape) {
       EXPECT_EQ(all[0].layout, of.layout);
       EXPECT_NE(all[0].softmax_scale(), of.softmax_scale());
     }
-}
-
-TEST(Tolerance, IsTwiceTheUnfusedErrorAndALittle) {
-  const Tolerance t = calibrated_tolerance(Dtype::fp16,
-                                           {.max_abs = 1e-3,
-                                            .rel_rms = 1e-3,
-                                            .worst_row = 1e-2,
-                                            .largest = 0.5,
-                                            .at = {},
-                                            .column = 0,
-                                            .got = 0,
-                                            .expected = 0},
-                                           0);
-  EXPECT_DOUBLE_EQ(t.max_abs, 2e-3 + 3e-5);
-  EXPECT_DOUBLE_EQ(t.rel_rms, 2e-3 + 2e-5);
-  // An unfused error that is small by luck does not make the gate stricter than the dtype's own rounding.
-  EXPECT_DOUBLE_EQ(
-      calibrated_tolerance(
-          Dtype::fp16,
-          {.max_abs = 0, .rel_rms = 0, .worst_row = 0, .largest = 16, .at = {}, .column = 0, .got = 0, .expected = 0},
-          fp32_score_error(40, 64))
-          .max_abs,
-      32 * 0x1p-11 + 3e-5);
-  EXPECT_GT(calibrated_tolerance(Dtype::bf16, {}, 0).lse, calibrated_tolerance(Dtype::fp16, {}, 0).lse);
-}
-
-// In fp32, where scores are large: what rounding them costs is allowed, and nothing else changes.
-TEST(Tolerance, AllowsForTheRoundingOfLargeScores) {
-  EXPECT_DOUBLE_EQ(fp32_score_error(-40, 64), 8 * 40 * 0x1p-24);
-  ErrorStats unfused;
-  unfused.max_abs = 3e-5;
-  unfused.largest = 12;
-  const Tolerance small = calibrated_tolerance(Dtype::fp32, unfused, fp32_score_error(4, 64));
-  EXPECT_DOUBLE_EQ(small.max_abs, 6e-5 + 3e-5);
-  const Tolerance large = calibrated_tolerance(Dtype::fp32, unfused, fp32_score_error(40, 64));
-  EXPECT_DOUBLE_EQ(large.max_abs, 2 * 12 * 8 * 40 * 0x1p-24 + 3e-5);
-  EXPECT_EQ(large.rel_rms, small.rel_rms);
-  EXPECT_EQ(large.worst_row, small.worst_row);
 }
 
 }  // namespace

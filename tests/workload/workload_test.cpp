@@ -78,6 +78,9 @@ TEST(Workload, RefusesWhatNoProblemCanBe) {
       {"b1h8l512d64:scale=nan", "finite and positive"},
       {"b1h8l512d64:scale=inf", "finite and positive"},
       {"b1h8l512d64:scale=x", "is not a number"},
+      {"b1h8l512d64:scale=1e300", "which holds scales from 1.18e-38 to 2.36e+38"},
+      {"b1h8l512d64:scale=3e38", "log2(e) in fp32"},
+      {"b1h8l512d64:scale=1e-39", "log2(e) in fp32"},
       {"b1h8l512d64:", "is no dtype"},
       {"b1h8l512d64::fp16", "is no dtype"},
   };

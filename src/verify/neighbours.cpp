@@ -1,0 +1,62 @@
+// Shapes beside the workload that the gate launches a variant for, and the memory all of them take.
+#include <algorithm>
+
+#include "verify/chain.hpp"
+#include "verify/gate.hpp"
+
+namespace heed::verify {
+
+std::vector<Workload> neighbours(const Variant& variant, const Workload& workload) {
+  std::vector<Workload> shapes;
+  const auto other = [](Layout layout) { return layout == Layout::bhld ? Layout::blhd : Layout::bhld; };
+  if (variant.problem.sizes.len_q > 0) {
+    shapes.push_back(workload);
+    if (variant.problem.sizes.o_strides.row == 0) shapes.back().layout = other(workload.layout);
+    shapes.back().scale = 0.3;
+    return shapes;
+  }
+  const std::int64_t group = workload.heads / workload.heads_kv;
+  const auto add = [&](const auto& change) {
+    Workload w = workload;
+    w.batch = 1;
+    w.heads = group;
+    w.heads_kv = 1;
+    change(w);
+    if (w.len_q < 1 || w.len_k < 1 || w == workload) return;
+    shapes.push_back(w);
+  };
+  add([](Workload& w) { ++w.len_q, ++w.len_k; });
+  add([](Workload& w) { --w.len_q, --w.len_k; });
+  add([](Workload& w) { w.len_q = 1; });
+  add([](Workload& w) { w.len_k = 1; });
+  add([&](Workload& w) { w.batch = 3, w.heads_kv = 2, w.heads = 2 * group, w.len_q = 77, w.len_k = 129; });
+  add([](Workload& w) { w.heads_kv = 2, w.heads = 6, w.len_q = 65, w.len_k = 191; });
+  add([&](Workload& w) {
+    w.layout = other(w.layout);
+    w.batch = 2, w.heads_kv = 3, w.heads = 3, w.len_q = 50, w.len_k = 70;
+  });
+  add([](Workload& w) { w.len_q = 33, w.len_k = 47, w.scale = 0.3; });
+  if (workload.is_causal())
+    for (const Mask mask : {Mask::causal_top_left, Mask::causal_bottom_right}) {
+      add([&](Workload& w) {
+        w.mask = mask, w.len_q = 130, w.len_k = 67;
+      });  // bottom-right: rows with nothing to attend to
+      add([&](Workload& w) { w.mask = mask, w.len_q = 67, w.len_k = 130; });  // top-left: keys nobody attends to
+    }
+  return shapes;
+}
+
+std::uint64_t gate_arena_bytes(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
+  std::vector<Workload> shapes = neighbours(variant, workload);
+  shapes.push_back(workload);
+  std::uint64_t most = 0;
+  for (const Workload& shape : shapes) {
+    if (!variant.runs(shape) || variant.family->refuses(shape, device)) continue;
+    most = std::max(most, image_bytes(shape, LaunchMemory::of(variant.plan(shape, device)), kPaddingRows));
+  }
+  for (const Workload& chain : chain_workloads(variant, workload, device))
+    most = std::max(most, chain_bytes(chain, variant.plan(chain, device)));
+  return 2 * (most + 4096);
+}
+
+}  // namespace heed::verify
