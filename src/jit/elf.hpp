@@ -2,6 +2,7 @@
 /// ELF-64: https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -2,6 +2,7 @@
 /// prediction beside each outcome.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>

@@ -2,6 +2,7 @@
 /// without Python or PyTorch there is a reason instead.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

@@ -1,6 +1,7 @@
 /// Reading the counters of one variant in a process of its own.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 

@@ -2,6 +2,7 @@
 /// finished is there and none is there by half. Knows no CUDA.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>

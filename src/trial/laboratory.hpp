@@ -5,6 +5,7 @@
 /// fresh one.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>

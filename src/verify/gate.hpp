@@ -1,6 +1,7 @@
 /// The gate: what a variant must survive before its time counts.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>

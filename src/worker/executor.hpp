@@ -1,6 +1,7 @@
 /// The worker's side of a device: loads binaries into slots, runs them on images, times them.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
