@@ -2,7 +2,10 @@
 // lines.
 #include <gtest/gtest.h>
 
+#include <iostream>
+
 #include "folders.hpp"
+#include "requirements.hpp"
 #include "worker/child.hpp"
 
 namespace heed::testing_support {
@@ -15,6 +18,10 @@ const char* const kAheadOfTimeFolder = HEED_AHEAD_OF_TIME_FOLDER;
 
 int main(int argc, char** argv) {
   if (const auto code = heed::worker::run_child_if_asked(argc, argv)) return *code;
+  if (const std::string unknown = heed::testing_support::unknown_requirements(); !unknown.empty()) {
+    std::cerr << "HEED_REQUIRE names " << unknown << "; it takes gpu and nvrtc, separated by a comma\n";
+    return 2;
+  }
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -8,7 +8,6 @@
 /// one more trial, and the final comparison begins again.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <set>

@@ -2,7 +2,6 @@
 /// prediction beside each outcome.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>

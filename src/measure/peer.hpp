@@ -2,7 +2,6 @@
 /// without Python or PyTorch there is a reason instead.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

@@ -1,7 +1,6 @@
 /// Reading the counters of one variant in a process of its own.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 

@@ -2,7 +2,6 @@
 /// finished is there and none is there by half. Knows no CUDA.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>

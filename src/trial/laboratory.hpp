@@ -5,7 +5,6 @@
 /// fresh one.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>

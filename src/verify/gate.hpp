@@ -1,7 +1,6 @@
 /// The gate: what a variant must survive before its time counts.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>

@@ -1,7 +1,6 @@
 /// The worker's side of a device: loads binaries into slots, runs them on images, times them.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

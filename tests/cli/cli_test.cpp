@@ -11,6 +11,7 @@
 #include "base/random.hpp"
 #include "folders.hpp"
 #include "kernels/contract.hpp"
+#include "requirements.hpp"
 #include "store/store.hpp"
 #include "testing.hpp"
 #include "workload/half.hpp"
@@ -22,7 +23,7 @@ namespace {
 
 using testing_support::TemporaryFolder;
 
-constexpr double kLimit_s = 120;
+constexpr double kLimit_s = 600;  // ten times what the longest command here takes on an idle machine
 
 // stdout and stderr apart: "out" holds stdout, "err" stderr.
 struct Printed {
@@ -464,7 +465,7 @@ TEST_F(Cli, BuildForAGpuNeedsNone) {
                         " " + cache());
   };
   const Printed portable = build("fwd_sm80");
-  if (portable.code != 0 && portable.err.find("nvrtc") != std::string::npos) GTEST_SKIP() << portable.err;
+  if (portable.code != 0 && portable.err.find("nvrtc") != std::string::npos) HEED_LACKS("nvrtc", portable.err);
   ASSERT_EQ(portable.code, 0) << portable.err;
   auto json = nlohmann::json::parse(portable.out);
   EXPECT_EQ(read_file(folder_.file("k.cubin"), ErrorCode::internal).substr(1, 3), "ELF");

@@ -1,4 +1,4 @@
-// Needs an NVIDIA GPU; without one every test says that it was skipped.
+// Needs an NVIDIA GPU; without one every test says that it was skipped, or fails where HEED_REQUIRE names it.
 #include <cstring>
 #include <iostream>
 #include <set>
@@ -7,6 +7,7 @@
 #include "device/tensor_map.hpp"
 #include "profile/collect.hpp"
 #include "profile/diagnosis.hpp"
+#include "requirements.hpp"
 #include "testing.hpp"
 #include "trial/laboratory.hpp"
 #include "trial/zoo.hpp"
@@ -22,12 +23,12 @@ class Gpu : public ::testing::Test {
  protected:
   void SetUp() override {
     const CudaProbe probe = probe_cuda();
-    if (!probe.facts) GTEST_SKIP() << "no GPU: " << probe.reason;
+    if (!probe.facts) HEED_LACKS("gpu", probe.reason);
     device_ = *probe.facts;
     try {
       (void)jit::describe_nvrtc();
     } catch (const Error& error) {
-      GTEST_SKIP() << "no NVRTC: " << error.what();
+      HEED_LACKS("nvrtc", error.what());
     }
     jit::BuilderOptions options;
     options.cache_folder = shared_cache();

@@ -11,6 +11,7 @@
 #include "device/device.hpp"
 #include "jit/elf.hpp"
 #include "jit/embedded.hpp"
+#include "requirements.hpp"
 #include "testing.hpp"
 #include "trial/zoo.hpp"
 #include "variant/family.hpp"
@@ -120,7 +121,7 @@ TEST(Builder, SeesTheSameMachineCodeBehindDifferentSources) {
 }
 
 TEST(Builder, ConstantsThatNoCodeReadsMakeNoOtherProgram) {
-  if (!has_nvrtc()) GTEST_SKIP() << "NVRTC is not installed";
+  if (!has_nvrtc()) HEED_LACKS("nvrtc", "libnvrtc cannot be loaded");
   const TemporaryFolder folder;
   Builder builder(options_in(folder.path()));
   const auto artifact = [&](const std::string& constants, const std::string& value) {
@@ -355,7 +356,7 @@ std::vector<const Family*> gpu_families() {
 }
 
 TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
-  if (!has_nvrtc()) GTEST_SKIP() << "NVRTC is not installed";
+  if (!has_nvrtc()) HEED_LACKS("nvrtc", "libnvrtc cannot be loaded");
   const DeviceFacts device = gpu_limits(std::get<0>(GetParam()));
   const Family* family = std::get<1>(GetParam());
   Builder builder(options_in(testing_support::shared_cache()));
@@ -418,7 +419,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, GpuBuilds,
                          });
 
 TEST(GpuBuilds, RandomLegalConfigsBuild) {
-  if (!has_nvrtc()) GTEST_SKIP() << "NVRTC is not installed";
+  if (!has_nvrtc()) HEED_LACKS("nvrtc", "libnvrtc cannot be loaded");
   const DeviceFacts device = gpu_limits("sm_90a");
   Builder builder(options_in(testing_support::shared_cache()));
   for (const Family* family : families()) {
@@ -456,7 +457,7 @@ TEST(GpuBuilds, RandomLegalConfigsBuild) {
 class GpuZoo : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GpuZoo, BuildsAndBreaksTheContractWhereItSaysSo) {
-  if (!has_nvrtc()) GTEST_SKIP() << "NVRTC is not installed";
+  if (!has_nvrtc()) HEED_LACKS("nvrtc", "libnvrtc cannot be loaded");
   const DeviceFacts device = gpu_limits(GetParam());
   Builder builder(options_in(testing_support::shared_cache()));
   std::vector<std::pair<const trial::Exploit*, std::future<BuildOutcome>>> builds;

@@ -3,6 +3,7 @@
 #include "device/device.hpp"
 #include "jit/build.hpp"
 #include "kernels/ladder/config.hpp"
+#include "requirements.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"
 
@@ -15,7 +16,7 @@ TEST_P(LadderBuilds, EveryProblemKeepsTheContractAndHeadDim64HasNoSpills) {
   try {
     (void)describe_nvrtc();
   } catch (const Error& error) {
-    GTEST_SKIP() << "NVRTC is not installed: " << error.what();
+    HEED_LACKS("nvrtc", error.what());
   }
   BuilderOptions options;
   options.cache_folder = testing_support::shared_cache();

@@ -339,7 +339,7 @@ class Program(unittest.TestCase):
         fake.mkdir(parents=True, exist_ok=True)
         (fake / "__init__.py").write_text(torch)
         environment = {**os.environ, "PYTHONPATH": f"{fake.parent}:{PYTHON}"}
-        return subprocess.run([sys.executable, "-m", "heed.arena", *map(str, arguments)], capture_output=True, text=True, env=environment, timeout=120)
+        return subprocess.run([sys.executable, "-m", "heed.arena", *map(str, arguments)], capture_output=True, text=True, env=environment, timeout=600)
 
     def refused(self, code, words, *arguments, **options):
         done = self.run_arena(*arguments, **options)

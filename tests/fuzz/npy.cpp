@@ -1,0 +1,10 @@
+// Files of NumPy.
+#include "fuzz.hpp"
+#include "workload/tensor_file.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const heed::fuzz::File file(data, size);
+  heed::fuzz::refuses_or_reads(
+      [&] { (void)heed::read_qkv_npy(file.path(), file.path(), file.path(), heed::Layout::bhld); });
+  return 0;
+}

@@ -1,0 +1,37 @@
+"""Runs one file of Python tests and says of each test that skipped why; scripts/test collects these lines.
+
+    run.py FILE_test.py
+
+Exit code: 0 passed, 1 failed, 77 when every test skipped (CTest's SKIP_RETURN_CODE): a file is skipped only if nothing in it ran.
+"""
+
+import importlib.util
+import sys
+import unittest
+from pathlib import Path
+
+ALL_SKIPPED = 77
+
+
+def exit_code(result):
+    """What a finished run ends with."""
+    if not result.wasSuccessful() or result.testsRun == 0:
+        return 1
+    return ALL_SKIPPED if len(result.skipped) == result.testsRun else 0
+
+
+def main(path):
+    file = Path(path).resolve()
+    sys.path.insert(0, str(file.parent))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    result = unittest.TextTestRunner(stream=sys.stdout, verbosity=1).run(unittest.defaultTestLoader.loadTestsFromModule(module))
+    for test, reason in result.skipped:
+        print(f"skipped: {test.id()}: {reason}")
+    return exit_code(result)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
