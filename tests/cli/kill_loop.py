@@ -1,21 +1,27 @@
-"""Kills `heed evolve` with SIGKILL at random instants and checks that nothing is lost.
+"""Kills `heed evolve`, or the worker and runner processes below it, with SIGKILL at random instants and checks that nothing is lost.
 
-After every kill: the database is sound, every trial that was reported as finished is stored, none is stored twice, and the run
-goes on where it was. At the end the run is finished and holds each trial once.
+After every kill of the run: the database is sound, every trial that was reported as finished is stored, none is stored twice, and
+the run goes on where it was. After every kill of a worker: the run lives, and what it stored is sound. At the end the run is
+finished and holds each trial once.
 
-    kill_loop.py HEED [--kills N] [--seed S]
+    kill_loop.py HEED [--kills N] [--target run|worker|both] [--seed S]
+
+Prints how trials ended, killed workers among them.
 """
 
 import argparse
 import json
+import os
 import random
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections import Counter, deque
 from pathlib import Path
 
 
@@ -26,7 +32,7 @@ def check(condition, text):
 
 def stored(db):
     """Trial numbers and ids of run 1, after SQLite's own check of the file."""
-    connection = sqlite3.connect(db)
+    connection = sqlite3.connect(db, timeout=60)
     check(connection.execute("pragma integrity_check").fetchone()[0] == "ok", "the database is damaged")
     rows = connection.execute("select number, id, config from trials where run = 1 order by number").fetchall()
     connection.close()
@@ -35,57 +41,135 @@ def stored(db):
     return {row[0]: row[1] for row in rows}
 
 
+def workers_below(root):
+    """Worker and runner processes of a run: its descendants that were started as `heed worker`."""
+    parents, found = {}, []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            # The name in parentheses may hold anything; the parent is the second field after it.
+            parents[int(folder.name)] = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            arguments = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:  # it ended meanwhile
+            continue
+        if len(arguments) > 1 and arguments[1] == b"worker":
+            found.append(int(folder.name))
+
+    def is_below(pid):
+        while pid > 1 and pid != root:
+            pid = parents.get(pid, 0)
+        return pid == root
+
+    return [pid for pid in found if is_below(pid)]
+
+
+class Loop:
+    def __init__(self, heed, folder):
+        self.heed = heed
+        self.db = str(Path(folder) / "a.db")
+        common = ["--db", self.db, "--cache", str(Path(folder) / "cache"), "--device", "cpu", "--measure-limit", "0.1"]
+        # Enough trials that the run never ends before the last kill.
+        self.begin = ["evolve", "--shape", "b1h1l40d16:fp32", "--population", "3", "--no-peers", "--trials", "100000", *common]
+        self.resume = ["evolve", "--resume", "1", *common]
+        self.begun = False
+        self.before = {}
+        self.said = deque(maxlen=5)  # the run's last lines, for when it ends by itself
+
+    def start(self):
+        """The run, begun or resumed, and a list of the trials that it reports as they finish."""
+        process = subprocess.Popen([self.heed, *(self.resume if self.begun else self.begin)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        reported = []
+        self.said.clear()
+
+        def read():
+            for line in process.stdout:
+                self.said.append(line)
+                match = re.match(r" *(\d+)/100000 ", line)
+                if match:
+                    reported.append(int(match.group(1)) - 1)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        return process, reported, reader
+
+    def look(self, reported):
+        """Checks the database against what was stored before and what was reported since."""
+        if not Path(self.db).exists():
+            return
+        try:
+            after = stored(self.db)
+            connection = sqlite3.connect(self.db, timeout=60)
+            self.begun = self.begun or bool(connection.execute("select count(*) from runs").fetchone()[0])
+            connection.close()
+        except sqlite3.OperationalError as error:  # killed before the tables were there
+            check("no such table" in str(error), str(error))
+            return
+        for number in reported:
+            check(number in after, f"trial {number} was reported as finished and is not stored")
+        for number, trial in self.before.items():
+            check(after.get(number) == trial, f"trial {number} was stored and is gone or was repeated")
+        self.before = after
+
+    def end(self, process, reported, reader):
+        process.kill()
+        process.wait()
+        reader.join()
+        self.look(reported)
+
+    def kill_run(self, kills):
+        for _ in range(kills):
+            process, reported, reader = self.start()
+            time.sleep(random.uniform(0.02, 2.5))
+            self.end(process, reported, reader)
+
+    def kill_workers(self, kills):
+        """@return how many processes were killed; some kills come between two workers"""
+        process, reported, reader = self.start()
+        done, last = 0, time.monotonic()
+        while done < kills:
+            time.sleep(random.uniform(0.0, 0.4))
+            check(process.poll() is None, f"the run ended with {process.poll()} after {done} kills of its workers: {''.join(self.said)}")
+            pids = workers_below(process.pid)
+            # The limit is for a run that hangs: an idle machine starts several workers a second.
+            check(time.monotonic() - last < 300, "no worker was started for 300 s")
+            if not pids:
+                continue
+            try:
+                os.kill(random.choice(pids), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            done, last = done + 1, time.monotonic()
+            if done % 10 == 0:
+                finished = list(reported)
+                self.look(finished)
+        self.end(process, reported, reader)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("heed")
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--target", choices=["run", "worker", "both"], default="run")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     random.seed(options.seed)
     with tempfile.TemporaryDirectory() as folder:
-        db = str(Path(folder) / "a.db")
-        common = ["--db", db, "--cache", str(Path(folder) / "cache"), "--device", "cpu", "--measure-limit", "0.1"]
-        # Enough trials that the run never ends before the last kill.
-        start = ["evolve", "--shape", "b1h1l40d16:fp32", "--population", "3", "--no-peers", "--trials", "100000", *common]
-        resume = ["evolve", "--resume", "1", *common]
-        before = {}
-        begun = False
-        for kill in range(options.kills):
-            process = subprocess.Popen([options.heed, *(resume if begun else start)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            reported = []
-
-            def read(out=process.stdout, into=reported):
-                for line in out:
-                    match = re.match(r" *(\d+)/100000 ", line)
-                    if match:
-                        into.append(int(match.group(1)) - 1)
-
-            reader = threading.Thread(target=read)
-            reader.start()
-            time.sleep(random.uniform(0.02, 2.5))
-            process.kill()
-            process.wait()
-            reader.join()
-            if not Path(db).exists():
-                continue
-            try:
-                after = stored(db)
-                begun = begun or bool(sqlite3.connect(db).execute("select count(*) from runs").fetchone()[0])
-            except sqlite3.OperationalError as error:  # killed before the tables were there
-                check("no such table" in str(error), str(error))
-                continue
-            for number in reported:
-                check(number in after, f"trial {number} was reported as finished and is not stored")
-            for number, trial in before.items():
-                check(after.get(number) == trial, f"trial {number} was stored and is gone or was repeated")
-            before = after
-        check(begun, "no run was ever stored; the kills came too early")
-        count = len(before)
-        end = subprocess.run([options.heed, *resume, "--trials", str(count + 2), "--json"], capture_output=True, text=True)
+        loop = Loop(options.heed, folder)
+        if options.target != "worker":
+            loop.kill_run(options.kills)
+        if options.target != "run":
+            loop.kill_workers(options.kills)
+        check(loop.begun, "no run was ever stored; the kills came too early")
+        count = len(loop.before)
+        end = subprocess.run([options.heed, *loop.resume, "--trials", str(count + 2), "--json"], capture_output=True, text=True)
         check(end.returncode == 0, f"the run could not be finished: {end.stderr[-500:]}")
+        trials = json.loads(end.stdout)["trials"]
         # The ablation may add up to three.
-        check(count + 2 <= len(json.loads(end.stdout)["trials"]) <= count + 5, "the finished run has the wrong number of trials")
-        print(f"{options.kills} kills, {count} trials stored in between, none lost, none repeated")
+        check(count + 2 <= len(trials) <= count + 5, "the finished run has the wrong number of trials")
+        ends = Counter(trial["verdict"] for trial in trials)
+        print(f"{options.kills} kills of {options.target}, {count} trials stored in between, none lost, none repeated; verdicts {dict(ends)}")
 
 
-main()
+if __name__ == "__main__":
+    main()
