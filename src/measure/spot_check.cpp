@@ -22,7 +22,8 @@ constexpr int kUnderWay = -2;  // may hold anything
 constexpr double kMostCheckedBytes = 256e6;  // of sets looked at in one check, but one set at least
 constexpr double kOutlier = 32;
 constexpr int kOutlierEvery = 16;
-constexpr double kLargeScoreDeviation = 15;  // the largest of many is about 4 sigma: 60
+// The largest of many is about 4 sigma: 60, and 160, where e^160 is no fp32 number: without the maximum it overflows.
+constexpr double kLargeScoreDeviations[] = {15, 40};
 constexpr double kLargestScoreDeviation = 50;
 constexpr int kMostExponent = 8;  // of N(0, 1): 6 * 2^8 is far from 65504, for K and for the oracle's Q
 
@@ -30,8 +31,8 @@ std::vector<float> scales(const Workload& w, KeyScale kind, Random& random) {
   std::vector<float> result(static_cast<std::size_t>(w.dim), 1.0F);
   const double deviation = w.softmax_scale() * std::sqrt(static_cast<double>(w.dim));
   if (kind == KeyScale::large && deviation > 0) {
-    const int exponent =
-        std::clamp(static_cast<int>(std::lround(std::log2(kLargeScoreDeviation / deviation))), 0, kMostExponent);
+    const double target = kLargeScoreDeviations[random.below(std::size(kLargeScoreDeviations))];
+    const int exponent = std::clamp(static_cast<int>(std::lround(std::log2(target / deviation))), 0, kMostExponent);
     std::fill(result.begin(), result.end(), static_cast<float>(std::ldexp(1.0, exponent)));
   }
   const double with_outliers = deviation * std::sqrt(1 + kOutlier * kOutlier / kOutlierEvery);

@@ -23,7 +23,7 @@ namespace heed::measure {
 enum class KeyScale {
   ones,      ///< as where times are read
   outliers,  ///< one channel in 16 by 32
-  large,     ///< all by the power of two with which scores reach about +-60 before the softmax
+  large,     ///< all by the power of two with which scores reach about +-60 before the softmax, or +-160
 };
 
 /// One place to stop at, for one slot or several.
