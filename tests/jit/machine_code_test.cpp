@@ -1,6 +1,7 @@
 // The reading of machine code, on cubins that NVRTC builds here from one instruction of interest each.
 #include "jit/machine_code.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "base/files.hpp"

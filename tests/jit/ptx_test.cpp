@@ -1,4 +1,5 @@
 // What the reading of PTX lets through and what it refuses.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "jit/ptx_tokens.hpp"
