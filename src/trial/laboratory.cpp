@@ -456,26 +456,28 @@ Absolute Laboratory::measure_absolute(const Built& built) {
 
 measure::Block Laboratory::standalone_block(const Built& built) {
   ensure_sets(LaunchMemory::of(plan_of(built.variant)));
-  const auto arena = std::make_shared<worker::Arena>(sets_->arena_bytes());
+  // Sets of its own: they keep account of what K in one worker is multiplied by.
+  const auto sets = std::make_shared<measure::TimedSets>(workload_, sets_->plan(), sets_->memory(), fresh_seed());
+  const auto arena = std::make_shared<worker::Arena>(sets->arena_bytes());
   const auto worker = std::make_shared<std::unique_ptr<worker::Worker>>();
   const auto random = std::make_shared<Random>(fresh_seed());
   const double limit_s = options_.launch_limit_s;
-  return [this, built, arena, worker, random, limit_s] {
+  return [this, built, sets, arena, worker, random, limit_s] {
     return undisturbed([&] {
       if (!*worker || !(*worker)->lives()) {
         *worker = std::make_unique<worker::Worker>(device_.kind, arena);
         load(**worker, kTrialSlot, built);
         (*worker)->seal();
-        sets_->prepare(**worker, {{kTrialSlot, plan_of(built.variant)}}, limit_s);
+        sets->prepare(**worker, {{kTrialSlot, plan_of(built.variant)}}, limit_s);
       }
       if (random->chance(kStandaloneShare)) {
-        measure::SpotCheck check(*sets_, random->next());
+        measure::SpotCheck check(*sets, random->next());
         measure::SpotCheck::Image image = check.take(**worker, kTrialSlot, false, limit_s);
         const verify::Comparison comparison = check.check(**worker, image);
         if (comparison.finding != Finding::none) throw WrongWhenTimed(built.variant, comparison);
       }
       (*worker)->warm_up(kTrialSlot, 5, limit_s);  // the other side has just used the device
-      return measure::worker_block(**worker, kTrialSlot, "the variant", *sets_, limit_s)();
+      return measure::worker_block(**worker, kTrialSlot, "the variant", *sets, limit_s)();
     });
   };
 }
