@@ -54,8 +54,9 @@ struct Operands {
 };
 
 /// Adds the products of one step to the sums in tiles 0 to 3 (2 x 2). Each term replaces one of its two operands: those
-/// of the term before stay in tiles 4 and 5 (left), 6 and 7 (right).
-template <int kPieces>
+/// of the term before stay in tiles 4 and 5 (left), 6 and 7 (right). With kExact fp16's term of both second pieces is
+/// not left out: scores of outlier channels reach thousands, of which 2^-16 would be percents of a weight.
+template <int kPieces, bool kExact>
 [[gnu::always_inline]] inline void multiply_step(const Operands& o, const char* left, const char* right) {
   const auto load_left = [&](int piece) {
     tiles::load<4>(left + piece * o.left_piece, o.left_row);
@@ -74,7 +75,9 @@ template <int kPieces>
   if constexpr (kPieces == 1) {
     load_left(0), load_right(0), multiply();
   } else if constexpr (kPieces == 2) {
-    load_left(1), load_right(0), multiply();
+    load_left(1);
+    if constexpr (kExact) load_right(1), multiply();
+    load_right(0), multiply();
     load_left(0), multiply();
     load_right(1), multiply();
   } else {
@@ -258,7 +261,7 @@ class MatrixForward {
     for (int j = 0; j < steps; ++j) {
       tiles::zero<0>(), tiles::zero<1>(), tiles::zero<2>(), tiles::zero<3>();
       for (int d = 0; d < kDepth / 32; ++d)
-        multiply_step<kPieces>(scores, scores.left + d * 64, scores.right + j * 2 * kKeyColumn + d * kKeyStep);
+        multiply_step<kPieces, true>(scores, scores.left + d * 64, scores.right + j * 2 * kKeyColumn + d * kKeyStep);
       store_sums(scores_ + j * 32, kKeys * 4);
     }
     if (!queries_split_ || !keys_split_) [[unlikely]]
@@ -272,7 +275,8 @@ class MatrixForward {
       tiles::load<0>(out, kColumns * 4), tiles::load<1>(out + 16, kColumns * 4);
       tiles::load<2>(out + 16 * kColumns, kColumns * 4), tiles::load<3>(out + 16 * kColumns + 16, kColumns * 4);
       for (int j = 0; j < steps; ++j)
-        multiply_step<kPieces>(values, values.left + j * 64, values.right + j * kValueStep + d / 16 * kValueColumn);
+        multiply_step<kPieces, false>(values, values.left + j * 64,
+                                      values.right + j * kValueStep + d / 16 * kValueColumn);
       store_sums(out, kColumns * 4);
     }
   }

@@ -4,7 +4,7 @@
 ///
 /// A bf16 number is one piece, an fp16 number (11 bits) exactly two, an fp32 number (24 bits) exactly three. Of the
 /// products of two such sums those are left out that the last bit does not see: pieces i and j with i + j >= the number
-/// of pieces, whose share is 2^-16 of an fp16 product and 2^-24 of an fp32 product.
+/// of pieces, whose share is 2^-16 of a weight times an fp16 value and 2^-24 of an fp32 product.
 #pragma once
 
 #include "cpu/simd.hpp"
