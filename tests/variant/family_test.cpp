@@ -90,6 +90,33 @@ TEST(Families, RefuseOtherDevicesAndUnsupportedShapes) {
   EXPECT_THAT(*gpu.refuses(parse_workload("l8d64"), old), ::testing::HasSubstr("7.5"));
 }
 
+TEST(CpuDefaults, FollowTheUnitTheRegistersAndTheShape) {
+  const Family& cpu = find_family("fwd_cpu");
+  const auto chosen = [&](const char* text, int lanes, int registers, bool matrix, int processors) {
+    DeviceFacts device = cpu_facts();
+    device.lanes = lanes;
+    device.registers = registers;
+    device.matrix_unit = matrix;
+    device.processors = processors;
+    const Workload workload = parse_workload(text);
+    return describe(make_variant(cpu, cpu.default_config(workload, device), workload));
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(chosen("b1h8l512d64:fp32", 16, 32, true, 2), HasSubstr("unit=matrix,block_m=512,block_n=256"));
+  EXPECT_THAT(chosen("b1h8l512d64:bf16", 16, 32, true, 64), HasSubstr("unit=matrix,block_m=32"));
+  EXPECT_THAT(chosen("b1h32hkv8l1k4096d128:bf16", 16, 32, true, 2), HasSubstr("key_heads=shared"));
+  EXPECT_THAT(chosen("b1h8l512d64:fp32", 16, 32, false, 2),
+              HasSubstr("unit=vector,block_m=256,block_n=64,tile_rows=6,tile_vectors=4"));
+  EXPECT_THAT(chosen("b1h8l512d64:fp32", 8, 16, false, 2), HasSubstr("tile_rows=6,tile_vectors=2"));
+  EXPECT_THAT(chosen("b1h8l1k512d64:fp32", 16, 32, false, 2),
+              HasSubstr("block_m=16,block_n=64,tile_rows=12,tile_vectors=1"));
+  for (const char* text : {"b1h1l1d1", "b1h4hkv2l7k300d512:bf16", "b64h12l128d64", "b1h1l5000d96:fp32:causal_top_left"})
+    for (const int lanes : {4, 8, 16})
+      for (const int registers : {16, 32})
+        for (const int processors : {1, 2, 5, 128})
+          EXPECT_FALSE(chosen(text, lanes, registers, false, processors).empty());
+}
+
 TEST(Families, IllegalConfigsSayWhy) {
   const Workload workload = parse_workload("b1h8l512d64");
   const DeviceFacts ada = gpu_limits("sm_89");
