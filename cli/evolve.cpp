@@ -3,6 +3,7 @@
 
 #include "base/files.hpp"
 #include "base/json_text.hpp"
+#include "base/shell_word.hpp"
 #include "base/text.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
@@ -27,14 +28,14 @@ class Progress final : public evolve::Observer {
     remark(json_, fmt::format("generation {} (trial {} of {})", generation, first_trial, trials_in_all));
   }
 
-  void trial_finished(const store::TrialRecord& t, double best_ratio, int trials_in_all) override {
+  void trial_finished(const store::TrialRecord& t, double best_certain, int trials_in_all) override {
     const std::string result =
         t.verdict == "ok"
             ? fmt::format("{:9.2f} us  {:.3f} [{:.3f}, {:.3f}]", t.trial_us, t.ratio, t.ratio_low, t.ratio_high)
             : fmt::format("{} {}", t.verdict, t.finding == "none" ? "" : t.finding);
     const std::string chosen = t.drafts.empty() ? "" : fmt::format("of {} drafts: ", t.drafts.size());
-    remark(json_, fmt::format("  {:>4}/{}  {:<9}  {:<44}  best {:.3f}  {}{}", t.number + 1, trials_in_all, t.operation,
-                              result, best_ratio, chosen, t.why.substr(0, 90)));
+    remark(json_, fmt::format("  {:>4}/{}  {:<9}  {:<44}  certain {:.3f}  {}{}", t.number + 1, trials_in_all,
+                              t.operation, result, best_certain, chosen, t.why.substr(0, 90)));
     if (t.verdict != "ok" && t.verdict != "duplicate")
       remark(json_, fmt::format("           {}: {}", t.check, split(t.reason, '\n').front().substr(0, 160)));
   }
@@ -63,6 +64,36 @@ struct Options {
   std::string from;
 };
 
+// What goes on with a run as this command runs it, for a shell.
+std::string resume_command(const Options& o, std::int64_t run) {
+  const MachineOptions usual;
+  std::string command = fmt::format("heed evolve --resume {}", run);
+  const auto add = [&](const char* option, const std::string& value, const std::string& otherwise) {
+    if (value != otherwise) command += fmt::format(" {} {}", option, shell_word(value));
+  };
+  add("--db", o.store.path, "");
+  add("--device", o.machine.device, usual.device);
+  add("--cache", o.machine.cache, usual.cache);
+  add("--compiler", o.machine.compiler, usual.compiler);
+  add("--jobs", std::to_string(o.machine.jobs), std::to_string(usual.jobs));
+  add("--launch-limit", fmt::format("{}", o.machine.launch_limit_s), fmt::format("{}", usual.launch_limit_s));
+  add("--measure-limit", fmt::format("{}", o.machine.measure_limit_s), fmt::format("{}", usual.measure_limit_s));
+  add("--evidence", o.evidence, "");
+  if (o.machine.json) command += " --json";
+  return command;
+}
+
+// Writes and removes a file beside the evidence: what would fail after the search fails before it.
+// @throws Error(store)
+void check_evidence_can_be_written(const std::filesystem::path& path) {
+  if (std::filesystem::is_directory(path))
+    throw Error(ErrorCode::store, fmt::format("--evidence {} is a folder; name a file", path.string()), path.string());
+  if (!path.parent_path().empty()) make_folder(path.parent_path(), ErrorCode::store);
+  const std::filesystem::path probe = path.string() + ".probe";
+  write_file_atomically(probe, "evidence", ErrorCode::store);
+  std::filesystem::remove(probe);
+}
+
 // What a file of champions knows of a workload on this device, or else on its architecture: one variant, or none.
 std::vector<std::string> champions_from(const std::string& path, const Workload& workload, const DeviceFacts& device,
                                         bool json) {
@@ -80,6 +111,7 @@ std::vector<std::string> champions_from(const std::string& path, const Workload&
 }
 
 void run(const Options& o, const CLI::App& app) {
+  if (!o.evidence.empty()) check_evidence_can_be_written(o.evidence);
   const DeviceFacts device = o.machine.choose();
   const std::unique_ptr<jit::Builder> builder = o.machine.builder();
   const std::unique_ptr<store::Store> store = o.store.open(store::Access::read_write);
@@ -101,6 +133,7 @@ void run(const Options& o, const CLI::App& app) {
                   o.workload.shape);
     options = evolve::options_from_json(stored->options);
     if (app.count("--trials") > 0) options.trials = o.trials;
+    if (app.count("--budget") > 0) options.budget_s = o.budget_s;
     const std::string device_then = stored->device.value("name", std::string());
     const std::string arch_then = stored->device.value("arch", std::string());
     if (stored->device_kind != to_string(device.kind) || device_then != device.name || arch_then != device.arch)
@@ -181,14 +214,12 @@ void run(const Options& o, const CLI::App& app) {
   } catch (const Error& error) {
     if (error.code() == ErrorCode::interrupted)
       throw Error(ErrorCode::interrupted,
-                  fmt::format("interrupted; every finished trial is stored. Go on with: heed evolve --resume {}{}", id,
-                              o.store.path.empty() ? "" : " --db " + o.store.path));
+                  fmt::format("interrupted; every finished trial is stored. Go on with: {}", resume_command(o, id)));
     throw;
   }
   const store::RunRecord record = *store->find_run(id);
   if (!o.evidence.empty() && record.result.contains("final")) {
     const std::filesystem::path path = o.evidence;
-    if (!path.parent_path().empty()) make_folder(path.parent_path(), ErrorCode::store);
     nlohmann::json evidence = report::evidence(record);
     report::add_family_digests(evidence, sources());
     report::add_programs(evidence, store->trials(id));
@@ -233,7 +264,11 @@ void add_evolve(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, 100));
   command->add_option("--seed", o->seed, "The same seed and measurements give the same decisions")
       ->capture_default_str();
-  command->add_option("--budget", o->budget_s, "Seconds after which no new generation starts [no limit]")
+  command
+      ->add_option(
+          "--budget", o->budget_s,
+          "Seconds for the whole run, final comparison and ablation included [no limit]; the base, one trial and its "
+          "final comparison, 15 s or so on a CPU, are made in any case")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--no-peers", o->no_peers, "Do not compare the champion with PyTorch");
   command->add_flag("--no-profile", o->no_profile,

@@ -129,7 +129,7 @@ int run(const Options& o) {
     // Timed first, in a process that ends before the counters are read.
     const measure::Block block = laboratory.standalone_block(built);
     std::vector<double> readings;
-    for (int i = 0; i < kReadings; ++i) readings.push_back(block());
+    for (int i = 0; i < kReadings; ++i) readings.push_back(block().us);
     evidence.us = measure::median(readings);
   }
   evidence.plan = variant.plan(workload, device);

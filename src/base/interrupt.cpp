@@ -11,6 +11,8 @@ namespace {
 volatile std::sig_atomic_t g_signals = 0;
 
 void on_signal(int number) {
+  // A terminal that goes away says so twice, by its shell and by itself.
+  if (number == SIGHUP && g_signals > 0) return;
   g_signals = g_signals + 1;
   if (g_signals > 1) {
     std::signal(number, SIG_DFL);
@@ -26,6 +28,9 @@ void install_interrupt_handler() {
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup goes on without its terminal
 }
 
 bool interrupted() {

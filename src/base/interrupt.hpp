@@ -1,9 +1,11 @@
-/// Ctrl-C as a flag: long work looks at it between steps, so that a run stops with everything stored.
+/// Ctrl-C, and a terminal that goes away, as a flag: long work looks at it between steps, so that a run stops with
+/// everything stored.
 #pragma once
 
 namespace heed {
 
-/// Installs handlers for SIGINT and SIGTERM that set the flag. A second signal ends the process at once.
+/// Installs handlers for SIGINT, SIGTERM and SIGHUP that set the flag; SIGHUP stays ignored where nohup says so. A
+/// second signal ends the process at once, but for a second SIGHUP.
 void install_interrupt_handler();
 bool interrupted();
 /// Throws Error(interrupted) when the flag is set.

@@ -8,6 +8,7 @@
 #include "base/check.hpp"
 #include "base/interrupt.hpp"
 #include "evolve/run.hpp"
+#include "evolve/selection.hpp"
 
 namespace heed::evolve {
 
@@ -16,19 +17,28 @@ void Draft::take(const trial::Look& one) {
     give_up(one.reason);
     return;
   }
-  const double weight = 1.0 / ++looks;
-  look.ratio += weight * (one.ratio - look.ratio);
-  look.us += weight * (one.us - look.us);
+  looks.push_back(one.pair);
+  pair = measure::together(looks);
 }
 
-void Draft::give_up(const std::string& reason) {
-  look = {0, 0, reason};
-  looks = 0;
+void Draft::give_up(const std::string& why) {
+  looks.clear();
+  pair = {};
+  reason = why;
+}
+
+double Draft::certain() const {
+  return pair.ratio.value * (1 - std::clamp(pair.ratio.uncertainty() - kSharp, 0.0, 1.0));
+}
+
+bool Draft::is_settled() const {
+  const auto times = static_cast<int>(looks.size());
+  return times >= kMostMeasurements || (times >= 2 && pair.ratio.uncertainty() <= kCoarse);
 }
 
 Draft& Place::best() {
   return *std::max_element(drafts.begin(), drafts.end(),
-                           [](const Draft& a, const Draft& b) { return a.look.ratio < b.look.ratio; });
+                           [](const Draft& a, const Draft& b) { return a.certain() < b.certain(); });
 }
 
 std::vector<Place> places_of(std::vector<Proposal> proposals) {
@@ -59,7 +69,7 @@ void Evolution::look_at(Draft& draft) {
   if (const store::TrialRecord* twin = twin_of(variant, draft.outcome))
     draft.give_up(as_twin_of(*twin));
   else
-    draft.take(drafting_->look(variant, draft.outcome, options_.strategy.seed, /*rested=*/is_late));
+    draft.take(drafting_->look(variant, draft.outcome, /*rested=*/is_late));
 }
 
 // Builds everything, and where a trial has several drafts looks at them and proposes more next to the best of them, as
@@ -83,19 +93,18 @@ void Evolution::draft(int generation, const std::vector<Space>& where, std::vect
       std::vector<Draft>& drafts = places[i].drafts;
       if (drafts.size() > 1) {
         for (std::size_t n = known[i]; n < drafts.size(); ++n) look_at(drafts[n]);
-        // The fastest of many readings is a lucky one: who leads has been looked at twice.
-        while (places[i].best().looks == 1) look_at(places[i].best());
+        while (places[i].best().certain() > 0 && !places[i].best().is_settled()) look_at(places[i].best());
       }
       for (std::size_t n = known[i]; n < drafts.size(); ++n) {
         const Proposal& p = drafts[n].proposal;
         history.push_back(
-            {-1, generation, p.island, p.config, false, drafts[n].look.ratio, Bound::unknown, p.space, true});
+            {-1, generation, p.island, p.config, false, drafts[n].certain(), Bound::unknown, p.space, true});
       }
       known[i] = drafts.size();
     }
     std::vector<Proposal> leaders;
     for (Place& place : places)
-      if (is_open(place) && place.best().look.ratio > 0) leaders.push_back(place.best().proposal);
+      if (is_open(place) && place.best().certain() > 0) leaders.push_back(place.best().proposal);
     bool more = false;
     for (Proposal& proposal : refine(options_.strategy, where, generation, round, history, leaders))
       for (Place& place : places)
@@ -113,7 +122,7 @@ store::TrialRecord Evolution::run_best_of(int number, int generation, Place& pla
   for (Draft& one : place.drafts) {
     wait_for(one);
     // Trials of this generation came after the looks.
-    if (one.looks > 0)
+    if (!one.looks.empty())
       if (const store::TrialRecord* twin = twin_of(variant_of(one.proposal), one.outcome))
         one.give_up(as_twin_of(*twin));
   }
@@ -124,10 +133,11 @@ store::TrialRecord Evolution::run_best_of(int number, int generation, Place& pla
       record.drafts.push_back({{"config", describe(variant_of(one.proposal))},
                                {"operation", to_string(one.proposal.operation)},
                                {"why", one.proposal.why},
-                               {"ratio", one.look.ratio},
-                               {"us", one.look.us},
-                               {"looks", one.looks},
-                               {"reason", one.look.reason}});
+                               {"ratio", one.pair.ratio.value},
+                               {"certain", one.certain()},
+                               {"us", one.pair.trial_median_us},
+                               {"looks", one.looks.size()},
+                               {"reason", one.reason}});
   return record;
 }
 

@@ -6,6 +6,7 @@
 
 #include "evolve/strategy.hpp"
 #include "jit/build.hpp"
+#include "measure/pair.hpp"
 #include "trial/laboratory.hpp"
 
 namespace heed::evolve {
@@ -14,20 +15,27 @@ struct Draft {
   Proposal proposal;
   std::future<jit::BuildOutcome> build;  ///< valid until it was waited for
   jit::BuildOutcome outcome;
-  trial::Look look;  ///< the mean of `looks`, or why it cannot be timed
-  int looks = 0;
+  std::vector<measure::PairResult> looks;
+  measure::PairResult pair;  ///< of all looks together; empty where it cannot be timed
+  std::string reason;        ///< why it cannot be timed
 
   /// One look more. One that failed counts alone: a variant that cannot always be timed is none to choose.
   void take(const trial::Look& one);
   /// Not chosen where any other could be timed, whatever it read.
   void give_up(const std::string& reason);
+  /// What drafts are ranked by: the ratio less what its few readings disagree by. Up to kSharp all readings disagree,
+  /// and that costs nobody anything. 0 where it cannot be timed.
+  [[nodiscard]] double certain() const;
+  /// Whether it may lead: looked at twice (the fastest of many readings is a lucky one), and oftener where its readings
+  /// disagree widely.
+  [[nodiscard]] bool is_settled() const;
 };
 
 /// One trial of a generation: the proposals for it.
 struct Place {
   std::vector<Draft> drafts;  ///< at least one
 
-  /// The one that read fastest; the first where none could be timed.
+  /// The one that is certainly the fastest; the first where none could be timed.
   [[nodiscard]] Draft& best();
 };
 

@@ -73,9 +73,17 @@ nlohmann::json errors_json(const std::vector<verify::CheckResult>& checks) {
   return all;
 }
 
+nlohmann::json to_json(const measure::Counts& counts) {
+  return {{"instructions", counts.instructions}, {"cycles", counts.cycles}};
+}
+
 nlohmann::json samples_json(const measure::PairResult& pair) {
   if (pair.ratios.empty()) return nlohmann::json::object();
-  return {{"base_us", pair.base_us}, {"trial_us", pair.trial_us}, {"ratios", pair.ratios}};
+  nlohmann::json json = {
+      {"base_us", pair.base_us}, {"trial_us", pair.trial_us}, {"ratios", pair.ratios}, {"quads", pair.quads}};
+  if (pair.base_counts && pair.trial_counts)
+    json["counts"] = {{"base", to_json(*pair.base_counts)}, {"trial", to_json(*pair.trial_counts)}};
+  return json;
 }
 
 measure::Ratio ratio_from_json(const nlohmann::json& json) {

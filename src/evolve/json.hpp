@@ -21,7 +21,8 @@ nlohmann::json to_json(const verify::ErrorStats& error);
 nlohmann::json to_json(const verify::CheckResult& check);
 /// The same for every check that has them, in fewer words: name, max_abs, rel_rms, lse and what is allowed.
 nlohmann::json errors_json(const std::vector<verify::CheckResult>& checks);
-/// The raw readings of a paired measurement.
+nlohmann::json to_json(const measure::Counts& counts);
+/// The raw readings of a paired measurement, and of how many quads each process took.
 nlohmann::json samples_json(const measure::PairResult& pair);
 measure::Ratio ratio_from_json(const nlohmann::json& json);
 

@@ -18,13 +18,7 @@
 namespace heed::evolve {
 namespace {
 
-constexpr double kHopelessBelow = 0.9;  // a trial whose whole interval is below this is not measured further
-constexpr int kProfilesPerGeneration = 2;
 constexpr double kFloorReached = 1.05;  // a champion within 5% of the floor has nothing left to gain
-
-double finite(double value) {
-  return std::isfinite(value) ? value : 0.0;
-}
 
 // @throws Error(usage) for a name that is unknown or there twice, Error(unsupported) where one cannot run the workload
 std::vector<const Family*> families_for(const RunOptions& options, const DeviceFacts& device) {
@@ -108,8 +102,30 @@ double Evolution::elapsed_s() const {
   return earlier_s_ + std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
 }
 
-bool Evolution::budget_is_used_up() const {
-  return options_.budget_s > 0 && elapsed_s() > options_.budget_s;
+Budget Evolution::budget() const {
+  return {options_.budget_s};
+}
+
+double Evolution::gate_s() const {
+  double sum = 0;
+  int gates = 0;
+  for (const store::TrialRecord& t : trials_)
+    if (t.verdict == to_string(Verdict::ok)) {
+      sum += t.verify_ms / 1000;
+      ++gates;
+    }
+  return gates > 0 ? sum / gates : prepared_s_ / 2;
+}
+
+// A trial takes about as long as those before it; the first as long as the base took.
+int Evolution::trials_that_fit() const {
+  const double trial_s =
+      trials_.empty() ? prepared_s_ : trials_.back().run_elapsed_s / static_cast<double>(trials_.size());
+  return budget().trials_left(elapsed_s(), trial_s, gate_s(), laboratory_.options().final_pair.limit_s);
+}
+
+bool Evolution::has_time_for(double seconds) const {
+  return budget().left_s(elapsed_s()) >= seconds;
 }
 
 nlohmann::json Evolution::run() {
@@ -145,12 +161,17 @@ void Evolution::prepare_base() {
   if (stored && stored->base.is_object()) {
     self_spread_ = stored->base.at("self_spread").get<double>();  // decisions rest on what was recorded
   } else {
+    const Noise noise = noise_of(comparison);
     self_spread_ = comparison.spread;
+    if (is_too_noisy(noise))
+      observer_.message("this machine is too noisy for a search at the moment: " +
+                        describe(noise, device_.kind == DeviceKind::cpu));
     store_.set_base(run_, {{"variant", base.id()},
                            {"describe", describe(base)},
                            {"us", self.base_median_us},
                            {"self_ratio", to_json(self.ratio)},
                            {"self_spread", self_spread_},
+                           {"noise", to_json(noise)},
                            {"self_samples", samples_json(self)},
                            {"resources", to_json(built.artifact.resources)},
                            {"floor", to_json(floor)}});
@@ -169,6 +190,7 @@ void Evolution::prepare_base() {
   observer_.message(
       fmt::format("base {:.2f} us, {:.1f}% of the floor ({}: {:.2f} us); the base against itself: within {:.4f} of 1",
                   self.base_median_us, 100 * floor_us_ / self.base_median_us, floor.bound(), floor_us_, self_spread_));
+  prepared_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
 }
 
 Variant Evolution::variant_of(const Proposal& proposal) const {
@@ -185,16 +207,23 @@ int Evolution::space_of(const Variant& variant) const {
   return static_cast<int>(at - families_.begin());
 }
 
+double Evolution::best_certain() const {
+  double best = 0;
+  for (const store::TrialRecord& t : trials_)
+    if (t.verdict == to_string(Verdict::ok)) best = std::max(best, t.ratio_low);
+  return best;
+}
+
 std::vector<Individual> Evolution::individuals(int generation) const {
   std::vector<Individual> all;
   for (const store::TrialRecord& t : trials_) {
     const Variant variant = variant_of(t);
-    all.push_back({t.number, t.generation, t.island, variant.config, t.verdict == to_string(Verdict::ok), t.ratio,
+    all.push_back({t.number, t.generation, t.island, variant.config, t.verdict == to_string(Verdict::ok), t.ratio_low,
                    profile::bound_at(t.diagnosis, generation), space_of(variant)});
     for (const nlohmann::json& draft : t.drafts) {
       if (draft.at("config") == t.config) continue;
       const Variant drafted = parse_variant(draft.at("config").get<std::string>(), options_.workload, device_);
-      all.push_back({t.number, t.generation, t.island, drafted.config, false, draft.at("ratio").get<double>(),
+      all.push_back({t.number, t.generation, t.island, drafted.config, false, draft.at("certain").get<double>(),
                      Bound::unknown, space_of(drafted), true});
     }
   }
@@ -219,15 +248,18 @@ std::vector<Space> Evolution::spaces() const {
 void Evolution::evolve() {
   const std::vector<Space> where = spaces();
   const auto trials_done = [&] { return static_cast<int>(trials_.size()); };
-  const auto best_ratio = [&] {
-    double best = 0;
-    for (const store::TrialRecord& t : trials_)
-      if (t.verdict == to_string(Verdict::ok)) best = std::max(best, t.ratio);
-    return best;
+  const auto has_no_time = [&] {
+    if (trials_.empty() || trials_that_fit() > 0) return false;
+    observer_.message(
+        fmt::format("the budget of {} has room for no other trial beside the final comparison; stopping "
+                    "after {} trials",
+                    human_duration(options_.budget_s), trials_done()));
+    return true;
   };
   // A generation's number is fixed by the trials of those before it, so a resumed run finds its place again.
   int generation = trials_.empty() ? 0 : trials_.back().generation;
   while (trials_done() < options_.trials) {
+    if (has_no_time()) return;
     profile_elites(generation);
     const auto first = static_cast<int>(std::count_if(
         trials_.begin(), trials_.end(), [&](const store::TrialRecord& t) { return t.generation < generation; }));
@@ -244,13 +276,16 @@ void Evolution::evolve() {
     }
     observer_.generation_started(generation, first, options_.trials);
     places.erase(places.begin(), places.begin() + (trials_done() - first));  // stored before the run was interrupted
+    if (const auto fit = static_cast<std::size_t>(std::max(1, trials_that_fit())); places.size() > fit)
+      places.resize(fit);
     draft(generation, where, std::move(known), places);
     for (Place& place : places) {
       check_interrupt();
+      if (has_no_time()) return;
       store::TrialRecord record = run_best_of(trials_done(), generation, place);
       record.id = store_.add_trial(record);
       trials_.push_back(std::move(record));
-      observer_.trial_finished(trials_.back(), best_ratio(), options_.trials);
+      observer_.trial_finished(trials_.back(), best_certain(), options_.trials);
     }
     ++generation;
     floor_us_ = std::min(floor_us_, laboratory_.floor(device_.processors).us());
@@ -260,158 +295,7 @@ void Evolution::evolve() {
             fmt::format("trial {} is within 5% of the floor of {:.2f} us; stopping", t.number, floor_us_));
         return;
       }
-    if (budget_is_used_up()) {
-      observer_.message(fmt::format("the budget of {} is used up; stopping after {} trials",
-                                    human_duration(options_.budget_s), trials_done()));
-      return;
-    }
   }
-}
-
-std::string Evolution::as_twin_of(const store::TrialRecord& twin) {
-  return fmt::format("the same machine code and launch as trial {}", twin.number);
-}
-
-// An earlier trial that is the same program launched in the same way; null where there is none.
-const store::TrialRecord* Evolution::twin_of(const Variant& variant, const jit::BuildOutcome& build) const {
-  if (!build.artifact) return nullptr;
-  const LaunchPlan plan = variant.plan(options_.workload, device_);
-  const store::TrialRecord* twin = nullptr;
-  for (const store::TrialRecord& earlier : trials_)
-    if (earlier.machine_code == build.artifact->machine_code && earlier.verdict != to_string(Verdict::duplicate) &&
-        variant_of(earlier).plan(options_.workload, device_) == plan)
-      twin = &earlier;
-  return twin;
-}
-
-store::TrialRecord Evolution::run_trial(int number, int generation, const Proposal& proposal,
-                                        const jit::BuildOutcome& outcome) {
-  const Variant variant = variant_of(proposal);
-  store::TrialRecord record;
-  record.run = run_;
-  record.number = number;
-  record.generation = generation;
-  record.island = proposal.island;
-  record.variant = variant.id();
-  record.config = describe(variant);
-  record.operation = to_string(proposal.operation);
-  record.parents = proposal.parents;
-  record.why = proposal.why;
-  record.seed = fresh_seed() >> 1;  // fits SQLite's signed integers
-  record.source_digest = jit::source_digest();
-  record.resources = nlohmann::json::object();
-  record.samples = nlohmann::json::object();
-  record.clocks = nlohmann::json::object();
-  record.diagnosis = nullptr;
-
-  trial::Outcome judged;
-  if (const store::TrialRecord* twin = twin_of(variant, outcome)) {
-    judged.verdict = Verdict::duplicate;
-    judged.reason = as_twin_of(*twin);
-    judged.artifact = outcome.artifact;
-  } else {
-    measure::PairOptions pair = as_sharp_as_useful(laboratory_.options().pair);
-    pair.seed = substream(options_.strategy.seed, static_cast<std::uint64_t>(number));
-    pair.hopeless_below = kHopelessBelow;
-    judged = laboratory_.judge(variant, outcome, record.seed, pair);
-  }
-  record.verdict = to_string(judged.verdict);
-  record.finding = to_string(judged.finding);
-  record.reason = judged.reason;
-  record.check = judged.check;
-  record.ratio = finite(judged.pair.ratio.value);
-  record.ratio_low = finite(judged.pair.ratio.low);
-  record.ratio_high = finite(judged.pair.ratio.high);
-  record.base_us = finite(judged.pair.base_median_us);
-  record.trial_us = finite(judged.pair.trial_median_us);
-  record.max_abs = finite(judged.error.max_abs);
-  record.rel_rms = finite(judged.error.rel_rms);
-  record.worst_row = finite(judged.error.worst_row);
-  record.samples = samples_json(judged.pair);
-  record.clocks = {{"before", to_json(judged.before)}, {"after", to_json(judged.after)}};
-  if (judged.artifact) {
-    record.machine_code = judged.artifact->machine_code;
-    record.resources = to_json(judged.artifact->resources);
-    record.build_ms = judged.artifact->build_ms;
-  }
-  if (judged.ok())
-    record.diagnosis =
-        to_json(diagnose(variant, judged.artifact->resources, record.trial_us, std::nullopt), std::nullopt);
-  record.verify_ms = judged.verify_ms;
-  record.measure_ms = judged.measure_ms;
-  record.run_elapsed_s = elapsed_s();
-  record.finished = store::utc_now();
-  return record;
-}
-
-profile::Diagnosis Evolution::diagnose(const Variant& variant, const jit::Resources& resources, double us,
-                                       const std::optional<profile::Counters>& counters) {
-  profile::Evidence evidence;
-  evidence.us = us;
-  evidence.plan = variant.plan(options_.workload, device_);
-  evidence.floor = laboratory_.floor(static_cast<int>(evidence.plan.threads));
-  evidence.resources = resources;
-  evidence.device = device_;
-  evidence.bytes = options_.workload.bytes();
-  evidence.counters = counters;
-  return profile::diagnose(evidence, variant.family->knobs());
-}
-
-std::size_t Evolution::drafts_looked_at() const {
-  std::size_t drafts = 0;
-  for (const store::TrialRecord& t : trials_) drafts += t.drafts.size();
-  return drafts;
-}
-
-bool Evolution::may_read_counters() const {
-  return options_.profile && counters_readable_ && device_.kind == DeviceKind::cuda;
-}
-
-// None when they are not wanted or cannot be read; says so once.
-std::optional<profile::Counters> Evolution::read_counters(const trial::Built& built, std::uint64_t seed) {
-  if (!may_read_counters()) return std::nullopt;
-  profile::CollectOptions collect;
-  collect.seed = seed;
-  profile::Reading reading = profile::collect(built.variant.plan(options_.workload, device_), built.artifact,
-                                              options_.workload, device_, collect);
-  if (!reading.counters) {
-    counters_readable_ = false;
-    observer_.message(fmt::format("no hardware counters, diagnosing from times alone: {}", reading.reason));
-  }
-  return reading.counters;
-}
-
-// Reads the counters of the best trials that were not read yet, before their children are proposed. What is stored says
-// from which generation on it counts, so the proposals of any generation can be made again.
-void Evolution::profile_elites(int generation) {
-  if (trials_.empty() || trials_.back().generation >= generation || !may_read_counters()) return;
-  std::vector<store::TrialRecord*> best;
-  for (store::TrialRecord& t : trials_)
-    if (t.verdict == to_string(Verdict::ok)) best.push_back(&t);
-  std::stable_sort(best.begin(), best.end(), [](const auto* a, const auto* b) { return a->ratio > b->ratio; });
-  if (static_cast<int>(best.size()) > options_.strategy.population)
-    best.resize(static_cast<std::size_t>(options_.strategy.population));
-  int read = 0;
-  for (store::TrialRecord* t : best) {
-    if (profile::has_counters(t->diagnosis)) continue;
-    if (read++ == kProfilesPerGeneration) return;
-    check_interrupt();
-    const Variant variant = variant_of(*t);
-    const jit::BuildOutcome build = builder_.build(laboratory_.request_for(variant));  // from the cache
-    if (!build.artifact) continue;
-    const std::optional<profile::Counters> counters = read_counters({variant, *build.artifact}, t->seed);
-    if (!counters) return;
-    const profile::Diagnosis diagnosis = diagnose(variant, build.artifact->resources, t->trial_us, counters);
-    t->diagnosis = profile::replacement(t->diagnosis, to_json(diagnosis, counters), generation);
-    store_.set_diagnosis(t->id, t->diagnosis);
-    observer_.message(fmt::format("trial {}: {}", t->number, diagnosis.text));
-  }
-}
-
-// An interval much narrower than what the base shows against itself on this machine decides nothing more.
-measure::PairOptions Evolution::as_sharp_as_useful(measure::PairOptions options) const {
-  options.target_uncertainty = std::max(options.target_uncertainty, self_spread_ / 4);
-  return options;
 }
 
 }  // namespace heed::evolve

@@ -13,8 +13,11 @@
 #include <set>
 #include <string>
 
+#include "evolve/budget.hpp"
 #include "evolve/draft.hpp"
+#include "evolve/final_comparison.hpp"
 #include "evolve/json.hpp"
+#include "evolve/noise.hpp"
 #include "evolve/strategy.hpp"
 #include "profile/collect.hpp"
 #include "profile/diagnosis.hpp"
@@ -30,7 +33,7 @@ struct RunOptions {
   StrategyOptions strategy;
   std::vector<std::string> found;  ///< variants that earlier runs found, tried first
   int trials = 45;
-  double budget_s = 0;  ///< no new generation after this much wall clock; 0: no limit
+  double budget_s = 0;  ///< wall clock of the whole run, final comparison and ablation included; 0: no limit
   bool peers = true;    ///< compare the champion with PyTorch's SDPA where it can be imported
   std::string python = "python3";
   bool profile = true;  ///< read hardware counters of the best of each generation, where they can be read
@@ -48,8 +51,8 @@ class Observer {
   virtual ~Observer() = default;
   virtual void message(const std::string& text) = 0;
   virtual void generation_started(int generation, int first_trial, int trials_in_all) = 0;
-  /// `best_ratio` is the best so far, this trial included.
-  virtual void trial_finished(const store::TrialRecord& trial, double best_ratio, int trials_in_all) = 0;
+  /// `best_certain` is the highest lower end of an interval so far, this trial's included.
+  virtual void trial_finished(const store::TrialRecord& trial, double best_certain, int trials_in_all) = 0;
 };
 
 class Evolution {
@@ -75,18 +78,24 @@ class Evolution {
   nlohmann::json finish();
   void profile_elites(int generation);
   [[nodiscard]] std::size_t drafts_looked_at() const;
-  [[nodiscard]] bool budget_is_used_up() const;
+  [[nodiscard]] Budget budget() const;
+  [[nodiscard]] double gate_s() const;  ///< what the gate takes, as far as is known
+  [[nodiscard]] int trials_that_fit() const;
+  [[nodiscard]] bool has_time_for(double seconds) const;
+  [[nodiscard]] double best_certain() const;
   [[nodiscard]] bool may_read_counters() const;
   std::optional<profile::Counters> read_counters(const trial::Built& built, std::uint64_t seed);
-  using Finalist = std::pair<const store::TrialRecord*, nlohmann::json>;  ///< a trial, its comparison
-  nlohmann::json compare_finalists();
+  Finals compare_finalists();
+  trial::Laboratory::SelfComparison measure_yardstick();
+  [[nodiscard]] measure::PairOptions final_pair() const;
+  [[nodiscard]] double final_process_s() const;
   /// Of the variant's dependent launches; 0 where its plan does not allow them.
   double dependent_us(const Variant& variant);
-  void prefer_short_dependents(std::vector<Finalist>& finalists);
-  bool measure_in_more_processes(const store::TrialRecord& trial, nlohmann::json& data, nlohmann::json& refused);
-  bool passed(const nlohmann::json& comparison, nlohmann::json& refused);
-  bool keeps_pace(const store::TrialRecord& trial, nlohmann::json& data, nlohmann::json& refused);
-  nlohmann::json compare_in_fresh_process(const store::TrialRecord& trial);
+  void prefer_short_dependents(std::vector<FinalComparison>& finalists);
+  bool keeps_pace(FinalComparison& finalist, std::vector<std::string>& refused);
+  /// Notes why in `refused` where that process refused it.
+  std::optional<trial::Outcome> compare_in_fresh_process(const store::TrialRecord& trial,
+                                                         std::vector<std::string>& refused);
   nlohmann::json compare_with_peers(const trial::Built& champion);
   nlohmann::json ablate(const trial::Built& champion);
   bool try_ablation_winner(const nlohmann::json& ablation, int champion_trial);
@@ -96,6 +105,8 @@ class Evolution {
   static void wait_for(Draft& draft);
   void look_at(Draft& draft);
   store::TrialRecord run_best_of(int number, int generation, Place& place);
+  void measure_until_settled(trial::Outcome& judged, const trial::Built& built, int island,
+                             const measure::PairOptions& pair);
   store::TrialRecord run_trial(int number, int generation, const Proposal& proposal, const jit::BuildOutcome& outcome);
   static std::string as_twin_of(const store::TrialRecord& twin);
   [[nodiscard]] const store::TrialRecord* twin_of(const Variant& variant, const jit::BuildOutcome& build) const;
@@ -126,7 +137,8 @@ class Evolution {
   std::vector<store::TrialRecord> trials_;
   std::set<std::size_t> in_final_;   ///< numbers of the trials in the last final comparison
   std::set<std::size_t> called_up_;  ///< of those that the ablation wants in the next one
-  double self_spread_ = 0;           ///< how far from 1 the base's ratio to itself may lie
+  double self_spread_ = 0;           ///< how far from 1 the base's ratio to itself lay before the search
+  double prepared_s_ = 0;            ///< what building, verifying and measuring the base took
   double base_large_us_ = 0;         ///< of the base where scores are large; 0 before it is asked for
   double floor_us_ = 0;
   bool counters_readable_ = true;  ///< until a reading fails

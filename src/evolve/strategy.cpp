@@ -25,7 +25,6 @@ constexpr double kUntriedWeight = 30;        // of a value that no config near t
 constexpr double kFarWeight = 0.3;           // of a number's values but the next ones
 constexpr int kNear = 3;                     // knobs by which near configs differ
 constexpr int kFits = 32;                    // single changes tried on work shared anew that does not fit as it is
-constexpr double kNearlyAsFast = 0.9;        // of the best's ratio; ways of sharing the work below that are given up
 constexpr int kPlacesForOthers = 2;          // of five elites
 constexpr double kRestartWithTheBest = 0.5;  // of the restarts, in the space of the best so far; the rest in any
 constexpr double kLendShare = 0.2;           // of the drafts of later rounds: knobs of another trial's best draft
@@ -163,7 +162,7 @@ class Proposer {
       if (individual.ok && (options_.kind != StrategyKind::islands || individual.island == island))
         ok.push_back(&individual);
     std::stable_sort(ok.begin(), ok.end(),
-                     [](const Individual* a, const Individual* b) { return a->ratio > b->ratio; });
+                     [](const Individual* a, const Individual* b) { return a->certain > b->certain; });
     const std::size_t most = options_.kind == StrategyKind::single ? 1 : static_cast<std::size_t>(options_.population);
     if (ok.empty()) return ok;
     // The best, then what may take the places of those that are its like.
@@ -176,7 +175,7 @@ class Proposer {
       const bool is_alike =
           individual->space == ok.front()->space && sharing(individual->space, individual->config) == of_best;
       const bool may_stay =
-          is_alike ? alike < most - for_others : individual->ratio >= kNearlyAsFast * ok.front()->ratio;
+          is_alike ? alike < most - for_others : individual->certain >= kNearlyAsFast * ok.front()->certain;
       if (may_stay && chosen.size() < most) {
         alike += is_alike ? 1 : 0;
         chosen.push_back(individual);
@@ -186,9 +185,9 @@ class Proposer {
     }
     for (const Individual* individual : passed_over)
       if (chosen.size() < most) chosen.push_back(individual);
-    std::erase_if(chosen, [&](const Individual* i) { return i->ratio < kNearlyAsFast * ok.front()->ratio; });
+    std::erase_if(chosen, [&](const Individual* i) { return i->certain < kNearlyAsFast * ok.front()->certain; });
     std::stable_sort(chosen.begin(), chosen.end(),
-                     [](const Individual* a, const Individual* b) { return a->ratio > b->ratio; });
+                     [](const Individual* a, const Individual* b) { return a->certain > b->certain; });
     return chosen;
   }
 
@@ -279,7 +278,7 @@ class Proposer {
   static const Individual& tournament(const std::vector<const Individual*>& parents, Random& random) {
     const Individual& a = *parents[random.below(parents.size())];
     const Individual& b = *parents[random.below(parents.size())];
-    return a.ratio >= b.ratio ? a : b;
+    return a.certain >= b.certain ? a : b;
   }
 
   static void change_knob(Config& config, const std::vector<Knob>& knobs, std::size_t index, Random& random) {
@@ -420,9 +419,9 @@ class Proposer {
   [[nodiscard]] std::map<Config, double> tried_sharings(int index) const {
     std::map<Config, double> best;
     for (const Individual& individual : history_)
-      if ((individual.ok || (individual.is_draft && individual.ratio > 0)) && individual.space == index) {
+      if ((individual.ok || (individual.is_draft && individual.certain > 0)) && individual.space == index) {
         double& of_way = best[sharing(index, individual.config)];
-        of_way = std::max(of_way, individual.ratio);
+        of_way = std::max(of_way, individual.certain);
       }
     return best;
   }
@@ -438,7 +437,7 @@ class Proposer {
     double enough = 0;
     for (const Individual& individual : history_)
       if (individual.ok && individual.space == parent.space)
-        enough = std::max(enough, kNearlyAsFast * individual.ratio);
+        enough = std::max(enough, kNearlyAsFast * individual.certain);
     const Config of_parent = sharing(parent.space, parent.config);
     std::set<Config> untried;
     std::set<Config> near;

@@ -42,6 +42,9 @@ std::string_view to_string(Operation operation);
 /// Proposals for a trial that are made together; further ones know what these were timed at.
 inline constexpr int kDraftsARound = 8;
 
+/// Of the best's ratio: variants and ways of sharing the work below that are given up.
+inline constexpr double kNearlyAsFast = 0.9;
+
 struct StrategyOptions {
   StrategyKind kind = StrategyKind::elite;
   int population = 5;       ///< elites kept, and trials a generation
@@ -58,7 +61,7 @@ struct Individual {
   int island = 0;
   Config config;
   bool ok = false;
-  double ratio = 0;              ///< base time / trial time
+  double certain = 0;            ///< base time / trial time: the lower end of its interval, which is certain
   Bound bound = Bound::unknown;  ///< what its diagnosis says holds it back
   int space = 0;                 ///< which of the spaces its config is of
   bool is_draft = false;         ///< one that was looked at and not chosen: known, but no trial and no parent

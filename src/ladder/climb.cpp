@@ -120,7 +120,7 @@ class Climb {
           const measure::Block block = sdpa_->block(backend.name);
           (void)block();  // captures its graph
           std::vector<double> us;
-          for (int i = 0; i < kPeerReadings; ++i) us.push_back(block());
+          for (int i = 0; i < kPeerReadings; ++i) us.push_back(block().us);
           peer.us = measure::median(us);
           if (best_us == 0 || peer.us < best_us) {
             best_us = peer.us;
@@ -244,7 +244,7 @@ class Climb {
         row.before = last_name_;
       } else {
         std::vector<double> us;
-        for (int i = 0; i < kPeerReadings; ++i) us.push_back(theirs());
+        for (int i = 0; i < kPeerReadings; ++i) us.push_back(theirs().us);
         row.us = measure::median(us);
       }
       if (!result_.best_peer.empty())

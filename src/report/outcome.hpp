@@ -25,10 +25,19 @@ inline bool has_champion(const nlohmann::json& result) {
          is_faster(number(member(member(result, "final"), "ratio"), "low"), number(result, "self_spread"));
 }
 
-/// "faster", "not_faster", or what kept the run from a final comparison.
+/// Whether a finished run ended without a word on whether anything is faster, because of noise.
+/// @param result of a finished run
+inline bool was_too_noisy(const nlohmann::json& result) {
+  const nlohmann::json& ratio = member(member(result, "final"), "ratio");
+  return ratio.is_object() &&
+         is_too_noisy_to_say(number(ratio, "low"), number(ratio, "high"), number(result, "self_spread"));
+}
+
+/// "faster", "not_faster", "too_noisy", or what kept the run from a final comparison.
 inline std::string outcome_of(const nlohmann::json& result) {
   if (!member(result, "final").is_object()) return text_of(result, "outcome");
-  return has_champion(result) ? "faster" : "not_faster";
+  if (has_champion(result)) return "faster";
+  return was_too_noisy(result) ? "too_noisy" : "not_faster";
 }
 
 /// How much longer a champion may take beside a peer's process, beyond what the base shows against itself, before that

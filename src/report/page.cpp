@@ -164,7 +164,7 @@ class Page {
   [[nodiscard]] int best_of_search() const {
     const store::TrialRecord* best = nullptr;
     for (const store::TrialRecord& t : trials_)
-      if (t.verdict == "ok" && (best == nullptr || t.ratio > best->ratio)) best = &t;
+      if (t.verdict == "ok" && (best == nullptr || t.ratio_low > best->ratio_low)) best = &t;
     return best == nullptr ? -1 : best->number;
   }
   [[nodiscard]] const store::TrialRecord* champion_trial() const {
@@ -215,11 +215,13 @@ class Page {
     tile(fmt::format("{} of {}", ok, trials_.size()), "trials passed the gate");
     add("</ul>\n");
     if (final_.is_object()) {
-      add(fmt::format("<p>{} The base against itself lies within {:.4f} of 1; the search took {}.</p>\n",
-                      has_champion(run_.result)
-                          ? "The champion is faster than the base beyond what the base shows against itself."
-                          : "The champion is <strong>not</strong> measurably faster than the base.",
-                      number(run_.result, "self_spread"), human_duration(number(run_.result, "elapsed_s"))));
+      add(fmt::format(
+          "<p>{} The base against itself lies within {:.4f} of 1; the search took {}.</p>\n",
+          has_champion(run_.result) ? "The champion is faster than the base beyond what the base shows against itself."
+          : was_too_noisy(run_.result)
+              ? "This machine was <strong>too noisy</strong> to say whether anything is faster than the base."
+              : "The champion is <strong>not</strong> measurably faster than the base.",
+          number(run_.result, "self_spread"), human_duration(number(run_.result, "elapsed_s"))));
     }
   }
 

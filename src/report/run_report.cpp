@@ -118,10 +118,13 @@ std::string result_text(const store::RunRecord& run) {
   }
   const auto drafts = static_cast<int>(number(r, "drafts"));
   text += fmt::format("\n{}: the champion is {} (the base against itself: within {:.4f} of 1). {} trials{} in {}.\n",
-                      has_champion(r) ? "Faster" : "Not faster",
+                      has_champion(r)    ? "Faster"
+                      : was_too_noisy(r) ? "Too noisy to say"
+                                         : "Not faster",
                       has_champion(r) ? text_of(r, "summary") : "not measurably faster than the base",
                       number(r, "self_spread"), static_cast<int>(number(r, "trials")),
                       drafts > 0 ? fmt::format(" and {} drafts", drafts) : "", human_duration(number(r, "elapsed_s")));
+  if (was_too_noisy(r)) text += text_of(r, "summary") + ".\n";
   return text;
 }
 
@@ -165,7 +168,7 @@ std::string show_text(const store::RunRecord& run, const std::vector<store::Tria
       drafts += trials[i].drafts.size();
       if (trials[i].verdict == "ok") {
         ++ok;
-        best = std::max(best, trials[i].ratio);
+        best = std::max(best, trials[i].ratio_low);
       } else {
         ++others[trials[i].verdict];
       }
@@ -185,7 +188,7 @@ std::string show_text(const store::RunRecord& run, const std::vector<store::Tria
     champion = find(trials, run.result["final"]["trial"].get<int>());
   else
     for (const store::TrialRecord& t : trials)
-      if (t.verdict == "ok" && (champion == nullptr || t.ratio > champion->ratio)) champion = &t;
+      if (t.verdict == "ok" && (champion == nullptr || t.ratio_low > champion->ratio_low)) champion = &t;
   if (champion != nullptr) {
     Table chain({fmt::format("lineage of trial {}", champion->number), "id", "how", "what changed", "us", "ratio",
                  "95% interval"});

@@ -41,7 +41,6 @@ FalseAlarms count_false_alarms(const DeviceFacts& device, jit::Builder& builder,
   measure::PairOptions pair = options.final_pair;
   pair.limit_s *= kLimitShare;
   pair.target_uncertainty = std::max(pair.target_uncertainty, result.spread / 4);  // as in a run
-  pair.seed = fresh_seed();
   result.ratios = laboratory.compare_base_with_itself(comparisons, pair, on_each);
   result.faster = static_cast<int>(std::count_if(result.ratios.begin(), result.ratios.end(), [&](const auto& ratio) {
     return measure::is_faster(ratio, result.spread);

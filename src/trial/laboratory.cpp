@@ -177,28 +177,29 @@ verify::GateReport Laboratory::verify(const Built& built, std::uint64_t seed,
 }
 
 const Laboratory::SelfComparison& Laboratory::base_against_itself() {
-  HEED_CHECK(base_.has_value());
   if (self_) return *self_;
+  measure::PairOptions pair = options_.pair;
+  pair.target_uncertainty = 0;  // as many quads as the time allows: this is the yardstick
+  pair.limit_s = options_.pair.limit_s / kSelfProcesses;
+  self_ = compare_with_itself(pair);
+  return *self_;
+}
+
+Laboratory::SelfComparison Laboratory::compare_with_itself(const measure::PairOptions& pair) {
+  HEED_CHECK(base_.has_value());
   SelfComparison self;
+  std::vector<measure::PairResult> processes;
   for (int process = 0; process < kSelfProcesses; ++process) {
-    measure::PairOptions pair = options_.pair;
-    pair.target_uncertainty = 0;  // as many quads as the time allows: this is the yardstick
-    pair.limit_s = options_.pair.limit_s / kSelfProcesses;
     const measure::PairResult one = undisturbed([&] {
       Outcome outcome;
       measure_and_check(*base_, pair, /*fresh=*/true, outcome);
       return outcome.pair;
     });
     self.spread = std::max({self.spread, std::abs(one.ratio.low - 1), std::abs(one.ratio.high - 1)});
-    self.pair.base_us.insert(self.pair.base_us.end(), one.base_us.begin(), one.base_us.end());
-    self.pair.trial_us.insert(self.pair.trial_us.end(), one.trial_us.begin(), one.trial_us.end());
-    self.pair.ratios.insert(self.pair.ratios.end(), one.ratios.begin(), one.ratios.end());
+    processes.push_back(one);
   }
-  self.pair.ratio = measure::bootstrap(self.pair.ratios, options_.pair.seed);
-  self.pair.base_median_us = measure::median(self.pair.base_us);
-  self.pair.trial_median_us = measure::median(self.pair.trial_us);
-  self_ = std::move(self);
-  return *self_;
+  self.pair = measure::together(processes);
+  return self;
 }
 
 std::vector<measure::Ratio> Laboratory::compare_base_with_itself(
@@ -214,9 +215,7 @@ std::vector<measure::Ratio> Laboratory::compare_base_with_itself(
                                  options_.launch_limit_s);
       const Blocks blocks = watched(warm, checks);
       while (ratios.size() < end) {
-        measure::PairOptions options = pair;
-        options.seed = substream(pair.seed, ratios.size());
-        ratios.push_back(measure::measure_pair(blocks.base, blocks.trial, options).ratio);
+        ratios.push_back(measure::measure_pair(blocks.base, blocks.trial, pair).ratio);
         on_each(ratios.back());
       }
       if (const auto failure = checks.finish()) throw WrongWhenTimed(base_->variant, failure->comparison);
@@ -362,7 +361,41 @@ Outcome Laboratory::judge_once(const Variant& variant, const jit::BuildOutcome& 
   return outcome;
 }
 
-Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed, bool rested) {
+Outcome Laboratory::measure_again(const Built& trial, std::uint64_t seed, const measure::PairOptions& pair) {
+  int attempt = 0;
+  return undisturbed([&] {
+    ++attempt;
+    return measure_again_once(trial, seed, pair, attempt == kAttempts);
+  });
+}
+
+Outcome Laboratory::measure_again_once(const Built& trial, std::uint64_t seed, const measure::PairOptions& pair,
+                                       bool is_last) {
+  HEED_CHECK(base_.has_value());
+  Outcome outcome;
+  outcome.seed = seed;
+  outcome.artifact = trial.artifact;
+  outcome.check = "measuring again";
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    measure_and_check(trial, pair, /*fresh=*/true, outcome);
+    if (outcome.ok()) outcome.check.clear();
+  } catch (const worker::WorkerFailure& failure) {
+    if (failure.kind() == worker::WorkerFailure::Kind::killed && !is_last) throw;
+    outcome.verdict = verify::verdict_of(failure);
+    outcome.finding = verify::finding_of(failure);
+    outcome.reason = failure.what();
+  } catch (const measure::ForgedTime& forged) {
+    outcome.verdict = Verdict::cheating;
+    outcome.finding = Finding::forged_time;
+    outcome.reason = forged.what();
+  }
+  outcome.measure_ms = milliseconds_since(begin);
+  if (!outcome.ok() || device_.kind == DeviceKind::cpu) drop_worker();
+  return outcome;
+}
+
+Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, bool rested) {
   HEED_CHECK(base_.has_value());
   Look look;
   if (!build.artifact) {
@@ -376,14 +409,12 @@ Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, st
   try {
     measure::PairOptions pair = options_.pair;
     pair.least_quads = pair.most_quads = kLookQuads;
-    pair.seed = seed;
-    const measure::PairResult result = undisturbed([&] {
+    look.pair = undisturbed([&] {
       const Blocks blocks =
           warm_blocks({variant, *build.artifact}, /*fresh=*/false, (rested ? 1 : kLookWarmUpShare) * warm_up_ms());
       return measure::measure_pair(blocks.base, blocks.trial, pair);
     });
-    look.ratio = std::isfinite(result.ratio.value) ? result.ratio.value : 0;
-    look.us = result.trial_median_us;
+    if (!std::isfinite(look.pair.ratio.value) || look.pair.ratio.value <= 0) look = {{}, "its times are no numbers"};
   } catch (const worker::WorkerFailure& failure) {
     look.reason = failure.what();
   } catch (const measure::ForgedTime& forged) {
@@ -414,7 +445,7 @@ double Laboratory::time_alone_once(const Built& built, measure::TimedSets& sets,
   std::vector<double> readings;
   for (int i = 0; i < blocks; ++i) {
     checks.before_block();
-    readings.push_back(block());
+    readings.push_back(block().us);
   }
   if (const auto failure = checks.finish()) throw WrongWhenTimed(built.variant, failure->comparison);
   if (eager != nullptr && gpu) {

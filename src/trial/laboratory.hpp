@@ -26,7 +26,7 @@ struct Options {
   measure::PairOptions pair;   ///< of a trial
   /// Of a finalist in its fresh process: more readings, for this is the number that is quoted.
   measure::PairOptions final_pair{
-      .least_quads = 12, .most_quads = 60, .target_uncertainty = 0.0015, .hopeless_below = 0, .limit_s = 5, .seed = 1};
+      .least_quads = 12, .most_quads = 60, .target_uncertainty = 0.0015, .hopeless_below = 0, .limit_s = 5};
   /// How many times as slow as the base a champion may be where scores are large (measure_large). Timed inputs are
   /// normal: a kernel could gain by being slow on all others. Two times of one kernel on a busy CPU are nearer
   /// than 1.5.
@@ -52,9 +52,8 @@ struct Outcome {
 
 /// What a few readings say of a variant that nobody has verified.
 struct Look {
-  double ratio = 0;    ///< base time / its time; 0 where it could not be timed
-  double us = 0;       ///< median of its readings
-  std::string reason;  ///< why it could not be timed
+  measure::PairResult pair;  ///< a few quads beside the base; empty where it could not be timed
+  std::string reason;        ///< why it could not be timed
 };
 
 /// A variant with its binary.
@@ -116,6 +115,8 @@ class Laboratory {
   };
   /// Measured on the first call.
   const SelfComparison& base_against_itself();
+  /// Measured now, a process as `pair` says: what else runs on a machine comes and goes.
+  SelfComparison compare_with_itself(const measure::PairOptions& pair);
 
   /// The base against itself, `comparisons` times, spread over a few fresh processes. @param on_each told every ratio
   std::vector<measure::Ratio> compare_base_with_itself(int comparisons, const measure::PairOptions& pair,
@@ -134,11 +135,14 @@ class Laboratory {
     return judge(variant, build, seed, options_.pair);
   }
 
+  /// What judge() does after the gate, in a worker process of its own: once more for a variant that passed.
+  Outcome measure_again(const Built& trial, std::uint64_t seed, const measure::PairOptions& pair);
+
   /// A few readings beside the base, without a gate: enough to choose by which of several variants is worth a trial,
   /// and no verdict. Whatever they do to this laboratory's worker is its own: who judges needs another laboratory.
   /// Never throws for anything the candidate did.
   /// @param rested the device has just waited for a compiler: it is warmed up as for a measurement
-  Look look(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed, bool rested = false);
+  Look look(const Variant& variant, const jit::BuildOutcome& build, bool rested = false);
 
   /// Warm, cold and eager times of one variant, and as dependent launches where its plan allows them, in fresh workers
   /// and with spot checks. @throws WrongWhenTimed, here and in the next three
@@ -174,6 +178,7 @@ class Laboratory {
   [[nodiscard]] double warm_up_ms() const;
   void measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome);
   void check_base_alone(const verify::Comparison& beside_trial);
+  Outcome measure_again_once(const Built& trial, std::uint64_t seed, const measure::PairOptions& pair, bool is_last);
   Outcome judge_once(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed,
                      const measure::PairOptions& pair, bool fresh, bool is_last);
   Blocks watched(const Blocks& blocks, measure::SpotChecks& checks) const;

@@ -377,7 +377,12 @@ TEST_F(Cli, ResumeOnAnotherDeviceOrByAnotherRefereeIsRefused) {
                  "times of different devices do not mix");
 }
 
-TEST_F(Cli, CtrlCLeavesAResumableRun) {
+class Interrupted : public Cli, public ::testing::WithParamInterface<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Signals, Interrupted, ::testing::Values("SIGINT", "SIGHUP"),
+                         [](const auto& param) { return std::string(param.param); });
+
+TEST_P(Interrupted, LeavesAResumableRun) {
   // A background job of a shell ignores SIGINT, so the run is started by Python, which does not.
   const std::string script =
       "import signal, subprocess, sys, time\n"
@@ -386,13 +391,16 @@ TEST_F(Cli, CtrlCLeavesAResumableRun) {
       "for line in p.stdout:\n"
       "    print(line, end='')\n"
       "    seen += '/500' in line\n"
-      "    if seen == 3: p.send_signal(signal.SIGINT); seen += 1\n"
+      "    if seen == 3: p.send_signal(signal." +
+      std::string(GetParam()) +
+      "); seen += 1\n"
       "sys.exit(p.wait())\n";
   std::vector<std::string> argv = {"python3", "-c", script, testing_support::kHeedBinary};
   for (const std::string& argument : split(tiny_evolution(500), ' ')) argv.push_back(argument);
   const ProcessResult result = run_process(argv, {}, kLimit_s);
   EXPECT_EQ(result.exit_code, 130) << result.output;
-  EXPECT_THAT(result.output, ::testing::HasSubstr("heed evolve --resume 1"));
+  EXPECT_THAT(result.output,
+              ::testing::HasSubstr("heed evolve --resume 1 --db " + folder_.file("a.db") + " --device cpu --cache "));
   const auto before = nlohmann::json::parse(heed_command("show 1 --json " + db()).out);
   EXPECT_EQ(before["state"], "interrupted");
   const auto stored = before["trials"].size();
@@ -400,6 +408,16 @@ TEST_F(Cli, CtrlCLeavesAResumableRun) {
   EXPECT_EQ(heed_command("evolve --resume 1 --trials " + std::to_string(stored + 2) + " " + db() + " " + cache()).code,
             0);
   EXPECT_EQ(nlohmann::json::parse(heed_command("show 1 --json " + db()).out)["trials"].size(), stored + 2);
+}
+
+// Found out before the search, which writes no run.
+TEST_F(Cli, EvidenceThatCannotBeWrittenIsRefusedAtOnce) {
+  std::filesystem::create_directory(folder_.path() / "folder");
+  write_file_atomically(folder_.path() / "plain", "a file", ErrorCode::internal);
+  expect_refusal(tiny_evolution() + " --evidence " + folder_.file("folder"), 1, "is a folder");
+  expect_refusal(tiny_evolution() + " --evidence " + folder_.file("plain/x.json"), 1, "plain");
+  expect_refusal(tiny_evolution() + " --evidence /proc/x.json", 1, "/proc/x.json");
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "a.db"));
 }
 
 TEST_F(Cli, CtrlCLeavesWhatABenchMeasured) {

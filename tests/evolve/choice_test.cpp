@@ -20,12 +20,24 @@ TEST(Choice, DependentLaunchesBreakTies) {
   EXPECT_EQ(best_of({{1.006, 3.3}, {1.0055, 3.2}, {1.003, 3.0}}), 1U);  // the last does not tie with the first
 }
 
-TEST(Choice, TheBestFewAndWhoeverIsCalledUpAreFinalists) {
+TEST(Choice, FewerCyclesBreakTiesWhereNothingElseDoes) {
+  EXPECT_EQ(best_of({{1.006, 0, 1.00}, {1.0052, 0, 1.05}}), 1U);
+  EXPECT_EQ(best_of({{1.006, 0, 1.00}, {1.0052, 0, 1.005}}), 0U);
+  EXPECT_EQ(best_of({{1.006, 0, 0}, {1.0052, 0, 1.05}}), 0U) << "one was not counted";
+  EXPECT_EQ(best_of({{1.006, 3.1, 1.00}, {1.0052, 0, 1.05}}), 0U) << "cannot be a dependent";
+}
+
+TEST(Choice, TheCertainTheUndecidedAndWhoeverIsCalledUpAreFinalists) {
   using Numbers = std::vector<std::size_t>;
-  const std::vector<double> ratios = {1.0, 1.02, 0, 1.01, 1.03, 1.015};
-  EXPECT_EQ(finalists_of(ratios, 3, {}), (Numbers{4, 1, 5}));
-  EXPECT_EQ(finalists_of(ratios, 3, {0, 1, 2}), (Numbers{4, 1, 5, 0})) << "one that has no ratio stays out";
-  EXPECT_EQ(finalists_of({0, 0}, 3, {0}), Numbers{});
+  const auto sharp = [](double ratio) { return measure::Ratio{ratio, ratio - 0.001, ratio + 0.001}; };
+  std::vector<measure::Ratio> ratios = {sharp(1.0), sharp(1.02), {}, sharp(1.01), sharp(1.03), sharp(1.015)};
+  EXPECT_EQ(finalists_of(ratios, {}, 0.002, {}), (Numbers{4, 1, 5}));
+  EXPECT_EQ(finalists_of(ratios, {}, 0.002, {0, 1, 2}), (Numbers{4, 1, 5, 0})) << "one that has no ratio stays out";
+  EXPECT_EQ(finalists_of({{}, {}}, {}, 0.002, {0}), Numbers{});
+  ratios.push_back({1.93, 1.0, 2.25});
+  ratios.push_back({1.005, 0.98, 1.02});  // as wide as that, and below the best
+  EXPECT_EQ(finalists_of(ratios, {}, 0.002, {}), (Numbers{4, 1, 5, 6})) << "behind those that are certain";
+  EXPECT_EQ(finalists_of(ratios, {.certain = 1, .undecided = 0}, 0.002, {}), (Numbers{4}));
 }
 
 TEST(Choice, ATieIsWithTheFaster) {

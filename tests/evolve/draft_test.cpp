@@ -1,53 +1,75 @@
 #include "evolve/draft.hpp"
 
+#include "evolve/selection.hpp"
+
 #include "testing.hpp"
 
 namespace heed::evolve {
 namespace {
 
+trial::Look look(double ratio, double disagreement = 0) {
+  int at = 0;
+  const auto block = [&] { return 10 / ratio * (at++ < 2 ? 1 + disagreement : 1); };
+  return {measure::measure_pair([] { return 10.0; }, block, {.least_quads = 2, .most_quads = 2}), ""};
+}
+
 Place place_of(const std::vector<double>& ratios) {
   Place place;
   for (const double ratio : ratios) {
     Draft& draft = place.drafts.emplace_back();
-    if (ratio > 0) draft.take({ratio, 10 / ratio, ""});
+    if (ratio > 0) draft.take(look(ratio));
   }
   return place;
 }
 
-TEST(Draft, LooksAreAveraged) {
+TEST(Draft, LooksArePutTogether) {
   Draft draft;
-  draft.take({1.0, 10, ""});
-  draft.take({1.1, 9, ""});
-  draft.take({1.2, 8, ""});
-  EXPECT_NEAR(draft.look.ratio, 1.1, 1e-12);
-  EXPECT_NEAR(draft.look.us, 9, 1e-12);
-  EXPECT_EQ(draft.looks, 3);
+  draft.take(look(1.0));
+  draft.take(look(1.1));
+  EXPECT_NEAR(draft.pair.ratio.value, 1.05, 1e-12);
+  EXPECT_EQ(draft.pair.ratios.size(), 4U);
+  EXPECT_EQ(draft.looks.size(), 2U);
 }
 
 // Not with what it read before: a variant that died once may be timed, and is none to choose.
 TEST(Draft, OneThatFailedStartsAnew) {
   Draft draft;
-  draft.take({1.3, 10, ""});
-  draft.take({0, 0, "it died by signal 11"});
-  EXPECT_EQ(draft.look.ratio, 0);
-  EXPECT_EQ(draft.looks, 0);
-  EXPECT_EQ(draft.look.reason, "it died by signal 11");
+  draft.take(look(1.3));
+  draft.take({{}, "it died by signal 11"});
+  EXPECT_EQ(draft.certain(), 0);
+  EXPECT_TRUE(draft.looks.empty());
+  EXPECT_EQ(draft.reason, "it died by signal 11");
 }
 
 TEST(Draft, TheFastestIsTheBestAndElseTheFirst) {
-  EXPECT_EQ(place_of({1.0, 1.2, 1.1}).best().look.ratio, 1.2);
+  EXPECT_NEAR(place_of({1.0, 1.2, 1.1}).best().certain(), 1.2, 1e-12);
   Place none = place_of({0, 0, 0});
   EXPECT_EQ(&none.best(), &none.drafts.front());
 }
 
-// One lucky reading leads until it is looked at again.
+// What its few readings disagree by is not certain.
+TEST(Draft, ReadingsThatDisagreeDoNotLead) {
+  Place place = place_of({1.1});
+  place.drafts.emplace_back().take(look(1.4, 0.5));
+  EXPECT_GT(place.drafts[1].pair.ratio.value, 1.1);
+  EXPECT_EQ(&place.best(), &place.drafts[0]);
+}
+
+// One lucky reading leads until it is looked at again, and one whose readings disagree oftener.
 TEST(Draft, WhoLeadsByLuckFallsBack) {
   Place place = place_of({1.00, 1.02, 1.01});
   EXPECT_EQ(&place.best(), &place.drafts[1]);
-  place.best().take({0.98, 10.2, ""});  // 1.00 in the mean
+  EXPECT_FALSE(place.best().is_settled());
+  place.best().take(look(0.98));  // 1.00 in the mean
+  EXPECT_TRUE(place.drafts[1].is_settled());
   EXPECT_EQ(&place.best(), &place.drafts[2]);
   place.best().give_up("the same program as another");
   EXPECT_EQ(&place.best(), &place.drafts[0]);
+  Draft disturbed;
+  for (int looks = 1; looks <= kMostMeasurements; ++looks) {
+    disturbed.take(look(1.2, 0.4));
+    EXPECT_EQ(disturbed.is_settled(), looks == kMostMeasurements) << looks;
+  }
 }
 
 TEST(Draft, ProposalsOfAPlaceStayTogether) {

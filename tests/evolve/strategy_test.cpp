@@ -200,7 +200,7 @@ TEST(Strategy, NoWayIsGivenUpForAnUnverifiedReading) {
   for (const int a : {1, 16, 32})
     history.push_back({3, 0, 0, {a, 32 / a, 2, 1, 1}, false, 0.5, Bound::unknown, 0, true});
   const auto ways_with = [&](double reading) {
-    history.back().ratio = reading;
+    history.back().certain = reading;
     std::set<int> ways;
     StrategyOptions options;
     for (std::uint64_t seed = 1; seed <= 200; ++seed) {

@@ -41,7 +41,7 @@ struct Toy {
 inline double best(const std::vector<Individual>& history) {
   double value = 0;
   for (const Individual& i : history)
-    if (i.ok) value = std::max(value, i.ratio);
+    if (i.ok) value = std::max(value, i.certain);
   return value;
 }
 

@@ -20,7 +20,7 @@ Options quick() {
   Options options;
   options.trial.launch_limit_s = 10;
   options.trial.pair = {
-      .least_quads = 3, .most_quads = 4, .target_uncertainty = 0.05, .hopeless_below = 0, .limit_s = 0.2, .seed = 1};
+      .least_quads = 3, .most_quads = 4, .target_uncertainty = 0.05, .hopeless_below = 0, .limit_s = 0.2};
   options.trial.final_pair = options.trial.pair;
   options.peers = false;
   return options;

@@ -1,5 +1,6 @@
 #include "measure/statistics.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/random.hpp"
@@ -20,30 +21,80 @@ TEST(Statistics, MedianAndSpread) {
   EXPECT_GT(spread({1, 2, 3, 4, 5}), 0.9);
 }
 
-TEST(Statistics, BootstrapIsReproducible) {
-  const std::vector<double> ratios = {1.1, 1.2, 1.15, 1.13, 1.18, 1.12};
-  const Ratio a = bootstrap(ratios, 5);
-  const Ratio b = bootstrap(ratios, 5);
-  EXPECT_EQ(a.low, b.low);
-  EXPECT_EQ(a.high, b.high);
-  EXPECT_LE(a.low, a.value);
-  EXPECT_GE(a.high, a.value);
-  EXPECT_GE(a.low, 1.1);
-  EXPECT_LE(a.high, 1.2);
+// The exact interval is what many resamples come to.
+TEST(Statistics, MedianIntervalsAreThoseOfTheBootstrap) {
+  Random random(7);
+  for (const std::size_t count : {3U, 6U, 13U, 20U}) {
+    std::vector<double> values(count);
+    for (double& v : values) v = 1.1 + 0.1 * random.normal();
+    std::vector<double> medians(200'000);
+    std::vector<double> sample(count);
+    for (double& m : medians) {
+      for (double& v : sample) v = values[random.below(count)];
+      m = median(sample);
+    }
+    std::sort(medians.begin(), medians.end());
+    const Ratio exact = median_interval(values);
+    EXPECT_EQ(exact.value, median(values));
+    const auto share_below = [&](double value) {
+      return static_cast<double>(std::lower_bound(medians.begin(), medians.end(), value - 1e-12) - medians.begin()) /
+             static_cast<double>(medians.size());
+    };
+    EXPECT_LE(share_below(exact.low), 0.0265) << count;
+    EXPECT_GE(share_below(exact.low + 2e-12), 0.0235) << count;
+    EXPECT_LE(share_below(exact.high), 0.9765) << count;
+    EXPECT_GE(share_below(exact.high + 2e-12), 0.9735) << count;
+  }
+  EXPECT_EQ(median_interval({1.5}).low, 1.5);
+  EXPECT_EQ(median_interval({}).value, 0);
 }
 
 // Of many intervals from a known distribution about 95% hold its median.
-TEST(Statistics, BootstrapIntervalsCover) {
+TEST(Statistics, MedianIntervalsCover) {
   Random random(1);
   int covered = 0;
   constexpr int kRuns = 200;
   for (int run = 0; run < kRuns; ++run) {
     std::vector<double> ratios(20);
     for (double& r : ratios) r = 1.05 + 0.01 * random.normal();
-    const Ratio interval = bootstrap(ratios, random.next());
+    const Ratio interval = median_interval(ratios);
     covered += interval.low <= 1.05 && interval.high >= 1.05;
   }
   EXPECT_GE(covered, 180);
+}
+
+// A burst takes both readings of the trial in every fourth quad, and once those of the base: neither side gains.
+TEST(Statistics, DisturbedQuadsDoNotCount) {
+  std::vector<double> base(48, 10);
+  std::vector<double> trial(48, 8);
+  for (std::size_t i = 0; i < 48; i += 8) trial[i] = trial[i + 1] = 30;
+  base[3] = 40;
+  const std::vector<Readings> one = {{base, trial}};
+  const std::vector<bool> kept = calm_quads(one);
+  EXPECT_EQ(std::count(kept.begin(), kept.end(), true), 24 - 6 - 1);
+  EXPECT_EQ(paired_ratio(one).low, 1.25);
+  EXPECT_EQ(paired_ratio(one).high, 1.25);
+}
+
+// Where nearly everything is disturbed, a third is judged by all the same, and says how uncertain it is.
+TEST(Statistics, AThirdOfTheQuadsAlwaysCounts) {
+  Random random(2);
+  std::vector<double> base(60);
+  std::vector<double> trial(60);
+  for (double& us : base) us = 10 * (1 + 2 * random.uniform());
+  for (double& us : trial) us = 10 * (1 + 2 * random.uniform());
+  const std::vector<Readings> one = {{base, trial}};
+  const std::vector<bool> kept = calm_quads(one);
+  EXPECT_GE(std::count(kept.begin(), kept.end(), true), 10);
+  EXPECT_GT(paired_ratio(one).uncertainty(), 0.05);
+  // A quiet process beside it is judged by alone.
+  const std::vector<double> calm_base(60, 10);
+  const std::vector<double> calm_trial(60, 8);
+  const std::vector<Readings> both = {{base, trial}, {calm_base, calm_trial}};
+  EXPECT_NEAR(paired_ratio(both).value, 1.25, 1e-9);
+  EXPECT_EQ(calm_quads(std::vector<Readings>{{std::span(base).first(8), std::span(trial).first(8)}}),
+            std::vector<bool>(4, true))
+      << "so few are all kept";
 }
 
 // A slow drift of the clock hits A and B alike: the ratio stays where it is.
@@ -54,9 +105,9 @@ TEST(Pair, AbbaCancelsADrift) {
     clock *= 1.004;
     return us * clock * (1 + 0.001 * random.normal());
   };
-  const PairResult result = measure_pair(
-      [&] { return reading(10); }, [&] { return reading(8); },
-      {.least_quads = 10, .most_quads = 20, .target_uncertainty = 0, .hopeless_below = 0, .limit_s = 5, .seed = 1});
+  const PairResult result =
+      measure_pair([&] { return reading(10); }, [&] { return reading(8); },
+                   {.least_quads = 10, .most_quads = 20, .target_uncertainty = 0, .hopeless_below = 0, .limit_s = 5});
   EXPECT_NEAR(result.ratio.value, 1.25, 0.003);
   EXPECT_LE(result.ratio.low, 1.25);
   EXPECT_GE(result.ratio.high, 1.25);
@@ -70,7 +121,7 @@ TEST(Pair, StopsWhenItKnowsEnoughOrNothingCanBeGained) {
     return [&random, us, noise] { return us * (1 + noise * random.normal()); };
   };
   const PairOptions options{
-      .least_quads = 5, .most_quads = 40, .target_uncertainty = 0.01, .hopeless_below = 0.9, .limit_s = 5, .seed = 1};
+      .least_quads = 5, .most_quads = 40, .target_uncertainty = 0.01, .hopeless_below = 0.9, .limit_s = 5};
   EXPECT_LT(measure_pair(noisy(10, 0.001), noisy(10, 0.001), options).ratios.size(), 8U);
   EXPECT_LT(measure_pair(noisy(5, 0.05), noisy(10, 0.05), options).ratios.size(), 8U) << "half as fast: hopeless";
   EXPECT_EQ(measure_pair(noisy(10, 0.3), noisy(10, 0.3), options).ratios.size(), 40U);
@@ -82,13 +133,9 @@ TEST(Pair, EqualThingsAreFoundEqual) {
   int false_wins = 0;
   for (int run = 0; run < 100; ++run) {
     const auto block = [&] { return 10 * (1 + 0.01 * random.normal()); };
-    const PairResult result = measure_pair(block, block,
-                                           {.least_quads = 12,
-                                            .most_quads = 12,
-                                            .target_uncertainty = 0,
-                                            .hopeless_below = 0,
-                                            .limit_s = 5,
-                                            .seed = random.next()});
+    const PairResult result =
+        measure_pair(block, block,
+                     {.least_quads = 12, .most_quads = 12, .target_uncertainty = 0, .hopeless_below = 0, .limit_s = 5});
     false_wins += result.ratio.low > 1 + 0.005;
   }
   EXPECT_LE(false_wins, 2);
