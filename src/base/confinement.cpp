@@ -97,6 +97,7 @@ PreparedConfinement::~PreparedConfinement() {
 
 bool PreparedConfinement::enter() const {
   if (!confinement_.confines()) return true;
+  if (!confinement_.folder.empty() && ::chdir(confinement_.folder.c_str()) != 0) return false;
   const rlimit no_core{0, 0};
 #if defined(__SANITIZE_ADDRESS__)
   const bool in_memory = true;  // the sanitizer's shadow alone takes terabytes of addresses

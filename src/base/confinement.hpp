@@ -12,6 +12,7 @@ namespace heed {
 struct Confinement {
   std::vector<std::string> readable;     ///< files and folders to read and execute; what does not exist is left out
   std::vector<std::string> writable;     ///< folders in which it may do anything
+  std::string folder;                    ///< it starts in; empty: the caller's
   std::vector<std::string> environment;  ///< "NAME=value", all that it sees
   std::int64_t memory_bytes = 0;         ///< of address space a process
   std::int64_t file_bytes = 0;           ///< of any file it writes

@@ -36,7 +36,7 @@ std::string installation_of(const std::string& program) {
 }  // namespace
 
 BuildFolder::BuildFolder(const fs::path& output) {
-  std::string pattern = (output.parent_path() / ".build.XXXXXX").string();
+  std::string pattern = (fs::absolute(output).parent_path() / ".build.XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr)
     throw Error(ErrorCode::cache, fmt::format("cannot create the folder {}: {}", pattern, last_system_error()),
                 pattern);
@@ -73,6 +73,9 @@ Confinement confinement_of_build(const std::string& program, const std::vector<s
   confinement.readable.insert(confinement.readable.end(), readable.begin(), readable.end());
   confinement.readable.push_back(installation_of(program));
   confinement.writable = {folder};
+  // Compilers look for included files in the working directory first, and take one there that they may not read for an
+  // error: a checkout of Heed has files of the names that kernels include.
+  confinement.folder = folder;
   // What a compiler takes from its environment (CPATH, GCC_EXEC_PREFIX, CCACHE_*) would decide what is built.
   const char* path = std::getenv("PATH");
   confinement.environment = {fmt::format("PATH={}", path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path), "LANG=C",
@@ -101,7 +104,8 @@ std::string limit_met(const ProcessResult& run) {
 
 std::string without_foreign_files(std::string_view log, std::string_view tree) {
   // "FILE:12:", "FILE(12):", "In file included from FILE:12", with what compilers put in front.
-  static const std::regex place(R"(^(?:In file included from |\s+from |\S*ptxas )?([^\s:()]+)(?::\d+|\(\d+\):))");
+  static const std::regex place(
+      R"(^(?:In file included from |\s+from |\S*ptxas )?(\{standard input\}|[^\s:()]+)(?::\d+|\(\d+\):))");
   std::string kept;
   bool foreign = false;
   for (const std::string& line : split(log, '\n')) {

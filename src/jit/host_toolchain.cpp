@@ -42,8 +42,8 @@ const std::vector<std::string> kOptions = {"-std=c++20",
 
 class HostToolchain final : public Toolchain {
  public:
-  HostToolchain(std::string compiler, fs::path include_root)
-      : compiler_(std::move(compiler)), include_root_(std::move(include_root)) {
+  HostToolchain(const std::string& compiler, const fs::path& include_root)
+      : compiler_(fs::absolute(compiler).string()), include_root_(fs::absolute(include_root)) {
     const ProcessResult version = run_process({compiler_, "--version"}, {}, 20);
     if (!version.ok())
       throw Error(ErrorCode::no_compiler,

@@ -110,6 +110,18 @@ TEST(ConfinedBuild, TheUsersEnvironmentDecidesNothing) {
   EXPECT_FALSE(outcome.artifact);
 }
 
+// A checkout holds files of the names that kernels include, which a confined compiler may not read.
+TEST(ConfinedBuild, TheWorkingFolderDecidesNothing) {
+  const TemporaryFolder folder;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::create_directories(folder.path() / "kernels");
+  write_file_atomically(folder.file("kernels/contract.hpp"), "#error of the working folder\n", ErrorCode::cache);
+  std::filesystem::current_path(folder.path());
+  const BuildOutcome outcome = built(folder, DeviceKind::cpu, "#include \"kernels/contract.hpp\"\n" + kCpu);
+  std::filesystem::current_path(before);
+  EXPECT_TRUE(outcome.artifact) << outcome.log;
+}
+
 TEST(ConfinedBuild, LogsSpeakOfTheKernelsSourcesOnly) {
   const std::string log =
       "In file included from <stdin>:1:\n/tree/kernels/a.hpp:3:5: error: own\n    3 | own line\n"

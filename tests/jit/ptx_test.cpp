@@ -94,11 +94,11 @@ TEST(Ptx, ModulesHoldOneKernelAndNothingElse) {
 }
 
 TEST(Ptx, LooksAtTimeAndLaunchesAreFoundHoweverTheyAreWritten) {
-  for (const char* look : {"mov.u64 %rd1, %clock64;", "mov.u64\n%rd1,\n%clock64\n;",
-                           "mov /* , */ .u64 %rd1, /* */ %clock64;", "{\n.reg .pred q;\n}\n mov.u64 %rd1, %clock64;",
-                           "}\n{ mov.u64 %rd1, %clock64;", "/*//*/ mov.u64 %rd1, %clock64;", "mov.u32 %r1, %clock;",
-                           "mov.u32 %r1, %clock_hi;", "mov.u64 %rd1, %globaltimer;", "mov.u32 %r1,\n  %globaltimer_lo;",
-                           "add.u64 %rd1, %rd2, %clock64;", "{ .reg .b64 %clock<65>; mov.u64 %rd1, %clock64; }"})
+  for (const char* look :
+       {"mov.u64 %rd1, %clock64;", "mov.u64\n%rd1,\n%clock64\n;", "mov /* , */ .u64 %rd1, /* */ %clock64;",
+        "{\n.reg .pred q;\n}\n mov.u64 %rd1, %clock64;", "/*//*/ mov.u64 %rd1, %clock64;", "mov.u32 %r1, %clock;",
+        "mov.u32 %r1, %clock_hi;", "mov.u64 %rd1, %globaltimer;", "mov.u32 %r1,\n  %globaltimer_lo;",
+        "add.u64 %rd1, %rd2, %clock64;", "{ .reg .b64 %clock<65>; mov.u64 %rd1, %clock64; }"})
     EXPECT_THAT(breach(look), HasSubstr("looks at the time")) << look;
   for (const char* hidden :
        {".pragma \"//\"; mov.u64 %rd1, %clock64;", ".pragma \"/*\"; mov.u64 %rd1, %clock64; // */"})
