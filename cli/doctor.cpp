@@ -111,8 +111,6 @@ int doctor(const MachineOptions& machine, const StoreOptions& store_options) {
                                             : "clocks cannot be read",
                         "clocks are not recorded beside measurements"});
   }
-  findings.push_back({"confinement", can_hide_files(), describe_confinement(),
-                      "a candidate's source can show its build any file that this user can read"});
   const ProcessResult torch = run_process(
       {"python3", "-c",
        "import torch; print(torch.__version__ + (', sees the GPU' if torch.cuda.is_available() else ', sees no GPU'))"},

@@ -28,7 +28,7 @@ struct BuildRequest {
   std::string source;      ///< whole translation unit; it may include embedded files
   std::string entry;       ///< function that must be there
   bool dependent = false;  ///< LaunchPlan::dependent: the entry may wait for the launch before it
-  bool counters = false;   ///< LaunchPlan::counters: the entry may count in global memory
+  bool counters = false;   ///< the entry may count in global memory: its plan has counters, or it is a family's own
 };
 
 /// What is to be built of a variant for a workload on a device.

@@ -85,7 +85,8 @@ BuildRequest request_for(const Variant& variant, const Workload& workload, const
           .source = variant.source_for(workload),
           .entry = plan.entry,
           .dependent = plan.dependent,
-          .counters = plan.counters > 0};
+          // A family's program may serve workloads that need counters and others that need none.
+          .counters = plan.counters > 0 || variant.source.empty()};
 }
 
 Cache::Cache(fs::path folder) : folder_(fs::absolute(folder)) {
