@@ -63,8 +63,7 @@ TEST(KilledWorker, IsReplacedWhateverItWasDoing) {
   const Workload workload = parse_workload("b1h2l64d32:fp32");
   Options options;
   options.launch_limit_s = 10;
-  options.pair = {
-      .least_quads = 3, .most_quads = 4, .target_uncertainty = 0.05, .hopeless_below = 0, .limit_s = 0.2, .seed = 1};
+  options.pair = {.least_quads = 3, .most_quads = 4, .target_uncertainty = 0.05, .hopeless_below = 0, .limit_s = 0.2};
   Laboratory laboratory(workload, cpu_facts(), builder(), nullptr, options);
   const Built base = laboratory.build(parse_variant("fwd_cpu", workload, cpu_facts()));
   for (const int delay_ms : {0, 1, 2, 5, 10, 20, 50, 100, 200, 400}) {

@@ -15,8 +15,8 @@ using testing_support::TemporaryFolder;
 std::string assembled(const std::string& ptx, const char* arch) {
   const TemporaryFolder folder;
   std::ofstream(folder.file("a.ptx")) << ptx;
-  const std::string command = "ptxas -v -arch=" + std::string(arch) + " -o " + folder.file("a.cubin").string() + " " +
-                              folder.file("a.ptx").string() + " > " + folder.file("log").string() + " 2>&1";
+  const std::string command = "ptxas -v -arch=" + std::string(arch) + " -o " + folder.file("a.cubin") + " " +
+                              folder.file("a.ptx") + " > " + folder.file("log") + " 2>&1";
   const int status = std::system(command.c_str());
   const std::string log = read_file(folder.file("log"), ErrorCode::internal);
   if (log.find("not found") != std::string::npos) return {};
