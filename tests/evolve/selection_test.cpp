@@ -18,10 +18,14 @@ PairResult reading(Ratio ratio) {
   return pair;
 }
 
-// Quads that read `ratio` and differ from each other by `noise`.
+// Quads that read `ratio` and differ from each other by `noise`. One side is as much faster as the other is slower, so
+// that no quad as a whole is slower than the others.
 PairResult quads(double ratio, double noise, int count = 12) {
-  int at = 0;
-  return measure::measure_pair([] { return 10.0; }, [&] { return 10 / ratio * (1 + noise * (at++ / 2 % 5 - 2)); },
+  int base = 0;
+  int trial = 0;
+  const auto swing = [&](int at) { return noise / 2 * (at / 2 % 5 - 2); };
+  return measure::measure_pair([&] { return 10 * (1 - swing(base++) / ratio); },
+                               [&] { return 10 / ratio * (1 + swing(trial++)); },
                                {.least_quads = count, .most_quads = count, .target_uncertainty = 0});
 }
 

@@ -22,7 +22,7 @@ store::RunRecord run_of(const std::string& workload, const std::string& arch, do
                   {"trial_us", us},
                   {"base_us", 2 * us},
                   {"error", {{"max_abs", 1e-4}}},
-                  {"ratio", {{"value", 2.0}, {"low", low}, {"high", 2.1}}}}},
+                  {"ratio", {{"value", low + 0.005}, {"low", low}, {"high", low + 0.01}}}}},
                 {"peers",
                  {{"best", "cudnn"},
                   {"rows",

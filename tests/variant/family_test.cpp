@@ -522,7 +522,8 @@ TEST(Families, ASearchTakesAllThatRunTheWorkload) {
   EXPECT_THAT(searched("b8h32hkv4l1k8192d128", hopper),
               ::testing::ElementsAre("fwd_decode_sm90", "fwd_sm80", "fwd_decode", "fwd_sm90_stream", "fwd_sm90"));
   EXPECT_THAT(searched("b1h8l512d64", gpu_limits("sm_89")), ::testing::ElementsAre("fwd_sm80"));
-  EXPECT_THAT(searched("l1k64d80", gpu_limits("sm_89")), ::testing::ElementsAre("fwd_sm80"));  // refused, and says so
+  testing_support::expect_error(ErrorCode::unsupported, "fwd_sm80: head dim 80 is not supported",
+                                [&] { searched("l1k64d80", gpu_limits("sm_89")); });
   EXPECT_THAT(searched("l1k64d64", cpu_facts()), ::testing::ElementsAre("fwd_cpu"));
 }
 
