@@ -112,7 +112,7 @@ TEST(Selection, TheFinalOrderIsByLowerEndsAndMeasuresAgainWhatKeepsItOpen) {
     ++times[trial];
     if (trial == 7) return std::nullopt;
     if (trial == 1) return quads(1.29, 0.0005);
-    return times[trial] == 1 ? quads(1.5, 0.2) : quads(1.1, 0.0005, 60);
+    return times[trial] == 1 ? quads(1.5, 0.2, 5) : quads(1.1, 0.0005, 60);
   };
   const std::vector<Contender> order = final_order({2, 1, 7}, 0.002, measure, [] { return true; });
   ASSERT_EQ(order.size(), 2U);

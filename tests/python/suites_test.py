@@ -51,7 +51,7 @@ class Imports(unittest.TestCase):
         "reference": {"torch"},
         "contenders": {"torch", "heed.launch"},
         "contest": {"torch", "heed", "heed.conclusion", "heed.reference", "heed.suites"},
-        "arena": {"heed", "heed.chart", "heed.conclusion", "heed.tables"},
+        "arena": {"heed", "heed.chart", "heed.conclusion", "heed.evidence", "heed.tables"},
     }
 
     def test_point_one_way(self):
