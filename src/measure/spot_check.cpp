@@ -146,15 +146,15 @@ verify::Comparison SpotCheck::check(worker::Worker& worker, Image& image) {
     if (by == kUnderWay) sets_.end_launch(set, after);
     result = sets_.restore_keys(set, after, totals_.back());
     if (result.finding == Finding::none) {
-      const bool known = by >= 0 || (by == kEarlier && replays_ > 0);  // a lead may be of fewer launches
-      if (by == kUnderWay) {
+      const bool known = by >= 0 || (by == kEarlier && replays_ > 0);
+      if (!known) {  // under way, or of the lead alone, which may be of fewer launches than a replay
         const verify::Scene::Trespass trespass = sets_.scene(set).trespass(after);
         result.finding = trespass.finding;
         result.text = trespass.text;
       } else {
         const verify::Reference none;
-        result = verify::compare(sets_.scene(set), after, known && with_rows ? reference(set, by) : none, false);
-        if (known) with_rows = false;
+        result = verify::compare(sets_.scene(set), after, with_rows ? reference(set, by) : none, false);
+        with_rows = false;
       }
     }
     if (result.finding == Finding::none) result = sets_.check_slack(set, after);

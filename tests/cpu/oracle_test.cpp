@@ -233,7 +233,9 @@ TEST(Unfused, AgreesWithTheOracleInFp32) {
     const UnfusedRows unfused = unfused_attention(t.workload, t.view(), rows);
     for (std::size_t i = 0; i < unfused.out.size(); ++i) ASSERT_NEAR(unfused.out[i], oracle.out[i], 2e-6) << text;
     for (std::size_t i = 0; i < rows.size(); ++i)
-      if (std::isfinite(oracle.lse[i])) ASSERT_NEAR(unfused.lse[i], oracle.lse[i], 1e-5) << text;
+      if (std::isfinite(oracle.lse[i])) {
+        ASSERT_NEAR(unfused.lse[i], oracle.lse[i], 1e-5) << text;
+      }
   }
 }
 
