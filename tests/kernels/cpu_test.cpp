@@ -242,9 +242,9 @@ TEST_P(CpuKernel, EveryShapeIsWhatTheOracleSays) {
 }
 
 TEST_P(CpuKernel, EveryUnitComputesTheSame) {
-  for (const char* config :
-       {"unit=vector,key_heads=own", "unit=vector,key_heads=own,tile_rows=12,block_m=256", "unit=matrix,block_m=64,block_n=32",
-        "unit=matrix,block_m=32,key_heads=shared", "unit=matrix,block_m=96,block_n=512,key_heads=shared"})
+  for (const char* config : {"unit=vector,key_heads=own", "unit=vector,key_heads=own,tile_rows=12,block_m=256",
+                             "unit=matrix,block_m=64,block_n=32", "unit=matrix,block_m=32,key_heads=shared",
+                             "unit=matrix,block_m=96,block_n=512,key_heads=shared"})
     for (const char* shape :
          {"b2h6hkv2l70k150d80:causal_top_left", "b1h8hkv2l1k90d64", "b1h4hkv1l9k40d33:causal_bottom_right"}) {
       Case c(shape + dtype());

@@ -54,9 +54,6 @@ TEST(Tolerance, ScoresBeyondFp16AreJudgedByTheirFp32Error) {
   EXPECT_EQ(s.compare().finding, Finding::none) << s.compare().text;
   EXPECT_LT(s.reference.tolerance.rel_rms, 0.66);
   EXPECT_EQ(s.reference.tolerance.unresolved, 0);
-  Scenario off = s;
-  off.change_all([](const RowIndex&, std::int64_t, float value) { return value * 1.02F; });
-  EXPECT_EQ(off.compare().finding, Finding::none) << off.compare().text;
   for (const float factor : {0.0F, -1.0F, 0.2F, 2.0F}) {
     Scenario wrong = s;
     wrong.change_all([&](const RowIndex&, std::int64_t, float value) { return value * factor; });

@@ -23,7 +23,7 @@ TEST(Runner, RunsOnThisMachine) {
 // Pages of an image, by what the launches do with the tensors that begin in them.
 TEST(Runner, InputsAreReadOutputsAreWrittenAndNothingElseIsInReach) {
   alignas(4096) static std::byte image[12 * 4096];
-  CpuLaunch launch;
+  CpuLaunch launch{};
   launch.params.q = image + 4096 + 64;
   launch.params.k = image + 3 * 4096;
   launch.params.o = image + 6 * 4096 + 256;
