@@ -21,8 +21,8 @@ constexpr int kMostWarmSets = 10;  // 10 sets give 100 different launches
 // A replay has 4 us (H200) between its first and its last event that are no launch's: with 4 launches 1 us each.
 constexpr double kMostLaunches = 100;
 constexpr double kMostImageBytes = 4e9;
-// A reading passes over all sets twice: 300 MB of cache would take 46,000 launches of the smallest workloads, a quarter
-// of a minute. Workloads that small stay partly in such a cache.
+// On a CPU. A reading passes over all sets twice: 300 MB of cache would take 46,000 launches of the smallest workloads,
+// a quarter of a minute. Workloads that small stay partly in such a cache.
 constexpr double kMostColdSets = 4096;
 constexpr double kOracleFlops = 0.3e9;  // for one set's outputs
 
@@ -31,7 +31,8 @@ constexpr double kOracleFlops = 0.3e9;  // for one set's outputs
 TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Caches caches) {
   const double bytes = std::max(1.0, workload.bytes());
   const double cache = device.cache_bytes > 0 ? static_cast<double>(device.cache_bytes) : 32e6;
-  const double most_sets = std::clamp(std::floor(kMostImageBytes / bytes), 2.0, kMostColdSets);
+  const bool gpu = device.kind == DeviceKind::cuda;
+  const double most_sets = std::clamp(std::floor(kMostImageBytes / bytes), 2.0, gpu ? kMostImageBytes : kMostColdSets);
   TimingPlan plan;
   if (caches == Caches::warm) {
     plan.sets =
@@ -41,7 +42,6 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
   }
   // About 1 ms a replay on a GPU, where one launch may be 2 µs; 10 ms on a CPU. Guessed from a third of the peak; the
   // guess only decides how long a reading takes.
-  const bool gpu = device.kind == DeviceKind::cuda;
   const double guess_us = 3 * floor_of(peak_of(device, workload, device.processors), workload, gpu ? 1.0 : 0.0).us();
   const double replay_us = gpu ? 1000 : 10000;
   // At least two rounds over the sets: what an output holds when it is written again was computed from other inputs, so
