@@ -87,7 +87,7 @@ std::unique_ptr<Toolchain> make_host_toolchain(const std::string& compiler, cons
     if (path.empty())
       throw Error(ErrorCode::no_compiler, fmt::format("the C++ compiler \"{}\" is not on the PATH", compiler),
                   compiler);
-    return std::make_unique<HostToolchain>(fs::absolute(path).string(), include_root);
+    return std::make_unique<HostToolchain>(path, include_root);
   }
   for (const char* name : {"g++", "clang++", "c++"})
     if (const std::string path = find_program(name); !path.empty())
