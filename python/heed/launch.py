@@ -354,10 +354,17 @@ class HeedAttention:
         outputs = {}
         launches = (ForwardParams * len(arguments))()
         for params, (q, k, v) in zip(launches, arguments):
-            o = outputs.setdefault(q.data_ptr(), self.output_for(q))
-            self.bind(q, k, v, o)
+            if q.data_ptr() not in outputs:
+                outputs[q.data_ptr()] = self.output_for(q)
+            self.bind(q, k, v, outputs[q.data_ptr()])
             ctypes.memmove(ctypes.addressof(params), ctypes.addressof(self.params), ctypes.sizeof(params))
-        return lambda: (self.kernel.run(launches, len(arguments)), o)
+        last = outputs[arguments[-1][0].data_ptr()]
+
+        # The launches hold addresses alone: the tensors live as long as the function does.
+        def run(held=(arguments, outputs)):
+            return self.kernel.run(launches, len(launches)), last
+
+        return run
 
     def output_for(self, q):
         """An output for these queries, from PyTorch's pool as every other contender's: laid out as they are, or by the strides that

@@ -436,7 +436,7 @@ TEST_F(Cli, CtrlCLeavesWhatABenchMeasured) {
     argv.push_back(argument);
   const ProcessResult result = run_process(argv, {}, kLimit_s);
   EXPECT_EQ(result.exit_code, 130) << result.output;
-  EXPECT_THAT(result.output, ::testing::HasSubstr("\nfwd_cpu_fp32_d16.m32"));
+  EXPECT_THAT(result.output, ::testing::HasSubstr("\nfwd_cpu_fp32_d16."));
   EXPECT_THAT(result.output, ::testing::Not(::testing::HasSubstr("7/7")));
   EXPECT_THAT(result.output, ::testing::HasSubstr("interrupted"));
 }
@@ -462,7 +462,7 @@ TEST_F(Cli, BuildDeliversABinaryAndItsLaunch) {
   EXPECT_EQ(json["grid"], nlohmann::json({12, 1, 1}));
   EXPECT_EQ(json["entry"], "heed_forward");
   EXPECT_EQ(json["workload"], "b2h3l100d16:fp32");
-  EXPECT_THAT(json["text"].get<std::string>(), ::testing::StartsWith("fwd_cpu:block_m=64,"));
+  EXPECT_THAT(json["text"].get<std::string>(), ::testing::HasSubstr("block_m=64,"));
   EXPECT_GT(json["floor"]["us"].get<double>(), 0);
   EXPECT_EQ(json["contract"]["size"], sizeof(ForwardParams));
   EXPECT_EQ(json["contract"]["offsets"]["scale"], offsetof(ForwardParams, scale));
@@ -655,7 +655,7 @@ TEST_F(Cli, RunWritesTheOutputOfOnesOwnTensors) {
   const Printed run = heed_command("run --qkv " + in + " -o " + out + options + "--json " + cache());
   ASSERT_EQ(run.code, 0) << run.err;
   const nlohmann::json printed = nlohmann::json::parse(run.out);
-  EXPECT_EQ(printed["workload"], "b2h4hkv2l33k40d16:fp32:causal_bottom_right:scale=0.3:blhd");
+  EXPECT_EQ(printed["workload"], "b2h4hkv2l33k40d16:fp32:causal_bottom_right:blhd:scale=0.3");
   EXPECT_GT(printed["us"].get<double>(), 0);
   EXPECT_LT(printed["error"]["max_abs"].get<double>(), 1e-4);
   EXPECT_EQ(printed["rows_checked"], 2 * 4 * 33);
