@@ -138,13 +138,21 @@ verify::Comparison SpotCheck::check(worker::Worker& worker, Image& image) {
     result.text = "it wrote outside its outputs, to device memory that is part of no tensor";
     return result;
   }
+  std::vector<verify::Comparison> keys(looked_at_.size());
+  std::vector<verify::Comparison> slack(looked_at_.size());
+  parallel_for(std::ssize(looked_at_), 0, [&](std::int64_t index) {
+    const auto i = static_cast<std::size_t>(index);
+    std::byte* after = bytes_of(worker, image, i);
+    if (writer(looked_at_[i], image.stopped) == kUnderWay) sets_.end_launch(looked_at_[i], after);
+    keys[i] = sets_.restore_keys(looked_at_[i], after, totals_.back());
+    slack[i] = sets_.check_slack(looked_at_[i], after);
+  });
   bool with_rows = true;  // of one set: the others are compared with another slot's
   for (std::size_t i = 0; i < looked_at_.size(); ++i) {
     const int set = looked_at_[i];
     std::byte* after = bytes_of(worker, image, i);
     const int by = writer(set, image.stopped);
-    if (by == kUnderWay) sets_.end_launch(set, after);
-    result = sets_.restore_keys(set, after, totals_.back());
+    result = keys[i];
     if (result.finding == Finding::none) {
       const bool known = by >= 0 || (by == kEarlier && replays_ > 0);
       if (!known) {  // under way, or of the lead alone, which may be of fewer launches than a replay
@@ -157,7 +165,7 @@ verify::Comparison SpotCheck::check(worker::Worker& worker, Image& image) {
         with_rows = false;
       }
     }
-    if (result.finding == Finding::none) result = sets_.check_slack(set, after);
+    if (result.finding == Finding::none) result = slack[i];
     if (result.finding == Finding::none) continue;
     result.text = fmt::format("in the timed launches (stopped in replay {}, after launch {} of {}), set {}: {}",
                               replays_ + 1, image.stopped.complete, sets_.plan().launches, set, result.text);
@@ -172,8 +180,9 @@ SpotCheck::Outputs SpotCheck::outputs(worker::Worker& worker, const Image& image
     const verify::Place& o = sets_.scene(looked_at_[i]).o();
     const std::byte* at = bytes_of(worker, const_cast<Image&>(image), i) + o.offset;
     result.writers.push_back(writer(looked_at_[i], image.stopped));
-    result.bytes.emplace_back();
-    if (result.writers.back() != kUnderWay) result.bytes.back().assign(at, at + o.bytes);
+    // The next slot's image takes the arena's place; a kept image stays.
+    if (image.kept.empty()) at = result.copies.emplace_back(at, at + o.bytes).data();
+    result.at.push_back(at);
   }
   return result;
 }
@@ -211,8 +220,8 @@ verify::Comparison SpotCheck::compare(const Outputs& base, const Outputs& trial)
       double worst = 0;
       double row_largest = 0;
       for (std::size_t d = 0; d < static_cast<std::size_t>(w.dim_v); ++d) {
-        const double want = load_element(w.dtype, base.bytes[i].data(), at + d);
-        const double got = load_element(w.dtype, trial.bytes[i].data(), at + d);
+        const double want = load_element(w.dtype, base.at[i], at + d);
+        const double got = load_element(w.dtype, trial.at[i], at + d);
         error += (got - want) * (got - want);
         norm += want * want;
         worst = std::max(worst, std::abs(got - want));

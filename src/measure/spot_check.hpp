@@ -53,8 +53,9 @@ class SpotCheck {
 
   /// O of every set looked at, as a slot left them, and the launch that wrote each.
   struct Outputs {
-    std::vector<std::vector<std::byte>> bytes;
+    std::vector<const std::byte*> at;  ///< within a kept image, or one of the copies
     std::vector<int> writers;
+    std::vector<std::vector<std::byte>> copies;
   };
   [[nodiscard]] Outputs outputs(worker::Worker& worker, const Image& image) const;
   /// All rows of two slots' outputs that the same launches wrote. Call after `check` of both.

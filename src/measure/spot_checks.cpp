@@ -14,7 +14,7 @@ constexpr int kMostChecks = 6;        // of a long measurement
 constexpr double kLaterShare = 0.03;  // of the blocks beyond the fewest, before which there is one more
 constexpr double kLong_s = 0.5;
 // Images up to this size are kept and compared when all blocks are done: a GPU that waits for the host cools down.
-constexpr std::uint64_t kMostKeptBytes = 32 << 20;
+constexpr std::uint64_t kMostKeptBytes = 64 << 20;
 constexpr int kAttempts = 4;  // at a check that sees an output
 
 }  // namespace
@@ -87,10 +87,9 @@ void SpotChecks::compare(Taken& taken) {
     if (image.kept.empty()) image = taken.check.take(worker_, slots_[side], false, limit_s_);
     note(slots_[side], taken.check.check(worker_, image));
     if (slots_.size() > 1) outputs.push_back(taken.check.outputs(worker_, image));
-    image.kept.clear();
-    image.kept.shrink_to_fit();
   }
   if (!failure_ && slots_.size() > 1) note(slots_.back(), taken.check.compare(outputs.front(), outputs.back()));
+  taken.images.clear();
 }
 
 std::optional<SpotFailure> SpotChecks::finish() {

@@ -48,9 +48,14 @@ void apply(Blemish blemish, const Workload& w, InputValues& values, std::int64_t
   const auto negative = [](float x) { return -std::abs(x) - 0.5F; };
   const auto same = [](float x) { return x; };
   switch (blemish) {
-    case Blemish::query_nan:
-      q[any(group * w.len_q * w.dim)] = NAN;
+    case Blemish::query_nan: {
+      std::int64_t first = 0;
+      while (first < w.len_q && w.visible_keys(first) == 0) ++first;
+      if (first == w.len_q) break;
+      const std::int64_t row = any(group) * w.len_q + first + any(w.len_q - first);
+      q[row * w.dim + any(w.dim)] = NAN;
       break;
+    }
     case Blemish::key_nan:
       k[key * w.dim + any(w.dim)] = NAN;
       break;

@@ -10,7 +10,7 @@ namespace heed::verify {
 
 /// One thing that is not finite, put into the tensors of one key head of one batch entry.
 enum class Blemish {
-  query_nan,     ///< one element of one query
+  query_nan,     ///< one element of one query that sees a key
   key_nan,       ///< one element of one key
   value_nan,     ///< one element of one value
   value_inf,     ///< the same, infinity
