@@ -88,10 +88,13 @@ SpotCheck::Image SpotCheck::take(worker::Worker& worker, int slot, bool keep, do
   image.stopped = worker.spot_check(slot, replays_, launches_, sets_.factors_to(totals_), wanted(), sets_.image_bytes(),
                                     sets_.image_bytes(), limit_s);
   if (!keep) return image;
+  image.kept = sets_.take_buffer();
   image.kept.resize(looked_at_.size() * sets_.stride());
-  for (std::size_t i = 0; i < looked_at_.size(); ++i)
-    std::memcpy(image.kept.data() + i * sets_.stride(),
-                worker.arena().data() + sets_.image_bytes() + sets_.offset_of(looked_at_[i]), sets_.stride());
+  parallel_for(std::ssize(looked_at_), 0, [&](std::int64_t i) {
+    std::memcpy(image.kept.data() + static_cast<std::uint64_t>(i) * sets_.stride(),
+                worker.arena().data() + sets_.image_bytes() + sets_.offset_of(looked_at_[static_cast<std::size_t>(i)]),
+                sets_.stride());
+  });
   return image;
 }
 

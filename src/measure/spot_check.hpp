@@ -106,8 +106,8 @@ class SpotChecks {
     std::vector<SpotCheck::Image> images;  // one a slot
   };
   void take();
-  void compare(Taken& taken);
-  void note(int slot, verify::Comparison comparison);
+  /// The first failure of one check, the base's before the candidate's.
+  std::optional<SpotFailure> compare(Taken& taken);
 
   TimedSets& sets_;
   worker::Worker& worker_;

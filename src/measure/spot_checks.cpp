@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/parallel.hpp"
 #include "base/random.hpp"
 #include "measure/spot_check.hpp"
 
@@ -60,7 +61,7 @@ void SpotChecks::take() {
       ++taken_;
       break;
     }
-    compare(taken);
+    failure_ = compare(taken);
     if (failure_) break;
     if (std::all_of(taken.images.begin(), taken.images.end(),
                     [&](const SpotCheck::Image& image) { return taken.check.saw_outputs(image); })) {
@@ -75,27 +76,33 @@ void SpotChecks::take() {
       worker_.warm_up(slot, std::min(warm_up_ms_, 1000 * took_s) / static_cast<double>(slots_.size()), limit_s_);
 }
 
-void SpotChecks::note(int slot, verify::Comparison comparison) {
-  if (!failure_ && comparison.finding != Finding::none) failure_ = SpotFailure{slot, std::move(comparison)};
-}
-
 // Images that were not kept are taken here: one at a time lies in the arena.
-void SpotChecks::compare(Taken& taken) {
+std::optional<SpotFailure> SpotChecks::compare(Taken& taken) {
   std::vector<SpotCheck::Outputs> outputs;
-  for (std::size_t side = 0; side < slots_.size() && !failure_; ++side) {
+  for (std::size_t side = 0; side < slots_.size(); ++side) {
     SpotCheck::Image& image = taken.images[side];
     if (image.kept.empty()) image = taken.check.take(worker_, slots_[side], false, limit_s_);
-    note(slots_[side], taken.check.check(worker_, image));
+    verify::Comparison comparison = taken.check.check(worker_, image);
+    if (comparison.finding != Finding::none) return SpotFailure{slots_[side], std::move(comparison)};
     if (slots_.size() > 1) outputs.push_back(taken.check.outputs(worker_, image));
   }
-  if (!failure_ && slots_.size() > 1) note(slots_.back(), taken.check.compare(outputs.front(), outputs.back()));
-  taken.images.clear();
+  if (slots_.size() < 2) return std::nullopt;
+  verify::Comparison comparison = taken.check.compare(outputs.front(), outputs.back());
+  if (comparison.finding == Finding::none) return std::nullopt;
+  return SpotFailure{slots_.back(), std::move(comparison)};
 }
 
 std::optional<SpotFailure> SpotChecks::finish() {
   while (!failure_ && begun_ < std::min(kChecks, most_)) take();
-  for (Taken& taken : put_off_)
-    if (!failure_) compare(taken);
+  std::vector<std::optional<SpotFailure>> failures(put_off_.size());
+  if (!failure_)
+    parallel_for(std::ssize(put_off_), 0, [&](std::int64_t i) {
+      failures[static_cast<std::size_t>(i)] = compare(put_off_[static_cast<std::size_t>(i)]);
+    });
+  for (std::size_t i = 0; i < put_off_.size(); ++i) {
+    if (!failure_) failure_ = std::move(failures[i]);
+    for (SpotCheck::Image& image : put_off_[i].images) sets_.give_back(std::move(image.kept));
+  }
   put_off_.clear();
   return failure_;
 }

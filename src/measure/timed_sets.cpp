@@ -182,6 +182,13 @@ verify::Comparison TimedSets::check_slack(int set, const std::byte* after) const
   return {Finding::wrote_outside, "it wrote outside its outputs, behind the set", {}};
 }
 
+std::vector<std::byte> TimedSets::take_buffer() {
+  if (spare_.empty()) return {};
+  std::vector<std::byte> buffer = std::move(spare_.back());
+  spare_.pop_back();
+  return buffer;
+}
+
 void TimedSets::end_launch(int set, std::byte* after) const {
   const verify::Place& counters = scene(set).counters();
   std::memset(after + counters.offset, 0, counters.bytes);
