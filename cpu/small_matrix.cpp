@@ -34,6 +34,7 @@ template <int R, typename T>
 [[gnu::always_inline]] inline void multiply(T* c, std::int64_t c_stride, const T* a, std::int64_t a_stride, const T* b,
                                             std::int64_t b_stride, std::int64_t rows, std::int64_t columns,
                                             std::int64_t depth) {
+  if (depth == 0) return;  // a and b may be null
   for (std::int64_t column = 0; column < columns; column += kColumnGroup) {
     std::int64_t row = 0;
     for (; row + R <= rows; row += R)

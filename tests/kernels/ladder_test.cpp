@@ -27,7 +27,7 @@ TEST(Ladder, EveryHeaderStatesThePredictionOfItsRungs) {
     const std::regex prediction("[Pp]redicted\\s\\(" + std::string(rung.name) + "\\):\\s([0-9.]*[0-9])");
     const bool found = std::regex_search(words, match, prediction);
     if (rung.predicted == 0) {
-      EXPECT_EQ(rung.name, kRungs[0].name) << "only the first has nothing before it";
+      EXPECT_STREQ(rung.name, kRungs[0].name) << "only the first has nothing before it";
       EXPECT_FALSE(found);
     } else {
       ASSERT_TRUE(found) << file << " does not say \"Predicted (" << rung.name << "): " << rung.predicted << "\"";
