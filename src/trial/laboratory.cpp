@@ -24,7 +24,7 @@ constexpr double kWarmUp_ms_cpu = 60;
 constexpr double kLookWarmUpShare = 0.2;  // of those, where one look follows the other
 constexpr int kLookQuads = 2;             // eight blocks, less than a tenth of a second on a GPU
 constexpr int kEagerCalls = 2000;
-constexpr int kAttempts = 3;              // at work whose worker something outside has killed
+constexpr int kAttempts = 6;              // at work whose worker something outside has killed
 constexpr double kStandaloneShare = 0.1;  // of a block's calls that check its outputs
 constexpr double kCpuFloorShare = 0.85;   // the measured peak is itself uncertain on a shared machine
 

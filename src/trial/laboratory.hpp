@@ -183,7 +183,7 @@ class Laboratory {
                      const measure::PairOptions& pair, bool fresh, bool is_last);
   Blocks watched(const Blocks& blocks, measure::SpotChecks& checks) const;
   void load(worker::Worker& worker, int slot, const Built& built);
-  /// Does `work` again, up to twice, when something outside has killed its worker.
+  /// Does `work` again, up to five times, when something outside has killed its worker.
   template <typename Work>
   auto undisturbed(const Work& work);
   double measure_launch_floor();
