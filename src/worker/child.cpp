@@ -92,6 +92,10 @@ class Child {
     if (op == "time") {
       reply["us"] = executor_->time(slot, request.at("replays").get<int>(),
                                     request.at("factors").get<std::vector<ChannelFactors>>());
+      for (const HardwareCounts& counts : executor_->counted()) {
+        reply["instructions"].push_back(counts.instructions);
+        reply["cycles"].push_back(counts.cycles);
+      }
       return;
     }
     if (op == "spot_check") {

@@ -23,6 +23,12 @@ struct DeviceFailure : std::runtime_error {
   DeviceFailure(Kind k, const std::string& what) : std::runtime_error(what), kind(k) {}
 };
 
+/// What launches cost, as the processor counted it, in user code of all threads.
+struct HardwareCounts {
+  double instructions = 0;
+  double cycles = 0;
+};
+
 /// Number of binaries an executor holds at once: a base, a candidate, and the launch floor's empty kernel.
 inline constexpr int kSlots = 4;
 
@@ -65,6 +71,8 @@ class Executor {
   virtual Stopped spot_check(int slot, int replays, int launches, const std::vector<ChannelFactors>& factors) = 0;
   /// Copies ranges of the timed image to the same places of `result`, which is as large as the image.
   virtual void fetch(std::byte* result, const std::vector<Range>& ranges) = 0;
+  /// What the processor counted in each replay of the last `time`, per launch; empty where nothing is counted.
+  [[nodiscard]] virtual std::vector<HardwareCounts> counted() const { return {}; }
   /// Replays for `ms` of wall clock without reading times, K as it is.
   virtual void warm_up(int slot, double ms) = 0;
   /// Single launches with host time included, on poisoned outputs, in the order of the list. @return µs per call: back

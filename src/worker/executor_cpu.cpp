@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <optional>
 
 #include "worker/candidate_image.hpp"
 #include "worker/executor.hpp"
@@ -77,18 +78,28 @@ class CpuExecutor final : public Executor {
   }
 
   std::vector<double> time(int slot, int replays, const std::vector<ChannelFactors>& factors) override {
-    Runner runner(timed_task(slot));
+    RunnerTask counted_task = timed_task(slot);
+    counted_task.counts = true;
+    Runner runner(counted_task);
     const std::size_t launches = begin_block(runner, slot, factors.at(0));
     std::vector<double> times;
+    counted_.clear();
     for (int i = 0; i < replays; ++i) {
       between_replays(runner, factors.at(static_cast<std::size_t>(i) + 1));
+      const std::optional<HardwareCounts> before = runner.counts();
       const auto begin = Clock::now();
       replay(runner, launches);
-      times.push_back(microseconds_since(begin) / static_cast<double>(launches));
+      const auto each = static_cast<double>(launches);
+      times.push_back(microseconds_since(begin) / each);
+      if (const std::optional<HardwareCounts> after = runner.counts(); before && after)
+        counted_.push_back(
+            {(after->instructions - before->instructions) / each, (after->cycles - before->cycles) / each});
     }
     runner.freeze();
     return times;
   }
+
+  [[nodiscard]] std::vector<HardwareCounts> counted() const override { return counted_; }
 
   Stopped spot_check(int slot, int replays, int launches, const std::vector<ChannelFactors>& factors) override {
     Runner runner(timed_task(slot));
@@ -202,6 +213,7 @@ class CpuExecutor final : public Executor {
   std::uint64_t timed_bytes_ = 0;
   std::vector<Range> poisoned_;
   std::vector<ChannelRange> keys_;
+  std::vector<HardwareCounts> counted_;
 };
 
 }  // namespace

@@ -15,15 +15,10 @@
 #include <string>
 #include <vector>
 
+#include "worker/executor.hpp"
 #include "worker/runner_process.hpp"
 
 namespace heed::worker {
-
-/// What a run of launches cost, as the processor counted it, in user code of all threads.
-struct HardwareCounts {
-  double instructions = 0;
-  double cycles = 0;
-};
 
 /// What a runner is to run, and the memory it may see.
 struct RunnerTask {

@@ -215,6 +215,8 @@ Worker::Times Worker::time(int slot, int replays, const std::vector<ChannelFacto
   Times times;
   times.wall_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
   times.us = answer.at("us").get<std::vector<double>>();
+  times.instructions = answer.value("instructions", std::vector<double>());
+  times.cycles = answer.value("cycles", std::vector<double>());
   return times;
 }
 

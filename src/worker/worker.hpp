@@ -82,6 +82,8 @@ class Worker {
   struct Times {
     std::vector<double> us;  ///< per launch, one entry a replay
     double wall_us = 0;      ///< of the whole call, by this process's own clock
+    /// What the processor counted, like `us`; empty where the machine counts nothing. Only a CPU's are counted.
+    std::vector<double> instructions, cycles;
   };
   /// A block of timed replays. @param factors replays + 1 vectors; see Executor::time
   Times time(int slot, int replays, const std::vector<ChannelFactors>& factors, double limit_s);
