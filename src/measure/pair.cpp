@@ -23,6 +23,13 @@ std::vector<Readings> readings_of(const PairResult& pair) {
   return processes;
 }
 
+// Medians of the replays of a block; none where one of them was not counted.
+std::optional<Counts> counts_of(const worker::Worker::Times& times, int replays) {
+  const auto all = static_cast<std::size_t>(replays);
+  if (times.instructions.size() != all || times.cycles.size() != all) return std::nullopt;
+  return Counts{median(times.instructions), median(times.cycles)};
+}
+
 // None where one block has no counts.
 std::optional<Counts> medians_of(const std::vector<std::optional<Counts>>& blocks) {
   std::vector<double> instructions;
@@ -110,7 +117,7 @@ bool times_are_plausible(double reported_us, double wall_us) {
 }
 
 Block worker_block(worker::Worker& worker, int slot, const std::string& name, TimedSets& sets, double limit_s) {
-  return [&worker, slot, name, &sets, limit_s] {
+  return [&worker, slot, name, &sets, limit_s]() -> Reading {
     const int replays = sets.plan().replays;
     // A busy moment of the machine may hold up what lies around the readings; it passes. Who forges times does it
     // again.
@@ -118,7 +125,7 @@ Block worker_block(worker::Worker& worker, int slot, const std::string& name, Ti
       const worker::Worker::Times times = worker.time(slot, replays, sets.flips(replays + 1), limit_s);
       const double reported_us = std::accumulate(times.us.begin(), times.us.end(), 0.0) * sets.plan().launches;
       if (static_cast<int>(times.us.size()) == replays && times_are_plausible(reported_us, times.wall_us))
-        return median(times.us);
+        return Reading{median(times.us), counts_of(times, replays)};
       if (attempt == kAttempts)
         throw ForgedTime(
             fmt::format("{} reports {:.0f} us for {} replays that took {:.0f} us on this side of the worker", name,

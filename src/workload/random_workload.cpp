@@ -32,7 +32,7 @@ Workload random_workload(Random& random, const std::vector<Dtype>& dtypes) {
     w.dtype = dtypes[random.below(dtypes.size())];
     constexpr std::array kMasks = {Mask::none, Mask::none, Mask::causal_top_left, Mask::causal_bottom_right};
     w.mask = kMasks[random.below(kMasks.size())];
-    if (random.chance(0.2)) w.scale = 0.5F / static_cast<float>(1 + random.below(8));
+    if (random.chance(0.2)) w.scale = 0.5 / static_cast<double>(1 + random.below(8));
     if (random.chance(0.3)) w.layout = Layout::blhd;
     if (w.flops() <= kMostFlops) return w;
   }
