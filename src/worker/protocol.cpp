@@ -9,6 +9,7 @@
 #include <chrono>
 
 #include "base/interrupt.hpp"
+#include "base/json_integer.hpp"
 
 namespace heed::worker {
 namespace {
@@ -59,7 +60,11 @@ nlohmann::json strides_to_json(const TensorStrides& s) {
   return {s.batch, s.head, s.row};
 }
 TensorStrides strides_from_json(const nlohmann::json& json) {
-  return {json.at(0).get<long long>(), json.at(1).get<long long>(), json.at(2).get<long long>()};
+  return {integer<long long>(json.at(0)), integer<long long>(json.at(1)), integer<long long>(json.at(2))};
+}
+
+std::array<std::uint32_t, 3> grid_from_json(const nlohmann::json& json) {
+  return {integer<std::uint32_t>(json.at(0)), integer<std::uint32_t>(json.at(1)), integer<std::uint32_t>(json.at(2))};
 }
 
 }  // namespace
@@ -89,13 +94,13 @@ void to_json(nlohmann::json& json, const Launch& launch) {
 
 void from_json(const nlohmann::json& json, Launch& launch) {
   const auto& at = json.at("at");
-  launch.q = at.at(0).get<std::uint64_t>();
-  launch.k = at.at(1).get<std::uint64_t>();
-  launch.v = at.at(2).get<std::uint64_t>();
-  launch.o = at.at(3).get<std::uint64_t>();
-  launch.lse = at.at(4).get<std::uint64_t>();
-  launch.workspace = at.at(5).get<std::uint64_t>();
-  launch.counters = at.at(6).get<std::uint64_t>();
+  launch.q = integer<std::uint64_t>(at.at(0));
+  launch.k = integer<std::uint64_t>(at.at(1));
+  launch.v = integer<std::uint64_t>(at.at(2));
+  launch.o = integer<std::uint64_t>(at.at(3));
+  launch.lse = integer<std::uint64_t>(at.at(4));
+  launch.workspace = integer<std::uint64_t>(at.at(5));
+  launch.counters = integer<std::uint64_t>(at.at(6));
   ForwardParams& s = launch.shape;
   const auto& strides = json.at("strides");
   s.q_strides = strides_from_json(strides.at(0));
@@ -103,15 +108,15 @@ void from_json(const nlohmann::json& json, Launch& launch) {
   s.v_strides = strides_from_json(strides.at(2));
   s.o_strides = strides_from_json(strides.at(3));
   const auto& shape = json.at("shape");
-  s.batch = shape.at(0).get<int>();
-  s.heads = shape.at(1).get<int>();
-  s.heads_kv = shape.at(2).get<int>();
-  s.group_size = shape.at(3).get<int>();
-  s.len_q = shape.at(4).get<int>();
-  s.len_k = shape.at(5).get<int>();
-  s.causal_offset = shape.at(6).get<int>();
+  s.batch = integer<int>(shape.at(0));
+  s.heads = integer<int>(shape.at(1));
+  s.heads_kv = integer<int>(shape.at(2));
+  s.group_size = integer<int>(shape.at(3));
+  s.len_q = integer<int>(shape.at(4));
+  s.len_k = integer<int>(shape.at(5));
+  s.causal_offset = integer<int>(shape.at(6));
   s.scale = json.at("scale").get<float>();
-  launch.grid = json.at("grid").get<std::array<std::uint32_t, 3>>();
+  launch.grid = grid_from_json(json.at("grid"));
 }
 
 nlohmann::json plan_to_json(const LaunchPlan& plan) {
@@ -137,23 +142,24 @@ nlohmann::json plan_to_json(const LaunchPlan& plan) {
 LaunchPlan plan_from_json(const nlohmann::json& json) {
   LaunchPlan plan;
   plan.entry = json.at("entry").get<std::string>();
-  plan.grid = json.at("grid").get<std::array<std::uint32_t, 3>>();
-  plan.threads = json.at("threads").get<std::uint32_t>();
-  plan.cluster = json.at("cluster").get<std::uint32_t>();
-  plan.shared_bytes = json.at("shared_bytes").get<std::int64_t>();
-  plan.workspace_bytes = json.at("workspace_bytes").get<std::int64_t>();
-  plan.counters = json.at("counters").get<int>();
+  plan.grid = grid_from_json(json.at("grid"));
+  plan.threads = integer<std::uint32_t>(json.at("threads"));
+  plan.cluster = integer<std::uint32_t>(json.at("cluster"));
+  plan.shared_bytes = integer<std::int64_t>(json.at("shared_bytes"));
+  plan.workspace_bytes = integer<std::int64_t>(json.at("workspace_bytes"));
+  plan.counters = integer<int>(json.at("counters"));
   if (const auto& b = json.at("boxes"); !b.is_null())
-    plan.boxes = TensorBoxes{.problem = {.element = b.at("element").get<Element>(),
-                                         .head_dim = b.at("head_dim").get<int>(),
-                                         .causal = b.at("causal").get<bool>()},
-                             .columns = b.at("columns").get<int>(),
-                             .q_rows = b.at("q_rows").get<int>(),
-                             .k_rows = b.at("k_rows").get<int>(),
-                             .v_rows = b.at("v_rows").get<int>(),
-                             .o_rows = b.at("o_rows").get<int>(),
-                             .o_columns = b.at("o_columns").get<int>(),
-                             .l2_bytes = b.at("l2_bytes").get<int>()};
+    plan.boxes = TensorBoxes{
+        .problem = {.element = static_cast<Element>(integer<std::underlying_type_t<Element>>(b.at("element"))),
+                    .head_dim = integer<int>(b.at("head_dim")),
+                    .causal = b.at("causal").get<bool>()},
+        .columns = integer<int>(b.at("columns")),
+        .q_rows = integer<int>(b.at("q_rows")),
+        .k_rows = integer<int>(b.at("k_rows")),
+        .v_rows = integer<int>(b.at("v_rows")),
+        .o_rows = integer<int>(b.at("o_rows")),
+        .o_columns = integer<int>(b.at("o_columns")),
+        .l2_bytes = integer<int>(b.at("l2_bytes"))};
   plan.dependent = json.at("dependent").get<bool>();
   if (const auto& strides = json.at("o_strides"); !strides.is_null()) plan.o_strides = strides_from_json(strides);
   return plan;
@@ -164,8 +170,8 @@ void to_json(nlohmann::json& json, const Range& range) {
 }
 
 void from_json(const nlohmann::json& json, Range& range) {
-  range.offset = json.at(0).get<std::uint64_t>();
-  range.bytes = json.at(1).get<std::uint64_t>();
+  range.offset = integer<std::uint64_t>(json.at(0));
+  range.bytes = integer<std::uint64_t>(json.at(1));
 }
 
 void to_json(nlohmann::json& json, const ChannelRange& range) {
@@ -173,10 +179,10 @@ void to_json(nlohmann::json& json, const ChannelRange& range) {
 }
 
 void from_json(const nlohmann::json& json, ChannelRange& range) {
-  range.offset = json.at(0).get<std::uint64_t>();
-  range.elements = json.at(1).get<std::uint64_t>();
-  range.dim = json.at(2).get<int>();
-  range.dtype = json.at(3).get<Dtype>();
+  range.offset = integer<std::uint64_t>(json.at(0));
+  range.elements = integer<std::uint64_t>(json.at(1));
+  range.dim = integer<int>(json.at(2));
+  range.dtype = static_cast<Dtype>(integer<std::underlying_type_t<Dtype>>(json.at(3)));
 }
 
 nlohmann::json choices_to_json(const std::vector<MetricChoice>& choices) {
@@ -205,7 +211,7 @@ CounterReading reading_from_json(const nlohmann::json& json) {
   reading.schedule.chip = json.at("chip").get<std::string>();
   reading.schedule.metrics = json.at("metrics").get<std::map<std::string, std::string>>();
   reading.schedule.missing = json.at("missing").get<std::vector<std::string>>();
-  reading.schedule.passes = json.at("passes").get<std::size_t>();
+  reading.schedule.passes = integer<std::size_t>(json.at("passes"));
   reading.values = json.at("values").get<std::map<std::string, double>>();
   return reading;
 }

@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "base/files.hpp"
+#include "base/json_integer.hpp"
 #include "base/limits.hpp"
 #include "base/process.hpp"
 #include "base/random.hpp"
@@ -237,7 +238,7 @@ Stopped Worker::spot_check(int slot, int replays, int launches, const std::vecto
                                       {"result", result},
                                       {"bytes", bytes}},
                                      limit_s);
-  return {answer.at("complete").get<int>(), answer.at("begun").get<int>(), answer.at("trespassed").get<bool>()};
+  return {integer<int>(answer.at("complete")), integer<int>(answer.at("begun")), answer.at("trespassed").get<bool>()};
 }
 
 void Worker::fetch(const std::vector<Range>& wanted, std::uint64_t result, std::uint64_t bytes, double limit_s) {
