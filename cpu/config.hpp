@@ -133,8 +133,8 @@ struct MatrixScratch {
   long long queries;  ///< (pieces, block_m, depth) bf16
   long long keys;     ///< (pieces, block_n, depth) bf16, in tiles
   long long values;   ///< (pieces, block_n, columns) bf16, in tiles
-  long long weights;  ///< (pieces, 32, block_n) bf16
-  long long scores;   ///< (32, block_n) fp32
+  long long weights;  ///< (pieces, 32, block_n + 32) bf16
+  long long scores;   ///< (32, block_n + 16) fp32
   long long out;      ///< (block_m, columns) fp32, not yet divided by the row sums
   long long sums;     ///< (block_m, 16) fp32
   long long maximum;  ///< (block_m) fp32
@@ -149,8 +149,8 @@ constexpr MatrixScratch matrix_scratch(const Config& config, const Problem& prob
   plan.keys = plan.queries + 2LL * shape.pieces * config.block_m * shape.depth;
   plan.values = plan.keys + 2LL * shape.pieces * config.block_n * shape.depth;
   plan.weights = plan.values + 2LL * shape.pieces * config.block_n * shape.columns;
-  plan.scores = plan.weights + 2LL * shape.pieces * rows * config.block_n;
-  plan.out = plan.scores + 4LL * rows * config.block_n;
+  plan.scores = plan.weights + 2LL * shape.pieces * rows * (config.block_n + 32);
+  plan.out = plan.scores + 4LL * rows * (config.block_n + 16);
   plan.sums = plan.out + 4LL * config.block_m * shape.columns;
   plan.maximum = plan.sums + 64LL * config.block_m;
   plan.total = plan.maximum + 4LL * config.block_m;
