@@ -171,18 +171,21 @@ class CpuTimer:
     def replay(self):
         return self.block() * self.calls
 
+    def once(self):
+        """us per call of one pass over the sets' calls."""
+        if self.chain:
+            us, self.output = self.chain()
+            return us / self.calls
+        begin = time.perf_counter()
+        for n in range(self.calls):
+            self.output = self.call(*arguments_of(self.sets, n))
+        return (time.perf_counter() - begin) * 1e6 / self.calls
+
     def block(self):
-        """us per call."""
+        """us per call, behind a pass that is not timed: it wakes the threads and finds the caches as another contender left them."""
         with self.context():
-            self.call(*arguments_of(self.sets, 0))  # wakes the threads
-            if self.chain:
-                each, self.output = self.chain()
-                each /= self.calls
-            else:
-                begin = time.perf_counter()
-                for n in range(self.calls):
-                    self.output = self.call(*arguments_of(self.sets, n))
-                each = (time.perf_counter() - begin) * 1e6 / self.calls
+            self.once()
+            each = self.once()
         time.sleep(SPIN_S)
         return each
 
