@@ -113,7 +113,8 @@ bool contradicts_counts(const PairResult& pair, double margin) {
 }
 
 bool times_are_plausible(double reported_us, double wall_us) {
-  return reported_us <= 1.05 * wall_us + 50 && wall_us <= 4 * reported_us + 20'000;
+  // Besides its launches a block starts a runner and poisons outputs: some ms, many times that on a busy machine.
+  return reported_us <= 1.05 * wall_us + 50 && wall_us <= 4 * reported_us + 250'000;
 }
 
 Block worker_block(worker::Worker& worker, int slot, const std::string& name, TimedSets& sets, double limit_s) {

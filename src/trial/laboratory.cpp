@@ -14,23 +14,14 @@
 namespace heed::trial {
 namespace {
 
-constexpr int kBaseSlot = 0;
-constexpr int kTrialSlot = 1;
-constexpr int kEmptySlot = 2;
 constexpr int kSelfProcesses = 3;          // in which the base is compared with itself
 constexpr int kRepeatedSelfProcesses = 8;  // where many such comparisons are made: a process may have its own bias
 constexpr double kWarmUp_ms_gpu = 150;     // an idle GPU reads up to 12% high for about that long
 constexpr double kWarmUp_ms_cpu = 60;
 constexpr double kLookWarmUpShare = 0.2;  // of those, where one look follows the other
 constexpr int kLookQuads = 2;             // eight blocks, less than a tenth of a second on a GPU
-constexpr int kEagerCalls = 2000;
 constexpr int kAttempts = 6;              // at work whose worker something outside has killed
-constexpr double kStandaloneShare = 0.1;  // of a block's calls that check its outputs
 constexpr double kCpuFloorShare = 0.85;   // the measured peak is itself uncertain on a shared machine
-
-constexpr const char* kEmptyKernel =
-    "#include \"kernels/contract.hpp\"\n"
-    "extern \"C\" __global__ void heed_forward(const __grid_constant__ heed::ForwardParams) {}\n";
 
 double milliseconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
@@ -105,16 +96,6 @@ void Laboratory::ensure_sets(const LaunchMemory& memory) {
 void Laboratory::drop_worker() {
   worker_.reset();
   base_in_worker_.clear();
-}
-
-template <typename Work>
-auto Laboratory::undisturbed(const Work& work) {
-  for (int attempt = 1;; ++attempt) try {
-      return work();
-    } catch (const worker::WorkerFailure& failure) {
-      drop_worker();
-      if (failure.kind() != worker::WorkerFailure::Kind::killed || attempt == kAttempts) throw;
-    }
 }
 
 // Whoever deletes the cache while a run goes on costs a build, not the run.
@@ -300,10 +281,12 @@ void Laboratory::measure_and_check(const Built& trial, const measure::PairOption
 Outcome Laboratory::judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed,
                           const measure::PairOptions& pair, bool fresh) {
   int attempt = 0;
-  return undisturbed([&] {
-    ++attempt;
-    return judge_once(variant, build, seed, pair, fresh, attempt == kAttempts);
-  });
+  return undisturbed(
+      [&] {
+        ++attempt;
+        return judge_once(variant, build, seed, pair, fresh, attempt == kAttempts);
+      },
+      kAttempts);
 }
 
 Outcome Laboratory::judge_once(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed,
@@ -363,10 +346,12 @@ Outcome Laboratory::judge_once(const Variant& variant, const jit::BuildOutcome& 
 
 Outcome Laboratory::measure_again(const Built& trial, std::uint64_t seed, const measure::PairOptions& pair) {
   int attempt = 0;
-  return undisturbed([&] {
-    ++attempt;
-    return measure_again_once(trial, seed, pair, attempt == kAttempts);
-  });
+  return undisturbed(
+      [&] {
+        ++attempt;
+        return measure_again_once(trial, seed, pair, attempt == kAttempts);
+      },
+      kAttempts);
 }
 
 Outcome Laboratory::measure_again_once(const Built& trial, std::uint64_t seed, const measure::PairOptions& pair,
@@ -409,11 +394,13 @@ Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, bo
   try {
     measure::PairOptions pair = options_.pair;
     pair.least_quads = pair.most_quads = kLookQuads;
-    look.pair = undisturbed([&] {
-      const Blocks blocks =
-          warm_blocks({variant, *build.artifact}, /*fresh=*/false, (rested ? 1 : kLookWarmUpShare) * warm_up_ms());
-      return measure::measure_pair(blocks.base, blocks.trial, pair);
-    });
+    look.pair = undisturbed(
+        [&] {
+          const Blocks blocks =
+              warm_blocks({variant, *build.artifact}, /*fresh=*/false, (rested ? 1 : kLookWarmUpShare) * warm_up_ms());
+          return measure::measure_pair(blocks.base, blocks.trial, pair);
+        },
+        kAttempts);
     if (!std::isfinite(look.pair.ratio.value) || look.pair.ratio.value <= 0) look = {{}, "its times are no numbers"};
   } catch (const worker::WorkerFailure& failure) {
     look.reason = failure.what();
@@ -422,138 +409,6 @@ Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, bo
   }
   if (!look.reason.empty() || device_.kind == DeviceKind::cpu) drop_worker();
   return look;
-}
-
-double Laboratory::time_alone(const Built& built, measure::TimedSets& sets, worker::Follow follow, Absolute* eager) {
-  return undisturbed([&] { return time_alone_once(built, sets, follow, eager); });
-}
-
-double Laboratory::time_alone_once(const Built& built, measure::TimedSets& sets, worker::Follow follow,
-                                   Absolute* eager) {
-  const LaunchPlan plan = plan_of(built.variant);
-  const bool gpu = device_.kind == DeviceKind::cuda;
-  ensure_arena(sets.arena_bytes());
-  drop_worker();
-  worker::Worker worker(device_.kind, arena_);
-  load(worker, kTrialSlot, built);
-  worker.seal();
-  sets.prepare(worker, {{kTrialSlot, plan}}, options_.launch_limit_s, follow);
-  worker.warm_up(kTrialSlot, warm_up_ms(), options_.launch_limit_s);
-  const measure::Block block = measure::worker_block(worker, kTrialSlot, "the variant", sets, options_.launch_limit_s);
-  const int blocks = gpu ? 15 : 7;
-  measure::SpotChecks checks(sets, worker, {kTrialSlot}, blocks, gpu ? warm_up_ms() : 0, options_.launch_limit_s);
-  std::vector<double> readings;
-  for (int i = 0; i < blocks; ++i) {
-    checks.before_block();
-    readings.push_back(block().us);
-  }
-  if (const auto failure = checks.finish()) throw WrongWhenTimed(built.variant, failure->comparison);
-  if (eager != nullptr && gpu) {
-    const int launches = sets.plan().launches;  // whole passes, so that it is known which launch wrote what is there
-    std::tie(eager->eager_us, eager->eager_synchronised_us) =
-        worker.time_eager(kTrialSlot, std::max(1, kEagerCalls / launches) * launches, options_.launch_limit_s);
-    measure::SpotCheck check = measure::SpotCheck::of_whole_passes(sets, fresh_seed());
-    measure::SpotCheck::Image image = check.fetch(worker, options_.launch_limit_s);
-    const verify::Comparison comparison = check.check(worker, image);
-    if (comparison.finding != Finding::none) throw WrongWhenTimed(built.variant, comparison);
-  }
-  return measure::median(readings);
-}
-
-double Laboratory::measure_dependent(const Built& built) {
-  const LaunchPlan plan = plan_of(built.variant);
-  if (!plan.dependent || device_.kind != DeviceKind::cuda) return 0;
-  ensure_sets(LaunchMemory::of(plan));
-  return time_alone(built, *sets_, worker::Follow::dependent);
-}
-
-double Laboratory::measure_large(const Built& built) {
-  measure::TimedSets large(workload_, measure::plan_timing(workload_, device_, measure::Caches::warm),
-                           LaunchMemory::of(plan_of(built.variant)), fresh_seed(), verify::InputClass::large_logits);
-  return time_alone(built, large, worker::Follow::in_stream);
-}
-
-Absolute Laboratory::measure_absolute(const Built& built) {
-  Absolute result;
-  const LaunchMemory memory = LaunchMemory::of(plan_of(built.variant));
-  ensure_sets(memory);
-  result.warm_us = time_alone(built, *sets_, worker::Follow::in_stream, &result);
-  result.dependent_us = measure_dependent(built);
-  measure::TimedSets cold(workload_, measure::plan_timing(workload_, device_, measure::Caches::cold), memory,
-                          fresh_seed());
-  result.cold_us = time_alone(built, cold, worker::Follow::in_stream);
-  return result;
-}
-
-measure::Block Laboratory::standalone_block(const Built& built) {
-  ensure_sets(LaunchMemory::of(plan_of(built.variant)));
-  // Sets of its own: they keep account of what K in one worker is multiplied by.
-  const auto sets = std::make_shared<measure::TimedSets>(workload_, sets_->plan(), sets_->memory(), fresh_seed());
-  const auto arena = std::make_shared<worker::Arena>(sets->arena_bytes());
-  const auto worker = std::make_shared<std::unique_ptr<worker::Worker>>();
-  const auto random = std::make_shared<Random>(fresh_seed());
-  const double limit_s = options_.launch_limit_s;
-  return [this, built, sets, arena, worker, random, limit_s] {
-    return undisturbed([&] {
-      if (!*worker || !(*worker)->lives()) {
-        *worker = std::make_unique<worker::Worker>(device_.kind, arena);
-        load(**worker, kTrialSlot, built);
-        (*worker)->seal();
-        sets->prepare(**worker, {{kTrialSlot, plan_of(built.variant)}}, limit_s);
-      }
-      if (random->chance(kStandaloneShare)) {
-        measure::SpotCheck check(*sets, random->next());
-        measure::SpotCheck::Image image = check.take(**worker, kTrialSlot, false, limit_s);
-        const verify::Comparison comparison = check.check(**worker, image);
-        if (comparison.finding != Finding::none) throw WrongWhenTimed(built.variant, comparison);
-      }
-      (*worker)->warm_up(kTrialSlot, 5, limit_s);  // the other side has just used the device
-      return measure::worker_block(**worker, kTrialSlot, "the variant", *sets, limit_s)();
-    });
-  };
-}
-
-double Laboratory::peak_flops() const {
-  return measure::peak_of(device_, workload_, device_.processors).flops;
-}
-
-double Laboratory::measure_launch_floor() {
-  if (device_.kind == DeviceKind::cpu) return 0;
-  const jit::BuildOutcome built = builder_.build({.device = device_.kind,
-                                                  .arch = device_.arch,
-                                                  .source = kEmptyKernel,
-                                                  .entry = "heed_forward",
-                                                  .dependent = false,
-                                                  .counters = false});
-  HEED_CHECK(built.artifact.has_value());
-  LaunchPlan plan;
-  plan.entry = "heed_forward";
-  plan.grid = {1, 1, 1};
-  plan.threads = 32;
-  ensure_sets({});
-  const auto arena = std::make_shared<worker::Arena>(sets_->arena_bytes());
-  std::vector<double> us;
-  undisturbed([&] {
-    us.clear();
-    worker::Worker worker(device_.kind, arena);
-    worker.load(kEmptySlot, built.artifact->path.string(), plan);
-    sets_->prepare(worker, {{kEmptySlot, plan}}, options_.launch_limit_s);
-    worker.warm_up(kEmptySlot, kWarmUp_ms_gpu, options_.launch_limit_s);
-    for (int i = 0; i < 10; ++i)
-      for (const double reading : worker
-                                      .time(kEmptySlot, sets_->plan().replays, sets_->flips(sets_->plan().replays + 1),
-                                            options_.launch_limit_s)
-                                      .us)
-        us.push_back(reading);
-  });
-  return *std::min_element(us.begin(), us.end());
-}
-
-measure::Floor Laboratory::floor(int threads) {
-  if (!launch_us_) launch_us_ = measure_launch_floor();
-  const int processors =
-      device_.kind == DeviceKind::cpu ? std::clamp(threads, 1, device_.processors) : device_.processors;
-  return measure::floor_of(measure::peak_of(device_, workload_, processors), workload_, *launch_us_);
 }
 
 }  // namespace heed::trial

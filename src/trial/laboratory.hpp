@@ -5,6 +5,8 @@
 /// fresh one.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -183,13 +185,19 @@ class Laboratory {
                      const measure::PairOptions& pair, bool fresh, bool is_last);
   Blocks watched(const Blocks& blocks, measure::SpotChecks& checks) const;
   void load(worker::Worker& worker, int slot, const Built& built);
-  /// Does `work` again, up to five times, when something outside has killed its worker.
+  /// Does `work` again when something outside has killed its worker.
+  /// @param attempts in all; a candidate is given up sooner
+  /// @throws Error (worker) when that does not help
   template <typename Work>
-  auto undisturbed(const Work& work);
+  auto undisturbed(const Work& work, int attempts = 20);
   double measure_launch_floor();
   /// Median us of a launch in a fresh worker; `eager`, if not null, gets the times of eager launches.
   double time_alone(const Built& built, measure::TimedSets& sets, worker::Follow follow, Absolute* eager = nullptr);
   double time_alone_once(const Built& built, measure::TimedSets& sets, worker::Follow follow, Absolute* eager);
+
+  static constexpr int kBaseSlot = 0;
+  static constexpr int kTrialSlot = 1;
+  static constexpr int kEmptySlot = 2;
 
   Workload workload_;
   DeviceFacts device_;
@@ -204,5 +212,20 @@ class Laboratory {
   std::unique_ptr<measure::TimedSets> sets_;
   std::optional<double> launch_us_;
 };
+
+template <typename Work>
+auto Laboratory::undisturbed(const Work& work, int attempts) {
+  for (int attempt = 1;; ++attempt) try {
+      return work();
+    } catch (const worker::WorkerFailure& failure) {
+      drop_worker();
+      if (failure.kind() != worker::WorkerFailure::Kind::killed) throw;
+      if (attempt == attempts)
+        throw Error(ErrorCode::worker,
+                    fmt::format("something outside kills the workers of this run, {} times in a row: {}. The system "
+                                "does it where memory runs out: free some, or choose a smaller workload",
+                                attempts, failure.what()));
+    }
+}
 
 }  // namespace heed::trial

@@ -281,7 +281,8 @@ TEST_F(Cli, ReportWritesAPage) {
 
 TEST_F(Cli, EvidenceIsListed) {
   const std::string file = folder_.file("e/x.json");
-  ASSERT_EQ(heed_command(tiny_evolution(2) + " --evidence " + file).code, 0);
+  const Printed run = heed_command(tiny_evolution(2) + " --evidence " + file);
+  ASSERT_EQ(run.code, 0) << run.err;
   const Printed list = heed_command("evidence " + folder_.file("e"));
   EXPECT_EQ(list.code, 0) << list.err;
   EXPECT_THAT(list.out, ::testing::HasSubstr("current"));

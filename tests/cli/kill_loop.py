@@ -128,7 +128,7 @@ class Loop:
         process, reported, reader = self.start()
         done, last = 0, time.monotonic()
         while done < kills:
-            time.sleep(random.uniform(0.0, 1.0))
+            time.sleep(random.uniform(0.0, 2.0))
             check(process.poll() is None, f"the run ended with {process.poll()} after {done} kills of its workers: {''.join(self.said)}")
             pids = workers_below(process.pid)
             # The limit is for a run that hangs: an idle machine starts several workers a second.

@@ -1,7 +1,9 @@
 // Something outside kills a worker, at any moment: no trial, no base and no run suffers for it.
+#include <gmock/gmock.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <filesystem>
@@ -76,6 +78,25 @@ TEST(KilledWorker, IsReplacedWhateverItWasDoing) {
     });
     disturbed(delay_ms, [&] { EXPECT_GT(laboratory.measure_large(base), 0); });
   }
+}
+
+TEST(KilledWorker, WhereEveryOneIsKilledTheRunEndsWithASentence) {
+  const Workload workload = parse_workload("b1h2l64d32:fp32");
+  Laboratory laboratory(workload, cpu_facts(), builder(), nullptr, Options{});
+  const Built base = laboratory.build(parse_variant("fwd_cpu", workload, cpu_facts()));
+  std::atomic<bool> ended{false};
+  std::thread killer([&] {
+    while (!ended) kill_workers();
+  });
+  std::string said;
+  try {
+    laboratory.set_base(base);
+  } catch (const Error& error) {
+    said = error.what();
+  }
+  ended = true;
+  killer.join();
+  EXPECT_THAT(said, ::testing::HasSubstr("something outside kills the workers of this run, 20 times in a row"));
 }
 
 }  // namespace
