@@ -73,8 +73,8 @@ class ForgedTime : public std::runtime_error {
 Block worker_block(worker::Worker& worker, int slot, const std::string& name, TimedSets& sets, double limit_s);
 
 /// Whether readings that add up to `reported_us` can come from a call that took `wall_us` here. The call does one
-/// replay more than it reports and moves some memory; four times the work and 20 ms are room for that and for a busy
-/// machine.
+/// replay more than it reports and moves some memory; four times the work and a quarter of a second are room for that
+/// and for a busy machine.
 bool times_are_plausible(double reported_us, double wall_us);
 
 }  // namespace heed::measure
