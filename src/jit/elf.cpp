@@ -97,7 +97,7 @@ std::string machine_code_digest(const ElfFile& file) {
 std::int64_t code_bytes(const ElfFile& file) {
   std::int64_t bytes = 0;
   for (const ElfSection& section : file.sections)
-    if (starts_with_any(section.name, {".text"})) bytes += static_cast<std::int64_t>(section.size);
+    if (starts_with_any(section.name, {".text"})) bytes += static_cast<std::int64_t>(section.data.size());
   return bytes;
 }
 
