@@ -274,7 +274,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->footer(
       "Examples:\n"
       "  heed bench --shape b1h8l512d64:fp32 --device cpu\n"
-      "  heed bench fwd_sm80:key_splits=2 fwd_sm80:block_n=128 --shape b1h8l512d64");
+      "  heed bench fwd_sm80:kv_groups=2 fwd_sm80:block_n=128 --shape b1h8l512d64");
   command->callback([o, &exit_code] { exit_code = bench(*o); });
 }
 

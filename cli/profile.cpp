@@ -199,7 +199,7 @@ void add_profile(CLI::App& app, int& exit_code) {
       ->check(CLI::PositiveNumber);
   command->footer(
       "Examples:\n"
-      "  heed profile fwd_sm80:block_m=32,key_splits=4 --shape b1h8l512d64\n"
+      "  heed profile fwd_sm80:block_m=32,kv_groups=4 --shape b1h8l512d64\n"
       "  heed profile fwd_sm80 --shape b1h8l512d64 --roofline roofline.svg --json\n"
       "  heed profile fwd_sm80 --shape b1h8l512d64 --ncu");
   command->callback([o, &exit_code] { exit_code = run(*o); });

@@ -198,7 +198,7 @@ void add_run(CLI::App& app, int& exit_code) {
   command->footer(
       "Examples:\n"
       "  heed run --qkv attention.safetensors -o out.safetensors --causal top-left\n"
-      "  heed run fwd_sm90 --q q.npy --k k.npy --v v.npy --layout blhd -o o.npy\n"
+      "  heed run fwd_sm90_split --q q.npy --k k.npy --v v.npy --layout blhd -o o.npy\n"
       "The file is written as a whole, and only when the sampled rows are right.");
   command->callback([o, &exit_code] { exit_code = run(*o); });
 }

@@ -226,7 +226,7 @@ void add_verify(CLI::App& app, int& exit_code) {
       "  heed verify --shape b1h8l512d64\n"
       "  heed verify fwd_cpu:block_n=32,threads=1 --shape b1h8l100d80:fp32\n"
       "  heed verify --cases tests/cases/forward.txt --random-configs 3\n"
-      "  heed verify fwd_sm90 --random-workloads 1000 --seed 7");
+      "  heed verify fwd_sm90_split --random-workloads 1000 --seed 7");
   command->callback([o, &exit_code] { exit_code = run(*o); });
 }
 

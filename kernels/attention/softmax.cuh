@@ -48,7 +48,7 @@ struct RowState {
 };
 
 /// A finite stand-in for a reference of -inf, so that exp2(-inf - reference) is 0 and never NaN.
-__device__ __forceinline__ float finite_reference(float reference) {
+__device__ __forceinline__ float finite_row_max(float reference) {
   return reference == -__int_as_float(0x7f800000) ? 0.0F : reference;
 }
 
@@ -96,7 +96,7 @@ __device__ __forceinline__ void softmax_tile(float (&scores)[kFragments][kTiles]
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float next = fmaxf(rows.reference[m][h], scaled_maximum[h]);
-        const float factor = ptx::ex2_approx_ftz(rows.reference[m][h] - finite_reference(next));
+        const float factor = ptx::ex2_approx_ftz(rows.reference[m][h] - finite_row_max(next));
         rows.reference[m][h] = next;
         rows.sum[m][h] *= factor;
 #pragma unroll
@@ -108,7 +108,7 @@ __device__ __forceinline__ void softmax_tile(float (&scores)[kFragments][kTiles]
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float negative_reference = -finite_reference(rows.reference[m][h]);
+      const float negative_reference = -finite_row_max(rows.reference[m][h]);
       float sum = 0.0F;
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {

@@ -117,13 +117,13 @@ struct OnlineRow {
   /// Takes a new maximum in; returns what sum and partial output so far are worth under it.
   __device__ __forceinline__ float raise(float candidate) {
     const float next = fmaxf(maximum, candidate);
-    const float factor = ptx::ex2_approx_ftz(maximum - attention::finite_reference(next));
+    const float factor = ptx::ex2_approx_ftz(maximum - attention::finite_row_max(next));
     maximum = next;
     sum *= factor;
     return factor;
   }
   __device__ __forceinline__ float weight(float score) const {
-    return ptx::ex2_approx_ftz(score - attention::finite_reference(maximum));
+    return ptx::ex2_approx_ftz(score - attention::finite_row_max(maximum));
   }
   [[nodiscard]] __device__ __forceinline__ float inverse() const { return sum > 0.0F ? 1.0F / sum : 0.0F; }
 };

@@ -32,7 +32,7 @@ HEED_HOST_DEVICE constexpr int launch_registers(const Config& c) {
 /// Whether registers move from the producers to the consumers: not where every thread has as many as it can name.
 template <typename Config>
 HEED_HOST_DEVICE constexpr bool moves_registers(const Config& c) {
-  return c.producer == decltype(c.producer)::own_group && launch_registers(c) < kMostRegisters;
+  return c.producer == decltype(c.producer)::warpgroup && launch_registers(c) < kMostRegisters;
 }
 
 /// Registers a consumer thread of `c` may use: its share of what the producers give back, if they do.

@@ -333,7 +333,7 @@ class HeedAttention:
         tensors not seen before allocates nothing. `dependent` as for CudaKernel.launch."""
         if self.o_strides and any(n > 1 and got != own for n, got, own in zip(o.shape, o.stride(), self.o_strides)):
             raise HeedError(f"an output with strides {o.stride()[:3]} was given to a variant that is built for {self.o_strides} "
-                            "alone; give such an output, or build the variant with outputs=any")
+                            "alone; give such an output, or build the variant with o_layout=strided")
         self._queue(q, k, v, o, dependent)
 
     def bind(self, q, k, v, o):

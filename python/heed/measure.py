@@ -90,7 +90,7 @@ def cache_filler(torch, cache_bytes):
     """A function that fills the L2 with lines of nobody's: a reading then finds it as another operator leaves it.
 
     In a cache that nothing else uses, inputs that a kernel marks to be evicted first stay for its next call: b1h8l1024d64 by
-    fwd_sm90_stream with evict_first=inputs took 6.2 us, and 7.2 us where another process worked between its readings (H200).
+    fwd_sm90_persistent with evict_first=q_kv took 6.2 us, and 7.2 us where another process worked between its readings (H200).
     """
     lines = torch.empty(FILL_MULTIPLE * cache_bytes, dtype=torch.uint8, device="cuda")
     return lines.zero_

@@ -16,7 +16,7 @@ namespace heed::jit {
 namespace fs = std::filesystem;
 namespace {
 
-// g++ takes 0.4 GiB for the largest CPU kernels, NVRTC with ptxas 1 GiB for the largest of fwd_sm90_stream, each of
+// g++ takes 0.4 GiB for the largest CPU kernels, NVRTC with ptxas 1 GiB for the largest of fwd_sm90_persistent, each of
 // address space about twice that.
 constexpr std::int64_t kMemory = std::int64_t{8} << 30;
 constexpr std::int64_t kFile = std::int64_t{64} << 20;  // the largest honest binary has 0.4 MiB

@@ -11,12 +11,12 @@ namespace {
 
 // FlashAttention-2's tile: four warps of 16 rows, tiles of 64 keys.
 constexpr const char* kFirstConfig =
-    "fwd_sm80:block_m=64,block_n=64,warp_rows=16,key_splits=1,stages=2,shared_layout=swizzled,q_in_registers=on,"
-    "split_wait=off,overlap=off,late_copies=off,exp2=hardware,rescale=when_grown,epilogue=shared,tile_order=descending,"
+    "fwd_sm80:block_m=64,block_n=64,warp_rows=16,kv_groups=1,stages=2,smem_layout=swizzled,q_in_registers=on,"
+    "split_wait=off,overlap=off,late_loads=off,exp2=hardware,rescale=when_grown,epilogue=shared,tile_order=descending,"
     "min_blocks=1";
 constexpr const char* kGoodConfig =
-    "fwd_sm80:block_m=32,block_n=64,warp_rows=16,key_splits=4,stages=3,shared_layout=swizzled,q_in_registers=on,"
-    "split_wait=off,overlap=off,late_copies=off,exp2=hardware,rescale=always,epilogue=shared,tile_order=ascending,min_"
+    "fwd_sm80:block_m=32,block_n=64,warp_rows=16,kv_groups=4,stages=3,smem_layout=swizzled,q_in_registers=on,"
+    "split_wait=off,overlap=off,late_loads=off,exp2=hardware,rescale=always,epilogue=shared,tile_order=ascending,min_"
     "blocks=1";
 
 }  // namespace

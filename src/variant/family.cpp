@@ -13,8 +13,8 @@ namespace heed {
 
 std::span<const Family* const> families() {
   // A device's default is its first.
-  static const std::vector<const Family*> all = {&cpu_family(),    &sm80_family(),   &decode_sm90_family(),
-                                                 &decode_family(), &stream_family(), &sm90_family(),
+  static const std::vector<const Family*> all = {&cpu_family(),    &sm80_family(),   &sm90_decode_family(),
+                                                 &sm80_decode_family(), &sm90_persistent_family(), &sm90_split_family(),
                                                  &ladder_family()};
   return all;
 }
@@ -119,7 +119,7 @@ Problem known_problem(const Workload& workload) {
 }
 
 std::string too_large_to_know(const Workload& workload) {
-  return fmt::format("its tensors take {:.0f} MB; programs may know the sizes of up to {:.0f} MB; write sizes=any",
+  return fmt::format("its tensors take {:.0f} MB; programs may know the sizes of up to {:.0f} MB; write specialize=none",
                      workload.bytes() / 1e6, kMostFixedBytes / 1e6);
 }
 

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
-#include "kernels/sm80/config.hpp"
+#include "kernels/sm80/forward/config.hpp"
 #include "variant/family.hpp"
 #include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"
@@ -22,13 +22,13 @@ const KnobTable<sm80::Config>& table() {
     t.add("warp_rows", "w", &C::warp_rows, {16, 32}, "query rows a warp")
         .acts_on({shared_memory, issue, latency, tensor})
         .shares_work();
-    t.add("key_splits", "k", &C::key_splits, {1, 2, 4, 8},
+    t.add("kv_groups", "k", &C::kv_groups, {1, 2, 4, 8},
           "groups of warps that share a block's rows and split its keys")
         .acts_on({latency, tail})
         .shares_work();
     t.add("stages", "s", &C::stages, {1, 2, 3, 4}, "tiles of K and V a group keeps in shared memory")
         .acts_on({latency, l2, dram});
-    t.add("shared_layout", "l", &C::shared_layout, "heed::tile::SharedLayout", {"linear", "swizzled", "padded"},
+    t.add("smem_layout", "l", &C::smem_layout, "heed::tile::SharedLayout", {"linear", "swizzled", "padded"},
           "how tiles lie in shared memory: with bank conflicts, XOR-swizzled, or rows padded by 16 bytes")
         .acts_on({shared_memory});
     t.add("q_in_registers", "q", &C::q_in_registers,
@@ -37,9 +37,9 @@ const KnobTable<sm80::Config>& table() {
     t.add("split_wait", "v", &C::split_wait, "wait for K and V separately").acts_on({latency});
     t.add("overlap", "a", &C::overlap, "multiply a tile's values beside the next tile's exponentials")
         .acts_on({tensor, exponentials, latency});
-    t.add("late_copies", "c", &C::late_copies, "start copies of later tiles after a tile's scores, else before")
+    t.add("late_loads", "c", &C::late_loads, "start copies of later tiles after a tile's scores, else before")
         .acts_on({issue, latency});
-    t.add("handshake", "h", &C::handshake, "heed::sm80::Handshake", {"group", "stage"},
+    t.add("pipeline_sync", "h", &C::pipeline_sync, "heed::sm80::PipelineSync", {"group", "stage"},
           "how warps learn that a tile is there and a stage free: all meet once a round, or at barriers of the stage")
         .acts_on({latency, tensor});
     t.add("exp2", "x", &C::exp2, "heed::attention::Exp2", {"hardware", "poly_quarter", "poly_half"},
@@ -53,7 +53,7 @@ const KnobTable<sm80::Config>& table() {
           "how finished rows are written (one key split)")
         .acts_on({l2, dram, shared_memory});
     t.add("tile_order", "o", &C::tile_order, "heed::sm80::TileOrder",
-          {"ascending", "descending", "longest", "mirrored"},
+          {"ascending", "descending", "lpt", "paired"},
           "which query rows start first: of each head, or of all heads the longest, or long and short ones paired")
         .acts_on({tail});
     t.add("min_blocks", "b", &C::min_blocks, {1, 2, 3, 4},
@@ -91,32 +91,32 @@ std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device
   // better.
   const auto order = [&](int rows) {
     if (!causal) return descending;
-    return tiles(rows) > processors && tiles(rows) <= 2 * processors ? mirrored : longest;
+    return tiles(rows) > processors && tiles(rows) <= 2 * processors ? paired : lpt;
   };
   std::vector<sm80::Config> all;
   if (4 * tiles(64) <= 3 * processors) {
     // A block of 64 rows for each multiprocessor would leave some without. Two tiles a group leave nothing to be
     // optimistic about.
-    sm80::Config c{.block_m = 32, .key_splits = 4, .stages = 3, .split_wait = !causal, .rescale = kAlways};
+    sm80::Config c{.block_m = 32, .kv_groups = 4, .stages = 3, .split_wait = !causal, .rescale = kAlways};
     if (w.dim == 128) c.stages = 1;
-    if (w.dim == 64 || w.len_k <= 2 * c.key_splits * c.block_n) all.push_back(c);
+    if (w.dim == 64 || w.len_k <= 2 * c.kv_groups * c.block_n) all.push_back(c);
     c.block_n = 32;
     c.stages = 2;
     c.split_wait = false;
     all.push_back(c);
   } else if (tiles(64) <= processors) {
     // Late copies: 10.4 us at b1h8l1024d64 on an H200, 11.0 us without; under a causal mask they spill.
-    sm80::Config c{.key_splits = 2, .overlap = true, .late_copies = !causal, .rescale = kOptimistic};
+    sm80::Config c{.kv_groups = 2, .overlap = true, .late_loads = !causal, .rescale = kOptimistic};
     if (w.dim == 64) {
       c.warp_rows = 32;
-      c.key_splits = 4;
+      c.kv_groups = 4;
     }
     all.push_back(c);
   } else if (tiles(64) <= 2 * processors) {
-    sm80::Config c{.warp_rows = 32, .key_splits = 2, .rescale = kOptimistic, .tile_order = order(64), .min_blocks = 2};
+    sm80::Config c{.warp_rows = 32, .kv_groups = 2, .rescale = kOptimistic, .tile_order = order(64), .min_blocks = 2};
     if (w.dim == 64) {
       c.overlap = true;
-      c.late_copies = !causal;  // 28.8 us at b1h8l2048d64, 29.6 us without
+      c.late_loads = !causal;  // 28.8 us at b1h8l2048d64, 29.6 us without
       all.push_back(c);
     } else if (!causal) {
       c.stages = 1;
@@ -136,18 +136,18 @@ std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device
     } else {
       c.q_in_registers = false;
       // 46.5 us at b1h32l1024d128, 47.8 us where warps meet once a round; under a causal mask it spills.
-      if (!causal && can_sleep) c.handshake = sm80::Handshake::stage;
+      if (!causal && can_sleep) c.pipeline_sync = sm80::PipelineSync::stage;
     }
     all.push_back(c);
   }
   // Tiles of 64 rows waste less where the mask cuts through them.
   sm80::Config c{.overlap = true, .rescale = kOptimistic, .tile_order = order(64), .min_blocks = w.dim == 64 ? 3 : 2};
   if (w.dim == 64) {
-    c.tile_order = causal ? longest : descending;
+    c.tile_order = causal ? lpt : descending;
   } else if (can_sleep) {
     // 32.8 us at b1h32l1024d128 causal, 34.0 us where warps meet once a round.
-    c.handshake = sm80::Handshake::stage;
-    c.late_copies = true;
+    c.pipeline_sync = sm80::PipelineSync::stage;
+    c.late_loads = true;
   }
   all.push_back(c);
   c.tile_order = descending;
@@ -162,7 +162,7 @@ std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device
 class Sm80Family final : public Family {
  public:
   std::string_view name() const override { return "fwd_sm80"; }
-  std::string_view folder() const override { return "kernels/sm80"; }
+  std::string_view folder() const override { return "kernels/sm80/forward"; }
   std::string_view description() const override {
     return "mma.sync with everything in registers, cp.async stages, keys split over groups of warps";
   }
@@ -193,8 +193,8 @@ class Sm80Family final : public Family {
         return fmt::format("head dim {} is not 64 or 128", problem.head_dim);
       case sm80::Illegal::block_m:
         return fmt::format("block_m {} is no multiple of warp_rows {}", c.block_m, c.warp_rows);
-      case sm80::Illegal::key_splits:
-        return fmt::format("{} key splits exceed the 15 named barriers", c.key_splits);
+      case sm80::Illegal::kv_groups:
+        return fmt::format("{} key splits exceed the 15 named barriers", c.kv_groups);
       case sm80::Illegal::threads:
         return fmt::format("{} threads a block exceed 1024", sm80::threads(c));
       case sm80::Illegal::shared_memory:
@@ -211,10 +211,10 @@ class Sm80Family final : public Family {
                "or more stages";
       case sm80::Illegal::polynomial:
         return "rescale=optimistic needs exp2=hardware: the polynomial's overflow does not show";
-      case sm80::Illegal::late_copies:
-        return "late_copies=on needs two or more stages: the only one is free after a tile's values";
-      case sm80::Illegal::handshake:
-        return "handshake=stage needs split_wait=off, two or more stages and two or more warps a group: a stage is "
+      case sm80::Illegal::late_loads:
+        return "late_loads=on needs two or more stages: the only one is free after a tile's values";
+      case sm80::Illegal::pipeline_sync:
+        return "pipeline_sync=stage needs split_wait=off, two or more stages and two or more warps a group: a stage is "
                "waited for as a whole, and what warps may be apart by are copies of the next round";
       case sm80::Illegal::same_program:
         return "with key splits both epilogues are the same program; write epilogue=shared";
@@ -232,7 +232,7 @@ class Sm80Family final : public Family {
   }
 
   std::string prelude(const Config& config, const Workload& workload) const override {
-    return kernel_prelude("sm80", table().render(config), problem(config, workload));
+    return kernel_prelude(folder(), "sm80", table().render(config), problem(config, workload));
   }
 
   std::string entry() const override { return kernel_entry({.name = "sm80"}); }

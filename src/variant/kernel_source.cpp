@@ -6,12 +6,13 @@
 
 namespace heed {
 
-std::string kernel_prelude(std::string_view name, std::string_view config, const Problem& problem) {
+std::string kernel_prelude(std::string_view folder, std::string_view name, std::string_view config,
+                           const Problem& problem) {
   return fmt::format(
-      "#include \"kernels/{0}/forward.cuh\"\n\n"
+      "#include \"{3}/forward.cuh\"\n\n"
       "__device__ constexpr heed::{0}::Config kConfig{1};\n"
       "__device__ constexpr heed::Problem kProblem{2};\n\n",
-      name, config, literal(problem));
+      name, config, literal(problem), folder);
 }
 
 std::string cluster_attribute(int blocks) {

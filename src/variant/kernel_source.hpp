@@ -9,11 +9,13 @@
 
 namespace heed {
 
-/// The include of kernels/<name>/forward.cuh, and `kConfig` and `kProblem` as constexpr aggregates of the
+/// The include of <folder>/forward.cuh, and `kConfig` and `kProblem` as constexpr aggregates of the
 /// device: kernels take references to them (kernels/contract.hpp).
-/// @param name folder and namespace of the kernel
+/// @param folder of the kernel, e.g. "kernels/sm90/persistent"
+/// @param name namespace of the kernel within heed, e.g. "sm90_persistent"
 /// @param config the aggregate's initialisers, in braces
-std::string kernel_prelude(std::string_view name, std::string_view config, const Problem& problem);
+std::string kernel_prelude(std::string_view folder, std::string_view name, std::string_view config,
+                           const Problem& problem);
 
 /// The most that gridDim.y and gridDim.z hold.
 inline constexpr std::int64_t kMostGridYZ = 65535;

@@ -9,18 +9,18 @@ class Family;
 struct Workload;
 const Family& cpu_family();          ///< fwd_cpu, src/variant/family_cpu.cpp
 const Family& sm80_family();         ///< fwd_sm80, src/variant/family_sm80.cpp
-const Family& sm90_family();         ///< fwd_sm90, src/variant/family_sm90.cpp
-const Family& stream_family();       ///< fwd_sm90_stream, src/variant/family_stream.cpp
-const Family& decode_family();       ///< fwd_decode, src/variant/family_decode.cpp
-const Family& decode_sm90_family();  ///< fwd_decode_sm90, src/variant/family_decode_sm90.cpp
+const Family& sm90_split_family();         ///< fwd_sm90_split, src/variant/family_sm90_split.cpp
+const Family& sm90_persistent_family();       ///< fwd_sm90_persistent, src/variant/family_sm90_persistent.cpp
+const Family& sm80_decode_family();       ///< fwd_sm80_decode, src/variant/family_sm80_decode.cpp
+const Family& sm90_decode_family();  ///< fwd_sm90_decode, src/variant/family_sm90_decode.cpp
 const Family& ladder_family();       ///< ladder, src/variant/family_ladder.cpp
 
-/// Whether fwd_sm90 is ahead of fwd_sm90_stream though its row tiles take more than one wave: under a causal mask, at
+/// Whether fwd_sm90_split is ahead of fwd_sm90_persistent though its row tiles take more than one wave: under a causal mask, at
 /// head dims up to 64 and few keys, where two of its blocks share a multiprocessor, long row tiles beside short ones.
 /// @param processors of the device
-bool sm90_leads(const Workload& workload, std::int64_t processors);
+bool prefers_split_kernel(const Workload& workload, std::int64_t processors);
 
-/// The same of more keys, where fwd_sm90_stream splits row tiles that way.
-bool splits_rows(const Workload& workload, std::int64_t processors);
+/// The same of more keys, where fwd_sm90_persistent splits row tiles that way.
+bool splits_q_tiles(const Workload& workload, std::int64_t processors);
 
 }  // namespace heed

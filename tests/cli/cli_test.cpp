@@ -125,7 +125,7 @@ TEST_F(Cli, FailuresExitWithOne) {
   expect_refusal("evolve --shape b1h1l8d16dv32 --device cpu " + db() + " " + cache(), 1, "value dim 32");
   expect_refusal("evolve --shape b1h1l8d2000 --device cpu " + db() + " " + cache(), 1, "head dim 2000");
   expect_refusal(
-      "bench fwd_cpu:unit=vector,key_heads=own,tile_rows=12,tile_vectors=4 --shape b1h1l8d16 --device cpu " + cache(),
+      "bench fwd_cpu:unit=vector,gqa=off,tile_rows=12,tile_vectors=4 --shape b1h1l8d16 --device cpu " + cache(),
       1, "does not fit");
   expect_refusal("evolve --shape b1h1l8d16 --device cpu --compiler no-such-compiler " + db() + " " + cache(), 1,
                  "\"no-such-compiler\" is not on the PATH");
@@ -350,7 +350,7 @@ TEST_F(Cli, JsonIsAloneOnStdout) {
 
 TEST_F(Cli, BenchGoesOnAfterAVariantThatCannotBe) {
   const Printed run = heed_command(
-      "bench fwd_cpu:unit=vector,key_heads=own,tile_rows=12,tile_vectors=4 fwd_cpu --measure-limit 0.2 --shape "
+      "bench fwd_cpu:unit=vector,gqa=off,tile_rows=12,tile_vectors=4 fwd_cpu --measure-limit 0.2 --shape "
       "b1h1l20d8:fp32 --device cpu "
       "--json " +
       cache());
@@ -448,8 +448,8 @@ TEST_F(Cli, EmitPrintsWhatIsCompiled) {
   const Printed gpu = heed_command("emit fwd_sm80 --shape b1h8l512d64:bf16:top-left --arch sm_80");
   EXPECT_THAT(gpu.out, ::testing::HasSubstr("heed::Element::bf16, .head_dim = 64, .causal = true"));
   const Printed automatic = heed_command("emit auto --shape b1h8l512d64 --arch sm_90a");
-  EXPECT_THAT(automatic.out, ::testing::HasSubstr("kernels/sm90/"));
-  expect_refusal("emit fwd_sm80:stages=4,block_n=128,key_splits=2 --shape b1h8l512d64 --arch sm_89", 1,
+  EXPECT_THAT(automatic.out, ::testing::HasSubstr("kernels/sm90/split/"));
+  expect_refusal("emit fwd_sm80:stages=4,block_n=128,kv_groups=2 --shape b1h8l512d64 --arch sm_89", 1,
                  "illegal on sm_89");
   expect_refusal("emit fwd_sm70 --shape b1h8l512d64", 2, "unknown family");
 }
@@ -502,7 +502,7 @@ TEST_F(Cli, BuildForAGpuNeedsNone) {
   const Printed hopper = build("auto");  // tensor maps, a cluster and a dependent launch
   ASSERT_EQ(hopper.code, 0) << hopper.err;
   json = nlohmann::json::parse(hopper.out);
-  EXPECT_EQ(json["family"], "fwd_sm90");
+  EXPECT_EQ(json["family"], "fwd_sm90_split");
   EXPECT_EQ(json["made_for"], "Hopper");
   EXPECT_EQ(json["grid"], nlohmann::json({16, 8, 1}));
   EXPECT_EQ(json["cluster"], 2);
@@ -511,14 +511,14 @@ TEST_F(Cli, BuildForAGpuNeedsNone) {
   EXPECT_EQ(json["dependent"], true);
   EXPECT_TRUE(json["o_strides"].is_null());
 
-  const Printed dense = build("fwd_sm90:sizes=fixed,outputs=dense,key_heads=shared");
+  const Printed dense = build("fwd_sm90_split:specialize=shape,o_layout=dense,gqa=on");
   ASSERT_EQ(dense.code, 0) << dense.err;
   EXPECT_EQ(nlohmann::json::parse(dense.out)["o_strides"], nlohmann::json({8 * 512 * 64, 512 * 64, 64}));
 
   const Printed decode = heed_command("build auto --arch sm_90a --shape b8h32hkv4l1k8192d128 --json -o " +
                                       folder_.file("d.cubin") + " " + cache());
   ASSERT_EQ(decode.code, 0) << decode.err;
-  EXPECT_EQ(nlohmann::json::parse(decode.out)["family"], "fwd_decode_sm90");
+  EXPECT_EQ(nlohmann::json::parse(decode.out)["family"], "fwd_sm90_decode");
   EXPECT_EQ(nlohmann::json::parse(decode.out)["boxes"]["l2_bytes"], 0);
   EXPECT_THAT(nlohmann::json::parse(decode.out)["made_for"].get<std::string>(), ::testing::HasSubstr("few queries"));
 }
@@ -590,15 +590,15 @@ TEST_F(Cli, ProfileSaysWhyThereAreNoCounters) {
 }
 
 TEST_F(Cli, ProfilePrintsTheNsightComputeCommand) {
-  const Printed run = heed_command("profile fwd_sm80:key_splits=4 --shape b1h8l512d64 --causal top-left --ncu");
+  const Printed run = heed_command("profile fwd_sm80:kv_groups=4 --shape b1h8l512d64 --causal top-left --ncu");
   EXPECT_EQ(run.code, 0) << run.err;
   for (const char* part :
        {"ncu ", "--clock-control none", "--target-processes all", "--kernel-name heed_forward",
-        "--section SpeedOfLight", " verify 'fwd_sm80:", "key_splits=4", "--shape 'b1h8l512d64:fp16:causal_top_left'"})
+        "--section SpeedOfLight", " verify 'fwd_sm80:", "kv_groups=4", "--shape 'b1h8l512d64:fp16:causal_top_left'"})
     EXPECT_THAT(run.out, ::testing::HasSubstr(part));
   expect_refusal("profile fwd_cpu --shape b1h8l512d64 --ncu", 2, "runs on the CPU");
   EXPECT_THAT(heed_command("profile --shape b8h32hkv4l1k8192d128 --ncu").out,
-              ::testing::HasSubstr("'fwd_decode_sm90:"));
+              ::testing::HasSubstr("'fwd_sm90_decode:"));
 }
 
 TEST_F(Cli, DoctorNamesWhatIsMissing) {

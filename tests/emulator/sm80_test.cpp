@@ -40,7 +40,7 @@ TEST(EmulatedSm80, SplitKeysAndStages) {
   constexpr Config kConfig{.block_m = 32,
                            .block_n = 32,
                            .warp_rows = 32,
-                           .key_splits = 4,
+                           .kv_groups = 4,
                            .stages = 3,
                            .q_in_registers = false,
                            .split_wait = true};
@@ -65,16 +65,16 @@ TEST(EmulatedSm80, OptimisticReference) {
                          .stages = 1,
                          .q_in_registers = false,
                          .rescale = kOptimisticReference,
-                         .tile_order = TileOrder::mirrored};
+                         .tile_order = TileOrder::paired};
   run_case<kWide, kHalf128>({.len_q = 150, .len_k = 200, .score_scale = 30}, 7);
   run_case<kWide, kBrain128Causal>({.batch = 2, .heads = 2, .len_q = 400, .len_k = 500, .causal_offset = 100}, 8);
   constexpr Config kSplit{.block_m = 64,
                           .block_n = 32,
                           .warp_rows = 32,
-                          .key_splits = 2,
+                          .kv_groups = 2,
                           .stages = 3,
                           .split_wait = true,
-                          .late_copies = true,
+                          .late_loads = true,
                           .rescale = kOptimisticReference};
   run_case<kSplit, kBrain128Causal>({.len_q = 70, .len_k = 300, .causal_offset = 230, .score_scale = 300}, 9);
   run_case<kSplit, kHalf64>({.len_q = 40, .len_k = 260, .heads_inner = true}, 10);
@@ -91,17 +91,17 @@ TEST(EmulatedSm80, ValuesBesideExponentials) {
                          .warp_rows = 32,
                          .stages = 4,
                          .overlap = true,
-                         .late_copies = true,
+                         .late_loads = true,
                          .rescale = kOptimisticReference,
-                         .tile_order = TileOrder::longest};
+                         .tile_order = TileOrder::lpt};
   run_case<kFour, kHalf64Causal>({.batch = 2, .heads = 2, .len_q = 300, .len_k = 200, .causal_offset = -90}, 13);
   run_case<kFour, kHalf64Causal>({.len_q = 200, .len_k = 200, .score_scale = 30, .padding_rows = 2}, 14);
   constexpr Config kGroups{
-      .block_m = 64, .block_n = 16, .warp_rows = 32, .key_splits = 4, .stages = 3, .overlap = true};
+      .block_m = 64, .block_n = 16, .warp_rows = 32, .kv_groups = 4, .stages = 3, .overlap = true};
   run_case<kGroups, kBrain128Causal>({.len_q = 100, .len_k = 330, .causal_offset = 230}, 15);
   run_case<kGroups, kHalf64>({.len_q = 50, .len_k = 33}, 16);
   constexpr Config kFar{.block_m = 32,
-                        .shared_layout = tile::SharedLayout::padded,
+                        .smem_layout = tile::SharedLayout::padded,
                         .q_in_registers = false,
                         .overlap = true,
                         .rescale = attention::Rescale::when_far};
@@ -110,34 +110,34 @@ TEST(EmulatedSm80, ValuesBesideExponentials) {
 
 // Warps meet at barriers of stages: in turn and with values one tile later, few tiles and many, two stages and more.
 TEST(EmulatedSm80, StageHandshake) {
-  constexpr Config kTurn{.block_n = 32, .handshake = Handshake::stage, .rescale = kOptimisticReference};
+  constexpr Config kTurn{.block_n = 32, .pipeline_sync = PipelineSync::stage, .rescale = kOptimisticReference};
   for (const int len_k : {10, 32, 60, 96, 130})
     run_case<kTurn, kHalf64>({.len_q = 70, .len_k = len_k}, 31 + static_cast<std::uint64_t>(len_k));
   run_case<kTurn, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40, .score_scale = 30}, 32);
   constexpr Config kGroups{.block_m = 32,
                            .block_n = 16,
-                           .key_splits = 4,
+                           .kv_groups = 4,
                            .stages = 3,
                            .q_in_registers = false,
-                           .late_copies = true,
-                           .handshake = Handshake::stage};
+                           .late_loads = true,
+                           .pipeline_sync = PipelineSync::stage};
   run_case<kGroups, kBrain128Causal>({.len_q = 50, .len_k = 400, .causal_offset = 350}, 33);
   constexpr Config kBeside{.block_n = 32,
                            .stages = 3,
                            .overlap = true,
-                           .late_copies = true,
-                           .handshake = Handshake::stage,
+                           .late_loads = true,
+                           .pipeline_sync = PipelineSync::stage,
                            .rescale = kOptimisticReference};
   for (const int len_k : {10, 32, 60, 96, 130})
     run_case<kBeside, kHalf64>({.len_q = 30, .len_k = len_k}, 34 + static_cast<std::uint64_t>(len_k));
   run_case<kBeside, kHalf64Causal>({.batch = 2, .heads = 2, .len_q = 300, .len_k = 200, .causal_offset = -90}, 35);
-  constexpr Config kTwo{.block_n = 16, .overlap = true, .handshake = Handshake::stage};
+  constexpr Config kTwo{.block_n = 16, .overlap = true, .pipeline_sync = PipelineSync::stage};
   run_case<kTwo, kHalf64>({.len_q = 70, .len_k = 300, .score_scale = 30}, 36);
   run_case<kTwo, kHalf64Causal>({.len_q = 200, .len_k = 200, .padding_rows = 2}, 37);
 }
 
 TEST(Sm80, EveryRowTileIsTakenOnce) {
-  for (const TileOrder order : {TileOrder::ascending, TileOrder::descending, TileOrder::longest, TileOrder::mirrored})
+  for (const TileOrder order : {TileOrder::ascending, TileOrder::descending, TileOrder::lpt, TileOrder::paired})
     for (int tiles = 1; tiles < 8; ++tiles) {
       unsigned taken = 0;
       for (int i = 0; i < tiles; ++i) taken |= 1U << row_tile(order, i, tiles);

@@ -277,12 +277,12 @@ TEST(Strategy, BeginsWithWhatIsKnown) {
 // What no single change leads to: at b1h8l2048d64 four row groups in clusters of two are 1.02 times as fast as two row
 // groups with two key groups.
 TEST(Strategy, FortyFiveTrialsGoThroughTheWaysOfARealFamily) {
-  const Family& family = find_family("fwd_sm90_stream");
+  const Family& family = find_family("fwd_sm90_persistent");
   const Workload workload = parse_workload("b1h8l2048d64");
   DeviceFacts hopper = gpu_limits("sm_90a");
   hopper.processors = 132;
   const Variant start =
-      parse_variant("fwd_sm90_stream:row_groups=2,key_groups=2,cluster=1,stages=3,turns=in_order,tile_order=rows_first",
+      parse_variant("fwd_sm90_persistent:m_warpgroups=2,kv_groups=2,cluster=1,stages=3,pingpong=on,tile_order=row_major",
                     workload, hopper);
   const Space space{&family.knobs(), start.config,
                     [&](const Config& config) { return !family.is_illegal(config, workload, hopper); },
@@ -310,7 +310,7 @@ TEST(Strategy, FortyFiveTrialsFindMostSingleChangesOfARealFamily) {
   DeviceFacts hopper = gpu_limits("sm_90a");
   hopper.processors = 132;
   std::vector<Space> spaces;
-  for (const char* name : {"fwd_sm90_stream", "fwd_sm80", "fwd_sm90"}) {
+  for (const char* name : {"fwd_sm90_persistent", "fwd_sm80", "fwd_sm90_split"}) {
     const Family& family = find_family(name);
     spaces.push_back({&family.knobs(), family.default_config(workload, hopper),
                       [&](const Config& config) { return !family.is_illegal(config, workload, hopper); },

@@ -147,7 +147,7 @@ TEST_F(Gpu, MeasuresAVariantAgainstTheBase) {
   const measure::Ratio self = laboratory.base_against_itself().pair.ratio;
   EXPECT_NEAR(self.value, 1, 0.1);
   const trial::Built slow =
-      laboratory.build(parse_variant("fwd_sm80:shared_layout=linear,block_n=16", workload, device_));
+      laboratory.build(parse_variant("fwd_sm80:smem_layout=linear,block_n=16", workload, device_));
   const trial::Outcome outcome =
       laboratory.judge(slow.variant, {.artifact = slow.artifact, .timed_out = false, .log = {}}, fresh_seed());
   ASSERT_TRUE(outcome.ok()) << outcome.reason;
@@ -158,12 +158,12 @@ TEST_F(Gpu, MeasuresAVariantAgainstTheBase) {
 // Keys and values that every launch marks to be evicted first are found again by the next one only in a cache that
 // nothing else has filled: without Executor::time's filling this looked 1% faster, next to another process 15% slower.
 TEST_F(Gpu, InputsThatLastInAnEmptyCacheAloneAreNotFaster) {
-  if (device_.arch != "sm_90a") GTEST_SKIP() << "fwd_sm90_stream needs sm_90a";
+  if (device_.arch != "sm_90a") GTEST_SKIP() << "fwd_sm90_persistent needs sm_90a";
   const Workload workload = parse_workload("b1h8l1024d64");
   trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
-  const std::string config = "fwd_sm90_stream:row_groups=1,key_groups=2,tile_keys=64,stages=2,schedule=one_tile,";
+  const std::string config = "fwd_sm90_persistent:m_warpgroups=1,kv_groups=2,block_n=64,stages=2,scheduler=single_tile,";
   laboratory.set_base(laboratory.build(parse_variant(config + "evict_first=none", workload, device_)));
-  const trial::Built marked = laboratory.build(parse_variant(config + "evict_first=inputs", workload, device_));
+  const trial::Built marked = laboratory.build(parse_variant(config + "evict_first=q_kv", workload, device_));
   const trial::Outcome outcome =
       laboratory.judge(marked.variant, {.artifact = marked.artifact, .timed_out = false, .log = {}}, fresh_seed());
   ASSERT_TRUE(outcome.ok()) << outcome.reason;
@@ -211,9 +211,9 @@ TEST_F(Gpu, CountersSeeBankConflicts) {
     const trial::Built built = laboratory.build(parse_variant(text, workload, device_));
     return profile::collect(built.variant.plan(workload, device_), built.artifact, workload, device_, {});
   };
-  const profile::Reading linear = conflicts("fwd_sm80:shared_layout=linear");
+  const profile::Reading linear = conflicts("fwd_sm80:smem_layout=linear");
   if (!linear.counters) GTEST_SKIP() << "no counters: " << linear.reason;
-  const profile::Reading swizzled = conflicts("fwd_sm80:shared_layout=swizzled");
+  const profile::Reading swizzled = conflicts("fwd_sm80:smem_layout=swizzled");
   ASSERT_TRUE(swizzled.counters.has_value()) << swizzled.reason;
   EXPECT_GT(linear.counters->conflict_share().value_or(0), swizzled.counters->conflict_share().value_or(0));
 }
@@ -224,7 +224,7 @@ TEST_F(Gpu, ALaunchTheDeviceRefusesIsAVerdict) {
   generous.shared_bytes_per_block = generous.shared_bytes_per_processor = 1 << 20;  // more than there is
   trial::Laboratory laboratory(workload, generous, *builder_, nullptr, {});
   const trial::Built built =
-      laboratory.build(parse_variant("fwd_sm80:block_n=128,stages=4,key_splits=2", workload, generous));
+      laboratory.build(parse_variant("fwd_sm80:block_n=128,stages=4,kv_groups=2", workload, generous));
   const verify::GateReport report = laboratory.verify(built, fresh_seed());
   EXPECT_EQ(report.verdict, Verdict::launch_failed) << report.reason;
 }

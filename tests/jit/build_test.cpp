@@ -45,11 +45,11 @@ bool has_nvrtc() {
 }
 
 TEST(Embedded, AFamilyIsMadeOfItsFolderAndWhatThatIncludes) {
-  const std::set<std::string> stream = sources_of(find_family("fwd_sm90_stream"));
-  for (const char* path : {"kernels/stream/forward.cuh", "kernels/stream/config.hpp", "kernels/ptx/wgmma.cuh",
+  const std::set<std::string> stream = sources_of(find_family("fwd_sm90_persistent"));
+  for (const char* path : {"kernels/sm90/persistent/forward.cuh", "kernels/sm90/persistent/config.hpp", "kernels/ptx/wgmma.cuh",
                            "kernels/tile/matrix_descriptor.hpp", "kernels/contract.hpp"})
     EXPECT_EQ(stream.count(path), 1U) << path;
-  EXPECT_EQ(stream.count("kernels/sm90/forward.cuh"), 0U);
+  EXPECT_EQ(stream.count("kernels/sm90/split/forward.cuh"), 0U);
   std::set<std::string> digests;
   for (const Family* family : families()) {
     digests.insert(family_digests().at(std::string(family->name())));
@@ -367,10 +367,10 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
   };
   // Families have other defaults for other shapes; lengths alone make no other binary.
   const auto shapes_of = [](std::string_view name, int dim) -> std::vector<const char*> {
-    if (name.starts_with("fwd_decode")) return {"b1h8l512d64", "b8h32hkv4l1k8192d64", "b8h32hkv4l4k8192d64"};
+    if (name.starts_with("fwd_sm80_decode")) return {"b1h8l512d64", "b8h32hkv4l1k8192d64", "b8h32hkv4l4k8192d64"};
     if (name == "fwd_sm80")
       return {"b1h8l512d64", "b1h8l1024d64", "b1h8l2048d64", "b8h32l1024d64", "b8h8l2048d64", "b64h12l128d64"};
-    if (name == "fwd_sm90_stream") {
+    if (name == "fwd_sm90_persistent") {
       if (dim % 64 != 0) return {};  // the same program as the next multiple, but for the columns it stores
       if (dim == 64) return {"b1h8l1024d64", "b4h8l400d64", "b1h8l2048d64", "b8h32l1024d64", "b64h12l128d64"};
       return {"b1h8l1024d64", "b8h32l1024d64"};
@@ -382,7 +382,7 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
     for (const int dim : family->head_dims())
       for (const Mask mask : {Mask::none, Mask::causal_top_left})
         for (const char* shape : shapes_of(family->name(), dim)) {
-          if (family->name() == "fwd_sm90_stream" && dtype == Dtype::bf16 && mask == Mask::none)
+          if (family->name() == "fwd_sm90_persistent" && dtype == Dtype::bf16 && mask == Mask::none)
             continue;  // fp16 has more
           Workload workload = parse_workload(shape);
           if (workload.len_q == 4 && dtype != Dtype::fp16) continue;  // the same code but for the type of a product
@@ -444,7 +444,7 @@ TEST(GpuBuilds, RandomLegalConfigsBuild) {
       ASSERT_TRUE(outcome.artifact) << outcome.log;
       EXPECT_EQ(outcome.artifact->breach, "");
       // Families whose legality counts registers promise more than that it builds.
-      if (family->name().starts_with("fwd_decode") || family->name() == "fwd_sm90_stream") {
+      if (family->name().starts_with("fwd_sm80_decode") || family->name() == "fwd_sm90_persistent") {
         EXPECT_EQ(outcome.artifact->resources.spill_store_bytes, 0);
         EXPECT_EQ(outcome.artifact->resources.spill_load_bytes, 0);
         EXPECT_EQ(outcome.artifact->resources.stack_bytes, 0);

@@ -115,7 +115,7 @@ TEST(Roofline, IsXmlWithEveryRoofAndPoint) {
 
 TEST(Ncu, TheCommandRunsExactlyThisKernel) {
   const Workload workload = parse_workload("b1h8l512d64:bf16");
-  const Variant variant = parse_variant("fwd_sm80:key_splits=2", workload, gpu_limits("sm_90a"));
+  const Variant variant = parse_variant("fwd_sm80:kv_groups=2", workload, gpu_limits("sm_90a"));
   const std::string command = ncu_command("/opt/heed", variant, workload);
   EXPECT_THAT(command, ::testing::StartsWith("ncu --target-processes all --clock-control none"));
   EXPECT_THAT(command,

@@ -61,7 +61,7 @@ TEST(Families, DefaultsAreLegalWhateverTheNumbersOfRowsAndProcessors) {
       for (const int batch_heads : {1, 6, 32, 130, 300})
         for (const int len_q : {1, 16, 64, 100, 128, 192, 300, 1024, 2000, 4096})
           for (const int len_k : {64, 400, 2048})
-            for (const int dim : find_family("fwd_sm90_stream").head_dims())
+            for (const int dim : find_family("fwd_sm90_persistent").head_dims())
               for (const Mask mask : {Mask::none, Mask::causal_top_left}) {
                 Workload workload;
                 workload.heads = workload.heads_kv = batch_heads;
@@ -104,7 +104,7 @@ TEST(CpuDefaults, FollowTheUnitTheRegistersAndTheShape) {
   using ::testing::HasSubstr;
   EXPECT_THAT(chosen("b1h8l512d64:fp32", 16, 32, true, 2), HasSubstr("unit=matrix,block_m=512,block_n=256"));
   EXPECT_THAT(chosen("b1h8l512d64:bf16", 16, 32, true, 64), HasSubstr("unit=matrix,block_m=32"));
-  EXPECT_THAT(chosen("b1h32hkv8l1k4096d128:bf16", 16, 32, true, 2), HasSubstr("key_heads=shared"));
+  EXPECT_THAT(chosen("b1h32hkv8l1k4096d128:bf16", 16, 32, true, 2), HasSubstr("gqa=on"));
   EXPECT_THAT(chosen("b1h8l512d64:fp32", 16, 32, false, 2),
               HasSubstr("unit=vector,block_m=256,block_n=64,tile_rows=6,tile_vectors=4"));
   EXPECT_THAT(chosen("b1h8l512d64:fp32", 8, 16, false, 2), HasSubstr("tile_rows=6,tile_vectors=2"));
@@ -124,19 +124,19 @@ TEST(Families, IllegalConfigsSayWhy) {
     const Variant variant = parse_variant(text, workload, ada);
     return variant.family->is_illegal(variant.config, workload, ada).value_or("legal");
   };
-  EXPECT_THAT(reason("fwd_sm80:block_n=128,stages=4,key_splits=4"), ::testing::HasSubstr("bytes of shared memory"));
-  EXPECT_THAT(reason("fwd_sm80:block_m=128,key_splits=8"), ::testing::HasSubstr("1024"));
+  EXPECT_THAT(reason("fwd_sm80:block_n=128,stages=4,kv_groups=4"), ::testing::HasSubstr("bytes of shared memory"));
+  EXPECT_THAT(reason("fwd_sm80:block_m=128,kv_groups=8"), ::testing::HasSubstr("1024"));
   EXPECT_THAT(reason("fwd_sm80:block_m=16,warp_rows=32"), ::testing::HasSubstr("no multiple"));
-  EXPECT_THAT(reason("fwd_sm80:key_splits=2,epilogue=direct"), ::testing::HasSubstr("same program"));
-  EXPECT_THAT(reason("fwd_sm80:warp_rows=32,block_n=128,block_m=128,key_splits=1,min_blocks=4,stages=1"),
+  EXPECT_THAT(reason("fwd_sm80:kv_groups=2,epilogue=direct"), ::testing::HasSubstr("same program"));
+  EXPECT_THAT(reason("fwd_sm80:warp_rows=32,block_n=128,block_m=128,kv_groups=1,min_blocks=4,stages=1"),
               ::testing::HasSubstr("do not fit"));
   EXPECT_THAT(reason("fwd_sm80:overlap=on,split_wait=on"), ::testing::HasSubstr("split_wait=off"));
   EXPECT_THAT(reason("fwd_sm80:overlap=on,split_wait=off,stages=1"), ::testing::HasSubstr("two or more stages"));
   EXPECT_THAT(reason("fwd_sm80:rescale=optimistic,exp2=poly_half"), ::testing::HasSubstr("exp2=hardware"));
-  EXPECT_THAT(reason("fwd_sm80:late_copies=on,split_wait=off,stages=1"), ::testing::HasSubstr("two or more stages"));
-  EXPECT_THAT(reason("fwd_sm80:handshake=stage,split_wait=off,stages=1"), ::testing::HasSubstr("two or more stages"));
-  EXPECT_THAT(reason("fwd_sm80:handshake=stage,split_wait=on,stages=2"), ::testing::HasSubstr("split_wait=off"));
-  EXPECT_THAT(reason("fwd_sm80:handshake=stage,split_wait=off,stages=2,block_m=32,warp_rows=32"),
+  EXPECT_THAT(reason("fwd_sm80:late_loads=on,split_wait=off,stages=1"), ::testing::HasSubstr("two or more stages"));
+  EXPECT_THAT(reason("fwd_sm80:pipeline_sync=stage,split_wait=off,stages=1"), ::testing::HasSubstr("two or more stages"));
+  EXPECT_THAT(reason("fwd_sm80:pipeline_sync=stage,split_wait=on,stages=2"), ::testing::HasSubstr("split_wait=off"));
+  EXPECT_THAT(reason("fwd_sm80:pipeline_sync=stage,split_wait=off,stages=2,block_m=32,warp_rows=32"),
               ::testing::HasSubstr("two or more warps a group"));
   EXPECT_EQ(reason("fwd_sm80"), "legal");
 }
@@ -171,7 +171,7 @@ TEST(Families, RandomLegalConfigsKeepTheirPromises) {
 
 TEST(Families, HopperSaysWhatItCannotDo) {
   const DeviceFacts hopper = gpu_limits("sm_90a");
-  const Family& family = find_family("fwd_sm90");
+  const Family& family = find_family("fwd_sm90_split");
   EXPECT_THAT(*family.refuses(parse_workload("l8d64"), gpu_limits("sm_89")), ::testing::HasSubstr("sm_90a"));
   EXPECT_THAT(*family.refuses(parse_workload("l8d64"), cpu_facts()), ::testing::HasSubstr("NVIDIA"));
   EXPECT_THAT(*family.refuses(parse_workload("l8d68"), hopper), ::testing::HasSubstr("multiples of 8"));
@@ -183,52 +183,52 @@ TEST(Families, HopperSaysWhatItCannotDo) {
     const Variant variant = parse_variant(text, workload, hopper);
     return variant.family->is_illegal(variant.config, workload, hopper).value_or("legal");
   };
-  EXPECT_EQ(reason("fwd_sm90"), "legal");
-  EXPECT_THAT(reason("fwd_sm90:cluster=8"), ::testing::HasSubstr("each keeps 16"));
-  EXPECT_THAT(reason("fwd_sm90:chunk=128"), ::testing::HasSubstr("512 keys exceeds"));
-  EXPECT_THAT(reason("fwd_sm90:value_waits=3"), ::testing::HasSubstr("do not divide"));
-  EXPECT_THAT(reason("fwd_sm90:score_lead=8"), ::testing::HasSubstr("not the 8"));
-  EXPECT_THAT(reason("fwd_sm90:row_sum=ones_column", "b1h8l512d128"), ::testing::HasSubstr("row_sum=adds"));
-  EXPECT_THAT(reason("fwd_sm90:prefetch_scores=on"), ::testing::HasSubstr("two stages"));
+  EXPECT_EQ(reason("fwd_sm90_split"), "legal");
+  EXPECT_THAT(reason("fwd_sm90_split:cluster=8"), ::testing::HasSubstr("each keeps 16"));
+  EXPECT_THAT(reason("fwd_sm90_split:block_n=128"), ::testing::HasSubstr("512 keys exceeds"));
+  EXPECT_THAT(reason("fwd_sm90_split:v_barriers=3"), ::testing::HasSubstr("do not divide"));
+  EXPECT_THAT(reason("fwd_sm90_split:qk_in_flight=8"), ::testing::HasSubstr("not the 8"));
+  EXPECT_THAT(reason("fwd_sm90_split:rowsum=mma", "b1h8l512d128"), ::testing::HasSubstr("rowsum=fadd"));
+  EXPECT_THAT(reason("fwd_sm90_split:prefetch_next_qk=on"), ::testing::HasSubstr("two stages"));
   // Half a box of columns cannot wait, and of two boxes each is a slice.
-  EXPECT_THAT(reason("fwd_sm90:kept_columns=while_sending"), ::testing::HasSubstr("kept_columns=with_sent"));
-  EXPECT_EQ(reason("fwd_sm90:kept_columns=while_sending", "b1h16l256d128"), "legal");
-  EXPECT_THAT(reason("fwd_sm90:stages=4"), ::testing::HasSubstr("bytes of shared memory"));
-  EXPECT_THAT(reason("fwd_sm90:min_blocks=4"), ::testing::HasSubstr("do not fit"));
-  EXPECT_THAT(reason("fwd_sm90:row_groups=4"), ::testing::HasSubstr("registers"));
-  EXPECT_THAT(reason("fwd_sm90:cluster=1,exchange=single"), ::testing::HasSubstr("exchange=half"));
+  EXPECT_THAT(reason("fwd_sm90_split:pv_split_n=on"), ::testing::HasSubstr("pv_split_n=off"));
+  EXPECT_EQ(reason("fwd_sm90_split:pv_split_n=on", "b1h16l256d128"), "legal");
+  EXPECT_THAT(reason("fwd_sm90_split:stages=4"), ::testing::HasSubstr("bytes of shared memory"));
+  EXPECT_THAT(reason("fwd_sm90_split:min_blocks=4"), ::testing::HasSubstr("do not fit"));
+  EXPECT_THAT(reason("fwd_sm90_split:m_warpgroups=4"), ::testing::HasSubstr("registers"));
+  EXPECT_THAT(reason("fwd_sm90_split:cluster=1,merge_dtype=fp32"), ::testing::HasSubstr("merge_dtype=bits16"));
   // Parts of one block have no slices under way to wait for.
-  EXPECT_THAT(reason("fwd_sm90:cluster=1,weights=first"), ::testing::HasSubstr("weights=with_slices"));
-  EXPECT_THAT(reason("fwd_sm90:product_start=2"), ::testing::HasSubstr("product_start=0"));
-  EXPECT_THAT(reason("fwd_sm90:mask=probabilities"), ::testing::HasSubstr("mask=scores"));  // no mask
-  EXPECT_THAT(reason("fwd_sm90:tile_order=folded"), ::testing::HasSubstr("tile_order=descending"));
-  EXPECT_EQ(reason("fwd_sm90:mask=probabilities", "b1h8l512d64:causal_bottom_right"), "legal");
-  EXPECT_THAT(reason("fwd_sm90:mask=probabilities", "b1h8l512d128:causal_top_left"),
-              ::testing::HasSubstr("mask=scores"));  // sums by additions
-  EXPECT_THAT(reason("fwd_sm90:key_heads=own", "b1h8hkv2l512d64"),
-              ::testing::HasSubstr("8 query heads share 2 key heads; write key_heads=shared"));
+  EXPECT_THAT(reason("fwd_sm90_split:cluster=1,lse_first=on"), ::testing::HasSubstr("lse_first=off"));
+  EXPECT_THAT(reason("fwd_sm90_split:pv_start_step=2"), ::testing::HasSubstr("pv_start_step=0"));
+  EXPECT_THAT(reason("fwd_sm90_split:mask_at=probabilities"), ::testing::HasSubstr("mask_at=scores"));  // no mask
+  EXPECT_THAT(reason("fwd_sm90_split:tile_order=lpt_then_spt"), ::testing::HasSubstr("tile_order=descending"));
+  EXPECT_EQ(reason("fwd_sm90_split:mask_at=probabilities", "b1h8l512d64:causal_bottom_right"), "legal");
+  EXPECT_THAT(reason("fwd_sm90_split:mask_at=probabilities", "b1h8l512d128:causal_top_left"),
+              ::testing::HasSubstr("mask_at=scores"));  // sums by additions
+  EXPECT_THAT(reason("fwd_sm90_split:gqa=off", "b1h8hkv2l512d64"),
+              ::testing::HasSubstr("8 query heads share 2 key heads; write gqa=on"));
   // What a program knows of its launches, and what that makes of other knobs.
-  EXPECT_EQ(reason("fwd_sm90:sizes=fixed,key_heads=shared"), "legal");
-  EXPECT_EQ(reason("fwd_sm90:sizes=fixed,outputs=dense,key_heads=shared"), "legal");
-  EXPECT_EQ(reason("fwd_sm90:sizes=fixed,outputs=dense,key_heads=shared", "b1h8hkv2l512d64:blhd"), "legal");
-  EXPECT_THAT(reason("fwd_sm90:sizes=fixed,key_heads=own"), ::testing::HasSubstr("key_heads=shared"));
-  EXPECT_EQ(reason("fwd_sm90:sizes=fixed,programs=needed,key_heads=shared"), "legal");
-  EXPECT_THAT(reason("fwd_sm90:programs=needed"), ::testing::HasSubstr("programs=all"));
-  EXPECT_THAT(reason("fwd_sm90:outputs=dense,key_heads=shared"),
-              ::testing::HasSubstr("sizes=fixed,programs=all,outputs=dense"));
-  EXPECT_THAT(reason("fwd_sm90:outputs=dense,key_heads=own"),
-              ::testing::AllOf(::testing::HasSubstr("key_heads=shared"),
-                               ::testing::HasSubstr("sizes=fixed,programs=all,outputs=dense")));
-  EXPECT_THAT(reason("fwd_sm90:sizes=fixed,outputs=dense,key_heads=shared,store=boxes"),
-              ::testing::HasSubstr("sizes=fixed,programs=all,outputs=any"));
-  EXPECT_EQ(reason("fwd_sm90:sizes=fixed,key_heads=shared,store=boxes"), "legal");
+  EXPECT_EQ(reason("fwd_sm90_split:specialize=shape,gqa=on"), "legal");
+  EXPECT_EQ(reason("fwd_sm90_split:specialize=shape,o_layout=dense,gqa=on"), "legal");
+  EXPECT_EQ(reason("fwd_sm90_split:specialize=shape,o_layout=dense,gqa=on", "b1h8hkv2l512d64:blhd"), "legal");
+  EXPECT_THAT(reason("fwd_sm90_split:specialize=shape,gqa=off"), ::testing::HasSubstr("gqa=on"));
+  EXPECT_EQ(reason("fwd_sm90_split:specialize=shape,prune=on,gqa=on"), "legal");
+  EXPECT_THAT(reason("fwd_sm90_split:prune=on"), ::testing::HasSubstr("prune=off"));
+  EXPECT_THAT(reason("fwd_sm90_split:o_layout=dense,gqa=on"),
+              ::testing::HasSubstr("specialize=shape,prune=off,o_layout=dense"));
+  EXPECT_THAT(reason("fwd_sm90_split:o_layout=dense,gqa=off"),
+              ::testing::AllOf(::testing::HasSubstr("gqa=on"),
+                               ::testing::HasSubstr("specialize=shape,prune=off,o_layout=dense")));
+  EXPECT_THAT(reason("fwd_sm90_split:specialize=shape,o_layout=dense,gqa=on,epilogue=tma"),
+              ::testing::HasSubstr("specialize=shape,prune=off,o_layout=strided"));
+  EXPECT_EQ(reason("fwd_sm90_split:specialize=shape,gqa=on,epilogue=tma"), "legal");
   const char* const large = "b8h16l2048d128";
-  EXPECT_EQ(reason("fwd_sm90", large), "legal");
-  for (const char* knobs : {"fwd_sm90:sizes=fixed,key_heads=shared", "fwd_sm90:sizes=fixed,outputs=dense"})
+  EXPECT_EQ(reason("fwd_sm90_split", large), "legal");
+  for (const char* knobs : {"fwd_sm90_split:specialize=shape,gqa=on", "fwd_sm90_split:specialize=shape,o_layout=dense"})
     EXPECT_EQ(reason(knobs, large),
-              "its tensors take 268 MB; programs may know the sizes of up to 67 MB; write sizes=any");
-  EXPECT_THAT(reason("fwd_sm90:outputs=dense", large), ::testing::HasSubstr("sizes=any,programs=all,outputs=any"));
-  EXPECT_THAT(reason("fwd_sm90:tile_order=folded,row_groups=1", "b1h1l4200000d64:causal_top_left"),
+              "its tensors take 268 MB; programs may know the sizes of up to 67 MB; write specialize=none");
+  EXPECT_THAT(reason("fwd_sm90_split:o_layout=dense", large), ::testing::HasSubstr("specialize=none,prune=off,o_layout=strided"));
+  EXPECT_THAT(reason("fwd_sm90_split:tile_order=lpt_then_spt,m_warpgroups=1", "b1h1l4200000d64:causal_top_left"),
               ::testing::HasSubstr("65625 row tiles a head exceed the grid limit of 65535"));
 }
 
@@ -237,11 +237,11 @@ TEST(Families, HopperTakesKeyHeadsAsTheyAre) {
   const DeviceFacts hopper = gpu_limits("sm_90a");
   const auto canonical = [&](const char* shape) {
     const Workload workload = parse_workload(shape);
-    const Variant variant = parse_variant("fwd_sm90:key_heads=own", workload, hopper);
+    const Variant variant = parse_variant("fwd_sm90_split:gqa=off", workload, hopper);
     return to_string(variant.family->knobs(), variant.family->canonical(variant.config, workload));
   };
-  EXPECT_THAT(canonical("b1h8l512d64"), ::testing::HasSubstr("key_heads=own"));
-  EXPECT_THAT(canonical("b1h8hkv2l512d64"), ::testing::HasSubstr("key_heads=shared"));
+  EXPECT_THAT(canonical("b1h8l512d64"), ::testing::HasSubstr("gqa=off"));
+  EXPECT_THAT(canonical("b1h8hkv2l512d64"), ::testing::HasSubstr("gqa=on"));
 }
 
 // Barriers of the stages by default where a thread can sleep at one and registers are left.
@@ -250,12 +250,12 @@ TEST(Families, PortableWarpsMeetAtStagesOnHopper) {
     const Family& family = find_family("fwd_sm80");
     return to_string(family.knobs(), family.default_config(parse_workload(shape), gpu_limits(arch)));
   };
-  EXPECT_THAT(default_of("b1h32l1024d128", "sm_90a"), ::testing::HasSubstr("handshake=stage"));
-  EXPECT_THAT(default_of("b1h32l1024d128:fp16:causal_top_left", "sm_90a"), ::testing::HasSubstr("handshake=stage"));
-  EXPECT_THAT(default_of("b2h8l4096d128:fp16:causal_top_left", "sm_90a"), ::testing::HasSubstr("handshake=group"));
-  EXPECT_THAT(default_of("b4h16l512d64", "sm_90a"), ::testing::HasSubstr("handshake=group"));
+  EXPECT_THAT(default_of("b1h32l1024d128", "sm_90a"), ::testing::HasSubstr("pipeline_sync=stage"));
+  EXPECT_THAT(default_of("b1h32l1024d128:fp16:causal_top_left", "sm_90a"), ::testing::HasSubstr("pipeline_sync=stage"));
+  EXPECT_THAT(default_of("b2h8l4096d128:fp16:causal_top_left", "sm_90a"), ::testing::HasSubstr("pipeline_sync=group"));
+  EXPECT_THAT(default_of("b4h16l512d64", "sm_90a"), ::testing::HasSubstr("pipeline_sync=group"));
   for (const char* arch : {"sm_80", "sm_89"})
-    EXPECT_THAT(default_of("b1h32l1024d128", arch), ::testing::HasSubstr("handshake=group")) << arch;
+    EXPECT_THAT(default_of("b1h32l1024d128", arch), ::testing::HasSubstr("pipeline_sync=group")) << arch;
 }
 
 TEST(Families, ACustomSourceMayAskForMoreOfItsLaunch) {
@@ -272,7 +272,7 @@ TEST(Families, ACustomSourceMayAskForMoreOfItsLaunch) {
 }
 
 TEST(Families, DecodeTakesFewRowsAndSaysWhoTakesMore) {
-  const Family& family = find_family("fwd_decode");
+  const Family& family = find_family("fwd_sm80_decode");
   const DeviceFacts hopper = gpu_limits("sm_90a");
   EXPECT_EQ(family.refuses(parse_workload("b8h32hkv4l1k8192d128"), hopper), std::nullopt);
   EXPECT_EQ(family.refuses(parse_workload("b8h32hkv4l64k8192d128"), hopper), std::nullopt);
@@ -286,23 +286,23 @@ TEST(Families, DecodeTakesFewRowsAndSaysWhoTakesMore) {
     const Variant variant = parse_variant(text, w, device);
     return variant.family->is_illegal(variant.config, w, device).value_or("legal");
   };
-  EXPECT_THAT(reason("fwd_decode:block_m=16,warp_rows=32", workload, "sm_90a"), ::testing::HasSubstr("no multiple"));
-  EXPECT_THAT(reason("fwd_decode:block_m=64,warp_rows=16,groups=16", workload, "sm_90a"),
+  EXPECT_THAT(reason("fwd_sm80_decode:block_m=16,warp_rows=32", workload, "sm_90a"), ::testing::HasSubstr("no multiple"));
+  EXPECT_THAT(reason("fwd_sm80_decode:block_m=64,warp_rows=16,kv_groups=16", workload, "sm_90a"),
               ::testing::HasSubstr("named barriers"));
-  EXPECT_THAT(reason("fwd_decode:stages=8,groups=8,block_n=64", workload, "sm_90a"),
+  EXPECT_THAT(reason("fwd_sm80_decode:stages=8,kv_groups=8,block_n=64", workload, "sm_90a"),
               ::testing::HasSubstr("bytes of shared memory"));
-  EXPECT_THAT(reason("fwd_decode:stages=5,min_blocks=2", workload, "sm_90a"), ::testing::HasSubstr("do not fit"));
-  EXPECT_THAT(reason("fwd_decode:groups=8,stages=1,min_blocks=3", workload, "sm_90a"),
+  EXPECT_THAT(reason("fwd_sm80_decode:stages=5,min_blocks=2", workload, "sm_90a"), ::testing::HasSubstr("do not fit"));
+  EXPECT_THAT(reason("fwd_sm80_decode:kv_groups=8,stages=1,min_blocks=3", workload, "sm_90a"),
               ::testing::HasSubstr("registers a thread"));
-  EXPECT_THAT(reason("fwd_decode:block_m=16,warp_rows=16", parse_workload("h60000l32k64d64"), "sm_90a"),
+  EXPECT_THAT(reason("fwd_sm80_decode:block_m=16,warp_rows=16", parse_workload("h60000l32k64d64"), "sm_90a"),
               ::testing::HasSubstr("grid limit"));
-  EXPECT_EQ(reason("fwd_decode", parse_workload("h60000l32k64d64"), "sm_90a"), "legal");
+  EXPECT_EQ(reason("fwd_sm80_decode", parse_workload("h60000l32k64d64"), "sm_90a"), "legal");
   EXPECT_THAT(*family.refuses(parse_workload("h60000l65k64d64"), hopper),
               ::testing::HasSubstr("60000 key heads of 65 packed rows"));
 }
 
 TEST(Families, DecodeOnHopperSaysWhatItCannotTake) {
-  const Family& family = find_family("fwd_decode_sm90");
+  const Family& family = find_family("fwd_sm90_decode");
   const DeviceFacts hopper = gpu_limits("sm_90a");
   const Workload workload = parse_workload("b8h32hkv4l1k8192d128");
   EXPECT_EQ(family.refuses(workload, hopper), std::nullopt);
@@ -313,37 +313,37 @@ TEST(Families, DecodeOnHopperSaysWhatItCannotTake) {
               ::testing::HasSubstr("tiles of keys exceed"));
   const auto reason = [&](const std::string& knobs, const char* shape) {
     const Workload w = parse_workload(shape);
-    const Variant variant = parse_variant("fwd_decode_sm90:" + knobs, w, hopper);
+    const Variant variant = parse_variant("fwd_sm90_decode:" + knobs, w, hopper);
     return family.is_illegal(variant.config, w, hopper).value_or("legal");
   };
   const char* shape = "b8h32hkv4l1k8192d128";
-  const std::string tiles = "division=tiles,";
-  EXPECT_THAT(reason(tiles + "groups=6,stages=8", shape), ::testing::HasSubstr("no multiple of 6 groups"));
-  EXPECT_THAT(reason(tiles + "block_n=32,groups=4,stages=24", shape), ::testing::HasSubstr("bytes of shared memory"));
-  EXPECT_THAT(reason(tiles + "block_n=32,groups=4,stages=8,min_blocks=2", shape), ::testing::HasSubstr("do not fit"));
-  EXPECT_THAT(reason(tiles + "block_m=64,producer=off", shape), ::testing::HasSubstr("groups of 4 warps cannot ask"));
-  EXPECT_THAT(reason(tiles + "groups=8,stages=8,block_n=16,block_m=64,producer=on", shape),
+  const std::string tiles = "group_split=kv_tiles,";
+  EXPECT_THAT(reason(tiles + "kv_groups=6,stages=8", shape), ::testing::HasSubstr("no multiple of 6 groups"));
+  EXPECT_THAT(reason(tiles + "block_n=32,kv_groups=4,stages=24", shape), ::testing::HasSubstr("bytes of shared memory"));
+  EXPECT_THAT(reason(tiles + "block_n=32,kv_groups=4,stages=8,min_blocks=2", shape), ::testing::HasSubstr("do not fit"));
+  EXPECT_THAT(reason(tiles + "block_m=64,producer_warp=off", shape), ::testing::HasSubstr("groups of 4 warps cannot ask"));
+  EXPECT_THAT(reason(tiles + "kv_groups=8,stages=8,block_n=16,block_m=64,producer_warp=on", shape),
               ::testing::HasSubstr("threads a block exceed"));
-  EXPECT_THAT(reason(tiles + "groups=4,stages=4,block_n=16,block_m=64,producer=on", shape),
+  EXPECT_THAT(reason(tiles + "kv_groups=4,stages=4,block_n=16,block_m=64,producer_warp=on", shape),
               ::testing::HasSubstr("registers a thread"));
-  EXPECT_THAT(reason(tiles + "groups=8,stages=8,block_n=32,mergers=4", shape),
+  EXPECT_THAT(reason(tiles + "kv_groups=8,stages=8,block_n=32,merge_warps=4", shape),
               ::testing::HasSubstr("registers a thread"));
-  const std::string columns = "division=columns,mergers=1,";
-  EXPECT_EQ(reason(columns + "block_n=64,groups=4,stages=3", shape), "legal");
-  EXPECT_EQ(reason(columns + "block_n=128,groups=4,stages=3", shape), "legal");
-  EXPECT_THAT(reason(columns + "block_n=32,groups=4", shape), ::testing::HasSubstr("4 warps cannot divide 32 keys"));
-  EXPECT_THAT(reason(columns + "block_n=128,groups=8", "b8h32hkv4l1k8192d64"),
+  const std::string columns = "group_split=columns,merge_warps=1,";
+  EXPECT_EQ(reason(columns + "block_n=64,kv_groups=4,stages=3", shape), "legal");
+  EXPECT_EQ(reason(columns + "block_n=128,kv_groups=4,stages=3", shape), "legal");
+  EXPECT_THAT(reason(columns + "block_n=32,kv_groups=4", shape), ::testing::HasSubstr("4 warps cannot divide 32 keys"));
+  EXPECT_THAT(reason(columns + "block_n=128,kv_groups=8", "b8h32hkv4l1k8192d64"),
               ::testing::HasSubstr("8 warps cannot divide 128 keys and 64 columns"));
-  EXPECT_THAT(reason(columns + "block_n=64,groups=6", shape), ::testing::HasSubstr("6 warps cannot divide"));
+  EXPECT_THAT(reason(columns + "block_n=64,kv_groups=6", shape), ::testing::HasSubstr("6 warps cannot divide"));
   EXPECT_THAT(reason(columns + "block_m=64", shape), ::testing::HasSubstr("at most 32 rows"));
-  EXPECT_THAT(reason(columns + "producer=off", shape), ::testing::HasSubstr("wants producer=on"));
-  EXPECT_THAT(reason("division=columns,mergers=2", shape), ::testing::HasSubstr("and mergers=1"));
-  EXPECT_THAT(reason(columns + "block_m=32,block_n=128,groups=8,stages=3", shape),
+  EXPECT_THAT(reason(columns + "producer_warp=off", shape), ::testing::HasSubstr("wants producer_warp=on"));
+  EXPECT_THAT(reason("group_split=columns,merge_warps=2", shape), ::testing::HasSubstr("and merge_warps=1"));
+  EXPECT_THAT(reason(columns + "block_m=32,block_n=128,kv_groups=8,stages=3", shape),
               ::testing::HasSubstr("registers a thread"));
   // What the estimate leaves out: these two spilled.
-  EXPECT_THAT(reason(tiles + "block_m=64,block_n=32,groups=2,stages=6,mergers=3", shape),
+  EXPECT_THAT(reason(tiles + "block_m=64,block_n=32,kv_groups=2,stages=6,merge_warps=3", shape),
               ::testing::HasSubstr("at least 172 registers a thread, 168 fit"));
-  EXPECT_THAT(reason(columns + "block_m=32,block_n=64,groups=4,stages=3", "b8h32hkv4l4k8192d128:causal_bottom_right"),
+  EXPECT_THAT(reason(columns + "block_m=32,block_n=64,kv_groups=4,stages=3", "b8h32hkv4l4k8192d128:causal_bottom_right"),
               ::testing::HasSubstr("at least 256 registers a thread, 255 fit"));
   for (const char* any : {"h1l1k1d64", "b8h32hkv4l16k8192d128", "b3h6hkv2l7k100d64:bf16:causal_top_left",
                           "h64hkv1l8k5000d128:causal_bottom_right", "h512hkv1l1k70d64"})
@@ -352,16 +352,16 @@ TEST(Families, DecodeOnHopperSaysWhatItCannotTake) {
 
 // Every multiprocessor gets the same number of tiles, and no block none.
 TEST(Families, DecodeOnHopperPlansEqualShares) {
-  const Family& family = find_family("fwd_decode_sm90");
+  const Family& family = find_family("fwd_sm90_decode");
   DeviceFacts hopper = gpu_limits("sm_90a");
   hopper.processors = 132;
   const auto plan_of = [&](const std::string& shape, const std::string& knobs) {
     const Workload workload = parse_workload(shape);
-    return family.plan(parse_variant("fwd_decode_sm90:" + knobs, workload, hopper).config, workload, hopper);
+    return family.plan(parse_variant("fwd_sm90_decode:" + knobs, workload, hopper).config, workload, hopper);
   };
   const auto blocks_of = [](const LaunchPlan& plan) { return plan.grid[0] * plan.grid[1] * plan.grid[2]; };
-  const std::string tiles = "division=tiles,groups=4,stages=8,";
-  const LaunchPlan grouped = plan_of("b8h32hkv4l1k8192d128", tiles + "block_m=8,block_n=32,l2_bytes=0");
+  const std::string tiles = "group_split=kv_tiles,kv_groups=4,stages=8,";
+  const LaunchPlan grouped = plan_of("b8h32hkv4l1k8192d128", tiles + "block_m=8,block_n=32,l2_promotion=0");
   // Every job is cut into four: the grid says which job a block's is.
   EXPECT_EQ(grouped.grid, (std::array<std::uint32_t, 3>{4, 4, 8}));
   EXPECT_EQ(grouped.counters, 128 + 2 * 128 * 8 * (128 + 8));  // an arrival word a block, then two places each
@@ -370,25 +370,25 @@ TEST(Families, DecodeOnHopperPlansEqualShares) {
   EXPECT_EQ(grouped.boxes->k_rows, 32);
   EXPECT_EQ(grouped.boxes->l2_bytes, 0);
   EXPECT_TRUE(grouped.dependent);
-  EXPECT_FALSE(plan_of("b8h32hkv4l1k8192d128", "dependent=off").dependent);
-  EXPECT_EQ(blocks_of(plan_of("b8h32hkv4l1k8192d128", "division=tiles,groups=4,stages=4,block_n=32,min_blocks=2")),
+  EXPECT_FALSE(plan_of("b8h32hkv4l1k8192d128", "pdl=off").dependent);
+  EXPECT_EQ(blocks_of(plan_of("b8h32hkv4l1k8192d128", "group_split=kv_tiles,kv_groups=4,stages=4,block_n=32,min_blocks=2")),
             256U);                                                              // 32 jobs in 8 parts each
   EXPECT_EQ(blocks_of(plan_of("h4hkv1l1k100d128", tiles + "block_n=32")), 4U);  // four tiles, four blocks
   EXPECT_EQ(blocks_of(plan_of("h4hkv1l4k100d128:causal_top_left", tiles + "block_m=8,block_n=32")),
             2U);  // one tile of keys each
   // By columns a place holds a warp's fragments of eight rows, and its references and sums.
-  const LaunchPlan columns = plan_of("b8h32hkv4l1k8192d128", "division=columns,mergers=1,block_n=64,groups=4,stages=4");
+  const LaunchPlan columns = plan_of("b8h32hkv4l1k8192d128", "group_split=columns,merge_warps=1,block_n=64,kv_groups=4,stages=4");
   EXPECT_EQ(columns.grid, (std::array<std::uint32_t, 3>{4, 4, 8}));
   EXPECT_EQ(columns.counters, 128 + 2 * 128 * 4 * (2 * 128 + 16));
   EXPECT_EQ(columns.boxes->k_rows, 64);
   hopper.processors = 0;
   EXPECT_EQ(blocks_of(plan_of("b8h32hkv4l1k8192d128", "")), 128U);
-  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "cut=anywhere").grid, (std::array<std::uint32_t, 3>{132, 1, 1}));
+  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "split_points=anywhere").grid, (std::array<std::uint32_t, 3>{132, 1, 1}));
 }
 
 // Enough bytes under way, and as wide tiles as leave every multiprocessor several.
 TEST(Families, DecodeOnHopperKeepsTheMemoryBusy) {
-  const Family& family = find_family("fwd_decode_sm90");
+  const Family& family = find_family("fwd_sm90_decode");
   DeviceFacts hopper = gpu_limits("sm_90a");
   hopper.processors = 132;
   const auto chosen = [&](const char* shape) {
@@ -400,25 +400,25 @@ TEST(Families, DecodeOnHopperKeepsTheMemoryBusy) {
   for (const char* suite : {"b8h32hkv4l1k8192d128", "h32hkv8l1k32768d128:bf16", "b64h32hkv8l1k2048d128"}) {
     const bool many_parts = std::string_view(suite).starts_with("h");
     EXPECT_THAT(chosen(suite),
-                StartsWith(many_parts ? "block_m=8,block_n=64,groups=4,stages=4,min_blocks=1,l2_bytes=0"
-                                      : "block_m=8,block_n=128,groups=8,stages=3,min_blocks=1,l2_bytes=0"))
+                StartsWith(many_parts ? "block_m=8,block_n=64,kv_groups=4,stages=4,min_blocks=1,l2_promotion=0"
+                                      : "block_m=8,block_n=128,kv_groups=8,stages=3,min_blocks=1,l2_promotion=0"))
         << suite;
-    EXPECT_THAT(chosen(suite), HasSubstr("prefetch=64,mergers=1,division=columns,cut=at_jobs,producer=on")) << suite;
+    EXPECT_THAT(chosen(suite), HasSubstr("l2_prefetch_kib=64,merge_warps=1,group_split=columns,split_points=at_work_tiles,producer_warp=on")) << suite;
   }
-  EXPECT_THAT(chosen("b8h32hkv4l1k8192d64"), StartsWith("block_m=8,block_n=128,groups=4,stages=4,"));
-  EXPECT_THAT(chosen("b8h32hkv4l2k8192d128"), StartsWith("block_m=16,block_n=128,groups=8,stages=3,"));
-  EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), StartsWith("block_m=32,block_n=64,groups=4,stages=4,"));
-  EXPECT_THAT(chosen("h8l1k1024d128"), StartsWith("block_m=8,block_n=128,groups=8,stages=3,"));  // 64 tiles
-  EXPECT_THAT(chosen("h1l1k1d64"), StartsWith("block_m=8,block_n=128,groups=4,stages=4,"));
+  EXPECT_THAT(chosen("b8h32hkv4l1k8192d64"), StartsWith("block_m=8,block_n=128,kv_groups=4,stages=4,"));
+  EXPECT_THAT(chosen("b8h32hkv4l2k8192d128"), StartsWith("block_m=16,block_n=128,kv_groups=8,stages=3,"));
+  EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), StartsWith("block_m=32,block_n=64,kv_groups=4,stages=4,"));
+  EXPECT_THAT(chosen("h8l1k1024d128"), StartsWith("block_m=8,block_n=128,kv_groups=8,stages=3,"));  // 64 tiles
+  EXPECT_THAT(chosen("h1l1k1d64"), StartsWith("block_m=8,block_n=128,kv_groups=4,stages=4,"));
   // What a block reads decides how much of it is asked for twice.
-  EXPECT_THAT(chosen("h8l1k1024d128"), HasSubstr("prefetch=0,"));
-  EXPECT_THAT(chosen("h32hkv8l1k2048d128"), HasSubstr("prefetch=16,"));
-  EXPECT_THAT(chosen("h32hkv8l1k8192d128"), HasSubstr("prefetch=64,"));
-  EXPECT_THAT(chosen("h32hkv8l1k8192d128"), StartsWith("block_m=8,block_n=64,groups=4,stages=4,"));
+  EXPECT_THAT(chosen("h8l1k1024d128"), HasSubstr("l2_prefetch_kib=0,"));
+  EXPECT_THAT(chosen("h32hkv8l1k2048d128"), HasSubstr("l2_prefetch_kib=16,"));
+  EXPECT_THAT(chosen("h32hkv8l1k8192d128"), HasSubstr("l2_prefetch_kib=64,"));
+  EXPECT_THAT(chosen("h32hkv8l1k8192d128"), StartsWith("block_m=8,block_n=64,kv_groups=4,stages=4,"));
   // Many rows: tiles of 32, and from three of them on tiles of 64, which columns of fragments have no registers for.
-  EXPECT_THAT(chosen("b8h32hkv4l8k8192d128"), StartsWith("block_m=32,block_n=64,groups=4,stages=4,"));
-  EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), StartsWith("block_m=64,block_n=16,groups=2,stages=16,"));
-  EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), HasSubstr("division=tiles"));
+  EXPECT_THAT(chosen("b8h32hkv4l8k8192d128"), StartsWith("block_m=32,block_n=64,kv_groups=4,stages=4,"));
+  EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), StartsWith("block_m=64,block_n=16,kv_groups=2,stages=16,"));
+  EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), HasSubstr("group_split=kv_tiles"));
   // Keys that only one tile of rows reads leave the L2 first.
   EXPECT_THAT(chosen("b8h32hkv4l1k8192d128"), HasSubstr("evict_first=on"));
   EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), HasSubstr("evict_first=on"));
@@ -427,19 +427,19 @@ TEST(Families, DecodeOnHopperKeepsTheMemoryBusy) {
 
 // The plan's splits fill the chip: blocks, workspace and counters for the shapes of the decode suite on an H200.
 TEST(Families, DecodePlansFillTheChip) {
-  const Family& family = find_family("fwd_decode");
+  const Family& family = find_family("fwd_sm80_decode");
   DeviceFacts hopper = gpu_limits("sm_90a");
   hopper.processors = 132;
   const auto plan_of = [&](const std::string& shape, const std::string& knobs) {
     const Workload workload = parse_workload(shape);
-    return family.plan(parse_variant("fwd_decode:" + knobs, workload, hopper).config, workload, hopper);
+    return family.plan(parse_variant("fwd_sm80_decode:" + knobs, workload, hopper).config, workload, hopper);
   };
   const LaunchPlan grouped = plan_of("b8h32hkv4l1k8192d128", "stages=3,min_blocks=2");
   EXPECT_EQ(grouped.grid, (std::array<std::uint32_t, 3>{8, 4, 8}));
   EXPECT_EQ(grouped.counters, 32);
   EXPECT_EQ(grouped.workspace_bytes, 32 * 8 * 16 * (128 + 2) * 4);
   EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "stages=3,min_blocks=1").grid[0], 4U);
-  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "stages=3,min_blocks=1,rounds=4").grid[0], 16U);
+  EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "stages=3,min_blocks=1,waves=4").grid[0], 16U);
   EXPECT_EQ(plan_of("h32hkv8l1k32768d128", "stages=3,min_blocks=2").grid[0], 32U);
   const LaunchPlan many = plan_of("b64h32hkv8l1k2048d128", "stages=3,min_blocks=2");
   EXPECT_EQ(many.grid, (std::array<std::uint32_t, 3>{1, 8, 64}));
@@ -456,32 +456,32 @@ TEST(Families, DecodePlansFillTheChip) {
 TEST(Families, AWorkloadChoosesItsFamily) {
   const DeviceFacts hopper = gpu_limits("sm_90a");
   const auto chosen = [&](const char* shape) { return default_family(parse_workload(shape), hopper).name(); };
-  EXPECT_EQ(chosen("b8h32hkv4l1k8192d128"), "fwd_decode_sm90");
-  EXPECT_EQ(chosen("b8h32hkv4l16k8192d128:bf16"), "fwd_decode_sm90");
-  EXPECT_EQ(chosen("b8h32hkv4l17k8192d128"), "fwd_sm90_stream");  // too many queries
-  EXPECT_EQ(default_family(parse_workload("b8h32hkv4l1k8192d128"), gpu_limits("sm_89")).name(), "fwd_decode");
-  EXPECT_EQ(chosen("b1h8l512d64"), "fwd_sm90");
-  EXPECT_EQ(chosen("b1h16l256d128"), "fwd_sm90");
-  EXPECT_EQ(chosen("b1h8l1024d64"), "fwd_sm90_stream");  // 128 tiles of 64 rows: split in two they are two waves
-  EXPECT_EQ(chosen("b64h12l128d64"), "fwd_sm90_stream");
+  EXPECT_EQ(chosen("b8h32hkv4l1k8192d128"), "fwd_sm90_decode");
+  EXPECT_EQ(chosen("b8h32hkv4l16k8192d128:bf16"), "fwd_sm90_decode");
+  EXPECT_EQ(chosen("b8h32hkv4l17k8192d128"), "fwd_sm90_persistent");  // too many queries
+  EXPECT_EQ(default_family(parse_workload("b8h32hkv4l1k8192d128"), gpu_limits("sm_89")).name(), "fwd_sm80_decode");
+  EXPECT_EQ(chosen("b1h8l512d64"), "fwd_sm90_split");
+  EXPECT_EQ(chosen("b1h16l256d128"), "fwd_sm90_split");
+  EXPECT_EQ(chosen("b1h8l1024d64"), "fwd_sm90_persistent");  // 128 tiles of 64 rows: split in two they are two waves
+  EXPECT_EQ(chosen("b64h12l128d64"), "fwd_sm90_persistent");
   // Causal: two small blocks a multiprocessor, long row tiles beside short ones.
-  EXPECT_EQ(chosen("b1h8l1024d64:causal_top_left"), "fwd_sm90_stream");
-  EXPECT_EQ(chosen("b4h8l256d64:causal_top_left"), "fwd_sm90");  // few keys
-  EXPECT_EQ(chosen("b64h12l128d64:causal_top_left"), "fwd_sm90_stream");
-  EXPECT_EQ(chosen("b1h8l2048d64:causal_top_left"), "fwd_sm90_stream");
-  EXPECT_EQ(chosen("b1h8l1024d128:causal_top_left"), "fwd_sm90_stream");
-  EXPECT_EQ(chosen("h128hkv1l16k64d64"), "fwd_sm90_stream");  // 2048 packed rows
-  EXPECT_EQ(chosen("l1k64d80"), "fwd_sm90");                  // the others do not take this head dim
+  EXPECT_EQ(chosen("b1h8l1024d64:causal_top_left"), "fwd_sm90_persistent");
+  EXPECT_EQ(chosen("b4h8l256d64:causal_top_left"), "fwd_sm90_split");  // few keys
+  EXPECT_EQ(chosen("b64h12l128d64:causal_top_left"), "fwd_sm90_persistent");
+  EXPECT_EQ(chosen("b1h8l2048d64:causal_top_left"), "fwd_sm90_persistent");
+  EXPECT_EQ(chosen("b1h8l1024d128:causal_top_left"), "fwd_sm90_persistent");
+  EXPECT_EQ(chosen("h128hkv1l16k64d64"), "fwd_sm90_persistent");  // 2048 packed rows
+  EXPECT_EQ(chosen("l1k64d80"), "fwd_sm90_split");                  // the others do not take this head dim
   EXPECT_EQ(default_family(parse_workload("b1h8l512d64"), gpu_limits("sm_89")).name(), "fwd_sm80");
   // None runs it: each family's reason is the answer, and equal reasons come once.
-  testing_support::expect_error(ErrorCode::unsupported, "fwd_sm90_stream, fwd_sm90: it needs the instructions of",
+  testing_support::expect_error(ErrorCode::unsupported, "fwd_sm90_persistent, fwd_sm90_split: it needs the instructions of",
                                 [] { default_family(parse_workload("l1k64d80"), gpu_limits("sm_89")); });
   for (const char* words :
        {"no family runs b1h1l64d257:fp16 on", "fwd_sm80: head dim 257 is not supported; it is written for 64 and 128",
-        "fwd_sm90: head dim 257 is not supported; it takes multiples of 8 up to 256"})
+        "fwd_sm90_split: head dim 257 is not supported; it takes multiples of 8 up to 256"})
     testing_support::expect_error(ErrorCode::unsupported, words,
                                   [&] { default_family(parse_workload("l64d257"), hopper); });
-  for (const char* decode : {"fwd_decode", "fwd_decode_sm90"})
+  for (const char* decode : {"fwd_sm80_decode", "fwd_sm90_decode"})
     EXPECT_FALSE(find_family(decode).made_for(parse_workload("l1k64d64"), hopper).empty());
   EXPECT_TRUE(find_family("fwd_sm80").made_for(parse_workload("l1k64d64"), hopper).empty());
   EXPECT_EQ(default_family(parse_workload("l1k64d64"), cpu_facts()).name(), "fwd_cpu");
@@ -492,11 +492,11 @@ TEST(Families, AWorkloadChoosesItsFamily) {
 TEST(Families, OnlyGridsThatCountBatchEntriesEndAtTheirLimit) {
   const DeviceFacts hopper = gpu_limits("sm_90a");
   const Workload many = parse_workload("b70000h1l128d64");
-  for (const char* name : {"fwd_sm80", "fwd_sm90"})
+  for (const char* name : {"fwd_sm80", "fwd_sm90_split"})
     EXPECT_THAT(find_family(name).refuses(many, hopper).value_or(""), ::testing::HasSubstr("grid limit of 65535"));
   const Workload decoding = parse_workload("b70000h8hkv1l1k256d64");
-  EXPECT_THAT(find_family("fwd_decode").refuses(decoding, hopper).value_or(""), ::testing::HasSubstr("70000 batch"));
-  for (const auto& [name, workload] : {std::pair{"fwd_sm90_stream", many}, {"fwd_decode_sm90", decoding}}) {
+  EXPECT_THAT(find_family("fwd_sm80_decode").refuses(decoding, hopper).value_or(""), ::testing::HasSubstr("70000 batch"));
+  for (const auto& [name, workload] : {std::pair{"fwd_sm90_persistent", many}, {"fwd_sm90_decode", decoding}}) {
     const Family& family = find_family(name);
     SCOPED_TRACE(name);
     EXPECT_EQ(family.refuses(workload, hopper).value_or(""), "");
@@ -506,9 +506,9 @@ TEST(Families, OnlyGridsThatCountBatchEntriesEndAtTheirLimit) {
     EXPECT_LE(plan.grid[1], 65535U);
     EXPECT_LE(plan.grid[2], 65535U);
   }
-  const Variant one_tile = parse_variant("fwd_sm90_stream:schedule=one_tile", many, hopper);
+  const Variant one_tile = parse_variant("fwd_sm90_persistent:scheduler=single_tile", many, hopper);
   EXPECT_THAT(one_tile.family->is_illegal(one_tile.config, many, hopper).value_or(""),
-              ::testing::HasSubstr("grid limit of 65535 each; write schedule=persistent"));
+              ::testing::HasSubstr("grid limit of 65535 each; write scheduler=static_persistent"));
 }
 
 TEST(Families, ASearchTakesAllThatRunTheWorkload) {
@@ -518,9 +518,9 @@ TEST(Families, ASearchTakesAllThatRunTheWorkload) {
     return names;
   };
   const DeviceFacts hopper = gpu_limits("sm_90a");
-  EXPECT_THAT(searched("b1h8l512d64", hopper), ::testing::ElementsAre("fwd_sm90", "fwd_sm80", "fwd_sm90_stream"));
+  EXPECT_THAT(searched("b1h8l512d64", hopper), ::testing::ElementsAre("fwd_sm90_split", "fwd_sm80", "fwd_sm90_persistent"));
   EXPECT_THAT(searched("b8h32hkv4l1k8192d128", hopper),
-              ::testing::ElementsAre("fwd_decode_sm90", "fwd_sm80", "fwd_decode", "fwd_sm90_stream", "fwd_sm90"));
+              ::testing::ElementsAre("fwd_sm90_decode", "fwd_sm80", "fwd_sm80_decode", "fwd_sm90_persistent", "fwd_sm90_split"));
   EXPECT_THAT(searched("b1h8l512d64", gpu_limits("sm_89")), ::testing::ElementsAre("fwd_sm80"));
   testing_support::expect_error(ErrorCode::unsupported, "fwd_sm80: head dim 80 is not supported",
                                 [&] { searched("l1k64d80", gpu_limits("sm_89")); });

@@ -115,8 +115,8 @@ TEST(Chain, RunsOnWhatIsSmallEnough) {
   const auto of = [&](const char* variant) {
     return chain_workloads(parse_variant(variant, large, hopper), large, hopper);
   };
-  EXPECT_THAT(of("fwd_sm90_stream"), ElementsAre(parse_workload("b1h8l128d64")));
-  EXPECT_THAT(of("fwd_sm90_stream:sizes=fixed"), ElementsAre(large));
+  EXPECT_THAT(of("fwd_sm90_persistent"), ElementsAre(parse_workload("b1h8l128d64")));
+  EXPECT_THAT(of("fwd_sm90_persistent:specialize=shape"), ElementsAre(large));
 }
 
 }  // namespace

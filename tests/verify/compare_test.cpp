@@ -299,7 +299,7 @@ TEST(Neighbours, ShareTheProblemAndDifferInShape) {
   }
   // A program for fixed sizes is asked for these alone, with other strides and another scale.
   const Workload w = parse_workload("b2h8l512d64");
-  const Variant fixed = parse_variant("fwd_sm90_stream:sizes=fixed", w, gpu_limits("sm_90a"));
+  const Variant fixed = parse_variant("fwd_sm90_persistent:specialize=shape", w, gpu_limits("sm_90a"));
   const std::vector<Workload> shapes = neighbours(fixed, w);
   ASSERT_EQ(shapes.size(), 1U);
   EXPECT_TRUE(fixed.runs(shapes[0]));
@@ -308,7 +308,7 @@ TEST(Neighbours, ShareTheProblemAndDifferInShape) {
   // One for dense outputs runs no other layout.
   for (const char* text : {"b2h8l512d64", "b2h8l512d64:blhd"})
     for (const char* knobs :
-         {"fwd_sm90_stream:sizes=fixed,outputs=dense", "fwd_sm90:sizes=fixed,outputs=dense,key_heads=shared"}) {
+         {"fwd_sm90_persistent:specialize=shape,o_layout=dense", "fwd_sm90_split:specialize=shape,o_layout=dense,gqa=on"}) {
       const Workload of = parse_workload(text);
       const Variant dense = parse_variant(knobs, of, gpu_limits("sm_90a"));
       const std::vector<Workload> all = neighbours(dense, of);

@@ -1,0 +1,494 @@
+/// fwd_sm80_decode: few queries, many keys, grouped heads. Bound by memory: every key and value is read once.
+///
+/// The query rows that share a key head are one matrix of group_size * len_q packed rows (config.hpp: PackedRow), cut
+/// into tiles of block_m. The keys of a tile of rows are split evenly over gridDim.x thread blocks, those of a block
+/// over groups of warps, tile of block_n keys after tile:
+///
+///      split 0 (blockIdx.x = 0)          split 1                           groups = 2, warps_per_group = 1
+///   | g0 | g1 | g0 | g1 | g0 |  | g0 | g1 | g0 | g1 | g0 |   ...
+///     one ring of stages a group, filled by the group itself with cp.async: no block barrier in the loop
+///
+/// A stage's K is asked for anew as soon as its scores are done, its V as soon as its product is: while a group waits,
+/// all of its stages are under way. Partial outputs meet twice: those of the groups in shared memory, those of the
+/// splits in the workspace, where the block that arrives last at the row tile's counter merges them in fixed order.
+/// After Flash-Decoding (Dao et al. 2023), without its second kernel.
+#pragma once
+
+#include "kernels/attention/softmax.cuh"
+#include "kernels/sm80/decode/config.hpp"
+#include "kernels/ptx/global.cuh"
+#include "kernels/ptx/math.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/mma.cuh"
+#include "kernels/tile/fragment.hpp"
+
+namespace heed::sm80_decode {
+
+/// One row's softmax over some of its keys, 8 columns of it: partial output, sum of weights, and what was subtracted.
+struct Partial {
+  float reference;
+  float sum;
+  float out[8];
+
+  __device__ __forceinline__ void reset() {
+    reference = -__int_as_float(0x7f800000);
+    sum = 0.0F;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] = 0.0F;
+  }
+
+  /// Adds `count` partials: the first at `from` and `state`, each of the next `pitch` and `state_pitch` floats further.
+  /// kBatch of them are loaded at once. The order of additions depends on nothing but the arguments.
+  template <int kBatch, bool kGlobal>
+  __device__ __forceinline__ void add(const float* from, long long pitch, const float* state, long long state_pitch,
+                                      int count) {
+    for (int first = 0; first < count; first += kBatch) {
+      float2 states[kBatch];
+      float4 low[kBatch];
+      float4 high[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int index = min(first + i, count - 1);  // beyond the last: the last again, at weight 0
+        const float* values = from + index * pitch;
+        if constexpr (kGlobal) {
+          states[i] = ptx::ld_global_cg_v2(state + index * state_pitch);
+          low[i] = ptx::ld_global_cg_v4(values);
+          high[i] = ptx::ld_global_cg_v4(values + 4);
+        } else {
+          states[i] = *reinterpret_cast<const float2*>(state + index * state_pitch);
+          low[i] = reinterpret_cast<const float4*>(values)[0];
+          high[i] = reinterpret_cast<const float4*>(values)[1];
+        }
+      }
+      float next = reference;
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) next = fmaxf(next, states[i].x);
+      const float finite = attention::finite_row_max(next);
+      const float factor = ptx::ex2_approx_ftz(reference - finite);
+      reference = next;
+      sum *= factor;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) out[i] *= factor;
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const float weight = first + i < count ? ptx::ex2_approx_ftz(states[i].x - finite) : 0.0F;
+        sum = fmaf(weight, states[i].y, sum);
+        out[0] = fmaf(weight, low[i].x, out[0]);
+        out[1] = fmaf(weight, low[i].y, out[1]);
+        out[2] = fmaf(weight, low[i].z, out[2]);
+        out[3] = fmaf(weight, low[i].w, out[3]);
+        out[4] = fmaf(weight, high[i].x, out[4]);
+        out[5] = fmaf(weight, high[i].y, out[5]);
+        out[6] = fmaf(weight, high[i].z, out[6]);
+        out[7] = fmaf(weight, high[i].w, out[7]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void put(float* to, float* state, bool with_state) const {
+    reinterpret_cast<float4*>(to)[0] = make_float4(out[0], out[1], out[2], out[3]);
+    reinterpret_cast<float4*>(to)[1] = make_float4(out[4], out[5], out[6], out[7]);
+    if (with_state) *reinterpret_cast<float2*>(state) = make_float2(reference, sum);
+  }
+};
+
+template <const Config& kConfig, const Problem& kProblem>
+struct Forward {
+  // ---- compile-time facts
+  static constexpr int kBlockM = kConfig.block_m;
+  static constexpr int kBlockN = kConfig.block_n;
+  static constexpr int kDim = kProblem.head_dim;
+  static constexpr int kFragments = kConfig.warp_rows / 16;  // 16-row fragments a warp
+  static constexpr int kKeyTiles = kBlockN / 8;              // n-tiles of S
+  static constexpr int kOutTiles = kDim / 8;                 // n-tiles of O
+  static constexpr int kGroups = kConfig.kv_groups;
+  static constexpr int kGroupThreads = threads_per_group(kConfig);
+  static constexpr int kThreads = threads(kConfig);
+  static constexpr int kStages = kConfig.stages;
+  static constexpr int kChunks = kDim / 8;                                   // 16-byte chunks a row
+  static constexpr int kCopyRows = kGroupThreads / kChunks;                  // rows a group copies at once
+  static constexpr int kCopies = kBlockN / kCopyRows;                        // copies a thread for K or V of a tile
+  static constexpr int kPending = 2 * kStages - 1;                           // commit groups after the one waited for
+  static constexpr int kFetchBytes = 128 * static_cast<int>(kConfig.l2_prefetch_size);  // L2PrefetchSize: 0, 128, 256
+  static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
+  static constexpr auto kLayout = kConfig.smem_layout;
+
+  static_assert(kDim % 16 == 0 && kBlockN % 16 == 0, "mma.m16n8k16 takes 16 of the head dim and 16 keys at a time");
+  static_assert(kBlockM % kConfig.warp_rows == 0, "warps must share the rows evenly");
+  static_assert(kGroupThreads % kChunks == 0 && kBlockN % kCopyRows == 0, "a group copies whole rows, evenly");
+  static_assert(static_cast<int>(L2PrefetchSize::b128) == 1 && static_cast<int>(L2PrefetchSize::b256) == 2);
+
+  // ---- state
+  const ForwardParams& params;
+  char* shared;
+  unsigned shared_base;
+  int lane;
+  int warp;  // within the group
+  int group;
+  int batch;
+  RowTile rows;    // the block's packed rows
+  int keys_end;    // keys any row of the block may see
+  int keys_plain;  // keys every row of the block sees
+
+  __device__ __forceinline__ Forward(const ForwardParams& p, char* dynamic_shared)
+      : params(p), shared(dynamic_shared), shared_base(ptx::shared_address(dynamic_shared)) {
+    lane = threadIdx.x % 32;
+    group = threadIdx.x / kGroupThreads;
+    warp = threadIdx.x % kGroupThreads / 32;
+    batch = blockIdx.z;
+    rows = row_tile(kConfig, blockIdx.y, p.group_size, p.len_q);
+    keys_end = keys_some_see(kProblem.causal, rows, p.group_size, p.causal_offset, p.len_k);
+    keys_plain = keys_all_see(kProblem.causal, rows, p.group_size, p.causal_offset, p.len_k);
+  }
+
+  /// Orders shared memory among the warps that share a ring.
+  __device__ __forceinline__ void group_barrier() const {
+    if constexpr (kGroupThreads == 32)
+      __syncwarp();
+    else
+      ptx::bar_sync(1 + group, kGroupThreads);
+  }
+
+  __device__ __forceinline__ unsigned stage_address(int stage) const {
+    return shared_base + kPlan.stages + (group * kStages + stage) * 2 * kPlan.tile_bytes;
+  }
+
+  /// This thread's share of a group's tiles of K, or of V: kCopies chunks of 16 bytes a tile, tile after tile.
+  struct Source {
+    unsigned long long next;  // of the next tile: an integer, since it may run past the tensor's end
+    long long row_bytes;
+
+    __device__ __forceinline__ Source(const void* tensor, long long offset, long long row_stride, int row, int chunk)
+        : next(reinterpret_cast<unsigned long long>(tensor) + 2 * (offset + row * row_stride + 8 * chunk)),
+          row_bytes(2 * row_stride) {}
+
+    /// Starts copying the next tile of the group, whose first key is `first`, to `tile`; keys from `end` on, which is
+    /// behind the first, become zeros.
+    __device__ __forceinline__ void copy(unsigned tile, int first, int end) {
+      const int copy_row = threadIdx.x % kGroupThreads / kChunks;
+      const int chunk = threadIdx.x % kChunks;
+      const auto start = [&](int i, unsigned long long from, int bytes) {
+        ptx::cp_async_cg_16_fetch<kFetchBytes>(
+            tile + tile::chunk_offset(kLayout, kDim, copy_row + i * kCopyRows, chunk), from, bytes);
+      };
+      if (first + kBlockN <= end) {
+#pragma unroll
+        for (int i = 0; i < kCopies; ++i) start(i, next + i * kCopyRows * row_bytes, 16);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kCopies; ++i) {
+          const bool inside = first + copy_row + i * kCopyRows < end;
+          // The address of a key that exists, even if nothing is read from it: the tile's first.
+          start(i, next + (inside ? i * kCopyRows : -copy_row) * row_bytes, inside ? 16 : 0);
+        }
+      }
+      next += kGroups * kBlockN * row_bytes;
+    }
+  };
+
+  /// Copies the block's packed rows of Q into shared memory; rows beyond the real ones become zeros.
+  __device__ __forceinline__ void copy_queries() const {
+#pragma unroll
+    for (int i = 0; i < (kBlockM * kChunks + kThreads - 1) / kThreads; ++i) {
+      const int index = static_cast<int>(threadIdx.x) + i * kThreads;
+      const int row = index / kChunks;
+      const int chunk = index % kChunks;
+      if (kBlockM * kChunks % kThreads == 0 || index < kBlockM * kChunks) {
+        const bool inside = row < rows.rows;
+        const PackedRow at = packed_row(rows.first + (inside ? row : 0), params.group_size);
+        const long long offset = batch * params.q_strides.batch +
+                                 (rows.kv_head * params.group_size + at.head) * params.q_strides.head +
+                                 at.query * params.q_strides.row + 8 * chunk;
+        ptx::cp_async_cg_16(shared_base + kPlan.q + tile::chunk_offset(kLayout, kDim, row, chunk),
+                            static_cast<const unsigned short*>(params.q) + offset, inside ? 16 : 0);
+      }
+    }
+  }
+
+  /// Address a lane gives to ldmatrix for a 16 x 16 block at (row, 8 * chunk) of a tile.
+  __device__ __forceinline__ static unsigned block_address(unsigned tile, int row, int chunk,
+                                                           tile::Coordinate lane_offset) {
+    return tile + tile::chunk_offset(kLayout, kDim, row + lane_offset.row, chunk + lane_offset.column / 8);
+  }
+
+  __device__ __forceinline__ void load_query(unsigned (&a)[4], int m, int k) const {
+    ptx::ldmatrix_x4(a, block_address(shared_base + kPlan.q, warp * kConfig.warp_rows + 16 * m, 2 * k,
+                                      tile::ldmatrix_a_address(lane)));
+  }
+
+  __device__ __forceinline__ void run() {
+    const TileRange tiles = tiles_of_split(keys_end, kBlockN, gridDim.x, blockIdx.x);
+    const int group_tiles = tiles_of_group(tiles.count, kGroups, group);
+
+    // ---- K and V of the first stages, each a commit group; Q belongs to the first
+    int copy_key = (tiles.first + group) * kBlockN;  // first key of the next tile to ask for
+    const int thread_key = copy_key + static_cast<int>(threadIdx.x) % kGroupThreads / kChunks;
+    const int chunk = threadIdx.x % kChunks;
+    Source source_k(params.k, batch * params.k_strides.batch + rows.kv_head * params.k_strides.head,
+                    params.k_strides.row, thread_key, chunk);
+    Source source_v(params.v, batch * params.v_strides.batch + rows.kv_head * params.v_strides.head,
+                    params.v_strides.row, thread_key, chunk);
+    if (group_tiles > 0) source_k.copy(stage_address(0), copy_key, keys_end);
+    copy_queries();  // not before: its addresses take two divisions
+    ptx::cp_async_commit_group();
+#pragma unroll 1  // instructions that run once are fetched once
+    for (int s = 0; s < kStages; ++s) {
+      if (s < group_tiles) source_v.copy(stage_address(s) + kPlan.tile_bytes, copy_key, keys_end);
+      ptx::cp_async_commit_group();
+      copy_key += kGroups * kBlockN;
+      if (s + 1 < kStages) {
+        if (s + 1 < group_tiles) source_k.copy(stage_address(s + 1), copy_key, keys_end);
+        ptx::cp_async_commit_group();
+      }
+    }
+
+    float out[kFragments][kOutTiles][4];
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int n = 0; n < kOutTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[m][n][i] = 0.0F;
+    attention::RowState<kFragments> state;
+    state.reset();
+    const float scale_log2 = params.scale * 1.44269504F;
+
+    // Keys that this lane's rows see. Rows beyond the real ones are zeros and see what they like.
+    int row_end[kFragments][2];
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = rows.first + warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h;
+        row_end[m][h] = visible_keys(kProblem.causal, kProblem.causal ? divide(row, params.group_size) : 0,
+                                     params.causal_offset, params.len_k);
+      }
+
+    // ---- Q: it has arrived with the first commit group of every thread
+    ptx::cp_async_wait_group<kPending>();
+    __syncthreads();
+    unsigned query[kConfig.q_in_registers ? kFragments : 1][kConfig.q_in_registers ? kDim / 16 : 1][4];
+    if constexpr (kConfig.q_in_registers) {
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+        for (int k = 0; k < kDim / 16; ++k) load_query(query[m][k], m, k);
+    }
+
+    // ---- the loop over this group's tiles
+    int stage = 0;
+    int first_key = (tiles.first + group) * kBlockN;
+    for (int t = 0; t < group_tiles; ++t) {
+      const unsigned keys = stage_address(stage);
+      const unsigned values = keys + kPlan.tile_bytes;
+      const bool ask = t + kStages < group_tiles;
+
+      ptx::cp_async_wait_group<kPending>();
+      group_barrier();  // every thread's part of K is there
+      float scores[kFragments][kKeyTiles][4];
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) scores[m][n][i] = 0.0F;
+#pragma unroll
+      for (int k = 0; k < kDim / 16; ++k) {
+        unsigned a[kFragments][4];
+#pragma unroll
+        for (int m = 0; m < kFragments; ++m) {
+          if constexpr (kConfig.q_in_registers) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) a[m][i] = query[m][k][i];
+          } else {
+            load_query(a[m], m, k);
+          }
+        }
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; n += 2) {
+          unsigned b[4];
+          ptx::ldmatrix_x4(b, block_address(keys, 8 * n, 2 * k, tile::ldmatrix_k_address(lane)));
+#pragma unroll
+          for (int m = 0; m < kFragments; ++m) {
+            ptx::mma_m16n8k16<kProblem.element>(scores[m][n], a[m], b[0], b[1]);
+            ptx::mma_m16n8k16<kProblem.element>(scores[m][n + 1], a[m], b[2], b[3]);
+          }
+        }
+      }
+      group_barrier();  // K is read: its place is free
+      if (ask) source_k.copy(keys, copy_key, keys_end);
+      ptx::cp_async_commit_group();  // empty groups keep the count of pending groups the same in every round
+
+      if (first_key + kBlockN > keys_plain) hide_keys(scores, first_key, row_end);
+      attention::softmax_tile<kConfig.exp2, kConfig.rescale>(scores, out, state, scale_log2);
+
+      ptx::cp_async_wait_group<kPending>();
+      group_barrier();  // and V
+#pragma unroll
+      for (int k = 0; k < kBlockN / 16; ++k) {
+        unsigned p[kFragments][4];
+#pragma unroll
+        for (int m = 0; m < kFragments; ++m) {
+          p[m][0] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k][0], scores[m][2 * k][1]);
+          p[m][1] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k][2], scores[m][2 * k][3]);
+          p[m][2] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k + 1][0], scores[m][2 * k + 1][1]);
+          p[m][3] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k + 1][2], scores[m][2 * k + 1][3]);
+        }
+#pragma unroll
+        for (int n = 0; n < kOutTiles; n += 2) {
+          unsigned b[4];
+          ptx::ldmatrix_x4_trans(b, block_address(values, 16 * k, n, tile::ldmatrix_v_address(lane)));
+#pragma unroll
+          for (int m = 0; m < kFragments; ++m) {
+            ptx::mma_m16n8k16<kProblem.element>(out[m][n], p[m], b[0], b[1]);
+            ptx::mma_m16n8k16<kProblem.element>(out[m][n + 1], p[m], b[2], b[3]);
+          }
+        }
+      }
+      group_barrier();  // V is read
+      if (ask) source_v.copy(values, copy_key, keys_end);
+      ptx::cp_async_commit_group();
+
+      copy_key += kGroups * kBlockN;
+      first_key += kGroups * kBlockN;
+      if (++stage == kStages) stage = 0;
+    }
+    ptx::cp_async_wait_group<0>();
+    state.reduce();
+    __syncthreads();  // no group reads Q, K or V any more
+    put_partials(out, state);
+    __syncthreads();
+    merge_groups();
+    if (gridDim.x > 1 && arrives_last()) merge_splits();
+  }
+
+  /// Sets scores of hidden keys to -inf. Element positions: tile::accumulator_element.
+  __device__ __forceinline__ void hide_keys(float (&scores)[kFragments][kKeyTiles][4], int first_key,
+                                            const int (&row_end)[kFragments][2]) const {
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (first_key + 8 * n + 2 * (lane % 4) + i % 2 >= row_end[m][i / 2])
+            scores[m][n][i] = -__int_as_float(0x7f800000);
+  }
+
+  // ---- partials in shared memory: (kGroups, kBlockM, partial_pitch) and (kGroups, kBlockM, 2)
+  __device__ __forceinline__ float* shared_out(int part, int row) const {
+    return reinterpret_cast<float*>(shared + kPlan.partial_out) + (part * kBlockM + row) * kPlan.partial_pitch;
+  }
+  __device__ __forceinline__ float* shared_state(int part, int row) const {
+    return reinterpret_cast<float*>(shared + kPlan.row_state) + 2 * (part * kBlockM + row);
+  }
+  // ---- partials in the workspace
+  __device__ __forceinline__ long long row_tile_index() const {
+    return static_cast<long long>(batch) * gridDim.y + blockIdx.y;
+  }
+  __device__ __forceinline__ float* global_out(int split, int row) const {
+    return static_cast<float*>(params.workspace) +
+           workspace_out(workspace_row(kConfig, row_tile_index(), gridDim.x, split, row), kDim);
+  }
+  __device__ __forceinline__ float* global_state(int split, int row) const {
+    return static_cast<float*>(params.workspace) +
+           workspace_state(kConfig, static_cast<long long>(gridDim.z) * gridDim.y, gridDim.x,
+                           workspace_row(kConfig, row_tile_index(), gridDim.x, split, row), kDim);
+  }
+
+  __device__ __forceinline__ void put_partials(const float (&out)[kFragments][kOutTiles][4],
+                                               const attention::RowState<kFragments>& state) const {
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h;
+        if (row >= rows.rows) continue;
+        if (lane % 4 == 0)
+          *reinterpret_cast<float2*>(shared_state(group, row)) = make_float2(state.reference[m][h], state.sum[m][h]);
+        float* to = shared_out(group, row) + 2 * (lane % 4);
+#pragma unroll
+        for (int n = 0; n < kOutTiles; ++n)
+          *reinterpret_cast<float2*>(to + 8 * n) = make_float2(out[m][n][2 * h], out[m][n][2 * h + 1]);
+      }
+  }
+
+  /// The groups' partials become one: the result where the keys are not split, else this block's part of it.
+  __device__ __forceinline__ void merge_groups() const {
+    for (int index = threadIdx.x; index < rows.rows * kChunks; index += kThreads) {
+      const int row = index / kChunks;
+      const int chunk = index % kChunks;
+      Partial merged;
+      merged.reset();
+      merged.template add<least(kGroups, 8), false>(shared_out(0, row) + 8 * chunk, kBlockM * kPlan.partial_pitch,
+                                                    shared_state(0, row), 2 * kBlockM, kGroups);
+      if (gridDim.x == 1)
+        store(merged, row, chunk);
+      else
+        merged.put(global_out(blockIdx.x, row) + 8 * chunk, global_state(blockIdx.x, row), chunk == 0);
+    }
+  }
+
+  /// Counts this block in. True for the last one of its row tile, which then sees what all of them wrote; the counter
+  /// is back at zero.
+  __device__ __forceinline__ bool arrives_last() const {
+    auto* is_last = reinterpret_cast<unsigned*>(shared + kPlan.is_last);
+    __syncthreads();  // all of the block's part is written
+    if (threadIdx.x == 0)
+      *is_last = ptx::atom_inc_acq_rel_gpu(params.counters + row_tile_index(), gridDim.x - 1) == gridDim.x - 1 ? 1 : 0;
+    __syncthreads();
+    return *is_last != 0;
+  }
+
+  __device__ __forceinline__ void merge_splits() const {
+    const int splits = gridDim.x;
+    const int parts = merge_parts(kConfig, kDim, rows.rows, splits);
+    const int items = rows.rows * kChunks;
+    const long long split_rows = static_cast<long long>(parts) * kBlockM;
+    for (int index = threadIdx.x; index < parts * items; index += kThreads) {
+      const int part = index / items;  // takes splits part, part + parts, ...
+      const int row = (index - part * items) / kChunks;
+      const int chunk = index % kChunks;
+      Partial merged;
+      merged.reset();
+      merged.template add<8, true>(global_out(part, row) + 8 * chunk, split_rows * kDim, global_state(part, row),
+                                   2 * split_rows, tiles_of_group(splits, parts, part));
+      if (parts == 1)
+        store(merged, row, chunk);
+      else
+        merged.put(shared_out(part, row) + 8 * chunk, shared_state(part, row), chunk == 0);
+    }
+    if (parts == 1) return;
+    __syncthreads();
+    for (int index = threadIdx.x; index < items; index += kThreads) {
+      const int row = index / kChunks;
+      const int chunk = index % kChunks;
+      Partial merged;
+      merged.reset();
+      merged.template add<4, false>(shared_out(0, row) + 8 * chunk, kBlockM * kPlan.partial_pitch, shared_state(0, row),
+                                    2 * kBlockM, parts);
+      store(merged, row, chunk);
+    }
+  }
+
+  /// Writes 8 columns of a finished row, and its log-sum-exp once a row.
+  __device__ __forceinline__ void store(const Partial& merged, int row, int chunk) const {
+    const PackedRow at = packed_row(rows.first + row, params.group_size);
+    const int head = rows.kv_head * params.group_size + at.head;
+    const float inverse = merged.sum > 0.0F ? 1.0F / merged.sum : 0.0F;
+    uint4 packed;
+    packed.x = ptx::cvt_rn_x2<kProblem.element>(merged.out[0] * inverse, merged.out[1] * inverse);
+    packed.y = ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse);
+    packed.z = ptx::cvt_rn_x2<kProblem.element>(merged.out[4] * inverse, merged.out[5] * inverse);
+    packed.w = ptx::cvt_rn_x2<kProblem.element>(merged.out[6] * inverse, merged.out[7] * inverse);
+    auto* out = static_cast<unsigned short*>(params.o) + batch * params.o_strides.batch + head * params.o_strides.head +
+                at.query * params.o_strides.row + 8 * chunk;
+    *reinterpret_cast<uint4*>(out) = packed;
+    if (chunk == 0 && params.lse != nullptr)
+      params.lse[(static_cast<long long>(batch) * params.heads + head) * params.len_q + at.query] =
+          merged.sum > 0.0F ? (merged.reference + ptx::lg2_approx_ftz(merged.sum)) * 0.693147181F
+                            : -__int_as_float(0x7f800000);
+  }
+};
+
+}  // namespace heed::sm80_decode

@@ -1,0 +1,181 @@
+/// fwd_sm80: the knobs, what is legal, and the resources a config takes. Shared by the host, nvcc and NVRTC.
+#pragma once
+
+#include "kernels/contract.hpp"
+#include "kernels/tile/registers.hpp"
+#include "kernels/tile/shared_tile.hpp"
+
+namespace heed::attention {
+enum class Exp2;     // kernels/attention/exp2.cuh
+enum class Rescale;  // kernels/attention/softmax.cuh
+}  // namespace heed::attention
+
+namespace heed::sm80 {
+
+/// How finished rows leave the block. A block with key splits always goes through shared memory, where its parts meet.
+enum class Epilogue {
+  direct,  ///< each lane writes its pairs of elements: 4-byte stores
+  shared,  ///< staged in shared memory, written in 16-byte pieces
+};
+
+/// How the warps of a group learn that a tile is there and that a stage may be overwritten.
+enum class PipelineSync {
+  group,  ///< all meet once a round
+  stage,  ///< at two mbarriers a stage: copies arrive at one and warps that have read it at the other, so that warps
+          ///< may be a round apart
+};
+
+/// Which tile of query rows a block index means.
+enum class TileOrder {
+  ascending,
+  descending,  ///< under a causal mask the longest rows of a head start first
+  lpt,     ///< the longest rows of every head start first, the shortest last
+  paired,    ///< the longer half likewise, then the shorter half from its shortest rows on: where two blocks of a
+               ///< multiprocessor hold everything, a long one shares it with a short one
+};
+
+/// Which block indices count tiles of query rows, heads and batch entries.
+HEED_HOST_DEVICE constexpr bool heads_first(
+    TileOrder order) {  // (heads, batch, row tiles), else (row tiles, heads, batch)
+  return order == TileOrder::lpt || order == TileOrder::paired;
+}
+
+/// The tile of query rows that block index `index` of `tiles` means.
+HEED_HOST_DEVICE constexpr int row_tile(TileOrder order, int index, int tiles) {
+  if (order == TileOrder::ascending) return index;
+  const int longer = (tiles + 1) / 2;
+  if (order == TileOrder::paired && index >= longer) return index - longer;
+  return tiles - 1 - index;
+}
+
+/// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
+struct Config {
+  int block_m = 64;    ///< query rows a thread block
+  int block_n = 64;    ///< keys a tile
+  int warp_rows = 16;  ///< query rows a warp: 16 or 32
+  int kv_groups = 1;  ///< groups of warps that hold the same rows and take the tiles of keys in turn
+  int stages = 2;      ///< tiles of K and V a group keeps in shared memory
+  tile::SharedLayout smem_layout = tile::SharedLayout::swizzled;
+  bool q_in_registers = true;  ///< else Q is read from shared memory again for every tile
+  bool split_wait = false;     ///< wait for K and V separately: scores start before V has arrived, at one more barrier
+  bool overlap = false;        ///< multiply a tile's values one tile later, beside the next tile's exponentials
+  bool late_loads = false;    ///< start a round's copies after its scores, else before them
+  PipelineSync pipeline_sync = PipelineSync::group;
+  attention::Exp2 exp2{};
+  attention::Rescale rescale{};
+  Epilogue epilogue = Epilogue::shared;
+  TileOrder tile_order = TileOrder::descending;
+  int min_blocks = 1;  ///< thread blocks a multiprocessor the compiler must leave registers for
+  constexpr bool operator==(const Config&) const = default;
+};
+
+HEED_HOST_DEVICE constexpr int warps_per_group(const Config& c) {
+  return c.block_m / c.warp_rows;
+}
+HEED_HOST_DEVICE constexpr int threads_per_group(const Config& c) {
+  return 32 * warps_per_group(c);
+}
+HEED_HOST_DEVICE constexpr int threads(const Config& c) {
+  return threads_per_group(c) * c.kv_groups;
+}
+
+/// Dynamic shared memory, in bytes from its start (aligned to 128).
+///
+///   during the loop:  | Q | group 0: stage 0 K, V | stage 1 K, V | ... | group 1: ... |
+///   afterwards:       | partial O of every group, fp32 | (reference, sum) of every group and row |      (kv_groups >
+///   1)
+///                     | O, 16-bit |                                                                     (shared
+///                     epilogue)
+///   throughout:       .. | barriers |                                                               (stage pipeline_sync)
+struct SharedPlan {
+  int q;              ///< (block_m, head_dim)
+  int stages;         ///< (kv_groups, stages, {K, V}, block_n, head_dim)
+  int stage_bytes;    ///< K and V of one stage
+  int partial_out;    ///< (kv_groups, block_m, partial_pitch) fp32
+  int partial_pitch;  ///< floats; 4 more than the head dim, so that rows start in different banks
+  int row_state;      ///< (kv_groups, block_m, 2) fp32
+  int barriers;       ///< (kv_groups, stages, {full, freed}), 8 bytes each
+  int total;
+};
+
+HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
+  SharedPlan plan{};
+  const int kv_bytes = tile::tile_bytes(c.smem_layout, head_dim, c.block_n);
+  plan.q = 0;
+  plan.stages = tile::tile_bytes(c.smem_layout, head_dim, c.block_m);
+  plan.stage_bytes = 2 * kv_bytes;
+  const int loop_bytes = plan.stages + c.kv_groups * c.stages * plan.stage_bytes;
+  plan.partial_out = 0;
+  plan.partial_pitch = head_dim + 4;
+  plan.row_state = c.kv_groups * c.block_m * plan.partial_pitch * 4;
+  const int merge_bytes = c.kv_groups > 1 ? plan.row_state + c.kv_groups * c.block_m * 2 * 4 : 0;
+  plan.barriers = loop_bytes > merge_bytes ? loop_bytes : merge_bytes;
+  plan.total = plan.barriers + (c.pipeline_sync == PipelineSync::stage ? 16 * c.kv_groups * c.stages : 0);
+  return plan;
+}
+
+/// Registers a thread needs at least: output and score accumulators, Q and the probabilities of the tile before where
+/// they are kept, 24 for addresses and row state.
+HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
+  const int fragments = c.warp_rows / 16;
+  const int out = fragments * head_dim / 2;
+  const int scores = fragments * c.block_n / 2;
+  const int query = c.q_in_registers ? fragments * head_dim / 4 : 0;
+  const int probabilities = c.overlap ? fragments * c.block_n / 4 : 0;
+  return out + scores + query + probabilities + 24;
+}
+
+/// Registers a thread may use so that min_blocks blocks fit.
+HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
+  return tile::registers_at_launch(threads(c), c.min_blocks);
+}
+
+enum class Illegal {
+  no,
+  head_dim,
+  block_m,
+  kv_groups,
+  threads,
+  shared_memory,
+  occupancy,
+  registers,
+  overlap,
+  polynomial,
+  late_loads,
+  pipeline_sync,
+  same_program,
+};
+
+// attention::Exp2::hardware and attention::Rescale::optimistic, which are only declared here; kernels/sm80/forward.cuh
+// checks them.
+inline constexpr int kHardwareExp2 = 0;
+inline constexpr int kOptimistic = 3;
+
+/// `shared_bytes`: what one block may use; `shared_bytes_per_processor`: what all blocks of a multiprocessor share.
+HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
+                                            long long shared_bytes_per_processor) {
+  if (problem.head_dim != 64 && problem.head_dim != 128) return Illegal::head_dim;
+  if (c.block_m % c.warp_rows != 0) return Illegal::block_m;
+  if (c.kv_groups > 15) return Illegal::kv_groups;  // one named barrier a group, and barrier 0
+  if (threads(c) > 1024) return Illegal::threads;
+  const int total = shared_plan(c, problem.head_dim).total;
+  if (total > shared_bytes) return Illegal::shared_memory;
+  // The runtime keeps 1 KiB of each block's shared memory to itself.
+  if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;
+  if (threads(c) * c.min_blocks > 1536) return Illegal::occupancy;  // sm_86 and sm_89; sm_80 and sm_90 allow 2048
+  if (registers_needed(c, problem.head_dim) > registers_allowed(c)) return Illegal::registers;
+  // Values are waited for one tile later as it is, and their tile must not give way to the next one's.
+  if (c.overlap && (c.split_wait || c.stages < 2)) return Illegal::overlap;
+  // An optimistic reference relies on overflow that shows as an infinity, and the polynomial's wraps around.
+  if (static_cast<int>(c.rescale) == kOptimistic && static_cast<int>(c.exp2) != kHardwareExp2)
+    return Illegal::polynomial;
+  if (c.late_loads && c.stages < 2) return Illegal::late_loads;  // the only stage is free after a tile's values
+  // A stage is waited for as a whole, and copies of more than the next round are what warps may be apart by. Warps of
+  // their own need nobody.
+  if (c.pipeline_sync == PipelineSync::stage && (c.split_wait || c.stages < 2 || warps_per_group(c) < 2))
+    return Illegal::pipeline_sync;
+  if (c.kv_groups > 1 && c.epilogue == Epilogue::direct) return Illegal::same_program;  // the merge has one way out
+  return Illegal::no;
+}
+
+}  // namespace heed::sm80

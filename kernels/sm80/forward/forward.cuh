@@ -1,0 +1,302 @@
+/// fwd_sm80: fused attention for Ampere and later, with warp-level mma.sync, ldmatrix and cp.async.
+///
+/// A thread block holds block_m query rows of one head. Its warps form kv_groups groups; every group holds the same
+/// rows and takes every kv_groups-th tile of block_n keys, with its own ring of stages in shared memory:
+///
+///              keys ->  tile 0   tile 1   tile 2   tile 3             block_m = 64, warp_rows = 16, kv_groups = 2
+///   rows  0..15  warp 0 [group 0]         [group 0]                   8 warps; warp w of group g holds rows 16 w ...
+///   rows 16..31  warp 1 [group 0]         [group 0]
+///   rows  0..15  warp 4          [group 1]         [group 1]
+///   rows 16..31  warp 5          [group 1]         [group 1]
+///
+/// A warp keeps S and P in registers: the accumulator fragment of S = Q K^T, rounded to 16 bits, is the A fragment of P
+/// V. At the end the groups' partial outputs meet in shared memory and are merged in fp32. After FlashAttention-2 (Dao,
+/// arXiv 2307.08691); the split of keys over warps of one block is Flash-Decoding's split (Dao et al. 2023) without a
+/// second kernel.
+#pragma once
+
+#include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/math.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/sm80/forward/merge.cuh"
+
+namespace heed::sm80 {
+
+template <const Config& kConfig, const Problem& kProblem>
+struct Forward : Merge<kConfig, kProblem> {
+  using Base = Merge<kConfig, kProblem>;
+  using Base::kBlockM, Base::kBlockN, Base::kDim, Base::kFragments, Base::kKeyTiles, Base::kOutTiles, Base::kGroups,
+      Base::kThreads, Base::kStages, Base::kPlan, Base::kLayout, Base::kPitch, Base::kMeets, Base::kAhead,
+      Base::kGroupsAhead;
+  using Base::lane_offset, Base::block_address, Base::multiply_keys, Base::multiply_values_block, Base::lane_of_values,
+      Base::multiply_values, Base::store, Base::merge_and_store;
+  using Base::params, Base::shared_base, Base::lane, Base::warp, Base::first_row, Base::head, Base::batch,
+      Base::group_tiles;
+  using Base::tiles_of_group, Base::group_barrier, Base::stage_address, Base::next_stage, Base::first_key,
+      Base::load_round, Base::load_ahead, Base::initialise_barriers, Base::end_round;
+  using typename Base::Scores, typename Base::Probabilities, typename Base::Output, typename Base::Query;
+
+  // ---- compile-time facts
+  static constexpr bool kOptimistic = kConfig.rescale == attention::Rescale::optimistic;
+  static constexpr float kMargin = kOptimistic ? attention::optimistic_margin(kProblem.element) : 0.0F;
+
+  static_assert(static_cast<int>(attention::Exp2::hardware) == kHardwareExp2 &&
+                static_cast<int>(attention::Rescale::optimistic) == sm80::kOptimistic);
+
+  using QueryCopies = Copies<kLayout, kDim, kThreads>;
+
+  using Base::Base;
+
+  // ------------------------------------------------------------------------------------------------------ softmax
+
+  /// Sets scores of hidden keys to -inf. Element positions: tile::accumulator_element.
+  __device__ __forceinline__ void hide_keys(Scores& scores, int first, int warp_row) const {
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = warp_row + 16 * m + lane / 4 + 8 * h;
+        const int end = visible_keys(kProblem.causal, row, params.causal_offset, params.len_k) - first - 2 * (lane % 4);
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+            if (8 * n + i >= end) scores[m][n][2 * h + i] = -__int_as_float(0x7f800000);
+      }
+  }
+
+  /// Scores of the tile at `stage`, with keys hidden where the tile reaches past those that the warp's first row sees.
+  __device__ __forceinline__ void scores_of_tile(Scores& scores, const Query& query, int tile, int stage,
+                                                 int warp_row) const {
+    multiply_keys(scores, query, stage_address(stage));
+    if (first_key(tile) + kBlockN > visible_keys(kProblem.causal, warp_row, params.causal_offset, params.len_k))
+      hide_keys(scores, first_key(tile), warp_row);
+  }
+
+  __device__ __forceinline__ static void to_operand(Probabilities& p, const Scores& e) {
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int k = 0; k < kBlockN / 16; ++k)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          p[m][k][i] =
+              ptx::cvt_rn_x2<kProblem.element>(e[m][2 * k + i / 2][i % 2 * 2], e[m][2 * k + i / 2][i % 2 * 2 + 1]);
+  }
+
+  /// Probabilities below the references so far, in place of the scores. False where they do not fit: the scores are
+  /// lost then, and nothing has been added up. With kBeside, the values of the tile before, whose probabilities are
+  /// `p`, are multiplied meanwhile, in any case; else the probabilities go to `p`, rounded. (Rounding beside products
+  /// as well takes issue slots from them: 200 us instead of 189 at b2h8l4096d64 on an H200.)
+  template <bool kBeside>
+  __device__ __forceinline__ bool optimistic_softmax(Probabilities& p, Scores& s, attention::RowState<kFragments>& rows,
+                                                     float scale_log2, Output& out, int stage) const {
+    constexpr int kElements = kKeyTiles * 4;                            // a fragment
+    constexpr int kBlocks = kBlockN / 16 * (kOutTiles / 2);             // of values
+    constexpr int kAtOnce = kBeside ? kElements / kBlocks : kElements;  // exponentials a fragment and block
+    static_assert(!kBeside || kAtOnce * kBlocks == kElements, "exponentials spread evenly");
+    const unsigned v_lane = lane_of_values(stage);
+    float total[kFragments][2] = {};
+#pragma unroll
+    for (int block = 0; block < (kBeside ? kBlocks : 1); ++block) {
+      if constexpr (kBeside)
+        multiply_values_block(out, p, v_lane, block / (kOutTiles / 2), block % (kOutTiles / 2) * 2);
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+        for (int e = block * kAtOnce; e < (block + 1) * kAtOnce; ++e) {
+          float& x = s[m][e / 4][e % 4];
+          const int h = e % 4 / 2;
+          x = attention::exp2<kConfig.exp2>(fmaf(x, scale_log2, -rows.reference[m][h]), e / 4 * 2 + e % 2);
+          total[m][h] += x;
+          if (!kBeside && e % 2 == 1)
+            p[m][e / 8][e / 2 % 4] = ptx::cvt_rn_x2<kProblem.element>(s[m][e / 4][e % 4 - 1], x);
+        }
+    }
+    if (!attention::optimistic_fits(total, kProblem.element)) return false;
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) rows.sum[m][h] += total[m][h];
+    return true;
+  }
+
+  __device__ __forceinline__ void exact_softmax(Scores& scores, Output& out, attention::RowState<kFragments>& rows,
+                                                float scale_log2) const {
+    attention::softmax_tile<kConfig.exp2, kConfig.rescale>(scores, out, rows, scale_log2, kMargin);
+  }
+
+  // ----------------------------------------------------------------------------------------------------- the loop
+
+  /// Values beside the next tile's exponentials: round t takes the scores of tile t and the values of tile t - 1. Warps
+  /// whose rows see fewer tiles than the group takes stay for the copies.
+  __device__ __forceinline__ void run_overlapped(Output& out, attention::RowState<kFragments>& rows, const Query& query,
+                                                 int warp_row, int warp_tiles, float scale_log2) {
+    int stage = 0;   // of tile t
+    int before = 0;  // of tile t - 1
+    const auto begin = [&](int t, bool reads) {
+      if (t > 0) {
+        before = stage;
+        stage = next_stage(stage);
+      }
+      Base::template begin_round<kAhead - 1>(t, stage, reads);
+    };
+    Scores scores;
+    Probabilities p;
+    begin(0, warp_tiles > 0);
+    load_ahead(0, stage);
+    if (warp_tiles > 0) {
+      scores_of_tile(scores, query, 0, stage, warp_row);
+      exact_softmax(scores, out, rows, scale_log2);
+      to_operand(p, scores);
+      end_round(stage);
+#pragma unroll 1
+      for (int t = 1; t < warp_tiles; ++t) {
+        begin(t, true);
+        if constexpr (!kConfig.late_loads) load_ahead(t, stage);
+        scores_of_tile(scores, query, t, stage, warp_row);
+        if constexpr (kConfig.late_loads) load_ahead(t, stage);
+        if constexpr (kOptimistic) {
+          if (!optimistic_softmax<true>(p, scores, rows, scale_log2, out, before)) {
+            scores_of_tile(scores, query, t, stage, warp_row);
+            exact_softmax(scores, out, rows, scale_log2);
+          }
+        } else {
+          multiply_values(out, p, before);
+          exact_softmax(scores, out, rows, scale_log2);
+        }
+        to_operand(p, scores);
+        end_round(stage);
+      }
+      begin(warp_tiles, true);
+      load_ahead(warp_tiles, stage);
+      multiply_values(out, p, before);
+    }
+    end_round(stage);
+#pragma unroll 1
+    for (int t = max(warp_tiles, 0) + 1; t <= group_tiles; ++t) {
+      begin(t, false);
+      load_ahead(t, stage);
+      end_round(stage);
+    }
+  }
+
+  /// Scores, softmax and values of one tile after the other.
+  __device__ __forceinline__ void run_in_turn(Output& out, attention::RowState<kFragments>& rows, const Query& query,
+                                              int warp_row, int warp_tiles, float scale_log2) {
+    // With barriers of stages the first has a program of its own: whether it is the first, every round would ask. (46.5
+    // us at b1h32l1024d128 on an H200 instead of 47.2; where groups meet, 48.2 instead of 46.5.)
+    constexpr bool kApart = kOptimistic && !kMeets;
+    int stage = 0;
+    if constexpr (kApart) {
+      if (group_tiles == 0) return;
+      take_tile<Which::first>(out, rows, query, 0, 0, warp_row, warp_tiles, scale_log2);
+      stage = next_stage(stage);
+    }
+#pragma unroll 1
+    for (int t = kApart ? 1 : 0; t < group_tiles; ++t) {
+      take_tile<kApart ? Which::later : Which::any>(out, rows, query, t, stage, warp_row, warp_tiles, scale_log2);
+      stage = next_stage(stage);
+    }
+  }
+
+  enum class Which { any, first, later };
+
+  template <Which kWhich>
+  __device__ __forceinline__ void take_tile(Output& out, attention::RowState<kFragments>& rows, const Query& query,
+                                            int t, int stage, int warp_row, int warp_tiles, float scale_log2) {
+    const bool is_first = kWhich == Which::first || (kWhich == Which::any && t == 0);
+    Base::template begin_round<kGroupsAhead - 1>(t, stage, t < warp_tiles);  // its K, when waited for separately
+    const bool late = kConfig.late_loads && !is_first && t < warp_tiles;
+    if (kStages > 1 && !late) load_ahead(t, stage);
+    Probabilities p;
+    if (t < warp_tiles) {
+      Scores scores;
+      scores_of_tile(scores, query, t, stage, warp_row);
+      if (late) load_ahead(t, stage);
+      if constexpr (kOptimistic) {
+        if (is_first || !optimistic_softmax<false>(p, scores, rows, scale_log2, out, stage)) {
+          if (!is_first) scores_of_tile(scores, query, t, stage, warp_row);
+          exact_softmax(scores, out, rows, scale_log2);
+          to_operand(p, scores);
+        }
+      } else {
+        exact_softmax(scores, out, rows, scale_log2);
+        to_operand(p, scores);
+      }
+    }
+    if constexpr (kConfig.split_wait) {
+      constexpr int kPending = kStages > 1 ? 2 * kAhead : 0;  // all but this tile's V
+      ptx::cp_async_wait_group<kPending>();
+      group_barrier();
+    }
+    if (t < warp_tiles) multiply_values(out, p, stage);
+    end_round(stage);
+    if constexpr (kStages == 1) {
+      if (t + 1 < group_tiles) {
+        group_barrier();  // the only stage is read before it is overwritten
+        load_round(t + 1, 0, 0);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    const int warp_row = first_row + warp * kConfig.warp_rows;
+    // Of the group's tiles, those that some row of the warp sees: the first ones.
+    const int warp_tiles =
+        kProblem.causal ? tiles_of_group(visible_keys(true, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
+                                                      params.causal_offset, warp_row < params.len_q ? params.len_k : 0))
+                        : group_tiles;
+
+    if constexpr (!kMeets) initialise_barriers();
+    // ---- Q by the whole block, then the first stages of K and V; Q belongs to the first commit group, or is one
+    QueryCopies::template start<kBlockM>(
+        shared_base + kPlan.q, QueryCopies::place(threadIdx.x),
+        QueryCopies::source(params.q, batch * params.q_strides.batch + head * params.q_strides.head,
+                            params.q_strides.row, first_row, threadIdx.x),
+        params.q_strides.row, first_row, params.len_q, threadIdx.x);
+    if constexpr (!kMeets) ptx::cp_async_commit_group();
+#pragma unroll
+    for (int t = 0; t < kAhead; ++t) load_round(t, t, kConfig.overlap ? t - 1 : t);
+
+    Output out;
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int n = 0; n < kOutTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[m][n][i] = 0.0F;
+    attention::RowState<kFragments> rows;
+    rows.reset();
+    const float scale_log2 = params.scale * 1.44269504F;
+
+    // ---- Q and, where groups meet, the first K have arrived with the first commit group of every thread
+    ptx::cp_async_wait_group<kMeets ? kGroupsAhead - 1 : 0>();
+    __syncthreads();
+    Query query;
+    if constexpr (kConfig.q_in_registers) {
+      const unsigned q_lane =
+          shared_base + kPlan.q + warp * kConfig.warp_rows * kPitch + lane_offset(tile::ldmatrix_a_address(lane));
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+        for (int k = 0; k < kDim / 16; ++k) ptx::ldmatrix_x4(query[m][k], block_address(q_lane, 16 * m, 2 * k));
+    }
+
+    if constexpr (kConfig.overlap)
+      run_overlapped(out, rows, query, warp_row, warp_tiles, scale_log2);
+    else
+      run_in_turn(out, rows, query, warp_row, warp_tiles, scale_log2);
+    if constexpr (kMeets)
+      ptx::cp_async_wait_group<0>();
+    else
+      ptx::cp_async_wait_all();
+    rows.reduce();
+    if constexpr (kGroups > 1)
+      merge_and_store(out, rows);
+    else
+      store(out, rows, warp_row);
+  }
+};
+
+}  // namespace heed::sm80

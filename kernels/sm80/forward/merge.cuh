@@ -1,0 +1,139 @@
+/// The end of a block of fwd_sm80: rows are divided by their sums and written, where there are several groups after
+/// their partial outputs have met in shared memory and become one in fp32.
+#pragma once
+
+#include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/math.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/sm80/forward/products.cuh"
+
+namespace heed::sm80 {
+
+template <const Config& kConfig, const Problem& kProblem>
+struct Merge : Products<kConfig, kProblem> {
+  using Base = Products<kConfig, kProblem>;
+  using Base::kBlockM, Base::kDim, Base::kFragments, Base::kOutTiles, Base::kGroups, Base::kPlan, Base::kLayout;
+  using Base::params, Base::lane, Base::warp, Base::group, Base::first_row, Base::head, Base::batch;
+  using typename Base::Output;
+
+  // ---- compile-time facts
+  static constexpr int kThreads = threads(kConfig);
+  static constexpr int kChunks = kDim / 8;  // 16-byte chunks a row
+
+  // ---- state
+  char* shared;
+
+  __device__ __forceinline__ Merge(const ForwardParams& p, char* dynamic_shared)
+      : Base(p, ptx::shared_address(dynamic_shared)), shared(dynamic_shared) {}
+
+  __device__ __forceinline__ unsigned short* out_row(int row) const {
+    return static_cast<unsigned short*>(params.o) + batch * params.o_strides.batch + head * params.o_strides.head +
+           row * params.o_strides.row;
+  }
+
+  __device__ __forceinline__ void store_lse(int row, float reference, float sum) const {
+    if (params.lse != nullptr && row < params.len_q)
+      params.lse[(static_cast<long long>(batch) * params.heads + head) * params.len_q + row] =
+          sum > 0.0F ? (reference + ptx::lg2_approx_ftz(sum)) * 0.693147181F : -__int_as_float(0x7f800000);
+  }
+
+  /// One group: divides by the row sums and writes. Rows are staged where the warp's own rows of Q were, which no other
+  /// warp reads.
+  __device__ __forceinline__ void store(Output& out, attention::RowState<kFragments>& rows, int warp_row) const {
+    __syncwarp();  // every lane has read its part of Q
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row_in_warp = 16 * m + lane / 4 + 8 * h;
+        const int row = warp_row + row_in_warp;
+        const float sum = rows.sum[m][h];
+        const float inverse = sum > 0.0F ? 1.0F / sum : 0.0F;
+        if (lane % 4 == 0) store_lse(row, rows.reference[m][h], sum);
+#pragma unroll
+        for (int n = 0; n < kOutTiles; ++n) {
+          const unsigned packed =
+              ptx::cvt_rn_x2<kProblem.element>(out[m][n][2 * h] * inverse, out[m][n][2 * h + 1] * inverse);
+          if constexpr (kConfig.epilogue == Epilogue::shared) {
+            const int offset =
+                tile::chunk_offset(kLayout, kDim, warp * kConfig.warp_rows + row_in_warp, n) + 4 * (lane % 4);
+            *reinterpret_cast<unsigned*>(shared + kPlan.q + offset) = packed;
+          } else {
+            if (row < params.len_q) *reinterpret_cast<unsigned*>(out_row(row) + 8 * n + 2 * (lane % 4)) = packed;
+          }
+        }
+      }
+    }
+    if constexpr (kConfig.epilogue == Epilogue::shared) {
+      __syncwarp();  // a warp writes the rows it staged itself
+#pragma unroll
+      for (int i = 0; i < kConfig.warp_rows * kChunks / 32; ++i) {
+        const int index = lane + 32 * i;
+        const int row_in_warp = index / kChunks;
+        const int chunk = index % kChunks;
+        if (warp_row + row_in_warp < params.len_q)
+          *reinterpret_cast<uint4*>(out_row(warp_row + row_in_warp) + 8 * chunk) = *reinterpret_cast<const uint4*>(
+              shared + kPlan.q + tile::chunk_offset(kLayout, kDim, warp * kConfig.warp_rows + row_in_warp, chunk));
+      }
+    }
+  }
+
+  /// Several groups: every group puts its partial output into shared memory, then all threads share the rows.
+  __device__ __forceinline__ void merge_and_store(Output& out, attention::RowState<kFragments>& rows) const {
+    auto* partial = reinterpret_cast<float*>(shared + kPlan.partial_out);  // (kGroups, kBlockM, partial_pitch)
+    auto* state = reinterpret_cast<float2*>(shared + kPlan.row_state);     // (kGroups, kBlockM): reference, sum
+    __syncthreads();                                                       // no group reads K, V or Q any more
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h;
+        if (lane % 4 == 0) state[group * kBlockM + row] = make_float2(rows.reference[m][h], rows.sum[m][h]);
+        float* to = partial + (group * kBlockM + row) * kPlan.partial_pitch + 2 * (lane % 4);
+#pragma unroll
+        for (int n = 0; n < kOutTiles; ++n)
+          *reinterpret_cast<float2*>(to + 8 * n) = make_float2(out[m][n][2 * h], out[m][n][2 * h + 1]);
+      }
+    __syncthreads();
+    for (int index = threadIdx.x; index < kBlockM * kChunks; index += kThreads) {
+      const int row = index / kChunks;
+      const int chunk = index % kChunks;
+      float reference = -__int_as_float(0x7f800000);
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) reference = fmaxf(reference, state[g * kBlockM + row].x);
+      const float finite = attention::finite_row_max(reference);
+      float sum = 0.0F;
+      float merged[8] = {};
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        const float2 part = state[g * kBlockM + row];
+        const float weight = ptx::ex2_approx_ftz(part.x - finite);
+        sum = fmaf(weight, part.y, sum);
+        const auto* from =
+            reinterpret_cast<const float4*>(partial + (g * kBlockM + row) * kPlan.partial_pitch + 8 * chunk);
+        const float4 low = from[0];
+        const float4 high = from[1];
+        merged[0] = fmaf(weight, low.x, merged[0]);
+        merged[1] = fmaf(weight, low.y, merged[1]);
+        merged[2] = fmaf(weight, low.z, merged[2]);
+        merged[3] = fmaf(weight, low.w, merged[3]);
+        merged[4] = fmaf(weight, high.x, merged[4]);
+        merged[5] = fmaf(weight, high.y, merged[5]);
+        merged[6] = fmaf(weight, high.z, merged[6]);
+        merged[7] = fmaf(weight, high.w, merged[7]);
+      }
+      const float inverse = sum > 0.0F ? 1.0F / sum : 0.0F;
+      if (chunk == 0) store_lse(first_row + row, reference, sum);
+      if (first_row + row < params.len_q) {
+        uint4 packed;
+        packed.x = ptx::cvt_rn_x2<kProblem.element>(merged[0] * inverse, merged[1] * inverse);
+        packed.y = ptx::cvt_rn_x2<kProblem.element>(merged[2] * inverse, merged[3] * inverse);
+        packed.z = ptx::cvt_rn_x2<kProblem.element>(merged[4] * inverse, merged[5] * inverse);
+        packed.w = ptx::cvt_rn_x2<kProblem.element>(merged[6] * inverse, merged[7] * inverse);
+        *reinterpret_cast<uint4*>(out_row(first_row + row) + 8 * chunk) = packed;
+      }
+    }
+  }
+};
+
+}  // namespace heed::sm80

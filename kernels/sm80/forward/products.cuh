@@ -1,0 +1,104 @@
+/// The products of fwd_sm80: mma.sync on tiles in shared memory, which a warp reads with ldmatrix.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float
+#pragma once
+
+#include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/mma.cuh"
+#include "kernels/sm80/forward/rounds.cuh"
+#include "kernels/tile/fragment.hpp"
+
+namespace heed::sm80 {
+
+template <const Config& kConfig, const Problem& kProblem>
+struct Products : Rounds<kConfig, kProblem> {
+  using Base = Rounds<kConfig, kProblem>;
+  using Base::kBlockN, Base::kDim, Base::kFragments, Base::kOutTiles, Base::kPlan, Base::kLayout, Base::shared_base,
+      Base::lane, Base::warp, Base::stage_address;
+
+  // ---- compile-time facts
+  static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
+  static constexpr int kPitch = tile::row_pitch(kLayout, kDim);
+
+  static_assert(kDim % 16 == 0 && kBlockN % 16 == 0, "mma.m16n8k16 takes 16 of the head dim and 16 keys at a time");
+
+  using Scores = float[kFragments][kKeyTiles][4];               // (warp rows, keys), accumulator fragments
+  using Probabilities = unsigned[kFragments][kBlockN / 16][4];  // the same as A operands
+  using Output = float[kFragments][kOutTiles][4];               // (warp rows, head dim), accumulator fragments
+  using Query = unsigned[kConfig.q_in_registers ? kFragments : 1][kConfig.q_in_registers ? kDim / 16 : 1][4];
+
+  using Base::Base;
+
+  /// What a lane adds to a tile's address for ldmatrix of the block at (0, 0).
+  __device__ __forceinline__ static unsigned lane_offset(tile::Coordinate at) {
+    return tile::chunk_offset(kLayout, kDim, at.row, at.column / 8);
+  }
+  /// Address for the 16 x 16 block at (row, 8 * chunk): row a multiple of 8, chunk even, so that the swizzle is one
+  /// exclusive or of the lane's own address. `lane_address`: tile address, a multiple of 128, and lane_offset.
+  __device__ __forceinline__ static unsigned block_address(unsigned lane_address, int row, int chunk) {
+    if constexpr (kLayout == tile::SharedLayout::swizzled)
+      return (lane_address ^ (chunk % 8 * 16)) + row * kPitch + chunk / 8 * 128;
+    else
+      return lane_address + row * kPitch + chunk * 16;
+  }
+
+  /// scores = Q K^T of one tile.
+  __device__ __forceinline__ void multiply_keys(Scores& scores, const Query& query, unsigned keys) const {
+    const unsigned k_lane = keys + lane_offset(tile::ldmatrix_k_address(lane));
+    const unsigned q_lane =
+        shared_base + kPlan.q + warp * kConfig.warp_rows * kPitch + lane_offset(tile::ldmatrix_a_address(lane));
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scores[m][n][i] = 0.0F;
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      unsigned a[kFragments][4];
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) {
+        if constexpr (kConfig.q_in_registers) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[m][i] = query[m][k][i];
+        } else {
+          ptx::ldmatrix_x4(a[m], block_address(q_lane, 16 * m, 2 * k));
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; n += 2) {
+        unsigned b[4];
+        ptx::ldmatrix_x4(b, block_address(k_lane, 8 * n, 2 * k));
+#pragma unroll
+        for (int m = 0; m < kFragments; ++m) {
+          ptx::mma_m16n8k16<kProblem.element>(scores[m][n], a[m], b[0], b[1]);
+          ptx::mma_m16n8k16<kProblem.element>(scores[m][n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  /// Columns 8 n to 8 n + 15 of out += P V for 16 keys from 16 k on.
+  __device__ __forceinline__ static void multiply_values_block(Output& out, const Probabilities& p, unsigned v_lane,
+                                                               int k, int n) {
+    unsigned b[4];
+    ptx::ldmatrix_x4_trans(b, block_address(v_lane, 16 * k, n));
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+      ptx::mma_m16n8k16<kProblem.element>(out[m][n], p[m][k], b[0], b[1]);
+      ptx::mma_m16n8k16<kProblem.element>(out[m][n + 1], p[m][k], b[2], b[3]);
+    }
+  }
+  __device__ __forceinline__ unsigned lane_of_values(int stage) const {
+    return stage_address(stage) + kPlan.stage_bytes / 2 + lane_offset(tile::ldmatrix_v_address(lane));
+  }
+  /// out += P V of one tile.
+  __device__ __forceinline__ void multiply_values(Output& out, const Probabilities& p, int stage) const {
+    const unsigned v_lane = lane_of_values(stage);
+#pragma unroll
+    for (int k = 0; k < kBlockN / 16; ++k)
+#pragma unroll
+      for (int n = 0; n < kOutTiles; n += 2) multiply_values_block(out, p, v_lane, k, n);
+  }
+};
+
+}  // namespace heed::sm80

@@ -1,0 +1,179 @@
+/// The rounds of fwd_sm80: which rows and tiles of keys a thread is there for, the ring of stages its group keeps full,
+/// and how warps learn that a tile is there and that a stage may be overwritten.
+#pragma once
+
+#include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/global.cuh"
+#include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/sm80/forward/config.hpp"
+#include "kernels/sm80/forward/copies.cuh"
+
+namespace heed::sm80 {
+
+template <const Config& kConfig, const Problem& kProblem>
+struct Rounds {
+  // ---- compile-time facts
+  static constexpr int kBlockM = kConfig.block_m;
+  static constexpr int kBlockN = kConfig.block_n;
+  static constexpr int kDim = kProblem.head_dim;
+  static constexpr int kFragments = kConfig.warp_rows / 16;  // 16-row fragments a warp
+  static constexpr int kOutTiles = kDim / 8;                 // n-tiles of O
+  static constexpr int kGroups = kConfig.kv_groups;
+  static constexpr int kGroupThreads = threads_per_group(kConfig);
+  static constexpr int kStages = kConfig.stages;
+  static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
+  static constexpr auto kLayout = kConfig.smem_layout;
+  static constexpr bool kMeets = kConfig.pipeline_sync == PipelineSync::group;
+  // Rounds asked for before the first is used, and the commit groups that are.
+  static constexpr int kAhead = kStages > 1 ? kStages - 1 : 1;
+  static constexpr int kGroupsAhead = (kConfig.split_wait ? 2 : 1) * kAhead;
+
+  static_assert(kBlockM % kConfig.warp_rows == 0, "warps must share the rows evenly");
+
+  using TileCopies = Copies<kLayout, kDim, kGroupThreads>;
+
+  // ---- state
+  const ForwardParams& params;
+  unsigned shared_base;
+  int lane;
+  int warp;  // within the group
+  int group;
+  int group_thread;  // within the group
+  int first_row;     // of the block
+  int head;
+  int batch;
+  int keys_end;               // keys any row of the block may see
+  int group_tiles;            // tiles of keys that this group takes
+  unsigned long long k_from;  // address of this thread's first piece of the next tile of K to copy
+  unsigned long long v_from;
+  unsigned piece_place;  // of the same piece in a tile in shared memory, in bytes
+
+  __device__ __forceinline__ Rounds(const ForwardParams& p, unsigned shared_address)
+      : params(p), shared_base(shared_address) {
+    lane = threadIdx.x % 32;
+    group = kGroups == 1 ? 0 : threadIdx.x / kGroupThreads;  // a constant keeps addresses short
+    group_thread = kGroups == 1 ? threadIdx.x : threadIdx.x % kGroupThreads;
+    warp = ptx::warp_uniform(group_thread / 32);
+    constexpr bool kHeadsFirst = heads_first(kConfig.tile_order);
+    const int index = kHeadsFirst ? blockIdx.z : blockIdx.x;
+    const int row_tiles = kHeadsFirst ? gridDim.z : gridDim.x;
+    first_row = row_tile(kConfig.tile_order, index, row_tiles) * kBlockM;
+    head = kHeadsFirst ? blockIdx.x : blockIdx.y;
+    batch = kHeadsFirst ? blockIdx.y : blockIdx.z;
+    keys_end = visible_keys(kProblem.causal, min(first_row + kBlockM, p.len_q) - 1, p.causal_offset, p.len_k);
+    group_tiles = tiles_of_group(keys_end);
+    const int kv_head = head / p.group_size;
+    k_from = TileCopies::source(p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head, p.k_strides.row,
+                                group * kBlockN, group_thread);
+    v_from = TileCopies::source(p.v, batch * p.v_strides.batch + kv_head * p.v_strides.head, p.v_strides.row,
+                                group * kBlockN, group_thread);
+    piece_place = TileCopies::place(group_thread);
+    // Or it is worked out again for every tile; which it may be where output takes half of the registers.
+    if constexpr (kFragments * kOutTiles < 32) ptx::settle(piece_place);
+  }
+
+  /// Tiles with keys below `end` that this group takes.
+  __device__ __forceinline__ int tiles_of_group(int end) const {
+    const int tiles = (end + kBlockN - 1) / kBlockN;
+    return kGroups == 1 ? tiles : tiles > group ? (tiles - group + kGroups - 1) / kGroups : 0;
+  }
+
+  __device__ __forceinline__ void group_barrier() const {
+    if constexpr (kGroupThreads == 32)
+      __syncwarp();
+    else if constexpr (kGroups == 1)
+      __syncthreads();
+    else
+      ptx::bar_sync(1 + group, kGroupThreads);
+  }
+
+  // ------------------------------------------------------------------------------------------------------- copies
+
+  __device__ __forceinline__ unsigned stage_address(int stage) const {
+    return shared_base + kPlan.stages + (group * kStages + stage) * kPlan.stage_bytes;
+  }
+  __device__ __forceinline__ static int next_stage(int stage, int by = 1) {
+    return stage + by >= kStages ? stage + by - kStages : stage + by;
+  }
+  __device__ __forceinline__ int first_key(int tile) const { return (group + tile * kGroups) * kBlockN; }
+
+  /// Starts copying the group's next tile, `tile`, of K or V into a stage. Tiles come in order, each once.
+  __device__ __forceinline__ void load_keys(int tile, int stage) {
+    if (tile >= group_tiles) return;
+    TileCopies::template start<kBlockN>(stage_address(stage), piece_place, k_from, params.k_strides.row,
+                                        first_key(tile), keys_end, group_thread);
+    k_from += 2 * kGroups * kBlockN * params.k_strides.row;
+  }
+  __device__ __forceinline__ void load_values(int tile, int stage) {
+    if (tile >= group_tiles) return;
+    TileCopies::template start<kBlockN>(stage_address(stage) + kPlan.stage_bytes / 2, piece_place, v_from,
+                                        params.v_strides.row, first_key(tile), keys_end, group_thread);
+    v_from += 2 * kGroups * kBlockN * params.v_strides.row;
+  }
+  /// What round t reads: K and V of tile t, or K of tile t and V of tile t - 1 where values are multiplied beside the
+  /// next tile's exponentials. `stage` is tile t's, `value_stage` that of the values.
+  __device__ __forceinline__ void load_round(int t, int stage, int value_stage) {
+    if constexpr (!kMeets) {
+      if (t >= rounds()) return;
+      if (t >= kStages) ptx::mbarrier_wait(freed(stage), parity_of(t - kStages));
+    }
+    load_keys(t, stage);
+    if constexpr (kConfig.split_wait) ptx::cp_async_commit_group();
+    if constexpr (!kConfig.overlap)
+      load_values(t, value_stage);
+    else if (t > 0)
+      load_values(t - 1, value_stage);
+    if constexpr (kMeets)
+      // One commit group, or two when K and V are waited for separately. Past the last tile the groups are empty, which
+      // keeps the count of pending ones the same in every round.
+      ptx::cp_async_commit_group();
+    else
+      ptx::cp_async_mbarrier_arrive_noinc(full(stage));
+  }
+
+  __device__ __forceinline__ void load_ahead(int t, int stage) {
+    load_round(t + kAhead, next_stage(stage, kAhead), next_stage(stage, kConfig.overlap ? kAhead - 1 : kAhead));
+  }
+
+  // ------------------------------------------------------------------------------------------------------- rounds
+
+  __device__ __forceinline__ int rounds() const { return group_tiles + (kConfig.overlap ? 1 : 0); }
+
+  // The stage pipeline_sync: round t's barriers are those of stage t % kStages, and of its phases the (t / kStages)th.
+  __device__ __forceinline__ unsigned full(int stage) const {
+    return shared_base + kPlan.barriers + 16 * (group * kStages + stage);
+  }
+  __device__ __forceinline__ unsigned freed(int stage) const { return full(stage) + 8; }
+  __device__ __forceinline__ static unsigned parity_of(int t) { return static_cast<unsigned>(t) / kStages & 1; }
+
+  __device__ __forceinline__ void initialise_barriers() const {
+    if (threadIdx.x < kGroups * kStages) {
+      const unsigned barrier = shared_base + kPlan.barriers + 16 * threadIdx.x;
+      ptx::mbarrier_init(barrier, kGroupThreads);
+      ptx::mbarrier_init(barrier + 8, kGroupThreads / 32);
+    }
+    __syncthreads();
+  }
+
+  /// Waits until what round t reads is there, if this warp reads any; kPending commit groups are of later rounds. The
+  /// first round's came with Q where groups meet.
+  template <int kPending>
+  __device__ __forceinline__ void begin_round(int t, int stage, bool reads) const {
+    if constexpr (!kMeets) {
+      if (reads) ptx::mbarrier_wait(full(stage), parity_of(t));
+    } else if (t > 0) {
+      ptx::cp_async_wait_group<kPending>();
+      group_barrier();  // everyone's part is there, and everyone is done with the round before
+    }
+  }
+  /// This warp has read what it wanted of the round.
+  __device__ __forceinline__ void end_round(int stage) const {
+    if constexpr (!kMeets) {
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(freed(stage));
+    }
+  }
+};
+
+}  // namespace heed::sm80

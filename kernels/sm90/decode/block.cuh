@@ -1,0 +1,269 @@
+/// A thread block of fwd_sm90_decode: which jobs and tiles are its own, and the copies into its ring of stages.
+#pragma once
+
+#include "kernels/sm90/decode/config.hpp"
+#include "kernels/ptx/bulk_tensor.cuh"
+#include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/exchange.cuh"
+#include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/tile/fragment.hpp"
+
+namespace heed::sm90_decode {
+
+template <const Config& kConfig, const Problem& kProblem>
+struct Block {
+  // ---- compile-time facts
+  static constexpr int kBlockM = kConfig.block_m;
+  static constexpr int kBlockN = kConfig.block_n;
+  static constexpr int kDim = kProblem.head_dim;
+  static constexpr int kBoxes = kDim / tile::kBoxColumns;
+  static constexpr int kBoxBytes = kBlockN * tile::kBoxRowBytes;
+  static constexpr int kGroups = kConfig.kv_groups;
+  static constexpr int kGroupThreads = 32 * warps_per_group(kConfig);
+  static constexpr int kThreads = consumers(kConfig);  // that compute
+  static constexpr int kMergers = merging_threads(kConfig);
+  static constexpr int kFirstMerger = kThreads + (kConfig.producer_warp ? 32 : 0);
+  static constexpr int kStages = kConfig.stages;
+  static constexpr int kReaders = by_columns(kConfig) ? kGroups : kGroupThreads / 32;  // warps that read a stage
+  static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
+
+  static_assert(kDim % tile::kBoxColumns == 0 && kBlockN % 16 == 0, "boxes of 64 columns, products of 16 keys");
+  static_assert(kBoxBytes % 1024 == 0, "every box starts a swizzle atom");
+
+  // ---- state
+  const ForwardParams& params;
+  const TensorMaps& maps;
+  char* shared;
+  unsigned shared_base;
+  int lane;
+  int warp;  // within the group
+  int group;
+  enum class Role { computes, copies, merges };
+  Role role;
+  int job_tiles;
+  Share blocks;
+  bool is_own_job;  // whether the grid says which job is this block's: it has no other (config.hpp: grid_of)
+  int block;        // on the line of all blocks
+  int first_tile;   // on the line of all tiles
+  int tile_count;   // tiles
+  int first_job;
+
+  __device__ __forceinline__ static int merger() { return static_cast<int>(threadIdx.x) - kFirstMerger; }
+
+  __device__ __forceinline__ Block(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
+      : params(p), maps(m), shared(dynamic_shared), shared_base(ptx::shared_address(dynamic_shared)) {
+    lane = threadIdx.x % 32;
+    const int warp_of_block = ptx::warp_uniform(static_cast<int>(threadIdx.x / 32));
+    group = warp_of_block / (kGroupThreads / 32);
+    warp = warp_of_block % (kGroupThreads / 32);
+    role = warp_of_block < kThreads / 32                        ? Role::computes
+           : kConfig.producer_warp && warp_of_block == kThreads / 32 ? Role::copies
+                                                                : Role::merges;
+    job_tiles = tiles_of_job(kConfig, kProblem.causal, p.len_q, p.causal_offset, p.len_k);
+    const int heads = p.heads_kv * row_tiles(kConfig, p.group_size, p.len_q);
+    is_own_job = static_cast<int>(gridDim.y) == heads && static_cast<int>(gridDim.z) == p.batch;
+    if (is_own_job) {
+      const int parts = static_cast<int>(gridDim.x);
+      const int part = static_cast<int>(blockIdx.x);
+      const int each = divide(job_tiles, parts);
+      blocks = {each, job_tiles - each * parts, job_tiles, parts};
+      first_job = static_cast<int>(blockIdx.z) * heads + static_cast<int>(blockIdx.y);
+      block = first_job * parts + part;
+      first_tile = first_job * job_tiles + part * each + least(part, blocks.more);
+      tile_count = each + (part < blocks.more ? 1 : 0);
+    } else {
+      blocks = share(kConfig, p.batch * heads, job_tiles, static_cast<int>(gridDim.x));
+      block = static_cast<int>(blockIdx.x);
+      first_tile = blocks.first_tile(block);
+      tile_count = blocks.tiles(block);
+      first_job = divide(first_tile, job_tiles);
+    }
+  }
+
+  /// Of a job of this block.
+  __device__ __forceinline__ JobPlace place_of_job(int index) const {
+    if (is_own_job) return {static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y)};
+    return sm90_decode::place_of_job(kConfig, params, index);
+  }
+  __device__ __forceinline__ Job job_of(int index) const {
+    return job_at(kConfig, kProblem.causal, params, place_of_job(index));
+  }
+
+  // Barriers of shared memory are set up by the warps that copy, help and merge; threads that compute wait for that
+  // before they use one. Only they do: compute-sanitizer's synccheck takes warps that wait for each other at different
+  // instructions for an error.
+  __device__ __forceinline__ static void barriers_are_set() {
+    __syncwarp();
+    ptx::bar_arrive(4, threads(kConfig));
+  }
+  __device__ __forceinline__ static void wait_for_barriers() { ptx::bar_sync(4, threads(kConfig)); }
+
+  /// Nothing in global memory is touched before.
+  __device__ __forceinline__ static void wait_for_launch_before() {
+    if constexpr (kConfig.pdl) ptx::griddepcontrol_wait();
+  }
+
+  __device__ __forceinline__ unsigned stage_address(int stage) const {
+    return shared_base + stage * 2 * kPlan.tile_bytes;
+  }
+  __device__ __forceinline__ unsigned full(int stage) const { return shared_base + kPlan.barriers + stage * 8; }
+  /// By columns values have a barrier of their own: scores need the keys only, which come half a tile earlier.
+  __device__ __forceinline__ unsigned values_full(int stage) const {
+    return by_columns(kConfig) ? full(2 * kStages + stage) : full(stage);
+  }
+  __device__ __forceinline__ unsigned empty(int stage) const { return full(kStages + stage); }
+  __device__ __forceinline__ unsigned ending() const { return shared_base + kPlan.ending; }
+
+  /// Where the next copy comes from.
+  struct Source {
+    int job;
+    int tile;  // of the job
+    int kv_head;
+    int batch;
+  };
+
+  __device__ __forceinline__ void find_head(Source& source) const {
+    const int tiles = row_tiles(kConfig, params.group_size, params.len_q);
+    const JobPlace place = place_of_job(source.job);
+    source.batch = place.batch;
+    source.kv_head = tiles == 1 ? place.head : divide(place.head, tiles);
+  }
+
+  /// Asks for the boxes of a tile of K, or of V.
+  __device__ __forceinline__ void copy_boxes(unsigned to, const TensorMap& map, const Source& source,
+                                             unsigned barrier) const {
+    constexpr auto kCopy =
+        kConfig.evict_first ? &ptx::cp_async_bulk_tensor_4d_evict_first : &ptx::cp_async_bulk_tensor_4d;
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i)
+      kCopy(to + i * kBoxBytes, map, barrier, i * tile::kBoxColumns, source.tile * kBlockN, source.kv_head,
+            source.batch);
+  }
+
+  /// Where the block's tile `index` comes from.
+  __device__ __forceinline__ Source source_of(int index) const {
+    Source source{first_job, first_tile + index - first_job * job_tiles, 0, 0};
+    for (; source.tile >= job_tiles; source.tile -= job_tiles) ++source.job;
+    find_head(source);
+    return source;
+  }
+
+  /// Asks for a tile of K and of V, and goes `step` tiles on.
+  __device__ __forceinline__ void copy(Source& source, int stage, int step) const {
+    const unsigned keys = stage_address(stage);
+    ptx::mbarrier_arrive_expect_tx(full(stage), (by_columns(kConfig) ? 1 : 2) * kPlan.tile_bytes);
+    copy_boxes(keys, maps.k, source, full(stage));
+    if constexpr (by_columns(kConfig)) ptx::mbarrier_arrive_expect_tx(values_full(stage), kPlan.tile_bytes);
+    copy_boxes(keys + kPlan.tile_bytes, maps.v, source, values_full(stage));
+    source.tile += step;
+    if (source.tile < job_tiles) return;
+    for (; source.tile >= job_tiles; source.tile -= job_tiles) ++source.job;
+    find_head(source);
+  }
+
+  /// Address a lane gives to ldmatrix for a 16 x 16 block at (row, 8 * chunk) of a tile; `row` is a multiple of 8.
+  __device__ __forceinline__ static unsigned block_address(unsigned tile, int row, int chunk,
+                                                           tile::Coordinate lane_offset) {
+    const int swizzled = (chunk % 8) ^ (lane_offset.column / 8) ^ (lane_offset.row % 8);
+    return tile + chunk / 8 * kBoxBytes + (row + lane_offset.row) * tile::kBoxRowBytes + swizzled * 16;
+  }
+
+  /// While the producer works out where its first copies come from.
+  __device__ __forceinline__ void prefetch_maps() const {
+    ptx::prefetch_tensormap(maps.k);
+    ptx::prefetch_tensormap(maps.v);
+  }
+
+  // ------------------------------------------------------------------------------------------------------ producer
+
+  /// Sets the barriers up and fills the ring, then refills every stage that is read.
+  __device__ __forceinline__ void produce() const {
+    wait_for_launch_before();
+    Source source = source_of(0);
+    if (kConfig.l2_prefetch_kib > 0 && ptx::elect_one()) prefetch_first_keys(source);
+    if (ptx::elect_one()) {
+      // By one thread: lanes would do it one after the other, more slowly.
+#pragma unroll
+      for (int s = 0; s < kStages; ++s) {
+        ptx::mbarrier_init(full(s), 1);
+        if constexpr (by_columns(kConfig)) ptx::mbarrier_init(values_full(s), 1);
+        ptx::mbarrier_init(empty(s), kReaders);
+      }
+      ptx::fence_mbarrier_init();
+#pragma unroll 1
+      for (int s = 0; s < least(kStages, tile_count); ++s) copy(source, s, 1);
+    }
+    barriers_are_set();
+    if (!ptx::elect_one()) return;
+    int stage = 0;
+    unsigned parity = 0;
+#pragma unroll 1
+    for (int t = kStages; t < tile_count; ++t) {
+      ptx::mbarrier_wait(empty(stage), parity);
+      copy(source, stage, 1);
+      if (++stage == kStages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+  }
+
+  /// Has the L2 fetch what the first copies will ask for, where rows lie one behind the other: that needs an address
+  /// only, while a copy waits for its tensor map, which comes from memory too. One thread, few instructions: lanes ask
+  /// one after the other.
+  __device__ __forceinline__ void prefetch_first_keys(const Source& source) const {
+    constexpr int kKeys = kConfig.l2_prefetch_kib * 1024 / (2 * kDim * 2);
+    constexpr int kPiece = least(kBlockN, kKeys);
+    const int begin = source.tile * kBlockN;
+    const int end = least(least(begin + kKeys, (source.tile + tile_count) * kBlockN), params.len_k);
+#pragma unroll 1
+    for (int key = begin; key < end; key += kPiece) {
+      prefetch_rows(params.k, params.k_strides, source, key, least(kPiece, end - key));
+      prefetch_rows(params.v, params.v_strides, source, key, least(kPiece, end - key));
+    }
+  }
+
+  __device__ __forceinline__ void prefetch_rows(const void* tensor, const TensorStrides& strides, const Source& source,
+                                                int row, int rows) const {
+    if (strides.row != kDim) return;
+    const auto* const from = static_cast<const unsigned short*>(tensor) + source.batch * strides.batch +
+                             source.kv_head * strides.head + static_cast<long long>(row) * kDim;
+    ptx::cp_async_bulk_prefetch_l2(from, rows * kDim * 2);
+  }
+
+  /// Packed row `row` of a job.
+  __device__ __forceinline__ const unsigned short* query_row(const Job& job, int row) const {
+    const PackedRow at = packed_row(job.first + row, params.group_size);
+    return static_cast<const unsigned short*>(params.q) + job.batch * params.q_strides.batch +
+           (job.kv_head * params.group_size + at.head) * params.q_strides.head + at.query * params.q_strides.row;
+  }
+
+  // ------------------------------------------------------------------------------------------------------ partials
+
+  /// The blocks that share a job.
+  struct Segment {
+    int first_block;
+    int blocks;
+  };
+  __device__ __forceinline__ Segment segment_of(int job) const {
+    const int first = blocks.first_block(job);
+    return {first, blocks.last_block(job) - first + 1};
+  }
+
+  __device__ __forceinline__ void prefetch_queries(const Job& job) const {
+    constexpr int kLines = kDim * 2 / 128;
+    for (int i = merger(); i < job.rows * kLines; i += kMergers)
+      ptx::prefetch_l2(query_row(job, i / kLines) + i % kLines * 64);
+  }
+
+  __device__ __forceinline__ Words words() const {
+    return words_of(kConfig, kDim, static_cast<int>(gridDim.x * gridDim.y * gridDim.z),
+                    least(kBlockM, params.group_size * params.len_q));
+  }
+  __device__ __forceinline__ unsigned* place_of(int place, const Words& words) const {
+    return params.counters + words.place(place);
+  }
+};
+
+}  // namespace heed::sm90_decode

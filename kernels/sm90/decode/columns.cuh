@@ -1,0 +1,359 @@
+/// Warps that take every tile together (config.hpp: GroupSplit::columns): each computes the scores of some keys, and,
+/// when they have met, some columns of the output.
+///
+/// Rows are few, so they are the columns of the fragments: S^T = K Q^T and O^T = V^T P^T. Eight rows fill a fragment
+/// of mma.m16n8k16 that way; as its rows they fill half of one.
+///
+///   warp 0   S^T of keys  0..15 | P -> shared | barrier | O^T of columns  0..31 += V^T P^T
+///   warp 1   S^T of keys 16..31 |             |         | O^T of columns 32..63
+///   ...                                                             (head dim 128, four warps, tiles of 64 keys)
+///
+/// So a block's partial result is complete in registers when its last tile is read: nothing is left to merge among
+/// its warps, and it goes to another block as it lies. P is there twice, of one tile and of the next, which leaves one
+/// barrier a tile. That barrier also says whether a score has left the reference behind by more than 2^8; only then
+/// the warps meet twice more and settle on another. Sums of weights are products with ones: they lie in each warp as
+/// the output does, and are of the rounded weights.
+#pragma once
+
+#include "kernels/attention/softmax.cuh"
+#include "kernels/sm90/decode/column_parts.cuh"
+#include "kernels/ptx/mma.cuh"
+#include "kernels/ptx/shared.cuh"
+
+namespace heed::sm90_decode {
+
+template <const Config& kConfig, const Problem& kProblem>
+struct ByColumns : ColumnParts<kConfig, kProblem> {
+  using Base = ColumnParts<kConfig, kProblem>;
+  using Base::barriers_are_set, Base::block, Base::block_address, Base::counted, Base::empty, Base::end_segment,
+      Base::ending, Base::finish_of, Base::first_job, Base::first_tile, Base::full, Base::group, Base::is_last,
+      Base::is_own_job, Base::job_of, Base::job_tiles, Base::lane, Base::merger, Base::params, Base::prefetch_maps,
+      Base::prefetch_queries, Base::produce, Base::query_row, Base::role, Base::segment_of, Base::shared,
+      Base::shared_base, Base::stage_address, Base::tile_count, Base::values_full, Base::wait_for_launch_before,
+      Base::kAll, Base::kBlockM, Base::kBlockN, Base::kColumns, Base::kDim, Base::kGroups, Base::kPlan, Base::kRows,
+      Base::kStages, Base::kThreads, Base::wait_for_barriers;
+  using typename Base::Role, typename Base::Segment, typename Base::Result, typename Base::Finish;
+
+  static constexpr int kKeys = kBlockN / (16 * kGroups);      // fragments of 16 keys of a warp's scores
+  static constexpr int kSteps = kBlockN / 16;                 // of 16 keys of a product with V
+  static constexpr int kChains = kKeys * kRows == 1 ? 2 : 1;  // accumulators a score, so that none waits long
+  static constexpr int kCountedAhead = 2;  // tiles: the reply of a counter takes about as long as one
+  static constexpr float kMargin = kConfig.rescale == attention::Rescale::when_far ? attention::kFar : 0.0F;
+  static constexpr unsigned kOnes = kProblem.element == Element::bf16 ? 0x3f803f80U : 0x3c003c00U;
+
+  __device__ __forceinline__ ByColumns(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
+      : Base(p, m, dynamic_shared) {}
+
+  __device__ __forceinline__ void run() const {
+    if (role == Role::copies)
+      produce();
+    else if (role == Role::merges)
+      help();
+    else
+      consume();
+  }
+
+  __device__ __forceinline__ int find_last_job() const {
+    return is_own_job ? first_job : divide(first_tile + tile_count - 1, job_tiles);
+  }
+
+  // ------------------------------------------------------------------------------------------------------ counting
+
+  /// Counts the block in at the job of its first segment, if that began in an earlier block.
+  __device__ __forceinline__ void count_in_at_first() const {
+    // At once: blocks of the next launch take room that is free, and wait before they touch memory.
+    if constexpr (kConfig.pdl) ptx::griddepcontrol_launch_dependents();
+    wait_for_launch_before();
+    const Segment segment = segment_of(first_job);
+    if (segment.blocks > 1 && segment.first_block != block) count_in_at(segment, 0);
+    const int last_job = find_last_job();
+    for (int job = first_job + 1; job <= last_job; ++job) prefetch_queries(job_of(job));
+  }
+
+  /// And at that of its last segment, if that ends in a later block, shortly before this block's part does.
+  __device__ __forceinline__ void count_in_at_last() const {
+    const Segment segment = segment_of(find_last_job());
+    if (segment.blocks == 1 || segment.first_block != block) return;
+    ptx::mbarrier_wait(ending(), 0);
+    count_in_at(segment, 1);
+  }
+
+  __device__ __forceinline__ void count_in_at(const Segment& segment, int slot) const {
+    if (lane != 0) return;
+    const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
+    is_last(slot) = ptx::atom_inc_relaxed_gpu(params.counters + segment.first_block, last) == last ? 1 : 0;
+    ptx::mbarrier_arrive(counted(slot));
+  }
+
+  // ------------------------------------------------------------------------------------------------------ segments
+
+  /// What one warp does: sets barriers up, and counts the block in.
+  __device__ __forceinline__ void help() const {
+    if (merger() == 0) {
+      prefetch_maps();
+      ptx::mbarrier_init(ending(), 1);
+      for (int slot = 0; slot < 2; ++slot) ptx::mbarrier_init(counted(slot), 1);
+    }
+    barriers_are_set();
+    count_in_at_first();
+    count_in_at_last();
+  }
+
+  /// Takes segment after segment.
+  __device__ __forceinline__ void consume() const {
+    wait_for_launch_before();
+    Cursor cursor{};
+    const int last_job = find_last_job();
+#pragma unroll 1
+    for (int job_index = first_job;; ++job_index) {
+      const Job job = job_of(job_index);
+      const Finish finish = finish_of(job, segment_of(job_index));
+      Result result;
+      reset(result);
+      const int job_first = job_index * job_tiles - first_tile;  // may be before the block's first tile
+      take_tiles(result, job, job_index == first_job, job_first, least(tile_count, job_first + job_tiles),
+                 job_index == last_job ? tile_count : -1, cursor);
+      end_segment(result, finish, job);
+      if (job_index == last_job) break;
+    }
+  }
+
+  // ------------------------------------------------------------------------------------------------------ computing
+
+  /// Where a block is on its way through its tiles.
+  struct Cursor {
+    int tile;  ///< from the block's first
+    int stage;
+    unsigned parity;
+    int which;  ///< of the two places for P
+  };
+
+  /// Takes the tiles of a segment up to `end`. `job_first`: where its job's tiles begin; `block_end`: where the block's
+  /// tiles end, if this is its last segment.
+  __device__ __forceinline__ void take_tiles(Result& result, const Job& job, bool is_first, int job_first, int end,
+                                             int block_end, Cursor& at) const {
+    unsigned query[kDim / 16][kRows][2];
+    load_queries(query, job);
+    if (is_first) wait_for_barriers();  // not before the first segment's queries are asked for
+    int row_end[kRows][2];              // keys that this lane's rows see; those beyond the real ones see what they like
+#pragma unroll
+    for (int n = 0; n < kRows; ++n)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = job.first + 8 * n + 2 * (lane % 4) + r;
+        row_end[n][r] = visible_keys(kProblem.causal, kProblem.causal ? divide(row, params.group_size) : 0,
+                                     params.causal_offset, params.len_k);
+      }
+    // Once a block, in its last segment: at that one's first tile where it is short.
+    const int ending_tile = block_end - kCountedAhead > at.tile ? block_end - kCountedAhead : at.tile;
+#pragma unroll 1
+    for (; at.tile < end; ++at.tile) {
+      const int first_key = (at.tile - job_first) * kBlockN;
+      ptx::mbarrier_wait(full(at.stage), at.parity);
+      if (block_end == end && at.tile == ending_tile && group == 0 && lane == 0) ptx::mbarrier_arrive(ending());
+      if (first_key < job.keys_end) {
+        take_tile(result, query, at, first_key, first_key + kBlockN > job.keys_plain, row_end);
+        at.which ^= 1;
+      } else {
+        ptx::mbarrier_wait(values_full(at.stage), at.parity);  // before the stage is given back
+      }
+      __syncwarp();  // the warp has read the stage
+      if (lane == 0) ptx::mbarrier_arrive(empty(at.stage));
+      if (++at.stage == kStages) {
+        at.stage = 0;
+        at.parity ^= 1;
+      }
+    }
+  }
+
+  __device__ __forceinline__ static void reset(Result& result) {
+#pragma unroll
+    for (int n = 0; n < kRows; ++n) {
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) result.out[n][i][e] = 0.0F;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) result.sum[n][e] = 0.0F;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) result.reference[n][r] = -__int_as_float(0x7f800000);
+    }
+  }
+
+  /// The B operand Q^T, straight from global memory; rows beyond the real ones are zeros.
+  __device__ __forceinline__ void load_queries(unsigned (&query)[kDim / 16][kRows][2], const Job& job) const {
+#pragma unroll
+    for (int n = 0; n < kRows; ++n) {
+      const int row = 8 * n + lane / 4;
+      const bool inside = row < job.rows;
+      const unsigned short* from = query_row(job, inside ? row : 0) + 2 * (lane % 4);
+#pragma unroll
+      for (int k = 0; k < kDim / 16; ++k)
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+          query[k][n][c] = inside ? *reinterpret_cast<const unsigned*>(from + 16 * k + 8 * c) : 0U;
+    }
+  }
+
+  using Scores = float[kKeys][kRows][4];  // of keys T / 4 and T / 4 + 8 of a fragment, rows as in Result
+
+  __device__ __forceinline__ void take_tile(Result& result, const unsigned (&query)[kDim / 16][kRows][2],
+                                            const Cursor& at, int first_key, bool masked,
+                                            const int (&row_end)[kRows][2]) const {
+    const float scale_log2 = params.scale * 1.44269504F;
+    const unsigned keys = stage_address(at.stage);
+    Scores scores;
+    multiply_keys(scores, query, keys);
+    if (masked) hide_keys(scores, first_key, row_end);
+    bool far = kConfig.rescale == attention::Rescale::always;
+    float maxima[kRows][2];
+#pragma unroll
+    for (int n = 0; n < kRows; ++n)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float most = fmaxf(scores[0][n][r], scores[0][n][2 + r]);
+#pragma unroll
+        for (int j = 1; j < kKeys; ++j) most = fmaxf(most, fmaxf(scores[j][n][r], scores[j][n][2 + r]));
+        maxima[n][r] = most * scale_log2;
+        far = far || maxima[n][r] > result.reference[n][r] + kMargin;
+      }
+    const unsigned weights = shared_base + kPlan.weights + at.which * kBlockM * kBlockN * 2;
+    put_weights(weights, scores, result, scale_log2);
+    ptx::mbarrier_wait(values_full(at.stage), at.parity);
+    unsigned values[kSteps][kColumns][4];
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k)
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i)
+        ptx::ldmatrix_x4_trans(values[k][i], block_address(keys + kPlan.tile_bytes, 16 * k, 2 * (group * kColumns + i),
+                                                           tile::ldmatrix_k_address(lane)));
+    if (ptx::barrier_red_or(1, kThreads, far)) {
+      settle_on_references(result, maxima);
+      put_weights(weights, scores, result, scale_log2);
+      ptx::bar_sync(1, kThreads);
+    }
+    multiply_values(result, values, weights);
+  }
+
+  __device__ __forceinline__ void multiply_keys(Scores& scores, const unsigned (&query)[kDim / 16][kRows][2],
+                                                unsigned keys) const {
+    float chains[kChains][kKeys][kRows][4];
+#pragma unroll
+    for (int h = 0; h < kChains; ++h)
+#pragma unroll
+      for (int j = 0; j < kKeys; ++j)
+#pragma unroll
+        for (int n = 0; n < kRows; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) chains[h][j][n][e] = 0.0F;
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k)
+#pragma unroll
+      for (int j = 0; j < kKeys; ++j) {
+        unsigned a[4];
+        ptx::ldmatrix_x4(a, block_address(keys, 16 * (group * kKeys + j), 2 * k, tile::ldmatrix_a_address(lane)));
+#pragma unroll
+        for (int n = 0; n < kRows; ++n)
+          ptx::mma_m16n8k16<kProblem.element>(chains[k % kChains][j][n], a, query[k][n][0], query[k][n][1]);
+      }
+#pragma unroll
+    for (int j = 0; j < kKeys; ++j)
+#pragma unroll
+      for (int n = 0; n < kRows; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          scores[j][n][e] = kChains == 1 ? chains[0][j][n][e] : chains[0][j][n][e] + chains[kChains - 1][j][n][e];
+  }
+
+  /// Sets scores of hidden keys to -inf.
+  __device__ __forceinline__ void hide_keys(Scores& scores, int first_key, const int (&row_end)[kRows][2]) const {
+#pragma unroll
+    for (int j = 0; j < kKeys; ++j)
+#pragma unroll
+      for (int n = 0; n < kRows; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (first_key + 16 * (group * kKeys + j) + lane / 4 + 8 * (e / 2) >= row_end[n][e % 2])
+            scores[j][n][e] = -__int_as_float(0x7f800000);
+  }
+
+  /// Weights of this warp's keys, (row group, key, row), for all warps to read.
+  __device__ __forceinline__ void put_weights(unsigned weights, const Scores& scores, const Result& result,
+                                              float scale_log2) const {
+#pragma unroll
+    for (int n = 0; n < kRows; ++n) {
+      const float negative[2] = {-attention::finite_row_max(result.reference[n][0]),
+                                 -attention::finite_row_max(result.reference[n][1])};
+#pragma unroll
+      for (int j = 0; j < kKeys; ++j)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          float p[2];
+#pragma unroll
+          for (int r = 0; r < 2; ++r)
+            p[r] = attention::exp2<kConfig.exp2>(fmaf(scores[j][n][2 * h + r], scale_log2, negative[r]), 2 * h + r);
+          const int key = 16 * (group * kKeys + j) + lane / 4 + 8 * h;
+          ptx::st_shared(weights + (n * kBlockN + key) * 16 + 4 * (lane % 4),
+                         ptx::cvt_rn_x2<kProblem.element>(p[0], p[1]));
+        }
+    }
+  }
+
+  /// Takes the largest scores of all warps' keys for references, where they are larger, and rescales what was summed.
+  __device__ __forceinline__ void settle_on_references(Result& result, float (&maxima)[kRows][2]) const {
+    auto* const all = reinterpret_cast<float*>(shared + kPlan.references);
+#pragma unroll
+    for (int n = 0; n < kRows; ++n) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int mask = 4; mask < 32; mask *= 2)
+          maxima[n][r] = fmaxf(maxima[n][r], __shfl_xor_sync(kAll, maxima[n][r], mask));
+      if (lane < 4)
+        *reinterpret_cast<float2*>(all + group * kBlockM + 8 * n + 2 * lane) = make_float2(maxima[n][0], maxima[n][1]);
+    }
+    ptx::bar_sync(1, kThreads);
+#pragma unroll
+    for (int n = 0; n < kRows; ++n) {
+      float next[2] = {result.reference[n][0], result.reference[n][1]};
+#pragma unroll
+      for (int w = 0; w < kGroups; ++w) {
+        const float2 of_warp = *reinterpret_cast<const float2*>(all + w * kBlockM + 8 * n + 2 * (lane % 4));
+        next[0] = fmaxf(next[0], of_warp.x);
+        next[1] = fmaxf(next[1], of_warp.y);
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float factor = ptx::ex2_approx_ftz(result.reference[n][r] - attention::finite_row_max(next[r]));
+        result.reference[n][r] = next[r];
+        result.sum[n][r] *= factor;
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) {
+          result.out[n][i][r] *= factor;
+          result.out[n][i][2 + r] *= factor;
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void multiply_values(Result& result, const unsigned (&values)[kSteps][kColumns][4],
+                                                  unsigned weights) const {
+    constexpr unsigned kOne[4] = {kOnes, kOnes, kOnes, kOnes};
+#pragma unroll
+    for (int n = 0; n < kRows; ++n)
+#pragma unroll
+      for (int k = 0; k < kSteps; k += 2) {
+        unsigned b[4];
+        ptx::ldmatrix_x4_trans(b, weights + (n * kBlockN + 16 * k + lane) * 16);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+#pragma unroll
+          for (int i = 0; i < kColumns; ++i)
+            ptx::mma_m16n8k16<kProblem.element>(result.out[n][i], values[k + h][i], b[2 * h], b[2 * h + 1]);
+          ptx::mma_m16n8k16<kProblem.element>(result.sum[n], kOne, b[2 * h], b[2 * h + 1]);
+        }
+      }
+  }
+};
+
+}  // namespace heed::sm90_decode

@@ -1,0 +1,250 @@
+/// The end of a Q tile in fwd_sm90_persistent: parts become one, and rows are written.
+///
+/// Every part, a KV group or a block of a cluster, ends with a partial output (64, head dim) of a consumer warpgroup, and the
+/// reference and sum of each row. Part i keeps slice i (kernels/sm90/persistent/rows.cuh) and passes every other slice on
+/// through shared memory.
+///
+/// What a sender sends: the slices of the others, each in the order of its registers, 16 bytes a thread and piece; then
+/// two floats a row: reference and sum, or between blocks the log2-sum-exp and nothing.
+#pragma once
+
+#include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/math.cuh"
+#include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/shared.cuh"
+#include "kernels/sm90/persistent/rows.cuh"
+
+namespace heed::sm90_persistent {
+
+template <const Config& kConfig, const Problem& kProblem>
+struct Epilogue : Slices<kConfig, kProblem> {
+  using Base = Slices<kConfig, kProblem>;
+  using Base::at, Base::layout, Base::first_half, Base::passed_by, Base::to_state, Base::slice, Base::state;
+  using Base::kGroups, Base::kInCluster, Base::kDim, Base::kRowSlices, Base::kTiles, Base::kHalves,
+      Base::kSliceRegisters, Base::kPieces, Base::kPieceBytes;
+  using Base::write, Base::write_log_sums;
+
+  /// @param acc_o (64, head dim), unnormalised; accumulator fragments
+  /// @param row_max in log2 units, -inf without keys
+  /// @param row_sum of each row, over the whole row
+  __device__ __forceinline__ void run(const float (&acc_o)[kDim / 2], const float (&row_max)[2],
+                                      const float (&row_sum)[2]) const {
+    float kept[kSliceRegisters];  // register 2 (kHalves t + h) + i: of tile t, row h and column i
+    float log2_sum[kHalves];
+    if constexpr (kGroups == 1) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        log2_sum[h] = row_max[h] + ptx::lg2_approx_ftz(row_sum[h]);
+        const float inverse = row_sum[h] > 0.0F ? ptx::rcp_approx_ftz(row_sum[h]) : 0.0F;
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          kept[4 * t + 2 * h] = acc_o[4 * t + 2 * h] * inverse;
+          kept[4 * t + 2 * h + 1] = acc_o[4 * t + 2 * h + 1] * inverse;
+        }
+      }
+    } else if constexpr (kInCluster) {
+      merge_blocks(acc_o, row_max, row_sum, kept, log2_sum);
+    } else if constexpr (kGroups == 2) {
+      merge_two(acc_o, row_max, row_sum, kept, log2_sum);
+    } else {
+      merge(acc_o, row_max, row_sum, kept, log2_sum);
+    }
+    write(kept);
+    write_log_sums(log2_sum);
+  }
+
+ private:
+  /// Where register i of a slice lies in the output.
+  __device__ __forceinline__ static constexpr int place_of(int slice, int i) {
+    return kRowSlices == 1 ? i : (slice / 2 * kTiles + i / 2) * 4 + slice % 2 * 2 + i % 2;
+  }
+
+  /// What the own part of a row and the other one weigh, normalised, and the log2-sum-exp of both.
+  struct Weights {
+    float own;
+    float its;
+    float log2_sum;
+  };
+  __device__ __forceinline__ static Weights weigh(float own_reference, float own_sum, float its_reference,
+                                                  float its_sum) {
+    const float most = fmaxf(own_reference, its_reference);
+    const float subtracted = attention::finite_row_max(most);
+    const float own = ptx::ex2_approx_ftz(own_reference - subtracted);
+    const float its = ptx::ex2_approx_ftz(its_reference - subtracted);
+    const float total = fmaf(own, own_sum, its * its_sum);
+    const float log2_sum = most + ptx::lg2_approx_ftz(total);
+    const float inverse = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
+    return {own * inverse, its * inverse, log2_sum};
+  }
+
+  /// Two KV groups: each keeps one of a lane's two rows and passes the other on.
+  __device__ __forceinline__ void merge_two(const float (&acc_o)[kDim / 2], const float (&row_max)[2],
+                                            const float (&row_sum)[2], float (&kept)[kSliceRegisters],
+                                            float (&log2_sum)[kHalves]) const {
+    const int barrier = 2 + at.m_warpgroup;
+    const bool second = at.kv_group != 0;
+    if (sends_in_stages(kConfig, kProblem.head_dim))
+      ptx::bar_sync(3 + at.kv_group, kWarpgroupThreads);
+    else if (kConfig.scheduler != Scheduler::single_tile)
+      ptx::bar_sync(barrier, kWarpgroupThreads * kGroups);
+    const unsigned to = passed_by(false);
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      unsigned words[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const float first = acc_o[place_of(0, 4 * p + w)];
+        const float other = acc_o[place_of(1, 4 * p + w)];
+        words[w] = __float_as_uint(second ? first : other);
+        kept[4 * p + w] = second ? other : first;
+      }
+      ptx::st_shared_v4(to + p * kPieceBytes, words[0], words[1], words[2], words[3]);
+    }
+    if (at.lane % 4 == 0)
+      ptx::st_shared_v2(to + to_state(), second ? row_max[0] : row_max[1], second ? row_sum[0] : row_sum[1]);
+    const unsigned from = passed_by(true);
+    ptx::bar_sync(barrier, kWarpgroupThreads * kGroups);
+    float its[2];
+    ptx::ld_shared_v2(its, from + to_state());
+    const Weights of = weigh(second ? row_max[1] : row_max[0], second ? row_sum[1] : row_sum[0], its[0], its[1]);
+    log2_sum[0] = of.log2_sum;
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      unsigned words[4];
+      ptx::ld_shared_v4(words, from + p * kPieceBytes);
+#pragma unroll
+      for (int w = 0; w < 4; ++w) kept[4 * p + w] = fmaf(__uint_as_float(words[w]), of.its, kept[4 * p + w] * of.own);
+    }
+  }
+
+  /// Two blocks of a cluster, likewise: normalised rows of 16 bits a value travel through distributed shared memory,
+  /// with their log2-sum-exp, and are counted in bytes where they arrive. One Q tile a block.
+  __device__ __forceinline__ void merge_blocks(const float (&acc_o)[kDim / 2], const float (&row_max)[2],
+                                               const float (&row_sum)[2], float (&kept)[kSliceRegisters],
+                                               float (&log2_sum)[kHalves]) const {
+    const bool second = at.kv_group != 0;
+    const unsigned other = 1 - at.kv_group;
+    const unsigned inbox = layout.inbox(at.m_warpgroup);
+    const unsigned its_inbox = ptx::mapa(inbox, other);
+    const unsigned from = passed_by(true);
+    const unsigned to = ptx::mapa(from, other);
+    float inverse[2];
+    float both[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      inverse[h] = row_sum[h] > 0.0F ? ptx::rcp_approx_ftz(row_sum[h]) : 0.0F;
+      both[h] = row_max[h] + ptx::lg2_approx_ftz(row_sum[h]);
+    }
+    const float of_sent = second ? inverse[0] : inverse[1];
+    ptx::st_async_v2_if(at.lane % 4 == 0, to + to_state(), second ? both[0] : both[1], 0.0F, its_inbox);
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      unsigned words[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        float sent[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int at_register = 8 * p + 2 * w + i;
+          const float first = acc_o[place_of(0, at_register)];
+          const float last = acc_o[place_of(1, at_register)];
+          sent[i] = (second ? first : last) * of_sent;
+          kept[at_register] = second ? last : first;
+        }
+        words[w] = ptx::cvt_rn_x2<kProblem.element>(sent[0], sent[1]);
+      }
+      ptx::st_async_v4(to + p * kPieceBytes, words, its_inbox);
+    }
+    const float own = second ? both[1] : both[0];
+    const float of_own = second ? inverse[1] : inverse[0];
+    ptx::mbarrier_wait(inbox, 0);
+    float its[2];
+    ptx::ld_shared_v2(its, from + to_state());
+    const Weights of = weigh(own, 1.0F, its[0], 1.0F);  // log2-sum-exps are references whose sum is one
+    log2_sum[0] = of.log2_sum;
+    const float of_kept = of.own * of_own;
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      unsigned words[4];
+      ptx::ld_shared_v4(words, from + p * kPieceBytes);
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        float* x = kept + 8 * p + 2 * w;
+        x[0] = fmaf(ptx::unpack_low<kProblem.element>(words[w]), of.its, x[0] * of_kept);
+        x[1] = fmaf(ptx::unpack_high<kProblem.element>(words[w]), of.its, x[1] * of_kept);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void merge(const float (&acc_o)[kDim / 2], const float (&row_max)[2],
+                                        const float (&row_sum)[2], float (&kept)[kSliceRegisters],
+                                        float (&log2_sum)[kHalves]) const {
+    const int barrier = 2 + at.m_warpgroup;
+    // Of a Q tile before, everyone has read what was sent; or every warp of this group its values.
+    if (sends_in_stages(kConfig, kProblem.head_dim))
+      ptx::bar_sync(3 + at.kv_group, kWarpgroupThreads);
+    else if (kConfig.scheduler != Scheduler::single_tile)
+      ptx::bar_sync(barrier, kWarpgroupThreads * kGroups);
+#pragma unroll
+    for (int to = 0; to < kGroups; ++to) {
+      if (to == at.kv_group) {
+#pragma unroll
+        for (int i = 0; i < kSliceRegisters; ++i) kept[i] = acc_o[place_of(to, i)];
+      } else {
+#pragma unroll
+        for (int p = 0; p < kPieces; ++p) {
+          unsigned words[4];
+#pragma unroll
+          for (int w = 0; w < 4; ++w) words[w] = __float_as_uint(acc_o[place_of(to, 4 * p + w)]);
+          ptx::st_shared_v4(slice(to, at.kv_group) + p * kPieceBytes, words[0], words[1], words[2], words[3]);
+        }
+      }
+    }
+    if (at.lane % 4 == 0)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) ptx::st_shared_v2(state(at.kv_group) + 64 * h, row_max[h], row_sum[h]);
+    ptx::bar_sync(barrier, kWarpgroupThreads * kGroups);
+    float weight[kGroups];
+    float sums[kGroups];
+    float most = -__int_as_float(0x7f800000);
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      float both[2];
+      ptx::ld_shared_v2(both, state(g) + 64 * first_half());
+      weight[g] = both[0];
+      sums[g] = both[1];
+      most = fmaxf(most, both[0]);
+    }
+    float total = 0.0F;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      weight[g] = ptx::ex2_approx_ftz(weight[g] - attention::finite_row_max(most));
+      total = fmaf(weight[g], sums[g], total);
+    }
+    log2_sum[0] = most + ptx::lg2_approx_ftz(total);
+    const float inverse = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) weight[g] *= inverse;
+#pragma unroll
+    for (int me = 0; me < kGroups; ++me) {
+      if (me != at.kv_group) continue;
+#pragma unroll
+      for (int i = 0; i < kSliceRegisters; ++i) kept[i] *= weight[me];
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        if (g == me) continue;
+#pragma unroll
+        for (int p = 0; p < kPieces; ++p) {
+          unsigned words[4];
+          ptx::ld_shared_v4(words, slice(me, g) + p * kPieceBytes);
+#pragma unroll
+          for (int w = 0; w < 4; ++w) kept[4 * p + w] = fmaf(__uint_as_float(words[w]), weight[g], kept[4 * p + w]);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace heed::sm90_persistent

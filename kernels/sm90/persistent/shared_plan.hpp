@@ -1,0 +1,132 @@
+/// fwd_sm90_persistent: the dynamic shared memory of a block and the barriers in it. Shared by the host, nvcc and NVRTC.
+#pragma once
+
+#include "kernels/sm90/persistent/tile_scheduler.hpp"
+#include "kernels/tile/matrix_descriptor.hpp"
+
+namespace heed::sm90_persistent {
+
+/// Dynamic shared memory, in bytes from its start (aligned to 1024).
+///
+///   | Q of query stage 0: consumer warpgroup 0, 1, .. | 1 | .. | KV group 0: K of stage 0, 1, .. V of stage 0, 1, .. |
+///   KV group 1: .. | what KV groups send each other | what consumer warpgroups of a pair do | rows | lines | barriers | row
+///   tiles |
+///
+/// Of several virtual CTAs first all but barriers and Q tiles, virtual CTA by virtual CTA, then those.
+struct SharedPlan {
+  int q;               ///< (query_stages, row_groups, boxes, 64 rows, 128 bytes)
+  int q_stage_bytes;     ///< of one query stage
+  int ring;            ///< (key_groups, {K, V}, stages, boxes, tile_keys, 128 bytes)
+  int box;             ///< bytes of one box of a KV tile
+  int operand;         ///< bytes of K or V of one stage
+  int exchange;        ///< (row_groups, key_groups): what a KV group sends, its slices of the others' and two floats a
+                       ///< row. In the sender's stages where it is the only one who reads those. Of two blocks of a
+                       ///< cluster, what the other one sent
+  int exchange_bytes;  ///< from one consumer warpgroup to the next
+  int sender_bytes;    ///< from one sender to the next
+  int partner_partials;            ///< (pairs, key_groups, help_bytes): what one consumer warpgroup of a pair has of the other's rows
+  int partner_partial_bytes;      ///< an output, a reference and a sum, in fp32, in the order of registers: 16 bytes a thread each
+  int rows;   ///< (row_groups, 4 warps, boxes, 16 rows, 128 bytes): finished rows on their way out. Where KV groups
+              ///< become one, lines take the place of what has been received; boxes of Scheduler::single_tile that of the
+              ///< queries
+  int lines;  ///< (consumer threads, 16 bytes), with EpilogueStore::smem_b128_preaddressed: where a thread's lines go, and how
+              ///< far it is from one to the next
+  int barriers;
+  int q_tiles;   ///< (query_stages, 16 bytes): the RowTile whose queries a stage holds; index -1: there is none left
+  int virtual_cta_bytes;  ///< from one virtual CTA to the next
+  int virtual_cta_barriers;  ///< from one virtual CTA's barriers to the next one's
+  int total;
+};
+
+/// Barriers, 8 bytes each.
+struct BarrierPlan {
+  int queries;        ///< (query_stages, row_groups): a consumer warpgroup's queries have arrived
+  int q_empty;  ///< (query_stages): every warp has read them
+  int ring;           ///< (key_groups, stages): the keys and values of a iteration have arrived
+  int kv_empty;     ///< (key_groups, stages): every warp of the KV group is done with them
+  int inbox;          ///< (row_groups), in a cluster: what the other block sends has arrived
+  int count;
+};
+
+HEED_HOST_DEVICE constexpr BarrierPlan barrier_plan(const Config& c) {
+  BarrierPlan b{};
+  b.queries = 0;
+  b.q_empty = b.queries + c.q_stages * c.m_warpgroups;
+  b.ring = b.q_empty + c.q_stages;
+  b.kv_empty = b.ring + c.kv_groups * c.stages;
+  b.inbox = b.kv_empty + c.kv_groups * c.stages;
+  b.count = b.inbox + (c.cluster > 1 ? c.m_warpgroups : 0);
+  return b;
+}
+
+/// Where KV groups become one, each keeps a slice of the output: of two rows that a lane has, one, so that a quad of
+/// lanes has 64 bytes of a row and not 32 of each; of four groups, half of that one's columns.
+HEED_HOST_DEVICE constexpr int row_slices(const Config& c) {
+  return num_splits(c) == 1 ? 1 : 2;
+}
+HEED_HOST_DEVICE constexpr int column_slices(const Config& c) {
+  return num_splits(c) / row_slices(c);
+}
+
+/// Whether a KV group keeps whole boxes of columns, so that finished rows can go through shared memory.
+HEED_HOST_DEVICE constexpr bool keeps_whole_boxes(const Config& c, int head_dim) {
+  return padded_dim(head_dim) / column_slices(c) % tile::kBoxColumns == 0;
+}
+/// Whether they do, and leave as lines.
+HEED_HOST_DEVICE constexpr bool stores_from_smem(const Config& c) {
+  return c.epilogue == EpilogueStore::smem_b128 || c.epilogue == EpilogueStore::smem_b128_preaddressed;
+}
+/// Whether finished boxes lie where the Q tile's queries were, which nobody reads any more.
+HEED_HOST_DEVICE constexpr bool o_overwrites_q(const Config& c) {
+  return c.epilogue == EpilogueStore::tma && c.scheduler == Scheduler::single_tile;
+}
+/// Rows of a box that a warp writes.
+HEED_HOST_DEVICE constexpr int box_rows(const Config& c) {
+  return kWarpgroupRows / 4 / row_slices(c);
+}
+
+/// What a part sends of one consumer warpgroup, in bytes: every slice but its own in fp32, and two floats a row. Between blocks
+/// of a cluster it is 16 bits a value, and two floats for each row that is sent.
+HEED_HOST_DEVICE constexpr int bytes_sent(const Config& c, int head_dim) {
+  const int slice = kWarpgroupRows * padded_dim(head_dim) / num_splits(c) * (c.cluster > 1 ? 2 : 4);
+  return num_splits(c) == 1 ? 0 : (num_splits(c) - 1) * slice + kWarpgroupRows * 8 / (c.cluster > 1 ? 2 : 1);
+}
+
+/// Whether it is sent by way of the sender's stages: nobody else reads those, and nothing comes into them any more.
+HEED_HOST_DEVICE constexpr bool sends_in_stages(const Config& c, int head_dim) {
+  const int stages = c.stages * 2 * c.block_n * padded_dim(head_dim) * 2;
+  return c.kv_groups > 1 && c.m_warpgroups == 1 && c.scheduler == Scheduler::single_tile && stages >= bytes_sent(c, head_dim);
+}
+
+HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
+  const int dim = padded_dim(head_dim);
+  const int boxes = dim / tile::kBoxColumns;
+  SharedPlan p{};
+  p.q = 0;
+  p.q_stage_bytes = c.m_warpgroups * boxes * kWarpgroupRows * tile::kBoxRowBytes;
+  p.ring = c.q_stages * p.q_stage_bytes;
+  p.box = c.block_n * tile::kBoxRowBytes;
+  p.operand = boxes * p.box;
+  const int ring_end = p.ring + c.kv_groups * c.stages * 2 * p.operand;
+  const bool in_stages = sends_in_stages(c, head_dim);
+  p.exchange = in_stages ? p.ring : ring_end;
+  p.sender_bytes = in_stages ? c.stages * 2 * p.operand : bytes_sent(c, head_dim);
+  p.exchange_bytes = in_stages ? 0 : c.kv_groups * p.sender_bytes;
+  const int exchange_end = ring_end + c.m_warpgroups * p.exchange_bytes;
+  p.partner_partials = exchange_end;
+  p.partner_partial_bytes = (dim / 8 + 1) * 16 * kWarpgroupThreads;
+  const int help_end = p.partner_partials + pairs(c) * c.kv_groups * p.partner_partial_bytes;
+  p.rows = help_end;
+  const bool has_rows = (stores_from_smem(c) && num_splits(c) == 1) || (c.epilogue == EpilogueStore::tma && !o_overwrites_q(c));
+  p.lines = help_end + (has_rows ? p.q_stage_bytes : 0);
+  const int lines_end = p.lines + (c.epilogue == EpilogueStore::smem_b128_preaddressed ? 16 * consumer_threads(c) : 0);
+  p.virtual_cta_bytes = (lines_end + 1023) / 1024 * 1024;
+  p.barriers = (c.virtual_ctas - 1) * p.virtual_cta_bytes + lines_end;
+  p.q_tiles = (p.barriers + 8 * barrier_plan(c).count + 15) / 16 * 16;
+  const int end = p.q_tiles + 16 * c.q_stages;
+  p.virtual_cta_barriers = end - p.barriers / 16 * 16;
+  p.total = end + (c.virtual_ctas - 1) * p.virtual_cta_barriers;
+  return p;
+}
+
+}  // namespace heed::sm90_persistent

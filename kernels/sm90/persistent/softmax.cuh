@@ -1,0 +1,196 @@
+/// References and exponentials of fwd_sm90_persistent: what happens to the scores of a consumer warpgroup between two products, and
+/// how its warps find out that they were overflowed by a reference that is not the maximum.
+///
+/// The online softmax is FlashAttention-2's (Dao, arXiv 2307.08691); that what is subtracted need not be the maximum,
+/// as long as probabilities stay in range, is what Reference, Vote and kMostSum are about.
+#pragma once
+
+#include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/math.cuh"
+#include "kernels/sm90/persistent/gemms.cuh"
+
+namespace heed::sm90_persistent {
+
+template <const Config& kConfig, const Problem& kProblem>
+struct Softmax : Gemms<kConfig, kProblem> {
+  using Base = Gemms<kConfig, kProblem>;
+  using Base::kDim, Base::kKeys, Base::kSteps, Base::lane, Base::warp, Base::acc_o;
+  using typename Base::Smem, typename Base::AccS, typename Base::FragP;
+
+  // ---- compile-time facts
+  // The sum of a lane's columns of one tile stays below kMostSum, or fp16 probabilities may have overflowed; bf16 ones
+  // cannot, but outputs of many large ones could. What lies between that and 2^kMargin, the largest probability of the
+  // tiles a reference was taken from, keeps warps from being overflowed: rows that see a single key of their first tile
+  // need 2^11 of it. With a margin of 8 some warp of most launches was, and b4h16l512d64 causal took 6% longer on an
+  // H200. Of 0 and 1 the range hardly tells, but ptxas places exponentials by them: without a mask 0 is up to 1.3%
+  // slower (b1h8l2048d64), with one 1.5% faster (b4h16l512d64).
+  static constexpr float kMargin = kProblem.element == Element::fp16 && !kProblem.causal ? 1.0F : 0.0F;
+  static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : 6e4F;
+  // Of bf16 the rounded probabilities are summed: where the reference is not the maximum, one that outweighs all others
+  // is no power of two, and rounding it alone makes a row wrong by 0.5%.
+  static constexpr bool kSumsRounded = kProblem.element == Element::bf16;
+
+  // In steps, how far ahead of exponentials or behind.
+  static constexpr int kScaledAhead = kConfig.scale_placement == ScalePlacement::at_use       ? 0
+                                      : kConfig.scale_placement == ScalePlacement::step_ahead ? 1
+                                                                               : kSteps;
+  static constexpr int kPackedBehind = kConfig.convert_placement == ConvertPlacement::at_once      ? 0
+                                       : kConfig.convert_placement == ConvertPlacement::step_later ? 1
+                                                                                : kSteps;
+  static constexpr int kAsAsked = kConfig.rowsum_placement == RowsumPlacement::at_once      ? 0
+                                  : kConfig.rowsum_placement == RowsumPlacement::step_later ? 1
+                                                                         : kSteps;
+  static constexpr int kAddedBehind = kSumsRounded && kPackedBehind > kAsAsked ? kPackedBehind : kAsAsked;
+  static constexpr int kLatest = kPackedBehind > kAddedBehind ? kPackedBehind : kAddedBehind;
+
+  // ---- state
+  const ForwardParams& params;
+  int warpgroup_row;  // first of the consumer warpgroup
+  float scale_log2;
+  float row_max[2];  // in log2 units of the scaled scores; -inf before the first key
+  float row_sum[2];        // of this lane's columns
+
+  /// @param block_warp of this thread, the same in all its lanes
+  __device__ __forceinline__ Softmax(const ForwardParams& parameters, const Smem& where, int block_warp)
+      : Base(where, block_warp), params(parameters), scale_log2(parameters.scale * 1.44269504F) {}
+
+  __device__ __forceinline__ int row(int half) const { return warpgroup_row + warp * 16 + lane / 4 + 8 * half; }
+
+  /// Sets scores of keys that a row does not see to -inf.
+  __device__ __forceinline__ void mask_scores(AccS& s, int first_key) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int seen =
+          keys_of_row<has_whole_q_tiles(kConfig)>(kProblem.causal, row(h), params.causal_offset, params.len_k);
+      const int end = seen - first_key - 2 * (lane % 4);
+#pragma unroll
+      for (int t = 0; t < kKeys / 8; ++t)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (8 * t + i >= end) s[4 * t + 2 * h + i] = -__int_as_float(0x7f800000);
+    }
+  }
+
+  /// Probabilities below the given references and their sums in this lane's columns. In which order they are written
+  /// decides where ptxas puts them: Scaling, Packing, Adding.
+  __device__ __forceinline__ void exponentials(FragP& p, float (&total)[2], const AccS& s,
+                                               const float (&negative)[2]) const {
+    float e[kSteps][8];
+    const auto scale_step = [&](int k) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) e[k][i] = fmaf(s[8 * k + i], scale_log2, negative[i / 2 % 2]);
+    };
+    const auto pack_step = [&](int k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) p[k][i] = ptx::cvt_rn_x2<kProblem.element>(e[k][2 * i], e[k][2 * i + 1]);
+    };
+    const auto add_step = [&](int k) {
+      if constexpr (kSumsRounded) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          e[k][2 * i] = ptx::unpack_low<kProblem.element>(p[k][i]);
+          e[k][2 * i + 1] = ptx::unpack_high<kProblem.element>(p[k][i]);
+        }
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float of_step = (e[k][2 * h] + e[k][2 * h + 1]) + (e[k][2 * h + 4] + e[k][2 * h + 5]);
+        total[h] = k == 0 ? of_step : total[h] + of_step;
+      }
+    };
+#pragma unroll
+    for (int k = 0; k < kScaledAhead; ++k) scale_step(k);
+#pragma unroll
+    for (int k = 0; k < kSteps + kLatest; ++k) {
+      if (k + kScaledAhead < kSteps) scale_step(k + kScaledAhead);
+#pragma unroll
+      for (int i = 0; i < 8 && k < kSteps; ++i) e[k][i] = ptx::ex2_approx_ftz(e[k][i]);
+      if (k >= kPackedBehind && k < kSteps + kPackedBehind) pack_step(k - kPackedBehind);
+      if (k >= kAddedBehind && k < kSteps + kAddedBehind) add_step(k - kAddedBehind);
+    }
+  }
+
+  /// The reference of a row by the maximum of a tile's first kUsed keys.
+  template <int kUsed>
+  __device__ __forceinline__ float row_max_of(const AccS& s, int half) const {
+    float maximum = fmaxf(s[2 * half], s[2 * half + 1]);
+#pragma unroll
+    for (int t = 1; t < kUsed / 8; ++t) maximum = fmaxf(maximum, fmaxf(s[4 * t + 2 * half], s[4 * t + 2 * half + 1]));
+    maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 1));
+    maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 2));
+    return fmaf(maximum, scale_log2, -kMargin);
+  }
+
+  /// Raises the references to this tile's maxima where those are larger, and takes the probabilities. What was summed
+  /// below the old references is to be multiplied with `factor`: the sums are, the output is left to rescale.
+  __device__ __forceinline__ void online_probabilities(FragP& p, float (&factor)[2], const AccS& s) {
+    float negative[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float next = fmaxf(row_max[h], row_max_of<kKeys>(s, h));
+      negative[h] = -attention::finite_row_max(next);
+      factor[h] = ptx::ex2_approx_ftz(row_max[h] + negative[h]);
+      row_max[h] = next;
+    }
+    float total[2];
+    exponentials(p, total, s, negative);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) row_sum[h] = fmaf(row_sum[h], factor[h], total[h]);
+  }
+
+  /// No product is in flight.
+  __device__ __forceinline__ void rescale(const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i) acc_o[i] *= factor[i / 2 % 2];
+  }
+
+  __device__ __forceinline__ void online_softmax(FragP& p, const AccS& s) {
+    float factor[2];
+    online_probabilities(p, factor, s);
+    rescale(factor);
+  }
+
+  /// Probabilities of the first tile below references of its first 16 keys, which take a quarter of the instructions of
+  /// all maxima (0.1 of 6.7 us at b1h8l1024d64 on an H200); false where that will not do, without references again.
+  __device__ __forceinline__ bool stale_16_softmax(FragP& p, const AccS& s) {
+    row_max[0] = row_max_of<kMmaK>(s, 0);
+    row_max[1] = row_max_of<kMmaK>(s, 1);
+    if (stale_softmax(p, s)) return true;
+    row_max[0] = row_max[1] = -__int_as_float(0x7f800000);
+    return false;
+  }
+
+  /// Of the first tile, some of whose keys may be hidden.
+  __device__ __forceinline__ void first_tile_softmax(FragP& p, AccS& s, int n, bool masked) {
+    if (masked) mask_scores(s, n * kKeys);
+    if (kConfig.row_max != RowMax::stale_16 || !stale_16_softmax(p, s)) online_softmax(p, s);
+  }
+
+  /// Probabilities below the references so far; false where they may have left the range of 16 bits, or where a row
+  /// has no reference yet (its probabilities are infinite then): nothing has been added up in that case.
+  __device__ __forceinline__ bool stale_softmax(FragP& p, const AccS& s, bool refused = false) {
+    const float negative[2] = {-row_max[0], -row_max[1]};
+    float total[2];
+    exponentials(p, total, s, negative);
+    const bool fits = total[0] < kMostSum && total[1] < kMostSum;
+    if (__any_sync(0xffffffffU, !fits || refused)) return false;
+    row_sum[0] += total[0];
+    row_sum[1] += total[1];
+    return true;
+  }
+
+  /// The same without a branch: whether they may have left the range. ptxas moves no wait for products over a branch,
+  /// but products would wait for one at the end of these.
+  __device__ __forceinline__ bool stale_softmax_branchless(FragP& p, const AccS& s, bool refused = false) {
+    const float negative[2] = {-row_max[0], -row_max[1]};
+    float total[2];
+    exponentials(p, total, s, negative);
+    const bool fits = total[0] < kMostSum && total[1] < kMostSum;
+    const bool overflowed = __any_sync(0xffffffffU, !fits || refused);
+    row_sum[0] += overflowed ? 0.0F : total[0];
+    row_sum[1] += overflowed ? 0.0F : total[1];
+    return overflowed;
+  }
+};
+
+}  // namespace heed::sm90_persistent

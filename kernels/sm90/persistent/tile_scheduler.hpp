@@ -1,0 +1,202 @@
+/// fwd_sm90_persistent: which rows and which keys are whose, by a config and the lengths of a launch. Shared by the host,
+/// nvcc and NVRTC.
+#pragma once
+
+#include "kernels/sm90/persistent/config.hpp"
+
+namespace heed::sm90_persistent {
+
+struct Range {
+  int first;
+  int end;
+  constexpr bool operator==(const Range&) const = default;
+};
+
+// What follows is unsigned where it divides and has no loops: a launch's first loads wait for it, and in a chain of
+// constants of the block every instruction waits for the one before.
+
+/// Tiles that hold so many keys.
+HEED_HOST_DEVICE constexpr unsigned kv_tiles_for(const Config& c, int keys) {
+  return (static_cast<unsigned>(keys) + c.block_n - 1) / static_cast<unsigned>(c.block_n);
+}
+/// How many times 64 rows a head has, the last perhaps in part.
+HEED_HOST_DEVICE constexpr int warpgroup_tiles(int len_q) {
+  return static_cast<int>((static_cast<unsigned>(len_q) + kWarpgroupRows - 1) / kWarpgroupRows);
+}
+
+/// KV tiles of a part, of all the tiles that hold the first `keys` keys: as even as whole tiles allow. Of an odd
+/// number the second block of a cluster has the fewer: under a causal mask the last tile is its, which takes longest;
+/// and the KV group that begins last (StaggerSplits::on).
+HEED_HOST_DEVICE constexpr Range kv_tiles_of_split(const Config& c, int keys, int split_idx) {
+  const unsigned all = kv_tiles_for(c, keys);
+  const unsigned sharers = static_cast<unsigned>(num_splits(c));
+  // Without a branch in the source: with one NVRTC 13.0 makes another program of b4h16l4096d128 causal, which has
+  // neither.
+  const bool first_has_more = (c.cluster > 1) | (c.stagger_splits == StaggerSplits::on);
+  const unsigned up = first_has_more ? sharers - 1 : 0;
+  return {static_cast<int>((all * split_idx + up) / sharers), static_cast<int>((all * (split_idx + 1) + up) / sharers)};
+}
+
+// Templates take whether Q tiles are whole: has_whole_row_tiles of the config, as a constant expression. With it as a
+// condition NVRTC 13.0 makes other programs of some paired ones, for which it is never true.
+
+/// Keys that a row sees: those before this.
+template <bool kWhole = false>
+HEED_HOST_DEVICE constexpr int keys_of_row(bool causal, int row, int causal_offset, int len_k) {
+  if constexpr (kWhole)
+    return causal ? row + causal_offset + 1 : len_k;
+  else
+    return visible_keys(causal, row, causal_offset, len_k);
+}
+
+/// Which 64 rows of a head, counted in 64s, a consumer warpgroup of Q tile `index` works on; `all` there are. May lie past the
+/// last.
+///
+///   paired, 2 consumer warpgroups, 7 times 64 rows      | 0 | 1 | 2 | 3 | 4 | 5 | 6 |
+///                               Q tile           0   1   2   3   2   1   0
+HEED_HOST_DEVICE constexpr int warpgroup_tile(const Config& c, int index, int m_warpgroup, int all) {
+  const int n = index * c.m_warpgroups + m_warpgroup;
+  if (c.tile_order != TileOrder::paired || (m_warpgroup > 0 && n >= all)) return n;
+  const int half = static_cast<int>(static_cast<unsigned>(n) / 2);
+  return n % 2 == 0 ? half : all - 1 - half;
+}
+
+/// The last row of Q tile `index`: the one that sees most keys.
+template <bool kWhole = false>
+HEED_HOST_DEVICE constexpr int last_row(const Config& c, int index, int len_q) {
+  int last = (index + 1) * c.m_warpgroups - 1;
+  if (c.tile_order == TileOrder::paired) {
+    // Of paired consumer warpgroups the first that comes from the head's end, if there is one.
+    const int all = warpgroup_tiles(len_q);
+    const int n = index * c.m_warpgroups;
+    const int from_end = n | 1;
+    const int half = static_cast<int>(static_cast<unsigned>(n) / 2);
+    last = from_end < n + c.m_warpgroups && from_end < all ? all - 1 - half : half;
+  }
+  const int end = (last + 1) * kWarpgroupRows;
+  if constexpr (kWhole) return end - 1;
+  return (end < len_q ? end : len_q) - 1;
+}
+
+/// Keys that some row of Q tile `index` sees: those before this.
+template <bool kWhole = false>
+HEED_HOST_DEVICE constexpr int keys_seen(const Config& c, bool causal, int index, int len_q, int len_k,
+                                         int causal_offset) {
+  return keys_of_row<kWhole>(causal, last_row<kWhole>(c, index, len_q), causal_offset, len_k);
+}
+
+/// Pairs of consumer warpgroups that share their KV tiles out among them.
+HEED_HOST_DEVICE constexpr int pairs(const Config& c) {
+  return c.share_causal_tail == ShareCausalTail::on ? c.m_warpgroups / 2 : 0;
+}
+
+/// KV tiles that a consumer warpgroup of Q tile `index` sees: those before this, which may be 0.
+template <bool kWhole = false>
+HEED_HOST_DEVICE constexpr int tiles_seen(const Config& c, bool causal, int index, int m_warpgroup, int len_q, int len_k,
+                                          int causal_offset) {
+  const int first = warpgroup_tile(c, index, m_warpgroup, warpgroup_tiles(len_q)) * kWarpgroupRows;
+  if constexpr (kWhole)
+    return static_cast<int>(kv_tiles_for(c, keys_of_row<true>(causal, first + kWarpgroupRows - 1, causal_offset, len_k)));
+  const int end = first + kWarpgroupRows < len_q ? first + kWarpgroupRows : len_q;
+  return first < len_q ? static_cast<int>(kv_tiles_for(c, visible_keys(causal, end - 1, causal_offset, len_k))) : 0;
+}
+
+/// KV tiles of a KV group where one consumer warpgroup sees `longer` tiles and the other, of the same pair, `shorter`: as
+/// even as whole tiles allow in what both multiply.
+///
+///   shorter 2, longer 8, 2 KV groups     KV tile     | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
+///                                         consumer warpgroups     2   2   1   1   1   1   1   1
+///                                         KV group      0   0   0   1   1   1   1   1
+HEED_HOST_DEVICE constexpr Range kv_tiles_of_split(const Config& c, int shorter, int longer, int kv_group) {
+  const auto cut = [&](int group) {
+    if (group == 0 || group == c.kv_groups) return group == 0 ? 0 : longer;
+    const unsigned groups = static_cast<unsigned>(c.kv_groups);
+    const int work = static_cast<int>((static_cast<unsigned>(shorter + longer) * group + groups / 2) / groups);
+    return work <= 2 * shorter ? work / 2 : work - shorter;
+  };
+  return {cut(kv_group), cut(kv_group + 1)};
+}
+
+/// How many tiles the values of a iteration are behind its keys:
+///
+///   iteration               0      1      2      3      4           tiles 3, 2, 1, 0, last first
+///   SoftmaxOverlap::qk_pv  K 3    K 2    K 1 V 3  K 0 V 2  V 1  V 0
+///   otherwise          K 3    K 2 V 3  K 1 V 2  K 0 V 1  V 0
+HEED_HOST_DEVICE constexpr int v_lag(const Config& c) {
+  return c.softmax_overlap == SoftmaxOverlap::qk_pv ? 2 : 1;
+}
+
+/// Turns of a KV group with so many tiles.
+HEED_HOST_DEVICE constexpr int iterations_of(const Config& c, int tiles) {
+  return tiles > 0 ? tiles + v_lag(c) : 0;
+}
+
+/// Rows of one head and batch entry.
+struct QTile {
+  int index;  ///< in Q tiles
+  int head;
+  int batch;
+  constexpr bool operator==(const QTile&) const = default;
+};
+
+/// Bytes of K and V that are read again and again while they are in the L2: half of it on Hopper.
+inline constexpr long long kResidentBytes = 32LL << 20;
+
+/// Heads whose K and V stay in the L2 together.
+HEED_HOST_DEVICE constexpr int heads_together(const Problem& problem, int len_k, int all_heads) {
+  const long long bytes = 4LL * (len_k < 1 ? 1 : len_k) * problem.head_dim;
+  const long long fit = kResidentBytes / bytes;
+  return fit < 1 ? 1 : fit < all_heads ? static_cast<int>(fit) : all_heads;
+}
+
+/// Blocks of Scheduler::static_persistent for so many Q tiles on a device that runs `places` blocks at once.
+///
+///   256 Q tiles, 132 places     filled 132: 124 blocks take two, 8 take one     even 128: all take two
+HEED_HOST_DEVICE constexpr long long persistent_ctas(const Config& c, long long q_tiles, long long places) {
+  if (q_tiles <= places) return q_tiles;
+  if (c.grid == Grid::full) return places;
+  const long long waves = (q_tiles + places - 1) / places;
+  return (q_tiles + waves - 1) / waves;
+}
+
+/// Of Scheduler::static_persistent under a causal mask, what block `block` takes instead of the `index`-th Q tile, which is
+/// its own in a wave that goes backwards: as far from the wave's end as that is from its start.
+HEED_HOST_DEVICE constexpr int q_tile_from_the_end(int index, int block, int blocks, int all) {
+  const int end = index - block + blocks;
+  return (end < all ? end : all) - 1 - block;
+}
+
+/// Of one_tile, whether blocks go through the heads first: a grid of (heads of a cluster each, Q tiles, batch). Else
+/// it is (Q tiles of a cluster each, heads, batch).
+HEED_HOST_DEVICE constexpr bool heads_in_x(const Config& c) {
+  return c.tile_order == TileOrder::lpt_then_spt || c.tile_order == TileOrder::lpt_l2;
+}
+
+/// Of one_tile, which Q tile of a head comes `x`-th: under a causal mask the longest comes first.
+HEED_HOST_DEVICE constexpr int q_tile_of_cta(const Config& c, bool causal, int x, int q_tiles) {
+  const int longer = (q_tiles + 1) / 2;
+  if (c.tile_order == TileOrder::lpt_then_spt && x >= longer) return x - longer;
+  return causal && c.tile_order != TileOrder::paired ? q_tiles - 1 - x : x;
+}
+
+/// The Q tile that comes `index`-th; `together` from heads_together.
+HEED_HOST_DEVICE constexpr QTile q_tile_at(const Config& c, int index, int q_tiles, int heads, int batch,
+                                               int together) {
+  int row = 0;
+  int all_heads = 0;
+  if (c.tile_order != TileOrder::lpt_l2) {
+    all_heads = index / q_tiles;
+    row = index - all_heads * q_tiles;
+  } else {
+    const int section = index / (q_tiles * together);
+    const int within = index - section * q_tiles * together;
+    const int left = heads * batch - section * together;
+    const int width = left < together ? left : together;
+    row = within / width;
+    all_heads = section * together + within - row * width;
+  }
+  const int batch_index = batch == 1 ? 0 : all_heads / heads;
+  return {q_tiles - 1 - row, all_heads - batch_index * heads, batch_index};
+}
+
+}  // namespace heed::sm90_persistent

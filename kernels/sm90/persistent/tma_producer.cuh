@@ -1,0 +1,322 @@
+/// The loads of fwd_sm90_persistent: one thread of a block keeps the rings of queries, keys and values full, and decides
+/// which Q tile comes next.
+#pragma once
+
+#include "kernels/ptx/bulk_tensor.cuh"
+#include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/exchange.cuh"
+#include "kernels/ptx/global.cuh"
+#include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/shared.cuh"
+#include "kernels/sm90/persistent/smem_layout.cuh"
+
+namespace heed::sm90_persistent {
+
+/// A place in a ring and how often it was passed. Counted up and compared, not masked: this stays in uniform registers.
+template <int kStages>
+struct Cursor {
+  int stage = 0;
+  unsigned parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// The part that a KV group of this block is.
+template <const Config& kConfig>
+__device__ __forceinline__ int split_of(int kv_group) {
+  return kConfig.cluster == 1 ? kv_group : static_cast<int>(blockIdx.x % kConfig.cluster);
+}
+
+/// Of one_tile.
+template <const Config& kConfig, const Problem& kProblem>
+__device__ __forceinline__ QTile q_tile_of_this_cta() {
+  const int x = static_cast<int>(blockIdx.x / kConfig.cluster);
+  const int y = static_cast<int>(blockIdx.y);
+  const int batch = static_cast<int>(blockIdx.z);
+  if constexpr (heads_in_x(kConfig))
+    return {q_tile_of_cta(kConfig, kProblem.causal, y, gridDim.y), x, batch};
+  else
+    return {q_tile_of_cta(kConfig, kProblem.causal, x, gridDim.x / kConfig.cluster), y, batch};
+}
+
+template <const Config& kConfig, const Problem& kProblem>
+struct TmaProducer {
+  static constexpr int kBoxes = padded_dim(kProblem.head_dim) / tile::kBoxColumns;
+  static constexpr int kKvGroups = kConfig.kv_groups;
+  static constexpr bool kOneTile = kConfig.scheduler == Scheduler::single_tile;
+  // KV groups that share out what two consumer warpgroups multiply, not what the longer one sees.
+  static constexpr bool kCutsByWork = kConfig.share_causal_tail == ShareCausalTail::on && kKvGroups > 1;
+  // Every second wave in the other order: a block that had one of the longest Q tiles takes one of the shortest.
+  static constexpr bool kBackAndForth = kProblem.causal && kConfig.scheduler == Scheduler::static_persistent;
+  using Smem = SmemLayout<kConfig, kProblem>;
+  static constexpr SharedPlan kPlan = Smem::kPlan;
+  static constexpr bool kQueriesFirst = q_evict_first(kConfig.evict_first);
+  static constexpr bool kKeysFirst = k_evict_first(kConfig.evict_first);
+  static constexpr bool kValuesFirst = v_evict_first(kConfig.evict_first);
+  static constexpr int kResidentEighths = resident_head_eighths(kConfig.evict_first);
+  static constexpr int kResidentFirstTiles = resident_first_tiles(kConfig.evict_first);
+  static constexpr bool kSomeStay = kResidentEighths < 8 || kResidentFirstTiles > 0;
+  // Turns of a Q tile that are still to be asked for when the next Q tile is drawn: an atomic in the L2 takes less
+  // than one. With 1, 2, 3 and 4 times are equal to 1%.
+  static constexpr int kDrawnAhead = 2;
+
+  const ForwardParams& params;
+  const TensorMaps& maps;
+  Smem smem;
+
+  /// Asks for what consumers wait for: the first Q tile's queries and every KV group's first keys. They take over
+  /// 500 clocks to come, so they are asked for before the other barriers exist; and where all blocks of a launch ask at
+  /// once, as long again, so the first consumer warpgroup's queries and the keys are in front. One thread, before run().
+  __device__ __forceinline__ void start() const {
+    ptx::prefetch_tensormap(maps.q);
+    ptx::prefetch_tensormap(maps.k);
+    initialise_barriers<true>();
+    if (!has_q_tiles()) return initialise_barriers<false>();
+    const QTile tile = first_q_tile();
+    const int kv_head = kv_head_of(tile);
+    const Keys seen = keys_seen(tile);
+    const bool stays = is_resident_head(tile, kv_head);
+    if constexpr (kConfig.pdl_trigger != PdlTrigger::none) ptx::griddepcontrol_wait();
+    if constexpr (!kOneTile) announce(tile, 0);
+    // The consumer warpgroup that begins with the last tile.
+    constexpr int kFirst = kConfig.tile_order == TileOrder::paired ? 1 : 0;
+    load_q(tile, 0, kFirst, kFirst + 1, stays);
+#pragma unroll
+    for (int g = 0; g < kKvGroups; ++g) {
+      const Range tiles = tiles_of(seen, g);
+      if (tiles.first < tiles.end) {
+        ptx::mbarrier_arrive_expect_tx(smem.kv_full(g, 0), kPlan.operand);
+        load_operand<kKeysFirst>(maps.k, smem.keys(g, 0), smem.kv_full(g, 0), tiles.end - 1, kv_head, tile.batch,
+                                 stays);
+      }
+    }
+    if constexpr (kFirst > 0) load_q(tile, 0, 0, kFirst, stays);
+    load_q(tile, 0, kFirst + 1, kConfig.m_warpgroups, stays);
+    ptx::prefetch_tensormap(maps.v);
+    if constexpr (kConfig.epilogue == EpilogueStore::tma) ptx::prefetch_tensormap(maps.o);
+    initialise_barriers<false>();
+  }
+
+  /// @param stays it is of a part that may stay in the L2 (eighths_that_stay, first_tiles_that_stay)
+  template <bool kEvictFirst>
+  __device__ __forceinline__ static void load_box(unsigned to, const TensorMap& map, unsigned barrier, int box, int row,
+                                                  int head, int batch, bool stays) {
+    if (kEvictFirst || (kSomeStay && !stays))
+      ptx::cp_async_bulk_tensor_4d_evict_first(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
+    else
+      ptx::cp_async_bulk_tensor_4d(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
+  }
+
+  /// The queries of consumer warpgroups first to end - 1.
+  __device__ __forceinline__ void load_q(const QTile& tile, int stage, int first, int end, bool stays) const {
+    const int all = warpgroup_tiles(params.len_q);
+#pragma unroll
+    for (int g = first; g < end; ++g) {
+      const unsigned barrier = smem.q_full(stage, g);
+      ptx::mbarrier_arrive_expect_tx(barrier, kPlan.q_stage_bytes / kConfig.m_warpgroups);
+#pragma unroll
+      for (int b = 0; b < kBoxes; ++b)
+        load_box<kQueriesFirst>(smem.queries(stage) + (g * kBoxes + b) * kWarpgroupRows * tile::kBoxRowBytes, maps.q,
+                                barrier, b, warpgroup_tile(kConfig, tile.index, g, all) * kWarpgroupRows, tile.head, tile.batch,
+                                stays);
+    }
+  }
+
+  template <bool kEvictFirst>
+  __device__ __forceinline__ void load_operand(const TensorMap& map, unsigned to, unsigned barrier, int tile,
+                                               int kv_head, int batch, bool stays) const {
+#pragma unroll
+    for (int b = 0; b < kBoxes; ++b)
+      load_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b, tile * kConfig.block_n, kv_head, batch, stays);
+  }
+
+  /// Everything else that a block needs, Q tile after Q tile. The same thread.
+  __device__ __forceinline__ void run() const {
+    Cursor<kConfig.q_stages> query;
+    query.parity = 1;  // what no fill has used yet counts as freed
+    Cursor<kConfig.stages> ring[kKvGroups];
+#pragma unroll
+    for (int g = 0; g < kKvGroups; ++g) ring[g].parity = 1;
+
+    if constexpr (kOneTile) {
+      load_q_tile(first_q_tile(), 0, ring, true, [] {});
+    } else {
+      const int total = q_tiles() * params.heads * params.batch;
+      int next = first_index();
+      bool goes_back = false;
+      bool started = true;
+      for (;;) {
+        ptx::mbarrier_wait(smem.q_empty(query.stage), query.parity);
+        if (next >= total) break;
+        const bool is_back = kBackAndForth && goes_back;
+        const QTile tile = q_tile(is_back ? q_tile_from_the_end(next, first_index(), all_virtual_ctas(), total) : next);
+        goes_back = !goes_back;
+        if (!started) announce(tile, query.stage);
+        load_q_tile(tile, query.stage, ring, started, [&] { next = following(next, total); });
+        started = false;
+        query.advance();
+      }
+      ptx::st_shared_v4(smem.q_tile(query.stage), -1, 0, 0, 0);
+#pragma unroll
+      for (int g = 0; g < kConfig.m_warpgroups; ++g) ptx::mbarrier_arrive(smem.q_full(query.stage, g));
+    }
+    if (kConfig.pdl_trigger != PdlTrigger::none) ptx::griddepcontrol_launch_dependents();
+  }
+
+ private:
+  /// Whether the first loads arrive at barrier i.
+  __device__ __forceinline__ static constexpr bool is_first(int i) {
+    for (int g = 0; g < kKvGroups; ++g)
+      if (i == Smem::kBarriers.ring + g * kConfig.stages) return true;
+    return i >= Smem::kBarriers.queries && i < Smem::kBarriers.queries + kConfig.m_warpgroups;
+  }
+
+  template <bool kFirst>
+  __device__ __forceinline__ void initialise_barriers() const {
+    constexpr BarrierPlan kBarriers = Smem::kBarriers;
+#pragma unroll
+    for (int i = 0; i < kBarriers.count; ++i) {
+      const int arrivals = i < kBarriers.q_empty ? 1
+                           : i < kBarriers.ring        ? 4 * kConfig.m_warpgroups * kKvGroups
+                           : i < kBarriers.kv_empty  ? 1
+                           : i < kBarriers.inbox       ? 4 * kConfig.m_warpgroups
+                                                       : 1;
+      // By this one thread: barriers that differ from lane to lane take 100 clocks each.
+      if (is_first(i) == kFirst) ptx::mbarrier_init(smem.barrier(i), arrivals);
+    }
+    ptx::fence_mbarrier_init();
+    if constexpr (!kFirst && kConfig.cluster > 1)
+#pragma unroll
+      for (int g = 0; g < kConfig.m_warpgroups; ++g)
+        ptx::mbarrier_arrive_expect_tx(smem.inbox(g), bytes_sent(kConfig, kProblem.head_dim));
+  }
+
+  /// Of schedules in which blocks stay: which Q tile is this virtual CTA's first, and how many virtual CTAs there are.
+  __device__ __forceinline__ int first_index() const { return blockIdx.x * kConfig.virtual_ctas + smem.virtual_cta; }
+  __device__ __forceinline__ int all_virtual_ctas() const { return gridDim.x * kConfig.virtual_ctas; }
+  /// Of the last block's virtual CTAs some may have no Q tile.
+  __device__ __forceinline__ bool has_q_tiles() const {
+    return kConfig.virtual_ctas == 1 || first_index() < q_tiles() * params.heads * params.batch;
+  }
+  __device__ __forceinline__ int q_tiles() const {
+    return (params.len_q + block_rows(kConfig) - 1) / block_rows(kConfig);
+  }
+  /// Of schedules in which blocks stay: the Q tile that comes `index`-th.
+  __device__ __forceinline__ QTile q_tile(int index) const {
+    const int together = heads_together(kProblem, params.len_k, params.heads_kv * params.batch) * params.group_size;
+    return q_tile_at(kConfig, index, q_tiles(), params.heads, params.batch, together);
+  }
+  __device__ __forceinline__ QTile first_q_tile() const {
+    if constexpr (kOneTile) {
+      return q_tile_of_this_cta<kConfig, kProblem>();
+    } else {
+      return q_tile(first_index());
+    }
+  }
+  /// A division takes over 100 clocks.
+  __device__ __forceinline__ int kv_head_of(const QTile& tile) const {
+    return params.group_size == 1 ? tile.head : tile.head / params.group_size;
+  }
+  /// Whether the Q tile's head is one of those of which lines may stay in the L2.
+  __device__ __forceinline__ bool is_resident_head(const QTile& tile, int kv_head) const {
+    if constexpr (kResidentEighths == 8) return true;
+    const long long before = static_cast<long long>(tile.batch) * params.heads_kv + kv_head;
+    return 8 * before < kResidentEighths * (static_cast<long long>(params.batch) * params.heads_kv);
+  }
+  /// What a Q tile's KV groups share out: the tiles of a pair, or the keys of its last row.
+  struct Keys {
+    int shorter;
+    int longer;
+    int end;
+  };
+  __device__ __forceinline__ Keys keys_seen(const QTile& tile) const {
+    if constexpr (kCutsByWork) {
+      const int first = tiles_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.causal, tile.index, 0, params.len_q,
+                                                                 params.len_k, params.causal_offset);
+      const int second = tiles_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.causal, tile.index, 1, params.len_q,
+                                                                  params.len_k, params.causal_offset);
+      return {min(first, second), max(first, second), 0};
+    } else {
+      return {0, 0,
+              sm90_persistent::keys_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.causal, tile.index, params.len_q,
+                                                              params.len_k, params.causal_offset)};
+    }
+  }
+  __device__ __forceinline__ static Range tiles_of(const Keys& seen, int kv_group) {
+    if constexpr (kCutsByWork)
+      return kv_tiles_of_split(kConfig, seen.shorter, seen.longer, kv_group);
+    else
+      return kv_tiles_of_split(kConfig, seen.end, split_of<kConfig>(kv_group));
+  }
+  /// Tells the consumers which Q tile a stage's queries are of, before they can arrive.
+  __device__ __forceinline__ void announce(const QTile& tile, int q_stage) const {
+    ptx::st_shared_v4(smem.q_tile(q_stage), tile.index, tile.head, tile.batch, 0);
+  }
+
+  /// The blocks together draw as many tickets as there are Q tiles, the last of each included: back at zero then.
+  __device__ __forceinline__ int following(int index, int total) const {
+    // Relaxed: it orders nothing, and to wait for its end would hold up the loads behind it.
+    if constexpr (kConfig.scheduler == Scheduler::dynamic_persistent)
+      return all_virtual_ctas() + ptx::atom_inc_relaxed_gpu(params.counters, total - 1);
+    return index + all_virtual_ctas();
+  }
+
+  /// The iteration of a Q tile, of so many KV tiles, in which it is decided which one comes next. A counter is asked as
+  /// late as its answer is sure to be there in time: of blocks that draw while their Q tiles have just begun some
+  /// draw long ones when others are nearly done. In front of the first iteration / like this on an H200, causal, us: three
+  /// to six waves b1h48l2048d128 107 / 96.5, b5h16l1024d128 59.9 / 51.3, b3h32l2048d64 120 / 105.5, b3h8l2048d256 121 /
+  /// 103; sixteen b4h8l4096d256 464 / 444, b8h16l2048d128 255.6 / 251.7, b32h16l512d128 103.5 / 104.2.
+  __device__ __forceinline__ static int iteration_of_draw(const Range& tiles) {
+    if constexpr (kConfig.scheduler != Scheduler::dynamic_persistent) return 0;
+    return max(0, iterations_of(kConfig, tiles.end - tiles.first) - kDrawnAhead);
+  }
+
+  /// Queries and the first keys, unless start() has asked for them, then all else iteration by turn, the last keys first.
+  /// `choose_next` decides which Q tile comes after this one, in front of the last kDrawnAhead iterations.
+  template <typename ChooseNext>
+  __device__ __forceinline__ void load_q_tile(const QTile& tile, int q_stage,
+                                                Cursor<kConfig.stages> (&ring)[kKvGroups], bool started,
+                                                const ChooseNext& choose_next) const {
+    const int kv_head = kv_head_of(tile);
+    const Keys seen = keys_seen(tile);
+    const bool stays = is_resident_head(tile, kv_head);
+    const int chosen_at = iteration_of_draw(tiles_of(seen, 0));
+    if (!started) load_q(tile, q_stage, 0, kConfig.m_warpgroups, stays && kResidentFirstTiles == 0);
+    bool more = true;
+    for (int kv_stage = 0; more; ++kv_stage) {
+      more = false;
+#pragma unroll
+      for (int g = 0; g < kKvGroups; ++g) {
+        const Range tiles = tiles_of(seen, g);
+        const int turns = iterations_of(kConfig, tiles.end - tiles.first);
+        if (kv_stage >= turns) continue;
+        more = kv_stage + 1 < turns || more;
+        const int stage = ring[g].stage;
+        const unsigned barrier = smem.kv_full(g, stage);
+        const int n = tiles.end - 1 - kv_stage;
+        const bool has_keys = n >= tiles.first;
+        const bool has_values = n + v_lag(kConfig) < tiles.end;
+        if (!started || kv_stage > 0) {
+          // No one has used a stage before; asking takes 30 clocks, in front of loads that are waited for.
+          if (!started || kv_stage >= kConfig.stages) ptx::mbarrier_wait(smem.kv_empty(g, stage), ring[g].parity);
+          ptx::mbarrier_arrive_expect_tx(barrier, (has_keys ? kPlan.operand : 0) + (has_values ? kPlan.operand : 0));
+          const bool keys_stay = stays && (kResidentFirstTiles == 0 || (started && kv_stage < kResidentFirstTiles));
+          if (has_keys)
+            load_operand<kKeysFirst>(maps.k, smem.keys(g, stage), barrier, n, kv_head, tile.batch, keys_stay);
+          if (has_values)
+            load_operand<kValuesFirst>(maps.v, smem.values(g, stage), barrier, n + v_lag(kConfig), kv_head,
+                                       tile.batch, stays);
+        }
+        ring[g].advance();
+      }
+      if (kv_stage == chosen_at) choose_next();
+    }
+  }
+};
+
+}  // namespace heed::sm90_persistent

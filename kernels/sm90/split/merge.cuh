@@ -1,0 +1,332 @@
+/// The end of a launch of fwd_sm90_split: the parts of a Q tile become one, and its rows are written.
+///
+/// Every part ends with a partial output (64, head dim) and the log2-sum-exp of each row. Part i keeps the columns of
+/// slice i and sends every other slice, normalised, with its log2-sum-exps to the part that keeps it:
+///
+///                 slice 0    slice 1           head dim 64, 2 parts: slices of 32 columns
+///     part 0    [ keeps  ] [ sends -> part 1 ]
+///     part 1    [ sends -> part 0 ] [ keeps  ]
+///
+/// An inbox holds (parts - 1) slices, each in the order of the senders' registers (16 bytes a thread and piece, the
+/// four lanes of two rows 16 bytes apart from the next four: where they are read by words, no bank is asked twice),
+/// then (parts - 1) times 64 log2-sum-exps. The sender `distance` parts before the receiver, counted round, takes place
+/// distance - 1, so partial sums always add up in the same order.
+///
+/// Blocks of a cluster store into each other's shared memory (st.async, counted in bytes). The parts of a single block
+/// store into their own and count threads: outside a cluster st.async is an illegal instruction on an H200.
+#pragma once
+
+#include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/global.cuh"
+#include "kernels/ptx/math.cuh"
+#include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/shared.cuh"
+#include "kernels/sm90/split/rows.cuh"
+
+namespace heed::sm90_split {
+
+/// The log2-sum-exp of a row whose part was overflowed and is computed again: no row that was summed has it.
+__device__ __forceinline__ float overflow_mark() {
+  return __int_as_float(0x7f800000);
+}
+
+/// Of two parts, where a lane sends and receives: worked out before the first key has arrived, as its RowTarget is.
+struct Inboxes {
+  unsigned to_piece;    ///< the lane's first piece in the other split's inbox, in the cluster's shared memory
+  unsigned to_lse;      ///< its row's log2-sum-exp there
+  unsigned to_barrier;  ///< the other inbox's
+  unsigned piece;       ///< the lane's first piece in the own inbox
+  unsigned lse_sent;    ///< its row's log2-sum-exp there
+};
+
+struct Target {
+  RowTarget rows;
+  Inboxes inboxes;
+};
+
+template <const Config& kConfig, const Problem& kProblem>
+struct Merge : KeptRows<kConfig, kProblem> {
+  using Base = KeptRows<kConfig, kProblem>;
+  using Base::at, Base::transpose, Base::write_runs, Base::write_rows, Base::write_log_sums;
+  using Base::kTiles, Base::kSliceRegisters, Base::kRuns, Base::kPlan;
+
+  // ---- compile-time facts
+  static constexpr int kNumSplits = num_splits(kConfig);
+  static constexpr int kOutRegisters = out_columns(kConfig, kProblem.head_dim) / 2;
+  static constexpr bool kHalf = kConfig.merge_dtype == MergeDtype::bits16;
+  static constexpr int kPieces = kHalf ? kTiles / 2 : kTiles;  // of 16 bytes a thread
+  static constexpr int kPieceBytes = piece_bytes();
+  static constexpr bool kRemote = kConfig.cluster > 1;
+  static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
+  // From the barrier of an inbox to that of its log2-sum-exps.
+  static constexpr bool kWeighsFirst = kConfig.lse_first == LseFirst::on;
+  static constexpr int kToSums = kWeighsFirst ? 8 * (kBarriers.sums - kBarriers.inbox) : 0;
+  static_assert(kPieces * kPieceBytes == kPlan.slice_bytes || kNumSplits == 1, "a slice is what the threads send");
+
+  // ---- state
+  Inboxes inboxes;
+
+  __device__ __forceinline__ static Target target_of(const ForwardParams& params, const Smem& at) {
+    Target target{};
+    target.rows = Base::rows_of(params, at);
+    if constexpr (kNumSplits == 2) {
+      Inboxes& of = target.inboxes;
+      const int other = 1 - at.split_idx;
+      const unsigned rank = other / kConfig.kv_groups;
+      of.to_piece = in_block(inbox(at, other) + piece_offset(at, 0, 0), rank);
+      of.to_lse = in_block(inbox(at, other) + lse_offset(at, 0), rank);
+      of.to_barrier = in_block(inbox_barrier(at, other), rank);
+      of.piece = inbox(at, at.split_idx) + (kRuns ? run_offset(at) : piece_offset(at, 0, 0));
+      of.lse_sent = inbox(at, at.split_idx) + lse_offset(at, 0);
+    }
+    return target;
+  }
+
+  /// Keeps the compiler from working it out where it is used.
+  __device__ __forceinline__ static void settle(Target& target) {
+    Base::settle_rows(target.rows);
+    if constexpr (kNumSplits == 2) {
+      Inboxes& of = target.inboxes;
+      ptx::settle(of.to_piece);
+      ptx::settle(of.to_lse);
+      ptx::settle(of.to_barrier);
+      ptx::settle(of.piece);
+      ptx::settle(of.lse_sent);
+    }
+  }
+
+  /// What lies at `address` in block `rank` of the cluster, if there is one.
+  __device__ __forceinline__ static unsigned in_block(unsigned address, unsigned rank) {
+    return kRemote ? ptx::mapa(address, rank) : address;
+  }
+
+  /// Inbox and barrier of part `of`'s consumer warpgroup, as this block's addresses.
+  __device__ __forceinline__ static unsigned inbox(const Smem& at, int of) {
+    return at.shared + kPlan.inbox + (of % kConfig.kv_groups * kConfig.m_warpgroups + at.m_warpgroup) * kPlan.inbox_bytes;
+  }
+  __device__ __forceinline__ static unsigned inbox_barrier(const Smem& at, int of) {
+    return at.shared + kPlan.barriers +
+           8 * (kBarriers.inbox + of % kConfig.kv_groups * kConfig.m_warpgroups + at.m_warpgroup);
+  }
+  __device__ __forceinline__ static unsigned piece_offset(const Smem& at, int smem, int piece) {
+    return smem * kPlan.slice_bytes + piece * kPieceBytes + (at.warp * 8 + at.lane / 4) * kQuadBytes +
+           at.lane % 4 * 16;
+  }
+  __device__ __forceinline__ static unsigned lse_offset(const Smem& at, int smem) {
+    return (kNumSplits - 1) * kPlan.slice_bytes + smem * kWarpgroupRows * 4 + (at.warp * 8 + at.lane / 4) * 8;
+  }
+  /// From the start of an inbox to the first of the words that a lane receives of its first run.
+  __device__ __forceinline__ static unsigned run_offset(const Smem& at) {
+    const int quarter = at.lane % 4;
+    // A 16-bit piece holds one row of four tiles; an fp32 piece two columns of both rows of one.
+    return (at.warp * 8 + at.lane / 4) * kQuadBytes + (kHalf ? 4 * quarter : quarter * kPieceBytes);
+  }
+
+  /// @param acc_o (64, head dim), unnormalised; accumulator fragments
+  /// @param log2_sum of each row: reference + log2(sum), or -inf
+  /// @param inverse of each row's sum, or 0
+  /// @param second_time the parts were merged before
+  /// @tparam kSentFirst `acc_o` holds the slice that is sent, then the own one, instead of columns in their order
+  /// @param finish_kept called when the own slice is wanted, after the other was sent
+  /// @return whether a part was overflowed by one of this thread's rows
+  template <bool kSentFirst, class FinishKept>
+  __device__ __forceinline__ bool run(const float (&acc_o)[kOutRegisters], const float (&log2_sum)[2],
+                                      const float (&inverse)[2], bool second_time,
+                                      const FinishKept& finish_kept) const {
+    bool overflowed = log2_sum[0] == overflow_mark() || log2_sum[1] == overflow_mark();
+    float kept[kSliceRegisters];
+    if constexpr (kNumSplits == 1) {
+#pragma unroll
+      for (int i = 0; i < kSliceRegisters; ++i) kept[i] = acc_o[i] * inverse[i / 2 % 2];
+      write_rows(kept);
+      write_log_sums(log2_sum);
+    } else {
+      if constexpr (kSentFirst) {
+        static_assert(kNumSplits == 2);
+        send(acc_o, 0, log2_sum, inverse);
+        finish_kept();
+#pragma unroll
+        for (int i = 0; i < kSliceRegisters; ++i) kept[i] = acc_o[kSliceRegisters + i] * inverse[i / 2 % 2];
+      }
+#pragma unroll
+      for (int slice = 0; slice < kNumSplits && !kSentFirst; ++slice) {
+        if (slice == at.split_idx) {
+#pragma unroll
+          for (int i = 0; i < kSliceRegisters; ++i) kept[i] = acc_o[slice * kSliceRegisters + i] * inverse[i / 2 % 2];
+        } else {
+          send(acc_o, slice, log2_sum, inverse);
+        }
+      }
+      if constexpr (kRuns) transpose(kept);
+      float most[2];
+      float row_sum[2];
+      overflowed = receive(kept, log2_sum, most, row_sum, second_time) || overflowed;
+      if constexpr (kRuns)
+        write_runs(kept);
+      else
+        write_rows(kept);
+        // After the rows: a launch waits for those, and few callers want these.
+#pragma unroll
+      for (int h = 0; h < 2; ++h) row_sum[h] = row_sum[h] < 1e30F ? most[h] + ptx::lg2_approx_ftz(row_sum[h]) : log2_sum[h];
+      write_log_sums(row_sum);
+    }
+    return overflowed;
+  }
+
+  __device__ __forceinline__ void send(const float (&acc_o)[kOutRegisters], int slice, const float (&log2_sum)[2],
+                                       const float (&inverse)[2]) const {
+    unsigned to_piece = inboxes.to_piece;
+    unsigned to_lse = inboxes.to_lse;
+    unsigned barrier = inboxes.to_barrier;
+    if constexpr (kNumSplits != 2) {
+      const unsigned rank = slice / kConfig.kv_groups;
+      const int smem = (slice - at.split_idx + kNumSplits) % kNumSplits - 1;
+      to_piece = in_block(inbox(at, slice) + piece_offset(at, smem, 0), rank);
+      to_lse = in_block(inbox(at, slice) + lse_offset(at, smem), rank);
+      barrier = in_block(inbox_barrier(at, slice), rank);
+    }
+    if constexpr (kRemote)
+      ptx::st_async_v2_if(at.lane % 4 == 0, to_lse, log2_sum[0], log2_sum[1], barrier + kToSums);
+    else if (at.lane % 4 == 0)
+      ptx::st_shared_v2(to_lse, log2_sum[0], log2_sum[1]);
+      // Register 4 t + i is row i / 2 of tile t. 16-bit pieces hold two tiles, or one row of four.
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      unsigned words[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        if constexpr (kHalf) {
+          const int tile = kRuns ? piece / 2 * 4 + w : piece * 2 + w / 2;
+          const int half = kRuns ? piece % 2 : w % 2;
+          const int from = slice * kSliceRegisters + 4 * tile + 2 * half;
+          words[w] = ptx::cvt_rn_x2<kProblem.element>(acc_o[from] * inverse[half], acc_o[from + 1] * inverse[half]);
+        } else {
+          words[w] = __float_as_uint(acc_o[slice * kSliceRegisters + 4 * piece + w] * inverse[w / 2]);
+        }
+      }
+      if constexpr (kRemote)
+        ptx::st_async_v4(to_piece + piece * kPieceBytes, words, barrier);
+      else
+        ptx::st_shared_v4(to_piece + piece * kPieceBytes, words[0], words[1], words[2], words[3]);
+    }
+    if constexpr (!kRemote) ptx::mbarrier_arrive(barrier);
+  }
+
+  /// Weighs the kept slice with what the other parts sent. The log2-sum-exp over all keys is most + log2(sum), or this
+  /// split's own where sum is infinite.
+  /// @return whether another part was overflowed
+  __device__ __forceinline__ bool receive(float (&kept)[kSliceRegisters], const float (&log2_sum)[2], float (&most)[2],
+                                          float (&row_sum)[2], bool second_time) const {
+    const unsigned first_piece =
+        kNumSplits == 2 ? inboxes.piece : inbox(at, at.split_idx) + (kRuns ? run_offset(at) : piece_offset(at, 0, 0));
+    const unsigned first_lse = kNumSplits == 2 ? inboxes.lse_sent : inbox(at, at.split_idx) + lse_offset(at, 0);
+    const unsigned arrived = inbox_barrier(at, at.split_idx);
+    ptx::mbarrier_wait(arrived + kToSums, second_time);
+    float others[kNumSplits - 1][2];
+#pragma unroll
+    for (int smem = 0; smem < kNumSplits - 1; ++smem)
+      ptx::ld_shared_v2(others[smem], first_lse + smem * kWarpgroupRows * 4);
+    bool overflowed = false;
+#pragma unroll
+    for (int smem = 0; smem < kNumSplits - 1; ++smem)
+      overflowed = overflowed || others[smem][0] == overflow_mark() || others[smem][1] == overflow_mark();
+    float mine[2];
+    if constexpr (kNumSplits == 2) {
+      // Of two the other's share is 1 / (1 + 2^(mine - its)), and the sum of both is 1: two special functions less in a
+      // row. Clamped, so that two parts without keys give 0 and no NaN.
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        most[h] = others[0][h];
+        row_sum[h] = 1.0F + ptx::ex2_approx_ftz(fmaxf(log2_sum[h], -1e30F) - most[h]);
+        others[0][h] = ptx::rcp_approx_ftz(row_sum[h]);
+        mine[h] = 1.0F - others[0][h];
+      }
+    } else {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        most[h] = log2_sum[h];
+#pragma unroll
+        for (int smem = 0; smem < kNumSplits - 1; ++smem) most[h] = fmaxf(most[h], others[smem][h]);
+        const float row_max = attention::finite_row_max(most[h]);
+        mine[h] = ptx::ex2_approx_ftz(log2_sum[h] - row_max);
+        row_sum[h] = mine[h];
+#pragma unroll
+        for (int smem = 0; smem < kNumSplits - 1; ++smem) {
+          others[smem][h] = ptx::ex2_approx_ftz(others[smem][h] - row_max);
+          row_sum[h] += others[smem][h];
+        }
+        const float inverse = row_sum[h] > 0.0F ? ptx::rcp_approx_ftz(row_sum[h]) : 0.0F;
+        mine[h] *= inverse;
+#pragma unroll
+        for (int smem = 0; smem < kNumSplits - 1; ++smem) others[smem][h] *= inverse;
+      }
+    }
+    if constexpr (kWeighsFirst) {
+      // A weight is no signalling NaN, which ptxas does not know: it would work weights out behind the wait.
+      unsigned slices = arrived;
+#pragma unroll
+      for (int smem = 0; smem < kNumSplits - 1; ++smem)
+        if ((__float_as_uint(others[smem][0]) | __float_as_uint(others[smem][1])) == 0x7F800001U)
+          slices = arrived + kToSums;
+      ptx::mbarrier_wait(slices, second_time);
+    }
+    if constexpr (kRuns) {
+#pragma unroll
+      for (int i = 0; i < kSliceRegisters && kNumSplits > 2; ++i) kept[i] *= mine[i / 8 % 2];
+#pragma unroll
+      for (int smem = 0; smem < kNumSplits - 1; ++smem)
+        add_runs(kept, first_piece + smem * kPlan.slice_bytes, others[smem]);
+      return overflowed;
+    }
+#pragma unroll
+    for (int i = 0; i < kSliceRegisters; ++i) kept[i] *= mine[i / 2 % 2];
+#pragma unroll
+    for (int smem = 0; smem < kNumSplits - 1; ++smem)
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        unsigned words[4];
+        ptx::ld_shared_v4(words, first_piece + smem * kPlan.slice_bytes + piece * kPieceBytes);
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          if constexpr (kHalf) {
+            float* x = kept + 8 * piece + 2 * w;
+            x[0] = fmaf(ptx::unpack_low<kProblem.element>(words[w]), others[smem][w % 2], x[0]);
+            x[1] = fmaf(ptx::unpack_high<kProblem.element>(words[w]), others[smem][w % 2], x[1]);
+          } else {
+            kept[4 * piece + w] = fmaf(__uint_as_float(words[w]), others[smem][w / 2], kept[4 * piece + w]);
+          }
+        }
+      }
+    return overflowed;
+  }
+
+  /// Adds one sender's share of runs, from the four lanes of a quad; of two parts the own one is weighed, too.
+  /// @param first the first word of the lane's first run
+  __device__ __forceinline__ static void add_runs(float (&kept)[kSliceRegisters], unsigned first,
+                                                  const float (&its)[2]) {
+#pragma unroll
+    for (int g = 0; g < kTiles / 4; ++g)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {  // of the lane that holds columns 2 j and 2 j + 1
+          float two[2];
+          if constexpr (kHalf) {
+            const unsigned word = ptx::ld_shared(first + (2 * g + h) * kPieceBytes + 16 * j);
+            two[0] = ptx::unpack_low<kProblem.element>(word);
+            two[1] = ptx::unpack_high<kProblem.element>(word);
+          } else {
+            ptx::ld_shared_v2(two, first + 4 * g * kPieceBytes + 16 * j + 8 * h);
+          }
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            float& x = kept[8 * (2 * g + h) + 2 * j + i];
+            // Of two parts the shares add up to 1: the difference is there before they are known.
+            x = fmaf(kNumSplits == 2 ? two[i] - x : two[i], its[h], x);
+          }
+        }
+  }
+};
+
+}  // namespace heed::sm90_split

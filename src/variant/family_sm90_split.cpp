@@ -1,0 +1,368 @@
+#include <fmt/format.h>
+
+#include "base/check.hpp"
+#include "kernels/sm90/split/config.hpp"
+#include "variant/family.hpp"
+#include "variant/family_limits.hpp"
+#include "variant/kernel_source.hpp"
+#include "variant/registry.hpp"
+
+namespace heed {
+namespace {
+
+const KnobTable<sm90_split::Config>& table() {
+  static const KnobTable<sm90_split::Config> knobs = [] {
+    using enum Bound;
+    using C = sm90_split::Config;
+    KnobTable<C> t;
+    t.add("m_warpgroups", "m", &C::m_warpgroups, {1, 2, 3, 4}, "warpgroups a block with 64 query rows each")
+        .acts_on({tail, latency, l2, shared_memory})
+        .shares_work();
+    t.add("kv_groups", "g", &C::kv_groups, {1, 2}, "warpgroups of a block that share its rows and split its keys")
+        .acts_on({latency, tail})
+        .shares_work();
+    t.add("cluster", "c", &C::cluster, {1, 2, 4, 8}, "blocks that share rows, split their keys and merge")
+        .acts_on({latency, tail})
+        .shares_work();
+    t.add("block_n", "n", &C::block_n, {32, 64, 128}, "keys a score product").acts_on({latency, issue, tensor});
+    t.add("n_blocks_per_stage", "k", &C::n_blocks_per_stage, {1, 2, 3, 4, 6, 8}, "score products in one unrolled segment")
+        .acts_on({latency, issue, tensor});
+    t.add("stages", "s", &C::stages, {1, 2, 3, 4}, "segments of K and V kept in shared memory")
+        .acts_on({latency, l2, dram});
+    t.add("qk_in_flight", "a", &C::qk_in_flight, {1, 2, 3, 4, 6, 8},
+          "score products asked for before the first exponential")
+        .acts_on({latency, tensor});
+    t.add("v_barriers", "w", &C::v_barriers, {1, 2, 3, 4}, "barriers for the values of a segment").acts_on({latency});
+    t.add("pv_ksteps_per_commit", "p", &C::pv_ksteps_per_commit, {1, 2, 4},
+          "steps of 16 probabilities a value product takes together")
+        .acts_on({tensor, issue, latency});
+    t.add("pv_start_step", "b", &C::pv_start_step, {0, 2, 3, 4, 5, 6, 8},
+          "step of exponentials before which no value product starts")
+        .acts_on({tensor, latency});
+    t.add("late_convert", "l", &C::late_convert, "round probabilities one step after their exponentials")
+        .acts_on({issue, exponentials});
+    t.add("prefetch_next_qk", "f", &C::prefetch_next_qk, "ask for the next segment's first scores within this one")
+        .acts_on({latency, tensor});
+    t.add("row_max", "r", &C::row_max, "heed::sm90_split::RowMax", {"online", "stale_tile", "stale_16"},
+          "what is subtracted before the exponential: the maximum, the first chunk's, or that of the first 16 keys")
+        .acts_on({issue, fma, latency});
+    t.add(
+         "mask_at", "y", &C::mask_at, "heed::sm90_split::MaskAt", {"scores", "probabilities"},
+         "where keys that a row does not see are taken out: before the exponentials in a branch, or after them without")
+        .acts_on({latency, issue});
+    t.add("rowsum", "u", &C::rowsum, "heed::sm90_split::Rowsum", {"fadd", "mma"},
+          "sums of probabilities by additions or by the tensor cores")
+        .acts_on({issue, fma, tensor});
+    t.add("overflow_check", "v", &C::overflow_check, "heed::sm90_split::OverflowCheck", {"before_merge", "after_store"},
+          "when parts of one segment find out that their first keys misled: each by itself, or all at the end")
+        .acts_on({latency, issue});
+    t.add("merge_dtype", "x", &C::merge_dtype, "heed::sm90_split::MergeDtype", {"bits16", "fp32"},
+          "precision in which partial outputs travel between blocks")
+        .acts_on({latency});
+    t.add("lse_first", "z", &C::lse_first, "heed::sm90_split::LseFirst", {"off", "on"},
+          "what blocks of a cluster weigh each other's results by is waited for with those, or before them")
+        .acts_on({latency});
+    t.add("pv_split_n", "ka", &C::pv_split_n, "heed::sm90_split::PvSplitN", {"off", "on"},
+          "when a block multiplies the columns that it keeps: beside those that it sends, or while those travel")
+        .acts_on({tensor, latency});
+    t.add("asm_order", "j", &C::asm_order, "heed::sm90_split::AsmOrder", {"fixed", "free"},
+          "whether exponentials and conversions stay where they stand in the source or go where the compiler likes")
+        .acts_on({issue, exponentials, tensor});
+    t.add("gqa", "i", &C::gqa, "heed::sm90_split::Gqa", {"on", "off"},
+          "whether query heads may share keys, which costs the first copy a division")
+        .acts_on({launch, latency});
+    t.add("tma_multicast", "km", &C::tma_multicast, "heed::sm90_split::TmaMulticast", {"none", "q"},
+          "whether blocks that share rows each copy all queries, or a part of them to all")
+        .acts_on({l2, latency});
+    t.add("prologue", "h", &C::prologue, "heed::sm90_split::Prologue", {"lengths_first", "maps_first", "q_first"},
+          "what is known before the first copy: lengths, then where tensor maps lie, or both beside each other; or "
+          "only what the queries need")
+        .acts_on({launch, latency});
+    t.add("producer", "q", &C::producer, "heed::sm90_split::Producer", {"warp", "warpgroup", "consumer_warp"},
+          "who starts the copies into shared memory")
+        .acts_on({latency, issue});
+    t.add("pdl_trigger", "t", &C::pdl_trigger, "heed::sm90_split::PdlTrigger", {"none", "first_qk", "last_pv"},
+          "when the next launch may start its set-up, if it is a dependent one")
+        .acts_on({launch});
+    t.add("epilogue", "e", &C::epilogue, "heed::sm90_split::EpilogueStore", {"st_b32", "st_b128", "tma"},
+          "bytes a lane writes at once, 4 or 16; or a bulk copy for every 16 rows, by way of shared memory")
+        .acts_on({l2, dram});
+    t.add("tile_order", "o", &C::tile_order, "heed::sm90_split::TileOrder", {"ascending", "descending", "lpt_then_spt"},
+          "which query rows start first: of a head's, or the longest row tiles of all heads and then the shortest")
+        .acts_on({tail});
+    t.add("specialize", "kn", &C::specialize, "heed::sm90_split::Specialize", {"none", "shape"},
+          "what the program knows of its launches: nothing, or the workload's lengths, heads and batch as constants")
+        .acts_on({latency, launch, issue})
+        .known_with(static_cast<int>(sm90_split::Specialize::shape));
+    t.add("prune", "pg", &C::prune, "heed::sm90_split::Prune", {"off", "on"},
+          "what a program for fixed sizes holds: all that any launch may need, or what launches of these sizes do")
+        .acts_on({latency, issue});
+    t.add("o_layout", "ko", &C::o_layout, "heed::sm90_split::OutputLayout", {"strided", "dense"},
+          "how outputs lie: by the strides of a launch, or row behind row, so that their addresses are constants, for "
+          "launches of such outputs alone")
+        .acts_on({latency, issue})
+        .known_with(static_cast<int>(sm90_split::OutputLayout::dense));
+    t.add("min_blocks", "d", &C::min_blocks, {1, 2, 3, 4},
+          "thread blocks a multiprocessor the compiler leaves registers for")
+        .acts_on({latency, tail});
+    return t;
+  }();
+  return knobs;
+}
+
+// Up to so many keys two blocks that share a Q tile have two KV tiles each, and starting is what counts. H200, us,
+// causal, this family / fwd_sm90_persistent: b4h8l256d64 3.62 / 3.68, b1h16l512d64 4.29 / 4.12, b1h8l1024d64 5.77 / 5.21.
+constexpr std::int64_t kKeysOfShortRows = 256;
+
+std::int64_t q_tiles(const sm90_split::Config& c, const Workload& w) {
+  const std::int64_t rows = std::int64_t{c.m_warpgroups} * sm90_split::kWarpgroupRows;
+  return (w.len_q + rows - 1) / rows;
+}
+
+// Q tiles of 64 rows, of all heads.
+std::int64_t all_row_tiles(const Workload& w) {
+  return q_tiles({.m_warpgroups = 1}, w) * w.heads * w.batch;
+}
+
+// Whether Q tiles that are each split in two take more than one wave, but all run at once, two blocks a
+// multiprocessor.
+bool fits_two_a_processor(const Workload& w, std::int64_t num_sms) {
+  const std::int64_t tiles = all_row_tiles(w);
+  return sm90_split::padded_dim(static_cast<int>(w.dim)) == 64 && 2 * tiles > num_sms && tiles <= num_sms;
+}
+
+// Whether rows see two n-blocks of keys at most under a causal mask, in many waves.
+bool has_short_rows(const Workload& w, std::int64_t num_sms) {
+  return w.is_causal() && sm90_split::padded_dim(static_cast<int>(w.dim)) == 64 && w.len_k <= 128 &&
+         all_row_tiles(w) > 4 * num_sms;
+}
+
+class Sm90SplitFamily final : public Family {
+ public:
+  std::string_view name() const override { return "fwd_sm90_split"; }
+  std::string_view folder() const override { return "kernels/sm90/split"; }
+  std::string_view description() const override {
+    return "wgmma and bulk tensor copies, keys split over a thread-block cluster and merged in the same launch";
+  }
+  DeviceKind device() const override { return DeviceKind::cuda; }
+  std::string_view requirements() const override {
+    return "an NVIDIA GPU of compute capability 9.0 (Hopper) and NVRTC 12.4 or newer";
+  }
+  std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
+  std::vector<int> head_dims() const override { return {32, 64, 96, 128, 192, 256}; }
+  const std::vector<Knob>& knobs() const override { return table().knobs(); }
+
+  std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
+    if (auto reason = refused_by_wgmma(workload, device)) return reason;
+    return refused_by_grid(workload);
+  }
+
+  /// Whatever it takes, after the families made for fewer workloads: wgmma has nearly twice the rate of mma.sync.
+  std::string_view made_for(const Workload&, const DeviceFacts&) const override { return "Hopper"; }
+
+  std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
+                                        const DeviceFacts& device) const override {
+    const sm90_split::Config c = table().aggregate_of(config);
+    const Problem problem = known_problem(workload);
+    const int dim = problem.head_dim;
+    if (c.specialize != sm90_split::Specialize::none && problem.sizes.len_q == 0) return too_large_to_know(workload);
+    if (c.gqa == sm90_split::Gqa::off && workload.heads != workload.heads_kv)
+      return fmt::format("{} query heads share {} key heads; write gqa=on", workload.heads,
+                         workload.heads_kv);
+    if (sm90_split::heads_first(c) && q_tiles(c, workload) > kMostGridYZ)
+      return fmt::format("{} row tiles a head exceed the grid limit of {}; write tile_order=descending",
+                         q_tiles(c, workload), kMostGridYZ);
+    switch (sm90_split::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
+      case sm90_split::Illegal::no:
+        return std::nullopt;
+      case sm90_split::Illegal::head_dim:
+        return fmt::format("head dim {} is no multiple of 8 up to 256", dim);
+      case sm90_split::Illegal::threads:
+        return fmt::format("{} threads a block exceed 1024", sm90_split::threads(c));
+      case sm90_split::Illegal::num_splits:
+        return fmt::format("{} parts cannot share {} columns; each keeps 16 at least", sm90_split::num_splits(c),
+                           sm90_split::padded_dim(dim));
+      case sm90_split::Illegal::cluster:
+        return fmt::format("a cluster of {} blocks exceeds the 8 that every device schedules", c.cluster);
+      case sm90_split::Illegal::iteration:
+        return fmt::format("a segment of {} keys exceeds the 256 whose scores fit registers", sm90_split::iteration_keys(c));
+      case sm90_split::Illegal::v_barriers:
+        return fmt::format("{} barriers do not divide {} chunks", c.v_barriers, c.n_blocks_per_stage);
+      case sm90_split::Illegal::pv_commits:
+        return fmt::format("products of {} steps do not divide the steps behind a barrier", c.pv_ksteps_per_commit);
+      case sm90_split::Illegal::qk_in_flight:
+        return fmt::format("a segment has {} chunks, not the {} of score_lead", c.n_blocks_per_stage, c.qk_in_flight);
+      case sm90_split::Illegal::rowsum_mma:
+        return "columns of ones need head dims up to 64; write rowsum=fadd";
+      case sm90_split::Illegal::prefetch_next_qk:
+        return "prefetching scores takes two chunks and two stages at least";
+      case sm90_split::Illegal::shared_memory:
+        return fmt::format("it needs {} bytes of shared memory a block; {} allows {}", sm90_split::shared_plan(c, dim).total,
+                           device.name, device.shared_bytes_per_block);
+      case sm90_split::Illegal::occupancy:
+        return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
+      case sm90_split::Illegal::registers:
+        return fmt::format("it needs at least {} registers a thread, {} fit", sm90_split::registers_needed(c, dim),
+                           sm90_split::registers_allowed(c));
+      case sm90_split::Illegal::operands:
+        return fmt::format("its products name {} registers; at launch a thread has {}", sm90_split::registers_named(c, dim),
+                           sm90_split::launch_registers(c));
+      case sm90_split::Illegal::same_program:
+        return fmt::format("knobs without effect here have one name: write {}",
+                           to_string(table().knobs(), canonical(config, workload)));
+    }
+    return "unknown reason";
+  }
+
+  Problem problem(const Config& config, const Workload& workload) const override {
+    const sm90_split::Config c = table().aggregate_of(config);
+    return c.specialize == sm90_split::Specialize::none ? problem_of(workload)
+                                       : sized_problem_of(workload, c.o_layout == sm90_split::OutputLayout::dense);
+  }
+
+  Config canonical(const Config& config, const Workload& workload) const override {
+    sm90_split::Config c = sm90_split::canonical(table().aggregate_of(config), known_problem(workload));
+    if (workload.heads != workload.heads_kv) c.gqa = sm90_split::Gqa::on;
+    return table().config_of(c);
+  }
+
+  Config default_config(const Workload& workload, const DeviceFacts& device) const override {
+    sm90_split::Config c;
+    const int dim = sm90_split::padded_dim(static_cast<int>(workload.dim));
+    const int num_sms = device.processors > 0 ? device.processors : 132;  // limits alone: the whole chip
+    if (workload.heads == workload.heads_kv) c.gqa = sm90_split::Gqa::off;
+    const bool lined_up = workload.mask == Mask::causal_top_left || (workload.len_k - workload.len_q) % 64 == 0;
+    if (workload.is_causal()) {
+      c.row_max = sm90_split::RowMax::stale_16;
+      if (lined_up) c.mask_at = sm90_split::MaskAt::probabilities;
+    }
+    if (dim > 64) {
+      c.rowsum = sm90_split::Rowsum::fadd;
+      c.pv_start_step = 0;
+      c.qk_in_flight = 1;
+      // Two n-blocks in one iteration: 3.89 us at b1h16l256d128 on an H200, 4.32 us with iterations of one.
+      c.n_blocks_per_stage = 2;
+    }
+    if (dim > 128) {
+      c.n_blocks_per_stage = 1;
+      c.stages = 2;
+      if (dim == 256) c.block_n = 32;  // 128 registers of output leave little
+      c.v_barriers = 1;
+    }
+    // One wave, in any order: without asking how many Q tiles there are.
+    const bool is_one_wave = 2 * all_row_tiles(workload) <= num_sms;
+    if (is_one_wave && dim <= 128) {
+      c.tile_order = sm90_split::TileOrder::ascending;
+      // Faster on an H200 by 0.03 us at b1h8l512d64 and 0.08 to 0.09 us at b1h16l256d128, the order of Q tiles
+      // included.
+      c.prologue = dim == 64 && !workload.is_causal() ? sm90_split::Prologue::maps_first : sm90_split::Prologue::q_first;
+      // As evolved at b1h8l512d64: 1.002 times as fast as products of two steps.
+      if (dim == 64 && !workload.is_causal()) c.pv_ksteps_per_commit = 4;
+    }
+    if (has_short_rows(workload, num_sms)) {
+      c.cluster = 1;
+      c.min_blocks = 4;
+      c.n_blocks_per_stage = 1;
+      c.stages = 2;
+      c.qk_in_flight = 1;
+      c.v_barriers = 1;
+      c.pv_start_step = 0;
+    } else if (fits_two_a_processor(workload, num_sms)) {
+      if (workload.is_causal()) c.tile_order = sm90_split::TileOrder::lpt_then_spt;
+      c.min_blocks = 2;
+      c.producer = sm90_split::Producer::warp;
+      c.n_blocks_per_stage = 2;
+      c.stages = 2;
+      c.v_barriers = 1;
+      if (workload.is_causal()) {
+        // As evolved at b1h8l1024d64: 5.81 us; 5.87 with products from step 5 on and lengths first.
+        c.pv_start_step = 3;
+        c.prologue = sm90_split::Prologue::q_first;
+      } else {
+        c.pv_start_step = 0;
+      }
+    } else if (2 * all_row_tiles(workload) > num_sms) {
+      // Two blocks a tile only while they all run at once; longer parts than one iteration need a second stage.
+      c.cluster = 1;
+      c.producer = sm90_split::Producer::warpgroup;
+      c.stages = 2;
+      c.m_warpgroups = 2;
+      c.n_blocks_per_stage = dim == 64 ? 2 : 1;
+      c.v_barriers = 1;
+      c.pv_start_step = 0;
+    }
+    // Two parts of one iteration at head dim 128: H200, us, at b1h16l256d128 3.79 and causal 3.84 with columns that are
+    // kept beside those that are sent; 3.73 and 3.76 after them, 3.68 with the weights first as well; causal 1.004
+    // times as fast without those, and 1.008 times with a barrier for the values of each n-block (evolved).
+    if (sm90_split::can_keep_for_later(c, dim)) {
+      c.pv_split_n = sm90_split::PvSplitN::on;
+      c.row_max = sm90_split::RowMax::stale_16;
+      c.v_barriers = 2;
+      if (workload.is_causal())
+        c.pv_ksteps_per_commit = 1;
+      else
+        c.lse_first = sm90_split::LseFirst::on;
+    }
+    // H200, us: b1h8l512d64 3.31 / 3.28, causal 3.355 / 3.345, b1h8l1024d64 causal 5.97 / 5.96.
+    if (dim == 64 && c.cluster > 1) c.lse_first = sm90_split::LseFirst::on;
+    Config config = table().config_of(sm90_split::canonical(c, problem_of(workload)));
+    HEED_CHECK(!is_illegal(config, workload, device));
+    return config;
+  }
+
+  std::string prelude(const Config& config, const Workload& workload) const override {
+    return kernel_prelude(folder(), "sm90_split", table().render(config), problem(config, workload)) +
+           cluster_attribute(table().aggregate_of(config).cluster);
+  }
+
+  std::string entry() const override {
+    return kernel_entry(
+        {.name = "sm90_split",
+         .takes_maps = true,
+         .attributes = "HEED_CLUSTER ",
+         .call = "Forward<kConfig, kProblem>(heed::sm90_split::known<kProblem>(params), maps, shared).run()"});
+  }
+
+  LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts&) const override {
+    const sm90_split::Config c = table().aggregate_of(config);
+    LaunchPlan plan;
+    plan.entry = "heed_forward";
+    plan.grid = {static_cast<std::uint32_t>(q_tiles(c, workload)), static_cast<std::uint32_t>(workload.heads),
+                 static_cast<std::uint32_t>(workload.batch)};
+    if (sm90_split::heads_first(c)) std::swap(plan.grid[0], plan.grid[1]);
+    plan.grid[0] *= static_cast<std::uint32_t>(c.cluster);
+    plan.threads = static_cast<std::uint32_t>(sm90_split::threads(c));
+    plan.cluster = static_cast<std::uint32_t>(c.cluster);
+    plan.shared_bytes = sm90_split::shared_plan(c, static_cast<int>(workload.dim)).total;
+    plan.boxes = TensorBoxes{.problem = problem_of(workload),
+                             .columns = tile::kBoxColumns,
+                             .q_rows = sm90_split::query_box_rows(c),
+                             .k_rows = c.block_n,
+                             .v_rows = sm90_split::iteration_keys(c) / c.v_barriers,
+                             .o_rows = c.epilogue == sm90_split::EpilogueStore::tma ? sm90_split::kStoredRows : 0,
+                             .o_columns = sm90_split::kStoredColumns};
+    plan.dependent = c.pdl_trigger != sm90_split::PdlTrigger::none;
+    return plan;
+  }
+
+  int register_limit(const Config& config) const override {
+    return sm90_split::registers_allowed(table().aggregate_of(config));
+  }
+};
+
+}  // namespace
+
+bool prefers_split_kernel(const Workload& workload, std::int64_t num_sms) {
+  return workload.is_causal() && workload.len_k <= kKeysOfShortRows && fits_two_a_processor(workload, num_sms);
+}
+
+bool splits_q_tiles(const Workload& workload, std::int64_t num_sms) {
+  return workload.is_causal() && workload.len_k > kKeysOfShortRows && fits_two_a_processor(workload, num_sms);
+}
+
+const Family& sm90_split_family() {
+  static const Sm90SplitFamily family;
+  return family;
+}
+
+}  // namespace heed
