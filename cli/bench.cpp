@@ -17,6 +17,7 @@
 #include "report/run_report.hpp"
 #include "report/table.hpp"
 #include "trial/laboratory.hpp"
+#include "variant/renames.hpp"
 
 namespace heed::cli {
 namespace {
@@ -197,10 +198,10 @@ int replay(const ReplayOptions& o) {
     remark(o.machine.json, fmt::format("note: stored with kernel sources {}, replayed with {}", then->source_digest,
                                        jit::source_digest()));
 
-  const Variant variant = parse_variant(then->config, options.workload, device);
+  const Variant variant = parse_variant(with_current_names(then->config), options.workload, device);
   remark(o.machine.json,
          fmt::format("trial {} of run {}: {}\nbuilding base and variant anew", then->number, then->run, variant.id()));
-  const Variant base = parse_variant(options.families.front(), options.workload, device);
+  const Variant base = parse_variant(current_family_name(options.families.front()), options.workload, device);
   laboratory.set_base(laboratory.build(base, /*fresh=*/true));
   const jit::BuildOutcome build = builder->build(laboratory.request_for(variant), /*fresh=*/true);
   trial::Outcome now;

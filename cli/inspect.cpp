@@ -18,7 +18,7 @@ nlohmann::json family_json(const Family& family, const DeviceFacts& device) {
   for (const Knob& knob : family.knobs()) {
     std::vector<std::string> values;
     for (const int value : knob.values) values.push_back(knob.text_of(value));
-    knobs.push_back({{"name", knob.name}, {"tag", knob.tag}, {"values", values}, {"help", knob.help}});
+    knobs.push_back({{"name", knob.name}, {"values", values}, {"help", knob.help}});
   }
   std::vector<std::string> dtypes;
   for (const Dtype dtype : family.dtypes()) dtypes.emplace_back(to_string(dtype));

@@ -12,6 +12,7 @@
 #include "report/champions.hpp"
 #include "report/evidence.hpp"
 #include "report/page.hpp"
+#include "variant/renames.hpp"
 
 namespace heed::cli {
 
@@ -98,7 +99,7 @@ std::vector<std::optional<std::string>> machine_code_of(const std::vector<report
     try {
       const DeviceFacts device = program.arch.starts_with("sm_") ? gpu_limits(program.arch) : cpu_facts();
       const Workload workload = parse_workload(program.workload);
-      const Variant variant = parse_variant(program.config, workload, device);
+      const Variant variant = parse_variant(with_current_names(program.config), workload, device);
       builds.back() = builder.start(jit::request_for(variant, workload, device));
     } catch (const Error&) {
       continue;

@@ -1,15 +1,10 @@
 /// 2^x for the softmax: the special-function unit, or a polynomial on the FMA pipe for a share of the values.
 #pragma once
 
+#include "kernels/attention/policies.hpp"
 #include "kernels/ptx/math.cuh"
 
 namespace heed::attention {
-
-enum class Exp2 {
-  hardware,      ///< ex2.approx.ftz.f32: 16 a clock and multiprocessor on sm_80 to sm_90
-  poly_quarter,  ///< one value in four by the polynomial
-  poly_half,     ///< every second value by the polynomial
-};
 
 /// 2^x for x <= 0 on the FMA pipe: nearest integer by adding 1.5 * 2^23, cubic on the rest, exponent added as an
 /// integer (Cody and Waite 1980). Coefficients minimise the relative error on [-0.5, 0.5] with p(0) = 1: 1.0e-4, below

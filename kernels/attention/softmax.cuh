@@ -6,16 +6,6 @@
 
 namespace heed::attention {
 
-/// When the partial output is multiplied by 2^(old reference - new reference).
-enum class Rescale {
-  always,
-  when_grown,  ///< only if a row maximum of the warp grew
-  when_far,  ///< only if one grew by more than 2^8: until then the old maximum stays the reference (FlashAttention-4's
-             ///< rule; exact, since softmax does not depend on the value subtracted and 2^8 is far from fp16's 65504)
-  optimistic,  ///< never, unless a tile's probabilities leave the range of 16 bits: the reference of the first tile is
-               ///< kept without looking at maxima; such a tile is taken again, like the first one (optimistic_fits)
-};
-
 inline constexpr float kFar = 8.0F;
 
 /// State of the rows one lane takes part in: two rows (lane / 4 and lane / 4 + 8) of each 16-row fragment.
@@ -52,16 +42,16 @@ __device__ __forceinline__ float finite_row_max(float reference) {
   return reference == -__int_as_float(0x7f800000) ? 0.0F : reference;
 }
 
-/// With an optimistic reference: 2^this is the largest probability of the tile it was taken from. fp16 has 2^11 above
+/// With a stale row maximum: 2^this is the largest probability of the tile it was taken from. fp16 has 2^11 above
 /// it for larger scores of later tiles, and 2^-18 below before it loses digits; bf16 needs neither.
-__device__ __forceinline__ constexpr float optimistic_margin(Element element) {
+__device__ __forceinline__ constexpr float stale_tile_margin(Element element) {
   return element == Element::bf16 ? 0.0F : 4.0F;
 }
 
-/// Whether no probability below an optimistic reference has left the range of 16 bits, by the sums of a lane's columns
+/// Whether no probability below a stale row maximum has left the range of 16 bits, by the sums of a lane's columns
 /// of one tile. False too for a sum that is NaN: a row without a reference yet, or a score that is NaN.
 template <int kFragments>
-__device__ __forceinline__ bool optimistic_fits(const float (&total)[kFragments][2], Element element) {
+__device__ __forceinline__ bool stale_tile_fits(const float (&total)[kFragments][2], Element element) {
   // The sum bounds each summand. bf16 probabilities cannot overflow, but outputs of many large ones could.
   const float most = element == Element::bf16 ? 1e9F : 3e4F;
   bool fits = true;
@@ -89,10 +79,10 @@ __device__ __forceinline__ void softmax_tile(float (&scores)[kFragments][kTiles]
       maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 2));
       scaled_maximum[h] = fmaf(maximum, scale_log2, -reference_margin);
     }
-    const float margin = kRescale == Rescale::when_far ? kFar : 0.0F;
+    const float margin = kRescale == Rescale::conditional ? kFar : 0.0F;
     const bool grew =
         scaled_maximum[0] > rows.reference[m][0] + margin || scaled_maximum[1] > rows.reference[m][1] + margin;
-    if (kRescale == Rescale::always || kRescale == Rescale::optimistic || __any_sync(0xffffffffU, grew)) {
+    if (kRescale == Rescale::always || kRescale == Rescale::stale_tile || __any_sync(0xffffffffU, grew)) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float next = fmaxf(rows.reference[m][h], scaled_maximum[h]);

@@ -14,6 +14,7 @@
 #include "base/version.hpp"
 #include "evolve/json.hpp"
 #include "jit/embedded.hpp"
+#include "variant/renames.hpp"
 
 namespace heed::evolve {
 namespace {
@@ -198,7 +199,7 @@ Variant Evolution::variant_of(const Proposal& proposal) const {
 }
 
 Variant Evolution::variant_of(const store::TrialRecord& trial) const {
-  return parse_variant(trial.config, options_.workload, device_);
+  return parse_variant(with_current_names(trial.config), options_.workload, device_);
 }
 
 int Evolution::space_of(const Variant& variant) const {

@@ -14,7 +14,7 @@ class Family;
 namespace heed::jit {
 
 struct EmbeddedFile {
-  std::string_view path;  ///< as an #include names it, e.g. "kernels/sm80/forward.cuh"
+  std::string_view path;  ///< as an #include names it, e.g. "kernels/sm80/forward/forward.cuh"
   std::string_view content;
 };
 

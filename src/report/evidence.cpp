@@ -15,7 +15,8 @@ using nlohmann::json;
 
 namespace {
 
-// Whether a text names a variant of a family: by its id ("fwd_sm90_split_fp16_d64..") or its config ("fwd_sm90_split:cluster=..").
+// Whether a text names a variant of a family: by its id ("fwd_sm90_split_fp16_d64..") or its config
+// ("fwd_sm90_split:cluster=..").
 bool names_variant(const std::string& text, const std::string& family) {
   for (const char* end : {"_fp16_", "_bf16_", "_fp32_", ":"})
     if (text.find('"' + family + end) != std::string::npos) return true;
@@ -35,8 +36,8 @@ bool names_only_unchanged(const json& content, const std::string& bytes, const S
   return names_any;
 }
 
-// A row's config with its family, which some rows name in the variant's id alone: "fwd_sm90_split_fp16_d64..". Rows without
-// any config are of the family's default.
+// A row's config with its family, which some rows name in the variant's id alone: "fwd_sm90_split_fp16_d64..". Rows
+// without any config are of the family's default.
 std::string config_of(const json& row) {
   std::string config = text_of(row, "config");
   if (config.find(':') != std::string::npos) return config;

@@ -8,20 +8,24 @@
 #include "base/digest.hpp"
 #include "base/text.hpp"
 #include "variant/registry.hpp"
+#include "variant/renames.hpp"
 
 namespace heed {
 
 std::span<const Family* const> families() {
   // A device's default is its first.
-  static const std::vector<const Family*> all = {&cpu_family(),    &sm80_family(),   &sm90_decode_family(),
-                                                 &sm80_decode_family(), &sm90_persistent_family(), &sm90_split_family(),
-                                                 &ladder_family()};
+  static const std::vector<const Family*> all = {
+      &cpu_family(),        &sm80_family(),  &sm90_decode_family(), &sm80_decode_family(), &sm90_persistent_family(),
+      &sm90_split_family(), &ladder_family()};
   return all;
 }
 
 const Family& find_family(std::string_view name) {
   for (const Family* family : families())
     if (family->name() == name) return *family;
+  if (const std::string_view now = current_family_name(name); now != name)
+    throw Error(ErrorCode::usage, fmt::format("the family {} is called {}, and its knobs have other names", name, now),
+                std::string(name));
   std::vector<std::string_view> known;
   for (const Family* family : families()) known.push_back(family->name());
   throw Error(ErrorCode::usage, fmt::format("unknown family \"{}\"; {}", name, one_of(name, known)), std::string(name));
@@ -119,8 +123,9 @@ Problem known_problem(const Workload& workload) {
 }
 
 std::string too_large_to_know(const Workload& workload) {
-  return fmt::format("its tensors take {:.0f} MB; programs may know the sizes of up to {:.0f} MB; write specialize=none",
-                     workload.bytes() / 1e6, kMostFixedBytes / 1e6);
+  return fmt::format(
+      "its tensors take {:.0f} MB; programs may know the sizes of up to {:.0f} MB; write specialize=none",
+      workload.bytes() / 1e6, kMostFixedBytes / 1e6);
 }
 
 Problem Family::problem(const Config&, const Workload& workload) const {

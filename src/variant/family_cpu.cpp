@@ -15,37 +15,30 @@ const KnobTable<cpu::Config>& table() {
   static const KnobTable<cpu::Config> knobs = [] {
     using enum Bound;
     KnobTable<cpu::Config> t;
-    t.add("unit", "y", &cpu::Config::unit, "heed::cpu::Unit", {"vector", "matrix"},
+    t.add("unit", &cpu::Config::unit,
           "what computes the products: fp32 multiply-adds, or tiles of bf16 (AMX; fp16 and fp32 as sums of bf16)")
         .acts_on({fma, issue});
-    t.add("block_m", "m", &cpu::Config::block_m, {16, 32, 48, 64, 96, 128, 192, 256, 512},
+    t.add("block_m", &cpu::Config::block_m, {16, 32, 48, 64, 96, 128, 192, 256, 512},
           "query rows a block of work holds; K and V are read once a block")
         .acts_on({tail, l2, dram})
         .shares_work();
-    t.add("block_n", "n", &cpu::Config::block_n, {16, 32, 64, 96, 128, 192, 256, 512}, "keys a tile")
-        .acts_on({l2, latency});
-    t.add("tile_rows", "r", &cpu::Config::tile_rows, {2, 3, 4, 5, 6, 8, 10, 12}, "register tile: keys or value columns")
+    t.add("block_n", &cpu::Config::block_n, {16, 32, 64, 96, 128, 192, 256, 512}, "keys a tile").acts_on({l2, latency});
+    t.add("tile_rows", &cpu::Config::tile_rows, {2, 3, 4, 5, 6, 8, 10, 12}, "register tile: keys or value columns")
         .acts_on({fma, issue, latency});
-    t.add("tile_vectors", "v", &cpu::Config::tile_vectors, {1, 2, 3, 4}, "register tile: vectors of queries")
+    t.add("tile_vectors", &cpu::Config::tile_vectors, {1, 2, 3, 4}, "register tile: vectors of queries")
         .acts_on({fma, issue, latency});
-    t.add("unroll", "u", &cpu::Config::unroll, {1, 2, 4}, "steps of the innermost loop written out")
+    t.add("unroll", &cpu::Config::unroll, {1, 2, 4}, "steps of the innermost loop written out")
         .acts_on({issue, latency});
-    t.add("exp2", "x", &cpu::Config::exp2, "heed::cpu::Exp2", {"degree3", "degree4", "degree5", "degree6"},
-          "polynomial of 2^x")
-        .acts_on({exponentials});
-    t.add("rescale", "s", &cpu::Config::rescale, "heed::cpu::Rescale", {"always", "when_grown"},
-          "when partial sums are rescaled")
-        .acts_on({fma, issue});
-    t.add("loop_order", "o", &cpu::Config::loop_order, "heed::cpu::LoopOrder", {"heads_outer", "rows_outer"},
-          "order in which blocks are handed to threads")
-        .acts_on({l2, dram});
-    t.add("key_heads", "g", &cpu::Config::key_heads, "heed::cpu::KeyHeads", {"own", "shared"},
+    t.add("exp2", &cpu::Config::exp2, "polynomial of 2^x").acts_on({exponentials});
+    t.add("rescale", &cpu::Config::rescale, "when partial sums are rescaled").acts_on({fma, issue});
+    t.add("loop_order", &cpu::Config::loop_order, "order in which blocks are handed to threads").acts_on({l2, dram});
+    t.add("key_heads", &cpu::Config::key_heads,
           "whether the query heads that share a key head share its blocks (matrix unit)")
         .acts_on({dram, l2})
         .shares_work();
-    t.add("prefetch", "p", &cpu::Config::prefetch, {0, 4, 8, 16, 32}, "key rows fetched ahead of their use")
+    t.add("prefetch", &cpu::Config::prefetch, {0, 4, 8, 16, 32}, "key rows fetched ahead of their use")
         .acts_on({dram, l2});
-    t.add("threads", "t", &cpu::Config::threads, {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128},
+    t.add("threads", &cpu::Config::threads, {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128},
           "threads that share the blocks")
         .acts_on({tail})
         .shares_work();

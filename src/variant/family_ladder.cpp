@@ -16,8 +16,7 @@ const ladder::Rung& rung_of(const Config& config) {
 
 const std::vector<Knob>& ladder_knobs() {
   static const std::vector<Knob> knobs = [] {
-    Knob rung{
-        .name = "rung", .tag = "r", .help = "which step of the road; heed ladder walks it", .values = {}, .names = {}};
+    Knob rung{.name = "rung", .help = "which step of the road; heed ladder walks it", .values = {}, .names = {}};
     for (const Bound bound : kBounds)  // each rung is another kernel
       if (bound != Bound::unknown) rung.acts_on.push_back(bound);
     for (int i = 0; i < ladder::kNumRungs; ++i) {

@@ -15,49 +15,45 @@ const KnobTable<sm80::Config>& table() {
     using enum Bound;
     using C = sm80::Config;
     KnobTable<C> t;
-    t.add("block_m", "m", &C::block_m, {16, 32, 64, 128}, "query rows a thread block")
+    t.add("block_m", &C::block_m, {16, 32, 64, 128}, "query rows a CTA")
         .acts_on({tail, latency, l2, shared_memory})
         .shares_work();
-    t.add("block_n", "n", &C::block_n, {16, 32, 64, 128}, "keys a tile").acts_on({latency, issue, shared_memory});
-    t.add("warp_rows", "w", &C::warp_rows, {16, 32}, "query rows a warp")
+    t.add("block_n", &C::block_n, {16, 32, 64, 128}, "keys of a KV tile").acts_on({latency, issue, shared_memory});
+    t.add("warp_rows", &C::warp_rows, {16, 32}, "query rows a warp")
         .acts_on({shared_memory, issue, latency, tensor})
         .shares_work();
-    t.add("kv_groups", "k", &C::kv_groups, {1, 2, 4, 8},
-          "groups of warps that share a block's rows and split its keys")
+    t.add("kv_groups", &C::kv_groups, {1, 2, 4, 8},
+          "intra-CTA split-KV: groups of warps that hold the same rows and split the keys")
         .acts_on({latency, tail})
         .shares_work();
-    t.add("stages", "s", &C::stages, {1, 2, 3, 4}, "tiles of K and V a group keeps in shared memory")
-        .acts_on({latency, l2, dram});
-    t.add("smem_layout", "l", &C::smem_layout, "heed::tile::SharedLayout", {"linear", "swizzled", "padded"},
-          "how tiles lie in shared memory: with bank conflicts, XOR-swizzled, or rows padded by 16 bytes")
+    t.add("stages", &C::stages, {1, 2, 3, 4}, "K/V pipeline stages of a group (cp.async)").acts_on({latency, l2, dram});
+    t.add("smem_layout", &C::smem_layout,
+          "shared memory layout of tiles: linear, XOR-swizzled, or rows padded by 16 bytes")
         .acts_on({shared_memory});
-    t.add("q_in_registers", "q", &C::q_in_registers,
-          "keep Q in registers, else read it from shared memory for every tile")
+    t.add("q_in_registers", &C::q_in_registers,
+          "Q stays in registers; off: Q is read from shared memory for every tile")
         .acts_on({shared_memory, latency});
-    t.add("split_wait", "v", &C::split_wait, "wait for K and V separately").acts_on({latency});
-    t.add("overlap", "a", &C::overlap, "multiply a tile's values beside the next tile's exponentials")
+    t.add("split_wait", &C::split_wait, "K and V of a stage are waited for separately").acts_on({latency});
+    t.add("overlap", &C::overlap, "PV of a tile beside the softmax of the next")
         .acts_on({tensor, exponentials, latency});
-    t.add("late_loads", "c", &C::late_loads, "start copies of later tiles after a tile's scores, else before")
+    t.add("late_loads", &C::late_loads, "loads of later tiles are issued after QK; off: before")
         .acts_on({issue, latency});
-    t.add("pipeline_sync", "h", &C::pipeline_sync, "heed::sm80::PipelineSync", {"group", "stage"},
-          "how warps learn that a tile is there and a stage free: all meet once a round, or at barriers of the stage")
+    t.add("pipeline_sync", &C::pipeline_sync,
+          "how warps share stages: a barrier of the group each iteration, or full and empty mbarriers of each stage")
         .acts_on({latency, tensor});
-    t.add("exp2", "x", &C::exp2, "heed::attention::Exp2", {"hardware", "poly_quarter", "poly_half"},
-          "share of the exponentials computed on the FMA pipe")
+    t.add("exp2", &C::exp2, "share of the exponentials computed by a polynomial on the FMA pipe (FlashAttention-4)")
         .acts_on({exponentials, fma});
-    t.add("rescale", "r", &C::rescale, "heed::attention::Rescale", {"always", "when_grown", "when_far", "optimistic"},
-          "when the partial output is rescaled to a new row maximum; optimistic: the first tile's maximum is kept "
-          "unlooked-at until probabilities leave the 16-bit range")
+    t.add("rescale", &C::rescale,
+          "when partial O is rescaled: always, when the row maximum grew, when it grew by more than 2^8 "
+          "(FlashAttention-4), or never until a sum overflows")
         .acts_on({fma, issue});
-    t.add("epilogue", "e", &C::epilogue, "heed::sm80::Epilogue", {"direct", "shared"},
-          "how finished rows are written (one key split)")
+    t.add("epilogue", &C::epilogue, "O from registers, or by way of shared memory (kv_groups=1)")
         .acts_on({l2, dram, shared_memory});
-    t.add("tile_order", "o", &C::tile_order, "heed::sm80::TileOrder",
-          {"ascending", "descending", "lpt", "paired"},
-          "which query rows start first: of each head, or of all heads the longest, or long and short ones paired")
+    t.add("tile_order", &C::tile_order,
+          "Q tiles of a head first to last, last to first, longest first over all heads (LPT), or long and short ones "
+          "paired")
         .acts_on({tail});
-    t.add("min_blocks", "b", &C::min_blocks, {1, 2, 3, 4},
-          "thread blocks a multiprocessor the compiler leaves registers for")
+    t.add("min_blocks", &C::min_blocks, {1, 2, 3, 4}, "CTAs a multiprocessor, for __launch_bounds__")
         .acts_on({latency, tail});
     return t;
   }();
@@ -68,11 +64,6 @@ constexpr std::int64_t kUnknownProcessors = 132;
 constexpr std::int64_t kFewKeys = 256;
 constexpr std::int64_t kManyKeys = 1024;
 
-// The enumerators of kernels/attention/softmax.cuh, which host code cannot include.
-constexpr auto kAlways = static_cast<attention::Rescale>(0);
-constexpr auto kWhenGrown = static_cast<attention::Rescale>(1);
-constexpr auto kOptimistic = static_cast<attention::Rescale>(sm80::kOptimistic);
-
 std::int64_t row_tiles(int rows, const Workload& w) {
   return (w.len_q + rows - 1) / rows;
 }
@@ -82,6 +73,7 @@ std::int64_t row_tiles(int rows, const Workload& w) {
 // keys of a block instead.
 std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device) {
   using enum sm80::TileOrder;
+  using attention::Rescale;
   const std::int64_t processors = device.processors > 0 ? device.processors : kUnknownProcessors;
   const auto tiles = [&](int rows) { return row_tiles(rows, w) * w.heads * w.batch; };
   const bool causal = w.is_causal();
@@ -96,8 +88,8 @@ std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device
   std::vector<sm80::Config> all;
   if (4 * tiles(64) <= 3 * processors) {
     // A block of 64 rows for each multiprocessor would leave some without. Two tiles a group leave nothing to be
-    // optimistic about.
-    sm80::Config c{.block_m = 32, .kv_groups = 4, .stages = 3, .split_wait = !causal, .rescale = kAlways};
+    // stale about.
+    sm80::Config c{.block_m = 32, .kv_groups = 4, .stages = 3, .split_wait = !causal, .rescale = Rescale::always};
     if (w.dim == 128) c.stages = 1;
     if (w.dim == 64 || w.len_k <= 2 * c.kv_groups * c.block_n) all.push_back(c);
     c.block_n = 32;
@@ -106,14 +98,15 @@ std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device
     all.push_back(c);
   } else if (tiles(64) <= processors) {
     // Late copies: 10.4 us at b1h8l1024d64 on an H200, 11.0 us without; under a causal mask they spill.
-    sm80::Config c{.kv_groups = 2, .overlap = true, .late_loads = !causal, .rescale = kOptimistic};
+    sm80::Config c{.kv_groups = 2, .overlap = true, .late_loads = !causal, .rescale = Rescale::stale_tile};
     if (w.dim == 64) {
       c.warp_rows = 32;
       c.kv_groups = 4;
     }
     all.push_back(c);
   } else if (tiles(64) <= 2 * processors) {
-    sm80::Config c{.warp_rows = 32, .kv_groups = 2, .rescale = kOptimistic, .tile_order = order(64), .min_blocks = 2};
+    sm80::Config c{
+        .warp_rows = 32, .kv_groups = 2, .rescale = Rescale::stale_tile, .tile_order = order(64), .min_blocks = 2};
     if (w.dim == 64) {
       c.overlap = true;
       c.late_loads = !causal;  // 28.8 us at b1h8l2048d64, 29.6 us without
@@ -125,9 +118,10 @@ std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device
     }
   } else if (w.dim == 64 && w.len_k <= kFewKeys) {
     // Blocks start and end more than they compute: the more of them at once the better.
-    all.push_back({.block_n = 32, .stages = 4, .overlap = true, .rescale = kOptimistic, .min_blocks = 4});
+    all.push_back({.block_n = 32, .stages = 4, .overlap = true, .rescale = Rescale::stale_tile, .min_blocks = 4});
   } else if (!causal || w.len_k > kManyKeys) {
-    sm80::Config c{.block_m = 128, .warp_rows = 32, .rescale = kOptimistic, .tile_order = order(128), .min_blocks = 2};
+    sm80::Config c{
+        .block_m = 128, .warp_rows = 32, .rescale = Rescale::stale_tile, .tile_order = order(128), .min_blocks = 2};
     if (w.dim == 64) {
       c.overlap = true;
       c.stages = 3;
@@ -141,7 +135,8 @@ std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device
     all.push_back(c);
   }
   // Tiles of 64 rows waste less where the mask cuts through them.
-  sm80::Config c{.overlap = true, .rescale = kOptimistic, .tile_order = order(64), .min_blocks = w.dim == 64 ? 3 : 2};
+  sm80::Config c{
+      .overlap = true, .rescale = Rescale::stale_tile, .tile_order = order(64), .min_blocks = w.dim == 64 ? 3 : 2};
   if (w.dim == 64) {
     c.tile_order = causal ? lpt : descending;
   } else if (can_sleep) {
@@ -155,7 +150,7 @@ std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device
   c.block_n = 32;
   all.push_back(c);
   // FlashAttention-2's tiles for these head dims, within sm_89's 99 KiB of shared memory.
-  all.push_back({.block_n = w.dim == 128 ? 32 : 64, .rescale = kWhenGrown});
+  all.push_back({.block_n = w.dim == 128 ? 32 : 64, .rescale = Rescale::when_grown});
   return all;
 }
 
@@ -164,7 +159,8 @@ class Sm80Family final : public Family {
   std::string_view name() const override { return "fwd_sm80"; }
   std::string_view folder() const override { return "kernels/sm80/forward"; }
   std::string_view description() const override {
-    return "mma.sync with everything in registers, cp.async stages, keys split over groups of warps";
+    return "FlashAttention-2 from Ampere on: mma.sync with all operands in registers, cp.async stages, intra-CTA "
+           "split-KV";
   }
   DeviceKind device() const override { return DeviceKind::cuda; }
   std::string_view requirements() const override {
@@ -210,7 +206,7 @@ class Sm80Family final : public Family {
                "two "
                "or more stages";
       case sm80::Illegal::polynomial:
-        return "rescale=optimistic needs exp2=hardware: the polynomial's overflow does not show";
+        return "rescale=stale_tile needs exp2=hardware: the polynomial's overflow does not show";
       case sm80::Illegal::late_loads:
         return "late_loads=on needs two or more stages: the only one is free after a tile's values";
       case sm80::Illegal::pipeline_sync:

@@ -21,36 +21,38 @@ const KnobTable<sm80_decode::Config>& table() {
     using enum Bound;
     using C = sm80_decode::Config;
     KnobTable<C> t;
-    t.add("block_m", "m", &C::block_m, {16, 32, 64}, "packed query rows a thread block")
+    t.add("block_m", &C::block_m, {16, 32, 64},
+          "packed query rows a CTA (the query heads of one K/V head, GQA packing)")
         .acts_on({tail, latency, l2, shared_memory})
         .shares_work();
-    t.add("block_n", "n", &C::block_n, {16, 32, 64}, "keys a tile").acts_on({latency, issue, dram});
-    t.add("warp_rows", "w", &C::warp_rows, {16, 32}, "packed query rows a warp")
+    t.add("block_n", &C::block_n, {16, 32, 64}, "keys of a KV tile").acts_on({latency, issue, dram});
+    t.add("warp_rows", &C::warp_rows, {16, 32}, "packed query rows a warp")
         .acts_on({shared_memory, issue, latency, tensor})
         .shares_work();
-    t.add("kv_groups", "g", &C::kv_groups, {1, 2, 4, 8, 16}, "groups of warps that share a block's rows and split its keys")
+    t.add("kv_groups", &C::kv_groups, {1, 2, 4, 8, 16},
+          "groups of warps that share the rows of a CTA and split the keys")
         .acts_on({latency, issue, dram})
         .shares_work();
-    t.add("stages", "s", &C::stages, {1, 2, 3, 4, 5, 6, 8}, "tiles of K and V a group has under way")
+    t.add("stages", &C::stages, {1, 2, 3, 4, 5, 6, 8}, "K/V pipeline stages of a group (cp.async)")
         .acts_on({latency, l2, dram});
-    t.add("min_blocks", "b", &C::min_blocks, {1, 2, 3, 4},
-          "thread blocks a multiprocessor, for the compiler and for the plan")
+    t.add("min_blocks", &C::min_blocks, {1, 2, 3, 4}, "CTAs a multiprocessor, for __launch_bounds__ and the grid")
         .acts_on({latency, tail, dram});
-    t.add("waves", "o", &C::waves, {1, 2, 4}, "times the blocks of a launch fill the chip").acts_on({tail, dram});
-    t.add("smem_layout", "l", &C::smem_layout, "heed::tile::SharedLayout", {"linear", "swizzled", "padded"},
-          "how tiles lie in shared memory: with bank conflicts, XOR-swizzled, or rows padded by 16 bytes")
+    t.add("waves", &C::waves, {1, 2, 4}, "waves of CTAs a launch: how far split-KV cuts the keys")
+        .acts_on({tail, dram});
+    t.add("smem_layout", &C::smem_layout,
+          "shared memory layout of tiles: linear, XOR-swizzled, or rows padded by 16 bytes")
         .acts_on({shared_memory, issue});
-    t.add("q_in_registers", "q", &C::q_in_registers,
-          "keep Q in registers, else read it from shared memory for every tile")
+    t.add("q_in_registers", &C::q_in_registers,
+          "Q stays in registers; off: Q is read from shared memory for every tile")
         .acts_on({shared_memory, latency});
-    t.add("l2_prefetch_size", "f", &C::l2_prefetch_size, "heed::sm80_decode::L2PrefetchSize", {"none", "b128", "b256"},
-          "how much the L2 is asked to fetch with each 16 bytes of K and V")
+    t.add("l2_prefetch_size", &C::l2_prefetch_size, "L2 prefetch size of the loads of K and V: none, 128 or 256 bytes")
         .acts_on({dram, l2});
-    t.add("exp2", "x", &C::exp2, "heed::attention::Exp2", {"hardware", "poly_quarter", "poly_half"},
-          "share of the exponentials computed on the FMA pipe")
+    t.add("exp2", &C::exp2, "share of the exponentials computed by a polynomial on the FMA pipe (FlashAttention-4)")
         .acts_on({exponentials, fma});
-    t.add("rescale", "r", &C::rescale, "heed::attention::Rescale", {"always", "when_grown", "when_far"},
-          "when the partial output is rescaled to a new row maximum")
+    t.add("rescale", &C::rescale,
+          "when partial O is rescaled: always, when the row maximum grew, or when it grew by more than 2^8 "
+          "(FlashAttention-4)",
+          3)  // a stale row maximum is not for merged parts
         .acts_on({fma, issue});
     return t;
   }();
@@ -68,7 +70,7 @@ class Sm80DecodeFamily final : public Family {
   std::string_view name() const override { return "fwd_sm80_decode"; }
   std::string_view folder() const override { return "kernels/sm80/decode"; }
   std::string_view description() const override {
-    return "few queries, many keys: heads of a group packed into one tile, keys split over the whole chip";
+    return "decode from Ampere on: GQA packing, cp.async, split-KV over the whole GPU, merged in the same launch";
   }
   DeviceKind device() const override { return DeviceKind::cuda; }
   bool is_special() const override { return true; }
@@ -104,7 +106,8 @@ class Sm80DecodeFamily final : public Family {
     const Problem problem = problem_of(workload);
     const std::int64_t grid_y = all_row_tiles(c, workload) / workload.batch;
     if (grid_y > sm80_decode::kMostGridYZ)
-      return fmt::format("{} tiles of rows a batch entry exceed the grid limit of {}", grid_y, sm80_decode::kMostGridYZ);
+      return fmt::format("{} tiles of rows a batch entry exceed the grid limit of {}", grid_y,
+                         sm80_decode::kMostGridYZ);
     switch (sm80_decode::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
       case sm80_decode::Illegal::no:
         return std::nullopt;
@@ -118,7 +121,8 @@ class Sm80DecodeFamily final : public Family {
         return fmt::format("{} threads a block exceed 1024", sm80_decode::threads(c));
       case sm80_decode::Illegal::shared_memory:
         return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
-                           sm80_decode::shared_plan(c, problem.head_dim).total, device.name, device.shared_bytes_per_block);
+                           sm80_decode::shared_plan(c, problem.head_dim).total, device.name,
+                           device.shared_bytes_per_block);
       case sm80_decode::Illegal::occupancy:
         return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
       case sm80_decode::Illegal::registers:
@@ -136,7 +140,7 @@ class Sm80DecodeFamily final : public Family {
     c.block_m = rows <= 16 ? 16 : rows <= 32 ? 32 : static_cast<int>(kMostBlockRows);
     c.warp_rows = rows <= 16 ? 16 : 32;
     c.block_n = workload.dim == 128 ? 16 : 32;
-    c.rescale = static_cast<attention::Rescale>(1);  // when_grown
+    c.rescale = attention::Rescale::when_grown;
     Config config;
     const auto fits = [&](int groups, int blocks, int stages) {
       c.kv_groups = groups;

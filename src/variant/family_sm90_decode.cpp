@@ -31,43 +31,46 @@ const KnobTable<sm90_decode::Config>& table() {
     using enum Bound;
     using C = sm90_decode::Config;
     KnobTable<C> t;
-    t.add("block_m", "m", &C::block_m, {8, 16, 32, 64}, "packed query rows a thread block")
+    t.add("block_m", &C::block_m, {8, 16, 32, 64},
+          "packed query rows a CTA (the query heads of one K/V head, GQA packing)")
         .acts_on({tail, latency, l2, shared_memory})
         .shares_work();
-    t.add("block_n", "n", &C::block_n, {16, 32, 64, 128}, "keys a tile").acts_on({latency, tail, issue, dram});
-    t.add("kv_groups", "g", &C::kv_groups, {2, 4, 6, 8},
-          "groups of warps: by tiles they take a block's tiles in turn, by columns all of them every tile")
+    t.add("block_n", &C::block_n, {16, 32, 64, 128}, "keys of a KV tile").acts_on({latency, tail, issue, dram});
+    t.add("kv_groups", &C::kv_groups, {2, 4, 6, 8},
+          "groups of warps: with group_split=kv_tiles they take KV tiles in turn, with columns all work on every tile")
         .acts_on({latency, issue, dram})
         .shares_work();
-    t.add("stages", "s", &C::stages, {2, 3, 4, 6, 8, 12, 16, 24}, "tiles of K and V a block has under way")
+    t.add("stages", &C::stages, {2, 3, 4, 6, 8, 12, 16, 24}, "K/V pipeline stages in shared memory")
         .acts_on({latency, l2, dram});
-    t.add("min_blocks", "b", &C::min_blocks, {1, 2},
-          "thread blocks a multiprocessor, for the compiler and for the plan")
+    t.add("min_blocks", &C::min_blocks, {1, 2}, "CTAs a multiprocessor, for __launch_bounds__ and the grid")
         .acts_on({latency, tail, dram});
-    t.add("l2_promotion", "l", &C::l2_promotion, {0, 64, 128, 256}, "bytes the L2 fetches at once where a copy misses")
+    t.add("l2_promotion", &C::l2_promotion, {0, 64, 128, 256},
+          "bytes that the L2 fetches on a miss of a TMA load (CUtensorMapL2promotion)")
         .acts_on({dram, l2});
-    t.add("l2_prefetch_kib", "f", &C::l2_prefetch_kib, {0, 16, 32, 64, 128},
-          "KiB of a block's first keys and values that the L2 is asked for before the first copies")
+    t.add("l2_prefetch_kib", &C::l2_prefetch_kib, {0, 16, 32, 64, 128},
+          "KiB of the first K and V of a CTA that are prefetched into the L2 before the first load")
         .acts_on({latency, dram});
-    t.add("merge_warps", "w", &C::merge_warps, {1, 2, 3, 4},
-          "by tiles, warps that merge partial results while the others go on; by columns 1")
+    t.add("merge_warps", &C::merge_warps, {1, 2, 3, 4},
+          "with group_split=kv_tiles, warps that merge partial results while others go on; with columns 1")
         .acts_on({latency, tail});
-    t.add("group_split", "v", &C::group_split, "heed::sm90_decode::GroupSplit", {"kv_tiles", "columns"},
-          "what groups of warps divide: tiles of keys, or each tile, by keys for its scores, by columns for its output")
+    t.add("group_split", &C::group_split,
+          "what groups of warps split: KV tiles, or each tile, by keys for QK and by columns of O for PV")
         .acts_on({latency, tail, tensor})
         .shares_work();
-    t.add("split_points", "a", &C::split_points, "heed::sm90_decode::SplitPoints", {"anywhere", "at_work_tiles"},
-          "where keys are cut into a block's: anywhere, or a few blocks fewer that have a whole job or an equal part")
+    t.add("split_points", &C::split_points,
+          "where split-KV cuts the keys: anywhere, or at work tiles where that leaves 15 of 16 CTAs")
         .acts_on({latency, tail, dram});
-    t.add("producer_warp", "p", &C::producer_warp, "a warp asks for all copies; off: every group of one warp for its own")
+    t.add("producer_warp", &C::producer_warp, "one warp issues all TMA loads; off: one warp of every group its own")
         .acts_on({latency, issue});
-    t.add("evict_first", "e", &C::evict_first, "the L2 gives lines of K and V up before any other").acts_on({dram, l2});
-    t.add("pdl", "d", &C::pdl, "the next launch may set itself up while this one runs").acts_on({launch});
-    t.add("exp2", "x", &C::exp2, "heed::attention::Exp2", {"hardware", "poly_quarter", "poly_half"},
-          "share of the exponentials computed on the FMA pipe")
+    t.add("evict_first", &C::evict_first, "L2 lines of K and V are marked evict-first").acts_on({dram, l2});
+    t.add("pdl", &C::pdl, "programmatic dependent launch: the next launch may begin while this one runs")
+        .acts_on({launch});
+    t.add("exp2", &C::exp2, "share of the exponentials computed by a polynomial on the FMA pipe (FlashAttention-4)")
         .acts_on({exponentials, fma});
-    t.add("rescale", "r", &C::rescale, "heed::attention::Rescale", {"always", "when_grown", "when_far"},
-          "when the partial output is rescaled to a new row maximum")
+    t.add("rescale", &C::rescale,
+          "when partial O is rescaled: always, when the row maximum grew, or when it grew by more than 2^8 "
+          "(FlashAttention-4)",
+          3)  // a stale row maximum is not for merged parts
         .acts_on({fma, issue});
     return t;
   }();
@@ -111,7 +114,8 @@ class Sm90DecodeFamily final : public Family {
   std::string_view name() const override { return "fwd_sm90_decode"; }
   std::string_view folder() const override { return "kernels/sm90/decode"; }
   std::string_view description() const override {
-    return "few queries, many keys: bulk tensor copies, the keys of all heads cut into equal parts, one a block";
+    return "decode for Hopper: GQA packing, TMA loads, split-KV of all heads into equal parts, merged in the same "
+           "launch";
   }
   DeviceKind device() const override { return DeviceKind::cuda; }
   bool is_special() const override { return true; }
@@ -131,8 +135,8 @@ class Sm90DecodeFamily final : public Family {
     most.block_m = 8;
     most.block_n = 16;
     if (all_tiles(most, workload) > std::numeric_limits<int>::max())
-      return fmt::format("{} tiles of keys exceed the {} that are counted: use fwd_sm80_decode", all_tiles(most, workload),
-                         std::numeric_limits<int>::max());
+      return fmt::format("{} tiles of keys exceed the {} that are counted: use fwd_sm80_decode",
+                         all_tiles(most, workload), std::numeric_limits<int>::max());
     return std::nullopt;
   }
 
@@ -159,8 +163,9 @@ class Sm90DecodeFamily final : public Family {
       case sm90_decode::Illegal::columns_mergers:
         return "group_split=columns wants producer_warp=on and merge_warps=1: nothing is left to merge within a block";
       case sm90_decode::Illegal::producer:
-        return fmt::format("groups of {} warps cannot ask for copies themselves: producer_warp=off is for block_m up to 16",
-                           sm90_decode::warps_per_group(c));
+        return fmt::format(
+            "groups of {} warps cannot ask for copies themselves: producer_warp=off is for block_m up to 16",
+            sm90_decode::warps_per_group(c));
       case sm90_decode::Illegal::stages:
         return fmt::format("{} stages are no multiple of {} groups", c.stages, c.kv_groups);
       case sm90_decode::Illegal::threads:
@@ -238,14 +243,14 @@ class Sm90DecodeFamily final : public Family {
                                          const DeviceFacts& device) const {
     const auto grid = plan(config, workload, device).grid;
     if (grid[1] <= kMostGridYZ && grid[2] <= kMostGridYZ) return std::nullopt;
-    return fmt::format("{} tiles by {} batch entries exceed the grid limit of {} each; write split_points=anywhere", grid[1],
-                       grid[2], kMostGridYZ);
+    return fmt::format("{} tiles by {} batch entries exceed the grid limit of {} each; write split_points=anywhere",
+                       grid[1], grid[2], kMostGridYZ);
   }
 
   Config by_columns(sm90_decode::Config c, const Workload& workload, const DeviceFacts& device) const {
     c.group_split = sm90_decode::GroupSplit::columns;
     c.merge_warps = 1;
-    c.rescale = static_cast<attention::Rescale>(2);  // when_far
+    c.rescale = attention::Rescale::conditional;
     c.kv_groups = 4;
     c.l2_prefetch_kib = prefetch_of(workload, device);
     c.block_n = workload.dim == 64 ? 128 : 64;
@@ -267,7 +272,7 @@ class Sm90DecodeFamily final : public Family {
   // Wide tiles pay fewer rounds of waits and of reductions; with more warps fewer registers are left for them.
   Config by_tiles(sm90_decode::Config c, const Workload& workload, const DeviceFacts& device) const {
     c.group_split = sm90_decode::GroupSplit::kv_tiles;
-    c.rescale = static_cast<attention::Rescale>(1);  // when_grown
+    c.rescale = attention::Rescale::when_grown;
     c.l2_prefetch_kib = prefetch_of(workload, device);
     c.kv_groups = c.block_m <= 16 ? 4 : 2;
     Config config;

@@ -15,95 +15,84 @@ const KnobTable<sm90_split::Config>& table() {
     using enum Bound;
     using C = sm90_split::Config;
     KnobTable<C> t;
-    t.add("m_warpgroups", "m", &C::m_warpgroups, {1, 2, 3, 4}, "warpgroups a block with 64 query rows each")
+    t.add("m_warpgroups", &C::m_warpgroups, {1, 2, 3, 4},
+          "consumer warpgroups along M: block_m is 64 query rows times this")
         .acts_on({tail, latency, l2, shared_memory})
         .shares_work();
-    t.add("kv_groups", "g", &C::kv_groups, {1, 2}, "warpgroups of a block that share its rows and split its keys")
+    t.add("kv_groups", &C::kv_groups, {1, 2},
+          "intra-CTA split-KV: groups of consumer warpgroups that hold the same rows and split the keys")
         .acts_on({latency, tail})
         .shares_work();
-    t.add("cluster", "c", &C::cluster, {1, 2, 4, 8}, "blocks that share rows, split their keys and merge")
+    t.add("cluster", &C::cluster, {1, 2, 4, 8},
+          "split-KV over the CTAs of a cluster, merged over distributed shared memory")
         .acts_on({latency, tail})
         .shares_work();
-    t.add("block_n", "n", &C::block_n, {32, 64, 128}, "keys a score product").acts_on({latency, issue, tensor});
-    t.add("n_blocks_per_stage", "k", &C::n_blocks_per_stage, {1, 2, 3, 4, 6, 8}, "score products in one unrolled segment")
+    t.add("block_n", &C::block_n, {32, 64, 128}, "keys of one QK GEMM (n-block)").acts_on({latency, issue, tensor});
+    t.add("n_blocks_per_stage", &C::n_blocks_per_stage, {1, 2, 3, 4, 6, 8},
+          "n-blocks of one unrolled mainloop iteration, which fill one K/V stage")
         .acts_on({latency, issue, tensor});
-    t.add("stages", "s", &C::stages, {1, 2, 3, 4}, "segments of K and V kept in shared memory")
-        .acts_on({latency, l2, dram});
-    t.add("qk_in_flight", "a", &C::qk_in_flight, {1, 2, 3, 4, 6, 8},
-          "score products asked for before the first exponential")
+    t.add("stages", &C::stages, {1, 2, 3, 4}, "K/V pipeline stages in shared memory").acts_on({latency, l2, dram});
+    t.add("qk_in_flight", &C::qk_in_flight, {1, 2, 3, 4, 6, 8}, "QK GEMMs issued before the first exponential")
         .acts_on({latency, tensor});
-    t.add("v_barriers", "w", &C::v_barriers, {1, 2, 3, 4}, "barriers for the values of a segment").acts_on({latency});
-    t.add("pv_ksteps_per_commit", "p", &C::pv_ksteps_per_commit, {1, 2, 4},
-          "steps of 16 probabilities a value product takes together")
+    t.add("v_barriers", &C::v_barriers, {1, 2, 3, 4}, "barriers for the V of one stage").acts_on({latency});
+    t.add("pv_ksteps_per_commit", &C::pv_ksteps_per_commit, {1, 2, 4},
+          "k-steps (16 keys) of PV in one wgmma commit group")
         .acts_on({tensor, issue, latency});
-    t.add("pv_start_step", "b", &C::pv_start_step, {0, 2, 3, 4, 5, 6, 8},
-          "step of exponentials before which no value product starts")
+    t.add("pv_start_step", &C::pv_start_step, {0, 2, 3, 4, 5, 6, 8},
+          "softmax step of 16 keys before which no PV is issued")
         .acts_on({tensor, latency});
-    t.add("late_convert", "l", &C::late_convert, "round probabilities one step after their exponentials")
+    t.add("late_convert", &C::late_convert, "P is rounded to 16 bits one step after the exponentials")
         .acts_on({issue, exponentials});
-    t.add("prefetch_next_qk", "f", &C::prefetch_next_qk, "ask for the next segment's first scores within this one")
+    t.add("prefetch_next_qk", &C::prefetch_next_qk, "the first QK of the next iteration is issued within this one")
         .acts_on({latency, tensor});
-    t.add("row_max", "r", &C::row_max, "heed::sm90_split::RowMax", {"online", "stale_tile", "stale_16"},
-          "what is subtracted before the exponential: the maximum, the first chunk's, or that of the first 16 keys")
+    t.add("row_max", &C::row_max,
+          "what the softmax subtracts: the running maximum, or a stale one, of the first n-block or of the first 16 "
+          "keys, until a sum overflows")
         .acts_on({issue, fma, latency});
-    t.add(
-         "mask_at", "y", &C::mask_at, "heed::sm90_split::MaskAt", {"scores", "probabilities"},
-         "where keys that a row does not see are taken out: before the exponentials in a branch, or after them without")
+    t.add("mask_at", &C::mask_at, "where the causal mask applies: to scores, in a branch, or to P, without one")
         .acts_on({latency, issue});
-    t.add("rowsum", "u", &C::rowsum, "heed::sm90_split::Rowsum", {"fadd", "mma"},
-          "sums of probabilities by additions or by the tensor cores")
+    t.add("rowsum", &C::rowsum, "row sums by fp32 additions, or by the tensor cores (a column of ones beside V)")
         .acts_on({issue, fma, tensor});
-    t.add("overflow_check", "v", &C::overflow_check, "heed::sm90_split::OverflowCheck", {"before_merge", "after_store"},
-          "when parts of one segment find out that their first keys misled: each by itself, or all at the end")
+    t.add("overflow_check", &C::overflow_check,
+          "when splits find out that a stale row maximum overflowed: before the merge, or after O is stored")
         .acts_on({latency, issue});
-    t.add("merge_dtype", "x", &C::merge_dtype, "heed::sm90_split::MergeDtype", {"bits16", "fp32"},
-          "precision in which partial outputs travel between blocks")
+    t.add("merge_dtype", &C::merge_dtype, "type in which partial O travels between splits: 16 bits or fp32")
         .acts_on({latency});
-    t.add("lse_first", "z", &C::lse_first, "heed::sm90_split::LseFirst", {"off", "on"},
-          "what blocks of a cluster weigh each other's results by is waited for with those, or before them")
-        .acts_on({latency});
-    t.add("pv_split_n", "ka", &C::pv_split_n, "heed::sm90_split::PvSplitN", {"off", "on"},
-          "when a block multiplies the columns that it keeps: beside those that it sends, or while those travel")
+    t.add("lse_first", &C::lse_first, "splits send their log-sum-exp ahead of partial O").acts_on({latency});
+    t.add("pv_split_n", &C::pv_split_n, "a split computes the columns of O that it keeps after those that it sends")
         .acts_on({tensor, latency});
-    t.add("asm_order", "j", &C::asm_order, "heed::sm90_split::AsmOrder", {"fixed", "free"},
-          "whether exponentials and conversions stay where they stand in the source or go where the compiler likes")
+    t.add("asm_order", &C::asm_order,
+          "exponentials and conversions stay in source order, or move where the compiler likes")
         .acts_on({issue, exponentials, tensor});
-    t.add("gqa", "i", &C::gqa, "heed::sm90_split::Gqa", {"on", "off"},
-          "whether query heads may share keys, which costs the first copy a division")
+    t.add("gqa", &C::gqa,
+          "query heads may share K/V heads (grouped-query attention), which costs the first load a division")
         .acts_on({launch, latency});
-    t.add("tma_multicast", "km", &C::tma_multicast, "heed::sm90_split::TmaMulticast", {"none", "q"},
-          "whether blocks that share rows each copy all queries, or a part of them to all")
+    t.add("tma_multicast", &C::tma_multicast, "CTAs of a cluster multicast their share of Q, or each load all of Q")
         .acts_on({l2, latency});
-    t.add("prologue", "h", &C::prologue, "heed::sm90_split::Prologue", {"lengths_first", "maps_first", "q_first"},
-          "what is known before the first copy: lengths, then where tensor maps lie, or both beside each other; or "
-          "only what the queries need")
+    t.add("prologue", &C::prologue,
+          "what is known before the first TMA load: lengths, then tensor maps; both at once; or only what Q needs")
         .acts_on({launch, latency});
-    t.add("producer", "q", &C::producer, "heed::sm90_split::Producer", {"warp", "warpgroup", "consumer_warp"},
-          "who starts the copies into shared memory")
+    t.add("producer", &C::producer, "TMA producer: one warp, a warpgroup (setmaxnreg), or the first consumer warp")
         .acts_on({latency, issue});
-    t.add("pdl_trigger", "t", &C::pdl_trigger, "heed::sm90_split::PdlTrigger", {"none", "first_qk", "last_pv"},
-          "when the next launch may start its set-up, if it is a dependent one")
+    t.add("pdl_trigger", &C::pdl_trigger, "programmatic dependent launch: when a CTA lets the next launch begin")
         .acts_on({launch});
-    t.add("epilogue", "e", &C::epilogue, "heed::sm90_split::EpilogueStore", {"st_b32", "st_b128", "tma"},
-          "bytes a lane writes at once, 4 or 16; or a bulk copy for every 16 rows, by way of shared memory")
+    t.add("epilogue", &C::epilogue,
+          "how O is stored: 4-byte or 16-byte stores from registers, or TMA stores by way of shared memory")
         .acts_on({l2, dram});
-    t.add("tile_order", "o", &C::tile_order, "heed::sm90_split::TileOrder", {"ascending", "descending", "lpt_then_spt"},
-          "which query rows start first: of a head's, or the longest row tiles of all heads and then the shortest")
+    t.add("tile_order", &C::tile_order,
+          "Q tiles of a head first to last, last to first, or of all heads longest first and then shortest first (LPT, "
+          "SPT)")
         .acts_on({tail});
-    t.add("specialize", "kn", &C::specialize, "heed::sm90_split::Specialize", {"none", "shape"},
-          "what the program knows of its launches: nothing, or the workload's lengths, heads and batch as constants")
+    t.add("specialize", &C::specialize,
+          "what the program is compiled for: any launch, or the shape of the workload as constants")
         .acts_on({latency, launch, issue})
         .known_with(static_cast<int>(sm90_split::Specialize::shape));
-    t.add("prune", "pg", &C::prune, "heed::sm90_split::Prune", {"off", "on"},
-          "what a program for fixed sizes holds: all that any launch may need, or what launches of these sizes do")
+    t.add("prune", &C::prune, "a program for one shape leaves out the code that launches of the shape never reach")
         .acts_on({latency, issue});
-    t.add("o_layout", "ko", &C::o_layout, "heed::sm90_split::OutputLayout", {"strided", "dense"},
-          "how outputs lie: by the strides of a launch, or row behind row, so that their addresses are constants, for "
-          "launches of such outputs alone")
+    t.add("o_layout", &C::o_layout, "O by the strides of a launch, or dense, with strides as constants")
         .acts_on({latency, issue})
         .known_with(static_cast<int>(sm90_split::OutputLayout::dense));
-    t.add("min_blocks", "d", &C::min_blocks, {1, 2, 3, 4},
-          "thread blocks a multiprocessor the compiler leaves registers for")
+    t.add("min_blocks", &C::min_blocks, {1, 2, 3, 4}, "CTAs a multiprocessor, for __launch_bounds__")
         .acts_on({latency, tail});
     return t;
   }();
@@ -111,7 +100,8 @@ const KnobTable<sm90_split::Config>& table() {
 }
 
 // Up to so many keys two blocks that share a Q tile have two KV tiles each, and starting is what counts. H200, us,
-// causal, this family / fwd_sm90_persistent: b4h8l256d64 3.62 / 3.68, b1h16l512d64 4.29 / 4.12, b1h8l1024d64 5.77 / 5.21.
+// causal, this family / fwd_sm90_persistent: b4h8l256d64 3.62 / 3.68, b1h16l512d64 4.29 / 4.12, b1h8l1024d64 5.77
+// / 5.21.
 constexpr std::int64_t kKeysOfShortRows = 256;
 
 std::int64_t q_tiles(const sm90_split::Config& c, const Workload& w) {
@@ -142,7 +132,7 @@ class Sm90SplitFamily final : public Family {
   std::string_view name() const override { return "fwd_sm90_split"; }
   std::string_view folder() const override { return "kernels/sm90/split"; }
   std::string_view description() const override {
-    return "wgmma and bulk tensor copies, keys split over a thread-block cluster and merged in the same launch";
+    return "latency kernel for Hopper: split-KV over a cluster, merged in the same launch, fully unrolled iterations";
   }
   DeviceKind device() const override { return DeviceKind::cuda; }
   std::string_view requirements() const override {
@@ -167,8 +157,7 @@ class Sm90SplitFamily final : public Family {
     const int dim = problem.head_dim;
     if (c.specialize != sm90_split::Specialize::none && problem.sizes.len_q == 0) return too_large_to_know(workload);
     if (c.gqa == sm90_split::Gqa::off && workload.heads != workload.heads_kv)
-      return fmt::format("{} query heads share {} key heads; write gqa=on", workload.heads,
-                         workload.heads_kv);
+      return fmt::format("{} query heads share {} key heads; write gqa=on", workload.heads, workload.heads_kv);
     if (sm90_split::heads_first(c) && q_tiles(c, workload) > kMostGridYZ)
       return fmt::format("{} row tiles a head exceed the grid limit of {}; write tile_order=descending",
                          q_tiles(c, workload), kMostGridYZ);
@@ -185,7 +174,8 @@ class Sm90SplitFamily final : public Family {
       case sm90_split::Illegal::cluster:
         return fmt::format("a cluster of {} blocks exceeds the 8 that every device schedules", c.cluster);
       case sm90_split::Illegal::iteration:
-        return fmt::format("a segment of {} keys exceeds the 256 whose scores fit registers", sm90_split::iteration_keys(c));
+        return fmt::format("a segment of {} keys exceeds the 256 whose scores fit registers",
+                           sm90_split::iteration_keys(c));
       case sm90_split::Illegal::v_barriers:
         return fmt::format("{} barriers do not divide {} chunks", c.v_barriers, c.n_blocks_per_stage);
       case sm90_split::Illegal::pv_commits:
@@ -197,16 +187,16 @@ class Sm90SplitFamily final : public Family {
       case sm90_split::Illegal::prefetch_next_qk:
         return "prefetching scores takes two chunks and two stages at least";
       case sm90_split::Illegal::shared_memory:
-        return fmt::format("it needs {} bytes of shared memory a block; {} allows {}", sm90_split::shared_plan(c, dim).total,
-                           device.name, device.shared_bytes_per_block);
+        return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
+                           sm90_split::shared_plan(c, dim).total, device.name, device.shared_bytes_per_block);
       case sm90_split::Illegal::occupancy:
         return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
       case sm90_split::Illegal::registers:
         return fmt::format("it needs at least {} registers a thread, {} fit", sm90_split::registers_needed(c, dim),
                            sm90_split::registers_allowed(c));
       case sm90_split::Illegal::operands:
-        return fmt::format("its products name {} registers; at launch a thread has {}", sm90_split::registers_named(c, dim),
-                           sm90_split::launch_registers(c));
+        return fmt::format("its products name {} registers; at launch a thread has {}",
+                           sm90_split::registers_named(c, dim), sm90_split::launch_registers(c));
       case sm90_split::Illegal::same_program:
         return fmt::format("knobs without effect here have one name: write {}",
                            to_string(table().knobs(), canonical(config, workload)));
@@ -216,8 +206,9 @@ class Sm90SplitFamily final : public Family {
 
   Problem problem(const Config& config, const Workload& workload) const override {
     const sm90_split::Config c = table().aggregate_of(config);
-    return c.specialize == sm90_split::Specialize::none ? problem_of(workload)
-                                       : sized_problem_of(workload, c.o_layout == sm90_split::OutputLayout::dense);
+    return c.specialize == sm90_split::Specialize::none
+               ? problem_of(workload)
+               : sized_problem_of(workload, c.o_layout == sm90_split::OutputLayout::dense);
   }
 
   Config canonical(const Config& config, const Workload& workload) const override {
@@ -255,7 +246,8 @@ class Sm90SplitFamily final : public Family {
       c.tile_order = sm90_split::TileOrder::ascending;
       // Faster on an H200 by 0.03 us at b1h8l512d64 and 0.08 to 0.09 us at b1h16l256d128, the order of Q tiles
       // included.
-      c.prologue = dim == 64 && !workload.is_causal() ? sm90_split::Prologue::maps_first : sm90_split::Prologue::q_first;
+      c.prologue =
+          dim == 64 && !workload.is_causal() ? sm90_split::Prologue::maps_first : sm90_split::Prologue::q_first;
       // As evolved at b1h8l512d64: 1.002 times as fast as products of two steps.
       if (dim == 64 && !workload.is_causal()) c.pv_ksteps_per_commit = 4;
     }

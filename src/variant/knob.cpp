@@ -51,8 +51,10 @@ std::string to_string(const std::vector<Knob>& knobs, const Config& config) {
 
 std::string to_compact_string(const std::vector<Knob>& knobs, const Config& config) {
   std::string text;
-  for (std::size_t i = 0; i < knobs.size(); ++i) text += fmt::format("{}{}", knobs[i].tag, config.at(i));
-  return text;
+  for (std::size_t i = 0; i < knobs.size(); ++i)
+    if (config.at(i) != knobs[i].standard)
+      text += fmt::format("{}{}={}", text.empty() ? "" : ",", knobs[i].name, knobs[i].text_of(config[i]));
+  return text.empty() ? "standard" : text;
 }
 
 Config parse_config(const std::vector<Knob>& knobs, const Config& defaults, std::string_view text) {

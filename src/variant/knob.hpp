@@ -8,8 +8,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
+#include "base/enum_names.hpp"
 #include "variant/bound.hpp"
 
 namespace heed {
@@ -17,10 +19,10 @@ namespace heed {
 /// One dimension of a family's space.
 struct Knob {
   std::string name;  ///< as in the aggregate and on the command line, e.g. "block_m"
-  std::string tag;   ///< letters used in variant ids, e.g. "m"
   std::string help;
   std::vector<int> values;          ///< in an order in which neighbours are alike
   std::vector<std::string> names;   ///< one per value for a knob with named values, else empty
+  int standard = 0;                 ///< the value of a default-constructed aggregate: variant ids leave it out
   std::vector<Bound> acts_on = {};  ///< what another value may relieve; a search tries such knobs more often
   bool shares_work = false;  ///< it says with the others so marked who does what; a search changes them together, too
   std::optional<int> known = {};  ///< the value with which a program knows what it may of its workload, all else equal;
@@ -40,7 +42,7 @@ using Config = std::vector<int>;
 
 /// "block_m=64,block_n=128,..." in the family's order.
 std::string to_string(const std::vector<Knob>& knobs, const Config& config);
-/// "m64n128k2..." for ids.
+/// "block_m=64,stages=2" for ids: the knobs that are not at their standard value; "standard" where all are.
 std::string to_compact_string(const std::vector<Knob>& knobs, const Config& config);
 /// Knobs not named keep their value in `defaults`. @throws Error(usage) for an unknown knob or value
 Config parse_config(const std::vector<Knob>& knobs, const Config& defaults, std::string_view text);
@@ -56,35 +58,33 @@ template <typename Aggregate>
 class KnobTable {
  public:
   /// A numeric knob.
-  KnobTable& add(std::string name, std::string tag, int Aggregate::*member, std::vector<int> values, std::string help) {
-    knobs_.push_back({std::move(name), std::move(tag), std::move(help), std::move(values), {}, {}});
-    access_.push_back({[member](const Aggregate& a) { return a.*member; },
-                       [member](Aggregate& a, int v) { a.*member = v; }, [](int v) { return std::to_string(v); }});
-    return *this;
+  KnobTable& add(std::string name, int Aggregate::*member, std::vector<int> values, std::string help) {
+    return add({.name = std::move(name), .help = std::move(help), .values = std::move(values), .names = {}},
+               {[member](const Aggregate& a) { return a.*member; }, [member](Aggregate& a, int v) { a.*member = v; },
+                [](int v) { return std::to_string(v); }});
   }
 
   /// A switch.
-  KnobTable& add(std::string name, std::string tag, bool Aggregate::*member, std::string help) {
-    knobs_.push_back({std::move(name), std::move(tag), std::move(help), {0, 1}, {"off", "on"}, {}});
-    access_.push_back({[member](const Aggregate& a) { return a.*member ? 1 : 0; },
-                       [member](Aggregate& a, int v) { a.*member = v != 0; },
-                       [](int v) { return std::string(v != 0 ? "true" : "false"); }});
-    return *this;
+  KnobTable& add(std::string name, bool Aggregate::*member, std::string help) {
+    return add({.name = std::move(name), .help = std::move(help), .values = {0, 1}, .names = {"off", "on"}},
+               {[member](const Aggregate& a) { return a.*member ? 1 : 0; },
+                [member](Aggregate& a, int v) { a.*member = v != 0; },
+                [](int v) { return std::string(v != 0 ? "true" : "false"); }});
   }
 
-  /// A knob with named values; `prefix` is the enumeration's C++ name, e.g. "heed::cpu::Exp2".
+  /// A knob with named values: those of its enumeration, or as many of the first as the family takes.
   template <typename Enum>
-  KnobTable& add(std::string name, std::string tag, Enum Aggregate::*member, std::string prefix,
-                 std::vector<std::string> names, std::string help) {
-    std::vector<int> values(names.size());
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int>(i);
-    knobs_.push_back({std::move(name), std::move(tag), std::move(help), std::move(values), names, {}});
-    access_.push_back({[member](const Aggregate& a) { return static_cast<int>(a.*member); },
-                       [member](Aggregate& a, int v) { a.*member = static_cast<Enum>(v); },
-                       [prefix = std::move(prefix), names = std::move(names)](int v) {
-                         return prefix + "::" + names.at(static_cast<std::size_t>(v));
-                       }});
-    return *this;
+    requires std::is_enum_v<Enum>
+  KnobTable& add(std::string name, Enum Aggregate::*member, std::string help, int count = kEnumCount<Enum>) {
+    Knob knob{.name = std::move(name), .help = std::move(help), .values = {}, .names = {}};
+    for (int i = 0; i < count; ++i) {
+      knob.values.push_back(i);
+      knob.names.emplace_back(unqualified(qualified_enum_names<Enum>().at(static_cast<std::size_t>(i))));
+    }
+    return add(std::move(knob),
+               {[member](const Aggregate& a) { return static_cast<int>(a.*member); },
+                [member](Aggregate& a, int v) { a.*member = static_cast<Enum>(v); },
+                [](int v) { return std::string(qualified_enum_names<Enum>().at(static_cast<std::size_t>(v))); }});
   }
 
   /// What the knob added last acts on.
@@ -133,6 +133,14 @@ class KnobTable {
     std::function<void(Aggregate&, int)> set;
     std::function<std::string(int)> literal;
   };
+
+  KnobTable& add(Knob knob, Access access) {
+    knob.standard = access.get(Aggregate{});
+    knobs_.push_back(std::move(knob));
+    access_.push_back(std::move(access));
+    return *this;
+  }
+
   std::vector<Knob> knobs_;
   std::vector<Access> access_;
 };

@@ -7,16 +7,17 @@ namespace heed {
 
 class Family;
 struct Workload;
-const Family& cpu_family();          ///< fwd_cpu, src/variant/family_cpu.cpp
-const Family& sm80_family();         ///< fwd_sm80, src/variant/family_sm80.cpp
-const Family& sm90_split_family();         ///< fwd_sm90_split, src/variant/family_sm90_split.cpp
-const Family& sm90_persistent_family();       ///< fwd_sm90_persistent, src/variant/family_sm90_persistent.cpp
-const Family& sm80_decode_family();       ///< fwd_sm80_decode, src/variant/family_sm80_decode.cpp
-const Family& sm90_decode_family();  ///< fwd_sm90_decode, src/variant/family_sm90_decode.cpp
-const Family& ladder_family();       ///< ladder, src/variant/family_ladder.cpp
+const Family& cpu_family();              ///< fwd_cpu, src/variant/family_cpu.cpp
+const Family& sm80_family();             ///< fwd_sm80, src/variant/family_sm80.cpp
+const Family& sm90_split_family();       ///< fwd_sm90_split, src/variant/family_sm90_split.cpp
+const Family& sm90_persistent_family();  ///< fwd_sm90_persistent, src/variant/family_sm90_persistent.cpp
+const Family& sm80_decode_family();      ///< fwd_sm80_decode, src/variant/family_sm80_decode.cpp
+const Family& sm90_decode_family();      ///< fwd_sm90_decode, src/variant/family_sm90_decode.cpp
+const Family& ladder_family();           ///< ladder, src/variant/family_ladder.cpp
 
-/// Whether fwd_sm90_split is ahead of fwd_sm90_persistent though its row tiles take more than one wave: under a causal mask, at
-/// head dims up to 64 and few keys, where two of its blocks share a multiprocessor, long row tiles beside short ones.
+/// Whether fwd_sm90_split is ahead of fwd_sm90_persistent though its row tiles take more than one wave: under a causal
+/// mask, at head dims up to 64 and few keys, where two of its blocks share a multiprocessor, long row tiles beside
+/// short ones.
 /// @param processors of the device
 bool prefers_split_kernel(const Workload& workload, std::int64_t processors);
 

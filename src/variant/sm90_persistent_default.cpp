@@ -16,12 +16,12 @@ constexpr std::int64_t kFewKeys = 128;
 // Up to so many keys a launch of one wave takes less than 20 us, of which its start is a good part, and tiles of 64
 // keys are the faster ones at head dim 128.
 constexpr std::int64_t kShortKeys = 2048;
-// The fewest keys that were measured in two blocks of four consumer warpgroups, and up to how many a branch that frees a stage
-// is 1 to 2.5% faster there than a condition (b4h8l512d64, b1h16l1024d64); with 2048 it is 0.2% slower.
+// The fewest keys that were measured in two blocks of four consumer warpgroups, and up to how many a branch that frees
+// a stage is 1 to 2.5% faster there than a condition (b4h8l512d64, b1h16l1024d64); with 2048 it is 0.2% slower.
 constexpr std::int64_t kSplitKeysFrom = 512;
 constexpr std::int64_t kFreedInBranches = 1024;
-// Up to so many keys a loop of two tiles with two stages, whose stage the compiler knows in every iteration, is faster than
-// one with four: 1.007 times at b1h8l1024d64, 1.02 at b1h16l512d64; with 2048 (b1h4l2048d64) they are equal. Where
+// Up to so many keys a loop of two tiles with two stages, whose stage the compiler knows in every iteration, is faster
+// than one with four: 1.007 times at b1h8l1024d64, 1.02 at b1h16l512d64; with 2048 (b1h4l2048d64) they are equal. Where
 // inputs come from memory it is slower: 7.15 us instead of 6.7.
 constexpr std::int64_t kTwoStages = 1024;
 // Up to so many waves a last one that leaves multiprocessors idle is a good part of a launch.
@@ -39,8 +39,8 @@ constexpr double kFirstKeysStay = 68e6;
 // More stages than this hide nothing further.
 constexpr int kMostStages = 8;
 
-// The fewest consumer warpgroups whose blocks all run at once, so that every processor has one; where there are more rows than
-// that, the most that leave the fewest without rows at the end of a head.
+// The fewest consumer warpgroups whose blocks all run at once, so that every processor has one; where there are more
+// rows than that, the most that leave the fewest without rows at the end of a head.
 int choose_row_groups(const Workload& w, std::int64_t num_sms, int most) {
   most = static_cast<int>(std::min<std::int64_t>(most, (w.len_q + kWarpgroupRows - 1) / kWarpgroupRows));
   for (int groups = 1; groups <= most; ++groups)
@@ -51,9 +51,9 @@ int choose_row_groups(const Workload& w, std::int64_t num_sms, int most) {
   return best;
 }
 
-// Where two consumer warpgroups with two KV groups each, which take turns two by two, would be one wave, and this is one, too:
-// those / this: b1h8l2048d64 17.4 / 17.0, b1h16l1024d64 10.0 / 9.76, b4h8l512d64 6.55 / 6.36, b1h6l2048d64 15.8 / 15.5,
-// b1h8l1920k4096d64 31.6 / 30.7, b2h8l1000k1500d64 13.5 / 13.4.
+// Where two consumer warpgroups with two KV groups each, which take turns two by two, would be one wave, and this is
+// one, too: those / this: b1h8l2048d64 17.4 / 17.0, b1h16l1024d64 10.0 / 9.76, b4h8l512d64 6.55 / 6.36,
+// b1h6l2048d64 15.8 / 15.5, b1h8l1920k4096d64 31.6 / 30.7, b2h8l1000k1500d64 13.5 / 13.4.
 bool splits_keys(const Workload& w, std::int64_t num_sms) {
   return !w.is_causal() && padded_dim(static_cast<int>(w.dim)) == 64 && w.len_k >= kSplitKeysFrom &&
          choose_row_groups(w, num_sms, 4) == 2 &&
@@ -61,7 +61,8 @@ bool splits_keys(const Workload& w, std::int64_t num_sms) {
 }
 
 // Q tiles of one or two KV tiles: starting and ending them is most of the work, which other blocks hide. With twice
-// as many keys only where a head has no rows for more consumer warpgroups: four take 37.6 at b64h12l256d64, small blocks 42.5.
+// as many keys only where a head has no rows for more consumer warpgroups: four take 37.6 at b64h12l256d64, small
+// blocks 42.5.
 bool has_few_keys(const Workload& w, std::int64_t num_sms) {
   const bool few_rows = w.len_q <= 2 * kWarpgroupRows;
   return padded_dim(static_cast<int>(w.dim)) == 64 && w.len_k <= (few_rows ? 2 * kFewKeys : kFewKeys) &&
@@ -97,8 +98,8 @@ class Rule {
       c_.m_warpgroups = choose_row_groups(w_, num_sms_, 2);
       if (dim_ == 192) c_.softmax_overlap = SoftmaxOverlap::qk_pv;
       count_waves();
-      // Two consumer warpgroups that wait for both of their products fall into step. b4h8l2048d256: 248; in order 200, and 196
-      // in alternating order.
+      // Two consumer warpgroups that wait for both of their products fall into step. b4h8l2048d256: 248; in order 200,
+      // and 196 in alternating order.
       if (dim_ > 192 && c_.m_warpgroups > 1) {
         c_.pingpong = Pingpong::on;
         c_.gemm_order = GemmOrder::interleaved;
@@ -141,13 +142,14 @@ class Rule {
       if (q_tiles_of_launch(1, w_) <= num_sms_) c_.producer = Producer::warp;
       start_in_turn();
       if (!causal_) {
-        c_.overflow_check = OverflowCheck::deferred;  // 6.84, 6.99 at once
-        c_.barrier_wait = BarrierWait::try_wait_early;     // 1.01 times as fast
+        c_.overflow_check = OverflowCheck::deferred;    // 6.84, 6.99 at once
+        c_.barrier_wait = BarrierWait::try_wait_early;  // 1.01 times as fast
       }
     }
   }
 
-  // Registers are for two consumer warpgroups. Products take twice as long as exponentials, which hide behind the group's own.
+  // Registers are for two consumer warpgroups. Products take twice as long as exponentials, which hide behind the
+  // group's own.
   void use_own_products() {
     c_.m_warpgroups = choose_row_groups(w_, num_sms_, 2);
     c_.kv_groups = c_.m_warpgroups == 1 && w_.len_k > c_.block_n ? 2 : 1;
@@ -159,9 +161,9 @@ class Rule {
   }
 
   // Two KV groups that begin together stay in step, and each tensor core idles while both exponentiate. Together / in
-  // iteration: b1h8l1024d64 6.29 / 6.15 (both as is best for each), b1h16l512d64 4.41 / 4.33, b1h8l1000k900d64 6.07 / 5.89,
-  // b1h4l2048d64 10.09 / 9.93, b1h8l1024k4096d64 18.15 / 18.10, b1h8l1024d128 8.82 / 8.66, b1h16l512d128 6.09 / 5.97.
-  // Under a mask it is not measured.
+  // iteration: b1h8l1024d64 6.29 / 6.15 (both as is best for each), b1h16l512d64 4.41 / 4.33, b1h8l1000k900d64 6.07
+  // / 5.89, b1h4l2048d64 10.09 / 9.93, b1h8l1024k4096d64 18.15 / 18.10, b1h8l1024d128 8.82 / 8.66, b1h16l512d128 6.09
+  // / 5.97. Under a mask it is not measured.
   void start_in_turn() {
     if (!causal_ && c_.kv_groups == 2 && q_tiles_of_launch(c_.m_warpgroups, w_) <= num_sms_)
       c_.stagger_splits = StaggerSplits::on;
@@ -169,8 +171,8 @@ class Rule {
 
   // What a launch does in front of its first products, beside the loads that they wait for. One wave under a mask,
   // shares when due / ahead: b1h8l1024d128 8.36 / 8.13, b1h16l512d128 5.86 / 5.75, b1h8l2048d64 11.87 / 11.79,
-  // b2h4l2048d64 11.85 / 11.76, but b1h4l4096d64 20.64 / 20.81, and with four consumer warpgroups b4h16l512d64 7.56 / 7.55
-  // (without a trigger 7.48, where when due gains nothing by that), b2h16l1024d64 11.6 / 11.9; without a mask
+  // b2h4l2048d64 11.85 / 11.76, but b1h4l4096d64 20.64 / 20.81, and with four consumer warpgroups b4h16l512d64 7.56
+  // / 7.55 (without a trigger 7.48, where when due gains nothing by that), b2h16l1024d64 11.6 / 11.9; without a mask
   // b1h8l1024d64 6.13 / 6.25, others within 0.5%. Small blocks of many waves, when due and registers at once / ahead
   // and after the loads: b64h12l128d64 13.30 / 13.12 (12.85 / 12.64), b48h12l128d64 9.96 / 9.79 (9.42 / 9.23),
   // b96h12l128d64 20.86 / 20.74 (20.31 / 20.21), b64h12hkv4l128d64 12.9 / 12.76 (11.72 / 11.50), b128h12l128d64 28.86
@@ -238,9 +240,10 @@ class Rule {
       if (dim_ <= 128) c_.q_stages = 2;
       return;
     }
-    // Q tiles without a mask are all the same, and four consumer warpgroups are faster with the counter all the same; by index
-    // / by counter: b32h32l512d64 149.8 / 146.4, b16h32l1024d64 264.9 / 261.7, b64h12l256d64 36.1 / 35.4, b4h32l4096d64
-    // 960.0 / 955.6, two waves (b4h16l1024d64) 34.8 / 35.1; with two consumer warpgroups b8h16l2048d128 446.0 / 448.7.
+    // Q tiles without a mask are all the same, and four consumer warpgroups are faster with the counter all the same;
+    // by index / by counter: b32h32l512d64 149.8 / 146.4, b16h32l1024d64 264.9 / 261.7, b64h12l256d64 36.1 / 35.4,
+    // b4h32l4096d64 960.0 / 955.6, two waves (b4h16l1024d64) 34.8 / 35.1; with two consumer warpgroups b8h16l2048d128
+    // 446.0 / 448.7.
     const bool many_at_64 = !causal_ && dim_ == 64 && !few_keys_ && !two_waves_;
     c_.scheduler = uneven || many_at_64 ? Scheduler::dynamic_persistent : Scheduler::static_persistent;
     if (uneven) c_.tile_order = TileOrder::lpt_l2;
@@ -250,9 +253,9 @@ class Rule {
 
   // Filled / even: b1h32l1024d128 31.4 / 31.2, causal 19.27 / 19.05, b1h20l1024d128 25.1 / 24.4, causal 16.4 / 16.0,
   // b1h8l4096d128 causal 52.3 / 50.9, b2h32l1024d128 64.2 / 63.1; of six waves 166.3 / 167.1 (b3h16l2048d128), of 16
-  // equal to 0.5%. Four consumer warpgroups of head dim 64 in two waves 34.8 / 35.0 (b4h16l1024d64). Where few keys make a
-  // launch one of loads it wants nearly all places: b64h12l128d64 causal with 384 of 396 14.01 / 13.90, full equal,
-  // b24h12l128d64 causal with 288 6.26 / 6.68.
+  // equal to 0.5%. Four consumer warpgroups of head dim 64 in two waves 34.8 / 35.0 (b4h16l1024d64). Where few keys
+  // make a launch one of loads it wants nearly all places: b64h12l128d64 causal with 384 of 396 14.01 / 13.90, full
+  // equal, b24h12l128d64 causal with 288 6.26 / 6.68.
   void choose_waves(std::int64_t tiles, std::int64_t places) {
     Config even = c_;
     even.grid = Grid::balanced;
@@ -261,17 +264,17 @@ class Rule {
   }
 
   void order_at_64() {
-    // Two consumer warpgroups and two KV groups meet in no order, in which scores first is 1.024 times as fast as values first
-    // at b1h8l2048d64, alternating 1.014 times. Where the way from exponentials to the next products is short, row
-    // groups overlap more; where it is the same for all of them, they may fall into step and overlap less: 17.4 in
-    // order, 17.8 without.
+    // Two consumer warpgroups and two KV groups meet in no order, in which scores first is 1.024 times as fast as
+    // values first at b1h8l2048d64, alternating 1.014 times. Where the way from exponentials to the next products is
+    // short, row groups overlap more; where it is the same for all of them, they may fall into step and overlap
+    // less: 17.4 in order, 17.8 without.
     const bool in_no_order = !causal_ && c_.m_warpgroups == 2 && c_.kv_groups == 2;
     if (in_no_order) {
       c_.gemm_order = GemmOrder::qk_first;
       c_.pingpong = Pingpong::on;
     }
-    // With four consumer warpgroups alternating products are 1.006 times as fast as values first where rows leave as lines
-    // (b4h16l512d64).
+    // With four consumer warpgroups alternating products are 1.006 times as fast as values first where rows leave as
+    // lines (b4h16l512d64).
     if (!causal_ && one_wave_ && c_.m_warpgroups == 4) c_.gemm_order = GemmOrder::interleaved;
     if (!causal_ && !one_wave_) c_.gemm_order = GemmOrder::qk_first;
     if (!in_no_order && (causal_ || one_wave_)) c_.row_max = RowMax::stale_16;
@@ -289,8 +292,8 @@ class Rule {
         c_.stage_release = StageRelease::predicated;
         c_.barrier_wait = BarrierWait::try_wait_early;
       } else {
-        // Where few consumer warpgroups are busy at a time, each has to hide its own exponentials. Beside nothing / beside
-        // values: b4h16l512d64 7.82 / 7.72, b4h16l1024d64 21.5 / 20.8.
+        // Where few consumer warpgroups are busy at a time, each has to hide its own exponentials. Beside nothing /
+        // beside values: b4h16l512d64 7.82 / 7.72, b4h16l1024d64 21.5 / 20.8.
         c_.softmax_overlap = SoftmaxOverlap::pv;
       }
     } else {
@@ -357,7 +360,9 @@ class Rule {
     const bool in_turn = c_.stagger_splits == StaggerSplits::on;
     const bool aimed = one_wave_ && (causal_ ? c_.m_warpgroups == 4 : in_turn && dim_ == 128);
     // As boxes b64h12l128d64 takes 14.4, as lines 14.6; others up to 2% longer.
-    c_.epilogue = aimed ? EpilogueStore::smem_b128_preaddressed : few_keys_ ? EpilogueStore::tma : EpilogueStore::smem_b128;
+    c_.epilogue = aimed       ? EpilogueStore::smem_b128_preaddressed
+                  : few_keys_ ? EpilogueStore::tma
+                              : EpilogueStore::smem_b128;
     if (!is_legal_(c_)) c_.epilogue = EpilogueStore::st_b128;
     // Sums at the end / beside values: b64h12l128d64 14.1 / 14.0, causal 13.9 / 13.75; b4h16l512d64 causal 1.004 times
     // as fast, elsewhere 0.99 to 1.004.
@@ -386,7 +391,7 @@ std::int64_t q_tiles_of_launch(int row_groups, const Workload& workload) {
 }
 
 sm90_persistent::Config sm90_persistent_default(const Workload& workload, std::int64_t num_sms,
-                              const std::function<bool(const sm90_persistent::Config&)>& is_legal) {
+                                                const std::function<bool(const sm90_persistent::Config&)>& is_legal) {
   if (splits_q_tiles(workload, num_sms)) return kSplitQTiles;
   if (splits_keys(workload, num_sms)) {
     Config c = kSplitKv;

@@ -1,5 +1,5 @@
-// fwd_sm80_decode on the emulated GPU: right results, nothing written elsewhere, counters back at zero, whatever the order
-// of threads and blocks and whenever copies land.
+// fwd_sm80_decode on the emulated GPU: right results, nothing written elsewhere, counters back at zero, whatever the
+// order of threads and blocks and whenever copies land.
 #include "kernels/sm80/decode/forward.cuh"
 
 #include "base/random.hpp"
@@ -134,7 +134,7 @@ const std::vector<Kernel>& kernels() {
                      .kv_groups = 4,
                      .stages = 2,
                      .min_blocks = 1,
-                     .rescale = when_far},
+                     .rescale = conditional},
                     kFp16D128Causal>(),
       decode_kernel<{.block_m = 64, .block_n = 16, .warp_rows = 32, .kv_groups = 2, .stages = 2, .min_blocks = 1},
                     kFp16D64Causal>(),

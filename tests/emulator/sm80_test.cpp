@@ -1,6 +1,6 @@
 // fwd_sm80, which passes its gate on real GPUs, on the emulated one: what it says of other kernels can be believed.
 #include "attention_case.hpp"
-#include "kernels/sm80/forward.cuh"
+#include "kernels/sm80/forward/forward.cuh"
 
 namespace heed::sm80 {
 namespace {
@@ -52,11 +52,11 @@ constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .causal = fa
 constexpr Problem kHalf64Causal{.element = Element::fp16, .head_dim = 64, .causal = true};
 constexpr Problem kHalf128{.element = Element::fp16, .head_dim = 128, .causal = false};
 constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .causal = true};
-constexpr auto kOptimisticReference = attention::Rescale::optimistic;
+constexpr auto kStaleTile = attention::Rescale::stale_tile;
 
 // An optimistic reference, also where scores of later tiles are far above it: the warp takes the tile again.
 TEST(EmulatedSm80, OptimisticReference) {
-  constexpr Config kConfig{.block_n = 32, .rescale = kOptimisticReference};
+  constexpr Config kConfig{.block_n = 32, .rescale = kStaleTile};
   run_case<kConfig, kHalf64>({.heads = 2, .heads_kv = 1, .len_q = 70, .len_k = 300, .padding_rows = 3}, 4);
   run_case<kConfig, kHalf64>({.len_q = 40, .len_k = 300, .score_scale = 30}, 5);
   run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40, .score_scale = 30}, 6);
@@ -64,7 +64,7 @@ TEST(EmulatedSm80, OptimisticReference) {
                          .warp_rows = 32,
                          .stages = 1,
                          .q_in_registers = false,
-                         .rescale = kOptimisticReference,
+                         .rescale = kStaleTile,
                          .tile_order = TileOrder::paired};
   run_case<kWide, kHalf128>({.len_q = 150, .len_k = 200, .score_scale = 30}, 7);
   run_case<kWide, kBrain128Causal>({.batch = 2, .heads = 2, .len_q = 400, .len_k = 500, .causal_offset = 100}, 8);
@@ -75,14 +75,14 @@ TEST(EmulatedSm80, OptimisticReference) {
                           .stages = 3,
                           .split_wait = true,
                           .late_loads = true,
-                          .rescale = kOptimisticReference};
+                          .rescale = kStaleTile};
   run_case<kSplit, kBrain128Causal>({.len_q = 70, .len_k = 300, .causal_offset = 230, .score_scale = 300}, 9);
   run_case<kSplit, kHalf64>({.len_q = 40, .len_k = 260, .heads_inner = true}, 10);
 }
 
 // Values one tile later: any number of tiles, also none, with warps that see fewer than their group.
 TEST(EmulatedSm80, ValuesBesideExponentials) {
-  constexpr Config kTwo{.block_n = 32, .overlap = true, .rescale = kOptimisticReference};
+  constexpr Config kTwo{.block_n = 32, .overlap = true, .rescale = kStaleTile};
   for (const int len_k : {10, 32, 60, 96, 130})
     run_case<kTwo, kHalf64>({.len_q = 30, .len_k = len_k}, 11 + static_cast<std::uint64_t>(len_k));
   run_case<kTwo, kHalf64>({.len_q = 70, .len_k = 300, .score_scale = 30}, 12);
@@ -92,25 +92,24 @@ TEST(EmulatedSm80, ValuesBesideExponentials) {
                          .stages = 4,
                          .overlap = true,
                          .late_loads = true,
-                         .rescale = kOptimisticReference,
+                         .rescale = kStaleTile,
                          .tile_order = TileOrder::lpt};
   run_case<kFour, kHalf64Causal>({.batch = 2, .heads = 2, .len_q = 300, .len_k = 200, .causal_offset = -90}, 13);
   run_case<kFour, kHalf64Causal>({.len_q = 200, .len_k = 200, .score_scale = 30, .padding_rows = 2}, 14);
-  constexpr Config kGroups{
-      .block_m = 64, .block_n = 16, .warp_rows = 32, .kv_groups = 4, .stages = 3, .overlap = true};
+  constexpr Config kGroups{.block_m = 64, .block_n = 16, .warp_rows = 32, .kv_groups = 4, .stages = 3, .overlap = true};
   run_case<kGroups, kBrain128Causal>({.len_q = 100, .len_k = 330, .causal_offset = 230}, 15);
   run_case<kGroups, kHalf64>({.len_q = 50, .len_k = 33}, 16);
   constexpr Config kFar{.block_m = 32,
                         .smem_layout = tile::SharedLayout::padded,
                         .q_in_registers = false,
                         .overlap = true,
-                        .rescale = attention::Rescale::when_far};
+                        .rescale = attention::Rescale::conditional};
   run_case<kFar, kHalf128>({.len_q = 50, .len_k = 300, .score_scale = 20}, 17);
 }
 
 // Warps meet at barriers of stages: in turn and with values one tile later, few tiles and many, two stages and more.
 TEST(EmulatedSm80, StageHandshake) {
-  constexpr Config kTurn{.block_n = 32, .pipeline_sync = PipelineSync::stage, .rescale = kOptimisticReference};
+  constexpr Config kTurn{.block_n = 32, .pipeline_sync = PipelineSync::stage, .rescale = kStaleTile};
   for (const int len_k : {10, 32, 60, 96, 130})
     run_case<kTurn, kHalf64>({.len_q = 70, .len_k = len_k}, 31 + static_cast<std::uint64_t>(len_k));
   run_case<kTurn, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40, .score_scale = 30}, 32);
@@ -127,7 +126,7 @@ TEST(EmulatedSm80, StageHandshake) {
                            .overlap = true,
                            .late_loads = true,
                            .pipeline_sync = PipelineSync::stage,
-                           .rescale = kOptimisticReference};
+                           .rescale = kStaleTile};
   for (const int len_k : {10, 32, 60, 96, 130})
     run_case<kBeside, kHalf64>({.len_q = 30, .len_k = len_k}, 34 + static_cast<std::uint64_t>(len_k));
   run_case<kBeside, kHalf64Causal>({.batch = 2, .heads = 2, .len_q = 300, .len_k = 200, .causal_offset = -90}, 35);

@@ -67,7 +67,8 @@ void run_case(const Shape& shape, int blocks, std::uint64_t seed, bool with_lse 
 
 // One job a block, several, parts of one, parts of several: the cuts fall anywhere.
 TEST(EmulatedDecodeSm90, CutsTheLineOfTilesAnywhere) {
-  constexpr Config kConfig{.block_n = 16, .kv_groups = 2, .stages = 4, .split_points = SplitPoints::anywhere, .rescale = when_grown};
+  constexpr Config kConfig{
+      .block_n = 16, .kv_groups = 2, .stages = 4, .split_points = SplitPoints::anywhere, .rescale = when_grown};
   std::uint64_t seed = 1;
   for (const int blocks : {1, 2, 3, 4, 5, 7, 9, 40}) {
     run_case<kConfig, kHalf128>({.batch = 2, .heads = 8, .heads_kv = 2, .len_q = 1, .len_k = 150}, blocks, seed++);
@@ -79,14 +80,16 @@ TEST(EmulatedDecodeSm90, CutsTheLineOfTilesAnywhere) {
 // Blocks that are a multiple of jobs cut every job alike; jobs that are a multiple of blocks are whole; others go
 // anywhere.
 TEST(EmulatedDecodeSm90, CutsJobsAlike) {
-  constexpr Config kConfig{.block_n = 16, .kv_groups = 2, .stages = 4, .split_points = SplitPoints::at_work_tiles, .rescale = when_grown};
+  constexpr Config kConfig{
+      .block_n = 16, .kv_groups = 2, .stages = 4, .split_points = SplitPoints::at_work_tiles, .rescale = when_grown};
   std::uint64_t seed = 200;
   for (const int blocks : {2, 4, 6, 8, 12, 5})
     run_case<kConfig, kHalf128>({.batch = 2, .heads = 8, .heads_kv = 2, .len_q = 1, .len_k = 150}, blocks, seed++);
 }
 
 TEST(EmulatedDecodeSm90, ManyPartialsMeet) {
-  constexpr Config kConfig{.block_m = 16, .block_n = 16, .kv_groups = 4, .stages = 8, .merge_warps = 4, .producer = false};
+  constexpr Config kConfig{
+      .block_m = 16, .block_n = 16, .kv_groups = 4, .stages = 8, .merge_warps = 4, .producer_warp = false};
   run_case<kConfig, kHalf64>({.heads = 4, .len_q = 1, .len_k = 700}, 44, 30);
   run_case<kConfig, kHalf64>({.heads = 1, .len_q = 1, .len_k = 700}, 44, 31);
   run_case<kConfig, kHalf64>({.heads = 4, .len_q = 4, .len_k = 700, .score_scale = 20}, 44, 32);
@@ -95,7 +98,8 @@ TEST(EmulatedDecodeSm90, ManyPartialsMeet) {
 }
 
 TEST(EmulatedDecodeSm90, CausalMasks) {
-  constexpr Config kConfig{.block_m = 8, .block_n = 32, .kv_groups = 4, .stages = 4, .merge_warps = 1, .rescale = when_far};
+  constexpr Config kConfig{
+      .block_m = 8, .block_n = 32, .kv_groups = 4, .stages = 4, .merge_warps = 1, .rescale = conditional};
   std::uint64_t seed = 50;
   for (const int blocks : {1, 3, 8}) {
     run_case<kConfig, kHalf64Causal>({.heads = 2, .heads_kv = 1, .len_q = 16, .len_k = 5, .causal_offset = -11}, blocks,
@@ -143,15 +147,23 @@ TEST(EmulatedDecodeSm90, ResultsDoNotDependOnWhoMerges) {
   constexpr Config kConfig{.block_n = 16, .kv_groups = 2, .stages = 4, .merge_warps = 4, .rescale = when_grown};
   for (const int heads : {8, 5, 1})  // two rows a thread where blocks are few, one, and several threads a row
     expect_same_whoever_merges<kConfig>({.batch = 20, .heads = heads, .heads_kv = 1, .len_q = 1, .len_k = 100}, 60);
-  constexpr Config kColumns{
-      .block_n = 32, .kv_groups = 2, .stages = 4, .merge_warps = 1, .group_split = GroupSplit::columns, .rescale = when_far};
+  constexpr Config kColumns{.block_n = 32,
+                            .kv_groups = 2,
+                            .stages = 4,
+                            .merge_warps = 1,
+                            .group_split = GroupSplit::columns,
+                            .rescale = conditional};
   expect_same_whoever_merges<kColumns>({.batch = 2, .heads = 5, .heads_kv = 1, .len_q = 1, .len_k = 1000}, 40);
 }
 
 // All warps take every tile: scores by keys, output by columns.
 TEST(EmulatedDecodeSm90, DividesTilesByColumns) {
-  constexpr Config kEight{
-      .block_n = 64, .kv_groups = 4, .stages = 2, .merge_warps = 1, .group_split = GroupSplit::columns, .rescale = when_far};
+  constexpr Config kEight{.block_n = 64,
+                          .kv_groups = 4,
+                          .stages = 2,
+                          .merge_warps = 1,
+                          .group_split = GroupSplit::columns,
+                          .rescale = conditional};
   constexpr Config kSixteen{.block_m = 16,
                             .block_n = 64,
                             .kv_groups = 2,
@@ -176,16 +188,20 @@ TEST(EmulatedDecodeSm90, DividesTilesByColumns) {
 
 // Eight warps, whose tiles are wider; and four groups of eight rows, which are merged one after the other.
 TEST(EmulatedDecodeSm90, DividesWideAndTallTilesByColumns) {
-  constexpr Config kEightWarps{
-      .block_n = 128, .kv_groups = 8, .stages = 2, .merge_warps = 1, .group_split = GroupSplit::columns, .rescale = when_far};
+  constexpr Config kEightWarps{.block_n = 128,
+                               .kv_groups = 8,
+                               .stages = 2,
+                               .merge_warps = 1,
+                               .group_split = GroupSplit::columns,
+                               .rescale = conditional};
   constexpr Config kThirtyTwo{.block_m = 32,
                               .block_n = 64,
                               .kv_groups = 4,
                               .stages = 2,
-                              .prefetch = 0,
+                              .l2_prefetch_kib = 0,
                               .merge_warps = 1,
                               .group_split = GroupSplit::columns,
-                              .rescale = when_far};
+                              .rescale = conditional};
   std::uint64_t seed = 400;
   for (const int blocks : {1, 3, 6, 14}) {
     run_case<kEightWarps, kHalf128>({.batch = 2, .heads = 4, .heads_kv = 1, .len_q = 1, .len_k = 1000}, blocks, seed++);
@@ -202,7 +218,8 @@ TEST(EmulatedDecodeSm90, DividesWideAndTallTilesByColumns) {
 // Partial results that are zero in every bit: no weight, no value, a reference of zero.
 TEST(EmulatedDecodeSm90, ZerosArriveToo) {
   constexpr Config kConfig{.block_n = 16, .kv_groups = 2, .stages = 4, .rescale = when_grown};
-  constexpr Config kColumns{.block_n = 32, .kv_groups = 2, .stages = 4, .merge_warps = 1, .group_split = GroupSplit::columns};
+  constexpr Config kColumns{
+      .block_n = 32, .kv_groups = 2, .stages = 4, .merge_warps = 1, .group_split = GroupSplit::columns};
   const Shape zero_values{.heads = 4, .len_q = 1, .len_k = 150, .value_scale = 0};
   const Shape zero_scores{.heads = 4, .len_q = 1, .len_k = 150, .score_scale = 0};
   run_case<kConfig, kHalf64>(zero_values, 5, 80);
@@ -214,8 +231,12 @@ TEST(EmulatedDecodeSm90, ZerosArriveToo) {
 // What is not finite comes out as the reference has it, and no block waits for it for ever.
 TEST(EmulatedDecodeSm90, InfinityAndNanPass) {
   constexpr Config kConfig{.block_n = 16, .kv_groups = 2, .stages = 4, .rescale = when_grown};
-  constexpr Config kColumns{
-      .block_n = 32, .kv_groups = 2, .stages = 4, .merge_warps = 1, .group_split = GroupSplit::columns, .rescale = when_far};
+  constexpr Config kColumns{.block_n = 32,
+                            .kv_groups = 2,
+                            .stages = 4,
+                            .merge_warps = 1,
+                            .group_split = GroupSplit::columns,
+                            .rescale = conditional};
   using enum AttentionCase::Tensor;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const Shape shape{.batch = 2, .heads = 6, .heads_kv = 2, .len_q = 2, .len_k = 120};
@@ -258,18 +279,20 @@ class EmulatedDecodeSm90Fuzz : public ::testing::TestWithParam<int> {};
 
 TEST_P(EmulatedDecodeSm90Fuzz, IsRightWhateverTheOrder) {
   constexpr Config kSmall{
-      .block_n = 16, .kv_groups = 2, .stages = 2, .merge_warps = 1, .producer = false, .rescale = when_grown};
+      .block_n = 16, .kv_groups = 2, .stages = 2, .merge_warps = 1, .producer_warp = false, .rescale = when_grown};
   constexpr Config kWide{
-      .block_n = 32, .kv_groups = 4, .stages = 8, .merge_warps = 4, .producer = false, .rescale = when_grown};
-  constexpr Config kSixteen{.block_m = 16, .block_n = 16, .kv_groups = 6, .stages = 6, .merge_warps = 4, .evict_first = false};
+      .block_n = 32, .kv_groups = 4, .stages = 8, .merge_warps = 4, .producer_warp = false, .rescale = when_grown};
+  constexpr Config kSixteen{
+      .block_m = 16, .block_n = 16, .kv_groups = 6, .stages = 6, .merge_warps = 4, .evict_first = false};
   constexpr Config kColumns{.block_m = 16,
                             .block_n = 64,
                             .kv_groups = 4,
                             .stages = 3,
                             .merge_warps = 1,
                             .group_split = GroupSplit::columns,
-                            .rescale = when_far};
-  constexpr Config kTall{.block_m = 32, .block_n = 16, .kv_groups = 2, .stages = 4, .merge_warps = 3, .rescale = when_far};
+                            .rescale = conditional};
+  constexpr Config kTall{
+      .block_m = 32, .block_n = 16, .kv_groups = 2, .stages = 4, .merge_warps = 3, .rescale = conditional};
   struct Kernel {
     Runner run;
     bool causal;

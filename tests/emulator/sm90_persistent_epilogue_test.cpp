@@ -159,7 +159,7 @@ TEST(EmulatedStream, BlocksShareTheKeysOfRows) {
   run_case<kSplit, kHalf64>({.heads = 2, .len_q = 70, .len_k = 40, .heads_inner = true, .padding_rows = 2}, 122);
   run_case<kSplitQTiles, kHalf64Causal>({.heads = 2, .len_q = 448, .len_k = 448}, 123);
   run_case<kSplitQTiles, kHalf64Causal>({.heads = 2, .heads_kv = 1, .len_q = 200, .len_k = 570, .causal_offset = 370},
-                                      124);
+                                        124);
   run_case<kSplitQTiles, kHalf64Causal>({.len_q = 300, .len_k = 100}, 125, {.with_lse = false});
   // Rows that see no key of either block, and of one.
   run_case<kSplitQTiles, kHalf64Causal>({.len_q = 300, .len_k = 260, .causal_offset = -40}, 126);
@@ -183,7 +183,8 @@ TEST(EmulatedStream, BlocksShareTheKeysOfRows) {
   run_case<kBeside, kHalf64>({.heads = 2, .len_q = 100, .len_k = 520, .score_scale = 30}, 130);
   run_case<kBeside, kHalf64Causal>({.heads = 2, .len_q = 200, .len_k = 570, .causal_offset = 370, .score_scale = 30},
                                    131);
-  // Four consumer warpgroups that multiply one after the other; some have no rows, one block no keys, and warps are overflowed.
+  // Four consumer warpgroups that multiply one after the other; some have no rows, one block no keys, and warps are
+  // overflowed.
   run_case<kSplitKv, kHalf64>({.batch = 2, .heads = 2, .heads_kv = 1, .len_q = 300, .len_k = 710}, 132);
   run_case<kSplitKv, kHalf64>({.heads = 2, .len_q = 256, .len_k = 50, .heads_inner = true, .padding_rows = 2}, 133);
   constexpr Config kFreedOnCondition = [] {
@@ -193,32 +194,40 @@ TEST(EmulatedStream, BlocksShareTheKeysOfRows) {
   }();
   run_case<kFreedOnCondition, Problem{.element = Element::bf16, .head_dim = 40, .causal = false}>(
       {.heads = 2, .len_q = 180, .len_k = 520, .score_scale = 30}, 134, {.with_lse = false});
-  constexpr Config kAimed{
-      .m_warpgroups = 2, .cluster = 2, .stages = 2, .epilogue = EpilogueStore::smem_b128_preaddressed, .rowsum_reduce = RowsumReduce::beside_pv};
+  constexpr Config kAimed{.m_warpgroups = 2,
+                          .cluster = 2,
+                          .stages = 2,
+                          .epilogue = EpilogueStore::smem_b128_preaddressed,
+                          .rowsum_reduce = RowsumReduce::beside_pv};
   run_case<kAimed, kHalf64>({.heads = 2, .len_q = 150, .len_k = 330, .padding_rows = 1}, 129);
 }
 
 // Whole lines by way of a place of their own, or of what KV groups have received from each other.
 TEST(EmulatedStream, RowsLeaveAsLines) {
-  constexpr Config kTaken{.m_warpgroups = 4, .stages = 2, .producer = Producer::warpgroup, .epilogue = EpilogueStore::smem_b128};
+  constexpr Config kTaken{
+      .m_warpgroups = 4, .stages = 2, .producer = Producer::warpgroup, .epilogue = EpilogueStore::smem_b128};
   run_case<kTaken, kHalf64>({.heads = 2, .len_q = 270, .len_k = 320}, 81);
   run_case<kTaken, kHalf64>({.len_q = 3, .len_k = 1, .heads_inner = true, .padding_rows = 2}, 82);
-  constexpr Config kSplit{.m_warpgroups = 1, .kv_groups = 2, .block_n = 32, .stages = 2, .epilogue = EpilogueStore::smem_b128};
+  constexpr Config kSplit{
+      .m_warpgroups = 1, .kv_groups = 2, .block_n = 32, .stages = 2, .epilogue = EpilogueStore::smem_b128};
   run_case<kSplit, kBrain128Causal>({.heads = 2, .len_q = 130, .len_k = 200, .causal_offset = 70}, 83);
   constexpr Config kResident{.m_warpgroups = 2,
-                          .block_n = 32,
-                          .stages = 2,
-                          .q_stages = 2,
-                          .scheduler = Scheduler::static_persistent,
-                          .epilogue = EpilogueStore::smem_b128,
-                          .evict_first = EvictFirst::q_kv_o};
+                             .block_n = 32,
+                             .stages = 2,
+                             .q_stages = 2,
+                             .scheduler = Scheduler::static_persistent,
+                             .epilogue = EpilogueStore::smem_b128,
+                             .evict_first = EvictFirst::q_kv_o};
   run_case<kResident, kHalf64>({.heads = 3, .len_q = 200, .len_k = 150}, 84);
   run_case<kResident, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>(
       {.heads = 2, .len_q = 140, .len_k = 90, .padding_rows = 1}, 85);
   run_case<kResident, Problem{.element = Element::bf16, .head_dim = 192, .causal = true}>(
       {.heads = 2, .len_q = 140, .len_k = 140}, 86);
-  constexpr Config kBoth{
-      .m_warpgroups = 2, .kv_groups = 2, .stages = 2, .producer = Producer::warpgroup, .epilogue = EpilogueStore::smem_b128};
+  constexpr Config kBoth{.m_warpgroups = 2,
+                         .kv_groups = 2,
+                         .stages = 2,
+                         .producer = Producer::warpgroup,
+                         .epilogue = EpilogueStore::smem_b128};
   run_case<kBoth, kHalf64>({.heads = 2, .len_q = 150, .len_k = 330, .heads_inner = true, .padding_rows = 1}, 87);
   constexpr Config kAimed{.m_warpgroups = 2,
                           .kv_groups = 2,
@@ -252,18 +261,20 @@ TEST(EmulatedStream, RowsLeaveAsLines) {
 
 // By bulk loads, from where the queries were or from a place of their own that the next Q tile waits for.
 TEST(EmulatedStream, RowsLeaveAsBoxes) {
-  constexpr Config kTaken{.m_warpgroups = 4, .stages = 2, .producer = Producer::warpgroup, .epilogue = EpilogueStore::tma};
+  constexpr Config kTaken{
+      .m_warpgroups = 4, .stages = 2, .producer = Producer::warpgroup, .epilogue = EpilogueStore::tma};
   run_case<kTaken, kHalf64>({.heads = 2, .len_q = 270, .len_k = 320}, 101);
   run_case<kTaken, kHalf64>({.len_q = 3, .len_k = 1, .heads_inner = true, .padding_rows = 2}, 102);
-  constexpr Config kSplit{.m_warpgroups = 1, .kv_groups = 2, .block_n = 32, .stages = 2, .epilogue = EpilogueStore::tma};
+  constexpr Config kSplit{
+      .m_warpgroups = 1, .kv_groups = 2, .block_n = 32, .stages = 2, .epilogue = EpilogueStore::tma};
   run_case<kSplit, kBrain128Causal>({.heads = 2, .len_q = 130, .len_k = 200, .causal_offset = 70}, 103);
   constexpr Config kResident{.m_warpgroups = 2,
-                          .block_n = 32,
-                          .stages = 2,
-                          .q_stages = 2,
-                          .scheduler = Scheduler::static_persistent,
-                          .epilogue = EpilogueStore::tma,
-                          .evict_first = EvictFirst::q_kv_o};
+                             .block_n = 32,
+                             .stages = 2,
+                             .q_stages = 2,
+                             .scheduler = Scheduler::static_persistent,
+                             .epilogue = EpilogueStore::tma,
+                             .evict_first = EvictFirst::q_kv_o};
   run_case<kResident, kHalf64>({.heads = 3, .len_q = 200, .len_k = 150}, 105);
   run_case<kResident, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>(
       {.heads = 2, .len_q = 140, .len_k = 90, .padding_rows = 1}, 106);
@@ -284,11 +295,13 @@ TEST(EmulatedStream, EvictsFirst) {
   run_case<kInputs, kHalf64>({.heads = 2, .len_q = 100, .len_k = 150}, 50);
   constexpr Config kAll{.m_warpgroups = 1, .kv_groups = 2, .stages = 2, .evict_first = EvictFirst::q_kv_o};
   run_case<kAll, kHalf64Causal>({.heads = 2, .len_q = 100, .len_k = 150, .causal_offset = 50}, 51);
-  constexpr Config kPairs{.m_warpgroups = 1, .stages = 2, .epilogue = EpilogueStore::st_b32, .evict_first = EvictFirst::q_kv_o};
+  constexpr Config kPairs{
+      .m_warpgroups = 1, .stages = 2, .epilogue = EpilogueStore::st_b32, .evict_first = EvictFirst::q_kv_o};
   run_case<kPairs, Problem{.element = Element::bf16, .head_dim = 40, .causal = true}>({.len_q = 65, .len_k = 65}, 52);
   constexpr Config kValues{.m_warpgroups = 2, .stages = 2, .evict_first = EvictFirst::v_o};
   run_case<kValues, kHalf64>({.heads = 2, .len_q = 100, .len_k = 150}, 53);
-  constexpr Config kButKeys{.m_warpgroups = 1, .stages = 2, .epilogue = EpilogueStore::tma, .evict_first = EvictFirst::q_v_o};
+  constexpr Config kButKeys{
+      .m_warpgroups = 1, .stages = 2, .epilogue = EpilogueStore::tma, .evict_first = EvictFirst::q_v_o};
   run_case<kButKeys, kHalf64Causal>({.heads = 2, .len_q = 100, .len_k = 100}, 54);
   // Heads on both sides of the one from which on everything leaves first.
   constexpr Config kMostKeys{.m_warpgroups = 1,

@@ -29,20 +29,29 @@ TEST(EmulatedStream, KeyGroupsStartInTurn) {
 
 // Rows that see no key of one group, or of none: who has nothing to multiply lets the next one start all the same.
 TEST(EmulatedStream, KeyGroupsWithoutKeysLetOthersStart) {
-  constexpr Config kMasked{
-      .m_warpgroups = 1, .kv_groups = 2, .stages = 3, .softmax_overlap = SoftmaxOverlap::qk_pv, .stagger_splits = StaggerSplits::on};
+  constexpr Config kMasked{.m_warpgroups = 1,
+                           .kv_groups = 2,
+                           .stages = 3,
+                           .softmax_overlap = SoftmaxOverlap::qk_pv,
+                           .stagger_splits = StaggerSplits::on};
   run_case<kMasked, kHalf64Causal>({.len_q = 256, .len_k = 256}, 306);
   run_case<kMasked, kHalf64Causal>({.heads = 2, .len_q = 300, .len_k = 200, .causal_offset = -120}, 307);
-  constexpr Config kFour{
-      .m_warpgroups = 1, .kv_groups = 4, .stages = 2, .stagger_splits = StaggerSplits::on, .producer = Producer::warpgroup};
+  constexpr Config kFour{.m_warpgroups = 1,
+                         .kv_groups = 4,
+                         .stages = 2,
+                         .stagger_splits = StaggerSplits::on,
+                         .producer = Producer::warpgroup};
   run_case<kFour, kHalf64Causal>({.heads = 2, .len_q = 200, .len_k = 200}, 308);
   run_case<kFour, kHalf64>({.len_q = 64, .len_k = 700}, 309);
 }
 
 // Rings of one stage, which nobody refills for who has not started; and bf16 at head dim 128.
 TEST(EmulatedStream, KeyGroupsThatWaitKeepTheirStages) {
-  constexpr Config kOne{
-      .m_warpgroups = 1, .kv_groups = 4, .stages = 1, .stagger_splits = StaggerSplits::on, .producer = Producer::warpgroup};
+  constexpr Config kOne{.m_warpgroups = 1,
+                        .kv_groups = 4,
+                        .stages = 1,
+                        .stagger_splits = StaggerSplits::on,
+                        .producer = Producer::warpgroup};
   run_case<kOne, kHalf64>({.heads = 2, .len_q = 64, .len_k = 1100}, 310);
   constexpr Config kWide{.m_warpgroups = 1,
                          .kv_groups = 2,

@@ -45,7 +45,10 @@ TEST(EmulatedStream, MaskedTilesLeaveTheUsualWay) {
 
 // The order in which a tile's instructions are written changes nothing but their places.
 TEST(EmulatedStream, OrdersOfExponentials) {
-  constexpr Config kAhead{.m_warpgroups = 2, .stages = 2, .scale_placement = ScalePlacement::tile_ahead, .convert_placement = ConvertPlacement::step_later};
+  constexpr Config kAhead{.m_warpgroups = 2,
+                          .stages = 2,
+                          .scale_placement = ScalePlacement::tile_ahead,
+                          .convert_placement = ConvertPlacement::step_later};
   run_case<kAhead, kHalf64>({.len_q = 128, .len_k = 320}, 111);
   constexpr Config kBehind{.m_warpgroups = 1,
                            .kv_groups = 2,
@@ -56,8 +59,11 @@ TEST(EmulatedStream, OrdersOfExponentials) {
                            .rowsum_placement = RowsumPlacement::step_later};
   run_case<kBehind, kHalf64>({.len_q = 64, .len_k = 500}, 112);
   // Sums of rounded probabilities wait until these are rounded.
-  constexpr Config kRounded{
-      .m_warpgroups = 1, .block_n = 32, .stages = 2, .convert_placement = ConvertPlacement::at_end, .rowsum_placement = RowsumPlacement::at_once};
+  constexpr Config kRounded{.m_warpgroups = 1,
+                            .block_n = 32,
+                            .stages = 2,
+                            .convert_placement = ConvertPlacement::at_end,
+                            .rowsum_placement = RowsumPlacement::at_once};
   run_case<kRounded, kBrain128Causal>({.len_q = 130, .len_k = 130}, 113);
   constexpr Config kAdded{.m_warpgroups = 2, .block_n = 48, .stages = 2, .rowsum_placement = RowsumPlacement::at_end};
   run_case<kAdded, kHalf64Causal>({.len_q = 130, .len_k = 200, .causal_offset = 70}, 114);
@@ -72,8 +78,8 @@ TEST(EmulatedStream, CausalMasks) {
   run_case<kConfig, kHalf64Causal>({.len_q = 10, .len_k = 20, .causal_offset = -30}, 9);
 }
 
-// Consumer warpgroups with rows from both ends of a head: an even and an odd number of 64s, fewer than consumer warpgroups, rows that end
-// within the last, keys that begin or end before the rows do.
+// Consumer warpgroups with rows from both ends of a head: an even and an odd number of 64s, fewer than consumer
+// warpgroups, rows that end within the last, keys that begin or end before the rows do.
 TEST(EmulatedStream, MirroredRows) {
   constexpr Config kTwo{
       .m_warpgroups = 2, .stages = 2, .producer = Producer::warpgroup, .tile_order = TileOrder::paired};
@@ -83,11 +89,11 @@ TEST(EmulatedStream, MirroredRows) {
   run_case<kTwo, kHalf64Causal>({.len_q = 330, .len_k = 120, .causal_offset = -210}, 43);
   run_case<kTwo, kHalf64Causal>({.len_q = 330, .len_k = 120, .causal_offset = 0, .score_scale = 30}, 44);
   constexpr Config kKvGroups{.m_warpgroups = 2,
-                              .kv_groups = 2,
-                              .block_n = 48,
-                              .stages = 3,
-                              .producer = Producer::warpgroup,
-                              .tile_order = TileOrder::paired};
+                             .kv_groups = 2,
+                             .block_n = 48,
+                             .stages = 3,
+                             .producer = Producer::warpgroup,
+                             .tile_order = TileOrder::paired};
   run_case<kKvGroups, kHalf64Causal>({.len_q = 450, .len_k = 450}, 45);
   run_case<kKvGroups, kHalf64Causal>({.len_q = 200, .len_k = 500, .causal_offset = 300}, 46);
   constexpr Config kFour{.m_warpgroups = 4,
@@ -108,9 +114,9 @@ TEST(EmulatedStream, MirroredRows) {
   run_case<kTwo, Problem{.element = Element::bf16, .head_dim = 128, .causal = true}>({.len_q = 190, .len_k = 190}, 49);
 }
 
-// Both consumer warpgroups of a pair take the KV tiles that only one of them sees: few and many, an even and an odd number, in
-// one KV group and in two, where the one has no keys of its own, where a head ends within a pair, and where one warp
-// or many take a tile again.
+// Both consumer warpgroups of a pair take the KV tiles that only one of them sees: few and many, an even and an odd
+// number, in one KV group and in two, where the one has no keys of its own, where a head ends within a pair, and where
+// one warp or many take a tile again.
 TEST(EmulatedStream, PairsShareTheirTiles) {
   constexpr Config kTwo{.m_warpgroups = 2,
                         .stages = 3,
@@ -124,15 +130,15 @@ TEST(EmulatedStream, PairsShareTheirTiles) {
   run_case<kTwo, kHalf64Causal>({.len_q = 330, .len_k = 120, .causal_offset = -210}, 123);
   run_case<kTwo, kHalf64Causal>({.len_q = 330, .len_k = 200, .causal_offset = 0, .score_scale = 30}, 124);
   constexpr Config kKvGroups{.m_warpgroups = 2,
-                              .kv_groups = 2,
-                              .block_n = 48,
-                              .stages = 2,
-                              .row_max = RowMax::stale_16,
-                              .producer = Producer::warpgroup,
-                              .tile_order = TileOrder::paired,
-                              .share_causal_tail = ShareCausalTail::on,
-                              .barrier_wait = BarrierWait::try_wait_early,
-                              .stage_release = StageRelease::predicated};
+                             .kv_groups = 2,
+                             .block_n = 48,
+                             .stages = 2,
+                             .row_max = RowMax::stale_16,
+                             .producer = Producer::warpgroup,
+                             .tile_order = TileOrder::paired,
+                             .share_causal_tail = ShareCausalTail::on,
+                             .barrier_wait = BarrierWait::try_wait_early,
+                             .stage_release = StageRelease::predicated};
   for (const int rows : {100, 256, 330, 450}) run_case<kKvGroups, kHalf64Causal>({.len_q = rows, .len_k = rows}, 125);
   run_case<kKvGroups, kHalf64Causal>({.len_q = 200, .len_k = 500, .causal_offset = 300}, 126);
   run_case<kKvGroups, kHalf64Causal>({.len_q = 300, .len_k = 100, .causal_offset = -200}, 127);
@@ -158,12 +164,12 @@ TEST(EmulatedStream, PairsShareTheirTiles) {
   run_case<kFour, kHalf64Causal>({.heads = 3, .len_q = 520, .len_k = 520}, 129);
   run_case<kFour, kHalf64Causal>({.heads = 3, .len_q = 390, .len_k = 200, .causal_offset = -100}, 130);
   constexpr Config kResident{.m_warpgroups = 2,
-                          .block_n = 32,
-                          .stages = 2,
-                          .q_stages = 2,
-                          .scheduler = Scheduler::dynamic_persistent,
-                          .tile_order = TileOrder::paired,
-                          .share_causal_tail = ShareCausalTail::on};
+                             .block_n = 32,
+                             .stages = 2,
+                             .q_stages = 2,
+                             .scheduler = Scheduler::dynamic_persistent,
+                             .tile_order = TileOrder::paired,
+                             .share_causal_tail = ShareCausalTail::on};
   run_case<kResident, kHalf64Causal>({.heads = 3, .len_q = 270, .len_k = 250, .causal_offset = -20}, 131);
   run_case<kResident, kBrain128Causal>({.heads = 2, .len_q = 250, .len_k = 250, .score_scale = 100}, 132);
 }
@@ -190,15 +196,18 @@ TEST(EmulatedStream, VotesAfterProducts) {
   run_case<kOne, kHalf64>({.len_q = 70, .len_k = 500}, 71);
   run_case<kOne, kHalf64>({.len_q = 70, .len_k = 500, .score_scale = 30}, 72);
   run_case<kOne, kHalf64>({.len_q = 20, .len_k = 70, .score_scale = 30}, 73);
-  constexpr Config kTwo{
-      .m_warpgroups = 2, .block_n = 32, .stages = 2, .softmax_overlap = SoftmaxOverlap::qk_pv, .overflow_check = OverflowCheck::deferred};
+  constexpr Config kTwo{.m_warpgroups = 2,
+                        .block_n = 32,
+                        .stages = 2,
+                        .softmax_overlap = SoftmaxOverlap::qk_pv,
+                        .overflow_check = OverflowCheck::deferred};
   run_case<kTwo, kHalf64Causal>({.len_q = 200, .len_k = 300, .causal_offset = 60, .score_scale = 30}, 74);
   run_case<kTwo, kBrain128Causal>({.heads = 2, .len_q = 150, .len_k = 330, .causal_offset = 180, .score_scale = 30},
                                   75);
 }
 
-// Consumer warpgroups that multiply one after the other, whatever a iteration is: both products, one, or none where only others see
-// the keys.
+// Consumer warpgroups that multiply one after the other, whatever a iteration is: both products, one, or none where
+// only others see the keys.
 TEST(EmulatedStream, RowGroupsTakeTurns) {
   constexpr Config kTwo{.m_warpgroups = 2, .block_n = 32, .stages = 3, .pingpong = Pingpong::on};
   run_case<kTwo, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 100, .len_k = 330}, 110);
@@ -213,8 +222,11 @@ TEST(EmulatedStream, RowGroupsTakeTurns) {
                           .pingpong = Pingpong::on,
                           .tile_order = TileOrder::paired};
   run_case<kThree, kHalf64Causal>({.heads = 2, .len_q = 270, .len_k = 250, .causal_offset = -20}, 112);
-  constexpr Config kBoth{
-      .m_warpgroups = 3, .block_n = 32, .stages = 2, .softmax_overlap = SoftmaxOverlap::qk_pv, .pingpong = Pingpong::on};
+  constexpr Config kBoth{.m_warpgroups = 3,
+                         .block_n = 32,
+                         .stages = 2,
+                         .softmax_overlap = SoftmaxOverlap::qk_pv,
+                         .pingpong = Pingpong::on};
   run_case<kBoth, kHalf64>({.heads = 2, .len_q = 140, .len_k = 33}, 113);
   constexpr Config kGroups{.m_warpgroups = 2, .kv_groups = 2, .block_n = 32, .stages = 2, .pingpong = Pingpong::on};
   run_case<kGroups, kHalf64Causal>({.len_q = 200, .len_k = 120, .causal_offset = -80}, 114);
@@ -244,12 +256,15 @@ TEST(EmulatedStream, ReferencesOfTheFirstKeys) {
   run_case<kLast, kHalf64Causal>({.heads = 2, .len_q = 260, .len_k = 260}, 124);
 }
 
-// Rows that see none of their consumer warpgroup's first tile, and scores so low that any reference but their own leaves
-// nothing.
+// Rows that see none of their consumer warpgroup's first tile, and scores so low that any reference but their own
+// leaves nothing.
 TEST(EmulatedStream, RowsThatSeeNothingOfTheFirstTile) {
   constexpr Config kNothing{.m_warpgroups = 1, .block_n = 32, .stages = 2, .row_max = RowMax::stale_16};
-  constexpr Config kProducts{
-      .m_warpgroups = 1, .block_n = 32, .stages = 2, .softmax_overlap = SoftmaxOverlap::qk_pv, .row_max = RowMax::stale_16};
+  constexpr Config kProducts{.m_warpgroups = 1,
+                             .block_n = 32,
+                             .stages = 2,
+                             .softmax_overlap = SoftmaxOverlap::qk_pv,
+                             .row_max = RowMax::stale_16};
   constexpr Config kFirstTile{.m_warpgroups = 1, .block_n = 64, .stages = 2};
   for (const int offset : {0, -1, 31, -33}) {
     const auto seed = static_cast<std::uint64_t>(130 + offset);
@@ -432,7 +447,8 @@ TEST(EmulatedStream, PaddedAndWideHeadDims) {
   constexpr Config kWide{.m_warpgroups = 1, .block_n = 64, .stages = 2, .scheduler = Scheduler::static_persistent};
   run_case<kWide, Problem{.element = Element::fp16, .head_dim = 256, .causal = true}>(
       {.heads = 2, .len_q = 30, .len_k = 170, .causal_offset = 140}, 32, {.blocks = 1});
-  constexpr Config kSplit{.m_warpgroups = 1, .kv_groups = 2, .block_n = 32, .stages = 2, .epilogue = EpilogueStore::st_b32};
+  constexpr Config kSplit{
+      .m_warpgroups = 1, .kv_groups = 2, .block_n = 32, .stages = 2, .epilogue = EpilogueStore::st_b32};
   run_case<kSplit, Problem{.element = Element::bf16, .head_dim = 136, .causal = false}>({.len_q = 20, .len_k = 150},
                                                                                         33);
 }

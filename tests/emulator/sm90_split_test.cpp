@@ -110,7 +110,8 @@ TEST(EmulatedSm90, SizesMayBeConstants) {
   open_launches_of_known_sizes<Prologue::lengths_first>(400);
   open_launches_of_known_sizes<Prologue::maps_first>(410);
   open_launches_of_known_sizes<Prologue::q_first>(420);
-  // More iterations than stay in shared memory, overflowed, a producer that asks for the key head again; heads come first.
+  // More iterations than stay in shared memory, overflowed, a producer that asks for the key head again; heads come
+  // first.
   constexpr Config kRing{.cluster = 1,
                          .n_blocks_per_stage = 2,
                          .stages = 2,
@@ -131,13 +132,13 @@ TEST(EmulatedSm90, SizesMayBeConstants) {
 // And that hold what those sizes need alone: one program, or two where some part wants the other.
 TEST(EmulatedSm90, ProgramsMayHoldWhatTheyNeed) {
   constexpr Config kNumSplits{.cluster = 2,
-                          .block_n = 64,
-                          .n_blocks_per_stage = 4,
-                          .mask_at = MaskAt::probabilities,
-                          .rowsum = Rowsum::mma,
-                          .overflow_check = OverflowCheck::after_store,
-                          .specialize = Specialize::shape,
-                          .prune = Prune::on};
+                              .block_n = 64,
+                              .n_blocks_per_stage = 4,
+                              .mask_at = MaskAt::probabilities,
+                              .rowsum = Rowsum::mma,
+                              .overflow_check = OverflowCheck::after_store,
+                              .specialize = Specialize::shape,
+                              .prune = Prune::on};
   constexpr Shape kRound{.heads = 2, .len_q = 128, .len_k = 512, .score_scale = 20};
   constexpr Problem kUnmasked = fixed(kHalf64, kRound);
   run_case<canonical(kNumSplits, kUnmasked), kUnmasked>(kRound, 440, true, {}, emulator::misinform_of_sizes);
@@ -152,7 +153,8 @@ TEST(EmulatedSm90, ProgramsMayHoldWhatTheyNeed) {
 // And for outputs that lie in one way: where O is told to lie is wrong here too, and Q, K and V lie otherwise.
 template <Opening kOpening, Store kStore>
 void write_dense_outputs(std::uint64_t seed) {
-  constexpr Config kConfig{.prologue = kOpening, .epilogue = kStore, .specialize = Specialize::shape, .o_layout = OutputLayout::dense};
+  constexpr Config kConfig{
+      .prologue = kOpening, .epilogue = kStore, .specialize = Specialize::shape, .o_layout = OutputLayout::dense};
   constexpr Shape kGrouped{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 130, .padding_rows = 3};
   run_case<kConfig, dense(kHalf64, kGrouped)>(kGrouped, seed, true, {}, emulator::misinform_of_outputs);
   run_case<kConfig, dense(kHalf64Causal, kInner)>(kInner, seed + 1, true, {}, emulator::misinform_of_outputs);
@@ -206,8 +208,8 @@ TEST(EmulatedSm90, SharesQueries) {
   run_case<kGroups, kHalf64>({.len_q = 70, .len_k = 50}, 307);
 }
 
-// Only some consumer warpgroups of a block see past the last key: all take the program that knows of it, or they would vote at
-// different places and wait for each other.
+// Only some consumer warpgroups of a block see past the last key: all take the program that knows of it, or they would
+// vote at different places and wait for each other.
 TEST(EmulatedSm90, RowGroupsOfABlockTakeOneProgram) {
   constexpr Problem kBrain64Causal{.element = Element::bf16, .head_dim = 64, .causal = true};
   constexpr Config kThree{.m_warpgroups = 3,
@@ -236,8 +238,12 @@ TEST(EmulatedSm90, WritesRowsAsBoxes) {
   run_case<kConfig, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 130}, 311, false);
   run_case<kConfig, kHalf64>({.len_q = 40, .len_k = 512, .score_scale = 30, .heads_inner = true}, 312);
   run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40}, 313);
-  constexpr Config kAlone{
-      .m_warpgroups = 2, .cluster = 1, .n_blocks_per_stage = 2, .v_barriers = 1, .pv_start_step = 0, .epilogue = EpilogueStore::tma};
+  constexpr Config kAlone{.m_warpgroups = 2,
+                          .cluster = 1,
+                          .n_blocks_per_stage = 2,
+                          .v_barriers = 1,
+                          .pv_start_step = 0,
+                          .epilogue = EpilogueStore::tma};
   run_case<kAlone, kHalf64>({.len_q = 150, .len_k = 200}, 314);
   constexpr Config kFour{.kv_groups = 2,
                          .cluster = 2,
@@ -419,8 +425,12 @@ TEST(EmulatedSm90, RowGroupsPastTheirLastKeyFreeSlotsInTurn) {
 }
 
 TEST(EmulatedSm90, CausalMasks) {
-  constexpr Config kConfig{
-      .n_blocks_per_stage = 2, .stages = 2, .qk_in_flight = 1, .v_barriers = 1, .pv_start_step = 0, .overflow_check = OverflowCheck::before_merge};
+  constexpr Config kConfig{.n_blocks_per_stage = 2,
+                           .stages = 2,
+                           .qk_in_flight = 1,
+                           .v_barriers = 1,
+                           .pv_start_step = 0,
+                           .overflow_check = OverflowCheck::before_merge};
   run_case<kConfig, kHalf64Causal>({.len_q = 200, .len_k = 200}, 7);
   run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 400, .causal_offset = 270}, 8);
   run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40}, 9);
@@ -435,7 +445,11 @@ TEST(EmulatedSm90, CausalMasksOfOneSegment) {
   run_case<kConfig, kHalf64Causal>({.len_q = 130, .len_k = 90, .causal_offset = -40}, 20);
   run_case<kConfig, kHalf64Causal>({.len_q = 200, .len_k = 330, .score_scale = 30}, 21);
   run_case<kConfig, kHalf64Causal>({.len_q = 70, .len_k = 900, .causal_offset = 830}, 22);
-  constexpr Config kFour{.cluster = 4, .n_blocks_per_stage = 2, .pv_start_step = 0, .overflow_check = OverflowCheck::before_merge, .min_blocks = 3};
+  constexpr Config kFour{.cluster = 4,
+                         .n_blocks_per_stage = 2,
+                         .pv_start_step = 0,
+                         .overflow_check = OverflowCheck::before_merge,
+                         .min_blocks = 3};
   run_case<kFour, kHalf64Causal>({.len_q = 300, .len_k = 300}, 23);
   run_case<kFour, kHalf64Causal>({.len_q = 300, .len_k = 300, .score_scale = 30}, 24);
   constexpr Config kPair{.m_warpgroups = 2,

@@ -251,10 +251,11 @@ TEST(Strategy, TheDefaultMadeForItsWorkloadIsTriedWithTheFirstGeneration) {
       }
     return found;
   };
-  EXPECT_EQ(tried("b1h16l256d128", {}), "4: key_heads own -> shared, sizes any -> fixed, outputs any -> dense");
-  EXPECT_EQ(tried("b1h8l1024d64", {}), "4: sizes any -> fixed, outputs any -> dense");
-  EXPECT_EQ(tried("b64h12l128d64", {}), "4: sizes any -> fixed") << "boxes go where a tensor map says";
-  EXPECT_EQ(tried("b1h8l1024d64", {.population = 2}), "3: sizes any -> fixed, outputs any -> dense") << "behind three";
+  EXPECT_EQ(tried("b1h16l256d128", {}), "4: gqa off -> on, specialize none -> shape, o_layout strided -> dense");
+  EXPECT_EQ(tried("b1h8l1024d64", {}), "4: specialize none -> shape, o_layout strided -> dense");
+  EXPECT_EQ(tried("b64h12l128d64", {}), "4: specialize none -> shape") << "boxes go where a tensor map says";
+  EXPECT_EQ(tried("b1h8l1024d64", {.population = 2}), "3: specialize none -> shape, o_layout strided -> dense")
+      << "behind three";
   EXPECT_EQ(tried("b8h16l2048d128", {}), "") << "too large to know";
 }
 
@@ -281,9 +282,9 @@ TEST(Strategy, FortyFiveTrialsGoThroughTheWaysOfARealFamily) {
   const Workload workload = parse_workload("b1h8l2048d64");
   DeviceFacts hopper = gpu_limits("sm_90a");
   hopper.processors = 132;
-  const Variant start =
-      parse_variant("fwd_sm90_persistent:m_warpgroups=2,kv_groups=2,cluster=1,stages=3,pingpong=on,tile_order=row_major",
-                    workload, hopper);
+  const Variant start = parse_variant(
+      "fwd_sm90_persistent:m_warpgroups=2,kv_groups=2,cluster=1,stages=3,pingpong=on,tile_order=row_major", workload,
+      hopper);
   const Space space{&family.knobs(), start.config,
                     [&](const Config& config) { return !family.is_illegal(config, workload, hopper); },
                     [&](const Config& config) { return family.canonical(config, workload); }, "stream"};

@@ -14,7 +14,7 @@ namespace heed::evolve {
 // A space with one best point, and as score how near a config is to it.
 struct Toy {
   Toy() {
-    for (const char* name : {"a", "b", "c", "d", "e"}) knobs.push_back({name, name, "", {1, 2, 4, 8, 16, 32}, {}});
+    for (const char* name : {"a", "b", "c", "d", "e"}) knobs.push_back({name, "", {1, 2, 4, 8, 16, 32}, {}});
     space.knobs = &knobs;
     space.default_config = {1, 1, 1, 1, 1};
     space.is_legal = [](const Config& c) { return c[0] + c[1] <= 40; };

@@ -161,7 +161,8 @@ TEST_F(Gpu, InputsThatLastInAnEmptyCacheAloneAreNotFaster) {
   if (device_.arch != "sm_90a") GTEST_SKIP() << "fwd_sm90_persistent needs sm_90a";
   const Workload workload = parse_workload("b1h8l1024d64");
   trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
-  const std::string config = "fwd_sm90_persistent:m_warpgroups=1,kv_groups=2,block_n=64,stages=2,scheduler=single_tile,";
+  const std::string config =
+      "fwd_sm90_persistent:m_warpgroups=1,kv_groups=2,block_n=64,stages=2,scheduler=single_tile,";
   laboratory.set_base(laboratory.build(parse_variant(config + "evict_first=none", workload, device_)));
   const trial::Built marked = laboratory.build(parse_variant(config + "evict_first=q_kv", workload, device_));
   const trial::Outcome outcome =

@@ -46,8 +46,8 @@ bool has_nvrtc() {
 
 TEST(Embedded, AFamilyIsMadeOfItsFolderAndWhatThatIncludes) {
   const std::set<std::string> stream = sources_of(find_family("fwd_sm90_persistent"));
-  for (const char* path : {"kernels/sm90/persistent/forward.cuh", "kernels/sm90/persistent/config.hpp", "kernels/ptx/wgmma.cuh",
-                           "kernels/tile/matrix_descriptor.hpp", "kernels/contract.hpp"})
+  for (const char* path : {"kernels/sm90/persistent/forward.cuh", "kernels/sm90/persistent/config.hpp",
+                           "kernels/ptx/wgmma.cuh", "kernels/tile/matrix_descriptor.hpp", "kernels/contract.hpp"})
     EXPECT_EQ(stream.count(path), 1U) << path;
   EXPECT_EQ(stream.count("kernels/sm90/split/forward.cuh"), 0U);
   std::set<std::string> digests;

@@ -1,5 +1,5 @@
-// fwd_sm80_decode without a GPU: which block, group and lane takes which row and key, and the whole computation done with
-// those functions in the kernel's order, merges included.
+// fwd_sm80_decode without a GPU: which block, group and lane takes which row and key, and the whole computation done
+// with those functions in the kernel's order, merges included.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -18,8 +18,8 @@ TEST(DecodeSm90, EveryTileHasOneBlockAndSharesDifferByOne) {
         for (const SplitPoints split_points : {SplitPoints::anywhere, SplitPoints::at_work_tiles}) {
           const int all = jobs * tiles;
           if (blocks > all) continue;
-          const Share s = share({.split_points = cut}, jobs, tiles, blocks);
-          EXPECT_EQ(s.parts, cut == SplitPoints::at_work_tiles && blocks % jobs == 0 ? blocks / jobs : 0);
+          const Share s = share({.split_points = split_points}, jobs, tiles, blocks);
+          EXPECT_EQ(s.parts, split_points == SplitPoints::at_work_tiles && blocks % jobs == 0 ? blocks / jobs : 0);
           int next = 0;
           for (int b = 0; b < blocks; ++b) {
             ASSERT_EQ(s.first_tile(b), next);
@@ -142,11 +142,14 @@ TEST(DecodeSm90, WhatDoesNotFitIsIllegal) {
   EXPECT_EQ(legal({.kv_groups = 4, .stages = 6}), Illegal::stages);
   constexpr Config kColumns{.block_n = 64, .stages = 3, .merge_warps = 1, .group_split = GroupSplit::columns};
   EXPECT_EQ(legal(kColumns), Illegal::no);  // stages are everybody's: three of four groups do
-  EXPECT_EQ(legal({.block_n = 32, .kv_groups = 4, .merge_warps = 1, .group_split = GroupSplit::columns}), Illegal::columns);
-  EXPECT_EQ(legal({.block_m = 64, .block_n = 64, .merge_warps = 1, .group_split = GroupSplit::columns}), Illegal::columns_rows);
-  EXPECT_EQ(legal({.block_n = 64, .stages = 4, .merge_warps = 2, .group_split = GroupSplit::columns}), Illegal::columns_mergers);
-  EXPECT_EQ(legal({.block_m = 16, .stages = 8, .producer = false}), Illegal::no);
-  EXPECT_EQ(legal({.block_m = 32, .kv_groups = 2, .stages = 8, .producer = false}), Illegal::producer);
+  EXPECT_EQ(legal({.block_n = 32, .kv_groups = 4, .merge_warps = 1, .group_split = GroupSplit::columns}),
+            Illegal::columns);
+  EXPECT_EQ(legal({.block_m = 64, .block_n = 64, .merge_warps = 1, .group_split = GroupSplit::columns}),
+            Illegal::columns_rows);
+  EXPECT_EQ(legal({.block_n = 64, .stages = 4, .merge_warps = 2, .group_split = GroupSplit::columns}),
+            Illegal::columns_mergers);
+  EXPECT_EQ(legal({.block_m = 16, .stages = 8, .producer_warp = false}), Illegal::no);
+  EXPECT_EQ(legal({.block_m = 32, .kv_groups = 2, .stages = 8, .producer_warp = false}), Illegal::producer);
   EXPECT_EQ(legal({.block_m = 64, .kv_groups = 8, .stages = 8}), Illegal::threads);
   EXPECT_EQ(legal({.block_n = 64, .kv_groups = 4, .stages = 8}), Illegal::shared_memory);
   EXPECT_EQ(legal({.kv_groups = 4, .stages = 8, .min_blocks = 2}), Illegal::occupancy);
@@ -155,10 +158,10 @@ TEST(DecodeSm90, WhatDoesNotFitIsIllegal) {
             Illegal::head_dim);
   // Nine warps are three a quarter of the multiprocessor, as twelve are.
   EXPECT_EQ(registers_allowed({.kv_groups = 6, .merge_warps = 2}), 168);
-  EXPECT_EQ(registers_allowed({.kv_groups = 6, .merge_warps = 2, .producer = false}), 255);
+  EXPECT_EQ(registers_allowed({.kv_groups = 6, .merge_warps = 2, .producer_warp = false}), 255);
   EXPECT_EQ(legal({.stages = 8, .merge_warps = 4}), Illegal::no);
   EXPECT_EQ(legal({.stages = 8, .merge_warps = 4, .exp2 = static_cast<attention::Exp2>(1)}), Illegal::registers);
-  EXPECT_EQ(legal({.stages = 8, .merge_warps = 4, .producer = false}), Illegal::no);
+  EXPECT_EQ(legal({.stages = 8, .merge_warps = 4, .producer_warp = false}), Illegal::no);
 }
 
 }  // namespace

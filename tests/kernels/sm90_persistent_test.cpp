@@ -25,29 +25,29 @@ Config random_config(Random& random) {
   c.block_n = one_of({32, 48, 64, 80, 96, 112, 128});
   c.stages = one_of({1, 2, 3, 5, 8, 16});
   c.q_stages = one_of({1, 2, 3, 4});
-  c.scheduler = static_cast<Schedule>(random.below(3));
-  c.softmax_overlap = static_cast<Overlap>(random.below(3));
-  c.gemm_order = static_cast<ProductOrder>(random.below(3));
-  c.row_max = static_cast<Reference>(random.below(3));
-  c.pingpong = static_cast<Turns>(random.below(2));
-  c.stagger_splits = static_cast<Starts>(random.below(2));
+  c.scheduler = static_cast<Scheduler>(random.below(3));
+  c.softmax_overlap = static_cast<SoftmaxOverlap>(random.below(3));
+  c.gemm_order = static_cast<GemmOrder>(random.below(3));
+  c.row_max = static_cast<RowMax>(random.below(3));
+  c.pingpong = static_cast<Pingpong>(random.below(2));
+  c.stagger_splits = static_cast<StaggerSplits>(random.below(2));
   c.producer = random.chance(0.5) ? Producer::warp : Producer::warpgroup;
-  c.setmaxnreg = static_cast<Release>(random.below(2));
-  c.tile_setup = static_cast<Shares>(random.below(2));
-  c.mask_path = static_cast<Masking>(random.below(3));
+  c.setmaxnreg = static_cast<Setmaxnreg>(random.below(2));
+  c.tile_setup = static_cast<TileSetup>(random.below(2));
+  c.mask_path = static_cast<MaskPath>(random.below(3));
   c.tile_order = static_cast<TileOrder>(random.below(4));
-  c.share_causal_tail = static_cast<Pairs>(random.below(2));
+  c.share_causal_tail = static_cast<ShareCausalTail>(random.below(2));
   c.evict_first = static_cast<EvictFirst>(random.below(11));
-  c.epilogue = static_cast<Store>(random.below(5));
-  c.scale_placement = static_cast<Scaling>(random.below(3));
-  c.convert_placement = static_cast<Packing>(random.below(3));
-  c.rowsum_placement = static_cast<Adding>(random.below(3));
-  c.rowsum_reduce = static_cast<Sums>(random.below(2));
-  c.barrier_wait = static_cast<Arrival>(random.below(2));
-  c.stage_release = static_cast<Upkeep>(random.below(2));
-  c.specialize = static_cast<Sizes>(random.below(3));
-  c.prune = static_cast<Programs>(random.below(2));
-  c.o_layout = static_cast<Outputs>(random.below(2));
+  c.epilogue = static_cast<EpilogueStore>(random.below(5));
+  c.scale_placement = static_cast<ScalePlacement>(random.below(3));
+  c.convert_placement = static_cast<ConvertPlacement>(random.below(3));
+  c.rowsum_placement = static_cast<RowsumPlacement>(random.below(3));
+  c.rowsum_reduce = static_cast<RowsumReduce>(random.below(2));
+  c.barrier_wait = static_cast<BarrierWait>(random.below(2));
+  c.stage_release = static_cast<StageRelease>(random.below(2));
+  c.specialize = static_cast<Specialize>(random.below(3));
+  c.prune = static_cast<Prune>(random.below(2));
+  c.o_layout = static_cast<OutputLayout>(random.below(2));
   c.virtual_ctas = one_of({1, 2, 3, 4});
   c.min_blocks = one_of({1, 2, 3, 4});
   return c;
@@ -88,7 +88,8 @@ TEST(Stream, WholeRowTilesSeeTheSameKeys) {
   EXPECT_GT(whole, 2000);
 }
 
-// What a program for fixed sizes leaves out does not happen: by the rows and tiles of every consumer warpgroup, one by one.
+// What a program for fixed sizes leaves out does not happen: by the rows and tiles of every consumer warpgroup, one by
+// one.
 TEST(Stream, ProgramsKnowWhatTheirTilesMeet) {
   Random random(10);
   int leaner = 0;
@@ -117,7 +118,7 @@ TEST(Stream, ProgramsKnowWhatTheirTilesMeet) {
         const int last_row = std::min(first_row + kWarpgroupRows, s.len_q) - 1;
         const int by_all = visible_keys(problem.causal, first_row, s.causal_offset, s.len_k);
         const int by_any = visible_keys(problem.causal, last_row, s.causal_offset, s.len_k);
-        for (int part = 0; part < parts(c); ++part) {
+        for (int part = 0; part < num_splits(c); ++part) {
           const Range range =
               kv_tiles_of_split(c, keys_seen(c, problem.causal, index, s.len_q, s.len_k, s.causal_offset), part);
           int tiles = 0;
@@ -164,14 +165,14 @@ TEST(Stream, WholeRowTilesWantRowsAndKeys) {
     return canonical(
                kWhole,
                {.element = Element::fp16, .head_dim = 64, .causal = causal, .sizes = {1, 1, 1, len_q, len_k, offset}})
-        .sizes;
+        .specialize;
   };
   EXPECT_EQ(becomes(false, 256, 100, 0), Specialize::whole_tiles);
   EXPECT_EQ(becomes(false, 192, 100, 0), Specialize::shape) << "the last row tile has 64 rows of 128";
   EXPECT_EQ(becomes(true, 256, 256, 0), Specialize::whole_tiles);
   EXPECT_EQ(becomes(true, 256, 255, 0), Specialize::shape) << "the last row would see a key past the last";
   EXPECT_EQ(becomes(true, 256, 255, -1), Specialize::shape) << "the first row sees none";
-  EXPECT_EQ(canonical(kWhole, kHalf64).sizes, Specialize::none) << "nothing is known";
+  EXPECT_EQ(canonical(kWhole, kHalf64).specialize, Specialize::none) << "nothing is known";
 }
 
 // Where outputs lie is known with the sizes or not at all, and to whom it makes a difference.
@@ -183,13 +184,13 @@ TEST(Stream, DenseOutputsGoWithKnownSizes) {
   constexpr Config kAny{.stages = 2};
   ASSERT_EQ(reason(kAny, kKnown), Illegal::no);
   const auto with = [](Config c, Specialize specialize, OutputLayout outputs) {
-    c.specialize = sizes;
+    c.specialize = specialize;
     c.o_layout = outputs;
     return c;
   };
   for (const Specialize specialize : {Specialize::shape, Specialize::whole_tiles})
     for (const OutputLayout outputs : {OutputLayout::strided, OutputLayout::dense}) {
-      const Config c = with(kAny, sizes, outputs);
+      const Config c = with(kAny, specialize, outputs);
       EXPECT_EQ(canonical(c, kKnown), c);
       EXPECT_EQ(reason(c, kKnown), Illegal::no);
       EXPECT_EQ(canonical(c, kHalf64), kAny) << "nothing is known";
@@ -201,20 +202,23 @@ TEST(Stream, DenseOutputsGoWithKnownSizes) {
   EXPECT_EQ(canonical(of_any, kHalf64), kAny);
   // Sizes that are not whole are fixed all the same, and outputs dense.
   constexpr Problem kRagged{.element = Element::fp16, .head_dim = 64, .causal = false, .sizes = {1, 8, 8, 500, 512, 0}};
-  EXPECT_EQ(canonical(with(kAny, Specialize::whole_tiles, OutputLayout::dense), kRagged), with(kAny, Specialize::shape, OutputLayout::dense));
+  EXPECT_EQ(canonical(with(kAny, Specialize::whole_tiles, OutputLayout::dense), kRagged),
+            with(kAny, Specialize::shape, OutputLayout::dense));
   // Boxes go where a map says; where there are none after all, rows do not.
   Config boxes = kAny;
   boxes.epilogue = EpilogueStore::tma;
   ASSERT_EQ(reason(boxes, kKnown), Illegal::no);
-  EXPECT_EQ(canonical(with(boxes, Specialize::none, OutputLayout::dense), kKnown), boxes) << "they ask for no sizes either";
-  EXPECT_EQ(canonical(with(boxes, Specialize::shape, OutputLayout::dense), kKnown), with(boxes, Specialize::shape, OutputLayout::strided));
+  EXPECT_EQ(canonical(with(boxes, Specialize::none, OutputLayout::dense), kKnown), boxes)
+      << "they ask for no sizes either";
+  EXPECT_EQ(canonical(with(boxes, Specialize::shape, OutputLayout::dense), kKnown),
+            with(boxes, Specialize::shape, OutputLayout::strided));
   EXPECT_EQ(reason(with(boxes, Specialize::shape, OutputLayout::dense), kKnown), Illegal::same_program);
   boxes.kv_groups = 2;
   boxes.scheduler = Scheduler::static_persistent;
   const Config rows = canonical(with(boxes, Specialize::none, OutputLayout::dense), kKnown);
   EXPECT_NE(rows.epilogue, EpilogueStore::tma);
   EXPECT_EQ(rows.o_layout, OutputLayout::dense);
-  EXPECT_EQ(rows.sizes, Specialize::shape);
+  EXPECT_EQ(rows.specialize, Specialize::shape);
 }
 
 // A consumer warpgroup that takes every other tile waits for the next iteration before it gives the last one back.
@@ -238,7 +242,7 @@ TEST(Stream, EveryKeyTileBelongsToOnePart) {
     int expected = 0;
     int most = 0;
     int least = 1 << 30;
-    for (int part = 0; part < parts(c); ++part) {
+    for (int part = 0; part < num_splits(c); ++part) {
       const Range range = kv_tiles_of_split(c, keys, part);
       ASSERT_EQ(range.first, expected);
       ASSERT_GE(range.end, range.first);
@@ -325,8 +329,10 @@ TEST(Stream, EvenWavesAreAsManyAsFilledOnes) {
 // KV groups of a pair hold every tile once, and multiply as often as each other but for a tile or two.
 TEST(Stream, PairsCutTheirTilesByWork) {
   for (const int key_groups : {1, 2, 4}) {
-    const Config c{
-        .m_warpgroups = 2, .kv_groups = key_groups, .tile_order = TileOrder::paired, .share_causal_tail = ShareCausalTail::on};
+    const Config c{.m_warpgroups = 2,
+                   .kv_groups = key_groups,
+                   .tile_order = TileOrder::paired,
+                   .share_causal_tail = ShareCausalTail::on};
     for (int longer = 0; longer < 40; ++longer)
       for (int shorter = 0; shorter <= longer; ++shorter) {
         int end = 0;
@@ -344,7 +350,8 @@ TEST(Stream, PairsCutTheirTilesByWork) {
   }
 }
 
-// Every 64 rows belong to one consumer warpgroup of one Q tile; the Q tile's last row is the last that any of them holds.
+// Every 64 rows belong to one consumer warpgroup of one Q tile; the Q tile's last row is the last that any of them
+// holds.
 TEST(Stream, EveryRowBelongsToOneRowGroup) {
   Random random(5);
   for (int i = 0; i < 3000; ++i) {
@@ -411,13 +418,13 @@ TEST(Stream, WhoStartsFirstHasMore) {
     }
 }
 
-// A consumer warpgroup that waits for its start frees no stage, so that consumer warpgroups which share rings start together; a block
-// that stays starts once.
+// A consumer warpgroup that waits for its start frees no stage, so that consumer warpgroups which share rings start
+// together; a block that stays starts once.
 TEST(Stream, OnlyKeyGroupsOfOneRowTileStartInTurn) {
   const Problem problem{.element = Element::fp16, .head_dim = 64, .causal = true};
   const auto starts = [&](Config c) {
     c.stagger_splits = StaggerSplits::on;
-    return canonical(c, problem).starts;
+    return canonical(c, problem).stagger_splits;
   };
   EXPECT_EQ(starts({.m_warpgroups = 1, .kv_groups = 2}), StaggerSplits::on);
   EXPECT_EQ(starts({.m_warpgroups = 1, .kv_groups = 4}), StaggerSplits::on);
@@ -435,12 +442,12 @@ TEST(Stream, WhatIsDoneAheadFitsTheBlock) {
            .setmaxnreg = Setmaxnreg::after_loads,
            .tile_setup = TileSetup::early,
            .min_blocks = 3};
-  EXPECT_EQ(canonical(c, kHalf64).shares, TileSetup::early);
-  EXPECT_EQ(canonical(c, kHalf64).release, Setmaxnreg::after_loads);
+  EXPECT_EQ(canonical(c, kHalf64).tile_setup, TileSetup::early);
+  EXPECT_EQ(canonical(c, kHalf64).setmaxnreg, Setmaxnreg::after_loads);
   c.producer = Producer::warp;
-  EXPECT_EQ(canonical(c, kHalf64).release, Setmaxnreg::early);
+  EXPECT_EQ(canonical(c, kHalf64).setmaxnreg, Setmaxnreg::early);
   c.virtual_ctas = 2;
-  EXPECT_EQ(canonical(c, kHalf64).shares, TileSetup::lazy);
+  EXPECT_EQ(canonical(c, kHalf64).tile_setup, TileSetup::lazy);
 }
 
 // Under a causal mask all Q tiles with an even number of consumer warpgroups see the same number of keys.
@@ -500,17 +507,20 @@ TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
         ASSERT_EQ(p.sender_bytes, 2 * c.stages * p.operand);
         ASSERT_LE(bytes_sent(c, dim), p.sender_bytes);
         ASSERT_EQ(c.m_warpgroups, 1);
-        ASSERT_EQ(p.barriers, ring_end + (c.epilogue == EpilogueStore::smem_b128_preaddressed ? 16 * consumer_threads(c) : 0));
+        ASSERT_EQ(p.barriers,
+                  ring_end + (c.epilogue == EpilogueStore::smem_b128_preaddressed ? 16 * consumer_threads(c) : 0));
         ASSERT_EQ(c.virtual_ctas, 1);
       } else {
         ASSERT_EQ(p.exchange, ring_end);
         // Of a cluster, what the other block sent.
         ASSERT_EQ(p.exchange_bytes, (c.cluster > 1 ? 1 : c.kv_groups) * bytes_sent(c, dim));
         ASSERT_EQ(p.sender_bytes, bytes_sent(c, dim));
-        const bool apart =
-            (stores_from_smem(c) && parts(c) == 1) || (c.epilogue == EpilogueStore::tma && c.scheduler != Scheduler::single_tile);
-        ASSERT_EQ(p.rows % (c.epilogue == EpilogueStore::tma && apart ? tile::kSwizzleAtomBytes : tile::kBoxRowBytes), 0);
-        const int help = c.share_causal_tail == ShareCausalTail::on ? c.m_warpgroups / 2 * c.kv_groups * p.partner_partial_bytes : 0;
+        const bool apart = (stores_from_smem(c) && num_splits(c) == 1) ||
+                           (c.epilogue == EpilogueStore::tma && c.scheduler != Scheduler::single_tile);
+        ASSERT_EQ(p.rows % (c.epilogue == EpilogueStore::tma && apart ? tile::kSwizzleAtomBytes : tile::kBoxRowBytes),
+                  0);
+        const int help =
+            c.share_causal_tail == ShareCausalTail::on ? c.m_warpgroups / 2 * c.kv_groups * p.partner_partial_bytes : 0;
         const int lines = c.epilogue == EpilogueStore::smem_b128_preaddressed ? 16 * consumer_threads(c) : 0;
         const int end = ring_end + c.m_warpgroups * p.exchange_bytes + help + (apart ? p.q_stage_bytes : 0) + lines;
         ASSERT_EQ(p.barriers, (c.virtual_ctas - 1) * p.virtual_cta_bytes + end);
@@ -524,10 +534,11 @@ TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
       ASSERT_EQ(p.total, p.q_tiles + 16 * c.q_stages + (c.virtual_ctas - 1) * p.virtual_cta_barriers);
       if (c.virtual_ctas > 1) {
         ASSERT_NE(c.scheduler, Scheduler::single_tile);
-        ASSERT_EQ(parts(c), 1);
+        ASSERT_EQ(num_splits(c), 1);
         ASSERT_EQ(c.share_causal_tail, ShareCausalTail::off);
       }
-      for (const int offset : {p.q_stage_bytes, p.ring, p.box, p.operand}) ASSERT_EQ(offset % tile::kSwizzleAtomBytes, 0);
+      for (const int offset : {p.q_stage_bytes, p.ring, p.box, p.operand})
+        ASSERT_EQ(offset % tile::kSwizzleAtomBytes, 0);
       for (const int offset : {p.exchange, p.exchange_bytes, p.sender_bytes, p.q_tiles}) ASSERT_EQ(offset % 16, 0);
       ASSERT_EQ(p.barriers % 8, 0);
       // Slices of one row a lane and 32 columns at least, four tiles of 8, and two floats a row of every group.
@@ -580,7 +591,8 @@ TEST(Stream, RegistersOfAMultiprocessorAreShared) {
   c.m_warpgroups = 4;
   EXPECT_EQ(launch_registers(c), 96);
   EXPECT_EQ(registers_allowed(c), 112);
-  const Config teams{.m_warpgroups = 1, .scheduler = Scheduler::static_persistent, .producer = Producer::warpgroup, .virtual_ctas = 4};
+  const Config teams{
+      .m_warpgroups = 1, .scheduler = Scheduler::static_persistent, .producer = Producer::warpgroup, .virtual_ctas = 4};
   EXPECT_EQ(threads(teams), threads(c));
   EXPECT_EQ(registers_allowed(teams), 112);
   Random random(5);

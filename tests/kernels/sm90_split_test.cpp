@@ -44,11 +44,11 @@ Config random_config(Random& random, const Problem& problem) {
   c.asm_order = random.chance(0.5) ? AsmOrder::fixed : AsmOrder::free;
   c.producer = static_cast<Producer>(random.below(3));
   c.tma_multicast = random.chance(0.5) ? TmaMulticast::none : TmaMulticast::q;
-  c.epilogue = static_cast<Store>(random.below(3));
-  c.gqa = static_cast<KeyHeads>(random.below(2));
-  c.specialize = static_cast<Sizes>(random.below(2));
-  c.prune = static_cast<Programs>(random.below(2));
-  c.o_layout = static_cast<Outputs>(random.below(2));
+  c.epilogue = static_cast<EpilogueStore>(random.below(3));
+  c.gqa = static_cast<Gqa>(random.below(2));
+  c.specialize = static_cast<Specialize>(random.below(2));
+  c.prune = static_cast<Prune>(random.below(2));
+  c.o_layout = static_cast<OutputLayout>(random.below(2));
   return canonical(c, problem);
 }
 
@@ -60,7 +60,7 @@ TEST(Sm90, EveryKeyBelongsToOnePart) {
     int expected = 0;
     int most = 0;
     int least = 1 << 30;
-    for (int part = 0; part < parts(c); ++part) {
+    for (int part = 0; part < num_splits(c); ++part) {
       const Range range = n_blocks_of_split(c, keys, part);
       ASSERT_EQ(range.first, expected);
       ASSERT_GE(range.end, range.first);
@@ -155,7 +155,7 @@ TEST(Sm90, ProgramsKnowWhatTheirPartsMeet) {
       const int end = std::min(block_row + c.m_warpgroups * kWarpgroupRows, s.len_q);
       const int keys = visible_keys(problem.causal, end - 1, s.causal_offset, s.len_k);
       ASSERT_TRUE(known.some_are_askew || is_lined_up(c, block_row, s.len_q, s.len_k, s.causal_offset));
-      for (int part = 0; part < parts(c); ++part) {
+      for (int part = 0; part < num_splits(c); ++part) {
         const Range chunks = n_blocks_of_split(c, keys, part);
         const int segments = iterations_of(c, chunks);
         ASSERT_TRUE(known.some_are_none || segments > 0);
@@ -167,7 +167,7 @@ TEST(Sm90, ProgramsKnowWhatTheirPartsMeet) {
   }
   EXPECT_GT(leaner, 10'000);
   Problem mission = kMission;
-  mission.specialize = kSizes;
+  mission.sizes = kSizes;
   constexpr Config kNeeded{.specialize = Specialize::shape, .prune = Prune::on};
   EXPECT_EQ(known_parts(kNeeded, mission), KnownParts{}) << "whole parts of one segment, and no mask";
   constexpr Config kAll{.specialize = Specialize::shape};
@@ -203,9 +203,9 @@ TEST(Sm90, DenseOutputsGoWithFixedSizes) {
   boxes.specialize = Specialize::none;
   EXPECT_EQ(canonical(boxes, kKnown), Config{.epilogue = EpilogueStore::tma}) << "they ask for no sizes either";
   boxes.cluster = 4;  // a slice of 16 columns
-  EXPECT_EQ(canonical(boxes, kKnown).store, EpilogueStore::st_b128);
-  EXPECT_EQ(canonical(boxes, kKnown).outputs, OutputLayout::dense);
-  EXPECT_EQ(canonical(boxes, kKnown).sizes, Specialize::shape);
+  EXPECT_EQ(canonical(boxes, kKnown).epilogue, EpilogueStore::st_b128);
+  EXPECT_EQ(canonical(boxes, kKnown).o_layout, OutputLayout::dense);
+  EXPECT_EQ(canonical(boxes, kKnown).specialize, Specialize::shape);
 }
 
 // By how many query heads a key head is shared is one of the sizes.
@@ -219,7 +219,7 @@ TEST(Sm90, KeyHeadsOfFixedSizesHaveOneName) {
   Config dense = kOwn;
   dense.o_layout = OutputLayout::dense;
   for (const Config& c : {fixed, dense}) {
-    EXPECT_EQ(canonical(c, kKnown).key_heads, Gqa::on);
+    EXPECT_EQ(canonical(c, kKnown).gqa, Gqa::on);
     EXPECT_EQ(is_legal(c, kKnown, 227 * 1024, 228 * 1024), Illegal::same_program);
     EXPECT_EQ(canonical(c, kMission), kOwn) << "no sizes are known";
   }
@@ -241,7 +241,7 @@ TEST(Sm90, SharedMemoryIsLaidOutWithoutOverlap) {
       ASSERT_LE(p.ones, p.inbox);
       ASSERT_LE(p.ones, p.rows);
       const int row_groups = c.epilogue == EpilogueStore::tma ? c.kv_groups * c.m_warpgroups : 0;
-      ASSERT_EQ(p.inbox, p.rows + row_groups * 64 * 2 * padded_dim(dim) / parts(c));
+      ASSERT_EQ(p.inbox, p.rows + row_groups * 64 * 2 * padded_dim(dim) / num_splits(c));
       ASSERT_EQ(p.barriers, p.inbox + c.kv_groups * c.m_warpgroups * p.inbox_bytes);
       ASSERT_EQ(p.rows % 512, 0) << "the swizzle of 64 bytes repeats";
       ASSERT_EQ(query_box_rows(c) * (c.tma_multicast == TmaMulticast::q ? c.cluster : 1), 64);

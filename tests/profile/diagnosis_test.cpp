@@ -163,7 +163,7 @@ TEST(Diagnosis, SaysWhatItRestsOn) {
   const Diagnosis d = with([](Evidence& e, Counters&) { e.resources.spill_store_bytes = 24; });
   for (const char* words : {"Bound by latency.", "25% of the time", "40% loads from L2 or memory (long_scoreboard)",
                             "Floor 1.00 us (products), 10% of its time", "Registers spill: 24 bytes",
-                            "Knobs that act on it: block_m, block_n", "key_splits", "stages"})
+                            "Knobs that act on it: block_m, block_n", "kv_groups", "stages"})
     EXPECT_THAT(d.text, ::testing::HasSubstr(words));
   const Diagnosis tail = with([](Evidence& e, Counters&) { e.plan.grid = {8, 8, 1}; });
   EXPECT_THAT(tail.text, ::testing::HasSubstr("64 blocks leave 52% of 132 multiprocessors without work"));

@@ -43,14 +43,16 @@ TEST(Families, StreamSaysWhatItCannotDo) {
               ::testing::HasSubstr("specialize=shape,prune=off,o_layout=strided"));
   EXPECT_THAT(reason("specialize=shape,prune=off,o_layout=dense", "b8h16l2048d128"),
               ::testing::HasSubstr("write specialize=none"));
-  EXPECT_THAT(reason("o_layout=dense", "b8h16l2048d128"), ::testing::HasSubstr("specialize=none,prune=off,o_layout=strided"));
+  EXPECT_THAT(reason("o_layout=dense", "b8h16l2048d128"),
+              ::testing::HasSubstr("specialize=none,prune=off,o_layout=strided"));
   // What sizes need is known with them, and what a block begins with where it goes on.
   EXPECT_EQ(reason("specialize=shape,prune=on"), "legal");
   EXPECT_THAT(reason("prune=on"), ::testing::HasSubstr("prune=off"));
   EXPECT_THAT(reason("evict_first=all_but_first_q_k"), ::testing::HasSubstr("evict_first=v_o"));
   // Virtual CTAs are blocks that stay, whose keys no one else shares.
   EXPECT_THAT(reason("m_warpgroups=1,virtual_ctas=2"), ::testing::HasSubstr("virtual_ctas=1"));
-  EXPECT_THAT(reason("m_warpgroups=1,kv_groups=2,scheduler=dynamic_persistent,stages=1,virtual_ctas=2"), ::testing::HasSubstr("virtual_ctas=1"));
+  EXPECT_THAT(reason("m_warpgroups=1,kv_groups=2,scheduler=dynamic_persistent,stages=1,virtual_ctas=2"),
+              ::testing::HasSubstr("virtual_ctas=1"));
   EXPECT_EQ(reason("virtual_ctas=4,min_blocks=1,tile_setup=lazy", "b64h12l128d64"), "legal");
   EXPECT_THAT(reason("virtual_ctas=4,min_blocks=1", "b64h12l128d64"), ::testing::HasSubstr("tile_setup=lazy"));
   // What a search makes of virtual CTAs where there are small blocks.
@@ -58,7 +60,8 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   const Variant three = parse_variant("fwd_sm90_persistent:virtual_ctas=3", small, hopper);
   EXPECT_THAT(to_string(family.knobs(), family.canonical(three.config, small)),
               ::testing::HasSubstr("virtual_ctas=3,min_blocks=1"));
-  EXPECT_THAT(reason("virtual_ctas=4,min_blocks=1,stages=3", "b64h12l128d64"), ::testing::HasSubstr("bytes of shared memory"));
+  EXPECT_THAT(reason("virtual_ctas=4,min_blocks=1,stages=3", "b64h12l128d64"),
+              ::testing::HasSubstr("bytes of shared memory"));
   EXPECT_THAT(reason("virtual_ctas=4,min_blocks=1,producer=warp", "b64h12l128d64"),
               ::testing::HasSubstr("108 registers a thread, 96"));
   // Blocks of a cluster have a Q tile each, and no KV groups besides.
@@ -67,18 +70,21 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_THAT(reason("m_warpgroups=1,kv_groups=2,cluster=2", "b1h8l1024d64"), ::testing::HasSubstr("cluster=1"));
   EXPECT_THAT(reason("cluster=2,scheduler=static_persistent,epilogue=smem_b128"), ::testing::HasSubstr("cluster=1"));
   EXPECT_EQ(reason("m_warpgroups=1,kv_groups=1,cluster=2,softmax_overlap=pv,gemm_order=qk_first,overflow_check=inlined,"
-                   "mask_path=branch,scale_placement=at_use,convert_placement=at_once,rowsum_placement=at_once,barrier_wait=at_use,min_blocks=1",
+                   "mask_path=branch,scale_placement=at_use,convert_placement=at_once,rowsum_placement=at_once,barrier_"
+                   "wait=at_use,min_blocks=1",
                    causal),
             "legal");
   // Only masks make Q tiles differ, and only beside products have masked tiles a way of their own.
   EXPECT_THAT(reason("m_warpgroups=1,kv_groups=1,cluster=2,tile_order=lpt_then_spt", "b1h8l1024d64"),
               ::testing::HasSubstr("tile_order=row_major"));
   EXPECT_THAT(reason("mask_path=separate_loop", "b1h8l1024d64"), ::testing::HasSubstr("mask_path=branch"));
-  EXPECT_THAT(reason("softmax_overlap=none,overflow_check=inlined,mask_path=redo", causal), ::testing::HasSubstr("mask_path=branch"));
+  EXPECT_THAT(reason("softmax_overlap=none,overflow_check=inlined,mask_path=redo", causal),
+              ::testing::HasSubstr("mask_path=branch"));
   EXPECT_THAT(reason("m_warpgroups=1,scheduler=single_tile,tile_order=lpt_l2", "b1h1l4200000d64"),
               ::testing::HasSubstr("65625 row tiles a head exceed the grid limit of 65535"));
   // Where KV groups meet and blocks stay, nothing is left for boxes to wait in.
-  EXPECT_THAT(reason("m_warpgroups=1,kv_groups=2,scheduler=static_persistent,epilogue=tma"), ::testing::HasSubstr("epilogue=smem_b128"));
+  EXPECT_THAT(reason("m_warpgroups=1,kv_groups=2,scheduler=static_persistent,epilogue=tma"),
+              ::testing::HasSubstr("epilogue=smem_b128"));
   // One consumer warpgroup has nobody to wait for.
   EXPECT_THAT(reason("m_warpgroups=1,pingpong=on"), ::testing::HasSubstr("pingpong=off"));
   // Only exponentials beside products have any to wait for before they vote.
@@ -93,8 +99,9 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_THAT(reason("stages=16"), ::testing::HasSubstr("bytes of shared memory"));
   EXPECT_THAT(reason("min_blocks=4"), ::testing::HasSubstr("do not fit"));
   EXPECT_THAT(reason("block_n=96,stages=4"), ::testing::HasSubstr("registers a thread, 112 fit"));
-  EXPECT_THAT(reason("m_warpgroups=1,block_n=32,stages=1,softmax_overlap=none,min_blocks=3,q_stages=1", "b4h16l512d128"),
-              ::testing::HasSubstr("name 94 registers; at launch a thread has 80"));
+  EXPECT_THAT(
+      reason("m_warpgroups=1,block_n=32,stages=1,softmax_overlap=none,min_blocks=3,q_stages=1", "b4h16l512d128"),
+      ::testing::HasSubstr("name 94 registers; at launch a thread has 80"));
   EXPECT_THAT(reason("q_stages=2"), ::testing::HasSubstr("q_stages=1"));
   // Where no mask makes rows differ, and with one consumer warpgroup, there is nothing to pair.
   EXPECT_THAT(reason("tile_order=paired"), ::testing::HasSubstr("tile_order=row_major"));
@@ -108,7 +115,8 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   EXPECT_THAT(reason("scheduler=dynamic_persistent,grid=balanced"), ::testing::HasSubstr("grid=full"));
   EXPECT_EQ(reason("scheduler=static_persistent,grid=balanced"), "legal");
   // Blocks that stay have no start of every Q tile to themselves.
-  EXPECT_THAT(reason("scheduler=static_persistent,epilogue=smem_b128_preaddressed"), ::testing::HasSubstr("epilogue=smem_b128"));
+  EXPECT_THAT(reason("scheduler=static_persistent,epilogue=smem_b128_preaddressed"),
+              ::testing::HasSubstr("epilogue=smem_b128"));
   EXPECT_THAT(reason("m_warpgroups=3,share_causal_tail=on", "b4h16l512d64:causal_top_left"),
               ::testing::HasSubstr("share_causal_tail=off"));
   EXPECT_THAT(reason("m_warpgroups=1,tile_order=paired", "b4h16l512d64:causal_top_left"),
@@ -139,10 +147,10 @@ TEST(Families, ProgramsForFixedSizesRunNoOthers) {
   }
   EXPECT_TRUE(any.runs(parse_workload("b1h8hkv2l511k699d64:causal_top_left")));
   // The same knobs for other sizes are another variant.
-  EXPECT_NE(
-      parse_variant("fwd_sm90_persistent:specialize=shape", parse_workload("b2h8hkv2l512k701d64:causal_bottom_right"), hopper)
-          .id(),
-      fixed.id());
+  EXPECT_NE(parse_variant("fwd_sm90_persistent:specialize=shape",
+                          parse_workload("b2h8hkv2l512k701d64:causal_bottom_right"), hopper)
+                .id(),
+            fixed.id());
 }
 
 // Nor one for dense outputs any others, which it would write as if they were; their order is the workload's.
@@ -202,7 +210,7 @@ TEST(Families, ProgramsForDenseOutputsWriteNoOthers) {
 TEST(Families, StreamPlansByTheRowsThereAre) {
   const Family& family = find_family("fwd_sm90_persistent");
   DeviceFacts hopper = gpu_limits("sm_90a");
-  hopper.num_sms = 132;
+  hopper.processors = 132;
   using Grid = std::array<std::uint32_t, 3>;
   const auto default_of = [&](const char* shape) {
     return make_variant(family, family.default_config(parse_workload(shape), hopper), parse_workload(shape));
@@ -213,7 +221,8 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_THAT(describe(default_of("b1h8l1024d64")), ::testing::HasSubstr("m_warpgroups=1,kv_groups=2,"));
   EXPECT_EQ(plan_of("b4h8l400d64").grid, (Grid{4, 8, 4}));
   EXPECT_THAT(describe(default_of("b4h8l400d64")), ::testing::HasSubstr("m_warpgroups=2,kv_groups=2,"));
-  // With more keys four consumer warpgroups, and two blocks that share the keys of their rows, where that is one wave as well.
+  // With more keys four consumer warpgroups, and two blocks that share the keys of their rows, where that is one wave
+  // as well.
   EXPECT_EQ(plan_of("b1h8l2048d64").grid, (Grid{16, 8, 1}));
   EXPECT_EQ(plan_of("b1h8l2048d64").cluster, 2U);
   EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("m_warpgroups=4,kv_groups=1,cluster=2,"));
@@ -236,9 +245,11 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   };
   EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{384, 1, 1}));
   EXPECT_EQ(teams_of("fwd_sm90_persistent:virtual_ctas=3,min_blocks=1", "b64h12l128d64").grid, (Grid{128, 1, 1}));
-  EXPECT_EQ(teams_of("fwd_sm90_persistent:virtual_ctas=4,min_blocks=1,grid=full", "b64h12l128d64").grid, (Grid{132, 1, 1}));
+  EXPECT_EQ(teams_of("fwd_sm90_persistent:virtual_ctas=4,min_blocks=1,grid=full", "b64h12l128d64").grid,
+            (Grid{132, 1, 1}));
   EXPECT_EQ(teams_of("fwd_sm90_persistent:virtual_ctas=4,min_blocks=1", "b64h12l128d64").threads, 640U);
-  EXPECT_EQ(teams_of("fwd_sm90_persistent:virtual_ctas=4,min_blocks=1,grid=balanced", "b7h91l128d64").grid, (Grid{107, 1, 1}));
+  EXPECT_EQ(teams_of("fwd_sm90_persistent:virtual_ctas=4,min_blocks=1,grid=balanced", "b7h91l128d64").grid,
+            (Grid{107, 1, 1}));
   // In order where consumer warpgroups would fall into step.
   EXPECT_THAT(describe(default_of("b4h8l400d64")), ::testing::HasSubstr("row_max=stale_tile,pingpong=on"));
   EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("row_max=stale_16,pingpong=on"));
@@ -246,13 +257,15 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("pingpong=off"));
   EXPECT_THAT(describe(default_of("b4h8l2048d256")), ::testing::HasSubstr("pingpong=on"));
   // What shortens the way from exponentials to products, where it was measured to pay.
-  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("barrier_wait=at_use,stage_release=predicated"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")),
+              ::testing::HasSubstr("barrier_wait=at_use,stage_release=predicated"));
   EXPECT_THAT(describe(default_of("b1h8l2048d64:causal_top_left")),
               ::testing::HasSubstr("barrier_wait=try_wait_early,stage_release=predicated"));
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("barrier_wait=at_use,stage_release=branch"));
   // Rows leave as lines where there is room, aimed at the start where a launch is over soon.
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("epilogue=smem_b128"));
-  EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")), ::testing::HasSubstr("epilogue=smem_b128_preaddressed"));
+  EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")),
+              ::testing::HasSubstr("epilogue=smem_b128_preaddressed"));
   EXPECT_THAT(describe(default_of("b1h8l1024d64")), ::testing::HasSubstr("epilogue=smem_b128"));
   EXPECT_THAT(describe(default_of("b1h8l1024d128")), ::testing::HasSubstr("epilogue=smem_b128_preaddressed"));
   // Two KV groups keep out of step where that was measured.
@@ -291,8 +304,10 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_THAT(describe(default_of("b2h32l1024d128")), ::testing::HasSubstr("evict_first=all_but_first_q_k"));
   EXPECT_THAT(describe(default_of("b3h32l1024d128")), ::testing::HasSubstr("evict_first=none"));
   // In the order that was measured to be the fastest.
-  EXPECT_THAT(describe(default_of("b1h32l1024d128")), ::testing::HasSubstr("scale_placement=tile_ahead,convert_placement=at_once"));
-  EXPECT_THAT(describe(default_of("b1h8l2048d64")), ::testing::HasSubstr("scale_placement=at_use,convert_placement=step_later"));
+  EXPECT_THAT(describe(default_of("b1h32l1024d128")),
+              ::testing::HasSubstr("scale_placement=tile_ahead,convert_placement=at_once"));
+  EXPECT_THAT(describe(default_of("b1h8l2048d64")),
+              ::testing::HasSubstr("scale_placement=at_use,convert_placement=step_later"));
   // Under a mask few consumer warpgroups are busy at a time: exponentials beside values, and help where rows are long.
   EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")), ::testing::HasSubstr("softmax_overlap=pv"));
   EXPECT_THAT(describe(default_of("b4h16l512d64:causal_top_left")), ::testing::HasSubstr("share_causal_tail=off"));
@@ -324,7 +339,8 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_EQ(plan_of("b4h16l1024d64").grid, (Grid{132, 1, 1}));
   EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{384, 1, 1}));
   EXPECT_EQ(plan_of("b24h12l128d64").grid, (Grid{396, 1, 1}));
-  // Without a mask four consumer warpgroups take the next Q tile as they finish; two waves and two consumer warpgroups do not.
+  // Without a mask four consumer warpgroups take the next Q tile as they finish; two waves and two consumer warpgroups
+  // do not.
   EXPECT_EQ(plan_of("b8h16l1024d64").counters, 1);
   EXPECT_EQ(plan_of("b4h16l1024d64").counters, 0);
   EXPECT_EQ(plan_of("b16h16l1024d128").counters, 0);
@@ -336,7 +352,7 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_THAT(describe(default_of("b8h16l384d64")), ::testing::HasSubstr("m_warpgroups=3,"));
   // No consumer warpgroup without rows.
   EXPECT_THAT(describe(default_of("b64h32l33k2000d128")), ::testing::HasSubstr("m_warpgroups=1,kv_groups=2,"));
-  hopper.num_sms = 0;
+  hopper.processors = 0;
   EXPECT_EQ(plan_of("b64h12l128d64").grid, (Grid{384, 1, 1}));
 }
 

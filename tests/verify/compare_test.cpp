@@ -307,8 +307,8 @@ TEST(Neighbours, ShareTheProblemAndDifferInShape) {
   EXPECT_NE(shapes[0].softmax_scale(), w.softmax_scale());
   // One for dense outputs runs no other layout.
   for (const char* text : {"b2h8l512d64", "b2h8l512d64:blhd"})
-    for (const char* knobs :
-         {"fwd_sm90_persistent:specialize=shape,o_layout=dense", "fwd_sm90_split:specialize=shape,o_layout=dense,gqa=on"}) {
+    for (const char* knobs : {"fwd_sm90_persistent:specialize=shape,o_layout=dense",
+                              "fwd_sm90_split:specialize=shape,o_layout=dense,gqa=on"}) {
       const Workload of = parse_workload(text);
       const Variant dense = parse_variant(knobs, of, gpu_limits("sm_90a"));
       const std::vector<Workload> all = neighbours(dense, of);

@@ -1,16 +1,12 @@
-/// fwd_sm80_decode: the knobs, what is legal, the resources a config takes, and which thread holds which row and key. Shared
-/// by the host, nvcc and NVRTC; all of it constexpr, so that the host can test what no GPU is needed for.
+/// fwd_sm80_decode: the knobs, what is legal, the resources a config takes, and which thread holds which row and key.
+/// Shared by the host, nvcc and NVRTC; all of it constexpr, so that the host can test what no GPU is needed for.
 #pragma once
 
+#include "kernels/attention/policies.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/packed_rows.hpp"
 #include "kernels/tile/registers.hpp"
 #include "kernels/tile/shared_tile.hpp"
-
-namespace heed::attention {
-enum class Exp2;     // kernels/attention/exp2.cuh
-enum class Rescale;  // kernels/attention/softmax.cuh
-}  // namespace heed::attention
 
 namespace heed::sm80_decode {
 
@@ -22,10 +18,10 @@ struct Config {
   int block_m = 16;    ///< packed rows a thread block: 16, 32 or 64
   int block_n = 16;    ///< keys a tile
   int warp_rows = 16;  ///< packed rows a warp: 16 or 32
-  int kv_groups = 4;      ///< groups of warps that hold the same rows and take the block's tiles of keys in turn
+  int kv_groups = 4;   ///< groups of warps that hold the same rows and take the block's tiles of keys in turn
   int stages = 3;      ///< tiles of K and V a group has in shared memory or under way
   int min_blocks =
-      2;           ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
+      2;          ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
   int waves = 1;  ///< times the blocks of a launch fill the chip
   tile::SharedLayout smem_layout = tile::SharedLayout::padded;
   bool q_in_registers = true;  ///< else Q is read from shared memory again for every tile
@@ -226,7 +222,8 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
                                             long long shared_bytes_per_processor) {
   if (problem.head_dim != 64 && problem.head_dim != 128) return Illegal::head_dim;
   if (c.block_m % c.warp_rows != 0) return Illegal::block_m;
-  if (warps_per_group(c) > 1 && c.kv_groups > 15) return Illegal::kv_groups;  // one named barrier a group, and barrier 0
+  if (warps_per_group(c) > 1 && c.kv_groups > 15)
+    return Illegal::kv_groups;  // one named barrier a group, and barrier 0
   if (threads(c) > 1024) return Illegal::threads;
   const int total = shared_plan(c, problem.head_dim).total;
   if (total > shared_bytes) return Illegal::shared_memory;

@@ -15,11 +15,11 @@
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
-#include "kernels/sm80/decode/config.hpp"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/mma.cuh"
+#include "kernels/sm80/decode/config.hpp"
 #include "kernels/tile/fragment.hpp"
 
 namespace heed::sm80_decode {
@@ -105,10 +105,10 @@ struct Forward {
   static constexpr int kGroupThreads = threads_per_group(kConfig);
   static constexpr int kThreads = threads(kConfig);
   static constexpr int kStages = kConfig.stages;
-  static constexpr int kChunks = kDim / 8;                                   // 16-byte chunks a row
-  static constexpr int kCopyRows = kGroupThreads / kChunks;                  // rows a group copies at once
-  static constexpr int kCopies = kBlockN / kCopyRows;                        // copies a thread for K or V of a tile
-  static constexpr int kPending = 2 * kStages - 1;                           // commit groups after the one waited for
+  static constexpr int kChunks = kDim / 8;                   // 16-byte chunks a row
+  static constexpr int kCopyRows = kGroupThreads / kChunks;  // rows a group copies at once
+  static constexpr int kCopies = kBlockN / kCopyRows;        // copies a thread for K or V of a tile
+  static constexpr int kPending = 2 * kStages - 1;           // commit groups after the one waited for
   static constexpr int kFetchBytes = 128 * static_cast<int>(kConfig.l2_prefetch_size);  // L2PrefetchSize: 0, 128, 256
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
   static constexpr auto kLayout = kConfig.smem_layout;

@@ -1,14 +1,10 @@
 /// fwd_sm80: the knobs, what is legal, and the resources a config takes. Shared by the host, nvcc and NVRTC.
 #pragma once
 
+#include "kernels/attention/policies.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/registers.hpp"
 #include "kernels/tile/shared_tile.hpp"
-
-namespace heed::attention {
-enum class Exp2;     // kernels/attention/exp2.cuh
-enum class Rescale;  // kernels/attention/softmax.cuh
-}  // namespace heed::attention
 
 namespace heed::sm80 {
 
@@ -29,8 +25,8 @@ enum class PipelineSync {
 enum class TileOrder {
   ascending,
   descending,  ///< under a causal mask the longest rows of a head start first
-  lpt,     ///< the longest rows of every head start first, the shortest last
-  paired,    ///< the longer half likewise, then the shorter half from its shortest rows on: where two blocks of a
+  lpt,         ///< the longest rows of every head start first, the shortest last
+  paired,      ///< the longer half likewise, then the shorter half from its shortest rows on: where two blocks of a
                ///< multiprocessor hold everything, a long one shares it with a short one
 };
 
@@ -53,13 +49,13 @@ struct Config {
   int block_m = 64;    ///< query rows a thread block
   int block_n = 64;    ///< keys a tile
   int warp_rows = 16;  ///< query rows a warp: 16 or 32
-  int kv_groups = 1;  ///< groups of warps that hold the same rows and take the tiles of keys in turn
+  int kv_groups = 1;   ///< groups of warps that hold the same rows and take the tiles of keys in turn
   int stages = 2;      ///< tiles of K and V a group keeps in shared memory
   tile::SharedLayout smem_layout = tile::SharedLayout::swizzled;
   bool q_in_registers = true;  ///< else Q is read from shared memory again for every tile
   bool split_wait = false;     ///< wait for K and V separately: scores start before V has arrived, at one more barrier
   bool overlap = false;        ///< multiply a tile's values one tile later, beside the next tile's exponentials
-  bool late_loads = false;    ///< start a round's copies after its scores, else before them
+  bool late_loads = false;     ///< start a round's copies after its scores, else before them
   PipelineSync pipeline_sync = PipelineSync::group;
   attention::Exp2 exp2{};
   attention::Rescale rescale{};
@@ -86,7 +82,8 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
 ///   1)
 ///                     | O, 16-bit |                                                                     (shared
 ///                     epilogue)
-///   throughout:       .. | barriers |                                                               (stage pipeline_sync)
+///   throughout:       .. | barriers |                                                               (stage
+///   pipeline_sync)
 struct SharedPlan {
   int q;              ///< (block_m, head_dim)
   int stages;         ///< (kv_groups, stages, {K, V}, block_n, head_dim)
@@ -146,11 +143,6 @@ enum class Illegal {
   same_program,
 };
 
-// attention::Exp2::hardware and attention::Rescale::optimistic, which are only declared here; kernels/sm80/forward.cuh
-// checks them.
-inline constexpr int kHardwareExp2 = 0;
-inline constexpr int kOptimistic = 3;
-
 /// `shared_bytes`: what one block may use; `shared_bytes_per_processor`: what all blocks of a multiprocessor share.
 HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
                                             long long shared_bytes_per_processor) {
@@ -166,9 +158,8 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (registers_needed(c, problem.head_dim) > registers_allowed(c)) return Illegal::registers;
   // Values are waited for one tile later as it is, and their tile must not give way to the next one's.
   if (c.overlap && (c.split_wait || c.stages < 2)) return Illegal::overlap;
-  // An optimistic reference relies on overflow that shows as an infinity, and the polynomial's wraps around.
-  if (static_cast<int>(c.rescale) == kOptimistic && static_cast<int>(c.exp2) != kHardwareExp2)
-    return Illegal::polynomial;
+  // A stale row maximum relies on overflow that shows as an infinity, and the polynomial's wraps around.
+  if (c.rescale == attention::Rescale::stale_tile && c.exp2 != attention::Exp2::hardware) return Illegal::polynomial;
   if (c.late_loads && c.stages < 2) return Illegal::late_loads;  // the only stage is free after a tile's values
   // A stage is waited for as a whole, and copies of more than the next round are what warps may be apart by. Warps of
   // their own need nobody.

@@ -37,11 +37,8 @@ struct Forward : Merge<kConfig, kProblem> {
   using typename Base::Scores, typename Base::Probabilities, typename Base::Output, typename Base::Query;
 
   // ---- compile-time facts
-  static constexpr bool kOptimistic = kConfig.rescale == attention::Rescale::optimistic;
-  static constexpr float kMargin = kOptimistic ? attention::optimistic_margin(kProblem.element) : 0.0F;
-
-  static_assert(static_cast<int>(attention::Exp2::hardware) == kHardwareExp2 &&
-                static_cast<int>(attention::Rescale::optimistic) == sm80::kOptimistic);
+  static constexpr bool kStaleTile = kConfig.rescale == attention::Rescale::stale_tile;
+  static constexpr float kMargin = kStaleTile ? attention::stale_tile_margin(kProblem.element) : 0.0F;
 
   using QueryCopies = Copies<kLayout, kDim, kThreads>;
 
@@ -89,8 +86,8 @@ struct Forward : Merge<kConfig, kProblem> {
   /// `p`, are multiplied meanwhile, in any case; else the probabilities go to `p`, rounded. (Rounding beside products
   /// as well takes issue slots from them: 200 us instead of 189 at b2h8l4096d64 on an H200.)
   template <bool kBeside>
-  __device__ __forceinline__ bool optimistic_softmax(Probabilities& p, Scores& s, attention::RowState<kFragments>& rows,
-                                                     float scale_log2, Output& out, int stage) const {
+  __device__ __forceinline__ bool stale_softmax(Probabilities& p, Scores& s, attention::RowState<kFragments>& rows,
+                                                float scale_log2, Output& out, int stage) const {
     constexpr int kElements = kKeyTiles * 4;                            // a fragment
     constexpr int kBlocks = kBlockN / 16 * (kOutTiles / 2);             // of values
     constexpr int kAtOnce = kBeside ? kElements / kBlocks : kElements;  // exponentials a fragment and block
@@ -113,7 +110,7 @@ struct Forward : Merge<kConfig, kProblem> {
             p[m][e / 8][e / 2 % 4] = ptx::cvt_rn_x2<kProblem.element>(s[m][e / 4][e % 4 - 1], x);
         }
     }
-    if (!attention::optimistic_fits(total, kProblem.element)) return false;
+    if (!attention::stale_tile_fits(total, kProblem.element)) return false;
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
@@ -156,8 +153,8 @@ struct Forward : Merge<kConfig, kProblem> {
         if constexpr (!kConfig.late_loads) load_ahead(t, stage);
         scores_of_tile(scores, query, t, stage, warp_row);
         if constexpr (kConfig.late_loads) load_ahead(t, stage);
-        if constexpr (kOptimistic) {
-          if (!optimistic_softmax<true>(p, scores, rows, scale_log2, out, before)) {
+        if constexpr (kStaleTile) {
+          if (!stale_softmax<true>(p, scores, rows, scale_log2, out, before)) {
             scores_of_tile(scores, query, t, stage, warp_row);
             exact_softmax(scores, out, rows, scale_log2);
           }
@@ -186,7 +183,7 @@ struct Forward : Merge<kConfig, kProblem> {
                                               int warp_row, int warp_tiles, float scale_log2) {
     // With barriers of stages the first has a program of its own: whether it is the first, every round would ask. (46.5
     // us at b1h32l1024d128 on an H200 instead of 47.2; where groups meet, 48.2 instead of 46.5.)
-    constexpr bool kApart = kOptimistic && !kMeets;
+    constexpr bool kApart = kStaleTile && !kMeets;
     int stage = 0;
     if constexpr (kApart) {
       if (group_tiles == 0) return;
@@ -214,8 +211,8 @@ struct Forward : Merge<kConfig, kProblem> {
       Scores scores;
       scores_of_tile(scores, query, t, stage, warp_row);
       if (late) load_ahead(t, stage);
-      if constexpr (kOptimistic) {
-        if (is_first || !optimistic_softmax<false>(p, scores, rows, scale_log2, out, stage)) {
+      if constexpr (kStaleTile) {
+        if (is_first || !stale_softmax<false>(p, scores, rows, scale_log2, out, stage)) {
           if (!is_first) scores_of_tile(scores, query, t, stage, warp_row);
           exact_softmax(scores, out, rows, scale_log2);
           to_operand(p, scores);

@@ -1,12 +1,12 @@
 /// A thread block of fwd_sm90_decode: which jobs and tiles are its own, and the copies into its ring of stages.
 #pragma once
 
-#include "kernels/sm90/decode/config.hpp"
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/exchange.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
+#include "kernels/sm90/decode/config.hpp"
 #include "kernels/tile/fragment.hpp"
 
 namespace heed::sm90_decode {
@@ -57,9 +57,9 @@ struct Block {
     const int warp_of_block = ptx::warp_uniform(static_cast<int>(threadIdx.x / 32));
     group = warp_of_block / (kGroupThreads / 32);
     warp = warp_of_block % (kGroupThreads / 32);
-    role = warp_of_block < kThreads / 32                        ? Role::computes
+    role = warp_of_block < kThreads / 32                             ? Role::computes
            : kConfig.producer_warp && warp_of_block == kThreads / 32 ? Role::copies
-                                                                : Role::merges;
+                                                                     : Role::merges;
     job_tiles = tiles_of_job(kConfig, kProblem.causal, p.len_q, p.causal_offset, p.len_k);
     const int heads = p.heads_kv * row_tiles(kConfig, p.group_size, p.len_q);
     is_own_job = static_cast<int>(gridDim.y) == heads && static_cast<int>(gridDim.z) == p.batch;

@@ -8,9 +8,9 @@
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/mma.cuh"
 #include "kernels/sm90/decode/block.cuh"
 #include "kernels/sm90/decode/partial.cuh"
-#include "kernels/ptx/mma.cuh"
 
 namespace heed::sm90_decode {
 

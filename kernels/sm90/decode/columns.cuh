@@ -16,9 +16,9 @@
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
-#include "kernels/sm90/decode/column_parts.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/ptx/shared.cuh"
+#include "kernels/sm90/decode/column_parts.cuh"
 
 namespace heed::sm90_decode {
 
@@ -38,7 +38,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
   static constexpr int kSteps = kBlockN / 16;                 // of 16 keys of a product with V
   static constexpr int kChains = kKeys * kRows == 1 ? 2 : 1;  // accumulators a score, so that none waits long
   static constexpr int kCountedAhead = 2;  // tiles: the reply of a counter takes about as long as one
-  static constexpr float kMargin = kConfig.rescale == attention::Rescale::when_far ? attention::kFar : 0.0F;
+  static constexpr float kMargin = kConfig.rescale == attention::Rescale::conditional ? attention::kFar : 0.0F;
   static constexpr unsigned kOnes = kProblem.element == Element::bf16 ? 0x3f803f80U : 0x3c003c00U;
 
   __device__ __forceinline__ ByColumns(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)

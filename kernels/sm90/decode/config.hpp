@@ -3,46 +3,42 @@
 /// for.
 #pragma once
 
+#include "kernels/attention/policies.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 #include "kernels/tile/packed_rows.hpp"
 #include "kernels/tile/registers.hpp"
 
-namespace heed::attention {
-enum class Exp2;     // kernels/attention/exp2.cuh
-enum class Rescale;  // kernels/attention/softmax.cuh
-}  // namespace heed::attention
-
 namespace heed::sm90_decode {
 
 /// Where the line of all tiles may be cut.
 enum class SplitPoints {
-  anywhere,  ///< into as many equal ranges as blocks run at a time
-  at_work_tiles,   ///< where jobs begin, and every job into as many parts, where that leaves 15 of 16 blocks
+  anywhere,       ///< into as many equal ranges as blocks run at a time
+  at_work_tiles,  ///< where jobs begin, and every job into as many parts, where that leaves 15 of 16 blocks
 };
 
 /// What a block's groups of warps divide among themselves.
 enum class GroupSplit {
-  kv_tiles, ///< every group takes whole tiles in turn; partial results of all groups meet at the end
-  columns,  ///< all take every tile: each the scores of some keys, then some columns of the output
+  kv_tiles,  ///< every group takes whole tiles in turn; partial results of all groups meet at the end
+  columns,   ///< all take every tile: each the scores of some keys, then some columns of the output
 };
 
 /// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
 struct Config {
-  int block_m = 8;   ///< packed rows a thread block: 8, 16, 32 or 64; up to 16 are one fragment
-  int block_n = 32;  ///< keys a tile
-  int kv_groups = 4;    ///< groups of warps that hold the same rows and take the block's tiles of keys in turn
-  int stages = 12;   ///< tiles of K and V a block has in shared memory or under way
+  int block_m = 8;    ///< packed rows a thread block: 8, 16, 32 or 64; up to 16 are one fragment
+  int block_n = 32;   ///< keys a tile
+  int kv_groups = 4;  ///< groups of warps that hold the same rows and take the block's tiles of keys in turn
+  int stages = 12;    ///< tiles of K and V a block has in shared memory or under way
   int min_blocks =
-      1;              ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
-  int l2_promotion = 0;   ///< bytes that the L2 fetches at once where a copy misses: TensorBoxes::l2_bytes
+      1;  ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
+  int l2_promotion = 0;      ///< bytes that the L2 fetches at once where a copy misses: TensorBoxes::l2_bytes
   int l2_prefetch_kib = 64;  ///< KiB of keys and values that the L2 is asked for before the first copies
-  int merge_warps = 2;    ///< warps that merge partial results while the others go on
+  int merge_warps = 2;       ///< warps that merge partial results while the others go on
   GroupSplit group_split = GroupSplit::kv_tiles;
   SplitPoints split_points = SplitPoints::at_work_tiles;
-  bool producer_warp = true;     ///< one warp asks for all copies; else every group, then one warp, for its own
-  bool evict_first = true;  ///< the L2 gives lines of K and V up before any other: for keys that are read once
-  bool pdl = true;    ///< the next launch may set itself up while this one runs, where it is launched so
+  bool producer_warp = true;  ///< one warp asks for all copies; else every group, then one warp, for its own
+  bool evict_first = true;    ///< the L2 gives lines of K and V up before any other: for keys that are read once
+  bool pdl = true;            ///< the next launch may set itself up while this one runs, where it is launched so
   attention::Exp2 exp2{};
   attention::Rescale rescale{};
   constexpr bool operator==(const Config&) const = default;

@@ -1,9 +1,9 @@
 /// Groups of warps that take whole tiles in turn, and warps that merge (config.hpp: GroupSplit::kv_tiles).
 #pragma once
 
+#include "kernels/ptx/mma.cuh"
 #include "kernels/sm90/decode/block.cuh"
 #include "kernels/sm90/decode/partial.cuh"
-#include "kernels/ptx/mma.cuh"
 
 namespace heed::sm90_decode {
 

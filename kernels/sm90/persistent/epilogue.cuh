@@ -1,8 +1,8 @@
 /// The end of a Q tile in fwd_sm90_persistent: parts become one, and rows are written.
 ///
-/// Every part, a KV group or a block of a cluster, ends with a partial output (64, head dim) of a consumer warpgroup, and the
-/// reference and sum of each row. Part i keeps slice i (kernels/sm90/persistent/rows.cuh) and passes every other slice on
-/// through shared memory.
+/// Every part, a KV group or a block of a cluster, ends with a partial output (64, head dim) of a consumer warpgroup,
+/// and the reference and sum of each row. Part i keeps slice i (kernels/sm90/persistent/rows.cuh) and passes every
+/// other slice on through shared memory.
 ///
 /// What a sender sends: the slices of the others, each in the order of its registers, 16 bytes a thread and piece; then
 /// two floats a row: reference and sum, or between blocks the log2-sum-exp and nothing.

@@ -2,8 +2,8 @@
 /// starting it. A producer keeps a ring of KV tiles full; consumer warpgroups run through them, last tile first
 /// (kernels/sm90/persistent/tiles.cuh).
 ///
-/// Under a causal mask consumer warpgroups with rows from both ends of a head may share the tiles of the one with more keys
-/// (ShareCausalTail::on): every other tile each, the results added through shared memory.
+/// Under a causal mask consumer warpgroups with rows from both ends of a head may share the tiles of the one with more
+/// keys (ShareCausalTail::on): every other tile each, the results added through shared memory.
 ///
 /// Where Q tiles are few and long, two blocks of a cluster may share the keys of each (Config::cluster), and a
 /// multiprocessor a block of a long Q tile and one of a short one (TileOrder::lpt_then_spt).
@@ -17,10 +17,10 @@
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/shared.cuh"
-#include "kernels/sm90/persistent/tma_producer.cuh"
 #include "kernels/sm90/persistent/epilogue.cuh"
 #include "kernels/sm90/persistent/registers.hpp"
 #include "kernels/sm90/persistent/tiles.cuh"
+#include "kernels/sm90/persistent/tma_producer.cuh"
 
 namespace heed::sm90_persistent {
 
@@ -52,7 +52,8 @@ struct Forward : Tiles<kConfig, kProblem> {
     int row;      ///< first of the consumer warpgroup
     Range tiles;  ///< of the KV group
     int end;      ///< of those, that any of the rows sees
-    int odd_row;  ///< ShareCausalTail::on: first of the odd consumer warpgroup of the pair, and its end; that of the even one
+    int odd_row;  ///< ShareCausalTail::on: first of the odd consumer warpgroup of the pair, and its end; that of the
+                  ///< even one
     int odd_end;
     int even_end;
   };
@@ -65,11 +66,11 @@ struct Forward : Tiles<kConfig, kProblem> {
     share.row = row_of(index, m_warpgroup);
     const auto keys = [&] {
       return keys_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.causal, index, params.len_q, params.len_k,
-                                                     params.causal_offset);
+                                                   params.causal_offset);
     };
     const auto tiles_of = [&](int of) {
       return tiles_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.causal, index, of, params.len_q, params.len_k,
-                                                      params.causal_offset);
+                                                    params.causal_offset);
     };
     if constexpr (kTogether) {
       const int even = m_warpgroup & ~1;
@@ -110,8 +111,8 @@ struct Forward : Tiles<kConfig, kProblem> {
     warpgroup_row = share.row;
     clear();
     const unsigned long long queries = queries_of(m_warpgroup);
-    // Tiles that only other consumer warpgroups see. Without this loop the compiler knows the stage of every iteration where it
-    // unrolls as many iterations as there are stages.
+    // Tiles that only other consumer warpgroups see. Without this loop the compiler knows the stage of every iteration
+    // where it unrolls as many iterations as there are stages.
     if constexpr (kConfig.m_warpgroups > 1 && kKnown.some_pass)
 #pragma unroll 1
       for (int n = has_tiles ? tiles.end - share.end : iterations_of(kConfig, tiles.end - tiles.first); n > 0; --n)
@@ -124,8 +125,8 @@ struct Forward : Tiles<kConfig, kProblem> {
     }
   }
 
-  /// A pair's share of tiles (ShareCausalTail::on). The odd consumer warpgroup's rows are from the head's end; n tiles are seen by
-  /// the even one, too, which has no rows only where a head has no more:
+  /// A pair's share of tiles (ShareCausalTail::on). The odd consumer warpgroup's rows are from the head's end; n tiles
+  /// are seen by the even one, too, which has no rows only where a head has no more:
   ///
   ///   odd      .. n + 3 | n + 1 | n - 1 | n - 2 | ..     its own rows
   ///   even     .. n + 2 | n     |                        the odd one's rows, handed over
@@ -164,7 +165,9 @@ struct Forward : Tiles<kConfig, kProblem> {
 
   // Barriers 8 and up, one for each pair and KV group: something has been handed over; 12 and up: it has been taken.
   __device__ __forceinline__ int pair_index() const { return kv_group * pairs(kConfig) + m_warpgroup / 2; }
-  __device__ __forceinline__ unsigned partner_partials() const { return smem.partner_partials(m_warpgroup / 2, kv_group, warp * 32 + lane); }
+  __device__ __forceinline__ unsigned partner_partials() const {
+    return smem.partner_partials(m_warpgroup / 2, kv_group, warp * 32 + lane);
+  }
 
   /// What this consumer warpgroup has of the other's rows.
   __device__ __forceinline__ void send_partial() const {
@@ -297,7 +300,8 @@ __device__ __forceinline__ void run_block(const ForwardParams& params, const Ten
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<registers_allowed(kConfig)>();
     if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_arrive_relaxed();
     const int virtual_cta = kConfig.virtual_ctas == 1 ? 0 : warp / kVirtualCtaWarps;
-    Forward<kConfig, kProblem>(params, Smem::of_virtual_cta(shared, virtual_cta), warp - virtual_cta * kVirtualCtaWarps).consume(maps.o);
+    Forward<kConfig, kProblem>(params, Smem::of_virtual_cta(shared, virtual_cta), warp - virtual_cta * kVirtualCtaWarps)
+        .consume(maps.o);
   }
 }
 

@@ -1,5 +1,5 @@
-/// The products of fwd_sm90_persistent and the iterations in which a consumer warpgroup takes them: which stage of the ring is next, that
-/// it has arrived, and that it may be overwritten.
+/// The products of fwd_sm90_persistent and the iterations in which a consumer warpgroup takes them: which stage of the
+/// ring is next, that it has arrived, and that it may be overwritten.
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
 #pragma once
 
@@ -24,7 +24,7 @@ struct Gemms {
   static constexpr bool kInOrder = kConfig.pingpong == Pingpong::on;
   static constexpr bool kInTurn = kConfig.stagger_splits == StaggerSplits::on;
 
-  using AccS = float[kKeys / 2];            // (64, tile keys), accumulator fragments
+  using AccS = float[kKeys / 2];      // (64, tile keys), accumulator fragments
   using FragP = unsigned[kSteps][4];  // the same, as A operands of a step each
 
   // ---- state
@@ -34,9 +34,9 @@ struct Gemms {
   int m_warpgroup;
   int kv_group;
   Cursor<kConfig.stages> kv_stage;  // the stage of the next products
-  unsigned first_keys;          // low words of the descriptors of the KV group's first stage (StageRelease::predicated)
+  unsigned first_keys;  // low words of the descriptors of the KV group's first stage (StageRelease::predicated)
   unsigned first_values;
-  unsigned ready = 0;   // the stage at `kv_stage` is known to have arrived (BarrierWait::try_wait_early)
+  unsigned ready = 0;     // the stage at `kv_stage` is known to have arrived (BarrierWait::try_wait_early)
   float acc_o[kDim / 2];  // (64, kDim): two rows a lane
 
   /// @param block_warp of this thread, the same in all its lanes
@@ -58,8 +58,7 @@ struct Gemms {
 #pragma unroll
     for (int i = 0; i < kDim / 16; ++i) gemm_qk_step(into, queries, k, i);
   }
-  __device__ __forceinline__ static void gemm_qk_step(AccS& into, unsigned long long q, unsigned long long k,
-                                                            int i) {
+  __device__ __forceinline__ static void gemm_qk_step(AccS& into, unsigned long long q, unsigned long long k, int i) {
     ptx::wgmma_ss<kProblem.element, kKeys>(
         into, q + tile::descriptor_advance(i / 4 * kWarpgroupRows * tile::kBoxRowBytes + i % 4 * 32),
         k + tile::descriptor_advance(i / 4 * kPlan.box + i % 4 * 32), i != 0);
@@ -89,8 +88,7 @@ struct Gemms {
 
   /// Both products as one group, in the order that the config asks for.
   /// @param key_stage of the keys
-  __device__ __forceinline__ void gemm_qk_pv(AccS& into, unsigned long long queries, const FragP& p,
-                                                int key_stage) {
+  __device__ __forceinline__ void gemm_qk_pv(AccS& into, unsigned long long queries, const FragP& p, int key_stage) {
     constexpr int kBoth = kDim / 16 + kSteps;
     const unsigned long long k = keys(key_stage);
     const unsigned long long v = values();
@@ -99,10 +97,9 @@ struct Gemms {
     int of_values = 0;
 #pragma unroll
     for (int i = 0; i < kBoth; ++i) {
-      const bool values_next =
-          of_keys == kDim / 16 ||
-          (of_values < kSteps && (kConfig.gemm_order == GemmOrder::pv_first ||
-                                  (kConfig.gemm_order == GemmOrder::interleaved && i % 2 == 0)));
+      const bool values_next = of_keys == kDim / 16 ||
+                               (of_values < kSteps && (kConfig.gemm_order == GemmOrder::pv_first ||
+                                                       (kConfig.gemm_order == GemmOrder::interleaved && i % 2 == 0)));
       if (values_next)
         gemm_pv_step(p, v, of_values++);
       else
@@ -111,14 +108,15 @@ struct Gemms {
     ptx::wgmma_commit_group();
   }
 
-  /// In front of and behind the products of every iteration, also of those that a consumer warpgroup passes: with Pingpong::on the
-  /// consumer warpgroups of a KV group go one after the other, as FlashAttention-3's two warpgroups do (arXiv 2407.08608, 3.1).
-  /// Barriers 8 and up, one a consumer warpgroup: it waits there, the one before it arrives.
+  /// In front of and behind the products of every iteration, also of those that a consumer warpgroup passes: with
+  /// Pingpong::on the consumer warpgroups of a KV group go one after the other, as FlashAttention-3's two warpgroups do
+  /// (arXiv 2407.08608, 3.1). Barriers 8 and up, one a consumer warpgroup: it waits there, the one before it arrives.
   __device__ __forceinline__ void begin_gemms() const {
     if constexpr (kInOrder) ptx::bar_sync(order_barrier(m_warpgroup), 2 * kWarpgroupThreads);
   }
   __device__ __forceinline__ void end_gemms() const {
-    if constexpr (kInOrder) ptx::bar_arrive(order_barrier((m_warpgroup + 1) % kConfig.m_warpgroups), 2 * kWarpgroupThreads);
+    if constexpr (kInOrder)
+      ptx::bar_arrive(order_barrier((m_warpgroup + 1) % kConfig.m_warpgroups), 2 * kWarpgroupThreads);
   }
   __device__ __forceinline__ int order_barrier(int of) const {
     return 8 + (smem.virtual_cta + kv_group) * kConfig.m_warpgroups + of;  // one virtual CTA, or one KV group
@@ -131,8 +129,8 @@ struct Gemms {
     if (kInOrder && m_warpgroup == 0) begin_gemms();
   }
 
-  /// With StaggerSplits::on a KV group waits until the one before it has its first scores, or knows that it has no keys.
-  /// Barriers 8 and up, one for every KV group but the first.
+  /// With StaggerSplits::on a KV group waits until the one before it has its first scores, or knows that it has no
+  /// keys. Barriers 8 and up, one for every KV group but the first.
   __device__ __forceinline__ void wait_to_start() const {
     if constexpr (kInTurn)
       if (kv_group > 0) ptx::bar_sync(7 + kv_group, 2 * kWarpgroupThreads);

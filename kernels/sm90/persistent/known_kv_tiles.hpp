@@ -1,5 +1,5 @@
-/// fwd_sm90_persistent: what a program for fixed sizes knows of the KV tiles of its consumer warpgroups, so that it holds no
-/// instructions for what never happens (Prune::on).
+/// fwd_sm90_persistent: what a program for fixed sizes knows of the KV tiles of its consumer warpgroups, so that it
+/// holds no instructions for what never happens (Prune::on).
 #pragma once
 
 #include "kernels/sm90/persistent/tile_scheduler.hpp"
@@ -22,7 +22,7 @@ struct KnownKvTiles {
 
 /// Consumer warpgroup `m_warpgroup` of Q tile `index`, with the tiles of `range` of which it sees those before `end`.
 HEED_HOST_DEVICE constexpr void meet_kv_tiles(KnownKvTiles& known, const Config& c, const Problem& problem, int index,
-                                           int m_warpgroup, Range range, int end) {
+                                              int m_warpgroup, Range range, int end) {
   const FixedSizes& s = problem.sizes;
   const int first_row = warpgroup_tile(c, index, m_warpgroup, warpgroup_tiles(s.len_q)) * kWarpgroupRows;
   const int seen_by_all = keys_of_row(problem.causal, first_row, s.causal_offset, s.len_k);
@@ -36,8 +36,8 @@ HEED_HOST_DEVICE constexpr void meet_kv_tiles(KnownKvTiles& known, const Config&
   if (tiles > 1 && (end - 1) * c.block_n > seen_by_all) known.some_later_masked = true;
 }
 
-/// The tiles of a part of Q tile `index` that any of a pair of consumer warpgroups, of which `m_warpgroup` is one, may take; of
-/// consumer warpgroups on their own, that all of them do.
+/// The tiles of a part of Q tile `index` that any of a pair of consumer warpgroups, of which `m_warpgroup` is one, may
+/// take; of consumer warpgroups on their own, that all of them do.
 HEED_HOST_DEVICE constexpr Range tiles_shared(const Config& c, const Problem& problem, int index, int m_warpgroup,
                                               int split_idx) {
   const FixedSizes& s = problem.sizes;
@@ -45,7 +45,8 @@ HEED_HOST_DEVICE constexpr Range tiles_shared(const Config& c, const Problem& pr
     const int even = m_warpgroup & ~1;
     const int first = tiles_seen(c, problem.causal, index, even, s.len_q, s.len_k, s.causal_offset);
     const int second = tiles_seen(c, problem.causal, index, even + 1, s.len_q, s.len_k, s.causal_offset);
-    return first < second ? kv_tiles_of_split(c, first, second, split_idx) : kv_tiles_of_split(c, second, first, split_idx);
+    return first < second ? kv_tiles_of_split(c, first, second, split_idx)
+                          : kv_tiles_of_split(c, second, first, split_idx);
   }
   return kv_tiles_of_split(c, keys_seen(c, problem.causal, index, s.len_q, s.len_k, s.causal_offset), split_idx);
 }

@@ -1,4 +1,5 @@
-/// fwd_sm90_persistent: a config's one name, and whether it can be built and launched. Shared by the host, nvcc and NVRTC.
+/// fwd_sm90_persistent: a config's one name, and whether it can be built and launched. Shared by the host, nvcc and
+/// NVRTC.
 #pragma once
 
 #include "kernels/sm90/persistent/registers.hpp"
@@ -6,11 +7,12 @@
 
 namespace heed::sm90_persistent {
 
-/// Whether consumer warpgroups come in pairs whose keys differ, and KV groups can be cut for all of them alike. One that takes
-/// every other tile holds two iterations at a time.
+/// Whether consumer warpgroups come in pairs whose keys differ, and KV groups can be cut for all of them alike. One
+/// that takes every other tile holds two iterations at a time.
 HEED_HOST_DEVICE constexpr bool can_pair(const Config& c) {
   return c.tile_order == TileOrder::paired && c.stages > 1 && c.m_warpgroups % 2 == 0 &&
-         (c.kv_groups == 1 || c.m_warpgroups == 2) && c.cluster == 1 && c.virtual_ctas == 1 && c.softmax_overlap != SoftmaxOverlap::qk_pv;
+         (c.kv_groups == 1 || c.m_warpgroups == 2) && c.cluster == 1 && c.virtual_ctas == 1 &&
+         c.softmax_overlap != SoftmaxOverlap::qk_pv;
 }
 
 /// Whether Q tiles can be taken to be whole (Specialize::whole_tiles).
@@ -39,27 +41,33 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.row_max == RowMax::online) c.softmax_overlap = SoftmaxOverlap::none;
   if (!can_pair(c)) c.share_causal_tail = ShareCausalTail::off;
   if (c.m_warpgroups == 1 || c.share_causal_tail == ShareCausalTail::on) c.pingpong = Pingpong::off;
-  // Where several consumer warpgroups share rings, one that waits frees no stage, and the one thread that loads for all key
-  // groups would wait for it before it brings what the first KV group needs to get to its scores.
-  if (c.kv_groups == 1 || c.m_warpgroups > 1 || c.scheduler != Scheduler::single_tile) c.stagger_splits = StaggerSplits::off;
+  // Where several consumer warpgroups share rings, one that waits frees no stage, and the one thread that loads for all
+  // key groups would wait for it before it brings what the first KV group needs to get to its scores.
+  if (c.kv_groups == 1 || c.m_warpgroups > 1 || c.scheduler != Scheduler::single_tile)
+    c.stagger_splits = StaggerSplits::off;
   if (c.softmax_overlap != SoftmaxOverlap::qk_pv) c.overflow_check = OverflowCheck::inlined;
   if (c.softmax_overlap != SoftmaxOverlap::qk_pv || !problem.causal) c.mask_path = MaskPath::branch;
-  if (c.epilogue == EpilogueStore::tma && c.kv_groups > 1 && c.scheduler != Scheduler::single_tile) c.epilogue = EpilogueStore::smem_b128;
-  if ((c.epilogue == EpilogueStore::tma || stores_from_smem(c)) && !keeps_whole_boxes(c, problem.head_dim)) c.epilogue = EpilogueStore::st_b128;
-  if (c.epilogue == EpilogueStore::smem_b128_preaddressed && c.scheduler != Scheduler::single_tile) c.epilogue = EpilogueStore::smem_b128;
+  if (c.epilogue == EpilogueStore::tma && c.kv_groups > 1 && c.scheduler != Scheduler::single_tile)
+    c.epilogue = EpilogueStore::smem_b128;
+  if ((c.epilogue == EpilogueStore::tma || stores_from_smem(c)) && !keeps_whole_boxes(c, problem.head_dim))
+    c.epilogue = EpilogueStore::st_b128;
+  if (c.epilogue == EpilogueStore::smem_b128_preaddressed && c.scheduler != Scheduler::single_tile)
+    c.epilogue = EpilogueStore::smem_b128;
   if (c.softmax_overlap == SoftmaxOverlap::pv) {
     // Its exponentials take their scores' place, in an order of their own.
     c.scale_placement = ScalePlacement::at_use;
     c.convert_placement = ConvertPlacement::at_once;
     c.rowsum_placement = RowsumPlacement::at_once;
     c.gemm_order = GemmOrder::qk_first;
-    c.barrier_wait = BarrierWait::at_use;  // it has no register left to keep an answer in, and waits for values behind scores
+    c.barrier_wait =
+        BarrierWait::at_use;  // it has no register left to keep an answer in, and waits for values behind scores
   }
   if (c.producer == Producer::warpgroup && !moves_registers(c)) c.producer = Producer::warp;
   if (!moves_registers(c)) c.setmaxnreg = Setmaxnreg::early;
   // Of several virtual CTAs some may have no Q tile, and hear of that with their queries' barrier.
   if (c.virtual_ctas > 1) c.tile_setup = TileSetup::lazy;
-  if (c.epilogue == EpilogueStore::tma || problem.sizes.len_q == 0) c.o_layout = OutputLayout::strided;  // boxes go where a map says
+  if (c.epilogue == EpilogueStore::tma || problem.sizes.len_q == 0)
+    c.o_layout = OutputLayout::strided;  // boxes go where a map says
   if (c.o_layout == OutputLayout::dense && c.specialize == Specialize::none) c.specialize = Specialize::shape;
   if (c.specialize == Specialize::whole_tiles && !can_be_whole(c, problem)) c.specialize = Specialize::shape;
   if (problem.sizes.len_q == 0) c.specialize = Specialize::none;

@@ -14,27 +14,27 @@ using tile::registers_allowed;
 /// beside the widest output). Where blocks stay and KV groups merge, ptxas keeps more of the merge beside the loop, up
 /// to 3/8 of the head dim; little with one box of columns and one tile's scores, twice as much with pairs. A warp that
 /// multiplies scores again (SoftmaxOverlap::pv) has operands of its own then, more where blocks stay with paired rows.
-/// What was asked ahead is kept for two rings. Where KV groups meet beside several consumer warpgroups, instructions far from
-/// their exponentials (Scaling, Packing, Adding) keep more alive.
+/// What was asked ahead is kept for two rings. Where KV groups meet beside several consumer warpgroups, instructions
+/// far from their exponentials (Scaling, Packing, Adding) keep more alive.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   const int dim = padded_dim(head_dim);
   const int tiles = c.softmax_overlap == SoftmaxOverlap::qk_pv ? 2 : 1;
   const bool narrow = dim == tile::kBoxColumns && c.softmax_overlap == SoftmaxOverlap::none;
   const int merge = c.kv_groups == 1 || c.scheduler == Scheduler::single_tile ? 0
-                    : narrow                                              ? (pairs(c) > 0 ? 8 : 4)
-                                                                          : dim * 3 / 8;
+                    : narrow                                                  ? (pairs(c) > 0 ? 8 : 4)
+                                                                              : dim * 3 / 8;
   const int counted = c.stage_release == StageRelease::branch ? 0 : dim > tile::kBoxColumns ? 8 : 4;
   const bool mirrored_stay = c.tile_order == TileOrder::paired && c.scheduler != Scheduler::single_tile;
   const int again = c.softmax_overlap != SoftmaxOverlap::pv ? 0
-                                                 : counted + (mirrored_stay ? 4 : 0) +
-                                                       (dim > tile::kBoxColumns ? 16
-                                                        : c.block_n % 64 == 0 ? 4
-                                                                                : 8);
-  const bool apart = c.scale_placement != ScalePlacement::at_use || c.convert_placement == ConvertPlacement::at_end || c.rowsum_placement != RowsumPlacement::at_once;
+                                                            : counted + (mirrored_stay ? 4 : 0) +
+                                                                  (dim > tile::kBoxColumns ? 16
+                                                                   : c.block_n % 64 == 0   ? 4
+                                                                                           : 8);
+  const bool apart = c.scale_placement != ScalePlacement::at_use || c.convert_placement == ConvertPlacement::at_end ||
+                     c.rowsum_placement != RowsumPlacement::at_once;
   const int orders = apart && c.kv_groups > 1 && c.m_warpgroups > 1 ? 8 : 0;
   const int ahead = c.barrier_wait != BarrierWait::try_wait_early ? 0 : c.block_n % 64 == 0 ? 2 : 8;
-  return dim / 2 + tiles * (c.block_n / 2 + c.block_n / 4) + merge + again + ahead + orders +
-         (dim == 256 ? 36 : 28);
+  return dim / 2 + tiles * (c.block_n / 2 + c.block_n / 4) + merge + again + ahead + orders + (dim == 256 ? 36 : 28);
 }
 
 /// Registers that its widest product names.

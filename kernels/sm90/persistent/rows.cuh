@@ -34,7 +34,8 @@ struct Target {
   const TensorMap* map;  ///< of the output, with EpilogueStore::tma
 };
 
-/// Of a part: which slice of a consumer warpgroup's output it keeps, and how that is written. A lane has two rows, 8 apart:
+/// Of a part: which slice of a consumer warpgroup's output it keeps, and how that is written. A lane has two rows, 8
+/// apart:
 ///
 ///                   head dim 64, 2 parts                          4 KV groups
 ///                    all columns                        columns 0 to 31   32 to 63
@@ -203,9 +204,9 @@ struct Slices {
     constexpr int kBoxBytes = (kInQueries ? kWarpgroupRows : kWarpRows) * tile::kBoxRowBytes;
     const int first_box = at.kv_group / kRowSlices * kBoxes;
     const unsigned smem = kInQueries ? layout.shared + kPlan.q +
-                                            (at.m_warpgroup * (kDim / tile::kBoxColumns) + first_box) * kBoxBytes +
-                                            (at.warp * 16 + 8 * first_half()) * tile::kBoxRowBytes
-                                      : layout.shared + kPlan.rows + (at.m_warpgroup * 4 + at.warp) * kBoxes * kBoxBytes;
+                                           (at.m_warpgroup * (kDim / tile::kBoxColumns) + first_box) * kBoxBytes +
+                                           (at.warp * 16 + 8 * first_half()) * tile::kBoxRowBytes
+                                     : layout.shared + kPlan.rows + (at.m_warpgroup * 4 + at.warp) * kBoxes * kBoxBytes;
     const int own = at.lane % kWarpRows;
     const unsigned to = smem + own * tile::kBoxRowBytes + (at.lane / kWarpRows ^ own % 8) * 16;
     if constexpr (!kInQueries) {
@@ -233,17 +234,19 @@ struct Slices {
   /// Writes a warp's rows as lines of 128 bytes: accumulators as matrices to shared memory, lines from there, each time
   /// without bank conflicts.
   /// @param rows the head's first row, from the first column of this KV group's slice
-  __device__ __forceinline__ void store_smem_b128(const unsigned (&packed)[kTiles][kHalves], unsigned short* rows) const {
+  __device__ __forceinline__ void store_smem_b128(const unsigned (&packed)[kTiles][kHalves],
+                                                  unsigned short* rows) const {
     constexpr int kBoxes = kSliceColumns / tile::kBoxColumns;
     constexpr int kWarpRows = 8 * kHalves;
     // Four rows are as many bytes as a warp has of a piece of a slice, which nobody else reads.
     constexpr int kFourRows = 4 * tile::kBoxRowBytes;
     constexpr int kNextFour = kGroups == 1 ? kFourRows : kPieceBytes;
     constexpr int kBoxBytes = kWarpRows / 4 * kNextFour;
-    const unsigned smem = kGroups == 1 ? layout.shared + kPlan.rows + (at.m_warpgroup * 4 + at.warp) * kBoxes * kBoxBytes
-                           : kGroups == 2 ? passed_by(true) - at.lane * 16
-                                          : slice(at.kv_group, at.kv_group == 0 ? 1 : 0) + at.warp * kFourRows -
-                                                (at.warp * 32 + at.lane) * 16;
+    const unsigned smem =
+        kGroups == 1 ? layout.shared + kPlan.rows + (at.m_warpgroup * 4 + at.warp) * kBoxes * kBoxBytes
+        : kGroups == 2
+            ? passed_by(true) - at.lane * 16
+            : slice(at.kv_group, at.kv_group == 0 ? 1 : 0) + at.warp * kFourRows - (at.warp * 32 + at.lane) * 16;
     const int own = at.lane % kWarpRows;
     const unsigned to =
         smem + own / 4 * kNextFour + own % 4 * tile::kBoxRowBytes + (at.lane / kWarpRows ^ own % 8) * 16;

@@ -1,4 +1,5 @@
-/// fwd_sm90_persistent: the dynamic shared memory of a block and the barriers in it. Shared by the host, nvcc and NVRTC.
+/// fwd_sm90_persistent: the dynamic shared memory of a block and the barriers in it. Shared by the host, nvcc and
+/// NVRTC.
 #pragma once
 
 #include "kernels/sm90/persistent/tile_scheduler.hpp"
@@ -9,13 +10,13 @@ namespace heed::sm90_persistent {
 /// Dynamic shared memory, in bytes from its start (aligned to 1024).
 ///
 ///   | Q of query stage 0: consumer warpgroup 0, 1, .. | 1 | .. | KV group 0: K of stage 0, 1, .. V of stage 0, 1, .. |
-///   KV group 1: .. | what KV groups send each other | what consumer warpgroups of a pair do | rows | lines | barriers | row
-///   tiles |
+///   KV group 1: .. | what KV groups send each other | what consumer warpgroups of a pair do | rows | lines | barriers
+///   | row tiles |
 ///
 /// Of several virtual CTAs first all but barriers and Q tiles, virtual CTA by virtual CTA, then those.
 struct SharedPlan {
   int q;               ///< (query_stages, row_groups, boxes, 64 rows, 128 bytes)
-  int q_stage_bytes;     ///< of one query stage
+  int q_stage_bytes;   ///< of one query stage
   int ring;            ///< (key_groups, {K, V}, stages, boxes, tile_keys, 128 bytes)
   int box;             ///< bytes of one box of a KV tile
   int operand;         ///< bytes of K or V of one stage
@@ -24,27 +25,29 @@ struct SharedPlan {
                        ///< cluster, what the other one sent
   int exchange_bytes;  ///< from one consumer warpgroup to the next
   int sender_bytes;    ///< from one sender to the next
-  int partner_partials;            ///< (pairs, key_groups, help_bytes): what one consumer warpgroup of a pair has of the other's rows
-  int partner_partial_bytes;      ///< an output, a reference and a sum, in fp32, in the order of registers: 16 bytes a thread each
+  int partner_partials;  ///< (pairs, key_groups, help_bytes): what one consumer warpgroup of a pair has of the other's
+                         ///< rows
+  int partner_partial_bytes;  ///< an output, a reference and a sum, in fp32, in the order of registers: 16 bytes a
+                              ///< thread each
   int rows;   ///< (row_groups, 4 warps, boxes, 16 rows, 128 bytes): finished rows on their way out. Where KV groups
-              ///< become one, lines take the place of what has been received; boxes of Scheduler::single_tile that of the
-              ///< queries
-  int lines;  ///< (consumer threads, 16 bytes), with EpilogueStore::smem_b128_preaddressed: where a thread's lines go, and how
-              ///< far it is from one to the next
+              ///< become one, lines take the place of what has been received; boxes of Scheduler::single_tile that of
+              ///< the queries
+  int lines;  ///< (consumer threads, 16 bytes), with EpilogueStore::smem_b128_preaddressed: where a thread's lines go,
+              ///< and how far it is from one to the next
   int barriers;
-  int q_tiles;   ///< (query_stages, 16 bytes): the RowTile whose queries a stage holds; index -1: there is none left
-  int virtual_cta_bytes;  ///< from one virtual CTA to the next
+  int q_tiles;  ///< (query_stages, 16 bytes): the RowTile whose queries a stage holds; index -1: there is none left
+  int virtual_cta_bytes;     ///< from one virtual CTA to the next
   int virtual_cta_barriers;  ///< from one virtual CTA's barriers to the next one's
   int total;
 };
 
 /// Barriers, 8 bytes each.
 struct BarrierPlan {
-  int queries;        ///< (query_stages, row_groups): a consumer warpgroup's queries have arrived
-  int q_empty;  ///< (query_stages): every warp has read them
-  int ring;           ///< (key_groups, stages): the keys and values of a iteration have arrived
-  int kv_empty;     ///< (key_groups, stages): every warp of the KV group is done with them
-  int inbox;          ///< (row_groups), in a cluster: what the other block sends has arrived
+  int queries;   ///< (query_stages, row_groups): a consumer warpgroup's queries have arrived
+  int q_empty;   ///< (query_stages): every warp has read them
+  int ring;      ///< (key_groups, stages): the keys and values of a iteration have arrived
+  int kv_empty;  ///< (key_groups, stages): every warp of the KV group is done with them
+  int inbox;     ///< (row_groups), in a cluster: what the other block sends has arrived
   int count;
 };
 
@@ -85,8 +88,8 @@ HEED_HOST_DEVICE constexpr int box_rows(const Config& c) {
   return kWarpgroupRows / 4 / row_slices(c);
 }
 
-/// What a part sends of one consumer warpgroup, in bytes: every slice but its own in fp32, and two floats a row. Between blocks
-/// of a cluster it is 16 bits a value, and two floats for each row that is sent.
+/// What a part sends of one consumer warpgroup, in bytes: every slice but its own in fp32, and two floats a row.
+/// Between blocks of a cluster it is 16 bits a value, and two floats for each row that is sent.
 HEED_HOST_DEVICE constexpr int bytes_sent(const Config& c, int head_dim) {
   const int slice = kWarpgroupRows * padded_dim(head_dim) / num_splits(c) * (c.cluster > 1 ? 2 : 4);
   return num_splits(c) == 1 ? 0 : (num_splits(c) - 1) * slice + kWarpgroupRows * 8 / (c.cluster > 1 ? 2 : 1);
@@ -95,7 +98,8 @@ HEED_HOST_DEVICE constexpr int bytes_sent(const Config& c, int head_dim) {
 /// Whether it is sent by way of the sender's stages: nobody else reads those, and nothing comes into them any more.
 HEED_HOST_DEVICE constexpr bool sends_in_stages(const Config& c, int head_dim) {
   const int stages = c.stages * 2 * c.block_n * padded_dim(head_dim) * 2;
-  return c.kv_groups > 1 && c.m_warpgroups == 1 && c.scheduler == Scheduler::single_tile && stages >= bytes_sent(c, head_dim);
+  return c.kv_groups > 1 && c.m_warpgroups == 1 && c.scheduler == Scheduler::single_tile &&
+         stages >= bytes_sent(c, head_dim);
 }
 
 HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
@@ -117,7 +121,8 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.partner_partial_bytes = (dim / 8 + 1) * 16 * kWarpgroupThreads;
   const int help_end = p.partner_partials + pairs(c) * c.kv_groups * p.partner_partial_bytes;
   p.rows = help_end;
-  const bool has_rows = (stores_from_smem(c) && num_splits(c) == 1) || (c.epilogue == EpilogueStore::tma && !o_overwrites_q(c));
+  const bool has_rows =
+      (stores_from_smem(c) && num_splits(c) == 1) || (c.epilogue == EpilogueStore::tma && !o_overwrites_q(c));
   p.lines = help_end + (has_rows ? p.q_stage_bytes : 0);
   const int lines_end = p.lines + (c.epilogue == EpilogueStore::smem_b128_preaddressed ? 16 * consumer_threads(c) : 0);
   p.virtual_cta_bytes = (lines_end + 1023) / 1024 * 1024;

@@ -40,9 +40,7 @@ struct SmemLayout : VirtualCta<kConfig.virtual_ctas> {
   __device__ __forceinline__ unsigned q_full(int stage, int m_warpgroup) const {
     return barrier(kBarriers.queries + stage * kConfig.m_warpgroups + m_warpgroup);
   }
-  __device__ __forceinline__ unsigned q_empty(int stage) const {
-    return barrier(kBarriers.q_empty + stage);
-  }
+  __device__ __forceinline__ unsigned q_empty(int stage) const { return barrier(kBarriers.q_empty + stage); }
   __device__ __forceinline__ unsigned kv_full(int group, int stage) const {
     return barrier(kBarriers.ring + group * kConfig.stages + stage);
   }
@@ -50,7 +48,9 @@ struct SmemLayout : VirtualCta<kConfig.virtual_ctas> {
     return barrier(kBarriers.kv_empty + group * kConfig.stages + stage);
   }
   __device__ __forceinline__ unsigned inbox(int m_warpgroup) const { return barrier(kBarriers.inbox + m_warpgroup); }
-  __device__ __forceinline__ unsigned queries(int stage) const { return shared + kPlan.q + stage * kPlan.q_stage_bytes; }
+  __device__ __forceinline__ unsigned queries(int stage) const {
+    return shared + kPlan.q + stage * kPlan.q_stage_bytes;
+  }
   __device__ __forceinline__ unsigned keys(int group, int stage) const {
     return shared + kPlan.ring + (2 * group * kConfig.stages + stage) * kPlan.operand;
   }
@@ -59,7 +59,8 @@ struct SmemLayout : VirtualCta<kConfig.virtual_ctas> {
   }
   /// A thread's first 16 bytes of what consumer warpgroups 2 `pair` and 2 `pair` + 1 hand over.
   __device__ __forceinline__ unsigned partner_partials(int pair, int group, int thread) const {
-    return shared + kPlan.partner_partials + (pair * kConfig.kv_groups + group) * kPlan.partner_partial_bytes + thread * 16;
+    return shared + kPlan.partner_partials + (pair * kConfig.kv_groups + group) * kPlan.partner_partial_bytes +
+           thread * 16;
   }
   __device__ __forceinline__ unsigned q_tile(int stage) const { return behind(kPlan.q_tiles) + 16 * stage; }
 };

@@ -1,5 +1,5 @@
-/// References and exponentials of fwd_sm90_persistent: what happens to the scores of a consumer warpgroup between two products, and
-/// how its warps find out that they were overflowed by a reference that is not the maximum.
+/// References and exponentials of fwd_sm90_persistent: what happens to the scores of a consumer warpgroup between two
+/// products, and how its warps find out that they were overflowed by a reference that is not the maximum.
 ///
 /// The online softmax is FlashAttention-2's (Dao, arXiv 2307.08691); that what is subtracted need not be the maximum,
 /// as long as probabilities stay in range, is what Reference, Vote and kMostSum are about.
@@ -33,13 +33,13 @@ struct Softmax : Gemms<kConfig, kProblem> {
   // In steps, how far ahead of exponentials or behind.
   static constexpr int kScaledAhead = kConfig.scale_placement == ScalePlacement::at_use       ? 0
                                       : kConfig.scale_placement == ScalePlacement::step_ahead ? 1
-                                                                               : kSteps;
+                                                                                              : kSteps;
   static constexpr int kPackedBehind = kConfig.convert_placement == ConvertPlacement::at_once      ? 0
                                        : kConfig.convert_placement == ConvertPlacement::step_later ? 1
-                                                                                : kSteps;
+                                                                                                   : kSteps;
   static constexpr int kAsAsked = kConfig.rowsum_placement == RowsumPlacement::at_once      ? 0
                                   : kConfig.rowsum_placement == RowsumPlacement::step_later ? 1
-                                                                         : kSteps;
+                                                                                            : kSteps;
   static constexpr int kAddedBehind = kSumsRounded && kPackedBehind > kAsAsked ? kPackedBehind : kAsAsked;
   static constexpr int kLatest = kPackedBehind > kAddedBehind ? kPackedBehind : kAddedBehind;
 
@@ -48,7 +48,7 @@ struct Softmax : Gemms<kConfig, kProblem> {
   int warpgroup_row;  // first of the consumer warpgroup
   float scale_log2;
   float row_max[2];  // in log2 units of the scaled scores; -inf before the first key
-  float row_sum[2];        // of this lane's columns
+  float row_sum[2];  // of this lane's columns
 
   /// @param block_warp of this thread, the same in all its lanes
   __device__ __forceinline__ Softmax(const ForwardParams& parameters, const Smem& where, int block_warp)

@@ -1,5 +1,5 @@
-/// fwd_sm90_persistent: which rows and which keys are whose, by a config and the lengths of a launch. Shared by the host,
-/// nvcc and NVRTC.
+/// fwd_sm90_persistent: which rows and which keys are whose, by a config and the lengths of a launch. Shared by the
+/// host, nvcc and NVRTC.
 #pragma once
 
 #include "kernels/sm90/persistent/config.hpp"
@@ -49,8 +49,8 @@ HEED_HOST_DEVICE constexpr int keys_of_row(bool causal, int row, int causal_offs
     return visible_keys(causal, row, causal_offset, len_k);
 }
 
-/// Which 64 rows of a head, counted in 64s, a consumer warpgroup of Q tile `index` works on; `all` there are. May lie past the
-/// last.
+/// Which 64 rows of a head, counted in 64s, a consumer warpgroup of Q tile `index` works on; `all` there are. May lie
+/// past the last.
 ///
 ///   paired, 2 consumer warpgroups, 7 times 64 rows      | 0 | 1 | 2 | 3 | 4 | 5 | 6 |
 ///                               Q tile           0   1   2   3   2   1   0
@@ -92,17 +92,18 @@ HEED_HOST_DEVICE constexpr int pairs(const Config& c) {
 
 /// KV tiles that a consumer warpgroup of Q tile `index` sees: those before this, which may be 0.
 template <bool kWhole = false>
-HEED_HOST_DEVICE constexpr int tiles_seen(const Config& c, bool causal, int index, int m_warpgroup, int len_q, int len_k,
-                                          int causal_offset) {
+HEED_HOST_DEVICE constexpr int tiles_seen(const Config& c, bool causal, int index, int m_warpgroup, int len_q,
+                                          int len_k, int causal_offset) {
   const int first = warpgroup_tile(c, index, m_warpgroup, warpgroup_tiles(len_q)) * kWarpgroupRows;
   if constexpr (kWhole)
-    return static_cast<int>(kv_tiles_for(c, keys_of_row<true>(causal, first + kWarpgroupRows - 1, causal_offset, len_k)));
+    return static_cast<int>(
+        kv_tiles_for(c, keys_of_row<true>(causal, first + kWarpgroupRows - 1, causal_offset, len_k)));
   const int end = first + kWarpgroupRows < len_q ? first + kWarpgroupRows : len_q;
   return first < len_q ? static_cast<int>(kv_tiles_for(c, visible_keys(causal, end - 1, causal_offset, len_k))) : 0;
 }
 
-/// KV tiles of a KV group where one consumer warpgroup sees `longer` tiles and the other, of the same pair, `shorter`: as
-/// even as whole tiles allow in what both multiply.
+/// KV tiles of a KV group where one consumer warpgroup sees `longer` tiles and the other, of the same pair, `shorter`:
+/// as even as whole tiles allow in what both multiply.
 ///
 ///   shorter 2, longer 8, 2 KV groups     KV tile     | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |
 ///                                         consumer warpgroups     2   2   1   1   1   1   1   1
@@ -159,8 +160,8 @@ HEED_HOST_DEVICE constexpr long long persistent_ctas(const Config& c, long long 
   return (q_tiles + waves - 1) / waves;
 }
 
-/// Of Scheduler::static_persistent under a causal mask, what block `block` takes instead of the `index`-th Q tile, which is
-/// its own in a wave that goes backwards: as far from the wave's end as that is from its start.
+/// Of Scheduler::static_persistent under a causal mask, what block `block` takes instead of the `index`-th Q tile,
+/// which is its own in a wave that goes backwards: as far from the wave's end as that is from its start.
 HEED_HOST_DEVICE constexpr int q_tile_from_the_end(int index, int block, int blocks, int all) {
   const int end = index - block + blocks;
   return (end < all ? end : all) - 1 - block;
@@ -181,7 +182,7 @@ HEED_HOST_DEVICE constexpr int q_tile_of_cta(const Config& c, bool causal, int x
 
 /// The Q tile that comes `index`-th; `together` from heads_together.
 HEED_HOST_DEVICE constexpr QTile q_tile_at(const Config& c, int index, int q_tiles, int heads, int batch,
-                                               int together) {
+                                           int together) {
   int row = 0;
   int all_heads = 0;
   if (c.tile_order != TileOrder::lpt_l2) {

@@ -1,7 +1,7 @@
 /// How a consumer warpgroup of fwd_sm90_persistent goes through KV tiles: which products run beside which exponentials.
 ///
-///   consumer warpgroup 0     | scores n-1, values n | exponentials n-1 | scores n-2, values n-1 | exponentials n-2 | ..
-///   consumer warpgroup 1     .. exponentials n      | scores n-1, values n | exponentials n-1   | ..
+///   consumer warpgroup 0     | scores n-1, values n | exponentials n-1 | scores n-2, values n-1 | exponentials n-2 |
+///   .. consumer warpgroup 1     .. exponentials n      | scores n-1, values n | exponentials n-1   | ..
 ///                     the tensor cores always have some consumer warpgroup's products (SoftmaxOverlap::none)
 ///
 ///   one consumer warpgroup   | exponentials n-1                        | exponentials n-2       | ..
@@ -10,8 +10,8 @@
 ///   a consumer warpgroup     |              exponentials n-1 |              exponentials n-2 | ..
 ///     its products  | scores n-1 | values n         | scores n-2 | values n-1       | ..         (SoftmaxOverlap::pv)
 ///
-/// Tiles that not every row of the consumer warpgroup sees whole are the first of its order and take the exact maximum. The
-/// tiles after them need neither mask nor, unless the reference is exact, maximum.
+/// Tiles that not every row of the consumer warpgroup sees whole are the first of its order and take the exact maximum.
+/// The tiles after them need neither mask nor, unless the reference is exact, maximum.
 ///
 /// Asynchronous products beside exponentials are FlashAttention-3's (Shah et al., arXiv 2407.08608).
 #pragma once
@@ -29,12 +29,12 @@ namespace heed::sm90_persistent {
 template <const Config& kConfig, const Problem& kProblem>
 struct Tiles : Softmax<kConfig, kProblem> {
   using Base = Softmax<kConfig, kProblem>;
+  using Base::gemm_qk, Base::gemm_pv, Base::gemm_qk_pv, Base::begin_gemms, Base::end_gemms, Base::let_next_start;
+  using Base::kKeys, Base::kSteps, Base::kAhead, Base::kPlan, Base::kMostSum, Base::kSumsRounded;
   using Base::mask_scores, Base::online_probabilities, Base::rescale, Base::online_softmax, Base::stale_16_softmax,
       Base::first_tile_softmax, Base::stale_softmax, Base::stale_softmax_branchless;
-  using Base::kKeys, Base::kSteps, Base::kAhead, Base::kPlan, Base::kMostSum, Base::kSumsRounded;
-  using Base::gemm_qk, Base::gemm_pv, Base::gemm_qk_pv, Base::begin_gemms, Base::end_gemms,
-      Base::let_next_start;
-  using Base::smem, Base::lane, Base::kv_group, Base::scale_log2, Base::kv_stage, Base::acc_o, Base::row_max, Base::row_sum;
+  using Base::smem, Base::lane, Base::kv_group, Base::scale_log2, Base::kv_stage, Base::acc_o, Base::row_max,
+      Base::row_sum;
   using Base::wait_for_stage, Base::wait_for_next_stage, Base::try_wait_next, Base::release_stage, Base::skip_iteration;
   using typename Base::AccS, typename Base::FragP;
 
@@ -90,8 +90,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
 
   /// Values of the tile before and scores of the next, waited for.
   /// @param skips as above
-  __device__ __forceinline__ void both_products(AccS& s, unsigned long long queries, const FragP& p,
-                                                bool skips) {
+  __device__ __forceinline__ void both_products(AccS& s, unsigned long long queries, const FragP& p, bool skips) {
     wait_for_next_stage();
     const Cursor<kConfig.stages> of_keys = stage_of_keys(skips);
     begin_gemms();
@@ -147,8 +146,8 @@ struct Tiles : Softmax<kConfig, kProblem> {
         total[h] = t == 0 ? e[0] + e[1] : total[h] + (e[0] + e[1]);
       }
     const bool fits = total[0] < kMostSum && total[1] < kMostSum;
-    // All warps of a warpgroup have to take the same wait, so what a overflowed one does lies before and behind it. ptxas
-    // would put the wait in front of most exponentials, but moves it over no branch.
+    // All warps of a warpgroup have to take the same wait, so what a overflowed one does lies before and behind it.
+    // ptxas would put the wait in front of most exponentials, but moves it over no branch.
     unsigned overflowed = __any_sync(0xffffffffU, !fits);
     if (overflowed) {
       // The descriptor's address, which lacks the bits above that tell the blocks of a cluster from each other.
@@ -306,8 +305,8 @@ struct Tiles : Softmax<kConfig, kProblem> {
     constexpr bool kVotesOnMasks = kMayHide && kBefore && kConfig.mask_path == MaskPath::redo;
     if (kFirst && masked) mask_scores(s, n * kKeys);
     const bool is_known = masked && !kVotesOnMasks;
-    const bool exact = kFirst ? !stale_16_softmax(p, s)
-                              : !kBefore || is_known || (kVotesAtOnce && !stale_softmax(p, s, masked));
+    const bool exact =
+        kFirst ? !stale_16_softmax(p, s) : !kBefore || is_known || (kVotesAtOnce && !stale_softmax(p, s, masked));
     bool overflowed = false;
     if (exact) {
       if (!kFirst && masked) mask_scores(s, n * kKeys);

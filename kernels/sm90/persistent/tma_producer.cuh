@@ -1,5 +1,5 @@
-/// The loads of fwd_sm90_persistent: one thread of a block keeps the rings of queries, keys and values full, and decides
-/// which Q tile comes next.
+/// The loads of fwd_sm90_persistent: one thread of a block keeps the rings of queries, keys and values full, and
+/// decides which Q tile comes next.
 #pragma once
 
 #include "kernels/ptx/bulk_tensor.cuh"
@@ -71,7 +71,8 @@ struct TmaProducer {
 
   /// Asks for what consumers wait for: the first Q tile's queries and every KV group's first keys. They take over
   /// 500 clocks to come, so they are asked for before the other barriers exist; and where all blocks of a launch ask at
-  /// once, as long again, so the first consumer warpgroup's queries and the keys are in front. One thread, before run().
+  /// once, as long again, so the first consumer warpgroup's queries and the keys are in front. One thread, before
+  /// run().
   __device__ __forceinline__ void start() const {
     ptx::prefetch_tensormap(maps.q);
     ptx::prefetch_tensormap(maps.k);
@@ -122,8 +123,8 @@ struct TmaProducer {
 #pragma unroll
       for (int b = 0; b < kBoxes; ++b)
         load_box<kQueriesFirst>(smem.queries(stage) + (g * kBoxes + b) * kWarpgroupRows * tile::kBoxRowBytes, maps.q,
-                                barrier, b, warpgroup_tile(kConfig, tile.index, g, all) * kWarpgroupRows, tile.head, tile.batch,
-                                stays);
+                                barrier, b, warpgroup_tile(kConfig, tile.index, g, all) * kWarpgroupRows, tile.head,
+                                tile.batch, stays);
     }
   }
 
@@ -181,11 +182,11 @@ struct TmaProducer {
     constexpr BarrierPlan kBarriers = Smem::kBarriers;
 #pragma unroll
     for (int i = 0; i < kBarriers.count; ++i) {
-      const int arrivals = i < kBarriers.q_empty ? 1
-                           : i < kBarriers.ring        ? 4 * kConfig.m_warpgroups * kKvGroups
-                           : i < kBarriers.kv_empty  ? 1
-                           : i < kBarriers.inbox       ? 4 * kConfig.m_warpgroups
-                                                       : 1;
+      const int arrivals = i < kBarriers.q_empty    ? 1
+                           : i < kBarriers.ring     ? 4 * kConfig.m_warpgroups * kKvGroups
+                           : i < kBarriers.kv_empty ? 1
+                           : i < kBarriers.inbox    ? 4 * kConfig.m_warpgroups
+                                                    : 1;
       // By this one thread: barriers that differ from lane to lane take 100 clocks each.
       if (is_first(i) == kFirst) ptx::mbarrier_init(smem.barrier(i), arrivals);
     }
@@ -237,14 +238,14 @@ struct TmaProducer {
   __device__ __forceinline__ Keys keys_seen(const QTile& tile) const {
     if constexpr (kCutsByWork) {
       const int first = tiles_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.causal, tile.index, 0, params.len_q,
-                                                                 params.len_k, params.causal_offset);
+                                                               params.len_k, params.causal_offset);
       const int second = tiles_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.causal, tile.index, 1, params.len_q,
-                                                                  params.len_k, params.causal_offset);
+                                                                params.len_k, params.causal_offset);
       return {min(first, second), max(first, second), 0};
     } else {
       return {0, 0,
               sm90_persistent::keys_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.causal, tile.index, params.len_q,
-                                                              params.len_k, params.causal_offset)};
+                                                                     params.len_k, params.causal_offset)};
     }
   }
   __device__ __forceinline__ static Range tiles_of(const Keys& seen, int kv_group) {
@@ -268,20 +269,19 @@ struct TmaProducer {
 
   /// The iteration of a Q tile, of so many KV tiles, in which it is decided which one comes next. A counter is asked as
   /// late as its answer is sure to be there in time: of blocks that draw while their Q tiles have just begun some
-  /// draw long ones when others are nearly done. In front of the first iteration / like this on an H200, causal, us: three
-  /// to six waves b1h48l2048d128 107 / 96.5, b5h16l1024d128 59.9 / 51.3, b3h32l2048d64 120 / 105.5, b3h8l2048d256 121 /
-  /// 103; sixteen b4h8l4096d256 464 / 444, b8h16l2048d128 255.6 / 251.7, b32h16l512d128 103.5 / 104.2.
+  /// draw long ones when others are nearly done. In front of the first iteration / like this on an H200, causal, us:
+  /// three to six waves b1h48l2048d128 107 / 96.5, b5h16l1024d128 59.9 / 51.3, b3h32l2048d64 120 / 105.5, b3h8l2048d256
+  /// 121 / 103; sixteen b4h8l4096d256 464 / 444, b8h16l2048d128 255.6 / 251.7, b32h16l512d128 103.5 / 104.2.
   __device__ __forceinline__ static int iteration_of_draw(const Range& tiles) {
     if constexpr (kConfig.scheduler != Scheduler::dynamic_persistent) return 0;
     return max(0, iterations_of(kConfig, tiles.end - tiles.first) - kDrawnAhead);
   }
 
-  /// Queries and the first keys, unless start() has asked for them, then all else iteration by turn, the last keys first.
-  /// `choose_next` decides which Q tile comes after this one, in front of the last kDrawnAhead iterations.
+  /// Queries and the first keys, unless start() has asked for them, then all else iteration by turn, the last keys
+  /// first. `choose_next` decides which Q tile comes after this one, in front of the last kDrawnAhead iterations.
   template <typename ChooseNext>
-  __device__ __forceinline__ void load_q_tile(const QTile& tile, int q_stage,
-                                                Cursor<kConfig.stages> (&ring)[kKvGroups], bool started,
-                                                const ChooseNext& choose_next) const {
+  __device__ __forceinline__ void load_q_tile(const QTile& tile, int q_stage, Cursor<kConfig.stages> (&ring)[kKvGroups],
+                                              bool started, const ChooseNext& choose_next) const {
     const int kv_head = kv_head_of(tile);
     const Keys seen = keys_seen(tile);
     const bool stays = is_resident_head(tile, kv_head);
@@ -309,8 +309,8 @@ struct TmaProducer {
           if (has_keys)
             load_operand<kKeysFirst>(maps.k, smem.keys(g, stage), barrier, n, kv_head, tile.batch, keys_stay);
           if (has_values)
-            load_operand<kValuesFirst>(maps.v, smem.values(g, stage), barrier, n + v_lag(kConfig), kv_head,
-                                       tile.batch, stays);
+            load_operand<kValuesFirst>(maps.v, smem.values(g, stage), barrier, n + v_lag(kConfig), kv_head, tile.batch,
+                                       stays);
         }
         ring[g].advance();
       }

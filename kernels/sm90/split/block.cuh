@@ -1,4 +1,5 @@
-/// What of a launch of fwd_sm90_split is a block's: its rows, the keys of its part, their iterations, and the loads of them.
+/// What of a launch of fwd_sm90_split is a block's: its rows, the keys of its part, their iterations, and the loads of
+/// them.
 #pragma once
 
 #include "kernels/ptx/global.cuh"
@@ -12,10 +13,10 @@ template <const Config& kConfig, const Problem& kProblem>
 struct Block : Softmax<kConfig, kProblem> {
   using Base = Softmax<kConfig, kProblem>;
   using Base::barrier, Base::k_full, Base::kv_empty, Base::keys_at;
-  using Base::load_q, Base::load_k, Base::kv_head_of, Base::initialise_barriers;
   using Base::kBoxes, Base::kBlockN, Base::kNBlocks, Base::kStages, Base::kMWarpgroups, Base::kKvGroups;
   using Base::kPlan, Base::kFirstBarrier, Base::kSharesQueries;
   using Base::lane, Base::warp, Base::m_warpgroup, Base::kv_group, Base::n_blocks, Base::scale_log2;
+  using Base::load_q, Base::load_k, Base::kv_head_of, Base::initialise_barriers;
   using Base::params, Base::maps, Base::block_row, Base::head, Base::batch;
 
   // ---- compile-time facts
@@ -53,8 +54,8 @@ struct Block : Softmax<kConfig, kProblem> {
     seen_by_all =
         min(visible_keys(kProblem.causal, block_row + m_warpgroup * kWarpgroupRows, params.causal_offset, params.len_k),
             n_blocks.end * kBlockN);
-    seen_by_any =
-        visible_keys(kProblem.causal, block_row + (m_warpgroup + 1) * kWarpgroupRows - 1, params.causal_offset, params.len_k);
+    seen_by_any = visible_keys(kProblem.causal, block_row + (m_warpgroup + 1) * kWarpgroupRows - 1,
+                               params.causal_offset, params.len_k);
     scale_log2 = params.scale * 1.44269504F;
   }
 
@@ -89,7 +90,7 @@ struct Block : Softmax<kConfig, kProblem> {
   /// The loads of one iteration of a KV group: its first keys may have come with the queries.
   __device__ __forceinline__ void load_iteration(int group, Range range, int iteration, int kv_head) const {
     Base::load_iteration(group, slot_of(iteration), (range.first + iteration * kNBlocks) * kBlockN, kv_head,
-                       kKvGroups == 1 && iteration + iterations_done == 0);
+                         kKvGroups == 1 && iteration + iterations_done == 0);
   }
 
   /// Iterations take the slots in turn; one computed again goes on where the first computation ended.
@@ -100,7 +101,9 @@ struct Block : Softmax<kConfig, kProblem> {
     return (kStages == 1 ? iterations_done + iteration : (iterations_done + iteration) / kStages) & 1;
   }
 
-  __device__ __forceinline__ int first_key_of(int iteration) const { return (n_blocks.first + iteration * kNBlocks) * kBlockN; }
+  __device__ __forceinline__ int first_key_of(int iteration) const {
+    return (n_blocks.first + iteration * kNBlocks) * kBlockN;
+  }
 
   /// Range of any KV group of this block.
   __device__ __forceinline__ Range range_of(int group) const {

@@ -1,13 +1,17 @@
-/// fwd_sm90_split: the knobs, what is legal, the resources a config takes and the order in which it works. Shared by the
-/// host, nvcc and NVRTC.
+/// fwd_sm90_split: the knobs, what is legal, the resources a config takes and the order in which it works. Shared by
+/// the host, nvcc and NVRTC.
 ///
 /// Words of this family:
-///   consumer warpgroup   a warpgroup (128 threads) with 64 query rows of its own
-///   KV group   the consumer warpgroups of one block that share a part of the keys; with 2, a block holds every row twice
-///   part        the keys of one KV group of one block: cluster x key_groups parts share the keys of a Q tile evenly
-///   n-block       keys of one score product
-///   iteration     `n_blocks` n-blocks, worked on in one unrolled pass; a part is one iteration or several
-///   step        16 keys: what one probability-value product contracts
+///   consumer warpgroup   128 threads with 64 query rows of their own
+///   KV group             the consumer warpgroups of one CTA that share a part of the keys; with 2, a CTA holds every
+///   row
+///                        twice
+///   split                the keys of one KV group of one CTA: cluster x kv_groups splits share the keys of a Q tile
+///                        evenly
+///   n-block              block_n keys, the N of one QK GEMM
+///   iteration            `n_blocks_per_stage` n-blocks, worked on in one unrolled pass; a split is one iteration or
+///                        several
+///   step                 16 keys: what one PV wgmma contracts
 #pragma once
 
 #include "kernels/contract.hpp"
@@ -20,135 +24,138 @@ inline constexpr int kWarpgroupRows = 64;
 inline constexpr int kWarpgroupThreads = 128;
 inline constexpr int kMmaK = 16;
 
-/// What is subtracted from scores before the exponential.
+/// What is subtracted from scores before the exponential. Softmax does not depend on the value.
 enum class RowMax {
-  online,        ///< the maximum of every iteration, with the output rescaled where it grew
-  stale_tile,  ///< the maximum of the split's first n-block: softmax does not depend on the value subtracted. Where a
-                ///< later score is so much larger that a sum overflows, the part is computed again, n-block by n-block
-  stale_16,   ///< the same of the split's first 16 keys: found sooner, overflowed more often
+  online,      ///< the maximum of every iteration, with O rescaled where it grew
+  stale_tile,  ///< the maximum of the split's first n-block. Where a later score is so much larger that a row sum
+               ///< overflows, the split is computed again, n-block by n-block
+  stale_16,    ///< the same of the split's first 16 keys: found sooner, overflows more often
 };
 
-/// How the sum of a row's probabilities is found.
+/// How row sums of P are computed.
 enum class Rowsum {
-  fadd,         ///< one addition a probability
-  mma,  ///< from the tensor cores: V gets columns of ones
+  fadd,  ///< one addition an element
+  mma,   ///< by the tensor cores: V gets columns of ones
 };
 
-/// When the threads of a part of one iteration tell each other that its first keys overflowed one of them.
+/// When the threads of a split of one iteration tell each other that a stale row maximum overflowed.
 enum class OverflowCheck {
-  before_merge,  ///< before the part is merged with others
-  after_store,   ///< once rows are written: infinite log-sum-exps have told the other parts, and all compute again
+  before_merge,  ///< before the split is merged with others
+  after_store,   ///< once O is stored: infinite log-sum-exps have told the other splits, and all compute again
 };
 
-/// Where keys that a row does not see are taken out, under a causal mask.
+/// Where keys that a row does not see are masked, under a causal mask.
 enum class MaskAt {
   scores,         ///< before the exponentials, in a branch around n-blocks that every row sees whole
-  probabilities,  ///< after them, without a branch, where the mask's edge runs through the corners of n-blocks of 64; a
+  probabilities,  ///< in P, without a branch, where the edge of the mask runs through the corners of n-blocks of 64; a
                   ///< launch where it does not takes the other way
 };
 
-/// Whose keys a query head reads.
+/// Whether query heads may share K/V heads (grouped-query attention).
 enum class Gqa {
-  on,  ///< its group's: found by a division, for which the launch's first key copy waits
-  off,     ///< its own; for workloads whose heads do not share any
+  on,   ///< the K/V head is found by a division, for which the first K load of a launch waits
+  off,  ///< every query head has its own; for workloads without grouped heads
 };
 
-/// Who loads the queries of blocks that share a Q tile.
+/// The CTAs that load Q of a Q tile.
 enum class TmaMulticast {
-  none,     ///< every block all of them, before anything else
-  q,  ///< every block its share of them to all blocks of the cluster, once these have set up their barriers
+  none,  ///< every CTA all of Q, before anything else
+  q,     ///< every CTA a share of Q to all CTAs of the cluster, once these have initialised their barriers
 };
 
-/// What the thread that starts the loads has worked out before it asks for the first. Parameters are constants that
-/// nobody has read yet: it waits for each line of them.
+/// What the producer thread has worked out before the first load. Parameters are constants that nobody has read yet:
+/// the thread waits for each line of them.
 enum class Prologue {
-  lengths_first,  ///< which rows and keys are the block's, beside everybody; then where the tensor maps lie
+  lengths_first,  ///< which rows and keys are the CTA's; then where the tensor maps lie
   maps_first,     ///< the same, but where the maps lie is asked for beside the lengths
-  q_first,  ///< where the maps lie, and the queries are asked for; then which keys, by itself
+  q_first,        ///< where the maps lie, and the load of Q is issued; then which keys
 };
 
-/// In which precision partial outputs travel between the parts of a Q tile.
-enum class MergeDtype { bits16, fp32 };
+/// Type in which partial O travels between the splits of a Q tile.
+enum class MergeDtype {
+  bits16,  ///< the type of O
+  fp32,
+};
 
-/// What a block of a cluster waits for before it weighs the parts' results.
+/// Whether splits send their log-sum-exp ahead of partial O.
 enum class LseFirst {
-  off,  ///< everything that the other parts send
-  on,        ///< their log2-sum-exps, which are sent first and have a barrier of their own
+  off,  ///< both arrive at one barrier
+  on,   ///< log2-sum-exps have a barrier of their own, and weights are ready when partial O arrives
 };
 
-/// When a part multiplies the columns of its slice, which it keeps.
+/// When a split computes the columns of O that it keeps.
 enum class PvSplitN {
-  off,      ///< beside those that it sends
-  on,  ///< after all of those, while they travel
+  off,  ///< beside those that it sends
+  on,   ///< after all of those, while they travel
 };
 
 /// Where exponentials and conversions may go.
 enum class AsmOrder {
-  fixed,  ///< where they stand in the source, as far as that is PTX's to say
-  free,      ///< wherever the compiler likes
+  fixed,  ///< where they stand in the source, as far as PTX can say so
+  free,   ///< wherever the compiler likes
 };
 
-/// Who starts the loads into shared memory.
+/// The threads that issue TMA loads.
 enum class Producer {
-  warp,    ///< a warp that does nothing else
-  warpgroup,   ///< a warpgroup of which one thread does it and which leaves its registers to the others (setmaxnreg)
+  warp,           ///< a warp that does nothing else
+  warpgroup,      ///< a warpgroup, of which one thread issues loads, and which gives its registers to the consumers
+                  ///< (setmaxnreg)
   consumer_warp,  ///< a thread of each KV group's first warp, before its own work and between iterations
 };
 
-/// When the next launch may start its set-up (programmatic dependent launch).
+/// When the next launch may begin (programmatic dependent launch, griddepcontrol.launch_dependents).
 enum class PdlTrigger {
-  none,           ///< not at all: no launch of this config can be a dependent one
-  first_qk,   ///< when the first keys have arrived
-  last_pv,  ///< when all products are issued
+  none,      ///< never: no launch of this config can be a dependent one
+  first_qk,  ///< when the first keys have arrived
+  last_pv,   ///< when all GEMMs are issued
 };
 
-/// How finished rows are written.
+/// How finished rows of O are stored.
 enum class EpilogueStore {
   st_b32,   ///< 4 bytes a lane, as the accumulators lie
   st_b128,  ///< 16 bytes a lane, after a transposition over four lanes
-  tma,   ///< the same to shared memory; from there a bulk copy for every 16 rows of 32 columns
+  tma,      ///< the same to shared memory; from there a TMA store for every 16 rows of 32 columns
 };
 
 /// The order of Q tiles. Under a causal mask the last rows see most keys.
 enum class TileOrder {
-  ascending,   ///< head by head, first rows first
-  descending,  ///< head by head, last rows first
-  lpt_then_spt,      ///< the longer half of all heads' Q tiles, longest first, then the others, shortest first: where two
-               ///< blocks share a multiprocessor, a long one meets a short one
+  ascending,     ///< head by head, first rows first
+  descending,    ///< head by head, last rows first
+  lpt_then_spt,  ///< the longer half of all heads' Q tiles, longest first, then the others, shortest first: where two
+                 ///< CTAs share a multiprocessor, a long one meets a short one
 };
 
-/// What a program knows of its launches' sizes (Problem::sizes).
+/// What a program knows of the sizes of its launches (Problem::sizes).
 enum class Specialize {
-  none,    ///< nothing: the same program for all
-  shape,  ///< lengths, heads, batch and how the mask is aligned: no constant of a launch is waited for to know them
+  none,   ///< nothing: the same program for all
+  shape,  ///< lengths, heads, batch and the alignment of the mask: no constant of a launch is waited for
 };
 
-/// What a program for fixed sizes holds.
+/// Whether a program for one shape leaves out the code that launches of the shape never reach.
 enum class Prune {
-  off,     ///< all that any launch may need, as programs for any sizes do
-  on,  ///< what launches of these sizes do: a quarter to nine tenths of the instructions. ptxas places the rest
-           ///< otherwise then, for better or worse
+  off,
+  on,  ///< a quarter to nine tenths of the instructions are left. ptxas places them otherwise then, for better or worse
 };
 
-/// Where a program for fixed sizes finds the rows of the output.
+/// Where a program for one shape finds the rows of O.
 enum class OutputLayout {
-  strided,    ///< by the strides of a launch
-  dense,  ///< one behind the other, in the order of the workload's layout: their addresses are constants
+  strided,  ///< by the strides of a launch
+  dense,    ///< one behind the other, in the order of the workload's layout: strides are constants
 };
 
 struct Config {
   int m_warpgroups = 1;
   int kv_groups = 1;
-  int cluster = 2;               ///< blocks that share a Q tile
-  int block_n = 64;                ///< keys
-  int n_blocks_per_stage = 4;                ///< a iteration
-  int stages = 1;                ///< iterations a KV group keeps in shared memory
-  int qk_in_flight = 2;            ///< n-blocks whose scores are asked for before the first exponential
-  int v_barriers = 2;           ///< barriers for the values of a iteration
-  int pv_ksteps_per_commit = 2;         ///< steps of probabilities that go to the tensor cores together
-  int pv_start_step = 8;         ///< step of exponentials before which none goes
-  bool late_convert = true;      ///< probabilities are rounded one step after their exponentials
-  bool prefetch_next_qk = false;  ///< the next iteration's first scores are asked for within this one
+  int cluster = 2;  ///< CTAs that split the keys of a Q tile
+  int block_n = 64;
+  int n_blocks_per_stage = 4;
+  int stages = 1;                 ///< K/V stages of a KV group in shared memory
+  int qk_in_flight = 2;           ///< QK GEMMs issued before the first exponential
+  int v_barriers = 2;             ///< barriers for the V of one stage
+  int pv_ksteps_per_commit = 2;   ///< steps of PV in one commit group
+  int pv_start_step = 8;          ///< step of exponentials before which no PV is issued
+  bool late_convert = true;       ///< P is rounded to 16 bits one step after the exponentials
+  bool prefetch_next_qk = false;  ///< the first QK of the next iteration is issued within this one
   RowMax row_max = RowMax::stale_tile;
   MaskAt mask_at = MaskAt::scores;
   Rowsum rowsum = Rowsum::mma;
@@ -220,9 +227,9 @@ struct Range {
   constexpr bool operator==(const Range&) const = default;
 };
 
-/// N-blocks of part `split_idx`, of all the n-blocks that hold the first `keys` keys (at most 2^31 / 16): as even as whole
-/// n-blocks allow. Unsigned: a launch's first copy waits for this, and divisions of signed numbers by powers of two take
-/// three instructions more each.
+/// N-blocks of part `split_idx`, of all the n-blocks that hold the first `keys` keys (at most 2^31 / 16): as even as
+/// whole n-blocks allow. Unsigned: a launch's first copy waits for this, and divisions of signed numbers by powers of
+/// two take three instructions more each.
 HEED_HOST_DEVICE constexpr Range n_blocks_of_split(const Config& c, int keys, int split_idx) {
   const unsigned all = (static_cast<unsigned>(keys) + c.block_n - 1) / static_cast<unsigned>(c.block_n);
   const unsigned sharers = static_cast<unsigned>(num_splits(c));
@@ -274,8 +281,10 @@ inline constexpr int kStoredBytes = kStoredRows * kStoredColumns * 2;
 
 /// Dynamic shared memory, in bytes from its start (aligned to 1024).
 ///
-///   | Q of every consumer warpgroup | KV group 0: iteration 0: K n-block 0, 1, .. V part 0, 1, .. | iteration 1 | .. | KV group 1:
-///   .. | | ones | rows on their way out | what other parts send, for every consumer warpgroup of every KV group | barriers |
+///   | Q of every consumer warpgroup | KV group 0: iteration 0: K n-block 0, 1, .. V part 0, 1, .. | iteration 1 | .. |
+///   KV group 1:
+///   .. | | ones | rows on their way out | what other parts send, for every consumer warpgroup of every KV group |
+///   barriers |
 struct SharedPlan {
   int q;              ///< (row_groups, boxes, 64 rows, 128 bytes)
   int ring;           ///< (key_groups, stages, {K, V}, iteration)
@@ -283,12 +292,12 @@ struct SharedPlan {
   int value_box;      ///< bytes of one box of the values behind one barrier: (segment_keys / value_waits, 128)
   int operand_bytes;  ///< K or V of one iteration
   int ones;           ///< (16 rows, 128 bytes) of ones; 0 bytes without ones columns
-  int rows;           ///< (key_groups, row_groups, 4 warps, slice columns / 32, 16 rows, 64 bytes) with EpilogueStore::tma
-  int inbox;          ///< (key_groups, row_groups, inbox_bytes)
-  int inbox_bytes;    ///< of one consumer warpgroup: (parts - 1, slice of a partial output), (parts - 1, 64 log-sum-exps)
-  int slice_bytes;    ///< place of one sender's 64 rows of head dim / parts columns
-  int sent_bytes;     ///< what the other parts send to one inbox, counted on its barrier
-  int sums_bytes;     ///< and on that of its log2-sum-exps
+  int rows;   ///< (key_groups, row_groups, 4 warps, slice columns / 32, 16 rows, 64 bytes) with EpilogueStore::tma
+  int inbox;  ///< (key_groups, row_groups, inbox_bytes)
+  int inbox_bytes;  ///< of one consumer warpgroup: (parts - 1, slice of a partial output), (parts - 1, 64 log-sum-exps)
+  int slice_bytes;  ///< place of one sender's 64 rows of head dim / parts columns
+  int sent_bytes;   ///< what the other parts send to one inbox, counted on its barrier
+  int sums_bytes;   ///< and on that of its log2-sum-exps
   int barriers;
   int total;
 };
@@ -296,7 +305,7 @@ struct SharedPlan {
 /// Barriers, 8 bytes each. Of every KV group: n-block k of stage s at s * n-blocks + k, and so on.
 struct BarrierPlan {
   int q;
-  int keys;    ///< (key_groups, stages, n-blocks): a n-block of K has arrived (the first with Q, in the first iteration)
+  int keys;  ///< (key_groups, stages, n-blocks): a n-block of K has arrived (the first with Q, in the first iteration)
   int values;  ///< (key_groups, stages, value_waits)
   int freed;   ///< (key_groups, stages): a iteration has been read; only own_warp waits for it
   int again;   ///< (key_groups): a n-block has arrived for the second computation
@@ -328,8 +337,9 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   p.operand_bytes = boxes * iteration_keys(c) * tile::kBoxRowBytes;
   p.ones = p.ring + c.kv_groups * c.stages * 2 * p.operand_bytes;
   p.rows = p.ones + (c.rowsum == Rowsum::mma ? kMmaK * tile::kBoxRowBytes : 0);
-  p.inbox = p.rows +
-            (c.epilogue == EpilogueStore::tma ? c.kv_groups * c.m_warpgroups * 2 * kWarpgroupRows * slice_columns(c, head_dim) : 0);
+  p.inbox = p.rows + (c.epilogue == EpilogueStore::tma
+                          ? c.kv_groups * c.m_warpgroups * 2 * kWarpgroupRows * slice_columns(c, head_dim)
+                          : 0);
   const int pieces = slice_columns(c, head_dim) / (c.merge_dtype == MergeDtype::bits16 ? 16 : 8);
   p.slice_bytes = pieces * piece_bytes();
   p.inbox_bytes = (num_splits(c) - 1) * (p.slice_bytes + kWarpgroupRows * 4);
@@ -401,7 +411,8 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (!can_mask_probabilities(c, problem)) c.mask_at = MaskAt::scores;
   if (!problem.causal && c.tile_order == TileOrder::lpt_then_spt) c.tile_order = TileOrder::descending;
   if (c.producer == Producer::warpgroup && !moves_registers(c)) c.producer = Producer::warp;
-  if (c.epilogue == EpilogueStore::tma || problem.sizes.len_q == 0) c.o_layout = OutputLayout::strided;  // boxes go where a map says
+  if (c.epilogue == EpilogueStore::tma || problem.sizes.len_q == 0)
+    c.o_layout = OutputLayout::strided;  // boxes go where a map says
   if (c.o_layout == OutputLayout::dense) c.specialize = Specialize::shape;
   if (problem.sizes.len_q == 0) c.specialize = Specialize::none;
   if (c.specialize == Specialize::shape) c.gqa = Gqa::on;  // by how many is a constant
@@ -438,11 +449,12 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   const int dim = padded_dim(problem.head_dim);
   if (problem.head_dim % 8 != 0 || problem.head_dim < 8 || problem.head_dim > 256) return Illegal::head_dim;
   if (threads(c) > 1024) return Illegal::threads;
-  if (c.cluster > 8) return Illegal::cluster;             // the largest that every device schedules
+  if (c.cluster > 8) return Illegal::cluster;                       // the largest that every device schedules
   if (dim % (16 * num_splits(c)) != 0) return Illegal::num_splits;  // two accumulator tiles a part at least
-  if (iteration_keys(c) > 256) return Illegal::iteration;     // 128 score registers
+  if (iteration_keys(c) > 256) return Illegal::iteration;           // 128 score registers
   if (c.n_blocks_per_stage % c.v_barriers != 0) return Illegal::v_barriers;
-  if (iteration_steps(c) % c.pv_ksteps_per_commit != 0 || iteration_steps(c) / c.v_barriers % c.pv_ksteps_per_commit != 0)
+  if (iteration_steps(c) % c.pv_ksteps_per_commit != 0 ||
+      iteration_steps(c) / c.v_barriers % c.pv_ksteps_per_commit != 0)
     return Illegal::pv_commits;
   if (c.qk_in_flight > c.n_blocks_per_stage) return Illegal::qk_in_flight;
   if (c.rowsum == Rowsum::mma && dim != 64) return Illegal::rowsum_mma;

@@ -1,7 +1,9 @@
-/// fwd_sm90_split: fused attention for Hopper where a launch is short: few rows, or few keys, or both. wgmma, bulk tensor
-/// loads, keys split over a thread-block cluster and merged in the same launch through distributed shared memory.
+/// fwd_sm90_split: fused attention for Hopper where a launch is short: few rows, or few keys, or both. wgmma, bulk
+/// tensor loads, keys split over a thread-block cluster and merged in the same launch through distributed shared
+/// memory.
 ///
-/// One Q tile (64 rows a consumer warpgroup) and its keys, with cluster = 2, key_groups = 1, n-block = 64, n-blocks = 4:
+/// One Q tile (64 rows a consumer warpgroup) and its keys, with cluster = 2, key_groups = 1, n-block = 64, n-blocks =
+/// 4:
 ///
 ///              keys ->   0     64    128   192   256   320   384   448
 ///                      +-----+-----+-----+-----+-----+-----+-----+-----+
@@ -24,14 +26,15 @@
 #include "kernels/ptx/shared.cuh"
 #include "kernels/ptx/wgmma.cuh"
 #include "kernels/sm90/split/config.hpp"
-#include "kernels/sm90/split/merge.cuh"
 #include "kernels/sm90/split/iteration.cuh"
+#include "kernels/sm90/split/merge.cuh"
 
 namespace heed::sm90_split {
 
 template <const Config& kConfig, const Problem& kProblem>
 struct Forward : Iteration<kConfig, kProblem> {
   using Base = Iteration<kConfig, kProblem>;
+  using Base::acc_o, Base::kept, Base::row_max, Base::row_sum, Base::log2_sum, Base::inverse, Base::probabilities;
   using Base::barrier, Base::k_full, Base::keys_at, Base::load_k, Base::load_iteration, Base::kv_head_of;
   using Base::kBoxes, Base::kBlockN, Base::kStages, Base::kKvGroups, Base::kOnes, Base::kSteps, Base::kKeyGroupThreads,
       Base::kQueriesFirst, Base::kDependent, Base::kOneIteration, Base::kVotesLast, Base::kKeepsForLater,
@@ -40,7 +43,6 @@ struct Forward : Iteration<kConfig, kProblem> {
   using Base::kSharesQueries, Base::kJoinsLater;
   using Base::open, Base::keep_copying, Base::is_producer, Base::is_leader, Base::release, Base::slot_of,
       Base::parity_of, Base::first_key_of;
-  using Base::acc_o, Base::kept, Base::row_max, Base::row_sum, Base::log2_sum, Base::inverse, Base::probabilities;
   using Base::params, Base::shared, Base::head, Base::batch, Base::m_warpgroup, Base::kv_group, Base::lane, Base::warp,
       Base::is_consumer, Base::split_idx, Base::n_blocks, Base::iterations, Base::iterations_done, Base::seen_by_all,
       Base::seen_by_any, Base::scale_log2, Base::is_lined_up;
@@ -50,8 +52,7 @@ struct Forward : Iteration<kConfig, kProblem> {
   // ---- compile-time facts
   static constexpr bool kMasksProbabilities = kConfig.mask_at == MaskAt::probabilities;
 
-  static_assert(Base::kDim % 64 == 0 && kBlockN % kMmaK == 0,
-                "wgmma takes 16 keys at a time and boxes of 64 columns");
+  static_assert(Base::kDim % 64 == 0 && kBlockN % kMmaK == 0, "wgmma takes 16 keys at a time and boxes of 64 columns");
 
   // ---- state
   Target target;
@@ -85,8 +86,8 @@ struct Forward : Iteration<kConfig, kProblem> {
         release(0);
 #pragma unroll 1
         for (int s = 1; s < iterations; ++s) {
-          // Under a causal mask the last iterations may be another consumer warpgroup's alone; freed in its iteration all the same: an
-          // arrival before the slot was filled again would count for the iteration before.
+          // Under a causal mask the last iterations may be another consumer warpgroup's alone; freed in its iteration
+          // all the same: an arrival before the slot was filled again would count for the iteration before.
           if (first_key_of(s) < seen_by_any)
             this->template iteration<kMasks, false, false>(s, again);
           else
@@ -176,16 +177,17 @@ struct Forward : Iteration<kConfig, kProblem> {
       // some part of nearly every Q tile is masked and the others would wait for it.
       constexpr bool kCausalIteration = kOneIteration && kProblem.causal;
       constexpr Masks kUsual = kMasksProbabilities ? Masks::probabilities
-                               : kCausalIteration    ? Masks::scores
+                               : kCausalIteration  ? Masks::scores
                                                    : Masks::none;
       const bool is_usual = kMasksProbabilities ? is_lined_up
-                            : kCausalIteration    ? true
+                            : kCausalIteration  ? true
                                                 : first_key_of(iterations) <= seen_by_all;
       // With known sizes it may be that no part needs the other.
       constexpr bool kAllUsual = kMasksProbabilities ? !kKnown.some_are_askew
-                                 : kCausalIteration    ? true
+                                 : kCausalIteration  ? true
                                                      : !kKnown.some_are_masked;
-      constexpr bool kAllFit = !kOneIteration || (!kKnown.some_are_longer && (!kKeepsForLater || !kKnown.some_are_none));
+      constexpr bool kAllFit =
+          !kOneIteration || (!kKnown.some_are_longer && (!kKeepsForLater || !kKnown.some_are_none));
       if constexpr (kAllUsual && kAllFit) {
         finish<kUsual, kOneIteration>();
         return;
@@ -200,7 +202,9 @@ struct Forward : Iteration<kConfig, kProblem> {
     }
   }
 
-  __device__ __forceinline__ Smem smem() const { return {shared, split_idx, m_warpgroup, warp, lane, row(0), head, batch}; }
+  __device__ __forceinline__ Smem smem() const {
+    return {shared, split_idx, m_warpgroup, warp, lane, row(0), head, batch};
+  }
 
   template <Masks kMasks, bool kResident>
   __device__ __forceinline__ void finish() {

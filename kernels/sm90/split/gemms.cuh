@@ -37,8 +37,8 @@ struct Gemms : TmaProducer<kConfig, kProblem> {
   }
 
   /// Asks for the scores of a n-block: one committed group.
-  __device__ __forceinline__ void gemm_qk(float (&into)[kBlockN / 2], unsigned long long q,
-                                                unsigned long long keys, int n_block) const {
+  __device__ __forceinline__ void gemm_qk(float (&into)[kBlockN / 2], unsigned long long q, unsigned long long keys,
+                                          int n_block) const {
     const unsigned long long k = keys + tile::descriptor_advance(n_block * kBoxes * kPlan.key_box);
     ptx::wgmma_fence();
 #pragma unroll
@@ -51,7 +51,7 @@ struct Gemms : TmaProducer<kConfig, kProblem> {
 
   /// Adds the product of 16 probabilities a row with their values, `offset` bytes on from the iteration's.
   __device__ __forceinline__ void gemm_pv(const unsigned (&p)[4], unsigned long long values, int offset,
-                                                  bool accumulate) {
+                                          bool accumulate) {
     const unsigned long long v =
         values + tile::descriptor_advance(offset) - (kOnes ? tile::descriptor_box_stride(offset) : 0);
     ptx::wgmma_rs<kProblem.element, kOutColumns>(acc_o, p, v, accumulate);
@@ -64,7 +64,7 @@ struct Gemms : TmaProducer<kConfig, kProblem> {
   __device__ __forceinline__ Slice& kept() { return reinterpret_cast<Slice&>(acc_o[kDim / 4]); }
   /// The same product with the values of one slice's columns.
   __device__ __forceinline__ static void gemm_pv_slice(Slice& into, const unsigned (&p)[4], unsigned long long values,
-                                                        int slice, int offset, bool accumulate) {
+                                                       int slice, int offset, bool accumulate) {
     constexpr int kSliceBytes = kBoxes / 2 * kPlan.value_box;
     ptx::wgmma_rs<kProblem.element, kDim / 2>(
         into, p, values + slice * tile::descriptor_advance(kSliceBytes) + tile::descriptor_advance(offset), accumulate);

@@ -1,5 +1,5 @@
-/// A iteration of fwd_sm90_split: the n-blocks of keys whose scores a consumer warpgroup holds in registers at once, from their products
-/// with the queries to those with the values.
+/// A iteration of fwd_sm90_split: the n-blocks of keys whose scores a consumer warpgroup holds in registers at once,
+/// from their products with the queries to those with the values.
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
@@ -19,14 +19,14 @@ enum class Masks { none, scores, probabilities };
 template <const Config& kConfig, const Problem& kProblem>
 struct Iteration : Block<kConfig, kProblem> {
   using Base = Block<kConfig, kProblem>;
-  using Base::mask_scores, Base::raise_references, Base::keep_seen, Base::exponentials, Base::round, Base::final_row_sum,
-      Base::kMostSum;
-  using Base::kBlockN, Base::kNBlocks, Base::kStages, Base::kValueSteps, Base::kOnes;
   using Base::k_full, Base::v_full, Base::slot_of, Base::parity_of, Base::first_key_of;
-  using Base::kv_group, Base::split_idx, Base::iterations, Base::n_blocks, Base::seen_by_all, Base::scale_log2, Base::diagonal,
-      Base::row_max, Base::acc_o;
-  using Base::q_descriptor, Base::k_descriptor, Base::v_descriptor, Base::gemm_qk,
-      Base::gemm_pv, Base::gemm_pv_slice, Base::sent;
+  using Base::kBlockN, Base::kNBlocks, Base::kStages, Base::kValueSteps, Base::kOnes;
+  using Base::kv_group, Base::split_idx, Base::iterations, Base::n_blocks, Base::seen_by_all, Base::scale_log2,
+      Base::diagonal, Base::row_max, Base::acc_o;
+  using Base::mask_scores, Base::raise_references, Base::keep_seen, Base::exponentials, Base::round,
+      Base::final_row_sum, Base::kMostSum;
+  using Base::q_descriptor, Base::k_descriptor, Base::v_descriptor, Base::gemm_qk, Base::gemm_pv, Base::gemm_pv_slice,
+      Base::sent;
 
   // ---- compile-time facts
   static constexpr int kSteps = iteration_steps(kConfig);
@@ -47,9 +47,9 @@ struct Iteration : Block<kConfig, kProblem> {
 
   // ---- state
   float next_scores[kConfig.prefetch_next_qk ? kBlockN / 2 : 1];  // of the iteration to come
-  float log2_sum[2];                                            // reference + log2(sum) of a row; -inf without keys
-  float inverse[2];                                             // of a row's sum, or 0
-  unsigned probabilities[kKeepsForLater ? kSteps : 1][4];       // of a part that stays
+  float log2_sum[2];                                              // reference + log2(sum) of a row; -inf without keys
+  float inverse[2];                                               // of a row's sum, or 0
+  unsigned probabilities[kKeepsForLater ? kSteps : 1][4];         // of a part that stays
 
   using Base::Base;
 
@@ -59,7 +59,8 @@ struct Iteration : Block<kConfig, kProblem> {
   /// prefetched, nothing at all: the next scores are waited for too. (ptxas serialises all products of a kernel that
   /// keeps one in flight over a loop's back edge.)
   ///
-  /// @tparam kResident the part is this one iteration: its keys and values stay in shared memory to the end; the cluster is
+  /// @tparam kResident the part is this one iteration: its keys and values stay in shared memory to the end; the
+  /// cluster is
   ///     waited for
   template <Masks kMasks, bool kFirst, bool kResident>
   __device__ __forceinline__ void iteration(int s, bool second_time) {
@@ -107,12 +108,14 @@ struct Iteration : Block<kConfig, kProblem> {
           mask_scores(scores[c], first_key + c * kBlockN);
       }
     };
-    // What is subtracted from a n-block's scores; from those of n-blocks past the split's end so much that nothing is left.
+    // What is subtracted from a n-block's scores; from those of n-blocks past the split's end so much that nothing is
+    // left.
     const auto subtracted_from = [&](int c, float(&subtracted)[2]) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         subtracted[h] = attention::finite_row_max(row_max[h]);
-        if (kMasked && kResident && c > 0 && c >= n_blocks.end - n_blocks.first) subtracted[h] = __int_as_float(0x7f800000);
+        if (kMasked && kResident && c > 0 && c >= n_blocks.end - n_blocks.first)
+          subtracted[h] = __int_as_float(0x7f800000);
         if (kKept && (c > 0 || !kFirst) && first_n_block + c > last_n_block) subtracted[h] = __int_as_float(0x7f800000);
       }
     };
@@ -173,7 +176,8 @@ struct Iteration : Block<kConfig, kProblem> {
       if (kConfig.row_max != RowMax::online && c > 0 && k % kBlockSteps == 0) wait_for_scores(c);
       if constexpr (kConfig.prefetch_next_qk)
         if (k == (kNBlocks - 1) * kBlockSteps) {
-          // Without a next iteration these are products of old keys, which nobody reads: a branch around them costs more.
+          // Without a next iteration these are products of old keys, which nobody reads: a branch around them costs
+          // more.
           const int next_slot = slot_of(s + 1);
           if (s + 1 < iterations) ptx::mbarrier_wait(k_full(kv_group, next_slot, 0), parity_of(s + 1));
           gemm_qk(next_scores, queries(), k_descriptor(next_slot), 0);

@@ -10,8 +10,9 @@ namespace heed::sm90_split {
 struct KnownParts {
   bool some_are_none = false;    ///< no keys
   bool some_are_longer = false;  ///< more than one iteration
-  bool some_are_masked = false;  ///< keys that some row of a consumer warpgroup does not see, or n-blocks past the split's end
-  bool some_are_askew = false;   ///< a mask's edge that does not run from corner to corner of n-blocks (is_lined_up)
+  bool some_are_masked =
+      false;  ///< keys that some row of a consumer warpgroup does not see, or n-blocks past the split's end
+  bool some_are_askew = false;  ///< a mask's edge that does not run from corner to corner of n-blocks (is_lined_up)
   constexpr bool operator==(const KnownParts&) const = default;
 };
 
@@ -42,7 +43,8 @@ HEED_HOST_DEVICE constexpr KnownParts known_parts(const Config& c, const Problem
       for (int g = 0; g < c.m_warpgroups; ++g) {
         const int seen = visible_keys(problem.causal, block_row + g * kWarpgroupRows, s.causal_offset, s.len_k);
         const int end = n_blocks.end * c.block_n;
-        if ((n_blocks.first + iterations * c.n_blocks_per_stage) * c.block_n > (seen < end ? seen : end)) known.some_are_masked = true;
+        if ((n_blocks.first + iterations * c.n_blocks_per_stage) * c.block_n > (seen < end ? seen : end))
+          known.some_are_masked = true;
       }
     }
   }

@@ -103,15 +103,15 @@ struct Merge : KeptRows<kConfig, kProblem> {
 
   /// Inbox and barrier of part `of`'s consumer warpgroup, as this block's addresses.
   __device__ __forceinline__ static unsigned inbox(const Smem& at, int of) {
-    return at.shared + kPlan.inbox + (of % kConfig.kv_groups * kConfig.m_warpgroups + at.m_warpgroup) * kPlan.inbox_bytes;
+    return at.shared + kPlan.inbox +
+           (of % kConfig.kv_groups * kConfig.m_warpgroups + at.m_warpgroup) * kPlan.inbox_bytes;
   }
   __device__ __forceinline__ static unsigned inbox_barrier(const Smem& at, int of) {
     return at.shared + kPlan.barriers +
            8 * (kBarriers.inbox + of % kConfig.kv_groups * kConfig.m_warpgroups + at.m_warpgroup);
   }
   __device__ __forceinline__ static unsigned piece_offset(const Smem& at, int smem, int piece) {
-    return smem * kPlan.slice_bytes + piece * kPieceBytes + (at.warp * 8 + at.lane / 4) * kQuadBytes +
-           at.lane % 4 * 16;
+    return smem * kPlan.slice_bytes + piece * kPieceBytes + (at.warp * 8 + at.lane / 4) * kQuadBytes + at.lane % 4 * 16;
   }
   __device__ __forceinline__ static unsigned lse_offset(const Smem& at, int smem) {
     return (kNumSplits - 1) * kPlan.slice_bytes + smem * kWarpgroupRows * 4 + (at.warp * 8 + at.lane / 4) * 8;
@@ -168,7 +168,8 @@ struct Merge : KeptRows<kConfig, kProblem> {
         write_rows(kept);
         // After the rows: a launch waits for those, and few callers want these.
 #pragma unroll
-      for (int h = 0; h < 2; ++h) row_sum[h] = row_sum[h] < 1e30F ? most[h] + ptx::lg2_approx_ftz(row_sum[h]) : log2_sum[h];
+      for (int h = 0; h < 2; ++h)
+        row_sum[h] = row_sum[h] < 1e30F ? most[h] + ptx::lg2_approx_ftz(row_sum[h]) : log2_sum[h];
       write_log_sums(row_sum);
     }
     return overflowed;

@@ -127,8 +127,8 @@ struct KeptRows {
       ptx::st_global_v4(target.o + 8 * h * params.o_strides.row + 32 * g, words);
   }
 
-  /// With EpilogueStore::tma, once the warp's rows lie in shared memory: one lane starts their loads, which leave out what
-  /// is outside of the tensor.
+  /// With EpilogueStore::tma, once the warp's rows lie in shared memory: one lane starts their loads, which leave out
+  /// what is outside of the tensor.
   __device__ __forceinline__ void copy_boxes() const {
     ptx::fence_proxy_async();
     __syncwarp();

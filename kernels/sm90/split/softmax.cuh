@@ -1,4 +1,5 @@
-/// Masks, references and exponentials of fwd_sm90_split: what happens to the scores of a consumer warpgroup between two products.
+/// Masks, references and exponentials of fwd_sm90_split: what happens to the scores of a consumer warpgroup between two
+/// products.
 ///
 /// The online softmax is FlashAttention-2's (Dao, arXiv 2307.08691); that what is subtracted need not be the maximum,
 /// as long as probabilities stay in range, is what Reference and kMostSum are about.
@@ -6,8 +7,8 @@
 
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/math.cuh"
-#include "kernels/sm90/split/known_parts.hpp"
 #include "kernels/sm90/split/gemms.cuh"
+#include "kernels/sm90/split/known_parts.hpp"
 #include "kernels/sm90/split/scores.cuh"
 
 namespace heed::sm90_split {
@@ -28,15 +29,15 @@ struct Softmax : Gemms<kConfig, kProblem> {
 
   // ---- state
   int lane;
-  int warp;      // within the consumer warpgroup
+  int warp;        // within the consumer warpgroup
   Range n_blocks;  // of this part
   float scale_log2;
   // MaskAt::probabilities:
   int diagonal;      // the n-block through which the mask's edge runs
   bool is_lined_up;  // it runs from corner to corner, and no row of the block that is written sees past the last key
   unsigned seen[kBlockN / 8 + 1];  // bits of two packed ones that are kept, of its tile t and row h: at t - h + 1
-  float row_max[2];             // in log2 units of the scaled scores
-  float row_sum[2];                   // of this lane's columns; unused with columns of ones
+  float row_max[2];                // in log2 units of the scaled scores
+  float row_sum[2];                // of this lane's columns; unused with columns of ones
 
   using Base::Base;
 
@@ -74,7 +75,8 @@ struct Softmax : Gemms<kConfig, kProblem> {
   /// are one apart, so nine words tell of all 16 pairs of columns.
   __device__ __forceinline__ void find_diagonal() {
     diagonal = (block_row + m_warpgroup * kWarpgroupRows + params.causal_offset) / kBlockN;
-    // Of the whole block: its consumer warpgroups vote together, and one in the other program would vote at another place.
+    // Of the whole block: its consumer warpgroups vote together, and one in the other program would vote at another
+    // place.
     is_lined_up = sm90_split::is_lined_up(kConfig, block_row, params.len_q, params.len_k, params.causal_offset);
     const int keys = 16 * warp + lane / 4 + 1 - 2 * (lane % 4);  // seen from this lane's first column on
 #pragma unroll
@@ -84,8 +86,8 @@ struct Softmax : Gemms<kConfig, kProblem> {
     }
   }
 
-  /// Takes out what the rows do not see, of a step of a n-block; `before` has all bits set where the n-block lies before
-  /// the diagonal.
+  /// Takes out what the rows do not see, of a step of a n-block; `before` has all bits set where the n-block lies
+  /// before the diagonal.
   __device__ __forceinline__ void keep_seen(unsigned (&p)[4], int step, unsigned before) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) p[i] &= seen[2 * step + i / 2 - i % 2 + 1] | before;
@@ -116,10 +118,14 @@ struct Softmax : Gemms<kConfig, kProblem> {
   }
 
   /// A row's sum, or this lane's share of it.
-  __device__ __forceinline__ float final_row_sum(int half) const { return kOnes ? acc_o[kDim / 2 + 2 * half] : row_sum[half]; }
+  __device__ __forceinline__ float final_row_sum(int half) const {
+    return kOnes ? acc_o[kDim / 2 + 2 * half] : row_sum[half];
+  }
 
   /// Whether a row's sum left its range.
-  __device__ __forceinline__ bool has_overflown() const { return !(final_row_sum(0) < kMostSum) || !(final_row_sum(1) < kMostSum); }
+  __device__ __forceinline__ bool has_overflown() const {
+    return !(final_row_sum(0) < kMostSum) || !(final_row_sum(1) < kMostSum);
+  }
 };
 
 }  // namespace heed::sm90_split

@@ -80,8 +80,9 @@ struct TmaProducer {
 #pragma unroll
         for (int b = 0; b < kBoxes; ++b)
           ptx::cp_async_bulk_tensor_4d_multicast(
-              shared + kPlan.q + ((g * kBoxes + b) * kWarpgroupRows + first_row) * tile::kBoxRowBytes, maps.q, at_barrier,
-              b * tile::kBoxColumns, block_row + g * kWarpgroupRows + first_row, head, batch, (1 << kConfig.cluster) - 1);
+              shared + kPlan.q + ((g * kBoxes + b) * kWarpgroupRows + first_row) * tile::kBoxRowBytes, maps.q,
+              at_barrier, b * tile::kBoxColumns, block_row + g * kWarpgroupRows + first_row, head, batch,
+              (1 << kConfig.cluster) - 1);
       return;
     }
 #pragma unroll
@@ -103,7 +104,7 @@ struct TmaProducer {
   /// Starts the loads of one iteration of a KV group, in the order in which they are needed. One thread. N-blocks past
   /// the split's end are copied too: they are masked, and what lies past the last key arrives as zeros.
   __device__ __forceinline__ void load_iteration(int group, int slot, int first_key, int kv_head,
-                                               bool first_keys_are_copied) const {
+                                                 bool first_keys_are_copied) const {
 #pragma unroll
     for (int c = 0; c < kNBlocks; ++c) {
       if (c == 0 && first_keys_are_copied) continue;
@@ -125,7 +126,8 @@ struct TmaProducer {
   /// A division takes 100 clocks, between the launch and its first copy; a uniform load of the group size as many.
   __device__ __forceinline__ int kv_head_of() const {
     if constexpr (kConfig.gqa == Gqa::off) return head;
-    if constexpr (kConfig.specialize != Specialize::none) return static_cast<int>(static_cast<unsigned>(head) / params.group_size);
+    if constexpr (kConfig.specialize != Specialize::none)
+      return static_cast<int>(static_cast<unsigned>(head) / params.group_size);
     const unsigned group_size = reinterpret_cast<const int*>(&params)[kGroupSizeIndex + ptx::zero_of_lane()];
     return group_size == 1 ? head : static_cast<int>(static_cast<unsigned>(head) / group_size);
   }

@@ -1,0 +1,74 @@
+#include "variant/renames.hpp"
+
+#include "device/device.hpp"
+#include "testing.hpp"
+#include "variant/family.hpp"
+
+namespace heed {
+namespace {
+
+const DeviceFacts kHopper = gpu_limits("sm_90a");
+
+// Every knob of the family at once, as a run of before the renaming stored it.
+TEST(Renames, StoredVariantsParseAsTheSameConfig) {
+  const std::string stored =
+      "fwd_sm90_stream:row_groups=2,key_groups=1,cluster=1,tile_keys=128,stages=2,query_stages=1,schedule=persistent,"
+      "waves=even,overlap=products,product_order=alternating,reference=first_tile,turns=any,starts=together,"
+      "vote=after_products,masking=apart,producer=own_group,release=after_copies,shares=ahead,trigger=last_copies,"
+      "store=rows,tile_order=rows_first,pairs=apart,evict_first=but_opening,arrival=ahead,upkeep=conditions,"
+      "sums=beside_values,scaling=step_ahead,packing=step_later,adding=at_end,sizes=any,programs=all,outputs=any,"
+      "teams=1,min_blocks=1";
+  const std::string now =
+      "fwd_sm90_persistent:m_warpgroups=2,kv_groups=1,cluster=1,block_n=128,stages=2,q_stages=1,"
+      "scheduler=static_persistent,grid=balanced,softmax_overlap=qk_pv,gemm_order=interleaved,row_max=stale_tile,"
+      "pingpong=off,stagger_splits=off,overflow_check=deferred,mask_path=separate_loop,producer=warpgroup,"
+      "setmaxnreg=after_loads,tile_setup=early,pdl_trigger=last_load,epilogue=smem_b128,tile_order=row_major,"
+      "share_causal_tail=off,evict_first=all_but_first_q_2k,barrier_wait=try_wait_early,stage_release=predicated,"
+      "rowsum_reduce=beside_pv,scale_placement=step_ahead,convert_placement=step_later,rowsum_placement=at_end,"
+      "specialize=none,prune=off,o_layout=strided,virtual_ctas=1,min_blocks=1";
+  EXPECT_EQ(with_current_names(stored), now);
+  const Workload workload = parse_workload("b4h16l4096d128:fp16:causal_top_left");
+  EXPECT_EQ(describe(parse_variant(with_current_names(stored), workload, kHopper)), now);
+}
+
+TEST(Renames, EveryFamilyOfBefore) {
+  const Workload workload = parse_workload("b1h8l512d64");
+  const Workload decode = parse_workload("b8h32hkv4l1k8192d128");
+  for (const auto& [stored, shape] : std::vector<std::pair<std::string, Workload>>{
+           {"fwd_sm90:chunk=64,chunks=4,score_lead=2,value_waits=2,product_steps=2,product_start=8,late_packing=on,"
+            "prefetch_scores=off,reference=first_keys,mask=scores,row_sum=ones_column,vote=after_writing,exchange=half,"
+            "weights=first,kept_columns=with_sent,placing=in_order,key_heads=own,multicast=none,opening=maps_first,"
+            "producer=first_warp,trigger=first_scores,store=pieces,tile_order=ascending,sizes=fixed",
+            workload},
+           {"fwd_sm80:key_splits=4,shared_layout=swizzled,late_copies=off,handshake=stage,rescale=when_far,"
+            "tile_order=mirrored",
+            workload},
+           {"fwd_decode:groups=4,rounds=2,fetch=bytes_128,shared_layout=padded,rescale=when_far", decode},
+           {"fwd_decode_sm90:groups=4,l2_bytes=128,prefetch=64,mergers=1,division=columns,cut=at_jobs,producer=on,"
+            "dependent=off",
+            decode}}) {
+    EXPECT_NO_THROW(parse_variant(with_current_names(stored), shape, kHopper)) << stored;
+    EXPECT_NE(with_current_names(stored), stored);
+  }
+}
+
+TEST(Renames, LeavesCurrentAndUnknownTextsAlone) {
+  for (const char* text : {"fwd_sm90_split:cluster=2", "fwd_cpu:block_m=64,key_heads=own", "fwd_cpu", "", "nothing:a=b",
+                           "ladder:rung=swizzle"})
+    EXPECT_EQ(with_current_names(text), text);
+  EXPECT_EQ(with_current_names("fwd_decode"), "fwd_sm80_decode");
+}
+
+// A name that a user types from an old note is refused with the new one.
+TEST(Renames, OldNamesOfFamiliesAreRefusedWithTheNewOne) {
+  try {
+    (void)find_family("fwd_sm90_stream");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::usage);
+    EXPECT_THAT(e.what(), testing::HasSubstr("is called fwd_sm90_persistent"));
+  }
+}
+
+}  // namespace
+}  // namespace heed
