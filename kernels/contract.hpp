@@ -30,6 +30,9 @@ struct TensorStrides {
 /// What every variant must keep to: sums in fp32; a row with nothing to attend to gives zeros and lse = -inf; a key
 /// that no query row attends to (past len_k, or hidden from every row by the mask) may hold NaN or infinity; nothing is
 /// written but o, lse and workspace; no state survives a launch except counters it leaves at zero.
+///
+/// Key 0 is one that some row may see: whoever launches cuts keys in front of the first such key off (`trimmed` of
+/// kernels/attention/mask.hpp), because a bulk copy fills what lies behind a tensor with zeros, not what lies before.
 struct ForwardParams {
   const void* q;
   const void* k;
@@ -48,9 +51,12 @@ struct ForwardParams {
   int group_size;  ///< heads / heads_kv: query head h reads key head h / group_size
   int len_q;
   int len_k;
-  int causal_offset;  ///< causal variants: key j is visible to query i when j <= i + causal_offset; else unused
-  float scale;        ///< softmax(scale * q k^T)
+  int right_offset;  ///< masks with a right bound: key j is visible to query i when j <= i + right_offset; else unused
+  float scale;       ///< softmax(scale * q k^T)
+  int left_offset;   ///< masks with a left bound: key j is visible to query i when j >= i + left_offset; else unused
 };
+static_assert(sizeof(ForwardParams) == 7 * sizeof(void*) + 4 * sizeof(TensorStrides) + 10 * sizeof(int),
+              "nine numbers and four bytes of padding");
 
 /// Where group_size and len_k lie in a ForwardParams, in ints: NVRTC has no offsetof.
 inline constexpr unsigned kGroupSizeIndex =
@@ -72,9 +78,18 @@ struct TensorMaps {
   TensorMap v;
   TensorMap o;
 };
+static_assert(sizeof(ForwardParams) <= 3 * alignof(TensorMaps),
+              "the second parameter of an entry begins 192 bytes after the first");
 
 /// Element types a variant may be built for.
 enum class Element { fp16, bf16, fp32 };
+
+/// Masks a variant may be built for; kernels/attention/mask.hpp says which keys a row sees under them.
+enum class MaskKind {
+  none,
+  causal,  ///< a right bound: key j is visible to query i when j <= i + right_offset
+  window,  ///< a left bound too, a band: when i + left_offset <= j <= i + right_offset
+};
 
 /// The sizes of all launches of a program that is built for these alone, and how their outputs lie.
 struct FixedSizes {
@@ -83,8 +98,9 @@ struct FixedSizes {
   int heads_kv = 0;
   int len_q = 0;  ///< 0: built for any sizes, it takes them from its parameters
   int len_k = 0;
-  int causal_offset = 0;
+  int right_offset = 0;
   TensorStrides o_strides = {};  ///< row = 0: it takes them from its parameters
+  int left_offset = 0;
   constexpr bool operator==(const FixedSizes&) const = default;
 };
 
@@ -96,7 +112,7 @@ struct FixedSizes {
 struct Problem {
   Element element;
   int head_dim;
-  bool causal;
+  MaskKind mask;
   FixedSizes sizes = {};
   constexpr bool operator==(const Problem&) const = default;
 };
@@ -110,16 +126,10 @@ HEED_HOST_DEVICE constexpr ForwardParams with_sizes(const ForwardParams& params,
   known.group_size = sizes.heads / sizes.heads_kv;
   known.len_q = sizes.len_q;
   known.len_k = sizes.len_k;
-  known.causal_offset = sizes.causal_offset;
+  known.right_offset = sizes.right_offset;
+  known.left_offset = sizes.left_offset;
   if (sizes.o_strides.row != 0) known.o_strides = sizes.o_strides;
   return known;
-}
-
-/// Keys that query rows up to `last_row` may see: a prefix of the keys, possibly empty.
-HEED_HOST_DEVICE constexpr int visible_keys(bool causal, int last_row, int causal_offset, int len_k) {
-  if (!causal) return len_k;
-  const int end = last_row + causal_offset + 1;
-  return end < 0 ? 0 : (end < len_k ? end : len_k);
 }
 
 }  // namespace heed

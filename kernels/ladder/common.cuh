@@ -36,7 +36,7 @@ struct Rows {
 
   __device__ __forceinline__ Rows(const ForwardParams& p, int row_tile, int block_m, int h, int b)
       : params(p), first_row(row_tile * block_m), head(h), batch(b) {
-    keys_end = visible_keys(kProblem.causal, min(first_row + block_m, p.len_q) - 1, p.causal_offset, p.len_k);
+    keys_end = visible_keys(kProblem.mask, min(first_row + block_m, p.len_q) - 1, p.right_offset, p.len_k);
   }
 
   __device__ __forceinline__ const unsigned short* q() const {
@@ -56,7 +56,7 @@ struct Rows {
   }
   /// Keys that `row` sees, none for a row past the end.
   __device__ __forceinline__ int end_of(int row) const {
-    return row < params.len_q ? visible_keys(kProblem.causal, row, params.causal_offset, params.len_k) : 0;
+    return row < params.len_q ? visible_keys(kProblem.mask, row, params.right_offset, params.len_k) : 0;
   }
   __device__ __forceinline__ float scale_log2() const { return params.scale * kLog2e; }
 };

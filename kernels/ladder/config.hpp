@@ -2,6 +2,7 @@
 /// nvcc and NVRTC. A later rung is one file and one entry in kRungs.
 #pragma once
 
+#include "kernels/attention/mask.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/shared_tile.hpp"
 

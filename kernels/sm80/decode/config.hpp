@@ -2,6 +2,7 @@
 /// Shared by the host, nvcc and NVRTC; all of it constexpr, so that the host can test what no GPU is needed for.
 #pragma once
 
+#include "kernels/attention/mask.hpp"
 #include "kernels/attention/policies.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/packed_rows.hpp"
@@ -63,14 +64,15 @@ HEED_HOST_DEVICE constexpr RowTile row_tile(const Config& c, int index, int grou
 }
 
 /// Keys that some row of the tile sees; what lies beyond may hold NaN and is not read.
-HEED_HOST_DEVICE constexpr int keys_some_see(bool causal, const RowTile& tile, int group_size, int causal_offset,
+HEED_HOST_DEVICE constexpr int keys_some_see(MaskKind mask, const RowTile& tile, int group_size, int right_offset,
                                              int len_k) {
-  return visible_keys(causal, causal ? divide(tile.first + tile.rows - 1, group_size) : 0, causal_offset, len_k);
+  return visible_keys(mask, has_right_bound(mask) ? divide(tile.first + tile.rows - 1, group_size) : 0, right_offset,
+                      len_k);
 }
 /// Keys that every row of the tile sees: below, no mask is needed.
-HEED_HOST_DEVICE constexpr int keys_all_see(bool causal, const RowTile& tile, int group_size, int causal_offset,
+HEED_HOST_DEVICE constexpr int keys_all_see(MaskKind mask, const RowTile& tile, int group_size, int right_offset,
                                             int len_k) {
-  return visible_keys(causal, causal ? divide(tile.first, group_size) : 0, causal_offset, len_k);
+  return visible_keys(mask, has_right_bound(mask) ? divide(tile.first, group_size) : 0, right_offset, len_k);
 }
 
 // ---------------------------------------------------------------------------------------------- keys

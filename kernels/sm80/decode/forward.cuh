@@ -137,8 +137,8 @@ struct Forward {
     warp = threadIdx.x % kGroupThreads / 32;
     batch = blockIdx.z;
     rows = row_tile(kConfig, blockIdx.y, p.group_size, p.len_q);
-    keys_end = keys_some_see(kProblem.causal, rows, p.group_size, p.causal_offset, p.len_k);
-    keys_plain = keys_all_see(kProblem.causal, rows, p.group_size, p.causal_offset, p.len_k);
+    keys_end = keys_some_see(kProblem.mask, rows, p.group_size, p.right_offset, p.len_k);
+    keys_plain = keys_all_see(kProblem.mask, rows, p.group_size, p.right_offset, p.len_k);
   }
 
   /// Orders shared memory among the warps that share a ring.
@@ -260,8 +260,8 @@ struct Forward {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = rows.first + warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h;
-        row_end[m][h] = visible_keys(kProblem.causal, kProblem.causal ? divide(row, params.group_size) : 0,
-                                     params.causal_offset, params.len_k);
+        row_end[m][h] = visible_keys(kProblem.mask, has_right_bound(kProblem.mask) ? divide(row, params.group_size) : 0,
+                                     params.right_offset, params.len_k);
       }
 
     // ---- Q: it has arrived with the first commit group of every thread

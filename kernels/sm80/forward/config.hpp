@@ -1,6 +1,7 @@
 /// fwd_sm80: the knobs, what is legal, and the resources a config takes. Shared by the host, nvcc and NVRTC.
 #pragma once
 
+#include "kernels/attention/mask.hpp"
 #include "kernels/attention/policies.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/registers.hpp"

@@ -53,7 +53,7 @@ struct Forward : Merge<kConfig, kProblem> {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = warp_row + 16 * m + lane / 4 + 8 * h;
-        const int end = visible_keys(kProblem.causal, row, params.causal_offset, params.len_k) - first - 2 * (lane % 4);
+        const int end = visible_keys(kProblem.mask, row, params.right_offset, params.len_k) - first - 2 * (lane % 4);
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
@@ -66,7 +66,7 @@ struct Forward : Merge<kConfig, kProblem> {
   __device__ __forceinline__ void scores_of_tile(Scores& scores, const Query& query, int tile, int stage,
                                                  int warp_row) const {
     multiply_keys(scores, query, stage_address(stage));
-    if (first_key(tile) + kBlockN > visible_keys(kProblem.causal, warp_row, params.causal_offset, params.len_k))
+    if (first_key(tile) + kBlockN > visible_keys(kProblem.mask, warp_row, params.right_offset, params.len_k))
       hide_keys(scores, first_key(tile), warp_row);
   }
 
@@ -241,9 +241,10 @@ struct Forward : Merge<kConfig, kProblem> {
     const int warp_row = first_row + warp * kConfig.warp_rows;
     // Of the group's tiles, those that some row of the warp sees: the first ones.
     const int warp_tiles =
-        kProblem.causal ? tiles_of_group(visible_keys(true, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
-                                                      params.causal_offset, warp_row < params.len_q ? params.len_k : 0))
-                        : group_tiles;
+        has_right_bound(kProblem.mask)
+            ? tiles_of_group(visible_keys(MaskKind::causal, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
+                                          params.right_offset, warp_row < params.len_q ? params.len_k : 0))
+            : group_tiles;
 
     if constexpr (!kMeets) initialise_barriers();
     // ---- Q by the whole block, then the first stages of K and V; Q belongs to the first commit group, or is one

@@ -61,7 +61,7 @@ struct Rounds {
     first_row = row_tile(kConfig.tile_order, index, row_tiles) * kBlockM;
     head = kHeadsFirst ? blockIdx.x : blockIdx.y;
     batch = kHeadsFirst ? blockIdx.y : blockIdx.z;
-    keys_end = visible_keys(kProblem.causal, min(first_row + kBlockM, p.len_q) - 1, p.causal_offset, p.len_k);
+    keys_end = visible_keys(kProblem.mask, min(first_row + kBlockM, p.len_q) - 1, p.right_offset, p.len_k);
     group_tiles = tiles_of_group(keys_end);
     const int kv_head = head / p.group_size;
     k_from = TileCopies::source(p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head, p.k_strides.row,

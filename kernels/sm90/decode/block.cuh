@@ -60,7 +60,7 @@ struct Block {
     role = warp_of_block < kThreads / 32                             ? Role::computes
            : kConfig.producer_warp && warp_of_block == kThreads / 32 ? Role::copies
                                                                      : Role::merges;
-    job_tiles = tiles_of_job(kConfig, kProblem.causal, p.len_q, p.causal_offset, p.len_k);
+    job_tiles = tiles_of_job(kConfig, kProblem.mask, p.len_q, p.right_offset, p.len_k);
     const int heads = p.heads_kv * row_tiles(kConfig, p.group_size, p.len_q);
     is_own_job = static_cast<int>(gridDim.y) == heads && static_cast<int>(gridDim.z) == p.batch;
     if (is_own_job) {
@@ -87,7 +87,7 @@ struct Block {
     return sm90_decode::place_of_job(kConfig, params, index);
   }
   __device__ __forceinline__ Job job_of(int index) const {
-    return job_at(kConfig, kProblem.causal, params, place_of_job(index));
+    return job_at(kConfig, kProblem.mask, params, place_of_job(index));
   }
 
   // Barriers of shared memory are set up by the warps that copy, help and merge; threads that compute wait for that

@@ -141,8 +141,8 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int row = job.first + 8 * n + 2 * (lane % 4) + r;
-        row_end[n][r] = visible_keys(kProblem.causal, kProblem.causal ? divide(row, params.group_size) : 0,
-                                     params.causal_offset, params.len_k);
+        row_end[n][r] = visible_keys(kProblem.mask, has_right_bound(kProblem.mask) ? divide(row, params.group_size) : 0,
+                                     params.right_offset, params.len_k);
       }
     // Once a block, in its last segment: at that one's first tile where it is short.
     const int ending_tile = block_end - kCountedAhead > at.tile ? block_end - kCountedAhead : at.tile;

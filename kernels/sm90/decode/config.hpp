@@ -3,6 +3,7 @@
 /// for.
 #pragma once
 
+#include "kernels/attention/mask.hpp"
 #include "kernels/attention/policies.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
@@ -83,24 +84,25 @@ HEED_HOST_DEVICE constexpr JobPlace place_of_job(const Config& c, const ForwardP
   return {batch, index - batch * heads};
 }
 
-HEED_HOST_DEVICE constexpr Job job_at(const Config& c, bool causal, const ForwardParams& p, const JobPlace& place) {
+HEED_HOST_DEVICE constexpr Job job_at(const Config& c, MaskKind mask, const ForwardParams& p, const JobPlace& place) {
   const int tiles = row_tiles(c, p.group_size, p.len_q);
   Job job{};
   job.batch = place.batch;
   job.kv_head = tiles == 1 ? place.head : divide(place.head, tiles);
   job.first = (place.head - job.kv_head * tiles) * c.block_m;
   job.rows = least(c.block_m, p.group_size * p.len_q - job.first);
-  job.keys_end =
-      visible_keys(causal, causal ? divide(job.first + job.rows - 1, p.group_size) : 0, p.causal_offset, p.len_k);
-  job.keys_plain = visible_keys(causal, causal ? divide(job.first, p.group_size) : 0, p.causal_offset, p.len_k);
+  job.keys_end = visible_keys(mask, has_right_bound(mask) ? divide(job.first + job.rows - 1, p.group_size) : 0,
+                              p.right_offset, p.len_k);
+  job.keys_plain =
+      visible_keys(mask, has_right_bound(mask) ? divide(job.first, p.group_size) : 0, p.right_offset, p.len_k);
   return job;
 }
 
 // ---------------------------------------------------------------------------------------------- keys
 
 /// Tiles of keys of every job: as many as the row that sees most needs, and one where none sees any.
-HEED_HOST_DEVICE constexpr int tiles_of_job(const Config& c, bool causal, int len_q, int causal_offset, int len_k) {
-  const int keys = visible_keys(causal, len_q - 1, causal_offset, len_k);
+HEED_HOST_DEVICE constexpr int tiles_of_job(const Config& c, MaskKind mask, int len_q, int right_offset, int len_k) {
+  const int keys = visible_keys(mask, len_q - 1, right_offset, len_k);
   return ceil_div(keys > 0 ? keys : 1, c.block_n);
 }
 
@@ -301,9 +303,9 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& 
   const int head_dim = problem.head_dim;
   const int polynomial = c.exp2 == attention::Exp2{} ? 0 : 4;
   int beside = 0;
-  if (head_dim == 128 && by_columns(c)) beside = problem.causal && c.block_m == 32 ? 16 : 0;
+  if (head_dim == 128 && by_columns(c)) beside = has_right_bound(problem.mask) && c.block_m == 32 ? 16 : 0;
   if (head_dim == 128 && !by_columns(c))
-    beside = (c.block_m >= 32 ? 4 : 0) + (problem.causal && c.merge_warps == 4 ? 13 : 0);
+    beside = (c.block_m >= 32 ? 4 : 0) + (has_right_bound(problem.mask) && c.merge_warps == 4 ? 13 : 0);
   if (by_columns(c)) {
     const int fragments = column_fragments(c, head_dim);
     const int a_row_group = head_dim / 8 + 4 * fragments + 4 + c.block_n / c.kv_groups / 4 + c.block_n / 8;

@@ -113,8 +113,8 @@ struct ByTiles : Block<kConfig, kProblem> {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = job.first + warp * kWarpRows + lane / 4 + 8 * h;
-        row_end[h] = visible_keys(kProblem.causal, kProblem.causal ? divide(row, params.group_size) : 0,
-                                  params.causal_offset, params.len_k);
+        row_end[h] = visible_keys(kProblem.mask, has_right_bound(kProblem.mask) ? divide(row, params.group_size) : 0,
+                                  params.right_offset, params.len_k);
       }
 
 #pragma unroll 1

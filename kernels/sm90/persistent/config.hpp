@@ -16,6 +16,7 @@
 ///                        shares a CTA with others; what is said here of a persistent CTA holds for a virtual one
 #pragma once
 
+#include "kernels/attention/mask.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 #include "kernels/tile/registers.hpp"

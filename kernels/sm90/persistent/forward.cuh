@@ -65,12 +65,12 @@ struct Forward : Tiles<kConfig, kProblem> {
     WorkShare share{};
     share.row = row_of(index, m_warpgroup);
     const auto keys = [&] {
-      return keys_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.causal, index, params.len_q, params.len_k,
-                                                   params.causal_offset);
+      return keys_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.mask, index, params.len_q, params.len_k,
+                                                   params.right_offset);
     };
     const auto tiles_of = [&](int of) {
-      return tiles_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.causal, index, of, params.len_q, params.len_k,
-                                                    params.causal_offset);
+      return tiles_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.mask, index, of, params.len_q, params.len_k,
+                                                    params.right_offset);
     };
     if constexpr (kTogether) {
       const int even = m_warpgroup & ~1;
@@ -92,7 +92,7 @@ struct Forward : Tiles<kConfig, kProblem> {
     return share;
   }
   __device__ __forceinline__ int seen_by_all() const {
-    return keys_of_row<has_whole_q_tiles(kConfig)>(kProblem.causal, warpgroup_row, params.causal_offset, params.len_k);
+    return keys_of_row<has_whole_q_tiles(kConfig)>(kProblem.mask, warpgroup_row, params.right_offset, params.len_k);
   }
 
   __device__ __forceinline__ void wait_for_queries(int of) const {

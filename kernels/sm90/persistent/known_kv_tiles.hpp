@@ -25,7 +25,7 @@ HEED_HOST_DEVICE constexpr void meet_kv_tiles(KnownKvTiles& known, const Config&
                                               int m_warpgroup, Range range, int end) {
   const FixedSizes& s = problem.sizes;
   const int first_row = warpgroup_tile(c, index, m_warpgroup, warpgroup_tiles(s.len_q)) * kWarpgroupRows;
-  const int seen_by_all = keys_of_row(problem.causal, first_row, s.causal_offset, s.len_k);
+  const int seen_by_all = keys_of_row(problem.mask, first_row, s.right_offset, s.len_k);
   const int tiles = end > range.first ? end - range.first : 0;
   if (tiles == 0) known.some_are_none = true;
   if (tiles == 1) known.some_are_one = true;
@@ -43,12 +43,12 @@ HEED_HOST_DEVICE constexpr Range tiles_shared(const Config& c, const Problem& pr
   const FixedSizes& s = problem.sizes;
   if (c.share_causal_tail == ShareCausalTail::on && c.kv_groups > 1) {
     const int even = m_warpgroup & ~1;
-    const int first = tiles_seen(c, problem.causal, index, even, s.len_q, s.len_k, s.causal_offset);
-    const int second = tiles_seen(c, problem.causal, index, even + 1, s.len_q, s.len_k, s.causal_offset);
+    const int first = tiles_seen(c, problem.mask, index, even, s.len_q, s.len_k, s.right_offset);
+    const int second = tiles_seen(c, problem.mask, index, even + 1, s.len_q, s.len_k, s.right_offset);
     return first < second ? kv_tiles_of_split(c, first, second, split_idx)
                           : kv_tiles_of_split(c, second, first, split_idx);
   }
-  return kv_tiles_of_split(c, keys_seen(c, problem.causal, index, s.len_q, s.len_k, s.causal_offset), split_idx);
+  return kv_tiles_of_split(c, keys_seen(c, problem.mask, index, s.len_q, s.len_k, s.right_offset), split_idx);
 }
 
 /// Without known sizes, and for Prune::off, all of it may happen.
@@ -62,7 +62,7 @@ HEED_HOST_DEVICE constexpr KnownKvTiles known_kv_tiles(const Config& c, const Pr
     for (int split_idx = 0; split_idx < num_splits(c); ++split_idx)
       for (int g = 0; g < c.m_warpgroups; ++g) {
         const Range range = tiles_shared(c, problem, index, g, split_idx);
-        const int seen = tiles_seen(c, problem.causal, index, g, s.len_q, s.len_k, s.causal_offset);
+        const int seen = tiles_seen(c, problem.mask, index, g, s.len_q, s.len_k, s.right_offset);
         meet_kv_tiles(known, c, problem, index, g, range, seen < range.end ? seen : range.end);
       }
   if (c.share_causal_tail == ShareCausalTail::off) return known;

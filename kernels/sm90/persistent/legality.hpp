@@ -19,17 +19,18 @@ HEED_HOST_DEVICE constexpr bool can_pair(const Config& c) {
 HEED_HOST_DEVICE constexpr bool can_be_whole(const Config& c, const Problem& problem) {
   const FixedSizes& s = problem.sizes;
   return s.len_q % block_rows(c) == 0 &&
-         (!problem.causal || (s.causal_offset >= 0 && s.len_q + s.causal_offset <= s.len_k));
+         (!has_right_bound(problem.mask) || (s.right_offset >= 0 && s.len_q + s.right_offset <= s.len_k));
 }
 
 /// The config that makes the same program as `c` where knobs have no effect, and the nearest that fits together where
 /// they contradict each other. Says nothing about shared memory and registers.
 /// @param problem with the sizes of the launches that there will be, or with none where these are not known
 HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
-  if (c.tile_order == TileOrder::paired && (!problem.causal || c.m_warpgroups == 1))
+  if (c.tile_order == TileOrder::paired && (!has_right_bound(problem.mask) || c.m_warpgroups == 1))
     c.tile_order = TileOrder::row_major;
   if (c.scheduler != Scheduler::single_tile || c.kv_groups > 1) c.cluster = 1;
-  if (c.tile_order == TileOrder::lpt_then_spt && (!problem.causal || c.scheduler != Scheduler::single_tile))
+  if (c.tile_order == TileOrder::lpt_then_spt &&
+      (!has_right_bound(problem.mask) || c.scheduler != Scheduler::single_tile))
     c.tile_order = TileOrder::row_major;
   if (c.scheduler == Scheduler::single_tile || c.kv_groups > 1) c.virtual_ctas = 1;
   // More than four virtual CTAs find no registers on a multiprocessor.
@@ -46,7 +47,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.kv_groups == 1 || c.m_warpgroups > 1 || c.scheduler != Scheduler::single_tile)
     c.stagger_splits = StaggerSplits::off;
   if (c.softmax_overlap != SoftmaxOverlap::qk_pv) c.overflow_check = OverflowCheck::inlined;
-  if (c.softmax_overlap != SoftmaxOverlap::qk_pv || !problem.causal) c.mask_path = MaskPath::branch;
+  if (c.softmax_overlap != SoftmaxOverlap::qk_pv || !has_right_bound(problem.mask)) c.mask_path = MaskPath::branch;
   if (c.epilogue == EpilogueStore::tma && c.kv_groups > 1 && c.scheduler != Scheduler::single_tile)
     c.epilogue = EpilogueStore::smem_b128;
   if ((c.epilogue == EpilogueStore::tma || stores_from_smem(c)) && !keeps_whole_boxes(c, problem.head_dim))

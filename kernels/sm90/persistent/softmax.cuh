@@ -24,7 +24,7 @@ struct Softmax : Gemms<kConfig, kProblem> {
   // need 2^11 of it. With a margin of 8 some warp of most launches was, and b4h16l512d64 causal took 6% longer on an
   // H200. Of 0 and 1 the range hardly tells, but ptxas places exponentials by them: without a mask 0 is up to 1.3%
   // slower (b1h8l2048d64), with one 1.5% faster (b4h16l512d64).
-  static constexpr float kMargin = kProblem.element == Element::fp16 && !kProblem.causal ? 1.0F : 0.0F;
+  static constexpr float kMargin = kProblem.element == Element::fp16 && !has_right_bound(kProblem.mask) ? 1.0F : 0.0F;
   static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : 6e4F;
   // Of bf16 the rounded probabilities are summed: where the reference is not the maximum, one that outweighs all others
   // is no power of two, and rounding it alone makes a row wrong by 0.5%.
@@ -61,7 +61,7 @@ struct Softmax : Gemms<kConfig, kProblem> {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int seen =
-          keys_of_row<has_whole_q_tiles(kConfig)>(kProblem.causal, row(h), params.causal_offset, params.len_k);
+          keys_of_row<has_whole_q_tiles(kConfig)>(kProblem.mask, row(h), params.right_offset, params.len_k);
       const int end = seen - first_key - 2 * (lane % 4);
 #pragma unroll
       for (int t = 0; t < kKeys / 8; ++t)

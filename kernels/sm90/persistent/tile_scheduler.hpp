@@ -42,11 +42,11 @@ HEED_HOST_DEVICE constexpr Range kv_tiles_of_split(const Config& c, int keys, in
 
 /// Keys that a row sees: those before this.
 template <bool kWhole = false>
-HEED_HOST_DEVICE constexpr int keys_of_row(bool causal, int row, int causal_offset, int len_k) {
+HEED_HOST_DEVICE constexpr int keys_of_row(MaskKind mask, int row, int right_offset, int len_k) {
   if constexpr (kWhole)
-    return causal ? row + causal_offset + 1 : len_k;
+    return has_right_bound(mask) ? row + right_offset + 1 : len_k;
   else
-    return visible_keys(causal, row, causal_offset, len_k);
+    return visible_keys(mask, row, right_offset, len_k);
 }
 
 /// Which 64 rows of a head, counted in 64s, a consumer warpgroup of Q tile `index` works on; `all` there are. May lie
@@ -80,9 +80,9 @@ HEED_HOST_DEVICE constexpr int last_row(const Config& c, int index, int len_q) {
 
 /// Keys that some row of Q tile `index` sees: those before this.
 template <bool kWhole = false>
-HEED_HOST_DEVICE constexpr int keys_seen(const Config& c, bool causal, int index, int len_q, int len_k,
-                                         int causal_offset) {
-  return keys_of_row<kWhole>(causal, last_row<kWhole>(c, index, len_q), causal_offset, len_k);
+HEED_HOST_DEVICE constexpr int keys_seen(const Config& c, MaskKind mask, int index, int len_q, int len_k,
+                                         int right_offset) {
+  return keys_of_row<kWhole>(mask, last_row<kWhole>(c, index, len_q), right_offset, len_k);
 }
 
 /// Pairs of consumer warpgroups that share their KV tiles out among them.
@@ -92,14 +92,13 @@ HEED_HOST_DEVICE constexpr int pairs(const Config& c) {
 
 /// KV tiles that a consumer warpgroup of Q tile `index` sees: those before this, which may be 0.
 template <bool kWhole = false>
-HEED_HOST_DEVICE constexpr int tiles_seen(const Config& c, bool causal, int index, int m_warpgroup, int len_q,
-                                          int len_k, int causal_offset) {
+HEED_HOST_DEVICE constexpr int tiles_seen(const Config& c, MaskKind mask, int index, int m_warpgroup, int len_q,
+                                          int len_k, int right_offset) {
   const int first = warpgroup_tile(c, index, m_warpgroup, warpgroup_tiles(len_q)) * kWarpgroupRows;
   if constexpr (kWhole)
-    return static_cast<int>(
-        kv_tiles_for(c, keys_of_row<true>(causal, first + kWarpgroupRows - 1, causal_offset, len_k)));
+    return static_cast<int>(kv_tiles_for(c, keys_of_row<true>(mask, first + kWarpgroupRows - 1, right_offset, len_k)));
   const int end = first + kWarpgroupRows < len_q ? first + kWarpgroupRows : len_q;
-  return first < len_q ? static_cast<int>(kv_tiles_for(c, visible_keys(causal, end - 1, causal_offset, len_k))) : 0;
+  return first < len_q ? static_cast<int>(kv_tiles_for(c, visible_keys(mask, end - 1, right_offset, len_k))) : 0;
 }
 
 /// KV tiles of a KV group where one consumer warpgroup sees `longer` tiles and the other, of the same pair, `shorter`:
@@ -174,10 +173,10 @@ HEED_HOST_DEVICE constexpr bool heads_in_x(const Config& c) {
 }
 
 /// Of one_tile, which Q tile of a head comes `x`-th: under a causal mask the longest comes first.
-HEED_HOST_DEVICE constexpr int q_tile_of_cta(const Config& c, bool causal, int x, int q_tiles) {
+HEED_HOST_DEVICE constexpr int q_tile_of_cta(const Config& c, MaskKind mask, int x, int q_tiles) {
   const int longer = (q_tiles + 1) / 2;
   if (c.tile_order == TileOrder::lpt_then_spt && x >= longer) return x - longer;
-  return causal && c.tile_order != TileOrder::paired ? q_tiles - 1 - x : x;
+  return has_right_bound(mask) && c.tile_order != TileOrder::paired ? q_tiles - 1 - x : x;
 }
 
 /// The Q tile that comes `index`-th; `together` from heads_together.

@@ -232,8 +232,9 @@ struct Tiles : Softmax<kConfig, kProblem> {
       values_alone(p, n == stays_at);
     } else {
       // Without a second tile that some row does not see whole, a program that knows of none.
-      const bool hides_more = kProblem.causal && n * kKeys > seen_by_all;
-      if (kProblem.causal && kKnown.some_later_masked && (kConfig.mask_path != MaskPath::separate_loop || hides_more))
+      const bool hides_more = has_right_bound(kProblem.mask) && n * kKeys > seen_by_all;
+      if (has_right_bound(kProblem.mask) && kKnown.some_later_masked &&
+          (kConfig.mask_path != MaskPath::separate_loop || hides_more))
         return run_overlapped<true>(n, first, seen_by_all, queries);
       return run_overlapped<false>(n, first, seen_by_all, queries);
     }

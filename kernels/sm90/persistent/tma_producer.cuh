@@ -39,9 +39,9 @@ __device__ __forceinline__ QTile q_tile_of_this_cta() {
   const int y = static_cast<int>(blockIdx.y);
   const int batch = static_cast<int>(blockIdx.z);
   if constexpr (heads_in_x(kConfig))
-    return {q_tile_of_cta(kConfig, kProblem.causal, y, gridDim.y), x, batch};
+    return {q_tile_of_cta(kConfig, kProblem.mask, y, gridDim.y), x, batch};
   else
-    return {q_tile_of_cta(kConfig, kProblem.causal, x, gridDim.x / kConfig.cluster), y, batch};
+    return {q_tile_of_cta(kConfig, kProblem.mask, x, gridDim.x / kConfig.cluster), y, batch};
 }
 
 template <const Config& kConfig, const Problem& kProblem>
@@ -52,7 +52,8 @@ struct TmaProducer {
   // KV groups that share out what two consumer warpgroups multiply, not what the longer one sees.
   static constexpr bool kCutsByWork = kConfig.share_causal_tail == ShareCausalTail::on && kKvGroups > 1;
   // Every second wave in the other order: a block that had one of the longest Q tiles takes one of the shortest.
-  static constexpr bool kBackAndForth = kProblem.causal && kConfig.scheduler == Scheduler::static_persistent;
+  static constexpr bool kBackAndForth =
+      has_right_bound(kProblem.mask) && kConfig.scheduler == Scheduler::static_persistent;
   using Smem = SmemLayout<kConfig, kProblem>;
   static constexpr SharedPlan kPlan = Smem::kPlan;
   static constexpr bool kQueriesFirst = q_evict_first(kConfig.evict_first);
@@ -237,15 +238,15 @@ struct TmaProducer {
   };
   __device__ __forceinline__ Keys keys_seen(const QTile& tile) const {
     if constexpr (kCutsByWork) {
-      const int first = tiles_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.causal, tile.index, 0, params.len_q,
-                                                               params.len_k, params.causal_offset);
-      const int second = tiles_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.causal, tile.index, 1, params.len_q,
-                                                                params.len_k, params.causal_offset);
+      const int first = tiles_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.mask, tile.index, 0, params.len_q,
+                                                               params.len_k, params.right_offset);
+      const int second = tiles_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.mask, tile.index, 1, params.len_q,
+                                                                params.len_k, params.right_offset);
       return {min(first, second), max(first, second), 0};
     } else {
       return {0, 0,
-              sm90_persistent::keys_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.causal, tile.index, params.len_q,
-                                                                     params.len_k, params.causal_offset)};
+              sm90_persistent::keys_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.mask, tile.index, params.len_q,
+                                                                     params.len_k, params.right_offset)};
     }
   }
   __device__ __forceinline__ static Range tiles_of(const Keys& seen, int kv_group) {

@@ -52,10 +52,10 @@ struct Block : Softmax<kConfig, kProblem> {
     find_rows();
     find_keys(p.len_k);
     seen_by_all =
-        min(visible_keys(kProblem.causal, block_row + m_warpgroup * kWarpgroupRows, params.causal_offset, params.len_k),
+        min(visible_keys(kProblem.mask, block_row + m_warpgroup * kWarpgroupRows, params.right_offset, params.len_k),
             n_blocks.end * kBlockN);
-    seen_by_any = visible_keys(kProblem.causal, block_row + (m_warpgroup + 1) * kWarpgroupRows - 1,
-                               params.causal_offset, params.len_k);
+    seen_by_any = visible_keys(kProblem.mask, block_row + (m_warpgroup + 1) * kWarpgroupRows - 1, params.right_offset,
+                               params.len_k);
     scale_log2 = params.scale * 1.44269504F;
   }
 
@@ -78,8 +78,7 @@ struct Block : Softmax<kConfig, kProblem> {
   }
 
   __device__ __forceinline__ void find_keys(int len_k) {
-    keys_end =
-        visible_keys(kProblem.causal, min(block_row + kBlockRows, params.len_q) - 1, params.causal_offset, len_k);
+    keys_end = visible_keys(kProblem.mask, min(block_row + kBlockRows, params.len_q) - 1, params.right_offset, len_k);
     split_idx = (kConfig.cluster > 1 ? blockIdx.x % kConfig.cluster : 0) * kKvGroups + kv_group;
     n_blocks = n_blocks_of_split(kConfig, keys_end, split_idx);
     iterations = iterations_of(kConfig, n_blocks);

@@ -14,6 +14,7 @@
 ///   step                 16 keys: what one PV wgmma contracts
 #pragma once
 
+#include "kernels/attention/mask.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 #include "kernels/tile/registers.hpp"
@@ -377,7 +378,8 @@ HEED_HOST_DEVICE constexpr int registers_named(const Config& c, int head_dim) {
 
 /// Whether probabilities can be taken out: sums then have to come from what the tensor cores see of them.
 HEED_HOST_DEVICE constexpr bool can_mask_probabilities(const Config& c, const Problem& problem) {
-  return problem.causal && c.block_n == kWarpgroupRows && c.row_max != RowMax::online && c.rowsum == Rowsum::mma;
+  return has_right_bound(problem.mask) && c.block_n == kWarpgroupRows && c.row_max != RowMax::online &&
+         c.rowsum == Rowsum::mma;
 }
 
 /// Whether the columns that a part keeps are boxes of their own, and its values stay until they are multiplied.
@@ -409,7 +411,7 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (c.epilogue == EpilogueStore::tma && !can_store_boxes(c, problem.head_dim)) c.epilogue = EpilogueStore::st_b128;
   if (!can_keep_for_later(c, problem.head_dim)) c.pv_split_n = PvSplitN::off;
   if (!can_mask_probabilities(c, problem)) c.mask_at = MaskAt::scores;
-  if (!problem.causal && c.tile_order == TileOrder::lpt_then_spt) c.tile_order = TileOrder::descending;
+  if (!has_right_bound(problem.mask) && c.tile_order == TileOrder::lpt_then_spt) c.tile_order = TileOrder::descending;
   if (c.producer == Producer::warpgroup && !moves_registers(c)) c.producer = Producer::warp;
   if (c.epilogue == EpilogueStore::tma || problem.sizes.len_q == 0)
     c.o_layout = OutputLayout::strided;  // boxes go where a map says

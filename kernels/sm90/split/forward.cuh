@@ -175,7 +175,7 @@ struct Forward : Iteration<kConfig, kProblem> {
       // Two programs from here on: masks between products cost even where nothing is masked. Where their results met
       // again, ptxas would serialise all products (C7511); with a third it keeps registers for two. Under a causal mask
       // some part of nearly every Q tile is masked and the others would wait for it.
-      constexpr bool kCausalIteration = kOneIteration && kProblem.causal;
+      constexpr bool kCausalIteration = kOneIteration && has_right_bound(kProblem.mask);
       constexpr Masks kUsual = kMasksProbabilities ? Masks::probabilities
                                : kCausalIteration  ? Masks::scores
                                                    : Masks::none;

@@ -18,11 +18,11 @@ struct KnownParts {
 
 /// Whether the edge of a block's mask runs from corner to corner of n-blocks, and no row that is written sees past the
 /// last key.
-HEED_HOST_DEVICE constexpr bool is_lined_up(const Config& c, int block_row, int len_q, int len_k, int causal_offset) {
-  const int first = block_row + causal_offset;
+HEED_HOST_DEVICE constexpr bool is_lined_up(const Config& c, int block_row, int len_q, int len_k, int right_offset) {
+  const int first = block_row + right_offset;
   const int end = block_row + c.m_warpgroups * kWarpgroupRows;
   const int last_row = (end < len_q ? end : len_q) - 1;
-  return first >= 0 && first % c.block_n == 0 && last_row + causal_offset < len_k;
+  return first >= 0 && first % c.block_n == 0 && last_row + right_offset < len_k;
 }
 
 /// Without known sizes, and for Prune::off, all of it may happen.
@@ -33,15 +33,15 @@ HEED_HOST_DEVICE constexpr KnownParts known_parts(const Config& c, const Problem
   const int rows = c.m_warpgroups * kWarpgroupRows;
   for (int block_row = 0; block_row < s.len_q; block_row += rows) {
     const int last_row = (block_row + rows < s.len_q ? block_row + rows : s.len_q) - 1;
-    const int keys = visible_keys(problem.causal, last_row, s.causal_offset, s.len_k);
-    if (!is_lined_up(c, block_row, s.len_q, s.len_k, s.causal_offset)) known.some_are_askew = true;
+    const int keys = visible_keys(problem.mask, last_row, s.right_offset, s.len_k);
+    if (!is_lined_up(c, block_row, s.len_q, s.len_k, s.right_offset)) known.some_are_askew = true;
     for (int split_idx = 0; split_idx < num_splits(c); ++split_idx) {
       const Range n_blocks = n_blocks_of_split(c, keys, split_idx);
       const int iterations = iterations_of(c, n_blocks);
       if (iterations == 0) known.some_are_none = true;
       if (iterations > 1) known.some_are_longer = true;
       for (int g = 0; g < c.m_warpgroups; ++g) {
-        const int seen = visible_keys(problem.causal, block_row + g * kWarpgroupRows, s.causal_offset, s.len_k);
+        const int seen = visible_keys(problem.mask, block_row + g * kWarpgroupRows, s.right_offset, s.len_k);
         const int end = n_blocks.end * c.block_n;
         if ((n_blocks.first + iterations * c.n_blocks_per_stage) * c.block_n > (seen < end ? seen : end))
           known.some_are_masked = true;

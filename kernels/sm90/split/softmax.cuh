@@ -50,7 +50,7 @@ struct Softmax : Gemms<kConfig, kProblem> {
     int end[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      end[h] = min(visible_keys(kProblem.causal, row(h), params.causal_offset, params.len_k), n_blocks.end * kBlockN) -
+      end[h] = min(visible_keys(kProblem.mask, row(h), params.right_offset, params.len_k), n_blocks.end * kBlockN) -
                first_key - 2 * (lane % 4);
     hide_columns(s, end);
   }
@@ -74,10 +74,10 @@ struct Softmax : Gemms<kConfig, kProblem> {
   /// Which probabilities the rows of this lane see of the n-block on the diagonal. Both rows see the same of tiles that
   /// are one apart, so nine words tell of all 16 pairs of columns.
   __device__ __forceinline__ void find_diagonal() {
-    diagonal = (block_row + m_warpgroup * kWarpgroupRows + params.causal_offset) / kBlockN;
+    diagonal = (block_row + m_warpgroup * kWarpgroupRows + params.right_offset) / kBlockN;
     // Of the whole block: its consumer warpgroups vote together, and one in the other program would vote at another
     // place.
-    is_lined_up = sm90_split::is_lined_up(kConfig, block_row, params.len_q, params.len_k, params.causal_offset);
+    is_lined_up = sm90_split::is_lined_up(kConfig, block_row, params.len_q, params.len_k, params.right_offset);
     const int keys = 16 * warp + lane / 4 + 1 - 2 * (lane % 4);  // seen from this lane's first column on
 #pragma unroll
     for (int i = 0; i <= kBlockN / 8; ++i) {
