@@ -75,6 +75,14 @@ HEED_HOST_DEVICE constexpr int keys_all_see(MaskKind mask, const RowTile& tile, 
   return visible_keys(mask, has_right_bound(mask) ? divide(tile.first, group_size) : 0, right_offset, len_k);
 }
 
+/// Keys that some row of the tile does not see at the left, under a mask with a left bound: from there on, no row has
+/// any. Packed rows are few, so the tiles of keys begin with key 0 all the same.
+HEED_HOST_DEVICE constexpr int keys_some_hide(MaskKind mask, const RowTile& tile, int group_size, int left_offset,
+                                              int len_k) {
+  return has_left_bound(mask) ? hidden_keys(mask, divide(tile.first + tile.rows - 1, group_size), left_offset, len_k)
+                              : 0;
+}
+
 // ---------------------------------------------------------------------------------------------- keys
 
 /// Tiles of block_n keys, `first` and the `count` - 1 after it.

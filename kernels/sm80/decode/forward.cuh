@@ -112,6 +112,7 @@ struct Forward {
   static constexpr int kFetchBytes = 128 * static_cast<int>(kConfig.l2_prefetch_size);  // L2PrefetchSize: 0, 128, 256
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
   static constexpr auto kLayout = kConfig.smem_layout;
+  static constexpr bool kBegins = has_left_bound(kProblem.mask);
 
   static_assert(kDim % 16 == 0 && kBlockN % 16 == 0, "mma.m16n8k16 takes 16 of the head dim and 16 keys at a time");
   static_assert(kBlockM % kConfig.warp_rows == 0, "warps must share the rows evenly");
@@ -319,7 +320,10 @@ struct Forward {
       if (ask) source_k.copy(keys, copy_key, keys_end);
       ptx::cp_async_commit_group();  // empty groups keep the count of pending groups the same in every round
 
-      if (first_key + kBlockN > keys_plain) hide_keys(scores, first_key, row_end);
+      if (first_key + kBlockN > keys_plain || (kBegins && first_key < keys_hidden())) {
+        hide_keys(scores, first_key, row_end);
+        if constexpr (kBegins) hide_first_keys(scores, first_key);
+      }
       attention::softmax_tile<kConfig.exp2, kConfig.rescale>(scores, out, state, scale_log2);
 
       ptx::cp_async_wait_group<kPending>();
@@ -373,6 +377,27 @@ struct Forward {
         for (int i = 0; i < 4; ++i)
           if (first_key + 8 * n + 2 * (lane % 4) + i % 2 >= row_end[m][i / 2])
             scores[m][n][i] = -__int_as_float(0x7f800000);
+  }
+
+  // ---- masks with a left bound
+  __device__ __forceinline__ int keys_hidden() const {
+    return keys_some_hide(kProblem.mask, rows, params.group_size, params.left_offset, params.len_k);
+  }
+  /// The same of keys in front of those that a row sees.
+  __device__ __forceinline__ void hide_first_keys(float (&scores)[kFragments][kKeyTiles][4], int first_key) const {
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = rows.first + warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h;
+        const int begin = hidden_keys(kProblem.mask, divide(row, params.group_size), params.left_offset, params.len_k) -
+                          first_key - 2 * (lane % 4);
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+            if (8 * n + i < begin) scores[m][n][2 * h + i] = -__int_as_float(0x7f800000);
+      }
   }
 
   // ---- partials in shared memory: (kGroups, kBlockM, partial_pitch) and (kGroups, kBlockM, 2)

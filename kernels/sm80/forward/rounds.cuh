@@ -25,6 +25,7 @@ struct Rounds {
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
   static constexpr auto kLayout = kConfig.smem_layout;
   static constexpr bool kMeets = kConfig.pipeline_sync == PipelineSync::group;
+  static constexpr bool kBegins = has_left_bound(kProblem.mask);
   // Rounds asked for before the first is used, and the commit groups that are.
   static constexpr int kAhead = kStages > 1 ? kStages - 1 : 1;
   static constexpr int kGroupsAhead = (kConfig.split_wait ? 2 : 1) * kAhead;
@@ -43,7 +44,7 @@ struct Rounds {
   int first_row;     // of the block
   int head;
   int batch;
-  int keys_end;               // keys any row of the block may see
+  int keys_end;               // keys any row of the block may see, counted from the first of them (origin())
   int group_tiles;            // tiles of keys that this group takes
   unsigned long long k_from;  // address of this thread's first piece of the next tile of K to copy
   unsigned long long v_from;
@@ -61,16 +62,34 @@ struct Rounds {
     first_row = row_tile(kConfig.tile_order, index, row_tiles) * kBlockM;
     head = kHeadsFirst ? blockIdx.x : blockIdx.y;
     batch = kHeadsFirst ? blockIdx.y : blockIdx.z;
-    keys_end = visible_keys(kProblem.mask, min(first_row + kBlockM, p.len_q) - 1, p.right_offset, p.len_k);
+    keys_end = end_of_keys(min(first_row + kBlockM, p.len_q) - 1, p.len_k);
     group_tiles = tiles_of_group(keys_end);
     const int kv_head = head / p.group_size;
-    k_from = TileCopies::source(p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head, p.k_strides.row,
-                                group * kBlockN, group_thread);
-    v_from = TileCopies::source(p.v, batch * p.v_strides.batch + kv_head * p.v_strides.head, p.v_strides.row,
-                                group * kBlockN, group_thread);
+    const int first = kBegins ? origin() + group * kBlockN : group * kBlockN;
+    k_from = TileCopies::source(p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head, p.k_strides.row, first,
+                                group_thread);
+    v_from = TileCopies::source(p.v, batch * p.v_strides.batch + kv_head * p.v_strides.head, p.v_strides.row, first,
+                                group_thread);
     piece_place = TileCopies::place(group_thread);
     // Or it is worked out again for every tile; which it may be where output takes half of the registers.
     if constexpr (kFragments * kOutTiles < 32) ptx::settle(piece_place);
+  }
+
+  // Under a mask with a left bound tiles begin at the first key that some row of the block sees: keys are counted from
+  // there, and keys before it are neither loaded nor masked.
+
+  /// The key that is counted as the block's first.
+  __device__ __forceinline__ int origin() const {
+    return hidden_keys(kProblem.mask, first_row, params.left_offset, params.len_k);
+  }
+  /// The end of what a row sees of the first `len_k` keys, counted from origin().
+  __device__ __forceinline__ int end_of_keys(int row, int len_k) const {
+    const int end = visible_keys(kProblem.mask, row, params.right_offset, len_k);
+    return kBegins ? end - origin() : end;
+  }
+  /// The first key that a row sees, counted from origin().
+  __device__ __forceinline__ int begin_of_keys(int row) const {
+    return kBegins ? hidden_keys(kProblem.mask, row, params.left_offset, params.len_k) - origin() : 0;
   }
 
   /// Tiles with keys below `end` that this group takes.

@@ -27,6 +27,7 @@ struct Block {
   static constexpr int kStages = kConfig.stages;
   static constexpr int kReaders = by_columns(kConfig) ? kGroups : kGroupThreads / 32;  // warps that read a stage
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
+  static constexpr bool kBegins = has_left_bound(kProblem.mask);
 
   static_assert(kDim % tile::kBoxColumns == 0 && kBlockN % 16 == 0, "boxes of 64 columns, products of 16 keys");
   static_assert(kBoxBytes % 1024 == 0, "every box starts a swizzle atom");
@@ -88,6 +89,11 @@ struct Block {
   }
   __device__ __forceinline__ Job job_of(int index) const {
     return job_at(kConfig, kProblem.mask, params, place_of_job(index));
+  }
+
+  /// The first key that a packed row sees.
+  __device__ __forceinline__ int first_key_of(int row) const {
+    return hidden_keys(kProblem.mask, divide(row, params.group_size), params.left_offset, params.len_k);
   }
 
   // Barriers of shared memory are set up by the warps that copy, help and merge; threads that compute wait for that

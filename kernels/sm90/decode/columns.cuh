@@ -152,7 +152,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
       ptx::mbarrier_wait(full(at.stage), at.parity);
       if (block_end == end && at.tile == ending_tile && group == 0 && lane == 0) ptx::mbarrier_arrive(ending());
       if (first_key < job.keys_end) {
-        take_tile(result, query, at, first_key, first_key + kBlockN > job.keys_plain, row_end);
+        take_tile(result, query, at, first_key, first_key + kBlockN > job.keys_plain, row_end, job);
         at.which ^= 1;
       } else {
         ptx::mbarrier_wait(values_full(at.stage), at.parity);  // before the stage is given back
@@ -199,12 +199,14 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
 
   __device__ __forceinline__ void take_tile(Result& result, const unsigned (&query)[kDim / 16][kRows][2],
                                             const Cursor& at, int first_key, bool masked,
-                                            const int (&row_end)[kRows][2]) const {
+                                            const int (&row_end)[kRows][2], const Job& job) const {
     const float scale_log2 = params.scale * 1.44269504F;
     const unsigned keys = stage_address(at.stage);
     Scores scores;
     multiply_keys(scores, query, keys);
     if (masked) hide_keys(scores, first_key, row_end);
+    if constexpr (kBegins)
+      if (first_key < keys_hidden(kProblem.mask, params, job)) hide_first_keys(scores, first_key, job);
     bool far = kConfig.rescale == attention::Rescale::always;
     float maxima[kRows][2];
 #pragma unroll
@@ -275,6 +277,21 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
         for (int e = 0; e < 4; ++e)
           if (first_key + 16 * (group * kKeys + j) + lane / 4 + 8 * (e / 2) >= row_end[n][e % 2])
             scores[j][n][e] = -__int_as_float(0x7f800000);
+  }
+
+  /// The same of keys in front of those that a row sees.
+  __device__ __forceinline__ void hide_first_keys(Scores& scores, int first_key, const Job& job) const {
+#pragma unroll
+    for (int n = 0; n < kRows; ++n)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int begin = first_key_of(job.first + 8 * n + 2 * (lane % 4) + r) - first_key - lane / 4;
+#pragma unroll
+        for (int j = 0; j < kKeys; ++j)
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+            if (16 * (group * kKeys + j) + 8 * h < begin) scores[j][n][2 * h + r] = -__int_as_float(0x7f800000);
+      }
   }
 
   /// Weights of this warp's keys, (row group, key, row), for all warps to read.

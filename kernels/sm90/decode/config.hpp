@@ -98,6 +98,14 @@ HEED_HOST_DEVICE constexpr Job job_at(const Config& c, MaskKind mask, const Forw
   return job;
 }
 
+/// Keys that some row of the job does not see at the left, under a mask with a left bound: from there on, no row has
+/// any. Packed rows are few, so the tiles of keys begin with key 0 all the same.
+HEED_HOST_DEVICE constexpr int keys_hidden(MaskKind mask, const ForwardParams& p, const Job& job) {
+  return has_left_bound(mask)
+             ? hidden_keys(mask, divide(job.first + job.rows - 1, p.group_size), p.left_offset, p.len_k)
+             : 0;
+}
+
 // ---------------------------------------------------------------------------------------------- keys
 
 /// Tiles of keys of every job: as many as the row that sees most needs, and one where none sees any.

@@ -16,7 +16,7 @@ struct ByTiles : Block<kConfig, kProblem> {
       Base::prefetch_queries, Base::produce, Base::query_row, Base::role, Base::segment_of, Base::shared,
       Base::source_of, Base::stage_address, Base::tile_count, Base::wait_for_launch_before, Base::warp, Base::words,
       Base::kBlockM, Base::kBlockN, Base::kDim, Base::kGroups, Base::kMergers, Base::kPlan, Base::kStages,
-      Base::kThreads, Base::wait_for_barriers;
+      Base::kThreads, Base::wait_for_barriers, Base::kBegins, Base::first_key_of;
   using typename Base::Role, typename Base::Source, typename Base::Segment;
 
   static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
@@ -129,6 +129,8 @@ struct ByTiles : Block<kConfig, kProblem> {
           float scores[1][kKeyTiles][4];
           multiply_keys(scores, query, stage_address(stage));
           if (first_key + kBlockN > job.keys_plain) hide_keys(scores, first_key, row_end);
+          if constexpr (kBegins)
+            if (first_key < keys_hidden(kProblem.mask, params, job)) hide_first_keys(scores, first_key, job);
           attention::softmax_tile<kConfig.exp2, kConfig.rescale>(scores, out, state, scale_log2);
           multiply_values(out, scores, stage_address(stage) + kPlan.tile_bytes);
         }
@@ -192,6 +194,20 @@ struct ByTiles : Block<kConfig, kProblem> {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if (first_key + 8 * n + 2 * (lane % 4) + i % 2 >= row_end[i / 2]) scores[0][n][i] = -__int_as_float(0x7f800000);
+  }
+
+  /// The same of keys in front of those that a row sees.
+  __device__ __forceinline__ void hide_first_keys(float (&scores)[1][kKeyTiles][4], int first_key,
+                                                  const Job& job) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int begin = first_key_of(job.first + warp * kWarpRows + lane / 4 + 8 * h) - first_key - 2 * (lane % 4);
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (8 * n + i < begin) scores[0][n][2 * h + i] = -__int_as_float(0x7f800000);
+    }
   }
 
   // ------------------------------------------------------------------------------------------------------ merging

@@ -29,7 +29,7 @@ struct Forward : Tiles<kConfig, kProblem> {
   using Base = Tiles<kConfig, kProblem>;
   using Base::begin_pingpong, Base::end_pingpong, Base::wait_to_start, Base::let_next_start, Base::skip_iteration,
       Base::release_queries, Base::run_tiles, Base::add_up_sums;
-  using Base::kDim, Base::kOneTile, Base::kTogether, Base::kKnown;
+  using Base::kDim, Base::kOneTile, Base::kTogether, Base::kKnown, Base::kBegins, Base::origin;
   using Base::params, Base::smem, Base::lane, Base::warp, Base::m_warpgroup, Base::kv_group, Base::warpgroup_row,
       Base::query, Base::acc_o, Base::row_max, Base::row_sum, Base::row;
 
@@ -51,7 +51,7 @@ struct Forward : Tiles<kConfig, kProblem> {
   struct WorkShare {
     int row;      ///< first of the consumer warpgroup
     Range tiles;  ///< of the KV group
-    int end;      ///< of those, that any of the rows sees
+    int end;      ///< of those, that any of the rows sees; under a mask with a left bound they begin with first_seen()
     int odd_row;  ///< ShareCausalTail::on: first of the odd consumer warpgroup of the pair, and its end; that of the
                   ///< even one
     int odd_end;
@@ -85,6 +85,11 @@ struct Forward : Tiles<kConfig, kProblem> {
       share.odd_end = in_group(of_odd);
       share.odd_row = row_of(index, even + 1);
       share.end = m_warpgroup == even ? share.even_end : share.odd_end;
+    } else if constexpr (kBegins) {
+      const int origin = origin_of(kConfig, kProblem.mask, index, params.left_offset, params.len_k);
+      share.tiles = kv_tiles_of_split(kConfig, keys() - origin, split_of<kConfig>(kv_group));
+      share.end = min(share.tiles.end, tiles_seen_from(kConfig, kProblem.mask, index, m_warpgroup, origin, params.len_q,
+                                                       params.len_k, params.right_offset));
     } else {
       share.tiles = kv_tiles_of_split(kConfig, keys(), split_of<kConfig>(kv_group));
       share.end = min(share.tiles.end, tiles_of(m_warpgroup));
@@ -92,7 +97,13 @@ struct Forward : Tiles<kConfig, kProblem> {
     return share;
   }
   __device__ __forceinline__ int seen_by_all() const {
+    if constexpr (kBegins)
+      return keys_of_row(kProblem.mask, warpgroup_row, params.right_offset, params.len_k) - origin();
     return keys_of_row<has_whole_q_tiles(kConfig)>(kProblem.mask, warpgroup_row, params.right_offset, params.len_k);
+  }
+  /// The first KV tile that some row of the consumer warpgroup sees.
+  __device__ __forceinline__ int first_seen() const {
+    return (hidden_keys(kProblem.mask, warpgroup_row, params.left_offset, params.len_k) - origin()) / kConfig.block_n;
   }
 
   __device__ __forceinline__ void wait_for_queries(int of) const {
@@ -106,7 +117,11 @@ struct Forward : Tiles<kConfig, kProblem> {
 
   /// Every tile that this consumer warpgroup sees.
   __device__ __forceinline__ void run_rows(const WorkShare& share) {
-    const Range& tiles = share.tiles;
+    Range tiles = share.tiles;
+    if constexpr (kBegins) {
+      warpgroup_row = share.row;
+      tiles.first = min(max(tiles.first, first_seen()), tiles.end);
+    }
     const bool has_tiles = share.end > tiles.first || !kKnown.some_are_none;
     warpgroup_row = share.row;
     clear();
@@ -115,10 +130,14 @@ struct Forward : Tiles<kConfig, kProblem> {
     // where it unrolls as many iterations as there are stages.
     if constexpr (kConfig.m_warpgroups > 1 && kKnown.some_pass)
 #pragma unroll 1
-      for (int n = has_tiles ? tiles.end - share.end : iterations_of(kConfig, tiles.end - tiles.first); n > 0; --n)
+      for (int n = has_tiles ? tiles.end - share.end : iterations_of(kConfig, share.tiles.end - share.tiles.first);
+           n > 0; --n)
         skip_iteration();
     if (has_tiles) {
       run_tiles(share.end - 1, tiles.first, seen_by_all(), queries);
+      if constexpr (kBegins && kConfig.m_warpgroups > 1)
+#pragma unroll 1
+        for (int n = tiles.first - share.tiles.first; n > 0; --n) skip_iteration();
     } else {
       let_next_start();
       release_queries();

@@ -18,7 +18,7 @@ HEED_HOST_DEVICE constexpr bool can_pair(const Config& c) {
 /// Whether Q tiles can be taken to be whole (Specialize::whole_tiles).
 HEED_HOST_DEVICE constexpr bool can_be_whole(const Config& c, const Problem& problem) {
   const FixedSizes& s = problem.sizes;
-  return s.len_q % block_rows(c) == 0 &&
+  return !has_left_bound(problem.mask) && s.len_q % block_rows(c) == 0 &&
          (!has_right_bound(problem.mask) || (s.right_offset >= 0 && s.len_q + s.right_offset <= s.len_k));
 }
 
@@ -26,6 +26,13 @@ HEED_HOST_DEVICE constexpr bool can_be_whole(const Config& c, const Problem& pro
 /// they contradict each other. Says nothing about shared memory and registers.
 /// @param problem with the sizes of the launches that there will be, or with none where these are not known
 HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
+  if (has_left_bound(problem.mask)) {
+    // Q tiles are about equally long, and masked tiles lie at both ends of each.
+    if (c.tile_order == TileOrder::paired || c.tile_order == TileOrder::lpt_then_spt)
+      c.tile_order = TileOrder::row_major;
+    if (c.mask_path == MaskPath::separate_loop) c.mask_path = MaskPath::branch;
+    c.prune = Prune::off;
+  }
   if (c.tile_order == TileOrder::paired && (!has_right_bound(problem.mask) || c.m_warpgroups == 1))
     c.tile_order = TileOrder::row_major;
   if (c.scheduler != Scheduler::single_tile || c.kv_groups > 1) c.cluster = 1;

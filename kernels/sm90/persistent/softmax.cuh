@@ -14,7 +14,7 @@ namespace heed::sm90_persistent {
 template <const Config& kConfig, const Problem& kProblem>
 struct Softmax : Gemms<kConfig, kProblem> {
   using Base = Gemms<kConfig, kProblem>;
-  using Base::kDim, Base::kKeys, Base::kSteps, Base::lane, Base::warp, Base::acc_o;
+  using Base::kDim, Base::kKeys, Base::kSteps, Base::lane, Base::warp, Base::m_warpgroup, Base::acc_o;
   using typename Base::Smem, typename Base::AccS, typename Base::FragP;
 
   // ---- compile-time facts
@@ -24,6 +24,7 @@ struct Softmax : Gemms<kConfig, kProblem> {
   // need 2^11 of it. With a margin of 8 some warp of most launches was, and b4h16l512d64 causal took 6% longer on an
   // H200. Of 0 and 1 the range hardly tells, but ptxas places exponentials by them: without a mask 0 is up to 1.3%
   // slower (b1h8l2048d64), with one 1.5% faster (b4h16l512d64).
+  static constexpr bool kBegins = has_left_bound(kProblem.mask);
   static constexpr float kMargin = kProblem.element == Element::fp16 && !has_right_bound(kProblem.mask) ? 1.0F : 0.0F;
   static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : 6e4F;
   // Of bf16 the rounded probabilities are summed: where the reference is not the maximum, one that outweighs all others
@@ -56,18 +57,42 @@ struct Softmax : Gemms<kConfig, kProblem> {
 
   __device__ __forceinline__ int row(int half) const { return warpgroup_row + warp * 16 + lane / 4 + 8 * half; }
 
+  /// The first key of the Q tile's KV tiles: keys are counted from there (tile_scheduler.hpp).
+  __device__ __forceinline__ int origin() const {
+    return hidden_keys(kProblem.mask, warpgroup_row - m_warpgroup * kWarpgroupRows, params.left_offset, params.len_k);
+  }
+  /// Keys before this are hidden from some row of the consumer warpgroup.
+  __device__ __forceinline__ int hidden_from_some() const {
+    return hidden_keys(kProblem.mask, warpgroup_row + kWarpgroupRows - 1, params.left_offset, params.len_k) - origin();
+  }
+
   /// Sets scores of keys that a row does not see to -inf.
   __device__ __forceinline__ void mask_scores(AccS& s, int first_key) const {
+    if constexpr (kBegins) hide_first_keys(s, first_key);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int seen =
-          keys_of_row<has_whole_q_tiles(kConfig)>(kProblem.mask, row(h), params.right_offset, params.len_k);
+      int seen = keys_of_row<has_whole_q_tiles(kConfig)>(kProblem.mask, row(h), params.right_offset, params.len_k);
+      if constexpr (kBegins) seen -= origin();
       const int end = seen - first_key - 2 * (lane % 4);
 #pragma unroll
       for (int t = 0; t < kKeys / 8; ++t)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
           if (8 * t + i >= end) s[4 * t + 2 * h + i] = -__int_as_float(0x7f800000);
+    }
+  }
+
+  /// Sets scores of keys in front of those that a row sees to -inf.
+  __device__ __forceinline__ void hide_first_keys(AccS& s, int first_key) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int begin =
+          hidden_keys(kProblem.mask, row(h), params.left_offset, params.len_k) - origin() - first_key - 2 * (lane % 4);
+#pragma unroll
+      for (int t = 0; t < kKeys / 8; ++t)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (8 * t + i < begin) s[4 * t + 2 * h + i] = -__int_as_float(0x7f800000);
     }
   }
 

@@ -101,6 +101,24 @@ HEED_HOST_DEVICE constexpr int tiles_seen(const Config& c, MaskKind mask, int in
   return first < len_q ? static_cast<int>(kv_tiles_for(c, visible_keys(mask, end - 1, right_offset, len_k))) : 0;
 }
 
+// Under a mask with a left bound KV tiles begin at the first key that some row of a Q tile sees, its origin: keys are
+// counted from there, and none before it is loaded. Q tiles are neighbours then (TileOrder::paired is not for such
+// masks), and rows may see past the last key (Specialize::whole_tiles is not, either).
+
+/// The origin of Q tile `index`.
+HEED_HOST_DEVICE constexpr int origin_of(const Config& c, MaskKind mask, int index, int left_offset, int len_k) {
+  return hidden_keys(mask, index * block_rows(c), left_offset, len_k);
+}
+
+/// KV tiles, from the origin on, that a consumer warpgroup of Q tile `index` sees: those before this, which may be 0.
+HEED_HOST_DEVICE constexpr int tiles_seen_from(const Config& c, MaskKind mask, int index, int m_warpgroup, int origin,
+                                               int len_q, int len_k, int right_offset) {
+  const int first = (index * c.m_warpgroups + m_warpgroup) * kWarpgroupRows;
+  const int end = first + kWarpgroupRows < len_q ? first + kWarpgroupRows : len_q;
+  return first < len_q ? static_cast<int>(kv_tiles_for(c, visible_keys(mask, end - 1, right_offset, len_k) - origin))
+                       : 0;
+}
+
 /// KV tiles of a KV group where one consumer warpgroup sees `longer` tiles and the other, of the same pair, `shorter`:
 /// as even as whole tiles allow in what both multiply.
 ///

@@ -30,7 +30,8 @@ template <const Config& kConfig, const Problem& kProblem>
 struct Tiles : Softmax<kConfig, kProblem> {
   using Base = Softmax<kConfig, kProblem>;
   using Base::gemm_qk, Base::gemm_pv, Base::gemm_qk_pv, Base::begin_gemms, Base::end_gemms, Base::let_next_start;
-  using Base::kKeys, Base::kSteps, Base::kAhead, Base::kPlan, Base::kMostSum, Base::kSumsRounded;
+  using Base::kBegins, Base::hidden_from_some, Base::kKeys, Base::kSteps, Base::kAhead, Base::kPlan, Base::kMostSum,
+      Base::kSumsRounded;
   using Base::mask_scores, Base::online_probabilities, Base::rescale, Base::online_softmax, Base::stale_16_softmax,
       Base::first_tile_softmax, Base::stale_softmax, Base::stale_softmax_branchless;
   using Base::smem, Base::lane, Base::kv_group, Base::scale_log2, Base::kv_stage, Base::acc_o, Base::row_max,
@@ -197,7 +198,8 @@ struct Tiles : Softmax<kConfig, kProblem> {
       FragP p;
       scores_alone(s, queries);
       try_wait_next(kv_stage);
-      first_tile_softmax(p, s, n, is_first_masked(n, seen_by_all));
+      const int hidden = kBegins ? hidden_from_some() : 0;
+      first_tile_softmax(p, s, n, is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden));
       const auto step = [&] { return kTogether && n > both_see ? 2 : 1; };
       int by = step();
       if constexpr (kKnown.some_later_masked)
@@ -221,6 +223,13 @@ struct Tiles : Softmax<kConfig, kProblem> {
       }
 #pragma unroll 1
       for (; n > first; --n) {
+        if constexpr (kBegins)
+          if ((n - 1) * kKeys < hidden) {
+            both_products(s, queries, p, false);
+            mask_scores(s, (n - 1) * kKeys);
+            online_softmax(p, s);
+            continue;
+          }
         if constexpr (kConfig.softmax_overlap == SoftmaxOverlap::pv) {
           exponentials_beside_values(s, queries, p, false);
           continue;
@@ -249,7 +258,8 @@ struct Tiles : Softmax<kConfig, kProblem> {
     FragP p[2];
     scores_alone(s[0], queries);
     try_wait_next(kv_stage);
-    const bool masked = is_first_masked(n, seen_by_all);
+    const int hidden = kBegins ? hidden_from_some() : 0;
+    const bool masked = is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden);
     if (kKnown.some_are_one && (!kKnown.some_are_more || n == first)) {
       first_tile_softmax(p[0], s[0], n, masked);
       release_queries();
@@ -257,7 +267,9 @@ struct Tiles : Softmax<kConfig, kProblem> {
       values_alone(p[0]);
       return n;
     }
-    const auto hides = [&](int tile) { return kMayHide && (tile + 1) * kKeys > seen_by_all; };
+    const auto hides = [&](int tile) {
+      return kMayHide && ((tile + 1) * kKeys > seen_by_all || (kBegins && tile * kKeys < hidden));
+    };
     overlapped<kMayHide, false, true>(s[1], p[0], s[0], p[1], queries, n, masked);
 #pragma unroll 1
     for (--n; n > first + 1; n -= 2) {

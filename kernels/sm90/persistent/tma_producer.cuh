@@ -65,6 +65,7 @@ struct TmaProducer {
   // Turns of a Q tile that are still to be asked for when the next Q tile is drawn: an atomic in the L2 takes less
   // than one. With 1, 2, 3 and 4 times are equal to 1%.
   static constexpr int kDrawnAhead = 2;
+  static constexpr bool kBegins = has_left_bound(kProblem.mask);
 
   const ForwardParams& params;
   const TensorMaps& maps;
@@ -93,8 +94,8 @@ struct TmaProducer {
       const Range tiles = tiles_of(seen, g);
       if (tiles.first < tiles.end) {
         ptx::mbarrier_arrive_expect_tx(smem.kv_full(g, 0), kPlan.operand);
-        load_operand<kKeysFirst>(maps.k, smem.keys(g, 0), smem.kv_full(g, 0), tiles.end - 1, kv_head, tile.batch,
-                                 stays);
+        load_operand<kKeysFirst>(maps.k, smem.keys(g, 0), smem.kv_full(g, 0), tiles.end - 1, kv_head, tile.batch, stays,
+                                 origin(tile));
       }
     }
     if constexpr (kFirst > 0) load_q(tile, 0, 0, kFirst, stays);
@@ -131,10 +132,11 @@ struct TmaProducer {
 
   template <bool kEvictFirst>
   __device__ __forceinline__ void load_operand(const TensorMap& map, unsigned to, unsigned barrier, int tile,
-                                               int kv_head, int batch, bool stays) const {
+                                               int kv_head, int batch, bool stays, int origin) const {
 #pragma unroll
     for (int b = 0; b < kBoxes; ++b)
-      load_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b, tile * kConfig.block_n, kv_head, batch, stays);
+      load_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b,
+                            kBegins ? origin + tile * kConfig.block_n : tile * kConfig.block_n, kv_head, batch, stays);
   }
 
   /// Everything else that a block needs, Q tile after Q tile. The same thread.
@@ -230,6 +232,11 @@ struct TmaProducer {
     const long long before = static_cast<long long>(tile.batch) * params.heads_kv + kv_head;
     return 8 * before < kResidentEighths * (static_cast<long long>(params.batch) * params.heads_kv);
   }
+  /// The first key of the Q tile's KV tiles.
+  __device__ __forceinline__ int origin(const QTile& tile) const {
+    if constexpr (!kBegins) return 0;
+    return origin_of(kConfig, kProblem.mask, tile.index, params.left_offset, params.len_k);
+  }
   /// What a Q tile's KV groups share out: the tiles of a pair, or the keys of its last row.
   struct Keys {
     int shorter;
@@ -246,7 +253,8 @@ struct TmaProducer {
     } else {
       return {0, 0,
               sm90_persistent::keys_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.mask, tile.index, params.len_q,
-                                                                     params.len_k, params.right_offset)};
+                                                                     params.len_k, params.right_offset) -
+                  origin(tile)};
     }
   }
   __device__ __forceinline__ static Range tiles_of(const Keys& seen, int kv_group) {
@@ -308,10 +316,11 @@ struct TmaProducer {
           ptx::mbarrier_arrive_expect_tx(barrier, (has_keys ? kPlan.operand : 0) + (has_values ? kPlan.operand : 0));
           const bool keys_stay = stays && (kResidentFirstTiles == 0 || (started && kv_stage < kResidentFirstTiles));
           if (has_keys)
-            load_operand<kKeysFirst>(maps.k, smem.keys(g, stage), barrier, n, kv_head, tile.batch, keys_stay);
+            load_operand<kKeysFirst>(maps.k, smem.keys(g, stage), barrier, n, kv_head, tile.batch, keys_stay,
+                                     origin(tile));
           if (has_values)
             load_operand<kValuesFirst>(maps.v, smem.values(g, stage), barrier, n + v_lag(kConfig), kv_head, tile.batch,
-                                       stays);
+                                       stays, origin(tile));
         }
         ring[g].advance();
       }

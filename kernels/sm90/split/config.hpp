@@ -378,7 +378,7 @@ HEED_HOST_DEVICE constexpr int registers_named(const Config& c, int head_dim) {
 
 /// Whether probabilities can be taken out: sums then have to come from what the tensor cores see of them.
 HEED_HOST_DEVICE constexpr bool can_mask_probabilities(const Config& c, const Problem& problem) {
-  return has_right_bound(problem.mask) && c.block_n == kWarpgroupRows && c.row_max != RowMax::online &&
+  return problem.mask == MaskKind::causal && c.block_n == kWarpgroupRows && c.row_max != RowMax::online &&
          c.rowsum == Rowsum::mma;
 }
 
@@ -396,6 +396,8 @@ HEED_HOST_DEVICE constexpr bool can_store_boxes(const Config& c, int head_dim) {
 /// another. Says nothing about shared memory and registers.
 HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   const int dim = padded_dim(problem.head_dim);
+  // The first keys of a split may be hidden from rows that see later ones: no stale maximum is to be had from them.
+  if (has_left_bound(problem.mask)) c.row_max = RowMax::online;
   while (dim % (16 * num_splits(c)) != 0) (c.kv_groups > 1 ? c.kv_groups : c.cluster) /= 2;
   while (iteration_keys(c) > 256) --c.n_blocks_per_stage;
   while (c.n_blocks_per_stage % c.v_barriers != 0) --c.v_barriers;

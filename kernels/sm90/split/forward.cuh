@@ -181,7 +181,8 @@ struct Forward : Iteration<kConfig, kProblem> {
                                                    : Masks::none;
       const bool is_usual = kMasksProbabilities ? is_lined_up
                             : kCausalIteration  ? true
-                                                : first_key_of(iterations) <= seen_by_all;
+                                                : first_key_of(iterations) <= seen_by_all &&
+                                                     (!Base::kBegins || Base::hidden_from_some() <= first_key_of(0));
       // With known sizes it may be that no part needs the other.
       constexpr bool kAllUsual = kMasksProbabilities ? !kKnown.some_are_askew
                                  : kCausalIteration  ? true

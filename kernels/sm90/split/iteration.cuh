@@ -20,6 +20,7 @@ template <const Config& kConfig, const Problem& kProblem>
 struct Iteration : Block<kConfig, kProblem> {
   using Base = Block<kConfig, kProblem>;
   using Base::k_full, Base::v_full, Base::slot_of, Base::parity_of, Base::first_key_of;
+  using Base::kBegins, Base::hidden_from_some;
   using Base::kBlockN, Base::kNBlocks, Base::kStages, Base::kValueSteps, Base::kOnes;
   using Base::kv_group, Base::split_idx, Base::iterations, Base::n_blocks, Base::seen_by_all, Base::scale_log2,
       Base::diagonal, Base::row_max, Base::acc_o;
@@ -104,7 +105,8 @@ struct Iteration : Block<kConfig, kProblem> {
       if constexpr (kMasked) {
         const int end = first_key + (c + 1) * kBlockN;
         // N-blocks past the end of a part that stays weigh nothing anyway, but a maximum of all would see them.
-        if (end > seen_by_all && (!kResident || kConfig.row_max == RowMax::online || end <= n_blocks.end * kBlockN))
+        if ((end > seen_by_all && (!kResident || kConfig.row_max == RowMax::online || end <= n_blocks.end * kBlockN)) ||
+            (kBegins && end - kBlockN < hidden_from_some()))
           mask_scores(scores[c], first_key + c * kBlockN);
       }
     };

@@ -33,7 +33,8 @@ HEED_HOST_DEVICE constexpr KnownParts known_parts(const Config& c, const Problem
   const int rows = c.m_warpgroups * kWarpgroupRows;
   for (int block_row = 0; block_row < s.len_q; block_row += rows) {
     const int last_row = (block_row + rows < s.len_q ? block_row + rows : s.len_q) - 1;
-    const int keys = visible_keys(problem.mask, last_row, s.right_offset, s.len_k);
+    const int origin = hidden_keys(problem.mask, block_row, s.left_offset, s.len_k);
+    const int keys = visible_keys(problem.mask, last_row, s.right_offset, s.len_k) - origin;
     if (!is_lined_up(c, block_row, s.len_q, s.len_k, s.right_offset)) known.some_are_askew = true;
     for (int split_idx = 0; split_idx < num_splits(c); ++split_idx) {
       const Range n_blocks = n_blocks_of_split(c, keys, split_idx);
@@ -41,10 +42,13 @@ HEED_HOST_DEVICE constexpr KnownParts known_parts(const Config& c, const Problem
       if (iterations == 0) known.some_are_none = true;
       if (iterations > 1) known.some_are_longer = true;
       for (int g = 0; g < c.m_warpgroups; ++g) {
-        const int seen = visible_keys(problem.mask, block_row + g * kWarpgroupRows, s.right_offset, s.len_k);
+        const int seen = visible_keys(problem.mask, block_row + g * kWarpgroupRows, s.right_offset, s.len_k) - origin;
+        const int hidden =
+            hidden_keys(problem.mask, block_row + (g + 1) * kWarpgroupRows - 1, s.left_offset, s.len_k) - origin;
         const int end = n_blocks.end * c.block_n;
         if ((n_blocks.first + iterations * c.n_blocks_per_stage) * c.block_n > (seen < end ? seen : end))
           known.some_are_masked = true;
+        if (hidden > n_blocks.first * c.block_n) known.some_are_masked = true;
       }
     }
   }

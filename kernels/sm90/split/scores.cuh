@@ -19,6 +19,18 @@ __device__ __forceinline__ void hide_columns(float (&s)[kRegisters], const int (
         if (8 * t + i >= end[h]) s[4 * t + 2 * h + i] = -__int_as_float(0x7f800000);
 }
 
+/// The same of columns before `begin`.
+template <int kRegisters>
+__device__ __forceinline__ void hide_first_columns(float (&s)[kRegisters], const int (&begin)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll
+    for (int t = 0; t < kRegisters / 4; ++t)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (8 * t + i < begin[h]) s[4 * t + 2 * h + i] = -__int_as_float(0x7f800000);
+}
+
 /// Maximum of each row in this lane's columns, of the first kUsed registers.
 template <int kUsed, int kRegisters>
 __device__ __forceinline__ void maximum_of(const float (&s)[kRegisters], float (&maximum)[2]) {

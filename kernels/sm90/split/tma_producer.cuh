@@ -23,6 +23,7 @@ struct TmaProducer {
   static constexpr BarrierPlan kBarriers = barrier_plan(kConfig);
   // Q comes with the first keys of a single KV group, else on its own.
   static constexpr int kFirstBarrier = kKvGroups == 1 ? kBarriers.keys : kBarriers.q;
+  static constexpr bool kBegins = has_left_bound(kProblem.mask);
 
   const ForwardParams& params;
   const TensorMaps& maps;
@@ -51,6 +52,25 @@ struct TmaProducer {
   /// Bytes from the first values of a iteration to those of a step.
   __device__ __forceinline__ static constexpr int value_offset(int step) {
     return step / kValueSteps * kBoxes * kPlan.value_box + step % kValueSteps * kMmaK * tile::kBoxRowBytes;
+  }
+
+  // Under a mask with a left bound n-blocks begin at the first key that some row of the block sees: keys are counted
+  // from there, and no key before it is loaded.
+
+  /// The key that is counted as the block's first.
+  __device__ __forceinline__ int origin() const {
+    return hidden_keys(kProblem.mask, block_row, params.left_offset, params.len_k);
+  }
+  /// Where a key lies in its tensor.
+  __device__ __forceinline__ int row_of_key(int key) const { return kBegins ? key + origin() : key; }
+  /// The end of what a row sees of the first `len_k` keys.
+  __device__ __forceinline__ int end_of_keys(int row, int len_k) const {
+    const int end = visible_keys(kProblem.mask, row, params.right_offset, len_k);
+    return kBegins ? end - origin() : end;
+  }
+  /// The first key that a row sees.
+  __device__ __forceinline__ int begin_of_keys(int row) const {
+    return kBegins ? hidden_keys(kProblem.mask, row, params.left_offset, params.len_k) - origin() : 0;
   }
 
   // ------------------------------------------------------------------------------------------------------- loads
@@ -97,8 +117,8 @@ struct TmaProducer {
   __device__ __forceinline__ void load_k(unsigned to, unsigned at_barrier, int first_key, int kv_head) const {
 #pragma unroll
     for (int b = 0; b < kBoxes; ++b)
-      ptx::cp_async_bulk_tensor_4d(to + b * kPlan.key_box, maps.k, at_barrier, b * tile::kBoxColumns, first_key,
-                                   kv_head, batch);
+      ptx::cp_async_bulk_tensor_4d(to + b * kPlan.key_box, maps.k, at_barrier, b * tile::kBoxColumns,
+                                   row_of_key(first_key), kv_head, batch);
   }
 
   /// Starts the loads of one iteration of a KV group, in the order in which they are needed. One thread. N-blocks past
@@ -119,7 +139,8 @@ struct TmaProducer {
 #pragma unroll
       for (int b = 0; b < kBoxes; ++b)
         ptx::cp_async_bulk_tensor_4d(values_at(group, slot) + (w * kBoxes + b) * kPlan.value_box, maps.v, at_barrier,
-                                     b * tile::kBoxColumns, first_key + w * kValueSteps * kMmaK, kv_head, batch);
+                                     b * tile::kBoxColumns, row_of_key(first_key) + w * kValueSteps * kMmaK, kv_head,
+                                     batch);
     }
   }
 
