@@ -52,9 +52,9 @@ TEST(EmulatedSm90, SplitsKeysOverACluster) {
 }
 
 // Parts with keys and without, one iteration and more, overflowed ones too: whatever is asked for first.
-template <Opening kOpening>
+template <Prologue kPrologue>
 void open_launches(std::uint64_t seed) {
-  constexpr Config kConfig{.prologue = kOpening};
+  constexpr Config kConfig{.prologue = kPrologue};
   run_case<kConfig, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 130}, seed);
   run_case<kConfig, kHalf64>({.len_q = 3, .len_k = 1}, seed + 1);
   run_case<kConfig, kHalf64>({.len_q = 20, .len_k = 700, .heads_inner = true}, seed + 2, false);
@@ -66,7 +66,7 @@ void open_launches(std::uint64_t seed) {
                          .v_barriers = 1,
                          .pv_start_step = 0,
                          .overflow_check = OverflowCheck::before_merge,
-                         .prologue = kOpening,
+                         .prologue = kPrologue,
                          .producer = Producer::warp};
   run_case<kRing, kHalf64>({.len_q = 70, .len_k = 600, .score_scale = 20}, seed + 5);
   run_case<kRing, kHalf64Causal>({.len_q = 150, .len_k = 90, .causal_offset = -70}, seed + 6);
@@ -97,9 +97,9 @@ constexpr Shape kInner{.batch = 2,
                        .padding_rows = 2};
 
 // A program for one launch's sizes: what the parameters say of them is wrong here. Whatever is asked for first.
-template <Opening kOpening>
+template <Prologue kPrologue>
 void open_launches_of_known_sizes(std::uint64_t seed) {
-  constexpr Config kConfig{.prologue = kOpening, .specialize = Specialize::shape};
+  constexpr Config kConfig{.prologue = kPrologue, .specialize = Specialize::shape};
   constexpr Shape kGrouped{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 130};
   run_case<kConfig, fixed(kHalf64, kGrouped)>(kGrouped, seed, true, {}, emulator::misinform_of_sizes);
   // Outputs may lie as they like.
@@ -151,10 +151,10 @@ TEST(EmulatedSm90, ProgramsMayHoldWhatTheyNeed) {
 }
 
 // And for outputs that lie in one way: where O is told to lie is wrong here too, and Q, K and V lie otherwise.
-template <Opening kOpening, Store kStore>
+template <Prologue kPrologue, EpilogueStore kStore>
 void write_dense_outputs(std::uint64_t seed) {
   constexpr Config kConfig{
-      .prologue = kOpening, .epilogue = kStore, .specialize = Specialize::shape, .o_layout = OutputLayout::dense};
+      .prologue = kPrologue, .epilogue = kStore, .specialize = Specialize::shape, .o_layout = OutputLayout::dense};
   constexpr Shape kGrouped{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 130, .padding_rows = 3};
   run_case<kConfig, dense(kHalf64, kGrouped)>(kGrouped, seed, true, {}, emulator::misinform_of_outputs);
   run_case<kConfig, dense(kHalf64Causal, kInner)>(kInner, seed + 1, true, {}, emulator::misinform_of_outputs);
