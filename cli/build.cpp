@@ -54,8 +54,9 @@ json contract_json() {
                   {"group_size", offsetof(ForwardParams, group_size)},
                   {"len_q", offsetof(ForwardParams, len_q)},
                   {"len_k", offsetof(ForwardParams, len_k)},
-                  {"causal_offset", offsetof(ForwardParams, causal_offset)},
-                  {"scale", offsetof(ForwardParams, scale)}};
+                  {"right_offset", offsetof(ForwardParams, right_offset)},
+                  {"scale", offsetof(ForwardParams, scale)},
+                  {"left_offset", offsetof(ForwardParams, left_offset)}};
   return {{"size", sizeof(ForwardParams)}, {"offsets", offsets}};
 }
 
@@ -97,7 +98,6 @@ void add_variant(json& entry, const Variant& variant, const Workload& workload, 
   entry["config"] = to_string(variant.family->knobs(), variant.config);
   entry["text"] = describe(variant);
   entry.update(worker::plan_to_json(plan));
-  if (plan.boxes) entry["boxes"]["element"] = plan.boxes->problem.element == Element::bf16 ? "bf16" : "fp16";
   if (device.kind == DeviceKind::cuda) entry["max_shared_bytes"] = device.shared_bytes_per_block;
 }
 

@@ -52,6 +52,10 @@ void WorkloadOptions::add_to(CLI::App& app) {
   app.add_option("--shape", shape, "Workload, e.g. b1h8l512d64 or b8h32hkv4l1k8192d128:bf16:causal_top_left");
   app.add_option("--dtype", dtype, "fp16, bf16 or fp32 [fp16]");
   app.add_option("--causal", causal, "top-left or bottom-right: which corner the causal mask is aligned to [no mask]");
+  app.add_option(
+      "--window", window,
+      "LEFT or LEFT/RIGHT: how many keys before its own and after it a query sees, aligned to the bottom right "
+      "or as --causal says [all keys]");
   app.add_option("--scale", scale, "Softmax scale [1/sqrt(d)]");
   app.add_option("--layout", layout, "bhld (batch, head, length, dim) or blhd [bhld]");
   app.add_option("--qkv", qkv, "A .safetensors file with tensors q, k and v: shape and dtype are taken from them");
@@ -92,10 +96,11 @@ Workload WorkloadOptions::workload(const std::optional<QkvTensors>& tensors) con
   Workload workload = tensors ? tensors->workload : parse_workload(shape);
   if (!dtype.empty()) workload.dtype = parse_dtype(dtype);
   if (!causal.empty()) workload.mask = parse_mask(causal);
+  if (!window.empty()) workload = parse_workload(fmt::format("{}:window={}", to_string(workload), window));
   if (!layout.empty()) workload.layout = parse_layout(layout);
   if (scale) workload.scale = scale;
   validate(workload);
-  return workload;
+  return reduced(workload);
 }
 
 void StoreOptions::add_to(CLI::App& app) {

@@ -35,11 +35,12 @@ struct MachineOptions {
   [[nodiscard]] trial::Options trial_options() const;
 };
 
-/// --shape with --dtype, --causal, --scale, --layout; or real tensors with --qkv, or --q, --k and --v
+/// --shape with --dtype, --causal, --window, --scale, --layout; or real tensors with --qkv, or --q, --k and --v
 struct WorkloadOptions {
   std::string shape;
   std::string dtype;
   std::string causal;
+  std::string window;
   std::optional<double> scale;
   std::string layout;
   std::string qkv;

@@ -13,6 +13,12 @@
 namespace heed::cli {
 namespace {
 
+std::vector<std::string> masks_of(const Family& family) {
+  std::vector<std::string> names;
+  for (const MaskKind mask : family.masks()) names.emplace_back(to_string(mask));
+  return names;
+}
+
 nlohmann::json family_json(const Family& family, const DeviceFacts& device) {
   nlohmann::json knobs = nlohmann::json::array();
   for (const Knob& knob : family.knobs()) {
@@ -27,7 +33,8 @@ nlohmann::json family_json(const Family& family, const DeviceFacts& device) {
           {"device", to_string(family.device())},
           {"requires", family.requirements()},
           {"dtypes", dtypes},
-          {"head_dims", family.head_dims()},
+          {"head_dims", family.head_dims().listed},
+          {"masks", masks_of(family)},
           {"configs", space_size(family.knobs())},
           {"available", family.device() == DeviceKind::cpu || device.kind == DeviceKind::cuda},
           {"knobs", knobs}};
@@ -36,13 +43,11 @@ nlohmann::json family_json(const Family& family, const DeviceFacts& device) {
 std::string family_text(const Family& family) {
   std::vector<std::string> dtypes;
   for (const Dtype dtype : family.dtypes()) dtypes.emplace_back(to_string(dtype));
-  std::string dims = "any up to 512";
-  if (!family.head_dims().empty()) dims = fmt::format("{}", fmt::join(family.head_dims(), ", "));
   std::string text = fmt::format(
-      "{}: {}\n  device {}, requires {}\n  dtypes {}; head dims {}; no mask, causal top-left and bottom-right; any "
-      "lengths, grouped heads; {:.2g} configs\n",
+      "{}: {}\n  device {}, requires {}\n  dtypes {}; head dims {}; masks {}; any lengths, grouped heads; "
+      "{:.2g} configs\n",
       family.name(), family.description(), to_string(family.device()), family.requirements(), fmt::join(dtypes, ", "),
-      dims, space_size(family.knobs()));
+      family.head_dims().text(), fmt::join(masks_of(family), ", "), space_size(family.knobs()));
   report::Table table({"  knob", "values", "what it does"});
   table.align_left(1);
   table.align_left(2);

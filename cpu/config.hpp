@@ -1,8 +1,9 @@
 /// fwd_cpu: the knobs, what is legal, and the scratch a thread needs. Shared by the host and by the candidates the host
-/// compiler builds; includes nothing but the contract.
+/// compiler builds; includes nothing but the contract and the element types.
 #pragma once
 
 #include "kernels/contract.hpp"
+#include "kernels/element.hpp"
 
 namespace heed::cpu {
 
@@ -37,6 +38,27 @@ enum class KeyHeads {
   own,     ///< of one query head
   shared,  ///< of all query heads that read one key head, one head after another: K and V are read once for all of them
 };
+
+/// A function of the element type, known when a candidate is built.
+template <typename Function>
+constexpr int of_element(Element element, const Function& function) {
+  switch (element) {
+    case Element::fp16:
+      return function(ElementTraits<Element::fp16>());
+    case Element::bf16:
+      return function(ElementTraits<Element::bf16>());
+    case Element::fp32:
+      return function(ElementTraits<Element::fp32>());
+  }
+  return 0;
+}
+constexpr int element_bytes(Element element) {
+  return of_element(element, [](auto traits) { return traits.bytes; });
+}
+/// bf16 numbers, of 8 bits each, that an element is the sum of (pieces.hpp).
+constexpr int pieces_of(Element element) {
+  return of_element(element, [](auto traits) { return (traits.digits + 7) / 8; });
+}
 
 /// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
 struct Config {
@@ -100,8 +122,9 @@ struct Scratch {
 constexpr Scratch scratch_plan(const Config& config, const Problem& problem, int lanes) {
   const auto round = [](long long floats) { return (floats + 15) / 16 * 16; };
   const long long queries = static_cast<long long>(config.tile_vectors) * lanes;
-  const long long converted =
-      problem.element == Element::fp32 ? 0 : round(static_cast<long long>(config.block_n) * problem.head_dim);
+  const long long converted = element_bytes(problem.element) == sizeof(float)
+                                  ? 0
+                                  : round(static_cast<long long>(config.block_n) * problem.head_dim);
   Scratch plan{};
   plan.query = 0;
   plan.out = plan.query + round(static_cast<long long>(config.block_m) * problem.head_dim);
@@ -123,7 +146,7 @@ struct MatrixShape {
 };
 
 constexpr MatrixShape matrix_shape(const Config&, const Problem& problem) {
-  const int pieces = problem.element == Element::bf16 ? 1 : problem.element == Element::fp16 ? 2 : 3;
+  const int pieces = pieces_of(problem.element);
   const int rounded = (problem.head_dim + 31) / 32 * 32;
   return {pieces, rounded, rounded};
 }

@@ -73,12 +73,12 @@ class MatrixForward {
     k_ = head_of(params_.k, params_.k_strides, batch_, head_);
     v_ = head_of(params_.v, params_.v_strides, batch_, head_);
     pack_queries();
-    const int keys_end = most_seen(0, rows_);
-    for (int tile = 0; tile < keys_end; tile += kKeys) {
-      const int count = min(kKeys, keys_end - tile);
+    const Span span = span_of(first_row_, rows_);
+    for (int tile = span.begin; tile < span.end; tile += kKeys) {
+      const int count = min(kKeys, span.end - tile);
       pack_keys(tile, count);
       pack_values(tile, count);
-      fetch_next(tile + kKeys, keys_end);
+      fetch_next(tile + kKeys, span.end);
       for (int row = 0; row < rows_; row += kRows) process(row, tile, count);
     }
     store();
@@ -109,16 +109,27 @@ class MatrixForward {
     return static_cast<const Memory*>(tensor) + batch * strides.batch + head / params_.group_size * strides.head;
   }
 
-  /// Keys that a row of the block sees, the first ones.
-  [[nodiscard]] int seen(int row) const {
-    return visible_keys(kProblem.causal, place(row).row, params_.causal_offset, params_.len_k);
-  }
-  /// Keys that any of some rows sees.
-  [[nodiscard]] int most_seen(int first, int count) const {
-    if constexpr (kConfig.key_heads == KeyHeads::own || !kProblem.causal) return seen(first + count - 1);
-    int most = 0;
-    for (int row = first; row < first + count; ++row) most = seen(row) > most ? seen(row) : most;
-    return most;
+  /// Keys [begin, end).
+  struct Span {
+    int begin;
+    int end;
+    /// What of it lies in the tile of `count` keys from `tile` on, counted from there.
+    [[nodiscard]] Span in_tile(int tile, int count) const {
+      return {clamp(begin - tile, 0, count), clamp(end - tile, 0, count)};
+    }
+  };
+  /// Keys that a row of the block sees.
+  [[nodiscard]] Span seen(int row) const { return span_of(first_row_ + row, 1); }
+  /// From the first key that any of some rows sees to the last. Rows are those that blocks are cut from; with shared
+  /// key heads they begin anew with each head, and where a head ends among them all its rows count.
+  [[nodiscard]] Span span_of(int first, int count) const {
+    if constexpr (kConfig.key_heads == KeyHeads::shared) {
+      const int row = first % params_.len_q;
+      first = row + count > params_.len_q ? 0 : row;
+      count = row + count > params_.len_q ? params_.len_q : count;
+    }
+    const auto span = key_span<kProblem.mask>(mask_bounds(params_), first, first + count);
+    return {span.begin, span.end};
   }
 
   /// The keys and values of the tile from `tile` on, or of the first tile of the block that is this thread's next one
@@ -134,9 +145,10 @@ class MatrixForward {
     const int heads = kConfig.key_heads == KeyHeads::shared ? params_.heads_kv : params_.heads;
     if (next >= params_.batch * heads * blocks_of_head) return;
     const BlockPlace place = place_of<kConfig, kProblem>(params_, next);
-    next_rows_ = min(kKeys, params_.len_k);
-    next_k_ = head_of(params_.k, params_.k_strides, place.batch, place.head);
-    next_v_ = head_of(params_.v, params_.v_strides, place.batch, place.head);
+    const Span span = span_of(place.first_row, min(kConfig.block_m, rows_of_head<kConfig>(params_) - place.first_row));
+    next_rows_ = min(kKeys, span.end - span.begin);
+    next_k_ = head_of(params_.k, params_.k_strides, place.batch, place.head) + span.begin * params_.k_strides.row;
+    next_v_ = head_of(params_.v, params_.v_strides, place.batch, place.head) + span.begin * params_.v_strides.row;
   }
   void fetch_row() {
     if (fetched_ >= next_rows_) return;
@@ -225,30 +237,31 @@ class MatrixForward {
   /// One tile of keys for one group of rows: scores, softmax, values.
   void process(int row, int tile, int count) {
     const int group_rows = min(kRows, rows_ - row);
-    count = min(count, most_seen(row, group_rows) - tile);
-    if (count <= 0) return;
-    const int steps = (count + 31) / 32;
+    const Span keys = span_of(first_row_ + row, group_rows).in_tile(tile, count);
+    if (keys.begin == keys.end) return;
+    const int first_step = keys.begin / 32;
+    const int steps = (keys.end + 31) / 32;
     const Operands scores{queries_ + row * kQueryRow, kQueryRow, kQueryPiece, keys_, kKeyColumn, kKeyStep, kKeyPiece};
-    for (int j = 0; j < steps; ++j) {
+    for (int j = first_step; j < steps; ++j) {
       tiles::zero<0>(), tiles::zero<1>(), tiles::zero<2>(), tiles::zero<3>();
       for (int d = 0; d < kDepth / 32; ++d)
         multiply_step<kPieces, true>(scores, scores.left + d * 64, scores.right + j * 2 * kKeyColumn + d * kKeyStep);
       store_sums(scores_ + j * 32, kScoreRow * 4);
     }
     if (!queries_split_ || !keys_split_) [[unlikely]]
-      multiply_scores_apart(row, tile, group_rows, count);
+      multiply_scores_apart(row, tile, group_rows, keys);
     for (int r = 0; r < group_rows; ++r) {
       fetch_row();
-      softmax(row, r, clamp(seen(row + r) - tile, 0, count), steps);
+      softmax(row, r, seen(row + r).in_tile(tile, count), first_step, steps);
     }
-    if (!values_split_ && (kPieces > 1 || kProblem.causal)) [[unlikely]]
+    if (!values_split_ && (kPieces > 1 || kProblem.mask != MaskKind::none)) [[unlikely]]
       return multiply_values_apart(row, tile, group_rows, count);
     const Operands values{weights_, kWeightRow, kWeightPiece, values_, kValueColumn, kValueStep, kValuePiece};
     for (int d = 0; d < kColumns; d += 32) {
       float* const out = out_ + row * kColumns + d;
       tiles::load<0>(out, kColumns * 4), tiles::load<1>(out + 16, kColumns * 4);
       tiles::load<2>(out + 16 * kColumns, kColumns * 4), tiles::load<3>(out + 16 * kColumns + 16, kColumns * 4);
-      for (int j = 0; j < steps; ++j)
+      for (int j = first_step; j < steps; ++j)
         multiply_step<kPieces, false>(values, values.left + j * 64,
                                       values.right + j * kValueStep + d / 16 * kValueColumn);
       store_sums(out, kColumns * 4);
@@ -262,21 +275,27 @@ class MatrixForward {
     tiles::store<2>(rows + 16 * row_bytes, row_bytes), tiles::store<3>(rows + 16 * row_bytes + 64, row_bytes);
   }
 
-  /// Weights of one row of a group, of which it sees the first `count` keys of the tile, and zeros to the end of
-  /// `steps`.
-  void softmax(int first, int r, int count, int steps) {
+  /// Weights of one row of a group for the keys of the tile that it sees, and zeros for the others of the group's steps
+  /// of 32 keys, [first_step, steps).
+  void softmax(int first, int r, const Span& keys, int first_step, int steps) {
     auto* const scores = reinterpret_cast<Vec*>(scores_ + r * kScoreRow);
     char* const weights = weights_ + r * kWeightRow;
-    const int pairs = (count + 31) / 32;
-    if (count > 0) {
-      if (count % 32 != 0) {
+    const bool sees = keys.begin < keys.end;
+    const int first_pair = sees ? keys.begin / 32 : steps;
+    const int pairs = sees ? (keys.end + 31) / 32 : steps;
+    if (sees) {
+      if (keys.end % 32 != 0) {
         for (int i = 2 * pairs - 2; i < 2 * pairs; ++i)
-          scores[i] = select(lane_indices() + 16 * i < count, scores[i], broadcast(-kInfinity));
+          scores[i] = select(lane_indices() + 16 * i < keys.end, scores[i], broadcast(-kInfinity));
+      }
+      if constexpr (has_left_bound(kProblem.mask)) {
+        for (int i = 2 * first_pair; i < 2 * first_pair + 2; ++i)
+          scores[i] = select(lane_indices() + 16 * i >= keys.begin, scores[i], broadcast(-kInfinity));
       }
       const float scale = params_.scale * 1.44269504F;  // log2(e)
-      Vec even = scores[0];
-      Vec odd = scores[1];
-      for (int i = 1; i < pairs; ++i) {
+      Vec even = scores[2 * first_pair];
+      Vec odd = scores[2 * first_pair + 1];
+      for (int i = first_pair + 1; i < pairs; ++i) {
         even = max(even, scores[2 * i]);
         odd = max(odd, scores[2 * i + 1]);
       }
@@ -294,7 +313,7 @@ class MatrixForward {
       const Vec subtracted = broadcast(reference);
       Vec even_sum{};
       Vec odd_sum{};
-      for (int i = 0; i < pairs; ++i) {
+      for (int i = first_pair; i < pairs; ++i) {
         even = exp2<kConfig.exp2>(scores[2 * i] * scale - subtracted);
         odd = exp2<kConfig.exp2>(scores[2 * i + 1] * scale - subtracted);
         even_sum += even;
@@ -305,8 +324,12 @@ class MatrixForward {
       }
       sums_[first + r] += even_sum + odd_sum;
     }
-    for (int i = pairs; i < steps; ++i)
-      for (int p = 0; p < kPieces; ++p) *reinterpret_cast<Pairs*>(weights + p * kWeightPiece + i * 64) = Pairs{};
+    const auto clear = [&](int begin, int end) {
+      for (int i = begin; i < end; ++i)
+        for (int p = 0; p < kPieces; ++p) *reinterpret_cast<Pairs*>(weights + p * kWeightPiece + i * 64) = Pairs{};
+    };
+    clear(first_step, first_pair);
+    clear(pairs, steps);
   }
 
   template <int kDistance, int... kLane>
@@ -321,9 +344,9 @@ class MatrixForward {
   }
 
   /// Scores of numbers that are no sums of pieces (NaN, infinity, next to infinity): one by one.
-  [[gnu::noinline]] void multiply_scores_apart(int row, int tile, int group_rows, int count) {
+  [[gnu::noinline]] void multiply_scores_apart(int row, int tile, int group_rows, const Span& keys) {
     for (int r = 0; r < group_rows; ++r)
-      for (int j = 0; j < count; ++j) {
+      for (int j = keys.begin; j < keys.end; ++j) {
         const Memory* numbers = query(row + r);
         const Memory* key = k_ + static_cast<long long>(tile + j) * params_.k_strides.row;
         float score = 0;
@@ -335,8 +358,9 @@ class MatrixForward {
 
   /// The same for values, each only where its key is seen: a zero weight times NaN is NaN.
   [[gnu::noinline]] void multiply_values_apart(int row, int tile, int group_rows, int count) {
-    for (int r = 0; r < group_rows; ++r)
-      for (int j = 0; j < clamp(seen(row + r) - tile, 0, count); ++j) {
+    for (int r = 0; r < group_rows; ++r) {
+      const Span keys = seen(row + r).in_tile(tile, count);
+      for (int j = keys.begin; j < keys.end; ++j) {
         const int number = j / 32 * 32 + j % 16 * 2 + j % 32 / 16;
         float weight = 0;
         for (int p = 0; p < kPieces; ++p)
@@ -346,6 +370,7 @@ class MatrixForward {
         for (int d = 0; d < kDim; ++d)
           out_[(row + r) * kColumns + d] += weight * load_scalar<kProblem.element>(value + d);
       }
+    }
   }
 
   void store() const {
@@ -353,7 +378,8 @@ class MatrixForward {
     for (int row = 0; row < rows_; ++row) {
       float sum = 0;
       for (int i = 0; i < kLanes; ++i) sum += sums_[row][i];
-      const bool sees = seen(row) > 0;
+      const Span keys = seen(row);
+      const bool sees = keys.begin < keys.end;
       const float inverse = inverse_sum(sees, sum);
       const Row at = place(row);
       Memory* const to = o + at.head * params_.o_strides.head + at.row * params_.o_strides.row;

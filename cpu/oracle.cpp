@@ -52,10 +52,9 @@ class HeadRows {
   }
 
   void run() {
-    std::int64_t most_visible = 0;
-    for (const RowIndex& row : rows_) most_visible = std::max(most_visible, workload_.visible_keys(row.row));
-    for (std::int64_t tile = 0; tile < most_visible; tile += kKeyTile) {
-      load_tile(tile, std::min(kKeyTile, most_visible - tile));
+    const KeyRange seen = keys_of_rows(workload_, rows_);
+    for (std::int64_t tile = seen.begin; tile < seen.end; tile += kKeyTile) {
+      load_tile(tile, std::min(kKeyTile, seen.end - tile));
       for (std::size_t first = 0; first < rows_.size(); first += kRowBlock)
         process_block(tile, first, std::min<std::size_t>(kRowBlock, rows_.size() - first));
     }
@@ -85,7 +84,7 @@ class HeadRows {
     const RowState& row = state_[i];
     double* out = out_ + i * static_cast<std::size_t>(workload_.dim_v);
     const double* value = value_.data() + i * static_cast<std::size_t>(dim_v_padded_);
-    if (workload_.visible_keys(rows_[i].row) == 0) {
+    if (workload_.keys_of(rows_[i].row).is_empty()) {
       std::fill_n(out, workload_.dim_v, 0.0);
       lse_[i] = -kInfinity;
       return;
@@ -123,58 +122,65 @@ class HeadRows {
                     static_cast<std::size_t>(workload_.dim_v), value);
       k_square_[j] = square_of(key_.data(), workload_.dim);
       v_square_[j] = square_of(value, workload_.dim_v);
-      largest_key_[j] = std::max(j > 0 ? largest_key_[j - 1] : 0.0, std::sqrt(k_square_[j]));
-      largest_value_[j] = std::max(j > 0 ? largest_value_[j - 1] : 0.0, std::sqrt(v_square_[j]));
+      key_size_[j] = std::sqrt(k_square_[j]);
+      value_size_[j] = std::sqrt(v_square_[j]);
       if (!std::isfinite(k_square_[j])) k_square_[j] = 0;  // of probability 0, or its rows are not judged by size
       if (!std::isfinite(v_square_[j])) v_square_[j] = 0;
     }
   }
 
   void process_block(std::int64_t tile, std::size_t first, std::size_t count) {
-    std::int64_t visible[kRowBlock];  // keys of this tile that each row sees
-    std::int64_t fewest = kKeyTile;
-    std::int64_t most = 0;
+    KeyRange seen[kRowBlock];  // keys of this tile that each row sees, from its first one on
+    bool all_equal = true;
+    bool any = false;
     for (std::size_t r = 0; r < count; ++r) {
-      visible[r] = std::clamp<std::int64_t>(workload_.visible_keys(rows_[first + r].row) - tile, 0, kKeyTile);
-      fewest = std::min(fewest, visible[r]);
-      most = std::max(most, visible[r]);
+      seen[r] = keys_of_tile(workload_.keys_of(rows_[first + r].row), tile, kKeyTile);
+      all_equal = all_equal && seen[r] == seen[0];
+      any = any || !seen[r].is_empty();
     }
-    if (most == 0) return;
+    if (!any) return;
     std::fill(scores_.begin(), scores_.end(), 0.0);
     multiply_add(scores_.data(), kKeyTile, query_.data() + first * static_cast<std::size_t>(workload_.dim),
                  workload_.dim, key_tile_.data(), kKeyTile, static_cast<std::int64_t>(count), kKeyTile, workload_.dim);
-    for (std::size_t r = 0; r < count; ++r) softmax_row(first + r, scores_.data() + r * kKeyTile, visible[r]);
+    for (std::size_t r = 0; r < count; ++r) softmax_row(first + r, scores_.data() + r * kKeyTile, seen[r]);
     double* value = value_.data() + first * static_cast<std::size_t>(dim_v_padded_);
-    if (fewest == most) {
-      multiply_add(value, dim_v_padded_, scores_.data(), kKeyTile, value_tile_.data(), dim_v_padded_,
-                   static_cast<std::int64_t>(count), dim_v_padded_, most);
+    if (all_equal) {
+      multiply_add(value, dim_v_padded_, scores_.data() + seen[0].begin, kKeyTile,
+                   value_tile_.data() + seen[0].begin * dim_v_padded_, dim_v_padded_, static_cast<std::int64_t>(count),
+                   dim_v_padded_, seen[0].count());
       return;
     }
-    // Rows that see different numbers of keys: each stops at its own last key, so that a NaN it must not see cannot
-    // reach it as 0 * NaN.
+    // Rows that see different keys: each begins at its own first key and stops at its own last, so that a NaN it must
+    // not see cannot reach it as 0 * NaN.
     for (std::size_t r = 0; r < count; ++r)
-      multiply_add(value + r * static_cast<std::size_t>(dim_v_padded_), dim_v_padded_, scores_.data() + r * kKeyTile,
-                   kKeyTile, value_tile_.data(), dim_v_padded_, 1, dim_v_padded_, visible[r]);
+      multiply_add(value + r * static_cast<std::size_t>(dim_v_padded_), dim_v_padded_,
+                   scores_.data() + static_cast<std::int64_t>(r) * kKeyTile + seen[r].begin, kKeyTile,
+                   value_tile_.data() + seen[r].begin * dim_v_padded_, dim_v_padded_, 1, dim_v_padded_,
+                   seen[r].count());
   }
 
   // scores -> exponentials relative to the running maximum; rescales what the row has summed so far.
-  void softmax_row(std::size_t i, double* scores, std::int64_t visible) {
-    if (visible == 0) return;
+  void softmax_row(std::size_t i, double* scores, const KeyRange& seen) {
+    if (seen.is_empty()) return;
     RowState& row = state_[i];
-    row.largest_value = std::max(row.largest_value, largest_value_[visible - 1]);
+    double largest_key = 0;  // of those that are numbers
+    for (std::int64_t j = seen.begin; j < seen.end; ++j) {
+      largest_key = std::max(largest_key, key_size_[j]);
+      row.largest_value = std::max(row.largest_value, value_size_[j]);
+    }
     // What the products of a score add up to at most, and without the scale, as some kernels multiply by it afterwards.
-    const double size = row.query_norm * largest_key_[visible - 1];
+    const double size = row.query_norm * largest_key;
     const double scale = workload_.softmax_scale();
     if (!(size * kLog2E < kLargest && size / scale < kLargest)) {
       row.may_leave_fp32 = true;
-      for (std::int64_t j = 0; j < visible; ++j)
+      for (std::int64_t j = seen.begin; j < seen.end; ++j)
         if (std::abs(scores[j]) > kLargest) scores[j] = std::copysign(kInfinity, scores[j]);
     }
     double tile_maximum = -kInfinity;
-    for (std::int64_t j = 0; j < visible; ++j) tile_maximum = std::max(tile_maximum, scores[j]);
+    for (std::int64_t j = seen.begin; j < seen.end; ++j) tile_maximum = std::max(tile_maximum, scores[j]);
     if (fp32_score_error(size, workload_.dim) > kExchanging) {
       double first = row.maximum;
-      for (std::int64_t j = 0; j < visible; ++j) {
+      for (std::int64_t j = seen.begin; j < seen.end; ++j) {
         row.second = std::max(row.second, std::min(first, scores[j]));
         first = std::max(first, scores[j]);
       }
@@ -191,7 +197,7 @@ class HeadRows {
     }
     const double reference = row.maximum == -kInfinity ? 0.0 : row.maximum;
     double sum = 0, k_squares = 0, v_squares = 0, p_squares = 0;
-    for (std::int64_t j = 0; j < visible; ++j) {
+    for (std::int64_t j = seen.begin; j < seen.end; ++j) {
       const double p = scores[j] = std::exp(scores[j] - reference);
       sum += p;
       k_squares += p * k_square_[j];
@@ -220,8 +226,8 @@ class HeadRows {
   std::vector<double> scores_;      // (kRowBlock, kKeyTile)
   double k_square_[kKeyTile] = {};  // |k|^2 of the tile's keys
   double v_square_[kKeyTile] = {};
-  double largest_key_[kKeyTile] = {};  // |k|, of all keys of the tile up to this one
-  double largest_value_[kKeyTile] = {};
+  double key_size_[kKeyTile] = {};  // |k|
+  double value_size_[kKeyTile] = {};
 };
 
 }  // namespace

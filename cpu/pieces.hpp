@@ -13,10 +13,6 @@
 
 namespace heed::cpu {
 
-constexpr int pieces_of(Element element) {
-  return element == Element::bf16 ? 1 : element == Element::fp16 ? 2 : 3;
-}
-
 /// 32 bf16 numbers; number 2i comes from lane i of one vector of fp32, number 2i + 1 from lane i of another.
 using Pairs = IntVec;
 

@@ -3,6 +3,7 @@
 
 #include "cpu/config.hpp"
 #include "cpu/exp2.hpp"
+#include "kernels/attention/mask.hpp"
 
 namespace heed::cpu {
 
@@ -19,7 +20,7 @@ inline int rows_of_head(const ForwardParams& params) {
 }
 
 /// The rows of a block: block_m of one head, handed out in the config's order. Of causal rows the last ones, which see
-/// most, come first, so that what is left for the end is short.
+/// most, come first, so that what is left for the end is short; the rows of a window see equally many keys.
 template <Config kConfig, Problem kProblem>
 inline BlockPlace place_of(const ForwardParams& params, long long block) {
   constexpr bool kShared = kConfig.key_heads == KeyHeads::shared;
@@ -29,7 +30,7 @@ inline BlockPlace place_of(const ForwardParams& params, long long block) {
   const bool heads_outer = kConfig.loop_order == LoopOrder::heads_outer;
   const long long batch_head = heads_outer ? block / row_blocks : block % heads;
   const long long turn = heads_outer ? block % row_blocks : block / heads;
-  const long long row_block = kProblem.causal ? row_blocks - 1 - turn : turn;
+  const long long row_block = kProblem.mask == MaskKind::causal ? row_blocks - 1 - turn : turn;
   const long long head = batch_head % heads_each * (kShared ? params.group_size : 1);
   return {batch_head / heads_each, head, static_cast<int>(row_block * kConfig.block_m)};
 }

@@ -18,18 +18,12 @@ void unfused_rows(const Workload& workload, const HostTensors& tensors, std::spa
                   float* lse) {
   const std::int64_t dim = workload.dim;
   const std::int64_t dim_v = padded_columns(workload.dim_v);
-  const std::int64_t keys = padded_columns(workload.len_k);
+  const KeyRange seen = keys_of_rows(workload, rows);
+  const std::int64_t keys = padded_columns(seen.count());  // of scores, which begin with the first key that is seen
   const std::int64_t batch = rows[0].batch;
   const std::int64_t head = rows[0].head / (workload.heads / workload.heads_kv);
   const auto scale = static_cast<float>(workload.softmax_scale());
   const auto count = static_cast<std::int64_t>(rows.size());
-
-  std::int64_t most_visible = 0;
-  std::int64_t fewest_visible = workload.len_k;
-  for (const RowIndex& row : rows) {
-    most_visible = std::max(most_visible, workload.visible_keys(row.row));
-    fewest_visible = std::min(fewest_visible, workload.visible_keys(row.row));
-  }
 
   std::vector<float> query(static_cast<std::size_t>(count * dim));
   for (std::int64_t r = 0; r < count; ++r) {
@@ -41,11 +35,11 @@ void unfused_rows(const Workload& workload, const HostTensors& tensors, std::spa
   std::vector<float> scores(static_cast<std::size_t>(count * keys), 0.0F);
   std::vector<float> key_tile(static_cast<std::size_t>(dim * kKeyTile));
   std::vector<float> key(static_cast<std::size_t>(dim));
-  for (std::int64_t tile = 0; tile < most_visible; tile += kKeyTile) {
+  for (std::int64_t tile = 0; tile < seen.count(); tile += kKeyTile) {
     std::fill(key_tile.begin(), key_tile.end(), 0.0F);
-    const std::int64_t in_tile = std::min(kKeyTile, most_visible - tile);
+    const std::int64_t in_tile = std::min(kKeyTile, seen.count() - tile);
     for (std::int64_t j = 0; j < in_tile; ++j) {
-      const std::size_t base = row_offset(tensors.k_strides, batch, head, tile + j);
+      const std::size_t base = row_offset(tensors.k_strides, batch, head, seen.begin + tile + j);
       load_elements(workload.dtype, tensors.k, base, key.size(), key.data());
       for (std::int64_t d = 0; d < dim; ++d)
         key_tile[static_cast<std::size_t>(d * kKeyTile + j)] = key[static_cast<std::size_t>(d)];
@@ -57,38 +51,43 @@ void unfused_rows(const Workload& workload, const HostTensors& tensors, std::spa
   std::vector<float> row_sum(static_cast<std::size_t>(count));
   for (std::int64_t r = 0; r < count; ++r) {
     float* row = scores.data() + r * keys;
-    const std::int64_t visible = workload.visible_keys(rows[static_cast<std::size_t>(r)].row);
+    const KeyRange of_row =
+        keys_of_tile(workload.keys_of(rows[static_cast<std::size_t>(r)].row), seen.begin, seen.count());
     float maximum = -INFINITY;
-    for (std::int64_t j = 0; j < visible; ++j) maximum = std::max(maximum, row[j] *= scale);
+    for (std::int64_t j = of_row.begin; j < of_row.end; ++j) maximum = std::max(maximum, row[j] *= scale);
     float sum = 0;
-    for (std::int64_t j = 0; j < visible; ++j) {
+    for (std::int64_t j = of_row.begin; j < of_row.end; ++j) {
       const float p = std::exp(row[j] - maximum);
       sum += p;
       row[j] = round_to(workload.dtype, p);
     }
     row_sum[static_cast<std::size_t>(r)] = sum;
-    lse[r] = visible > 0 ? maximum + std::log(sum) : -INFINITY;
+    lse[r] = !of_row.is_empty() ? maximum + std::log(sum) : -INFINITY;
   }
 
   std::vector<float> value_tile(static_cast<std::size_t>(kKeyTile * dim_v));
   std::vector<float> result(static_cast<std::size_t>(count * dim_v), 0.0F);
-  for (std::int64_t tile = 0; tile < most_visible; tile += kKeyTile) {
+  for (std::int64_t tile = 0; tile < seen.count(); tile += kKeyTile) {
     std::fill(value_tile.begin(), value_tile.end(), 0.0F);
-    const std::int64_t in_tile = std::min(kKeyTile, most_visible - tile);
+    const std::int64_t in_tile = std::min(kKeyTile, seen.count() - tile);
     for (std::int64_t j = 0; j < in_tile; ++j) {
-      const std::size_t base = row_offset(tensors.v_strides, batch, head, tile + j);
+      const std::size_t base = row_offset(tensors.v_strides, batch, head, seen.begin + tile + j);
       load_elements(workload.dtype, tensors.v, base, static_cast<std::size_t>(workload.dim_v),
                     value_tile.data() + j * dim_v);
     }
-    if (tile + in_tile <= fewest_visible) {
+    const auto keys_in_tile = [&](std::int64_t r) {
+      return keys_of_tile(workload.keys_of(rows[static_cast<std::size_t>(r)].row), seen.begin + tile, in_tile);
+    };
+    bool all_see_all = true;
+    for (std::int64_t r = 0; r < count; ++r) all_see_all = all_see_all && keys_in_tile(r).count() == in_tile;
+    if (all_see_all) {
       multiply_add(result.data(), dim_v, scores.data() + tile, keys, value_tile.data(), dim_v, count, dim_v, in_tile);
       continue;
     }
     for (std::int64_t r = 0; r < count; ++r) {
-      const std::int64_t visible =
-          std::clamp<std::int64_t>(workload.visible_keys(rows[static_cast<std::size_t>(r)].row) - tile, 0, in_tile);
-      multiply_add(result.data() + r * dim_v, dim_v, scores.data() + r * keys + tile, keys, value_tile.data(), dim_v, 1,
-                   dim_v, visible);
+      const KeyRange of_row = keys_in_tile(r);
+      multiply_add(result.data() + r * dim_v, dim_v, scores.data() + r * keys + tile + of_row.begin, keys,
+                   value_tile.data() + of_row.begin * dim_v, dim_v, 1, dim_v, of_row.count());
     }
   }
   for (std::int64_t r = 0; r < count; ++r) {

@@ -77,7 +77,8 @@ class VectorForward {
   static constexpr int kDim = kProblem.head_dim;
   static constexpr int kVectors = kConfig.tile_vectors;
   static constexpr int kQueries = kVectors * kLanes;
-  static constexpr bool kConverts = kProblem.element != Element::fp32;
+  static constexpr bool kConverts = element_bytes(kProblem.element) != sizeof(float);
+  static constexpr bool kMasked = kProblem.mask != MaskKind::none;
   static constexpr Scratch kPlan = scratch_plan(kConfig, kProblem, kLanes);
   static_assert(kConfig.block_m % kQueries == 0, "block_m must hold whole register tiles of queries");
 
@@ -104,11 +105,11 @@ class VectorForward {
     const long long kv_head = head_ / params_.group_size;
     const long long k_base = batch_ * params_.k_strides.batch + kv_head * params_.k_strides.head;
     const long long v_base = batch_ * params_.v_strides.batch + kv_head * params_.v_strides.head;
-    const int keys_end = visible_keys(kProblem.causal, first_row_ + rows_ - 1, params_.causal_offset, params_.len_k);
-    for (int tile = 0; tile < keys_end; tile += kConfig.block_n) {
-      const int count = min(kConfig.block_n, keys_end - tile);
-      const KeyTile keys = load_tile(params_.k, k_base, params_.k_strides.row, tile, count, keys_end, keys_);
-      const KeyTile values = load_tile(params_.v, v_base, params_.v_strides.row, tile, count, keys_end, values_);
+    const auto span = key_span<kProblem.mask>(mask_bounds(params_), first_row_, first_row_ + rows_);
+    for (int tile = span.begin; tile < span.end; tile += kConfig.block_n) {
+      const int count = min(kConfig.block_n, span.end - tile);
+      const KeyTile keys = load_tile(params_.k, k_base, params_.k_strides.row, tile, count, span.end, keys_);
+      const KeyTile values = load_tile(params_.v, v_base, params_.v_strides.row, tile, count, span.end, values_);
       for (int group = 0; group < groups_; ++group) process(group, tile, count, keys, values);
     }
     store();
@@ -119,6 +120,7 @@ class VectorForward {
   struct KeyTile {
     const float* rows;
     long long row_stride;
+    [[nodiscard]] KeyTile from(int row) const { return {rows + row * row_stride, row_stride}; }
   };
 
   static constexpr int min(int a, int b) { return a < b ? a : b; }
@@ -174,13 +176,26 @@ class VectorForward {
   }
 
   /// One tile of keys for one group of queries: scores, softmax, values.
-  void process(int group, int tile, int count, const KeyTile& keys, const KeyTile& values) {
+  void process(int group, int tile, int count, KeyTile keys, KeyTile values) {
     const int first_query = first_row_ + group * kQueries;
-    if constexpr (kProblem.causal) {
-      // Keys past those that the group's last row sees are neither multiplied nor read.
-      const int last_row = first_row_ + min(rows_, (group + 1) * kQueries) - 1;
-      count = min(count, visible_keys(true, last_row, params_.causal_offset, params_.len_k) - tile);
+    // Of the tile's keys every row of the group sees [full_begin, full_end).
+    int full_begin = 0;
+    int full_end = count;
+    if constexpr (kMasked) {
+      // Keys that no row of the group sees are neither multiplied nor read.
+      const auto span =
+          key_span<kProblem.mask>(mask_bounds(params_), first_query, first_row_ + min(rows_, (group + 1) * kQueries));
+      count = min(count, span.end - tile);
+      if constexpr (has_left_bound(kProblem.mask)) {
+        const int unseen = max(0, span.begin - tile);
+        tile += unseen;
+        count -= unseen;
+        keys = keys.from(unseen);
+        values = values.from(unseen);
+      }
       if (count <= 0) return;
+      full_end = max(0, min(count, span.full_end - tile));
+      if constexpr (has_left_bound(kProblem.mask)) full_begin = max(0, min(full_end, span.full_begin - tile));
     }
     const Vec* query = query_ + static_cast<long long>(group) * kDim * kVectors;
     Vec* out = out_ + static_cast<long long>(group) * kDim * kVectors;
@@ -190,11 +205,9 @@ class VectorForward {
     outer_products_all<kConfig.tile_rows, kVectors, kConfig.unroll, false>(scores_, keys.rows, keys.row_stride, 1,
                                                                            query, count, kDim);
 
-    // Keys from here on are hidden from some row of the group.
-    int seen_by_all = count;
-    if constexpr (kProblem.causal) {
-      seen_by_all = max(0, min(count, first_query + params_.causal_offset + 1 - tile));
-      if (seen_by_all < count) hide_future_keys(first_query, tile, count);
+    if constexpr (kMasked) {
+      hide_unseen_keys(first_query, tile, 0, full_begin);
+      hide_unseen_keys(first_query, tile, full_end, count);
     }
 
     Vec tile_maximum[kVectors];
@@ -229,10 +242,19 @@ class VectorForward {
     for (int v = 0; v < kVectors; ++v) sum[v] += tile_sum[v];
 
     // Zero weights times NaN or infinity would reach rows that do not see the key.
-    const int multiplied = kProblem.causal && !is_finite(values, seen_by_all, count) ? seen_by_all : count;
-    outer_products_all<kConfig.tile_rows, kVectors, kConfig.unroll, true>(out, values.rows, 1, values.row_stride,
-                                                                          scores_, kDim, multiplied);
-    if constexpr (kProblem.causal) add_seen_values(out, first_query, tile, multiplied, count, values);
+    int begin = 0;
+    int end = count;
+    if constexpr (kMasked) {
+      if (!is_finite(values, 0, full_begin)) begin = full_begin;
+      if (!is_finite(values, full_end, count)) end = full_end;
+    }
+    outer_products_all<kConfig.tile_rows, kVectors, kConfig.unroll, true>(
+        out, values.rows + begin * values.row_stride, 1, values.row_stride, scores_ + begin * kVectors, kDim,
+        end - begin);
+    if constexpr (kMasked) {
+      add_seen_values(out, first_query, tile, 0, begin, values);
+      add_seen_values(out, first_query, tile, end, count, values);
+    }
   }
 
   /// Whether rows [begin, end) of a tile hold neither NaN nor infinity.
@@ -248,7 +270,7 @@ class VectorForward {
   void add_seen_values(Vec* out, int first_query, int tile, int begin, int end, const KeyTile& values) const {
     for (int j = begin; j < end; ++j)
       for (int v = 0; v < kVectors; ++v) {
-        const IntVec seen = lane_indices() + (first_query + v * kLanes + params_.causal_offset - tile) >= j;
+        const IntVec seen = sees(first_query + v * kLanes, tile + j);
         for (int d = 0; d < kDim; ++d) {
           Vec& sum = out[d * kVectors + v];
           sum = select(seen, sum + scores_[j * kVectors + v] * values.rows[j * values.row_stride + d], sum);
@@ -256,12 +278,19 @@ class VectorForward {
       }
   }
 
-  void hide_future_keys(int first_query, int tile, int count) {
-    for (int v = 0; v < kVectors; ++v) {
-      const IntVec last_key = lane_indices() + (first_query + v * kLanes + params_.causal_offset - tile);
-      for (int j = 0; j < count; ++j)
-        scores_[j * kVectors + v] = select(last_key >= j, scores_[j * kVectors + v], broadcast(-kInfinity));
-    }
+  /// In each lane whether the row that many after `first_row` sees a key.
+  [[nodiscard]] IntVec sees(int first_row, int key) const {
+    const IntVec row = lane_indices() + first_row;
+    IntVec seen = row + params_.right_offset >= key;
+    if constexpr (has_left_bound(kProblem.mask)) seen = seen & (row + params_.left_offset <= key);
+    return seen;
+  }
+
+  void hide_unseen_keys(int first_query, int tile, int begin, int end) {
+    for (int j = begin; j < end; ++j)
+      for (int v = 0; v < kVectors; ++v)
+        scores_[j * kVectors + v] =
+            select(sees(first_query + v * kLanes, tile + j), scores_[j * kVectors + v], broadcast(-kInfinity));
   }
 
   void store() const {
@@ -272,7 +301,8 @@ class VectorForward {
       const auto* transposed = reinterpret_cast<const float*>(out_ + static_cast<long long>(group) * kDim * kVectors);
       const float sum = reinterpret_cast<const float*>(sum_ + group * kVectors)[lane];
       const float maximum = reinterpret_cast<const float*>(maximum_ + group * kVectors)[lane];
-      const bool sees = visible_keys(kProblem.causal, first_row_ + row, params_.causal_offset, params_.len_k) > 0;
+      const auto span = key_span<kProblem.mask>(mask_bounds(params_), first_row_ + row, first_row_ + row + 1);
+      const bool sees = span.begin < span.end;
       const float inverse = inverse_sum(sees, sum);
       const long long offset = base + (first_row_ + row) * params_.o_strides.row;
       for (int d = 0; d < kDim; ++d) {

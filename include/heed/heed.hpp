@@ -54,11 +54,32 @@ class Error : public std::runtime_error {
 /// Element type of Q, K, V and O. Accumulation is fp32 for every one of them; log-sum-exp is always fp32.
 enum class Dtype { fp16, bf16, fp32 };
 
-/// Which keys a query may attend to.
+/// Which keys a query may attend to: bounds around its own key, which is key i for query i where the mask is aligned to
+/// the top left and key i + (len_k - len_q) to the bottom right.
 enum class Mask {
   none,
-  causal_top_left,      ///< key j is visible to query i when j <= i (PyTorch's `is_causal=True`)
-  causal_bottom_right,  ///< key j is visible to query i when j <= i + (len_k - len_q) (FlashAttention's `causal`)
+  causal_top_left,      ///< keys up to its own (PyTorch's `is_causal=True`)
+  causal_bottom_right,  ///< the same (FlashAttention's `causal`)
+  window_top_left,      ///< the keys of Workload::window around its own
+  window_bottom_right,  ///< the same (FlashAttention's `window_size`)
+};
+
+/// FlashAttention's window_size=(left, right): how many keys before its own and after it a query sees.
+struct Window {
+  static constexpr std::int64_t kAll = -1;
+  std::int64_t left = kAll;   ///< also of causal masks
+  std::int64_t right = kAll;  ///< kAll under causal masks, which end with the own key
+  bool operator==(const Window&) const = default;
+};
+
+/// Keys [begin, end), never begin > end.
+struct KeyRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  [[nodiscard]] std::int64_t count() const { return end - begin; }
+  [[nodiscard]] bool is_empty() const { return begin == end; }
+  [[nodiscard]] bool contains(std::int64_t key) const { return key >= begin && key < end; }
+  bool operator==(const KeyRange&) const = default;
 };
 
 /// Order of the dimensions in memory, innermost last: (batch, head, length, dim) or (batch, length, head, dim).
@@ -68,7 +89,7 @@ std::string_view to_string(Dtype dtype);
 std::string_view to_string(Mask mask);
 std::string_view to_string(Layout layout);
 Dtype parse_dtype(std::string_view text);    ///< throws Error(usage)
-Mask parse_mask(std::string_view text);      ///< "none", "top-left", "bottom-right" or the canonical names
+Mask parse_mask(std::string_view text);      ///< "none", "top-left", "bottom-right" or the canonical names of these
 Layout parse_layout(std::string_view text);  ///< throws Error(usage)
 
 /// Bytes of one element.
@@ -91,22 +112,32 @@ struct Workload {
   std::int64_t dim_v = 64;
   Dtype dtype = Dtype::fp16;
   Mask mask = Mask::none;
+  Window window;
   Layout layout = Layout::bhld;
   std::optional<double> scale;  ///< empty: 1 / sqrt(dim)
 
   bool operator==(const Workload&) const = default;
 
   [[nodiscard]] double softmax_scale() const;
-  /// How many keys past its own index a query may see: key j is visible to query i when j <= i + causal_offset().
-  [[nodiscard]] std::int64_t causal_offset() const { return mask == Mask::causal_bottom_right ? len_k - len_q : 0; }
-  [[nodiscard]] bool is_causal() const { return mask != Mask::none; }
-  /// Keys visible to query `row`, always the first ones: between 0 and len_k.
-  [[nodiscard]] std::int64_t visible_keys(std::int64_t row) const;
+  /// Whether the mask hides keys after a query's own, or from one after it on.
+  [[nodiscard]] bool has_right_bound() const;
+  /// Whether the mask hides keys before a query's own.
+  [[nodiscard]] bool has_left_bound() const { return window.left != Window::kAll; }
+  [[nodiscard]] bool is_masked() const { return has_right_bound() || has_left_bound(); }
+  /// Whether a right bound is all the mask has: kernels for causal masks compute it.
+  [[nodiscard]] bool is_causal() const { return has_right_bound() && !has_left_bound(); }
+  /// The index of query `row`'s own key: of a mask at the bottom right it may be below 0, at the top left beyond the
+  /// last key.
+  [[nodiscard]] std::int64_t own_key(std::int64_t row) const;
+  /// Keys that query `row` sees.
+  [[nodiscard]] KeyRange keys_of(std::int64_t row) const;
+  /// From the first key that any query sees to the last.
+  [[nodiscard]] KeyRange seen_keys() const;
   /// Scores that the mask leaves, over all heads and batches: one exponential each.
   [[nodiscard]] double visible_scores() const;
   /// Floating-point operations of both products over the visible scores: 2 * (dim + dim_v) each.
   [[nodiscard]] double flops() const;
-  /// Compulsory traffic: Q, K and V read once, O written once.
+  /// Compulsory traffic: Q and what is seen of K and V read once, O written once.
   [[nodiscard]] double bytes() const;
 };
 
@@ -116,14 +147,22 @@ struct Workload {
 /// Shape: b (batch, default 1), h (query heads, default 1), hkv (key heads, default h), l (query length), k (key
 /// length, default l), d (head dim), dv (value dim, default d); each a positive decimal number, at most once. Then, in
 /// any order and each after a colon: a dtype, a mask, a layout, scale=NUMBER.
+///
+/// A mask is causal_top_left, causal_bottom_right, or one of these with window=LEFT, or a window alone:
+/// window=LEFT, window=LEFT/RIGHT, aligned to the bottom right, or window_top_left=...; LEFT and RIGHT are numbers of
+/// keys, -1 stands for all. Windows that hide nothing are left out, and RIGHT = 0 is read as the causal mask, so that
+/// one problem has one text.
 /// @throws Error(invalid_workload) naming the part that cannot be
 Workload parse_workload(std::string_view text);
 
-/// The canonical text; `parse_workload(to_string(w)) == w` for every valid workload.
+/// The workload with its mask as parse_workload would read it: without bounds that hide nothing.
+Workload reduced(const Workload& workload);
+
+/// The canonical text; `parse_workload(to_string(w)) == reduced(w)` for every valid workload.
 std::string to_string(const Workload& workload);
 
 /// Throws Error(invalid_workload) unless every dimension is in [1, 2^31), heads is a multiple of heads_kv, no tensor
-/// has more than 2^40 elements and the scale is finite and positive.
+/// has more than 2^40 elements, the scale is finite and positive, and the window fits its mask.
 void validate(const Workload& workload);
 
 // ------------------------------------------------------------------------------------------------ the reference

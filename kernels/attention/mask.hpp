@@ -135,9 +135,18 @@ HEED_HOST_DEVICE constexpr MaskBounds trimmed(MaskKind mask, const MaskBounds& m
   return front == 0 ? m : MaskBounds{m.left_offset - front, m.right_offset - front, m.len_k - front};
 }
 
+HEED_HOST_DEVICE constexpr FixedSizes trimmed(const FixedSizes& sizes, MaskKind mask) {
+  FixedSizes s = sizes;
+  const MaskBounds left = trimmed(mask, mask_bounds(sizes));
+  s.left_offset = left.left_offset;
+  s.right_offset = left.right_offset;
+  s.len_k = left.len_k;
+  return s;
+}
+
 /// A launch of the same problem whose first key some row may see: K and V begin there. Whoever fills ForwardParams in
 /// calls it before the launch; under a mask without a left bound, and called again, it changes nothing.
-inline ForwardParams trimmed(const ForwardParams& params, MaskKind mask, int element_bytes) {
+HEED_HOST_DEVICE inline ForwardParams trimmed(const ForwardParams& params, MaskKind mask, int element_bytes) {
   const int front = unseen_in_front(mask, mask_bounds(params));
   if (front == 0) return params;
   ForwardParams p = params;

@@ -64,14 +64,28 @@ class Heed:
             raise Refused(str(error)) from error
 
 
+def seen_keys(w, device=None):
+    """(len_q, len_k), true where a query sees a key."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    distance = torch.arange(w.len_k, device=device)[None, :] - torch.arange(w.len_q, device=device)[:, None]
+    seen = torch.ones(w.len_q, w.len_k, dtype=torch.bool, device=device)
+    if w.right_offset is not None:
+        seen &= distance <= w.right_offset
+    if w.left_offset is not None:
+        seen &= distance >= w.left_offset
+    return seen
+
+
 def sdpa_arguments(w):
     """Keyword arguments of scaled_dot_product_attention for a workload."""
     arguments = {"scale": w.scale}
     if w.heads != w.heads_kv:
         arguments["enable_gqa"] = True
-    if w.mask == "causal_top_left" or (w.causal and w.len_q == w.len_k):
+    if w.windowed:  # it has no window: an explicit boolean mask, which the flash backend refuses
+        arguments["attn_mask"] = seen_keys(w)
+    elif w.mask == "causal_top_left" or (w.masked and w.len_q == w.len_k):
         arguments["is_causal"] = True
-    elif w.causal:
+    elif w.masked:
         from torch.nn.attention.bias import causal_lower_right
 
         with warnings.catch_warnings():  # it warns of NaN in rows without a key; the judge looks at those rows anyway
@@ -137,10 +151,11 @@ class TritonFlex:
             raise Refused(f"not compiled: {self.budget_s} s of compiling in this suite were used up")
         begin = time.perf_counter()
         torch._dynamo.reset()  # else PyTorch refuses to compile the same function for an eighth shape
-        offset = w.causal_offset
+        right = w.len_k if w.right_offset is None else w.right_offset
+        left = -w.len_q if w.left_offset is None else w.left_offset
         mask = None
-        if w.causal:
-            mask = self.flex.create_block_mask(lambda b, h, i, j: j <= i + offset, None, None, w.len_q, w.len_k, device="cuda")
+        if w.masked:
+            mask = self.flex.create_block_mask(lambda b, h, i, j: (j <= i + right) & (j >= i + left), None, None, w.len_q, w.len_k, device="cuda")
         compiled = torch.compile(self.flex.flex_attention, dynamic=False)
 
         def call(q, k, v):
@@ -161,13 +176,16 @@ class Foreign:
 
     layout_note = "(batch, length, head, dim)"
 
-    def __init__(self, name, module, function):
+    def __init__(self, name, module, function, takes_windows=False):
         self.name = name
+        self.takes_windows = takes_windows
         self.function = getattr(importlib.import_module(module), function)
 
     def prepare(self, w):
-        if w.mask == "causal_top_left" and w.len_q != w.len_k:
-            raise Refused("its causal mask is aligned to the bottom right")
+        if w.mask.endswith("top_left") and w.len_q != w.len_k:
+            raise Refused("its masks are aligned to the bottom right")
+        if w.windowed and not self.takes_windows:
+            raise Refused("windows are not given to it by the arena")
         if w.dtype == "fp32":
             raise Refused("it computes fp16 and bf16")
         return self.bound(w)
@@ -175,8 +193,12 @@ class Foreign:
     def bound(self, w):
         """FlashAttention's own signature, of versions 2, 3 and 4."""
 
+        arguments = {"softmax_scale": w.scale, "causal": w.mask.startswith("causal")}
+        if w.windowed:
+            arguments["window_size"] = (w.left, w.right)
+
         def call(q, k, v):
-            out = self.function(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), softmax_scale=w.scale, causal=w.causal)
+            out = self.function(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), **arguments)
             return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
 
         return call
@@ -191,7 +213,7 @@ class FlashInfer(Foreign):
 
         def call(q, k, v):
             q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
-            return self.function(q, k, v, causal=w.causal, sm_scale=w.scale).transpose(0, 1)[None]
+            return self.function(q, k, v, causal=w.masked, sm_scale=w.scale).transpose(0, 1)[None]
 
         return call
 
@@ -203,7 +225,7 @@ class XFormers(Foreign):
         if w.heads != w.heads_kv:
             raise Refused("grouped heads are not given to it by the arena")
         bias = None
-        if w.causal:
+        if w.masked:
             masks = importlib.import_module("xformers.ops.fmha.attn_bias")
             bias = masks.LowerTriangularMask() if w.len_q == w.len_k else masks.LowerTriangularFromBottomRightMask()
 
@@ -215,8 +237,8 @@ class XFormers(Foreign):
 
 SDPA_NAMES = (*Sdpa.BACKENDS, "sdpa_default")
 FOREIGN = {
-    "flash_attn_3": lambda: Foreign("flash_attn_3", "flash_attn_interface", "flash_attn_func"),
-    "flash_attn_2": lambda: Foreign("flash_attn_2", "flash_attn", "flash_attn_func"),
+    "flash_attn_3": lambda: Foreign("flash_attn_3", "flash_attn_interface", "flash_attn_func", takes_windows=True),
+    "flash_attn_2": lambda: Foreign("flash_attn_2", "flash_attn", "flash_attn_func", takes_windows=True),
     "flash_attn_4": lambda: Foreign("flash_attn_4", "flash_attn.cute.interface", "flash_attn_func"),
     "flashinfer": lambda: FlashInfer("flashinfer", "flashinfer", "single_prefill_with_kv_cache"),
     "xformers": lambda: XFormers("xformers", "xformers.ops", "memory_efficient_attention"),

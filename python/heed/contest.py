@@ -79,7 +79,7 @@ class Contest:
             calls, errors, kernels, refused, reference = self.prepare(w, first, suite.modes != ("acceptance",))
             del first
             for mode in self.modes_of(suite, calls):
-                row = {"suite": suite.name, "workload": text, "causal": w.causal, "mode": mode, "flops": facts["flops"], "bytes": facts["bytes"]}
+                row = {"suite": suite.name, "workload": text, "causal": w.masked, "mode": mode, "flops": facts["flops"], "bytes": facts["bytes"]}
                 shown = [name for name in [*errors, *refused] if mode != "graph_dependent" or name == "heed"]
                 row |= {"errors": {n: dict(errors[n]) for n in shown if n in errors}, "refused": {n: refused[n] for n in shown if n in refused}}
                 row["kernels"] = {n: kernels[n] for n in shown if n in kernels}

@@ -29,8 +29,8 @@ class ForwardParams(ctypes.Structure):
     _fields_ = (
         [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "workspace", "counters")]
         + [(name, TensorStrides) for name in ("q_strides", "k_strides", "v_strides", "o_strides")]
-        + [(name, ctypes.c_int) for name in ("batch", "heads", "heads_kv", "group_size", "len_q", "len_k", "causal_offset")]
-        + [("scale", ctypes.c_float)]
+        + [(name, ctypes.c_int) for name in ("batch", "heads", "heads_kv", "group_size", "len_q", "len_k", "right_offset")]
+        + [("scale", ctypes.c_float), ("left_offset", ctypes.c_int)]
     )
 
 
@@ -155,7 +155,7 @@ def map_shape(params, boxes, name):
     Dimensions are (head dim, row, head, batch). The rows of k and v end with the last key that any query attends to; a
     dimension of size 1 gets a legal stride. `boxes` is that of build()'s entry. Raises HeedError, as heed::tensor_map_shape.
     """
-    keys = params.len_k if not boxes["causal"] else min(params.len_k, params.len_q + params.causal_offset)
+    keys = params.len_k if boxes["mask"] == "none" else min(params.len_k, params.len_q + params.right_offset)
     rows, heads = (params.len_q, params.heads) if name in "qo" else (max(1, keys), params.heads_kv)
     address, strides = getattr(params, name) or 0, getattr(params, f"{name}_strides")
     if address == 0 or address % 16:
@@ -298,6 +298,7 @@ def launcher_library(path):
         library.heed_cpu_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_longlong]
         library.heed_cpu_run.restype = ctypes.c_double
         library.heed_cpu_close.argtypes, library.heed_cpu_close.restype = [ctypes.c_void_p], None
+        library.heed_trim_window.argtypes, library.heed_trim_window.restype = [ctypes.c_void_p, ctypes.c_int], None
         _launchers[path] = library
     return _launchers[path]
 
@@ -326,7 +327,9 @@ class HeedAttention:
         params.workspace = self.workspace.data_ptr() if binary["workspace_bytes"] else None
         params.counters = self.counters.data_ptr() if binary["counters"] else None
         params.batch, params.heads, params.heads_kv, params.group_size = w.batch, w.heads, w.heads_kv, w.heads // w.heads_kv
-        params.len_q, params.len_k, params.causal_offset, params.scale = w.len_q, w.len_k, w.causal_offset, w.scale
+        params.len_q, params.len_k, params.scale = w.len_q, w.len_k, w.scale
+        params.left_offset = w.left_offset or 0
+        params.right_offset = w.len_k if w.right_offset is None and w.left_offset is not None else w.right_offset or 0
 
     def into(self, q, k, v, o, dependent=False):
         """Launches with these (batch, head, length, dim) tensors; waits for nothing on a GPU, and but for the tensor maps of
@@ -337,10 +340,17 @@ class HeedAttention:
         self._queue(q, k, v, o, dependent)
 
     def bind(self, q, k, v, o):
-        """Parameters of a launch with these tensors."""
+        """Parameters of a launch with these tensors: keys in front of the first that any query sees are no part of it."""
         p = self.params
         p.q, p.k, p.v, p.o = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
         p.q_strides, p.k_strides, p.v_strides, p.o_strides = strides_of(q), strides_of(k), strides_of(v), strides_of(o)
+        return self.trimmed(p) if self.workload.left_offset is not None else p
+
+    def trimmed(self, params):
+        """The same launch without those keys."""
+        p = ForwardParams()
+        ctypes.memmove(ctypes.addressof(p), ctypes.addressof(params), ctypes.sizeof(p))
+        launcher_library(self.binary["launcher"]).heed_trim_window(ctypes.addressof(p), self.workload.element_bytes)
         return p
 
     def _queue(self, q, k, v, o, dependent=False):
@@ -356,8 +366,8 @@ class HeedAttention:
         for params, (q, k, v) in zip(launches, arguments):
             if q.data_ptr() not in outputs:
                 outputs[q.data_ptr()] = self.output_for(q)
-            self.bind(q, k, v, outputs[q.data_ptr()])
-            ctypes.memmove(ctypes.addressof(params), ctypes.addressof(self.params), ctypes.sizeof(params))
+            bound = self.bind(q, k, v, outputs[q.data_ptr()])
+            ctypes.memmove(ctypes.addressof(params), ctypes.addressof(bound), ctypes.sizeof(params))
         last = outputs[arguments[-1][0].data_ptr()]
 
         # The launches hold addresses alone: the tensors live as long as the function does.

@@ -63,8 +63,10 @@ def attention_rows(w, q, k, v, rows, unfused=False):
                 scores = (qh @ kh.transpose(0, 1)).float() * w.scale
             else:
                 scores = (qh.double() @ kh.transpose(0, 1)) * w.scale
-            if w.causal:
-                scores.masked_fill_(keys[None, :] > (chunk + w.causal_offset)[:, None], -math.inf)
+            if w.right_offset is not None:
+                scores.masked_fill_(keys[None, :] > (chunk + w.right_offset)[:, None], -math.inf)
+            if w.left_offset is not None:
+                scores.masked_fill_(keys[None, :] < (chunk + w.left_offset)[:, None], -math.inf)
             p = torch.softmax(scores, -1).nan_to_num_(0.0)
             parts.append(((p.to(vh.dtype) if unfused else p) @ vh).double())
     return torch.cat(parts)

@@ -14,6 +14,9 @@ reads Q of set n % S, K of set (n + n // S) % S and V of set (n + 2 * (n // S)) 
 torch.nn.attention.sdpa_kernel and reported with the names of the kernels that ran
 (https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html).
 
+A workload's mask is {"name", "left_offset", "right_offset"}: key j is visible to query i when i + left_offset <= j <= i + right_offset, null
+where there is no such bound. SDPA has no windows: it gets an explicit boolean mask, and the backends are named "math_with_mask" and so on.
+
 With "hybrid": true there is one more backend, "hybrid", which is not SDPA: scale * Q K^T (+ mask) by the matrix library, a softmax
 that computes in fp32, P V by the matrix library, in three kernels (a mask adds one, which copies it).
 """
@@ -46,11 +49,12 @@ BACKENDS = {
 }
 
 HYBRID = "hybrid"
+WITH_MASK = "_with_mask"  # a backend that is given a boolean mask
 
 
 def forced(backend):
     """Context in which scaled_dot_product_attention takes this backend; the hybrid does not call it."""
-    return contextlib.nullcontext() if backend == HYBRID else sdpa_kernel(BACKENDS[backend])
+    return contextlib.nullcontext() if backend == HYBRID else sdpa_kernel(BACKENDS[backend.removesuffix(WITH_MASK)])
 
 
 # OpenMP's threads spin for a while after a parallel region; whoever is measured next must not share the processors with them.
@@ -87,9 +91,13 @@ class Peer:
         self.k = [tensor(w["heads_kv"], w["len_k"], w["dim"]) for _ in range(self.sets)]
         self.v = [tensor(w["heads_kv"], w["len_k"], w["dim_v"]) for _ in range(self.sets)]
         self.arguments = {"scale": w["scale"], "enable_gqa": w["heads"] != w["heads_kv"]}
-        if w["mask"] == "causal_top_left":
+        mask = w["mask"]
+        windowed = mask["left_offset"] is not None or mask["name"].startswith("window")
+        if windowed:
+            self.arguments["attn_mask"] = self.seen_keys()
+        elif mask["name"] == "causal_top_left":
             self.arguments["is_causal"] = True
-        elif w["mask"] == "causal_bottom_right":
+        elif mask["name"] == "causal_bottom_right":
             from torch.nn.attention.bias import causal_lower_right
 
             if w["len_q"] == w["len_k"]:
@@ -97,14 +105,22 @@ class Peer:
             else:
                 self.arguments["attn_mask"] = causal_lower_right(w["len_q"], w["len_k"])
         self.graphs = {}
-        self.backends = [*BACKENDS, HYBRID] if request.get("hybrid") else list(BACKENDS)
+        self.backends = [name + WITH_MASK if windowed else name for name in BACKENDS]
+        if request.get("hybrid"):
+            self.backends.append(HYBRID)
         # Added to the scores by the first product: 0 where a key is seen, -inf where it is not.
         self.mask = None
-        if w["mask"] != "none" and HYBRID in self.backends:
-            offset = w["len_k"] - w["len_q"] if w["mask"] == "causal_bottom_right" else 0
-            hidden = torch.ones(w["len_q"], w["len_k"], dtype=torch.bool, device=self.device).triu(offset + 1)
-            mask = torch.zeros(w["len_q"], w["len_k"], dtype=dtype, device=self.device).masked_fill(hidden, float("-inf"))
-            self.mask = mask.repeat(w["heads"] // w["heads_kv"], 1)[None]
+        if mask["name"] != "none" and HYBRID in self.backends:
+            added = torch.zeros(w["len_q"], w["len_k"], dtype=dtype, device=self.device).masked_fill(~self.seen_keys(), float("-inf"))
+            self.mask = added.repeat(w["heads"] // w["heads_kv"], 1)[None]
+
+    def seen_keys(self):
+        """(len_q, len_k), true where a query sees a key."""
+        w, mask = self.workload, self.workload["mask"]
+        seen = torch.ones(w["len_q"], w["len_k"], dtype=torch.bool, device=self.device)
+        if mask["right_offset"] is not None:
+            seen = seen.tril(mask["right_offset"])
+        return seen if mask["left_offset"] is None else seen.triu(mask["left_offset"])
 
     def hybrid(self, q, k, v):
         """The three steps; query heads that share a key head are rows of one product."""
@@ -202,10 +218,8 @@ class Peer:
             group = w["heads"] // w["heads_kv"]
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
             scores = q @ k.transpose(-1, -2) * w["scale"]
-            if w["mask"] != "none":
-                offset = w["len_k"] - w["len_q"] if w["mask"] == "causal_bottom_right" else 0
-                seen = torch.ones(w["len_q"], w["len_k"], dtype=torch.bool, device=self.device).tril(offset)
-                scores = scores.masked_fill(~seen, float("-inf"))
+            if w["mask"]["name"] != "none":
+                scores = scores.masked_fill(~self.seen_keys(), float("-inf"))
             return (out - torch.softmax(scores, -1) @ v).abs().max().item()
 
 

@@ -5,10 +5,12 @@ Nothing here needs PyTorch or a GPU.
 
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 DTYPES = ("fp16", "bf16", "fp32")
 MASKS = ("none", "causal_top_left", "causal_bottom_right")
+WINDOWS = {"window": "window_bottom_right", "window_top_left": "window_top_left"}  # grammar: mask
+ALL = -1  # a window without a bound, as FlashAttention's window_size has it
 LAYOUTS = ("bhld", "blhd")
 BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
 
@@ -31,6 +33,8 @@ class Workload:
     mask: str = "none"
     layout: str = "bhld"
     scale_text: str = ""  # as it was written; empty: 1 / sqrt(dim)
+    left: int = ALL  # keys before a query's own that it sees
+    right: int = ALL  # keys after it; ALL under causal masks, which end with the own key
 
     @property
     def scale(self):
@@ -38,14 +42,47 @@ class Workload:
         return float(self.scale_text) if self.scale_text else self.dim**-0.5
 
     @property
-    def causal(self):
+    def masked(self):
         """Whether keys are hidden from queries."""
         return self.mask != "none"
 
     @property
-    def causal_offset(self):
-        """Key j is visible to query i when j <= i + causal_offset."""
-        return self.len_k - self.len_q if self.mask == "causal_bottom_right" else 0
+    def causal(self):
+        """Whether a right bound is all that the mask has: what kernels for causal masks compute."""
+        return self.right_offset is not None and self.left_offset is None
+
+    @property
+    def windowed(self):
+        """Whether the mask is given as a window, or has a left bound."""
+        return self.mask in WINDOWS.values() or self.left != ALL
+
+    @property
+    def own_offset(self):
+        """Query i's own key is i + own_offset."""
+        return self.len_k - self.len_q if self.mask.endswith("bottom_right") else 0
+
+    @property
+    def right_offset(self):
+        """Key j is visible to query i when j <= i + right_offset; None where the mask has no right bound."""
+        if self.mask in WINDOWS.values():
+            return None if self.right == ALL else self.own_offset + self.right
+        return self.own_offset if self.masked else None
+
+    @property
+    def left_offset(self):
+        """Key j is visible to query i when j >= i + left_offset; None where the mask has no left bound."""
+        return None if self.left == ALL else self.own_offset - self.left
+
+    def keys_of(self, row):
+        """(first, end) of the keys that a query sees."""
+        end = self.len_k if self.right_offset is None else min(max(row + self.right_offset + 1, 0), self.len_k)
+        begin = 0 if self.left_offset is None else min(max(row + self.left_offset, 0), self.len_k)
+        return begin, max(begin, end)
+
+    @property
+    def element_bytes(self):
+        """Bytes of one number of a tensor."""
+        return BYTES[self.dtype]
 
     @property
     def set_bytes(self):
@@ -61,8 +98,8 @@ class Workload:
     def flops(self):
         """Floating-point operations of both products over the scores that the mask leaves."""
         rows = self.len_q * self.len_k
-        if self.causal:
-            rows = sum(min(max(i + self.causal_offset + 1, 0), self.len_k) for i in range(self.len_q))
+        if self.masked:
+            rows = sum(end - begin for begin, end in map(self.keys_of, range(self.len_q)))
         return 4 * self.dim * rows * self.batch * self.heads
 
     def __str__(self):
@@ -71,7 +108,10 @@ class Workload:
         text += f"l{self.len_q}"
         text += f"k{self.len_k}" if self.len_k != self.len_q else ""
         text += f"d{self.dim}:{self.dtype}"
-        text += f":{self.mask}" if self.causal else ""
+        text += f":{self.mask}" if self.mask in MASKS and self.masked else ""
+        if self.windowed:
+            names = {mask: name for name, mask in WINDOWS.items()}
+            text += f":{names.get(self.mask, 'window')}={self.left}" + (f"/{self.right}" if self.right != ALL else "")
         text += f":{self.layout}" if self.layout != "bhld" else ""
         return text + (f":scale={self.scale_text}" if self.scale_text else "")
 
@@ -96,7 +136,14 @@ def parse_workload(text):
     if heads % heads_kv:
         raise BadWorkload(f'workload "{text}": h must be a multiple of hkv')
     options = {}
+    window = None
     for part in rest:
+        name, equals, numbers = part.partition("=")
+        if equals and name in WINDOWS:
+            if window:
+                raise BadWorkload(f'workload "{text}": the window is given twice')
+            window = name, *_window(text, numbers)
+            continue
         field = "dtype" if part in DTYPES else "mask" if part in MASKS else "layout" if part in LAYOUTS else ""
         if part.startswith("scale="):
             field, part = "scale_text", part[6:]
@@ -109,7 +156,35 @@ def parse_workload(text):
         if not field or field in options:
             raise BadWorkload(f'workload "{text}": "{part}" is no dtype, mask, layout or scale=NUMBER, or one too many')
         options[field] = part
-    return Workload(given.get("b", 1), heads, heads_kv, given["l"], given.get("k", given["l"]), given["d"], **options)
+    plain = Workload(given.get("b", 1), heads, heads_kv, given["l"], given.get("k", given["l"]), given["d"], **options)
+    return _with_window(text, plain, *window) if window else plain
+
+
+def _window(text, numbers):
+    """(left, right) of "LEFT" or "LEFT/RIGHT". Raises BadWorkload."""
+    if not re.fullmatch(r"(-1|\d+)(/(-1|\d+))?", numbers):
+        raise BadWorkload(f'workload "{text}": "{numbers}" is no window; write for example window=255 or window=128/128, with -1 for all keys')
+    left, _, right = numbers.partition("/")
+    return int(left), int(right or ALL)
+
+
+def _with_window(text, w, name, left, right):
+    """The workload with a window, without bounds that hide nothing, as heed::reduced has it. Raises BadWorkload."""
+    if w.masked:
+        if name != "window" or right not in (ALL, 0):
+            raise BadWorkload(f'workload "{text}": {w.mask} says how the mask is aligned and that it ends with the own key; write window={left}')
+        right = ALL
+    else:
+        w = replace(w, mask=WINDOWS[name] if w.len_q != w.len_k else WINDOWS["window"])
+    if w.len_q - 1 + w.own_offset <= left:
+        left = ALL
+    if w.mask in MASKS:
+        return replace(w, left=left)
+    if right != ALL and w.own_offset + right + 1 >= w.len_k:
+        right = ALL
+    if right == 0:
+        return replace(w, mask=w.mask.replace("window", "causal"), left=left)
+    return replace(w, left=left, right=right, mask=w.mask if (left, right) != (ALL, ALL) else "none")
 
 
 @dataclass(frozen=True)

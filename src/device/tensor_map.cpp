@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "heed/heed.hpp"
+#include "kernels/attention/mask.hpp"
 #ifdef HEED_WITH_CUDA
 #include "device/cuda_driver.hpp"
 #endif
@@ -14,7 +16,6 @@
 namespace heed {
 namespace {
 
-constexpr std::uint64_t kElementBytes = 2;
 constexpr std::uint64_t kAlignment = 16;  // of addresses and strides
 constexpr std::uint64_t kMostStride = std::uint64_t{1} << 40;
 constexpr int kMostBoxRows = 256;
@@ -30,7 +31,7 @@ struct Tensor {
 };
 
 Tensor tensor_of(const ForwardParams& p, const TensorBoxes& boxes, MappedTensor tensor) {
-  const int keys = std::max(1, visible_keys(boxes.problem.causal, p.len_q - 1, p.causal_offset, p.len_k));
+  const int keys = std::max(1, visible_keys(boxes.problem.mask, p.len_q - 1, p.right_offset, p.len_k));
   switch (tensor) {
     case MappedTensor::q:
       return {"q", p.q, p.q_strides, p.len_q, p.heads, boxes.q_rows, boxes.columns};
@@ -45,6 +46,19 @@ Tensor tensor_of(const ForwardParams& p, const TensorBoxes& boxes, MappedTensor 
   return {"o", p.o, p.o_strides, p.len_q, p.heads, boxes.o_rows, columns};
 }
 
+// CUtensorMapDataType of elements that boxes hold; its numbers, as builds without CUDA have no name for them.
+std::optional<int> driver_type_of(Element element) {
+  switch (element) {
+    case Element::fp16:
+      return 6;
+    case Element::bf16:
+      return 9;
+    case Element::fp32:
+      return std::nullopt;  // a box of 64 columns is one swizzled row of 128 bytes
+  }
+  return std::nullopt;
+}
+
 [[noreturn]] void refuse(const std::string& text, const std::string& value) {
   throw Error(ErrorCode::unsupported, text, value);
 }
@@ -54,8 +68,12 @@ Tensor tensor_of(const ForwardParams& p, const TensorBoxes& boxes, MappedTensor 
 TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorBoxes& boxes, MappedTensor which) {
   const Tensor t = tensor_of(params, boxes, which);
   const int head_dim = boxes.problem.head_dim;
-  if (boxes.problem.element == Element::fp32)
-    refuse(fmt::format("a tensor map of {} cannot be made: boxes are of 16-bit elements, not fp32", t.name), t.name);
+  const ElementFacts& element = facts_of(boxes.problem.element);
+  const auto element_bytes = static_cast<std::uint64_t>(element.bytes);
+  if (!driver_type_of(element.element))
+    refuse(fmt::format("a tensor map of {} cannot be made: boxes are of fp16 or bf16 elements, not {}", t.name,
+                       element.name),
+           std::string(element.name));
   if (t.box_columns != 64 && t.box_columns != 32 && t.box_columns != 16)
     refuse(
         fmt::format("a tensor map of {} cannot be made: a box has 64, 32 or 16 columns, not {}", t.name, t.box_columns),
@@ -83,19 +101,19 @@ TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorBoxes& 
   shape.extents = {static_cast<std::uint64_t>(head_dim), static_cast<std::uint64_t>(t.rows),
                    static_cast<std::uint64_t>(t.heads), static_cast<std::uint64_t>(params.batch)};
   shape.box = {static_cast<std::uint32_t>(t.box_columns), static_cast<std::uint32_t>(t.box_rows), 1, 1};
-  shape.swizzle_bytes = t.box_columns * static_cast<int>(kElementBytes);
+  shape.swizzle_bytes = t.box_columns * element.bytes;
   const std::array<long long, 3> strides = {t.strides.row, t.strides.head, t.strides.batch};
   constexpr std::array<const char*, 3> kNames = {"row", "head", "batch"};
   for (std::size_t i = 0; i < strides.size(); ++i) {
-    const bool legal = strides[i] > 0 && static_cast<std::uint64_t>(strides[i]) < kMostStride / kElementBytes &&
-                       static_cast<std::uint64_t>(strides[i]) * kElementBytes % kAlignment == 0;
+    const bool legal = strides[i] > 0 && static_cast<std::uint64_t>(strides[i]) < kMostStride / element_bytes &&
+                       static_cast<std::uint64_t>(strides[i]) * element_bytes % kAlignment == 0;
     if (!legal && shape.extents[i + 1] > 1)
       refuse(fmt::format("the {} stride of {} is {} elements; bulk copies need a positive multiple of {} elements "
                          "({} bytes) below 2^39",
-                         kNames[i], t.name, strides[i], kAlignment / kElementBytes, kAlignment),
+                         kNames[i], t.name, strides[i], kAlignment / element_bytes, kAlignment),
              std::to_string(strides[i]));
-    shape.strides_bytes[i] = legal ? static_cast<std::uint64_t>(strides[i]) * kElementBytes
-                                   : static_cast<std::uint64_t>(head_dim) * kElementBytes;
+    shape.strides_bytes[i] = legal ? static_cast<std::uint64_t>(strides[i]) * element_bytes
+                                   : static_cast<std::uint64_t>(head_dim) * element_bytes;
   }
   return shape;
 }
@@ -103,6 +121,7 @@ TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorBoxes& 
 #ifdef HEED_WITH_CUDA
 
 TensorMaps encode_tensor_maps(const ForwardParams& params, const TensorBoxes& boxes) {
+  static_assert(CU_TENSOR_MAP_DATA_TYPE_FLOAT16 == 6 && CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 == 9);
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) <= alignof(CUtensorMap));
   const auto encode = cuda_driver().tensor_map_encode_tiled;
   if (encode == nullptr)
@@ -121,12 +140,11 @@ TensorMaps encode_tensor_maps(const ForwardParams& params, const TensorBoxes& bo
                                              : boxes.l2_bytes == 128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B
                                                                      : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     CUtensorMap encoded{};
-    const CUresult result = encode(
-        &encoded,
-        boxes.problem.element == Element::fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        static_cast<cuuint32_t>(shape.extents.size()), const_cast<void*>(shape.address), shape.extents.data(),
-        shape.strides_bytes.data(), shape.box.data(), kEveryElement.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-        promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult result =
+        encode(&encoded, static_cast<CUtensorMapDataType>(*driver_type_of(boxes.problem.element)),
+               static_cast<cuuint32_t>(shape.extents.size()), const_cast<void*>(shape.address), shape.extents.data(),
+               shape.strides_bytes.data(), shape.box.data(), kEveryElement.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+               swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
       refuse(fmt::format("the NVIDIA driver refuses the tensor map of {}: {}", name, cuda_error_text(result)), name);
     std::memcpy(&map, &encoded, sizeof map);

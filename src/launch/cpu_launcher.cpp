@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/matrix_unit.hpp"
+#include "kernels/attention/mask.hpp"
 
 namespace heed::launch {
 namespace {
@@ -137,6 +138,10 @@ void* heed_cpu_open(int threads, long long scratch_bytes) {
   (void)heed::allow_matrix_unit();
   auto launcher = std::make_unique<heed::launch::Launcher>(threads, scratch_bytes);
   return launcher->ready() ? launcher.release() : nullptr;
+}
+
+void heed_trim_window(heed::ForwardParams* params, int element_bytes) {
+  *params = heed::trimmed(*params, heed::MaskKind::window, element_bytes);
 }
 
 double heed_cpu_run(void* launcher, heed_cpu_entry entry, const heed::ForwardParams* params, long long launches,

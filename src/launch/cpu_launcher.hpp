@@ -16,6 +16,9 @@ void* heed_cpu_open(int threads, long long scratch_bytes);
 double heed_cpu_run(void* launcher, heed_cpu_entry entry, const heed::ForwardParams* params, long long launches,
                     long long blocks);
 
+/// Cuts keys in front of the first that any row sees off a launch under a mask with a left bound; see heed::trimmed.
+void heed_trim_window(heed::ForwardParams* params, int element_bytes);
+
 /// Ends the threads.
 void heed_cpu_close(void* launcher);
 }

@@ -10,6 +10,7 @@
 
 #include "base/matrix_unit.hpp"
 #include "base/parallel.hpp"
+#include "variant/element.hpp"
 
 namespace heed::measure {
 namespace {
@@ -124,9 +125,11 @@ double one_run() {
   return flops_portable();
 }
 
-// Tiles hold bf16: fp16 and fp32 inputs take as many products, at the least, as one of them has bf16 pieces.
+// Tiles hold bf16: inputs of more digits take as many products, at the least, as one of them has bf16 pieces.
 int least_tile_products(Dtype dtype) {
-  return dtype == Dtype::bf16 ? 1 : dtype == Dtype::fp16 ? 2 : 3;
+  const int digits = facts_of(dtype).digits;
+  const int of_tile = ElementTraits<Element::bf16>::digits;
+  return (digits + of_tile - 1) / of_tile;
 }
 
 int tensor_fma_per_clock(int compute_capability) {

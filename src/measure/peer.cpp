@@ -8,6 +8,7 @@
 #include "base/process.hpp"
 #include "base/text.hpp"
 #include "jit/embedded.hpp"
+#include "workload/mask.hpp"
 
 namespace heed::measure {
 namespace {
@@ -27,11 +28,20 @@ SdpaPeer::SdpaPeer(const std::string& python, const Workload& w, const DeviceFac
   }
   process_ = std::make_unique<LineProcess>(
       std::vector<std::string>{program, "-u", "-c", std::string(jit::embedded_file("python/heed/sdpa_peer.py"))});
-  const nlohmann::json workload = {{"batch", w.batch},          {"heads", w.heads},
-                                   {"heads_kv", w.heads_kv},    {"len_q", w.len_q},
-                                   {"len_k", w.len_k},          {"dim", w.dim},
-                                   {"dim_v", w.dim_v},          {"dtype", to_string(w.dtype)},
-                                   {"mask", to_string(w.mask)}, {"layout", to_string(w.layout)},
+  const MaskBounds bounds = mask_bounds(w);
+  nlohmann::json mask = {{"name", to_string(w.mask)}, {"left_offset", nullptr}, {"right_offset", nullptr}};
+  if (w.has_left_bound()) mask["left_offset"] = bounds.left_offset;
+  if (w.has_right_bound()) mask["right_offset"] = bounds.right_offset;
+  const nlohmann::json workload = {{"batch", w.batch},
+                                   {"heads", w.heads},
+                                   {"heads_kv", w.heads_kv},
+                                   {"len_q", w.len_q},
+                                   {"len_k", w.len_k},
+                                   {"dim", w.dim},
+                                   {"dim_v", w.dim_v},
+                                   {"dtype", to_string(w.dtype)},
+                                   {"mask", mask},
+                                   {"layout", to_string(w.layout)},
                                    {"scale", w.softmax_scale()}};
   const nlohmann::json hello = {{"op", "hello"},
                                 {"workload", workload},

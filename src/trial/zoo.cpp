@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/interrupt.hpp"
 #include "base/random.hpp"
@@ -50,12 +51,30 @@ const std::vector<Exploit>& table() {
        .description = "takes every causal mask for top-left",
        .verdict = Verdict::wrong,
        .findings = {neighbour},
-       .mask = Mask::causal_top_left},
+       .mask = "causal_top_left"},
       {.name = "hidden_keys",
        .description = "multiplies a value that the mask hides by zero",
        .verdict = Verdict::wrong,
        .findings = {neighbour, masked_leak},
-       .mask = Mask::causal_top_left},
+       .mask = "causal_top_left"},
+      {.name = "ignores_left_bound",
+       .description = "takes every window for a causal mask",
+       .verdict = Verdict::wrong,
+       .findings = {inexact, hard_limit},
+       .habitat = Habitat::cpu,
+       .mask = "causal_bottom_right:window=40"},
+      {.name = "one_key_too_far_left",
+       .description = "sees the key before its window",
+       .verdict = Verdict::wrong,
+       .findings = {inexact, hard_limit},
+       .habitat = Habitat::cpu,
+       .mask = "causal_bottom_right:window=40"},
+      {.name = "hidden_keys_in_front",
+       .description = "multiplies a value in front of the window by zero",
+       .verdict = Verdict::wrong,
+       .findings = {neighbour, masked_leak},
+       .habitat = Habitat::cpu,
+       .mask = "causal_bottom_right:window=40"},
       {.name = "wrong_heads",
        .description = "takes the wrong key head for grouped heads",
        .verdict = Verdict::wrong,
@@ -386,14 +405,14 @@ Variant exploit_variant(const Exploit& exploit, const Workload& workload, const 
   return variant;
 }
 
-std::vector<SelftestRow> run_selftest(const DeviceFacts& device, jit::Builder& builder,
-                                      const std::function<void(const SelftestRow&)>& on_row) {
+Workload selftest_workload(std::string_view mask) {
   // Small enough to be quick, large enough for several tiles of rows and keys; the length is round, so that the
   // exploits which fail at ragged lengths are right at first sight.
-  const Workload plain = parse_workload("b2h4l256d64:fp16");
-  Workload causal = plain;
-  causal.mask = Mask::causal_top_left;
+  return parse_workload(fmt::format("b2h4l256d64:fp16{}{}", mask.empty() ? "" : ":", mask));
+}
 
+std::vector<SelftestRow> run_selftest(const DeviceFacts& device, jit::Builder& builder,
+                                      const std::function<void(const SelftestRow&)>& on_row) {
   Options options;
   options.launch_limit_s = kLaunchLimit_s;
   options.pair.least_quads = 4;
@@ -403,18 +422,20 @@ std::vector<SelftestRow> run_selftest(const DeviceFacts& device, jit::Builder& b
   std::vector<std::future<jit::BuildOutcome>> builds;
   std::vector<const Exploit*> chosen;
   std::vector<SelftestRow> rows;
-  Laboratory plain_laboratory(plain, device, builder, nullptr, options);
-  Laboratory causal_laboratory(causal, device, builder, nullptr, options);
-  const auto laboratory_for = [&](const Exploit& exploit) -> Laboratory& {
-    return exploit.mask != Mask::none ? causal_laboratory : plain_laboratory;
-  };
   const Family& family = default_family(device.kind);
-  for (Laboratory* laboratory : {&plain_laboratory, &causal_laboratory})
-    laboratory->set_base(laboratory->build(
-        make_variant(family, family.default_config(laboratory->workload(), device), laboratory->workload())));
+  std::map<std::string_view, Laboratory> laboratories;  // by mask
+  const auto laboratory_for = [&](std::string_view mask) -> Laboratory& {
+    const auto known = laboratories.find(mask);
+    if (known != laboratories.end()) return known->second;
+    Laboratory& made =
+        laboratories.try_emplace(mask, selftest_workload(mask), device, builder, nullptr, options).first->second;
+    made.set_base(made.build(make_variant(family, family.default_config(made.workload(), device), made.workload())));
+    return made;
+  };
+  Laboratory& plain_laboratory = laboratory_for("");
   for (const Exploit& exploit : exploits()) {
     if (!exploit.lives_on(device)) continue;
-    Laboratory& laboratory = laboratory_for(exploit);
+    Laboratory& laboratory = laboratory_for(exploit.mask);
     builds.push_back(builder.start(laboratory.request_for(exploit_variant(exploit, laboratory.workload(), device))));
     chosen.push_back(&exploit);
   }
@@ -431,7 +452,7 @@ std::vector<SelftestRow> run_selftest(const DeviceFacts& device, jit::Builder& b
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     check_interrupt();
     const Exploit& exploit = *chosen[i];
-    Laboratory& laboratory = laboratory_for(exploit);
+    Laboratory& laboratory = laboratory_for(exploit.mask);
     const jit::BuildOutcome build = builds[i].get();
     check_interrupt();
     const Outcome outcome =

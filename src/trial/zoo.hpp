@@ -29,14 +29,17 @@ struct Exploit {
   Verdict verdict = Verdict::wrong;    ///< it must end with
   std::vector<Finding> findings = {};  ///< one of these; empty: any
   Habitat habitat = Habitat::everywhere;
-  Mask mask = Mask::none;  ///< of the workload it runs on
-  int capability = 0;      ///< compute capability its instructions need
-  LaunchExtras extras{};   ///< what its launch has that the honest family's has not
+  std::string_view mask = "";  ///< of the workload it runs on: as the grammar has it
+  int capability = 0;          ///< compute capability its instructions need
+  LaunchExtras extras{};       ///< what its launch has that the honest family's has not
 
   [[nodiscard]] bool lives_on(const DeviceFacts& device) const;
 };
 
 std::span<const Exploit> exploits();
+
+/// The workload of a self-test with this mask, as grammar: "", "causal_top_left", "causal_top_left:window=40".
+Workload selftest_workload(std::string_view mask);
 
 /// The exploit as a variant of the device's default family. @throws Error(usage) for a name there is not
 Variant exploit_variant(const Exploit& exploit, const Workload& workload, const DeviceFacts& device);

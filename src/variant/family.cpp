@@ -1,6 +1,7 @@
 #include "variant/family.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -9,6 +10,7 @@
 #include "base/text.hpp"
 #include "variant/registry.hpp"
 #include "variant/renames.hpp"
+#include "workload/mask.hpp"
 
 namespace heed {
 
@@ -29,6 +31,47 @@ const Family& find_family(std::string_view name) {
   std::vector<std::string_view> known;
   for (const Family* family : families()) known.push_back(family->name());
   throw Error(ErrorCode::usage, fmt::format("unknown family \"{}\"; {}", name, one_of(name, known)), std::string(name));
+}
+
+bool HeadDims::takes(std::int64_t dim) const {
+  if (step > 0 && dim > 0 && dim <= most && dim % step == 0) return true;
+  return std::find(listed.begin(), listed.end(), dim) != listed.end();
+}
+
+std::string HeadDims::text() const {
+  if (step == 1) return fmt::format("any up to {}", most);
+  return step > 1 ? fmt::format("multiples of {} up to {}", step, most) : fmt::format("{}", fmt::join(listed, " and "));
+}
+
+namespace {
+
+// Why a dtype, head dim or mask is none that the family is written for.
+std::optional<std::string> refused_by_capabilities(const Family& family, const Workload& w) {
+  const std::vector<Dtype> dtypes = family.dtypes();
+  if (std::find(dtypes.begin(), dtypes.end(), w.dtype) == dtypes.end()) {
+    std::vector<std::string> names;
+    for (const Dtype dtype : dtypes) names.emplace_back(to_string(dtype));
+    return fmt::format("{} is not supported; it computes {}", to_string(w.dtype), join(names, " and "));
+  }
+  const HeadDims dims = family.head_dims();
+  if (!dims.takes(w.dim)) return fmt::format("head dim {} is not supported; it takes {}", w.dim, dims.text());
+  if (w.dim_v != w.dim)
+    return fmt::format("the value dim {} differs from the head dim {}; they must be equal", w.dim_v, w.dim);
+  const std::vector<MaskKind> masks = family.masks();
+  if (std::find(masks.begin(), masks.end(), mask_kind(w)) == masks.end()) {
+    std::vector<std::string> names;
+    for (const MaskKind mask : masks) names.emplace_back(to_string(mask));
+    return fmt::format("the mask {} is not supported; it computes {}", to_string(mask_kind(w)), join(names, " and "));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> Family::refuses(const Workload& workload, const DeviceFacts& on) const {
+  if (auto reason = refuses_device(on)) return reason;
+  if (auto reason = refused_by_capabilities(*this, workload)) return reason;
+  return refuses_sizes(workload);
 }
 
 const Family& default_family(DeviceKind device) {
@@ -82,10 +125,9 @@ std::vector<const Family*> searched_families(const Workload& workload, const Dev
 }
 
 Problem problem_of(const Workload& workload) {
-  Element element = Element::fp32;
-  if (workload.dtype == Dtype::fp16) element = Element::fp16;
-  if (workload.dtype == Dtype::bf16) element = Element::bf16;
-  return {.element = element, .head_dim = static_cast<int>(workload.dim), .causal = workload.is_causal()};
+  return {.element = facts_of(workload.dtype).element,
+          .head_dim = static_cast<int>(workload.dim),
+          .mask = mask_kind(workload)};
 }
 
 namespace {
@@ -102,13 +144,19 @@ TensorStrides dense_strides(const Workload& w) {
 
 }  // namespace
 
-FixedSizes sizes_of(const Workload& workload) {
+FixedSizes whole_sizes_of(const Workload& workload) {
+  const MaskBounds keys = mask_bounds(workload);
   return {.batch = static_cast<int>(workload.batch),
           .heads = static_cast<int>(workload.heads),
           .heads_kv = static_cast<int>(workload.heads_kv),
           .len_q = static_cast<int>(workload.len_q),
-          .len_k = static_cast<int>(workload.len_k),
-          .causal_offset = static_cast<int>(workload.causal_offset())};
+          .len_k = keys.len_k,
+          .right_offset = keys.right_offset,
+          .left_offset = keys.left_offset};
+}
+
+FixedSizes sizes_of(const Workload& workload) {
+  return trimmed(whole_sizes_of(workload), mask_kind(workload));
 }
 
 Problem sized_problem_of(const Workload& workload, bool dense_output) {
@@ -132,34 +180,29 @@ Problem Family::problem(const Config&, const Workload& workload) const {
   return problem_of(workload);
 }
 
-namespace {
-
-const char* name_of(Element element) {
-  return element == Element::fp16 ? "fp16" : element == Element::bf16 ? "bf16" : "fp32";
-}
-
-}  // namespace
-
 std::string literal(const Problem& problem) {
   const FixedSizes& s = problem.sizes;
   return fmt::format(
-      "{{.element = heed::Element::{}, .head_dim = {}, .causal = {}{}}}", name_of(problem.element), problem.head_dim,
-      problem.causal,
-      s.len_q == 0 ? std::string()
-                   : fmt::format(", .sizes = {{.batch = {}, .heads = {}, .heads_kv = {}, .len_q = {}, .len_k = {}, "
-                                 ".causal_offset = {}{}}}",
-                                 s.batch, s.heads, s.heads_kv, s.len_q, s.len_k, s.causal_offset,
-                                 s.o_strides.row == 0 ? std::string()
-                                                      : fmt::format(", .o_strides = {{{}, {}, {}}}", s.o_strides.batch,
-                                                                    s.o_strides.head, s.o_strides.row)));
+      "{{.element = heed::Element::{}, .head_dim = {}, .mask = heed::MaskKind::{}{}}}", to_string(problem.element),
+      problem.head_dim, to_string(problem.mask),
+      s.len_q == 0
+          ? std::string()
+          : fmt::format(", .sizes = {{.batch = {}, .heads = {}, .heads_kv = {}, .len_q = {}, .len_k = {}, "
+                        ".right_offset = {}{}{}}}",
+                        s.batch, s.heads, s.heads_kv, s.len_q, s.len_k, s.right_offset,
+                        s.o_strides.row == 0 ? std::string()
+                                             : fmt::format(", .o_strides = {{{}, {}, {}}}", s.o_strides.batch,
+                                                           s.o_strides.head, s.o_strides.row),
+                        s.left_offset == 0 ? std::string() : fmt::format(", .left_offset = {}", s.left_offset)));
 }
 
 std::string to_string(const Problem& problem) {
   const FixedSizes& s = problem.sizes;
-  std::string text =
-      fmt::format("{}_d{}{}", name_of(problem.element), problem.head_dim, problem.causal ? "_causal" : "");
+  std::string text = fmt::format("{}_d{}", to_string(problem.element), problem.head_dim);
+  if (problem.mask != MaskKind::none) text += fmt::format("_{}", to_string(problem.mask));
   if (s.len_q > 0) text += fmt::format("_b{}h{}hkv{}l{}k{}", s.batch, s.heads, s.heads_kv, s.len_q, s.len_k);
-  if (s.causal_offset != 0) text += fmt::format("o{}", s.causal_offset);
+  if (s.right_offset != 0) text += fmt::format("o{}", s.right_offset);
+  if (s.left_offset != 0) text += fmt::format("f{}", s.left_offset);
   if (s.o_strides.row != 0) {
     // Where both layouts have the same strides, of one head and one query, they are one problem and have one name.
     const bool is_blhd = s.o_strides.head == problem.head_dim && s.o_strides.row == s.heads * problem.head_dim;

@@ -13,6 +13,7 @@
 #include "heed/heed.hpp"
 #include "kernels/contract.hpp"
 #include "variant/device_facts.hpp"
+#include "variant/element.hpp"
 #include "variant/knob.hpp"
 
 namespace heed {
@@ -64,6 +65,17 @@ struct LaunchMemory {
   }
 };
 
+/// Head dims that a family is written for.
+struct HeadDims {
+  std::vector<int> listed;  ///< those that lists and tests name
+  int step = 0;             ///< multiples of it up to `most` are taken too; 0: the listed ones alone
+  int most = 0;
+
+  [[nodiscard]] bool takes(std::int64_t dim) const;
+  /// "64 and 128", "multiples of 8 up to 256"
+  [[nodiscard]] std::string text() const;
+};
+
 /// One kernel design. Configs of one family differ in speed, never in what they compute.
 class Family {
  public:
@@ -79,16 +91,15 @@ class Family {
   /// One line: the hardware and tools it needs.
   [[nodiscard]] virtual std::string_view requirements() const = 0;
   [[nodiscard]] virtual std::vector<Dtype> dtypes() const = 0;
-  /// Head dims it is written for; empty means any up to 512.
-  [[nodiscard]] virtual std::vector<int> head_dims() const = 0;
+  [[nodiscard]] virtual HeadDims head_dims() const = 0;
+  [[nodiscard]] virtual std::vector<MaskKind> masks() const = 0;
   [[nodiscard]] virtual const std::vector<Knob>& knobs() const = 0;
 
   /// Whether two launches on the same inputs must agree bit for bit.
   [[nodiscard]] virtual bool is_deterministic(const Config&) const { return true; }
 
   /// Why the family cannot run this workload on this device; empty when it can.
-  [[nodiscard]] virtual std::optional<std::string> refuses(const Workload& workload,
-                                                           const DeviceFacts& device) const = 0;
+  [[nodiscard]] std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const;
   /// Whether searches leave it out where it is not made for the workload, though it runs it.
   [[nodiscard]] virtual bool is_special() const { return false; }
   /// Why this family comes before the others for such a workload on such a device, in a few words; empty when it does
@@ -118,6 +129,12 @@ class Family {
 
  protected:
   Family() = default;
+
+ private:
+  /// Why no workload runs on this device.
+  [[nodiscard]] virtual std::optional<std::string> refuses_device(const DeviceFacts& device) const = 0;
+  /// Why sizes of a workload of its dtypes, head dims and masks are too much for it.
+  [[nodiscard]] virtual std::optional<std::string> refuses_sizes(const Workload&) const { return std::nullopt; }
 };
 
 /// Every family there is.
@@ -135,7 +152,9 @@ std::vector<const Family*> searched_families(const Workload& workload, const Dev
 
 /// The compile-time part of a workload, without its sizes.
 Problem problem_of(const Workload& workload);
-/// The sizes of its launches.
+/// The sizes of its launches, with all keys there are.
+FixedSizes whole_sizes_of(const Workload& workload);
+/// What programs get of them: the keys without those that `trimmed` cuts off.
 FixedSizes sizes_of(const Workload& workload);
 /// A problem with the sizes: that of a program for launches of this workload alone.
 /// @param dense_output and for outputs whose rows follow each other in the order of its layout
@@ -146,11 +165,11 @@ Problem known_problem(const Workload& workload);
 /// Why a program may not know them: the answer where a config asks for it and known_problem says nothing.
 std::string too_large_to_know(const Workload& workload);
 
-/// A problem as C++, for a prelude: "{.element = heed::Element::fp16, .head_dim = 64, .causal = false}".
+/// A problem as C++, for a prelude: "{.element = heed::Element::fp16, .head_dim = 64, .mask = heed::MaskKind::none}".
 std::string literal(const Problem& problem);
 
-/// "fp16_d64", "bf16_d128_causal" or, with sizes, "fp16_d64_b1h8hkv8l512k512", with dense outputs as well
-/// "fp16_d64_b1h8hkv8l512k512_bhld".
+/// "fp16_d64", "bf16_d128_causal", "fp32_d64_window" or, with sizes, "fp16_d64_b1h8hkv8l512k512", with dense outputs as
+/// well "fp16_d64_b1h8hkv8l512k512_bhld".
 std::string to_string(const Problem& problem);
 
 /// What a custom source asks of its launch on top of its family's plan.

@@ -120,15 +120,12 @@ class CpuFamily final : public Family {
     return "a C++20 compiler (g++ 12 or newer, or clang++) on the PATH";
   }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp32, Dtype::fp16, Dtype::bf16}; }
-  std::vector<int> head_dims() const override { return {}; }
+  HeadDims head_dims() const override { return {.listed = {}, .step = 1, .most = 512}; }
+  std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
-  std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
+  std::optional<std::string> refuses_device(const DeviceFacts& device) const override {
     if (device.kind != DeviceKind::cpu) return "it runs on the CPU";
-    if (workload.dim > 512) return fmt::format("head dim {} is over its limit of 512", workload.dim);
-    if (workload.dim_v != workload.dim)
-      return fmt::format("the value dim {} differs from the head dim {}; they must be equal", workload.dim_v,
-                         workload.dim);
     return std::nullopt;
   }
 

@@ -5,6 +5,7 @@
 #include "base/check.hpp"
 #include "kernels/ladder/config.hpp"
 #include "variant/family.hpp"
+#include "variant/family_limits.hpp"
 #include "variant/registry.hpp"
 
 namespace heed {
@@ -41,12 +42,13 @@ class LadderFamily final : public Family {
     return "an NVIDIA GPU of compute capability 8.0 or newer and NVRTC 12.4 or newer";
   }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
-  std::vector<int> head_dims() const override { return {64, 128}; }
+  HeadDims head_dims() const override { return {.listed = {64, 128}}; }
+  std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal}; }
   const std::vector<Knob>& knobs() const override { return ladder_knobs(); }
 
-  std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
-    // What the hardware, the element types and the grid allow is the same for both families.
-    return sm80_family().refuses(workload, device);
+  std::optional<std::string> refuses_device(const DeviceFacts& device) const override { return refused_by_mma(device); }
+  std::optional<std::string> refuses_sizes(const Workload& workload) const override {
+    return refused_by_grid(workload);
   }
 
   std::optional<std::string> is_illegal(const Config& config, const Workload& workload,

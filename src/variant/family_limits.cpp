@@ -6,43 +6,21 @@
 #include "variant/kernel_source.hpp"
 
 namespace heed {
-namespace {
 
-std::optional<std::string> refused_by_elements(const Workload& workload) {
-  if (workload.dtype == Dtype::fp32)
-    return "it computes fp16 and bf16; fp32 has no tensor-core form of the same accuracy";
-  return std::nullopt;
-}
-
-std::optional<std::string> refused_by_value_dim(const Workload& workload) {
-  if (workload.dim_v != workload.dim)
-    return fmt::format("the value dim {} differs from the head dim {}; they must be equal", workload.dim_v,
-                       workload.dim);
-  return std::nullopt;
-}
-
-}  // namespace
-
-std::optional<std::string> refused_by_mma(const Workload& workload, const DeviceFacts& device) {
+std::optional<std::string> refused_by_mma(const DeviceFacts& device) {
   if (device.kind != DeviceKind::cuda) return "it runs on NVIDIA GPUs";
   if (device.compute_capability < 80)
     return fmt::format("it needs compute capability 8.0 or newer; {} has {}.{}", device.name,
                        device.compute_capability / 10, device.compute_capability % 10);
-  if (auto reason = refused_by_elements(workload)) return reason;
-  if (workload.dim != 64 && workload.dim != 128)
-    return fmt::format("head dim {} is not supported; it is written for 64 and 128", workload.dim);
-  return refused_by_value_dim(workload);
+  return std::nullopt;
 }
 
-std::optional<std::string> refused_by_wgmma(const Workload& workload, const DeviceFacts& device) {
+std::optional<std::string> refused_by_wgmma(const DeviceFacts& device) {
   if (device.kind != DeviceKind::cuda) return "it runs on NVIDIA GPUs";
   if (device.compute_capability != 90 || device.arch != "sm_90a")
     return fmt::format("it needs the instructions of compute capability 9.0 (sm_90a); {} has {}.{}", device.name,
                        device.compute_capability / 10, device.compute_capability % 10);
-  if (auto reason = refused_by_elements(workload)) return reason;
-  if (workload.dim % 8 != 0 || workload.dim < 8 || workload.dim > 256)
-    return fmt::format("head dim {} is not supported; it takes multiples of 8 up to 256", workload.dim);
-  return refused_by_value_dim(workload);
+  return std::nullopt;
 }
 
 std::optional<std::string> refused_by_packed_rows(const Workload& workload) {

@@ -1,5 +1,5 @@
 /// Refusals that several families share: what their instructions, their tiles and their grids take. Each says why a
-/// workload is not taken, or nothing.
+/// device or a workload is not taken, or nothing.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@
 
 namespace heed {
 
-/// Of mma.sync and cp.async: compute capability 8.0, fp16 or bf16, head dims of 64 and 128.
-std::optional<std::string> refused_by_mma(const Workload& workload, const DeviceFacts& device);
+/// Of mma.sync and cp.async: compute capability 8.0.
+std::optional<std::string> refused_by_mma(const DeviceFacts& device);
 
-/// Of wgmma and tensor maps: compute capability 9.0, fp16 or bf16, head dims that are multiples of 8 up to 256.
-std::optional<std::string> refused_by_wgmma(const Workload& workload, const DeviceFacts& device);
+/// Of wgmma and tensor maps: compute capability 9.0.
+std::optional<std::string> refused_by_wgmma(const DeviceFacts& device);
 
 /// Of the query rows that the heads of a group make together: tile::kMostPackedRows.
 std::optional<std::string> refused_by_packed_rows(const Workload& workload);

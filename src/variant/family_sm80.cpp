@@ -167,11 +167,12 @@ class Sm80Family final : public Family {
     return "an NVIDIA GPU of compute capability 8.0 or newer and NVRTC 12.4 or newer";
   }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
-  std::vector<int> head_dims() const override { return {64, 128}; }
+  HeadDims head_dims() const override { return {.listed = {64, 128}}; }
+  std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
-  std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
-    if (auto reason = refused_by_mma(workload, device)) return reason;
+  std::optional<std::string> refuses_device(const DeviceFacts& device) const override { return refused_by_mma(device); }
+  std::optional<std::string> refuses_sizes(const Workload& workload) const override {
     return refused_by_grid(workload);
   }
 

@@ -78,11 +78,12 @@ class Sm80DecodeFamily final : public Family {
     return "an NVIDIA GPU of compute capability 8.0 or newer and NVRTC 12.4 or newer";
   }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
-  std::vector<int> head_dims() const override { return {64, 128}; }
+  HeadDims head_dims() const override { return {.listed = {64, 128}}; }
+  std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
-  std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
-    if (auto reason = refused_by_mma(workload, device)) return reason;
+  std::optional<std::string> refuses_device(const DeviceFacts& device) const override { return refused_by_mma(device); }
+  std::optional<std::string> refuses_sizes(const Workload& workload) const override {
     if (auto reason = refused_by_packed_rows(workload)) return reason;
     if (workload.batch > sm80_decode::kMostGridYZ)
       return fmt::format("{} batch entries exceed the grid limit of {}", workload.batch, sm80_decode::kMostGridYZ);
@@ -169,7 +170,7 @@ class Sm80DecodeFamily final : public Family {
     const std::int64_t processors = device.processors > 0 ? device.processors : kUnknownProcessors;
     const std::int64_t slots = processors * c.min_blocks * c.waves;
     const int splits =
-        sm80_decode::choose_splits(c, tiles, slots, static_cast<int>(workload.visible_keys(workload.len_q - 1)));
+        sm80_decode::choose_splits(c, tiles, slots, static_cast<int>(workload.keys_of(workload.len_q - 1).end));
     LaunchPlan plan;
     plan.entry = "heed_forward";
     plan.grid = {static_cast<std::uint32_t>(splits), static_cast<std::uint32_t>(tiles / workload.batch),

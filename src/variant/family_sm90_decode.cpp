@@ -84,7 +84,7 @@ std::int64_t all_jobs(const sm90_decode::Config& c, const Workload& w) {
 }
 
 std::int64_t job_tiles(const sm90_decode::Config& c, const Workload& w) {
-  const std::int64_t keys = std::max<std::int64_t>(w.visible_keys(w.len_q - 1), 1);
+  const std::int64_t keys = std::max<std::int64_t>(w.keys_of(w.len_q - 1).end, 1);
   return (keys + c.block_n - 1) / c.block_n;
 }
 
@@ -123,13 +123,14 @@ class Sm90DecodeFamily final : public Family {
     return "an NVIDIA GPU of compute capability 9.0 (Hopper) and NVRTC 12.4 or newer";
   }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
-  std::vector<int> head_dims() const override { return {64, 128}; }
+  HeadDims head_dims() const override { return {.listed = {64, 128}}; }
+  std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
-  std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
-    if (auto reason = refused_by_wgmma(workload, device)) return reason;
-    // It computes as fwd_sm80_decode does, whose tiles are written for the same head dims.
-    if (auto reason = refused_by_mma(workload, device)) return reason;
+  std::optional<std::string> refuses_device(const DeviceFacts& device) const override {
+    return refused_by_wgmma(device);
+  }
+  std::optional<std::string> refuses_sizes(const Workload& workload) const override {
     if (auto reason = refused_by_packed_rows(workload)) return reason;
     sm90_decode::Config most;
     most.block_m = 8;

@@ -149,11 +149,14 @@ class Sm90PersistentFamily final : public Family {
   DeviceKind device() const override { return DeviceKind::cuda; }
   std::string_view requirements() const override { return sm90_split_family().requirements(); }
   std::vector<Dtype> dtypes() const override { return sm90_split_family().dtypes(); }
-  std::vector<int> head_dims() const override { return sm90_split_family().head_dims(); }
+  HeadDims head_dims() const override { return sm90_split_family().head_dims(); }
+  std::vector<MaskKind> masks() const override { return sm90_split_family().masks(); }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
-  std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
-    if (auto reason = refused_by_wgmma(workload, device)) return reason;
+  std::optional<std::string> refuses_device(const DeviceFacts& device) const override {
+    return refused_by_wgmma(device);
+  }
+  std::optional<std::string> refuses_sizes(const Workload& workload) const override {
     if (const std::int64_t tiles = q_tiles_of_launch(1, workload); tiles > kMostRowTiles)
       return fmt::format("{} tiles of {} rows exceed the {} it counts to", tiles, sm90_persistent::kWarpgroupRows,
                          kMostRowTiles);

@@ -139,11 +139,14 @@ class Sm90SplitFamily final : public Family {
     return "an NVIDIA GPU of compute capability 9.0 (Hopper) and NVRTC 12.4 or newer";
   }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
-  std::vector<int> head_dims() const override { return {32, 64, 96, 128, 192, 256}; }
+  HeadDims head_dims() const override { return {.listed = {32, 64, 96, 128, 192, 256}, .step = 8, .most = 256}; }
+  std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
-  std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const override {
-    if (auto reason = refused_by_wgmma(workload, device)) return reason;
+  std::optional<std::string> refuses_device(const DeviceFacts& device) const override {
+    return refused_by_wgmma(device);
+  }
+  std::optional<std::string> refuses_sizes(const Workload& workload) const override {
     return refused_by_grid(workload);
   }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/random.hpp"
+#include "variant/element.hpp"
 #include "workload/half.hpp"
 
 namespace heed::verify {
@@ -65,7 +66,7 @@ Chain::Difference Chain::compare(const std::byte* waited, const std::byte* after
   const std::size_t size = size_of(w.dtype);
   const std::size_t elements = scene_.o().bytes / size;
   // An element is a mean of values; each launch of the chain rounds anew, and other sums may round otherwise.
-  const double roundoff = w.dtype == Dtype::fp16 ? 0x1p-11 : w.dtype == Dtype::bf16 ? 0x1p-8 : 0x1p-24;
+  const double roundoff = facts_of(w.dtype).roundoff;
   for (std::size_t n = 0; n < outputs_.size(); ++n) {
     const std::byte* expected = waited + outputs_[n];
     const std::byte* got = after + outputs_[n];

@@ -276,7 +276,7 @@ class Gate {
           const Strides& os = scene.o().strides;
           const auto o_base = static_cast<std::size_t>(batch * os.batch + head * os.head + row * os.row);
           for (std::int64_t d = 0; d < w.dim_v; ++d) {
-            const double expected = w.visible_keys(row) == 0
+            const double expected = w.keys_of(row).is_empty()
                                         ? 0.0
                                         : load_element(w.dtype, scene.image().data() + scene.v().offset,
                                                        v_base + static_cast<std::size_t>(d));
@@ -317,9 +317,23 @@ class Gate {
     w.len_q = std::min<std::int64_t>(w.len_q, 37);
     w.len_k = std::min<std::int64_t>(w.len_k, 83);
     if (!may_run(w)) w = workload_;
-    return check_blemishes("NaN, infinity and scores beyond fp32", w, seen_by_all(w), true) &&
+    Workload shared = with_a_shared_key(w);
+    if (!may_run(shared)) shared = w;
+    return check_blemishes("NaN, infinity and scores beyond fp32", shared, seen_by_all(shared), true) &&
            check_blemishes("NaN and infinity that the mask hides from some rows, scores below fp32", w,
                            hidden_from_some(w), false);
+  }
+
+  // A key that all rows see, or one at an edge of the mask: hidden from the row before this one or from the row after.
+  static std::int64_t blemished_key(const Workload& w, std::int64_t row, bool by_all, Random& random) {
+    const auto any_of = [&](const KeyRange& keys) {
+      return keys.is_empty()
+                 ? 0
+                 : keys.begin + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(keys.count())));
+    };
+    if (by_all) return any_of(seen_by_every_row(w));
+    const KeyRange seen = w.keys_of(row);
+    return w.has_right_bound() && !(w.has_left_bound() && random.chance(0.5)) ? seen.end - 1 : seen.begin;
   }
 
   // As many blemishes a scene as there are key heads.
@@ -334,13 +348,9 @@ class Gate {
       for (std::size_t i = first; i < std::min(blemishes.size(), first + heads); ++i) {
         const auto head = static_cast<std::int64_t>(i - first);
         std::int64_t row = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(w.len_q)));
-        if (w.visible_keys(row) == 0) row = w.len_q - 1;
-        const std::int64_t keys = w.visible_keys(by_all ? 0 : row);
-        if (w.visible_keys(row) == 0) continue;
-        // Of all rows that see it, or of those up to the edge of the mask that this row stands at.
-        const std::int64_t key = keys == 0 ? 0
-                                 : by_all  ? static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(keys)))
-                                           : keys - 1;
+        if (w.keys_of(row).is_empty()) row = seeing_row(w);
+        if (w.keys_of(row).is_empty()) continue;
+        const std::int64_t key = blemished_key(w, row, by_all, random);
         apply(blemishes[i], w, values, head / w.heads_kv, head % w.heads_kv, key, random);
         for (std::int64_t r = 0; r < w.len_q; r += std::max<std::int64_t>(1, w.len_q / 16))
           rows.push_back({head / w.heads_kv, head % w.heads_kv * (w.heads / w.heads_kv), r});
@@ -392,10 +402,10 @@ class Gate {
     return true;
   }
 
-  // Keys and values in another order: the same output. With a causal mask the order means something, so nothing to
+  // Keys and values in another order: the same output. Under a mask the order means something, so nothing to
   // check.
   bool check_permutation() {
-    if (workload_.is_causal()) return true;
+    if (workload_.is_masked()) return true;
     start("permuted keys");
     const Workload& w = workload_;
     const std::uint64_t seed = next_seed();

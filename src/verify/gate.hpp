@@ -53,8 +53,9 @@ GateReport run_gate(worker::Worker& worker, int slot, const Variant& variant, co
 std::uint64_t gate_arena_bytes(const Variant& variant, const Workload& workload, const DeviceFacts& device);
 
 /// Shapes near a workload that a variant's binary runs too: lengths one off, ragged, a single query, other batch and
-/// head counts, grouped heads, the other layout, both causal alignments, another scale. Of a variant for fixed sizes
-/// the workload itself with another scale, and where its outputs may have any strides in the other layout.
+/// head counts, grouped heads, the other layout, both alignments of a mask, other windows, another scale. Of a variant
+/// for fixed sizes the workload itself with another scale, and where its outputs may have any strides in the other
+/// layout.
 std::vector<Workload> neighbours(const Variant& variant, const Workload& workload);
 
 /// The verdict a worker's failure stands for.

@@ -87,7 +87,7 @@ Turn column_turn(const Workload& w, std::uint64_t seed, std::int64_t key_head) {
 }
 Turn key_turn(const Workload& w, std::uint64_t seed, std::int64_t key_head) {
   return random_turn(w.len_k, substream(substream(seed, kTurnSeed), static_cast<std::uint64_t>(3 * key_head + 2)),
-                     key_head == 0 || w.is_causal());
+                     key_head == 0 || w.is_masked());
 }
 
 // Every head as the first one, its channels, columns and keys turned.
@@ -113,9 +113,9 @@ void make_heads_equal(const Workload& w, InputValues& values, std::uint64_t seed
   });
 }
 
-// A row's own key: at its place, counted from where the mask's edge is.
-std::int64_t own_key_of(const Workload& w, std::int64_t row) {
-  return std::clamp<std::int64_t>(row + (w.is_causal() ? w.causal_offset() : 0), 0, w.len_k - 1);
+// The own key of a row, or the nearest there is.
+std::int64_t nearest_own_key(const Workload& w, std::int64_t row) {
+  return std::clamp<std::int64_t>(w.own_key(row), 0, w.len_k - 1);
 }
 
 }  // namespace
@@ -216,9 +216,11 @@ InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed
       for (std::int64_t b = 0; b < w.batch; ++b)
         for (std::int64_t h = 0; h < w.heads; ++h)
           for (std::int64_t i = 0; i < w.len_q; ++i) {
-            const std::int64_t visible = w.visible_keys(i);
+            const KeyRange seen = w.keys_of(i);
             const std::int64_t j =
-                visible > 0 ? static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(visible))) : 0;
+                seen.is_empty()
+                    ? 0
+                    : seen.begin + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(seen.count())));
             const float* key = values.k.data() + ((b * w.heads_kv + h / group) * w.len_k + j) * w.dim;
             float* query = values.q.data() + ((b * w.heads + h) * w.len_q + i) * w.dim;
             for (std::int64_t d = 0; d < w.dim; ++d) query[d] = static_cast<float>(gain) * key[d];
@@ -299,7 +301,7 @@ InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed
       // 20 above the others, which then share e^-20 of a row: its output is its own value.
       const auto gain = static_cast<float>(bounded(w, 20.0 / (w.softmax_scale() * static_cast<double>(w.dim))));
       change_queries(w, values.q, [&](float* query, std::int64_t head, std::int64_t row) {
-        const float* key = values.k.data() + (head * w.len_k + own_key_of(w, row)) * w.dim;
+        const float* key = values.k.data() + (head * w.len_k + nearest_own_key(w, row)) * w.dim;
         for (std::int64_t d = 0; d < w.dim; ++d) query[d] += gain * key[d];
       });
       break;
@@ -343,12 +345,16 @@ InputValues values_of(const QkvTensors& tensors) {
 }
 
 void poison_unseen_keys(const Workload& w, InputValues& values) {
-  const std::int64_t seen = w.visible_keys(w.len_q - 1);  // later queries see more
-  for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head) {
-    std::fill(values.k.begin() + (head * w.len_k + seen) * w.dim, values.k.begin() + (head + 1) * w.len_k * w.dim, NAN);
-    std::fill(values.v.begin() + (head * w.len_k + seen) * w.dim_v, values.v.begin() + (head + 1) * w.len_k * w.dim_v,
-              NAN);
-  }
+  const KeyRange seen = w.seen_keys();
+  const auto poison = [&](Values& tensor, std::int64_t dim) {
+    for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head) {
+      const auto first = tensor.begin() + head * w.len_k * dim;
+      std::fill(first, first + seen.begin * dim, NAN);
+      std::fill(first + seen.end * dim, first + w.len_k * dim, NAN);
+    }
+  };
+  poison(values.k, w.dim);
+  poison(values.v, w.dim_v);
 }
 
 }  // namespace heed::verify

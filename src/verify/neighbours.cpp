@@ -36,12 +36,21 @@ std::vector<Workload> neighbours(const Variant& variant, const Workload& workloa
     w.batch = 2, w.heads_kv = 3, w.heads = 3, w.len_q = 50, w.len_k = 70;
   });
   add([](Workload& w) { w.len_q = 33, w.len_k = 47, w.scale = 0.3; });
-  if (workload.is_causal())
-    for (const Mask mask : {Mask::causal_top_left, Mask::causal_bottom_right}) {
+  const bool window = workload.mask == Mask::window_top_left || workload.mask == Mask::window_bottom_right;
+  if (workload.is_masked())
+    for (const Mask mask : {window ? Mask::window_top_left : Mask::causal_top_left,
+                            window ? Mask::window_bottom_right : Mask::causal_bottom_right}) {
       add([&](Workload& w) {
         w.mask = mask, w.len_q = 130, w.len_k = 67;
       });  // bottom-right: rows with nothing to attend to
       add([&](Workload& w) { w.mask = mask, w.len_q = 67, w.len_k = 130; });  // top-left: keys nobody attends to
+      if (!workload.has_left_bound()) continue;
+      // Keys in front that nobody sees: the first row's window begins inside a tile, and at the end of one.
+      for (const std::int64_t left : {9, 63})
+        add([&](Workload& w) { w.mask = mask, w.len_q = 40, w.len_k = 240, w.window.left = left; });
+      // The own key alone; rows that see nothing; a window that hides nothing.
+      add([&](Workload& w) { w.mask = mask, w.len_q = 150, w.len_k = 90, w.window.left = 0; });
+      add([&](Workload& w) { w.mask = mask, w.len_q = 90, w.len_k = 150, w.window.left = 1000; });
     }
   return shapes;
 }

@@ -1,6 +1,9 @@
 #include "verify/nonfinite.hpp"
 
+#include <algorithm>
 #include <cmath>
+
+#include "workload/mask.hpp"
 
 namespace heed::verify {
 namespace {
@@ -17,16 +20,35 @@ bool can_leave_fp32(const Workload& w) {
 
 }  // namespace
 
+KeyRange seen_by_every_row(const Workload& w) {
+  const KeySpan span = key_span(mask_kind(w), mask_bounds(w), 0, static_cast<int>(w.len_q));
+  return {span.full_begin, span.full_end};
+}
+
+std::int64_t seeing_row(const Workload& w) {
+  std::int64_t row = 0;
+  while (row + 1 < w.len_q && w.keys_of(row).is_empty()) ++row;
+  return row;
+}
+
+Workload with_a_shared_key(const Workload& workload) {
+  Workload w = workload;
+  const MaskBounds bounds = mask_bounds(w);
+  if (w.has_left_bound()) w.len_q = std::min<std::int64_t>(w.len_q, bounds.right_offset - bounds.left_offset + 1);
+  return w;
+}
+
 std::vector<Blemish> seen_by_all(const Workload& w) {
   std::vector<Blemish> all = {Blemish::query_nan};
-  if (w.visible_keys(0) > 0) all.insert(all.end(), {Blemish::key_nan, Blemish::value_nan, Blemish::value_inf});
+  if (!seen_by_every_row(w).is_empty())
+    all.insert(all.end(), {Blemish::key_nan, Blemish::value_nan, Blemish::value_inf});
   if (can_leave_fp32(w)) all.push_back(Blemish::scores_above);
   return all;
 }
 
 std::vector<Blemish> hidden_from_some(const Workload& w) {
   std::vector<Blemish> all;
-  if (w.is_causal()) all = {Blemish::key_nan, Blemish::value_nan, Blemish::value_inf};
+  if (w.is_masked()) all = {Blemish::key_nan, Blemish::value_nan, Blemish::value_inf};
   if (can_leave_fp32(w)) all.insert(all.end(), {Blemish::scores_below, Blemish::scores_mixed});
   return all;
 }
@@ -49,10 +71,12 @@ void apply(Blemish blemish, const Workload& w, InputValues& values, std::int64_t
   const auto same = [](float x) { return x; };
   switch (blemish) {
     case Blemish::query_nan: {
-      std::int64_t first = 0;
-      while (first < w.len_q && w.visible_keys(first) == 0) ++first;
-      if (first == w.len_q) break;
-      const std::int64_t row = any(group) * w.len_q + first + any(w.len_q - first);
+      // Rows that see a key follow each other: a mask's bounds both move with the row.
+      const std::int64_t first = seeing_row(w);
+      std::int64_t end = first;
+      while (end < w.len_q && !w.keys_of(end).is_empty()) ++end;
+      if (first == end) break;
+      const std::int64_t row = any(group) * w.len_q + first + any(end - first);
       q[row * w.dim + any(w.dim)] = NAN;
       break;
     }

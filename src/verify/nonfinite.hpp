@@ -19,6 +19,13 @@ enum class Blemish {
   scores_mixed,  ///< products beyond fp32 of both signs
 };
 
+/// Keys that every row sees.
+KeyRange seen_by_every_row(const Workload& workload);
+/// The first row that sees a key; where none does, the last.
+std::int64_t seeing_row(const Workload& workload);
+/// The workload with no more rows than see one key together, where its mask has a left bound.
+Workload with_a_shared_key(const Workload& workload);
+
 /// What all families must show: keys and values of these are seen by every row.
 std::vector<Blemish> seen_by_all(const Workload& workload);
 /// What a family must besides that is strict (is_strict_with_nan): keys and values of these are hidden by the

@@ -11,6 +11,7 @@
 #include "base/parallel.hpp"
 #include "base/random.hpp"
 #include "workload/half.hpp"
+#include "workload/mask.hpp"
 
 namespace heed::verify {
 namespace {
@@ -120,7 +121,9 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   launch_.counters = plan.counters > 0 ? counters_.offset : worker::kNull;
   launch_.grid = plan.grid;
   ForwardParams& s = launch_.shape;
-  s = with_sizes(s, sizes_of(w));
+  s = with_sizes(s, whole_sizes_of(w));
+  launch_.mask = mask_kind(w);
+  launch_.element = facts_of(w.dtype).element;
   const auto copy = [](const Strides& from) { return TensorStrides{from.batch, from.head, from.row}; };
   s.q_strides = copy(q_.strides);
   s.k_strides = copy(k_.strides);
@@ -145,15 +148,17 @@ void Scene::disturb(std::uint64_t seed) {
   const auto below = [&](std::int64_t bound) {
     return static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(bound)));
   };
-  // A key every visible row has a share in: the first one. A changed value of it moves all rows that see any key.
+  // A value that many rows see, under masks without a left bound all that see any: the first.
   const auto set = [&](const Place& p, std::int64_t heads, std::int64_t row, std::int64_t dim, float value) {
     const std::int64_t index = element_index(p.strides, below(w.batch), below(heads), row) + below(dim);
     store_element(w.dtype, image_.data() + p.offset, static_cast<std::size_t>(index), value);
   };
   // Values of N(0, 1)'s far tail: unmistakable in what they reach, and no outlier beside which rounding looks large.
   set(q_, w.heads, below(w.len_q), w.dim, 5.0F);
-  set(k_, w.heads_kv, below(std::max<std::int64_t>(1, w.visible_keys(w.len_q - 1))), w.dim, 5.0F);
-  set(v_, w.heads_kv, 0, w.dim_v, 5.0F);
+  const KeyRange seen = w.seen_keys();
+  set(k_, w.heads_kv, seen.begin + below(std::max<std::int64_t>(1, seen.count())), w.dim, 5.0F);
+  const std::int64_t value = w.has_left_bound() ? seen.begin + below(std::max<std::int64_t>(1, seen.count())) : 0;
+  set(v_, w.heads_kv, value, w.dim_v, 5.0F);
 }
 
 void Scene::drop_lse() {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/check.hpp"
+#include "variant/element.hpp"
 
 namespace heed::verify {
 namespace {
@@ -55,10 +56,6 @@ void require_number(double limit, const char* what, const RowIndex& row) {
 
 }  // namespace
 
-double unit_roundoff(Dtype dtype) {
-  return dtype == Dtype::fp16 ? 0x1p-11 : dtype == Dtype::bf16 ? 0x1p-8 : 0x1p-24;
-}
-
 ErrorStats error_over(const Workload& w, const std::vector<RowIndex>& rows, const ReferenceRows& oracle,
                       const std::vector<RowLimit>& limits, const RowValues& values, MostOfLimit* most) {
   ErrorStats stats;
@@ -101,7 +98,7 @@ ErrorStats error_over(const Workload& w, const std::vector<RowIndex>& rows, cons
 Tolerance calibrated_tolerance(const Workload& w, const std::vector<RowIndex>& rows, const ReferenceRows& oracle,
                                const std::vector<RowCondition>& conditions, const std::vector<float>& unfused_out,
                                const std::vector<float>& unfused_lse, ErrorStats& unfused) {
-  const double roundoff = unit_roundoff(w.dtype);
+  const double roundoff = facts_of(w.dtype).roundoff;
   const double smallest = 2 * half_smallest(w.dtype) * std::sqrt(static_cast<double>(w.dim_v));
   const auto columns = static_cast<std::size_t>(w.dim_v);
   Tolerance tolerance;

@@ -54,9 +54,6 @@ struct ColumnMap {
   std::vector<float> sign;
 };
 
-/// Unit roundoff of a dtype: 2^-11, 2^-8, 2^-24.
-double unit_roundoff(Dtype dtype);
-
 /// The dim_v elements of row i of a list, in fp32; valid until the next call.
 using RowValues = std::function<const float*(std::size_t)>;
 

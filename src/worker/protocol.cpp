@@ -10,6 +10,7 @@
 
 #include "base/interrupt.hpp"
 #include "base/json_integer.hpp"
+#include "kernels/attention/mask.hpp"
 
 namespace heed::worker {
 namespace {
@@ -78,7 +79,7 @@ ForwardParams resolve(const Launch& launch, std::uintptr_t base) {
   params.lse = static_cast<float*>(pointer(base, launch.lse));
   params.workspace = pointer(base, launch.workspace);
   params.counters = static_cast<unsigned*>(pointer(base, launch.counters));
-  return params;
+  return trimmed(params, launch.mask, facts_of(launch.element).bytes);
 }
 
 void to_json(nlohmann::json& json, const Launch& launch) {
@@ -87,8 +88,10 @@ void to_json(nlohmann::json& json, const Launch& launch) {
           {"strides",
            {strides_to_json(s.q_strides), strides_to_json(s.k_strides), strides_to_json(s.v_strides),
             strides_to_json(s.o_strides)}},
-          {"shape", {s.batch, s.heads, s.heads_kv, s.group_size, s.len_q, s.len_k, s.causal_offset}},
+          {"shape", {s.batch, s.heads, s.heads_kv, s.group_size, s.len_q, s.len_k, s.right_offset, s.left_offset}},
           {"scale", s.scale},
+          {"mask", to_string(launch.mask)},
+          {"element", to_string(launch.element)},
           {"grid", launch.grid}};
 }
 
@@ -114,19 +117,27 @@ void from_json(const nlohmann::json& json, Launch& launch) {
   s.group_size = integer<int>(shape.at(3));
   s.len_q = integer<int>(shape.at(4));
   s.len_k = integer<int>(shape.at(5));
-  s.causal_offset = integer<int>(shape.at(6));
+  s.right_offset = integer<int>(shape.at(6));
+  s.left_offset = integer<int>(shape.at(7));
   s.scale = json.at("scale").get<float>();
+  launch.mask = parse_mask_kind(json.at("mask").get<std::string>());
+  launch.element = find_element(json.at("element").get<std::string>()).element;
   launch.grid = grid_from_json(json.at("grid"));
 }
 
 nlohmann::json plan_to_json(const LaunchPlan& plan) {
   nlohmann::json boxes;
   if (const auto& b = plan.boxes)
-    boxes = {{"element", b->problem.element}, {"head_dim", b->problem.head_dim},
-             {"causal", b->problem.causal},   {"columns", b->columns},
-             {"q_rows", b->q_rows},           {"k_rows", b->k_rows},
-             {"v_rows", b->v_rows},           {"o_rows", b->o_rows},
-             {"o_columns", b->o_columns},     {"l2_bytes", b->l2_bytes}};
+    boxes = {{"element", to_string(b->problem.element)},
+             {"head_dim", b->problem.head_dim},
+             {"mask", to_string(b->problem.mask)},
+             {"columns", b->columns},
+             {"q_rows", b->q_rows},
+             {"k_rows", b->k_rows},
+             {"v_rows", b->v_rows},
+             {"o_rows", b->o_rows},
+             {"o_columns", b->o_columns},
+             {"l2_bytes", b->l2_bytes}};
   return {{"entry", plan.entry},
           {"grid", plan.grid},
           {"threads", plan.threads},
@@ -149,17 +160,16 @@ LaunchPlan plan_from_json(const nlohmann::json& json) {
   plan.workspace_bytes = integer<std::int64_t>(json.at("workspace_bytes"));
   plan.counters = integer<int>(json.at("counters"));
   if (const auto& b = json.at("boxes"); !b.is_null())
-    plan.boxes = TensorBoxes{
-        .problem = {.element = static_cast<Element>(integer<std::underlying_type_t<Element>>(b.at("element"))),
-                    .head_dim = integer<int>(b.at("head_dim")),
-                    .causal = b.at("causal").get<bool>()},
-        .columns = integer<int>(b.at("columns")),
-        .q_rows = integer<int>(b.at("q_rows")),
-        .k_rows = integer<int>(b.at("k_rows")),
-        .v_rows = integer<int>(b.at("v_rows")),
-        .o_rows = integer<int>(b.at("o_rows")),
-        .o_columns = integer<int>(b.at("o_columns")),
-        .l2_bytes = integer<int>(b.at("l2_bytes"))};
+    plan.boxes = TensorBoxes{.problem = {.element = find_element(b.at("element").get<std::string>()).element,
+                                         .head_dim = integer<int>(b.at("head_dim")),
+                                         .mask = parse_mask_kind(b.at("mask").get<std::string>())},
+                             .columns = integer<int>(b.at("columns")),
+                             .q_rows = integer<int>(b.at("q_rows")),
+                             .k_rows = integer<int>(b.at("k_rows")),
+                             .v_rows = integer<int>(b.at("v_rows")),
+                             .o_rows = integer<int>(b.at("o_rows")),
+                             .o_columns = integer<int>(b.at("o_columns")),
+                             .l2_bytes = integer<int>(b.at("l2_bytes"))};
   plan.dependent = json.at("dependent").get<bool>();
   if (const auto& strides = json.at("o_strides"); !strides.is_null()) plan.o_strides = strides_from_json(strides);
   return plan;

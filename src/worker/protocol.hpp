@@ -36,7 +36,9 @@ struct Launch {
   std::uint64_t lse = kNull;
   std::uint64_t workspace = kNull;
   std::uint64_t counters = kNull;
-  ForwardParams shape{};                          ///< strides, lengths and scale; its pointers are unused
+  ForwardParams shape{};  ///< strides, scale and lengths, of all keys; its pointers are unused
+  MaskKind mask = MaskKind::none;
+  Element element = Element::fp16;
   std::array<std::uint32_t, 3> grid = {1, 1, 1};  ///< LaunchPlan::grid for these lengths
 };
 
@@ -48,7 +50,8 @@ enum class Follow {
               ///< in_stream
 };
 
-/// The parameters with every offset turned into base + offset, kNull into a null pointer.
+/// The parameters with every offset turned into base + offset, kNull into a null pointer, and without the keys that
+/// `trimmed` cuts off.
 ForwardParams resolve(const Launch& launch, std::uintptr_t base);
 
 void to_json(nlohmann::json& json, const Launch& launch);

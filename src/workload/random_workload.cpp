@@ -32,6 +32,16 @@ Workload random_workload(Random& random, const std::vector<Dtype>& dtypes) {
     w.dtype = dtypes[random.below(dtypes.size())];
     constexpr std::array kMasks = {Mask::none, Mask::none, Mask::causal_top_left, Mask::causal_bottom_right};
     w.mask = kMasks[random.below(kMasks.size())];
+    // One in three has a window: narrow, as long as a tile or two, or longer than the keys.
+    if (random.chance(0.33)) {
+      w.window.left = random_length(random) - 1;
+      if (w.mask == Mask::none) {
+        w.mask = random.chance(0.5) ? Mask::window_bottom_right : Mask::window_top_left;
+        if (random.chance(0.8)) w.window.right = random_length(random) - 1;
+        if (random.chance(0.2)) w.window.left = Window::kAll;
+      }
+      w = reduced(w);
+    }
     if (random.chance(0.2)) w.scale = 0.5 / static_cast<double>(1 + random.below(8));
     if (random.chance(0.3)) w.layout = Layout::blhd;
     if (w.flops() <= kMostFlops) return w;

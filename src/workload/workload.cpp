@@ -7,6 +7,7 @@
 
 #include "base/text.hpp"
 #include "heed/heed.hpp"
+#include "workload/mask.hpp"
 
 namespace heed {
 namespace {
@@ -108,7 +109,35 @@ constexpr std::pair<std::string_view, Mask> kMasks[] = {{"none", Mask::none},
                                                         {"causal_bottom_right", Mask::causal_bottom_right},
                                                         {"top-left", Mask::causal_top_left},
                                                         {"bottom-right", Mask::causal_bottom_right}};
+// What is followed by the numbers of a window.
+constexpr std::pair<std::string_view, Mask> kWindows[] = {{"window", Mask::window_bottom_right},
+                                                          {"window_top_left", Mask::window_top_left}};
+
+// "LEFT" or "LEFT/RIGHT"
+Window parse_window(std::string_view whole, std::string_view numbers) {
+  const std::size_t slash = numbers.find('/');
+  const auto keys = [&](std::string_view number) {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+    if (error == std::errc::result_out_of_range || (error == std::errc() && value > kMaxDimension))
+      fail(whole, fmt::format("a window of {} keys is too large; it has at most {}", number, kMaxDimension));
+    if (error != std::errc() || end != number.data() + number.size() || value < Window::kAll)
+      fail(whole, fmt::format("\"{}\" is no number of keys of a window; write for example window=255 or "
+                              "window=128/128, with -1 for all keys",
+                              number));
+    return value;
+  };
+  Window window{keys(numbers.substr(0, slash)), Window::kAll};
+  if (slash != std::string_view::npos) window.right = keys(numbers.substr(slash + 1));
+  return window;
+}
 constexpr std::pair<std::string_view, Layout> kLayouts[] = {{"bhld", Layout::bhld}, {"blhd", Layout::blhd}};
+
+std::optional<Mask> mask_of_window(std::string_view name) {
+  for (const auto& [known, mask] : kWindows)
+    if (name == known) return mask;
+  return std::nullopt;
+}
 
 template <typename Enum, std::size_t N>
 std::string_view name_of(Enum value, const std::pair<std::string_view, Enum> (&names)[N]) {
@@ -123,7 +152,7 @@ std::string_view to_string(Dtype dtype) {
   return name_of(dtype, kDtypes);
 }
 std::string_view to_string(Mask mask) {
-  return name_of(mask, kMasks);
+  return is_window(mask) ? name_of(mask, kWindows) : name_of(mask, kMasks);
 }
 std::string_view to_string(Layout layout) {
   return name_of(layout, kLayouts);
@@ -142,21 +171,27 @@ double Workload::softmax_scale() const {
   return scale.value_or(1.0 / std::sqrt(static_cast<double>(dim)));
 }
 
-std::int64_t Workload::visible_keys(std::int64_t row) const {
-  if (!is_causal()) return len_k;
-  return std::clamp<std::int64_t>(row + causal_offset() + 1, 0, len_k);
+bool Workload::has_right_bound() const {
+  return is_window(mask) ? window.right != Window::kAll : mask != Mask::none;
+}
+
+std::int64_t Workload::own_key(std::int64_t row) const {
+  return row + (mask == Mask::causal_bottom_right || mask == Mask::window_bottom_right ? len_k - len_q : 0);
+}
+
+KeyRange Workload::keys_of(std::int64_t row) const {
+  const KeySpan span = key_span(mask_kind(*this), mask_bounds(*this), static_cast<int>(row), static_cast<int>(row + 1));
+  return {span.begin, span.end};
+}
+
+KeyRange Workload::seen_keys() const {
+  const KeySpan span = key_span(mask_kind(*this), mask_bounds(*this), 0, static_cast<int>(len_q));
+  return {span.begin, span.end};
 }
 
 double Workload::visible_scores() const {
-  const double outer = static_cast<double>(batch) * static_cast<double>(heads);
-  if (!is_causal()) return outer * static_cast<double>(len_q) * static_cast<double>(len_k);
-  // Rows see offset + 1, offset + 2, ... keys: first none (while that is not positive), then one more each, then len_k.
-  const std::int64_t first_visible = std::clamp<std::int64_t>(-causal_offset(), 0, len_q);  // first row that sees a key
-  const std::int64_t first_full = std::clamp<std::int64_t>(len_k - 1 - causal_offset(), first_visible, len_q);
-  const double ramp_rows = static_cast<double>(first_full - first_visible);
-  const double first_count = static_cast<double>(first_visible + causal_offset() + 1);
-  const double ramp = ramp_rows * first_count + ramp_rows * (ramp_rows - 1) / 2;
-  return outer * (ramp + static_cast<double>(len_q - first_full) * static_cast<double>(len_k));
+  return static_cast<double>(batch) * static_cast<double>(heads) *
+         heed::visible_scores(mask_kind(*this), mask_bounds(*this), static_cast<int>(len_q));
 }
 
 double Workload::flops() const {
@@ -165,9 +200,28 @@ double Workload::flops() const {
 
 double Workload::bytes() const {
   const double q = static_cast<double>(batch * heads) * static_cast<double>(len_q);
-  const double kv = static_cast<double>(batch * heads_kv) * static_cast<double>(len_k);
+  const double kv = static_cast<double>(batch * heads_kv) * static_cast<double>(seen_keys().count());
   return (q + kv) * static_cast<double>(dim + dim_v) * static_cast<double>(size_of(dtype));
 }
+
+namespace {
+
+void validate_window(const Workload& w, const std::string& text) {
+  if (w.window == Window{} && !is_window(w.mask)) return;
+  if (w.mask == Mask::none)
+    fail(text, "a window without a mask; give it as window=LEFT/RIGHT, or beside a causal mask as window=LEFT");
+  if (!is_window(w.mask) && w.window.right != Window::kAll)
+    fail(text, fmt::format("a causal mask ends with a query's own key; its window has no RIGHT: write window={}",
+                           w.window.left));
+  for (const std::int64_t keys : {w.window.left, w.window.right})
+    if (keys < Window::kAll || keys > kMaxDimension)
+      fail(text, fmt::format("a window of {} keys; it has 0 to {}, or -1 for all", keys, kMaxDimension));
+  if (w.len_q + w.len_k > kMaxDimension)
+    fail(text, fmt::format("{} queries and {} keys are too many for a window; together they are at most {}", w.len_q,
+                           w.len_k, kMaxDimension));
+}
+
+}  // namespace
 
 void validate(const Workload& workload) {
   const std::string text = to_string(workload);
@@ -188,6 +242,7 @@ void validate(const Workload& workload) {
                elements(workload.batch, workload.heads_kv, workload.len_k, std::max(workload.dim, workload.dim_v)));
   if (largest > static_cast<double>(kMaxElements))
     fail(text, fmt::format("its largest tensor would have {:.3g} elements; at most 2^40 are allowed", largest));
+  validate_window(workload, text);
   if (workload.scale && !(std::isfinite(*workload.scale) && *workload.scale > 0))
     fail(text, fmt::format("scale={} cannot be used; it must be finite and positive", *workload.scale));
   // Kernels multiply by scale * log2(e) in fp32; a subnormal one would have lost its digits.
@@ -203,6 +258,7 @@ Workload parse_workload(std::string_view text) {
   const std::size_t colon = text.find(':');
   Workload workload = parse_shape(text, text.substr(0, colon));
   bool has_dtype = false, has_mask = false, has_layout = false;
+  std::optional<Mask> window_mask;
   const auto once = [&](bool& seen, const char* what) {
     if (seen) fail(text, fmt::format("the {} is given twice", what));
     seen = true;
@@ -221,6 +277,11 @@ Workload parse_workload(std::string_view text) {
     } else if (contains(kMasks)) {
       once(has_mask, "mask");
       workload.mask = parse_mask(part);
+    } else if (const std::size_t equals = part.find('=');
+               equals != std::string_view::npos && mask_of_window(part.substr(0, equals))) {
+      if (window_mask) fail(text, "the window is given twice");
+      window_mask = mask_of_window(part.substr(0, equals));
+      workload.window = parse_window(text, part.substr(equals + 1));
     } else if (contains(kLayouts)) {
       once(has_layout, "layout");
       workload.layout = parse_layout(part);
@@ -228,13 +289,39 @@ Workload parse_workload(std::string_view text) {
       if (workload.scale) fail(text, "the scale is given twice");
       workload.scale = parse_scale(text, part.substr(6));
     } else {
-      fail(text, fmt::format("\"{}\" is no dtype (fp16, bf16, fp32), mask (causal_top_left, causal_bottom_right), "
-                             "layout (bhld, blhd) or scale=NUMBER",
+      fail(text, fmt::format("\"{}\" is no dtype (fp16, bf16, fp32), mask (causal_top_left, causal_bottom_right, "
+                             "window=LEFT/RIGHT, window_top_left=LEFT/RIGHT), layout (bhld, blhd) or scale=NUMBER",
                              part));
     }
   }
+  if (window_mask) {
+    if (workload.mask == Mask::none)
+      workload.mask = *window_mask;
+    else if (*window_mask != Mask::window_bottom_right)
+      fail(text, fmt::format("{} already says how the mask is aligned; write window={}", to_string(workload.mask),
+                             workload.window.left));
+    else if (workload.window.right == 0)
+      workload.window.right = Window::kAll;
+  }
   validate(workload);
-  return workload;
+  return reduced(workload);
+}
+
+Workload reduced(const Workload& workload) {
+  Workload w = workload;
+  if (!is_window(w.mask) && !w.has_left_bound()) return w;
+  if (w.has_left_bound() && w.own_key(w.len_q - 1) <= w.window.left) w.window.left = Window::kAll;
+  if (!is_window(w.mask)) return w;
+  const bool at_top_left = w.mask == Mask::window_top_left && w.len_q != w.len_k;
+  if (w.has_right_bound() && w.own_key(0) + w.window.right + 1 >= w.len_k) w.window.right = Window::kAll;
+  w.mask = at_top_left ? Mask::window_top_left : Mask::window_bottom_right;
+  if (w.window.right == 0) {
+    w.mask = at_top_left ? Mask::causal_top_left : Mask::causal_bottom_right;
+    w.window.right = Window::kAll;
+  } else if (!w.is_masked()) {
+    w.mask = Mask::none;
+  }
+  return w;
 }
 
 std::string to_string(const Workload& workload) {
@@ -245,7 +332,7 @@ std::string to_string(const Workload& workload) {
   text += fmt::format("d{}", workload.dim);
   if (workload.dim_v != workload.dim) text += fmt::format("dv{}", workload.dim_v);
   text += fmt::format(":{}", to_string(workload.dtype));
-  if (workload.is_causal()) text += fmt::format(":{}", to_string(workload.mask));
+  text += mask_text(workload);
   if (workload.layout != Layout::bhld) text += fmt::format(":{}", to_string(workload.layout));
   if (workload.scale) text += fmt::format(":scale={}", *workload.scale);  // shortest text that reads back the same
   return text;

@@ -446,7 +446,7 @@ TEST_F(Cli, EmitPrintsWhatIsCompiled) {
   const Printed cpu = heed_command("emit fwd_cpu:block_m=64 --shape b1h1l20d8:fp32");
   EXPECT_THAT(cpu.out, ::testing::HasSubstr(".block_m = 64"));
   const Printed gpu = heed_command("emit fwd_sm80 --shape b1h8l512d64:bf16:top-left --arch sm_80");
-  EXPECT_THAT(gpu.out, ::testing::HasSubstr("heed::Element::bf16, .head_dim = 64, .causal = true"));
+  EXPECT_THAT(gpu.out, ::testing::HasSubstr("heed::Element::bf16, .head_dim = 64, .mask = heed::MaskKind::causal"));
   const Printed automatic = heed_command("emit auto --shape b1h8l512d64 --arch sm_90a");
   EXPECT_THAT(automatic.out, ::testing::HasSubstr("kernels/sm90/split/"));
   expect_refusal("emit fwd_sm80:stages=4,block_n=128,kv_groups=2 --shape b1h8l512d64 --arch sm_89", 1,

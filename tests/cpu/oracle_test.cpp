@@ -43,7 +43,8 @@ void by_definition(const Tensors& t, const RowIndex& at, std::vector<double>& ou
   const std::int64_t kv = at.head / (w.heads / w.heads_kv);
   const float* q = t.q.data() + ((at.batch * w.heads + at.head) * w.len_q + at.row) * w.dim;
   std::vector<long double> scores;
-  for (std::int64_t j = 0; j < w.visible_keys(at.row); ++j) {
+  const KeyRange seen = w.keys_of(at.row);
+  for (std::int64_t j = seen.begin; j < seen.end; ++j) {
     const float* k = t.k.data() + ((at.batch * w.heads_kv + kv) * w.len_k + j) * w.dim;
     long double score = 0;
     for (std::int64_t d = 0; d < w.dim; ++d) score += static_cast<long double>(q[d]) * static_cast<long double>(k[d]);
@@ -53,7 +54,8 @@ void by_definition(const Tensors& t, const RowIndex& at, std::vector<double>& ou
   for (const long double score : scores) sum += std::exp(score);
   out.assign(static_cast<std::size_t>(w.dim_v), 0.0);
   for (std::size_t j = 0; j < scores.size(); ++j) {
-    const float* v = t.v.data() + ((at.batch * w.heads_kv + kv) * w.len_k + static_cast<std::int64_t>(j)) * w.dim_v;
+    const float* v =
+        t.v.data() + ((at.batch * w.heads_kv + kv) * w.len_k + seen.begin + static_cast<std::int64_t>(j)) * w.dim_v;
     for (std::int64_t d = 0; d < w.dim_v; ++d)
       out[static_cast<std::size_t>(d)] +=
           static_cast<double>(std::exp(scores[j]) / sum * static_cast<long double>(v[d]));
@@ -88,7 +90,11 @@ INSTANTIATE_TEST_SUITE_P(Shapes, OracleAgainstDefinition,
                                            "b1h2l130d8:fp32:causal_top_left", "b1h2l130k70d8:fp32:causal_bottom_right",
                                            "b1h2l70k130d8:fp32:causal_bottom_right",
                                            "b1h2l70k130d8:fp32:causal_top_left", "b1h1l130k70d8:fp32:causal_top_left",
-                                           "b1h1l30d16:fp32:scale=3"));
+                                           "b1h1l30d16:fp32:scale=3", "b1h2l130d8:fp32:causal_top_left:window=9",
+                                           "b1h2l130k300d8:fp32:causal_bottom_right:window=63",
+                                           "b1h6hkv2l20k270d8:fp32:window=70/5", "b1h1l130k70d8:fp32:window=0/3",
+                                           "b1h1l300k70d8:fp32:window_top_left=64/100", "b1h1l3k200d8:fp32:window=90",
+                                           "b1h1l30k200d8:fp32:window=-1/100"));
 
 TEST(Oracle, OneKeyGivesItsValue) {
   const Tensors t(parse_workload("b1h1l3k1d4:fp32"));
@@ -134,12 +140,32 @@ TEST(Oracle, HiddenKeysMayHoldAnything) {
     Tensors clean(parse_workload(text));
     Tensors dirty = clean;
     const Workload& w = clean.workload;
-    const std::int64_t first_hidden = w.visible_keys(9);
+    const std::int64_t first_hidden = w.keys_of(9).end;
     for (std::int64_t i = first_hidden * 8; i < w.len_k * 8; ++i)
       dirty.k[static_cast<std::size_t>(i)] = dirty.v[static_cast<std::size_t>(i)] = NAN;
     std::vector<RowIndex> rows;
     for (std::int64_t row = 0; row < 10; ++row) rows.push_back({0, 0, row});
     EXPECT_EQ(reference_attention(w, clean.view(), rows).out, reference_attention(w, dirty.view(), rows).out) << text;
+  }
+}
+
+TEST(Oracle, HiddenKeysInFrontMayHoldAnything) {
+  for (const char* text : {"b1h1l10k300d8:fp32:causal_bottom_right:window=100", "b1h1l70k100d8:fp32:window=3/20"}) {
+    Tensors clean(parse_workload(text));
+    Tensors dirty = clean;
+    const Workload& w = clean.workload;
+    std::vector<RowIndex> rows;
+    for (std::int64_t row = w.len_q - 5; row < w.len_q; ++row) rows.push_back({0, 0, row});
+    const std::int64_t first_seen = w.keys_of(w.len_q - 5).begin;
+    ASSERT_GT(first_seen, 0);
+    for (std::int64_t i = 0; i < first_seen * 8; ++i)
+      dirty.k[static_cast<std::size_t>(i)] = dirty.v[static_cast<std::size_t>(i)] = NAN;
+    EXPECT_EQ(reference_attention(w, clean.view(), rows).out, reference_attention(w, dirty.view(), rows).out) << text;
+    EXPECT_EQ(unfused_attention(w, clean.view(), rows, 1).out, unfused_attention(w, dirty.view(), rows, 1).out) << text;
+    // One key more to the left, and the first of these rows is another.
+    Tensors one_less = dirty;
+    for (std::int64_t d = 0; d < 8; ++d) one_less.v[static_cast<std::size_t>(first_seen * 8 + d)] = NAN;
+    EXPECT_TRUE(std::isnan(reference_attention(w, one_less.view(), rows).out[0])) << text;
   }
 }
 

@@ -26,7 +26,7 @@ ForwardParams params_of(int batch, int heads, int heads_kv, int len_q, int len_k
 }
 
 TensorBoxes boxes_of(int dim, bool causal = false) {
-  return {.problem = {.element = Element::fp16, .head_dim = dim, .causal = causal},
+  return {.problem = {.element = Element::fp16, .head_dim = dim, .mask = causal ? MaskKind::causal : MaskKind::none},
           .columns = 64,
           .q_rows = 128,
           .k_rows = 96,
@@ -81,7 +81,7 @@ TEST(TensorMap, ShapesOfInterleavedHeads) {
 TEST(TensorMap, KeysEndWithTheLastThatIsSeen) {
   ForwardParams p = params_of(1, 1, 1, 100, 300, 64);
   const auto rows = [&](bool causal, int offset) {
-    p.causal_offset = offset;
+    p.right_offset = offset;
     const TensorMapShape k = tensor_map_shape(p, boxes_of(64, causal), MappedTensor::k);
     EXPECT_EQ(k.extents, tensor_map_shape(p, boxes_of(64, causal), MappedTensor::v).extents);
     EXPECT_EQ(tensor_map_shape(p, boxes_of(64, causal), MappedTensor::q).extents[1], 100U);
@@ -148,6 +148,34 @@ TEST(LaunchPlan, SurvivesTheWayToTheWorker) {
   EXPECT_EQ(json.get<worker::Launch>().counters, 12345U);
   EXPECT_EQ(worker::resolve(launch, 0x100000).counters, reinterpret_cast<unsigned*>(0x100000 + 12345));
   EXPECT_EQ(worker::resolve(worker::Launch{}, 0x100000).counters, nullptr);
+}
+
+// Keys in front that no query sees may hold NaN, which a map cannot hide: K and V begin behind them.
+TEST(Launch, BeginsWithTheFirstKeyThatIsSeen) {
+  worker::Launch launch;
+  launch.k = 0x1000;
+  launch.v = 0x8000;
+  launch.shape = params_of(1, 1, 1, 4, 300, 64);
+  launch.shape.right_offset = 296;
+  launch.shape.left_offset = 280;
+  launch.mask = MaskKind::window;
+  for (const Element element : {Element::bf16, Element::fp32}) {
+    launch.element = element;
+    const auto sent = nlohmann::json::parse(nlohmann::json(launch).dump()).get<worker::Launch>();
+    EXPECT_EQ(sent.shape.left_offset, 280);
+    const ForwardParams p = worker::resolve(sent, 0x100000);
+    const std::uintptr_t rows = 280 * 64 * (element == Element::fp32 ? 4 : 2);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p.k), 0x101000 + rows);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p.v), 0x108000 + rows);
+    EXPECT_EQ(p.len_k, 20);
+    EXPECT_EQ(p.left_offset, 0);
+    EXPECT_EQ(p.right_offset, 16);
+  }
+  launch.mask = MaskKind::causal;
+  EXPECT_EQ(worker::resolve(launch, 0).len_k, 300);
+  nlohmann::json unknown = launch;
+  unknown["element"] = "fp8";
+  EXPECT_THROW((void)unknown.get<worker::Launch>(), Error);
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ constexpr Problem dense(Problem problem, const Shape& s) {
 inline void misinform_of_sizes(ForwardParams& p) {
   p.batch = p.heads = p.heads_kv = p.len_q = p.len_k = 1;
   p.group_size = 100;
-  p.causal_offset = -1000;
+  p.right_offset = -1000;
 }
 inline void misinform_of_outputs(ForwardParams& p) {
   misinform_of_sizes(p);
@@ -72,7 +72,7 @@ class AttentionCase {
     lse_.assign(static_cast<std::size_t>(shape.batch) * shape.heads * shape.len_q + kGuard,
                 std::numeric_limits<float>::quiet_NaN());
     // Keys no query attends to may hold anything.
-    const int seen = visible_keys(problem.causal, shape.len_q - 1, shape.causal_offset, shape.len_k);
+    const int seen = visible_keys(problem.mask, shape.len_q - 1, shape.causal_offset, shape.len_k);
     for (int b = 0; b < shape.batch; ++b)
       for (int h = 0; h < shape.heads_kv; ++h)
         for (int r = seen; r < shape.len_k; ++r)
@@ -105,7 +105,7 @@ class AttentionCase {
   /// As the launcher encodes them: src/device/tensor_map.cpp.
   [[nodiscard]] TensorMaps maps(int q_rows, int k_rows, int v_rows, int o_rows = 0, int o_columns = 64) const {
     TensorMaps maps{};
-    const int seen = visible_keys(problem_.causal, shape_.len_q - 1, shape_.causal_offset, shape_.len_k);
+    const int seen = visible_keys(problem_.mask, shape_.len_q - 1, shape_.causal_offset, shape_.len_k);
     encode(maps.q, q_, params_.q_strides, shape_.len_q, shape_.heads, q_rows);
     encode(maps.k, k_, params_.k_strides, std::max(seen, 1), shape_.heads_kv, k_rows);
     encode(maps.v, v_, params_.v_strides, std::max(seen, 1), shape_.heads_kv, v_rows);
@@ -121,7 +121,7 @@ class AttentionCase {
       for (int h = 0; h < shape_.heads; ++h)
         for (int r = 0; r < shape_.len_q; ++r) {
           const int kv = h / params_.group_size;
-          const int end = visible_keys(problem_.causal, r, shape_.causal_offset, shape_.len_k);
+          const int end = visible_keys(problem_.mask, r, shape_.causal_offset, shape_.len_k);
           std::vector<double> p(static_cast<std::size_t>(end));
           double most = -INFINITY;
           for (int j = 0; j < end; ++j) {

@@ -38,7 +38,7 @@ Kernel decode_kernel() {
 std::string launch(const Kernel& kernel, const Workload& workload, const LaunchPlan& plan, Copies copies, bool with_lse,
                    std::uint64_t seed) {
   verify::InputValues values = verify::make_inputs(workload, verify::InputClass::normal, seed);
-  const std::int64_t seen = workload.visible_keys(workload.len_q - 1);
+  const std::int64_t seen = workload.keys_of(workload.len_q - 1).end;
   for (verify::Values* tensor : {&values.k, &values.v})
     for (std::int64_t row = 0; row < workload.batch * workload.heads_kv * workload.len_k; ++row)
       if (row % workload.len_k >= seen) std::fill_n(tensor->begin() + row * workload.dim, workload.dim, std::nanf(""));
@@ -107,10 +107,10 @@ LaunchPlan plan_of(const Kernel& kernel, const Workload& w, int splits) {
   return plan;
 }
 
-constexpr Problem kFp16D64{.element = Element::fp16, .head_dim = 64, .causal = false};
-constexpr Problem kFp16D64Causal{.element = Element::fp16, .head_dim = 64, .causal = true};
-constexpr Problem kBf16D128{.element = Element::bf16, .head_dim = 128, .causal = false};
-constexpr Problem kFp16D128Causal{.element = Element::fp16, .head_dim = 128, .causal = true};
+constexpr Problem kFp16D64{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none};
+constexpr Problem kFp16D64Causal{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::causal};
+constexpr Problem kBf16D128{.element = Element::bf16, .head_dim = 128, .mask = MaskKind::none};
+constexpr Problem kFp16D128Causal{.element = Element::fp16, .head_dim = 128, .mask = MaskKind::causal};
 
 const std::vector<Kernel>& kernels() {
   using enum tile::SharedLayout;
@@ -172,7 +172,7 @@ TEST_P(DecodeEmulated, IsRightWhateverTheOrder) {
       w.len_k = 1 + static_cast<std::int64_t>(random.below(random.chance(0.3) ? 20 : 200));
       w.dim = w.dim_v = kernel.problem.head_dim;
       w.dtype = kernel.problem.element == Element::bf16 ? Dtype::bf16 : Dtype::fp16;
-      if (kernel.problem.causal) w.mask = random.chance(0.5) ? Mask::causal_top_left : Mask::causal_bottom_right;
+      if (kernel.problem.mask) w.mask = random.chance(0.5) ? Mask::causal_top_left : Mask::causal_bottom_right;
       w.layout = random.chance(0.5) ? Layout::bhld : Layout::blhd;
       const int splits = kSplits[random.below(4)];
       SCOPED_TRACE("kernel " + std::to_string(k) + ", " + to_string(w) + ", " + std::to_string(splits) + " splits");
@@ -207,7 +207,7 @@ TEST(DecodeEmulatedCorners, WarpsOfAGroupWaitForEachOther) {
       for (const Copies copies : {Copies::land_early, Copies::land_late}) {
         const Kernel& kernel = kernels()[k];
         const Workload w =
-            parse_workload(kernel.problem.causal ? "h4hkv1l16k600d64:causal_bottom_right" : "h4hkv1l16k600d64");
+            parse_workload(kernel.problem.mask ? "h4hkv1l16k600d64:causal_bottom_right" : "h4hkv1l16k600d64");
         EXPECT_EQ(launch(kernel, w, plan_of(kernel, w, 1), copies, true, seed), "") << k << " " << seed;
       }
 }

@@ -30,8 +30,8 @@ void run_case(const Shape& shape, std::uint64_t seed) {
 
 TEST(EmulatedSm80, Default) {
   constexpr Config kConfig{};
-  constexpr Problem kFull{.element = Element::fp16, .head_dim = 64, .causal = false};
-  constexpr Problem kCausal{.element = Element::bf16, .head_dim = 64, .causal = true};
+  constexpr Problem kFull{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none};
+  constexpr Problem kCausal{.element = Element::bf16, .head_dim = 64, .mask = MaskKind::causal};
   run_case<kConfig, kFull>({.batch = 1, .heads = 2, .heads_kv = 1, .len_q = 70, .len_k = 200}, 1);
   run_case<kConfig, kCausal>({.len_q = 130, .len_k = 90, .causal_offset = -40, .heads_inner = true}, 2);
 }
@@ -44,14 +44,14 @@ TEST(EmulatedSm80, SplitKeysAndStages) {
                            .stages = 3,
                            .q_in_registers = false,
                            .split_wait = true};
-  constexpr Problem kCausal{.element = Element::fp16, .head_dim = 128, .causal = true};
+  constexpr Problem kCausal{.element = Element::fp16, .head_dim = 128, .mask = MaskKind::causal};
   run_case<kConfig, kCausal>({.len_q = 50, .len_k = 400, .causal_offset = 350}, 3);
 }
 
-constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .causal = false};
-constexpr Problem kHalf64Causal{.element = Element::fp16, .head_dim = 64, .causal = true};
-constexpr Problem kHalf128{.element = Element::fp16, .head_dim = 128, .causal = false};
-constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .causal = true};
+constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none};
+constexpr Problem kHalf64Causal{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::causal};
+constexpr Problem kHalf128{.element = Element::fp16, .head_dim = 128, .mask = MaskKind::none};
+constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .mask = MaskKind::causal};
 constexpr auto kStaleTile = attention::Rescale::stale_tile;
 
 // An optimistic reference, also where scores of later tiles are far above it: the warp takes the tile again.

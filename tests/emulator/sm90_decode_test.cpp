@@ -12,10 +12,10 @@ using emulator::kConstant;
 using emulator::Shape;
 using enum attention::Rescale;
 
-constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .causal = false};
-constexpr Problem kHalf64Causal{.element = Element::fp16, .head_dim = 64, .causal = true};
-constexpr Problem kHalf128{.element = Element::fp16, .head_dim = 128, .causal = false};
-constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .causal = true};
+constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none};
+constexpr Problem kHalf64Causal{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::causal};
+constexpr Problem kHalf128{.element = Element::fp16, .head_dim = 128, .mask = MaskKind::none};
+constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .mask = MaskKind::causal};
 
 struct Order {
   int blocks;        // at most: no block is without a tile
@@ -32,7 +32,7 @@ void run_in(AttentionCase& problem, const Shape& shape, const Order& order, std:
   if (!order.with_lse) params.lse = nullptr;
   const TensorMaps maps = problem.maps(0, kConfig.block_n, kConfig.block_n);
   const int jobs = shape.batch * shape.heads_kv * row_tiles(kConfig, params.group_size, shape.len_q);
-  const int tiles = jobs * tiles_of_job(kConfig, kProblem.causal, shape.len_q, shape.causal_offset, shape.len_k);
+  const int tiles = jobs * tiles_of_job(kConfig, kProblem.mask, shape.len_q, shape.causal_offset, shape.len_k);
   emulator::Launch launch;
   const int heads = shape.heads_kv * row_tiles(kConfig, params.group_size, shape.len_q);
   const Grid grid = grid_of(kConfig, shape.batch, heads, least(order.blocks, tiles));

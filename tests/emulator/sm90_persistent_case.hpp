@@ -15,9 +15,9 @@ using emulator::AttentionCase;
 using emulator::kConstant;
 using emulator::Shape;
 
-inline constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .causal = false};
-inline constexpr Problem kHalf64Causal{.element = Element::fp16, .head_dim = 64, .causal = true};
-inline constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .causal = true};
+inline constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none};
+inline constexpr Problem kHalf64Causal{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::causal};
+inline constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .mask = MaskKind::causal};
 
 struct Options {
   bool with_lse = true;

@@ -171,7 +171,7 @@ TEST(EmulatedStream, BlocksShareTheKeysOfRows) {
                            .producer = Producer::warpgroup,
                            .epilogue = EpilogueStore::st_b128,
                            .tile_order = TileOrder::paired};
-  run_case<kPieces, Problem{.element = Element::fp16, .head_dim = 80, .causal = true}>(
+  run_case<kPieces, Problem{.element = Element::fp16, .head_dim = 80, .mask = MaskKind::causal}>(
       {.heads = 2, .len_q = 300, .len_k = 330, .heads_inner = true}, 128);
   // Warps that are overflowed multiply scores again, from their own block's shared memory.
   constexpr Config kBeside{.m_warpgroups = 1,
@@ -192,7 +192,7 @@ TEST(EmulatedStream, BlocksShareTheKeysOfRows) {
     c.stage_release = StageRelease::predicated;
     return c;
   }();
-  run_case<kFreedOnCondition, Problem{.element = Element::bf16, .head_dim = 40, .causal = false}>(
+  run_case<kFreedOnCondition, Problem{.element = Element::bf16, .head_dim = 40, .mask = MaskKind::none}>(
       {.heads = 2, .len_q = 180, .len_k = 520, .score_scale = 30}, 134, {.with_lse = false});
   constexpr Config kAimed{.m_warpgroups = 2,
                           .cluster = 2,
@@ -219,9 +219,9 @@ TEST(EmulatedStream, RowsLeaveAsLines) {
                              .epilogue = EpilogueStore::smem_b128,
                              .evict_first = EvictFirst::q_kv_o};
   run_case<kResident, kHalf64>({.heads = 3, .len_q = 200, .len_k = 150}, 84);
-  run_case<kResident, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>(
+  run_case<kResident, Problem{.element = Element::fp16, .head_dim = 80, .mask = MaskKind::none}>(
       {.heads = 2, .len_q = 140, .len_k = 90, .padding_rows = 1}, 85);
-  run_case<kResident, Problem{.element = Element::bf16, .head_dim = 192, .causal = true}>(
+  run_case<kResident, Problem{.element = Element::bf16, .head_dim = 192, .mask = MaskKind::causal}>(
       {.heads = 2, .len_q = 140, .len_k = 140}, 86);
   constexpr Config kBoth{.m_warpgroups = 2,
                          .kv_groups = 2,
@@ -276,9 +276,9 @@ TEST(EmulatedStream, RowsLeaveAsBoxes) {
                              .epilogue = EpilogueStore::tma,
                              .evict_first = EvictFirst::q_kv_o};
   run_case<kResident, kHalf64>({.heads = 3, .len_q = 200, .len_k = 150}, 105);
-  run_case<kResident, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>(
+  run_case<kResident, Problem{.element = Element::fp16, .head_dim = 80, .mask = MaskKind::none}>(
       {.heads = 2, .len_q = 140, .len_k = 90, .padding_rows = 1}, 106);
-  run_case<kResident, Problem{.element = Element::bf16, .head_dim = 192, .causal = true}>(
+  run_case<kResident, Problem{.element = Element::bf16, .head_dim = 192, .mask = MaskKind::causal}>(
       {.heads = 2, .len_q = 140, .len_k = 140}, 107);
   constexpr Config kPairs{.m_warpgroups = 2,
                           .stages = 3,
@@ -297,7 +297,8 @@ TEST(EmulatedStream, EvictsFirst) {
   run_case<kAll, kHalf64Causal>({.heads = 2, .len_q = 100, .len_k = 150, .causal_offset = 50}, 51);
   constexpr Config kPairs{
       .m_warpgroups = 1, .stages = 2, .epilogue = EpilogueStore::st_b32, .evict_first = EvictFirst::q_kv_o};
-  run_case<kPairs, Problem{.element = Element::bf16, .head_dim = 40, .causal = true}>({.len_q = 65, .len_k = 65}, 52);
+  run_case<kPairs, Problem{.element = Element::bf16, .head_dim = 40, .mask = MaskKind::causal}>(
+      {.len_q = 65, .len_k = 65}, 52);
   constexpr Config kValues{.m_warpgroups = 2, .stages = 2, .evict_first = EvictFirst::v_o};
   run_case<kValues, kHalf64>({.heads = 2, .len_q = 100, .len_k = 150}, 53);
   constexpr Config kButKeys{

@@ -111,7 +111,8 @@ TEST(EmulatedStream, MirroredRows) {
                           .softmax_overlap = SoftmaxOverlap::qk_pv,
                           .tile_order = TileOrder::paired};
   run_case<kThree, kHalf64Causal>({.heads = 2, .len_q = 270, .len_k = 250, .causal_offset = -20}, 48);
-  run_case<kTwo, Problem{.element = Element::bf16, .head_dim = 128, .causal = true}>({.len_q = 190, .len_k = 190}, 49);
+  run_case<kTwo, Problem{.element = Element::bf16, .head_dim = 128, .mask = MaskKind::causal}>(
+      {.len_q = 190, .len_k = 190}, 49);
 }
 
 // Both consumer warpgroups of a pair take the KV tiles that only one of them sees: few and many, an even and an odd
@@ -278,7 +279,7 @@ TEST(EmulatedStream, RowsThatSeeNothingOfTheFirstTile) {
 // Sums near the end of their range: one key 88 nats above all others, and values of a half.
 TEST(EmulatedStream, SumsNearTheEndOfTheirRange) {
   constexpr Config kConfig{.m_warpgroups = 1, .block_n = 32, .stages = 2};
-  run_case<kConfig, Problem{.element = Element::bf16, .head_dim = 64, .causal = false}>(
+  run_case<kConfig, Problem{.element = Element::bf16, .head_dim = 64, .mask = MaskKind::none}>(
       {.len_q = 1, .len_k = 100}, 141, {.change = [](const ForwardParams& params) {
         for (int i = 0; i < 64; ++i) row_of(params.q, params.q_strides, 0)[i] = 0x3f80;  // 1
         for (int key = 0; key < 100; ++key)
@@ -300,7 +301,7 @@ TEST(EmulatedStream, ExponentialsBesideValues) {
   run_case<kTurns, kHalf64>({.len_q = 128, .len_k = 700, .score_scale = 30}, 61);
   run_case<kTurns, kHalf64Causal>({.heads = 2, .len_q = 300, .len_k = 300, .score_scale = 30}, 62);
   run_case<kTurns, kHalf64Causal>({.len_q = 250, .len_k = 400, .causal_offset = 150}, 63);
-  run_case<kTurns, Problem{.element = Element::fp16, .head_dim = 128, .causal = false}>(
+  run_case<kTurns, Problem{.element = Element::fp16, .head_dim = 128, .mask = MaskKind::none}>(
       {.len_q = 100, .len_k = 450, .score_scale = 40}, 64);
   constexpr Config kOneStage{.m_warpgroups = 1,
                              .kv_groups = 2,
@@ -342,7 +343,7 @@ TEST(EmulatedStream, OverlapsItsOwnProducts) {
                                 .softmax_overlap = SoftmaxOverlap::qk_pv,
                                 .gemm_order = GemmOrder::interleaved,
                                 .producer = Producer::warpgroup};
-  run_case<kAlternating, Problem{.element = Element::fp16, .head_dim = 128, .causal = true}>(
+  run_case<kAlternating, Problem{.element = Element::fp16, .head_dim = 128, .mask = MaskKind::causal}>(
       {.len_q = 128, .len_k = 600, .causal_offset = 472}, 18);
 }
 
@@ -441,16 +442,17 @@ TEST(EmulatedStream, AsksAhead) {
 
 TEST(EmulatedStream, PaddedAndWideHeadDims) {
   constexpr Config kConfig{.m_warpgroups = 2, .block_n = 112, .stages = 1, .producer = Producer::warpgroup};
-  run_case<kConfig, Problem{.element = Element::fp16, .head_dim = 80, .causal = false}>(
+  run_case<kConfig, Problem{.element = Element::fp16, .head_dim = 80, .mask = MaskKind::none}>(
       {.len_q = 100, .len_k = 300, .heads_inner = true}, 30);
-  run_case<kConfig, Problem{.element = Element::bf16, .head_dim = 40, .causal = true}>({.len_q = 65, .len_k = 65}, 31);
+  run_case<kConfig, Problem{.element = Element::bf16, .head_dim = 40, .mask = MaskKind::causal}>(
+      {.len_q = 65, .len_k = 65}, 31);
   constexpr Config kWide{.m_warpgroups = 1, .block_n = 64, .stages = 2, .scheduler = Scheduler::static_persistent};
-  run_case<kWide, Problem{.element = Element::fp16, .head_dim = 256, .causal = true}>(
+  run_case<kWide, Problem{.element = Element::fp16, .head_dim = 256, .mask = MaskKind::causal}>(
       {.heads = 2, .len_q = 30, .len_k = 170, .causal_offset = 140}, 32, {.blocks = 1});
   constexpr Config kSplit{
       .m_warpgroups = 1, .kv_groups = 2, .block_n = 32, .stages = 2, .epilogue = EpilogueStore::st_b32};
-  run_case<kSplit, Problem{.element = Element::bf16, .head_dim = 136, .causal = false}>({.len_q = 20, .len_k = 150},
-                                                                                        33);
+  run_case<kSplit, Problem{.element = Element::bf16, .head_dim = 136, .mask = MaskKind::none}>(
+      {.len_q = 20, .len_k = 150}, 33);
 }
 
 }  // namespace

@@ -379,7 +379,7 @@ TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
   };
   std::vector<Job> jobs;
   for (const Dtype dtype : family->dtypes())
-    for (const int dim : family->head_dims())
+    for (const int dim : family->head_dims().listed)
       for (const Mask mask : {Mask::none, Mask::causal_top_left})
         for (const char* shape : shapes_of(family->name(), dim)) {
           if (family->name() == "fwd_sm90_persistent" && dtype == Dtype::bf16 && mask == Mask::none)
@@ -463,8 +463,7 @@ TEST_P(GpuZoo, BuildsAndBreaksTheContractWhereItSaysSo) {
   std::vector<std::pair<const trial::Exploit*, std::future<BuildOutcome>>> builds;
   for (const trial::Exploit& exploit : trial::exploits()) {
     if (!exploit.lives_on(device)) continue;
-    Workload workload = parse_workload("b2h4l256d64");
-    workload.mask = exploit.mask;
+    const Workload workload = trial::selftest_workload(exploit.mask);
     const Variant variant = trial::exploit_variant(exploit, workload, device);
     builds.emplace_back(&exploit, builder.start(request_for(variant, workload, device)));
   }

@@ -12,6 +12,7 @@
 #include "testing.hpp"
 #include "variant/family.hpp"
 #include "workload/half.hpp"
+#include "workload/mask.hpp"
 
 namespace heed {
 namespace {
@@ -66,8 +67,11 @@ struct Output {
   std::vector<float> lse;  ///< (batch, heads, len_q)
 };
 
+/// Whether keys in front of the first that is seen are part of a launch.
+enum class Cut { nothing, unseen_keys };
+
 /// One launch of a variant, all its blocks one after another on this thread.
-Output launch(const std::string& variant_text, const Case& c) {
+Output launch(const std::string& variant_text, const Case& c, Cut cut = Cut::unseen_keys) {
   const Workload& w = c.workload;
   const DeviceFacts device = cpu_facts();
   const Variant variant = parse_variant(variant_text, w, device);
@@ -108,8 +112,10 @@ Output launch(const std::string& variant_text, const Case& c) {
   params.group_size = static_cast<int>(w.heads / w.heads_kv);
   params.len_q = static_cast<int>(w.len_q);
   params.len_k = static_cast<int>(w.len_k);
-  params.causal_offset = static_cast<int>(w.causal_offset());
+  params.right_offset = mask_bounds(w).right_offset;
+  params.left_offset = mask_bounds(w).left_offset;
   params.scale = static_cast<float>(w.softmax_scale());
+  if (cut == Cut::unseen_keys) params = trimmed(params, variant.problem.mask, static_cast<int>(size_of(w.dtype)));
   void* scratch = std::aligned_alloc(4096, static_cast<std::size_t>((plan.shared_bytes + 4095) / 4096 * 4096));
   std::memset(scratch, 0xff, static_cast<std::size_t>(plan.shared_bytes));
   for (long long block = 0; block < plan.grid[0]; ++block) entry(&params, block, scratch);
@@ -239,6 +245,48 @@ TEST_P(CpuKernel, EveryShapeIsWhatTheOracleSays) {
       const Case c(shape + std::string(mask) + dtype());
       expect_as_oracle(c, launch("fwd_cpu", c), shape + std::string(mask));
     }
+}
+
+// Keys that nobody sees hold NaN, in front and at the end.
+void poison_unseen(Case& c) {
+  const KeyRange seen = c.workload.seen_keys();
+  for (std::int64_t head = 0; head < c.workload.heads_kv; ++head)
+    for (std::int64_t key = 0; key < c.workload.len_k; ++key)
+      for (std::int64_t d = 0; d < c.workload.dim && !seen.contains(key); ++d)
+        c.at(c.k, key, d, head) = c.at(c.v, key, d, head) = kNan;
+}
+
+TEST_P(CpuKernel, EveryWindowIsWhatTheOracleSays) {
+  for (const char* shape : {"b1h2l200d64", "b1h4hkv2l5k300d40", "b1h1l33k265d17", "b1h2l300k70d32", "b1h3l1k500d64"})
+    for (const char* mask :
+         {"causal_bottom_right:window=0", "causal_bottom_right:window=30", "causal_top_left:window=64",
+          "causal_bottom_right:window=129", "window=3/5", "window_top_left=70/1", "window=40", "window=-1/7"}) {
+      Case c(shape + std::string(":") + mask + dtype());
+      poison_unseen(c);
+      const std::string what = to_string(c.workload);
+      expect_as_oracle(c, launch("fwd_cpu", c), what);
+      expect_as_oracle(c, launch("fwd_cpu", c, Cut::nothing), what + ", no key cut off");
+    }
+}
+
+// A window's edges inside tiles, at their ends, and a tile between that no row of a group sees.
+TEST_P(CpuKernel, EveryUnitComputesWindows) {
+  for (const char* config :
+       {"unit=vector,key_heads=own,block_n=32", "unit=vector,key_heads=own,tile_rows=12,block_m=256,block_n=16",
+        "unit=matrix,block_m=64,block_n=32", "unit=matrix,block_m=32,key_heads=shared,block_n=64",
+        "unit=matrix,block_m=256,block_n=512,key_heads=shared"}) {
+    if (!cpu_facts().matrix_unit && std::string(config).find("matrix") != std::string::npos) continue;
+    for (const char* shape : {"b2h6hkv2l170k250d80:causal_bottom_right:window=31", "b1h8hkv2l1k90d64:window=20/0",
+                              "b1h4hkv1l9k140d33:window=64/3", "b1h2l150k130d32:causal_top_left:window=17"}) {
+      Case c(shape + dtype());
+      const std::int64_t last = c.workload.len_q - 1;
+      c.at(c.v, c.workload.keys_of(last).begin, 2) = kNan;
+      c.at(c.v, c.workload.keys_of(last / 2).begin, 3) = kInfinite;
+      c.at(c.k, c.workload.keys_of(last / 3).end - 1, 1) = kNan;
+      c.at(c.q, 0, 1) = kNan;
+      expect_as_oracle(c, launch("fwd_cpu:" + std::string(config), c), shape + std::string(" ") + config);
+    }
+  }
 }
 
 TEST_P(CpuKernel, EveryUnitComputesTheSame) {

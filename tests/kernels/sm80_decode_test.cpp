@@ -17,7 +17,7 @@ constexpr int kShapes = 4000;
 
 struct Shape {
   Config config;
-  bool causal = false;
+  MaskKind mask = MaskKind::none;
   int heads_kv = 1;
   int group_size = 1;
   int len_q = 1;
@@ -41,7 +41,7 @@ Shape random_shape(Random& random) {
   s.config.warp_rows = s.config.block_m == 16 ? 16 : one_of(random, {16, 32});
   s.config.block_n = one_of(random, {16, 32, 64});
   s.config.kv_groups = one_of(random, {1, 2, 4, 8});
-  s.causal = random.chance(0.6);
+  s.mask = random.chance(0.6) ? MaskKind::causal : MaskKind::none;
   s.heads_kv = from_to(random, 1, 3);
   s.group_size = one_of(random, {1, 2, 3, 4, 7, 8, 16});
   s.len_q = one_of(random, {1, 1, 2, 3, 7, 16, 29, 77});
@@ -84,12 +84,12 @@ TEST(Decode, KeysOfATileAreThoseItsRowsSee) {
       int fewest = std::numeric_limits<int>::max();
       for (int row = 0; row < tile.rows; ++row) {
         const int query = packed_row(tile.first + row, s.group_size).query;
-        const int sees = visible_keys(s.causal, query, s.causal_offset, s.len_k);
+        const int sees = visible_keys(s.mask, query, s.causal_offset, s.len_k);
         most = std::max(most, sees);
         fewest = std::min(fewest, sees);
       }
-      ASSERT_EQ(keys_some_see(s.causal, tile, s.group_size, s.causal_offset, s.len_k), most);
-      ASSERT_EQ(keys_all_see(s.causal, tile, s.group_size, s.causal_offset, s.len_k), fewest);
+      ASSERT_EQ(keys_some_see(s.mask, tile, s.group_size, s.causal_offset, s.len_k), most);
+      ASSERT_EQ(keys_all_see(s.mask, tile, s.group_size, s.causal_offset, s.len_k), fewest);
     }
   }
 }
@@ -224,7 +224,7 @@ TEST(Decode, TheKernelsLoopsComputeAttention) {
     Shape s = random_shape(random);
     s.len_k = from_to(random, 1, 300);
     s.causal_offset = random.chance(0.5) ? s.len_k - s.len_q : 0;
-    const int seen_by_last = visible_keys(s.causal, s.len_q - 1, s.causal_offset, s.len_k);
+    const int seen_by_last = visible_keys(s.mask, s.len_q - 1, s.causal_offset, s.len_k);
     std::vector<double> key(static_cast<std::size_t>(s.len_k));
     std::vector<double> value(static_cast<std::size_t>(s.len_k));
     for (int j = 0; j < s.len_k; ++j) {
@@ -239,8 +239,8 @@ TEST(Decode, TheKernelsLoopsComputeAttention) {
     const int tiles = row_tiles(s.config, s.group_size, s.len_q);
     for (int y = 0; y < tiles; ++y) {
       const RowTile tile = row_tile(s.config, y, s.group_size, s.len_q);
-      const int keys_end = keys_some_see(s.causal, tile, s.group_size, s.causal_offset, s.len_k);
-      const int keys_plain = keys_all_see(s.causal, tile, s.group_size, s.causal_offset, s.len_k);
+      const int keys_end = keys_some_see(s.mask, tile, s.group_size, s.causal_offset, s.len_k);
+      const int keys_plain = keys_all_see(s.mask, tile, s.group_size, s.causal_offset, s.len_k);
       std::vector<std::vector<State>> workspace;  // (split, row)
       for (int split = 0; split < s.splits; ++split) {
         const TileRange range = tiles_of_split(keys_end, s.config.block_n, s.splits, split);
@@ -252,7 +252,7 @@ TEST(Decode, TheKernelsLoopsComputeAttention) {
             const bool masks = first_key + s.config.block_n > keys_plain;
             for (int row = 0; row < tile.rows; ++row) {
               const PackedRow at = packed_row(tile.first + row, s.group_size);
-              const int row_end = visible_keys(s.causal, at.query, s.causal_offset, s.len_k);
+              const int row_end = visible_keys(s.mask, at.query, s.causal_offset, s.len_k);
               for (int j = first_key; j < first_key + s.config.block_n; ++j) {
                 const bool copied = j < keys_end;  // else zeros
                 if (masks && j >= row_end) continue;
@@ -281,7 +281,7 @@ TEST(Decode, TheKernelsLoopsComputeAttention) {
     }
     for (int head = 0; head < s.group_size; ++head)
       for (int query = 0; query < s.len_q; ++query) {
-        const int sees = visible_keys(s.causal, query, s.causal_offset, s.len_k);
+        const int sees = visible_keys(s.mask, query, s.causal_offset, s.len_k);
         const State& got = stored.at({head, query});
         double maximum = -std::numeric_limits<double>::infinity();
         for (int j = 0; j < sees; ++j) maximum = std::max(maximum, score(head, query, j));

@@ -117,12 +117,12 @@ TEST(DecodeSm90, JobsCoverThePackedRows) {
   p.group_size = 5;
   p.len_q = 7;
   p.len_k = 100;
-  p.causal_offset = 93;
+  p.right_offset = 93;
   constexpr Config kConfig{.block_m = 16};
   ASSERT_EQ(row_tiles(kConfig, p.group_size, p.len_q), 3);
   int rows = 0;
   for (int index = 0; index < 2 * 3 * 3; ++index) {
-    const Job job = job_at(kConfig, true, p, place_of_job(kConfig, p, index));
+    const Job job = job_at(kConfig, MaskKind::causal, p, place_of_job(kConfig, p, index));
     EXPECT_EQ(job.batch, index / 9);
     EXPECT_EQ(job.kv_head, index / 3 % 3);
     EXPECT_EQ(job.first, index % 3 * 16);
@@ -131,12 +131,12 @@ TEST(DecodeSm90, JobsCoverThePackedRows) {
     rows += job.rows;
   }
   EXPECT_EQ(rows, 2 * 15 * 7);
-  EXPECT_EQ(tiles_of_job(Config{.block_n = 32}, true, 7, 93, 100), 4);
-  EXPECT_EQ(tiles_of_job(Config{.block_n = 32}, true, 7, -20, 100), 1);  // nobody sees anything
+  EXPECT_EQ(tiles_of_job(Config{.block_n = 32}, MaskKind::causal, 7, 93, 100), 4);
+  EXPECT_EQ(tiles_of_job(Config{.block_n = 32}, MaskKind::causal, 7, -20, 100), 1);  // nobody sees anything
 }
 
 TEST(DecodeSm90, WhatDoesNotFitIsIllegal) {
-  constexpr Problem kProblem{.element = Element::fp16, .head_dim = 128, .causal = false};
+  constexpr Problem kProblem{.element = Element::fp16, .head_dim = 128, .mask = MaskKind::none};
   const auto legal = [&](const Config& c) { return is_legal(c, kProblem, 227 * 1024, 228 * 1024); };
   EXPECT_EQ(legal({}), Illegal::no);
   EXPECT_EQ(legal({.kv_groups = 4, .stages = 6}), Illegal::stages);
@@ -154,7 +154,7 @@ TEST(DecodeSm90, WhatDoesNotFitIsIllegal) {
   EXPECT_EQ(legal({.block_n = 64, .kv_groups = 4, .stages = 8}), Illegal::shared_memory);
   EXPECT_EQ(legal({.kv_groups = 4, .stages = 8, .min_blocks = 2}), Illegal::occupancy);
   EXPECT_EQ(legal({.block_n = 32, .kv_groups = 8, .stages = 8, .merge_warps = 4}), Illegal::registers);
-  EXPECT_EQ(is_legal({}, {.element = Element::fp16, .head_dim = 96, .causal = false}, 227 * 1024, 228 * 1024),
+  EXPECT_EQ(is_legal({}, {.element = Element::fp16, .head_dim = 96, .mask = MaskKind::none}, 227 * 1024, 228 * 1024),
             Illegal::head_dim);
   // Nine warps are three a quarter of the multiprocessor, as twelve are.
   EXPECT_EQ(registers_allowed({.kv_groups = 6, .merge_warps = 2}), 168);

@@ -14,7 +14,7 @@
 namespace heed::sm90_persistent {
 namespace {
 
-constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .causal = false};
+constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none};
 
 Config random_config(Random& random) {
   const auto one_of = [&](std::vector<int> values) { return values[random.below(values.size())]; };
@@ -62,26 +62,26 @@ TEST(Stream, WholeRowTilesSeeTheSameKeys) {
     c.tile_order = random.chance(0.5) ? TileOrder::paired : TileOrder::row_major;
     const Problem problem{.element = Element::fp16,
                           .head_dim = 64,
-                          .causal = random.chance(0.7),
+                          .mask = random.chance(0.7) ? MaskKind::causal : MaskKind::none,
                           .sizes = {.batch = 1,
                                     .heads = 1,
                                     .heads_kv = 1,
                                     .len_q = 32 * (1 + static_cast<int>(random.below(40))),
                                     .len_k = 1 + static_cast<int>(random.below(1500)),
-                                    .causal_offset = static_cast<int>(random.below(900)) - 100}};
+                                    .right_offset = static_cast<int>(random.below(900)) - 100}};
     if (!can_be_whole(c, problem)) continue;
     ++whole;
     const FixedSizes& s = problem.sizes;
     for (int row = 0; row < s.len_q; ++row)
-      ASSERT_EQ(keys_of_row<true>(problem.causal, row, s.causal_offset, s.len_k),
-                visible_keys(problem.causal, row, s.causal_offset, s.len_k));
+      ASSERT_EQ(keys_of_row<true>(problem.mask, row, s.right_offset, s.len_k),
+                visible_keys(problem.mask, row, s.right_offset, s.len_k));
     for (int index = 0; index < s.len_q / block_rows(c); ++index) {
-      ASSERT_EQ(keys_seen<true>(c, problem.causal, index, s.len_q, s.len_k, s.causal_offset),
-                keys_seen(c, problem.causal, index, s.len_q, s.len_k, s.causal_offset));
+      ASSERT_EQ(keys_seen<true>(c, problem.mask, index, s.len_q, s.len_k, s.right_offset),
+                keys_seen(c, problem.mask, index, s.len_q, s.len_k, s.right_offset));
       for (int of = 0; of < c.m_warpgroups; ++of) {
         ASSERT_LE((warpgroup_tile(c, index, of, warpgroup_tiles(s.len_q)) + 1) * kWarpgroupRows, s.len_q);
-        ASSERT_EQ(tiles_seen<true>(c, problem.causal, index, of, s.len_q, s.len_k, s.causal_offset),
-                  tiles_seen(c, problem.causal, index, of, s.len_q, s.len_k, s.causal_offset));
+        ASSERT_EQ(tiles_seen<true>(c, problem.mask, index, of, s.len_q, s.len_k, s.right_offset),
+                  tiles_seen(c, problem.mask, index, of, s.len_q, s.len_k, s.right_offset));
       }
     }
   }
@@ -105,8 +105,11 @@ TEST(Stream, ProgramsKnowWhatTheirTilesMeet) {
                                                    : 1 + static_cast<int>(random.below(1300)),
                        .len_k = random.chance(0.5) ? 64 * (1 + static_cast<int>(random.below(20)))
                                                    : 1 + static_cast<int>(random.below(1300)),
-                       .causal_offset = random.chance(0.5) ? 0 : static_cast<int>(random.below(900)) - 300};
-    const Problem problem{.element = Element::fp16, .head_dim = 64, .causal = random.chance(0.7), .sizes = s};
+                       .right_offset = random.chance(0.5) ? 0 : static_cast<int>(random.below(900)) - 300};
+    const Problem problem{.element = Element::fp16,
+                          .head_dim = 64,
+                          .mask = random.chance(0.7) ? MaskKind::causal : MaskKind::none,
+                          .sizes = s};
     c = canonical(c, problem);
     if (c.share_causal_tail == ShareCausalTail::on) continue;
     const KnownKvTiles known = known_kv_tiles(c, problem);
@@ -116,11 +119,11 @@ TEST(Stream, ProgramsKnowWhatTheirTilesMeet) {
         const int first_row = warpgroup_tile(c, index, g, warpgroup_tiles(s.len_q)) * kWarpgroupRows;
         if (first_row >= s.len_q) continue;
         const int last_row = std::min(first_row + kWarpgroupRows, s.len_q) - 1;
-        const int by_all = visible_keys(problem.causal, first_row, s.causal_offset, s.len_k);
-        const int by_any = visible_keys(problem.causal, last_row, s.causal_offset, s.len_k);
+        const int by_all = visible_keys(problem.mask, first_row, s.right_offset, s.len_k);
+        const int by_any = visible_keys(problem.mask, last_row, s.right_offset, s.len_k);
         for (int part = 0; part < num_splits(c); ++part) {
           const Range range =
-              kv_tiles_of_split(c, keys_seen(c, problem.causal, index, s.len_q, s.len_k, s.causal_offset), part);
+              kv_tiles_of_split(c, keys_seen(c, problem.mask, index, s.len_q, s.len_k, s.right_offset), part);
           int tiles = 0;
           int last = -1;
           for (int n = range.first; n < range.end; ++n)
@@ -141,7 +144,7 @@ TEST(Stream, ProgramsKnowWhatTheirTilesMeet) {
   }
   EXPECT_GT(leaner, 10'000);
   constexpr Problem kMission{
-      .element = Element::fp16, .head_dim = 64, .causal = true, .sizes = {1, 8, 8, 1024, 1024, 0}};
+      .element = Element::fp16, .head_dim = 64, .mask = MaskKind::causal, .sizes = {1, 8, 8, 1024, 1024, 0}};
   constexpr Config kNeeded{.m_warpgroups = 1, .cluster = 2, .specialize = Specialize::shape, .prune = Prune::on};
   EXPECT_FALSE(known_kv_tiles(kNeeded, kMission).some_later_masked) << "the mask's edge runs from corner to corner";
   constexpr Config kAll{.m_warpgroups = 1, .cluster = 2, .specialize = Specialize::shape};
@@ -150,7 +153,7 @@ TEST(Stream, ProgramsKnowWhatTheirTilesMeet) {
 
 // A Q tile a block: what it begins with is all there is.
 TEST(Stream, OpeningsAreOfBlocksThatStay) {
-  constexpr Problem kSome{.element = Element::fp16, .head_dim = 64, .causal = false};
+  constexpr Problem kSome{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none};
   for (const EvictFirst e : {EvictFirst::all_but_first_q_2k, EvictFirst::all_but_first_q_k}) {
     Config c{.q_stages = 2, .scheduler = Scheduler::static_persistent, .evict_first = e};
     EXPECT_EQ(canonical(c, kSome).evict_first, e);
@@ -162,9 +165,10 @@ TEST(Stream, OpeningsAreOfBlocksThatStay) {
 TEST(Stream, WholeRowTilesWantRowsAndKeys) {
   constexpr Config kWhole{.m_warpgroups = 2, .specialize = Specialize::whole_tiles};
   const auto becomes = [&](bool causal, int len_q, int len_k, int offset) {
-    return canonical(
-               kWhole,
-               {.element = Element::fp16, .head_dim = 64, .causal = causal, .sizes = {1, 1, 1, len_q, len_k, offset}})
+    return canonical(kWhole, {.element = Element::fp16,
+                              .head_dim = 64,
+                              .mask = causal ? MaskKind::causal : MaskKind::none,
+                              .sizes = {1, 1, 1, len_q, len_k, offset}})
         .specialize;
   };
   EXPECT_EQ(becomes(false, 256, 100, 0), Specialize::whole_tiles);
@@ -177,7 +181,8 @@ TEST(Stream, WholeRowTilesWantRowsAndKeys) {
 
 // Where outputs lie is known with the sizes or not at all, and to whom it makes a difference.
 TEST(Stream, DenseOutputsGoWithKnownSizes) {
-  constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .causal = false, .sizes = {1, 8, 8, 512, 512, 0}};
+  constexpr Problem kKnown{
+      .element = Element::fp16, .head_dim = 64, .mask = MaskKind::none, .sizes = {1, 8, 8, 512, 512, 0}};
   const auto reason = [](const Config& c, const Problem& problem) {
     return is_legal(c, problem, 227 * 1024, 228 * 1024);
   };
@@ -201,7 +206,8 @@ TEST(Stream, DenseOutputsGoWithKnownSizes) {
   EXPECT_EQ(reason(of_any, kKnown), Illegal::same_program);
   EXPECT_EQ(canonical(of_any, kHalf64), kAny);
   // Sizes that are not whole are fixed all the same, and outputs dense.
-  constexpr Problem kRagged{.element = Element::fp16, .head_dim = 64, .causal = false, .sizes = {1, 8, 8, 500, 512, 0}};
+  constexpr Problem kRagged{
+      .element = Element::fp16, .head_dim = 64, .mask = MaskKind::none, .sizes = {1, 8, 8, 500, 512, 0}};
   EXPECT_EQ(canonical(with(kAny, Specialize::whole_tiles, OutputLayout::dense), kRagged),
             with(kAny, Specialize::shape, OutputLayout::dense));
   // Boxes go where a map says; where there are none after all, rows do not.
@@ -228,7 +234,7 @@ TEST(Stream, PairsHoldTwoTurns) {
            .producer = Producer::warpgroup,
            .tile_order = TileOrder::paired,
            .share_causal_tail = ShareCausalTail::on};
-  const Problem problem{.element = Element::fp16, .head_dim = 64, .causal = true};
+  const Problem problem{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::causal};
   EXPECT_EQ(is_legal(c, problem, 227 * 1024, 228 * 1024), Illegal::same_program);
   c.stages = 2;
   EXPECT_EQ(is_legal(c, problem, 227 * 1024, 228 * 1024), Illegal::no);
@@ -382,12 +388,13 @@ TEST(Stream, FoldedRowTilesMeetTheirOpposites) {
   EXPECT_TRUE(heads_in_x(c));
   for (const int q_tiles : {1, 2, 7, 16}) {
     std::set<int> seen;
-    for (int y = 0; y < q_tiles; ++y) seen.insert(q_tile_of_cta(c, true, y, q_tiles));
+    for (int y = 0; y < q_tiles; ++y) seen.insert(q_tile_of_cta(c, MaskKind::causal, y, q_tiles));
     EXPECT_EQ(static_cast<int>(seen.size()), q_tiles);
     EXPECT_EQ(*seen.begin(), 0);
     EXPECT_EQ(*seen.rbegin(), q_tiles - 1);
   }
-  for (int y = 0; y < 8; ++y) EXPECT_EQ(q_tile_of_cta(c, true, y, 16) + q_tile_of_cta(c, true, y + 8, 16), 15);
+  for (int y = 0; y < 8; ++y)
+    EXPECT_EQ(q_tile_of_cta(c, MaskKind::causal, y, 16) + q_tile_of_cta(c, MaskKind::causal, y + 8, 16), 15);
 }
 
 // Of an odd number of tiles the block without the mask has the one more.
@@ -421,7 +428,7 @@ TEST(Stream, WhoStartsFirstHasMore) {
 // A consumer warpgroup that waits for its start frees no stage, so that consumer warpgroups which share rings start
 // together; a block that stays starts once.
 TEST(Stream, OnlyKeyGroupsOfOneRowTileStartInTurn) {
-  const Problem problem{.element = Element::fp16, .head_dim = 64, .causal = true};
+  const Problem problem{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::causal};
   const auto starts = [&](Config c) {
     c.stagger_splits = StaggerSplits::on;
     return canonical(c, problem).stagger_splits;
@@ -475,7 +482,7 @@ TEST(Stream, CanonicalConfigsAreTheirOwnName) {
   for (const int dim : {8, 64, 80, 128, 192, 256})
     for (const FixedSizes& sizes : {FixedSizes{}, FixedSizes{1, 8, 8, 512, 600, 88}}) {
       const Element element = random.chance(0.5) ? Element::fp16 : Element::bf16;
-      const Problem problem{.element = element, .head_dim = dim, .causal = true, .sizes = sizes};
+      const Problem problem{.element = element, .head_dim = dim, .mask = MaskKind::causal, .sizes = sizes};
       for (int i = 0; i < 3000; ++i) {
         const Config c = canonical(random_config(random), problem);
         ASSERT_EQ(canonical(c, problem), c);
@@ -492,7 +499,7 @@ TEST(Stream, CanonicalConfigsAreTheirOwnName) {
 TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
   Random random(4);
   for (const int dim : {64, 96, 192, 256}) {
-    const Problem problem{.element = Element::fp16, .head_dim = dim, .causal = true};
+    const Problem problem{.element = Element::fp16, .head_dim = dim, .mask = MaskKind::causal};
     for (int i = 0; i < 5000; ++i) {
       const Config c = canonical(random_config(random), problem);
       const SharedPlan p = shared_plan(c, dim);

@@ -18,7 +18,7 @@ namespace {
 static_assert(kGroupSizeIndex * sizeof(int) == offsetof(ForwardParams, group_size));
 static_assert(kLenKIndex * sizeof(int) == offsetof(ForwardParams, len_k));
 
-constexpr Problem kMission{.element = Element::fp16, .head_dim = 64, .causal = false};
+constexpr Problem kMission{.element = Element::fp16, .head_dim = 64, .mask_at = MaskKind::none};
 constexpr FixedSizes kSizes{.batch = 1, .heads = 8, .heads_kv = 8, .len_q = 512, .len_k = 512};
 
 Config random_config(Random& random, const Problem& problem) {
@@ -117,7 +117,7 @@ TEST(Sm90, CanonicalConfigsAreTheirOwnName) {
   Random random(3);
   for (const int dim : {32, 64, 96, 128, 192, 256})
     for (const FixedSizes& sizes : {FixedSizes{}, kSizes}) {
-      const Problem problem{.element = Element::bf16, .head_dim = dim, .causal = true, .sizes = sizes};
+      const Problem problem{.element = Element::bf16, .head_dim = dim, .mask_at = MaskKind::causal, .sizes = sizes};
       for (int i = 0; i < 3000; ++i) {
         const Config c = random_config(random, problem);
         ASSERT_EQ(canonical(c, problem), c);
@@ -141,8 +141,11 @@ TEST(Sm90, ProgramsKnowWhatTheirPartsMeet) {
                        .len_q = 1 + static_cast<int>(random.below(700)),
                        .len_k = random.chance(0.5) ? 64 * (1 + static_cast<int>(random.below(12)))
                                                    : 1 + static_cast<int>(random.below(700)),
-                       .causal_offset = random.chance(0.5) ? 0 : static_cast<int>(random.below(500)) - 200};
-    const Problem problem{.element = Element::fp16, .head_dim = 64, .causal = random.chance(0.5), .sizes = s};
+                       .right_offset = random.chance(0.5) ? 0 : static_cast<int>(random.below(500)) - 200};
+    const Problem problem{.element = Element::fp16,
+                          .head_dim = 64,
+                          .mask_at = random.chance(0.5) ? MaskKind::causal : MaskKind::none,
+                          .sizes = s};
     Config c = random_config(random, problem);
     c.specialize = Specialize::shape;
     c.prune = Prune::on;
@@ -153,14 +156,14 @@ TEST(Sm90, ProgramsKnowWhatTheirPartsMeet) {
     for (int row = 0; row < s.len_q; ++row) {
       const int block_row = row / (c.m_warpgroups * kWarpgroupRows) * c.m_warpgroups * kWarpgroupRows;
       const int end = std::min(block_row + c.m_warpgroups * kWarpgroupRows, s.len_q);
-      const int keys = visible_keys(problem.causal, end - 1, s.causal_offset, s.len_k);
-      ASSERT_TRUE(known.some_are_askew || is_lined_up(c, block_row, s.len_q, s.len_k, s.causal_offset));
+      const int keys = visible_keys(problem.mask, end - 1, s.right_offset, s.len_k);
+      ASSERT_TRUE(known.some_are_askew || is_lined_up(c, block_row, s.len_q, s.len_k, s.right_offset));
       for (int part = 0; part < num_splits(c); ++part) {
         const Range chunks = n_blocks_of_split(c, keys, part);
         const int segments = iterations_of(c, chunks);
         ASSERT_TRUE(known.some_are_none || segments > 0);
         ASSERT_TRUE(known.some_are_longer || segments <= 1);
-        const int sees = std::min(visible_keys(problem.causal, row, s.causal_offset, s.len_k), chunks.end * c.block_n);
+        const int sees = std::min(visible_keys(problem.mask, row, s.right_offset, s.len_k), chunks.end * c.block_n);
         ASSERT_TRUE(known.some_are_masked || sees >= (chunks.first + segments * c.n_blocks_per_stage) * c.block_n);
       }
     }
@@ -176,7 +179,7 @@ TEST(Sm90, ProgramsKnowWhatTheirPartsMeet) {
 
 // Where outputs lie is known with the sizes or not at all, and to whom it makes a difference.
 TEST(Sm90, DenseOutputsGoWithFixedSizes) {
-  constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .causal = false, .sizes = kSizes};
+  constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .mask_at = MaskKind::none, .sizes = kSizes};
   const auto reason = [](const Config& c, const Problem& problem) {
     return is_legal(c, problem, 227 * 1024, 228 * 1024);
   };
@@ -210,7 +213,7 @@ TEST(Sm90, DenseOutputsGoWithFixedSizes) {
 
 // By how many query heads a key head is shared is one of the sizes.
 TEST(Sm90, KeyHeadsOfFixedSizesHaveOneName) {
-  constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .causal = false, .sizes = kSizes};
+  constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .mask_at = MaskKind::none, .sizes = kSizes};
   constexpr Config kOwn{.gqa = Gqa::off};
   EXPECT_EQ(canonical(kOwn, kKnown), kOwn);
   EXPECT_EQ(canonical(kOwn, kMission), kOwn);
@@ -229,7 +232,7 @@ TEST(Sm90, KeyHeadsOfFixedSizesHaveOneName) {
 TEST(Sm90, SharedMemoryIsLaidOutWithoutOverlap) {
   Random random(4);
   for (const int dim : {64, 96, 256}) {
-    const Problem problem{.element = Element::fp16, .head_dim = dim, .causal = false};
+    const Problem problem{.element = Element::fp16, .head_dim = dim, .mask_at = MaskKind::none};
     for (int i = 0; i < 5000; ++i) {
       const Config c = random_config(random, problem);
       const SharedPlan p = shared_plan(c, dim);
@@ -349,7 +352,7 @@ TEST(Sm90, ProductsNameRegistersOfTheLaunch) {
                  .overflow_check = OverflowCheck::before_merge,
                  .producer = Producer::warpgroup,
                  .min_blocks = 3};
-  const Problem wide{.element = Element::fp16, .head_dim = 128, .causal = false};
+  const Problem wide{.element = Element::fp16, .head_dim = 128, .mask_at = MaskKind::none};
   EXPECT_LE(registers_needed(c, 128), registers_allowed(c));
   EXPECT_EQ(is_legal(c, wide, 227 * 1024, 228 * 1024), Illegal::operands);
   Config two = c;

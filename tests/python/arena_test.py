@@ -115,7 +115,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** argument
     out[9] = (float)encoded, out[19] = (float)c->numAttrs;
     return CUDA_SUCCESS;
   }
-  out[0] = (float)p->q_strides.batch, out[1] = (float)p->o_strides.row, out[2] = (float)p->group_size, out[3] = (float)p->causal_offset;
+  out[0] = (float)p->q_strides.batch, out[1] = (float)p->o_strides.row, out[2] = (float)p->group_size, out[3] = (float)p->right_offset;
   out[4] = p->scale, out[5] = (float)p->len_k, out[6] = p->lse == 0 ? 1.0f : 0.0f, out[7] = (float)p->k_strides.head;
   return CUDA_SUCCESS;
 }
@@ -156,7 +156,7 @@ class Launch(unittest.TestCase):
 
     def check_maps(self, library, binary, stream):
         """Bulk copies: what the driver is asked to encode, once a set of addresses, and the launch as a dependent."""
-        boxes = {"element": "bf16", "head_dim": 128, "causal": True, "columns": 64, "q_rows": 64, "k_rows": 96, "v_rows": 32, "o_rows": 0, "o_columns": 0, "l2_bytes": 128}
+        boxes = {"element": "bf16", "head_dim": 128, "mask": "causal", "columns": 64, "q_rows": 64, "k_rows": 96, "v_rows": 32, "o_rows": 0, "o_columns": 0, "l2_bytes": 128}
         w = suites.parse_workload("b2h4hkv2l8k10d128:bf16:causal_top_left")
         zeros = torch.zeros
         with (
@@ -241,15 +241,19 @@ class Judge(unittest.TestCase):
     def test_the_reference_is_attention(self):
         from heed import reference
 
-        for text in ("b2h4hkv2l33k50d64:fp32", "b1h2l40d64:fp32:causal_top_left", "b1h2l30k50d64:fp32:causal_bottom_right:blhd", "b1h1l9k4d64:fp32:causal_bottom_right"):
+        for text in ("b2h4hkv2l33k50d64:fp32", "b1h2l40d64:fp32:causal_top_left", "b1h2l30k50d64:fp32:causal_bottom_right:blhd", "b1h1l9k4d64:fp32:causal_bottom_right",
+                     "b1h2l30k50d64:fp32:window=7/3", "b1h1l40k9d64:fp32:window_top_left=0/20", "b1h2l40d64:fp32:causal_top_left:window=5"):
             w = suites.parse_workload(text)
             q, k, v = reference.make_sets(w, 1, "cpu", 3)[0]
             rows = reference.choose_rows(w, 1e12, 1)
             got = reference.attention_rows(w, q, k, v, rows).reshape(w.batch, w.heads, w.len_q, w.dim)
             group = w.heads // w.heads_kv
             scores = q.double() @ k.double().repeat_interleave(group, 1).transpose(-1, -2) * w.scale
-            if w.causal:
-                seen = torch.ones(w.len_q, w.len_k, dtype=torch.bool).tril(w.causal_offset)
+            if w.masked:
+                offset = w.len_k - w.len_q if "bottom_right" in w.mask else 0
+                left, right = (n if n >= 0 else 1000 for n in (w.left, w.right))
+                right = 0 if w.mask.startswith("causal") else right
+                seen = torch.tensor([[-left <= j - i - offset <= right for j in range(w.len_k)] for i in range(w.len_q)])
                 scores = scores.masked_fill(~seen, -math.inf)
             expected = torch.softmax(scores, -1).nan_to_num(0.0) @ v.double().repeat_interleave(group, 1)
             self.assertLess((got - expected).abs().max().item(), 1e-12, text)

@@ -14,6 +14,33 @@ class Grammar(unittest.TestCase):
         self.assertEqual(str(suites.parse_workload("l8d16")), "b1h1l8d16:fp16")
         self.assertEqual(str(suites.parse_workload("h2b3l8k8d16:causal_top_left:bf16")), "b3h2l8d16:bf16:causal_top_left")
 
+    def test_windows_have_one_text(self):
+        for text, canonical in {
+            "l8d16:window=3/2": "b1h1l8d16:fp16:window=3/2",
+            "l8d16:window=3": "b1h1l8d16:fp16:window=3",
+            "l8d16:window=-1/2": "b1h1l8d16:fp16:window=-1/2",
+            "l8d16:window_top_left=3/2": "b1h1l8d16:fp16:window=3/2",
+            "l8k9d16:window_top_left=3/2:bf16": "b1h1l8k9d16:bf16:window_top_left=3/2",
+            "l8d16:causal_top_left:window=3:blhd:scale=0.5": "b1h1l8d16:fp16:causal_top_left:window=3:blhd:scale=0.5",
+            "l8k9d16:window=3/0": "b1h1l8k9d16:fp16:causal_bottom_right:window=3",
+            "l8k9d16:window_top_left=-1/0": "b1h1l8k9d16:fp16:causal_top_left",
+            "l8d16:window=7/7": "b1h1l8d16:fp16",
+            "l8d16:window=7/6": "b1h1l8d16:fp16:window=-1/6",
+            "l8d16:causal_top_left:window=7": "b1h1l8d16:fp16:causal_top_left",
+            "l2k9d16:window=7/0": "b1h1l2k9d16:fp16:causal_bottom_right:window=7",
+            "l9k2d16:window=1/5": "b1h1l9k2d16:fp16:window=-1/5",
+        }.items():
+            w = suites.parse_workload(text)
+            self.assertEqual(str(w), canonical, text)
+            self.assertEqual(suites.parse_workload(str(w)), w, text)
+
+    def test_a_row_sees_the_keys_of_its_window(self):
+        w = suites.parse_workload("l8k10d16:window=3/2")
+        self.assertEqual([w.keys_of(row) for row in (0, 3, 7)], [(0, 5), (2, 8), (6, 10)])
+        w = suites.parse_workload("l8k3d16:causal_bottom_right:window=1")
+        self.assertEqual([w.keys_of(row) for row in (0, 4, 5, 7)], [(0, 0), (0, 0), (0, 1), (1, 3)])
+        self.assertEqual(w.flops, 4 * 16 * (1 + 2 + 2))
+
     def test_what_is_no_workload_is_named(self):
         bad = {
             "banana": "is no shape",
@@ -26,6 +53,11 @@ class Grammar(unittest.TestCase):
             "l8d64:fp16:bf16": "one too many",
             "l8d64:scale=-1": "positive scale",
             "l8d64:scale=x": "positive scale",
+            "l8d64:window=": "is no window",
+            "l8d64:window=-2": "is no window",
+            "l8d64:window=3:window=3": "twice",
+            "l8d64:causal_top_left:window=3/4": "write window=3",
+            "l8d64:causal_top_left:window_top_left=3": "how the mask is aligned",
         }
         for text, words in bad.items():
             with self.assertRaisesRegex(suites.BadWorkload, words, msg=text):

@@ -58,7 +58,8 @@ TEST(Gate, RandomConfigsOfEveryFamilyPass) {
   Random random(fresh_seed());
   for (const Family* family : families()) {
     if (family->device() != DeviceKind::cpu) continue;
-    for (const char* text : {"b1h2l130k200d64:fp16:causal_bottom_right", "b2h4hkv2l100d72:fp16", "b1h2l90d64:bf16"}) {
+    for (const char* text : {"b1h2l130k200d64:fp16:causal_bottom_right", "b2h4hkv2l100d72:fp16", "b1h2l90d64:bf16",
+                             "b1h4hkv2l130k200d64:bf16:causal_bottom_right:window=50"}) {
       const Workload workload = parse_workload(text);
       Laboratory laboratory(workload, device, builder(), nullptr, quick());
       for (int tried = 0; tried < 4;) {
@@ -71,6 +72,25 @@ TEST(Gate, RandomConfigsOfEveryFamilyPass) {
         EXPECT_TRUE(report.passed()) << describe(variant) << " at " << text << ": " << report.check << ": "
                                      << report.reason;
       }
+    }
+  }
+}
+
+// What the zoo's windows are refused for is seen wherever a window's edge lies.
+TEST(Gate, RefusesWindowsThatAreOffByOneKey) {
+  for (const char* text : {"b1h2l100k300d32:fp32:causal_bottom_right:window=63", "b1h1l128d64:fp16:window=16/9"}) {
+    const Workload workload = parse_workload(text);
+    Laboratory laboratory(workload, cpu_facts(), builder(), nullptr, quick());
+    for (const char* change : {"", "--p.left_offset", "++p.left_offset", "--p.right_offset", "++p.right_offset"}) {
+      Variant variant = parse_variant("fwd_cpu", workload, cpu_facts());
+      variant.label = "changed";
+      variant.source = fmt::format(
+          "extern \"C\" void heed_forward(const heed::ForwardParams* params, long long block, void* scratch) {{\n"
+          "  heed::ForwardParams p = *params;\n  {};\n"
+          "  heed::cpu::Forward<kConfig, kProblem>(p, block, static_cast<float*>(scratch)).run();\n}}\n",
+          change);
+      const verify::GateReport report = laboratory.verify(laboratory.build(variant), fresh_seed());
+      EXPECT_EQ(report.passed(), *change == '\0') << text << " " << change << ": " << report.check << report.reason;
     }
   }
 }

@@ -61,7 +61,7 @@ TEST(Families, DefaultsAreLegalWhateverTheNumbersOfRowsAndProcessors) {
       for (const int batch_heads : {1, 6, 32, 130, 300})
         for (const int len_q : {1, 16, 64, 100, 128, 192, 300, 1024, 2000, 4096})
           for (const int len_k : {64, 400, 2048})
-            for (const int dim : find_family("fwd_sm90_persistent").head_dims())
+            for (const int dim : find_family("fwd_sm90_persistent").head_dims().listed)
               for (const Mask mask : {Mask::none, Mask::causal_top_left}) {
                 Workload workload;
                 workload.heads = workload.heads_kv = batch_heads;
@@ -85,9 +85,53 @@ TEST(Families, RefuseOtherDevicesAndUnsupportedShapes) {
   EXPECT_THAT(*gpu.refuses(parse_workload("l8d64:fp32"), hopper), ::testing::HasSubstr("fp32"));
   EXPECT_THAT(*gpu.refuses(parse_workload("l8d64dv128"), hopper), ::testing::HasSubstr("value dim"));
   EXPECT_THAT(*cpu.refuses(parse_workload("l8d1024"), cpu_facts()), ::testing::HasSubstr("512"));
+  const Workload window = parse_workload("l8d64:causal_top_left:window=3");
+  EXPECT_EQ(cpu.refuses(window, cpu_facts()), std::nullopt);
+  for (const Family* family : families())
+    if (family->device() == DeviceKind::cuda) {
+      EXPECT_THAT(*family->refuses(window, hopper),
+                  ::testing::HasSubstr("the mask window is not supported; it computes none and causal"));
+      EXPECT_EQ(family->refuses(parse_workload("l8d64:window=-1/3"), hopper), std::nullopt) << "a right bound alone";
+    }
   DeviceFacts old = hopper;
   old.compute_capability = 75;
   EXPECT_THAT(*gpu.refuses(parse_workload("l8d64"), old), ::testing::HasSubstr("7.5"));
+}
+
+TEST(Elements, AnUnknownOneIsAnError) {
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16, Dtype::fp32}) {
+    EXPECT_EQ(facts_of(dtype).name, to_string(dtype));
+    EXPECT_EQ(static_cast<std::size_t>(facts_of(dtype).bytes), size_of(dtype));
+    EXPECT_EQ(find_element(to_string(dtype)).element, facts_of(dtype).element);
+    EXPECT_EQ(facts_of(facts_of(dtype).element).dtype, dtype);
+  }
+  EXPECT_EQ(facts_of(Element::fp16).roundoff, 0x1p-11);
+  EXPECT_EQ(facts_of(Element::bf16).roundoff, 0x1p-8);
+  EXPECT_EQ(facts_of(Element::fp32).roundoff, 0x1p-24);
+  EXPECT_EQ(facts_of(Element::fp16).largest, 65504);
+  testing_support::expect_error(ErrorCode::internal, "7 is no element type", [] { (void)facts_of(Element{7}); });
+  testing_support::expect_error(ErrorCode::internal, "7 is no dtype", [] { (void)facts_of(Dtype{7}); });
+  testing_support::expect_error(ErrorCode::usage, "unknown element type \"fp8\"", [] { (void)find_element("fp8"); });
+  testing_support::expect_error(ErrorCode::usage, "unknown kind of mask", [] { (void)parse_mask_kind("band"); });
+  testing_support::expect_error(ErrorCode::internal, "7 is no kind of mask", [] { (void)to_string(MaskKind{7}); });
+}
+
+// A program for the sizes of a launch has those of the keys that are left of it.
+TEST(Families, SizesAreWithoutKeysThatNobodySees) {
+  const Workload w = parse_workload("b2h8hkv2l4k700d64:causal_bottom_right:window=99");
+  EXPECT_EQ(sizes_of(w).len_k, 103);
+  EXPECT_EQ(sizes_of(w).left_offset, 0);
+  EXPECT_EQ(sizes_of(w).right_offset, 99);
+  EXPECT_EQ(whole_sizes_of(w).len_k, 700);
+  EXPECT_EQ(whole_sizes_of(w).left_offset, 597);
+  EXPECT_EQ(to_string(sized_problem_of(w)), "fp16_d64_window_b2h8hkv2l4k103o99");
+  const Workload top = parse_workload("l40k50d64:window_top_left=9/2");
+  EXPECT_EQ(to_string(sized_problem_of(top)), "fp16_d64_window_b1h1hkv1l40k50o2f-9");
+  EXPECT_THAT(literal(sized_problem_of(top)),
+              ::testing::HasSubstr(".mask = heed::MaskKind::window, .sizes = {.batch = 1, .heads = 1, .heads_kv = 1, "
+                                   ".len_q = 40, .len_k = 50, .right_offset = 2, .left_offset = -9}"));
+  const Workload plain = parse_workload("b2h8hkv2l4k700d64");
+  EXPECT_EQ(sizes_of(plain), whole_sizes_of(plain));
 }
 
 TEST(CpuDefaults, FollowTheUnitTheRegistersAndTheShape) {

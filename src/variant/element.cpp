@@ -1,0 +1,79 @@
+#include "variant/element.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "base/text.hpp"
+
+namespace heed {
+namespace {
+
+template <Element kElement>
+ElementFacts row(Dtype dtype) {
+  using Traits = ElementTraits<kElement>;
+  return {kElement,       dtype, Traits::name, Traits::bytes, Traits::digits, std::ldexp(1.0, -Traits::digits),
+          Traits::largest};
+}
+
+const std::array<ElementFacts, 3>& table() {
+  static const std::array all = {row<Element::fp16>(Dtype::fp16), row<Element::bf16>(Dtype::bf16),
+                                 row<Element::fp32>(Dtype::fp32)};
+  return all;
+}
+
+constexpr std::pair<std::string_view, MaskKind> kMasks[] = {
+    {"none", MaskKind::none}, {"causal", MaskKind::causal}, {"window", MaskKind::window}};
+
+template <typename Entries, typename Matches>
+const auto* find(const Entries& entries, const Matches& matches) {
+  const auto found = std::find_if(std::begin(entries), std::end(entries), matches);
+  return found == std::end(entries) ? nullptr : &*found;
+}
+
+template <typename Row>
+const Row& known(const Row* row, const char* what, int value) {
+  if (row != nullptr) return *row;
+  throw Error(ErrorCode::internal, fmt::format("{} is no {}; it has no row in the table", value, what),
+              std::to_string(value));
+}
+
+template <typename Row>
+const Row& named(const Row* row, const char* what, std::string_view name, const std::vector<std::string_view>& names) {
+  if (row != nullptr) return *row;
+  throw Error(ErrorCode::usage, fmt::format("unknown {} \"{}\"; {}", what, name, one_of(name, names)),
+              std::string(name));
+}
+
+}  // namespace
+
+const ElementFacts& facts_of(Element element) {
+  return known(find(table(), [&](const ElementFacts& facts) { return facts.element == element; }), "element type",
+               static_cast<int>(element));
+}
+
+const ElementFacts& facts_of(Dtype dtype) {
+  return known(find(table(), [&](const ElementFacts& facts) { return facts.dtype == dtype; }), "dtype",
+               static_cast<int>(dtype));
+}
+
+const ElementFacts& find_element(std::string_view name) {
+  return named(find(table(), [&](const ElementFacts& facts) { return facts.name == name; }), "element type", name,
+               {"fp16", "bf16", "fp32"});
+}
+
+std::string_view to_string(MaskKind mask) {
+  return known(find(kMasks, [&](const auto& row) { return row.second == mask; }), "kind of mask",
+               static_cast<int>(mask))
+      .first;
+}
+
+MaskKind parse_mask_kind(std::string_view name) {
+  return named(find(kMasks, [&](const auto& row) { return row.first == name; }), "kind of mask", name,
+               {"none", "causal", "window"})
+      .second;
+}
+
+}  // namespace heed
