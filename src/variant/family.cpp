@@ -124,6 +124,19 @@ std::vector<const Family*> searched_families(const Workload& workload, const Dev
   return all;
 }
 
+Workload with_keys_of_a_tile(const Workload& workload) {
+  if (!workload.has_left_bound()) return workload;
+  constexpr std::int64_t kRows = 64;
+  const std::int64_t right = workload.window.right != Window::kAll ? workload.window.right
+                             : workload.has_right_bound()          ? 0
+                                                                   : workload.len_k;
+  Workload seen = workload;
+  seen.mask = Mask::none;
+  seen.window = {};
+  seen.len_k = std::min(workload.len_k, workload.window.left + right + kRows);
+  return seen;
+}
+
 Problem problem_of(const Workload& workload) {
   return {.element = facts_of(workload.dtype).element,
           .head_dim = static_cast<int>(workload.dim),

@@ -150,6 +150,10 @@ const Family& default_family(const Workload& workload, const DeviceFacts& device
 /// ones that are not made for it. Where none runs it, the device's default alone.
 std::vector<const Family*> searched_families(const Workload& workload, const DeviceFacts& device);
 
+/// What rules for defaults see of a workload: they count the keys of a row, so that of a window len_k is what 64 rows
+/// see of it, without a mask. Others are left as they are.
+Workload with_keys_of_a_tile(const Workload& workload);
+
 /// The compile-time part of a workload, without its sizes.
 Problem problem_of(const Workload& workload);
 /// The sizes of its launches, with all keys there are.

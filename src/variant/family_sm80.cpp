@@ -71,9 +71,10 @@ std::int64_t row_tiles(int rows, const Workload& w) {
 // Best first, as measured on an H200; the last is legal everywhere. What decides is how many warps a multiprocessor
 // gets: 8 warps of 32 rows hide each other's latencies where registers allow, so that a launch with few rows splits the
 // keys of a block instead.
-std::vector<sm80::Config> preferred(const Workload& w, const DeviceFacts& device) {
+std::vector<sm80::Config> preferred(const Workload& workload, const DeviceFacts& device) {
   using enum sm80::TileOrder;
   using attention::Rescale;
+  const Workload w = with_keys_of_a_tile(workload);
   const std::int64_t processors = device.processors > 0 ? device.processors : kUnknownProcessors;
   const auto tiles = [&](int rows) { return row_tiles(rows, w) * w.heads * w.batch; };
   const bool causal = w.is_causal();
@@ -168,7 +169,7 @@ class Sm80Family final : public Family {
   }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
   HeadDims head_dims() const override { return {.listed = {64, 128}}; }
-  std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal}; }
+  std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override { return refused_by_mma(device); }

@@ -79,7 +79,7 @@ class Sm80DecodeFamily final : public Family {
   }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
   HeadDims head_dims() const override { return {.listed = {64, 128}}; }
-  std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal}; }
+  std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override { return refused_by_mma(device); }
@@ -169,8 +169,7 @@ class Sm80DecodeFamily final : public Family {
     const std::int64_t tiles = all_row_tiles(c, workload);
     const std::int64_t processors = device.processors > 0 ? device.processors : kUnknownProcessors;
     const std::int64_t slots = processors * c.min_blocks * c.waves;
-    const int splits =
-        sm80_decode::choose_splits(c, tiles, slots, static_cast<int>(workload.keys_of(workload.len_q - 1).end));
+    const int splits = sm80_decode::choose_splits(c, tiles, slots, static_cast<int>(workload.seen_keys().count()));
     LaunchPlan plan;
     plan.entry = "heed_forward";
     plan.grid = {static_cast<std::uint32_t>(splits), static_cast<std::uint32_t>(tiles / workload.batch),

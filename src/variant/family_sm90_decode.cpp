@@ -98,7 +98,8 @@ constexpr std::int64_t kFewParts = 5;
 
 // KiB of keys and values that every multiprocessor reads.
 std::int64_t kib_each(const Workload& w, const DeviceFacts& device) {
-  return 4 * w.batch * w.heads_kv * w.len_k * w.dim / 1024 / processors_of(device);
+  return 4 * w.batch * w.heads_kv * (w.has_left_bound() ? w.seen_keys().count() : w.len_k) * w.dim / 1024 /
+         processors_of(device);
 }
 
 // What a block reads tells whether its first bytes are worth asking for twice: 64 KiB ahead are 1 us of 36 where it
@@ -124,7 +125,7 @@ class Sm90DecodeFamily final : public Family {
   }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
   HeadDims head_dims() const override { return {.listed = {64, 128}}; }
-  std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal}; }
+  std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override {

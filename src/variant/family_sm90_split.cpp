@@ -140,7 +140,7 @@ class Sm90SplitFamily final : public Family {
   }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
   HeadDims head_dims() const override { return {.listed = {32, 64, 96, 128, 192, 256}, .step = 8, .most = 256}; }
-  std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal}; }
+  std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override {

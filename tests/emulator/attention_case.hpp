@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/random.hpp"
-#include "kernels/contract.hpp"
+#include "kernels/attention/mask.hpp"
 #include "simt.hpp"
 
 namespace heed::emulator {
@@ -22,7 +22,8 @@ struct Shape {
   int heads_kv = 1;
   int len_q = 64;
   int len_k = 64;
-  int causal_offset = 0;
+  int causal_offset = 0;     ///< ForwardParams::right_offset
+  int left_offset = 0;       ///< of windows; at most 0, as launches are trimmed
   float score_scale = 1;     ///< of Q: large scores
   float value_scale = 1;     ///< of V
   bool heads_inner = false;  ///< blhd instead of bhld
@@ -32,6 +33,7 @@ struct Shape {
 /// The problem of a program for launches of this shape alone.
 constexpr Problem fixed(Problem problem, const Shape& s) {
   problem.sizes = {s.batch, s.heads, s.heads_kv, s.len_q, s.len_k, s.causal_offset};
+  problem.sizes.left_offset = s.left_offset;
   return problem;
 }
 
@@ -49,6 +51,7 @@ inline void misinform_of_sizes(ForwardParams& p) {
   p.batch = p.heads = p.heads_kv = p.len_q = p.len_k = 1;
   p.group_size = 100;
   p.right_offset = -1000;
+  p.left_offset = 1000;
 }
 inline void misinform_of_outputs(ForwardParams& p) {
   misinform_of_sizes(p);
@@ -85,8 +88,7 @@ class AttentionCase {
     params_.v = v_.data();
     params_.o = o_.data();
     params_.lse = lse_.data();
-    params_ =
-        with_sizes(params_, {shape.batch, shape.heads, shape.heads_kv, shape.len_q, shape.len_k, shape.causal_offset});
+    params_ = with_sizes(params_, fixed(problem, shape).sizes);
     params_.scale = 1.0F / std::sqrt(static_cast<float>(d));
   }
 
@@ -122,9 +124,10 @@ class AttentionCase {
         for (int r = 0; r < shape_.len_q; ++r) {
           const int kv = h / params_.group_size;
           const int end = visible_keys(problem_.mask, r, shape_.causal_offset, shape_.len_k);
+          const int begin = hidden_keys(problem_.mask, r, shape_.left_offset, shape_.len_k);
           std::vector<double> p(static_cast<std::size_t>(end));
           double most = -INFINITY;
-          for (int j = 0; j < end; ++j) {
+          for (int j = begin; j < end; ++j) {
             double s = 0;
             for (int c = 0; c < d; ++c)
               s += value(q_, params_.q_strides, b, h, r, c) * value(k_, params_.k_strides, b, kv, j, c);
@@ -132,10 +135,13 @@ class AttentionCase {
             most = std::max(most, p[static_cast<std::size_t>(j)]);
           }
           double sum = 0;
-          for (double& x : p) sum += x = std::exp(x - most);
+          for (int j = begin; j < end; ++j) {
+            double& x = p[static_cast<std::size_t>(j)];
+            sum += x = std::exp(x - most);
+          }
           for (int c = 0; c < d; ++c) {
             double expected = 0;
-            for (int j = 0; j < end; ++j)
+            for (int j = begin; j < end; ++j)
               expected += p[static_cast<std::size_t>(j)] / sum * value(v_, params_.v_strides, b, kv, j, c);
             const double got = value(o_, params_.o_strides, b, h, r, c);
             if (got == expected || (std::isnan(got) && std::isnan(expected))) continue;  // infinity and NaN
@@ -147,7 +153,7 @@ class AttentionCase {
           }
           if (params_.lse == nullptr) continue;
           const float lse = lse_[(static_cast<std::size_t>(b) * shape_.heads + h) * shape_.len_q + r];
-          if (end == 0)
+          if (end == begin)
             ASSERT_EQ(lse, -INFINITY) << name << ": row " << r;
           else if (std::isnan(sum))
             ASSERT_TRUE(std::isnan(lse)) << name << ": row " << r;

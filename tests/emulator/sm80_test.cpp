@@ -144,5 +144,27 @@ TEST(Sm80, EveryRowTileIsTakenOnce) {
     }
 }
 
+template <Config kConfig, Problem kProblem>
+void run_windows() {
+  // Rows with all of their window, at the edges of tiles and in between; rows that see nothing; a window to the right.
+  run_case<kConfig, kProblem>({.len_q = 200, .len_k = 190, .left_offset = -50}, 1);
+  run_case<kConfig, kProblem>(
+      {.heads = 4, .heads_kv = 2, .len_q = 150, .len_k = 400, .causal_offset = 70, .left_offset = -64}, 2);
+  run_case<kConfig, kProblem>({.len_q = 220, .len_k = 70, .left_offset = -30, .heads_inner = true}, 3);
+  run_case<kConfig, kProblem>({.batch = 2, .len_q = 130, .len_k = 130, .left_offset = 0}, 4);
+  run_case<kConfig, kProblem>({.len_q = 70, .len_k = 300, .causal_offset = 400, .left_offset = -3, .score_scale = 30},
+                              5);
+}
+
+TEST(EmulatedSm80, Windows) {
+  constexpr Problem kWindow{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::window};
+  run_windows<Config{}, kWindow>();
+  run_windows<Config{.block_n = 32, .kv_groups = 2, .stages = 3}, kWindow>();
+  run_windows<Config{.block_m = 32, .block_n = 16, .overlap = true, .rescale = kStaleTile}, kWindow>();
+  run_windows<Config{.block_n = 32, .pipeline_sync = PipelineSync::stage, .rescale = kStaleTile}, kWindow>();
+  constexpr Problem kBrain{.element = Element::bf16, .head_dim = 128, .mask = MaskKind::window};
+  run_windows<Config{.block_n = 32, .warp_rows = 32, .rescale = attention::Rescale::conditional}, kBrain>();
+}
+
 }  // namespace
 }  // namespace heed::sm80

@@ -327,5 +327,33 @@ TEST_P(EmulatedDecodeSm90Fuzz, IsRightWhateverTheOrder) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, EmulatedDecodeSm90Fuzz, ::testing::Values(1, 2, 3));
 
+// Packed rows that see windows of their own: the first keys of later rows are hidden.
+TEST(EmulatedDecodeSm90, Windows) {
+  constexpr Problem kWindow{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::window};
+  constexpr Config kTiles{.block_n = 16, .kv_groups = 2, .stages = 4, .rescale = when_grown};
+  constexpr Config kColumns{.block_n = 32,
+                            .kv_groups = 2,
+                            .stages = 4,
+                            .merge_warps = 1,
+                            .group_split = GroupSplit::columns,
+                            .rescale = conditional};
+  std::uint64_t seed = 1;
+  for (const int blocks : {1, 3, 8}) {
+    for (const Shape& shape :
+         {Shape{.heads = 4, .heads_kv = 1, .len_q = 9, .len_k = 100, .causal_offset = 91, .left_offset = 0},
+          Shape{.heads = 2, .heads_kv = 2, .len_q = 40, .len_k = 60, .causal_offset = 9, .left_offset = -5},
+          Shape{.batch = 2,
+                .heads = 8,
+                .heads_kv = 2,
+                .len_q = 30,
+                .len_k = 12,
+                .causal_offset = 0,
+                .left_offset = -6}}) {
+      run_case<kTiles, kWindow>(shape, blocks, seed++);
+      run_case<kColumns, kWindow>(shape, blocks, seed++);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace heed::sm90_decode

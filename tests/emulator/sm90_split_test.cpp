@@ -9,9 +9,9 @@ using emulator::AttentionCase;
 using emulator::kConstant;
 using emulator::Shape;
 
-constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .mask_at = MaskKind::none};
-constexpr Problem kHalf64Causal{.element = Element::fp16, .head_dim = 64, .mask_at = MaskKind::causal};
-constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .mask_at = MaskKind::causal};
+constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none};
+constexpr Problem kHalf64Causal{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::causal};
+constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .mask = MaskKind::causal};
 
 template <Config kConfig, Problem kProblem>
 void run_case(const Shape& shape, std::uint64_t seed, bool with_lse = true,
@@ -172,7 +172,7 @@ TEST(EmulatedSm90, OutputsMayBeDense) {
                          .specialize = Specialize::shape,
                          .o_layout = OutputLayout::dense,
                          .min_blocks = 3};
-  constexpr Problem kHalf40{.element = Element::fp16, .head_dim = 40, .mask_at = MaskKind::causal};
+  constexpr Problem kHalf40{.element = Element::fp16, .head_dim = 40, .mask = MaskKind::causal};
   constexpr Shape kNarrow{.heads = 2, .len_q = 100, .len_k = 150, .causal_offset = 50, .padding_rows = 1};
   run_case<kFour, dense(kHalf40, kNarrow)>(kNarrow, 470, false, {}, emulator::misinform_of_outputs);
 }
@@ -211,7 +211,7 @@ TEST(EmulatedSm90, SharesQueries) {
 // Only some consumer warpgroups of a block see past the last key: all take the program that knows of it, or they would
 // vote at different places and wait for each other.
 TEST(EmulatedSm90, RowGroupsOfABlockTakeOneProgram) {
-  constexpr Problem kBrain64Causal{.element = Element::bf16, .head_dim = 64, .mask_at = MaskKind::causal};
+  constexpr Problem kBrain64Causal{.element = Element::bf16, .head_dim = 64, .mask = MaskKind::causal};
   constexpr Config kThree{.m_warpgroups = 3,
                           .cluster = 4,
                           .n_blocks_per_stage = 1,
@@ -255,7 +255,7 @@ TEST(EmulatedSm90, WritesRowsAsBoxes) {
                          .merge_dtype = MergeDtype::fp32,
                          .epilogue = EpilogueStore::tma};
   run_case<kFour, kBrain128Causal>({.len_q = 150, .len_k = 300, .causal_offset = 150}, 315);
-  constexpr Problem kHalf40{.element = Element::fp16, .head_dim = 40, .mask_at = MaskKind::none};
+  constexpr Problem kHalf40{.element = Element::fp16, .head_dim = 40, .mask = MaskKind::none};
   run_case<kConfig, kHalf40>({.heads = 2, .len_q = 70, .len_k = 130}, 316);
 }
 
@@ -265,7 +265,7 @@ TEST(EmulatedSm90, ComputesAgainWhereTheFirstChunkMisleads) {
   run_case<kConfig, kHalf64>({.len_q = 40, .len_k = 1100, .score_scale = 30}, 6);
   constexpr Config kEarly{.overflow_check = OverflowCheck::before_merge};
   run_case<kEarly, kHalf64>({.len_q = 40, .len_k = 512, .score_scale = 30}, 26);
-  run_case<kConfig, Problem{.element = Element::bf16, .head_dim = 64, .mask_at = MaskKind::none}>(
+  run_case<kConfig, Problem{.element = Element::bf16, .head_dim = 64, .mask = MaskKind::none}>(
       {.len_q = 40, .len_k = 512, .score_scale = 30}, 27);
   constexpr Config kFirstKeys{.row_max = RowMax::stale_16};
   run_case<kFirstKeys, kHalf64>({.len_q = 70, .len_k = 512}, 28);
@@ -323,7 +323,7 @@ TEST(EmulatedSm90, MasksProbabilities) {
   constexpr Config kOwn{.mask_at = MaskAt::probabilities, .gqa = Gqa::off};
   run_case<kOwn, kHalf64Causal>({.batch = 2, .heads = 3, .heads_kv = 3, .len_q = 130, .len_k = 130}, 88);
   constexpr Config kFirstKeys{.late_convert = false, .row_max = RowMax::stale_16, .mask_at = MaskAt::probabilities};
-  run_case<kFirstKeys, Problem{.element = Element::bf16, .head_dim = 64, .mask_at = MaskKind::causal}>(
+  run_case<kFirstKeys, Problem{.element = Element::bf16, .head_dim = 64, .mask = MaskKind::causal}>(
       {.len_q = 200, .len_k = 200, .score_scale = 10}, 87);
   // Iterations of two stages, whose consumer warpgroups end in different n-blocks; scores asked for ahead.
   constexpr Config kRing{.m_warpgroups = 2,
@@ -341,8 +341,8 @@ TEST(EmulatedSm90, MasksProbabilities) {
 
 // The columns that a block keeps are multiplied while the others travel; one without keys has none to multiply.
 TEST(EmulatedSm90, KeepsColumnsForLater) {
-  constexpr Problem kHalf128{.element = Element::fp16, .head_dim = 128, .mask_at = MaskKind::none};
-  constexpr Problem kBrain256Causal{.element = Element::bf16, .head_dim = 256, .mask_at = MaskKind::causal};
+  constexpr Problem kHalf128{.element = Element::fp16, .head_dim = 128, .mask = MaskKind::none};
+  constexpr Problem kBrain256Causal{.element = Element::bf16, .head_dim = 256, .mask = MaskKind::causal};
   constexpr Config kLater{.n_blocks_per_stage = 2,
                           .qk_in_flight = 1,
                           .pv_start_step = 0,
@@ -389,8 +389,8 @@ TEST(EmulatedSm90, PartsOfOneBlock) {
                          .pv_start_step = 0,
                          .rowsum = Rowsum::fadd,
                          .overflow_check = OverflowCheck::before_merge};
-  run_case<kRows, Problem{.element = Element::fp16, .head_dim = 128, .mask_at = MaskKind::none}>(
-      {.len_q = 1, .len_k = 83}, 38);
+  run_case<kRows, Problem{.element = Element::fp16, .head_dim = 128, .mask = MaskKind::none}>({.len_q = 1, .len_k = 83},
+                                                                                              38);
 }
 
 // The exact maximum of a part that ends within its iteration is not that of another split's keys.
@@ -461,7 +461,7 @@ TEST(EmulatedSm90, CausalMasksOfOneSegment) {
                          .v_barriers = 1,
                          .rowsum = Rowsum::fadd,
                          .overflow_check = OverflowCheck::before_merge};
-  run_case<kPair, Problem{.element = Element::bf16, .head_dim = 128, .mask_at = MaskKind::causal}>(
+  run_case<kPair, Problem{.element = Element::bf16, .head_dim = 128, .mask = MaskKind::causal}>(
       {.len_q = 200, .len_k = 300, .causal_offset = 77, .score_scale = 30}, 25);
 }
 
@@ -517,7 +517,7 @@ TEST(EmulatedSm90, PaddedHeadDims) {
                            .rowsum = Rowsum::fadd,
                            .overflow_check = OverflowCheck::before_merge,
                            .producer = Producer::warpgroup};
-  run_case<kConfig, Problem{.element = Element::fp16, .head_dim = 80, .mask_at = MaskKind::none}>(
+  run_case<kConfig, Problem{.element = Element::fp16, .head_dim = 80, .mask = MaskKind::none}>(
       {.len_q = 100, .len_k = 300}, 15);
   constexpr Config kWide{.cluster = 4,
                          .block_n = 64,
@@ -528,11 +528,42 @@ TEST(EmulatedSm90, PaddedHeadDims) {
                          .pv_start_step = 0,
                          .rowsum = Rowsum::fadd,
                          .overflow_check = OverflowCheck::before_merge};
-  run_case<kWide, Problem{.element = Element::fp16, .head_dim = 256, .mask_at = MaskKind::causal}>(
+  run_case<kWide, Problem{.element = Element::fp16, .head_dim = 256, .mask = MaskKind::causal}>(
       {.len_q = 30, .len_k = 270, .causal_offset = 240}, 16);
   constexpr Config kNarrow{.cluster = 2};
-  run_case<kNarrow, Problem{.element = Element::bf16, .head_dim = 40, .mask_at = MaskKind::none}>(
+  run_case<kNarrow, Problem{.element = Element::bf16, .head_dim = 40, .mask = MaskKind::none}>(
       {.len_q = 65, .len_k = 300}, 17);
+}
+
+template <Config kConfig, Problem kProblem>
+void run_windows() {
+  // Rows with all of their window, at the edges of tiles and in between; rows that see nothing; a window to the right.
+  run_case<kConfig, kProblem>({.len_q = 200, .len_k = 190, .left_offset = -50}, 1);
+  run_case<kConfig, kProblem>(
+      {.heads = 4, .heads_kv = 2, .len_q = 150, .len_k = 400, .causal_offset = 70, .left_offset = -64}, 2);
+  run_case<kConfig, kProblem>({.len_q = 220, .len_k = 70, .left_offset = -30, .heads_inner = true}, 3);
+  run_case<kConfig, kProblem>({.batch = 2, .len_q = 130, .len_k = 130, .left_offset = 0}, 4);
+  run_case<kConfig, kProblem>({.len_q = 70, .len_k = 300, .causal_offset = 400, .left_offset = -3, .score_scale = 30},
+                              5);
+}
+
+TEST(EmulatedSm90, Windows) {
+  constexpr Problem kWindow{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::window};
+  run_windows<canonical(Config{}, kWindow), kWindow>();
+  run_windows<canonical(Config{.n_blocks_per_stage = 2, .stages = 2}, kWindow), kWindow>();
+  run_windows<canonical(Config{.m_warpgroups = 2,
+                               .kv_groups = 2,
+                               .cluster = 1,
+                               .n_blocks_per_stage = 1,
+                               .stages = 2,
+                               .producer = Producer::warp},
+                        kWindow),
+              kWindow>();
+  constexpr Problem kBrain{.element = Element::bf16, .head_dim = 128, .mask = MaskKind::window};
+  run_windows<canonical(
+                  Config{.n_blocks_per_stage = 1, .stages = 2, .rowsum = Rowsum::fadd, .epilogue = EpilogueStore::tma},
+                  kBrain),
+              kBrain>();
 }
 
 }  // namespace

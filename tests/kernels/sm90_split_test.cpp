@@ -18,7 +18,7 @@ namespace {
 static_assert(kGroupSizeIndex * sizeof(int) == offsetof(ForwardParams, group_size));
 static_assert(kLenKIndex * sizeof(int) == offsetof(ForwardParams, len_k));
 
-constexpr Problem kMission{.element = Element::fp16, .head_dim = 64, .mask_at = MaskKind::none};
+constexpr Problem kMission{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none};
 constexpr FixedSizes kSizes{.batch = 1, .heads = 8, .heads_kv = 8, .len_q = 512, .len_k = 512};
 
 Config random_config(Random& random, const Problem& problem) {
@@ -117,7 +117,7 @@ TEST(Sm90, CanonicalConfigsAreTheirOwnName) {
   Random random(3);
   for (const int dim : {32, 64, 96, 128, 192, 256})
     for (const FixedSizes& sizes : {FixedSizes{}, kSizes}) {
-      const Problem problem{.element = Element::bf16, .head_dim = dim, .mask_at = MaskKind::causal, .sizes = sizes};
+      const Problem problem{.element = Element::bf16, .head_dim = dim, .mask = MaskKind::causal, .sizes = sizes};
       for (int i = 0; i < 3000; ++i) {
         const Config c = random_config(random, problem);
         ASSERT_EQ(canonical(c, problem), c);
@@ -179,7 +179,7 @@ TEST(Sm90, ProgramsKnowWhatTheirPartsMeet) {
 
 // Where outputs lie is known with the sizes or not at all, and to whom it makes a difference.
 TEST(Sm90, DenseOutputsGoWithFixedSizes) {
-  constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .mask_at = MaskKind::none, .sizes = kSizes};
+  constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none, .sizes = kSizes};
   const auto reason = [](const Config& c, const Problem& problem) {
     return is_legal(c, problem, 227 * 1024, 228 * 1024);
   };
@@ -213,7 +213,7 @@ TEST(Sm90, DenseOutputsGoWithFixedSizes) {
 
 // By how many query heads a key head is shared is one of the sizes.
 TEST(Sm90, KeyHeadsOfFixedSizesHaveOneName) {
-  constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .mask_at = MaskKind::none, .sizes = kSizes};
+  constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none, .sizes = kSizes};
   constexpr Config kOwn{.gqa = Gqa::off};
   EXPECT_EQ(canonical(kOwn, kKnown), kOwn);
   EXPECT_EQ(canonical(kOwn, kMission), kOwn);
@@ -232,7 +232,7 @@ TEST(Sm90, KeyHeadsOfFixedSizesHaveOneName) {
 TEST(Sm90, SharedMemoryIsLaidOutWithoutOverlap) {
   Random random(4);
   for (const int dim : {64, 96, 256}) {
-    const Problem problem{.element = Element::fp16, .head_dim = dim, .mask_at = MaskKind::none};
+    const Problem problem{.element = Element::fp16, .head_dim = dim, .mask = MaskKind::none};
     for (int i = 0; i < 5000; ++i) {
       const Config c = random_config(random, problem);
       const SharedPlan p = shared_plan(c, dim);
@@ -352,7 +352,7 @@ TEST(Sm90, ProductsNameRegistersOfTheLaunch) {
                  .overflow_check = OverflowCheck::before_merge,
                  .producer = Producer::warpgroup,
                  .min_blocks = 3};
-  const Problem wide{.element = Element::fp16, .head_dim = 128, .mask_at = MaskKind::none};
+  const Problem wide{.element = Element::fp16, .head_dim = 128, .mask = MaskKind::none};
   EXPECT_LE(registers_needed(c, 128), registers_allowed(c));
   EXPECT_EQ(is_legal(c, wide, 227 * 1024, 228 * 1024), Illegal::operands);
   Config two = c;
