@@ -1,0 +1,120 @@
+#include "verify/unfused.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/parallel.hpp"
+#include "verify/row_tasks.hpp"
+#include "verify/small_matrix.hpp"
+#include "workload/elements.hpp"
+
+namespace heed {
+namespace {
+
+constexpr std::size_t kRowsPerTask = 64;
+constexpr std::int64_t kKeyTile = 64;
+
+void unfused_rows(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows, float* out,
+                  float* lse) {
+  const std::int64_t dim = workload.dim;
+  const std::int64_t dim_v = padded_columns(workload.dim_v);
+  const std::int64_t keys = padded_columns(workload.len_k);
+  const std::int64_t batch = rows[0].batch;
+  const std::int64_t head = rows[0].head / (workload.heads / workload.heads_kv);
+  const auto scale = static_cast<float>(workload.softmax_scale());
+  const auto count = static_cast<std::int64_t>(rows.size());
+
+  std::int64_t most_visible = 0;
+  std::int64_t fewest_visible = workload.len_k;
+  for (const RowIndex& row : rows) {
+    most_visible = std::max(most_visible, workload.visible_keys(row.row));
+    fewest_visible = std::min(fewest_visible, workload.visible_keys(row.row));
+  }
+
+  std::vector<float> query(static_cast<std::size_t>(count * dim));
+  for (std::int64_t r = 0; r < count; ++r) {
+    const std::size_t base = row_offset(tensors.q_strides, batch, rows[static_cast<std::size_t>(r)].head,
+                                        rows[static_cast<std::size_t>(r)].row);
+    load_elements(workload.dtype, tensors.q, base, static_cast<std::size_t>(dim), query.data() + r * dim);
+  }
+
+  std::vector<float> scores(static_cast<std::size_t>(count * keys), 0.0F);
+  std::vector<float> key_tile(static_cast<std::size_t>(dim * kKeyTile));
+  std::vector<float> key(static_cast<std::size_t>(dim));
+  for (std::int64_t tile = 0; tile < most_visible; tile += kKeyTile) {
+    std::fill(key_tile.begin(), key_tile.end(), 0.0F);
+    const std::int64_t in_tile = std::min(kKeyTile, most_visible - tile);
+    for (std::int64_t j = 0; j < in_tile; ++j) {
+      const std::size_t base = row_offset(tensors.k_strides, batch, head, tile + j);
+      load_elements(workload.dtype, tensors.k, base, key.size(), key.data());
+      for (std::int64_t d = 0; d < dim; ++d)
+        key_tile[static_cast<std::size_t>(d * kKeyTile + j)] = key[static_cast<std::size_t>(d)];
+    }
+    multiply_add(scores.data() + tile, keys, query.data(), dim, key_tile.data(), kKeyTile, count,
+                 std::min(kKeyTile, keys - tile), dim);
+  }
+
+  std::vector<float> row_sum(static_cast<std::size_t>(count));
+  for (std::int64_t r = 0; r < count; ++r) {
+    float* row = scores.data() + r * keys;
+    const std::int64_t visible = workload.visible_keys(rows[static_cast<std::size_t>(r)].row);
+    float maximum = -INFINITY;
+    for (std::int64_t j = 0; j < visible; ++j) maximum = std::max(maximum, row[j] *= scale);
+    float sum = 0;
+    for (std::int64_t j = 0; j < visible; ++j) {
+      const float p = std::exp(row[j] - maximum);
+      sum += p;
+      row[j] = round_to(workload.dtype, p);
+    }
+    row_sum[static_cast<std::size_t>(r)] = sum;
+    lse[r] = visible > 0 ? maximum + std::log(sum) : -INFINITY;
+  }
+
+  std::vector<float> value_tile(static_cast<std::size_t>(kKeyTile * dim_v));
+  std::vector<float> result(static_cast<std::size_t>(count * dim_v), 0.0F);
+  for (std::int64_t tile = 0; tile < most_visible; tile += kKeyTile) {
+    std::fill(value_tile.begin(), value_tile.end(), 0.0F);
+    const std::int64_t in_tile = std::min(kKeyTile, most_visible - tile);
+    for (std::int64_t j = 0; j < in_tile; ++j) {
+      const std::size_t base = row_offset(tensors.v_strides, batch, head, tile + j);
+      load_elements(workload.dtype, tensors.v, base, static_cast<std::size_t>(workload.dim_v),
+                    value_tile.data() + j * dim_v);
+    }
+    if (tile + in_tile <= fewest_visible) {
+      multiply_add(result.data(), dim_v, scores.data() + tile, keys, value_tile.data(), dim_v, count, dim_v, in_tile);
+      continue;
+    }
+    for (std::int64_t r = 0; r < count; ++r) {
+      const std::int64_t visible =
+          std::clamp<std::int64_t>(workload.visible_keys(rows[static_cast<std::size_t>(r)].row) - tile, 0, in_tile);
+      multiply_add(result.data() + r * dim_v, dim_v, scores.data() + r * keys + tile, keys, value_tile.data(), dim_v, 1,
+                   dim_v, visible);
+    }
+  }
+  for (std::int64_t r = 0; r < count; ++r) {
+    const float sum = row_sum[static_cast<std::size_t>(r)];
+    for (std::int64_t d = 0; d < workload.dim_v; ++d) {
+      const float value = result[static_cast<std::size_t>(r * dim_v + d)];
+      out[r * workload.dim_v + d] = sum == 0 ? 0.0F : round_to(workload.dtype, value / sum);
+    }
+  }
+}
+
+}  // namespace
+
+UnfusedRows unfused_attention(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows,
+                              int threads) {
+  UnfusedRows result;
+  result.out.resize(rows.size() * static_cast<std::size_t>(workload.dim_v));
+  result.lse.resize(rows.size());
+  const std::vector<RowTask> tasks = split_rows(rows, kRowsPerTask);
+  parallel_for(static_cast<std::int64_t>(tasks.size()), threads, [&](std::int64_t index) {
+    const RowTask& task = tasks[static_cast<std::size_t>(index)];
+    unfused_rows(workload, tensors, rows.subspan(task.first, task.count),
+                 result.out.data() + task.first * static_cast<std::size_t>(workload.dim_v),
+                 result.lse.data() + task.first);
+  });
+  return result;
+}
+
+}  // namespace heed
