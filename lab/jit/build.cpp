@@ -92,7 +92,7 @@ BuildRequest request_for(const Variant& variant, const Workload& workload, const
           .counters = plan.counters > 0 || variant.source.empty()};
 }
 
-Cache::Cache(fs::path folder) : folder_(fs::absolute(folder)) {
+Cache::Cache(const fs::path& folder) : folder_(fs::absolute(folder)) {
   make_folder(folder_, ErrorCode::cache);
   if (::access(folder_.c_str(), R_OK | W_OK | X_OK) != 0)
     throw Error(ErrorCode::cache,

@@ -27,7 +27,7 @@ std::set<std::string> files_of(const BuildRequest& request);
 class Cache {
  public:
   /// @throws Error(cache) when the folder cannot be created or written to
-  explicit Cache(std::filesystem::path folder);
+  explicit Cache(const std::filesystem::path& folder);
 
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
   /// @throws Error(cache) where programs of the folder cannot be loaded: its file system is mounted noexec. Of a
