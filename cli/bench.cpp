@@ -4,15 +4,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/interrupt.hpp"
-#include "base/json_text.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
-#include "evolve/json.hpp"
 #include "evolve/run.hpp"
 #include "jit/embedded.hpp"
+#include "json/text.hpp"
+#include "process/interrupt.hpp"
+#include "record/json.hpp"
 #include "report/outcome.hpp"
 #include "report/run_report.hpp"
 #include "report/table.hpp"
@@ -46,13 +46,13 @@ nlohmann::json bench_row(const trial::Laboratory& laboratory, const Variant& var
           {"tflops", us > 0 ? flops / us * 1e-6 : 0},
           {"gbytes_per_s", us > 0 ? laboratory.workload().bytes() / us * 1e-3 : 0},
           {"peak_share", us > 0 ? flops / (us * 1e-6) / laboratory.peak_flops() : 0},
-          {"floor", evolve::to_json(floor)},
+          {"floor", record::to_json(floor)},
           {"floor_share", us > 0 ? floor.us() / us : 0},
-          {"ratio", evolve::to_json(outcome.pair.ratio)},
-          {"error", evolve::to_json(outcome.error)},
-          {"clocks", {{"before", evolve::to_json(outcome.before)}, {"after", evolve::to_json(outcome.after)}}},
-          {"samples", evolve::samples_json(outcome.pair)},
-          {"resources", outcome.artifact ? evolve::to_json(outcome.artifact->resources) : nlohmann::json()}};
+          {"ratio", record::to_json(outcome.pair.ratio)},
+          {"error", record::to_json(outcome.error)},
+          {"clocks", {{"before", record::to_json(outcome.before)}, {"after", record::to_json(outcome.after)}}},
+          {"samples", record::samples_json(outcome.pair)},
+          {"resources", outcome.artifact ? record::to_json(outcome.artifact->resources) : nlohmann::json()}};
 }
 
 int bench(const BenchOptions& o) {
@@ -144,10 +144,10 @@ int bench(const BenchOptions& o) {
   }
   if (o.machine.json) {
     print(json_text(nlohmann::json{{"workload", to_string(workload)},
-                                   {"device", evolve::to_json(device)},
+                                   {"device", record::to_json(device)},
                                    {"base", base.variant.id()},
                                    {"base_us", self.pair.base_median_us},
-                                   {"self_ratio", evolve::to_json(self.pair.ratio)},
+                                   {"self_ratio", record::to_json(self.pair.ratio)},
                                    {"self_spread", self.spread},
                                    {"complete", !interruption},
                                    {"source_digest", jit::source_digest()},
@@ -232,11 +232,11 @@ int replay(const ReplayOptions& o) {
                                     {{"verdict", to_string(now.verdict)},
                                      {"finding", to_string(now.finding)},
                                      {"reason", now.reason},
-                                     {"ratio", evolve::to_json(now.pair.ratio)},
+                                     {"ratio", record::to_json(now.pair.ratio)},
                                      {"base_us", now.pair.base_median_us},
                                      {"trial_us", now.pair.trial_median_us},
-                                     {"error", evolve::to_json(now.error)},
-                                     {"samples", evolve::samples_json(now.pair)}}},
+                                     {"error", record::to_json(now.error)},
+                                     {"samples", record::samples_json(now.pair)}}},
                                    {"slack", slack},
                                    {"same_machine_code", same_code},
                                    {"same_device", same_device},

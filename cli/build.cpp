@@ -5,13 +5,13 @@
 #include <map>
 
 #include "base/files.hpp"
-#include "base/json_text.hpp"
 #include "base/text.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
-#include "evolve/json.hpp"
 #include "jit/embedded.hpp"
+#include "json/text.hpp"
 #include "measure/floor.hpp"
+#include "record/json.hpp"
 #include "worker/protocol.hpp"
 
 namespace heed::cli {
@@ -75,7 +75,7 @@ void add_workload(json& entry, const Workload& workload, const DeviceFacts& devi
     peak = measure::peak_of(device, workload, device.processors);
   }
   entry["peak_flops"] = peak.flops;
-  entry["floor"] = evolve::to_json(measure::floor_of(peak, workload, 0));
+  entry["floor"] = record::to_json(measure::floor_of(peak, workload, 0));
 }
 
 /// @throws Error(build_failed) when there is no binary, or one that breaks the kernel contract
@@ -105,7 +105,7 @@ void deliver(json& entry, const jit::Artifact& artifact, const std::filesystem::
   if (file.has_parent_path()) make_folder(file.parent_path(), ErrorCode::store);
   write_file_atomically(file, read_file(artifact.path, ErrorCode::cache), ErrorCode::store);
   entry["file"] = std::filesystem::absolute(file).string();
-  entry["resources"] = evolve::to_json(artifact.resources);
+  entry["resources"] = record::to_json(artifact.resources);
   entry["machine_code"] = artifact.machine_code;
   entry["audit"] = artifact.audit;
 }
@@ -116,7 +116,7 @@ json header(const DeviceFacts& device) {
           {"source_digest", jit::source_digest()},
           {"referee", kReferee},
           {"family_digests", jit::family_digests()},
-          {"device", evolve::to_json(device)},
+          {"device", record::to_json(device)},
           {"contract", contract_json()}};
 }
 

@@ -13,9 +13,9 @@
 #include "jit/build.hpp"
 #include "report/evidence.hpp"
 #include "store/store.hpp"
+#include "tensors/tensor_file.hpp"
 #include "trial/laboratory.hpp"
 #include "variant/family.hpp"
-#include "workload/tensor_file.hpp"
 
 namespace heed::cli {
 

@@ -5,11 +5,8 @@
 #include <array>
 #include <filesystem>
 
-#include "base/confinement.hpp"
 #include "base/files.hpp"
-#include "base/json_text.hpp"
 #include "base/parallel.hpp"
-#include "base/process.hpp"
 #include "base/text.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
@@ -17,6 +14,9 @@
 #include "device/device.hpp"
 #include "jit/embedded.hpp"
 #include "jit/toolchain.hpp"
+#include "json/text.hpp"
+#include "process/confinement.hpp"
+#include "process/process.hpp"
 #include "profile/collect.hpp"
 #include "report/table.hpp"
 #include "worker/runner.hpp"

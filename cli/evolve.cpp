@@ -2,14 +2,14 @@
 #include <fmt/format.h>
 
 #include "base/files.hpp"
-#include "base/json_text.hpp"
-#include "base/shell_word.hpp"
 #include "base/text.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
+#include "dispatch/champion_book.hpp"
 #include "evolve/run.hpp"
 #include "jit/embedded.hpp"
-#include "report/champions.hpp"
+#include "json/text.hpp"
+#include "process/shell_word.hpp"
 #include "report/outcome.hpp"
 #include "report/run_report.hpp"
 
@@ -97,14 +97,8 @@ void check_evidence_can_be_written(const std::filesystem::path& path) {
 // What a file of champions knows of a workload on this device, or else on its architecture: one variant, or none.
 std::vector<std::string> champions_from(const std::string& path, const Workload& workload, const DeviceFacts& device,
                                         bool json) {
-  nlohmann::json champions;
-  try {
-    champions = nlohmann::json::parse(read_file(path, ErrorCode::usage));
-  } catch (const nlohmann::json::exception&) {
-    throw Error(ErrorCode::usage, fmt::format("{} is no JSON; heed champions -o FILE writes what --from reads", path),
-                path);
-  }
-  if (const auto found = report::champion_in(champions, workload, device.arch, device.name)) return {*found};
+  const auto book = dispatch::ChampionBook::parse(read_file(path, ErrorCode::usage), path);
+  if (const auto found = book.find(workload, device.arch, device.name)) return {*found};
   remark(json, fmt::format("{} names no champion of {} on {}; the search begins with the defaults alone", path,
                            to_string(workload), device.name));
   return {};

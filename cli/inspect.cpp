@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include "base/files.hpp"
-#include "base/json_text.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
 #include "jit/embedded.hpp"
+#include "json/text.hpp"
 #include "report/evidence.hpp"
 #include "report/run_report.hpp"
 #include "report/table.hpp"

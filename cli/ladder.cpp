@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include "base/files.hpp"
-#include "base/json_text.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
+#include "json/text.hpp"
 #include "ladder/ladder.hpp"
 #include "ladder/report.hpp"
 #include "profile/collect.hpp"

@@ -4,11 +4,12 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "base/interrupt.hpp"
-#include "base/json_text.hpp"
 #include "base/text.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
+#include "json/text.hpp"
+#include "ladder/ladder.hpp"
+#include "process/interrupt.hpp"
 #include "worker/child.hpp"
 
 namespace {
@@ -37,6 +38,7 @@ int report(const heed::Error& error, bool json) {
 int main(int argc, char** argv) {
   if (const auto code = heed::worker::run_child_if_asked(argc, argv)) return *code;
   heed::install_interrupt_handler();
+  heed::ladder::register_family();
 
   CLI::App app(
       "Heed evolves fused attention kernels for your shape on your machine, proves each one, measures it against what "

@@ -2,16 +2,16 @@
 #include <fmt/format.h>
 
 #include "base/files.hpp"
-#include "base/json_text.hpp"
-#include "base/process.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
-#include "evolve/json.hpp"
+#include "json/text.hpp"
 #include "measure/statistics.hpp"
+#include "process/process.hpp"
 #include "profile/collect.hpp"
 #include "profile/diagnosis.hpp"
 #include "profile/roofline.hpp"
+#include "record/json.hpp"
 #include "report/table.hpp"
 #include "trial/laboratory.hpp"
 
@@ -151,14 +151,14 @@ int run(const Options& o) {
         profile::svg(roofline_of(variant, workload, device, evidence.us, laboratory.peak_flops(), reading.counters)),
         ErrorCode::store);
   if (o.machine.json) {
-    nlohmann::json all = report::evidence_header("profile", evolve::to_json(device), sources());
+    nlohmann::json all = report::evidence_header("profile", record::to_json(device), sources());
     all.update({{"workload", to_string(workload)},
                 {"variant", variant.id()},
                 {"config", describe(variant)},
                 {"us", evidence.us},
                 {"tflops", workload.flops() / evidence.us * 1e-6},
-                {"floor", evolve::to_json(evidence.floor)},
-                {"resources", evolve::to_json(evidence.resources)},
+                {"floor", record::to_json(evidence.floor)},
+                {"resources", record::to_json(evidence.resources)},
                 {"programs", {{variant.id(), built.artifact.machine_code}}},
                 {"chip", reading.schedule.chip},
                 {"metrics", reading.schedule.metrics},

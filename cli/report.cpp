@@ -4,11 +4,11 @@
 #include <algorithm>
 
 #include "base/files.hpp"
-#include "base/json_text.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
 #include "device/device.hpp"
 #include "jit/embedded.hpp"
+#include "json/text.hpp"
 #include "report/champions.hpp"
 #include "report/evidence.hpp"
 #include "report/page.hpp"

@@ -6,17 +6,17 @@
 #include <map>
 
 #include "base/files.hpp"
-#include "base/interrupt.hpp"
-#include "base/json_text.hpp"
 #include "base/random.hpp"
 #include "cli/command.hpp"
-#include "evolve/json.hpp"
+#include "json/text.hpp"
 #include "measure/statistics.hpp"
 #include "measure/timed_sets.hpp"
+#include "process/interrupt.hpp"
+#include "record/json.hpp"
+#include "tensors/npy.hpp"
+#include "tensors/safetensors.hpp"
 #include "verify/compare.hpp"
 #include "worker/worker.hpp"
-#include "workload/npy.hpp"
-#include "workload/safetensors.hpp"
 
 namespace heed::cli {
 namespace {
@@ -158,14 +158,14 @@ int run(const Options& o) {
     nlohmann::json all = {{"workload", to_string(workload)},
                           {"variant", variant.id()},
                           {"config", describe(variant)},
-                          {"device", evolve::to_json(device)},
+                          {"device", record::to_json(device)},
                           {"us", result.us},
                           {"readings", result.readings},
                           {"tflops", tflops},
                           {"output", o.output},
                           {"tensors_digest", tensors->digest},
                           {"rows_checked", result.rows_checked}};
-    if (result.comparison) all["error"] = evolve::to_json(result.comparison->error);
+    if (result.comparison) all["error"] = record::to_json(result.comparison->error);
     print(json_text(all, 1) + "\n");
     return 0;
   }

@@ -5,14 +5,14 @@
 #include <utility>
 
 #include "base/files.hpp"
-#include "base/json_text.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
-#include "evolve/json.hpp"
+#include "exploits/exploits.hpp"
 #include "jit/embedded.hpp"
+#include "json/text.hpp"
+#include "record/json.hpp"
 #include "report/evidence.hpp"
 #include "trial/false_alarms.hpp"
-#include "trial/zoo.hpp"
 
 namespace heed::cli {
 namespace {
@@ -28,14 +28,14 @@ struct Options {
 // Prints what a self-test found, as JSON or as text, and writes it as evidence where that was asked for.
 void conclude(const Options& o, const DeviceFacts& device, const std::string& what, const nlohmann::json& fields,
               const std::string& text, const std::string& table) {
-  nlohmann::json all = report::evidence_header(what, evolve::to_json(device), sources());
+  nlohmann::json all = report::evidence_header(what, record::to_json(device), sources());
   all.update(fields);
   all["table"] = table;
   if (!o.evidence.empty()) write_file_atomically(o.evidence, json_text(all, 1) + "\n", ErrorCode::store);
   print(o.machine.json ? json_text(all, 1) + "\n" : text);
 }
 
-std::string line_of(const trial::SelftestRow& row) {
+std::string line_of(const exploits::SelftestRow& row) {
   const bool honest = row.name == "honest";
   return fmt::format("{:<7} {:<20} {:<50} {}",
                      row.caught ? (honest ? "passed" : "caught") : (honest ? "REFUSED" : "MISSED"), row.name,
@@ -47,8 +47,8 @@ int run_zoo(const Options& o) {
   const DeviceFacts device = o.machine.choose();
   const auto builder = o.machine.builder();
   remark(json, fmt::format("running the exploit zoo on {}\n", device.name));
-  const std::vector<trial::SelftestRow> rows =
-      trial::run_selftest(device, *builder, [&](const trial::SelftestRow& row) {
+  const std::vector<exploits::SelftestRow> rows =
+      exploits::run_selftest(device, *builder, [&](const exploits::SelftestRow& row) {
         remark(json, line_of(row));
         if (!row.caught)
           remark(json, fmt::format("        expected {}; {}", row.expected, split(row.reason, '\n').front()));
@@ -56,7 +56,7 @@ int run_zoo(const Options& o) {
   int failures = 0;
   nlohmann::json all = nlohmann::json::array();
   std::string table;
-  for (const trial::SelftestRow& row : rows) {
+  for (const exploits::SelftestRow& row : rows) {
     if (!row.caught) ++failures;
     table += line_of(row) + "\n";
     all.push_back({{"name", row.name},
@@ -107,7 +107,7 @@ int compare_with_itself(const Options& o) {
                                              ratio.low, ratio.high));
       });
   nlohmann::json ratios = nlohmann::json::array();
-  for (const measure::Ratio& r : found.ratios) ratios.push_back(evolve::to_json(r));
+  for (const measure::Ratio& r : found.ratios) ratios.push_back(record::to_json(r));
   const nlohmann::json row = {{"workload", to_string(found.workload)},
                               {"variant", found.variant},
                               {"config", found.config},

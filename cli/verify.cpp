@@ -4,14 +4,14 @@
 #include <algorithm>
 
 #include "base/files.hpp"
-#include "base/interrupt.hpp"
-#include "base/json_text.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
-#include "evolve/json.hpp"
+#include "json/text.hpp"
+#include "process/interrupt.hpp"
+#include "record/json.hpp"
 #include "trial/laboratory.hpp"
-#include "workload/random_workload.hpp"
+#include "verify/random_workload.hpp"
 
 namespace heed::cli {
 namespace {
@@ -178,7 +178,7 @@ int run(const Options& o) {
       remark(o.machine.json, fmt::format("           {} ({}): {}", report.check, to_string(report.finding),
                                          report.reason.substr(0, 600)));
     nlohmann::json checks = nlohmann::json::array();
-    for (const verify::CheckResult& c : report.checks) checks.push_back(evolve::to_json(c));
+    for (const verify::CheckResult& c : report.checks) checks.push_back(record::to_json(c));
     results.push_back({{"workload", to_string(job.workload)},
                        {"variant", job.variant.id()},
                        {"config", describe(job.variant)},
@@ -186,8 +186,8 @@ int run(const Options& o) {
                        {"finding", to_string(report.finding)},
                        {"reason", report.reason},
                        {"check", report.check},
-                       {"error", evolve::to_json(report.error)},
-                       {"resources", build.artifact ? evolve::to_json(build.artifact->resources) : nlohmann::json()},
+                       {"error", record::to_json(report.error)},
+                       {"resources", build.artifact ? record::to_json(build.artifact->resources) : nlohmann::json()},
                        {"checks", checks}});
   }
   remark(o.machine.json,
@@ -196,7 +196,7 @@ int run(const Options& o) {
   if (o.machine.json)
     print(json_text(
               nlohmann::json{
-                  {"seed", seed}, {"device", evolve::to_json(device)}, {"results", results}, {"failures", failures}},
+                  {"seed", seed}, {"device", record::to_json(device)}, {"results", results}, {"failures", failures}},
               1) +
           "\n");
   return failures == 0 ? 0 : 1;

@@ -7,10 +7,8 @@ set(HEED_HAS_CUDA OFF)
 set(HEED_HAS_CUPTI OFF)
 option(HEED_CUPTI "Read hardware counters where CUPTI's headers are found" ON)
 
+# heed_cuda(TARGET): TARGET includes cuda.h, and CUPTI's headers, where they were found.
 function(heed_cuda target)
-  # Of the two files that search them alone: a compiler cache then serves every folder the tree is checked out in.
-  set_property(SOURCE src/jit/nvrtc.cpp APPEND PROPERTY COMPILE_DEFINITIONS HEED_NVRTC_FOLDERS="${nvrtc_folders}")
-  set_property(SOURCE src/device/counters.cpp APPEND PROPERTY COMPILE_DEFINITIONS HEED_CUPTI_FOLDERS="${cupti_folders}")
   if(HEED_HAS_CUDA)
     target_compile_definitions(${target} PRIVATE HEED_WITH_CUDA)
     target_include_directories(${target} SYSTEM PRIVATE ${HEED_CUDA_INCLUDE})

@@ -72,7 +72,7 @@ std::vector<std::string> wrong_quotes(const std::filesystem::path& root, const s
 // <..>, are no names.
 std::vector<std::string> named_files(const std::string& text) {
   static const std::regex name(
-      R"((?:^|[\s`(])((?:evidence|docs|src|kernels|cpu|tests|tuned|scripts|python|cli|include)/[\w./-]*[\w/])(?=[\s`).,:;#]|$))");
+      R"((?:^|[\s`(])((?:evidence|docs|lib|lab|exploits|examples|kernels|cpu|tests|tuned|scripts|python|cli|include)/[\w./-]*[\w/])(?=[\s`).,:;#]|$))");
   std::vector<std::string> names;
   for (std::sregex_iterator it(text.begin(), text.end(), name), end; it != end; ++it) names.push_back((*it)[1].str());
   return names;

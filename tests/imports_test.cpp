@@ -1,4 +1,5 @@
 // Imports point one way, and the device sources include nothing of the host.
+#include <functional>
 #include <map>
 #include <regex>
 #include <set>
@@ -11,80 +12,125 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What each module may include, besides itself.
+// What each room may include, besides itself. lib/ comes before lab/: no room of lib/ names one of lab/.
 const std::map<std::string, std::set<std::string>> kAllowed = {
     {"kernels", {}},
-    {"cpu", {"kernels", "heed", "base", "workload"}},
+    {"cpu", {"kernels"}},
+    // lib/
     {"base", {"heed"}},
     {"workload", {"heed", "base", "kernels"}},
-    {"variant", {"heed", "base", "workload", "kernels", "cpu"}},
-    {"device", {"heed", "base", "variant", "kernels"}},
-    {"jit", {"heed", "base", "variant"}},
-    {"worker", {"heed", "base", "workload", "variant", "kernels", "jit", "device"}},
-    {"launch", {"heed", "base", "kernels"}},
-    {"verify", {"heed", "base", "workload", "variant", "worker", "cpu"}},
-    {"measure", {"heed", "base", "workload", "variant", "worker", "verify", "jit"}},
-    {"profile", {"heed", "base", "variant", "device", "jit", "worker", "verify", "measure"}},
-    {"trial", {"heed", "base", "variant", "device", "jit", "worker", "verify", "measure"}},
-    {"store", {"heed", "base"}},
-    {"evolve", {"heed", "base", "variant", "device", "jit", "verify", "measure", "profile", "trial", "store"}},
+    {"device", {"heed", "base"}},
+    {"variant", {"heed", "base", "workload", "device", "kernels", "cpu"}},
+    {"launch", {"heed", "base", "device", "variant", "kernels"}},
+    {"dispatch", {"heed"}},
+    // lab/
+    {"json", {"heed"}},
+    {"process", {"heed", "base"}},
+    {"tensors", {"heed", "base", "workload"}},
+    {"jit", {"heed", "base", "device", "variant", "process"}},
+    {"worker", {"heed", "base", "workload", "device", "variant", "launch", "kernels", "json", "process", "jit"}},
+    {"verify", {"heed", "base", "workload", "variant", "process", "tensors", "worker"}},
+    {"measure", {"heed", "base", "workload", "device", "process", "jit", "worker", "verify"}},
+    {"profile", {"base", "variant", "jit", "worker", "verify", "measure"}},
+    {"trial", {"base", "device", "jit", "verify", "measure"}},
+    {"record", {"device", "jit", "verify", "measure"}},
+    {"store", {"heed", "base", "json"}},
     {"report", {"heed", "base", "store"}},
+    {"evolve", {"base", "variant", "process", "jit", "measure", "profile", "trial", "record", "store"}},
+    // beside the library
+    {"exploits", {"base", "process", "jit", "trial"}},
     {"ladder",
-     {"heed", "base", "kernels", "variant", "device", "jit", "verify", "measure", "trial", "evolve", "report"}},
+     {"base", "variant", "process", "jit", "measure", "trial", "record", "report", "examples/ladder/kernels"}},
+    {"examples/ladder/kernels", {"kernels"}},
 };
 
-std::string module_of(const fs::path& relative) {
-  auto part = relative.begin();
-  if (*part == "src") ++part;
+// The room that a path below the root, or the name of an #include, lies in.
+std::string room_of(const fs::path& path) {
+  const std::string text = path.generic_string();
+  const std::string rungs = "examples/ladder/kernels";
+  if (text.rfind(rungs + "/", 0) == 0) return rungs;
+  auto part = path.begin();
+  if (*part == "lib" || *part == "lab" || *part == "examples") ++part;
   return part->string();
 }
 
-TEST(Imports, PointOneWay) {
-  const fs::path root = testing_support::kSourceFolder;
+// The #includes of a file that its room may not have.
+std::vector<std::string> wrong_imports(const fs::path& relative, const std::string& text) {
   const std::regex include("^#include \"([^\"]+)\"");
-  int files = 0;
-  for (const char* folder : {"src", "cpu", "kernels"})
-    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
-      const std::string extension = entry.path().extension().string();
-      if (extension != ".hpp" && extension != ".cpp" && extension != ".cuh") continue;
-      ++files;
-      const fs::path relative = entry.path().lexically_relative(root);
-      const std::string module = module_of(relative);
-      ASSERT_TRUE(kAllowed.count(module) != 0) << "unknown module of " << relative;
-      std::ifstream file(entry.path());
-      std::string line;
-      while (std::getline(file, line)) {
-        std::smatch match;
-        if (!std::regex_search(line, match, include)) continue;
-        const std::string target = module_of(fs::path(match[1].str()));
-        EXPECT_TRUE(target == module || kAllowed.at(module).count(target) != 0) << relative << " includes " << match[1];
-      }
-    }
-  EXPECT_GT(files, 50);
+  const std::string room = room_of(relative);
+  std::vector<std::string> wrong;
+  for (const std::string& line : split(text, '\n')) {
+    std::smatch match;
+    if (!std::regex_search(line, match, include)) continue;
+    const std::string target = room_of(fs::path(match[1].str()));
+    if (target != room && kAllowed.at(room).count(target) == 0) wrong.push_back(match[1]);
+  }
+  return wrong;
+}
+
+// Headers of other projects that lib/ keeps away from who deploys it; the champions alone are a JSON file.
+std::vector<std::string> heavy_imports(const fs::path& relative, const std::string& text) {
+  std::vector<std::string> found;
+  for (const std::string header : {"nlohmann", "sqlite3.h", "linux/seccomp.h", "linux/landlock.h", "cupti"})
+    if (text.find("#include <" + header) != std::string::npos &&
+        !(header == "nlohmann" && relative.generic_string() == "lib/dispatch/champion_book.cpp"))
+      found.push_back(header);
+  return found;
+}
+
+// Calls `body` with the path below the root and the text of every source file of a folder.
+void for_each_source(const char* folder, const std::function<void(const fs::path&, const std::string&)>& body) {
+  const fs::path root = testing_support::kSourceFolder;
+  for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+    const std::string extension = entry.path().extension().string();
+    if (extension == ".hpp" || extension == ".cpp" || extension == ".cuh")
+      body(entry.path().lexically_relative(root), read_file(entry.path(), ErrorCode::internal));
+  }
+}
+
+TEST(Imports, PointOneWay) {
+  std::set<std::string> rooms;
+  for (const char* folder : {"kernels", "cpu", "lib", "lab", "exploits", "examples"})
+    for_each_source(folder, [&](const fs::path& relative, const std::string& text) {
+      const std::string room = room_of(relative);
+      ASSERT_TRUE(kAllowed.count(room) != 0) << "unknown room of " << relative;
+      rooms.insert(room);
+      EXPECT_THAT(wrong_imports(relative, text), ::testing::IsEmpty()) << relative;
+    });
+  for (const auto& [room, allowed] : kAllowed) EXPECT_EQ(rooms.count(room), 1U) << "no file of " << room;
+}
+
+TEST(Imports, AWrongOneIsSeen) {
+  using ::testing::ElementsAre;
+  EXPECT_THAT(wrong_imports("lib/base/text.cpp", "#include \"base/text.hpp\"\n#include \"process/process.hpp\"\n"),
+              ElementsAre("process/process.hpp"));
+  EXPECT_THAT(wrong_imports("lab/store/store.cpp", "#include \"exploits/exploits.hpp\"\n"),
+              ElementsAre("exploits/exploits.hpp"));
+  EXPECT_THAT(wrong_imports("kernels/sm80/forward.cuh", "#include \"examples/ladder/kernels/common.cuh\"\n"),
+              ElementsAre("examples/ladder/kernels/common.cuh"));
+  EXPECT_THAT(heavy_imports("lib/base/text.cpp", "#include <nlohmann/json.hpp>\n"), ElementsAre("nlohmann"));
+}
+
+TEST(Imports, TheLibraryNeedsNoJsonNoDatabaseAndNoSandbox) {
+  for_each_source("lib", [](const fs::path& relative, const std::string& text) {
+    EXPECT_THAT(heavy_imports(relative, text), ::testing::IsEmpty()) << relative;
+  });
 }
 
 // Device sources are built on machines without any header but their own.
 TEST(Imports, DeviceSourcesIncludeNoSystemHeader) {
-  const fs::path root = testing_support::kSourceFolder;
-  std::vector<fs::path> files = {root / "cpu/config.hpp", root / "cpu/simd.hpp", root / "cpu/exp2.hpp",
-                                 root / "cpu/forward.hpp"};
-  for (const auto& entry : fs::recursive_directory_iterator(root / "kernels"))
-    if (entry.is_regular_file()) files.push_back(entry.path());
-  for (const fs::path& path : files) {
-    std::ifstream file(path);
-    std::string line;
-    while (std::getline(file, line)) EXPECT_FALSE(line.rfind("#include <", 0) == 0) << path << ": " << line;
-  }
+  for (const char* folder : {"kernels", "cpu", "exploits/cpu", "exploits/gpu", "examples/ladder/kernels"})
+    for_each_source(folder, [](const fs::path& relative, const std::string& text) {
+      EXPECT_EQ(("\n" + text).find("\n#include <"), std::string::npos) << relative;
+    });
 }
 
 TEST(Imports, StoreAndReportKnowNoCuda) {
-  const fs::path root = testing_support::kSourceFolder;
-  for (const char* folder : {"src/store", "src/report"})
-    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
-      const std::string text = read_file(entry.path(), ErrorCode::internal);
-      EXPECT_EQ(text.find("cuda.h"), std::string::npos) << entry.path();
-      EXPECT_EQ(text.find("cuda_driver"), std::string::npos) << entry.path();
-    }
+  for (const char* folder : {"lab/store", "lab/report"})
+    for_each_source(folder, [](const fs::path& relative, const std::string& text) {
+      EXPECT_EQ(text.find("cuda.h"), std::string::npos) << relative;
+      EXPECT_EQ(text.find("cuda_driver"), std::string::npos) << relative;
+    });
 }
 
 // libstdc++ 12 brings <cstdint> along with <string> and <vector>, libstdc++ 14 does not. Headers of Heed's do.
@@ -92,7 +138,7 @@ TEST(Imports, HeadersThatNameFixedWidthIntegersIncludeThem) {
   const fs::path root = testing_support::kSourceFolder;
   const std::regex named("std::u?int(8|16|32|64|ptr|max)_t");
   int files = 0;
-  for (const char* folder : {"src", "include", "cli", "tests"})
+  for (const char* folder : {"lib", "lab", "exploits", "examples", "include", "cli", "tests"})
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
       if (entry.path().extension() != ".hpp") continue;
       const std::string text = read_file(entry.path(), ErrorCode::invalid_input);
@@ -107,15 +153,13 @@ TEST(Imports, HeadersThatNameFixedWidthIntegersIncludeThem) {
 TEST(Imports, KernelsTakeConfigsByReference) {
   const std::regex by_value("template <([^>]*[^&] )?(Config|Problem) k");
   int by_reference = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(fs::path(testing_support::kSourceFolder) / "kernels")) {
-    if (!entry.is_regular_file()) continue;
-    std::ifstream file(entry.path());
-    std::string line;
-    while (std::getline(file, line)) {
-      EXPECT_FALSE(std::regex_search(line, by_value)) << entry.path() << ": " << line;
-      by_reference += line.find("const Problem& kProblem>") != std::string::npos ? 1 : 0;
-    }
-  }
+  for (const char* folder : {"kernels", "examples/ladder/kernels"})
+    for_each_source(folder, [&](const fs::path& relative, const std::string& text) {
+      for (const std::string& line : split(text, '\n')) {
+        EXPECT_FALSE(std::regex_search(line, by_value)) << relative << ": " << line;
+        by_reference += line.find("const Problem& kProblem>") != std::string::npos ? 1 : 0;
+      }
+    });
   EXPECT_GT(by_reference, 40);
 }
 

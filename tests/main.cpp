@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "folders.hpp"
+#include "ladder/ladder.hpp"
 #include "requirements.hpp"
 #include "worker/child.hpp"
 
@@ -22,6 +23,7 @@ int main(int argc, char** argv) {
     std::cerr << "HEED_REQUIRE names " << unknown << "; it takes gpu and nvrtc, separated by a comma\n";
     return 2;
   }
+  heed::ladder::register_family();  // before GoogleTest asks for the families that tests are made for
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

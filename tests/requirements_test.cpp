@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/process.hpp"
+#include "process/process.hpp"
 
 namespace heed {
 namespace {

@@ -30,7 +30,7 @@ __device__ __forceinline__ void cp_async_bulk_tensor_4d_multicast(unsigned share
 }
 
 /// As cp_async_bulk_tensor_4d; the L2 gives the lines up before any other. The policy is made beside its use, so that
-/// whoever reads the program sees that it is no other (src/jit/ptx.cpp); the compiler makes a constant of it.
+/// whoever reads the program sees that it is no other (lab/jit/ptx.cpp); the compiler makes a constant of it.
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-createpolicy
 __device__ __forceinline__ void cp_async_bulk_tensor_4d_evict_first(unsigned shared, const TensorMap& map,
                                                                     unsigned barrier, int column, int row, int head,

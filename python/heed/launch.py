@@ -2,7 +2,7 @@
 
 On a GPU a cubin is launched through the driver API on PyTorch's current stream; a launch allocates nothing and waits for
 nothing, so it can be captured in a CUDA graph. On a CPU libheed_launch.so, which is built beside the heed program, runs the
-shared object's blocks on pinned threads, as a worker of Heed does (src/launch/cpu_launcher.hpp).
+shared object's blocks on pinned threads, as a worker of Heed does (lib/launch/cpu_launcher.hpp).
 https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html
 """
 

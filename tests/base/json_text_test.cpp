@@ -1,4 +1,4 @@
-#include "base/json_text.hpp"
+#include "json/text.hpp"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "base/machine_load.hpp"
+#include "process/machine_load.hpp"
 
 #include "testing.hpp"
 

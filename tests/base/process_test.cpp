@@ -1,12 +1,12 @@
-#include "base/process.hpp"
+#include "process/process.hpp"
 
 #include <chrono>
 #include <csignal>
 
 #include "base/digest.hpp"
-#include "base/line_process.hpp"
 #include "base/parallel.hpp"
 #include "base/random.hpp"
+#include "process/line_process.hpp"
 #include "testing.hpp"
 
 namespace heed {

@@ -1,4 +1,4 @@
-#include "base/shell_word.hpp"
+#include "process/shell_word.hpp"
 
 #include "testing.hpp"
 

@@ -7,16 +7,16 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/process.hpp"
 #include "base/random.hpp"
 #include "folders.hpp"
 #include "kernels/contract.hpp"
+#include "process/process.hpp"
 #include "requirements.hpp"
 #include "store/store.hpp"
+#include "tensors/npy.hpp"
+#include "tensors/safetensors.hpp"
 #include "testing.hpp"
 #include "workload/half.hpp"
-#include "workload/npy.hpp"
-#include "workload/safetensors.hpp"
 
 namespace heed {
 namespace {

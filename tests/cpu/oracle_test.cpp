@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "base/random.hpp"
-#include "cpu/reference.hpp"
-#include "cpu/small_matrix.hpp"
-#include "cpu/unfused.hpp"
 #include "testing.hpp"
+#include "verify/reference.hpp"
+#include "verify/small_matrix.hpp"
+#include "verify/unfused.hpp"
 #include "workload/half.hpp"
 
 namespace heed {

@@ -1,5 +1,5 @@
 // How a launch's tensors become maps: extents, strides and boxes, and every refusal. The driver is not needed.
-#include "device/tensor_map.hpp"
+#include "launch/tensor_map.hpp"
 
 #include "testing.hpp"
 #include "worker/protocol.hpp"

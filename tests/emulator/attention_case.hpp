@@ -104,7 +104,7 @@ class AttentionCase {
     e[at(s, batch, head, row) + static_cast<std::size_t>(column)] = round_16(bf16_, x);
   }
 
-  /// As the launcher encodes them: src/device/tensor_map.cpp.
+  /// As the launcher encodes them: lib/launch/tensor_map.cpp.
   [[nodiscard]] TensorMaps maps(int q_rows, int k_rows, int v_rows, int o_rows = 0, int o_columns = 64) const {
     TensorMaps maps{};
     const int seen = visible_keys(problem_.mask, shape_.len_q - 1, shape_.causal_offset, shape_.len_k);

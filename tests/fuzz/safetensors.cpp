@@ -1,6 +1,6 @@
 // Files of safetensors.
 #include "fuzz.hpp"
-#include "workload/tensor_file.hpp"
+#include "tensors/tensor_file.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const heed::fuzz::File file(data, size);

@@ -4,13 +4,13 @@
 #include <set>
 
 #include "base/random.hpp"
-#include "device/tensor_map.hpp"
+#include "exploits/exploits.hpp"
+#include "launch/tensor_map.hpp"
 #include "profile/collect.hpp"
 #include "profile/diagnosis.hpp"
 #include "requirements.hpp"
 #include "testing.hpp"
 #include "trial/laboratory.hpp"
-#include "trial/zoo.hpp"
 #include "worker/executor.hpp"
 
 namespace heed {
@@ -84,7 +84,8 @@ TEST_F(Gpu, EveryRungOfTheLadderPasses) {
 }
 
 TEST_F(Gpu, EveryExploitIsCaughtForWhatItIs) {
-  for (const trial::SelftestRow& row : trial::run_selftest(device_, *builder_, [](const trial::SelftestRow&) {}))
+  for (const exploits::SelftestRow& row :
+       exploits::run_selftest(device_, *builder_, [](const exploits::SelftestRow&) {}))
     EXPECT_TRUE(row.caught) << row.name << ": expected " << row.expected << ", found " << row.found << "; "
                             << row.reason;
 }

@@ -7,13 +7,14 @@
 
 #include <thread>
 
+#include "base/digest.hpp"
 #include "base/random.hpp"
 #include "device/device.hpp"
+#include "exploits/exploits.hpp"
 #include "jit/elf.hpp"
 #include "jit/embedded.hpp"
 #include "requirements.hpp"
 #include "testing.hpp"
-#include "trial/zoo.hpp"
 #include "variant/family.hpp"
 
 namespace heed::jit {
@@ -62,6 +63,48 @@ TEST(Embedded, AFamilyIsMadeOfItsFolderAndWhatThatIncludes) {
   }
   EXPECT_EQ(digests.size(), families().size());
   EXPECT_EQ(digests.count(source_digest()), 0U);
+}
+
+// What no search builds from must not make stored results those of other sources, nor empty the cache.
+TEST(Embedded, SourcesOutsideTheLibraryCountWhereTheyAreIncluded) {
+  const auto lies_outside = [](const auto& file) { return file.first.rfind("examples/", 0) == 0; };
+  const auto& files = device_files();
+  EXPECT_GT(std::count_if(files.begin(), files.end(), lies_outside), 10) << "the ladder is registered by main";
+  Digester library;
+  for (const auto& [path, content] : files)
+    if (!lies_outside(std::pair(path, content))) library.add(path).add(content);
+  EXPECT_EQ(source_digest(), library.hex().substr(0, 16));
+
+  const std::set<std::string> rung = included_by("#include \"examples/ladder/kernels/scalar.cuh\"\n");
+  EXPECT_EQ(rung.count("examples/ladder/kernels/common.cuh"), 1U);
+  EXPECT_EQ(rung.count("kernels/contract.hpp"), 1U);
+  EXPECT_EQ(rung.count("kernels/sm80/forward.cuh"), 0U);
+  const std::set<std::string> sm80 = included_by("#include \"kernels/sm80/forward.cuh\"\n");
+  EXPECT_TRUE(std::none_of(sm80.begin(), sm80.end(), [](const auto& path) { return path.rfind("examples/", 0) == 0; }));
+  EXPECT_TRUE(included_by("#include <cuda.h>\n// #include \"kernels/contract.hpp\"\n").empty());
+}
+
+TEST(Embedded, APathHasOneContent) {
+  static constexpr EmbeddedFile kFiles[] = {{"kernels/contract.hpp", "another"}};
+  expect_error(ErrorCode::internal, "internal check failed", [] { add_device_files(kFiles); });
+}
+
+// The key of a build changes with the headers that its source includes, and with no others.
+TEST(Embedded, TheKeyHoldsTheHeadersOfTheSource) {
+  static constexpr EmbeddedFile kBefore[] = {{"examples/test/one.hpp", "#include \"examples/test/two.hpp\"\n"}};
+  static constexpr EmbeddedFile kAfter[] = {{"examples/test/two.hpp", "constexpr int kTwo = 2;\n"}};
+  const TemporaryFolder folder;
+  Builder builder(options_in(folder.path()));
+  const Toolchain& toolchain = builder.toolchain(DeviceKind::cpu);
+  const BuildRequest includes = cpu_request("#include \"examples/test/one.hpp\"\n" + std::string(kTiny));
+  const BuildRequest does_not = cpu_request(kTiny);
+  add_device_files(kBefore);
+  const std::string key = Cache::key_of(includes, toolchain);
+  const std::string other_key = Cache::key_of(does_not, toolchain);
+  add_device_files(kAfter);
+  EXPECT_NE(Cache::key_of(includes, toolchain), key);
+  EXPECT_EQ(Cache::key_of(does_not, toolchain), other_key);
+  EXPECT_EQ(files_of(does_not), (std::set<std::string>{"cpu/exports.map", "cpu/freestanding.hpp"}));
 }
 
 TEST(Nvrtc, OldVersionsSayWhatTheyCost) {
@@ -215,7 +258,7 @@ TEST(Builder, DamagedHeadersAreWrittenAgain) {
   const std::filesystem::path header = cache.include_root() / "kernels/contract.hpp";
   write_file_atomically(header, "broken", ErrorCode::cache);
   EXPECT_EQ(read_file(cache.include_root() / "kernels/contract.hpp", ErrorCode::cache),
-            embedded_file("kernels/contract.hpp"));
+            device_file("kernels/contract.hpp"));
 }
 
 TEST(Builder, CompileErrorsComeWithTheCompilersWords) {
@@ -460,11 +503,11 @@ TEST_P(GpuZoo, BuildsAndBreaksTheContractWhereItSaysSo) {
   if (!has_nvrtc()) HEED_LACKS("nvrtc", "libnvrtc cannot be loaded");
   const DeviceFacts device = gpu_limits(GetParam());
   Builder builder(options_in(testing_support::shared_cache()));
-  std::vector<std::pair<const trial::Exploit*, std::future<BuildOutcome>>> builds;
-  for (const trial::Exploit& exploit : trial::exploits()) {
+  std::vector<std::pair<const exploits::Exploit*, std::future<BuildOutcome>>> builds;
+  for (const exploits::Exploit& exploit : exploits::all()) {
     if (!exploit.lives_on(device)) continue;
-    const Workload workload = trial::selftest_workload(exploit.mask);
-    const Variant variant = trial::exploit_variant(exploit, workload, device);
+    const Workload workload = exploits::selftest_workload(exploit.mask);
+    const Variant variant = exploits::variant_of(exploit, workload, device);
     builds.emplace_back(&exploit, builder.start(request_for(variant, workload, device)));
   }
   EXPECT_GE(builds.size(), 20U);

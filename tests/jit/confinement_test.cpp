@@ -3,11 +3,11 @@
 
 #include <cstdlib>
 
-#include "base/confinement.hpp"
 #include "base/files.hpp"
-#include "base/process.hpp"
 #include "jit/build.hpp"
 #include "jit/confined_build.hpp"
+#include "process/confinement.hpp"
+#include "process/process.hpp"
 #include "testing.hpp"
 
 namespace heed::jit {

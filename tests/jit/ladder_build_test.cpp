@@ -1,8 +1,8 @@
 // Every rung of the ladder, without a GPU: it builds for every problem and architecture, within its registers, and
 // keeps the contract.
 #include "device/device.hpp"
+#include "examples/ladder/kernels/config.hpp"
 #include "jit/build.hpp"
-#include "kernels/ladder/config.hpp"
 #include "requirements.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"

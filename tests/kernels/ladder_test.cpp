@@ -4,8 +4,8 @@
 #include <set>
 
 #include "device/device.hpp"
+#include "examples/ladder/kernels/config.hpp"
 #include "folders.hpp"
-#include "kernels/ladder/config.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"
 
@@ -16,7 +16,7 @@ TEST(Ladder, EveryHeaderStatesThePredictionOfItsRungs) {
   std::set<std::string> names;
   for (const Rung& rung : kRungs) {
     EXPECT_TRUE(names.insert(rung.name).second) << rung.name << " is there twice";
-    const std::string file = "kernels/ladder/" + std::string(rung.file) + ".cuh";
+    const std::string file = "examples/ladder/kernels/" + std::string(rung.file) + ".cuh";
     const std::string text =
         read_file(std::filesystem::path(testing_support::kSourceFolder) / file, ErrorCode::internal);
     EXPECT_NE(text.find(std::string("struct ") + rung.type + " {"), std::string::npos) << file;

@@ -6,8 +6,8 @@
 
 #include <set>
 
-#include "base/process.hpp"
 #include "ladder/report.hpp"
+#include "process/process.hpp"
 #include "testing.hpp"
 
 namespace heed::ladder {

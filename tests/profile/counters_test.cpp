@@ -3,8 +3,8 @@
 
 #include <set>
 
-#include "base/process.hpp"
 #include "device/device.hpp"
+#include "process/process.hpp"
 #include "profile/collect.hpp"
 #include "profile/roofline.hpp"
 #include "testing.hpp"

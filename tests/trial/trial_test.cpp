@@ -3,10 +3,10 @@
 
 #include "base/random.hpp"
 #include "evolve/run.hpp"
+#include "exploits/exploits.hpp"
 #include "testing.hpp"
 #include "trial/false_alarms.hpp"
 #include "trial/laboratory.hpp"
-#include "trial/zoo.hpp"
 
 namespace heed::trial {
 namespace {
@@ -147,14 +147,16 @@ TEST(Gate, UsesTheUsersTensors) {
 
 TEST(Zoo, HasAtLeastTwentyExploitsADevice) {
   const auto count = [](const DeviceFacts& device) {
-    return std::count_if(exploits().begin(), exploits().end(), [&](const Exploit& e) { return e.lives_on(device); });
+    return std::count_if(exploits::all().begin(), exploits::all().end(),
+                         [&](const exploits::Exploit& e) { return e.lives_on(device); });
   };
   EXPECT_GE(count(cpu_facts()), 20);
   for (const char* arch : {"sm_80", "sm_89", "sm_90a"}) EXPECT_GE(count(gpu_limits(arch)), 20) << arch;
 }
 
 TEST(Zoo, EveryExploitIsCaughtForWhatItIs) {
-  for (const SelftestRow& row : run_selftest(cpu_facts(), builder(), [](const SelftestRow&) {}))
+  for (const exploits::SelftestRow& row :
+       exploits::run_selftest(cpu_facts(), builder(), [](const exploits::SelftestRow&) {}))
     EXPECT_TRUE(row.caught) << row.name << ": expected " << row.expected << ", found " << row.found << "; "
                             << row.reason;
 }

@@ -1,4 +1,4 @@
-#include "workload/random_workload.hpp"
+#include "verify/random_workload.hpp"
 
 #include <set>
 

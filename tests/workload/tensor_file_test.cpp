@@ -1,4 +1,4 @@
-#include "workload/tensor_file.hpp"
+#include "tensors/tensor_file.hpp"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -6,11 +6,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/process.hpp"
+#include "process/process.hpp"
+#include "tensors/npy.hpp"
+#include "tensors/safetensors.hpp"
 #include "testing.hpp"
 #include "workload/half.hpp"
-#include "workload/npy.hpp"
-#include "workload/safetensors.hpp"
 
 namespace heed {
 namespace {

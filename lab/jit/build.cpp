@@ -1,0 +1,302 @@
+#include "jit/build.hpp"
+
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/digest.hpp"
+#include "base/files.hpp"
+#include "base/parallel.hpp"
+#include "jit/elf.hpp"
+#include "jit/embedded.hpp"
+#include "jit/machine_code.hpp"
+#include "jit/shared_object.hpp"
+
+namespace heed::jit {
+namespace fs = std::filesystem;
+namespace {
+
+// Of the JSON beside a binary and of the audit whose findings it holds; part of the key, so that another is another
+// entry.
+constexpr int kFormat = 6;
+
+// make_host_toolchain names both on the command line of every build.
+constexpr const char* kGivenToHostCompiler[] = {"cpu/exports.map", "cpu/freestanding.hpp"};
+
+nlohmann::json to_json(const Artifact& artifact, const std::string& digest) {
+  const Resources& r = artifact.resources;
+  return {{"digest", digest},
+          {"machine_code", artifact.machine_code},
+          {"breach", artifact.breach},
+          {"audit", artifact.audit},
+          {"log", artifact.log},
+          {"build_ms", artifact.build_ms},
+          {"registers", r.registers},
+          {"spill_store_bytes", r.spill_store_bytes},
+          {"spill_load_bytes", r.spill_load_bytes},
+          {"stack_bytes", r.stack_bytes},
+          {"static_shared_bytes", r.static_shared_bytes},
+          {"code_bytes", r.code_bytes}};
+}
+
+Artifact from_json(const nlohmann::json& json) {
+  Artifact artifact;
+  artifact.machine_code = json.at("machine_code").get<std::string>();
+  artifact.breach = json.at("breach").get<std::string>();
+  artifact.audit = json.at("audit").get<std::string>();
+  artifact.log = json.at("log").get<std::string>();
+  artifact.build_ms = json.at("build_ms").get<double>();
+  artifact.resources = {json.at("registers").get<int>(),           json.at("spill_store_bytes").get<int>(),
+                        json.at("spill_load_bytes").get<int>(),    json.at("stack_bytes").get<int>(),
+                        json.at("static_shared_bytes").get<int>(), json.at("code_bytes").get<std::int64_t>()};
+  return artifact;
+}
+
+// Digest, sizes and breaches of a shared object of the host.
+void audit_shared_object(const BuildRequest& request, std::string_view bytes, Artifact& artifact) {
+  const SharedObject object = parse_shared_object(bytes);
+  artifact.audit = "shared object";
+  artifact.resources.code_bytes = code_bytes(object);
+  artifact.machine_code = machine_code_digest(object);
+  if (artifact.breach.empty()) artifact.breach = contract_breach_of_shared_object(object, request.entry);
+}
+
+// The same of a cubin, whatever its PTX showed.
+void audit_cubin(const BuildRequest& request, std::string_view bytes, Artifact& artifact) {
+  const ElfFile elf = parse_elf(bytes);
+  artifact.resources = parse_ptxas_report(artifact.log);
+  artifact.resources.code_bytes = code_bytes(elf);
+  artifact.machine_code = machine_code_digest(elf);
+  if (artifact.breach.empty()) artifact.breach = contract_breach_of_cubin(elf, request.entry);
+  const MachineCodeAudit code = audit_machine_code(
+      elf, request.arch, {.dependent = request.dependent, .counters = request.counters, .entry = request.entry});
+  artifact.audit =
+      code.decoded ? "PTX and machine code" : fmt::format("PTX; machine code of {} not decoded", request.arch);
+  if (artifact.breach.empty()) artifact.breach = code.breach;
+}
+
+}  // namespace
+
+BuildRequest request_for(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
+  const LaunchPlan plan = variant.plan(workload, device);
+  return {.device = device.kind,
+          .arch = device.arch,
+          .source = variant.source_for(workload),
+          .entry = plan.entry,
+          .dependent = plan.dependent,
+          // A family's program may serve workloads that need counters and others that need none.
+          .counters = plan.counters > 0 || variant.source.empty()};
+}
+
+Cache::Cache(const fs::path& folder) : folder_(fs::absolute(folder)) {
+  make_folder(folder_, ErrorCode::cache);
+  if (::access(folder_.c_str(), R_OK | W_OK | X_OK) != 0)
+    throw Error(ErrorCode::cache,
+                fmt::format("the cache folder {} cannot be used: {}; name another with --cache", folder_.string(),
+                            last_system_error()),
+                folder_.string());
+}
+
+void Cache::expect_loadable() const {
+  struct statvfs info {};
+  if (::statvfs(folder_.c_str(), &info) == 0 && (info.f_flag & ST_NOEXEC) != 0)
+    throw Error(
+        ErrorCode::cache,
+        fmt::format("kernels in the cache folder {} cannot be loaded: its file system is mounted noexec; name a "
+                    "folder of another with --cache",
+                    folder_.string()),
+        folder_.string());
+}
+
+std::set<std::string> files_of(const BuildRequest& request) {
+  std::set<std::string> files = included_by(request.source);
+  if (request.device == DeviceKind::cpu)
+    for (const char* path : kGivenToHostCompiler) files.emplace(path);
+  return files;
+}
+
+fs::path Cache::include_folder() const {
+  Digester digester;
+  for (const auto& [path, content] : device_files()) digester.add(path).add(content);
+  return folder_ / fmt::format("include-{}", digester.hex().substr(0, 16));
+}
+
+fs::path Cache::include_root() {
+  const fs::path root = include_folder();
+  for (const auto& [name, content] : device_files()) {
+    const fs::path path = root / name;
+    std::error_code error;
+    if (fs::exists(path, error) && read_file(path, ErrorCode::cache) == content) continue;
+    make_folder(path.parent_path(), ErrorCode::cache);
+    write_file_atomically(path, content, ErrorCode::cache);
+  }
+  return root;
+}
+
+bool Cache::has_includes() const {
+  const fs::path root = include_folder();
+  std::error_code error;
+  for (const auto& [name, content] : device_files())
+    if (!fs::exists(root / name, error)) return false;
+  return true;
+}
+
+std::string Cache::key_of(const BuildRequest& request, const Toolchain& toolchain) {
+  Digester headers;
+  for (const std::string& path : files_of(request)) headers.add(path).add(device_file(path));
+  return Digester()
+      .add(std::to_string(kFormat))
+      .add(headers.hex())
+      .add(to_string(request.device))
+      .add(request.arch)
+      .add(toolchain.identity(request))
+      .add(request.entry)
+      .add(request.dependent ? "dependent" : "")
+      .add(request.counters ? "counters" : "")
+      .add(request.source)
+      .hex();
+}
+
+std::optional<Artifact> Cache::find(const std::string& key, const std::string& extension) {
+  const fs::path binary = folder_ / fmt::format("{}.{}", key, extension);
+  const fs::path record = folder_ / fmt::format("{}.json", key);
+  std::error_code error;
+  if (!fs::exists(record, error)) return std::nullopt;
+  try {
+    const auto json = nlohmann::json::parse(read_file(record, ErrorCode::cache));
+    if (json.at("digest").get<std::string>() == digest(read_file(binary, ErrorCode::cache))) {
+      Artifact artifact = from_json(json);
+      artifact.path = binary;
+      artifact.from_cache = true;
+      return artifact;
+    }
+  } catch (const nlohmann::json::exception&) {
+  } catch (const Error&) {
+  }
+  fs::remove(record, error);  // the record first: without it the binary counts for nothing
+  fs::remove(binary, error);
+  return std::nullopt;
+}
+
+fs::path Cache::temporary(const std::string& key) {
+  static std::atomic<unsigned> counter{0};
+  make_folder(folder_, ErrorCode::cache);
+  return folder_ / fmt::format(".{}.{}.{}.tmp", key, ::getpid(), counter++);
+}
+
+Artifact Cache::store(const std::string& key, const std::string& extension, const fs::path& built, Artifact artifact) {
+  const std::string bytes = read_file(built, ErrorCode::cache);
+  std::error_code error;
+  fs::remove(built, error);
+  artifact.path = folder_ / fmt::format("{}.{}", key, extension);
+  make_folder(folder_, ErrorCode::cache);
+  write_file_atomically(artifact.path, bytes, ErrorCode::cache);
+  write_file_atomically(folder_ / fmt::format("{}.json", key), to_json(artifact, digest(bytes)).dump(1),
+                        ErrorCode::cache);
+  return artifact;
+}
+
+Builder::Builder(const BuilderOptions& options) : options_(options), cache_(options.cache_folder) {
+  const int jobs = options.jobs > 0 ? options.jobs : available_processors();
+  for (int i = 0; i < jobs; ++i) threads_.emplace_back([this] { work(); });
+}
+
+Builder::~Builder() {
+  {
+    const std::lock_guard lock(queue_mutex_);
+    stopping_ = true;
+    queue_.clear();
+  }
+  queue_changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Builder::work() {
+  for (;;) {
+    std::packaged_task<BuildOutcome()> task;
+    {
+      std::unique_lock lock(queue_mutex_);
+      queue_changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+      if (stopping_) return;
+      task = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    task();
+  }
+}
+
+std::future<BuildOutcome> Builder::start(BuildRequest request, bool fresh) {
+  std::packaged_task<BuildOutcome()> task([this, request = std::move(request), fresh] { return run(request, fresh); });
+  std::future<BuildOutcome> future = task.get_future();
+  {
+    const std::lock_guard lock(queue_mutex_);
+    queue_.push_back(std::move(task));
+  }
+  queue_changed_.notify_one();
+  return future;
+}
+
+const Toolchain& Builder::toolchain(DeviceKind device) {
+  const std::lock_guard lock(toolchain_mutex_);
+  std::unique_ptr<Toolchain>& slot = device == DeviceKind::cpu ? host_ : nvrtc_;
+  if (!slot)
+    slot = device == DeviceKind::cpu ? make_host_toolchain(options_.host_compiler, cache_.include_root())
+                                     : make_nvrtc_toolchain();
+  return *slot;
+}
+
+void Builder::keep(const Artifact& artifact, const BuildRequest& request) {
+  std::error_code error;
+  if (fs::exists(artifact.path, error)) return;
+  const BuildOutcome again = build(request, /*fresh=*/true);
+  if (!again.artifact || again.artifact->path != artifact.path || again.artifact->machine_code != artifact.machine_code)
+    throw Error(
+        ErrorCode::cache,
+        fmt::format("{} was deleted while it was needed, and cannot be built again as it was", artifact.path.string()),
+        artifact.path.string());
+}
+
+BuildOutcome Builder::run(const BuildRequest& request, bool fresh) {
+  const Toolchain& compiler = toolchain(request.device);
+  if (request.device == DeviceKind::cpu) cache_.expect_loadable();
+  const std::string key = Cache::key_of(request, compiler);
+  if (!fresh)
+    if (std::optional<Artifact> found = cache_.find(key, compiler.extension()))
+      return {.artifact = std::move(found), .timed_out = false, .log = {}};
+  const auto start = std::chrono::steady_clock::now();
+  fs::path output = cache_.temporary(key);
+  Toolchain::Result result = compiler.compile(request, output, options_.limit_s);
+  // Someone may have deleted the cache under the compiler's hands, with what it includes and what it wrote: once more.
+  const auto is_lost = [&] {
+    std::error_code error;
+    return !fs::exists(output.parent_path(), error) || (result.ok && !fs::exists(output, error)) ||
+           (request.device == DeviceKind::cpu && !cache_.has_includes());
+  };
+  if (is_lost()) {
+    if (request.device == DeviceKind::cpu) (void)cache_.include_root();
+    output = cache_.temporary(key);
+    result = compiler.compile(request, output, options_.limit_s);
+  }
+  if (!result.ok) {
+    std::error_code error;
+    fs::remove(output, error);
+    return {.artifact = std::nullopt, .timed_out = result.timed_out, .log = result.log};
+  }
+  Artifact artifact;
+  artifact.build_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  artifact.log = result.log;
+  const std::string bytes = read_file(output, ErrorCode::cache);
+  artifact.breach = result.breach;
+  if (request.device == DeviceKind::cuda)
+    audit_cubin(request, bytes, artifact);
+  else
+    audit_shared_object(request, bytes, artifact);
+  return {
+      .artifact = cache_.store(key, compiler.extension(), output, std::move(artifact)), .timed_out = false, .log = {}};
+}
+
+}  // namespace heed::jit

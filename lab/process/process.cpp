@@ -1,0 +1,156 @@
+#include "process/process.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "base/check.hpp"
+#include "base/files.hpp"
+#include "base/text.hpp"
+#include "process/interrupt.hpp"
+
+namespace heed {
+namespace {
+
+constexpr std::size_t kMostOutput = 1 << 20;
+
+using Clock = std::chrono::steady_clock;
+
+struct Pipe {
+  int read_end = -1;
+  int write_end = -1;
+  Pipe() {
+    int fds[2];
+    if (::pipe2(fds, O_CLOEXEC) != 0)
+      throw Error(ErrorCode::worker, fmt::format("cannot create a pipe: {}", last_system_error()));
+    read_end = fds[0];
+    write_end = fds[1];
+  }
+  ~Pipe() {
+    close_end(read_end);
+    close_end(write_end);
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  static void close_end(int& fd) {
+    if (fd >= 0) ::close(fd);
+    fd = -1;
+  }
+};
+
+}  // namespace
+
+ProcessResult run_process(const std::vector<std::string>& argv, std::string_view input, double limit_s,
+                          const Confinement& confinement) {
+  Pipe in;
+  Pipe out;
+  Pipe failure;  // carries errno when exec fails; closed by a successful exec
+  std::vector<char*> arguments;
+  for (const std::string& argument : argv) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  const PreparedConfinement prepared(confinement);
+  const pid_t parent = ::getpid();
+
+  const pid_t child = ::fork();
+  if (child < 0)
+    throw Error(ErrorCode::worker, fmt::format("cannot start {}: {}", argv[0], last_system_error()), argv[0]);
+  if (child == 0) {
+    // Only async-signal-safe calls until exec.
+    ::setpgid(0, 0);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(127);
+    ::dup2(in.read_end, STDIN_FILENO);
+    ::dup2(out.write_end, STDOUT_FILENO);
+    ::dup2(out.write_end, STDERR_FILENO);
+    std::signal(SIGPIPE, SIG_DFL);
+    if (prepared.enter()) ::execvpe(arguments[0], arguments.data(), prepared.environment());
+    const int error = errno;
+    [[maybe_unused]] const ssize_t ignored = ::write(failure.write_end, &error, sizeof error);
+    ::_exit(127);
+  }
+  ::setpgid(child, child);  // in both processes, so that it holds whichever runs first
+  Pipe::close_end(in.read_end);
+  Pipe::close_end(out.write_end);
+  Pipe::close_end(failure.write_end);
+  ::fcntl(in.write_end, F_SETFL, O_NONBLOCK);
+
+  ProcessResult result;
+  const auto deadline = Clock::now() + std::chrono::duration<double>(limit_s);
+  std::size_t written = 0;
+  if (input.empty()) Pipe::close_end(in.write_end);
+  bool open = true;
+  while (open) {
+    const double left_ms = std::chrono::duration<double, std::milli>(deadline - Clock::now()).count();
+    if (left_ms <= 0) {
+      result.timed_out = true;
+      break;
+    }
+    if (interrupted()) {
+      result.interrupted = true;
+      break;
+    }
+    std::array<pollfd, 2> fds = {{{out.read_end, POLLIN, 0}, {in.write_end, POLLOUT, 0}}};
+    const int ready = ::poll(fds.data(), in.write_end >= 0 ? 2 : 1, static_cast<int>(std::min(left_ms, 200.0)) + 1);
+    if (ready < 0 && errno != EINTR) break;
+    if (ready <= 0) continue;
+    if ((fds[1].revents & (POLLOUT | POLLERR | POLLHUP)) != 0 && in.write_end >= 0) {
+      const ssize_t count = ::write(in.write_end, input.data() + written, input.size() - written);
+      if (count > 0) written += static_cast<std::size_t>(count);
+      if (written == input.size() || (count < 0 && errno != EAGAIN && errno != EINTR)) Pipe::close_end(in.write_end);
+    }
+    if ((fds[0].revents & (POLLIN | POLLERR | POLLHUP)) != 0) {
+      std::array<char, 1 << 16> buffer;
+      const ssize_t count = ::read(out.read_end, buffer.data(), buffer.size());
+      if (count > 0)
+        result.output.append(buffer.data(), std::min(static_cast<std::size_t>(count),
+                                                     kMostOutput - std::min(kMostOutput, result.output.size())));
+      open = count > 0 || (count < 0 && (errno == EINTR || errno == EAGAIN));
+    }
+  }
+  if (result.timed_out || result.interrupted) ::kill(-child, SIGKILL);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  int exec_error = 0;
+  if (::read(failure.read_end, &exec_error, sizeof exec_error) == sizeof exec_error) {
+    result.output = fmt::format("cannot execute {}: {}", argv[0], std::strerror(exec_error));
+    return result;
+  }
+  result.started = true;
+  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
+  return result;
+}
+
+std::string find_program(std::string_view name) {
+  namespace fs = std::filesystem;
+  if (name.find('/') != std::string_view::npos)
+    return ::access(std::string(name).c_str(), X_OK) == 0 ? std::string(name) : std::string();
+  const char* path = std::getenv("PATH");
+  for (const std::string& folder : split(path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path, ':')) {
+    const fs::path candidate = fs::path(folder) / name;
+    std::error_code error;
+    if (::access(candidate.c_str(), X_OK) == 0 && fs::is_regular_file(candidate, error)) return candidate.string();
+  }
+  return {};
+}
+
+std::string self_executable() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) throw Error(ErrorCode::worker, fmt::format("cannot find this program's own file: {}", error.message()));
+  return path.string();
+}
+
+}  // namespace heed

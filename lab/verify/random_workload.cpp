@@ -1,0 +1,51 @@
+#include "verify/random_workload.hpp"
+
+#include <array>
+
+namespace heed {
+namespace {
+
+constexpr double kMostFlops = 2e9;
+
+// Every scale of lengths as often as any other: single queries, a tile or less, several tiles.
+std::int64_t random_length(Random& random) {
+  constexpr std::array<std::uint64_t, 4> kMost = {4, 40, 160, 900};
+  return 1 + static_cast<std::int64_t>(random.below(kMost[random.below(kMost.size())]));
+}
+
+template <std::size_t kCount>
+std::int64_t one_of(Random& random, const std::array<int, kCount>& values) {
+  return values[random.below(kCount)];
+}
+
+}  // namespace
+
+Workload random_workload(Random& random, const std::vector<Dtype>& dtypes) {
+  for (;;) {
+    Workload w;
+    w.batch = 1 + static_cast<std::int64_t>(random.below(3));
+    w.heads_kv = one_of<5>(random, {1, 1, 2, 3, 4});
+    w.heads = w.heads_kv * one_of<6>(random, {1, 1, 2, 3, 4, 8});
+    w.len_q = random_length(random);
+    w.len_k = random.chance(0.3) ? w.len_q : random_length(random);
+    w.dim = w.dim_v = one_of<10>(random, {64, 64, 64, 128, 128, 128, 32, 96, 192, 256});
+    w.dtype = dtypes[random.below(dtypes.size())];
+    constexpr std::array kMasks = {Mask::none, Mask::none, Mask::causal_top_left, Mask::causal_bottom_right};
+    w.mask = kMasks[random.below(kMasks.size())];
+    // One in three has a window: narrow, as long as a tile or two, or longer than the keys.
+    if (random.chance(0.33)) {
+      w.window.left = random_length(random) - 1;
+      if (w.mask == Mask::none) {
+        w.mask = random.chance(0.5) ? Mask::window_bottom_right : Mask::window_top_left;
+        if (random.chance(0.8)) w.window.right = random_length(random) - 1;
+        if (random.chance(0.2)) w.window.left = Window::kAll;
+      }
+      w = reduced(w);
+    }
+    if (random.chance(0.2)) w.scale = 0.5 / static_cast<double>(1 + random.below(8));
+    if (random.chance(0.3)) w.layout = Layout::blhd;
+    if (w.flops() <= kMostFlops) return w;
+  }
+}
+
+}  // namespace heed

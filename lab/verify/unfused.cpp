@@ -1,0 +1,119 @@
+#include "verify/unfused.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/parallel.hpp"
+#include "verify/row_tasks.hpp"
+#include "verify/small_matrix.hpp"
+#include "workload/elements.hpp"
+
+namespace heed {
+namespace {
+
+constexpr std::size_t kRowsPerTask = 64;
+constexpr std::int64_t kKeyTile = 64;
+
+void unfused_rows(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows, float* out,
+                  float* lse) {
+  const std::int64_t dim = workload.dim;
+  const std::int64_t dim_v = padded_columns(workload.dim_v);
+  const KeyRange seen = keys_of_rows(workload, rows);
+  const std::int64_t keys = padded_columns(seen.count());  // of scores, which begin with the first key that is seen
+  const std::int64_t batch = rows[0].batch;
+  const std::int64_t head = rows[0].head / (workload.heads / workload.heads_kv);
+  const auto scale = static_cast<float>(workload.softmax_scale());
+  const auto count = static_cast<std::int64_t>(rows.size());
+
+  std::vector<float> query(static_cast<std::size_t>(count * dim));
+  for (std::int64_t r = 0; r < count; ++r) {
+    const std::size_t base = row_offset(tensors.q_strides, batch, rows[static_cast<std::size_t>(r)].head,
+                                        rows[static_cast<std::size_t>(r)].row);
+    load_elements(workload.dtype, tensors.q, base, static_cast<std::size_t>(dim), query.data() + r * dim);
+  }
+
+  std::vector<float> scores(static_cast<std::size_t>(count * keys), 0.0F);
+  std::vector<float> key_tile(static_cast<std::size_t>(dim * kKeyTile));
+  std::vector<float> key(static_cast<std::size_t>(dim));
+  for (std::int64_t tile = 0; tile < seen.count(); tile += kKeyTile) {
+    std::fill(key_tile.begin(), key_tile.end(), 0.0F);
+    const std::int64_t in_tile = std::min(kKeyTile, seen.count() - tile);
+    for (std::int64_t j = 0; j < in_tile; ++j) {
+      const std::size_t base = row_offset(tensors.k_strides, batch, head, seen.begin + tile + j);
+      load_elements(workload.dtype, tensors.k, base, key.size(), key.data());
+      for (std::int64_t d = 0; d < dim; ++d)
+        key_tile[static_cast<std::size_t>(d * kKeyTile + j)] = key[static_cast<std::size_t>(d)];
+    }
+    multiply_add(scores.data() + tile, keys, query.data(), dim, key_tile.data(), kKeyTile, count,
+                 std::min(kKeyTile, keys - tile), dim);
+  }
+
+  std::vector<float> row_sum(static_cast<std::size_t>(count));
+  for (std::int64_t r = 0; r < count; ++r) {
+    float* row = scores.data() + r * keys;
+    const KeyRange of_row =
+        keys_of_tile(workload.keys_of(rows[static_cast<std::size_t>(r)].row), seen.begin, seen.count());
+    float maximum = -INFINITY;
+    for (std::int64_t j = of_row.begin; j < of_row.end; ++j) maximum = std::max(maximum, row[j] *= scale);
+    float sum = 0;
+    for (std::int64_t j = of_row.begin; j < of_row.end; ++j) {
+      const float p = std::exp(row[j] - maximum);
+      sum += p;
+      row[j] = round_to(workload.dtype, p);
+    }
+    row_sum[static_cast<std::size_t>(r)] = sum;
+    lse[r] = !of_row.is_empty() ? maximum + std::log(sum) : -INFINITY;
+  }
+
+  std::vector<float> value_tile(static_cast<std::size_t>(kKeyTile * dim_v));
+  std::vector<float> result(static_cast<std::size_t>(count * dim_v), 0.0F);
+  for (std::int64_t tile = 0; tile < seen.count(); tile += kKeyTile) {
+    std::fill(value_tile.begin(), value_tile.end(), 0.0F);
+    const std::int64_t in_tile = std::min(kKeyTile, seen.count() - tile);
+    for (std::int64_t j = 0; j < in_tile; ++j) {
+      const std::size_t base = row_offset(tensors.v_strides, batch, head, seen.begin + tile + j);
+      load_elements(workload.dtype, tensors.v, base, static_cast<std::size_t>(workload.dim_v),
+                    value_tile.data() + j * dim_v);
+    }
+    const auto keys_in_tile = [&](std::int64_t r) {
+      return keys_of_tile(workload.keys_of(rows[static_cast<std::size_t>(r)].row), seen.begin + tile, in_tile);
+    };
+    bool all_see_all = true;
+    for (std::int64_t r = 0; r < count; ++r) all_see_all = all_see_all && keys_in_tile(r).count() == in_tile;
+    if (all_see_all) {
+      multiply_add(result.data(), dim_v, scores.data() + tile, keys, value_tile.data(), dim_v, count, dim_v, in_tile);
+      continue;
+    }
+    for (std::int64_t r = 0; r < count; ++r) {
+      const KeyRange of_row = keys_in_tile(r);
+      multiply_add(result.data() + r * dim_v, dim_v, scores.data() + r * keys + tile + of_row.begin, keys,
+                   value_tile.data() + of_row.begin * dim_v, dim_v, 1, dim_v, of_row.count());
+    }
+  }
+  for (std::int64_t r = 0; r < count; ++r) {
+    const float sum = row_sum[static_cast<std::size_t>(r)];
+    for (std::int64_t d = 0; d < workload.dim_v; ++d) {
+      const float value = result[static_cast<std::size_t>(r * dim_v + d)];
+      out[r * workload.dim_v + d] = sum == 0 ? 0.0F : round_to(workload.dtype, value / sum);
+    }
+  }
+}
+
+}  // namespace
+
+UnfusedRows unfused_attention(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows,
+                              int threads) {
+  UnfusedRows result;
+  result.out.resize(rows.size() * static_cast<std::size_t>(workload.dim_v));
+  result.lse.resize(rows.size());
+  const std::vector<RowTask> tasks = split_rows(rows, kRowsPerTask);
+  parallel_for(static_cast<std::int64_t>(tasks.size()), threads, [&](std::int64_t index) {
+    const RowTask& task = tasks[static_cast<std::size_t>(index)];
+    unfused_rows(workload, tensors, rows.subspan(task.first, task.count),
+                 result.out.data() + task.first * static_cast<std::size_t>(workload.dim_v),
+                 result.lse.data() + task.first);
+  });
+  return result;
+}
+
+}  // namespace heed

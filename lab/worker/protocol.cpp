@@ -1,0 +1,252 @@
+#include "worker/protocol.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+#include "json/integer.hpp"
+#include "kernels/attention/mask.hpp"
+#include "process/interrupt.hpp"
+
+namespace heed::worker {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool send_all(int socket, const void* data, std::size_t bytes) {
+  const auto* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t sent = ::write(socket, at, bytes);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) return false;
+    at += sent;
+    bytes -= static_cast<std::size_t>(sent);
+  }
+  return true;
+}
+
+Received receive_all(int socket, void* data, std::size_t bytes, Clock::time_point deadline, bool has_deadline,
+                     bool interruptible) {
+  auto* at = static_cast<char*>(data);
+  while (bytes > 0) {
+    int wait_ms = 200;  // short, so that an interrupt is seen
+    if (has_deadline) {
+      const double left = std::chrono::duration<double, std::milli>(deadline - Clock::now()).count();
+      if (left <= 0) return Received::timed_out;
+      wait_ms = static_cast<int>(std::min(left, 200.0)) + 1;
+    }
+    if (interruptible && interrupted()) return Received::interrupted;
+    pollfd fd{socket, POLLIN, 0};
+    const int ready = ::poll(&fd, 1, wait_ms);
+    if (ready < 0 && errno != EINTR) return Received::closed;
+    if (ready <= 0) continue;
+    const ssize_t got = ::read(socket, at, bytes);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (got <= 0) return Received::closed;
+    at += got;
+    bytes -= static_cast<std::size_t>(got);
+  }
+  return Received::frame;
+}
+
+void* pointer(std::uintptr_t base, std::uint64_t offset) {
+  return offset == kNull ? nullptr : reinterpret_cast<void*>(base + offset);
+}
+
+nlohmann::json strides_to_json(const TensorStrides& s) {
+  return {s.batch, s.head, s.row};
+}
+TensorStrides strides_from_json(const nlohmann::json& json) {
+  return {integer<long long>(json.at(0)), integer<long long>(json.at(1)), integer<long long>(json.at(2))};
+}
+
+std::array<std::uint32_t, 3> grid_from_json(const nlohmann::json& json) {
+  return {integer<std::uint32_t>(json.at(0)), integer<std::uint32_t>(json.at(1)), integer<std::uint32_t>(json.at(2))};
+}
+
+}  // namespace
+
+ForwardParams resolve(const Launch& launch, std::uintptr_t base) {
+  ForwardParams params = launch.shape;
+  params.q = pointer(base, launch.q);
+  params.k = pointer(base, launch.k);
+  params.v = pointer(base, launch.v);
+  params.o = pointer(base, launch.o);
+  params.lse = static_cast<float*>(pointer(base, launch.lse));
+  params.workspace = pointer(base, launch.workspace);
+  params.counters = static_cast<unsigned*>(pointer(base, launch.counters));
+  return trimmed(params, launch.mask, facts_of(launch.element).bytes);
+}
+
+void to_json(nlohmann::json& json, const Launch& launch) {
+  const ForwardParams& s = launch.shape;
+  json = {{"at", {launch.q, launch.k, launch.v, launch.o, launch.lse, launch.workspace, launch.counters}},
+          {"strides",
+           {strides_to_json(s.q_strides), strides_to_json(s.k_strides), strides_to_json(s.v_strides),
+            strides_to_json(s.o_strides)}},
+          {"shape", {s.batch, s.heads, s.heads_kv, s.group_size, s.len_q, s.len_k, s.right_offset, s.left_offset}},
+          {"scale", s.scale},
+          {"mask", to_string(launch.mask)},
+          {"element", to_string(launch.element)},
+          {"grid", launch.grid}};
+}
+
+void from_json(const nlohmann::json& json, Launch& launch) {
+  const auto& at = json.at("at");
+  launch.q = integer<std::uint64_t>(at.at(0));
+  launch.k = integer<std::uint64_t>(at.at(1));
+  launch.v = integer<std::uint64_t>(at.at(2));
+  launch.o = integer<std::uint64_t>(at.at(3));
+  launch.lse = integer<std::uint64_t>(at.at(4));
+  launch.workspace = integer<std::uint64_t>(at.at(5));
+  launch.counters = integer<std::uint64_t>(at.at(6));
+  ForwardParams& s = launch.shape;
+  const auto& strides = json.at("strides");
+  s.q_strides = strides_from_json(strides.at(0));
+  s.k_strides = strides_from_json(strides.at(1));
+  s.v_strides = strides_from_json(strides.at(2));
+  s.o_strides = strides_from_json(strides.at(3));
+  const auto& shape = json.at("shape");
+  s.batch = integer<int>(shape.at(0));
+  s.heads = integer<int>(shape.at(1));
+  s.heads_kv = integer<int>(shape.at(2));
+  s.group_size = integer<int>(shape.at(3));
+  s.len_q = integer<int>(shape.at(4));
+  s.len_k = integer<int>(shape.at(5));
+  s.right_offset = integer<int>(shape.at(6));
+  s.left_offset = integer<int>(shape.at(7));
+  s.scale = json.at("scale").get<float>();
+  launch.mask = parse_mask_kind(json.at("mask").get<std::string>());
+  launch.element = find_element(json.at("element").get<std::string>()).element;
+  launch.grid = grid_from_json(json.at("grid"));
+}
+
+nlohmann::json plan_to_json(const LaunchPlan& plan) {
+  nlohmann::json boxes;
+  if (const auto& b = plan.boxes)
+    boxes = {{"element", to_string(b->problem.element)},
+             {"head_dim", b->problem.head_dim},
+             {"mask", to_string(b->problem.mask)},
+             {"columns", b->columns},
+             {"q_rows", b->q_rows},
+             {"k_rows", b->k_rows},
+             {"v_rows", b->v_rows},
+             {"o_rows", b->o_rows},
+             {"o_columns", b->o_columns},
+             {"l2_bytes", b->l2_bytes}};
+  return {{"entry", plan.entry},
+          {"grid", plan.grid},
+          {"threads", plan.threads},
+          {"cluster", plan.cluster},
+          {"shared_bytes", plan.shared_bytes},
+          {"workspace_bytes", plan.workspace_bytes},
+          {"counters", plan.counters},
+          {"boxes", boxes},
+          {"dependent", plan.dependent},
+          {"o_strides", plan.o_strides ? strides_to_json(*plan.o_strides) : nlohmann::json()}};
+}
+
+LaunchPlan plan_from_json(const nlohmann::json& json) {
+  LaunchPlan plan;
+  plan.entry = json.at("entry").get<std::string>();
+  plan.grid = grid_from_json(json.at("grid"));
+  plan.threads = integer<std::uint32_t>(json.at("threads"));
+  plan.cluster = integer<std::uint32_t>(json.at("cluster"));
+  plan.shared_bytes = integer<std::int64_t>(json.at("shared_bytes"));
+  plan.workspace_bytes = integer<std::int64_t>(json.at("workspace_bytes"));
+  plan.counters = integer<int>(json.at("counters"));
+  if (const auto& b = json.at("boxes"); !b.is_null())
+    plan.boxes = TensorBoxes{.problem = {.element = find_element(b.at("element").get<std::string>()).element,
+                                         .head_dim = integer<int>(b.at("head_dim")),
+                                         .mask = parse_mask_kind(b.at("mask").get<std::string>())},
+                             .columns = integer<int>(b.at("columns")),
+                             .q_rows = integer<int>(b.at("q_rows")),
+                             .k_rows = integer<int>(b.at("k_rows")),
+                             .v_rows = integer<int>(b.at("v_rows")),
+                             .o_rows = integer<int>(b.at("o_rows")),
+                             .o_columns = integer<int>(b.at("o_columns")),
+                             .l2_bytes = integer<int>(b.at("l2_bytes"))};
+  plan.dependent = json.at("dependent").get<bool>();
+  if (const auto& strides = json.at("o_strides"); !strides.is_null()) plan.o_strides = strides_from_json(strides);
+  return plan;
+}
+
+void to_json(nlohmann::json& json, const Range& range) {
+  json = {range.offset, range.bytes};
+}
+
+void from_json(const nlohmann::json& json, Range& range) {
+  range.offset = integer<std::uint64_t>(json.at(0));
+  range.bytes = integer<std::uint64_t>(json.at(1));
+}
+
+void to_json(nlohmann::json& json, const ChannelRange& range) {
+  json = {range.offset, range.elements, range.dim, range.dtype};
+}
+
+void from_json(const nlohmann::json& json, ChannelRange& range) {
+  range.offset = integer<std::uint64_t>(json.at(0));
+  range.elements = integer<std::uint64_t>(json.at(1));
+  range.dim = integer<int>(json.at(2));
+  range.dtype = static_cast<Dtype>(integer<std::underlying_type_t<Dtype>>(json.at(3)));
+}
+
+nlohmann::json choices_to_json(const std::vector<MetricChoice>& choices) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const MetricChoice& choice : choices) json.push_back({{"key", choice.key}, {"names", choice.names}});
+  return json;
+}
+
+std::vector<MetricChoice> choices_from_json(const nlohmann::json& json) {
+  std::vector<MetricChoice> choices;
+  for (const auto& one : json)
+    choices.push_back({one.at("key").get<std::string>(), one.at("names").get<std::vector<std::string>>()});
+  return choices;
+}
+
+nlohmann::json reading_to_json(const CounterReading& reading) {
+  return {{"chip", reading.schedule.chip},
+          {"metrics", reading.schedule.metrics},
+          {"missing", reading.schedule.missing},
+          {"passes", reading.schedule.passes},
+          {"values", reading.values}};
+}
+
+CounterReading reading_from_json(const nlohmann::json& json) {
+  CounterReading reading;
+  reading.schedule.chip = json.at("chip").get<std::string>();
+  reading.schedule.metrics = json.at("metrics").get<std::map<std::string, std::string>>();
+  reading.schedule.missing = json.at("missing").get<std::vector<std::string>>();
+  reading.schedule.passes = integer<std::size_t>(json.at("passes"));
+  reading.values = json.at("values").get<std::map<std::string, double>>();
+  return reading;
+}
+
+bool send_frame(int socket, const nlohmann::json& message) {
+  const std::string text = message.dump();
+  const std::uint32_t header[2] = {kMagic, static_cast<std::uint32_t>(text.size())};
+  return send_all(socket, header, sizeof header) && send_all(socket, text.data(), text.size());
+}
+
+Received receive_frame(int socket, double limit_s, bool interruptible, nlohmann::json& message) {
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::max(0.0, limit_s)));
+  const bool has_deadline = limit_s >= 0;
+  std::uint32_t header[2] = {};
+  if (const Received r = receive_all(socket, header, sizeof header, deadline, has_deadline, interruptible);
+      r != Received::frame)
+    return r;
+  if (header[0] != kMagic || header[1] > kMostFrameBytes) return Received::garbage;
+  std::string text(header[1], '\0');
+  if (const Received r = receive_all(socket, text.data(), text.size(), deadline, has_deadline, interruptible);
+      r != Received::frame)
+    return r;
+  message = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return message.is_object() ? Received::frame : Received::garbage;
+}
+
+}  // namespace heed::worker

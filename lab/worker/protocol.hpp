@@ -1,0 +1,97 @@
+/// How a run and its worker process talk: JSON frames over a socket, tensors in memory both have mapped.
+///
+/// The worker is a pair of hands: it moves byte images to the device, launches, and moves them back. Inputs are made,
+/// outputs compared and times judged in the parent, where no candidate ever runs, so a candidate that takes over its
+/// worker still has to produce right outputs for inputs it has never seen.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/contract.hpp"
+#include "variant/family.hpp"
+#include "worker/channels.hpp"
+#include "worker/hardware_counters.hpp"
+
+namespace heed::worker {
+
+/// File descriptors a worker starts with.
+inline constexpr int kSocket = 3;
+inline constexpr int kArena = 4;
+
+/// Pointers of a launch are offsets into an image until the worker adds the image's address.
+inline constexpr std::uint64_t kNull = ~std::uint64_t{0};
+
+/// ForwardParams with offsets in place of pointers.
+struct Launch {
+  std::uint64_t q = kNull;
+  std::uint64_t k = kNull;
+  std::uint64_t v = kNull;
+  std::uint64_t o = kNull;
+  std::uint64_t lse = kNull;
+  std::uint64_t workspace = kNull;
+  std::uint64_t counters = kNull;
+  ForwardParams shape{};  ///< strides, scale and lengths, of all keys; its pointers are unused
+  MaskKind mask = MaskKind::none;
+  Element element = Element::fp16;
+  std::array<std::uint32_t, 3> grid = {1, 1, 1};  ///< LaunchPlan::grid for these lengths
+};
+
+/// How the launches of a list follow one another.
+enum class Follow {
+  waited,     ///< the host waits for each; shared or scratch memory is poisoned before the next
+  in_stream,  ///< at once, each when the one before it has ended
+  dependent,  ///< at once, as programmatic dependents: each may begin before the one before it has ended. On a CPU as
+              ///< in_stream
+};
+
+/// The parameters with every offset turned into base + offset, kNull into a null pointer, and without the keys that
+/// `trimmed` cuts off.
+ForwardParams resolve(const Launch& launch, std::uintptr_t base);
+
+void to_json(nlohmann::json& json, const Launch& launch);
+void from_json(const nlohmann::json& json, Launch& launch);
+nlohmann::json plan_to_json(const LaunchPlan& plan);
+LaunchPlan plan_from_json(const nlohmann::json& json);
+
+nlohmann::json choices_to_json(const std::vector<MetricChoice>& choices);
+std::vector<MetricChoice> choices_from_json(const nlohmann::json& json);
+nlohmann::json reading_to_json(const CounterReading& reading);
+CounterReading reading_from_json(const nlohmann::json& json);
+
+/// A byte range of an image.
+struct Range {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Where a spot check stopped in its last replay: launches [0, complete) have written all they write, those from
+/// `begun` on nothing. What lies between was under way, and its outputs may hold anything.
+struct Stopped {
+  int complete = 0;
+  int begun = 0;
+  bool trespassed = false;  ///< memory of the worker's that is part of no image was written to
+};
+
+void to_json(nlohmann::json& json, const Range& range);
+void from_json(const nlohmann::json& json, Range& range);
+void to_json(nlohmann::json& json, const ChannelRange& range);
+void from_json(const nlohmann::json& json, ChannelRange& range);
+
+/// One frame: the magic number, the length of the text, the text. Bounded, because the other side may be broken.
+inline constexpr std::uint32_t kMagic = 0x44454548;  // "HEED"
+inline constexpr std::uint32_t kMostFrameBytes = 64U << 20;
+
+/// Writes a frame. @return false when the other side is gone
+bool send_frame(int socket, const nlohmann::json& message);
+
+enum class Received { frame, closed, timed_out, garbage, interrupted };
+/// Reads a frame. @param limit_s wall clock; negative: no limit. `interruptible`: a Ctrl-C ends the wait.
+Received receive_frame(int socket, double limit_s, bool interruptible, nlohmann::json& message);
+
+}  // namespace heed::worker

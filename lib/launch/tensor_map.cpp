@@ -1,0 +1,167 @@
+#include "launch/tensor_map.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "heed/heed.hpp"
+#include "kernels/attention/mask.hpp"
+#ifdef HEED_WITH_CUDA
+#include "device/cuda_driver.hpp"
+#endif
+
+namespace heed {
+namespace {
+
+constexpr std::uint64_t kAlignment = 16;  // of addresses and strides
+constexpr std::uint64_t kMostStride = std::uint64_t{1} << 40;
+constexpr int kMostBoxRows = 256;
+
+struct Tensor {
+  const char* name;
+  const void* address;
+  TensorStrides strides;
+  int rows;
+  int heads;
+  int box_rows;
+  int box_columns;
+};
+
+Tensor tensor_of(const ForwardParams& p, const TensorBoxes& boxes, MappedTensor tensor) {
+  const int keys = std::max(1, visible_keys(boxes.problem.mask, p.len_q - 1, p.right_offset, p.len_k));
+  switch (tensor) {
+    case MappedTensor::q:
+      return {"q", p.q, p.q_strides, p.len_q, p.heads, boxes.q_rows, boxes.columns};
+    case MappedTensor::k:
+      return {"k", p.k, p.k_strides, keys, p.heads_kv, boxes.k_rows, boxes.columns};
+    case MappedTensor::v:
+      return {"v", p.v, p.v_strides, keys, p.heads_kv, boxes.v_rows, boxes.columns};
+    case MappedTensor::o:
+      break;
+  }
+  const int columns = boxes.o_columns == 0 ? boxes.columns : boxes.o_columns;
+  return {"o", p.o, p.o_strides, p.len_q, p.heads, boxes.o_rows, columns};
+}
+
+// CUtensorMapDataType of elements that boxes hold; its numbers, as builds without CUDA have no name for them.
+std::optional<int> driver_type_of(Element element) {
+  switch (element) {
+    case Element::fp16:
+      return 6;
+    case Element::bf16:
+      return 9;
+    case Element::fp32:
+      return std::nullopt;  // a box of 64 columns is one swizzled row of 128 bytes
+  }
+  return std::nullopt;
+}
+
+[[noreturn]] void refuse(const std::string& text, const std::string& value) {
+  throw Error(ErrorCode::unsupported, text, value);
+}
+
+}  // namespace
+
+TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorBoxes& boxes, MappedTensor which) {
+  const Tensor t = tensor_of(params, boxes, which);
+  const int head_dim = boxes.problem.head_dim;
+  const ElementFacts& element = facts_of(boxes.problem.element);
+  const auto element_bytes = static_cast<std::uint64_t>(element.bytes);
+  if (!driver_type_of(element.element))
+    refuse(fmt::format("a tensor map of {} cannot be made: boxes are of fp16 or bf16 elements, not {}", t.name,
+                       element.name),
+           std::string(element.name));
+  if (t.box_columns != 64 && t.box_columns != 32 && t.box_columns != 16)
+    refuse(
+        fmt::format("a tensor map of {} cannot be made: a box has 64, 32 or 16 columns, not {}", t.name, t.box_columns),
+        std::to_string(t.box_columns));
+  if (boxes.l2_bytes != 0 && boxes.l2_bytes != 64 && boxes.l2_bytes != 128 && boxes.l2_bytes != 256)
+    refuse(fmt::format("a tensor map of {} cannot be made: the L2 fetches 0, 64, 128 or 256 bytes at once, not {}",
+                       t.name, boxes.l2_bytes),
+           std::to_string(boxes.l2_bytes));
+  if (head_dim <= 0 || head_dim % 8 != 0)  // what a box holds beyond the head dim is read as zeros
+    refuse(fmt::format("a tensor map of {} cannot be made: the head dim {} is no multiple of 8 (16 bytes)", t.name,
+                       head_dim),
+           std::to_string(head_dim));
+  if (t.box_rows < 1 || t.box_rows > kMostBoxRows)
+    refuse(fmt::format("a tensor map of {} cannot be made: a box has 1 to {} rows, not {}", t.name, kMostBoxRows,
+                       t.box_rows),
+           std::to_string(t.box_rows));
+  const auto address = reinterpret_cast<std::uintptr_t>(t.address);
+  if (address == 0 || address % kAlignment != 0)
+    refuse(
+        fmt::format("{} lies at address {:#x}; bulk copies need a multiple of {} bytes", t.name, address, kAlignment),
+        fmt::format("{:#x}", address));
+
+  TensorMapShape shape;
+  shape.address = t.address;
+  shape.extents = {static_cast<std::uint64_t>(head_dim), static_cast<std::uint64_t>(t.rows),
+                   static_cast<std::uint64_t>(t.heads), static_cast<std::uint64_t>(params.batch)};
+  shape.box = {static_cast<std::uint32_t>(t.box_columns), static_cast<std::uint32_t>(t.box_rows), 1, 1};
+  shape.swizzle_bytes = t.box_columns * element.bytes;
+  const std::array<long long, 3> strides = {t.strides.row, t.strides.head, t.strides.batch};
+  constexpr std::array<const char*, 3> kNames = {"row", "head", "batch"};
+  for (std::size_t i = 0; i < strides.size(); ++i) {
+    const bool legal = strides[i] > 0 && static_cast<std::uint64_t>(strides[i]) < kMostStride / element_bytes &&
+                       static_cast<std::uint64_t>(strides[i]) * element_bytes % kAlignment == 0;
+    if (!legal && shape.extents[i + 1] > 1)
+      refuse(fmt::format("the {} stride of {} is {} elements; bulk copies need a positive multiple of {} elements "
+                         "({} bytes) below 2^39",
+                         kNames[i], t.name, strides[i], kAlignment / element_bytes, kAlignment),
+             std::to_string(strides[i]));
+    shape.strides_bytes[i] = legal ? static_cast<std::uint64_t>(strides[i]) * element_bytes
+                                   : static_cast<std::uint64_t>(head_dim) * element_bytes;
+  }
+  return shape;
+}
+
+#ifdef HEED_WITH_CUDA
+
+TensorMaps encode_tensor_maps(const ForwardParams& params, const TensorBoxes& boxes) {
+  static_assert(CU_TENSOR_MAP_DATA_TYPE_FLOAT16 == 6 && CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 == 9);
+  static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) <= alignof(CUtensorMap));
+  const auto encode = cuda_driver().tensor_map_encode_tiled;
+  if (encode == nullptr)
+    refuse("the NVIDIA driver has no tensor maps (cuTensorMapEncodeTiled), which this variant's bulk copies need",
+           "cuTensorMapEncodeTiled");
+  TensorMaps maps{};
+  const auto add = [&](TensorMap& map, MappedTensor tensor, int rows, const char* name) {
+    if (rows == 0) return;
+    const TensorMapShape shape = tensor_map_shape(params, boxes, tensor);
+    constexpr std::array<cuuint32_t, 4> kEveryElement = {1, 1, 1, 1};
+    const CUtensorMapSwizzle swizzle = shape.swizzle_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                                       : shape.swizzle_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                                   : CU_TENSOR_MAP_SWIZZLE_32B;
+    const CUtensorMapL2promotion promotion = boxes.l2_bytes == 0     ? CU_TENSOR_MAP_L2_PROMOTION_NONE
+                                             : boxes.l2_bytes == 64  ? CU_TENSOR_MAP_L2_PROMOTION_L2_64B
+                                             : boxes.l2_bytes == 128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+                                                                     : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+    CUtensorMap encoded{};
+    const CUresult result =
+        encode(&encoded, static_cast<CUtensorMapDataType>(*driver_type_of(boxes.problem.element)),
+               static_cast<cuuint32_t>(shape.extents.size()), const_cast<void*>(shape.address), shape.extents.data(),
+               shape.strides_bytes.data(), shape.box.data(), kEveryElement.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+               swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS)
+      refuse(fmt::format("the NVIDIA driver refuses the tensor map of {}: {}", name, cuda_error_text(result)), name);
+    std::memcpy(&map, &encoded, sizeof map);
+  };
+  add(maps.q, MappedTensor::q, boxes.q_rows, "q");
+  add(maps.k, MappedTensor::k, boxes.k_rows, "k");
+  add(maps.v, MappedTensor::v, boxes.v_rows, "v");
+  add(maps.o, MappedTensor::o, boxes.o_rows, "o");
+  return maps;
+}
+
+#else
+
+TensorMaps encode_tensor_maps(const ForwardParams&, const TensorBoxes&) {
+  refuse("this build has no CUDA support", "cuda");
+}
+
+#endif
+
+}  // namespace heed

@@ -1,0 +1,291 @@
+#include "variant/family.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "base/digest.hpp"
+#include "base/text.hpp"
+#include "variant/registry.hpp"
+#include "variant/renames.hpp"
+#include "workload/mask.hpp"
+
+namespace heed {
+
+namespace {
+
+std::vector<const Family*>& registry() {
+  // A device's default is its first.
+  static std::vector<const Family*> all = {&cpu_family(),         &sm80_family(),
+                                           &sm90_decode_family(), &sm80_decode_family(),
+                                           &sm90_persistent_family(), &sm90_split_family()};
+  return all;
+}
+
+}  // namespace
+
+std::span<const Family* const> families() {
+  return registry();
+}
+
+void register_family(const Family& family) {
+  for (const Family* known : families()) HEED_CHECK(known->name() != family.name());
+  registry().push_back(&family);
+}
+
+const Family& find_family(std::string_view name) {
+  for (const Family* family : families())
+    if (family->name() == name) return *family;
+  if (const std::string_view now = current_family_name(name); now != name)
+    throw Error(ErrorCode::usage, fmt::format("the family {} is called {}, and its knobs have other names", name, now),
+                std::string(name));
+  std::vector<std::string_view> known;
+  for (const Family* family : families()) known.push_back(family->name());
+  throw Error(ErrorCode::usage, fmt::format("unknown family \"{}\"; {}", name, one_of(name, known)), std::string(name));
+}
+
+bool HeadDims::takes(std::int64_t dim) const {
+  if (step > 0 && dim > 0 && dim <= most && dim % step == 0) return true;
+  return std::find(listed.begin(), listed.end(), dim) != listed.end();
+}
+
+std::string HeadDims::text() const {
+  if (step == 1) return fmt::format("any up to {}", most);
+  return step > 1 ? fmt::format("multiples of {} up to {}", step, most) : fmt::format("{}", fmt::join(listed, " and "));
+}
+
+namespace {
+
+// Why a dtype, head dim or mask is none that the family is written for.
+std::optional<std::string> refused_by_capabilities(const Family& family, const Workload& w) {
+  const std::vector<Dtype> dtypes = family.dtypes();
+  if (std::find(dtypes.begin(), dtypes.end(), w.dtype) == dtypes.end()) {
+    std::vector<std::string> names;
+    for (const Dtype dtype : dtypes) names.emplace_back(to_string(dtype));
+    return fmt::format("{} is not supported; it computes {}", to_string(w.dtype), join(names, " and "));
+  }
+  const HeadDims dims = family.head_dims();
+  if (!dims.takes(w.dim)) return fmt::format("head dim {} is not supported; it takes {}", w.dim, dims.text());
+  if (w.dim_v != w.dim)
+    return fmt::format("the value dim {} differs from the head dim {}; they must be equal", w.dim_v, w.dim);
+  const std::vector<MaskKind> masks = family.masks();
+  if (std::find(masks.begin(), masks.end(), mask_kind(w)) == masks.end()) {
+    std::vector<std::string> names;
+    for (const MaskKind mask : masks) names.emplace_back(to_string(mask));
+    return fmt::format("the mask {} is not supported; it computes {}", to_string(mask_kind(w)), join(names, " and "));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> Family::refuses(const Workload& workload, const DeviceFacts& on) const {
+  if (auto reason = refuses_device(on)) return reason;
+  if (auto reason = refused_by_capabilities(*this, workload)) return reason;
+  return refuses_sizes(workload);
+}
+
+const Family& default_family(DeviceKind device) {
+  for (const Family* family : families())
+    if (family->device() == device) return *family;
+  throw Error(ErrorCode::internal, fmt::format("no family for the device {}", to_string(device)));
+}
+
+namespace {
+
+// "fwd_a, fwd_b: why; fwd_c: why", of the families that searches go through.
+std::string refusals(const Workload& workload, const DeviceFacts& device) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> by_reason;
+  for (const Family* family : families()) {
+    if (family->device() != device.kind || family->is_special()) continue;
+    const std::string reason = family->refuses(workload, device).value_or("");
+    const auto known =
+        std::find_if(by_reason.begin(), by_reason.end(), [&](const auto& one) { return one.first == reason; });
+    if (known != by_reason.end())
+      known->second.emplace_back(family->name());
+    else
+      by_reason.push_back({reason, {std::string(family->name())}});
+  }
+  std::vector<std::string> parts;
+  for (const auto& [reason, names] : by_reason) parts.push_back(join(names, ", ") + ": " + reason);
+  return join(parts, "; ");
+}
+
+}  // namespace
+
+const Family& default_family(const Workload& workload, const DeviceFacts& device) {
+  const Family* first = nullptr;
+  for (const Family* family : families()) {
+    if (family->device() != device.kind || family->refuses(workload, device)) continue;
+    if (!family->made_for(workload, device).empty()) return *family;
+    if (first == nullptr && !family->is_special()) first = family;
+  }
+  if (first != nullptr) return *first;
+  throw Error(ErrorCode::unsupported,
+              fmt::format("no family runs {} on {}: {}", to_string(workload), device.name, refusals(workload, device)),
+              to_string(workload));
+}
+
+std::vector<const Family*> searched_families(const Workload& workload, const DeviceFacts& device) {
+  std::vector<const Family*> all = {&default_family(workload, device)};
+  for (const Family* family : families())
+    if (family != all.front() && family->device() == device.kind && !family->refuses(workload, device) &&
+        (!family->is_special() || !family->made_for(workload, device).empty()))
+      all.push_back(family);
+  return all;
+}
+
+Workload with_keys_of_a_tile(const Workload& workload) {
+  if (!workload.has_left_bound()) return workload;
+  constexpr std::int64_t kRows = 64;
+  const std::int64_t right = workload.window.right != Window::kAll ? workload.window.right
+                             : workload.has_right_bound()          ? 0
+                                                                   : workload.len_k;
+  Workload seen = workload;
+  seen.mask = Mask::none;
+  seen.window = {};
+  seen.len_k = std::min(workload.len_k, workload.window.left + right + kRows);
+  return seen;
+}
+
+Problem problem_of(const Workload& workload) {
+  return {.element = facts_of(workload.dtype).element,
+          .head_dim = static_cast<int>(workload.dim),
+          .mask = mask_kind(workload)};
+}
+
+namespace {
+
+// Tensors of a launch whose sizes a program may know: the gate has it run a chain of seven, and no smaller ones in
+// their place. Longer launches are slowed by nothing that constants do away with.
+constexpr double kMostFixedBytes = 64 << 20;
+
+TensorStrides dense_strides(const Workload& w) {
+  if (w.layout == Layout::bhld)
+    return {.batch = w.heads * w.len_q * w.dim_v, .head = w.len_q * w.dim_v, .row = w.dim_v};
+  return {.batch = w.len_q * w.heads * w.dim_v, .head = w.dim_v, .row = w.heads * w.dim_v};
+}
+
+}  // namespace
+
+FixedSizes whole_sizes_of(const Workload& workload) {
+  const MaskBounds keys = mask_bounds(workload);
+  return {.batch = static_cast<int>(workload.batch),
+          .heads = static_cast<int>(workload.heads),
+          .heads_kv = static_cast<int>(workload.heads_kv),
+          .len_q = static_cast<int>(workload.len_q),
+          .len_k = keys.len_k,
+          .right_offset = keys.right_offset,
+          .left_offset = keys.left_offset};
+}
+
+FixedSizes sizes_of(const Workload& workload) {
+  return trimmed(whole_sizes_of(workload), mask_kind(workload));
+}
+
+Problem sized_problem_of(const Workload& workload, bool dense_output) {
+  Problem problem = problem_of(workload);
+  problem.sizes = sizes_of(workload);
+  if (dense_output) problem.sizes.o_strides = dense_strides(workload);
+  return problem;
+}
+
+Problem known_problem(const Workload& workload) {
+  return workload.bytes() > kMostFixedBytes ? problem_of(workload) : sized_problem_of(workload);
+}
+
+std::string too_large_to_know(const Workload& workload) {
+  return fmt::format(
+      "its tensors take {:.0f} MB; programs may know the sizes of up to {:.0f} MB; write specialize=none",
+      workload.bytes() / 1e6, kMostFixedBytes / 1e6);
+}
+
+Problem Family::problem(const Config&, const Workload& workload) const {
+  return problem_of(workload);
+}
+
+std::string literal(const Problem& problem) {
+  const FixedSizes& s = problem.sizes;
+  return fmt::format(
+      "{{.element = heed::Element::{}, .head_dim = {}, .mask = heed::MaskKind::{}{}}}", to_string(problem.element),
+      problem.head_dim, to_string(problem.mask),
+      s.len_q == 0
+          ? std::string()
+          : fmt::format(", .sizes = {{.batch = {}, .heads = {}, .heads_kv = {}, .len_q = {}, .len_k = {}, "
+                        ".right_offset = {}{}{}}}",
+                        s.batch, s.heads, s.heads_kv, s.len_q, s.len_k, s.right_offset,
+                        s.o_strides.row == 0 ? std::string()
+                                             : fmt::format(", .o_strides = {{{}, {}, {}}}", s.o_strides.batch,
+                                                           s.o_strides.head, s.o_strides.row),
+                        s.left_offset == 0 ? std::string() : fmt::format(", .left_offset = {}", s.left_offset)));
+}
+
+std::string to_string(const Problem& problem) {
+  const FixedSizes& s = problem.sizes;
+  std::string text = fmt::format("{}_d{}", to_string(problem.element), problem.head_dim);
+  if (problem.mask != MaskKind::none) text += fmt::format("_{}", to_string(problem.mask));
+  if (s.len_q > 0) text += fmt::format("_b{}h{}hkv{}l{}k{}", s.batch, s.heads, s.heads_kv, s.len_q, s.len_k);
+  if (s.right_offset != 0) text += fmt::format("o{}", s.right_offset);
+  if (s.left_offset != 0) text += fmt::format("f{}", s.left_offset);
+  if (s.o_strides.row != 0) {
+    // Where both layouts have the same strides, of one head and one query, they are one problem and have one name.
+    const bool is_blhd = s.o_strides.head == problem.head_dim && s.o_strides.row == s.heads * problem.head_dim;
+    text += is_blhd ? "_blhd" : "_bhld";
+  }
+  return text;
+}
+
+std::string Variant::source_for(const Workload& workload) const {
+  return family->prelude(config, workload) + (source.empty() ? family->entry() : source);
+}
+
+LaunchPlan Variant::plan(const Workload& workload, const DeviceFacts& device) const {
+  HEED_CHECK(runs(workload));
+  LaunchPlan plan = family->plan(config, workload, device);
+  plan.counters = std::max(plan.counters, extras.counters);
+  plan.shared_bytes += extras.shared_bytes;
+  plan.dependent = plan.dependent || extras.dependent;
+  if (problem.sizes.o_strides.row != 0) plan.o_strides = problem.sizes.o_strides;
+  return plan;
+}
+
+std::string Variant::id() const {
+  const std::string readable = label.empty() ? to_compact_string(family->knobs(), config) : label;
+  const std::string hash = Digester()
+                               .add(family->name())
+                               .add(to_string(problem))
+                               .add(to_string(family->knobs(), config))
+                               .add(source)
+                               .hex()
+                               .substr(0, 8);
+  return fmt::format("{}_{}.{}.{}", family->name(), to_string(problem), readable, hash);
+}
+
+Variant make_variant(const Family& family, const Config& config, const Workload& workload) {
+  return {.family = &family,
+          .config = config,
+          .problem = family.problem(config, workload),
+          .label = {},
+          .source = {},
+          .extras = {}};
+}
+
+Variant parse_variant(std::string_view text, const Workload& workload, const DeviceFacts& device) {
+  const std::size_t colon = text.find(':');
+  const Family& family = find_family(text.substr(0, colon));
+  const std::string_view knobs = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
+  // Defaults are chosen only for a workload the family accepts; the caller reports a refusal in its own words.
+  if (const auto reason = family.refuses(workload, device))
+    throw Error(ErrorCode::unsupported,
+                fmt::format("{} cannot run {}: {}", family.name(), to_string(workload), *reason), to_string(workload));
+  return make_variant(family, parse_config(family.knobs(), family.default_config(workload, device), knobs), workload);
+}
+
+std::string describe(const Variant& variant) {
+  if (!variant.label.empty()) return variant.label;
+  return fmt::format("{}:{}", variant.family->name(), to_string(variant.family->knobs(), variant.config));
+}
+
+}  // namespace heed

@@ -1,0 +1,217 @@
+/// Families: kernel designs with a space of knobs, each an object in one registry.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/device_facts.hpp"
+#include "heed/heed.hpp"
+#include "kernels/contract.hpp"
+#include "variant/element.hpp"
+#include "variant/knob.hpp"
+
+namespace heed {
+
+/// What one bulk copy of each tensor moves: this many rows of `columns` 16-bit elements, laid out in shared memory with
+/// the swizzle of rows of that size: 128 bytes (64 columns), 64 or 32. What a box holds beyond the head dim is zero.
+/// Rows of 0: the entry does not use that tensor's map, which is left zero.
+struct TensorBoxes {
+  Problem problem{};  ///< of the variant: ForwardParams say neither element nor head dim nor whether there is a mask
+  int columns = 64;
+  int q_rows = 0;
+  int k_rows = 0;
+  int v_rows = 0;
+  int o_rows = 0;
+  int o_columns = 0;   ///< of the output's boxes; 0: as many as the others have
+  int l2_bytes = 256;  ///< what the L2 fetches at once where a copy misses: 0 for no more than the copy reads, 64, 128
+                       ///< or 256; more helps data that is read again, and costs bandwidth where all is read once
+  bool operator==(const TensorBoxes&) const = default;
+};
+
+/// How a variant is launched, computed from its config and the workload; no host code of a candidate takes part.
+struct LaunchPlan {
+  std::string entry;                       ///< name of the extern "C" function
+  std::array<std::uint32_t, 3> grid = {};  ///< thread blocks; on a CPU grid[0] calls of the entry
+  std::uint32_t threads = 0;               ///< threads a block; on a CPU the threads that share the calls
+  std::uint32_t cluster = 1;               ///< thread blocks a cluster
+  std::int64_t shared_bytes = 0;           ///< dynamic shared memory a block; on a CPU scratch bytes a thread
+  std::int64_t workspace_bytes = 0;
+  int counters = 0;                  ///< 32-bit counters in global memory, zero before and after each launch
+  std::optional<TensorBoxes> boxes;  ///< the entry takes TensorMaps as its second parameter
+  bool dependent = false;  ///< the entry reads and writes global memory only after griddepcontrol.wait: it may be
+                           ///< launched as a programmatic dependent of the launch before it
+  std::optional<TensorStrides> o_strides;  ///< those that every launch must have: the entry does not read its own
+  bool operator==(const LaunchPlan&) const = default;
+};
+
+/// Global memory that launches of one plan take besides the tensors.
+struct LaunchMemory {
+  std::int64_t workspace_bytes = 0;
+  int counters = 0;
+
+  static LaunchMemory of(const LaunchPlan& plan) { return {plan.workspace_bytes, plan.counters}; }
+  /// Enough for either.
+  [[nodiscard]] LaunchMemory joined(const LaunchMemory& other) const {
+    return {std::max(workspace_bytes, other.workspace_bytes), std::max(counters, other.counters)};
+  }
+  [[nodiscard]] bool holds(const LaunchMemory& other) const {
+    return workspace_bytes >= other.workspace_bytes && counters >= other.counters;
+  }
+};
+
+/// Head dims that a family is written for.
+struct HeadDims {
+  std::vector<int> listed;  ///< those that lists and tests name
+  int step = 0;             ///< multiples of it up to `most` are taken too; 0: the listed ones alone
+  int most = 0;
+
+  [[nodiscard]] bool takes(std::int64_t dim) const;
+  /// "64 and 128", "multiples of 8 up to 256"
+  [[nodiscard]] std::string text() const;
+};
+
+/// One kernel design. Configs of one family differ in speed, never in what they compute.
+class Family {
+ public:
+  virtual ~Family() = default;
+  Family(const Family&) = delete;
+  Family& operator=(const Family&) = delete;
+
+  [[nodiscard]] virtual std::string_view name() const = 0;
+  [[nodiscard]] virtual std::string_view description() const = 0;
+  /// Where its device sources lie; what they include may lie elsewhere.
+  [[nodiscard]] virtual std::string_view folder() const = 0;
+  [[nodiscard]] virtual DeviceKind device() const = 0;
+  /// One line: the hardware and tools it needs.
+  [[nodiscard]] virtual std::string_view requirements() const = 0;
+  [[nodiscard]] virtual std::vector<Dtype> dtypes() const = 0;
+  [[nodiscard]] virtual HeadDims head_dims() const = 0;
+  [[nodiscard]] virtual std::vector<MaskKind> masks() const = 0;
+  [[nodiscard]] virtual const std::vector<Knob>& knobs() const = 0;
+
+  /// Whether two launches on the same inputs must agree bit for bit.
+  [[nodiscard]] virtual bool is_deterministic(const Config&) const { return true; }
+
+  /// Why the family cannot run this workload on this device; empty when it can.
+  [[nodiscard]] std::optional<std::string> refuses(const Workload& workload, const DeviceFacts& device) const;
+  /// Whether searches leave it out where it is not made for the workload, though it runs it.
+  [[nodiscard]] virtual bool is_special() const { return false; }
+  /// Why this family comes before the others for such a workload on such a device, in a few words; empty when it does
+  /// not. The workload is one the family does not refuse there.
+  [[nodiscard]] virtual std::string_view made_for(const Workload&, const DeviceFacts&) const { return {}; }
+  /// Why this config cannot be built or launched; empty when it can. The workload is one the family does not refuse.
+  [[nodiscard]] virtual std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
+                                                              const DeviceFacts& device) const = 0;
+  /// What of a workload a program of this config is built for. It may be launched for any workload with an equal one.
+  [[nodiscard]] virtual Problem problem(const Config&, const Workload& workload) const;
+  /// The config a search should try in place of this one: knobs without effect at their one name, knobs that contradict
+  /// each other reconciled. It may still be illegal.
+  [[nodiscard]] virtual Config canonical(const Config& config, const Workload&) const { return config; }
+  /// Where every search starts, and the base when nothing else is at hand. Legal for every workload not refused.
+  [[nodiscard]] virtual Config default_config(const Workload& workload, const DeviceFacts& device) const = 0;
+  /// The first half of a variant's translation unit: one include, `kConfig` and `kProblem` as constexpr aggregates.
+  [[nodiscard]] virtual std::string prelude(const Config& config, const Workload& workload) const = 0;
+  /// The second half: the entry, `heed_forward`.
+  [[nodiscard]] virtual std::string entry() const = 0;
+  [[nodiscard]] std::string render(const Config& config, const Workload& workload) const {
+    return prelude(config, workload) + entry();
+  }
+  [[nodiscard]] virtual LaunchPlan plan(const Config& config, const Workload& workload,
+                                        const DeviceFacts& device) const = 0;
+  /// Registers a thread this config should stay within; 0 when the compiler reports none (CPU).
+  [[nodiscard]] virtual int register_limit(const Config&) const { return 0; }
+
+ protected:
+  Family() = default;
+
+ private:
+  /// Why no workload runs on this device.
+  [[nodiscard]] virtual std::optional<std::string> refuses_device(const DeviceFacts& device) const = 0;
+  /// Why sizes of a workload of its dtypes, head dims and masks are too much for it.
+  [[nodiscard]] virtual std::optional<std::string> refuses_sizes(const Workload&) const { return std::nullopt; }
+};
+
+/// Every family there is: the library's, then those registered.
+std::span<const Family* const> families();
+/// Adds a family from outside the library, which is nobody's default. To be called before anything asks for families.
+/// @throws Error(internal) when there is one of that name
+void register_family(const Family& family);
+/// @throws Error(usage) with the names there are
+const Family& find_family(std::string_view name);
+/// The family a device's searches take when neither a family nor a workload is named.
+const Family& default_family(DeviceKind device);
+/// The family for a workload: the first that is made for it, else the first that runs it.
+/// @throws Error(unsupported) with every family's reason where none runs it
+const Family& default_family(const Workload& workload, const DeviceFacts& device);
+/// Every family a search of this workload goes through, the workload's own first: all that run it, but for special
+/// ones that are not made for it. Where none runs it, the device's default alone.
+std::vector<const Family*> searched_families(const Workload& workload, const DeviceFacts& device);
+
+/// What rules for defaults see of a workload: they count the keys of a row, so that of a window len_k is what 64 rows
+/// see of it, without a mask. Others are left as they are.
+Workload with_keys_of_a_tile(const Workload& workload);
+
+/// The compile-time part of a workload, without its sizes.
+Problem problem_of(const Workload& workload);
+/// The sizes of its launches, with all keys there are.
+FixedSizes whole_sizes_of(const Workload& workload);
+/// What programs get of them: the keys without those that `trimmed` cuts off.
+FixedSizes sizes_of(const Workload& workload);
+/// A problem with the sizes: that of a program for launches of this workload alone.
+/// @param dense_output and for outputs whose rows follow each other in the order of its layout
+Problem sized_problem_of(const Workload& workload, bool dense_output = false);
+/// What a program may know of a workload: its sizes too, where the tensors of a launch are small enough for the gate to
+/// have it run a chain of them.
+Problem known_problem(const Workload& workload);
+/// Why a program may not know them: the answer where a config asks for it and known_problem says nothing.
+std::string too_large_to_know(const Workload& workload);
+
+/// A problem as C++, for a prelude: "{.element = heed::Element::fp16, .head_dim = 64, .mask = heed::MaskKind::none}".
+std::string literal(const Problem& problem);
+
+/// "fp16_d64", "bf16_d128_causal", "fp32_d64_window" or, with sizes, "fp16_d64_b1h8hkv8l512k512", with dense outputs as
+/// well "fp16_d64_b1h8hkv8l512k512_bhld".
+std::string to_string(const Problem& problem);
+
+/// What a custom source asks of its launch on top of its family's plan.
+struct LaunchExtras {
+  int counters = 0;
+  std::int64_t shared_bytes = 0;  ///< more than the plan's
+  bool dependent = false;
+};
+
+/// One point of a family's space, for one problem. `source` replaces the family's entry where a variant brings its own
+/// code (the exploit zoo); the prelude stays the family's, and so does the launch plan but for `extras`.
+struct Variant {
+  const Family* family = nullptr;
+  Config config;
+  Problem problem{};
+  std::string label;   ///< of a custom source, e.g. "zoo.one_row"
+  std::string source;  ///< empty: family->entry()
+  LaunchExtras extras{};
+
+  /// Whether it may be launched for a workload: those that share its problem.
+  [[nodiscard]] bool runs(const Workload& workload) const { return family->problem(config, workload) == problem; }
+  /// How it is launched for a workload that it runs.
+  [[nodiscard]] LaunchPlan plan(const Workload& workload, const DeviceFacts& device) const;
+  [[nodiscard]] std::string source_for(const Workload& workload) const;
+  /// "fwd_cpu_fp16_d64.m128n64r4.3f2a91c0": family, problem, config, and a digest of all of them and of a custom
+  /// source.
+  [[nodiscard]] std::string id() const;
+};
+
+Variant make_variant(const Family& family, const Config& config, const Workload& workload);
+
+/// Parses "family" or "family:knob=value,...". Knobs not named take the family's default for the workload.
+/// @throws Error(usage) for an unknown family, knob or value
+Variant parse_variant(std::string_view text, const Workload& workload, const DeviceFacts& device);
+/// What parse_variant reads: "fwd_cpu:block_m=128,...", every knob written out.
+std::string describe(const Variant& variant);
+
+}  // namespace heed
