@@ -232,8 +232,8 @@ class Sm90PersistentFamily final : public Family {
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
     const Problem problem = known_problem(workload);
-    const sm90_persistent::Config chosen =
-        sm90_persistent_default(workload, num_sms_of(device), [&](const sm90_persistent::Config& c) {
+    const sm90_persistent::Config chosen = sm90_persistent_default(
+        with_keys_of_a_tile(workload), num_sms_of(device), [&](const sm90_persistent::Config& c) {
           return !is_illegal(table().config_of(sm90_persistent::canonical(c, problem)), workload, device);
         });
     Config config = canonical(table().config_of(chosen), workload);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/sm90/persistent/legality.hpp"
-#include "variant/family.hpp"
 #include "variant/registry.hpp"
 
 // Times are of an H200, in microseconds, causal ones in brackets or named.
@@ -393,7 +392,6 @@ std::int64_t q_tiles_of_launch(int row_groups, const Workload& workload) {
 
 sm90_persistent::Config sm90_persistent_default(const Workload& workload, std::int64_t num_sms,
                                                 const std::function<bool(const sm90_persistent::Config&)>& is_legal) {
-  if (workload.has_left_bound()) return sm90_persistent_default(with_keys_of_a_tile(workload), num_sms, is_legal);
   if (splits_q_tiles(workload, num_sms)) return kSplitQTiles;
   if (splits_keys(workload, num_sms)) {
     Config c = kSplitKv;
