@@ -50,10 +50,19 @@ std::string to_string(const std::vector<Knob>& knobs, const Config& config) {
 }
 
 std::string to_compact_string(const std::vector<Knob>& knobs, const Config& config) {
+  // Ids are columns of tables and names of files, which may have 255 bytes.
+  constexpr std::size_t kMost = 80;
   std::string text;
-  for (std::size_t i = 0; i < knobs.size(); ++i)
-    if (config.at(i) != knobs[i].standard)
-      text += fmt::format("{}{}={}", text.empty() ? "" : ",", knobs[i].name, knobs[i].text_of(config[i]));
+  int left_out = 0;
+  for (std::size_t i = 0; i < knobs.size(); ++i) {
+    if (config.at(i) == knobs[i].standard) continue;
+    const std::string one = fmt::format("{}={}", knobs[i].name, knobs[i].text_of(config[i]));
+    if (left_out > 0 || text.size() + one.size() > kMost)
+      ++left_out;
+    else
+      text += (text.empty() ? "" : ",") + one;
+  }
+  if (left_out > 0) text += fmt::format(",+{}", left_out);
   return text.empty() ? "standard" : text;
 }
 

@@ -42,7 +42,8 @@ using Config = std::vector<int>;
 
 /// "block_m=64,block_n=128,..." in the family's order.
 std::string to_string(const std::vector<Knob>& knobs, const Config& config);
-/// "block_m=64,stages=2" for ids: the knobs that are not at their standard value; "standard" where all are.
+/// "block_m=64,stages=2" for ids: the knobs that are not at their standard value, and how many of them there are beyond
+/// 80 characters, "block_m=64,stages=2,+3"; "standard" where all are at it.
 std::string to_compact_string(const std::vector<Knob>& knobs, const Config& config);
 /// Knobs not named keep their value in `defaults`. @throws Error(usage) for an unknown knob or value
 Config parse_config(const std::vector<Knob>& knobs, const Config& defaults, std::string_view text);

@@ -59,6 +59,19 @@ TEST(Renames, LeavesCurrentAndUnknownTextsAlone) {
   EXPECT_EQ(with_current_names("fwd_decode"), "fwd_sm80_decode");
 }
 
+// The readable part of an id is of limited length: the hash tells variants apart.
+TEST(Renames, IdsSayWhatIsNotStandardAndStayShort) {
+  const Workload workload = parse_workload("b4h16l4096d128:fp16:causal_top_left");
+  const Variant plain = parse_variant("fwd_sm90_persistent", workload, kHopper);
+  EXPECT_LT(plain.id().size(), 160U) << plain.id();
+  EXPECT_THAT(plain.id(), testing::HasSubstr(",+")) << "most knobs of this default are not at their standard value";
+  Variant other = parse_variant("fwd_sm90_persistent:min_blocks=2", workload, kHopper);
+  EXPECT_NE(other.id(), plain.id());
+  for (const Knob& knob : other.family->knobs())
+    other.config[static_cast<std::size_t>(&knob - other.family->knobs().data())] = knob.standard;
+  EXPECT_THAT(other.id(), testing::HasSubstr(".standard."));
+}
+
 // A name that a user types from an old note is refused with the new one.
 TEST(Renames, OldNamesOfFamiliesAreRefusedWithTheNewOne) {
   try {
