@@ -144,7 +144,7 @@ TEST(Sm90, ProgramsKnowWhatTheirPartsMeet) {
                        .right_offset = random.chance(0.5) ? 0 : static_cast<int>(random.below(500)) - 200};
     const Problem problem{.element = Element::fp16,
                           .head_dim = 64,
-                          .mask_at = random.chance(0.5) ? MaskKind::causal : MaskKind::none,
+                          .mask = random.chance(0.5) ? MaskKind::causal : MaskKind::none,
                           .sizes = s};
     Config c = random_config(random, problem);
     c.specialize = Specialize::shape;

@@ -320,10 +320,9 @@ struct Forward {
       if (ask) source_k.copy(keys, copy_key, keys_end);
       ptx::cp_async_commit_group();  // empty groups keep the count of pending groups the same in every round
 
-      if (first_key + kBlockN > keys_plain || (kBegins && first_key < keys_hidden())) {
-        hide_keys(scores, first_key, row_end);
-        if constexpr (kBegins) hide_first_keys(scores, first_key);
-      }
+      if (first_key + kBlockN > keys_plain) hide_keys(scores, first_key, row_end);
+      if constexpr (kBegins)
+        if (first_key < keys_hidden()) hide_first_keys(scores, first_key);
       attention::softmax_tile<kConfig.exp2, kConfig.rescale>(scores, out, state, scale_log2);
 
       ptx::cp_async_wait_group<kPending>();

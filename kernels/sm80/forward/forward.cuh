@@ -75,9 +75,9 @@ struct Forward : Merge<kConfig, kProblem> {
   __device__ __forceinline__ void scores_of_tile(Scores& scores, const Query& query, int tile, int stage,
                                                  int warp_row) const {
     multiply_keys(scores, query, stage_address(stage));
-    if (first_key(tile) + kBlockN > end_of_keys(warp_row, params.len_k) ||
-        (kBegins && first_key(tile) < begin_of_keys(warp_row + kConfig.warp_rows - 1)))
-      hide_keys(scores, first_key(tile), warp_row);
+    bool is_masked = first_key(tile) + kBlockN > end_of_keys(warp_row, params.len_k);
+    if constexpr (kBegins) is_masked = is_masked || first_key(tile) < begin_of_keys(warp_row + kConfig.warp_rows - 1);
+    if (is_masked) hide_keys(scores, first_key(tile), warp_row);
   }
 
   __device__ __forceinline__ static void to_operand(Probabilities& p, const Scores& e) {

@@ -65,11 +65,14 @@ struct Rounds {
     keys_end = end_of_keys(min(first_row + kBlockM, p.len_q) - 1, p.len_k);
     group_tiles = tiles_of_group(keys_end);
     const int kv_head = head / p.group_size;
-    const int first = kBegins ? origin() + group * kBlockN : group * kBlockN;
-    k_from = TileCopies::source(p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head, p.k_strides.row, first,
-                                group_thread);
-    v_from = TileCopies::source(p.v, batch * p.v_strides.batch + kv_head * p.v_strides.head, p.v_strides.row, first,
-                                group_thread);
+    k_from = TileCopies::source(p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head, p.k_strides.row,
+                                group * kBlockN, group_thread);
+    v_from = TileCopies::source(p.v, batch * p.v_strides.batch + kv_head * p.v_strides.head, p.v_strides.row,
+                                group * kBlockN, group_thread);
+    if constexpr (kBegins) {
+      k_from += 2 * origin() * p.k_strides.row;
+      v_from += 2 * origin() * p.v_strides.row;
+    }
     piece_place = TileCopies::place(group_thread);
     // Or it is worked out again for every tile; which it may be where output takes half of the registers.
     if constexpr (kFragments * kOutTiles < 32) ptx::settle(piece_place);
@@ -84,12 +87,14 @@ struct Rounds {
   }
   /// The end of what a row sees of the first `len_k` keys, counted from origin().
   __device__ __forceinline__ int end_of_keys(int row, int len_k) const {
-    const int end = visible_keys(kProblem.mask, row, params.right_offset, len_k);
-    return kBegins ? end - origin() : end;
+    if constexpr (kBegins)
+      return visible_keys(kProblem.mask, row, params.right_offset, len_k) - origin();
+    else
+      return visible_keys(kProblem.mask, row, params.right_offset, len_k);
   }
   /// The first key that a row sees, counted from origin().
   __device__ __forceinline__ int begin_of_keys(int row) const {
-    return kBegins ? hidden_keys(kProblem.mask, row, params.left_offset, params.len_k) - origin() : 0;
+    return hidden_keys(kProblem.mask, row, params.left_offset, params.len_k) - origin();
   }
 
   /// Tiles with keys below `end` that this group takes.

@@ -31,7 +31,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
       Base::prefetch_queries, Base::produce, Base::query_row, Base::role, Base::segment_of, Base::shared,
       Base::shared_base, Base::stage_address, Base::tile_count, Base::values_full, Base::wait_for_launch_before,
       Base::kAll, Base::kBlockM, Base::kBlockN, Base::kColumns, Base::kDim, Base::kGroups, Base::kPlan, Base::kRows,
-      Base::kStages, Base::kThreads, Base::wait_for_barriers;
+      Base::kStages, Base::kThreads, Base::wait_for_barriers, Base::kBegins, Base::first_key_of;
   using typename Base::Role, typename Base::Segment, typename Base::Result, typename Base::Finish;
 
   static constexpr int kKeys = kBlockN / (16 * kGroups);      // fragments of 16 keys of a warp's scores

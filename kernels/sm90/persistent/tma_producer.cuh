@@ -251,10 +251,10 @@ struct TmaProducer {
                                                                 params.len_k, params.right_offset);
       return {min(first, second), max(first, second), 0};
     } else {
-      return {0, 0,
-              sm90_persistent::keys_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.mask, tile.index, params.len_q,
-                                                                     params.len_k, params.right_offset) -
-                  origin(tile)};
+      int end = sm90_persistent::keys_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.mask, tile.index, params.len_q,
+                                                                       params.len_k, params.right_offset);
+      if constexpr (kBegins) end -= origin(tile);
+      return {0, 0, end};
     }
   }
   __device__ __forceinline__ static Range tiles_of(const Keys& seen, int kv_group) {

@@ -62,15 +62,22 @@ struct TmaProducer {
     return hidden_keys(kProblem.mask, block_row, params.left_offset, params.len_k);
   }
   /// Where a key lies in its tensor.
-  __device__ __forceinline__ int row_of_key(int key) const { return kBegins ? key + origin() : key; }
+  __device__ __forceinline__ int row_of_key(int key) const {
+    if constexpr (kBegins)
+      return key + origin();
+    else
+      return key;
+  }
   /// The end of what a row sees of the first `len_k` keys.
   __device__ __forceinline__ int end_of_keys(int row, int len_k) const {
-    const int end = visible_keys(kProblem.mask, row, params.right_offset, len_k);
-    return kBegins ? end - origin() : end;
+    if constexpr (kBegins)
+      return visible_keys(kProblem.mask, row, params.right_offset, len_k) - origin();
+    else
+      return visible_keys(kProblem.mask, row, params.right_offset, len_k);
   }
   /// The first key that a row sees.
   __device__ __forceinline__ int begin_of_keys(int row) const {
-    return kBegins ? hidden_keys(kProblem.mask, row, params.left_offset, params.len_k) - origin() : 0;
+    return hidden_keys(kProblem.mask, row, params.left_offset, params.len_k) - origin();
   }
 
   // ------------------------------------------------------------------------------------------------------- loads
