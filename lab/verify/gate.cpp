@@ -324,16 +324,9 @@ class Gate {
                            hidden_from_some(w), false);
   }
 
-  // A key that all rows see, or one at an edge of the mask: hidden from the row before this one or from the row after.
-  static std::int64_t blemished_key(const Workload& w, std::int64_t row, bool by_all, Random& random) {
-    const auto any_of = [&](const KeyRange& keys) {
-      return keys.is_empty()
-                 ? 0
-                 : keys.begin + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(keys.count())));
-    };
-    if (by_all) return any_of(seen_by_every_row(w));
-    const KeyRange seen = w.keys_of(row);
-    return w.has_right_bound() && !(w.has_left_bound() && random.chance(0.5)) ? seen.end - 1 : seen.begin;
+  static std::int64_t any_key(const KeyRange& keys, Random& random) {
+    if (keys.is_empty()) return 0;
+    return keys.begin + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(keys.count())));
   }
 
   // As many blemishes a scene as there are key heads.
@@ -350,7 +343,11 @@ class Gate {
         std::int64_t row = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(w.len_q)));
         if (w.keys_of(row).is_empty()) row = seeing_row(w);
         if (w.keys_of(row).is_empty()) continue;
-        const std::int64_t key = blemished_key(w, row, by_all, random);
+        // Of all rows that see it, or of those up to the edge of the mask that this row stands at.
+        const bool at_left = w.has_left_bound() && (!w.has_right_bound() || i % 2 == 1);
+        const std::int64_t key = by_all    ? any_key(seen_by_every_row(w), random)
+                                 : at_left ? w.keys_of(row).begin
+                                           : w.keys_of(row).end - 1;
         apply(blemishes[i], w, values, head / w.heads_kv, head % w.heads_kv, key, random);
         for (std::int64_t r = 0; r < w.len_q; r += std::max<std::int64_t>(1, w.len_q / 16))
           rows.push_back({head / w.heads_kv, head % w.heads_kv * (w.heads / w.heads_kv), r});

@@ -48,7 +48,9 @@ std::vector<Blemish> seen_by_all(const Workload& w) {
 
 std::vector<Blemish> hidden_from_some(const Workload& w) {
   std::vector<Blemish> all;
-  if (w.is_masked()) all = {Blemish::key_nan, Blemish::value_nan, Blemish::value_inf};
+  const int edges = (w.has_left_bound() ? 1 : 0) + (w.has_right_bound() ? 1 : 0);
+  for (const Blemish blemish : {Blemish::key_nan, Blemish::value_nan, Blemish::value_inf})
+    for (int edge = 0; edge < edges; ++edge) all.push_back(blemish);
   if (can_leave_fp32(w)) all.insert(all.end(), {Blemish::scores_below, Blemish::scores_mixed});
   return all;
 }

@@ -29,7 +29,7 @@ Workload with_a_shared_key(const Workload& workload);
 /// What all families must show: keys and values of these are seen by every row.
 std::vector<Blemish> seen_by_all(const Workload& workload);
 /// What a family must besides that is strict (is_strict_with_nan): keys and values of these are hidden by the
-/// mask from some rows and seen by others.
+/// mask from some rows and seen by others. Where the mask has both bounds, those at odd places are for its left edge.
 std::vector<Blemish> hidden_from_some(const Workload& workload);
 
 /// @param key the key or value that is not finite; of no matter to others

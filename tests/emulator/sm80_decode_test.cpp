@@ -172,7 +172,8 @@ TEST_P(DecodeEmulated, IsRightWhateverTheOrder) {
       w.len_k = 1 + static_cast<std::int64_t>(random.below(random.chance(0.3) ? 20 : 200));
       w.dim = w.dim_v = kernel.problem.head_dim;
       w.dtype = kernel.problem.element == Element::bf16 ? Dtype::bf16 : Dtype::fp16;
-      if (kernel.problem.mask) w.mask = random.chance(0.5) ? Mask::causal_top_left : Mask::causal_bottom_right;
+      if (has_right_bound(kernel.problem.mask))
+        w.mask = random.chance(0.5) ? Mask::causal_top_left : Mask::causal_bottom_right;
       w.layout = random.chance(0.5) ? Layout::bhld : Layout::blhd;
       const int splits = kSplits[random.below(4)];
       SCOPED_TRACE("kernel " + std::to_string(k) + ", " + to_string(w) + ", " + std::to_string(splits) + " splits");
@@ -206,8 +207,8 @@ TEST(DecodeEmulatedCorners, WarpsOfAGroupWaitForEachOther) {
     for (std::uint64_t seed = 1; seed <= 4; ++seed)
       for (const Copies copies : {Copies::land_early, Copies::land_late}) {
         const Kernel& kernel = kernels()[k];
-        const Workload w =
-            parse_workload(kernel.problem.mask ? "h4hkv1l16k600d64:causal_bottom_right" : "h4hkv1l16k600d64");
+        const Workload w = parse_workload(has_right_bound(kernel.problem.mask) ? "h4hkv1l16k600d64:causal_bottom_right"
+                                                                               : "h4hkv1l16k600d64");
         EXPECT_EQ(launch(kernel, w, plan_of(kernel, w, 1), copies, true, seed), "") << k << " " << seed;
       }
 }

@@ -498,6 +498,16 @@ class EndToEnd(unittest.TestCase):
         self.assertEqual([row["errors"]["heed"]["pass"] for row in evidence["rows"]], [True] * 6)
         self.assertIn("verdict", evidence["table"])
 
+    def test_acceptance_of_windows(self):
+        # The first has keys in front that no query sees.
+        shapes = "b2h4hkv2l33k170d64:bf16:causal_bottom_right:window=40,b1h2l64k50d64:fp32:window_top_left=9/3:blhd,b1h2l20k90d64:fp16:window=30"
+        for mode in ("acceptance", "graph_warm"):
+            done = self.run_arena("--shapes", shapes, "--modes", mode, "--against", "sdpa_default")
+            self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+            rows = arena.load(self.output)["rows"]
+            self.assertEqual([row["errors"]["heed"]["pass"] for row in rows], [True] * 3)
+            self.assertEqual([row["workload"] for row in rows], [str(suites.parse_workload(text)) for text in shapes.split(",")])
+
     def test_an_inexact_variant_fails_the_program(self):
         done = self.run_arena("--shapes", "b1h2l64d64:fp32", "--modes", "acceptance", "--against", "sdpa_default", "--variant", "fwd_cpu:exp2=degree3")
         self.assertEqual(done.returncode, 1)

@@ -534,7 +534,7 @@ TEST(Families, AWorkloadChoosesItsFamily) {
                                 "fwd_sm90_persistent, fwd_sm90_split: it needs the instructions of",
                                 [] { default_family(parse_workload("l1k64d80"), gpu_limits("sm_89")); });
   for (const char* words :
-       {"no family runs b1h1l64d257:fp16 on", "fwd_sm80: head dim 257 is not supported; it is written for 64 and 128",
+       {"no family runs b1h1l64d257:fp16 on", "fwd_sm80: head dim 257 is not supported; it takes 64 and 128",
         "fwd_sm90_split: head dim 257 is not supported; it takes multiples of 8 up to 256"})
     testing_support::expect_error(ErrorCode::unsupported, words,
                                   [&] { default_family(parse_workload("l64d257"), hopper); });
