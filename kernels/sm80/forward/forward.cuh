@@ -25,9 +25,8 @@ namespace heed::sm80 {
 template <const Config& kConfig, const Problem& kProblem>
 struct Forward : Merge<kConfig, kProblem> {
   using Base = Merge<kConfig, kProblem>;
-  using Base::kBegins, Base::end_of_keys, Base::begin_of_keys, Base::tiles_of_group, Base::group_barrier,
-      Base::stage_address, Base::next_stage, Base::first_key, Base::load_round, Base::load_ahead,
-      Base::initialise_barriers, Base::end_round;
+  using Base::kBegins, Base::origin, Base::tiles_of_group, Base::group_barrier, Base::stage_address, Base::next_stage,
+      Base::first_key, Base::load_round, Base::load_ahead, Base::initialise_barriers, Base::end_round;
   using Base::kBlockM, Base::kBlockN, Base::kDim, Base::kFragments, Base::kKeyTiles, Base::kOutTiles, Base::kGroups,
       Base::kThreads, Base::kStages, Base::kPlan, Base::kLayout, Base::kPitch, Base::kMeets, Base::kAhead,
       Base::kGroupsAhead;
@@ -54,14 +53,14 @@ struct Forward : Merge<kConfig, kProblem> {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = warp_row + 16 * m + lane / 4 + 8 * h;
-        const int end = end_of_keys(row, params.len_k) - first - 2 * (lane % 4);
+        const int end = visible_keys(kProblem.mask, row, params.right_offset, params.len_k) - first - 2 * (lane % 4);
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
           for (int i = 0; i < 2; ++i)
             if (8 * n + i >= end) scores[m][n][2 * h + i] = -__int_as_float(0x7f800000);
         if constexpr (kBegins) {
-          const int begin = begin_of_keys(row) - first - 2 * (lane % 4);
+          const int begin = hidden_keys(kProblem.mask, row, params.left_offset, params.len_k) - first - 2 * (lane % 4);
 #pragma unroll
           for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
@@ -75,9 +74,16 @@ struct Forward : Merge<kConfig, kProblem> {
   __device__ __forceinline__ void scores_of_tile(Scores& scores, const Query& query, int tile, int stage,
                                                  int warp_row) const {
     multiply_keys(scores, query, stage_address(stage));
-    bool is_masked = first_key(tile) + kBlockN > end_of_keys(warp_row, params.len_k);
-    if constexpr (kBegins) is_masked = is_masked || first_key(tile) < begin_of_keys(warp_row + kConfig.warp_rows - 1);
-    if (is_masked) hide_keys(scores, first_key(tile), warp_row);
+    if constexpr (kBegins) {
+      const int first = origin() + first_key(tile);
+      const int last_row = warp_row + kConfig.warp_rows - 1;
+      if (first + kBlockN > visible_keys(kProblem.mask, warp_row, params.right_offset, params.len_k) ||
+          first < hidden_keys(kProblem.mask, last_row, params.left_offset, params.len_k))
+        hide_keys(scores, first, warp_row);
+    } else {
+      if (first_key(tile) + kBlockN > visible_keys(kProblem.mask, warp_row, params.right_offset, params.len_k))
+        hide_keys(scores, first_key(tile), warp_row);
+    }
   }
 
   __device__ __forceinline__ static void to_operand(Probabilities& p, const Scores& e) {
@@ -250,10 +256,15 @@ struct Forward : Merge<kConfig, kProblem> {
   __device__ __forceinline__ void run() {
     const int warp_row = first_row + warp * kConfig.warp_rows;
     // Of the group's tiles, those that some row of the warp sees: the first ones.
-    const int warp_tiles = has_right_bound(kProblem.mask)
-                               ? tiles_of_group(end_of_keys(min(warp_row + kConfig.warp_rows, params.len_q) - 1,
-                                                            warp_row < params.len_q ? params.len_k : 0))
-                               : group_tiles;
+    const int origin_of_block = kBegins ? origin() : 0;
+    const int warp_tiles =
+        kBegins ? tiles_of_group(visible_keys(kProblem.mask, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
+                                              params.right_offset, warp_row < params.len_q ? params.len_k : 0) -
+                                 origin_of_block)
+        : has_right_bound(kProblem.mask)
+            ? tiles_of_group(visible_keys(MaskKind::causal, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
+                                          params.right_offset, warp_row < params.len_q ? params.len_k : 0))
+            : group_tiles;
 
     if constexpr (!kMeets) initialise_barriers();
     // ---- Q by the whole block, then the first stages of K and V; Q belongs to the first commit group, or is one

@@ -62,7 +62,8 @@ struct Rounds {
     first_row = row_tile(kConfig.tile_order, index, row_tiles) * kBlockM;
     head = kHeadsFirst ? blockIdx.x : blockIdx.y;
     batch = kHeadsFirst ? blockIdx.y : blockIdx.z;
-    keys_end = end_of_keys(min(first_row + kBlockM, p.len_q) - 1, p.len_k);
+    keys_end = visible_keys(kProblem.mask, min(first_row + kBlockM, p.len_q) - 1, p.right_offset, p.len_k);
+    if constexpr (kBegins) keys_end -= origin();
     group_tiles = tiles_of_group(keys_end);
     const int kv_head = head / p.group_size;
     k_from = TileCopies::source(p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head, p.k_strides.row,
@@ -85,18 +86,6 @@ struct Rounds {
   __device__ __forceinline__ int origin() const {
     return hidden_keys(kProblem.mask, first_row, params.left_offset, params.len_k);
   }
-  /// The end of what a row sees of the first `len_k` keys, counted from origin().
-  __device__ __forceinline__ int end_of_keys(int row, int len_k) const {
-    if constexpr (kBegins)
-      return visible_keys(kProblem.mask, row, params.right_offset, len_k) - origin();
-    else
-      return visible_keys(kProblem.mask, row, params.right_offset, len_k);
-  }
-  /// The first key that a row sees, counted from origin().
-  __device__ __forceinline__ int begin_of_keys(int row) const {
-    return hidden_keys(kProblem.mask, row, params.left_offset, params.len_k) - origin();
-  }
-
   /// Tiles with keys below `end` that this group takes.
   __device__ __forceinline__ int tiles_of_group(int end) const {
     const int tiles = (end + kBlockN - 1) / kBlockN;

@@ -13,7 +13,7 @@ template <const Config& kConfig, const Problem& kProblem>
 struct Block : Softmax<kConfig, kProblem> {
   using Base = Softmax<kConfig, kProblem>;
   using Base::barrier, Base::k_full, Base::kv_empty, Base::keys_at;
-  using Base::kBegins, Base::end_of_keys, Base::begin_of_keys;
+  using Base::kBegins, Base::origin;
   using Base::kBoxes, Base::kBlockN, Base::kNBlocks, Base::kStages, Base::kMWarpgroups, Base::kKvGroups;
   using Base::kPlan, Base::kFirstBarrier, Base::kSharesQueries;
   using Base::lane, Base::warp, Base::m_warpgroup, Base::kv_group, Base::n_blocks, Base::scale_log2;
@@ -52,8 +52,17 @@ struct Block : Softmax<kConfig, kProblem> {
     if constexpr (kQueriesFirst) open();
     find_rows();
     find_keys(p.len_k);
-    seen_by_all = min(end_of_keys(block_row + m_warpgroup * kWarpgroupRows, params.len_k), n_blocks.end * kBlockN);
-    seen_by_any = end_of_keys(block_row + (m_warpgroup + 1) * kWarpgroupRows - 1, params.len_k);
+    seen_by_all =
+        min(visible_keys(kProblem.mask, block_row + m_warpgroup * kWarpgroupRows, params.right_offset, params.len_k),
+            n_blocks.end * kBlockN);
+    seen_by_any = visible_keys(kProblem.mask, block_row + (m_warpgroup + 1) * kWarpgroupRows - 1, params.right_offset,
+                               params.len_k);
+    if constexpr (kBegins) {
+      const int seen_by_first =
+          visible_keys(kProblem.mask, block_row + m_warpgroup * kWarpgroupRows, params.right_offset, params.len_k);
+      seen_by_all = min(seen_by_first - origin(), n_blocks.end * kBlockN);
+      seen_by_any -= origin();
+    }
     scale_log2 = params.scale * 1.44269504F;
   }
 
@@ -76,7 +85,8 @@ struct Block : Softmax<kConfig, kProblem> {
   }
 
   __device__ __forceinline__ void find_keys(int len_k) {
-    keys_end = end_of_keys(min(block_row + kBlockRows, params.len_q) - 1, len_k);
+    keys_end = visible_keys(kProblem.mask, min(block_row + kBlockRows, params.len_q) - 1, params.right_offset, len_k);
+    if constexpr (kBegins) keys_end -= origin();
     split_idx = (kConfig.cluster > 1 ? blockIdx.x % kConfig.cluster : 0) * kKvGroups + kv_group;
     n_blocks = n_blocks_of_split(kConfig, keys_end, split_idx);
     iterations = iterations_of(kConfig, n_blocks);
@@ -104,7 +114,8 @@ struct Block : Softmax<kConfig, kProblem> {
 
   /// Keys before this are hidden from some row of the consumer warpgroup.
   __device__ __forceinline__ int hidden_from_some() const {
-    return begin_of_keys(block_row + (m_warpgroup + 1) * kWarpgroupRows - 1);
+    const int last_row = block_row + (m_warpgroup + 1) * kWarpgroupRows - 1;
+    return hidden_keys(kProblem.mask, last_row, params.left_offset, params.len_k) - origin();
   }
 
   /// Range of any KV group of this block.

@@ -179,7 +179,11 @@ struct Forward : Iteration<kConfig, kProblem> {
       constexpr Masks kUsual = kMasksProbabilities ? Masks::probabilities
                                : kCausalIteration  ? Masks::scores
                                                    : Masks::none;
-      const bool is_usual = kMasksProbabilities ? is_lined_up : kCausalIteration ? true : has_no_masked_keys();
+      bool is_usual = kMasksProbabilities ? is_lined_up
+                      : kCausalIteration  ? true
+                                          : first_key_of(iterations) <= seen_by_all;
+      if constexpr (Base::kBegins && kUsual == Masks::none)
+        is_usual = is_usual && this->hidden_from_some() <= first_key_of(0);
       // With known sizes it may be that no part needs the other.
       constexpr bool kAllUsual = kMasksProbabilities ? !kKnown.some_are_askew
                                  : kCausalIteration  ? true
@@ -237,14 +241,6 @@ struct Forward : Iteration<kConfig, kProblem> {
         clear();
       }
     }
-  }
-
-  /// Whether every row of the consumer warpgroup sees every key of the split.
-  __device__ __forceinline__ bool has_no_masked_keys() const {
-    if constexpr (Base::kBegins)
-      return first_key_of(iterations) <= seen_by_all && this->hidden_from_some() <= first_key_of(0);
-    else
-      return first_key_of(iterations) <= seen_by_all;
   }
 
   /// Asks for the columns that this part keeps. Not of one without keys, whose values never came.

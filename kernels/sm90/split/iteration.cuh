@@ -105,10 +105,12 @@ struct Iteration : Block<kConfig, kProblem> {
       if constexpr (kMasked) {
         const int end = first_key + (c + 1) * kBlockN;
         // N-blocks past the end of a part that stays weigh nothing anyway, but a maximum of all would see them.
-        bool is_masked =
-            end > seen_by_all && (!kResident || kConfig.row_max == RowMax::online || end <= n_blocks.end * kBlockN);
-        if constexpr (kBegins) is_masked = is_masked || end - kBlockN < hidden_from_some();
-        if (is_masked) mask_scores(scores[c], first_key + c * kBlockN);
+        if constexpr (kBegins) {
+          if (end > seen_by_all || end - kBlockN < hidden_from_some()) mask_scores(scores[c], first_key + c * kBlockN);
+        } else {
+          if (end > seen_by_all && (!kResident || kConfig.row_max == RowMax::online || end <= n_blocks.end * kBlockN))
+            mask_scores(scores[c], first_key + c * kBlockN);
+        }
       }
     };
     // What is subtracted from a n-block's scores; from those of n-blocks past the split's end so much that nothing is

@@ -17,7 +17,7 @@ template <const Config& kConfig, const Problem& kProblem>
 struct Softmax : Gemms<kConfig, kProblem> {
   using Base = Gemms<kConfig, kProblem>;
   using Base::kBlockN, Base::kMWarpgroups, Base::kDim, Base::kOutColumns, Base::kOnes, Base::m_warpgroup, Base::acc_o,
-      Base::params, Base::block_row, Base::kBegins, Base::end_of_keys, Base::begin_of_keys;
+      Base::params, Base::block_row, Base::kBegins, Base::origin;
 
   // ---- compile-time facts
   // Above this a probability may have left the range of 16 bits, or its products that of fp32. fp16 ends at 65504: a
@@ -47,16 +47,26 @@ struct Softmax : Gemms<kConfig, kProblem> {
 
   /// Sets scores of keys that a row does not see, or that are another split's, to -inf.
   __device__ __forceinline__ void mask_scores(float (&s)[kBlockN / 2], int first_key) const {
-    int end[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      end[h] = min(end_of_keys(row(h), params.len_k), n_blocks.end * kBlockN) - first_key - 2 * (lane % 4);
-    hide_columns(s, end);
     if constexpr (kBegins) {
       int begin[2];
+      int end[2];
 #pragma unroll
-      for (int h = 0; h < 2; ++h) begin[h] = begin_of_keys(row(h)) - first_key - 2 * (lane % 4);
+      for (int h = 0; h < 2; ++h) {
+        const int from = origin() + first_key + 2 * (lane % 4);
+        begin[h] = hidden_keys(kProblem.mask, row(h), params.left_offset, params.len_k) - from;
+        end[h] = min(visible_keys(kProblem.mask, row(h), params.right_offset, params.len_k),
+                     origin() + n_blocks.end * kBlockN) -
+                 from;
+      }
+      hide_columns(s, end);
       hide_first_columns(s, begin);
+    } else {
+      int end[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        end[h] = min(visible_keys(kProblem.mask, row(h), params.right_offset, params.len_k), n_blocks.end * kBlockN) -
+                 first_key - 2 * (lane % 4);
+      hide_columns(s, end);
     }
   }
 

@@ -61,25 +61,6 @@ struct TmaProducer {
   __device__ __forceinline__ int origin() const {
     return hidden_keys(kProblem.mask, block_row, params.left_offset, params.len_k);
   }
-  /// Where a key lies in its tensor.
-  __device__ __forceinline__ int row_of_key(int key) const {
-    if constexpr (kBegins)
-      return key + origin();
-    else
-      return key;
-  }
-  /// The end of what a row sees of the first `len_k` keys.
-  __device__ __forceinline__ int end_of_keys(int row, int len_k) const {
-    if constexpr (kBegins)
-      return visible_keys(kProblem.mask, row, params.right_offset, len_k) - origin();
-    else
-      return visible_keys(kProblem.mask, row, params.right_offset, len_k);
-  }
-  /// The first key that a row sees.
-  __device__ __forceinline__ int begin_of_keys(int row) const {
-    return hidden_keys(kProblem.mask, row, params.left_offset, params.len_k) - origin();
-  }
-
   // ------------------------------------------------------------------------------------------------------- loads
 
   /// All but the first: that is initialised before the first copy.
@@ -122,10 +103,11 @@ struct TmaProducer {
 
   /// One n-block.
   __device__ __forceinline__ void load_k(unsigned to, unsigned at_barrier, int first_key, int kv_head) const {
+    if constexpr (kBegins) first_key += origin();
 #pragma unroll
     for (int b = 0; b < kBoxes; ++b)
-      ptx::cp_async_bulk_tensor_4d(to + b * kPlan.key_box, maps.k, at_barrier, b * tile::kBoxColumns,
-                                   row_of_key(first_key), kv_head, batch);
+      ptx::cp_async_bulk_tensor_4d(to + b * kPlan.key_box, maps.k, at_barrier, b * tile::kBoxColumns, first_key,
+                                   kv_head, batch);
   }
 
   /// Starts the loads of one iteration of a KV group, in the order in which they are needed. One thread. N-blocks past
@@ -139,6 +121,7 @@ struct TmaProducer {
       ptx::mbarrier_arrive_expect_tx(at_barrier, kBoxes * kPlan.key_box);
       load_k(keys_at(group, slot) + c * kBoxes * kPlan.key_box, at_barrier, first_key + c * kBlockN, kv_head);
     }
+    if constexpr (kBegins) first_key += origin();
 #pragma unroll
     for (int w = 0; w < kConfig.v_barriers; ++w) {
       const unsigned at_barrier = v_full(group, slot, w);
@@ -146,8 +129,7 @@ struct TmaProducer {
 #pragma unroll
       for (int b = 0; b < kBoxes; ++b)
         ptx::cp_async_bulk_tensor_4d(values_at(group, slot) + (w * kBoxes + b) * kPlan.value_box, maps.v, at_barrier,
-                                     b * tile::kBoxColumns, row_of_key(first_key) + w * kValueSteps * kMmaK, kv_head,
-                                     batch);
+                                     b * tile::kBoxColumns, first_key + w * kValueSteps * kMmaK, kv_head, batch);
     }
   }
 
