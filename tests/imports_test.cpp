@@ -30,7 +30,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"jit", {"heed", "base", "device", "variant", "process"}},
     {"worker", {"heed", "base", "workload", "device", "variant", "launch", "kernels", "json", "process", "jit"}},
     {"verify", {"heed", "base", "workload", "variant", "process", "tensors", "worker"}},
-    {"measure", {"heed", "base", "workload", "device", "process", "jit", "worker", "verify"}},
+    {"measure", {"heed", "base", "workload", "device", "variant", "process", "jit", "worker", "verify"}},
     {"profile", {"base", "variant", "jit", "worker", "verify", "measure"}},
     {"trial", {"base", "device", "jit", "verify", "measure"}},
     {"record", {"device", "jit", "verify", "measure"}},

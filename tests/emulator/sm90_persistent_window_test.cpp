@@ -31,7 +31,10 @@ TEST(EmulatedPersistentWindows, OneWarpgroup) {
 TEST(EmulatedPersistentWindows, WarpgroupsWithTilesOfTheirOwn) {
   run_windows<Config{.m_warpgroups = 2, .block_n = 48, .stages = 3}, kWindow>();
   run_windows<Config{.m_warpgroups = 3, .block_n = 32, .stages = 3, .pingpong = Pingpong::on}, kWindow>();
-  run_windows<Config{.m_warpgroups = 2, .kv_groups = 2, .stages = 2, .row_max = RowMax::online}, kWindow>();
+  run_windows<
+      Config{
+          .m_warpgroups = 2, .kv_groups = 2, .stages = 2, .row_max = RowMax::online, .producer = Producer::warpgroup},
+      kWindow>();
 }
 
 TEST(EmulatedPersistentWindows, SoftmaxBesideGemms) {
