@@ -62,6 +62,7 @@ Workload workload_of(const fs::path& q_path, const fs::path& k_path, const fs::p
                              .dim_v = axis(v, 3),
                              .dtype = q.dtype,
                              .mask = Mask::none,
+                             .window = {},
                              .layout = layout,
                              .scale = std::nullopt};
   validate(workload);

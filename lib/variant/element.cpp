@@ -1,6 +1,7 @@
 #include "variant/element.hpp"
 
 #include <fmt/format.h>
+#include <algorithm>
 
 #include <array>
 #include <cmath>

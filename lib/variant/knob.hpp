@@ -59,15 +59,15 @@ template <typename Aggregate>
 class KnobTable {
  public:
   /// A numeric knob.
-  KnobTable& add(std::string name, int Aggregate::*member, std::vector<int> values, std::string help) {
-    return add({.name = std::move(name), .help = std::move(help), .values = std::move(values), .names = {}},
+  KnobTable& add(std::string_view name, int Aggregate::*member, const std::vector<int>& values, std::string_view help) {
+    return add({.name = std::string(name), .help = std::string(help), .values = values, .names = {}},
                {[member](const Aggregate& a) { return a.*member; }, [member](Aggregate& a, int v) { a.*member = v; },
                 [](int v) { return std::to_string(v); }});
   }
 
   /// A switch.
-  KnobTable& add(std::string name, bool Aggregate::*member, std::string help) {
-    return add({.name = std::move(name), .help = std::move(help), .values = {0, 1}, .names = {"off", "on"}},
+  KnobTable& add(std::string_view name, bool Aggregate::*member, std::string_view help) {
+    return add({.name = std::string(name), .help = std::string(help), .values = {0, 1}, .names = {"off", "on"}},
                {[member](const Aggregate& a) { return a.*member ? 1 : 0; },
                 [member](Aggregate& a, int v) { a.*member = v != 0; },
                 [](int v) { return std::string(v != 0 ? "true" : "false"); }});
@@ -76,8 +76,8 @@ class KnobTable {
   /// A knob with named values: those of its enumeration, or as many of the first as the family takes.
   template <typename Enum>
     requires std::is_enum_v<Enum>
-  KnobTable& add(std::string name, Enum Aggregate::*member, std::string help, int count = kEnumCount<Enum>) {
-    Knob knob{.name = std::move(name), .help = std::move(help), .values = {}, .names = {}};
+  KnobTable& add(std::string_view name, Enum Aggregate::*member, std::string_view help, int count = kEnumCount<Enum>) {
+    Knob knob{.name = std::string(name), .help = std::string(help), .values = {}, .names = {}};
     for (int i = 0; i < count; ++i) {
       knob.values.push_back(i);
       knob.names.emplace_back(unqualified(qualified_enum_names<Enum>().at(static_cast<std::size_t>(i))));

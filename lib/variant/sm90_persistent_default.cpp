@@ -41,7 +41,7 @@ constexpr int kMostStages = 8;
 
 // The fewest consumer warpgroups whose blocks all run at once, so that every processor has one; where there are more
 // rows than that, the most that leave the fewest without rows at the end of a head.
-int choose_row_groups(const Workload& w, std::int64_t num_sms, int most) {
+int choose_warpgroups(const Workload& w, std::int64_t num_sms, int most) {
   most = static_cast<int>(std::min<std::int64_t>(most, (w.len_q + kWarpgroupRows - 1) / kWarpgroupRows));
   for (int groups = 1; groups <= most; ++groups)
     if (q_tiles_of_launch(groups, w) <= num_sms) return groups;
@@ -56,7 +56,7 @@ int choose_row_groups(const Workload& w, std::int64_t num_sms, int most) {
 // b1h6l2048d64 15.8 / 15.5, b1h8l1920k4096d64 31.6 / 30.7, b2h8l1000k1500d64 13.5 / 13.4.
 bool splits_keys(const Workload& w, std::int64_t num_sms) {
   return !w.is_causal() && padded_dim(static_cast<int>(w.dim)) == 64 && w.len_k >= kSplitKeysFrom &&
-         choose_row_groups(w, num_sms, 4) == 2 &&
+         choose_warpgroups(w, num_sms, 4) == 2 &&
          kSplitKv.cluster * q_tiles_of_launch(kSplitKv.m_warpgroups, w) <= num_sms;
 }
 
@@ -87,7 +87,7 @@ class Rule {
       use_small_blocks();
       count_waves();
     } else if (dim_ == 64) {
-      use_four_row_groups();
+      use_four_warpgroups();
       count_waves();
       order_at_64();
     } else if (dim_ == 128) {
@@ -95,7 +95,7 @@ class Rule {
       count_waves();
       order_at_128();
     } else {
-      c_.m_warpgroups = choose_row_groups(w_, num_sms_, 2);
+      c_.m_warpgroups = choose_warpgroups(w_, num_sms_, 2);
       if (dim_ == 192) c_.softmax_overlap = SoftmaxOverlap::qk_pv;
       count_waves();
       // Two consumer warpgroups that wait for both of their products fall into step. b4h8l2048d256: 248; in order 200,
@@ -131,8 +131,8 @@ class Rule {
   }
 
   // Exponentials take as long as products, so that consumer warpgroups which take turns keep both busy: four of them.
-  void use_four_row_groups() {
-    c_.m_warpgroups = choose_row_groups(w_, num_sms_, 4);
+  void use_four_warpgroups() {
+    c_.m_warpgroups = choose_warpgroups(w_, num_sms_, 4);
     c_.kv_groups = c_.m_warpgroups <= 2 && w_.len_k > c_.block_n ? 2 : 1;
     if (c_.m_warpgroups == 1 && c_.kv_groups == 2) {
       // As evolved at b1h8l1024d64: 7.13; 7.41 with a producer warpgroup and values first.
@@ -151,7 +151,7 @@ class Rule {
   // Registers are for two consumer warpgroups. Products take twice as long as exponentials, which hide behind the
   // group's own.
   void use_own_products() {
-    c_.m_warpgroups = choose_row_groups(w_, num_sms_, 2);
+    c_.m_warpgroups = choose_warpgroups(w_, num_sms_, 2);
     c_.kv_groups = c_.m_warpgroups == 1 && w_.len_k > c_.block_n ? 2 : 1;
     // b1h32l1024d128: 32.9 with tiles of 64 keys, 34.6 with 96. Long rows want the larger.
     if (c_.m_warpgroups == 2) c_.block_n = short_ ? 64 : 96;
@@ -385,8 +385,8 @@ class Rule {
 
 }  // namespace
 
-std::int64_t q_tiles_of_launch(int row_groups, const Workload& workload) {
-  const std::int64_t rows = std::int64_t{row_groups} * kWarpgroupRows;
+std::int64_t q_tiles_of_launch(int m_warpgroups, const Workload& workload) {
+  const std::int64_t rows = std::int64_t{m_warpgroups} * kWarpgroupRows;
   return (workload.len_q + rows - 1) / rows * workload.heads * workload.batch;
 }
 

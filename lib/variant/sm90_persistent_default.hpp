@@ -45,7 +45,7 @@ inline constexpr sm90_persistent::Config kSplitKv{.m_warpgroups = 4,
                                                   .convert_placement = sm90_persistent::ConvertPlacement::step_later};
 
 /// Q tiles of a launch with so many consumer warpgroups a block, all heads and batch entries together.
-std::int64_t q_tiles_of_launch(int row_groups, const Workload& workload);
+std::int64_t q_tiles_of_launch(int m_warpgroups, const Workload& workload);
 
 /// @param num_sms of the device
 /// @param is_legal whether a config fits the device, knobs that contradict each other reconciled

@@ -207,7 +207,7 @@ TEST(EmulatedStream, VotesAfterProducts) {
                                   75);
 }
 
-// Consumer warpgroups that multiply one after the other, whatever a iteration is: both products, one, or none where
+// Consumer warpgroups that multiply one after the other, whatever an iteration is: both products, one, or none where
 // only others see the keys.
 TEST(EmulatedStream, RowGroupsTakeTurns) {
   constexpr Config kTwo{.m_warpgroups = 2, .block_n = 32, .stages = 3, .pingpong = Pingpong::on};

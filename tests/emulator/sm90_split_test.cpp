@@ -309,7 +309,7 @@ TEST(EmulatedSm90, AllPartsComputeAgainWhereOneWasMisled) {
   run_case<kWeighsFour, kHalf64>({.heads = 2, .len_q = 70, .len_k = 300}, 37, true, mislead(63, 290));
 }
 
-// Probabilities of hidden keys are taken out where the mask's edge runs from corner to corner of a n-block; elsewhere,
+// Probabilities of hidden keys are taken out where the mask's edge runs from corner to corner of an n-block; elsewhere,
 // and where rows see past the last key, their scores are.
 TEST(EmulatedSm90, MasksProbabilities) {
   constexpr Config kConfig{.mask_at = MaskAt::probabilities};

@@ -15,39 +15,39 @@ namespace heed::sm90_persistent {
 ///
 /// Of several virtual CTAs first all but barriers and Q tiles, virtual CTA by virtual CTA, then those.
 struct SharedPlan {
-  int q;               ///< (query_stages, row_groups, boxes, 64 rows, 128 bytes)
+  int q;               ///< (q_stages, m_warpgroups, boxes, 64 rows, 128 bytes)
   int q_stage_bytes;   ///< of one query stage
-  int ring;            ///< (key_groups, {K, V}, stages, boxes, tile_keys, 128 bytes)
+  int ring;            ///< (kv_groups, {K, V}, stages, boxes, block_n, 128 bytes)
   int box;             ///< bytes of one box of a KV tile
   int operand;         ///< bytes of K or V of one stage
-  int exchange;        ///< (row_groups, key_groups): what a KV group sends, its slices of the others' and two floats a
+  int exchange;        ///< (m_warpgroups, kv_groups): what a KV group sends, its slices of the others' and two floats a
                        ///< row. In the sender's stages where it is the only one who reads those. Of two blocks of a
                        ///< cluster, what the other one sent
   int exchange_bytes;  ///< from one consumer warpgroup to the next
   int sender_bytes;    ///< from one sender to the next
-  int partner_partials;  ///< (pairs, key_groups, help_bytes): what one consumer warpgroup of a pair has of the other's
-                         ///< rows
+  int partner_partials;  ///< (pairs, kv_groups, partner_partial_bytes): what one consumer warpgroup of a pair has of
+                         ///< the other's rows
   int partner_partial_bytes;  ///< an output, a reference and a sum, in fp32, in the order of registers: 16 bytes a
                               ///< thread each
-  int rows;   ///< (row_groups, 4 warps, boxes, 16 rows, 128 bytes): finished rows on their way out. Where KV groups
+  int rows;   ///< (m_warpgroups, 4 warps, boxes, 16 rows, 128 bytes): finished rows on their way out. Where KV groups
               ///< become one, lines take the place of what has been received; boxes of Scheduler::single_tile that of
               ///< the queries
   int lines;  ///< (consumer threads, 16 bytes), with EpilogueStore::smem_b128_preaddressed: where a thread's lines go,
               ///< and how far it is from one to the next
   int barriers;
-  int q_tiles;  ///< (query_stages, 16 bytes): the RowTile whose queries a stage holds; index -1: there is none left
-  int virtual_cta_bytes;     ///< from one virtual CTA to the next
+  int q_tiles;            ///< (q_stages, 16 bytes): the QTile whose queries a stage holds; index -1: there is none left
+  int virtual_cta_bytes;  ///< from one virtual CTA to the next
   int virtual_cta_barriers;  ///< from one virtual CTA's barriers to the next one's
   int total;
 };
 
 /// Barriers, 8 bytes each.
 struct BarrierPlan {
-  int queries;   ///< (query_stages, row_groups): a consumer warpgroup's queries have arrived
-  int q_empty;   ///< (query_stages): every warp has read them
-  int ring;      ///< (key_groups, stages): the keys and values of a iteration have arrived
-  int kv_empty;  ///< (key_groups, stages): every warp of the KV group is done with them
-  int inbox;     ///< (row_groups), in a cluster: what the other block sends has arrived
+  int queries;   ///< (q_stages, m_warpgroups): a consumer warpgroup's queries have arrived
+  int q_empty;   ///< (q_stages): every warp has read them
+  int ring;      ///< (kv_groups, stages): the keys and values of an iteration have arrived
+  int kv_empty;  ///< (kv_groups, stages): every warp of the KV group is done with them
+  int inbox;     ///< (m_warpgroups), in a cluster: what the other block sends has arrived
   int count;
 };
 

@@ -2,7 +2,7 @@
 /// products, and how its warps find out that they were overflowed by a reference that is not the maximum.
 ///
 /// The online softmax is FlashAttention-2's (Dao, arXiv 2307.08691); that what is subtracted need not be the maximum,
-/// as long as probabilities stay in range, is what Reference, Vote and kMostSum are about.
+/// as long as probabilities stay in range, is what RowMax, OverflowCheck and kMostSum are about.
 #pragma once
 
 #include "kernels/attention/softmax.cuh"

@@ -135,7 +135,7 @@ HEED_HOST_DEVICE constexpr Range kv_tiles_of_split(const Config& c, int shorter,
   return {cut(kv_group), cut(kv_group + 1)};
 }
 
-/// How many tiles the values of a iteration are behind its keys:
+/// How many tiles the values of an iteration are behind its keys:
 ///
 ///   iteration               0      1      2      3      4           tiles 3, 2, 1, 0, last first
 ///   SoftmaxOverlap::qk_pv  K 3    K 2    K 1 V 3  K 0 V 2  V 1  V 0

@@ -79,7 +79,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
   }
 
   /// The iteration of the next keys, waited for, when that of the values before them is there.
-  /// @param skips the next tile is the one after the next: its keys come a iteration later than those values
+  /// @param skips the next tile is the one after the next: its keys come an iteration later than those values
   __device__ __forceinline__ Cursor<kConfig.stages> stage_of_keys(bool skips) const {
     Cursor<kConfig.stages> of_keys = kv_stage;
     if (kTogether && skips) {
@@ -147,7 +147,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
         total[h] = t == 0 ? e[0] + e[1] : total[h] + (e[0] + e[1]);
       }
     const bool fits = total[0] < kMostSum && total[1] < kMostSum;
-    // All warps of a warpgroup have to take the same wait, so what a overflowed one does lies before and behind it.
+    // All warps of a warpgroup have to take the same wait, so what an overflowed one does lies before and behind it.
     // ptxas would put the wait in front of most exponentials, but moves it over no branch.
     unsigned overflowed = __any_sync(0xffffffffU, !fits);
     if (overflowed) {

@@ -286,7 +286,7 @@ struct TmaProducer {
     return max(0, iterations_of(kConfig, tiles.end - tiles.first) - kDrawnAhead);
   }
 
-  /// Queries and the first keys, unless start() has asked for them, then all else iteration by turn, the last keys
+  /// Queries and the first keys, unless start() has asked for them, then all else iteration by iteration, the last keys
   /// first. `choose_next` decides which Q tile comes after this one, in front of the last kDrawnAhead iterations.
   template <typename ChooseNext>
   __device__ __forceinline__ void load_q_tile(const QTile& tile, int q_stage, Cursor<kConfig.stages> (&ring)[kKvGroups],

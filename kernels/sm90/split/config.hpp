@@ -287,14 +287,14 @@ inline constexpr int kStoredBytes = kStoredRows * kStoredColumns * 2;
 ///   .. | | ones | rows on their way out | what other parts send, for every consumer warpgroup of every KV group |
 ///   barriers |
 struct SharedPlan {
-  int q;              ///< (row_groups, boxes, 64 rows, 128 bytes)
-  int ring;           ///< (key_groups, stages, {K, V}, iteration)
-  int key_box;        ///< bytes of one box of a n-block of K: (n-block, 128)
-  int value_box;      ///< bytes of one box of the values behind one barrier: (segment_keys / value_waits, 128)
+  int q;              ///< (m_warpgroups, boxes, 64 rows, 128 bytes)
+  int ring;           ///< (kv_groups, stages, {K, V}, iteration)
+  int key_box;        ///< bytes of one box of an n-block of K: (n-block, 128)
+  int value_box;      ///< bytes of one box of the values behind one barrier: (iteration_keys / v_barriers, 128)
   int operand_bytes;  ///< K or V of one iteration
   int ones;           ///< (16 rows, 128 bytes) of ones; 0 bytes without ones columns
-  int rows;   ///< (key_groups, row_groups, 4 warps, slice columns / 32, 16 rows, 64 bytes) with EpilogueStore::tma
-  int inbox;  ///< (key_groups, row_groups, inbox_bytes)
+  int rows;   ///< (kv_groups, m_warpgroups, 4 warps, slice columns / 32, 16 rows, 64 bytes) with EpilogueStore::tma
+  int inbox;  ///< (kv_groups, m_warpgroups, inbox_bytes)
   int inbox_bytes;  ///< of one consumer warpgroup: (parts - 1, slice of a partial output), (parts - 1, 64 log-sum-exps)
   int slice_bytes;  ///< place of one sender's 64 rows of head dim / parts columns
   int sent_bytes;   ///< what the other parts send to one inbox, counted on its barrier
@@ -306,12 +306,12 @@ struct SharedPlan {
 /// Barriers, 8 bytes each. Of every KV group: n-block k of stage s at s * n-blocks + k, and so on.
 struct BarrierPlan {
   int q;
-  int keys;  ///< (key_groups, stages, n-blocks): a n-block of K has arrived (the first with Q, in the first iteration)
-  int values;  ///< (key_groups, stages, value_waits)
-  int freed;   ///< (key_groups, stages): a iteration has been read; only own_warp waits for it
-  int again;   ///< (key_groups): a n-block has arrived for the second computation
-  int inbox;   ///< (key_groups, row_groups): every other split's share has arrived
-  int sums;    ///< (key_groups, row_groups): with LseFirst::on, its log2-sum-exps
+  int keys;  ///< (kv_groups, stages, n-blocks): an n-block of K has arrived (the first with Q, in the first iteration)
+  int values;  ///< (kv_groups, stages, v_barriers)
+  int freed;   ///< (kv_groups, stages): an iteration has been read; only a producer warp waits for it
+  int again;   ///< (kv_groups): an n-block has arrived for the second computation
+  int inbox;   ///< (kv_groups, m_warpgroups): every other split's share has arrived
+  int sums;    ///< (kv_groups, m_warpgroups): with LseFirst::on, its log2-sum-exps
   int count;
 };
 
@@ -360,8 +360,8 @@ HEED_HOST_DEVICE constexpr int out_columns(const Config& c, int head_dim) {
   return padded_dim(head_dim) + (c.rowsum == Rowsum::mma ? 8 : 0);
 }
 
-/// Registers a thread needs at least: output, all scores of a iteration, prefetched ones, what is seen of the diagonal,
-/// and 48 for probabilities on their way, descriptors and row state.
+/// Registers a thread needs at least: output, all scores of an iteration, prefetched ones, what is seen of the
+/// diagonal, and 48 for probabilities on their way, descriptors and row state.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
   const int seen = c.mask_at == MaskAt::probabilities ? kWarpgroupRows / 8 + 1 : 0;
   return out_columns(c, head_dim) / 2 + iteration_keys(c) / 2 + (c.prefetch_next_qk ? c.block_n / 2 : 0) + seen + 48;

@@ -2,14 +2,14 @@
 /// tensor loads, keys split over a thread-block cluster and merged in the same launch through distributed shared
 /// memory.
 ///
-/// One Q tile (64 rows a consumer warpgroup) and its keys, with cluster = 2, key_groups = 1, n-block = 64, n-blocks =
+/// One Q tile (64 rows a consumer warpgroup) and its keys, with cluster = 2, kv_groups = 1, n-block = 64, n-blocks =
 /// 4:
 ///
 ///              keys ->   0     64    128   192   256   320   384   448
 ///                      +-----+-----+-----+-----+-----+-----+-----+-----+
 ///   64 query rows      |  part 0: block 0      |  part 1: block 1      |    each part: one iteration of 4 n-blocks
 ///                      +-----+-----+-----+-----+-----+-----+-----+-----+
-///                       scores of a n-block: one accumulator of 64 x 64; all of a iteration stay in registers
+///                       scores of an n-block: one accumulator of 64 x 64; all of an iteration stay in registers
 ///
 ///   iteration:  scores 0, 1, .. -> exponentials of step 0 | 1 | 2 | .. (16 keys each)
 ///                                    probabilities of steps 0 and 1 -> product, while steps 2, 3 are exponentiated
@@ -86,7 +86,7 @@ struct Forward : Iteration<kConfig, kProblem> {
         release(0);
 #pragma unroll 1
         for (int s = 1; s < iterations; ++s) {
-          // Under a causal mask the last iterations may be another consumer warpgroup's alone; freed in its iteration
+          // Under a causal mask the last iterations may be another consumer warpgroup's alone; freed in order
           // all the same: an arrival before the slot was filled again would count for the iteration before.
           if (first_key_of(s) < seen_by_any)
             this->template iteration<kMasks, false, false>(s, again);

@@ -36,7 +36,7 @@ struct Gemms : TmaProducer<kConfig, kProblem> {
     return tile::matrix_descriptor(values, kOnes ? shared + kPlan.ones - values : kPlan.value_box);
   }
 
-  /// Asks for the scores of a n-block: one committed group.
+  /// Asks for the scores of an n-block: one committed group.
   __device__ __forceinline__ void gemm_qk(float (&into)[kBlockN / 2], unsigned long long q, unsigned long long keys,
                                           int n_block) const {
     const unsigned long long k = keys + tile::descriptor_advance(n_block * kBoxes * kPlan.key_box);

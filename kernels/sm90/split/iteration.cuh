@@ -87,7 +87,7 @@ struct Iteration : Block<kConfig, kProblem> {
       for (int i = 0; i < kBlockN / 2; ++i) scores[0][i] = next_scores[i];
     }
     int committed = 0;
-    int score_group[kNBlocks];  // how many groups were committed before a n-block's
+    int score_group[kNBlocks];  // how many groups were committed before an n-block's
     const auto issue_qk = [&](int c) {
       ptx::mbarrier_wait(k_full(kv_group, slot, c), parity);
       if (kConfig.pdl_trigger == PdlTrigger::first_qk && kFirst && c == 0) ptx::griddepcontrol_launch_dependents();
@@ -113,7 +113,7 @@ struct Iteration : Block<kConfig, kProblem> {
         }
       }
     };
-    // What is subtracted from a n-block's scores; from those of n-blocks past the split's end so much that nothing is
+    // What is subtracted from an n-block's scores; from those of n-blocks past the split's end so much that nothing is
     // left.
     const auto subtracted_from = [&](int c, float(&subtracted)[2]) {
 #pragma unroll

@@ -2,7 +2,7 @@
 /// products.
 ///
 /// The online softmax is FlashAttention-2's (Dao, arXiv 2307.08691); that what is subtracted need not be the maximum,
-/// as long as probabilities stay in range, is what Reference and kMostSum are about.
+/// as long as probabilities stay in range, is what RowMax and kMostSum are about.
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
@@ -101,14 +101,14 @@ struct Softmax : Gemms<kConfig, kProblem> {
     }
   }
 
-  /// Takes out what the rows do not see, of a step of a n-block; `before` has all bits set where the n-block lies
+  /// Takes out what the rows do not see, of a step of an n-block; `before` has all bits set where the n-block lies
   /// before the diagonal.
   __device__ __forceinline__ void keep_seen(unsigned (&p)[4], int step, unsigned before) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) p[i] &= seen[2 * step + i / 2 - i % 2 + 1] | before;
   }
 
-  /// Exponentials of one step: scores 8 step to 8 step + 7 of a n-block, less `subtracted` of each row.
+  /// Exponentials of one step: scores 8 step to 8 step + 7 of an n-block, less `subtracted` of each row.
   __device__ __forceinline__ void exponentials(float (&e)[8], const float (&s)[kBlockN / 2], int step,
                                                const float (&subtracted)[2]) {
 #pragma unroll

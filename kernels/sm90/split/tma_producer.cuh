@@ -49,7 +49,7 @@ struct TmaProducer {
     return keys_at(group, slot) + kPlan.operand_bytes;
   }
 
-  /// Bytes from the first values of a iteration to those of a step.
+  /// Bytes from the first values of an iteration to those of a step.
   __device__ __forceinline__ static constexpr int value_offset(int step) {
     return step / kValueSteps * kBoxes * kPlan.value_box + step % kValueSteps * kMmaK * tile::kBoxRowBytes;
   }
