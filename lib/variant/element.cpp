@@ -1,8 +1,8 @@
 #include "variant/element.hpp"
 
 #include <fmt/format.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
