@@ -86,9 +86,9 @@ struct Forward : Tiles<kConfig, kProblem> {
       share.odd_row = row_of(index, even + 1);
       share.end = m_warpgroup == even ? share.even_end : share.odd_end;
     } else if constexpr (kBegins) {
-      const int origin = origin_of(kConfig, kProblem.mask, index, params.left_offset, params.len_k);
-      share.tiles = kv_tiles_of_split(kConfig, keys() - origin, split_of<kConfig>(kv_group));
-      share.end = min(share.tiles.end, tiles_seen_from(kConfig, kProblem.mask, index, m_warpgroup, origin, params.len_q,
+      const int begin = origin_of(kConfig, kProblem.mask, index, params.left_offset, params.len_k);
+      share.tiles = kv_tiles_of_split(kConfig, keys() - begin, split_of<kConfig>(kv_group));
+      share.end = min(share.tiles.end, tiles_seen_from(kConfig, kProblem.mask, index, m_warpgroup, begin, params.len_q,
                                                        params.len_k, params.right_offset));
     } else {
       share.tiles = kv_tiles_of_split(kConfig, keys(), split_of<kConfig>(kv_group));

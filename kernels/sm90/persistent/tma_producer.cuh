@@ -132,11 +132,12 @@ struct TmaProducer {
 
   template <bool kEvictFirst>
   __device__ __forceinline__ void load_operand(const TensorMap& map, unsigned to, unsigned barrier, int tile,
-                                               int kv_head, int batch, bool stays, int origin) const {
+                                               int kv_head, int batch, bool stays, int first_key) const {
 #pragma unroll
     for (int b = 0; b < kBoxes; ++b)
       load_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b,
-                            kBegins ? origin + tile * kConfig.block_n : tile * kConfig.block_n, kv_head, batch, stays);
+                            kBegins ? first_key + tile * kConfig.block_n : tile * kConfig.block_n, kv_head, batch,
+                            stays);
   }
 
   /// Everything else that a block needs, Q tile after Q tile. The same thread.
