@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
-#include "kernels/sm90/split/config.hpp"
+#include "kernels/sm90/split/legality.hpp"
 #include "variant/family.hpp"
 #include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"

@@ -1,6 +1,7 @@
 // fwd_sm90_split on the emulated GPU: every path of the kernel at small ragged shapes.
 #include "attention_case.hpp"
 #include "kernels/sm90/split/forward.cuh"
+#include "kernels/sm90/split/legality.hpp"
 
 namespace heed::sm90_split {
 namespace {

@@ -1,6 +1,7 @@
 // What fwd_sm90_split computes at compile time, checked on the host: who works on which keys, what lies where, in which
 // order.
 #include "kernels/sm90/split/known_parts.hpp"
+#include "kernels/sm90/split/legality.hpp"
 
 #include <algorithm>
 #include <cstddef>

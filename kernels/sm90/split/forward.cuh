@@ -25,7 +25,6 @@
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/ptx/wgmma.cuh"
-#include "kernels/sm90/split/config.hpp"
 #include "kernels/sm90/split/iteration.cuh"
 #include "kernels/sm90/split/merge.cuh"
 

@@ -6,7 +6,7 @@
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/shared.cuh"
-#include "kernels/sm90/split/config.hpp"
+#include "kernels/sm90/split/shared_plan.hpp"
 #include "kernels/tile/quad.cuh"
 
 namespace heed::sm90_split {

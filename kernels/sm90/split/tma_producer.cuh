@@ -4,7 +4,7 @@
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/mbarrier.cuh"
-#include "kernels/sm90/split/config.hpp"
+#include "kernels/sm90/split/shared_plan.hpp"
 
 namespace heed::sm90_split {
 
