@@ -20,77 +20,10 @@
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm80/decode/config.hpp"
+#include "kernels/sm80/decode/partial.cuh"
 #include "kernels/tile/fragment.hpp"
 
 namespace heed::sm80_decode {
-
-/// One row's softmax over some of its keys, 8 columns of it: partial output, sum of weights, and what was subtracted.
-struct Partial {
-  float reference;
-  float sum;
-  float out[8];
-
-  __device__ __forceinline__ void reset() {
-    reference = -__int_as_float(0x7f800000);
-    sum = 0.0F;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) out[i] = 0.0F;
-  }
-
-  /// Adds `count` partials: the first at `from` and `state`, each of the next `pitch` and `state_pitch` floats further.
-  /// kBatch of them are loaded at once. The order of additions depends on nothing but the arguments.
-  template <int kBatch, bool kGlobal>
-  __device__ __forceinline__ void add(const float* from, long long pitch, const float* state, long long state_pitch,
-                                      int count) {
-    for (int first = 0; first < count; first += kBatch) {
-      float2 states[kBatch];
-      float4 low[kBatch];
-      float4 high[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int index = min(first + i, count - 1);  // beyond the last: the last again, at weight 0
-        const float* values = from + index * pitch;
-        if constexpr (kGlobal) {
-          states[i] = ptx::ld_global_cg_v2(state + index * state_pitch);
-          low[i] = ptx::ld_global_cg_v4(values);
-          high[i] = ptx::ld_global_cg_v4(values + 4);
-        } else {
-          states[i] = *reinterpret_cast<const float2*>(state + index * state_pitch);
-          low[i] = reinterpret_cast<const float4*>(values)[0];
-          high[i] = reinterpret_cast<const float4*>(values)[1];
-        }
-      }
-      float next = reference;
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) next = fmaxf(next, states[i].x);
-      const float finite = attention::finite_row_max(next);
-      const float factor = ptx::ex2_approx_ftz(reference - finite);
-      reference = next;
-      sum *= factor;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) out[i] *= factor;
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const float weight = first + i < count ? ptx::ex2_approx_ftz(states[i].x - finite) : 0.0F;
-        sum = fmaf(weight, states[i].y, sum);
-        out[0] = fmaf(weight, low[i].x, out[0]);
-        out[1] = fmaf(weight, low[i].y, out[1]);
-        out[2] = fmaf(weight, low[i].z, out[2]);
-        out[3] = fmaf(weight, low[i].w, out[3]);
-        out[4] = fmaf(weight, high[i].x, out[4]);
-        out[5] = fmaf(weight, high[i].y, out[5]);
-        out[6] = fmaf(weight, high[i].z, out[6]);
-        out[7] = fmaf(weight, high[i].w, out[7]);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void put(float* to, float* state, bool with_state) const {
-    reinterpret_cast<float4*>(to)[0] = make_float4(out[0], out[1], out[2], out[3]);
-    reinterpret_cast<float4*>(to)[1] = make_float4(out[4], out[5], out[6], out[7]);
-    if (with_state) *reinterpret_cast<float2*>(state) = make_float2(reference, sum);
-  }
-};
 
 template <const Config& kConfig, const Problem& kProblem>
 struct Forward {

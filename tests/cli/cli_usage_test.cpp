@@ -1,0 +1,100 @@
+// Help, wrong usage and failures.
+#include "cli/command_line.hpp"
+#include "tensors/safetensors.hpp"
+
+namespace heed {
+namespace {
+
+TEST_F(Cli, LadderRefusesWhatItCannotClimb) {
+  expect_refusal("ladder --rungs scalar,swizle", 2, "did you mean \"swizzle\"?");
+  expect_refusal("ladder --shape b1h8", 2, "query length is missing");
+  expect_refusal("ladder --device cpu", 1, "leave out --device cpu");
+  EXPECT_THAT(heed_command("ladder --device cpu --json").out, ::testing::HasSubstr("\"no_device\""));
+}
+
+TEST_F(Cli, HelpAndVersion) {
+  EXPECT_THAT(heed_command("--help").out, ::testing::HasSubstr("Examples:"));
+  EXPECT_EQ(heed_command("--help").code, 0);
+  EXPECT_THAT(heed_command("--version").out, ::testing::StartsWith("heed "));
+  for (const char* command : {"evolve", "verify", "bench", "show", "runs", "replay", "families", "emit", "build",
+                              "doctor", "selftest", "profile", "ladder", "report", "evidence", "run"}) {
+    const Printed run = heed_command(std::string(command) + " --help");
+    EXPECT_EQ(run.code, 0) << command;
+    EXPECT_THAT(run.out, ::testing::AnyOf(::testing::HasSubstr("Example"), ::testing::HasSubstr("Exit code")))
+        << command;
+  }
+}
+
+TEST_F(Cli, WrongUsageExitsWithTwo) {
+  expect_refusal("", 2, "subcommand");
+  expect_refusal("evovle", 2, "did you mean \"evolve\"?");
+  expect_refusal("evolve --no-such-option", 2, "--no-such-option");
+  expect_refusal("evolve " + db(), 2, "no workload");
+  expect_refusal("evolve --shape b1h8l0d64 " + db(), 2, "l=0 is not positive");
+  expect_refusal("evolve --shape b1h8l-4d64 " + db(), 2, "l=-4 is not positive");
+  expect_refusal("evolve --shape b1h8l99999999999999999999d64 " + db(), 2, "too large");
+  expect_refusal("evolve --shape b1h9hkv2l8d64 " + db(), 2, "multiple of hkv");
+  expect_refusal("evolve --shape banana " + db(), 2, "unknown dimension");
+  expect_refusal("evolve --shape b1h1l8d16 --dtype fp8 " + db(), 2, "unknown dtype");
+  expect_refusal("evolve --shape b1h1l8d16 --causal left " + db(), 2, "unknown mask");
+  expect_refusal("evolve --shape b1h1l8d16 --scale -1 " + db(), 2, "finite and positive");
+  expect_refusal("evolve --shape b1h1l8d16 --device tpu " + db(), 2, "unknown device");
+  expect_refusal("evolve --shape b1h1l8d16 --family fwd_gpu --device cpu " + db() + " " + cache(), 2, "unknown family");
+  expect_refusal("evolve --shape b1h1l8d16 --family fwd_cpu, --device cpu " + db() + " " + cache(), 2,
+                 "unknown family \"\"");
+  expect_refusal("evolve --shape b1h1l8d16 --family fwd_cpu,fwd_cpu --device cpu " + db() + " " + cache(), 2,
+                 "fwd_cpu is named twice");
+  expect_refusal("evolve --shape b1h1l8d16 --strategy luck --device cpu " + db() + " " + cache(), 2,
+                 "unknown strategy");
+  expect_refusal("evolve --shape b1h1l8d16 --trials 0 --device cpu " + db() + " " + cache(), 2, "--trials 0");
+  expect_refusal("evolve --shape b1h1l8d16 --trials -3 --device cpu " + db() + " " + cache(), 2, "--trials -3");
+  expect_refusal("evolve --shape b1h1l8d16 --trials many " + db(), 2, "many");
+  expect_refusal("evolve --shape b1h1l8d16 --drafts 0 " + db(), 2, "--drafts");
+  expect_refusal("evolve --resume 77 " + db(), 2, "there is no run 77");
+  expect_refusal("bench fwd_cpu:blok_m=64 --shape b1h1l8d16 --device cpu " + cache(), 2, "did you mean \"block_m\"?");
+  expect_refusal("bench fwd_cpu:block_m=63 --shape b1h1l8d16 --device cpu " + cache(), 2,
+                 "knob block_m cannot be \"63\"");
+  expect_refusal("families fwd_none", 2, "unknown family");
+  expect_refusal("show", 2, "run");
+  expect_refusal("replay x", 2, "x");
+  expect_refusal("emit fwd_sm80 --shape b1h8l512d64 --arch sm_42", 2, "unknown GPU architecture");
+  EXPECT_FALSE(std::filesystem::exists(folder_.file("b.db")));
+}
+
+TEST_F(Cli, FailuresExitWithOne) {
+  expect_refusal("runs " + db(), 1, "there is no database");
+  expect_refusal("evolve --shape b1h1l8d16dv32 --device cpu " + db() + " " + cache(), 1, "value dim 32");
+  expect_refusal("evolve --shape b1h1l8d2000 --device cpu " + db() + " " + cache(), 1, "head dim 2000");
+  expect_refusal(
+      "bench fwd_cpu:unit=vector,key_heads=own,tile_rows=12,tile_vectors=4 --shape b1h1l8d16 --device cpu " + cache(),
+      1, "does not fit");
+  expect_refusal("evolve --shape b1h1l8d16 --device cpu --compiler no-such-compiler " + db() + " " + cache(), 1,
+                 "\"no-such-compiler\" is not on the PATH");
+  expect_refusal("evolve --shape b1h1l8d16 --device cpu " + db() + " " + cache(), 1, "no C++ compiler on the PATH",
+                 "PATH=/nonexistent");
+  expect_refusal("evolve --shape b1h1l8d16 --device cpu --cache /dev/null/x " + db(), 1, "cannot create the folder");
+  if (run_process({"nvidia-smi"}, {}, 20).ok()) return;
+  expect_refusal("evolve --shape b1h1l8d16 --device cuda " + db() + " " + cache(), 1, "no GPU can be used");
+  expect_refusal("selftest --device cuda " + cache(), 1, "no GPU can be used");
+  expect_refusal("profile fwd_sm80 --shape b1h8l512d64 " + cache(), 1, "no GPU can be used");
+}
+
+TEST_F(Cli, BadTensorFilesAreNamed) {
+  write_file_atomically(folder_.file("bad.safetensors"), "12345678901234567890", ErrorCode::internal);
+  expect_refusal("evolve --qkv " + folder_.file("none.safetensors") + " " + db(), 1, "No such file");
+  expect_refusal("evolve --qkv " + folder_.file("bad.safetensors") + " --device cpu " + db(), 1, "no safetensors file");
+  expect_refusal("evolve --q " + folder_.file("bad.safetensors") + " " + db(), 2, "belong together");
+  expect_refusal("evolve --qkv a --shape b1h1l8d16 " + db(), 1, "No such file");
+  expect_refusal("verify --qkv a --q b " + cache(), 2, "not both");
+}
+
+TEST_F(Cli, BadDatabasesAreNamedAndKept) {
+  const std::string junk(5000, 'x');
+  write_file_atomically(folder_.file("a.db"), junk, ErrorCode::internal);
+  expect_refusal("runs " + db(), 1, "corrupt or no SQLite database");
+  expect_refusal(tiny_evolution(), 1, "corrupt or no SQLite database");
+  EXPECT_EQ(read_file(folder_.file("a.db"), ErrorCode::internal), junk);
+}
+
+}  // namespace
+}  // namespace heed
