@@ -9,6 +9,7 @@
 #include "store/store.hpp"
 #include "tensors/npy.hpp"
 #include "tensors/safetensors.hpp"
+#include "workload/half.hpp"
 
 namespace heed {
 namespace {
