@@ -37,26 +37,8 @@ struct Order {
 
 /// ForwardParams as the binary reads it, so that a caller in another language can check its own declaration.
 json contract_json() {
-  json offsets = {{"q", offsetof(ForwardParams, q)},
-                  {"k", offsetof(ForwardParams, k)},
-                  {"v", offsetof(ForwardParams, v)},
-                  {"o", offsetof(ForwardParams, o)},
-                  {"lse", offsetof(ForwardParams, lse)},
-                  {"workspace", offsetof(ForwardParams, workspace)},
-                  {"counters", offsetof(ForwardParams, counters)},
-                  {"q_strides", offsetof(ForwardParams, q_strides)},
-                  {"k_strides", offsetof(ForwardParams, k_strides)},
-                  {"v_strides", offsetof(ForwardParams, v_strides)},
-                  {"o_strides", offsetof(ForwardParams, o_strides)},
-                  {"batch", offsetof(ForwardParams, batch)},
-                  {"heads", offsetof(ForwardParams, heads)},
-                  {"heads_kv", offsetof(ForwardParams, heads_kv)},
-                  {"group_size", offsetof(ForwardParams, group_size)},
-                  {"len_q", offsetof(ForwardParams, len_q)},
-                  {"len_k", offsetof(ForwardParams, len_k)},
-                  {"right_offset", offsetof(ForwardParams, right_offset)},
-                  {"scale", offsetof(ForwardParams, scale)},
-                  {"left_offset", offsetof(ForwardParams, left_offset)}};
+  json offsets;
+  for_each_params_field([&](std::string_view name, std::size_t offset) { offsets[std::string(name)] = offset; });
   return {{"size", sizeof(ForwardParams)}, {"offsets", offsets}};
 }
 

@@ -11,6 +11,7 @@
 #include "json/integer.hpp"
 #include "kernels/attention/mask.hpp"
 #include "process/interrupt.hpp"
+#include "variant/params_fields.hpp"
 
 namespace heed::worker {
 namespace {
@@ -85,14 +86,12 @@ ForwardParams resolve(const Launch& launch, std::uintptr_t base) {
 void to_json(nlohmann::json& json, const Launch& launch) {
   const ForwardParams& s = launch.shape;
   json = {{"at", {launch.q, launch.k, launch.v, launch.o, launch.lse, launch.workspace, launch.counters}},
-          {"strides",
-           {strides_to_json(s.q_strides), strides_to_json(s.k_strides), strides_to_json(s.v_strides),
-            strides_to_json(s.o_strides)}},
-          {"shape", {s.batch, s.heads, s.heads_kv, s.group_size, s.len_q, s.len_k, s.right_offset, s.left_offset}},
           {"scale", s.scale},
           {"mask", to_string(launch.mask)},
           {"element", to_string(launch.element)},
           {"grid", launch.grid}};
+  for (const auto& field : kStridesFields) json[std::string(field.name)] = strides_to_json(s.*field.member);
+  for (const auto& field : kIntFields) json[std::string(field.name)] = s.*field.member;
 }
 
 void from_json(const nlohmann::json& json, Launch& launch) {
@@ -105,20 +104,8 @@ void from_json(const nlohmann::json& json, Launch& launch) {
   launch.workspace = integer<std::uint64_t>(at.at(5));
   launch.counters = integer<std::uint64_t>(at.at(6));
   ForwardParams& s = launch.shape;
-  const auto& strides = json.at("strides");
-  s.q_strides = strides_from_json(strides.at(0));
-  s.k_strides = strides_from_json(strides.at(1));
-  s.v_strides = strides_from_json(strides.at(2));
-  s.o_strides = strides_from_json(strides.at(3));
-  const auto& shape = json.at("shape");
-  s.batch = integer<int>(shape.at(0));
-  s.heads = integer<int>(shape.at(1));
-  s.heads_kv = integer<int>(shape.at(2));
-  s.group_size = integer<int>(shape.at(3));
-  s.len_q = integer<int>(shape.at(4));
-  s.len_k = integer<int>(shape.at(5));
-  s.right_offset = integer<int>(shape.at(6));
-  s.left_offset = integer<int>(shape.at(7));
+  for (const auto& field : kStridesFields) s.*field.member = strides_from_json(json.at(std::string(field.name)));
+  for (const auto& field : kIntFields) s.*field.member = integer<int>(json.at(std::string(field.name)));
   s.scale = json.at("scale").get<float>();
   launch.mask = parse_mask_kind(json.at("mask").get<std::string>());
   launch.element = find_element(json.at("element").get<std::string>()).element;
