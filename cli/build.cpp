@@ -12,6 +12,7 @@
 #include "json/text.hpp"
 #include "measure/floor.hpp"
 #include "record/json.hpp"
+#include "variant/params_fields.hpp"
 #include "worker/protocol.hpp"
 
 namespace heed::cli {
