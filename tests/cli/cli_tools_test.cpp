@@ -126,7 +126,8 @@ TEST_F(Cli, VerifyFailsWhenAVariantFails) {
   EXPECT_EQ(wrong.code, 1);
   EXPECT_THAT(wrong.out, ::testing::HasSubstr("inexact"));
   EXPECT_EQ(heed_command("verify auto --shape b1h1l64d16:fp32 --device cpu " + cache()).code, 0);
-  expect_refusal("verify auto --shape b1h1l64d513:fp32 --device cpu " + cache(), 1, "fwd_cpu: head dim 513 is not supported");
+  expect_refusal("verify auto --shape b1h1l64d513:fp32 --device cpu " + cache(), 1,
+                 "fwd_cpu: head dim 513 is not supported");
 }
 
 TEST_F(Cli, ProfileDiagnosesWithoutCounters) {
