@@ -110,7 +110,9 @@ std::string without_foreign_files(std::string_view log, std::string_view tree) {
   bool foreign = false;
   for (const std::string& line : split(log, '\n')) {
     std::smatch match;
-    const bool header = std::regex_search(line, match, place);
+    // A header names its file within PATH_MAX; std::regex recurses once a character, so the rest stays unread.
+    const std::string head = line.substr(0, 4096 + 64);
+    const bool header = std::regex_search(head, match, place);
     if (header) {
       const std::string file = match[1];
       const bool before = foreign;

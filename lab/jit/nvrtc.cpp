@@ -5,13 +5,14 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <regex>
+#include <string_view>
 
 #include "base/files.hpp"
 #include "base/text.hpp"
@@ -229,17 +230,32 @@ int run_nvrtc_child() {
   return 0;
 }
 
+namespace {
+
+/// The number that stands between `before` and `after` in the first place of `log` where one stands so;
+/// 0 where there is none, or where the number does not fit an int: a log is text that a candidate can write into.
+/// A plain scan, since std::regex recurses once a character and a long line overflows the stack.
+int number_between(std::string_view log, std::string_view before, std::string_view after) {
+  for (std::size_t at = log.find(after); at != std::string_view::npos; at = log.find(after, at + 1)) {
+    std::size_t first = at;
+    while (first > 0 && log[first - 1] >= '0' && log[first - 1] <= '9') --first;
+    if (first == at || !log.substr(0, first).ends_with(before)) continue;
+    int value = 0;
+    const auto read = std::from_chars(log.data() + first, log.data() + at, value);
+    return read.ec == std::errc{} ? value : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
 Resources parse_ptxas_report(const std::string& log) {
   Resources resources;
-  const auto number = [&](const char* pattern) {
-    std::smatch match;
-    return std::regex_search(log, match, std::regex(pattern)) ? std::stoi(match[1]) : 0;
-  };
-  resources.registers = number("Used ([0-9]+) registers");
-  resources.stack_bytes = number("([0-9]+) bytes stack frame");
-  resources.spill_store_bytes = number("([0-9]+) bytes spill stores");
-  resources.spill_load_bytes = number("([0-9]+) bytes spill loads");
-  resources.static_shared_bytes = number("([0-9]+) bytes smem");
+  resources.registers = number_between(log, "Used ", " registers");
+  resources.stack_bytes = number_between(log, "", " bytes stack frame");
+  resources.spill_store_bytes = number_between(log, "", " bytes spill stores");
+  resources.spill_load_bytes = number_between(log, "", " bytes spill loads");
+  resources.static_shared_bytes = number_between(log, "", " bytes smem");
   return resources;
 }
 

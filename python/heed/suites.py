@@ -226,6 +226,55 @@ def _cpu():
     return (*full, *short, "b1h32hkv8l1k4096d128:bf16", "b1h8l2048d64:bf16")
 
 
+def _windows():
+    """Dense causal rows beside windows of as many keys as Gemma-2, Mistral and gpt-oss take, and one that looks both ways."""
+    return tuple(
+        f"b{TOKENS // length}h{HIDDEN // dim}l{length}d{dim}:bf16{mask}"
+        for dim in (64, 128)
+        for length in (4096, 16384)
+        for mask in (":causal_top_left", ":causal_top_left:window=1023", ":causal_top_left:window=127", ":window=512/512")
+    )
+
+
+MODELS = (  # what each row is
+    ("b1h8l512d64:fp16", "the mission"),
+    ("b1h32hkv8l2048d128:bf16:causal_top_left", "Llama-3-8B prefill"),
+    ("b16h32hkv8l1k4096d128:bf16", "Llama-3-8B decode, batch 16"),
+    ("b4h14hkv2l1024d64:bf16:causal_top_left", "Qwen2.5-0.5B"),
+    ("b1h16hkv8l4096d256:bf16:causal_top_left", "Gemma-2-9B, without softcap"),
+    ("b32h12l384d64:fp16", "BERT-base, SQuAD"),
+    ("b8h12l512d64:fp16", "BERT-base"),
+    ("b64h16l257d64:fp16", "CLIP ViT-L/14"),
+    ("b128h6l197d64:fp16", "DeiT-S"),
+    ("b2h10l4096k77d64:fp16", "SDXL cross attention"),
+    ("b2h10l4096d64:fp16", "SDXL self attention"),
+    ("b2h20l1024d64:fp16", "SDXL self attention, inner"),
+    ("b1h24l4608d128:bf16", "FLUX.1 joint attention"),
+    ("b1h20l1500d64:fp16", "Whisper large encoder"),
+    ("b1h20l448k1500d64:fp16", "Whisper cross attention, prefill"),
+    ("b1h20l1k1500d64:fp16", "Whisper cross attention, decode"),
+    ("b4h20l1022d64:fp16", "ESM-2"),
+    ("b384h4l384d32:fp16", "AlphaFold row attention, without bias"),
+    ("b1h32l2048d96:fp16:causal_top_left", "Phi-3-mini"),
+    ("b2h8l4096d40:fp16", "Stable Diffusion 1.5"),
+    ("b2h8l1024d80:fp16", "Stable Diffusion 1.5"),
+    ("b2h8l256d160:fp16", "Stable Diffusion 1.5"),
+    ("b8h32hkv8l5k4096d128:bf16:causal_bottom_right", "speculative decode, 5 tokens"),
+    ("b1h32hkv8l512k8192d128:bf16:causal_bottom_right", "chunked prefill"),
+    ("b8h12l1024d64:fp16:causal_top_left", "GPT-2"),
+    ("b1h32hkv8l4096d128:bf16:causal_top_left", "Mixtral prefill"),
+    ("b1h8l65536d64:fp16:causal_top_left", "long context"),
+    ("b1h32hkv8l32768d128:bf16:causal_top_left", "Llama-3 at 32k"),
+    ("b1h1l16d64:fp16", "tiny"),
+    ("b1h8l100d64:fp16", "ragged and short"),
+    ("b256h8l64d64:fp16", "many short sequences"),
+    ("b1h64hkv8l1k131072d128:bf16", "Llama-3-70B decode at 128k"),
+    ("b128h32hkv4l1k1024d128:bf16", "decode, batch 128"),
+    ("b2h16l3000d128:bf16:blhd", "video tokens, (batch, length, head, dim)"),
+    ("b1h128hkv1l1k4096d64:bf16", "one key head for 128 query heads"),
+)
+
+
 def random_workloads(seed, count=RANDOM_WORKLOADS):
     """Workloads that depend on the seed alone: small, ragged, grouped heads, both causal alignments, both layouts."""
     rng = random.Random(seed)
@@ -253,6 +302,8 @@ def suites(seed=1):
         Suite("throughput", "16384 tokens, hidden 2048, full and causal, fp16 and bf16", _throughput(), ("graph_cold",), "TFLOP/s"),
         Suite("acceptance", f"six shapes and {RANDOM_WORKLOADS} random ones by seed: error against float64", acceptance, ("acceptance",), "error"),
         Suite("decode", "one query against a long cache of grouped heads, fp16", decode, ("graph_cold",), "us", copies=True),
+        Suite("models", "calls of models in use: prefill, decoding, encoders, image and protein models", tuple(text for text, _ in MODELS), ("graph_warm",), "us"),
+        Suite("windows", "sliding windows of 1024 and 128 keys and of 512 to either side beside the dense causal mask, bf16", _windows(), ("graph_cold",), "TFLOP/s"),
         Suite("cpu", "a CPU: one shape in every dtype and mask, a batch of short rows, decoding, a long sequence", _cpu(), ("graph_warm",), "us"),
         Suite("eager", "host time per call, back to back and synchronised", tuple(LATENCY), ("eager",), "us"),
     )

@@ -387,6 +387,15 @@ TEST(Ptxas, ReportIsRead) {
   EXPECT_EQ(r.static_shared_bytes, 1024);
 }
 
+TEST(Ptxas, NumbersThatNoKernelHasReadAsNone) {
+  const Resources r = parse_ptxas_report("ptxas info : Used 167777777778 registers, bytes stack frame\n" +
+                                         std::string(1 << 20, '9') + " bytes smem\n7 bytes spill stores");
+  EXPECT_EQ(r.registers, 0);
+  EXPECT_EQ(r.stack_bytes, 0);
+  EXPECT_EQ(r.static_shared_bytes, 0);
+  EXPECT_EQ(r.spill_store_bytes, 7);
+}
+
 // ---- CUDA, without a GPU: every problem of a GPU family builds for every architecture, within its registers, without
 // spills.
 class GpuBuilds : public ::testing::TestWithParam<std::tuple<const char*, const Family*>> {};
