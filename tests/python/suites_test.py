@@ -102,7 +102,7 @@ class Imports(unittest.TestCase):
 class Suites(unittest.TestCase):
     def test_are_what_they_say(self):
         every = suites.suites()
-        self.assertEqual({name: len(s.workloads) for name, s in every.items()}, {"latency": 14, "throughput": 72, "acceptance": 106, "decode": 3, "cpu": 11, "eager": 7})
+        self.assertEqual({name: len(s.workloads) for name, s in every.items()}, {"latency": 14, "throughput": 72, "acceptance": 106, "decode": 3, "models": 35, "windows": 16, "cpu": 11, "eager": 7})
         for suite in every.values():
             for text in suite.workloads:
                 suites.parse_workload(text)
