@@ -9,6 +9,7 @@
 #include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"
 #include "variant/registry.hpp"
+#include "workload/mask.hpp"
 
 namespace heed {
 namespace {
@@ -83,9 +84,11 @@ std::int64_t all_jobs(const sm90_decode::Config& c, const Workload& w) {
   return w.batch * w.heads_kv * tiles;
 }
 
+// Of the launch as the kernel sees it, keys in front of the first visible one cut off: a grid of more blocks than
+// there are tiles never ends.
 std::int64_t job_tiles(const sm90_decode::Config& c, const Workload& w) {
-  const std::int64_t keys = std::max<std::int64_t>(w.keys_of(w.len_q - 1).end, 1);
-  return (keys + c.block_n - 1) / c.block_n;
+  const FixedSizes sizes = sizes_of(w);
+  return sm90_decode::tiles_of_job(c, mask_kind(w), sizes.len_q, sizes.right_offset, sizes.len_k);
 }
 
 std::int64_t all_tiles(const sm90_decode::Config& c, const Workload& w) {

@@ -1,5 +1,7 @@
 // Families for few queries: what they take, how they cut the keys, and how they fill a GPU.
+#include <map>
 #include <set>
+
 #include "base/random.hpp"
 #include "device/device.hpp"
 #include "testing.hpp"
@@ -128,6 +130,24 @@ TEST(Families, DecodeOnHopperPlansEqualShares) {
   hopper.processors = 0;
   EXPECT_EQ(blocks_of(plan_of("b8h32hkv4l1k8192d128", "")), 128U);
   EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "split_points=anywhere").grid, (std::array<std::uint32_t, 3>{132, 1, 1}));
+}
+
+// A launch under a window has the keys in front of the first visible one cut off: blocks are counted by what is left.
+TEST(Families, DecodeOnHopperPlansBlocksForTheKeysOfAWindow) {
+  DeviceFacts hopper = gpu_limits("sm_90a");
+  hopper.processors = 132;
+  const std::string knobs =
+      "fwd_sm90_decode:group_split=kv_tiles,kv_groups=2,stages=4,block_m=8,block_n=16,split_points=anywhere";
+  for (const auto& [shape, blocks] : std::map<std::string, unsigned>{
+           {"h8hkv1l1k4096d64:window=63/0", 4},  // 64 of 4096 keys
+           {"h8hkv1l1k4096d64:window=64/0", 5},
+           {"h8hkv1l1k4096d64:causal_bottom_right", 132},
+           {"h8hkv1l4k83d64:causal_bottom_right:window=3", 4}}) {  // four jobs, of 7 keys each
+    const Workload workload = parse_workload(shape);
+    const Variant variant = parse_variant(knobs, workload, hopper);
+    const LaunchPlan plan = variant.family->plan(variant.config, workload, hopper);
+    EXPECT_EQ(plan.grid[0] * plan.grid[1] * plan.grid[2], blocks) << shape;
+  }
 }
 
 // Enough bytes under way, and as wide tiles as leave every multiprocessor several.
