@@ -27,6 +27,8 @@ enum class ErrorCode {
   cache,             ///< the build cache cannot be read or written
   store,             ///< the database is corrupt, newer, read-only, locked, or its disk is full
   worker,            ///< a worker process could not be started or kept
+  programs,          ///< a file of programs that is missing, truncated, altered, or of another version
+  driver,            ///< the CUDA driver refused a call
   interrupted,       ///< the user asked to stop
   internal,          ///< a broken invariant of Heed itself
 };

@@ -159,8 +159,7 @@ Tolerance calibrated_tolerance(const Workload& w, const std::vector<RowIndex>& r
   unfused = of_unfused;
   unfused.lse = unfused_lse_error;
 
-  const double row_rounding =
-      std::min(kMostRounding, 2 * std::max(worst_rounding, kLeastRow * roundoff) + kRowSlack);
+  const double row_rounding = std::min(kMostRounding, 2 * std::max(worst_rounding, kLeastRow * roundoff) + kRowSlack);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     RowLimit& limit = tolerance.rows[i];
     if (!limit.finite || !limit.resolved) continue;

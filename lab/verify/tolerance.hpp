@@ -69,12 +69,11 @@ ErrorStats error_over(const Workload& workload, const std::vector<RowIndex>& row
 
 /// Twice the error of the unfused computation plus 3e-5 (relative measures: plus 2e-5 and 2e-4), because a fused kernel
 /// rounds as often as an unfused one but in other places. Where few elements decide, the unfused error may be small by
-/// luck: it counts as no less than 1.5 unit roundoffs of the largest output (relative RMS error: than 0.75 of them, of a
-/// single row: than 2.25).
-/// That part is never over a quarter of a row's size. Added to it, row by row: twice what the error of fp32 scores
-/// moves the row by, and what is below the dtype's smallest number. A row that fp32 scores move by more than 0.65 of
-/// its size is not resolved. So relative limits end at 0.9 of a row's size, and at 0.65 of all rows' together: zeros
-/// pass only where the output is zero for all that fp32 can tell.
+/// luck: it counts as no less than 1.5 unit roundoffs of the largest output (relative RMS error: than 0.75 of them, of
+/// a single row: than 2.25). That part is never over a quarter of a row's size. Added to it, row by row: twice what the
+/// error of fp32 scores moves the row by, and what is below the dtype's smallest number. A row that fp32 scores move by
+/// more than 0.65 of its size is not resolved. So relative limits end at 0.9 of a row's size, and at 0.65 of all rows'
+/// together: zeros pass only where the output is zero for all that fp32 can tell.
 ///
 /// A log-sum-exp may be off by what rounding P costs a row sum, by 4 times the error of a score, and by twice that of
 /// the unfused computation.

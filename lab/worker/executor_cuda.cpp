@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "device/cuda_driver.hpp"
+#include "launch/gpu_program.hpp"
 #include "launch/tensor_map.hpp"
 #include "worker/cuda_kernels.hpp"
 #include "worker/cuda_memory.hpp"
@@ -48,13 +49,11 @@ class CudaExecutor final : public Executor {
     std::ifstream file(path, std::ios::binary);
     const std::string cubin((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     if (cubin.empty()) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("cannot read {}", path));
-    check_cuda(cuda_.module_load_data(&s.module, cubin.data()), "loading the cubin");
-    check_cuda(cuda_.module_get_function(&s.function, s.module, plan.entry.c_str()), "finding the kernel");
-    check_cuda(cuda_.func_set_attribute(s.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                        static_cast<int>(plan.shared_bytes)),
-               "asking for shared memory");
+    const char* step = "";
+    const CUresult loaded = s.program.load(cubin.data(), plan, step);
+    check_cuda(loaded, step);
     int local_bytes = 0;
-    check_cuda(cuda_.func_get_attribute(&local_bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, s.function),
+    check_cuda(cuda_.func_get_attribute(&local_bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, s.program.function()),
                "asking for the local memory of the kernel");
     s.poison_local = kernels_->poison_local(local_bytes);
     s.plan = plan;
@@ -219,7 +218,7 @@ class CudaExecutor final : public Executor {
     CounterReading reading = read_counters(library, choices, context_, once);
     int registers = 0;
     check_cuda(cuda_.func_get_attribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS,
-                                        slots_.at(static_cast<std::size_t>(slot)).function),
+                                        slots_.at(static_cast<std::size_t>(slot)).program.function()),
                "asking for the registers of the kernel");
     reading.values["registers"] = registers;
     return reading;
@@ -234,8 +233,7 @@ class CudaExecutor final : public Executor {
     TensorMaps maps;
   };
   struct Slot {
-    CUmodule module = nullptr;
-    CUfunction function = nullptr;
+    GpuProgram program;
     CUfunction poison_local = nullptr;  // of a frame like the kernel's; null where that has none
     LaunchPlan plan;
     CUgraphExec graph = nullptr;
@@ -244,13 +242,12 @@ class CudaExecutor final : public Executor {
 
   void drop(Slot& s) {
     if (s.graph != nullptr) cuda_.graph_exec_destroy(s.graph);
-    if (s.module != nullptr) cuda_.module_unload(s.module);
     s = Slot();
   }
 
   BoundLaunch bound(int slot, const Launch& order, CUdeviceptr device) {
     const Slot& s = slots_.at(static_cast<std::size_t>(slot));
-    if (s.function == nullptr) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("slot {} is empty", slot));
+    if (!s.program.is_loaded()) throw DeviceFailure(DeviceFailure::Kind::launch, fmt::format("slot {} is empty", slot));
     BoundLaunch launch{order.grid, resolve(order, device), {}};
     const TensorStrides& o = launch.params.o_strides;
     if (const auto& own = s.plan.o_strides; own && *own != o)
@@ -263,33 +260,8 @@ class CudaExecutor final : public Executor {
 
   void launch(int slot, const BoundLaunch& one, Follow follow = Follow::in_stream) {
     const Slot& s = slots_.at(static_cast<std::size_t>(slot));
-    CUlaunchConfig config{};
-    config.gridDimX = one.grid[0];
-    config.gridDimY = one.grid[1];
-    config.gridDimZ = one.grid[2];
-    config.blockDimX = s.plan.threads;
-    config.blockDimY = 1;
-    config.blockDimZ = 1;
-    config.sharedMemBytes = static_cast<unsigned>(s.plan.shared_bytes);
-    config.hStream = stream_;
-    std::array<CUlaunchAttribute, 2> attributes{};
-    const auto add = [&]() -> CUlaunchAttribute& { return attributes.at(config.numAttrs++); };
-    if (s.plan.cluster > 1) {
-      CUlaunchAttribute& cluster = add();
-      cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-      cluster.value.clusterDim = {s.plan.cluster, 1, 1};
-    }
-    if (follow == Follow::dependent) {
-      CUlaunchAttribute& dependent = add();
-      dependent.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-      dependent.value.programmaticStreamSerializationAllowed = 1;
-    }
-    config.attrs = attributes.data();
-    // The driver copies the parameters before it returns; an entry without maps has one of them.
-    ForwardParams params = one.params;
-    TensorMaps maps = one.maps;
-    void* arguments[] = {&params, &maps};
-    check_cuda(cuda_.launch_kernel_ex(&config, s.function, arguments, nullptr), "launching the kernel");
+    check_cuda(s.program.launch(one.grid, one.params, one.maps, stream_, follow == Follow::dependent),
+               "launching the kernel");
   }
 
   void poison_outputs() {

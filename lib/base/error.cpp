@@ -24,6 +24,10 @@ std::string_view to_string(ErrorCode code) {
       return "store";
     case ErrorCode::worker:
       return "worker";
+    case ErrorCode::programs:
+      return "programs";
+    case ErrorCode::driver:
+      return "driver";
     case ErrorCode::interrupted:
       return "interrupted";
     case ErrorCode::internal:

@@ -33,12 +33,16 @@ CudaDriver load() {
   bind("cuDeviceTotalMem_v2", api.device_total_mem);
   bind("cuDevicePrimaryCtxRetain", api.device_primary_ctx_retain);
   bind("cuCtxSetCurrent", api.ctx_set_current);
+  bind("cuCtxGetCurrent", api.ctx_get_current);
+  bind("cuCtxGetDevice", api.ctx_get_device);
   bind("cuCtxSynchronize", api.ctx_synchronize);
   bind("cuMemAlloc_v2", api.mem_alloc);
   bind("cuMemFree_v2", api.mem_free);
   bind("cuMemcpyHtoDAsync_v2", api.memcpy_htod_async);
   bind("cuMemcpyDtoHAsync_v2", api.memcpy_dtoh_async);
   bind("cuMemsetD8Async", api.memset_d8_async);
+  bind("cuMemsetD32Async", api.memset_d32_async);
+  bind("cuMemsetD2D8Async", api.memset_d2d8_async);
   bind("cuModuleLoadData", api.module_load_data);
   bind("cuModuleUnload", api.module_unload);
   bind("cuModuleGetFunction", api.module_get_function);
@@ -46,6 +50,7 @@ CudaDriver load() {
   bind("cuFuncSetAttribute", api.func_set_attribute);
   bind("cuLaunchKernelEx", api.launch_kernel_ex);
   bind("cuStreamCreate", api.stream_create);
+  bind("cuStreamGetCtx", api.stream_get_ctx);
   bind("cuStreamSynchronize", api.stream_synchronize);
   bind("cuStreamBeginCapture_v2", api.stream_begin_capture);
   bind("cuStreamEndCapture", api.stream_end_capture);

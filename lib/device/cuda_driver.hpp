@@ -25,12 +25,16 @@ struct CudaDriver {
   decltype(&::cuDeviceTotalMem) device_total_mem;
   decltype(&::cuDevicePrimaryCtxRetain) device_primary_ctx_retain;
   decltype(&::cuCtxSetCurrent) ctx_set_current;
+  decltype(&::cuCtxGetCurrent) ctx_get_current;
+  decltype(&::cuCtxGetDevice) ctx_get_device;
   decltype(&::cuCtxSynchronize) ctx_synchronize;
   decltype(&::cuMemAlloc) mem_alloc;
   decltype(&::cuMemFree) mem_free;
   decltype(&::cuMemcpyHtoDAsync) memcpy_htod_async;
   decltype(&::cuMemcpyDtoHAsync) memcpy_dtoh_async;
   decltype(&::cuMemsetD8Async) memset_d8_async;
+  decltype(&::cuMemsetD32Async) memset_d32_async;
+  decltype(&::cuMemsetD2D8Async) memset_d2d8_async;
   decltype(&::cuModuleLoadData) module_load_data;
   decltype(&::cuModuleUnload) module_unload;
   decltype(&::cuModuleGetFunction) module_get_function;
@@ -38,6 +42,7 @@ struct CudaDriver {
   decltype(&::cuFuncSetAttribute) func_set_attribute;
   decltype(&::cuLaunchKernelEx) launch_kernel_ex;
   decltype(&::cuStreamCreate) stream_create;
+  CUresult (*stream_get_ctx)(CUstream, CUcontext*);
   decltype(&::cuStreamSynchronize) stream_synchronize;
   decltype(&::cuStreamBeginCapture) stream_begin_capture;
   decltype(&::cuStreamEndCapture) stream_end_capture;

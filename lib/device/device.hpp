@@ -11,12 +11,12 @@ namespace heed {
 /// The processor this process runs on.
 DeviceFacts cpu_facts();
 
-/// The first NVIDIA GPU, or why there is none to use.
+/// An NVIDIA GPU by its ordinal, or why there is none to use.
 struct CudaProbe {
   std::optional<DeviceFacts> facts;
   std::string reason;  ///< when there are no facts, e.g. "no NVIDIA driver is installed (libcuda.so.1 was not found)"
 };
-CudaProbe probe_cuda();
+CudaProbe probe_cuda(int ordinal = 0);
 
 /// Build target of a GPU: "sm_90a" for compute capability 9.0 (wgmma and setmaxnreg exist only in the
 /// architecture-specific target), "sm_89" and so on for the others.

@@ -46,13 +46,15 @@ DeviceFacts gpu_limits(std::string_view arch) {
 
 #ifdef HEED_WITH_CUDA
 
-CudaProbe probe_cuda() {
+CudaProbe probe_cuda(int ordinal) {
   try {
     const CudaDriver& cuda = cuda_driver();
     int count = 0;
     if (cuda.device_get_count(&count) != CUDA_SUCCESS || count == 0) return {std::nullopt, "the driver sees no GPU"};
+    if (ordinal < 0 || ordinal >= count)
+      return {std::nullopt, fmt::format("there is no GPU {}; the driver sees {}", ordinal, count)};
     CUdevice device = 0;
-    if (const CUresult result = cuda.device_get(&device, 0); result != CUDA_SUCCESS)
+    if (const CUresult result = cuda.device_get(&device, ordinal); result != CUDA_SUCCESS)
       return {std::nullopt, cuda_error_text(result)};
     const auto attribute = [&](CUdevice_attribute which) {
       int value = 0;
@@ -89,7 +91,7 @@ CudaProbe probe_cuda() {
 
 #else
 
-CudaProbe probe_cuda() {
+CudaProbe probe_cuda(int) {
   return {std::nullopt, "this build has no CUDA support (cuda.h was not found when it was configured)"};
 }
 

@@ -1,9 +1,7 @@
-"""Heed's binaries from Python: `heed build` makes them, ctypes loads and launches them.
+"""Heed's binaries from Python: `heed build` makes them, libheed launches them (include/heed/heed.h), through ctypes.
 
-On a GPU a cubin is launched through the driver API on PyTorch's current stream; a launch allocates nothing and waits for
-nothing, so it can be captured in a CUDA graph. On a CPU libheed_launch.so, which is built beside the heed program, runs the
-shared object's blocks on pinned threads, as a worker of Heed does (lib/launch/cpu_launcher.hpp).
-https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html
+On a GPU a run goes to PyTorch's current stream; it allocates nothing and waits for nothing, so it can be captured in a CUDA graph.
+On a CPU the library's pinned threads share the blocks of a program, as a worker of Heed does.
 """
 
 import ctypes
@@ -14,31 +12,7 @@ import tempfile
 
 
 class HeedError(RuntimeError):
-    """The heed program or a binary of it cannot be used; the message is a whole sentence."""
-
-
-class TensorStrides(ctypes.Structure):
-    """heed::TensorStrides of kernels/contract.hpp: elements; the head dim is contiguous."""
-
-    _fields_ = [("batch", ctypes.c_longlong), ("head", ctypes.c_longlong), ("row", ctypes.c_longlong)]
-
-
-class ForwardParams(ctypes.Structure):
-    """heed::ForwardParams of kernels/contract.hpp."""
-
-    _fields_ = (
-        [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "workspace", "counters")]
-        + [(name, TensorStrides) for name in ("q_strides", "k_strides", "v_strides", "o_strides")]
-        + [(name, ctypes.c_int) for name in ("batch", "heads", "heads_kv", "group_size", "len_q", "len_k", "right_offset")]
-        + [("scale", ctypes.c_float), ("left_offset", ctypes.c_int)]
-    )
-
-
-def check_contract(contract, struct=ForwardParams):
-    """Compares the declaration above with what the heed program was compiled with. Raises HeedError."""
-    here = {"size": ctypes.sizeof(struct), "offsets": {name: getattr(struct, name).offset for name, *_ in struct._fields_}}
-    if here != {"size": contract["size"], "offsets": contract["offsets"]}:
-        raise HeedError(f"this Python package declares kernel parameters of {here['size']} bytes that differ from the heed program's; take both from one version")
+    """The heed program, the library or a binary cannot be used; the message is a whole sentence."""
 
 
 def build(heed, orders, folder, device, cache=None):
@@ -58,321 +32,227 @@ def build(heed, orders, folder, device, cache=None):
     if done.returncode != 0:
         raise HeedError(f"heed build failed: {done.stderr.strip() or done.stdout.strip()[-500:]}")
     result = json.loads(done.stdout)
-    check_contract(result["contract"])
     for entry in result["builds"]:
-        entry["launcher"] = os.path.join(os.path.dirname(os.path.abspath(heed)), "libheed_launch.so")
+        entry["library"] = os.path.join(os.path.dirname(os.path.abspath(heed)), "libheed.so")
     return result
 
 
-# ------------------------------------------------------------------------------------------------ the driver
+# ------------------------------------------------------------------------------------------------ the library
 
-CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
-CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4
-CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6
-CU_TENSOR_MAP_DATA_TYPE = {"fp16": 6, "bf16": 9}
-CU_TENSOR_MAP_SWIZZLE = {32: 1, 64: 2, 128: 3}  # by the bytes of a box's row
-CU_TENSOR_MAP_L2_PROMOTION = {0: 0, 64: 1, 128: 2, 256: 3}  # by the bytes that the L2 fetches at once
-TENSOR_MAP_BYTES = 128
-MOST_MAPS = 256  # parameter blocks whose tensor maps are kept
+ABI_VERSION = 1
+CPU, CUDA = 0, 1
+DTYPES = {"fp16": 0, "bf16": 1, "fp32": 2}
+MASKS = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2, "window_top_left": 3, "window_bottom_right": 4}
+RUN_DEPENDENT = 1
 
 
-class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute: an id, and a union of 64 bytes that a cluster's dimensions start, or a flag."""
+class Strides(ctypes.Structure):
+    """heed_strides: elements, of (batch, head, length, dim)."""
 
-    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("dims", ctypes.c_uint * 3), ("rest", ctypes.c_ubyte * 52)]
-
-
-class TensorMap(ctypes.Structure):
-    """heed::TensorMap: an opaque CUtensorMap."""
-
-    _fields_ = [("opaque", ctypes.c_ubyte * TENSOR_MAP_BYTES)]
+    _fields_ = [(name, ctypes.c_int64) for name in ("batch", "head", "row", "dim")]
 
 
-class TensorMaps(ctypes.Structure):
-    """heed::TensorMaps of kernels/contract.hpp. Its address must be a multiple of 128: see aligned_maps."""
+class Problem(ctypes.Structure):
+    """heed_problem."""
 
-    _fields_ = [(name, TensorMap) for name in ("q", "k", "v", "o")]
+    _fields_ = (
+        [(name, ctypes.c_uint32) for name in ("struct_size", "abi_version")]
+        + [(name, ctypes.c_int32) for name in ("device_type", "device")]
+        + [(name, ctypes.c_int64) for name in ("batch", "heads", "heads_kv", "len_q", "len_k", "dim", "dim_v")]
+        + [(name, ctypes.c_int32) for name in ("dtype_q", "dtype_kv", "dtype_o", "mask")]
+        + [(name, ctypes.c_int64) for name in ("window_left", "window_right")]
+        + [(name, ctypes.c_double) for name in ("scale", "softcap", "dropout")]
+        + [(name, ctypes.c_uint64) for name in ("dropout_seed", "dropout_offset")]
+        + [(name, Strides) for name in ("q_strides", "k_strides", "v_strides", "o_strides", "bias_strides")]
+        + [("page_size", ctypes.c_int64), ("flags", ctypes.c_uint32), ("reserved_flags", ctypes.c_uint32), ("reserved", ctypes.c_uint64 * 8)]
+    )
 
 
-def aligned_maps():
-    """Zero TensorMaps where the driver can encode them; they keep their memory alive."""
-    memory = ctypes.create_string_buffer(ctypes.sizeof(TensorMaps) + TENSOR_MAP_BYTES)
-    return TensorMaps.from_buffer(memory, -ctypes.addressof(memory) % TENSOR_MAP_BYTES)
+class Tensors(ctypes.Structure):
+    """heed_tensors."""
+
+    _fields_ = (
+        [(name, ctypes.c_uint32) for name in ("struct_size", "reserved_flags")]
+        + [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "bias", "sinks", "cu_seqlens_q", "cu_seqlens_k", "page_table")]
+        + [(name, ctypes.c_void_p) for name in ("q_scale", "k_scale", "v_scale")]
+        + [("reserved", ctypes.c_uint64 * 8)]
+    )
 
 
-class LaunchConfig(ctypes.Structure):
-    """CUlaunchConfig."""
+class Options(ctypes.Structure):
+    """heed_options."""
 
     _fields_ = [
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(LaunchAttribute)),
-        ("attribute_count", ctypes.c_uint),
+        ("struct_size", ctypes.c_uint32),
+        ("threads", ctypes.c_int32),
+        ("programs", ctypes.c_char_p),
+        ("variant", ctypes.c_char_p),
+        ("image", ctypes.c_char_p),
+        ("image_bytes", ctypes.c_size_t),
+        ("reserved", ctypes.c_uint64 * 8),
     ]
 
 
-class Driver:
-    """The few driver calls that are needed, from libcuda.so.1. Raises HeedError where there is none."""
+class PlanInfo(ctypes.Structure):
+    """heed_plan_info."""
 
-    def __init__(self, library="libcuda.so.1"):
+    _fields_ = (
+        [(name, ctypes.c_uint32) for name in ("struct_size", "can_be_dependent")]
+        + [(name, ctypes.c_size_t) for name in ("workspace_bytes", "workspace_alignment", "workspace_zeroed")]
+        + [(name, ctypes.c_char_p) for name in ("family", "variant", "origin", "reason")]
+        + [("flops", ctypes.c_double), ("o_strides", Strides)]
+    )
+
+
+class Library:
+    """libheed.so. Raises HeedError where it cannot be loaded or a call fails."""
+
+    def __init__(self, path):
         try:
-            self.cuda = ctypes.CDLL(library)
-        except OSError as error:
-            raise HeedError(f"the NVIDIA driver cannot be loaded: {error}") from error
-        pointer = ctypes.c_void_p
-        self.cuda.cuModuleLoadData.argtypes = [ctypes.POINTER(pointer), ctypes.c_char_p]
-        self.cuda.cuModuleGetFunction.argtypes = [ctypes.POINTER(pointer), pointer, ctypes.c_char_p]
-        self.cuda.cuFuncSetAttribute.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
-        self.cuda.cuLaunchKernelEx.argtypes = [ctypes.POINTER(LaunchConfig), pointer, ctypes.POINTER(pointer), ctypes.POINTER(pointer)]
-        self.encode = getattr(self.cuda, "cuTensorMapEncodeTiled", None)  # only variants with bulk copies need it
-        if self.encode:
-            words, halves = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32)
-            self.encode.argtypes = [pointer, ctypes.c_int, ctypes.c_uint32, pointer, words, words, halves, halves] + [ctypes.c_int] * 4
-
-    def check(self, result, what):
-        """Raises HeedError with the driver's words unless `result` is 0."""
-        if result:
-            text = ctypes.c_char_p()
-            self.cuda.cuGetErrorString(result, ctypes.byref(text))
-            raise HeedError(f"{what} failed: {(text.value or b'?').decode()} (CUDA error {result})")
-
-
-_driver = None
-
-
-def driver():
-    """The one Driver of this process."""
-    global _driver
-    _driver = _driver or Driver()
-    return _driver
-
-
-def map_shape(params, boxes, name):
-    """What the map of tensor `name` (q, k, v or o) is encoded from: (address, extents, strides in bytes, box).
-
-    Dimensions are (head dim, row, head, batch). The rows of k and v end with the last key that any query attends to; a
-    dimension of size 1 gets a legal stride. `boxes` is that of build()'s entry. Raises HeedError, as heed::tensor_map_shape.
-    """
-    keys = params.len_k if boxes["mask"] == "none" else min(params.len_k, params.len_q + params.right_offset)
-    rows, heads = (params.len_q, params.heads) if name in "qo" else (max(1, keys), params.heads_kv)
-    address, strides = getattr(params, name) or 0, getattr(params, f"{name}_strides")
-    if address == 0 or address % 16:
-        raise HeedError(f"{name} lies at address {address:#x}; bulk copies need a multiple of 16 bytes")
-    extents = (boxes["head_dim"], rows, heads, params.batch)
-    in_bytes = []
-    for dimension, size in zip(("row", "head", "batch"), extents[1:]):
-        stride = getattr(strides, dimension)
-        legal = stride > 0 and stride % 8 == 0
-        if not legal and size > 1:
-            raise HeedError(f"the {dimension} stride of {name} is {stride} elements; bulk copies need a positive multiple of 8 elements (16 bytes)")
-        in_bytes.append(2 * (stride if legal else boxes["head_dim"]))
-    columns = boxes["o_columns"] if name == "o" and boxes["o_columns"] else boxes["columns"]
-    return address, extents, tuple(in_bytes), (columns, boxes[f"{name}_rows"], 1, 1)
-
-
-def encode_maps(params, boxes):
-    """TensorMaps of a launch; of a tensor without rows in `boxes` all zero. Raises HeedError."""
-    api, maps = driver(), aligned_maps()
-    if not api.encode:
-        raise HeedError("the NVIDIA driver has no tensor maps (cuTensorMapEncodeTiled), which this variant's bulk copies need")
-    for name in ("q", "k", "v", "o"):
-        if not boxes[f"{name}_rows"]:
-            continue
-        address, extents, strides, box = map_shape(params, boxes, name)
-        result = api.encode(
-            ctypes.addressof(getattr(maps, name)),
-            CU_TENSOR_MAP_DATA_TYPE[boxes["element"]],
-            len(extents),
-            address,
-            (ctypes.c_uint64 * 4)(*extents),
-            (ctypes.c_uint64 * 3)(*strides),
-            (ctypes.c_uint32 * 4)(*box),
-            (ctypes.c_uint32 * 4)(1, 1, 1, 1),
-            0,  # not interleaved
-            CU_TENSOR_MAP_SWIZZLE[2 * box[0]],
-            CU_TENSOR_MAP_L2_PROMOTION[boxes["l2_bytes"]],
-            0,  # what lies outside is read as zeros
-        )
-        api.check(result, f"encoding the tensor map of {name}")
-    return maps
-
-
-class CudaKernel:
-    """One cubin in PyTorch's context. `binary` is an entry of build()."""
-
-    def __init__(self, binary):
-        import torch
-
-        self.torch = torch
-        torch.cuda.current_stream().synchronize()  # the context is there and current
-        api = driver()
-        with open(binary["file"], "rb") as file:
-            cubin = file.read()
-        module, self.function = ctypes.c_void_p(), ctypes.c_void_p()
-        api.check(api.cuda.cuModuleLoadData(ctypes.byref(module), cubin), f"loading {binary['variant']}")
-        api.check(api.cuda.cuModuleGetFunction(ctypes.byref(self.function), module, binary["entry"].encode()), f"finding {binary['entry']}")
-        api.check(
-            api.cuda.cuFuncSetAttribute(self.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, binary["shared_bytes"]), "asking for shared memory"
-        )
-        self.config = LaunchConfig((ctypes.c_uint * 3)(*binary["grid"]), (ctypes.c_uint * 3)(binary["threads"], 1, 1), binary["shared_bytes"])
-        attributes = []
-        if binary["cluster"] > 1:
-            attributes.append(LaunchAttribute(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, 0, (ctypes.c_uint * 3)(binary["cluster"], 1, 1)))
-        self.plain = len(attributes)
-        attributes.append(LaunchAttribute(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 0, (ctypes.c_uint * 3)(1, 0, 0)))
-        self.attributes = (LaunchAttribute * len(attributes))(*attributes)
-        self.config.attributes = ctypes.cast(self.attributes, ctypes.POINTER(LaunchAttribute))
-        self.boxes, self.maps = binary["boxes"], {}
-        self.device = torch.device("cuda")
-        self.arguments = (ctypes.c_void_p * (2 if self.boxes else 1))()
-
-    def maps_of(self, params):
-        """The TensorMaps of these parameters, encoded when they are first seen."""
-        key = bytes(params)
-        maps = self.maps.get(key)
-        if maps is None:
-            if len(self.maps) >= MOST_MAPS:
-                self.maps.clear()
-            maps = self.maps[key] = encode_maps(params, self.boxes)
-        return maps
-
-    def launch(self, params, dependent=False):
-        """Queues one launch on PyTorch's current stream; the driver copies the parameters before it returns.
-
-        `dependent`: as a programmatic dependent of the launch before it, for a variant whose plan allows it.
-        """
-        self.config.stream = self.torch.cuda.current_stream().cuda_stream
-        self.config.attribute_count = self.plain + dependent
-        self.arguments[0] = ctypes.addressof(params)
-        if self.boxes:
-            self.arguments[1] = ctypes.addressof(self.maps_of(params))
-        result = _driver.cuda.cuLaunchKernelEx(ctypes.byref(self.config), self.function, self.arguments, None)
-        if result:
-            _driver.check(result, "launching the kernel")
-
-
-class CpuKernel:
-    """One shared object, its blocks shared by pinned threads. `binary` is an entry of build()."""
-
-    def __init__(self, binary):
-        import torch
-
-        self.device = torch.device("cpu")
-        self.launcher = None
-        try:
-            self.entry = ctypes.cast(getattr(ctypes.CDLL(binary["file"]), binary["entry"]), ctypes.c_void_p)
-        except (OSError, AttributeError) as error:
-            raise HeedError(f"{binary['file']} cannot be loaded: {error}") from error
-        self.library = launcher_library(binary["launcher"])
-        self.blocks = binary["grid"][0]
-        self.launcher = self.library.heed_cpu_open(binary["threads"], binary["shared_bytes"])
-        if not self.launcher:
-            raise HeedError(f"{binary['threads']} threads with {binary['shared_bytes']} bytes of scratch each cannot be had")
-
-    def run(self, params, launches=1):
-        """Launches an array of parameters one after another; returns the microseconds they took together."""
-        return self.library.heed_cpu_run(self.launcher, self.entry, ctypes.addressof(params), launches, self.blocks)
-
-    def launch(self, params, dependent=False):
-        """Runs every block; returns when all are done."""
-        self.run(params)
-
-    def __del__(self):
-        if self.launcher:
-            self.library.heed_cpu_close(self.launcher)
-
-
-_launchers = {}
-
-
-def launcher_library(path):
-    """libheed_launch.so, loaded once. Raises HeedError."""
-    if path not in _launchers:
-        try:
-            library = ctypes.CDLL(path)
+            self.lib = ctypes.CDLL(path)
         except OSError as error:
             raise HeedError(f"{path}, which lies beside the heed program, cannot be loaded: {error}; build it with `make`") from error
-        library.heed_cpu_open.argtypes, library.heed_cpu_open.restype = [ctypes.c_int, ctypes.c_longlong], ctypes.c_void_p
-        library.heed_cpu_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_longlong]
-        library.heed_cpu_run.restype = ctypes.c_double
-        library.heed_cpu_close.argtypes, library.heed_cpu_close.restype = [ctypes.c_void_p], None
-        library.heed_trim_window.argtypes, library.heed_trim_window.restype = [ctypes.c_void_p, ctypes.c_int], None
-        _launchers[path] = library
-    return _launchers[path]
+        pointer = ctypes.c_void_p
+        self.lib.heed_last_error.restype = ctypes.c_char_p
+        self.lib.heed_plan_create.argtypes = [ctypes.POINTER(Problem), ctypes.POINTER(Options), ctypes.POINTER(pointer)]
+        self.lib.heed_plan_get_info.argtypes = [pointer, ctypes.POINTER(PlanInfo)]
+        self.lib.heed_plan_prepare.argtypes = [pointer, pointer, pointer]
+        self.lib.heed_plan_run_many.argtypes = [pointer, ctypes.POINTER(Tensors), ctypes.c_size_t, pointer, pointer, ctypes.c_uint32, ctypes.POINTER(ctypes.c_double)]
+        self.lib.heed_plan_destroy.argtypes = [pointer]
+        self.lib.heed_plan_destroy.restype = None
+        self.run_many = self.lib.heed_plan_run_many
+
+    def check(self, status):
+        """Raises HeedError with the library's sentence unless `status` is 0."""
+        if status:
+            raise HeedError(self.lib.heed_last_error().decode())
+
+
+_libraries = {}
+
+
+def library(path):
+    """The Library of a path, loaded once."""
+    if path not in _libraries:
+        _libraries[path] = Library(path)
+    return _libraries[path]
 
 
 def strides_of(tensor):
-    """Strides of a (batch, head, length, dim) tensor whose head dim is contiguous."""
-    if tensor.stride(3) != 1:
-        raise HeedError("the head dim of a tensor must be contiguous")
-    return TensorStrides(tensor.stride(0), tensor.stride(1), tensor.stride(2))
+    """heed_strides of a (batch, head, length, dim) tensor."""
+    return Strides(*tensor.stride())
+
+
+def problem_of(workload, on_gpu, device, q, k, v, o):
+    """heed_problem of a workload (suites.Workload) and tensors that lie as these do."""
+    w = workload
+    problem = Problem(struct_size=ctypes.sizeof(Problem), abi_version=ABI_VERSION, device_type=CUDA if on_gpu else CPU, device=device)
+    problem.batch, problem.heads, problem.heads_kv, problem.len_q, problem.len_k = w.batch, w.heads, w.heads_kv, w.len_q, w.len_k
+    problem.dim = problem.dim_v = w.dim
+    problem.dtype_q = problem.dtype_kv = problem.dtype_o = DTYPES[w.dtype]
+    problem.mask, problem.window_left, problem.window_right = MASKS[w.mask], w.left, w.right
+    problem.scale = float(w.scale_text or 0)
+    problem.q_strides, problem.k_strides, problem.v_strides, problem.o_strides = map(strides_of, (q, k, v, o))
+    return problem
+
+
+class Plan:
+    """A built variant for tensors that lie in one way. `binary` is an entry of build()."""
+
+    def __init__(self, binary, image, problem):
+        self.lib = library(binary["library"])
+        self.handle = ctypes.c_void_p()
+        options = Options(struct_size=ctypes.sizeof(Options), variant=binary["text"].encode(), image=image, image_bytes=len(image))
+        self.lib.check(self.lib.lib.heed_plan_create(ctypes.byref(problem), ctypes.byref(options), ctypes.byref(self.handle)))
+        self.info = PlanInfo(struct_size=ctypes.sizeof(PlanInfo))
+        self.lib.check(self.lib.lib.heed_plan_get_info(self.handle, ctypes.byref(self.info)))
+
+    def run(self, tensors, count, workspace, stream, dependent=False, microseconds=None):
+        """Runs `count` heed_tensors in order; `workspace` and `stream` are addresses or None."""
+        status = self.lib.run_many(self.handle, tensors, count, workspace, stream, RUN_DEPENDENT if dependent else 0, microseconds)
+        if status:
+            self.lib.check(status)
+
+    def prepare(self, workspace, stream):
+        """Clears what of a workspace must be zero before its first run."""
+        self.lib.check(self.lib.lib.heed_plan_prepare(self.handle, workspace, stream))
+
+    def __del__(self):
+        if getattr(self, "handle", None):
+            self.lib.lib.heed_plan_destroy(self.handle)
 
 
 class HeedAttention:
-    """A built variant as a function of tensors, for one workload (suites.Workload)."""
+    """A built variant as a function of tensors, for one workload (suites.Workload). `binary` is an entry of build()."""
 
     def __init__(self, binary, workload):
         import torch
 
         self.torch = torch
-        self.workload = w = workload
+        self.workload = workload
         self.binary = binary
-        self.kernel = CudaKernel(binary) if binary["file"].endswith(".cubin") else CpuKernel(binary)
-        self.workspace = torch.zeros(max(1, binary["workspace_bytes"]), dtype=torch.uint8, device=self.kernel.device)
-        self.counters = torch.zeros(max(1, binary["counters"]), dtype=torch.int32, device=self.kernel.device)  # launches leave them at zero
+        self.on_gpu = binary["file"].endswith(".cubin")
+        self.device = torch.device("cuda" if self.on_gpu else "cpu")
+        try:
+            with open(binary["file"], "rb") as file:
+                self.image = file.read()
+        except OSError as error:
+            raise HeedError(f"{binary['file']} cannot be read: {error}") from error
         self.o_strides = tuple(binary["o_strides"] or ())  # the only ones the program writes to; empty: any
-        params = self.params = ForwardParams()
-        params.workspace = self.workspace.data_ptr() if binary["workspace_bytes"] else None
-        params.counters = self.counters.data_ptr() if binary["counters"] else None
-        params.batch, params.heads, params.heads_kv, params.group_size = w.batch, w.heads, w.heads_kv, w.heads // w.heads_kv
-        params.len_q, params.len_k, params.scale = w.len_q, w.len_k, w.scale
-        params.left_offset = w.left_offset or 0
-        params.right_offset = w.len_k if w.right_offset is None and w.left_offset is not None else w.right_offset or 0
+        self.plans = {}
+        self.tensors = Tensors(struct_size=ctypes.sizeof(Tensors))
+        if not self.on_gpu:
+            library(binary["library"])
+            return
+        torch.cuda.current_stream().synchronize()  # the context is there and current
+
+    def plan_of(self, q, k, v, o):
+        """(Plan, workspace) for tensors that lie as these do; made when they are first seen."""
+        key = (q.stride(), k.stride(), v.stride(), o.stride())
+        found = self.plans.get(key)
+        if found is None:
+            device = self.torch.cuda.current_device() if self.on_gpu else 0
+            plan = Plan(self.binary, self.image, problem_of(self.workload, self.on_gpu, device, q, k, v, o))
+            workspace = None
+            if plan.info.workspace_bytes:
+                workspace = self.torch.empty(plan.info.workspace_bytes + plan.info.workspace_alignment, dtype=self.torch.uint8, device=self.device)
+                workspace = workspace[-workspace.data_ptr() % plan.info.workspace_alignment :]
+                plan.prepare(workspace.data_ptr(), self.stream())
+            found = self.plans[key] = plan, workspace
+        return found
+
+    def stream(self):
+        """The address of PyTorch's current stream; None on a CPU."""
+        return self.torch.cuda.current_stream().cuda_stream if self.on_gpu else None
 
     def into(self, q, k, v, o, dependent=False):
-        """Launches with these (batch, head, length, dim) tensors; waits for nothing on a GPU, and but for the tensor maps of
-        tensors not seen before allocates nothing. `dependent` as for CudaKernel.launch."""
-        if self.o_strides and any(n > 1 and got != own for n, got, own in zip(o.shape, o.stride(), self.o_strides)):
-            raise HeedError(f"an output with strides {o.stride()[:3]} was given to a variant that is built for {self.o_strides} "
-                            "alone; give such an output, or build the variant with o_layout=strided")
-        self._queue(q, k, v, o, dependent)
-
-    def bind(self, q, k, v, o):
-        """Parameters of a launch with these tensors: keys in front of the first that any query sees are no part of it."""
-        p = self.params
-        p.q, p.k, p.v, p.o = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
-        p.q_strides, p.k_strides, p.v_strides, p.o_strides = strides_of(q), strides_of(k), strides_of(v), strides_of(o)
-        return self.trimmed(p) if self.workload.left_offset is not None else p
-
-    def trimmed(self, params):
-        """The same launch without those keys."""
-        p = ForwardParams()
-        ctypes.memmove(ctypes.addressof(p), ctypes.addressof(params), ctypes.sizeof(p))
-        launcher_library(self.binary["launcher"]).heed_trim_window(ctypes.addressof(p), self.workload.element_bytes)
-        return p
-
-    def _queue(self, q, k, v, o, dependent=False):
-        self.kernel.launch(self.bind(q, k, v, o), dependent)
+        """Launches with these (batch, head, length, dim) tensors; waits for nothing on a GPU. `dependent`: as a programmatic
+        dependent of the launch before it, for a variant whose plan allows it."""
+        plan, workspace = self.plan_of(q, k, v, o)
+        t = self.tensors
+        t.q, t.k, t.v, t.o = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
+        plan.run(t, 1, workspace.data_ptr() if workspace is not None else None, self.stream(), dependent)
 
     def chain(self, arguments):
         """On a CPU: a function that launches with each of these (q, k, v) in turn, without Python in between, and returns
-        (microseconds, the last output). Outputs are made once, one for each q. None on a GPU."""
-        if not isinstance(self.kernel, CpuKernel):
+        (microseconds, the last output). Outputs are made once, one for each q; all of them lie as the first do. None on a GPU."""
+        if self.on_gpu:
             return None
         outputs = {}
-        launches = (ForwardParams * len(arguments))()
-        for params, (q, k, v) in zip(launches, arguments):
+        launches = (Tensors * len(arguments))()
+        for one, (q, k, v) in zip(launches, arguments):
             if q.data_ptr() not in outputs:
                 outputs[q.data_ptr()] = self.output_for(q)
-            bound = self.bind(q, k, v, outputs[q.data_ptr()])
-            ctypes.memmove(ctypes.addressof(params), ctypes.addressof(bound), ctypes.sizeof(params))
+            one.struct_size = ctypes.sizeof(Tensors)
+            one.q, one.k, one.v, one.o = q.data_ptr(), k.data_ptr(), v.data_ptr(), outputs[q.data_ptr()].data_ptr()
         last = outputs[arguments[-1][0].data_ptr()]
+        plan, workspace = self.plan_of(*arguments[0], outputs[arguments[0][0].data_ptr()])
+        us = ctypes.c_double()
 
         # The launches hold addresses alone: the tensors live as long as the function does.
-        def run(held=(arguments, outputs)):
-            return self.kernel.run(launches, len(launches)), last
+        def run(held=(arguments, outputs, workspace)):
+            plan.run(launches, len(launches), workspace.data_ptr() if workspace is not None else None, None, False, ctypes.byref(us))
+            return us.value, last
 
         return run
 
@@ -385,7 +265,7 @@ class HeedAttention:
 
     def __call__(self, q, k, v):
         o = self.output_for(q)
-        self._queue(q, k, v, o)
+        self.into(q, k, v, o)
         return o
 
     def as_dependent(self):
@@ -395,7 +275,7 @@ class HeedAttention:
 
         def call(q, k, v):
             o = self.output_for(q)
-            self._queue(q, k, v, o, dependent=True)
+            self.into(q, k, v, o, dependent=True)
             return o
 
         return call

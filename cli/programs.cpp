@@ -1,0 +1,186 @@
+// heed programs: files of programs for libheed
+#include <fmt/format.h>
+
+#include <chrono>
+#include <map>
+
+#include "base/files.hpp"
+#include "base/text.hpp"
+#include "cli/command.hpp"
+#include "dispatch/covering.hpp"
+#include "dispatch/program_file.hpp"
+#include "jit/embedded.hpp"
+#include "json/text.hpp"
+#include "process/interrupt.hpp"
+#include "variant/element.hpp"
+
+namespace heed::cli {
+namespace {
+
+using nlohmann::json;
+
+struct BuildOptions {
+  MachineOptions machine;
+  std::vector<std::string> archs;
+  std::vector<std::string> dtypes;
+  std::vector<std::int64_t> dims;
+  std::vector<std::string> masks;
+  int samples = 150;
+  int most = 40;
+  std::uint64_t seed = 1;
+  bool dry_run = false;
+  std::string output;
+};
+
+struct FileOptions {
+  std::string path;
+  bool json = false;
+};
+
+std::vector<dispatch::CoveringProgram> wanted(const BuildOptions& o, const DeviceFacts& device) {
+  dispatch::CoveringOptions options;
+  options.samples = o.samples;
+  options.most = o.most;
+  options.seed = o.seed;
+  const bool cpu = device.kind == DeviceKind::cpu;
+  for (const std::string& dtype : o.dtypes) options.dtypes.push_back(parse_dtype(dtype));
+  if (options.dtypes.empty()) {
+    options.dtypes = {Dtype::fp16, Dtype::bf16};
+    if (cpu) options.dtypes.push_back(Dtype::fp32);
+  }
+  options.dims = o.dims;
+  if (options.dims.empty()) options.dims = {64, 128};
+  if (!o.masks.empty()) options.masks.clear();
+  for (const std::string& mask : o.masks) options.masks.push_back(parse_mask_kind(mask));
+  return dispatch::covering_programs(device, options);
+}
+
+int build(const BuildOptions& o) {
+  if (!o.dry_run) expect_writable(o.output, ErrorCode::store);
+  std::vector<DeviceFacts> devices;
+  for (const std::string& arch : o.archs)
+    devices.push_back(arch == "cpu" ? choose_device(DeviceChoice::cpu) : dispatch::representative_gpu(arch));
+  struct Pending {
+    dispatch::ProgramRecord record;
+    std::string id;
+    std::future<jit::BuildOutcome> build;
+  };
+  const auto builder = o.machine.builder();
+  std::vector<Pending> pending;
+  for (const DeviceFacts& device : devices)
+    for (const dispatch::CoveringProgram& program : wanted(o, device)) {
+      Pending one{{}, program.variant.id(), {}};
+      one.record.arch = device.arch;
+      one.record.workload = to_string(program.workload);
+      one.record.variant = describe(program.variant);
+      one.record.origin = "rule";
+      if (!o.dry_run) one.build = builder->start(jit::request_for(program.variant, program.workload, device));
+      pending.push_back(std::move(one));
+    }
+  if (o.dry_run) {
+    for (const Pending& one : pending) print(fmt::format("{}  {}  {}\n", one.record.arch, one.record.workload, one.id));
+    print(fmt::format("{} programs\n", pending.size()));
+    return 0;
+  }
+  dispatch::ProgramFileWriter writer(jit::source_digest());
+  const auto begin = std::chrono::steady_clock::now();
+  std::size_t done = 0;
+  for (Pending& one : pending) {
+    const jit::BuildOutcome outcome = one.build.get();
+    check_interrupt();
+    if (!outcome.artifact)
+      throw Error(ErrorCode::build_failed,
+                  fmt::format("{} for {} does not build: {}", one.id, one.record.arch, outcome.log), one.id);
+    if (!outcome.artifact->breach.empty())
+      throw Error(ErrorCode::build_failed,
+                  fmt::format("{} breaks the kernel contract: {}", one.id, outcome.artifact->breach), one.id);
+    one.record.machine_code = outcome.artifact->machine_code;
+    writer.add(one.record, read_file(outcome.artifact->path, ErrorCode::cache));
+    if (++done % 20 == 0 || done == pending.size())
+      fmt::print(stderr, "{} of {} programs, {:.0f} s\n", done, pending.size(),
+                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  const std::string bytes = writer.bytes();
+  write_file_atomically(o.output, bytes, ErrorCode::store);
+  if (o.machine.json)
+    print(json_text(json{{"file", o.output}, {"programs", writer.count()}, {"bytes", bytes.size()}}, 1) + "\n");
+  else
+    print(
+        fmt::format("{}: {} programs, {:.1f} MB\n", o.output, writer.count(), static_cast<double>(bytes.size()) / 1e6));
+  return 0;
+}
+
+void list(const FileOptions& o) {
+  const auto file = dispatch::ProgramFile::open(o.path);
+  if (o.json) {
+    json programs = json::array();
+    for (const dispatch::ProgramRecord& r : file->records())
+      programs.push_back({{"arch", r.arch},
+                          {"workload", r.workload},
+                          {"variant", r.variant},
+                          {"origin", r.origin},
+                          {"machine_code", r.machine_code},
+                          {"bytes", r.bytes}});
+    print(
+        json_text(
+            json{{"heed", file->heed_version()}, {"source_digest", file->source_digest()}, {"programs", programs}}, 1) +
+        "\n");
+    return;
+  }
+  for (const dispatch::ProgramRecord& r : file->records())
+    print(fmt::format("{:8} {:8} {:40} {}\n", r.arch, r.origin, r.workload, r.variant));
+}
+
+void verify(const FileOptions& o) {
+  const auto file = dispatch::ProgramFile::open(o.path);
+  for (const dispatch::ProgramRecord& r : file->records()) {
+    check_interrupt();
+    (void)file->image(r);
+  }
+  if (o.json)
+    print(json_text(json{{"file", o.path}, {"programs", file->records().size()}, {"whole", true}}, 1) + "\n");
+  else
+    print(fmt::format("{}: {} programs, all as their digests say; made by heed {} from sources {}\n", o.path,
+                      file->records().size(), file->heed_version(), file->source_digest()));
+}
+
+void add_file_command(CLI::App& programs, const char* name, const char* description, void (*run)(const FileOptions&)) {
+  auto o = std::make_shared<FileOptions>();
+  CLI::App* command = programs.add_subcommand(name, description);
+  command->add_option("file", o->path, "A file of programs")->required();
+  command->add_flag("--json", o->json, "Print JSON");
+  command->callback([o, run] { run(*o); });
+}
+
+}  // namespace
+
+void add_programs(CLI::App& app, int& exit_code) {
+  CLI::App* programs = app.add_subcommand("programs", "Files of ready programs, which libheed runs without a compiler");
+  programs->require_subcommand(1);
+  auto o = std::make_shared<BuildOptions>();
+  CLI::App* command = programs->add_subcommand(
+      "build", "Build the programs that defaults by rule name for problems drawn at random; needs no GPU");
+  o->machine.add_to(*command);
+  command->add_option("--arch", o->archs, "sm_80, sm_89, sm_90a or cpu (this one); more than one may be given")
+      ->delimiter(',')
+      ->required();
+  command->add_option("--dtypes", o->dtypes, "fp16, bf16, fp32 [fp16,bf16; on a CPU all]")->delimiter(',');
+  command->add_option("--dims", o->dims, "Head dims [64,128]")->delimiter(',');
+  command->add_option("--masks", o->masks, "none, causal, window [all]")->delimiter(',');
+  command->add_option("--samples", o->samples, "Problems drawn for each dtype, head dim and mask")
+      ->capture_default_str();
+  command->add_option("--most", o->most, "Programs for each of these, the most wanted first")->capture_default_str();
+  command->add_option("--seed", o->seed, "Seed of the problems")->capture_default_str();
+  command->add_flag("--dry-run", o->dry_run, "Print what would be built");
+  command->add_option("-o,--output", o->output, "The file of programs")->required();
+  command->callback([o, &exit_code] { exit_code = build(*o); });
+  add_file_command(*programs, "list", "Print the programs of a file", list);
+  add_file_command(*programs, "verify", "Check every program of a file against its digest", verify);
+  programs->footer(
+      "Examples:\n"
+      "  heed programs build --arch sm_90a,sm_80 -o heed.programs\n"
+      "  heed programs list heed.programs\n"
+      "HEED_PROGRAMS names the file that libheed takes; else it takes heed.programs from beside itself.");
+}
+
+}  // namespace heed::cli

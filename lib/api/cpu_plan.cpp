@@ -1,0 +1,145 @@
+// Plans on a CPU: a shared object out of memory, its blocks shared by pinned threads.
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "api/plan.hpp"
+#include "base/files.hpp"
+#include "base/matrix_unit.hpp"
+#include "launch/cpu_threads.hpp"
+
+namespace heed::api {
+namespace {
+
+// A shared object in memory that no file backs: dlopen takes a path, and a memory file has one.
+// https://man7.org/linux/man-pages/man2/memfd_create.2.html
+class LoadedObject {
+ public:
+  explicit LoadedObject(std::string_view image, const char* entry) {
+    const int file = ::memfd_create("heed program", MFD_CLOEXEC);
+    if (file < 0) throw Error(ErrorCode::internal, "a memory file cannot be made: " + last_system_error());
+    for (std::size_t written = 0; written < image.size();) {
+      const ssize_t bytes = ::write(file, image.data() + written, image.size() - written);
+      if (bytes <= 0) {
+        ::close(file);
+        throw Error(ErrorCode::internal, "a memory file cannot be written: " + last_system_error());
+      }
+      written += static_cast<std::size_t>(bytes);
+    }
+    handle_ = ::dlopen(fmt::format("/proc/self/fd/{}", file).c_str(), RTLD_NOW | RTLD_LOCAL);
+    ::close(file);
+    if (handle_ == nullptr)
+      throw Error(ErrorCode::programs, fmt::format("the program cannot be loaded: {}", ::dlerror()));
+    entry_ = reinterpret_cast<CpuEntry>(::dlsym(handle_, entry));
+    if (entry_ == nullptr) {
+      ::dlclose(handle_);
+      throw Error(ErrorCode::programs, fmt::format("the program has no entry {}", entry), entry);
+    }
+  }
+  ~LoadedObject() { ::dlclose(handle_); }
+  LoadedObject(const LoadedObject&) = delete;
+  LoadedObject& operator=(const LoadedObject&) = delete;
+
+  [[nodiscard]] CpuEntry entry() const { return entry_; }
+
+ private:
+  void* handle_ = nullptr;
+  CpuEntry entry_ = nullptr;
+};
+
+template <typename Key, typename Value, typename Make>
+std::shared_ptr<Value> shared_by(std::map<Key, std::weak_ptr<Value>>& all, std::mutex& mutex, const Key& key,
+                                 const Make& make) {
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Value> value = all[key].lock();
+  if (value == nullptr) all[key] = value = make();
+  return value;
+}
+
+std::shared_ptr<LoadedObject> loaded(const Choice& choice, const LaunchPlan& launch) {
+  static std::mutex mutex;
+  static std::map<std::string, std::weak_ptr<LoadedObject>> objects;
+  return shared_by(objects, mutex, choice.digest,
+                   [&] { return std::make_shared<LoadedObject>(choice.image, launch.entry.c_str()); });
+}
+
+std::shared_ptr<CpuThreads> threads_of(int count) {
+  static std::mutex mutex;
+  static std::map<int, std::weak_ptr<CpuThreads>> pools;
+  return shared_by(pools, mutex, count, [&] { return std::make_shared<CpuThreads>(count); });
+}
+
+class CpuPlan final : public Plan {
+ public:
+  CpuPlan(const Problem& problem, Choice choice, const LaunchPlan& launch, int threads)
+      : Plan(problem, std::move(choice), launch) {
+    choice_.image.clear();
+    if (problem_.is_empty || !problem_.has_keys) return;
+    threads_ = threads_of(threads > 0 ? threads : static_cast<int>(launch_.threads));
+    if (!threads_->reserve(launch_.shared_bytes)) throw std::bad_alloc();
+  }
+
+  void load(std::shared_ptr<LoadedObject> object) { object_ = std::move(object); }
+
+  void prepare(void* workspace, void*) const override {
+    require_workspace(workspace);
+    if (counter_bytes_ > 0) std::memset(workspace, 0, counter_bytes_);
+  }
+
+  double run(const heed_tensors* tensors, std::size_t count, void* workspace, void*, std::uint32_t) const override {
+    if (problem_.is_empty) return 0;
+    if (!problem_.has_keys) {
+      for (std::size_t i = 0; i < count; ++i) write_empty_rows(checked(tensors[i]));
+      return 0;
+    }
+    require_workspace(workspace);
+    if (count == 1) {
+      const ForwardParams one = bound(checked(tensors[0]), workspace);
+      return threads_->run(object_->entry(), &one, 1, launch_.grid[0]);
+    }
+    std::vector<ForwardParams> all;
+    all.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) all.push_back(bound(checked(tensors[i]), workspace));
+    return threads_->run(object_->entry(), all.data(), static_cast<long long>(count), launch_.grid[0]);
+  }
+
+ private:
+  void write_empty_rows(const Addresses& at) const {
+    const Workload& w = problem_.workload;
+    for (std::int64_t b = 0; b < w.batch; ++b)
+      for (std::int64_t h = 0; h < w.heads; ++h)
+        for (std::int64_t row = 0; row < w.len_q; ++row) {
+          const std::int64_t offset = b * problem_.o.batch + h * problem_.o.head + row * problem_.o.row;
+          std::memset(static_cast<char*>(at.o) + offset * element_bytes_, 0,
+                      static_cast<std::size_t>(w.dim_v) * static_cast<std::size_t>(element_bytes_));
+          if (at.lse != nullptr) at.lse[(b * w.heads + h) * w.len_q + row] = -std::numeric_limits<float>::infinity();
+        }
+  }
+
+  std::shared_ptr<LoadedObject> object_;
+  std::shared_ptr<CpuThreads> threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<Plan> make_cpu_plan(const Problem& problem, const Options& options) {
+  if (problem.is_empty || !problem.has_keys)
+    return std::make_unique<CpuPlan>(problem, nothing_to_run(), LaunchPlan{}, options.threads);
+  const DeviceFacts device = facts_of_device(problem);
+  (void)allow_matrix_unit();
+  Choice choice = choose(problem, options, device);
+  const LaunchPlan launch = choice.variant.plan(problem.workload, device);
+  std::shared_ptr<LoadedObject> object = loaded(choice, launch);
+  auto plan = std::make_unique<CpuPlan>(problem, std::move(choice), launch, options.threads);
+  plan->load(std::move(object));
+  return plan;
+}
+
+}  // namespace heed::api

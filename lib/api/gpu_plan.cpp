@@ -1,0 +1,243 @@
+// Plans on a GPU: a cubin in a context, tensor maps encoded when addresses change.
+#include "api/plan.hpp"
+
+#ifdef HEED_WITH_CUDA
+
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <mutex>
+
+#include "device/cuda_driver.hpp"
+#include "launch/gpu_program.hpp"
+#include "launch/tensor_map.hpp"
+
+namespace heed::api {
+namespace {
+
+void check(CUresult result, std::string_view step) {
+  if (result == CUDA_SUCCESS) return;
+  throw Error(result == CUDA_ERROR_OUT_OF_MEMORY ? ErrorCode::worker : ErrorCode::driver,
+              fmt::format("{} failed: {}", step, cuda_error_text(result)), std::to_string(result));
+}
+
+// The calling thread's context, if it is of the device, else the device's primary one, made current while this lives.
+class UsedContext {
+ public:
+  explicit UsedContext(int ordinal) : cuda_(cuda_driver()) {
+    check(cuda_.ctx_get_current(&before_), "asking for the current context");
+    CUdevice device = 0;
+    check(cuda_.device_get(&device, ordinal), "opening the GPU");
+    CUdevice current = -1;
+    if (before_ != nullptr) check(cuda_.ctx_get_device(&current), "asking for the current GPU");
+    context_ = before_;
+    if (before_ != nullptr && current == device) return;
+    check(cuda_.device_primary_ctx_retain(&context_, device), "taking the GPU's context");
+    check(cuda_.ctx_set_current(context_), "choosing the context");
+  }
+  ~UsedContext() {
+    if (before_ != nullptr && before_ != context_) cuda_.ctx_set_current(before_);
+  }
+  UsedContext(const UsedContext&) = delete;
+  UsedContext& operator=(const UsedContext&) = delete;
+
+  [[nodiscard]] CUcontext get() const { return context_; }
+
+ private:
+  const CudaDriver& cuda_;
+  CUcontext before_ = nullptr;
+  CUcontext context_ = nullptr;
+};
+
+// Programs by context and image: plans of one program share it.
+std::shared_ptr<GpuProgram> loaded(CUcontext context, const Choice& choice, const LaunchPlan& launch) {
+  static std::mutex mutex;
+  static std::map<std::pair<CUcontext, std::string>, std::weak_ptr<GpuProgram>> programs;
+  // A program asks for its shared memory once; plans of one image may differ in nothing else that it keeps.
+  const std::pair key(context,
+                      fmt::format("{} {} {} {}", choice.digest, launch.threads, launch.cluster, launch.shared_bytes));
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<GpuProgram> program = programs[key].lock();
+  if (program != nullptr) return program;
+  program = std::make_shared<GpuProgram>();
+  const char* step = "";
+  const CUresult result = program->load(choice.image.data(), launch, step);
+  if (result == CUDA_ERROR_NO_BINARY_FOR_GPU || result == CUDA_ERROR_INVALID_IMAGE ||
+      result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
+    throw Error(ErrorCode::programs,
+                fmt::format("the driver cannot load {}: {}; it is older than the programs, or they are of another GPU",
+                            describe(choice.variant), cuda_error_text(result)),
+                describe(choice.variant));
+  check(result, step);
+  programs[key] = program;
+  return program;
+}
+
+// Maps of the last tensors that a thread ran plans with: no lock, no allocation.
+struct alignas(64) CachedMaps {
+  std::uint64_t plan = 0;  // serial number; 0: none
+  const void* q = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
+  const void* o = nullptr;
+  TensorMaps maps;
+};
+constexpr std::size_t kCachedMaps = 64;  // 37 KB a thread; a decoder of 32 layers has 32 sets of addresses
+
+const TensorMaps& maps_of(std::uint64_t plan, const ForwardParams& p, const TensorBoxes& boxes) {
+  static thread_local std::array<CachedMaps, kCachedMaps> cached;
+  const auto mix = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address) >> 4; };
+  const std::uint64_t hash = (mix(p.q) ^ mix(p.k) * 3 ^ mix(p.v) * 5 ^ mix(p.o) * 7 ^ plan) * 0x9E3779B97F4A7C15U;
+  CachedMaps& entry = cached[hash >> 58];
+  if (entry.plan != plan || entry.q != p.q || entry.k != p.k || entry.v != p.v || entry.o != p.o) {
+    entry.plan = 0;
+    entry.maps = encode_tensor_maps(p, boxes);
+    entry.q = p.q;
+    entry.k = p.k;
+    entry.v = p.v;
+    entry.o = p.o;
+    entry.plan = plan;
+  }
+  return entry.maps;
+}
+
+std::uint64_t next_serial() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+class GpuPlan final : public Plan {
+ public:
+  GpuPlan(const Problem& problem, Choice choice, const LaunchPlan& launch, CUcontext context)
+      : Plan(problem, std::move(choice), launch), cuda_(cuda_driver()), context_(context) {
+    if (!problem_.is_empty && problem_.has_keys) program_ = loaded(context, choice_, launch_);
+    choice_.image.clear();
+  }
+
+  void prepare(void* workspace, void* stream) const override {
+    require_workspace(workspace);
+    require_device(stream);
+    if (counter_bytes_ > 0)
+      check(cuda_.memset_d8_async(reinterpret_cast<CUdeviceptr>(workspace), 0, counter_bytes_,
+                                  static_cast<CUstream>(stream)),
+            "clearing the workspace");
+  }
+
+  double run(const heed_tensors* tensors, std::size_t count, void* workspace, void* stream,
+             std::uint32_t flags) const override {
+    if (problem_.is_empty) return 0;
+    const bool dependent = (flags & HEED_RUN_DEPENDENT) != 0;
+    if (dependent && !launch_.dependent)
+      throw Error(ErrorCode::usage, "this plan cannot be launched as a dependent; leave out HEED_RUN_DEPENDENT");
+    require_device(stream);
+    if (problem_.has_keys) require_workspace(workspace);
+    static const TensorMaps no_maps{};
+    for (std::size_t i = 0; i < count; ++i) {
+      const Addresses at = checked(tensors[i]);
+      if (!problem_.has_keys) {
+        write_empty_rows(at, static_cast<CUstream>(stream));
+        continue;
+      }
+      const ForwardParams params = bound(at, workspace);
+      const TensorMaps& maps = launch_.boxes ? maps_of(serial_, params, *launch_.boxes) : no_maps;
+      check(program_->launch(launch_.grid, params, maps, static_cast<CUstream>(stream), dependent),
+            "launching the kernel");
+    }
+    return 0;
+  }
+
+ private:
+  void require_device(void* stream) const {
+    CUcontext current = nullptr;
+    check(cuda_.ctx_get_current(&current), "asking for the current context");
+    if (current == nullptr) {
+      check(cuda_.ctx_set_current(context_), "choosing the context");
+    } else if (current != context_) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("the current context is not the one that the plan was made in, of GPU {}; make that one "
+                              "current, or make a plan in each",
+                              problem_.ordinal));
+    }
+    // The streams 0, 1 and 2 are those that the driver itself makes for each context and thread.
+    if (reinterpret_cast<std::uintptr_t>(stream) <= 2) return;
+    CUcontext of_stream = nullptr;
+    check(cuda_.stream_get_ctx(static_cast<CUstream>(stream), &of_stream), "asking for the context of the stream");
+    if (of_stream != context_)
+      throw Error(ErrorCode::usage,
+                  fmt::format("the stream is of another context than the plan, which is of GPU {}", problem_.ordinal));
+  }
+
+  // Zeros and minus infinity.
+  void write_empty_rows(const Addresses& at, CUstream stream) const {
+    const Workload& w = problem_.workload;
+    const auto row_bytes = static_cast<std::size_t>(w.dim_v) * static_cast<std::size_t>(element_bytes_);
+    for (std::int64_t b = 0; b < w.batch; ++b)
+      for (std::int64_t h = 0; h < w.heads; ++h) {
+        const std::int64_t offset = (b * problem_.o.batch + h * problem_.o.head) * element_bytes_;
+        check(cuda_.memset_d2d8_async(reinterpret_cast<CUdeviceptr>(static_cast<char*>(at.o) + offset),
+                                      static_cast<std::size_t>(problem_.o.row * element_bytes_), 0, row_bytes,
+                                      static_cast<std::size_t>(w.len_q), stream),
+              "writing zeros");
+      }
+    constexpr unsigned kMinusInfinity = 0xff800000;
+    if (at.lse != nullptr)
+      check(cuda_.memset_d32_async(reinterpret_cast<CUdeviceptr>(at.lse), kMinusInfinity,
+                                   static_cast<std::size_t>(w.batch * w.heads * w.len_q), stream),
+            "writing the log-sum-exp");
+  }
+
+  const CudaDriver& cuda_;
+  CUcontext context_;
+  std::uint64_t serial_ = next_serial();
+  std::shared_ptr<GpuProgram> program_;
+};
+
+// Rows are copied 16 bytes at a time, by every family.
+void require_alignment(const Problem& problem, int element_bytes) {
+  const Workload& w = problem.workload;
+  struct Tensor {
+    const char* name;
+    const TensorStrides& strides;
+    std::int64_t heads;
+    std::int64_t rows;
+  };
+  for (const Tensor& t : {Tensor{"Q", problem.q, w.heads, w.len_q}, Tensor{"K", problem.k, w.heads_kv, w.len_k},
+                          Tensor{"V", problem.v, w.heads_kv, w.len_k}, Tensor{"O", problem.o, w.heads, w.len_q}})
+    for (const auto& [count, stride] :
+         {std::pair{w.batch, t.strides.batch}, std::pair{t.heads, t.strides.head}, std::pair{t.rows, t.strides.row}})
+      if (count > 1 && stride * element_bytes % 16 != 0)
+        throw Error(ErrorCode::unsupported,
+                    fmt::format("a stride of {} is {} elements; on a GPU strides are multiples of {} elements (16 "
+                                "bytes): pad the rows, or copy the tensor",
+                                t.name, stride, 16 / element_bytes),
+                    std::to_string(stride));
+}
+
+}  // namespace
+
+std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, const Options& options) {
+  const DeviceFacts device = facts_of_device(problem);
+  const UsedContext context(problem.ordinal);
+  if (problem.is_empty || !problem.has_keys)
+    return std::make_unique<GpuPlan>(problem, nothing_to_run(), LaunchPlan{}, context.get());
+  require_alignment(problem, static_cast<int>(size_of(problem.workload.dtype)));
+  Choice choice = choose(problem, options, device);
+  const LaunchPlan launch = choice.variant.plan(problem.workload, device);
+  return std::make_unique<GpuPlan>(problem, std::move(choice), launch, context.get());
+}
+
+}  // namespace heed::api
+
+#else
+
+namespace heed::api {
+
+std::unique_ptr<Plan> make_gpu_plan(const Problem&, const Options&) {
+  throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
+}
+
+}  // namespace heed::api
+
+#endif

@@ -1,0 +1,237 @@
+#include "api/plan.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <mutex>
+
+#include "base/digest.hpp"
+#include "device/device.hpp"
+#include "variant/element.hpp"
+#include "workload/mask.hpp"
+
+namespace heed::api {
+namespace {
+
+constexpr std::size_t kWorkspaceAlignment = 256;
+constexpr std::uintptr_t kGpuAlignment = 16;  // of tensors: bulk copies, and rows copied 16 bytes at a time
+constexpr const char* kProgramsName = "heed.programs";
+
+std::size_t rounded_up(std::size_t bytes) {
+  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+}
+
+// Beside the library, whichever folder it was loaded from.
+std::filesystem::path own_programs() {
+  Dl_info library{};
+  if (::dladdr(reinterpret_cast<const void*>(&heed_version), &library) == 0 || library.dli_fname == nullptr)
+    return kProgramsName;
+  return std::filesystem::path(library.dli_fname).parent_path() / kProgramsName;
+}
+
+// Files are read and parsed once a process and architecture.
+std::shared_ptr<const dispatch::Programs> programs_of(const Options& options, const DeviceFacts& device) {
+  const char* const environment = std::getenv("HEED_PROGRAMS");
+  const std::string path = !options.programs.empty()                          ? options.programs
+                           : environment != nullptr && environment[0] != '\0' ? std::string(environment)
+                                                                              : own_programs().string();
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<const dispatch::Programs>> opened;
+  std::error_code error;
+  const auto changed = std::filesystem::last_write_time(path, error).time_since_epoch().count();
+  const std::string key = fmt::format("{}\n{}\n{}", path, changed, device.arch);
+  const std::lock_guard lock(mutex);
+  auto& entry = opened[key];
+  if (entry == nullptr) entry = std::make_shared<dispatch::Programs>(dispatch::ProgramFile::open(path), device);
+  return entry;
+}
+
+[[noreturn]] void refuse(const std::string& text, std::string value = {}) {
+  throw Error(ErrorCode::usage, text, std::move(value));
+}
+
+}  // namespace
+
+Options read_options(const heed_options* given) {
+  Options options;
+  if (given == nullptr) return options;
+  if (given->struct_size != sizeof(heed_options))
+    refuse(fmt::format("heed_options has {} bytes; this library reads {}: set it with heed_options_init",
+                       given->struct_size, sizeof(heed_options)),
+           std::to_string(given->struct_size));
+  for (const std::uint64_t word : given->reserved)
+    if (word != 0) refuse("reserved fields of heed_options must be 0", std::to_string(word));
+  if (given->threads < 0) refuse("the number of threads must not be negative", std::to_string(given->threads));
+  options.threads = given->threads;
+  if (given->programs != nullptr) options.programs = given->programs;
+  if (given->variant != nullptr && std::string_view(given->variant) != "auto") options.variant = given->variant;
+  if (given->image != nullptr) options.image = {static_cast<const char*>(given->image), given->image_bytes};
+  if ((given->image == nullptr) != (given->image_bytes == 0))
+    refuse("an image has an address and a number of bytes; one of them is 0");
+  if (!options.image.empty() && options.variant.empty()) refuse("an image needs the text of the variant that it is of");
+  return options;
+}
+
+Choice nothing_to_run() {
+  Choice choice;
+  choice.origin = "library";
+  choice.reason = "there is nothing to compute";
+  return choice;
+}
+
+Choice choose(const Problem& problem, const Options& options, const DeviceFacts& device) {
+  const Workload& w = problem.workload;
+  std::optional<Variant> asked;
+  if (!options.variant.empty()) {
+    asked = parse_variant(options.variant, w, device);
+    if (const auto why = asked->family->refuses(w, device))
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("{} cannot run {}: {}", asked->family->name(), to_string(w), *why), to_string(w));
+    if (const auto why = asked->family->is_illegal(asked->config, w, device))
+      throw Error(ErrorCode::unsupported, fmt::format("{} cannot run {}: {}", describe(*asked), to_string(w), *why),
+                  describe(*asked));
+  }
+  if (!options.image.empty())
+    return {*asked, std::string(options.image), digest(options.image), "given", "its image was given"};
+  const auto programs = programs_of(options, device);
+  const dispatch::Selection selection = asked ? programs->find(*asked) : programs->select(w);
+  return {selection.variant, programs->file().image(*selection.record), selection.record->digest,
+          programs->file().name(), selection.reason};
+}
+
+DeviceFacts facts_of_device(const Problem& problem) {
+  if (problem.device == DeviceKind::cpu) return cpu_facts();
+  // Asked for once a device: attributes take tens of microseconds.
+  static std::mutex mutex;
+  static std::map<int, DeviceFacts> known;
+  const std::lock_guard lock(mutex);
+  const auto at = known.find(problem.ordinal);
+  if (at != known.end()) return at->second;
+  CudaProbe probe = probe_cuda(problem.ordinal);
+  if (!probe.facts)
+    throw Error(ErrorCode::no_device, fmt::format("no GPU can be used: {}", probe.reason),
+                std::to_string(problem.ordinal));
+  return known[problem.ordinal] = *probe.facts;
+}
+
+Plan::Plan(Problem problem, Choice choice, LaunchPlan launch)
+    : problem_(std::move(problem)),
+      choice_(std::move(choice)),
+      launch_(std::move(launch)),
+      mask_(mask_kind(problem_.workload)),
+      element_bytes_(facts_of(problem_.workload.dtype).bytes) {
+  const Workload& w = problem_.workload;
+  if (choice_.variant.family != nullptr) variant_text_ = describe(choice_.variant);
+  const auto differs = [](std::int64_t count, long long a, long long b) { return count > 1 && a != b; };
+  if (const auto& own = launch_.o_strides;
+      own && (differs(w.batch, own->batch, problem_.o.batch) || differs(w.heads, own->head, problem_.o.head) ||
+              differs(w.len_q, own->row, problem_.o.row)))
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("{} writes outputs of strides ({}, {}, {}) alone, not ({}, {}, {}); give such an output, or "
+                    "take the variant with o_layout=strided",
+                    variant_text_, launch_.o_strides->batch, launch_.o_strides->head, launch_.o_strides->row,
+                    problem_.o.batch, problem_.o.head, problem_.o.row),
+        variant_text_);
+  counter_bytes_ = rounded_up(static_cast<std::size_t>(launch_.counters) * sizeof(unsigned));
+  workspace_bytes_ = counter_bytes_ + rounded_up(static_cast<std::size_t>(launch_.workspace_bytes));
+  params_.q_strides = problem_.q;
+  params_.k_strides = problem_.k;
+  params_.v_strides = problem_.v;
+  params_.o_strides = problem_.o;
+  params_ = with_sizes(params_, whole_sizes_of(w));
+  params_.o_strides = problem_.o;
+  params_.scale = static_cast<float>(w.softmax_scale());
+  q_bytes_ = extent_bytes(w.batch, w.heads, w.len_q, w.dim, problem_.q, element_bytes_);
+  k_bytes_ = extent_bytes(w.batch, w.heads_kv, w.len_k, w.dim, problem_.k, element_bytes_);
+  v_bytes_ = extent_bytes(w.batch, w.heads_kv, w.len_k, w.dim_v, problem_.v, element_bytes_);
+  o_bytes_ = extent_bytes(w.batch, w.heads, w.len_q, w.dim_v, problem_.o, element_bytes_);
+  lse_bytes_ = static_cast<std::uint64_t>(w.batch * w.heads * w.len_q) * sizeof(float);
+}
+
+Addresses Plan::checked(const heed_tensors& t) const {
+  if (t.struct_size != sizeof(heed_tensors))
+    refuse(fmt::format("heed_tensors has {} bytes; this library reads {}: set it with heed_tensors_init", t.struct_size,
+                       sizeof(heed_tensors)),
+           std::to_string(t.struct_size));
+  struct Tensor {
+    const char* name;
+    const void* address;
+    std::uint64_t bytes;
+    bool is_needed;
+  };
+  const Tensor all[] = {{"Q", t.q, q_bytes_, problem_.has_keys},
+                        {"K", t.k, k_bytes_, problem_.has_keys},
+                        {"V", t.v, v_bytes_, problem_.has_keys},
+                        {"O", t.o, o_bytes_, true},
+                        {"lse", t.lse, lse_bytes_, problem_.wants_lse}};
+  const std::uintptr_t alignment =
+      problem_.device == DeviceKind::cuda ? kGpuAlignment : static_cast<std::uintptr_t>(element_bytes_);
+  for (const Tensor& tensor : all) {
+    if (!tensor.is_needed) continue;
+    if (tensor.address == nullptr) refuse(fmt::format("the address of {} is null", tensor.name), tensor.name);
+    const std::uintptr_t needed = &tensor == &all[4] ? sizeof(float) : alignment;
+    if (reinterpret_cast<std::uintptr_t>(tensor.address) % needed != 0)
+      refuse(
+          fmt::format("{} lies at {}; its address must be a multiple of {} bytes", tensor.name, tensor.address, needed),
+          fmt::format("{}", tensor.address));
+  }
+  const auto overlap = [](const Tensor& a, const Tensor& b) {
+    const auto x = reinterpret_cast<std::uintptr_t>(a.address);
+    const auto y = reinterpret_cast<std::uintptr_t>(b.address);
+    return a.is_needed && b.is_needed && x < y + b.bytes && y < x + a.bytes;
+  };
+  for (int i = 0; i < 5; ++i)
+    for (const int written : {3, 4})
+      if (i != written && overlap(all[i], all[written]))
+        refuse(fmt::format("{} overlaps {}; outputs must lie apart from every other tensor", all[written].name,
+                           all[i].name),
+               all[written].name);
+  return {t.q, t.k, t.v, t.o, problem_.wants_lse ? t.lse : nullptr};
+}
+
+void Plan::require_workspace(const void* workspace) const {
+  if (workspace_bytes_ == 0) return;
+  if (workspace == nullptr)
+    refuse(fmt::format("the workspace is null; this plan takes {} bytes", workspace_bytes_), "null");
+  if (reinterpret_cast<std::uintptr_t>(workspace) % kWorkspaceAlignment != 0)
+    refuse(fmt::format("the workspace lies at {}; its address must be a multiple of {} bytes", workspace,
+                       kWorkspaceAlignment),
+           fmt::format("{}", workspace));
+}
+
+ForwardParams Plan::bound(const Addresses& at, void* workspace) const {
+  ForwardParams p = params_;
+  p.q = at.q;
+  p.k = at.k;
+  p.v = at.v;
+  p.o = at.o;
+  p.lse = at.lse;
+  p.counters = launch_.counters > 0 ? static_cast<unsigned*>(workspace) : nullptr;
+  p.workspace = launch_.workspace_bytes > 0 ? static_cast<char*>(workspace) + counter_bytes_ : nullptr;
+  return trimmed(p, mask_, element_bytes_);
+}
+
+void Plan::info(heed_plan_info& info) const {
+  info.can_be_dependent = launch_.dependent ? 1 : 0;
+  info.workspace_bytes = workspace_bytes_;
+  info.workspace_alignment = kWorkspaceAlignment;
+  info.workspace_zeroed = static_cast<std::size_t>(launch_.counters) * sizeof(unsigned);
+  info.family = choice_.variant.family == nullptr ? "" : choice_.variant.family->name().data();
+  info.variant = variant_text_.c_str();
+  info.origin = choice_.origin.c_str();
+  info.reason = choice_.reason.c_str();
+  info.flops = problem_.is_empty || !problem_.has_keys ? 0 : problem_.workload.flops();
+  info.o_strides = {};
+  if (launch_.o_strides)
+    info.o_strides = {launch_.o_strides->batch, launch_.o_strides->head, launch_.o_strides->row, 1};
+}
+
+std::unique_ptr<Plan> make_plan(const Problem& problem, const Options& options) {
+  return problem.device == DeviceKind::cpu ? make_cpu_plan(problem, options) : make_gpu_plan(problem, options);
+}
+
+}  // namespace heed::api

@@ -1,0 +1,99 @@
+/// Plans: a problem with the program that runs it, ready to be launched.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "api/problem.hpp"
+#include "dispatch/selection.hpp"
+#include "heed/heed.h"
+#include "variant/family.hpp"
+
+namespace heed::api {
+
+/// What heed_options says, checked.
+struct Options {
+  int threads = 0;
+  std::string programs;
+  std::string variant;
+  std::string_view image;
+};
+/// @throws Error(usage) for a struct of another size, an image without a variant
+Options read_options(const heed_options* options);
+
+/// A program that was chosen for a problem.
+struct Choice {
+  Variant variant;
+  std::string image;   ///< empty: of an empty problem
+  std::string digest;  ///< of the image
+  std::string origin;
+  std::string reason;
+};
+
+/// That of a problem without a result to compute.
+Choice nothing_to_run();
+/// @throws Error(unsupported), Error(programs), Error(usage)
+Choice choose(const Problem& problem, const Options& options, const DeviceFacts& device);
+
+/// Addresses of a run by their tensors, checked: no one is null that the problem needs, each is aligned, O overlaps
+/// none.
+struct Addresses {
+  const void* q;
+  const void* k;
+  const void* v;
+  void* o;
+  float* lse;
+};
+
+class Plan {
+ public:
+  virtual ~Plan() = default;
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  virtual void prepare(void* workspace, void* stream) const = 0;
+  /// @return microseconds on a CPU, else 0
+  virtual double run(const heed_tensors* tensors, std::size_t count, void* workspace, void* stream,
+                     std::uint32_t flags) const = 0;
+  void info(heed_plan_info& info) const;
+
+  [[nodiscard]] const Problem& problem() const { return problem_; }
+
+ protected:
+  Plan(Problem problem, Choice choice, LaunchPlan launch);
+
+  /// @throws Error(usage)
+  [[nodiscard]] Addresses checked(const heed_tensors& tensors) const;
+  void require_workspace(const void* workspace) const;
+  /// The launch without its addresses, keys in front of the first visible one still in.
+  [[nodiscard]] const ForwardParams& parameters() const { return params_; }
+  /// With the addresses of a run.
+  [[nodiscard]] ForwardParams bound(const Addresses& at, void* workspace) const;
+
+  Problem problem_;
+  Choice choice_;
+  LaunchPlan launch_;
+  MaskKind mask_;
+  int element_bytes_;
+  std::size_t counter_bytes_ = 0;  ///< at the beginning of a workspace
+  std::size_t workspace_bytes_ = 0;
+
+ private:
+  ForwardParams params_{};
+  std::string variant_text_;
+  std::uint64_t q_bytes_;
+  std::uint64_t k_bytes_;
+  std::uint64_t v_bytes_;
+  std::uint64_t o_bytes_;
+  std::uint64_t lse_bytes_;
+};
+
+/// @throws Error(no_device), Error(driver) and what choose throws
+std::unique_ptr<Plan> make_plan(const Problem& problem, const Options& options);
+std::unique_ptr<Plan> make_cpu_plan(const Problem& problem, const Options& options);
+std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, const Options& options);
+
+/// The device of a problem. @throws Error(no_device)
+DeviceFacts facts_of_device(const Problem& problem);
+
+}  // namespace heed::api

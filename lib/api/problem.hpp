@@ -1,0 +1,32 @@
+/// A caller's heed_problem, read and checked: what cannot be is refused here, what no family serves yet by its name.
+#pragma once
+
+#include "device/device_facts.hpp"
+#include "heed/heed.h"
+#include "heed/heed.hpp"
+#include "kernels/contract.hpp"
+
+namespace heed::api {
+
+struct Problem {
+  DeviceKind device = DeviceKind::cpu;
+  int ordinal = 0;
+  bool is_empty = false;  ///< no batch entry, head or query: nothing is computed and nothing written
+  bool has_keys = true;   ///< else every row is zeros, and the workload counts one key that no row sees
+  bool wants_lse = false;
+  Workload workload;
+  TensorStrides q;
+  TensorStrides k;
+  TensorStrides v;
+  TensorStrides o;
+};
+
+/// @throws Error(usage) for a struct of another size or version and for strides that cannot be, Error(invalid_workload)
+/// for sizes that cannot be, Error(unsupported) for what no family serves
+Problem read_problem(const heed_problem* problem);
+
+/// The byte after the last element of a tensor, from its first. Never overflows for a problem that read_problem took.
+std::uint64_t extent_bytes(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t dim,
+                           const TensorStrides& strides, int element_bytes);
+
+}  // namespace heed::api

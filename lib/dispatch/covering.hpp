@@ -1,0 +1,42 @@
+/// Which programs to keep ready: those that rules for defaults name for problems drawn at random.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/random.hpp"
+#include "device/device_facts.hpp"
+#include "variant/family.hpp"
+
+namespace heed::dispatch {
+
+/// Limits of an architecture with the multiprocessors and the L2 of a GPU that has it: H100 for sm_90a, A100 for sm_80,
+/// L4 for sm_89. Rules for defaults count with them. @throws Error(usage)
+DeviceFacts representative_gpu(std::string_view arch);
+
+/// What programs are wanted for.
+struct CoveringOptions {
+  std::vector<Dtype> dtypes;
+  std::vector<std::int64_t> dims;
+  std::vector<MaskKind> masks = {MaskKind::none, MaskKind::causal, MaskKind::window};
+  int samples = 150;  ///< problems for each dtype, head dim and mask: beyond about 100 few new defaults appear
+  int most = 40;      ///< programs for each of these
+  std::uint64_t seed = 1;
+};
+
+struct CoveringProgram {
+  Variant variant;
+  Workload workload;  ///< the first one it was drawn for
+  int count = 0;      ///< problems that it is the default of
+};
+
+/// The programs, the most wanted first, and for each dtype, head dim and mask the default of every family that runs a
+/// short and a long problem of it: so that any problem a family takes has a program.
+std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const CoveringOptions& options);
+
+/// A problem as models have them: lengths and batches on a logarithmic scale, one query as often as many, grouped
+/// heads, tensors of at most 2^31 elements.
+Workload sample_workload(Random& random, Dtype dtype, std::int64_t dim, MaskKind mask);
+
+}  // namespace heed::dispatch

@@ -1,0 +1,239 @@
+// Plans on a CPU, through the C interface alone: results, empty problems, strides, threads, and calls that are wrong.
+#include <atomic>
+#include <thread>
+
+#include "c_library.hpp"
+#include "device/device.hpp"
+#include "dispatch/program_file.hpp"
+#include "jit/build.hpp"
+#include "testing.hpp"
+#include "variant/family.hpp"
+
+namespace heed {
+namespace {
+
+using testing_support::cpu_problem;
+using testing_support::expect_refused;
+using testing_support::expect_status;
+using testing_support::HostCase;
+using testing_support::TemporaryFolder;
+
+// A file with one program of fwd_cpu for each mask, fp32 and head dim 16, built once.
+class CpuPlans : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new TemporaryFolder;
+    device_ = new DeviceFacts(cpu_facts());
+    jit::Builder builder({.cache_folder = folder_->path() / "cache", .host_compiler = {}, .jobs = 2});
+    dispatch::ProgramFileWriter writer("0123");
+    std::vector<std::pair<dispatch::ProgramRecord, std::future<jit::BuildOutcome>>> builds;
+    for (const char* shape :
+         {"b1h2l33k50d16:fp32", "b1h2l33k50d16:fp32:causal_top_left", "b1h2l33k50d16:fp32:window=9"}) {
+      const Workload w = parse_workload(shape);
+      const Variant variant = parse_variant("fwd_cpu:unit=vector", w, *device_);
+      dispatch::ProgramRecord record;
+      record.arch = device_->arch;
+      record.workload = to_string(w);
+      record.variant = describe(variant);
+      builds.emplace_back(record, builder.start(jit::request_for(variant, w, *device_)));
+    }
+    for (auto& [record, build] : builds) {
+      const jit::BuildOutcome outcome = build.get();
+      ASSERT_TRUE(outcome.artifact) << outcome.log;
+      writer.add(record, read_file(outcome.artifact->path, ErrorCode::cache));
+    }
+    write_file_atomically(file(), writer.bytes(), ErrorCode::store);
+  }
+  static void TearDownTestSuite() {
+    delete device_;
+    delete folder_;
+  }
+
+  static std::string file() { return folder_->file("heed.programs"); }
+  static heed_options options() {
+    static const std::string path = file();
+    heed_options o;
+    heed_options_init(&o);
+    o.programs = path.c_str();
+    return o;
+  }
+  static heed_plan* plan_of(const heed_problem& problem) {
+    const heed_options o = options();
+    heed_plan* plan = nullptr;
+    EXPECT_EQ(heed_plan_create(&problem, &o, &plan), HEED_OK) << heed_last_error();
+    return plan;
+  }
+  static void run_and_check(const heed_problem& problem) {
+    heed_plan* plan = plan_of(problem);
+    ASSERT_NE(plan, nullptr);
+    HostCase host(problem);
+    const heed_tensors t = host.tensors();
+    EXPECT_EQ(heed_plan_run(plan, &t, nullptr, nullptr), HEED_OK) << heed_last_error();
+    host.check();
+    heed_plan_destroy(plan);
+  }
+
+  static TemporaryFolder* folder_;
+  static DeviceFacts* device_;
+};
+TemporaryFolder* CpuPlans::folder_ = nullptr;
+DeviceFacts* CpuPlans::device_ = nullptr;
+
+heed_problem grouped() {
+  heed_problem p = cpu_problem();
+  p.batch = 2;
+  p.heads = 4;
+  p.heads_kv = 2;
+  p.len_q = 37;
+  p.len_k = 51;
+  p.flags = HEED_WANTS_LSE;
+  return p;
+}
+
+TEST_F(CpuPlans, MasksAndWindowsAreWhatTheySay) {
+  for (int mask = HEED_MASK_NONE; mask <= HEED_MASK_WINDOW_BOTTOM_RIGHT; ++mask)
+    for (const auto& [left, right] : {std::pair{-1, -1}, std::pair{7, -1}, std::pair{7, 3}}) {
+      heed_problem p = grouped();
+      p.mask = mask;
+      p.window_left = mask == HEED_MASK_NONE ? -1 : left;
+      p.window_right = mask >= HEED_MASK_WINDOW_TOP_LEFT ? right : -1;
+      p.scale = mask == HEED_MASK_NONE ? 0.5 : 0;
+      run_and_check(p);
+    }
+}
+
+TEST_F(CpuPlans, EveryStrideIsTheCallers) {
+  heed_problem p = grouped();
+  p.q_strides = {4 * 37 * 16, 16, 4 * 16, 1};       // (batch, length, head, dim)
+  p.k_strides = {2 * 51 * 40 + 8, 51 * 40, 40, 1};  // rows of 40, of which 16 count
+  p.v_strides = {0, 51 * 16, 16, 1};                // one for all batch entries
+  p.o_strides = {4 * 40 * 20, 40 * 20, 20, 1};
+  run_and_check(p);
+}
+
+TEST_F(CpuPlans, NothingToComputeIsNoError) {
+  heed_problem p = grouped();
+  p.len_k = 0;
+  run_and_check(p);
+  for (auto heed_problem::*size : {&heed_problem::batch, &heed_problem::len_q}) {
+    p = grouped();
+    p.*size = 0;
+    heed_plan* plan = plan_of(p);
+    EXPECT_EQ(heed_plan_run(plan, nullptr, nullptr, nullptr), HEED_OK);
+    heed_plan_destroy(plan);
+  }
+}
+
+TEST_F(CpuPlans, ManyRunsAreTimedWithoutTheCaller) {
+  heed_plan* plan = plan_of(grouped());
+  HostCase first(grouped(), 1);
+  HostCase second(grouped(), 2);
+  const heed_tensors both[] = {first.tensors(), second.tensors()};
+  double us = 0;
+  EXPECT_EQ(heed_plan_run_many(plan, both, 2, nullptr, nullptr, 0, &us), HEED_OK);
+  EXPECT_GT(us, 0);
+  first.check();
+  second.check();
+  expect_status(heed_plan_run_many(plan, both, 2, nullptr, nullptr, 8, &us), HEED_INVALID_ARGUMENT, "flags 0x8");
+  EXPECT_EQ(heed_plan_run_many(plan, nullptr, 0, nullptr, nullptr, 0, nullptr), HEED_OK);
+  heed_plan_destroy(plan);
+}
+
+TEST_F(CpuPlans, ThreadsMayRunOnePlan) {
+  heed_plan* plan = plan_of(grouped());
+  std::vector<std::thread> threads;
+  for (std::uint64_t seed = 1; seed <= 4; ++seed)
+    threads.emplace_back([&, seed] {
+      for (int i = 0; i < 5; ++i) {
+        HostCase host(grouped(), seed);
+        const heed_tensors t = host.tensors();
+        EXPECT_EQ(heed_plan_run(plan, &t, nullptr, nullptr), HEED_OK);
+        host.check();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  heed_plan_destroy(plan);
+}
+
+TEST_F(CpuPlans, WrongCallsAreSentences) {
+  heed_plan* plan = plan_of(grouped());
+  HostCase host(grouped());
+  heed_tensors t = host.tensors();
+  const auto refused = [&](const std::string& words) {
+    expect_status(heed_plan_run(plan, &t, nullptr, nullptr), HEED_INVALID_ARGUMENT, words);
+    t = host.tensors();
+  };
+  expect_status(heed_plan_run(nullptr, &t, nullptr, nullptr), HEED_INVALID_ARGUMENT, "the plan is null");
+  expect_status(heed_plan_run(plan, nullptr, nullptr, nullptr), HEED_INVALID_ARGUMENT, "the tensors are null");
+  t.struct_size = 3;
+  refused("heed_tensors has 3 bytes");
+  t.k = nullptr;
+  refused("the address of K is null");
+  t.lse = nullptr;
+  refused("the address of lse is null");
+  t.q = static_cast<const char*>(t.q) + 2;
+  refused("Q lies at");
+  t.o = const_cast<void*>(t.v);
+  refused("O overlaps V");
+  t.lse = static_cast<float*>(t.o) + 5;
+  refused("overlaps");
+  heed_plan_info info;
+  heed_plan_info_init(&info);
+  info.struct_size = 0;
+  expect_status(heed_plan_get_info(plan, &info), HEED_INVALID_ARGUMENT, "heed_plan_info_init");
+  heed_plan_destroy(plan);
+  expect_status(heed_plan_run(plan, &t, nullptr, nullptr), HEED_INVALID_ARGUMENT, "the plan was destroyed");
+  heed_plan_destroy(plan);
+  heed_plan_destroy(nullptr);
+}
+
+TEST_F(CpuPlans, APlanSaysWhatRunsAndWhy) {
+  heed_plan* plan = plan_of(grouped());
+  heed_plan_info info;
+  heed_plan_info_init(&info);
+  ASSERT_EQ(heed_plan_get_info(plan, &info), HEED_OK);
+  EXPECT_STREQ(info.family, "fwd_cpu");
+  EXPECT_THAT(info.variant, ::testing::StartsWith("fwd_cpu:unit=vector"));
+  EXPECT_EQ(info.origin, file());
+  EXPECT_STRNE(info.reason, "");
+  EXPECT_EQ(info.flops, 2.0 * 2 * 16 * 4 * 37 * 51 * 2);
+  EXPECT_EQ(info.workspace_bytes, 0U);
+  heed_plan_destroy(plan);
+  const heed_options o = options();
+  heed_problem p = grouped();
+  char text[4096];
+  const std::size_t all = heed_explain(&p, &o, text, sizeof text);
+  EXPECT_EQ(all, std::strlen(text));
+  EXPECT_THAT(text,
+              ::testing::AllOf(::testing::HasSubstr("runs      fwd_cpu:unit=vector"), ::testing::HasSubstr(file())));
+  EXPECT_EQ(heed_explain(&p, &o, text, 4), all);
+  EXPECT_STREQ(text, "pro");
+  p.softcap = 3;
+  (void)heed_explain(&p, &o, text, sizeof text);
+  EXPECT_THAT(text, ::testing::HasSubstr("refused   HEED_UNSUPPORTED: softcap"));
+  EXPECT_GT(heed_explain(nullptr, nullptr, nullptr, 0), 0U);
+}
+
+TEST_F(CpuPlans, ProgramsThatAreNotThereAreNamed) {
+  heed_options o = options();
+  heed_problem p = grouped();
+  p.dim = p.dim_v = 24;
+  expect_refused(p, HEED_UNSUPPORTED, "holds no program for fp32_d24", &o);
+  EXPECT_THAT(std::string(heed_last_error()), ::testing::HasSubstr("fp32_d16_causal"));
+  o.variant = "fwd_cpu:threads=1";
+  expect_refused(grouped(), HEED_UNSUPPORTED, "build it with heed build", &o);
+  o.variant = "fwd_none";
+  expect_refused(grouped(), HEED_INVALID_ARGUMENT, "unknown family", &o);
+  o.variant = "fwd_sm80";
+  expect_refused(grouped(), HEED_UNSUPPORTED, "cannot run", &o);
+  o.variant = "fwd_cpu";
+  o.image = "this is no shared object";
+  o.image_bytes = 24;
+  expect_refused(grouped(), HEED_BAD_PROGRAMS, "cannot be loaded", &o);
+  o = options();
+  o.programs = "/no/such/file";
+  expect_refused(grouped(), HEED_BAD_PROGRAMS, "/no/such/file", &o);
+}
+
+}  // namespace
+}  // namespace heed

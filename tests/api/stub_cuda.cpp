@@ -1,0 +1,176 @@
+// A stand-in for libcuda.so.1: it checks what it is given, counts, and "launches" by writing what it saw to the output.
+#include <cuda.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/contract.hpp"
+
+// Headers name some functions with macros that add a version; libcuda exports both names, and Heed asks for these.
+#undef cuDeviceTotalMem
+#undef cuMemAlloc
+#undef cuMemFree
+#undef cuMemcpyHtoDAsync
+#undef cuMemcpyDtoHAsync
+#undef cuStreamBeginCapture
+#undef cuStreamGetCtx
+
+namespace {
+
+CUcontext context_of(int device) {
+  return reinterpret_cast<CUcontext>(static_cast<std::uintptr_t>(0x100 + device));
+}
+thread_local CUcontext current = nullptr;
+int encoded = 0;
+int launched = 0;
+unsigned attributes_of_last = 0;
+
+}  // namespace
+
+extern "C" {
+
+int stub_encoded() {
+  return encoded;
+}
+int stub_launched() {
+  return launched;
+}
+unsigned stub_attributes() {
+  return attributes_of_last;
+}
+
+CUresult cuInit(unsigned) {
+  return CUDA_SUCCESS;
+}
+CUresult cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return CUDA_SUCCESS;
+}
+CUresult cuGetErrorName(CUresult, const char** text) {
+  *text = "CUDA_ERROR_STUB";
+  return CUDA_SUCCESS;
+}
+CUresult cuGetErrorString(CUresult, const char** text) {
+  *text = "stub says no";
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetCount(int* count) {
+  *count = 2;
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  *device = ordinal;
+  return ordinal < 2 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+CUresult cuDeviceGetName(char* name, int, CUdevice) {
+  std::strcpy(name, "Stub H100");
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = 9;
+      break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      *value = 0;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      *value = 132;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+      *value = 227 * 1024;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
+      *value = 228 * 1024;
+      break;
+    default:
+      *value = 1 << 20;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice) {
+  *bytes = std::size_t{80} << 30;
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  *context = context_of(device);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSetCurrent(CUcontext context) {
+  current = context;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = current;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetDevice(CUdevice* device) {
+  *device = current == context_of(1) ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
+  *context = context_of(reinterpret_cast<std::uintptr_t>(stream) == 0x77 ? 1 : 0);
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  if (std::memcmp(image, "cubin", 5) != 0) return CUDA_ERROR_INVALID_IMAGE;
+  if (current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  *module = reinterpret_cast<CUmodule>(0x11);
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleUnload(CUmodule) {
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  if (module != reinterpret_cast<CUmodule>(0x11) || std::strcmp(name, "heed_forward") != 0) return CUDA_ERROR_NOT_FOUND;
+  *function = reinterpret_cast<CUfunction>(0x22);
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  const bool ok = function == reinterpret_cast<CUfunction>(0x22) && value > 0 && value <= 227 * 1024 &&
+                  attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+  return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+// Memory is the host's: what is set can be read by the test.
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t count, CUstream) {
+  std::memset(reinterpret_cast<void*>(to), value, count);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t count, CUstream) {
+  for (std::size_t i = 0; i < count; ++i) reinterpret_cast<unsigned*>(to)[i] = value;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemsetD2D8Async(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width,
+                           std::size_t height, CUstream) {
+  for (std::size_t i = 0; i < height; ++i) std::memset(reinterpret_cast<char*>(to) + i * pitch, value, width);
+  return CUDA_SUCCESS;
+}
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
+                                const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
+  if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || type != CU_TENSOR_MAP_DATA_TYPE_FLOAT16 || rank != 4 ||
+      box[2] != 1 || box[3] != 1 || steps[0] != 1 || steps[3] != 1 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE ||
+      swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+    return CUDA_ERROR_INVALID_VALUE;
+  ++encoded;
+  map->opaque[0] = reinterpret_cast<cuuint64_t>(address);
+  for (int i = 0; i < 4; ++i) map->opaque[1 + i] = dims[i];
+  for (int i = 0; i < 3; ++i) map->opaque[5 + i] = strides[i];
+  return CUDA_SUCCESS;
+}
+// Writes to O: the parameters as they came, then what the map of K says.
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra) {
+  if (function != reinterpret_cast<CUfunction>(0x22) || extra != nullptr || config->blockDimX == 0 ||
+      config->gridDimX == 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  ++launched;
+  attributes_of_last = config->numAttrs;
+  const auto* params = static_cast<const heed::ForwardParams*>(arguments[0]);
+  const auto* maps = static_cast<const heed::TensorMaps*>(arguments[1]);
+  if (reinterpret_cast<std::uintptr_t>(maps) % 64 != 0) return CUDA_ERROR_MISALIGNED_ADDRESS;
+  std::memcpy(params->o, params, sizeof *params);
+  std::memcpy(static_cast<char*>(params->o) + sizeof *params, maps->k.opaque, sizeof maps->k.opaque);
+  return CUDA_SUCCESS;
+}
+}

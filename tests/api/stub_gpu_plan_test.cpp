@@ -1,0 +1,237 @@
+// Plans on a GPU with a stand-in for the driver: what is launched, which maps are encoded and when, contexts and
+// streams.
+#include <dlfcn.h>
+
+#include "c_library.hpp"
+#include "kernels/contract.hpp"
+
+namespace heed {
+namespace {
+
+using testing_support::expect_refused;
+using testing_support::expect_status;
+
+constexpr const char* kPersistent = "fwd_sm90_persistent";
+constexpr char kImage[] = "cubin of nothing";
+
+template <typename Function>
+Function* of_driver(const char* name) {
+  static void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW);
+  return reinterpret_cast<Function*>(::dlsym(driver, name));
+}
+int encoded() {
+  return of_driver<int()>("stub_encoded")();
+}
+int launched() {
+  return of_driver<int()>("stub_launched")();
+}
+
+heed_problem gpu_problem() {
+  heed_problem p;
+  heed_problem_init(&p);
+  p.device_type = HEED_CUDA;
+  p.batch = 2;
+  p.heads = 4;
+  p.heads_kv = 2;
+  p.len_q = 128;
+  p.len_k = 192;
+  return p;
+}
+
+heed_options with_image(const char* variant = kPersistent) {
+  heed_options o;
+  heed_options_init(&o);
+  o.variant = variant;
+  o.image = kImage;
+  o.image_bytes = sizeof kImage;
+  return o;
+}
+
+struct Made {
+  explicit Made(const heed_problem& problem, const char* variant = kPersistent) {
+    const heed_options o = with_image(variant);
+    EXPECT_EQ(heed_plan_create(&problem, &o, &plan), HEED_OK) << heed_last_error();
+  }
+  ~Made() { heed_plan_destroy(plan); }
+  Made(const Made&) = delete;
+  Made& operator=(const Made&) = delete;
+  heed_plan* plan = nullptr;
+};
+
+// Host memory that a launch of the stand-in writes to.
+struct Memory {
+  Memory() : bytes(std::size_t{8} << 20, 0) {
+    heed_tensors_init(&t);
+    const std::size_t begin = (256 - reinterpret_cast<std::uintptr_t>(bytes.data()) % 256) % 256;
+    unsigned char* at = bytes.data() + begin;
+    t.q = at;
+    t.k = at + (1 << 20);
+    t.v = at + (2 << 20);
+    t.o = at + (3 << 20);
+    t.lse = reinterpret_cast<float*>(at + (4 << 20));
+    workspace = at + (5 << 20);
+  }
+  [[nodiscard]] ForwardParams seen() const {
+    ForwardParams p;
+    std::memcpy(&p, t.o, sizeof p);
+    return p;
+  }
+  [[nodiscard]] std::vector<std::uint64_t> map_of_k() const {
+    std::vector<std::uint64_t> words(8);
+    std::memcpy(words.data(), static_cast<const char*>(t.o) + sizeof(ForwardParams), 64);
+    return words;
+  }
+  std::vector<unsigned char> bytes;
+  heed_tensors t;
+  void* workspace;
+};
+
+TEST(GpuPlans, LaunchWhatTheProblemSays) {
+  heed_problem p = gpu_problem();
+  p.mask = HEED_MASK_CAUSAL_BOTTOM_RIGHT;
+  p.scale = 0.25;
+  p.flags = HEED_WANTS_LSE;
+  p.k_strides = {2 * 192 * 64, 64, 2 * 64, 1};
+  const Made made(p);
+  Memory memory;
+  ASSERT_EQ(heed_plan_run(made.plan, &memory.t, memory.workspace, nullptr), HEED_OK) << heed_last_error();
+  const ForwardParams seen = memory.seen();
+  EXPECT_EQ(seen.k, memory.t.k);
+  EXPECT_EQ(seen.lse, memory.t.lse);
+  EXPECT_EQ(seen.batch, 2);
+  EXPECT_EQ(seen.group_size, 2);
+  EXPECT_EQ(seen.len_k, 192);
+  EXPECT_EQ(seen.right_offset, 64);
+  EXPECT_EQ(seen.scale, 0.25F);
+  EXPECT_EQ(seen.q_strides.head, 128 * 64);
+  EXPECT_EQ(seen.k_strides.row, 2 * 64);
+  EXPECT_EQ(memory.map_of_k(), (std::vector<std::uint64_t>{reinterpret_cast<std::uint64_t>(memory.t.k), 64, 192, 2, 2,
+                                                           2 * 2 * 64, 2 * 64, 2 * 2 * 192 * 64}));
+}
+
+TEST(GpuPlans, KeysThatNoRowSeesAreCutOff) {
+  heed_problem p = gpu_problem();
+  p.len_q = 16;
+  p.mask = HEED_MASK_CAUSAL_BOTTOM_RIGHT;
+  p.window_left = 15;
+  const Made made(p);
+  Memory memory;
+  ASSERT_EQ(heed_plan_run(made.plan, &memory.t, memory.workspace, nullptr), HEED_OK) << heed_last_error();
+  EXPECT_EQ(memory.seen().len_k, 31);
+  EXPECT_EQ(memory.seen().k, static_cast<const char*>(memory.t.k) + 161 * 64 * 2);
+}
+
+TEST(GpuPlans, MapsAreEncodedWhenAddressesChange) {
+  const Made made(gpu_problem());
+  Memory memory;
+  Memory other;
+  const int before = encoded();
+  ASSERT_EQ(heed_plan_run(made.plan, &memory.t, memory.workspace, nullptr), HEED_OK);
+  const int each = encoded() - before;
+  EXPECT_GE(each, 3);
+  for (int i = 0; i < 5; ++i) ASSERT_EQ(heed_plan_run(made.plan, &memory.t, memory.workspace, nullptr), HEED_OK);
+  EXPECT_EQ(encoded(), before + each) << "encoded again";
+  ASSERT_EQ(heed_plan_run(made.plan, &other.t, memory.workspace, nullptr), HEED_OK);
+  EXPECT_EQ(encoded(), before + 2 * each);
+  const Made second(gpu_problem());
+  ASSERT_EQ(heed_plan_run(second.plan, &memory.t, memory.workspace, nullptr), HEED_OK);
+  EXPECT_EQ(encoded(), before + 3 * each) << "another plan has maps of its own";
+}
+
+TEST(GpuPlans, DependentLaunchesAreAskedFor) {
+  const Made made(gpu_problem(), "fwd_sm90_persistent:pdl_trigger=last_load,cluster=1");
+  Memory memory;
+  heed_plan_info info;
+  heed_plan_info_init(&info);
+  ASSERT_EQ(heed_plan_get_info(made.plan, &info), HEED_OK);
+  EXPECT_EQ(info.can_be_dependent, 1U);
+  EXPECT_STREQ(info.origin, "given");
+  const auto attributes = of_driver<unsigned()>("stub_attributes");
+  ASSERT_EQ(heed_plan_run(made.plan, &memory.t, memory.workspace, nullptr), HEED_OK);
+  EXPECT_EQ(attributes(), 0U);
+  ASSERT_EQ(heed_plan_run_many(made.plan, &memory.t, 1, memory.workspace, nullptr, HEED_RUN_DEPENDENT, nullptr),
+            HEED_OK);
+  EXPECT_EQ(attributes(), 1U);
+  const Made plain(gpu_problem(), "fwd_sm80");
+  expect_status(heed_plan_run_many(plain.plan, &memory.t, 1, memory.workspace, nullptr, HEED_RUN_DEPENDENT, nullptr),
+                HEED_INVALID_ARGUMENT, "cannot be launched as a dependent");
+}
+
+TEST(GpuPlans, ContextsAndStreamsOfOtherDevicesAreRefused) {
+  const auto set_current = of_driver<int(std::uintptr_t)>("cuCtxSetCurrent");
+  set_current(0);
+  const Made made(gpu_problem());
+  Memory memory;
+  expect_status(heed_plan_run(made.plan, &memory.t, memory.workspace, reinterpret_cast<void*>(0x77)),
+                HEED_INVALID_ARGUMENT, "the stream is of another context");
+  EXPECT_EQ(heed_plan_run(made.plan, &memory.t, memory.workspace, reinterpret_cast<void*>(0x55)), HEED_OK);
+  set_current(0x101);
+  expect_status(heed_plan_run(made.plan, &memory.t, memory.workspace, nullptr), HEED_INVALID_ARGUMENT,
+                "the current context is not the one");
+  heed_problem p = gpu_problem();
+  p.device = 1;
+  const Made second(p);
+  EXPECT_EQ(heed_plan_run(second.plan, &memory.t, memory.workspace, nullptr), HEED_OK);
+  p.device = 2;
+  expect_refused(p, HEED_NO_DEVICE, "there is no GPU 2; the driver sees 2");
+  set_current(0x100);
+}
+
+TEST(GpuPlans, WorkspacesAreClearedAndAsked) {
+  heed_problem p = gpu_problem();
+  p.len_q = 1;
+  p.len_k = 1024;
+  const Made made(p, "fwd_sm90_decode");
+  heed_plan_info info;
+  heed_plan_info_init(&info);
+  ASSERT_EQ(heed_plan_get_info(made.plan, &info), HEED_OK);
+  ASSERT_GT(info.workspace_zeroed, 0U);
+  ASSERT_LE(info.workspace_zeroed, info.workspace_bytes);
+  std::vector<unsigned char> bytes(info.workspace_bytes + 256, 0xaa);
+  void* const workspace = bytes.data() + (256 - reinterpret_cast<std::uintptr_t>(bytes.data()) % 256) % 256;
+  Memory memory;
+  expect_status(heed_plan_run(made.plan, &memory.t, nullptr, nullptr), HEED_INVALID_ARGUMENT, "the workspace is null");
+  expect_status(heed_plan_run(made.plan, &memory.t, static_cast<char*>(workspace) + 8, nullptr), HEED_INVALID_ARGUMENT,
+                "a multiple of 256");
+  ASSERT_EQ(heed_plan_prepare(made.plan, workspace, nullptr), HEED_OK);
+  for (std::size_t i = 0; i < info.workspace_zeroed; ++i) ASSERT_EQ(static_cast<unsigned char*>(workspace)[i], 0);
+  const int before = launched();
+  ASSERT_EQ(heed_plan_run(made.plan, &memory.t, workspace, nullptr), HEED_OK) << heed_last_error();
+  EXPECT_EQ(launched(), before + 1);
+  EXPECT_EQ(memory.seen().counters, workspace);
+}
+
+TEST(GpuPlans, RowsWithoutKeysAreWrittenWithoutAKernel) {
+  heed_problem p = gpu_problem();
+  p.len_k = 0;
+  p.flags = HEED_WANTS_LSE;
+  heed_plan* plan = nullptr;
+  ASSERT_EQ(heed_plan_create(&p, nullptr, &plan), HEED_OK) << heed_last_error();
+  Memory memory;
+  std::memset(memory.t.o, 0xff, 2 * 4 * 128 * 64 * 2);
+  const int before = launched();
+  ASSERT_EQ(heed_plan_run(plan, &memory.t, nullptr, nullptr), HEED_OK) << heed_last_error();
+  EXPECT_EQ(launched(), before);
+  for (int i = 0; i < 2 * 4 * 128 * 64 * 2; ++i) ASSERT_EQ(static_cast<const char*>(memory.t.o)[i], 0);
+  for (int i = 0; i < 2 * 4 * 128; ++i) ASSERT_EQ(memory.t.lse[i], -INFINITY);
+  heed_plan_destroy(plan);
+}
+
+TEST(GpuPlans, WhatABulkCopyCannotReadIsRefused) {
+  heed_problem p = gpu_problem();
+  p.q_strides = {4 * 128 * 65, 128 * 65, 65, 1};
+  const heed_options o = with_image();
+  expect_refused(p, HEED_UNSUPPORTED, "a stride of Q is 65 elements", &o);
+  const Made made(gpu_problem());
+  Memory memory;
+  memory.t.q = static_cast<const char*>(memory.t.q) + 8;
+  expect_status(heed_plan_run(made.plan, &memory.t, memory.workspace, nullptr), HEED_INVALID_ARGUMENT,
+                "a multiple of 16");
+  heed_options bad = with_image();
+  bad.image = "not a cubin";
+  bad.image_bytes = 12;
+  expect_refused(gpu_problem(), HEED_BAD_PROGRAMS, "the driver cannot load fwd_sm90_persistent", &bad);
+}
+
+}  // namespace
+}  // namespace heed
