@@ -146,7 +146,7 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
 /// Dynamic shared memory, in bytes from its start (aligned to 128).
 ///
 ///   during the loop:  | Q | group 0: stage 0 K, V | stage 1 K, V | ... | group 1: ... |
-///   afterwards:       | partial O of every group, fp32 | (reference, sum) of every group and row | is this block last
+///   afterwards:       | partial O of every group, fp32 | (row_max, sum) of every group and row | is this block last
 ///   |
 struct SharedPlan {
   int q;              ///< (block_m, head_dim)
@@ -176,7 +176,7 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
 
 /// The workspace of a launch with several splits, in floats:
 ///
-///   | partial O (row tile, split, block_m, head_dim) | (reference, sum) (row tile, split, block_m, 2) |
+///   | partial O (row tile, split, block_m, head_dim) | (row_max, sum) (row tile, split, block_m, 2) |
 ///
 /// A row tile's index is batch * heads_kv * row_tiles + blockIdx.y. Rows beyond the real ones are never touched.
 HEED_HOST_DEVICE constexpr long long workspace_row(const Config& c, long long tile, int splits, int split, int row) {

@@ -14,6 +14,7 @@
 /// After Flash-Decoding (Dao et al. 2023), without its second kernel.
 #pragma once
 
+#include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
@@ -185,7 +186,7 @@ struct Forward {
         for (int i = 0; i < 4; ++i) out[m][n][i] = 0.0F;
     attention::RowState<kFragments> state;
     state.reset();
-    const float scale_log2 = params.scale * 1.44269504F;
+    const float scale_log2 = params.scale * attention::kLog2e;
 
     // Keys that this lane's rows see. Rows beyond the real ones are zeros and see what they like.
     int row_end[kFragments][2];
@@ -303,12 +304,7 @@ struct Forward {
                                             const int (&row_end)[kFragments][2]) const {
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (first_key + 8 * n + 2 * (lane % 4) + i % 2 >= row_end[m][i / 2])
-            scores[m][n][i] = -__int_as_float(0x7f800000);
+      for (int h = 0; h < 2; ++h) attention::hide_columns_from(scores[m], h, row_end[m][h], first_key + 2 * (lane % 4));
   }
 
   // ---- masks with a left bound
@@ -324,11 +320,7 @@ struct Forward {
         const int row = rows.first + warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h;
         const int begin = hidden_keys(kProblem.mask, divide(row, params.group_size), params.left_offset, params.len_k) -
                           first_key - 2 * (lane % 4);
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 2; ++i)
-            if (8 * n + i < begin) scores[m][n][2 * h + i] = -__int_as_float(0x7f800000);
+        attention::hide_columns_before(scores[m], h, begin);
       }
   }
 
@@ -362,7 +354,7 @@ struct Forward {
         const int row = warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h;
         if (row >= rows.rows) continue;
         if (lane % 4 == 0)
-          *reinterpret_cast<float2*>(shared_state(group, row)) = make_float2(state.reference[m][h], state.sum[m][h]);
+          *reinterpret_cast<float2*>(shared_state(group, row)) = make_float2(state.row_max[m][h], state.row_sum[m][h]);
         float* to = shared_out(group, row) + 2 * (lane % 4);
 #pragma unroll
         for (int n = 0; n < kOutTiles; ++n)
@@ -432,19 +424,14 @@ struct Forward {
   __device__ __forceinline__ void store(const Partial& merged, int row, int chunk) const {
     const PackedRow at = packed_row(rows.first + row, params.group_size);
     const int head = rows.kv_head * params.group_size + at.head;
-    const float inverse = merged.sum > 0.0F ? 1.0F / merged.sum : 0.0F;
-    uint4 packed;
-    packed.x = ptx::cvt_rn_x2<kProblem.element>(merged.out[0] * inverse, merged.out[1] * inverse);
-    packed.y = ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse);
-    packed.z = ptx::cvt_rn_x2<kProblem.element>(merged.out[4] * inverse, merged.out[5] * inverse);
-    packed.w = ptx::cvt_rn_x2<kProblem.element>(merged.out[6] * inverse, merged.out[7] * inverse);
+    const uint4 packed =
+        attention::words_of_row<kProblem.element>(merged.out, attention::exact_inverse_or_zero(merged.sum));
     auto* out = static_cast<unsigned short*>(params.o) + batch * params.o_strides.batch + head * params.o_strides.head +
                 at.query * params.o_strides.row + 8 * chunk;
     *reinterpret_cast<uint4*>(out) = packed;
     if (chunk == 0 && params.lse != nullptr)
       params.lse[(static_cast<long long>(batch) * params.heads + head) * params.len_q + at.query] =
-          merged.sum > 0.0F ? (merged.reference + ptx::lg2_approx_ftz(merged.sum)) * 0.693147181F
-                            : -__int_as_float(0x7f800000);
+          attention::log_sum_exp(merged.sum > 0.0F, merged.row_max, merged.sum);
   }
 };
 

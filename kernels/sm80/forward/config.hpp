@@ -79,7 +79,7 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
 /// Dynamic shared memory, in bytes from its start (aligned to 128).
 ///
 ///   during the loop:  | Q | group 0: stage 0 K, V | stage 1 K, V | ... | group 1: ... |
-///   afterwards:       | partial O of every group, fp32 | (reference, sum) of every group and row |      (kv_groups >
+///   afterwards:       | partial O of every group, fp32 | (row_max, sum) of every group and row |      (kv_groups >
 ///   1)
 ///                     | O, 16-bit |                                                                     (shared
 ///                     epilogue)

@@ -1,6 +1,7 @@
 /// Groups of warps that take whole tiles in turn, and warps that merge (config.hpp: GroupSplit::kv_tiles).
 #pragma once
 
+#include "kernels/attention/score_rows.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm90/decode/block.cuh"
 #include "kernels/sm90/decode/partial.cuh"
@@ -71,7 +72,7 @@ struct ByTiles : Block<kConfig, kProblem> {
   }
 
   __device__ __forceinline__ void consume() const {
-    const float scale_log2 = params.scale * 1.44269504F;
+    const float scale_log2 = params.scale * attention::kLog2e;
     int t = group;  // counted from the block's first tile
     int stage = group % kStages;
     unsigned parity = group / kStages % 2;
@@ -192,8 +193,8 @@ struct ByTiles : Block<kConfig, kProblem> {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (first_key + 8 * n + 2 * (lane % 4) + i % 2 >= row_end[i / 2]) scores[0][n][i] = -__int_as_float(0x7f800000);
+      for (int h = 0; h < 2; ++h)
+        attention::hide_columns_from(scores[0][n], h, row_end[h], first_key + 8 * n + 2 * (lane % 4));
   }
 
   /// The same of keys in front of those that a row sees.
@@ -202,11 +203,7 @@ struct ByTiles : Block<kConfig, kProblem> {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int begin = first_key_of(job.first + warp * kWarpRows + lane / 4 + 8 * h) - first_key - 2 * (lane % 4);
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          if (8 * n + i < begin) scores[0][n][2 * h + i] = -__int_as_float(0x7f800000);
+      attention::hide_columns_before(scores[0], h, begin);
     }
   }
 
@@ -227,7 +224,7 @@ struct ByTiles : Block<kConfig, kProblem> {
       const int row = warp * kWarpRows + lane / 4 + 8 * h;
       if (row >= job.rows) continue;
       if (lane % 4 == 0)
-        *reinterpret_cast<float2*>(shared_state(group, row)) = make_float2(state.reference[0][h], state.sum[0][h]);
+        *reinterpret_cast<float2*>(shared_state(group, row)) = make_float2(state.row_max[0][h], state.row_sum[0][h]);
       float* to = shared_out(group, row) + 2 * (lane % 4);
 #pragma unroll
       for (int n = 0; n < kOutTiles; ++n)
@@ -399,9 +396,7 @@ struct ByTiles : Block<kConfig, kProblem> {
     *reinterpret_cast<uint2*>(target.out) = {
         ptx::cvt_rn_x2<kProblem.element>(merged.out[0] * inverse, merged.out[1] * inverse),
         ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse)};
-    if (target.lse != nullptr)
-      *target.lse = merged.sum == 0.0F ? -__int_as_float(0x7f800000)
-                                       : (merged.reference + ptx::lg2_approx_ftz(merged.sum)) * 0.693147181F;
+    if (target.lse != nullptr) *target.lse = attention::log_sum_exp(merged.sum != 0.0F, merged.row_max, merged.sum);
   }
 };
 

@@ -43,7 +43,7 @@ struct Forward : Tiles<kConfig, kProblem> {
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) acc_o[i] = 0.0F;
-    row_max[0] = row_max[1] = -__int_as_float(0x7f800000);
+    row_max[0] = row_max[1] = -attention::kInfinity;
     row_sum[0] = row_sum[1] = 0.0F;
   }
 
@@ -211,12 +211,11 @@ struct Forward : Tiles<kConfig, kProblem> {
     float its[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float most = fmaxf(row_max[h], __uint_as_float(state[h]));
-      const float subtracted = attention::finite_row_max(most);
-      mine[h] = ptx::ex2_approx_ftz(row_max[h] - subtracted);
-      its[h] = ptx::ex2_approx_ftz(__uint_as_float(state[h]) - subtracted);
+      const attention::TwoWeights both = attention::weigh_two(row_max[h], __uint_as_float(state[h]));
+      mine[h] = both.first;
+      its[h] = both.second;
       row_sum[h] = fmaf(row_sum[h], mine[h], its[h] * __uint_as_float(state[2 + h]));
-      row_max[h] = most;
+      row_max[h] = both.row_max;
     }
 #pragma unroll
     for (int i = 0; i < kDim / 2; i += 4) {

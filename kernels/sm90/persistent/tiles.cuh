@@ -11,7 +11,7 @@
 ///     its products  | scores n-1 | values n         | scores n-2 | values n-1       | ..         (SoftmaxOverlap::pv)
 ///
 /// Tiles that not every row of the consumer warpgroup sees whole are the first of its order and take the exact maximum.
-/// The tiles after them need neither mask nor, unless the reference is exact, maximum.
+/// The tiles after them need neither mask nor, unless the row maximum is exact, maximum.
 ///
 /// Asynchronous products beside exponentials are FlashAttention-3's (Shah et al., arXiv 2407.08608).
 #pragma once
@@ -58,10 +58,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
   /// Of each row over the four lanes that have its columns.
   __device__ __forceinline__ void add_up_sums() {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      row_sum[h] += __shfl_xor_sync(0xffffffffU, row_sum[h], 1);
-      row_sum[h] += __shfl_xor_sync(0xffffffffU, row_sum[h], 2);
-    }
+    for (int h = 0; h < 2; ++h) row_sum[h] = tile::quad_sum(row_sum[h]);
   }
 
   /// The first of a Q tile.

@@ -63,7 +63,7 @@ struct Block : Softmax<kConfig, kProblem> {
       seen_by_all = min(seen_by_first - origin(), n_blocks.end * kBlockN);
       seen_by_any -= origin();
     }
-    scale_log2 = params.scale * 1.44269504F;
+    scale_log2 = params.scale * attention::kLog2e;
   }
 
   /// The maps themselves; where that is to be known early, by way of an address of the thread's own, which the compiler

@@ -113,15 +113,15 @@ struct Forward : Iteration<kConfig, kProblem> {
     Merge<kConfig, kProblem>::settle(target);
   }
 
-  /// The exact maximum of all scores of this part as the reference: its keys once more, n-block by n-block; from shared
-  /// memory, or copied to the first n-block's place. Rare. Every copy of this KV group has been waited for, and nobody
-  /// reads shared memory any more.
+  /// The exact maximum of all scores of this part as the row maximum: its keys once more, n-block by n-block; from
+  /// shared memory, or copied to the first n-block's place. Rare. Every copy of this KV group has been waited for, and
+  /// nobody reads shared memory any more.
   template <bool kStay>
   __device__ __forceinline__ void find_maximum() {
     const unsigned long long queries = q_descriptor();
     const unsigned long long keys = k_descriptor(0);
     const unsigned at_barrier = barrier(kBarriers.again + kv_group);
-    float maximum[2] = {-__int_as_float(0x7f800000), -__int_as_float(0x7f800000)};
+    float maximum[2] = {-attention::kInfinity, -attention::kInfinity};
 #pragma unroll 1
     for (int n_block = n_blocks.first; n_block < n_blocks.end; ++n_block) {
       if (!kStay && is_leader() && ptx::elect_one()) {
@@ -138,7 +138,8 @@ struct Forward : Iteration<kConfig, kProblem> {
       ptx::pin(scores);
       mask_scores(scores, n_block * kBlockN);
       float of_n_block[2];
-      maximum_of<kBlockN / 2>(scores, of_n_block);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) of_n_block[h] = attention::row_maximum<kBlockN / 2>(scores, h);
       maximum[0] = fmaxf(maximum[0], of_n_block[0]);
       maximum[1] = fmaxf(maximum[1], of_n_block[1]);
       if constexpr (!kStay) ptx::bar_sync(1 + kv_group, kKeyGroupThreads);  // everyone is done with the n-block
@@ -210,7 +211,7 @@ struct Forward : Iteration<kConfig, kProblem> {
   template <Masks kMasks, bool kResident>
   __device__ __forceinline__ void finish() {
     if constexpr (kKvGroups > 1) ptx::mbarrier_wait(barrier(kBarriers.q), 0);
-    row_max[0] = row_max[1] = -__int_as_float(0x7f800000);
+    row_max[0] = row_max[1] = -attention::kInfinity;
     clear();
     if constexpr (!kResident || !kVotesLast) run_segments<kMasks, kResident>(false);
 #pragma unroll 1
