@@ -18,7 +18,7 @@ enum class Rescale {
                 ///< (FlashAttention-4's rule; exact, since softmax does not depend on the value subtracted and 2^8 is
                 ///< far from fp16's 65504)
   stale_tile,   ///< never, unless a tile's probabilities leave the range of 16 bits: the row maximum of the first tile
-               ///< is kept without looking at maxima; such a tile is taken again, like the first one (stale_tile_fits)
+                ///< is kept without looking at maxima; such a tile is taken again, like the first one (stale_tile_fits)
 };
 
 }  // namespace heed::attention

@@ -81,7 +81,7 @@ struct Forward {
     if constexpr (kGroupThreads == 32)
       __syncwarp();
     else
-      ptx::bar_sync(1 + group, kGroupThreads);
+      ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::group>(group), kGroupThreads);
   }
 
   __device__ __forceinline__ unsigned stage_address(int stage) const {

@@ -98,7 +98,7 @@ struct Rounds {
     else if constexpr (kGroups == 1)
       __syncthreads();
     else
-      ptx::bar_sync(1 + group, kGroupThreads);
+      ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::group>(group), kGroupThreads);
   }
 
   // ------------------------------------------------------------------------------------------------------- copies

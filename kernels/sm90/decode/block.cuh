@@ -101,9 +101,11 @@ struct Block {
   // instructions for an error.
   __device__ __forceinline__ static void barriers_are_set() {
     __syncwarp();
-    ptx::bar_arrive(4, threads(kConfig));
+    ptx::bar_arrive(attention::barrier_id<kConfig, NamedBarrier::mbarriers_set>(), threads(kConfig));
   }
-  __device__ __forceinline__ static void wait_for_barriers() { ptx::bar_sync(4, threads(kConfig)); }
+  __device__ __forceinline__ static void wait_for_barriers() {
+    ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::mbarriers_set>(), threads(kConfig));
+  }
 
   /// Nothing in global memory is touched before.
   __device__ __forceinline__ static void wait_for_launch_before() {

@@ -229,10 +229,10 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
       for (int i = 0; i < kColumns; ++i)
         ptx::ldmatrix_x4_trans(values[k][i], block_address(keys + kPlan.tile_bytes, 16 * k, 2 * (group * kColumns + i),
                                                            tile::ldmatrix_k_address(lane)));
-    if (ptx::barrier_red_or(1, kThreads, far)) {
+    if (ptx::barrier_red_or(attention::barrier_id<kConfig, NamedBarrier::weights>(), kThreads, far)) {
       settle_on_row_maxima(result, maxima);
       put_weights(weights, scores, result, scale_log2);
-      ptx::bar_sync(1, kThreads);
+      ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::weights>(), kThreads);
     }
     multiply_values(result, values, weights);
   }
@@ -329,7 +329,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
       if (lane < 4)
         *reinterpret_cast<float2*>(all + group * kBlockM + 8 * n + 2 * lane) = make_float2(maxima[n][0], maxima[n][1]);
     }
-    ptx::bar_sync(1, kThreads);
+    ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::weights>(), kThreads);
 #pragma unroll
     for (int n = 0; n < kRows; ++n) {
       float next[2] = {result.row_max[n][0], result.row_max[n][1]};

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/attention/mask.hpp"
+#include "kernels/attention/named_barriers.hpp"
 #include "kernels/attention/policies.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
@@ -203,6 +204,29 @@ HEED_HOST_DEVICE constexpr int row_groups(const Config& c) {
 HEED_HOST_DEVICE constexpr int column_fragments(const Config& c, int head_dim) {
   return head_dim / (16 * c.kv_groups);
 }
+/// What named barriers are for.
+enum class NamedBarrier {
+  mbarriers_set,  ///< all threads: the mbarriers exist
+  weights,        ///< by columns: the warps that compute have put their weights
+  partials,       ///< by tiles: a segment's partial results are put
+  room,           ///< by tiles: they are taken
+  mergers,        ///< by tiles: the warps that merge
+};
+
+HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 5> named_barriers(const Config& c) {
+  using enum NamedBarrier;
+  attention::NamedBarriers<NamedBarrier, 5> b;
+  b[mbarriers_set] = {4, 1};
+  if (by_columns(c)) {
+    b[weights] = {1, 1};
+  } else {
+    b[partials] = {1, 1};
+    b[room] = {2, 1};
+    b[mergers] = {3, 1};
+  }
+  return b;
+}
+
 /// Threads that compute. One more warp may ask for copies, others merge.
 HEED_HOST_DEVICE constexpr int consumers(const Config& c) {
   return 32 * warps_per_group(c) * c.kv_groups;

@@ -31,12 +31,22 @@ struct ByTiles : Block<kConfig, kProblem> {
 
   // Threads that compute put a segment's partials where those that merge take them from; neither waits longer than it
   // must: one side comes by, the other waits.
-  __device__ __forceinline__ static void partials_are_put() { ptx::bar_arrive(1, kThreads + kMergers); }
-  __device__ __forceinline__ static void wait_for_partials() { ptx::bar_sync(1, kThreads + kMergers); }
-  __device__ __forceinline__ static void partials_are_taken() { ptx::bar_arrive(2, kThreads + kMergers); }
-  __device__ __forceinline__ static void wait_for_room() { ptx::bar_sync(2, kThreads + kMergers); }
+  __device__ __forceinline__ static void partials_are_put() {
+    ptx::bar_arrive(attention::barrier_id<kConfig, NamedBarrier::partials>(), kThreads + kMergers);
+  }
+  __device__ __forceinline__ static void wait_for_partials() {
+    ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::partials>(), kThreads + kMergers);
+  }
+  __device__ __forceinline__ static void partials_are_taken() {
+    ptx::bar_arrive(attention::barrier_id<kConfig, NamedBarrier::room>(), kThreads + kMergers);
+  }
+  __device__ __forceinline__ static void wait_for_room() {
+    ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::room>(), kThreads + kMergers);
+  }
   /// Orders shared memory among the threads that merge.
-  __device__ __forceinline__ static void mergers_meet() { ptx::bar_sync(3, kMergers); }
+  __device__ __forceinline__ static void mergers_meet() {
+    ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::mergers>(), kMergers);
+  }
 
   __device__ __forceinline__ void run() const {
     if (role == Role::merges) {

@@ -17,6 +17,7 @@
 #pragma once
 
 #include "kernels/attention/mask.hpp"
+#include "kernels/attention/named_barriers.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 #include "kernels/tile/registers.hpp"
@@ -296,6 +297,35 @@ HEED_HOST_DEVICE constexpr int block_rows(const Config& c) {
 /// Who shares the keys of a row: KV groups of one block, or blocks of a cluster.
 HEED_HOST_DEVICE constexpr int num_splits(const Config& c) {
   return c.kv_groups * c.cluster;
+}
+
+/// Pairs of consumer warpgroups that share their KV tiles out among them.
+HEED_HOST_DEVICE constexpr int pairs(const Config& c) {
+  return c.share_causal_tail == ShareCausalTail::on ? c.m_warpgroups / 2 : 0;
+}
+
+/// What named barriers are for.
+enum class NamedBarrier {
+  start,     ///< one a virtual CTA: its mbarriers exist
+  merge,     ///< one a consumer warpgroup: its KV groups have put their slices of partial O, or have read them
+  sent,      ///< one a KV group that merges by way of its own stages: all of its warps have read those
+  pingpong,  ///< one a consumer warpgroup, which waits there for the one before it (Pingpong::on)
+  stagger,   ///< one a KV group but the first, which waits there for the one before it (StaggerSplits::on)
+  put,       ///< one a pair and KV group: partial O for the partner has been put (ShareCausalTail::on)
+  taken,     ///< likewise: it has been read
+};
+
+HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 7> named_barriers(const Config& c) {
+  using enum NamedBarrier;
+  attention::NamedBarriers<NamedBarrier, 7> b;
+  b[start] = {1, c.virtual_ctas};
+  if (c.kv_groups > 1) b[merge] = {2, c.m_warpgroups};
+  if (c.kv_groups > 1 && c.m_warpgroups == 1) b[sent] = {3, c.kv_groups};
+  if (c.pingpong == Pingpong::on) b[pingpong] = {8, c.virtual_ctas * c.kv_groups * c.m_warpgroups};
+  if (c.stagger_splits == StaggerSplits::on) b[stagger] = {8, c.kv_groups - 1};
+  b[put] = {8, pairs(c) * c.kv_groups};
+  b[taken] = {12, pairs(c) * c.kv_groups};
+  return b;
 }
 
 /// Whether it is known that all Q tiles have all their rows, and that under a mask every row sees a key and none a

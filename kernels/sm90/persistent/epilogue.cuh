@@ -75,16 +75,21 @@ struct Epilogue : Slices<kConfig, kProblem> {
     return {both.first * inverse, both.second * inverse, log2_sum};
   }
 
+  /// Until what was sent of the Q tile before has been read by all, or the values of this KV group by all its warps.
+  __device__ __forceinline__ void wait_for_room(int merge_barrier) const {
+    if constexpr (sends_in_stages(kConfig, kProblem.head_dim))
+      ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::sent>(at.kv_group), kWarpgroupThreads);
+    else if constexpr (kConfig.scheduler != Scheduler::single_tile)
+      ptx::bar_sync(merge_barrier, kWarpgroupThreads * kGroups);
+  }
+
   /// Two KV groups: each keeps one of a lane's two rows and passes the other on.
   __device__ __forceinline__ void merge_two(const float (&acc_o)[kDim / 2], const float (&row_max)[2],
                                             const float (&row_sum)[2], float (&kept)[kSliceRegisters],
                                             float (&log2_sum)[kHalves]) const {
-    const int barrier = 2 + at.m_warpgroup;
+    const int barrier = attention::barrier_id<kConfig, NamedBarrier::merge>(at.m_warpgroup);
     const bool second = at.kv_group != 0;
-    if (sends_in_stages(kConfig, kProblem.head_dim))
-      ptx::bar_sync(3 + at.kv_group, kWarpgroupThreads);
-    else if (kConfig.scheduler != Scheduler::single_tile)
-      ptx::bar_sync(barrier, kWarpgroupThreads * kGroups);
+    wait_for_room(barrier);
     const unsigned to = passed_by(false);
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
@@ -177,12 +182,8 @@ struct Epilogue : Slices<kConfig, kProblem> {
   __device__ __forceinline__ void merge(const float (&acc_o)[kDim / 2], const float (&row_max)[2],
                                         const float (&row_sum)[2], float (&kept)[kSliceRegisters],
                                         float (&log2_sum)[kHalves]) const {
-    const int barrier = 2 + at.m_warpgroup;
-    // Of a Q tile before, everyone has read what was sent; or every warp of this group its values.
-    if (sends_in_stages(kConfig, kProblem.head_dim))
-      ptx::bar_sync(3 + at.kv_group, kWarpgroupThreads);
-    else if (kConfig.scheduler != Scheduler::single_tile)
-      ptx::bar_sync(barrier, kWarpgroupThreads * kGroups);
+    const int barrier = attention::barrier_id<kConfig, NamedBarrier::merge>(at.m_warpgroup);
+    wait_for_room(barrier);
 #pragma unroll
     for (int to = 0; to < kGroups; ++to) {
       if (to == at.kv_group) {

@@ -85,11 +85,6 @@ HEED_HOST_DEVICE constexpr int keys_seen(const Config& c, MaskKind mask, int ind
   return keys_of_row<kWhole>(mask, last_row<kWhole>(c, index, len_q), right_offset, len_k);
 }
 
-/// Pairs of consumer warpgroups that share their KV tiles out among them.
-HEED_HOST_DEVICE constexpr int pairs(const Config& c) {
-  return c.share_causal_tail == ShareCausalTail::on ? c.m_warpgroups / 2 : 0;
-}
-
 /// KV tiles that a consumer warpgroup of Q tile `index` sees: those before this, which may be 0.
 template <bool kWhole = false>
 HEED_HOST_DEVICE constexpr int tiles_seen(const Config& c, MaskKind mask, int index, int m_warpgroup, int len_q,

@@ -211,6 +211,10 @@ struct Block : Softmax<kConfig, kProblem> {
     }
   }
 
+  __device__ __forceinline__ int group_barrier() const {
+    return attention::barrier_id<kConfig, NamedBarrier::kv_group>(kv_group);
+  }
+
   /// Lets the slot of a finished iteration be filled again.
   __device__ __forceinline__ void release(int s) const {
     if (s + kStages >= iterations) return;
@@ -218,7 +222,7 @@ struct Block : Softmax<kConfig, kProblem> {
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(kv_empty(kv_group, slot_of(s)));
     } else {
-      ptx::bar_sync(1 + kv_group, kKeyGroupThreads);
+      ptx::bar_sync(group_barrier(), kKeyGroupThreads);
       if (is_leader() && ptx::elect_one()) load_iteration(kv_group, n_blocks, s + kStages, kv_head_of());
       __syncwarp();
     }

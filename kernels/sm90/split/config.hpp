@@ -15,6 +15,7 @@
 #pragma once
 
 #include "kernels/attention/mask.hpp"
+#include "kernels/attention/named_barriers.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 #include "kernels/tile/registers.hpp"
@@ -189,6 +190,19 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
   const int producers = c.producer == Producer::warp ? 32 : c.producer == Producer::warpgroup ? kWarpgroupThreads : 0;
   return consumer_threads(c) + producers;
 }
+/// What named barriers are for.
+enum class NamedBarrier {
+  kv_group,   ///< one a KV group: all of its threads
+  consumers,  ///< the threads of all KV groups, where one CTA merges them
+};
+
+HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 2> named_barriers(const Config& c) {
+  attention::NamedBarriers<NamedBarrier, 2> b;
+  b[NamedBarrier::kv_group] = {1, c.kv_groups};
+  if (c.kv_groups > 1) b[NamedBarrier::consumers] = {1 + c.kv_groups, 1};
+  return b;
+}
+
 HEED_HOST_DEVICE constexpr int iteration_keys(const Config& c) {
   return c.block_n * c.n_blocks_per_stage;
 }

@@ -35,13 +35,13 @@ struct Forward : Iteration<kConfig, kProblem> {
   using Base = Iteration<kConfig, kProblem>;
   using Base::acc_o, Base::kept, Base::row_max, Base::row_sum, Base::log2_sum, Base::inverse, Base::probabilities;
   using Base::barrier, Base::k_full, Base::keys_at, Base::load_k, Base::load_iteration, Base::kv_head_of;
+  using Base::group_barrier, Base::open, Base::keep_copying, Base::is_producer, Base::is_leader, Base::release,
+      Base::slot_of, Base::parity_of, Base::first_key_of;
   using Base::kBoxes, Base::kBlockN, Base::kStages, Base::kKvGroups, Base::kOnes, Base::kSteps, Base::kKeyGroupThreads,
       Base::kQueriesFirst, Base::kDependent, Base::kOneIteration, Base::kVotesLast, Base::kKeepsForLater,
       Base::kSumsEarly, Base::kKnown, Base::has_no_keys;
   using Base::kOutColumns, Base::kPlan, Base::kBarriers, Base::kFirstBarrier;
   using Base::kSharesQueries, Base::kJoinsLater;
-  using Base::open, Base::keep_copying, Base::is_producer, Base::is_leader, Base::release, Base::slot_of,
-      Base::parity_of, Base::first_key_of;
   using Base::params, Base::shared, Base::head, Base::batch, Base::m_warpgroup, Base::kv_group, Base::lane, Base::warp,
       Base::is_consumer, Base::split_idx, Base::n_blocks, Base::iterations, Base::iterations_done, Base::seen_by_all,
       Base::seen_by_any, Base::scale_log2, Base::is_lined_up;
@@ -60,7 +60,7 @@ struct Forward : Iteration<kConfig, kProblem> {
 
   /// Whether any thread of the KV group says so.
   __device__ __forceinline__ bool any(bool overflown) const {
-    return ptx::barrier_red_or(1 + kv_group, kKeyGroupThreads, overflown);
+    return ptx::barrier_red_or(group_barrier(), kKeyGroupThreads, overflown);
   }
 
   __device__ __forceinline__ void clear() {
@@ -142,7 +142,7 @@ struct Forward : Iteration<kConfig, kProblem> {
       for (int h = 0; h < 2; ++h) of_n_block[h] = attention::row_maximum<kBlockN / 2>(scores, h);
       maximum[0] = fmaxf(maximum[0], of_n_block[0]);
       maximum[1] = fmaxf(maximum[1], of_n_block[1]);
-      if constexpr (!kStay) ptx::bar_sync(1 + kv_group, kKeyGroupThreads);  // everyone is done with the n-block
+      if constexpr (!kStay) ptx::bar_sync(group_barrier(), kKeyGroupThreads);  // everyone is done with the n-block
     }
     finish_maximum(maximum, scale_log2);
     row_max[0] = maximum[0];
@@ -265,7 +265,7 @@ struct Forward : Iteration<kConfig, kProblem> {
       ptx::barrier_cluster_arrive_release();
       ptx::barrier_cluster_wait_acquire();
     } else if constexpr (kKvGroups > 1) {
-      ptx::bar_sync(1 + kKvGroups, consumer_threads(kConfig));
+      ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::consumers>(), consumer_threads(kConfig));
     }
   }
 };
