@@ -8,6 +8,7 @@
 #include "variant/family.hpp"
 #include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"
+#include "variant/plan_grid.hpp"
 #include "variant/registry.hpp"
 
 namespace heed {
@@ -214,10 +215,7 @@ class Sm90DecodeFamily final : public Family {
     const int heads = static_cast<int>(workload.heads_kv) *
                       sm90_decode::row_tiles(c, static_cast<int>(workload.heads / workload.heads_kv),
                                              static_cast<int>(workload.len_q));
-    const sm90_decode::Grid grid =
-        sm90_decode::grid_of(c, static_cast<int>(workload.batch), heads, static_cast<int>(blocks));
-    plan.grid = {static_cast<std::uint32_t>(grid.x), static_cast<std::uint32_t>(grid.y),
-                 static_cast<std::uint32_t>(grid.z)};
+    plan.grid = plan_grid(sm90_decode::grid_of(c, static_cast<int>(workload.batch), heads, static_cast<int>(blocks)));
     plan.threads = static_cast<std::uint32_t>(sm90_decode::threads(c));
     plan.shared_bytes = sm90_decode::shared_plan(c, dim).total;
     plan.counters = static_cast<int>(words.total());

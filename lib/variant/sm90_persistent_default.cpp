@@ -257,9 +257,7 @@ class Rule {
   // make a launch one of loads it wants nearly all places: b64h12l128d64 causal with 384 of 396 14.01 / 13.90, full
   // equal, b24h12l128d64 causal with 288 6.26 / 6.68.
   void choose_waves(std::int64_t tiles, std::int64_t places) {
-    Config even = c_;
-    even.grid = Grid::balanced;
-    const bool nearly_all = 20 * persistent_ctas(even, tiles, places) >= 19 * places;
+    const bool nearly_all = 20 * attention::persistent_ctas(true, tiles, places) >= 19 * places;
     if (few_keys_ ? nearly_all : dim_ == 128 && tiles <= kFewWaves * places) c_.grid = Grid::balanced;
   }
 
@@ -386,8 +384,7 @@ class Rule {
 }  // namespace
 
 std::int64_t q_tiles_of_launch(int m_warpgroups, const Workload& workload) {
-  const std::int64_t rows = std::int64_t{m_warpgroups} * kWarpgroupRows;
-  return (workload.len_q + rows - 1) / rows * workload.heads * workload.batch;
+  return attention::q_tiles_of_head(workload.len_q, m_warpgroups * kWarpgroupRows) * workload.heads * workload.batch;
 }
 
 sm90_persistent::Config sm90_persistent_default(const Workload& workload, std::int64_t num_sms,

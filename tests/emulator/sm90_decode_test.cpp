@@ -35,8 +35,8 @@ void run_in(AttentionCase& problem, const Shape& shape, const Order& order, std:
   const int tiles = jobs * tiles_of_job(kConfig, kProblem.mask, shape.len_q, shape.causal_offset, shape.len_k);
   emulator::Launch launch;
   const int heads = shape.heads_kv * row_tiles(kConfig, params.group_size, shape.len_q);
-  const Grid grid = grid_of(kConfig, shape.batch, heads, least(order.blocks, tiles));
-  launch.grid = {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z)};
+  const attention::Grid3 grid = grid_of(kConfig, shape.batch, heads, least(order.blocks, tiles));
+  launch.grid = {grid.x, grid.y, grid.z};
   const Words plan = words_of(kConfig, kProblem.head_dim, least(order.blocks, tiles),
                               least(kConfig.block_m, params.group_size * shape.len_q));
   words.resize(std::max(words.size(), static_cast<std::size_t>(plan.total()) + 4), 0);

@@ -25,12 +25,9 @@ void run_case(const Shape& shape, std::uint64_t seed, bool with_lse = true,
   const TensorMaps maps =
       problem.maps(query_box_rows(kConfig), kConfig.block_n, iteration_keys(kConfig) / kConfig.v_barriers,
                    kConfig.epilogue == EpilogueStore::tma ? kStoredRows : 0, kStoredColumns);
-  const int rows = kConfig.m_warpgroups * kWarpgroupRows;
+  const attention::Grid3 grid = launch_grid(kConfig, shape.len_q, shape.heads, shape.batch);
   emulator::Launch launch;
-  const auto heads = static_cast<unsigned>(shape.heads);
-  const auto of_head = static_cast<unsigned>((shape.len_q + rows - 1) / rows);
-  launch.grid = {(heads_first(kConfig) ? heads : of_head) * static_cast<unsigned>(kConfig.cluster),
-                 heads_first(kConfig) ? of_head : heads, static_cast<unsigned>(shape.batch)};
+  launch.grid = {grid.x, grid.y, grid.z};
   launch.threads = static_cast<unsigned>(threads(kConfig));
   launch.cluster = static_cast<unsigned>(kConfig.cluster);
   launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);

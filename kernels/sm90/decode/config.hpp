@@ -6,6 +6,7 @@
 #include "kernels/attention/mask.hpp"
 #include "kernels/attention/named_barriers.hpp"
 #include "kernels/attention/policies.hpp"
+#include "kernels/attention/tile_scheduler.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 #include "kernels/tile/packed_rows.hpp"
@@ -162,15 +163,10 @@ HEED_HOST_DEVICE constexpr Share share(const Config& c, int jobs, int job_tiles,
 
 /// The grid of so many blocks. Where every job is cut alike, (parts, key heads and their tiles of rows, batch), so that
 /// a block finds its job without a division: there were five of them, one after the other, before the first copy.
-struct Grid {
-  int x;
-  int y;
-  int z;
-};
-HEED_HOST_DEVICE constexpr Grid grid_of(const Config& c, int batch, int heads, int blocks) {
+HEED_HOST_DEVICE constexpr attention::Grid3 grid_of(const Config& c, int batch, int heads, int blocks) {
   const int jobs = batch * heads;
-  if (c.split_points == SplitPoints::at_work_tiles && blocks % jobs == 0) return {blocks / jobs, heads, batch};
-  return {blocks, 1, 1};
+  if (c.split_points != SplitPoints::at_work_tiles || blocks % jobs != 0) return {static_cast<unsigned>(blocks), 1, 1};
+  return {static_cast<unsigned>(blocks / jobs), static_cast<unsigned>(heads), static_cast<unsigned>(batch)};
 }
 
 /// How many blocks a launch has where `places` run at a time: all that have a tile, or a few fewer that need to merge

@@ -1,4 +1,4 @@
-/// fwd_sm90_persistent: the knobs. Shared by the host, nvcc and NVRTC, as are the tile scheduler (tile_scheduler.hpp),
+/// fwd_sm90_persistent: the knobs. Shared by the host, nvcc and NVRTC, as are who works on which keys (kv_tiles.hpp),
 /// the shared memory (shared_plan.hpp), and what is legal (legality.hpp).
 ///
 /// Words of this family:
@@ -18,11 +18,15 @@
 
 #include "kernels/attention/mask.hpp"
 #include "kernels/attention/named_barriers.hpp"
+#include "kernels/attention/tile_scheduler.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 #include "kernels/tile/registers.hpp"
 
 namespace heed::sm90_persistent {
+
+using attention::QTile;
+using attention::TileOrder;
 
 inline constexpr int kWarpgroupRows = 64;
 inline constexpr int kWarpgroupThreads = 128;
@@ -106,17 +110,6 @@ enum class EpilogueStore {
   smem_b128,               ///< whole lines of 128 bytes, by way of shared memory
   smem_b128_preaddressed,  ///< the same; addresses are computed beside the first loads, and kept in shared memory
   tma,                     ///< the same lines by TMA stores, which one lane of a warp issues
-};
-
-/// The order of Q tiles. Under a causal mask the last rows, which see most keys, come first where Q tiles differ.
-enum class TileOrder {
-  row_major,     ///< one head after the other: CTAs that run together share K and V
-  lpt_l2,        ///< longest processing time first, over the heads with K and V that fit the L2 together; with
-                 ///< Scheduler::single_tile over all heads
-  paired,        ///< one head after the other; consumer warpgroups take rows from the head's start and end in turn, so
-                 ///< that Q tiles are equal under a causal mask
-  lpt_then_spt,  ///< the longer half of all heads' Q tiles, longest first, then the others, shortest first: where two
-                 ///< CTAs share a multiprocessor, a long one meets a short one
 };
 
 /// What becomes of KV tiles that only one of two paired consumer warpgroups sees (TileOrder::paired).

@@ -2,7 +2,7 @@
 /// NVRTC.
 #pragma once
 
-#include "kernels/sm90/persistent/tile_scheduler.hpp"
+#include "kernels/sm90/persistent/kv_tiles.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 
 namespace heed::sm90_persistent {

@@ -58,7 +58,7 @@ struct Softmax : Gemms<kConfig, kProblem> {
 
   __device__ __forceinline__ int row(int half) const { return warpgroup_row + warp * 16 + lane / 4 + 8 * half; }
 
-  /// The first key of the Q tile's KV tiles: keys are counted from there (tile_scheduler.hpp).
+  /// The first key of the Q tile's KV tiles: keys are counted from there (kv_tiles.hpp).
   __device__ __forceinline__ int origin() const {
     return hidden_keys(kProblem.mask, warpgroup_row - m_warpgroup * kWarpgroupRows, params.left_offset, params.len_k);
   }

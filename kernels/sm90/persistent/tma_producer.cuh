@@ -35,13 +35,9 @@ __device__ __forceinline__ int split_of(int kv_group) {
 /// Of one_tile.
 template <const Config& kConfig, const Problem& kProblem>
 __device__ __forceinline__ QTile q_tile_of_this_cta() {
-  const int x = static_cast<int>(blockIdx.x / kConfig.cluster);
-  const int y = static_cast<int>(blockIdx.y);
-  const int batch = static_cast<int>(blockIdx.z);
-  if constexpr (heads_in_x(kConfig))
-    return {q_tile_of_cta(kConfig, kProblem.mask, y, gridDim.y), x, batch};
-  else
-    return {q_tile_of_cta(kConfig, kProblem.mask, x, gridDim.x / kConfig.cluster), y, batch};
+  const attention::GridPlace at = attention::place_in_grid<grid_axes(kConfig), kConfig.cluster>(
+      {blockIdx.x, blockIdx.y, blockIdx.z}, {gridDim.x, gridDim.y, gridDim.z});
+  return {q_tile_of_cta(kConfig, kProblem.mask, at.index, at.q_tiles), at.head, at.batch};
 }
 
 template <const Config& kConfig, const Problem& kProblem>
@@ -159,7 +155,8 @@ struct TmaProducer {
         ptx::mbarrier_wait(smem.q_empty(query.stage), query.parity);
         if (next >= total) break;
         const bool is_back = kBackAndForth && goes_back;
-        const QTile tile = q_tile(is_back ? q_tile_from_the_end(next, first_index(), all_virtual_ctas(), total) : next);
+        const QTile tile =
+            q_tile(is_back ? attention::q_tile_from_the_end(next, first_index(), all_virtual_ctas(), total) : next);
         goes_back = !goes_back;
         if (!started) announce(tile, query.stage);
         load_q_tile(tile, query.stage, ring, started, [&] { next = following(next, total); });
@@ -213,8 +210,9 @@ struct TmaProducer {
   }
   /// Of schedules in which blocks stay: the Q tile that comes `index`-th.
   __device__ __forceinline__ QTile q_tile(int index) const {
-    const int together = heads_together(kProblem, params.len_k, params.heads_kv * params.batch) * params.group_size;
-    return q_tile_at(kConfig, index, q_tiles(), params.heads, params.batch, together);
+    const int together =
+        attention::heads_together(kProblem.head_dim, params.len_k, params.heads_kv * params.batch) * params.group_size;
+    return attention::q_tile_of_all(kConfig.tile_order, index, q_tiles(), params.heads, params.batch, together);
   }
   __device__ __forceinline__ QTile first_q_tile() const {
     if constexpr (kOneTile) {

@@ -76,12 +76,11 @@ struct Block : Softmax<kConfig, kProblem> {
   }
 
   __device__ __forceinline__ void find_rows() {
-    constexpr bool kHeadsFirst = heads_first(kConfig);
-    const int in_x = blockIdx.x / kConfig.cluster;
-    const int q_tiles = kHeadsFirst ? gridDim.y : gridDim.x / kConfig.cluster;
-    block_row = q_tile_at(kConfig, kHeadsFirst ? blockIdx.y : in_x, q_tiles) * kBlockRows;
-    head = kHeadsFirst ? in_x : blockIdx.y;
-    batch = blockIdx.z;
+    const attention::GridPlace at = attention::place_in_grid<grid_axes(kConfig), kConfig.cluster>(
+        {blockIdx.x, blockIdx.y, blockIdx.z}, {gridDim.x, gridDim.y, gridDim.z});
+    block_row = q_tile_at(kConfig, at.index, at.q_tiles) * kBlockRows;
+    head = at.head;
+    batch = at.batch;
   }
 
   __device__ __forceinline__ void find_keys(int len_k) {
