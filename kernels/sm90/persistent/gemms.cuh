@@ -33,7 +33,7 @@ struct Gemms {
   int warp;  // within the consumer warpgroup
   int m_warpgroup;
   int kv_group;
-  Cursor<kConfig.stages> kv_stage;  // the stage of the next products
+  sm90::PipelineState<kConfig.stages> kv_stage;  // the stage of the next products
   unsigned first_keys;  // low words of the descriptors of the KV group's first stage (StageRelease::predicated)
   unsigned first_values;
   unsigned ready = 0;     // the stage at `kv_stage` is known to have arrived (BarrierWait::try_wait_early)
@@ -154,7 +154,7 @@ struct Gemms {
       wait_for_stage();
   }
   /// Asks after the iteration that will be next. There may be none: then no one will look at the answer.
-  __device__ __forceinline__ void try_wait_next(const Cursor<kConfig.stages>& next) {
+  __device__ __forceinline__ void try_wait_next(const sm90::PipelineState<kConfig.stages>& next) {
     if constexpr (kAhead) ready = ptx::mbarrier_test(smem.kv_full(kv_group, next.stage), next.parity);
   }
   /// What was multiplied last may be overwritten.

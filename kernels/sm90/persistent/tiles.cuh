@@ -46,7 +46,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
   static constexpr KnownKvTiles kKnown = known_kv_tiles(kConfig, kProblem);
 
   // ---- state
-  Cursor<kConfig.q_stages> query;
+  sm90::PipelineState<kConfig.q_stages> query;
 
   using Base::Base;
 
@@ -77,8 +77,8 @@ struct Tiles : Softmax<kConfig, kProblem> {
 
   /// The iteration of the next keys, waited for, when that of the values before them is there.
   /// @param skips the next tile is the one after the next: its keys come an iteration later than those values
-  __device__ __forceinline__ Cursor<kConfig.stages> stage_of_keys(bool skips) const {
-    Cursor<kConfig.stages> of_keys = kv_stage;
+  __device__ __forceinline__ sm90::PipelineState<kConfig.stages> stage_of_keys(bool skips) const {
+    sm90::PipelineState<kConfig.stages> of_keys = kv_stage;
     if (kTogether && skips) {
       of_keys.advance();
       ptx::mbarrier_wait(smem.kv_full(kv_group, of_keys.stage), of_keys.parity);
@@ -90,7 +90,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
   /// @param skips as above
   __device__ __forceinline__ void both_products(AccS& s, unsigned long long queries, const FragP& p, bool skips) {
     wait_for_next_stage();
-    const Cursor<kConfig.stages> of_keys = stage_of_keys(skips);
+    const sm90::PipelineState<kConfig.stages> of_keys = stage_of_keys(skips);
     begin_gemms();
     gemm_qk_pv(s, queries, p, of_keys.stage);
     end_gemms();
@@ -123,7 +123,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
   __device__ __forceinline__ void exponentials_beside_values(AccS& s, unsigned long long queries, FragP& p,
                                                              bool skips) {
     wait_for_stage();
-    const Cursor<kConfig.stages> of_keys = stage_of_keys(skips);
+    const sm90::PipelineState<kConfig.stages> of_keys = stage_of_keys(skips);
     begin_gemms();
     ptx::wgmma_fence();
     gemm_qk(s, queries, of_keys.stage);
@@ -296,7 +296,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
                                              unsigned long long queries, int n, bool masked) {
     wait_for_next_stage();
     if constexpr (kAhead && kMore) {
-      Cursor<kConfig.stages> following = kv_stage;
+      sm90::PipelineState<kConfig.stages> following = kv_stage;
       following.advance();
       try_wait_next(following);
     }

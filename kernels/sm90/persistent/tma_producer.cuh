@@ -2,29 +2,15 @@
 /// decides which Q tile comes next.
 #pragma once
 
-#include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/exchange.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/sm90/persistent/smem_layout.cuh"
+#include "kernels/sm90/tma.cuh"
 
 namespace heed::sm90_persistent {
-
-/// A place in a ring and how often it was passed. Counted up and compared, not masked: this stays in uniform registers.
-template <int kStages>
-struct Cursor {
-  int stage = 0;
-  unsigned parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 /// The part that a KV group of this block is.
 template <const Config& kConfig>
@@ -72,8 +58,7 @@ struct TmaProducer {
   /// once, as long again, so the first consumer warpgroup's queries and the keys are in front. One thread, before
   /// run().
   __device__ __forceinline__ void start() const {
-    ptx::prefetch_tensormap(maps.q);
-    ptx::prefetch_tensormap(maps.k);
+    sm90::prefetch_first_maps(maps);
     initialise_barriers<true>();
     if (!has_q_tiles()) return initialise_barriers<false>();
     const QTile tile = first_q_tile();
@@ -96,22 +81,12 @@ struct TmaProducer {
     }
     if constexpr (kFirst > 0) load_q(tile, 0, 0, kFirst, stays);
     load_q(tile, 0, kFirst + 1, kConfig.m_warpgroups, stays);
-    ptx::prefetch_tensormap(maps.v);
-    if constexpr (kConfig.epilogue == EpilogueStore::tma) ptx::prefetch_tensormap(maps.o);
+    sm90::prefetch_later_maps<kConfig.epilogue == EpilogueStore::tma>(maps);
     initialise_barriers<false>();
   }
 
-  /// @param stays it is of a part that may stay in the L2 (eighths_that_stay, first_tiles_that_stay)
-  template <bool kEvictFirst>
-  __device__ __forceinline__ static void load_box(unsigned to, const TensorMap& map, unsigned barrier, int box, int row,
-                                                  int head, int batch, bool stays) {
-    if (kEvictFirst || (kSomeStay && !stays))
-      ptx::cp_async_bulk_tensor_4d_evict_first(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
-    else
-      ptx::cp_async_bulk_tensor_4d(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
-  }
-
   /// The queries of consumer warpgroups first to end - 1.
+  /// @param stays it is of a part that may stay in the L2 (resident_head_eighths, resident_first_tiles)
   __device__ __forceinline__ void load_q(const QTile& tile, int stage, int first, int end, bool stays) const {
     const int all = warpgroup_tiles(params.len_q);
 #pragma unroll
@@ -120,9 +95,9 @@ struct TmaProducer {
       ptx::mbarrier_arrive_expect_tx(barrier, kPlan.q_stage_bytes / kConfig.m_warpgroups);
 #pragma unroll
       for (int b = 0; b < kBoxes; ++b)
-        load_box<kQueriesFirst>(smem.queries(stage) + (g * kBoxes + b) * kWarpgroupRows * tile::kBoxRowBytes, maps.q,
-                                barrier, b, warpgroup_tile(kConfig, tile.index, g, all) * kWarpgroupRows, tile.head,
-                                tile.batch, stays);
+        sm90::load_box<kQueriesFirst>(smem.queries(stage) + (g * kBoxes + b) * kWarpgroupRows * tile::kBoxRowBytes,
+                                      maps.q, barrier, b, warpgroup_tile(kConfig, tile.index, g, all) * kWarpgroupRows,
+                                      tile.head, tile.batch, kSomeStay && !stays);
     }
   }
 
@@ -131,16 +106,16 @@ struct TmaProducer {
                                                int kv_head, int batch, bool stays, int first_key) const {
 #pragma unroll
     for (int b = 0; b < kBoxes; ++b)
-      load_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b,
-                            kBegins ? first_key + tile * kConfig.block_n : tile * kConfig.block_n, kv_head, batch,
-                            stays);
+      sm90::load_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b,
+                                  kBegins ? first_key + tile * kConfig.block_n : tile * kConfig.block_n, kv_head, batch,
+                                  kSomeStay && !stays);
   }
 
   /// Everything else that a block needs, Q tile after Q tile. The same thread.
   __device__ __forceinline__ void run() const {
-    Cursor<kConfig.q_stages> query;
+    sm90::PipelineState<kConfig.q_stages> query;
     query.parity = 1;  // what no fill has used yet counts as freed
-    Cursor<kConfig.stages> ring[kKvGroups];
+    sm90::PipelineState<kConfig.stages> ring[kKvGroups];
 #pragma unroll
     for (int g = 0; g < kKvGroups; ++g) ring[g].parity = 1;
 
@@ -288,8 +263,9 @@ struct TmaProducer {
   /// Queries and the first keys, unless start() has asked for them, then all else iteration by iteration, the last keys
   /// first. `choose_next` decides which Q tile comes after this one, in front of the last kDrawnAhead iterations.
   template <typename ChooseNext>
-  __device__ __forceinline__ void load_q_tile(const QTile& tile, int q_stage, Cursor<kConfig.stages> (&ring)[kKvGroups],
-                                              bool started, const ChooseNext& choose_next) const {
+  __device__ __forceinline__ void load_q_tile(const QTile& tile, int q_stage,
+                                              sm90::PipelineState<kConfig.stages> (&ring)[kKvGroups], bool started,
+                                              const ChooseNext& choose_next) const {
     const int kv_head = kv_head_of(tile);
     const Keys seen = keys_seen(tile);
     const bool stays = is_resident_head(tile, kv_head);

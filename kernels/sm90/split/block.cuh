@@ -125,8 +125,7 @@ struct Block : Softmax<kConfig, kProblem> {
   /// The first loads of every KV group, by one thread. Q and the first keys come 850 clocks after they were asked for
   /// and everything waits for them, so they are asked for before the other barriers exist.
   __device__ __forceinline__ void start_copies() {
-    ptx::prefetch_tensormap(maps.q);
-    ptx::prefetch_tensormap(maps.k);
+    sm90::prefetch_first_maps(maps);
     const unsigned first = barrier(kFirstBarrier);
     ptx::mbarrier_init(first, 1);
     ptx::fence_mbarrier_init();
@@ -158,8 +157,7 @@ struct Block : Softmax<kConfig, kProblem> {
       load_q(first);
       if constexpr (kKvGroups == 1) load_k(keys_at(0, 0), first, first_key, kv_head);
     }
-    ptx::prefetch_tensormap(maps.v);
-    if constexpr (kConfig.epilogue == EpilogueStore::tma) ptx::prefetch_tensormap(maps.o);
+    sm90::prefetch_later_maps<kConfig.epilogue == EpilogueStore::tma>(maps);
     initialise_barriers();
     if constexpr (!kSharesQueries) copy_first_segments(kv_head);
   }
