@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention/constants.hpp"
+#include "kernels/ptx/math.cuh"
 
 namespace heed::attention {
 

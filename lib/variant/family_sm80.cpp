@@ -7,6 +7,7 @@
 #include "variant/kernel_source.hpp"
 #include "variant/plan_grid.hpp"
 #include "variant/registry.hpp"
+#include "variant/rule_table.hpp"
 
 namespace heed {
 namespace {
@@ -62,7 +63,6 @@ const KnobTable<sm80::Config>& table() {
   return knobs;
 }
 
-constexpr std::int64_t kUnknownProcessors = 132;
 constexpr std::int64_t kFewKeys = 256;
 constexpr std::int64_t kManyKeys = 1024;
 
@@ -77,7 +77,7 @@ std::vector<sm80::Config> preferred(const Workload& workload, const DeviceFacts&
   using enum attention::TileOrder;
   using attention::Rescale;
   const Workload w = with_keys_of_a_tile(workload);
-  const std::int64_t processors = device.processors > 0 ? device.processors : kUnknownProcessors;
+  const std::int64_t processors = num_sms_of(device);
   const auto tiles = [&](int rows) { return row_tiles(rows, w) * w.heads * w.batch; };
   const bool causal = w.is_causal();
   // Before Hopper a thread cannot sleep at an mbarrier, and asking takes issue slots from warps that compute.

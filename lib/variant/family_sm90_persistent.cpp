@@ -9,13 +9,12 @@
 #include "variant/kernel_source.hpp"
 #include "variant/plan_grid.hpp"
 #include "variant/registry.hpp"
+#include "variant/rule_table.hpp"
 #include "variant/sm90_persistent_default.hpp"
 
 namespace heed {
 namespace {
 
-// Where only an architecture is known: an H200's.
-constexpr int kUnknownSms = 132;
 // The kernel counts Q tiles in 32 bits, up to one grid beyond the last.
 constexpr std::int64_t kMostRowTiles = std::int64_t{1} << 30;
 
@@ -134,10 +133,6 @@ const KnobTable<sm90_persistent::Config>& table() {
     return t;
   }();
   return knobs;
-}
-
-std::int64_t num_sms_of(const DeviceFacts& device) {
-  return device.processors > 0 ? device.processors : kUnknownSms;
 }
 
 class Sm90PersistentFamily final : public Family {

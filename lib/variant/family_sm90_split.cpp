@@ -7,6 +7,7 @@
 #include "variant/kernel_source.hpp"
 #include "variant/plan_grid.hpp"
 #include "variant/registry.hpp"
+#include "variant/rule_table.hpp"
 
 namespace heed {
 namespace {
@@ -225,7 +226,7 @@ class Sm90SplitFamily final : public Family {
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
     sm90_split::Config c;
     const int dim = sm90_split::padded_dim(static_cast<int>(workload.dim));
-    const int num_sms = device.processors > 0 ? device.processors : 132;  // limits alone: the whole chip
+    const std::int64_t num_sms = num_sms_of(device);
     if (workload.heads == workload.heads_kv) c.gqa = sm90_split::Gqa::off;
     const bool lined_up = workload.mask == Mask::causal_top_left || (workload.len_k - workload.len_q) % 64 == 0;
     if (workload.is_causal()) {
