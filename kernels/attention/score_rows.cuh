@@ -58,4 +58,31 @@ __device__ __forceinline__ void rescale_row(float (&acc_o)[kRegisters], int h, f
   }
 }
 
+/// A warp's fragments of 16 rows at zero.
+template <int kTiles>
+__device__ __forceinline__ void clear(float (&acc)[kTiles][4]) {
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) acc[t][i] = 0.0F;
+}
+
+/// Writes row h of a partial output in fp32: this lane's two columns of each tile.
+/// @param to the lane's first column
+template <int kTiles>
+__device__ __forceinline__ void put_row(float* to, const float (&acc)[kTiles][4], int h) {
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t)
+    *reinterpret_cast<float2*>(to + 8 * t) = make_float2(acc[t][2 * h], acc[t][2 * h + 1]);
+}
+
+/// The probabilities of two tiles, 16 columns, as an A operand (kernels/tile/fragment.hpp).
+template <Element kElement>
+__device__ __forceinline__ void round_to_operand(unsigned (&p)[4], const float (&first)[4], const float (&second)[4]) {
+  p[0] = ptx::cvt_rn_x2<kElement>(first[0], first[1]);
+  p[1] = ptx::cvt_rn_x2<kElement>(first[2], first[3]);
+  p[2] = ptx::cvt_rn_x2<kElement>(second[0], second[1]);
+  p[3] = ptx::cvt_rn_x2<kElement>(second[2], second[3]);
+}
+
 }  // namespace heed::attention

@@ -12,15 +12,15 @@ namespace heed::attention {
 
 /// The order of Q tiles (LPT, SPT: longest, shortest processing time first). Families take some of them.
 enum class TileOrder {
-  ascending,     ///< head by head, first rows first
-  descending,    ///< head by head, last rows first
   row_major,     ///< head by head: CTAs that run together share K and V; under a causal mask last rows first
-  lpt,           ///< the longest of every head first, the shortest last
-  lpt_l2,        ///< the same over as many heads as have K and V in the L2 together, where CTAs are persistent
+  lpt_l2,        ///< lpt over as many heads as have K and V in the L2 together, where CTAs are persistent
   paired,        ///< long rows meet short ones. fwd_sm90_persistent: in a CTA, whose consumer warpgroups take rows from
                  ///< the head's start and end in turn. fwd_sm80: on a multiprocessor, by the order of lpt_then_spt
   lpt_then_spt,  ///< the longer half of all heads' Q tiles, longest first, then the others, shortest first: where two
                  ///< CTAs share a multiprocessor, a long one meets a short one
+  ascending,     ///< head by head, first rows first
+  descending,    ///< head by head, last rows first
+  lpt,           ///< the longest of every head first, the shortest last
 };
 
 // ------------------------------------------------------------------------------- one head's Q tiles, and their order

@@ -162,11 +162,7 @@ struct Forward : Merge<kConfig, kProblem> {
 
     float out[kFragments][kOutTiles][4];
 #pragma unroll
-    for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-      for (int n = 0; n < kOutTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) out[m][n][i] = 0.0F;
+    for (int m = 0; m < kFragments; ++m) attention::clear(out[m]);
     attention::RowState<kFragments> state;
     state.reset();
     const float scale_log2 = params.scale * attention::kLog2e;
@@ -205,11 +201,7 @@ struct Forward : Merge<kConfig, kProblem> {
       group_barrier();  // every thread's part of K is there
       float scores[kFragments][kKeyTiles][4];
 #pragma unroll
-      for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) scores[m][n][i] = 0.0F;
+      for (int m = 0; m < kFragments; ++m) attention::clear(scores[m]);
 #pragma unroll
       for (int k = 0; k < kDim / 16; ++k) {
         unsigned a[kFragments][4];
@@ -248,12 +240,8 @@ struct Forward : Merge<kConfig, kProblem> {
       for (int k = 0; k < kBlockN / 16; ++k) {
         unsigned p[kFragments][4];
 #pragma unroll
-        for (int m = 0; m < kFragments; ++m) {
-          p[m][0] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k][0], scores[m][2 * k][1]);
-          p[m][1] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k][2], scores[m][2 * k][3]);
-          p[m][2] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k + 1][0], scores[m][2 * k + 1][1]);
-          p[m][3] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k + 1][2], scores[m][2 * k + 1][3]);
-        }
+        for (int m = 0; m < kFragments; ++m)
+          attention::round_to_operand<kProblem.element>(p[m], scores[m][2 * k], scores[m][2 * k + 1]);
 #pragma unroll
         for (int n = 0; n < kOutTiles; n += 2) {
           unsigned b[4];

@@ -2,6 +2,7 @@
 /// splits in the workspace.
 #pragma once
 
+#include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/memory.cuh"

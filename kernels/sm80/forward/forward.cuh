@@ -84,10 +84,7 @@ struct Forward : Merge<kConfig, kProblem> {
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
       for (int k = 0; k < kBlockN / 16; ++k)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          p[m][k][i] =
-              ptx::cvt_rn_x2<kProblem.element>(e[m][2 * k + i / 2][i % 2 * 2], e[m][2 * k + i / 2][i % 2 * 2 + 1]);
+        attention::round_to_operand<kProblem.element>(p[m][k], e[m][2 * k], e[m][2 * k + 1]);
   }
 
   /// Probabilities below the row maxima so far, in place of the scores. False where they do not fit: the scores are
@@ -272,11 +269,7 @@ struct Forward : Merge<kConfig, kProblem> {
 
     Output out;
 #pragma unroll
-    for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-      for (int n = 0; n < kOutTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) out[m][n][i] = 0.0F;
+    for (int m = 0; m < kFragments; ++m) attention::clear(out[m]);
     attention::RowState<kFragments> rows;
     rows.reset();
     const float scale_log2 = params.scale * attention::kLog2e;

@@ -2,6 +2,7 @@
 /// their partial outputs have met in shared memory and become one in fp32.
 #pragma once
 
+#include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
@@ -90,9 +91,7 @@ struct Merge : Products<kConfig, kProblem> {
         const int row = warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h;
         if (lane % 4 == 0) state[group * kBlockM + row] = make_float2(rows.row_max[m][h], rows.row_sum[m][h]);
         float* to = partial + (group * kBlockM + row) * kPlan.partial_pitch + 2 * (lane % 4);
-#pragma unroll
-        for (int n = 0; n < kOutTiles; ++n)
-          *reinterpret_cast<float2*>(to + 8 * n) = make_float2(out[m][n][2 * h], out[m][n][2 * h + 1]);
+        attention::put_row(to, out[m], h);
       }
     __syncthreads();
     for (int index = threadIdx.x; index < kBlockM * kChunks; index += kThreads) {

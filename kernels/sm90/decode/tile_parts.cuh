@@ -2,6 +2,7 @@
 /// warps that merge them: those of a block in shared memory, those of blocks through global memory.
 #pragma once
 
+#include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/sm90/decode/block.cuh"
 #include "kernels/sm90/decode/partial.cuh"
@@ -60,9 +61,7 @@ struct TileParts : Block<kConfig, kProblem> {
       if (lane % 4 == 0)
         *reinterpret_cast<float2*>(shared_state(group, row)) = make_float2(state.row_max[0][h], state.row_sum[0][h]);
       float* to = shared_out(group, row) + 2 * (lane % 4);
-#pragma unroll
-      for (int n = 0; n < kOutTiles; ++n)
-        *reinterpret_cast<float2*>(to + 8 * n) = make_float2(out[0][n][2 * h], out[0][n][2 * h + 1]);
+      attention::put_row(to, out[0], h);
     }
   }
 

@@ -89,10 +89,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
       load_queries(query, job);
       if (job_first <= 0) wait_for_barriers();  // the first segment: not before its queries are asked for
       float out[1][kOutTiles][4];
-#pragma unroll
-      for (int n = 0; n < kOutTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) out[0][n][i] = 0.0F;
+      attention::clear(out[0]);
       attention::RowState<1> state;
       state.reset();
       // Keys that this lane's rows see. Rows beyond the real ones are zeros and see what they like.
@@ -140,10 +137,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
 
   __device__ __forceinline__ void multiply_keys(float (&scores)[1][kKeyTiles][4], const unsigned (&query)[kDim / 16][4],
                                                 unsigned keys) const {
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) scores[0][n][i] = 0.0F;
+    attention::clear(scores[0]);
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k)
 #pragma unroll
@@ -159,10 +153,8 @@ struct ByTiles : TileParts<kConfig, kProblem> {
                                                   unsigned values) const {
 #pragma unroll
     for (int k = 0; k < kBlockN / 16; ++k) {
-      const unsigned p[4] = {ptx::cvt_rn_x2<kProblem.element>(scores[0][2 * k][0], scores[0][2 * k][1]),
-                             ptx::cvt_rn_x2<kProblem.element>(scores[0][2 * k][2], scores[0][2 * k][3]),
-                             ptx::cvt_rn_x2<kProblem.element>(scores[0][2 * k + 1][0], scores[0][2 * k + 1][1]),
-                             ptx::cvt_rn_x2<kProblem.element>(scores[0][2 * k + 1][2], scores[0][2 * k + 1][3])};
+      unsigned p[4];
+      attention::round_to_operand<kProblem.element>(p, scores[0][2 * k], scores[0][2 * k + 1]);
 #pragma unroll
       for (int n = 0; n < kOutTiles; n += 2) {
         unsigned b[4];
