@@ -14,11 +14,11 @@ enum class Exp2 {
 enum class Rescale {
   always,
   when_grown,   ///< only if a row maximum of the warp grew
-  conditional,  ///< only if one grew by more than 2^8: until then the old maximum stays the reference
+  conditional,  ///< only if one grew by more than 2^8: until then the old maximum stays the row maximum
                 ///< (FlashAttention-4's rule; exact, since softmax does not depend on the value subtracted and 2^8 is
                 ///< far from fp16's 65504)
-  stale_tile,   ///< never, unless a tile's probabilities leave the range of 16 bits: the reference of the first tile is
-                ///< kept without looking at maxima; such a tile is taken again, like the first one (stale_tile_fits)
+  stale_tile,   ///< never, unless a tile's probabilities leave the range of 16 bits: the row maximum of the first tile
+                ///< is kept without looking at maxima; such a tile is taken again, like the first one (stale_tile_fits)
 };
 
 }  // namespace heed::attention

@@ -3,6 +3,18 @@
 
 namespace heed::tile {
 
+/// The largest of what the four lanes have, in all of them.
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffU, x, 2));
+}
+
+/// The sum of what the four lanes have, in all of them.
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffU, x, 1);
+  return x + __shfl_xor_sync(0xffffffffU, x, 2);
+}
+
 /// x[i] of lane j of a quad becomes x[j] of lane i. Every lane of the warp takes part.
 /// @param quarter lane % 4
 __device__ __forceinline__ void transpose_quad(unsigned (&x)[4], int quarter) {

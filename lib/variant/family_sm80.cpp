@@ -5,7 +5,9 @@
 #include "variant/family.hpp"
 #include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"
+#include "variant/plan_grid.hpp"
 #include "variant/registry.hpp"
+#include "variant/rule_table.hpp"
 
 namespace heed {
 namespace {
@@ -49,7 +51,8 @@ const KnobTable<sm80::Config>& table() {
         .acts_on({fma, issue});
     t.add("epilogue", &C::epilogue, "O from registers, or by way of shared memory (kv_groups=1)")
         .acts_on({l2, dram, shared_memory});
-    t.add("tile_order", &C::tile_order,
+    using enum attention::TileOrder;
+    t.add("tile_order", &C::tile_order, {ascending, descending, lpt, paired},
           "Q tiles of a head first to last, last to first, longest first over all heads (LPT), or long and short ones "
           "paired")
         .acts_on({tail});
@@ -60,7 +63,6 @@ const KnobTable<sm80::Config>& table() {
   return knobs;
 }
 
-constexpr std::int64_t kUnknownProcessors = 132;
 constexpr std::int64_t kFewKeys = 256;
 constexpr std::int64_t kManyKeys = 1024;
 
@@ -72,10 +74,10 @@ std::int64_t row_tiles(int rows, const Workload& w) {
 // gets: 8 warps of 32 rows hide each other's latencies where registers allow, so that a launch with few rows splits the
 // keys of a block instead.
 std::vector<sm80::Config> preferred(const Workload& workload, const DeviceFacts& device) {
-  using enum sm80::TileOrder;
+  using enum attention::TileOrder;
   using attention::Rescale;
   const Workload w = with_keys_of_a_tile(workload);
-  const std::int64_t processors = device.processors > 0 ? device.processors : kUnknownProcessors;
+  const std::int64_t processors = num_sms_of(device);
   const auto tiles = [&](int rows) { return row_tiles(rows, w) * w.heads * w.batch; };
   const bool causal = w.is_causal();
   // Before Hopper a thread cannot sleep at an mbarrier, and asking takes issue slots from warps that compute.
@@ -181,7 +183,8 @@ class Sm80Family final : public Family {
                                         const DeviceFacts& device) const override {
     const sm80::Config c = table().aggregate_of(config);
     const Problem problem = problem_of(workload);
-    if (sm80::heads_first(c.tile_order) && row_tiles(c.block_m, workload) > kMostGridYZ)
+    if (sm80::grid_axes(c.tile_order) != attention::GridAxes::tiles_heads_batch &&
+        row_tiles(c.block_m, workload) > kMostGridYZ)
       return fmt::format("tile_order counts {} tiles of {} rows in the grid's last dimension, which ends at {}",
                          row_tiles(c.block_m, workload), c.block_m, kMostGridYZ);
     switch (sm80::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
@@ -239,13 +242,7 @@ class Sm80Family final : public Family {
     const sm80::Config c = table().aggregate_of(config);
     LaunchPlan plan;
     plan.entry = "heed_forward";
-    const auto tiles = static_cast<std::uint32_t>(row_tiles(c.block_m, workload));
-    const auto heads = static_cast<std::uint32_t>(workload.heads);
-    const auto batch = static_cast<std::uint32_t>(workload.batch);
-    if (sm80::heads_first(c.tile_order))
-      plan.grid = {heads, batch, tiles};
-    else
-      plan.grid = {tiles, heads, batch};
+    plan.grid = plan_grid(sm80::launch_grid(c, workload.len_q, workload.heads, workload.batch));
     plan.threads = static_cast<std::uint32_t>(sm80::threads(c));
     plan.shared_bytes = sm80::shared_plan(c, static_cast<int>(workload.dim)).total;
     return plan;

@@ -6,6 +6,7 @@
 #include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"
 #include "variant/registry.hpp"
+#include "variant/rule_table.hpp"
 
 namespace heed {
 namespace {
@@ -13,8 +14,6 @@ namespace {
 // From this many queries on, tiles of one head's queries are what other families are better at.
 constexpr std::int64_t kFewQueries = 16;
 constexpr std::int64_t kMostBlockRows = 64;
-// Where only an architecture is known: an A100's. Too many splits cost a longer merge, too few leave processors idle.
-constexpr std::int64_t kUnknownProcessors = 108;
 
 const KnobTable<sm80_decode::Config>& table() {
   static const KnobTable<sm80_decode::Config> knobs = [] {
@@ -167,7 +166,7 @@ class Sm80DecodeFamily final : public Family {
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
     const sm80_decode::Config c = table().aggregate_of(config);
     const std::int64_t tiles = all_row_tiles(c, workload);
-    const std::int64_t processors = device.processors > 0 ? device.processors : kUnknownProcessors;
+    const std::int64_t processors = num_sms_of(device, kAmpereSms);
     const std::int64_t slots = processors * c.min_blocks * c.waves;
     const int splits = sm80_decode::choose_splits(c, tiles, slots, static_cast<int>(workload.seen_keys().count()));
     LaunchPlan plan;

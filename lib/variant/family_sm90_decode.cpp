@@ -8,7 +8,9 @@
 #include "variant/family.hpp"
 #include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"
+#include "variant/plan_grid.hpp"
 #include "variant/registry.hpp"
+#include "variant/rule_table.hpp"
 #include "workload/mask.hpp"
 
 namespace heed {
@@ -16,16 +18,10 @@ namespace {
 
 // From this many queries on, tiles of one head's queries are what other families are better at.
 constexpr std::int64_t kFewQueries = 16;
-// Where only an architecture is known: an H200's.
-constexpr std::int64_t kUnknownProcessors = 132;
 // Of a block: Little's law asks for 36 KiB a multiprocessor (4.8 TB/s, 1 us, 132 of them), and latency grows with load.
 constexpr int kBytesUnderWay = 128 * 1024;
 // A block has so many tiles at least, where tiles can be made so narrow: shares differ by one.
 constexpr std::int64_t kFewestTiles = 4;
-
-std::int64_t processors_of(const DeviceFacts& device) {
-  return device.processors > 0 ? device.processors : kUnknownProcessors;
-}
 
 const KnobTable<sm90_decode::Config>& table() {
   static const KnobTable<sm90_decode::Config> knobs = [] {
@@ -102,7 +98,7 @@ constexpr std::int64_t kFewParts = 5;
 // KiB of keys and values that every multiprocessor reads.
 std::int64_t kib_each(const Workload& w, const DeviceFacts& device) {
   return 4 * w.batch * w.heads_kv * (w.has_left_bound() ? w.seen_keys().count() : w.len_k) * w.dim / 1024 /
-         processors_of(device);
+         num_sms_of(device);
 }
 
 // What a block reads tells whether its first bytes are worth asking for twice: 64 KiB ahead are 1 us of 36 where it
@@ -208,7 +204,7 @@ class Sm90DecodeFamily final : public Family {
     const sm90_decode::Config c = table().aggregate_of(config);
     const int dim = static_cast<int>(workload.dim);
     const std::int64_t blocks =
-        sm90_decode::blocks_of(c, all_jobs(c, workload), job_tiles(c, workload), processors_of(device) * c.min_blocks);
+        sm90_decode::blocks_of(c, all_jobs(c, workload), job_tiles(c, workload), num_sms_of(device) * c.min_blocks);
     const std::int64_t rows = workload.heads / workload.heads_kv * workload.len_q;
     const sm90_decode::Words words = sm90_decode::words_of(c, dim, static_cast<int>(blocks),
                                                            static_cast<int>(std::min<std::int64_t>(c.block_m, rows)));
@@ -217,10 +213,7 @@ class Sm90DecodeFamily final : public Family {
     const int heads = static_cast<int>(workload.heads_kv) *
                       sm90_decode::row_tiles(c, static_cast<int>(workload.heads / workload.heads_kv),
                                              static_cast<int>(workload.len_q));
-    const sm90_decode::Grid grid =
-        sm90_decode::grid_of(c, static_cast<int>(workload.batch), heads, static_cast<int>(blocks));
-    plan.grid = {static_cast<std::uint32_t>(grid.x), static_cast<std::uint32_t>(grid.y),
-                 static_cast<std::uint32_t>(grid.z)};
+    plan.grid = plan_grid(sm90_decode::grid_of(c, static_cast<int>(workload.batch), heads, static_cast<int>(blocks)));
     plan.threads = static_cast<std::uint32_t>(sm90_decode::threads(c));
     plan.shared_bytes = sm90_decode::shared_plan(c, dim).total;
     plan.counters = static_cast<int>(words.total());
@@ -260,8 +253,8 @@ class Sm90DecodeFamily final : public Family {
     c.l2_prefetch_kib = prefetch_of(workload, device);
     c.block_n = workload.dim == 64 ? 128 : 64;
     if (workload.dim == 128 && c.block_m <= 16 &&
-        (c.block_m == 16 || all_tiles(c, workload) <= processors_of(device) ||
-         (kib_each(workload, device) >= 512 && kFewParts * all_jobs(c, workload) >= processors_of(device)))) {
+        (c.block_m == 16 || all_tiles(c, workload) <= num_sms_of(device) ||
+         (kib_each(workload, device) >= 512 && kFewParts * all_jobs(c, workload) >= num_sms_of(device)))) {
       c.kv_groups = 8;
       c.block_n = 128;
     }
@@ -282,7 +275,7 @@ class Sm90DecodeFamily final : public Family {
     c.kv_groups = c.block_m <= 16 ? 4 : 2;
     Config config;
     for (c.block_n = workload.dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
-      if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * processors_of(device)) continue;
+      if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * num_sms_of(device)) continue;
       for (const int merge_warps : {4, 3, 2, 1})
         for (const int stages : {24, 16, 12, 8, 6, 4, 2}) {
           c.merge_warps = merge_warps;

@@ -7,14 +7,14 @@
 #include "variant/family.hpp"
 #include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"
+#include "variant/plan_grid.hpp"
 #include "variant/registry.hpp"
+#include "variant/rule_table.hpp"
 #include "variant/sm90_persistent_default.hpp"
 
 namespace heed {
 namespace {
 
-// Where only an architecture is known: an H200's.
-constexpr int kUnknownSms = 132;
 // The kernel counts Q tiles in 32 bits, up to one grid beyond the last.
 constexpr std::int64_t kMostRowTiles = std::int64_t{1} << 30;
 
@@ -84,7 +84,8 @@ const KnobTable<sm90_persistent::Config>& table() {
           "how O is stored: 4-byte or 16-byte stores from registers, 128-byte lines by way of shared memory (addresses "
           "computed at the end or at the start), or TMA stores")
         .acts_on({l2, dram});
-    t.add("tile_order", &C::tile_order,
+    using enum attention::TileOrder;
+    t.add("tile_order", &C::tile_order, {row_major, lpt_l2, paired, lpt_then_spt},
           "Q tiles head by head, longest first over all heads that fit the L2, paired from both ends of a head, or "
           "longest first and then shortest first (LPT, SPT)")
         .acts_on({tail, l2, dram});
@@ -132,10 +133,6 @@ const KnobTable<sm90_persistent::Config>& table() {
     return t;
   }();
   return knobs;
-}
-
-std::int64_t num_sms_of(const DeviceFacts& device) {
-  return device.processors > 0 ? device.processors : kUnknownSms;
 }
 
 class Sm90PersistentFamily final : public Family {
@@ -186,8 +183,8 @@ class Sm90PersistentFamily final : public Family {
     if (c.scheduler == sm90_persistent::Scheduler::single_tile)
       if (const auto reason = refused_by_grid(workload)) return *reason + "; write scheduler=static_persistent";
     const std::int64_t of_head = (workload.len_q + sm90_persistent::block_rows(c) - 1) / sm90_persistent::block_rows(c);
-    if (c.scheduler == sm90_persistent::Scheduler::single_tile && sm90_persistent::heads_in_x(c) &&
-        of_head > kMostGridYZ)
+    if (c.scheduler == sm90_persistent::Scheduler::single_tile &&
+        sm90_persistent::grid_axes(c) == attention::GridAxes::heads_tiles_batch && of_head > kMostGridYZ)
       return fmt::format("{} row tiles a head exceed the grid limit of {}; write tile_order=row_major", of_head,
                          kMostGridYZ);
     switch (sm90_persistent::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
@@ -257,18 +254,8 @@ class Sm90PersistentFamily final : public Family {
     const sm90_persistent::Config c = table().aggregate_of(config);
     LaunchPlan plan;
     plan.entry = "heed_forward";
-    const std::int64_t tiles = q_tiles_of_launch(c.m_warpgroups, workload);
-    if (c.scheduler == sm90_persistent::Scheduler::single_tile) {
-      plan.grid = {static_cast<std::uint32_t>(tiles / workload.heads / workload.batch),
-                   static_cast<std::uint32_t>(workload.heads), static_cast<std::uint32_t>(workload.batch)};
-      if (sm90_persistent::heads_in_x(c)) std::swap(plan.grid[0], plan.grid[1]);
-      plan.grid[0] *= static_cast<std::uint32_t>(c.cluster);
-    } else {
-      const std::int64_t places = num_sms_of(device) * c.min_blocks * c.virtual_ctas;
-      const std::int64_t blocks =
-          (sm90_persistent::persistent_ctas(c, tiles, places) + c.virtual_ctas - 1) / c.virtual_ctas;
-      plan.grid = {static_cast<std::uint32_t>(blocks), 1, 1};
-    }
+    plan.grid = plan_grid(sm90_persistent::launch_grid(c, workload.len_q, workload.heads, workload.batch,
+                                                       num_sms_of(device) * c.min_blocks));
     plan.threads = static_cast<std::uint32_t>(sm90_persistent::threads(c));
     plan.cluster = static_cast<std::uint32_t>(c.cluster);
     plan.shared_bytes = sm90_persistent::shared_plan(c, static_cast<int>(workload.dim)).total;

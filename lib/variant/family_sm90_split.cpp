@@ -5,7 +5,9 @@
 #include "variant/family.hpp"
 #include "variant/family_limits.hpp"
 #include "variant/kernel_source.hpp"
+#include "variant/plan_grid.hpp"
 #include "variant/registry.hpp"
+#include "variant/rule_table.hpp"
 
 namespace heed {
 namespace {
@@ -79,7 +81,8 @@ const KnobTable<sm90_split::Config>& table() {
     t.add("epilogue", &C::epilogue,
           "how O is stored: 4-byte or 16-byte stores from registers, or TMA stores by way of shared memory")
         .acts_on({l2, dram});
-    t.add("tile_order", &C::tile_order,
+    using enum attention::TileOrder;
+    t.add("tile_order", &C::tile_order, {ascending, descending, lpt_then_spt},
           "Q tiles of a head first to last, last to first, or of all heads longest first and then shortest first (LPT, "
           "SPT)")
         .acts_on({tail});
@@ -161,7 +164,7 @@ class Sm90SplitFamily final : public Family {
     if (c.specialize != sm90_split::Specialize::none && problem.sizes.len_q == 0) return too_large_to_know(workload);
     if (c.gqa == sm90_split::Gqa::off && workload.heads != workload.heads_kv)
       return fmt::format("{} query heads share {} key heads; write gqa=on", workload.heads, workload.heads_kv);
-    if (sm90_split::heads_first(c) && q_tiles(c, workload) > kMostGridYZ)
+    if (sm90_split::grid_axes(c) == attention::GridAxes::heads_tiles_batch && q_tiles(c, workload) > kMostGridYZ)
       return fmt::format("{} row tiles a head exceed the grid limit of {}; write tile_order=descending",
                          q_tiles(c, workload), kMostGridYZ);
     switch (sm90_split::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
@@ -223,7 +226,7 @@ class Sm90SplitFamily final : public Family {
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
     sm90_split::Config c;
     const int dim = sm90_split::padded_dim(static_cast<int>(workload.dim));
-    const int num_sms = device.processors > 0 ? device.processors : 132;  // limits alone: the whole chip
+    const std::int64_t num_sms = num_sms_of(device);
     if (workload.heads == workload.heads_kv) c.gqa = sm90_split::Gqa::off;
     const bool lined_up = workload.mask == Mask::causal_top_left || (workload.len_k - workload.len_q) % 64 == 0;
     if (workload.is_causal()) {
@@ -322,10 +325,7 @@ class Sm90SplitFamily final : public Family {
     const sm90_split::Config c = table().aggregate_of(config);
     LaunchPlan plan;
     plan.entry = "heed_forward";
-    plan.grid = {static_cast<std::uint32_t>(q_tiles(c, workload)), static_cast<std::uint32_t>(workload.heads),
-                 static_cast<std::uint32_t>(workload.batch)};
-    if (sm90_split::heads_first(c)) std::swap(plan.grid[0], plan.grid[1]);
-    plan.grid[0] *= static_cast<std::uint32_t>(c.cluster);
+    plan.grid = plan_grid(sm90_split::launch_grid(c, workload.len_q, workload.heads, workload.batch));
     plan.threads = static_cast<std::uint32_t>(sm90_split::threads(c));
     plan.cluster = static_cast<std::uint32_t>(c.cluster);
     plan.shared_bytes = sm90_split::shared_plan(c, static_cast<int>(workload.dim)).total;

@@ -77,8 +77,19 @@ class KnobTable {
   template <typename Enum>
     requires std::is_enum_v<Enum>
   KnobTable& add(std::string_view name, Enum Aggregate::*member, std::string_view help, int count = kEnumCount<Enum>) {
+    std::vector<Enum> values;
+    for (int i = 0; i < count; ++i) values.push_back(static_cast<Enum>(i));
+    return add(name, member, values, help);
+  }
+
+  /// A knob with named values, some of an enumeration that families share.
+  template <typename Enum>
+    requires std::is_enum_v<Enum>
+  KnobTable& add(std::string_view name, Enum Aggregate::*member, const std::vector<Enum>& values,
+                 std::string_view help) {
     Knob knob{.name = std::string(name), .help = std::string(help), .values = {}, .names = {}};
-    for (int i = 0; i < count; ++i) {
+    for (const Enum value : values) {
+      const int i = static_cast<int>(value);
       knob.values.push_back(i);
       knob.names.emplace_back(unqualified(qualified_enum_names<Enum>().at(static_cast<std::size_t>(i))));
     }

@@ -13,13 +13,8 @@ template <Config kConfig, Problem kProblem>
 void run_case(const Shape& shape, std::uint64_t seed) {
   AttentionCase problem(kProblem, shape, seed);
   emulator::Launch launch;
-  const auto tiles = static_cast<unsigned>((shape.len_q + kConfig.block_m - 1) / kConfig.block_m);
-  const auto heads = static_cast<unsigned>(shape.heads);
-  const auto batch = static_cast<unsigned>(shape.batch);
-  if (heads_first(kConfig.tile_order))
-    launch.grid = {heads, batch, tiles};
-  else
-    launch.grid = {tiles, heads, batch};
+  const attention::Grid3 grid = launch_grid(kConfig, shape.len_q, shape.heads, shape.batch);
+  launch.grid = {grid.x, grid.y, grid.z};
   launch.threads = static_cast<unsigned>(threads(kConfig));
   launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
   launch.seed = seed;

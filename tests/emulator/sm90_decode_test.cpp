@@ -35,8 +35,8 @@ void run_in(AttentionCase& problem, const Shape& shape, const Order& order, std:
   const int tiles = jobs * tiles_of_job(kConfig, kProblem.mask, shape.len_q, shape.causal_offset, shape.len_k);
   emulator::Launch launch;
   const int heads = shape.heads_kv * row_tiles(kConfig, params.group_size, shape.len_q);
-  const Grid grid = grid_of(kConfig, shape.batch, heads, least(order.blocks, tiles));
-  launch.grid = {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z)};
+  const attention::Grid3 grid = grid_of(kConfig, shape.batch, heads, least(order.blocks, tiles));
+  launch.grid = {grid.x, grid.y, grid.z};
   const Words plan = words_of(kConfig, kProblem.head_dim, least(order.blocks, tiles),
                               least(kConfig.block_m, params.group_size * shape.len_q));
   words.resize(std::max(words.size(), static_cast<std::size_t>(plan.total()) + 4), 0);
@@ -66,7 +66,7 @@ void run_case(const Shape& shape, int blocks, std::uint64_t seed, bool with_lse 
 }
 
 // One job a block, several, parts of one, parts of several: the cuts fall anywhere.
-TEST(EmulatedDecodeSm90, CutsTheLineOfTilesAnywhere) {
+TEST(EmulatedSm90Decode, CutsTheLineOfTilesAnywhere) {
   constexpr Config kConfig{
       .block_n = 16, .kv_groups = 2, .stages = 4, .split_points = SplitPoints::anywhere, .rescale = when_grown};
   std::uint64_t seed = 1;
@@ -79,7 +79,7 @@ TEST(EmulatedDecodeSm90, CutsTheLineOfTilesAnywhere) {
 
 // Blocks that are a multiple of jobs cut every job alike; jobs that are a multiple of blocks are whole; others go
 // anywhere.
-TEST(EmulatedDecodeSm90, CutsJobsAlike) {
+TEST(EmulatedSm90Decode, CutsJobsAlike) {
   constexpr Config kConfig{
       .block_n = 16, .kv_groups = 2, .stages = 4, .split_points = SplitPoints::at_work_tiles, .rescale = when_grown};
   std::uint64_t seed = 200;
@@ -87,7 +87,7 @@ TEST(EmulatedDecodeSm90, CutsJobsAlike) {
     run_case<kConfig, kHalf128>({.batch = 2, .heads = 8, .heads_kv = 2, .len_q = 1, .len_k = 150}, blocks, seed++);
 }
 
-TEST(EmulatedDecodeSm90, ManyPartialsMeet) {
+TEST(EmulatedSm90Decode, ManyPartialsMeet) {
   constexpr Config kConfig{
       .block_m = 16, .block_n = 16, .kv_groups = 4, .stages = 8, .merge_warps = 4, .producer_warp = false};
   run_case<kConfig, kHalf64>({.heads = 4, .len_q = 1, .len_k = 700}, 44, 30);
@@ -97,7 +97,7 @@ TEST(EmulatedDecodeSm90, ManyPartialsMeet) {
   run_case<kConfig, kHalf64>({.heads = 16, .heads_kv = 16, .len_q = 1, .len_k = 10}, 5, 34);
 }
 
-TEST(EmulatedDecodeSm90, CausalMasks) {
+TEST(EmulatedSm90Decode, CausalMasks) {
   constexpr Config kConfig{
       .block_m = 8, .block_n = 32, .kv_groups = 4, .stages = 4, .merge_warps = 1, .rescale = conditional};
   std::uint64_t seed = 50;
@@ -113,7 +113,7 @@ TEST(EmulatedDecodeSm90, CausalMasks) {
 }
 
 // Groups of several warps share a stage.
-TEST(EmulatedDecodeSm90, TallTilesOfRows) {
+TEST(EmulatedSm90Decode, TallTilesOfRows) {
   constexpr Config kConfig{.block_m = 64, .block_n = 16, .kv_groups = 2, .stages = 4, .rescale = when_grown};
   run_case<kConfig, kHalf64Causal>({.heads = 8, .heads_kv = 1, .len_q = 16, .len_k = 333, .causal_offset = 317}, 3, 70);
   run_case<kConfig, kHalf64Causal>({.heads = 5, .heads_kv = 1, .len_q = 15, .len_k = 200, .causal_offset = 100}, 7, 71);
@@ -143,7 +143,7 @@ void expect_same_whoever_merges(const Shape& shape, int blocks) {
 
 // Whichever block merges adds up in the same order: a job's first block where all run at a time, its last block where
 // they run one after the other. Log-sum-exps are compared too: they are not rounded to 16 bits.
-TEST(EmulatedDecodeSm90, ResultsDoNotDependOnWhoMerges) {
+TEST(EmulatedSm90Decode, ResultsDoNotDependOnWhoMerges) {
   constexpr Config kConfig{.block_n = 16, .kv_groups = 2, .stages = 4, .merge_warps = 4, .rescale = when_grown};
   for (const int heads : {8, 5, 1})  // two rows a thread where blocks are few, one, and several threads a row
     expect_same_whoever_merges<kConfig>({.batch = 20, .heads = heads, .heads_kv = 1, .len_q = 1, .len_k = 100}, 60);
@@ -157,7 +157,7 @@ TEST(EmulatedDecodeSm90, ResultsDoNotDependOnWhoMerges) {
 }
 
 // All warps take every tile: scores by keys, output by columns.
-TEST(EmulatedDecodeSm90, DividesTilesByColumns) {
+TEST(EmulatedSm90Decode, DividesTilesByColumns) {
   constexpr Config kEight{.block_n = 64,
                           .kv_groups = 4,
                           .stages = 2,
@@ -187,7 +187,7 @@ TEST(EmulatedDecodeSm90, DividesTilesByColumns) {
 }
 
 // Eight warps, whose tiles are wider; and four groups of eight rows, which are merged one after the other.
-TEST(EmulatedDecodeSm90, DividesWideAndTallTilesByColumns) {
+TEST(EmulatedSm90Decode, DividesWideAndTallTilesByColumns) {
   constexpr Config kEightWarps{.block_n = 128,
                                .kv_groups = 8,
                                .stages = 2,
@@ -216,7 +216,7 @@ TEST(EmulatedDecodeSm90, DividesWideAndTallTilesByColumns) {
 }
 
 // Partial results that are zero in every bit: no weight, no value, a reference of zero.
-TEST(EmulatedDecodeSm90, ZerosArriveToo) {
+TEST(EmulatedSm90Decode, ZerosArriveToo) {
   constexpr Config kConfig{.block_n = 16, .kv_groups = 2, .stages = 4, .rescale = when_grown};
   constexpr Config kColumns{
       .block_n = 32, .kv_groups = 2, .stages = 4, .merge_warps = 1, .group_split = GroupSplit::columns};
@@ -229,7 +229,7 @@ TEST(EmulatedDecodeSm90, ZerosArriveToo) {
 }
 
 // What is not finite comes out as the reference has it, and no block waits for it for ever.
-TEST(EmulatedDecodeSm90, InfinityAndNanPass) {
+TEST(EmulatedSm90Decode, InfinityAndNanPass) {
   constexpr Config kConfig{.block_n = 16, .kv_groups = 2, .stages = 4, .rescale = when_grown};
   constexpr Config kColumns{.block_n = 32,
                             .kv_groups = 2,
@@ -255,7 +255,7 @@ TEST(EmulatedDecodeSm90, InfinityAndNanPass) {
 }
 
 // Launches of other shapes find the words of the one before at zero, wherever its own lie.
-TEST(EmulatedDecodeSm90, LaunchesOfAllShapesShareTheirWords) {
+TEST(EmulatedSm90Decode, LaunchesOfAllShapesShareTheirWords) {
   constexpr Config kConfig{.block_n = 16, .kv_groups = 2, .stages = 4, .rescale = when_grown};
   std::vector<unsigned> words(100000, 0);
   std::uint64_t seed = 110;
@@ -275,9 +275,9 @@ void run_shape(const Shape& shape, const Order& order, std::vector<unsigned>& wo
 }
 
 // Random shapes, cuts and orders of blocks.
-class EmulatedDecodeSm90Fuzz : public ::testing::TestWithParam<int> {};
+class EmulatedSm90DecodeFuzz : public ::testing::TestWithParam<int> {};
 
-TEST_P(EmulatedDecodeSm90Fuzz, IsRightWhateverTheOrder) {
+TEST_P(EmulatedSm90DecodeFuzz, IsRightWhateverTheOrder) {
   constexpr Config kSmall{
       .block_n = 16, .kv_groups = 2, .stages = 2, .merge_warps = 1, .producer_warp = false, .rescale = when_grown};
   constexpr Config kWide{
@@ -325,10 +325,10 @@ TEST_P(EmulatedDecodeSm90Fuzz, IsRightWhateverTheOrder) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, EmulatedDecodeSm90Fuzz, ::testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Seeds, EmulatedSm90DecodeFuzz, ::testing::Values(1, 2, 3));
 
 // Packed rows that see windows of their own: the first keys of later rows are hidden.
-TEST(EmulatedDecodeSm90, Windows) {
+TEST(EmulatedSm90Decode, Windows) {
   constexpr Problem kWindow{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::window};
   constexpr Config kTiles{.block_n = 16, .kv_groups = 2, .stages = 4, .rescale = when_grown};
   constexpr Config kColumns{.block_n = 32,

@@ -1,9 +1,7 @@
 /// One launch of fwd_sm90_persistent on the emulated GPU, checked against the oracle.
 #pragma once
 
-#include <algorithm>
 #include <functional>
-#include <utility>
 
 #include "attention_case.hpp"
 #include "kernels/sm90/persistent/forward.cuh"
@@ -21,7 +19,7 @@ inline constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 1
 
 struct Options {
   bool with_lse = true;
-  int blocks = 2;                                        ///< that stay, where the schedule has any
+  int blocks = 2;                                        ///< persistent CTAs that run at once
   std::function<void(ForwardParams&)> change = nullptr;  ///< of the inputs
   std::function<void(ForwardParams&)> told = nullptr;    ///< to the program, and not to the check
 };
@@ -41,18 +39,10 @@ void run_case(const Shape& shape, std::uint64_t seed, const Options& options = {
   if (options.change) options.change(problem.params());
   const TensorMaps maps = problem.maps(kWarpgroupRows, kConfig.block_n, kConfig.block_n,
                                        kConfig.epilogue == EpilogueStore::tma ? box_rows(kConfig) : 0);
-  const int rows = block_rows(kConfig);
-  const int q_tiles = (shape.len_q + rows - 1) / rows;
+  const attention::Grid3 grid = launch_grid(kConfig, shape.len_q, shape.heads, shape.batch, options.blocks);
   emulator::Launch launch;
-  if (kConfig.scheduler == Scheduler::single_tile) {
-    launch.grid = {static_cast<unsigned>(q_tiles), static_cast<unsigned>(shape.heads),
-                   static_cast<unsigned>(shape.batch)};
-    if (heads_in_x(kConfig)) std::swap(launch.grid.x, launch.grid.y);
-    launch.grid.x *= static_cast<unsigned>(kConfig.cluster);
-    launch.cluster = static_cast<unsigned>(kConfig.cluster);
-  } else {
-    launch.grid = {static_cast<unsigned>(std::min(q_tiles * shape.heads * shape.batch, options.blocks)), 1, 1};
-  }
+  launch.grid = {grid.x, grid.y, grid.z};
+  launch.cluster = static_cast<unsigned>(kConfig.cluster);
   launch.threads = static_cast<unsigned>(threads(kConfig));
   launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
   launch.seed = seed;

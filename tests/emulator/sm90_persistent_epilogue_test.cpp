@@ -6,7 +6,7 @@ namespace heed::sm90_persistent {
 namespace {
 
 // KV groups merge through shared memory; with one KV tile the first group has none.
-TEST(EmulatedStream, KeyGroupsMerge) {
+TEST(EmulatedPersistent, KeyGroupsMerge) {
   constexpr Config kTwo{.m_warpgroups = 2, .kv_groups = 2, .stages = 2, .producer = Producer::warpgroup};
   run_case<kTwo, kHalf64>({.heads = 2, .len_q = 128, .len_k = 450}, 19);
   run_case<kTwo, kHalf64Causal>({.len_q = 128, .len_k = 40, .causal_offset = -88}, 20);
@@ -50,7 +50,7 @@ constexpr Config dense_outputs(Config c) {
 }
 
 // Programs for one launch's sizes, which are not read from the parameters: those are wrong here.
-TEST(EmulatedStream, SizesMayBeConstants) {
+TEST(EmulatedPersistent, SizesMayBeConstants) {
   const Options misinformed{.told = emulator::misinform_of_sizes};
   constexpr Shape kGrouped{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 130, .len_k = 333};
   run_case<kFixed, fixed(kHalf64, kGrouped)>(kGrouped, 141, misinformed);
@@ -71,7 +71,7 @@ TEST(EmulatedStream, SizesMayBeConstants) {
 
 // And that hold what those sizes need alone: with masked tiles and without, single tiles and more of them, rows and
 // parts that have none.
-TEST(EmulatedStream, ProgramsMayHoldWhatTheyNeed) {
+TEST(EmulatedPersistent, ProgramsMayHoldWhatTheyNeed) {
   const Options misinformed{.told = emulator::misinform_of_sizes};
   constexpr auto lean = [](Config c) {
     c.prune = Prune::on;
@@ -114,7 +114,7 @@ TEST(EmulatedStream, ProgramsMayHoldWhatTheyNeed) {
 }
 
 // And for outputs that lie in one way: where O is told to lie is wrong here too, and Q, K and V lie otherwise.
-TEST(EmulatedStream, OutputsMayBeDense) {
+TEST(EmulatedPersistent, OutputsMayBeDense) {
   const Options misinformed{.told = emulator::misinform_of_outputs};
   constexpr Shape kGrouped{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 130, .len_k = 200, .padding_rows = 3};
   run_case<dense_outputs(kFixed), dense(kHalf64, kGrouped)>(kGrouped, 145, misinformed);
@@ -153,7 +153,7 @@ TEST(EmulatedStream, OutputsMayBeDense) {
 }
 
 // Two blocks of a cluster share a Q tile's keys; one of them may have none.
-TEST(EmulatedStream, BlocksShareTheKeysOfRows) {
+TEST(EmulatedPersistent, BlocksShareTheKeysOfRows) {
   constexpr Config kSplit{.m_warpgroups = 1, .cluster = 2, .stages = 3, .epilogue = EpilogueStore::smem_b128};
   run_case<kSplit, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 130, .len_k = 450}, 121);
   run_case<kSplit, kHalf64>({.heads = 2, .len_q = 70, .len_k = 40, .heads_inner = true, .padding_rows = 2}, 122);
@@ -203,7 +203,7 @@ TEST(EmulatedStream, BlocksShareTheKeysOfRows) {
 }
 
 // Whole lines by way of a place of their own, or of what KV groups have received from each other.
-TEST(EmulatedStream, RowsLeaveAsLines) {
+TEST(EmulatedPersistent, RowsLeaveAsLines) {
   constexpr Config kTaken{
       .m_warpgroups = 4, .stages = 2, .producer = Producer::warpgroup, .epilogue = EpilogueStore::smem_b128};
   run_case<kTaken, kHalf64>({.heads = 2, .len_q = 270, .len_k = 320}, 81);
@@ -260,7 +260,7 @@ TEST(EmulatedStream, RowsLeaveAsLines) {
 }
 
 // By bulk loads, from where the queries were or from a place of their own that the next Q tile waits for.
-TEST(EmulatedStream, RowsLeaveAsBoxes) {
+TEST(EmulatedPersistent, RowsLeaveAsBoxes) {
   constexpr Config kTaken{
       .m_warpgroups = 4, .stages = 2, .producer = Producer::warpgroup, .epilogue = EpilogueStore::tma};
   run_case<kTaken, kHalf64>({.heads = 2, .len_q = 270, .len_k = 320}, 101);
@@ -290,7 +290,7 @@ TEST(EmulatedStream, RowsLeaveAsBoxes) {
 }
 
 // Hints change nothing but speed.
-TEST(EmulatedStream, EvictsFirst) {
+TEST(EmulatedPersistent, EvictsFirst) {
   constexpr Config kInputs{.m_warpgroups = 2, .stages = 2, .evict_first = EvictFirst::q_kv};
   run_case<kInputs, kHalf64>({.heads = 2, .len_q = 100, .len_k = 150}, 50);
   constexpr Config kAll{.m_warpgroups = 1, .kv_groups = 2, .stages = 2, .evict_first = EvictFirst::q_kv_o};

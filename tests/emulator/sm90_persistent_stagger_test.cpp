@@ -18,7 +18,7 @@ constexpr Config kTwo{.m_warpgroups = 1,
                       .convert_placement = ConvertPlacement::at_end};
 
 // As many tiles for both, one more for the first, and none for the second: it waits for a group that is soon done.
-TEST(EmulatedStream, KeyGroupsStartInTurn) {
+TEST(EmulatedPersistent, KeyGroupsStartInTurn) {
   run_case<kTwo, kHalf64>({.heads = 2, .len_q = 128, .len_k = 512}, 301);
   run_case<kTwo, kHalf64>({.heads = 2, .len_q = 100, .len_k = 300, .heads_inner = true}, 302);
   run_case<kTwo, kHalf64>({.len_q = 64, .len_k = 64}, 303, {.with_lse = false});
@@ -28,7 +28,7 @@ TEST(EmulatedStream, KeyGroupsStartInTurn) {
 }
 
 // Rows that see no key of one group, or of none: who has nothing to multiply lets the next one start all the same.
-TEST(EmulatedStream, KeyGroupsWithoutKeysLetOthersStart) {
+TEST(EmulatedPersistent, KeyGroupsWithoutKeysLetOthersStart) {
   constexpr Config kMasked{.m_warpgroups = 1,
                            .kv_groups = 2,
                            .stages = 3,
@@ -46,7 +46,7 @@ TEST(EmulatedStream, KeyGroupsWithoutKeysLetOthersStart) {
 }
 
 // Rings of one stage, which nobody refills for who has not started; and bf16 at head dim 128.
-TEST(EmulatedStream, KeyGroupsThatWaitKeepTheirStages) {
+TEST(EmulatedPersistent, KeyGroupsThatWaitKeepTheirStages) {
   constexpr Config kOne{.m_warpgroups = 1,
                         .kv_groups = 4,
                         .stages = 1,

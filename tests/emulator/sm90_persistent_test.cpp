@@ -5,7 +5,7 @@ namespace heed::sm90_persistent {
 namespace {
 
 // Four consumer warpgroups that take turns; some have no rows.
-TEST(EmulatedStream, RowGroupsShareARing) {
+TEST(EmulatedPersistent, RowGroupsShareARing) {
   constexpr Config kConfig{.m_warpgroups = 4, .stages = 2, .producer = Producer::warpgroup};
   run_case<kConfig, kHalf64>({.len_q = 256, .len_k = 320}, 1);
   run_case<kConfig, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 130}, 2);
@@ -16,7 +16,7 @@ TEST(EmulatedStream, RowGroupsShareARing) {
 
 // However a tile that some row does not see whole is told from the others: with masks that run through two tiles of a
 // consumer warpgroup, through one, and past the last key.
-TEST(EmulatedStream, MaskedTilesLeaveTheUsualWay) {
+TEST(EmulatedPersistent, MaskedTilesLeaveTheUsualWay) {
   constexpr Config kVotes{.m_warpgroups = 2,
                           .stages = 2,
                           .softmax_overlap = SoftmaxOverlap::qk_pv,
@@ -44,7 +44,7 @@ TEST(EmulatedStream, MaskedTilesLeaveTheUsualWay) {
 }
 
 // The order in which a tile's instructions are written changes nothing but their places.
-TEST(EmulatedStream, OrdersOfExponentials) {
+TEST(EmulatedPersistent, OrdersOfExponentials) {
   constexpr Config kAhead{.m_warpgroups = 2,
                           .stages = 2,
                           .scale_placement = ScalePlacement::tile_ahead,
@@ -69,7 +69,7 @@ TEST(EmulatedStream, OrdersOfExponentials) {
   run_case<kAdded, kHalf64Causal>({.len_q = 130, .len_k = 200, .causal_offset = 70}, 114);
 }
 
-TEST(EmulatedStream, CausalMasks) {
+TEST(EmulatedPersistent, CausalMasks) {
   constexpr Config kConfig{.m_warpgroups = 3, .block_n = 48, .stages = 3};
   run_case<kConfig, kHalf64Causal>({.len_q = 200, .len_k = 200}, 5);
   run_case<kConfig, kHalf64Causal>({.heads = 2, .len_q = 130, .len_k = 400, .causal_offset = 270}, 6);
@@ -80,7 +80,7 @@ TEST(EmulatedStream, CausalMasks) {
 
 // Consumer warpgroups with rows from both ends of a head: an even and an odd number of 64s, fewer than consumer
 // warpgroups, rows that end within the last, keys that begin or end before the rows do.
-TEST(EmulatedStream, MirroredRows) {
+TEST(EmulatedPersistent, MirroredRows) {
   constexpr Config kTwo{
       .m_warpgroups = 2, .stages = 2, .producer = Producer::warpgroup, .tile_order = TileOrder::paired};
   run_case<kTwo, kHalf64Causal>({.heads = 2, .len_q = 256, .len_k = 256}, 40);
@@ -118,7 +118,7 @@ TEST(EmulatedStream, MirroredRows) {
 // Both consumer warpgroups of a pair take the KV tiles that only one of them sees: few and many, an even and an odd
 // number, in one KV group and in two, where the one has no keys of its own, where a head ends within a pair, and where
 // one warp or many take a tile again.
-TEST(EmulatedStream, PairsShareTheirTiles) {
+TEST(EmulatedPersistent, PairsShareTheirTiles) {
   constexpr Config kTwo{.m_warpgroups = 2,
                         .stages = 3,
                         .producer = Producer::warpgroup,
@@ -176,7 +176,7 @@ TEST(EmulatedStream, PairsShareTheirTiles) {
 }
 
 // Scores far above those of the first tiles: the warp takes the tile again, once or several times.
-TEST(EmulatedStream, TakesATileAgainWhereTheReferenceMisleads) {
+TEST(EmulatedPersistent, TakesATileAgainWhereTheReferenceMisleads) {
   constexpr Config kTurns{.m_warpgroups = 1, .block_n = 32, .stages = 4};
   run_case<kTurns, kHalf64>({.len_q = 40, .len_k = 700, .score_scale = 30}, 10);
   run_case<kTurns, kHalf64Causal>({.len_q = 300, .len_k = 300, .score_scale = 30}, 11);
@@ -186,7 +186,7 @@ TEST(EmulatedStream, TakesATileAgainWhereTheReferenceMisleads) {
 }
 
 // Beside products, overflowed or not, with masks and without: asked about once the products are done.
-TEST(EmulatedStream, VotesAfterProducts) {
+TEST(EmulatedPersistent, VotesAfterProducts) {
   constexpr Config kOne{.m_warpgroups = 1,
                         .kv_groups = 2,
                         .block_n = 32,
@@ -209,7 +209,7 @@ TEST(EmulatedStream, VotesAfterProducts) {
 
 // Consumer warpgroups that multiply one after the other, whatever an iteration is: both products, one, or none where
 // only others see the keys.
-TEST(EmulatedStream, RowGroupsTakeTurns) {
+TEST(EmulatedPersistent, RowGroupsTakeTurns) {
   constexpr Config kTwo{.m_warpgroups = 2, .block_n = 32, .stages = 3, .pingpong = Pingpong::on};
   run_case<kTwo, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 100, .len_k = 330}, 110);
   run_case<kTwo, kHalf64Causal>({.heads = 2, .len_q = 300, .len_k = 300, .score_scale = 60}, 111);
@@ -242,7 +242,7 @@ TEST(EmulatedStream, RowGroupsTakeTurns) {
 }
 
 // The first 16 keys stand for the first tile, of which rows may see none, and with them for all keys.
-TEST(EmulatedStream, ReferencesOfTheFirstKeys) {
+TEST(EmulatedPersistent, ReferencesOfTheFirstKeys) {
   constexpr Config kEach{.m_warpgroups = 1, .block_n = 64, .stages = 2, .row_max = RowMax::stale_16};
   run_case<kEach, kHalf64>({.len_q = 70, .len_k = 300, .score_scale = 30}, 120);
   run_case<kEach, kHalf64Causal>({.len_q = 200, .len_k = 120, .causal_offset = -80, .score_scale = 30}, 121);
@@ -259,7 +259,7 @@ TEST(EmulatedStream, ReferencesOfTheFirstKeys) {
 
 // Rows that see none of their consumer warpgroup's first tile, and scores so low that any reference but their own
 // leaves nothing.
-TEST(EmulatedStream, RowsThatSeeNothingOfTheFirstTile) {
+TEST(EmulatedPersistent, RowsThatSeeNothingOfTheFirstTile) {
   constexpr Config kNothing{.m_warpgroups = 1, .block_n = 32, .stages = 2, .row_max = RowMax::stale_16};
   constexpr Config kProducts{.m_warpgroups = 1,
                              .block_n = 32,
@@ -277,7 +277,7 @@ TEST(EmulatedStream, RowsThatSeeNothingOfTheFirstTile) {
 }
 
 // Sums near the end of their range: one key 88 nats above all others, and values of a half.
-TEST(EmulatedStream, SumsNearTheEndOfTheirRange) {
+TEST(EmulatedPersistent, SumsNearTheEndOfTheirRange) {
   constexpr Config kConfig{.m_warpgroups = 1, .block_n = 32, .stages = 2};
   run_case<kConfig, Problem{.element = Element::bf16, .head_dim = 64, .mask = MaskKind::none}>(
       {.len_q = 1, .len_k = 100}, 141, {.change = [](const ForwardParams& params) {
@@ -291,7 +291,7 @@ TEST(EmulatedStream, SumsNearTheEndOfTheirRange) {
 }
 
 // Exponentials in the scores' registers: a warp that takes a tile again multiplies its scores again.
-TEST(EmulatedStream, ExponentialsBesideValues) {
+TEST(EmulatedPersistent, ExponentialsBesideValues) {
   constexpr Config kTurns{.m_warpgroups = 2,
                           .stages = 2,
                           .softmax_overlap = SoftmaxOverlap::pv,
@@ -320,7 +320,7 @@ TEST(EmulatedStream, ExponentialsBesideValues) {
   run_case<kBrain, kBrain128Causal>({.len_q = 70, .len_k = 500, .causal_offset = 430, .score_scale = 300}, 66);
 }
 
-TEST(EmulatedStream, ExactMaxima) {
+TEST(EmulatedPersistent, ExactMaxima) {
   constexpr Config kConfig{
       .m_warpgroups = 2, .block_n = 80, .stages = 1, .row_max = RowMax::online, .epilogue = EpilogueStore::st_b32};
   run_case<kConfig, kHalf64>({.len_q = 100, .len_k = 500, .score_scale = 30}, 14);
@@ -328,7 +328,7 @@ TEST(EmulatedStream, ExactMaxima) {
 }
 
 // An even and an odd number of tiles without a mask, none, and one: all ways into and out of the loop over two.
-TEST(EmulatedStream, OverlapsItsOwnProducts) {
+TEST(EmulatedPersistent, OverlapsItsOwnProducts) {
   constexpr Config kConfig{.m_warpgroups = 1,
                            .block_n = 32,
                            .stages = 2,
@@ -347,7 +347,7 @@ TEST(EmulatedStream, OverlapsItsOwnProducts) {
       {.len_q = 128, .len_k = 600, .causal_offset = 472}, 18);
 }
 
-TEST(EmulatedStream, BlocksThatStay) {
+TEST(EmulatedPersistent, BlocksThatStay) {
   constexpr Config kPersistent{.m_warpgroups = 1,
                                .block_n = 48,
                                .stages = 3,
@@ -391,7 +391,7 @@ TEST(EmulatedStream, BlocksThatStay) {
 }
 
 // Blocks of the emulated GPU run one after the other: the first takes every Q tile, the others none.
-TEST(EmulatedStream, BlocksThatTakeWhatIsLeft) {
+TEST(EmulatedPersistent, BlocksThatTakeWhatIsLeft) {
   constexpr Config kDynamic{.m_warpgroups = 2,
                             .block_n = 64,
                             .stages = 2,
@@ -407,7 +407,7 @@ TEST(EmulatedStream, BlocksThatTakeWhatIsLeft) {
 
 // Answers asked for ahead are of the tile that comes next, in this Q tile and the one after it; where a KV group has
 // no tiles or one, of none.
-TEST(EmulatedStream, AsksAhead) {
+TEST(EmulatedPersistent, AsksAhead) {
   constexpr Config kNothing{.m_warpgroups = 2,
                             .kv_groups = 2,
                             .block_n = 32,
@@ -440,7 +440,7 @@ TEST(EmulatedStream, AsksAhead) {
   run_case<kValues, kHalf64>({.len_q = 100, .len_k = 150, .score_scale = 30}, 96);
 }
 
-TEST(EmulatedStream, PaddedAndWideHeadDims) {
+TEST(EmulatedPersistent, PaddedAndWideHeadDims) {
   constexpr Config kConfig{.m_warpgroups = 2, .block_n = 112, .stages = 1, .producer = Producer::warpgroup};
   run_case<kConfig, Problem{.element = Element::fp16, .head_dim = 80, .mask = MaskKind::none}>(
       {.len_q = 100, .len_k = 300, .heads_inner = true}, 30);

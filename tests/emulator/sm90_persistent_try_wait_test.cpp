@@ -5,7 +5,7 @@ namespace heed::sm90_persistent {
 namespace {
 
 // Blocks that stay: only the first Q tile is known before its queries have come.
-TEST(EmulatedStream, BlocksThatStayKnowTheirFirstShareAhead) {
+TEST(EmulatedPersistent, BlocksThatStayKnowTheirFirstShareAhead) {
   constexpr Config kSmall{.m_warpgroups = 1,
                           .stages = 2,
                           .q_stages = 2,
@@ -43,7 +43,7 @@ TEST(EmulatedStream, BlocksThatStayKnowTheirFirstShareAhead) {
 }
 
 // A block of one Q tile, whose KV groups, pairs or cluster share its keys; rows without a key among them.
-TEST(EmulatedStream, OneRowTileIsSharedOutAhead) {
+TEST(EmulatedPersistent, OneRowTileIsSharedOutAhead) {
   constexpr Config kPairs{.m_warpgroups = 2,
                           .kv_groups = 2,
                           .stages = 4,

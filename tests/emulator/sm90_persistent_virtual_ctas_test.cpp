@@ -16,7 +16,7 @@ constexpr Config kFour{.m_warpgroups = 1,
                        .virtual_ctas = 4};
 
 // More Q tiles than virtual CTAs, as many, and so few that some virtual CTA, or every virtual CTA but one, has none.
-TEST(EmulatedStream, TeamsHaveRowTilesOfTheirOwn) {
+TEST(EmulatedPersistent, TeamsHaveRowTilesOfTheirOwn) {
   run_case<kFour, kHalf64>({.batch = 2, .heads = 5, .len_q = 128, .len_k = 128}, 201);
   run_case<kFour, kHalf64>({.heads = 4, .len_q = 128, .len_k = 100}, 202);
   run_case<kFour, kHalf64>({.heads = 3, .heads_kv = 1, .len_q = 70, .len_k = 128, .heads_inner = true}, 203);
@@ -24,7 +24,7 @@ TEST(EmulatedStream, TeamsHaveRowTilesOfTheirOwn) {
   run_case<kFour, kHalf64>({.batch = 3, .heads = 3, .len_q = 128, .len_k = 200, .padding_rows = 2}, 205, {.blocks = 3});
 }
 
-TEST(EmulatedStream, TeamsUnderAMask) {
+TEST(EmulatedPersistent, TeamsUnderAMask) {
   run_case<kFour, kHalf64Causal>({.heads = 9, .len_q = 128, .len_k = 128}, 206);
   run_case<kFour, kHalf64Causal>({.heads = 2, .len_q = 190, .len_k = 150, .causal_offset = -40}, 207);
   constexpr Config kPieces{.m_warpgroups = 1,
@@ -42,7 +42,7 @@ TEST(EmulatedStream, TeamsUnderAMask) {
 }
 
 // Consumer warpgroups of a virtual CTA share its ring and take turns among themselves.
-TEST(EmulatedStream, TeamsOfSeveralRowGroups) {
+TEST(EmulatedPersistent, TeamsOfSeveralRowGroups) {
   constexpr Config kTwo{.m_warpgroups = 2,
                         .stages = 3,
                         .q_stages = 2,

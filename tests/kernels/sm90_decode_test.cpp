@@ -11,7 +11,7 @@
 namespace heed::sm90_decode {
 namespace {
 
-TEST(DecodeSm90, EveryTileHasOneBlockAndSharesDifferByOne) {
+TEST(Sm90Decode, EveryTileHasOneBlockAndSharesDifferByOne) {
   for (const int tiles : {1, 2, 5, 131, 132, 133, 4096, 8191})
     for (const int jobs : {1, 3, 200})
       for (const int blocks : {1, 2, 3, 6, 7, 132, 264, 400})
@@ -44,7 +44,7 @@ TEST(DecodeSm90, EveryTileHasOneBlockAndSharesDifferByOne) {
 }
 
 // Fewer blocks where jobs then need not be cut, or are all cut alike; never many fewer.
-TEST(DecodeSm90, BlocksMatchJobsWhereFewAreLost) {
+TEST(Sm90Decode, BlocksMatchJobsWhereFewAreLost) {
   constexpr Config kAtJobs{.split_points = SplitPoints::at_work_tiles};
   EXPECT_EQ(blocks_of(kAtJobs, 8, 1024, 132), 128);  // 16 a job
   EXPECT_EQ(blocks_of(kAtJobs, 32, 256, 132), 128);  // 4 a job
@@ -63,10 +63,10 @@ TEST(DecodeSm90, BlocksMatchJobsWhereFewAreLost) {
 }
 
 // The grid tells a block its job only where all of its tiles are of one job.
-TEST(DecodeSm90, TheGridSaysWhoseBlockItIs) {
+TEST(Sm90Decode, TheGridSaysWhoseBlockItIs) {
   const auto grid = [](const Config& c, int batch, int heads, int blocks) {
-    const Grid g = grid_of(c, batch, heads, blocks);
-    return std::array<int, 3>{g.x, g.y, g.z};
+    const attention::Grid3 g = grid_of(c, batch, heads, blocks);
+    return std::array{static_cast<int>(g.x), static_cast<int>(g.y), static_cast<int>(g.z)};
   };
   constexpr Config kAtJobs{.split_points = SplitPoints::at_work_tiles};
   EXPECT_EQ(grid(kAtJobs, 8, 4, 128), (std::array{4, 4, 8}));
@@ -77,7 +77,7 @@ TEST(DecodeSm90, TheGridSaysWhoseBlockItIs) {
 }
 
 // No two segments that give partial results share a place, and none lies outside the words.
-TEST(DecodeSm90, PlacesAreApart) {
+TEST(Sm90Decode, PlacesAreApart) {
   Random random(3);
   for (int n = 0; n < 200; ++n) {
     const int jobs = 1 + static_cast<int>(random.below(20));
@@ -109,7 +109,7 @@ TEST(DecodeSm90, PlacesAreApart) {
   }
 }
 
-TEST(DecodeSm90, JobsCoverThePackedRows) {
+TEST(Sm90Decode, JobsCoverThePackedRows) {
   ForwardParams p{};
   p.batch = 2;
   p.heads = 15;
@@ -135,7 +135,7 @@ TEST(DecodeSm90, JobsCoverThePackedRows) {
   EXPECT_EQ(tiles_of_job(Config{.block_n = 32}, MaskKind::causal, 7, -20, 100), 1);  // nobody sees anything
 }
 
-TEST(DecodeSm90, WhatDoesNotFitIsIllegal) {
+TEST(Sm90Decode, WhatDoesNotFitIsIllegal) {
   constexpr Problem kProblem{.element = Element::fp16, .head_dim = 128, .mask = MaskKind::none};
   const auto legal = [&](const Config& c) { return is_legal(c, kProblem, 227 * 1024, 228 * 1024); };
   EXPECT_EQ(legal({}), Illegal::no);

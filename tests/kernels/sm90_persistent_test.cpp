@@ -1,158 +1,15 @@
-// What fwd_sm90_persistent computes at compile time, checked on the host: who works on which rows and keys, what lies
-// where, which configs are refused.
-#include "kernels/sm90/persistent/known_kv_tiles.hpp"
+// What fwd_sm90_persistent computes at compile time, checked on the host: what lies where, which configs are one
+// program, which are refused.
 #include "kernels/sm90/persistent/legality.hpp"
 
-#include <algorithm>
-#include <set>
-#include <tuple>
-#include <vector>
-
-#include "base/random.hpp"
+#include "sm90_persistent_configs.hpp"
 #include "testing.hpp"
 
 namespace heed::sm90_persistent {
 namespace {
 
-constexpr Problem kHalf64{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none};
-
-Config random_config(Random& random) {
-  const auto one_of = [&](std::vector<int> values) { return values[random.below(values.size())]; };
-  Config c;
-  c.m_warpgroups = one_of({1, 2, 3, 4});
-  c.kv_groups = one_of({1, 2, 4});
-  c.cluster = one_of({1, 2});
-  c.block_n = one_of({32, 48, 64, 80, 96, 112, 128});
-  c.stages = one_of({1, 2, 3, 5, 8, 16});
-  c.q_stages = one_of({1, 2, 3, 4});
-  c.scheduler = static_cast<Scheduler>(random.below(3));
-  c.softmax_overlap = static_cast<SoftmaxOverlap>(random.below(3));
-  c.gemm_order = static_cast<GemmOrder>(random.below(3));
-  c.row_max = static_cast<RowMax>(random.below(3));
-  c.pingpong = static_cast<Pingpong>(random.below(2));
-  c.stagger_splits = static_cast<StaggerSplits>(random.below(2));
-  c.producer = random.chance(0.5) ? Producer::warp : Producer::warpgroup;
-  c.setmaxnreg = static_cast<Setmaxnreg>(random.below(2));
-  c.tile_setup = static_cast<TileSetup>(random.below(2));
-  c.mask_path = static_cast<MaskPath>(random.below(3));
-  c.tile_order = static_cast<TileOrder>(random.below(4));
-  c.share_causal_tail = static_cast<ShareCausalTail>(random.below(2));
-  c.evict_first = static_cast<EvictFirst>(random.below(11));
-  c.epilogue = static_cast<EpilogueStore>(random.below(5));
-  c.scale_placement = static_cast<ScalePlacement>(random.below(3));
-  c.convert_placement = static_cast<ConvertPlacement>(random.below(3));
-  c.rowsum_placement = static_cast<RowsumPlacement>(random.below(3));
-  c.rowsum_reduce = static_cast<RowsumReduce>(random.below(2));
-  c.barrier_wait = static_cast<BarrierWait>(random.below(2));
-  c.stage_release = static_cast<StageRelease>(random.below(2));
-  c.specialize = static_cast<Specialize>(random.below(3));
-  c.prune = static_cast<Prune>(random.below(2));
-  c.o_layout = static_cast<OutputLayout>(random.below(2));
-  c.virtual_ctas = one_of({1, 2, 3, 4});
-  c.min_blocks = one_of({1, 2, 3, 4});
-  return c;
-}
-
-// What a program of whole Q tiles does not ask for is so.
-TEST(Stream, WholeRowTilesSeeTheSameKeys) {
-  Random random(9);
-  int whole = 0;
-  for (int i = 0; i < 20'000; ++i) {
-    Config c = random_config(random);
-    c.tile_order = random.chance(0.5) ? TileOrder::paired : TileOrder::row_major;
-    const Problem problem{.element = Element::fp16,
-                          .head_dim = 64,
-                          .mask = random.chance(0.7) ? MaskKind::causal : MaskKind::none,
-                          .sizes = {.batch = 1,
-                                    .heads = 1,
-                                    .heads_kv = 1,
-                                    .len_q = 32 * (1 + static_cast<int>(random.below(40))),
-                                    .len_k = 1 + static_cast<int>(random.below(1500)),
-                                    .right_offset = static_cast<int>(random.below(900)) - 100}};
-    if (!can_be_whole(c, problem)) continue;
-    ++whole;
-    const FixedSizes& s = problem.sizes;
-    for (int row = 0; row < s.len_q; ++row)
-      ASSERT_EQ(keys_of_row<true>(problem.mask, row, s.right_offset, s.len_k),
-                visible_keys(problem.mask, row, s.right_offset, s.len_k));
-    for (int index = 0; index < s.len_q / block_rows(c); ++index) {
-      ASSERT_EQ(keys_seen<true>(c, problem.mask, index, s.len_q, s.len_k, s.right_offset),
-                keys_seen(c, problem.mask, index, s.len_q, s.len_k, s.right_offset));
-      for (int of = 0; of < c.m_warpgroups; ++of) {
-        ASSERT_LE((warpgroup_tile(c, index, of, warpgroup_tiles(s.len_q)) + 1) * kWarpgroupRows, s.len_q);
-        ASSERT_EQ(tiles_seen<true>(c, problem.mask, index, of, s.len_q, s.len_k, s.right_offset),
-                  tiles_seen(c, problem.mask, index, of, s.len_q, s.len_k, s.right_offset));
-      }
-    }
-  }
-  EXPECT_GT(whole, 2000);
-}
-
-// What a program for fixed sizes leaves out does not happen: by the rows and tiles of every consumer warpgroup, one by
-// one.
-TEST(Stream, ProgramsKnowWhatTheirTilesMeet) {
-  Random random(10);
-  int leaner = 0;
-  for (int i = 0; i < 20'000; ++i) {
-    Config c = random_config(random);
-    c.specialize = Specialize::shape;
-    c.prune = Prune::on;
-    c.tile_order = random.chance(0.5) ? TileOrder::paired : TileOrder::row_major;
-    const FixedSizes s{.batch = 1,
-                       .heads = 1,
-                       .heads_kv = 1,
-                       .len_q = random.chance(0.5) ? 64 * (1 + static_cast<int>(random.below(20)))
-                                                   : 1 + static_cast<int>(random.below(1300)),
-                       .len_k = random.chance(0.5) ? 64 * (1 + static_cast<int>(random.below(20)))
-                                                   : 1 + static_cast<int>(random.below(1300)),
-                       .right_offset = random.chance(0.5) ? 0 : static_cast<int>(random.below(900)) - 300};
-    const Problem problem{.element = Element::fp16,
-                          .head_dim = 64,
-                          .mask = random.chance(0.7) ? MaskKind::causal : MaskKind::none,
-                          .sizes = s};
-    c = canonical(c, problem);
-    if (c.share_causal_tail == ShareCausalTail::on) continue;
-    const KnownKvTiles known = known_kv_tiles(c, problem);
-    leaner += known.some_later_masked && known.some_are_one && known.some_pass ? 0 : 1;
-    for (int index = 0; index < (s.len_q + block_rows(c) - 1) / block_rows(c); ++index)
-      for (int g = 0; g < c.m_warpgroups; ++g) {
-        const int first_row = warpgroup_tile(c, index, g, warpgroup_tiles(s.len_q)) * kWarpgroupRows;
-        if (first_row >= s.len_q) continue;
-        const int last_row = std::min(first_row + kWarpgroupRows, s.len_q) - 1;
-        const int by_all = visible_keys(problem.mask, first_row, s.right_offset, s.len_k);
-        const int by_any = visible_keys(problem.mask, last_row, s.right_offset, s.len_k);
-        for (int part = 0; part < num_splits(c); ++part) {
-          const Range range =
-              kv_tiles_of_split(c, keys_seen(c, problem.mask, index, s.len_q, s.len_k, s.right_offset), part);
-          int tiles = 0;
-          int last = -1;
-          for (int n = range.first; n < range.end; ++n)
-            if (n * c.block_n < by_any) ++tiles, last = n;
-          ASSERT_TRUE(known.some_are_none || tiles > 0);
-          ASSERT_TRUE(known.some_are_one || tiles != 1);
-          ASSERT_TRUE(known.some_are_more || tiles <= 1);
-          ASSERT_TRUE(tiles == 0 || (tiles % 2 != 0 ? known.some_are_odd : known.some_are_even));
-          ASSERT_TRUE(known.some_pass || tiles == range.end - range.first);
-          for (int n = last; n > last - tiles; --n) {
-            const bool masked = (n + 1) * c.block_n > by_all;
-            const bool is_known = n == last ? (masked ? known.some_first_masked : known.some_first_whole)
-                                            : !masked || known.some_later_masked;
-            ASSERT_TRUE(is_known);
-          }
-        }
-      }
-  }
-  EXPECT_GT(leaner, 10'000);
-  constexpr Problem kMission{
-      .element = Element::fp16, .head_dim = 64, .mask = MaskKind::causal, .sizes = {1, 8, 8, 1024, 1024, 0}};
-  constexpr Config kNeeded{.m_warpgroups = 1, .cluster = 2, .specialize = Specialize::shape, .prune = Prune::on};
-  EXPECT_FALSE(known_kv_tiles(kNeeded, kMission).some_later_masked) << "the mask's edge runs from corner to corner";
-  constexpr Config kAll{.m_warpgroups = 1, .cluster = 2, .specialize = Specialize::shape};
-  EXPECT_TRUE(known_kv_tiles(kAll, kMission).some_later_masked);
-}
-
 // A Q tile a block: what it begins with is all there is.
-TEST(Stream, OpeningsAreOfBlocksThatStay) {
+TEST(Persistent, OpeningsAreOfBlocksThatStay) {
   constexpr Problem kSome{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none};
   for (const EvictFirst e : {EvictFirst::all_but_first_q_2k, EvictFirst::all_but_first_q_k}) {
     Config c{.q_stages = 2, .scheduler = Scheduler::static_persistent, .evict_first = e};
@@ -162,7 +19,7 @@ TEST(Stream, OpeningsAreOfBlocksThatStay) {
   }
 }
 
-TEST(Stream, WholeRowTilesWantRowsAndKeys) {
+TEST(Persistent, WholeRowTilesWantRowsAndKeys) {
   constexpr Config kWhole{.m_warpgroups = 2, .specialize = Specialize::whole_tiles};
   const auto becomes = [&](bool causal, int len_q, int len_k, int offset) {
     return canonical(kWhole, {.element = Element::fp16,
@@ -180,7 +37,7 @@ TEST(Stream, WholeRowTilesWantRowsAndKeys) {
 }
 
 // Where outputs lie is known with the sizes or not at all, and to whom it makes a difference.
-TEST(Stream, DenseOutputsGoWithKnownSizes) {
+TEST(Persistent, DenseOutputsGoWithKnownSizes) {
   constexpr Problem kKnown{
       .element = Element::fp16, .head_dim = 64, .mask = MaskKind::none, .sizes = {1, 8, 8, 512, 512, 0}};
   const auto reason = [](const Config& c, const Problem& problem) {
@@ -228,7 +85,7 @@ TEST(Stream, DenseOutputsGoWithKnownSizes) {
 }
 
 // A consumer warpgroup that takes every other tile waits for the next iteration before it gives the last one back.
-TEST(Stream, PairsHoldTwoTurns) {
+TEST(Persistent, PairsHoldTwoTurns) {
   Config c{.m_warpgroups = 2,
            .stages = 1,
            .producer = Producer::warpgroup,
@@ -240,194 +97,9 @@ TEST(Stream, PairsHoldTwoTurns) {
   EXPECT_EQ(is_legal(c, problem, 227 * 1024, 228 * 1024), Illegal::no);
 }
 
-TEST(Stream, EveryKeyTileBelongsToOnePart) {
-  Random random(1);
-  for (int i = 0; i < 20'000; ++i) {
-    const Config c = random_config(random);
-    const int keys = static_cast<int>(random.below(3000));
-    int expected = 0;
-    int most = 0;
-    int least = 1 << 30;
-    for (int part = 0; part < num_splits(c); ++part) {
-      const Range range = kv_tiles_of_split(c, keys, part);
-      ASSERT_EQ(range.first, expected);
-      ASSERT_GE(range.end, range.first);
-      expected = range.end;
-      most = std::max(most, range.end - range.first);
-      least = std::min(least, range.end - range.first);
-    }
-    ASSERT_GE(expected * c.block_n, keys);
-    ASSERT_LT((expected - 1) * c.block_n, std::max(1, keys));
-    ASSERT_LE(most - least, 1);
-  }
-}
-
-TEST(Stream, EveryRowTileComesOnce) {
-  Random random(2);
-  for (int i = 0; i < 300; ++i) {
-    Config c;
-    c.tile_order = random.chance(0.5) ? TileOrder::row_major : TileOrder::lpt_l2;
-    const int q_tiles = 1 + static_cast<int>(random.below(9));
-    const int heads = 1 + static_cast<int>(random.below(7));
-    const int batch = 1 + static_cast<int>(random.below(4));
-    const int together = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(heads * batch)));
-    std::set<std::tuple<int, int, int>> seen;
-    int before = q_tiles;
-    for (int n = 0; n < q_tiles * heads * batch; ++n) {
-      const QTile tile = q_tile_at(c, n, q_tiles, heads, batch, together);
-      ASSERT_TRUE(tile.index >= 0 && tile.index < q_tiles);
-      ASSERT_TRUE(tile.head >= 0 && tile.head < heads);
-      ASSERT_TRUE(tile.batch >= 0 && tile.batch < batch);
-      ASSERT_TRUE(seen.insert({tile.index, tile.head, tile.batch}).second) << "twice";
-      // The last rows of what runs together come first.
-      const int section = q_tiles * (c.tile_order == TileOrder::lpt_l2 ? together : 1);
-      ASSERT_LE(tile.index, n % section == 0 ? q_tiles - 1 : before);
-      if (n % section == 0) {
-        ASSERT_EQ(tile.index, q_tiles - 1);
-      }
-      before = tile.index;
-    }
-  }
-}
-
-// Waves that go back and forth hold every Q tile once, and two whole ones give every block as much of both ends.
-TEST(Stream, WavesGoBackAndForth) {
-  Random random(6);
-  for (int i = 0; i < 300; ++i) {
-    const int blocks = 1 + static_cast<int>(random.below(140));
-    const int all = 1 + static_cast<int>(random.below(600));
-    std::set<int> seen;
-    for (int block = 0; block < std::min(blocks, all); ++block) {
-      bool back = false;
-      for (int index = block; index < all; index += blocks, back = !back) {
-        const int taken = back ? q_tile_from_the_end(index, block, blocks, all) : index;
-        ASSERT_TRUE(taken >= index - block && taken < std::min(index - block + blocks, all));
-        ASSERT_TRUE(seen.insert(taken).second) << "twice";
-        if (back) {
-          ASSERT_EQ(taken + index - blocks, std::min(index - block + blocks, all) - 1 + index - block - blocks);
-        }
-      }
-    }
-    ASSERT_EQ(static_cast<int>(seen.size()), all);
-  }
-}
-
-// Even waves are as many as filled ones, of as few blocks as that takes.
-TEST(Stream, EvenWavesAreAsManyAsFilledOnes) {
-  const Config filled{.scheduler = Scheduler::static_persistent};
-  Config even = filled;
-  even.grid = Grid::balanced;
-  EXPECT_EQ(persistent_ctas(filled, 256, 132), 132);
-  EXPECT_EQ(persistent_ctas(even, 256, 132), 128);
-  EXPECT_EQ(persistent_ctas(even, 1536, 396), 384);
-  for (const int places : {1, 2, 132, 396})
-    for (int tiles = 1; tiles < 1200; ++tiles) {
-      const auto waves = [&](long long blocks) { return (tiles + blocks - 1) / blocks; };
-      const long long blocks = persistent_ctas(even, tiles, places);
-      ASSERT_LE(blocks, persistent_ctas(filled, tiles, places));
-      ASSERT_EQ(waves(blocks), waves(places));
-      if (blocks > 1) {
-        ASSERT_GT(waves(blocks - 1), waves(places));
-      }
-    }
-}
-
-// KV groups of a pair hold every tile once, and multiply as often as each other but for a tile or two.
-TEST(Stream, PairsCutTheirTilesByWork) {
-  for (const int key_groups : {1, 2, 4}) {
-    const Config c{.m_warpgroups = 2,
-                   .kv_groups = key_groups,
-                   .tile_order = TileOrder::paired,
-                   .share_causal_tail = ShareCausalTail::on};
-    for (int longer = 0; longer < 40; ++longer)
-      for (int shorter = 0; shorter <= longer; ++shorter) {
-        int end = 0;
-        for (int g = 0; g < key_groups; ++g) {
-          const Range range = kv_tiles_of_split(c, shorter, longer, g);
-          ASSERT_EQ(range.first, end);
-          ASSERT_GE(range.end, range.first);
-          end = range.end;
-          const int work =
-              range.end - range.first + std::max(0, std::min(range.end, shorter) - std::min(range.first, shorter));
-          ASSERT_LE(std::abs(work - (shorter + longer) / key_groups), 3) << longer << " " << shorter;
-        }
-        ASSERT_EQ(end, longer);
-      }
-  }
-}
-
-// Every 64 rows belong to one consumer warpgroup of one Q tile; the Q tile's last row is the last that any of them
-// holds.
-TEST(Stream, EveryRowBelongsToOneRowGroup) {
-  Random random(5);
-  for (int i = 0; i < 3000; ++i) {
-    Config c = random_config(random);
-    c.tile_order = random.chance(0.7) ? TileOrder::paired : TileOrder::row_major;
-    const int len_q = 1 + static_cast<int>(random.below(1500));
-    const int all = (len_q + kWarpgroupRows - 1) / kWarpgroupRows;
-    const int q_tiles = (len_q + block_rows(c) - 1) / block_rows(c);
-    std::set<int> seen;
-    for (int index = 0; index < q_tiles; ++index) {
-      int last = -1;
-      for (int g = 0; g < c.m_warpgroups; ++g) {
-        const int tile = warpgroup_tile(c, index, g, all);
-        ASSERT_GE(tile, 0);
-        if (tile >= all) continue;
-        ASSERT_TRUE(seen.insert(tile).second) << "twice";
-        last = std::max(last, std::min((tile + 1) * kWarpgroupRows, len_q) - 1);
-      }
-      ASSERT_EQ(last_row(c, index, len_q), last);
-    }
-    ASSERT_EQ(static_cast<int>(seen.size()), all);
-  }
-}
-
-// Every Q tile once; half a wave later comes one that sees as many keys less as this one sees more.
-TEST(Stream, FoldedRowTilesMeetTheirOpposites) {
-  const Config c{.cluster = 2, .tile_order = TileOrder::lpt_then_spt};
-  EXPECT_TRUE(heads_in_x(c));
-  for (const int q_tiles : {1, 2, 7, 16}) {
-    std::set<int> seen;
-    for (int y = 0; y < q_tiles; ++y) seen.insert(q_tile_of_cta(c, MaskKind::causal, y, q_tiles));
-    EXPECT_EQ(static_cast<int>(seen.size()), q_tiles);
-    EXPECT_EQ(*seen.begin(), 0);
-    EXPECT_EQ(*seen.rbegin(), q_tiles - 1);
-  }
-  for (int y = 0; y < 8; ++y)
-    EXPECT_EQ(q_tile_of_cta(c, MaskKind::causal, y, 16) + q_tile_of_cta(c, MaskKind::causal, y + 8, 16), 15);
-}
-
-// Of an odd number of tiles the block without the mask has the one more.
-TEST(Stream, BlocksOfAClusterShareEvenly) {
-  const Config c{.m_warpgroups = 1, .cluster = 2};
-  EXPECT_EQ(kv_tiles_of_split(c, 15 * 64, 0), (Range{0, 8}));
-  EXPECT_EQ(kv_tiles_of_split(c, 15 * 64, 1), (Range{8, 15}));
-  EXPECT_EQ(kv_tiles_of_split(c, 1, 0), (Range{0, 1}));
-  EXPECT_EQ(kv_tiles_of_split(c, 1, 1), (Range{1, 1}));
-}
-
-// Of KV groups that start one after the other the first has as many tiles as any, and the last as few.
-TEST(Stream, WhoStartsFirstHasMore) {
-  const Config two{.m_warpgroups = 1, .kv_groups = 2, .stagger_splits = StaggerSplits::on};
-  EXPECT_EQ(kv_tiles_of_split(two, 15 * 64, 0), (Range{0, 8}));
-  EXPECT_EQ(kv_tiles_of_split(two, 15 * 64, 1), (Range{8, 15}));
-  for (const int key_groups : {2, 4})
-    for (int tiles = 0; tiles < 40; ++tiles) {
-      const Config c{.m_warpgroups = 1, .kv_groups = key_groups, .stagger_splits = StaggerSplits::on};
-      const auto of = [&](int part) {
-        const Range range = kv_tiles_of_split(c, tiles * 64, part);
-        return range.end - range.first;
-      };
-      for (int part = 0; part < key_groups; ++part) {
-        EXPECT_LE(of(part), of(0));
-        EXPECT_GE(of(part), of(key_groups - 1));
-      }
-    }
-}
-
 // A consumer warpgroup that waits for its start frees no stage, so that consumer warpgroups which share rings start
 // together; a block that stays starts once.
-TEST(Stream, OnlyKeyGroupsOfOneRowTileStartInTurn) {
+TEST(Persistent, OnlyKeyGroupsOfOneRowTileStartInTurn) {
   const Problem problem{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::causal};
   const auto starts = [&](Config c) {
     c.stagger_splits = StaggerSplits::on;
@@ -441,7 +113,7 @@ TEST(Stream, OnlyKeyGroupsOfOneRowTileStartInTurn) {
 }
 
 // Of virtual CTAs some may have no Q tile and hear of it only with their queries; a warp has no registers to leave.
-TEST(Stream, WhatIsDoneAheadFitsTheBlock) {
+TEST(Persistent, WhatIsDoneAheadFitsTheBlock) {
   Config c{.m_warpgroups = 1,
            .stages = 2,
            .scheduler = Scheduler::static_persistent,
@@ -457,27 +129,7 @@ TEST(Stream, WhatIsDoneAheadFitsTheBlock) {
   EXPECT_EQ(canonical(c, kHalf64).tile_setup, TileSetup::lazy);
 }
 
-// Under a causal mask all Q tiles with an even number of consumer warpgroups see the same number of keys.
-TEST(Stream, MirroredRowTilesAreEqual) {
-  for (const int row_groups : {2, 4}) {
-    const Config c{.m_warpgroups = row_groups, .tile_order = TileOrder::paired};
-    const int all = 8 * row_groups;
-    for (int index = 0; index < 8; ++index) {
-      int tiles = 0;
-      for (int g = 0; g < row_groups; ++g) tiles += warpgroup_tile(c, index, g, all) + 1;
-      EXPECT_EQ(tiles, row_groups * (all + 1) / 2);
-    }
-  }
-}
-
-TEST(Stream, HeadsTogetherFitTheL2) {
-  EXPECT_EQ(heads_together(kHalf64, 8192, 64), 16);  // 2 MiB of K and V a head
-  EXPECT_EQ(heads_together(kHalf64, 512, 64), 64);
-  EXPECT_EQ(heads_together(kHalf64, 1 << 24, 64), 1);
-  EXPECT_EQ(heads_together(kHalf64, 0, 3), 3);
-}
-
-TEST(Stream, CanonicalConfigsAreTheirOwnName) {
+TEST(Persistent, CanonicalConfigsAreTheirOwnName) {
   Random random(3);
   for (const int dim : {8, 64, 80, 128, 192, 256})
     for (const FixedSizes& sizes : {FixedSizes{}, FixedSizes{1, 8, 8, 512, 600, 88}}) {
@@ -496,7 +148,7 @@ TEST(Stream, CanonicalConfigsAreTheirOwnName) {
 }
 
 // Regions of shared memory follow each other without overlap, operands on whole swizzle atoms.
-TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
+TEST(Persistent, SharedMemoryIsLaidOutWithoutOverlap) {
   Random random(4);
   for (const int dim : {64, 96, 192, 256}) {
     const Problem problem{.element = Element::fp16, .head_dim = dim, .mask = MaskKind::causal};
@@ -570,26 +222,7 @@ TEST(Stream, SharedMemoryIsLaidOutWithoutOverlap) {
   }
 }
 
-// Every tile's keys come in one iteration and its values in a later one, each once; the first iteration has no values.
-TEST(Stream, TurnsHoldEveryTileOnce) {
-  for (const SoftmaxOverlap overlap : {SoftmaxOverlap::none, SoftmaxOverlap::pv, SoftmaxOverlap::qk_pv}) {
-    const Config c{.softmax_overlap = overlap};
-    EXPECT_EQ(iterations_of(c, 0), 0);
-    for (int tiles = 1; tiles < 6; ++tiles) {
-      int keys = 0;
-      int values = 0;
-      for (int turn = 0; turn < iterations_of(c, tiles); ++turn) {
-        keys += turn < tiles ? 1 : 0;
-        values += turn >= v_lag(c) && turn - v_lag(c) < tiles ? 1 : 0;
-      }
-      EXPECT_EQ(keys, tiles);
-      EXPECT_EQ(values, tiles);
-    }
-    EXPECT_GE(v_lag(c), 1);
-  }
-}
-
-TEST(Stream, RegistersOfAMultiprocessorAreShared) {
+TEST(Persistent, RegistersOfAMultiprocessorAreShared) {
   Config c;
   EXPECT_EQ(registers_allowed(c), 168);  // 9 warps take the room of 12
   c.producer = Producer::warpgroup;

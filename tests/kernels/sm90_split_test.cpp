@@ -24,11 +24,12 @@ constexpr FixedSizes kSizes{.batch = 1, .heads = 8, .heads_kv = 8, .len_q = 512,
 
 Config random_config(Random& random, const Problem& problem) {
   const auto one_of = [&](std::vector<int> values) { return values[random.below(values.size())]; };
+  const TileOrder orders[] = {TileOrder::ascending, TileOrder::descending, TileOrder::lpt_then_spt};
   Config c;
   c.m_warpgroups = one_of({1, 2, 3, 4});
   c.kv_groups = one_of({1, 2});
   c.cluster = one_of({1, 2, 4, 8});
-  c.tile_order = static_cast<TileOrder>(random.below(3));
+  c.tile_order = orders[random.below(3)];
   c.mask_at = random.chance(0.5) ? MaskAt::probabilities : MaskAt::scores;
   c.block_n = one_of({32, 64, 128});
   c.n_blocks_per_stage = one_of({1, 2, 3, 4, 6, 8});
@@ -53,7 +54,7 @@ Config random_config(Random& random, const Problem& problem) {
   return canonical(c, problem);
 }
 
-TEST(Sm90, EveryKeyBelongsToOnePart) {
+TEST(Split, EveryKeyBelongsToOnePart) {
   Random random(1);
   for (int i = 0; i < 20'000; ++i) {
     const Config c = random_config(random, kMission);
@@ -78,7 +79,7 @@ TEST(Sm90, EveryKeyBelongsToOnePart) {
   }
 }
 
-TEST(Sm90, EveryRowTileComesOnce) {
+TEST(Split, EveryRowTileComesOnce) {
   for (const TileOrder order : {TileOrder::ascending, TileOrder::descending, TileOrder::lpt_then_spt})
     for (int q_tiles = 1; q_tiles < 40; ++q_tiles) {
       std::set<int> seen;
@@ -93,7 +94,7 @@ TEST(Sm90, EveryRowTileComesOnce) {
     ASSERT_EQ(q_tile_at(folded, index, 16) + q_tile_at(folded, index + 8, 16), 15);
 }
 
-TEST(Sm90, ProductsFollowTheirProbabilitiesInOrder) {
+TEST(Split, ProductsFollowTheirProbabilitiesInOrder) {
   Random random(2);
   for (int i = 0; i < 20'000; ++i) {
     const Config c = random_config(random, kMission);
@@ -114,7 +115,7 @@ TEST(Sm90, ProductsFollowTheirProbabilitiesInOrder) {
   }
 }
 
-TEST(Sm90, CanonicalConfigsAreTheirOwnName) {
+TEST(Split, CanonicalConfigsAreTheirOwnName) {
   Random random(3);
   for (const int dim : {32, 64, 96, 128, 192, 256})
     for (const FixedSizes& sizes : {FixedSizes{}, kSizes}) {
@@ -132,7 +133,7 @@ TEST(Sm90, CanonicalConfigsAreTheirOwnName) {
 }
 
 // What a program for fixed sizes leaves out does not happen.
-TEST(Sm90, ProgramsKnowWhatTheirPartsMeet) {
+TEST(Split, ProgramsKnowWhatTheirPartsMeet) {
   Random random(11);
   int leaner = 0;
   for (int i = 0; i < 20'000; ++i) {
@@ -179,7 +180,7 @@ TEST(Sm90, ProgramsKnowWhatTheirPartsMeet) {
 }
 
 // Where outputs lie is known with the sizes or not at all, and to whom it makes a difference.
-TEST(Sm90, DenseOutputsGoWithFixedSizes) {
+TEST(Split, DenseOutputsGoWithFixedSizes) {
   constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none, .sizes = kSizes};
   const auto reason = [](const Config& c, const Problem& problem) {
     return is_legal(c, problem, 227 * 1024, 228 * 1024);
@@ -213,7 +214,7 @@ TEST(Sm90, DenseOutputsGoWithFixedSizes) {
 }
 
 // By how many query heads a key head is shared is one of the sizes.
-TEST(Sm90, KeyHeadsOfFixedSizesHaveOneName) {
+TEST(Split, KeyHeadsOfFixedSizesHaveOneName) {
   constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none, .sizes = kSizes};
   constexpr Config kOwn{.gqa = Gqa::off};
   EXPECT_EQ(canonical(kOwn, kKnown), kOwn);
@@ -230,7 +231,7 @@ TEST(Sm90, KeyHeadsOfFixedSizesHaveOneName) {
 }
 
 // Regions of shared memory follow each other without overlap, operands on whole swizzle atoms.
-TEST(Sm90, SharedMemoryIsLaidOutWithoutOverlap) {
+TEST(Split, SharedMemoryIsLaidOutWithoutOverlap) {
   Random random(4);
   for (const int dim : {64, 96, 256}) {
     const Problem problem{.element = Element::fp16, .head_dim = dim, .mask = MaskKind::none};
@@ -341,7 +342,7 @@ TEST(MatrixDescriptor, FindsOnesBehindAnyStepOfTheValues) {
 }
 
 // Consumers would get enough registers from the producers, but ptxas counts those a thread has at launch (C7602).
-TEST(Sm90, ProductsNameRegistersOfTheLaunch) {
+TEST(Split, ProductsNameRegistersOfTheLaunch) {
   const Config c{.cluster = 1,
                  .block_n = 32,
                  .n_blocks_per_stage = 1,
@@ -361,7 +362,7 @@ TEST(Sm90, ProductsNameRegistersOfTheLaunch) {
   EXPECT_EQ(is_legal(two, wide, 227 * 1024, 228 * 1024), Illegal::no);
 }
 
-TEST(Sm90, RegistersOfAMultiprocessorAreShared) {
+TEST(Split, RegistersOfAMultiprocessorAreShared) {
   Config c;
   EXPECT_EQ(registers_allowed(c), 255);
   c.m_warpgroups = 2;

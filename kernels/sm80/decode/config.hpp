@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention/mask.hpp"
+#include "kernels/attention/named_barriers.hpp"
 #include "kernels/attention/policies.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/packed_rows.hpp"
@@ -143,10 +144,17 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
   return threads_per_group(c) * c.kv_groups;
 }
 
+/// What named barriers are for.
+enum class NamedBarrier { group };  ///< one a group of several warps, which share a ring
+
+HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 1> named_barriers(const Config& c) {
+  return {{{1, warps_per_group(c) > 1 ? c.kv_groups : 0}}};
+}
+
 /// Dynamic shared memory, in bytes from its start (aligned to 128).
 ///
 ///   during the loop:  | Q | group 0: stage 0 K, V | stage 1 K, V | ... | group 1: ... |
-///   afterwards:       | partial O of every group, fp32 | (reference, sum) of every group and row | is this block last
+///   afterwards:       | partial O of every group, fp32 | (row_max, sum) of every group and row | is this block last
 ///   |
 struct SharedPlan {
   int q;              ///< (block_m, head_dim)
@@ -176,7 +184,7 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
 
 /// The workspace of a launch with several splits, in floats:
 ///
-///   | partial O (row tile, split, block_m, head_dim) | (reference, sum) (row tile, split, block_m, 2) |
+///   | partial O (row tile, split, block_m, head_dim) | (row_max, sum) (row tile, split, block_m, 2) |
 ///
 /// A row tile's index is batch * heads_kv * row_tiles + blockIdx.y. Rows beyond the real ones are never touched.
 HEED_HOST_DEVICE constexpr long long workspace_row(const Config& c, long long tile, int splits, int split, int row) {
@@ -232,8 +240,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
                                             long long shared_bytes_per_processor) {
   if (problem.head_dim != 64 && problem.head_dim != 128) return Illegal::head_dim;
   if (c.block_m % c.warp_rows != 0) return Illegal::block_m;
-  if (warps_per_group(c) > 1 && c.kv_groups > 15)
-    return Illegal::kv_groups;  // one named barrier a group, and barrier 0
+  if (!attention::are_disjoint(named_barriers(c))) return Illegal::kv_groups;
   if (threads(c) > 1024) return Illegal::threads;
   const int total = shared_plan(c, problem.head_dim).total;
   if (total > shared_bytes) return Illegal::shared_memory;

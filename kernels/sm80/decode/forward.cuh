@@ -14,36 +14,34 @@
 /// After Flash-Decoding (Dao et al. 2023), without its second kernel.
 #pragma once
 
+#include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm80/decode/config.hpp"
-#include "kernels/sm80/decode/partial.cuh"
+#include "kernels/sm80/decode/merge.cuh"
 #include "kernels/tile/fragment.hpp"
 
 namespace heed::sm80_decode {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Forward {
+struct Forward : Merge<kConfig, kProblem> {
+  using Base = Merge<kConfig, kProblem>;
+  using Base::kBlockM, Base::kDim, Base::kFragments, Base::kOutTiles, Base::kGroups, Base::kGroupThreads,
+      Base::kThreads, Base::kChunks, Base::kPlan;
+  using Base::params, Base::shared, Base::shared_base, Base::lane, Base::warp, Base::group, Base::batch, Base::rows;
+  using Base::put_partials, Base::merge_groups, Base::arrives_last, Base::merge_splits;
+
   // ---- compile-time facts
-  static constexpr int kBlockM = kConfig.block_m;
   static constexpr int kBlockN = kConfig.block_n;
-  static constexpr int kDim = kProblem.head_dim;
-  static constexpr int kFragments = kConfig.warp_rows / 16;  // 16-row fragments a warp
-  static constexpr int kKeyTiles = kBlockN / 8;              // n-tiles of S
-  static constexpr int kOutTiles = kDim / 8;                 // n-tiles of O
-  static constexpr int kGroups = kConfig.kv_groups;
-  static constexpr int kGroupThreads = threads_per_group(kConfig);
-  static constexpr int kThreads = threads(kConfig);
+  static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
   static constexpr int kStages = kConfig.stages;
-  static constexpr int kChunks = kDim / 8;                   // 16-byte chunks a row
   static constexpr int kCopyRows = kGroupThreads / kChunks;  // rows a group copies at once
   static constexpr int kCopies = kBlockN / kCopyRows;        // copies a thread for K or V of a tile
   static constexpr int kPending = 2 * kStages - 1;           // commit groups after the one waited for
   static constexpr int kFetchBytes = 128 * static_cast<int>(kConfig.l2_prefetch_size);  // L2PrefetchSize: 0, 128, 256
-  static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
   static constexpr auto kLayout = kConfig.smem_layout;
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
 
@@ -53,24 +51,10 @@ struct Forward {
   static_assert(static_cast<int>(L2PrefetchSize::b128) == 1 && static_cast<int>(L2PrefetchSize::b256) == 2);
 
   // ---- state
-  const ForwardParams& params;
-  char* shared;
-  unsigned shared_base;
-  int lane;
-  int warp;  // within the group
-  int group;
-  int batch;
-  RowTile rows;    // the block's packed rows
   int keys_end;    // keys any row of the block may see
   int keys_plain;  // keys every row of the block sees
 
-  __device__ __forceinline__ Forward(const ForwardParams& p, char* dynamic_shared)
-      : params(p), shared(dynamic_shared), shared_base(ptx::shared_address(dynamic_shared)) {
-    lane = threadIdx.x % 32;
-    group = threadIdx.x / kGroupThreads;
-    warp = threadIdx.x % kGroupThreads / 32;
-    batch = blockIdx.z;
-    rows = row_tile(kConfig, blockIdx.y, p.group_size, p.len_q);
+  __device__ __forceinline__ Forward(const ForwardParams& p, char* dynamic_shared) : Base(p, dynamic_shared) {
     keys_end = keys_some_see(kProblem.mask, rows, p.group_size, p.right_offset, p.len_k);
     keys_plain = keys_all_see(kProblem.mask, rows, p.group_size, p.right_offset, p.len_k);
   }
@@ -80,7 +64,7 @@ struct Forward {
     if constexpr (kGroupThreads == 32)
       __syncwarp();
     else
-      ptx::bar_sync(1 + group, kGroupThreads);
+      ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::group>(group), kGroupThreads);
   }
 
   __device__ __forceinline__ unsigned stage_address(int stage) const {
@@ -178,14 +162,10 @@ struct Forward {
 
     float out[kFragments][kOutTiles][4];
 #pragma unroll
-    for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-      for (int n = 0; n < kOutTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) out[m][n][i] = 0.0F;
+    for (int m = 0; m < kFragments; ++m) attention::clear(out[m]);
     attention::RowState<kFragments> state;
     state.reset();
-    const float scale_log2 = params.scale * 1.44269504F;
+    const float scale_log2 = params.scale * attention::kLog2e;
 
     // Keys that this lane's rows see. Rows beyond the real ones are zeros and see what they like.
     int row_end[kFragments][2];
@@ -221,11 +201,7 @@ struct Forward {
       group_barrier();  // every thread's part of K is there
       float scores[kFragments][kKeyTiles][4];
 #pragma unroll
-      for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) scores[m][n][i] = 0.0F;
+      for (int m = 0; m < kFragments; ++m) attention::clear(scores[m]);
 #pragma unroll
       for (int k = 0; k < kDim / 16; ++k) {
         unsigned a[kFragments][4];
@@ -264,12 +240,8 @@ struct Forward {
       for (int k = 0; k < kBlockN / 16; ++k) {
         unsigned p[kFragments][4];
 #pragma unroll
-        for (int m = 0; m < kFragments; ++m) {
-          p[m][0] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k][0], scores[m][2 * k][1]);
-          p[m][1] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k][2], scores[m][2 * k][3]);
-          p[m][2] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k + 1][0], scores[m][2 * k + 1][1]);
-          p[m][3] = ptx::cvt_rn_x2<kProblem.element>(scores[m][2 * k + 1][2], scores[m][2 * k + 1][3]);
-        }
+        for (int m = 0; m < kFragments; ++m)
+          attention::round_to_operand<kProblem.element>(p[m], scores[m][2 * k], scores[m][2 * k + 1]);
 #pragma unroll
         for (int n = 0; n < kOutTiles; n += 2) {
           unsigned b[4];
@@ -303,12 +275,7 @@ struct Forward {
                                             const int (&row_end)[kFragments][2]) const {
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (first_key + 8 * n + 2 * (lane % 4) + i % 2 >= row_end[m][i / 2])
-            scores[m][n][i] = -__int_as_float(0x7f800000);
+      for (int h = 0; h < 2; ++h) attention::hide_columns_from(scores[m], h, row_end[m][h], first_key + 2 * (lane % 4));
   }
 
   // ---- masks with a left bound
@@ -324,127 +291,8 @@ struct Forward {
         const int row = rows.first + warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h;
         const int begin = hidden_keys(kProblem.mask, divide(row, params.group_size), params.left_offset, params.len_k) -
                           first_key - 2 * (lane % 4);
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 2; ++i)
-            if (8 * n + i < begin) scores[m][n][2 * h + i] = -__int_as_float(0x7f800000);
+        attention::hide_columns_before(scores[m], h, begin);
       }
-  }
-
-  // ---- partials in shared memory: (kGroups, kBlockM, partial_pitch) and (kGroups, kBlockM, 2)
-  __device__ __forceinline__ float* shared_out(int part, int row) const {
-    return reinterpret_cast<float*>(shared + kPlan.partial_out) + (part * kBlockM + row) * kPlan.partial_pitch;
-  }
-  __device__ __forceinline__ float* shared_state(int part, int row) const {
-    return reinterpret_cast<float*>(shared + kPlan.row_state) + 2 * (part * kBlockM + row);
-  }
-  // ---- partials in the workspace
-  __device__ __forceinline__ long long row_tile_index() const {
-    return static_cast<long long>(batch) * gridDim.y + blockIdx.y;
-  }
-  __device__ __forceinline__ float* global_out(int split, int row) const {
-    return static_cast<float*>(params.workspace) +
-           workspace_out(workspace_row(kConfig, row_tile_index(), gridDim.x, split, row), kDim);
-  }
-  __device__ __forceinline__ float* global_state(int split, int row) const {
-    return static_cast<float*>(params.workspace) +
-           workspace_state(kConfig, static_cast<long long>(gridDim.z) * gridDim.y, gridDim.x,
-                           workspace_row(kConfig, row_tile_index(), gridDim.x, split, row), kDim);
-  }
-
-  __device__ __forceinline__ void put_partials(const float (&out)[kFragments][kOutTiles][4],
-                                               const attention::RowState<kFragments>& state) const {
-#pragma unroll
-    for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int row = warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h;
-        if (row >= rows.rows) continue;
-        if (lane % 4 == 0)
-          *reinterpret_cast<float2*>(shared_state(group, row)) = make_float2(state.reference[m][h], state.sum[m][h]);
-        float* to = shared_out(group, row) + 2 * (lane % 4);
-#pragma unroll
-        for (int n = 0; n < kOutTiles; ++n)
-          *reinterpret_cast<float2*>(to + 8 * n) = make_float2(out[m][n][2 * h], out[m][n][2 * h + 1]);
-      }
-  }
-
-  /// The groups' partials become one: the result where the keys are not split, else this block's part of it.
-  __device__ __forceinline__ void merge_groups() const {
-    for (int index = threadIdx.x; index < rows.rows * kChunks; index += kThreads) {
-      const int row = index / kChunks;
-      const int chunk = index % kChunks;
-      Partial merged;
-      merged.reset();
-      merged.template add<least(kGroups, 8), false>(shared_out(0, row) + 8 * chunk, kBlockM * kPlan.partial_pitch,
-                                                    shared_state(0, row), 2 * kBlockM, kGroups);
-      if (gridDim.x == 1)
-        store(merged, row, chunk);
-      else
-        merged.put(global_out(blockIdx.x, row) + 8 * chunk, global_state(blockIdx.x, row), chunk == 0);
-    }
-  }
-
-  /// Counts this block in. True for the last one of its row tile, which then sees what all of them wrote; the counter
-  /// is back at zero.
-  __device__ __forceinline__ bool arrives_last() const {
-    auto* is_last = reinterpret_cast<unsigned*>(shared + kPlan.is_last);
-    __syncthreads();  // all of the block's part is written
-    if (threadIdx.x == 0)
-      *is_last = ptx::atom_inc_acq_rel_gpu(params.counters + row_tile_index(), gridDim.x - 1) == gridDim.x - 1 ? 1 : 0;
-    __syncthreads();
-    return *is_last != 0;
-  }
-
-  __device__ __forceinline__ void merge_splits() const {
-    const int splits = gridDim.x;
-    const int parts = merge_parts(kConfig, kDim, rows.rows, splits);
-    const int items = rows.rows * kChunks;
-    const long long split_rows = static_cast<long long>(parts) * kBlockM;
-    for (int index = threadIdx.x; index < parts * items; index += kThreads) {
-      const int part = index / items;  // takes splits part, part + parts, ...
-      const int row = (index - part * items) / kChunks;
-      const int chunk = index % kChunks;
-      Partial merged;
-      merged.reset();
-      merged.template add<8, true>(global_out(part, row) + 8 * chunk, split_rows * kDim, global_state(part, row),
-                                   2 * split_rows, tiles_of_group(splits, parts, part));
-      if (parts == 1)
-        store(merged, row, chunk);
-      else
-        merged.put(shared_out(part, row) + 8 * chunk, shared_state(part, row), chunk == 0);
-    }
-    if (parts == 1) return;
-    __syncthreads();
-    for (int index = threadIdx.x; index < items; index += kThreads) {
-      const int row = index / kChunks;
-      const int chunk = index % kChunks;
-      Partial merged;
-      merged.reset();
-      merged.template add<4, false>(shared_out(0, row) + 8 * chunk, kBlockM * kPlan.partial_pitch, shared_state(0, row),
-                                    2 * kBlockM, parts);
-      store(merged, row, chunk);
-    }
-  }
-
-  /// Writes 8 columns of a finished row, and its log-sum-exp once a row.
-  __device__ __forceinline__ void store(const Partial& merged, int row, int chunk) const {
-    const PackedRow at = packed_row(rows.first + row, params.group_size);
-    const int head = rows.kv_head * params.group_size + at.head;
-    const float inverse = merged.sum > 0.0F ? 1.0F / merged.sum : 0.0F;
-    uint4 packed;
-    packed.x = ptx::cvt_rn_x2<kProblem.element>(merged.out[0] * inverse, merged.out[1] * inverse);
-    packed.y = ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse);
-    packed.z = ptx::cvt_rn_x2<kProblem.element>(merged.out[4] * inverse, merged.out[5] * inverse);
-    packed.w = ptx::cvt_rn_x2<kProblem.element>(merged.out[6] * inverse, merged.out[7] * inverse);
-    auto* out = static_cast<unsigned short*>(params.o) + batch * params.o_strides.batch + head * params.o_strides.head +
-                at.query * params.o_strides.row + 8 * chunk;
-    *reinterpret_cast<uint4*>(out) = packed;
-    if (chunk == 0 && params.lse != nullptr)
-      params.lse[(static_cast<long long>(batch) * params.heads + head) * params.len_q + at.query] =
-          merged.sum > 0.0F ? (merged.reference + ptx::lg2_approx_ftz(merged.sum)) * 0.693147181F
-                            : -__int_as_float(0x7f800000);
   }
 };
 

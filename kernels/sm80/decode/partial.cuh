@@ -8,12 +8,12 @@ namespace heed::sm80_decode {
 
 /// One row's softmax over some of its keys, 8 columns of it: partial output, sum of weights, and what was subtracted.
 struct Partial {
-  float reference;
+  float row_max;
   float sum;
   float out[8];
 
   __device__ __forceinline__ void reset() {
-    reference = -__int_as_float(0x7f800000);
+    row_max = -attention::kInfinity;
     sum = 0.0F;
 #pragma unroll
     for (int i = 0; i < 8; ++i) out[i] = 0.0F;
@@ -42,12 +42,12 @@ struct Partial {
           high[i] = reinterpret_cast<const float4*>(values)[1];
         }
       }
-      float next = reference;
+      float next = row_max;
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) next = fmaxf(next, states[i].x);
       const float finite = attention::finite_row_max(next);
-      const float factor = ptx::ex2_approx_ftz(reference - finite);
-      reference = next;
+      const float factor = ptx::ex2_approx_ftz(row_max - finite);
+      row_max = next;
       sum *= factor;
 #pragma unroll
       for (int i = 0; i < 8; ++i) out[i] *= factor;
@@ -55,14 +55,8 @@ struct Partial {
       for (int i = 0; i < kBatch; ++i) {
         const float weight = first + i < count ? ptx::ex2_approx_ftz(states[i].x - finite) : 0.0F;
         sum = fmaf(weight, states[i].y, sum);
-        out[0] = fmaf(weight, low[i].x, out[0]);
-        out[1] = fmaf(weight, low[i].y, out[1]);
-        out[2] = fmaf(weight, low[i].z, out[2]);
-        out[3] = fmaf(weight, low[i].w, out[3]);
-        out[4] = fmaf(weight, high[i].x, out[4]);
-        out[5] = fmaf(weight, high[i].y, out[5]);
-        out[6] = fmaf(weight, high[i].z, out[6]);
-        out[7] = fmaf(weight, high[i].w, out[7]);
+        attention::add_weighted(out, weight, low[i]);
+        attention::add_weighted(out + 4, weight, high[i]);
       }
     }
   }
@@ -70,7 +64,7 @@ struct Partial {
   __device__ __forceinline__ void put(float* to, float* state, bool with_state) const {
     reinterpret_cast<float4*>(to)[0] = make_float4(out[0], out[1], out[2], out[3]);
     reinterpret_cast<float4*>(to)[1] = make_float4(out[4], out[5], out[6], out[7]);
-    if (with_state) *reinterpret_cast<float2*>(state) = make_float2(reference, sum);
+    if (with_state) *reinterpret_cast<float2*>(state) = make_float2(row_max, sum);
   }
 };
 

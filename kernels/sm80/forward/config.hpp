@@ -2,7 +2,9 @@
 #pragma once
 
 #include "kernels/attention/mask.hpp"
+#include "kernels/attention/named_barriers.hpp"
 #include "kernels/attention/policies.hpp"
+#include "kernels/attention/tile_scheduler.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/registers.hpp"
 #include "kernels/tile/shared_tile.hpp"
@@ -22,27 +24,17 @@ enum class PipelineSync {
           ///< may be a round apart
 };
 
-/// Which tile of query rows a block index means.
-enum class TileOrder {
-  ascending,
-  descending,  ///< under a causal mask the longest rows of a head start first
-  lpt,         ///< the longest rows of every head start first, the shortest last
-  paired,      ///< the longer half likewise, then the shorter half from its shortest rows on: where two blocks of a
-               ///< multiprocessor hold everything, a long one shares it with a short one
-};
+using attention::TileOrder;  ///< ascending, descending, lpt and paired
 
-/// Which block indices count tiles of query rows, heads and batch entries.
-HEED_HOST_DEVICE constexpr bool heads_first(
-    TileOrder order) {  // (heads, batch, row tiles), else (row tiles, heads, batch)
-  return order == TileOrder::lpt || order == TileOrder::paired;
+/// (Q tiles, heads, batch), or heads first: where Q tiles of all heads come in one order.
+HEED_HOST_DEVICE constexpr attention::GridAxes grid_axes(TileOrder order) {
+  return order == TileOrder::lpt || order == TileOrder::paired ? attention::GridAxes::heads_batch_tiles
+                                                               : attention::GridAxes::tiles_heads_batch;
 }
 
 /// The tile of query rows that block index `index` of `tiles` means.
 HEED_HOST_DEVICE constexpr int row_tile(TileOrder order, int index, int tiles) {
-  if (order == TileOrder::ascending) return index;
-  const int longer = (tiles + 1) / 2;
-  if (order == TileOrder::paired && index >= longer) return index - longer;
-  return tiles - 1 - index;
+  return attention::q_tile_at(order == TileOrder::paired ? TileOrder::lpt_then_spt : order, index, tiles);
 }
 
 /// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
@@ -66,6 +58,12 @@ struct Config {
   constexpr bool operator==(const Config&) const = default;
 };
 
+/// The grid of a launch.
+HEED_HOST_DEVICE constexpr attention::Grid3 launch_grid(const Config& c, long long len_q, long long heads,
+                                                        long long batch) {
+  return attention::grid_of(grid_axes(c.tile_order), attention::q_tiles_of_head(len_q, c.block_m), heads, batch);
+}
+
 HEED_HOST_DEVICE constexpr int warps_per_group(const Config& c) {
   return c.block_m / c.warp_rows;
 }
@@ -76,10 +74,17 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
   return threads_per_group(c) * c.kv_groups;
 }
 
+/// What named barriers are for.
+enum class NamedBarrier { group };  ///< one a group of several warps, which share a ring
+
+HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 1> named_barriers(const Config& c) {
+  return {{{1, warps_per_group(c) > 1 ? c.kv_groups : 0}}};
+}
+
 /// Dynamic shared memory, in bytes from its start (aligned to 128).
 ///
 ///   during the loop:  | Q | group 0: stage 0 K, V | stage 1 K, V | ... | group 1: ... |
-///   afterwards:       | partial O of every group, fp32 | (reference, sum) of every group and row |      (kv_groups >
+///   afterwards:       | partial O of every group, fp32 | (row_max, sum) of every group and row |      (kv_groups >
 ///   1)
 ///                     | O, 16-bit |                                                                     (shared
 ///                     epilogue)
@@ -149,7 +154,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
                                             long long shared_bytes_per_processor) {
   if (problem.head_dim != 64 && problem.head_dim != 128) return Illegal::head_dim;
   if (c.block_m % c.warp_rows != 0) return Illegal::block_m;
-  if (c.kv_groups > 15) return Illegal::kv_groups;  // one named barrier a group, and barrier 0
+  if (!attention::are_disjoint(named_barriers(c))) return Illegal::kv_groups;
   if (threads(c) > 1024) return Illegal::threads;
   const int total = shared_plan(c, problem.head_dim).total;
   if (total > shared_bytes) return Illegal::shared_memory;

@@ -15,6 +15,7 @@
 /// second kernel.
 #pragma once
 
+#include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
@@ -54,18 +55,10 @@ struct Forward : Merge<kConfig, kProblem> {
       for (int h = 0; h < 2; ++h) {
         const int row = warp_row + 16 * m + lane / 4 + 8 * h;
         const int end = visible_keys(kProblem.mask, row, params.right_offset, params.len_k) - first - 2 * (lane % 4);
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 2; ++i)
-            if (8 * n + i >= end) scores[m][n][2 * h + i] = -__int_as_float(0x7f800000);
+        attention::hide_columns_from(scores[m], h, end);
         if constexpr (kBegins) {
           const int begin = hidden_keys(kProblem.mask, row, params.left_offset, params.len_k) - first - 2 * (lane % 4);
-#pragma unroll
-          for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-            for (int i = 0; i < 2; ++i)
-              if (8 * n + i < begin) scores[m][n][2 * h + i] = -__int_as_float(0x7f800000);
+          attention::hide_columns_before(scores[m], h, begin);
         }
       }
   }
@@ -91,13 +84,10 @@ struct Forward : Merge<kConfig, kProblem> {
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
       for (int k = 0; k < kBlockN / 16; ++k)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          p[m][k][i] =
-              ptx::cvt_rn_x2<kProblem.element>(e[m][2 * k + i / 2][i % 2 * 2], e[m][2 * k + i / 2][i % 2 * 2 + 1]);
+        attention::round_to_operand<kProblem.element>(p[m][k], e[m][2 * k], e[m][2 * k + 1]);
   }
 
-  /// Probabilities below the references so far, in place of the scores. False where they do not fit: the scores are
+  /// Probabilities below the row maxima so far, in place of the scores. False where they do not fit: the scores are
   /// lost then, and nothing has been added up. With kBeside, the values of the tile before, whose probabilities are
   /// `p`, are multiplied meanwhile, in any case; else the probabilities go to `p`, rounded. (Rounding beside products
   /// as well takes issue slots from them: 200 us instead of 189 at b2h8l4096d64 on an H200.)
@@ -120,7 +110,7 @@ struct Forward : Merge<kConfig, kProblem> {
         for (int e = block * kAtOnce; e < (block + 1) * kAtOnce; ++e) {
           float& x = s[m][e / 4][e % 4];
           const int h = e % 4 / 2;
-          x = attention::exp2<kConfig.exp2>(fmaf(x, scale_log2, -rows.reference[m][h]), e / 4 * 2 + e % 2);
+          x = attention::exp2<kConfig.exp2>(fmaf(x, scale_log2, -rows.row_max[m][h]), e / 4 * 2 + e % 2);
           total[m][h] += x;
           if (!kBeside && e % 2 == 1)
             p[m][e / 8][e / 2 % 4] = ptx::cvt_rn_x2<kProblem.element>(s[m][e / 4][e % 4 - 1], x);
@@ -130,7 +120,7 @@ struct Forward : Merge<kConfig, kProblem> {
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) rows.sum[m][h] += total[m][h];
+      for (int h = 0; h < 2; ++h) rows.row_sum[m][h] += total[m][h];
     return true;
   }
 
@@ -279,14 +269,10 @@ struct Forward : Merge<kConfig, kProblem> {
 
     Output out;
 #pragma unroll
-    for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-      for (int n = 0; n < kOutTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) out[m][n][i] = 0.0F;
+    for (int m = 0; m < kFragments; ++m) attention::clear(out[m]);
     attention::RowState<kFragments> rows;
     rows.reset();
-    const float scale_log2 = params.scale * 1.44269504F;
+    const float scale_log2 = params.scale * attention::kLog2e;
 
     // ---- Q and, where groups meet, the first K have arrived with the first commit group of every thread
     ptx::cp_async_wait_group<kMeets ? kGroupsAhead - 1 : 0>();

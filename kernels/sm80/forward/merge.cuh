@@ -2,6 +2,7 @@
 /// their partial outputs have met in shared memory and become one in fp32.
 #pragma once
 
+#include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
@@ -31,10 +32,10 @@ struct Merge : Products<kConfig, kProblem> {
            row * params.o_strides.row;
   }
 
-  __device__ __forceinline__ void store_lse(int row, float reference, float sum) const {
+  __device__ __forceinline__ void store_lse(int row, float row_max, float sum) const {
     if (params.lse != nullptr && row < params.len_q)
       params.lse[(static_cast<long long>(batch) * params.heads + head) * params.len_q + row] =
-          sum > 0.0F ? (reference + ptx::lg2_approx_ftz(sum)) * 0.693147181F : -__int_as_float(0x7f800000);
+          attention::log_sum_exp(sum > 0.0F, row_max, sum);
   }
 
   /// One group: divides by the row sums and writes. Rows are staged where the warp's own rows of Q were, which no other
@@ -47,9 +48,9 @@ struct Merge : Products<kConfig, kProblem> {
       for (int h = 0; h < 2; ++h) {
         const int row_in_warp = 16 * m + lane / 4 + 8 * h;
         const int row = warp_row + row_in_warp;
-        const float sum = rows.sum[m][h];
-        const float inverse = sum > 0.0F ? 1.0F / sum : 0.0F;
-        if (lane % 4 == 0) store_lse(row, rows.reference[m][h], sum);
+        const float sum = rows.row_sum[m][h];
+        const float inverse = attention::exact_inverse_or_zero(sum);
+        if (lane % 4 == 0) store_lse(row, rows.row_max[m][h], sum);
 #pragma unroll
         for (int n = 0; n < kOutTiles; ++n) {
           const unsigned packed =
@@ -81,27 +82,25 @@ struct Merge : Products<kConfig, kProblem> {
   /// Several groups: every group puts its partial output into shared memory, then all threads share the rows.
   __device__ __forceinline__ void merge_and_store(Output& out, attention::RowState<kFragments>& rows) const {
     auto* partial = reinterpret_cast<float*>(shared + kPlan.partial_out);  // (kGroups, kBlockM, partial_pitch)
-    auto* state = reinterpret_cast<float2*>(shared + kPlan.row_state);     // (kGroups, kBlockM): reference, sum
+    auto* state = reinterpret_cast<float2*>(shared + kPlan.row_state);     // (kGroups, kBlockM): row maximum, sum
     __syncthreads();                                                       // no group reads K, V or Q any more
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h;
-        if (lane % 4 == 0) state[group * kBlockM + row] = make_float2(rows.reference[m][h], rows.sum[m][h]);
+        if (lane % 4 == 0) state[group * kBlockM + row] = make_float2(rows.row_max[m][h], rows.row_sum[m][h]);
         float* to = partial + (group * kBlockM + row) * kPlan.partial_pitch + 2 * (lane % 4);
-#pragma unroll
-        for (int n = 0; n < kOutTiles; ++n)
-          *reinterpret_cast<float2*>(to + 8 * n) = make_float2(out[m][n][2 * h], out[m][n][2 * h + 1]);
+        attention::put_row(to, out[m], h);
       }
     __syncthreads();
     for (int index = threadIdx.x; index < kBlockM * kChunks; index += kThreads) {
       const int row = index / kChunks;
       const int chunk = index % kChunks;
-      float reference = -__int_as_float(0x7f800000);
+      float row_max = -attention::kInfinity;
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) reference = fmaxf(reference, state[g * kBlockM + row].x);
-      const float finite = attention::finite_row_max(reference);
+      for (int g = 0; g < kGroups; ++g) row_max = fmaxf(row_max, state[g * kBlockM + row].x);
+      const float finite = attention::finite_row_max(row_max);
       float sum = 0.0F;
       float merged[8] = {};
 #pragma unroll
@@ -113,25 +112,14 @@ struct Merge : Products<kConfig, kProblem> {
             reinterpret_cast<const float4*>(partial + (g * kBlockM + row) * kPlan.partial_pitch + 8 * chunk);
         const float4 low = from[0];
         const float4 high = from[1];
-        merged[0] = fmaf(weight, low.x, merged[0]);
-        merged[1] = fmaf(weight, low.y, merged[1]);
-        merged[2] = fmaf(weight, low.z, merged[2]);
-        merged[3] = fmaf(weight, low.w, merged[3]);
-        merged[4] = fmaf(weight, high.x, merged[4]);
-        merged[5] = fmaf(weight, high.y, merged[5]);
-        merged[6] = fmaf(weight, high.z, merged[6]);
-        merged[7] = fmaf(weight, high.w, merged[7]);
+        attention::add_weighted(merged, weight, low);
+        attention::add_weighted(merged + 4, weight, high);
       }
-      const float inverse = sum > 0.0F ? 1.0F / sum : 0.0F;
-      if (chunk == 0) store_lse(first_row + row, reference, sum);
-      if (first_row + row < params.len_q) {
-        uint4 packed;
-        packed.x = ptx::cvt_rn_x2<kProblem.element>(merged[0] * inverse, merged[1] * inverse);
-        packed.y = ptx::cvt_rn_x2<kProblem.element>(merged[2] * inverse, merged[3] * inverse);
-        packed.z = ptx::cvt_rn_x2<kProblem.element>(merged[4] * inverse, merged[5] * inverse);
-        packed.w = ptx::cvt_rn_x2<kProblem.element>(merged[6] * inverse, merged[7] * inverse);
-        *reinterpret_cast<uint4*>(out_row(first_row + row) + 8 * chunk) = packed;
-      }
+      const float inverse = attention::exact_inverse_or_zero(sum);
+      if (chunk == 0) store_lse(first_row + row, row_max, sum);
+      if (first_row + row < params.len_q)
+        *reinterpret_cast<uint4*>(out_row(first_row + row) + 8 * chunk) =
+            attention::words_of_row<kProblem.element>(merged, inverse);
     }
   }
 };

@@ -2,6 +2,7 @@
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float
 #pragma once
 
+#include "kernels/attention/score_rows.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm80/forward/rounds.cuh"
@@ -47,11 +48,7 @@ struct Products : Rounds<kConfig, kProblem> {
     const unsigned q_lane =
         shared_base + kPlan.q + warp * kConfig.warp_rows * kPitch + lane_offset(tile::ldmatrix_a_address(lane));
 #pragma unroll
-    for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) scores[m][n][i] = 0.0F;
+    for (int m = 0; m < kFragments; ++m) attention::clear(scores[m]);
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
       unsigned a[kFragments][4];

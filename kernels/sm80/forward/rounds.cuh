@@ -56,12 +56,11 @@ struct Rounds {
     group = kGroups == 1 ? 0 : threadIdx.x / kGroupThreads;  // a constant keeps addresses short
     group_thread = kGroups == 1 ? threadIdx.x : threadIdx.x % kGroupThreads;
     warp = ptx::warp_uniform(group_thread / 32);
-    constexpr bool kHeadsFirst = heads_first(kConfig.tile_order);
-    const int index = kHeadsFirst ? blockIdx.z : blockIdx.x;
-    const int row_tiles = kHeadsFirst ? gridDim.z : gridDim.x;
-    first_row = row_tile(kConfig.tile_order, index, row_tiles) * kBlockM;
-    head = kHeadsFirst ? blockIdx.x : blockIdx.y;
-    batch = kHeadsFirst ? blockIdx.y : blockIdx.z;
+    const attention::GridPlace at = attention::place_in_grid<grid_axes(kConfig.tile_order)>(
+        {blockIdx.x, blockIdx.y, blockIdx.z}, {gridDim.x, gridDim.y, gridDim.z});
+    first_row = row_tile(kConfig.tile_order, at.index, at.q_tiles) * kBlockM;
+    head = at.head;
+    batch = at.batch;
     keys_end = visible_keys(kProblem.mask, min(first_row + kBlockM, p.len_q) - 1, p.right_offset, p.len_k);
     if constexpr (kBegins) keys_end -= origin();
     group_tiles = tiles_of_group(keys_end);
@@ -98,7 +97,7 @@ struct Rounds {
     else if constexpr (kGroups == 1)
       __syncthreads();
     else
-      ptx::bar_sync(1 + group, kGroupThreads);
+      ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::group>(group), kGroupThreads);
   }
 
   // ------------------------------------------------------------------------------------------------------- copies

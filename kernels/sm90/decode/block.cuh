@@ -7,6 +7,7 @@
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/sm90/decode/config.hpp"
+#include "kernels/sm90/tma.cuh"
 #include "kernels/tile/fragment.hpp"
 
 namespace heed::sm90_decode {
@@ -101,9 +102,11 @@ struct Block {
   // instructions for an error.
   __device__ __forceinline__ static void barriers_are_set() {
     __syncwarp();
-    ptx::bar_arrive(4, threads(kConfig));
+    ptx::bar_arrive(attention::barrier_id<kConfig, NamedBarrier::mbarriers_set>(), threads(kConfig));
   }
-  __device__ __forceinline__ static void wait_for_barriers() { ptx::bar_sync(4, threads(kConfig)); }
+  __device__ __forceinline__ static void wait_for_barriers() {
+    ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::mbarriers_set>(), threads(kConfig));
+  }
 
   /// Nothing in global memory is touched before.
   __device__ __forceinline__ static void wait_for_launch_before() {
@@ -139,12 +142,8 @@ struct Block {
   /// Asks for the boxes of a tile of K, or of V.
   __device__ __forceinline__ void copy_boxes(unsigned to, const TensorMap& map, const Source& source,
                                              unsigned barrier) const {
-    constexpr auto kCopy =
-        kConfig.evict_first ? &ptx::cp_async_bulk_tensor_4d_evict_first : &ptx::cp_async_bulk_tensor_4d;
-#pragma unroll
-    for (int i = 0; i < kBoxes; ++i)
-      kCopy(to + i * kBoxBytes, map, barrier, i * tile::kBoxColumns, source.tile * kBlockN, source.kv_head,
-            source.batch);
+    sm90::load_boxes<kBoxes, kConfig.evict_first>(to, kBoxBytes, map, barrier, source.tile * kBlockN, source.kv_head,
+                                                  source.batch);
   }
 
   /// Where the block's tile `index` comes from.

@@ -34,7 +34,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
   struct Result {
     float out[kRows][kColumns][4];
     float sum[kRows][4];  ///< the first two count
-    float reference[kRows][2];
+    float row_max[kRows][2];
   };
 
   __device__ __forceinline__ ColumnParts(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
@@ -112,7 +112,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
     return place + group * kWarpWords + 4 * lane;
   }
   static constexpr int kRowWords = kGroups * kWarpWords;  // of eight rows, in a place
-  /// From a lane's words to the (reference, sum) of its two rows.
+  /// From a lane's words to the (row_max, sum) of its two rows.
   __device__ __forceinline__ static int to_state(int of_lane) {
     return 128 * kColumns + 4 * (of_lane % 4) - 4 * of_lane;
   }
@@ -127,16 +127,17 @@ struct ColumnParts : Block<kConfig, kProblem> {
         const float(&x)[4] = result.out[n][i];
         ptx::st_relaxed_gpu_v4_if(wanted, to + 128 * i, {word_of(x[0]), word_of(x[1]), word_of(x[2]), word_of(x[3])});
       }
-      const float(&reference)[2] = result.reference[n];
+      const float(&row_max)[2] = result.row_max[n];
       const float(&sum)[4] = result.sum[n];
       ptx::st_relaxed_gpu_v4_if(wanted && lane < 4, to + to_state(lane),
-                                {word_of(reference[0]), word_of(sum[0]), word_of(reference[1]), word_of(sum[1])});
+                                {word_of(row_max[0]), word_of(sum[0]), word_of(row_max[1]), word_of(sum[1])});
     }
   }
 
   /// Eight rows of some partial results that other blocks sent. Of kClasses classes of lanes, each has its columns of
-  /// every kClasses-th, and reference and sum of its two rows of those whose number in its class is lane / 4 modulo 8.
-  /// Two classes: lanes 4 i + 2 and 4 i + 3 have the rows that 4 i and 4 i + 1 have, for they have no real ones.
+  /// every kClasses-th, and row maximum and sum of its two rows of those whose number in its class is lane / 4
+  /// modulo 8. Two classes: lanes 4 i + 2 and 4 i + 3 have the rows that 4 i and 4 i + 1 have, for they have no real
+  /// ones.
   template <int kCount>
   struct Batch {
     uint4 out[kCount][kColumns];
@@ -204,9 +205,9 @@ struct ColumnParts : Block<kConfig, kProblem> {
     Batch<1> first;
     wait_for<1, 1>(first, first_of(finish) + n * kRowWords, 0, 1, has_row(n, finish.rows));
     const int from = lane % 4;
-    result.reference[n][0] = __shfl_sync(kAll, __uint_as_float(first.state[0].x), from);
+    result.row_max[n][0] = __shfl_sync(kAll, __uint_as_float(first.state[0].x), from);
     result.sum[n][0] = __shfl_sync(kAll, __uint_as_float(first.state[0].y), from);
-    result.reference[n][1] = __shfl_sync(kAll, __uint_as_float(first.state[0].z), from);
+    result.row_max[n][1] = __shfl_sync(kAll, __uint_as_float(first.state[0].z), from);
     result.sum[n][1] = __shfl_sync(kAll, __uint_as_float(first.state[0].w), from);
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
@@ -223,12 +224,12 @@ struct ColumnParts : Block<kConfig, kProblem> {
   __device__ __forceinline__ void receive(Result& result, int n, const Finish& finish) const {
     const int row_lane = lane - 2 * class_of_lane<kClasses>();  // whose rows this lane helps with
     const bool wanted = 8 * n + 2 * (row_lane % 4) < finish.rows;
-    float last[2] = {result.reference[n][0], result.reference[n][1]};
+    float last[2] = {result.row_max[n][0], result.row_max[n][1]};
     if (kClasses > 1) {
 #pragma unroll
       for (float& x : last) x = __shfl_sync(kAll, x, row_lane);
     }
-    float reference[2] = {-__int_as_float(0x7f800000), -__int_as_float(0x7f800000)};
+    float row_max[2] = {-attention::kInfinity, -attention::kInfinity};
     float sum[2] = {0.0F, 0.0F};
     float out[kColumns][4] = {};
     const int others = finish.parts - 1;
@@ -237,7 +238,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
       Batch<kCount> batch;
       wait_for<kCount, kClasses>(batch, finish.others + n * kRowWords + index * pitch(), pitch(), others - index,
                                  wanted);
-      add<kCount, kClasses>(reference, sum, out, batch, last);
+      add<kCount, kClasses>(row_max, sum, out, batch, last);
     }
     if (kClasses > 1) {
 #pragma unroll
@@ -247,8 +248,8 @@ struct ColumnParts : Block<kConfig, kProblem> {
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float weight = ptx::ex2_approx_ftz(result.reference[n][r] - attention::finite_row_max(reference[r]));
-      result.reference[n][r] = reference[r];
+      const float weight = attention::rescale_factor(result.row_max[n][r], row_max[r]);
+      result.row_max[n][r] = row_max[r];
       result.sum[n][r] = fmaf(result.sum[n][r], weight, sum[r]);
 #pragma unroll
       for (int i = 0; i < kColumns; ++i)
@@ -257,34 +258,34 @@ struct ColumnParts : Block<kConfig, kProblem> {
     }
   }
 
-  /// Adds a batch, in order. References take part in the maximum from the start that come last in the sum (`last`).
+  /// Adds a batch, in order. Row maxima take part in the maximum from the start that come last in the sum (`last`).
   template <int kCount, int kClasses>
-  __device__ __forceinline__ void add(float (&reference)[2], float (&sum)[2], float (&out)[kColumns][4],
+  __device__ __forceinline__ void add(float (&row_max)[2], float (&sum)[2], float (&out)[kColumns][4],
                                       const Batch<kCount>& batch, const float (&last)[2]) const {
     constexpr int kStates = (kCount + 7) / 8;
     constexpr int kNearest = kClasses == 1 ? 4 : 2;  // that lanes of the same rows are apart
     float weight[kStates][2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const auto reference_of = [&](int h) { return __uint_as_float(r == 0 ? batch.state[h].x : batch.state[h].z); };
+      const auto row_max_of = [&](int h) { return __uint_as_float(r == 0 ? batch.state[h].x : batch.state[h].z); };
       const auto sum_of = [&](int h) { return __uint_as_float(r == 0 ? batch.state[h].y : batch.state[h].w); };
-      float next = reference_of(0);
+      float next = row_max_of(0);
 #pragma unroll
-      for (int h = 1; h < kStates; ++h) next = fmaxf(next, reference_of(h));
+      for (int h = 1; h < kStates; ++h) next = fmaxf(next, row_max_of(h));
 #pragma unroll
       for (int mask = kNearest; mask < 32; mask *= 2) next = fmaxf(next, __shfl_xor_sync(kAll, next, mask));
-      next = fmaxf(fmaxf(next, last[r]), reference[r]);
+      next = fmaxf(fmaxf(next, last[r]), row_max[r]);
       const float finite = attention::finite_row_max(next);
       float added = 0.0F;
 #pragma unroll
       for (int h = 0; h < kStates; ++h) {
-        weight[h][r] = ptx::ex2_approx_ftz(reference_of(h) - finite);
+        weight[h][r] = ptx::ex2_approx_ftz(row_max_of(h) - finite);
         added = fmaf(weight[h][r], sum_of(h), added);
       }
 #pragma unroll
       for (int mask = kNearest; mask < 32; mask *= 2) added += __shfl_xor_sync(kAll, added, mask);
-      const float factor = ptx::ex2_approx_ftz(reference[r] - finite);
-      reference[r] = next;
+      const float factor = ptx::ex2_approx_ftz(row_max[r] - finite);
+      row_max[r] = next;
       sum[r] = fmaf(sum[r], factor, added);
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
@@ -340,8 +341,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
         const long long head =
             static_cast<long long>(job.batch) * params.heads + job.kv_head * params.group_size + at.head;
         params.lse[head * params.len_q + at.query] =
-            result.sum[n][r] == 0.0F ? -__int_as_float(0x7f800000)
-                                     : (result.reference[n][r] + ptx::lg2_approx_ftz(result.sum[n][r])) * 0.693147181F;
+            attention::log_sum_exp(result.sum[n][r] != 0.0F, result.row_max[n][r], result.sum[n][r]);
       }
   }
 };

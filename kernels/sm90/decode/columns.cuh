@@ -10,7 +10,7 @@
 ///
 /// So a block's partial result is complete in registers when its last tile is read: nothing is left to merge among
 /// its warps, and it goes to another block as it lies. P is there twice, of one tile and of the next, which leaves one
-/// barrier a tile. That barrier also says whether a score has left the reference behind by more than 2^8; only then
+/// barrier a tile. That barrier also says whether a score has left the row maximum behind by more than 2^8; only then
 /// the warps meet twice more and settle on another. Sums of weights are products with ones: they lie in each warp as
 /// the output does, and are of the rounded weights.
 #pragma once
@@ -176,7 +176,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
 #pragma unroll
       for (int e = 0; e < 4; ++e) result.sum[n][e] = 0.0F;
 #pragma unroll
-      for (int r = 0; r < 2; ++r) result.reference[n][r] = -__int_as_float(0x7f800000);
+      for (int r = 0; r < 2; ++r) result.row_max[n][r] = -attention::kInfinity;
     }
   }
 
@@ -200,7 +200,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
   __device__ __forceinline__ void take_tile(Result& result, const unsigned (&query)[kDim / 16][kRows][2],
                                             const Cursor& at, int first_key, bool masked,
                                             const int (&row_end)[kRows][2], const Job& job) const {
-    const float scale_log2 = params.scale * 1.44269504F;
+    const float scale_log2 = params.scale * attention::kLog2e;
     const unsigned keys = stage_address(at.stage);
     Scores scores;
     multiply_keys(scores, query, keys);
@@ -217,7 +217,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
 #pragma unroll
         for (int j = 1; j < kKeys; ++j) most = fmaxf(most, fmaxf(scores[j][n][r], scores[j][n][2 + r]));
         maxima[n][r] = most * scale_log2;
-        far = far || maxima[n][r] > result.reference[n][r] + kMargin;
+        far = far || maxima[n][r] > result.row_max[n][r] + kMargin;
       }
     const unsigned weights = shared_base + kPlan.weights + at.which * kBlockM * kBlockN * 2;
     put_weights(weights, scores, result, scale_log2);
@@ -229,10 +229,10 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
       for (int i = 0; i < kColumns; ++i)
         ptx::ldmatrix_x4_trans(values[k][i], block_address(keys + kPlan.tile_bytes, 16 * k, 2 * (group * kColumns + i),
                                                            tile::ldmatrix_k_address(lane)));
-    if (ptx::barrier_red_or(1, kThreads, far)) {
-      settle_on_references(result, maxima);
+    if (ptx::barrier_red_or(attention::barrier_id<kConfig, NamedBarrier::weights>(), kThreads, far)) {
+      settle_on_row_maxima(result, maxima);
       put_weights(weights, scores, result, scale_log2);
-      ptx::bar_sync(1, kThreads);
+      ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::weights>(), kThreads);
     }
     multiply_values(result, values, weights);
   }
@@ -276,7 +276,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
 #pragma unroll
         for (int e = 0; e < 4; ++e)
           if (first_key + 16 * (group * kKeys + j) + lane / 4 + 8 * (e / 2) >= row_end[n][e % 2])
-            scores[j][n][e] = -__int_as_float(0x7f800000);
+            scores[j][n][e] = -attention::kInfinity;
   }
 
   /// The same of keys in front of those that a row sees.
@@ -290,7 +290,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
         for (int j = 0; j < kKeys; ++j)
 #pragma unroll
           for (int h = 0; h < 2; ++h)
-            if (16 * (group * kKeys + j) + 8 * h < begin) scores[j][n][2 * h + r] = -__int_as_float(0x7f800000);
+            if (16 * (group * kKeys + j) + 8 * h < begin) scores[j][n][2 * h + r] = -attention::kInfinity;
       }
   }
 
@@ -299,8 +299,8 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
                                               float scale_log2) const {
 #pragma unroll
     for (int n = 0; n < kRows; ++n) {
-      const float negative[2] = {-attention::finite_row_max(result.reference[n][0]),
-                                 -attention::finite_row_max(result.reference[n][1])};
+      const float negative[2] = {-attention::finite_row_max(result.row_max[n][0]),
+                                 -attention::finite_row_max(result.row_max[n][1])};
 #pragma unroll
       for (int j = 0; j < kKeys; ++j)
 #pragma unroll
@@ -316,9 +316,9 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
     }
   }
 
-  /// Takes the largest scores of all warps' keys for references, where they are larger, and rescales what was summed.
-  __device__ __forceinline__ void settle_on_references(Result& result, float (&maxima)[kRows][2]) const {
-    auto* const all = reinterpret_cast<float*>(shared + kPlan.references);
+  /// Takes the largest scores of all warps' keys for row maxima, where they are larger, and rescales what was summed.
+  __device__ __forceinline__ void settle_on_row_maxima(Result& result, float (&maxima)[kRows][2]) const {
+    auto* const all = reinterpret_cast<float*>(shared + kPlan.row_maxima);
 #pragma unroll
     for (int n = 0; n < kRows; ++n) {
 #pragma unroll
@@ -329,10 +329,10 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
       if (lane < 4)
         *reinterpret_cast<float2*>(all + group * kBlockM + 8 * n + 2 * lane) = make_float2(maxima[n][0], maxima[n][1]);
     }
-    ptx::bar_sync(1, kThreads);
+    ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::weights>(), kThreads);
 #pragma unroll
     for (int n = 0; n < kRows; ++n) {
-      float next[2] = {result.reference[n][0], result.reference[n][1]};
+      float next[2] = {result.row_max[n][0], result.row_max[n][1]};
 #pragma unroll
       for (int w = 0; w < kGroups; ++w) {
         const float2 of_warp = *reinterpret_cast<const float2*>(all + w * kBlockM + 8 * n + 2 * (lane % 4));
@@ -341,8 +341,8 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
       }
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float factor = ptx::ex2_approx_ftz(result.reference[n][r] - attention::finite_row_max(next[r]));
-        result.reference[n][r] = next[r];
+        const float factor = attention::rescale_factor(result.row_max[n][r], next[r]);
+        result.row_max[n][r] = next[r];
         result.sum[n][r] *= factor;
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) {

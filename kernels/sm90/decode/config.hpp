@@ -4,7 +4,9 @@
 #pragma once
 
 #include "kernels/attention/mask.hpp"
+#include "kernels/attention/named_barriers.hpp"
 #include "kernels/attention/policies.hpp"
+#include "kernels/attention/tile_scheduler.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 #include "kernels/tile/packed_rows.hpp"
@@ -45,7 +47,7 @@ struct Config {
   constexpr bool operator==(const Config&) const = default;
 };
 
-inline constexpr int kStateWords = 8;  ///< of a row's reference and sum in global memory
+inline constexpr int kStateWords = 8;  ///< of the row_max and row_sum of a row in global memory
 inline constexpr int kWarpRows = 16;   ///< rows of a fragment, and of a warp
 
 using tile::ceil_div;
@@ -161,15 +163,10 @@ HEED_HOST_DEVICE constexpr Share share(const Config& c, int jobs, int job_tiles,
 
 /// The grid of so many blocks. Where every job is cut alike, (parts, key heads and their tiles of rows, batch), so that
 /// a block finds its job without a division: there were five of them, one after the other, before the first copy.
-struct Grid {
-  int x;
-  int y;
-  int z;
-};
-HEED_HOST_DEVICE constexpr Grid grid_of(const Config& c, int batch, int heads, int blocks) {
+HEED_HOST_DEVICE constexpr attention::Grid3 grid_of(const Config& c, int batch, int heads, int blocks) {
   const int jobs = batch * heads;
-  if (c.split_points == SplitPoints::at_work_tiles && blocks % jobs == 0) return {blocks / jobs, heads, batch};
-  return {blocks, 1, 1};
+  if (c.split_points != SplitPoints::at_work_tiles || blocks % jobs != 0) return {static_cast<unsigned>(blocks), 1, 1};
+  return {static_cast<unsigned>(blocks / jobs), static_cast<unsigned>(heads), static_cast<unsigned>(batch)};
 }
 
 /// How many blocks a launch has where `places` run at a time: all that have a tile, or a few fewer that need to merge
@@ -203,6 +200,29 @@ HEED_HOST_DEVICE constexpr int row_groups(const Config& c) {
 HEED_HOST_DEVICE constexpr int column_fragments(const Config& c, int head_dim) {
   return head_dim / (16 * c.kv_groups);
 }
+/// What named barriers are for.
+enum class NamedBarrier {
+  mbarriers_set,  ///< all threads: the mbarriers exist
+  weights,        ///< by columns: the warps that compute have put their weights
+  partials,       ///< by tiles: a segment's partial results are put
+  room,           ///< by tiles: they are taken
+  mergers,        ///< by tiles: the warps that merge
+};
+
+HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 5> named_barriers(const Config& c) {
+  using enum NamedBarrier;
+  attention::NamedBarriers<NamedBarrier, 5> b;
+  b[mbarriers_set] = {4, 1};
+  if (by_columns(c)) {
+    b[weights] = {1, 1};
+  } else {
+    b[partials] = {1, 1};
+    b[room] = {2, 1};
+    b[mergers] = {3, 1};
+  }
+  return b;
+}
+
 /// Threads that compute. One more warp may ask for copies, others merge.
 HEED_HOST_DEVICE constexpr int consumers(const Config& c) {
   return 32 * warps_per_group(c) * c.kv_groups;
@@ -216,7 +236,7 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
 
 /// Dynamic shared memory, in bytes from its start (aligned to 1024).
 ///
-///   | stage 0 K, V | stage 1 K, V | ... | partial O, fp32 | (reference, sum) | barriers | is last |
+///   | stage 0 K, V | stage 1 K, V | ... | partial O, fp32 | (row_max, sum) | barriers | is last |
 ///
 /// Nothing shares a place: the next segment's tiles arrive while the last one's partials meet. Tile t of a block lies
 /// in stage t % stages and is taken by group t % groups. Stages are a multiple of groups, so that a stage is always the
@@ -225,12 +245,12 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
 ///
 /// By columns the partials' place is taken by
 ///
-///   | ... | P of two tiles, 16 bits | references | barriers | counted | is last |
+///   | ... | P of two tiles, 16 bits | row maxima | barriers | counted | is last |
 ///
 struct SharedPlan {
   int tile_bytes;     ///< K or V of one stage: boxes of 64 columns, one behind the other
   int weights;        ///< by columns: (2, row groups, block_n, 8) 16-bit, P of one tile and of the next
-  int references;     ///< by columns: (groups, block_m) fp32, maxima of each warp's keys
+  int row_maxima;     ///< by columns: (groups, block_m) fp32, maxima of each warp's keys
   int partial_out;    ///< (groups, block_m, partial_pitch) fp32
   int partial_pitch;  ///< floats; 4 more than the head dim, so that rows start in different banks
   int row_state;      ///< (groups, block_m, 2) fp32
@@ -246,12 +266,12 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
   plan.tile_bytes = c.block_n * head_dim * 2;
   const int ring_end = c.stages * 2 * plan.tile_bytes;
   plan.weights = ring_end;
-  plan.references = plan.weights + 2 * c.block_m * c.block_n * 2;
+  plan.row_maxima = plan.weights + 2 * c.block_m * c.block_n * 2;
   plan.partial_out = ring_end;
   plan.partial_pitch = head_dim + 4;
   plan.row_state = plan.partial_out + c.kv_groups * c.block_m * plan.partial_pitch * 4;
   plan.barriers =
-      by_columns(c) ? plan.references + c.kv_groups * c.block_m * 4 : plan.row_state + c.kv_groups * c.block_m * 2 * 4;
+      by_columns(c) ? plan.row_maxima + c.kv_groups * c.block_m * 4 : plan.row_state + c.kv_groups * c.block_m * 2 * 4;
   plan.ending = plan.barriers + (by_columns(c) ? 3 : 2) * c.stages * 8;
   plan.counted = plan.ending + 8;
   plan.is_last = plan.counted + 2 * 8;
@@ -264,12 +284,12 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
 ///
 ///   | arrivals, one a block, padded to 8 | place 0 | place 1 | ...
 ///
-///   a place, by tiles     a row: partial O (head_dim) and 4 times (reference, sum)
+///   a place, by tiles     a row: partial O (head_dim) and 4 times (row_max, sum)
 ///   a place, by columns   eight rows: a warp: a fragment of 16 columns: a lane's 4 elements; then, four times, the
-///                         (reference, sum) of two rows
+///                         (row_max, sum) of two rows
 ///
 /// A job's arrivals are counted at its first block: a block begins at most one job that another ends. What is written
-/// at once is whole sectors of 32 bytes, which is why (reference, sum) are there four times: the L2 reads a sector that
+/// at once is whole sectors of 32 bytes, which is why (row_max, sum) are there four times: the L2 reads a sector that
 /// is written in part from memory first. A block has two places: 2 * block for the segment whose job began in an
 /// earlier block, 2 * block + 1 for the one whose job ends in a later block. Rows are the real ones of the largest tile
 /// of rows.
@@ -328,7 +348,7 @@ HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
 }
 
 /// Partials of other blocks that a block asks for at once where it merges: each takes four registers of a thread, and a
-/// lane of those that have a row (head_dim / 4) its reference and sum.
+/// lane of those that have a row (head_dim / 4) its row maximum and sum.
 HEED_HOST_DEVICE constexpr int merge_batch(const Config& c, int head_dim) {
   return least(registers_allowed(c) > 168 ? 20 : registers_allowed(c) > 144 ? 8 : 6, head_dim / 4);
 }

@@ -27,8 +27,8 @@
 /// without waiting for anybody, unless they are themselves in receive(), of an earlier job: blocks work through jobs in
 /// ascending order. By induction over jobs, from the first, which has none before it, every wait ends.
 ///
-/// A word is written once, read by one thread (reference and sum: by lanes of one warp) and then cleared by it, all in
-/// one launch. The end of a launch orders what it cleared before all of the next; so does griddepcontrol.wait, which
+/// A word is written once, read by one thread (row maximum and sum: by lanes of one warp) and then cleared by it, all
+/// in one launch. The end of a launch orders what it cleared before all of the next; so does griddepcontrol.wait, which
 /// returns once the launch before has ended, where the next begins before that.
 #pragma once
 

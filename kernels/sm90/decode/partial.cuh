@@ -19,13 +19,19 @@ __device__ __forceinline__ bool lacks(const uint4& words) {
   return min(min(words.x, words.y), min(words.z, words.w)) == 0;
 }
 
+/// Four words as the floats that they are.
+__device__ __forceinline__ float4 floats_of(const uint4& words) {
+  return make_float4(__uint_as_float(words.x), __uint_as_float(words.y), __uint_as_float(words.z),
+                     __uint_as_float(words.w));
+}
+
 struct Partial {
-  float reference;  ///< what was subtracted, in units of log2
-  float sum;        ///< of weights
+  float row_max;  ///< what was subtracted, in units of log2
+  float sum;      ///< of weights
   float out[4];
 
   __device__ __forceinline__ void reset() {
-    reference = -__int_as_float(0x7f800000);
+    row_max = -attention::kInfinity;
     sum = 0.0F;
 #pragma unroll
     for (float& x : out) x = 0.0F;
@@ -34,12 +40,12 @@ struct Partial {
   /// Adds kCount partials at once.
   template <int kCount>
   __device__ __forceinline__ void add(const float2 (&states)[kCount], const float4 (&outs)[kCount]) {
-    float next = reference;
+    float next = row_max;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) next = fmaxf(next, states[i].x);
     const float finite = attention::finite_row_max(next);
-    const float factor = ptx::ex2_approx_ftz(reference - finite);
-    reference = next;
+    const float factor = attention::rescale_factor(row_max, next);
+    row_max = next;
     sum *= factor;
 #pragma unroll
     for (float& x : out) x *= factor;
@@ -47,15 +53,12 @@ struct Partial {
     for (int i = 0; i < kCount; ++i) {
       const float weight = ptx::ex2_approx_ftz(states[i].x - finite);
       sum = fmaf(weight, states[i].y, sum);
-      out[0] = fmaf(weight, outs[i].x, out[0]);
-      out[1] = fmaf(weight, outs[i].y, out[1]);
-      out[2] = fmaf(weight, outs[i].z, out[2]);
-      out[3] = fmaf(weight, outs[i].w, out[3]);
+      attention::add_weighted(out, weight, outs[i]);
     }
   }
 
   __device__ __forceinline__ void add(const Partial& other) {
-    const float2 states[1] = {make_float2(other.reference, other.sum)};
+    const float2 states[1] = {make_float2(other.row_max, other.sum)};
     const float4 outs[1] = {make_float4(other.out[0], other.out[1], other.out[2], other.out[3])};
     add(states, outs);
   }
@@ -75,18 +78,18 @@ struct Partial {
 
   __device__ __forceinline__ void put_shared(float* to, float* state, bool with_state) const {
     *reinterpret_cast<float4*>(to) = make_float4(out[0], out[1], out[2], out[3]);
-    if (with_state) *reinterpret_cast<float2*>(state) = make_float2(reference, sum);
+    if (with_state) *reinterpret_cast<float2*>(state) = make_float2(row_max, sum);
   }
 
   /// Sends it to the block that merges: no fence is needed, every word says itself that it is there.
   __device__ __forceinline__ void send(unsigned* to, unsigned* state, bool with_state) const {
     ptx::st_relaxed_gpu_v4_if(true, to, {word_of(out[0]), word_of(out[1]), word_of(out[2]), word_of(out[3])});
-    ptx::st_relaxed_gpu_v2_if(with_state, state, {word_of(reference), word_of(sum)});
+    ptx::st_relaxed_gpu_v2_if(with_state, state, {word_of(row_max), word_of(sum)});
   }
 };
 
 /// Partials that other blocks sent: each lane has 4 columns of a row of every one, and of one of them, whose number is
-/// the lane's within its row, reference and sum. A row is kLanes lanes. All are of one row, or the first half of one
+/// the lane's within its row, row maximum and sum. A row is kLanes lanes. All are of one row, or the first half of one
 /// row and the second of another.
 template <int kCount, int kLanes>
 struct Batch {
@@ -144,18 +147,18 @@ struct Batch {
   template <int kWhich>
   __device__ __forceinline__ void add_half_to(Partial& merged) const {
     const bool counts = lane_of_row() / kHalf == kWhich;
-    const float reference = counts ? __uint_as_float(state[0].x) : -__int_as_float(0x7f800000);
-    float next = reference;
+    const float row_max = counts ? __uint_as_float(state[0].x) : -attention::kInfinity;
+    float next = row_max;
 #pragma unroll
     for (int mask = kLanes / 2; mask > 0; mask /= 2) next = fmaxf(next, __shfl_xor_sync(0xffffffffU, next, mask));
-    next = fmaxf(merged.reference, next);
+    next = fmaxf(merged.row_max, next);
     const float finite = attention::finite_row_max(next);
-    const float weight = ptx::ex2_approx_ftz(reference - finite);
+    const float weight = ptx::ex2_approx_ftz(row_max - finite);
     float sum = counts ? weight * __uint_as_float(state[0].y) : 0.0F;
 #pragma unroll
     for (int mask = kLanes / 2; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, mask);
-    const float factor = ptx::ex2_approx_ftz(merged.reference - finite);
-    merged.reference = next;
+    const float factor = ptx::ex2_approx_ftz(merged.row_max - finite);
+    merged.row_max = next;
     merged.sum = fmaf(merged.sum, factor, sum);
 #pragma unroll
     for (float& x : merged.out) x *= factor;
@@ -163,10 +166,7 @@ struct Batch {
 #pragma unroll
     for (int i = kWhich * kHalf; i < (kWhich + 1) * kHalf; ++i) {
       const float w = __shfl_sync(0xffffffffU, weight, first_lane + i);
-      merged.out[0] = fmaf(w, __uint_as_float(outs[i].x), merged.out[0]);
-      merged.out[1] = fmaf(w, __uint_as_float(outs[i].y), merged.out[1]);
-      merged.out[2] = fmaf(w, __uint_as_float(outs[i].z), merged.out[2]);
-      merged.out[3] = fmaf(w, __uint_as_float(outs[i].w), merged.out[3]);
+      attention::add_weighted(merged.out, w, floats_of(outs[i]));
     }
   }
 };

@@ -1,4 +1,4 @@
-/// fwd_sm90_persistent: the knobs. Shared by the host, nvcc and NVRTC, as are the tile scheduler (tile_scheduler.hpp),
+/// fwd_sm90_persistent: the knobs. Shared by the host, nvcc and NVRTC, as are who works on which keys (kv_tiles.hpp),
 /// the shared memory (shared_plan.hpp), and what is legal (legality.hpp).
 ///
 /// Words of this family:
@@ -17,11 +17,16 @@
 #pragma once
 
 #include "kernels/attention/mask.hpp"
+#include "kernels/attention/named_barriers.hpp"
+#include "kernels/attention/tile_scheduler.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 #include "kernels/tile/registers.hpp"
 
 namespace heed::sm90_persistent {
+
+using attention::QTile;
+using attention::TileOrder;
 
 inline constexpr int kWarpgroupRows = 64;
 inline constexpr int kWarpgroupThreads = 128;
@@ -105,17 +110,6 @@ enum class EpilogueStore {
   smem_b128,               ///< whole lines of 128 bytes, by way of shared memory
   smem_b128_preaddressed,  ///< the same; addresses are computed beside the first loads, and kept in shared memory
   tma,                     ///< the same lines by TMA stores, which one lane of a warp issues
-};
-
-/// The order of Q tiles. Under a causal mask the last rows, which see most keys, come first where Q tiles differ.
-enum class TileOrder {
-  row_major,     ///< one head after the other: CTAs that run together share K and V
-  lpt_l2,        ///< longest processing time first, over the heads with K and V that fit the L2 together; with
-                 ///< Scheduler::single_tile over all heads
-  paired,        ///< one head after the other; consumer warpgroups take rows from the head's start and end in turn, so
-                 ///< that Q tiles are equal under a causal mask
-  lpt_then_spt,  ///< the longer half of all heads' Q tiles, longest first, then the others, shortest first: where two
-                 ///< CTAs share a multiprocessor, a long one meets a short one
 };
 
 /// What becomes of KV tiles that only one of two paired consumer warpgroups sees (TileOrder::paired).
@@ -296,6 +290,35 @@ HEED_HOST_DEVICE constexpr int block_rows(const Config& c) {
 /// Who shares the keys of a row: KV groups of one block, or blocks of a cluster.
 HEED_HOST_DEVICE constexpr int num_splits(const Config& c) {
   return c.kv_groups * c.cluster;
+}
+
+/// Pairs of consumer warpgroups that share their KV tiles out among them.
+HEED_HOST_DEVICE constexpr int pairs(const Config& c) {
+  return c.share_causal_tail == ShareCausalTail::on ? c.m_warpgroups / 2 : 0;
+}
+
+/// What named barriers are for.
+enum class NamedBarrier {
+  start,     ///< one a virtual CTA: its mbarriers exist
+  merge,     ///< one a consumer warpgroup: its KV groups have put their slices of partial O, or have read them
+  sent,      ///< one a KV group that merges by way of its own stages: all of its warps have read those
+  pingpong,  ///< one a consumer warpgroup, which waits there for the one before it (Pingpong::on)
+  stagger,   ///< one a KV group but the first, which waits there for the one before it (StaggerSplits::on)
+  put,       ///< one a pair and KV group: partial O for the partner has been put (ShareCausalTail::on)
+  taken,     ///< likewise: it has been read
+};
+
+HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 7> named_barriers(const Config& c) {
+  using enum NamedBarrier;
+  attention::NamedBarriers<NamedBarrier, 7> b;
+  b[start] = {1, c.virtual_ctas};
+  if (c.kv_groups > 1) b[merge] = {2, c.m_warpgroups};
+  if (c.kv_groups > 1 && c.m_warpgroups == 1) b[sent] = {3, c.kv_groups};
+  if (c.pingpong == Pingpong::on) b[pingpong] = {8, c.virtual_ctas * c.kv_groups * c.m_warpgroups};
+  if (c.stagger_splits == StaggerSplits::on) b[stagger] = {8, c.kv_groups - 1};
+  b[put] = {8, pairs(c) * c.kv_groups};
+  b[taken] = {12, pairs(c) * c.kv_groups};
+  return b;
 }
 
 /// Whether it is known that all Q tiles have all their rows, and that under a mask every row sees a key and none a

@@ -1,11 +1,11 @@
 /// The end of a Q tile in fwd_sm90_persistent: parts become one, and rows are written.
 ///
 /// Every part, a KV group or a block of a cluster, ends with a partial output (64, head dim) of a consumer warpgroup,
-/// and the reference and sum of each row. Part i keeps slice i (kernels/sm90/persistent/rows.cuh) and passes every
+/// and the row maximum and sum of each row. Part i keeps slice i (kernels/sm90/persistent/rows.cuh) and passes every
 /// other slice on through shared memory.
 ///
 /// What a sender sends: the slices of the others, each in the order of its registers, 16 bytes a thread and piece; then
-/// two floats a row: reference and sum, or between blocks the log2-sum-exp and nothing.
+/// two floats a row: row maximum and sum, or between blocks the log2-sum-exp and nothing.
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
@@ -36,8 +36,8 @@ struct Epilogue : Slices<kConfig, kProblem> {
     if constexpr (kGroups == 1) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        log2_sum[h] = row_max[h] + ptx::lg2_approx_ftz(row_sum[h]);
-        const float inverse = row_sum[h] > 0.0F ? ptx::rcp_approx_ftz(row_sum[h]) : 0.0F;
+        log2_sum[h] = attention::log2_sum_exp(row_max[h], row_sum[h]);
+        const float inverse = attention::inverse_or_zero(row_sum[h]);
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
           kept[4 * t + 2 * h] = acc_o[4 * t + 2 * h] * inverse;
@@ -67,28 +67,29 @@ struct Epilogue : Slices<kConfig, kProblem> {
     float its;
     float log2_sum;
   };
-  __device__ __forceinline__ static Weights weigh(float own_reference, float own_sum, float its_reference,
-                                                  float its_sum) {
-    const float most = fmaxf(own_reference, its_reference);
-    const float subtracted = attention::finite_row_max(most);
-    const float own = ptx::ex2_approx_ftz(own_reference - subtracted);
-    const float its = ptx::ex2_approx_ftz(its_reference - subtracted);
-    const float total = fmaf(own, own_sum, its * its_sum);
-    const float log2_sum = most + ptx::lg2_approx_ftz(total);
-    const float inverse = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
-    return {own * inverse, its * inverse, log2_sum};
+  __device__ __forceinline__ static Weights weigh(float own_row_max, float own_sum, float its_row_max, float its_sum) {
+    const attention::TwoWeights both = attention::weigh_two(own_row_max, its_row_max);
+    const float total = fmaf(both.first, own_sum, both.second * its_sum);
+    const float log2_sum = attention::log2_sum_exp(both.row_max, total);
+    const float inverse = attention::inverse_or_zero(total);
+    return {both.first * inverse, both.second * inverse, log2_sum};
+  }
+
+  /// Until what was sent of the Q tile before has been read by all, or the values of this KV group by all its warps.
+  __device__ __forceinline__ void wait_for_room(int merge_barrier) const {
+    if constexpr (sends_in_stages(kConfig, kProblem.head_dim))
+      ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::sent>(at.kv_group), kWarpgroupThreads);
+    else if constexpr (kConfig.scheduler != Scheduler::single_tile)
+      ptx::bar_sync(merge_barrier, kWarpgroupThreads * kGroups);
   }
 
   /// Two KV groups: each keeps one of a lane's two rows and passes the other on.
   __device__ __forceinline__ void merge_two(const float (&acc_o)[kDim / 2], const float (&row_max)[2],
                                             const float (&row_sum)[2], float (&kept)[kSliceRegisters],
                                             float (&log2_sum)[kHalves]) const {
-    const int barrier = 2 + at.m_warpgroup;
+    const int barrier = attention::barrier_id<kConfig, NamedBarrier::merge>(at.m_warpgroup);
     const bool second = at.kv_group != 0;
-    if (sends_in_stages(kConfig, kProblem.head_dim))
-      ptx::bar_sync(3 + at.kv_group, kWarpgroupThreads);
-    else if (kConfig.scheduler != Scheduler::single_tile)
-      ptx::bar_sync(barrier, kWarpgroupThreads * kGroups);
+    wait_for_room(barrier);
     const unsigned to = passed_by(false);
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
@@ -134,8 +135,8 @@ struct Epilogue : Slices<kConfig, kProblem> {
     float both[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      inverse[h] = row_sum[h] > 0.0F ? ptx::rcp_approx_ftz(row_sum[h]) : 0.0F;
-      both[h] = row_max[h] + ptx::lg2_approx_ftz(row_sum[h]);
+      inverse[h] = attention::inverse_or_zero(row_sum[h]);
+      both[h] = attention::log2_sum_exp(row_max[h], row_sum[h]);
     }
     const float of_sent = second ? inverse[0] : inverse[1];
     ptx::st_async_v2_if(at.lane % 4 == 0, to + to_state(), second ? both[0] : both[1], 0.0F, its_inbox);
@@ -162,7 +163,7 @@ struct Epilogue : Slices<kConfig, kProblem> {
     ptx::mbarrier_wait(inbox, 0);
     float its[2];
     ptx::ld_shared_v2(its, from + to_state());
-    const Weights of = weigh(own, 1.0F, its[0], 1.0F);  // log2-sum-exps are references whose sum is one
+    const Weights of = weigh(own, 1.0F, its[0], 1.0F);  // log2-sum-exps are row maxima whose sum is one
     log2_sum[0] = of.log2_sum;
     const float of_kept = of.own * of_own;
 #pragma unroll
@@ -181,12 +182,8 @@ struct Epilogue : Slices<kConfig, kProblem> {
   __device__ __forceinline__ void merge(const float (&acc_o)[kDim / 2], const float (&row_max)[2],
                                         const float (&row_sum)[2], float (&kept)[kSliceRegisters],
                                         float (&log2_sum)[kHalves]) const {
-    const int barrier = 2 + at.m_warpgroup;
-    // Of a Q tile before, everyone has read what was sent; or every warp of this group its values.
-    if (sends_in_stages(kConfig, kProblem.head_dim))
-      ptx::bar_sync(3 + at.kv_group, kWarpgroupThreads);
-    else if (kConfig.scheduler != Scheduler::single_tile)
-      ptx::bar_sync(barrier, kWarpgroupThreads * kGroups);
+    const int barrier = attention::barrier_id<kConfig, NamedBarrier::merge>(at.m_warpgroup);
+    wait_for_room(barrier);
 #pragma unroll
     for (int to = 0; to < kGroups; ++to) {
       if (to == at.kv_group) {
@@ -208,7 +205,7 @@ struct Epilogue : Slices<kConfig, kProblem> {
     ptx::bar_sync(barrier, kWarpgroupThreads * kGroups);
     float weight[kGroups];
     float sums[kGroups];
-    float most = -__int_as_float(0x7f800000);
+    float most = -attention::kInfinity;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       float both[2];
@@ -220,11 +217,11 @@ struct Epilogue : Slices<kConfig, kProblem> {
     float total = 0.0F;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      weight[g] = ptx::ex2_approx_ftz(weight[g] - attention::finite_row_max(most));
+      weight[g] = attention::rescale_factor(weight[g], most);
       total = fmaf(weight[g], sums[g], total);
     }
-    log2_sum[0] = most + ptx::lg2_approx_ftz(total);
-    const float inverse = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
+    log2_sum[0] = attention::log2_sum_exp(most, total);
+    const float inverse = attention::inverse_or_zero(total);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) weight[g] *= inverse;
 #pragma unroll

@@ -24,6 +24,12 @@
 
 namespace heed::sm90_persistent {
 
+/// Where a virtual CTA's consumers wait for its producer warp.
+template <const Config& kConfig>
+__device__ __forceinline__ int start_barrier(int virtual_cta) {
+  return attention::barrier_id<kConfig, NamedBarrier::start>(virtual_cta);
+}
+
 template <const Config& kConfig, const Problem& kProblem>
 struct Forward : Tiles<kConfig, kProblem> {
   using Base = Tiles<kConfig, kProblem>;
@@ -34,7 +40,6 @@ struct Forward : Tiles<kConfig, kProblem> {
       Base::query, Base::acc_o, Base::row_max, Base::row_sum, Base::row;
 
   // ---- compile-time facts
-  static constexpr int kStart = 1;  // barriers from here on, one a virtual CTA: the mbarriers exist
   static constexpr int kBoxes = kDim / tile::kBoxColumns;
   static constexpr bool kSharesAhead = kConfig.tile_setup == TileSetup::early;
 
@@ -43,7 +48,7 @@ struct Forward : Tiles<kConfig, kProblem> {
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) acc_o[i] = 0.0F;
-    row_max[0] = row_max[1] = -__int_as_float(0x7f800000);
+    row_max[0] = row_max[1] = -attention::kInfinity;
     row_sum[0] = row_sum[1] = 0.0F;
   }
 
@@ -182,15 +187,21 @@ struct Forward : Tiles<kConfig, kProblem> {
     if (has_help && !is_even) reduce_partial();
   }
 
-  // Barriers 8 and up, one for each pair and KV group: something has been handed over; 12 and up: it has been taken.
+  // Both consumer warpgroups of a pair are at these: partial O has been put, and has been taken.
   __device__ __forceinline__ int pair_index() const { return kv_group * pairs(kConfig) + m_warpgroup / 2; }
+  __device__ __forceinline__ int put_barrier() const {
+    return attention::barrier_id<kConfig, NamedBarrier::put>(pair_index());
+  }
+  __device__ __forceinline__ int taken_barrier() const {
+    return attention::barrier_id<kConfig, NamedBarrier::taken>(pair_index());
+  }
   __device__ __forceinline__ unsigned partner_partials() const {
     return smem.partner_partials(m_warpgroup / 2, kv_group, warp * 32 + lane);
   }
 
   /// What this consumer warpgroup has of the other's rows.
   __device__ __forceinline__ void send_partial() const {
-    if constexpr (!kOneTile) ptx::bar_sync(12 + pair_index(), 2 * kWarpgroupThreads);
+    if constexpr (!kOneTile) ptx::bar_sync(taken_barrier(), 2 * kWarpgroupThreads);
     const unsigned to = partner_partials();
 #pragma unroll
     for (int i = 0; i < kDim / 2; i += 4)
@@ -198,12 +209,12 @@ struct Forward : Tiles<kConfig, kProblem> {
                         __float_as_uint(acc_o[i + 2]), __float_as_uint(acc_o[i + 3]));
     ptx::st_shared_v4(to + kDim / 8 * 16 * kWarpgroupThreads, __float_as_uint(row_max[0]), __float_as_uint(row_max[1]),
                       __float_as_uint(row_sum[0]), __float_as_uint(row_sum[1]));
-    ptx::bar_arrive(8 + pair_index(), 2 * kWarpgroupThreads);
+    ptx::bar_arrive(put_barrier(), 2 * kWarpgroupThreads);
   }
 
   /// Adds what the other consumer warpgroup has of these rows.
   __device__ __forceinline__ void reduce_partial() {
-    ptx::bar_sync(8 + pair_index(), 2 * kWarpgroupThreads);
+    ptx::bar_sync(put_barrier(), 2 * kWarpgroupThreads);
     const unsigned from = partner_partials();
     unsigned state[4];
     ptx::ld_shared_v4(state, from + kDim / 8 * 16 * kWarpgroupThreads);
@@ -211,12 +222,11 @@ struct Forward : Tiles<kConfig, kProblem> {
     float its[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float most = fmaxf(row_max[h], __uint_as_float(state[h]));
-      const float subtracted = attention::finite_row_max(most);
-      mine[h] = ptx::ex2_approx_ftz(row_max[h] - subtracted);
-      its[h] = ptx::ex2_approx_ftz(__uint_as_float(state[h]) - subtracted);
+      const attention::TwoWeights both = attention::weigh_two(row_max[h], __uint_as_float(state[h]));
+      mine[h] = both.first;
+      its[h] = both.second;
       row_sum[h] = fmaf(row_sum[h], mine[h], its[h] * __uint_as_float(state[2 + h]));
-      row_max[h] = most;
+      row_max[h] = both.row_max;
     }
 #pragma unroll
     for (int i = 0; i < kDim / 2; i += 4) {
@@ -225,14 +235,16 @@ struct Forward : Tiles<kConfig, kProblem> {
 #pragma unroll
       for (int j = 0; j < 4; ++j) acc_o[i + j] = fmaf(acc_o[i + j], mine[j / 2], __uint_as_float(x[j]) * its[j / 2]);
     }
-    if constexpr (!kOneTile) ptx::bar_arrive(12 + pair_index(), 2 * kWarpgroupThreads);
+    if constexpr (!kOneTile) ptx::bar_arrive(taken_barrier(), 2 * kWarpgroupThreads);
   }
   /// At the start what has been handed over counts as taken; at the end someone has to take the last arrival.
   __device__ __forceinline__ void begin_pairs() const {
-    if (kTogether && !kOneTile && m_warpgroup % 2 == 1) ptx::bar_arrive(12 + pair_index(), 2 * kWarpgroupThreads);
+    if constexpr (kTogether && !kOneTile)
+      if (m_warpgroup % 2 == 1) ptx::bar_arrive(taken_barrier(), 2 * kWarpgroupThreads);
   }
   __device__ __forceinline__ void end_pairs() const {
-    if (kTogether && !kOneTile && m_warpgroup % 2 == 0) ptx::bar_sync(12 + pair_index(), 2 * kWarpgroupThreads);
+    if constexpr (kTogether && !kOneTile)
+      if (m_warpgroup % 2 == 0) ptx::bar_sync(taken_barrier(), 2 * kWarpgroupThreads);
   }
 
   __device__ __forceinline__ Epilogue<kConfig, kProblem> end_of(const QTile& at, const Target& target) const {
@@ -259,7 +271,7 @@ struct Forward : Tiles<kConfig, kProblem> {
       }
       WorkShare share{};
       if constexpr (kSharesAhead) share = tile_setup_of(at.index);
-      ptx::bar_sync(kStart + smem.virtual_cta, virtual_cta_threads(kConfig) + 32);
+      ptx::bar_sync(start_barrier<kConfig>(smem.virtual_cta), virtual_cta_threads(kConfig) + 32);
       begin_pingpong();
       // The other block's barriers exist: nothing to wait for here, before the queries have come.
       if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_wait_acquire();
@@ -268,7 +280,7 @@ struct Forward : Tiles<kConfig, kProblem> {
       if constexpr (!kSharesAhead) share = tile_setup_of(at.index);
       run_q_tile(at, share, target);
     } else {
-      ptx::bar_sync(kStart + smem.virtual_cta, virtual_cta_threads(kConfig) + 32);
+      ptx::bar_sync(start_barrier<kConfig>(smem.virtual_cta), virtual_cta_threads(kConfig) + 32);
       begin_pingpong();
       begin_pairs();
 #pragma unroll 1
@@ -313,7 +325,7 @@ __device__ __forceinline__ void run_block(const ForwardParams& params, const Ten
     __syncwarp();
     if constexpr (moves_registers(kConfig) && !kAtOnce) ptx::setmaxnreg_dec<tile::kProducerRegisters>();
     if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_arrive_relaxed();
-    ptx::bar_arrive(Forward<kConfig, kProblem>::kStart + own.virtual_cta, virtual_cta_threads(kConfig) + 32);
+    ptx::bar_arrive(start_barrier<kConfig>(own.virtual_cta), virtual_cta_threads(kConfig) + 32);
     if (ptx::elect_one()) copies.run();
   } else {
     if constexpr (moves_registers(kConfig)) ptx::setmaxnreg_inc<registers_allowed(kConfig)>();

@@ -33,7 +33,7 @@ struct Gemms {
   int warp;  // within the consumer warpgroup
   int m_warpgroup;
   int kv_group;
-  Cursor<kConfig.stages> kv_stage;  // the stage of the next products
+  sm90::PipelineState<kConfig.stages> kv_stage;  // the stage of the next products
   unsigned first_keys;  // low words of the descriptors of the KV group's first stage (StageRelease::predicated)
   unsigned first_values;
   unsigned ready = 0;     // the stage at `kv_stage` is known to have arrived (BarrierWait::try_wait_early)
@@ -110,7 +110,7 @@ struct Gemms {
 
   /// In front of and behind the products of every iteration, also of those that a consumer warpgroup passes: with
   /// Pingpong::on the consumer warpgroups of a KV group go one after the other, as FlashAttention-3's two warpgroups do
-  /// (arXiv 2407.08608, 3.1). Barriers 8 and up, one a consumer warpgroup: it waits there, the one before it arrives.
+  /// (arXiv 2407.08608, 3.1).
   __device__ __forceinline__ void begin_gemms() const {
     if constexpr (kInOrder) ptx::bar_sync(order_barrier(m_warpgroup), 2 * kWarpgroupThreads);
   }
@@ -119,7 +119,8 @@ struct Gemms {
       ptx::bar_arrive(order_barrier((m_warpgroup + 1) % kConfig.m_warpgroups), 2 * kWarpgroupThreads);
   }
   __device__ __forceinline__ int order_barrier(int of) const {
-    return 8 + (smem.virtual_cta + kv_group) * kConfig.m_warpgroups + of;  // one virtual CTA, or one KV group
+    const int first = (smem.virtual_cta + kv_group) * kConfig.m_warpgroups;  // one virtual CTA, or one KV group
+    return attention::barrier_id<kConfig, NamedBarrier::pingpong>(first + of);
   }
   /// The last consumer warpgroup lets the first begin, and the first takes its last arrival at the end.
   __device__ __forceinline__ void begin_pingpong() const {
@@ -130,14 +131,16 @@ struct Gemms {
   }
 
   /// With StaggerSplits::on a KV group waits until the one before it has its first scores, or knows that it has no
-  /// keys. Barriers 8 and up, one for every KV group but the first.
+  /// keys.
   __device__ __forceinline__ void wait_to_start() const {
     if constexpr (kInTurn)
-      if (kv_group > 0) ptx::bar_sync(7 + kv_group, 2 * kWarpgroupThreads);
+      if (kv_group > 0)
+        ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::stagger>(kv_group - 1), 2 * kWarpgroupThreads);
   }
   __device__ __forceinline__ void let_next_start() const {
     if constexpr (kInTurn)
-      if (kv_group < kConfig.kv_groups - 1) ptx::bar_arrive(8 + kv_group, 2 * kWarpgroupThreads);
+      if (kv_group < kConfig.kv_groups - 1)
+        ptx::bar_arrive(attention::barrier_id<kConfig, NamedBarrier::stagger>(kv_group), 2 * kWarpgroupThreads);
   }
 
   __device__ __forceinline__ void wait_for_stage() const {
@@ -151,7 +154,7 @@ struct Gemms {
       wait_for_stage();
   }
   /// Asks after the iteration that will be next. There may be none: then no one will look at the answer.
-  __device__ __forceinline__ void try_wait_next(const Cursor<kConfig.stages>& next) {
+  __device__ __forceinline__ void try_wait_next(const sm90::PipelineState<kConfig.stages>& next) {
     if constexpr (kAhead) ready = ptx::mbarrier_test(smem.kv_full(kv_group, next.stage), next.parity);
   }
   /// What was multiplied last may be overwritten.

@@ -2,7 +2,7 @@
 /// holds no instructions for what never happens (Prune::on).
 #pragma once
 
-#include "kernels/sm90/persistent/tile_scheduler.hpp"
+#include "kernels/sm90/persistent/kv_tiles.hpp"
 
 namespace heed::sm90_persistent {
 

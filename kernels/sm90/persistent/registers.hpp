@@ -1,7 +1,7 @@
 /// fwd_sm90_persistent: the registers a config takes. Shared by the host, nvcc and NVRTC.
 #pragma once
 
-#include "kernels/sm90/persistent/tile_scheduler.hpp"
+#include "kernels/sm90/persistent/kv_tiles.hpp"
 #include "kernels/tile/registers.hpp"
 
 namespace heed::sm90_persistent {

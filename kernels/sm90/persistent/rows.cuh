@@ -2,6 +2,7 @@
 /// log-sum-exps.
 #pragma once
 
+#include "kernels/attention/constants.hpp"
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
@@ -134,7 +135,7 @@ struct Slices {
       if (kWhole || first_row + 8 * h < target.len_q)
         target.lse[static_cast<unsigned long long>(static_cast<unsigned>(at.batch * target.heads + at.head)) *
                        static_cast<unsigned>(target.len_q) +
-                   static_cast<unsigned>(first_row + 8 * h)] = log2_sum[h] * 0.693147181F;
+                   static_cast<unsigned>(first_row + 8 * h)] = log2_sum[h] * attention::kLn2;
   }
 
  protected:
@@ -155,7 +156,7 @@ struct Slices {
     return layout.shared + kPlan.exchange + m_warpgroup * kPlan.exchange_bytes + kv_group * kPlan.sender_bytes +
            thread % kWarpgroupThreads * 16;
   }
-  /// From there to the reference and the sum of its row: eight bytes for the four lanes of a row.
+  /// From there to the row maximum and the sum of its row: eight bytes for the four lanes of a row.
   __device__ __forceinline__ unsigned to_state() const {
     const unsigned thread = at.warp * 32 + at.lane;
     return kSliceBytes + thread / 4 * 8 - thread * 16;

@@ -2,7 +2,7 @@
 /// NVRTC.
 #pragma once
 
-#include "kernels/sm90/persistent/tile_scheduler.hpp"
+#include "kernels/sm90/persistent/kv_tiles.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 
 namespace heed::sm90_persistent {
@@ -27,7 +27,7 @@ struct SharedPlan {
   int sender_bytes;    ///< from one sender to the next
   int partner_partials;  ///< (pairs, kv_groups, partner_partial_bytes): what one consumer warpgroup of a pair has of
                          ///< the other's rows
-  int partner_partial_bytes;  ///< an output, a reference and a sum, in fp32, in the order of registers: 16 bytes a
+  int partner_partial_bytes;  ///< an output, a row maximum and a sum, in fp32, in the order of registers: 16 bytes a
                               ///< thread each
   int rows;   ///< (m_warpgroups, 4 warps, boxes, 16 rows, 128 bytes): finished rows on their way out. Where KV groups
               ///< become one, lines take the place of what has been received; boxes of Scheduler::single_tile that of

@@ -1,10 +1,11 @@
-/// References and exponentials of fwd_sm90_persistent: what happens to the scores of a consumer warpgroup between two
-/// products, and how its warps find out that they were overflowed by a reference that is not the maximum.
+/// Row maxima and exponentials of fwd_sm90_persistent: what happens to the scores of a consumer warpgroup between two
+/// products, and how its warps find out that they were overflowed by a stale row maximum.
 ///
 /// The online softmax is FlashAttention-2's (Dao, arXiv 2307.08691); that what is subtracted need not be the maximum,
 /// as long as probabilities stay in range, is what RowMax, OverflowCheck and kMostSum are about.
 #pragma once
 
+#include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/sm90/persistent/gemms.cuh"
@@ -20,14 +21,14 @@ struct Softmax : Gemms<kConfig, kProblem> {
   // ---- compile-time facts
   // The sum of a lane's columns of one tile stays below kMostSum, or fp16 probabilities may have overflowed; bf16 ones
   // cannot, but outputs of many large ones could. What lies between that and 2^kMargin, the largest probability of the
-  // tiles a reference was taken from, keeps warps from being overflowed: rows that see a single key of their first tile
-  // need 2^11 of it. With a margin of 8 some warp of most launches was, and b4h16l512d64 causal took 6% longer on an
-  // H200. Of 0 and 1 the range hardly tells, but ptxas places exponentials by them: without a mask 0 is up to 1.3%
+  // tiles a row maximum was taken from, keeps warps from being overflowed: rows that see a single key of their first
+  // tile need 2^11 of it. With a margin of 8 some warp of most launches was, and b4h16l512d64 causal took 6% longer on
+  // an H200. Of 0 and 1 the range hardly tells, but ptxas places exponentials by them: without a mask 0 is up to 1.3%
   // slower (b1h8l2048d64), with one 1.5% faster (b4h16l512d64).
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
   static constexpr float kMargin = kProblem.element == Element::fp16 && !has_right_bound(kProblem.mask) ? 1.0F : 0.0F;
-  static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : 6e4F;
-  // Of bf16 the rounded probabilities are summed: where the reference is not the maximum, one that outweighs all others
+  static constexpr float kMostSum = attention::largest_row_sum(kProblem.element);
+  // Of bf16 the rounded probabilities are summed: below a stale row maximum one that outweighs all others
   // is no power of two, and rounding it alone makes a row wrong by 0.5%.
   static constexpr bool kSumsRounded = kProblem.element == Element::bf16;
 
@@ -53,11 +54,11 @@ struct Softmax : Gemms<kConfig, kProblem> {
 
   /// @param block_warp of this thread, the same in all its lanes
   __device__ __forceinline__ Softmax(const ForwardParams& parameters, const Smem& where, int block_warp)
-      : Base(where, block_warp), params(parameters), scale_log2(parameters.scale * 1.44269504F) {}
+      : Base(where, block_warp), params(parameters), scale_log2(parameters.scale * attention::kLog2e) {}
 
   __device__ __forceinline__ int row(int half) const { return warpgroup_row + warp * 16 + lane / 4 + 8 * half; }
 
-  /// The first key of the Q tile's KV tiles: keys are counted from there (tile_scheduler.hpp).
+  /// The first key of the Q tile's KV tiles: keys are counted from there (kv_tiles.hpp).
   __device__ __forceinline__ int origin() const {
     return hidden_keys(kProblem.mask, warpgroup_row - m_warpgroup * kWarpgroupRows, params.left_offset, params.len_k);
   }
@@ -73,12 +74,7 @@ struct Softmax : Gemms<kConfig, kProblem> {
     for (int h = 0; h < 2; ++h) {
       int seen = keys_of_row<has_whole_q_tiles(kConfig)>(kProblem.mask, row(h), params.right_offset, params.len_k);
       if constexpr (kBegins) seen -= origin();
-      const int end = seen - first_key - 2 * (lane % 4);
-#pragma unroll
-      for (int t = 0; t < kKeys / 8; ++t)
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          if (8 * t + i >= end) s[4 * t + 2 * h + i] = -__int_as_float(0x7f800000);
+      attention::hide_columns_from(s, h, seen - first_key - 2 * (lane % 4));
     }
   }
 
@@ -88,15 +84,11 @@ struct Softmax : Gemms<kConfig, kProblem> {
     for (int h = 0; h < 2; ++h) {
       const int begin =
           hidden_keys(kProblem.mask, row(h), params.left_offset, params.len_k) - origin() - first_key - 2 * (lane % 4);
-#pragma unroll
-      for (int t = 0; t < kKeys / 8; ++t)
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          if (8 * t + i < begin) s[4 * t + 2 * h + i] = -__int_as_float(0x7f800000);
+      attention::hide_columns_before(s, h, begin);
     }
   }
 
-  /// Probabilities below the given references and their sums in this lane's columns. In which order they are written
+  /// Probabilities below the given row maxima and their sums in this lane's columns. In which order they are written
   /// decides where ptxas puts them: Scaling, Packing, Adding.
   __device__ __forceinline__ void exponentials(FragP& p, float (&total)[2], const AccS& s,
                                                const float (&negative)[2]) const {
@@ -135,19 +127,14 @@ struct Softmax : Gemms<kConfig, kProblem> {
     }
   }
 
-  /// The reference of a row by the maximum of a tile's first kUsed keys.
+  /// The row_max of a row by the maximum of a tile's first kUsed keys.
   template <int kUsed>
   __device__ __forceinline__ float row_max_of(const AccS& s, int half) const {
-    float maximum = fmaxf(s[2 * half], s[2 * half + 1]);
-#pragma unroll
-    for (int t = 1; t < kUsed / 8; ++t) maximum = fmaxf(maximum, fmaxf(s[4 * t + 2 * half], s[4 * t + 2 * half + 1]));
-    maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 1));
-    maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 2));
-    return fmaf(maximum, scale_log2, -kMargin);
+    return fmaf(tile::quad_max(attention::row_maximum<kUsed / 2>(s, half)), scale_log2, -kMargin);
   }
 
-  /// Raises the references to this tile's maxima where those are larger, and takes the probabilities. What was summed
-  /// below the old references is to be multiplied with `factor`: the sums are, the output is left to rescale.
+  /// Raises the row maxima to this tile's maxima where those are larger, and takes the probabilities. What was summed
+  /// below the old row maxima is to be multiplied with `factor`: the sums are, the output is left to rescale.
   __device__ __forceinline__ void online_probabilities(FragP& p, float (&factor)[2], const AccS& s) {
     float negative[2];
 #pragma unroll
@@ -175,13 +162,13 @@ struct Softmax : Gemms<kConfig, kProblem> {
     rescale(factor);
   }
 
-  /// Probabilities of the first tile below references of its first 16 keys, which take a quarter of the instructions of
-  /// all maxima (0.1 of 6.7 us at b1h8l1024d64 on an H200); false where that will not do, without references again.
+  /// Probabilities of the first tile below row maxima of its first 16 keys, which take a quarter of the instructions of
+  /// all maxima (0.1 of 6.7 us at b1h8l1024d64 on an H200); false where that will not do, without row maxima again.
   __device__ __forceinline__ bool stale_16_softmax(FragP& p, const AccS& s) {
     row_max[0] = row_max_of<kMmaK>(s, 0);
     row_max[1] = row_max_of<kMmaK>(s, 1);
     if (stale_softmax(p, s)) return true;
-    row_max[0] = row_max[1] = -__int_as_float(0x7f800000);
+    row_max[0] = row_max[1] = -attention::kInfinity;
     return false;
   }
 
@@ -191,8 +178,8 @@ struct Softmax : Gemms<kConfig, kProblem> {
     if (kConfig.row_max != RowMax::stale_16 || !stale_16_softmax(p, s)) online_softmax(p, s);
   }
 
-  /// Probabilities below the references so far; false where they may have left the range of 16 bits, or where a row
-  /// has no reference yet (its probabilities are infinite then): nothing has been added up in that case.
+  /// Probabilities below the row maxima so far; false where they may have left the range of 16 bits, or where a row
+  /// has no row maximum yet (its probabilities are infinite then): nothing has been added up in that case.
   __device__ __forceinline__ bool stale_softmax(FragP& p, const AccS& s, bool refused = false) {
     const float negative[2] = {-row_max[0], -row_max[1]};
     float total[2];

@@ -11,7 +11,7 @@
 ///     its products  | scores n-1 | values n         | scores n-2 | values n-1       | ..         (SoftmaxOverlap::pv)
 ///
 /// Tiles that not every row of the consumer warpgroup sees whole are the first of its order and take the exact maximum.
-/// The tiles after them need neither mask nor, unless the reference is exact, maximum.
+/// The tiles after them need neither mask nor, unless the row maximum is exact, maximum.
 ///
 /// Asynchronous products beside exponentials are FlashAttention-3's (Shah et al., arXiv 2407.08608).
 #pragma once
@@ -46,7 +46,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
   static constexpr KnownKvTiles kKnown = known_kv_tiles(kConfig, kProblem);
 
   // ---- state
-  Cursor<kConfig.q_stages> query;
+  sm90::PipelineState<kConfig.q_stages> query;
 
   using Base::Base;
 
@@ -58,10 +58,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
   /// Of each row over the four lanes that have its columns.
   __device__ __forceinline__ void add_up_sums() {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      row_sum[h] += __shfl_xor_sync(0xffffffffU, row_sum[h], 1);
-      row_sum[h] += __shfl_xor_sync(0xffffffffU, row_sum[h], 2);
-    }
+    for (int h = 0; h < 2; ++h) row_sum[h] = tile::quad_sum(row_sum[h]);
   }
 
   /// The first of a Q tile.
@@ -80,8 +77,8 @@ struct Tiles : Softmax<kConfig, kProblem> {
 
   /// The iteration of the next keys, waited for, when that of the values before them is there.
   /// @param skips the next tile is the one after the next: its keys come an iteration later than those values
-  __device__ __forceinline__ Cursor<kConfig.stages> stage_of_keys(bool skips) const {
-    Cursor<kConfig.stages> of_keys = kv_stage;
+  __device__ __forceinline__ sm90::PipelineState<kConfig.stages> stage_of_keys(bool skips) const {
+    sm90::PipelineState<kConfig.stages> of_keys = kv_stage;
     if (kTogether && skips) {
       of_keys.advance();
       ptx::mbarrier_wait(smem.kv_full(kv_group, of_keys.stage), of_keys.parity);
@@ -93,7 +90,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
   /// @param skips as above
   __device__ __forceinline__ void both_products(AccS& s, unsigned long long queries, const FragP& p, bool skips) {
     wait_for_next_stage();
-    const Cursor<kConfig.stages> of_keys = stage_of_keys(skips);
+    const sm90::PipelineState<kConfig.stages> of_keys = stage_of_keys(skips);
     begin_gemms();
     gemm_qk_pv(s, queries, p, of_keys.stage);
     end_gemms();
@@ -126,7 +123,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
   __device__ __forceinline__ void exponentials_beside_values(AccS& s, unsigned long long queries, FragP& p,
                                                              bool skips) {
     wait_for_stage();
-    const Cursor<kConfig.stages> of_keys = stage_of_keys(skips);
+    const sm90::PipelineState<kConfig.stages> of_keys = stage_of_keys(skips);
     begin_gemms();
     ptx::wgmma_fence();
     gemm_qk(s, queries, of_keys.stage);
@@ -299,7 +296,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
                                              unsigned long long queries, int n, bool masked) {
     wait_for_next_stage();
     if constexpr (kAhead && kMore) {
-      Cursor<kConfig.stages> following = kv_stage;
+      sm90::PipelineState<kConfig.stages> following = kv_stage;
       following.advance();
       try_wait_next(following);
     }

@@ -2,29 +2,15 @@
 /// decides which Q tile comes next.
 #pragma once
 
-#include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/exchange.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/sm90/persistent/smem_layout.cuh"
+#include "kernels/sm90/tma.cuh"
 
 namespace heed::sm90_persistent {
-
-/// A place in a ring and how often it was passed. Counted up and compared, not masked: this stays in uniform registers.
-template <int kStages>
-struct Cursor {
-  int stage = 0;
-  unsigned parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 /// The part that a KV group of this block is.
 template <const Config& kConfig>
@@ -35,13 +21,9 @@ __device__ __forceinline__ int split_of(int kv_group) {
 /// Of one_tile.
 template <const Config& kConfig, const Problem& kProblem>
 __device__ __forceinline__ QTile q_tile_of_this_cta() {
-  const int x = static_cast<int>(blockIdx.x / kConfig.cluster);
-  const int y = static_cast<int>(blockIdx.y);
-  const int batch = static_cast<int>(blockIdx.z);
-  if constexpr (heads_in_x(kConfig))
-    return {q_tile_of_cta(kConfig, kProblem.mask, y, gridDim.y), x, batch};
-  else
-    return {q_tile_of_cta(kConfig, kProblem.mask, x, gridDim.x / kConfig.cluster), y, batch};
+  const attention::GridPlace at = attention::place_in_grid<grid_axes(kConfig), kConfig.cluster>(
+      {blockIdx.x, blockIdx.y, blockIdx.z}, {gridDim.x, gridDim.y, gridDim.z});
+  return {q_tile_of_cta(kConfig, kProblem.mask, at.index, at.q_tiles), at.head, at.batch};
 }
 
 template <const Config& kConfig, const Problem& kProblem>
@@ -76,8 +58,7 @@ struct TmaProducer {
   /// once, as long again, so the first consumer warpgroup's queries and the keys are in front. One thread, before
   /// run().
   __device__ __forceinline__ void start() const {
-    ptx::prefetch_tensormap(maps.q);
-    ptx::prefetch_tensormap(maps.k);
+    sm90::prefetch_first_maps(maps);
     initialise_barriers<true>();
     if (!has_q_tiles()) return initialise_barriers<false>();
     const QTile tile = first_q_tile();
@@ -100,22 +81,12 @@ struct TmaProducer {
     }
     if constexpr (kFirst > 0) load_q(tile, 0, 0, kFirst, stays);
     load_q(tile, 0, kFirst + 1, kConfig.m_warpgroups, stays);
-    ptx::prefetch_tensormap(maps.v);
-    if constexpr (kConfig.epilogue == EpilogueStore::tma) ptx::prefetch_tensormap(maps.o);
+    sm90::prefetch_later_maps<kConfig.epilogue == EpilogueStore::tma>(maps);
     initialise_barriers<false>();
   }
 
-  /// @param stays it is of a part that may stay in the L2 (eighths_that_stay, first_tiles_that_stay)
-  template <bool kEvictFirst>
-  __device__ __forceinline__ static void load_box(unsigned to, const TensorMap& map, unsigned barrier, int box, int row,
-                                                  int head, int batch, bool stays) {
-    if (kEvictFirst || (kSomeStay && !stays))
-      ptx::cp_async_bulk_tensor_4d_evict_first(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
-    else
-      ptx::cp_async_bulk_tensor_4d(to, map, barrier, box * tile::kBoxColumns, row, head, batch);
-  }
-
   /// The queries of consumer warpgroups first to end - 1.
+  /// @param stays it is of a part that may stay in the L2 (resident_head_eighths, resident_first_tiles)
   __device__ __forceinline__ void load_q(const QTile& tile, int stage, int first, int end, bool stays) const {
     const int all = warpgroup_tiles(params.len_q);
 #pragma unroll
@@ -124,9 +95,9 @@ struct TmaProducer {
       ptx::mbarrier_arrive_expect_tx(barrier, kPlan.q_stage_bytes / kConfig.m_warpgroups);
 #pragma unroll
       for (int b = 0; b < kBoxes; ++b)
-        load_box<kQueriesFirst>(smem.queries(stage) + (g * kBoxes + b) * kWarpgroupRows * tile::kBoxRowBytes, maps.q,
-                                barrier, b, warpgroup_tile(kConfig, tile.index, g, all) * kWarpgroupRows, tile.head,
-                                tile.batch, stays);
+        sm90::load_box<kQueriesFirst>(smem.queries(stage) + (g * kBoxes + b) * kWarpgroupRows * tile::kBoxRowBytes,
+                                      maps.q, barrier, b, warpgroup_tile(kConfig, tile.index, g, all) * kWarpgroupRows,
+                                      tile.head, tile.batch, kSomeStay && !stays);
     }
   }
 
@@ -135,16 +106,16 @@ struct TmaProducer {
                                                int kv_head, int batch, bool stays, int first_key) const {
 #pragma unroll
     for (int b = 0; b < kBoxes; ++b)
-      load_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b,
-                            kBegins ? first_key + tile * kConfig.block_n : tile * kConfig.block_n, kv_head, batch,
-                            stays);
+      sm90::load_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b,
+                                  kBegins ? first_key + tile * kConfig.block_n : tile * kConfig.block_n, kv_head, batch,
+                                  kSomeStay && !stays);
   }
 
   /// Everything else that a block needs, Q tile after Q tile. The same thread.
   __device__ __forceinline__ void run() const {
-    Cursor<kConfig.q_stages> query;
+    sm90::PipelineState<kConfig.q_stages> query;
     query.parity = 1;  // what no fill has used yet counts as freed
-    Cursor<kConfig.stages> ring[kKvGroups];
+    sm90::PipelineState<kConfig.stages> ring[kKvGroups];
 #pragma unroll
     for (int g = 0; g < kKvGroups; ++g) ring[g].parity = 1;
 
@@ -159,7 +130,8 @@ struct TmaProducer {
         ptx::mbarrier_wait(smem.q_empty(query.stage), query.parity);
         if (next >= total) break;
         const bool is_back = kBackAndForth && goes_back;
-        const QTile tile = q_tile(is_back ? q_tile_from_the_end(next, first_index(), all_virtual_ctas(), total) : next);
+        const QTile tile =
+            q_tile(is_back ? attention::q_tile_from_the_end(next, first_index(), all_virtual_ctas(), total) : next);
         goes_back = !goes_back;
         if (!started) announce(tile, query.stage);
         load_q_tile(tile, query.stage, ring, started, [&] { next = following(next, total); });
@@ -213,8 +185,9 @@ struct TmaProducer {
   }
   /// Of schedules in which blocks stay: the Q tile that comes `index`-th.
   __device__ __forceinline__ QTile q_tile(int index) const {
-    const int together = heads_together(kProblem, params.len_k, params.heads_kv * params.batch) * params.group_size;
-    return q_tile_at(kConfig, index, q_tiles(), params.heads, params.batch, together);
+    const int together =
+        attention::heads_together(kProblem.head_dim, params.len_k, params.heads_kv * params.batch) * params.group_size;
+    return attention::q_tile_of_all(kConfig.tile_order, index, q_tiles(), params.heads, params.batch, together);
   }
   __device__ __forceinline__ QTile first_q_tile() const {
     if constexpr (kOneTile) {
@@ -290,8 +263,9 @@ struct TmaProducer {
   /// Queries and the first keys, unless start() has asked for them, then all else iteration by iteration, the last keys
   /// first. `choose_next` decides which Q tile comes after this one, in front of the last kDrawnAhead iterations.
   template <typename ChooseNext>
-  __device__ __forceinline__ void load_q_tile(const QTile& tile, int q_stage, Cursor<kConfig.stages> (&ring)[kKvGroups],
-                                              bool started, const ChooseNext& choose_next) const {
+  __device__ __forceinline__ void load_q_tile(const QTile& tile, int q_stage,
+                                              sm90::PipelineState<kConfig.stages> (&ring)[kKvGroups], bool started,
+                                              const ChooseNext& choose_next) const {
     const int kv_head = kv_head_of(tile);
     const Keys seen = keys_seen(tile);
     const bool stays = is_resident_head(tile, kv_head);

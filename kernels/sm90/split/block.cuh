@@ -63,7 +63,7 @@ struct Block : Softmax<kConfig, kProblem> {
       seen_by_all = min(seen_by_first - origin(), n_blocks.end * kBlockN);
       seen_by_any -= origin();
     }
-    scale_log2 = params.scale * 1.44269504F;
+    scale_log2 = params.scale * attention::kLog2e;
   }
 
   /// The maps themselves; where that is to be known early, by way of an address of the thread's own, which the compiler
@@ -76,12 +76,11 @@ struct Block : Softmax<kConfig, kProblem> {
   }
 
   __device__ __forceinline__ void find_rows() {
-    constexpr bool kHeadsFirst = heads_first(kConfig);
-    const int in_x = blockIdx.x / kConfig.cluster;
-    const int q_tiles = kHeadsFirst ? gridDim.y : gridDim.x / kConfig.cluster;
-    block_row = q_tile_at(kConfig, kHeadsFirst ? blockIdx.y : in_x, q_tiles) * kBlockRows;
-    head = kHeadsFirst ? in_x : blockIdx.y;
-    batch = blockIdx.z;
+    const attention::GridPlace at = attention::place_in_grid<grid_axes(kConfig), kConfig.cluster>(
+        {blockIdx.x, blockIdx.y, blockIdx.z}, {gridDim.x, gridDim.y, gridDim.z});
+    block_row = q_tile_at(kConfig, at.index, at.q_tiles) * kBlockRows;
+    head = at.head;
+    batch = at.batch;
   }
 
   __device__ __forceinline__ void find_keys(int len_k) {
@@ -126,8 +125,7 @@ struct Block : Softmax<kConfig, kProblem> {
   /// The first loads of every KV group, by one thread. Q and the first keys come 850 clocks after they were asked for
   /// and everything waits for them, so they are asked for before the other barriers exist.
   __device__ __forceinline__ void start_copies() {
-    ptx::prefetch_tensormap(maps.q);
-    ptx::prefetch_tensormap(maps.k);
+    sm90::prefetch_first_maps(maps);
     const unsigned first = barrier(kFirstBarrier);
     ptx::mbarrier_init(first, 1);
     ptx::fence_mbarrier_init();
@@ -159,8 +157,7 @@ struct Block : Softmax<kConfig, kProblem> {
       load_q(first);
       if constexpr (kKvGroups == 1) load_k(keys_at(0, 0), first, first_key, kv_head);
     }
-    ptx::prefetch_tensormap(maps.v);
-    if constexpr (kConfig.epilogue == EpilogueStore::tma) ptx::prefetch_tensormap(maps.o);
+    sm90::prefetch_later_maps<kConfig.epilogue == EpilogueStore::tma>(maps);
     initialise_barriers();
     if constexpr (!kSharesQueries) copy_first_segments(kv_head);
   }
@@ -211,6 +208,10 @@ struct Block : Softmax<kConfig, kProblem> {
     }
   }
 
+  __device__ __forceinline__ int group_barrier() const {
+    return attention::barrier_id<kConfig, NamedBarrier::kv_group>(kv_group);
+  }
+
   /// Lets the slot of a finished iteration be filled again.
   __device__ __forceinline__ void release(int s) const {
     if (s + kStages >= iterations) return;
@@ -218,7 +219,7 @@ struct Block : Softmax<kConfig, kProblem> {
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(kv_empty(kv_group, slot_of(s)));
     } else {
-      ptx::bar_sync(1 + kv_group, kKeyGroupThreads);
+      ptx::bar_sync(group_barrier(), kKeyGroupThreads);
       if (is_leader() && ptx::elect_one()) load_iteration(kv_group, n_blocks, s + kStages, kv_head_of());
       __syncwarp();
     }

@@ -15,11 +15,15 @@
 #pragma once
 
 #include "kernels/attention/mask.hpp"
+#include "kernels/attention/named_barriers.hpp"
+#include "kernels/attention/tile_scheduler.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 #include "kernels/tile/registers.hpp"
 
 namespace heed::sm90_split {
+
+using attention::TileOrder;
 
 inline constexpr int kWarpgroupRows = 64;
 inline constexpr int kWarpgroupThreads = 128;
@@ -118,14 +122,6 @@ enum class EpilogueStore {
   tma,      ///< the same to shared memory; from there a TMA store for every 16 rows of 32 columns
 };
 
-/// The order of Q tiles. Under a causal mask the last rows see most keys.
-enum class TileOrder {
-  ascending,     ///< head by head, first rows first
-  descending,    ///< head by head, last rows first
-  lpt_then_spt,  ///< the longer half of all heads' Q tiles, longest first, then the others, shortest first: where two
-                 ///< CTAs share a multiprocessor, a long one meets a short one
-};
-
 /// What a program knows of the sizes of its launches (Problem::sizes).
 enum class Specialize {
   none,   ///< nothing: the same program for all
@@ -189,6 +185,19 @@ HEED_HOST_DEVICE constexpr int threads(const Config& c) {
   const int producers = c.producer == Producer::warp ? 32 : c.producer == Producer::warpgroup ? kWarpgroupThreads : 0;
   return consumer_threads(c) + producers;
 }
+/// What named barriers are for.
+enum class NamedBarrier {
+  kv_group,   ///< one a KV group: all of its threads
+  consumers,  ///< the threads of all KV groups, where one CTA merges them
+};
+
+HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 2> named_barriers(const Config& c) {
+  attention::NamedBarriers<NamedBarrier, 2> b;
+  b[NamedBarrier::kv_group] = {1, c.kv_groups};
+  if (c.kv_groups > 1) b[NamedBarrier::consumers] = {1 + c.kv_groups, 1};
+  return b;
+}
+
 HEED_HOST_DEVICE constexpr int iteration_keys(const Config& c) {
   return c.block_n * c.n_blocks_per_stage;
 }
@@ -209,17 +218,24 @@ HEED_HOST_DEVICE constexpr int query_box_rows(const Config& c) {
 // ---------------------------------------------------------------------------------------------- who works on which
 // keys
 
-/// Whether the blocks of a grid go through the heads first: (heads of a cluster each, Q tiles, batch). Else it is
-/// (Q tiles of a cluster each, heads, batch).
-HEED_HOST_DEVICE constexpr bool heads_first(const Config& c) {
-  return c.tile_order == TileOrder::lpt_then_spt;
+/// (Q tiles, heads, batch), or heads first: where Q tiles of all heads come in one order.
+HEED_HOST_DEVICE constexpr attention::GridAxes grid_axes(const Config& c) {
+  return c.tile_order == TileOrder::lpt_then_spt ? attention::GridAxes::heads_tiles_batch
+                                                 : attention::GridAxes::tiles_heads_batch;
 }
 
-/// Which Q tile of a head comes `index`-th of so many.
+/// attention::q_tile_at as one selection: with its branch NVRTC 13.0 makes other programs of b1h8l1024d64 causal.
 HEED_HOST_DEVICE constexpr int q_tile_at(const Config& c, int index, int q_tiles) {
   if (c.tile_order == TileOrder::ascending) return index;
-  const int longer = (q_tiles + 1) / 2;
+  const int longer = attention::longer_half(q_tiles);
   return c.tile_order == TileOrder::descending || index < longer ? q_tiles - 1 - index : index - longer;
+}
+
+/// The grid of a launch.
+HEED_HOST_DEVICE constexpr attention::Grid3 launch_grid(const Config& c, long long len_q, long long heads,
+                                                        long long batch) {
+  const long long q_tiles = attention::q_tiles_of_head(len_q, c.m_warpgroups * kWarpgroupRows);
+  return attention::grid_of(grid_axes(c), q_tiles, heads, batch, c.cluster);
 }
 
 struct Range {

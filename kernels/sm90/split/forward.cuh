@@ -35,13 +35,13 @@ struct Forward : Iteration<kConfig, kProblem> {
   using Base = Iteration<kConfig, kProblem>;
   using Base::acc_o, Base::kept, Base::row_max, Base::row_sum, Base::log2_sum, Base::inverse, Base::probabilities;
   using Base::barrier, Base::k_full, Base::keys_at, Base::load_k, Base::load_iteration, Base::kv_head_of;
+  using Base::group_barrier, Base::open, Base::keep_copying, Base::is_producer, Base::is_leader, Base::release,
+      Base::slot_of, Base::parity_of, Base::first_key_of;
   using Base::kBoxes, Base::kBlockN, Base::kStages, Base::kKvGroups, Base::kOnes, Base::kSteps, Base::kKeyGroupThreads,
       Base::kQueriesFirst, Base::kDependent, Base::kOneIteration, Base::kVotesLast, Base::kKeepsForLater,
       Base::kSumsEarly, Base::kKnown, Base::has_no_keys;
   using Base::kOutColumns, Base::kPlan, Base::kBarriers, Base::kFirstBarrier;
   using Base::kSharesQueries, Base::kJoinsLater;
-  using Base::open, Base::keep_copying, Base::is_producer, Base::is_leader, Base::release, Base::slot_of,
-      Base::parity_of, Base::first_key_of;
   using Base::params, Base::shared, Base::head, Base::batch, Base::m_warpgroup, Base::kv_group, Base::lane, Base::warp,
       Base::is_consumer, Base::split_idx, Base::n_blocks, Base::iterations, Base::iterations_done, Base::seen_by_all,
       Base::seen_by_any, Base::scale_log2, Base::is_lined_up;
@@ -60,7 +60,7 @@ struct Forward : Iteration<kConfig, kProblem> {
 
   /// Whether any thread of the KV group says so.
   __device__ __forceinline__ bool any(bool overflown) const {
-    return ptx::barrier_red_or(1 + kv_group, kKeyGroupThreads, overflown);
+    return ptx::barrier_red_or(group_barrier(), kKeyGroupThreads, overflown);
   }
 
   __device__ __forceinline__ void clear() {
@@ -113,15 +113,15 @@ struct Forward : Iteration<kConfig, kProblem> {
     Merge<kConfig, kProblem>::settle(target);
   }
 
-  /// The exact maximum of all scores of this part as the reference: its keys once more, n-block by n-block; from shared
-  /// memory, or copied to the first n-block's place. Rare. Every copy of this KV group has been waited for, and nobody
-  /// reads shared memory any more.
+  /// The exact maximum of all scores of this part as the row maximum: its keys once more, n-block by n-block; from
+  /// shared memory, or copied to the first n-block's place. Rare. Every copy of this KV group has been waited for, and
+  /// nobody reads shared memory any more.
   template <bool kStay>
   __device__ __forceinline__ void find_maximum() {
     const unsigned long long queries = q_descriptor();
     const unsigned long long keys = k_descriptor(0);
     const unsigned at_barrier = barrier(kBarriers.again + kv_group);
-    float maximum[2] = {-__int_as_float(0x7f800000), -__int_as_float(0x7f800000)};
+    float maximum[2] = {-attention::kInfinity, -attention::kInfinity};
 #pragma unroll 1
     for (int n_block = n_blocks.first; n_block < n_blocks.end; ++n_block) {
       if (!kStay && is_leader() && ptx::elect_one()) {
@@ -138,10 +138,11 @@ struct Forward : Iteration<kConfig, kProblem> {
       ptx::pin(scores);
       mask_scores(scores, n_block * kBlockN);
       float of_n_block[2];
-      maximum_of<kBlockN / 2>(scores, of_n_block);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) of_n_block[h] = attention::row_maximum<kBlockN / 2>(scores, h);
       maximum[0] = fmaxf(maximum[0], of_n_block[0]);
       maximum[1] = fmaxf(maximum[1], of_n_block[1]);
-      if constexpr (!kStay) ptx::bar_sync(1 + kv_group, kKeyGroupThreads);  // everyone is done with the n-block
+      if constexpr (!kStay) ptx::bar_sync(group_barrier(), kKeyGroupThreads);  // everyone is done with the n-block
     }
     finish_maximum(maximum, scale_log2);
     row_max[0] = maximum[0];
@@ -210,7 +211,7 @@ struct Forward : Iteration<kConfig, kProblem> {
   template <Masks kMasks, bool kResident>
   __device__ __forceinline__ void finish() {
     if constexpr (kKvGroups > 1) ptx::mbarrier_wait(barrier(kBarriers.q), 0);
-    row_max[0] = row_max[1] = -__int_as_float(0x7f800000);
+    row_max[0] = row_max[1] = -attention::kInfinity;
     clear();
     if constexpr (!kResident || !kVotesLast) run_segments<kMasks, kResident>(false);
 #pragma unroll 1
@@ -264,7 +265,7 @@ struct Forward : Iteration<kConfig, kProblem> {
       ptx::barrier_cluster_arrive_release();
       ptx::barrier_cluster_wait_acquire();
     } else if constexpr (kKvGroups > 1) {
-      ptx::bar_sync(1 + kKvGroups, consumer_threads(kConfig));
+      ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::consumers>(), consumer_threads(kConfig));
     }
   }
 };

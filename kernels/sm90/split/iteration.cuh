@@ -24,8 +24,8 @@ struct Iteration : Block<kConfig, kProblem> {
   using Base::kBlockN, Base::kNBlocks, Base::kStages, Base::kValueSteps, Base::kOnes;
   using Base::kv_group, Base::split_idx, Base::iterations, Base::n_blocks, Base::seen_by_all, Base::scale_log2,
       Base::diagonal, Base::row_max, Base::acc_o;
-  using Base::mask_scores, Base::raise_references, Base::keep_seen, Base::exponentials, Base::round,
-      Base::final_row_sum, Base::kMostSum;
+  using Base::mask_scores, Base::raise_row_max, Base::keep_seen, Base::exponentials, Base::round, Base::final_row_sum,
+      Base::kMostSum;
   using Base::q_descriptor, Base::k_descriptor, Base::v_descriptor, Base::gemm_qk, Base::gemm_pv, Base::gemm_pv_slice,
       Base::sent;
 
@@ -43,12 +43,12 @@ struct Iteration : Block<kConfig, kProblem> {
   // The blocks of a cluster wait for each other's barriers beside the first scores, if they did not at the start.
   static constexpr bool kJoinsLater = kConfig.cluster > 1 && !Base::kSharesQueries;
   static constexpr KnownParts kKnown = known_parts(kConfig, kProblem);
-  // Score registers of a row pair from which the first reference is found.
-  static constexpr int kReferenceRegisters = kConfig.row_max == RowMax::stale_16 ? kMmaK / 2 : kBlockN / 2;
+  // Score registers of a row pair from which the first row maximum is found.
+  static constexpr int kRowMaxRegisters = kConfig.row_max == RowMax::stale_16 ? kMmaK / 2 : kBlockN / 2;
 
   // ---- state
   float next_scores[kConfig.prefetch_next_qk ? kBlockN / 2 : 1];  // of the iteration to come
-  float log2_sum[2];                                              // reference + log2(sum) of a row; -inf without keys
+  float log2_sum[2];                                              // row maximum + log2(sum) of a row; -inf without keys
   float inverse[2];                                               // of a row's sum, or 0
   unsigned probabilities[kKeepsForLater ? kSteps : 1][4];         // of a part that stays
 
@@ -99,7 +99,7 @@ struct Iteration : Block<kConfig, kProblem> {
         ptx::wgmma_wait_group(committed - 1 - score_group[c]);
         ptx::pin(scores[c]);
       }
-      // From the first n-block comes the reference.
+      // From the first n-block comes the row maximum.
       if constexpr (kKept && kFirst)
         if (c == 0 && diagonal <= n_blocks.first) mask_scores(scores[0], first_key);
       if constexpr (kMasked) {
@@ -119,9 +119,8 @@ struct Iteration : Block<kConfig, kProblem> {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         subtracted[h] = attention::finite_row_max(row_max[h]);
-        if (kMasked && kResident && c > 0 && c >= n_blocks.end - n_blocks.first)
-          subtracted[h] = __int_as_float(0x7f800000);
-        if (kKept && (c > 0 || !kFirst) && first_n_block + c > last_n_block) subtracted[h] = __int_as_float(0x7f800000);
+        if (kMasked && kResident && c > 0 && c >= n_blocks.end - n_blocks.first) subtracted[h] = attention::kInfinity;
+        if (kKept && (c > 0 || !kFirst) && first_n_block + c > last_n_block) subtracted[h] = attention::kInfinity;
       }
     };
 
@@ -136,7 +135,8 @@ struct Iteration : Block<kConfig, kProblem> {
       for (int c = 0; c < kNBlocks; ++c) {
         wait_for_scores(c);
         float of_n_block[2];
-        maximum_of<kBlockN / 2>(scores[c], of_n_block);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) of_n_block[h] = attention::row_maximum<kBlockN / 2>(scores[c], h);
 #pragma unroll
         for (int h = 0; h < 2; ++h) maximum[h] = c == 0 ? of_n_block[h] : fmaxf(maximum[h], of_n_block[h]);
       }
@@ -145,13 +145,14 @@ struct Iteration : Block<kConfig, kProblem> {
         row_max[0] = maximum[0];
         row_max[1] = maximum[1];
       } else {
-        raise_references(maximum);
+        raise_row_max(maximum);
       }
     } else {
       wait_for_scores(0);
       if constexpr (kFirst) {
         float maximum[2];
-        maximum_of<kReferenceRegisters>(scores[0], maximum);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) maximum[h] = attention::row_maximum<kRowMaxRegisters>(scores[0], h);
         finish_maximum(maximum, scale_log2);
         row_max[0] = fmaxf(row_max[0], maximum[0]);  // -inf the first time, the exact maximum when computed again
         row_max[1] = fmaxf(row_max[1], maximum[1]);
@@ -227,12 +228,9 @@ struct Iteration : Block<kConfig, kProblem> {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float total = final_row_sum(h);
-      if constexpr (!kOnes) {
-        total += __shfl_xor_sync(0xffffffffU, total, 1);
-        total += __shfl_xor_sync(0xffffffffU, total, 2);
-      }
-      log2_sum[h] = row_max[h] + ptx::lg2_approx_ftz(total);
-      inverse[h] = total > 0.0F ? ptx::rcp_approx_ftz(total) : 0.0F;
+      if constexpr (!kOnes) total = tile::quad_sum(total);
+      log2_sum[h] = attention::log2_sum_exp(row_max[h], total);
+      inverse[h] = attention::inverse_or_zero(total);
       if (kResident && kVotesLast && !second_time && !(total < kMostSum)) log2_sum[h] = overflow_mark();
       if constexpr (kSumsEarly && kResident) {
         ptx::settle(log2_sum[h]);

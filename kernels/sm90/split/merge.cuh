@@ -28,7 +28,7 @@ namespace heed::sm90_split {
 
 /// The log2-sum-exp of a row whose part was overflowed and is computed again: no row that was summed has it.
 __device__ __forceinline__ float overflow_mark() {
-  return __int_as_float(0x7f800000);
+  return attention::kInfinity;
 }
 
 /// Of two parts, where a lane sends and receives: worked out before the first key has arrived, as its RowTarget is.
@@ -124,7 +124,7 @@ struct Merge : KeptRows<kConfig, kProblem> {
   }
 
   /// @param acc_o (64, head dim), unnormalised; accumulator fragments
-  /// @param log2_sum of each row: reference + log2(sum), or -inf
+  /// @param log2_sum of each row: row maximum + log2(sum), or -inf
   /// @param inverse of each row's sum, or 0
   /// @param second_time the parts were merged before
   /// @tparam kSentFirst `acc_o` holds the slice that is sent, then the own one, instead of columns in their order
@@ -169,7 +169,7 @@ struct Merge : KeptRows<kConfig, kProblem> {
         // After the rows: a launch waits for those, and few callers want these.
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        row_sum[h] = row_sum[h] < 1e30F ? most[h] + ptx::lg2_approx_ftz(row_sum[h]) : log2_sum[h];
+        row_sum[h] = row_sum[h] < 1e30F ? attention::log2_sum_exp(most[h], row_sum[h]) : log2_sum[h];
       write_log_sums(row_sum);
     }
     return overflowed;
@@ -257,7 +257,7 @@ struct Merge : KeptRows<kConfig, kProblem> {
           others[smem][h] = ptx::ex2_approx_ftz(others[smem][h] - row_max);
           row_sum[h] += others[smem][h];
         }
-        const float inverse = row_sum[h] > 0.0F ? ptx::rcp_approx_ftz(row_sum[h]) : 0.0F;
+        const float inverse = attention::inverse_or_zero(row_sum[h]);
         mine[h] *= inverse;
 #pragma unroll
         for (int smem = 0; smem < kNumSplits - 1; ++smem) others[smem][h] *= inverse;

@@ -2,6 +2,7 @@
 /// log-sum-exps.
 #pragma once
 
+#include "kernels/attention/constants.hpp"
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
@@ -148,7 +149,7 @@ struct KeptRows {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
       ptx::st_global_if(target.lse != nullptr && at.row + 8 * h < params.len_q, target.lse + 8 * h,
-                        log2_sum[h] * 0.693147181F);
+                        log2_sum[h] * attention::kLn2);
   }
 
   /// Writes the kept columns.

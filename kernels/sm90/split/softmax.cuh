@@ -1,4 +1,4 @@
-/// Masks, references and exponentials of fwd_sm90_split: what happens to the scores of a consumer warpgroup between two
+/// Masks, row maxima and exponentials of fwd_sm90_split: what happens to the scores of a consumer warpgroup between two
 /// products.
 ///
 /// The online softmax is FlashAttention-2's (Dao, arXiv 2307.08691); that what is subtracted need not be the maximum,
@@ -20,10 +20,9 @@ struct Softmax : Gemms<kConfig, kProblem> {
       Base::params, Base::block_row, Base::kBegins, Base::origin;
 
   // ---- compile-time facts
-  // Above this a probability may have left the range of 16 bits, or its products that of fp32. fp16 ends at 65504: a
-  // column of ones then sums to infinity. bf16 ends where fp32 does: values of up to 3e29 have to fit on top.
-  static constexpr float kMostSum = kProblem.element == Element::bf16 ? 1e9F : kOnes ? 3e38F : 6e4F;
-  // Of bf16 the rounded probabilities are summed: where the reference is not the maximum, one that outweighs all others
+  static constexpr float kMostSum =
+      kOnes ? attention::largest_row_sum_of_mma(kProblem.element) : attention::largest_row_sum(kProblem.element);
+  // Of bf16 the rounded probabilities are summed: below a stale row maximum one that outweighs all others
   // is no power of two, and rounding it alone made a row wrong by 0.5%.
   static constexpr bool kSumsRounded = !kOnes && kProblem.element == Element::bf16;
 
@@ -58,31 +57,30 @@ struct Softmax : Gemms<kConfig, kProblem> {
                      origin() + n_blocks.end * kBlockN) -
                  from;
       }
-      hide_columns(s, end);
-      hide_first_columns(s, begin);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) attention::hide_columns_from(s, h, end[h]);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) attention::hide_columns_before(s, h, begin[h]);
     } else {
       int end[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         end[h] = min(visible_keys(kProblem.mask, row(h), params.right_offset, params.len_k), n_blocks.end * kBlockN) -
                  first_key - 2 * (lane % 4);
-      hide_columns(s, end);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) attention::hide_columns_from(s, h, end[h]);
     }
   }
 
-  /// Raises the references to `maximum` where that is larger, and rescales what was summed below the old ones.
-  __device__ __forceinline__ void raise_references(const float (&maximum)[2]) {
+  /// Raises the row maxima to `maximum` where that is larger, and rescales what was summed below the old ones.
+  __device__ __forceinline__ void raise_row_max(const float (&maximum)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float next = fmaxf(row_max[h], maximum[h]);
-      const float factor = ptx::ex2_approx_ftz(row_max[h] - attention::finite_row_max(next));
+      const float factor = attention::rescale_factor(row_max[h], next);
       row_max[h] = next;
       row_sum[h] *= factor;
-#pragma unroll
-      for (int t = 0; t < kOutColumns / 8; ++t) {
-        acc_o[4 * t + 2 * h] *= factor;
-        acc_o[4 * t + 2 * h + 1] *= factor;
-      }
+      attention::rescale_row(acc_o, h, factor);
     }
   }
 

@@ -1,10 +1,10 @@
 /// Shared memory of fwd_sm90_split and the bulk tensor loads into it.
 #pragma once
 
-#include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/sm90/split/shared_plan.hpp"
+#include "kernels/sm90/tma.cuh"
 
 namespace heed::sm90_split {
 
@@ -95,19 +95,15 @@ struct TmaProducer {
     }
 #pragma unroll
     for (int g = 0; g < kMWarpgroups; ++g)
-#pragma unroll
-      for (int b = 0; b < kBoxes; ++b)
-        ptx::cp_async_bulk_tensor_4d(shared + kPlan.q + (g * kBoxes + b) * kWarpgroupRows * tile::kBoxRowBytes, maps.q,
-                                     at_barrier, b * tile::kBoxColumns, block_row + g * kWarpgroupRows, head, batch);
+      sm90::load_boxes<kBoxes>(shared + kPlan.q + g * kBoxes * kWarpgroupRows * tile::kBoxRowBytes,
+                               kWarpgroupRows * tile::kBoxRowBytes, maps.q, at_barrier, block_row + g * kWarpgroupRows,
+                               head, batch);
   }
 
   /// One n-block.
   __device__ __forceinline__ void load_k(unsigned to, unsigned at_barrier, int first_key, int kv_head) const {
     if constexpr (kBegins) first_key += origin();
-#pragma unroll
-    for (int b = 0; b < kBoxes; ++b)
-      ptx::cp_async_bulk_tensor_4d(to + b * kPlan.key_box, maps.k, at_barrier, b * tile::kBoxColumns, first_key,
-                                   kv_head, batch);
+    sm90::load_boxes<kBoxes>(to, kPlan.key_box, maps.k, at_barrier, first_key, kv_head, batch);
   }
 
   /// Starts the loads of one iteration of a KV group, in the order in which they are needed. One thread. N-blocks past
@@ -126,10 +122,8 @@ struct TmaProducer {
     for (int w = 0; w < kConfig.v_barriers; ++w) {
       const unsigned at_barrier = v_full(group, slot, w);
       ptx::mbarrier_arrive_expect_tx(at_barrier, kBoxes * kPlan.value_box);
-#pragma unroll
-      for (int b = 0; b < kBoxes; ++b)
-        ptx::cp_async_bulk_tensor_4d(values_at(group, slot) + (w * kBoxes + b) * kPlan.value_box, maps.v, at_barrier,
-                                     b * tile::kBoxColumns, first_key + w * kValueSteps * kMmaK, kv_head, batch);
+      sm90::load_boxes<kBoxes>(values_at(group, slot) + w * kBoxes * kPlan.value_box, kPlan.value_box, maps.v,
+                               at_barrier, first_key + w * kValueSteps * kMmaK, kv_head, batch);
     }
   }
 

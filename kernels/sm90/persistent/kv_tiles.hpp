@@ -85,11 +85,6 @@ HEED_HOST_DEVICE constexpr int keys_seen(const Config& c, MaskKind mask, int ind
   return keys_of_row<kWhole>(mask, last_row<kWhole>(c, index, len_q), right_offset, len_k);
 }
 
-/// Pairs of consumer warpgroups that share their KV tiles out among them.
-HEED_HOST_DEVICE constexpr int pairs(const Config& c) {
-  return c.share_causal_tail == ShareCausalTail::on ? c.m_warpgroups / 2 : 0;
-}
-
 /// KV tiles that a consumer warpgroup of Q tile `index` sees: those before this, which may be 0.
 template <bool kWhole = false>
 HEED_HOST_DEVICE constexpr int tiles_seen(const Config& c, MaskKind mask, int index, int m_warpgroup, int len_q,
@@ -149,72 +144,28 @@ HEED_HOST_DEVICE constexpr int iterations_of(const Config& c, int tiles) {
   return tiles > 0 ? tiles + v_lag(c) : 0;
 }
 
-/// Rows of one head and batch entry.
-struct QTile {
-  int index;  ///< in Q tiles
-  int head;
-  int batch;
-  constexpr bool operator==(const QTile&) const = default;
-};
-
-/// Bytes of K and V that are read again and again while they are in the L2: half of it on Hopper.
-inline constexpr long long kResidentBytes = 32LL << 20;
-
-/// Heads whose K and V stay in the L2 together.
-HEED_HOST_DEVICE constexpr int heads_together(const Problem& problem, int len_k, int all_heads) {
-  const long long bytes = 4LL * (len_k < 1 ? 1 : len_k) * problem.head_dim;
-  const long long fit = kResidentBytes / bytes;
-  return fit < 1 ? 1 : fit < all_heads ? static_cast<int>(fit) : all_heads;
+/// Whether CTAs of Scheduler::single_tile go through the heads first.
+HEED_HOST_DEVICE constexpr attention::GridAxes grid_axes(const Config& c) {
+  return c.tile_order == TileOrder::lpt_then_spt || c.tile_order == TileOrder::lpt_l2
+             ? attention::GridAxes::heads_tiles_batch
+             : attention::GridAxes::tiles_heads_batch;
 }
 
-/// Blocks of Scheduler::static_persistent for so many Q tiles on a device that runs `places` blocks at once.
-///
-///   256 Q tiles, 132 places     filled 132: 124 blocks take two, 8 take one     even 128: all take two
-HEED_HOST_DEVICE constexpr long long persistent_ctas(const Config& c, long long q_tiles, long long places) {
-  if (q_tiles <= places) return q_tiles;
-  if (c.grid == Grid::full) return places;
-  const long long waves = (q_tiles + places - 1) / places;
-  return (q_tiles + waves - 1) / waves;
-}
-
-/// Of Scheduler::static_persistent under a causal mask, what block `block` takes instead of the `index`-th Q tile,
-/// which is its own in a wave that goes backwards: as far from the wave's end as that is from its start.
-HEED_HOST_DEVICE constexpr int q_tile_from_the_end(int index, int block, int blocks, int all) {
-  const int end = index - block + blocks;
-  return (end < all ? end : all) - 1 - block;
-}
-
-/// Of one_tile, whether blocks go through the heads first: a grid of (heads of a cluster each, Q tiles, batch). Else
-/// it is (Q tiles of a cluster each, heads, batch).
-HEED_HOST_DEVICE constexpr bool heads_in_x(const Config& c) {
-  return c.tile_order == TileOrder::lpt_then_spt || c.tile_order == TileOrder::lpt_l2;
-}
-
-/// Of one_tile, which Q tile of a head comes `x`-th: under a causal mask the longest comes first.
+/// Of Scheduler::single_tile, which Q tile of a head comes `x`-th: under a causal mask the longest comes first.
 HEED_HOST_DEVICE constexpr int q_tile_of_cta(const Config& c, MaskKind mask, int x, int q_tiles) {
-  const int longer = (q_tiles + 1) / 2;
-  if (c.tile_order == TileOrder::lpt_then_spt && x >= longer) return x - longer;
+  if (c.tile_order == TileOrder::lpt_then_spt) return attention::q_tile_at(c.tile_order, x, q_tiles);
   return has_right_bound(mask) && c.tile_order != TileOrder::paired ? q_tiles - 1 - x : x;
 }
 
-/// The Q tile that comes `index`-th; `together` from heads_together.
-HEED_HOST_DEVICE constexpr QTile q_tile_at(const Config& c, int index, int q_tiles, int heads, int batch,
-                                           int together) {
-  int row = 0;
-  int all_heads = 0;
-  if (c.tile_order != TileOrder::lpt_l2) {
-    all_heads = index / q_tiles;
-    row = index - all_heads * q_tiles;
-  } else {
-    const int section = index / (q_tiles * together);
-    const int within = index - section * q_tiles * together;
-    const int left = heads * batch - section * together;
-    const int width = left < together ? left : together;
-    row = within / width;
-    all_heads = section * together + within - row * width;
-  }
-  const int batch_index = batch == 1 ? 0 : all_heads / heads;
-  return {q_tiles - 1 - row, all_heads - batch_index * heads, batch_index};
+/// The grid of a launch.
+/// @param ctas that run at once
+HEED_HOST_DEVICE constexpr attention::Grid3 launch_grid(const Config& c, long long len_q, long long heads,
+                                                        long long batch, long long ctas) {
+  const long long q_tiles = attention::q_tiles_of_head(len_q, block_rows(c));
+  if (c.scheduler == Scheduler::single_tile) return attention::grid_of(grid_axes(c), q_tiles, heads, batch, c.cluster);
+  const long long virtual_ctas =
+      attention::persistent_ctas(c.grid == Grid::balanced, q_tiles * heads * batch, ctas * c.virtual_ctas);
+  return {static_cast<unsigned>((virtual_ctas + c.virtual_ctas - 1) / c.virtual_ctas), 1, 1};
 }
 
 }  // namespace heed::sm90_persistent

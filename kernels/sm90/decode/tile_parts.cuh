@@ -1,0 +1,236 @@
+/// The partial results of groups of warps that take whole tiles in turn (config.hpp: GroupSplit::kv_tiles), and the
+/// warps that merge them: those of a block in shared memory, those of blocks through global memory.
+#pragma once
+
+#include "kernels/attention/score_rows.cuh"
+#include "kernels/attention/softmax.cuh"
+#include "kernels/sm90/decode/block.cuh"
+#include "kernels/sm90/decode/partial.cuh"
+
+namespace heed::sm90_decode {
+
+template <const Config& kConfig, const Problem& kProblem>
+struct TileParts : Block<kConfig, kProblem> {
+  using Base = Block<kConfig, kProblem>;
+  using Base::block, Base::ending, Base::first_job, Base::first_tile, Base::group, Base::job_of, Base::job_tiles,
+      Base::lane, Base::merger, Base::params, Base::place_of, Base::prefetch_queries, Base::segment_of, Base::shared,
+      Base::tile_count, Base::wait_for_launch_before, Base::warp, Base::words, Base::kBlockM, Base::kDim, Base::kGroups,
+      Base::kMergers, Base::kPlan, Base::kThreads;
+  using typename Base::Segment;
+
+  static constexpr int kOutTiles = kDim / 8;  // n-tiles of O
+  static constexpr int kChunks = kDim / 4;    // pieces of a row in which partials are merged
+  static constexpr int kBatch = merge_batch(kConfig, kDim);
+  static constexpr int kCountedAhead = 3;  // tiles: the reply of a counter takes about as long as one or two
+
+  using Base::Base;
+
+  // Threads that compute put a segment's partials where those that merge take them from; neither waits longer than it
+  // must: one side comes by, the other waits.
+  __device__ __forceinline__ static void partials_are_put() {
+    ptx::bar_arrive(attention::barrier_id<kConfig, NamedBarrier::partials>(), kThreads + kMergers);
+  }
+  __device__ __forceinline__ static void wait_for_partials() {
+    ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::partials>(), kThreads + kMergers);
+  }
+  __device__ __forceinline__ static void partials_are_taken() {
+    ptx::bar_arrive(attention::barrier_id<kConfig, NamedBarrier::room>(), kThreads + kMergers);
+  }
+  __device__ __forceinline__ static void wait_for_room() {
+    ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::room>(), kThreads + kMergers);
+  }
+  /// Orders shared memory among the threads that merge.
+  __device__ __forceinline__ static void mergers_meet() {
+    ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::mergers>(), kMergers);
+  }
+
+  __device__ __forceinline__ int* is_last_word() const { return reinterpret_cast<int*>(shared + kPlan.is_last); }
+  // Partials in shared memory: (kGroups, kBlockM, partial_pitch) and (kGroups, kBlockM, 2).
+  __device__ __forceinline__ float* shared_out(int part, int row) const {
+    return reinterpret_cast<float*>(shared + kPlan.partial_out) + (part * kBlockM + row) * kPlan.partial_pitch;
+  }
+  __device__ __forceinline__ float* shared_state(int part, int row) const {
+    return reinterpret_cast<float*>(shared + kPlan.row_state) + 2 * (part * kBlockM + row);
+  }
+  __device__ __forceinline__ void put_partials(const float (&out)[1][kOutTiles][4], const attention::RowState<1>& state,
+                                               const Job& job) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = warp * kWarpRows + lane / 4 + 8 * h;
+      if (row >= job.rows) continue;
+      if (lane % 4 == 0)
+        *reinterpret_cast<float2*>(shared_state(group, row)) = make_float2(state.row_max[0][h], state.row_sum[0][h]);
+      float* to = shared_out(group, row) + 2 * (lane % 4);
+      attention::put_row(to, out[0], h);
+    }
+  }
+
+  /// Merges segment after segment. All of it runs once a segment, so that the time it takes is mostly that of
+  /// instructions that wait for each other: loops that could be unrolled are not.
+  __device__ __forceinline__ void merge_segments() const {
+    // At once: blocks of the next launch take room that is free, and wait before they touch memory.
+    if constexpr (kConfig.pdl) ptx::griddepcontrol_launch_dependents();
+    wait_for_launch_before();
+    const int end = first_tile + tile_count;
+    partials_are_taken();  // there are none
+#pragma unroll 1
+    for (int job_index = first_job;; ++job_index) {
+      const Job job = job_of(job_index);
+      const Segment segment = segment_of(job_index);
+      const bool is_final = (job_index + 1) * job_tiles >= end;
+      if (!is_final) prefetch_queries(job_of(job_index + 1));
+      const bool is_first = segment.first_block == block;
+      const bool is_last = segment.blocks > 1 && is_counted_last(segment, is_first);
+      if (!is_last || !is_first) merge_groups(job, segment);
+      if (is_last) receive(job, segment, is_first);
+      if (is_final) return;
+      partials_are_taken();
+    }
+  }
+
+  /// Counts the block in at a segment's job; whether all the others were before. The first of them at most once: a
+  /// block begins at most one job that another ends.
+  __device__ __forceinline__ bool is_counted_last(const Segment& segment, bool is_first) const {
+    if (merger() < 32) {
+      if (is_first) ptx::mbarrier_wait(ending(), 0);
+      const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
+      if (lane == 0)
+        *is_last_word() = ptx::atom_inc_relaxed_gpu(params.counters + segment.first_block, last) == last ? 1 : 0;
+    }
+    mergers_meet();  // again in wait_for_partials(), before the next segment's is written
+    return *is_last_word() != 0;
+  }
+
+  __device__ __forceinline__ Partial of_groups(int row, int chunk) const {
+    Partial merged;
+    merged.reset();
+    merged.add_shared<kGroups>(shared_out(0, row) + 4 * chunk, kBlockM * kPlan.partial_pitch, shared_state(0, row),
+                               2 * kBlockM);
+    return merged;
+  }
+
+  /// The groups' partials become one: the result where the block has all of the job, else its part on its way to the
+  /// block that merges.
+  __device__ __forceinline__ void merge_groups(const Job& job, const Segment& segment) const {
+    unsigned* const sent = place_of(2 * block + (block == segment.first_block ? 1 : 0), words());
+    wait_for_partials();
+#pragma unroll 1
+    for (int item = merger(); item < job.rows * kChunks; item += kMergers) {
+      const int row = item / kChunks;
+      const int chunk = item % kChunks;
+      const Partial merged = of_groups(row, chunk);
+      unsigned* const to = sent + row * row_words(kDim);
+      if (segment.blocks == 1)
+        store(merged, target_of(job, row, chunk), true);
+      else
+        merged.send(to + 4 * chunk, to + kDim + 2 * (chunk % 4), chunk < 4);
+    }
+  }
+
+  /// Adds the partials of a segment's blocks, in order but for the first block's, which comes last, and stores the
+  /// result. If this is the first block, its own are not sent: they are waited for when the others' are there already.
+  /// Of few blocks, those of two rows are asked for at once.
+  __device__ __forceinline__ void receive(const Job& job, const Segment& segment, bool is_first) const {
+    using Many = Batch<kBatch, kChunks>;
+    using One = Batch<2, kChunks>;  // of two rows
+    constexpr int kRowsFurther = kMergers / kChunks;
+    const Words at = words();
+    unsigned* const sent = place_of(2 * segment.first_block, at);
+    const int pitch = 2 * at.place_words;
+    const int others = segment.blocks - 1;
+    const int items = job.rows * kChunks;
+    const int parts = merge_parts(kConfig, kDim, job.rows, others);
+    const int all = parts * items;
+    const bool in_pairs = items > kMergers && others <= Many::kHalf;
+    bool waits = is_first;
+#pragma unroll 1
+    for (int first = 0; first < all; first += in_pairs ? 2 * kMergers : kMergers) {  // once, if there are several parts
+      const int item = first + merger();
+      const bool active = item < all;
+      const int part = active ? divide(item, items) : 0;
+      const int row = active ? (item - part * items) / kChunks : 0;
+      const int chunk = item % kChunks;
+      const bool has_second = in_pairs && active && row + kRowsFurther < job.rows;
+      const int second_row = has_second ? row + kRowsFurther : row;
+      const Target target = target_of(job, row, chunk);
+      const Target second_target = target_of(job, second_row, chunk);
+      unsigned* const of_row = sent + row * row_words(kDim);
+      const int further = (second_row - row) * row_words(kDim);
+      const int count = active ? ceil_div(others - part, parts) : 0;  // parts are at most as many as the others
+      Partial merged;
+      merged.reset();
+      Partial second = merged;
+#pragma unroll 1
+      for (int index = 0; __any_sync(0xffffffffU, index < count); index += kBatch) {
+        Many batch;
+        unsigned wanted = index < count ? (1U << least(count - index, kBatch)) - 1 : 0U;
+        if (has_second) wanted |= wanted << Many::kHalf;
+        batch.receive({of_row + static_cast<long long>(1 + part + index * parts) * pitch,
+                       static_cast<unsigned>(parts * pitch), in_pairs ? further - Many::kHalf * pitch : 0},
+                      wanted);
+        batch.template add_half_to<0>(merged);
+        if (in_pairs)
+          batch.template add_half_to<1>(second);
+        else
+          batch.template add_half_to<1>(merged);
+      }
+      Partial mine;
+      mine.reset();
+      Partial my_second = mine;
+      if (is_first) {
+        if (waits) wait_for_partials();
+        waits = false;
+        mine = of_groups(row, chunk);
+        my_second = of_groups(second_row, chunk);
+      } else {
+        One one;
+        one.receive({of_row + pitch / 2, 0, further}, active && part == 0 ? (has_second ? 3U : 1U) : 0U);
+        one.template add_half_to<0>(mine);
+        one.template add_half_to<1>(my_second);
+      }
+      if (parts > 1) {
+        mergers_meet();  // the groups' partials are read
+        if (active) merged.put_shared(shared_out(part, row) + 4 * chunk, shared_state(part, row), chunk == 0);
+        mergers_meet();
+        if (part != 0) continue;
+        merged.reset();
+#pragma unroll 1
+        for (int i = 0; i < parts; ++i)
+          merged.add_shared<1>(shared_out(i, row) + 4 * chunk, 0, shared_state(i, row), 0);
+      }
+      merged.add(mine);
+      store(merged, target, active);
+      if (!in_pairs) continue;
+      second.add(my_second);
+      store(second, second_target, has_second);
+    }
+  }
+
+  /// Where 4 columns of a finished row go, and its log-sum-exp: null where another thread has it, or nobody asks.
+  struct Target {
+    unsigned short* out;
+    float* lse;
+  };
+  __device__ __forceinline__ Target target_of(const Job& job, int row, int chunk) const {
+    const PackedRow at = packed_row(job.first + row, params.group_size);
+    const int head = job.kv_head * params.group_size + at.head;
+    Target target{static_cast<unsigned short*>(params.o) + job.batch * params.o_strides.batch +
+                      head * params.o_strides.head + at.query * params.o_strides.row + 4 * chunk,
+                  nullptr};
+    if (chunk == 0 && params.lse != nullptr)
+      target.lse = params.lse + (static_cast<long long>(job.batch) * params.heads + head) * params.len_q + at.query;
+    return target;
+  }
+
+  /// Writes them if `active`. A sum of zero is that of no keys; NaN stays NaN.
+  __device__ __forceinline__ void store(const Partial& merged, const Target& target, bool active) const {
+    if (!active) return;
+    const float inverse = merged.sum == 0.0F ? 0.0F : 1.0F / merged.sum;
+    *reinterpret_cast<uint2*>(target.out) = {
+        ptx::cvt_rn_x2<kProblem.element>(merged.out[0] * inverse, merged.out[1] * inverse),
+        ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse)};
+    if (target.lse != nullptr) *target.lse = attention::log_sum_exp(merged.sum != 0.0F, merged.row_max, merged.sum);
+  }
+};
+
+}  // namespace heed::sm90_decode
