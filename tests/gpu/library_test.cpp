@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "device/device.hpp"
 #include "heed/heed.h"
 #include "jit/build.hpp"
 #include "requirements.hpp"
