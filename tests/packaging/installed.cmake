@@ -1,43 +1,18 @@
-# An installed libheed, and an unpacked Debian package of it: the examples are built against each and run where no compiler is found.
+# An installed libheed, and an unpacked Debian package of it: the examples are built against each and run on the CPU where no compiler
+# is found.
 #
-#   cmake -DBUILD=build/release -DSOURCE=. -DHEED=heed -DFOLDER=scratch -DGENERATOR=Ninja -P installed.cmake
+#   cmake -DBUILD=build/release -DSOURCE=. -DHEED=heed -DFOLDER=scratch -DGENERATOR=Ninja -DCPACK=cpack -P installed.cmake
 
-function(run)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE failed OUTPUT_VARIABLE output ERROR_VARIABLE output)
-  if(failed)
-    list(JOIN ARGN " " command)
-    message(FATAL_ERROR "${command}\n${output}")
-  endif()
-  set(output "${output}" PARENT_SCOPE)
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/steps.cmake)
 
-# run_bare(PROGRAMS COMMAND...): with nothing but the file of programs in the environment.
-function(run_bare programs)
-  find_program(env env REQUIRED)
-  run(${env} -i PATH= ${programs} ${ARGN})
-  message(STATUS "${ARGN}\n${output}")
-  set(output "${output}" PARENT_SCOPE)
-endfunction()
-
-# build_examples(PREFIX INTO): by find_package.
-function(build_examples prefix into)
-  set(warnings "-Wall -Wextra -Wpedantic -Wshadow -Werror")
-  run(${CMAKE_COMMAND} -S ${SOURCE}/examples/library -B ${into} -G ${GENERATOR} -DCMAKE_PREFIX_PATH=${prefix} "-DCMAKE_C_FLAGS=${warnings}"
-      "-DCMAKE_CXX_FLAGS=${warnings}")
-  run(${CMAKE_COMMAND} --build ${into})
-  file(GLOB_RECURSE config ${prefix}/*/heed-config.cmake)
-  file(STRINGS ${into}/CMakeCache.txt found REGEX "^heed_DIR")
-  cmake_path(GET config PARENT_PATH config)
-  if(NOT found STREQUAL "heed_DIR:PATH=${config}")
-    message(FATAL_ERROR "the examples found ${found}, not ${config}")
-  endif()
-endfunction()
-
-function(run_examples folder programs)
-  run_bare("${programs}" ${folder}/attention_c cpu)
-  run_bare("${programs}" ${folder}/attention_cpp)
+function(run_examples folder)
+  run_bare(HEED_PROGRAMS=${programs} ${folder}/attention_c cpu)
+  run_bare(HEED_PROGRAMS=${programs} ${folder}/attention_cpp)
   if(EXISTS ${folder}/cuda_graph)
-    run_bare("HEED_PROGRAMS=/nowhere" ${folder}/cuda_graph)
+    run_bare(CUDA_VISIBLE_DEVICES= ${folder}/cuda_graph)
+    if(NOT output MATCHES "skipped: there is no GPU")
+      message(FATAL_ERROR "cuda_graph does not say what it skips:\n${output}")
+    endif()
   endif()
 endfunction()
 
@@ -45,27 +20,24 @@ file(REMOVE_RECURSE ${FOLDER})
 set(programs ${FOLDER}/small.programs)
 run(${HEED} programs build --arch cpu --dtypes fp32 --dims 64 --masks none --samples 3 --most 1 --cache ${FOLDER}/cache -o ${programs})
 
-# ---- cmake --install, then moved
-run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${FOLDER}/first)
-file(RENAME ${FOLDER}/first ${FOLDER}/prefix)
-file(GLOB_RECURSE library ${FOLDER}/prefix/*/libheed.so)
-cmake_path(GET library PARENT_PATH folder)
+# ---- cmake --install
+install_to(${FOLDER}/prefix)
 run(${FOLDER}/prefix/bin/heed --version)
 build_examples(${FOLDER}/prefix ${FOLDER}/examples)
-run_examples(${FOLDER}/examples HEED_PROGRAMS=${programs})
-file(COPY_FILE ${programs} ${folder}/heed.programs)  # beside the library, where it is looked for
+run_examples(${FOLDER}/examples)
+file(COPY_FILE ${programs} ${library_folder}/heed.programs)  # beside the library, where it is looked for
 run_bare("" ${FOLDER}/examples/attention_cpp)
-if(NOT output MATCHES "${folder}/heed.programs")
+if(NOT output MATCHES "${library_folder}/heed.programs")
   message(FATAL_ERROR "heed.programs beside the library was not taken:\n${output}")
 endif()
 
 find_program(pkg_config pkg-config)
 if(pkg_config)
-  set(ENV{PKG_CONFIG_PATH} ${folder}/pkgconfig)
+  set(ENV{PKG_CONFIG_PATH} ${library_folder}/pkgconfig)
   run(${pkg_config} --cflags --libs heed)
   string(STRIP "${output}" flags)
   separate_arguments(flags UNIX_COMMAND "${flags}")
-  run(cc -std=c11 ${SOURCE}/examples/library/attention.c -o ${FOLDER}/by_pkg_config ${flags} -Wl,-rpath,${folder})
+  run(cc -std=c11 ${SOURCE}/examples/library/attention.c -o ${FOLDER}/by_pkg_config ${flags} -Wl,-rpath,${library_folder})
   run_bare(HEED_PROGRAMS=${programs} ${FOLDER}/by_pkg_config cpu)
 else()
   message(STATUS "pkg-config is not installed: heed.pc was not tried")
@@ -88,4 +60,4 @@ if(NOT output MATCHES "Depends: [^\n]*libc6" OR output MATCHES "(Depends|Recomme
 endif()
 run(${dpkg_deb} -x ${package} ${FOLDER}/unpacked)
 build_examples(${FOLDER}/unpacked/usr ${FOLDER}/packaged_examples)
-run_examples(${FOLDER}/packaged_examples HEED_PROGRAMS=${programs})
+run_examples(${FOLDER}/packaged_examples)
