@@ -43,6 +43,8 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"ladder",
      {"base", "variant", "process", "jit", "measure", "trial", "record", "report", "examples/ladder/kernels"}},
     {"examples/ladder/kernels", {"kernels"}},
+    // what users of an installed libheed write
+    {"library", {}},
 };
 
 // The room that a path below the root, or the name of an #include, lies in.

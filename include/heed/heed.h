@@ -79,8 +79,7 @@ typedef struct heed_strides {
 } heed_strides;
 
 /* What else a problem asks for: heed_problem.flags. */
-#define HEED_WANTS_LSE (1u << 0) /* the log-sum-exp of each row is written: (batch, heads, len_q), fp32, natural log \
-                                  */
+#define HEED_WANTS_LSE (1u << 0) /* the log-sum-exp of each row is written, as fp32 and natural log */
 #define HEED_HAS_BIAS (1u << 1)  /* a tensor is added to the scaled scores */
 #define HEED_HAS_SINKS (1u << 2) /* a logit for each head joins the softmax without a value */
 #define HEED_RAGGED (1u << 3)    /* sequences of different lengths, packed: cu_seqlens_q and cu_seqlens_k */
