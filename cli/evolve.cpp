@@ -198,7 +198,7 @@ void run(const Options& o, const CLI::App& app) {
     const std::string_view why = o.family.empty() && searched.empty() ? family->made_for(options.workload, device) : "";
     searched.push_back(why.empty() ? std::string(family->name())
                                    : fmt::format("{} (made for {})", family->name(), why));
-    configs += space_size(family->knobs());
+    configs += space_size(variant_knobs(*family));
   }
   remark(o.machine.json,
          fmt::format("run {}: {} on {}, {} trials of {}: {:.2g} configs", id, to_string(options.workload), device.name,

@@ -14,10 +14,12 @@ namespace heed::evolve {
 nlohmann::json Evolution::ablate(const trial::Built& champion) {
   nlohmann::json rows = nlohmann::json::array();
   const Family& family = *champion.variant.family;
-  const Config defaults = family.default_config(options_.workload, device_);
+  const Config defaults =
+      values_of(make_variant(family, family.default_config(options_.workload, device_), options_.workload));
+  const Config champions = values_of(champion.variant);
   std::vector<std::size_t> changed;
   for (std::size_t i = 0; i < defaults.size(); ++i)
-    if (champion.variant.config[i] != defaults[i]) changed.push_back(i);
+    if (champions[i] != defaults[i]) changed.push_back(i);
   if (changed.empty()) return rows;
   observer_.message(fmt::format("ablation: taking back the champion's {} changes one by one", changed.size()));
   try {
@@ -39,9 +41,9 @@ nlohmann::json Evolution::ablate(const trial::Built& champion) {
   std::vector<std::future<jit::BuildOutcome>> builds;
   std::vector<Variant> variants;
   for (const std::size_t i : changed) {
-    Config config = champion.variant.config;
-    config[i] = defaults[i];
-    variants.push_back(make_variant(family, config, options_.workload));
+    Config values = champions;
+    values[i] = defaults[i];
+    variants.push_back(heed::variant_of(family, values, options_.workload));
     const bool legal = !laboratory_.refuses(variants.back());
     builds.push_back(legal ? builder_.start(laboratory_.request_for(variants.back()))
                            : std::future<jit::BuildOutcome>());
@@ -51,10 +53,10 @@ nlohmann::json Evolution::ablate(const trial::Built& champion) {
       if (build.valid()) build.wait();
   for (std::size_t n = 0; n < changed.size(); ++n) {
     check_interrupt();
-    const Knob& knob = family.knobs()[changed[n]];
+    const Knob& knob = variant_knobs(family)[changed[n]];
     nlohmann::json row = {{"knob", knob.name},
                           {"default", knob.text_of(defaults[changed[n]])},
-                          {"champion", knob.text_of(champion.variant.config[changed[n]])},
+                          {"champion", knob.text_of(champions[changed[n]])},
                           {"config", describe(variants[n])}};
     if (!builds[n].valid()) {
       row["verdict"] = to_string(Verdict::illegal);
@@ -106,7 +108,7 @@ bool Evolution::try_ablation_winner(const nlohmann::json& ablation, int champion
   if (winner == nullptr) return false;
   const Variant variant = parse_variant((*winner)["config"].get<std::string>(), options_.workload, device_);
   const Proposal proposal{
-      variant.config,
+      values_of(variant),
       Operation::revert,
       {champion_trial},
       fmt::format("{} {} -> {} of trial {}", (*winner)["knob"].get<std::string>(),

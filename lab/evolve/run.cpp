@@ -195,7 +195,7 @@ void Evolution::prepare_base() {
 }
 
 Variant Evolution::variant_of(const Proposal& proposal) const {
-  return make_variant(*families_[static_cast<std::size_t>(proposal.space)], proposal.config, options_.workload);
+  return heed::variant_of(*families_[static_cast<std::size_t>(proposal.space)], proposal.config, options_.workload);
 }
 
 Variant Evolution::variant_of(const store::TrialRecord& trial) const {
@@ -219,12 +219,12 @@ std::vector<Individual> Evolution::individuals(int generation) const {
   std::vector<Individual> all;
   for (const store::TrialRecord& t : trials_) {
     const Variant variant = variant_of(t);
-    all.push_back({t.number, t.generation, t.island, variant.config, t.verdict == to_string(Verdict::ok), t.ratio_low,
-                   profile::bound_at(t.diagnosis, generation), space_of(variant)});
+    all.push_back({t.number, t.generation, t.island, values_of(variant), t.verdict == to_string(Verdict::ok),
+                   t.ratio_low, profile::bound_at(t.diagnosis, generation), space_of(variant)});
     for (const nlohmann::json& draft : t.drafts) {
       if (draft.at("config") == t.config) continue;
       const Variant drafted = parse_variant(draft.at("config").get<std::string>(), options_.workload, device_);
-      all.push_back({t.number, t.generation, t.island, drafted.config, false, draft.at("certain").get<double>(),
+      all.push_back({t.number, t.generation, t.island, values_of(drafted), false, draft.at("certain").get<double>(),
                      Bound::unknown, space_of(drafted), true});
     }
   }
@@ -233,16 +233,9 @@ std::vector<Individual> Evolution::individuals(int generation) const {
 
 std::vector<Space> Evolution::spaces() const {
   std::vector<Space> all;
-  for (const Family* family : families_)
-    all.push_back(
-        {&family->knobs(),
-         family->default_config(options_.workload, device_),
-         [this, family](const Config& config) { return !family->is_illegal(config, options_.workload, device_); },
-         [this, family](const Config& config) { return family->canonical(config, options_.workload); },
-         std::string(family->name()),
-         {}});
+  for (const Family* family : families_) all.push_back(evolve::space_of(*family, options_.workload, device_));
   for (const Variant& variant : found_)
-    all[static_cast<std::size_t>(space_of(variant))].found.push_back(variant.config);
+    all[static_cast<std::size_t>(space_of(variant))].found.push_back(values_of(variant));
   return all;
 }
 

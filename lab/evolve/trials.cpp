@@ -134,7 +134,7 @@ profile::Diagnosis Evolution::diagnose(const Variant& variant, const jit::Resour
   evidence.device = device_;
   evidence.bytes = options_.workload.bytes();
   evidence.counters = counters;
-  return profile::diagnose(evidence, variant.family->knobs());
+  return profile::diagnose(evidence, variant_knobs(*variant.family));
 }
 
 std::size_t Evolution::drafts_looked_at() const {

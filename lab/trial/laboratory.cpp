@@ -48,7 +48,7 @@ Laboratory::~Laboratory() = default;
 
 std::optional<std::string> Laboratory::refuses(const Variant& variant) const {
   if (auto reason = variant.family->refuses(workload_, device_)) return reason;
-  return variant.family->is_illegal(variant.config, workload_, device_);
+  return variant.is_illegal(workload_, device_);
 }
 
 LaunchPlan Laboratory::plan_of(const Variant& variant) const {

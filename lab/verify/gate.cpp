@@ -215,8 +215,7 @@ class Gate {
 
   // A program for fixed sizes runs no other workload.
   [[nodiscard]] bool may_run(const Workload& w) const {
-    return variant_.runs(w) && !variant_.family->refuses(w, device_) &&
-           !variant_.family->is_illegal(variant_.config, w, device_);
+    return variant_.runs(w) && !variant_.family->refuses(w, device_) && !variant_.is_illegal(w, device_);
   }
 
   [[nodiscard]] bool hard() const { return workload_.dtype == Dtype::fp16 && !workload_.scale; }

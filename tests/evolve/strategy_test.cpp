@@ -234,10 +234,7 @@ TEST(Strategy, TheDefaultMadeForItsWorkloadIsTriedWithTheFirstGeneration) {
     const Workload workload = parse_workload(shape);
     std::vector<Space> spaces;
     for (const Family* family : searched_families(workload, hopper))
-      spaces.push_back({&family->knobs(), family->default_config(workload, hopper),
-                        [=](const Config& config) { return !family->is_illegal(config, workload, hopper); },
-                        [=](const Config& config) { return family->canonical(config, workload); },
-                        std::string(family->name())});
+      spaces.push_back(space_of(*family, workload, hopper));
     std::string found;
     std::vector<Individual> history;
     for (int g = 0; g < 3; ++g)
@@ -285,9 +282,8 @@ TEST(Strategy, FortyFiveTrialsGoThroughTheWaysOfARealFamily) {
   const Variant start = parse_variant(
       "fwd_sm90_persistent:m_warpgroups=2,kv_groups=2,cluster=1,stages=3,pingpong=on,tile_order=row_major", workload,
       hopper);
-  const Space space{&family.knobs(), start.config,
-                    [&](const Config& config) { return !family.is_illegal(config, workload, hopper); },
-                    [&](const Config& config) { return family.canonical(config, workload); }, "stream"};
+  Space space = space_of(family, workload, hopper);
+  space.default_config = values_of(start);
   int reached = 0;
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     StrategyOptions options;
@@ -311,12 +307,8 @@ TEST(Strategy, FortyFiveTrialsFindMostSingleChangesOfARealFamily) {
   DeviceFacts hopper = gpu_limits("sm_90a");
   hopper.processors = 132;
   std::vector<Space> spaces;
-  for (const char* name : {"fwd_sm90_persistent", "fwd_sm80", "fwd_sm90_split"}) {
-    const Family& family = find_family(name);
-    spaces.push_back({&family.knobs(), family.default_config(workload, hopper),
-                      [&](const Config& config) { return !family.is_illegal(config, workload, hopper); },
-                      [&](const Config& config) { return family.canonical(config, workload); }, name});
-  }
+  for (const char* name : {"fwd_sm90_persistent", "fwd_sm80", "fwd_sm90_split"})
+    spaces.push_back(space_of(find_family(name), workload, hopper));
   const Space& space = spaces[0];
   std::vector<std::pair<std::size_t, int>> neighbours;
   for (std::size_t i = 0; i < space.knobs->size(); ++i)

@@ -57,7 +57,7 @@ TEST(Embedded, AFamilyIsMadeOfItsFolderAndWhatThatIncludes) {
     const Workload workload = parse_workload("b1h2l64d64:fp16");
     DeviceFacts device = gpu_limits("sm_90a");
     if (family->device() == DeviceKind::cpu) device = cpu_facts();
-    const std::string source = family->prelude(family->default_config(workload, device), workload);
+    const std::string source = family->prelude(family->default_config(workload, device), problem_of(workload));
     const std::size_t begin = source.find('"') + 1;
     EXPECT_EQ(sources_of(*family).count(source.substr(begin, source.find('"', begin) - begin)), 1U) << source;
   }
@@ -483,11 +483,10 @@ TEST(GpuBuilds, RandomLegalConfigsBuild) {
       workload.dtype = random.chance(0.5) ? Dtype::fp16 : Dtype::bf16;
       workload.dim = workload.dim_v = random.chance(0.5) ? 64 : 128;
       workload.mask = random.chance(0.5) ? Mask::none : Mask::causal_bottom_right;
-      Config config;
-      for (const Knob& knob : family->knobs()) config.push_back(knob.values[random.below(knob.values.size())]);
-      config = family->canonical(config, workload);
-      if (family->is_illegal(config, workload, device)) continue;
-      const Variant variant = make_variant(*family, config, workload);
+      Config values;
+      for (const Knob& knob : variant_knobs(*family)) values.push_back(knob.values[random.below(knob.values.size())]);
+      const Variant variant = canonical(variant_of(*family, values, workload), workload);
+      if (variant.is_illegal(workload, device)) continue;
       builds.emplace_back(describe(variant), builder.start(request_for(variant, workload, device)));
     }
     for (auto& [name, build] : builds) {

@@ -35,7 +35,7 @@ TEST(Families, EveryCaseIsRefusedWithAReasonOrHasALegalDefault) {
         EXPECT_GT(plan.grid[0], 0U);
         EXPECT_TRUE(!plan.boxes || plan.boxes->problem == problem_of(workload)) << family->name();
         EXPECT_TRUE((!plan.boxes && !plan.dependent) || device.compute_capability >= 90) << family->name();
-        EXPECT_NE(family->prelude(config, workload).find("kConfig{"), std::string::npos);
+        EXPECT_NE(family->prelude(config, problem_of(workload)).find("kConfig{"), std::string::npos);
         EXPECT_NE(family->entry().find(plan.entry), std::string::npos);
       }
 }
@@ -169,7 +169,7 @@ TEST(Families, IllegalConfigsSayWhy) {
   const DeviceFacts ada = gpu_limits("sm_89");
   const auto reason = [&](const std::string& text) {
     const Variant variant = parse_variant(text, workload, ada);
-    return variant.family->is_illegal(variant.config, workload, ada).value_or("legal");
+    return variant.is_illegal(workload, ada).value_or("legal");
   };
   EXPECT_THAT(reason("fwd_sm80:block_n=128,stages=4,kv_groups=4"), ::testing::HasSubstr("bytes of shared memory"));
   EXPECT_THAT(reason("fwd_sm80:block_m=128,kv_groups=8"), ::testing::HasSubstr("1024"));
@@ -197,16 +197,17 @@ TEST(Families, RandomLegalConfigsKeepTheirPromises) {
     if (family->refuses(workload, device)) workload.len_q = 16;
     int legal = 0;
     for (int i = 0; i < 5000; ++i) {
-      Config config;
-      for (const Knob& knob : family->knobs()) config.push_back(knob.values[random.below(knob.values.size())]);
-      config = family->canonical(config, workload);
-      EXPECT_EQ(family->canonical(config, workload), config) << to_string(family->knobs(), config);
-      for (std::size_t k = 0; k < config.size(); ++k) EXPECT_GE(family->knobs()[k].index_of(config[k]), 0);
-      if (family->is_illegal(config, workload, device)) continue;
+      const std::vector<Knob>& knobs = variant_knobs(*family);
+      Config drawn;
+      for (const Knob& knob : knobs) drawn.push_back(knob.values[random.below(knob.values.size())]);
+      const Variant variant = canonical(variant_of(*family, drawn, workload), workload);
+      const Config values = values_of(variant);
+      EXPECT_EQ(values_of(canonical(variant, workload)), values) << describe(variant);
+      for (std::size_t k = 0; k < values.size(); ++k) EXPECT_GE(knobs[k].index_of(values[k]), 0);
+      if (variant.is_illegal(workload, device)) continue;
       ++legal;
-      const Variant variant = make_variant(*family, config, workload);
-      EXPECT_EQ(parse_variant(describe(variant), workload, device).config, config);
-      const LaunchPlan plan = family->plan(config, workload, device);
+      EXPECT_EQ(values_of(parse_variant(describe(variant), workload, device)), values);
+      const LaunchPlan plan = variant.plan(workload, device);
       if (family->device() == DeviceKind::cuda) {
         EXPECT_LE(plan.threads, 1024U);
         EXPECT_LE(plan.shared_bytes, device.shared_bytes_per_block);
@@ -229,7 +230,7 @@ TEST(Families, HopperSaysWhatItCannotDo) {
   const auto reason = [&](const std::string& text, const char* shape = "b1h8l512d64") {
     const Workload workload = parse_workload(shape);
     const Variant variant = parse_variant(text, workload, hopper);
-    return variant.family->is_illegal(variant.config, workload, hopper).value_or("legal");
+    return variant.is_illegal(workload, hopper).value_or("legal");
   };
   EXPECT_EQ(reason("fwd_sm90_split"), "legal");
   EXPECT_THAT(reason("fwd_sm90_split:cluster=8"), ::testing::HasSubstr("each keeps 16"));
@@ -287,7 +288,7 @@ TEST(Families, HopperTakesKeyHeadsAsTheyAre) {
   const auto canonical = [&](const char* shape) {
     const Workload workload = parse_workload(shape);
     const Variant variant = parse_variant("fwd_sm90_split:gqa=off", workload, hopper);
-    return to_string(variant.family->knobs(), variant.family->canonical(variant.config, workload));
+    return describe(heed::canonical(variant, workload));
   };
   EXPECT_THAT(canonical("b1h8l512d64"), ::testing::HasSubstr("gqa=off"));
   EXPECT_THAT(canonical("b1h8hkv2l512d64"), ::testing::HasSubstr("gqa=on"));
@@ -376,7 +377,7 @@ TEST(Families, OnlyGridsThatCountBatchEntriesEndAtTheirLimit) {
     EXPECT_LE(plan.grid[2], 65535U);
   }
   const Variant one_tile = parse_variant("fwd_sm90_persistent:scheduler=single_tile", many, hopper);
-  EXPECT_THAT(one_tile.family->is_illegal(one_tile.config, many, hopper).value_or(""),
+  EXPECT_THAT(one_tile.is_illegal(many, hopper).value_or(""),
               ::testing::HasSubstr("grid limit of 65535 each; write scheduler=static_persistent"));
 }
 

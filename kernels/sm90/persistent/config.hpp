@@ -17,6 +17,7 @@
 #pragma once
 
 #include "kernels/attention/mask.hpp"
+#include "kernels/attention/specialization.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
 #include "kernels/tile/registers.hpp"
@@ -220,26 +221,6 @@ enum class MaskPath {
   separate_loop,  ///< the same as branch, but rows with only the first tile masked have a loop without
 };
 
-/// What a program knows of the sizes of its launches (Problem::sizes). The compiler works out what follows from them,
-/// and no constant of a launch is waited for.
-enum class Specialize {
-  none,         ///< nothing: the same program for all
-  shape,        ///< lengths, heads, batch and the alignment of the mask
-  whole_tiles,  ///< and that Q tiles are whole: nothing asks whether a row is past the last, or sees past the last key
-};
-
-/// Whether a program for one shape leaves out the code that launches of the shape never reach.
-enum class Prune {
-  off,
-  on,  ///< a quarter to nine tenths of the instructions are left. ptxas places them otherwise then, for better or worse
-};
-
-/// Where a program for one shape finds the rows of O.
-enum class OutputLayout {
-  strided,  ///< by the strides of a launch
-  dense,    ///< one behind the other, in the order of the workload's layout: strides are constants
-};
-
 struct Config {
   int m_warpgroups = 2;
   int kv_groups = 1;
@@ -270,9 +251,6 @@ struct Config {
   ScalePlacement scale_placement = ScalePlacement::at_use;
   ConvertPlacement convert_placement = ConvertPlacement::at_once;
   RowsumPlacement rowsum_placement = RowsumPlacement::at_once;
-  Specialize specialize = Specialize::none;
-  Prune prune = Prune::off;
-  OutputLayout o_layout = OutputLayout::strided;
   int virtual_ctas = 1;  ///< of a persistent CTA
   int min_blocks = 1;
   constexpr bool operator==(const Config&) const = default;
@@ -296,12 +274,6 @@ HEED_HOST_DEVICE constexpr int block_rows(const Config& c) {
 /// Who shares the keys of a row: KV groups of one block, or blocks of a cluster.
 HEED_HOST_DEVICE constexpr int num_splits(const Config& c) {
   return c.kv_groups * c.cluster;
-}
-
-/// Whether it is known that all Q tiles have all their rows, and that under a mask every row sees a key and none a
-/// key past the last.
-HEED_HOST_DEVICE constexpr bool has_whole_q_tiles(const Config& c) {
-  return c.specialize == Specialize::whole_tiles;
 }
 
 using tile::padded_dim;
