@@ -164,7 +164,7 @@ class Page {
   [[nodiscard]] int best_of_search() const {
     const store::TrialRecord* best = nullptr;
     for (const store::TrialRecord& t : trials_)
-      if (t.verdict == "ok" && (best == nullptr || t.ratio_low > best->ratio_low)) best = &t;
+      if (t.ok() && (best == nullptr || t.ratio_low > best->ratio_low)) best = &t;
     return best == nullptr ? -1 : best->number;
   }
   [[nodiscard]] const store::TrialRecord* champion_trial() const {
@@ -194,7 +194,7 @@ class Page {
       add(fmt::format("<p class=\"notice\" role=\"note\">No champion: {}.</p>\n",
                       escape(text_of(run_.result, "summary"))));
     add("<ul class=\"tiles\">\n");
-    const auto ok = std::count_if(trials_.begin(), trials_.end(), [](const auto& t) { return t.verdict == "ok"; });
+    const auto ok = std::count_if(trials_.begin(), trials_.end(), [](const auto& t) { return t.ok(); });
     if (final_.is_object()) {
       const json& ratio = member(final_, "ratio");
       tile(fmt::format("{:.3f} times", number(ratio, "value")),
@@ -236,13 +236,14 @@ class Page {
         population_chart(trials_, static_cast<int>(number(run_.options, "population"))));
     std::map<std::string, int> counts;
     for (const store::TrialRecord& t : trials_)
-      ++counts[t.finding.empty() || t.finding == "none" ? t.verdict : t.verdict + " (" + t.finding + ")"];
+      ++counts[t.finding == Finding::none ? std::string(to_string(t.verdict))
+                                          : fmt::format("{} ({})", to_string(t.verdict), to_string(t.finding))];
     std::vector<std::pair<std::string, int>> sorted(counts.begin(), counts.end());
     std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
     std::vector<Bar> bars;
     for (const auto& [verdict, count] : sorted)
-      bars.push_back(
-          {verdict, static_cast<double>(count), std::to_string(count), verdict == "ok" ? "bar-ok" : "bar-refused"});
+      bars.push_back({verdict, static_cast<double>(count), std::to_string(count),
+                      verdict == to_string(Verdict::ok) ? "bar-ok" : "bar-refused"});
     add("<h3>Verdicts</h3>\n" + bar_chart("verdicts", "Verdicts", bars, "How the trials ended."));
   }
 
@@ -401,9 +402,10 @@ class Page {
                      "ratio", "95% interval", "us", "registers"},
                     8);
     for (const store::TrialRecord& t : trials_) {
-      const bool ok = t.verdict == "ok";
+      const bool ok = t.ok();
       table.add({std::to_string(t.number), std::to_string(t.id), std::to_string(t.generation),
-                 t.drafts.empty() ? "-" : std::to_string(t.drafts.size()), t.operation, t.why, t.verdict,
+                 t.drafts.empty() ? "-" : std::to_string(t.drafts.size()), t.operation, t.why,
+                 std::string(to_string(t.verdict)),
                  ok ? "" : shortened(t.check.empty() ? t.reason : t.check + ": " + t.reason, 160),
                  ok ? fmt::format("{:.4f}", t.ratio) : "-",
                  ok ? fmt::format("[{:.4f}, {:.4f}]", t.ratio_low, t.ratio_high) : "-", us_text(t.trial_us),

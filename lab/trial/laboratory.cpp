@@ -318,6 +318,7 @@ Outcome Laboratory::judge_once(const Variant& variant, const jit::BuildOutcome& 
         verify::run_gate(worker_for(*base_, trial, fresh), kTrialSlot, variant, workload_, device_, options);
     outcome.verify_ms = milliseconds_since(begin);
     outcome.error = report.error;
+    outcome.checks = report.checks;
     outcome.verdict = report.verdict;
     outcome.finding = report.finding;
     outcome.reason = report.reason;

@@ -67,16 +67,16 @@ TEST(EmulatedStream, SizesMayBeConstants) {
 TEST(EmulatedStream, ProgramsMayHoldWhatTheyNeed) {
   const Options misinformed{.told = emulator::misinform_of_sizes};
   constexpr Shape kRound{.heads = 2, .len_q = 128, .len_k = 512, .score_scale = 30};
-  run_case<kFixed, pruned(fixed(kHalf64, kRound))>(kRound, 151, misinformed);
+  run_case<kFixed, emulator::pruned(fixed(kHalf64, kRound))>(kRound, 151, misinformed);
   constexpr Shape kSquare{.heads = 2, .len_q = 256, .len_k = 256};
-  run_case<kFixed, pruned(fixed(kHalf64Causal, kSquare))>(kSquare, 152, misinformed);
+  run_case<kFixed, emulator::pruned(fixed(kHalf64Causal, kSquare))>(kSquare, 152, misinformed);
   constexpr Shape kAskew{.heads = 2, .len_q = 200, .len_k = 150, .causal_offset = -70, .score_scale = 30};
-  run_case<kFixed, pruned(fixed(kHalf64Causal, kAskew))>(kAskew, 153, misinformed);
-  run_case<kWhole, pruned(whole(kHalf64Causal, kSquare))>(kSquare, 154, misinformed);
+  run_case<kFixed, emulator::pruned(fixed(kHalf64Causal, kAskew))>(kAskew, 153, misinformed);
+  run_case<kWhole, emulator::pruned(whole(kHalf64Causal, kSquare))>(kSquare, 154, misinformed);
   constexpr Shape kOdd{.heads = 2, .len_q = 128, .len_k = 320};
-  run_case<kWhole, pruned(whole(kHalf64, kOdd))>(kOdd, 155, misinformed);
+  run_case<kWhole, emulator::pruned(whole(kHalf64, kOdd))>(kOdd, 155, misinformed);
   constexpr Shape kSingle{.heads = 3, .len_q = 128, .len_k = 40, .score_scale = 30};
-  run_case<kWhole, pruned(whole(kHalf64, kSingle))>(kSingle, 156, misinformed);
+  run_case<kWhole, emulator::pruned(whole(kHalf64, kSingle))>(kSingle, 156, misinformed);
   constexpr Config kApart{.m_warpgroups = 1,
                           .cluster = 2,
                           .stages = 3,
@@ -87,7 +87,7 @@ TEST(EmulatedStream, ProgramsMayHoldWhatTheyNeed) {
                           .tile_order = TileOrder::lpt_then_spt,
                           .min_blocks = 2};
   constexpr Shape kLong{.heads = 2, .len_q = 320, .len_k = 320, .score_scale = 30};
-  run_case<kApart, pruned(fixed(kHalf64Causal, kLong))>(kLong, 157, misinformed);
+  run_case<kApart, emulator::pruned(fixed(kHalf64Causal, kLong))>(kLong, 157, misinformed);
   constexpr Config kPairs{.m_warpgroups = 2,
                           .kv_groups = 2,
                           .stages = 4,
@@ -95,7 +95,7 @@ TEST(EmulatedStream, ProgramsMayHoldWhatTheyNeed) {
                           .tile_order = TileOrder::paired,
                           .share_causal_tail = ShareCausalTail::on};
   constexpr Shape kEnds{.len_q = 640, .len_k = 640};
-  run_case<kPairs, pruned(fixed(kHalf64Causal, kEnds))>(kEnds, 158, misinformed);
+  run_case<kPairs, emulator::pruned(fixed(kHalf64Causal, kEnds))>(kEnds, 158, misinformed);
 }
 
 constexpr Problem dense_tiles(const Problem& problem, const Shape& s) {

@@ -139,13 +139,13 @@ TEST(EmulatedSm90, ProgramsMayHoldWhatTheyNeed) {
                               .rowsum = Rowsum::mma,
                               .overflow_check = OverflowCheck::after_store};
   constexpr Shape kRound{.heads = 2, .len_q = 128, .len_k = 512, .score_scale = 20};
-  constexpr Problem kUnmasked = pruned(fixed(kHalf64, kRound));
+  constexpr Problem kUnmasked = emulator::pruned(fixed(kHalf64, kRound));
   run_case<canonical(kNumSplits, kUnmasked), kUnmasked>(kRound, 440, true, {}, emulator::misinform_of_sizes);
   constexpr Shape kSquare{.heads = 2, .len_q = 512, .len_k = 512};
-  constexpr Problem kMasked = pruned(fixed(kHalf64Causal, kSquare));
+  constexpr Problem kMasked = emulator::pruned(fixed(kHalf64Causal, kSquare));
   run_case<canonical(kNumSplits, kMasked), kMasked>(kSquare, 441, true, {}, emulator::misinform_of_sizes);
   constexpr Shape kAskew{.heads = 2, .len_q = 100, .len_k = 700, .causal_offset = 333, .score_scale = 20};
-  constexpr Problem kOther = pruned(fixed(kHalf64Causal, kAskew));
+  constexpr Problem kOther = emulator::pruned(fixed(kHalf64Causal, kAskew));
   run_case<canonical(kNumSplits, kOther), kOther>(kAskew, 442, true, {}, emulator::misinform_of_sizes);
 }
 
