@@ -99,8 +99,8 @@ struct FixedSizes {
   int len_q = 0;  ///< 0: built for any sizes, it takes them from its parameters
   int len_k = 0;
   int right_offset = 0;
-  TensorStrides o_strides = {};  ///< row = 0: it takes them from its parameters
   int left_offset = 0;
+  TensorStrides o_strides = {};  ///< row = 0: it takes them from its parameters
   constexpr bool operator==(const FixedSizes&) const = default;
 };
 

@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "base/text.hpp"
+#include "variant/params_fields.hpp"
 #include "variant/registry.hpp"
 #include "variant/renames.hpp"
 #include "variant/specialization.hpp"
@@ -226,31 +227,40 @@ std::string too_large_to_know(const Workload& workload) {
       workload.bytes() / 1e6, kMostFixedBytes / 1e6);
 }
 
+namespace {
+
+// Designated initialisers, in the order of the fields.
+std::string literal(const FixedSizes& sizes) {
+  std::vector<std::string> fields;
+  for (const auto& field : kIntFields)
+    if (field.fixed != nullptr) fields.push_back(fmt::format(".{} = {}", field.name, sizes.*field.fixed));
+  for (const auto& field : kStridesFields)
+    if (field.fixed != nullptr && (sizes.*field.fixed).row != 0) {
+      const TensorStrides& strides = sizes.*field.fixed;
+      fields.push_back(fmt::format(".{} = {{{}, {}, {}}}", field.name, strides.batch, strides.head, strides.row));
+    }
+  return fmt::format("{{{}}}", join(fields, ", "));
+}
+
+}  // namespace
+
 std::string literal(const Problem& problem) {
-  const FixedSizes& s = problem.sizes;
-  return fmt::format(
-      "{{.element = heed::Element::{}, .head_dim = {}, .mask = heed::MaskKind::{}{}{}}}", to_string(problem.element),
-      problem.head_dim, to_string(problem.mask),
-      s.len_q == 0
-          ? std::string()
-          : fmt::format(", .sizes = {{.batch = {}, .heads = {}, .heads_kv = {}, .len_q = {}, .len_k = {}, "
-                        ".right_offset = {}{}{}}}",
-                        s.batch, s.heads, s.heads_kv, s.len_q, s.len_k, s.right_offset,
-                        s.o_strides.row == 0 ? std::string()
-                                             : fmt::format(", .o_strides = {{{}, {}, {}}}", s.o_strides.batch,
-                                                           s.o_strides.head, s.o_strides.row),
-                        s.left_offset == 0 ? std::string() : fmt::format(", .left_offset = {}", s.left_offset)),
-      problem.specialization == Specialization{} ? std::string()
-                                                 : ", .specialization = " + literal(problem.specialization));
+  std::string text = fmt::format("{{.element = heed::Element::{}, .head_dim = {}, .mask = heed::MaskKind::{}",
+                                 to_string(problem.element), problem.head_dim, to_string(problem.mask));
+  if (problem.sizes.len_q != 0) text += ", .sizes = " + literal(problem.sizes);
+  if (!(problem.specialization == Specialization{})) text += ", .specialization = " + literal(problem.specialization);
+  return text + "}";
 }
 
 std::string to_string(const Problem& problem) {
   const FixedSizes& s = problem.sizes;
   std::string text = fmt::format("{}_d{}", to_string(problem.element), problem.head_dim);
   if (problem.mask != MaskKind::none) text += fmt::format("_{}", to_string(problem.mask));
-  if (s.len_q > 0) text += fmt::format("_b{}h{}hkv{}l{}k{}", s.batch, s.heads, s.heads_kv, s.len_q, s.len_k);
-  if (s.right_offset != 0) text += fmt::format("o{}", s.right_offset);
-  if (s.left_offset != 0) text += fmt::format("f{}", s.left_offset);
+  if (s.len_q == 0) return text;
+  text += "_";
+  for (const auto& field : kIntFields)
+    if (field.fixed != nullptr && (!field.is_offset || s.*field.fixed != 0))
+      text += fmt::format("{}{}", field.tag, s.*field.fixed);
   if (s.o_strides.row != 0) {
     // Where both layouts have the same strides, of one head and one query, they are one problem and have one name.
     const bool is_blhd = s.o_strides.head == problem.head_dim && s.o_strides.row == s.heads * problem.head_dim;

@@ -131,7 +131,7 @@ TEST(Families, ProgramsForFixedSizesRunNoOthers) {
   EXPECT_EQ(to_string(any.problem), "fp16_d64_causal");
   EXPECT_EQ(to_string(fixed.problem), "fp16_d64_causal_b2h8hkv2l512k700o188");
   EXPECT_THAT(fixed.unit(), ::testing::HasSubstr(".sizes = {.batch = 2, .heads = 8, .heads_kv = 2, "
-                                                 ".len_q = 512, .len_k = 700, .right_offset = 188}"));
+                                                 ".len_q = 512, .len_k = 700, .right_offset = 188, .left_offset = 0}"));
   EXPECT_THAT(any.unit(), ::testing::Not(::testing::HasSubstr(".sizes = {")));
   Workload strided = own;
   strided.layout = Layout::blhd;
@@ -174,7 +174,7 @@ TEST(Families, ProgramsForDenseOutputsWriteNoOthers) {
     EXPECT_NE(dense.id(), inner.id());
     EXPECT_NE(dense.id(), fixed.id());
     const auto says = [](const std::string& strides) {
-      return ::testing::HasSubstr(", .right_offset = 188" + strides + "}");
+      return ::testing::HasSubstr(", .right_offset = 188, .left_offset = 0" + strides + "}");
     };
     EXPECT_THAT(dense.unit(), says(", .o_strides = {262144, 32768, 64}"));
     EXPECT_THAT(inner.unit(), says(", .o_strides = {262144, 64, 512}"));
