@@ -222,7 +222,7 @@ int replay(const ReplayOptions& o) {
   // what moves a ratio from process to process.
   const double slack = std::max(laboratory.base_against_itself().spread, kProcessSpread);
   const bool same_code = build.artifact && build.artifact->machine_code == then->machine_code;
-  bool holds = to_string(now.verdict) == then->verdict;
+  bool holds = now.verdict == then->verdict;
   if (holds && now.ok())
     holds = span.low * (1 - slack) <= then->ratio_high * (1 + slack) &&
             span.high * (1 + slack) >= then->ratio_low * (1 - slack);
@@ -249,9 +249,9 @@ int replay(const ReplayOptions& o) {
   report::Table table({"", "verdict", "base us", "trial us", "ratio", "95% interval", "max|error|"});
   table.align_left(1);
   const auto interval = [](double low, double high) { return fmt::format("[{:.4f}, {:.4f}]", low, high); };
-  table.add({"stored", then->verdict, fmt::format("{:.2f}", then->base_us), fmt::format("{:.2f}", then->trial_us),
-             fmt::format("{:.3f}", then->ratio), interval(then->ratio_low, then->ratio_high),
-             fmt::format("{:.1e}", then->max_abs)});
+  table.add({"stored", std::string(to_string(then->verdict)), fmt::format("{:.2f}", then->base_us),
+             fmt::format("{:.2f}", then->trial_us), fmt::format("{:.3f}", then->ratio),
+             interval(then->ratio_low, then->ratio_high), fmt::format("{:.1e}", then->max_abs)});
   table.add({"now", std::string(to_string(now.verdict)), fmt::format("{:.2f}", now.pair.base_median_us),
              fmt::format("{:.2f}", now.pair.trial_median_us), fmt::format("{:.3f}", now.pair.ratio.value),
              interval(now.pair.ratio.low, now.pair.ratio.high), fmt::format("{:.1e}", now.error.max_abs)});

@@ -34,7 +34,7 @@ trial::Options MachineOptions::trial_options() const {
 Variant admitted(const std::string& text, const Workload& workload, const DeviceFacts& device) {
   Variant variant =
       parse_variant(text == kAutomatic ? std::string(default_family(workload, device).name()) : text, workload, device);
-  if (const auto reason = variant.family->is_illegal(variant.config, workload, device))
+  if (const auto reason = variant.is_illegal(workload, device))
     throw Error(ErrorCode::unsupported, fmt::format("{} is illegal on {}: {}", describe(variant), device.arch, *reason),
                 text);
   return variant;

@@ -30,13 +30,12 @@ class Progress final : public evolve::Observer {
 
   void trial_finished(const store::TrialRecord& t, double best_certain, int trials_in_all) override {
     const std::string result =
-        t.verdict == "ok"
-            ? fmt::format("{:9.2f} us  {:.3f} [{:.3f}, {:.3f}]", t.trial_us, t.ratio, t.ratio_low, t.ratio_high)
-            : fmt::format("{} {}", t.verdict, t.finding == "none" ? "" : t.finding);
+        t.ok() ? fmt::format("{:9.2f} us  {:.3f} [{:.3f}, {:.3f}]", t.trial_us, t.ratio, t.ratio_low, t.ratio_high)
+               : fmt::format("{} {}", to_string(t.verdict), t.finding == Finding::none ? "" : to_string(t.finding));
     const std::string chosen = t.drafts.empty() ? "" : fmt::format("of {} drafts: ", t.drafts.size());
     remark(json_, fmt::format("  {:>4}/{}  {:<9}  {:<44}  certain {:.3f}  {}{}", t.number + 1, trials_in_all,
                               t.operation, result, best_certain, chosen, t.why.substr(0, 90)));
-    if (t.verdict != "ok" && t.verdict != "duplicate")
+    if (!t.ok() && t.verdict != Verdict::duplicate)
       remark(json_, fmt::format("           {}: {}", t.check, split(t.reason, '\n').front().substr(0, 160)));
   }
 
@@ -198,7 +197,7 @@ void run(const Options& o, const CLI::App& app) {
     const std::string_view why = o.family.empty() && searched.empty() ? family->made_for(options.workload, device) : "";
     searched.push_back(why.empty() ? std::string(family->name())
                                    : fmt::format("{} (made for {})", family->name(), why));
-    configs += space_size(family->knobs());
+    configs += space_size(variant_knobs(*family));
   }
   remark(o.machine.json,
          fmt::format("run {}: {} on {}, {} trials of {}: {:.2g} configs", id, to_string(options.workload), device.name,

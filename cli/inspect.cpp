@@ -9,6 +9,7 @@
 #include "report/evidence.hpp"
 #include "report/run_report.hpp"
 #include "report/table.hpp"
+#include "variant/specialization.hpp"
 
 namespace heed::cli {
 namespace {
@@ -19,13 +20,30 @@ std::vector<std::string> masks_of(const Family& family) {
   return names;
 }
 
-nlohmann::json family_json(const Family& family, const DeviceFacts& device) {
-  nlohmann::json knobs = nlohmann::json::array();
-  for (const Knob& knob : family.knobs()) {
+nlohmann::json knobs_json(const std::vector<Knob>& knobs) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const Knob& knob : knobs) {
     std::vector<std::string> values;
     for (const int value : knob.values) values.push_back(knob.text_of(value));
-    knobs.push_back({{"name", knob.name}, {"values", values}, {"help", knob.help}});
+    all.push_back({{"name", knob.name}, {"values", values}, {"help", knob.help}});
   }
+  return all;
+}
+
+// @param heading of the first column, "knob"
+std::string knobs_text(const std::string& heading, const std::vector<Knob>& knobs) {
+  report::Table table({"  " + heading, "values", "what it does"});
+  table.align_left(1);
+  table.align_left(2);
+  for (const Knob& knob : knobs) {
+    std::vector<std::string> values;
+    for (const int value : knob.values) values.push_back(knob.text_of(value));
+    table.add({"  " + knob.name, join(values, " "), knob.help});
+  }
+  return table.str();
+}
+
+nlohmann::json family_json(const Family& family, const DeviceFacts& device) {
   std::vector<std::string> dtypes;
   for (const Dtype dtype : family.dtypes()) dtypes.emplace_back(to_string(dtype));
   return {{"name", family.name()},
@@ -35,9 +53,10 @@ nlohmann::json family_json(const Family& family, const DeviceFacts& device) {
           {"dtypes", dtypes},
           {"head_dims", family.head_dims().listed},
           {"masks", masks_of(family)},
-          {"configs", space_size(family.knobs())},
+          {"configs", space_size(variant_knobs(family))},
           {"available", family.device() == DeviceKind::cpu || device.kind == DeviceKind::cuda},
-          {"knobs", knobs}};
+          {"knobs", knobs_json(family.knobs())},
+          {"specialization", knobs_json(specialization_knobs(family.specializations()))}};
 }
 
 std::string family_text(const Family& family) {
@@ -47,16 +66,11 @@ std::string family_text(const Family& family) {
       "{}: {}\n  device {}, requires {}\n  dtypes {}; head dims {}; masks {}; any lengths, grouped heads; "
       "{:.2g} configs\n",
       family.name(), family.description(), to_string(family.device()), family.requirements(), fmt::join(dtypes, ", "),
-      family.head_dims().text(), fmt::join(masks_of(family), ", "), space_size(family.knobs()));
-  report::Table table({"  knob", "values", "what it does"});
-  table.align_left(1);
-  table.align_left(2);
-  for (const Knob& knob : family.knobs()) {
-    std::vector<std::string> values;
-    for (const int value : knob.values) values.push_back(knob.text_of(value));
-    table.add({"  " + knob.name, join(values, " "), knob.help});
-  }
-  return text + table.str();
+      family.head_dims().text(), fmt::join(masks_of(family), ", "), space_size(variant_knobs(family)));
+  text += knobs_text("knob", family.knobs());
+  if (const std::vector<Knob> knobs = specialization_knobs(family.specializations()); !knobs.empty())
+    text += "  specialization: a program for launches of the workload's shape alone\n" + knobs_text("part", knobs);
+  return text;
 }
 
 // A stored text may be JSON and yet not what Heed writes, where bytes of it were changed.
@@ -201,7 +215,7 @@ void add_emit(CLI::App& app, int& exit_code) {
   command->callback([o] {
     const Workload workload = o->workload.workload(std::nullopt);
     const Variant variant = admitted(o->variant, workload, device_of(o->variant, o->arch));
-    const std::string source = variant.source_for(workload);
+    const std::string source = variant.unit();
     if (o->output.empty())
       print(source);
     else

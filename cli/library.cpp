@@ -51,7 +51,8 @@ double host_us(const CudaDriver& cuda, CUstream stream, int readings, const Call
   return measure::median(each);
 }
 
-nlohmann::json host_times(const std::string& shape, const Options& o, jit::Builder& builder, const DeviceFacts& device) {
+nlohmann::json host_times(const std::string& shape, const Options& o, jit::Builder& builder,
+                          const DeviceFacts& device) {
   const Workload w = parse_workload(shape);
   const Variant variant = admitted(std::string(kAutomatic), w, device);
   const jit::BuildOutcome outcome = builder.build(jit::request_for(variant, w, device));
@@ -89,7 +90,8 @@ nlohmann::json host_times(const std::string& shape, const Options& o, jit::Build
   worker::check_cuda(cuda.ctx_set_current(context), "choosing the context");
   CUstream stream = nullptr;
   worker::check_cuda(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING), "creating a stream");
-  const std::uint64_t bytes = 4 * static_cast<std::uint64_t>(w.batch * w.heads * std::max(w.len_q, w.len_k) * w.dim) * 2;
+  const std::uint64_t bytes =
+      4 * static_cast<std::uint64_t>(w.batch * w.heads * std::max(w.len_q, w.len_k) * w.dim) * 2;
   worker::DeviceBuffer memory;
   const CUdeviceptr base = memory.at_least(bytes);
   worker::check_cuda(cuda.memset_d8_async(base, 0, bytes, stream), "clearing the tensors");
@@ -97,7 +99,8 @@ nlohmann::json host_times(const std::string& shape, const Options& o, jit::Build
   heed_plan_info_init(&info);
   (void)heed_plan_get_info(plan, &info);
   worker::DeviceBuffer room;
-  void* const workspace = info.workspace_bytes == 0 ? nullptr : reinterpret_cast<void*>(room.at_least(info.workspace_bytes));
+  void* const workspace =
+      info.workspace_bytes == 0 ? nullptr : reinterpret_cast<void*>(room.at_least(info.workspace_bytes));
   if (heed_plan_prepare(plan, workspace, stream) != HEED_OK) throw Error(ErrorCode::internal, heed_last_error(), shape);
   heed_tensors t;
   heed_tensors_init(&t);
@@ -129,7 +132,8 @@ nlohmann::json host_times(const std::string& shape, const Options& o, jit::Build
     worker::check_cuda(program.launch(launch.grid, params, maps, stream, false), "launching the kernel");
   };
   const auto run = [&] {
-    if (heed_plan_run(plan, &t, workspace, stream) != HEED_OK) throw Error(ErrorCode::internal, heed_last_error(), shape);
+    if (heed_plan_run(plan, &t, workspace, stream) != HEED_OK)
+      throw Error(ErrorCode::internal, heed_last_error(), shape);
   };
   // In turn, so that a clock that changes changes both.
   std::vector<double> of_driver;
@@ -154,7 +158,8 @@ int library(const Options& o) {
   const DeviceFacts device = choose_device(DeviceChoice::cuda);
   const auto builder = o.machine.builder();
   nlohmann::json rows = nlohmann::json::array();
-  print(fmt::format("{:44} {:>12} {:>12} {:>12} {:>12}\n", "workload", "create us", "driver us", "run us", "beyond us"));
+  print(
+      fmt::format("{:44} {:>12} {:>12} {:>12} {:>12}\n", "workload", "create us", "driver us", "run us", "beyond us"));
   for (const std::string& shape : o.shapes) {
     rows.push_back(host_times(shape, o, *builder, device));
     const auto& row = rows.back();
@@ -165,7 +170,8 @@ int library(const Options& o) {
   if (!o.evidence.empty())
     write_file_atomically(
         o.evidence,
-        json_text({{"what", "library"}, {"device", record::to_json(device)}, {"heed", kVersion}, {"rows", rows}}, 1) + "\n",
+        json_text({{"what", "library"}, {"device", record::to_json(device)}, {"heed", kVersion}, {"rows", rows}}, 1) +
+            "\n",
         ErrorCode::store);
   return 0;
 #else
@@ -178,10 +184,13 @@ int library(const Options& o) {
 
 void add_library(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("library", "Host time of libheed's heed_plan_run beside the driver's own launch, on a GPU");
+  CLI::App* command =
+      app.add_subcommand("library", "Host time of libheed's heed_plan_run beside the driver's own launch, on a GPU");
   o->machine.add_to(*command);
   command->add_option("--shapes", o->shapes, "Workloads")->delimiter(',')->required();
-  command->add_option("--readings", o->readings, "Readings of each, of 20 calls")->capture_default_str()->check(CLI::PositiveNumber);
+  command->add_option("--readings", o->readings, "Readings of each, of 20 calls")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   command->add_option("--evidence", o->evidence, "Write the readings to this file");
   command->footer("Example:\n  heed library --shapes b1h8l512d64,b1h32hkv8l1k4096d128:bf16");
   command->callback([o, &exit_code] { exit_code = library(*o); });

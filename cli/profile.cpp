@@ -143,7 +143,7 @@ int run(const Options& o) {
   collect.seed = seed;
   const profile::Reading reading = profile::collect(evidence.plan, built.artifact, workload, device, collect);
   evidence.counters = reading.counters;
-  const profile::Diagnosis diagnosis = profile::diagnose(evidence, variant.family->knobs());
+  const profile::Diagnosis diagnosis = profile::diagnose(evidence, variant_knobs(*variant.family));
 
   if (!o.roofline.empty())
     write_file_atomically(

@@ -33,18 +33,18 @@ struct Job {
   std::future<jit::BuildOutcome> build;
 };
 
-// Legal configs drawn at random, for a wider look at a family than its default.
-std::vector<Config> random_configs(const Family& family, const Workload& workload, const DeviceFacts& device, int count,
-                                   std::uint64_t seed) {
-  std::vector<Config> configs;
+// Legal variants drawn at random, for a wider look at a family than its default.
+std::vector<Variant> random_variants(const Family& family, const Workload& workload, const DeviceFacts& device,
+                                     int count, std::uint64_t seed) {
+  std::vector<Variant> variants;
   Random random(seed);
-  for (int attempt = 0; attempt < 10000 * count && static_cast<int>(configs.size()) < count; ++attempt) {
-    Config config;
-    for (const Knob& knob : family.knobs()) config.push_back(knob.values[random.below(knob.values.size())]);
-    config = family.canonical(config, workload);
-    if (!family.is_illegal(config, workload, device)) configs.push_back(std::move(config));
+  for (int attempt = 0; attempt < 10000 * count && static_cast<int>(variants.size()) < count; ++attempt) {
+    Config values;
+    for (const Knob& knob : variant_knobs(family)) values.push_back(knob.values[random.below(knob.values.size())]);
+    Variant variant = canonical(variant_of(family, values, workload), workload);
+    if (!variant.is_illegal(workload, device)) variants.push_back(std::move(variant));
   }
-  return configs;
+  return variants;
 }
 
 // One workload a line; '#' starts a comment.
@@ -130,11 +130,10 @@ int run(const Options& o) {
         continue;
       }
       std::vector<Variant> variants = {parse_variant(name, workload, device)};
-      for (const Config& config :
-           random_configs(family, workload, device, o.random_configs, substream(seed, jobs.size())))
-        variants.push_back(make_variant(family, config, workload));
+      for (Variant& variant : random_variants(family, workload, device, o.random_configs, substream(seed, jobs.size())))
+        variants.push_back(std::move(variant));
       for (Variant& variant : variants) {
-        if (const auto reason = family.is_illegal(variant.config, workload, device))
+        if (const auto reason = variant.is_illegal(workload, device))
           throw Error(ErrorCode::unsupported,
                       fmt::format("{} is illegal for {} on {}: {}", describe(variant), to_string(workload), device.name,
                                   *reason),

@@ -99,9 +99,38 @@ struct FixedSizes {
   int len_q = 0;  ///< 0: built for any sizes, it takes them from its parameters
   int len_k = 0;
   int right_offset = 0;
-  TensorStrides o_strides = {};  ///< row = 0: it takes them from its parameters
   int left_offset = 0;
+  TensorStrides o_strides = {};  ///< row = 0: it takes them from its parameters
   constexpr bool operator==(const FixedSizes&) const = default;
+};
+
+/// What a program knows of the sizes of its launches (Problem::sizes). The compiler works out what follows from them,
+/// and no constant of a launch is waited for.
+enum class Specialize {
+  none,         ///< nothing: the same program for all
+  shape,        ///< lengths, heads, batch and the alignment of the mask
+  whole_tiles,  ///< and that Q tiles are whole: nothing asks whether a row is past the last, or sees past the last key
+};
+
+/// Whether a program for one shape leaves out the code that launches of the shape never reach.
+enum class Prune {
+  off,
+  on,  ///< a quarter to nine tenths of the instructions are left. ptxas places them otherwise then, for better or worse
+};
+
+/// Where a program for one shape finds the rows of O.
+enum class OutputLayout {
+  strided,  ///< by the strides of a launch
+  dense,    ///< one behind the other, in the order of the workload's layout: strides are constants
+};
+
+/// To which launches a program is narrowed, of those that its family can run: unlike a config, it says what a program
+/// may be launched for. kernels/attention/specialization.hpp has its rules.
+struct Specialization {
+  Specialize specialize = Specialize::none;
+  Prune prune = Prune::off;
+  OutputLayout o_layout = OutputLayout::strided;
+  constexpr bool operator==(const Specialization&) const = default;
 };
 
 /// What is fixed when a variant is built, besides its config.
@@ -113,7 +142,8 @@ struct Problem {
   Element element;
   int head_dim;
   MaskKind mask;
-  FixedSizes sizes = {};
+  FixedSizes sizes = {};  ///< none without a specialization
+  Specialization specialization = {};
   constexpr bool operator==(const Problem&) const = default;
 };
 

@@ -60,8 +60,8 @@ class LadderFamily final : public Family {
     return refused_by_grid(workload);
   }
 
-  std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
-                                        const DeviceFacts& device) const override {
+  std::optional<std::string> refuses_config(const Config& config, const Specialization&, const Workload& workload,
+                                            const DeviceFacts& device) const override {
     const int needed = ladder::shared_plan(config.at(0), static_cast<int>(workload.dim)).total;
     if (needed > device.shared_bytes_per_block)
       return fmt::format("it needs {} bytes of shared memory a block; {} allows {}", needed, device.name,
@@ -75,13 +75,13 @@ class LadderFamily final : public Family {
     return config;
   }
 
-  std::string prelude(const Config& config, const Workload& workload) const override {
+  std::string prelude(const Config& config, const Problem& problem) const override {
     return fmt::format(
         "#include \"examples/ladder/kernels/{}.cuh\"\n\n"
         "constexpr heed::ladder::Config kConfig{{.rung = {}}};\n"
         "__device__ constexpr heed::Problem kProblem{};\n"
         "using Kernel = heed::ladder::{}<kConfig.rung, kProblem>;\n\n",
-        rung_of(config).file, config.at(0), literal(problem_of(workload)), rung_of(config).type);
+        rung_of(config).file, config.at(0), literal(problem), rung_of(config).type);
   }
 
   std::string entry() const override {

@@ -1,11 +1,11 @@
-// The end of a run: the final comparison, the ablation, PyTorch beside it, and the result.
+#include "evolve/finish.hpp"
+
 #include <fmt/format.h>
 
-#include <algorithm>
-
-#include "base/random.hpp"
-#include "evolve/run.hpp"
-#include "measure/peer.hpp"
+#include "evolve/ablation.hpp"
+#include "evolve/finals.hpp"
+#include "evolve/peer_comparison.hpp"
+#include "evolve/run_diagnosis.hpp"
 #include "process/interrupt.hpp"
 
 namespace heed::evolve {
@@ -13,14 +13,14 @@ namespace {
 
 constexpr int kAblationWinners = 3;   // trials that the ablation may add to a run
 constexpr int kLeastForWinners = 20;  // a shorter run is a look, not a search: it stays within its number of trials
-constexpr double kPeers_s = 30;       // PyTorch takes 5 to 10 s to start, then as long as a finalist for each backend
 
-std::string summary_of(Ending ending, const measure::Ratio& ratio, const Noise& noise, bool device_is_cpu) {
+std::string summary_of(record::Ending ending, const measure::Ratio& ratio, const trial::Noise& noise,
+                       bool device_is_cpu) {
   switch (ending) {
-    case Ending::faster:
+    case record::Ending::faster:
       return fmt::format("{:.3f} times as fast as the base, 95% interval [{:.3f}, {:.3f}]", ratio.value, ratio.low,
                          ratio.high);
-    case Ending::too_noisy:
+    case record::Ending::too_noisy:
       return fmt::format(
           "too noisy to say: the best variant reads {:.3f} times as fast as the base, 95% interval "
           "[{:.3f}, {:.3f}]; {}",
@@ -30,135 +30,73 @@ std::string summary_of(Ending ending, const measure::Ratio& ratio, const Noise& 
   }
 }
 
-}  // namespace
-
-nlohmann::json Evolution::compare_with_peers(const trial::Built& champion) {
-  nlohmann::json peers = {{"rows", nlohmann::json::array()}};
-  if (!options_.peers) {
-    peers["reason"] = "not asked for";
-    return peers;
-  }
-  if (!has_time_for(kPeers_s)) {
-    peers["reason"] = "the budget was used up";
-    observer_.message("no comparison with PyTorch: the budget is used up");
-    return peers;
-  }
-  observer_.message("looking for PyTorch");
-  const measure::TimingPlan timing = laboratory_.timing();
-  measure::SdpaPeer sdpa(options_.python, options_.workload, device_, timing, fresh_seed());
-  if (!sdpa.available()) {
-    peers["reason"] = sdpa.reason();
-    observer_.message(fmt::format("no comparison with PyTorch: {}", sdpa.reason()));
-    return peers;
-  }
-  peers["torch"] = sdpa.torch_version();
-  peers["cudnn"] = sdpa.cudnn_version();
-  const measure::Block ours = laboratory_.standalone_block(champion);
-  for (const measure::PeerBackend& backend : sdpa.backends()) {
-    check_interrupt();
-    nlohmann::json row = {{"backend", backend.name}, {"kernels", backend.kernels}, {"refused", backend.refused}};
-    if (backend.refused.empty()) {
-      try {
-        observer_.message(fmt::format("measuring against {}", backend.name));
-        const measure::Block theirs = sdpa.block(backend.name);
-        (void)theirs();  // captures its graph
-        const measure::PairResult pair = measure::measure_pair(theirs, ours, laboratory_.options().final_pair);
-        row["us"] = pair.base_median_us;
-        row["champion_us"] = pair.trial_median_us;
-        row["ratio"] = record::to_json(pair.ratio);
-        row["max_abs"] = sdpa.max_abs_error(backend.name);
-        row["samples"] = record::samples_json(pair);
-      } catch (const Error& error) {
-        if (error.code() == ErrorCode::interrupted) throw;
-        row["refused"] = error.what();
-      }
-    }
-    store_.add_comparison({0, run_, "peer", champion.variant.id(), backend.name, row});
-    peers["rows"].push_back(row);
-  }
-  for (const auto& row : peers["rows"])
-    if (row.contains("us") && (!peers.contains("best") || row["ratio"]["value"] < peers["best_ratio"]["value"])) {
-      peers["best"] = row["backend"];
-      peers["best_us"] = row["us"];
-      peers["best_ratio"] = row["ratio"];
-    }
-  return peers;
+record::Alone timed_alone(RunContext& run, const trial::Built& built, double large_us) {
+  check_interrupt();
+  record::Alone alone;
+  alone.times = run.laboratory.measure_absolute(built);
+  alone.large_us = large_us;
+  return alone;
 }
 
-nlohmann::json Evolution::finish() {
-  nlohmann::json result;
-  const trial::Built base = laboratory_.base();
-  Finals finals;
-  nlohmann::json ablation;
-  std::optional<trial::Built> winner;
-  for (int added = 0;; ++added) {
-    store_.remove_comparisons(run_);  // of an earlier attempt that was interrupted here, or of the round before
-    finals = compare_finalists();
-    if (!finals.winner) {
-      result["self_spread"] = finals.yardstick.spread;
-      result["noise"] = to_json(noise_of(finals.yardstick));
-      result["trials"] = trials_.size();
-      result["drafts"] = drafts_looked_at();
-      result["outcome"] = to_string(Ending::no_variant);
-      result["refused"] = finals.refused;
-      result["summary"] = "no variant passed the gate and the final comparison";
-      if (!finals.refused.empty())
-        result["summary"] = fmt::format("{}; {}", result["summary"].get<std::string>(), finals.refused.back());
-      result["elapsed_s"] = elapsed_s();
-      return result;
-    }
-    winner = laboratory_.build(variant_of(finals.winner->trial));
-    ablation = ablate(*winner);
-    laboratory_.set_base(base);
-    const bool may_add = options_.trials >= kLeastForWinners && added < kAblationWinners &&
-                         has_time_for((kFinalProcesses + 3) * final_process_s());
-    if (!may_add || !try_ablation_winner(ablation, finals.winner->trial.number)) break;
-  }
-  result["trials"] = trials_.size();
-  result["drafts"] = drafts_looked_at();
-  const trial::Built& champion = *winner;
-  const measure::Ratio& ratio = finals.winner->pair.ratio;
-  const double self_spread = finals.yardstick.spread;
-  // The winner's interval must clear what the base shows against itself.
-  const Ending ending = ending_of(ratio, self_spread);
-  const Noise noise = noise_of(finals.yardstick);
-  result["self_spread"] = self_spread;
-  result["noise"] = to_json(noise);
-  result["outcome"] = to_string(ending);
-  result["final"] = to_json(*finals.winner);
-  result["final"]["resources"] = record::to_json(champion.artifact.resources);
+// After all times: whoever counts disturbs the processor.
+void add_diagnosis(RunContext& run, const trial::Built& built, double us, record::Alone& alone) {
+  alone.counters = read_counters(run, built, run.options.strategy.seed);
+  alone.diagnosis = diagnose(run, built.variant, built.artifact.resources, us, alone.counters);
+}
 
-  const auto absolute = [&](const trial::Built& built) {
-    check_interrupt();
-    const trial::Absolute a = laboratory_.measure_absolute(built);
-    return nlohmann::json{{"warm_us", a.warm_us},
-                          {"cold_us", a.cold_us},
-                          {"eager_us", a.eager_us},
-                          {"eager_synchronised_us", a.eager_synchronised_us},
-                          {"dependent_us", a.dependent_us}};
-  };
-  observer_.message("measuring base and champion with warm and cold caches");
-  result["base_times"] = absolute(base);
-  result["champion_times"] = absolute(champion);
-  result["base_times"]["large_us"] = finals.winner->base_large_us;
-  result["champion_times"]["large_us"] = finals.winner->large_us;
-  const double champion_us = finals.winner->pair.trial_median_us;
-  const measure::Floor floor = laboratory_.floor(device_.processors);
-  result["floor"] = record::to_json(floor);
-  result["tflops"] = options_.workload.flops() / champion_us * 1e-6;
-  result["peak_share"] = options_.workload.flops() / (champion_us * 1e-6) / laboratory_.peak_flops();
-  result["floor_share"] = floor.us() / champion_us;
-  const auto diagnosis = [&](const trial::Built& built, double us) {
-    const std::optional<profile::Counters> counters = read_counters(built, options_.strategy.seed);
-    return to_json(diagnose(built.variant, built.artifact.resources, us, counters), counters);
-  };
-  result["profile"] = {{"base", diagnosis(base, finals.winner->pair.base_median_us)},
-                       {"champion", diagnosis(champion, champion_us)}};
-  result["peers"] = compare_with_peers(champion);
-  result["ablation"] = ablation;
-  result["summary"] = summary_of(ending, ratio, noise, device_.kind == DeviceKind::cpu);
-  if (ending == Ending::too_noisy) observer_.message(result["summary"].get<std::string>());
-  result["elapsed_s"] = elapsed_s();
+}  // namespace
+
+record::RunResult finish(RunContext& run) {
+  const trial::Built base = run.laboratory.base();
+  Finals finals(run);
+  Ablation ablation(run);
+  FinalOutcome last;
+  std::optional<trial::Built> champion;
+  std::vector<record::AblationRow> rows;
+  for (int added = 0;; ++added) {
+    run.store.remove_comparisons(run.run);  // of an earlier attempt that was interrupted here, or of the round before
+    last = finals.compare(ablation.called_up());
+    champion.reset();
+    if (!last.champion) break;
+    const int number = last.champion->comparison.trial;
+    champion = run.laboratory.build(run.variant_of(run.trials[static_cast<std::size_t>(number)]));
+    rows = ablation.take_back(*champion);
+    run.laboratory.set_base(base);
+    const bool may_add = run.options.trials >= kLeastForWinners && added < kAblationWinners &&
+                         run.has_time_for((kFinalProcesses + 3) * run.final_process_s());
+    if (!may_add || !ablation.try_winner(rows, number, finals.finalists())) break;
+  }
+  record::RunResult result;
+  result.trials = run.trials.size();
+  result.drafts = run.drafts_looked_at();
+  result.self_spread = last.yardstick.spread;
+  result.noise = trial::noise_of(last.yardstick);
+  result.refused = last.refused;
+  if (!champion) {
+    result.summary = "no variant passed the gate and the final comparison";
+    if (!result.refused.empty()) result.summary += "; " + result.refused.back();
+    result.elapsed_s = run.elapsed_s();
+    return result;
+  }
+  record::RunResult::Measured& measured = result.measured.emplace();
+  measured.champion = std::move(*last.champion);
+  measured.champion.resources = champion->artifact.resources;
+  measured.ablation = std::move(rows);
+  const measure::PairResult& pair = measured.champion.comparison.pair;
+  // The winner's interval must clear what the base shows against itself.
+  result.ending = record::ending_of(pair.ratio, result.self_spread);
+  result.summary = summary_of(result.ending, pair.ratio, result.noise, run.device.kind == DeviceKind::cpu);
+  run.observer.message("measuring base and champion with warm and cold caches");
+  measured.base_alone = timed_alone(run, base, measured.champion.base_large_us);
+  measured.champion_alone = timed_alone(run, *champion, measured.champion.large_us);
+  measured.floor = run.laboratory.floor(run.device.processors);
+  measured.flops = run.options.workload.flops();
+  measured.peak_flops = run.laboratory.peak_flops();
+  add_diagnosis(run, base, pair.base_median_us, measured.base_alone);
+  add_diagnosis(run, *champion, pair.trial_median_us, measured.champion_alone);
+  measured.peers = compare_with_peers(run, *champion);
+  if (result.ending == record::Ending::too_noisy) run.observer.message(result.summary);
+  result.elapsed_s = run.elapsed_s();
   return result;
 }
 

@@ -1,5 +1,5 @@
 // The options of a run as they are stored with it.
-#include "evolve/run.hpp"
+#include "evolve/run_options.hpp"
 
 namespace heed::evolve {
 

@@ -77,15 +77,19 @@ struct Proposal {
   int place = 0;  ///< which of the generation's trials it is a draft of
 };
 
-/// What the strategy needs of a family: its knobs, its default, and whether a config may be tried.
+/// What the strategy needs of a family: its knobs and those of its specializations (variant_knobs), its default, and
+/// whether a variant may be tried. Configs are the values of these knobs.
 struct Space {
   const std::vector<Knob>* knobs = nullptr;
   Config default_config;
   std::function<bool(const Config&)> is_legal;
-  std::function<Config(const Config&)> canonical = nullptr;  ///< Family::canonical; none: every config is
+  std::function<Config(const Config&)> canonical = nullptr;  ///< heed::canonical; none: every config is
   std::string name = {};
   std::vector<Config> found = {};  ///< by earlier runs: legal ones
 };
+
+/// The space of a family that does not refuse the workload.
+Space space_of(const Family& family, const Workload& workload, const DeviceFacts& device);
 
 /// The proposals of one generation: for each of options.population trials options.drafts of them, but kDraftsARound at
 /// most, one after the other, fewer only when the space holds no more. None equals an earlier trial, a draft of one, or

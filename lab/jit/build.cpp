@@ -85,7 +85,7 @@ BuildRequest request_for(const Variant& variant, const Workload& workload, const
   const LaunchPlan plan = variant.plan(workload, device);
   return {.device = device.kind,
           .arch = device.arch,
-          .source = variant.source_for(workload),
+          .source = variant.unit(),
           .entry = plan.entry,
           .dependent = plan.dependent,
           // A family's program may serve workloads that need counters and others that need none.

@@ -1,5 +1,7 @@
 #include "record/json.hpp"
 
+#include "base/faster.hpp"
+
 namespace heed::record {
 
 nlohmann::json to_json(const DeviceFacts& f) {
@@ -59,6 +61,13 @@ nlohmann::json to_json(const verify::CheckResult& c) {
 
 nlohmann::json to_json(const measure::Counts& counts) {
   return {{"instructions", counts.instructions}, {"cycles", counts.cycles}};
+}
+
+nlohmann::json to_json(const trial::Noise& noise) {
+  return {{"self_spread", noise.self_spread},          {"block_spread", noise.block_spread},
+          {"others_busy", noise.others.busy},          {"stolen", noise.others.stolen},
+          {"load_average", noise.others.load_average}, {"threshold", kTooNoisy},
+          {"too_noisy", is_too_noisy(noise)}};
 }
 
 nlohmann::json samples_json(const measure::PairResult& pair) {

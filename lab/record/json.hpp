@@ -7,6 +7,7 @@
 #include "jit/artifact.hpp"
 #include "measure/floor.hpp"
 #include "measure/pair.hpp"
+#include "trial/noise.hpp"
 #include "verify/gate.hpp"
 
 namespace heed::record {
@@ -20,6 +21,7 @@ nlohmann::json to_json(const verify::ErrorStats& error);
 /// Errors, what is allowed of them and what the unfused computation is off by, where a check has them.
 nlohmann::json to_json(const verify::CheckResult& check);
 nlohmann::json to_json(const measure::Counts& counts);
+nlohmann::json to_json(const trial::Noise& noise);
 /// The raw readings of a paired measurement, and of how many quads each process took.
 nlohmann::json samples_json(const measure::PairResult& pair);
 

@@ -55,7 +55,7 @@ std::string figure(const std::string& legend, const Svg& svg, const std::string&
 }
 
 bool passed(const store::TrialRecord& t) {
-  return t.verdict == "ok" && std::isfinite(t.ratio) && t.ratio > 0;
+  return t.ok() && std::isfinite(t.ratio) && t.ratio > 0;
 }
 
 // Smallest and largest ratio of the trials that passed, 1 included, with a little room.
@@ -92,7 +92,7 @@ void vertical_grid(Svg& svg, const Scale& x, double top, double bottom, int abou
 
 std::string tooltip_of(const store::TrialRecord& t) {
   if (!passed(t))
-    return fmt::format("trial {}: {} ({}) {}", t.number, t.verdict, t.operation, shortened(t.reason, 160));
+    return fmt::format("trial {}: {} ({}) {}", t.number, to_string(t.verdict), t.operation, shortened(t.reason, 160));
   return fmt::format("trial {}: {:.4f} [{:.4f}, {:.4f}], {:.2f} us\n{}{}{}", t.number, t.ratio, t.ratio_low,
                      t.ratio_high, t.trial_us, t.operation, t.why.empty() ? "" : ": ", t.why);
 }
@@ -241,7 +241,8 @@ std::string lineage_chart(const Trials& trials, int champion) {
       bought = fmt::format("{:+.1f}% against trial {}", 100 * (t.ratio / parent->ratio - 1), parent->number);
     svg.text(18, top + 23, fmt::format("trial {}{}", t.number, is_champion ? ", the champion" : ""), "strong");
     svg.text(kBoxWidth - 10, top + 23,
-             passed(t) ? fmt::format("{:.3f}  [{:.3f}, {:.3f}]", t.ratio, t.ratio_low, t.ratio_high) : t.verdict,
+             passed(t) ? fmt::format("{:.3f}  [{:.3f}, {:.3f}]", t.ratio, t.ratio_low, t.ratio_high)
+                       : std::string(to_string(t.verdict)),
              "strong", Anchor::end);
     svg.text(18, top + 44, shortened(t.why.empty() ? t.operation : t.operation + ": " + t.why, 62), "plain");
     svg.text(kBoxWidth - 10, top + 44, bought, "plain", Anchor::end);
@@ -257,7 +258,8 @@ std::string lineage_chart(const Trials& trials, int champion) {
     svg.rectangle(kSideLeft, top + 6, kSideWidth, kBoxHeight - 12, "node lent-node", tooltip_of(*other));
     svg.text(kSideLeft + 12, top + 26, fmt::format("with knobs of trial {}", other->number), "strong");
     svg.text(kSideLeft + kSideWidth - 10, top + 26,
-             passed(*other) ? fmt::format("{:.3f}", other->ratio) : other->verdict, "strong", Anchor::end);
+             passed(*other) ? fmt::format("{:.3f}", other->ratio) : std::string(to_string(other->verdict)), "strong",
+             Anchor::end);
     svg.text(kSideLeft + 12, top + 44, shortened(other->why.empty() ? other->operation : other->why, 44), "plain");
   }
   return figure("", svg,

@@ -8,6 +8,7 @@
 
 #include "base/text.hpp"
 #include "report/charts.hpp"
+#include "report/html_table.hpp"
 #include "report/json_fields.hpp"
 #include "report/outcome.hpp"
 #include "report/run_report.hpp"
@@ -25,96 +26,6 @@ std::string us_text(double us) {
 
 std::string ratio_text(const json& ratio) {
   return fmt::format("{:.4f} [{:.4f}, {:.4f}]", number(ratio, "value"), number(ratio, "low"), number(ratio, "high"));
-}
-
-// A table; cells are escaped here. Columns [numeric_from, numeric_to) are numbers.
-class HtmlTable {
- public:
-  HtmlTable(const std::string& caption, const std::vector<std::string>& head, std::size_t numeric_from = 1,
-            std::size_t numeric_to = 99)
-      : numeric_from_(numeric_from), numeric_to_(numeric_to) {
-    html_ = "<div class=\"scroll\"><table>";
-    if (!caption.empty()) html_ += "<caption>" + escape(caption) + "</caption>";
-    html_ += "<thead><tr>";
-    for (std::size_t i = 0; i < head.size(); ++i)
-      html_ += fmt::format("<th scope=\"col\"{}>{}</th>", is_number(i) ? " class=\"n\"" : "", escape(head[i]));
-    html_ += "</tr></thead><tbody>";
-  }
-  void add(const std::vector<std::string>& cells, const char* style = "") {
-    html_ += *style != '\0' ? fmt::format("<tr class=\"{}\">", style) : std::string("<tr>");
-    for (std::size_t i = 0; i < cells.size(); ++i)
-      html_ += fmt::format("<td{}>{}</td>", is_number(i) ? " class=\"n\"" : "", escape(cells[i]));
-    html_ += "</tr>";
-    ++rows_;
-  }
-  [[nodiscard]] bool empty() const { return rows_ == 0; }
-  [[nodiscard]] std::string str() const { return html_ + "</tbody></table></div>\n"; }
-
- private:
-  [[nodiscard]] bool is_number(std::size_t column) const { return column >= numeric_from_ && column < numeric_to_; }
-  std::string html_;
-  std::size_t numeric_from_;
-  std::size_t numeric_to_;
-  int rows_ = 0;
-};
-
-std::string scalar_text(const json& value) {
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
-  if (value.is_null()) return "-";
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-// Nested objects as "a / b / c" -> text, arrays of scalars in one line.
-void flatten(const json& value, const std::string& path, std::vector<std::pair<std::string, std::string>>& rows) {
-  const auto below = [&](const std::string& key) { return path.empty() ? key : path + " / " + key; };
-  if (value.is_object()) {
-    for (const auto& [key, inner] : value.items()) flatten(inner, below(key), rows);
-    return;
-  }
-  const bool nested =
-      value.is_array() && std::any_of(value.begin(), value.end(), [](const json& v) { return v.is_structured(); });
-  if (nested) {
-    for (std::size_t i = 0; i < value.size(); ++i) flatten(value[i], below(std::to_string(i + 1)), rows);
-    return;
-  }
-  if (!value.is_array()) {
-    rows.emplace_back(path, scalar_text(value));
-    return;
-  }
-  std::vector<std::string> parts;
-  for (const json& part : value) parts.push_back(scalar_text(part));
-  rows.emplace_back(path, join(parts, ", "));
-}
-
-std::string fields_table(const std::string& caption, const json& object) {
-  std::vector<std::pair<std::string, std::string>> rows;
-  flatten(object, "", rows);
-  HtmlTable table(caption, {"", ""}, 2);
-  for (const auto& [name, value] : rows) table.add({name, value});
-  return table.empty() ? std::string() : table.str();
-}
-
-// Two objects of like shape side by side.
-std::string comparison_table(const std::string& caption, const json& base, const json& champion) {
-  std::vector<std::pair<std::string, std::string>> left, right;
-  if (base.is_structured()) flatten(base, "", left);
-  if (champion.is_structured()) flatten(champion, "", right);
-  std::vector<std::string> order;
-  std::map<std::string, std::pair<std::string, std::string>> rows;
-  for (const auto& [name, value] : left) {
-    order.push_back(name);
-    rows[name].first = value;
-  }
-  for (const auto& [name, value] : right) {
-    if (rows.count(name) == 0) order.push_back(name);
-    rows[name].second = value;
-  }
-  HtmlTable table(caption, {"", "base", "champion"});
-  for (const std::string& name : order)
-    table.add(
-        {name, rows[name].first.empty() ? "-" : rows[name].first, rows[name].second.empty() ? "-" : rows[name].second});
-  return table.empty() ? std::string() : table.str();
 }
 
 // Times of 0 were not measured.
@@ -164,7 +75,7 @@ class Page {
   [[nodiscard]] int best_of_search() const {
     const store::TrialRecord* best = nullptr;
     for (const store::TrialRecord& t : trials_)
-      if (t.verdict == "ok" && (best == nullptr || t.ratio_low > best->ratio_low)) best = &t;
+      if (t.ok() && (best == nullptr || t.ratio_low > best->ratio_low)) best = &t;
     return best == nullptr ? -1 : best->number;
   }
   [[nodiscard]] const store::TrialRecord* champion_trial() const {
@@ -194,7 +105,7 @@ class Page {
       add(fmt::format("<p class=\"notice\" role=\"note\">No champion: {}.</p>\n",
                       escape(text_of(run_.result, "summary"))));
     add("<ul class=\"tiles\">\n");
-    const auto ok = std::count_if(trials_.begin(), trials_.end(), [](const auto& t) { return t.verdict == "ok"; });
+    const auto ok = std::count_if(trials_.begin(), trials_.end(), [](const auto& t) { return t.ok(); });
     if (final_.is_object()) {
       const json& ratio = member(final_, "ratio");
       tile(fmt::format("{:.3f} times", number(ratio, "value")),
@@ -236,13 +147,14 @@ class Page {
         population_chart(trials_, static_cast<int>(number(run_.options, "population"))));
     std::map<std::string, int> counts;
     for (const store::TrialRecord& t : trials_)
-      ++counts[t.finding.empty() || t.finding == "none" ? t.verdict : t.verdict + " (" + t.finding + ")"];
+      ++counts[t.finding == Finding::none ? std::string(to_string(t.verdict))
+                                          : fmt::format("{} ({})", to_string(t.verdict), to_string(t.finding))];
     std::vector<std::pair<std::string, int>> sorted(counts.begin(), counts.end());
     std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
     std::vector<Bar> bars;
     for (const auto& [verdict, count] : sorted)
-      bars.push_back(
-          {verdict, static_cast<double>(count), std::to_string(count), verdict == "ok" ? "bar-ok" : "bar-refused"});
+      bars.push_back({verdict, static_cast<double>(count), std::to_string(count),
+                      verdict == to_string(Verdict::ok) ? "bar-ok" : "bar-refused"});
     add("<h3>Verdicts</h3>\n" + bar_chart("verdicts", "Verdicts", bars, "How the trials ended."));
   }
 
@@ -401,9 +313,10 @@ class Page {
                      "ratio", "95% interval", "us", "registers"},
                     8);
     for (const store::TrialRecord& t : trials_) {
-      const bool ok = t.verdict == "ok";
+      const bool ok = t.ok();
       table.add({std::to_string(t.number), std::to_string(t.id), std::to_string(t.generation),
-                 t.drafts.empty() ? "-" : std::to_string(t.drafts.size()), t.operation, t.why, t.verdict,
+                 t.drafts.empty() ? "-" : std::to_string(t.drafts.size()), t.operation, t.why,
+                 std::string(to_string(t.verdict)),
                  ok ? "" : shortened(t.check.empty() ? t.reason : t.check + ": " + t.reason, 160),
                  ok ? fmt::format("{:.4f}", t.ratio) : "-",
                  ok ? fmt::format("[{:.4f}, {:.4f}]", t.ratio_low, t.ratio_high) : "-", us_text(t.trial_us),

@@ -166,11 +166,11 @@ std::string show_text(const store::RunRecord& run, const std::vector<store::Tria
     for (; i < trials.size() && trials[i].generation == generation; ++i) {
       ++count;
       drafts += trials[i].drafts.size();
-      if (trials[i].verdict == "ok") {
+      if (trials[i].ok()) {
         ++ok;
         best = std::max(best, trials[i].ratio_low);
       } else {
-        ++others[trials[i].verdict];
+        ++others[std::string(to_string(trials[i].verdict))];
       }
     }
     best_so_far = std::max(best_so_far, best);
@@ -188,7 +188,7 @@ std::string show_text(const store::RunRecord& run, const std::vector<store::Tria
     champion = find(trials, run.result["final"]["trial"].get<int>());
   else
     for (const store::TrialRecord& t : trials)
-      if (t.verdict == "ok" && (champion == nullptr || t.ratio_low > champion->ratio_low)) champion = &t;
+      if (t.ok() && (champion == nullptr || t.ratio_low > champion->ratio_low)) champion = &t;
   if (champion != nullptr) {
     Table chain({fmt::format("lineage of trial {}", champion->number), "id", "how", "what changed", "us", "ratio",
                  "95% interval"});
@@ -317,6 +317,8 @@ json evidence(const store::RunRecord& run) {
 }
 
 json trial_json(const store::TrialRecord& t) {
+  json drafts = json::array();
+  for (const store::DraftRecord& draft : t.drafts) drafts.push_back(store::to_json(draft));
   return {{"id", t.id},
           {"run", t.run},
           {"number", t.number},
@@ -327,15 +329,16 @@ json trial_json(const store::TrialRecord& t) {
           {"operation", t.operation},
           {"parents", t.parents},
           {"why", t.why},
-          {"drafts", t.drafts},
-          {"verdict", t.verdict},
-          {"finding", t.finding},
+          {"drafts", drafts},
+          {"verdict", to_string(t.verdict)},
+          {"finding", to_string(t.finding)},
           {"reason", t.reason},
           {"check", t.check},
           {"ratio", {{"value", t.ratio}, {"low", t.ratio_low}, {"high", t.ratio_high}}},
           {"base_us", t.base_us},
           {"trial_us", t.trial_us},
           {"error", {{"max_abs", t.max_abs}, {"rel_rms", t.rel_rms}, {"worst_row", t.worst_row}}},
+          {"gate_checks", t.gate_checks},
           {"seed", t.seed},
           {"source_digest", t.source_digest},
           {"machine_code", t.machine_code},

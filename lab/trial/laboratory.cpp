@@ -18,14 +18,6 @@ constexpr int kSelfProcesses = 3;          // in which the base is compared with
 constexpr int kRepeatedSelfProcesses = 8;  // where many such comparisons are made: a process may have its own bias
 constexpr double kWarmUp_ms_gpu = 150;     // an idle GPU reads up to 12% high for about that long
 constexpr double kWarmUp_ms_cpu = 60;
-constexpr double kLookWarmUpShare = 0.2;  // of those, where one look follows the other
-constexpr int kLookQuads = 2;             // eight blocks, less than a tenth of a second on a GPU
-constexpr int kAttempts = 6;              // at work whose worker something outside has killed
-constexpr double kCpuFloorShare = 0.85;   // the measured peak is itself uncertain on a shared machine
-
-double milliseconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-}
 
 }  // namespace
 
@@ -48,7 +40,7 @@ Laboratory::~Laboratory() = default;
 
 std::optional<std::string> Laboratory::refuses(const Variant& variant) const {
   if (auto reason = variant.family->refuses(workload_, device_)) return reason;
-  return variant.family->is_illegal(variant.config, workload_, device_);
+  return variant.is_illegal(workload_, device_);
 }
 
 LaunchPlan Laboratory::plan_of(const Variant& variant) const {
@@ -247,168 +239,6 @@ void Laboratory::check_base_alone(const verify::Comparison& beside_trial) {
                   fmt::format("the base {} is wrong where it is timed: {}; beside another variant: {}",
                               describe(base_->variant), failure->comparison.text, beside_trial.text));
   });
-}
-
-// Everything after the gate. Fills verdict, finding and reason when something is wrong; lets WorkerFailure through.
-void Laboratory::measure_and_check(const Built& trial, const measure::PairOptions& pair, bool fresh, Outcome& outcome) {
-  const Blocks warm = warm_blocks(trial, fresh, warm_up_ms());
-  const double cooled_ms = device_.kind == DeviceKind::cuda ? warm_up_ms() : 0;
-  measure::SpotChecks checks(*sets_, *worker_, {kBaseSlot, kTrialSlot}, 4 * pair.least_quads, cooled_ms,
-                             options_.launch_limit_s);
-  const Blocks blocks = watched(warm, checks);
-  outcome.before = device_state(device_.kind);
-  outcome.pair = measure::measure_pair(blocks.base, blocks.trial, pair);
-  outcome.after = device_state(device_.kind);
-  if (const auto failure = checks.finish()) {
-    const verify::Comparison& comparison = failure->comparison;
-    const bool of_base = failure->slot == kBaseSlot;
-    if (of_base) check_base_alone(comparison);
-    outcome.verdict = Verdict::cheating;  // it passed the gate: right when watched, wrong when timed
-    outcome.finding = is_trespass(comparison.finding) ? comparison.finding : Finding::timed_output;
-    outcome.reason = of_base ? fmt::format("the base is right by itself, and beside this not: {}", comparison.text)
-                             : comparison.text;
-    return;
-  }
-  const measure::Floor bound = floor(static_cast<int>(plan_of(trial.variant).threads));
-  const double least_us = bound.us() * (device_.kind == DeviceKind::cpu ? kCpuFloorShare : 1.0);
-  if (outcome.pair.trial_median_us < least_us) {
-    outcome.verdict = Verdict::faster_than_floor;
-    outcome.reason = fmt::format("{:.2f} us is below the {:.2f} us that its {} take at least",
-                                 outcome.pair.trial_median_us, least_us, bound.bound());
-  }
-}
-
-Outcome Laboratory::judge(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed,
-                          const measure::PairOptions& pair, bool fresh) {
-  int attempt = 0;
-  return undisturbed(
-      [&] {
-        ++attempt;
-        return judge_once(variant, build, seed, pair, fresh, attempt == kAttempts);
-      },
-      kAttempts);
-}
-
-Outcome Laboratory::judge_once(const Variant& variant, const jit::BuildOutcome& build, std::uint64_t seed,
-                               const measure::PairOptions& pair, bool fresh, bool is_last) {
-  HEED_CHECK(base_.has_value());
-  Outcome outcome;
-  outcome.seed = seed;
-  if (!build.artifact) {
-    outcome.verdict = Verdict::build_failed;
-    outcome.reason = build.timed_out ? "the compiler did not end in time" : trim(build.log).substr(0, 2000);
-    return outcome;
-  }
-  outcome.artifact = build.artifact;
-  if (!build.artifact->breach.empty()) {
-    outcome.verdict = Verdict::cheating;
-    outcome.finding = Finding::breaks_contract;
-    outcome.reason = build.artifact->breach;
-    outcome.check = "admission";
-    return outcome;
-  }
-  const Built trial{variant, *build.artifact};
-  auto begin = std::chrono::steady_clock::now();
-  try {
-    verify::GateOptions options;
-    options.seed = seed;
-    options.tensors = tensors_;
-    options.launch_limit_s = options_.launch_limit_s;
-    const verify::GateReport report =
-        verify::run_gate(worker_for(*base_, trial, fresh), kTrialSlot, variant, workload_, device_, options);
-    outcome.verify_ms = milliseconds_since(begin);
-    outcome.error = report.error;
-    outcome.verdict = report.verdict;
-    outcome.finding = report.finding;
-    outcome.reason = report.reason;
-    outcome.check = report.check;
-    if (report.passed()) {
-      begin = std::chrono::steady_clock::now();
-      outcome.check = "measuring";
-      measure_and_check(trial, pair, /*fresh=*/false, outcome);
-      outcome.measure_ms = milliseconds_since(begin);
-      if (outcome.ok()) outcome.check.clear();
-    }
-  } catch (const worker::WorkerFailure& failure) {
-    if (failure.kind() == worker::WorkerFailure::Kind::killed && !is_last) throw;
-    outcome.verdict = verify::verdict_of(failure);
-    outcome.finding = verify::finding_of(failure);
-    outcome.reason = failure.what();
-    if (outcome.check.empty()) outcome.check = "loading";
-  } catch (const measure::ForgedTime& forged) {
-    outcome.verdict = Verdict::cheating;
-    outcome.finding = Finding::forged_time;
-    outcome.reason = forged.what();
-  }
-  if (!outcome.ok() || device_.kind == DeviceKind::cpu) drop_worker();
-  return outcome;
-}
-
-Outcome Laboratory::measure_again(const Built& trial, std::uint64_t seed, const measure::PairOptions& pair) {
-  int attempt = 0;
-  return undisturbed(
-      [&] {
-        ++attempt;
-        return measure_again_once(trial, seed, pair, attempt == kAttempts);
-      },
-      kAttempts);
-}
-
-Outcome Laboratory::measure_again_once(const Built& trial, std::uint64_t seed, const measure::PairOptions& pair,
-                                       bool is_last) {
-  HEED_CHECK(base_.has_value());
-  Outcome outcome;
-  outcome.seed = seed;
-  outcome.artifact = trial.artifact;
-  outcome.check = "measuring again";
-  const auto begin = std::chrono::steady_clock::now();
-  try {
-    measure_and_check(trial, pair, /*fresh=*/true, outcome);
-    if (outcome.ok()) outcome.check.clear();
-  } catch (const worker::WorkerFailure& failure) {
-    if (failure.kind() == worker::WorkerFailure::Kind::killed && !is_last) throw;
-    outcome.verdict = verify::verdict_of(failure);
-    outcome.finding = verify::finding_of(failure);
-    outcome.reason = failure.what();
-  } catch (const measure::ForgedTime& forged) {
-    outcome.verdict = Verdict::cheating;
-    outcome.finding = Finding::forged_time;
-    outcome.reason = forged.what();
-  }
-  outcome.measure_ms = milliseconds_since(begin);
-  if (!outcome.ok() || device_.kind == DeviceKind::cpu) drop_worker();
-  return outcome;
-}
-
-Look Laboratory::look(const Variant& variant, const jit::BuildOutcome& build, bool rested) {
-  HEED_CHECK(base_.has_value());
-  Look look;
-  if (!build.artifact) {
-    look.reason = "it did not build";
-    return look;
-  }
-  if (!build.artifact->breach.empty()) {
-    look.reason = build.artifact->breach;
-    return look;
-  }
-  try {
-    measure::PairOptions pair = options_.pair;
-    pair.least_quads = pair.most_quads = kLookQuads;
-    look.pair = undisturbed(
-        [&] {
-          const Blocks blocks =
-              warm_blocks({variant, *build.artifact}, /*fresh=*/false, (rested ? 1 : kLookWarmUpShare) * warm_up_ms());
-          return measure::measure_pair(blocks.base, blocks.trial, pair);
-        },
-        kAttempts);
-    if (!std::isfinite(look.pair.ratio.value) || look.pair.ratio.value <= 0) look = {{}, "its times are no numbers"};
-  } catch (const worker::WorkerFailure& failure) {
-    look.reason = failure.what();
-  } catch (const measure::ForgedTime& forged) {
-    look.reason = forged.what();
-  }
-  if (!look.reason.empty() || device_.kind == DeviceKind::cpu) drop_worker();
-  return look;
 }
 
 }  // namespace heed::trial

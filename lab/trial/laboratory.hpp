@@ -42,7 +42,8 @@ struct Outcome {
   std::string reason;
   std::string check;
   verify::ErrorStats error;
-  measure::PairResult pair;  ///< against the base; empty unless it was measured
+  std::vector<verify::CheckResult> checks;  ///< the gate's, in order
+  measure::PairResult pair;                 ///< against the base; empty unless it was measured
   std::optional<jit::Artifact> artifact;
   std::uint64_t seed = 0;  ///< of the gate's inputs
   DeviceState before;

@@ -100,8 +100,7 @@ Chain::Difference Chain::compare(const std::byte* waited, const std::byte* after
 
 std::vector<Workload> chain_workloads(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
   const auto runs = [&](const Workload& w) {
-    return w.dim == w.dim_v && variant.runs(w) && !variant.family->refuses(w, device) &&
-           !variant.family->is_illegal(variant.config, w, device);
+    return w.dim == w.dim_v && variant.runs(w) && !variant.family->refuses(w, device) && !variant.is_illegal(w, device);
   };
   const double most_flops = device.kind == DeviceKind::cuda ? kMostFlops_gpu : kMostFlops_cpu;
   const auto fits = [&](const Workload& w) {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "heed/heed.hpp"
+#include "verdict/verdict.hpp"
 #include "verify/scene.hpp"
 #include "verify/tolerance.hpp"
-#include "verify/verdict.hpp"
 
 namespace heed::verify {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "tensors/tensor_file.hpp"
+#include "verdict/verdict.hpp"
 #include "verify/compare.hpp"
-#include "verify/verdict.hpp"
 #include "worker/worker.hpp"
 
 namespace heed::verify {

@@ -15,8 +15,8 @@
 
 #include "heed/heed.hpp"
 #include "variant/family.hpp"
+#include "verdict/verdict.hpp"
 #include "verify/inputs.hpp"
-#include "verify/verdict.hpp"
 #include "worker/protocol.hpp"
 
 namespace heed::verify {

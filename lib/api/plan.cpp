@@ -90,7 +90,7 @@ Choice choose(const Problem& problem, const Options& options, const DeviceFacts&
     if (const auto why = asked->family->refuses(w, device))
       throw Error(ErrorCode::unsupported,
                   fmt::format("{} cannot run {}: {}", asked->family->name(), to_string(w), *why), to_string(w));
-    if (const auto why = asked->family->is_illegal(asked->config, w, device))
+    if (const auto why = asked->is_illegal(w, device))
       throw Error(ErrorCode::unsupported, fmt::format("{} cannot run {}: {}", describe(*asked), to_string(w), *why),
                   describe(*asked));
   }

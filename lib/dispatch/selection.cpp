@@ -42,8 +42,8 @@ Selection Programs::select(const Workload& workload) const {
     int fewest = 0;
     for (const Entry& entry : entries_) {
       const Variant& v = entry.variant;
-      if (v.family != family || !v.runs(workload) || family->is_illegal(v.config, workload, device_)) continue;
-      const int differ = differing_knobs(v.config, wanted);
+      if (v.family != family || !v.runs(workload) || v.is_illegal(workload, device_)) continue;
+      const int differ = differing_knobs(v.config, wanted) + (v.specialization == Specialization{} ? 0 : 1);
       if (best != nullptr && differ >= fewest) continue;
       best = &entry;
       fewest = differ;
@@ -68,7 +68,7 @@ Selection Programs::select(const Workload& workload) const {
 Selection Programs::find(const Variant& variant) const {
   for (const Entry& entry : entries_)
     if (entry.variant.family == variant.family && entry.variant.config == variant.config &&
-        entry.variant.problem == variant.problem)
+        entry.variant.specialization == variant.specialization && entry.variant.problem == variant.problem)
       return {entry.record, entry.variant, "it was asked for"};
   throw Error(ErrorCode::unsupported,
               fmt::format("{} holds no program of {}; build it with heed build and give its image", file_->name(),

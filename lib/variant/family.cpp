@@ -6,10 +6,11 @@
 #include <algorithm>
 
 #include "base/check.hpp"
-#include "base/digest.hpp"
 #include "base/text.hpp"
+#include "variant/params_fields.hpp"
 #include "variant/registry.hpp"
 #include "variant/renames.hpp"
+#include "variant/specialization.hpp"
 #include "workload/mask.hpp"
 
 namespace heed {
@@ -85,6 +86,23 @@ std::optional<std::string> Family::refuses(const Workload& workload, const Devic
   if (auto reason = refuses_device(on)) return reason;
   if (auto reason = refused_by_capabilities(*this, workload)) return reason;
   return refuses_sizes(workload);
+}
+
+std::optional<std::string> Family::is_illegal(const Config& config, const Specialization& specialization,
+                                              const Workload& workload, const DeviceFacts& on) const {
+  if (specialization.specialize != Specialize::none && known_problem(workload).sizes.len_q == 0)
+    return too_large_to_know(workload);
+  if (auto reason = refuses_config(config, specialization, workload, on)) return reason;
+  if (!(heed::canonical(specialization, specializations_of(config, workload)) == specialization))
+    return one_name(config, specialization, workload);
+  return std::nullopt;
+}
+
+std::string Family::one_name(const Config& config, const Specialization& specialization,
+                             const Workload& workload) const {
+  const Variant named = heed::canonical(make_variant(*this, config, workload, specialization), workload);
+  return fmt::format("knobs without effect here have one name: write {}",
+                     to_string(variant_knobs(*this), values_of(named)));
 }
 
 const Family& default_family(DeviceKind device) {
@@ -192,6 +210,13 @@ Problem sized_problem_of(const Workload& workload, bool dense_output) {
   return problem;
 }
 
+Problem specialized_problem(const Workload& workload, const Specialization& specialization) {
+  if (specialization.specialize == Specialize::none) return problem_of(workload);
+  Problem problem = sized_problem_of(workload, specialization.o_layout == OutputLayout::dense);
+  problem.specialization = specialization;
+  return problem;
+}
+
 Problem known_problem(const Workload& workload) {
   return workload.bytes() > kMostFixedBytes ? problem_of(workload) : sized_problem_of(workload);
 }
@@ -202,90 +227,46 @@ std::string too_large_to_know(const Workload& workload) {
       workload.bytes() / 1e6, kMostFixedBytes / 1e6);
 }
 
-Problem Family::problem(const Config&, const Workload& workload) const {
-  return problem_of(workload);
+namespace {
+
+// Designated initialisers, in the order of the fields.
+std::string literal(const FixedSizes& sizes) {
+  std::vector<std::string> fields;
+  for (const auto& field : kIntFields)
+    if (field.fixed != nullptr) fields.push_back(fmt::format(".{} = {}", field.name, sizes.*field.fixed));
+  for (const auto& field : kStridesFields)
+    if (field.fixed != nullptr && (sizes.*field.fixed).row != 0) {
+      const TensorStrides& strides = sizes.*field.fixed;
+      fields.push_back(fmt::format(".{} = {{{}, {}, {}}}", field.name, strides.batch, strides.head, strides.row));
+    }
+  return fmt::format("{{{}}}", join(fields, ", "));
 }
 
+}  // namespace
+
 std::string literal(const Problem& problem) {
-  const FixedSizes& s = problem.sizes;
-  return fmt::format(
-      "{{.element = heed::Element::{}, .head_dim = {}, .mask = heed::MaskKind::{}{}}}", to_string(problem.element),
-      problem.head_dim, to_string(problem.mask),
-      s.len_q == 0
-          ? std::string()
-          : fmt::format(", .sizes = {{.batch = {}, .heads = {}, .heads_kv = {}, .len_q = {}, .len_k = {}, "
-                        ".right_offset = {}{}{}}}",
-                        s.batch, s.heads, s.heads_kv, s.len_q, s.len_k, s.right_offset,
-                        s.o_strides.row == 0 ? std::string()
-                                             : fmt::format(", .o_strides = {{{}, {}, {}}}", s.o_strides.batch,
-                                                           s.o_strides.head, s.o_strides.row),
-                        s.left_offset == 0 ? std::string() : fmt::format(", .left_offset = {}", s.left_offset)));
+  std::string text = fmt::format("{{.element = heed::Element::{}, .head_dim = {}, .mask = heed::MaskKind::{}",
+                                 to_string(problem.element), problem.head_dim, to_string(problem.mask));
+  if (problem.sizes.len_q != 0) text += ", .sizes = " + literal(problem.sizes);
+  if (!(problem.specialization == Specialization{})) text += ", .specialization = " + literal(problem.specialization);
+  return text + "}";
 }
 
 std::string to_string(const Problem& problem) {
   const FixedSizes& s = problem.sizes;
   std::string text = fmt::format("{}_d{}", to_string(problem.element), problem.head_dim);
   if (problem.mask != MaskKind::none) text += fmt::format("_{}", to_string(problem.mask));
-  if (s.len_q > 0) text += fmt::format("_b{}h{}hkv{}l{}k{}", s.batch, s.heads, s.heads_kv, s.len_q, s.len_k);
-  if (s.right_offset != 0) text += fmt::format("o{}", s.right_offset);
-  if (s.left_offset != 0) text += fmt::format("f{}", s.left_offset);
+  if (s.len_q == 0) return text;
+  text += "_";
+  for (const auto& field : kIntFields)
+    if (field.fixed != nullptr && (!field.is_offset || s.*field.fixed != 0))
+      text += fmt::format("{}{}", field.tag, s.*field.fixed);
   if (s.o_strides.row != 0) {
     // Where both layouts have the same strides, of one head and one query, they are one problem and have one name.
     const bool is_blhd = s.o_strides.head == problem.head_dim && s.o_strides.row == s.heads * problem.head_dim;
     text += is_blhd ? "_blhd" : "_bhld";
   }
   return text;
-}
-
-std::string Variant::source_for(const Workload& workload) const {
-  return family->prelude(config, workload) + (source.empty() ? family->entry() : source);
-}
-
-LaunchPlan Variant::plan(const Workload& workload, const DeviceFacts& device) const {
-  HEED_CHECK(runs(workload));
-  LaunchPlan plan = family->plan(config, workload, device);
-  plan.counters = std::max(plan.counters, extras.counters);
-  plan.shared_bytes += extras.shared_bytes;
-  plan.dependent = plan.dependent || extras.dependent;
-  if (problem.sizes.o_strides.row != 0) plan.o_strides = problem.sizes.o_strides;
-  return plan;
-}
-
-std::string Variant::id() const {
-  const std::string readable = label.empty() ? to_compact_string(family->knobs(), config) : label;
-  const std::string hash = Digester()
-                               .add(family->name())
-                               .add(to_string(problem))
-                               .add(to_string(family->knobs(), config))
-                               .add(source)
-                               .hex()
-                               .substr(0, 8);
-  return fmt::format("{}_{}.{}.{}", family->name(), to_string(problem), readable, hash);
-}
-
-Variant make_variant(const Family& family, const Config& config, const Workload& workload) {
-  return {.family = &family,
-          .config = config,
-          .problem = family.problem(config, workload),
-          .label = {},
-          .source = {},
-          .extras = {}};
-}
-
-Variant parse_variant(std::string_view text, const Workload& workload, const DeviceFacts& device) {
-  const std::size_t colon = text.find(':');
-  const Family& family = find_family(text.substr(0, colon));
-  const std::string_view knobs = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
-  // Defaults are chosen only for a workload the family accepts; the caller reports a refusal in its own words.
-  if (const auto reason = family.refuses(workload, device))
-    throw Error(ErrorCode::unsupported,
-                fmt::format("{} cannot run {}: {}", family.name(), to_string(workload), *reason), to_string(workload));
-  return make_variant(family, parse_config(family.knobs(), family.default_config(workload, device), knobs), workload);
-}
-
-std::string describe(const Variant& variant) {
-  if (!variant.label.empty()) return variant.label;
-  return fmt::format("{}:{}", variant.family->name(), to_string(variant.family->knobs(), variant.config));
 }
 
 }  // namespace heed

@@ -12,6 +12,7 @@
 
 #include "device/device_facts.hpp"
 #include "heed/heed.hpp"
+#include "kernels/attention/specialization.hpp"
 #include "kernels/contract.hpp"
 #include "variant/element.hpp"
 #include "variant/knob.hpp"
@@ -94,6 +95,12 @@ class Family {
   [[nodiscard]] virtual HeadDims head_dims() const = 0;
   [[nodiscard]] virtual std::vector<MaskKind> masks() const = 0;
   [[nodiscard]] virtual const std::vector<Knob>& knobs() const = 0;
+  /// The specializations that it has code for.
+  [[nodiscard]] virtual SpecializationSupport specializations() const { return {}; }
+  /// Those of them that a canonical config has for a workload.
+  [[nodiscard]] virtual SpecializationSupport specializations_of(const Config&, const Workload&) const {
+    return specializations();
+  }
 
   /// Whether two launches on the same inputs must agree bit for bit.
   [[nodiscard]] virtual bool is_deterministic(const Config&) const { return true; }
@@ -105,23 +112,26 @@ class Family {
   /// Why this family comes before the others for such a workload on such a device, in a few words; empty when it does
   /// not. The workload is one the family does not refuse there.
   [[nodiscard]] virtual std::string_view made_for(const Workload&, const DeviceFacts&) const { return {}; }
-  /// Why this config cannot be built or launched; empty when it can. The workload is one the family does not refuse.
-  [[nodiscard]] virtual std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
-                                                              const DeviceFacts& device) const = 0;
-  /// What of a workload a program of this config is built for. It may be launched for any workload with an equal one.
-  [[nodiscard]] virtual Problem problem(const Config&, const Workload& workload) const;
-  /// The config a search should try in place of this one: knobs without effect at their one name, knobs that contradict
-  /// each other reconciled. It may still be illegal.
-  [[nodiscard]] virtual Config canonical(const Config& config, const Workload&) const { return config; }
+  /// Why this config cannot be built or launched, specialized like that; empty when it can. The workload is one the
+  /// family does not refuse.
+  [[nodiscard]] std::optional<std::string> is_illegal(const Config& config, const Specialization& specialization,
+                                                      const Workload& workload, const DeviceFacts& device) const;
+  /// The same of a program for all launches.
+  [[nodiscard]] std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
+                                                      const DeviceFacts& device) const {
+    return is_illegal(config, {}, workload, device);
+  }
+  /// The config that a search should try in place of this one: knobs without effect at their one name, knobs that
+  /// contradict each other reconciled. It may still be illegal.
+  [[nodiscard]] virtual Config canonical(const Config& config, const Specialization&, const Workload&) const {
+    return config;
+  }
   /// Where every search starts, and the base when nothing else is at hand. Legal for every workload not refused.
   [[nodiscard]] virtual Config default_config(const Workload& workload, const DeviceFacts& device) const = 0;
   /// The first half of a variant's translation unit: one include, `kConfig` and `kProblem` as constexpr aggregates.
-  [[nodiscard]] virtual std::string prelude(const Config& config, const Workload& workload) const = 0;
+  [[nodiscard]] virtual std::string prelude(const Config& config, const Problem& problem) const = 0;
   /// The second half: the entry, `heed_forward`.
   [[nodiscard]] virtual std::string entry() const = 0;
-  [[nodiscard]] std::string render(const Config& config, const Workload& workload) const {
-    return prelude(config, workload) + entry();
-  }
   [[nodiscard]] virtual LaunchPlan plan(const Config& config, const Workload& workload,
                                         const DeviceFacts& device) const = 0;
   /// Registers a thread this config should stay within; 0 when the compiler reports none (CPU).
@@ -129,12 +139,19 @@ class Family {
 
  protected:
   Family() = default;
+  /// The refusal of a config or specialization that is not the canonical one, with that one.
+  [[nodiscard]] std::string one_name(const Config& config, const Specialization& specialization,
+                                     const Workload& workload) const;
 
  private:
   /// Why no workload runs on this device.
   [[nodiscard]] virtual std::optional<std::string> refuses_device(const DeviceFacts& device) const = 0;
   /// Why sizes of a workload of its dtypes, head dims and masks are too much for it.
   [[nodiscard]] virtual std::optional<std::string> refuses_sizes(const Workload&) const { return std::nullopt; }
+  /// Why this config cannot be built or launched, whatever specializations it has.
+  [[nodiscard]] virtual std::optional<std::string> refuses_config(const Config& config, const Specialization&,
+                                                                  const Workload& workload,
+                                                                  const DeviceFacts& device) const = 0;
 };
 
 /// Every family there is: the library's, then those registered.
@@ -166,10 +183,12 @@ FixedSizes sizes_of(const Workload& workload);
 /// A problem with the sizes: that of a program for launches of this workload alone.
 /// @param dense_output and for outputs whose rows follow each other in the order of its layout
 Problem sized_problem_of(const Workload& workload, bool dense_output = false);
+/// The problem of a program with this specialization.
+Problem specialized_problem(const Workload& workload, const Specialization& specialization);
 /// What a program may know of a workload: its sizes too, where the tensors of a launch are small enough for the gate to
 /// have it run a chain of them.
 Problem known_problem(const Workload& workload);
-/// Why a program may not know them: the answer where a config asks for it and known_problem says nothing.
+/// Why a program may not know them: the answer where a specialization asks for it and known_problem says nothing.
 std::string too_large_to_know(const Workload& workload);
 
 /// A problem as C++, for a prelude: "{.element = heed::Element::fp16, .head_dim = 64, .mask = heed::MaskKind::none}".
@@ -186,27 +205,47 @@ struct LaunchExtras {
   bool dependent = false;
 };
 
-/// One point of a family's space, for one problem. `source` replaces the family's entry where a variant brings its own
-/// code (the exploit zoo); the prelude stays the family's, and so does the launch plan but for `extras`.
+/// One point of a family's space, specialized or not, for one problem. `source` replaces the family's entry where a
+/// variant brings its own code (the exploit zoo); the prelude stays the family's, and so does the launch plan but for
+/// `extras`.
 struct Variant {
   const Family* family = nullptr;
   Config config;
+  Specialization specialization{};
   Problem problem{};
   std::string label;   ///< of a custom source, e.g. "zoo.one_row"
   std::string source;  ///< empty: family->entry()
   LaunchExtras extras{};
 
   /// Whether it may be launched for a workload: those that share its problem.
-  [[nodiscard]] bool runs(const Workload& workload) const { return family->problem(config, workload) == problem; }
+  [[nodiscard]] bool runs(const Workload& workload) const {
+    return specialized_problem(workload, specialization) == problem;
+  }
+  /// Why it cannot be built or launched for a workload that its family does not refuse; empty when it can.
+  [[nodiscard]] std::optional<std::string> is_illegal(const Workload& workload, const DeviceFacts& device) const {
+    return family->is_illegal(config, specialization, workload, device);
+  }
   /// How it is launched for a workload that it runs.
   [[nodiscard]] LaunchPlan plan(const Workload& workload, const DeviceFacts& device) const;
-  [[nodiscard]] std::string source_for(const Workload& workload) const;
-  /// "fwd_cpu_fp16_d64.m128n64r4.3f2a91c0": family, problem, config, and a digest of all of them and of a custom
+  /// The whole translation unit.
+  [[nodiscard]] std::string unit() const;
+  /// "fwd_cpu_fp16_d64.m128n64r4.3f2a91c0": family, problem, settings, and a digest of all of them and of a custom
   /// source.
   [[nodiscard]] std::string id() const;
 };
 
-Variant make_variant(const Family& family, const Config& config, const Workload& workload);
+Variant make_variant(const Family& family, const Config& config, const Workload& workload,
+                     const Specialization& specialization = {});
+
+/// What a variant's text sets, and a search changes: the knobs of its family, then those of its specialization.
+const std::vector<Knob>& variant_knobs(const Family& family);
+/// One value for each of them.
+Config values_of(const Variant& variant);
+/// The variant with these values, in the order of variant_knobs.
+Variant variant_of(const Family& family, const Config& values, const Workload& workload);
+/// The variant that a search should try in place of this one: parts of its config and of its specialization that have
+/// no effect at their one name, those that contradict each other reconciled. It may still be illegal.
+Variant canonical(const Variant& variant, const Workload& workload);
 
 /// Parses "family" or "family:knob=value,...". Knobs not named take the family's default for the workload.
 /// @throws Error(usage) for an unknown family, knob or value

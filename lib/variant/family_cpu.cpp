@@ -129,8 +129,8 @@ class CpuFamily final : public Family {
     return std::nullopt;
   }
 
-  std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
-                                        const DeviceFacts& device) const override {
+  std::optional<std::string> refuses_config(const Config& config, const Specialization&, const Workload& workload,
+                                            const DeviceFacts& device) const override {
     const cpu::Config c = table().aggregate_of(config);
     switch (cpu::is_legal(c, problem_of(workload), machine_of(device))) {
       case cpu::Illegal::no:
@@ -158,7 +158,7 @@ class CpuFamily final : public Family {
     return "unknown reason";
   }
 
-  Config canonical(const Config& config, const Workload& workload) const override {
+  Config canonical(const Config& config, const Specialization&, const Workload& workload) const override {
     cpu::Config c = table().aggregate_of(config);
     if (c.unit == cpu::Unit::vector || workload.heads == workload.heads_kv) c.key_heads = cpu::KeyHeads::own;
     if (c.unit == cpu::Unit::matrix) {  // what only the vector unit's loops have
@@ -185,12 +185,12 @@ class CpuFamily final : public Family {
     return config;
   }
 
-  std::string prelude(const Config& config, const Workload& workload) const override {
+  std::string prelude(const Config& config, const Problem& problem) const override {
     return fmt::format(
         "#include \"cpu/forward.hpp\"\n\n"
         "constexpr heed::cpu::Config kConfig{};\n"
         "constexpr heed::Problem kProblem{};\n\n",
-        table().render(config), literal(problem_of(workload)));
+        table().render(config), literal(problem));
   }
 
   std::string entry() const override {

@@ -179,8 +179,8 @@ class Sm80Family final : public Family {
     return refused_by_grid(workload);
   }
 
-  std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
-                                        const DeviceFacts& device) const override {
+  std::optional<std::string> refuses_config(const Config& config, const Specialization&, const Workload& workload,
+                                            const DeviceFacts& device) const override {
     const sm80::Config c = table().aggregate_of(config);
     const Problem problem = problem_of(workload);
     if (sm80::grid_axes(c.tile_order) != attention::GridAxes::tiles_heads_batch &&
@@ -232,8 +232,8 @@ class Sm80Family final : public Family {
     return {};
   }
 
-  std::string prelude(const Config& config, const Workload& workload) const override {
-    return kernel_prelude(folder(), "sm80", table().render(config), problem(config, workload));
+  std::string prelude(const Config& config, const Problem& problem) const override {
+    return kernel_prelude(folder(), "sm80", table().render(config), problem);
   }
 
   std::string entry() const override { return kernel_entry({.name = "sm80"}); }

@@ -100,8 +100,8 @@ class Sm80DecodeFamily final : public Family {
                                          : "";
   }
 
-  std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
-                                        const DeviceFacts& device) const override {
+  std::optional<std::string> refuses_config(const Config& config, const Specialization&, const Workload& workload,
+                                            const DeviceFacts& device) const override {
     const sm80_decode::Config c = table().aggregate_of(config);
     const Problem problem = problem_of(workload);
     const std::int64_t grid_y = all_row_tiles(c, workload) / workload.batch;
@@ -157,8 +157,8 @@ class Sm80DecodeFamily final : public Family {
     return config;
   }
 
-  std::string prelude(const Config& config, const Workload& workload) const override {
-    return kernel_prelude(folder(), "sm80_decode", table().render(config), problem(config, workload));
+  std::string prelude(const Config& config, const Problem& problem) const override {
+    return kernel_prelude(folder(), "sm80_decode", table().render(config), problem);
   }
 
   std::string entry() const override { return kernel_entry({.name = "sm80_decode"}); }

@@ -147,8 +147,8 @@ class Sm90DecodeFamily final : public Family {
                : "";
   }
 
-  std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
-                                        const DeviceFacts& device) const override {
+  std::optional<std::string> refuses_config(const Config& config, const Specialization&, const Workload& workload,
+                                            const DeviceFacts& device) const override {
     const sm90_decode::Config c = table().aggregate_of(config);
     const Problem problem = problem_of(workload);
     switch (sm90_decode::is_legal(c, problem, device.shared_bytes_per_block, device.shared_bytes_per_processor)) {
@@ -194,8 +194,8 @@ class Sm90DecodeFamily final : public Family {
     return rows <= 64 ? by_columns(c, workload, device) : by_tiles(c, workload, device);
   }
 
-  std::string prelude(const Config& config, const Workload& workload) const override {
-    return kernel_prelude(folder(), "sm90_decode", table().render(config), problem(config, workload));
+  std::string prelude(const Config& config, const Problem& problem) const override {
+    return kernel_prelude(folder(), "sm90_decode", table().render(config), problem);
   }
 
   std::string entry() const override { return kernel_entry({.name = "sm90_decode", .takes_maps = true}); }

@@ -115,16 +115,6 @@ const KnobTable<sm90_persistent::Config>& table() {
     t.add("rowsum_placement", &C::rowsum_placement,
           "where P is summed in the source: after the exponential, 16 keys later, or at the end of the tile")
         .acts_on({issue, fma, exponentials});
-    t.add("specialize", &C::specialize,
-          "what the program is compiled for: any launch, the shape of the workload as constants, or also that all Q "
-          "tiles are whole")
-        .acts_on({latency, launch, issue})
-        .known_with(static_cast<int>(sm90_persistent::Specialize::shape));
-    t.add("prune", &C::prune, "a program for one shape leaves out the code that launches of the shape never reach")
-        .acts_on({latency, issue});
-    t.add("o_layout", &C::o_layout, "O by the strides of a launch, or dense, with strides as constants")
-        .acts_on({latency, issue})
-        .known_with(static_cast<int>(sm90_persistent::OutputLayout::dense));
     t.add("virtual_ctas", &C::virtual_ctas, {1, 2, 3, 4},
           "CTAs that run as one, each with stages and a producer warp of its own")
         .acts_on({latency, launch, tail, l2, dram});
@@ -149,6 +139,10 @@ class Sm90PersistentFamily final : public Family {
   HeadDims head_dims() const override { return sm90_split_family().head_dims(); }
   std::vector<MaskKind> masks() const override { return sm90_split_family().masks(); }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
+  SpecializationSupport specializations() const override { return sm90_persistent::kSpecializations; }
+  SpecializationSupport specializations_of(const Config& config, const Workload& workload) const override {
+    return sm90_persistent::specializations_of(table().aggregate_of(config), known_problem(workload));
+  }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override {
     return refused_by_wgmma(device);
@@ -167,13 +161,12 @@ class Sm90PersistentFamily final : public Family {
                                                                    : "";
   }
 
-  std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
-                                        const DeviceFacts& device) const override {
+  std::optional<std::string> refuses_config(const Config& config, const Specialization& specialization,
+                                            const Workload& workload, const DeviceFacts& device) const override {
     const sm90_persistent::Config c = table().aggregate_of(config);
-    const Problem problem = known_problem(workload);
+    Problem problem = known_problem(workload);
+    problem.specialization = specialization;
     const int dim = problem.head_dim;
-    if (c.specialize != sm90_persistent::Specialize::none && problem.sizes.len_q == 0)
-      return too_large_to_know(workload);
     // 128 registers of output leave none for probabilities that wait: 28 bytes spilled.
     const bool waits = c.convert_placement != sm90_persistent::ConvertPlacement::at_once ||
                        c.rowsum_placement != sm90_persistent::RowsumPlacement::at_once;
@@ -210,20 +203,12 @@ class Sm90PersistentFamily final : public Family {
         return fmt::format("its products name {} registers; at launch a thread has {}",
                            sm90_persistent::registers_named(c, dim), sm90_persistent::launch_registers(c));
       case sm90_persistent::Illegal::same_program:
-        return fmt::format("knobs without effect here have one name: write {}",
-                           to_string(table().knobs(), canonical(config, workload)));
+        return one_name(config, specialization, workload);
     }
     return "unknown reason";
   }
 
-  Problem problem(const Config& config, const Workload& workload) const override {
-    const sm90_persistent::Config c = table().aggregate_of(config);
-    return c.specialize == sm90_persistent::Specialize::none
-               ? problem_of(workload)
-               : sized_problem_of(workload, c.o_layout == sm90_persistent::OutputLayout::dense);
-  }
-
-  Config canonical(const Config& config, const Workload& workload) const override {
+  Config canonical(const Config& config, const Specialization&, const Workload& workload) const override {
     return table().config_of(sm90_persistent::canonical(table().aggregate_of(config), known_problem(workload)));
   }
 
@@ -233,13 +218,13 @@ class Sm90PersistentFamily final : public Family {
         with_keys_of_a_tile(workload), num_sms_of(device), [&](const sm90_persistent::Config& c) {
           return !is_illegal(table().config_of(sm90_persistent::canonical(c, problem)), workload, device);
         });
-    Config config = canonical(table().config_of(chosen), workload);
+    Config config = canonical(table().config_of(chosen), {}, workload);
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;
   }
 
-  std::string prelude(const Config& config, const Workload& workload) const override {
-    return kernel_prelude(folder(), "sm90_persistent", table().render(config), problem(config, workload)) +
+  std::string prelude(const Config& config, const Problem& problem) const override {
+    return kernel_prelude(folder(), "sm90_persistent", table().render(config), problem) +
            cluster_attribute(table().aggregate_of(config).cluster);
   }
 

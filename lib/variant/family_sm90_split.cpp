@@ -86,15 +86,6 @@ const KnobTable<sm90_split::Config>& table() {
           "Q tiles of a head first to last, last to first, or of all heads longest first and then shortest first (LPT, "
           "SPT)")
         .acts_on({tail});
-    t.add("specialize", &C::specialize,
-          "what the program is compiled for: any launch, or the shape of the workload as constants")
-        .acts_on({latency, launch, issue})
-        .known_with(static_cast<int>(sm90_split::Specialize::shape));
-    t.add("prune", &C::prune, "a program for one shape leaves out the code that launches of the shape never reach")
-        .acts_on({latency, issue});
-    t.add("o_layout", &C::o_layout, "O by the strides of a launch, or dense, with strides as constants")
-        .acts_on({latency, issue})
-        .known_with(static_cast<int>(sm90_split::OutputLayout::dense));
     t.add("min_blocks", &C::min_blocks, {1, 2, 3, 4}, "CTAs a multiprocessor, for __launch_bounds__")
         .acts_on({latency, tail});
     return t;
@@ -145,6 +136,10 @@ class Sm90SplitFamily final : public Family {
   HeadDims head_dims() const override { return {.listed = {32, 64, 96, 128, 192, 256}, .step = 8, .most = 256}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
+  SpecializationSupport specializations() const override { return sm90_split::kSpecializations; }
+  SpecializationSupport specializations_of(const Config& config, const Workload& workload) const override {
+    return sm90_split::specializations_of(table().aggregate_of(config), known_problem(workload));
+  }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override {
     return refused_by_wgmma(device);
@@ -156,12 +151,12 @@ class Sm90SplitFamily final : public Family {
   /// Whatever it takes, after the families made for fewer workloads: wgmma has nearly twice the rate of mma.sync.
   std::string_view made_for(const Workload&, const DeviceFacts&) const override { return "Hopper"; }
 
-  std::optional<std::string> is_illegal(const Config& config, const Workload& workload,
-                                        const DeviceFacts& device) const override {
+  std::optional<std::string> refuses_config(const Config& config, const Specialization& specialization,
+                                            const Workload& workload, const DeviceFacts& device) const override {
     const sm90_split::Config c = table().aggregate_of(config);
-    const Problem problem = known_problem(workload);
+    Problem problem = known_problem(workload);
+    problem.specialization = specialization;
     const int dim = problem.head_dim;
-    if (c.specialize != sm90_split::Specialize::none && problem.sizes.len_q == 0) return too_large_to_know(workload);
     if (c.gqa == sm90_split::Gqa::off && workload.heads != workload.heads_kv)
       return fmt::format("{} query heads share {} key heads; write gqa=on", workload.heads, workload.heads_kv);
     if (sm90_split::grid_axes(c) == attention::GridAxes::heads_tiles_batch && q_tiles(c, workload) > kMostGridYZ)
@@ -204,21 +199,16 @@ class Sm90SplitFamily final : public Family {
         return fmt::format("its products name {} registers; at launch a thread has {}",
                            sm90_split::registers_named(c, dim), sm90_split::launch_registers(c));
       case sm90_split::Illegal::same_program:
-        return fmt::format("knobs without effect here have one name: write {}",
-                           to_string(table().knobs(), canonical(config, workload)));
+        return one_name(config, specialization, workload);
     }
     return "unknown reason";
   }
 
-  Problem problem(const Config& config, const Workload& workload) const override {
-    const sm90_split::Config c = table().aggregate_of(config);
-    return c.specialize == sm90_split::Specialize::none
-               ? problem_of(workload)
-               : sized_problem_of(workload, c.o_layout == sm90_split::OutputLayout::dense);
-  }
-
-  Config canonical(const Config& config, const Workload& workload) const override {
-    sm90_split::Config c = sm90_split::canonical(table().aggregate_of(config), known_problem(workload));
+  Config canonical(const Config& config, const Specialization& specialization,
+                   const Workload& workload) const override {
+    Problem problem = known_problem(workload);
+    problem.specialization = specialization;
+    sm90_split::Config c = sm90_split::canonical(table().aggregate_of(config), problem);
     if (workload.heads != workload.heads_kv) c.gqa = sm90_split::Gqa::on;
     return table().config_of(c);
   }
@@ -308,8 +298,8 @@ class Sm90SplitFamily final : public Family {
     return config;
   }
 
-  std::string prelude(const Config& config, const Workload& workload) const override {
-    return kernel_prelude(folder(), "sm90_split", table().render(config), problem(config, workload)) +
+  std::string prelude(const Config& config, const Problem& problem) const override {
+    return kernel_prelude(folder(), "sm90_split", table().render(config), problem) +
            cluster_attribute(table().aggregate_of(config).cluster);
   }
 

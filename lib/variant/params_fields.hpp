@@ -1,5 +1,6 @@
-/// The fields of ForwardParams, once: what a worker is sent, and what a caller in another language checks its own
-/// declaration against, follow from these tables.
+/// The fields of ForwardParams, once: what a worker is sent, what a caller in another language checks its own
+/// declaration against, and what of them a program for fixed sizes knows, in its source and in its id, follow from
+/// these tables.
 #pragma once
 
 #include <array>
@@ -15,24 +16,27 @@ template <typename T>
 struct ParamsField {
   std::string_view name;
   T ForwardParams::*member;
+  T FixedSizes::*fixed = nullptr;  ///< where a program for fixed sizes knows it; the same name
+  std::string_view tag = {};       ///< of a known number, in ids of variants
+  bool is_offset = false;          ///< a number that may be 0, and that ids then leave out
 };
 
 inline constexpr std::array<ParamsField<TensorStrides>, 4> kStridesFields = {{
     {"q_strides", &ForwardParams::q_strides},
     {"k_strides", &ForwardParams::k_strides},
     {"v_strides", &ForwardParams::v_strides},
-    {"o_strides", &ForwardParams::o_strides},
+    {"o_strides", &ForwardParams::o_strides, &FixedSizes::o_strides},
 }};
 
 inline constexpr std::array<ParamsField<int>, 8> kIntFields = {{
-    {"batch", &ForwardParams::batch},
-    {"heads", &ForwardParams::heads},
-    {"heads_kv", &ForwardParams::heads_kv},
+    {"batch", &ForwardParams::batch, &FixedSizes::batch, "b"},
+    {"heads", &ForwardParams::heads, &FixedSizes::heads, "h"},
+    {"heads_kv", &ForwardParams::heads_kv, &FixedSizes::heads_kv, "hkv"},
     {"group_size", &ForwardParams::group_size},
-    {"len_q", &ForwardParams::len_q},
-    {"len_k", &ForwardParams::len_k},
-    {"right_offset", &ForwardParams::right_offset},
-    {"left_offset", &ForwardParams::left_offset},
+    {"len_q", &ForwardParams::len_q, &FixedSizes::len_q, "l"},
+    {"len_k", &ForwardParams::len_k, &FixedSizes::len_k, "k"},
+    {"right_offset", &ForwardParams::right_offset, &FixedSizes::right_offset, "o", true},
+    {"left_offset", &ForwardParams::left_offset, &FixedSizes::left_offset, "f", true},
 }};
 
 /// Calls `visit(name, byte offset)` for every field.

@@ -20,6 +20,16 @@ struct FamilyRename {
   std::vector<KnobRename> knobs;
 };
 
+// Specializations were knobs of the families that have them.
+const std::vector<KnobRename>& specialization_renames() {
+  static const std::vector<KnobRename> all = {
+      {"sizes", "specialize", {{"any", "none"}, {"fixed", "shape"}, {"whole", "whole_tiles"}}},
+      {"programs", "prune", {{"all", "off"}, {"needed", "on"}}},
+      {"outputs", "o_layout", {{"any", "strided"}}},
+  };
+  return all;
+}
+
 const std::vector<FamilyRename>& renames() {
   static const std::vector<FamilyRename> all = {
       {"fwd_sm90_stream",
@@ -78,9 +88,6 @@ const std::vector<FamilyRename>& renames() {
            {"scaling", "scale_placement", {}},
            {"packing", "convert_placement", {}},
            {"adding", "rowsum_placement", {}},
-           {"sizes", "specialize", {{"any", "none"}, {"fixed", "shape"}, {"whole", "whole_tiles"}}},
-           {"programs", "prune", {{"all", "off"}, {"needed", "on"}}},
-           {"outputs", "o_layout", {{"any", "strided"}}},
            {"teams", "virtual_ctas", {}},
        }},
       {"fwd_sm90",
@@ -113,9 +120,6 @@ const std::vector<FamilyRename>& renames() {
            {"trigger", "pdl_trigger", {{"first_scores", "first_qk"}, {"last_products", "last_pv"}}},
            {"store", "epilogue", {{"pairs", "st_b32"}, {"pieces", "st_b128"}, {"boxes", "tma"}}},
            {"tile_order", "tile_order", {{"folded", "lpt_then_spt"}}},
-           {"sizes", "specialize", {{"any", "none"}, {"fixed", "shape"}}},
-           {"programs", "prune", {{"all", "off"}, {"needed", "on"}}},
-           {"outputs", "o_layout", {{"any", "strided"}}},
        }},
       {"fwd_decode_sm90",
        "fwd_sm90_decode",
@@ -155,9 +159,14 @@ const std::vector<FamilyRename>& renames() {
 
 std::string renamed(const FamilyRename& family, const std::string& setting) {
   const std::size_t equals = setting.find('=');
-  const auto knob = std::find_if(family.knobs.begin(), family.knobs.end(),
-                                 [&](const KnobRename& k) { return k.earlier == setting.substr(0, equals); });
-  if (knob == family.knobs.end() || equals == std::string::npos) return setting;
+  const auto named = [&](const std::vector<KnobRename>& knobs) -> const KnobRename* {
+    const auto found = std::find_if(knobs.begin(), knobs.end(),
+                                    [&](const KnobRename& k) { return k.earlier == setting.substr(0, equals); });
+    return found == knobs.end() ? nullptr : &*found;
+  };
+  const KnobRename* knob = named(family.knobs);
+  if (knob == nullptr) knob = named(specialization_renames());
+  if (knob == nullptr || equals == std::string::npos) return setting;
   const std::string value = setting.substr(equals + 1);
   const auto found =
       std::find_if(knob->values.begin(), knob->values.end(), [&](const auto& v) { return v.first == value; });

@@ -34,6 +34,20 @@ struct Shape {
 constexpr Problem fixed(Problem problem, const Shape& s) {
   problem.sizes = {s.batch, s.heads, s.heads_kv, s.len_q, s.len_k, s.causal_offset};
   problem.sizes.left_offset = s.left_offset;
+  problem.specialization.specialize = Specialize::shape;
+  return problem;
+}
+
+/// And of whole Q tiles.
+constexpr Problem whole(Problem problem, const Shape& s) {
+  problem = fixed(problem, s);
+  problem.specialization.specialize = Specialize::whole_tiles;
+  return problem;
+}
+
+/// With no more code than the sizes that it knows need.
+constexpr Problem pruned(Problem problem) {
+  problem.specialization.prune = Prune::on;
   return problem;
 }
 
@@ -43,6 +57,7 @@ constexpr Problem dense(Problem problem, const Shape& s) {
   const long long d = problem.head_dim;
   problem.sizes.o_strides = s.heads_inner ? TensorStrides{s.len_q * s.heads * d, d, s.heads * d}
                                           : TensorStrides{s.heads * s.len_q * d, s.len_q * d, d};
+  problem.specialization.o_layout = OutputLayout::dense;
   return problem;
 }
 

@@ -32,6 +32,7 @@ inline unsigned short* row_of(const void* tensor, const TensorStrides& strides, 
 template <Config kConfig, Problem kProblem>
 void run_case(const Shape& shape, std::uint64_t seed, const Options& options = {}) {
   static_assert(is_legal(kConfig, kProblem, 227 * 1024, 228 * 1024) == Illegal::no);
+  static_assert(canonical(kProblem.specialization, specializations_of(kConfig, kProblem)) == kProblem.specialization);
   AttentionCase problem(kProblem, shape, seed);
   unsigned counter = 0;
   problem.params().counters = &counter;

@@ -35,19 +35,13 @@ constexpr Config kFixed{.m_warpgroups = 2,
                         .kv_groups = 2,
                         .stages = 2,
                         .producer = Producer::warpgroup,
-                        .epilogue = EpilogueStore::smem_b128,
-                        .specialize = Specialize::shape};
+                        .epilogue = EpilogueStore::smem_b128};
 constexpr Config kWhole{.m_warpgroups = 2,
                         .stages = 3,
                         .q_stages = 2,
                         .scheduler = Scheduler::static_persistent,
                         .softmax_overlap = SoftmaxOverlap::qk_pv,
-                        .epilogue = EpilogueStore::smem_b128,
-                        .specialize = Specialize::whole_tiles};
-constexpr Config dense_outputs(Config c) {
-  c.o_layout = OutputLayout::dense;
-  return c;
-}
+                        .epilogue = EpilogueStore::smem_b128};
 
 // Programs for one launch's sizes, which are not read from the parameters: those are wrong here.
 TEST(EmulatedPersistent, SizesMayBeConstants) {
@@ -58,36 +52,31 @@ TEST(EmulatedPersistent, SizesMayBeConstants) {
   constexpr Shape kPadded{.heads = 2, .heads_kv = 2, .len_q = 70, .len_k = 90, .heads_inner = true, .padding_rows = 2};
   run_case<kFixed, fixed(kHalf64, kPadded)>(kPadded, 144, misinformed);
   constexpr Shape kLonger{.heads = 3, .heads_kv = 1, .len_q = 256, .len_k = 300, .causal_offset = 44};
-  run_case<kWhole, fixed(kHalf64Causal, kLonger)>(kLonger, 142, misinformed);
+  run_case<kWhole, whole(kHalf64Causal, kLonger)>(kLonger, 142, misinformed);
   constexpr Config kMirrored{.m_warpgroups = 4,
                              .stages = 4,
                              .producer = Producer::warpgroup,
                              .epilogue = EpilogueStore::st_b128,
-                             .tile_order = TileOrder::paired,
-                             .specialize = Specialize::whole_tiles};
+                             .tile_order = TileOrder::paired};
   constexpr Shape kSquare{.heads = 2, .len_q = 512, .len_k = 512, .score_scale = 30};
-  run_case<kMirrored, fixed(kHalf64Causal, kSquare)>(kSquare, 143, misinformed);
+  run_case<kMirrored, whole(kHalf64Causal, kSquare)>(kSquare, 143, misinformed);
 }
 
 // And that hold what those sizes need alone: with masked tiles and without, single tiles and more of them, rows and
 // parts that have none.
 TEST(EmulatedPersistent, ProgramsMayHoldWhatTheyNeed) {
   const Options misinformed{.told = emulator::misinform_of_sizes};
-  constexpr auto lean = [](Config c) {
-    c.prune = Prune::on;
-    return c;
-  };
   constexpr Shape kRound{.heads = 2, .len_q = 128, .len_k = 512, .score_scale = 30};
-  run_case<lean(kFixed), fixed(kHalf64, kRound)>(kRound, 151, misinformed);
+  run_case<kFixed, emulator::pruned(fixed(kHalf64, kRound))>(kRound, 151, misinformed);
   constexpr Shape kSquare{.heads = 2, .len_q = 256, .len_k = 256};
-  run_case<lean(kFixed), fixed(kHalf64Causal, kSquare)>(kSquare, 152, misinformed);
+  run_case<kFixed, emulator::pruned(fixed(kHalf64Causal, kSquare))>(kSquare, 152, misinformed);
   constexpr Shape kAskew{.heads = 2, .len_q = 200, .len_k = 150, .causal_offset = -70, .score_scale = 30};
-  run_case<lean(kFixed), fixed(kHalf64Causal, kAskew)>(kAskew, 153, misinformed);
-  run_case<lean(kWhole), fixed(kHalf64Causal, kSquare)>(kSquare, 154, misinformed);
+  run_case<kFixed, emulator::pruned(fixed(kHalf64Causal, kAskew))>(kAskew, 153, misinformed);
+  run_case<kWhole, emulator::pruned(whole(kHalf64Causal, kSquare))>(kSquare, 154, misinformed);
   constexpr Shape kOdd{.heads = 2, .len_q = 128, .len_k = 320};
-  run_case<lean(kWhole), fixed(kHalf64, kOdd)>(kOdd, 155, misinformed);
+  run_case<kWhole, emulator::pruned(whole(kHalf64, kOdd))>(kOdd, 155, misinformed);
   constexpr Shape kSingle{.heads = 3, .len_q = 128, .len_k = 40, .score_scale = 30};
-  run_case<lean(kWhole), fixed(kHalf64, kSingle)>(kSingle, 156, misinformed);
+  run_case<kWhole, emulator::pruned(whole(kHalf64, kSingle))>(kSingle, 156, misinformed);
   constexpr Config kApart{.m_warpgroups = 1,
                           .cluster = 2,
                           .stages = 3,
@@ -96,28 +85,30 @@ TEST(EmulatedPersistent, ProgramsMayHoldWhatTheyNeed) {
                           .mask_path = MaskPath::separate_loop,
                           .epilogue = EpilogueStore::smem_b128,
                           .tile_order = TileOrder::lpt_then_spt,
-                          .specialize = Specialize::shape,
-                          .prune = Prune::on,
                           .min_blocks = 2};
   constexpr Shape kLong{.heads = 2, .len_q = 320, .len_k = 320, .score_scale = 30};
-  run_case<kApart, fixed(kHalf64Causal, kLong)>(kLong, 157, misinformed);
+  run_case<kApart, emulator::pruned(fixed(kHalf64Causal, kLong))>(kLong, 157, misinformed);
   constexpr Config kPairs{.m_warpgroups = 2,
                           .kv_groups = 2,
                           .stages = 4,
                           .producer = Producer::warpgroup,
                           .tile_order = TileOrder::paired,
-                          .share_causal_tail = ShareCausalTail::on,
-                          .specialize = Specialize::shape,
-                          .prune = Prune::on};
+                          .share_causal_tail = ShareCausalTail::on};
   constexpr Shape kEnds{.len_q = 640, .len_k = 640};
-  run_case<kPairs, fixed(kHalf64Causal, kEnds)>(kEnds, 158, misinformed);
+  run_case<kPairs, emulator::pruned(fixed(kHalf64Causal, kEnds))>(kEnds, 158, misinformed);
+}
+
+constexpr Problem dense_tiles(const Problem& problem, const Shape& s) {
+  Problem known = dense(problem, s);
+  known.specialization.specialize = Specialize::whole_tiles;
+  return known;
 }
 
 // And for outputs that lie in one way: where O is told to lie is wrong here too, and Q, K and V lie otherwise.
 TEST(EmulatedPersistent, OutputsMayBeDense) {
   const Options misinformed{.told = emulator::misinform_of_outputs};
   constexpr Shape kGrouped{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 130, .len_k = 200, .padding_rows = 3};
-  run_case<dense_outputs(kFixed), dense(kHalf64, kGrouped)>(kGrouped, 145, misinformed);
+  run_case<kFixed, dense(kHalf64, kGrouped)>(kGrouped, 145, misinformed);
   constexpr Shape kInner{.batch = 2,
                          .heads = 3,
                          .heads_kv = 1,
@@ -126,12 +117,8 @@ TEST(EmulatedPersistent, OutputsMayBeDense) {
                          .causal_offset = 20,
                          .heads_inner = true,
                          .padding_rows = 2};
-  constexpr Config kPieces{.m_warpgroups = 1,
-                           .stages = 2,
-                           .epilogue = EpilogueStore::st_b128,
-                           .tile_order = TileOrder::lpt_then_spt,
-                           .specialize = Specialize::shape,
-                           .o_layout = OutputLayout::dense};
+  constexpr Config kPieces{
+      .m_warpgroups = 1, .stages = 2, .epilogue = EpilogueStore::st_b128, .tile_order = TileOrder::lpt_then_spt};
   run_case<kPieces, dense(kHalf64Causal, kInner)>(kInner, 146, misinformed);
   constexpr Shape kTiles{.heads = 3,
                          .heads_kv = 1,
@@ -140,14 +127,10 @@ TEST(EmulatedPersistent, OutputsMayBeDense) {
                          .causal_offset = 44,
                          .heads_inner = true,
                          .padding_rows = 1};
-  run_case<dense_outputs(kWhole), dense(kHalf64Causal, kTiles)>(kTiles, 147, misinformed);
+  run_case<kWhole, dense_tiles(kHalf64Causal, kTiles)>(kTiles, 147, misinformed);
   // Blocks of a cluster aim at their halves of a row before there is anything to write.
-  constexpr Config kAimed{.m_warpgroups = 2,
-                          .cluster = 2,
-                          .stages = 2,
-                          .epilogue = EpilogueStore::smem_b128_preaddressed,
-                          .specialize = Specialize::shape,
-                          .o_layout = OutputLayout::dense};
+  constexpr Config kAimed{
+      .m_warpgroups = 2, .cluster = 2, .stages = 2, .epilogue = EpilogueStore::smem_b128_preaddressed};
   constexpr Shape kShort{.heads = 2, .len_q = 150, .len_k = 130, .padding_rows = 1};
   run_case<kAimed, dense(kHalf64, kShort)>(kShort, 148, misinformed);
 }

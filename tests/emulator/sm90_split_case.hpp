@@ -20,6 +20,7 @@ void run_case(const Shape& shape, std::uint64_t seed, bool with_lse = true,
               const std::function<void(AttentionCase&)>& change = {},
               const std::function<void(ForwardParams&)>& told = {}) {  // to the program, and not to the check
   static_assert(is_legal(kConfig, kProblem, 227 * 1024, 228 * 1024) == Illegal::no);
+  static_assert(canonical(kProblem.specialization, specializations_of(kConfig, kProblem)) == kProblem.specialization);
   AttentionCase problem(kProblem, shape, seed);
   if (!with_lse) problem.params().lse = nullptr;
   if (change) change(problem);

@@ -17,7 +17,7 @@ constexpr Shape kInner{.batch = 2,
 // A program for one launch's sizes: what the parameters say of them is wrong here. Whatever is asked for first.
 template <Prologue kPrologue>
 void open_launches_of_known_sizes(std::uint64_t seed) {
-  constexpr Config kConfig{.prologue = kPrologue, .specialize = Specialize::shape};
+  constexpr Config kConfig{.prologue = kPrologue};
   constexpr Shape kGrouped{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 130};
   run_case<kConfig, fixed(kHalf64, kGrouped)>(kGrouped, seed, true, {}, emulator::misinform_of_sizes);
   // Outputs may lie as they like.
@@ -37,12 +37,11 @@ TEST(EmulatedSplit, SizesMayBeConstants) {
                          .pv_start_step = 0,
                          .overflow_check = OverflowCheck::before_merge,
                          .producer = Producer::warp,
-                         .tile_order = TileOrder::lpt_then_spt,
-                         .specialize = Specialize::shape};
+                         .tile_order = TileOrder::lpt_then_spt};
   constexpr Shape kLong{.heads = 4, .heads_kv = 2, .len_q = 130, .len_k = 600, .causal_offset = 470, .score_scale = 20};
   run_case<kRing, fixed(kHalf64Causal, kLong)>(kLong, 430, false, {}, emulator::misinform_of_sizes);
   // Boxes go where the map of O says.
-  constexpr Config kBoxes{.epilogue = EpilogueStore::tma, .specialize = Specialize::shape};
+  constexpr Config kBoxes{.epilogue = EpilogueStore::tma};
   constexpr Shape kPadded{.heads = 2, .heads_kv = 1, .len_q = 70, .len_k = 130, .padding_rows = 1};
   run_case<kBoxes, fixed(kHalf64, kPadded)>(kPadded, 431, true, {}, emulator::misinform_of_sizes);
 }
@@ -54,25 +53,22 @@ TEST(EmulatedSplit, ProgramsMayHoldWhatTheyNeed) {
                               .n_blocks_per_stage = 4,
                               .mask_at = MaskAt::probabilities,
                               .rowsum = Rowsum::mma,
-                              .overflow_check = OverflowCheck::after_store,
-                              .specialize = Specialize::shape,
-                              .prune = Prune::on};
+                              .overflow_check = OverflowCheck::after_store};
   constexpr Shape kRound{.heads = 2, .len_q = 128, .len_k = 512, .score_scale = 20};
-  constexpr Problem kUnmasked = fixed(kHalf64, kRound);
+  constexpr Problem kUnmasked = emulator::pruned(fixed(kHalf64, kRound));
   run_case<canonical(kNumSplits, kUnmasked), kUnmasked>(kRound, 440, true, {}, emulator::misinform_of_sizes);
   constexpr Shape kSquare{.heads = 2, .len_q = 512, .len_k = 512};
-  constexpr Problem kMasked = fixed(kHalf64Causal, kSquare);
+  constexpr Problem kMasked = emulator::pruned(fixed(kHalf64Causal, kSquare));
   run_case<canonical(kNumSplits, kMasked), kMasked>(kSquare, 441, true, {}, emulator::misinform_of_sizes);
   constexpr Shape kAskew{.heads = 2, .len_q = 100, .len_k = 700, .causal_offset = 333, .score_scale = 20};
-  constexpr Problem kOther = fixed(kHalf64Causal, kAskew);
+  constexpr Problem kOther = emulator::pruned(fixed(kHalf64Causal, kAskew));
   run_case<canonical(kNumSplits, kOther), kOther>(kAskew, 442, true, {}, emulator::misinform_of_sizes);
 }
 
 // And for outputs that lie in one way: where O is told to lie is wrong here too, and Q, K and V lie otherwise.
 template <Prologue kPrologue, EpilogueStore kStore>
 void write_dense_outputs(std::uint64_t seed) {
-  constexpr Config kConfig{
-      .prologue = kPrologue, .epilogue = kStore, .specialize = Specialize::shape, .o_layout = OutputLayout::dense};
+  constexpr Config kConfig{.prologue = kPrologue, .epilogue = kStore};
   constexpr Shape kGrouped{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 130, .padding_rows = 3};
   run_case<kConfig, dense(kHalf64, kGrouped)>(kGrouped, seed, true, {}, emulator::misinform_of_outputs);
   run_case<kConfig, dense(kHalf64Causal, kInner)>(kInner, seed + 1, true, {}, emulator::misinform_of_outputs);
@@ -87,8 +83,6 @@ TEST(EmulatedSplit, OutputsMayBeDense) {
                          .n_blocks_per_stage = 2,
                          .pv_start_step = 0,
                          .overflow_check = OverflowCheck::before_merge,
-                         .specialize = Specialize::shape,
-                         .o_layout = OutputLayout::dense,
                          .min_blocks = 3};
   constexpr Problem kHalf40{.element = Element::fp16, .head_dim = 40, .mask = MaskKind::causal};
   constexpr Shape kNarrow{.heads = 2, .len_q = 100, .len_k = 150, .causal_offset = 50, .padding_rows = 1};

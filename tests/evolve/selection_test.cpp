@@ -1,7 +1,7 @@
 #include "evolve/selection.hpp"
 
 #include "evolve/choice.hpp"
-#include "evolve/final_comparison.hpp"
+#include "record/run_result.hpp"
 #include "testing.hpp"
 
 namespace heed::evolve {
@@ -141,11 +141,12 @@ TEST(Selection, WhatIsQuotedSpansTheNarrowestProcesses) {
 }
 
 TEST(Selection, TooNoisyIsNotNotFaster) {
-  EXPECT_EQ(ending_of({1.10, 0.93, 1.38}, 0.002), Ending::too_noisy);
-  EXPECT_EQ(ending_of({1.10, 1.08, 1.12}, 0.2), Ending::too_noisy) << "the base differs from itself by more";
-  EXPECT_EQ(ending_of({1.01, 0.99, 1.03}, 0.01), Ending::not_faster);
-  EXPECT_EQ(ending_of({0.8, 0.7, 0.95}, 0.2), Ending::not_faster) << "slower, whatever the noise";
-  EXPECT_EQ(ending_of({1.5, 1.3, 1.7}, 0.1), Ending::faster);
+  EXPECT_EQ(record::ending_of({1.10, 0.93, 1.38}, 0.002), record::Ending::too_noisy);
+  EXPECT_EQ(record::ending_of({1.10, 1.08, 1.12}, 0.2), record::Ending::too_noisy)
+      << "the base differs from itself by more";
+  EXPECT_EQ(record::ending_of({1.01, 0.99, 1.03}, 0.01), record::Ending::not_faster);
+  EXPECT_EQ(record::ending_of({0.8, 0.7, 0.95}, 0.2), record::Ending::not_faster) << "slower, whatever the noise";
+  EXPECT_EQ(record::ending_of({1.5, 1.3, 1.7}, 0.1), record::Ending::faster);
 }
 
 }  // namespace

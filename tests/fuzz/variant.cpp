@@ -32,8 +32,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const heed::Variant again = heed::parse_variant(heed::describe(variant), workload, device);
     heed::fuzz::require(again.id() == variant.id(), "a variant is read as it was written");
     // Legal or not, its config has a place in the space: rules look at it without harm.
-    (void)variant.family->is_illegal(variant.config, workload, device);
-    (void)variant.family->canonical(variant.config, workload);
+    (void)variant.is_illegal(workload, device);
+    (void)heed::canonical(variant, workload);
   });
   return 0;
 }

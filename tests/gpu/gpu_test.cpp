@@ -198,7 +198,7 @@ TEST_F(Gpu, CountersOfTheDefaultAtTheMissionShape) {
   evidence.device = device_;
   evidence.bytes = workload.bytes();
   evidence.counters = c;
-  const profile::Diagnosis diagnosis = profile::diagnose(evidence, built.variant.family->knobs());
+  const profile::Diagnosis diagnosis = profile::diagnose(evidence, variant_knobs(*built.variant.family));
   EXPECT_TRUE(diagnosis.with_counters);
   EXPECT_NE(diagnosis.bound, Bound::unknown);
   EXPECT_EQ(diagnosis.occupancy.blocks, plan.grid[0] * plan.grid[1] * plan.grid[2]);

@@ -66,7 +66,8 @@ class OnDevice {
  public:
   OnDevice(jit::Builder& builder, const DeviceFacts& device, const Family& family, const Workload& workload)
       : variant_(make_variant(family, family.default_config(workload, device), workload)),
-        scene_(workload, verify::make_inputs(workload, verify::InputClass::normal, 3), variant_.plan(workload, device), 4),
+        scene_(workload, verify::make_inputs(workload, verify::InputClass::normal, 3), variant_.plan(workload, device),
+               4),
         cuda_(cuda_driver()) {
     const jit::BuildOutcome outcome = builder.build(jit::request_for(variant_, workload, device));
     if (!outcome.artifact) throw Error(ErrorCode::build_failed, outcome.log);
@@ -85,7 +86,8 @@ class OnDevice {
     cuda_.device_get(&ordinal, 0);
     cuda_.device_primary_ctx_retain(&context, ordinal);
     cuda_.ctx_set_current(context);
-    cuda_.memcpy_htod_async(image_.at_least(scene_.image().size()), scene_.image().data(), scene_.image().size(), nullptr);
+    cuda_.memcpy_htod_async(image_.at_least(scene_.image().size()), scene_.image().data(), scene_.image().size(),
+                            nullptr);
     cuda_.stream_synchronize(nullptr);
     heed_plan_info_init(&info_);
     heed_plan_get_info(plan_, &info_);
@@ -120,7 +122,9 @@ class OnDevice {
 };
 
 struct Workspace {
-  explicit Workspace(const heed_plan_info& info) { at = info.workspace_bytes == 0 ? 0 : buffer.at_least(info.workspace_bytes); }
+  explicit Workspace(const heed_plan_info& info) {
+    at = info.workspace_bytes == 0 ? 0 : buffer.at_least(info.workspace_bytes);
+  }
   [[nodiscard]] void* get() const { return reinterpret_cast<void*>(at); }
   worker::DeviceBuffer buffer;
   CUdeviceptr at = 0;
@@ -202,30 +206,38 @@ TEST_F(GpuLibrary, ThreadsRunPlansOnStreamsOfTheirOwn) {
   ASSERT_FALSE(plans.empty());
   CUcontext context = nullptr;
   cuda.ctx_get_current(&context);
+  // Memory is had before the threads begin: while others launch without end, the driver may keep an allocation waiting.
+  constexpr int kThreads = 8;
+  constexpr int kStreams = 2;
+  std::vector<std::unique_ptr<Workspace>> workspaces;
+  std::vector<CUstream> streams(kThreads * kStreams);
+  for (int i = 0; i < kThreads * kStreams; ++i) {
+    const OnDevice& one = *plans[static_cast<std::size_t>(i / kStreams) % plans.size()];
+    ASSERT_EQ(cuda.stream_create(&streams[static_cast<std::size_t>(i)], CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    workspaces.push_back(std::make_unique<Workspace>(one.info()));
+    ASSERT_EQ(heed_plan_prepare(one.plan(), workspaces.back()->get(), nullptr), HEED_OK);
+  }
+  ASSERT_EQ(cuda.ctx_synchronize(), CUDA_SUCCESS);
   std::atomic<int> failures{0};
   std::atomic<long long> runs{0};
   std::vector<std::thread> threads;
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  for (int index = 0; index < 8; ++index)
+  for (int index = 0; index < kThreads; ++index)
     threads.emplace_back([&, index] {
       cuda.ctx_set_current(context);
       const OnDevice& one = *plans[static_cast<std::size_t>(index) % plans.size()];
-      CUstream streams[2] = {};
-      std::vector<std::unique_ptr<Workspace>> workspaces;
-      for (CUstream& stream : streams) {
-        failures += cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS ? 0 : 1;
-        workspaces.push_back(std::make_unique<Workspace>(one.info()));
-        failures += heed_plan_prepare(one.plan(), workspaces.back()->get(), stream) == HEED_OK ? 0 : 1;
-      }
       const heed_tensors t = one.tensors();  // every run of a plan writes the same results to them
-      while (std::chrono::steady_clock::now() < end && failures == 0) {
+      do {
         for (int i = 0; i < 100; ++i)
-          for (int s = 0; s < 2; ++s) {
-            failures += heed_plan_run(one.plan(), &t, workspaces[static_cast<std::size_t>(s)]->get(), streams[s]) == HEED_OK ? 0 : 1;
+          for (int s = 0; s < kStreams; ++s) {
+            const auto at = static_cast<std::size_t>(index * kStreams + s);
+            failures += heed_plan_run(one.plan(), &t, workspaces[at]->get(), streams[at]) == HEED_OK ? 0 : 1;
             ++runs;
           }
-        for (const CUstream stream : streams) failures += cuda.stream_synchronize(stream) == CUDA_SUCCESS ? 0 : 1;
-      }
+        for (int s = 0; s < kStreams; ++s)
+          failures +=
+              cuda.stream_synchronize(streams[static_cast<std::size_t>(index * kStreams + s)]) == CUDA_SUCCESS ? 0 : 1;
+      } while (std::chrono::steady_clock::now() < end && failures == 0);
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(failures, 0);

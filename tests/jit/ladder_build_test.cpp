@@ -34,11 +34,9 @@ TEST_P(LadderBuilds, EveryProblemKeepsTheContractAndHeadDim64HasNoSpills) {
     const Workload workload = parse_workload(text);
     if (family.is_illegal(config, workload, device)) return;
     const Variant variant = make_variant(family, config, workload);
-    jobs.push_back({std::string(arch) + " " + variant.id(), workload.dim,
-                    builder.start({.device = DeviceKind::cuda,
-                                   .arch = arch,
-                                   .source = variant.source_for(workload),
-                                   .entry = "heed_forward"})});
+    jobs.push_back(
+        {std::string(arch) + " " + variant.id(), workload.dim,
+         builder.start({.device = DeviceKind::cuda, .arch = arch, .source = variant.unit(), .entry = "heed_forward"})});
   };
   for (const char* problem : {"d64:fp16", "d64:bf16", "d128:fp16", "d128:bf16"})
     for (const char* mask : {"", ":causal_top_left"}) start("sm_80", std::string("b1h8l512") + problem + mask);

@@ -80,8 +80,8 @@ Output launch(const std::string& variant_text, const Case& c, Cut cut = Cut::uns
   options.cache_folder = shared_cache();
   options.jobs = 1;
   jit::Builder builder(options);
-  const jit::BuildOutcome built = builder.build(
-      {.device = DeviceKind::cpu, .arch = device.arch, .source = variant.source_for(w), .entry = plan.entry});
+  const jit::BuildOutcome built =
+      builder.build({.device = DeviceKind::cpu, .arch = device.arch, .source = variant.unit(), .entry = plan.entry});
   if (!built.artifact) throw std::runtime_error(built.log);
   void* library = ::dlopen(built.artifact->path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw std::runtime_error(::dlerror());

@@ -40,9 +40,6 @@ inline Config random_config(Random& random) {
   c.rowsum_reduce = static_cast<RowsumReduce>(random.below(2));
   c.barrier_wait = static_cast<BarrierWait>(random.below(2));
   c.stage_release = static_cast<StageRelease>(random.below(2));
-  c.specialize = static_cast<Specialize>(random.below(3));
-  c.prune = static_cast<Prune>(random.below(2));
-  c.o_layout = static_cast<OutputLayout>(random.below(2));
   c.virtual_ctas = one_of({1, 2, 3, 4});
   c.min_blocks = one_of({1, 2, 3, 4});
   return c;

@@ -19,13 +19,21 @@ TEST(Persistent, OpeningsAreOfBlocksThatStay) {
   }
 }
 
+// The specialization that a config has for a problem, of one that is asked for.
+Specialization specialized(const Config& config, const Problem& problem, const Specialization& wanted) {
+  return canonical(wanted, specializations_of(canonical(config, problem), problem));
+}
+
 TEST(Persistent, WholeRowTilesWantRowsAndKeys) {
-  constexpr Config kWhole{.m_warpgroups = 2, .specialize = Specialize::whole_tiles};
+  constexpr Config kTwo{.m_warpgroups = 2};
+  constexpr Specialization kWhole{.specialize = Specialize::whole_tiles};
   const auto becomes = [&](bool causal, int len_q, int len_k, int offset) {
-    return canonical(kWhole, {.element = Element::fp16,
-                              .head_dim = 64,
-                              .mask = causal ? MaskKind::causal : MaskKind::none,
-                              .sizes = {1, 1, 1, len_q, len_k, offset}})
+    return specialized(kTwo,
+                       {.element = Element::fp16,
+                        .head_dim = 64,
+                        .mask = causal ? MaskKind::causal : MaskKind::none,
+                        .sizes = {1, 1, 1, len_q, len_k, offset}},
+                       kWhole)
         .specialize;
   };
   EXPECT_EQ(becomes(false, 256, 100, 0), Specialize::whole_tiles);
@@ -33,55 +41,38 @@ TEST(Persistent, WholeRowTilesWantRowsAndKeys) {
   EXPECT_EQ(becomes(true, 256, 256, 0), Specialize::whole_tiles);
   EXPECT_EQ(becomes(true, 256, 255, 0), Specialize::shape) << "the last row would see a key past the last";
   EXPECT_EQ(becomes(true, 256, 255, -1), Specialize::shape) << "the first row sees none";
-  EXPECT_EQ(canonical(kWhole, kHalf64).specialize, Specialize::none) << "nothing is known";
+  EXPECT_EQ(specialized(kTwo, kHalf64, kWhole), Specialization{}) << "nothing is known";
 }
 
 // Where outputs lie is known with the sizes or not at all, and to whom it makes a difference.
 TEST(Persistent, DenseOutputsGoWithKnownSizes) {
   constexpr Problem kKnown{
       .element = Element::fp16, .head_dim = 64, .mask = MaskKind::none, .sizes = {1, 8, 8, 512, 512, 0}};
-  const auto reason = [](const Config& c, const Problem& problem) {
-    return is_legal(c, problem, 227 * 1024, 228 * 1024);
-  };
   constexpr Config kAny{.stages = 2};
-  ASSERT_EQ(reason(kAny, kKnown), Illegal::no);
-  const auto with = [](Config c, Specialize specialize, OutputLayout outputs) {
-    c.specialize = specialize;
-    c.o_layout = outputs;
-    return c;
-  };
+  constexpr Specialization kDense{.specialize = Specialize::shape, .o_layout = OutputLayout::dense};
+  constexpr Specialization kDenseAlone{.o_layout = OutputLayout::dense};
   for (const Specialize specialize : {Specialize::shape, Specialize::whole_tiles})
     for (const OutputLayout outputs : {OutputLayout::strided, OutputLayout::dense}) {
-      const Config c = with(kAny, specialize, outputs);
-      EXPECT_EQ(canonical(c, kKnown), c);
-      EXPECT_EQ(reason(c, kKnown), Illegal::no);
-      EXPECT_EQ(canonical(c, kHalf64), kAny) << "nothing is known";
-      EXPECT_EQ(reason(c, kHalf64), Illegal::same_program);
+      const Specialization wanted{.specialize = specialize, .o_layout = outputs};
+      EXPECT_EQ(specialized(kAny, kKnown, wanted), wanted);
+      EXPECT_EQ(specialized(kAny, kHalf64, wanted), Specialization{}) << "nothing is known";
     }
-  const Config of_any = with(kAny, Specialize::none, OutputLayout::dense);
-  EXPECT_EQ(canonical(of_any, kKnown), with(kAny, Specialize::shape, OutputLayout::dense));
-  EXPECT_EQ(reason(of_any, kKnown), Illegal::same_program);
-  EXPECT_EQ(canonical(of_any, kHalf64), kAny);
+  EXPECT_EQ(specialized(kAny, kKnown, kDenseAlone), kDense);
+  EXPECT_EQ(specialized(kAny, kHalf64, kDenseAlone), Specialization{});
   // Sizes that are not whole are fixed all the same, and outputs dense.
   constexpr Problem kRagged{
       .element = Element::fp16, .head_dim = 64, .mask = MaskKind::none, .sizes = {1, 8, 8, 500, 512, 0}};
-  EXPECT_EQ(canonical(with(kAny, Specialize::whole_tiles, OutputLayout::dense), kRagged),
-            with(kAny, Specialize::shape, OutputLayout::dense));
+  EXPECT_EQ(specialized(kAny, kRagged, {.specialize = Specialize::whole_tiles, .o_layout = OutputLayout::dense}),
+            kDense);
   // Boxes go where a map says; where there are none after all, rows do not.
   Config boxes = kAny;
   boxes.epilogue = EpilogueStore::tma;
-  ASSERT_EQ(reason(boxes, kKnown), Illegal::no);
-  EXPECT_EQ(canonical(with(boxes, Specialize::none, OutputLayout::dense), kKnown), boxes)
-      << "they ask for no sizes either";
-  EXPECT_EQ(canonical(with(boxes, Specialize::shape, OutputLayout::dense), kKnown),
-            with(boxes, Specialize::shape, OutputLayout::strided));
-  EXPECT_EQ(reason(with(boxes, Specialize::shape, OutputLayout::dense), kKnown), Illegal::same_program);
+  EXPECT_EQ(specialized(boxes, kKnown, kDenseAlone), Specialization{}) << "they ask for no sizes either";
+  EXPECT_EQ(specialized(boxes, kKnown, kDense), Specialization{.specialize = Specialize::shape});
   boxes.kv_groups = 2;
   boxes.scheduler = Scheduler::static_persistent;
-  const Config rows = canonical(with(boxes, Specialize::none, OutputLayout::dense), kKnown);
-  EXPECT_NE(rows.epilogue, EpilogueStore::tma);
-  EXPECT_EQ(rows.o_layout, OutputLayout::dense);
-  EXPECT_EQ(rows.specialize, Specialize::shape);
+  EXPECT_NE(canonical(boxes, kKnown).epilogue, EpilogueStore::tma);
+  EXPECT_EQ(specialized(boxes, kKnown, kDenseAlone), kDense);
 }
 
 // A consumer warpgroup that takes every other tile waits for the next iteration before it gives the last one back.

@@ -45,6 +45,8 @@ TEST(Persistent, WholeRowTilesSeeTheSameKeys) {
   EXPECT_GT(whole, 2000);
 }
 
+constexpr Specialization kPruned{.specialize = Specialize::shape, .prune = Prune::on};
+
 // What a program for fixed sizes leaves out does not happen: by the rows and tiles of every consumer warpgroup, one by
 // one.
 TEST(Persistent, ProgramsKnowWhatTheirTilesMeet) {
@@ -52,8 +54,6 @@ TEST(Persistent, ProgramsKnowWhatTheirTilesMeet) {
   int leaner = 0;
   for (int i = 0; i < 20'000; ++i) {
     Config c = random_config(random);
-    c.specialize = Specialize::shape;
-    c.prune = Prune::on;
     c.tile_order = random.chance(0.5) ? TileOrder::paired : TileOrder::row_major;
     const FixedSizes s{.batch = 1,
                        .heads = 1,
@@ -66,7 +66,8 @@ TEST(Persistent, ProgramsKnowWhatTheirTilesMeet) {
     const Problem problem{.element = Element::fp16,
                           .head_dim = 64,
                           .mask = random.chance(0.7) ? MaskKind::causal : MaskKind::none,
-                          .sizes = s};
+                          .sizes = s,
+                          .specialization = kPruned};
     c = canonical(c, problem);
     if (c.share_causal_tail == ShareCausalTail::on) continue;
     const KnownKvTiles known = known_kv_tiles(c, problem);
@@ -100,12 +101,15 @@ TEST(Persistent, ProgramsKnowWhatTheirTilesMeet) {
       }
   }
   EXPECT_GT(leaner, 10'000);
-  constexpr Problem kMission{
-      .element = Element::fp16, .head_dim = 64, .mask = MaskKind::causal, .sizes = {1, 8, 8, 1024, 1024, 0}};
-  constexpr Config kNeeded{.m_warpgroups = 1, .cluster = 2, .specialize = Specialize::shape, .prune = Prune::on};
-  EXPECT_FALSE(known_kv_tiles(kNeeded, kMission).some_later_masked) << "the mask's edge runs from corner to corner";
-  constexpr Config kAll{.m_warpgroups = 1, .cluster = 2, .specialize = Specialize::shape};
-  EXPECT_TRUE(known_kv_tiles(kAll, kMission).some_later_masked);
+  Problem mission{.element = Element::fp16,
+                  .head_dim = 64,
+                  .mask = MaskKind::causal,
+                  .sizes = {1, 8, 8, 1024, 1024, 0},
+                  .specialization = kPruned};
+  constexpr Config kSplit{.m_warpgroups = 1, .cluster = 2};
+  EXPECT_FALSE(known_kv_tiles(kSplit, mission).some_later_masked) << "the mask's edge runs from corner to corner";
+  mission.specialization.prune = Prune::off;
+  EXPECT_TRUE(known_kv_tiles(kSplit, mission).some_later_masked);
 }
 
 TEST(Persistent, EveryKeyTileBelongsToOnePart) {

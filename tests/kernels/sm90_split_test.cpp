@@ -48,9 +48,6 @@ Config random_config(Random& random, const Problem& problem) {
   c.tma_multicast = random.chance(0.5) ? TmaMulticast::none : TmaMulticast::q;
   c.epilogue = static_cast<EpilogueStore>(random.below(3));
   c.gqa = static_cast<Gqa>(random.below(2));
-  c.specialize = static_cast<Specialize>(random.below(2));
-  c.prune = static_cast<Prune>(random.below(2));
-  c.o_layout = static_cast<OutputLayout>(random.below(2));
   return canonical(c, problem);
 }
 
@@ -147,12 +144,9 @@ TEST(Split, ProgramsKnowWhatTheirPartsMeet) {
     const Problem problem{.element = Element::fp16,
                           .head_dim = 64,
                           .mask = random.chance(0.5) ? MaskKind::causal : MaskKind::none,
-                          .sizes = s};
-    Config c = random_config(random, problem);
-    c.specialize = Specialize::shape;
-    c.prune = Prune::on;
-    c = canonical(c, problem);
-    ASSERT_EQ(c.prune, Prune::on);
+                          .sizes = s,
+                          .specialization = {.specialize = Specialize::shape, .prune = Prune::on}};
+    const Config c = random_config(random, problem);
     const KnownParts known = known_parts(c, problem);
     leaner += known.some_are_longer && known.some_are_none && known.some_are_askew ? 0 : 1;
     for (int row = 0; row < s.len_q; ++row) {
@@ -173,61 +167,45 @@ TEST(Split, ProgramsKnowWhatTheirPartsMeet) {
   EXPECT_GT(leaner, 10'000);
   Problem mission = kMission;
   mission.sizes = kSizes;
-  constexpr Config kNeeded{.specialize = Specialize::shape, .prune = Prune::on};
-  EXPECT_EQ(known_parts(kNeeded, mission), KnownParts{}) << "whole parts of one segment, and no mask";
-  constexpr Config kAll{.specialize = Specialize::shape};
-  EXPECT_EQ(known_parts(kAll, mission), (KnownParts{true, true, true, true}));
+  mission.specialization = {.specialize = Specialize::shape, .prune = Prune::on};
+  EXPECT_EQ(known_parts({}, mission), KnownParts{}) << "whole parts of one segment, and no mask";
+  mission.specialization.prune = Prune::off;
+  EXPECT_EQ(known_parts({}, mission), (KnownParts{true, true, true, true}));
 }
 
 // Where outputs lie is known with the sizes or not at all, and to whom it makes a difference.
 TEST(Split, DenseOutputsGoWithFixedSizes) {
   constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none, .sizes = kSizes};
-  const auto reason = [](const Config& c, const Problem& problem) {
-    return is_legal(c, problem, 227 * 1024, 228 * 1024);
+  const auto specialized = [](const Config& c, const Problem& problem, const Specialization& wanted) {
+    return canonical(wanted, specializations_of(canonical(c, problem), problem));
   };
-  constexpr Config kFixed{.specialize = Specialize::shape};
-  constexpr Config kDense{.specialize = Specialize::shape, .o_layout = OutputLayout::dense};
-  constexpr Config kOfAny{.o_layout = OutputLayout::dense};
-  EXPECT_EQ(canonical(Config{}, kKnown), Config{}) << "nothing need be known";
-  EXPECT_EQ(canonical(kFixed, kKnown), kFixed);
-  EXPECT_EQ(canonical(kDense, kKnown), kDense);
-  EXPECT_EQ(canonical(kOfAny, kKnown), kDense);
-  for (const Config& c : {Config{}, kFixed, kDense}) EXPECT_EQ(reason(c, kKnown), Illegal::no);
-  EXPECT_EQ(reason(kOfAny, kKnown), Illegal::same_program);
-  for (const Config& c : {kFixed, kDense, kOfAny}) {
-    EXPECT_EQ(canonical(c, kMission), Config{});
-    EXPECT_EQ(reason(c, kMission), Illegal::same_program);
-  }
+  constexpr Specialization kFixed{.specialize = Specialize::shape};
+  constexpr Specialization kDense{.specialize = Specialize::shape, .o_layout = OutputLayout::dense};
+  constexpr Specialization kDenseAlone{.o_layout = OutputLayout::dense};
+  for (const Specialization& wanted : {Specialization{}, kFixed, kDense})
+    EXPECT_EQ(specialized({}, kKnown, wanted), wanted);
+  EXPECT_EQ(specialized({}, kKnown, kDenseAlone), kDense);
+  EXPECT_EQ(specialized({}, kKnown, {.specialize = Specialize::whole_tiles}), kFixed) << "it has no code for that";
+  for (const Specialization& wanted : {kFixed, kDense, kDenseAlone})
+    EXPECT_EQ(specialized({}, kMission, wanted), Specialization{});
   // Boxes go where a map says; where there are none after all, rows do not.
-  constexpr Config kBoxes{.epilogue = EpilogueStore::tma, .specialize = Specialize::shape};
-  Config boxes = kBoxes;
-  boxes.o_layout = OutputLayout::dense;
-  EXPECT_EQ(canonical(boxes, kKnown), kBoxes);
-  EXPECT_EQ(reason(boxes, kKnown), Illegal::same_program);
-  EXPECT_EQ(reason(kBoxes, kKnown), Illegal::no);
-  boxes.specialize = Specialize::none;
-  EXPECT_EQ(canonical(boxes, kKnown), Config{.epilogue = EpilogueStore::tma}) << "they ask for no sizes either";
+  Config boxes{.epilogue = EpilogueStore::tma};
+  EXPECT_EQ(specialized(boxes, kKnown, kDense), kFixed);
+  EXPECT_EQ(specialized(boxes, kKnown, kDenseAlone), Specialization{}) << "they ask for no sizes either";
   boxes.cluster = 4;  // a slice of 16 columns
   EXPECT_EQ(canonical(boxes, kKnown).epilogue, EpilogueStore::st_b128);
-  EXPECT_EQ(canonical(boxes, kKnown).o_layout, OutputLayout::dense);
-  EXPECT_EQ(canonical(boxes, kKnown).specialize, Specialize::shape);
+  EXPECT_EQ(specialized(boxes, kKnown, kDenseAlone), kDense);
 }
 
 // By how many query heads a key head is shared is one of the sizes.
 TEST(Split, KeyHeadsOfFixedSizesHaveOneName) {
-  constexpr Problem kKnown{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none, .sizes = kSizes};
+  Problem known{.element = Element::fp16, .head_dim = 64, .mask = MaskKind::none, .sizes = kSizes};
   constexpr Config kOwn{.gqa = Gqa::off};
-  EXPECT_EQ(canonical(kOwn, kKnown), kOwn);
+  EXPECT_EQ(canonical(kOwn, known), kOwn) << "they may be known, and are not asked for";
   EXPECT_EQ(canonical(kOwn, kMission), kOwn);
-  Config fixed = kOwn;
-  fixed.specialize = Specialize::shape;
-  Config dense = kOwn;
-  dense.o_layout = OutputLayout::dense;
-  for (const Config& c : {fixed, dense}) {
-    EXPECT_EQ(canonical(c, kKnown).gqa, Gqa::on);
-    EXPECT_EQ(is_legal(c, kKnown, 227 * 1024, 228 * 1024), Illegal::same_program);
-    EXPECT_EQ(canonical(c, kMission), kOwn) << "no sizes are known";
-  }
+  known.specialization.specialize = Specialize::shape;
+  EXPECT_EQ(canonical(kOwn, known).gqa, Gqa::on);
+  EXPECT_EQ(is_legal(kOwn, known, 227 * 1024, 228 * 1024), Illegal::same_program);
 }
 
 // Regions of shared memory follow each other without overlap, operands on whole swizzle atoms.

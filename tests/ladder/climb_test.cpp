@@ -53,7 +53,7 @@ TEST(Road, EveryStepHasOnePlaceAndAPrediction) {
     EXPECT_EQ(steps[i].predicted > 0, i > 0);
     if (steps[i].variant.empty()) continue;
     const Variant variant = parse_variant(steps[i].variant, workload, device);
-    EXPECT_EQ(variant.family->is_illegal(variant.config, workload, device), std::nullopt);
+    EXPECT_EQ(variant.is_illegal(workload, device), std::nullopt);
   }
 }
 

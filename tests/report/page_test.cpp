@@ -24,8 +24,8 @@ store::TrialRecord trial(int number, int generation, const std::string& operatio
   t.operation = operation;
   t.parents = std::move(parents);
   t.config = "fwd_cpu:block_m=64,stages=2";
-  t.verdict = ratio > 0 ? "ok" : "wrong";
-  t.finding = ratio > 0 ? "none" : "inexact";
+  t.verdict = ratio > 0 ? Verdict::ok : Verdict::wrong;
+  t.finding = ratio > 0 ? Finding::none : Finding::inexact;
   t.ratio = ratio;
   t.ratio_low = ratio * 0.99;
   t.ratio_high = ratio * 1.01;
@@ -222,7 +222,6 @@ TEST(Page, EscapesWhatTheDatabaseHolds) {
   run.result["profile"] = {{"base", {{"text", evil}, {"shares", {{evil, evil}}}}}};
   std::vector<store::TrialRecord> trials = some_trials();
   for (store::TrialRecord& t : trials) t.operation = t.why = t.reason = t.check = t.config = evil;
-  trials[4].verdict = trials[4].finding = evil;
   const std::string page = run_page(run, trials, {});
   expect_well_formed(page);
   EXPECT_THAT(page, Not(HasSubstr("<script")));

@@ -40,9 +40,8 @@ TrialRecord a_trial(std::int64_t run, int number) {
   t.operation = "mutate";
   t.parents = {1, 2};
   t.why = "because";
-  t.drafts = {{{"config", "block_m=64"}, {"ratio", 1.2}}, {{"config", "block_m=32"}, {"ratio", 0.9}}};
-  t.verdict = "ok";
-  t.finding = "none";
+  t.drafts = {{.config = "block_m=64", .ratio = 1.2, .looks = 2}, {.config = "block_m=32", .ratio = 0.9}};
+  t.gate_checks = {{{"name", "normal"}, {"passed", true}, {"error", {{"max_abs", 1e-4}}}}};
   t.ratio = 1.25;
   t.ratio_low = 1.2;
   t.ratio_high = 1.3;
@@ -77,7 +76,10 @@ TEST(Store, KeepsRunsTrialsAndComparisons) {
   EXPECT_EQ(trials[6].number, 6);
   EXPECT_EQ(trials[6].parents, (std::vector<int>{1, 2}));
   ASSERT_EQ(trials[6].drafts.size(), 2U);
-  EXPECT_EQ(trials[6].drafts[1]["ratio"], 0.9);
+  EXPECT_EQ(trials[6].drafts, a_trial(id, 6).drafts);
+  EXPECT_EQ(trials[6].gate_checks[0]["error"]["max_abs"], 1e-4);
+  EXPECT_TRUE(trials[6].ok());
+  EXPECT_EQ(trials[6].finding, Finding::none);
   EXPECT_EQ(trials[6].samples["ratios"][1], 1.2);
   EXPECT_EQ(trials[6].seed, 77U);
   EXPECT_EQ(trials[6].diagnosis["bound"], "tail");
@@ -182,10 +184,13 @@ TEST(Store, DamagedTextsNameTheirRow) {
   }
   damaged("runs", "state", "'finishee'", "state of run 1 is no state");
   damaged("runs", "workload", "CAST(x'62ff31' AS TEXT)", "workload of run 1 is no UTF-8");
-  for (const char* column : {"parents", "drafts", "resources", "samples", "clocks", "diagnosis"})
+  for (const char* column : {"parents", "drafts", "gate_checks", "resources", "samples", "clocks", "diagnosis"})
     damaged("trials", column, "'[1, 2'", "of trial 1 is no JSON");
   damaged("trials", "parents", "'{}'", "parents of trial 1 is no list");
   damaged("trials", "parents", "'[\"a\"]'", "no list of whole numbers");
+  damaged("trials", "drafts", "'[{\"config\": 3}]'", "drafts of trial 1 is no list of drafts");
+  damaged("trials", "verdict", "'okay'", "verdict of trial 1 is no verdict");
+  damaged("trials", "finding", "''", "finding of trial 1 is no finding");
   damaged("trials", "samples", "'1e999'", "samples of trial 1 is no JSON");
   damaged("trials", "ratio", "9e999", "ratio of trial 1 is no finite number");
   damaged("trials", "why", "CAST(x'c328' AS TEXT)", "why of trial 1 is no UTF-8");

@@ -282,7 +282,7 @@ TEST(Evolution, RunsStoresAndReports) {
   store::Store store(folder.file("a.db"));
   Quiet observer;
   evolve::Evolution evolution(store, builder(), cpu_facts(), tiny_run(7), quick(), nullptr, observer, std::nullopt);
-  const nlohmann::json result = evolution.run();
+  const nlohmann::json result = record::to_json(evolution.run());
   EXPECT_TRUE(result["outcome"] == "faster" || result["outcome"] == "not_faster" || result["outcome"] == "too_noisy")
       << result["summary"];
   const std::vector<store::TrialRecord> trials = store.trials(evolution.run_id());
@@ -291,11 +291,16 @@ TEST(Evolution, RunsStoresAndReports) {
   for (const store::TrialRecord& t : trials) {
     EXPECT_TRUE(configs.insert(t.config).second);
     EXPECT_EQ(t.generation, t.number / 3);
-    if (t.verdict != "ok") continue;
+    if (!t.ok()) continue;
     EXPECT_GT(t.trial_us, 0);
     EXPECT_LE(t.ratio_low, t.ratio);
     EXPECT_GE(t.samples["ratios"].size(), 3U);
     EXPECT_FALSE(t.machine_code.empty());
+    ASSERT_GT(t.gate_checks.size(), 5U) << "every class of inputs";
+    const auto normal = std::find_if(t.gate_checks.begin(), t.gate_checks.end(),
+                                     [](const nlohmann::json& check) { return check["name"] == "normal"; });
+    ASSERT_NE(normal, t.gate_checks.end());
+    EXPECT_EQ((*normal)["error"]["max_abs"], t.max_abs);
     EXPECT_EQ(t.diagnosis["with_counters"], false);
     EXPECT_FALSE(t.diagnosis["text"].get<std::string>().empty());
   }
@@ -317,7 +322,7 @@ TEST(Evolution, ATrialIsTheFastestOfItsDrafts) {
   evolve::RunOptions options = tiny_run(4);
   options.strategy.drafts = evolve::kDraftsARound + 1;
   evolve::Evolution evolution(store, builder(), cpu_facts(), options, quick(), nullptr, observer, std::nullopt);
-  const nlohmann::json result = evolution.run();
+  const nlohmann::json result = record::to_json(evolution.run());
   const std::vector<store::TrialRecord> trials = store.trials(evolution.run_id());
   ASSERT_EQ(trials.size(), 4U);
   EXPECT_TRUE(trials[0].drafts.empty()) << "the default needs no other";
@@ -331,12 +336,12 @@ TEST(Evolution, ATrialIsTheFastestOfItsDrafts) {
     EXPECT_EQ(t.drafts.size(), 9U);
     double best = 0;
     double of_trial = -1;
-    for (const nlohmann::json& draft : t.drafts) {
+    for (const store::DraftRecord& draft : t.drafts) {
       ++drafts;
-      EXPECT_TRUE(configs.insert(draft["config"].get<std::string>()).second) << draft["config"];
-      EXPECT_EQ(draft["ratio"].get<double>() > 0, draft["reason"] == "") << draft["reason"];
-      best = std::max(best, draft["certain"].get<double>());
-      if (draft["config"] == t.config) of_trial = draft["certain"].get<double>();
+      EXPECT_TRUE(configs.insert(draft.config).second) << draft.config;
+      EXPECT_EQ(draft.ratio > 0, draft.reason.empty()) << draft.reason;
+      best = std::max(best, draft.certain);
+      if (draft.config == t.config) of_trial = draft.certain;
     }
     EXPECT_EQ(of_trial, best);
   }
@@ -352,7 +357,7 @@ TEST(Evolution, AFinalistThatIsSlowWhereScoresAreLargeIsRefused) {
   Options options = quick();
   options.most_slowdown = 0;
   evolve::Evolution evolution(store, builder(), cpu_facts(), tiny_run(3), options, nullptr, observer, std::nullopt);
-  const nlohmann::json result = evolution.run();
+  const nlohmann::json result = record::to_json(evolution.run());
   EXPECT_EQ(result["outcome"], "no_variant");
   EXPECT_THAT(result["summary"].get<std::string>(), ::testing::HasSubstr("slow where scores are large"));
 }
@@ -365,7 +370,7 @@ TEST(Evolution, MutationsNameTheStoredDiagnosisOfTheirParent) {
   evolve::RunOptions options = tiny_run(16);
   options.strategy.kind = evolve::StrategyKind::single;
   evolve::Evolution evolution(store, builder(), cpu_facts(), options, quick(), nullptr, observer, std::nullopt);
-  const nlohmann::json result = evolution.run();
+  const nlohmann::json result = record::to_json(evolution.run());
   EXPECT_TRUE(result["profile"]["champion"].contains("bound"));
   EXPECT_TRUE(result["profile"]["base"].contains("bound"));
   const std::vector<store::TrialRecord> trials = store.trials(evolution.run_id());
@@ -413,8 +418,8 @@ TEST(Evolution, ResumesWhereItStopped) {
   std::set<std::string> configs;
   for (const store::TrialRecord& t : after) {
     if (t.drafts.empty()) configs.insert(t.config);
-    for (const nlohmann::json& draft : t.drafts)
-      EXPECT_TRUE(configs.insert(draft["config"].get<std::string>()).second) << "looked at before: " << draft["config"];
+    for (const store::DraftRecord& draft : t.drafts)
+      EXPECT_TRUE(configs.insert(draft.config).second) << "looked at before: " << draft.config;
   }
 }
 

@@ -23,7 +23,7 @@ TEST(Families, DecodeTakesFewRowsAndSaysWhoTakesMore) {
   const auto reason = [&](const std::string& text, const Workload& w, const char* arch) {
     const DeviceFacts device = gpu_limits(arch);
     const Variant variant = parse_variant(text, w, device);
-    return variant.family->is_illegal(variant.config, w, device).value_or("legal");
+    return variant.is_illegal(w, device).value_or("legal");
   };
   EXPECT_THAT(reason("fwd_sm80_decode:block_m=16,warp_rows=32", workload, "sm_90a"),
               ::testing::HasSubstr("no multiple"));

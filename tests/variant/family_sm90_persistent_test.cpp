@@ -18,7 +18,7 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   const auto reason = [&](const std::string& knobs, const char* shape = "b4h16l512d64") {
     const Workload workload = parse_workload(shape);
     const Variant variant = parse_variant("fwd_sm90_persistent:" + knobs, workload, hopper);
-    return variant.family->is_illegal(variant.config, workload, hopper).value_or("legal");
+    return variant.is_illegal(workload, hopper).value_or("legal");
   };
   EXPECT_EQ(reason("m_warpgroups=4"), "legal");
   EXPECT_THAT(reason("kv_groups=2"), ::testing::HasSubstr("1152 threads"));
@@ -58,8 +58,7 @@ TEST(Families, StreamSaysWhatItCannotDo) {
   // What a search makes of virtual CTAs where there are small blocks.
   const Workload small = parse_workload("b64h12l128d64");
   const Variant three = parse_variant("fwd_sm90_persistent:virtual_ctas=3", small, hopper);
-  EXPECT_THAT(to_string(family.knobs(), family.canonical(three.config, small)),
-              ::testing::HasSubstr("virtual_ctas=3,min_blocks=1"));
+  EXPECT_THAT(describe(canonical(three, small)), ::testing::HasSubstr("virtual_ctas=3,min_blocks=1"));
   EXPECT_THAT(reason("virtual_ctas=4,min_blocks=1,stages=3", "b64h12l128d64"),
               ::testing::HasSubstr("bytes of shared memory"));
   EXPECT_THAT(reason("virtual_ctas=4,min_blocks=1,producer=warp", "b64h12l128d64"),
@@ -131,9 +130,9 @@ TEST(Families, ProgramsForFixedSizesRunNoOthers) {
   const Variant fixed = parse_variant("fwd_sm90_persistent:specialize=shape", own, hopper);
   EXPECT_EQ(to_string(any.problem), "fp16_d64_causal");
   EXPECT_EQ(to_string(fixed.problem), "fp16_d64_causal_b2h8hkv2l512k700o188");
-  EXPECT_THAT(fixed.source_for(own), ::testing::HasSubstr(".sizes = {.batch = 2, .heads = 8, .heads_kv = 2, "
-                                                          ".len_q = 512, .len_k = 700, .right_offset = 188}"));
-  EXPECT_THAT(any.source_for(own), ::testing::Not(::testing::HasSubstr(".sizes = {")));
+  EXPECT_THAT(fixed.unit(), ::testing::HasSubstr(".sizes = {.batch = 2, .heads = 8, .heads_kv = 2, "
+                                                 ".len_q = 512, .len_k = 700, .right_offset = 188, .left_offset = 0}"));
+  EXPECT_THAT(any.unit(), ::testing::Not(::testing::HasSubstr(".sizes = {")));
   Workload strided = own;
   strided.layout = Layout::blhd;
   strided.scale = 0.5;
@@ -175,12 +174,12 @@ TEST(Families, ProgramsForDenseOutputsWriteNoOthers) {
     EXPECT_NE(dense.id(), inner.id());
     EXPECT_NE(dense.id(), fixed.id());
     const auto says = [](const std::string& strides) {
-      return ::testing::HasSubstr(", .right_offset = 188" + strides + "}}");
+      return ::testing::HasSubstr(", .right_offset = 188, .left_offset = 0" + strides + "}");
     };
-    EXPECT_THAT(dense.source_for(bhld), says(", .o_strides = {262144, 32768, 64}"));
-    EXPECT_THAT(inner.source_for(blhd), says(", .o_strides = {262144, 64, 512}"));
-    EXPECT_THAT(fixed.source_for(bhld), says(""));
-    EXPECT_THAT(any.source_for(bhld), ::testing::Not(::testing::HasSubstr(".sizes = {")));
+    EXPECT_THAT(dense.unit(), says(", .o_strides = {262144, 32768, 64}"));
+    EXPECT_THAT(inner.unit(), says(", .o_strides = {262144, 64, 512}"));
+    EXPECT_THAT(fixed.unit(), says(""));
+    EXPECT_THAT(any.unit(), ::testing::Not(::testing::HasSubstr(".sizes = {")));
     EXPECT_EQ(dense.plan(bhld, hopper).o_strides, (TensorStrides{8 * 512 * 64, 512 * 64, 64}));
     EXPECT_EQ(inner.plan(blhd, hopper).o_strides, (TensorStrides{512 * 8 * 64, 64, 8 * 64}));
     EXPECT_EQ(fixed.plan(bhld, hopper).o_strides, std::nullopt);

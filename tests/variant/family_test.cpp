@@ -35,7 +35,7 @@ TEST(Families, EveryCaseIsRefusedWithAReasonOrHasALegalDefault) {
         EXPECT_GT(plan.grid[0], 0U);
         EXPECT_TRUE(!plan.boxes || plan.boxes->problem == problem_of(workload)) << family->name();
         EXPECT_TRUE((!plan.boxes && !plan.dependent) || device.compute_capability >= 90) << family->name();
-        EXPECT_NE(family->prelude(config, workload).find("kConfig{"), std::string::npos);
+        EXPECT_NE(family->prelude(config, problem_of(workload)).find("kConfig{"), std::string::npos);
         EXPECT_NE(family->entry().find(plan.entry), std::string::npos);
       }
 }
@@ -169,7 +169,7 @@ TEST(Families, IllegalConfigsSayWhy) {
   const DeviceFacts ada = gpu_limits("sm_89");
   const auto reason = [&](const std::string& text) {
     const Variant variant = parse_variant(text, workload, ada);
-    return variant.family->is_illegal(variant.config, workload, ada).value_or("legal");
+    return variant.is_illegal(workload, ada).value_or("legal");
   };
   EXPECT_THAT(reason("fwd_sm80:block_n=128,stages=4,kv_groups=4"), ::testing::HasSubstr("bytes of shared memory"));
   EXPECT_THAT(reason("fwd_sm80:block_m=128,kv_groups=8"), ::testing::HasSubstr("1024"));
@@ -197,16 +197,17 @@ TEST(Families, RandomLegalConfigsKeepTheirPromises) {
     if (family->refuses(workload, device)) workload.len_q = 16;
     int legal = 0;
     for (int i = 0; i < 5000; ++i) {
-      Config config;
-      for (const Knob& knob : family->knobs()) config.push_back(knob.values[random.below(knob.values.size())]);
-      config = family->canonical(config, workload);
-      EXPECT_EQ(family->canonical(config, workload), config) << to_string(family->knobs(), config);
-      for (std::size_t k = 0; k < config.size(); ++k) EXPECT_GE(family->knobs()[k].index_of(config[k]), 0);
-      if (family->is_illegal(config, workload, device)) continue;
+      const std::vector<Knob>& knobs = variant_knobs(*family);
+      Config drawn;
+      for (const Knob& knob : knobs) drawn.push_back(knob.values[random.below(knob.values.size())]);
+      const Variant variant = canonical(variant_of(*family, drawn, workload), workload);
+      const Config values = values_of(variant);
+      EXPECT_EQ(values_of(canonical(variant, workload)), values) << describe(variant);
+      for (std::size_t k = 0; k < values.size(); ++k) EXPECT_GE(knobs[k].index_of(values[k]), 0);
+      if (variant.is_illegal(workload, device)) continue;
       ++legal;
-      const Variant variant = make_variant(*family, config, workload);
-      EXPECT_EQ(parse_variant(describe(variant), workload, device).config, config);
-      const LaunchPlan plan = family->plan(config, workload, device);
+      EXPECT_EQ(values_of(parse_variant(describe(variant), workload, device)), values);
+      const LaunchPlan plan = variant.plan(workload, device);
       if (family->device() == DeviceKind::cuda) {
         EXPECT_LE(plan.threads, 1024U);
         EXPECT_LE(plan.shared_bytes, device.shared_bytes_per_block);
@@ -217,83 +218,6 @@ TEST(Families, RandomLegalConfigsKeepTheirPromises) {
   }
 }
 
-TEST(Families, HopperSaysWhatItCannotDo) {
-  const DeviceFacts hopper = gpu_limits("sm_90a");
-  const Family& family = find_family("fwd_sm90_split");
-  EXPECT_THAT(*family.refuses(parse_workload("l8d64"), gpu_limits("sm_89")), ::testing::HasSubstr("sm_90a"));
-  EXPECT_THAT(*family.refuses(parse_workload("l8d64"), cpu_facts()), ::testing::HasSubstr("NVIDIA"));
-  EXPECT_THAT(*family.refuses(parse_workload("l8d68"), hopper), ::testing::HasSubstr("multiples of 8"));
-  EXPECT_THAT(*family.refuses(parse_workload("l8d264"), hopper), ::testing::HasSubstr("up to 256"));
-  EXPECT_THAT(*family.refuses(parse_workload("l8d64:fp32"), hopper), ::testing::HasSubstr("fp32"));
-  EXPECT_THAT(*family.refuses(parse_workload("l8d64dv128"), hopper), ::testing::HasSubstr("value dim"));
-  const auto reason = [&](const std::string& text, const char* shape = "b1h8l512d64") {
-    const Workload workload = parse_workload(shape);
-    const Variant variant = parse_variant(text, workload, hopper);
-    return variant.family->is_illegal(variant.config, workload, hopper).value_or("legal");
-  };
-  EXPECT_EQ(reason("fwd_sm90_split"), "legal");
-  EXPECT_THAT(reason("fwd_sm90_split:cluster=8"), ::testing::HasSubstr("each keeps 16"));
-  EXPECT_THAT(reason("fwd_sm90_split:block_n=128"), ::testing::HasSubstr("512 keys exceeds"));
-  EXPECT_THAT(reason("fwd_sm90_split:v_barriers=3"), ::testing::HasSubstr("do not divide"));
-  EXPECT_THAT(reason("fwd_sm90_split:qk_in_flight=8"), ::testing::HasSubstr("not the 8"));
-  EXPECT_THAT(reason("fwd_sm90_split:rowsum=mma", "b1h8l512d128"), ::testing::HasSubstr("rowsum=fadd"));
-  EXPECT_THAT(reason("fwd_sm90_split:prefetch_next_qk=on"), ::testing::HasSubstr("two stages"));
-  // Half a box of columns cannot wait, and of two boxes each is a slice.
-  EXPECT_THAT(reason("fwd_sm90_split:pv_split_n=on"), ::testing::HasSubstr("pv_split_n=off"));
-  EXPECT_EQ(reason("fwd_sm90_split:pv_split_n=on", "b1h16l256d128"), "legal");
-  EXPECT_THAT(reason("fwd_sm90_split:stages=4"), ::testing::HasSubstr("bytes of shared memory"));
-  EXPECT_THAT(reason("fwd_sm90_split:min_blocks=4"), ::testing::HasSubstr("do not fit"));
-  EXPECT_THAT(reason("fwd_sm90_split:m_warpgroups=4"), ::testing::HasSubstr("registers"));
-  EXPECT_THAT(reason("fwd_sm90_split:cluster=1,merge_dtype=fp32"), ::testing::HasSubstr("merge_dtype=bits16"));
-  // Parts of one block have no slices under way to wait for.
-  EXPECT_THAT(reason("fwd_sm90_split:cluster=1,lse_first=on"), ::testing::HasSubstr("lse_first=off"));
-  EXPECT_THAT(reason("fwd_sm90_split:pv_start_step=2"), ::testing::HasSubstr("pv_start_step=0"));
-  EXPECT_THAT(reason("fwd_sm90_split:mask_at=probabilities"), ::testing::HasSubstr("mask_at=scores"));  // no mask
-  EXPECT_THAT(reason("fwd_sm90_split:tile_order=lpt_then_spt"), ::testing::HasSubstr("tile_order=descending"));
-  EXPECT_EQ(reason("fwd_sm90_split:mask_at=probabilities", "b1h8l512d64:causal_bottom_right"), "legal");
-  EXPECT_THAT(reason("fwd_sm90_split:mask_at=probabilities", "b1h8l512d128:causal_top_left"),
-              ::testing::HasSubstr("mask_at=scores"));  // sums by additions
-  EXPECT_THAT(reason("fwd_sm90_split:gqa=off", "b1h8hkv2l512d64"),
-              ::testing::HasSubstr("8 query heads share 2 key heads; write gqa=on"));
-  // What a program knows of its launches, and what that makes of other knobs.
-  EXPECT_EQ(reason("fwd_sm90_split:specialize=shape,gqa=on"), "legal");
-  EXPECT_EQ(reason("fwd_sm90_split:specialize=shape,o_layout=dense,gqa=on"), "legal");
-  EXPECT_EQ(reason("fwd_sm90_split:specialize=shape,o_layout=dense,gqa=on", "b1h8hkv2l512d64:blhd"), "legal");
-  EXPECT_THAT(reason("fwd_sm90_split:specialize=shape,gqa=off"), ::testing::HasSubstr("gqa=on"));
-  EXPECT_EQ(reason("fwd_sm90_split:specialize=shape,prune=on,gqa=on"), "legal");
-  EXPECT_THAT(reason("fwd_sm90_split:prune=on"), ::testing::HasSubstr("prune=off"));
-  EXPECT_THAT(reason("fwd_sm90_split:o_layout=dense,gqa=on"),
-              ::testing::HasSubstr("specialize=shape,prune=off,o_layout=dense"));
-  EXPECT_THAT(reason("fwd_sm90_split:o_layout=dense,gqa=off"),
-              ::testing::AllOf(::testing::HasSubstr("gqa=on"),
-                               ::testing::HasSubstr("specialize=shape,prune=off,o_layout=dense")));
-  EXPECT_THAT(reason("fwd_sm90_split:specialize=shape,o_layout=dense,gqa=on,epilogue=tma"),
-              ::testing::HasSubstr("specialize=shape,prune=off,o_layout=strided"));
-  EXPECT_EQ(reason("fwd_sm90_split:specialize=shape,gqa=on,epilogue=tma"), "legal");
-  const char* const large = "b8h16l2048d128";
-  EXPECT_EQ(reason("fwd_sm90_split", large), "legal");
-  for (const char* knobs : {"fwd_sm90_split:specialize=shape,gqa=on", "fwd_sm90_split:specialize=shape,o_layout=dense"})
-    EXPECT_EQ(reason(knobs, large),
-              "its tensors take 268 MB; programs may know the sizes of up to 67 MB; write specialize=none");
-  EXPECT_THAT(reason("fwd_sm90_split:o_layout=dense", large),
-              ::testing::HasSubstr("specialize=none,prune=off,o_layout=strided"));
-  EXPECT_THAT(reason("fwd_sm90_split:tile_order=lpt_then_spt,m_warpgroups=1", "b1h1l4200000d64:causal_top_left"),
-              ::testing::HasSubstr("65625 row tiles a head exceed the grid limit of 65535"));
-}
-
-// What a search is given instead of a config that means nothing for the workload.
-TEST(Families, HopperTakesKeyHeadsAsTheyAre) {
-  const DeviceFacts hopper = gpu_limits("sm_90a");
-  const auto canonical = [&](const char* shape) {
-    const Workload workload = parse_workload(shape);
-    const Variant variant = parse_variant("fwd_sm90_split:gqa=off", workload, hopper);
-    return to_string(variant.family->knobs(), variant.family->canonical(variant.config, workload));
-  };
-  EXPECT_THAT(canonical("b1h8l512d64"), ::testing::HasSubstr("gqa=off"));
-  EXPECT_THAT(canonical("b1h8hkv2l512d64"), ::testing::HasSubstr("gqa=on"));
-}
-
-// Barriers of the stages by default where a thread can sleep at one and registers are left.
 TEST(Families, PortableWarpsMeetAtStagesOnHopper) {
   const auto default_of = [](const char* shape, const char* arch) {
     const Family& family = find_family("fwd_sm80");
@@ -376,7 +300,7 @@ TEST(Families, OnlyGridsThatCountBatchEntriesEndAtTheirLimit) {
     EXPECT_LE(plan.grid[2], 65535U);
   }
   const Variant one_tile = parse_variant("fwd_sm90_persistent:scheduler=single_tile", many, hopper);
-  EXPECT_THAT(one_tile.family->is_illegal(one_tile.config, many, hopper).value_or(""),
+  EXPECT_THAT(one_tile.is_illegal(many, hopper).value_or(""),
               ::testing::HasSubstr("grid limit of 65535 each; write scheduler=static_persistent"));
 }
 

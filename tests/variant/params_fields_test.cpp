@@ -22,5 +22,34 @@ TEST(ParamsFields, CoverTheStruct) {
   EXPECT_LT(sizeof(ForwardParams) - next, alignof(ForwardParams)) << "behind the last one";
 }
 
+// What a program for fixed sizes knows: all of FixedSizes has a field, and with_sizes() puts each where it belongs.
+TEST(ParamsFields, CoverWhatAProgramKnows) {
+  FixedSizes sizes;
+  std::size_t bytes = 0;
+  int next = 2;
+  for (const auto& field : kIntFields) {
+    EXPECT_EQ(field.fixed == nullptr, field.tag.empty()) << field.name;
+    if (field.fixed == nullptr) continue;
+    sizes.*field.fixed = next++;
+    bytes += sizeof(int);
+  }
+  for (const auto& field : kStridesFields)
+    if (field.fixed != nullptr) {
+      sizes.*field.fixed = {.batch = next, .head = next + 1, .row = next + 2};
+      bytes += sizeof(TensorStrides);
+    }
+  EXPECT_LT(sizeof(FixedSizes) - bytes, alignof(FixedSizes)) << "a number that the tables do not have";
+  const ForwardParams known = with_sizes(ForwardParams{}, sizes);
+  for (const auto& field : kIntFields)
+    if (field.fixed != nullptr) {
+      EXPECT_EQ(known.*field.member, sizes.*field.fixed) << field.name;
+    }
+  for (const auto& field : kStridesFields)
+    if (field.fixed != nullptr) {
+      EXPECT_EQ(known.*field.member, sizes.*field.fixed) << field.name;
+    }
+  EXPECT_EQ(known.group_size, sizes.heads / sizes.heads_kv);
+}
+
 }  // namespace
 }  // namespace heed

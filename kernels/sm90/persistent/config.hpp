@@ -18,6 +18,7 @@
 
 #include "kernels/attention/mask.hpp"
 #include "kernels/attention/named_barriers.hpp"
+#include "kernels/attention/specialization.hpp"
 #include "kernels/attention/tile_scheduler.hpp"
 #include "kernels/contract.hpp"
 #include "kernels/tile/matrix_descriptor.hpp"
@@ -214,26 +215,6 @@ enum class MaskPath {
   separate_loop,  ///< the same as branch, but rows with only the first tile masked have a loop without
 };
 
-/// What a program knows of the sizes of its launches (Problem::sizes). The compiler works out what follows from them,
-/// and no constant of a launch is waited for.
-enum class Specialize {
-  none,         ///< nothing: the same program for all
-  shape,        ///< lengths, heads, batch and the alignment of the mask
-  whole_tiles,  ///< and that Q tiles are whole: nothing asks whether a row is past the last, or sees past the last key
-};
-
-/// Whether a program for one shape leaves out the code that launches of the shape never reach.
-enum class Prune {
-  off,
-  on,  ///< a quarter to nine tenths of the instructions are left. ptxas places them otherwise then, for better or worse
-};
-
-/// Where a program for one shape finds the rows of O.
-enum class OutputLayout {
-  strided,  ///< by the strides of a launch
-  dense,    ///< one behind the other, in the order of the workload's layout: strides are constants
-};
-
 struct Config {
   int m_warpgroups = 2;
   int kv_groups = 1;
@@ -264,9 +245,6 @@ struct Config {
   ScalePlacement scale_placement = ScalePlacement::at_use;
   ConvertPlacement convert_placement = ConvertPlacement::at_once;
   RowsumPlacement rowsum_placement = RowsumPlacement::at_once;
-  Specialize specialize = Specialize::none;
-  Prune prune = Prune::off;
-  OutputLayout o_layout = OutputLayout::strided;
   int virtual_ctas = 1;  ///< of a persistent CTA
   int min_blocks = 1;
   constexpr bool operator==(const Config&) const = default;
@@ -319,12 +297,6 @@ HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 7> named_barri
   b[put] = {8, pairs(c) * c.kv_groups};
   b[taken] = {12, pairs(c) * c.kv_groups};
   return b;
-}
-
-/// Whether it is known that all Q tiles have all their rows, and that under a mask every row sees a key and none a
-/// key past the last.
-HEED_HOST_DEVICE constexpr bool has_whole_q_tiles(const Config& c) {
-  return c.specialize == Specialize::whole_tiles;
 }
 
 using tile::padded_dim;

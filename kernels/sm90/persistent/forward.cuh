@@ -70,12 +70,12 @@ struct Forward : Tiles<kConfig, kProblem> {
     WorkShare share{};
     share.row = row_of(index, m_warpgroup);
     const auto keys = [&] {
-      return keys_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.mask, index, params.len_q, params.len_k,
-                                                   params.right_offset);
+      return keys_seen<has_whole_q_tiles(kProblem)>(kConfig, kProblem.mask, index, params.len_q, params.len_k,
+                                                    params.right_offset);
     };
     const auto tiles_of = [&](int of) {
-      return tiles_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.mask, index, of, params.len_q, params.len_k,
-                                                    params.right_offset);
+      return tiles_seen<has_whole_q_tiles(kProblem)>(kConfig, kProblem.mask, index, of, params.len_q, params.len_k,
+                                                     params.right_offset);
     };
     if constexpr (kTogether) {
       const int even = m_warpgroup & ~1;
@@ -104,7 +104,7 @@ struct Forward : Tiles<kConfig, kProblem> {
   __device__ __forceinline__ int seen_by_all() const {
     if constexpr (kBegins)
       return keys_of_row(kProblem.mask, warpgroup_row, params.right_offset, params.len_k) - origin();
-    return keys_of_row<has_whole_q_tiles(kConfig)>(kProblem.mask, warpgroup_row, params.right_offset, params.len_k);
+    return keys_of_row<has_whole_q_tiles(kProblem)>(kProblem.mask, warpgroup_row, params.right_offset, params.len_k);
   }
   /// The first KV tile that some row of the consumer warpgroup sees.
   __device__ __forceinline__ int first_seen() const {
@@ -339,7 +339,7 @@ __device__ __forceinline__ void run_block(const ForwardParams& params, const Ten
 /// The whole kernel. `shared`: dynamic shared memory, aligned to 1024.
 template <const Config& kConfig, const Problem& kProblem>
 __device__ __forceinline__ void forward(const ForwardParams& params, const TensorMaps& maps, char* dynamic_shared) {
-  if constexpr (kConfig.specialize == Specialize::none)
+  if constexpr (kProblem.specialization.specialize == Specialize::none)
     run_block<kConfig, kProblem>(params, maps, dynamic_shared);
   else
     run_block<kConfig, kProblem>(with_sizes(params, kProblem.sizes), maps, dynamic_shared);

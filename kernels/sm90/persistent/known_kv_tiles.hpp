@@ -55,7 +55,7 @@ HEED_HOST_DEVICE constexpr Range tiles_shared(const Config& c, const Problem& pr
 HEED_HOST_DEVICE constexpr KnownKvTiles known_kv_tiles(const Config& c, const Problem& problem) {
   constexpr KnownKvTiles kAll{true, true, true, true, true, true, true, true, true};
   const FixedSizes& s = problem.sizes;
-  if (s.len_q == 0 || c.prune == Prune::off || has_left_bound(problem.mask)) return kAll;
+  if (s.len_q == 0 || problem.specialization.prune == Prune::off || has_left_bound(problem.mask)) return kAll;
   KnownKvTiles known{};
   const int q_tiles = (s.len_q + block_rows(c) - 1) / block_rows(c);
   for (int index = 0; index < q_tiles; ++index)

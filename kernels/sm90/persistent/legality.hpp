@@ -2,6 +2,7 @@
 /// NVRTC.
 #pragma once
 
+#include "kernels/attention/specialization.hpp"
 #include "kernels/sm90/persistent/registers.hpp"
 #include "kernels/sm90/persistent/shared_plan.hpp"
 
@@ -31,7 +32,6 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
     if (c.tile_order == TileOrder::paired || c.tile_order == TileOrder::lpt_then_spt)
       c.tile_order = TileOrder::row_major;
     if (c.mask_path == MaskPath::separate_loop) c.mask_path = MaskPath::branch;
-    c.prune = Prune::off;
   }
   if (c.tile_order == TileOrder::paired && (!has_right_bound(problem.mask) || c.m_warpgroups == 1))
     c.tile_order = TileOrder::row_major;
@@ -74,13 +74,22 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (!moves_registers(c)) c.setmaxnreg = Setmaxnreg::early;
   // Of several virtual CTAs some may have no Q tile, and hear of that with their queries' barrier.
   if (c.virtual_ctas > 1) c.tile_setup = TileSetup::lazy;
-  if (c.epilogue == EpilogueStore::tma || problem.sizes.len_q == 0)
-    c.o_layout = OutputLayout::strided;  // boxes go where a map says
-  if (c.o_layout == OutputLayout::dense && c.specialize == Specialize::none) c.specialize = Specialize::shape;
-  if (c.specialize == Specialize::whole_tiles && !can_be_whole(c, problem)) c.specialize = Specialize::shape;
-  if (problem.sizes.len_q == 0) c.specialize = Specialize::none;
-  if (c.specialize == Specialize::none) c.prune = Prune::off;
   return c;
+}
+
+/// The specializations that the family has code for.
+inline constexpr SpecializationSupport kSpecializations{
+    .shape = true, .whole_tiles = true, .prune = true, .dense_output = true};
+
+/// The specializations that there are of a canonical config. Under a window nothing is known of KV tiles that would
+/// leave code out.
+HEED_HOST_DEVICE constexpr SpecializationSupport specializations_of(const Config& c, const Problem& problem) {
+  SpecializationSupport has = kSpecializations;
+  has.shape = problem.sizes.len_q > 0;
+  has.whole_tiles = can_be_whole(c, problem);
+  if (has_left_bound(problem.mask)) has.prune = false;
+  if (c.epilogue == EpilogueStore::tma) has.dense_output = false;  // boxes go where a map says
+  return has;
 }
 
 enum class Illegal {

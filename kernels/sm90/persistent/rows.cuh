@@ -46,7 +46,7 @@ template <const Config& kConfig, const Problem& kProblem>
 struct Slices {
   static constexpr int kGroups = num_splits(kConfig);
   static constexpr bool kInCluster = kConfig.cluster > 1;
-  static constexpr bool kWhole = has_whole_q_tiles(kConfig);
+  static constexpr bool kWhole = has_whole_q_tiles(kProblem);
   static constexpr int kDim = padded_dim(kProblem.head_dim);
   static constexpr int kRowSlices = row_slices(kConfig);
   static constexpr int kHalves = 2 / kRowSlices;  // rows of a lane in a slice

@@ -72,7 +72,7 @@ struct Softmax : Gemms<kConfig, kProblem> {
     if constexpr (kBegins) hide_first_keys(s, first_key);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      int seen = keys_of_row<has_whole_q_tiles(kConfig)>(kProblem.mask, row(h), params.right_offset, params.len_k);
+      int seen = keys_of_row<has_whole_q_tiles(kProblem)>(kProblem.mask, row(h), params.right_offset, params.len_k);
       if constexpr (kBegins) seen -= origin();
       attention::hide_columns_from(s, h, seen - first_key - 2 * (lane % 4));
     }

@@ -219,14 +219,14 @@ struct TmaProducer {
   };
   __device__ __forceinline__ Keys keys_seen(const QTile& tile) const {
     if constexpr (kCutsByWork) {
-      const int first = tiles_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.mask, tile.index, 0, params.len_q,
-                                                               params.len_k, params.right_offset);
-      const int second = tiles_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.mask, tile.index, 1, params.len_q,
+      const int first = tiles_seen<has_whole_q_tiles(kProblem)>(kConfig, kProblem.mask, tile.index, 0, params.len_q,
                                                                 params.len_k, params.right_offset);
+      const int second = tiles_seen<has_whole_q_tiles(kProblem)>(kConfig, kProblem.mask, tile.index, 1, params.len_q,
+                                                                 params.len_k, params.right_offset);
       return {min(first, second), max(first, second), 0};
     } else {
-      int end = sm90_persistent::keys_seen<has_whole_q_tiles(kConfig)>(kConfig, kProblem.mask, tile.index, params.len_q,
-                                                                       params.len_k, params.right_offset);
+      int end = sm90_persistent::keys_seen<has_whole_q_tiles(kProblem)>(
+          kConfig, kProblem.mask, tile.index, params.len_q, params.len_k, params.right_offset);
       if constexpr (kBegins) end -= origin(tile);
       return {0, 0, end};
     }

@@ -134,7 +134,7 @@ struct Block : Softmax<kConfig, kProblem> {
       find_rows();
       load_q(first);
       // By an index that is the lane's: the length is not read before.
-      if constexpr (kConfig.specialize == Specialize::none)
+      if constexpr (kProblem.specialization.specialize == Specialize::none)
         find_keys(reinterpret_cast<const int*>(&params)[kLenKIndex + ptx::zero_of_lane()]);
       else
         find_keys(params.len_k);

@@ -122,24 +122,6 @@ enum class EpilogueStore {
   tma,      ///< the same to shared memory; from there a TMA store for every 16 rows of 32 columns
 };
 
-/// What a program knows of the sizes of its launches (Problem::sizes).
-enum class Specialize {
-  none,   ///< nothing: the same program for all
-  shape,  ///< lengths, heads, batch and the alignment of the mask: no constant of a launch is waited for
-};
-
-/// Whether a program for one shape leaves out the code that launches of the shape never reach.
-enum class Prune {
-  off,
-  on,  ///< a quarter to nine tenths of the instructions are left. ptxas places them otherwise then, for better or worse
-};
-
-/// Where a program for one shape finds the rows of O.
-enum class OutputLayout {
-  strided,  ///< by the strides of a launch
-  dense,    ///< one behind the other, in the order of the workload's layout: strides are constants
-};
-
 struct Config {
   int m_warpgroups = 1;
   int kv_groups = 1;
@@ -168,9 +150,6 @@ struct Config {
   PdlTrigger pdl_trigger = PdlTrigger::first_qk;
   EpilogueStore epilogue = EpilogueStore::st_b128;
   TileOrder tile_order = TileOrder::descending;
-  Specialize specialize = Specialize::none;
-  Prune prune = Prune::off;
-  OutputLayout o_layout = OutputLayout::strided;
   int min_blocks = 1;
   constexpr bool operator==(const Config&) const = default;
 };

@@ -28,7 +28,7 @@ HEED_HOST_DEVICE constexpr bool is_lined_up(const Config& c, int block_row, int 
 /// Without known sizes, and for Prune::off, all of it may happen.
 HEED_HOST_DEVICE constexpr KnownParts known_parts(const Config& c, const Problem& problem) {
   const FixedSizes& s = problem.sizes;
-  if (s.len_q == 0 || c.prune == Prune::off) return {true, true, true, true};
+  if (s.len_q == 0 || problem.specialization.prune == Prune::off) return {true, true, true, true};
   KnownParts known{};
   const int rows = c.m_warpgroups * kWarpgroupRows;
   for (int block_row = 0; block_row < s.len_q; block_row += rows) {

@@ -2,6 +2,7 @@
 /// host, nvcc and NVRTC.
 #pragma once
 
+#include "kernels/attention/specialization.hpp"
 #include "kernels/sm90/split/shared_plan.hpp"
 
 namespace heed::sm90_split {
@@ -58,17 +59,24 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
   if (!can_mask_probabilities(c, problem)) c.mask_at = MaskAt::scores;
   if (!has_right_bound(problem.mask) && c.tile_order == TileOrder::lpt_then_spt) c.tile_order = TileOrder::descending;
   if (c.producer == Producer::warpgroup && !moves_registers(c)) c.producer = Producer::warp;
-  if (c.epilogue == EpilogueStore::tma || problem.sizes.len_q == 0)
-    c.o_layout = OutputLayout::strided;  // boxes go where a map says
-  if (c.o_layout == OutputLayout::dense) c.specialize = Specialize::shape;
-  if (problem.sizes.len_q == 0) c.specialize = Specialize::none;
-  if (c.specialize == Specialize::shape) c.gqa = Gqa::on;  // by how many is a constant
-  if (c.specialize == Specialize::none) c.prune = Prune::off;
+  if (problem.specialization.specialize != Specialize::none) c.gqa = Gqa::on;  // by how many is a constant
   Config eager = c;
   eager.pv_start_step = 0;
   if (c.pv_start_step <= pv_commit_after_step(eager, 0)) c.pv_start_step = 0;
   if (c.pv_start_step >= iteration_steps(c)) c.pv_start_step = 0;
   return c;
+}
+
+/// The specializations that the family has code for.
+inline constexpr SpecializationSupport kSpecializations{
+    .shape = true, .whole_tiles = false, .prune = true, .dense_output = true};
+
+/// The specializations that there are of a canonical config.
+HEED_HOST_DEVICE constexpr SpecializationSupport specializations_of(const Config& c, const Problem& problem) {
+  SpecializationSupport has = kSpecializations;
+  has.shape = problem.sizes.len_q > 0;
+  if (c.epilogue == EpilogueStore::tma) has.dense_output = false;  // boxes go where a map says
+  return has;
 }
 
 enum class Illegal {

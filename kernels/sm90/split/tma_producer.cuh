@@ -130,7 +130,7 @@ struct TmaProducer {
   /// A division takes 100 clocks, between the launch and its first copy; a uniform load of the group size as many.
   __device__ __forceinline__ int kv_head_of() const {
     if constexpr (kConfig.gqa == Gqa::off) return head;
-    if constexpr (kConfig.specialize != Specialize::none)
+    if constexpr (kProblem.specialization.specialize != Specialize::none)
       return static_cast<int>(static_cast<unsigned>(head) / params.group_size);
     const unsigned group_size = reinterpret_cast<const int*>(&params)[kGroupSizeIndex + ptx::zero_of_lane()];
     return group_size == 1 ? head : static_cast<int>(static_cast<unsigned>(head) / group_size);

@@ -1,4 +1,4 @@
-#include "evolve/noise.hpp"
+#include "trial/noise.hpp"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include "base/faster.hpp"
 #include "measure/statistics.hpp"
 
-namespace heed::evolve {
+namespace heed::trial {
 namespace {
 
 constexpr std::chrono::milliseconds kMoment{200};  // 20 ticks of each processor
@@ -16,19 +16,12 @@ constexpr double kStolen = 0.02;
 
 }  // namespace
 
-Noise noise_of(const trial::Laboratory::SelfComparison& self) {
+Noise noise_of(const Laboratory::SelfComparison& self) {
   Noise noise;
   noise.self_spread = self.spread;
   noise.block_spread = measure::spread(self.pair.base_us);
   noise.others = watch_others(kMoment);
   return noise;
-}
-
-nlohmann::json to_json(const Noise& noise) {
-  return {{"self_spread", noise.self_spread},          {"block_spread", noise.block_spread},
-          {"others_busy", noise.others.busy},          {"stolen", noise.others.stolen},
-          {"load_average", noise.others.load_average}, {"threshold", kTooNoisy},
-          {"too_noisy", is_too_noisy(noise)}};
 }
 
 bool is_too_noisy(const Noise& noise) {
@@ -50,4 +43,4 @@ std::string describe(const Noise& noise, bool device_is_cpu) {
   return text;
 }
 
-}  // namespace heed::evolve
+}  // namespace heed::trial

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 #include <string_view>
 
 namespace heed {
@@ -47,8 +46,8 @@ std::string_view to_string(Verdict verdict);
 std::string_view to_string(Finding finding);
 /// Whether a launch changed memory that is not its to change, whatever its outputs are.
 bool is_trespass(Finding finding);
-/// @throws Error(internal): only for texts that to_string wrote
-Verdict parse_verdict(std::string_view text);
-Finding parse_finding(std::string_view text);
+/// What to_string wrote; none for any other text.
+std::optional<Verdict> parse_verdict(std::string_view text);
+std::optional<Finding> parse_finding(std::string_view text);
 
 }  // namespace heed

@@ -1,8 +1,6 @@
-#include "verify/verdict.hpp"
+#include "verdict/verdict.hpp"
 
 #include <utility>
-
-#include "base/check.hpp"
 
 namespace heed {
 namespace {
@@ -50,10 +48,10 @@ std::string_view name_of(Enum value, const std::pair<Enum, std::string_view> (&t
 }
 
 template <typename Enum, std::size_t N>
-Enum value_of(std::string_view text, const std::pair<Enum, std::string_view> (&table)[N]) {
+std::optional<Enum> value_of(std::string_view text, const std::pair<Enum, std::string_view> (&table)[N]) {
   for (const auto& [value, name] : table)
     if (name == text) return value;
-  throw Error(ErrorCode::internal, fmt::format("unknown verdict or finding \"{}\"", text), std::string(text));
+  return std::nullopt;
 }
 
 }  // namespace
@@ -67,10 +65,10 @@ std::string_view to_string(Finding finding) {
 bool is_trespass(Finding finding) {
   return finding == Finding::input_modified || finding == Finding::wrote_outside || finding == Finding::left_counters;
 }
-Verdict parse_verdict(std::string_view text) {
+std::optional<Verdict> parse_verdict(std::string_view text) {
   return value_of(text, kVerdicts);
 }
-Finding parse_finding(std::string_view text) {
+std::optional<Finding> parse_finding(std::string_view text) {
   return value_of(text, kFindings);
 }
 

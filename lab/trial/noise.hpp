@@ -1,13 +1,12 @@
 // How much of what is read on this machine is noise, and what that leaves to be said.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "process/machine_load.hpp"
 #include "trial/laboratory.hpp"
 
-namespace heed::evolve {
+namespace heed::trial {
 
 struct Noise {
   double self_spread = 0;   ///< how far from 1 the base's ratio to itself reached
@@ -16,12 +15,11 @@ struct Noise {
 };
 
 /// Watches the machine for a moment and takes the rest from the base against itself.
-Noise noise_of(const trial::Laboratory::SelfComparison& self);
-nlohmann::json to_json(const Noise& noise);
+Noise noise_of(const Laboratory::SelfComparison& self);
 
 /// Whether gains that a search finds would drown in it (kTooNoisy).
 [[nodiscard]] bool is_too_noisy(const Noise& noise);
 /// What is wrong and what to do about it, in sentences. @param device_is_cpu
 [[nodiscard]] std::string describe(const Noise& noise, bool device_is_cpu);
 
-}  // namespace heed::evolve
+}  // namespace heed::trial

@@ -1,0 +1,81 @@
+#include "evolve/drafting.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "base/check.hpp"
+#include "evolve/trials.hpp"
+#include "process/interrupt.hpp"
+
+namespace heed::evolve {
+
+Drafting::Drafting(RunContext& run) : run_(run) {
+  if (run.options.strategy.drafts <= 1) return;
+  try {
+    laboratory_.emplace(run.options.workload, run.device, run.builder, nullptr, run.laboratory.options());
+    laboratory_->set_base(run.laboratory.base());  // its gate takes the memory that looks take, too
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unsupported) throw;  // the memory is not enough for the inputs twice
+    laboratory_.reset();
+    run.options.strategy.drafts = 1;
+    run.observer.message(fmt::format("no drafts, every proposal is a trial: {}", error.what()));
+  }
+}
+
+void Drafting::look_at(Draft& draft) {
+  HEED_CHECK(laboratory_.has_value());
+  check_interrupt();
+  const bool is_late =
+      draft.build.valid() && draft.build.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready;
+  wait_for_build(draft);
+  const Variant variant = run_.variant_of(draft.proposal);
+  if (const store::TrialRecord* twin = twin_of(run_, variant, draft.outcome))
+    draft.give_up(as_twin_of(*twin));
+  else
+    draft.take(laboratory_->look(variant, draft.outcome, /*rested=*/is_late));
+}
+
+void Drafting::draft(int generation, const std::vector<Space>& where, std::vector<Individual> history,
+                     std::vector<Place>& places) {
+  const auto is_open = [&](const Place& place) {
+    return place.drafts.size() > 1 && static_cast<int>(place.drafts.size()) < run_.options.strategy.drafts;
+  };
+  std::vector<std::size_t> known(places.size(), 0);  // how many of each place's drafts earlier rounds proposed
+  for (int round = 0;; ++round) {
+    for (std::size_t i = 0; i < places.size(); ++i)
+      for (std::size_t n = known[i]; n < places[i].drafts.size(); ++n) start_build(run_, places[i].drafts[n]);
+    // On a GPU the first finished build is timed while the others are compiled. On a CPU the compiler would disturb
+    // what is timed, so all builds come first.
+    if (run_.device.kind == DeviceKind::cpu)
+      for (Place& place : places)
+        for (Draft& one : place.drafts) wait_for_build(one);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      std::vector<Draft>& drafts = places[i].drafts;
+      if (drafts.size() > 1) {
+        for (std::size_t n = known[i]; n < drafts.size(); ++n) look_at(drafts[n]);
+        while (places[i].best().certain() > 0 && !places[i].best().is_settled()) look_at(places[i].best());
+      }
+      for (std::size_t n = known[i]; n < drafts.size(); ++n) {
+        const Proposal& p = drafts[n].proposal;
+        history.push_back(
+            {-1, generation, p.island, p.config, false, drafts[n].certain(), Bound::unknown, p.space, true});
+      }
+      known[i] = drafts.size();
+    }
+    std::vector<Proposal> leaders;
+    for (Place& place : places)
+      if (is_open(place) && place.best().certain() > 0) leaders.push_back(place.best().proposal);
+    bool more = false;
+    for (Proposal& proposal : refine(run_.options.strategy, where, generation, round, history, leaders))
+      for (Place& place : places)
+        if (is_open(place) && place.drafts.front().proposal.place == proposal.place) {
+          place.drafts.emplace_back().proposal = std::move(proposal);
+          more = true;
+          break;
+        }
+    if (!more) return;
+  }
+}
+
+}  // namespace heed::evolve

@@ -1,0 +1,139 @@
+#include "evolve/run_context.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "evolve/selection.hpp"
+#include "variant/renames.hpp"
+
+namespace heed::evolve {
+namespace {
+
+// @throws Error(usage) for a name that is unknown or there twice, Error(unsupported) where one cannot run the workload
+std::vector<const Family*> families_for(const RunOptions& options, const DeviceFacts& device) {
+  std::vector<const Family*> all;
+  if (options.families.empty()) all = searched_families(options.workload, device);
+  for (const std::string& name : options.families) all.push_back(&find_family(name));
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (std::find(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(i), all[i]) !=
+        all.begin() + static_cast<std::ptrdiff_t>(i))
+      throw Error(ErrorCode::usage, fmt::format("the family {} is named twice; once is enough", all[i]->name()),
+                  std::string(all[i]->name()));
+  for (const Family* family : all)
+    if (const auto reason = family->refuses(options.workload, device))
+      throw Error(
+          ErrorCode::unsupported,
+          fmt::format("{} cannot run {} on {}: {}", family->name(), to_string(options.workload), device.name, *reason),
+          to_string(options.workload));
+  return all;
+}
+
+// @throws Error(usage) for a variant of a family that is not searched, and whatever parse_variant does
+std::vector<Variant> found_before(const RunOptions& options, const DeviceFacts& device,
+                                  const std::vector<const Family*>& families) {
+  std::vector<Variant> found;
+  for (const std::string& text : options.found) {
+    const Family& family = find_family(text.substr(0, text.find(':')));
+    if (std::find(families.begin(), families.end(), &family) == families.end())
+      throw Error(ErrorCode::usage,
+                  fmt::format("the search cannot begin with a variant of {}, which is none of the families that it "
+                              "goes through; name it with --family, too",
+                              family.name()),
+                  text);
+    found.push_back(parse_variant(text, options.workload, device));
+  }
+  return found;
+}
+
+}  // namespace
+
+RunContext::RunContext(store::Store& to_store, jit::Builder& with_builder, const DeviceFacts& on_device,
+                       const RunOptions& asked, const trial::Options& trial_options, const QkvTensors* tensors,
+                       Observer& told)
+    : store(to_store),
+      builder(with_builder),
+      device(on_device),
+      options(asked),
+      observer(told),
+      families(families_for(asked, on_device)),
+      found(found_before(asked, on_device, families)),
+      laboratory(asked.workload, on_device, with_builder, tensors, trial_options) {
+  if (options.trials < 1)
+    throw Error(ErrorCode::usage, fmt::format("--trials {} makes no run; at least 1 is needed", options.trials),
+                std::to_string(options.trials));
+  options.families.clear();
+  for (const Family* family : families) options.families.emplace_back(family->name());
+}
+
+double RunContext::elapsed_s() const {
+  return earlier_s + std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+}
+
+double RunContext::gate_s() const {
+  double sum = 0;
+  int gates = 0;
+  for (const store::TrialRecord& t : trials)
+    if (t.ok()) {
+      sum += t.verify_ms / 1000;
+      ++gates;
+    }
+  return gates > 0 ? sum / gates : prepared_s / 2;
+}
+
+int RunContext::trials_that_fit() const {
+  const double trial_s = trials.empty() ? prepared_s : trials.back().run_elapsed_s / static_cast<double>(trials.size());
+  return budget().trials_left(elapsed_s(), trial_s, gate_s(), laboratory.options().final_pair.limit_s);
+}
+
+measure::PairOptions RunContext::final_pair() const {
+  measure::PairOptions pair = as_sharp_as_useful(laboratory.options().final_pair);
+  pair.limit_s = budget().final_measurement_s(pair.limit_s);
+  return pair;
+}
+
+measure::PairOptions RunContext::as_sharp_as_useful(measure::PairOptions pair) const {
+  pair.target_uncertainty = std::max(pair.target_uncertainty, std::min(self_spread / 4, wide_above(self_spread) / 2));
+  return pair;
+}
+
+Variant RunContext::variant_of(const Proposal& proposal) const {
+  return heed::variant_of(*families[static_cast<std::size_t>(proposal.space)], proposal.config, options.workload);
+}
+
+Variant RunContext::variant_of(const store::TrialRecord& trial) const {
+  return parse_variant(with_current_names(trial.config), options.workload, device);
+}
+
+int RunContext::space_of(const Variant& variant) const {
+  const auto at = std::find(families.begin(), families.end(), variant.family);
+  HEED_CHECK(at != families.end());
+  return static_cast<int>(at - families.begin());
+}
+
+double RunContext::best_certain() const {
+  double best = 0;
+  for (const store::TrialRecord& t : trials)
+    if (t.ok()) best = std::max(best, t.ratio_low);
+  return best;
+}
+
+std::size_t RunContext::drafts_looked_at() const {
+  std::size_t drafts = 0;
+  for (const store::TrialRecord& t : trials) drafts += t.drafts.size();
+  return drafts;
+}
+
+double RunContext::dependent_us(const Variant& variant) {
+  if (device.kind != DeviceKind::cuda || !variant.plan(options.workload, device).dependent) return 0;
+  return laboratory.measure_dependent(laboratory.build(variant));
+}
+
+void RunContext::add_trial(store::TrialRecord trial, int trials_in_all) {
+  trial.id = store.add_trial(trial);
+  trials.push_back(std::move(trial));
+  observer.trial_finished(trials.back(), best_certain(), trials_in_all);
+}
+
+}  // namespace heed::evolve

@@ -1,0 +1,68 @@
+/// What the parts of a run share: what was asked for, the laboratory, the trials so far, and the time that is left.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "evolve/budget.hpp"
+#include "evolve/run_options.hpp"
+#include "jit/build.hpp"
+#include "store/store.hpp"
+#include "trial/laboratory.hpp"
+
+namespace heed::evolve {
+
+struct RunContext {
+  /// @throws Error(usage, unsupported) for families, variants or options that make no run on this device
+  RunContext(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const RunOptions& options,
+             const trial::Options& trial_options, const QkvTensors* tensors, Observer& observer);
+  RunContext(const RunContext&) = delete;
+  RunContext& operator=(const RunContext&) = delete;
+
+  store::Store& store;
+  jit::Builder& builder;
+  DeviceFacts device;
+  RunOptions options;
+  Observer& observer;
+  std::vector<const Family*> families;  ///< those searched; the default of the first is the base
+  std::vector<Variant> found;           ///< by earlier runs
+  trial::Laboratory laboratory;
+  std::int64_t run = 0;
+  std::vector<store::TrialRecord> trials;
+  double self_spread = 0;         ///< how far from 1 the base's ratio to itself lay before the search
+  double prepared_s = 0;          ///< what building, verifying and measuring the base took
+  double earlier_s = 0;           ///< taken by the processes before this one
+  bool counters_readable = true;  ///< until a reading fails
+  std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
+
+  /// Of the run, over all processes that worked on it.
+  [[nodiscard]] double elapsed_s() const;
+  [[nodiscard]] Budget budget() const { return {options.budget_s}; }
+  [[nodiscard]] bool has_time_for(double seconds) const { return budget().left_s(elapsed_s()) >= seconds; }
+  /// What the gate takes, as far as is known.
+  [[nodiscard]] double gate_s() const;
+  /// A trial takes about as long as those before it; the first as long as the base took.
+  [[nodiscard]] int trials_that_fit() const;
+  /// Of a finalist in a fresh process. Longer than a trial's: this is the number that is quoted.
+  [[nodiscard]] measure::PairOptions final_pair() const;
+  [[nodiscard]] double final_process_s() const { return gate_s() + final_pair().limit_s; }
+  /// An interval much narrower than what the base shows against itself on this machine decides nothing more; one that
+  /// is wide decides nothing either.
+  [[nodiscard]] measure::PairOptions as_sharp_as_useful(measure::PairOptions options) const;
+
+  [[nodiscard]] Variant variant_of(const Proposal& proposal) const;
+  [[nodiscard]] Variant variant_of(const store::TrialRecord& trial) const;
+  /// The place of its family among those searched.
+  [[nodiscard]] int space_of(const Variant& variant) const;
+  /// The highest lower end of an interval so far; 0 where no trial passed.
+  [[nodiscard]] double best_certain() const;
+  [[nodiscard]] std::size_t drafts_looked_at() const;
+  /// Of the variant's dependent launches; 0 where its plan does not allow them.
+  [[nodiscard]] double dependent_us(const Variant& variant);
+  /// Stores a finished trial and tells the observer. @param trials_in_all as far as is known
+  void add_trial(store::TrialRecord trial, int trials_in_all);
+};
+
+}  // namespace heed::evolve

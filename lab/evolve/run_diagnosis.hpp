@@ -1,0 +1,22 @@
+/// What holds the variants of a run back, by their times and, where they can be read, by hardware counters.
+#pragma once
+
+#include <optional>
+
+#include "evolve/run_context.hpp"
+#include "profile/collect.hpp"
+#include "profile/diagnosis.hpp"
+
+namespace heed::evolve {
+
+[[nodiscard]] profile::Diagnosis diagnose(RunContext& run, const Variant& variant, const jit::Resources& resources,
+                                          double us, const std::optional<profile::Counters>& counters);
+
+/// None when they are not wanted or cannot be read; says so once. @param seed of the inputs
+std::optional<profile::Counters> read_counters(RunContext& run, const trial::Built& built, std::uint64_t seed);
+
+/// Reads the counters of the best trials that were not read yet, before their children are proposed. What is stored
+/// says from which generation on it counts, so the proposals of any generation can be made again.
+void profile_elites(RunContext& run, int generation);
+
+}  // namespace heed::evolve

@@ -1,0 +1,25 @@
+/// One trial of a run: from a proposal to a record, with its twin and its measurements.
+#pragma once
+
+#include <string>
+
+#include "evolve/draft.hpp"
+#include "evolve/run_context.hpp"
+
+namespace heed::evolve {
+
+/// An earlier trial that is the same program launched in the same way; null where there is none.
+[[nodiscard]] const store::TrialRecord* twin_of(const RunContext& run, const Variant& variant,
+                                                const jit::BuildOutcome& build);
+/// "the same machine code and launch as trial 7"
+[[nodiscard]] std::string as_twin_of(const store::TrialRecord& twin);
+
+/// Begins to build a draft, and waits for the build. @throws Error(interrupted)
+void start_build(const RunContext& run, Draft& draft);
+void wait_for_build(Draft& draft);
+
+/// Makes a trial of the fastest draft. Where none could be timed the first is the trial, whose verdict says why.
+/// @return not yet stored
+store::TrialRecord run_best_of(RunContext& run, int number, int generation, Place& place);
+
+}  // namespace heed::evolve

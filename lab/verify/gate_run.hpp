@@ -1,0 +1,82 @@
+/// One run of the gate: its scenes, launches and verdict, and the checks one by one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/random.hpp"
+#include "verify/gate.hpp"
+#include "verify/nonfinite.hpp"
+#include "verify/scene.hpp"
+
+namespace heed::verify {
+
+class Gate {
+ public:
+  Gate(worker::Worker& worker, int slot, const Variant& variant, const Workload& workload, const DeviceFacts& device,
+       const GateOptions& options)
+      : worker_(worker), slot_(slot), variant_(variant), workload_(workload), device_(device), options_(options) {}
+
+  GateReport run();
+
+ private:
+  std::byte* result() { return worker_.arena().data() + result_offset_; }
+  LaunchPlan plan_for(const Workload& workload) const { return variant_.plan(workload, device_); }
+  std::uint64_t next_seed() { return substream(options_.seed, ++seeds_); }
+
+  void start(const std::string& name);
+  void fail(Verdict verdict, Finding finding, std::string reason);
+  /// Image to the arena, one launch, result in the arena behind it.
+  void launch(const Scene& scene);
+  /// A failed comparison as a verdict; `context` replaces an inexactness by what it means in this check.
+  bool judge(const Comparison& comparison, const Reference& reference, Finding context, bool required = true);
+  void add_check(bool passed);
+  Scene make_scene(const Workload& workload, const InputValues& values, const SceneOptions& options = {});
+
+  /// Which launches ask for the log-sum-exp: the path without it must be right on every kind of inputs too.
+  enum class Lse { drawn, both };
+  /// One scene, one comparison a launch.
+  bool check_scene(Scene scene, const Reference& reference, bool hard_limit, Finding context, Lse lse);
+  bool check_scene(Scene scene, double oracle_flops, bool hard_limit, Finding context, Lse lse = Lse::drawn);
+
+  void run_checks();
+  bool check_class(InputClass inputs);
+  /// Every row of every head and batch entry against the oracle of the first head.
+  bool check_equal_heads(Scene scene, std::uint64_t seed);
+  bool check_given();
+  /// A program for fixed sizes runs no other workload.
+  [[nodiscard]] bool may_run(const Workload& w) const;
+  [[nodiscard]] bool hard() const { return workload_.dtype == Dtype::fp16 && !workload_.scale; }
+  /// The workload itself: right, the same every time, and right again when the inputs change under the same addresses.
+  bool check_workload();
+  bool check_without_lse();
+  /// Every row of the output against the constant, not only the rows the oracle was computed for.
+  bool check_constant(const Scene& scene);
+  /// Heads further apart than their rows, the gap filled with NaN.
+  bool check_padding();
+  /// NaN, infinity and scores beyond fp32 show in the rows that see them, and in no others.
+  bool check_nonfinite();
+  static std::int64_t any_key(const KeyRange& keys, Random& random);
+  /// As many blemishes a scene as there are key heads.
+  bool check_blemishes(const char* name, const Workload& w, const std::vector<Blemish>& blemishes, bool by_all);
+  /// Launches that feed each other and follow at once, as programmatic dependents where the plan allows it, against the
+  /// same launches waited for.
+  bool check_chains();
+  /// Keys and values in another order: the same output. Under a mask the order means something, so nothing to
+  /// check.
+  bool check_permutation();
+
+  static constexpr double kNeighbourFlops = 0.05e9;  ///< of the oracle, for a scene of a neighbouring shape
+
+  worker::Worker& worker_;
+  int slot_;
+  const Variant& variant_;
+  const Workload& workload_;
+  const DeviceFacts& device_;
+  const GateOptions& options_;
+  GateReport report_;
+  std::uint64_t result_offset_ = 0;
+  std::uint64_t seeds_ = 0;
+};
+
+}  // namespace heed::verify

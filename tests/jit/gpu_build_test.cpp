@@ -1,0 +1,155 @@
+// Programs of the GPU families as NVRTC builds them; no GPU is needed.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/random.hpp"
+#include "device/device.hpp"
+#include "exploits/exploits.hpp"
+#include "jit/builders.hpp"
+#include "requirements.hpp"
+#include "testing.hpp"
+#include "variant/family.hpp"
+
+namespace heed::jit {
+namespace {
+
+using testing_support::TemporaryFolder;
+
+// ---- CUDA, without a GPU: every problem of a GPU family builds for every architecture, within its registers, without
+// spills.
+class GpuBuilds : public ::testing::TestWithParam<std::tuple<const char*, const Family*>> {};
+
+std::vector<const Family*> gpu_families() {
+  std::vector<const Family*> of_gpus;
+  for (const Family* family : families())
+    if (family->device() == DeviceKind::cuda) of_gpus.push_back(family);
+  return of_gpus;
+}
+
+TEST_P(GpuBuilds, DefaultsHaveNoSpillsAndKeepTheContract) {
+  if (!has_nvrtc()) HEED_LACKS("nvrtc", "libnvrtc cannot be loaded");
+  const DeviceFacts device = gpu_limits(std::get<0>(GetParam()));
+  const Family* family = std::get<1>(GetParam());
+  Builder builder(options_in(testing_support::shared_cache()));
+  struct Job {
+    std::string name;
+    int limit;
+    std::future<BuildOutcome> build;
+  };
+  // Families have other defaults for other shapes; lengths alone make no other binary.
+  const auto shapes_of = [](std::string_view name, int dim) -> std::vector<const char*> {
+    if (name.starts_with("fwd_sm80_decode")) return {"b1h8l512d64", "b8h32hkv4l1k8192d64", "b8h32hkv4l4k8192d64"};
+    if (name == "fwd_sm80")
+      return {"b1h8l512d64", "b1h8l1024d64", "b1h8l2048d64", "b8h32l1024d64", "b8h8l2048d64", "b64h12l128d64"};
+    if (name == "fwd_sm90_persistent") {
+      if (dim % 64 != 0) return {};  // the same program as the next multiple, but for the columns it stores
+      if (dim == 64) return {"b1h8l1024d64", "b4h8l400d64", "b1h8l2048d64", "b8h32l1024d64", "b64h12l128d64"};
+      return {"b1h8l1024d64", "b8h32l1024d64"};
+    }
+    return {"b1h8l512d64"};
+  };
+  std::vector<Job> jobs;
+  for (const Dtype dtype : family->dtypes())
+    for (const int dim : family->head_dims().listed)
+      for (const Mask mask : {Mask::none, Mask::causal_top_left})
+        for (const char* shape : shapes_of(family->name(), dim)) {
+          if (family->name() == "fwd_sm90_persistent" && dtype == Dtype::bf16 && mask == Mask::none)
+            continue;  // fp16 has more
+          Workload workload = parse_workload(shape);
+          if (workload.len_q == 4 && dtype != Dtype::fp16) continue;  // the same code but for the type of a product
+          workload.dtype = dtype;
+          workload.dim = workload.dim_v = dim;
+          workload.mask = mask;
+          if (family->refuses(workload, device)) continue;
+          const Variant variant = make_variant(*family, family->default_config(workload, device), workload);
+          jobs.push_back({variant.id(), family->register_limit(variant.config),
+                          builder.start(request_for(variant, workload, device))});
+        }
+  // Families for Hopper alone have none elsewhere.
+  EXPECT_TRUE(jobs.size() >= 8 || device.compute_capability < 90 || family->name() == "ladder") << jobs.size();
+  for (Job& job : jobs) {
+    SCOPED_TRACE(job.name);
+    const BuildOutcome outcome = job.build.get();
+    ASSERT_TRUE(outcome.artifact) << outcome.log;
+    const Resources& r = outcome.artifact->resources;
+    EXPECT_EQ(outcome.artifact->breach, "");
+    EXPECT_EQ(r.spill_store_bytes, 0);
+    EXPECT_EQ(r.spill_load_bytes, 0);
+    EXPECT_GT(r.registers, 30);
+    EXPECT_LE(r.registers, job.limit);
+    EXPECT_EQ(r.static_shared_bytes, 0);
+  }
+}
+
+// A test for every family: each has the time limit of one.
+INSTANTIATE_TEST_SUITE_P(Architectures, GpuBuilds,
+                         ::testing::Combine(::testing::Values("sm_80", "sm_89", "sm_90a"),
+                                            ::testing::ValuesIn(gpu_families())),
+                         [](const auto& named) {
+                           return fmt::format("{}_{}", std::get<0>(named.param), std::get<1>(named.param)->name());
+                         });
+
+TEST(GpuBuilds, RandomLegalConfigsBuild) {
+  if (!has_nvrtc()) HEED_LACKS("nvrtc", "libnvrtc cannot be loaded");
+  const DeviceFacts device = gpu_limits("sm_90a");
+  Builder builder(options_in(testing_support::shared_cache()));
+  for (const Family* family : families()) {
+    if (family->device() != DeviceKind::cuda) continue;
+    Random random(2024);  // the same configs whichever families there are
+    std::vector<std::pair<std::string, std::future<BuildOutcome>>> builds;
+    while (builds.size() < 20) {
+      Workload workload = parse_workload("b1h8l512d64");  // at most 512 rows a key head: every family takes it
+      workload.dtype = random.chance(0.5) ? Dtype::fp16 : Dtype::bf16;
+      workload.dim = workload.dim_v = random.chance(0.5) ? 64 : 128;
+      workload.mask = random.chance(0.5) ? Mask::none : Mask::causal_bottom_right;
+      Config values;
+      for (const Knob& knob : variant_knobs(*family)) values.push_back(knob.values[random.below(knob.values.size())]);
+      const Variant variant = canonical(variant_of(*family, values, workload), workload);
+      if (variant.is_illegal(workload, device)) continue;
+      builds.emplace_back(describe(variant), builder.start(request_for(variant, workload, device)));
+    }
+    for (auto& [name, build] : builds) {
+      SCOPED_TRACE(name);
+      const BuildOutcome outcome = build.get();
+      ASSERT_TRUE(outcome.artifact) << outcome.log;
+      EXPECT_EQ(outcome.artifact->breach, "");
+      // Families whose legality counts registers promise more than that it builds.
+      if (family->name().starts_with("fwd_sm80_decode") || family->name() == "fwd_sm90_persistent") {
+        EXPECT_EQ(outcome.artifact->resources.spill_store_bytes, 0);
+        EXPECT_EQ(outcome.artifact->resources.spill_load_bytes, 0);
+        EXPECT_EQ(outcome.artifact->resources.stack_bytes, 0);
+      }
+    }
+  }
+}
+
+// Every CUDA exploit compiles, and what the audit of PTX must refuse it refuses, and nothing else.
+class GpuZoo : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GpuZoo, BuildsAndBreaksTheContractWhereItSaysSo) {
+  if (!has_nvrtc()) HEED_LACKS("nvrtc", "libnvrtc cannot be loaded");
+  const DeviceFacts device = gpu_limits(GetParam());
+  Builder builder(options_in(testing_support::shared_cache()));
+  std::vector<std::pair<const exploits::Exploit*, std::future<BuildOutcome>>> builds;
+  for (const exploits::Exploit& exploit : exploits::all()) {
+    if (!exploit.lives_on(device)) continue;
+    const Workload workload = exploits::selftest_workload(exploit.mask);
+    const Variant variant = exploits::variant_of(exploit, workload, device);
+    builds.emplace_back(&exploit, builder.start(request_for(variant, workload, device)));
+  }
+  EXPECT_GE(builds.size(), 20U);
+  for (auto& [exploit, build] : builds) {
+    SCOPED_TRACE(exploit->name);
+    const BuildOutcome outcome = build.get();
+    ASSERT_TRUE(outcome.artifact) << outcome.log;
+    const bool breaks = std::find(exploit->findings.begin(), exploit->findings.end(), Finding::breaks_contract) !=
+                        exploit->findings.end();
+    EXPECT_EQ(!outcome.artifact->breach.empty(), breaks) << outcome.artifact->breach;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, GpuZoo, ::testing::Values("sm_80", "sm_90a"));
+
+}  // namespace
+}  // namespace heed::jit
