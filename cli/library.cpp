@@ -20,8 +20,6 @@
 namespace heed::cli {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 struct Options {
   MachineOptions machine;
   std::vector<std::string> shapes;
@@ -29,11 +27,13 @@ struct Options {
   int readings = 200;
 };
 
+#ifdef HEED_WITH_CUDA
+
+using Clock = std::chrono::steady_clock;
+
 double us_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
-
-#ifdef HEED_WITH_CUDA
 
 constexpr int kCalls = 20;  // of a reading: few enough that the driver's queue never fills
 

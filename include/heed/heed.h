@@ -36,6 +36,8 @@ extern "C" {
 
 #define HEED_ABI_VERSION 1
 
+/* NOLINTBEGIN(modernize-use-using): C has no other */
+
 typedef enum heed_status {
   HEED_OK = 0,
   HEED_INVALID_ARGUMENT = 1, /* a null or misaligned pointer, a struct of another size, a plan that was destroyed */
@@ -169,6 +171,8 @@ typedef struct heed_plan_info {
   double flops;           /* of both products, over the scores that the mask leaves */
   heed_strides o_strides; /* that a program built for one shape writes to; all zero: those of the problem */
 } heed_plan_info;
+
+/* NOLINTEND(modernize-use-using) */
 
 #define HEED_RUN_DEPENDENT \
   (1u << 0) /* as a programmatic dependent launch: it may be set up while the launch before it on the stream runs */

@@ -117,8 +117,8 @@ DeviceFacts facts_of_device(const Problem& problem) {
   return known[problem.ordinal] = *probe.facts;
 }
 
-Plan::Plan(Problem problem, Choice choice, LaunchPlan launch)
-    : problem_(std::move(problem)),
+Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
+    : problem_(problem),
       choice_(std::move(choice)),
       launch_(std::move(launch)),
       mask_(mask_kind(problem_.workload)),

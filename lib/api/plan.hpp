@@ -60,7 +60,7 @@ class Plan {
   [[nodiscard]] const Problem& problem() const { return problem_; }
 
  protected:
-  Plan(Problem problem, Choice choice, LaunchPlan launch);
+  Plan(const Problem& problem, Choice choice, LaunchPlan launch);
 
   /// @throws Error(usage)
   [[nodiscard]] Addresses checked(const heed_tensors& tensors) const;
