@@ -78,7 +78,7 @@ record::RunResult finish(RunContext& run) {
     result.elapsed_s = run.elapsed_s();
     return result;
   }
-  record::RunResult::Measured& measured = result.measured.emplace();
+  record::MeasuredChampion& measured = result.measured.emplace();
   measured.champion = std::move(*last.champion);
   measured.champion.resources = champion->artifact.resources;
   measured.ablation = std::move(rows);

@@ -10,6 +10,9 @@
 namespace heed::jit {
 namespace {
 
+// Of one parameter and of all: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#global-function-argument-processing
+constexpr int kMostParameterBytes = 32764;
+
 int bytes_of_type(std::string_view type) {
   const std::size_t digits = type.find_first_of("0123456789");
   int bits = 0;
@@ -152,6 +155,7 @@ class Parser {
       const std::string_view count = take().text;
       int elements = 0;
       std::from_chars(count.data(), count.data() + count.size(), elements);
+      if (elements < 0 || elements > kMostParameterBytes || bytes > kMostParameterBytes) unexpected();
       bytes *= elements;
       expect("]");
     }

@@ -142,7 +142,7 @@ nlohmann::json to_json(const RunResult& r) {
     json["refused"] = r.refused;
     return json;
   }
-  const RunResult::Measured& m = *r.measured;
+  const MeasuredChampion& m = *r.measured;
   const double champion_s = m.champion.comparison.pair.trial_median_us * 1e-6;
   json["final"] = to_json(m.champion);
   json["base_times"] = times_json(m.base_alone);

@@ -104,6 +104,19 @@ struct Alone {
   std::optional<profile::Counters> counters;
 };
 
+/// Of a run with a champion.
+struct MeasuredChampion {
+  Champion champion;
+  Alone base_alone;
+  Alone champion_alone;
+  measure::Floor floor;
+  double flops = 0;       ///< of the workload
+  double peak_flops = 0;  ///< of the device, a second
+  std::vector<AblationRow> ablation;
+  PeerComparison peers;
+};
+
+/// What a run came to.
 struct RunResult {
   std::size_t trials = 0;
   std::size_t drafts = 0;  ///< looked at
@@ -114,18 +127,7 @@ struct RunResult {
   double elapsed_s = 0;
   std::vector<std::string> refused;  ///< finalists, where there is no champion: why
 
-  /// Of a run with a champion.
-  struct Measured {
-    Champion champion;
-    Alone base_alone;
-    Alone champion_alone;
-    measure::Floor floor;
-    double flops = 0;       ///< of the workload
-    double peak_flops = 0;  ///< of the device, a second
-    std::vector<AblationRow> ablation;
-    PeerComparison peers;
-  };
-  std::optional<Measured> measured;
+  std::optional<MeasuredChampion> measured;
 };
 nlohmann::json to_json(const RunResult& result);
 

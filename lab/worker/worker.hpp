@@ -106,7 +106,6 @@ class Worker {
   nlohmann::json call(nlohmann::json request, double limit_s);
   void stop();
 
-  DeviceKind device_;
   std::shared_ptr<Arena> arena_;
   pid_t pid_ = -1;
   int socket_ = -1;

@@ -129,7 +129,7 @@ uint32_t heed_version(void) {
   return version;
 }
 
-const char* heed_status_name(heed_status status) {
+const char* heed_status_name(int status) {
   switch (status) {
     case HEED_OK:
       return "HEED_OK";

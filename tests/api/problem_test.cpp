@@ -105,8 +105,8 @@ TEST(CLibrary, FeaturesThatNoFamilyServesAreNamed) {
 
 TEST(CLibrary, StatusesHaveNamesAndTheVersionIsTheProjects) {
   for (int status = HEED_OK; status <= HEED_INTERNAL; ++status)
-    EXPECT_THAT(heed_status_name(static_cast<heed_status>(status)), ::testing::StartsWith("HEED_"));
-  EXPECT_STREQ(heed_status_name(static_cast<heed_status>(99)), "unknown status");
+    EXPECT_THAT(heed_status_name(status), ::testing::StartsWith("HEED_"));
+  EXPECT_STREQ(heed_status_name(99), "unknown status");
   EXPECT_EQ(heed_version(), 100U);
   heed_problem_init(nullptr);
   heed_tensors_init(nullptr);
