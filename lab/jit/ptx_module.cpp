@@ -10,7 +10,8 @@
 namespace heed::jit {
 namespace {
 
-// Of one parameter and of all: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#global-function-argument-processing
+// Of one parameter and of all:
+// https://docs.nvidia.com/cuda/cuda-c-programming-guide/#global-function-argument-processing
 constexpr int kMostParameterBytes = 32764;
 
 int bytes_of_type(std::string_view type) {
