@@ -198,9 +198,9 @@ HEED_API heed_status heed_plan_get_info(const heed_plan* plan, heed_plan_info* i
 /* Sets the zeroed part of a workspace, on the stream: once before a workspace's first run, and after a run that failed
  * or was interrupted. Null where no workspace is needed. */
 HEED_API heed_status heed_plan_prepare(const heed_plan* plan, void* workspace, void* stream);
-/* Queues one run on a CUstream (null: the default stream); on a CPU returns when it is done. Allocates nothing, takes
- * no lock on a GPU and waits for nothing, so it can be captured into a CUDA graph. Threads may run one plan at a time
- * each on a stream and a workspace of its own: two runs that may overlap need two workspaces. */
+/* Queues one run on a CUstream (null: the default stream); on a CPU returns when it is done. On a GPU it allocates
+ * nothing, takes no lock and waits for nothing, so that it can be captured into a CUDA graph. Threads may run one plan
+ * at a time each on a stream and a workspace of its own: two runs that may overlap need two workspaces. */
 HEED_API heed_status heed_plan_run(const heed_plan* plan, const heed_tensors* tensors, void* workspace, void* stream);
 /* The same `count` times in order, each with its tensors. `microseconds`, where not null, gets how long a CPU took for
  * all of them without the calling thread in between; 0 on a GPU. */

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <new>
 
 #include "device/cuda_driver.hpp"
 #include "launch/gpu_program.hpp"
@@ -19,8 +20,8 @@ namespace {
 
 void check(CUresult result, std::string_view step) {
   if (result == CUDA_SUCCESS) return;
-  throw Error(result == CUDA_ERROR_OUT_OF_MEMORY ? ErrorCode::worker : ErrorCode::driver,
-              fmt::format("{} failed: {}", step, cuda_error_text(result)), std::to_string(result));
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
+  throw Error(ErrorCode::driver, fmt::format("{} failed: {}", step, cuda_error_text(result)), std::to_string(result));
 }
 
 // The calling thread's context, if it is of the device, else the device's primary one, made current while this lives.

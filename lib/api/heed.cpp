@@ -37,8 +37,6 @@ heed_status status_of(ErrorCode code) {
       return HEED_BAD_PROGRAMS;
     case ErrorCode::driver:
       return HEED_DRIVER_ERROR;
-    case ErrorCode::worker:
-      return HEED_OUT_OF_MEMORY;
     default:
       return HEED_INTERNAL;
   }
@@ -61,7 +59,7 @@ heed_status guarded(const Call& call) noexcept {
   } catch (const Error& error) {
     return failed(status_of(error.code()), error.what());
   } catch (const std::bad_alloc&) {
-    return failed(HEED_OUT_OF_MEMORY, "there is not enough memory");
+    return failed(HEED_OUT_OF_MEMORY, "there is not enough memory on the host or the GPU");
   } catch (const std::exception& error) {
     return failed(HEED_INTERNAL, error.what());
   } catch (...) {

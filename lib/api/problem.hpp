@@ -25,6 +25,9 @@ struct Problem {
 /// for sizes that cannot be, Error(unsupported) for what no family serves
 Problem read_problem(const heed_problem* problem);
 
+/// The problem of a workload, as a caller would describe it: dense tensors (batch, head, length, dim).
+heed_problem problem_of(const Workload& workload, DeviceKind device);
+
 /// The byte after the last element of a tensor, from its first. Never overflows for a problem that read_problem took.
 std::uint64_t extent_bytes(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t dim,
                            const TensorStrides& strides, int element_bytes);

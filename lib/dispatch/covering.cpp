@@ -60,7 +60,6 @@ Workload sample_workload(Random& random, Dtype dtype, std::int64_t dim, MaskKind
     w.mask = Mask::causal_bottom_right;
     w.len_k = std::max<std::int64_t>(w.len_k, 130);
     w.window.left = std::min(w.len_k / 2, log_uniform(random, 64, 4096));
-    w.len_q = std::max<std::int64_t>(w.len_q, 1);
   }
   return reduced(w);
 }

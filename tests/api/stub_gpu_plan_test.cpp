@@ -217,6 +217,22 @@ TEST(GpuPlans, RowsWithoutKeysAreWrittenWithoutAKernel) {
   heed_plan_destroy(plan);
 }
 
+// A program for one shape may write to outputs of its own strides alone: the plan names them, and others are refused.
+TEST(GpuPlans, OutputsThatAProgramDoesNotWriteToAreRefused) {
+  const char* const dense = "fwd_sm90_split:specialize=shape,o_layout=dense,epilogue=st_b128";
+  heed_problem p = gpu_problem();
+  const Made made(p, dense);
+  ASSERT_NE(made.plan, nullptr);
+  heed_plan_info info;
+  heed_plan_info_init(&info);
+  ASSERT_EQ(heed_plan_get_info(made.plan, &info), HEED_OK);
+  EXPECT_EQ(info.o_strides.batch, 4 * 128 * 64);
+  EXPECT_EQ(info.o_strides.row, 64);
+  p.o_strides = {4 * 128 * 128, 128 * 128, 128, 1};
+  const heed_options o = with_image(dense);
+  expect_refused(p, HEED_UNSUPPORTED, "o_layout=strided", &o);
+}
+
 TEST(GpuPlans, WhatABulkCopyCannotReadIsRefused) {
   heed_problem p = gpu_problem();
   p.q_strides = {4 * 128 * 65, 128 * 65, 65, 1};

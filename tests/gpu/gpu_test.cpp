@@ -5,10 +5,10 @@
 
 #include "base/random.hpp"
 #include "exploits/exploits.hpp"
+#include "gpu/gpu_test.hpp"
 #include "launch/tensor_map.hpp"
 #include "profile/collect.hpp"
 #include "profile/diagnosis.hpp"
-#include "requirements.hpp"
 #include "testing.hpp"
 #include "trial/laboratory.hpp"
 #include "worker/executor.hpp"
@@ -17,26 +17,8 @@ namespace heed {
 namespace {
 
 using testing_support::case_table;
-using testing_support::shared_cache;
 
-class Gpu : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const CudaProbe probe = probe_cuda();
-    if (!probe.facts) HEED_LACKS("gpu", probe.reason);
-    device_ = *probe.facts;
-    try {
-      (void)jit::describe_nvrtc();
-    } catch (const Error& error) {
-      HEED_LACKS("nvrtc", error.what());
-    }
-    jit::BuilderOptions options;
-    options.cache_folder = shared_cache();
-    builder_ = std::make_unique<jit::Builder>(options);
-  }
-  DeviceFacts device_;
-  std::unique_ptr<jit::Builder> builder_;
-};
+using Gpu = testing_support::GpuTest;
 
 TEST_F(Gpu, CaseTablePassesOnEveryFamily) {
   for (const Family* family : families()) {

@@ -3,10 +3,9 @@
 #include <cstdlib>
 #include <thread>
 
-#include "device/device.hpp"
+#include "api/problem.hpp"
+#include "gpu/gpu_test.hpp"
 #include "heed/heed.h"
-#include "jit/build.hpp"
-#include "requirements.hpp"
 #include "testing.hpp"
 #include "verify/compare.hpp"
 #include "verify/inputs.hpp"
@@ -19,28 +18,13 @@ namespace heed {
 namespace {
 
 using testing_support::case_table;
-using testing_support::shared_cache;
 
 heed_strides strides_of(const Strides& s) {
   return {s.batch, s.head, s.row, 1};
 }
 
 heed_problem problem_of(const Workload& w, const verify::Scene& scene) {
-  heed_problem p;
-  heed_problem_init(&p);
-  p.device_type = HEED_CUDA;
-  p.batch = w.batch;
-  p.heads = w.heads;
-  p.heads_kv = w.heads_kv;
-  p.len_q = w.len_q;
-  p.len_k = w.len_k;
-  p.dim = w.dim;
-  p.dim_v = w.dim_v;
-  p.dtype_q = p.dtype_kv = p.dtype_o = static_cast<int>(w.dtype);
-  p.mask = static_cast<int>(w.mask);
-  p.window_left = w.window.left;
-  p.window_right = w.window.right;
-  p.scale = w.scale.value_or(0);
+  heed_problem p = api::problem_of(w, DeviceKind::cuda);
   p.q_strides = strides_of(scene.q().strides);
   p.k_strides = strides_of(scene.k().strides);
   p.v_strides = strides_of(scene.v().strides);
@@ -130,24 +114,7 @@ struct Workspace {
   CUdeviceptr at = 0;
 };
 
-class GpuLibrary : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const CudaProbe probe = probe_cuda();
-    if (!probe.facts) HEED_LACKS("gpu", probe.reason);
-    device_ = *probe.facts;
-    try {
-      (void)jit::describe_nvrtc();
-    } catch (const Error& error) {
-      HEED_LACKS("nvrtc", error.what());
-    }
-    jit::BuilderOptions options;
-    options.cache_folder = shared_cache();
-    builder_ = std::make_unique<jit::Builder>(options);
-  }
-  DeviceFacts device_;
-  std::unique_ptr<jit::Builder> builder_;
-};
+using GpuLibrary = testing_support::GpuTest;
 
 TEST_F(GpuLibrary, CaseTablePassesThroughTheCInterface) {
   for (const Family* family : families()) {
