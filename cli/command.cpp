@@ -115,9 +115,18 @@ report::Sources sources() {
   return {jit::source_digest(), jit::family_digests()};
 }
 
+namespace {
+bool printed = false;
+}
+
 void print(const std::string& text) {
+  printed = printed || !text.empty();
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
+}
+
+bool has_printed() {
+  return printed;
 }
 
 void remark(bool json, const std::string& text) {

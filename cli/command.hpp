@@ -96,6 +96,8 @@ report::Sources sources();
 
 /// Prints to stdout and flushes, so that a reader at the other end of a pipe sees progress.
 void print(const std::string& text);
+/// Whether stdout has anything of this program: of --json a document, which no second one may follow.
+bool has_printed();
 /// Progress and remarks: stdout, or stderr when stdout carries JSON.
 void remark(bool json, const std::string& text);
 

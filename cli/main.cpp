@@ -24,7 +24,7 @@ int exit_code_of(heed::ErrorCode code) {
 }
 
 int report(const heed::Error& error, bool json) {
-  if (json) {
+  if (json && !heed::cli::has_printed()) {
     const nlohmann::json object = {
         {"error", {{"code", heed::to_string(error.code())}, {"message", error.what()}, {"value", error.value()}}}};
     heed::cli::print(heed::json_text(object) + "\n");

@@ -276,23 +276,44 @@ TEST_F(Cli, EvidenceThatCannotBeWrittenIsRefusedAtOnce) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "a.db"));
 }
 
-TEST_F(Cli, CtrlCLeavesWhatABenchMeasured) {
+// A bench of seven variants that is interrupted after its first one. `output` is its stdout, and without --json stderr
+// as well.
+ProcessResult interrupted_bench(const std::string& options) {
   const std::string script =
       "import signal, subprocess, sys\n"
-      "p = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)\n"
-      "for line in p.stdout:\n"
-      "    print(line, end='')\n"
-      "    if line.startswith('1/7 '): p.send_signal(signal.SIGINT)\n"
-      "sys.exit(p.wait())\n";
+      "p = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)\n"
+      "progress = p.stderr if '--json' in sys.argv else p.stdout\n"
+      "for line in progress:\n"
+      "    if progress is p.stdout: print(line, end='')\n"
+      "    if line.startswith('1/7 '):\n"
+      "        p.send_signal(signal.SIGINT)\n"
+      "        break\n"
+      "output, errors = p.communicate()\n"
+      "print(output, end='')\n"
+      "if progress is p.stdout: print(errors, end='')\n"
+      "sys.exit(p.returncode)\n";
   std::vector<std::string> argv = {"python3", "-c", script, testing_support::kHeedBinary, "bench"};
   for (const int block : {32, 64, 96, 128, 192, 256, 512}) argv.push_back("fwd_cpu:block_m=" + std::to_string(block));
-  for (const std::string& argument : split("--shape b1h1l64d16:fp32 --device cpu --measure-limit 0.5 " + cache(), ' '))
+  for (const std::string& argument : split("--shape b1h1l64d16:fp32 --device cpu --measure-limit 0.5 " + options, ' '))
     argv.push_back(argument);
-  const ProcessResult result = run_process(argv, {}, kLimit_s);
+  return run_process(argv, {}, kLimit_s);
+}
+
+TEST_F(Cli, CtrlCLeavesWhatABenchMeasured) {
+  const ProcessResult result = interrupted_bench(cache());
   EXPECT_EQ(result.exit_code, 130) << result.output;
   EXPECT_THAT(result.output, ::testing::HasSubstr("\nfwd_cpu_fp32_d16."));
   EXPECT_THAT(result.output, ::testing::Not(::testing::HasSubstr("7/7")));
   EXPECT_THAT(result.output, ::testing::HasSubstr("interrupted"));
+}
+
+TEST_F(Cli, AnInterruptedBenchPrintsOneDocument) {
+  const ProcessResult result = interrupted_bench("--json " + cache());
+  EXPECT_EQ(result.exit_code, 130) << result.output;
+  const nlohmann::json document = nlohmann::json::parse(result.output, nullptr, false);
+  ASSERT_TRUE(document.is_object()) << result.output;
+  EXPECT_EQ(document["complete"], false);
+  EXPECT_LT(document["rows"].size(), 7U);
 }
 
 }  // namespace
