@@ -9,7 +9,7 @@
 #include "base/version.hpp"
 #include "cli/command.hpp"
 #include "evolve/run.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 #include "json/text.hpp"
 #include "process/interrupt.hpp"
 #include "record/json.hpp"
@@ -150,7 +150,7 @@ int bench(const BenchOptions& o) {
                                    {"self_ratio", record::to_json(self.pair.ratio)},
                                    {"self_spread", self.spread},
                                    {"complete", !interruption},
-                                   {"source_digest", jit::source_digest()},
+                                   {"source_digest", compile::source_digest()},
                                    {"referee", kReferee},
                                    {"rows", rows}},
                     1) +
@@ -188,7 +188,7 @@ int replay(const ReplayOptions& o) {
   trial::Laboratory laboratory(options.workload, device, *builder, nullptr, o.machine.trial_options());
   const bool same_device =
       run.device.value("name", std::string()) == device.name && run.device.value("arch", std::string()) == device.arch;
-  const bool same_sources = then->source_digest == jit::source_digest();
+  const bool same_sources = then->source_digest == compile::source_digest();
   if (const int referee = report::referee_of(run); referee != kReferee)
     remark(o.machine.json, fmt::format("note: stored by referee {}, replayed by {}", referee, kReferee));
   if (!same_device)
@@ -196,7 +196,7 @@ int replay(const ReplayOptions& o) {
            fmt::format("note: stored on {}, replayed on {}", run.device.value("name", std::string()), device.name));
   if (!same_sources)
     remark(o.machine.json, fmt::format("note: stored with kernel sources {}, replayed with {}", then->source_digest,
-                                       jit::source_digest()));
+                                       compile::source_digest()));
 
   const Variant variant = parse_variant(with_current_names(then->config), options.workload, device);
   remark(o.machine.json,

@@ -8,7 +8,7 @@
 #include "base/text.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 #include "json/text.hpp"
 #include "measure/floor.hpp"
 #include "record/json.hpp"
@@ -96,9 +96,9 @@ void deliver(json& entry, const jit::Artifact& artifact, const std::filesystem::
 /// What holds for every binary of this call.
 json header(const DeviceFacts& device) {
   return {{"heed", kVersion},
-          {"source_digest", jit::source_digest()},
+          {"source_digest", compile::source_digest()},
           {"referee", kReferee},
-          {"family_digests", jit::family_digests()},
+          {"family_digests", compile::family_digests()},
           {"device", record::to_json(device)},
           {"contract", contract_json()}};
 }

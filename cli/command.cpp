@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "base/files.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 
 namespace heed::cli {
 
@@ -112,7 +112,7 @@ std::unique_ptr<store::Store> StoreOptions::open(store::Access access) const {
 }
 
 report::Sources sources() {
-  return {jit::source_digest(), jit::family_digests()};
+  return {compile::source_digest(), compile::family_digests()};
 }
 
 namespace {

@@ -12,7 +12,7 @@
 #include "cli/command.hpp"
 #include "cli/probes.hpp"
 #include "device/device.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 #include "jit/toolchain.hpp"
 #include "json/text.hpp"
 #include "process/confinement.hpp"
@@ -135,7 +135,7 @@ int doctor(const MachineOptions& machine, const StoreOptions& store_options) {
       all.push_back(
           {{"what", f.what}, {"ok", f.good}, {"found", f.found}, {"consequence", f.good ? "" : f.consequence}});
     print(json_text(nlohmann::json{{"heed", kVersion},
-                                   {"source_digest", jit::source_digest()},
+                                   {"source_digest", compile::source_digest()},
                                    {"checks", all},
                                    {"device", device},
                                    {"usable", usable},
@@ -143,7 +143,7 @@ int doctor(const MachineOptions& machine, const StoreOptions& store_options) {
                     1) +
           "\n");
   } else {
-    print(fmt::format("heed {} (kernel sources {})\n\n", kVersion, jit::source_digest()));
+    print(fmt::format("heed {} (kernel sources {})\n\n", kVersion, compile::source_digest()));
     for (const Finding& f : findings) {
       print(fmt::format("{:<5} {:<13} {}\n", f.good ? "ok" : "--", f.what, f.found));
       if (!f.good) print(fmt::format("                    so: {}\n", f.consequence));

@@ -7,7 +7,7 @@
 #include "cli/command.hpp"
 #include "dispatch/champion_book.hpp"
 #include "evolve/run.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 #include "json/text.hpp"
 #include "process/shell_word.hpp"
 #include "report/outcome.hpp"
@@ -135,11 +135,11 @@ void run(const Options& o, const CLI::App& app) {
                               "not mix. Start a new run",
                               o.resume, device_then, arch_then, device.name, device.arch),
                   std::to_string(o.resume));
-    if (stored->source_digest != jit::source_digest())
+    if (stored->source_digest != compile::source_digest())
       throw Error(ErrorCode::unsupported,
                   fmt::format("run {} was made with kernel sources {}; this Heed carries {}, and their times do not "
                               "mix. Start a new run",
-                              o.resume, stored->source_digest, jit::source_digest()),
+                              o.resume, stored->source_digest, compile::source_digest()),
                   std::to_string(o.resume));
     if (const int referee = report::referee_of(*stored); referee != kReferee)
       throw Error(ErrorCode::unsupported,

@@ -4,7 +4,7 @@
 #include "base/files.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 #include "json/text.hpp"
 #include "report/evidence.hpp"
 #include "report/run_report.hpp"
@@ -144,7 +144,7 @@ void add_show(CLI::App& app, int& exit_code) {
     const std::vector<store::TrialRecord> trials = store->trials(o->run);
     if (!o->evidence.empty()) {
       nlohmann::json evidence = report::evidence(*run);
-      if (run->source_digest == jit::source_digest()) report::add_family_digests(evidence, sources());
+      if (run->source_digest == compile::source_digest()) report::add_family_digests(evidence, sources());
       report::add_programs(evidence, trials);
       write_file_atomically(o->evidence, json_text(evidence, 1) + "\n", ErrorCode::store);
     }

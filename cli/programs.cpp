@@ -9,8 +9,9 @@
 #include "cli/command.hpp"
 #include "dispatch/covering.hpp"
 #include "dispatch/program_file.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 #include "json/text.hpp"
+#include "padding/padding.hpp"
 #include "process/interrupt.hpp"
 #include "variant/element.hpp"
 
@@ -56,7 +57,10 @@ std::vector<dispatch::CoveringProgram> wanted(const BuildOptions& o, const Devic
 }
 
 int build(const BuildOptions& o) {
+  if (o.output.empty() && !o.dry_run)
+    throw Error(ErrorCode::usage, "say with --output where the file of programs goes, or ask for a --dry-run");
   if (!o.dry_run) expect_writable(o.output, ErrorCode::store);
+  (void)padding::copy_source();  // its device sources are known before any build begins
   std::vector<DeviceFacts> devices;
   for (const std::string& arch : o.archs)
     devices.push_back(arch == "cpu" ? choose_device(DeviceChoice::cpu) : dispatch::representative_gpu(arch));
@@ -67,7 +71,19 @@ int build(const BuildOptions& o) {
   };
   const auto builder = o.machine.builder();
   std::vector<Pending> pending;
-  for (const DeviceFacts& device : devices)
+  for (const DeviceFacts& device : devices) {
+    if (device.kind == DeviceKind::cuda) {
+      Pending copies{{}, std::string(padding::kCopyProgram), {}};
+      copies.record.arch = device.arch;
+      copies.record.variant = padding::kCopyProgram;
+      copies.record.origin = "library";
+      if (!o.dry_run)
+        copies.build = builder->start({.device = device.kind,
+                                       .arch = device.arch,
+                                       .source = padding::copy_source(),
+                                       .entry = padding::kCopyEntry});
+      pending.push_back(std::move(copies));
+    }
     for (const dispatch::CoveringProgram& program : wanted(o, device)) {
       Pending one{{}, program.variant.id(), {}};
       one.record.arch = device.arch;
@@ -77,12 +93,13 @@ int build(const BuildOptions& o) {
       if (!o.dry_run) one.build = builder->start(jit::request_for(program.variant, program.workload, device));
       pending.push_back(std::move(one));
     }
+  }
   if (o.dry_run) {
     for (const Pending& one : pending) print(fmt::format("{}  {}  {}\n", one.record.arch, one.record.workload, one.id));
     print(fmt::format("{} programs\n", pending.size()));
     return 0;
   }
-  dispatch::ProgramFileWriter writer(jit::source_digest());
+  dispatch::ProgramFileWriter writer(compile::source_digest());
   const auto begin = std::chrono::steady_clock::now();
   std::size_t done = 0;
   for (Pending& one : pending) {
@@ -161,7 +178,7 @@ void add_programs(CLI::App& app, int& exit_code) {
   CLI::App* command = programs->add_subcommand(
       "build", "Build the programs that defaults by rule name for problems drawn at random; needs no GPU");
   o->machine.add_to(*command);
-  command->add_option("--arch", o->archs, "sm_80, sm_89, sm_90a or cpu (this one); more than one may be given")
+  command->add_option("--arch", o->archs, "sm_80, sm_86, sm_89, sm_90a, compute_80 (PTX for newer GPUs) or cpu (this one); more than one may be given")
       ->delimiter(',')
       ->required();
   command->add_option("--dtypes", o->dtypes, "fp16, bf16, fp32 [fp16,bf16; on a CPU all]")->delimiter(',');
@@ -172,7 +189,7 @@ void add_programs(CLI::App& app, int& exit_code) {
   command->add_option("--most", o->most, "Programs for each of these, the most wanted first")->capture_default_str();
   command->add_option("--seed", o->seed, "Seed of the problems")->capture_default_str();
   command->add_flag("--dry-run", o->dry_run, "Print what would be built");
-  command->add_option("-o,--output", o->output, "The file of programs")->required();
+  command->add_option("-o,--output", o->output, "The file of programs");
   command->callback([o, &exit_code] { exit_code = build(*o); });
   add_file_command(*programs, "list", "Print the programs of a file", list);
   add_file_command(*programs, "verify", "Check every program of a file against its digest", verify);

@@ -7,7 +7,7 @@
 #include "base/version.hpp"
 #include "cli/command.hpp"
 #include "device/device.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 #include "json/text.hpp"
 #include "report/champions.hpp"
 #include "report/evidence.hpp"
@@ -151,14 +151,14 @@ void add_evidence(CLI::App& app, int& exit_code) {
       };
     const std::vector<report::EvidenceFile> files = report::list_evidence(o->folder, sources(), programs_of);
     if (o->json)
-      print(json_text(nlohmann::json{{"source_digest", jit::source_digest()},
+      print(json_text(nlohmann::json{{"source_digest", compile::source_digest()},
                                      {"referee", kReferee},
                                      {"files", report::evidence_json(files)}},
                       1) +
             "\n");
     else
       print(fmt::format("{}\ntoday's sources: {}, today's referee: {}\n", report::evidence_text(files),
-                        jit::source_digest(), kReferee));
+                        compile::source_digest(), kReferee));
     exit_code = std::any_of(files.begin(), files.end(), [](const auto& file) { return !file.problem.empty(); }) ? 1 : 0;
   });
 }

@@ -8,7 +8,7 @@
 #include "base/text.hpp"
 #include "cli/command.hpp"
 #include "exploits/exploits.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 #include "json/text.hpp"
 #include "record/json.hpp"
 #include "report/evidence.hpp"

@@ -1,4 +1,4 @@
-# heed_embed(TARGET NAMESPACE FUNCTION FILES...): TARGET defines std::span<const heed::jit::EmbeddedFile> NAMESPACE::FUNCTION() over
+# heed_embed(TARGET NAMESPACE FUNCTION FILES...): TARGET defines std::span<const heed::compile::EmbeddedFile> NAMESPACE::FUNCTION() over
 # FILES, whose paths are relative to the root of the tree, as an #include names them.
 function(heed_embed target namespace function)
   set(output ${CMAKE_CURRENT_BINARY_DIR}/${target}_files.cpp)

@@ -5,7 +5,7 @@
 
 #include "base/check.hpp"
 #include "examples/ladder/kernels/config.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 #include "ladder/ladder.hpp"
 #include "variant/family.hpp"
 #include "variant/family_limits.hpp"
@@ -14,7 +14,7 @@
 namespace heed {
 namespace ladder {
 
-std::span<const jit::EmbeddedFile> device_files();  // CMakeLists.txt of this folder
+std::span<const compile::EmbeddedFile> device_files();  // CMakeLists.txt of this folder
 
 }  // namespace ladder
 
@@ -119,7 +119,7 @@ class LadderFamily final : public Family {
 
 void ladder::register_family() {
   static const LadderFamily family;
-  jit::add_device_files(device_files());
+  compile::add_device_files(device_files());
   heed::register_family(family);
 }
 

@@ -6,7 +6,7 @@
 
 #include "base/text.hpp"
 #include "base/version.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 #include "record/json.hpp"
 #include "report/table.hpp"
 
@@ -154,7 +154,7 @@ json evidence(const Result& result) {
           {"driver", result.device.driver},
           {"clocks_mhz", {{"before", clock_before}, {"after", clock_after}}},
           {"heed", kVersion},
-          {"source_digest", jit::source_digest()},
+          {"source_digest", compile::source_digest()},
           {"referee", kReferee},
           {"date", result.date},
           {"peer", {{"torch", result.torch}, {"cudnn", result.cudnn}, {"reason", result.peers_reason}}},

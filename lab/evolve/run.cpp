@@ -6,7 +6,7 @@
 #include "base/version.hpp"
 #include "evolve/finish.hpp"
 #include "evolve/search.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 #include "record/json.hpp"
 
 namespace heed::evolve {
@@ -32,7 +32,7 @@ Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFac
   record.options = to_json(context_.options);
   record.options["referee"] = kReferee;
   record.heed = kVersion;
-  record.source_digest = jit::source_digest();
+  record.source_digest = compile::source_digest();
   context_.run = store.add_run(record);
 }
 

@@ -8,7 +8,7 @@
 #include "base/random.hpp"
 #include "evolve/run_diagnosis.hpp"
 #include "evolve/selection.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 #include "process/interrupt.hpp"
 #include "record/json.hpp"
 
@@ -60,7 +60,7 @@ store::TrialRecord run_trial(RunContext& run, int number, int generation, const 
   record.parents = proposal.parents;
   record.why = proposal.why;
   record.seed = fresh_seed() >> 1;  // fits SQLite's signed integers
-  record.source_digest = jit::source_digest();
+  record.source_digest = compile::source_digest();
   record.resources = nlohmann::json::object();
   record.samples = nlohmann::json::object();
   record.clocks = nlohmann::json::object();

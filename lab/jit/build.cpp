@@ -11,8 +11,10 @@
 #include "base/digest.hpp"
 #include "base/files.hpp"
 #include "base/parallel.hpp"
+#include "compile/embedded.hpp"
+#include "compile/nvrtc.hpp"
 #include "jit/elf.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 #include "jit/machine_code.hpp"
 #include "jit/shared_object.hpp"
 
@@ -79,6 +81,13 @@ void audit_cubin(const BuildRequest& request, std::string_view bytes, Artifact& 
   if (artifact.breach.empty()) artifact.breach = code.breach;
 }
 
+// And of PTX.
+void audit_ptx(std::string_view text, Artifact& artifact) {
+  artifact.audit = "PTX";
+  artifact.resources.code_bytes = static_cast<std::int64_t>(text.size());
+  artifact.machine_code = digest(text);
+}
+
 }  // namespace
 
 BuildRequest request_for(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
@@ -113,7 +122,7 @@ void Cache::expect_loadable() const {
 }
 
 std::set<std::string> files_of(const BuildRequest& request) {
-  std::set<std::string> files = included_by(request.source);
+  std::set<std::string> files = compile::included_by(request.source);
   if (request.device == DeviceKind::cpu)
     for (const char* path : kGivenToHostCompiler) files.emplace(path);
   return files;
@@ -121,13 +130,13 @@ std::set<std::string> files_of(const BuildRequest& request) {
 
 fs::path Cache::include_folder() const {
   Digester digester;
-  for (const auto& [path, content] : device_files()) digester.add(path).add(content);
+  for (const auto& [path, content] : compile::device_files()) digester.add(path).add(content);
   return folder_ / fmt::format("include-{}", digester.hex().substr(0, 16));
 }
 
 fs::path Cache::include_root() {
   const fs::path root = include_folder();
-  for (const auto& [name, content] : device_files()) {
+  for (const auto& [name, content] : compile::device_files()) {
     const fs::path path = root / name;
     std::error_code error;
     if (fs::exists(path, error) && read_file(path, ErrorCode::cache) == content) continue;
@@ -140,14 +149,14 @@ fs::path Cache::include_root() {
 bool Cache::has_includes() const {
   const fs::path root = include_folder();
   std::error_code error;
-  for (const auto& [name, content] : device_files())
+  for (const auto& [name, content] : compile::device_files())
     if (!fs::exists(root / name, error)) return false;
   return true;
 }
 
 std::string Cache::key_of(const BuildRequest& request, const Toolchain& toolchain) {
   Digester headers;
-  for (const std::string& path : files_of(request)) headers.add(path).add(device_file(path));
+  for (const std::string& path : files_of(request)) headers.add(path).add(compile::device_file(path));
   return Digester()
       .add(std::to_string(kFormat))
       .add(headers.hex())
@@ -291,10 +300,12 @@ BuildOutcome Builder::run(const BuildRequest& request, bool fresh) {
   artifact.log = result.log;
   const std::string bytes = read_file(output, ErrorCode::cache);
   artifact.breach = result.breach;
-  if (request.device == DeviceKind::cuda)
-    audit_cubin(request, bytes, artifact);
-  else
+  if (request.device == DeviceKind::cpu)
     audit_shared_object(request, bytes, artifact);
+  else if (compile::is_virtual_arch(request.arch))
+    audit_ptx(bytes, artifact);
+  else
+    audit_cubin(request, bytes, artifact);
   return {
       .artifact = cache_.store(key, compiler.extension(), output, std::move(artifact)), .timed_out = false, .log = {}};
 }

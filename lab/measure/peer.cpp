@@ -5,14 +5,14 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 #include "process/line_process.hpp"
 #include "process/process.hpp"
 #include "workload/mask.hpp"
 
 namespace heed::measure {
 
-std::span<const jit::EmbeddedFile> helper_files();  // python/heed/sdpa_peer.py alone; lab/CMakeLists.txt
+std::span<const compile::EmbeddedFile> helper_files();  // python/heed/sdpa_peer.py alone; lab/CMakeLists.txt
 
 namespace {
 

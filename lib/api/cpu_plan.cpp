@@ -14,6 +14,7 @@
 #include "base/files.hpp"
 #include "base/matrix_unit.hpp"
 #include "launch/cpu_threads.hpp"
+#include "padding/padding.hpp"
 
 namespace heed::api {
 namespace {
@@ -127,14 +128,28 @@ class CpuPlan final : public Plan {
   std::shared_ptr<CpuThreads> threads_;
 };
 
+class CpuCopies final : public Copies {
+ public:
+  explicit CpuCopies(int element_bytes) : element_bytes_(element_bytes) {}
+  void run(std::span<const padding::RowCopy> copies, void*) const override {
+    for (const padding::RowCopy& copy : copies) padding::copy_on_host(copy, element_bytes_);
+  }
+
+ private:
+  int element_bytes_;
+};
+
 }  // namespace
 
-std::unique_ptr<Plan> make_cpu_plan(const Problem& problem, const Options& options) {
+std::unique_ptr<Copies> make_cpu_copies(int element_bytes) {
+  return std::make_unique<CpuCopies>(element_bytes);
+}
+
+std::unique_ptr<Plan> make_cpu_plan(const Problem& problem, const Options& options, Choice choice,
+                                    const DeviceFacts& device) {
   if (problem.is_empty || !problem.has_keys)
-    return std::make_unique<CpuPlan>(problem, nothing_to_run(), LaunchPlan{}, options.threads);
-  const DeviceFacts device = facts_of_device(problem);
+    return std::make_unique<CpuPlan>(problem, std::move(choice), LaunchPlan{}, options.threads);
   (void)allow_matrix_unit();
-  Choice choice = choose(problem, options, device);
   const LaunchPlan launch = choice.variant.plan(problem.workload, device);
   std::shared_ptr<LoadedObject> object = loaded(choice, launch);
   auto plan = std::make_unique<CpuPlan>(problem, std::move(choice), launch, options.threads);

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <map>
@@ -14,6 +15,7 @@
 #include "device/cuda_driver.hpp"
 #include "launch/gpu_program.hpp"
 #include "launch/tensor_map.hpp"
+#include "padding/padding.hpp"
 
 namespace heed::api {
 namespace {
@@ -195,38 +197,52 @@ class GpuPlan final : public Plan {
   std::shared_ptr<GpuProgram> program_;
 };
 
-// Rows are copied 16 bytes at a time, by every family.
-void require_alignment(const Problem& problem, int element_bytes) {
-  const Workload& w = problem.workload;
-  struct Tensor {
-    const char* name;
-    const TensorStrides& strides;
-    std::int64_t heads;
-    std::int64_t rows;
-  };
-  for (const Tensor& t : {Tensor{"Q", problem.q, w.heads, w.len_q}, Tensor{"K", problem.k, w.heads_kv, w.len_k},
-                          Tensor{"V", problem.v, w.heads_kv, w.len_k}, Tensor{"O", problem.o, w.heads, w.len_q}})
-    for (const auto& [count, stride] :
-         {std::pair{w.batch, t.strides.batch}, std::pair{t.heads, t.strides.head}, std::pair{t.rows, t.strides.row}})
-      if (count > 1 && stride * element_bytes % 16 != 0)
-        throw Error(ErrorCode::unsupported,
-                    fmt::format("a stride of {} is {} elements; on a GPU strides are multiples of {} elements (16 "
-                                "bytes): pad the rows, or copy the tensor",
-                                t.name, stride, 16 / element_bytes),
-                    std::to_string(stride));
-}
+class GpuCopies final : public Copies {
+ public:
+  GpuCopies(CUcontext context, const Choice& program, int processors)
+      : program_(loaded(context, program, copy_launch())), blocks_(static_cast<unsigned>(kBlocksEach * processors)) {}
+
+  void run(std::span<const padding::RowCopy> copies, void* stream) const override {
+    padding::RowCopies parameter{};
+    std::copy(copies.begin(), copies.end(), parameter.tensors);
+    CUlaunchConfig config{};
+    config.gridDimX = blocks_;
+    config.gridDimY = static_cast<unsigned>(copies.size());
+    config.gridDimZ = 1;
+    config.blockDimX = padding::kCopyThreads;
+    config.blockDimY = config.blockDimZ = 1;
+    config.hStream = static_cast<CUstream>(stream);
+    void* arguments[] = {&parameter};
+    check(cuda_driver().launch_kernel_ex(&config, program_->function(), arguments, nullptr), "launching the copies");
+  }
+
+ private:
+  static constexpr int kBlocksEach = 4;  // of a multiprocessor: 1024 threads, each with 16 bytes on the way
+
+  static LaunchPlan copy_launch() {
+    LaunchPlan launch;
+    launch.entry = padding::kCopyEntry;
+    launch.threads = padding::kCopyThreads;
+    return launch;
+  }
+
+  std::shared_ptr<GpuProgram> program_;
+  unsigned blocks_;
+};
 
 }  // namespace
 
-std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, const Options& options) {
-  const DeviceFacts device = facts_of_device(problem);
+std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, Choice choice, const DeviceFacts& device) {
   const UsedContext context(problem.ordinal);
   if (problem.is_empty || !problem.has_keys)
-    return std::make_unique<GpuPlan>(problem, nothing_to_run(), LaunchPlan{}, context.get());
-  require_alignment(problem, static_cast<int>(size_of(problem.workload.dtype)));
-  Choice choice = choose(problem, options, device);
+    return std::make_unique<GpuPlan>(problem, std::move(choice), LaunchPlan{}, context.get());
   const LaunchPlan launch = choice.variant.plan(problem.workload, device);
   return std::make_unique<GpuPlan>(problem, std::move(choice), launch, context.get());
+}
+
+std::unique_ptr<Copies> make_gpu_copies(const Problem& problem, const Choice& program) {
+  const UsedContext context(problem.ordinal);
+  return std::make_unique<GpuCopies>(context.get(), program, facts_of_device(problem).processors);
 }
 
 }  // namespace heed::api
@@ -235,7 +251,10 @@ std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, const Options& optio
 
 namespace heed::api {
 
-std::unique_ptr<Plan> make_gpu_plan(const Problem&, const Options&) {
+std::unique_ptr<Plan> make_gpu_plan(const Problem&, Choice, const DeviceFacts&) {
+  throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
+}
+std::unique_ptr<Copies> make_gpu_copies(const Problem&, const Choice&) {
   throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
 }
 

@@ -225,13 +225,17 @@ size_t heed_explain(const heed_problem* problem, const heed_options* options, ch
     const heed::api::Problem read = heed::api::read_problem(problem);
     const heed::api::Options chosen = heed::api::read_options(options);
     all = fmt::format("problem   {}\n", heed::to_string(read.workload));
-    if (read.is_empty || !read.has_keys) {
+    if (read.is_empty) {
       all += "runs      nothing: there is nothing to compute\n";
       return;
     }
     const heed::DeviceFacts device = heed::api::facts_of_device(read);
     all += fmt::format("device    {} ({})\n", device.name, device.arch);
-    const heed::api::Choice choice = heed::api::choose(read, chosen, device);
+    const heed::api::Choice choice = heed::api::decide(read, chosen, device).choice;
+    if (choice.variant.family == nullptr) {
+      all += "runs      nothing: there is nothing to compute\n";
+      return;
+    }
     all += fmt::format("runs      {}\nfrom      {}\nbecause   {}\n", heed::describe(choice.variant), choice.origin,
                        choice.reason);
   });

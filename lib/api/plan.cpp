@@ -10,6 +10,7 @@
 
 #include "base/digest.hpp"
 #include "device/device.hpp"
+#include "padding/padding.hpp"
 #include "variant/element.hpp"
 #include "workload/mask.hpp"
 
@@ -82,6 +83,8 @@ Choice nothing_to_run() {
   return choice;
 }
 
+namespace {
+
 Choice choose(const Problem& problem, const Options& options, const DeviceFacts& device) {
   const Workload& w = problem.workload;
   std::optional<Variant> asked;
@@ -100,6 +103,95 @@ Choice choose(const Problem& problem, const Options& options, const DeviceFacts&
   const dispatch::Selection selection = asked ? programs->find(*asked) : programs->select(w);
   return {selection.variant, programs->file().image(*selection.record), selection.record->digest,
           programs->file().name(), selection.reason};
+}
+
+// Kernels read and write rows whose elements follow each other, on a GPU 16 bytes at a time and of one length.
+bool needs_copies(const Problem& problem) {
+  const Workload& w = problem.workload;
+  const bool gpu = problem.device == DeviceKind::cuda;
+  const int element_bytes = facts_of(w.dtype).bytes;
+  const auto lies_badly = [&](const TensorLayout& t, std::int64_t heads, std::int64_t rows) {
+    if (t.step != 1) return true;
+    for (const auto& [count, stride] : {std::pair{w.batch, t.batch}, std::pair{heads, t.head}, std::pair{rows, t.row}})
+      if (gpu && count > 1 && stride * element_bytes % static_cast<std::int64_t>(kGpuAlignment) != 0) return true;
+    return false;
+  };
+  return (gpu && w.dim != w.dim_v) || lies_badly(problem.q, w.heads, w.len_q) ||
+         lies_badly(problem.k, w.heads_kv, w.len_k) || lies_badly(problem.v, w.heads_kv, w.len_k) ||
+         lies_badly(problem.o, w.heads, w.len_q);
+}
+
+Problem copied(const Problem& problem, std::int64_t dim, std::int64_t dim_v) {
+  Problem p = problem;
+  Workload& w = p.workload = padding::padded(problem.workload, dim, dim_v);
+  const auto dense = [](std::int64_t heads, std::int64_t rows, std::int64_t columns) {
+    return TensorLayout{{heads * rows * columns, rows * columns, columns}, 1};
+  };
+  p.q = dense(w.heads, w.len_q, w.dim);
+  p.k = dense(w.heads_kv, w.len_k, w.dim);
+  p.v = dense(w.heads_kv, w.len_k, w.dim_v);
+  p.o = dense(w.heads, w.len_q, w.dim_v);
+  return p;
+}
+
+std::string remark_on_copies(const Problem& problem, const Problem& inner) {
+  const Workload& w = problem.workload;
+  const Workload& to = inner.workload;
+  if (w.dim == to.dim && w.dim_v == to.dim_v) return "; Q, K, V and O are copied, for kernels cannot read them as they lie";
+  return fmt::format("; Q, K, V and O are copied: rows of {} elements to rows of {}",
+                     w.dim == w.dim_v ? std::to_string(w.dim) : fmt::format("{} and {}", w.dim, w.dim_v), to.dim);
+}
+
+}  // namespace
+
+Choice choose_copies(const Options& options, const DeviceFacts& device) {
+  const auto programs = programs_of(options, device);
+  const dispatch::ProgramRecord* record = programs->find_copies();
+  if (record == nullptr)
+    throw Error(ErrorCode::unsupported,
+                fmt::format("{} holds no program that copies rows on {}, which this problem needs; make it anew with "
+                            "heed programs build",
+                            programs->file().name(), device.arch),
+                device.arch);
+  Choice choice;
+  choice.image = programs->file().image(*record);
+  choice.digest = record->digest;
+  choice.origin = programs->file().name();
+  return choice;
+}
+
+Decision decide(const Problem& problem, const Options& options, const DeviceFacts& device) {
+  if (problem.is_empty) return {problem, nothing_to_run(), false};
+  const Workload& w = problem.workload;
+  const bool cpu = problem.device == DeviceKind::cpu;
+  std::optional<Error> refusal;
+  if (!needs_copies(problem)) {
+    if (!problem.has_keys) return {problem, nothing_to_run(), false};
+    try {
+      return {problem, choose(problem, options, device), false};
+    } catch (const Error& error) {
+      // What a caller brings is for the problem as it is, and on a CPU every head dim is served so.
+      if (error.code() != ErrorCode::unsupported || cpu || !options.variant.empty()) throw;
+      refusal = error;
+    }
+  }
+  std::vector<std::pair<std::int64_t, std::int64_t>> dims;
+  if (cpu || w.dim == w.dim_v) dims.emplace_back(w.dim, w.dim_v);
+  if (!cpu)
+    for (const std::int64_t dim : padding::padded_dims(w)) dims.emplace_back(dim, dim);
+  for (const auto& [dim, dim_v] : dims) {
+    Problem inner = copied(problem, dim, dim_v);
+    if (!problem.has_keys) return {inner, nothing_to_run(), true};
+    try {
+      Choice choice = choose(inner, options, device);
+      choice.reason += remark_on_copies(problem, inner);
+      return {inner, std::move(choice), true};
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unsupported) throw;
+      if (!refusal) refusal = error;
+    }
+  }
+  throw *refusal;
 }
 
 DeviceFacts facts_of_device(const Problem& problem) {
@@ -122,7 +214,9 @@ Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
       choice_(std::move(choice)),
       launch_(std::move(launch)),
       mask_(mask_kind(problem_.workload)),
-      element_bytes_(facts_of(problem_.workload.dtype).bytes) {
+      element_bytes_(facts_of(problem_.workload.dtype).bytes),
+      tensor_alignment_(problem_.device == DeviceKind::cuda ? kGpuAlignment
+                                                            : static_cast<std::uintptr_t>(element_bytes_)) {
   const Workload& w = problem_.workload;
   if (choice_.variant.family != nullptr) variant_text_ = describe(choice_.variant);
   const auto differs = [](std::int64_t count, long long a, long long b) { return count > 1 && a != b; };
@@ -168,12 +262,10 @@ Addresses Plan::checked(const heed_tensors& t) const {
                         {"V", t.v, v_bytes_, problem_.has_keys},
                         {"O", t.o, o_bytes_, true},
                         {"lse", t.lse, lse_bytes_, problem_.wants_lse}};
-  const std::uintptr_t alignment =
-      problem_.device == DeviceKind::cuda ? kGpuAlignment : static_cast<std::uintptr_t>(element_bytes_);
   for (const Tensor& tensor : all) {
     if (!tensor.is_needed) continue;
     if (tensor.address == nullptr) refuse(fmt::format("the address of {} is null", tensor.name), tensor.name);
-    const std::uintptr_t needed = &tensor == &all[4] ? sizeof(float) : alignment;
+    const std::uintptr_t needed = &tensor == &all[4] ? sizeof(float) : tensor_alignment_;
     if (reinterpret_cast<std::uintptr_t>(tensor.address) % needed != 0)
       refuse(
           fmt::format("{} lies at {}; its address must be a multiple of {} bytes", tensor.name, tensor.address, needed),
@@ -231,7 +323,17 @@ void Plan::info(heed_plan_info& info) const {
 }
 
 std::unique_ptr<Plan> make_plan(const Problem& problem, const Options& options) {
-  return problem.device == DeviceKind::cpu ? make_cpu_plan(problem, options) : make_gpu_plan(problem, options);
+  const DeviceFacts device = facts_of_device(problem);
+  Decision decision = decide(problem, options, device);
+  const bool cpu = problem.device == DeviceKind::cpu;
+  const auto plan = [&] {
+    return cpu ? make_cpu_plan(decision.problem, options, std::move(decision.choice), device)
+               : make_gpu_plan(decision.problem, std::move(decision.choice), device);
+  };
+  if (!decision.is_copied) return plan();
+  std::unique_ptr<Copies> copies = cpu ? make_cpu_copies(facts_of(problem.workload.dtype).bytes)
+                                       : make_gpu_copies(problem, choose_copies(options, device));
+  return make_copied_plan(problem, plan(), std::move(copies));
 }
 
 }  // namespace heed::api

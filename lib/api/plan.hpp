@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "api/problem.hpp"
 #include "dispatch/selection.hpp"
 #include "heed/heed.h"
+#include "padding/copy_rows.hpp"
 #include "variant/family.hpp"
 
 namespace heed::api {
@@ -32,8 +34,16 @@ struct Choice {
 
 /// That of a problem without a result to compute.
 Choice nothing_to_run();
+/// What a plan runs.
+struct Decision {
+  Problem problem;         ///< the caller's, or the one that copies make of it
+  Choice choice;           ///< for that one
+  bool is_copied = false;  ///< Q, K and V are copied to where the program reads them, and O from where it is written
+};
 /// @throws Error(unsupported), Error(programs), Error(usage)
-Choice choose(const Problem& problem, const Options& options, const DeviceFacts& device);
+Decision decide(const Problem& problem, const Options& options, const DeviceFacts& device);
+/// The copies' program for a device. @throws Error(unsupported), Error(programs)
+Choice choose_copies(const Options& options, const DeviceFacts& device);
 
 /// Addresses of a run by their tensors, checked: no one is null that the problem needs, each is aligned, O overlaps
 /// none.
@@ -55,7 +65,8 @@ class Plan {
   /// @return microseconds on a CPU, else 0
   virtual double run(const heed_tensors* tensors, std::size_t count, void* workspace, void* stream,
                      std::uint32_t flags) const = 0;
-  void info(heed_plan_info& info) const;
+  virtual void info(heed_plan_info& info) const;
+  [[nodiscard]] std::size_t workspace_bytes() const { return workspace_bytes_; }
 
   [[nodiscard]] const Problem& problem() const { return problem_; }
 
@@ -77,6 +88,7 @@ class Plan {
   int element_bytes_;
   std::size_t counter_bytes_ = 0;  ///< at the beginning of a workspace
   std::size_t workspace_bytes_ = 0;
+  std::uintptr_t tensor_alignment_;  ///< of every tensor but lse
 
  private:
   ForwardParams params_{};
@@ -90,8 +102,28 @@ class Plan {
 
 /// @throws Error(no_device), Error(driver) and what choose throws
 std::unique_ptr<Plan> make_plan(const Problem& problem, const Options& options);
-std::unique_ptr<Plan> make_cpu_plan(const Problem& problem, const Options& options);
-std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, const Options& options);
+std::unique_ptr<Plan> make_cpu_plan(const Problem& problem, const Options& options, Choice choice,
+                                    const DeviceFacts& device);
+std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, Choice choice, const DeviceFacts& device);
+
+/// Copies of a plan's tensors: Q, K and V before a run, O after it.
+class Copies {
+ public:
+  virtual ~Copies() = default;
+  Copies(const Copies&) = delete;
+  Copies& operator=(const Copies&) = delete;
+  /// Queues copies, at most three; on a CPU they are done on return.
+  virtual void run(std::span<const padding::RowCopy> copies, void* stream) const = 0;
+
+ protected:
+  Copies() = default;
+};
+std::unique_ptr<Copies> make_cpu_copies(int element_bytes);
+std::unique_ptr<Copies> make_gpu_copies(const Problem& problem, const Choice& program);
+
+/// A plan between copies. @param inner of the problem that they make
+std::unique_ptr<Plan> make_copied_plan(const Problem& problem, std::unique_ptr<Plan> inner,
+                                       std::unique_ptr<Copies> copies);
 
 /// The device of a problem. @throws Error(no_device)
 DeviceFacts facts_of_device(const Problem& problem);

@@ -112,23 +112,17 @@ struct Sizes {
   std::int64_t dim;
 };
 
-// Those of a caller, or of a dense tensor (batch, head, length, dim) where all are zero.
-TensorStrides strides_of(const heed_strides& given, const Sizes& sizes, bool is_written) {
+// That of a caller, or of a dense tensor (batch, head, length, dim) where all are zero.
+TensorLayout layout_of(const heed_strides& given, const Sizes& sizes, bool is_written) {
   if (given.batch == 0 && given.head == 0 && given.row == 0 && given.dim == 0)
-    return {sizes.heads * sizes.rows * sizes.dim, sizes.rows * sizes.dim, sizes.dim};
-  if (given.dim != 1)
-    throw Error(ErrorCode::unsupported,
-                fmt::format("the elements of a row of {} are {} apart; kernels read rows whose head dim is contiguous: "
-                            "copy the tensor, or give its strides as zeros if it is dense",
-                            sizes.name, given.dim),
-                std::to_string(given.dim));
+    return {{sizes.heads * sizes.rows * sizes.dim, sizes.rows * sizes.dim, sizes.dim}, 1};
   struct One {
     const char* name;
     std::int64_t stride;
     std::int64_t count;
   };
   for (const One& one : {One{"batch", given.batch, sizes.batch}, One{"head", given.head, sizes.heads},
-                         One{"row", given.row, sizes.rows}}) {
+                         One{"row", given.row, sizes.rows}, One{"dim", given.dim, sizes.dim}}) {
     if (one.count <= 1) continue;  // it is never used
     if (one.stride < 0)
       throw Error(
@@ -141,13 +135,13 @@ TensorStrides strides_of(const heed_strides& given, const Sizes& sizes, bool is_
                               sizes.name, one.count),
                   "0");
   }
-  return {given.batch, given.head, given.row};
+  return {{given.batch, given.head, given.row}, sizes.dim > 1 ? given.dim : 1};
 }
 
-void require_extent(const Sizes& sizes, const TensorStrides& strides, int element_bytes) {
-  std::int64_t last = sizes.dim;
-  for (const auto& [count, stride] : {std::pair{sizes.batch, strides.batch}, std::pair{sizes.heads, strides.head},
-                                      std::pair{sizes.rows, strides.row}}) {
+void require_extent(const Sizes& sizes, const TensorLayout& layout, int element_bytes) {
+  std::int64_t last = 1;
+  for (const auto& [count, stride] : {std::pair{sizes.batch, layout.batch}, std::pair{sizes.heads, layout.head},
+                                      std::pair{sizes.rows, layout.row}, std::pair{sizes.dim, layout.step}}) {
     std::int64_t step = 0;
     if (count > 1 && (__builtin_mul_overflow(count - 1, stride, &step) || __builtin_add_overflow(last, step, &last) ||
                       last > kMostOffset / element_bytes))
@@ -156,15 +150,16 @@ void require_extent(const Sizes& sizes, const TensorStrides& strides, int elemen
   }
 }
 
-bool is_length_outer(const TensorStrides& s, const Sizes& sizes) {
-  return s.head == sizes.dim && s.row == sizes.heads * sizes.dim && sizes.heads > 1;
+bool is_length_outer(const TensorLayout& s, const Sizes& sizes) {
+  return s.step == 1 && s.head == sizes.dim && s.row == sizes.heads * sizes.dim && sizes.heads > 1;
 }
 
 }  // namespace
 
 std::uint64_t extent_bytes(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t dim,
-                           const TensorStrides& strides, int element_bytes) {
-  const std::int64_t last = (batch - 1) * strides.batch + (heads - 1) * strides.head + (rows - 1) * strides.row + dim;
+                           const TensorLayout& layout, int element_bytes) {
+  const std::int64_t last = (batch - 1) * layout.batch + (heads - 1) * layout.head + (rows - 1) * layout.row +
+                            (dim - 1) * layout.step + 1;
   return static_cast<std::uint64_t>(last) * static_cast<std::uint64_t>(element_bytes);
 }
 
@@ -241,10 +236,10 @@ Problem read_problem(const heed_problem* given) {
   const Sizes k{"K", w.batch, w.heads_kv, w.len_k, w.dim};
   const Sizes v{"V", w.batch, w.heads_kv, w.len_k, w.dim_v};
   const Sizes o{"O", w.batch, w.heads, w.len_q, w.dim_v};
-  problem.q = strides_of(p.q_strides, q, false);
-  problem.k = strides_of(p.k_strides, k, false);
-  problem.v = strides_of(p.v_strides, v, false);
-  problem.o = strides_of(p.o_strides, o, true);
+  problem.q = layout_of(p.q_strides, q, false);
+  problem.k = layout_of(p.k_strides, k, false);
+  problem.v = layout_of(p.v_strides, v, false);
+  problem.o = layout_of(p.o_strides, o, true);
   require_extent(q, problem.q, bytes);
   require_extent(k, problem.k, bytes);
   require_extent(v, problem.v, bytes);

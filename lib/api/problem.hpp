@@ -8,6 +8,11 @@
 
 namespace heed::api {
 
+/// Where the rows of a tensor lie, in elements.
+struct TensorLayout : TensorStrides {
+  long long step = 1;  ///< from one element of a row to the next
+};
+
 struct Problem {
   DeviceKind device = DeviceKind::cpu;
   int ordinal = 0;
@@ -15,10 +20,10 @@ struct Problem {
   bool has_keys = true;   ///< else every row is zeros, and the workload counts one key that no row sees
   bool wants_lse = false;
   Workload workload;
-  TensorStrides q;
-  TensorStrides k;
-  TensorStrides v;
-  TensorStrides o;
+  TensorLayout q;
+  TensorLayout k;
+  TensorLayout v;
+  TensorLayout o;
 };
 
 /// @throws Error(usage) for a struct of another size or version and for strides that cannot be, Error(invalid_workload)
@@ -30,6 +35,6 @@ heed_problem problem_of(const Workload& workload, DeviceKind device);
 
 /// The byte after the last element of a tensor, from its first. Never overflows for a problem that read_problem took.
 std::uint64_t extent_bytes(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t dim,
-                           const TensorStrides& strides, int element_bytes);
+                           const TensorLayout& layout, int element_bytes);
 
 }  // namespace heed::api

@@ -22,7 +22,9 @@ DeviceFacts gpu_limits(std::string_view arch) {
     std::int64_t per_block;
     std::int64_t per_processor;
   };
-  constexpr Limits kLimits[] = {{"sm_80", 80, 163 * 1024, 164 * 1024},
+  // PTX is for GPUs that are not known yet: the least shared memory of those that are.
+  constexpr Limits kLimits[] = {{"compute_80", 80, 99 * 1024, 100 * 1024},
+                                {"sm_80", 80, 163 * 1024, 164 * 1024},
                                 {"sm_86", 86, 99 * 1024, 100 * 1024},
                                 {"sm_89", 89, 99 * 1024, 100 * 1024},
                                 {"sm_90", 90, 227 * 1024, 228 * 1024},
@@ -40,7 +42,7 @@ DeviceFacts gpu_limits(std::string_view arch) {
   }
   throw Error(ErrorCode::usage,
               fmt::format("unknown GPU architecture \"{}\"; {}", arch,
-                          one_of(arch, {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"})),
+                          one_of(arch, {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "compute_80"})),
               std::string(arch));
 }
 

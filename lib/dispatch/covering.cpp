@@ -27,7 +27,7 @@ DeviceFacts representative_gpu(std::string_view arch) {
     std::int64_t cache_mib;
   };
   constexpr Chip kChips[] = {
-      {"sm_80", 108, 40}, {"sm_86", 84, 6}, {"sm_89", 58, 48}, {"sm_90", 132, 50}, {"sm_90a", 132, 50}};
+      {"compute_80", 84, 6}, {"sm_80", 108, 40}, {"sm_86", 84, 6}, {"sm_89", 58, 48}, {"sm_90", 132, 50}, {"sm_90a", 132, 50}};
   DeviceFacts facts = gpu_limits(arch);
   for (const Chip& chip : kChips) {
     if (chip.arch != arch) continue;
@@ -103,7 +103,7 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
             w.len_k = std::max<std::int64_t>(w.len_k, 4096);
             w = reduced(w);
             if (mask_kind(w) != mask) continue;
-            for (const Family* family : searched_families(w, device))
+            for (const Family* family : families())
               if (!family->is_special() && !family->refuses(w, device)) want(*family, w, 0);
           }
         for (auto& [id, program] : wanted)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/device_facts.hpp"
+#include "dispatch/architecture.hpp"
 #include "dispatch/program_file.hpp"
 #include "variant/family.hpp"
 
@@ -23,7 +24,7 @@ struct Selection {
 /// The programs of a file as variants for one device, parsed once.
 class Programs {
  public:
-  /// Those of the device's architecture, and for a CPU of all that the device can run.
+  /// Those that the device can run.
   Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& device);
 
   /// @throws Error(unsupported) with every family's reason where no family runs the workload, or with the nearest that
@@ -31,16 +32,23 @@ class Programs {
   [[nodiscard]] Selection select(const Workload& workload) const;
   /// The program of one variant. @throws Error(unsupported) where the file lacks it
   [[nodiscard]] Selection find(const Variant& variant) const;
+  /// The program that copies rows (lib/padding), the one of the best fit; null where the file has none for the device.
+  [[nodiscard]] const ProgramRecord* find_copies() const { return copies_; }
   [[nodiscard]] const ProgramFile& file() const { return *file_; }
 
  private:
   struct Entry {
     const ProgramRecord* record;
     Variant variant;
+    ArchFit fit;
   };
+  /// Of a family's programs the nearest to its rule's choice, with how many knobs differ; null where none runs it.
+  [[nodiscard]] std::pair<const Entry*, int> nearest(const Family& family, const Workload& workload) const;
+
   std::shared_ptr<const ProgramFile> file_;
   DeviceFacts device_;
   std::vector<Entry> entries_;
+  const ProgramRecord* copies_ = nullptr;
 };
 
 }  // namespace heed::dispatch

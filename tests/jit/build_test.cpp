@@ -12,7 +12,7 @@
 #include "device/device.hpp"
 #include "jit/builders.hpp"
 #include "jit/elf.hpp"
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 #include "requirements.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"
@@ -30,42 +30,42 @@ BuildRequest cpu_request(const std::string& source) {
 constexpr const char* kTiny = "extern \"C\" int heed_forward(int x) { return 2 * x; }\n";
 
 TEST(Embedded, AFamilyIsMadeOfItsFolderAndWhatThatIncludes) {
-  const std::set<std::string> stream = sources_of(find_family("fwd_sm90_persistent"));
+  const std::set<std::string> stream = compile::sources_of(find_family("fwd_sm90_persistent"));
   for (const char* path : {"kernels/sm90/persistent/forward.cuh", "kernels/sm90/persistent/config.hpp",
                            "kernels/ptx/wgmma.cuh", "kernels/tile/matrix_descriptor.hpp", "kernels/contract.hpp"})
     EXPECT_EQ(stream.count(path), 1U) << path;
   EXPECT_EQ(stream.count("kernels/sm90/split/forward.cuh"), 0U);
   std::set<std::string> digests;
   for (const Family* family : families()) {
-    digests.insert(family_digests().at(std::string(family->name())));
+    digests.insert(compile::family_digests().at(std::string(family->name())));
     const Workload workload = parse_workload("b1h2l64d64:fp16");
     DeviceFacts device = gpu_limits("sm_90a");
     if (family->device() == DeviceKind::cpu) device = cpu_facts();
     const std::string source = family->prelude(family->default_config(workload, device), problem_of(workload));
     const std::size_t begin = source.find('"') + 1;
-    EXPECT_EQ(sources_of(*family).count(source.substr(begin, source.find('"', begin) - begin)), 1U) << source;
+    EXPECT_EQ(compile::sources_of(*family).count(source.substr(begin, source.find('"', begin) - begin)), 1U) << source;
   }
   EXPECT_EQ(digests.size(), families().size());
-  EXPECT_EQ(digests.count(source_digest()), 0U);
+  EXPECT_EQ(digests.count(compile::source_digest()), 0U);
 }
 
 // What no search builds from must not make stored results those of other sources, nor empty the cache.
 TEST(Embedded, SourcesOutsideTheLibraryCountWhereTheyAreIncluded) {
   const auto lies_outside = [](const auto& file) { return file.first.rfind("examples/", 0) == 0; };
-  const auto& files = device_files();
+  const auto& files = compile::device_files();
   EXPECT_GT(std::count_if(files.begin(), files.end(), lies_outside), 10) << "the ladder is registered by main";
   Digester library;
   for (const auto& [path, content] : files)
     if (!lies_outside(std::pair(path, content))) library.add(path).add(content);
-  EXPECT_EQ(source_digest(), library.hex().substr(0, 16));
+  EXPECT_EQ(compile::source_digest(), library.hex().substr(0, 16));
 
-  const std::set<std::string> rung = included_by("#include \"examples/ladder/kernels/scalar.cuh\"\n");
+  const std::set<std::string> rung = compile::included_by("#include \"examples/ladder/kernels/scalar.cuh\"\n");
   EXPECT_EQ(rung.count("examples/ladder/kernels/common.cuh"), 1U);
   EXPECT_EQ(rung.count("kernels/contract.hpp"), 1U);
   EXPECT_EQ(rung.count("kernels/sm80/forward.cuh"), 0U);
-  const std::set<std::string> sm80 = included_by("#include \"kernels/sm80/forward.cuh\"\n");
+  const std::set<std::string> sm80 = compile::included_by("#include \"kernels/sm80/forward.cuh\"\n");
   EXPECT_TRUE(std::none_of(sm80.begin(), sm80.end(), [](const auto& path) { return path.rfind("examples/", 0) == 0; }));
-  EXPECT_TRUE(included_by("#include <cuda.h>\n// #include \"kernels/contract.hpp\"\n").empty());
+  EXPECT_TRUE(compile::included_by("#include <cuda.h>\n// #include \"kernels/contract.hpp\"\n").empty());
 }
 
 TEST(Embedded, APathHasOneContent) {
@@ -242,7 +242,7 @@ TEST(Builder, DamagedHeadersAreWrittenAgain) {
   const std::filesystem::path header = cache.include_root() / "kernels/contract.hpp";
   write_file_atomically(header, "broken", ErrorCode::cache);
   EXPECT_EQ(read_file(cache.include_root() / "kernels/contract.hpp", ErrorCode::cache),
-            device_file("kernels/contract.hpp"));
+            compile::device_file("kernels/contract.hpp"));
 }
 
 TEST(Builder, CompileErrorsComeWithTheCompilersWords) {

@@ -11,7 +11,7 @@ namespace heed {
 class Family;
 }
 
-namespace heed::jit {
+namespace heed::compile {
 
 struct EmbeddedFile {
   std::string_view path;  ///< as an #include names it, e.g. "kernels/sm80/forward/forward.cuh"
@@ -45,4 +45,4 @@ std::set<std::string> sources_of(const Family& family);
 /// kernel when another family has changed.
 const std::map<std::string, std::string>& family_digests();
 
-}  // namespace heed::jit
+}  // namespace heed::compile

@@ -1,4 +1,4 @@
-#include "jit/embedded.hpp"
+#include "compile/embedded.hpp"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "base/text.hpp"
 #include "variant/family.hpp"
 
-namespace heed::jit {
+namespace heed::compile {
 namespace {
 
 using Files = std::map<std::string, std::string_view, std::less<>>;
@@ -103,4 +103,4 @@ const std::map<std::string, std::string>& family_digests() {
   return digests;
 }
 
-}  // namespace heed::jit
+}  // namespace heed::compile
