@@ -7,9 +7,9 @@
 #include "base/files.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
+#include "compile/embedded.hpp"
 #include "dispatch/covering.hpp"
 #include "dispatch/program_file.hpp"
-#include "compile/embedded.hpp"
 #include "json/text.hpp"
 #include "padding/padding.hpp"
 #include "process/interrupt.hpp"
@@ -178,7 +178,10 @@ void add_programs(CLI::App& app, int& exit_code) {
   CLI::App* command = programs->add_subcommand(
       "build", "Build the programs that defaults by rule name for problems drawn at random; needs no GPU");
   o->machine.add_to(*command);
-  command->add_option("--arch", o->archs, "sm_80, sm_86, sm_89, sm_90a, compute_80 (PTX for newer GPUs) or cpu (this one); more than one may be given")
+  command
+      ->add_option(
+          "--arch", o->archs,
+          "sm_80, sm_86, sm_89, sm_90a, compute_80 (PTX for newer GPUs) or cpu (this one); more than one may be given")
       ->delimiter(',')
       ->required();
   command->add_option("--dtypes", o->dtypes, "fp16, bf16, fp32 [fp16,bf16; on a CPU all]")->delimiter(',');

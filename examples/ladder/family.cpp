@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "base/check.hpp"
-#include "examples/ladder/kernels/config.hpp"
 #include "compile/embedded.hpp"
+#include "examples/ladder/kernels/config.hpp"
 #include "ladder/ladder.hpp"
 #include "variant/family.hpp"
 #include "variant/family_limits.hpp"

@@ -4,9 +4,9 @@
 
 #include "base/text.hpp"
 #include "base/version.hpp"
+#include "compile/embedded.hpp"
 #include "evolve/finish.hpp"
 #include "evolve/search.hpp"
-#include "compile/embedded.hpp"
 #include "record/json.hpp"
 
 namespace heed::evolve {

@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "base/random.hpp"
+#include "compile/embedded.hpp"
 #include "evolve/run_diagnosis.hpp"
 #include "evolve/selection.hpp"
-#include "compile/embedded.hpp"
 #include "process/interrupt.hpp"
 #include "record/json.hpp"
 

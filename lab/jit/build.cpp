@@ -14,7 +14,6 @@
 #include "compile/embedded.hpp"
 #include "compile/nvrtc.hpp"
 #include "jit/elf.hpp"
-#include "compile/embedded.hpp"
 #include "jit/machine_code.hpp"
 #include "jit/shared_object.hpp"
 

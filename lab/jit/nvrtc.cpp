@@ -12,11 +12,11 @@
 
 #include "base/files.hpp"
 #include "base/text.hpp"
+#include "compile/embedded.hpp"
+#include "compile/nvrtc.hpp"
 #include "heed/heed.hpp"
 #include "jit/build.hpp"
 #include "jit/confined_build.hpp"
-#include "compile/embedded.hpp"
-#include "compile/nvrtc.hpp"
 #include "jit/toolchain.hpp"
 #include "process/process.hpp"
 
@@ -43,8 +43,8 @@ class NvrtcToolchain final : public Toolchain {
                                   {"counters", request.counters}};
     const std::string self = self_executable();
     const std::string library = fs::canonical(compile::nvrtc_facts().path).parent_path().string();
-    Confinement confinement =
-        confinement_of_build(self, {library, fs::path(compile::nvrtc_facts().path).parent_path().string()}, folder.path(), limit_s);
+    Confinement confinement = confinement_of_build(
+        self, {library, fs::path(compile::nvrtc_facts().path).parent_path().string()}, folder.path(), limit_s);
     // From CUDA 12.9 on NVRTC keeps a cache of its own (NVRTC manual, "Caching"): a hit is no fresh build and has no
     // ptxas report. Heed's cache is the only one.
     confinement.environment.push_back("CUDA_CACHE_DISABLE=1");
@@ -77,7 +77,8 @@ std::unique_ptr<Toolchain> make_nvrtc_toolchain() {
 }
 
 std::string describe_nvrtc() {
-  return fmt::format("{}.{} ({}){}", compile::nvrtc_facts().major, compile::nvrtc_facts().minor, compile::nvrtc_facts().path,
+  return fmt::format("{}.{} ({}){}", compile::nvrtc_facts().major, compile::nvrtc_facts().minor,
+                     compile::nvrtc_facts().path,
                      nvrtc_caveat(compile::nvrtc_facts().major, compile::nvrtc_facts().minor));
 }
 

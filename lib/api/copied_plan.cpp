@@ -42,7 +42,8 @@ class CopiedPlan final : public Plan {
 
   double run(const heed_tensors* tensors, std::size_t count, void* workspace, void* stream,
              std::uint32_t flags) const override {
-    if (flags != 0) throw Error(ErrorCode::usage, "this plan cannot be launched as a dependent; leave out HEED_RUN_DEPENDENT");
+    if (flags != 0)
+      throw Error(ErrorCode::usage, "this plan cannot be launched as a dependent; leave out HEED_RUN_DEPENDENT");
     require_workspace(workspace);
     const Workload& from = problem_.workload;
     const Problem& inner = inner_->problem();

@@ -105,20 +105,28 @@ Choice choose(const Problem& problem, const Options& options, const DeviceFacts&
           programs->file().name(), selection.reason};
 }
 
-// Kernels read and write rows whose elements follow each other, on a GPU 16 bytes at a time and of one length.
-bool needs_copies(const Problem& problem) {
+// Why no kernel reads and writes the tensors as they lie: rows are of one length whose elements follow each other, on a
+// GPU 16 bytes at a time. Empty where kernels do.
+std::string layout_refusal(const Problem& problem) {
   const Workload& w = problem.workload;
   const bool gpu = problem.device == DeviceKind::cuda;
-  const int element_bytes = facts_of(w.dtype).bytes;
-  const auto lies_badly = [&](const TensorLayout& t, std::int64_t heads, std::int64_t rows) {
-    if (t.step != 1) return true;
-    for (const auto& [count, stride] : {std::pair{w.batch, t.batch}, std::pair{heads, t.head}, std::pair{rows, t.row}})
-      if (gpu && count > 1 && stride * element_bytes % static_cast<std::int64_t>(kGpuAlignment) != 0) return true;
-    return false;
+  const std::int64_t unit = static_cast<std::int64_t>(kGpuAlignment) / facts_of(w.dtype).bytes;
+  if (gpu && w.dim != w.dim_v) return fmt::format("the head dims of K and V are {} and {}", w.dim, w.dim_v);
+  struct Tensor {
+    const char* name;
+    const TensorLayout& layout;
+    std::int64_t heads;
+    std::int64_t rows;
   };
-  return (gpu && w.dim != w.dim_v) || lies_badly(problem.q, w.heads, w.len_q) ||
-         lies_badly(problem.k, w.heads_kv, w.len_k) || lies_badly(problem.v, w.heads_kv, w.len_k) ||
-         lies_badly(problem.o, w.heads, w.len_q);
+  for (const Tensor& t : {Tensor{"Q", problem.q, w.heads, w.len_q}, Tensor{"K", problem.k, w.heads_kv, w.len_k},
+                          Tensor{"V", problem.v, w.heads_kv, w.len_k}, Tensor{"O", problem.o, w.heads, w.len_q}}) {
+    if (t.layout.step != 1) return fmt::format("the elements of a row of {} are {} apart", t.name, t.layout.step);
+    for (const auto& [count, stride] :
+         {std::pair{w.batch, t.layout.batch}, std::pair{t.heads, t.layout.head}, std::pair{t.rows, t.layout.row}})
+      if (gpu && count > 1 && stride % unit != 0)
+        return fmt::format("a stride of {} is {} elements, no multiple of {} (16 bytes)", t.name, stride, unit);
+  }
+  return {};
 }
 
 Problem copied(const Problem& problem, std::int64_t dim, std::int64_t dim_v) {
@@ -137,7 +145,8 @@ Problem copied(const Problem& problem, std::int64_t dim, std::int64_t dim_v) {
 std::string remark_on_copies(const Problem& problem, const Problem& inner) {
   const Workload& w = problem.workload;
   const Workload& to = inner.workload;
-  if (w.dim == to.dim && w.dim_v == to.dim_v) return "; Q, K, V and O are copied, for kernels cannot read them as they lie";
+  if (w.dim == to.dim && w.dim_v == to.dim_v)
+    return fmt::format("; Q, K, V and O are copied, for {}", layout_refusal(problem));
   return fmt::format("; Q, K, V and O are copied: rows of {} elements to rows of {}",
                      w.dim == w.dim_v ? std::to_string(w.dim) : fmt::format("{} and {}", w.dim, w.dim_v), to.dim);
 }
@@ -165,7 +174,13 @@ Decision decide(const Problem& problem, const Options& options, const DeviceFact
   const Workload& w = problem.workload;
   const bool cpu = problem.device == DeviceKind::cpu;
   std::optional<Error> refusal;
-  if (!needs_copies(problem)) {
+  const std::string lies = layout_refusal(problem);
+  if (!lies.empty() && !options.image.empty())
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("{}, which the given program cannot read; give tensors that it can, or leave the image out", lies),
+        options.variant);
+  if (lies.empty()) {
     if (!problem.has_keys) return {problem, nothing_to_run(), false};
     try {
       return {problem, choose(problem, options, device), false};

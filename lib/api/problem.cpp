@@ -158,8 +158,8 @@ bool is_length_outer(const TensorLayout& s, const Sizes& sizes) {
 
 std::uint64_t extent_bytes(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t dim,
                            const TensorLayout& layout, int element_bytes) {
-  const std::int64_t last = (batch - 1) * layout.batch + (heads - 1) * layout.head + (rows - 1) * layout.row +
-                            (dim - 1) * layout.step + 1;
+  const std::int64_t last =
+      (batch - 1) * layout.batch + (heads - 1) * layout.head + (rows - 1) * layout.row + (dim - 1) * layout.step + 1;
   return static_cast<std::uint64_t>(last) * static_cast<std::uint64_t>(element_bytes);
 }
 

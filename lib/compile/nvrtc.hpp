@@ -26,14 +26,14 @@ std::vector<std::string> nvrtc_options(std::string_view arch);
 bool is_virtual_arch(std::string_view arch);
 
 struct GpuSource {
-  std::string source;                                          ///< the whole translation unit
+  std::string source;                                        ///< the whole translation unit
   std::vector<std::pair<std::string, std::string>> headers;  ///< what it may include: path, text
-  std::string arch;                                            ///< "sm_90a", or "compute_80"
+  std::string arch;                                          ///< "sm_90a", or "compute_80"
 };
 
 struct GpuBinary {
   bool ok = false;
-  std::string log;    ///< the compiler's words, with the report of ptxas
+  std::string log;  ///< the compiler's words, with the report of ptxas
   std::string ptx;
   std::string image;  ///< a cubin; of a virtual architecture the PTX again
 };

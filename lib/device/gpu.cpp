@@ -23,12 +23,9 @@ DeviceFacts gpu_limits(std::string_view arch) {
     std::int64_t per_processor;
   };
   // PTX is for GPUs that are not known yet: the least shared memory of those that are.
-  constexpr Limits kLimits[] = {{"compute_80", 80, 99 * 1024, 100 * 1024},
-                                {"sm_80", 80, 163 * 1024, 164 * 1024},
-                                {"sm_86", 86, 99 * 1024, 100 * 1024},
-                                {"sm_89", 89, 99 * 1024, 100 * 1024},
-                                {"sm_90", 90, 227 * 1024, 228 * 1024},
-                                {"sm_90a", 90, 227 * 1024, 228 * 1024}};
+  constexpr Limits kLimits[] = {{"compute_80", 80, 99 * 1024, 100 * 1024}, {"sm_80", 80, 163 * 1024, 164 * 1024},
+                                {"sm_86", 86, 99 * 1024, 100 * 1024},      {"sm_89", 89, 99 * 1024, 100 * 1024},
+                                {"sm_90", 90, 227 * 1024, 228 * 1024},     {"sm_90a", 90, 227 * 1024, 228 * 1024}};
   for (const Limits& limits : kLimits) {
     if (limits.arch != arch) continue;
     DeviceFacts facts;

@@ -26,8 +26,8 @@ DeviceFacts representative_gpu(std::string_view arch) {
     int processors;
     std::int64_t cache_mib;
   };
-  constexpr Chip kChips[] = {
-      {"compute_80", 84, 6}, {"sm_80", 108, 40}, {"sm_86", 84, 6}, {"sm_89", 58, 48}, {"sm_90", 132, 50}, {"sm_90a", 132, 50}};
+  constexpr Chip kChips[] = {{"compute_80", 84, 6}, {"sm_80", 108, 40}, {"sm_86", 84, 6},
+                             {"sm_89", 58, 48},     {"sm_90", 132, 50}, {"sm_90a", 132, 50}};
   DeviceFacts facts = gpu_limits(arch);
   for (const Chip& chip : kChips) {
     if (chip.arch != arch) continue;

@@ -12,7 +12,8 @@
 namespace heed::dispatch {
 
 /// Limits of an architecture with the multiprocessors and the L2 of a GPU that has it: H100 for sm_90 and sm_90a, A100
-/// for sm_80, RTX 3090 class for sm_86 and compute_80, L4 for sm_89. Rules for defaults count with them. @throws Error(usage)
+/// for sm_80, RTX 3090 class for sm_86 and compute_80, L4 for sm_89. Rules for defaults count with them. @throws
+/// Error(usage)
 DeviceFacts representative_gpu(std::string_view arch);
 
 /// What programs are wanted for.

@@ -61,10 +61,10 @@ Selection Programs::select(const Workload& workload) const {
     if (family->refuses(workload, device_)) continue;
     const auto [best, differ] = nearest(*family, workload);
     if (best == nullptr) continue;
-    const std::string why =
-        differ == 0 ? fmt::format("the rule of {} names it for this problem", family->name())
-                    : fmt::format("of {}'s programs it is nearest to what the rule names, {} knobs differ",
-                                  family->name(), differ);
+    const std::string why = differ == 0
+                                ? fmt::format("the rule of {} names it for this problem", family->name())
+                                : fmt::format("of {}'s programs it is nearest to what the rule names, {} knobs differ",
+                                              family->name(), differ);
     return {best->record, best->variant, why + fit_remark(best->record->arch, device_)};
   }
   std::set<std::string> there;

@@ -21,8 +21,7 @@ __device__ inline void copy_rows(const RowCopy& t) {
     const long long entry = line / t.rows / t.heads;
     const unsigned short* const read =
         from + entry * t.from_strides.batch + head * t.from_strides.head + row * t.from_strides.row;
-    unsigned short* const written =
-        to + entry * t.to_strides.batch + head * t.to_strides.head + row * t.to_strides.row;
+    unsigned short* const written = to + entry * t.to_strides.batch + head * t.to_strides.head + row * t.to_strides.row;
     if (t.is_wide != 0 && column + kPieceElements <= t.from_dim) {
       *reinterpret_cast<uint4*>(written + column) = *reinterpret_cast<const uint4*>(read + column);
       continue;

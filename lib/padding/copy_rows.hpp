@@ -1,5 +1,5 @@
-/// Copies of tensors whose rows no kernel reads or writes as they lie: another head dim than its program's, addresses or
-/// strides that are no multiples of 16 bytes, elements that do not follow each other.
+/// Copies of tensors whose rows no kernel reads or writes as they lie: another head dim than its program's, addresses
+/// or strides that are no multiples of 16 bytes, elements that do not follow each other.
 #pragma once
 
 #include "kernels/contract.hpp"
@@ -18,7 +18,7 @@ struct RowCopy {
   int heads;
   int rows;
   int from_dim;
-  int to_dim;  ///< elements beyond from_dim are zeros
+  int to_dim;   ///< elements beyond from_dim are zeros
   int is_wide;  ///< whether both sides can be moved 16 bytes at a time
 };
 

@@ -118,7 +118,7 @@ class HostCase {
   [[nodiscard]] static std::size_t at(const heed_strides& s, std::int64_t heads, std::int64_t rows, std::int64_t dim,
                                       std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t c) {
     if (s.dim == 0) return static_cast<std::size_t>(((b * heads + h) * rows + i) * dim + c);
-    return static_cast<std::size_t>(b * s.batch + h * s.head + i * s.row + c);
+    return static_cast<std::size_t>(b * s.batch + h * s.head + i * s.row + c * s.dim);
   }
   [[nodiscard]] std::size_t size(std::int64_t heads, std::int64_t rows, std::int64_t dim, const heed_strides& s) const {
     if (p_.batch * heads * rows == 0) return 0;

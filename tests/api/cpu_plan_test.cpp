@@ -66,9 +66,15 @@ class CpuPlans : public ::testing::Test {
   static void run_and_check(const heed_problem& problem) {
     heed_plan* plan = plan_of(problem);
     ASSERT_NE(plan, nullptr);
+    heed_plan_info info;
+    heed_plan_info_init(&info);
+    ASSERT_EQ(heed_plan_get_info(plan, &info), HEED_OK);
+    std::vector<unsigned char> room(info.workspace_bytes + 256, 0xff);
+    void* const workspace = room.data() + (256 - reinterpret_cast<std::uintptr_t>(room.data()) % 256) % 256;
     HostCase host(problem);
     const heed_tensors t = host.tensors();
-    EXPECT_EQ(heed_plan_run(plan, &t, nullptr, nullptr), HEED_OK) << heed_last_error();
+    EXPECT_EQ(heed_plan_prepare(plan, workspace, nullptr), HEED_OK) << heed_last_error();
+    EXPECT_EQ(heed_plan_run(plan, &t, workspace, nullptr), HEED_OK) << heed_last_error();
     host.check();
     heed_plan_destroy(plan);
   }
@@ -108,6 +114,28 @@ TEST_F(CpuPlans, EveryStrideIsTheCallers) {
   p.k_strides = {2 * 51 * 40 + 8, 51 * 40, 40, 1};  // rows of 40, of which 16 count
   p.v_strides = {0, 51 * 16, 16, 1};                // one for all batch entries
   p.o_strides = {4 * 40 * 20, 40 * 20, 20, 1};
+  run_and_check(p);
+}
+
+// Rows whose elements do not follow each other are copied.
+TEST_F(CpuPlans, ElementsOfARowMayLieApart) {
+  heed_problem p = grouped();
+  p.q_strides = {4 * 37 * 16, 37 * 16, 1, 37};  // (batch, head, dim, length)
+  p.v_strides = {2 * 51 * 48, 51 * 48, 48, 3};
+  p.o_strides = {4 * 37 * 32, 37 * 32, 32, 2};
+  p.flags = HEED_WANTS_LSE;
+  run_and_check(p);
+  heed_plan* plan = plan_of(p);
+  heed_plan_info info;
+  heed_plan_info_init(&info);
+  ASSERT_EQ(heed_plan_get_info(plan, &info), HEED_OK);
+  EXPECT_THAT(info.reason, ::testing::HasSubstr("are copied, for the elements of a row of Q are 37 apart"));
+  EXPECT_GE(info.workspace_bytes, 4U * (2 * 4 * 37 + 2 * 2 * 51) * 16);
+  HostCase host(p);
+  const heed_tensors t = host.tensors();
+  expect_status(heed_plan_run(plan, &t, nullptr, nullptr), HEED_INVALID_ARGUMENT, "the workspace is null");
+  heed_plan_destroy(plan);
+  p.len_k = 0;
   run_and_check(p);
 }
 

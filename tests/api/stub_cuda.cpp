@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/contract.hpp"
+#include "lib/padding/copy_rows.hpp"
 
 // Headers name some functions with macros that add a version; libcuda exports both names, and Heed asks for these.
 #undef cuDeviceTotalMem
@@ -24,6 +25,22 @@ thread_local CUcontext current = nullptr;
 int encoded = 0;
 int launched = 0;
 unsigned attributes_of_last = 0;
+
+const auto kForward = reinterpret_cast<CUfunction>(0x22);
+const auto kCopies = reinterpret_cast<CUfunction>(0x33);
+
+void copy(const heed::padding::RowCopy& t) {
+  for (long long b = 0; b < t.batch; ++b)
+    for (int h = 0; h < t.heads; ++h)
+      for (int r = 0; r < t.rows; ++r)
+        for (int c = 0; c < t.to_dim; ++c)
+          static_cast<unsigned short*>(
+              t.to)[b * t.to_strides.batch + h * t.to_strides.head + r * t.to_strides.row + c * t.to_step] =
+              c < t.from_dim
+                  ? static_cast<const unsigned short*>(t.from)[b * t.from_strides.batch + h * t.from_strides.head +
+                                                               r * t.from_strides.row + c * t.from_step]
+                  : static_cast<unsigned short>(0);
+}
 
 }  // namespace
 
@@ -122,12 +139,14 @@ CUresult cuModuleUnload(CUmodule) {
   return CUDA_SUCCESS;
 }
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
-  if (module != reinterpret_cast<CUmodule>(0x11) || std::strcmp(name, "heed_forward") != 0) return CUDA_ERROR_NOT_FOUND;
-  *function = reinterpret_cast<CUfunction>(0x22);
+  if (module != reinterpret_cast<CUmodule>(0x11)) return CUDA_ERROR_NOT_FOUND;
+  const bool copies = std::strcmp(name, "heed_copy_rows") == 0;
+  if (!copies && std::strcmp(name, "heed_forward") != 0) return CUDA_ERROR_NOT_FOUND;
+  *function = copies ? kCopies : kForward;
   return CUDA_SUCCESS;
 }
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
-  const bool ok = function == reinterpret_cast<CUfunction>(0x22) && value > 0 && value <= 227 * 1024 &&
+  const bool ok = (function == kForward ? value > 0 : value == 0) && value <= 227 * 1024 &&
                   attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
   return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -161,8 +180,15 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
 }
 // Writes to O: the parameters as they came, then what the map of K says.
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra) {
-  if (function != reinterpret_cast<CUfunction>(0x22) || extra != nullptr || config->blockDimX == 0 ||
-      config->gridDimX == 0)
+  if (function == kCopies) {
+    if (config->gridDimY < 1 || config->gridDimY > 3 || config->blockDimX != heed::padding::kCopyThreads)
+      return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < config->gridDimY; ++i)
+      copy(static_cast<const heed::padding::RowCopies*>(arguments[0])->tensors[i]);
+    ++launched;
+    return CUDA_SUCCESS;
+  }
+  if (function != kForward || extra != nullptr || config->blockDimX == 0 || config->gridDimX == 0)
     return CUDA_ERROR_INVALID_VALUE;
   ++launched;
   attributes_of_last = config->numAttrs;

@@ -2,8 +2,14 @@
 // streams.
 #include <dlfcn.h>
 
+#include "base/files.hpp"
 #include "c_library.hpp"
+#include "dispatch/covering.hpp"
+#include "dispatch/program_file.hpp"
 #include "kernels/contract.hpp"
+#include "padding/padding.hpp"
+#include "testing.hpp"
+#include "variant/family.hpp"
 
 namespace heed {
 namespace {
@@ -238,6 +244,9 @@ TEST(GpuPlans, WhatABulkCopyCannotReadIsRefused) {
   p.q_strides = {4 * 128 * 65, 128 * 65, 65, 1};
   const heed_options o = with_image();
   expect_refused(p, HEED_UNSUPPORTED, "a stride of Q is 65 elements", &o);
+  p = gpu_problem();
+  p.dim_v = 32;
+  expect_refused(p, HEED_UNSUPPORTED, "the head dims of K and V are 64 and 32, which the given program cannot", &o);
   const Made made(gpu_problem());
   Memory memory;
   memory.t.q = static_cast<const char*>(memory.t.q) + 8;
@@ -247,6 +256,75 @@ TEST(GpuPlans, WhatABulkCopyCannotReadIsRefused) {
   bad.image = "not a cubin";
   bad.image_bytes = 12;
   expect_refused(gpu_problem(), HEED_BAD_PROGRAMS, "the driver cannot load fwd_sm90_persistent", &bad);
+}
+
+// A file with a program for head dim 128 and the copies.
+class PaddedGpuPlans : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dispatch::ProgramFileWriter writer("0123");
+    const DeviceFacts device = dispatch::representative_gpu("sm_90a");
+    const Workload w = parse_workload("b1h1l128d128");
+    const Family& family = find_family(kPersistent);
+    dispatch::ProgramRecord record;
+    record.arch = "sm_90a";
+    record.workload = to_string(w);
+    record.variant = describe(make_variant(family, family.default_config(w, device), w));
+    record.origin = "rule";
+    writer.add(record, kImage);
+    record.workload = {};
+    record.variant = padding::kCopyProgram;
+    writer.add(record, kImage);
+    write_file_atomically(path_, writer.bytes(), ErrorCode::store);
+    heed_options_init(&options_);
+    options_.programs = path_.c_str();
+  }
+  testing_support::TemporaryFolder folder_;
+  std::string path_ = folder_.file("heed.programs");
+  heed_options options_{};
+};
+
+TEST_F(PaddedGpuPlans, RowsAreCopiedToThoseOfTheProgramAndBack) {
+  heed_problem p = gpu_problem();
+  p.dim = 80;
+  p.dim_v = 72;
+  p.q_strides = {4 * 128 * 81, 128 * 81, 81, 1};
+  p.o_strides = {4 * 128 * 72, 72, 4 * 72, 1};
+  heed_plan* plan = nullptr;
+  ASSERT_EQ(heed_plan_create(&p, &options_, &plan), HEED_OK) << heed_last_error();
+  heed_plan_info info;
+  heed_plan_info_init(&info);
+  ASSERT_EQ(heed_plan_get_info(plan, &info), HEED_OK);
+  EXPECT_THAT(info.reason, ::testing::HasSubstr("rows of 80 and 72 elements to rows of 128"));
+  EXPECT_EQ(info.can_be_dependent, 0U);
+  Memory memory;
+  auto* const q = static_cast<unsigned short*>(const_cast<void*>(memory.t.q));
+  for (int i = 0; i < 2 * 4 * 128 * 81; ++i) q[i] = static_cast<unsigned short>(i);
+  std::vector<unsigned char> room(info.workspace_bytes + 256, 0xee);
+  unsigned char* const workspace = room.data() + (256 - reinterpret_cast<std::uintptr_t>(room.data()) % 256) % 256;
+  ASSERT_EQ(heed_plan_prepare(plan, workspace, nullptr), HEED_OK) << heed_last_error();
+  const int before = launched();
+  ASSERT_EQ(heed_plan_run(plan, &memory.t, workspace, nullptr), HEED_OK) << heed_last_error();
+  EXPECT_EQ(launched(), before + 3) << "the copies of Q, K and V, the kernel, the copy of O";
+  // The stand-in writes the parameters to the padded output, whose first 72 elements came back.
+  const auto* const o = static_cast<const unsigned char*>(memory.t.o);
+  ForwardParams seen{};
+  std::memcpy(&seen, o, 72 * 2);
+  ASSERT_GE(static_cast<const unsigned char*>(seen.o), workspace);
+  std::memcpy(&seen, seen.o, sizeof seen);
+  EXPECT_FLOAT_EQ(seen.scale, static_cast<float>(1 / std::sqrt(80.0)));
+  EXPECT_EQ(seen.q_strides.row, 128);
+  const auto* const padded = static_cast<const unsigned short*>(seen.q);
+  const auto line = static_cast<std::size_t>((1 * 4 + 3) * 128 + 17);
+  for (std::size_t c = 0; c < 128; ++c)
+    ASSERT_EQ(padded[line * 128 + c], c < 80 ? static_cast<unsigned short>(line * 81 + c) : 0) << c;
+  heed_plan_destroy(plan);
+}
+
+TEST_F(PaddedGpuPlans, AHeadDimBeyondAllProgramsIsRefused) {
+  heed_problem p = gpu_problem();
+  p.dim = p.dim_v = 136;
+  expect_refused(p, HEED_UNSUPPORTED, "holds no program for fp16_d136", &options_);
 }
 
 }  // namespace

@@ -9,10 +9,10 @@
 
 #include "base/digest.hpp"
 #include "base/random.hpp"
+#include "compile/embedded.hpp"
 #include "device/device.hpp"
 #include "jit/builders.hpp"
 #include "jit/elf.hpp"
-#include "compile/embedded.hpp"
 #include "requirements.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"
@@ -69,23 +69,24 @@ TEST(Embedded, SourcesOutsideTheLibraryCountWhereTheyAreIncluded) {
 }
 
 TEST(Embedded, APathHasOneContent) {
-  static constexpr EmbeddedFile kFiles[] = {{"kernels/contract.hpp", "another"}};
-  expect_error(ErrorCode::internal, "internal check failed", [] { add_device_files(kFiles); });
+  static constexpr compile::EmbeddedFile kFiles[] = {{"kernels/contract.hpp", "another"}};
+  expect_error(ErrorCode::internal, "internal check failed", [] { compile::add_device_files(kFiles); });
 }
 
 // The key of a build changes with the headers that its source includes, and with no others.
 TEST(Embedded, TheKeyHoldsTheHeadersOfTheSource) {
-  static constexpr EmbeddedFile kBefore[] = {{"examples/test/one.hpp", "#include \"examples/test/two.hpp\"\n"}};
-  static constexpr EmbeddedFile kAfter[] = {{"examples/test/two.hpp", "constexpr int kTwo = 2;\n"}};
+  static constexpr compile::EmbeddedFile kBefore[] = {
+      {"examples/test/one.hpp", "#include \"examples/test/two.hpp\"\n"}};
+  static constexpr compile::EmbeddedFile kAfter[] = {{"examples/test/two.hpp", "constexpr int kTwo = 2;\n"}};
   const TemporaryFolder folder;
   Builder builder(options_in(folder.path()));
   const Toolchain& toolchain = builder.toolchain(DeviceKind::cpu);
   const BuildRequest includes = cpu_request("#include \"examples/test/one.hpp\"\n" + std::string(kTiny));
   const BuildRequest does_not = cpu_request(kTiny);
-  add_device_files(kBefore);
+  compile::add_device_files(kBefore);
   const std::string key = Cache::key_of(includes, toolchain);
   const std::string other_key = Cache::key_of(does_not, toolchain);
-  add_device_files(kAfter);
+  compile::add_device_files(kAfter);
   EXPECT_NE(Cache::key_of(includes, toolchain), key);
   EXPECT_EQ(Cache::key_of(does_not, toolchain), other_key);
   EXPECT_EQ(files_of(does_not), (std::set<std::string>{"cpu/exports.map", "cpu/freestanding.hpp"}));
