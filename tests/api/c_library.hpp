@@ -66,8 +66,20 @@ class HostCase {
     return t;
   }
 
+  /// Rounds Q, K and V to what another element type holds.
+  template <typename Round>
+  void round_inputs(const Round& round) {
+    for (auto* x : {&q_, &k_, &v_})
+      for (float& value : *x) value = round(value);
+  }
+  [[nodiscard]] const std::vector<float>& q() const { return q_; }
+  [[nodiscard]] const std::vector<float>& k() const { return k_; }
+  [[nodiscard]] const std::vector<float>& v() const { return v_; }
+  [[nodiscard]] std::vector<float>& o() { return o_; }
+  [[nodiscard]] std::vector<float>& lse() { return lse_; }
+
   /// Compares O, and the log-sum-exp if the problem wants it.
-  void check() const {
+  void check(double tolerance = 2e-5) const {
     const double scale = p_.scale > 0 ? p_.scale : 1 / std::sqrt(static_cast<double>(p_.dim));
     for (std::int64_t b = 0; b < p_.batch; ++b)
       for (std::int64_t h = 0; h < p_.heads; ++h)
@@ -91,7 +103,7 @@ class HostCase {
               expected += sum == 0 ? 0
                                    : weights[static_cast<std::size_t>(j)] / sum *
                                          v_[at(p_.v_strides, p_.heads_kv, p_.len_k, p_.dim_v, b, kv, j, c)];
-            ASSERT_NEAR(o_[at(p_.o_strides, p_.heads, p_.len_q, p_.dim_v, b, h, i, c)], expected, 2e-5)
+            ASSERT_NEAR(o_[at(p_.o_strides, p_.heads, p_.len_q, p_.dim_v, b, h, i, c)], expected, tolerance)
                 << "batch " << b << " head " << h << " row " << i << " column " << c;
           }
           const float lse = lse_[static_cast<std::size_t>((b * p_.heads + h) * p_.len_q + i)];
@@ -100,7 +112,7 @@ class HostCase {
           else if (sum == 0)
             ASSERT_EQ(lse, -std::numeric_limits<float>::infinity());
           else
-            ASSERT_NEAR(lse, most + std::log(sum), 1e-4);
+            ASSERT_NEAR(lse, most + std::log(sum), 1e-4 + tolerance);
         }
   }
 

@@ -1,0 +1,150 @@
+// libheed on a GPU: head dims and strides that no program has, by copies; PTX for GPUs newer than all binaries.
+#include "gpu/gpu_test.hpp"
+#include "heed/heed.h"
+#include "testing.hpp"
+#ifdef HEED_WITH_CUDA
+#include "api/c_library.hpp"
+#include "device/cuda_driver.hpp"
+#include "dispatch/covering.hpp"
+#include "dispatch/program_file.hpp"
+#include "padding/padding.hpp"
+#include "worker/cuda_memory.hpp"
+#include "workload/half.hpp"
+
+namespace heed {
+namespace {
+
+using testing_support::HostCase;
+
+class GpuCopies : public testing_support::GpuTest {
+ protected:
+  // The programs of one family for head dims 64 and 128, with the copies.
+  std::string programs_of(const std::string& arch, const char* family_name) {
+    const DeviceFacts device = dispatch::representative_gpu(arch);
+    dispatch::ProgramFileWriter writer("0123");
+    const auto add = [&](const jit::BuildRequest& request, const std::string& workload, const std::string& variant) {
+      const jit::BuildOutcome outcome = builder_->build(request);
+      if (!outcome.artifact) throw Error(ErrorCode::build_failed, outcome.log);
+      dispatch::ProgramRecord record;
+      record.arch = arch;
+      record.workload = workload;
+      record.variant = variant;
+      writer.add(record, read_file(outcome.artifact->path, ErrorCode::cache));
+    };
+    add({.device = DeviceKind::cuda, .arch = arch, .source = padding::copy_source(), .entry = padding::kCopyEntry}, {},
+        std::string(padding::kCopyProgram));
+    const Family& family = find_family(family_name);
+    for (const char* shape : {"b2h4hkv2l70k90d64", "b2h4hkv2l70k90d64:causal_bottom_right", "b2h4hkv2l70k90d128"}) {
+      const Workload w = parse_workload(shape);
+      const Variant variant = make_variant(family, family.default_config(w, device), w);
+      add(jit::request_for(variant, w, device), shape, describe(variant));
+    }
+    const std::string path = folder_.file(arch + ".programs");
+    write_file_atomically(path, writer.bytes(), ErrorCode::store);
+    return path;
+  }
+
+  static heed_problem problem(std::int64_t dim, std::int64_t dim_v) {
+    heed_problem p;
+    heed_problem_init(&p);
+    p.device_type = HEED_CUDA;
+    p.batch = 2;
+    p.heads = 4;
+    p.heads_kv = 2;
+    p.len_q = 70;
+    p.len_k = 90;
+    p.dim = dim;
+    p.dim_v = dim_v;
+    p.flags = HEED_WANTS_LSE;
+    return p;
+  }
+
+  void run_and_check(const heed_problem& p, const std::string& programs, const std::string& reason) {
+    heed_options o;
+    heed_options_init(&o);
+    o.programs = programs.c_str();
+    heed_plan* plan = nullptr;
+    ASSERT_EQ(heed_plan_create(&p, &o, &plan), HEED_OK) << heed_last_error();
+    heed_plan_info info;
+    heed_plan_info_init(&info);
+    ASSERT_EQ(heed_plan_get_info(plan, &info), HEED_OK);
+    EXPECT_THAT(info.reason, ::testing::HasSubstr(reason));
+    const CudaDriver& cuda = cuda_driver();
+    CUdevice ordinal = 0;
+    CUcontext context = nullptr;
+    cuda.device_get(&ordinal, 0);
+    cuda.device_primary_ctx_retain(&context, ordinal);
+    cuda.ctx_set_current(context);
+    HostCase host(p, 3);
+    host.round_inputs([](float x) { return fp16_to_float(float_to_fp16(x)); });
+    std::vector<std::unique_ptr<worker::DeviceBuffer>> buffers;
+    const auto room = [&](std::size_t bytes) {
+      buffers.push_back(std::make_unique<worker::DeviceBuffer>());
+      return buffers.back()->at_least(bytes);
+    };
+    const auto put = [&](const std::vector<float>& values) {
+      std::vector<std::uint16_t> halves;
+      for (const float value : values) halves.push_back(float_to_fp16(value));
+      const CUdeviceptr at = room(2 * halves.size());
+      cuda.memcpy_htod_async(at, halves.data(), 2 * halves.size(), nullptr);
+      cuda.stream_synchronize(nullptr);
+      return reinterpret_cast<void*>(at);
+    };
+    heed_tensors t;
+    heed_tensors_init(&t);
+    t.q = put(host.q());
+    t.k = put(host.k());
+    t.v = put(host.v());
+    t.o = put(host.o());
+    t.lse = reinterpret_cast<float*>(room(4 * host.lse().size()));
+    void* const workspace = reinterpret_cast<void*>(room(info.workspace_bytes + 256));
+    ASSERT_EQ(heed_plan_prepare(plan, workspace, nullptr), HEED_OK) << heed_last_error();
+    for (int i = 0; i < 2; ++i) ASSERT_EQ(heed_plan_run(plan, &t, workspace, nullptr), HEED_OK) << heed_last_error();
+    std::vector<std::uint16_t> halves(host.o().size());
+    cuda.memcpy_dtoh_async(halves.data(), reinterpret_cast<CUdeviceptr>(t.o), 2 * halves.size(), nullptr);
+    cuda.memcpy_dtoh_async(host.lse().data(), reinterpret_cast<CUdeviceptr>(t.lse), 4 * host.lse().size(), nullptr);
+    ASSERT_EQ(cuda.stream_synchronize(nullptr), CUDA_SUCCESS);
+    for (std::size_t i = 0; i < halves.size(); ++i) host.o()[i] = fp16_to_float(halves[i]);
+    host.check(2e-3);
+    heed_plan_destroy(plan);
+  }
+
+  testing_support::TemporaryFolder folder_;
+};
+
+TEST_F(GpuCopies, HeadDimsThatNoProgramHasArePadded) {
+  const std::string programs = programs_of(device_.arch, default_family(DeviceKind::cuda).name().data());
+  struct Dims {
+    std::int64_t qk;
+    std::int64_t v;
+    const char* reason;
+  };
+  for (const Dims& dims :
+       {Dims{80, 80, "rows of 80 elements to rows of 128"}, Dims{33, 33, "rows of 33 elements to rows of 64"},
+        Dims{72, 40, "rows of 72 and 40 elements to rows of 128"}, Dims{1, 1, "to rows of 64"},
+        Dims{8, 128, "to rows of 128"}})
+    run_and_check(problem(dims.qk, dims.v), programs, dims.reason);
+}
+
+TEST_F(GpuCopies, StridesOfEveryDimensionAreTheCallers) {
+  const std::string programs = programs_of(device_.arch, default_family(DeviceKind::cuda).name().data());
+  heed_problem p = problem(64, 64);
+  p.mask = HEED_MASK_CAUSAL_BOTTOM_RIGHT;
+  p.q_strides = {4 * 70 * 64, 70 * 64, 1, 70};  // (batch, head, dim, length)
+  p.k_strides = {2 * 90 * 67, 90 * 67, 67, 1};  // rows that no 16 bytes divide
+  p.v_strides = {0, 64, 2 * 64, 1};             // one for all batch entries
+  p.o_strides = {4 * 70 * 130, 130, 4 * 130, 2};
+  run_and_check(p, programs, "are copied, for the elements of a row of Q are 70 apart");
+  p.len_k = 0;
+  run_and_check(p, programs, "nothing to compute");
+}
+
+TEST_F(GpuCopies, AGpuThatIsNewerThanAllBinariesTakesPtx) {
+  const std::string programs = programs_of("compute_80", "fwd_sm80");
+  run_and_check(problem(64, 64), programs, "it is PTX of compute_80, which the driver compiles for this sm_");
+  run_and_check(problem(100, 100), programs, "PTX of compute_80");
+}
+
+}  // namespace
+}  // namespace heed
+#endif
