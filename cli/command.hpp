@@ -90,6 +90,7 @@ void add_emit(CLI::App& app, int& exit_code);
 void add_build(CLI::App& app, int& exit_code);
 void add_programs(CLI::App& app, int& exit_code);
 void add_library(CLI::App& app, int& exit_code);
+void add_prebuild(CLI::App& app, int& exit_code);
 
 /// The device sources in this binary, for evidence.
 report::Sources sources();

@@ -143,6 +143,14 @@ typedef struct heed_tensors {
   uint64_t reserved[8]; /* 0 */
 } heed_tensors;
 
+/* Whether NVRTC builds, on this machine, the program that the rule names for the very problem where no file has it. It
+ * takes 1 to 4 s of a processor; what was built is kept and taken by every later plan of every process. */
+typedef enum heed_build {
+  HEED_BUILD_OFF = 0,
+  HEED_BUILD_BACKGROUND = 1, /* a plan takes the best program that is there, later plans take the one that was built */
+  HEED_BUILD_WAIT = 2        /* heed_plan_create waits for it; without NVRTC it takes the best that is there */
+} heed_build;
+
 /* How a plan is made. Null pointers and zeros stand for the library's own choice. */
 typedef struct heed_options {
   uint32_t struct_size; /* sizeof(heed_options) */
@@ -152,7 +160,9 @@ typedef struct heed_options {
   const char* variant; /* "family:knob=value,..." or "auto": this one alone */
   const void* image;   /* its binary: a cubin, or on a CPU a shared object; else it is looked for among the programs */
   size_t image_bytes;
-  uint64_t reserved[8]; /* 0 */
+  int32_t build;          /* heed_build; on a CPU nothing is built */
+  int32_t reserved_build; /* 0 */
+  uint64_t reserved[7];   /* 0 */
 } heed_options;
 
 typedef struct heed_plan heed_plan;
@@ -170,6 +180,8 @@ typedef struct heed_plan_info {
   const char* reason;     /* why this one, in a sentence */
   double flops;           /* of both products, over the scores that the mask leaves */
   heed_strides o_strides; /* that a program built for one shape writes to; all zero: those of the problem */
+  uint32_t is_building;   /* whether a better program is being built: a plan made after heed_wait_for_builds takes it */
+  uint32_t reserved_building;
 } heed_plan_info;
 
 /* NOLINTEND(modernize-use-using) */
@@ -209,8 +221,13 @@ HEED_API heed_status heed_plan_run_many(const heed_plan* plan, const heed_tensor
 /* Runs that are queued must have ended. Null is ignored. */
 HEED_API void heed_plan_destroy(heed_plan* plan);
 
+/* Waits until no build of HEED_BUILD_BACKGROUND waits or runs, for so many seconds at most; 0 only asks. Returns how
+ * many still do. */
+HEED_API size_t heed_wait_for_builds(double seconds);
+
 /* What heed_plan_create would do, as text: the program and why, or what is not supported and the nearest thing that is.
- * Writes at most `bytes` characters, the last of them 0, and returns how many the whole text takes without it. */
+ * Builds nothing.  * Writes at most `bytes` characters, the last of them 0, and returns how many the whole text takes
+ * without it. */
 HEED_API size_t heed_explain(const heed_problem* problem, const heed_options* options, char* text, size_t bytes);
 
 #ifdef __cplusplus

@@ -12,6 +12,7 @@
 #include <new>
 
 #include "api/plan.hpp"
+#include "dispatch/built_programs.hpp"
 
 namespace {
 
@@ -219,11 +220,18 @@ void heed_plan_destroy(heed_plan* plan) {
   (void)guarded([&] { quarantine().add(plan); });
 }
 
+size_t heed_wait_for_builds(double seconds) {
+  std::size_t left = 0;
+  (void)guarded([&] { left = heed::dispatch::BuiltPrograms::wait(seconds > 0 ? std::min(seconds, 1e6) : 0); });
+  return left;
+}
+
 size_t heed_explain(const heed_problem* problem, const heed_options* options, char* text, size_t bytes) {
   std::string all;
   const heed_status status = guarded([&] {
     const heed::api::Problem read = heed::api::read_problem(problem);
-    const heed::api::Options chosen = heed::api::read_options(options);
+    heed::api::Options chosen = heed::api::read_options(options);
+    chosen.build = HEED_BUILD_OFF;  // it says what there is
     all = fmt::format("problem   {}\n", heed::to_string(read.workload));
     if (read.is_empty) {
       all += "runs      nothing: there is nothing to compute\n";

@@ -8,8 +8,10 @@
 #include <map>
 #include <mutex>
 
+#include "api/builds.hpp"
 #include "base/digest.hpp"
 #include "device/device.hpp"
+#include "dispatch/built_programs.hpp"
 #include "padding/padding.hpp"
 #include "variant/element.hpp"
 #include "workload/mask.hpp"
@@ -67,6 +69,9 @@ Options read_options(const heed_options* given) {
     if (word != 0) refuse("reserved fields of heed_options must be 0", std::to_string(word));
   if (given->threads < 0) refuse("the number of threads must not be negative", std::to_string(given->threads));
   options.threads = given->threads;
+  if (given->build < HEED_BUILD_OFF || given->build > HEED_BUILD_WAIT || given->reserved_build != 0)
+    refuse(fmt::format("{} is no heed_build", given->build), std::to_string(given->build));
+  options.build = given->build;
   if (given->programs != nullptr) options.programs = given->programs;
   if (given->variant != nullptr && std::string_view(given->variant) != "auto") options.variant = given->variant;
   if (given->image != nullptr) options.image = {static_cast<const char*>(given->image), given->image_bytes};
@@ -99,10 +104,17 @@ Choice choose(const Problem& problem, const Options& options, const DeviceFacts&
   }
   if (!options.image.empty())
     return {*asked, std::string(options.image), digest(options.image), "given", "its image was given"};
-  const auto programs = programs_of(options, device);
-  const dispatch::Selection selection = asked ? programs->find(*asked) : programs->select(w);
-  return {selection.variant, programs->file().image(*selection.record), selection.record->digest,
-          programs->file().name(), selection.reason};
+  const auto from_programs = [&] {
+    const auto programs = programs_of(options, device);
+    const dispatch::Selection selection = asked ? programs->find(*asked) : programs->select(w);
+    return Choice{.variant = selection.variant,
+                  .image = programs->file().image(*selection.record),
+                  .digest = selection.record->digest,
+                  .origin = programs->file().name(),
+                  .reason = selection.reason};
+  };
+  if (asked || device.kind == DeviceKind::cpu) return from_programs();
+  return better_of_builds(problem, options, device, from_programs);
 }
 
 // Why no kernel reads and writes the tensors as they lie: rows are of one length whose elements follow each other, on a
@@ -194,12 +206,18 @@ Decision decide(const Problem& problem, const Options& options, const DeviceFact
   if (cpu || w.dim == w.dim_v) dims.emplace_back(w.dim, w.dim_v);
   if (!cpu)
     for (const std::int64_t dim : padding::padded_dims(w)) dims.emplace_back(dim, dim);
+  // While the program of the problem as it is is being built, none of a copy's is.
+  Options chosen = options;
+  const bool is_building = refusal && options.build == HEED_BUILD_BACKGROUND && dispatch::BuiltPrograms::wait(0) > 0;
+  if (is_building) chosen.build = HEED_BUILD_OFF;
   for (const auto& [dim, dim_v] : dims) {
     Problem inner = copied(problem, dim, dim_v);
     if (!problem.has_keys) return {inner, nothing_to_run(), true};
     try {
-      Choice choice = choose(inner, options, device);
+      Choice choice = choose(inner, chosen, device);
       choice.reason += remark_on_copies(problem, inner);
+      if (is_building) choice.reason += "; a program that needs no copies is being built";
+      choice.is_building = choice.is_building || is_building;
       return {inner, std::move(choice), true};
     } catch (const Error& error) {
       if (error.code() != ErrorCode::unsupported) throw;
@@ -332,6 +350,7 @@ void Plan::info(heed_plan_info& info) const {
   info.origin = choice_.origin.c_str();
   info.reason = choice_.reason.c_str();
   info.flops = problem_.is_empty || !problem_.has_keys ? 0 : problem_.workload.flops();
+  info.is_building = choice_.is_building ? 1 : 0;
   info.o_strides = {};
   if (launch_.o_strides)
     info.o_strides = {launch_.o_strides->batch, launch_.o_strides->head, launch_.o_strides->row, 1};

@@ -19,6 +19,7 @@ struct Options {
   std::string programs;
   std::string variant;
   std::string_view image;
+  int build = HEED_BUILD_OFF;
 };
 /// @throws Error(usage) for a struct of another size, an image without a variant
 Options read_options(const heed_options* options);
@@ -30,6 +31,7 @@ struct Choice {
   std::string digest;  ///< of the image
   std::string origin;
   std::string reason;
+  bool is_building = false;  ///< a better one
 };
 
 /// That of a problem without a result to compute.

@@ -137,7 +137,9 @@ GpuBinary compile_gpu(const GpuSource& source) {
                                    contents.data(), names.data());
       error != 0)
     return {.ok = false, .log = api.error_text(error), .ptx = {}, .image = {}};
-  const std::vector<std::string> options = nvrtc_options(source.arch);
+  std::vector<std::string> options = nvrtc_options(source.arch);
+  // NVRTC's own cache: a hit is no fresh build and has no report of ptxas (NVRTC manual, "Caching").
+  if (api.facts.major * 100 + api.facts.minor >= 1209) options.emplace_back("--no-cache");
   std::vector<const char*> option_pointers;
   for (const std::string& option : options) option_pointers.push_back(option.c_str());
   const int error = api.compile(program, static_cast<int>(option_pointers.size()), option_pointers.data());

@@ -130,7 +130,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   return CUDA_SUCCESS;
 }
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  if (std::memcmp(image, "cubin", 5) != 0) return CUDA_ERROR_INVALID_IMAGE;
+  if (std::memcmp(image, "cubin", 5) != 0 && std::memcmp(image, "\177ELF", 4) != 0) return CUDA_ERROR_INVALID_IMAGE;
   if (current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   *module = reinterpret_cast<CUmodule>(0x11);
   return CUDA_SUCCESS;
