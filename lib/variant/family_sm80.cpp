@@ -89,6 +89,17 @@ std::vector<sm80::Config> preferred(const Workload& workload, const DeviceFacts&
     return tiles(rows) > processors && tiles(rows) <= 2 * processors ? paired : lpt;
   };
   std::vector<sm80::Config> all;
+  if (w.dim == 256) {
+    // Accumulators take half of the registers, so that Q stays in shared memory; two stages of 32 keys are what sm_89's
+    // 99 KiB hold beside 64 rows.
+    const sm80::Config c{.block_n = 32, .q_in_registers = false, .rescale = Rescale::when_grown};
+    sm80::Config split = c;
+    split.block_m = 32;
+    split.kv_groups = 2;  // 144 KiB
+    if (4 * tiles(64) <= 3 * processors) all.push_back(split);
+    all.push_back(c);
+    return all;
+  }
   if (4 * tiles(64) <= 3 * processors) {
     // A block of 64 rows for each multiprocessor would leave some without. Two tiles a group leave nothing to be
     // stale about.
@@ -170,7 +181,7 @@ class Sm80Family final : public Family {
     return "an NVIDIA GPU of compute capability 8.0 or newer and NVRTC 12.4 or newer";
   }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
-  HeadDims head_dims() const override { return {.listed = {64, 128}}; }
+  HeadDims head_dims() const override { return {.listed = {64, 128, 256}}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
@@ -191,7 +202,7 @@ class Sm80Family final : public Family {
       case sm80::Illegal::no:
         return std::nullopt;
       case sm80::Illegal::head_dim:
-        return fmt::format("head dim {} is not 64 or 128", problem.head_dim);
+        return fmt::format("head dim {} is not 64, 128 or 256", problem.head_dim);
       case sm80::Illegal::block_m:
         return fmt::format("block_m {} is no multiple of warp_rows {}", c.block_m, c.warp_rows);
       case sm80::Illegal::kv_groups:

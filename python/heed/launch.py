@@ -89,7 +89,9 @@ class Options(ctypes.Structure):
         ("variant", ctypes.c_char_p),
         ("image", ctypes.c_char_p),
         ("image_bytes", ctypes.c_size_t),
-        ("reserved", ctypes.c_uint64 * 8),
+        ("build", ctypes.c_int32),
+        ("reserved_build", ctypes.c_int32),
+        ("reserved", ctypes.c_uint64 * 7),
     ]
 
 
@@ -101,6 +103,7 @@ class PlanInfo(ctypes.Structure):
         + [(name, ctypes.c_size_t) for name in ("workspace_bytes", "workspace_alignment", "workspace_zeroed")]
         + [(name, ctypes.c_char_p) for name in ("family", "variant", "origin", "reason")]
         + [("flops", ctypes.c_double), ("o_strides", Strides)]
+        + [(name, ctypes.c_uint32) for name in ("is_building", "reserved_building")]
     )
 
 

@@ -49,6 +49,21 @@ constexpr Problem kHalf128{.element = Element::fp16, .head_dim = 128, .mask = Ma
 constexpr Problem kBrain128Causal{.element = Element::bf16, .head_dim = 128, .mask = MaskKind::causal};
 constexpr auto kStaleTile = attention::Rescale::stale_tile;
 
+constexpr Problem kHalf256{.element = Element::fp16, .head_dim = 256, .mask = MaskKind::none};
+constexpr Problem kBrain256Causal{.element = Element::bf16, .head_dim = 256, .mask = MaskKind::causal};
+
+// Rows of four swizzled parts; Q stays in shared memory.
+TEST(EmulatedSm80, HeadDim256) {
+  constexpr Config kConfig{.block_n = 32, .q_in_registers = false, .rescale = attention::Rescale::when_grown};
+  run_case<kConfig, kHalf256>({.heads = 2, .heads_kv = 1, .len_q = 70, .len_k = 100, .padding_rows = 3}, 21);
+  constexpr Config kSplit{.block_m = 32,
+                          .block_n = 32,
+                          .kv_groups = 2,
+                          .q_in_registers = false,
+                          .rescale = attention::Rescale::when_grown};
+  run_case<kSplit, kBrain256Causal>({.len_q = 40, .len_k = 170, .causal_offset = 130, .score_scale = 30}, 22);
+}
+
 // An optimistic reference, also where scores of later tiles are far above it: the warp takes the tile again.
 TEST(EmulatedSm80, OptimisticReference) {
   constexpr Config kConfig{.block_n = 32, .rescale = kStaleTile};
