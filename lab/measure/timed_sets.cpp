@@ -21,8 +21,8 @@ constexpr int kMostWarmSets = 10;  // 10 sets give 100 different launches
 // A replay has 4 us (H200) between its first and its last event that are no launch's: with 4 launches 1 us each.
 constexpr double kMostLaunches = 100;
 constexpr double kMostImageBytes = 4e9;
-// On a CPU. A reading passes over all sets twice, and every set is made and looked at: 4096 of the smallest workloads take
-// 12 s of a run, 1024 take 3. With 32 MB of cache workloads below 94 KB stay partly in it.
+// On a CPU. A reading passes over all sets twice, and every set is made and looked at: 4096 of the smallest workloads
+// take 12 s of a run, 1024 take 3. With 32 MB of cache workloads below 94 KB stay partly in it.
 constexpr double kMostColdSets = 1024;
 constexpr double kOracleFlops = 0.3e9;  // for one set's outputs
 

@@ -181,7 +181,9 @@ Choice choose_copies(const Options& options, const DeviceFacts& device) {
   return choice;
 }
 
-Decision decide(const Problem& problem, const Options& options, const DeviceFacts& device) {
+namespace {
+
+Decision decide_at_once(const Problem& problem, const Options& options, const DeviceFacts& device) {
   if (problem.is_empty) return {problem, nothing_to_run(), false};
   const Workload& w = problem.workload;
   const bool cpu = problem.device == DeviceKind::cpu;
@@ -225,6 +227,32 @@ Decision decide(const Problem& problem, const Options& options, const DeviceFact
     }
   }
   throw *refusal;
+}
+
+Problem of_batch(const Problem& problem, std::int64_t batch) {
+  Problem part = problem;
+  part.workload.batch = batch;
+  return part;
+}
+
+}  // namespace
+
+Decision decide(const Problem& problem, const Options& options, const DeviceFacts& device) {
+  constexpr std::int64_t kMostBatch = 65535;  // of a grid's second and third dimension
+  try {
+    return decide_at_once(problem, options, device);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unsupported || problem.workload.batch <= kMostBatch) throw;
+    try {
+      Decision decision = decide_at_once(of_batch(problem, kMostBatch), options, device);
+      decision.batch = kMostBatch;
+      decision.choice.reason += fmt::format("; {} batch entries are {} launches", problem.workload.batch,
+                                            (problem.workload.batch + kMostBatch - 1) / kMostBatch);
+      return decision;
+    } catch (const Error&) {
+      throw error;
+    }
+  }
 }
 
 DeviceFacts facts_of_device(const Problem& problem) {
@@ -359,6 +387,11 @@ void Plan::info(heed_plan_info& info) const {
 std::unique_ptr<Plan> make_plan(const Problem& problem, const Options& options) {
   const DeviceFacts device = facts_of_device(problem);
   Decision decision = decide(problem, options, device);
+  if (decision.batch > 0) {
+    const std::int64_t left = problem.workload.batch % decision.batch;
+    return make_batched_plan(problem, decision.choice.reason, make_plan(of_batch(problem, decision.batch), options),
+                             left == 0 ? nullptr : make_plan(of_batch(problem, left), options));
+  }
   const bool cpu = problem.device == DeviceKind::cpu;
   const auto plan = [&] {
     return cpu ? make_cpu_plan(decision.problem, options, std::move(decision.choice), device)

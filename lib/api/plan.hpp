@@ -41,6 +41,7 @@ struct Decision {
   Problem problem;         ///< the caller's, or the one that copies make of it
   Choice choice;           ///< for that one
   bool is_copied = false;  ///< Q, K and V are copied to where the program reads them, and O from where it is written
+  std::int64_t batch = 0;  ///< entries of a launch, where one does not take them all; 0: it does
 };
 /// @throws Error(unsupported), Error(programs), Error(usage)
 Decision decide(const Problem& problem, const Options& options, const DeviceFacts& device);
@@ -123,6 +124,9 @@ class Copies {
 std::unique_ptr<Copies> make_cpu_copies(int element_bytes);
 std::unique_ptr<Copies> make_gpu_copies(const Problem& problem, const Choice& program);
 
+/// A plan of several launches. @param last of the batch entries that are left, null where none is
+std::unique_ptr<Plan> make_batched_plan(const Problem& problem, std::string reason, std::unique_ptr<Plan> whole,
+                                        std::unique_ptr<Plan> last);
 /// A plan between copies. @param inner of the problem that they make
 std::unique_ptr<Plan> make_copied_plan(const Problem& problem, std::unique_ptr<Plan> inner,
                                        std::unique_ptr<Copies> copies);

@@ -330,6 +330,41 @@ TEST_F(PaddedGpuPlans, AHeadDimBeyondAllProgramsIsRefused) {
   expect_refused(p, HEED_UNSUPPORTED, "holds no program for fp16_d136", &options_);
 }
 
+// fwd_sm80 counts batch entries in a dimension of the grid.
+TEST(GpuPlans, MoreBatchEntriesThanAGridCountsAreSeveralLaunches) {
+  heed_problem p;
+  heed_problem_init(&p);
+  p.device_type = HEED_CUDA;
+  p.batch = 2 * 65535 + 3;
+  p.flags = HEED_WANTS_LSE;
+  const Made made(p, "fwd_sm80");
+  ASSERT_NE(made.plan, nullptr);
+  heed_plan_info info;
+  heed_plan_info_init(&info);
+  ASSERT_EQ(heed_plan_get_info(made.plan, &info), HEED_OK);
+  EXPECT_THAT(info.reason, ::testing::HasSubstr("131073 batch entries are 3 launches"));
+  const std::size_t bytes = static_cast<std::size_t>(p.batch) * 64 * 2;
+  std::vector<unsigned char> memory(5 * bytes + 256);
+  unsigned char* const begin = memory.data() + (256 - reinterpret_cast<std::uintptr_t>(memory.data()) % 256) % 256;
+  heed_tensors t;
+  heed_tensors_init(&t);
+  t.q = begin;
+  t.k = begin + bytes;
+  t.v = begin + 2 * bytes;
+  t.o = begin + 3 * bytes;
+  t.lse = reinterpret_cast<float*>(begin + 4 * bytes);
+  const int before = launched();
+  ASSERT_EQ(heed_plan_run(made.plan, &t, nullptr, nullptr), HEED_OK) << heed_last_error();
+  EXPECT_EQ(launched(), before + 3);
+  ForwardParams seen;
+  for (const std::int64_t entry : {std::int64_t{0}, std::int64_t{65535}, std::int64_t{2 * 65535}}) {
+    std::memcpy(&seen, static_cast<unsigned char*>(t.o) + entry * 128, sizeof seen);
+    EXPECT_EQ(seen.batch, entry == 2 * 65535 ? 3 : 65535);
+    EXPECT_EQ(seen.k, static_cast<const unsigned char*>(t.k) + entry * 128);
+    EXPECT_EQ(seen.lse, t.lse + entry);
+  }
+}
+
 // What was built for the very problem comes before the nearest program of a file.
 class BuiltGpuPrograms : public PaddedGpuPlans {
  protected:

@@ -56,11 +56,8 @@ constexpr Problem kBrain256Causal{.element = Element::bf16, .head_dim = 256, .ma
 TEST(EmulatedSm80, HeadDim256) {
   constexpr Config kConfig{.block_n = 32, .q_in_registers = false, .rescale = attention::Rescale::when_grown};
   run_case<kConfig, kHalf256>({.heads = 2, .heads_kv = 1, .len_q = 70, .len_k = 100, .padding_rows = 3}, 21);
-  constexpr Config kSplit{.block_m = 32,
-                          .block_n = 32,
-                          .kv_groups = 2,
-                          .q_in_registers = false,
-                          .rescale = attention::Rescale::when_grown};
+  constexpr Config kSplit{
+      .block_m = 32, .block_n = 32, .kv_groups = 2, .q_in_registers = false, .rescale = attention::Rescale::when_grown};
   run_case<kSplit, kBrain256Causal>({.len_q = 40, .len_k = 170, .causal_offset = 130, .score_scale = 30}, 22);
 }
 

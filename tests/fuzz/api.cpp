@@ -1,4 +1,5 @@
-// The C interface: any bytes as a problem, options and tensors. Every call ends with a status; a call that says no says why.
+// The C interface: any bytes as a problem, options and tensors. Every call ends with a status; a call that says no says
+// why.
 #include <unistd.h>
 
 #include <algorithm>

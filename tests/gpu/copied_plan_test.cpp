@@ -145,6 +145,71 @@ TEST_F(GpuCopies, AGpuThatIsNewerThanAllBinariesTakesPtx) {
   run_and_check(problem(100, 100), programs, "PTX of compute_80");
 }
 
+// Queries see one key far above the others, the last: it lies more than 2^31 elements behind the first.
+TEST_F(GpuCopies, TensorsOfMoreElementsThanAnIntCounts) {
+  const CudaDriver& cuda = cuda_driver();
+  heed_problem p = problem(64, 64);
+  p.batch = p.heads = p.heads_kv = 1;
+  p.len_q = 3;
+  p.len_k = 33'600'000;
+  heed_options o;
+  heed_options_init(&o);
+  const std::string built = folder_.file("built");
+  ::setenv("HEED_BUILT_PROGRAMS", built.c_str(), 1);
+  const std::string programs = programs_of(device_.arch, default_family(DeviceKind::cuda).name().data());
+  o.programs = programs.c_str();
+  for (const int build : {HEED_BUILD_OFF, HEED_BUILD_WAIT}) {
+    o.build = build;
+    heed_plan* plan = nullptr;
+    ASSERT_EQ(heed_plan_create(&p, &o, &plan), HEED_OK) << heed_last_error();
+    heed_plan_info info;
+    heed_plan_info_init(&info);
+    heed_plan_get_info(plan, &info);
+    CUdevice ordinal = 0;
+    CUcontext context = nullptr;
+    cuda.device_get(&ordinal, 0);
+    cuda.device_primary_ctx_retain(&context, ordinal);
+    cuda.ctx_set_current(context);
+    const std::uint64_t bytes = static_cast<std::uint64_t>(p.len_k) * 64 * 2;
+    ASSERT_GT(bytes / 2, std::uint64_t{1} << 31);
+    if (static_cast<std::uint64_t>(device_.memory_bytes) < 3 * bytes) GTEST_SKIP() << "the GPU has too little memory";
+    worker::DeviceBuffer k;
+    worker::DeviceBuffer v;
+    worker::DeviceBuffer small;
+    worker::DeviceBuffer room;
+    const CUdeviceptr at_k = k.at_least(bytes);
+    const CUdeviceptr at_v = v.at_least(bytes);
+    const CUdeviceptr at_small = small.at_least(4096);
+    constexpr unsigned kOnes = 0x3c003c00;  // 1 and 1 in fp16
+    constexpr unsigned kTwos = 0x40004000;
+    constexpr unsigned kTens = 0x49004900;
+    cuda.memset_d32_async(at_k, 0, bytes / 4, nullptr);
+    cuda.memset_d32_async(at_k + bytes - 128, kTens, 32, nullptr);
+    cuda.memset_d32_async(at_v, kOnes, bytes / 4, nullptr);
+    cuda.memset_d32_async(at_v + bytes - 128, kTwos, 32, nullptr);
+    cuda.memset_d32_async(at_small, kOnes, 3 * 32, nullptr);
+    heed_tensors t;
+    heed_tensors_init(&t);
+    t.q = reinterpret_cast<void*>(at_small);
+    t.k = reinterpret_cast<void*>(at_k);
+    t.v = reinterpret_cast<void*>(at_v);
+    t.o = reinterpret_cast<void*>(at_small + 1024);
+    t.lse = reinterpret_cast<float*>(at_small + 2048);
+    void* const workspace = reinterpret_cast<void*>(room.at_least(info.workspace_bytes + 256));
+    ASSERT_EQ(heed_plan_prepare(plan, workspace, nullptr), HEED_OK) << heed_last_error();
+    ASSERT_EQ(heed_plan_run(plan, &t, workspace, nullptr), HEED_OK) << heed_last_error();
+    std::vector<std::uint16_t> out(3 * 64);
+    std::vector<float> lse(3);
+    cuda.memcpy_dtoh_async(out.data(), at_small + 1024, 2 * out.size(), nullptr);
+    cuda.memcpy_dtoh_async(lse.data(), at_small + 2048, 4 * lse.size(), nullptr);
+    ASSERT_EQ(cuda.stream_synchronize(nullptr), CUDA_SUCCESS) << info.variant;
+    for (const std::uint16_t value : out) ASSERT_EQ(fp16_to_float(value), 2.0F) << info.variant;
+    for (const float value : lse) ASSERT_NEAR(value, 80.0F, 1e-3) << info.variant;
+    heed_plan_destroy(plan);
+  }
+  ::unsetenv("HEED_BUILT_PROGRAMS");
+}
+
 }  // namespace
 }  // namespace heed
 #endif
