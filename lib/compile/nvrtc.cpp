@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/text.hpp"
@@ -34,6 +35,8 @@ struct Nvrtc {
 };
 
 std::vector<std::string> candidate_libraries() {
+  const char* const named = std::getenv("HEED_NVRTC");
+  if (named != nullptr && named[0] != '\0') return {named};
   std::vector<std::string> names;
   std::vector<std::string> folders = split(HEED_NVRTC_FOLDERS, ':');
   folders.insert(folders.end(), {"/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib"});
@@ -88,7 +91,7 @@ const Nvrtc& nvrtc() {
     }
     throw Error(ErrorCode::no_compiler,
                 "libnvrtc was not found; install the CUDA toolkit, or run scripts/setup, which takes NVRTC from PyPI "
-                "(nvidia-cuda-nvrtc)");
+                "(nvidia-cuda-nvrtc); HEED_NVRTC names another file");
   }();
   return loaded;
 }

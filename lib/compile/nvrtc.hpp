@@ -16,7 +16,8 @@ struct NvrtcFacts {
   std::string path;  ///< of the shared library
 };
 
-/// Loads it at the first call. @throws Error(no_compiler) when libnvrtc is not found or older than 12.4
+/// Loads it at the first call: the file that HEED_NVRTC names, else the newest of the folders that the build knew, of
+/// the toolkit's, and of the dynamic linker's. @throws Error(no_compiler) when libnvrtc is not found or older than 12.4
 const NvrtcFacts& nvrtc_facts();
 
 /// What every build is given for an architecture.

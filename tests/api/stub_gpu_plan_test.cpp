@@ -402,6 +402,23 @@ class BuiltGpuPrograms : public PaddedGpuPlans {
   heed_plan* plan_ = nullptr;
 };
 
+TEST_F(BuiltGpuPrograms, WithoutNvrtcAPlanTakesWhatIsThere) {
+  ::setenv("HEED_NVRTC", "/no/such/libnvrtc.so", 1);
+  const heed_plan_info info = info_of(HEED_BUILD_WAIT);
+  ::unsetenv("HEED_NVRTC");
+  EXPECT_THAT(info.reason,
+              ::testing::AllOf(::testing::HasSubstr("knobs differ"), ::testing::HasSubstr("libnvrtc was not found")));
+  heed_plan_destroy(plan_);
+}
+
+TEST_F(BuiltGpuPrograms, WithoutAHomeAProcessKeepsThemToItself) {
+  if (!has_nvrtc()) HEED_LACKS("nvrtc", "there is no NVRTC");
+  for (const char* name : {"HEED_BUILT_PROGRAMS", "XDG_CACHE_HOME", "HOME"}) ::unsetenv(name);
+  EXPECT_THAT(info_of(HEED_BUILD_WAIT).reason, ::testing::HasSubstr("it was built on this machine"));
+  EXPECT_THAT(info_of(HEED_BUILD_OFF).reason, ::testing::HasSubstr("it was built on this machine"));
+  heed_plan_destroy(plan_);
+}
+
 TEST_F(BuiltGpuPrograms, AreTakenWhenTheyAreReady) {
   if (!has_nvrtc()) HEED_LACKS("nvrtc", "there is no NVRTC");
   EXPECT_THAT(info_of(HEED_BUILD_OFF).reason, ::testing::HasSubstr("knobs differ"));
