@@ -5,7 +5,7 @@
 #include "base/text.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
-#include "dispatch/champion_book.hpp"
+#include "dispatch/tuned_table.hpp"
 #include "evolve/run.hpp"
 #include "jit/embedded.hpp"
 #include "json/text.hpp"
@@ -96,8 +96,8 @@ void check_evidence_can_be_written(const std::filesystem::path& path) {
 // What a file of champions knows of a workload on this device, or else on its architecture: one variant, or none.
 std::vector<std::string> champions_from(const std::string& path, const Workload& workload, const DeviceFacts& device,
                                         bool json) {
-  const auto book = dispatch::ChampionBook::parse(read_file(path, ErrorCode::usage), path);
-  if (const auto found = book.find(workload, device.arch, device.name)) return {*found};
+  const auto table = dispatch::TunedTable::parse(read_file(path, ErrorCode::usage), path);
+  if (const auto found = table.find(workload, device.arch, device.name)) return {*found};
   remark(json, fmt::format("{} names no champion of {} on {}; the search begins with the defaults alone", path,
                            to_string(workload), device.name));
   return {};

@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "api/choice.hpp"
 #include "base/digest.hpp"
 #include "device/device.hpp"
 #include "variant/element.hpp"
@@ -67,6 +68,7 @@ Options read_options(const heed_options* given) {
   if (given->threads < 0) refuse("the number of threads must not be negative", std::to_string(given->threads));
   options.threads = given->threads;
   if (given->programs != nullptr) options.programs = given->programs;
+  if (given->book != nullptr) options.book = given->book;
   if (given->variant != nullptr && std::string_view(given->variant) != "auto") options.variant = given->variant;
   if (given->image != nullptr) options.image = {static_cast<const char*>(given->image), given->image_bytes};
   if ((given->image == nullptr) != (given->image_bytes == 0))
@@ -96,10 +98,8 @@ Choice choose(const Problem& problem, const Options& options, const DeviceFacts&
   }
   if (!options.image.empty())
     return {*asked, std::string(options.image), digest(options.image), "given", "its image was given"};
-  const auto programs = programs_of(options, device);
-  const dispatch::Selection selection = asked ? programs->find(*asked) : programs->select(w);
-  return {selection.variant, programs->file().image(*selection.record), selection.record->digest,
-          programs->file().name(), selection.reason};
+  if (asked) return taken(programs_of(options, device)->find(*asked));
+  return choose_by_order(problem, options, device, [&] { return programs_of(options, device); });
 }
 
 DeviceFacts facts_of_device(const Problem& problem) {

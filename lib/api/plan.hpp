@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "api/problem.hpp"
@@ -17,6 +18,7 @@ struct Options {
   std::string programs;
   std::string variant;
   std::string_view image;
+  std::optional<std::string> book;  ///< empty: none; not set: the default one
 };
 /// @throws Error(usage) for a struct of another size, an image without a variant
 Options read_options(const heed_options* options);
@@ -28,6 +30,7 @@ struct Choice {
   std::string digest;  ///< of the image
   std::string origin;
   std::string reason;
+  dispatch::Step step = dispatch::Step::given;
 };
 
 /// That of a problem without a result to compute.

@@ -89,7 +89,8 @@ class Options(ctypes.Structure):
         ("variant", ctypes.c_char_p),
         ("image", ctypes.c_char_p),
         ("image_bytes", ctypes.c_size_t),
-        ("reserved", ctypes.c_uint64 * 8),
+        ("book", ctypes.c_char_p),
+        ("reserved", ctypes.c_uint64 * 7),
     ]
 
 
