@@ -6,6 +6,7 @@
 
 #include "dispatch/contract.hpp"
 #include "dispatch/neighbour.hpp"
+#include "variant/renames.hpp"
 
 namespace heed::dispatch {
 namespace {
@@ -59,7 +60,7 @@ std::optional<Champions::Found> Champions::admitted(const Entry& entry, const Wa
                       kernel_contract());
   if (!why.empty()) return std::nullopt;
   try {
-    Variant variant = parse_variant(record.variant, entry.workload, device_);
+    Variant variant = parse_variant(with_current_names(record.variant), entry.workload, device_);
     if (const auto reason = cannot_run(variant, wanted, device_)) {
       why = *reason;
       return std::nullopt;
