@@ -89,6 +89,8 @@ void add_profile(CLI::App& app, int& exit_code);
 void add_emit(CLI::App& app, int& exit_code);
 void add_build(CLI::App& app, int& exit_code);
 void add_programs(CLI::App& app, int& exit_code);
+void add_book(CLI::App& app, int& exit_code);
+void add_dispatch(CLI::App& app, int& exit_code);
 void add_library(CLI::App& app, int& exit_code);
 void add_prebuild(CLI::App& app, int& exit_code);
 

@@ -4,9 +4,10 @@
 #include "base/files.hpp"
 #include "base/text.hpp"
 #include "base/version.hpp"
+#include "cli/book_add.hpp"
 #include "cli/command.hpp"
 #include "compile/embedded.hpp"
-#include "dispatch/champion_book.hpp"
+#include "dispatch/tuned_table.hpp"
 #include "evolve/run.hpp"
 #include "json/text.hpp"
 #include "process/shell_word.hpp"
@@ -61,6 +62,8 @@ struct Options {
   std::int64_t resume = 0;
   std::string evidence;
   std::string from;
+  bool into_book = false;
+  std::string book;  ///< empty: the default one
 };
 
 // What goes on with a run as this command runs it, for a shell.
@@ -78,6 +81,7 @@ std::string resume_command(const Options& o, std::int64_t run) {
   add("--launch-limit", fmt::format("{}", o.machine.launch_limit_s), fmt::format("{}", usual.launch_limit_s));
   add("--measure-limit", fmt::format("{}", o.machine.measure_limit_s), fmt::format("{}", usual.measure_limit_s));
   add("--evidence", o.evidence, "");
+  if (o.into_book) command += o.book.empty() ? " --book" : " --book " + shell_word(o.book);
   if (o.machine.json) command += " --json";
   return command;
 }
@@ -96,14 +100,33 @@ void check_evidence_can_be_written(const std::filesystem::path& path) {
 // What a file of champions knows of a workload on this device, or else on its architecture: one variant, or none.
 std::vector<std::string> champions_from(const std::string& path, const Workload& workload, const DeviceFacts& device,
                                         bool json) {
-  const auto book = dispatch::ChampionBook::parse(read_file(path, ErrorCode::usage), path);
-  if (const auto found = book.find(workload, device.arch, device.name)) return {*found};
+  const auto table = dispatch::TunedTable::parse(read_file(path, ErrorCode::usage), path);
+  if (const auto found = table.find(workload, device.arch, device.name)) return {*found};
   remark(json, fmt::format("{} names no champion of {} on {}; the search begins with the defaults alone", path,
                            to_string(workload), device.name));
   return {};
 }
 
-void run(const Options& o, const CLI::App& app) {
+// A search that ends without a champion leaves the book as it is. The run is stored whatever becomes of the book, so
+// that its result is printed all the same. @return the exit code
+int add_to_book(const Options& o, const store::RunRecord& run, store::Store& store, jit::Builder& builder) {
+  if (!report::has_champion(run.result)) {
+    remark(o.machine.json, "no champion for the book");
+    return 0;
+  }
+  try {
+    const std::filesystem::path path = book_path(o.book);
+    const nlohmann::json kept = put_into_book(path, {champion_of_run(run.id, store, builder)});
+    remark(o.machine.json, fmt::format("book {}: {}", path.string(), trim(text_of_kept(kept))));
+    return 0;
+  } catch (const Error& error) {
+    fmt::print(stderr, "heed: {}; heed book add {} tries again\n", error.what(), run.id);
+    return 1;
+  }
+}
+
+int run(const Options& o, const CLI::App& app) {
+  if (o.into_book) dispatch::expect_writable_book(book_path(o.book));
   if (!o.evidence.empty()) check_evidence_can_be_written(o.evidence);
   const DeviceFacts device = o.machine.choose();
   const std::unique_ptr<jit::Builder> builder = o.machine.builder();
@@ -218,20 +241,21 @@ void run(const Options& o, const CLI::App& app) {
     report::add_programs(evidence, store->trials(id));
     write_file_atomically(path, json_text(evidence, 1) + "\n", ErrorCode::store);
   }
+  const int exit_code = o.into_book ? add_to_book(o, record, *store, *builder) : 0;
   if (o.machine.json) {
     print(json_text(report::run_json(record, store->trials(id), store->comparisons(id)), 1) + "\n");
-    return;
+    return exit_code;
   }
   print("\n" + report::result_text(record));
   if (record.result.contains("final"))
     print(fmt::format("\nStored as run {}. More: heed show {}   Again: heed replay {}\n", id, id,
                       record.result["final"]["trial_id"].get<std::int64_t>()));
+  return exit_code;
 }
 
 }  // namespace
 
 void add_evolve(CLI::App& app, int& exit_code) {
-  (void)exit_code;
   auto o = std::make_shared<Options>();
   CLI::App* command =
       app.add_subcommand("evolve", "Search for a faster kernel for one workload, prove it and measure it");
@@ -272,13 +296,20 @@ void add_evolve(CLI::App& app, int& exit_code) {
                       "heed champions wrote, as tuned/champions.json");
   command->add_option("--resume", o->resume, "Go on with a stored run");
   command->add_option("--evidence", o->evidence, "Write the result as evidence to this JSON file");
+  CLI::Option* book = command->add_option("--book", o->book,
+                                          "Put the champion, where there is one, into this book, or without a name "
+                                          "into the default one (heed book)");
+  book->expected(0, 1);
   command->footer(
       "Examples:\n"
       "  heed evolve --shape b1h8l512d64\n"
       "  heed evolve --shape b2h16l2048d128 --dtype bf16 --causal bottom-right --trials 100 --strategy islands\n"
       "  heed evolve --qkv attention.safetensors --budget 120\n"
       "  heed evolve --resume 3");
-  command->callback([o, command] { run(*o, *command); });
+  command->callback([o, command, book, &exit_code] {
+    o->into_book = book->count() > 0;
+    exit_code = run(*o, *command);
+  });
 }
 
 }  // namespace heed::cli

@@ -1,11 +1,13 @@
 // heed programs: files of programs for libheed
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 
 #include "base/files.hpp"
 #include "base/text.hpp"
+#include "cli/champion_builds.hpp"
 #include "cli/command.hpp"
 #include "compile/embedded.hpp"
 #include "dispatch/covering.hpp"
@@ -14,8 +16,12 @@
 #include "padding/padding.hpp"
 #include "process/interrupt.hpp"
 #include "variant/element.hpp"
+#include "workload/mask.hpp"
 
 namespace heed::cli {
+
+std::span<const compile::EmbeddedFile> tuned_files();  // tuned/champions.json
+
 namespace {
 
 using nlohmann::json;
@@ -30,6 +36,8 @@ struct BuildOptions {
   int most = 40;
   std::uint64_t seed = 1;
   bool dry_run = false;
+  bool no_champions = false;
+  std::string champions;
   std::string output;
 };
 
@@ -55,6 +63,42 @@ std::vector<dispatch::CoveringProgram> wanted(const BuildOptions& o, const Devic
   if (!o.masks.empty()) options.masks.clear();
   for (const std::string& mask : o.masks) options.masks.push_back(parse_mask_kind(mask));
   return dispatch::covering_programs(device, options);
+}
+
+// Those of this call's architectures, and where it names dtypes, head dims or masks, of these.
+std::vector<dispatch::TunedEntry> tuned_entries(const BuildOptions& o, const std::vector<DeviceFacts>& devices) {
+  if (o.no_champions) return {};
+  const auto table = o.champions.empty()
+                         ? dispatch::TunedTable::parse(tuned_files().front().content, tuned_files().front().path)
+                         : dispatch::TunedTable::parse(read_file(o.champions, ErrorCode::usage), o.champions);
+  const auto is_among = [](const auto& all, const auto& one) {
+    return all.empty() || std::find(all.begin(), all.end(), one) != all.end();
+  };
+  std::vector<dispatch::TunedEntry> entries;
+  for (const dispatch::TunedEntry& entry : table.entries()) {
+    if (std::none_of(devices.begin(), devices.end(), [&](const DeviceFacts& d) { return d.arch == entry.arch; }))
+      continue;
+    const Workload w = parse_workload(entry.workload);
+    if (is_among(o.dtypes, to_string(w.dtype)) && is_among(o.dims, w.dim) && is_among(o.masks, to_string(mask_kind(w))))
+      entries.push_back(entry);
+  }
+  return entries;
+}
+
+// Champions are a gain and no need: one that today's families do not know is left out, and told.
+std::vector<ChampionBuild> start_champions(const std::vector<dispatch::TunedEntry>& entries, jit::Builder& builder) {
+  std::vector<ChampionBuild> builds;
+  for (const dispatch::TunedEntry& entry : entries) {
+    if (entry.variant.empty()) continue;
+    try {
+      if (const std::string lacks = lacks_evidence(entry.provenance); !lacks.empty())
+        throw Error(ErrorCode::unsupported, "it " + lacks);
+      builds.push_back(start_champion(entry, builder));
+    } catch (const Error& error) {
+      remark(true, fmt::format("the champion of {} on {} is left out: {}", entry.workload, entry.arch, error.what()));
+    }
+  }
+  return builds;
 }
 
 int build(const BuildOptions& o) {
@@ -95,11 +139,17 @@ int build(const BuildOptions& o) {
       pending.push_back(std::move(one));
     }
   }
+  const std::vector<dispatch::TunedEntry> tuned = tuned_entries(o, devices);
   if (o.dry_run) {
     for (const Pending& one : pending) print(fmt::format("{}  {}  {}\n", one.record.arch, one.record.workload, one.id));
-    print(fmt::format("{} programs\n", pending.size()));
+    const auto champions = std::count_if(tuned.begin(), tuned.end(), [](const auto& e) { return !e.variant.empty(); });
+    for (const dispatch::TunedEntry& entry : tuned)
+      if (!entry.variant.empty())
+        print(fmt::format("{}  {}  champion {}\n", entry.arch, entry.workload, entry.variant));
+    print(fmt::format("{} programs\n", pending.size() + static_cast<std::size_t>(champions)));
     return 0;
   }
+  std::vector<ChampionBuild> champions = start_champions(tuned, *builder);
   dispatch::ProgramFileWriter writer(compile::source_digest());
   const auto begin = std::chrono::steady_clock::now();
   std::size_t done = 0;
@@ -118,6 +168,13 @@ int build(const BuildOptions& o) {
       fmt::print(stderr, "{} of {} programs, {:.0f} s\n", done, pending.size(),
                  std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
+  for (ChampionBuild& champion : champions) {
+    check_interrupt();
+    const dispatch::BookEntry entry = finish_champion(champion);
+    writer.add(entry.record, entry.image);
+  }
+  for (const dispatch::TunedEntry& entry : tuned)
+    if (entry.variant.empty()) writer.add_unbeaten({entry.arch, entry.workload, entry.provenance.device});
   const std::string bytes = writer.bytes();
   write_file_atomically(o.output, bytes, ErrorCode::store);
   if (o.machine.json)
@@ -193,6 +250,10 @@ void add_programs(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--most", o->most, "Programs for each of these, the most wanted first")->capture_default_str();
   command->add_option("--seed", o->seed, "Seed of the problems")->capture_default_str();
+  command->add_option(
+      "--champions", o->champions,
+      "A file of champions whose programs are added [tuned/champions.json, as it was when heed was built]");
+  command->add_flag("--no-champions", o->no_champions, "Add none");
   command->add_flag("--dry-run", o->dry_run, "Print what would be built");
   command->add_option("-o,--output", o->output, "The file of programs");
   command->callback([o, &exit_code] { exit_code = build(*o); });

@@ -162,7 +162,9 @@ typedef struct heed_options {
   size_t image_bytes;
   int32_t build;          /* heed_build; on a CPU nothing is built */
   int32_t reserved_build; /* 0 */
-  uint64_t reserved[7];   /* 0 */
+  const char* book;     /* a book of champions (heed book), which comes before the programs; "" for none. Null: the one
+                         * that HEED_BOOK names, else that of $XDG_DATA_HOME/heed or ~/.local/share/heed if there is one */
+  uint64_t reserved[6]; /* 0 */
 } heed_options;
 
 typedef struct heed_plan heed_plan;
@@ -176,7 +178,7 @@ typedef struct heed_plan_info {
   size_t workspace_zeroed; /* the first bytes of it that heed_plan_prepare sets to zero and every run leaves at zero */
   const char* family;
   const char* variant;    /* its full text */
-  const char* origin;     /* "given", or the file of programs */
+  const char* origin;     /* "given", "book FILE", or the file of programs */
   const char* reason;     /* why this one, in a sentence */
   double flops;           /* of both products, over the scores that the mask leaves */
   heed_strides o_strides; /* that a program built for one shape writes to; all zero: those of the problem */

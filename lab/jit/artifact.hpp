@@ -46,6 +46,10 @@ struct Artifact {
   bool from_cache = false;
 };
 
+/// What a binary from elsewhere shows of itself: its machine code, and why it breaks the kernel contract. It has no
+/// path yet, and no PTX to be read. @throws Error(cache) for bytes that are no such binary
+Artifact audited(const BuildRequest& request, std::string_view bytes);
+
 /// A build that ran to its end, either way.
 struct BuildOutcome {
   std::optional<Artifact> artifact;

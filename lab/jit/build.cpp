@@ -89,6 +89,15 @@ void audit_ptx(std::string_view text, Artifact& artifact) {
 
 }  // namespace
 
+Artifact audited(const BuildRequest& request, std::string_view bytes) {
+  Artifact artifact;
+  if (request.device == DeviceKind::cpu)
+    audit_shared_object(request, bytes, artifact);
+  else
+    audit_cubin(request, bytes, artifact);
+  return artifact;
+}
+
 BuildRequest request_for(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
   const LaunchPlan plan = variant.plan(workload, device);
   return {.device = device.kind,

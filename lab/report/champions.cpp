@@ -68,6 +68,8 @@ json champion_of(const store::RunRecord& run) {
               {"torch", member(peers, "torch")},
               {"cudnn", member(peers, "cudnn")}};
   json entry = provenance_of(run);
+  entry["run"] = run.id;
+  entry["trial"] = member(final, "trial");
   entry["variant"] = text_of(final, "config");
   entry["id"] = final["variant"];
   entry["us"] = final["trial_us"];

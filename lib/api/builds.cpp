@@ -43,6 +43,8 @@ Choice better_of_builds(const Problem& problem, const Options& options, const De
     if (refusal) throw *refusal;
     return std::move(*chosen);
   };
+  // Champions and what was tuned nearby come before the rule.
+  if (chosen && chosen->step != dispatch::Step::rule) return result();
   const Family* family = nullptr;
   try {
     family = &default_family(w, device);

@@ -1,18 +1,11 @@
 #include "api/plan.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <mutex>
 
-#include "api/builds.hpp"
-#include "base/digest.hpp"
 #include "device/device.hpp"
-#include "dispatch/built_programs.hpp"
-#include "padding/padding.hpp"
 #include "variant/element.hpp"
 #include "workload/mask.hpp"
 
@@ -20,36 +13,9 @@ namespace heed::api {
 namespace {
 
 constexpr std::size_t kWorkspaceAlignment = 256;
-constexpr std::uintptr_t kGpuAlignment = 16;  // of tensors: bulk copies, and rows copied 16 bytes at a time
-constexpr const char* kProgramsName = "heed.programs";
 
 std::size_t rounded_up(std::size_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
-}
-
-// Beside the library, whichever folder it was loaded from.
-std::filesystem::path own_programs() {
-  Dl_info library{};
-  if (::dladdr(reinterpret_cast<const void*>(&heed_version), &library) == 0 || library.dli_fname == nullptr)
-    return kProgramsName;
-  return std::filesystem::path(library.dli_fname).parent_path() / kProgramsName;
-}
-
-// Files are read and parsed once a process and architecture.
-std::shared_ptr<const dispatch::Programs> programs_of(const Options& options, const DeviceFacts& device) {
-  const char* const environment = std::getenv("HEED_PROGRAMS");
-  const std::string path = !options.programs.empty()                          ? options.programs
-                           : environment != nullptr && environment[0] != '\0' ? std::string(environment)
-                                                                              : own_programs().string();
-  static std::mutex mutex;
-  static std::map<std::string, std::shared_ptr<const dispatch::Programs>> opened;
-  std::error_code error;
-  const auto changed = std::filesystem::last_write_time(path, error).time_since_epoch().count();
-  const std::string key = fmt::format("{}\n{}\n{}", path, changed, device.arch);
-  const std::lock_guard lock(mutex);
-  auto& entry = opened[key];
-  if (entry == nullptr) entry = std::make_shared<dispatch::Programs>(dispatch::ProgramFile::open(path), device);
-  return entry;
 }
 
 [[noreturn]] void refuse(const std::string& text, std::string value = {}) {
@@ -73,186 +39,13 @@ Options read_options(const heed_options* given) {
     refuse(fmt::format("{} is no heed_build", given->build), std::to_string(given->build));
   options.build = given->build;
   if (given->programs != nullptr) options.programs = given->programs;
+  if (given->book != nullptr) options.book = given->book;
   if (given->variant != nullptr && std::string_view(given->variant) != "auto") options.variant = given->variant;
   if (given->image != nullptr) options.image = {static_cast<const char*>(given->image), given->image_bytes};
   if ((given->image == nullptr) != (given->image_bytes == 0))
     refuse("an image has an address and a number of bytes; one of them is 0");
   if (!options.image.empty() && options.variant.empty()) refuse("an image needs the text of the variant that it is of");
   return options;
-}
-
-Choice nothing_to_run() {
-  Choice choice;
-  choice.origin = "library";
-  choice.reason = "there is nothing to compute";
-  return choice;
-}
-
-namespace {
-
-Choice choose(const Problem& problem, const Options& options, const DeviceFacts& device) {
-  const Workload& w = problem.workload;
-  std::optional<Variant> asked;
-  if (!options.variant.empty()) {
-    asked = parse_variant(options.variant, w, device);
-    if (const auto why = asked->family->refuses(w, device))
-      throw Error(ErrorCode::unsupported,
-                  fmt::format("{} cannot run {}: {}", asked->family->name(), to_string(w), *why), to_string(w));
-    if (const auto why = asked->is_illegal(w, device))
-      throw Error(ErrorCode::unsupported, fmt::format("{} cannot run {}: {}", describe(*asked), to_string(w), *why),
-                  describe(*asked));
-  }
-  if (!options.image.empty())
-    return {*asked, std::string(options.image), digest(options.image), "given", "its image was given"};
-  const auto from_programs = [&] {
-    const auto programs = programs_of(options, device);
-    const dispatch::Selection selection = asked ? programs->find(*asked) : programs->select(w);
-    return Choice{.variant = selection.variant,
-                  .image = programs->file().image(*selection.record),
-                  .digest = selection.record->digest,
-                  .origin = programs->file().name(),
-                  .reason = selection.reason};
-  };
-  if (asked || device.kind == DeviceKind::cpu) return from_programs();
-  return better_of_builds(problem, options, device, from_programs);
-}
-
-// Why no kernel reads and writes the tensors as they lie: rows are of one length whose elements follow each other, on a
-// GPU 16 bytes at a time. Empty where kernels do.
-std::string layout_refusal(const Problem& problem) {
-  const Workload& w = problem.workload;
-  const bool gpu = problem.device == DeviceKind::cuda;
-  const std::int64_t unit = static_cast<std::int64_t>(kGpuAlignment) / facts_of(w.dtype).bytes;
-  if (gpu && w.dim != w.dim_v) return fmt::format("the head dims of K and V are {} and {}", w.dim, w.dim_v);
-  struct Tensor {
-    const char* name;
-    const TensorLayout& layout;
-    std::int64_t heads;
-    std::int64_t rows;
-  };
-  for (const Tensor& t : {Tensor{"Q", problem.q, w.heads, w.len_q}, Tensor{"K", problem.k, w.heads_kv, w.len_k},
-                          Tensor{"V", problem.v, w.heads_kv, w.len_k}, Tensor{"O", problem.o, w.heads, w.len_q}}) {
-    if (t.layout.step != 1) return fmt::format("the elements of a row of {} are {} apart", t.name, t.layout.step);
-    for (const auto& [count, stride] :
-         {std::pair{w.batch, t.layout.batch}, std::pair{t.heads, t.layout.head}, std::pair{t.rows, t.layout.row}})
-      if (gpu && count > 1 && stride % unit != 0)
-        return fmt::format("a stride of {} is {} elements, no multiple of {} (16 bytes)", t.name, stride, unit);
-  }
-  return {};
-}
-
-Problem copied(const Problem& problem, std::int64_t dim, std::int64_t dim_v) {
-  Problem p = problem;
-  Workload& w = p.workload = padding::padded(problem.workload, dim, dim_v);
-  const auto dense = [](std::int64_t heads, std::int64_t rows, std::int64_t columns) {
-    return TensorLayout{{heads * rows * columns, rows * columns, columns}, 1};
-  };
-  p.q = dense(w.heads, w.len_q, w.dim);
-  p.k = dense(w.heads_kv, w.len_k, w.dim);
-  p.v = dense(w.heads_kv, w.len_k, w.dim_v);
-  p.o = dense(w.heads, w.len_q, w.dim_v);
-  return p;
-}
-
-std::string remark_on_copies(const Problem& problem, const Problem& inner) {
-  const Workload& w = problem.workload;
-  const Workload& to = inner.workload;
-  if (w.dim == to.dim && w.dim_v == to.dim_v)
-    return fmt::format("; Q, K, V and O are copied, for {}", layout_refusal(problem));
-  return fmt::format("; Q, K, V and O are copied: rows of {} elements to rows of {}",
-                     w.dim == w.dim_v ? std::to_string(w.dim) : fmt::format("{} and {}", w.dim, w.dim_v), to.dim);
-}
-
-}  // namespace
-
-Choice choose_copies(const Options& options, const DeviceFacts& device) {
-  const auto programs = programs_of(options, device);
-  const dispatch::ProgramRecord* record = programs->find_copies();
-  if (record == nullptr)
-    throw Error(ErrorCode::unsupported,
-                fmt::format("{} holds no program that copies rows on {}, which this problem needs; make it anew with "
-                            "heed programs build",
-                            programs->file().name(), device.arch),
-                device.arch);
-  Choice choice;
-  choice.image = programs->file().image(*record);
-  choice.digest = record->digest;
-  choice.origin = programs->file().name();
-  return choice;
-}
-
-namespace {
-
-Decision decide_at_once(const Problem& problem, const Options& options, const DeviceFacts& device) {
-  if (problem.is_empty) return {problem, nothing_to_run(), false};
-  const Workload& w = problem.workload;
-  const bool cpu = problem.device == DeviceKind::cpu;
-  std::optional<Error> refusal;
-  const std::string lies = layout_refusal(problem);
-  if (!lies.empty() && !options.image.empty())
-    throw Error(
-        ErrorCode::unsupported,
-        fmt::format("{}, which the given program cannot read; give tensors that it can, or leave the image out", lies),
-        options.variant);
-  if (lies.empty()) {
-    if (!problem.has_keys) return {problem, nothing_to_run(), false};
-    try {
-      return {problem, choose(problem, options, device), false};
-    } catch (const Error& error) {
-      // What a caller brings is for the problem as it is, and on a CPU every head dim is served so.
-      if (error.code() != ErrorCode::unsupported || cpu || !options.variant.empty()) throw;
-      refusal = error;
-    }
-  }
-  std::vector<std::pair<std::int64_t, std::int64_t>> dims;
-  if (cpu || w.dim == w.dim_v) dims.emplace_back(w.dim, w.dim_v);
-  if (!cpu)
-    for (const std::int64_t dim : padding::padded_dims(w)) dims.emplace_back(dim, dim);
-  // While the program of the problem as it is is being built, none of a copy's is.
-  Options chosen = options;
-  const bool is_building = refusal && options.build == HEED_BUILD_BACKGROUND && dispatch::BuiltPrograms::wait(0) > 0;
-  if (is_building) chosen.build = HEED_BUILD_OFF;
-  for (const auto& [dim, dim_v] : dims) {
-    Problem inner = copied(problem, dim, dim_v);
-    if (!problem.has_keys) return {inner, nothing_to_run(), true};
-    try {
-      Choice choice = choose(inner, chosen, device);
-      choice.reason += remark_on_copies(problem, inner);
-      if (is_building) choice.reason += "; a program that needs no copies is being built";
-      choice.is_building = choice.is_building || is_building;
-      return {inner, std::move(choice), true};
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::unsupported) throw;
-      if (!refusal) refusal = error;
-    }
-  }
-  throw *refusal;
-}
-
-Problem of_batch(const Problem& problem, std::int64_t batch) {
-  Problem part = problem;
-  part.workload.batch = batch;
-  return part;
-}
-
-}  // namespace
-
-Decision decide(const Problem& problem, const Options& options, const DeviceFacts& device) {
-  constexpr std::int64_t kMostBatch = 65535;  // of a grid's second and third dimension
-  try {
-    return decide_at_once(problem, options, device);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::unsupported || problem.workload.batch <= kMostBatch) throw;
-    try {
-      Decision decision = decide_at_once(of_batch(problem, kMostBatch), options, device);
-      decision.batch = kMostBatch;
-      decision.choice.reason += fmt::format("; {} batch entries are {} launches", problem.workload.batch,
-                                            (problem.workload.batch + kMostBatch - 1) / kMostBatch);
-      return decision;
-    } catch (const Error&) {
-      throw error;
-    }
-  }
 }
 
 DeviceFacts facts_of_device(const Problem& problem) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -13,6 +14,9 @@
 
 namespace heed::api {
 
+/// Of a GPU's tensors, in bytes: bulk copies, and rows copied 16 bytes at a time.
+inline constexpr std::uintptr_t kGpuAlignment = 16;
+
 /// What heed_options says, checked.
 struct Options {
   int threads = 0;
@@ -20,6 +24,7 @@ struct Options {
   std::string variant;
   std::string_view image;
   int build = HEED_BUILD_OFF;
+  std::optional<std::string> book;  ///< empty: none; not set: the default one
 };
 /// @throws Error(usage) for a struct of another size, an image without a variant
 Options read_options(const heed_options* options);
@@ -31,6 +36,7 @@ struct Choice {
   std::string digest;  ///< of the image
   std::string origin;
   std::string reason;
+  dispatch::Step step = dispatch::Step::given;
   bool is_building = false;  ///< a better one
 };
 
@@ -45,6 +51,8 @@ struct Decision {
 };
 /// @throws Error(unsupported), Error(programs), Error(usage)
 Decision decide(const Problem& problem, const Options& options, const DeviceFacts& device);
+/// The same problem of fewer batch entries.
+Problem of_batch(const Problem& problem, std::int64_t batch);
 /// The copies' program for a device. @throws Error(unsupported), Error(programs)
 Choice choose_copies(const Options& options, const DeviceFacts& device);
 

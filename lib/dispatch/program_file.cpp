@@ -9,6 +9,8 @@
 #include "base/digest.hpp"
 #include "base/files.hpp"
 #include "base/version.hpp"
+#include "dispatch/contract.hpp"
+#include "dispatch/provenance_json.hpp"
 
 namespace heed::dispatch {
 namespace {
@@ -20,10 +22,13 @@ constexpr std::uint32_t kFileVersion = 1;
 constexpr std::size_t kDigestBytes = 32;
 constexpr std::size_t kHeaderBytes = kMagic.size() + 4 + 4 + kDigestBytes;
 constexpr std::uint64_t kMostImageBytes = std::uint64_t{1} << 30;
+// Deflate makes at most 258 bytes of two bits: a longer image is no image, and no memory is taken for it.
+// https://zlib.net/zlib_tech.html
+constexpr std::uint64_t kMostInflation = 1032;
 
 [[noreturn]] void refuse(const std::string& name, std::string_view what) {
   throw Error(ErrorCode::programs,
-              fmt::format("{} {}; make it anew with heed programs build, or take the one that came with the library",
+              fmt::format("{} {}; make it anew with heed programs build or heed book add, or take another copy of it",
                           name, what),
               name);
 }
@@ -38,10 +43,6 @@ void append_number(std::string& bytes, std::uint32_t value) {
   for (int i = 0; i < 4; ++i) bytes += static_cast<char>(value >> 8 * i & 0xff);
 }
 
-std::string text_of(const json& object, const char* key) {
-  const auto at = object.find(key);
-  return at != object.end() && at->is_string() ? at->get<std::string>() : std::string();
-}
 std::uint64_t count_of(const json& object, const char* key) {
   const auto at = object.find(key);
   return at != object.end() && at->is_number_unsigned() ? at->get<std::uint64_t>() : kMostImageBytes + 1;
@@ -83,11 +84,19 @@ std::shared_ptr<const ProgramFile> ProgramFile::parse(std::string bytes, const s
                     .bytes = count_of(entry, "bytes"),
                     .offset = count_of(entry, "offset"),
                     .packed_bytes = count_of(entry, "packed_bytes"),
-                    .packed_digest = text_of(entry, "packed_digest")};
-    if (r.bytes > kMostImageBytes || r.offset > room || r.packed_bytes > room - r.offset)
+                    .packed_digest = text_of(entry, "packed_digest"),
+                    .contract = text_of(entry, "contract"),
+                    .source_digest = text_of(entry, "source_digest"),
+                    .provenance = std::nullopt};
+    if (entry.is_object() && entry.contains("provenance")) r.provenance = provenance_of(entry["provenance"]);
+    if (r.bytes > kMostImageBytes || r.offset > room || r.packed_bytes > room - r.offset ||
+        r.bytes > r.packed_bytes * kMostInflation)
       refuse(name, fmt::format("is truncated: the program {} lies beyond its end", r.variant));
     file->records_.push_back(std::move(r));
   }
+  if (const json unbeaten = document.value("unbeaten", json()); unbeaten.is_array())
+    for (const json& entry : unbeaten)
+      file->unbeaten_.push_back({text_of(entry, "arch"), text_of(entry, "workload"), text_of(entry, "device")});
   file->bytes_ = std::move(bytes);
   return file;
 }
@@ -108,6 +117,8 @@ std::string ProgramFile::image(const ProgramRecord& record) const {
 void ProgramFileWriter::add(ProgramRecord record, std::string_view image) {
   record.digest = digest(image);
   record.bytes = image.size();
+  if (record.contract.empty()) record.contract = kernel_contract();
+  if (record.source_digest.empty()) record.source_digest = source_digest_;
   for (const ProgramRecord& other : records_)
     if (other.digest == record.digest) {
       record.offset = other.offset;
@@ -131,7 +142,7 @@ void ProgramFileWriter::add(ProgramRecord record, std::string_view image) {
 
 std::string ProgramFileWriter::bytes() const {
   json programs = json::array();
-  for (const ProgramRecord& r : records_)
+  for (const ProgramRecord& r : records_) {
     programs.push_back({{"arch", r.arch},
                         {"workload", r.workload},
                         {"variant", r.variant},
@@ -141,9 +152,17 @@ std::string ProgramFileWriter::bytes() const {
                         {"bytes", r.bytes},
                         {"offset", r.offset},
                         {"packed_bytes", r.packed_bytes},
-                        {"packed_digest", r.packed_digest}});
-  const std::string index =
-      json{{"what", "programs"}, {"heed", kVersion}, {"source_digest", source_digest_}, {"programs", programs}}.dump();
+                        {"packed_digest", r.packed_digest},
+                        {"contract", r.contract},
+                        {"source_digest", r.source_digest}});
+    if (r.provenance) programs.back()["provenance"] = to_json(*r.provenance);
+  }
+  json document = {
+      {"what", "programs"}, {"heed", kVersion}, {"source_digest", source_digest_}, {"programs", std::move(programs)}};
+  for (const UnbeatenRecord& r : unbeaten_)
+    document["unbeaten"].push_back({{"arch", r.arch}, {"workload", r.workload}, {"device", r.device}});
+  // Names of devices and versions come from elsewhere: they may be no UTF-8.
+  const std::string index = document.dump(-1, ' ', false, json::error_handler_t::replace);
   std::string all(kMagic);
   append_number(all, kFileVersion);
   append_number(all, static_cast<std::uint32_t>(index.size()));

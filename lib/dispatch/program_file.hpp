@@ -3,17 +3,20 @@
 ///     "HEEDPROG" | version, 4 bytes | bytes of the index, 4 bytes | digest of the index, 32 characters | index |
 ///     images
 ///
-/// Numbers are little-endian. The index is JSON; an image is a cubin or a shared object, deflated
-/// (RFC 1950, zlib). The file is read as a whole and checked when it is opened, an image when it is taken out.
+/// Numbers are little-endian. The index is JSON, with what is known of the search that found a program where one did;
+/// an image is a cubin or a shared object, deflated (RFC 1950, zlib). The file is read as a whole and checked when it
+/// is opened, an image when it is taken out.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "dispatch/provenance.hpp"
 #include "heed/heed.hpp"
 
 namespace heed::dispatch {
@@ -30,6 +33,16 @@ struct ProgramRecord {
   std::uint64_t offset = 0;  ///< of the deflated image, from the first one
   std::uint64_t packed_bytes = 0;
   std::string packed_digest;  ///< of the deflated image: bits of it that inflate to nothing are altered bits too
+  std::string contract;       ///< kernel_contract() of who built it; empty in files from before it was kept
+  std::string source_digest;  ///< of the kernel sources that it was built from
+  std::optional<Provenance> provenance;  ///< of a champion
+};
+
+/// A workload whose base nothing beat: its program is the one that the rule names.
+struct UnbeatenRecord {
+  std::string arch;
+  std::string workload;
+  std::string device;  ///< name of the one that was searched on
 };
 
 class ProgramFile {
@@ -40,6 +53,7 @@ class ProgramFile {
   static std::shared_ptr<const ProgramFile> parse(std::string bytes, const std::string& name);
 
   [[nodiscard]] const std::vector<ProgramRecord>& records() const { return records_; }
+  [[nodiscard]] const std::vector<UnbeatenRecord>& unbeaten() const { return unbeaten_; }
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] const std::string& heed_version() const { return heed_version_; }
   [[nodiscard]] const std::string& source_digest() const { return source_digest_; }
@@ -53,14 +67,17 @@ class ProgramFile {
   std::string heed_version_;
   std::string source_digest_;
   std::vector<ProgramRecord> records_;
+  std::vector<UnbeatenRecord> unbeaten_;
 };
 
 /// Makes such a file.
 class ProgramFileWriter {
  public:
   explicit ProgramFileWriter(std::string source_digest) : source_digest_(std::move(source_digest)) {}
-  /// Offsets, sizes and digest of the record are filled in. Equal images are kept once.
+  /// Offsets, sizes and digests of the record are filled in, and contract and sources where they are empty: those of
+  /// this library and of this file. Equal images are kept once.
   void add(ProgramRecord record, std::string_view image);
+  void add_unbeaten(UnbeatenRecord record) { unbeaten_.push_back(std::move(record)); }
   [[nodiscard]] std::size_t count() const { return records_.size(); }
   /// The whole file.
   [[nodiscard]] std::string bytes() const;
@@ -68,6 +85,7 @@ class ProgramFileWriter {
  private:
   std::string source_digest_;
   std::vector<ProgramRecord> records_;
+  std::vector<UnbeatenRecord> unbeaten_;
   std::string images_;
 };
 

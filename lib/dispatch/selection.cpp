@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "dispatch/contract.hpp"
 #include "padding/padding.hpp"
 
 namespace heed::dispatch {
@@ -16,13 +17,49 @@ int differing_knobs(const Config& a, const Config& b) {
   return count;
 }
 
+// What was measured of a champion; a binary of other sources is not the one that was.
+std::string evidence_of(const ProgramRecord& record) {
+  const Provenance& p = *record.provenance;
+  return to_string(p) + (record.source_digest == p.source_digest ? "" : ", measured with other sources");
+}
+
 }  // namespace
 
+std::string_view to_string(Step step) {
+  switch (step) {
+    case Step::given:
+      return "given";
+    case Step::book:
+      return "book";
+    case Step::champion:
+      return "champion";
+    case Step::neighbour:
+      return "neighbour";
+    case Step::rule:
+      return "rule";
+  }
+  return "";
+}
+
+std::optional<Selection> select_from_book(const Champions& book, const Wanted& wanted,
+                                          std::vector<std::string>& refused) {
+  auto found = book.of(wanted, refused);
+  if (!found) return std::nullopt;
+  return Selection{found->record, std::move(found->variant), evidence_of(*found->record), Step::book, found->file};
+}
+
 Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& device)
-    : file_(std::move(file)), device_(device) {
+    : file_(file), device_(device), champions_(std::move(file), device) {
   for (const ProgramRecord& record : file_->records()) {
     const ArchFit fit = arch_fit(record.arch, device_);
     if (fit == ArchFit::none) continue;
+    if (!record.contract.empty() && record.contract != kernel_contract())
+      throw Error(
+          ErrorCode::programs,
+          fmt::format("{} holds programs for the kernel contract {}, this library's is {}; make it anew with heed "
+                      "programs build",
+                      file_->name(), record.contract, kernel_contract()),
+          record.variant);
     if (record.variant == padding::kCopyProgram) {
       if (copies_ == nullptr || fit > arch_fit(copies_->arch, device_)) copies_ = &record;
       continue;
@@ -37,14 +74,14 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
   }
 }
 
-std::pair<const Programs::Entry*, int> Programs::nearest(const Family& family, const Workload& workload) const {
-  const Config wanted = family.default_config(workload, device_);
+std::pair<const Programs::Entry*, int> Programs::nearest(const Family& family, const Wanted& wanted) const {
+  const Config named = family.default_config(wanted.workload, device_);
   const Entry* best = nullptr;
   int fewest = 0;
   for (const Entry& entry : entries_) {
     const Variant& v = entry.variant;
-    if (v.family != &family || !v.runs(workload) || v.is_illegal(workload, device_)) continue;
-    const int differ = differing_knobs(v.config, wanted) + (v.specialization == Specialization{} ? 0 : 1);
+    if (v.family != &family || cannot_run(v, wanted, device_)) continue;
+    const int differ = differing_knobs(v.config, named) + (v.specialization == Specialization{} ? 0 : 1);
     if (best != nullptr && (entry.fit < best->fit || (entry.fit == best->fit && differ >= fewest))) continue;
     best = &entry;
     fewest = differ;
@@ -52,20 +89,42 @@ std::pair<const Programs::Entry*, int> Programs::nearest(const Family& family, c
   return {best, fewest};
 }
 
-Selection Programs::select(const Workload& workload) const {
+Selection Programs::select(const Wanted& wanted, const Champions* book, std::vector<std::string>& refused) const {
+  if (auto found = champions_.of(wanted, refused))
+    return {found->record, std::move(found->variant), "champion of this workload, " + evidence_of(*found->record),
+            Step::champion, file_.get()};
+  if (auto chosen = by_neighbour(wanted, book)) return std::move(*chosen);
+  return by_rule(wanted);
+}
+
+std::optional<Selection> Programs::by_neighbour(const Wanted& wanted, const Champions* book) const {
+  const Workload& w = wanted.workload;
+  const Family& own = default_family(w, device_);  // throws where none runs it
+  const std::string base = make_variant(own, own.default_config(w, device_), w).id();
+  std::optional<Champions::Neighbour> best = champions_.nearest(wanted, base);
+  if (book != nullptr) best = nearer(book->nearest(wanted, base), std::move(best));
+  if (!best || champions_.is_unbeaten_within(w, best->distance)) return std::nullopt;
+  const ProgramRecord& record = *best->found.record;
+  return Selection{&record, std::move(best->found.variant),
+                   fmt::format("tuned neighbour {}, {}", record.workload, evidence_of(record)), Step::neighbour,
+                   best->found.file};
+}
+
+Selection Programs::by_rule(const Wanted& wanted) const {
+  const Workload& workload = wanted.workload;
   const Family& own = default_family(workload, device_);  // throws where none runs it
   std::vector<const Family*> order = {&own};
   for (const Family* family : searched_families(workload, device_))
     if (family != &own) order.push_back(family);
   for (const Family* family : order) {
     if (family->refuses(workload, device_)) continue;
-    const auto [best, differ] = nearest(*family, workload);
+    const auto [best, differ] = nearest(*family, wanted);
     if (best == nullptr) continue;
     const std::string why = differ == 0
                                 ? fmt::format("the rule of {} names it for this problem", family->name())
                                 : fmt::format("of {}'s programs it is nearest to what the rule names, {} knobs differ",
                                               family->name(), differ);
-    return {best->record, best->variant, why + fit_remark(best->record->arch, device_)};
+    return {best->record, best->variant, why + fit_remark(best->record->arch, device_), Step::rule, file_.get()};
   }
   std::set<std::string> there;
   for (const Entry& entry : entries_) there.insert(to_string(entry.variant.problem));
@@ -80,7 +139,8 @@ Selection Programs::find(const Variant& variant) const {
   for (const Entry& entry : entries_)
     if (entry.variant.family == variant.family && entry.variant.config == variant.config &&
         entry.variant.specialization == variant.specialization && entry.variant.problem == variant.problem)
-      return {entry.record, entry.variant, "it was asked for" + fit_remark(entry.record->arch, device_)};
+      return {entry.record, entry.variant, "it was asked for" + fit_remark(entry.record->arch, device_), Step::given,
+              file_.get()};
   throw Error(ErrorCode::unsupported,
               fmt::format("{} holds no program of {}; build it with heed build and give its image", file_->name(),
                           describe(variant)),

@@ -1,8 +1,12 @@
 /// Which program of a file runs a workload.
 ///
-/// The rule: of the programs that run it on the device, the one that default_config of the workload's own family names;
-/// where the file lacks it, the one of that family that differs from it in the fewest knobs; where the file has none of
-/// that family, the same of the other families that run the workload, in the order of searched_families.
+/// In this order:
+/// 1. the book's champion of the very workload;
+/// 2. the champion of the very workload among the programs;
+/// 3. the champion of a workload nearby, of either, by the rule of dispatch/neighbour.hpp;
+/// 4. of the programs that run it on the device, the one that default_config of the workload's own family names; where
+///    the file lacks it, the one of that family that differs from it in the fewest knobs; where the file has none of
+///    that family, the same of the other families that run the workload, in the order of searched_families.
 #pragma once
 
 #include <string>
@@ -10,16 +14,27 @@
 
 #include "device/device_facts.hpp"
 #include "dispatch/architecture.hpp"
+#include "dispatch/champions.hpp"
 #include "dispatch/program_file.hpp"
 #include "variant/family.hpp"
 
 namespace heed::dispatch {
 
+/// Which step of the order a program was chosen by.
+enum class Step { given, book, champion, neighbour, rule };
+std::string_view to_string(Step step);
+
 struct Selection {
   const ProgramRecord* record = nullptr;
   Variant variant;
   std::string reason;  ///< a sentence
+  Step step = Step::rule;
+  const ProgramFile* file = nullptr;  ///< that holds the record
 };
+
+/// Step 1. Nothing where the book has no such champion. @param refused as of Champions::of
+std::optional<Selection> select_from_book(const Champions& book, const Wanted& wanted,
+                                          std::vector<std::string>& refused);
 
 /// The programs of a file as variants for one device, parsed once.
 class Programs {
@@ -29,7 +44,9 @@ class Programs {
 
   /// @throws Error(unsupported) with every family's reason where no family runs the workload, or with the nearest that
   /// the file holds where it has no program for it
-  [[nodiscard]] Selection select(const Workload& workload) const;
+  [[nodiscard]] Selection select(const Workload& workload) const { return by_rule({workload, std::nullopt}); }
+  /// Steps 2 to 4. @param book may be null
+  [[nodiscard]] Selection select(const Wanted& wanted, const Champions* book, std::vector<std::string>& refused) const;
   /// The program of one variant. @throws Error(unsupported) where the file lacks it
   [[nodiscard]] Selection find(const Variant& variant) const;
   /// The program that copies rows (lib/padding), the one of the best fit; null where the file has none for the device.
@@ -43,12 +60,15 @@ class Programs {
     ArchFit fit;
   };
   /// Of a family's programs the nearest to its rule's choice, with how many knobs differ; null where none runs it.
-  [[nodiscard]] std::pair<const Entry*, int> nearest(const Family& family, const Workload& workload) const;
+  [[nodiscard]] std::pair<const Entry*, int> nearest(const Family& family, const Wanted& wanted) const;
+  [[nodiscard]] Selection by_rule(const Wanted& wanted) const;
+  [[nodiscard]] std::optional<Selection> by_neighbour(const Wanted& wanted, const Champions* book) const;
 
   std::shared_ptr<const ProgramFile> file_;
   DeviceFacts device_;
   std::vector<Entry> entries_;
   const ProgramRecord* copies_ = nullptr;
+  Champions champions_;
 };
 
 }  // namespace heed::dispatch

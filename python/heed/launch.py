@@ -91,7 +91,8 @@ class Options(ctypes.Structure):
         ("image_bytes", ctypes.c_size_t),
         ("build", ctypes.c_int32),
         ("reserved_build", ctypes.c_int32),
-        ("reserved", ctypes.c_uint64 * 7),
+        ("book", ctypes.c_char_p),
+        ("reserved", ctypes.c_uint64 * 6),
     ]
 
 

@@ -1,6 +1,6 @@
 #include "report/champions.hpp"
 
-#include "dispatch/champion_book.hpp"
+#include "dispatch/tuned_table.hpp"
 #include "testing.hpp"
 
 namespace heed::report {
@@ -33,8 +33,8 @@ store::RunRecord run_of(const std::string& workload, const std::string& arch, do
   return run;
 }
 
-dispatch::ChampionBook book_of(const nlohmann::json& document) {
-  return dispatch::ChampionBook::parse(document.dump(), "x.json");
+dispatch::TunedTable table_of(const nlohmann::json& document) {
+  return dispatch::TunedTable::parse(document.dump(), "x.json");
 }
 
 TEST(Champions, TheFastestOfEachWorkloadAndDevice) {
@@ -60,22 +60,22 @@ TEST(Champions, OneOfAWorkloadIsFound) {
   const Workload workload = parse_workload("b1h8l512d64");
   const std::string shape = to_string(workload);
   const nlohmann::json all = champions_of({run_of(shape, "sm_90a", 5), run_of("b", "sm_90a", 7)});
-  EXPECT_EQ(book_of(all).find(workload, "sm_90a", "A GPU"), "fwd_x:a=1");
-  EXPECT_EQ(book_of(all).find(workload, "sm_80", "A GPU"), std::nullopt);
-  EXPECT_EQ(book_of(all).find(parse_workload("b1h8l512d64:bf16"), "sm_90a", "A GPU"), std::nullopt);
-  EXPECT_EQ(book_of(champions_of({run_of(shape, "sm_90a", 5, 1.0)})).find(workload, "sm_90a", "A GPU"), std::nullopt)
+  EXPECT_EQ(table_of(all).find(workload, "sm_90a", "A GPU"), "fwd_x:a=1");
+  EXPECT_EQ(table_of(all).find(workload, "sm_80", "A GPU"), std::nullopt);
+  EXPECT_EQ(table_of(all).find(parse_workload("b1h8l512d64:bf16"), "sm_90a", "A GPU"), std::nullopt);
+  EXPECT_EQ(table_of(champions_of({run_of(shape, "sm_90a", 5, 1.0)})).find(workload, "sm_90a", "A GPU"), std::nullopt)
       << "a base that nothing beat is the default anyway";
   for (const nlohmann::json& other :
        {nlohmann::json::array(), nlohmann::json{{"what", "arena"}}, nlohmann::json{{"what", "champions"}}})
-    testing_support::expect_error(ErrorCode::usage, "x.json holds no champions", [&] { book_of(other); });
+    testing_support::expect_error(ErrorCode::usage, "x.json holds no champions", [&] { table_of(other); });
   testing_support::expect_error(ErrorCode::usage, "x.json is no JSON",
-                                [] { (void)dispatch::ChampionBook::parse("{", "x.json"); });
+                                [] { (void)dispatch::TunedTable::parse("{", "x.json"); });
 }
 
-// A book of another Heed may lack members, or hold them with another type.
+// A table of another Heed may lack members, or hold them with another type.
 TEST(Champions, EntriesThatSayTooLittleAreNobodys) {
   const nlohmann::json odd = {{"what", "champions"}, {"champions", {3, {{"workload", 7}}, nlohmann::json::array()}}};
-  EXPECT_EQ(book_of(odd).find(parse_workload("b1h8l512d64"), "sm_90a", "A GPU"), std::nullopt);
+  EXPECT_EQ(table_of(odd).find(parse_workload("b1h8l512d64"), "sm_90a", "A GPU"), std::nullopt);
 }
 
 // Devices of one architecture have champions of their own: what memory a kernel waits for differs.
@@ -90,12 +90,12 @@ TEST(Champions, EveryDeviceHasItsOwn) {
   const nlohmann::json all =
       champions_of({on("Slow", "fwd_x:a=1", 1.9), on("Fast", "fwd_x:a=2", 1.9), on("Best", "fwd_x:a=3", 1.0)});
   ASSERT_EQ(all["champions"].size(), 2U);
-  const dispatch::ChampionBook book = book_of(all);
-  EXPECT_EQ(book.find(workload, "sm_90a", "Slow"), "fwd_x:a=1");
-  EXPECT_EQ(book.find(workload, "sm_90a", "Fast"), "fwd_x:a=2");
-  EXPECT_EQ(book.find(workload, "sm_90a", "Best"), std::nullopt) << "its base is unbeaten";
-  EXPECT_EQ(book.find(workload, "sm_90a", "Other"), "fwd_x:a=2") << "the first of its architecture";
-  EXPECT_EQ(book.find(workload, "sm_80", "Other"), std::nullopt);
+  const dispatch::TunedTable table = table_of(all);
+  EXPECT_EQ(table.find(workload, "sm_90a", "Slow"), "fwd_x:a=1");
+  EXPECT_EQ(table.find(workload, "sm_90a", "Fast"), "fwd_x:a=2");
+  EXPECT_EQ(table.find(workload, "sm_90a", "Best"), std::nullopt) << "its base is unbeaten";
+  EXPECT_EQ(table.find(workload, "sm_90a", "Other"), "fwd_x:a=2") << "the first of its architecture";
+  EXPECT_EQ(table.find(workload, "sm_80", "Other"), std::nullopt);
 }
 
 TEST(Champions, TheSourcesThatRanLastDecide) {

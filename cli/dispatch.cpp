@@ -1,0 +1,76 @@
+// heed dispatch: what libheed would run
+#include <fmt/format.h>
+
+#include "api/plan.hpp"
+#include "cli/champion_builds.hpp"
+#include "cli/command.hpp"
+#include "device/device.hpp"
+#include "json/text.hpp"
+
+namespace heed::cli {
+namespace {
+
+struct Options {
+  WorkloadOptions workload;
+  std::string arch;
+  std::string device;
+  std::string programs;
+  std::string book;
+  bool json = false;
+};
+
+void run(const Options& o, bool names_book) {
+  const Workload workload = o.workload.workload(std::nullopt);
+  DeviceFacts device = o.arch == "cpu" ? cpu_facts() : device_of_arch(o.arch);
+  if (!o.device.empty()) device.name = o.device;
+  api::Problem problem;
+  const heed_problem dense = api::problem_of(workload, device.kind);
+  problem = api::read_problem(&dense);
+  problem.workload = workload;
+  // The library tells the layouts apart by strides; a dense output of either is what programs for dense ones write.
+  if (workload.layout == Layout::blhd)
+    problem.o = {{workload.heads * workload.len_q * workload.dim_v, workload.dim_v, workload.heads * workload.dim_v},
+                 1};
+  api::Options options;
+  options.programs = o.programs;
+  if (names_book) options.book = o.book;
+  const api::Choice choice = api::decide(problem, options, device).choice;
+  if (o.json) {
+    print(json_text(nlohmann::json{{"workload", to_string(workload)},
+                                   {"arch", device.arch},
+                                   {"device", device.name},
+                                   {"family", choice.variant.family->name()},
+                                   {"variant", describe(choice.variant)},
+                                   {"id", choice.variant.id()},
+                                   {"digest", choice.digest},
+                                   {"step", to_string(choice.step)},
+                                   {"origin", choice.origin},
+                                   {"reason", choice.reason}},
+                    1) +
+          "\n");
+    return;
+  }
+  print(fmt::format("runs      {}\nfrom      {}\nbecause   {}\n", describe(choice.variant), choice.origin,
+                    choice.reason));
+}
+
+}  // namespace
+
+void add_dispatch(CLI::App& app, int& exit_code) {
+  (void)exit_code;
+  auto o = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("dispatch", "Which program libheed runs for a workload, and why; needs no GPU");
+  o->workload.add_to(*command);
+  command->add_option("--arch", o->arch, "sm_80, sm_86, sm_89, sm_90a, compute_80 or cpu (this one)")->required();
+  command->add_option("--device-name", o->device, "Name of the device: its own champions come first");
+  command->add_option("--programs", o->programs, "The file of programs [HEED_PROGRAMS, else the library's own]");
+  CLI::Option* book =
+      command->add_option("--book", o->book, "The book, \"\" for none [HEED_BOOK, else the default one]");
+  command->add_flag("--json", o->json, "Print JSON");
+  command->footer(
+      "Example:\n  heed dispatch --shape b1h8l512d64 --arch sm_90a --device-name \"NVIDIA H100 80GB HBM3\"");
+  command->callback([o, book] { run(*o, book->count() > 0); });
+}
+
+}  // namespace heed::cli

@@ -1,0 +1,121 @@
+#include "dispatch/champions.hpp"
+
+#include <fmt/format.h>
+
+#include <tuple>
+
+#include "dispatch/contract.hpp"
+#include "dispatch/neighbour.hpp"
+#include "variant/renames.hpp"
+
+namespace heed::dispatch {
+namespace {
+
+Workload without_scale(Workload workload) {
+  workload.scale.reset();
+  return reduced(workload);
+}
+
+std::optional<Workload> read_workload(const std::string& text) {
+  try {
+    return without_scale(parse_workload(text));
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+bool differs(const TensorStrides& own, const TensorStrides& asked, const Workload& w) {
+  return (w.batch > 1 && own.batch != asked.batch) || (w.heads > 1 && own.head != asked.head) ||
+         (w.len_q > 1 && own.row != asked.row);
+}
+
+}  // namespace
+
+std::optional<std::string> cannot_run(const Variant& variant, const Wanted& wanted, const DeviceFacts& device) {
+  const Workload& w = wanted.workload;
+  if (auto why = variant.family->refuses(w, device)) return why;
+  if (!variant.runs(w)) return "it is built for other problems";
+  if (auto why = variant.is_illegal(w, device)) return why;
+  if (!wanted.o_strides || variant.specialization.o_layout != OutputLayout::dense) return std::nullopt;
+  if (const auto own = variant.plan(w, device).o_strides; own && differs(*own, *wanted.o_strides, w))
+    return "it writes dense outputs alone, and the problem's has other strides";
+  return std::nullopt;
+}
+
+Champions::Champions(std::shared_ptr<const ProgramFile> file, const DeviceFacts& device)
+    : file_(std::move(file)), device_(device) {
+  for (const ProgramRecord& record : file_->records())
+    if (record.provenance && record.arch == device_.arch)
+      if (const auto workload = read_workload(record.workload)) entries_.push_back({&record, *workload});
+  for (const UnbeatenRecord& record : file_->unbeaten())
+    if (record.arch == device_.arch)
+      if (const auto workload = read_workload(record.workload)) unbeaten_.push_back({*workload, record.device});
+}
+
+std::optional<Champions::Found> Champions::admitted(const Entry& entry, const Wanted& wanted, std::string& why) const {
+  const ProgramRecord& record = *entry.record;
+  why = lacks_evidence(*record.provenance);
+  if (why.empty() && record.contract != kernel_contract())
+    why = fmt::format("it was built for the kernel contract {}, this library's is {}", record.contract,
+                      kernel_contract());
+  if (!why.empty()) return std::nullopt;
+  try {
+    Variant variant = parse_variant(with_current_names(record.variant), entry.workload, device_);
+    if (const auto reason = cannot_run(variant, wanted, device_)) {
+      why = *reason;
+      return std::nullopt;
+    }
+    return Found{&record, std::move(variant), file_.get()};
+  } catch (const Error& error) {
+    why = error.what();
+    return std::nullopt;
+  }
+}
+
+std::optional<Champions::Found> Champions::of(const Wanted& wanted, std::vector<std::string>& refused) const {
+  const Workload workload = without_scale(wanted.workload);
+  bool may_be_of_another = true;
+  for (const Unbeaten& one : unbeaten_)
+    if (one.workload == workload && one.device == device_.name) may_be_of_another = false;
+  for (const bool own : {true, false}) {
+    if (!own && !may_be_of_another) break;
+    for (const Entry& entry : entries_) {
+      if (entry.workload != workload || (entry.record->provenance->device == device_.name) != own) continue;
+      std::string why;
+      if (auto found = admitted(entry, wanted, why)) return found;
+      refused.push_back(fmt::format("{}'s champion of this workload is not used: {}", file_->name(), why));
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Champions::Neighbour> Champions::nearest(const Wanted& wanted, const std::string& base) const {
+  std::optional<Neighbour> best;
+  for (const Entry& entry : entries_) {
+    const auto distance = neighbour_distance(entry.workload, wanted.workload);
+    if (!distance || entry.record->provenance->base != base) continue;
+    std::string why;
+    auto found = admitted(entry, wanted, why);
+    if (!found || found->variant.specialization != Specialization{}) continue;
+    best = nearer(std::move(best),
+                  Neighbour{std::move(*found), *distance, entry.record->provenance->device == device_.name});
+  }
+  return best;
+}
+
+bool Champions::is_unbeaten_within(const Workload& workload, double distance) const {
+  for (const Unbeaten& one : unbeaten_)
+    if (const auto d = neighbour_distance(one.workload, workload); d && *d <= distance) return true;
+  return false;
+}
+
+std::optional<Champions::Neighbour> nearer(std::optional<Champions::Neighbour> a,
+                                           std::optional<Champions::Neighbour> b) {
+  if (!a || !b) return a ? a : b;
+  const auto rank = [](const Champions::Neighbour& n) {
+    return std::tuple(n.distance, !n.is_of_device, -n.found.record->provenance->ratio.low);
+  };
+  return rank(*b) < rank(*a) ? b : a;
+}
+
+}  // namespace heed::dispatch
