@@ -27,6 +27,7 @@ struct DeviceFacts {
   int lanes = 0;             ///< fp32 values a vector register
   int registers = 0;         ///< vector registers
   bool matrix_unit = false;  ///< tiles of bf16 (Intel AMX) that this process may use
+  std::string level;         ///< the highest CpuLevel whose programs run; empty: none
 
   // CUDA only
   int compute_capability = 0;               ///< 10 * major + minor
