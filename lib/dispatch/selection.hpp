@@ -41,6 +41,7 @@ class Programs {
     const ProgramRecord* record;
     Variant variant;
     ArchFit fit;
+    DeviceFacts device;  ///< as the program sees it
   };
   /// Of a family's programs the nearest to its rule's choice, with how many knobs differ; null where none runs it.
   [[nodiscard]] std::pair<const Entry*, int> nearest(const Family& family, const Workload& workload) const;
