@@ -143,16 +143,22 @@ typedef struct heed_tensors {
   uint64_t reserved[8]; /* 0 */
 } heed_tensors;
 
+/* Calls task(argument, index) once for every index from 0 to tasks - 1, one after another or several at a time, on any
+ * threads, and returns when all have ended. It lets no exception out. Tasks let none out either, and wait for nothing. */
+typedef void (*heed_parallel_for)(void* context, int tasks, void (*task)(void* argument, int index), void* argument);
+
 /* How a plan is made. Null pointers and zeros stand for the library's own choice. */
 typedef struct heed_options {
   uint32_t struct_size; /* sizeof(heed_options) */
-  int32_t threads;      /* of a CPU plan; 0: as many as the variant was built for */
+  int32_t threads;      /* that share a CPU plan's work, at most 4096; 0: as many as this process has processors */
   const char*
       programs;        /* a file of programs to choose from instead of the library's own; HEED_PROGRAMS names another */
   const char* variant; /* "family:knob=value,..." or "auto": this one alone */
   const void* image;   /* its binary: a cubin, or on a CPU a shared object; else it is looked for among the programs */
   size_t image_bytes;
-  uint64_t reserved[8]; /* 0 */
+  heed_parallel_for parallel_for; /* runs a CPU plan as `threads` tasks; null: on threads of the library's own */
+  void* parallel_context;         /* its first argument */
+  uint64_t reserved[6];           /* 0 */
 } heed_options;
 
 typedef struct heed_plan heed_plan;

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "base/digest.hpp"
+#include "device/cpu_level.hpp"
 #include "device/device.hpp"
 #include "padding/padding.hpp"
 #include "variant/element.hpp"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr std::size_t kWorkspaceAlignment = 256;
 constexpr std::uintptr_t kGpuAlignment = 16;  // of tensors: bulk copies, and rows copied 16 bytes at a time
+constexpr int kMostThreads = 4096;
 constexpr const char* kProgramsName = "heed.programs";
 
 std::size_t rounded_up(std::size_t bytes) {
@@ -66,7 +68,13 @@ Options read_options(const heed_options* given) {
   for (const std::uint64_t word : given->reserved)
     if (word != 0) refuse("reserved fields of heed_options must be 0", std::to_string(word));
   if (given->threads < 0) refuse("the number of threads must not be negative", std::to_string(given->threads));
+  if (given->threads > kMostThreads)
+    refuse(fmt::format("{} threads were asked for; at most {} share a plan's work", given->threads, kMostThreads),
+           std::to_string(given->threads));
   options.threads = given->threads;
+  if (given->parallel_for == nullptr && given->parallel_context != nullptr)
+    refuse("parallel_context is given without parallel_for, whose first argument it is");
+  options.parallel_for = {given->parallel_for, given->parallel_context};
   if (given->programs != nullptr) options.programs = given->programs;
   if (given->variant != nullptr && std::string_view(given->variant) != "auto") options.variant = given->variant;
   if (given->image != nullptr) options.image = {static_cast<const char*>(given->image), given->image_bytes};
@@ -93,16 +101,16 @@ Choice choose(const Problem& problem, const Options& options, const DeviceFacts&
     if (const auto why = asked->family->refuses(w, device))
       throw Error(ErrorCode::unsupported,
                   fmt::format("{} cannot run {}: {}", asked->family->name(), to_string(w), *why), to_string(w));
-    if (const auto why = asked->is_illegal(w, device))
+    if (const auto why = dispatch::every_program_is_illegal(*asked, w, device))
       throw Error(ErrorCode::unsupported, fmt::format("{} cannot run {}: {}", describe(*asked), to_string(w), *why),
                   describe(*asked));
   }
   if (!options.image.empty())
-    return {*asked, std::string(options.image), digest(options.image), "given", "its image was given"};
+    return {*asked, std::string(options.image), digest(options.image), "given", "its image was given", {}};
   const auto programs = programs_of(options, device);
   const dispatch::Selection selection = asked ? programs->find(*asked) : programs->select(w);
   return {selection.variant, programs->file().image(*selection.record), selection.record->digest,
-          programs->file().name(), selection.reason};
+          programs->file().name(), selection.reason, selection.record->arch};
 }
 
 // Why no kernel reads and writes the tensors as they lie: rows are of one length whose elements follow each other, on a
@@ -210,7 +218,10 @@ Decision decide(const Problem& problem, const Options& options, const DeviceFact
 }
 
 DeviceFacts facts_of_device(const Problem& problem) {
-  if (problem.device == DeviceKind::cpu) return cpu_facts();
+  if (problem.device == DeviceKind::cpu) {
+    const char* const level = std::getenv("HEED_CPU_LEVEL");
+    return at_most_level(cpu_facts(), level == nullptr ? "" : level);
+  }
   // Asked for once a device: attributes take tens of microseconds.
   static std::mutex mutex;
   static std::map<int, DeviceFacts> known;

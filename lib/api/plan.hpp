@@ -8,6 +8,7 @@
 #include "api/problem.hpp"
 #include "dispatch/selection.hpp"
 #include "heed/heed.h"
+#include "launch/caller_threads.hpp"
 #include "padding/copy_rows.hpp"
 #include "variant/family.hpp"
 
@@ -19,8 +20,9 @@ struct Options {
   std::string programs;
   std::string variant;
   std::string_view image;
+  ParallelFor parallel_for;  ///< the caller's threads; without a function the library's own
 };
-/// @throws Error(usage) for a struct of another size, an image without a variant
+/// @throws Error(usage) for a struct of another size, an image without a variant, threads outside 0 to 4096
 Options read_options(const heed_options* options);
 
 /// A program that was chosen for a problem.
@@ -30,6 +32,7 @@ struct Choice {
   std::string digest;  ///< of the image
   std::string origin;
   std::string reason;
+  std::string arch;  ///< that the program was built for; empty: unknown, of an image that was given
 };
 
 /// That of a problem without a result to compute.
@@ -125,7 +128,8 @@ std::unique_ptr<Copies> make_gpu_copies(const Problem& problem, const Choice& pr
 std::unique_ptr<Plan> make_copied_plan(const Problem& problem, std::unique_ptr<Plan> inner,
                                        std::unique_ptr<Copies> copies);
 
-/// The device of a problem. @throws Error(no_device)
+/// The device of a problem; a CPU at most of the level that the environment variable HEED_CPU_LEVEL names.
+/// @throws Error(no_device), Error(usage) for a level that is none
 DeviceFacts facts_of_device(const Problem& problem);
 
 }  // namespace heed::api
