@@ -197,7 +197,10 @@ DeviceFacts device_for(const BuildOptions& o) {
   if (!o.arch.empty()) {
     if (const CpuLevel* level = find_cpu_level(o.arch)) return representative_cpu(*level);
     if (o.machine.device == "cpu")
-      throw Error(ErrorCode::usage, "--arch names a GPU architecture; leave it out with --device cpu, or name a CPU level such as x86-64-v3", o.arch);
+      throw Error(
+          ErrorCode::usage,
+          "--arch names a GPU architecture; leave it out with --device cpu, or name a CPU level such as x86-64-v3",
+          o.arch);
     return gpu_limits(o.arch);
   }
   // A CPU family named by itself is built for the CPU, also where there is a GPU.
@@ -234,7 +237,9 @@ void add_build(CLI::App& app, int& exit_code) {
   command->add_option("variant", o->variant, "auto, family or family:knob=value,...");
   o->workload.add_to(*command);
   o->machine.add_to(*command);
-  command->add_option("--arch", o->arch, "Build for this GPU architecture, e.g. sm_90a, with no GPU, or for this CPU level, e.g. x86-64-v3");
+  command->add_option(
+      "--arch", o->arch,
+      "Build for this GPU architecture, e.g. sm_90a, with no GPU, or for this CPU level, e.g. x86-64-v3");
   command->add_option("-o,--output", o->output, "The binary: a cubin for a GPU, a shared object for a CPU");
   command->add_option("--list", o->list, "A file with a workload and a variant a line, as tuned/variants.txt");
   command->add_option("--into", o->into, "Folder for the binaries of --list");

@@ -198,11 +198,11 @@ void add_programs(CLI::App& app, int& exit_code) {
       "build", "Build the programs that defaults by rule name for problems drawn at random; needs no GPU");
   o->machine.add_to(*command);
   command
-      ->add_option(
-          "--arch", o->archs,
-          "sm_80, sm_86, sm_89, sm_90a, compute_80 (PTX for newer GPUs); x86-64-v3, x86-64-v4, x86-64-v4-amx, "
-          "aarch64-neon; cpu (every level of this instruction set), native (this processor alone); more than one may be "
-          "given")
+      ->add_option("--arch", o->archs,
+                   "sm_80, sm_86, sm_89, sm_90a, compute_80 (PTX for newer GPUs); x86-64-v3, x86-64-v4, x86-64-v4-amx, "
+                   "aarch64-neon; cpu (every level of this instruction set), native (this processor alone); more than "
+                   "one may be "
+                   "given")
       ->delimiter(',')
       ->required();
   command->add_option("--dtypes", o->dtypes, "fp16, bf16, fp32 [fp16,bf16; on a CPU all]")->delimiter(',');

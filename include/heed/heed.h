@@ -144,7 +144,8 @@ typedef struct heed_tensors {
 } heed_tensors;
 
 /* Calls task(argument, index) once for every index from 0 to tasks - 1, one after another or several at a time, on any
- * threads, and returns when all have ended. It lets no exception out. Tasks let none out either, and wait for nothing. */
+ * threads, and returns when all have ended. It lets no exception out. Tasks let none out either, and wait for nothing.
+ */
 typedef void (*heed_parallel_for)(void* context, int tasks, void (*task)(void* argument, int index), void* argument);
 
 /* How a plan is made. Null pointers and zeros stand for the library's own choice. */

@@ -109,8 +109,9 @@ Choice choose(const Problem& problem, const Options& options, const DeviceFacts&
     return {*asked, std::string(options.image), digest(options.image), "given", "its image was given", {}};
   const auto programs = programs_of(options, device);
   const dispatch::Selection selection = asked ? programs->find(*asked) : programs->select(w);
-  return {selection.variant, programs->file().image(*selection.record), selection.record->digest,
-          programs->file().name(), selection.reason, selection.record->arch};
+  return {selection.variant,        programs->file().image(*selection.record),
+          selection.record->digest, programs->file().name(),
+          selection.reason,         selection.record->arch};
 }
 
 // Why no kernel reads and writes the tensors as they lie: rows are of one length whose elements follow each other, on a

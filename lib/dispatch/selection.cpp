@@ -96,7 +96,8 @@ Selection Programs::find(const Variant& variant) const {
         entry.variant.problem == variant.problem && (best == nullptr || entry.fit > best->fit) &&
         differing_knobs(*variant.family, entry.variant.config, variant.config) == 0)
       best = &entry;
-  if (best != nullptr) return {best->record, best->variant, "it was asked for" + fit_remark(best->record->arch, device_)};
+  if (best != nullptr)
+    return {best->record, best->variant, "it was asked for" + fit_remark(best->record->arch, device_)};
   throw Error(ErrorCode::unsupported,
               fmt::format("{} holds no program of {}; build it with heed build and give its image", file_->name(),
                           describe(variant)),

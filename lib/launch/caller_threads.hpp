@@ -36,6 +36,7 @@ class CallerThreads final : public CpuLauncher {
   static void task(void* argument, int index);
   /// Takes blocks until none is left. @return false where all scratch is taken
   bool work(Launch& launch, std::size_t first_slot) noexcept;
+  static void keep(std::unique_ptr<Launch> launch);
   void run_one(CpuEntry entry, const ForwardParams& params, long long blocks);
 
   ParallelFor parallel_for_;

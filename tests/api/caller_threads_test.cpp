@@ -203,6 +203,18 @@ TEST_F(CallersThreads, PoolsThatBreakTheirWordAreSentences) {
   };
   refused([](void*, int, Task, void*) {}, "parallel_for had run 0 of 3 tasks");
   refused([](void*, int, Task task, void* argument) { task(argument, 1); }, "parallel_for had run 1 of 3 tasks");
+  // One that returns while tasks run and before others began.
+  static std::vector<std::thread> late;
+  refused(
+      [](void*, int tasks, Task task, void* argument) {
+        for (int i = 0; i < tasks; ++i)
+          late.emplace_back([=] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(10 * (i + 1)));
+            task(argument, i);
+          });
+      },
+      "parallel_for had run 0 of 3 tasks");
+  for (std::thread& thread : late) thread.join();
   refused([](void*, int, Task, void*) { throw std::runtime_error("no threads"); },
           "parallel_for let an exception out: no threads");
   refused([](void*, int, Task, void*) { throw 3; }, "parallel_for let an exception out");
