@@ -3,6 +3,8 @@
 /// The rule: of the programs that run it on the device, the one that default_config of the workload's own family names;
 /// where the file lacks it, the one of that family that differs from it in the fewest knobs; where the file has none of
 /// that family, the same of the other families that run the workload, in the order of searched_families.
+/// Programs of the better ArchFit come first, so that of CPU levels the highest that has one serves. The knob `threads`
+/// of a CPU's programs counts for nothing: a plan has its own number of threads.
 #pragma once
 
 #include <string>
