@@ -112,10 +112,10 @@ nlohmann::json host_times(const std::string& shape, const Options& o, jit::Build
   params.k = t.k;
   params.v = t.v;
   params.o = t.o;
-  params.counters = static_cast<unsigned*>(workspace);
+  params.semaphores = static_cast<unsigned*>(workspace);
   params.workspace = workspace;
   params.scale = static_cast<float>(w.softmax_scale());
-  const TensorMaps maps = launch.boxes ? encode_tensor_maps(params, *launch.boxes) : TensorMaps{};
+  const TensorMaps maps = launch.tensor_maps ? encode_tensor_maps(params, *launch.tensor_maps) : TensorMaps{};
   const auto raw = [&] {
     worker::check_cuda(program.launch(launch.grid, params, maps, stream, false), "launching the kernel");
   };

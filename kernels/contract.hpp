@@ -29,7 +29,7 @@ struct TensorStrides {
 ///
 /// What every variant must keep to: sums in fp32; a row with nothing to attend to gives zeros and lse = -inf; a key
 /// that no query row attends to (past len_k, or hidden from every row by the mask) may hold NaN or infinity; nothing is
-/// written but o, lse and workspace; no state survives a launch except counters it leaves at zero.
+/// written but o, lse and workspace; no state survives a launch except semaphores it leaves at zero.
 ///
 /// Key 0 is one that some row may see: whoever launches cuts keys in front of the first such key off (`trimmed` of
 /// kernels/attention/mask.hpp), because a bulk copy fills what lies behind a tensor with zeros, not what lies before.
@@ -39,8 +39,8 @@ struct ForwardParams {
   const void* v;
   void* o;
   float* lse;
-  void* workspace;     ///< as many bytes as the variant's launch plan asks for; contents undefined at launch
-  unsigned* counters;  ///< as many as the launch plan asks for: zero at launch, and left at zero
+  void* workspace;       ///< as many bytes as the variant's launch plan asks for; contents undefined at launch
+  unsigned* semaphores;  ///< as many as the launch plan asks for: zero at launch, and left at zero
   TensorStrides q_strides;
   TensorStrides k_strides;
   TensorStrides v_strides;
@@ -69,9 +69,9 @@ struct alignas(64) TensorMap {
   unsigned char opaque[128];
 };
 
-/// The second parameter of an entry whose launch plan asks for boxes (LaunchPlan::boxes). Every map has the dimensions
-/// (head dim, row, head, batch), coordinates in this order; what lies outside is read as zero and not written. The rows
-/// of k and v end where the last query's keys end, so that keys no query attends to read as zeros.
+/// The second parameter of an entry whose launch plan asks for boxes (LaunchPlan::tensor_maps). Every map has the
+/// dimensions (head dim, row, head, batch), coordinates in this order; what lies outside is read as zero and not
+/// written. The rows of k and v end where the last query's keys end, so that keys no query attends to read as zeros.
 struct TensorMaps {
   TensorMap q;
   TensorMap k;

@@ -126,7 +126,7 @@ std::size_t RunContext::drafts_looked_at() const {
 }
 
 double RunContext::dependent_us(const Variant& variant) {
-  if (device.kind != DeviceKind::cuda || !variant.plan(options.workload, device).dependent) return 0;
+  if (device.kind != DeviceKind::cuda || !variant.plan(options.workload, device).supports_pdl) return 0;
   return laboratory.measure_dependent(laboratory.build(variant));
 }
 

@@ -24,11 +24,11 @@ struct Resources {
 
 struct BuildRequest {
   DeviceKind device = DeviceKind::cpu;
-  std::string arch;        ///< "sm_90a"; on a CPU the name of its instruction set, which is part of the cache key
-  std::string source;      ///< whole translation unit; it may include device sources
-  std::string entry;       ///< function that must be there
-  bool dependent = false;  ///< LaunchPlan::dependent: the entry may wait for the launch before it
-  bool counters = false;   ///< the entry may count in global memory: its plan has counters, or it is a family's own
+  std::string arch;           ///< "sm_90a"; on a CPU the name of its instruction set, which is part of the cache key
+  std::string source;         ///< whole translation unit; it may include device sources
+  std::string entry;          ///< function that must be there
+  bool supports_pdl = false;  ///< LaunchPlan::supports_pdl: the entry may wait for the launch before it
+  bool semaphores = false;  ///< the entry may count in global memory: its plan has semaphores, or it is a family's own
 };
 
 /// What is to be built of a variant for a workload on a device.

@@ -74,7 +74,8 @@ void audit_cubin(const BuildRequest& request, std::string_view bytes, Artifact& 
   artifact.machine_code = machine_code_digest(elf);
   if (artifact.breach.empty()) artifact.breach = contract_breach_of_cubin(elf, request.entry);
   const MachineCodeAudit code = audit_machine_code(
-      elf, request.arch, {.dependent = request.dependent, .counters = request.counters, .entry = request.entry});
+      elf, request.arch,
+      {.supports_pdl = request.supports_pdl, .semaphores = request.semaphores, .entry = request.entry});
   artifact.audit =
       code.decoded ? "PTX and machine code" : fmt::format("PTX; machine code of {} not decoded", request.arch);
   if (artifact.breach.empty()) artifact.breach = code.breach;
@@ -95,9 +96,9 @@ BuildRequest request_for(const Variant& variant, const Workload& workload, const
           .arch = device.arch,
           .source = variant.unit(),
           .entry = plan.entry,
-          .dependent = plan.dependent,
-          // A family's program may serve workloads that need counters and others that need none.
-          .counters = plan.counters > 0 || variant.source.empty()};
+          .supports_pdl = plan.supports_pdl,
+          // A family's program may serve workloads that need semaphores and others that need none.
+          .semaphores = plan.semaphores > 0 || variant.source.empty()};
 }
 
 Cache::Cache(const fs::path& folder) : folder_(fs::absolute(folder)) {
@@ -163,8 +164,8 @@ std::string Cache::key_of(const BuildRequest& request, const Toolchain& toolchai
       .add(request.arch)
       .add(toolchain.identity(request))
       .add(request.entry)
-      .add(request.dependent ? "dependent" : "")
-      .add(request.counters ? "counters" : "")
+      .add(request.supports_pdl ? "supports_pdl" : "")
+      .add(request.semaphores ? "semaphores" : "")
       .add(request.source)
       .hex();
 }

@@ -126,8 +126,8 @@ std::string breach_of(const Instruction& i, const Layout& layout, unsigned param
   const unsigned operation = i.operation();
   if (reads_special_register(operation) && !is_allowed_register(i.special_register()))
     return fmt::format("it looks at {}", name_of_register(i.special_register()));
-  if (is_global_atomic(operation) && !rules.counters)
-    return "it counts in global memory, and its launch plan has no counters";
+  if (is_global_atomic(operation) && !rules.semaphores)
+    return "it counts in global memory, and its launch plan has no semaphores";
   // Prefetches (0, 1) and dropping the L1 (4) leave no trace in the L2's choice of lines; persisting, demoting and
   // discarding (9, 10, 11) do.
   if (operation == kCctl && i.cache_control() != 0 && i.cache_control() != 1 && i.cache_control() != 4)

@@ -15,7 +15,7 @@ struct MachineCodeAudit {
 };
 
 /// Looks through the code of a cubin for sm_80 to sm_90a: clocks and other special registers, module-scope memory and
-/// constants, words of the parameter bank that tell launches apart, atomics on global memory without counters in the
+/// constants, words of the parameter bank that tell launches apart, atomics on global memory without semaphores in the
 /// launch plan, cache control, calls by address, textures.
 MachineCodeAudit audit_machine_code(const ElfFile& cubin, std::string_view arch, const PtxRules& rules);
 

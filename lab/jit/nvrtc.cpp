@@ -37,10 +37,10 @@ class NvrtcToolchain final : public Toolchain {
     const BuildFolder folder(output);
     nlohmann::json headers = nlohmann::json::object();
     for (const std::string& path : files_of(request)) headers[path] = compile::device_file(path);
-    const nlohmann::json order = {{"source", request.source},    {"headers", std::move(headers)},
-                                  {"arch", request.arch},        {"output", folder.file()},
-                                  {"entry", request.entry},      {"dependent", request.dependent},
-                                  {"counters", request.counters}};
+    const nlohmann::json order = {
+        {"source", request.source},        {"headers", std::move(headers)}, {"arch", request.arch},
+        {"output", folder.file()},         {"entry", request.entry},        {"supports_pdl", request.supports_pdl},
+        {"semaphores", request.semaphores}};
     const std::string self = self_executable();
     const std::string library = fs::canonical(compile::nvrtc_facts().path).parent_path().string();
     Confinement confinement = confinement_of_build(
@@ -100,8 +100,8 @@ int run_nvrtc_child() {
     std::string breach;
     if (binary.ok) {
       const std::string entry = order.at("entry").get<std::string>();
-      breach = contract_breach_of_ptx(binary.ptx, {.dependent = order.at("dependent").get<bool>(),
-                                                   .counters = order.at("counters").get<bool>(),
+      breach = contract_breach_of_ptx(binary.ptx, {.supports_pdl = order.at("supports_pdl").get<bool>(),
+                                                   .semaphores = order.at("semaphores").get<bool>(),
                                                    .entry = entry});
       write_file_atomically(order.at("output").get<std::string>(), binary.image, ErrorCode::cache);
     }

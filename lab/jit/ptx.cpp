@@ -69,7 +69,7 @@ class Audit {
       policy = evict_first_policy(statement);
     }
     check_addresses_of_parameters();
-    if (rules_.dependent && !waits_)
+    if (rules_.supports_pdl && !waits_)
       throw PtxRefusal{
           "its launch plan lets it begin before the launch before it has ended, and it has no griddepcontrol.wait"};
   }
@@ -93,15 +93,15 @@ class Audit {
       // does not see as this one's. Where the launch plan says dependent it is allowed: without the attribute, which
       // is how everything is timed that counts, it does nothing, and the gate's chains show whether the waiting is
       // right.
-      if (!rules_.dependent) refuse("it lets the next launch begin before it is done", statement);
+      if (!rules_.supports_pdl) refuse("it lets the next launch begin before it is done", statement);
       waits_ = waits_ || statement.has(".wait");
     }
     const bool within_blocks =
         statement.has(".shared") || statement.has(".shared::cta") || statement.has(".shared::cluster");
-    if (!rules_.counters && ((base == "atom" || base == "red") && !within_blocks))
-      refuse("it counts in global memory, and its launch plan has no counters", statement);
-    if (!rules_.counters && base == "cp" && statement.has(".reduce") && statement.has(".global"))
-      refuse("it adds to global memory, and its launch plan has no counters", statement);
+    if (!rules_.semaphores && ((base == "atom" || base == "red") && !within_blocks))
+      refuse("it counts in global memory, and its launch plan has no semaphores", statement);
+    if (!rules_.semaphores && base == "cp" && statement.has(".reduce") && statement.has(".global"))
+      refuse("it adds to global memory, and its launch plan has no semaphores", statement);
     if (base == "ld") check_parameter_offsets(statement);
   }
 

@@ -9,8 +9,8 @@ namespace heed::jit {
 
 /// What a kernel's launch plan allows its code.
 struct PtxRules {
-  bool dependent = false;                   ///< griddepcontrol, and then it must wait
-  bool counters = false;                    ///< atomics and reductions on global memory
+  bool supports_pdl = false;                ///< griddepcontrol, and then it must wait
+  bool semaphores = false;                  ///< atomics and reductions on global memory
   std::string_view entry = "heed_forward";  ///< the one kernel
 };
 

@@ -61,7 +61,7 @@ TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, const Lau
                  fmt::format("timing {} sets of the workload's tensors", plan.sets));
   LaunchPlan launch;
   launch.workspace_bytes = memory.workspace_bytes;
-  launch.counters = memory.counters;
+  launch.semaphores = memory.semaphores;
   verify::SceneOptions options;
   options.with_lse = false;  // what a plain SDPA call asks for
   for (int set = 0; set < plan.sets; ++set) {
@@ -100,7 +100,7 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
   }
   std::vector<std::pair<int, std::vector<worker::Launch>>> launches;
   for (const auto& [slot, plan] : slots) {
-    HEED_CHECK(plan.dependent || follow != worker::Follow::dependent);
+    HEED_CHECK(plan.supports_pdl || follow != worker::Follow::dependent);
     HEED_CHECK(memory_.holds(LaunchMemory::of(plan)));
     std::vector<worker::Launch> list;
     for (int n = 0; n < plan_.launches; ++n) {
@@ -112,7 +112,7 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
       launch.v = offset_of(from.v) + base.v;
       launch.o = offset_of(from.o) + base.o;
       launch.workspace = plan.workspace_bytes > 0 ? offset_of(from.o) + base.workspace : worker::kNull;
-      launch.counters = plan.counters > 0 ? offset_of(from.o) + base.counters : worker::kNull;
+      launch.semaphores = plan.semaphores > 0 ? offset_of(from.o) + base.semaphores : worker::kNull;
       launch.grid = plan.grid;
       list.push_back(launch);
     }
@@ -190,8 +190,8 @@ std::vector<std::byte> TimedSets::take_buffer() {
 }
 
 void TimedSets::end_launch(int set, std::byte* after) const {
-  const verify::Place& counters = scene(set).counters();
-  std::memset(after + counters.offset, 0, counters.bytes);
+  const verify::Place& semaphores = scene(set).semaphores();
+  std::memset(after + semaphores.offset, 0, semaphores.bytes);
 }
 
 }  // namespace heed::measure

@@ -84,7 +84,7 @@ class TimedSets {
   [[nodiscard]] verify::Comparison restore_keys(int set, std::byte* after, const worker::ChannelFactors& factors) const;
   /// Compares what lies between the scene's end and the next set.
   [[nodiscard]] verify::Comparison check_slack(int set, const std::byte* after) const;
-  /// Puts what only a launch that was under way may have changed, its counters, as the end of the launch leaves it.
+  /// Puts what only a launch that was under way may have changed, its semaphores, as the end of the launch leaves it.
   void end_launch(int set, std::byte* after) const;
 
   /// Memory for copies of the image, which the next measurement uses again: fresh pages take longer than the copy (12

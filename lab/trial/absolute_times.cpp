@@ -58,7 +58,7 @@ double Laboratory::time_alone_once(const Built& built, measure::TimedSets& sets,
 
 double Laboratory::measure_dependent(const Built& built) {
   const LaunchPlan plan = plan_of(built.variant);
-  if (!plan.dependent || device_.kind != DeviceKind::cuda) return 0;
+  if (!plan.supports_pdl || device_.kind != DeviceKind::cuda) return 0;
   ensure_sets(LaunchMemory::of(plan));
   return time_alone(built, *sets_, worker::Follow::dependent);
 }
@@ -119,8 +119,8 @@ double Laboratory::measure_launch_floor() {
                                                   .arch = device_.arch,
                                                   .source = kEmptyKernel,
                                                   .entry = "heed_forward",
-                                                  .dependent = false,
-                                                  .counters = false});
+                                                  .supports_pdl = false,
+                                                  .semaphores = false});
   HEED_CHECK(built.artifact.has_value());
   LaunchPlan plan;
   plan.entry = "heed_forward";

@@ -1,12 +1,12 @@
 /// Chains: launches that feed each other, one straight after the other, as an engine that runs layers issues them.
 ///
 /// Single launches cannot show that a kernel reads its inputs before the launch before it has written them, or that two
-/// launches share workspace, counters or scratch memory. A chain lies in one image:
+/// launches share workspace, semaphores or scratch memory. A chain lies in one image:
 ///
 ///   | scene of the first launch | O of the second | guard | O of the third | guard | ...
 ///
 /// Launch n takes the output of launch n - 1 for its Q, or in turn for its K and V where their shapes are equal; all
-/// other inputs, workspace and counters are those of the scene. Every output is poisoned before.
+/// other inputs, workspace and semaphores are those of the scene. Every output is poisoned before.
 #pragma once
 
 #include <cstddef>

@@ -217,9 +217,9 @@ bool Gate::check_chains() {
     run(worker::Follow::waited);
     const std::vector<std::byte> waited(result(), result() + bytes);
     const bool exact = variant_.family->is_deterministic(variant_.config);
-    const int repeats = plan.dependent ? kDependentRepeats : kStreamRepeats;
+    const int repeats = plan.supports_pdl ? kDependentRepeats : kStreamRepeats;
     for (int repeat = 0; repeat < repeats; ++repeat) {
-      run(plan.dependent ? worker::Follow::dependent : worker::Follow::in_stream);
+      run(plan.supports_pdl ? worker::Follow::dependent : worker::Follow::in_stream);
       const Chain::Difference difference = chain.compare(waited.data(), result(), exact);
       if (difference.finding == Finding::none) continue;
       add_check(false);

@@ -77,9 +77,9 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   o_ = place_tensor(o_extent, plan.o_strides ? 0 : options.padding_rows);  // those of the plan are dense
   lse_ = place(options.with_lse ? static_cast<std::uint64_t>(w.batch * w.heads * w.len_q) * sizeof(float) : 0);
   workspace_ = place(static_cast<std::uint64_t>(plan.workspace_bytes));
-  counters_ = place(static_cast<std::uint64_t>(plan.counters) * sizeof(unsigned));
+  semaphores_ = place(static_cast<std::uint64_t>(plan.semaphores) * sizeof(unsigned));
 
-  // All zero, as counters stay; guards between the places; then each tensor, poisoned where no values follow, and its
+  // All zero, as semaphores stay; guards between the places; then each tensor, poisoned where no values follow, and its
   // values.
   require_memory(static_cast<double>(at), "an image of the workload's tensors");
   image_.resize(at);
@@ -91,11 +91,11 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
       std::memcpy(image_.data() + i, &word, std::min<std::uint64_t>(8, end - i));
     }
   };
-  for (const Place* p : {&q_, &k_, &v_, &o_, &lse_, &workspace_, &counters_}) {
+  for (const Place* p : {&q_, &k_, &v_, &o_, &lse_, &workspace_, &semaphores_}) {
     guard_until(p->offset);
     begin = p->offset + p->bytes;
     const bool is_filled = options.padding_rows == 0 && (p == &q_ || p == &k_ || p == &v_);
-    if (!is_filled && p != &counters_) std::memset(image_.data() + p->offset, 0xff, p->bytes);
+    if (!is_filled && p != &semaphores_) std::memset(image_.data() + p->offset, 0xff, p->bytes);
   }
   guard_until(at);
   const auto put = [&](const Place& p, const Extent& extent, const Values& from) {
@@ -118,7 +118,7 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   launch_.o = o_.offset;
   launch_.lse = options.with_lse ? lse_.offset : worker::kNull;
   launch_.workspace = plan.workspace_bytes > 0 ? workspace_.offset : worker::kNull;
-  launch_.counters = plan.counters > 0 ? counters_.offset : worker::kNull;
+  launch_.semaphores = plan.semaphores > 0 ? semaphores_.offset : worker::kNull;
   launch_.grid = plan.grid;
   ForwardParams& s = launch_.shape;
   s = with_sizes(s, whole_sizes_of(w));
@@ -183,7 +183,7 @@ std::string Scene::describe_offset(std::uint64_t offset) const {
   std::string text = "before the first tensor";
   for (const auto& [place, name] :
        {std::pair{&q_, "Q"}, std::pair{&k_, "K"}, std::pair{&v_, "V"}, std::pair{&o_, "O"}, std::pair{&lse_, "LSE"},
-        std::pair{&workspace_, "the workspace"}, std::pair{&counters_, "the counters"}})
+        std::pair{&workspace_, "the workspace"}, std::pair{&semaphores_, "the semaphores"}})
     if (place->bytes > 0 && offset >= place->offset + place->bytes)
       text = fmt::format("{} bytes past the end of {}", offset - place->offset - place->bytes + 1, name);
   return text;
@@ -212,7 +212,7 @@ Scene::Trespass Scene::trespass(const std::byte* after) const {
       return {Finding::input_modified, fmt::format("it changed its input {} at byte {}", name, at - place->offset)};
   // Everything else but the places it may write to.
   std::uint64_t begin = 0;
-  for (const Place* place : {&o_, &lse_, &workspace_, &counters_}) {
+  for (const Place* place : {&o_, &lse_, &workspace_, &semaphores_}) {
     if (const std::uint64_t at = first_difference(begin, place->offset); at < place->offset)
       return {Finding::wrote_outside, fmt::format("it wrote outside its outputs, {}", describe_offset(at))};
     begin = place->offset + place->bytes;
@@ -224,11 +224,11 @@ Scene::Trespass Scene::trespass(const std::byte* after) const {
       if (before[i] != after[i] && !is_row_of_output(i))
         return {Finding::wrote_outside,
                 fmt::format("it wrote into the padding between rows of O, at byte {}", i - o_.offset)};
-  if (const std::uint64_t at = first_difference(counters_.offset, counters_.offset + counters_.bytes);
-      at < counters_.offset + counters_.bytes) {
-    const std::uint64_t index = (at - counters_.offset) / sizeof(unsigned);
+  if (const std::uint64_t at = first_difference(semaphores_.offset, semaphores_.offset + semaphores_.bytes);
+      at < semaphores_.offset + semaphores_.bytes) {
+    const std::uint64_t index = (at - semaphores_.offset) / sizeof(unsigned);
     unsigned left = 0;
-    std::memcpy(&left, after + counters_.offset + index * sizeof left, sizeof left);
+    std::memcpy(&left, after + semaphores_.offset + index * sizeof left, sizeof left);
     return {Finding::left_counters, fmt::format("it left counter {} at {}, not at zero", index, left)};
   }
   return {};
@@ -242,7 +242,7 @@ std::uint64_t image_bytes(const Workload& w, const LaunchMemory& memory, std::in
   return tensor(w.heads, w.len_q, w.dim) + tensor(w.heads_kv, w.len_k, w.dim) + tensor(w.heads_kv, w.len_k, w.dim_v) +
          tensor(w.heads, w.len_q, w.dim_v) + round_up(static_cast<std::uint64_t>(w.batch * w.heads * w.len_q) * 4) +
          round_up(static_cast<std::uint64_t>(memory.workspace_bytes)) +
-         round_up(static_cast<std::uint64_t>(memory.counters) * sizeof(unsigned)) + 5 * kGuardBytes;
+         round_up(static_cast<std::uint64_t>(memory.semaphores) * sizeof(unsigned)) + 5 * kGuardBytes;
 }
 
 }  // namespace heed::verify

@@ -1,9 +1,9 @@
 /// A scene: one problem laid out as a block of bytes, ready to be carried to a device, and what must hold of the bytes
 /// that come back.
 ///
-///   | guard | Q | guard | K | guard | V | guard | O | guard | LSE | guard | workspace | guard | counters | guard |
+///   | guard | Q | guard | K | guard | V | guard | O | guard | LSE | guard | workspace | guard | semaphores | guard |
 ///
-/// Guards are random bytes; O, LSE and workspace are poison (0xff: NaN in every dtype), counters are zero. With
+/// Guards are random bytes; O, LSE and workspace are poison (0xff: NaN in every dtype), semaphores are zero. With
 /// padding, the rows past a head's length exist in memory and hold NaN in Q, K and V: a kernel that reads them shows
 /// it, one that writes there too.
 #pragma once
@@ -35,7 +35,7 @@ struct SceneOptions {
 
 class Scene {
  public:
-  /// @param plan the variant's launch plan for this workload: its workspace, counters and grid count
+  /// @param plan the variant's launch plan for this workload: its workspace, semaphores and grid count
   Scene(const Workload& workload, const InputValues& values, const LaunchPlan& plan, std::uint64_t seed,
         const SceneOptions& options = {});
 
@@ -48,7 +48,7 @@ class Scene {
   [[nodiscard]] const Place& o() const { return o_; }
   [[nodiscard]] const Place& lse() const { return lse_; }
   [[nodiscard]] const Place& workspace() const { return workspace_; }
-  [[nodiscard]] const Place& counters() const { return counters_; }
+  [[nodiscard]] const Place& semaphores() const { return semaphores_; }
 
   /// Inputs as the reference reads them: out of this scene's own image, which no candidate ever touches.
   [[nodiscard]] HostTensors tensors() const;
@@ -61,7 +61,7 @@ class Scene {
   /// Puts the bytes of O and LSE of another image into this one, in place of the poison.
   void keep_outputs_of(const std::byte* image);
 
-  /// Whether anything but O, LSE and workspace differs between this image and `after`: counters too are zero again.
+  /// Whether anything but O, LSE and workspace differs between this image and `after`: semaphores too are zero again.
   struct Trespass {
     Finding finding = Finding::none;  ///< input_modified, wrote_outside or left_counters
     std::string text;
@@ -78,7 +78,7 @@ class Scene {
   std::int64_t padding_rows_;
   std::vector<std::byte> image_;
   worker::Launch launch_;
-  Place q_, k_, v_, o_, lse_, workspace_, counters_;
+  Place q_, k_, v_, o_, lse_, workspace_, semaphores_;
 };
 
 /// Bytes an image of this workload takes at most, padding included.

@@ -20,7 +20,7 @@ std::vector<PageRange> pages_in_reach(std::span<const CpuLaunch> launches, const
     const ForwardParams& p = launch.params;
     for (const void* input : {p.q, p.k, p.v}) add(input, false);
     for (const void* output : {static_cast<const void*>(p.o), static_cast<const void*>(p.lse),
-                               static_cast<const void*>(p.workspace), static_cast<const void*>(p.counters)})
+                               static_cast<const void*>(p.workspace), static_cast<const void*>(p.semaphores)})
       add(output, true);
   }
   std::vector<PageRange> ranges;

@@ -16,7 +16,7 @@ struct PageRange {
   bool writable = false;
 };
 
-/// Every tensor reaches up to where the next one begins, guard included; outputs, log-sum-exp, workspace and counters
+/// Every tensor reaches up to where the next one begins, guard included; outputs, log-sum-exp, workspace and semaphores
 /// may be written, what is both read and written too. Guards are at least a page long, so that no page holds both an
 /// input and an output. Pages before the first tensor are not in reach.
 /// @param launches their pointers lie in [image, image + bytes); `image` is page-aligned

@@ -254,7 +254,7 @@ class CudaExecutor final : public Executor {
       throw DeviceFailure(DeviceFailure::Kind::launch,
                           fmt::format("O has strides ({}, {}, {}); the program was built for ({}, {}, {}) alone",
                                       o.batch, o.head, o.row, own->batch, own->head, own->row));
-    if (s.plan.boxes) launch.maps = encode_tensor_maps(launch.params, *s.plan.boxes);
+    if (s.plan.tensor_maps) launch.maps = encode_tensor_maps(launch.params, *s.plan.tensor_maps);
     return launch;
   }
 

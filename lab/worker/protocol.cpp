@@ -79,13 +79,13 @@ ForwardParams resolve(const Launch& launch, std::uintptr_t base) {
   params.o = pointer(base, launch.o);
   params.lse = static_cast<float*>(pointer(base, launch.lse));
   params.workspace = pointer(base, launch.workspace);
-  params.counters = static_cast<unsigned*>(pointer(base, launch.counters));
+  params.semaphores = static_cast<unsigned*>(pointer(base, launch.semaphores));
   return trimmed(params, launch.mask, facts_of(launch.element).bytes);
 }
 
 void to_json(nlohmann::json& json, const Launch& launch) {
   const ForwardParams& s = launch.shape;
-  json = {{"at", {launch.q, launch.k, launch.v, launch.o, launch.lse, launch.workspace, launch.counters}},
+  json = {{"at", {launch.q, launch.k, launch.v, launch.o, launch.lse, launch.workspace, launch.semaphores}},
           {"scale", s.scale},
           {"mask", to_string(launch.mask)},
           {"element", to_string(launch.element)},
@@ -102,7 +102,7 @@ void from_json(const nlohmann::json& json, Launch& launch) {
   launch.o = integer<std::uint64_t>(at.at(3));
   launch.lse = integer<std::uint64_t>(at.at(4));
   launch.workspace = integer<std::uint64_t>(at.at(5));
-  launch.counters = integer<std::uint64_t>(at.at(6));
+  launch.semaphores = integer<std::uint64_t>(at.at(6));
   ForwardParams& s = launch.shape;
   for (const auto& field : kStridesFields) s.*field.member = strides_from_json(json.at(std::string(field.name)));
   for (const auto& field : kIntFields) s.*field.member = integer<int>(json.at(std::string(field.name)));
@@ -113,27 +113,27 @@ void from_json(const nlohmann::json& json, Launch& launch) {
 }
 
 nlohmann::json plan_to_json(const LaunchPlan& plan) {
-  nlohmann::json boxes;
-  if (const auto& b = plan.boxes)
-    boxes = {{"element", to_string(b->problem.element)},
-             {"head_dim", b->problem.head_dim},
-             {"mask", to_string(b->problem.mask)},
-             {"columns", b->columns},
-             {"q_rows", b->q_rows},
-             {"k_rows", b->k_rows},
-             {"v_rows", b->v_rows},
-             {"o_rows", b->o_rows},
-             {"o_columns", b->o_columns},
-             {"l2_bytes", b->l2_bytes}};
+  nlohmann::json tensor_maps;
+  if (const auto& b = plan.tensor_maps)
+    tensor_maps = {{"element", to_string(b->problem.element)},
+                   {"head_dim", b->problem.head_dim},
+                   {"mask", to_string(b->problem.mask)},
+                   {"columns", b->columns},
+                   {"q_rows", b->q_rows},
+                   {"k_rows", b->k_rows},
+                   {"v_rows", b->v_rows},
+                   {"o_rows", b->o_rows},
+                   {"o_columns", b->o_columns},
+                   {"l2_bytes", b->l2_bytes}};
   return {{"entry", plan.entry},
           {"grid", plan.grid},
           {"threads", plan.threads},
           {"cluster", plan.cluster},
           {"shared_bytes", plan.shared_bytes},
           {"workspace_bytes", plan.workspace_bytes},
-          {"counters", plan.counters},
-          {"boxes", boxes},
-          {"dependent", plan.dependent},
+          {"semaphores", plan.semaphores},
+          {"tensor_maps", tensor_maps},
+          {"supports_pdl", plan.supports_pdl},
           {"o_strides", plan.o_strides ? strides_to_json(*plan.o_strides) : nlohmann::json()}};
 }
 
@@ -145,19 +145,19 @@ LaunchPlan plan_from_json(const nlohmann::json& json) {
   plan.cluster = integer<std::uint32_t>(json.at("cluster"));
   plan.shared_bytes = integer<std::int64_t>(json.at("shared_bytes"));
   plan.workspace_bytes = integer<std::int64_t>(json.at("workspace_bytes"));
-  plan.counters = integer<int>(json.at("counters"));
-  if (const auto& b = json.at("boxes"); !b.is_null())
-    plan.boxes = TensorBoxes{.problem = {.element = find_element(b.at("element").get<std::string>()).element,
-                                         .head_dim = integer<int>(b.at("head_dim")),
-                                         .mask = parse_mask_kind(b.at("mask").get<std::string>())},
-                             .columns = integer<int>(b.at("columns")),
-                             .q_rows = integer<int>(b.at("q_rows")),
-                             .k_rows = integer<int>(b.at("k_rows")),
-                             .v_rows = integer<int>(b.at("v_rows")),
-                             .o_rows = integer<int>(b.at("o_rows")),
-                             .o_columns = integer<int>(b.at("o_columns")),
-                             .l2_bytes = integer<int>(b.at("l2_bytes"))};
-  plan.dependent = json.at("dependent").get<bool>();
+  plan.semaphores = integer<int>(json.at("semaphores"));
+  if (const auto& b = json.at("tensor_maps"); !b.is_null())
+    plan.tensor_maps = TensorMapSpec{.problem = {.element = find_element(b.at("element").get<std::string>()).element,
+                                                 .head_dim = integer<int>(b.at("head_dim")),
+                                                 .mask = parse_mask_kind(b.at("mask").get<std::string>())},
+                                     .columns = integer<int>(b.at("columns")),
+                                     .q_rows = integer<int>(b.at("q_rows")),
+                                     .k_rows = integer<int>(b.at("k_rows")),
+                                     .v_rows = integer<int>(b.at("v_rows")),
+                                     .o_rows = integer<int>(b.at("o_rows")),
+                                     .o_columns = integer<int>(b.at("o_columns")),
+                                     .l2_bytes = integer<int>(b.at("l2_bytes"))};
+  plan.supports_pdl = json.at("supports_pdl").get<bool>();
   if (const auto& strides = json.at("o_strides"); !strides.is_null()) plan.o_strides = strides_from_json(strides);
   return plan;
 }

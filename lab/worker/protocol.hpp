@@ -35,7 +35,7 @@ struct Launch {
   std::uint64_t o = kNull;
   std::uint64_t lse = kNull;
   std::uint64_t workspace = kNull;
-  std::uint64_t counters = kNull;
+  std::uint64_t semaphores = kNull;
   ForwardParams shape{};  ///< strides, scale and lengths, of all keys; its pointers are unused
   MaskKind mask = MaskKind::none;
   Element element = Element::fp16;

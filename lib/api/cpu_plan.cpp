@@ -100,7 +100,7 @@ class CpuPlan final : public Plan {
 
   void prepare(void* workspace, void*) const override {
     require_workspace(workspace);
-    if (counter_bytes_ > 0) std::memset(workspace, 0, counter_bytes_);
+    if (semaphore_bytes_ > 0) std::memset(workspace, 0, semaphore_bytes_);
   }
 
   double run(const heed_tensors* tensors, std::size_t count, void* workspace, void*, std::uint32_t) const override {

@@ -89,14 +89,14 @@ struct alignas(64) CachedMaps {
 };
 constexpr std::size_t kCachedMaps = 64;  // 37 KB a thread; a decoder of 32 layers has 32 sets of addresses
 
-const TensorMaps& maps_of(std::uint64_t plan, const ForwardParams& p, const TensorBoxes& boxes) {
+const TensorMaps& maps_of(std::uint64_t plan, const ForwardParams& p, const TensorMapSpec& spec) {
   static thread_local std::array<CachedMaps, kCachedMaps> cached;
   const auto mix = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address) >> 4; };
   const std::uint64_t hash = (mix(p.q) ^ mix(p.k) * 3 ^ mix(p.v) * 5 ^ mix(p.o) * 7 ^ plan) * 0x9E3779B97F4A7C15U;
   CachedMaps& entry = cached[hash >> 58];
   if (entry.plan != plan || entry.q != p.q || entry.k != p.k || entry.v != p.v || entry.o != p.o) {
     entry.plan = 0;
-    entry.maps = encode_tensor_maps(p, boxes);
+    entry.maps = encode_tensor_maps(p, spec);
     entry.q = p.q;
     entry.k = p.k;
     entry.v = p.v;
@@ -122,8 +122,8 @@ class GpuPlan final : public Plan {
   void prepare(void* workspace, void* stream) const override {
     require_workspace(workspace);
     require_device(stream);
-    if (counter_bytes_ > 0)
-      check(cuda_.memset_d8_async(reinterpret_cast<CUdeviceptr>(workspace), 0, counter_bytes_,
+    if (semaphore_bytes_ > 0)
+      check(cuda_.memset_d8_async(reinterpret_cast<CUdeviceptr>(workspace), 0, semaphore_bytes_,
                                   static_cast<CUstream>(stream)),
             "clearing the workspace");
   }
@@ -132,7 +132,7 @@ class GpuPlan final : public Plan {
              std::uint32_t flags) const override {
     if (problem_.is_empty) return 0;
     const bool dependent = (flags & HEED_RUN_DEPENDENT) != 0;
-    if (dependent && !launch_.dependent)
+    if (dependent && !launch_.supports_pdl)
       throw Error(ErrorCode::usage, "this plan cannot be launched as a dependent; leave out HEED_RUN_DEPENDENT");
     require_device(stream);
     if (problem_.has_keys) require_workspace(workspace);
@@ -144,7 +144,7 @@ class GpuPlan final : public Plan {
         continue;
       }
       const ForwardParams params = bound(at, workspace);
-      const TensorMaps& maps = launch_.boxes ? maps_of(serial_, params, *launch_.boxes) : no_maps;
+      const TensorMaps& maps = launch_.tensor_maps ? maps_of(serial_, params, *launch_.tensor_maps) : no_maps;
       check(program_->launch(launch_.grid, params, maps, static_cast<CUstream>(stream), dependent),
             "launching the kernel");
     }

@@ -257,8 +257,8 @@ Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
                     variant_text_, launch_.o_strides->batch, launch_.o_strides->head, launch_.o_strides->row,
                     problem_.o.batch, problem_.o.head, problem_.o.row),
         variant_text_);
-  counter_bytes_ = rounded_up(static_cast<std::size_t>(launch_.counters) * sizeof(unsigned));
-  workspace_bytes_ = counter_bytes_ + rounded_up(static_cast<std::size_t>(launch_.workspace_bytes));
+  semaphore_bytes_ = rounded_up(static_cast<std::size_t>(launch_.semaphores) * sizeof(unsigned));
+  workspace_bytes_ = semaphore_bytes_ + rounded_up(static_cast<std::size_t>(launch_.workspace_bytes));
   params_.q_strides = problem_.q;
   params_.k_strides = problem_.k;
   params_.v_strides = problem_.v;
@@ -329,16 +329,16 @@ ForwardParams Plan::bound(const Addresses& at, void* workspace) const {
   p.v = at.v;
   p.o = at.o;
   p.lse = at.lse;
-  p.counters = launch_.counters > 0 ? static_cast<unsigned*>(workspace) : nullptr;
-  p.workspace = launch_.workspace_bytes > 0 ? static_cast<char*>(workspace) + counter_bytes_ : nullptr;
+  p.semaphores = launch_.semaphores > 0 ? static_cast<unsigned*>(workspace) : nullptr;
+  p.workspace = launch_.workspace_bytes > 0 ? static_cast<char*>(workspace) + semaphore_bytes_ : nullptr;
   return trimmed(p, mask_, element_bytes_);
 }
 
 void Plan::info(heed_plan_info& info) const {
-  info.can_be_dependent = launch_.dependent ? 1 : 0;
+  info.can_be_dependent = launch_.supports_pdl ? 1 : 0;
   info.workspace_bytes = workspace_bytes_;
   info.workspace_alignment = kWorkspaceAlignment;
-  info.workspace_zeroed = static_cast<std::size_t>(launch_.counters) * sizeof(unsigned);
+  info.workspace_zeroed = static_cast<std::size_t>(launch_.semaphores) * sizeof(unsigned);
   info.family = choice_.variant.family == nullptr ? "" : choice_.variant.family->name().data();
   info.variant = variant_text_.c_str();
   info.origin = choice_.origin.c_str();

@@ -89,7 +89,7 @@ class Plan {
   LaunchPlan launch_;
   MaskKind mask_;
   int element_bytes_;
-  std::size_t counter_bytes_ = 0;  ///< at the beginning of a workspace
+  std::size_t semaphore_bytes_ = 0;  ///< at the beginning of a workspace
   std::size_t workspace_bytes_ = 0;
   std::uintptr_t tensor_alignment_;  ///< of every tensor but lse
 

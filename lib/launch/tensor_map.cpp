@@ -30,20 +30,20 @@ struct Tensor {
   int box_columns;
 };
 
-Tensor tensor_of(const ForwardParams& p, const TensorBoxes& boxes, MappedTensor tensor) {
-  const int keys = std::max(1, visible_keys(boxes.problem.mask, p.len_q - 1, p.right_offset, p.len_k));
+Tensor tensor_of(const ForwardParams& p, const TensorMapSpec& spec, MappedTensor tensor) {
+  const int keys = std::max(1, visible_keys(spec.problem.mask, p.len_q - 1, p.right_offset, p.len_k));
   switch (tensor) {
     case MappedTensor::q:
-      return {"q", p.q, p.q_strides, p.len_q, p.heads, boxes.q_rows, boxes.columns};
+      return {"q", p.q, p.q_strides, p.len_q, p.heads, spec.q_rows, spec.columns};
     case MappedTensor::k:
-      return {"k", p.k, p.k_strides, keys, p.heads_kv, boxes.k_rows, boxes.columns};
+      return {"k", p.k, p.k_strides, keys, p.heads_kv, spec.k_rows, spec.columns};
     case MappedTensor::v:
-      return {"v", p.v, p.v_strides, keys, p.heads_kv, boxes.v_rows, boxes.columns};
+      return {"v", p.v, p.v_strides, keys, p.heads_kv, spec.v_rows, spec.columns};
     case MappedTensor::o:
       break;
   }
-  const int columns = boxes.o_columns == 0 ? boxes.columns : boxes.o_columns;
-  return {"o", p.o, p.o_strides, p.len_q, p.heads, boxes.o_rows, columns};
+  const int columns = spec.o_columns == 0 ? spec.columns : spec.o_columns;
+  return {"o", p.o, p.o_strides, p.len_q, p.heads, spec.o_rows, columns};
 }
 
 // CUtensorMapDataType of elements that boxes hold; its numbers, as builds without CUDA have no name for them.
@@ -65,10 +65,10 @@ std::optional<int> driver_type_of(Element element) {
 
 }  // namespace
 
-TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorBoxes& boxes, MappedTensor which) {
-  const Tensor t = tensor_of(params, boxes, which);
-  const int head_dim = boxes.problem.head_dim;
-  const ElementFacts& element = facts_of(boxes.problem.element);
+TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorMapSpec& spec, MappedTensor which) {
+  const Tensor t = tensor_of(params, spec, which);
+  const int head_dim = spec.problem.head_dim;
+  const ElementFacts& element = facts_of(spec.problem.element);
   const auto element_bytes = static_cast<std::uint64_t>(element.bytes);
   if (!driver_type_of(element.element))
     refuse(fmt::format("a tensor map of {} cannot be made: boxes are of fp16 or bf16 elements, not {}", t.name,
@@ -78,10 +78,10 @@ TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorBoxes& 
     refuse(
         fmt::format("a tensor map of {} cannot be made: a box has 64, 32 or 16 columns, not {}", t.name, t.box_columns),
         std::to_string(t.box_columns));
-  if (boxes.l2_bytes != 0 && boxes.l2_bytes != 64 && boxes.l2_bytes != 128 && boxes.l2_bytes != 256)
+  if (spec.l2_bytes != 0 && spec.l2_bytes != 64 && spec.l2_bytes != 128 && spec.l2_bytes != 256)
     refuse(fmt::format("a tensor map of {} cannot be made: the L2 fetches 0, 64, 128 or 256 bytes at once, not {}",
-                       t.name, boxes.l2_bytes),
-           std::to_string(boxes.l2_bytes));
+                       t.name, spec.l2_bytes),
+           std::to_string(spec.l2_bytes));
   if (head_dim <= 0 || head_dim % 8 != 0)  // what a box holds beyond the head dim is read as zeros
     refuse(fmt::format("a tensor map of {} cannot be made: the head dim {} is no multiple of 8 (16 bytes)", t.name,
                        head_dim),
@@ -120,7 +120,7 @@ TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorBoxes& 
 
 #ifdef HEED_WITH_CUDA
 
-TensorMaps encode_tensor_maps(const ForwardParams& params, const TensorBoxes& boxes) {
+TensorMaps encode_tensor_maps(const ForwardParams& params, const TensorMapSpec& spec) {
   static_assert(CU_TENSOR_MAP_DATA_TYPE_FLOAT16 == 6 && CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 == 9);
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) <= alignof(CUtensorMap));
   const auto encode = cuda_driver().tensor_map_encode_tiled;
@@ -130,18 +130,18 @@ TensorMaps encode_tensor_maps(const ForwardParams& params, const TensorBoxes& bo
   TensorMaps maps{};
   const auto add = [&](TensorMap& map, MappedTensor tensor, int rows, const char* name) {
     if (rows == 0) return;
-    const TensorMapShape shape = tensor_map_shape(params, boxes, tensor);
+    const TensorMapShape shape = tensor_map_shape(params, spec, tensor);
     constexpr std::array<cuuint32_t, 4> kEveryElement = {1, 1, 1, 1};
     const CUtensorMapSwizzle swizzle = shape.swizzle_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
                                        : shape.swizzle_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                                                    : CU_TENSOR_MAP_SWIZZLE_32B;
-    const CUtensorMapL2promotion promotion = boxes.l2_bytes == 0     ? CU_TENSOR_MAP_L2_PROMOTION_NONE
-                                             : boxes.l2_bytes == 64  ? CU_TENSOR_MAP_L2_PROMOTION_L2_64B
-                                             : boxes.l2_bytes == 128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B
-                                                                     : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+    const CUtensorMapL2promotion promotion = spec.l2_bytes == 0     ? CU_TENSOR_MAP_L2_PROMOTION_NONE
+                                             : spec.l2_bytes == 64  ? CU_TENSOR_MAP_L2_PROMOTION_L2_64B
+                                             : spec.l2_bytes == 128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+                                                                    : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     CUtensorMap encoded{};
     const CUresult result =
-        encode(&encoded, static_cast<CUtensorMapDataType>(*driver_type_of(boxes.problem.element)),
+        encode(&encoded, static_cast<CUtensorMapDataType>(*driver_type_of(spec.problem.element)),
                static_cast<cuuint32_t>(shape.extents.size()), const_cast<void*>(shape.address), shape.extents.data(),
                shape.strides_bytes.data(), shape.box.data(), kEveryElement.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
                swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -149,16 +149,16 @@ TensorMaps encode_tensor_maps(const ForwardParams& params, const TensorBoxes& bo
       refuse(fmt::format("the NVIDIA driver refuses the tensor map of {}: {}", name, cuda_error_text(result)), name);
     std::memcpy(&map, &encoded, sizeof map);
   };
-  add(maps.q, MappedTensor::q, boxes.q_rows, "q");
-  add(maps.k, MappedTensor::k, boxes.k_rows, "k");
-  add(maps.v, MappedTensor::v, boxes.v_rows, "v");
-  add(maps.o, MappedTensor::o, boxes.o_rows, "o");
+  add(maps.q, MappedTensor::q, spec.q_rows, "q");
+  add(maps.k, MappedTensor::k, spec.k_rows, "k");
+  add(maps.v, MappedTensor::v, spec.v_rows, "v");
+  add(maps.o, MappedTensor::o, spec.o_rows, "o");
   return maps;
 }
 
 #else
 
-TensorMaps encode_tensor_maps(const ForwardParams&, const TensorBoxes&) {
+TensorMaps encode_tensor_maps(const ForwardParams&, const TensorMapSpec&) {
   refuse("this build has no CUDA support", "cuda");
 }
 

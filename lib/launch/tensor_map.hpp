@@ -26,10 +26,10 @@ enum class MappedTensor { q, k, v, o };
 /// size 1 is given a legal stride, for its own is never used.
 /// @throws Error(unsupported) naming the tensor and what would be right: an address or stride that is no multiple of 16
 /// bytes, elements that are not 16-bit, a box that no copy can move
-TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorBoxes& boxes, MappedTensor tensor);
+TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorMapSpec& spec, MappedTensor tensor);
 
-/// The maps of a launch; of a tensor without rows in `boxes` all zero. Needs no GPU, but the driver.
+/// The maps of a launch; of a tensor without rows in `spec` all zero. Needs no GPU, but the driver.
 /// @throws Error(unsupported) as tensor_map_shape, or when the driver has no tensor maps or refuses these
-TensorMaps encode_tensor_maps(const ForwardParams& params, const TensorBoxes& boxes);
+TensorMaps encode_tensor_maps(const ForwardParams& params, const TensorMapSpec& spec);
 
 }  // namespace heed

@@ -22,7 +22,7 @@ namespace heed {
 /// What one bulk copy of each tensor moves: this many rows of `columns` 16-bit elements, laid out in shared memory with
 /// the swizzle of rows of that size: 128 bytes (64 columns), 64 or 32. What a box holds beyond the head dim is zero.
 /// Rows of 0: the entry does not use that tensor's map, which is left zero.
-struct TensorBoxes {
+struct TensorMapSpec {
   Problem problem{};  ///< of the variant: ForwardParams say neither element nor head dim nor whether there is a mask
   int columns = 64;
   int q_rows = 0;
@@ -32,7 +32,7 @@ struct TensorBoxes {
   int o_columns = 0;   ///< of the output's boxes; 0: as many as the others have
   int l2_bytes = 256;  ///< what the L2 fetches at once where a copy misses: 0 for no more than the copy reads, 64, 128
                        ///< or 256; more helps data that is read again, and costs bandwidth where all is read once
-  bool operator==(const TensorBoxes&) const = default;
+  bool operator==(const TensorMapSpec&) const = default;
 };
 
 /// How a variant is launched, computed from its config and the workload; no host code of a candidate takes part.
@@ -43,10 +43,10 @@ struct LaunchPlan {
   std::uint32_t cluster = 1;               ///< thread blocks a cluster
   std::int64_t shared_bytes = 0;           ///< dynamic shared memory a block; on a CPU scratch bytes a thread
   std::int64_t workspace_bytes = 0;
-  int counters = 0;                  ///< 32-bit counters in global memory, zero before and after each launch
-  std::optional<TensorBoxes> boxes;  ///< the entry takes TensorMaps as its second parameter
-  bool dependent = false;  ///< the entry reads and writes global memory only after griddepcontrol.wait: it may be
-                           ///< launched as a programmatic dependent of the launch before it
+  int semaphores = 0;                        ///< 32-bit semaphores in global memory, zero before and after each launch
+  std::optional<TensorMapSpec> tensor_maps;  ///< the entry takes TensorMaps as its second parameter
+  bool supports_pdl = false;  ///< the entry reads and writes global memory only after griddepcontrol.wait: it may be
+                              ///< launched as a programmatic dependent of the launch before it
   std::optional<TensorStrides> o_strides;  ///< those that every launch must have: the entry does not read its own
   bool operator==(const LaunchPlan&) const = default;
 };
@@ -54,15 +54,15 @@ struct LaunchPlan {
 /// Global memory that launches of one plan take besides the tensors.
 struct LaunchMemory {
   std::int64_t workspace_bytes = 0;
-  int counters = 0;
+  int semaphores = 0;
 
-  static LaunchMemory of(const LaunchPlan& plan) { return {plan.workspace_bytes, plan.counters}; }
+  static LaunchMemory of(const LaunchPlan& plan) { return {plan.workspace_bytes, plan.semaphores}; }
   /// Enough for either.
   [[nodiscard]] LaunchMemory joined(const LaunchMemory& other) const {
-    return {std::max(workspace_bytes, other.workspace_bytes), std::max(counters, other.counters)};
+    return {std::max(workspace_bytes, other.workspace_bytes), std::max(semaphores, other.semaphores)};
   }
   [[nodiscard]] bool holds(const LaunchMemory& other) const {
-    return workspace_bytes >= other.workspace_bytes && counters >= other.counters;
+    return workspace_bytes >= other.workspace_bytes && semaphores >= other.semaphores;
   }
 };
 
@@ -200,9 +200,9 @@ std::string to_string(const Problem& problem);
 
 /// What a custom source asks of its launch on top of its family's plan.
 struct LaunchExtras {
-  int counters = 0;
+  int semaphores = 0;
   std::int64_t shared_bytes = 0;  ///< more than the plan's
-  bool dependent = false;
+  bool supports_pdl = false;
 };
 
 /// One point of a family's space, specialized or not, for one problem. `source` replaces the family's entry where a

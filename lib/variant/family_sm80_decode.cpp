@@ -176,7 +176,7 @@ class Sm80DecodeFamily final : public Family {
     plan.threads = static_cast<std::uint32_t>(sm80_decode::threads(c));
     plan.shared_bytes = sm80_decode::shared_plan(c, static_cast<int>(workload.dim)).total;
     plan.workspace_bytes = sm80_decode::workspace_bytes(c, tiles, splits, static_cast<int>(workload.dim));
-    plan.counters = splits > 1 ? static_cast<int>(tiles) : 0;
+    plan.semaphores = splits > 1 ? static_cast<int>(tiles) : 0;
     return plan;
   }
 

@@ -216,13 +216,13 @@ class Sm90DecodeFamily final : public Family {
     plan.grid = plan_grid(sm90_decode::grid_of(c, static_cast<int>(workload.batch), heads, static_cast<int>(blocks)));
     plan.threads = static_cast<std::uint32_t>(sm90_decode::threads(c));
     plan.shared_bytes = sm90_decode::shared_plan(c, dim).total;
-    plan.counters = static_cast<int>(words.total());
-    plan.dependent = c.pdl;
-    plan.boxes = TensorBoxes{.problem = problem_of(workload),
-                             .columns = tile::kBoxColumns,
-                             .k_rows = c.block_n,
-                             .v_rows = c.block_n,
-                             .l2_bytes = c.l2_promotion};
+    plan.semaphores = static_cast<int>(words.total());
+    plan.supports_pdl = c.pdl;
+    plan.tensor_maps = TensorMapSpec{.problem = problem_of(workload),
+                                     .columns = tile::kBoxColumns,
+                                     .k_rows = c.block_n,
+                                     .v_rows = c.block_n,
+                                     .l2_bytes = c.l2_promotion};
     return plan;
   }
 

@@ -244,15 +244,15 @@ class Sm90PersistentFamily final : public Family {
     plan.threads = static_cast<std::uint32_t>(sm90_persistent::threads(c));
     plan.cluster = static_cast<std::uint32_t>(c.cluster);
     plan.shared_bytes = sm90_persistent::shared_plan(c, static_cast<int>(workload.dim)).total;
-    plan.counters = c.scheduler == sm90_persistent::Scheduler::dynamic_persistent ? 1 : 0;
-    plan.boxes =
-        TensorBoxes{.problem = problem_of(workload),
-                    .columns = tile::kBoxColumns,
-                    .q_rows = sm90_persistent::kWarpgroupRows,
-                    .k_rows = c.block_n,
-                    .v_rows = c.block_n,
-                    .o_rows = c.epilogue == sm90_persistent::EpilogueStore::tma ? sm90_persistent::box_rows(c) : 0};
-    plan.dependent = c.pdl_trigger != sm90_persistent::PdlTrigger::none;
+    plan.semaphores = c.scheduler == sm90_persistent::Scheduler::dynamic_persistent ? 1 : 0;
+    plan.tensor_maps =
+        TensorMapSpec{.problem = problem_of(workload),
+                      .columns = tile::kBoxColumns,
+                      .q_rows = sm90_persistent::kWarpgroupRows,
+                      .k_rows = c.block_n,
+                      .v_rows = c.block_n,
+                      .o_rows = c.epilogue == sm90_persistent::EpilogueStore::tma ? sm90_persistent::box_rows(c) : 0};
+    plan.supports_pdl = c.pdl_trigger != sm90_persistent::PdlTrigger::none;
     return plan;
   }
 

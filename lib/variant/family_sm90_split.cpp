@@ -319,14 +319,15 @@ class Sm90SplitFamily final : public Family {
     plan.threads = static_cast<std::uint32_t>(sm90_split::threads(c));
     plan.cluster = static_cast<std::uint32_t>(c.cluster);
     plan.shared_bytes = sm90_split::shared_plan(c, static_cast<int>(workload.dim)).total;
-    plan.boxes = TensorBoxes{.problem = problem_of(workload),
-                             .columns = tile::kBoxColumns,
-                             .q_rows = sm90_split::query_box_rows(c),
-                             .k_rows = c.block_n,
-                             .v_rows = sm90_split::iteration_keys(c) / c.v_barriers,
-                             .o_rows = c.epilogue == sm90_split::EpilogueStore::tma ? sm90_split::kStoredRows : 0,
-                             .o_columns = sm90_split::kStoredColumns};
-    plan.dependent = c.pdl_trigger != sm90_split::PdlTrigger::none;
+    plan.tensor_maps =
+        TensorMapSpec{.problem = problem_of(workload),
+                      .columns = tile::kBoxColumns,
+                      .q_rows = sm90_split::query_box_rows(c),
+                      .k_rows = c.block_n,
+                      .v_rows = sm90_split::iteration_keys(c) / c.v_barriers,
+                      .o_rows = c.epilogue == sm90_split::EpilogueStore::tma ? sm90_split::kStoredRows : 0,
+                      .o_columns = sm90_split::kStoredColumns};
+    plan.supports_pdl = c.pdl_trigger != sm90_split::PdlTrigger::none;
     return plan;
   }
 

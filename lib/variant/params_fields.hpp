@@ -52,7 +52,7 @@ void for_each_params_field(const Visit& visit) {
   visit("o", offset_of(params.o));
   visit("lse", offset_of(params.lse));
   visit("workspace", offset_of(params.workspace));
-  visit("counters", offset_of(params.counters));
+  visit("semaphores", offset_of(params.semaphores));
   for (const auto& field : kStridesFields) visit(field.name, offset_of(params.*field.member));
   for (const auto& field : kIntFields) visit(field.name, offset_of(params.*field.member));
   visit("scale", offset_of(params.scale));

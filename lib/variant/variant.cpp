@@ -19,9 +19,9 @@ std::string Variant::unit() const {
 LaunchPlan Variant::plan(const Workload& workload, const DeviceFacts& device) const {
   HEED_CHECK(runs(workload));
   LaunchPlan plan = family->plan(config, workload, device);
-  plan.counters = std::max(plan.counters, extras.counters);
+  plan.semaphores = std::max(plan.semaphores, extras.semaphores);
   plan.shared_bytes += extras.shared_bytes;
-  plan.dependent = plan.dependent || extras.dependent;
+  plan.supports_pdl = plan.supports_pdl || extras.supports_pdl;
   if (problem.sizes.o_strides.row != 0) plan.o_strides = problem.sizes.o_strides;
   return plan;
 }

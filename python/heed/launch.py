@@ -274,7 +274,7 @@ class HeedAttention:
 
     def as_dependent(self):
         """The same function, launched as a programmatic dependent of the launch before it; None where the plan does not allow it."""
-        if not self.binary["dependent"]:
+        if not self.binary["supports_pdl"]:
             return None
 
         def call(q, k, v):

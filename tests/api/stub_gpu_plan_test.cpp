@@ -204,7 +204,7 @@ TEST(GpuPlans, WorkspacesAreClearedAndAsked) {
   const int before = launched();
   ASSERT_EQ(heed_plan_run(made.plan, &memory.t, workspace, nullptr), HEED_OK) << heed_last_error();
   EXPECT_EQ(launched(), before + 1);
-  EXPECT_EQ(memory.seen().counters, workspace);
+  EXPECT_EQ(memory.seen().semaphores, workspace);
 }
 
 TEST(GpuPlans, RowsWithoutKeysAreWrittenWithoutAKernel) {

@@ -65,9 +65,9 @@ TEST_F(Cli, BuildForAGpuNeedsNone) {
   EXPECT_EQ(json["grid"], nlohmann::json({16, 8, 1}));
   EXPECT_EQ(json["device"]["arch"], "sm_90a");
   EXPECT_EQ(json["max_shared_bytes"], 227 * 1024);
-  EXPECT_EQ(json["counters"], 0);
-  EXPECT_TRUE(json["boxes"].is_null());
-  EXPECT_EQ(json["dependent"], false);
+  EXPECT_EQ(json["semaphores"], 0);
+  EXPECT_TRUE(json["tensor_maps"].is_null());
+  EXPECT_EQ(json["supports_pdl"], false);
   EXPECT_FALSE(json.contains("floor"));  // an architecture has no clock
   EXPECT_FALSE(json.contains("made_for"));
 
@@ -78,9 +78,9 @@ TEST_F(Cli, BuildForAGpuNeedsNone) {
   EXPECT_EQ(json["made_for"], "Hopper");
   EXPECT_EQ(json["grid"], nlohmann::json({16, 8, 1}));
   EXPECT_EQ(json["cluster"], 2);
-  EXPECT_EQ(json["boxes"]["q_rows"], 64);
-  EXPECT_EQ(json["boxes"]["l2_bytes"], 256);
-  EXPECT_EQ(json["dependent"], true);
+  EXPECT_EQ(json["tensor_maps"]["q_rows"], 64);
+  EXPECT_EQ(json["tensor_maps"]["l2_bytes"], 256);
+  EXPECT_EQ(json["supports_pdl"], true);
   EXPECT_TRUE(json["o_strides"].is_null());
 
   const Printed dense = build("fwd_sm90_split:specialize=shape,o_layout=dense,gqa=on");
@@ -91,7 +91,7 @@ TEST_F(Cli, BuildForAGpuNeedsNone) {
                                       folder_.file("d.cubin") + " " + cache());
   ASSERT_EQ(decode.code, 0) << decode.err;
   EXPECT_EQ(nlohmann::json::parse(decode.out)["family"], "fwd_sm90_decode");
-  EXPECT_EQ(nlohmann::json::parse(decode.out)["boxes"]["l2_bytes"], 0);
+  EXPECT_EQ(nlohmann::json::parse(decode.out)["tensor_maps"]["l2_bytes"], 0);
   EXPECT_THAT(nlohmann::json::parse(decode.out)["made_for"].get<std::string>(), ::testing::HasSubstr("few queries"));
 }
 

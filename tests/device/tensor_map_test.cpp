@@ -25,7 +25,7 @@ ForwardParams params_of(int batch, int heads, int heads_kv, int len_q, int len_k
   return p;
 }
 
-TensorBoxes boxes_of(int dim, bool causal = false) {
+TensorMapSpec boxes_of(int dim, bool causal = false) {
   return {.problem = {.element = Element::fp16, .head_dim = dim, .mask = causal ? MaskKind::causal : MaskKind::none},
           .columns = 64,
           .q_rows = 128,
@@ -49,10 +49,10 @@ TEST(TensorMap, ShapesOfDenseTensors) {
   EXPECT_EQ(k.box[1], 96U);
   EXPECT_EQ(tensor_map_shape(p, boxes_of(128), MappedTensor::v).box[1], 80U);
   EXPECT_EQ(tensor_map_shape(p, boxes_of(128), MappedTensor::o).address, p.o);
-  TensorBoxes narrow = boxes_of(128);
+  TensorMapSpec narrow = boxes_of(128);
   narrow.columns = 32;
   EXPECT_EQ(tensor_map_shape(p, narrow, MappedTensor::o).swizzle_bytes, 64);
-  TensorBoxes narrow_output = boxes_of(128);
+  TensorMapSpec narrow_output = boxes_of(128);
   narrow_output.o_columns = 32;
   EXPECT_EQ(tensor_map_shape(p, narrow_output, MappedTensor::o).box, (std::array<std::uint32_t, 4>{32, 64, 1, 1}));
   EXPECT_EQ(tensor_map_shape(p, narrow_output, MappedTensor::o).swizzle_bytes, 64);
@@ -105,25 +105,25 @@ TEST(TensorMap, StridesOfSingleEntriesMayBeAnything) {
 TEST(TensorMap, WhatCannotBeCopiedIsRefusedWithWhatWouldBeRight) {
   const auto refusal = [](const std::string& words, const auto& change) {
     ForwardParams p = params_of(2, 8, 4, 100, 300, 64);
-    TensorBoxes boxes = boxes_of(64);
+    TensorMapSpec boxes = boxes_of(64);
     change(p, boxes);
     expect_error(ErrorCode::unsupported, words, [&] { (void)tensor_map_shape(p, boxes, MappedTensor::k); });
   };
   refusal("the row stride of k is 68 elements; bulk copies need a positive multiple of 8",
-          [](ForwardParams& p, TensorBoxes&) { p.k_strides.row = 68; });
-  refusal("the head stride of k is 0", [](ForwardParams& p, TensorBoxes&) { p.k_strides.head = 0; });
-  refusal("the batch stride of k is -64", [](ForwardParams& p, TensorBoxes&) { p.k_strides.batch = -64; });
-  refusal("the batch stride of k is", [](ForwardParams& p, TensorBoxes&) { p.k_strides.batch = 1LL << 39; });
+          [](ForwardParams& p, TensorMapSpec&) { p.k_strides.row = 68; });
+  refusal("the head stride of k is 0", [](ForwardParams& p, TensorMapSpec&) { p.k_strides.head = 0; });
+  refusal("the batch stride of k is -64", [](ForwardParams& p, TensorMapSpec&) { p.k_strides.batch = -64; });
+  refusal("the batch stride of k is", [](ForwardParams& p, TensorMapSpec&) { p.k_strides.batch = 1LL << 39; });
   refusal("k lies at address 0x2008; bulk copies need a multiple of 16 bytes",
-          [](ForwardParams& p, TensorBoxes&) { p.k = reinterpret_cast<const void*>(0x2008); });
-  refusal("k lies at address", [](ForwardParams& p, TensorBoxes&) { p.k = nullptr; });
-  refusal("not fp32", [](ForwardParams&, TensorBoxes& b) { b.problem.element = Element::fp32; });
-  refusal("0, 64, 128 or 256 bytes at once, not 96", [](ForwardParams&, TensorBoxes& b) { b.l2_bytes = 96; });
-  refusal("64, 32 or 16 columns, not 48", [](ForwardParams&, TensorBoxes& b) { b.columns = 48; });
-  refusal("the head dim 68 is no multiple", [](ForwardParams&, TensorBoxes& b) { b.problem.head_dim = 68; });
-  refusal("the head dim 0 is no multiple", [](ForwardParams&, TensorBoxes& b) { b.problem.head_dim = 0; });
-  refusal("1 to 256 rows, not 257", [](ForwardParams&, TensorBoxes& b) { b.k_rows = 257; });
-  refusal("1 to 256 rows, not 0", [](ForwardParams&, TensorBoxes& b) { b.k_rows = 0; });
+          [](ForwardParams& p, TensorMapSpec&) { p.k = reinterpret_cast<const void*>(0x2008); });
+  refusal("k lies at address", [](ForwardParams& p, TensorMapSpec&) { p.k = nullptr; });
+  refusal("not fp32", [](ForwardParams&, TensorMapSpec& b) { b.problem.element = Element::fp32; });
+  refusal("0, 64, 128 or 256 bytes at once, not 96", [](ForwardParams&, TensorMapSpec& b) { b.l2_bytes = 96; });
+  refusal("64, 32 or 16 columns, not 48", [](ForwardParams&, TensorMapSpec& b) { b.columns = 48; });
+  refusal("the head dim 68 is no multiple", [](ForwardParams&, TensorMapSpec& b) { b.problem.head_dim = 68; });
+  refusal("the head dim 0 is no multiple", [](ForwardParams&, TensorMapSpec& b) { b.problem.head_dim = 0; });
+  refusal("1 to 256 rows, not 257", [](ForwardParams&, TensorMapSpec& b) { b.k_rows = 257; });
+  refusal("1 to 256 rows, not 0", [](ForwardParams&, TensorMapSpec& b) { b.k_rows = 0; });
 }
 
 TEST(LaunchPlan, SurvivesTheWayToTheWorker) {
@@ -135,19 +135,19 @@ TEST(LaunchPlan, SurvivesTheWayToTheWorker) {
   plan.shared_bytes = 200000;
   plan.workspace_bytes = 4096;
   EXPECT_EQ(worker::plan_from_json(nlohmann::json::parse(worker::plan_to_json(plan).dump())), plan);
-  plan.counters = 17;
-  plan.boxes = boxes_of(128, true);
-  plan.boxes->problem.element = Element::bf16;
-  plan.dependent = true;
+  plan.semaphores = 17;
+  plan.tensor_maps = boxes_of(128, true);
+  plan.tensor_maps->problem.element = Element::bf16;
+  plan.supports_pdl = true;
   EXPECT_EQ(worker::plan_from_json(nlohmann::json::parse(worker::plan_to_json(plan).dump())), plan);
   plan.o_strides = TensorStrides{.batch = 1LL << 40, .head = 64, .row = 512};
   EXPECT_EQ(worker::plan_from_json(nlohmann::json::parse(worker::plan_to_json(plan).dump())), plan);
   worker::Launch launch;
-  launch.counters = 12345;
+  launch.semaphores = 12345;
   const nlohmann::json json = launch;
-  EXPECT_EQ(json.get<worker::Launch>().counters, 12345U);
-  EXPECT_EQ(worker::resolve(launch, 0x100000).counters, reinterpret_cast<unsigned*>(0x100000 + 12345));
-  EXPECT_EQ(worker::resolve(worker::Launch{}, 0x100000).counters, nullptr);
+  EXPECT_EQ(json.get<worker::Launch>().semaphores, 12345U);
+  EXPECT_EQ(worker::resolve(launch, 0x100000).semaphores, reinterpret_cast<unsigned*>(0x100000 + 12345));
+  EXPECT_EQ(worker::resolve(worker::Launch{}, 0x100000).semaphores, nullptr);
 }
 
 // Keys in front that no query sees may hold NaN, which a map cannot hide: K and V begin behind them.

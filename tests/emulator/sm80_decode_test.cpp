@@ -1,4 +1,4 @@
-// fwd_sm80_decode on the emulated GPU: right results, nothing written elsewhere, counters back at zero, whatever the
+// fwd_sm80_decode on the emulated GPU: right results, nothing written elsewhere, semaphores back at zero, whatever the
 // order of threads and blocks and whenever copies land.
 #include "kernels/sm80/decode/forward.cuh"
 
@@ -47,8 +47,8 @@ std::string launch(const Kernel& kernel, const Workload& workload, const LaunchP
   std::byte* base = image.data() + (256 - reinterpret_cast<std::uintptr_t>(image.data()) % 256);
   std::copy(scene.image().begin(), scene.image().end(), base);
   ForwardParams params = worker::resolve(scene.launch(), reinterpret_cast<std::uintptr_t>(base));
-  std::vector<unsigned> counters(static_cast<std::size_t>(plan.counters), 0);
-  params.counters = counters.data();
+  std::vector<unsigned> semaphores(static_cast<std::size_t>(plan.semaphores), 0);
+  params.semaphores = semaphores.data();
   emulator::Launch order;
   order.grid = {plan.grid[0], plan.grid[1], plan.grid[2]};
   order.threads = static_cast<unsigned>(kernel.threads);
@@ -65,7 +65,7 @@ std::string launch(const Kernel& kernel, const Workload& workload, const LaunchP
 
   if (const verify::Scene::Trespass trespass = scene.trespass(base); trespass.finding != Finding::none)
     return trespass.text;
-  for (const unsigned counter : counters)
+  for (const unsigned counter : semaphores)
     if (counter != 0) return "a counter is not back at zero";
   const std::vector<RowIndex> rows = all_rows(workload);
   const ReferenceRows expected = reference_attention(workload, scene.tensors(), rows, 1);
@@ -103,7 +103,7 @@ LaunchPlan plan_of(const Kernel& kernel, const Workload& w, int splits) {
   plan.threads = static_cast<std::uint32_t>(kernel.threads);
   plan.shared_bytes = kernel.shared_bytes;
   plan.workspace_bytes = sm80_decode::workspace_bytes(c, w.batch * tiles, splits, static_cast<int>(w.dim));
-  plan.counters = splits > 1 ? static_cast<int>(w.batch * tiles) : 0;
+  plan.semaphores = splits > 1 ? static_cast<int>(w.batch * tiles) : 0;
   return plan;
 }
 

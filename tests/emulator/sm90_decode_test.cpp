@@ -40,7 +40,7 @@ void run_in(AttentionCase& problem, const Shape& shape, const Order& order, std:
   const Words plan = words_of(kConfig, kProblem.head_dim, least(order.blocks, tiles),
                               least(kConfig.block_m, params.group_size * shape.len_q));
   words.resize(std::max(words.size(), static_cast<std::size_t>(plan.total()) + 4), 0);
-  params.counters = words.data() + (16 - reinterpret_cast<std::uintptr_t>(words.data()) % 16) % 16 / 4;
+  params.semaphores = words.data() + (16 - reinterpret_cast<std::uintptr_t>(words.data()) % 16) % 16 / 4;
   launch.threads = static_cast<unsigned>(threads(kConfig));
   launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
   launch.seed = order.seed;

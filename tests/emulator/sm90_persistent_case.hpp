@@ -35,7 +35,7 @@ void run_case(const Shape& shape, std::uint64_t seed, const Options& options = {
   static_assert(canonical(kProblem.specialization, specializations_of(kConfig, kProblem)) == kProblem.specialization);
   AttentionCase problem(kProblem, shape, seed);
   unsigned counter = 0;
-  problem.params().counters = &counter;
+  problem.params().semaphores = &counter;
   if (!options.with_lse) problem.params().lse = nullptr;
   if (options.change) options.change(problem.params());
   const TensorMaps maps = problem.maps(kWarpgroupRows, kConfig.block_n, kConfig.block_n,

@@ -79,7 +79,7 @@ TEST_F(Gpu, AnHonestDependentPasses) {
   trial::Laboratory laboratory(workload, device_, *builder_, nullptr, {});
   Variant variant = parse_variant("fwd_sm80", workload, device_);
   variant.label = "test.dependent";
-  variant.extras.dependent = true;
+  variant.extras.supports_pdl = true;
   variant.source =
       "extern \"C\" __global__ void __launch_bounds__(heed::sm80::threads(kConfig), kConfig.min_blocks)\n"
       "    heed_forward(const __grid_constant__ heed::ForwardParams params) {\n"
@@ -109,7 +109,7 @@ TEST_F(Gpu, TheDriverEncodesTensorMaps) {
                            "b1h2l100k300d64:causal_top_left", "b1h2l100d96", "b1h2l100d32:blhd"}) {
     const Workload w = parse_workload(text);
     const verify::Scene scene(w, verify::make_inputs(w, verify::InputClass::normal, 1), LaunchPlan{}, 1);
-    const TensorBoxes boxes{
+    const TensorMapSpec boxes{
         .problem = problem_of(w), .columns = 64, .q_rows = 64, .k_rows = 128, .v_rows = 128, .o_rows = 64};
     const ForwardParams params = worker::resolve(scene.launch(), 0x7f0000000000);
     try {

@@ -130,10 +130,10 @@ TEST(Builder, EverythingThatMattersIsInTheKey) {
   other.entry = "x";
   EXPECT_NE(Cache::key_of(base, toolchain), Cache::key_of(other, toolchain));
   other = base;
-  other.dependent = true;
+  other.supports_pdl = true;
   EXPECT_NE(Cache::key_of(base, toolchain), Cache::key_of(other, toolchain));
   other = base;
-  other.counters = true;
+  other.semaphores = true;
   EXPECT_NE(Cache::key_of(base, toolchain), Cache::key_of(other, toolchain));
   EXPECT_NE(toolchain.identity(base).find("-O3"), std::string::npos);
 }

@@ -43,7 +43,7 @@ const Probe kProbes[] = {
     {"reduction", "atomicAdd(x + 1, 1);", "counts in global memory"},
     {"compare and swap", "x[0] = atomicCAS(x + 1, 1, 2);", "counts in global memory"},
     {"float reduction", "atomicAdd(reinterpret_cast<float*>(x), 1.0F);", "counts in global memory"},
-    {"counters", "x[0] = atomicAdd(x + 1, 1); atomicAdd(x + 2, 1);", nullptr, {.counters = true}},
+    {"semaphores", "x[0] = atomicAdd(x + 1, 1); atomicAdd(x + 2, 1);", nullptr, {.semaphores = true}},
     {"sleep", "asm volatile(\"nanosleep.u32 100;\");", "time pass"},
     {"sleep of a register", "asm volatile(\"nanosleep.u32 %0;\" ::\"r\"(y[0]));", "time pass"},
     {"profiler", "asm volatile(\"pmevent 1;\");", "profiler"},

@@ -59,7 +59,7 @@ TEST(Ptx, LetsThroughWhatKernelsNeed) {
         "ts: .branchtargets $L_1, $L_2; brx.idx %r1, ts; $L_1: $L_2:", ".shared .align 16 .b8 s[64];",
         ".local .align 4 .b8 l[16];"})
     EXPECT_EQ(breach(plain), "") << plain;
-  EXPECT_EQ(breach("atom.global.inc.u32 %r1, [%rd1], 3;", {.counters = true}), "");
+  EXPECT_EQ(breach("atom.global.inc.u32 %r1, [%rd1], 3;", {.semaphores = true}), "");
 }
 
 TEST(Ptx, MemoryOfItsOwnIsFoundInEveryOperand) {
@@ -130,7 +130,7 @@ TEST(Ptx, InstructionsOutsideTheContractAreRefused) {
     EXPECT_THAT(breach(other), HasSubstr("outside the kernel contract")) << other;
   for (const char* counts : {"atom.global.add.u32 %r1, [%rd1], 1;", "red.add.u32 [%rd1], 1;",
                              "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%r1], 16;"})
-    EXPECT_THAT(breach(counts), HasSubstr("no counters")) << counts;
+    EXPECT_THAT(breach(counts), HasSubstr("no semaphores")) << counts;
   for (const char* wide : {"membar.sys;", "fence.sc.sys;", "st.release.sys.global.u32 [%rd1], %r1;"})
     EXPECT_THAT(breach(wide), HasSubstr("beyond the GPU")) << wide;
 }
@@ -163,7 +163,7 @@ TEST(Ptx, WhatTheL2KeepsIsLeftAlone) {
 TEST(Ptx, ALaunchBeginsEarlyOnlyWhereItsPlanSaysSo) {
   for (const char* early : {"griddepcontrol.launch_dependents;", "griddepcontrol.wait;", "griddepcontrol\n.wait;"})
     EXPECT_THAT(breach(early), HasSubstr("next launch"));
-  const PtxRules dependent{.dependent = true};
+  const PtxRules dependent{.supports_pdl = true};
   EXPECT_EQ(breach("griddepcontrol.launch_dependents;\n  griddepcontrol.wait;", dependent), "");
   for (const char* unsafe : {"griddepcontrol.launch_dependents;", "add.s32 %r1, %r2, 3; // griddepcontrol.wait",
                              "/* griddepcontrol.wait; */"})

@@ -95,7 +95,7 @@ Output launch(const std::string& variant_text, const Case& c, Cut cut = Cut::uns
   Output output;
   output.lse.resize(static_cast<std::size_t>(w.batch * w.heads * w.len_q));
   std::vector<std::byte> workspace(static_cast<std::size_t>(plan.workspace_bytes + 64));
-  std::vector<unsigned> counters(static_cast<std::size_t>(plan.counters + 1), 0U);
+  std::vector<unsigned> semaphores(static_cast<std::size_t>(plan.semaphores + 1), 0U);
   ForwardParams params{};
   params.q = q.data();
   params.k = k.data();
@@ -103,7 +103,7 @@ Output launch(const std::string& variant_text, const Case& c, Cut cut = Cut::uns
   params.o = o.data();
   params.lse = output.lse.data();
   params.workspace = workspace.data();
-  params.counters = counters.data();
+  params.semaphores = semaphores.data();
   params.q_strides = params.o_strides = {w.heads * w.len_q * w.dim, w.len_q * w.dim, w.dim};
   params.k_strides = params.v_strides = {w.heads_kv * w.len_k * w.dim, w.len_k * w.dim, w.dim};
   params.batch = static_cast<int>(w.batch);

@@ -69,7 +69,7 @@ class Launch(unittest.TestCase):
             expected = free(q, k, v)
             self.assertEqual(expected.stride(), q.stride())
             # What is told here of dense outputs is told of a program that writes no others.
-            dense = launch.HeedAttention({**binary, "o_strides": [8 * 4 * 64, 64, 4 * 64], "dependent": True}, w)
+            dense = launch.HeedAttention({**binary, "o_strides": [8 * 4 * 64, 64, 4 * 64], "supports_pdl": True}, w)
             self.assertTrue(callable(dense.as_dependent()))
             self.assertIsNone(free.as_dependent())
             o = dense(q, k, v)

@@ -108,13 +108,13 @@ TEST(Families, DecodeOnHopperPlansEqualShares) {
   const LaunchPlan grouped = plan_of("b8h32hkv4l1k8192d128", tiles + "block_m=8,block_n=32,l2_promotion=0");
   // Every job is cut into four: the grid says which job a block's is.
   EXPECT_EQ(grouped.grid, (std::array<std::uint32_t, 3>{4, 4, 8}));
-  EXPECT_EQ(grouped.counters, 128 + 2 * 128 * 8 * (128 + 8));  // an arrival word a block, then two places each
+  EXPECT_EQ(grouped.semaphores, 128 + 2 * 128 * 8 * (128 + 8));  // an arrival word a block, then two places each
   EXPECT_EQ(grouped.workspace_bytes, 0);
-  ASSERT_TRUE(grouped.boxes);
-  EXPECT_EQ(grouped.boxes->k_rows, 32);
-  EXPECT_EQ(grouped.boxes->l2_bytes, 0);
-  EXPECT_TRUE(grouped.dependent);
-  EXPECT_FALSE(plan_of("b8h32hkv4l1k8192d128", "pdl=off").dependent);
+  ASSERT_TRUE(grouped.tensor_maps);
+  EXPECT_EQ(grouped.tensor_maps->k_rows, 32);
+  EXPECT_EQ(grouped.tensor_maps->l2_bytes, 0);
+  EXPECT_TRUE(grouped.supports_pdl);
+  EXPECT_FALSE(plan_of("b8h32hkv4l1k8192d128", "pdl=off").supports_pdl);
   EXPECT_EQ(
       blocks_of(plan_of("b8h32hkv4l1k8192d128", "group_split=kv_tiles,kv_groups=4,stages=4,block_n=32,min_blocks=2")),
       256U);                                                                    // 32 jobs in 8 parts each
@@ -125,8 +125,8 @@ TEST(Families, DecodeOnHopperPlansEqualShares) {
   const LaunchPlan columns =
       plan_of("b8h32hkv4l1k8192d128", "group_split=columns,merge_warps=1,block_n=64,kv_groups=4,stages=4");
   EXPECT_EQ(columns.grid, (std::array<std::uint32_t, 3>{4, 4, 8}));
-  EXPECT_EQ(columns.counters, 128 + 2 * 128 * 4 * (2 * 128 + 16));
-  EXPECT_EQ(columns.boxes->k_rows, 64);
+  EXPECT_EQ(columns.semaphores, 128 + 2 * 128 * 4 * (2 * 128 + 16));
+  EXPECT_EQ(columns.tensor_maps->k_rows, 64);
   hopper.processors = 0;
   EXPECT_EQ(blocks_of(plan_of("b8h32hkv4l1k8192d128", "")), 128U);
   EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "split_points=anywhere").grid, (std::array<std::uint32_t, 3>{132, 1, 1}));
@@ -192,7 +192,7 @@ TEST(Families, DecodeOnHopperKeepsTheMemoryBusy) {
   EXPECT_THAT(chosen("b8h32hkv4l5k8192d128"), HasSubstr("evict_first=off"));
 }
 
-// The plan's splits fill the chip: blocks, workspace and counters for the shapes of the decode suite on an H200.
+// The plan's splits fill the chip: blocks, workspace and semaphores for the shapes of the decode suite on an H200.
 TEST(Families, DecodePlansFillTheChip) {
   const Family& family = find_family("fwd_sm80_decode");
   DeviceFacts hopper = gpu_limits("sm_90a");
@@ -203,14 +203,14 @@ TEST(Families, DecodePlansFillTheChip) {
   };
   const LaunchPlan grouped = plan_of("b8h32hkv4l1k8192d128", "stages=3,min_blocks=2");
   EXPECT_EQ(grouped.grid, (std::array<std::uint32_t, 3>{8, 4, 8}));
-  EXPECT_EQ(grouped.counters, 32);
+  EXPECT_EQ(grouped.semaphores, 32);
   EXPECT_EQ(grouped.workspace_bytes, 32 * 8 * 16 * (128 + 2) * 4);
   EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "stages=3,min_blocks=1").grid[0], 4U);
   EXPECT_EQ(plan_of("b8h32hkv4l1k8192d128", "stages=3,min_blocks=1,waves=4").grid[0], 16U);
   EXPECT_EQ(plan_of("h32hkv8l1k32768d128", "stages=3,min_blocks=2").grid[0], 32U);
   const LaunchPlan many = plan_of("b64h32hkv8l1k2048d128", "stages=3,min_blocks=2");
   EXPECT_EQ(many.grid, (std::array<std::uint32_t, 3>{1, 8, 64}));
-  EXPECT_EQ(many.counters, 0);
+  EXPECT_EQ(many.semaphores, 0);
   EXPECT_EQ(many.workspace_bytes, 0);
   // 32 rows make two tiles of 16; a query that sees one key needs no split.
   EXPECT_EQ(plan_of("h8hkv1l4k64d64", "block_m=16,warp_rows=16").grid[1], 2U);

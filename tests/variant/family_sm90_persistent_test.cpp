@@ -205,7 +205,7 @@ TEST(Families, ProgramsForDenseOutputsWriteNoOthers) {
   }
 }
 
-// Blocks, counters and schedule of what fwd_sm90_persistent does on an H200 where nothing is said.
+// Blocks, semaphores and schedule of what fwd_sm90_persistent does on an H200 where nothing is said.
 TEST(Families, StreamPlansByTheRowsThereAre) {
   const Family& family = find_family("fwd_sm90_persistent");
   DeviceFacts hopper = gpu_limits("sm_90a");
@@ -319,10 +319,10 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_EQ(plan_of("b4h16l512d64").grid, (Grid{2, 16, 4}));
   EXPECT_THAT(describe(default_of("b4h16l512d64")), ::testing::HasSubstr("m_warpgroups=4,kv_groups=1,"));
   // More: blocks stay, and share out a causal mask's uneven tiles by a counter.
-  EXPECT_EQ(plan_of("b1h32l1024d128").counters, 0);
-  EXPECT_EQ(plan_of("b4h32l1024d128:causal_top_left").counters, 1);
+  EXPECT_EQ(plan_of("b1h32l1024d128").semaphores, 0);
+  EXPECT_EQ(plan_of("b4h32l1024d128:causal_top_left").semaphores, 1);
   // Two waves: the second goes backwards.
-  EXPECT_EQ(plan_of("b1h32l1024d128:causal_top_left").counters, 0);
+  EXPECT_EQ(plan_of("b1h32l1024d128:causal_top_left").semaphores, 0);
   EXPECT_THAT(describe(default_of("b1h32l1024d128:causal_top_left")),
               ::testing::HasSubstr("tile_order=row_major,share_causal_tail=off"));
   // Where waves are few, as many blocks as make them even; loads alone want nearly all places.
@@ -340,13 +340,13 @@ TEST(Families, StreamPlansByTheRowsThereAre) {
   EXPECT_EQ(plan_of("b24h12l128d64").grid, (Grid{396, 1, 1}));
   // Without a mask four consumer warpgroups take the next Q tile as they finish; two waves and two consumer warpgroups
   // do not.
-  EXPECT_EQ(plan_of("b8h16l1024d64").counters, 1);
-  EXPECT_EQ(plan_of("b4h16l1024d64").counters, 0);
-  EXPECT_EQ(plan_of("b16h16l1024d128").counters, 0);
-  EXPECT_EQ(plan_of("b64h12l128d64:causal_top_left").counters, 0);  // all of them short
+  EXPECT_EQ(plan_of("b8h16l1024d64").semaphores, 1);
+  EXPECT_EQ(plan_of("b4h16l1024d64").semaphores, 0);
+  EXPECT_EQ(plan_of("b16h16l1024d128").semaphores, 0);
+  EXPECT_EQ(plan_of("b64h12l128d64:causal_top_left").semaphores, 0);  // all of them short
   EXPECT_EQ(plan_of("b2h8l4096k77d64").grid, (Grid{396, 1, 1}));
   EXPECT_EQ(plan_of("b64h12l256d64").grid, (Grid{132, 1, 1}));  // enough rows for consumer warpgroups that share keys
-  EXPECT_TRUE(plan_of("b1h32l1024d128").dependent);
+  EXPECT_TRUE(plan_of("b1h32l1024d128").supports_pdl);
   // Three consumer warpgroups leave no block half empty where four would.
   EXPECT_THAT(describe(default_of("b8h16l384d64")), ::testing::HasSubstr("m_warpgroups=3,"));
   // No consumer warpgroup without rows.

@@ -33,8 +33,8 @@ TEST(Families, EveryCaseIsRefusedWithAReasonOrHasALegalDefault) {
         const LaunchPlan plan = family->plan(config, workload, device);
         EXPECT_GT(plan.threads, 0U);
         EXPECT_GT(plan.grid[0], 0U);
-        EXPECT_TRUE(!plan.boxes || plan.boxes->problem == problem_of(workload)) << family->name();
-        EXPECT_TRUE((!plan.boxes && !plan.dependent) || device.compute_capability >= 90) << family->name();
+        EXPECT_TRUE(!plan.tensor_maps || plan.tensor_maps->problem == problem_of(workload)) << family->name();
+        EXPECT_TRUE((!plan.tensor_maps && !plan.supports_pdl) || device.compute_capability >= 90) << family->name();
         EXPECT_NE(family->prelude(config, problem_of(workload)).find("kConfig{"), std::string::npos);
         EXPECT_NE(family->entry().find(plan.entry), std::string::npos);
       }
@@ -237,10 +237,10 @@ TEST(Families, ACustomSourceMayAskForMoreOfItsLaunch) {
   Variant variant = parse_variant("fwd_sm80", workload, device);
   LaunchPlan expected = variant.family->plan(variant.config, workload, device);
   EXPECT_EQ(variant.plan(workload, device), expected);
-  variant.extras = {.counters = 5, .shared_bytes = 64, .dependent = true};
-  expected.counters = 5;
+  variant.extras = {.semaphores = 5, .shared_bytes = 64, .supports_pdl = true};
+  expected.semaphores = 5;
   expected.shared_bytes += 64;
-  expected.dependent = true;
+  expected.supports_pdl = true;
   EXPECT_EQ(variant.plan(workload, device), expected);
 }
 

@@ -16,7 +16,7 @@ LaunchPlan plan_with_counters() {
   LaunchPlan plan;
   plan.grid = {4, 1, 1};
   plan.workspace_bytes = 100;
-  plan.counters = 3;
+  plan.semaphores = 3;
   return plan;
 }
 
@@ -44,7 +44,7 @@ TEST(Chain, EveryInputIsFedByTheLaunchBefore) {
     EXPECT_EQ(all[n].o % 256, 0U);
     for (std::uint64_t i = 0; i < bytes; ++i) ASSERT_EQ(chain.image()[all[n].o + i], std::byte{0xff});
     EXPECT_EQ(all[n].workspace, all[0].workspace) << "shared, as in one stream of an engine";
-    EXPECT_EQ(all[n].counters, all[0].counters);
+    EXPECT_EQ(all[n].semaphores, all[0].semaphores);
     EXPECT_EQ(all[n].grid, (std::array<std::uint32_t, 3>{4, 1, 1}));
     if (n == 0) continue;
     const std::uint64_t before = all[n - 1].o;
@@ -87,7 +87,7 @@ TEST(Chain, DifferencesAreFoundAndNamed) {
   const std::uint64_t bytes = static_cast<std::uint64_t>(w.heads * w.len_q * w.dim) * 2;
   EXPECT_EQ(found(true, [&](auto& image) { image[third + bytes + 5] ^= std::byte{1}; }).finding,
             Finding::wrote_outside);
-  EXPECT_EQ(found(true, [&](auto& image) { image[chain.launches()[0].counters + 4] = std::byte{1}; }).finding,
+  EXPECT_EQ(found(true, [&](auto& image) { image[chain.launches()[0].semaphores + 4] = std::byte{1}; }).finding,
             Finding::left_counters);
   EXPECT_EQ(found(true, [&](auto& image) { image[chain.launches()[0].k] ^= std::byte{1}; }).finding,
             Finding::input_modified);

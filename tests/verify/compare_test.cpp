@@ -37,23 +37,23 @@ TEST(Compare, OneWrongElementIsFoundAndNamed) {
 // Counters begin at zero, end at zero, and have guards of their own.
 TEST(Compare, CountersMustBeZeroAgain) {
   LaunchPlan plan;
-  plan.counters = 9;
+  plan.semaphores = 9;
   const Workload w = parse_workload("b1h2l40k70d16:fp16");
   const Scene scene(w, make_inputs(w, InputClass::normal, 5), plan, 6);
-  ASSERT_EQ(scene.launch().counters, scene.counters().offset);
-  EXPECT_EQ(scene.counters().bytes, 36U);
+  ASSERT_EQ(scene.launch().semaphores, scene.semaphores().offset);
+  EXPECT_EQ(scene.semaphores().bytes, 36U);
   EXPECT_LE(scene.image().size(), image_bytes(w, LaunchMemory::of(plan), 0));
   std::vector<std::byte> after = scene.image();
-  for (std::uint64_t i = 0; i < 36; ++i) EXPECT_EQ(after[scene.counters().offset + i], std::byte{0});
+  for (std::uint64_t i = 0; i < 36; ++i) EXPECT_EQ(after[scene.semaphores().offset + i], std::byte{0});
   EXPECT_EQ(scene.trespass(after.data()).finding, Finding::none);
-  after[scene.counters().offset + 8 * 4 + 1] = std::byte{2};
+  after[scene.semaphores().offset + 8 * 4 + 1] = std::byte{2};
   EXPECT_EQ(scene.trespass(after.data()).finding, Finding::left_counters);
   EXPECT_THAT(scene.trespass(after.data()).text, ::testing::HasSubstr("counter 8 at 512"));
   after = scene.image();
-  after[scene.counters().offset + 36] ^= std::byte{1};
+  after[scene.semaphores().offset + 36] ^= std::byte{1};
   EXPECT_EQ(scene.trespass(after.data()).finding, Finding::wrote_outside);
-  EXPECT_THAT(scene.trespass(after.data()).text, ::testing::HasSubstr("1 bytes past the end of the counters"));
-  EXPECT_EQ(Scene(w, make_inputs(w, InputClass::normal, 5), LaunchPlan{}, 6).launch().counters, worker::kNull);
+  EXPECT_THAT(scene.trespass(after.data()).text, ::testing::HasSubstr("1 bytes past the end of the semaphores"));
+  EXPECT_EQ(Scene(w, make_inputs(w, InputClass::normal, 5), LaunchPlan{}, 6).launch().semaphores, worker::kNull);
 }
 
 // O lies as the plan says where it does, whatever lies between the rows of Q, K and V.

@@ -191,15 +191,15 @@ TEST(Worker, AChainRunsInOrderOnOneImage) {
   EXPECT_EQ(after(49), 0xff);
 }
 
-// Each timed set has counters of its own, and what launches leave in them is looked at.
+// Each timed set has semaphores of its own, and what launches leave in them is looked at.
 TEST(Worker, TimedLaunchesMustLeaveTheirCountersAtZero) {
   const Workload w = parse_workload("b1h1l16d16:fp32");
-  measure::TimedSets sets(w, {.sets = 3, .launches = 6, .replays = 1}, {.workspace_bytes = 0, .counters = 2}, 1);
+  measure::TimedSets sets(w, {.sets = 3, .launches = 6, .replays = 1}, {.workspace_bytes = 0, .semaphores = 2}, 1);
   const auto arena = std::make_shared<Arena>(sets.arena_bytes());
-  const auto look = [&](int counters, const char* body) {
+  const auto look = [&](int semaphores, const char* body) {
     Worker worker(DeviceKind::cpu, arena);
     LaunchPlan plan = small_plan(1);
-    plan.counters = counters;
+    plan.semaphores = semaphores;
     worker.load(0, build_entry(body), plan);
     worker.seal();
     sets.prepare(worker, {{0, plan}}, 5);
@@ -208,18 +208,18 @@ TEST(Worker, TimedLaunchesMustLeaveTheirCountersAtZero) {
     return failure ? failure->comparison : verify::Comparison{};
   };
   const char* write = "float* o = static_cast<float*>(params->o); for (int i = 0; i < 256; ++i) o[i] = 0;";
-  EXPECT_EQ(look(2, (std::string(write) + "if (block == 0) ++params->counters[1];").c_str()).finding,
+  EXPECT_EQ(look(2, (std::string(write) + "if (block == 0) ++params->semaphores[1];").c_str()).finding,
             Finding::left_counters);
-  EXPECT_EQ(look(2, (std::string(write) + "++params->counters[1]; --params->counters[1];").c_str()).finding,
+  EXPECT_EQ(look(2, (std::string(write) + "++params->semaphores[1]; --params->semaphores[1];").c_str()).finding,
             Finding::inexact);
-  EXPECT_EQ(look(0, (std::string(write) + "if (params->counters != nullptr) __builtin_trap();").c_str()).finding,
+  EXPECT_EQ(look(0, (std::string(write) + "if (params->semaphores != nullptr) __builtin_trap();").c_str()).finding,
             Finding::inexact);
 }
 
 // Base and candidate share each set's workspace: partial results of one must not be there when the other is timed.
 TEST(Worker, ACandidateFindsNothingInTheWorkspaceThatTheBaseLeft) {
   const Workload w = parse_workload("b1h1l16d16:fp32");
-  measure::TimedSets sets(w, {.sets = 3, .launches = 6, .replays = 1}, {.workspace_bytes = 64, .counters = 0}, 1);
+  measure::TimedSets sets(w, {.sets = 3, .launches = 6, .replays = 1}, {.workspace_bytes = 64, .semaphores = 0}, 1);
   const auto arena = std::make_shared<Arena>(sets.arena_bytes());
   Worker worker(DeviceKind::cpu, arena);
   LaunchPlan plan = small_plan(1);

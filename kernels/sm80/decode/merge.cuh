@@ -103,7 +103,8 @@ struct Merge {
     auto* is_last = reinterpret_cast<unsigned*>(shared + kPlan.is_last);
     __syncthreads();  // all of the block's part is written
     if (threadIdx.x == 0)
-      *is_last = ptx::atom_inc_acq_rel_gpu(params.counters + row_tile_index(), gridDim.x - 1) == gridDim.x - 1 ? 1 : 0;
+      *is_last =
+          ptx::atom_inc_acq_rel_gpu(params.semaphores + row_tile_index(), gridDim.x - 1) == gridDim.x - 1 ? 1 : 0;
     __syncthreads();
     return *is_last != 0;
   }

@@ -267,7 +267,7 @@ struct Block {
                     least(kBlockM, params.group_size * params.len_q));
   }
   __device__ __forceinline__ unsigned* place_of(int place, const Words& words) const {
-    return params.counters + words.place(place);
+    return params.semaphores + words.place(place);
   }
 };
 

@@ -81,7 +81,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
   __device__ __forceinline__ void count_in_at(const Segment& segment, int slot) const {
     if (lane != 0) return;
     const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
-    is_last(slot) = ptx::atom_inc_relaxed_gpu(params.counters + segment.first_block, last) == last ? 1 : 0;
+    is_last(slot) = ptx::atom_inc_relaxed_gpu(params.semaphores + segment.first_block, last) == last ? 1 : 0;
     ptx::mbarrier_arrive(counted(slot));
   }
 

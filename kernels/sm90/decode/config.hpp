@@ -34,7 +34,7 @@ struct Config {
   int stages = 12;    ///< tiles of K and V a block has in shared memory or under way
   int min_blocks =
       1;  ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
-  int l2_promotion = 0;      ///< bytes that the L2 fetches at once where a copy misses: TensorBoxes::l2_bytes
+  int l2_promotion = 0;      ///< bytes that the L2 fetches at once where a copy misses: TensorMapSpec::l2_bytes
   int l2_prefetch_kib = 64;  ///< KiB of keys and values that the L2 is asked for before the first copies
   int merge_warps = 2;       ///< warps that merge partial results while the others go on
   GroupSplit group_split = GroupSplit::kv_tiles;

@@ -95,7 +95,7 @@ struct TileParts : Block<kConfig, kProblem> {
       if (is_first) ptx::mbarrier_wait(ending(), 0);
       const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
       if (lane == 0)
-        *is_last_word() = ptx::atom_inc_relaxed_gpu(params.counters + segment.first_block, last) == last ? 1 : 0;
+        *is_last_word() = ptx::atom_inc_relaxed_gpu(params.semaphores + segment.first_block, last) == last ? 1 : 0;
     }
     mergers_meet();  // again in wait_for_partials(), before the next segment's is written
     return *is_last_word() != 0;

@@ -246,7 +246,7 @@ struct TmaProducer {
   __device__ __forceinline__ int following(int index, int total) const {
     // Relaxed: it orders nothing, and to wait for its end would hold up the loads behind it.
     if constexpr (kConfig.scheduler == Scheduler::dynamic_persistent)
-      return all_virtual_ctas() + ptx::atom_inc_relaxed_gpu(params.counters, total - 1);
+      return all_virtual_ctas() + ptx::atom_inc_relaxed_gpu(params.semaphores, total - 1);
     return index + all_virtual_ctas();
   }
 
