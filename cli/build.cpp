@@ -9,6 +9,7 @@
 #include "base/version.hpp"
 #include "cli/command.hpp"
 #include "compile/embedded.hpp"
+#include "device/cpu_level.hpp"
 #include "json/text.hpp"
 #include "measure/floor.hpp"
 #include "record/json.hpp"
@@ -44,12 +45,13 @@ json contract_json() {
 }
 
 /// Adds what the workload asks of this device: operations, bytes, and the floor without a launch (the launch is
-/// measured by whoever launches). No floor where only the limits of an architecture are known.
+/// measured by whoever launches). No floor where only an architecture is known.
 void add_workload(json& entry, const Workload& workload, const DeviceFacts& device) {
   entry["workload"] = to_string(workload);
   entry["flops"] = workload.flops();
   entry["bytes"] = workload.bytes();
   if (device.kind == DeviceKind::cuda && device.clock_mhz <= 0) return;
+  if (device.kind == DeviceKind::cpu && device.driver.empty()) return;
   measure::Peak peak;
   if (device.kind == DeviceKind::cpu) {
     static const measure::Peak measured = measure::peak_of(device, workload, device.processors);
@@ -193,8 +195,12 @@ json build_one(const BuildOptions& o, const DeviceFacts& device) {
 
 DeviceFacts device_for(const BuildOptions& o) {
   if (!o.arch.empty()) {
+    if (const CpuLevel* level = find_cpu_level(o.arch)) return representative_cpu(*level);
     if (o.machine.device == "cpu")
-      throw Error(ErrorCode::usage, "--arch names a GPU architecture; leave it out with --device cpu", o.arch);
+      throw Error(
+          ErrorCode::usage,
+          "--arch names a GPU architecture; leave it out with --device cpu, or name a CPU level such as x86-64-v3",
+          o.arch);
     return gpu_limits(o.arch);
   }
   // A CPU family named by itself is built for the CPU, also where there is a GPU.
@@ -231,7 +237,9 @@ void add_build(CLI::App& app, int& exit_code) {
   command->add_option("variant", o->variant, "auto, family or family:knob=value,...");
   o->workload.add_to(*command);
   o->machine.add_to(*command);
-  command->add_option("--arch", o->arch, "Build for this GPU architecture, e.g. sm_90a; no GPU is needed then");
+  command->add_option(
+      "--arch", o->arch,
+      "Build for this GPU architecture, e.g. sm_90a, with no GPU, or for this CPU level, e.g. x86-64-v3");
   command->add_option("-o,--output", o->output, "The binary: a cubin for a GPU, a shared object for a CPU");
   command->add_option("--list", o->list, "A file with a workload and a variant a line, as tuned/variants.txt");
   command->add_option("--into", o->into, "Folder for the binaries of --list");

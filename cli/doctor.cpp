@@ -43,7 +43,8 @@ Finding probe(const std::string& what, const std::string& consequence, const Pro
 }
 
 std::string describe_cpu(const DeviceFacts& cpu) {
-  return fmt::format("{}, {} processors, {} fp32 lanes, {} last-level cache", cpu.name, cpu.processors, cpu.lanes,
+  return fmt::format("{}, {} processors, {} fp32 lanes, CPU level {}, {} last-level cache", cpu.name, cpu.processors,
+                     cpu.lanes, cpu.level.empty() ? "none" : cpu.level,
                      human_bytes(static_cast<double>(cpu.cache_bytes)));
 }
 

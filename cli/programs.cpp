@@ -10,6 +10,7 @@
 #include "cli/champion_builds.hpp"
 #include "cli/command.hpp"
 #include "compile/embedded.hpp"
+#include "device/cpu_level.hpp"
 #include "dispatch/covering.hpp"
 #include "dispatch/program_file.hpp"
 #include "json/text.hpp"
@@ -101,6 +102,22 @@ std::vector<ChampionBuild> start_champions(const std::vector<dispatch::TunedEntr
   return builds;
 }
 
+/// What one word of --arch stands for. @throws Error(usage) naming the words there are
+std::vector<DeviceFacts> devices_of(const std::string& arch) {
+  if (arch == "native") return {choose_device(DeviceChoice::cpu)};
+  if (const CpuLevel* level = find_cpu_level(arch)) return {representative_cpu(*level)};
+  if (arch.starts_with("sm_") || arch.starts_with("compute_")) return {dispatch::representative_gpu(arch)};
+  std::vector<std::string_view> choices = {"cpu", "native"};
+  std::vector<DeviceFacts> devices;
+  for (const CpuLevel& level : cpu_levels()) {
+    if (arch == "cpu" && level.machine == own_machine()) devices.push_back(representative_cpu(level));
+    choices.push_back(level.name);
+  }
+  if (!devices.empty()) return devices;
+  choices.insert(choices.end(), {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "compute_80"});
+  throw Error(ErrorCode::usage, fmt::format("unknown architecture \"{}\"; {}", arch, one_of(arch, choices)), arch);
+}
+
 int build(const BuildOptions& o) {
   if (o.output.empty() && !o.dry_run)
     throw Error(ErrorCode::usage, "say with --output where the file of programs goes, or ask for a --dry-run");
@@ -108,7 +125,9 @@ int build(const BuildOptions& o) {
   (void)padding::copy_source();  // its device sources are known before any build begins
   std::vector<DeviceFacts> devices;
   for (const std::string& arch : o.archs)
-    devices.push_back(arch == "cpu" ? choose_device(DeviceChoice::cpu) : dispatch::representative_gpu(arch));
+    for (DeviceFacts& device : devices_of(arch))
+      if (std::none_of(devices.begin(), devices.end(), [&](const DeviceFacts& d) { return d.arch == device.arch; }))
+        devices.push_back(std::move(device));
   struct Pending {
     dispatch::ProgramRecord record;
     std::string id;
@@ -203,7 +222,7 @@ void list(const FileOptions& o) {
     return;
   }
   for (const dispatch::ProgramRecord& r : file->records())
-    print(fmt::format("{:8} {:8} {:40} {}\n", r.arch, r.origin, r.workload, r.variant));
+    print(fmt::format("{:13} {:8} {:40} {}\n", r.arch, r.origin, r.workload, r.variant));
 }
 
 void verify(const FileOptions& o) {
@@ -237,9 +256,11 @@ void add_programs(CLI::App& app, int& exit_code) {
       "build", "Build the programs that defaults by rule name for problems drawn at random; needs no GPU");
   o->machine.add_to(*command);
   command
-      ->add_option(
-          "--arch", o->archs,
-          "sm_80, sm_86, sm_89, sm_90a, compute_80 (PTX for newer GPUs) or cpu (this one); more than one may be given")
+      ->add_option("--arch", o->archs,
+                   "sm_80, sm_86, sm_89, sm_90a, compute_80 (PTX for newer GPUs); x86-64-v3, x86-64-v4, x86-64-v4-amx, "
+                   "aarch64-neon; cpu (every level of this instruction set), native (this processor alone); more than "
+                   "one may be "
+                   "given")
       ->delimiter(',')
       ->required();
   command->add_option("--dtypes", o->dtypes, "fp16, bf16, fp32 [fp16,bf16; on a CPU all]")->delimiter(',');
@@ -261,9 +282,10 @@ void add_programs(CLI::App& app, int& exit_code) {
   add_file_command(*programs, "verify", "Check every program of a file against its digest", verify);
   programs->footer(
       "Examples:\n"
-      "  heed programs build --arch sm_90a,sm_80 -o heed.programs\n"
+      "  heed programs build --arch sm_90a,sm_80,cpu -o heed.programs\n"
       "  heed programs list heed.programs\n"
-      "HEED_PROGRAMS names the file that libheed takes; else it takes heed.programs from beside itself.");
+      "HEED_PROGRAMS names the file that libheed takes; else it takes heed.programs from beside itself.\n"
+      "HEED_CPU_LEVEL names the highest CPU level that it takes programs of.");
 }
 
 }  // namespace heed::cli

@@ -7,6 +7,7 @@
 #include "base/version.hpp"
 #include "cli/command.hpp"
 #include "compile/embedded.hpp"
+#include "device/cpu_level.hpp"
 #include "device/device.hpp"
 #include "json/text.hpp"
 #include "report/champions.hpp"
@@ -97,7 +98,10 @@ std::vector<std::optional<std::string>> machine_code_of(const std::vector<report
   for (const report::Program& program : programs) {
     builds.emplace_back();
     try {
-      const DeviceFacts device = program.arch.starts_with("sm_") ? gpu_limits(program.arch) : cpu_facts();
+      const CpuLevel* const level = find_cpu_level(program.arch);
+      const DeviceFacts device = program.arch.starts_with("sm_") ? gpu_limits(program.arch)
+                                 : level != nullptr              ? representative_cpu(*level)
+                                                                 : cpu_facts();
       const Workload workload = parse_workload(program.workload);
       const Variant variant = parse_variant(with_current_names(program.config), workload, device);
       builds.back() = builder.start(jit::request_for(variant, workload, device));

@@ -86,7 +86,6 @@ class MatrixForward {
 
  private:
   static constexpr int min(int a, int b) { return a < b ? a : b; }
-  static constexpr int clamp(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
 
   struct Row {
     long long head;
@@ -109,15 +108,6 @@ class MatrixForward {
     return static_cast<const Memory*>(tensor) + batch * strides.batch + head / params_.group_size * strides.head;
   }
 
-  /// Keys [begin, end).
-  struct Span {
-    int begin;
-    int end;
-    /// What of it lies in the tile of `count` keys from `tile` on, counted from there.
-    [[nodiscard]] Span in_tile(int tile, int count) const {
-      return {clamp(begin - tile, 0, count), clamp(end - tile, 0, count)};
-    }
-  };
   /// Keys that a row of the block sees.
   [[nodiscard]] Span seen(int row) const { return span_of(first_row_ + row, 1); }
   /// From the first key that any of some rows sees to the last. Rows are those that blocks are cut from; with shared
@@ -268,13 +258,6 @@ class MatrixForward {
     }
   }
 
-  /// Tiles 0 to 3 as 32 rows of 32 numbers.
-  static void store_sums(float* to, long long row_bytes) {
-    char* const rows = reinterpret_cast<char*>(to);
-    tiles::store<0>(rows, row_bytes), tiles::store<1>(rows + 64, row_bytes);
-    tiles::store<2>(rows + 16 * row_bytes, row_bytes), tiles::store<3>(rows + 16 * row_bytes + 64, row_bytes);
-  }
-
   /// Weights of one row of a group for the keys of the tile that it sees, and zeros for the others of the group's steps
   /// of 32 keys, [first_step, steps).
   void softmax(int first, int r, const Span& keys, int first_step, int steps) {
@@ -330,17 +313,6 @@ class MatrixForward {
     };
     clear(first_step, first_pair);
     clear(pairs, steps);
-  }
-
-  template <int kDistance, int... kLane>
-  static Vec larger_of_lanes(Vec x, Indices<kLane...>) {
-    return max(x, __builtin_shufflevector(x, x, (kLane ^ kDistance)...));
-  }
-  static float largest_lane(Vec x) {
-    x = larger_of_lanes<8>(x, LaneIndices{});
-    x = larger_of_lanes<4>(x, LaneIndices{});
-    x = larger_of_lanes<2>(x, LaneIndices{});
-    return larger_of_lanes<1>(x, LaneIndices{})[0];
   }
 
   /// Scores of numbers that are no sums of pieces (NaN, infinity, next to infinity): one by one.

@@ -76,6 +76,25 @@ template <int kPieces, bool kExact>
   }
 }
 
+template <int kDistance, int... kLane>
+inline Vec larger_of_lanes(Vec x, Indices<kLane...>) {
+  return max(x, __builtin_shufflevector(x, x, (kLane ^ kDistance)...));
+}
+/// In four exchanges of halves.
+inline float largest_lane(Vec x) {
+  x = larger_of_lanes<8>(x, LaneIndices{});
+  x = larger_of_lanes<4>(x, LaneIndices{});
+  x = larger_of_lanes<2>(x, LaneIndices{});
+  return larger_of_lanes<1>(x, LaneIndices{})[0];
+}
+
+/// Tiles 0 to 3 as 32 rows of 32 numbers.
+inline void store_sums(float* to, long long row_bytes) {
+  char* const rows = reinterpret_cast<char*>(to);
+  tiles::store<0>(rows, row_bytes), tiles::store<1>(rows + 64, row_bytes);
+  tiles::store<2>(rows + 16 * row_bytes, row_bytes), tiles::store<3>(rows + 16 * row_bytes + 64, row_bytes);
+}
+
 }  // namespace heed::cpu
 
 #endif

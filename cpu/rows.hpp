@@ -13,6 +13,17 @@ struct BlockPlace {
   int first_row;
 };
 
+/// Keys [begin, end).
+struct Span {
+  int begin;
+  int end;
+  /// What of it lies in the tile of `count` keys from `tile` on, counted from there.
+  [[nodiscard]] Span in_tile(int tile, int count) const {
+    const auto clamp = [count](int x) { return x < 0 ? 0 : x < count ? x : count; };
+    return {clamp(begin - tile), clamp(end - tile)};
+  }
+};
+
 /// Rows that blocks of one head, or of heads that share their keys, are cut from.
 template <Config kConfig>
 inline int rows_of_head(const ForwardParams& params) {

@@ -150,11 +150,15 @@ typedef enum heed_build {
   HEED_BUILD_BACKGROUND = 1, /* a plan takes the best program that is there, later plans take the one that was built */
   HEED_BUILD_WAIT = 2        /* heed_plan_create waits for it; without NVRTC it takes the best that is there */
 } heed_build;
+/* Calls task(argument, index) once for every index from 0 to tasks - 1, one after another or several at a time, on any
+ * threads, and returns when all have ended. It lets no exception out. Tasks let none out either, and wait for nothing.
+ */
+typedef void (*heed_parallel_for)(void* context, int tasks, void (*task)(void* argument, int index), void* argument);
 
 /* How a plan is made. Null pointers and zeros stand for the library's own choice. */
 typedef struct heed_options {
   uint32_t struct_size; /* sizeof(heed_options) */
-  int32_t threads;      /* of a CPU plan; 0: as many as the variant was built for */
+  int32_t threads;      /* that share a CPU plan's work, at most 4096; 0: as many as this process has processors */
   const char*
       programs;        /* a file of programs to choose from instead of the library's own; HEED_PROGRAMS names another */
   const char* variant; /* "family:knob=value,..." or "auto": this one alone */
@@ -162,9 +166,11 @@ typedef struct heed_options {
   size_t image_bytes;
   int32_t build;          /* heed_build; on a CPU nothing is built */
   int32_t reserved_build; /* 0 */
-  const char* book;     /* a book of champions (heed book), which comes before the programs; "" for none. Null: the one
-                         * that HEED_BOOK names, else that of $XDG_DATA_HOME/heed or ~/.local/share/heed if there is one */
-  uint64_t reserved[6]; /* 0 */
+  const char* book; /* a book of champions (heed book), which comes before the programs; "" for none. Null: the one
+                     * that HEED_BOOK names, else that of $XDG_DATA_HOME/heed or ~/.local/share/heed if there is one */
+  heed_parallel_for parallel_for; /* runs a CPU plan as `threads` tasks; null: on threads of the library's own */
+  void* parallel_context;         /* its first argument */
+  uint64_t reserved[4];           /* 0 */
 } heed_options;
 
 typedef struct heed_plan heed_plan;

@@ -2,6 +2,7 @@
 
 #include "base/files.hpp"
 #include "base/text.hpp"
+#include "device/cpu_level.hpp"
 #include "jit/confined_build.hpp"
 #include "jit/toolchain.hpp"
 #include "process/process.hpp"
@@ -18,7 +19,6 @@ namespace {
 // name left, so that equal programs are equal files.
 const std::vector<std::string> kOptions = {"-std=c++20",
                                            "-O3",
-                                           "-march=native",
                                            "-fno-math-errno",
                                            "-fno-trapping-math",
                                            "-ffp-contract=fast",
@@ -49,17 +49,20 @@ class HostToolchain final : public Toolchain {
       throw Error(ErrorCode::no_compiler,
                   fmt::format("the C++ compiler {} does not run: {}", compiler_, trim(version.output)), compiler_);
     version_ = split(version.output, '\n').front();
+    // "x86_64-linux-gnu" of g++, "x86_64-pc-linux-gnu" of clang++
+    target_ = trim(run_process({compiler_, "-dumpmachine"}, {}, 20).output);
   }
 
   std::string identity(const BuildRequest& request) const override {
-    return fmt::format("{} | {} | {}", version_, fmt::join(kOptions, " "), request.arch);
+    return fmt::format("{} | {} | {}", version_, fmt::join(options_of(request), " "), request.arch);
   }
   std::string extension() const override { return "so"; }
 
   Result compile(const BuildRequest& request, const fs::path& output, double limit_s) const override {
     const BuildFolder folder(output);
     std::vector<std::string> argv = {compiler_};
-    argv.insert(argv.end(), kOptions.begin(), kOptions.end());
+    const std::vector<std::string> options = options_of(request);
+    argv.insert(argv.end(), options.begin(), options.end());
     argv.insert(argv.end(),
                 {"-I", include_root_.string(), "-include", (include_root_ / "cpu/freestanding.hpp").string(),
                  "-Wl,--version-script=" + (include_root_ / "cpu/exports.map").string(), "-x", "c++", "-", "-o",
@@ -74,9 +77,27 @@ class HostToolchain final : public Toolchain {
   }
 
  private:
+  // A named level has its own flags; every other architecture of a CPU is this very processor.
+  [[nodiscard]] std::vector<std::string> options_of(const BuildRequest& request) const {
+    std::vector<std::string> options = kOptions;
+    const CpuLevel* const level = find_cpu_level(request.arch);
+    if (level == nullptr) {
+      options.emplace_back("-march=native");
+      return options;
+    }
+    if (!target_.starts_with(fmt::format("{}-", level->machine)))
+      throw Error(ErrorCode::no_compiler,
+                  fmt::format("{} compiles for {}; programs of {} need a C++ compiler for {}, on such a machine",
+                              compiler_, target_, level->name, level->machine),
+                  std::string(level->name));
+    options.insert(options.end(), level->flags.begin(), level->flags.end());
+    return options;
+  }
+
   std::string compiler_;
   fs::path include_root_;
   std::string version_;
+  std::string target_;
 };
 
 }  // namespace

@@ -57,12 +57,13 @@ Choice better_of_builds(const Problem& problem, const Options& options, const De
   std::string remark;
   if (const auto file = found_or_built(built, wanted, w, options, device, remark)) {
     const dispatch::ProgramRecord& record = file->records()[0];
-    return {.variant = wanted,
-            .image = file->image(record),
-            .digest = record.digest,
-            .origin = file->name(),
-            .reason =
-                fmt::format("the rule of {} names it for this problem; it was built on this machine", family->name())};
+    return {
+        .variant = wanted,
+        .image = file->image(record),
+        .digest = record.digest,
+        .origin = file->name(),
+        .reason = fmt::format("the rule of {} names it for this problem; it was built on this machine", family->name()),
+        .arch = record.arch};
   }
   if (remark.empty()) return result();
   const std::string text = fmt::format("; of the program that the rule of {} names: {}", family->name(), remark);

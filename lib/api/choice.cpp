@@ -51,9 +51,13 @@ std::shared_ptr<const dispatch::Champions> opened(const NamedBook& named, const 
 
 Choice taken(const dispatch::Selection& selection) {
   const bool is_of_book = selection.step == dispatch::Step::book;
-  return {selection.variant,        selection.file->image(*selection.record),
-          selection.record->digest, (is_of_book ? "book " : "") + selection.file->name(),
-          selection.reason,         selection.step};
+  return {.variant = selection.variant,
+          .image = selection.file->image(*selection.record),
+          .digest = selection.record->digest,
+          .origin = (is_of_book ? "book " : "") + selection.file->name(),
+          .reason = selection.reason,
+          .arch = selection.record->arch,
+          .step = selection.step};
 }
 
 Choice choose_by_order(const Problem& problem, const Options& options, const DeviceFacts& device,

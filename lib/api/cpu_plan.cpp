@@ -1,4 +1,4 @@
-// Plans on a CPU: a shared object out of memory, its blocks shared by pinned threads.
+// Plans on a CPU: a shared object out of memory, its blocks shared by pinned threads or by those of the caller.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -13,6 +13,9 @@
 #include "api/plan.hpp"
 #include "base/files.hpp"
 #include "base/matrix_unit.hpp"
+#include "device/device.hpp"
+#include "dispatch/architecture.hpp"
+#include "launch/caller_threads.hpp"
 #include "launch/cpu_threads.hpp"
 #include "padding/padding.hpp"
 
@@ -79,12 +82,18 @@ std::shared_ptr<CpuThreads> threads_of(int count) {
 
 class CpuPlan final : public Plan {
  public:
-  CpuPlan(const Problem& problem, Choice choice, const LaunchPlan& launch, int threads)
+  /// @param threads that share the blocks, whatever number of them the program was cut for
+  CpuPlan(const Problem& problem, Choice choice, const LaunchPlan& launch, int threads, ParallelFor parallel_for)
       : Plan(problem, std::move(choice), launch) {
     choice_.image.clear();
     if (problem_.is_empty || !problem_.has_keys) return;
-    threads_ = threads_of(threads > 0 ? threads : static_cast<int>(launch_.threads));
-    if (!threads_->reserve(launch_.shared_bytes)) throw std::bad_alloc();
+    if (parallel_for.call != nullptr) {
+      threads_ = std::make_shared<CallerThreads>(parallel_for, threads, launch_.shared_bytes);
+      return;
+    }
+    const std::shared_ptr<CpuThreads> own = threads_of(threads);
+    if (!own->reserve(launch_.shared_bytes)) throw std::bad_alloc();
+    threads_ = own;
   }
 
   void load(std::shared_ptr<LoadedObject> object) { object_ = std::move(object); }
@@ -125,7 +134,7 @@ class CpuPlan final : public Plan {
   }
 
   std::shared_ptr<LoadedObject> object_;
-  std::shared_ptr<CpuThreads> threads_;
+  std::shared_ptr<CpuLauncher> threads_;
 };
 
 class CpuCopies final : public Copies {
@@ -148,11 +157,15 @@ std::unique_ptr<Copies> make_cpu_copies(int element_bytes) {
 std::unique_ptr<Plan> make_cpu_plan(const Problem& problem, const Options& options, Choice choice,
                                     const DeviceFacts& device) {
   if (problem.is_empty || !problem.has_keys)
-    return std::make_unique<CpuPlan>(problem, std::move(choice), LaunchPlan{}, options.threads);
+    return std::make_unique<CpuPlan>(problem, std::move(choice), LaunchPlan{}, 0, ParallelFor{});
   (void)allow_matrix_unit();
-  const LaunchPlan launch = choice.variant.plan(problem.workload, device);
+  // Scratch grows with the width of vectors: of a program that the caller brings the widest here, for it may be of this
+  // processor alone or of any level.
+  const DeviceFacts built_for = choice.arch.empty() ? cpu_facts() : dispatch::facts_for(choice.arch, device);
+  const LaunchPlan launch = choice.variant.plan(problem.workload, built_for);
   std::shared_ptr<LoadedObject> object = loaded(choice, launch);
-  auto plan = std::make_unique<CpuPlan>(problem, std::move(choice), launch, options.threads);
+  const int threads = options.threads > 0 ? options.threads : device.processors;
+  auto plan = std::make_unique<CpuPlan>(problem, std::move(choice), launch, threads, options.parallel_for);
   plan->load(std::move(object));
   return plan;
 }

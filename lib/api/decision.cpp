@@ -12,6 +12,7 @@
 #include "api/plan.hpp"
 #include "base/digest.hpp"
 #include "device/device.hpp"
+#include "dispatch/architecture.hpp"
 #include "dispatch/built_programs.hpp"
 #include "padding/padding.hpp"
 #include "variant/element.hpp"
@@ -66,12 +67,17 @@ Choice choose(const Problem& problem, const Options& options, const DeviceFacts&
     if (const auto why = asked->family->refuses(w, device))
       throw Error(ErrorCode::unsupported,
                   fmt::format("{} cannot run {}: {}", asked->family->name(), to_string(w), *why), to_string(w));
-    if (const auto why = asked->is_illegal(w, device))
+    if (const auto why = dispatch::every_program_is_illegal(*asked, w, device))
       throw Error(ErrorCode::unsupported, fmt::format("{} cannot run {}: {}", describe(*asked), to_string(w), *why),
                   describe(*asked));
   }
   if (!options.image.empty())
-    return {*asked, std::string(options.image), digest(options.image), "given", "its image was given"};
+    return {.variant = *asked,
+            .image = std::string(options.image),
+            .digest = digest(options.image),
+            .origin = "given",
+            .reason = "its image was given",
+            .arch = {}};
   if (asked) return taken(programs_of(options, device)->find(*asked));
   const auto by_order = [&] {
     return choose_by_order(problem, options, device, [&] { return programs_of(options, device); });

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "device/cpu_level.hpp"
 #include "device/device.hpp"
 #include "variant/element.hpp"
 #include "workload/mask.hpp"
@@ -13,6 +14,7 @@ namespace heed::api {
 namespace {
 
 constexpr std::size_t kWorkspaceAlignment = 256;
+constexpr int kMostThreads = 4096;
 
 std::size_t rounded_up(std::size_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
@@ -34,10 +36,16 @@ Options read_options(const heed_options* given) {
   for (const std::uint64_t word : given->reserved)
     if (word != 0) refuse("reserved fields of heed_options must be 0", std::to_string(word));
   if (given->threads < 0) refuse("the number of threads must not be negative", std::to_string(given->threads));
+  if (given->threads > kMostThreads)
+    refuse(fmt::format("{} threads were asked for; at most {} share a plan's work", given->threads, kMostThreads),
+           std::to_string(given->threads));
   options.threads = given->threads;
   if (given->build < HEED_BUILD_OFF || given->build > HEED_BUILD_WAIT || given->reserved_build != 0)
     refuse(fmt::format("{} is no heed_build", given->build), std::to_string(given->build));
   options.build = given->build;
+  if (given->parallel_for == nullptr && given->parallel_context != nullptr)
+    refuse("parallel_context is given without parallel_for, whose first argument it is");
+  options.parallel_for = {given->parallel_for, given->parallel_context};
   if (given->programs != nullptr) options.programs = given->programs;
   if (given->book != nullptr) options.book = given->book;
   if (given->variant != nullptr && std::string_view(given->variant) != "auto") options.variant = given->variant;
@@ -49,7 +57,10 @@ Options read_options(const heed_options* given) {
 }
 
 DeviceFacts facts_of_device(const Problem& problem) {
-  if (problem.device == DeviceKind::cpu) return cpu_facts();
+  if (problem.device == DeviceKind::cpu) {
+    const char* const level = std::getenv("HEED_CPU_LEVEL");
+    return at_most_level(cpu_facts(), level == nullptr ? "" : level);
+  }
   // Asked for once a device: attributes take tens of microseconds.
   static std::mutex mutex;
   static std::map<int, DeviceFacts> known;

@@ -9,6 +9,7 @@
 #include "api/problem.hpp"
 #include "dispatch/selection.hpp"
 #include "heed/heed.h"
+#include "launch/caller_threads.hpp"
 #include "padding/copy_rows.hpp"
 #include "variant/family.hpp"
 
@@ -25,8 +26,9 @@ struct Options {
   std::string_view image;
   int build = HEED_BUILD_OFF;
   std::optional<std::string> book;  ///< empty: none; not set: the default one
+  ParallelFor parallel_for;         ///< the caller's threads; without a function the library's own
 };
-/// @throws Error(usage) for a struct of another size, an image without a variant
+/// @throws Error(usage) for a struct of another size, an image without a variant, threads outside 0 to 4096
 Options read_options(const heed_options* options);
 
 /// A program that was chosen for a problem.
@@ -36,6 +38,7 @@ struct Choice {
   std::string digest;  ///< of the image
   std::string origin;
   std::string reason;
+  std::string arch;  ///< that the program was built for; empty: unknown, of an image that was given
   dispatch::Step step = dispatch::Step::given;
   bool is_building = false;  ///< a better one
 };
@@ -139,7 +142,8 @@ std::unique_ptr<Plan> make_batched_plan(const Problem& problem, std::string reas
 std::unique_ptr<Plan> make_copied_plan(const Problem& problem, std::unique_ptr<Plan> inner,
                                        std::unique_ptr<Copies> copies);
 
-/// The device of a problem. @throws Error(no_device)
+/// The device of a problem; a CPU at most of the level that the environment variable HEED_CPU_LEVEL names.
+/// @throws Error(no_device), Error(usage) for a level that is none
 DeviceFacts facts_of_device(const Problem& problem);
 
 }  // namespace heed::api

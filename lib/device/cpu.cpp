@@ -10,6 +10,7 @@
 #include "base/matrix_unit.hpp"
 #include "base/parallel.hpp"
 #include "base/text.hpp"
+#include "device/cpu_level.hpp"
 #include "device/device.hpp"
 
 namespace heed {
@@ -76,6 +77,7 @@ DeviceFacts cpu_facts() {
   facts.registers = 32;
 #endif
   facts.matrix_unit = allow_matrix_unit();
+  if (const CpuLevel* highest = highest_cpu_level()) facts.level = highest->name;
   // -march=native means this very processor, so its flags are part of what a binary is built for.
   facts.arch =
       fmt::format("{}-{}-{}", system.machine, level, digest(cpuinfo("model name") + cpuinfo("flags")).substr(0, 8));

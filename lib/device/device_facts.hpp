@@ -16,7 +16,7 @@ constexpr std::string_view to_string(DeviceKind kind) {
 struct DeviceFacts {
   DeviceKind kind = DeviceKind::cpu;
   std::string name;    ///< "NVIDIA H200", "AMD EPYC 7763 64-Core Processor"
-  std::string arch;    ///< build target: "sm_90a", or the host's instruction set, e.g. "x86_64+avx2"
+  std::string arch;    ///< build target: "sm_90a", a CpuLevel, or this very processor, "x86_64-avx512-0a1b2c3d"
   std::string driver;  ///< CUDA driver version "13.0", or the kernel release
   int processors = 0;  ///< multiprocessors, or processors this process may run on
   std::int64_t memory_bytes = 0;
@@ -27,6 +27,7 @@ struct DeviceFacts {
   int lanes = 0;             ///< fp32 values a vector register
   int registers = 0;         ///< vector registers
   bool matrix_unit = false;  ///< tiles of bf16 (Intel AMX) that this process may use
+  std::string level;         ///< the highest CpuLevel whose programs run; empty: none
 
   // CUDA only
   int compute_capability = 0;               ///< 10 * major + minor

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <limits>
 #include <optional>
 
 #include "compile/nvrtc.hpp"
+#include "device/cpu_level.hpp"
 
 namespace heed::dispatch {
 namespace {
@@ -24,6 +26,12 @@ std::optional<int> revision_of(std::string_view arch) {
 }  // namespace
 
 ArchFit arch_fit(std::string_view program, const DeviceFacts& device) {
+  if (device.kind == DeviceKind::cpu) {
+    const CpuLevel* const level = find_cpu_level(program);
+    const CpuLevel* const highest = find_cpu_level(device.level);
+    if (level != nullptr && highest != nullptr && level->machine == highest->machine && level <= highest)
+      return static_cast<ArchFit>(static_cast<int>(ArchFit::level) + (level - cpu_levels().data()));
+  }
   if (program == device.arch) return ArchFit::exact;
   if (device.kind == DeviceKind::cpu) return ArchFit::none;
   const std::optional<int> revision = revision_of(program);
@@ -32,13 +40,37 @@ ArchFit arch_fit(std::string_view program, const DeviceFacts& device) {
   return *revision / 10 == device.compute_capability / 10 ? ArchFit::compatible : ArchFit::none;
 }
 
+DeviceFacts facts_for(std::string_view program, const DeviceFacts& device) {
+  const CpuLevel* const level = device.kind == DeviceKind::cpu ? find_cpu_level(program) : nullptr;
+  return level == nullptr ? device : at_level(device, *level);
+}
+
+std::optional<std::string> program_is_illegal(const Variant& variant, const Workload& workload, DeviceFacts device) {
+  if (device.kind == DeviceKind::cpu) device.processors = std::numeric_limits<int>::max();
+  return variant.is_illegal(workload, device);
+}
+
+std::optional<std::string> every_program_is_illegal(const Variant& variant, const Workload& workload,
+                                                    const DeviceFacts& device) {
+  std::optional<std::string> why = program_is_illegal(variant, workload, device);
+  if (device.kind != DeviceKind::cpu) return why;
+  for (const CpuLevel& level : cpu_levels())
+    if (why && arch_fit(level.name, device) != ArchFit::none &&
+        !program_is_illegal(variant, workload, facts_for(level.name, device)))
+      why.reset();
+  return why;
+}
+
 std::string fit_remark(std::string_view program, const DeviceFacts& device) {
-  switch (arch_fit(program, device)) {
+  const ArchFit fit = arch_fit(program, device);
+  if (fit >= ArchFit::level && fit < ArchFit::exact) return fmt::format("; it is of the CPU level {}", program);
+  switch (fit) {
     case ArchFit::ptx:
       return fmt::format("; it is PTX of {}, which the driver compiles for this {}", program, device.arch);
     case ArchFit::compatible:
       return fmt::format("; it is machine code of {}, which {} runs", program, device.arch);
     case ArchFit::none:
+    case ArchFit::level:
     case ArchFit::exact:
       break;
   }

@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "dispatch/architecture.hpp"
 #include "dispatch/contract.hpp"
 #include "dispatch/neighbour.hpp"
 #include "variant/renames.hpp"
@@ -35,7 +36,7 @@ std::optional<std::string> cannot_run(const Variant& variant, const Wanted& want
   const Workload& w = wanted.workload;
   if (auto why = variant.family->refuses(w, device)) return why;
   if (!variant.runs(w)) return "it is built for other problems";
-  if (auto why = variant.is_illegal(w, device)) return why;
+  if (auto why = program_is_illegal(variant, w, device)) return why;
   if (!wanted.o_strides || variant.specialization.o_layout != OutputLayout::dense) return std::nullopt;
   if (const auto own = variant.plan(w, device).o_strides; own && differs(*own, *wanted.o_strides, w))
     return "it writes dense outputs alone, and the problem's has other strides";

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "dispatch/contract.hpp"
@@ -11,9 +12,12 @@
 namespace heed::dispatch {
 namespace {
 
-int differing_knobs(const Config& a, const Config& b) {
+// On a CPU but for `threads`, which a plan chooses whatever the program was cut for.
+int differing_knobs(const Family& family, const Config& a, const Config& b) {
+  const std::vector<Knob>& knobs = family.knobs();
   int count = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) count += a[i] == b[i] ? 0 : 1;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (a[i] != b[i] && (family.device() != DeviceKind::cpu || knobs[i].name != "threads")) ++count;
   return count;
 }
 
@@ -65,7 +69,8 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
       continue;
     }
     try {
-      entries_.push_back({&record, parse_variant(record.variant, parse_workload(record.workload), device_), fit});
+      const DeviceFacts facts = facts_for(record.arch, device_);
+      entries_.push_back({&record, parse_variant(record.variant, parse_workload(record.workload), facts), fit, facts});
     } catch (const Error& error) {
       throw Error(ErrorCode::programs,
                   fmt::format("{} holds a program that this library does not know: {}", file_->name(), error.what()),
@@ -75,13 +80,15 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
 }
 
 std::pair<const Programs::Entry*, int> Programs::nearest(const Family& family, const Wanted& wanted) const {
-  const Config named = family.default_config(wanted.workload, device_);
+  std::map<std::string_view, Config> named;  // by architecture
   const Entry* best = nullptr;
   int fewest = 0;
   for (const Entry& entry : entries_) {
     const Variant& v = entry.variant;
-    if (v.family != &family || cannot_run(v, wanted, device_)) continue;
-    const int differ = differing_knobs(v.config, named) + (v.specialization == Specialization{} ? 0 : 1);
+    if (v.family != &family || cannot_run(v, wanted, entry.device)) continue;
+    Config& rule = named[entry.device.arch];
+    if (rule.empty()) rule = family.default_config(wanted.workload, entry.device);
+    const int differ = differing_knobs(family, v.config, rule) + (v.specialization == Specialization{} ? 0 : 1);
     if (best != nullptr && (entry.fit < best->fit || (entry.fit == best->fit && differ >= fewest))) continue;
     best = &entry;
     fewest = differ;
@@ -128,19 +135,29 @@ Selection Programs::by_rule(const Wanted& wanted) const {
   }
   std::set<std::string> there;
   for (const Entry& entry : entries_) there.insert(to_string(entry.variant.problem));
+  std::set<std::string> others;
+  for (const ProgramRecord& record : file_->records()) others.insert(record.arch);
   throw Error(ErrorCode::unsupported,
               fmt::format("{} holds no program for {} on {}; for that architecture it has {}", file_->name(),
-                          to_string(problem_of(workload)), device_.arch,
-                          there.empty() ? "none" : fmt::format("{}", fmt::join(there, ", "))),
+                          to_string(problem_of(workload)),
+                          device_.level.empty() ? device_.arch
+                                                : fmt::format("{} (CPU levels to {})", device_.arch, device_.level),
+                          !there.empty()   ? fmt::format("{}", fmt::join(there, ", "))
+                          : others.empty() ? "none"
+                                           : fmt::format("none: it was built for {}", fmt::join(others, ", "))),
               to_string(workload));
 }
 
 Selection Programs::find(const Variant& variant) const {
+  const Entry* best = nullptr;
   for (const Entry& entry : entries_)
-    if (entry.variant.family == variant.family && entry.variant.config == variant.config &&
-        entry.variant.specialization == variant.specialization && entry.variant.problem == variant.problem)
-      return {entry.record, entry.variant, "it was asked for" + fit_remark(entry.record->arch, device_), Step::given,
-              file_.get()};
+    if (entry.variant.family == variant.family && entry.variant.specialization == variant.specialization &&
+        entry.variant.problem == variant.problem && (best == nullptr || entry.fit > best->fit) &&
+        differing_knobs(*variant.family, entry.variant.config, variant.config) == 0)
+      best = &entry;
+  if (best != nullptr)
+    return {best->record, best->variant, "it was asked for" + fit_remark(best->record->arch, device_), Step::given,
+            file_.get()};
   throw Error(ErrorCode::unsupported,
               fmt::format("{} holds no program of {}; build it with heed build and give its image", file_->name(),
                           describe(variant)),

@@ -6,7 +6,9 @@
 /// 3. the champion of a workload nearby, of either, by the rule of dispatch/neighbour.hpp;
 /// 4. of the programs that run it on the device, the one that default_config of the workload's own family names; where
 ///    the file lacks it, the one of that family that differs from it in the fewest knobs; where the file has none of
-///    that family, the same of the other families that run the workload, in the order of searched_families.
+///    that family, the same of the other families that run the workload, in the order of searched_families. Programs of
+///    the better ArchFit come first, so that of CPU levels the highest that has one serves. The knob `threads` of a
+///    CPU's programs counts for nothing: a plan has its own number of threads.
 #pragma once
 
 #include <string>
@@ -58,6 +60,7 @@ class Programs {
     const ProgramRecord* record;
     Variant variant;
     ArchFit fit;
+    DeviceFacts device;  ///< as the program sees it
   };
   /// Of a family's programs the nearest to its rule's choice, with how many knobs differ; null where none runs it.
   [[nodiscard]] std::pair<const Entry*, int> nearest(const Family& family, const Wanted& wanted) const;

@@ -1,10 +1,14 @@
 #include "launch/cpu_threads.hpp"
 
+#include <fmt/format.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
 
 #include <chrono>
+#include <system_error>
+
+#include "base/check.hpp"
 
 namespace heed {
 namespace {
@@ -32,6 +36,24 @@ void spin_until(const Condition& condition) {
 
 }  // namespace
 
+CpuScratch::~CpuScratch() {
+  if (room_ != nullptr) ::munmap(room_, bytes_);
+}
+
+bool CpuScratch::reserve(long long bytes_each, std::size_t threads) {
+  const long long each = (bytes_each + kPage - 1) / kPage * kPage;
+  if (each <= bytes_each_) return true;
+  const std::size_t bytes = static_cast<std::size_t>(each) * threads;
+  void* const memory =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  if (room_ != nullptr) ::munmap(room_, bytes_);
+  room_ = static_cast<std::byte*>(memory);
+  bytes_ = bytes;
+  bytes_each_ = each;
+  return true;
+}
+
 struct alignas(64) CpuThreads::Progress {
   std::atomic<long long> next_block{0};
   std::atomic<int> arrived{0};
@@ -44,8 +66,17 @@ CpuThreads::CpuThreads(int threads) {
   if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0)
     for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
       if (CPU_ISSET(cpu, &allowed)) processors.push_back(cpu);
+  threads_.reserve(static_cast<std::size_t>(threads));
   for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back([this, i] { work(i); });
+    try {
+      threads_.emplace_back([this, i] { work(i); });
+    } catch (const std::system_error& error) {
+      stop();
+      throw Error(ErrorCode::internal,
+                  fmt::format("the system gives {} threads where {} were asked for: {}; ask for fewer", i, threads,
+                              error.what()),
+                  std::to_string(threads));
+    }
     if (processors.empty()) continue;
     cpu_set_t one;
     CPU_ZERO(&one);
@@ -55,24 +86,19 @@ CpuThreads::CpuThreads(int threads) {
 }
 
 CpuThreads::~CpuThreads() {
+  stop();
+}
+
+void CpuThreads::stop() {
   stopping_ = true;
   generation_.fetch_add(1);
   generation_.notify_all();
   for (std::thread& thread : threads_) thread.join();
-  if (scratch_ != nullptr) ::munmap(scratch_, static_cast<std::size_t>(scratch_bytes_) * threads_.size());
 }
 
 bool CpuThreads::reserve(long long scratch_bytes) {
   const std::lock_guard lock(turn_);
-  const long long bytes = (scratch_bytes + kPage - 1) / kPage * kPage;
-  if (bytes <= scratch_bytes_) return true;
-  void* memory = ::mmap(nullptr, static_cast<std::size_t>(bytes) * threads_.size(), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (memory == MAP_FAILED) return false;
-  if (scratch_ != nullptr) ::munmap(scratch_, static_cast<std::size_t>(scratch_bytes_) * threads_.size());
-  scratch_ = static_cast<std::byte*>(memory);
-  scratch_bytes_ = bytes;
-  return true;
+  return scratch_.reserve(scratch_bytes, threads_.size());
 }
 
 double CpuThreads::run(CpuEntry entry, const ForwardParams* params, long long launches, long long blocks) {
@@ -96,7 +122,7 @@ void CpuThreads::work(int index) {
     generation_.wait(seen);
     ++seen;
     if (stopping_) return;
-    std::byte* const scratch = scratch_ + index * scratch_bytes_;
+    void* const scratch = scratch_.of(static_cast<std::size_t>(index));
     for (long long i = 0; i < launches_; ++i) {
       Progress& progress = progress_[static_cast<std::size_t>(i)];
       for (long long block = progress.next_block++; block < blocks_; block = progress.next_block++)

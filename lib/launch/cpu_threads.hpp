@@ -16,30 +16,61 @@ namespace heed {
 /// The entry of a CPU program: block `block` of a launch. `scratch` is 4096-byte aligned.
 using CpuEntry = void (*)(const ForwardParams* params, long long block, void* scratch);
 
+/// Room of a number of threads, so much for each, at multiples of 4096 bytes. Its pages are there from the beginning.
+class CpuScratch {
+ public:
+  CpuScratch() = default;
+  ~CpuScratch();
+  CpuScratch(const CpuScratch&) = delete;
+  CpuScratch& operator=(const CpuScratch&) = delete;
+
+  /// Room of at least so many bytes each, in place of less. @return false where the memory cannot be had
+  [[nodiscard]] bool reserve(long long bytes_each, std::size_t threads);
+  [[nodiscard]] void* of(std::size_t thread) const { return room_ + thread * static_cast<std::size_t>(bytes_each_); }
+
+ private:
+  std::byte* room_ = nullptr;
+  std::size_t bytes_ = 0;
+  long long bytes_each_ = 0;
+};
+
+/// What runs the blocks of launches.
+class CpuLauncher {
+ public:
+  virtual ~CpuLauncher() = default;
+  CpuLauncher(const CpuLauncher&) = delete;
+  CpuLauncher& operator=(const CpuLauncher&) = delete;
+
+  /// `launches` launches of `blocks` blocks one after another, each with its parameters; returns when all are done,
+  /// with the microseconds they took together.
+  virtual double run(CpuEntry entry, const ForwardParams* params, long long launches, long long blocks) = 0;
+
+ protected:
+  CpuLauncher() = default;
+};
+
 /// Threads pinned to processors of this process, each with scratch. They share the blocks of a launch through one
 /// counter.
-class CpuThreads {
+class CpuThreads final : public CpuLauncher {
  public:
+  /// @throws Error(internal) where the system gives no more threads
   explicit CpuThreads(int threads);
-  ~CpuThreads();
-  CpuThreads(const CpuThreads&) = delete;
-  CpuThreads& operator=(const CpuThreads&) = delete;
+  ~CpuThreads() override;
 
   /// Sees to it that every thread has this much scratch. @return false where the memory cannot be had
   [[nodiscard]] bool reserve(long long scratch_bytes);
 
-  /// `launches` launches of `blocks` blocks one after another, each with its parameters; returns when all are done,
-  /// with the microseconds they took together. Callers take turns.
-  double run(CpuEntry entry, const ForwardParams* params, long long launches, long long blocks);
+  /// Callers take turns.
+  double run(CpuEntry entry, const ForwardParams* params, long long launches, long long blocks) override;
 
  private:
   struct Progress;
 
   void work(int index);
+  void stop();
 
   std::mutex turn_;
-  long long scratch_bytes_ = 0;
-  std::byte* scratch_ = nullptr;
+  CpuScratch scratch_;
   CpuEntry entry_ = nullptr;
   const ForwardParams* params_ = nullptr;
   long long launches_ = 0;

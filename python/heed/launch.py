@@ -92,7 +92,9 @@ class Options(ctypes.Structure):
         ("build", ctypes.c_int32),
         ("reserved_build", ctypes.c_int32),
         ("book", ctypes.c_char_p),
-        ("reserved", ctypes.c_uint64 * 6),
+        ("parallel_for", ctypes.c_void_p),
+        ("parallel_context", ctypes.c_void_p),
+        ("reserved", ctypes.c_uint64 * 4),
     ]
 
 
@@ -166,7 +168,9 @@ class Plan:
     def __init__(self, binary, image, problem):
         self.lib = library(binary["library"])
         self.handle = ctypes.c_void_p()
-        options = Options(struct_size=ctypes.sizeof(Options), variant=binary["text"].encode(), image=image, image_bytes=len(image))
+        # A champion of few threads is measured on as many.
+        options = Options(struct_size=ctypes.sizeof(Options), threads=0 if problem.device_type == CUDA else binary["threads"],
+                          variant=binary["text"].encode(), image=image, image_bytes=len(image))
         self.lib.check(self.lib.lib.heed_plan_create(ctypes.byref(problem), ctypes.byref(options), ctypes.byref(self.handle)))
         self.info = PlanInfo(struct_size=ctypes.sizeof(PlanInfo))
         self.lib.check(self.lib.lib.heed_plan_get_info(self.handle, ctypes.byref(self.info)))

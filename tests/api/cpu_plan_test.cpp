@@ -248,7 +248,7 @@ TEST_F(CpuPlans, ProgramsThatAreNotThereAreNamed) {
   p.dim = p.dim_v = 24;
   expect_refused(p, HEED_UNSUPPORTED, "holds no program for fp32_d24", &o);
   EXPECT_THAT(std::string(heed_last_error()), ::testing::HasSubstr("fp32_d16_causal"));
-  o.variant = "fwd_cpu:threads=1";
+  o.variant = "fwd_cpu:unit=vector,unroll=4";
   expect_refused(grouped(), HEED_UNSUPPORTED, "build it with heed build", &o);
   o.variant = "fwd_none";
   expect_refused(grouped(), HEED_INVALID_ARGUMENT, "unknown family", &o);

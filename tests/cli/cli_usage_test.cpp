@@ -1,5 +1,10 @@
 // Help, wrong usage and failures.
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
 #include "cli/command_line.hpp"
+#include "device/cpu_level.hpp"
 #include "tensors/safetensors.hpp"
 
 namespace heed {
@@ -94,6 +99,47 @@ TEST_F(Cli, BadDatabasesAreNamedAndKept) {
   expect_refusal("runs " + db(), 1, "corrupt or no SQLite database");
   expect_refusal(tiny_evolution(), 1, "corrupt or no SQLite database");
   EXPECT_EQ(read_file(folder_.file("a.db"), ErrorCode::internal), junk);
+}
+
+TEST_F(Cli, ProgramsAreBuiltForCpuLevels) {
+  std::vector<std::string> own;
+  for (const CpuLevel* level : cpu_levels_of(own_machine())) own.emplace_back(level->name);
+  if (own.empty()) GTEST_SKIP() << "no levels of this machine's instruction set";
+  const std::string little = " --dtypes fp32 --dims 16 --masks none --samples 3 --most 1 " + cache();
+  const Printed dry = heed_command("programs build --dry-run --arch " + own[0] + little);
+  EXPECT_THAT(dry.out, ::testing::StartsWith(own[0] + "  b"));
+  const std::string file = folder_.file("heed.programs");
+  // A level that is named twice is built once.
+  const Printed built = heed_command("programs build --arch cpu," + own[0] + " -o " + file + little);
+  ASSERT_EQ(built.code, 0) << built.err;
+  EXPECT_EQ(heed_command("programs verify " + file).code, 0);
+  const auto listed = nlohmann::json::parse(heed_command("programs list --json " + file).out);
+  std::map<std::string, std::set<std::string>> variants;
+  for (const auto& program : listed["programs"])
+    EXPECT_TRUE(variants[program["arch"]]
+                    .insert(program["variant"].get<std::string>() + program["workload"].get<std::string>())
+                    .second);
+  EXPECT_EQ(variants.size(), own.size());
+  for (const std::string& level : own) EXPECT_EQ(variants.count(level), 1U) << level;
+
+  expect_refusal("programs build --arch x86-64-v2 -o " + file, 2, "did you mean \"x86-64-v3\"?");
+  expect_refusal("programs build --arch sm_42 -o " + file, 2, "unknown GPU architecture");
+  for (const CpuLevel& level : cpu_levels())
+    if (level.machine != own_machine())
+      expect_refusal(fmt::format("programs build --arch {} -o {} {}", level.name, file, little), 1,
+                     "need a C++ compiler for");
+}
+
+TEST_F(Cli, AVariantIsBuiltForACpuLevel) {
+  const auto levels = cpu_levels_of(own_machine());
+  if (levels.empty()) GTEST_SKIP() << "no levels of this machine's instruction set";
+  const Printed built = heed_command(fmt::format("build auto --arch {} --shape b1h2l64d16:fp32 --json -o {} {}",
+                                                 levels[0]->name, folder_.file("k.so"), cache()));
+  ASSERT_EQ(built.code, 0) << built.err;
+  const auto json = nlohmann::json::parse(built.out);
+  EXPECT_EQ(json["device"]["arch"], std::string(levels[0]->name));
+  EXPECT_FALSE(json.contains("floor"));  // of a processor that is not at hand
+  EXPECT_THAT(json["text"].get<std::string>(), ::testing::StartsWith("fwd_cpu:"));
 }
 
 }  // namespace
