@@ -5,11 +5,11 @@
 
 #include "api/plan.hpp"
 #include "base/files.hpp"
-#include "base/version.hpp"
 #include "cli/command.hpp"
 #include "json/text.hpp"
 #include "measure/statistics.hpp"
 #include "record/json.hpp"
+#include "report/evidence.hpp"
 #ifdef HEED_WITH_CUDA
 #include "device/cuda_driver.hpp"
 #include "launch/gpu_program.hpp"
@@ -155,12 +155,11 @@ int library(const Options& o) {
                       row["plan_create_us"].get<double>(), row["driver_launch_us"].get<double>(),
                       row["plan_run_us"].get<double>(), row["beyond_driver_us"].get<double>()));
   }
-  if (!o.evidence.empty())
-    write_file_atomically(
-        o.evidence,
-        json_text({{"what", "library"}, {"device", record::to_json(device)}, {"heed", kVersion}, {"rows", rows}}, 1) +
-            "\n",
-        ErrorCode::store);
+  if (!o.evidence.empty()) {
+    nlohmann::json all = report::evidence_header("library", record::to_json(device), sources());
+    all["rows"] = rows;
+    write_file_atomically(o.evidence, json_text(all, 1) + "\n", ErrorCode::store);
+  }
   return 0;
 #else
   (void)o;
@@ -181,7 +180,10 @@ void add_library(CLI::App& app, int& exit_code) {
       ->check(CLI::PositiveNumber);
   command->add_option("--evidence", o->evidence, "Write the readings to this file");
   command->footer("Example:\n  heed library --shapes b1h8l512d64,b1h32hkv8l1k4096d128:bf16");
-  command->callback([o, &exit_code] { exit_code = library(*o); });
+  command->callback([o, &exit_code] {
+    if (!o->evidence.empty()) expect_writable(o->evidence, ErrorCode::store);
+    exit_code = library(*o);
+  });
 }
 
 }  // namespace heed::cli
