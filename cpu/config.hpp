@@ -33,12 +33,6 @@ enum class Unit {
   matrix,  ///< tiles of bf16 (Intel AMX); fp16 and fp32 as sums of bf16 pieces
 };
 
-/// Whose rows a block of the matrix unit holds.
-enum class KeyHeads {
-  own,     ///< of one query head
-  shared,  ///< of all query heads that read one key head, one head after another: K and V are read once for all of them
-};
-
 /// A function of the element type, known when a candidate is built.
 template <typename Function>
 constexpr int of_element(Element element, const Function& function) {
@@ -71,7 +65,9 @@ struct Config {
   Exp2 exp2 = Exp2::degree5;
   Rescale rescale = Rescale::when_grown;
   LoopOrder loop_order = LoopOrder::heads_outer;
-  KeyHeads key_heads = KeyHeads::own;
+  /// Blocks of the matrix unit hold rows of all query heads that read one key head, one head after another, as
+  /// FlashAttention's pack_gqa: K and V are read once for all of them. Off: rows of one query head.
+  bool pack_gqa = false;
   int prefetch = 0;  ///< key rows fetched ahead of their use; 0: leave it to the hardware
   int threads = 1;
   constexpr bool operator==(const Config&) const = default;
@@ -90,7 +86,7 @@ constexpr int queries_per_group(const Config& config, const Machine& machine) {
   return config.tile_vectors * machine.lanes;
 }
 
-enum class Illegal { no, registers, row_block, key_block, threads, head_dim, unit, key_heads, group_block };
+enum class Illegal { no, registers, row_block, key_block, threads, head_dim, unit, pack_gqa, group_block };
 
 constexpr Illegal is_legal(const Config& config, const Problem& problem, const Machine& machine) {
   if (config.threads < 1 || config.threads > machine.processors) return Illegal::threads;
@@ -99,7 +95,7 @@ constexpr Illegal is_legal(const Config& config, const Problem& problem, const M
     if (!machine.matrix_unit) return Illegal::unit;
     return config.block_m % 32 == 0 && config.block_n % 32 == 0 ? Illegal::no : Illegal::group_block;
   }
-  if (config.key_heads == KeyHeads::shared) return Illegal::key_heads;
+  if (config.pack_gqa) return Illegal::pack_gqa;
   // accumulators, one row of vectors and one broadcast value
   if (config.tile_rows * config.tile_vectors + config.tile_vectors + 1 > machine.registers) return Illegal::registers;
   if (config.block_m % queries_per_group(config, machine) != 0) return Illegal::row_block;

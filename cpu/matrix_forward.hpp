@@ -93,7 +93,7 @@ class MatrixForward {
   };
   /// Where a row of the block lies in Q and O.
   [[nodiscard]] Row place(int row) const {
-    if constexpr (kConfig.key_heads == KeyHeads::own) return {head_, first_row_ + row};
+    if constexpr (!kConfig.pack_gqa) return {head_, first_row_ + row};
     return {head_ + (first_row_ + row) / params_.len_q, (first_row_ + row) % params_.len_q};
   }
   [[nodiscard]] const Memory* query(int row) const {
@@ -110,10 +110,10 @@ class MatrixForward {
 
   /// Keys that a row of the block sees.
   [[nodiscard]] Span seen(int row) const { return span_of(first_row_ + row, 1); }
-  /// From the first key that any of some rows sees to the last. Rows are those that blocks are cut from; with shared
-  /// key heads they begin anew with each head, and where a head ends among them all its rows count.
+  /// From the first key that any of some rows sees to the last. Rows are those that blocks are cut from; with
+  /// pack_gqa they begin anew with each head, and where a head ends among them all its rows count.
   [[nodiscard]] Span span_of(int first, int count) const {
-    if constexpr (kConfig.key_heads == KeyHeads::shared) {
+    if constexpr (kConfig.pack_gqa) {
       const int row = first % params_.len_q;
       first = row + count > params_.len_q ? 0 : row;
       count = row + count > params_.len_q ? params_.len_q : count;
@@ -132,7 +132,7 @@ class MatrixForward {
     if (next_rows_ > 0) return;
     const long long next = block_ + kConfig.threads;
     const long long blocks_of_head = (rows_of_head<kConfig>(params_) + kConfig.block_m - 1) / kConfig.block_m;
-    const int heads = kConfig.key_heads == KeyHeads::shared ? params_.heads_kv : params_.heads;
+    const int heads = kConfig.pack_gqa ? params_.heads_kv : params_.heads;
     if (next >= params_.batch * heads * blocks_of_head) return;
     const BlockPlace place = place_of<kConfig, kProblem>(params_, next);
     const Span span = span_of(place.first_row, min(kConfig.block_m, rows_of_head<kConfig>(params_) - place.first_row));

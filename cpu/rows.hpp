@@ -9,7 +9,7 @@ namespace heed::cpu {
 
 struct BlockPlace {
   long long batch;
-  long long head;  ///< the first one; with shared key heads the rows of group_size heads count on
+  long long head;  ///< the first one; with pack_gqa the rows of group_size heads count on
   int first_row;
 };
 
@@ -27,22 +27,21 @@ struct Span {
 /// Rows that blocks of one head, or of heads that share their keys, are cut from.
 template <Config kConfig>
 inline int rows_of_head(const ForwardParams& params) {
-  return kConfig.key_heads == KeyHeads::shared ? params.len_q * params.group_size : params.len_q;
+  return kConfig.pack_gqa ? params.len_q * params.group_size : params.len_q;
 }
 
 /// The rows of a block: block_m of one head, handed out in the config's order. Of causal rows the last ones, which see
 /// most, come first, so that what is left for the end is short; the rows of a window see equally many keys.
 template <Config kConfig, Problem kProblem>
 inline BlockPlace place_of(const ForwardParams& params, long long block) {
-  constexpr bool kShared = kConfig.key_heads == KeyHeads::shared;
   const long long row_blocks = (rows_of_head<kConfig>(params) + kConfig.block_m - 1) / kConfig.block_m;
-  const long long heads_each = kShared ? params.heads_kv : params.heads;
+  const long long heads_each = kConfig.pack_gqa ? params.heads_kv : params.heads;
   const long long heads = params.batch * heads_each;
   const bool heads_outer = kConfig.loop_order == LoopOrder::heads_outer;
   const long long batch_head = heads_outer ? block / row_blocks : block % heads;
   const long long turn = heads_outer ? block % row_blocks : block / heads;
   const long long row_block = kProblem.mask == MaskKind::causal ? row_blocks - 1 - turn : turn;
-  const long long head = batch_head % heads_each * (kShared ? params.group_size : 1);
+  const long long head = batch_head % heads_each * (kConfig.pack_gqa ? params.group_size : 1);
   return {batch_head / heads_each, head, static_cast<int>(row_block * kConfig.block_m)};
 }
 

@@ -32,8 +32,8 @@ const KnobTable<cpu::Config>& table() {
     t.add("exp2", &cpu::Config::exp2, "polynomial of 2^x").acts_on({exponentials});
     t.add("rescale", &cpu::Config::rescale, "when partial sums are rescaled").acts_on({fma, issue});
     t.add("loop_order", &cpu::Config::loop_order, "order in which blocks are handed to threads").acts_on({l2, dram});
-    t.add("key_heads", &cpu::Config::key_heads,
-          "whether the query heads that share a key head share its blocks (matrix unit)")
+    t.add("pack_gqa", &cpu::Config::pack_gqa,
+          "whether a block holds rows of all query heads that read one key head (matrix unit)")
         .acts_on({dram, l2})
         .shares_work();
     t.add("prefetch", &cpu::Config::prefetch, {0, 4, 8, 16, 32}, "key rows fetched ahead of their use")
@@ -61,9 +61,8 @@ int largest(std::string_view name, const std::function<bool(int)>& fits) {
 
 // Blocks of rows of a launch.
 std::int64_t blocks(const cpu::Config& c, const Workload& w) {
-  const bool shared = c.key_heads == cpu::KeyHeads::shared;
-  const std::int64_t rows = shared ? w.len_q * (w.heads / w.heads_kv) : w.len_q;
-  return w.batch * (shared ? w.heads_kv : w.heads) * ((rows + c.block_m - 1) / c.block_m);
+  const std::int64_t rows = c.pack_gqa ? w.len_q * (w.heads / w.heads_kv) : w.len_q;
+  return w.batch * (c.pack_gqa ? w.heads_kv : w.heads) * ((rows + c.block_m - 1) / c.block_m);
 }
 
 // block_m: the largest multiple of `rows_each` up to `most` that leaves every thread several blocks.
@@ -88,8 +87,7 @@ void choose_for_matrix_unit(cpu::Config& c, const Workload& workload) {
   if (workload.dtype == Dtype::bf16) c.exp2 = cpu::Exp2::degree3;
   if (workload.dtype == Dtype::fp16) c.exp2 = cpu::Exp2::degree4;
   // Where a head's rows do not fill a group, those of heads that share its keys go beside them.
-  if (workload.heads != workload.heads_kv && workload.len_q < cpu::MatrixShape::kGroupRows)
-    c.key_heads = cpu::KeyHeads::shared;
+  if (workload.heads != workload.heads_kv && workload.len_q < cpu::MatrixShape::kGroupRows) c.pack_gqa = true;
   choose_block_m(c, workload, cpu::MatrixShape::kGroupRows, 512);  // K and V are packed once a block
 }
 
@@ -145,8 +143,8 @@ class CpuFamily final : public Family {
         return fmt::format("block_n {} is below tile_rows {}", c.block_n, c.tile_rows);
       case cpu::Illegal::unit:
         return "this CPU has no matrix unit with tiles of bf16 (AMX), or keeps it from this process; use unit=vector";
-      case cpu::Illegal::key_heads:
-        return "key_heads=shared is for the matrix unit; use unit=matrix";
+      case cpu::Illegal::pack_gqa:
+        return "pack_gqa=on is for the matrix unit; use unit=matrix";
       case cpu::Illegal::group_block:
         return fmt::format("on the matrix unit block_m {} and block_n {} must be multiples of 32", c.block_m,
                            c.block_n);
@@ -160,7 +158,7 @@ class CpuFamily final : public Family {
 
   Config canonical(const Config& config, const Specialization&, const Workload& workload) const override {
     cpu::Config c = table().aggregate_of(config);
-    if (c.unit == cpu::Unit::vector || workload.heads == workload.heads_kv) c.key_heads = cpu::KeyHeads::own;
+    if (c.unit == cpu::Unit::vector || workload.heads == workload.heads_kv) c.pack_gqa = false;
     if (c.unit == cpu::Unit::matrix) {  // what only the vector unit's loops have
       const cpu::Config plain;
       c.tile_rows = plain.tile_rows;

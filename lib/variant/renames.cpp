@@ -153,6 +153,7 @@ const std::vector<FamilyRename>& renames() {
            {"tile_order", "tile_order", {{"longest", "lpt"}, {"mirrored", "paired"}}},
            {"rescale", "rescale", {{"when_far", "conditional"}, {"optimistic", "stale_tile"}}},
        }},
+      {"fwd_cpu", "fwd_cpu", {{"key_heads", "pack_gqa", {{"own", "off"}, {"shared", "on"}}}}},
   };
   return all;
 }

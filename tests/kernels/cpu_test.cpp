@@ -272,9 +272,9 @@ TEST_P(CpuKernel, EveryWindowIsWhatTheOracleSays) {
 // A window's edges inside tiles, at their ends, and a tile between that no row of a group sees.
 TEST_P(CpuKernel, EveryUnitComputesWindows) {
   for (const char* config :
-       {"unit=vector,key_heads=own,block_n=32", "unit=vector,key_heads=own,tile_rows=12,block_m=256,block_n=16",
-        "unit=matrix,block_m=64,block_n=32", "unit=matrix,block_m=32,key_heads=shared,block_n=64",
-        "unit=matrix,block_m=256,block_n=512,key_heads=shared"}) {
+       {"unit=vector,pack_gqa=off,block_n=32", "unit=vector,pack_gqa=off,tile_rows=12,block_m=256,block_n=16",
+        "unit=matrix,block_m=64,block_n=32", "unit=matrix,block_m=32,pack_gqa=on,block_n=64",
+        "unit=matrix,block_m=256,block_n=512,pack_gqa=on"}) {
     if (!cpu_facts().matrix_unit && std::string(config).find("matrix") != std::string::npos) continue;
     for (const char* shape : {"b2h6hkv2l170k250d80:causal_bottom_right:window=31", "b1h8hkv2l1k90d64:window=20/0",
                               "b1h4hkv1l9k140d33:window=64/3", "b1h2l150k130d32:causal_top_left:window=17"}) {
@@ -290,9 +290,9 @@ TEST_P(CpuKernel, EveryUnitComputesWindows) {
 }
 
 TEST_P(CpuKernel, EveryUnitComputesTheSame) {
-  for (const char* config : {"unit=vector,key_heads=own", "unit=vector,key_heads=own,tile_rows=12,block_m=256",
-                             "unit=matrix,block_m=64,block_n=32", "unit=matrix,block_m=32,key_heads=shared",
-                             "unit=matrix,block_m=96,block_n=512,key_heads=shared"})
+  for (const char* config : {"unit=vector,pack_gqa=off", "unit=vector,pack_gqa=off,tile_rows=12,block_m=256",
+                             "unit=matrix,block_m=64,block_n=32", "unit=matrix,block_m=32,pack_gqa=on",
+                             "unit=matrix,block_m=96,block_n=512,pack_gqa=on"})
     for (const char* shape :
          {"b2h6hkv2l70k150d80:causal_top_left", "b1h8hkv2l1k90d64", "b1h4hkv1l9k40d33:causal_bottom_right"}) {
       Case c(shape + dtype());

@@ -151,7 +151,7 @@ TEST(CpuDefaults, FollowTheUnitTheRegistersAndTheShape) {
   using ::testing::HasSubstr;
   EXPECT_THAT(chosen("b1h8l512d64:fp32", 16, 32, true, 2), HasSubstr("unit=matrix,block_m=512,block_n=256"));
   EXPECT_THAT(chosen("b1h8l512d64:bf16", 16, 32, true, 64), HasSubstr("unit=matrix,block_m=32"));
-  EXPECT_THAT(chosen("b1h32hkv8l1k4096d128:bf16", 16, 32, true, 2), HasSubstr("key_heads=shared"));
+  EXPECT_THAT(chosen("b1h32hkv8l1k4096d128:bf16", 16, 32, true, 2), HasSubstr("pack_gqa=on"));
   EXPECT_THAT(chosen("b1h8l512d64:fp32", 16, 32, false, 2),
               HasSubstr("unit=vector,block_m=256,block_n=64,tile_rows=6,tile_vectors=4"));
   EXPECT_THAT(chosen("b1h8l512d64:fp32", 8, 16, false, 2), HasSubstr("tile_rows=6,tile_vectors=2"));

@@ -1,5 +1,6 @@
 #include "variant/renames.hpp"
 
+#include "device/cpu_level.hpp"
 #include "device/device.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"
@@ -58,10 +59,23 @@ TEST(Renames, EveryFamilyOfBefore) {
 }
 
 TEST(Renames, LeavesCurrentAndUnknownTextsAlone) {
-  for (const char* text : {"fwd_sm90_split:cluster=2", "fwd_cpu:block_m=64,key_heads=own", "fwd_cpu", "", "nothing:a=b",
+  for (const char* text : {"fwd_sm90_split:cluster=2", "fwd_cpu:block_m=64,pack_gqa=off", "fwd_cpu", "", "nothing:a=b",
                            "ladder:rung=swizzle"})
     EXPECT_EQ(with_current_names(text), text);
   EXPECT_EQ(with_current_names("fwd_decode"), "fwd_sm80_decode");
+}
+
+TEST(Renames, StoredCpuVariantsParse) {
+  const Workload workload = parse_workload("b1h8hkv2l1k512d64:fp32");
+  const DeviceFacts device = representative_cpu(*find_cpu_level("x86-64-v4-amx"));
+  for (const auto& [stored, now] :
+       {std::pair{"fwd_cpu:unit=matrix,block_m=512,key_heads=own,prefetch=0,threads=2",
+                  "fwd_cpu:unit=matrix,block_m=512,pack_gqa=off,prefetch=0,threads=2"},
+        std::pair{"fwd_cpu:unit=matrix,key_heads=shared", "fwd_cpu:unit=matrix,pack_gqa=on"}}) {
+    EXPECT_EQ(with_current_names(stored), now);
+    EXPECT_EQ(describe(parse_variant(with_current_names(stored), workload, device)),
+              describe(parse_variant(now, workload, device)));
+  }
 }
 
 // The readable part of an id is of limited length: the hash tells variants apart.
