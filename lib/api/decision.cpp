@@ -197,7 +197,7 @@ Decision decide_at_once(const Problem& problem, const Options& options, const De
       if (!refusal) refusal = error;
     }
   }
-  throw *refusal;
+  throw Error(*refusal);
 }
 
 }  // namespace
