@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -21,6 +22,16 @@
 namespace heed::api {
 namespace {
 
+// A path of an open file that no path before it equals. A loader takes an object of an equal path for the one that it
+// has, whatever the file is by now, and numbers of files come again as soon as one is closed. So the bits of a serial
+// number are in it: "/." and "/" lead nowhere else.
+std::string unique_path(int file) {
+  static std::atomic<std::uint64_t> last{0};
+  std::string path = "/proc/self/fd";
+  for (std::uint64_t serial = ++last; serial > 0; serial >>= 1) path += (serial & 1) != 0 ? "/." : "/";
+  return fmt::format("{}/{}", path, file);
+}
+
 // A shared object in memory that no file backs: dlopen takes a path, and a memory file has one.
 // https://man7.org/linux/man-pages/man2/memfd_create.2.html
 class LoadedObject {
@@ -36,7 +47,7 @@ class LoadedObject {
       }
       written += static_cast<std::size_t>(bytes);
     }
-    handle_ = ::dlopen(fmt::format("/proc/self/fd/{}", file).c_str(), RTLD_NOW | RTLD_LOCAL);
+    handle_ = ::dlopen(unique_path(file).c_str(), RTLD_NOW | RTLD_LOCAL);
     ::close(file);
     if (handle_ == nullptr)
       throw Error(ErrorCode::programs, fmt::format("the program cannot be loaded: {}", ::dlerror()));

@@ -201,6 +201,26 @@ TEST_F(CpuLevels, AnImageOfAnyLevelRuns) {
   }
 }
 
+// Each is the program that it was made of: what is loaded into one process is told apart.
+TEST_F(CpuLevels, PlansOfManyProgramsLiveAtOnce) {
+  std::vector<std::pair<heed_problem, heed_plan*>> plans;
+  for (const auto& [record, image] : built_) {
+    heed_problem p = problem();
+    if (record.workload != to_string(parse_workload(kShape))) p.mask = HEED_MASK_CAUSAL_TOP_LEFT;
+    const heed_options o = options_of(record, image);
+    heed_plan* plan = nullptr;
+    ASSERT_EQ(heed_plan_create(&p, &o, &plan), HEED_OK) << heed_last_error();
+    plans.emplace_back(p, plan);
+  }
+  for (const auto& [p, plan] : plans) {
+    HostCase host(p);
+    const heed_tensors t = host.tensors();
+    EXPECT_EQ(heed_plan_run(plan, &t, nullptr, nullptr), HEED_OK);
+    host.check(1e-4);
+  }
+  for (const auto& [p, plan] : plans) heed_plan_destroy(plan);
+}
+
 // None of them is ever loaded, so that none can end the process by an illegal instruction.
 TEST_F(CpuLevels, AnImageBeyondTheProcessorIsRefused) {
   const CpuLevel* const lowest = levels()[0];
