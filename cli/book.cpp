@@ -1,6 +1,7 @@
 // heed book: champions with their binaries, in one file that libheed dispatches from
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "base/files.hpp"
@@ -171,6 +172,8 @@ int export_book(const Options& o) {
   if (std::filesystem::exists(o.file, error) && !o.force)
     throw Error(ErrorCode::usage, fmt::format("{} is there already; name another file, or give --force", o.file),
                 o.file);
+  if (std::filesystem::equivalent(o.file, path, error))
+    throw Error(ErrorCode::usage, fmt::format("{} is the book itself; name another file", o.file), o.file);
   expect_writable(o.file, ErrorCode::store);
   Book book = read_book(path);
   book.remove([&](const ProgramRecord& record) { return !is_wanted(record, o); });

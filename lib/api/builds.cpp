@@ -40,7 +40,7 @@ Choice better_of_builds(const Problem& problem, const Options& options, const De
     refusal = error;
   }
   const auto result = [&]() -> Choice {
-    if (refusal) throw *refusal;
+    if (refusal) throw Error(*refusal);
     return std::move(*chosen);
   };
   // Champions and what was tuned nearby come before the rule.

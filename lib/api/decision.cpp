@@ -1,6 +1,7 @@
 // Which program a problem gets, and whether its tensors are copied or its batch divided for it.
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -40,9 +41,11 @@ std::shared_ptr<const dispatch::Programs> programs_of(const Options& options, co
                                                                               : own_programs().string();
   static std::mutex mutex;
   static std::map<std::string, std::shared_ptr<const dispatch::Programs>> opened;
-  std::error_code error;
-  const auto changed = std::filesystem::last_write_time(path, error).time_since_epoch().count();
-  const std::string key = fmt::format("{}\n{}\n{}", path, changed, device.arch);
+  // A file that took another's place within the clock's step has another inode.
+  struct stat info {};
+  (void)::stat(path.c_str(), &info);
+  const std::string key = fmt::format("{}\n{} {} {}.{}\n{}", path, info.st_ino, info.st_size, info.st_mtim.tv_sec,
+                                      info.st_mtim.tv_nsec, device.arch);
   const std::lock_guard lock(mutex);
   auto& entry = opened[key];
   if (entry == nullptr) entry = std::make_shared<dispatch::Programs>(dispatch::ProgramFile::open(path), device);
@@ -200,7 +203,7 @@ Decision decide_at_once(const Problem& problem, const Options& options, const De
       if (!refusal) refusal = error;
     }
   }
-  throw *refusal;
+  throw Error(*refusal);
 }
 
 }  // namespace

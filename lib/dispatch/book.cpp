@@ -8,6 +8,7 @@
 
 #include "base/file_lock.hpp"
 #include "base/files.hpp"
+#include "dispatch/contract.hpp"
 
 namespace heed::dispatch {
 namespace {
@@ -25,13 +26,18 @@ fs::path real_path(const fs::path& path) {
   return error ? path : real;
 }
 
-// What a writer that was killed left half written. Whoever holds the lock is the only writer.
+// What a writer that was killed left half written, named as write_file_atomically does: .FILE.PID.COUNT.tmp. Whoever
+// holds the lock is the only writer of this file; files of longer names beside it have their own.
 void sweep(const fs::path& path) {
   const std::string begin = "." + path.filename().string() + ".";
+  const std::string end = ".tmp";
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(path.has_parent_path() ? path.parent_path() : ".", error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(begin) && name.ends_with(".tmp")) fs::remove(entry.path(), error);
+    if (!name.starts_with(begin) || !name.ends_with(end) || name.size() < begin.size() + end.size()) continue;
+    const std::string numbers = name.substr(begin.size(), name.size() - begin.size() - end.size());
+    std::error_code ignored;
+    if (numbers.find_first_not_of("0123456789.") == std::string::npos) fs::remove(entry.path(), ignored);
   }
 }
 
@@ -73,6 +79,14 @@ Book::Merged Book::merge(BookEntry entry) {
   const Provenance& there = *at->record.provenance;
   const Provenance& fresh = *entry.record.provenance;
   if (there == fresh && at->image == entry.image) return {Kept::same, "it is there already"};
+  // A binary of another contract is never launched: it gives way to one that can be, and takes no such one's place.
+  const bool runs_there = at->record.contract == kernel_contract();
+  const bool runs_here = entry.record.contract == kernel_contract();
+  if (runs_there != runs_here) {
+    if (runs_here) *at = std::move(entry);
+    return {runs_here ? Kept::replaced : Kept::earlier,
+            fmt::format("the one {} was built for another kernel contract", runs_here ? "there" : "here")};
+  }
   const bool compares = there.referee == fresh.referee && there.source_digest == fresh.source_digest;
   const bool replaces = compares ? fresh.ratio.low > there.ratio.low : fresh.date > there.date;
   const std::string why =

@@ -43,7 +43,8 @@ class Book {
     Kept kept;
     std::string why;  ///< the rule as it applied, in a few words; empty where nothing was there
   };
-  /// Puts an entry in its place. Where there is one: of the same referee and the same measured sources the one with the
+  /// Puts an entry in its place. Where there is one: one of this library's kernel contract stays before one of another;
+  /// of the same referee and the same measured sources the one with the
   /// higher lower end of its ratio stays; else their ratios say nothing of each other, and the one whose search is
   /// newer stays. Where that is equal too the earlier one stays.
   /// @throws Error(programs) for an entry that is no champion's, with the reason

@@ -25,7 +25,8 @@ bool is_same_class(const Workload& a, const Workload& b) {
 }
 
 std::optional<double> neighbour_distance(const Workload& a, const Workload& b) {
-  if (!is_same_class(a, b)) return std::nullopt;
+  const auto is_empty = [](const Workload& w) { return w.batch * w.heads_kv * w.len_q * w.len_k == 0; };
+  if (is_empty(a) || is_empty(b) || !is_same_class(a, b)) return std::nullopt;  // nothing has no ratio
   const double tiles = log2_ratio(a.batch * a.heads_kv, b.batch * b.heads_kv) + log2_ratio(a.len_q, b.len_q);
   const double keys = log2_ratio(a.len_k, b.len_k);
   constexpr double kRounding = 1e-9;  // 1.25 is allowed

@@ -69,15 +69,16 @@ void CallerThreads::run_one(CpuEntry entry, const ForwardParams& params, long lo
   const int ended = launch->ended;
   launch->is_closed = true;
   while (launch->begun != launch->ended) ::sched_yield();
-  if (!thrown.empty() || ended != tasks_) keep(std::move(launch));
-  if (!thrown.empty())
-    throw Error(ErrorCode::usage, "parallel_for let an exception out" + thrown + "; it must keep its own");
-  if (ended != tasks_)
+  if (!thrown.empty() || ended != tasks_) {
+    keep(std::move(launch));
+    if (!thrown.empty())
+      throw Error(ErrorCode::usage, "parallel_for let an exception out" + thrown + "; it must keep its own");
     throw Error(ErrorCode::usage,
                 fmt::format("parallel_for had run {} of {} tasks when it returned; it must run each once and wait for "
                             "all of them",
                             ended, tasks_),
                 std::to_string(ended));
+  }
   // Blocks are left only where launches side by side had taken all scratch. Tasks that hold some wait for nothing.
   while (launch->next_block < blocks)
     if (!work(*launch, 0)) ::sched_yield();

@@ -47,7 +47,7 @@ TEST_F(Cli, BuildDeliversABinaryAndItsLaunch) {
   expect_refusal("build auto --device cpu --arch sm_80 --shape b1h1l8d16 -o " + folder_.file("x"), 2,
                  "leave it out with --device cpu");
   expect_refusal("build auto --arch sm_42 --shape b1h1l8d16 -o " + folder_.file("x"), 2, "unknown GPU architecture");
-  expect_refusal("build auto --arch sm_89 --shape b1h8l512d256 -o " + folder_.file("x"), 1, "head dim 256");
+  expect_refusal("build auto --arch sm_89 --shape b1h8l512d192 -o " + folder_.file("x"), 1, "head dim 192");
   expect_refusal("build fwd_cpu --shape b1h1l8d16 -o /dev/null/x " + cache(), 1, "/dev/null");
   EXPECT_FALSE(std::filesystem::exists(folder_.file("x")));
 }
