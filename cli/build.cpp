@@ -195,13 +195,12 @@ json build_one(const BuildOptions& o, const DeviceFacts& device) {
 
 DeviceFacts device_for(const BuildOptions& o) {
   if (!o.arch.empty()) {
-    if (const CpuLevel* level = find_cpu_level(o.arch)) return representative_cpu(*level);
-    if (o.machine.device == "cpu")
+    if (o.machine.device == "cpu" && find_cpu_level(o.arch) == nullptr)
       throw Error(
           ErrorCode::usage,
           "--arch names a GPU architecture; leave it out with --device cpu, or name a CPU level such as x86-64-v3",
           o.arch);
-    return gpu_limits(o.arch);
+    return device_named(o.arch);
   }
   // A CPU family named by itself is built for the CPU, also where there is a GPU.
   const std::string family = o.variant.substr(0, o.variant.find(':'));

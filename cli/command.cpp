@@ -5,7 +5,9 @@
 #include <cstdio>
 
 #include "base/files.hpp"
+#include "base/text.hpp"
 #include "compile/embedded.hpp"
+#include "device/cpu_level.hpp"
 
 namespace heed::cli {
 
@@ -134,6 +136,15 @@ void remark(bool json, const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stream);
   std::fputc('\n', stream);
   std::fflush(stream);
+}
+
+DeviceFacts device_named(const std::string& arch) {
+  if (const CpuLevel* level = find_cpu_level(arch)) return representative_cpu(*level);
+  if (arch.starts_with("sm_") || arch.starts_with("compute_")) return gpu_limits(arch);
+  std::vector<std::string_view> choices;
+  for (const CpuLevel& level : cpu_levels()) choices.push_back(level.name);
+  choices.insert(choices.end(), kGpuArchitectures.begin(), kGpuArchitectures.end());
+  throw Error(ErrorCode::usage, fmt::format("unknown architecture \"{}\"; {}", arch, one_of(arch, choices)), arch);
 }
 
 }  // namespace heed::cli

@@ -94,6 +94,10 @@ void add_dispatch(CLI::App& app, int& exit_code);
 void add_library(CLI::App& app, int& exit_code);
 void add_prebuild(CLI::App& app, int& exit_code);
 
+/// The device of a CPU level or GPU architecture by its name, to build for without one at hand.
+/// @throws Error(usage) naming all of them
+DeviceFacts device_named(const std::string& arch);
+
 /// The device sources in this binary, for evidence.
 report::Sources sources();
 

@@ -184,7 +184,7 @@ namespace {
 
 /// Whose limits a source is made for.
 DeviceFacts device_of(const std::string& variant, const std::string& arch) {
-  if (!arch.empty()) return gpu_limits(arch);
+  if (!arch.empty()) return device_named(arch);
   if (variant == kAutomatic) return choose_device(DeviceChoice::automatic);
   if (find_family(variant.substr(0, variant.find(':'))).device() == DeviceKind::cpu) return cpu_facts();
   return probe_cuda().facts.value_or(gpu_limits("sm_90a"));
@@ -204,9 +204,10 @@ void add_emit(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("emit", "Print the source of a variant, as it is handed to the compiler");
   command->add_option("variant", o->variant, "auto, family or family:knob=value,...")->required();
   o->workload.add_to(*command);
-  command->add_option("--arch", o->arch,
-                      "GPU architecture whose limits apply, e.g. sm_89 [this machine's; a GPU family's without one "
-                      "sm_90a]");
+  command->add_option(
+      "--arch", o->arch,
+      "GPU architecture or CPU level whose limits apply, e.g. sm_89 [this machine's; a GPU family's without one "
+      "sm_90a]");
   command->add_option("-o,--output", o->output, "Write to a file");
   command->footer(
       "Example (the same headers build ahead of time):\n"

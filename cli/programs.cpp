@@ -114,7 +114,7 @@ std::vector<DeviceFacts> devices_of(const std::string& arch) {
     choices.push_back(level.name);
   }
   if (!devices.empty()) return devices;
-  choices.insert(choices.end(), {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "compute_80"});
+  choices.insert(choices.end(), kGpuArchitectures.begin(), kGpuArchitectures.end());
   throw Error(ErrorCode::usage, fmt::format("unknown architecture \"{}\"; {}", arch, one_of(arch, choices)), arch);
 }
 

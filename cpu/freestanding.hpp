@@ -104,4 +104,11 @@ asm(".pushsection .text\n"
     ".popsection\n");
 #endif
 #undef HEED_FUNCTION
+
+// Which processors run the object, for whoever loads it (lib/dispatch/object_arch.hpp).
+#if defined(HEED_ARCH)
+asm(".pushsection .heed.arch,\"\",%progbits\n"
+    ".ascii \"" HEED_ARCH "\"\n"
+    ".popsection\n");
+#endif
 // clang-format on

@@ -234,7 +234,7 @@ HEED_API void heed_plan_destroy(heed_plan* plan);
 HEED_API size_t heed_wait_for_builds(double seconds);
 
 /* What heed_plan_create would do, as text: the program and why, or what is not supported and the nearest thing that is.
- * Builds nothing.  * Writes at most `bytes` characters, the last of them 0, and returns how many the whole text takes
+ * Builds nothing. Writes at most `bytes` characters, the last of them 0, and returns how many the whole text takes
  * without it. */
 HEED_API size_t heed_explain(const heed_problem* problem, const heed_options* options, char* text, size_t bytes);
 

@@ -80,6 +80,7 @@ class HostToolchain final : public Toolchain {
   // A named level has its own flags; every other architecture of a CPU is this very processor.
   [[nodiscard]] std::vector<std::string> options_of(const BuildRequest& request) const {
     std::vector<std::string> options = kOptions;
+    options.push_back(fmt::format("-DHEED_ARCH=\"{}\"", request.arch));
     const CpuLevel* const level = find_cpu_level(request.arch);
     if (level == nullptr) {
       options.emplace_back("-march=native");

@@ -14,7 +14,6 @@
 #include "api/plan.hpp"
 #include "base/files.hpp"
 #include "base/matrix_unit.hpp"
-#include "device/device.hpp"
 #include "dispatch/architecture.hpp"
 #include "launch/caller_threads.hpp"
 #include "launch/cpu_threads.hpp"
@@ -170,10 +169,8 @@ std::unique_ptr<Plan> make_cpu_plan(const Problem& problem, const Options& optio
   if (problem.is_empty || !problem.has_keys)
     return std::make_unique<CpuPlan>(problem, std::move(choice), LaunchPlan{}, 0, ParallelFor{});
   (void)allow_matrix_unit();
-  // Scratch grows with the width of vectors: of a program that the caller brings the widest here, for it may be of this
-  // processor alone or of any level.
-  const DeviceFacts built_for = choice.arch.empty() ? cpu_facts() : dispatch::facts_for(choice.arch, device);
-  const LaunchPlan launch = choice.variant.plan(problem.workload, built_for);
+  // Scratch grows with the width of vectors.
+  const LaunchPlan launch = choice.variant.plan(problem.workload, dispatch::facts_for(choice.arch, device));
   std::shared_ptr<LoadedObject> object = loaded(choice, launch);
   const int threads = options.threads > 0 ? options.threads : device.processors;
   auto plan = std::make_unique<CpuPlan>(problem, std::move(choice), launch, threads, options.parallel_for);

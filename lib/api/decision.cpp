@@ -15,6 +15,7 @@
 #include "device/device.hpp"
 #include "dispatch/architecture.hpp"
 #include "dispatch/built_programs.hpp"
+#include "dispatch/object_arch.hpp"
 #include "padding/padding.hpp"
 #include "variant/element.hpp"
 #include "workload/mask.hpp"
@@ -64,23 +65,28 @@ namespace {
 
 Choice choose(const Problem& problem, const Options& options, const DeviceFacts& device) {
   const Workload& w = problem.workload;
+  const bool has_image = !options.image.empty();
+  const std::string arch =
+      has_image && device.kind == DeviceKind::cpu ? dispatch::expect_runnable(options.image, device) : "";
+  const DeviceFacts seen = dispatch::facts_for(arch, device);  // by the image's program
   std::optional<Variant> asked;
   if (!options.variant.empty()) {
-    asked = parse_variant(options.variant, w, device);
-    if (const auto why = asked->family->refuses(w, device))
+    asked = parse_variant(options.variant, w, seen);
+    if (const auto why = asked->family->refuses(w, seen))
       throw Error(ErrorCode::unsupported,
                   fmt::format("{} cannot run {}: {}", asked->family->name(), to_string(w), *why), to_string(w));
-    if (const auto why = dispatch::every_program_is_illegal(*asked, w, device))
+    if (const auto why = has_image ? dispatch::program_is_illegal(*asked, w, seen)
+                                   : dispatch::every_program_is_illegal(*asked, w, seen))
       throw Error(ErrorCode::unsupported, fmt::format("{} cannot run {}: {}", describe(*asked), to_string(w), *why),
                   describe(*asked));
   }
-  if (!options.image.empty())
+  if (has_image)
     return {.variant = *asked,
             .image = std::string(options.image),
             .digest = digest(options.image),
             .origin = "given",
-            .reason = "its image was given",
-            .arch = {}};
+            .reason = "its image was given" + (arch.empty() ? "" : dispatch::fit_remark(arch, device)),
+            .arch = arch};
   if (asked) return taken(programs_of(options, device)->find(*asked));
   const auto by_order = [&] {
     return choose_by_order(problem, options, device, [&] { return programs_of(options, device); });

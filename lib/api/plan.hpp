@@ -38,7 +38,7 @@ struct Choice {
   std::string digest;  ///< of the image
   std::string origin;
   std::string reason;
-  std::string arch;  ///< that the program was built for; empty: unknown, of an image that was given
+  std::string arch;  ///< that the program was built for; empty: unknown, of a GPU's image that was given
   dispatch::Step step = dispatch::Step::given;
   bool is_building = false;  ///< a better one
 };

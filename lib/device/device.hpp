@@ -1,6 +1,7 @@
 /// Finding out what this machine has.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 
@@ -22,6 +23,9 @@ CudaProbe probe_cuda(int ordinal = 0);
 /// architecture-specific target), "sm_89" and so on for the others.
 std::string arch_of(int compute_capability);
 
+/// What gpu_limits knows.
+inline constexpr std::array<std::string_view, 6> kGpuArchitectures = {"sm_80", "sm_86",  "sm_89",
+                                                                      "sm_90", "sm_90a", "compute_80"};
 /// Limits of an architecture without a GPU at hand, for builds ahead of time: shared memory, registers, compute
 /// capability (CUDA C++ programming guide, "Technical specifications per compute capability"). @throws Error(usage)
 DeviceFacts gpu_limits(std::string_view arch);

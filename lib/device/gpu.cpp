@@ -39,7 +39,7 @@ DeviceFacts gpu_limits(std::string_view arch) {
   }
   throw Error(ErrorCode::usage,
               fmt::format("unknown GPU architecture \"{}\"; {}", arch,
-                          one_of(arch, {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "compute_80"})),
+                          one_of(arch, {kGpuArchitectures.begin(), kGpuArchitectures.end()})),
               std::string(arch));
 }
 

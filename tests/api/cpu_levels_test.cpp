@@ -5,6 +5,7 @@
 
 #include "c_library.hpp"
 #include "device/device.hpp"
+#include "dispatch/object_arch.hpp"
 #include "dispatch/program_file.hpp"
 #include "jit/build.hpp"
 #include "testing.hpp"
@@ -118,6 +119,14 @@ class CpuLevels : public ::testing::Test {
     heed_plan_destroy(plan);
     return reason;
   }
+  static heed_options options_of(const dispatch::ProgramRecord& record, const std::string& image) {
+    heed_options o;
+    heed_options_init(&o);
+    o.variant = record.variant.c_str();
+    o.image = image.data();
+    o.image_bytes = image.size();
+    return o;
+  }
   static std::string named(const CpuLevel* level) { return fmt::format("it is of the CPU level {}", level->name); }
 
   static TemporaryFolder* folder_;
@@ -176,15 +185,11 @@ TEST_F(CpuLevels, AVariantIsFoundWhateverItsThreads) {
   }
 }
 
-// Whose level the library does not know: with the scratch of the widest vectors here.
 TEST_F(CpuLevels, AnImageOfAnyLevelRuns) {
   for (const auto& [record, image] : built_) {
     if (record.workload != to_string(parse_workload(kShape))) continue;
-    heed_options o;
-    heed_options_init(&o);
-    o.variant = record.variant.c_str();
-    o.image = image.data();
-    o.image_bytes = image.size();
+    EXPECT_EQ(dispatch::arch_of_object(image), record.arch);
+    const heed_options o = options_of(record, image);
     const heed_problem p = problem();
     heed_plan* plan = nullptr;
     ASSERT_EQ(heed_plan_create(&p, &o, &plan), HEED_OK) << heed_last_error();
@@ -194,6 +199,50 @@ TEST_F(CpuLevels, AnImageOfAnyLevelRuns) {
     host.check(1e-4);
     heed_plan_destroy(plan);
   }
+}
+
+// Each is the program that it was made of: what is loaded into one process is told apart.
+TEST_F(CpuLevels, PlansOfManyProgramsLiveAtOnce) {
+  std::vector<std::pair<heed_problem, heed_plan*>> plans;
+  for (const auto& [record, image] : built_) {
+    heed_problem p = problem();
+    if (record.workload != to_string(parse_workload(kShape))) p.mask = HEED_MASK_CAUSAL_TOP_LEFT;
+    const heed_options o = options_of(record, image);
+    heed_plan* plan = nullptr;
+    ASSERT_EQ(heed_plan_create(&p, &o, &plan), HEED_OK) << heed_last_error();
+    plans.emplace_back(p, plan);
+  }
+  for (const auto& [p, plan] : plans) {
+    HostCase host(p);
+    const heed_tensors t = host.tensors();
+    EXPECT_EQ(heed_plan_run(plan, &t, nullptr, nullptr), HEED_OK);
+    host.check(1e-4);
+  }
+  for (const auto& [p, plan] : plans) heed_plan_destroy(plan);
+}
+
+// None of them is ever loaded, so that none can end the process by an illegal instruction.
+TEST_F(CpuLevels, AnImageBeyondTheProcessorIsRefused) {
+  const CpuLevel* const lowest = levels()[0];
+  for (const auto& [record, image] : built_) {
+    if (record.workload != to_string(parse_workload(kShape)) || record.arch == lowest->name) continue;
+    const LevelOfEnvironment held(lowest->name);
+    const heed_options o = options_of(record, image);
+    expect_refused(problem(), HEED_UNSUPPORTED, "the image was built for " + record.arch, &o);
+    EXPECT_THAT(std::string(heed_last_error()),
+                ::testing::HasSubstr(fmt::format("it runs CPU levels to {}", lowest->name)));
+  }
+  // Of a level that there is not: the last letter of the section is another.
+  const auto& [record, image] = built_.front();
+  std::string other = image;
+  other[other.find(record.arch) + record.arch.size() - 1] = '9';
+  const heed_options of_other = options_of(record, other);
+  expect_refused(problem(), HEED_UNSUPPORTED, "which", &of_other);
+  std::string unnamed = image;
+  const std::string section(dispatch::kArchSection);
+  unnamed.replace(unnamed.find(section), section.size(), section.size(), 'x');
+  const heed_options o = options_of(record, unnamed);
+  expect_refused(problem(), HEED_BAD_PROGRAMS, "says in a section .heed.arch which processors run it", &o);
 }
 
 TEST_F(CpuLevels, WhatThisProcessorLacksIsRefused) {

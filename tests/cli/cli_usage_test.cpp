@@ -131,6 +131,10 @@ TEST_F(Cli, ProgramsAreBuiltForCpuLevels) {
 }
 
 TEST_F(Cli, AVariantIsBuiltForACpuLevel) {
+  expect_refusal("build auto --arch x86-64-v9 --shape b1h1l8d16 -o " + folder_.file("x"), 2,
+                 "unknown architecture \"x86-64-v9\"; did you mean \"x86-64-v3\"? it is one of x86-64-v3");
+  EXPECT_THAT(heed_command("emit auto --arch x86-64-v3 --shape b1h1l64d16:fp32").out,
+              ::testing::HasSubstr("heed::cpu::Unit::vector"));
   const auto levels = cpu_levels_of(own_machine());
   if (levels.empty()) GTEST_SKIP() << "no levels of this machine's instruction set";
   const Printed built = heed_command(fmt::format("build auto --arch {} --shape b1h2l64d16:fp32 --json -o {} {}",

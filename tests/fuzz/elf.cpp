@@ -1,6 +1,7 @@
 // Shared objects and cubins, as the audits read them before anything is loaded.
 #include "jit/elf.hpp"
 
+#include "dispatch/object_arch.hpp"
 #include "fuzz.hpp"
 #include "jit/shared_object.hpp"
 
@@ -19,5 +20,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     (void)heed::jit::contract_breach_of_shared_object(object, "heed_forward");
     (void)object.find("heed_forward");
   });
+  (void)heed::dispatch::arch_of_object(bytes);
   return 0;
 }
