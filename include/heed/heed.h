@@ -144,7 +144,7 @@ typedef struct heed_tensors {
 } heed_tensors;
 
 /* Whether NVRTC builds, on this machine, the program that the rule names for the very problem where no file has it. It
- * takes 1 to 4 s of a processor; what was built is kept and taken by every later plan of every process. */
+ * takes seconds of a processor; what was built is kept and taken by every later plan of every process. */
 typedef enum heed_build {
   HEED_BUILD_OFF = 0,
   HEED_BUILD_BACKGROUND = 1, /* a plan takes the best program that is there, later plans take the one that was built */

@@ -13,4 +13,7 @@ namespace heed::api {
 Choice better_of_builds(const Problem& problem, const Options& options, const DeviceFacts& device,
                         const std::function<Choice()>& choose);
 
+/// Whether a build of the program that the rule names for the very problem waits or runs.
+bool is_being_built(const Problem& problem, const DeviceFacts& device);
+
 }  // namespace heed::api

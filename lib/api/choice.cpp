@@ -1,12 +1,10 @@
 #include "api/choice.hpp"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
-#include <cerrno>
-#include <map>
-#include <mutex>
+#include <filesystem>
 
+#include "api/opened_files.hpp"
 #include "dispatch/book.hpp"
 
 namespace heed::api {
@@ -23,28 +21,16 @@ NamedBook book_named_by(const Options& options) {
   return {location.path.string(), location.is_named};
 }
 
-// Null where there is none. One is kept for each path and device: books are replaced while a process lives.
+// Null where there is none.
 std::shared_ptr<const dispatch::Champions> opened(const NamedBook& named, const DeviceFacts& device) {
   if (named.path.empty()) return nullptr;
-  struct stat info {};
-  if (::stat(named.path.c_str(), &info) != 0 && !named.is_named && (errno == ENOENT || errno == ENOTDIR))
-    return nullptr;
-  struct Opened {
-    std::string stamp;
-    std::shared_ptr<const dispatch::Champions> book;
-  };
-  static std::mutex mutex;
-  static std::map<std::string, Opened> all;
-  const std::string stamp =
-      fmt::format("{} {} {}.{}", info.st_ino, info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
-  const std::lock_guard lock(mutex);
-  Opened& entry = all[fmt::format("{}\n{}\n{}", named.path, device.arch, device.name)];
-  if (entry.book == nullptr || entry.stamp != stamp) {
+  if (std::error_code error; !named.is_named && !std::filesystem::exists(named.path, error) && !error) return nullptr;
+  static OpenedFiles<dispatch::Champions> all;
+  return all.get(named.path, device, [&] {
     const auto file = dispatch::ProgramFile::open(named.path);
     dispatch::expect_book(*file);
-    entry = {stamp, std::make_shared<dispatch::Champions>(file, device)};
-  }
-  return entry.book;
+    return std::make_shared<const dispatch::Champions>(file, device);
+  });
 }
 
 }  // namespace
@@ -76,23 +62,24 @@ Choice choose_by_order(const Problem& problem, const Options& options, const Dev
       book = nullptr;
     }
   };
-  try_book([&]() -> std::optional<Choice> {
-    book = opened(named, device);
-    if (book == nullptr) return std::nullopt;
-    const auto selection = dispatch::select_from_book(*book, wanted, remarks);
-    return selection ? std::optional(taken(*selection)) : std::nullopt;
-  });
-  if (!choice) {
-    const auto file = programs();
-    const auto select = [&] { return taken(file->select(wanted, book.get(), remarks)); };
-    // A neighbour may be of the book, and its image altered.
-    if (book != nullptr) try_book([&]() -> std::optional<Choice> { return select(); });
-    if (!choice) try {
-        choice = select();
-      } catch (const Error& error) {
-        if (remarks.empty()) throw;
-        throw Error(error.code(), fmt::format("{}; {}", error.what(), fmt::join(remarks, "; ")), error.value());
-      }
+  // A refusal tells of champions that may not run, too.
+  try {
+    try_book([&]() -> std::optional<Choice> {
+      book = opened(named, device);
+      if (book == nullptr) return std::nullopt;
+      const auto selection = dispatch::select_from_book(*book, wanted, remarks);
+      return selection ? std::optional(taken(*selection)) : std::nullopt;
+    });
+    if (!choice) {
+      const auto file = programs();
+      const auto select = [&] { return taken(file->select(wanted, book.get(), remarks)); };
+      // A neighbour may be of the book, and its image altered.
+      if (book != nullptr) try_book([&]() -> std::optional<Choice> { return select(); });
+      if (!choice) choice = select();
+    }
+  } catch (const Error& error) {
+    if (remarks.empty()) throw;
+    throw Error(error.code(), fmt::format("{}; {}", error.what(), fmt::join(remarks, "; ")), error.value());
   }
   for (const std::string& remark : remarks) choice->reason += "; " + remark;
   return std::move(*choice);

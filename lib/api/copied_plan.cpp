@@ -8,12 +8,6 @@
 namespace heed::api {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
-
-std::size_t rounded_up(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 // The workspace begins with that of the inner plan; the copies of Q, K, V and O follow.
 class CopiedPlan final : public Plan {
  public:
@@ -24,10 +18,10 @@ class CopiedPlan final : public Plan {
     const auto bytes = static_cast<std::size_t>(element_bytes_);
     const auto take = [&](std::int64_t heads, std::int64_t rows, std::int64_t dim) {
       const std::size_t at = workspace_bytes_;
-      workspace_bytes_ += rounded_up(static_cast<std::size_t>(w.batch * heads * rows * dim) * bytes);
+      workspace_bytes_ += workspace_part(static_cast<std::size_t>(w.batch * heads * rows * dim) * bytes);
       return at;
     };
-    workspace_bytes_ = rounded_up(inner_->workspace_bytes());
+    workspace_bytes_ = workspace_part(inner_->workspace_bytes());
     q_ = take(w.heads, w.len_q, w.dim);
     k_ = take(w.heads_kv, w.len_k, w.dim);
     v_ = take(w.heads_kv, w.len_k, w.dim_v);

@@ -1,20 +1,17 @@
 // Which program a problem gets, and whether its tensors are copied or its batch divided for it.
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <map>
-#include <mutex>
 
 #include "api/builds.hpp"
 #include "api/choice.hpp"
+#include "api/opened_files.hpp"
 #include "api/plan.hpp"
 #include "base/digest.hpp"
 #include "device/device.hpp"
 #include "dispatch/architecture.hpp"
-#include "dispatch/built_programs.hpp"
 #include "dispatch/object_arch.hpp"
 #include "padding/padding.hpp"
 #include "variant/element.hpp"
@@ -33,23 +30,15 @@ std::filesystem::path own_programs() {
   return std::filesystem::path(library.dli_fname).parent_path() / kProgramsName;
 }
 
-// Files are read and parsed once a process and architecture.
 std::shared_ptr<const dispatch::Programs> programs_of(const Options& options, const DeviceFacts& device) {
   const char* const environment = std::getenv("HEED_PROGRAMS");
   const std::string path = !options.programs.empty()                          ? options.programs
                            : environment != nullptr && environment[0] != '\0' ? std::string(environment)
                                                                               : own_programs().string();
-  static std::mutex mutex;
-  static std::map<std::string, std::shared_ptr<const dispatch::Programs>> opened;
-  // A file that took another's place within the clock's step has another inode.
-  struct stat info {};
-  (void)::stat(path.c_str(), &info);
-  const std::string key = fmt::format("{}\n{} {} {}.{}\n{}", path, info.st_ino, info.st_size, info.st_mtim.tv_sec,
-                                      info.st_mtim.tv_nsec, device.arch);
-  const std::lock_guard lock(mutex);
-  auto& entry = opened[key];
-  if (entry == nullptr) entry = std::make_shared<dispatch::Programs>(dispatch::ProgramFile::open(path), device);
-  return entry;
+  static OpenedFiles<dispatch::Programs> opened;
+  return opened.get(path, device, [&] {
+    return std::make_shared<const dispatch::Programs>(dispatch::ProgramFile::open(path), device);
+  });
 }
 
 }  // namespace
@@ -187,7 +176,7 @@ Decision decide_at_once(const Problem& problem, const Options& options, const De
     for (const std::int64_t dim : padding::padded_dims(w)) dims.emplace_back(dim, dim);
   // While the program of the problem as it is is being built, none of a copy's is.
   Options chosen = options;
-  const bool is_building = refusal && options.build == HEED_BUILD_BACKGROUND && dispatch::BuiltPrograms::wait(0) > 0;
+  const bool is_building = refusal && options.build == HEED_BUILD_BACKGROUND && is_being_built(problem, device);
   if (is_building) chosen.build = HEED_BUILD_OFF;
   for (const auto& [dim, dim_v] : dims) {
     Problem inner = copied(problem, dim, dim_v);

@@ -13,12 +13,7 @@
 namespace heed::api {
 namespace {
 
-constexpr std::size_t kWorkspaceAlignment = 256;
 constexpr int kMostThreads = 4096;
-
-std::size_t rounded_up(std::size_t bytes) {
-  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
-}
 
 [[noreturn]] void refuse(const std::string& text, std::string value = {}) {
   throw Error(ErrorCode::usage, text, std::move(value));
@@ -95,8 +90,8 @@ Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
                     variant_text_, launch_.o_strides->batch, launch_.o_strides->head, launch_.o_strides->row,
                     problem_.o.batch, problem_.o.head, problem_.o.row),
         variant_text_);
-  semaphore_bytes_ = rounded_up(static_cast<std::size_t>(launch_.semaphores) * sizeof(unsigned));
-  workspace_bytes_ = semaphore_bytes_ + rounded_up(static_cast<std::size_t>(launch_.workspace_bytes));
+  semaphore_bytes_ = workspace_part(static_cast<std::size_t>(launch_.semaphores) * sizeof(unsigned));
+  workspace_bytes_ = semaphore_bytes_ + workspace_part(static_cast<std::size_t>(launch_.workspace_bytes));
   params_.q_strides = problem_.q;
   params_.k_strides = problem_.k;
   params_.v_strides = problem_.v;

@@ -17,6 +17,11 @@ namespace heed::api {
 
 /// Of a GPU's tensors, in bytes: bulk copies, and rows copied 16 bytes at a time.
 inline constexpr std::uintptr_t kGpuAlignment = 16;
+/// Of a workspace and of its parts, in bytes.
+inline constexpr std::size_t kWorkspaceAlignment = 256;
+constexpr std::size_t workspace_part(std::size_t bytes) {
+  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+}
 
 /// What heed_options says, checked.
 struct Options {

@@ -51,6 +51,12 @@ std::string last_system_error() {
   return std::strerror(errno);
 }
 
+std::string file_stamp(const fs::path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return {};
+  return fmt::format("{} {} {}.{}", info.st_ino, info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+}
+
 std::string read_file(const fs::path& path, ErrorCode code) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.ok())

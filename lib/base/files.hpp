@@ -12,6 +12,10 @@ namespace heed {
 /// The file's bytes. Throws Error(code) naming the path and the system's reason.
 std::string read_file(const std::filesystem::path& path, ErrorCode code);
 
+/// What tells a file from the one of that path before it: inode, size and time of change. Inodes tell files apart that
+/// took each other's place within a step of the clock. Empty where there is none.
+std::string file_stamp(const std::filesystem::path& path);
+
 /// Writes beside the destination, fsyncs, renames over it and fsyncs the folder: a reader sees the old file, the new
 /// file or none, never a part. Throws Error(code).
 void write_file_atomically(const std::filesystem::path& path, std::string_view content, ErrorCode code);

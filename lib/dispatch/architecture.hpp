@@ -35,7 +35,8 @@ std::optional<std::string> program_is_illegal(const Variant& variant, const Work
 std::optional<std::string> every_program_is_illegal(const Variant& variant, const Workload& workload,
                                                     const DeviceFacts& device);
 
-/// What a user should know of it: ", machine code of sm_80"; empty for an exact fit.
+/// What a user should know of it, to be put behind a reason: "; it is machine code of sm_80, which sm_86 runs"; empty
+/// for an exact fit.
 std::string fit_remark(std::string_view program, const DeviceFacts& device);
 
 }  // namespace heed::dispatch

@@ -48,15 +48,15 @@ class Background {
 
   void add(const std::string& name, std::function<void()> build) {
     const std::lock_guard lock(mutex_);
-    if (!states_.emplace(name, kBuilding).second) return;
+    if (!states_.emplace(name, BuiltPrograms::Progress{.is_building = true, .failure = {}}).second) return;
     waiting_.emplace_back(name, std::move(build));
     if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
     changed_.notify_all();
   }
-  std::string progress(const std::string& name) const {
+  BuiltPrograms::Progress progress(const std::string& name) const {
     const std::lock_guard lock(mutex_);
     const auto at = states_.find(name);
-    return at == states_.end() ? std::string() : at->second;
+    return at == states_.end() ? BuiltPrograms::Progress{} : at->second;
   }
   std::size_t wait(double seconds) {
     std::unique_lock lock(mutex_);
@@ -66,8 +66,6 @@ class Background {
   }
 
  private:
-  static constexpr const char* kBuilding = "it is being built";
-
   void work() {
     // Of this thread alone: https://man7.org/linux/man-pages/man2/setpriority.2.html
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 19);
@@ -89,7 +87,7 @@ class Background {
       }
       const std::lock_guard lock(mutex_);
       is_running_ = false;
-      states_[next.first] = failure;
+      states_[next.first] = {.is_building = false, .failure = failure};
       changed_.notify_all();
     }
   }
@@ -97,7 +95,7 @@ class Background {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::pair<std::string, std::function<void()>>> waiting_;
-  std::map<std::string, std::string> states_;  ///< of every build that was added; empty: done
+  std::map<std::string, BuiltPrograms::Progress> states_;  ///< of every build that was added
   bool is_running_ = false;
   bool ends_ = false;
   std::thread thread_;
@@ -177,7 +175,7 @@ void BuiltPrograms::start(const Variant& variant, const Workload& workload, cons
   });
 }
 
-std::string BuiltPrograms::progress(const Variant& variant, const std::string& arch) const {
+BuiltPrograms::Progress BuiltPrograms::progress(const Variant& variant, const std::string& arch) const {
   return background().progress(path_of(variant, arch).string());
 }
 

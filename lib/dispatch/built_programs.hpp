@@ -25,7 +25,7 @@ class BuiltPrograms {
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
   /// The program of a variant for an architecture; null where it was not built, or its file is not whole.
   [[nodiscard]] std::shared_ptr<const ProgramFile> find(const Variant& variant, const std::string& arch) const;
-  /// Builds and keeps it. Takes 1 to 4 s of a processor. Where the folder cannot be written to, the program is kept by
+  /// Builds and keeps it. Takes seconds of a processor. Where the folder cannot be written to, the program is kept by
   /// this process alone.
   /// @throws Error(no_compiler), Error(build_failed)
   std::shared_ptr<const ProgramFile> build(const Variant& variant, const Workload& workload, const DeviceFacts& device);
@@ -33,8 +33,12 @@ class BuiltPrograms {
   /// Starts a build in the background unless one of the same program waits, runs or failed already. One thread builds,
   /// at the lowest priority; a process that ends waits for the build that runs, and drops those that wait.
   void start(const Variant& variant, const Workload& workload, const DeviceFacts& device);
-  /// What became of a build that was started: "is being built", or why it failed; empty for none or one that is done.
-  [[nodiscard]] std::string progress(const Variant& variant, const std::string& arch) const;
+  struct Progress {
+    bool is_building = false;  ///< it waits or runs
+    std::string failure;       ///< why it failed
+  };
+  /// Of a build that was started; nothing of one that was not, or is done.
+  [[nodiscard]] Progress progress(const Variant& variant, const std::string& arch) const;
   /// Waits until no build waits or runs, for so long at most. @return how many still do
   static std::size_t wait(double seconds);
 

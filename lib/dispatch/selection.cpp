@@ -57,7 +57,7 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
   for (const ProgramRecord& record : file_->records()) {
     const ArchFit fit = arch_fit(record.arch, device_);
     if (fit == ArchFit::none) continue;
-    if (!record.contract.empty() && record.contract != kernel_contract())
+    if (record.contract != kernel_contract())
       throw Error(
           ErrorCode::programs,
           fmt::format("{} holds programs for the kernel contract {}, this library's is {}; make it anew with heed "

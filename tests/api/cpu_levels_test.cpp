@@ -267,33 +267,6 @@ TEST_F(CpuLevels, WhatThisProcessorLacksIsRefused) {
   EXPECT_THAT(std::string(heed_last_error()), ::testing::HasSubstr(fmt::format("CPU levels to {}", lowest->name)));
 }
 
-// Each is the program that it was made of: what is loaded into one process is told apart.
-TEST_F(CpuLevels, PlansOfManyProgramsLiveAtOnce) {
-  std::vector<std::pair<heed_problem, heed_plan*>> plans;
-  for (const auto& [record, image] : built_) {
-    const CpuLevel* const level = find_cpu_level(record.arch);
-    const std::vector<const CpuLevel*> runnable = levels();
-    if (level == nullptr || std::find(runnable.begin(), runnable.end(), level) == runnable.end()) continue;
-    heed_problem p = problem();
-    if (record.workload != to_string(parse_workload(kShape))) p.mask = HEED_MASK_CAUSAL_TOP_LEFT;
-    heed_options o;
-    heed_options_init(&o);
-    o.variant = record.variant.c_str();
-    o.image = image.data();
-    o.image_bytes = image.size();
-    heed_plan* plan = nullptr;
-    ASSERT_EQ(heed_plan_create(&p, &o, &plan), HEED_OK) << heed_last_error();
-    plans.emplace_back(p, plan);
-  }
-  for (const auto& [p, plan] : plans) {
-    HostCase host(p);
-    const heed_tensors t = host.tensors();
-    EXPECT_EQ(heed_plan_run(plan, &t, nullptr, nullptr), HEED_OK);
-    host.check(1e-4);
-  }
-  for (const auto& [p, plan] : plans) heed_plan_destroy(plan);
-}
-
 TEST_F(CpuLevels, AnotherMachinesLevelNeedsItsCompiler) {
   jit::Builder builder({.cache_folder = folder_->path() / "cache", .host_compiler = {}, .jobs = 1});
   for (const CpuLevel& level : cpu_levels()) {
