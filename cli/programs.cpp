@@ -60,7 +60,7 @@ std::vector<dispatch::CoveringProgram> wanted(const BuildOptions& o, const Devic
   }
   options.dims = o.dims;
   if (options.dims.empty())
-    options.dims = cpu ? std::vector<std::int64_t>{64, 128} : std::vector<std::int64_t>{64, 128, 256};
+    options.dims = cpu ? std::vector<std::int64_t>{32, 64, 128, 256} : std::vector<std::int64_t>{64, 128, 256};
   if (!o.masks.empty()) options.masks.clear();
   for (const std::string& mask : o.masks) options.masks.push_back(parse_mask_kind(mask));
   return dispatch::covering_programs(device, options);
@@ -264,7 +264,7 @@ void add_programs(CLI::App& app, int& exit_code) {
       ->delimiter(',')
       ->required();
   command->add_option("--dtypes", o->dtypes, "fp16, bf16, fp32 [fp16,bf16; on a CPU all]")->delimiter(',');
-  command->add_option("--dims", o->dims, "Head dims [64,128, on a GPU 256; others are padded to these]")
+  command->add_option("--dims", o->dims, "Head dims [64,128,256, on a CPU also 32; others are padded to these]")
       ->delimiter(',');
   command->add_option("--masks", o->masks, "none, causal, window [all]")->delimiter(',');
   command->add_option("--samples", o->samples, "Problems drawn for each dtype, head dim and mask")

@@ -233,6 +233,11 @@ HEED_API void heed_plan_destroy(heed_plan* plan);
  * many still do. */
 HEED_API size_t heed_wait_for_builds(double seconds);
 
+/* The problem as the command line spells it ("b1h8l512d64:fp16"), with a layout where Q and O lie in that of PyTorch's
+ * (batch, length, head, dim). Writes at most `bytes` characters, the last of them 0, and returns how many the whole
+ * text takes without it; nothing and 0 for a problem that no attention can have. */
+HEED_API size_t heed_problem_text(const heed_problem* problem, char* text, size_t bytes);
+
 /* What heed_plan_create would do, as text: the program and why, or what is not supported and the nearest thing that is.
  * Builds nothing. Writes at most `bytes` characters, the last of them 0, and returns how many the whole text takes
  * without it. */

@@ -152,7 +152,6 @@ namespace {
 Decision decide_at_once(const Problem& problem, const Options& options, const DeviceFacts& device) {
   if (problem.is_empty) return {problem, nothing_to_run(), false};
   const Workload& w = problem.workload;
-  const bool cpu = problem.device == DeviceKind::cpu;
   std::optional<Error> refusal;
   const std::string lies = layout_refusal(problem);
   if (!lies.empty() && !options.image.empty())
@@ -165,15 +164,14 @@ Decision decide_at_once(const Problem& problem, const Options& options, const De
     try {
       return {problem, choose(problem, options, device), false};
     } catch (const Error& error) {
-      // What a caller brings is for the problem as it is, and on a CPU every head dim is served so.
-      if (error.code() != ErrorCode::unsupported || cpu || !options.variant.empty()) throw;
+      // What a caller brings is for the problem as it is.
+      if (error.code() != ErrorCode::unsupported || !options.variant.empty()) throw;
       refusal = error;
     }
   }
   std::vector<std::pair<std::int64_t, std::int64_t>> dims;
-  if (cpu || w.dim == w.dim_v) dims.emplace_back(w.dim, w.dim_v);
-  if (!cpu)
-    for (const std::int64_t dim : padding::padded_dims(w)) dims.emplace_back(dim, dim);
+  if (w.dim == w.dim_v) dims.emplace_back(w.dim, w.dim_v);
+  for (const std::int64_t dim : padding::padded_dims(w)) dims.emplace_back(dim, dim);
   // While the program of the problem as it is is being built, none of a copy's is.
   Options chosen = options;
   const bool is_building = refusal && options.build == HEED_BUILD_BACKGROUND && is_being_built(problem, device);

@@ -68,6 +68,14 @@ heed_status guarded(const Call& call) noexcept {
   }
 }
 
+// Into a caller's buffer, cut to its size and ended by 0.
+void copy_text(const std::string& all, char* text, std::size_t bytes) {
+  if (text == nullptr || bytes == 0) return;
+  const std::size_t count = std::min(bytes - 1, all.size());
+  std::memcpy(text, all.data(), count);
+  text[count] = '\0';
+}
+
 template <typename Struct>
 Struct sized() {
   Struct fresh{};
@@ -226,6 +234,13 @@ size_t heed_wait_for_builds(double seconds) {
   return left;
 }
 
+size_t heed_problem_text(const heed_problem* problem, char* text, size_t bytes) {
+  std::string all;
+  (void)guarded([&] { all = heed::to_string(heed::api::read_problem(problem).workload); });
+  copy_text(all, text, bytes);
+  return all.size();
+}
+
 size_t heed_explain(const heed_problem* problem, const heed_options* options, char* text, size_t bytes) {
   std::string all;
   const heed_status status = guarded([&] {
@@ -248,11 +263,7 @@ size_t heed_explain(const heed_problem* problem, const heed_options* options, ch
                        choice.reason);
   });
   if (status != HEED_OK) all += fmt::format("refused   {}: {}\n", heed_status_name(status), last_error);
-  if (text != nullptr && bytes > 0) {
-    const std::size_t count = std::min(bytes - 1, all.size());
-    std::memcpy(text, all.data(), count);
-    text[count] = '\0';
-  }
+  copy_text(all, text, bytes);
   return all.size();
 }
 }

@@ -1,1 +1,44 @@
-"""Heed from Python: the arena (`python -m heed.arena`), where attention kernels meet side by side."""
+"""Heed: fused attention kernels for PyTorch, in the place of scaled_dot_product_attention or called by name.
+
+    import heed
+
+    o = heed.scaled_dot_product_attention(q, k, v, is_causal=True)   # the signature of torch.nn.functional's
+    o = heed.attention(q, k, v, window=(1023, 0))                    # what that one cannot say
+
+    with heed.sdpa():            # every call of scaled_dot_product_attention below, whoever makes it
+        model(tokens)
+    print(heed.report())
+
+Importing this package imports neither PyTorch nor a compiled library: each name below is loaded when it is first used.
+`python -m heed` says what there is; `python -m heed.arena` measures kernels side by side.
+"""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "attention": "functional",
+    "scaled_dot_product_attention": "functional",
+    "explain": "functional",
+    "install": "override",
+    "sdpa": "override",
+    "uninstall": "override",
+    "NotServed": "override",
+    "report": "reports",
+    "reset_report": "reports",
+    "Report": "reports",
+}
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name):
+    if name not in _HOMES:
+        raise AttributeError(f"module 'heed' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(f"heed.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted(set(globals()) | set(_HOMES))

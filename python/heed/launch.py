@@ -10,9 +10,7 @@ import os
 import subprocess
 import tempfile
 
-
-class HeedError(RuntimeError):
-    """The heed program, the library or a binary cannot be used; the message is a whole sentence."""
+from heed.c_api import ABI_VERSION, CPU, CUDA, DTYPES, MASKS, RUN_DEPENDENT, HeedError, Options, PlanInfo, Problem, Tensors, library, strides_of
 
 
 def build(heed, orders, folder, device, cache=None):
@@ -35,118 +33,6 @@ def build(heed, orders, folder, device, cache=None):
     for entry in result["builds"]:
         entry["library"] = os.path.join(os.path.dirname(os.path.abspath(heed)), "libheed.so")
     return result
-
-
-# ------------------------------------------------------------------------------------------------ the library
-
-ABI_VERSION = 1
-CPU, CUDA = 0, 1
-DTYPES = {"fp16": 0, "bf16": 1, "fp32": 2}
-MASKS = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2, "window_top_left": 3, "window_bottom_right": 4}
-RUN_DEPENDENT = 1
-
-
-class Strides(ctypes.Structure):
-    """heed_strides: elements, of (batch, head, length, dim)."""
-
-    _fields_ = [(name, ctypes.c_int64) for name in ("batch", "head", "row", "dim")]
-
-
-class Problem(ctypes.Structure):
-    """heed_problem."""
-
-    _fields_ = (
-        [(name, ctypes.c_uint32) for name in ("struct_size", "abi_version")]
-        + [(name, ctypes.c_int32) for name in ("device_type", "device")]
-        + [(name, ctypes.c_int64) for name in ("batch", "heads", "heads_kv", "len_q", "len_k", "dim", "dim_v")]
-        + [(name, ctypes.c_int32) for name in ("dtype_q", "dtype_kv", "dtype_o", "mask")]
-        + [(name, ctypes.c_int64) for name in ("window_left", "window_right")]
-        + [(name, ctypes.c_double) for name in ("scale", "softcap", "dropout")]
-        + [(name, ctypes.c_uint64) for name in ("dropout_seed", "dropout_offset")]
-        + [(name, Strides) for name in ("q_strides", "k_strides", "v_strides", "o_strides", "bias_strides")]
-        + [("page_size", ctypes.c_int64), ("flags", ctypes.c_uint32), ("reserved_flags", ctypes.c_uint32), ("reserved", ctypes.c_uint64 * 8)]
-    )
-
-
-class Tensors(ctypes.Structure):
-    """heed_tensors."""
-
-    _fields_ = (
-        [(name, ctypes.c_uint32) for name in ("struct_size", "reserved_flags")]
-        + [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "bias", "sinks", "cu_seqlens_q", "cu_seqlens_k", "page_table")]
-        + [(name, ctypes.c_void_p) for name in ("q_scale", "k_scale", "v_scale")]
-        + [("reserved", ctypes.c_uint64 * 8)]
-    )
-
-
-class Options(ctypes.Structure):
-    """heed_options."""
-
-    _fields_ = [
-        ("struct_size", ctypes.c_uint32),
-        ("threads", ctypes.c_int32),
-        ("programs", ctypes.c_char_p),
-        ("variant", ctypes.c_char_p),
-        ("image", ctypes.c_char_p),
-        ("image_bytes", ctypes.c_size_t),
-        ("build", ctypes.c_int32),
-        ("reserved_build", ctypes.c_int32),
-        ("book", ctypes.c_char_p),
-        ("parallel_for", ctypes.c_void_p),
-        ("parallel_context", ctypes.c_void_p),
-        ("reserved", ctypes.c_uint64 * 4),
-    ]
-
-
-class PlanInfo(ctypes.Structure):
-    """heed_plan_info."""
-
-    _fields_ = (
-        [(name, ctypes.c_uint32) for name in ("struct_size", "can_be_dependent")]
-        + [(name, ctypes.c_size_t) for name in ("workspace_bytes", "workspace_alignment", "workspace_zeroed")]
-        + [(name, ctypes.c_char_p) for name in ("family", "variant", "origin", "reason")]
-        + [("flops", ctypes.c_double), ("o_strides", Strides)]
-        + [(name, ctypes.c_uint32) for name in ("is_building", "reserved_building")]
-    )
-
-
-class Library:
-    """libheed.so. Raises HeedError where it cannot be loaded or a call fails."""
-
-    def __init__(self, path):
-        try:
-            self.lib = ctypes.CDLL(path)
-        except OSError as error:
-            raise HeedError(f"{path}, which lies beside the heed program, cannot be loaded: {error}; build it with `make`") from error
-        pointer = ctypes.c_void_p
-        self.lib.heed_last_error.restype = ctypes.c_char_p
-        self.lib.heed_plan_create.argtypes = [ctypes.POINTER(Problem), ctypes.POINTER(Options), ctypes.POINTER(pointer)]
-        self.lib.heed_plan_get_info.argtypes = [pointer, ctypes.POINTER(PlanInfo)]
-        self.lib.heed_plan_prepare.argtypes = [pointer, pointer, pointer]
-        self.lib.heed_plan_run_many.argtypes = [pointer, ctypes.POINTER(Tensors), ctypes.c_size_t, pointer, pointer, ctypes.c_uint32, ctypes.POINTER(ctypes.c_double)]
-        self.lib.heed_plan_destroy.argtypes = [pointer]
-        self.lib.heed_plan_destroy.restype = None
-        self.run_many = self.lib.heed_plan_run_many
-
-    def check(self, status):
-        """Raises HeedError with the library's sentence unless `status` is 0."""
-        if status:
-            raise HeedError(self.lib.heed_last_error().decode())
-
-
-_libraries = {}
-
-
-def library(path):
-    """The Library of a path, loaded once."""
-    if path not in _libraries:
-        _libraries[path] = Library(path)
-    return _libraries[path]
-
-
-def strides_of(tensor):
-    """heed_strides of a (batch, head, length, dim) tensor."""
-    return Strides(*tensor.stride())
 
 
 def problem_of(workload, on_gpu, device, q, k, v, o):

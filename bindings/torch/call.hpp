@@ -1,0 +1,81 @@
+/// What an operator was called with, as a problem of libheed.
+#pragma once
+
+#include <heed/heed.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "values.hpp"
+
+namespace heed::torch {
+
+/// What one tensor says of itself. Pointers are borrowed from it.
+struct Shape {
+  std::int64_t rank = 0;
+  const std::int64_t* sizes = nullptr;
+  const std::int64_t* strides = nullptr;
+  std::int32_t dtype = 0;
+  std::int32_t device_type = 0;
+  std::int32_t device = 0;
+};
+
+/// Empty where sizes cannot be told: those of a traced tensor may be symbols.
+std::optional<Shape> shape_of(TensorHandle tensor);
+
+/// Arguments of heed::forward beside its tensors.
+struct Masking {
+  std::int64_t mask = HEED_MASK_NONE;  ///< heed_mask
+  std::int64_t window_left = -1;
+  std::int64_t window_right = -1;
+  std::optional<double> scale;  ///< empty: 1 / sqrt(dim)
+};
+
+/// Why a call is not run by Heed. The order is that of kRefusals.
+enum class Refusal {
+  none,
+  mask_tensor,
+  dropout,
+  rank,
+  dtype,
+  mixed_dtypes,
+  device,
+  sizes,
+  head_counts,
+  empty,
+  scale,
+  backend_selection,
+  symbolic_sizes,
+  unsupported,
+  count
+};
+/// A phrase that follows "because of".
+const char* phrase(Refusal refusal);
+
+/// Everything that tells one plan from another; plain words, compared and hashed as such.
+struct PlanKey {
+  std::array<std::int64_t, 34> words{};
+  friend bool operator==(const PlanKey&, const PlanKey&) = default;
+  [[nodiscard]] std::uint64_t hash() const;
+};
+
+/// A call that has the form of attention: a problem whose O lies as Q does.
+struct Call {
+  heed_problem problem;
+  PlanKey key;
+  std::int32_t dtype = 0;        ///< PyTorch's number of the elements
+  std::int32_t device_type = 0;  ///< PyTorch's number of the device's type
+  std::array<std::int64_t, 4> o_sizes{};
+  std::array<std::int64_t, 4> o_strides{};
+};
+
+/// Reads a call of heed::forward. `Refusal::none` where it has the form; libheed may still not support it.
+Refusal read_call(TensorHandle q, TensorHandle k, TensorHandle v, const Masking& masking, bool wants_lse,
+                  bool shares_heads, Call& call);
+
+/// As the command line spells it: "b1h8l512d64:fp16".
+std::string text_of(const heed_problem& problem);
+
+}  // namespace heed::torch

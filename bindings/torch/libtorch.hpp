@@ -1,0 +1,85 @@
+/// LibTorch's stable C ABI, found at run time: the operator includes no header of PyTorch and links none of its
+/// libraries, so that one shared object serves every Python and every PyTorch from 2.10 on.
+/// https://docs.pytorch.org/docs/stable/notes/libtorch_stable_abi.html; torch/csrc/stable/c/shim.h and
+/// torch/csrc/inductor/aoti_torch/c/shim.h of PyTorch 2.10 declare these functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace heed::torch {
+
+struct TensorOpaque;
+struct LibraryOpaque;
+struct DeviceGuardOpaque;
+using TensorHandle = TensorOpaque*;    ///< an at::Tensor that the holder deletes
+using LibraryHandle = LibraryOpaque*;  ///< registrations that end when it is deleted
+using DeviceGuardHandle = DeviceGuardOpaque*;
+/// One argument or result of an operator: a handle, a number, or for an optional argument a pointer to such a value on
+/// the heap.
+using StableValue = std::uint64_t;
+/// Reads arguments from the stack, which it owns from then on, and leaves results there.
+using BoxedKernel = void (*)(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
+using Status = std::int32_t;  ///< 0: success
+using ParallelTask = void (*)(std::int64_t begin, std::int64_t end, void* context);
+
+/// Functions of every PyTorch that is served, then those that may be missing and are null then.
+struct Libtorch {
+  Status (*tensor_dim)(TensorHandle, std::int64_t*);
+  Status (*tensor_sizes)(TensorHandle, std::int64_t**);
+  Status (*tensor_strides)(TensorHandle, std::int64_t**);
+  Status (*tensor_dtype)(TensorHandle, std::int32_t*);
+  Status (*tensor_layout)(TensorHandle, std::int32_t*);
+  Status (*tensor_device_type)(TensorHandle, std::int32_t*);
+  Status (*tensor_device_index)(TensorHandle, std::int32_t*);
+  Status (*tensor_const_data)(TensorHandle, const void**);
+  Status (*tensor_data)(TensorHandle, void**);
+  Status (*new_handle)(TensorHandle, TensorHandle*);
+  Status (*delete_tensor)(TensorHandle);
+  Status (*empty_strided)(std::int64_t, const std::int64_t*, const std::int64_t*, std::int32_t, std::int32_t,
+                          std::int32_t, TensorHandle*);
+  Status (*clone)(TensorHandle, TensorHandle*);
+  bool (*grad_mode_is_enabled)();
+  Status (*library_of_implementations)(const char* space, const char* key, const char* file, std::uint32_t line,
+                                       LibraryHandle*);
+  Status (*library_implement)(LibraryHandle, const char* name, BoxedKernel, std::uint64_t version);
+  Status (*delete_library)(LibraryHandle);
+  Status (*call)(const char* name, const char* overload, StableValue* stack, std::uint64_t version);
+  Status (*parallel_for)(std::int64_t begin, std::int64_t end, std::int64_t grain, ParallelTask, void* context);
+  Status (*thread_count)(std::uint32_t*);
+
+  std::int32_t (*dtype_float16)();
+  std::int32_t (*dtype_bfloat16)();
+  std::int32_t (*dtype_float32)();
+  std::int32_t (*dtype_uint8)();
+  std::int32_t (*layout_strided)();
+  std::int32_t (*device_type_cpu)();
+  std::int32_t (*device_type_cuda)();
+
+  // Of builds with CUDA.
+  Status (*current_cuda_stream)(std::int32_t device, void** stream);
+  Status (*new_device_guard)(std::int32_t device, DeviceGuardHandle*);
+  Status (*delete_device_guard)(DeviceGuardHandle);
+  Status (*current_device)(std::int32_t*);
+  // Of PyTorch 2.13 and newer.
+  const char* (*last_exception)();
+  Status (*new_stable_value)(StableValue**);
+  Status (*delete_stable_value)(StableValue*);
+  // C++ symbols, which no ABI promises: where one is missing, a slower way is taken.
+  bool (*requires_grad)(const void* tensor_impl);
+  void* (*global_context)();
+  bool (*enabled_flash)(const void* context);
+  bool (*enabled_efficient)(const void* context);
+  bool (*enabled_math)(const void* context);
+  bool (*enabled_cudnn)(const void* context);
+};
+
+/// The version that arguments and results are written in: 2.10.
+inline constexpr std::uint64_t kAbiVersion = 0x020a000000000000;
+
+/// Finds the functions in a loaded libtorch.so. @throws std::runtime_error naming what is missing
+void attach_libtorch(const std::string& path);
+/// What attach_libtorch found.
+const Libtorch& libtorch();
+
+}  // namespace heed::torch

@@ -1,0 +1,112 @@
+// The functions that Python calls through ctypes: no exception leaves them.
+#include <cstring>
+#include <exception>
+#include <vector>
+
+#include "forward.hpp"
+#include "plans.hpp"
+#include "router.hpp"
+#include "workspaces.hpp"
+
+#define HEED_TORCH_API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using namespace heed::torch;
+
+thread_local std::string last_error;
+
+template <typename Call>
+int guarded(const Call& call) noexcept {
+  try {
+    call();
+    return 0;
+  } catch (const std::exception& error) {
+    try {
+      last_error = error.what();
+    } catch (...) {
+      last_error.clear();
+    }
+    return 1;
+  }
+}
+
+void implement(const char* key, const std::vector<std::pair<const char*, BoxedKernel>>& kernels) {
+  LibraryHandle library = nullptr;  // registered until the process ends
+  check(libtorch().library_of_implementations("heed", key, __FILE__, __LINE__, &library), "registering the operator");
+  for (const auto& [name, kernel] : kernels)
+    check(libtorch().library_implement(library, name, kernel, kAbiVersion), name);
+}
+
+}  // namespace
+
+/// What was wrong with the calling thread's last call that returned 1.
+HEED_TORCH_API const char* heed_torch_last_error() {
+  return last_error.c_str();
+}
+
+/// Finds PyTorch's functions in its libtorch.so and registers the kernels of the operators that Python has defined in
+/// the namespace heed. @return 0, or 1 with a sentence in heed_torch_last_error
+HEED_TORCH_API int heed_torch_register(const char* libtorch_path) {
+  return guarded([&] {
+    attach_libtorch(libtorch_path);
+    for (const char* key : {"CPU", "CUDA"})
+      implement(key, {{"forward", forward_kernel},
+                      {"forward_lse", forward_lse_kernel},
+                      {"scaled_dot_product_attention", route_on_device}});
+    for (const char* key : {"AutogradCPU", "AutogradCUDA"})
+      implement(key, {{"scaled_dot_product_attention", route_before_autograd}});
+  });
+}
+
+HEED_TORCH_API int heed_torch_install(int with_cuda) {
+  return guarded([&] { install_override(with_cuda != 0); });
+}
+HEED_TORCH_API int heed_torch_remove() {
+  return guarded([] { remove_override(); });
+}
+HEED_TORCH_API void heed_torch_note_exception(const char* text) {
+  (void)guarded([&] { note_exception(text); });
+}
+HEED_TORCH_API const char* heed_torch_refusal(int refusal) {
+  return refusal >= 0 && refusal < static_cast<int>(Refusal::count) ? phrase(static_cast<Refusal>(refusal)) : "";
+}
+HEED_TORCH_API void heed_torch_set_build(int build) {
+  set_build_mode(build);
+}
+HEED_TORCH_API int heed_torch_forget() {
+  return guarded([] {
+    forget_plans();
+    free_workspaces();
+  });
+}
+HEED_TORCH_API int heed_torch_reset_counts() {
+  return guarded([] {
+    reset_plan_counts();
+    reset_handed_back();
+  });
+}
+
+/// Calls `visit` for each problem that was asked for: its text, the variant that runs it and where its program is from
+/// ("" where it is refused), the reason for either, calls, and nanoseconds of a CPU; then for each that was handed
+/// back, where `served` is 0 and the variant is "".
+HEED_TORCH_API int heed_torch_report(void* context,
+                                     void (*visit)(void* context, int served, const char* workload, const char* variant,
+                                                   const char* origin, const char* reason, std::uint64_t calls,
+                                                   std::uint64_t nanoseconds)) {
+  return guarded([&] {
+    visit_plans([&](const PlanEntry& entry) {
+      if (entry.plan() != nullptr && entry.calls > 0)
+        visit(context, 1, text_of(entry.problem()).c_str(), entry.info().variant, entry.info().origin,
+              entry.info().reason, entry.calls, entry.nanoseconds);
+    });
+    for (const auto& [key, calls] : handed_back())
+      visit(context, 0, key.first.c_str(), "", "", key.second.c_str(), calls, 0);
+  });
+}
+
+HEED_TORCH_API std::uint64_t heed_torch_workspace_bytes() {
+  std::uint64_t bytes = 0;
+  (void)guarded([&] { bytes = workspace_bytes(); });
+  return bytes;
+}

@@ -1,0 +1,137 @@
+#include "plans.hpp"
+
+#include <array>
+#include <unordered_map>
+
+namespace heed::torch {
+namespace {
+
+struct KeyHash {
+  std::size_t operator()(const PlanKey& key) const { return key.hash(); }
+};
+using Entry = std::shared_ptr<PlanEntry>;
+
+// A decoder asks for one plan a length; entries take some KB each. What is forgotten is planned again when it is seen.
+constexpr std::size_t kMostEntries = 4096;
+
+std::mutex& mutex() {
+  static auto* const one = new std::mutex;  // outlives the threads that run while a process ends
+  return *one;
+}
+std::unordered_map<PlanKey, Entry, KeyHash>& entries() {
+  static auto* const all = new std::unordered_map<PlanKey, Entry, KeyHash>;
+  return *all;
+}
+std::atomic<std::uint64_t> epoch{1};  // of entries that threads may keep
+std::atomic<int> build_mode{HEED_BUILD_OFF};
+// A new plan is asked for at every so many calls: heed_wait_for_builds(0) takes a lock.
+constexpr std::uint64_t kCallsBetweenLooks = 64;
+
+// PyTorch's threads share the tasks of a plan on a CPU, so that its number of threads holds for Heed too.
+// https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html
+void parallel_for(void*, int tasks, void (*task)(void*, int), void* argument) {
+  struct Tasks {
+    void (*task)(void*, int);
+    void* argument;
+  } all{task, argument};
+  const Status status = libtorch().parallel_for(
+      0, tasks, 1,
+      [](std::int64_t begin, std::int64_t end, void* context) {
+        const auto* const these = static_cast<const Tasks*>(context);
+        for (std::int64_t i = begin; i < end; ++i) these->task(these->argument, static_cast<int>(i));
+      },
+      &all);
+  if (status != 0) std::abort();  // tasks let nothing out
+}
+
+Entry made(const Call& call) {
+  heed_options options;
+  heed_options_init(&options);
+  options.build = build_mode;
+  if (call.problem.device_type == HEED_CPU) {
+    std::uint32_t threads = 0;
+    check(libtorch().thread_count(&threads), "asking for the number of threads");
+    options.threads = static_cast<std::int32_t>(threads);
+    options.parallel_for = parallel_for;
+  }
+  return std::make_shared<PlanEntry>(call.problem, options);
+}
+
+Entry found_or_made(const Call& call, bool anew) {
+  {
+    const std::lock_guard lock(mutex());
+    if (const auto at = entries().find(call.key); at != entries().end() && !anew) return at->second;
+  }
+  // Outside of the lock: it may take milliseconds, and what two threads make at a time is the same.
+  const Entry entry = made(call);
+  const std::lock_guard lock(mutex());
+  if (entries().size() >= kMostEntries) entries().clear();
+  Entry& place = entries()[call.key];
+  if (place != nullptr && anew) {
+    entry->calls = place->calls.load();
+    entry->nanoseconds = place->nanoseconds.load();
+  }
+  if (place == nullptr || anew) place = entry;
+  return place;
+}
+
+struct Kept {
+  std::uint64_t epoch = 0;
+  PlanKey key;
+  Entry entry;
+};
+
+}  // namespace
+
+PlanEntry::PlanEntry(const heed_problem& problem, const heed_options& options) : problem_(problem) {
+  heed_plan_info_init(&info_);
+  const heed_status status = heed_plan_create(&problem, &options, &plan_);
+  if (status == HEED_OUT_OF_MEMORY || status == HEED_DRIVER_ERROR || status == HEED_INTERNAL)
+    throw std::runtime_error(heed_last_error());
+  if (status != HEED_OK)
+    refused_ = heed_last_error();
+  else if (heed_plan_get_info(plan_, &info_) != HEED_OK)
+    throw std::runtime_error(heed_last_error());
+}
+
+PlanEntry::~PlanEntry() {
+  heed_plan_destroy(plan_);
+}
+
+PlanEntry& entry_of(const Call& call) {
+  constexpr std::size_t kPlaces = 128;  // 40 KB a thread
+  static thread_local std::array<Kept, kPlaces> kept;
+  Kept& place = kept[call.key.hash() % kPlaces];
+  const std::uint64_t now = epoch.load(std::memory_order_acquire);
+  const bool is_kept = place.epoch == now && place.key == call.key;
+  const bool is_stale = is_kept && place.entry->info().is_building != 0 &&
+                        place.entry->calls.load(std::memory_order_relaxed) % kCallsBetweenLooks == 0 &&
+                        heed_wait_for_builds(0) == 0;
+  if (!is_kept || is_stale) {
+    Entry entry = found_or_made(call, is_stale);
+    place = {now, call.key, std::move(entry)};
+  }
+  return *place.entry;
+}
+
+void visit_plans(const std::function<void(const PlanEntry&)>& visit) {
+  const std::lock_guard lock(mutex());
+  for (const auto& [key, entry] : entries()) visit(*entry);
+}
+
+void reset_plan_counts() {
+  const std::lock_guard lock(mutex());
+  for (const auto& [key, entry] : entries()) entry->calls = entry->nanoseconds = 0;
+}
+
+void forget_plans() {
+  const std::lock_guard lock(mutex());
+  entries().clear();
+  ++epoch;
+}
+
+void set_build_mode(int build) {
+  build_mode = build;
+}
+
+}  // namespace heed::torch

@@ -1,0 +1,225 @@
+#include "router.hpp"
+
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "forward.hpp"
+#include "plans.hpp"
+
+namespace heed::torch {
+namespace {
+
+thread_local std::string noted_exception;
+
+// The arguments of scaled_dot_product_attention.
+struct Arguments {
+  Inputs inputs;
+  Tensor mask;
+  double dropout = 0;
+  bool is_causal = false;
+  std::optional<double> scale;
+  bool enable_gqa = false;
+
+  explicit Arguments(const StableValue* stack)
+      : inputs{tensor_of(stack[0]), tensor_of(stack[1]), tensor_of(stack[2])},
+        mask(optional_tensor_of(stack[3])),
+        dropout(number_of<double>(stack[4])),
+        is_causal(number_of<bool>(stack[5])),
+        scale(optional_number_of(stack[6])),
+        enable_gqa(number_of<bool>(stack[7])) {}
+
+  [[nodiscard]] Masking masking() const {
+    return {is_causal ? HEED_MASK_CAUSAL_TOP_LEFT : HEED_MASK_NONE, -1, -1, scale};
+  }
+};
+
+// One bit for each backend that may be chosen.
+unsigned selected_backends() {
+  const Libtorch& t = libtorch();
+  if (t.global_context == nullptr) return 0;
+  const void* const context = t.global_context();
+  unsigned bits = 0;
+  for (const auto enabled : {t.enabled_flash, t.enabled_efficient, t.enabled_math, t.enabled_cudnn})
+    bits = 2 * bits + (enabled != nullptr && enabled(context) ? 1U : 0U);
+  return bits;
+}
+
+// A selection that was there when the override was installed is the user's usual one; a later one asks for a backend by
+// name.
+std::atomic<unsigned> usual_backends{~0U};
+
+bool selects_backends() {
+  const unsigned usual = usual_backends.load(std::memory_order_relaxed);
+  return usual != ~0U && selected_backends() != usual;
+}
+
+struct CountKey {
+  PlanKey key;
+  Refusal refusal;
+  friend bool operator==(const CountKey&, const CountKey&) = default;
+};
+struct CountHash {
+  std::size_t operator()(const CountKey& key) const { return key.key.hash() ^ static_cast<std::size_t>(key.refusal); }
+};
+struct Count {
+  std::string workload;
+  std::string reason;
+  std::uint64_t calls = 0;
+};
+constexpr std::size_t kMostCounts = 4096;
+
+std::mutex& mutex() {
+  static auto* const one = new std::mutex;
+  return *one;
+}
+std::unordered_map<CountKey, Count, CountHash>& counts() {
+  static auto* const all = new std::unordered_map<CountKey, Count, CountHash>;
+  return *all;
+}
+
+void count(const Call& call, Refusal refusal, const std::string& detail) {
+  // Call and its key are filled where the tensors have the form of attention.
+  const bool has_form = call.problem.struct_size != 0;
+  const std::lock_guard lock(mutex());
+  if (counts().size() >= kMostCounts) counts().clear();
+  Count& one = counts()[{call.key, refusal}];
+  if (one.calls++ > 0) return;
+  one.workload = has_form ? text_of(call.problem) : "";
+  one.reason = detail.empty() ? phrase(refusal) : detail;
+}
+
+// Why the call is handed back; `detail` is libheed's sentence, where it has one.
+Refusal refusal_of(const Arguments& a, bool wants_lse, Call& call, std::string& detail) {
+  const Refusal form =
+      read_call(a.inputs.q.get(), a.inputs.k.get(), a.inputs.v.get(), a.masking(), wants_lse, a.enable_gqa, call);
+  if (a.mask) return Refusal::mask_tensor;
+  if (a.dropout != 0) return Refusal::dropout;
+  if (form != Refusal::none) return form;
+  if (selects_backends()) return Refusal::backend_selection;
+  const PlanEntry& entry = entry_of(call);
+  if (entry.plan() != nullptr) return Refusal::none;
+  detail = entry.refused();
+  return Refusal::unsupported;
+}
+
+// heed::hand_back has the schema of the call; its last argument says why.
+Tensor hand_back(const Arguments& a, Refusal refusal) {
+  noted_exception.clear();
+  StableValue stack[] = {
+      stable(a.inputs.q.shared()),      stable(a.inputs.k.shared()), stable(a.inputs.v.shared()),
+      stable_optional(a.mask.shared()), stable(a.dropout),           stable(a.is_causal),
+      stable_optional(a.scale),         stable(a.enable_gqa),        stable(static_cast<std::int64_t>(refusal))};
+  if (libtorch().call("heed::hand_back", "", stack, kAbiVersion) != 0) {
+    if (!noted_exception.empty()) throw std::runtime_error(noted_exception);
+    check(1, "heed::hand_back");
+  }
+  return tensor_of(stack[0]);
+}
+
+bool wants_gradient(const Inputs& inputs) {
+  const Libtorch& t = libtorch();
+  if (!t.grad_mode_is_enabled()) return false;
+  if (t.requires_grad == nullptr) return true;  // heed::forward_lse finds out
+  // An at::Tensor is a pointer to its TensorImpl.
+  for (const Tensor* tensor : {&inputs.q, &inputs.k, &inputs.v})
+    if (t.requires_grad(*reinterpret_cast<void* const*>(tensor->get()))) return true;
+  return false;
+}
+
+Tensor dispatched(const Arguments& a, bool with_lse) {
+  const Masking masking = a.masking();
+  StableValue stack[] = {
+      stable(a.inputs.q.shared()), stable(a.inputs.k.shared()),  stable(a.inputs.v.shared()), stable(masking.mask),
+      stable(masking.window_left), stable(masking.window_right), stable_optional(a.scale),    stable(true)};
+  const char* const name = with_lse ? "heed::forward_lse" : "heed::forward";
+  noted_exception.clear();
+  if (libtorch().call(name, "", stack, kAbiVersion) != 0) {
+    if (!noted_exception.empty()) throw std::runtime_error(noted_exception);
+    check(1, name);
+  }
+  Tensor o = tensor_of(stack[0]);
+  if (with_lse) const Tensor lse = tensor_of(stack[1]);
+  return o;
+}
+
+std::mutex& override_mutex() {
+  static auto* const one = new std::mutex;
+  return *one;
+}
+int installed = 0;
+std::vector<LibraryHandle> overrides;
+
+}  // namespace
+
+void route_on_device(StableValue* stack, std::uint64_t, std::uint64_t) {
+  const Arguments a(stack);
+  Call call{};
+  std::string detail;
+  const Refusal refusal = refusal_of(a, false, call, detail);
+  Outputs outputs;
+  if (refusal == Refusal::none && run_forward(a.inputs, a.masking(), false, outputs, detail)) {
+    stack[0] = stable(std::move(outputs.o));
+    return;
+  }
+  count(call, refusal, detail);
+  stack[0] = stable(hand_back(a, refusal));
+}
+
+void route_before_autograd(StableValue* stack, std::uint64_t, std::uint64_t) {
+  const Arguments a(stack);
+  Call call{};
+  std::string detail;
+  const bool wants_lse = wants_gradient(a.inputs);
+  const Refusal refusal = refusal_of(a, wants_lse, call, detail);
+  if (refusal == Refusal::none) {
+    stack[0] = stable(dispatched(a, wants_lse));
+    return;
+  }
+  count(call, refusal, detail);
+  stack[0] = stable(hand_back(a, refusal));
+}
+
+void install_override(bool with_cuda) {
+  const std::lock_guard lock(override_mutex());
+  if (installed++ > 0) return;
+  usual_backends = selected_backends();
+  const Libtorch& t = libtorch();
+  const auto implement = [&](const char* key, BoxedKernel kernel) {
+    LibraryHandle library = nullptr;
+    check(t.library_of_implementations("aten", key, __FILE__, __LINE__, &library), "overriding an operator");
+    overrides.push_back(library);
+    check(t.library_implement(library, "scaled_dot_product_attention", kernel, kAbiVersion), "overriding an operator");
+  };
+  implement("CPU", route_on_device);
+  implement("AutogradCPU", route_before_autograd);
+  if (!with_cuda) return;
+  implement("CUDA", route_on_device);
+  implement("AutogradCUDA", route_before_autograd);
+}
+
+void remove_override() {
+  const std::lock_guard lock(override_mutex());
+  if (installed == 0 || --installed > 0) return;
+  for (const LibraryHandle library : overrides) libtorch().delete_library(library);
+  overrides.clear();
+  usual_backends = ~0U;
+}
+
+HandedBack handed_back() {
+  const std::lock_guard lock(mutex());
+  HandedBack all;
+  for (const auto& [key, one] : counts()) all[{one.workload, one.reason}] += one.calls;
+  return all;
+}
+
+void reset_handed_back() {
+  const std::lock_guard lock(mutex());
+  counts().clear();
+}
+
+void note_exception(const char* text) {
+  noted_exception = text;
+}
+
+}  // namespace heed::torch

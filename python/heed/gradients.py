@@ -1,0 +1,116 @@
+"""The gradient of heed::forward_lse, and rules of torch.vmap.
+
+A gradient is computed by PyTorch's own kernels, given Heed's O and log-sum-exp, where they compute this one right; else by
+heed.unfused. https://docs.pytorch.org/docs/stable/library.html#torch.library.register_autograd
+"""
+
+import math
+
+import torch
+
+from heed import unfused
+from heed.operators import library
+
+FLASH_HEAD_DIMS = 256  # of PyTorch's FlashAttention kernels, at most
+
+
+def _setup(ctx, inputs, output):
+    query, key, value, ctx.mask, ctx.window_left, ctx.window_right, ctx.scale, _ = inputs
+    o, lse = output
+    ctx.save_for_backward(query, key, value, o, lse)
+    ctx.set_materialize_grads(False)
+
+
+def repeated_heads(tensor, group):
+    """(batch, heads_kv, ...) with each head `group` times."""
+    return tensor if group == 1 else tensor.repeat_interleave(group, dim=1)
+
+
+def summed_heads(grad, group):
+    """The gradient of a tensor whose heads were repeated."""
+    return grad if group == 1 else grad.unflatten(1, (-1, group)).sum(2)
+
+
+def backward_on_cpu(grad_o, q, k, v, o, lse, mask, scale):
+    """By aten::_scaled_dot_product_flash_attention_for_cpu_backward. `mask`: none or causal, aligned to the top left."""
+    group = q.shape[1] // k.shape[1]
+    dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        grad_o, q, repeated_heads(k, group), repeated_heads(v, group), o, lse, 0.0, mask == unfused.CAUSAL_TOP_LEFT, attn_mask=None, scale=scale
+    )
+    return dq, summed_heads(dk, group), summed_heads(dv, group)
+
+
+def backward_by_flash_attention(grad_o, q, k, v, o, lse, causal, window_left, window_right, scale):
+    """By aten::_flash_attention_backward, whose masks are aligned to the bottom right and whose tensors are (batch, length, head, dim)."""
+    group = q.shape[1] // k.shape[1]
+    lengths_first = [tensor.transpose(1, 2) for tensor in (grad_o, q, repeated_heads(k, group), repeated_heads(v, group), o)]
+    # Without dropout the state of the random numbers is not read.
+    state = torch.empty(2, dtype=torch.uint64, device=q.device)
+    dq, dk, dv = torch.ops.aten._flash_attention_backward(
+        *lengths_first, lse, None, None, q.shape[2], k.shape[2], 0.0, causal, state, torch.empty(0, dtype=torch.uint64, device=q.device),
+        scale=scale, window_size_left=window_left, window_size_right=window_right,
+    )
+    return dq.transpose(1, 2), summed_heads(dk.transpose(1, 2), group), summed_heads(dv.transpose(1, 2), group)
+
+
+def _backward(ctx, grad_o, grad_lse):
+    q, k, v, o, lse = ctx.saved_tensors
+    mask, left, right = ctx.mask, ctx.window_left, ctx.window_right
+    rest = (None,) * 5
+    if grad_o is None and grad_lse is None:
+        return None, None, None, *rest
+    if grad_o is None:
+        grad_o = torch.zeros_like(o)
+    scale = 1 / math.sqrt(q.shape[-1]) if ctx.scale is None else ctx.scale
+    same_dims = q.shape[3] == v.shape[3]
+    # PyTorch's kernels have no gradient of their own: not where one of this gradient may be wanted (create_graph=True).
+    is_final = grad_lse is None and not torch.is_grad_enabled()
+    is_top_left = mask == unfused.CAUSAL_TOP_LEFT and left < 0
+    if is_final and same_dims and q.device.type == "cpu" and (mask == unfused.NONE or is_top_left):
+        return *backward_on_cpu(grad_o, q, k, v, o, lse, mask, scale), *rest
+    # Aligned to the top left and to the bottom right are one for as many queries as keys.
+    aligned = mask in (unfused.NONE, unfused.CAUSAL_BOTTOM_RIGHT, unfused.WINDOW_BOTTOM_RIGHT) or q.shape[2] == k.shape[2]
+    if is_final and same_dims and aligned and q.device.type == "cuda" and q.shape[3] <= FLASH_HEAD_DIMS and q.shape[3] % 8 == 0:
+        causal = mask in (unfused.CAUSAL_TOP_LEFT, unfused.CAUSAL_BOTTOM_RIGHT) and left < 0
+        if mask in (unfused.CAUSAL_TOP_LEFT, unfused.CAUSAL_BOTTOM_RIGHT):
+            right = 0 if left >= 0 else -1
+        return *backward_by_flash_attention(grad_o, q, k, v, o, lse, causal, left, right, scale), *rest
+    return *unfused.backward(grad_o, grad_lse, q, k, v, o, lse, mask, left, right, scale), *rest
+
+
+torch.library.register_autograd("heed::forward_lse", _backward, setup_context=_setup, lib=library)
+
+
+def _fold(size, tensor, dim):
+    """A tensor with one more dimension, `size` long, as (size * batch, heads, length, dim)."""
+    tensor = tensor.unsqueeze(0).expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return tensor.flatten(0, 1)
+
+
+def _batched(operator, results):
+    def rule(info, in_dims, query, key, value, *rest):
+        folded = [_fold(info.batch_size, tensor, dim) for tensor, dim in zip((query, key, value), in_dims)]
+        output = operator(*folded, *rest)
+        if results == 1:
+            return output.unflatten(0, (info.batch_size, -1)), 0
+        return tuple(tensor.unflatten(0, (info.batch_size, -1)) for tensor in output), (0,) * results
+
+    return rule
+
+
+def _batched_sdpa(info, in_dims, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+    size = info.batch_size
+    query, key, value = (_fold(size, tensor, dim) for tensor, dim in zip((query, key, value), in_dims))
+    if attn_mask is not None:
+        dim = in_dims[3]
+        rank = query.dim() - 1  # of the scores without the first dimension
+        mask = attn_mask.movedim(dim, 0) if dim is not None else attn_mask.unsqueeze(0)
+        mask = mask.reshape(mask.shape[0], *(1,) * (rank + 2 - mask.dim()), *mask.shape[1:])
+        attn_mask = mask.expand(size, query.shape[0] // size, *mask.shape[2:]).flatten(0, 1)
+    o = torch.ops.heed.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    return o.unflatten(0, (size, -1)), 0
+
+
+torch.library.register_vmap("heed::forward", _batched(torch.ops.heed.forward.default, 1), lib=library)
+torch.library.register_vmap("heed::forward_lse", _batched(torch.ops.heed.forward_lse.default, 2), lib=library)
+torch.library.register_vmap("heed::scaled_dot_product_attention", _batched_sdpa, lib=library)

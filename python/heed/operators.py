@@ -1,0 +1,157 @@
+"""The operators of the namespace `heed`, which this module registers with PyTorch when it is imported.
+
+| operator | does |
+| --- | --- |
+| heed::forward | attention by a plan of libheed; no gradient |
+| heed::forward_lse | the same and the log-sum-exp of each row, with a gradient |
+| heed::scaled_dot_product_attention | PyTorch's signature; calls one of these, or hands back |
+| heed::hand_back | PyTorch's own scaled_dot_product_attention, whatever is installed in its place |
+| heed::unfused | attention in PyTorch's operators, where libheed has no program for what forward was called with |
+
+Kernels for CPUs and GPUs are in libheed_torch.so (bindings/torch); shapes of traced tensors, gradients, batching rules and autocast
+are here. https://docs.pytorch.org/docs/stable/library.html
+"""
+
+import math
+from pathlib import Path
+
+import torch
+
+from heed import libraries, unfused
+
+OLDEST_TORCH = (2, 10)
+if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < OLDEST_TORCH:
+    raise ImportError(f"Heed takes PyTorch {'.'.join(map(str, OLDEST_TORCH))} or newer; this is {torch.__version__}")
+
+_SDPA = "Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False"
+_FORWARD = "Tensor query, Tensor key, Tensor value, int mask=0, int window_left=-1, int window_right=-1, float? scale=None"
+
+_tag = torch.Tag.pt2_compliant_tag
+library = torch.library.Library("heed", "DEF")
+library.define(f"forward({_FORWARD}, bool or_unfused=True) -> Tensor", tags=_tag)
+library.define(f"forward_lse({_FORWARD}, bool or_unfused=True) -> (Tensor, Tensor)", tags=_tag)
+library.define(f"unfused({_FORWARD}) -> (Tensor, Tensor)", tags=_tag)
+library.define(f"scaled_dot_product_attention({_SDPA}) -> Tensor", tags=_tag)
+library.define(f"hand_back({_SDPA.replace(' *,', '')}, int reason=0) -> Tensor", tags=_tag)
+
+native = libraries.operator_library()
+libraries.check(native.heed_torch_register(str(Path(torch.__file__).parent / "lib" / "libtorch.so").encode()))
+
+forward = torch.ops.heed.forward.default
+forward_lse = torch.ops.heed.forward_lse.default
+
+# ------------------------------------------------------------------------------------------------ shapes
+
+
+def _like(q, sizes):
+    """Memory for an output, in the layout that bindings/torch/call.cpp gives it."""
+    batch, heads, length, dim = sizes
+    if unfused.is_length_outer(q):
+        return q.new_empty((batch, length, heads, dim)).transpose(1, 2)
+    return q.new_empty(sizes)
+
+
+def _check_shapes(query, key, value):
+    """What a trace would otherwise find out when it runs."""
+    torch._check(query.dim() == key.dim() == value.dim() == 4, lambda: "heed::forward takes tensors (batch, heads, length, dim)")
+
+
+@torch.library.register_fake("heed::forward", lib=library)
+def _(query, key, value, mask=0, window_left=-1, window_right=-1, scale=None, or_unfused=True):
+    _check_shapes(query, key, value)
+    return _like(query, (*query.shape[:3], value.shape[3]))
+
+
+@torch.library.register_fake("heed::forward_lse", lib=library)
+def _(query, key, value, mask=0, window_left=-1, window_right=-1, scale=None, or_unfused=True):
+    _check_shapes(query, key, value)
+    return _like(query, (*query.shape[:3], value.shape[3])), query.new_empty(query.shape[:3], dtype=torch.float32)
+
+
+# ------------------------------------------------------------------------------------------------ what is not fused
+
+library.impl("unfused", unfused.forward, "CompositeExplicitAutograd")
+_composite = torch._C.DispatchKey.CompositeImplicitAutograd
+_sdpa = torch.ops.aten.scaled_dot_product_attention.default
+
+# Set by heed.override: raises instead of handing back.
+refuse = None
+REASON_SYMBOLIC = next(number for number in range(64) if native.heed_torch_refusal(number) == b"sizes that are symbols of a trace")
+
+
+def torch_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    """PyTorch's own scaled_dot_product_attention, past an override."""
+    return _sdpa._op_dk(_composite, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+def _is_served_symbolically(query, key, value, attn_mask, dropout_p, scale, enable_gqa):
+    """The conditions of bindings/torch/router.cpp for tensors whose sizes are symbols: those that hold for every size."""
+    return (
+        attn_mask is None
+        and dropout_p == 0
+        and query.dim() == key.dim() == value.dim() == 4
+        and query.dtype == key.dtype == value.dtype
+        and query.device == key.device == value.device
+        and query.dtype in ((torch.float16, torch.bfloat16, torch.float32) if query.device.type == "cpu" else (torch.float16, torch.bfloat16))
+        and (scale is None or (isinstance(scale, float) and 0 < scale < math.inf))
+        and query.shape[0] == key.shape[0] == value.shape[0]
+        and key.shape[1] == value.shape[1]
+        and key.shape[2] == value.shape[2]
+        and query.shape[3] == key.shape[3]
+        and (query.shape[1] == key.shape[1] or (enable_gqa and query.shape[1] % key.shape[1] == 0))
+    )
+
+
+def _hand_back(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, reason=0):
+    try:
+        if reason == REASON_SYMBOLIC and _is_served_symbolically(query, key, value, attn_mask, dropout_p, scale, enable_gqa):
+            arguments = (query, key, value, unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale)
+            needs_gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+            return torch.ops.heed.forward_lse(*arguments)[0] if needs_gradient else torch.ops.heed.forward(*arguments)
+        if refuse is not None:
+            refuse(native.heed_torch_refusal(reason).decode(), query, key, value)
+        return torch_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    except Exception as error:
+        native.heed_torch_note_exception(str(error).encode())
+        raise
+
+
+library.impl("hand_back", _hand_back, "CompositeImplicitAutograd")
+
+
+def _other_devices(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+
+
+library.impl("scaled_dot_product_attention", _other_devices, "CompositeImplicitAutograd")
+
+# ------------------------------------------------------------------------------------------------ autocast
+
+
+def _autocast(name, key, device_type):
+    """Casts query, key and value as autocast does for PyTorch's own attention: to the lower precision."""
+    operator = getattr(torch.ops.heed, name).default
+    keys = torch._C.DispatchKeySet(key)
+
+    def cast(query, key, value, *rest, **named):
+        dtype = torch.get_autocast_dtype(device_type)
+        eligible = all(tensor.is_floating_point() and tensor.dtype != torch.float64 for tensor in (query, key, value))
+        if eligible:
+            query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+        if rest and isinstance(rest[0], torch.Tensor) and rest[0].is_floating_point():
+            rest = (rest[0].to(dtype), *rest[1:])
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return operator(query, key, value, *rest, **named)
+
+    library.impl(name, cast, key.name)
+
+
+for _name in ("forward", "forward_lse", "scaled_dot_product_attention"):
+    _autocast(_name, torch._C.DispatchKey.AutocastCPU, "cpu")
+    _autocast(_name, torch._C.DispatchKey.AutocastCUDA, "cuda")
+
+# ------------------------------------------------------------------------------------------------ gradients and batching
+
+from heed import gradients  # noqa: E402,F401: registers with the operators above

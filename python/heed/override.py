@@ -1,0 +1,78 @@
+"""Heed in the place of PyTorch's scaled_dot_product_attention, for code that knows nothing of Heed.
+
+The override is a kernel of aten::scaled_dot_product_attention for the keys CPU, CUDA and their autograd keys, so that every caller is
+served: torch.nn.functional, torch.nn.MultiheadAttention, torch.compile, C++. It holds for the whole process, whatever thread installs
+it. Calls that Heed does not serve go on to PyTorch's own kernel unchanged; heed.report() counts them by reason.
+"""
+
+import contextlib
+import threading
+
+import torch
+
+from heed import operators
+from heed.libraries import check
+
+
+class NotServed(RuntimeError):
+    """A call that Heed hands back to PyTorch, where strict mode forbids that; the message names the reason and the tensors."""
+
+
+_lock = threading.Lock()
+_installed = 0
+_strict = 0
+_fast_path_was_on = True
+
+
+def _describe(tensor):
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} {tensor.device}"
+
+
+def _refuse(reason, query, key, value):
+    raise NotServed(f"Heed does not serve this call because of {reason}: query {_describe(query)}, key {_describe(key)}, value {_describe(value)}")
+
+
+def install(*, strict=False):
+    """Puts Heed in the place of aten::scaled_dot_product_attention until `uninstall` was called as often.
+
+    strict: raise NotServed instead of handing a call back, until then.
+
+    The fast path of torch.nn.MultiheadAttention and torch.nn.TransformerEncoder computes attention by itself; it is off meanwhile
+    (torch.backends.mha.set_fastpath_enabled).
+    """
+    global _installed, _strict, _fast_path_was_on
+    with _lock:
+        check(operators.native.heed_torch_install(torch.cuda.is_available()))
+        if _installed == 0:
+            _fast_path_was_on = torch.backends.mha.get_fastpath_enabled()
+            torch.backends.mha.set_fastpath_enabled(False)
+        _installed += 1
+        if strict:
+            _strict += 1
+            operators.refuse = _refuse
+
+
+def uninstall(*, strict=False):
+    """Takes back one `install` of the same `strict`. Raises RuntimeError where there is none to take back."""
+    global _installed, _strict
+    with _lock:
+        if _installed == 0 or (strict and _strict == 0):
+            raise RuntimeError("heed.uninstall() without a heed.install() before it" + (" that was strict" if strict else ""))
+        check(operators.native.heed_torch_remove())
+        _installed -= 1
+        if strict:
+            _strict -= 1
+        if _strict == 0:
+            operators.refuse = None
+        if _installed == 0:
+            torch.backends.mha.set_fastpath_enabled(_fast_path_was_on)
+
+
+@contextlib.contextmanager
+def sdpa(*, strict=False):
+    """`install` for the time of a `with` statement. Such statements nest."""
+    install(strict=strict)
+    try:
+        yield
+    finally:
+        uninstall(strict=strict)
