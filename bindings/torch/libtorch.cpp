@@ -59,7 +59,8 @@ void attach_libtorch(const std::string& path) {
   find(library, t.last_exception, "torch_exception_get_what_without_backtrace", false);
   find(library, t.new_stable_value, "torch_new_stable_ivalue", false);
   find(library, t.delete_stable_value, "torch_delete_stable_ivalue", false);
-  find(library, t.requires_grad, "_ZNK3c1010TensorImpl13requires_gradEv", false);
+  find(library, t.sdpa,
+       "_ZN2at6native28scaled_dot_product_attentionERKNS_6TensorES3_S3_RKSt8optionalIS1_EdbS4_IdEb", false);
   find(library, t.global_context, "_ZN2at13globalContextEv", false);
   find(library, t.enabled_flash, "_ZNK2at7Context19userEnabledFlashSDPEv", false);
   find(library, t.enabled_efficient, "_ZNK2at7Context26userEnabledMemEfficientSDPEv", false);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace heed::torch {
@@ -21,6 +22,16 @@ using StableValue = std::uint64_t;
 /// Reads arguments from the stack, which it owns from then on, and leaves results there.
 using BoxedKernel = void (*)(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
 using Status = std::int32_t;  ///< 0: success
+/// at::Tensor, a pointer with a destructor, so that it is returned as one is. It owns nothing here.
+struct NativeTensor {
+  void* impl;
+  ~NativeTensor() {}  // NOLINT(modernize-use-equals-default): a trivial one would be returned in a register
+};
+/// std::optional<at::Tensor>.
+struct NativeOptionalTensor {
+  void* impl = nullptr;
+  bool has_value = false;
+};
 using ParallelTask = void (*)(std::int64_t begin, std::int64_t end, void* context);
 
 /// Functions of every PyTorch that is served, then those that may be missing and are null then.
@@ -65,8 +76,10 @@ struct Libtorch {
   const char* (*last_exception)();
   Status (*new_stable_value)(StableValue**);
   Status (*delete_stable_value)(StableValue*);
-  // C++ symbols, which no ABI promises: where one is missing, a slower way is taken.
-  bool (*requires_grad)(const void* tensor_impl);
+  // C++ symbols, which no ABI promises. Their names spell the types of their arguments; where one is missing, a slower way is
+  // taken.
+  NativeTensor (*sdpa)(const NativeTensor& q, const NativeTensor& k, const NativeTensor& v, const NativeOptionalTensor& mask,
+                       double dropout, bool is_causal, std::optional<double> scale, bool enable_gqa);
   void* (*global_context)();
   bool (*enabled_flash)(const void* context);
   bool (*enabled_efficient)(const void* context);

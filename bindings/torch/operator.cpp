@@ -53,9 +53,8 @@ HEED_TORCH_API int heed_torch_register(const char* libtorch_path) {
     for (const char* key : {"CPU", "CUDA"})
       implement(key, {{"forward", forward_kernel},
                       {"forward_lse", forward_lse_kernel},
+                      {"refusal", refusal_kernel},
                       {"scaled_dot_product_attention", route_on_device}});
-    for (const char* key : {"AutogradCPU", "AutogradCUDA"})
-      implement(key, {{"scaled_dot_product_attention", route_before_autograd}});
   });
 }
 
@@ -64,6 +63,12 @@ HEED_TORCH_API int heed_torch_install(int with_cuda) {
 }
 HEED_TORCH_API int heed_torch_remove() {
   return guarded([] { remove_override(); });
+}
+HEED_TORCH_API void heed_torch_set_strict(int strict) {
+  set_strict(strict != 0);
+}
+HEED_TORCH_API void heed_torch_count(const char* reason) {
+  (void)guarded([&] { count_handed_back(reason); });
 }
 HEED_TORCH_API void heed_torch_note_exception(const char* text) {
   (void)guarded([&] { note_exception(text); });

@@ -1,5 +1,6 @@
 #include "router.hpp"
 
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -11,6 +12,7 @@ namespace heed::torch {
 namespace {
 
 thread_local std::string noted_exception;
+std::atomic<bool> is_strict{false};
 
 // The arguments of scaled_dot_product_attention.
 struct Arguments {
@@ -57,10 +59,11 @@ bool selects_backends() {
 struct CountKey {
   PlanKey key;
   Refusal refusal;
+  std::string python_reason;  // of calls that Python handed back
   friend bool operator==(const CountKey&, const CountKey&) = default;
 };
 struct CountHash {
-  std::size_t operator()(const CountKey& key) const { return key.key.hash() ^ static_cast<std::size_t>(key.refusal); }
+  std::size_t operator()(const CountKey& key) const { return key.key.hash() ^ static_cast<std::size_t>(key.refusal) ^ std::hash<std::string>()(key.python_reason); }
 };
 struct Count {
   std::string workload;
@@ -83,7 +86,7 @@ void count(const Call& call, Refusal refusal, const std::string& detail) {
   const bool has_form = call.problem.struct_size != 0;
   const std::lock_guard lock(mutex());
   if (counts().size() >= kMostCounts) counts().clear();
-  Count& one = counts()[{call.key, refusal}];
+  Count& one = counts()[{call.key, refusal, {}}];
   if (one.calls++ > 0) return;
   one.workload = has_form ? text_of(call.problem) : "";
   one.reason = detail.empty() ? phrase(refusal) : detail;
@@ -103,8 +106,21 @@ Refusal refusal_of(const Arguments& a, bool wants_lse, Call& call, std::string& 
   return Refusal::unsupported;
 }
 
-// heed::hand_back has the schema of the call; its last argument says why.
+const NativeTensor& native(const Tensor& tensor) {
+  return *reinterpret_cast<const NativeTensor*>(tensor.get());
+}
+
+// PyTorch's own function. An at::Tensor on the heap is what a handle is.
+Tensor hand_back_natively(const Arguments& a) {
+  const NativeOptionalTensor mask = a.mask ? NativeOptionalTensor{native(a.mask).impl, true} : NativeOptionalTensor{};
+  const NativeTensor o = libtorch().sdpa(native(a.inputs.q), native(a.inputs.k), native(a.inputs.v), mask, a.dropout,
+                                         a.is_causal, a.scale, a.enable_gqa);
+  return Tensor(reinterpret_cast<TensorHandle>(new void*(o.impl)));
+}
+
+// Through Python, which has a way to it. heed::hand_back has the schema of the call; its last argument says why.
 Tensor hand_back(const Arguments& a, Refusal refusal) {
+  if (libtorch().sdpa != nullptr && !is_strict.load(std::memory_order_relaxed)) return hand_back_natively(a);
   noted_exception.clear();
   StableValue stack[] = {
       stable(a.inputs.q.shared()),      stable(a.inputs.k.shared()), stable(a.inputs.v.shared()),
@@ -117,37 +133,10 @@ Tensor hand_back(const Arguments& a, Refusal refusal) {
   return tensor_of(stack[0]);
 }
 
-bool wants_gradient(const Inputs& inputs) {
-  const Libtorch& t = libtorch();
-  if (!t.grad_mode_is_enabled()) return false;
-  if (t.requires_grad == nullptr) return true;  // heed::forward_lse finds out
-  // An at::Tensor is a pointer to its TensorImpl.
-  for (const Tensor* tensor : {&inputs.q, &inputs.k, &inputs.v})
-    if (t.requires_grad(*reinterpret_cast<void* const*>(tensor->get()))) return true;
-  return false;
-}
-
-Tensor dispatched(const Arguments& a, bool with_lse) {
-  const Masking masking = a.masking();
-  StableValue stack[] = {
-      stable(a.inputs.q.shared()), stable(a.inputs.k.shared()),  stable(a.inputs.v.shared()), stable(masking.mask),
-      stable(masking.window_left), stable(masking.window_right), stable_optional(a.scale),    stable(true)};
-  const char* const name = with_lse ? "heed::forward_lse" : "heed::forward";
-  noted_exception.clear();
-  if (libtorch().call(name, "", stack, kAbiVersion) != 0) {
-    if (!noted_exception.empty()) throw std::runtime_error(noted_exception);
-    check(1, name);
-  }
-  Tensor o = tensor_of(stack[0]);
-  if (with_lse) const Tensor lse = tensor_of(stack[1]);
-  return o;
-}
-
 std::mutex& override_mutex() {
   static auto* const one = new std::mutex;
   return *one;
 }
-int installed = 0;
 std::vector<LibraryHandle> overrides;
 
 }  // namespace
@@ -166,23 +155,19 @@ void route_on_device(StableValue* stack, std::uint64_t, std::uint64_t) {
   stack[0] = stable(hand_back(a, refusal));
 }
 
-void route_before_autograd(StableValue* stack, std::uint64_t, std::uint64_t) {
+void refusal_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
+  const bool wants_lse = number_of<bool>(stack[8]);
   const Arguments a(stack);
   Call call{};
   std::string detail;
-  const bool wants_lse = wants_gradient(a.inputs);
   const Refusal refusal = refusal_of(a, wants_lse, call, detail);
-  if (refusal == Refusal::none) {
-    stack[0] = stable(dispatched(a, wants_lse));
-    return;
-  }
-  count(call, refusal, detail);
-  stack[0] = stable(hand_back(a, refusal));
+  if (refusal != Refusal::none) count(call, refusal, detail);
+  stack[0] = stable(static_cast<std::int64_t>(refusal));
 }
 
 void install_override(bool with_cuda) {
   const std::lock_guard lock(override_mutex());
-  if (installed++ > 0) return;
+  if (!overrides.empty()) return;
   usual_backends = selected_backends();
   const Libtorch& t = libtorch();
   const auto implement = [&](const char* key, BoxedKernel kernel) {
@@ -192,15 +177,11 @@ void install_override(bool with_cuda) {
     check(t.library_implement(library, "scaled_dot_product_attention", kernel, kAbiVersion), "overriding an operator");
   };
   implement("CPU", route_on_device);
-  implement("AutogradCPU", route_before_autograd);
-  if (!with_cuda) return;
-  implement("CUDA", route_on_device);
-  implement("AutogradCUDA", route_before_autograd);
+  if (with_cuda) implement("CUDA", route_on_device);
 }
 
 void remove_override() {
   const std::lock_guard lock(override_mutex());
-  if (installed == 0 || --installed > 0) return;
   for (const LibraryHandle library : overrides) libtorch().delete_library(library);
   overrides.clear();
   usual_backends = ~0U;
@@ -213,9 +194,20 @@ HandedBack handed_back() {
   return all;
 }
 
+void count_handed_back(const char* reason) {
+  const std::lock_guard lock(mutex());
+  Count& one = counts()[{PlanKey{}, Refusal::none, reason}];
+  one.reason = reason;
+  ++one.calls;
+}
+
 void reset_handed_back() {
   const std::lock_guard lock(mutex());
   counts().clear();
+}
+
+void set_strict(bool strict) {
+  is_strict = strict;
 }
 
 void note_exception(const char* text) {

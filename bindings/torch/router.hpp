@@ -1,7 +1,6 @@
 /// Scaled-dot-product attention with PyTorch's signature: served by Heed, or handed back to PyTorch.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <string>
 
@@ -9,12 +8,12 @@
 
 namespace heed::torch {
 
-/// Kernels of an operator with the schema of aten::scaled_dot_product_attention. That for the keys of devices runs a
-/// plan at once; that for the autograd keys calls heed::forward, or heed::forward_lse where a gradient is wanted, so
-/// that traces, modes and subclasses of tensors see those. What Heed does not serve goes to heed::hand_back, which
-/// Python implements.
+/// Kernel of an operator with the schema of aten::scaled_dot_product_attention, for the keys of devices: below autograd. What
+/// Heed does not serve goes to PyTorch's own function, whose exceptions pass as they are.
 void route_on_device(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
-void route_before_autograd(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
+/// Kernel of heed::refusal, which has these arguments and whether a log-sum-exp is wanted: 0 where Heed serves the call, else a
+/// Refusal, which is counted. Python asks it above autograd.
+void refusal_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
 
 /// Puts the router in the place of aten::scaled_dot_product_attention for CPUs, and for GPUs where `with_cuda`.
 /// Counted: it ends with as many calls of remove_override.
@@ -24,6 +23,10 @@ void remove_override();
 /// What was handed back: of a workload (or "" where the tensors have no form of one) and a reason, how often.
 using HandedBack = std::map<std::pair<std::string, std::string>, std::uint64_t>;
 HandedBack handed_back();
+/// Counts a call that Python handed back by itself.
+void count_handed_back(const char* reason);
+/// Hands back through Python, which raises: set while Python is in strict mode.
+void set_strict(bool strict);
 void reset_handed_back();
 
 /// The sentence of an exception that Python's heed::hand_back raised on this thread: the C functions before

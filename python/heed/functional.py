@@ -18,7 +18,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     """
     try:
         return _sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    except RuntimeError:
+    except (RuntimeError, AttributeError):
         # An operator reports arguments of a wrong type as RuntimeError; PyTorch's function says which, as TypeError.
         if all(isinstance(tensor, torch.Tensor) for tensor in (query, key, value)) and isinstance(attn_mask, (torch.Tensor, type(None))):
             raise
@@ -155,6 +155,11 @@ def _problem(query, key, value, masking, wants_lse):
     p.o_strides = c_api.strides_of(o if not unfused.is_length_outer(query) else o.transpose(1, 2).contiguous().transpose(1, 2))
     p.flags = c_api.WANTS_LSE if wants_lse else 0
     return p
+
+
+def refusal(query, key, value):
+    """libheed's sentence for a call without a mask that it refuses; None for one that it runs."""
+    return _refusal(query, key, value, (unfused.NONE, -1, -1, None), False)
 
 
 def _refusal(query, key, value, masking, wants_lse):

@@ -1,4 +1,4 @@
-"""The gradient of heed::forward_lse, and rules of torch.vmap.
+"""The gradient of heed::forward_lse, rules of torch.vmap, and formulas of FLOP counters.
 
 A gradient is computed by PyTorch's own kernels, given Heed's O and log-sum-exp, where they compute this one right; else by
 heed.unfused. https://docs.pytorch.org/docs/stable/library.html#torch.library.register_autograd
@@ -7,6 +7,7 @@ heed.unfused. https://docs.pytorch.org/docs/stable/library.html#torch.library.re
 import math
 
 import torch
+from torch.utils.flop_counter import register_flop_formula
 
 from heed import unfused
 from heed.operators import library
@@ -29,6 +30,11 @@ def repeated_heads(tensor, group):
 def summed_heads(grad, group):
     """The gradient of a tensor whose heads were repeated."""
     return grad if group == 1 else grad.unflatten(1, (-1, group)).sum(2)
+
+
+def _with_dense_rows(*tensors):
+    """Tensors whose elements of a row follow each other: PyTorch's kernels read no others, and on a CPU do not refuse them."""
+    return [tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in tensors]
 
 
 def backward_on_cpu(grad_o, q, k, v, o, lse, mask, scale):
@@ -62,6 +68,7 @@ def _backward(ctx, grad_o, grad_lse):
     if grad_o is None:
         grad_o = torch.zeros_like(o)
     scale = 1 / math.sqrt(q.shape[-1]) if ctx.scale is None else ctx.scale
+    grad_o, q, k, v, o = _with_dense_rows(grad_o, q, k, v, o)
     same_dims = q.shape[3] == v.shape[3]
     # PyTorch's kernels have no gradient of their own: not where one of this gradient may be wanted (create_graph=True).
     is_final = grad_lse is None and not torch.is_grad_enabled()
@@ -114,3 +121,14 @@ def _batched_sdpa(info, in_dims, query, key, value, attn_mask=None, dropout_p=0.
 torch.library.register_vmap("heed::forward", _batched(torch.ops.heed.forward.default, 1), lib=library)
 torch.library.register_vmap("heed::forward_lse", _batched(torch.ops.heed.forward_lse.default, 2), lib=library)
 torch.library.register_vmap("heed::scaled_dot_product_attention", _batched_sdpa, lib=library)
+
+# ------------------------------------------------------------------------------------------------ FLOPs of torch.utils.flop_counter
+
+
+def _flops(query_shape, key_shape, value_shape, *_, **__):
+    """Of both products, over all scores, as PyTorch counts its own attention."""
+    batch, heads, len_q, dim = query_shape
+    return 2 * batch * heads * len_q * key_shape[2] * (dim + value_shape[3])
+
+
+register_flop_formula([torch.ops.heed.forward, torch.ops.heed.forward_lse, torch.ops.heed.scaled_dot_product_attention])(_flops)

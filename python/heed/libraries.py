@@ -46,6 +46,10 @@ def operator_library():
     library.heed_torch_install.argtypes = [ctypes.c_int]
     library.heed_torch_note_exception.argtypes = [ctypes.c_char_p]
     library.heed_torch_note_exception.restype = None
+    library.heed_torch_count.argtypes = [ctypes.c_char_p]
+    library.heed_torch_count.restype = None
+    library.heed_torch_set_strict.argtypes = [ctypes.c_int]
+    library.heed_torch_set_strict.restype = None
     library.heed_torch_refusal.argtypes = [ctypes.c_int]
     library.heed_torch_refusal.restype = ctypes.c_char_p
     library.heed_torch_set_build.argtypes = [ctypes.c_int]

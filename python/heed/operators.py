@@ -5,6 +5,7 @@
 | heed::forward | attention by a plan of libheed; no gradient |
 | heed::forward_lse | the same and the log-sum-exp of each row, with a gradient |
 | heed::scaled_dot_product_attention | PyTorch's signature; calls one of these, or hands back |
+| heed::refusal | whether Heed serves a call of that signature, by number |
 | heed::hand_back | PyTorch's own scaled_dot_product_attention, whatever is installed in its place |
 | heed::unfused | attention in PyTorch's operators, where libheed has no program for what forward was called with |
 
@@ -12,7 +13,6 @@ Kernels for CPUs and GPUs are in libheed_torch.so (bindings/torch); shapes of tr
 are here. https://docs.pytorch.org/docs/stable/library.html
 """
 
-import math
 from pathlib import Path
 
 import torch
@@ -33,6 +33,7 @@ library.define(f"forward_lse({_FORWARD}, bool or_unfused=True) -> (Tensor, Tenso
 library.define(f"unfused({_FORWARD}) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"scaled_dot_product_attention({_SDPA}) -> Tensor", tags=_tag)
 library.define(f"hand_back({_SDPA.replace(' *,', '')}, int reason=0) -> Tensor", tags=_tag)
+library.define(f"refusal({_SDPA.replace(' *,', '')}, bool wants_lse=False) -> int", tags=_tag)
 
 native = libraries.operator_library()
 libraries.check(native.heed_torch_register(str(Path(torch.__file__).parent / "lib" / "libtorch.so").encode()))
@@ -74,9 +75,9 @@ library.impl("unfused", unfused.forward, "CompositeExplicitAutograd")
 _composite = torch._C.DispatchKey.CompositeImplicitAutograd
 _sdpa = torch.ops.aten.scaled_dot_product_attention.default
 
+UNSUPPORTED = next(number for number in range(64) if native.heed_torch_refusal(number).startswith(b"no program"))
 # Set by heed.override: raises instead of handing back.
 refuse = None
-REASON_SYMBOLIC = next(number for number in range(64) if native.heed_torch_refusal(number) == b"sizes that are symbols of a trace")
 
 
 def torch_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
@@ -84,39 +85,24 @@ def torch_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=
     return _sdpa._op_dk(_composite, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
-def _is_served_symbolically(query, key, value, attn_mask, dropout_p, scale, enable_gqa):
-    """The conditions of bindings/torch/router.cpp for tensors whose sizes are symbols: those that hold for every size."""
-    return (
-        attn_mask is None
-        and dropout_p == 0
-        and query.dim() == key.dim() == value.dim() == 4
-        and query.dtype == key.dtype == value.dtype
-        and query.device == key.device == value.device
-        and query.dtype in ((torch.float16, torch.bfloat16, torch.float32) if query.device.type == "cpu" else (torch.float16, torch.bfloat16))
-        and (scale is None or (isinstance(scale, float) and 0 < scale < math.inf))
-        and query.shape[0] == key.shape[0] == value.shape[0]
-        and key.shape[1] == value.shape[1]
-        and key.shape[2] == value.shape[2]
-        and query.shape[3] == key.shape[3]
-        and (query.shape[1] == key.shape[1] or (enable_gqa and query.shape[1] % key.shape[1] == 0))
-    )
+def hand_back(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, reason=0):
+    """torch_attention, or an exception in strict mode. `reason` is what heed::refusal said, which counts it, or a phrase."""
+    if isinstance(reason, str):
+        native.heed_torch_count(reason.encode())
+    if refuse is not None:
+        refuse(reason, query, key, value)
+    return torch_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
-def _hand_back(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, reason=0):
+def _hand_back_of_library(*arguments):
     try:
-        if reason == REASON_SYMBOLIC and _is_served_symbolically(query, key, value, attn_mask, dropout_p, scale, enable_gqa):
-            arguments = (query, key, value, unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale)
-            needs_gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-            return torch.ops.heed.forward_lse(*arguments)[0] if needs_gradient else torch.ops.heed.forward(*arguments)
-        if refuse is not None:
-            refuse(native.heed_torch_refusal(reason).decode(), query, key, value)
-        return torch_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return hand_back(*arguments)
     except Exception as error:
         native.heed_torch_note_exception(str(error).encode())
         raise
 
 
-library.impl("hand_back", _hand_back, "CompositeImplicitAutograd")
+library.impl("hand_back", _hand_back_of_library, "CompositeImplicitAutograd")
 
 
 def _other_devices(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
@@ -154,4 +140,4 @@ for _name in ("forward", "forward_lse", "scaled_dot_product_attention"):
 
 # ------------------------------------------------------------------------------------------------ gradients and batching
 
-from heed import gradients  # noqa: E402,F401: registers with the operators above
+from heed import gradients, routing  # noqa: E402,F401: they register with the operators above

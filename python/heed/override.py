@@ -2,7 +2,8 @@
 
 The override is a kernel of aten::scaled_dot_product_attention for the keys CPU, CUDA and their autograd keys, so that every caller is
 served: torch.nn.functional, torch.nn.MultiheadAttention, torch.compile, C++. It holds for the whole process, whatever thread installs
-it. Calls that Heed does not serve go on to PyTorch's own kernel unchanged; heed.report() counts them by reason.
+it. Calls that Heed does not serve go on to PyTorch's own kernel unchanged; heed.report() counts them by reason. A function that
+torch.compile compiled before keeps what it was compiled to.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import threading
 
 import torch
 
-from heed import operators
+from heed import functional, operators, routing
 from heed.libraries import check
 
 
@@ -19,6 +20,7 @@ class NotServed(RuntimeError):
 
 
 _lock = threading.Lock()
+_aten = None  # torch.library.Library while installed
 _installed = 0
 _strict = 0
 _fast_path_was_on = True
@@ -29,6 +31,10 @@ def _describe(tensor):
 
 
 def _refuse(reason, query, key, value):
+    if isinstance(reason, int):
+        if reason == operators.UNSUPPORTED:
+            raise NotServed(f"Heed does not serve this call: {functional.refusal(query, key, value)}")
+        reason = operators.native.heed_torch_refusal(reason).decode()
     raise NotServed(f"Heed does not serve this call because of {reason}: query {_describe(query)}, key {_describe(key)}, value {_describe(value)}")
 
 
@@ -40,32 +46,38 @@ def install(*, strict=False):
     The fast path of torch.nn.MultiheadAttention and torch.nn.TransformerEncoder computes attention by itself; it is off meanwhile
     (torch.backends.mha.set_fastpath_enabled).
     """
-    global _installed, _strict, _fast_path_was_on
+    global _installed, _strict, _fast_path_was_on, _aten
     with _lock:
-        check(operators.native.heed_torch_install(torch.cuda.is_available()))
         if _installed == 0:
+            check(operators.native.heed_torch_install(torch.cuda.is_available()))
+            _aten = torch.library.Library("aten", "IMPL")
+            routing.register(_aten, torch.ops.aten.scaled_dot_product_attention.default)
             _fast_path_was_on = torch.backends.mha.get_fastpath_enabled()
             torch.backends.mha.set_fastpath_enabled(False)
         _installed += 1
-        if strict:
-            _strict += 1
-            operators.refuse = _refuse
+        _strict += strict
+        _apply_strictness()
 
 
 def uninstall(*, strict=False):
     """Takes back one `install` of the same `strict`. Raises RuntimeError where there is none to take back."""
-    global _installed, _strict
+    global _installed, _strict, _aten
     with _lock:
-        if _installed == 0 or (strict and _strict == 0):
+        if _installed == 0 or _strict < strict:
             raise RuntimeError("heed.uninstall() without a heed.install() before it" + (" that was strict" if strict else ""))
-        check(operators.native.heed_torch_remove())
         _installed -= 1
-        if strict:
-            _strict -= 1
-        if _strict == 0:
-            operators.refuse = None
+        _strict -= strict
+        _apply_strictness()
         if _installed == 0:
+            _aten._destroy()
+            _aten = None
+            check(operators.native.heed_torch_remove())
             torch.backends.mha.set_fastpath_enabled(_fast_path_was_on)
+
+
+def _apply_strictness():
+    operators.refuse = _refuse if _strict else None
+    operators.native.heed_torch_set_strict(_strict > 0)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,148 @@
+"""Heed under torch.compile, torch.export, opcheck, CUDA graphs and FLOP counters."""
+
+import itertools
+import unittest
+
+import torch
+import torch.nn.functional as F
+from attention_cases import DEVICES, require_programs, tensors
+
+SMALL = (2, 4, 4, 16, 16, 64, 64)
+
+
+def setUpModule():
+    require_programs()
+    global heed
+    import heed
+
+
+def setting(device):
+    return tensors(SMALL, torch.float32 if device == "cpu" else torch.float16, device)
+
+
+class Compiled(unittest.TestCase):
+    def setUp(self):
+        torch._dynamo.reset()
+        heed.reset_report()
+
+    def test_without_a_graph_break(self):
+        functions = {
+            "attention": lambda q, k, v: heed.attention(q, k, v, causal=True) * 2,
+            "window": lambda q, k, v: heed.attention(q, k, v, window=(3, 0)) * 2,
+            "lse": lambda q, k, v: heed.attention(q, k, v, return_lse=True)[1] * 2,
+            "sdpa": lambda q, k, v: heed.scaled_dot_product_attention(q, k, v, is_causal=True) * 2,
+        }
+        for device, (name, function), dynamic in itertools.product(DEVICES, functions.items(), (False, True)):
+            with self.subTest(device=device, function=name, dynamic=dynamic):
+                q, k, v = setting(device)
+                compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+                for length in (16, 9):
+                    arguments = q[:, :, :length], k[:, :, :length], v[:, :, :length]
+                    torch.testing.assert_close(compiled(*arguments), function(*arguments))
+
+    def test_the_override(self):
+        for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
+            with self.subTest(mode.__name__), mode(), heed.sdpa(strict=True):
+                q, k, v = setting("cpu")
+                wanted = F.scaled_dot_product_attention(q, k, v) + 1
+                heed.reset_report()
+                compiled = torch.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v) + 1, fullgraph=True, backend="aot_eager")
+                torch.testing.assert_close(compiled(q, k, v), wanted)
+                self.assertEqual(heed.report().served, 1)
+
+    def test_training(self):
+        for device, dynamic in itertools.product(DEVICES, (False, True)):
+            results = []
+            compiled = torch.compile(lambda q, k, v: heed.scaled_dot_product_attention(q, k, v, is_causal=True).sin(), fullgraph=True, dynamic=dynamic)
+            for function in (compiled, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True).sin()):
+                q, k, v = (tensor.clone().requires_grad_() for tensor in setting(device))
+                function(q, k, v).sum().backward()
+                results.append((q.grad, k.grad, v.grad))
+            for one, two in zip(*results):
+                torch.testing.assert_close(one, two, atol=1e-2 if device == "cuda" else 1e-5, rtol=1e-2)
+        self.assertGreater(heed.report().served, 0)
+
+    def test_sizes_that_no_program_has_when_a_trace_runs(self):
+        # The trace saw head dims that Heed serves; symbols hide what a run brings. heed::unfused computes it.
+        q, k, v = (torch.randn(1, 1, 8, 300) for _ in range(3))
+        o = torch.ops.heed.forward(q, k, v)
+        torch.testing.assert_close(o, F.scaled_dot_product_attention(q, k, v), atol=1e-5, rtol=1e-4)
+
+    def test_export(self):
+        class Model(torch.nn.Module):
+            def forward(self, q, k, v):
+                return heed.scaled_dot_product_attention(q, k, v) + heed.attention(q, k, v, causal=True)
+
+        q, k, v = setting("cpu")
+        length = torch.export.Dim("length", min=2, max=64)
+        dims = {name: {2: length} for name in ("q", "k", "v")}
+        program = torch.export.export(Model(), (q, k, v), dynamic_shapes=dims).run_decompositions()
+        self.assertIn("heed.forward", str(program.graph))
+        shorter = q[:, :, :7], k[:, :, :7], v[:, :, :7]
+        torch.testing.assert_close(program.module()(*shorter), Model()(*shorter))
+
+    def test_opcheck(self):
+        for needs_gradient, operator in itertools.product((False, True), ("forward", "forward_lse", "scaled_dot_product_attention", "unfused")):
+            if needs_gradient and operator in ("forward", "unfused"):
+                continue
+            for layout in ("bhld", "blhd"):
+                with self.subTest(operator=operator, gradient=needs_gradient, layout=layout):
+                    arguments = [tensor.requires_grad_(needs_gradient) for tensor in tensors((2, 4, 2, 9, 11, 64, 64), torch.float32, "cpu", layout)]
+                    named = {"enable_gqa": True} if operator == "scaled_dot_product_attention" else {}
+                    torch.library.opcheck(getattr(torch.ops.heed, operator).default, arguments, named)
+
+    def test_flops_are_counted(self):
+        from torch.utils.flop_counter import FlopCounterMode
+
+        q, k, v = setting("cpu")
+        for call in (lambda: heed.attention(q, k, v), lambda: heed.attention(q, k, v, return_lse=True), lambda: heed.scaled_dot_product_attention(q, k, v)):
+            with FlopCounterMode(display=False) as counter:
+                call()
+            self.assertEqual(counter.get_total_flops(), 4 * 2 * 4 * 16 * 16 * 64)
+
+
+@unittest.skipUnless("cuda" in DEVICES, "CUDA graphs need a GPU")
+class Graphs(unittest.TestCase):
+    def test_capture_and_replay(self):
+        for sizes in (SMALL, (1, 8, 2, 1, 4096, 128, 128), (2, 4, 4, 40, 40, 80, 80)):
+            with self.subTest(sizes=sizes):
+                q, k, v = tensors(sizes, torch.float16, "cuda")
+                wanted = heed.attention(q, k, v)  # also loads the program
+                torch.cuda.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    o = heed.attention(q, k, v)
+                for _ in range(3):
+                    o.zero_()
+                    graph.replay()
+                    torch.testing.assert_close(o, wanted)
+                q.copy_(torch.randn_like(q))
+                graph.replay()
+                torch.testing.assert_close(o, heed.attention(q, k, v))
+
+    def test_a_first_call_in_a_capture(self):
+        q, k, v = tensors((1, 3, 3, 77, 77, 64, 64), torch.bfloat16, "cuda")
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            o = heed.scaled_dot_product_attention(q, k, v)
+        graph.replay()
+        torch.testing.assert_close(o, F.scaled_dot_product_attention(q, k, v), atol=2e-2, rtol=2e-2)
+
+    def test_streams(self):
+        q, k, v = tensors((1, 8, 2, 1, 8192, 128, 128), torch.float16, "cuda")
+        wanted = heed.attention(q, k, v)
+        streams = [torch.cuda.Stream() for _ in range(4)]
+        outputs = []
+        torch.cuda.synchronize()
+        for _ in range(20):
+            for stream in streams:
+                with torch.cuda.stream(stream):
+                    outputs.append(heed.attention(q, k, v))
+        torch.cuda.synchronize()
+        for o in outputs:
+            torch.testing.assert_close(o, wanted)
+
+
+if __name__ == "__main__":
+    unittest.main()
