@@ -89,16 +89,7 @@ class CpuLevels : public ::testing::Test {
     return file_of("whole.programs", [](const dispatch::ProgramRecord&) { return true; });
   }
 
-  static heed_problem problem() {
-    heed_problem p = cpu_problem();
-    p.batch = 2;
-    p.heads = 4;
-    p.heads_kv = 2;
-    p.len_q = 37;
-    p.len_k = 151;
-    p.flags = HEED_WANTS_LSE;
-    return p;
-  }
+  static heed_problem problem() { return cpu_problem("b2h4hkv2l37k151d16:fp32", HEED_WANTS_LSE); }
   // Runs the problem and checks its results. @return why the program was chosen
   static std::string reason_of(const heed_problem& p, const std::string& path, const char* variant = nullptr) {
     heed_options o;

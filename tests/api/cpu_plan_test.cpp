@@ -86,14 +86,7 @@ TemporaryFolder* CpuPlans::folder_ = nullptr;
 DeviceFacts* CpuPlans::device_ = nullptr;
 
 heed_problem grouped() {
-  heed_problem p = cpu_problem();
-  p.batch = 2;
-  p.heads = 4;
-  p.heads_kv = 2;
-  p.len_q = 37;
-  p.len_k = 51;
-  p.flags = HEED_WANTS_LSE;
-  return p;
+  return cpu_problem("b2h4hkv2l37k51d16:fp32", HEED_WANTS_LSE);
 }
 
 TEST_F(CpuPlans, MasksAndWindowsAreWhatTheySay) {

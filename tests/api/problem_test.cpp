@@ -71,8 +71,7 @@ TEST(CLibrary, SizesThatCannotBeAreRefused) {
 }
 
 TEST(CLibrary, StridesThatCannotBeAreRefused) {
-  heed_problem p = cpu_problem();
-  p.len_q = p.len_k = p.heads = p.heads_kv = 4;
+  heed_problem p = cpu_problem("b1h4l4d16:fp32");
   p.q_strides = {256, 64, -16, 1};
   expect_refused(p, HEED_INVALID_ARGUMENT, "the row stride of Q is -16");
   p.q_strides = {256, 64, 16, -2};
