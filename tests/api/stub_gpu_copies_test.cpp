@@ -5,7 +5,6 @@
 namespace heed {
 namespace {
 
-using testing_support::expect_refused;
 using testing_support::gpu_problem;
 using testing_support::launched;
 using testing_support::Made;
@@ -48,12 +47,6 @@ TEST_F(PaddedGpuPlans, RowsAreCopiedToThoseOfTheProgramAndBack) {
   for (std::size_t c = 0; c < 128; ++c)
     ASSERT_EQ(padded[line * 128 + c], c < 80 ? static_cast<unsigned short>(line * 81 + c) : 0) << c;
   heed_plan_destroy(plan);
-}
-
-TEST_F(PaddedGpuPlans, AHeadDimBeyondAllProgramsIsRefused) {
-  heed_problem p = stub_problem();
-  p.dim = p.dim_v = 136;
-  expect_refused(p, HEED_UNSUPPORTED, "holds no program for fp16_d136", &options_);
 }
 
 // fwd_sm80 counts batch entries in a dimension of the grid.

@@ -1,18 +1,15 @@
-// Plans on a GPU with a stand-in for the driver: what is launched, which maps are encoded and when, contexts and
-// streams.
+// Plans on a GPU with a stand-in for the driver: what is launched, which maps are encoded and when, workspaces.
 #include "stub_gpu.hpp"
 
 namespace heed {
 namespace {
 
 using testing_support::encoded;
-using testing_support::expect_refused;
 using testing_support::expect_status;
 using testing_support::launched;
 using testing_support::Made;
 using testing_support::Memory;
 using testing_support::stub_problem;
-using testing_support::with_image;
 
 TEST(GpuPlans, LaunchWhatTheProblemSays) {
   heed_problem p = stub_problem();
@@ -85,26 +82,6 @@ TEST(GpuPlans, DependentLaunchesAreAskedFor) {
                 HEED_INVALID_ARGUMENT, "cannot be launched as a dependent");
 }
 
-TEST(GpuPlans, ContextsAndStreamsOfOtherDevicesAreRefused) {
-  const auto set_current = testing_support::of_driver<int(std::uintptr_t)>("cuCtxSetCurrent");
-  set_current(0);
-  const Made made(stub_problem());
-  Memory memory;
-  expect_status(heed_plan_run(made.plan, &memory.t, memory.workspace, reinterpret_cast<void*>(0x77)),
-                HEED_INVALID_ARGUMENT, "the stream is of another context");
-  EXPECT_EQ(heed_plan_run(made.plan, &memory.t, memory.workspace, reinterpret_cast<void*>(0x55)), HEED_OK);
-  set_current(0x101);
-  expect_status(heed_plan_run(made.plan, &memory.t, memory.workspace, nullptr), HEED_INVALID_ARGUMENT,
-                "the current context is not the one");
-  heed_problem p = stub_problem();
-  p.device = 1;
-  const Made second(p);
-  EXPECT_EQ(heed_plan_run(second.plan, &memory.t, memory.workspace, nullptr), HEED_OK);
-  p.device = 2;
-  expect_refused(p, HEED_NO_DEVICE, "there is no GPU 2; the driver sees 2");
-  set_current(0x100);
-}
-
 TEST(GpuPlans, WorkspacesAreClearedAndAsked) {
   heed_problem p = stub_problem();
   p.len_q = 1;
@@ -143,41 +120,6 @@ TEST(GpuPlans, RowsWithoutKeysAreWrittenWithoutAKernel) {
   for (int i = 0; i < 2 * 4 * 128 * 64 * 2; ++i) ASSERT_EQ(static_cast<const char*>(memory.t.o)[i], 0);
   for (int i = 0; i < 2 * 4 * 128; ++i) ASSERT_EQ(memory.t.lse[i], -INFINITY);
   heed_plan_destroy(plan);
-}
-
-// A program for one shape may write to outputs of its own strides alone: the plan names them, and others are refused.
-TEST(GpuPlans, OutputsThatAProgramDoesNotWriteToAreRefused) {
-  const char* const dense = "fwd_sm90_split:specialize=shape,o_layout=dense,epilogue=st_b128";
-  heed_problem p = stub_problem();
-  const Made made(p, dense);
-  ASSERT_NE(made.plan, nullptr);
-  heed_plan_info info;
-  heed_plan_info_init(&info);
-  ASSERT_EQ(heed_plan_get_info(made.plan, &info), HEED_OK);
-  EXPECT_EQ(info.o_strides.batch, 4 * 128 * 64);
-  EXPECT_EQ(info.o_strides.row, 64);
-  p.o_strides = {4 * 128 * 128, 128 * 128, 128, 1};
-  const heed_options o = with_image(dense);
-  expect_refused(p, HEED_UNSUPPORTED, "o_layout=strided", &o);
-}
-
-TEST(GpuPlans, WhatABulkCopyCannotReadIsRefused) {
-  heed_problem p = stub_problem();
-  p.q_strides = {4 * 128 * 65, 128 * 65, 65, 1};
-  const heed_options o = with_image();
-  expect_refused(p, HEED_UNSUPPORTED, "a stride of Q is 65 elements", &o);
-  p = stub_problem();
-  p.dim_v = 32;
-  expect_refused(p, HEED_UNSUPPORTED, "the head dims of K and V are 64 and 32, which the given program cannot", &o);
-  const Made made(stub_problem());
-  Memory memory;
-  memory.t.q = static_cast<const char*>(memory.t.q) + 8;
-  expect_status(heed_plan_run(made.plan, &memory.t, memory.workspace, nullptr), HEED_INVALID_ARGUMENT,
-                "a multiple of 16");
-  heed_options bad = with_image();
-  bad.image = "not a cubin";
-  bad.image_bytes = 12;
-  expect_refused(stub_problem(), HEED_BAD_PROGRAMS, "the driver cannot load fwd_sm90_persistent", &bad);
 }
 
 }  // namespace
