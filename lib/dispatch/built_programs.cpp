@@ -109,7 +109,7 @@ Background& background() {
 fs::path default_folder() {
   const char* const named = std::getenv("HEED_BUILT_PROGRAMS");
   if (named != nullptr && named[0] != '\0') return named;
-  const fs::path cache = default_cache_folder();
+  const fs::path cache = folder_of_environment("XDG_CACHE_HOME", ".cache");
   return cache.empty() ? fs::path() : cache / "programs";
 }
 

@@ -17,11 +17,11 @@ namespace heed::dispatch {
 /// be deleted at any time.
 class BuiltPrograms {
  public:
-  /// @param folder empty: HEED_BUILT_PROGRAMS, else `heed/programs` below the user's cache folder. It is made by the
+  /// @param folder empty: HEED_BUILT_PROGRAMS, else `heed/programs` in $XDG_CACHE_HOME or ~/.cache. It is made by the
   /// first build.
   explicit BuiltPrograms(const std::filesystem::path& folder = {});
 
-  /// The folder; empty where the user has none.
+  /// The folder; empty where the environment names none.
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
   /// The program of a variant for an architecture; null where it was not built, or its file is not whole.
   [[nodiscard]] std::shared_ptr<const ProgramFile> find(const Variant& variant, const std::string& arch) const;
