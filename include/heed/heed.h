@@ -72,7 +72,7 @@ typedef enum heed_mask {
   HEED_MASK_WINDOW_BOTTOM_RIGHT = 4  /* the same: FlashAttention's window_size */
 } heed_mask;
 
-/* Strides of a tensor (batch, head, length, dim), in elements. `dim` must be 1. All zero: dense in that order. */
+/* Strides of a tensor (batch, head, length, dim), in elements. All zero: dense in that order. */
 typedef struct heed_strides {
   int64_t batch;
   int64_t head;

@@ -54,6 +54,28 @@ class UsedContext {
   CUcontext context_ = nullptr;
 };
 
+// A run is on the context that its plan was made in; a thread that has none takes it.
+void require_device(CUcontext context, int ordinal, void* stream) {
+  const CudaDriver& cuda = cuda_driver();
+  CUcontext current = nullptr;
+  check(cuda.ctx_get_current(&current), "asking for the current context");
+  if (current == nullptr) {
+    check(cuda.ctx_set_current(context), "choosing the context");
+  } else if (current != context) {
+    throw Error(ErrorCode::usage,
+                fmt::format("the current context is not the one that the plan was made in, of GPU {}; make that one "
+                            "current, or make a plan in each",
+                            ordinal));
+  }
+  // The streams 0, 1 and 2 are those that the driver itself makes for each context and thread.
+  if (reinterpret_cast<std::uintptr_t>(stream) <= 2) return;
+  CUcontext of_stream = nullptr;
+  check(cuda.stream_get_ctx(static_cast<CUstream>(stream), &of_stream), "asking for the context of the stream");
+  if (of_stream != context)
+    throw Error(ErrorCode::usage,
+                fmt::format("the stream is of another context than the plan, which is of GPU {}", ordinal));
+}
+
 // Programs by context and image: plans of one program share it.
 std::shared_ptr<GpuProgram> loaded(CUcontext context, const Choice& choice, const LaunchPlan& launch) {
   static std::mutex mutex;
@@ -121,7 +143,7 @@ class GpuPlan final : public Plan {
 
   void prepare(void* workspace, void* stream) const override {
     require_workspace(workspace);
-    require_device(stream);
+    require_device(context_, problem_.ordinal, stream);
     if (semaphore_bytes_ > 0)
       check(cuda_.memset_d8_async(reinterpret_cast<CUdeviceptr>(workspace), 0, semaphore_bytes_,
                                   static_cast<CUstream>(stream)),
@@ -134,7 +156,7 @@ class GpuPlan final : public Plan {
     const bool dependent = (flags & HEED_RUN_DEPENDENT) != 0;
     if (dependent && !launch_.supports_pdl)
       throw Error(ErrorCode::usage, "this plan cannot be launched as a dependent; leave out HEED_RUN_DEPENDENT");
-    require_device(stream);
+    require_device(context_, problem_.ordinal, stream);
     if (problem_.has_keys) require_workspace(workspace);
     static const TensorMaps no_maps{};
     for (std::size_t i = 0; i < count; ++i) {
@@ -152,26 +174,6 @@ class GpuPlan final : public Plan {
   }
 
  private:
-  void require_device(void* stream) const {
-    CUcontext current = nullptr;
-    check(cuda_.ctx_get_current(&current), "asking for the current context");
-    if (current == nullptr) {
-      check(cuda_.ctx_set_current(context_), "choosing the context");
-    } else if (current != context_) {
-      throw Error(ErrorCode::usage,
-                  fmt::format("the current context is not the one that the plan was made in, of GPU {}; make that one "
-                              "current, or make a plan in each",
-                              problem_.ordinal));
-    }
-    // The streams 0, 1 and 2 are those that the driver itself makes for each context and thread.
-    if (reinterpret_cast<std::uintptr_t>(stream) <= 2) return;
-    CUcontext of_stream = nullptr;
-    check(cuda_.stream_get_ctx(static_cast<CUstream>(stream), &of_stream), "asking for the context of the stream");
-    if (of_stream != context_)
-      throw Error(ErrorCode::usage,
-                  fmt::format("the stream is of another context than the plan, which is of GPU {}", problem_.ordinal));
-  }
-
   // Zeros and minus infinity.
   void write_empty_rows(const Addresses& at, CUstream stream) const {
     const Workload& w = problem_.workload;
@@ -199,10 +201,14 @@ class GpuPlan final : public Plan {
 
 class GpuCopies final : public Copies {
  public:
-  GpuCopies(CUcontext context, const Choice& program, int processors)
-      : program_(loaded(context, program, copy_launch())), blocks_(static_cast<unsigned>(kBlocksEach * processors)) {}
+  GpuCopies(CUcontext context, int ordinal, const Choice& program, int processors)
+      : context_(context),
+        ordinal_(ordinal),
+        program_(loaded(context, program, copy_launch())),
+        blocks_(static_cast<unsigned>(kBlocksEach * processors)) {}
 
   void run(std::span<const padding::RowCopy> copies, void* stream) const override {
+    require_device(context_, ordinal_, stream);
     padding::RowCopies parameter{};
     std::copy(copies.begin(), copies.end(), parameter.tensors);
     CUlaunchConfig config{};
@@ -226,6 +232,8 @@ class GpuCopies final : public Copies {
     return launch;
   }
 
+  CUcontext context_;
+  int ordinal_;
   std::shared_ptr<GpuProgram> program_;
   unsigned blocks_;
 };
@@ -242,7 +250,7 @@ std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, Choice choice, const
 
 std::unique_ptr<Copies> make_gpu_copies(const Problem& problem, const Choice& program) {
   const UsedContext context(problem.ordinal);
-  return std::make_unique<GpuCopies>(context.get(), program, facts_of_device(problem).processors);
+  return std::make_unique<GpuCopies>(context.get(), problem.ordinal, program, facts_of_device(problem).processors);
 }
 
 }  // namespace heed::api

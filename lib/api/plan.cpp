@@ -35,7 +35,9 @@ Options read_options(const heed_options* given) {
     refuse(fmt::format("{} threads were asked for; at most {} share a plan's work", given->threads, kMostThreads),
            std::to_string(given->threads));
   options.threads = given->threads;
-  if (given->build < HEED_BUILD_OFF || given->build > HEED_BUILD_WAIT || given->reserved_build != 0)
+  if (given->reserved_build != 0)
+    refuse("reserved fields of heed_options must be 0", std::to_string(given->reserved_build));
+  if (given->build < HEED_BUILD_OFF || given->build > HEED_BUILD_WAIT)
     refuse(fmt::format("{} is no heed_build", given->build), std::to_string(given->build));
   options.build = given->build;
   if (given->parallel_for == nullptr && given->parallel_context != nullptr)

@@ -31,7 +31,31 @@ struct Problem {
 Problem read_problem(const heed_problem* problem);
 
 /// The problem of a workload, as a caller would describe it: dense tensors (batch, head, length, dim).
-heed_problem problem_of(const Workload& workload, DeviceKind device);
+inline heed_problem problem_of(const Workload& w, DeviceKind device) {
+  static_assert(static_cast<int>(Dtype::fp16) == HEED_FP16 && static_cast<int>(Dtype::bf16) == HEED_BF16 &&
+                static_cast<int>(Dtype::fp32) == HEED_FP32);
+  static_assert(static_cast<int>(Mask::none) == HEED_MASK_NONE &&
+                static_cast<int>(Mask::causal_top_left) == HEED_MASK_CAUSAL_TOP_LEFT &&
+                static_cast<int>(Mask::causal_bottom_right) == HEED_MASK_CAUSAL_BOTTOM_RIGHT &&
+                static_cast<int>(Mask::window_top_left) == HEED_MASK_WINDOW_TOP_LEFT &&
+                static_cast<int>(Mask::window_bottom_right) == HEED_MASK_WINDOW_BOTTOM_RIGHT);
+  heed_problem p;
+  heed_problem_init(&p);
+  p.device_type = device == DeviceKind::cpu ? HEED_CPU : HEED_CUDA;
+  p.batch = w.batch;
+  p.heads = w.heads;
+  p.heads_kv = w.heads_kv;
+  p.len_q = w.len_q;
+  p.len_k = w.len_k;
+  p.dim = w.dim;
+  p.dim_v = w.dim_v;
+  p.dtype_q = p.dtype_kv = p.dtype_o = static_cast<int>(w.dtype);
+  p.mask = static_cast<int>(w.mask);
+  p.window_left = w.window.left;
+  p.window_right = w.window.right;
+  p.scale = w.scale.value_or(0);
+  return p;
+}
 
 /// The byte after the last element of a tensor, from its first. Never overflows for a problem that read_problem took.
 std::uint64_t extent_bytes(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t dim,

@@ -34,18 +34,25 @@ class Descriptor {
   int fd_;
 };
 
-fs::path home_folder() {
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') return home;
+// Where the environment names no home.
+fs::path home_of_system() {
   if (const passwd* entry = getpwuid(getuid()); entry != nullptr) return entry->pw_dir;
   return "/tmp";
 }
 
 fs::path xdg_folder(const char* variable, const char* fallback) {
-  if (const char* value = std::getenv(variable); value != nullptr && *value == '/') return fs::path(value) / "heed";
-  return home_folder() / fallback / "heed";
+  const fs::path named = folder_of_environment(variable, fallback);
+  return named.empty() ? home_of_system() / fallback / "heed" : named;
 }
 
 }  // namespace
+
+fs::path folder_of_environment(const char* variable, const char* below_home) {
+  if (const char* value = std::getenv(variable); value != nullptr && *value == '/') return fs::path(value) / "heed";
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
+    return fs::path(home) / below_home / "heed";
+  return {};
+}
 
 std::string last_system_error() {
   return std::strerror(errno);

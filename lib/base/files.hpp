@@ -27,7 +27,11 @@ void expect_writable(const std::filesystem::path& path, ErrorCode code);
 /// Creates a folder and its parents. Throws Error(code) naming the path and the system's reason.
 void make_folder(const std::filesystem::path& path, ErrorCode code);
 
-/// `$XDG_CACHE_HOME/heed` or `~/.cache/heed` (XDG Base Directory Specification).
+/// `$VARIABLE/heed`, else `heed` in a folder below $HOME; empty where the environment names neither. A relative path of
+/// the variable is ignored (XDG Base Directory Specification).
+std::filesystem::path folder_of_environment(const char* variable, const char* below_home);
+
+/// `$XDG_CACHE_HOME/heed` or `~/.cache/heed`, where a user without $HOME has the home that the system knows, or /tmp.
 std::filesystem::path default_cache_folder();
 /// `$XDG_DATA_HOME/heed/heed.db` or `~/.local/share/heed/heed.db`.
 std::filesystem::path default_database_path();

@@ -136,11 +136,8 @@ BookLocation default_book() {
     if (*named != '\0') return {named, true, ""};
     return {{}, false, "HEED_BOOK is empty, which stands for no book; name one with --book"};
   }
-  // https://specifications.freedesktop.org/basedir-spec/latest/: a relative path is to be ignored.
-  if (const char* data = std::getenv("XDG_DATA_HOME"); data != nullptr && *data == '/')
-    return {fs::path(data) / "heed" / "book.heed", false, ""};
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
-    return {fs::path(home) / ".local/share/heed/book.heed", false, ""};
+  const fs::path folder = folder_of_environment("XDG_DATA_HOME", ".local/share");
+  if (!folder.empty()) return {folder / "book.heed", false, ""};
   return {
       {}, false, "there is no place for a book: HEED_BOOK, XDG_DATA_HOME and HOME are not set; name one with --book"};
 }

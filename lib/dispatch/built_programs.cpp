@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <deque>
 #include <functional>
+#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -23,10 +24,14 @@ namespace heed::dispatch {
 namespace fs = std::filesystem;
 namespace {
 
-// Programs that this process built, by the path of their file: where that cannot be written they are here alone.
+using File = std::shared_ptr<const ProgramFile>;
+
+// Programs that this process built or builds, by the path of their file: where that cannot be written they are here
+// alone.
 struct Kept {
   std::mutex mutex;
-  std::map<std::string, std::shared_ptr<const ProgramFile>> files;
+  std::map<std::string, File> files;
+  std::map<std::string, std::shared_future<File>> builds;  ///< that run
 };
 Kept& kept() {
   static auto* const all = new Kept;  // outlives the builds of a process that ends
@@ -109,7 +114,7 @@ Background& background() {
 fs::path default_folder() {
   const char* const named = std::getenv("HEED_BUILT_PROGRAMS");
   if (named != nullptr && named[0] != '\0') return named;
-  const fs::path cache = default_cache_folder();
+  const fs::path cache = folder_of_environment("XDG_CACHE_HOME", ".cache");
   return cache.empty() ? fs::path() : cache / "programs";
 }
 
@@ -142,6 +147,37 @@ std::shared_ptr<const ProgramFile> BuiltPrograms::find(const Variant& variant, c
 
 std::shared_ptr<const ProgramFile> BuiltPrograms::build(const Variant& variant, const Workload& workload,
                                                         const DeviceFacts& device) {
+  const std::string path = path_of(variant, device.arch).string();
+  std::promise<File> promise;
+  {
+    std::unique_lock lock(kept().mutex);
+    if (const auto at = kept().files.find(path); at != kept().files.end()) return at->second;
+    if (const auto at = kept().builds.find(path); at != kept().builds.end()) {
+      const std::shared_future<File> other = at->second;
+      lock.unlock();
+      return other.get();
+    }
+    kept().builds.emplace(path, promise.get_future().share());
+  }
+  const auto ends = [&](const File& file) {
+    const std::lock_guard lock(kept().mutex);
+    kept().builds.erase(path);
+    if (file != nullptr) kept().files[path] = file;
+  };
+  try {
+    const File file = build_alone(variant, workload, device);
+    ends(file);
+    promise.set_value(file);
+    return file;
+  } catch (...) {
+    ends(nullptr);
+    promise.set_exception(std::current_exception());
+    throw;
+  }
+}
+
+std::shared_ptr<const ProgramFile> BuiltPrograms::build_alone(const Variant& variant, const Workload& workload,
+                                                              const DeviceFacts& device) const {
   compile::GpuSource source{.source = variant.unit(), .headers = {}, .arch = device.arch};
   for (const std::string& path : compile::included_by(source.source))
     source.headers.emplace_back(path, compile::device_file(path));
@@ -164,9 +200,7 @@ std::shared_ptr<const ProgramFile> BuiltPrograms::build(const Variant& variant, 
   } catch (const Error&) {
     // A home that cannot be written to keeps nobody from running what was built.
   }
-  auto file = ProgramFile::parse(std::move(bytes), path.string());
-  const std::lock_guard lock(kept().mutex);
-  return kept().files[path.string()] = file;
+  return ProgramFile::parse(std::move(bytes), path.string());
 }
 
 void BuiltPrograms::start(const Variant& variant, const Workload& workload, const DeviceFacts& device) {

@@ -17,16 +17,17 @@ namespace heed::dispatch {
 /// be deleted at any time.
 class BuiltPrograms {
  public:
-  /// @param folder empty: HEED_BUILT_PROGRAMS, else `heed/programs` below the user's cache folder. It is made by the
+  /// @param folder empty: HEED_BUILT_PROGRAMS, else `heed/programs` in $XDG_CACHE_HOME or ~/.cache. It is made by the
   /// first build.
   explicit BuiltPrograms(const std::filesystem::path& folder = {});
 
-  /// The folder; empty where the user has none.
+  /// The folder; empty where the environment names none.
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
   /// The program of a variant for an architecture; null where it was not built, or its file is not whole.
   [[nodiscard]] std::shared_ptr<const ProgramFile> find(const Variant& variant, const std::string& arch) const;
-  /// Builds and keeps it. Takes seconds of a processor. Where the folder cannot be written to, the program is kept by
-  /// this process alone.
+  /// Builds and keeps it. Takes seconds of a processor. A program that another thread builds is waited for, one that
+  /// this process built is returned; neither is built twice. Where the folder cannot be written to, the program is kept
+  /// by this process alone.
   /// @throws Error(no_compiler), Error(build_failed)
   std::shared_ptr<const ProgramFile> build(const Variant& variant, const Workload& workload, const DeviceFacts& device);
 
@@ -44,6 +45,8 @@ class BuiltPrograms {
 
  private:
   [[nodiscard]] std::filesystem::path path_of(const Variant& variant, const std::string& arch) const;
+  [[nodiscard]] std::shared_ptr<const ProgramFile> build_alone(const Variant& variant, const Workload& workload,
+                                                               const DeviceFacts& device) const;
   std::filesystem::path folder_;
 };
 

@@ -313,7 +313,7 @@ Workload reduced(const Workload& workload) {
   if (w.has_left_bound() && w.own_key(w.len_q - 1) <= w.window.left) w.window.left = Window::kAll;
   if (!is_window(w.mask)) return w;
   const bool at_top_left = w.mask == Mask::window_top_left && w.len_q != w.len_k;
-  if (w.has_right_bound() && w.own_key(0) + w.window.right + 1 >= w.len_k) w.window.right = Window::kAll;
+  if (w.has_right_bound() && w.window.right >= w.len_k - 1 - w.own_key(0)) w.window.right = Window::kAll;
   w.mask = at_top_left ? Mask::window_top_left : Mask::window_bottom_right;
   if (w.window.right == 0) {
     w.mask = at_top_left ? Mask::causal_top_left : Mask::causal_bottom_right;

@@ -8,20 +8,26 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "api/problem.hpp"
 #include "base/random.hpp"
 #include "heed/heed.h"
 
 namespace heed::testing_support {
 
-inline heed_problem cpu_problem() {
-  heed_problem p;
-  heed_problem_init(&p);
-  p.device_type = HEED_CPU;
-  p.dtype_q = p.dtype_kv = p.dtype_o = HEED_FP32;
-  p.dim = p.dim_v = 16;
+/// The problem of a workload's text, dense, on the first device of its kind. @param flags HEED_WANTS_LSE, ...
+inline heed_problem problem_of(std::string_view workload, DeviceKind device, std::uint32_t flags = 0) {
+  heed_problem p = api::problem_of(parse_workload(workload), device);
+  p.flags = flags;
   return p;
+}
+inline heed_problem cpu_problem(std::string_view workload = "b1h1l1d16:fp32", std::uint32_t flags = 0) {
+  return problem_of(workload, DeviceKind::cpu, flags);
+}
+inline heed_problem gpu_problem(std::string_view workload, std::uint32_t flags = 0) {
+  return problem_of(workload, DeviceKind::cuda, flags);
 }
 
 /// Expects a status and a sentence.

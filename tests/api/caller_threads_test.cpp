@@ -53,14 +53,7 @@ void parallel(void*, int tasks, Task task, void* argument) {
 }
 
 heed_problem problem() {
-  heed_problem p = cpu_problem();
-  p.batch = 2;
-  p.heads = 4;
-  p.heads_kv = 2;
-  p.len_q = 101;
-  p.len_k = 51;
-  p.flags = HEED_WANTS_LSE;
-  return p;
+  return cpu_problem("b2h4hkv2l101k51d16:fp32", HEED_WANTS_LSE);
 }
 
 class CallersThreads : public ::testing::Test {

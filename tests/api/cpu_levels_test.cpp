@@ -1,8 +1,6 @@
 // Programs of CPU levels, through the C interface: the highest that this processor runs is taken, and none beyond it.
 #include "device/cpu_level.hpp"
 
-#include <cstdlib>
-
 #include "c_library.hpp"
 #include "device/device.hpp"
 #include "dispatch/object_arch.hpp"
@@ -20,12 +18,8 @@ using testing_support::HostCase;
 using testing_support::TemporaryFolder;
 
 // HEED_CPU_LEVEL while it lives.
-class LevelOfEnvironment {
- public:
-  explicit LevelOfEnvironment(std::string_view level) { ::setenv("HEED_CPU_LEVEL", std::string(level).c_str(), 1); }
-  ~LevelOfEnvironment() { ::unsetenv("HEED_CPU_LEVEL"); }
-  LevelOfEnvironment(const LevelOfEnvironment&) = delete;
-  LevelOfEnvironment& operator=(const LevelOfEnvironment&) = delete;
+struct LevelOfEnvironment : testing_support::EnvironmentVariable {
+  explicit LevelOfEnvironment(std::string_view level) : EnvironmentVariable("HEED_CPU_LEVEL", std::string(level)) {}
 };
 
 constexpr const char* kShape = "b1h2l33k50d16:fp32";
@@ -89,16 +83,7 @@ class CpuLevels : public ::testing::Test {
     return file_of("whole.programs", [](const dispatch::ProgramRecord&) { return true; });
   }
 
-  static heed_problem problem() {
-    heed_problem p = cpu_problem();
-    p.batch = 2;
-    p.heads = 4;
-    p.heads_kv = 2;
-    p.len_q = 37;
-    p.len_k = 151;
-    p.flags = HEED_WANTS_LSE;
-    return p;
-  }
+  static heed_problem problem() { return cpu_problem("b2h4hkv2l37k151d16:fp32", HEED_WANTS_LSE); }
   // Runs the problem and checks its results. @return why the program was chosen
   static std::string reason_of(const heed_problem& p, const std::string& path, const char* variant = nullptr) {
     heed_options o;

@@ -1,5 +1,5 @@
 // Plans on a CPU, through the C interface alone: results, empty problems, strides, threads, and calls that are wrong.
-#include <atomic>
+#include <array>
 #include <thread>
 
 #include "c_library.hpp"
@@ -86,14 +86,7 @@ TemporaryFolder* CpuPlans::folder_ = nullptr;
 DeviceFacts* CpuPlans::device_ = nullptr;
 
 heed_problem grouped() {
-  heed_problem p = cpu_problem();
-  p.batch = 2;
-  p.heads = 4;
-  p.heads_kv = 2;
-  p.len_q = 37;
-  p.len_k = 51;
-  p.flags = HEED_WANTS_LSE;
-  return p;
+  return cpu_problem("b2h4hkv2l37k51d16:fp32", HEED_WANTS_LSE);
 }
 
 TEST_F(CpuPlans, MasksAndWindowsAreWhatTheySay) {
@@ -183,36 +176,77 @@ TEST_F(CpuPlans, ThreadsMayRunOnePlan) {
   heed_plan_destroy(plan);
 }
 
-TEST_F(CpuPlans, WrongCallsAreSentences) {
+TEST_F(CpuPlans, StructsOfOtherSizesAreRefused) {
   heed_plan* plan = plan_of(grouped());
   HostCase host(grouped());
   heed_tensors t = host.tensors();
-  const auto refused = [&](const std::string& words) {
-    expect_status(heed_plan_run(plan, &t, nullptr, nullptr), HEED_INVALID_ARGUMENT, words);
-    t = host.tensors();
-  };
-  expect_status(heed_plan_run(nullptr, &t, nullptr, nullptr), HEED_INVALID_ARGUMENT, "the plan is null");
-  expect_status(heed_plan_run(plan, nullptr, nullptr, nullptr), HEED_INVALID_ARGUMENT, "the tensors are null");
   t.struct_size = 3;
-  refused("heed_tensors has 3 bytes");
-  t.k = nullptr;
-  refused("the address of K is null");
-  t.lse = nullptr;
-  refused("the address of lse is null");
-  t.q = static_cast<const char*>(t.q) + 2;
-  refused("Q lies at");
-  t.o = const_cast<void*>(t.v);
-  refused("O overlaps V");
-  t.lse = static_cast<float*>(t.o) + 5;
-  refused("overlaps");
+  expect_status(heed_plan_run(plan, &t, nullptr, nullptr), HEED_INVALID_ARGUMENT, "heed_tensors has 3 bytes");
   heed_plan_info info;
   heed_plan_info_init(&info);
   info.struct_size = 0;
   expect_status(heed_plan_get_info(plan, &info), HEED_INVALID_ARGUMENT, "heed_plan_info_init");
+  expect_status(heed_plan_get_info(plan, nullptr), HEED_INVALID_ARGUMENT, "the info is null");
   heed_plan_destroy(plan);
-  expect_status(heed_plan_run(plan, &t, nullptr, nullptr), HEED_INVALID_ARGUMENT, "the plan was destroyed");
+}
+
+// Each tensor in turn is null, lies between two elements, and lies where another does.
+TEST_F(CpuPlans, AddressesThatCannotBeAreNamed) {
+  heed_plan* plan = plan_of(grouped());
+  HostCase host(grouped());
+  const heed_tensors good = host.tensors();
+  constexpr const char* kNames[] = {"Q", "K", "V", "O", "lse"};
+  const auto addresses = [](heed_tensors& t) {
+    return std::array<void*, 5>{const_cast<void*>(t.q), const_cast<void*>(t.k), const_cast<void*>(t.v), t.o, t.lse};
+  };
+  const auto refused_at = [&](std::size_t which, void* address, const std::string& words) {
+    heed_tensors t = good;
+    std::array<void*, 5> all = addresses(t);
+    all[which] = address;
+    t.q = all[0];
+    t.k = all[1];
+    t.v = all[2];
+    t.o = all[3];
+    t.lse = static_cast<float*>(all[4]);
+    expect_status(heed_plan_run(plan, &t, nullptr, nullptr), HEED_INVALID_ARGUMENT, words);
+  };
+  heed_tensors t = good;
+  const std::array<void*, 5> at = addresses(t);
+  for (std::size_t i = 0; i < 5; ++i) {
+    const std::string name = kNames[i];
+    refused_at(i, nullptr, "the address of " + name + " is null");
+    refused_at(i, static_cast<char*>(at[i]) + 2, name + " lies at");
+  }
+  // What is written overlaps nothing, if by one element.
+  const std::string apart = "; outputs must lie apart from every other tensor";
+  for (std::size_t i = 0; i < 3; ++i)
+    for (const std::size_t written : {3U, 4U})
+      refused_at(written, static_cast<float*>(at[i]) + 1, kNames[written] + (" overlaps " + (kNames[i] + apart)));
+  refused_at(4, static_cast<float*>(at[3]) + host.o().size() - 1, "overlaps");
+  for (const float value : host.o()) ASSERT_EQ(value, HostCase::kUntouched) << "a refused run wrote";
+  EXPECT_EQ(heed_plan_run(plan, &good, nullptr, nullptr), HEED_OK);
+  expect_status(heed_plan_run(nullptr, &good, nullptr, nullptr), HEED_INVALID_ARGUMENT, "the plan is null");
+  expect_status(heed_plan_run(plan, nullptr, nullptr, nullptr), HEED_INVALID_ARGUMENT, "the tensors are null");
+  heed_plan_destroy(plan);
+}
+
+TEST_F(CpuPlans, EveryCallRefusesADestroyedPlan) {
+  heed_plan* plan = plan_of(grouped());
+  HostCase host(grouped());
+  const heed_tensors t = host.tensors();
+  heed_plan_destroy(plan);
+  heed_plan_info info;
+  heed_plan_info_init(&info);
+  double us = 0;
+  for (const heed_status status :
+       {heed_plan_run(plan, &t, nullptr, nullptr), heed_plan_run_many(plan, &t, 1, nullptr, nullptr, 0, &us),
+        heed_plan_prepare(plan, nullptr, nullptr), heed_plan_get_info(plan, &info)})
+    expect_status(status, HEED_INVALID_ARGUMENT, "the plan was destroyed");
   heed_plan_destroy(plan);
   heed_plan_destroy(nullptr);
+  // Handles of plans that were destroyed since do not make it another's.
+  for (int i = 0; i < 10; ++i) heed_plan_destroy(plan_of(grouped()));
+  expect_status(heed_plan_run(plan, &t, nullptr, nullptr), HEED_INVALID_ARGUMENT, "the plan was destroyed");
 }
 
 TEST_F(CpuPlans, APlanSaysWhatRunsAndWhy) {

@@ -1,8 +1,6 @@
 // Which program a problem gets: each step of the order, and what is wrong with a book that was named or was not.
 #include <sys/stat.h>
 
-#include <cstdlib>
-
 #include "api/plan.hpp"
 #include "dispatch/champion_entries.hpp"
 #include "dispatch/covering.hpp"
@@ -17,6 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 using testing_support::champion;
+using testing_support::EnvironmentVariable;
 using testing_support::expect_error;
 using testing_support::Found;
 using testing_support::TemporaryFolder;
@@ -211,6 +210,22 @@ TEST_F(DispatchOrder, WhatABookHoldsAndCannotRunIsTold) {
   passed_over("reaches down to 1", entry);
 }
 
+// Where no program runs the workload either.
+TEST_F(DispatchOrder, ARefusalTellsOfTheChampionThatCouldNotBeTaken) {
+  const std::string shape = "b1h8l512d128:bf16";
+  dispatch::BookEntry of_another_contract = champion(found(shape, "book"));
+  of_another_contract.record.contract = "00";
+  options_.book = write_book({of_another_contract});
+  const std::string told =
+      "; " + *options_.book + "'s champion of this workload is not used: it was built for the kernel contract 00";
+  expect_error(ErrorCode::unsupported, "holds no program for bf16_d128", [&] { (void)choose(shape); });
+  expect_error(ErrorCode::unsupported, told, [&] { (void)choose(shape); });
+  // Nor is there a file of programs.
+  options_.programs = "/no/such/file";
+  expect_error(ErrorCode::programs, "/no/such/file", [&] { (void)choose(shape); });
+  expect_error(ErrorCode::programs, told, [&] { (void)choose(shape); });
+}
+
 TEST_F(DispatchOrder, OtherSourcesThanWereMeasuredAreTold) {
   dispatch::BookEntry entry = champion(found(kShape, "book"));
   entry.record.source_digest = "6666666666666666";
@@ -223,26 +238,17 @@ class DefaultBook : public DispatchOrder {
  protected:
   DefaultBook() {
     options_.book.reset();
-    ::unsetenv("HEED_BOOK");
-    if (const char* data = std::getenv("XDG_DATA_HOME")) data_ = data;
-    ::setenv("XDG_DATA_HOME", folder_.path().c_str(), 1);
     std::filesystem::create_directory(folder_.path() / "heed");
     path_ = folder_.file("heed/book.heed");
-  }
-  ~DefaultBook() override {
-    ::setenv("HEED_BOOK", "", 1);
-    if (data_)
-      ::setenv("XDG_DATA_HOME", data_->c_str(), 1);
-    else
-      ::unsetenv("XDG_DATA_HOME");
   }
   void lay(const std::string& bytes) const { write_file_atomically(path_, bytes, ErrorCode::internal); }
   [[nodiscard]] std::string whole() {
     return read_file(write_book({champion(found(kShape, "book"))}), ErrorCode::internal);
   }
 
+  EnvironmentVariable no_name_{"HEED_BOOK", std::nullopt};
+  EnvironmentVariable data_home_{"XDG_DATA_HOME", folder_.path().string()};
   std::string path_;
-  std::optional<std::string> data_;
 };
 
 TEST_F(DefaultBook, IsTakenWhereItIsThere) {
@@ -254,6 +260,22 @@ TEST_F(DefaultBook, IsTakenWhereItIsThere) {
   EXPECT_EQ(choose().image, "book");
   options_.book = "";
   EXPECT_EQ(choose().image, "rule");
+}
+
+TEST_F(DefaultBook, LiesInTheHomeAndWithoutAHomeThereIsNone) {
+  const EnvironmentVariable no_data("XDG_DATA_HOME", std::nullopt);
+  {
+    const EnvironmentVariable home("HOME", folder_.path().string());
+    std::filesystem::create_directories(folder_.path() / ".local/share/heed");
+    write_file_atomically(folder_.path() / ".local/share/heed/book.heed", whole(), ErrorCode::internal);
+    EXPECT_EQ(choose().image, "book");
+  }
+  for (const std::optional<std::string>& home :
+       {std::optional<std::string>(), std::optional<std::string>("/proc/self")}) {
+    const EnvironmentVariable other("HOME", home);
+    EXPECT_EQ(choose().image, "rule");
+    EXPECT_THAT(choose().reason, Not(HasSubstr("book")));
+  }
 }
 
 TEST_F(DefaultBook, ADamagedOneKeepsNoProgramFromRunning) {
@@ -274,10 +296,12 @@ TEST_F(DefaultBook, ANamedOneThatCannotBeReadIsAnError) {
   const auto refused = [&](const std::string& words) {
     expect_error(ErrorCode::programs, words, [&] { (void)choose(); });
   };
+  std::optional<EnvironmentVariable> environment;
   for (const bool by_environment : {false, true}) {
     const auto name = [&](const std::string& path) {
+      environment.reset();
       if (by_environment)
-        ::setenv("HEED_BOOK", path.c_str(), 1);
+        environment.emplace("HEED_BOOK", path);
       else
         options_.book = path;
     };
@@ -295,8 +319,8 @@ TEST_F(DefaultBook, ANamedOneThatCannotBeReadIsAnError) {
     name(path_);
     refused("altered");
   }
-  options_.book.reset();
-  ::setenv("HEED_BOOK", "", 1);
+  environment.reset();
+  environment.emplace("HEED_BOOK", "");
   EXPECT_EQ(choose().image, "rule") << "an empty name stands for none";
 }
 

@@ -22,6 +22,9 @@ TEST(CLibrary, StructsOfOtherVersionsAreRefused) {
   p.reserved[3] = 1;
   expect_refused(p, HEED_INVALID_ARGUMENT, "reserved fields");
   p = cpu_problem();
+  p.reserved_flags = 2;
+  expect_refused(p, HEED_INVALID_ARGUMENT, "reserved fields");
+  p = cpu_problem();
   p.flags = 1U << 31;
   expect_refused(p, HEED_INVALID_ARGUMENT, "flags 0x80000000");
   p = cpu_problem();
@@ -70,14 +73,58 @@ TEST(CLibrary, SizesThatCannotBeAreRefused) {
   expect_refused(p, HEED_INVALID_PROBLEM, "6 query heads do not divide among 4 key heads");
 }
 
-TEST(CLibrary, StridesThatCannotBeAreRefused) {
+// Sizes that are allowed one by one, whose products and sums are beyond 64 bits.
+TEST(CLibrary, SizesWhoseProductsOverflowAreRefused) {
+  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1;
   heed_problem p = cpu_problem();
-  p.len_q = p.len_k = p.heads = p.heads_kv = 4;
-  p.q_strides = {256, 64, -16, 1};
-  expect_refused(p, HEED_INVALID_ARGUMENT, "the row stride of Q is -16");
-  p.q_strides = {256, 64, 16, -2};
-  expect_refused(p, HEED_INVALID_ARGUMENT, "the dim stride of Q is -2");
-  p.q_strides = {};
+  p.batch = p.heads = p.heads_kv = p.len_q = p.len_k = p.dim = p.dim_v = kMost;
+  expect_refused(p, HEED_INVALID_PROBLEM, "its largest tensor would have");
+  p = cpu_problem();
+  p.len_q = p.heads = kMost;
+  expect_refused(p, HEED_INVALID_PROBLEM, "its largest tensor would have");
+  p = cpu_problem();
+  p.batch = p.len_k = kMost;
+  expect_refused(p, HEED_INVALID_PROBLEM, "its largest tensor would have");
+  p = cpu_problem("b4h4l4d16:fp32");
+  for (auto heed_strides::*stride :
+       {&heed_strides::batch, &heed_strides::head, &heed_strides::row, &heed_strides::dim}) {
+    p.k_strides = {256, 64, 16, 1};
+    p.k_strides.*stride = std::numeric_limits<std::int64_t>::max();
+    expect_refused(p, HEED_INVALID_PROBLEM, "the strides of K reach beyond 2^60 bytes");
+  }
+}
+
+// A window that reaches beyond every number is one of all keys.
+TEST(CLibrary, WindowsMayReachBeyondEveryNumber) {
+  heed_problem p = cpu_problem("b1h1l8d16:fp32");
+  p.mask = HEED_MASK_WINDOW_BOTTOM_RIGHT;
+  p.window_left = p.window_right = std::numeric_limits<std::int64_t>::max();
+  char text[4096];
+  (void)heed_explain(&p, nullptr, text, sizeof text);
+  EXPECT_THAT(std::string(text), ::testing::StartsWith("problem   b1h1l8d16:fp32\n"));
+}
+
+TEST(CLibrary, StridesThatCannotBeAreRefused) {
+  heed_problem p = cpu_problem("b4h4l4d16:fp32");
+  struct Tensor {
+    const char* name;
+    heed_strides heed_problem::*strides;
+  };
+  struct Stride {
+    const char* name;
+    std::int64_t heed_strides::*value;
+  };
+  for (const Tensor& tensor : {Tensor{"Q", &heed_problem::q_strides}, Tensor{"K", &heed_problem::k_strides},
+                               Tensor{"V", &heed_problem::v_strides}, Tensor{"O", &heed_problem::o_strides}})
+    for (const Stride& stride : {Stride{"batch", &heed_strides::batch}, Stride{"head", &heed_strides::head},
+                                 Stride{"row", &heed_strides::row}, Stride{"dim", &heed_strides::dim}})
+      for (const std::int64_t value : {std::int64_t{-2}, std::numeric_limits<std::int64_t>::min()}) {
+        p.*tensor.strides = {256, 64, 16, 1};
+        p.*tensor.strides.*stride.value = value;
+        expect_refused(p, HEED_INVALID_ARGUMENT,
+                       fmt::format("the {} stride of {} is {}", stride.name, tensor.name, value));
+        p.*tensor.strides = {};
+      }
   p.o_strides = {256, 0, 16, 1};
   expect_refused(p, HEED_INVALID_ARGUMENT, "the head stride of O is 0");
   p.o_strides = {};

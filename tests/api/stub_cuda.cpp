@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 
 #include "kernels/contract.hpp"
 #include "lib/padding/copy_rows.hpp"
@@ -17,6 +18,20 @@
 #undef cuStreamGetCtx
 
 namespace {
+
+struct Gpu {
+  const char* name;
+  int major;
+  int minor;
+  int multiprocessors;
+  int shared_bytes_per_block;
+  int shared_bytes_per_multiprocessor;
+};
+// The last is older than all programs.
+constexpr Gpu kGpus[] = {{"Stub H100", 9, 0, 132, 227 * 1024, 228 * 1024},
+                         {"Stub H100", 9, 0, 132, 227 * 1024, 228 * 1024},
+                         {"Stub T4", 7, 5, 40, 64 * 1024, 64 * 1024}};
+constexpr int kGpuCount = static_cast<int>(std::size(kGpus));
 
 CUcontext context_of(int device) {
   return reinterpret_cast<CUcontext>(static_cast<std::uintptr_t>(0x100 + device));
@@ -72,33 +87,33 @@ CUresult cuGetErrorString(CUresult, const char** text) {
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetCount(int* count) {
-  *count = 2;
+  *count = kGpuCount;
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   *device = ordinal;
-  return ordinal < 2 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  return ordinal < kGpuCount ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
-CUresult cuDeviceGetName(char* name, int, CUdevice) {
-  std::strcpy(name, "Stub H100");
+CUresult cuDeviceGetName(char* name, int, CUdevice device) {
+  std::strcpy(name, kGpus[device].name);
   return CUDA_SUCCESS;
 }
-CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      *value = 9;
+      *value = kGpus[device].major;
       break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-      *value = 0;
+      *value = kGpus[device].minor;
       break;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      *value = 132;
+      *value = kGpus[device].multiprocessors;
       break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-      *value = 227 * 1024;
+      *value = kGpus[device].shared_bytes_per_block;
       break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
-      *value = 228 * 1024;
+      *value = kGpus[device].shared_bytes_per_multiprocessor;
       break;
     default:
       *value = 1 << 20;
@@ -122,14 +137,20 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
   return CUDA_SUCCESS;
 }
 CUresult cuCtxGetDevice(CUdevice* device) {
-  *device = current == context_of(1) ? 1 : 0;
-  return CUDA_SUCCESS;
+  *device = static_cast<int>(reinterpret_cast<std::uintptr_t>(current) - 0x100);
+  return current == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   *context = context_of(reinterpret_cast<std::uintptr_t>(stream) == 0x77 ? 1 : 0);
   return CUDA_SUCCESS;
 }
+// What an image is, its first words say.
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  const auto begins = [image](const char* words) {
+    return std::strncmp(static_cast<const char*>(image), words, std::strlen(words)) == 0;
+  };
+  if (begins("cubin of another GPU")) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  if (begins("PTX of a newer compiler")) return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
   if (std::memcmp(image, "cubin", 5) != 0 && std::memcmp(image, "\177ELF", 4) != 0) return CUDA_ERROR_INVALID_IMAGE;
   if (current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   *module = reinterpret_cast<CUmodule>(0x11);
@@ -180,6 +201,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
 }
 // Writes to O: the parameters as they came, then what the map of K says.
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra) {
+  if (current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (function == kCopies) {
     if (config->gridDimY < 1 || config->gridDimY > 3 || config->blockDimX != heed::padding::kCopyThreads)
       return CUDA_ERROR_INVALID_VALUE;

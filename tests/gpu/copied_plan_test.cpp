@@ -45,18 +45,7 @@ class GpuCopies : public testing_support::GpuTest {
   }
 
   static heed_problem problem(std::int64_t dim, std::int64_t dim_v) {
-    heed_problem p;
-    heed_problem_init(&p);
-    p.device_type = HEED_CUDA;
-    p.batch = 2;
-    p.heads = 4;
-    p.heads_kv = 2;
-    p.len_q = 70;
-    p.len_k = 90;
-    p.dim = dim;
-    p.dim_v = dim_v;
-    p.flags = HEED_WANTS_LSE;
-    return p;
+    return testing_support::gpu_problem(fmt::format("b2h4hkv2l70k90d{}dv{}", dim, dim_v), HEED_WANTS_LSE);
   }
 
   void run_and_check(const heed_problem& p, const std::string& programs, const std::string& reason) {
@@ -148,10 +137,7 @@ TEST_F(GpuCopies, AGpuThatIsNewerThanAllBinariesTakesPtx) {
 // Queries see one key far above the others, the last: it lies more than 2^31 elements behind the first.
 TEST_F(GpuCopies, TensorsOfMoreElementsThanAnIntCounts) {
   const CudaDriver& cuda = cuda_driver();
-  heed_problem p = problem(64, 64);
-  p.batch = p.heads = p.heads_kv = 1;
-  p.len_q = 3;
-  p.len_k = 33'600'000;
+  const heed_problem p = testing_support::gpu_problem("b1h1l3k33600000d64", HEED_WANTS_LSE);
   heed_options o;
   heed_options_init(&o);
   const std::string built = folder_.file("built");
