@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <stdexcept>
 
 namespace heed::torch {
@@ -59,8 +60,21 @@ void attach_libtorch(const std::string& path) {
   find(library, t.last_exception, "torch_exception_get_what_without_backtrace", false);
   find(library, t.new_stable_value, "torch_new_stable_ivalue", false);
   find(library, t.delete_stable_value, "torch_delete_stable_ivalue", false);
-  find(library, t.sdpa,
-       "_ZN2at6native28scaled_dot_product_attentionERKNS_6TensorES3_S3_RKSt8optionalIS1_EdbS4_IdEb", false);
+  const char* const hidden = std::getenv("HEED_STABLE_ABI_ONLY");
+  if (hidden != nullptr && hidden[0] == '1') {
+    found = t;
+    return;
+  }
+  find(library, t.sdpa, "_ZN2at6native28scaled_dot_product_attentionERKNS_6TensorES3_S3_RKSt8optionalIS1_EdbS4_IdEb",
+       false);
+  find(library, t.sdpa_redispatch,
+       "_ZN2at4_ops28scaled_dot_product_attention10redispatchEN3c1014DispatchKeySetERKNS_6TensorES6_S6_"
+       "RKSt8optionalIS4_EdbS7_IdEb",
+       false);
+  find(library, t.requires_grad, "_ZNK3c1010TensorImpl13requires_gradEv", false);
+  find(library, t.tensor_has_dispatch, "_ZN2at4impl19tensor_has_dispatchERKNS_6TensorE", false);
+  find(library, t.dispatch_mode_enabled, "_ZN3c104impl21dispatch_mode_enabledEv", false);
+  find(library, t.forward_ad_level, "_ZN5torch8autograd14ForwardADLevel14try_get_by_idxEm", false);
   find(library, t.global_context, "_ZN2at13globalContextEv", false);
   find(library, t.enabled_flash, "_ZNK2at7Context19userEnabledFlashSDPEv", false);
   find(library, t.enabled_efficient, "_ZNK2at7Context26userEnabledMemEfficientSDPEv", false);
@@ -71,6 +85,14 @@ void attach_libtorch(const std::string& path) {
 
 const Libtorch& libtorch() {
   return found;
+}
+
+bool has_native_symbols() {
+  const Libtorch& t = found;
+  return t.sdpa != nullptr && t.sdpa_redispatch != nullptr && t.requires_grad != nullptr &&
+         t.tensor_has_dispatch != nullptr && t.dispatch_mode_enabled != nullptr && t.forward_ad_level != nullptr &&
+         t.global_context != nullptr && t.enabled_flash != nullptr && t.enabled_efficient != nullptr &&
+         t.enabled_math != nullptr && t.enabled_cudnn != nullptr;
 }
 
 }  // namespace heed::torch

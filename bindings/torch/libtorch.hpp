@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -31,6 +32,10 @@ struct NativeTensor {
 struct NativeOptionalTensor {
   void* impl = nullptr;
   bool has_value = false;
+};
+/// A std::shared_ptr that is returned.
+struct NativeShared {
+  std::shared_ptr<void> pointer;
 };
 using ParallelTask = void (*)(std::int64_t begin, std::int64_t end, void* context);
 
@@ -76,10 +81,19 @@ struct Libtorch {
   const char* (*last_exception)();
   Status (*new_stable_value)(StableValue**);
   Status (*delete_stable_value)(StableValue*);
-  // C++ symbols, which no ABI promises. Their names spell the types of their arguments; where one is missing, a slower way is
-  // taken.
-  NativeTensor (*sdpa)(const NativeTensor& q, const NativeTensor& k, const NativeTensor& v, const NativeOptionalTensor& mask,
-                       double dropout, bool is_causal, std::optional<double> scale, bool enable_gqa);
+  // C++ symbols, which no ABI promises. Their names spell the types of their arguments; where one is missing, a slower
+  // way is taken.
+  NativeTensor (*sdpa)(const NativeTensor& q, const NativeTensor& k, const NativeTensor& v,
+                       const NativeOptionalTensor& mask, double dropout, bool is_causal, std::optional<double> scale,
+                       bool enable_gqa);
+  /// The same operator at other keys: what a dispatch key set is, Python says.
+  NativeTensor (*sdpa_redispatch)(std::uint64_t keys, const NativeTensor& q, const NativeTensor& k,
+                                  const NativeTensor& v, const NativeOptionalTensor& mask, double dropout,
+                                  bool is_causal, std::optional<double> scale, bool enable_gqa);
+  bool (*requires_grad)(const void* tensor_impl);
+  bool (*tensor_has_dispatch)(const NativeTensor&);  ///< of a subclass with __torch_dispatch__
+  bool (*dispatch_mode_enabled)();
+  NativeShared (*forward_ad_level)(std::uint64_t index);
   void* (*global_context)();
   bool (*enabled_flash)(const void* context);
   bool (*enabled_efficient)(const void* context);
@@ -94,5 +108,7 @@ inline constexpr std::uint64_t kAbiVersion = 0x020a000000000000;
 void attach_libtorch(const std::string& path);
 /// What attach_libtorch found.
 const Libtorch& libtorch();
+/// Whether every C++ symbol was found. HEED_STABLE_ABI_ONLY=1 in the environment hides them.
+bool has_native_symbols();
 
 }  // namespace heed::torch

@@ -47,7 +47,7 @@ HEED_TORCH_API const char* heed_torch_last_error() {
 
 /// Finds PyTorch's functions in its libtorch.so and registers the kernels of the operators that Python has defined in
 /// the namespace heed. @return 0, or 1 with a sentence in heed_torch_last_error
-HEED_TORCH_API int heed_torch_register(const char* libtorch_path) {
+HEED_TORCH_API int heed_torch_register(const char* libtorch_path, std::uint64_t python_keys) {
   return guarded([&] {
     attach_libtorch(libtorch_path);
     for (const char* key : {"CPU", "CUDA"})
@@ -55,9 +55,17 @@ HEED_TORCH_API int heed_torch_register(const char* libtorch_path) {
                       {"forward_lse", forward_lse_kernel},
                       {"refusal", refusal_kernel},
                       {"scaled_dot_product_attention", route_on_device}});
+    set_python_keys(python_keys);
+    if (has_native_symbols())
+      for (const char* key : {"AutogradCPU", "AutogradCUDA"})
+        implement(key, {{"scaled_dot_product_attention", route_before_autograd}});
   });
 }
 
+/// Whether the library's kernels stand at the autograd keys and may be installed; else Python registers its own.
+HEED_TORCH_API int heed_torch_has_native_symbols() {
+  return has_native_symbols() ? 1 : 0;
+}
 HEED_TORCH_API int heed_torch_install(int with_cuda) {
   return guarded([&] { install_override(with_cuda != 0); });
 }

@@ -63,7 +63,9 @@ struct CountKey {
   friend bool operator==(const CountKey&, const CountKey&) = default;
 };
 struct CountHash {
-  std::size_t operator()(const CountKey& key) const { return key.key.hash() ^ static_cast<std::size_t>(key.refusal) ^ std::hash<std::string>()(key.python_reason); }
+  std::size_t operator()(const CountKey& key) const {
+    return key.key.hash() ^ static_cast<std::size_t>(key.refusal) ^ std::hash<std::string>()(key.python_reason);
+  }
 };
 struct Count {
   std::string workload;
@@ -110,12 +112,19 @@ const NativeTensor& native(const Tensor& tensor) {
   return *reinterpret_cast<const NativeTensor*>(tensor.get());
 }
 
-// PyTorch's own function. An at::Tensor on the heap is what a handle is.
+NativeOptionalTensor native_mask(const Arguments& a) {
+  return a.mask ? NativeOptionalTensor{native(a.mask).impl, true} : NativeOptionalTensor{};
+}
+
+// A handle is an at::Tensor on the heap.
+Tensor owned(const NativeTensor& returned) {
+  return Tensor(reinterpret_cast<TensorHandle>(new void*(returned.impl)));
+}
+
+// PyTorch's own function.
 Tensor hand_back_natively(const Arguments& a) {
-  const NativeOptionalTensor mask = a.mask ? NativeOptionalTensor{native(a.mask).impl, true} : NativeOptionalTensor{};
-  const NativeTensor o = libtorch().sdpa(native(a.inputs.q), native(a.inputs.k), native(a.inputs.v), mask, a.dropout,
-                                         a.is_causal, a.scale, a.enable_gqa);
-  return Tensor(reinterpret_cast<TensorHandle>(new void*(o.impl)));
+  return owned(libtorch().sdpa(native(a.inputs.q), native(a.inputs.k), native(a.inputs.v), native_mask(a), a.dropout,
+                               a.is_causal, a.scale, a.enable_gqa));
 }
 
 // Through Python, which has a way to it. heed::hand_back has the schema of the call; its last argument says why.
@@ -133,16 +142,30 @@ Tensor hand_back(const Arguments& a, Refusal refusal) {
   return tensor_of(stack[0]);
 }
 
-std::mutex& override_mutex() {
-  static auto* const one = new std::mutex;
-  return *one;
+std::uint64_t python_keys = 0;
+
+bool requires_grad(const Tensor& tensor) {
+  return tensor && libtorch().requires_grad(native(tensor).impl);
 }
-std::vector<LibraryHandle> overrides;
 
-}  // namespace
+// Whether a tensor is memory and nothing else. Tensors of traces and of torch.func refuse to say where they lie.
+bool is_bare(const Tensor& tensor) {
+  const void* address = nullptr;
+  return !libtorch().tensor_has_dispatch(native(tensor)) && libtorch().tensor_const_data(tensor.get(), &address) == 0 &&
+         address != nullptr;
+}
 
-void route_on_device(StableValue* stack, std::uint64_t, std::uint64_t) {
-  const Arguments a(stack);
+// Whether there is nothing to do above the devices.
+bool is_bare(const Arguments& a) {
+  const Libtorch& t = libtorch();
+  if (t.grad_mode_is_enabled() &&
+      (requires_grad(a.inputs.q) || requires_grad(a.inputs.k) || requires_grad(a.inputs.v) || requires_grad(a.mask)))
+    return false;
+  return !t.dispatch_mode_enabled() && t.forward_ad_level(0).pointer == nullptr && is_bare(a.inputs.q) &&
+         is_bare(a.inputs.k) && is_bare(a.inputs.v) && (!a.mask || is_bare(a.mask));
+}
+
+void route_devices(const Arguments& a, StableValue* stack) {
   Call call{};
   std::string detail;
   const Refusal refusal = refusal_of(a, false, call, detail);
@@ -153,6 +176,32 @@ void route_on_device(StableValue* stack, std::uint64_t, std::uint64_t) {
   }
   count(call, refusal, detail);
   stack[0] = stable(hand_back(a, refusal));
+}
+
+std::mutex& override_mutex() {
+  static auto* const one = new std::mutex;
+  return *one;
+}
+std::vector<LibraryHandle> overrides;
+
+}  // namespace
+
+void route_on_device(StableValue* stack, std::uint64_t, std::uint64_t) {
+  route_devices(Arguments(stack), stack);
+}
+
+void route_before_autograd(StableValue* stack, std::uint64_t, std::uint64_t) {
+  const Arguments a(stack);
+  if (is_bare(a))
+    route_devices(a, stack);
+  else
+    stack[0] =
+        stable(owned(libtorch().sdpa_redispatch(python_keys, native(a.inputs.q), native(a.inputs.k), native(a.inputs.v),
+                                                native_mask(a), a.dropout, a.is_causal, a.scale, a.enable_gqa)));
+}
+
+void set_python_keys(std::uint64_t keys) {
+  python_keys = keys;
 }
 
 void refusal_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
@@ -176,8 +225,11 @@ void install_override(bool with_cuda) {
     overrides.push_back(library);
     check(t.library_implement(library, "scaled_dot_product_attention", kernel, kAbiVersion), "overriding an operator");
   };
-  implement("CPU", route_on_device);
-  if (with_cuda) implement("CUDA", route_on_device);
+  for (const std::string device : {"CPU", "CUDA"}) {
+    if (device == "CUDA" && !with_cuda) continue;
+    implement(device.c_str(), route_on_device);
+    if (has_native_symbols()) implement(("Autograd" + device).c_str(), route_before_autograd);
+  }
 }
 
 void remove_override() {

@@ -8,11 +8,17 @@
 
 namespace heed::torch {
 
-/// Kernel of an operator with the schema of aten::scaled_dot_product_attention, for the keys of devices: below autograd. What
-/// Heed does not serve goes to PyTorch's own function, whose exceptions pass as they are.
+/// Kernel of an operator with the schema of aten::scaled_dot_product_attention, for the keys of devices: below
+/// autograd. What Heed does not serve goes to PyTorch's own function, whose exceptions pass as they are.
 void route_on_device(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
-/// Kernel of heed::refusal, which has these arguments and whether a log-sum-exp is wanted: 0 where Heed serves the call, else a
-/// Refusal, which is counted. Python asks it above autograd.
+/// Kernel for the autograd keys. Where no gradient is wanted and nothing but plain tensors is there, it runs what is
+/// for devices; else it calls Python's kernel of aten::scaled_dot_product_attention for `set_python_keys`, natively, so
+/// that exceptions pass. Of use where has_native_symbols.
+void route_before_autograd(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
+/// A set of one dispatch key that no tensor has and that Python has put its kernel at (c10::DispatchKeySet::raw_repr).
+void set_python_keys(std::uint64_t keys);
+/// Kernel of heed::refusal, which has these arguments and whether a log-sum-exp is wanted: 0 where Heed serves the
+/// call, else a Refusal, which is counted. Python asks it above autograd.
 void refusal_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
 
 /// Puts the router in the place of aten::scaled_dot_product_attention for CPUs, and for GPUs where `with_cuda`.

@@ -216,7 +216,8 @@ HEED_API void heed_plan_info_init(heed_plan_info* info);
 HEED_API heed_status heed_plan_create(const heed_problem* problem, const heed_options* options, heed_plan** plan);
 HEED_API heed_status heed_plan_get_info(const heed_plan* plan, heed_plan_info* info);
 /* Sets the zeroed part of a workspace, on the stream: once before a workspace's first run, and after a run that failed
- * or was interrupted. Null where no workspace is needed. */
+ * or was interrupted. Null where no workspace is needed. Plans whose info.workspace_zeroed are equal may use one
+ * workspace in turn, prepared once, if it is large enough for each. */
 HEED_API heed_status heed_plan_prepare(const heed_plan* plan, void* workspace, void* stream);
 /* Queues one run on a CUstream (null: the default stream); on a CPU returns when it is done. On a GPU it allocates
  * nothing, takes no lock and waits for nothing, so that it can be captured into a CUDA graph. Threads may run one plan
@@ -226,7 +227,7 @@ HEED_API heed_status heed_plan_run(const heed_plan* plan, const heed_tensors* te
  * all of them without the calling thread in between; 0 on a GPU. */
 HEED_API heed_status heed_plan_run_many(const heed_plan* plan, const heed_tensors* tensors, size_t count,
                                         void* workspace, void* stream, uint32_t flags, double* microseconds);
-/* Runs that are queued must have ended. Null is ignored. */
+/* On a GPU runs may still be queued: programs stay loaded. Null is ignored. */
 HEED_API void heed_plan_destroy(heed_plan* plan);
 
 /* Waits until no build of HEED_BUILD_BACKGROUND waits or runs, for so many seconds at most; 0 only asks. Returns how

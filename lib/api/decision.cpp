@@ -101,8 +101,10 @@ std::string layout_refusal(const Problem& problem) {
     if (t.layout.step != 1) return fmt::format("the elements of a row of {} are {} apart", t.name, t.layout.step);
     for (const auto& [count, stride] :
          {std::pair{w.batch, t.layout.batch}, std::pair{t.heads, t.layout.head}, std::pair{t.rows, t.layout.row}})
-      if (gpu && count > 1 && stride % unit != 0)
-        return fmt::format("a stride of {} is {} elements, no multiple of {} (16 bytes)", t.name, stride, unit);
+      // https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html: tensor maps have no stride of 0.
+      if (gpu && count > 1 && (stride == 0 || stride % unit != 0))
+        return fmt::format("a stride of {} is {} elements, no positive multiple of {} (16 bytes)", t.name, stride,
+                           unit);
   }
   return {};
 }

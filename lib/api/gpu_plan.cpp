@@ -76,18 +76,37 @@ void require_device(CUcontext context, int ordinal, void* stream) {
                 fmt::format("the stream is of another context than the plan, which is of GPU {}", ordinal));
 }
 
-// Programs by context and image: plans of one program share it.
+// While a stream is being captured, a thread may load programs only if it says that it knows.
+// https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html, cuThreadExchangeStreamCaptureMode
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { exchange(); }
+  ~RelaxedCapture() { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  void exchange() { cuda_driver().thread_exchange_stream_capture_mode(&mode_); }
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+// Programs by context and image: plans of one program share it. They stay loaded while the process lives, for graphs
+// that were captured hold their kernels, and queued runs may outlive a plan.
 std::shared_ptr<GpuProgram> loaded(CUcontext context, const Choice& choice, const LaunchPlan& launch) {
   static std::mutex mutex;
-  static std::map<std::pair<CUcontext, std::string>, std::weak_ptr<GpuProgram>> programs;
+  static auto* const programs = new std::map<std::string, std::shared_ptr<GpuProgram>>;  // the driver ends before it
+  // Of contexts that follow each other, one may lie where another did.
+  unsigned long long id = 0;
+  check(cuda_driver().ctx_get_id(context, &id), "asking for the number of the context");
   // A program asks for its shared memory once; plans of one image may differ in nothing else that it keeps.
-  const std::pair key(context,
-                      fmt::format("{} {} {} {}", choice.digest, launch.threads, launch.cluster, launch.shared_bytes));
+  const std::string key =
+      fmt::format("{} {} {} {} {}", id, choice.digest, launch.threads, launch.cluster, launch.shared_bytes);
   const std::lock_guard lock(mutex);
-  std::shared_ptr<GpuProgram> program = programs[key].lock();
-  if (program != nullptr) return program;
-  program = std::make_shared<GpuProgram>();
+  std::shared_ptr<GpuProgram>& kept = (*programs)[key];
+  if (kept != nullptr) return kept;
+  auto program = std::make_shared<GpuProgram>();
   const char* step = "";
+  const RelaxedCapture relaxed;
   const CUresult result = program->load(choice.image.data(), launch, step);
   if (result == CUDA_ERROR_NO_BINARY_FOR_GPU || result == CUDA_ERROR_INVALID_IMAGE ||
       result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
@@ -96,7 +115,7 @@ std::shared_ptr<GpuProgram> loaded(CUcontext context, const Choice& choice, cons
                             describe(choice.variant), cuda_error_text(result)),
                 describe(choice.variant));
   check(result, step);
-  programs[key] = program;
+  kept = program;
   return program;
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
 #include <map>
 #include <mutex>
 
@@ -14,6 +16,7 @@ namespace heed::api {
 namespace {
 
 constexpr int kMostThreads = 4096;
+constexpr std::size_t kLeastSemaphoreBytes = 16384;  // 4096 counters: those of most plans
 
 [[noreturn]] void refuse(const std::string& text, std::string value = {}) {
   throw Error(ErrorCode::usage, text, std::move(value));
@@ -92,7 +95,10 @@ Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
                     variant_text_, launch_.o_strides->batch, launch_.o_strides->head, launch_.o_strides->row,
                     problem_.o.batch, problem_.o.head, problem_.o.row),
         variant_text_);
-  semaphore_bytes_ = workspace_part(static_cast<std::size_t>(launch_.semaphores) * sizeof(unsigned));
+  // Powers of two, so that plans whose semaphores take nearly as much may share a workspace.
+  if (launch_.semaphores > 0)
+    semaphore_bytes_ =
+        std::bit_ceil(std::max(static_cast<std::size_t>(launch_.semaphores) * sizeof(unsigned), kLeastSemaphoreBytes));
   workspace_bytes_ = semaphore_bytes_ + workspace_part(static_cast<std::size_t>(launch_.workspace_bytes));
   params_.q_strides = problem_.q;
   params_.k_strides = problem_.k;
@@ -173,7 +179,7 @@ void Plan::info(heed_plan_info& info) const {
   info.can_be_dependent = launch_.supports_pdl ? 1 : 0;
   info.workspace_bytes = workspace_bytes_;
   info.workspace_alignment = kWorkspaceAlignment;
-  info.workspace_zeroed = static_cast<std::size_t>(launch_.semaphores) * sizeof(unsigned);
+  info.workspace_zeroed = semaphore_bytes_;
   info.family = choice_.variant.family == nullptr ? "" : choice_.variant.family->name().data();
   info.variant = variant_text_.c_str();
   info.origin = choice_.origin.c_str();

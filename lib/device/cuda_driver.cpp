@@ -35,6 +35,7 @@ CudaDriver load() {
   bind("cuCtxSetCurrent", api.ctx_set_current);
   bind("cuCtxGetCurrent", api.ctx_get_current);
   bind("cuCtxGetDevice", api.ctx_get_device);
+  bind("cuCtxGetId", api.ctx_get_id);
   bind("cuCtxSynchronize", api.ctx_synchronize);
   bind("cuMemAlloc_v2", api.mem_alloc);
   bind("cuMemFree_v2", api.mem_free);
@@ -52,6 +53,7 @@ CudaDriver load() {
   bind("cuStreamCreate", api.stream_create);
   bind("cuStreamGetCtx", api.stream_get_ctx);
   bind("cuStreamSynchronize", api.stream_synchronize);
+  bind("cuThreadExchangeStreamCaptureMode", api.thread_exchange_stream_capture_mode);
   bind("cuStreamBeginCapture_v2", api.stream_begin_capture);
   bind("cuStreamEndCapture", api.stream_end_capture);
   bind("cuGraphInstantiateWithFlags", api.graph_instantiate);

@@ -27,6 +27,7 @@ struct CudaDriver {
   decltype(&::cuCtxSetCurrent) ctx_set_current;
   decltype(&::cuCtxGetCurrent) ctx_get_current;
   decltype(&::cuCtxGetDevice) ctx_get_device;
+  CUresult (*ctx_get_id)(CUcontext, unsigned long long*);
   decltype(&::cuCtxSynchronize) ctx_synchronize;
   decltype(&::cuMemAlloc) mem_alloc;
   decltype(&::cuMemFree) mem_free;
@@ -44,6 +45,7 @@ struct CudaDriver {
   decltype(&::cuStreamCreate) stream_create;
   CUresult (*stream_get_ctx)(CUstream, CUcontext*);
   decltype(&::cuStreamSynchronize) stream_synchronize;
+  CUresult (*thread_exchange_stream_capture_mode)(CUstreamCaptureMode*);
   decltype(&::cuStreamBeginCapture) stream_begin_capture;
   decltype(&::cuStreamEndCapture) stream_end_capture;
   CUresult (*graph_instantiate)(CUgraphExec*, CUgraph, unsigned long long);

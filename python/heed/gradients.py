@@ -4,6 +4,7 @@ A gradient is computed by PyTorch's own kernels, given Heed's O and log-sum-exp,
 heed.unfused. https://docs.pytorch.org/docs/stable/library.html#torch.library.register_autograd
 """
 
+import functools
 import math
 
 import torch
@@ -15,11 +16,15 @@ from heed.operators import library
 FLASH_HEAD_DIMS = 256  # of PyTorch's FlashAttention kernels, at most
 
 
-def _setup(ctx, inputs, output):
-    query, key, value, ctx.mask, ctx.window_left, ctx.window_right, ctx.scale, _ = inputs
-    o, lse = output
+def save(ctx, query, key, value, o, lse, mask, window_left, window_right, scale):
+    """Keeps on `ctx` what `backward` reads."""
+    ctx.mask, ctx.window_left, ctx.window_right, ctx.scale = mask, window_left, window_right, scale
     ctx.save_for_backward(query, key, value, o, lse)
     ctx.set_materialize_grads(False)
+
+
+def _setup(ctx, inputs, output):
+    save(ctx, *inputs[:3], *output, *inputs[3:7])
 
 
 def repeated_heads(tensor, group):
@@ -46,20 +51,25 @@ def backward_on_cpu(grad_o, q, k, v, o, lse, mask, scale):
     return dq, summed_heads(dk, group), summed_heads(dv, group)
 
 
+@functools.cache
+def _random_state(device):
+    """What PyTorch's kernels are given of random numbers, which they do not read without dropout."""
+    return torch.zeros(2, dtype=torch.uint64, device=device), torch.zeros((), dtype=torch.uint64, device=device)
+
+
 def backward_by_flash_attention(grad_o, q, k, v, o, lse, causal, window_left, window_right, scale):
     """By aten::_flash_attention_backward, whose masks are aligned to the bottom right and whose tensors are (batch, length, head, dim)."""
-    group = q.shape[1] // k.shape[1]
-    lengths_first = [tensor.transpose(1, 2) for tensor in (grad_o, q, repeated_heads(k, group), repeated_heads(v, group), o)]
-    # Without dropout the state of the random numbers is not read.
-    state = torch.empty(2, dtype=torch.uint64, device=q.device)
+    lengths_first = [tensor.transpose(1, 2) for tensor in (grad_o, q, k, v, o)]
+    state, offset = _random_state(q.device)
     dq, dk, dv = torch.ops.aten._flash_attention_backward(
-        *lengths_first, lse, None, None, q.shape[2], k.shape[2], 0.0, causal, state, torch.empty(0, dtype=torch.uint64, device=q.device),
+        *lengths_first, lse, None, None, q.shape[2], k.shape[2], 0.0, causal, state, offset,
         scale=scale, window_size_left=window_left, window_size_right=window_right,
     )
-    return dq.transpose(1, 2), summed_heads(dk.transpose(1, 2), group), summed_heads(dv.transpose(1, 2), group)
+    return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)
 
 
-def _backward(ctx, grad_o, grad_lse):
+def backward(ctx, grad_o, grad_lse):
+    """Gradients of the arguments of heed::forward_lse, of which Q, K and V have one."""
     q, k, v, o, lse = ctx.saved_tensors
     mask, left, right = ctx.mask, ctx.window_left, ctx.window_right
     rest = (None,) * 5
@@ -68,24 +78,21 @@ def _backward(ctx, grad_o, grad_lse):
     if grad_o is None:
         grad_o = torch.zeros_like(o)
     scale = 1 / math.sqrt(q.shape[-1]) if ctx.scale is None else ctx.scale
-    grad_o, q, k, v, o = _with_dense_rows(grad_o, q, k, v, o)
     same_dims = q.shape[3] == v.shape[3]
+    is_causal = mask in (unfused.CAUSAL_TOP_LEFT, unfused.CAUSAL_BOTTOM_RIGHT)
     # PyTorch's kernels have no gradient of their own: not where one of this gradient may be wanted (create_graph=True).
-    is_final = grad_lse is None and not torch.is_grad_enabled()
-    is_top_left = mask == unfused.CAUSAL_TOP_LEFT and left < 0
-    if is_final and same_dims and q.device.type == "cpu" and (mask == unfused.NONE or is_top_left):
-        return *backward_on_cpu(grad_o, q, k, v, o, lse, mask, scale), *rest
+    is_final = grad_lse is None and same_dims and not torch.is_grad_enabled()
+    if is_final and q.device.type == "cpu" and (mask == unfused.NONE or (mask == unfused.CAUSAL_TOP_LEFT and left < 0)):
+        return *backward_on_cpu(*_with_dense_rows(grad_o, q, k, v, o), lse, mask, scale), *rest
     # Aligned to the top left and to the bottom right are one for as many queries as keys.
     aligned = mask in (unfused.NONE, unfused.CAUSAL_BOTTOM_RIGHT, unfused.WINDOW_BOTTOM_RIGHT) or q.shape[2] == k.shape[2]
-    if is_final and same_dims and aligned and q.device.type == "cuda" and q.shape[3] <= FLASH_HEAD_DIMS and q.shape[3] % 8 == 0:
-        causal = mask in (unfused.CAUSAL_TOP_LEFT, unfused.CAUSAL_BOTTOM_RIGHT) and left < 0
-        if mask in (unfused.CAUSAL_TOP_LEFT, unfused.CAUSAL_BOTTOM_RIGHT):
-            right = 0 if left >= 0 else -1
-        return *backward_by_flash_attention(grad_o, q, k, v, o, lse, causal, left, right, scale), *rest
+    if is_final and aligned and q.device.type == "cuda" and q.shape[3] <= FLASH_HEAD_DIMS and q.shape[3] % 8 == 0:
+        right = (0 if left >= 0 else -1) if is_causal else right
+        return *backward_by_flash_attention(*_with_dense_rows(grad_o, q, k, v, o), lse, is_causal and left < 0, left, right, scale), *rest
     return *unfused.backward(grad_o, grad_lse, q, k, v, o, lse, mask, left, right, scale), *rest
 
 
-torch.library.register_autograd("heed::forward_lse", _backward, setup_context=_setup, lib=library)
+torch.library.register_autograd("heed::forward_lse", backward, setup_context=_setup, lib=library)
 
 
 def _fold(size, tensor, dim):

@@ -42,7 +42,7 @@ def operator_library():
     """libheed_torch.so, with the types of its functions set (bindings/torch/operator.cpp)."""
     library = loaded("libheed_torch.so")
     library.heed_torch_last_error.restype = ctypes.c_char_p
-    library.heed_torch_register.argtypes = [ctypes.c_char_p]
+    library.heed_torch_register.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
     library.heed_torch_install.argtypes = [ctypes.c_int]
     library.heed_torch_note_exception.argtypes = [ctypes.c_char_p]
     library.heed_torch_note_exception.restype = None

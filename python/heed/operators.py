@@ -26,6 +26,7 @@ if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) <
 _SDPA = "Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False"
 _FORWARD = "Tensor query, Tensor key, Tensor value, int mask=0, int window_left=-1, int window_right=-1, float? scale=None"
 
+native = libraries.operator_library()
 _tag = torch.Tag.pt2_compliant_tag
 library = torch.library.Library("heed", "DEF")
 library.define(f"forward({_FORWARD}, bool or_unfused=True) -> Tensor", tags=_tag)
@@ -35,8 +36,9 @@ library.define(f"scaled_dot_product_attention({_SDPA}) -> Tensor", tags=_tag)
 library.define(f"hand_back({_SDPA.replace(' *,', '')}, int reason=0) -> Tensor", tags=_tag)
 library.define(f"refusal({_SDPA.replace(' *,', '')}, bool wants_lse=False) -> int", tags=_tag)
 
-native = libraries.operator_library()
-libraries.check(native.heed_torch_register(str(Path(torch.__file__).parent / "lib" / "libtorch.so").encode()))
+# A key that no tensor has: Python's kernel of aten::scaled_dot_product_attention is there for the library to find.
+PYTHON_KEY = torch._C.DispatchKey.AutogradPrivateUse3
+libraries.check(native.heed_torch_register(str(Path(torch.__file__).parent / "lib" / "libtorch.so").encode(), torch._C.DispatchKeySet(PYTHON_KEY).raw_repr()))
 
 forward = torch.ops.heed.forward.default
 forward_lse = torch.ops.heed.forward_lse.default

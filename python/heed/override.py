@@ -20,7 +20,7 @@ class NotServed(RuntimeError):
 
 
 _lock = threading.Lock()
-_aten = None  # torch.library.Library while installed
+_aten = None  # torch.library.Library while installed by Python
 _installed = 0
 _strict = 0
 _fast_path_was_on = True
@@ -49,9 +49,12 @@ def install(*, strict=False):
     global _installed, _strict, _fast_path_was_on, _aten
     with _lock:
         if _installed == 0:
-            check(operators.native.heed_torch_install(torch.cuda.is_available()))
-            _aten = torch.library.Library("aten", "IMPL")
-            routing.register(_aten, torch.ops.aten.scaled_dot_product_attention.default)
+            if routing.HAS_SYMBOLS:
+                check(operators.native.heed_torch_install(torch.cuda.is_available()))
+            else:
+                routing.usual_backends = routing.selected_backends()
+                _aten = torch.library.Library("aten", "IMPL")
+                routing.register(_aten, torch.ops.aten.scaled_dot_product_attention.default, ("CPU", "CUDA", *routing.AUTOGRAD_KEYS))
             _fast_path_was_on = torch.backends.mha.get_fastpath_enabled()
             torch.backends.mha.set_fastpath_enabled(False)
         _installed += 1
@@ -69,9 +72,11 @@ def uninstall(*, strict=False):
         _strict -= strict
         _apply_strictness()
         if _installed == 0:
-            _aten._destroy()
-            _aten = None
-            check(operators.native.heed_torch_remove())
+            if _aten is None:
+                check(operators.native.heed_torch_remove())
+            else:
+                _aten._destroy()
+                _aten = routing.usual_backends = None
             torch.backends.mha.set_fastpath_enabled(_fast_path_was_on)
 
 

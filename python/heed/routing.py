@@ -1,7 +1,8 @@
 """Scaled-dot-product attention above autograd: which calls Heed serves where gradients, traces and transforms are still to come.
 
-Below it, where nothing but devices is left, bindings/torch/router.cpp decides. Here is Python, for an exception that passes through
-LibTorch's C functions loses its type, and hooks of saved tensors raise exceptions that must keep theirs (torch.utils.checkpoint).
+Where nothing but devices is left, bindings/torch/router.cpp decides, and calls this for the rest. Here is Python, for an exception
+that passes through LibTorch's C functions loses its type, and hooks of saved tensors raise exceptions that must keep theirs
+(torch.utils.checkpoint).
 """
 
 import functools
@@ -11,12 +12,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from heed import operators, unfused
+from heed import gradients, operators, unfused
 
 _refusal = torch.ops.heed.refusal.default
 _forward = torch.ops.heed.forward.default
 _forward_lse = torch.ops.heed.forward_lse.default
-_below_autograd = torch._C._after_autograd_keyset
+_sdpa = torch.ops.heed.scaled_dot_product_attention.default
+_DEVICES = {"cpu": torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), "cuda": torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)}
 _TRACED = (FakeTensor, FunctionalTensor)
 
 
@@ -47,36 +49,63 @@ def is_served_in_trace(query, key, value, attn_mask, dropout_p, scale, enable_gq
     )
 
 
-def route(operator, keys, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    """A call that reached the autograd keys. `operator` is the one that was called, with the dispatch keys that are left."""
+# Those that were enabled when Heed was put in the place of PyTorch's function, where the library cannot see them: HAS_SYMBOLS.
+usual_backends = None
+
+
+def selected_backends():
+    """Which of PyTorch's kernels may be chosen."""
+    cuda = torch.backends.cuda
+    return cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled()
+
+
+def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+    """A call that reached the autograd keys."""
     inputs = query, key, value
-    needs_gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     rest = attn_mask, dropout_p, is_causal, scale, enable_gqa
+    needs_gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
         return operators.hand_back(*inputs, *rest, "a transform of torch.func, or forward-mode differentiation")
+    if usual_backends is not None and selected_backends() != usual_backends:
+        return operators.hand_back(*inputs, *rest, "a selection of backends (torch.nn.attention.sdpa_kernel)")
+    masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
     is_plain = all(_is_plain(type(tensor)) for tensor in inputs)
     if is_plain and torch._C._len_torch_dispatch_stack() == 0:
-        if not needs_gradient and not (attn_mask is not None and attn_mask.requires_grad):
-            return operator.redispatch(keys & _below_autograd, *inputs, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if not needs_gradient and (attn_mask is None or not attn_mask.requires_grad):
+            return _sdpa.redispatch(_DEVICES[query.device.type], *inputs, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         reason = _refusal(*inputs, *rest, needs_gradient)
         if reason:
             return operators.hand_back(*inputs, *rest, reason)
-    elif not (is_plain or all(isinstance(tensor, _TRACED) for tensor in inputs)):
+        return Attention.apply(*inputs, *masking)[0]
+    if not (is_plain or all(isinstance(tensor, _TRACED) for tensor in inputs)):
         return operators.hand_back(*inputs, *rest, "a subclass of torch.Tensor")
-    elif not is_served_in_trace(*inputs, attn_mask, dropout_p, scale, enable_gqa):
+    if not is_served_in_trace(*inputs, attn_mask, dropout_p, scale, enable_gqa):
         return operators.hand_back(*inputs, *rest, "arguments that a trace does not serve")
-    masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
     return _forward_lse(*inputs, *masking)[0] if needs_gradient else _forward(*inputs, *masking)
 
 
-def register(library, operator):
-    """Puts `route` at the autograd keys of an operator with the schema of scaled_dot_product_attention."""
+class Attention(torch.autograd.Function):
+    """heed::forward_lse with its gradient for tensors of a device: half the host time of what torch.library registers, which traces
+    take."""
 
-    def kernel(keys, *arguments, **named):
-        return route(operator, keys, *arguments, **named)
+    @staticmethod
+    def forward(ctx, query, key, value, mask, window_left, window_right, scale):
+        o, lse = _forward_lse.redispatch(_DEVICES[query.device.type], query, key, value, mask, window_left, window_right, scale, True)
+        gradients.save(ctx, query, key, value, o, lse, mask, window_left, window_right, scale)
+        return o, lse
 
-    for key in ("AutogradCPU", "AutogradCUDA"):
-        library.impl(operator, kernel, key, with_keyset=True)
+    backward = staticmethod(lambda ctx, *grads: gradients.backward(ctx, *grads)[:7])
 
 
-register(operators.library, torch.ops.heed.scaled_dot_product_attention.default)
+def register(library, operator, keys):
+    """Puts `route` at dispatch keys of an operator with the schema of scaled_dot_product_attention."""
+    for key in keys:
+        library.impl(operator, route, key)
+
+
+HAS_SYMBOLS = bool(operators.native.heed_torch_has_native_symbols())
+AUTOGRAD_KEYS = ("AutogradCPU", "AutogradCUDA")
+if not HAS_SYMBOLS:
+    register(operators.library, _sdpa, AUTOGRAD_KEYS)
+_aten = torch.library.Library("aten", "IMPL")
+register(_aten, torch.ops.aten.scaled_dot_product_attention.default, (operators.PYTHON_KEY.name,))

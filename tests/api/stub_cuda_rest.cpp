@@ -4,6 +4,12 @@ extern "C" {
 int cuDeviceGetPCIBusId() {
   return 0;
 }
+int cuCtxGetId() {
+  return 0;
+}
+int cuThreadExchangeStreamCaptureMode() {
+  return 0;
+}
 int cuCtxSynchronize() {
   return 0;
 }
