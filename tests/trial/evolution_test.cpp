@@ -3,6 +3,7 @@
 
 #include "evolve/run.hpp"
 #include "quick_trials.hpp"
+#include "record/diagnosis.hpp"
 
 namespace heed::trial {
 namespace {
@@ -23,8 +24,8 @@ class Quiet final : public evolve::Observer {
   std::function<void(const store::TrialRecord&)> on_trial;
 };
 
-evolve::RunOptions tiny_run(int trials) {
-  evolve::RunOptions options;
+record::RunOptions tiny_run(int trials) {
+  record::RunOptions options;
   options.workload = parse_workload("b1h2l64d32:fp32");
   options.trials = trials;
   options.strategy.population = 3;
@@ -74,7 +75,7 @@ TEST(Evolution, ATrialIsTheFastestOfItsDrafts) {
   const TemporaryFolder folder;
   store::Store store(folder.file("a.db"));
   Quiet observer;
-  evolve::RunOptions options = tiny_run(4);
+  record::RunOptions options = tiny_run(4);
   options.strategy.drafts = evolve::kDraftsARound + 1;
   evolve::Evolution evolution(store, builder(), cpu_facts(), options, quick(), nullptr, observer, std::nullopt);
   const nlohmann::json result = record::to_json(evolution.run());
@@ -122,8 +123,8 @@ TEST(Evolution, MutationsNameTheStoredDiagnosisOfTheirParent) {
   const TemporaryFolder folder;
   store::Store store(folder.file("a.db"));
   Quiet observer;
-  evolve::RunOptions options = tiny_run(16);
-  options.strategy.kind = evolve::StrategyKind::single;
+  record::RunOptions options = tiny_run(16);
+  options.strategy.kind = record::StrategyKind::single;
   evolve::Evolution evolution(store, builder(), cpu_facts(), options, quick(), nullptr, observer, std::nullopt);
   const nlohmann::json result = record::to_json(evolution.run());
   EXPECT_TRUE(result["profile"]["champion"].contains("bound"));
@@ -132,7 +133,7 @@ TEST(Evolution, MutationsNameTheStoredDiagnosisOfTheirParent) {
   int named = 0;
   for (const store::TrialRecord& t : trials) {
     if (t.operation != "mutate" || t.parents.empty() || t.generation == 0) continue;
-    const Bound bound = profile::bound_of(trials[static_cast<std::size_t>(t.parents[0])].diagnosis);
+    const Bound bound = record::bound_of(trials[static_cast<std::size_t>(t.parents[0])].diagnosis);
     const std::string words = "(bound by " + std::string(to_string(bound)) + ")";
     EXPECT_EQ(t.why.find(words) != std::string::npos, bound != Bound::unknown) << t.why;
     ++named;
@@ -145,7 +146,7 @@ TEST(Evolution, ResumesWhereItStopped) {
   const TemporaryFolder folder;
   store::Store store(folder.file("a.db"));
   std::int64_t id = 0;
-  evolve::RunOptions options = tiny_run(6);
+  record::RunOptions options = tiny_run(6);
   options.strategy.drafts = evolve::kDraftsARound + 2;
   {
     Quiet observer;
@@ -185,12 +186,12 @@ TEST(Evolution, RefusesImpossibleRuns) {
   testing_support::expect_error(ErrorCode::usage, "--trials 0", [&] {
     evolve::Evolution(store, builder(), cpu_facts(), tiny_run(0), quick(), nullptr, observer, std::nullopt);
   });
-  evolve::RunOptions wide = tiny_run(5);
+  record::RunOptions wide = tiny_run(5);
   wide.workload = parse_workload("b1h1l8d1024:fp32");
   testing_support::expect_error(ErrorCode::unsupported, "head dim 1024", [&] {
     evolve::Evolution(store, builder(), cpu_facts(), wide, quick(), nullptr, observer, std::nullopt);
   });
-  evolve::RunOptions gpu = tiny_run(5);
+  record::RunOptions gpu = tiny_run(5);
   gpu.families = {"fwd_sm80"};
   testing_support::expect_error(ErrorCode::unsupported, "NVIDIA", [&] {
     evolve::Evolution(store, builder(), cpu_facts(), gpu, quick(), nullptr, observer, std::nullopt);
@@ -202,7 +203,7 @@ TEST(Evolution, StopsAtItsBudget) {
   const TemporaryFolder folder;
   store::Store store(folder.file("a.db"));
   Quiet observer;
-  evolve::RunOptions options = tiny_run(1000);
+  record::RunOptions options = tiny_run(1000);
   options.budget_s = 0.01;
   evolve::Evolution evolution(store, builder(), cpu_facts(), options, quick(), nullptr, observer, std::nullopt);
   evolution.run();
