@@ -183,7 +183,7 @@ int replay(const ReplayOptions& o) {
                 std::to_string(o.trial));
   const store::RunRecord run = *store->find_run(then->run);
   const DeviceFacts device = choose_device(run.device_kind == "cuda" ? DeviceChoice::cuda : DeviceChoice::cpu);
-  const evolve::RunOptions options = evolve::options_from_json(run.options);
+  const record::RunOptions options = record::options_from_json(run.options);
   const auto builder = o.machine.builder();
   trial::Laboratory laboratory(options.workload, device, *builder, nullptr, o.machine.trial_options());
   const bool same_device =

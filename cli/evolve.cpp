@@ -133,7 +133,7 @@ int run(const Options& o, const CLI::App& app) {
   const std::unique_ptr<store::Store> store = o.store.open(store::Access::read_write);
   Progress progress(o.machine.json);
 
-  evolve::RunOptions options;
+  record::RunOptions options;
   std::optional<QkvTensors> tensors;
   std::optional<std::int64_t> resume;
   if (app.count("--resume") > 0) {
@@ -147,7 +147,7 @@ int run(const Options& o, const CLI::App& app) {
       throw Error(ErrorCode::usage,
                   "--resume takes the workload from the stored run; leave out --shape and tensor files",
                   o.workload.shape);
-    options = evolve::options_from_json(stored->options);
+    options = record::options_from_json(stored->options);
     if (app.count("--trials") > 0) options.trials = o.trials;
     if (app.count("--budget") > 0) options.budget_s = o.budget_s;
     const std::string device_then = stored->device.value("name", std::string());
@@ -196,7 +196,7 @@ int run(const Options& o, const CLI::App& app) {
     tensors = o.workload.tensors();
     options.workload = o.workload.workload(tensors);
     options.families = o.family.empty() ? std::vector<std::string>() : split(o.family, ',');
-    options.strategy.kind = evolve::parse_strategy(o.strategy);
+    options.strategy.kind = record::parse_strategy(o.strategy);
     options.strategy.population = o.population;
     options.strategy.drafts = o.drafts > 0 ? o.drafts : device.kind == DeviceKind::cuda ? kDraftsGpu : 1;
     options.strategy.islands = std::min(o.islands, o.population);

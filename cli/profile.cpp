@@ -11,6 +11,7 @@
 #include "profile/collect.hpp"
 #include "profile/diagnosis.hpp"
 #include "profile/roofline.hpp"
+#include "record/diagnosis.hpp"
 #include "record/json.hpp"
 #include "report/table.hpp"
 #include "trial/laboratory.hpp"
@@ -165,7 +166,7 @@ int run(const Options& o) {
                 {"missing", reading.schedule.missing},
                 {"passes", reading.schedule.passes},
                 {"no_counters", reading.reason},
-                {"diagnosis", profile::to_json(diagnosis, reading.counters)}});
+                {"diagnosis", record::to_json(diagnosis, reading.counters)}});
     print(json_text(all, 1) + "\n");
     return 0;
   }

@@ -37,7 +37,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"measure", {"compile", "heed", "base", "workload", "device", "variant", "process", "jit", "worker", "verify"}},
     {"profile", {"base", "variant", "jit", "worker", "verify", "measure"}},
     {"trial", {"base", "device", "process", "jit", "verify", "measure"}},
-    {"record", {"base", "device", "jit", "verify", "measure", "profile", "trial"}},
+    {"record", {"heed", "base", "device", "jit", "verify", "measure", "profile", "trial"}},
     {"store", {"heed", "base", "json", "verdict"}},
     {"report", {"heed", "base", "verdict", "store"}},
     {"evolve", {"compile", "base", "variant", "process", "jit", "measure", "profile", "trial", "record", "store"}},

@@ -14,8 +14,8 @@ namespace heed::attention {
 enum class TileOrder {
   row_major,     ///< head by head: CTAs that run together share K and V; under a causal mask last rows first
   lpt_l2,        ///< lpt over as many heads as have K and V in the L2 together, where CTAs are persistent
-  paired,        ///< long rows meet short ones. fwd_sm90_persistent: in a CTA, whose consumer warpgroups take rows from
-                 ///< the head's start and end in turn. fwd_sm80: on a multiprocessor, by the order of lpt_then_spt
+  paired,        ///< long rows meet short ones in a CTA, whose consumer warpgroups take rows from the head's start and
+                 ///< end in turn
   lpt_then_spt,  ///< the longer half of all heads' Q tiles, longest first, then the others, shortest first: where two
                  ///< CTAs share a multiprocessor, a long one meets a short one
   ascending,     ///< head by head, first rows first

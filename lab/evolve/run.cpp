@@ -11,9 +11,9 @@
 
 namespace heed::evolve {
 
-Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const RunOptions& options,
-                     const trial::Options& trial_options, const QkvTensors* tensors, Observer& observer,
-                     std::optional<std::int64_t> resume)
+Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFacts& device,
+                     const record::RunOptions& options, const trial::Options& trial_options, const QkvTensors* tensors,
+                     Observer& observer, std::optional<std::int64_t> resume)
     : context_(store, builder, device, options, trial_options, tensors, observer) {
   (void)builder.toolchain(device.kind);  // no compiler: say so before a run exists
   if (resume) {

@@ -16,7 +16,7 @@ class Evolution {
  public:
   /// A new run, or `resume` to go on with a stored one (which then must be for this device and these sources).
   /// @throws Error(usage, unsupported) when it cannot be
-  Evolution(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const RunOptions& options,
+  Evolution(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const record::RunOptions& options,
             const trial::Options& trial_options, const QkvTensors* tensors, Observer& observer,
             std::optional<std::int64_t> resume);
 

@@ -12,7 +12,7 @@ namespace heed::evolve {
 namespace {
 
 // @throws Error(usage) for a name that is unknown or there twice, Error(unsupported) where one cannot run the workload
-std::vector<const Family*> families_for(const RunOptions& options, const DeviceFacts& device) {
+std::vector<const Family*> families_for(const record::RunOptions& options, const DeviceFacts& device) {
   std::vector<const Family*> all;
   if (options.families.empty()) all = searched_families(options.workload, device);
   for (const std::string& name : options.families) all.push_back(&find_family(name));
@@ -31,7 +31,7 @@ std::vector<const Family*> families_for(const RunOptions& options, const DeviceF
 }
 
 // @throws Error(usage) for a variant of a family that is not searched, and whatever parse_variant does
-std::vector<Variant> found_before(const RunOptions& options, const DeviceFacts& device,
+std::vector<Variant> found_before(const record::RunOptions& options, const DeviceFacts& device,
                                   const std::vector<const Family*>& families) {
   std::vector<Variant> found;
   for (const std::string& text : options.found) {
@@ -50,7 +50,7 @@ std::vector<Variant> found_before(const RunOptions& options, const DeviceFacts& 
 }  // namespace
 
 RunContext::RunContext(store::Store& to_store, jit::Builder& with_builder, const DeviceFacts& on_device,
-                       const RunOptions& asked, const trial::Options& trial_options, const QkvTensors* tensors,
+                       const record::RunOptions& asked, const trial::Options& trial_options, const QkvTensors* tensors,
                        Observer& told)
     : store(to_store),
       builder(with_builder),

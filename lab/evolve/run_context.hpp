@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "evolve/budget.hpp"
-#include "evolve/run_options.hpp"
+#include "evolve/observer.hpp"
+#include "evolve/strategy.hpp"
 #include "jit/build.hpp"
+#include "record/run_options.hpp"
 #include "store/store.hpp"
 #include "trial/laboratory.hpp"
 
@@ -16,7 +18,7 @@ namespace heed::evolve {
 
 struct RunContext {
   /// @throws Error(usage, unsupported) for families, variants or options that make no run on this device
-  RunContext(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const RunOptions& options,
+  RunContext(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const record::RunOptions& options,
              const trial::Options& trial_options, const QkvTensors* tensors, Observer& observer);
   RunContext(const RunContext&) = delete;
   RunContext& operator=(const RunContext&) = delete;
@@ -24,7 +26,7 @@ struct RunContext {
   store::Store& store;
   jit::Builder& builder;
   DeviceFacts device;
-  RunOptions options;
+  record::RunOptions options;
   Observer& observer;
   std::vector<const Family*> families;  ///< those searched; the default of the first is the base
   std::vector<Variant> found;           ///< by earlier runs

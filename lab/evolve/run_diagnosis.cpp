@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "process/interrupt.hpp"
+#include "record/diagnosis.hpp"
 
 namespace heed::evolve {
 namespace {
@@ -53,7 +54,7 @@ void profile_elites(RunContext& run, int generation) {
     best.resize(static_cast<std::size_t>(run.options.strategy.population));
   int read = 0;
   for (store::TrialRecord* t : best) {
-    if (profile::has_counters(t->diagnosis)) continue;
+    if (record::has_counters(t->diagnosis)) continue;
     if (read++ == kProfilesPerGeneration) return;
     check_interrupt();
     const Variant variant = run.variant_of(*t);
@@ -62,7 +63,7 @@ void profile_elites(RunContext& run, int generation) {
     const std::optional<profile::Counters> counters = read_counters(run, {variant, *build.artifact}, t->seed);
     if (!counters) return;
     const profile::Diagnosis diagnosis = diagnose(run, variant, build.artifact->resources, t->trial_us, counters);
-    t->diagnosis = profile::replacement(t->diagnosis, to_json(diagnosis, counters), generation);
+    t->diagnosis = record::replacement(t->diagnosis, record::to_json(diagnosis, counters), generation);
     run.store.set_diagnosis(t->id, t->diagnosis);
     run.observer.message(fmt::format("trial {}: {}", t->number, diagnosis.text));
   }

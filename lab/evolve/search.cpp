@@ -9,6 +9,7 @@
 #include "evolve/run_diagnosis.hpp"
 #include "evolve/trials.hpp"
 #include "process/interrupt.hpp"
+#include "record/diagnosis.hpp"
 
 namespace heed::evolve {
 namespace {
@@ -22,7 +23,7 @@ std::vector<Individual> Search::individuals(int generation) const {
   for (const store::TrialRecord& t : run_.trials) {
     const Variant variant = run_.variant_of(t);
     all.push_back({t.number, t.generation, t.island, values_of(variant), t.ok(), t.ratio_low,
-                   profile::bound_at(t.diagnosis, generation), run_.space_of(variant)});
+                   record::bound_at(t.diagnosis, generation), run_.space_of(variant)});
     for (const store::DraftRecord& draft : t.drafts) {
       if (draft.config == t.config) continue;
       const Variant drafted = parse_variant(draft.config, run_.options.workload, run_.device);
@@ -63,7 +64,7 @@ bool Search::has_reached_the_floor() {
 
 void Search::run() {
   const std::vector<Space> where = spaces();
-  const RunOptions& options = run_.options;
+  const record::RunOptions& options = run_.options;
   const auto trials_done = [&] { return static_cast<int>(run_.trials.size()); };
   // A generation's number is fixed by the trials of those before it, so a resumed run finds its place again.
   int generation = run_.trials.empty() ? 0 : run_.trials.back().generation;

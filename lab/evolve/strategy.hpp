@@ -13,18 +13,13 @@
 #include <string_view>
 #include <vector>
 
+#include "record/run_options.hpp"
 #include "variant/family.hpp"
 
 namespace heed::evolve {
 
-enum class StrategyKind {
-  single,   ///< every proposal is a mutation of the best so far
-  elite,    ///< a population of the best so far; mutation, crossover, reversion, restart
-  islands,  ///< several elite populations that exchange their best every few generations
-};
-
-std::string_view to_string(StrategyKind kind);
-StrategyKind parse_strategy(std::string_view text);  ///< @throws Error(usage)
+using record::StrategyKind;
+using record::StrategyOptions;
 
 enum class Operation {
   initial_default,
@@ -44,15 +39,6 @@ inline constexpr int kDraftsARound = 8;
 
 /// Of the best's ratio: variants and ways of sharing the work below that are given up.
 inline constexpr double kNearlyAsFast = 0.9;
-
-struct StrategyOptions {
-  StrategyKind kind = StrategyKind::elite;
-  int population = 5;       ///< elites kept, and trials a generation
-  int drafts = 1;           ///< proposals for each trial, of which one is chosen: kDraftsARound, then as many more
-  int islands = 3;          ///< for StrategyKind::islands
-  int migration_every = 3;  ///< generations
-  std::uint64_t seed = 1;
-};
 
 /// What a strategy knows of a finished trial.
 struct Individual {

@@ -1,30 +1,10 @@
-// Strategies, operations and changes in words, as options, records and reports have them.
+// Operations and changes in words, as records and reports have them.
 #include <fmt/format.h>
 
 #include "base/text.hpp"
 #include "evolve/strategy.hpp"
 
 namespace heed::evolve {
-
-std::string_view to_string(StrategyKind kind) {
-  switch (kind) {
-    case StrategyKind::single:
-      return "single";
-    case StrategyKind::elite:
-      return "elite";
-    case StrategyKind::islands:
-      return "islands";
-  }
-  return "?";
-}
-
-StrategyKind parse_strategy(std::string_view text) {
-  for (const StrategyKind kind : {StrategyKind::single, StrategyKind::elite, StrategyKind::islands})
-    if (to_string(kind) == text) return kind;
-  throw Error(ErrorCode::usage,
-              fmt::format("unknown strategy \"{}\"; {}", text, one_of(text, {"single", "elite", "islands"})),
-              std::string(text));
-}
 
 std::string_view to_string(Operation operation) {
   switch (operation) {

@@ -10,6 +10,7 @@
 #include "evolve/run_diagnosis.hpp"
 #include "evolve/selection.hpp"
 #include "process/interrupt.hpp"
+#include "record/diagnosis.hpp"
 #include "record/json.hpp"
 
 namespace heed::evolve {
@@ -98,8 +99,8 @@ store::TrialRecord run_trial(RunContext& run, int number, int generation, const 
     record.build_ms = judged.artifact->build_ms;
   }
   if (judged.ok())
-    record.diagnosis =
-        to_json(diagnose(run, variant, judged.artifact->resources, record.trial_us, std::nullopt), std::nullopt);
+    record.diagnosis = record::to_json(
+        diagnose(run, variant, judged.artifact->resources, record.trial_us, std::nullopt), std::nullopt);
   record.verify_ms = judged.verify_ms;
   record.measure_ms = judged.measure_ms;
   record.run_elapsed_s = run.elapsed_s();

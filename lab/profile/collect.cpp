@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "verify/scene.hpp"
 #include "worker/worker.hpp"

@@ -100,23 +100,11 @@ Counters counters_of(const CounterReading& reading) {
   return counters;
 }
 
-nlohmann::json to_json(const Counters& counters) {
-  nlohmann::json json = nlohmann::json::object();
+std::vector<std::pair<std::string_view, double>> numbers_of(const Counters& counters) {
+  std::vector<std::pair<std::string_view, double>> numbers;
   for (const Field& field : fields())
-    if (const auto& value = counters.*field.member) json[field.key] = *value;
-  nlohmann::json stalls = nlohmann::json::array();
-  for (const Stall& stall : counters.stalls) stalls.push_back({{"reason", stall.reason}, {"warps", stall.warps}});
-  json["stalls"] = stalls;
-  return json;
-}
-
-Counters counters_from_json(const nlohmann::json& json) {
-  Counters counters;
-  for (const Field& field : fields())
-    if (json.contains(field.key)) counters.*field.member = json[field.key].get<double>();
-  for (const auto& stall : json.value("stalls", nlohmann::json::array()))
-    counters.stalls.push_back({stall.at("reason").get<std::string>(), stall.at("warps").get<double>()});
-  return counters;
+    if (const auto& value = counters.*field.member) numbers.emplace_back(field.key, *value);
+  return numbers;
 }
 
 }  // namespace heed::profile

@@ -1,9 +1,10 @@
 /// What hardware counters say of one launch of a kernel.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "worker/hardware_counters.hpp"
@@ -49,7 +50,7 @@ const std::vector<MetricChoice>& metric_choices();
 
 Counters counters_of(const CounterReading& reading);
 
-nlohmann::json to_json(const Counters& counters);
-Counters counters_from_json(const nlohmann::json& json);
+/// The numbers that there are, by the names of their fields.
+std::vector<std::pair<std::string_view, double>> numbers_of(const Counters& counters);
 
 }  // namespace heed::profile

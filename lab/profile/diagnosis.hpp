@@ -1,7 +1,6 @@
 /// What bounds a kernel: counters, where there are any, put against the floors and the launch plan.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,16 +54,5 @@ struct Diagnosis {
 
 /// A pure function of its arguments.
 Diagnosis diagnose(const Evidence& evidence, const std::vector<Knob>& knobs);
-
-/// As stored with a trial.
-nlohmann::json to_json(const Diagnosis& diagnosis, const std::optional<Counters>& counters);
-/// `unknown` when there is none.
-Bound bound_of(const nlohmann::json& diagnosis);
-/// A stored diagnosis that takes the place of `earlier` from `generation` on.
-nlohmann::json replacement(const nlohmann::json& earlier, nlohmann::json better, int generation);
-/// The bound as it was known when `generation` was proposed.
-Bound bound_at(const nlohmann::json& diagnosis, int generation);
-/// Whether a stored diagnosis rests on counters.
-bool has_counters(const nlohmann::json& diagnosis);
 
 }  // namespace heed::profile

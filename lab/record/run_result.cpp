@@ -1,6 +1,7 @@
 #include "record/run_result.hpp"
 
 #include "base/faster.hpp"
+#include "record/diagnosis.hpp"
 #include "record/json.hpp"
 
 namespace heed::record {
@@ -151,8 +152,8 @@ nlohmann::json to_json(const RunResult& r) {
   json["tflops"] = m.flops / champion_s * 1e-12;
   json["peak_share"] = m.flops / champion_s / m.peak_flops;
   json["floor_share"] = m.floor.us() * 1e-6 / champion_s;
-  json["profile"] = {{"base", profile::to_json(m.base_alone.diagnosis, m.base_alone.counters)},
-                     {"champion", profile::to_json(m.champion_alone.diagnosis, m.champion_alone.counters)}};
+  json["profile"] = {{"base", to_json(m.base_alone.diagnosis, m.base_alone.counters)},
+                     {"champion", to_json(m.champion_alone.diagnosis, m.champion_alone.counters)}};
   json["ablation"] = nlohmann::json::array();
   for (const AblationRow& row : m.ablation) json["ablation"].push_back(to_json(row));
   json["peers"] = to_json(m.peers);

@@ -52,9 +52,9 @@ const KnobTable<sm80::Config>& table() {
     t.add("epilogue", &C::epilogue, "O from registers, or by way of shared memory (kv_groups=1)")
         .acts_on({l2, dram, shared_memory});
     using enum attention::TileOrder;
-    t.add("tile_order", &C::tile_order, {ascending, descending, lpt, paired},
-          "Q tiles of a head first to last, last to first, longest first over all heads (LPT), or long and short ones "
-          "paired")
+    t.add("tile_order", &C::tile_order, {ascending, descending, lpt, lpt_then_spt},
+          "Q tiles of a head first to last, last to first, longest first over all heads (LPT), or longest first and "
+          "then shortest first (LPT, SPT)")
         .acts_on({tail});
     t.add("min_blocks", &C::min_blocks, {1, 2, 3, 4}, "CTAs a multiprocessor, for __launch_bounds__")
         .acts_on({latency, tail});
@@ -86,7 +86,7 @@ std::vector<sm80::Config> preferred(const Workload& workload, const DeviceFacts&
   // better.
   const auto order = [&](int rows) {
     if (!causal) return descending;
-    return tiles(rows) > processors && tiles(rows) <= 2 * processors ? paired : lpt;
+    return tiles(rows) > processors && tiles(rows) <= 2 * processors ? lpt_then_spt : lpt;
   };
   std::vector<sm80::Config> all;
   if (w.dim == 256) {

@@ -150,7 +150,7 @@ const std::vector<FamilyRename>& renames() {
            {"shared_layout", "smem_layout", {}},
            {"late_copies", "late_loads", {}},
            {"handshake", "pipeline_sync", {}},
-           {"tile_order", "tile_order", {{"longest", "lpt"}, {"mirrored", "paired"}}},
+           {"tile_order", "tile_order", {{"longest", "lpt"}, {"mirrored", "lpt_then_spt"}, {"paired", "lpt_then_spt"}}},
            {"rescale", "rescale", {{"when_far", "conditional"}, {"optimistic", "stale_tile"}}},
        }},
       {"fwd_cpu", "fwd_cpu", {{"key_heads", "pack_gqa", {{"own", "off"}, {"shared", "on"}}}}},

@@ -72,7 +72,7 @@ TEST(EmulatedSm80, OptimisticReference) {
                          .stages = 1,
                          .q_in_registers = false,
                          .rescale = kStaleTile,
-                         .tile_order = TileOrder::paired};
+                         .tile_order = TileOrder::lpt_then_spt};
   run_case<kWide, kHalf128>({.len_q = 150, .len_k = 200, .score_scale = 30}, 7);
   run_case<kWide, kBrain128Causal>({.batch = 2, .heads = 2, .len_q = 400, .len_k = 500, .causal_offset = 100}, 8);
   constexpr Config kSplit{.block_m = 64,
@@ -143,10 +143,10 @@ TEST(EmulatedSm80, StageHandshake) {
 }
 
 TEST(Sm80, EveryRowTileIsTakenOnce) {
-  for (const TileOrder order : {TileOrder::ascending, TileOrder::descending, TileOrder::lpt, TileOrder::paired})
+  for (const TileOrder order : {TileOrder::ascending, TileOrder::descending, TileOrder::lpt, TileOrder::lpt_then_spt})
     for (int tiles = 1; tiles < 8; ++tiles) {
       unsigned taken = 0;
-      for (int i = 0; i < tiles; ++i) taken |= 1U << row_tile(order, i, tiles);
+      for (int i = 0; i < tiles; ++i) taken |= 1U << attention::q_tile_at(order, i, tiles);
       EXPECT_EQ(taken, (1U << tiles) - 1) << static_cast<int>(order) << " of " << tiles;
     }
 }

@@ -78,135 +78,6 @@ TEST(EmulatedPersistent, CausalMasks) {
   run_case<kConfig, kHalf64Causal>({.len_q = 10, .len_k = 20, .causal_offset = -30}, 9);
 }
 
-// Consumer warpgroups with rows from both ends of a head: an even and an odd number of 64s, fewer than consumer
-// warpgroups, rows that end within the last, keys that begin or end before the rows do.
-TEST(EmulatedPersistent, MirroredRows) {
-  constexpr Config kTwo{
-      .m_warpgroups = 2, .stages = 2, .producer = Producer::warpgroup, .tile_order = TileOrder::paired};
-  run_case<kTwo, kHalf64Causal>({.heads = 2, .len_q = 256, .len_k = 256}, 40);
-  run_case<kTwo, kHalf64Causal>({.heads = 2, .heads_kv = 1, .len_q = 300, .len_k = 310, .causal_offset = 10}, 41);
-  run_case<kTwo, kHalf64Causal>({.len_q = 40, .len_k = 70, .causal_offset = 30}, 42);
-  run_case<kTwo, kHalf64Causal>({.len_q = 330, .len_k = 120, .causal_offset = -210}, 43);
-  run_case<kTwo, kHalf64Causal>({.len_q = 330, .len_k = 120, .causal_offset = 0, .score_scale = 30}, 44);
-  constexpr Config kKvGroups{.m_warpgroups = 2,
-                             .kv_groups = 2,
-                             .block_n = 48,
-                             .stages = 3,
-                             .producer = Producer::warpgroup,
-                             .tile_order = TileOrder::paired};
-  run_case<kKvGroups, kHalf64Causal>({.len_q = 450, .len_k = 450}, 45);
-  run_case<kKvGroups, kHalf64Causal>({.len_q = 200, .len_k = 500, .causal_offset = 300}, 46);
-  constexpr Config kFour{.m_warpgroups = 4,
-                         .stages = 3,
-                         .q_stages = 2,
-                         .scheduler = Scheduler::static_persistent,
-                         .producer = Producer::warpgroup,
-                         .tile_order = TileOrder::paired};
-  run_case<kFour, kHalf64Causal>({.heads = 2, .len_q = 520, .len_k = 520}, 47);
-  constexpr Config kThree{.m_warpgroups = 3,
-                          .block_n = 32,
-                          .stages = 3,
-                          .q_stages = 2,
-                          .scheduler = Scheduler::dynamic_persistent,
-                          .softmax_overlap = SoftmaxOverlap::qk_pv,
-                          .tile_order = TileOrder::paired};
-  run_case<kThree, kHalf64Causal>({.heads = 2, .len_q = 270, .len_k = 250, .causal_offset = -20}, 48);
-  run_case<kTwo, Problem{.element = Element::bf16, .head_dim = 128, .mask = MaskKind::causal}>(
-      {.len_q = 190, .len_k = 190}, 49);
-}
-
-// Both consumer warpgroups of a pair take the KV tiles that only one of them sees: few and many, an even and an odd
-// number, in one KV group and in two, where the one has no keys of its own, where a head ends within a pair, and where
-// one warp or many take a tile again.
-TEST(EmulatedPersistent, PairsShareTheirTiles) {
-  constexpr Config kTwo{.m_warpgroups = 2,
-                        .stages = 3,
-                        .producer = Producer::warpgroup,
-                        .tile_order = TileOrder::paired,
-                        .share_causal_tail = ShareCausalTail::on};
-  for (const int rows : {128, 192, 256, 320, 448, 512})
-    run_case<kTwo, kHalf64Causal>({.heads = 2, .len_q = rows, .len_k = rows}, 120);
-  run_case<kTwo, kHalf64Causal>({.heads = 2, .heads_kv = 1, .len_q = 300, .len_k = 310, .causal_offset = 10}, 121);
-  run_case<kTwo, kHalf64Causal>({.len_q = 40, .len_k = 70, .causal_offset = 30}, 122);
-  run_case<kTwo, kHalf64Causal>({.len_q = 330, .len_k = 120, .causal_offset = -210}, 123);
-  run_case<kTwo, kHalf64Causal>({.len_q = 330, .len_k = 200, .causal_offset = 0, .score_scale = 30}, 124);
-  constexpr Config kKvGroups{.m_warpgroups = 2,
-                             .kv_groups = 2,
-                             .block_n = 48,
-                             .stages = 2,
-                             .row_max = RowMax::stale_16,
-                             .producer = Producer::warpgroup,
-                             .tile_order = TileOrder::paired,
-                             .share_causal_tail = ShareCausalTail::on,
-                             .barrier_wait = BarrierWait::try_wait_early,
-                             .stage_release = StageRelease::predicated};
-  for (const int rows : {100, 256, 330, 450}) run_case<kKvGroups, kHalf64Causal>({.len_q = rows, .len_k = rows}, 125);
-  run_case<kKvGroups, kHalf64Causal>({.len_q = 200, .len_k = 500, .causal_offset = 300}, 126);
-  run_case<kKvGroups, kHalf64Causal>({.len_q = 300, .len_k = 100, .causal_offset = -200}, 127);
-  run_case<kKvGroups, kHalf64Causal>({.len_q = 300, .len_k = 300, .score_scale = 60}, 128);
-  constexpr Config kBeside{.m_warpgroups = 2,
-                           .kv_groups = 2,
-                           .block_n = 32,
-                           .stages = 3,
-                           .softmax_overlap = SoftmaxOverlap::pv,
-                           .gemm_order = GemmOrder::qk_first,
-                           .producer = Producer::warpgroup,
-                           .tile_order = TileOrder::paired,
-                           .share_causal_tail = ShareCausalTail::on};
-  for (const int rows : {100, 330, 512}) run_case<kBeside, kHalf64Causal>({.len_q = rows, .len_k = rows}, 133);
-  run_case<kBeside, kHalf64Causal>({.len_q = 300, .len_k = 400, .causal_offset = 100, .score_scale = 60}, 134);
-  constexpr Config kFour{.m_warpgroups = 4,
-                         .stages = 3,
-                         .q_stages = 2,
-                         .scheduler = Scheduler::static_persistent,
-                         .producer = Producer::warpgroup,
-                         .tile_order = TileOrder::paired,
-                         .share_causal_tail = ShareCausalTail::on};
-  run_case<kFour, kHalf64Causal>({.heads = 3, .len_q = 520, .len_k = 520}, 129);
-  run_case<kFour, kHalf64Causal>({.heads = 3, .len_q = 390, .len_k = 200, .causal_offset = -100}, 130);
-  constexpr Config kResident{.m_warpgroups = 2,
-                             .block_n = 32,
-                             .stages = 2,
-                             .q_stages = 2,
-                             .scheduler = Scheduler::dynamic_persistent,
-                             .tile_order = TileOrder::paired,
-                             .share_causal_tail = ShareCausalTail::on};
-  run_case<kResident, kHalf64Causal>({.heads = 3, .len_q = 270, .len_k = 250, .causal_offset = -20}, 131);
-  run_case<kResident, kBrain128Causal>({.heads = 2, .len_q = 250, .len_k = 250, .score_scale = 100}, 132);
-}
-
-// Scores far above those of the first tiles: the warp takes the tile again, once or several times.
-TEST(EmulatedPersistent, TakesATileAgainWhereTheReferenceMisleads) {
-  constexpr Config kTurns{.m_warpgroups = 1, .block_n = 32, .stages = 4};
-  run_case<kTurns, kHalf64>({.len_q = 40, .len_k = 700, .score_scale = 30}, 10);
-  run_case<kTurns, kHalf64Causal>({.len_q = 300, .len_k = 300, .score_scale = 30}, 11);
-  constexpr Config kBoth{.m_warpgroups = 1, .block_n = 32, .stages = 3, .softmax_overlap = SoftmaxOverlap::qk_pv};
-  run_case<kBoth, kHalf64>({.len_q = 40, .len_k = 700, .score_scale = 30}, 12);
-  run_case<kBoth, kBrain128Causal>({.len_q = 70, .len_k = 300, .causal_offset = 230, .score_scale = 300}, 13);
-}
-
-// Beside products, overflowed or not, with masks and without: asked about once the products are done.
-TEST(EmulatedPersistent, VotesAfterProducts) {
-  constexpr Config kOne{.m_warpgroups = 1,
-                        .kv_groups = 2,
-                        .block_n = 32,
-                        .stages = 3,
-                        .softmax_overlap = SoftmaxOverlap::qk_pv,
-                        .row_max = RowMax::stale_16,
-                        .overflow_check = OverflowCheck::deferred};
-  run_case<kOne, kHalf64>({.len_q = 70, .len_k = 500}, 71);
-  run_case<kOne, kHalf64>({.len_q = 70, .len_k = 500, .score_scale = 30}, 72);
-  run_case<kOne, kHalf64>({.len_q = 20, .len_k = 70, .score_scale = 30}, 73);
-  constexpr Config kTwo{.m_warpgroups = 2,
-                        .block_n = 32,
-                        .stages = 2,
-                        .softmax_overlap = SoftmaxOverlap::qk_pv,
-                        .overflow_check = OverflowCheck::deferred};
-  run_case<kTwo, kHalf64Causal>({.len_q = 200, .len_k = 300, .causal_offset = 60, .score_scale = 30}, 74);
-  run_case<kTwo, kBrain128Causal>({.heads = 2, .len_q = 150, .len_k = 330, .causal_offset = 180, .score_scale = 30},
-                                  75);
-}
-
 // Consumer warpgroups that multiply one after the other, whatever an iteration is: both products, one, or none where
 // only others see the keys.
 TEST(EmulatedPersistent, RowGroupsTakeTurns) {
@@ -241,55 +112,6 @@ TEST(EmulatedPersistent, RowGroupsTakeTurns) {
   run_case<kValues, kHalf64>({.len_q = 100, .len_k = 300, .score_scale = 30}, 116);
 }
 
-// The first 16 keys stand for the first tile, of which rows may see none, and with them for all keys.
-TEST(EmulatedPersistent, ReferencesOfTheFirstKeys) {
-  constexpr Config kEach{.m_warpgroups = 1, .block_n = 64, .stages = 2, .row_max = RowMax::stale_16};
-  run_case<kEach, kHalf64>({.len_q = 70, .len_k = 300, .score_scale = 30}, 120);
-  run_case<kEach, kHalf64Causal>({.len_q = 200, .len_k = 120, .causal_offset = -80, .score_scale = 30}, 121);
-  constexpr Config kLast{.m_warpgroups = 2,
-                         .kv_groups = 2,
-                         .block_n = 64,
-                         .stages = 2,
-                         .row_max = RowMax::stale_16,
-                         .producer = Producer::warpgroup};
-  run_case<kLast, kHalf64Causal>({.len_q = 200, .len_k = 120, .causal_offset = -80}, 122);
-  run_case<kLast, kHalf64Causal>({.len_q = 128, .len_k = 300, .causal_offset = 172, .score_scale = 60}, 123);
-  run_case<kLast, kHalf64Causal>({.heads = 2, .len_q = 260, .len_k = 260}, 124);
-}
-
-// Rows that see none of their consumer warpgroup's first tile, and scores so low that any reference but their own
-// leaves nothing.
-TEST(EmulatedPersistent, RowsThatSeeNothingOfTheFirstTile) {
-  constexpr Config kNothing{.m_warpgroups = 1, .block_n = 32, .stages = 2, .row_max = RowMax::stale_16};
-  constexpr Config kProducts{.m_warpgroups = 1,
-                             .block_n = 32,
-                             .stages = 2,
-                             .softmax_overlap = SoftmaxOverlap::qk_pv,
-                             .row_max = RowMax::stale_16};
-  constexpr Config kFirstTile{.m_warpgroups = 1, .block_n = 64, .stages = 2};
-  for (const int offset : {0, -1, 31, -33}) {
-    const auto seed = static_cast<std::uint64_t>(130 + offset);
-    const Shape shape{.heads = 4, .len_q = 128, .len_k = 128 + offset, .causal_offset = offset, .score_scale = 60};
-    run_case<kNothing, kHalf64Causal>(shape, seed);
-    run_case<kProducts, kHalf64Causal>(shape, seed + 100);
-    run_case<kFirstTile, kHalf64Causal>(shape, seed + 200);
-  }
-}
-
-// Sums near the end of their range: one key 88 nats above all others, and values of a half.
-TEST(EmulatedPersistent, SumsNearTheEndOfTheirRange) {
-  constexpr Config kConfig{.m_warpgroups = 1, .block_n = 32, .stages = 2};
-  run_case<kConfig, Problem{.element = Element::bf16, .head_dim = 64, .mask = MaskKind::none}>(
-      {.len_q = 1, .len_k = 100}, 141, {.change = [](const ForwardParams& params) {
-        for (int i = 0; i < 64; ++i) row_of(params.q, params.q_strides, 0)[i] = 0x3f80;  // 1
-        for (int key = 0; key < 100; ++key)
-          for (int i = 0; i < 64; ++i) {
-            row_of(params.k, params.k_strides, key)[i] = key == 3 ? 0x4130 : 0;  // 11: 64 x 11 / 8 = 88
-            row_of(params.v, params.v_strides, key)[i] = 0x3f00;                 // 0.5
-          }
-      }});
-}
-
 // Exponentials in the scores' registers: a warp that takes a tile again multiplies its scores again.
 TEST(EmulatedPersistent, ExponentialsBesideValues) {
   constexpr Config kTurns{.m_warpgroups = 2,
@@ -320,13 +142,6 @@ TEST(EmulatedPersistent, ExponentialsBesideValues) {
   run_case<kBrain, kBrain128Causal>({.len_q = 70, .len_k = 500, .causal_offset = 430, .score_scale = 300}, 66);
 }
 
-TEST(EmulatedPersistent, ExactMaxima) {
-  constexpr Config kConfig{
-      .m_warpgroups = 2, .block_n = 80, .stages = 1, .row_max = RowMax::online, .epilogue = EpilogueStore::st_b32};
-  run_case<kConfig, kHalf64>({.len_q = 100, .len_k = 500, .score_scale = 30}, 14);
-  run_case<kConfig, kBrain128Causal>({.len_q = 150, .len_k = 150, .score_scale = 20}, 15);
-}
-
 // An even and an odd number of tiles without a mask, none, and one: all ways into and out of the loop over two.
 TEST(EmulatedPersistent, OverlapsItsOwnProducts) {
   constexpr Config kConfig{.m_warpgroups = 1,
@@ -345,64 +160,6 @@ TEST(EmulatedPersistent, OverlapsItsOwnProducts) {
                                 .producer = Producer::warpgroup};
   run_case<kAlternating, Problem{.element = Element::fp16, .head_dim = 128, .mask = MaskKind::causal}>(
       {.len_q = 128, .len_k = 600, .causal_offset = 472}, 18);
-}
-
-TEST(EmulatedPersistent, BlocksThatStay) {
-  constexpr Config kPersistent{.m_warpgroups = 1,
-                               .block_n = 48,
-                               .stages = 3,
-                               .q_stages = 2,
-                               .scheduler = Scheduler::static_persistent,
-                               .producer = Producer::warpgroup,
-                               .min_blocks = 2};
-  run_case<kPersistent, kHalf64>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 100}, 24, {.blocks = 3});
-  run_case<kPersistent, kHalf64Causal>({.heads = 2, .len_q = 200, .len_k = 120, .causal_offset = -80}, 25);
-  constexpr Config kOneQueryStage{.m_warpgroups = 2,
-                                  .block_n = 64,
-                                  .stages = 2,
-                                  .q_stages = 1,
-                                  .scheduler = Scheduler::static_persistent,
-                                  .softmax_overlap = SoftmaxOverlap::qk_pv,
-                                  .tile_order = TileOrder::lpt_l2};
-  run_case<kOneQueryStage, kHalf64Causal>({.heads = 4, .heads_kv = 2, .len_q = 260, .len_k = 260}, 26, {.blocks = 4});
-  // Few rows of many heads: KV groups merge Q tile after Q tile.
-  constexpr Config kFewRows{.m_warpgroups = 1,
-                            .kv_groups = 2,
-                            .stages = 3,
-                            .q_stages = 2,
-                            .scheduler = Scheduler::static_persistent,
-                            .softmax_overlap = SoftmaxOverlap::qk_pv,
-                            .gemm_order = GemmOrder::qk_first,
-                            .overflow_check = OverflowCheck::deferred,
-                            .producer = Producer::warpgroup,
-                            .epilogue = EpilogueStore::smem_b128,
-                            .barrier_wait = BarrierWait::try_wait_early,
-                            .stage_release = StageRelease::predicated};
-  run_case<kFewRows, kHalf64>({.batch = 2, .heads = 3, .len_q = 20, .len_k = 400}, 245);
-  constexpr Config kTwiceAsMany{.m_warpgroups = 2,
-                                .kv_groups = 2,
-                                .stages = 2,
-                                .q_stages = 2,
-                                .scheduler = Scheduler::static_persistent,
-                                .row_max = RowMax::stale_16,
-                                .producer = Producer::warpgroup,
-                                .epilogue = EpilogueStore::smem_b128};
-  run_case<kTwiceAsMany, kHalf64Causal>({.heads = 3, .len_q = 100, .len_k = 400, .causal_offset = 300}, 246);
-}
-
-// Blocks of the emulated GPU run one after the other: the first takes every Q tile, the others none.
-TEST(EmulatedPersistent, BlocksThatTakeWhatIsLeft) {
-  constexpr Config kDynamic{.m_warpgroups = 2,
-                            .block_n = 64,
-                            .stages = 2,
-                            .q_stages = 3,
-                            .scheduler = Scheduler::dynamic_persistent,
-                            .pdl_trigger = PdlTrigger::none,
-                            .tile_order = TileOrder::lpt_l2};
-  run_case<kDynamic, kHalf64Causal>({.batch = 2, .heads = 2, .heads_kv = 1, .len_q = 150, .len_k = 150}, 27,
-                                    {.blocks = 3});
-  run_case<kDynamic, kHalf64Causal>({.heads = 3, .heads_kv = 3, .len_q = 140, .len_k = 60, .causal_offset = -80}, 28);
-  run_case<kDynamic, kHalf64>({.len_q = 1, .len_k = 1}, 29, {.blocks = 1});
 }
 
 // Answers asked for ahead are of the tile that comes next, in this Q tile and the one after it; where a KV group has

@@ -332,7 +332,7 @@ TEST(Strategy, ProposalsAreAFunctionOfTheDiagnosesToo) {
 }
 
 TEST(Strategy, UnknownNamesAreRefused) {
-  testing_support::expect_error(ErrorCode::usage, "did you mean \"elite\"?", [] { parse_strategy("elites"); });
+  testing_support::expect_error(ErrorCode::usage, "did you mean \"elite\"?", [] { record::parse_strategy("elites"); });
 }
 
 // Of two spaces the better one gets the trials, and both get their first.

@@ -178,31 +178,6 @@ TEST(Diagnosis, SaysWhatItRestsOn) {
   }
 }
 
-TEST(Diagnosis, IsAPureFunctionAndSurvivesTheStore) {
-  Evidence e = gpu_evidence();
-  e.counters = quiet_counters();
-  const nlohmann::json a = to_json(diagnose(e, gpu_knobs()), e.counters);
-  EXPECT_EQ(a, to_json(diagnose(e, gpu_knobs()), e.counters));
-  const nlohmann::json back = nlohmann::json::parse(a.dump());
-  EXPECT_EQ(bound_of(back), Bound::latency);
-  EXPECT_TRUE(has_counters(back));
-  EXPECT_EQ(to_json(counters_from_json(back["counters"])), to_json(*e.counters));
-  EXPECT_EQ(bound_of(nullptr), Bound::unknown);
-  EXPECT_FALSE(has_counters(nullptr));
-  EXPECT_EQ(bound_of({{"bound", "gremlins"}}), Bound::unknown);
-}
-
-TEST(Diagnosis, AReplacementCountsFromItsGenerationOn) {
-  const nlohmann::json earlier = {{"bound", "latency"}};
-  const nlohmann::json later = replacement(earlier, {{"bound", "tensor"}, {"with_counters", true}}, 3);
-  EXPECT_EQ(bound_at(later, 2), Bound::latency);
-  EXPECT_EQ(bound_at(later, 3), Bound::tensor);
-  EXPECT_EQ(bound_of(later), Bound::tensor);
-  EXPECT_TRUE(has_counters(later));
-  EXPECT_EQ(bound_at(earlier, 0), Bound::latency);
-  EXPECT_EQ(bound_at(nullptr, 0), Bound::unknown);
-}
-
 TEST(Occupancy, IsLimitedByWhatIsScarce) {
   Evidence e = gpu_evidence();
   Occupancy o = occupancy_of(e.plan, e.resources, e.device);

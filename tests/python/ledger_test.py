@@ -110,6 +110,13 @@ class BrokenOnPurpose(NeedsNvrtc):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(json.loads(self.file.read_text())["rows"], [first, {**second, "reason": "broken on purpose"}])
 
+    def test_equal_rows_take_todays_label_of_their_config_and_no_reason(self):
+        rows = json.loads(json.dumps(self.content["rows"]))
+        self.content["rows"][0]["config"] = "00000000"
+        self.assertEqual(self.call("check")[1]["equal"], 2)
+        self.assertEqual(self.call("update", "--reason", "a knob was renamed")[0].returncode, 0)
+        self.assertEqual(json.loads(self.file.read_text())["rows"], rows)
+
     def test_a_changed_source_moves_a_row(self):
         done, said = self.call("check", heed=self.patched("kernels/ptx/math.cuh", b"ex2.approx.ftz.f32", b"lg2.approx.ftz.f32"))
         self.assertEqual((done.returncode, len(said["moved"])), (1, 2), done.stderr)

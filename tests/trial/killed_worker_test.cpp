@@ -10,20 +10,12 @@
 #include <thread>
 
 #include "base/random.hpp"
-#include "testing.hpp"
-#include "trial/laboratory.hpp"
+#include "quick_trials.hpp"
 
 namespace heed::trial {
 namespace {
 
-jit::Builder& builder() {
-  static jit::Builder shared([] {
-    jit::BuilderOptions options;
-    options.cache_folder = testing_support::shared_cache();
-    return options;
-  }());
-  return shared;
-}
+using testing_support::builder;
 
 // Kills every child of this process that is a worker. @return how many
 int kill_workers() {

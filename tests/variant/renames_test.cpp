@@ -58,6 +58,13 @@ TEST(Renames, EveryFamilyOfBefore) {
   }
 }
 
+// Of fwd_sm80 alone: fwd_sm90_persistent still has the order.
+TEST(Renames, PairedTilesOfFwdSm80AreInTheOrderOfFwdSm90Split) {
+  for (const char* stored : {"fwd_sm80:block_m=64,tile_order=mirrored", "fwd_sm80:block_m=64,tile_order=paired"})
+    EXPECT_EQ(with_current_names(stored), "fwd_sm80:block_m=64,tile_order=lpt_then_spt");
+  EXPECT_EQ(with_current_names("fwd_sm90_stream:tile_order=mirrored"), "fwd_sm90_persistent:tile_order=paired");
+}
+
 TEST(Renames, LeavesCurrentAndUnknownTextsAlone) {
   for (const char* text : {"fwd_sm90_split:cluster=2", "fwd_cpu:block_m=64,pack_gqa=off", "fwd_cpu", "", "nothing:a=b",
                            "ladder:rung=swizzle"})

@@ -24,17 +24,12 @@ enum class PipelineSync {
           ///< may be a round apart
 };
 
-using attention::TileOrder;  ///< ascending, descending, lpt and paired
+using attention::TileOrder;  ///< ascending, descending, lpt and lpt_then_spt
 
 /// (Q tiles, heads, batch), or heads first: where Q tiles of all heads come in one order.
 HEED_HOST_DEVICE constexpr attention::GridAxes grid_axes(TileOrder order) {
-  return order == TileOrder::lpt || order == TileOrder::paired ? attention::GridAxes::heads_batch_tiles
-                                                               : attention::GridAxes::tiles_heads_batch;
-}
-
-/// The tile of query rows that block index `index` of `tiles` means.
-HEED_HOST_DEVICE constexpr int row_tile(TileOrder order, int index, int tiles) {
-  return attention::q_tile_at(order == TileOrder::paired ? TileOrder::lpt_then_spt : order, index, tiles);
+  return order == TileOrder::lpt || order == TileOrder::lpt_then_spt ? attention::GridAxes::heads_batch_tiles
+                                                                     : attention::GridAxes::tiles_heads_batch;
 }
 
 /// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.

@@ -58,7 +58,7 @@ struct Rounds {
     warp = ptx::warp_uniform(group_thread / 32);
     const attention::GridPlace at = attention::place_in_grid<grid_axes(kConfig.tile_order)>(
         {blockIdx.x, blockIdx.y, blockIdx.z}, {gridDim.x, gridDim.y, gridDim.z});
-    first_row = row_tile(kConfig.tile_order, at.index, at.q_tiles) * kBlockM;
+    first_row = attention::q_tile_at(kConfig.tile_order, at.index, at.q_tiles) * kBlockM;
     head = at.head;
     batch = at.batch;
     keys_end = visible_keys(kProblem.mask, min(first_row + kBlockM, p.len_q) - 1, p.right_offset, p.len_k);

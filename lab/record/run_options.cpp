@@ -1,7 +1,30 @@
-// The options of a run as they are stored with it.
-#include "evolve/run_options.hpp"
+#include "record/run_options.hpp"
 
-namespace heed::evolve {
+#include <fmt/format.h>
+
+#include "base/text.hpp"
+
+namespace heed::record {
+
+std::string_view to_string(StrategyKind kind) {
+  switch (kind) {
+    case StrategyKind::single:
+      return "single";
+    case StrategyKind::elite:
+      return "elite";
+    case StrategyKind::islands:
+      return "islands";
+  }
+  return "?";
+}
+
+StrategyKind parse_strategy(std::string_view text) {
+  for (const StrategyKind kind : {StrategyKind::single, StrategyKind::elite, StrategyKind::islands})
+    if (to_string(kind) == text) return kind;
+  throw Error(ErrorCode::usage,
+              fmt::format("unknown strategy \"{}\"; {}", text, one_of(text, {"single", "elite", "islands"})),
+              std::string(text));
+}
 
 nlohmann::json to_json(const RunOptions& o) {
   return {{"workload", to_string(o.workload)},
@@ -43,4 +66,4 @@ RunOptions options_from_json(const nlohmann::json& json) {
   return o;
 }
 
-}  // namespace heed::evolve
+}  // namespace heed::record
