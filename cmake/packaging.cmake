@@ -25,6 +25,20 @@ add_custom_command(
   VERBATIM)
 add_custom_target(programs DEPENDS ${heed_programs})
 
+if(SKBUILD)
+  # A Python wheel: libraries and the program below the package, and no more.
+  install(TARGETS libheed heed_torch LIBRARY DESTINATION heed/lib COMPONENT wheel)
+  install(TARGETS heed RUNTIME DESTINATION heed/bin COMPONENT wheel)
+  set(HEED_PROGRAMS_FILE "" CACHE FILEPATH "Programs that were built before, for the wheel; else those of HEED_PROGRAM_ARCHS are built with it")
+  if(HEED_PROGRAMS_FILE)
+    install(FILES ${HEED_PROGRAMS_FILE} DESTINATION heed/lib RENAME heed.programs COMPONENT wheel)
+  else()
+    add_custom_target(programs_of_wheel ALL DEPENDS ${heed_programs})
+    install(FILES ${heed_programs} DESTINATION heed/lib COMPONENT wheel)
+  endif()
+  return()
+endif()
+
 install(TARGETS heed)
 install(TARGETS libheed EXPORT heed_targets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES include/heed/heed.h include/heed/plan.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/heed)

@@ -9,6 +9,8 @@
         model(tokens)
     print(heed.report())
 
+    print(heed.tune(lambda: model(tokens)))      # kernels for the calls that this model makes
+
 Importing this package imports neither PyTorch nor a compiled library: each name below is loaded when it is first used.
 `python -m heed` says what there is; `python -m heed.arena` measures kernels side by side.
 """
@@ -25,6 +27,8 @@ _HOMES = {
     "sdpa": "override",
     "uninstall": "override",
     "NotServed": "override",
+    "record": "recording",
+    "tune": "tuning",
     "report": "reports",
     "reset_report": "reports",
     "Report": "reports",

@@ -8,6 +8,7 @@ import torch
 from heed import c_api, libraries, operators, unfused
 
 _sdpa = torch.ops.heed.scaled_dot_product_attention.default
+recording = None  # of heed.recording, while one is made
 
 
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
@@ -58,6 +59,14 @@ def attention(query, key, value, *, causal=False, window=None, alignment=None, s
     there is, for what no kernel computes. It never falls back.
     """
     masking = _masking(query, key, value, causal, window, alignment, scale, others)
+    if recording is not None:
+        from heed.recording import workload_of
+
+        return recording.call(workload_of(query, key, value, masking), "", (query, key, value), lambda: _attention(query, key, value, masking, return_lse))
+    return _attention(query, key, value, masking, return_lse)
+
+
+def _attention(query, key, value, masking, return_lse):
     needs_gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     try:
         if return_lse or needs_gradient:

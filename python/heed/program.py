@@ -1,0 +1,28 @@
+"""The program `heed` of an installed package: the search, the referee and the tools (`heed --help`)."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+
+def path():
+    """The program of this package, else of a source tree's release build, else the one on PATH. Raises FileNotFoundError."""
+    package = Path(__file__).resolve().parent
+    for candidate in (package / "bin" / "heed", package.parent.parent / "build" / "release" / "heed"):
+        if os.access(candidate, os.X_OK):
+            return str(candidate)
+    found = shutil.which("heed")
+    if found is None:
+        raise FileNotFoundError("the program heed is neither in this package nor on PATH; install Heed with pip, or build it with `make`")
+    return found
+
+
+def main():
+    """Becomes the program."""
+    try:
+        program = path()
+    except FileNotFoundError as error:
+        print(f"heed: {error}", file=sys.stderr)
+        return 1
+    os.execv(program, [program, *sys.argv[1:]])

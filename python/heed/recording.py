@@ -1,0 +1,173 @@
+"""Which calls of attention a model makes, how often, and how long they take: the input of `heed evolve --workloads`."""
+
+import contextlib
+import ctypes
+import dataclasses
+import datetime
+import json
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+from heed import c_api, functional, libraries, operators, routing, unfused
+
+SCHEMA = 1
+WHAT = "calls"
+
+
+@dataclasses.dataclass
+class Row:
+    """Calls of one workload ("" where no kernel of Heed has the form of the call). `seconds` is their time together: on a GPU between
+    events on the stream before and after each call, on a CPU by the clock. `form` says what the call has that Heed does not serve."""
+
+    workload: str
+    form: str
+    calls: int = 0
+    seconds: float = 0.0
+
+
+class Recording:
+    """What `record` yields: rows by time when its statement has ended."""
+
+    def __init__(self, with_tensors):
+        self.rows = {}
+        self.tensors = {}
+        self._with_tensors = with_tensors
+        self._events = []
+        self._lock = threading.Lock()
+        self.device = ""
+
+    def call(self, workload, form, inputs, function):
+        """Runs `function` as a call of a workload."""
+        self.device = self.device or (torch.cuda.get_device_name(inputs[0].device) if inputs[0].is_cuda else "cpu")
+        if inputs[0].is_cuda and not torch.cuda.is_current_stream_capturing():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            result = function()
+            end.record()
+            with self._lock:
+                self._count(workload, form, inputs, 0.0)
+                self._events.append((workload, form, begin, end))
+            return result
+        before = time.perf_counter()
+        result = function()
+        with self._lock:
+            self._count(workload, form, inputs, 0.0 if inputs[0].is_cuda else time.perf_counter() - before)
+        return result
+
+    def _count(self, workload, form, inputs, seconds):
+        row = self.rows.setdefault((workload, form), Row(workload, form))
+        row.calls += 1
+        row.seconds += seconds
+        if self._with_tensors and workload and workload not in self.tensors:
+            self.tensors[workload] = [tensor.detach().clone() for tensor in inputs]
+
+    def finish(self):
+        """Reads the events. Waits for the GPU."""
+        if self._events:
+            torch.cuda.synchronize()
+        for workload, form, begin, end in self._events:
+            self.rows[workload, form].seconds += begin.elapsed_time(end) / 1e3
+        self._events.clear()
+
+    def as_dict(self):
+        rows = sorted(self.rows.values(), key=lambda row: -row.seconds)
+        return {
+            "schema": SCHEMA,
+            "what": WHAT,
+            "device": self.device,
+            "torch": torch.__version__,
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "rows": [dataclasses.asdict(row) for row in rows],
+        }
+
+    def save(self, path):
+        """Writes JSON, and beside it PATH.N.safetensors with q, k and v of row N where tensors were kept."""
+        path = Path(path)
+        content = self.as_dict()
+        if self.tensors:
+            from safetensors.torch import save_file
+
+            for number, row in enumerate(content["rows"]):
+                if row["workload"] in self.tensors:
+                    name = f"{path.name}.{number}.safetensors"
+                    save_file(dict(zip("qkv", (tensor.contiguous() for tensor in self.tensors[row["workload"]]))), path.with_name(name))
+                    row["tensors"] = name
+        path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def workload_of(query, key, value, masking):
+    """A call as the command line of Heed spells it, "" where no kernel has its types or sizes."""
+    try:
+        problem = functional._problem(query, key, value, masking, False)
+    except (NotImplementedError, ValueError):
+        return ""
+    library = c_api.library(str(libraries.folder() / "libheed.so")).lib
+    library.heed_problem_text.restype = ctypes.c_size_t
+    text = ctypes.create_string_buffer(256)
+    library.heed_problem_text(ctypes.byref(problem), text, ctypes.c_size_t(len(text)))
+    return text.value.decode()
+
+
+def _form(query, key, value, attn_mask, dropout_p):
+    """What a call of scaled_dot_product_attention has beside sizes."""
+    parts = []
+    if attn_mask is not None:
+        parts.append(f"attn_mask {str(attn_mask.dtype).removeprefix('torch.')}")
+    if dropout_p:
+        parts.append("dropout")
+    if not query.dim() == key.dim() == value.dim() == 4:
+        parts.append(f"{query.dim()}-dimensional")
+    elif query.shape[0] != key.shape[0] or query.shape[1] % max(key.shape[1], 1):
+        parts.append("broadcast")
+    return ", ".join(parts)
+
+
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def record(path=None, *, tensors=False, by="torch"):
+    """Records every call of scaled_dot_product_attention, and of heed.attention, that the statements below make, on any thread.
+
+    path      a file for `heed evolve --workloads`, written at the end, also after an exception; None for none
+    tensors   keep q, k and v of each workload's first call, for `heed run --qkv` and `heed evolve --qkv`; takes the package safetensors
+    by        which kernels compute the calls of scaled_dot_product_attention meanwhile: "torch" for PyTorch's own, "heed" for Heed's where
+              it has them
+
+    Yields a Recording. One recording at a time; a traced or compiled function is recorded by what it calls while it is traced, so record
+    the model as it was before torch.compile. Raises RuntimeError within another recording or heed.sdpa(), ValueError for another `by`.
+    """
+    if by not in ("torch", "heed"):
+        raise ValueError(f'heed.record(): by is {by!r}; it must be "torch" or "heed"')
+    from heed import override
+
+    if override._installed:
+        raise RuntimeError("heed.record() within heed.sdpa() or after heed.install(): both stand in the place of one function; leave that first")
+    if not _lock.acquire(blocking=False):
+        raise RuntimeError("heed.record() within another recording; end that first")
+    recording = Recording(tensors)
+    inner = operators.torch_attention if by == "torch" else functional.scaled_dot_product_attention
+
+    def recorded(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+        form = _form(query, key, value, attn_mask, dropout_p)
+        masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
+        text = "" if form not in ("", "dropout") and not form.startswith("attn_mask") else workload_of(query, key, value, masking)
+        return recording.call(text, form, (query, key, value),
+                              lambda: inner(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
+
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        for key in ("CPU", "CUDA", *routing.AUTOGRAD_KEYS):
+            library.impl(torch.ops.aten.scaled_dot_product_attention.default, recorded, key)
+        functional.recording = recording
+        yield recording
+    finally:
+        functional.recording = None
+        library._destroy()
+        _lock.release()
+        recording.finish()
+        if path is not None:
+            recording.save(path)

@@ -1,0 +1,119 @@
+"""heed.record, and the program `python -m heed`."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from attention_cases import require_programs, tensors
+
+SMALL = (2, 4, 4, 16, 16, 64, 64)
+
+
+def setUpModule():
+    require_programs()
+    global heed
+    import heed
+
+
+class Recordings(unittest.TestCase):
+    def setUp(self):
+        self.q, self.k, self.v = tensors(SMALL, torch.float32, "cpu")
+
+    def rows(self, recording):
+        return {(row.workload, row.form): row.calls for row in recording.rows.values()}
+
+    def test_what_is_called_is_told_and_computed(self):
+        q, k, v = self.q, self.k, self.v
+        mask = torch.rand(16, 16) > 0.5
+        calls = {
+            ("b2h4l16d64:fp32", ""): lambda: F.scaled_dot_product_attention(q, k, v),
+            ("b2h4l16d64:fp32:causal_top_left", ""): lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+            ("b2h4l16d64:fp32", "attn_mask bool"): lambda: F.scaled_dot_product_attention(q, k, v, mask),
+            ("", "3-dimensional"): lambda: F.scaled_dot_product_attention(q[0], k[0], v[0]),
+            ("", ""): lambda: F.scaled_dot_product_attention(q.double(), k.double(), v.double()),
+            ("b2h4l16d64:fp32:causal_top_left:window=3", ""): lambda: heed.attention(q, k, v, causal=True, window=(3, None), alignment="top_left"),
+        }
+        for by in ("torch", "heed"):
+            wanted = [call() for call in calls.values()]
+            with heed.record(by=by) as recording:
+                got = [call() for _ in range(2) for call in calls.values()]
+            self.assertEqual(self.rows(recording), {key: 2 for key in calls})
+            for one, two in zip(got, 2 * wanted):
+                torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-5)
+            self.assertTrue(all(row.seconds > 0 for row in recording.rows.values()))
+        with heed.record() as recording:
+            pass
+        calls["b2h4l16d64:fp32", ""]()
+        self.assertEqual(self.rows(recording), {})
+
+    def test_gradients_and_threads(self):
+        q = self.q.clone().requires_grad_()
+        with heed.record() as recording:
+            thread = threading.Thread(target=lambda: F.scaled_dot_product_attention(q, self.k, self.v).sum().backward())
+            thread.start()
+            thread.join()
+        self.assertEqual(sum(self.rows(recording).values()), 1)
+        self.assertIsNotNone(q.grad)
+
+    def test_the_file_is_written_after_an_exception_too(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "calls.json"
+            with self.assertRaises(ZeroDivisionError), heed.record(path, tensors=True):
+                F.scaled_dot_product_attention(self.q, self.k, self.v)
+                raise ZeroDivisionError
+            content = json.loads(path.read_text())
+            self.assertEqual((content["schema"], content["what"], content["device"]), (1, "calls", "cpu"))
+            (row,) = content["rows"]
+            self.assertEqual((row["workload"], row["calls"]), ("b2h4l16d64:fp32", 1))
+            from safetensors.torch import load_file
+
+            torch.testing.assert_close(load_file(path.with_name(row["tensors"]))["k"], self.k)
+
+    def test_one_at_a_time(self):
+        with heed.record():
+            with self.assertRaisesRegex(RuntimeError, "another recording"), heed.record():
+                pass
+        with heed.sdpa(), self.assertRaisesRegex(RuntimeError, "within heed.sdpa"), heed.record():
+            pass
+        with self.assertRaisesRegex(ValueError, 'must be "torch" or "heed"'), heed.record(by="numpy"):
+            pass
+
+
+class Program(unittest.TestCase):
+    def run_module(self, *arguments):
+        return subprocess.run([sys.executable, "-m", "heed", *arguments], capture_output=True, text=True, timeout=120)
+
+    def test_what_is_there(self):
+        done = self.run_module("--json", "--shape", "b1h8l512d64:fp32")
+        found = json.loads(done.stdout)
+        self.assertEqual(found["version"], heed.__version__)
+        self.assertTrue(found["libraries"] and found["programs"] and found["torch"])
+        self.assertTrue(found["served"][0]["runs"].startswith("fwd_cpu:"))
+        self.assertIn("fwd_cpu", self.run_module().stdout)
+
+    def test_a_wrong_workload(self):
+        done = self.run_module("--shape", "b1h8")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("b1h8", done.stderr)
+
+    def test_importing_takes_neither_torch_nor_time(self):
+        script = "import sys, heed; assert 'torch' not in sys.modules and 'ctypes' not in sys.modules; heed.attention; assert 'torch' in sys.modules"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_libraries_that_are_missing(self):
+        import os
+
+        script = "import heed\ntry: heed.attention\nexcept ImportError as error: print(error)"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env={**os.environ, "HEED_LIBRARIES": "/nowhere"})
+        self.assertIn("libheed_torch.so is not in /nowhere", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
