@@ -1,0 +1,47 @@
+"""The Python code of README.md and of docs/, run as it is printed."""
+
+import contextlib
+import io
+import os
+import re
+import tempfile
+import unittest
+from pathlib import Path
+
+from attention_cases import require_programs
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def code_of(path):
+    """The blocks of Python of a document, as one script."""
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL))
+
+
+def setUpModule():
+    require_programs()
+
+
+class Documents(unittest.TestCase):
+    def run_document(self, path):
+        printed = io.StringIO()
+        before = os.getcwd()
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed):
+            os.chdir(folder)
+            try:
+                exec(compile(code_of(path), str(path), "exec"), {})
+            finally:
+                os.chdir(before)
+        return printed.getvalue()
+
+    def test_readme(self):
+        self.assertIn("served by Heed", self.run_document(ROOT / "README.md"))
+
+    def test_pytorch(self):
+        printed = self.run_document(ROOT / "docs" / "pytorch.md")
+        self.assertIn("runs      fwd_", printed)
+        self.assertIn("a mask tensor (attn_mask)", printed)
+
+
+if __name__ == "__main__":
+    unittest.main()
