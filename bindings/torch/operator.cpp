@@ -75,6 +75,9 @@ HEED_TORCH_API int heed_torch_remove() {
 HEED_TORCH_API void heed_torch_set_strict(int strict) {
   set_strict(strict != 0);
 }
+HEED_TORCH_API void heed_torch_set_flash(int is_flash) {
+  set_flash(is_flash != 0);
+}
 HEED_TORCH_API void heed_torch_count(const char* reason) {
   (void)guarded([&] { count_handed_back(reason); });
 }

@@ -51,9 +51,14 @@ unsigned selected_backends() {
 // name.
 std::atomic<unsigned> usual_backends{~0U};
 
+std::atomic<bool> is_flash{false};
+constexpr unsigned kFlash = 8;  // of selected_backends
+
 bool selects_backends() {
   const unsigned usual = usual_backends.load(std::memory_order_relaxed);
-  return usual != ~0U && selected_backends() != usual;
+  if (usual == ~0U) return false;
+  const unsigned selected = selected_backends();
+  return selected != usual && !(is_flash.load(std::memory_order_relaxed) && (selected & kFlash) != 0);
 }
 
 struct CountKey {
@@ -256,6 +261,10 @@ void count_handed_back(const char* reason) {
 void reset_handed_back() {
   const std::lock_guard lock(mutex());
   counts().clear();
+}
+
+void set_flash(bool value) {
+  is_flash = value;
 }
 
 void set_strict(bool strict) {

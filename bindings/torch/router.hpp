@@ -31,6 +31,9 @@ using HandedBack = std::map<std::pair<std::string, std::string>, std::uint64_t>;
 HandedBack handed_back();
 /// Counts a call that Python handed back by itself.
 void count_handed_back(const char* reason);
+/// Whether Heed is PyTorch's implementation of FlashAttention (torch.nn.attention.activate_flash_attention_impl): a
+/// selection of backends that has it is served then.
+void set_flash(bool is_flash);
 /// Hands back through Python, which raises: set while Python is in strict mode.
 void set_strict(bool strict);
 void reset_handed_back();

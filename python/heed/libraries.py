@@ -48,6 +48,8 @@ def operator_library():
     library.heed_torch_note_exception.restype = None
     library.heed_torch_count.argtypes = [ctypes.c_char_p]
     library.heed_torch_count.restype = None
+    library.heed_torch_set_flash.argtypes = [ctypes.c_int]
+    library.heed_torch_set_flash.restype = None
     library.heed_torch_set_strict.argtypes = [ctypes.c_int]
     library.heed_torch_set_strict.restype = None
     library.heed_torch_refusal.argtypes = [ctypes.c_int]

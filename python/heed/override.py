@@ -10,6 +10,7 @@ import contextlib
 import threading
 
 import torch
+import torch.nn.attention
 
 from heed import functional, operators, routing
 from heed.libraries import check
@@ -78,6 +79,29 @@ def uninstall(*, strict=False):
                 _aten._destroy()
                 _aten = routing.usual_backends = None
             torch.backends.mha.set_fastpath_enabled(_fast_path_was_on)
+
+
+class FlashAttention:
+    """Heed as an implementation that torch.nn.attention.activate_flash_attention_impl("Heed") chooses (PyTorch 2.11 and newer): installed
+    as by `install`, and served also where sdpa_kernel selects FLASH_ATTENTION."""
+
+    def __init__(self):
+        install()
+        self._set(True)
+
+    def remove(self):
+        """For torch.nn.attention.restore_flash_attention_impl."""
+        self._set(False)
+        uninstall()
+
+    @staticmethod
+    def _set(is_flash):
+        operators.native.heed_torch_set_flash(is_flash)
+        routing.is_flash = is_flash
+
+
+if hasattr(torch.nn.attention, "register_flash_attention_impl"):
+    torch.nn.attention.register_flash_attention_impl("Heed", register_fn=FlashAttention)
 
 
 def _apply_strictness():

@@ -51,6 +51,7 @@ def is_served_in_trace(query, key, value, attn_mask, dropout_p, scale, enable_gq
 
 # Those that were enabled when Heed was put in the place of PyTorch's function, where the library cannot see them: HAS_SYMBOLS.
 usual_backends = None
+is_flash = False  # whether Heed is PyTorch's implementation of FlashAttention
 
 
 def selected_backends():
@@ -66,7 +67,7 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
     needs_gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
         return operators.hand_back(*inputs, *rest, "a transform of torch.func, or forward-mode differentiation")
-    if usual_backends is not None and selected_backends() != usual_backends:
+    if usual_backends is not None and selected_backends() != usual_backends and not (is_flash and torch.backends.cuda.flash_sdp_enabled()):
         return operators.hand_back(*inputs, *rest, "a selection of backends (torch.nn.attention.sdpa_kernel)")
     masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
     is_plain = all(_is_plain(type(tensor)) for tensor in inputs)

@@ -141,6 +141,27 @@ class Overrides(unittest.TestCase):
         finally:
             torch.backends.cuda.enable_cudnn_sdp(True)
 
+    def test_pytorchs_own_registry(self):
+        attention = torch.nn.attention
+        if not hasattr(attention, "activate_flash_attention_impl"):
+            self.skipTest("this PyTorch has no registry of implementations")
+        import heed.override
+
+        self.assertIn("Heed", attention.list_flash_attention_impls())
+        attention.activate_flash_attention_impl("Heed")
+        try:
+            F.scaled_dot_product_attention(self.q, self.k, self.v)
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                F.scaled_dot_product_attention(self.q, self.k, self.v)
+            self.assertEqual(self.counted(), (2, 0))
+            with sdpa_kernel(SDPBackend.MATH):
+                F.scaled_dot_product_attention(self.q, self.k, self.v)
+            self.assertEqual(self.counted(), (0, 1))
+        finally:
+            attention.restore_flash_attention_impl()
+        F.scaled_dot_product_attention(self.q, self.k, self.v)
+        self.assertEqual(self.counted(), (0, 0))
+
     def test_nesting_and_threads(self):
         with heed.sdpa(), heed.sdpa():
             pass
