@@ -161,7 +161,7 @@ int bench(const BenchOptions& o) {
         "\nratio: base time / variant time. The base, {}, takes {:.2f} us; against itself: within {:.4f} of 1\n",
         base.variant.id(), self.pair.base_median_us, self.spread));
   }
-  if (interruption) throw *interruption;
+  if (interruption) throw Error(*interruption);
   return failures == 0 ? 0 : 1;
 }
 

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <tuple>
 
+#include "base/text.hpp"
 #include "dispatch/architecture.hpp"
 #include "dispatch/contract.hpp"
 #include "dispatch/neighbour.hpp"
@@ -22,6 +24,29 @@ std::optional<Workload> read_workload(const std::string& text) {
     return without_scale(parse_workload(text));
   } catch (const Error&) {
     return std::nullopt;
+  }
+}
+
+// Whether a variant's text says of each knob of its family what it is.
+bool names_every_knob(std::string_view text, const Family& family) {
+  const std::vector<std::string> settings = split(text.substr(text.find(':') + 1), ',');
+  return std::all_of(family.knobs().begin(), family.knobs().end(), [&](const Knob& knob) {
+    return std::any_of(settings.begin(), settings.end(),
+                       [&](const std::string& setting) { return setting.starts_with(knob.name + "="); });
+  });
+}
+
+// The id of a champion's base by today's names; the stored one where its config was not stored, or is no config of
+// today: a knob that came later had no value in what was measured.
+std::string id_of_base(const ProgramRecord& record, const Workload& workload, const DeviceFacts& device) {
+  const Provenance& p = *record.provenance;
+  if (p.base_config.empty()) return p.base;
+  try {
+    const std::string text = with_current_names(p.base_config);
+    const Variant base = parse_variant(text, workload, device);
+    return names_every_knob(text, *base.family) ? base.id() : p.base;
+  } catch (const Error&) {
+    return p.base;
   }
 }
 
@@ -94,7 +119,7 @@ std::optional<Champions::Neighbour> Champions::nearest(const Wanted& wanted, con
   std::optional<Neighbour> best;
   for (const Entry& entry : entries_) {
     const auto distance = neighbour_distance(entry.workload, wanted.workload);
-    if (!distance || entry.record->provenance->base != base) continue;
+    if (!distance || id_of_base(*entry.record, entry.workload, device_) != base) continue;
     std::string why;
     auto found = admitted(entry, wanted, why);
     if (!found || found->variant.specialization != Specialization{}) continue;

@@ -11,9 +11,9 @@
 ///    by a factor of at most kMostTilesRatio, so that the tiles take about as many waves on the chip; len_k, which is
 ///    the work of a tile, by at most kMostKeysRatio.
 /// 3. The champion is built for all shapes, and legal for the workload.
-/// 4. The default for the workload is the very variant that the champion was measured against, by its id. Where the
-/// rule
-///    names another one, nothing says that the champion is the faster one: the rule was made from measurements, too.
+/// 4. The default for the workload is the very variant that the champion was measured against, by its config under
+///    the names of today. Where the rule names another one, nothing says that the champion is the faster one: the rule
+///    was made from measurements, too.
 /// 5. No search of a workload of the class that is as near, or nearer, ended with its default unbeaten.
 ///
 /// Of several champions the nearest runs; of equally near ones one found on a device of this name, then the one with

@@ -33,6 +33,7 @@ struct Provenance {
   std::string source_digest;  ///< of the kernel sources that were measured
   int referee = 0;            ///< kReferee of that version
   std::string base;           ///< id of the variant that it was measured against
+  std::string base_config;    ///< the same as "family:knob=value,..."; empty where it was not stored
   double base_us = 0;         ///< times in microseconds
   double us = 0;
   RatioInterval ratio;               ///< time of the base / time of the program

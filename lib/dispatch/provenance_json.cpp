@@ -42,6 +42,7 @@ Provenance provenance_of(const json& entry) {
   p.referee = referee > 0 && referee <= std::numeric_limits<int>::max() ? static_cast<int>(referee) : 0;
   const json base = member(entry, "base");
   p.base = text_of(base, "variant");
+  p.base_config = text_of(base, "config");
   p.base_us = number_of(base, "us");
   p.us = number_of(entry, "us");
   p.ratio = interval_of(member(base, "ratio"));
@@ -60,6 +61,7 @@ json to_json(const Provenance& p) {
       {"heed", p.heed},       {"source_digest", p.source_digest},
       {"referee", p.referee}, {"base", {{"variant", p.base}, {"us", p.base_us}, {"ratio", interval_json(p.ratio)}}},
       {"us", p.us},           {"trials", p.trials}};
+  if (!p.base_config.empty()) entry["base"]["config"] = p.base_config;
   if (p.peer)
     entry["peer"] = {{"backend", p.peer->backend},
                      {"torch", p.peer->torch},

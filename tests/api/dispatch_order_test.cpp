@@ -166,6 +166,31 @@ TEST_F(DispatchOrder, ANeighbourComesThirdWhereTheRuleAllowsIt) {
   EXPECT_EQ(choose().step, Step::neighbour) << "an unbeaten one further away says nothing";
 }
 
+// An id of before names changed says nothing any more; the config of the base still does, if it names every knob.
+TEST_F(DispatchOrder, ANeighboursBaseIsKnownByItsConfig) {
+  Found neighbour = found("b1h8l512k520d64:fp16", "neighbour");
+  neighbour.base = "fwd_earlier_fp16_d64.m1g1.01234567";
+  const auto step_with = [&](const std::string& config) {
+    neighbour.base_config = config;
+    write_programs({neighbour});
+    return choose().step;
+  };
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = rule_;
+    text.replace(text.find(from), from.size(), to);
+    return text;
+  };
+  EXPECT_EQ(step_with(""), Step::rule);
+  EXPECT_EQ(step_with(rule_), Step::neighbour);
+  // fwd_sm90_split was fwd_sm90, and its knob kv_groups key_groups.
+  std::string earlier = with("kv_groups=", "key_groups=");
+  EXPECT_EQ(step_with(earlier.replace(0, earlier.find(':'), "fwd_sm90")), Step::neighbour);
+  EXPECT_EQ(step_with(with("cluster=2", "cluster=1")), Step::rule) << "another base";
+  EXPECT_EQ(step_with(with("cluster=2,", "")), Step::rule) << "nothing says what it was measured with";
+  EXPECT_EQ(step_with(with("cluster=2", "cluster=no")), Step::rule);
+  EXPECT_EQ(step_with("fwd_none:a=1"), Step::rule);
+}
+
 TEST_F(DispatchOrder, TheNearestNeighbourIsTaken) {
   const std::string base = id_of_default(kShape);
   const auto at = [&](const char* shape, const char* image, const char* device = "NVIDIA H100", double low = 1.12) {

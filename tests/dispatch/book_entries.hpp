@@ -23,6 +23,7 @@ inline dispatch::BookEntry book_entry(double low = 1.1, const std::string& workl
   p.source_digest = "abcd";
   p.referee = 2;
   p.base = "base";
+  p.base_config = "fwd_base:a=1";
   p.ratio = {low + 0.1, low, low + 0.2};
   p.run = 3;
   p.trial = 7;

@@ -14,6 +14,7 @@ struct Found {
   std::string device = "NVIDIA H100";
   std::string variant = "fwd_sm80";
   std::string base = "fwd_base.0";
+  std::string base_config = {};
   double low = 1.12;
   std::string image = "the binary";
 };
@@ -33,6 +34,7 @@ inline dispatch::BookEntry champion(const Found& f = {}) {
   p.source_digest = "5555555555555555";
   p.referee = 3;
   p.base = f.base;
+  p.base_config = f.base_config;
   p.base_us = 11.3;
   p.us = 10;
   p.ratio = {f.low + 0.01, f.low, f.low + 0.02};

@@ -13,7 +13,7 @@ store::RunRecord run_of(const std::string& workload, const std::string& arch, do
   run.state = store::RunState::finished;
   run.device = {{"name", "A GPU"}, {"arch", arch}};
   run.options = {{"seed", 3}};
-  run.base = {{"variant", "fwd_x_default"}};
+  run.base = {{"variant", "fwd_x_default"}, {"describe", "fwd_x:a=0"}};
   run.result = {{"outcome", "faster"},  // what an older rule said does not count
                 {"self_spread", 0.0004},
                 {"trials", 45},
@@ -51,6 +51,9 @@ TEST(Champions, TheFastestOfEachWorkloadAndDevice) {
   EXPECT_EQ(found["champions"][1]["variant"], "fwd_x:a=1");
   EXPECT_EQ(found["champions"][1]["peer"]["backend"], "cudnn");
   EXPECT_EQ(found["champions"][1]["peer"]["us"], 18);
+  EXPECT_EQ(found["champions"][1]["base"]["variant"], "fwd_x_default");
+  EXPECT_EQ(found["champions"][1]["base"]["config"], "fwd_x:a=0");
+  EXPECT_EQ(table_of(found).entries()[1].provenance.base_config, "fwd_x:a=0");
   EXPECT_EQ(found["champions"][2]["workload"], "b");
   EXPECT_THAT(champions_text(found), ::testing::HasSubstr("fwd_x.a1"));
   EXPECT_THAT(champions_text(champions_of({})), ::testing::HasSubstr("No finished run"));
