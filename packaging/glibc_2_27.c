@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -109,6 +110,15 @@ extern int old_pthread_mutexattr_destroy(pthread_mutexattr_t*);
 HIDDEN int pthread_mutexattr_destroy(pthread_mutexattr_t* attributes) {
   return old_pthread_mutexattr_destroy(attributes);
 }
+OLD(pthread_rwlock_rdlock, "GLIBC_2.2.5");
+extern int old_pthread_rwlock_rdlock(pthread_rwlock_t*);
+HIDDEN int pthread_rwlock_rdlock(pthread_rwlock_t* lock) { return old_pthread_rwlock_rdlock(lock); }
+OLD(pthread_rwlock_wrlock, "GLIBC_2.2.5");
+extern int old_pthread_rwlock_wrlock(pthread_rwlock_t*);
+HIDDEN int pthread_rwlock_wrlock(pthread_rwlock_t* lock) { return old_pthread_rwlock_wrlock(lock); }
+OLD(pthread_rwlock_unlock, "GLIBC_2.2.5");
+extern int old_pthread_rwlock_unlock(pthread_rwlock_t*);
+HIDDEN int pthread_rwlock_unlock(pthread_rwlock_t* lock) { return old_pthread_rwlock_unlock(lock); }
 OLD(pthread_setaffinity_np, "GLIBC_2.3.4");
 extern int old_pthread_setaffinity_np(pthread_t, size_t, const cpu_set_t*);
 HIDDEN int pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t* set) {
@@ -131,6 +141,14 @@ HIDDEN int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mu
     until.tv_sec += 1;
   }
   return pthread_cond_timedwait(condition, mutex, &until);
+}
+
+/* std::random_device. */
+HIDDEN unsigned arc4random(void) {
+  unsigned bits = 0;
+  while (getrandom(&bits, sizeof(bits), 0) != (ssize_t)sizeof(bits)) {
+  }
+  return bits;
 }
 
 /* Before 2.33 these were macros of functions that took the version of struct stat. */

@@ -1,5 +1,6 @@
 #include "worker/runner.hpp"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <linux/futex.h>
 #include <linux/perf_event.h>
@@ -22,12 +23,6 @@
 #include "worker/arena_views.hpp"
 #include "worker/executor.hpp"
 #include "worker/syscall_filter.hpp"
-
-// Of glibc 2.35 and newer: where the thread's restartable-sequence area lies, seen from the thread pointer.
-extern "C" {
-[[gnu::weak]] extern const std::ptrdiff_t __rseq_offset;
-[[gnu::weak]] extern const unsigned int __rseq_size;
-}
 
 namespace heed::worker {
 namespace {
@@ -73,9 +68,13 @@ const std::vector<int>& allowed_processors() {
   return processors;
 }
 
+// Where the thread's restartable-sequence area lies: glibc 2.35 and newer say it, from the thread pointer on.
+// https://sourceware.org/glibc/manual/latest/html_node/Restartable-Sequences.html
 std::uintptr_t rseq_area() {
-  if (&__rseq_size == nullptr || __rseq_size == 0) return 0;
-  return reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer()) + static_cast<std::uintptr_t>(__rseq_offset);
+  const auto* const size = static_cast<const unsigned*>(::dlsym(RTLD_DEFAULT, "__rseq_size"));
+  const auto* const offset = static_cast<const std::ptrdiff_t*>(::dlsym(RTLD_DEFAULT, "__rseq_offset"));
+  if (size == nullptr || offset == nullptr || *size == 0) return 0;
+  return reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer()) + static_cast<std::uintptr_t>(*offset);
 }
 
 std::string_view name_of(inside::Step step) {
