@@ -28,7 +28,10 @@ _FORWARD = "Tensor query, Tensor key, Tensor value, int mask=0, int window_left=
 
 native = libraries.operator_library()
 _tag = torch.Tag.pt2_compliant_tag
-library = torch.library.Library("heed", "DEF")
+try:
+    library = torch.library.Library("heed", "DEF")
+except RuntimeError as error:
+    raise ImportError("another copy of Heed is loaded in this process, and has its operators: load one alone") from error
 library.define(f"forward({_FORWARD}, bool or_unfused=True) -> Tensor", tags=_tag)
 library.define(f"forward_lse({_FORWARD}, bool or_unfused=True) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"unfused({_FORWARD}) -> (Tensor, Tensor)", tags=_tag)

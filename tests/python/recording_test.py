@@ -114,6 +114,25 @@ class Program(unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env={**os.environ, "HEED_LIBRARIES": "/nowhere"})
         self.assertIn("libheed_torch.so is not in /nowhere", done.stdout)
 
+    def test_two_copies_in_one_process(self):
+        import os
+        import shutil
+
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(Path(heed.__file__).parent, Path(folder) / "heed", ignore=shutil.ignore_patterns("__pycache__", "lib", "bin"))
+            script = f"""
+import sys, torch, heed
+heed.attention
+for name in [name for name in sys.modules if name.split('.')[0] == 'heed']: del sys.modules[name]
+sys.path.insert(0, {folder!r})
+import heed
+try: heed.attention
+except ImportError as error: print(error)
+"""
+            environment = {**os.environ, "HEED_LIBRARIES": os.environ.get("HEED_LIBRARIES") or str(Path(heed.__file__).parents[2] / "build" / "release")}
+            done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=environment)
+            self.assertIn("another copy of Heed", done.stdout, done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

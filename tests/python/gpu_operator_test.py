@@ -1,0 +1,122 @@
+"""What only a GPU has: CUDA graphs, streams, several devices, tensors of more than 2^31 elements."""
+
+import itertools
+import threading
+import unittest
+
+import torch
+import torch.nn.functional as F
+from attention_cases import assert_close, expected, require_programs, tensors
+
+SMALL = (2, 4, 4, 16, 16, 64, 64)
+
+
+def setUpModule():
+    if not torch.cuda.is_available():
+        raise unittest.SkipTest("it needs a GPU")
+    require_programs()
+    global heed
+    import heed
+
+
+class Graphs(unittest.TestCase):
+    def test_capture_and_replay(self):
+        for sizes in (SMALL, (1, 8, 2, 1, 4096, 128, 128), (2, 4, 4, 40, 40, 80, 80)):
+            with self.subTest(sizes=sizes):
+                q, k, v = tensors(sizes, torch.float16, "cuda")
+                wanted = heed.attention(q, k, v)  # also loads the program
+                torch.cuda.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    o = heed.attention(q, k, v)
+                for _ in range(3):
+                    o.zero_()
+                    graph.replay()
+                    torch.testing.assert_close(o, wanted)
+                q.copy_(torch.randn_like(q))
+                graph.replay()
+                torch.testing.assert_close(o, heed.attention(q, k, v))
+
+    def test_a_first_call_in_a_capture(self):
+        q, k, v = tensors((1, 3, 3, 77, 77, 64, 64), torch.bfloat16, "cuda")
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            o = heed.scaled_dot_product_attention(q, k, v)
+        graph.replay()
+        torch.testing.assert_close(o, F.scaled_dot_product_attention(q, k, v), atol=2e-2, rtol=2e-2)
+
+    def test_streams(self):
+        q, k, v = tensors((1, 8, 2, 1, 8192, 128, 128), torch.float16, "cuda")
+        wanted = heed.attention(q, k, v)
+        streams = [torch.cuda.Stream() for _ in range(4)]
+        outputs = []
+        torch.cuda.synchronize()
+        for _ in range(20):
+            for stream in streams:
+                with torch.cuda.stream(stream):
+                    outputs.append(heed.attention(q, k, v))
+        torch.cuda.synchronize()
+        for o in outputs:
+            torch.testing.assert_close(o, wanted)
+
+
+class Devices(unittest.TestCase):
+    def test_every_device_and_thread(self):
+        if torch.cuda.device_count() < 2:
+            self.skipTest("it needs two GPUs")
+        failures = []
+
+        def work(device):
+            for turn in range(20):
+                q, k, v = tensors((1, 4, 2, 1 + turn, 900, 64, 64), torch.float16, f"cuda:{device}", seed=turn)
+                if (heed.attention(q, k, v).double().cpu() - expected(q, k, v)[0]).abs().max() > 3e-3:
+                    failures.append((device, turn))
+
+        threads = [threading.Thread(target=work, args=(device,)) for device in range(torch.cuda.device_count())]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+        # The current device is another than that of the tensors, and stays so.
+        q, k, v = tensors(SMALL, torch.float16, "cuda:1")
+        with torch.cuda.device(0):
+            assert_close(self, heed.scaled_dot_product_attention(q, k, v), expected(q, k, v)[0], torch.float16)
+            self.assertEqual(torch.cuda.current_device(), 0)
+        with self.assertRaises(ValueError):
+            heed.attention(q, k, v.to("cuda:0"))
+
+    def test_more_elements_than_an_int_counts(self):
+        # pytorch#190857: offsets past 2^31
+        length, dim = (1 << 24) + 64, 128
+        if torch.cuda.mem_get_info()[0] < 14 << 30:
+            self.skipTest("it needs 14 GiB of the GPU's memory")
+        q = torch.randn(1, 1, 4, dim, dtype=torch.float16, device="cuda")
+        k = torch.zeros(1, 1, length, dim, dtype=torch.float16, device="cuda")
+        v = torch.zeros_like(k)
+        # One key far beyond the others' scores, behind 2^31 elements.
+        k[0, 0, -3] = 20 * q[0, 0, 2].sign()
+        v[0, 0, -3] = 1
+        o = heed.attention(q, k, v)
+        torch.testing.assert_close(o[0, 0, 2], torch.ones(dim, dtype=torch.float16, device="cuda"), atol=1e-2, rtol=0)
+
+    def test_many_batch_entries(self):
+        q, k, v = tensors((70_000, 1, 1, 1, 5, 64, 64), torch.float16, "cuda")
+        assert_close(self, heed.attention(q, k, v), expected(q, k, v)[0], torch.float16)
+
+
+class Cases(unittest.TestCase):
+    """Few and small: compute-sanitizer takes minutes over what takes a second."""
+
+    def test_under_a_sanitizer(self):
+        sizes = ((1, 2, 1, 33, 65, 64, 64), (2, 4, 2, 1, 700, 128, 128), (1, 1, 1, 20, 20, 80, 80), (1, 2, 2, 40, 40, 256, 256))
+        masks = ({}, {"causal": True, "alignment": "bottom_right"}, {"window": (9, 2), "alignment": "top_left"})
+        for size, mask, layout in itertools.product(sizes, masks, ("bhld", "blhd", "strided")):
+            q, k, v = tensors(size, torch.bfloat16, "cuda", layout)
+            o, lse = heed.attention(q, k, v, **mask, return_lse=True)
+            assert_close(self, o, expected(q, k, v, **mask)[0], torch.bfloat16)
+
+
+if __name__ == "__main__":
+    unittest.main()
