@@ -180,3 +180,16 @@ def _refusal(query, key, value, masking, wants_lse):
         return library.lib.heed_last_error().decode()
     library.lib.heed_plan_destroy(plan)
     return None
+
+
+def workload(query, key, value):
+    """The sizes of a call as the command line of Heed spells them, or "" where no kernel has its types."""
+    try:
+        problem = _problem(query, key, value, (unfused.NONE, -1, -1, None), False)
+    except NotImplementedError:
+        return ""
+    library = c_api.library(str(libraries.folder() / "libheed.so")).lib
+    library.heed_problem_text.restype = ctypes.c_size_t
+    text = ctypes.create_string_buffer(256)
+    library.heed_problem_text(ctypes.byref(problem), text, ctypes.c_size_t(len(text)))
+    return text.value.decode()

@@ -1,6 +1,8 @@
 """What Heed served since the process began, and what it handed back to PyTorch."""
 
+import collections
 import dataclasses
+import threading
 
 from heed import libraries
 from heed.libraries import check
@@ -57,6 +59,16 @@ class Report:
         return "\n".join(lines)
 
 
+_lock = threading.Lock()
+_counts = collections.Counter()
+
+
+def count_handed_back(workload, reason):
+    """Counts a call that this package computed by PyTorch's operators because of `reason`, past the operators that count by themselves."""
+    with _lock:
+        _counts[workload, reason] += 1
+
+
 def report():
     """A Report of all calls since the process began or `reset_report` was called, of every thread."""
     rows = []
@@ -67,9 +79,13 @@ def report():
         rows.append(Row(bool(served), *texts, calls, nanoseconds / 1e9))
 
     check(libraries.operator_library().heed_torch_report(None, visit))
+    with _lock:
+        rows += [Row(False, workload, "", "", reason, calls, 0.0) for (workload, reason), calls in _counts.items()]
     return Report(tuple(sorted(rows, key=lambda row: (-row.calls, row.workload))))
 
 
 def reset_report():
     """Counts from zero."""
     check(libraries.operator_library().heed_torch_reset_counts())
+    with _lock:
+        _counts.clear()

@@ -28,6 +28,15 @@ class Runner(unittest.TestCase):
     def test_a_file_is_skipped_whose_tests_all_skip(self):
         self.assertEqual(self.run_file(HEAD + SKIPS).returncode, 77)
 
+    def test_a_file_is_skipped_that_skips_as_one(self):
+        done = self.run_file("import unittest\ndef setUpModule():\n    raise unittest.SkipTest('no such thing')\n" + HEAD + PASSES)
+        self.assertEqual(done.returncode, 77)
+        self.assertIn("no such thing", done.stdout)
+
+    def test_a_file_passes_a_class_of_which_skips_as_one(self):
+        other = HEAD.replace("Some", "Other") + "    @classmethod\n    def setUpClass(cls):\n        raise unittest.SkipTest('no such thing')\n" + PASSES
+        self.assertEqual(self.run_file(HEAD + PASSES + other).returncode, 0)
+
     def test_a_failure_counts_whatever_else_skipped(self):
         self.assertEqual(self.run_file(HEAD + FAILS + SKIPS).returncode, 1)
 
