@@ -111,11 +111,9 @@ HEED_TORCH_API int heed_torch_report(void* context,
                                                    const char* origin, const char* reason, std::uint64_t calls,
                                                    std::uint64_t nanoseconds)) {
   return guarded([&] {
-    visit_plans([&](const PlanEntry& entry) {
-      if (entry.plan() != nullptr && entry.calls > 0)
-        visit(context, 1, text_of(entry.problem()).c_str(), entry.info().variant, entry.info().origin,
-              entry.info().reason, entry.calls, entry.nanoseconds);
-    });
+    for (const PlanCount& one : plan_counts())
+      visit(context, 1, one.workload.c_str(), one.variant.c_str(), one.origin.c_str(), one.reason.c_str(), one.calls,
+            one.nanoseconds);
     for (const auto& [key, calls] : handed_back())
       visit(context, 0, key.first.c_str(), "", "", key.second.c_str(), calls, 0);
   });

@@ -1,6 +1,8 @@
 #include "plans.hpp"
 
 #include <array>
+#include <cstdlib>
+#include <map>
 #include <unordered_map>
 
 namespace heed::torch {
@@ -57,6 +59,37 @@ Entry made(const Call& call) {
   return std::make_shared<PlanEntry>(call.problem, options);
 }
 
+// Counts of plans that were forgotten, by workload and variant. A decoder's lengths have no end: from here on they are
+// counted as one.
+constexpr std::size_t kMostForgotten = 16384;
+std::map<std::pair<std::string, std::string>, PlanCount>& forgotten() {
+  static auto* const all = new std::map<std::pair<std::string, std::string>, PlanCount>;
+  return *all;
+}
+
+PlanCount count_of(const PlanEntry& entry) {
+  return {text_of(entry.problem()), entry.info().variant, entry.info().origin,
+          entry.info().reason,      entry.calls,          entry.nanoseconds};
+}
+
+void add(std::map<std::pair<std::string, std::string>, PlanCount>& all, PlanCount one) {
+  if (one.calls == 0) return;
+  PlanCount& place = all[{one.workload, one.variant}];
+  one.calls += place.calls;
+  one.nanoseconds += place.nanoseconds;
+  place = std::move(one);
+}
+
+void forget_all() {
+  for (const auto& [key, entry] : entries()) {
+    if (entry->plan() == nullptr) continue;
+    PlanCount one = count_of(*entry);
+    if (forgotten().size() >= kMostForgotten) one.workload = "others";
+    add(forgotten(), std::move(one));
+  }
+  entries().clear();
+}
+
 Entry found_or_made(const Call& call, bool anew) {
   {
     const std::lock_guard lock(mutex());
@@ -65,7 +98,7 @@ Entry found_or_made(const Call& call, bool anew) {
   // Outside of the lock: it may take milliseconds, and what two threads make at a time is the same.
   const Entry entry = made(call);
   const std::lock_guard lock(mutex());
-  if (entries().size() >= kMostEntries) entries().clear();
+  if (entries().size() >= kMostEntries) forget_all();
   Entry& place = entries()[call.key];
   if (place != nullptr && anew) {
     entry->calls = place->calls.load();
@@ -114,19 +147,26 @@ PlanEntry& entry_of(const Call& call) {
   return *place.entry;
 }
 
-void visit_plans(const std::function<void(const PlanEntry&)>& visit) {
+std::vector<PlanCount> plan_counts() {
   const std::lock_guard lock(mutex());
-  for (const auto& [key, entry] : entries()) visit(*entry);
+  auto all = forgotten();
+  for (const auto& [key, entry] : entries())
+    if (entry->plan() != nullptr) add(all, count_of(*entry));
+  std::vector<PlanCount> counts;
+  counts.reserve(all.size());
+  for (auto& [key, one] : all) counts.push_back(std::move(one));
+  return counts;
 }
 
 void reset_plan_counts() {
   const std::lock_guard lock(mutex());
   for (const auto& [key, entry] : entries()) entry->calls = entry->nanoseconds = 0;
+  forgotten().clear();
 }
 
 void forget_plans() {
   const std::lock_guard lock(mutex());
-  entries().clear();
+  forget_all();
   ++epoch;
 }
 

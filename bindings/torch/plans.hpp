@@ -5,11 +5,10 @@
 #include <heed/heed.h>
 
 #include <atomic>
-#include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "call.hpp"
 
@@ -46,8 +45,17 @@ class PlanEntry {
 /// as long as the thread asks for no other of the same place, so use it before the next call.
 PlanEntry& entry_of(const Call& call);
 
-/// Calls `visit` for every entry.
-void visit_plans(const std::function<void(const PlanEntry&)>& visit);
+/// Calls of a problem whose plan was forgotten since, or of one that is there.
+struct PlanCount {
+  std::string workload;
+  std::string variant;
+  std::string origin;
+  std::string reason;
+  std::uint64_t calls = 0;
+  std::uint64_t nanoseconds = 0;
+};
+/// Of every problem that was run, by the text of its workload.
+std::vector<PlanCount> plan_counts();
 /// Sets the counts of every entry to zero.
 void reset_plan_counts();
 /// Forgets every plan: problems are planned again, by the book and the environment as they are then.

@@ -69,7 +69,7 @@ Choice better_of_builds(const Problem& problem, const Options& options, const De
   if (build.file != nullptr) {
     const dispatch::ProgramRecord& record = build.file->records()[0];
     return {.variant = *named,
-            .image = build.file->image(record),
+            .image = build.file->kept_image(record),
             .digest = record.digest,
             .origin = build.file->name(),
             .reason = fmt::format("the rule of {} names it for this problem; it was built on this machine",

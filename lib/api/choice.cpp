@@ -38,7 +38,7 @@ std::shared_ptr<const dispatch::Champions> opened(const NamedBook& named, const 
 Choice taken(const dispatch::Selection& selection) {
   const bool is_of_book = selection.step == dispatch::Step::book;
   return {.variant = selection.variant,
-          .image = selection.file->image(*selection.record),
+          .image = selection.file->kept_image(*selection.record),
           .digest = selection.record->digest,
           .origin = (is_of_book ? "book " : "") + selection.file->name(),
           .reason = selection.reason,

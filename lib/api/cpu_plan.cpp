@@ -81,7 +81,7 @@ std::shared_ptr<LoadedObject> loaded(const Choice& choice, const LaunchPlan& lau
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<LoadedObject>> objects;
   return shared_by(objects, mutex, choice.digest,
-                   [&] { return std::make_shared<LoadedObject>(choice.image, launch.entry.c_str()); });
+                   [&] { return std::make_shared<LoadedObject>(*choice.image, launch.entry.c_str()); });
 }
 
 std::shared_ptr<CpuThreads> threads_of(int count) {
@@ -95,7 +95,7 @@ class CpuPlan final : public Plan {
   /// @param threads that share the blocks, whatever number of them the program was cut for
   CpuPlan(const Problem& problem, Choice choice, const LaunchPlan& launch, int threads, ParallelFor parallel_for)
       : Plan(problem, std::move(choice), launch) {
-    choice_.image.clear();
+    choice_.image.reset();
     if (problem_.is_empty || !problem_.has_keys) return;
     if (parallel_for.call != nullptr) {
       threads_ = std::make_shared<CallerThreads>(parallel_for, threads, launch_.shared_bytes);

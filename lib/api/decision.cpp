@@ -71,7 +71,7 @@ Choice choose(const Problem& problem, const Options& options, const DeviceFacts&
   }
   if (has_image)
     return {.variant = *asked,
-            .image = std::string(options.image),
+            .image = std::make_shared<const std::string>(options.image),
             .digest = digest(options.image),
             .origin = "given",
             .reason = "its image was given" + (arch.empty() ? "" : dispatch::fit_remark(arch, device)),
@@ -143,7 +143,7 @@ Choice choose_copies(const Options& options, const DeviceFacts& device) {
                             programs->file().name(), device.arch),
                 device.arch);
   Choice choice;
-  choice.image = programs->file().image(*record);
+  choice.image = programs->file().kept_image(*record);
   choice.digest = record->digest;
   choice.origin = programs->file().name();
   return choice;

@@ -107,7 +107,7 @@ std::shared_ptr<GpuProgram> loaded(CUcontext context, const Choice& choice, cons
   auto program = std::make_shared<GpuProgram>();
   const char* step = "";
   const RelaxedCapture relaxed;
-  const CUresult result = program->load(choice.image.data(), launch, step);
+  const CUresult result = program->load(choice.image->data(), launch, step);
   if (result == CUDA_ERROR_NO_BINARY_FOR_GPU || result == CUDA_ERROR_INVALID_IMAGE ||
       result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
     throw Error(ErrorCode::programs,
@@ -157,7 +157,7 @@ class GpuPlan final : public Plan {
   GpuPlan(const Problem& problem, Choice choice, const LaunchPlan& launch, CUcontext context)
       : Plan(problem, std::move(choice), launch), cuda_(cuda_driver()), context_(context) {
     if (!problem_.is_empty && problem_.has_keys) program_ = loaded(context, choice_, launch_);
-    choice_.image.clear();
+    choice_.image.reset();
   }
 
   void prepare(void* workspace, void* stream) const override {

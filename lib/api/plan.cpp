@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/parallel.hpp"
 #include "device/cpu_level.hpp"
 #include "device/device.hpp"
 #include "variant/element.hpp"
@@ -59,7 +60,12 @@ Options read_options(const heed_options* given) {
 DeviceFacts facts_of_device(const Problem& problem) {
   if (problem.device == DeviceKind::cpu) {
     const char* const level = std::getenv("HEED_CPU_LEVEL");
-    return at_most_level(cpu_facts(), level == nullptr ? "" : level);
+    // Read once: files of /proc and of control groups take a tenth of a millisecond, and plans for a decoder's cache
+    // follow each other. The processors that a thread may run on can change.
+    static const DeviceFacts known = cpu_facts();
+    DeviceFacts facts = known;
+    facts.processors = available_processors();
+    return at_most_level(facts, level == nullptr ? "" : level);
   }
   // Asked for once a device: attributes take tens of microseconds.
   static std::mutex mutex;

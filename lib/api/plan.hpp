@@ -39,8 +39,8 @@ Options read_options(const heed_options* options);
 /// A program that was chosen for a problem.
 struct Choice {
   Variant variant;
-  std::string image;   ///< empty: of an empty problem
-  std::string digest;  ///< of the image
+  std::shared_ptr<const std::string> image;  ///< null: of an empty problem
+  std::string digest;                        ///< of the image
   std::string origin;
   std::string reason;
   std::string arch;  ///< that the program was built for; empty: unknown, of a GPU's image that was given

@@ -7,8 +7,9 @@
 #endif
 
 namespace heed {
+namespace {
 
-bool allow_matrix_unit() {
+bool ask_for_matrix_unit() {
 #if defined(__x86_64__) && defined(__linux__)
   constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr int kTileData = 18;               // XFEATURE_XTILEDATA
@@ -25,6 +26,14 @@ bool allow_matrix_unit() {
 #else
   return false;
 #endif
+}
+
+}  // namespace
+
+bool allow_matrix_unit() {
+  // The permission is the process's.
+  static const bool is_allowed = ask_for_matrix_unit();
+  return is_allowed;
 }
 
 }  // namespace heed

@@ -114,6 +114,13 @@ std::string ProgramFile::image(const ProgramRecord& record) const {
   return image;
 }
 
+std::shared_ptr<const std::string> ProgramFile::kept_image(const ProgramRecord& record) const {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<const std::string>& kept = kept_[record.offset];
+  if (kept == nullptr) kept = std::make_shared<const std::string>(image(record));
+  return kept;
+}
+
 void ProgramFileWriter::add(ProgramRecord record, std::string_view image) {
   record.digest = digest(image);
   record.bytes = image.size();

@@ -10,7 +10,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -59,6 +61,9 @@ class ProgramFile {
   [[nodiscard]] const std::string& source_digest() const { return source_digest_; }
   /// The binary itself. @throws Error(programs) where it is not what its digest says
   [[nodiscard]] std::string image(const ProgramRecord& record) const;
+  /// The same, unpacked and checked once: plans of one program follow each other, one for each length of a decoder's
+  /// cache.
+  [[nodiscard]] std::shared_ptr<const std::string> kept_image(const ProgramRecord& record) const;
 
  private:
   std::string name_;
@@ -68,6 +73,8 @@ class ProgramFile {
   std::string source_digest_;
   std::vector<ProgramRecord> records_;
   std::vector<UnbeatenRecord> unbeaten_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::size_t, std::shared_ptr<const std::string>> kept_;  ///< by offset
 };
 
 /// Makes such a file.

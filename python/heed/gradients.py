@@ -58,9 +58,15 @@ def _random_state(device):
 
 
 def backward_by_flash_attention(grad_o, q, k, v, o, lse, causal, window_left, window_right, scale):
-    """By aten::_flash_attention_backward, whose masks are aligned to the bottom right and whose tensors are (batch, length, head, dim)."""
-    lengths_first = [tensor.transpose(1, 2) for tensor in (grad_o, q, k, v, o)]
+    """By aten::_scaled_dot_product_flash_attention_backward, or for windows aten::_flash_attention_backward, whose masks are aligned to
+    the bottom right."""
     state, offset = _random_state(q.device)
+    if window_left < 0 and window_right < 0:
+        return torch.ops.aten._scaled_dot_product_flash_attention_backward.default(
+            grad_o, q, k, v, o, lse, None, None, q.shape[2], k.shape[2], 0.0, causal, state, offset, scale=scale
+        )
+    # Its tensors are (batch, length, head, dim).
+    lengths_first = [tensor.transpose(1, 2) for tensor in (grad_o, q, k, v, o)]
     dq, dk, dv = torch.ops.aten._flash_attention_backward(
         *lengths_first, lse, None, None, q.shape[2], k.shape[2], 0.0, causal, state, offset,
         scale=scale, window_size_left=window_left, window_size_right=window_right,
