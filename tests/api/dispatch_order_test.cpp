@@ -89,21 +89,21 @@ TEST_F(DispatchOrder, ABooksChampionComesFirst) {
   write_programs({found(kShape, "champion")});
   options_.book = write_book({champion(found(kShape, "book"))});
   const Choice choice = choose();
-  EXPECT_EQ(choice.image, "book");
+  EXPECT_EQ(*choice.image, "book");
   EXPECT_EQ(choice.step, Step::book);
   EXPECT_EQ(choice.origin, "book " + *options_.book);
   EXPECT_EQ(choice.reason, "run 12 trial 7: 1.13 [1.12, 1.14] over its base on NVIDIA H100");
-  EXPECT_EQ(choose(std::string(kShape) + ":scale=0.3").image, "book") << "a scale is a parameter of the launch";
+  EXPECT_EQ(*choose(std::string(kShape) + ":scale=0.3").image, "book") << "a scale is a parameter of the launch";
   // No file of programs is asked for then.
   options_.programs = "/no/such/file";
-  EXPECT_EQ(choose().image, "book");
+  EXPECT_EQ(*choose().image, "book");
 }
 
 TEST_F(DispatchOrder, AProgramsChampionComesSecond) {
   write_programs({found(kShape, "champion")});
   options_.book = write_book({champion(found("b1h8l512d64:bf16", "book"))});
   const Choice choice = choose();
-  EXPECT_EQ(choice.image, "champion");
+  EXPECT_EQ(*choice.image, "champion");
   EXPECT_EQ(choice.step, Step::champion);
   EXPECT_EQ(choice.origin, options_.programs);
   EXPECT_THAT(choice.reason, StartsWith("champion of this workload, run 12 trial 7: "));
@@ -113,21 +113,21 @@ TEST_F(DispatchOrder, TheDevicesOwnChampionComesBeforeAnothers) {
   Found other = found(kShape, "of another");
   other.device = "NVIDIA H200";
   options_.book = write_book({champion(other), champion(found(kShape, "own"))});
-  EXPECT_EQ(choose().image, "own");
+  EXPECT_EQ(*choose().image, "own");
   device_.name = "NVIDIA GH200";
-  EXPECT_EQ(choose().image, "of another") << "the first of its architecture";
+  EXPECT_EQ(*choose().image, "of another") << "the first of its architecture";
   other.arch = "sm_80";
   options_.book = write_book({champion(other)});
-  EXPECT_EQ(choose().image, "rule") << "of another architecture";
+  EXPECT_EQ(*choose().image, "rule") << "of another architecture";
 }
 
 TEST_F(DispatchOrder, ADeviceWhoseDefaultIsUnbeatenTakesNoOthersChampion) {
   Found other = found(kShape, "of another");
   other.device = "NVIDIA H200";
   write_programs({other}, {{"sm_90a", kShape, "NVIDIA H100"}});
-  EXPECT_EQ(choose().image, "rule");
+  EXPECT_EQ(*choose().image, "rule");
   write_programs({other}, {{"sm_90a", kShape, "NVIDIA A100"}});
-  EXPECT_EQ(choose().image, "of another");
+  EXPECT_EQ(*choose().image, "of another");
 }
 
 TEST_F(DispatchOrder, ANeighbourComesThirdWhereTheRuleAllowsIt) {
@@ -137,7 +137,7 @@ TEST_F(DispatchOrder, ANeighbourComesThirdWhereTheRuleAllowsIt) {
   neighbour.base = id_of_default(kShape);
   options_.book = write_book({champion(neighbour)});
   Choice choice = choose();
-  EXPECT_EQ(choice.image, "neighbour");
+  EXPECT_EQ(*choice.image, "neighbour");
   EXPECT_EQ(choice.step, Step::neighbour);
   EXPECT_EQ(choice.origin, *options_.book);
   EXPECT_THAT(choice.reason, StartsWith("tuned neighbour b1h8l512k520d64:fp16, run 12 trial 7: "));
@@ -201,16 +201,16 @@ TEST_F(DispatchOrder, TheNearestNeighbourIsTaken) {
     return one;
   };
   write_programs({at("b1h8l512k700d64:fp16", "far"), at("b1h8l512k520d64:fp16", "near")});
-  EXPECT_EQ(choose().image, "near");
+  EXPECT_EQ(*choose().image, "near");
   write_programs({at("b1h8l512k520d64:fp16", "another", "NVIDIA H200", 1.5), at("b1h8l512k520d64:fp16", "own")});
-  EXPECT_EQ(choose().image, "own");
+  EXPECT_EQ(*choose().image, "own");
   options_.book = write_book({champion(at("b1h8l512k516d64:fp16", "book"))});
-  EXPECT_EQ(choose().image, "book");
+  EXPECT_EQ(*choose().image, "book");
 }
 
 TEST_F(DispatchOrder, TheRuleComesLast) {
   const Choice choice = choose();
-  EXPECT_EQ(choice.image, "rule");
+  EXPECT_EQ(*choice.image, "rule");
   EXPECT_EQ(choice.step, Step::rule);
   EXPECT_THAT(choice.reason, HasSubstr("names it for this problem"));
 }
@@ -219,7 +219,7 @@ TEST_F(DispatchOrder, WhatABookHoldsAndCannotRunIsTold) {
   const auto passed_over = [&](const std::string& words, const dispatch::BookEntry& entry) {
     options_.book = write_book({entry});
     const Choice choice = choose();
-    EXPECT_EQ(choice.image, "rule");
+    EXPECT_EQ(*choice.image, "rule");
     EXPECT_THAT(choice.reason, AllOf(HasSubstr("champion of this workload is not used"), HasSubstr(words)));
   };
   dispatch::BookEntry entry = champion(found(kShape, "book"));
@@ -277,14 +277,14 @@ class DefaultBook : public DispatchOrder {
 };
 
 TEST_F(DefaultBook, IsTakenWhereItIsThere) {
-  EXPECT_EQ(choose().image, "rule") << "there is none, and that is no error";
+  EXPECT_EQ(*choose().image, "rule") << "there is none, and that is no error";
   EXPECT_THAT(choose().reason, Not(HasSubstr("book")));
   lay(whole());
-  EXPECT_EQ(choose().image, "book") << "one that appears is found by the process that asked before";
+  EXPECT_EQ(*choose().image, "book") << "one that appears is found by the process that asked before";
   ::chmod(path_.c_str(), 0444);
-  EXPECT_EQ(choose().image, "book");
+  EXPECT_EQ(*choose().image, "book");
   options_.book = "";
-  EXPECT_EQ(choose().image, "rule");
+  EXPECT_EQ(*choose().image, "rule");
 }
 
 TEST_F(DefaultBook, LiesInTheHomeAndWithoutAHomeThereIsNone) {
@@ -293,12 +293,12 @@ TEST_F(DefaultBook, LiesInTheHomeAndWithoutAHomeThereIsNone) {
     const EnvironmentVariable home("HOME", folder_.path().string());
     std::filesystem::create_directories(folder_.path() / ".local/share/heed");
     write_file_atomically(folder_.path() / ".local/share/heed/book.heed", whole(), ErrorCode::internal);
-    EXPECT_EQ(choose().image, "book");
+    EXPECT_EQ(*choose().image, "book");
   }
   for (const std::optional<std::string>& home :
        {std::optional<std::string>(), std::optional<std::string>("/proc/self")}) {
     const EnvironmentVariable other("HOME", home);
-    EXPECT_EQ(choose().image, "rule");
+    EXPECT_EQ(*choose().image, "rule");
     EXPECT_THAT(choose().reason, Not(HasSubstr("book")));
   }
 }
@@ -306,11 +306,11 @@ TEST_F(DefaultBook, LiesInTheHomeAndWithoutAHomeThereIsNone) {
 TEST_F(DefaultBook, ADamagedOneKeepsNoProgramFromRunning) {
   std::string bytes = whole();
   lay(bytes.substr(0, 100));
-  EXPECT_EQ(choose().image, "rule");
+  EXPECT_EQ(*choose().image, "rule");
   EXPECT_THAT(choose().reason, AllOf(HasSubstr("; the book is not used: "), HasSubstr(path_), HasSubstr("truncated")));
   bytes.back() = static_cast<char>(bytes.back() ^ 1);  // of an image: the index is whole
   lay(bytes);
-  EXPECT_EQ(choose().image, "rule");
+  EXPECT_EQ(*choose().image, "rule");
   EXPECT_THAT(choose().reason, AllOf(HasSubstr("; the book is not used: "), HasSubstr("altered")));
   // Nothing else runs this one: the refusal tells of the book, too.
   lay(bytes.substr(0, 100));
@@ -346,7 +346,7 @@ TEST_F(DefaultBook, ANamedOneThatCannotBeReadIsAnError) {
   }
   environment.reset();
   environment.emplace("HEED_BOOK", "");
-  EXPECT_EQ(choose().image, "rule") << "an empty name stands for none";
+  EXPECT_EQ(*choose().image, "rule") << "an empty name stands for none";
 }
 
 }  // namespace
