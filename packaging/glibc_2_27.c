@@ -112,13 +112,19 @@ HIDDEN int pthread_mutexattr_destroy(pthread_mutexattr_t* attributes) {
 }
 OLD(pthread_rwlock_rdlock, "GLIBC_2.2.5");
 extern int old_pthread_rwlock_rdlock(pthread_rwlock_t*);
-HIDDEN int pthread_rwlock_rdlock(pthread_rwlock_t* lock) { return old_pthread_rwlock_rdlock(lock); }
+HIDDEN int pthread_rwlock_rdlock(pthread_rwlock_t* lock) {
+  return old_pthread_rwlock_rdlock(lock);
+}
 OLD(pthread_rwlock_wrlock, "GLIBC_2.2.5");
 extern int old_pthread_rwlock_wrlock(pthread_rwlock_t*);
-HIDDEN int pthread_rwlock_wrlock(pthread_rwlock_t* lock) { return old_pthread_rwlock_wrlock(lock); }
+HIDDEN int pthread_rwlock_wrlock(pthread_rwlock_t* lock) {
+  return old_pthread_rwlock_wrlock(lock);
+}
 OLD(pthread_rwlock_unlock, "GLIBC_2.2.5");
 extern int old_pthread_rwlock_unlock(pthread_rwlock_t*);
-HIDDEN int pthread_rwlock_unlock(pthread_rwlock_t* lock) { return old_pthread_rwlock_unlock(lock); }
+HIDDEN int pthread_rwlock_unlock(pthread_rwlock_t* lock) {
+  return old_pthread_rwlock_unlock(lock);
+}
 OLD(pthread_setaffinity_np, "GLIBC_2.3.4");
 extern int old_pthread_setaffinity_np(pthread_t, size_t, const cpu_set_t*);
 HIDDEN int pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t* set) {
