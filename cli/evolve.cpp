@@ -37,6 +37,27 @@ std::vector<std::string> champions_from(const std::string& path, const Workload&
   return {};
 }
 
+// Options of one run beside --workloads, and of several without it. @throws Error(usage)
+void check_options_fit(const EvolveOptions& o, const CLI::App& app) {
+  if (app.count("--workloads") == 0) {
+    if (o.again)
+      throw Error(ErrorCode::usage,
+                  "--again repeats finished runs of --workloads; leave it out, or name a file of calls", "--again");
+    return;
+  }
+  for (const char* option : {"--shape", "--dtype", "--causal", "--window", "--scale", "--layout", "--qkv", "--q", "--k",
+                             "--v", "--resume", "--evidence", "--from"})
+    if (app.count(option) > 0) {
+      const auto value = app.get_option(option)->as<std::string>();
+      throw Error(
+          ErrorCode::usage,
+          fmt::format("--workloads makes a run for each workload that {} names, and {} {} is for one run; leave "
+                      "out one of them",
+                      o.workloads, option, value),
+          value);
+    }
+}
+
 int run(const EvolveOptions& o, const CLI::App& app) {
   if (o.into_book) dispatch::expect_writable_book(book_path(o.book));
   if (!o.evidence.empty()) check_evidence_can_be_written(o.evidence);
@@ -135,15 +156,26 @@ int run(const EvolveOptions& o, const CLI::App& app) {
 
 void add_evolve(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<EvolveOptions>();
-  CLI::App* command =
-      app.add_subcommand("evolve", "Search for a faster kernel for one workload, prove it and measure it");
+  CLI::App* command = app.add_subcommand(
+      "evolve", "Search for a faster kernel for a workload, or for those of a model; prove and measure it");
   o->workload.add_to(*command);
   o->machine.add_to(*command);
   o->store.add_to(*command);
   command->add_option("--family", o->family,
                       "Kernel families, with commas between; the first one's default is the base. heed families lists "
                       "them [all that run the workload]");
-  command->add_option("--trials", o->trials, "Variants to build, verify and measure")->capture_default_str();
+  command->add_option("--workloads", o->workloads,
+                      "Evolve kernels for the calls of a model: a file that heed.record of the Python package wrote. "
+                      "Each workload is a run of its own, the one with the most to gain first");
+  command->add_flag(
+      "--again", o->again,
+      "Repeat workloads of --workloads that the database holds a finished run of, on this device and with "
+      "as many trials");
+  command
+      ->add_option("--trials", o->trials,
+                   "Variants to build, verify and measure; with --workloads for all of them together, divided by what "
+                   "each could gain")
+      ->capture_default_str();
   command->add_option("--population", o->population, "Elites kept, and trials a generation")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
@@ -162,8 +194,8 @@ void add_evolve(CLI::App& app, int& exit_code) {
   command
       ->add_option(
           "--budget", o->budget_s,
-          "Seconds for the whole run, final comparison and ablation included [no limit]; the base, one trial and its "
-          "final comparison, 15 s or so on a CPU, are made in any case")
+          "Seconds for the whole run, final comparison and ablation included, or for all runs of --workloads [no "
+          "limit]; the base, one trial and its final comparison, 15 s or so on a CPU, are made in any case")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--no-peers", o->no_peers, "Do not compare the champion with PyTorch");
   command->add_flag("--no-profile", o->no_profile,
@@ -183,10 +215,12 @@ void add_evolve(CLI::App& app, int& exit_code) {
       "  heed evolve --shape b1h8l512d64\n"
       "  heed evolve --shape b2h16l2048d128 --dtype bf16 --causal bottom-right --trials 100 --strategy islands\n"
       "  heed evolve --qkv attention.safetensors --budget 120\n"
+      "  heed evolve --workloads calls.json --trials 200 --book\n"
       "  heed evolve --resume 3");
   command->callback([o, command, book, &exit_code] {
     o->into_book = book->count() > 0;
-    exit_code = run(*o, *command);
+    check_options_fit(*o, *command);
+    exit_code = command->count("--workloads") > 0 ? evolve_workloads(*o) : run(*o, *command);
   });
 }
 

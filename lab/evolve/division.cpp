@@ -100,4 +100,9 @@ std::vector<std::size_t> by_trials(const std::vector<Part>& parts) {
   return order;
 }
 
+double time_of_first(double left_s, const std::vector<int>& trials) {
+  const int all = std::accumulate(trials.begin(), trials.end(), 0);
+  return all > 0 ? std::max(0.0, left_s) * trials.front() / all : 0;
+}
+
 }  // namespace heed::evolve

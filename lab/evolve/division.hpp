@@ -41,4 +41,8 @@ std::vector<Part> divide(const std::vector<Offer>& offers, int trials);
 /// Parts by their trials, largest first; those without are left out.
 std::vector<std::size_t> by_trials(const std::vector<Part>& parts);
 
+/// What the first of several searches may take of the time that is left for all of them: in proportion to trials.
+/// @param trials of each that is still to come, in their order
+double time_of_first(double left_s, const std::vector<int>& trials);
+
 }  // namespace heed::evolve

@@ -82,6 +82,14 @@ TEST(Division, RefusedWorkloadsTakeNothing) {
   EXPECT_TRUE(divide({}, 9).empty());
 }
 
+TEST(Division, TimeIsDividedByTrialsToCome) {
+  EXPECT_DOUBLE_EQ(time_of_first(60, {6, 4, 2}), 30);
+  EXPECT_DOUBLE_EQ(time_of_first(40, {4, 2}), 40.0 * 4 / 6) << "what the first left over is the others'";
+  EXPECT_DOUBLE_EQ(time_of_first(7, {2}), 7);
+  EXPECT_DOUBLE_EQ(time_of_first(-1, {2}), 0);
+  EXPECT_DOUBLE_EQ(time_of_first(7, {}), 0);
+}
+
 TEST(Division, TrialsAreNeitherLostNorMade) {
   for (int trials = 1; trials < 60; ++trials)
     for (const std::vector<Offer>& offers :
