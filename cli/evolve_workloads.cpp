@@ -189,9 +189,9 @@ class Workloads {
 
   [[noreturn]] void throw_interrupted(std::size_t at, const Error& error) const {
     throw Error(ErrorCode::interrupted,
-                fmt::format("workload {} of {}: {}\nThe runs of {} workloads are finished{}. The others: {}", at + 1,
-                            with_trials_, error.what(), finished_, o_.into_book ? ", with champions in the book" : "",
-                            same_command(o_)));
+                fmt::format("workload {} of {}: {}\n{} of {} workloads are finished{}. The rest: {}", at + 1,
+                            with_trials_, error.what(), finished_, with_trials_,
+                            o_.into_book ? ", with champions in the book" : "", same_command(o_)));
   }
 
   const EvolveOptions& o_;
