@@ -1,90 +1,20 @@
 // heed evolve
+#include "cli/evolve.hpp"
+
 #include <fmt/format.h>
 
 #include "base/files.hpp"
 #include "base/text.hpp"
 #include "base/version.hpp"
 #include "cli/book_add.hpp"
-#include "cli/command.hpp"
 #include "compile/embedded.hpp"
 #include "dispatch/tuned_table.hpp"
-#include "evolve/run.hpp"
 #include "json/text.hpp"
-#include "process/shell_word.hpp"
 #include "report/outcome.hpp"
 #include "report/run_report.hpp"
 
 namespace heed::cli {
 namespace {
-
-constexpr int kDraftsGpu = 24;  // looks at so many take about as long as a gate
-
-class Progress final : public evolve::Observer {
- public:
-  explicit Progress(bool json) : json_(json) {}
-
-  void message(const std::string& text) override { remark(json_, fmt::format("  {}", text)); }
-
-  void generation_started(int generation, int first_trial, int trials_in_all) override {
-    remark(json_, fmt::format("generation {} (trial {} of {})", generation, first_trial, trials_in_all));
-  }
-
-  void trial_finished(const store::TrialRecord& t, double best_certain, int trials_in_all) override {
-    const std::string result =
-        t.ok() ? fmt::format("{:9.2f} us  {:.3f} [{:.3f}, {:.3f}]", t.trial_us, t.ratio, t.ratio_low, t.ratio_high)
-               : fmt::format("{} {}", to_string(t.verdict), t.finding == Finding::none ? "" : to_string(t.finding));
-    const std::string chosen = t.drafts.empty() ? "" : fmt::format("of {} drafts: ", t.drafts.size());
-    remark(json_, fmt::format("  {:>4}/{}  {:<9}  {:<44}  certain {:.3f}  {}{}", t.number + 1, trials_in_all,
-                              t.operation, result, best_certain, chosen, t.why.substr(0, 90)));
-    if (!t.ok() && t.verdict != Verdict::duplicate)
-      remark(json_, fmt::format("           {}: {}", t.check, split(t.reason, '\n').front().substr(0, 160)));
-  }
-
- private:
-  bool json_;
-};
-
-struct Options {
-  MachineOptions machine;
-  WorkloadOptions workload;
-  StoreOptions store;
-  std::string family;
-  std::string strategy = "elite";
-  int trials = 45;
-  int population = 5;
-  int drafts = 0;
-  int islands = 3;
-  std::uint64_t seed = 1;
-  double budget_s = 0;
-  bool no_peers = false;
-  bool no_profile = false;
-  std::string python = "python3";
-  std::int64_t resume = 0;
-  std::string evidence;
-  std::string from;
-  bool into_book = false;
-  std::string book;  ///< empty: the default one
-};
-
-// What goes on with a run as this command runs it, for a shell.
-std::string resume_command(const Options& o, std::int64_t run) {
-  const MachineOptions usual;
-  std::string command = fmt::format("heed evolve --resume {}", run);
-  const auto add = [&](const char* option, const std::string& value, const std::string& otherwise) {
-    if (value != otherwise) command += fmt::format(" {} {}", option, shell_word(value));
-  };
-  add("--db", o.store.path, "");
-  add("--device", o.machine.device, usual.device);
-  add("--cache", o.machine.cache, usual.cache);
-  add("--compiler", o.machine.compiler, usual.compiler);
-  add("--jobs", std::to_string(o.machine.jobs), std::to_string(usual.jobs));
-  add("--launch-limit", fmt::format("{}", o.machine.launch_limit_s), fmt::format("{}", usual.launch_limit_s));
-  add("--measure-limit", fmt::format("{}", o.machine.measure_limit_s), fmt::format("{}", usual.measure_limit_s));
-  add("--evidence", o.evidence, "");
-  if (o.into_book) command += o.book.empty() ? " --book" : " --book " + shell_word(o.book);
-  if (o.machine.json) command += " --json";
-  return command;
-}
 
 // Writes and removes a file beside the evidence: what would fail after the search fails before it.
 // @throws Error(store)
@@ -107,37 +37,38 @@ std::vector<std::string> champions_from(const std::string& path, const Workload&
   return {};
 }
 
-// A search that ends without a champion leaves the book as it is. The run is stored whatever becomes of the book, so
-// that its result is printed all the same. @return the exit code
-int add_to_book(const Options& o, const store::RunRecord& run, store::Store& store, jit::Builder& builder) {
-  if (!report::has_champion(run.result)) {
-    remark(o.machine.json, "no champion for the book");
-    return 0;
+// Options of one run beside --workloads, and of several without it. @throws Error(usage)
+void check_options_fit(const EvolveOptions& o, const CLI::App& app) {
+  if (app.count("--workloads") == 0) {
+    if (o.again)
+      throw Error(ErrorCode::usage,
+                  "--again repeats finished runs of --workloads; leave it out, or name a file of calls", "--again");
+    return;
   }
-  try {
-    const std::filesystem::path path = book_path(o.book);
-    const nlohmann::json kept = put_into_book(path, {champion_of_run(run.id, store, builder)});
-    remark(o.machine.json, fmt::format("book {}: {}", path.string(), trim(text_of_kept(kept))));
-    return 0;
-  } catch (const Error& error) {
-    fmt::print(stderr, "heed: {}; heed book add {} tries again\n", error.what(), run.id);
-    return 1;
-  }
+  for (const char* option : {"--shape", "--dtype", "--causal", "--window", "--scale", "--layout", "--qkv", "--q", "--k",
+                             "--v", "--resume", "--evidence", "--from"})
+    if (app.count(option) > 0) {
+      const auto value = app.get_option(option)->as<std::string>();
+      throw Error(
+          ErrorCode::usage,
+          fmt::format("--workloads makes a run for each workload that {} names, and {} {} is for one run; leave "
+                      "out one of them",
+                      o.workloads, option, value),
+          value);
+    }
 }
 
-int run(const Options& o, const CLI::App& app) {
+int run(const EvolveOptions& o, const CLI::App& app) {
   if (o.into_book) dispatch::expect_writable_book(book_path(o.book));
   if (!o.evidence.empty()) check_evidence_can_be_written(o.evidence);
-  const DeviceFacts device = o.machine.choose();
-  const std::unique_ptr<jit::Builder> builder = o.machine.builder();
-  const std::unique_ptr<store::Store> store = o.store.open(store::Access::read_write);
-  Progress progress(o.machine.json);
+  const Workshop shop(o);
+  const DeviceFacts& device = shop.device;
 
   record::RunOptions options;
   std::optional<QkvTensors> tensors;
   std::optional<std::int64_t> resume;
   if (app.count("--resume") > 0) {
-    const std::optional<store::RunRecord> stored = store->find_run(o.resume);
+    const std::optional<store::RunRecord> stored = shop.store->find_run(o.resume);
     if (!stored)
       throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", o.resume),
                   std::to_string(o.resume));
@@ -171,7 +102,7 @@ int run(const Options& o, const CLI::App& app) {
                               o.resume, referee, kReferee),
                   std::to_string(o.resume));
     if (stored->state == store::RunState::finished &&
-        static_cast<int>(store->trials(o.resume).size()) >= options.trials)
+        static_cast<int>(shop.store->trials(o.resume).size()) >= options.trials)
       throw Error(ErrorCode::usage,
                   fmt::format("run {} is finished; heed show {} prints it, and --trials N with a larger N goes on",
                               o.resume, o.resume),
@@ -194,56 +125,24 @@ int run(const Options& o, const CLI::App& app) {
     resume = o.resume;
   } else {
     tensors = o.workload.tensors();
-    options.workload = o.workload.workload(tensors);
-    options.families = o.family.empty() ? std::vector<std::string>() : split(o.family, ',');
-    options.strategy.kind = record::parse_strategy(o.strategy);
-    options.strategy.population = o.population;
-    options.strategy.drafts = o.drafts > 0 ? o.drafts : device.kind == DeviceKind::cuda ? kDraftsGpu : 1;
-    options.strategy.islands = std::min(o.islands, o.population);
-    options.strategy.seed = o.seed;
-    options.trials = o.trials;
-    options.budget_s = o.budget_s;
-    options.peers = !o.no_peers;
-    options.profile = !o.no_profile;
-    options.python = o.python;
+    options = new_run(o, o.workload.workload(tensors), device);
     options.tensors = o.workload.tensor_paths();
     if (tensors) options.tensors_digest = tensors->digest;
     if (!o.from.empty()) options.found = champions_from(o.from, options.workload, device, o.machine.json);
   }
 
-  evolve::Evolution evolution(*store, *builder, device, options, o.machine.trial_options(),
-                              tensors ? &*tensors : nullptr, progress, resume);
-  const std::int64_t id = evolution.run_id();
-  std::vector<std::string> searched;
-  double configs = 0;
-  for (const Family* family : evolution.families()) {
-    const std::string_view why = o.family.empty() && searched.empty() ? family->made_for(options.workload, device) : "";
-    searched.push_back(why.empty() ? std::string(family->name())
-                                   : fmt::format("{} (made for {})", family->name(), why));
-    configs += space_size(variant_knobs(*family));
-  }
-  remark(o.machine.json,
-         fmt::format("run {}: {} on {}, {} trials of {}: {:.2g} configs", id, to_string(options.workload), device.name,
-                     options.trials, join(searched, ", "), configs));
-  try {
-    (void)evolution.run();
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::interrupted)
-      throw Error(ErrorCode::interrupted,
-                  fmt::format("interrupted; every finished trial is stored. Go on with: {}", resume_command(o, id)));
-    throw;
-  }
-  const store::RunRecord record = *store->find_run(id);
+  const store::RunRecord record = evolve_one(o, shop, options, tensors ? &*tensors : nullptr, resume);
+  const std::int64_t id = record.id;
   if (!o.evidence.empty() && record.result.contains("final")) {
     const std::filesystem::path path = o.evidence;
     nlohmann::json evidence = report::evidence(record);
     report::add_family_digests(evidence, sources());
-    report::add_programs(evidence, store->trials(id));
+    report::add_programs(evidence, shop.store->trials(id));
     write_file_atomically(path, json_text(evidence, 1) + "\n", ErrorCode::store);
   }
-  const int exit_code = o.into_book ? add_to_book(o, record, *store, *builder) : 0;
+  const int exit_code = o.into_book ? add_to_book(o, record, shop) : 0;
   if (o.machine.json) {
-    print(json_text(report::run_json(record, store->trials(id), store->comparisons(id)), 1) + "\n");
+    print(json_text(report::run_json(record, shop.store->trials(id), shop.store->comparisons(id)), 1) + "\n");
     return exit_code;
   }
   print("\n" + report::result_text(record));
@@ -256,16 +155,27 @@ int run(const Options& o, const CLI::App& app) {
 }  // namespace
 
 void add_evolve(CLI::App& app, int& exit_code) {
-  auto o = std::make_shared<Options>();
-  CLI::App* command =
-      app.add_subcommand("evolve", "Search for a faster kernel for one workload, prove it and measure it");
+  auto o = std::make_shared<EvolveOptions>();
+  CLI::App* command = app.add_subcommand(
+      "evolve", "Search for a faster kernel for a workload, or for those of a model; prove and measure it");
   o->workload.add_to(*command);
   o->machine.add_to(*command);
   o->store.add_to(*command);
   command->add_option("--family", o->family,
                       "Kernel families, with commas between; the first one's default is the base. heed families lists "
                       "them [all that run the workload]");
-  command->add_option("--trials", o->trials, "Variants to build, verify and measure")->capture_default_str();
+  command->add_option("--workloads", o->workloads,
+                      "Evolve kernels for the calls of a model: a file that heed.record of the Python package wrote. "
+                      "Each workload is a run of its own, the one with the most to gain first");
+  command->add_flag(
+      "--again", o->again,
+      "Repeat workloads of --workloads that the database holds a finished run of, on this device and with "
+      "as many trials");
+  command
+      ->add_option("--trials", o->trials,
+                   "Variants to build, verify and measure; with --workloads for all of them together, divided by what "
+                   "each could gain")
+      ->capture_default_str();
   command->add_option("--population", o->population, "Elites kept, and trials a generation")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
@@ -284,8 +194,8 @@ void add_evolve(CLI::App& app, int& exit_code) {
   command
       ->add_option(
           "--budget", o->budget_s,
-          "Seconds for the whole run, final comparison and ablation included [no limit]; the base, one trial and its "
-          "final comparison, 15 s or so on a CPU, are made in any case")
+          "Seconds for the whole run, final comparison and ablation included, or for all runs of --workloads [no "
+          "limit]; the base, one trial and its final comparison, 15 s or so on a CPU, are made in any case")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--no-peers", o->no_peers, "Do not compare the champion with PyTorch");
   command->add_flag("--no-profile", o->no_profile,
@@ -305,10 +215,12 @@ void add_evolve(CLI::App& app, int& exit_code) {
       "  heed evolve --shape b1h8l512d64\n"
       "  heed evolve --shape b2h16l2048d128 --dtype bf16 --causal bottom-right --trials 100 --strategy islands\n"
       "  heed evolve --qkv attention.safetensors --budget 120\n"
+      "  heed evolve --workloads calls.json --trials 200 --book\n"
       "  heed evolve --resume 3");
   command->callback([o, command, book, &exit_code] {
     o->into_book = book->count() > 0;
-    exit_code = run(*o, *command);
+    check_options_fit(*o, *command);
+    exit_code = command->count("--workloads") > 0 ? evolve_workloads(*o) : run(*o, *command);
   });
 }
 

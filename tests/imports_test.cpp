@@ -25,7 +25,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"padding", {"heed", "base", "workload", "compile", "kernels"}},
     {"launch", {"heed", "base", "device", "variant", "kernels"}},
     {"dispatch", {"heed", "base", "device", "workload", "variant", "compile", "padding"}},
-    {"api", {"heed", "base", "workload", "device", "variant", "launch", "dispatch", "padding", "kernels"}},
+    {"api", {"compile", "heed", "base", "workload", "device", "variant", "launch", "dispatch", "padding", "kernels"}},
     // lab/
     {"json", {"heed"}},
     {"process", {"heed", "base"}},

@@ -199,6 +199,8 @@ typedef struct heed_plan_info {
 
 /* The library's version, as 10000 * major + 100 * minor + patch. */
 HEED_API uint32_t heed_version(void);
+/* The digest of the kernels' sources that the library carries; programs and evidence name theirs. */
+HEED_API const char* heed_source_digest(void);
 /* "HEED_UNSUPPORTED" for HEED_UNSUPPORTED; "unknown status" for a number that is none. */
 HEED_API const char* heed_status_name(int status);
 /* What was wrong with the calling thread's last call that failed; "" before the first. Valid until the next call. */

@@ -11,25 +11,6 @@
 namespace heed::evolve {
 namespace {
 
-// @throws Error(usage) for a name that is unknown or there twice, Error(unsupported) where one cannot run the workload
-std::vector<const Family*> families_for(const record::RunOptions& options, const DeviceFacts& device) {
-  std::vector<const Family*> all;
-  if (options.families.empty()) all = searched_families(options.workload, device);
-  for (const std::string& name : options.families) all.push_back(&find_family(name));
-  for (std::size_t i = 0; i < all.size(); ++i)
-    if (std::find(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(i), all[i]) !=
-        all.begin() + static_cast<std::ptrdiff_t>(i))
-      throw Error(ErrorCode::usage, fmt::format("the family {} is named twice; once is enough", all[i]->name()),
-                  std::string(all[i]->name()));
-  for (const Family* family : all)
-    if (const auto reason = family->refuses(options.workload, device))
-      throw Error(
-          ErrorCode::unsupported,
-          fmt::format("{} cannot run {} on {}: {}", family->name(), to_string(options.workload), device.name, *reason),
-          to_string(options.workload));
-  return all;
-}
-
 // @throws Error(usage) for a variant of a family that is not searched, and whatever parse_variant does
 std::vector<Variant> found_before(const record::RunOptions& options, const DeviceFacts& device,
                                   const std::vector<const Family*>& families) {
@@ -48,6 +29,24 @@ std::vector<Variant> found_before(const record::RunOptions& options, const Devic
 }
 
 }  // namespace
+
+std::vector<const Family*> families_for(const record::RunOptions& options, const DeviceFacts& device) {
+  std::vector<const Family*> all;
+  if (options.families.empty()) all = searched_families(options.workload, device);
+  for (const std::string& name : options.families) all.push_back(&find_family(name));
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (std::find(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(i), all[i]) !=
+        all.begin() + static_cast<std::ptrdiff_t>(i))
+      throw Error(ErrorCode::usage, fmt::format("the family {} is named twice; once is enough", all[i]->name()),
+                  std::string(all[i]->name()));
+  for (const Family* family : all)
+    if (const auto reason = family->refuses(options.workload, device))
+      throw Error(
+          ErrorCode::unsupported,
+          fmt::format("{} cannot run {} on {}: {}", family->name(), to_string(options.workload), device.name, *reason),
+          to_string(options.workload));
+  return all;
+}
 
 RunContext::RunContext(store::Store& to_store, jit::Builder& with_builder, const DeviceFacts& on_device,
                        const record::RunOptions& asked, const trial::Options& trial_options, const QkvTensors* tensors,

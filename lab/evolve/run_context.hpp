@@ -16,6 +16,10 @@
 
 namespace heed::evolve {
 
+/// The families that a run goes through: those that its options name, else every one that runs the workload.
+/// @throws Error(usage) for a name that is unknown or there twice, Error(unsupported) where one cannot run the workload
+std::vector<const Family*> families_for(const record::RunOptions& options, const DeviceFacts& device);
+
 struct RunContext {
   /// @throws Error(usage, unsupported) for families, variants or options that make no run on this device
   RunContext(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const record::RunOptions& options,

@@ -12,6 +12,7 @@
 #include <new>
 
 #include "api/plan.hpp"
+#include "compile/embedded.hpp"
 #include "dispatch/built_programs.hpp"
 
 namespace {
@@ -134,6 +135,15 @@ uint32_t heed_version(void) {
     return 10000 * parts[0] + 100 * parts[1] + parts[2];
   }();
   return version;
+}
+
+const char* heed_source_digest(void) {
+  static const std::string* const digest = [] {
+    auto* const text = new std::string;
+    (void)guarded([&] { *text = heed::compile::source_digest(); });
+    return text;
+  }();
+  return digest->c_str();
 }
 
 const char* heed_status_name(int status) {

@@ -1,6 +1,7 @@
 """The structs and functions of libheed's C interface (include/heed/heed.h) in ctypes."""
 
 import ctypes
+import platform
 
 
 class HeedError(RuntimeError):
@@ -101,6 +102,25 @@ class Library:
         """Raises HeedError with the library's sentence unless `status` is 0."""
         if status:
             raise HeedError(self.lib.heed_last_error().decode())
+
+
+def of_this_machine():
+    """What evidence says of where it was measured: device, arch, driver, and the digest of the kernels' sources. Takes PyTorch."""
+    import torch
+
+    from heed import libraries
+
+    lib = library(str(libraries.folder() / "libheed.so")).lib
+    lib.heed_source_digest.restype = ctypes.c_char_p
+    on_gpu = torch.cuda.is_available()
+    capability = torch.cuda.get_device_capability() if on_gpu else ()
+    driver = torch._C._cuda_getDriverVersion() if on_gpu else 0
+    return {
+        "device": torch.cuda.get_device_name() if on_gpu else "cpu",
+        "arch": f"sm_{capability[0]}{capability[1]}{'a' if capability == (9, 0) else ''}" if on_gpu else platform.machine(),
+        "driver": f"{driver // 1000}.{driver % 1000 // 10}" if on_gpu else platform.release(),
+        "source_digest": lib.heed_source_digest().decode(),
+    }
 
 
 _libraries = {}

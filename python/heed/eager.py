@@ -16,12 +16,11 @@ import sys
 import time
 from pathlib import Path
 
-from heed.arena import folder_name
+from heed.c_api import of_this_machine
 from heed.suites import LATENCY, BadWorkload, parse_workload
 
 WORKLOADS = (*LATENCY, "b1h32hkv8l1k4096d128:bf16", "b1h32hkv8l2048d128:bf16:causal_top_left", "b1h1l16d64")
 SECONDS = 0.02  # of one way in one round
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def ways(torch, heed, q, k, v, causal, gqa):
@@ -148,11 +147,10 @@ def main(arguments=None):
     import heed
 
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    name = torch.cuda.get_device_name() if device == "cuda" else folder_name("cpu")
     evidence = {
         "schema": 1,
         "what": "eager",
-        "device": name,
+        **of_this_machine(),
         "torch": torch.__version__,
         "heed": heed.__version__,
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+from heed.c_api import of_this_machine
+
 MODELS = {  # hidden size, layers, heads, heads_kv, intermediate size
     "llama-3-8b, 8 of its 32 layers": (4096, 8, 32, 8, 14336),
     "llama-3.2-1b": (2048, 16, 32, 8, 8192),
@@ -122,7 +124,7 @@ def main(arguments=None):
 
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     evidence = {
-        "schema": 1, "what": "model steps", "device": torch.cuda.get_device_name() if device == "cuda" else "cpu", "torch": torch.__version__,
+        "schema": 1, "what": "model steps", **of_this_machine(), "torch": torch.__version__,
         "transformers": transformers.__version__, "heed": heed.__version__, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "rounds": options.rounds, "rows": [],
     }

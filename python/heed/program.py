@@ -7,7 +7,13 @@ from pathlib import Path
 
 
 def path():
-    """The program of this package, else of a source tree's release build, else the one on PATH. Raises FileNotFoundError."""
+    """The program that $HEED_PROGRAM names, else the one of this package, else of a source tree's release build, else the one on PATH.
+    Raises FileNotFoundError."""
+    named = os.environ.get("HEED_PROGRAM")
+    if named:
+        if not os.access(named, os.X_OK):
+            raise FileNotFoundError(f"HEED_PROGRAM is {named}, which is no program that can be run; name the program heed, or unset the variable")
+        return named
     package = Path(__file__).resolve().parent
     for candidate in (package / "bin" / "heed", package.parent.parent / "build" / "release" / "heed"):
         if os.access(candidate, os.X_OK):

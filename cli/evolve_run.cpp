@@ -1,0 +1,126 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.hpp"
+#include "cli/book_add.hpp"
+#include "cli/evolve.hpp"
+#include "evolve/run.hpp"
+#include "process/shell_word.hpp"
+#include "report/outcome.hpp"
+
+namespace heed::cli {
+namespace {
+
+constexpr int kDraftsGpu = 24;  // looks at so many take about as long as a gate
+
+class Progress final : public evolve::Observer {
+ public:
+  explicit Progress(bool json) : json_(json) {}
+
+  void message(const std::string& text) override { remark(json_, fmt::format("  {}", text)); }
+
+  void generation_started(int generation, int first_trial, int trials_in_all) override {
+    remark(json_, fmt::format("generation {} (trial {} of {})", generation, first_trial, trials_in_all));
+  }
+
+  void trial_finished(const store::TrialRecord& t, double best_certain, int trials_in_all) override {
+    const std::string result =
+        t.ok() ? fmt::format("{:9.2f} us  {:.3f} [{:.3f}, {:.3f}]", t.trial_us, t.ratio, t.ratio_low, t.ratio_high)
+               : fmt::format("{} {}", to_string(t.verdict), t.finding == Finding::none ? "" : to_string(t.finding));
+    const std::string chosen = t.drafts.empty() ? "" : fmt::format("of {} drafts: ", t.drafts.size());
+    remark(json_, fmt::format("  {:>4}/{}  {:<9}  {:<44}  certain {:.3f}  {}{}", t.number + 1, trials_in_all,
+                              t.operation, result, best_certain, chosen, t.why.substr(0, 90)));
+    if (!t.ok() && t.verdict != Verdict::duplicate)
+      remark(json_, fmt::format("           {}: {}", t.check, split(t.reason, '\n').front().substr(0, 160)));
+  }
+
+ private:
+  bool json_;
+};
+
+}  // namespace
+
+record::RunOptions new_run(const EvolveOptions& o, const Workload& workload, const DeviceFacts& device) {
+  record::RunOptions options;
+  options.workload = workload;
+  options.families = o.family.empty() ? std::vector<std::string>() : split(o.family, ',');
+  options.strategy.kind = record::parse_strategy(o.strategy);
+  options.strategy.population = o.population;
+  options.strategy.drafts = o.drafts > 0 ? o.drafts : device.kind == DeviceKind::cuda ? kDraftsGpu : 1;
+  options.strategy.islands = std::min(o.islands, o.population);
+  options.strategy.seed = o.seed;
+  options.trials = o.trials;
+  options.budget_s = o.budget_s;
+  options.peers = !o.no_peers;
+  options.profile = !o.no_profile;
+  options.python = o.python;
+  return options;
+}
+
+std::string shared_options(const EvolveOptions& o) {
+  const MachineOptions usual;
+  std::string options;
+  const auto add = [&](const char* option, const std::string& value, const std::string& otherwise) {
+    if (value != otherwise) options += fmt::format(" {} {}", option, shell_word(value));
+  };
+  add("--db", o.store.path, "");
+  add("--device", o.machine.device, usual.device);
+  add("--cache", o.machine.cache, usual.cache);
+  add("--compiler", o.machine.compiler, usual.compiler);
+  add("--jobs", std::to_string(o.machine.jobs), std::to_string(usual.jobs));
+  add("--launch-limit", fmt::format("{}", o.machine.launch_limit_s), fmt::format("{}", usual.launch_limit_s));
+  add("--measure-limit", fmt::format("{}", o.machine.measure_limit_s), fmt::format("{}", usual.measure_limit_s));
+  add("--evidence", o.evidence, "");
+  if (o.into_book) options += o.book.empty() ? " --book" : " --book " + shell_word(o.book);
+  if (o.machine.json) options += " --json";
+  return options;
+}
+
+store::RunRecord evolve_one(const EvolveOptions& o, const Workshop& shop, const record::RunOptions& options,
+                            const QkvTensors* tensors, std::optional<std::int64_t> resume) {
+  Progress progress(o.machine.json);
+  evolve::Evolution evolution(*shop.store, *shop.builder, shop.device, options, o.machine.trial_options(), tensors,
+                              progress, resume);
+  const std::int64_t id = evolution.run_id();
+  std::vector<std::string> searched;
+  double configs = 0;
+  for (const Family* family : evolution.families()) {
+    const std::string_view why =
+        o.family.empty() && searched.empty() ? family->made_for(options.workload, shop.device) : "";
+    searched.push_back(why.empty() ? std::string(family->name())
+                                   : fmt::format("{} (made for {})", family->name(), why));
+    configs += space_size(variant_knobs(*family));
+  }
+  remark(o.machine.json,
+         fmt::format("run {}: {} on {}, {} trials of {}: {:.2g} configs", id, to_string(options.workload),
+                     shop.device.name, options.trials, join(searched, ", "), configs));
+  try {
+    (void)evolution.run();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::interrupted)
+      throw Error(ErrorCode::interrupted,
+                  fmt::format("interrupted; every finished trial is stored. Go on with: heed evolve --resume {}{}", id,
+                              shared_options(o)));
+    throw;
+  }
+  return *shop.store->find_run(id);
+}
+
+int add_to_book(const EvolveOptions& o, const store::RunRecord& run, const Workshop& shop) {
+  if (!report::has_champion(run.result)) {
+    remark(o.machine.json, "no champion for the book");
+    return 0;
+  }
+  try {
+    const std::filesystem::path path = book_path(o.book);
+    const nlohmann::json kept = put_into_book(path, {champion_of_run(run.id, *shop.store, *shop.builder)});
+    remark(o.machine.json, fmt::format("book {}: {}", path.string(), trim(text_of_kept(kept))));
+    return 0;
+  } catch (const Error& error) {
+    fmt::print(stderr, "heed: {}; heed book add {} tries again\n", error.what(), run.id);
+    return 1;
+  }
+}
+
+}  // namespace heed::cli

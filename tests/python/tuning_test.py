@@ -1,0 +1,107 @@
+"""heed.tune: from a model to kernels, by a search of a few trials on the CPU."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from attention_cases import require_programs, tensors
+
+
+def setUpModule():
+    require_programs()
+    global heed, program, tuning
+    import heed
+    from heed import program, tuning
+
+    try:
+        program.path()
+    except FileNotFoundError as error:
+        raise unittest.SkipTest(str(error)) from error
+
+
+class Tuning(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.book = self.folder / "book.heed"
+        # The book is that of this test alone, and no later call may take its champions.
+        environment = mock.patch.dict(os.environ)
+        environment.start()
+        self.addCleanup(lambda: tuning.operators.native.heed_torch_forget())
+        self.addCleanup(environment.stop)
+        self.extra = ["--db", str(self.folder / "a.db"), "--cache", str(self.folder / "cache"), "--population", "2"]
+        self.extra += ["--no-peers", "--no-profile", "--measure-limit", "0.2"]
+
+    def test_a_model_is_tuned(self):
+        q, k, v = tensors((1, 2, 2, 48, 48, 32, 32), torch.float32, "cpu")
+        short = [tensor[:, :, :16].contiguous() for tensor in (q, k, v)]
+        mask = torch.rand(48, 48) > 0.2
+
+        def model():
+            for _ in range(3):
+                F.scaled_dot_product_attention(q, k, v)
+            F.scaled_dot_product_attention(*short)
+            F.scaled_dot_product_attention(q, k, v, mask)
+
+        heed.reset_report()
+        with torch.inference_mode():
+            tuned = heed.tune(model, trials=4, calls=self.folder / "calls.json", book=self.book, extra=self.extra, quiet=True)
+
+        calls = {(workload, form): calls for workload, form, calls, _, _ in tuned.rows}
+        long, small = "b1h2l48d32:fp32", "b1h2l16d32:fp32"
+        self.assertEqual(calls, {(long, ""): 3, (small, ""): 1, (long, "attn_mask bool"): 1})
+        self.assertTrue(all(before > 0 and after > 0 for _, _, _, before, after in tuned.rows))
+        self.assertGreater(tuned.step_before, 0)
+        self.assertGreater(tuned.step_after, 0)
+        for words in (long, small, "attn_mask bool", "whole step"):
+            self.assertIn(words, str(tuned))
+
+        rows = tuned.results["workloads"]
+        self.assertEqual({(row["workload"], row["calls"]) for row in rows}, {(long, 3), (small, 1), (long, 1)})
+        self.assertEqual(sum(row["trials"] for row in rows), 4)
+        run = [row for row in rows if "run" in row]
+        self.assertTrue(run)
+        for row in rows:
+            self.assertNotEqual("run" in row, "skipped" in row, row)
+        champions = [row for row in run if row["result"]["outcome"] == "faster"]
+        self.assertEqual(self.book.is_file(), bool(champions))
+        self.assertEqual(tuned.results["saved_s"] > 0, bool(champions))
+
+        served = {row.workload for row in heed.report().rows if row.served}
+        self.assertIn(long, served)
+        self.assertIn(small, served)
+
+        again = tuning.evolve(self.folder / "calls.json", trials=4, book=self.book, device="cpu", extra=self.extra, quiet=True)
+        self.assertTrue(all(row["reused"] for row in again["workloads"] if "run" in row))
+
+    def test_a_model_without_attention(self):
+        with self.assertRaisesRegex(RuntimeError, "makes no call that Heed has a kernel for"):
+            heed.tune(lambda: torch.ones(2) + 1, trials=2, book=self.book, extra=self.extra)
+
+    def test_what_cannot_be_evolved_is_told(self):
+        calls = self.folder / "calls.json"
+        calls.write_text('{"schema": 1, "what": "calls", "rows": [{"workload": "banana", "form": "", "calls": 1}]}')
+        with self.assertRaisesRegex(RuntimeError, "ended with 2.*banana"):
+            tuning.evolve(calls, trials=2, book=self.book, device="cpu", extra=self.extra, quiet=True)
+
+
+class Program(unittest.TestCase):
+    def test_the_one_that_is_named_is_taken(self):
+        with tempfile.TemporaryDirectory() as folder:
+            named = Path(folder) / "heed"
+            with mock.patch.dict(os.environ, HEED_PROGRAM=str(named)):
+                with self.assertRaisesRegex(FileNotFoundError, "HEED_PROGRAM is .*no program that can be run"):
+                    program.path()
+                named.write_text("#!/bin/sh\necho named\n")
+                named.chmod(0o755)
+                self.assertEqual(subprocess.run([program.path()], capture_output=True, text=True).stdout, "named\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
