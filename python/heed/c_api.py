@@ -114,11 +114,13 @@ def of_this_machine():
     lib.heed_source_digest.restype = ctypes.c_char_p
     on_gpu = torch.cuda.is_available()
     capability = torch.cuda.get_device_capability() if on_gpu else ()
-    driver = torch._C._cuda_getDriverVersion() if on_gpu else 0
+    driver = ctypes.c_int()
+    if on_gpu:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(driver))
     return {
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
         "arch": f"sm_{capability[0]}{capability[1]}{'a' if capability == (9, 0) else ''}" if on_gpu else platform.machine(),
-        "driver": f"{driver // 1000}.{driver % 1000 // 10}" if on_gpu else platform.release(),
+        "driver": f"{driver.value // 1000}.{driver.value % 1000 // 10}" if on_gpu else platform.release(),
         "source_digest": lib.heed_source_digest().decode(),
     }
 

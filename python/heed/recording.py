@@ -64,6 +64,12 @@ class Recording:
         if self._with_tensors and workload and workload not in self.tensors:
             self.tensors[workload] = [tensor.detach().clone() for tensor in inputs]
 
+    def reset(self):
+        """Forgets what was recorded so far."""
+        self.finish()
+        self.rows.clear()
+        self.tensors.clear()
+
     def finish(self):
         """Reads the events. Waits for the GPU."""
         if self._events:

@@ -55,6 +55,19 @@ def _step_seconds(model_fn, context):
     return statistics.median(times)
 
 
+def _recorded(model_fn, by):
+    """The calls of a step, and their times: means of STEPS steps behind one that loads programs."""
+    with recording.record(by=by) as recorded:
+        model_fn()
+        recorded.reset()
+        for _ in range(STEPS):
+            model_fn()
+    for row in recorded.rows.values():
+        row.calls //= STEPS
+        row.seconds /= STEPS
+    return recorded
+
+
 def evolve(calls, *, trials=45, book=None, device="auto", extra=(), quiet=False):
     """Runs `heed evolve --workloads CALLS`; its progress goes to stderr. Returns what it printed as JSON.
 
@@ -78,7 +91,7 @@ def evolve(calls, *, trials=45, book=None, device="auto", extra=(), quiet=False)
 def tune(model_fn, *, trials=45, calls=None, book=None, device=None, extra=(), quiet=False):
     """Evolves kernels for the attention calls of a model, puts them into a book, and measures the model before and after.
 
-    model_fn   a function without arguments that runs one step of the model, on inputs as they will be. It is called about 20 times.
+    model_fn   a function without arguments that runs one step of the model, on inputs as they will be. It is called about 35 times.
     trials     of the search, for all workloads together; each workload gets a share by what it could gain
     calls      a file for the recorded calls, to be kept; None for a temporary one
     book       the book; None for the user's own, from which every later process takes its kernels
@@ -92,8 +105,8 @@ def tune(model_fn, *, trials=45, calls=None, book=None, device=None, extra=(), q
         path = Path(calls) if calls is not None else Path(folder) / "calls.json"
         model_fn()  # what is compiled or loaded first is no time of a step
         step_before = _step_seconds(model_fn, contextlib.nullcontext)
-        with recording.record(path) as before:
-            model_fn()
+        before = _recorded(model_fn, "torch")
+        before.save(path)
         if not any(row.workload and not row.form for row in before.rows.values()):
             raise RuntimeError("heed.tune(): the model makes no call that Heed has a kernel for; heed.record() shows what calls it makes")
         device = device or ("cpu" if before.device == "cpu" else "cuda")
@@ -102,8 +115,7 @@ def tune(model_fn, *, trials=45, calls=None, book=None, device=None, extra=(), q
         os.environ["HEED_BOOK"] = str(book)
     operators.native.heed_torch_forget()  # plans are made anew, with the book
     step_after = _step_seconds(model_fn, override.sdpa)
-    with recording.record(by="heed") as after:
-        model_fn()
+    after = _recorded(model_fn, "heed")
     rows = tuple(
         (row.workload, row.form, row.calls, row.seconds, after.rows[key].seconds if key in after.rows else 0.0)
         for key, row in sorted(before.rows.items(), key=lambda item: -item[1].seconds)

@@ -14,7 +14,7 @@ import xml.etree.ElementTree as xml
 from pathlib import Path
 from unittest import mock
 
-from heed import arena, launch, measure, suites, tables
+from heed import arena, c_api, launch, measure, suites, tables
 
 try:
     import torch
@@ -89,7 +89,7 @@ class Launch(unittest.TestCase):
 
     def test_no_library_is_a_sentence(self):
         with self.assertRaisesRegex(launch.HeedError, "cannot be loaded"):
-            launch.Library("/no/such/libheed.so")
+            c_api.Library("/no/such/libheed.so")
 
 
 @unittest.skipUnless(torch, "PyTorch is not installed")
