@@ -28,7 +28,13 @@ def main(path):
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        print(f"skipped: {file.stem}: PyTorch is not installed")
+        return ALL_SKIPPED
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=1).run(unittest.defaultTestLoader.loadTestsFromModule(module))
     for test, reason in result.skipped:
         print(f"skipped: {test.id()}: {reason}")
