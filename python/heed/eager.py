@@ -2,6 +2,7 @@
 
     python -m heed.eager                          print a table
     python -m heed.eager -o evidence/h100/calls.json
+    python -m heed.eager --show evidence/h100/calls.json
 
 A time is that of calls back to back without a wait between them, divided by their number: what the host takes, or the GPU where that
 takes longer. Ways are interleaved, and the median of rounds is taken.
@@ -118,13 +119,24 @@ def new_lengths(torch, heed, device):
     return round(statistics.median(times), 3)
 
 
+COLUMNS = {  # of a table: heading, way
+    "sdpa": "sdpa, no_grad",
+    "heed.sdpa()": "heed.sdpa() in place of sdpa, no_grad",
+    "heed's function": "heed.scaled_dot_product_attention, no_grad",
+    "sdpa, trained": "sdpa, forward and backward",
+    "heed, trained": "heed, forward and backward",
+}
+GRAPHS = {"sdpa, graph": "sdpa", "heed, graph": "heed.scaled_dot_product_attention"}
+
+
 def table(evidence):
-    """Text: a line for each workload, a column for each way."""
-    names = list(evidence["rows"][0]["us"])
-    lines = [f"{evidence['device']}, PyTorch {evidence['torch']}; us a call"]
+    """Text: a line for each workload."""
+    width = max(len(row["workload"]) for row in evidence["rows"])
+    lines = [f"{evidence['device']}, PyTorch {evidence['torch']}; us a call", ""]
+    lines.append(f"{'':<{width}}" + "".join(f"{heading:>17}" for heading in (*COLUMNS, *GRAPHS)))
     for row in evidence["rows"]:
-        lines += ["", row["workload"]] + [f"  {name:<52} {row['us'][name]:9.2f}" for name in names]
-        lines += [f"  {name + ', in a CUDA graph':<52} {us:9.2f}" for name, us in row.get("graph_us", {}).items()]
+        times = [row["us"][way] for way in COLUMNS.values()] + [row.get("graph_us", {}).get(way) for way in GRAPHS.values()]
+        lines.append(f"{row['workload']:<{width}}" + "".join(f"{'-':>17}" if us is None else f"{us:>17.2f}" for us in times))
     lines += ["", f"a plan for a new length, its program loaded: {evidence['new_length_us']:.1f} us"]
     return "\n".join(lines)
 
@@ -136,8 +148,12 @@ def main(arguments=None):
     parser.add_argument("--device", choices=("cpu", "cuda"), help="[a GPU if there is one]")
     parser.add_argument("--rounds", type=int, default=9, help="of every way [9]")
     parser.add_argument("-o", "--output", metavar="FILE", help="write JSON there")
+    parser.add_argument("--show", metavar="FILE", help="measure nothing: print the table of such a file")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
+    if options.show:
+        print(table(json.loads(Path(options.show).read_text())))
+        return 0
     try:
         texts = [str(parse_workload(text)) for text in options.shapes.split(",")]
     except BadWorkload as error:

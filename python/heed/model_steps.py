@@ -1,6 +1,7 @@
 """Whole steps of a Llama-like model of Transformers with Heed and without: prefill and one token of decoding.
 
     python -m heed.model_steps -o evidence/h100/model_steps.json
+    python -m heed.model_steps --show evidence/h100/model_steps.json
 
 Weights are random: times do not depend on them. Ways are interleaved, and the median of rounds is taken. Takes the package transformers.
 """
@@ -108,8 +109,12 @@ def main(arguments=None):
     parser.add_argument("--small", action="store_true", help="a tiny model instead, to see whether it runs")
     parser.add_argument("--rounds", type=int, default=7, help="of every way [7]")
     parser.add_argument("-o", "--output", metavar="FILE", help="write JSON there")
+    parser.add_argument("--show", metavar="FILE", help="measure nothing: print the table of such a file")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
+    if options.show:
+        print(table(json.loads(Path(options.show).read_text())))
+        return 0
     try:
         lengths = [int(text) for text in options.lengths.split(",")]
     except ValueError:

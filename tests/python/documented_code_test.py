@@ -43,5 +43,22 @@ class Documents(unittest.TestCase):
         self.assertIn("a mask tensor (attn_mask)", printed)
 
 
+class Printed(unittest.TestCase):
+    """Blocks behind <!-- printed by: python -m MODULE --show FILE --> are what that command prints."""
+
+    def test_blocks(self):
+        import importlib
+
+        blocks = 0
+        for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+            for module, file, block in re.findall(r"<!-- printed by: python -m (\S+) --show (\S+) -->\n```\n(.*?)```", path.read_text(), re.DOTALL):
+                printed = io.StringIO()
+                with contextlib.redirect_stdout(printed):
+                    self.assertEqual(importlib.import_module(module).main(["--show", str(ROOT / file)]), 0)
+                self.assertEqual(block, printed.getvalue(), f"{path.name}: {file}")
+                blocks += 1
+        self.assertGreaterEqual(blocks, 2)
+
+
 if __name__ == "__main__":
     unittest.main()
