@@ -12,8 +12,8 @@ namespace heed::torch {
 /// the same stream alone.
 class Workspace {
  public:
-  /// Of a stream that is being captured into a CUDA graph, a workspace of its own, prepared by a node of that graph.
-  /// Else that of the stream, which plans share that zero as much of it. @throws std::runtime_error
+  /// That of the stream, which plans share that zero as much of it; of a stream that is being captured into a CUDA
+  /// graph one of that graph, prepared by a node of it. @throws std::runtime_error
   Workspace(const PlanEntry& entry, const Call& call, void* stream);
 
   /// Null where the plan takes none.
