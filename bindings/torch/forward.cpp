@@ -107,39 +107,46 @@ Outputs forward(StableValue* stack, bool wants_lse) {
   const Masking masking{number_of<std::int64_t>(stack[3]), number_of<std::int64_t>(stack[4]),
                         number_of<std::int64_t>(stack[5]), optional_number_of(stack[6])};
   const bool or_unfused = number_of<bool>(stack[7]);
-  Outputs outputs;
+  Call call;
+  const Refusal refusal = read_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, wants_lse, true, call);
   std::string why;
-  if (run_forward(inputs, masking, wants_lse, outputs, why)) return outputs;
+  if (refusal == Refusal::none) {
+    PlanEntry& entry = entry_of(call);
+    if (entry.plan() != nullptr) {
+      Outputs outputs;
+      run_call(entry, call, inputs, masking, outputs);
+      return outputs;
+    }
+    why = entry.refused();
+  } else {
+    why = std::string("Heed does not run a call because of ") + phrase(refusal);
+  }
   if (!or_unfused) throw std::runtime_error(why);
   return run_unfused(inputs, masking);
 }
 
 }  // namespace
 
-bool run_forward(const Inputs& inputs, const Masking& masking, bool wants_lse, Outputs& outputs, std::string& why) {
-  Call call;
-  const Refusal refusal = read_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, wants_lse, true, call);
-  if (refusal != Refusal::none) {
-    why = std::string("Heed does not run a call because of ") + phrase(refusal);
-    return false;
-  }
+void run_call(PlanEntry& entry, const Call& call, const Inputs& inputs, const Masking& masking, Outputs& outputs) {
   const CurrentDevice device(call.problem);
   const bool on_gpu = call.problem.device_type == HEED_CUDA;
   const bool copies_q = must_be_copied(inputs.q, call.problem.q_strides, on_gpu);
   const bool copies_k = must_be_copied(inputs.k, call.problem.k_strides, on_gpu);
   const bool copies_v = must_be_copied(inputs.v, call.problem.v_strides, on_gpu);
-  if (copies_q || copies_k || copies_v)
-    return run_forward(
-        {copies_q ? inputs.q.cloned() : inputs.q.shared(), copies_k ? inputs.k.cloned() : inputs.k.shared(),
-         copies_v ? inputs.v.cloned() : inputs.v.shared()},
-        masking, wants_lse, outputs, why);
-  PlanEntry& entry = entry_of(call);
-  if (entry.plan() == nullptr) {
-    why = entry.refused();
-    return false;
+  if (!copies_q && !copies_k && !copies_v) {
+    run_plan(entry, call, inputs, outputs);
+    return;
   }
-  run_plan(entry, call, inputs, outputs);
-  return true;
+  const Inputs copied{copies_q ? inputs.q.cloned() : inputs.q.shared(),
+                      copies_k ? inputs.k.cloned() : inputs.k.shared(),
+                      copies_v ? inputs.v.cloned() : inputs.v.shared()};
+  Call again;
+  const bool wants_lse = (call.problem.flags & HEED_WANTS_LSE) != 0;
+  if (read_call(copied.q.get(), copied.k.get(), copied.v.get(), masking, wants_lse, true, again) != Refusal::none)
+    throw std::runtime_error("copies of tensors have another form than the tensors");
+  PlanEntry& of_copies = entry_of(again);
+  if (of_copies.plan() == nullptr) throw std::runtime_error(of_copies.refused());
+  run_plan(of_copies, again, copied, outputs);
 }
 
 void forward_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {

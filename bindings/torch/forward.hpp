@@ -2,6 +2,7 @@
 #pragma once
 
 #include "call.hpp"
+#include "plans.hpp"
 
 namespace heed::torch {
 
@@ -15,9 +16,8 @@ struct Inputs {
   Tensor q, k, v;
 };
 
-/// Runs a call, on PyTorch's current stream. @return whether libheed has a program for it; where it has none, `why` is
-/// a sentence
-bool run_forward(const Inputs& inputs, const Masking& masking, bool wants_lse, Outputs& outputs, std::string& why);
+/// Runs a call that `read_call` has read, by its plan, on PyTorch's current stream.
+void run_call(PlanEntry& entry, const Call& call, const Inputs& inputs, const Masking& masking, Outputs& outputs);
 
 /// Kernels of the operators, to be registered for CPU and CUDA. Where libheed has no program and the argument
 /// `or_unfused` is true, heed::unfused computes it, which Python implements with PyTorch's operators.

@@ -29,7 +29,6 @@ void attach_libtorch(const std::string& path) {
   find(library, t.tensor_sizes, "aoti_torch_get_sizes", true);
   find(library, t.tensor_strides, "aoti_torch_get_strides", true);
   find(library, t.tensor_dtype, "aoti_torch_get_dtype", true);
-  find(library, t.tensor_layout, "aoti_torch_get_layout", true);
   find(library, t.tensor_device_type, "aoti_torch_get_device_type", true);
   find(library, t.tensor_device_index, "aoti_torch_get_device_index", true);
   find(library, t.tensor_const_data, "torch_get_const_data_ptr", true);
@@ -49,7 +48,6 @@ void attach_libtorch(const std::string& path) {
   find(library, t.dtype_bfloat16, "aoti_torch_dtype_bfloat16", true);
   find(library, t.dtype_float32, "aoti_torch_dtype_float32", true);
   find(library, t.dtype_uint8, "aoti_torch_dtype_uint8", true);
-  find(library, t.layout_strided, "aoti_torch_layout_strided", true);
   find(library, t.device_type_cpu, "aoti_torch_device_type_cpu", true);
   find(library, t.device_type_cuda, "aoti_torch_device_type_cuda", true);
 

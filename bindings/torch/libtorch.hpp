@@ -45,7 +45,6 @@ struct Libtorch {
   Status (*tensor_sizes)(TensorHandle, std::int64_t**);
   Status (*tensor_strides)(TensorHandle, std::int64_t**);
   Status (*tensor_dtype)(TensorHandle, std::int32_t*);
-  Status (*tensor_layout)(TensorHandle, std::int32_t*);
   Status (*tensor_device_type)(TensorHandle, std::int32_t*);
   Status (*tensor_device_index)(TensorHandle, std::int32_t*);
   Status (*tensor_const_data)(TensorHandle, const void**);
@@ -68,7 +67,6 @@ struct Libtorch {
   std::int32_t (*dtype_bfloat16)();
   std::int32_t (*dtype_float32)();
   std::int32_t (*dtype_uint8)();
-  std::int32_t (*layout_strided)();
   std::int32_t (*device_type_cpu)();
   std::int32_t (*device_type_cuda)();
 

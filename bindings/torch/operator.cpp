@@ -78,17 +78,14 @@ HEED_TORCH_API void heed_torch_set_strict(int strict) {
 HEED_TORCH_API void heed_torch_set_flash(int is_flash) {
   set_flash(is_flash != 0);
 }
-HEED_TORCH_API void heed_torch_count(const char* reason) {
-  (void)guarded([&] { count_handed_back(reason); });
+HEED_TORCH_API void heed_torch_count(const char* workload, const char* reason) {
+  (void)guarded([&] { count_handed_back(workload, reason); });
 }
 HEED_TORCH_API void heed_torch_note_exception(const char* text) {
   (void)guarded([&] { note_exception(text); });
 }
 HEED_TORCH_API const char* heed_torch_refusal(int refusal) {
   return refusal >= 0 && refusal < static_cast<int>(Refusal::count) ? phrase(static_cast<Refusal>(refusal)) : "";
-}
-HEED_TORCH_API void heed_torch_set_build(int build) {
-  set_build_mode(build);
 }
 HEED_TORCH_API int heed_torch_forget() {
   return guarded([] {
@@ -117,10 +114,4 @@ HEED_TORCH_API int heed_torch_report(void* context,
     for (const auto& [key, calls] : handed_back())
       visit(context, 0, key.first.c_str(), "", "", key.second.c_str(), calls, 0);
   });
-}
-
-HEED_TORCH_API std::uint64_t heed_torch_workspace_bytes() {
-  std::uint64_t bytes = 0;
-  (void)guarded([&] { bytes = workspace_bytes(); });
-  return bytes;
 }

@@ -25,9 +25,6 @@ std::unordered_map<PlanKey, Entry, KeyHash>& entries() {
   return *all;
 }
 std::atomic<std::uint64_t> epoch{1};  // of entries that threads may keep
-std::atomic<int> build_mode{HEED_BUILD_OFF};
-// A new plan is asked for at every so many calls: heed_wait_for_builds(0) takes a lock.
-constexpr std::uint64_t kCallsBetweenLooks = 64;
 
 // PyTorch's threads share the tasks of a plan on a CPU, so that its number of threads holds for Heed too.
 // https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html
@@ -49,7 +46,6 @@ void parallel_for(void*, int tasks, void (*task)(void*, int), void* argument) {
 Entry made(const Call& call) {
   heed_options options;
   heed_options_init(&options);
-  options.build = build_mode;
   if (call.problem.device_type == HEED_CPU) {
     std::uint32_t threads = 0;
     check(libtorch().thread_count(&threads), "asking for the number of threads");
@@ -90,21 +86,17 @@ void forget_all() {
   entries().clear();
 }
 
-Entry found_or_made(const Call& call, bool anew) {
+Entry found_or_made(const Call& call) {
   {
     const std::lock_guard lock(mutex());
-    if (const auto at = entries().find(call.key); at != entries().end() && !anew) return at->second;
+    if (const auto at = entries().find(call.key); at != entries().end()) return at->second;
   }
   // Outside of the lock: it may take milliseconds, and what two threads make at a time is the same.
   const Entry entry = made(call);
   const std::lock_guard lock(mutex());
   if (entries().size() >= kMostEntries) forget_all();
   Entry& place = entries()[call.key];
-  if (place != nullptr && anew) {
-    entry->calls = place->calls.load();
-    entry->nanoseconds = place->nanoseconds.load();
-  }
-  if (place == nullptr || anew) place = entry;
+  if (place == nullptr) place = entry;
   return place;
 }
 
@@ -136,14 +128,7 @@ PlanEntry& entry_of(const Call& call) {
   static thread_local std::array<Kept, kPlaces> kept;
   Kept& place = kept[call.key.hash() % kPlaces];
   const std::uint64_t now = epoch.load(std::memory_order_acquire);
-  const bool is_kept = place.epoch == now && place.key == call.key;
-  const bool is_stale = is_kept && place.entry->info().is_building != 0 &&
-                        place.entry->calls.load(std::memory_order_relaxed) % kCallsBetweenLooks == 0 &&
-                        heed_wait_for_builds(0) == 0;
-  if (!is_kept || is_stale) {
-    Entry entry = found_or_made(call, is_stale);
-    place = {now, call.key, std::move(entry)};
-  }
+  if (place.epoch != now || !(place.key == call.key)) place = {now, call.key, found_or_made(call)};
   return *place.entry;
 }
 
@@ -168,10 +153,6 @@ void forget_plans() {
   const std::lock_guard lock(mutex());
   forget_all();
   ++epoch;
-}
-
-void set_build_mode(int build) {
-  build_mode = build;
 }
 
 }  // namespace heed::torch

@@ -40,9 +40,8 @@ class PlanEntry {
   std::string refused_;
 };
 
-/// Finds the entry of a call, or makes it: milliseconds where its program is not loaded yet. Where a better program is
-/// being built, the entry is made anew when the build has ended. Safe from many threads; an entry that was found lives
-/// as long as the thread asks for no other of the same place, so use it before the next call.
+/// Finds the entry of a call, or makes it: milliseconds where its program is not loaded yet. Safe from many threads; an
+/// entry that was found lives as long as the thread asks for no other of the same place: use it before the next call.
 PlanEntry& entry_of(const Call& call);
 
 /// Calls of a problem whose plan was forgotten since, or of one that is there.
@@ -60,7 +59,5 @@ std::vector<PlanCount> plan_counts();
 void reset_plan_counts();
 /// Forgets every plan: problems are planned again, by the book and the environment as they are then.
 void forget_plans();
-/// heed_options.build of plans made from now on.
-void set_build_mode(int build);
 
 }  // namespace heed::torch

@@ -64,12 +64,12 @@ bool selects_backends() {
 struct CountKey {
   PlanKey key;
   Refusal refusal;
-  std::string python_reason;  // of calls that Python handed back
+  std::string python_count;  // of calls that Python handed back: workload and reason
   friend bool operator==(const CountKey&, const CountKey&) = default;
 };
 struct CountHash {
   std::size_t operator()(const CountKey& key) const {
-    return key.key.hash() ^ static_cast<std::size_t>(key.refusal) ^ std::hash<std::string>()(key.python_reason);
+    return key.key.hash() ^ static_cast<std::size_t>(key.refusal) ^ std::hash<std::string>()(key.python_count);
   }
 };
 struct Count {
@@ -99,17 +99,17 @@ void count(const Call& call, Refusal refusal, const std::string& detail) {
   one.reason = detail.empty() ? phrase(refusal) : detail;
 }
 
-// Why the call is handed back; `detail` is libheed's sentence, where it has one.
-Refusal refusal_of(const Arguments& a, bool wants_lse, Call& call, std::string& detail) {
+// Why the call is handed back, or `none` and its plan; `detail` is libheed's sentence, where it has one.
+Refusal refusal_of(const Arguments& a, bool wants_lse, Call& call, std::string& detail, PlanEntry*& entry) {
   const Refusal form =
       read_call(a.inputs.q.get(), a.inputs.k.get(), a.inputs.v.get(), a.masking(), wants_lse, a.enable_gqa, call);
   if (a.mask) return Refusal::mask_tensor;
   if (a.dropout != 0) return Refusal::dropout;
   if (form != Refusal::none) return form;
   if (selects_backends()) return Refusal::backend_selection;
-  const PlanEntry& entry = entry_of(call);
-  if (entry.plan() != nullptr) return Refusal::none;
-  detail = entry.refused();
+  entry = &entry_of(call);
+  if (entry->plan() != nullptr) return Refusal::none;
+  detail = entry->refused();
   return Refusal::unsupported;
 }
 
@@ -173,9 +173,11 @@ bool is_bare(const Arguments& a) {
 void route_devices(const Arguments& a, StableValue* stack) {
   Call call{};
   std::string detail;
-  const Refusal refusal = refusal_of(a, false, call, detail);
-  Outputs outputs;
-  if (refusal == Refusal::none && run_forward(a.inputs, a.masking(), false, outputs, detail)) {
+  PlanEntry* entry = nullptr;
+  const Refusal refusal = refusal_of(a, false, call, detail, entry);
+  if (refusal == Refusal::none) {
+    Outputs outputs;
+    run_call(*entry, call, a.inputs, a.masking(), outputs);
     stack[0] = stable(std::move(outputs.o));
     return;
   }
@@ -214,7 +216,8 @@ void refusal_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
   const Arguments a(stack);
   Call call{};
   std::string detail;
-  const Refusal refusal = refusal_of(a, wants_lse, call, detail);
+  PlanEntry* entry = nullptr;
+  const Refusal refusal = refusal_of(a, wants_lse, call, detail, entry);
   if (refusal != Refusal::none) count(call, refusal, detail);
   stack[0] = stable(static_cast<std::int64_t>(refusal));
 }
@@ -251,9 +254,10 @@ HandedBack handed_back() {
   return all;
 }
 
-void count_handed_back(const char* reason) {
+void count_handed_back(const char* workload, const char* reason) {
   const std::lock_guard lock(mutex());
-  Count& one = counts()[{PlanKey{}, Refusal::none, reason}];
+  Count& one = counts()[{PlanKey{}, Refusal::none, std::string(workload) + "\n" + reason}];
+  one.workload = workload;
   one.reason = reason;
   ++one.calls;
 }

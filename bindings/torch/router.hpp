@@ -30,7 +30,7 @@ void remove_override();
 using HandedBack = std::map<std::pair<std::string, std::string>, std::uint64_t>;
 HandedBack handed_back();
 /// Counts a call that Python handed back by itself.
-void count_handed_back(const char* reason);
+void count_handed_back(const char* workload, const char* reason);
 /// Whether Heed is PyTorch's implementation of FlashAttention (torch.nn.attention.activate_flash_attention_impl): a
 /// selection of backends that has it is served then.
 void set_flash(bool is_flash);

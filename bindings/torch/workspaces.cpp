@@ -105,11 +105,4 @@ void free_workspaces() {
   held().clear();
 }
 
-std::size_t workspace_bytes() {
-  const std::lock_guard lock(mutex());
-  std::size_t bytes = 0;
-  for (const auto& [place, one] : held()) bytes += one.bytes;
-  return bytes;
-}
-
 }  // namespace heed::torch

@@ -26,7 +26,5 @@ class Workspace {
 
 /// Gives the streams' workspaces back to PyTorch's allocator.
 void free_workspaces();
-/// Bytes that they hold.
-std::size_t workspace_bytes();
 
 }  // namespace heed::torch

@@ -104,15 +104,16 @@ class Library:
             raise HeedError(self.lib.heed_last_error().decode())
 
 
-def of_this_machine():
-    """What evidence says of where it was measured: device, arch, driver, and the digest of the kernels' sources. Takes PyTorch."""
+def of_this_machine(device):
+    """What evidence says of where it was measured, on "cpu" or "cuda": device, arch, driver, and the digest of the kernels' sources.
+    Takes PyTorch."""
     import torch
 
     from heed import libraries
 
     lib = library(str(libraries.folder() / "libheed.so")).lib
     lib.heed_source_digest.restype = ctypes.c_char_p
-    on_gpu = torch.cuda.is_available()
+    on_gpu = device == "cuda"
     capability = torch.cuda.get_device_capability() if on_gpu else ()
     driver = ctypes.c_int()
     if on_gpu:

@@ -8,16 +8,12 @@ A time is that of calls back to back without a wait between them, divided by the
 takes longer. Ways are interleaved, and the median of rounds is taken.
 """
 
-import argparse
 import contextlib
-import datetime
-import json
 import statistics
 import sys
 import time
-from pathlib import Path
 
-from heed.c_api import of_this_machine
+from heed import stored_times
 from heed.suites import LATENCY, BadWorkload, parse_workload
 
 WORKLOADS = (*LATENCY, "b1h32hkv8l1k4096d128:bf16", "b1h32hkv8l2048d128:bf16:causal_top_left", "b1h1l16d64")
@@ -143,17 +139,11 @@ def table(evidence):
 
 def main(arguments=None):
     """Exit code: 0, or 2 for a wrong argument."""
-    parser = argparse.ArgumentParser(prog="python -m heed.eager", description=__doc__.split("\n")[0])
+    parser = stored_times.parser("heed.eager", __doc__.split("\n")[0], rounds=9)
     parser.add_argument("--shapes", default=",".join(WORKLOADS), metavar="W,...", help="workloads [those of the latency suite and three more]")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="[a GPU if there is one]")
-    parser.add_argument("--rounds", type=int, default=9, help="of every way [9]")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write JSON there")
-    parser.add_argument("--show", metavar="FILE", help="measure nothing: print the table of such a file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     if options.show:
-        print(table(json.loads(Path(options.show).read_text())))
-        return 0
+        return stored_times.shown(options.show, table)
     try:
         texts = [str(parse_workload(text)) for text in options.shapes.split(",")]
     except BadWorkload as error:
@@ -162,26 +152,12 @@ def main(arguments=None):
 
     import heed
 
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    evidence = {
-        "schema": 1,
-        "what": "eager",
-        **of_this_machine(),
-        "torch": torch.__version__,
-        "heed": heed.__version__,
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "rounds": options.rounds,
-        "rows": [],
-    }
+    device, evidence = stored_times.head("eager", options)
     for text in texts:
         evidence["rows"].append(measure(torch, heed, text, device, options.rounds))
-        print(f"{text}", file=sys.stderr, flush=True)
+        print(text, file=sys.stderr, flush=True)
     evidence["new_length_us"] = new_lengths(torch, heed, device)
-    text = json.dumps(evidence, indent=1)
-    if options.output:
-        Path(options.output).write_text(text + "\n")
-    print(text if options.json else table(evidence))
-    return 0
+    return stored_times.store(evidence, options, table)
 
 
 if __name__ == "__main__":

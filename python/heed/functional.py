@@ -18,6 +18,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     `heed.report()` says which calls were served, and why others were not.
     """
     try:
+        if recording is not None:
+            return recording.sdpa(_sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         return _sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     except (RuntimeError, AttributeError):
         # An operator reports arguments of a wrong type as RuntimeError; PyTorch's function says which, as TypeError.
@@ -60,9 +62,7 @@ def attention(query, key, value, *, causal=False, window=None, alignment=None, s
     """
     masking = _masking(query, key, value, causal, window, alignment, scale, others)
     if recording is not None:
-        from heed.recording import workload_of
-
-        return recording.call(workload_of(query, key, value, masking), "", (query, key, value), lambda: _attention(query, key, value, masking, return_lse))
+        return recording.call(workload(query, key, value, masking), "", (query, key, value), lambda: _attention(query, key, value, masking, return_lse))
     return _attention(query, key, value, masking, return_lse)
 
 
@@ -182,11 +182,11 @@ def _refusal(query, key, value, masking, wants_lse):
     return None
 
 
-def workload(query, key, value):
-    """The sizes of a call as the command line of Heed spells them, or "" where no kernel has its types."""
+def workload(query, key, value, masking=(unfused.NONE, -1, -1, None)):
+    """A call as the command line of Heed spells it, or "" where no kernel has its types or sizes. `masking`: as heed::forward has it."""
     try:
-        problem = _problem(query, key, value, (unfused.NONE, -1, -1, None), False)
-    except NotImplementedError:
+        problem = _problem(query, key, value, masking, False)
+    except (NotImplementedError, ValueError):
         return ""
     library = c_api.library(str(libraries.folder() / "libheed.so")).lib
     library.heed_problem_text.restype = ctypes.c_size_t

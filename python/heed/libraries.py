@@ -46,7 +46,7 @@ def operator_library():
     library.heed_torch_install.argtypes = [ctypes.c_int]
     library.heed_torch_note_exception.argtypes = [ctypes.c_char_p]
     library.heed_torch_note_exception.restype = None
-    library.heed_torch_count.argtypes = [ctypes.c_char_p]
+    library.heed_torch_count.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
     library.heed_torch_count.restype = None
     library.heed_torch_set_flash.argtypes = [ctypes.c_int]
     library.heed_torch_set_flash.restype = None
@@ -54,10 +54,7 @@ def operator_library():
     library.heed_torch_set_strict.restype = None
     library.heed_torch_refusal.argtypes = [ctypes.c_int]
     library.heed_torch_refusal.restype = ctypes.c_char_p
-    library.heed_torch_set_build.argtypes = [ctypes.c_int]
-    library.heed_torch_set_build.restype = None
     library.heed_torch_report.argtypes = [ctypes.c_void_p, VISIT]
-    library.heed_torch_workspace_bytes.restype = ctypes.c_uint64
     return library
 
 

@@ -6,16 +6,12 @@
 Weights are random: times do not depend on them. Ways are interleaved, and the median of rounds is taken. Takes the package transformers.
 """
 
-import argparse
 import contextlib
-import datetime
-import json
 import statistics
 import sys
 import time
-from pathlib import Path
 
-from heed.c_api import of_this_machine
+from heed import stored_times
 
 MODELS = {  # hidden size, layers, heads, heads_kv, intermediate size
     "llama-3-8b, 8 of its 32 layers": (4096, 8, 32, 8, 14336),
@@ -103,18 +99,12 @@ def table(evidence):
 
 def main(arguments=None):
     """Exit code: 0, 1 without Transformers, 2 for a wrong argument."""
-    parser = argparse.ArgumentParser(prog="python -m heed.model_steps", description=__doc__.split("\n")[0])
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="[a GPU if there is one]")
+    parser = stored_times.parser("heed.model_steps", __doc__.split("\n")[0], rounds=7)
     parser.add_argument("--lengths", default="512,2048,8192", metavar="N,...", help="tokens of a prefill and of a cache [512,2048,8192]")
     parser.add_argument("--small", action="store_true", help="a tiny model instead, to see whether it runs")
-    parser.add_argument("--rounds", type=int, default=7, help="of every way [7]")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write JSON there")
-    parser.add_argument("--show", metavar="FILE", help="measure nothing: print the table of such a file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     if options.show:
-        print(table(json.loads(Path(options.show).read_text())))
-        return 0
+        return stored_times.shown(options.show, table)
     try:
         lengths = [int(text) for text in options.lengths.split(",")]
     except ValueError:
@@ -127,19 +117,11 @@ def main(arguments=None):
         return 1
     import heed
 
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    evidence = {
-        "schema": 1, "what": "model steps", **of_this_machine(), "torch": torch.__version__,
-        "transformers": transformers.__version__, "heed": heed.__version__, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "rounds": options.rounds, "rows": [],
-    }
+    device, evidence = stored_times.head("model steps", options)
+    evidence["transformers"] = transformers.__version__
     for name, sizes in (SMALL if options.small else MODELS).items():
         evidence["rows"] += measure(torch, heed, name, sizes, lengths, device, options.rounds)
-    text = json.dumps(evidence, indent=1)
-    if options.output:
-        Path(options.output).write_text(text + "\n")
-    print(text if options.json else table(evidence))
-    return 0
+    return stored_times.store(evidence, options, table)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def torch_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=
 def hand_back(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, reason=0):
     """torch_attention, or an exception in strict mode. `reason` is what heed::refusal said, which counts it, or a phrase."""
     if isinstance(reason, str):
-        native.heed_torch_count(reason.encode())
+        native.heed_torch_count(b"", reason.encode())
     if refuse is not None:
         refuse(reason, query, key, value)
     return torch_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)

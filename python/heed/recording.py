@@ -1,7 +1,6 @@
 """Which calls of attention a model makes, how often, and how long they take: the input of `heed evolve --workloads`."""
 
 import contextlib
-import ctypes
 import dataclasses
 import datetime
 import json
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from heed import c_api, functional, libraries, operators, routing, unfused
+from heed import functional, operators, routing, unfused
 
 SCHEMA = 1
 WHAT = "calls"
@@ -56,6 +55,14 @@ class Recording:
         with self._lock:
             self._count(workload, form, inputs, 0.0 if inputs[0].is_cuda else time.perf_counter() - before)
         return result
+
+    def sdpa(self, function, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
+        """Runs `function`, which has the arguments of scaled_dot_product_attention, as a call of its workload."""
+        form = _form(query, key, value, attn_mask, dropout_p)
+        masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
+        has_workload = form in ("", "dropout") or form.startswith("attn_mask")
+        return self.call(functional.workload(query, key, value, masking) if has_workload else "", form, (query, key, value),
+                         lambda: function(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
 
     def _count(self, workload, form, inputs, seconds):
         row = self.rows.setdefault((workload, form), Row(workload, form))
@@ -104,19 +111,6 @@ class Recording:
         path.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def workload_of(query, key, value, masking):
-    """A call as the command line of Heed spells it, "" where no kernel has its types or sizes."""
-    try:
-        problem = functional._problem(query, key, value, masking, False)
-    except (NotImplementedError, ValueError):
-        return ""
-    library = c_api.library(str(libraries.folder() / "libheed.so")).lib
-    library.heed_problem_text.restype = ctypes.c_size_t
-    text = ctypes.create_string_buffer(256)
-    library.heed_problem_text(ctypes.byref(problem), text, ctypes.c_size_t(len(text)))
-    return text.value.decode()
-
-
 def _form(query, key, value, attn_mask, dropout_p):
     """What a call of scaled_dot_product_attention has beside sizes."""
     parts = []
@@ -136,7 +130,7 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def record(path=None, *, tensors=False, by="torch"):
-    """Records every call of scaled_dot_product_attention, and of heed.attention, that the statements below make, on any thread.
+    """Records every call of scaled_dot_product_attention, PyTorch's or Heed's, and of heed.attention that the statements below make, on any thread.
 
     path      a file for `heed evolve --workloads`, written at the end, also after an exception; None for none
     tensors   keep q, k and v of each workload's first call, for `heed run --qkv` and `heed evolve --qkv`; takes the package safetensors
@@ -155,14 +149,10 @@ def record(path=None, *, tensors=False, by="torch"):
     if not _lock.acquire(blocking=False):
         raise RuntimeError("heed.record() within another recording; end that first")
     recording = Recording(tensors)
-    inner = operators.torch_attention if by == "torch" else functional.scaled_dot_product_attention
+    inner = operators.torch_attention if by == "torch" else torch.ops.heed.scaled_dot_product_attention.default
 
     def recorded(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
-        form = _form(query, key, value, attn_mask, dropout_p)
-        masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
-        text = "" if form not in ("", "dropout") and not form.startswith("attn_mask") else workload_of(query, key, value, masking)
-        return recording.call(text, form, (query, key, value),
-                              lambda: inner(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
+        return recording.sdpa(inner, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
     library = torch.library.Library("aten", "IMPL")
     try:

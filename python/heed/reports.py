@@ -1,8 +1,6 @@
 """What Heed served since the process began, and what it handed back to PyTorch."""
 
-import collections
 import dataclasses
-import threading
 
 from heed import libraries
 from heed.libraries import check
@@ -59,14 +57,9 @@ class Report:
         return "\n".join(lines)
 
 
-_lock = threading.Lock()
-_counts = collections.Counter()
-
-
 def count_handed_back(workload, reason):
     """Counts a call that this package computed by PyTorch's operators because of `reason`, past the operators that count by themselves."""
-    with _lock:
-        _counts[workload, reason] += 1
+    libraries.operator_library().heed_torch_count(workload.encode(), reason.encode())
 
 
 def report():
@@ -79,13 +72,9 @@ def report():
         rows.append(Row(bool(served), *texts, calls, nanoseconds / 1e9))
 
     check(libraries.operator_library().heed_torch_report(None, visit))
-    with _lock:
-        rows += [Row(False, workload, "", "", reason, calls, 0.0) for (workload, reason), calls in _counts.items()]
     return Report(tuple(sorted(rows, key=lambda row: (-row.calls, row.workload))))
 
 
 def reset_report():
     """Counts from zero."""
     check(libraries.operator_library().heed_torch_reset_counts())
-    with _lock:
-        _counts.clear()

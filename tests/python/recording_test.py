@@ -37,6 +37,7 @@ class Recordings(unittest.TestCase):
             ("b2h4l16d64:fp32", "attn_mask bool"): lambda: F.scaled_dot_product_attention(q, k, v, mask),
             ("", "3-dimensional"): lambda: F.scaled_dot_product_attention(q[0], k[0], v[0]),
             ("", ""): lambda: F.scaled_dot_product_attention(q.double(), k.double(), v.double()),
+            ("b2h4l16d64:fp32:scale=0.5", ""): lambda: heed.scaled_dot_product_attention(q, k, v, scale=0.5),
             ("b2h4l16d64:fp32:causal_top_left:window=3", ""): lambda: heed.attention(q, k, v, causal=True, window=(3, None), alignment="top_left"),
         }
         for by in ("torch", "heed"):
