@@ -133,6 +133,18 @@ struct Specialization {
   constexpr bool operator==(const Specialization&) const = default;
 };
 
+/// What a program can do that most problems have no need of (kernels/attention/features.hpp). It also runs launches
+/// that have fewer of them.
+struct Features {
+  bool softcap = false;
+  bool bias = false;     ///< a tensor of biases or a boolean mask
+  bool alibi = false;    ///< biases that are linear in the distance
+  bool sinks = false;    ///< one more score of each row, without a value
+  bool lengths = false;  ///< of each entry of the batch
+  bool pages = false;    ///< of K and V
+  constexpr bool operator==(const Features&) const = default;
+};
+
 /// What is fixed when a variant is built, besides its config.
 ///
 /// Templates take this and configs by reference, `template <const Config& kConfig, const Problem& kProblem>`, to
@@ -144,6 +156,7 @@ struct Problem {
   MaskKind mask;
   FixedSizes sizes = {};  ///< none without a specialization
   Specialization specialization = {};
+  Features features = {};
   constexpr bool operator==(const Problem&) const = default;
 };
 

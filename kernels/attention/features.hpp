@@ -1,0 +1,119 @@
+/// Features: what most problems do not have, and the numbers of a launch that has them. Host and device.
+///
+/// A score goes through, in this order (as in FlashAttention-3 and in Transformers):
+///
+///     s = scale * q.k       softcap * tanh(s / softcap)       s + bias       s - slope |own key - key|       the mask
+///
+/// and the sink of a head is one more score of each of its rows, without a value. Entries of a batch may have lengths
+/// of their own, and K and V may lie in pages. A program that is built with a feature runs launches without it too: a
+/// null pointer, or a number of 0, says that a launch has none.
+#pragma once
+
+#include "kernels/contract.hpp"
+
+namespace heed {
+
+/// Element types of a bias.
+enum class BiasElement { boolean, fp16, bf16, fp32 };
+
+/// ForwardParams of a program with features: what the entry's first parameter then is. Pointers are to memory of the
+/// device that runs the launch.
+struct FeatureParams : ForwardParams {
+  /// A value for each score, added to it after the softcap; boolean: one byte a score, 0 hides it. -infinity hides a
+  /// score, and so does what is not above the most negative finite number of the bias's element type, which is what
+  /// models write for it. Stride 0: the same for all. Read for visible keys of rows that there are alone.
+  const void* bias;
+  long long bias_batch;  ///< strides in elements
+  long long bias_head;
+  long long bias_row;
+  long long bias_key;
+  const float* alibi_slopes;  ///< (heads), or (batch, heads) with alibi_batch = heads; Press et al., arXiv 2108.12409
+  long long alibi_batch;
+  const float* sinks;  ///< (heads), in the units of scores: natural logarithms
+  /// Where entries of the batch have lengths of their own: entry b has queries [cu_seqlens_q[b], cu_seqlens_q[b + 1])
+  /// of one tensor of all entries' queries, or all len_q of a batch stride where it is null; keys likewise. Of its keys
+  /// the first seqused_k[b] are used. Lengths below 0, or beyond len_q and len_k, count as the nearest that can be.
+  const int* cu_seqlens_q;  ///< (batch + 1)
+  const int* cu_seqlens_k;  ///< (batch + 1)
+  const int* seqused_k;     ///< (batch)
+  /// Where K and V lie in pages: key j of entry b is row j % page_size of page page_table[b, j / page_size], and the
+  /// batch stride of K and V is from page to page. A page that there is not counts as the nearest there is.
+  const int* page_table;
+  long long page_table_batch;  ///< stride, in numbers
+  long long lse_batch;         ///< strides of lse, in numbers; its rows are dense
+  long long lse_head;
+  int page_size;
+  int pages;
+  int bias_element;        ///< a BiasElement
+  int aligned_to_the_end;  ///< whether an entry's mask is aligned to the end of its own lengths (bottom right), else to
+                           ///< their begin; right_offset and left_offset are those of len_q and len_k
+  float softcap;           ///< 0: none
+  int reserved;
+};
+static_assert(sizeof(FeatureParams) == sizeof(ForwardParams) + 7 * sizeof(void*) + 8 * sizeof(long long) + 6 * 4,
+              "seven pointers, eight strides and six numbers, without padding");
+
+HEED_HOST_DEVICE constexpr bool has_features(const Features& f) {
+  return !(f == Features{});
+}
+/// Whether scores are more than scale * q.k.
+HEED_HOST_DEVICE constexpr bool changes_scores(const Features& f) {
+  return f.softcap || f.bias || f.alibi;
+}
+
+namespace detail {
+template <bool kHas>
+struct ParamsWhere {
+  using Type = ForwardParams;
+};
+template <>
+struct ParamsWhere<true> {
+  using Type = FeatureParams;
+};
+}  // namespace detail
+
+/// The type of an entry's first parameter.
+template <const Problem& kProblem>
+using Params = typename detail::ParamsWhere<has_features(kProblem.features)>::Type;
+
+HEED_HOST_DEVICE constexpr int clamped(int x, int least, int most) {
+  return x < least ? least : (x > most ? most : x);
+}
+
+/// The launch as entry `entry` of its batch has it: len_q and len_k are its own, offsets of the mask count from them,
+/// and where its rows follow those of other entries, Q, K, V, O and lse begin at its own, with a batch stride of 0.
+/// To be called with the launch's parameters, once.
+HEED_HOST_DEVICE inline FeatureParams of_entry(const FeatureParams& launch, int entry, int element_bytes) {
+  FeatureParams p = launch;
+  if (launch.cu_seqlens_q != nullptr) {
+    const long long begin = launch.cu_seqlens_q[entry];
+    p.len_q = clamped(launch.cu_seqlens_q[entry + 1] - launch.cu_seqlens_q[entry], 0, launch.len_q);
+    p.q = static_cast<const char*>(launch.q) + begin * launch.q_strides.row * element_bytes;
+    p.o = static_cast<char*>(launch.o) + begin * launch.o_strides.row * element_bytes;
+    if (launch.lse != nullptr) p.lse = launch.lse + begin;
+    p.q_strides.batch = p.o_strides.batch = p.lse_batch = 0;
+  }
+  if (launch.cu_seqlens_k != nullptr) {
+    const long long begin = launch.cu_seqlens_k[entry];
+    p.len_k = clamped(launch.cu_seqlens_k[entry + 1] - launch.cu_seqlens_k[entry], 0, launch.len_k);
+    p.k = static_cast<const char*>(launch.k) + begin * launch.k_strides.row * element_bytes;
+    p.v = static_cast<const char*>(launch.v) + begin * launch.v_strides.row * element_bytes;
+    p.k_strides.batch = p.v_strides.batch = 0;
+  }
+  if (launch.seqused_k != nullptr) p.len_k = clamped(launch.seqused_k[entry], 0, p.len_k);
+  if (launch.aligned_to_the_end != 0) {
+    const int moved = (p.len_k - p.len_q) - (launch.len_k - launch.len_q);
+    p.right_offset += moved;
+    p.left_offset += moved;
+  }
+  return p;
+}
+
+/// Where row `key` of K or V lies, in elements from the tensor's first of the head: strides are the tensor's.
+HEED_HOST_DEVICE inline long long key_offset(const FeatureParams& p, const TensorStrides& strides, int entry, int key) {
+  if (p.page_table == nullptr) return entry * strides.batch + key * strides.row;
+  const int page = clamped(p.page_table[entry * p.page_table_batch + key / p.page_size], 0, p.pages - 1);
+  return page * strides.batch + key % p.page_size * strides.row;
+}
+
+}  // namespace heed
