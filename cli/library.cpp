@@ -103,11 +103,11 @@ nlohmann::json host_times(const std::string& shape, const Options& o, jit::Build
   const char* step = "";
   const CUresult loaded = program.load(cubin.data(), launch, step);
   worker::check_cuda(loaded, step);
-  ForwardParams params{};
+  FeatureParams params{};
   const long long d = w.dim;
   params.q_strides = params.o_strides = {w.heads * w.len_q * d, w.len_q * d, d};
   params.k_strides = params.v_strides = {w.heads_kv * w.len_k * d, w.len_k * d, d};
-  params = with_sizes(params, whole_sizes_of(w));
+  static_cast<ForwardParams&>(params) = with_sizes(params, whole_sizes_of(w));
   params.q = t.q;
   params.k = t.k;
   params.v = t.v;

@@ -118,9 +118,8 @@ struct Scratch {
 constexpr Scratch scratch_plan(const Config& config, const Problem& problem, int lanes) {
   const auto round = [](long long floats) { return (floats + 15) / 16 * 16; };
   const long long queries = static_cast<long long>(config.tile_vectors) * lanes;
-  const long long converted = element_bytes(problem.element) == sizeof(float)
-                                  ? 0
-                                  : round(static_cast<long long>(config.block_n) * problem.head_dim);
+  const bool in_place = element_bytes(problem.element) == sizeof(float) && !problem.features.pages;
+  const long long converted = in_place ? 0 : round(static_cast<long long>(config.block_n) * problem.head_dim);
   Scratch plan{};
   plan.query = 0;
   plan.out = plan.query + round(static_cast<long long>(config.block_m) * problem.head_dim);

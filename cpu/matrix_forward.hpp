@@ -14,6 +14,7 @@
 
 #include "cpu/config.hpp"
 #include "cpu/exp2.hpp"
+#include "cpu/features.hpp"
 #include "cpu/matrix_products.hpp"
 #include "cpu/rows.hpp"
 
@@ -43,6 +44,9 @@ class MatrixForward {
   static constexpr long long kWeightRow = kKeys * 2 + 64;  // rows begin in different sets of the L1
   static constexpr int kScoreRow = kKeys + 16;
   static constexpr long long kWeightPiece = kRows * kWeightRow;
+  static constexpr bool kHasFeatures = has_features(kProblem.features);
+  static constexpr bool kChangesScores = changes_scores(kProblem.features);
+  static constexpr bool kPages = kProblem.features.pages;
   using Memory = Stored<kProblem.element>;
   /// A row is scaled anew where its maximum grew by more than 2^8 (conditional rescaling, FlashAttention-4): weights
   /// are 256 at most, and the branch is foreseen. Where any growth counted half of the rows of a second tile branched,
@@ -50,7 +54,9 @@ class MatrixForward {
   static constexpr float kRescaleAbove = 8;
 
  public:
-  MatrixForward(const ForwardParams& params, long long block, float* scratch) : params_(params) {
+  MatrixForward(const ForwardParams& params, long long block, float* scratch)
+      : place_(place_of<kConfig, kProblem>(params, block)),
+        params_(Held<kHasFeatures>::of(params, place_.batch, sizeof(Memory))) {
     char* const base = reinterpret_cast<char*>(scratch);
     queries_ = base + kPlan.queries;
     keys_ = base + kPlan.keys;
@@ -60,15 +66,16 @@ class MatrixForward {
     out_ = reinterpret_cast<float*>(base + kPlan.out);
     sums_ = reinterpret_cast<Vec*>(base + kPlan.sums);
     maximum_ = reinterpret_cast<float*>(base + kPlan.maximum);
-    const BlockPlace place = place_of<kConfig, kProblem>(params, block);
     block_ = block;
-    batch_ = place.batch;
-    head_ = place.head;
-    first_row_ = place.first_row;
-    rows_ = min(kConfig.block_m, rows_of_head<kConfig>(params) - first_row_);
+    batch_ = place_.batch;
+    head_ = place_.head;
+    first_row_ = place_.first_row;
+    rows_ = min(kConfig.block_m, rows_of_head<kConfig>(params_) - first_row_);
   }
 
   void run() {
+    if constexpr (kHasFeatures)
+      if (rows_ <= 0) return;  // of an entry that has fewer rows than others
     const tiles::Session session;
     k_ = head_of(params_.k, params_.k_strides, batch_, head_);
     v_ = head_of(params_.v, params_.v_strides, batch_, head_);
@@ -105,7 +112,22 @@ class MatrixForward {
   /// The first row of K or V that a query head reads.
   [[nodiscard]] const Memory* head_of(const void* tensor, const TensorStrides& strides, long long batch,
                                       long long head) const {
-    return static_cast<const Memory*>(tensor) + batch * strides.batch + head / params_.group_size * strides.head;
+    const long long first = head / params_.group_size * strides.head;
+    return static_cast<const Memory*>(tensor) + (kPages ? first : batch * strides.batch + first);
+  }
+
+  /// A row of K or V of the block's head.
+  [[nodiscard]] const Memory* key(int row) const {
+    if constexpr (kPages)
+      return k_ + key_offset(params_, params_.k_strides, static_cast<int>(batch_), row);
+    else
+      return k_ + row * params_.k_strides.row;
+  }
+  [[nodiscard]] const Memory* value(int row) const {
+    if constexpr (kPages)
+      return v_ + key_offset(params_, params_.v_strides, static_cast<int>(batch_), row);
+    else
+      return v_ + row * params_.v_strides.row;
   }
 
   /// Keys that a row of the block sees.
@@ -126,6 +148,7 @@ class MatrixForward {
   /// if threads take turns, are fetched into the L2 beside the softmax: 10% of the time of b8h12l128d64 in fp32.
   void fetch_next(int tile, int keys_end) {
     fetched_ = 0;
+    if constexpr (kHasFeatures) return;  // the next tile may be of another page, the next block of another length
     next_rows_ = min(kKeys, keys_end - tile);
     next_k_ = k_ + tile * params_.k_strides.row;
     next_v_ = v_ + tile * params_.v_strides.row;
@@ -187,8 +210,8 @@ class MatrixForward {
       for (int d = 0; d < kDepth; d += 32) {
         IntVec rows[kPieces][16];
         for (int r = 0; r < 16; ++r) {
-          const Memory* from = k_ + static_cast<long long>(tile + j + r) * params_.k_strides.row;
           const int end = j + r < count ? kDim : 0;
+          const Memory* from = key(tile + (kPages ? min(j + r, count - 1) : j + r));
           const Vec even = load(from, d, end);
           const Vec odd = load(from, d + 16, end);
           if (kPieces > 1) largest = larger(largest, larger(magnitude_bits(even), magnitude_bits(odd)));
@@ -211,9 +234,10 @@ class MatrixForward {
     for (int j = 0; j < count; j += 32)
       for (int d = 0; d < kColumns; d += 16)
         for (int r = 0; r < 16; ++r) {
-          const Memory* from = v_ + static_cast<long long>(tile + j + r) * params_.v_strides.row;
+          const Memory* from = value(tile + (kPages ? min(j + r, count - 1) : j + r));
+          const Memory* next = kPages ? value(tile + min(j + 16 + r, count - 1)) : from + 16 * params_.v_strides.row;
           const Vec even = load(from, d, j + r < count ? kDim : 0);
-          const Vec odd = load(from + 16 * params_.v_strides.row, d, j + 16 + r < count ? kDim : 0);
+          const Vec odd = load(next, d, j + 16 + r < count ? kDim : 0);
           largest = larger(largest, larger(magnitude_bits(even), magnitude_bits(odd)));
           Pairs pieces[kPieces];
           split_inputs(even, odd, pieces);
@@ -242,7 +266,7 @@ class MatrixForward {
       multiply_scores_apart(row, tile, group_rows, keys);
     for (int r = 0; r < group_rows; ++r) {
       fetch_row();
-      softmax(row, r, seen(row + r).in_tile(tile, count), first_step, steps);
+      softmax(row, r, tile, seen(row + r).in_tile(tile, count), first_step, steps);
     }
     if (!values_split_ && (kPieces > 1 || kProblem.mask != MaskKind::none)) [[unlikely]]
       return multiply_values_apart(row, tile, group_rows, count);
@@ -260,13 +284,20 @@ class MatrixForward {
 
   /// Weights of one row of a group for the keys of the tile that it sees, and zeros for the others of the group's steps
   /// of 32 keys, [first_step, steps).
-  void softmax(int first, int r, const Span& keys, int first_step, int steps) {
+  void softmax(int first, int r, int tile, const Span& keys, int first_step, int steps) {
     auto* const scores = reinterpret_cast<Vec*>(scores_ + r * kScoreRow);
     char* const weights = weights_ + r * kWeightRow;
     const bool sees = keys.begin < keys.end;
     const int first_pair = sees ? keys.begin / 32 : steps;
     const int pairs = sees ? (keys.end + 31) / 32 : steps;
     if (sees) {
+      if constexpr (kChangesScores) {
+        const Row at = place(first + r);
+        for (int i = 2 * first_pair; i < 2 * pairs; ++i)
+          scores[i] = changed_scores<kProblem.features, kConfig.exp2>(
+              params_, batch_, at.head, scores[i] * (params_.scale * kLog2E), IntVec{} + at.row,
+              lane_indices() + (tile + 16 * i));
+      }
       if (keys.end % 32 != 0) {
         for (int i = 2 * pairs - 2; i < 2 * pairs; ++i)
           scores[i] = select(lane_indices() + 16 * i < keys.end, scores[i], broadcast(-kInfinity));
@@ -275,7 +306,7 @@ class MatrixForward {
         for (int i = 2 * first_pair; i < 2 * first_pair + 2; ++i)
           scores[i] = select(lane_indices() + 16 * i >= keys.begin, scores[i], broadcast(-kInfinity));
       }
-      const float scale = params_.scale * 1.44269504F;  // log2(e)
+      const float scale = kChangesScores ? 1.0F : params_.scale * kLog2E;
       Vec even = scores[2 * first_pair];
       Vec odd = scores[2 * first_pair + 1];
       for (int i = first_pair + 1; i < pairs; ++i) {
@@ -320,7 +351,7 @@ class MatrixForward {
     for (int r = 0; r < group_rows; ++r)
       for (int j = keys.begin; j < keys.end; ++j) {
         const Memory* numbers = query(row + r);
-        const Memory* key = k_ + static_cast<long long>(tile + j) * params_.k_strides.row;
+        const Memory* key = this->key(tile + j);
         float score = 0;
         for (int d = 0; d < kDim; ++d)
           score += load_scalar<kProblem.element>(numbers + d) * load_scalar<kProblem.element>(key + d);
@@ -338,7 +369,7 @@ class MatrixForward {
         for (int p = 0; p < kPieces; ++p)
           weight += to_float<Element::bf16>(
               reinterpret_cast<const unsigned short*>(weights_ + p * kWeightPiece + r * kWeightRow)[number]);
-        const Memory* value = v_ + static_cast<long long>(tile + j) * params_.v_strides.row;
+        const Memory* value = this->value(tile + j);
         for (int d = 0; d < kDim; ++d)
           out_[(row + r) * kColumns + d] += weight * load_scalar<kProblem.element>(value + d);
       }
@@ -351,22 +382,21 @@ class MatrixForward {
       float sum = 0;
       for (int i = 0; i < kLanes; ++i) sum += sums_[row][i];
       const Span keys = seen(row);
-      const bool sees = keys.begin < keys.end;
-      const float inverse = inverse_sum(sees, sum);
       const Row at = place(row);
+      const RowEnd end =
+          end_of_row<kProblem.features, kConfig.exp2>(params_, at.head, keys.begin < keys.end, maximum_[row], sum);
       Memory* const to = o + at.head * params_.o_strides.head + at.row * params_.o_strides.row;
       const float* const from = out_ + row * kColumns;
       int d = 0;
       for (; d + 16 <= kDim; d += 16)
-        store_vector<kProblem.element>(to + d, *reinterpret_cast<const Vec*>(from + d) * inverse);
-      for (; d < kDim; ++d) store_scalar<kProblem.element>(to + d, from[d] * inverse);
-      if (params_.lse != nullptr)
-        params_.lse[(batch_ * params_.heads + at.head) * params_.len_q + at.row] =
-            row_log_sum(sees, maximum_[row], sum);
+        store_vector<kProblem.element>(to + d, *reinterpret_cast<const Vec*>(from + d) * end.inverse);
+      for (; d < kDim; ++d) store_scalar<kProblem.element>(to + d, from[d] * end.inverse);
+      if (params_.lse != nullptr) lse_of<kHasFeatures>(params_, batch_, at.head)[at.row] = end.log_sum;
     }
   }
 
-  const ForwardParams& params_;
+  const BlockPlace place_;
+  typename Held<kHasFeatures>::Type params_;
   const Memory* k_ = nullptr;  ///< the head's first key
   const Memory* v_ = nullptr;
   char* queries_;                   ///< (pieces, block_m, depth)

@@ -15,6 +15,7 @@
 
 #include "cpu/config.hpp"
 #include "cpu/exp2.hpp"
+#include "cpu/features.hpp"
 #include "cpu/rows.hpp"
 #include "cpu/simd.hpp"
 
@@ -79,12 +80,17 @@ class VectorForward {
   static constexpr int kQueries = kVectors * kLanes;
   static constexpr bool kConverts = element_bytes(kProblem.element) != sizeof(float);
   static constexpr bool kMasked = kProblem.mask != MaskKind::none;
+  static constexpr bool kHasFeatures = has_features(kProblem.features);
+  static constexpr bool kChangesScores = changes_scores(kProblem.features);
+  static constexpr bool kPages = kProblem.features.pages;
+  static constexpr int kBytes = element_bytes(kProblem.element);
   static constexpr Scratch kPlan = scratch_plan(kConfig, kProblem, kLanes);
   static_assert(kConfig.block_m % kQueries == 0, "block_m must hold whole register tiles of queries");
 
  public:
   VectorForward(const ForwardParams& params, long long block, float* scratch)
-      : params_(params),
+      : place_(place_of<kConfig, kProblem>(params, block)),
+        params_(Held<kHasFeatures>::of(params, place_.batch, kBytes)),
         query_(reinterpret_cast<Vec*>(scratch + kPlan.query)),
         out_(reinterpret_cast<Vec*>(scratch + kPlan.out)),
         maximum_(reinterpret_cast<Vec*>(scratch + kPlan.maximum)),
@@ -92,24 +98,22 @@ class VectorForward {
         scores_(reinterpret_cast<Vec*>(scratch + kPlan.scores)),
         keys_(scratch + kPlan.keys),
         values_(scratch + kPlan.values) {
-    const BlockPlace place = place_of<kConfig, kProblem>(params, block);
-    batch_ = place.batch;
-    head_ = place.head;
-    first_row_ = place.first_row;
-    rows_ = min(kConfig.block_m, params.len_q - first_row_);
+    batch_ = place_.batch;
+    head_ = place_.head;
+    first_row_ = place_.first_row;
+    rows_ = min(kConfig.block_m, params_.len_q - first_row_);
     groups_ = (rows_ + kQueries - 1) / kQueries;
   }
 
   void run() {
+    if constexpr (kHasFeatures)
+      if (rows_ <= 0) return;  // of an entry that has fewer rows than others
     load_queries();
-    const long long kv_head = head_ / params_.group_size;
-    const long long k_base = batch_ * params_.k_strides.batch + kv_head * params_.k_strides.head;
-    const long long v_base = batch_ * params_.v_strides.batch + kv_head * params_.v_strides.head;
     const auto span = key_span<kProblem.mask>(mask_bounds(params_), first_row_, first_row_ + rows_);
     for (int tile = span.begin; tile < span.end; tile += kConfig.block_n) {
       const int count = min(kConfig.block_n, span.end - tile);
-      const KeyTile keys = load_tile(params_.k, k_base, params_.k_strides.row, tile, count, span.end, keys_);
-      const KeyTile values = load_tile(params_.v, v_base, params_.v_strides.row, tile, count, span.end, values_);
+      const KeyTile keys = load_tile(params_.k, params_.k_strides, tile, count, span.end, keys_);
+      const KeyTile values = load_tile(params_.v, params_.v_strides, tile, count, span.end, values_);
       for (int group = 0; group < groups_; ++group) process(group, tile, count, keys, values);
     }
     store();
@@ -155,23 +159,36 @@ class VectorForward {
     }
   }
 
-  KeyTile load_tile(const void* tensor, long long base, long long row_stride, int tile, int count, int keys_end,
+  KeyTile load_tile(const void* tensor, const TensorStrides& strides, int tile, int count, int keys_end,
                     float* scratch) const {
-    const long long first = base + tile * row_stride;
-    if constexpr (kConverts) {
-      const auto* rows = static_cast<const unsigned short*>(tensor) + first;
+    const long long kv_head = head_ / params_.group_size;
+    if constexpr (kPages) {
       for (int j = 0; j < count; ++j) {
-        if constexpr (kConfig.prefetch > 0)
-          if (tile + j + kConfig.prefetch < keys_end) __builtin_prefetch(rows + (j + kConfig.prefetch) * row_stride);
-        convert_row<kProblem.element>(rows + j * row_stride, scratch + j * kDim, kDim);
+        const long long row = row_of_keys<true>(params_, strides, batch_, kv_head, tile + j);
+        if constexpr (kConverts)
+          convert_row<kProblem.element>(static_cast<const unsigned short*>(tensor) + row, scratch + j * kDim, kDim);
+        else
+          for (int d = 0; d < kDim; ++d) scratch[j * kDim + d] = static_cast<const float*>(tensor)[row + d];
       }
       return {scratch, kDim};
     } else {
-      const auto* rows = static_cast<const float*>(tensor) + first;
-      if constexpr (kConfig.prefetch > 0)
-        for (int j = 0; j < count; ++j)
-          if (tile + j + kConfig.prefetch < keys_end) __builtin_prefetch(rows + (j + kConfig.prefetch) * row_stride);
-      return {rows, row_stride};
+      const long long row_stride = strides.row;
+      const long long first = row_of_keys<false>(params_, strides, batch_, kv_head, tile);
+      if constexpr (kConverts) {
+        const auto* rows = static_cast<const unsigned short*>(tensor) + first;
+        for (int j = 0; j < count; ++j) {
+          if constexpr (kConfig.prefetch > 0)
+            if (tile + j + kConfig.prefetch < keys_end) __builtin_prefetch(rows + (j + kConfig.prefetch) * row_stride);
+          convert_row<kProblem.element>(rows + j * row_stride, scratch + j * kDim, kDim);
+        }
+        return {scratch, kDim};
+      } else {
+        const auto* rows = static_cast<const float*>(tensor) + first;
+        if constexpr (kConfig.prefetch > 0)
+          for (int j = 0; j < count; ++j)
+            if (tile + j + kConfig.prefetch < keys_end) __builtin_prefetch(rows + (j + kConfig.prefetch) * row_stride);
+        return {rows, row_stride};
+      }
     }
   }
 
@@ -205,6 +222,14 @@ class VectorForward {
     outer_products_all<kConfig.tile_rows, kVectors, kConfig.unroll, false>(scores_, keys.rows, keys.row_stride, 1,
                                                                            query, count, kDim);
 
+    if constexpr (kChangesScores) {
+      for (int j = 0; j < count; ++j)
+        for (int v = 0; v < kVectors; ++v) {
+          Vec& scores = scores_[j * kVectors + v];
+          scores = changed_scores<kProblem.features, kConfig.exp2>(
+              params_, batch_, head_, scores, lane_indices() + first_query + v * kLanes, IntVec{} + (tile + j));
+        }
+    }
     if constexpr (kMasked) {
       hide_unseen_keys(first_query, tile, 0, full_begin);
       hide_unseen_keys(first_query, tile, full_end, count);
@@ -302,23 +327,22 @@ class VectorForward {
       const float sum = reinterpret_cast<const float*>(sum_ + group * kVectors)[lane];
       const float maximum = reinterpret_cast<const float*>(maximum_ + group * kVectors)[lane];
       const auto span = key_span<kProblem.mask>(mask_bounds(params_), first_row_ + row, first_row_ + row + 1);
-      const bool sees = span.begin < span.end;
-      const float inverse = inverse_sum(sees, sum);
+      const RowEnd end =
+          end_of_row<kProblem.features, kConfig.exp2>(params_, head_, span.begin < span.end, maximum, sum);
       const long long offset = base + (first_row_ + row) * params_.o_strides.row;
       for (int d = 0; d < kDim; ++d) {
-        const float value = sees ? transposed[d * kQueries + lane] * inverse : 0.0F;
+        const float value = end.sees ? transposed[d * kQueries + lane] * end.inverse : 0.0F;
         if constexpr (kConverts)
           static_cast<unsigned short*>(params_.o)[offset + d] = from_float<kProblem.element>(value);
         else
           static_cast<float*>(params_.o)[offset + d] = value;
       }
-      if (params_.lse != nullptr)
-        params_.lse[(batch_ * params_.heads + head_) * params_.len_q + first_row_ + row] =
-            row_log_sum(sees, maximum, sum);
+      if (params_.lse != nullptr) lse_of<kHasFeatures>(params_, batch_, head_)[first_row_ + row] = end.log_sum;
     }
   }
 
-  const ForwardParams& params_;
+  const BlockPlace place_;
+  typename Held<kHasFeatures>::Type params_;
   Vec* query_;
   Vec* out_;
   Vec* maximum_;

@@ -94,7 +94,26 @@ Dtype parse_dtype(std::string_view text);    ///< throws Error(usage)
 Mask parse_mask(std::string_view text);      ///< "none", "top-left", "bottom-right" or the canonical names of these
 Layout parse_layout(std::string_view text);  ///< throws Error(usage)
 
+/// Element types of a tensor of biases. boolean: one byte a score, 0 hides it.
+enum class BiasDtype { boolean, fp16, bf16, fp32 };
+
+std::string_view to_string(BiasDtype dtype);
+
+/// A tensor that is added to scores, or hides them: (batch, heads, len_q, len_k), with a size of 1 in each dimension in
+/// which all scores share it.
+struct Bias {
+  BiasDtype dtype = BiasDtype::fp32;
+  bool by_batch = true;
+  bool by_head = true;
+  bool by_row = true;
+  bool by_key = true;
+  bool operator==(const Bias&) const = default;
+};
+
 /// Bytes of one element.
+constexpr std::size_t size_of(BiasDtype dtype) {
+  return dtype == BiasDtype::boolean ? 1 : dtype == BiasDtype::fp32 ? 4 : 2;
+}
 constexpr std::size_t size_of(Dtype dtype) {
   return dtype == Dtype::fp32 ? 4 : 2;
 }
@@ -118,6 +137,17 @@ struct Workload {
   Layout layout = Layout::bhld;
   std::optional<double> scale;  ///< empty: 1 / sqrt(dim)
 
+  // Features: what most problems do not have. Scores are scaled, then capped, then biased, then masked.
+  double softcap = 0;             ///< scores become softcap * tanh(score / softcap); 0: they stay as they are
+  std::optional<Bias> bias = {};  ///< a tensor of biases or a boolean mask
+  bool alibi = false;        ///< biases of -slope |own key - key|, a slope each query head (arXiv 2108.12409); own keys
+                             ///< are aligned to the bottom right
+  bool sinks = false;        ///< a score each query head that joins the softmax of every row without a value
+  bool key_lengths = false;  ///< entries of the batch use their first keys alone, as many as they say: at most len_k
+  bool ragged = false;       ///< entries have lengths of their own, and their rows follow each other in one tensor
+                             ///< (total rows, heads, dim); len_q and len_k are the most that one has
+  std::int64_t page_size = 0;  ///< keys of a page where K and V lie in pages, 0 where they do not
+
   bool operator==(const Workload&) const = default;
 
   [[nodiscard]] double softmax_scale() const;
@@ -128,6 +158,11 @@ struct Workload {
   [[nodiscard]] bool is_masked() const { return has_right_bound() || has_left_bound(); }
   /// Whether a right bound is all the mask has: kernels for causal masks compute it.
   [[nodiscard]] bool is_causal() const { return has_right_bound() && !has_left_bound(); }
+  [[nodiscard]] bool has_lengths() const { return key_lengths || ragged; }
+  /// Whether there is any feature.
+  [[nodiscard]] bool has_features() const {
+    return softcap != 0 || bias || alibi || sinks || has_lengths() || page_size > 0;
+  }
   /// The index of query `row`'s own key: of a mask at the bottom right it may be below 0, at the top left beyond the
   /// last key.
   [[nodiscard]] std::int64_t own_key(std::int64_t row) const;
@@ -148,7 +183,9 @@ struct Workload {
 ///
 /// Shape: b (batch, default 1), h (query heads, default 1), hkv (key heads, default h), l (query length), k (key
 /// length, default l), d (head dim), dv (value dim, default d); each a positive decimal number, at most once. Then, in
-/// any order and each after a colon: a dtype, a mask, a layout, scale=NUMBER.
+/// any order and each after a colon: a dtype, a mask, a layout, scale=NUMBER, and features: softcap=NUMBER, alibi,
+/// sinks, key_lengths, ragged, page=KEYS, and bias=DTYPE or bias=DTYPE/DIMENSIONS, with a dtype or bool, and those of
+/// the letters b, h, l and k in whose dimensions biases differ: bias=bool/bk for padding, bias=fp16/hlk for positions.
 ///
 /// A mask is causal_top_left, causal_bottom_right, or one of these with window=LEFT, or a window alone:
 /// window=LEFT, window=LEFT/RIGHT, aligned to the bottom right, or window_top_left=...; LEFT and RIGHT are numbers of
@@ -164,7 +201,8 @@ Workload reduced(const Workload& workload);
 std::string to_string(const Workload& workload);
 
 /// Throws Error(invalid_workload) unless every dimension is in [1, 2^31), heads is a multiple of heads_kv, no tensor
-/// has more than 2^40 elements, the scale is finite and positive, and the window fits its mask.
+/// has more than 2^40 elements, the scale is finite and positive, the softcap too where there is one, and the window
+/// fits its mask.
 void validate(const Workload& workload);
 
 // ------------------------------------------------------------------------------------------------ the reference
@@ -177,14 +215,25 @@ struct Strides {
   bool operator==(const Strides&) const = default;
 };
 
-/// Host tensors of one problem. Pointers must be valid for every element the strides reach; nothing is copied.
+/// Host tensors of one problem. Pointers must be valid for every element the strides reach; nothing is copied. Those of
+/// features that the workload does not have are not read.
 struct HostTensors {
-  const void* q = nullptr;  ///< (batch, heads, len_q, dim) in workload.dtype
-  const void* k = nullptr;  ///< (batch, heads_kv, len_k, dim)
-  const void* v = nullptr;  ///< (batch, heads_kv, len_k, dim_v)
-  Strides q_strides;
-  Strides k_strides;
+  const void* q = nullptr;  ///< (batch, heads, len_q, dim) in workload.dtype; (total queries, heads, dim) where ragged
+  const void* k = nullptr;  ///< (batch, heads_kv, len_k, dim); (total keys, heads_kv, dim); or pages: (pages, ..)
+  const void* v = nullptr;  ///< (batch, heads_kv, len_k, dim_v), as k
+  Strides q_strides;        ///< where ragged the batch stride is not used
+  Strides k_strides;        ///< of pages the batch stride is from page to page
   Strides v_strides;
+  const void* bias = nullptr;  ///< in workload.bias->dtype
+  Strides bias_strides = {};
+  std::int64_t bias_key_stride = 0;
+  const float* alibi_slopes = nullptr;         ///< (heads)
+  const float* sinks = nullptr;                ///< (heads)
+  const std::int32_t* cu_seqlens_q = nullptr;  ///< (batch + 1): where an entry's queries begin, and the last's end
+  const std::int32_t* cu_seqlens_k = nullptr;  ///< (batch + 1); not used where there are pages
+  const std::int32_t* seqused_k = nullptr;     ///< (batch): keys of each entry; null where they are cu_seqlens_k's
+  const std::int32_t* page_table = nullptr;    ///< (batch, pages of an entry)
+  std::int64_t page_table_stride = 0;
 };
 
 /// One row of the output: query `row` of head `head` of batch entry `batch`.

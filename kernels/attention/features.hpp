@@ -9,6 +9,7 @@
 /// null pointer, or a number of 0, says that a launch has none.
 #pragma once
 
+#include "kernels/attention/mask.hpp"
 #include "kernels/contract.hpp"
 
 namespace heed {
@@ -106,6 +107,21 @@ HEED_HOST_DEVICE inline FeatureParams of_entry(const FeatureParams& launch, int 
     p.right_offset += moved;
     p.left_offset += moved;
   }
+  return p;
+}
+
+/// `trimmed` of a launch that may have features. Where keys are those of entries with lengths, or of pages, none are
+/// cut off: programs with these features read none in front of the first that a tile of rows sees.
+HEED_HOST_DEVICE inline FeatureParams trimmed(const FeatureParams& params, MaskKind mask, int element_bytes) {
+  const int front = unseen_in_front(mask, mask_bounds(params));
+  if (front == 0 || params.seqused_k != nullptr || params.cu_seqlens_k != nullptr || params.cu_seqlens_q != nullptr ||
+      params.page_table != nullptr)
+    return params;
+  FeatureParams p = params;
+  static_cast<ForwardParams&>(p) = trimmed(static_cast<const ForwardParams&>(params), mask, element_bytes);
+  constexpr int kBytes[] = {1, 2, 2, 4};  // in the order of BiasElement
+  if (params.bias != nullptr)
+    p.bias = static_cast<const char*>(params.bias) + front * params.bias_key * kBytes[params.bias_element];
   return p;
 }
 

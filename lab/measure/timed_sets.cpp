@@ -64,6 +64,7 @@ TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, const Lau
   launch.semaphores = memory.semaphores;
   verify::SceneOptions options;
   options.with_lse = false;  // what a plain SDPA call asks for
+  options.page_seed = seed;  // sets lend each other K and V
   for (int set = 0; set < plan.sets; ++set) {
     const std::uint64_t set_seed = substream(seed, static_cast<std::uint64_t>(set));
     scenes_.emplace_back(workload, verify::make_inputs(workload, inputs, set_seed), launch, set_seed, options);
@@ -111,6 +112,8 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
       launch.k = offset_of(from.k) + base.k;
       launch.v = offset_of(from.v) + base.v;
       launch.o = offset_of(from.o) + base.o;
+      for (std::uint64_t worker::Launch::*at : worker::kFeatureAddresses)
+        if (base.*at != worker::kNull) launch.*at = offset_of(from.q) + base.*at;
       launch.workspace = plan.workspace_bytes > 0 ? offset_of(from.o) + base.workspace : worker::kNull;
       launch.semaphores = plan.semaphores > 0 ? offset_of(from.o) + base.semaphores : worker::kNull;
       launch.grid = plan.grid;

@@ -28,8 +28,9 @@ std::uint64_t output_stride(const Workload& w) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment + kGuardBytes;
 }
 
+// Whether an output can be the next launch's K or V.
 bool is_square(const Workload& w) {
-  return w.heads == w.heads_kv && w.len_q == w.len_k;
+  return w.heads == w.heads_kv && w.len_q == w.len_k && !w.has_lengths() && w.page_size == 0;
 }
 
 }  // namespace
@@ -119,7 +120,7 @@ std::vector<Workload> chain_workloads(const Variant& variant, const Workload& wo
     if (variant.runs(less)) own = less;
   }
   if (runs(own)) found.push_back(own);
-  if (is_square(own)) return found;
+  if (is_square(own) || own.has_lengths() || own.page_size > 0) return found;
   Workload square = own;
   square.batch = 1;
   square.heads = square.heads_kv = std::min(own.heads, kMostHeads);

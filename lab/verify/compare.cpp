@@ -25,18 +25,9 @@ std::string place_text(const RowIndex& at, std::int64_t column) {
   return fmt::format("(batch {}, head {}, row {}, column {})", at.batch, at.head, at.row, column);
 }
 
-std::size_t output_index(const Scene& scene, const RowIndex& row) {
-  const Strides& s = scene.o().strides;
-  return static_cast<std::size_t>(row.batch * s.batch + row.head * s.head + row.row * s.row);
-}
-
-std::size_t lse_index(const Workload& w, const RowIndex& row) {
-  return static_cast<std::size_t>((row.batch * w.heads + row.head) * w.len_q + row.row);
-}
-
 float load_lse(const Scene& scene, const std::byte* after, const RowIndex& row) {
   float value = 0;
-  std::memcpy(&value, after + scene.lse().offset + lse_index(scene.workload(), row) * sizeof value, sizeof value);
+  std::memcpy(&value, after + scene.lse().offset + scene.lse_index(row) * sizeof value, sizeof value);
   return value;
 }
 
@@ -66,7 +57,7 @@ Comparison failure(Finding finding, std::string text) {
 Comparison not_finite(const Scene& scene, const std::byte* after, const RowIndex& row, std::int64_t column) {
   const Workload& w = scene.workload();
   const std::byte* out = after + scene.o().offset;
-  const std::size_t index = output_index(scene, row) + static_cast<std::size_t>(column);
+  const std::size_t index = scene.o_index(row) + static_cast<std::size_t>(column);
   const bool poison = is_poison(out + index * size_of(w.dtype), size_of(w.dtype));
   return failure(poison ? Finding::unwritten_output : Finding::not_finite,
                  fmt::format("O at {} {}", place_text(row, column),
@@ -79,8 +70,8 @@ Comparison check_every_element(const Scene& scene, const std::byte* after) {
   const std::byte* out = after + scene.o().offset;
   std::atomic<std::int64_t> first{w.batch * w.heads};
   parallel_for(w.batch * w.heads, 0, [&](std::int64_t head) {
-    for (std::int64_t row = 0; row < w.len_q && head < first; ++row)
-      if (any_not_finite(w.dtype, out, output_index(scene, {head / w.heads, head % w.heads, row}), w.dim_v))
+    for (std::int64_t row = 0; row < scene.rows_of(head / w.heads) && head < first; ++row)
+      if (any_not_finite(w.dtype, out, scene.o_index({head / w.heads, head % w.heads, row}), w.dim_v))
         for (std::int64_t known = first; head < known && !first.compare_exchange_weak(known, head);) {
         }
   });
@@ -88,7 +79,7 @@ Comparison check_every_element(const Scene& scene, const std::byte* after) {
   for (std::int64_t row = 0;; ++row) {
     const RowIndex at{first / w.heads, first % w.heads, row};
     for (std::int64_t d = 0; d < w.dim_v; ++d)
-      if (any_not_finite(w.dtype, out, output_index(scene, at) + static_cast<std::size_t>(d), 1))
+      if (any_not_finite(w.dtype, out, scene.o_index(at) + static_cast<std::size_t>(d), 1))
         return not_finite(scene, after, at, d);
   }
 }
@@ -102,7 +93,7 @@ Comparison check_shown(const Scene& scene, const std::byte* after, const Referen
     const double* want = reference.oracle.out.data() + i * static_cast<std::size_t>(w.dim_v);
     const bool row_is_finite = reference.tolerance.rows[i].finite;
     for (std::int64_t d = 0; d < w.dim_v; ++d) {
-      const std::size_t index = output_index(scene, row) + static_cast<std::size_t>(d);
+      const std::size_t index = scene.o_index(row) + static_cast<std::size_t>(d);
       const bool finite = std::isfinite(load_element(w.dtype, out, index));
       if (!finite && (row_is_finite || is_poison(out + index * size_of(w.dtype), size_of(w.dtype))) &&
           !(row_is_finite && reference.condition[i].may_leave_fp32))
@@ -165,7 +156,7 @@ Comparison check_values(const Scene& scene, const std::byte* after, const Refere
   std::vector<float> row(static_cast<std::size_t>(w.dim_v));
   std::vector<float> turned(row.size());
   const RowValues values = [&](std::size_t i) {
-    load_elements(w.dtype, out, output_index(scene, place_of(i)), row.size(), row.data());
+    load_elements(w.dtype, out, scene.o_index(place_of(i)), row.size(), row.data());
     if (!mapped) return row.data();
     for (std::size_t d = 0; d < row.size(); ++d) turned[static_cast<std::size_t>(map->from[d])] = map->sign[d] * row[d];
     return turned.data();
@@ -273,12 +264,16 @@ std::vector<RowIndex> choose_rows(const Workload& w, double budget_flops, std::u
 Reference make_reference(const Workload& w, const HostTensors& tensors, const std::vector<RowIndex>& rows) {
   Reference reference;
   reference.rows = rows;
-  reference.oracle = reference_attention(w, tensors, rows, reference.condition);
-  const UnfusedRows unfused = unfused_attention(w, tensors, rows);
-  reference.tolerance =
-      calibrated_tolerance(w, rows, reference.oracle, reference.condition, unfused.out, unfused.lse, reference.unfused);
+  if (w.ragged)  // rows that an entry does not have
+    std::erase_if(reference.rows, [&](const RowIndex& row) {
+      return row.row >= tensors.cu_seqlens_q[row.batch + 1] - tensors.cu_seqlens_q[row.batch];
+    });
+  reference.oracle = reference_attention(w, tensors, reference.rows, reference.condition);
+  const UnfusedRows unfused = unfused_attention(w, tensors, reference.rows);
+  reference.tolerance = calibrated_tolerance(w, reference.rows, reference.oracle, reference.condition, unfused.out,
+                                             unfused.lse, reference.unfused);
   // Rows whose products may leave fp32 may show that, so that they too are looked at one by one.
-  for (std::size_t i = 0; i < rows.size(); ++i)
+  for (std::size_t i = 0; i < reference.rows.size(); ++i)
     reference.finite = reference.finite && reference.tolerance.rows[i].finite && !reference.condition[i].may_leave_fp32;
   return reference;
 }

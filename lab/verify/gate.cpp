@@ -132,7 +132,7 @@ void Gate::run_checks() {
   if (!check_workload() || !check_without_lse()) return;
   for (const InputClass inputs : all_input_classes())
     if (inputs != InputClass::normal && !check_class(inputs)) return;
-  if (!check_padding() || !check_permutation() || !check_nonfinite() || !check_chains()) return;
+  if (!check_lengths() || !check_padding() || !check_permutation() || !check_nonfinite() || !check_chains()) return;
   for (const Workload& neighbour : neighbours(variant_, workload_)) {
     if (!may_run(neighbour)) continue;
     start(fmt::format("neighbour {}", to_string(neighbour)));

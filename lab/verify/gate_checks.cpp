@@ -15,6 +15,7 @@
 namespace heed::verify {
 namespace {
 
+constexpr int kLengthDraws = 4;
 constexpr int kRepeats = 3;            // equal launches that must agree
 constexpr double kClassShare = 0.25;   // of the oracle's flops: for each kind of inputs but the first
 constexpr int kDependentRepeats = 20;  // a race may be lost only sometimes
@@ -23,17 +24,34 @@ constexpr int kStreamRepeats = 2;      // launches that begin when the one befor
 }  // namespace
 
 bool Gate::check_class(InputClass inputs) {
-  if (inputs == InputClass::equal_heads && workload_.batch * workload_.heads == 1) return true;
+  if (inputs == InputClass::equal_heads && (workload_.batch * workload_.heads == 1 || !heads_are_alike())) return true;
   start(std::string(to_string(inputs)));
   const std::uint64_t seed = next_seed();
   Scene scene = make_scene(workload_, make_inputs(workload_, inputs, seed));
   if (inputs == InputClass::equal_heads) return check_equal_heads(std::move(scene), seed);
   const bool both = inputs == InputClass::large_logits || inputs == InputClass::one_hot ||
                     inputs == InputClass::peaked || inputs == InputClass::peaked_late;
-  if (inputs == InputClass::constant_v)
+  if (inputs == InputClass::constant_v && !workload_.has_features())
     return check_scene(scene, options_.oracle_flops * kClassShare, false, Finding::none) && check_constant(scene);
   return check_scene(std::move(scene), options_.oracle_flops * kClassShare, false, Finding::none,
                      both ? Lse::both : Lse::drawn);
+}
+
+bool Gate::heads_are_alike() const {
+  return !workload_.bias && !workload_.alibi && !workload_.sinks && !workload_.has_lengths();
+}
+
+bool Gate::check_lengths() {
+  if (!workload_.has_lengths()) return true;
+  for (int draw = 0; draw < kLengthDraws; ++draw) {
+    start("entries of other lengths, none among them");
+    InputValues values = make_inputs(workload_, InputClass::normal, next_seed());
+    draw_lengths(workload_, next_seed(), values);
+    poison_unseen_keys(workload_, values);
+    if (!check_scene(make_scene(workload_, values), options_.oracle_flops * kClassShare, false, Finding::neighbour))
+      return false;
+  }
+  return true;
 }
 
 bool Gate::check_equal_heads(Scene scene, std::uint64_t seed) {
@@ -145,6 +163,7 @@ bool Gate::check_padding() {
 }
 
 bool Gate::check_nonfinite() {
+  if (workload_.bias) return true;  // a key that a bias hides from some rows must be finite: 0 times NaN is NaN
   Workload w = workload_;
   w.batch = 2;
   w.heads_kv = 3;
@@ -232,7 +251,7 @@ bool Gate::check_chains() {
 }
 
 bool Gate::check_permutation() {
-  if (workload_.is_masked()) return true;
+  if (workload_.is_masked() || workload_.bias || workload_.alibi || workload_.has_lengths()) return true;
   start("permuted keys");
   const Workload& w = workload_;
   const std::uint64_t seed = next_seed();

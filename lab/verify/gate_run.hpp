@@ -43,6 +43,10 @@ class Gate {
   bool check_class(InputClass inputs);
   /// Every row of every head and batch entry against the oracle of the first head.
   bool check_equal_heads(Scene scene, std::uint64_t seed);
+  /// Whether nothing but the values of Q, K and V tells heads and batch entries from each other.
+  [[nodiscard]] bool heads_are_alike() const;
+  /// Entries without queries, without keys, with all there are.
+  bool check_lengths();
   bool check_given();
   /// A program for fixed sizes runs no other workload.
   [[nodiscard]] bool may_run(const Workload& w) const;

@@ -172,7 +172,9 @@ const std::vector<InputClass>& all_input_classes() {
   return all;
 }
 
-InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed) {
+namespace {
+
+InputValues make_tensors(const Workload& w, InputClass inputs, std::uint64_t seed) {
   const std::int64_t q_count = w.batch * w.heads * w.len_q * w.dim;
   const std::int64_t k_count = w.batch * w.heads_kv * w.len_k * w.dim;
   const std::int64_t v_count = w.batch * w.heads_kv * w.len_k * w.dim_v;
@@ -212,11 +214,12 @@ InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed
       // fp32 number, so a kernel must subtract the maximum.
       const double gain = bounded(w, 120.0 / (w.softmax_scale() * static_cast<double>(w.dim)));
       const std::int64_t group = w.heads / w.heads_kv;
+      const std::vector<EntryLengths> lengths = lengths_of(w);
       Random random(substream(seed, 4));
       for (std::int64_t b = 0; b < w.batch; ++b)
         for (std::int64_t h = 0; h < w.heads; ++h)
           for (std::int64_t i = 0; i < w.len_q; ++i) {
-            const KeyRange seen = w.keys_of(i);
+            const KeyRange seen = entry_of(w, lengths[static_cast<std::size_t>(b)]).keys_of(i);
             const std::int64_t j =
                 seen.is_empty()
                     ? 0
@@ -318,6 +321,14 @@ InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed
   return values;
 }
 
+}  // namespace
+
+InputValues make_inputs(const Workload& w, InputClass inputs, std::uint64_t seed) {
+  InputValues values = make_tensors(w, inputs, seed);
+  make_features(w, substream(seed, 8), values);
+  return values;
+}
+
 InputValues values_of(const QkvTensors& tensors) {
   require_memory(sizeof(float) *
                      static_cast<double>(tensors.q.bytes.size() + tensors.k.bytes.size() + tensors.v.bytes.size()) /
@@ -341,13 +352,16 @@ InputValues values_of(const QkvTensors& tensors) {
                       moved.begin() + ((b * heads + h) * rows + r) * dim);
     return moved;
   };
-  return {to_bhld(tensors.q), to_bhld(tensors.k), to_bhld(tensors.v)};
+  InputValues values{to_bhld(tensors.q), to_bhld(tensors.k), to_bhld(tensors.v)};
+  values.lengths = lengths_of(tensors.workload);
+  return values;
 }
 
 void poison_unseen_keys(const Workload& w, InputValues& values) {
-  const KeyRange seen = w.seen_keys();
   const auto poison = [&](Values& tensor, std::int64_t dim) {
     for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head) {
+      const Workload entry = entry_of(w, values.lengths[static_cast<std::size_t>(head / w.heads_kv)]);
+      const KeyRange seen = entry.len_q > 0 ? entry.seen_keys() : KeyRange{};
       const auto first = tensor.begin() + head * w.len_k * dim;
       std::fill(first, first + seen.begin * dim, NAN);
       std::fill(first + seen.end * dim, first + w.len_k * dim, NAN);

@@ -10,6 +10,7 @@
 #include "heed/heed.hpp"
 #include "tensors/tensor_file.hpp"
 #include "verify/tolerance.hpp"
+#include "workload/features.hpp"
 
 namespace heed::verify {
 
@@ -53,11 +54,16 @@ struct Uninitialised : std::allocator<T> {
 };
 using Values = std::vector<float, Uninitialised<float>>;
 
-/// Dense fp32 values (batch, heads or heads_kv, length, dim), row-major, of the three inputs.
+/// Dense fp32 values (batch, heads or heads_kv, length, dim), row-major, of the three inputs, and those of features
+/// that the workload has. Where entries have lengths of their own, values of rows past them are not used.
 struct InputValues {
   Values q;
   Values k;
   Values v;
+  Values bias = {};                        ///< in the sizes of bias_sizes; not 0 shows a score where it is boolean
+  std::vector<float> alibi_slopes = {};    ///< (heads)
+  std::vector<float> sinks = {};           ///< (heads)
+  std::vector<EntryLengths> lengths = {};  ///< (batch)
 };
 
 /// Where the value columns of the heads of InputClass::equal_heads lie, of every (batch, key head). Channels of Q and
@@ -68,6 +74,12 @@ std::vector<ColumnMap> equal_head_columns(const Workload& workload, std::uint64_
 /// Values of one kind for one workload; the same seed gives the same values on every machine. Values are not yet
 /// rounded to the workload's dtype, whose range they keep to at every scale.
 InputValues make_inputs(const Workload& workload, InputClass inputs, std::uint64_t seed);
+
+/// Values of the features of a workload, and the lengths that it stands for: biases of which one in eight hides, rows
+/// that they hide altogether, slopes as in Press et al. (arXiv 2108.12409) and sinks near the scores' maxima.
+void make_features(const Workload& workload, std::uint64_t seed, InputValues& values);
+/// Lengths from nothing to all there are, 0, 1 and the most among them, in place of those that the workload stands for.
+void draw_lengths(const Workload& workload, std::uint64_t seed, InputValues& values);
 
 /// A user's own tensors, in the order of make_inputs: (batch, head, row, dim).
 InputValues values_of(const QkvTensors& tensors);

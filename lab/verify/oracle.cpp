@@ -6,6 +6,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/parallel.hpp"
+#include "verify/entry.hpp"
 #include "verify/reference.hpp"
 #include "verify/row_tasks.hpp"
 #include "verify/small_matrix.hpp"
@@ -27,7 +28,8 @@ class HeadRows {
  public:
   HeadRows(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows, double* out,
            double* lse, RowCondition* condition)
-      : workload_(workload),
+      : entry_(workload, tensors, rows[0].batch),
+        workload_(entry_.workload()),
         tensors_(tensors),
         rows_(rows),
         out_(out),
@@ -43,7 +45,7 @@ class HeadRows {
         scores_(static_cast<std::size_t>(kRowBlock * kKeyTile)) {
     const double scale = workload.softmax_scale();
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      const std::size_t base = row_offset(tensors.q_strides, rows[i].batch, rows[i].head, rows[i].row);
+      const std::size_t base = entry_.query(rows[i].head, rows[i].row);
       double* query = query_.data() + i * static_cast<std::size_t>(workload.dim);
       load_elements(workload.dtype, tensors.q, base, static_cast<std::size_t>(workload.dim), query);
       for (std::int64_t d = 0; d < workload.dim; ++d) query[d] *= scale;
@@ -84,9 +86,12 @@ class HeadRows {
     const RowState& row = state_[i];
     double* out = out_ + i * static_cast<std::size_t>(workload_.dim_v);
     const double* value = value_.data() + i * static_cast<std::size_t>(dim_v_padded_);
-    if (workload_.keys_of(rows_[i].row).is_empty()) {
+    const double sink = entry_.sink(rows_[i].head);
+    // A bias that hides every key leaves as little as a mask that does.
+    const bool all_hidden = workload_.bias && row.maximum == -kInfinity && row.sum == 0;
+    if (all_hidden || workload_.keys_of(rows_[i].row).is_empty()) {
       std::fill_n(out, workload_.dim_v, 0.0);
-      lse_[i] = -kInfinity;
+      lse_[i] = sink;
       return;
     }
     if (!(row.sum > 0)) {  // NaN among its scores, or none above -infinity
@@ -94,8 +99,11 @@ class HeadRows {
       lse_[i] = std::numeric_limits<double>::quiet_NaN();
       return;
     }
-    for (std::int64_t d = 0; d < workload_.dim_v; ++d) out[d] = value[d] / row.sum;
-    lse_[i] = row.maximum + std::log(row.sum);
+    // The sink is one more score, which takes a share of the probability: the keys' is the rest.
+    const double with_sink = row.sum + std::exp(std::min(sink - row.maximum, 700.0));
+    const double share = row.sum / with_sink;
+    for (std::int64_t d = 0; d < workload_.dim_v; ++d) out[d] = value[d] / row.sum * share;
+    lse_[i] = row.maximum + std::log(with_sink);
     RowCondition& condition = condition_[i];
     condition.score_size = row.query_norm * std::sqrt(row.k_squares / row.sum);
     condition.value_size = std::sqrt(row.p_squares) / row.sum;
@@ -110,15 +118,13 @@ class HeadRows {
   void load_tile(std::int64_t tile, std::int64_t count) {
     std::fill(key_tile_.begin(), key_tile_.end(), 0.0);
     std::fill(value_tile_.begin(), value_tile_.end(), 0.0);
-    const std::int64_t batch = rows_[0].batch;
     const std::int64_t head = rows_[0].head / (workload_.heads / workload_.heads_kv);
     for (std::int64_t j = 0; j < count; ++j) {
-      load_elements(workload_.dtype, tensors_.k, row_offset(tensors_.k_strides, batch, head, tile + j), key_.size(),
-                    key_.data());
+      load_elements(workload_.dtype, tensors_.k, entry_.key(head, tile + j), key_.size(), key_.data());
       for (std::int64_t d = 0; d < workload_.dim; ++d)
         key_tile_[static_cast<std::size_t>(d * kKeyTile + j)] = key_[static_cast<std::size_t>(d)];
       double* value = value_tile_.data() + j * dim_v_padded_;
-      load_elements(workload_.dtype, tensors_.v, row_offset(tensors_.v_strides, batch, head, tile + j),
+      load_elements(workload_.dtype, tensors_.v, entry_.value(head, tile + j),
                     static_cast<std::size_t>(workload_.dim_v), value);
       k_square_[j] = square_of(key_.data(), workload_.dim);
       v_square_[j] = square_of(value, workload_.dim_v);
@@ -142,7 +148,7 @@ class HeadRows {
     std::fill(scores_.begin(), scores_.end(), 0.0);
     multiply_add(scores_.data(), kKeyTile, query_.data() + first * static_cast<std::size_t>(workload_.dim),
                  workload_.dim, key_tile_.data(), kKeyTile, static_cast<std::int64_t>(count), kKeyTile, workload_.dim);
-    for (std::size_t r = 0; r < count; ++r) softmax_row(first + r, scores_.data() + r * kKeyTile, seen[r]);
+    for (std::size_t r = 0; r < count; ++r) softmax_row(first + r, tile, scores_.data() + r * kKeyTile, seen[r]);
     double* value = value_.data() + first * static_cast<std::size_t>(dim_v_padded_);
     if (all_equal) {
       multiply_add(value, dim_v_padded_, scores_.data() + seen[0].begin, kKeyTile,
@@ -160,7 +166,7 @@ class HeadRows {
   }
 
   // scores -> exponentials relative to the running maximum; rescales what the row has summed so far.
-  void softmax_row(std::size_t i, double* scores, const KeyRange& seen) {
+  void softmax_row(std::size_t i, std::int64_t tile, double* scores, const KeyRange& seen) {
     if (seen.is_empty()) return;
     RowState& row = state_[i];
     double largest_key = 0;  // of those that are numbers
@@ -176,6 +182,9 @@ class HeadRows {
       for (std::int64_t j = seen.begin; j < seen.end; ++j)
         if (std::abs(scores[j]) > kLargest) scores[j] = std::copysign(kInfinity, scores[j]);
     }
+    if (entry_.changes_scores())
+      for (std::int64_t j = seen.begin; j < seen.end; ++j)
+        scores[j] = entry_.changed(scores[j], rows_[i].head, rows_[i].row, tile + j);
     double tile_maximum = -kInfinity;
     for (std::int64_t j = seen.begin; j < seen.end; ++j) tile_maximum = std::max(tile_maximum, scores[j]);
     if (fp32_score_error(size, workload_.dim) > kExchanging) {
@@ -210,7 +219,8 @@ class HeadRows {
     row.p_squares += p_squares;
   }
 
-  const Workload& workload_;
+  Entry entry_;
+  const Workload& workload_;  ///< of the entry
   const HostTensors& tensors_;
   std::span<const RowIndex> rows_;
   double* out_;

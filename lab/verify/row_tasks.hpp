@@ -49,9 +49,4 @@ inline KeyRange keys_of_tile(const KeyRange& keys, std::int64_t tile, std::int64
   return {std::clamp<std::int64_t>(keys.begin - tile, 0, count), std::clamp<std::int64_t>(keys.end - tile, 0, count)};
 }
 
-/// Element (batch, head, row, 0) of a tensor, as an index.
-inline std::size_t row_offset(const Strides& strides, std::int64_t batch, std::int64_t head, std::int64_t row) {
-  return static_cast<std::size_t>(batch * strides.batch + head * strides.head + row * strides.row);
-}
-
 }  // namespace heed

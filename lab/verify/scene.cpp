@@ -20,12 +20,16 @@ constexpr std::uint64_t kAlignment = 256;    // cudaMalloc's, which kernels may 
 constexpr std::uint64_t kGuardBytes = 4096;  // wider than any tile row, so that an overrun by a tile row hits it
 
 struct Extent {
+  std::int64_t blocks;
   std::int64_t heads;
   std::int64_t rows;
   std::int64_t dim;
+  [[nodiscard]] std::uint64_t elements(std::int64_t padding) const {
+    return static_cast<std::uint64_t>(blocks * heads * (rows + padding) * dim);
+  }
 };
 
-// Strides of a tensor with `padding` extra rows a head (bhld) or a batch entry (blhd).
+// Strides of a tensor with `padding` extra rows a head (bhld) or a block (blhd).
 Strides strides_of(const Workload& w, const Extent& extent, std::int64_t padding) {
   const std::int64_t rows = extent.rows + padding;
   if (w.layout == Layout::bhld) return {extent.heads * rows * extent.dim, rows * extent.dim, extent.dim};
@@ -36,28 +40,28 @@ std::uint64_t round_up(std::uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Runs body(batch, head, row) over all rows of a tensor, heads in parallel.
-template <typename Body>
-void for_each_row(const Workload& w, const Extent& extent, const Body& body) {
-  parallel_for(w.batch * extent.heads, 0, [&](std::int64_t index) {
-    for (std::int64_t row = 0; row < extent.rows; ++row) body(index / extent.heads, index % extent.heads, row);
-  });
+std::int64_t element_index(const Strides& s, const RowPlace& at, std::int64_t head) {
+  return at.block * s.batch + head * s.head + at.row * s.row;
 }
 
-std::int64_t element_index(const Strides& s, std::int64_t batch, std::int64_t head, std::int64_t row) {
-  return batch * s.batch + head * s.head + row * s.row;
+// The bias after each row of it, and before its first: NaN, or what shows a score where it is boolean.
+constexpr std::int64_t kBiasPadding = 5;
+
+// A page of one key would be little beside 64 rows of NaN after it.
+std::int64_t paged_padding(const Workload& w, std::int64_t padding_rows) {
+  return w.page_size > 0 ? std::min<std::int64_t>(padding_rows, 1) : padding_rows;
 }
 
 }  // namespace
 
 Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPlan& plan, std::uint64_t seed,
              const SceneOptions& options)
-    : workload_(workload), padding_rows_(options.padding_rows) {
+    : workload_(workload), padding_rows_(options.padding_rows), places_(workload, values.lengths, options.page_seed) {
   const Workload& w = workload_;
-  const Extent q_extent{w.heads, w.len_q, w.dim};
-  const Extent k_extent{w.heads_kv, w.len_k, w.dim};
-  const Extent v_extent{w.heads_kv, w.len_k, w.dim_v};
-  const Extent o_extent{w.heads, w.len_q, w.dim_v};
+  const Extent q_extent{places_.query_blocks(), w.heads, places_.query_rows(), w.dim};
+  const Extent k_extent{places_.key_blocks(), w.heads_kv, places_.key_rows(), w.dim};
+  const Extent v_extent{places_.key_blocks(), w.heads_kv, places_.key_rows(), w.dim_v};
+  const Extent o_extent{places_.query_blocks(), w.heads, places_.query_rows(), w.dim_v};
 
   std::uint64_t at = kGuardBytes;
   const auto place = [&](std::uint64_t bytes) {
@@ -66,16 +70,33 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
     return result;
   };
   const auto place_tensor = [&](const Extent& extent, std::int64_t padding) {
-    Place result = place(static_cast<std::uint64_t>(w.batch * extent.heads * (extent.rows + padding) * extent.dim) *
-                         size_of(w.dtype));
+    Place result = place(extent.elements(padding) * size_of(w.dtype));
     result.strides = strides_of(w, extent, padding);
     return result;
   };
   q_ = place_tensor(q_extent, options.padding_rows);
-  k_ = place_tensor(k_extent, options.padding_rows);
-  v_ = place_tensor(v_extent, options.padding_rows);
+  k_ = place_tensor(k_extent, paged_padding(w, options.padding_rows));
+  v_ = place_tensor(v_extent, paged_padding(w, options.padding_rows));
+  const auto place_array = [&](FeatureInput input, std::size_t numbers) {
+    if (numbers > 0) features_[input] = place(numbers * 4);
+  };
+  if (w.bias) {
+    const BiasSizes sizes = bias_sizes(w);
+    const std::int64_t row = sizes.key + (options.padding_rows > 0 ? kBiasPadding : 0);
+    features_[bias] =
+        place(static_cast<std::uint64_t>(sizes.batch * sizes.head * sizes.row * row) * size_of(w.bias->dtype));
+    features_[bias].strides = {sizes.batch > 1 ? sizes.head * sizes.row * row : 0, sizes.head > 1 ? sizes.row * row : 0,
+                               sizes.row > 1 ? row : 0};
+  }
+  place_array(alibi_slopes, values.alibi_slopes.size());
+  place_array(sinks, values.sinks.size());
+  place_array(cu_seqlens_q, places_.cu_seqlens_q().size());
+  place_array(cu_seqlens_k, places_.cu_seqlens_k().size());
+  place_array(seqused_k, places_.seqused_k().size());
+  place_array(page_table, places_.page_table().size());
   o_ = place_tensor(o_extent, plan.o_strides ? 0 : options.padding_rows);  // those of the plan are dense
-  lse_ = place(options.with_lse ? static_cast<std::uint64_t>(w.batch * w.heads * w.len_q) * sizeof(float) : 0);
+  const std::int64_t lse_rows = o_extent.blocks * o_extent.heads * o_extent.rows;
+  lse_ = place(options.with_lse ? static_cast<std::uint64_t>(lse_rows) * sizeof(float) : 0);
   workspace_ = place(static_cast<std::uint64_t>(plan.workspace_bytes));
   semaphores_ = place(static_cast<std::uint64_t>(plan.semaphores) * sizeof(unsigned));
 
@@ -91,26 +112,36 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
       std::memcpy(image_.data() + i, &word, std::min<std::uint64_t>(8, end - i));
     }
   };
-  for (const Place* p : {&q_, &k_, &v_, &o_, &lse_, &workspace_, &semaphores_}) {
+  std::vector<const Place*> in_order = {&q_, &k_, &v_};
+  for (const Place& p : features_)
+    if (p.bytes > 0) in_order.push_back(&p);
+  in_order.insert(in_order.end(), {&o_, &lse_, &workspace_, &semaphores_});
+  for (const Place* p : in_order) {
     guard_until(p->offset);
     begin = p->offset + p->bytes;
-    const bool is_filled = options.padding_rows == 0 && (p == &q_ || p == &k_ || p == &v_);
+    const bool is_filled = options.padding_rows == 0 && (p == &q_ || ((p == &k_ || p == &v_) && places_.fills_keys()));
     if (!is_filled && p != &semaphores_) std::memset(image_.data() + p->offset, 0xff, p->bytes);
   }
   guard_until(at);
-  const auto put = [&](const Place& p, const Extent& extent, const Values& from) {
-    HEED_CHECK(static_cast<std::int64_t>(from.size()) == w.batch * extent.heads * extent.rows * extent.dim);
+  const auto put = [&](const Place& p, std::int64_t heads, std::int64_t rows, std::int64_t dim, bool are_queries,
+                       const Values& from) {
+    HEED_CHECK(static_cast<std::int64_t>(from.size()) == w.batch * heads * rows * dim);
     std::byte* to = image_.data() + p.offset;
-    for_each_row(w, extent, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
-      const float* source = from.data() + ((batch * extent.heads + head) * extent.rows + row) * extent.dim;
-      const std::int64_t base = element_index(p.strides, batch, head, row);
-      for (std::int64_t d = 0; d < extent.dim; ++d)
-        store_element(w.dtype, to, static_cast<std::size_t>(base + d), source[d]);
+    parallel_for(w.batch * heads, 0, [&](std::int64_t index) {
+      const std::int64_t batch = index / heads, head = index % heads;
+      const EntryLengths& lengths = places_.lengths()[static_cast<std::size_t>(batch)];
+      for (std::int64_t row = 0; row < (are_queries ? lengths.len_q : lengths.len_k); ++row) {
+        const float* source = from.data() + (index * rows + row) * dim;
+        const std::int64_t base =
+            element_index(p.strides, are_queries ? places_.query(batch, row) : places_.key(batch, row), head);
+        for (std::int64_t d = 0; d < dim; ++d)
+          store_element(w.dtype, to, static_cast<std::size_t>(base + d), source[d]);
+      }
     });
   };
-  put(q_, q_extent, values.q);
-  put(k_, k_extent, values.k);
-  put(v_, v_extent, values.v);
+  put(q_, w.heads, w.len_q, w.dim, true, values.q);
+  put(k_, w.heads_kv, w.len_k, w.dim, false, values.k);
+  put(v_, w.heads_kv, w.len_k, w.dim_v, false, values.v);
 
   launch_.q = q_.offset;
   launch_.k = k_.offset;
@@ -120,8 +151,8 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   launch_.workspace = plan.workspace_bytes > 0 ? workspace_.offset : worker::kNull;
   launch_.semaphores = plan.semaphores > 0 ? semaphores_.offset : worker::kNull;
   launch_.grid = plan.grid;
-  ForwardParams& s = launch_.shape;
-  s = with_sizes(s, whole_sizes_of(w));
+  FeatureParams& s = launch_.shape;
+  static_cast<ForwardParams&>(s) = with_sizes(s, whole_sizes_of(w));
   launch_.mask = mask_kind(w);
   launch_.element = facts_of(w.dtype).element;
   const auto copy = [](const Strides& from) { return TensorStrides{from.batch, from.head, from.row}; };
@@ -131,15 +162,81 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   s.o_strides = copy(o_.strides);
   HEED_CHECK(!plan.o_strides || *plan.o_strides == s.o_strides);
   s.scale = static_cast<float>(w.softmax_scale());
+  s.lse_head = o_extent.rows;
+  s.lse_batch = w.heads * o_extent.rows;
+  put_features(values);
+}
+
+void Scene::put_features(const InputValues& values) {
+  const Workload& w = workload_;
+  FeatureParams& s = launch_.shape;
+  const auto put = [&](FeatureInput input, std::uint64_t& at, const auto& numbers) {
+    if (numbers.empty()) return;
+    std::memcpy(image_.data() + features_[input].offset, numbers.data(), numbers.size() * sizeof(numbers[0]));
+    at = features_[input].offset;
+  };
+  put(alibi_slopes, launch_.alibi_slopes, values.alibi_slopes);
+  put(sinks, launch_.sinks, values.sinks);
+  put(cu_seqlens_q, launch_.cu_seqlens_q, places_.cu_seqlens_q());
+  put(cu_seqlens_k, launch_.cu_seqlens_k, places_.cu_seqlens_k());
+  put(seqused_k, launch_.seqused_k, places_.seqused_k());
+  put(page_table, launch_.page_table, places_.page_table());
+  s.softcap = static_cast<float>(w.softcap);
+  s.page_size = static_cast<int>(w.page_size);
+  s.pages = static_cast<int>(places_.pages());
+  s.page_table_batch = places_.pages_of_entry();
+  s.aligned_to_the_end = is_aligned_to_the_end(w.mask) ? 1 : 0;
+  if (!w.bias) return;
+  const Place& p = features_[bias];
+  launch_.bias = p.offset;
+  s.bias_batch = p.strides.batch;
+  s.bias_head = p.strides.head;
+  s.bias_row = p.strides.row;
+  s.bias_key = w.bias->by_key ? 1 : 0;
+  s.bias_element = static_cast<int>(element_of(w.bias->dtype));
+  const BiasSizes sizes = bias_sizes(w);
+  const std::int64_t rows = sizes.batch * sizes.head * sizes.row;
+  const std::int64_t pitch = static_cast<std::int64_t>(p.bytes / size_of(w.bias->dtype)) / rows;
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t key = 0; key < sizes.key; ++key) {
+      const float value = values.bias[static_cast<std::size_t>(row * sizes.key + key)];
+      const auto at = static_cast<std::size_t>(row * pitch + key);
+      std::byte* const to = image_.data() + p.offset;
+      if (w.bias->dtype == BiasDtype::boolean)
+        to[at] = value != 0 ? std::byte{1} : std::byte{0};
+      else
+        store_element(dtype_of(w.bias->dtype), to, at, value);
+    }
+}
+
+std::size_t Scene::o_index(const RowIndex& row) const {
+  return static_cast<std::size_t>(element_index(o_.strides, places_.query(row.batch, row.row), row.head));
+}
+
+std::size_t Scene::lse_index(const RowIndex& row) const {
+  const RowPlace at = places_.query(row.batch, row.row);
+  const FeatureParams& s = launch_.shape;
+  return static_cast<std::size_t>(at.block * s.lse_batch + row.head * s.lse_head + at.row);
 }
 
 HostTensors Scene::tensors() const {
-  return {image_.data() + q_.offset,
-          image_.data() + k_.offset,
-          image_.data() + v_.offset,
-          q_.strides,
-          k_.strides,
-          v_.strides};
+  const auto at = [&](const Place& place) { return image_.data() + place.offset; };
+  HostTensors t{
+      .q = at(q_), .k = at(k_), .v = at(v_), .q_strides = q_.strides, .k_strides = k_.strides, .v_strides = v_.strides};
+  const auto feature_at = [&](FeatureInput input) -> const std::byte* {
+    return features_[input].bytes > 0 ? at(features_[input]) : nullptr;
+  };
+  t.bias = feature_at(bias);
+  t.bias_strides = features_[bias].strides;
+  t.bias_key_stride = launch_.shape.bias_key;
+  t.alibi_slopes = reinterpret_cast<const float*>(feature_at(alibi_slopes));
+  t.sinks = reinterpret_cast<const float*>(feature_at(sinks));
+  t.cu_seqlens_q = reinterpret_cast<const std::int32_t*>(feature_at(cu_seqlens_q));
+  t.cu_seqlens_k = reinterpret_cast<const std::int32_t*>(feature_at(cu_seqlens_k));
+  t.seqused_k = reinterpret_cast<const std::int32_t*>(feature_at(seqused_k));
+  t.page_table = reinterpret_cast<const std::int32_t*>(feature_at(page_table));
+  t.page_table_stride = places_.pages_of_entry();
+  return t;
 }
 
 void Scene::disturb(std::uint64_t seed) {
@@ -148,17 +245,33 @@ void Scene::disturb(std::uint64_t seed) {
   const auto below = [&](std::int64_t bound) {
     return static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(bound)));
   };
-  // A value that many rows see, under masks without a left bound all that see any: the first.
-  const auto set = [&](const Place& p, std::int64_t heads, std::int64_t row, std::int64_t dim, float value) {
-    const std::int64_t index = element_index(p.strides, below(w.batch), below(heads), row) + below(dim);
+  // A value that many rows see, under masks without a left bound all that see any: the first. Of an entry that has rows
+  // and keys.
+  std::vector<std::int64_t> entries;
+  for (std::int64_t b = 0; b < w.batch; ++b)
+    if (places_.lengths()[static_cast<std::size_t>(b)].len_q > 0 &&
+        places_.lengths()[static_cast<std::size_t>(b)].len_k > 0)
+      entries.push_back(b);
+  if (entries.empty()) return;
+  const auto set = [&](const Place& p, std::int64_t heads, bool is_query, const auto& row_of, std::int64_t dim,
+                       float value) {
+    const std::int64_t batch = entries[static_cast<std::size_t>(below(static_cast<std::int64_t>(entries.size())))];
+    const std::int64_t head = below(heads);
+    const std::int64_t row = row_of(entry_of(w, places_.lengths()[static_cast<std::size_t>(batch)]));
+    const RowPlace at = is_query ? places_.query(batch, row) : places_.key(batch, row);
+    const std::int64_t index = element_index(p.strides, at, head) + below(dim);
     store_element(w.dtype, image_.data() + p.offset, static_cast<std::size_t>(index), value);
   };
   // Values of N(0, 1)'s far tail: unmistakable in what they reach, and no outlier beside which rounding looks large.
-  set(q_, w.heads, below(w.len_q), w.dim, 5.0F);
-  const KeyRange seen = w.seen_keys();
-  set(k_, w.heads_kv, seen.begin + below(std::max<std::int64_t>(1, seen.count())), w.dim, 5.0F);
-  const std::int64_t value = w.has_left_bound() ? seen.begin + below(std::max<std::int64_t>(1, seen.count())) : 0;
-  set(v_, w.heads_kv, value, w.dim_v, 5.0F);
+  set(q_, w.heads, true, [&](const Workload& entry) { return below(entry.len_q); }, w.dim, 5.0F);
+  const auto seen_key = [&](const Workload& entry) {
+    const KeyRange seen = entry.seen_keys();
+    return std::min(seen.begin + below(std::max<std::int64_t>(1, seen.count())), entry.len_k - 1);
+  };
+  set(k_, w.heads_kv, false, seen_key, w.dim, 5.0F);
+  set(
+      v_, w.heads_kv, false, [&](const Workload& entry) { return w.has_left_bound() ? seen_key(entry) : 0; }, w.dim_v,
+      5.0F);
 }
 
 void Scene::drop_lse() {
@@ -176,7 +289,7 @@ bool Scene::is_row_of_output(std::uint64_t offset) const {
   const Strides& s = o_.strides;
   const std::int64_t in_batch = element % s.batch;
   const std::int64_t row = workload_.layout == Layout::bhld ? in_batch % s.head / s.row : in_batch / s.row;
-  return row < workload_.len_q;
+  return row < places_.query_rows();
 }
 
 std::string Scene::describe_offset(std::uint64_t offset) const {
@@ -206,7 +319,12 @@ Scene::Trespass Scene::trespass(const std::byte* after) const {
     });
     return first.load();
   };
-  for (const auto& [place, name] : {std::pair{&q_, "Q"}, std::pair{&k_, "K"}, std::pair{&v_, "V"}})
+  std::vector<std::pair<const Place*, const char*>> inputs = {{&q_, "Q"}, {&k_, "K"}, {&v_, "V"}};
+  constexpr const char* kNames[feature_inputs] = {"bias",         "ALiBi slopes", "sinks",     "cu_seqlens_q",
+                                                  "cu_seqlens_k", "seqused_k",    "page table"};
+  for (std::size_t i = 0; i < feature_inputs; ++i)
+    if (features_[i].bytes > 0) inputs.emplace_back(&features_[i], kNames[i]);
+  for (const auto& [place, name] : inputs)
     if (const std::uint64_t at = first_difference(place->offset, place->offset + place->bytes);
         at < place->offset + place->bytes)
       return {Finding::input_modified, fmt::format("it changed its input {} at byte {}", name, at - place->offset)};
@@ -239,8 +357,28 @@ std::uint64_t image_bytes(const Workload& w, const LaunchMemory& memory, std::in
     return round_up(static_cast<std::uint64_t>(w.batch * heads * (rows + padding_rows) * dim) * size_of(w.dtype)) +
            kGuardBytes + kAlignment;
   };
-  return tensor(w.heads, w.len_q, w.dim) + tensor(w.heads_kv, w.len_k, w.dim) + tensor(w.heads_kv, w.len_k, w.dim_v) +
-         tensor(w.heads, w.len_q, w.dim_v) + round_up(static_cast<std::uint64_t>(w.batch * w.heads * w.len_q) * 4) +
+  std::uint64_t of_features = 0;
+  const auto add = [&](std::int64_t bytes) {
+    of_features += round_up(static_cast<std::uint64_t>(bytes)) + kGuardBytes;
+  };
+  if (w.bias) {
+    const BiasSizes sizes = bias_sizes(w);
+    add(sizes.batch * sizes.head * sizes.row * (sizes.key + kBiasPadding) *
+        static_cast<std::int64_t>(size_of(w.bias->dtype)));
+  }
+  if (w.alibi || w.sinks) add(8 * w.heads), add(0);
+  if (w.has_lengths()) add(12 * (w.batch + 1)), add(0), add(0);
+  if (w.page_size > 0) {
+    // Every page has rows of padding, and there are spare ones.
+    const std::int64_t pages = w.batch * ((w.len_k + w.page_size - 1) / w.page_size);
+    add(4 * pages);
+    const std::int64_t extra_rows =
+        (pages + 2) * (w.page_size + paged_padding(w, padding_rows)) - w.batch * (w.len_k + padding_rows);
+    if (extra_rows > 0) add(w.heads_kv * extra_rows * (w.dim + w.dim_v) * static_cast<std::int64_t>(size_of(w.dtype)));
+  }
+  return of_features + tensor(w.heads, w.len_q, w.dim) + tensor(w.heads_kv, w.len_k, w.dim) +
+         tensor(w.heads_kv, w.len_k, w.dim_v) + tensor(w.heads, w.len_q, w.dim_v) +
+         round_up(static_cast<std::uint64_t>(w.batch * w.heads * w.len_q) * 4) +
          round_up(static_cast<std::uint64_t>(memory.workspace_bytes)) +
          round_up(static_cast<std::uint64_t>(memory.semaphores) * sizeof(unsigned)) + 5 * kGuardBytes;
 }

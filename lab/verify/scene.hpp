@@ -3,11 +3,12 @@
 ///
 ///   | guard | Q | guard | K | guard | V | guard | O | guard | LSE | guard | workspace | guard | semaphores | guard |
 ///
-/// Guards are random bytes; O, LSE and workspace are poison (0xff: NaN in every dtype), semaphores are zero. With
-/// padding, the rows past a head's length exist in memory and hold NaN in Q, K and V: a kernel that reads them shows
-/// it, one that writes there too.
+/// with the tensors of features, where the workload has them, before O. Guards are random bytes; O, LSE and workspace
+/// are poison (0xff: NaN in every dtype), semaphores are zero. With padding, the rows past a head's length exist in
+/// memory and hold NaN in Q, K and V: a kernel that reads them shows it, one that writes there too.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -17,6 +18,7 @@
 #include "variant/family.hpp"
 #include "verdict/verdict.hpp"
 #include "verify/inputs.hpp"
+#include "verify/row_places.hpp"
 #include "worker/protocol.hpp"
 
 namespace heed::verify {
@@ -31,6 +33,7 @@ struct Place {
 struct SceneOptions {
   bool with_lse = true;
   std::int64_t padding_rows = 0;  ///< rows of NaN after each head's own; none in O where a plan says how it lies
+  std::uint64_t page_seed = 1;    ///< of the order of pages: scenes of one timing have the same
 };
 
 class Scene {
@@ -49,6 +52,19 @@ class Scene {
   [[nodiscard]] const Place& lse() const { return lse_; }
   [[nodiscard]] const Place& workspace() const { return workspace_; }
   [[nodiscard]] const Place& semaphores() const { return semaphores_; }
+
+  /// Inputs of features, in the order of a launch's parameters; those that the workload does not have are empty.
+  enum FeatureInput { bias, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, page_table, feature_inputs };
+  [[nodiscard]] const Place& feature(FeatureInput input) const { return features_[input]; }
+
+  [[nodiscard]] const RowPlaces& places() const { return places_; }
+  /// Rows of O that an entry has.
+  [[nodiscard]] std::int64_t rows_of(std::int64_t batch) const {
+    return places_.lengths()[static_cast<std::size_t>(batch)].len_q;
+  }
+  /// Element (row, 0) of O, and of LSE, as an index.
+  [[nodiscard]] std::size_t o_index(const RowIndex& row) const;
+  [[nodiscard]] std::size_t lse_index(const RowIndex& row) const;
 
   /// Inputs as the reference reads them: out of this scene's own image, which no candidate ever touches.
   [[nodiscard]] HostTensors tensors() const;
@@ -78,7 +94,11 @@ class Scene {
   std::int64_t padding_rows_;
   std::vector<std::byte> image_;
   worker::Launch launch_;
+  void put_features(const InputValues& values);
+
+  RowPlaces places_;
   Place q_, k_, v_, o_, lse_, workspace_, semaphores_;
+  std::array<Place, feature_inputs> features_;
 };
 
 /// Bytes an image of this workload takes at most, padding included.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/parallel.hpp"
+#include "verify/entry.hpp"
 #include "verify/row_tasks.hpp"
 #include "verify/small_matrix.hpp"
 #include "workload/elements.hpp"
@@ -14,21 +15,22 @@ namespace {
 constexpr std::size_t kRowsPerTask = 64;
 constexpr std::int64_t kKeyTile = 64;
 
-void unfused_rows(const Workload& workload, const HostTensors& tensors, std::span<const RowIndex> rows, float* out,
+void unfused_rows(const Workload& whole, const HostTensors& tensors, std::span<const RowIndex> rows, float* out,
                   float* lse) {
+  const Entry entry(whole, tensors, rows[0].batch);
+  const Workload& workload = entry.workload();
   const std::int64_t dim = workload.dim;
   const std::int64_t dim_v = padded_columns(workload.dim_v);
   const KeyRange seen = keys_of_rows(workload, rows);
   const std::int64_t keys = padded_columns(seen.count());  // of scores, which begin with the first key that is seen
-  const std::int64_t batch = rows[0].batch;
   const std::int64_t head = rows[0].head / (workload.heads / workload.heads_kv);
   const auto scale = static_cast<float>(workload.softmax_scale());
   const auto count = static_cast<std::int64_t>(rows.size());
 
   std::vector<float> query(static_cast<std::size_t>(count * dim));
   for (std::int64_t r = 0; r < count; ++r) {
-    const std::size_t base = row_offset(tensors.q_strides, batch, rows[static_cast<std::size_t>(r)].head,
-                                        rows[static_cast<std::size_t>(r)].row);
+    const RowIndex& at = rows[static_cast<std::size_t>(r)];
+    const std::size_t base = entry.query(at.head, at.row);
     load_elements(workload.dtype, tensors.q, base, static_cast<std::size_t>(dim), query.data() + r * dim);
   }
 
@@ -39,7 +41,7 @@ void unfused_rows(const Workload& workload, const HostTensors& tensors, std::spa
     std::fill(key_tile.begin(), key_tile.end(), 0.0F);
     const std::int64_t in_tile = std::min(kKeyTile, seen.count() - tile);
     for (std::int64_t j = 0; j < in_tile; ++j) {
-      const std::size_t base = row_offset(tensors.k_strides, batch, head, seen.begin + tile + j);
+      const std::size_t base = entry.key(head, seen.begin + tile + j);
       load_elements(workload.dtype, tensors.k, base, key.size(), key.data());
       for (std::int64_t d = 0; d < dim; ++d)
         key_tile[static_cast<std::size_t>(d * kKeyTile + j)] = key[static_cast<std::size_t>(d)];
@@ -54,15 +56,29 @@ void unfused_rows(const Workload& workload, const HostTensors& tensors, std::spa
     const KeyRange of_row =
         keys_of_tile(workload.keys_of(rows[static_cast<std::size_t>(r)].row), seen.begin, seen.count());
     float maximum = -INFINITY;
-    for (std::int64_t j = of_row.begin; j < of_row.end; ++j) maximum = std::max(maximum, row[j] *= scale);
-    float sum = 0;
+    const RowIndex& at = rows[static_cast<std::size_t>(r)];
+    for (std::int64_t j = of_row.begin; j < of_row.end; ++j) {
+      row[j] *= scale;
+      if (entry.changes_scores()) row[j] = entry.changed(row[j], at.head, at.row, seen.begin + j);
+      maximum = std::max(maximum, row[j]);
+    }
+    const auto sink = static_cast<float>(entry.sink(at.head));
+    maximum = std::max(maximum, sink);
+    // All hidden, by the mask or by a bias.
+    if (of_row.is_empty() || (workload.bias && maximum == -INFINITY)) {
+      std::fill(row + of_row.begin, row + of_row.end, 0.0F);
+      row_sum[static_cast<std::size_t>(r)] = 0;
+      lse[r] = sink;
+      continue;
+    }
+    float sum = workload.sinks ? std::exp(sink - maximum) : 0.0F;
     for (std::int64_t j = of_row.begin; j < of_row.end; ++j) {
       const float p = std::exp(row[j] - maximum);
       sum += p;
       row[j] = round_to(workload.dtype, p);
     }
     row_sum[static_cast<std::size_t>(r)] = sum;
-    lse[r] = !of_row.is_empty() ? maximum + std::log(sum) : -INFINITY;
+    lse[r] = maximum + std::log(sum);
   }
 
   std::vector<float> value_tile(static_cast<std::size_t>(kKeyTile * dim_v));
@@ -71,7 +87,7 @@ void unfused_rows(const Workload& workload, const HostTensors& tensors, std::spa
     std::fill(value_tile.begin(), value_tile.end(), 0.0F);
     const std::int64_t in_tile = std::min(kKeyTile, seen.count() - tile);
     for (std::int64_t j = 0; j < in_tile; ++j) {
-      const std::size_t base = row_offset(tensors.v_strides, batch, head, seen.begin + tile + j);
+      const std::size_t base = entry.value(head, seen.begin + tile + j);
       load_elements(workload.dtype, tensors.v, base, static_cast<std::size_t>(workload.dim_v),
                     value_tile.data() + j * dim_v);
     }

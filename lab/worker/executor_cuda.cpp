@@ -229,7 +229,7 @@ class CudaExecutor final : public Executor {
   /// that is called again with the same tensors would.
   struct BoundLaunch {
     std::array<std::uint32_t, 3> grid;
-    ForwardParams params;
+    FeatureParams params;
     TensorMaps maps;
   };
   struct Slot {

@@ -69,10 +69,27 @@ std::array<std::uint32_t, 3> grid_from_json(const nlohmann::json& json) {
   return {integer<std::uint32_t>(json.at(0)), integer<std::uint32_t>(json.at(1)), integer<std::uint32_t>(json.at(2))};
 }
 
+void features_from_json(const nlohmann::json& json, Launch& launch) {
+  const auto& at = json.at("at");
+  std::size_t index = 0;
+  for (std::uint64_t Launch::*place : kFeatureAddresses) launch.*place = integer<std::uint64_t>(at.at(index++));
+  FeatureParams& s = launch.shape;
+  index = 0;
+  for (long long* stride : {&s.bias_batch, &s.bias_head, &s.bias_row, &s.bias_key})
+    *stride = integer<long long>(json.at("bias").at(index++));
+  index = 0;
+  for (long long* stride : {&s.alibi_batch, &s.page_table_batch, &s.lse_batch, &s.lse_head})
+    *stride = integer<long long>(json.at("strides").at(index++));
+  index = 0;
+  for (int* number : {&s.page_size, &s.pages, &s.bias_element, &s.aligned_to_the_end})
+    *number = integer<int>(json.at("numbers").at(index++));
+  s.softcap = json.at("softcap").get<float>();
+}
+
 }  // namespace
 
-ForwardParams resolve(const Launch& launch, std::uintptr_t base) {
-  ForwardParams params = launch.shape;
+FeatureParams resolve(const Launch& launch, std::uintptr_t base) {
+  FeatureParams params = launch.shape;
   params.q = pointer(base, launch.q);
   params.k = pointer(base, launch.k);
   params.v = pointer(base, launch.v);
@@ -80,17 +97,31 @@ ForwardParams resolve(const Launch& launch, std::uintptr_t base) {
   params.lse = static_cast<float*>(pointer(base, launch.lse));
   params.workspace = pointer(base, launch.workspace);
   params.semaphores = static_cast<unsigned*>(pointer(base, launch.semaphores));
+  params.bias = pointer(base, launch.bias);
+  params.alibi_slopes = static_cast<const float*>(pointer(base, launch.alibi_slopes));
+  params.sinks = static_cast<const float*>(pointer(base, launch.sinks));
+  params.cu_seqlens_q = static_cast<const int*>(pointer(base, launch.cu_seqlens_q));
+  params.cu_seqlens_k = static_cast<const int*>(pointer(base, launch.cu_seqlens_k));
+  params.seqused_k = static_cast<const int*>(pointer(base, launch.seqused_k));
+  params.page_table = static_cast<const int*>(pointer(base, launch.page_table));
   return trimmed(params, launch.mask, facts_of(launch.element).bytes);
 }
 
 void to_json(nlohmann::json& json, const Launch& launch) {
-  const ForwardParams& s = launch.shape;
+  const FeatureParams& s = launch.shape;
   json = {{"at", {launch.q, launch.k, launch.v, launch.o, launch.lse, launch.workspace, launch.semaphores}},
           {"scale", s.scale},
           {"mask", to_string(launch.mask)},
           {"element", to_string(launch.element)},
           {"grid", launch.grid}};
   for (const auto& field : kStridesFields) json[std::string(field.name)] = strides_to_json(s.*field.member);
+  nlohmann::json addresses = nlohmann::json::array();
+  for (std::uint64_t Launch::*place : kFeatureAddresses) addresses.push_back(launch.*place);
+  json["features"] = {{"at", addresses},
+                      {"bias", {s.bias_batch, s.bias_head, s.bias_row, s.bias_key}},
+                      {"strides", {s.alibi_batch, s.page_table_batch, s.lse_batch, s.lse_head}},
+                      {"numbers", {s.page_size, s.pages, s.bias_element, s.aligned_to_the_end}},
+                      {"softcap", s.softcap}};
   for (const auto& field : kIntFields) json[std::string(field.name)] = s.*field.member;
 }
 
@@ -103,10 +134,11 @@ void from_json(const nlohmann::json& json, Launch& launch) {
   launch.lse = integer<std::uint64_t>(at.at(4));
   launch.workspace = integer<std::uint64_t>(at.at(5));
   launch.semaphores = integer<std::uint64_t>(at.at(6));
-  ForwardParams& s = launch.shape;
+  FeatureParams& s = launch.shape;
   for (const auto& field : kStridesFields) s.*field.member = strides_from_json(json.at(std::string(field.name)));
   for (const auto& field : kIntFields) s.*field.member = integer<int>(json.at(std::string(field.name)));
   s.scale = json.at("scale").get<float>();
+  features_from_json(json.at("features"), launch);
   launch.mask = parse_mask_kind(json.at("mask").get<std::string>());
   launch.element = find_element(json.at("element").get<std::string>()).element;
   launch.grid = grid_from_json(json.at("grid"));

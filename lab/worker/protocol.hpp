@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/contract.hpp"
+#include "kernels/attention/features.hpp"
 #include "variant/family.hpp"
 #include "worker/channels.hpp"
 #include "worker/hardware_counters.hpp"
@@ -27,7 +27,7 @@ inline constexpr int kArena = 4;
 /// Pointers of a launch are offsets into an image until the worker adds the image's address.
 inline constexpr std::uint64_t kNull = ~std::uint64_t{0};
 
-/// ForwardParams with offsets in place of pointers.
+/// FeatureParams, with offsets in place of pointers.
 struct Launch {
   std::uint64_t q = kNull;
   std::uint64_t k = kNull;
@@ -36,11 +36,23 @@ struct Launch {
   std::uint64_t lse = kNull;
   std::uint64_t workspace = kNull;
   std::uint64_t semaphores = kNull;
-  ForwardParams shape{};  ///< strides, scale and lengths, of all keys; its pointers are unused
+  // Of features, where the problem has them.
+  std::uint64_t bias = kNull;
+  std::uint64_t alibi_slopes = kNull;
+  std::uint64_t sinks = kNull;
+  std::uint64_t cu_seqlens_q = kNull;
+  std::uint64_t cu_seqlens_k = kNull;
+  std::uint64_t seqused_k = kNull;
+  std::uint64_t page_table = kNull;
+  FeatureParams shape{};  ///< strides, scale and lengths, of all keys; its pointers are unused
   MaskKind mask = MaskKind::none;
   Element element = Element::fp16;
   std::array<std::uint32_t, 3> grid = {1, 1, 1};  ///< LaunchPlan::grid for these lengths
 };
+
+inline constexpr std::array<std::uint64_t Launch::*, 7> kFeatureAddresses = {
+    &Launch::bias,         &Launch::alibi_slopes, &Launch::sinks,     &Launch::cu_seqlens_q,
+    &Launch::cu_seqlens_k, &Launch::seqused_k,    &Launch::page_table};
 
 /// How the launches of a list follow one another.
 enum class Follow {
@@ -52,7 +64,7 @@ enum class Follow {
 
 /// The parameters with every offset turned into base + offset, kNull into a null pointer, and without the keys that
 /// `trimmed` cuts off.
-ForwardParams resolve(const Launch& launch, std::uintptr_t base);
+FeatureParams resolve(const Launch& launch, std::uintptr_t base);
 
 void to_json(nlohmann::json& json, const Launch& launch);
 void from_json(const nlohmann::json& json, Launch& launch);

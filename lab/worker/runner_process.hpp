@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/contract.hpp"
+#include "kernels/attention/features.hpp"
 
 namespace heed::worker {
 
@@ -18,7 +18,7 @@ using CpuEntry = void (*)(const ForwardParams* params, long long block, void* sc
 
 /// One launch: entry(params, block, scratch) for every block in [0, blocks).
 struct CpuLaunch {
-  ForwardParams params;
+  FeatureParams params;
   long long blocks = 0;
 };
 

@@ -121,10 +121,10 @@ class CpuPlan final : public Plan {
     }
     require_workspace(workspace);
     if (count == 1) {
-      const ForwardParams one = bound(checked(tensors[0]), workspace);
+      const FeatureParams one = bound(checked(tensors[0]), workspace);
       return threads_->run(object_->entry(), &one, 1, launch_.grid[0]);
     }
-    std::vector<ForwardParams> all;
+    std::vector<FeatureParams> all;
     all.reserve(count);
     for (std::size_t i = 0; i < count; ++i) all.push_back(bound(checked(tensors[i]), workspace));
     return threads_->run(object_->entry(), all.data(), static_cast<long long>(count), launch_.grid[0]);

@@ -193,11 +193,12 @@ Decision decide_at_once(const Problem& problem, const Options& options, const De
     }
   }
   if (refusal) throw Error(*refusal);
-  throw Error(ErrorCode::unsupported,
-              fmt::format("{}, and no program takes copies of tensors with head_dim {} and head_dim_v {}; give tensors whose "
-                          "last dimension is contiguous, or equal head dims",
-                          lies, w.dim, w.dim_v),
-              fmt::format("{}x{}", w.dim, w.dim_v));
+  throw Error(
+      ErrorCode::unsupported,
+      fmt::format("{}, and no program takes copies of tensors with head_dim {} and head_dim_v {}; give tensors whose "
+                  "last dimension is contiguous, or equal head dims",
+                  lies, w.dim, w.dim_v),
+      fmt::format("{}x{}", w.dim, w.dim_v));
 }
 
 }  // namespace

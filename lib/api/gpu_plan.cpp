@@ -184,7 +184,7 @@ class GpuPlan final : public Plan {
         write_empty_rows(at, static_cast<CUstream>(stream));
         continue;
       }
-      const ForwardParams params = bound(at, workspace);
+      const FeatureParams params = bound(at, workspace);
       const TensorMaps& maps = launch_.tensor_maps ? maps_of(serial_, params, *launch_.tensor_maps) : no_maps;
       check(program_->launch(launch_.grid, params, maps, static_cast<CUstream>(stream), dependent),
             "launching the kernel");

@@ -110,7 +110,7 @@ Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
   params_.k_strides = problem_.k;
   params_.v_strides = problem_.v;
   params_.o_strides = problem_.o;
-  params_ = with_sizes(params_, whole_sizes_of(w));
+  static_cast<ForwardParams&>(params_) = with_sizes(params_, whole_sizes_of(w));
   params_.o_strides = problem_.o;
   params_.scale = static_cast<float>(w.softmax_scale());
   q_bytes_ = extent_bytes(w.batch, w.heads, w.len_q, w.dim, problem_.q, element_bytes_);
@@ -169,8 +169,8 @@ void Plan::require_workspace(const void* workspace) const {
            fmt::format("{}", workspace));
 }
 
-ForwardParams Plan::bound(const Addresses& at, void* workspace) const {
-  ForwardParams p = params_;
+FeatureParams Plan::bound(const Addresses& at, void* workspace) const {
+  FeatureParams p = params_;
   p.q = at.q;
   p.k = at.k;
   p.v = at.v;

@@ -96,9 +96,9 @@ class Plan {
   [[nodiscard]] Addresses checked(const heed_tensors& tensors) const;
   void require_workspace(const void* workspace) const;
   /// The launch without its addresses, keys in front of the first visible one still in.
-  [[nodiscard]] const ForwardParams& parameters() const { return params_; }
+  [[nodiscard]] const FeatureParams& parameters() const { return params_; }
   /// With the addresses of a run.
-  [[nodiscard]] ForwardParams bound(const Addresses& at, void* workspace) const;
+  [[nodiscard]] FeatureParams bound(const Addresses& at, void* workspace) const;
 
   Problem problem_;
   Choice choice_;
@@ -110,7 +110,7 @@ class Plan {
   std::uintptr_t tensor_alignment_;  ///< of every tensor but lse
 
  private:
-  ForwardParams params_{};
+  FeatureParams params_{};
   std::string variant_text_;
   std::uint64_t q_bytes_;
   std::uint64_t k_bytes_;

@@ -15,7 +15,7 @@ namespace heed {
 struct CallerThreads::Launch {
   CallerThreads& threads;
   CpuEntry entry;
-  const ForwardParams& params;
+  const FeatureParams& params;
   long long blocks;
   std::atomic<long long> next_block{0};
   std::atomic<int> begun{0};
@@ -56,7 +56,7 @@ void CallerThreads::keep(std::unique_ptr<Launch> launch) {
   all->push_back(std::move(launch));
 }
 
-void CallerThreads::run_one(CpuEntry entry, const ForwardParams& params, long long blocks) {
+void CallerThreads::run_one(CpuEntry entry, const FeatureParams& params, long long blocks) {
   std::unique_ptr<Launch> launch(new Launch{.threads = *this, .entry = entry, .params = params, .blocks = blocks});
   std::string thrown;
   try {
@@ -84,7 +84,7 @@ void CallerThreads::run_one(CpuEntry entry, const ForwardParams& params, long lo
     if (!work(*launch, 0)) ::sched_yield();
 }
 
-double CallerThreads::run(CpuEntry entry, const ForwardParams* params, long long launches, long long blocks) {
+double CallerThreads::run(CpuEntry entry, const FeatureParams* params, long long launches, long long blocks) {
   const auto begin = std::chrono::steady_clock::now();
   for (long long i = 0; i < launches; ++i) run_one(entry, params[i], blocks);
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();

@@ -25,7 +25,7 @@ class CallerThreads final : public CpuLauncher {
   CallerThreads(ParallelFor parallel_for, int tasks, long long scratch_bytes);
 
   /// @throws Error(usage) where the caller's function throws, or leaves tasks out
-  double run(CpuEntry entry, const ForwardParams* params, long long launches, long long blocks) override;
+  double run(CpuEntry entry, const FeatureParams* params, long long launches, long long blocks) override;
 
  private:
   struct Launch;
@@ -37,7 +37,7 @@ class CallerThreads final : public CpuLauncher {
   /// Takes blocks until none is left. @return false where all scratch is taken
   bool work(Launch& launch, std::size_t first_slot) noexcept;
   static void keep(std::unique_ptr<Launch> launch);
-  void run_one(CpuEntry entry, const ForwardParams& params, long long blocks);
+  void run_one(CpuEntry entry, const FeatureParams& params, long long blocks);
 
   ParallelFor parallel_for_;
   int tasks_;

@@ -101,7 +101,7 @@ bool CpuThreads::reserve(long long scratch_bytes) {
   return scratch_.reserve(scratch_bytes, threads_.size());
 }
 
-double CpuThreads::run(CpuEntry entry, const ForwardParams* params, long long launches, long long blocks) {
+double CpuThreads::run(CpuEntry entry, const FeatureParams* params, long long launches, long long blocks) {
   const std::lock_guard lock(turn_);
   entry_ = entry;
   params_ = params;

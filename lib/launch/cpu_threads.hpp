@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/contract.hpp"
+#include "kernels/attention/features.hpp"
 
 namespace heed {
 
@@ -43,7 +43,7 @@ class CpuLauncher {
 
   /// `launches` launches of `blocks` blocks one after another, each with its parameters; returns when all are done,
   /// with the microseconds they took together.
-  virtual double run(CpuEntry entry, const ForwardParams* params, long long launches, long long blocks) = 0;
+  virtual double run(CpuEntry entry, const FeatureParams* params, long long launches, long long blocks) = 0;
 
  protected:
   CpuLauncher() = default;
@@ -61,7 +61,7 @@ class CpuThreads final : public CpuLauncher {
   [[nodiscard]] bool reserve(long long scratch_bytes);
 
   /// Callers take turns.
-  double run(CpuEntry entry, const ForwardParams* params, long long launches, long long blocks) override;
+  double run(CpuEntry entry, const FeatureParams* params, long long launches, long long blocks) override;
 
  private:
   struct Progress;
@@ -72,7 +72,7 @@ class CpuThreads final : public CpuLauncher {
   std::mutex turn_;
   CpuScratch scratch_;
   CpuEntry entry_ = nullptr;
-  const ForwardParams* params_ = nullptr;
+  const FeatureParams* params_ = nullptr;
   long long launches_ = 0;
   long long blocks_ = 0;
   std::unique_ptr<Progress[]> progress_;

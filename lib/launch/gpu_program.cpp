@@ -50,7 +50,7 @@ void GpuProgram::unload() {
   function_ = nullptr;
 }
 
-CUresult GpuProgram::launch(const std::array<std::uint32_t, 3>& grid, const ForwardParams& params,
+CUresult GpuProgram::launch(const std::array<std::uint32_t, 3>& grid, const FeatureParams& params,
                             const TensorMaps& maps, CUstream stream, bool dependent) const {
   CUlaunchConfig config{};
   config.gridDimX = grid[0];
@@ -75,7 +75,7 @@ CUresult GpuProgram::launch(const std::array<std::uint32_t, 3>& grid, const Forw
   }
   config.attrs = attributes.data();
   // An entry without maps has one parameter; the driver reads as many as it has.
-  void* arguments[] = {const_cast<ForwardParams*>(&params), const_cast<TensorMaps*>(&maps)};
+  void* arguments[] = {const_cast<FeatureParams*>(&params), const_cast<TensorMaps*>(&maps)};
   return cuda_driver().launch_kernel_ex(&config, function_, arguments, nullptr);
 }
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "device/cuda_driver.hpp"
-#include "kernels/contract.hpp"
+#include "kernels/attention/features.hpp"
 #include "variant/family.hpp"
 
 namespace heed {
@@ -32,7 +32,7 @@ class GpuProgram {
   /// Queues one launch; the driver copies the parameters before it returns. No allocation, no lock of ours.
   /// @param maps read where the plan has boxes
   /// @param dependent as a programmatic dependent of the launch before it, for a plan that allows it
-  [[nodiscard]] CUresult launch(const std::array<std::uint32_t, 3>& grid, const ForwardParams& params,
+  [[nodiscard]] CUresult launch(const std::array<std::uint32_t, 3>& grid, const FeatureParams& params,
                                 const TensorMaps& maps, CUstream stream, bool dependent) const;
 
  private:

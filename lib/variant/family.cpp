@@ -11,6 +11,7 @@
 #include "variant/registry.hpp"
 #include "variant/renames.hpp"
 #include "variant/specialization.hpp"
+#include "workload/features.hpp"
 #include "workload/mask.hpp"
 
 namespace heed {
@@ -77,6 +78,14 @@ std::optional<std::string> refused_by_capabilities(const Family& family, const W
     for (const MaskKind mask : masks) names.emplace_back(to_string(mask));
     return fmt::format("the mask {} is not supported; it computes {}", to_string(mask_kind(w)), join(names, " and "));
   }
+  const Features has = family.features();
+  Features missing = features_of(w);
+  for (const FeatureName& f : kFeatureNames) missing.*(f.member) = missing.*(f.member) && !(has.*(f.member));
+  if (has_features(missing))
+    return fmt::format(
+        "{} {} not supported; {}", words_of(missing),
+        words_of(missing).find(" and ") == std::string::npos ? "is" : "are",
+        has_features(has) ? fmt::format("it computes {}", words_of(has)) : "it computes none of the features");
   return std::nullopt;
 }
 
@@ -92,8 +101,10 @@ std::optional<std::string> Family::is_illegal(const Config& config, const Specia
                                               const Workload& workload, const DeviceFacts& on) const {
   if (specialization.specialize != Specialize::none && known_problem(workload).sizes.len_q == 0)
     return too_large_to_know(workload);
+  if (specialization.specialize != Specialize::none && workload.has_features())
+    return "programs for one shape have no features; write specialize=none";
   if (auto reason = refuses_config(config, specialization, workload, on)) return reason;
-  if (!(heed::canonical(specialization, specializations_of(config, workload)) == specialization))
+  if (!(heed::canonical(specialization, support_of(config, workload)) == specialization))
     return one_name(config, specialization, workload);
   return std::nullopt;
 }
@@ -171,7 +182,8 @@ Workload with_keys_of_a_tile(const Workload& workload) {
 Problem problem_of(const Workload& workload) {
   return {.element = facts_of(workload.dtype).element,
           .head_dim = static_cast<int>(workload.dim),
-          .mask = mask_kind(workload)};
+          .mask = mask_kind(workload),
+          .features = features_of(workload)};
 }
 
 namespace {
@@ -229,6 +241,13 @@ std::string too_large_to_know(const Workload& workload) {
 
 namespace {
 
+std::string literal(const Features& features) {
+  std::vector<std::string> fields;
+  for (const FeatureName& f : kFeatureNames)
+    if (features.*(f.member)) fields.push_back(fmt::format(".{} = true", f.name));
+  return fmt::format("{{{}}}", join(fields, ", "));
+}
+
 // Designated initialisers, in the order of the fields.
 std::string literal(const FixedSizes& sizes) {
   std::vector<std::string> fields;
@@ -249,6 +268,7 @@ std::string literal(const Problem& problem) {
                                  to_string(problem.element), problem.head_dim, to_string(problem.mask));
   if (problem.sizes.len_q != 0) text += ", .sizes = " + literal(problem.sizes);
   if (!(problem.specialization == Specialization{})) text += ", .specialization = " + literal(problem.specialization);
+  if (has_features(problem.features)) text += ", .features = " + literal(problem.features);
   return text + "}";
 }
 
@@ -256,6 +276,7 @@ std::string to_string(const Problem& problem) {
   const FixedSizes& s = problem.sizes;
   std::string text = fmt::format("{}_d{}", to_string(problem.element), problem.head_dim);
   if (problem.mask != MaskKind::none) text += fmt::format("_{}", to_string(problem.mask));
+  if (has_features(problem.features)) text += "_" + to_string(problem.features);
   if (s.len_q == 0) return text;
   text += "_";
   for (const auto& field : kIntFields)

@@ -94,12 +94,18 @@ class Family {
   [[nodiscard]] virtual std::vector<Dtype> dtypes() const = 0;
   [[nodiscard]] virtual HeadDims head_dims() const = 0;
   [[nodiscard]] virtual std::vector<MaskKind> masks() const = 0;
+  /// The features that it has code for.
+  [[nodiscard]] virtual Features features() const { return {}; }
   [[nodiscard]] virtual const std::vector<Knob>& knobs() const = 0;
   /// The specializations that it has code for.
   [[nodiscard]] virtual SpecializationSupport specializations() const { return {}; }
   /// Those of them that a canonical config has for a workload.
   [[nodiscard]] virtual SpecializationSupport specializations_of(const Config&, const Workload&) const {
     return specializations();
+  }
+  /// The same, and none of problems with features, whose programs are for all launches.
+  [[nodiscard]] SpecializationSupport support_of(const Config& config, const Workload& workload) const {
+    return workload.has_features() ? SpecializationSupport{} : specializations_of(config, workload);
   }
 
   /// Whether two launches on the same inputs must agree bit for bit.
@@ -217,10 +223,8 @@ struct Variant {
   std::string source;  ///< empty: family->entry()
   LaunchExtras extras{};
 
-  /// Whether it may be launched for a workload: those that share its problem.
-  [[nodiscard]] bool runs(const Workload& workload) const {
-    return specialized_problem(workload, specialization) == problem;
-  }
+  /// Whether it may be launched for a workload: those that share its problem, or have fewer features.
+  [[nodiscard]] bool runs(const Workload& workload) const;
   /// Why it cannot be built or launched for a workload that its family does not refuse; empty when it can.
   [[nodiscard]] std::optional<std::string> is_illegal(const Workload& workload, const DeviceFacts& device) const {
     return family->is_illegal(config, specialization, workload, device);

@@ -7,6 +7,7 @@
 #include "cpu/config.hpp"
 #include "variant/family.hpp"
 #include "variant/registry.hpp"
+#include "workload/features.hpp"
 
 namespace heed {
 namespace {
@@ -120,6 +121,7 @@ class CpuFamily final : public Family {
   std::vector<Dtype> dtypes() const override { return {Dtype::fp32, Dtype::fp16, Dtype::bf16}; }
   HeadDims head_dims() const override { return {.listed = {}, .step = 1, .most = 512}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
+  Features features() const override { return kAllFeatures; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override {

@@ -9,8 +9,16 @@
 #include "base/digest.hpp"
 #include "variant/family.hpp"
 #include "variant/specialization.hpp"
+#include "workload/features.hpp"
 
 namespace heed {
+
+bool Variant::runs(const Workload& workload) const {
+  Problem wanted = specialized_problem(workload, specialization);
+  if (!covers(problem.features, wanted.features)) return false;
+  wanted.features = problem.features;
+  return wanted == problem;
+}
 
 std::string Variant::unit() const {
   return family->prelude(config, problem) + (source.empty() ? family->entry() : source);
@@ -80,7 +88,7 @@ Variant canonical(const Variant& variant, const Workload& workload) {
   const Family& family = *variant.family;
   // What specializations there are depends on the config, and one of its knobs may have another name with one.
   const Config config = family.canonical(variant.config, {}, workload);
-  const Specialization specialization = canonical(variant.specialization, family.specializations_of(config, workload));
+  const Specialization specialization = canonical(variant.specialization, family.support_of(config, workload));
   Variant result = variant;
   result.config = family.canonical(config, specialization, workload);
   result.specialization = specialization;

@@ -10,6 +10,11 @@ constexpr bool is_window(Mask mask) {
   return mask == Mask::window_top_left || mask == Mask::window_bottom_right;
 }
 
+/// Whether a query's own key counts from the end of its entry's lengths.
+constexpr bool is_aligned_to_the_end(Mask mask) {
+  return mask == Mask::causal_bottom_right || mask == Mask::window_bottom_right;
+}
+
 /// The bounds that kernels need: a window without a left bound is a causal mask with another right offset. Bounds that
 /// hide nothing count, so that the same program runs a window's neighbours, some of which it covers.
 MaskKind mask_kind(const Workload& workload);

@@ -7,6 +7,7 @@
 
 #include "base/text.hpp"
 #include "heed/heed.hpp"
+#include "workload/features.hpp"
 #include "workload/mask.hpp"
 
 namespace heed {
@@ -131,6 +132,8 @@ Window parse_window(std::string_view whole, std::string_view numbers) {
   if (slash != std::string_view::npos) window.right = keys(numbers.substr(slash + 1));
   return window;
 }
+constexpr std::pair<std::string_view, BiasDtype> kBiasDtypes[] = {
+    {"bool", BiasDtype::boolean}, {"fp16", BiasDtype::fp16}, {"bf16", BiasDtype::bf16}, {"fp32", BiasDtype::fp32}};
 constexpr std::pair<std::string_view, Layout> kLayouts[] = {{"bhld", Layout::bhld}, {"blhd", Layout::blhd}};
 
 std::optional<Mask> mask_of_window(std::string_view name) {
@@ -156,6 +159,9 @@ std::string_view to_string(Mask mask) {
 }
 std::string_view to_string(Layout layout) {
   return name_of(layout, kLayouts);
+}
+std::string_view to_string(BiasDtype dtype) {
+  return name_of(dtype, kBiasDtypes);
 }
 Dtype parse_dtype(std::string_view text) {
   return parse_named(text, "dtype", kDtypes);
@@ -190,8 +196,14 @@ KeyRange Workload::seen_keys() const {
 }
 
 double Workload::visible_scores() const {
-  return static_cast<double>(batch) * static_cast<double>(heads) *
-         heed::visible_scores(mask_kind(*this), mask_bounds(*this), static_cast<int>(len_q));
+  const auto of_head = [](const Workload& w) {
+    return heed::visible_scores(mask_kind(w), mask_bounds(w), static_cast<int>(w.len_q));
+  };
+  if (!has_lengths()) return static_cast<double>(batch) * static_cast<double>(heads) * of_head(*this);
+  double scores = 0;
+  for (const EntryLengths& lengths : lengths_of(*this))
+    scores += static_cast<double>(heads) * of_head(entry_of(*this, lengths));
+  return scores;
 }
 
 double Workload::flops() const {
@@ -199,9 +211,16 @@ double Workload::flops() const {
 }
 
 double Workload::bytes() const {
+  if (has_lengths()) {
+    double sum = 0;
+    for (const EntryLengths& lengths : lengths_of(*this)) sum += entry_of(*this, lengths).bytes();
+    return sum;
+  }
+  const double biases =
+      bias ? static_cast<double>(bias_sizes(*this).count()) * static_cast<double>(size_of(bias->dtype)) : 0;
   const double q = static_cast<double>(batch * heads) * static_cast<double>(len_q);
   const double kv = static_cast<double>(batch * heads_kv) * static_cast<double>(seen_keys().count());
-  return (q + kv) * static_cast<double>(dim + dim_v) * static_cast<double>(size_of(dtype));
+  return (q + kv) * static_cast<double>(dim + dim_v) * static_cast<double>(size_of(dtype)) + biases;
 }
 
 namespace {
@@ -243,6 +262,7 @@ void validate(const Workload& workload) {
   if (largest > static_cast<double>(kMaxElements))
     fail(text, fmt::format("its largest tensor would have {:.3g} elements; at most 2^40 are allowed", largest));
   validate_window(workload, text);
+  if (const std::string wrong = wrong_features(workload); !wrong.empty()) fail(text, wrong);
   if (workload.scale && !(std::isfinite(*workload.scale) && *workload.scale > 0))
     fail(text, fmt::format("scale={} cannot be used; it must be finite and positive", *workload.scale));
   // Kernels multiply by scale * log2(e) in fp32; a subnormal one would have lost its digits.
@@ -288,9 +308,11 @@ Workload parse_workload(std::string_view text) {
     } else if (part.substr(0, 6) == "scale=") {
       if (workload.scale) fail(text, "the scale is given twice");
       workload.scale = parse_scale(text, part.substr(6));
-    } else {
+    } else if (!parse_feature(text, part, workload)) {
       fail(text, fmt::format("\"{}\" is no dtype (fp16, bf16, fp32), mask (causal_top_left, causal_bottom_right, "
-                             "window=LEFT/RIGHT, window_top_left=LEFT/RIGHT), layout (bhld, blhd) or scale=NUMBER",
+                             "window=LEFT/RIGHT, window_top_left=LEFT/RIGHT), layout (bhld, blhd), scale=NUMBER or "
+                             "feature (softcap=NUMBER, bias=DTYPE/DIMENSIONS, alibi, sinks, key_lengths, ragged, "
+                             "page=KEYS)",
                              part));
     }
   }
@@ -312,7 +334,7 @@ Workload reduced(const Workload& workload) {
   if (!is_window(w.mask) && !w.has_left_bound()) return w;
   if (w.has_left_bound() && w.own_key(w.len_q - 1) <= w.window.left) w.window.left = Window::kAll;
   if (!is_window(w.mask)) return w;
-  const bool at_top_left = w.mask == Mask::window_top_left && w.len_q != w.len_k;
+  const bool at_top_left = w.mask == Mask::window_top_left && (w.len_q != w.len_k || w.has_lengths());
   if (w.has_right_bound() && w.window.right >= w.len_k - 1 - w.own_key(0)) w.window.right = Window::kAll;
   w.mask = at_top_left ? Mask::window_top_left : Mask::window_bottom_right;
   if (w.window.right == 0) {
@@ -335,7 +357,7 @@ std::string to_string(const Workload& workload) {
   text += mask_text(workload);
   if (workload.layout != Layout::bhld) text += fmt::format(":{}", to_string(workload.layout));
   if (workload.scale) text += fmt::format(":scale={}", *workload.scale);  // shortest text that reads back the same
-  return text;
+  return text + features_text(workload);
 }
 
 std::vector<RowIndex> all_rows(const Workload& workload) {

@@ -1,0 +1,124 @@
+/// Features on a CPU: what is done to scores beside scale and mask, and sinks (kernels/attention/features.hpp).
+#pragma once
+
+#include "cpu/exp2.hpp"
+#include "cpu/rows.hpp"
+#include "cpu/simd.hpp"
+#include "kernels/attention/features.hpp"
+
+namespace heed::cpu {
+
+inline constexpr float kLog2E = 1.44269504F;
+
+/// The parameters of a block: the launch's own, or, where the program has features, those of the block's entry.
+template <bool kHasFeatures>
+struct Held {
+  using Type = const ForwardParams&;
+  static Type of(const ForwardParams& launch, long long, int) { return launch; }
+};
+template <>
+struct Held<true> {
+  using Type = const FeatureParams;
+  static FeatureParams of(const ForwardParams& launch, long long entry, int bytes) {
+    return of_entry(static_cast<const FeatureParams&>(launch), static_cast<int>(entry), bytes);
+  }
+};
+
+/// softcap * tanh(x / softcap), with tanh(x) = (1 - 2^(-2 |x| log2(e))) / (1 + ..): off by 2^-23 of the softcap.
+template <Exp2 kExp2>
+inline Vec soft_capped(Vec x, float softcap) {
+  const Vec share = x * (1.0F / softcap);
+  const Vec size = select(share < 0.0F, -share, share);
+  const Vec small = exp2<kExp2>(size * (-2.0F * kLog2E));
+  const Vec capped = softcap * (1.0F - small) / (1.0F + small);
+  return select(share < 0.0F, -capped, capped);
+}
+
+/// A bias, with what is at or below the most negative finite number of its type as -infinity.
+inline float bias_at(const FeatureParams& p, long long index) {
+  switch (static_cast<BiasElement>(p.bias_element)) {
+    case BiasElement::boolean:
+      return static_cast<const unsigned char*>(p.bias)[index] != 0 ? 0.0F : -kInfinity;
+    case BiasElement::fp16: {
+      const float x = to_float<Element::fp16>(static_cast<const unsigned short*>(p.bias)[index]);
+      return x <= -static_cast<float>(ElementTraits<Element::fp16>::largest) ? -kInfinity : x;
+    }
+    case BiasElement::bf16: {
+      const float x = to_float<Element::bf16>(static_cast<const unsigned short*>(p.bias)[index]);
+      return x <= -static_cast<float>(ElementTraits<Element::bf16>::largest) ? -kInfinity : x;
+    }
+    case BiasElement::fp32:
+      break;
+  }
+  const float x = static_cast<const float*>(p.bias)[index];
+  return x <= -static_cast<float>(ElementTraits<Element::fp32>::largest) ? -kInfinity : x;
+}
+
+/// Scores after softcap, bias and ALiBi, in powers of two as they come. Lane i is row row[i] and key key[i]; lanes of
+/// rows or keys that there are not keep their score.
+template <Features kFeatures, Exp2 kExp2>
+inline Vec changed_scores(const FeatureParams& p, long long entry, long long head, Vec scores, IntVec row, IntVec key) {
+  if constexpr (kFeatures.softcap)
+    if (p.softcap != 0) scores = soft_capped<kExp2>(scores, p.softcap * kLog2E);
+  if constexpr (kFeatures.bias)
+    if (p.bias != nullptr) {
+      const long long base = entry * p.bias_batch + head * p.bias_head;
+      for (int i = 0; i < kLanes; ++i)
+        if (row[i] < p.len_q && key[i] < p.len_k)
+          scores[i] += bias_at(p, base + row[i] * p.bias_row + key[i] * p.bias_key) * kLog2E;
+    }
+  if constexpr (kFeatures.alibi)
+    if (p.alibi_slopes != nullptr) {
+      const IntVec ahead = row + (p.len_k - p.len_q) - key;
+      const IntVec distance = ahead < 0 ? -ahead : ahead;
+      scores -= __builtin_convertvector(distance, Vec) * (p.alibi_slopes[entry * p.alibi_batch + head] * kLog2E);
+    }
+  return scores;
+}
+
+/// What a row ends as: its maximum in powers of two, the sum below it, what its values are multiplied by, and whether
+/// it is one of a mask or bias that hide all, which is zeros.
+struct RowEnd {
+  bool sees;
+  float maximum;
+  float sum;
+  float inverse;
+  float log_sum;
+};
+
+/// @param sees whether the mask leaves the row a key
+template <Features kFeatures, Exp2 kExp2, typename Params>
+inline RowEnd end_of_row(const Params& p, long long head, bool sees, float maximum, float sum) {
+  if constexpr (kFeatures.bias) sees = sees && !(sum == 0);
+  if constexpr (kFeatures.sinks)
+    if (p.sinks != nullptr && p.sinks[head] > -kInfinity) {
+      const float sink = p.sinks[head] * kLog2E;
+      if (!sees) return {false, sink, 1, 0, p.sinks[head]};
+      const float both = sink > maximum ? sink : maximum;
+      const float of_keys = exp2<kExp2>(broadcast(maximum - both))[0];
+      sum = sum * of_keys + exp2<kExp2>(broadcast(sink - both))[0];
+      return {true, both, sum, of_keys * inverse_sum(true, sum), row_log_sum(true, both, sum)};
+    }
+  return {sees, maximum, sum, inverse_sum(sees, sum), row_log_sum(sees, maximum, sum)};
+}
+
+/// Where the log-sum-exp of a head's first row lies.
+template <bool kHasFeatures, typename Params>
+inline float* lse_of(const Params& p, long long batch, long long head) {
+  if constexpr (kHasFeatures)
+    return p.lse + batch * p.lse_batch + head * p.lse_head;
+  else
+    return p.lse + (batch * p.heads + head) * p.len_q;
+}
+
+/// Where a row of K or V lies, in elements from the tensor's first.
+template <bool kPages, typename Params>
+inline long long row_of_keys(const Params& p, const TensorStrides& strides, long long batch, long long kv_head,
+                             long long key) {
+  if constexpr (kPages)
+    return kv_head * strides.head + key_offset(p, strides, static_cast<int>(batch), static_cast<int>(key));
+  else
+    return batch * strides.batch + kv_head * strides.head + key * strides.row;
+}
+
+}  // namespace heed::cpu

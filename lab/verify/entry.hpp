@@ -1,0 +1,108 @@
+/// One entry of a batch as the oracle and the unfused computation see it: lengths of its own, where rows lie, and what
+/// is done to scores beside the scale. Written apart from kernels/attention/features.hpp, which kernels follow.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "heed/heed.hpp"
+#include "workload/features.hpp"
+#include "workload/half.hpp"
+
+namespace heed {
+
+class Entry {
+ public:
+  Entry(const Workload& whole, const HostTensors& tensors, std::int64_t batch)
+      : tensors_(tensors), batch_(batch), page_size_(whole.page_size), workload_(entry_of(whole, own_lengths(whole))) {
+    if (whole.ragged) {
+      first_query_ = tensors.cu_seqlens_q[batch];
+      if (page_size_ == 0) first_key_ = tensors.cu_seqlens_k[batch];
+    }
+    is_ragged_ = whole.ragged;
+  }
+
+  /// A batch of 1 with the entry's own lengths.
+  [[nodiscard]] const Workload& workload() const { return workload_; }
+
+  /// Where a row lies, as an index of elements.
+  [[nodiscard]] std::size_t query(std::int64_t head, std::int64_t row) const {
+    return place(tensors_.q_strides, head, row, first_query_);
+  }
+  [[nodiscard]] std::size_t key(std::int64_t head, std::int64_t row) const {
+    return place_of_key(tensors_.k_strides, head, row);
+  }
+  [[nodiscard]] std::size_t value(std::int64_t head, std::int64_t row) const {
+    return place_of_key(tensors_.v_strides, head, row);
+  }
+
+  [[nodiscard]] bool changes_scores() const { return workload_.softcap != 0 || workload_.bias || workload_.alibi; }
+
+  /// A scaled score after softcap, bias and ALiBi; -infinity where the bias hides it.
+  template <typename T>
+  [[nodiscard]] T changed(T score, std::int64_t head, std::int64_t row, std::int64_t key) const {
+    if (workload_.softcap != 0) {
+      const auto cap = static_cast<T>(workload_.softcap);
+      score = cap * std::tanh(score / cap);
+    }
+    if (workload_.bias) score += static_cast<T>(bias(head, row, key));
+    if (workload_.alibi)
+      score -= static_cast<T>(tensors_.alibi_slopes[head]) *
+               static_cast<T>(std::abs(row + (workload_.len_k - workload_.len_q) - key));
+    return score;
+  }
+
+  /// The score without a value of a head's rows; -infinity where there is none.
+  [[nodiscard]] double sink(std::int64_t head) const {
+    return workload_.sinks ? static_cast<double>(tensors_.sinks[head]) : -INFINITY;
+  }
+
+ private:
+  [[nodiscard]] EntryLengths own_lengths(const Workload& whole) const {
+    EntryLengths lengths{whole.len_q, whole.len_k};
+    if (whole.ragged) {
+      lengths.len_q = tensors_.cu_seqlens_q[batch_ + 1] - tensors_.cu_seqlens_q[batch_];
+      if (tensors_.cu_seqlens_k != nullptr)
+        lengths.len_k = tensors_.cu_seqlens_k[batch_ + 1] - tensors_.cu_seqlens_k[batch_];
+    }
+    if (whole.has_lengths() && tensors_.seqused_k != nullptr) lengths.len_k = tensors_.seqused_k[batch_];
+    return lengths;
+  }
+
+  [[nodiscard]] std::size_t place(const Strides& s, std::int64_t head, std::int64_t row, std::int64_t first) const {
+    return static_cast<std::size_t>((is_ragged_ ? 0 : batch_ * s.batch) + head * s.head + (first + row) * s.row);
+  }
+  [[nodiscard]] std::size_t place_of_key(const Strides& s, std::int64_t head, std::int64_t row) const {
+    if (page_size_ == 0) return place(s, head, row, first_key_);
+    const std::int64_t page = tensors_.page_table[batch_ * tensors_.page_table_stride + row / page_size_];
+    return static_cast<std::size_t>(page * s.batch + head * s.head + row % page_size_ * s.row);
+  }
+
+  [[nodiscard]] double bias(std::int64_t head, std::int64_t row, std::int64_t key) const {
+    const Strides& s = tensors_.bias_strides;
+    const auto at =
+        static_cast<std::size_t>(batch_ * s.batch + head * s.head + row * s.row + key * tensors_.bias_key_stride);
+    switch (workload_.bias->dtype) {
+      case BiasDtype::boolean:
+        return static_cast<const unsigned char*>(tensors_.bias)[at] != 0 ? 0.0 : -INFINITY;
+      case BiasDtype::fp16:
+        return shown(load_element(Dtype::fp16, tensors_.bias, at), 65504.0);
+      case BiasDtype::bf16:
+        return shown(load_element(Dtype::bf16, tensors_.bias, at), 0x1.fep127);
+      case BiasDtype::fp32:
+        break;
+    }
+    return shown(load_element(Dtype::fp32, tensors_.bias, at), 0x1.fffffep127);
+  }
+  static double shown(double bias, double largest) { return bias <= -largest ? -INFINITY : bias; }
+
+  const HostTensors& tensors_;
+  std::int64_t batch_;
+  std::int64_t page_size_;
+  std::int64_t first_query_ = 0;
+  std::int64_t first_key_ = 0;
+  bool is_ragged_ = false;
+  Workload workload_;
+};
+
+}  // namespace heed

@@ -1,0 +1,83 @@
+// Values of features for the gate's inputs.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/parallel.hpp"
+#include "base/random.hpp"
+#include "verify/inputs.hpp"
+
+namespace heed::verify {
+namespace {
+
+constexpr double kHiddenShare = 0.125;     // of the scores, by a bias
+constexpr std::uint64_t kRowsHidden = 29;  // one row in so many sees nothing by its bias
+
+float most_negative(BiasDtype dtype) {
+  switch (dtype) {
+    case BiasDtype::fp16:
+      return -65504;
+    case BiasDtype::bf16:
+      return -0x1.fep127F;
+    case BiasDtype::boolean:
+    case BiasDtype::fp32:
+      break;
+  }
+  return std::numeric_limits<float>::lowest();
+}
+
+void make_bias(const Workload& w, std::uint64_t seed, Values& bias) {
+  const BiasSizes sizes = bias_sizes(w);
+  const bool boolean = w.bias->dtype == BiasDtype::boolean;
+  const std::int64_t rows = sizes.batch * sizes.head * sizes.row;
+  bias.resize(static_cast<std::size_t>(sizes.count()));
+  parallel_for(rows, 0, [&](std::int64_t row) {
+    Random random(substream(seed, static_cast<std::uint64_t>(row)));
+    // What models write for a hidden score: -infinity, or the most negative number there is.
+    const float hidden = boolean ? 0 : random.chance(0.5) ? -INFINITY : most_negative(w.bias->dtype);
+    const bool hides_all = sizes.row > 1 && sizes.key > 1 && random.below(kRowsHidden) == 0;
+    for (std::int64_t key = 0; key < sizes.key; ++key) {
+      const bool hides = hides_all || (sizes.key > 1 && random.chance(kHiddenShare));
+      const auto shown = static_cast<float>(boolean ? 1.0 : 2 * random.normal());
+      bias[static_cast<std::size_t>(row * sizes.key + key)] = hides ? hidden : shown;
+    }
+  });
+}
+
+}  // namespace
+
+void make_features(const Workload& w, std::uint64_t seed, InputValues& values) {
+  values.lengths = lengths_of(w);
+  if (w.bias) make_bias(w, substream(seed, 1), values.bias);
+  if (w.alibi)
+    for (std::int64_t head = 0; head < w.heads; ++head)
+      values.alibi_slopes.push_back(
+          static_cast<float>(std::exp2(-8.0 * static_cast<double>(head + 1) / static_cast<double>(w.heads))));
+  Random random(substream(seed, 2));
+  if (w.sinks)
+    for (std::int64_t head = 0; head < w.heads; ++head)
+      values.sinks.push_back(static_cast<float>(3 + 2 * random.normal()));
+}
+
+void draw_lengths(const Workload& w, std::uint64_t seed, InputValues& values) {
+  if (!w.has_lengths()) return;
+  Random random(seed);
+  const auto draw = [&](std::int64_t most) {
+    switch (random.below(5)) {
+      case 0:
+        return std::int64_t{0};
+      case 1:
+        return std::int64_t{1};
+      case 2:
+        return most;
+      default:
+        return static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(most + 1)));
+    }
+  };
+  for (EntryLengths& lengths : values.lengths) {
+    lengths.len_k = draw(w.len_k);
+    if (w.ragged) lengths.len_q = draw(w.len_q);
+  }
+}
+
+}  // namespace heed::verify

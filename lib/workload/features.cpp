@@ -1,0 +1,214 @@
+#include "workload/features.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+
+#include "base/random.hpp"
+#include "base/text.hpp"
+
+namespace heed {
+namespace {
+
+constexpr std::uint64_t kOrderSeed = 46;
+
+[[noreturn]] void fail(std::string_view whole, const std::string& why) {
+  throw Error(ErrorCode::invalid_workload, fmt::format("workload \"{}\": {}", whole, why), std::string(whole));
+}
+
+template <typename Number>
+Number number_of(std::string_view whole, std::string_view name, std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    fail(whole, fmt::format("{} \"{}\" is not a number", name, text));
+  return value;
+}
+
+struct BiasDimension {
+  char letter;
+  bool Bias::*member;
+};
+constexpr BiasDimension kBiasDimensions[] = {
+    {'b', &Bias::by_batch}, {'h', &Bias::by_head}, {'l', &Bias::by_row}, {'k', &Bias::by_key}};
+
+Bias parse_bias(std::string_view whole, std::string_view text) {
+  Bias bias;
+  const std::size_t slash = text.find('/');
+  const std::string_view dtype = text.substr(0, slash);
+  bool known = false;
+  for (const BiasDtype one : {BiasDtype::boolean, BiasDtype::fp16, BiasDtype::bf16, BiasDtype::fp32})
+    if (dtype == to_string(one)) bias.dtype = one, known = true;
+  if (!known) fail(whole, fmt::format("\"{}\" is no dtype of a bias; it is bool, fp16, bf16 or fp32", dtype));
+  if (slash == std::string_view::npos) return bias;
+  bias.by_batch = bias.by_head = bias.by_row = bias.by_key = false;
+  for (const char letter : text.substr(slash + 1)) {
+    const auto* dimension = std::find_if(std::begin(kBiasDimensions), std::end(kBiasDimensions),
+                                         [&](const BiasDimension& d) { return d.letter == letter; });
+    if (dimension == std::end(kBiasDimensions) || bias.*(dimension->member))
+      fail(whole, fmt::format("\"{}\" are no dimensions of a bias; write some of b, h, l and k, each once",
+                              text.substr(slash + 1)));
+    bias.*(dimension->member) = true;
+  }
+  return bias;
+}
+
+std::string bias_text(const Bias& bias) {
+  std::string dimensions;
+  for (const BiasDimension& d : kBiasDimensions)
+    if (bias.*(d.member)) dimensions += d.letter;
+  return fmt::format(":bias={}{}", to_string(bias.dtype), dimensions == "bhlk" ? "" : "/" + dimensions);
+}
+
+}  // namespace
+
+Features features_of(const Workload& w) {
+  return {.softcap = w.softcap != 0,
+          .bias = w.bias.has_value(),
+          .alibi = w.alibi,
+          .sinks = w.sinks,
+          .lengths = w.has_lengths(),
+          .pages = w.page_size > 0};
+}
+
+bool covers(const Features& has, const Features& wanted) {
+  return std::all_of(std::begin(kFeatureNames), std::end(kFeatureNames),
+                     [&](const FeatureName& f) { return has.*(f.member) || !(wanted.*(f.member)); });
+}
+
+std::string to_string(const Features& features) {
+  std::vector<std::string> names;
+  for (const FeatureName& f : kFeatureNames)
+    if (features.*(f.member)) names.emplace_back(f.name);
+  return join(names, "_");
+}
+
+std::string words_of(const Features& features) {
+  std::vector<std::string> words;
+  for (const FeatureName& f : kFeatureNames)
+    if (features.*(f.member)) words.emplace_back(f.words);
+  return join(words, " and ");
+}
+
+std::string features_text(const Workload& w) {
+  std::string text;
+  if (w.softcap != 0) text += fmt::format(":softcap={}", w.softcap);
+  if (w.bias) text += bias_text(*w.bias);
+  if (w.alibi) text += ":alibi";
+  if (w.sinks) text += ":sinks";
+  if (w.key_lengths) text += ":key_lengths";
+  if (w.ragged) text += ":ragged";
+  if (w.page_size > 0) text += fmt::format(":page={}", w.page_size);
+  return text;
+}
+
+bool parse_feature(std::string_view whole, std::string_view part, Workload& w) {
+  const auto once = [&](bool given) {
+    if (given) fail(whole, fmt::format("\"{}\" is given twice", part.substr(0, part.find('='))));
+  };
+  const auto set = [&](bool& flag) {
+    once(flag);
+    flag = true;
+    return true;
+  };
+  if (part == "alibi") return set(w.alibi);
+  if (part == "sinks") return set(w.sinks);
+  if (part == "key_lengths") return set(w.key_lengths);
+  if (part == "ragged") return set(w.ragged);
+  const std::size_t equals = part.find('=');
+  if (equals == std::string_view::npos) return false;
+  const std::string_view name = part.substr(0, equals), value = part.substr(equals + 1);
+  if (name == "softcap") {
+    once(w.softcap != 0);
+    w.softcap = number_of<double>(whole, "softcap", value);
+    if (w.softcap == 0) fail(whole, "softcap=0 is none; leave it out");
+    return true;
+  }
+  if (name == "page") {
+    once(w.page_size != 0);
+    w.page_size = number_of<std::int64_t>(whole, "page", value);
+    if (w.page_size < 1) fail(whole, fmt::format("a page of {} keys; it has at least 1", value));
+    return true;
+  }
+  if (name != "bias") return false;
+  once(w.bias.has_value());
+  w.bias = parse_bias(whole, value);
+  return true;
+}
+
+std::string wrong_features(const Workload& w) {
+  // Kernels compute softcap * log2(e) in fp32.
+  if (!(w.softcap == 0 || (std::isfinite(w.softcap) && w.softcap >= 1e-30 && w.softcap <= 1e30)))
+    return fmt::format("softcap={} cannot be used; it must be positive, from 1e-30 to 1e30", w.softcap);
+  if (w.page_size < 0 || w.page_size > 1 << 20)
+    return fmt::format("a page of {} keys; it has 1 to {}", w.page_size, 1 << 20);
+  if (w.ragged && w.layout != Layout::bhld && w.layout != Layout::blhd) return "ragged tensors of an unknown layout";
+  if (w.ragged && w.key_lengths && w.page_size == 0)
+    return "ragged keys have lengths of their own; leave key_lengths out";
+  if (w.bias && static_cast<double>(bias_sizes(w).count()) > 0x1p40) return "its bias has more than 2^40 elements";
+  return {};
+}
+
+BiasElement element_of(BiasDtype dtype) {
+  switch (dtype) {
+    case BiasDtype::boolean:
+      return BiasElement::boolean;
+    case BiasDtype::fp16:
+      return BiasElement::fp16;
+    case BiasDtype::bf16:
+      return BiasElement::bf16;
+    case BiasDtype::fp32:
+      return BiasElement::fp32;
+  }
+  return BiasElement::fp32;
+}
+
+Dtype dtype_of(BiasDtype dtype) {
+  switch (dtype) {
+    case BiasDtype::boolean:
+      break;
+    case BiasDtype::fp16:
+      return Dtype::fp16;
+    case BiasDtype::bf16:
+      return Dtype::bf16;
+    case BiasDtype::fp32:
+      return Dtype::fp32;
+  }
+  throw Error(ErrorCode::internal, "a boolean bias has no numbers");
+}
+
+BiasSizes bias_sizes(const Workload& w) {
+  const Bias bias = w.bias.value_or(Bias{.by_batch = false, .by_head = false, .by_row = false, .by_key = false});
+  return {bias.by_batch ? w.batch : 1, bias.by_head ? w.heads : 1, bias.by_row ? w.len_q : 1,
+          bias.by_key ? w.len_k : 1};
+}
+
+std::vector<EntryLengths> lengths_of(const Workload& w) {
+  std::vector<EntryLengths> lengths(static_cast<std::size_t>(w.batch), {w.len_q, w.len_k});
+  if (!w.has_lengths()) return lengths;
+  std::vector<std::int64_t> order(lengths.size());
+  std::iota(order.begin(), order.end(), std::int64_t{1});
+  Random random(kOrderSeed);
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  for (std::size_t b = 0; b < lengths.size(); ++b) {
+    const auto share = [&](std::int64_t length) { return (length * order[b] + w.batch - 1) / w.batch; };
+    lengths[b].len_k = share(w.len_k);
+    if (w.ragged) lengths[b].len_q = share(w.len_q);
+  }
+  return lengths;
+}
+
+Workload entry_of(const Workload& w, const EntryLengths& lengths) {
+  Workload entry = w;
+  entry.batch = 1;
+  entry.len_q = lengths.len_q;
+  entry.len_k = lengths.len_k;
+  entry.key_lengths = entry.ragged = false;
+  entry.page_size = 0;
+  return entry;
+}
+
+}  // namespace heed

@@ -1,0 +1,72 @@
+/// A workload's features: the text, the part of them that kernels are built for, and the lengths of entries.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "heed/heed.hpp"
+#include "kernels/attention/features.hpp"
+
+namespace heed {
+
+/// A member of Features with the word for it in sentences, in the order of the members.
+struct FeatureName {
+  std::string_view name;
+  bool Features::*member;
+  std::string_view words;
+};
+inline constexpr FeatureName kFeatureNames[] = {
+    {"softcap", &Features::softcap, "a softcap"},
+    {"bias", &Features::bias, "biases or a mask tensor"},
+    {"alibi", &Features::alibi, "ALiBi slopes"},
+    {"sinks", &Features::sinks, "attention sinks"},
+    {"lengths", &Features::lengths, "lengths of batch entries"},
+    {"pages", &Features::pages, "paged keys and values"},
+};
+
+inline constexpr Features kAllFeatures = {
+    .softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true};
+
+/// What a program must be built with to run a workload.
+Features features_of(const Workload& workload);
+/// Whether programs with the features `has` run problems with `wanted`.
+bool covers(const Features& has, const Features& wanted);
+/// "softcap_sinks", "" for none.
+std::string to_string(const Features& features);
+/// "a softcap and attention sinks".
+std::string words_of(const Features& features);
+
+/// What a workload's text says of its features, each with its colon: ":softcap=50:sinks".
+std::string features_text(const Workload& workload);
+/// Reads a part of a workload's text if it is a feature. @return false where it is none
+/// @throws Error(invalid_workload) where it is given twice or cannot be read; `whole` is the text
+bool parse_feature(std::string_view whole, std::string_view part, Workload& workload);
+/// What is wrong with the features; "" for nothing.
+std::string wrong_features(const Workload& workload);
+
+BiasElement element_of(BiasDtype dtype);
+/// The dtype of the same numbers. @throws Error(internal) for boolean
+Dtype dtype_of(BiasDtype dtype);
+
+/// The sizes of a bias: 1 in a dimension in which all scores share it.
+struct BiasSizes {
+  std::int64_t batch, head, row, key;
+  [[nodiscard]] std::int64_t count() const { return batch * head * row * key; }
+};
+BiasSizes bias_sizes(const Workload& workload);
+
+/// Queries and keys of one entry of the batch.
+struct EntryLengths {
+  std::int64_t len_q = 0;
+  std::int64_t len_k = 0;
+  bool operator==(const EntryLengths&) const = default;
+};
+/// The lengths that a workload stands for where entries have their own, as the workload does not list them: spread
+/// evenly from len / batch to len, in a fixed random order. Those of the workload where they have none.
+std::vector<EntryLengths> lengths_of(const Workload& workload);
+/// One entry as a workload of its own, without the features whose values it would need: a batch of 1 of these lengths,
+/// which may be 0.
+Workload entry_of(const Workload& workload, const EntryLengths& lengths);
+
+}  // namespace heed
