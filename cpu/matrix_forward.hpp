@@ -132,55 +132,29 @@ class MatrixForward {
 
   /// Keys that a row of the block sees.
   [[nodiscard]] Span seen(int row) const { return span_of(first_row_ + row, 1); }
-  /// From the first key that any of some rows sees to the last. Rows are those that blocks are cut from; with
-  /// pack_gqa they begin anew with each head, and where a head ends among them all its rows count.
   [[nodiscard]] Span span_of(int first, int count) const {
-    if constexpr (kConfig.pack_gqa) {
-      const int row = first % params_.len_q;
-      first = row + count > params_.len_q ? 0 : row;
-      count = row + count > params_.len_q ? params_.len_q : count;
-    }
-    const auto span = key_span<kProblem.mask>(mask_bounds(params_), first, first + count);
-    return {span.begin, span.end};
+    return span_of_rows<kConfig, kProblem>(params_, first, count);
   }
 
   /// The keys and values of the tile from `tile` on, or of the first tile of the block that is this thread's next one
   /// if threads take turns, are fetched into the L2 beside the softmax: 10% of the time of b8h12l128d64 in fp32.
   void fetch_next(int tile, int keys_end) {
-    fetched_ = 0;
+    next_ = {};
     if constexpr (kHasFeatures) return;  // the next tile may be of another page, the next block of another length
-    next_rows_ = min(kKeys, keys_end - tile);
-    next_k_ = k_ + tile * params_.k_strides.row;
-    next_v_ = v_ + tile * params_.v_strides.row;
-    if (next_rows_ > 0) return;
+    next_ = {k_ + tile * params_.k_strides.row, v_ + tile * params_.v_strides.row, min(kKeys, keys_end - tile)};
+    if (next_.rows > 0) return;
     const long long next = block_ + kConfig.threads;
     const long long blocks_of_head = (rows_of_head<kConfig>(params_) + kConfig.block_m - 1) / kConfig.block_m;
     const int heads = kConfig.pack_gqa ? params_.heads_kv : params_.heads;
     if (next >= params_.batch * heads * blocks_of_head) return;
     const BlockPlace place = place_of<kConfig, kProblem>(params_, next);
     const Span span = span_of(place.first_row, min(kConfig.block_m, rows_of_head<kConfig>(params_) - place.first_row));
-    next_rows_ = min(kKeys, span.end - span.begin);
-    next_k_ = head_of(params_.k, params_.k_strides, place.batch, place.head) + span.begin * params_.k_strides.row;
-    next_v_ = head_of(params_.v, params_.v_strides, place.batch, place.head) + span.begin * params_.v_strides.row;
-  }
-  void fetch_row() {
-    if (fetched_ >= next_rows_) return;
-    const Memory* const k = next_k_ + fetched_ * params_.k_strides.row;
-    const Memory* const v = next_v_ + fetched_ * params_.v_strides.row;
-    ++fetched_;
-    for (int d = 0; d < kDim; d += 64 / static_cast<int>(sizeof(Memory))) {
-      __builtin_prefetch(k + d, 0, 2);
-      __builtin_prefetch(v + d, 0, 2);
-    }
+    next_ = {head_of(params_.k, params_.k_strides, place.batch, place.head) + span.begin * params_.k_strides.row,
+             head_of(params_.v, params_.v_strides, place.batch, place.head) + span.begin * params_.v_strides.row,
+             min(kKeys, span.end - span.begin)};
   }
 
-  /// Elements [column, column + 16) of a row as fp32; past `end` zeros.
-  static Vec load(const Memory* row, int column, int end) {
-    if (column + 16 <= end) return load_vector<kProblem.element>(row + column);
-    Vec part{};
-    for (int i = 0; i < 16 && column + i < end; ++i) part[i] = load_scalar<kProblem.element>(row + column + i);
-    return part;
-  }
+  static Vec load(const Memory* row, int column, int end) { return load_part<kProblem.element>(row, column, end); }
 
   void pack_queries() {
     IntVec largest{};
@@ -265,7 +239,7 @@ class MatrixForward {
     if (!queries_split_ || !keys_split_) [[unlikely]]
       multiply_scores_apart(row, tile, group_rows, keys);
     for (int r = 0; r < group_rows; ++r) {
-      fetch_row();
+      next_.template fetch<kDim>(params_.k_strides.row, params_.v_strides.row);
       softmax(row, r, tile, seen(row + r).in_tile(tile, count), first_step, steps);
     }
     if (!values_split_ && (kPieces > 1 || kProblem.mask != MaskKind::none)) [[unlikely]]
@@ -399,18 +373,15 @@ class MatrixForward {
   typename Held<kHasFeatures>::Type params_;
   const Memory* k_ = nullptr;  ///< the head's first key
   const Memory* v_ = nullptr;
-  char* queries_;                   ///< (pieces, block_m, depth)
-  char* keys_;                      ///< (pieces, block_n / 16, depth / 32) tiles
-  char* values_;                    ///< (pieces, block_n / 32, columns / 16) tiles
-  char* weights_;                   ///< (pieces, 32, block_n)
-  float* scores_;                   ///< (32, block_n)
-  float* out_;                      ///< (block_m, columns)
-  Vec* sums_;                       ///< (block_m), lane by lane
-  float* maximum_;                  ///< (block_m)
-  const Memory* next_k_ = nullptr;  ///< what is fetched into the L2
-  const Memory* next_v_ = nullptr;
-  int next_rows_ = 0;
-  int fetched_ = 0;  ///< of them
+  char* queries_;           ///< (pieces, block_m, depth)
+  char* keys_;              ///< (pieces, block_n / 16, depth / 32) tiles
+  char* values_;            ///< (pieces, block_n / 32, columns / 16) tiles
+  char* weights_;           ///< (pieces, 32, block_n)
+  float* scores_;           ///< (32, block_n)
+  float* out_;              ///< (block_m, columns)
+  Vec* sums_;               ///< (block_m), lane by lane
+  float* maximum_;          ///< (block_m)
+  RowsAhead<Memory> next_;  ///< what is fetched into the L2
   long long block_;
   long long batch_;
   long long head_;

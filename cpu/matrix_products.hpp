@@ -95,6 +95,34 @@ inline void store_sums(float* to, long long row_bytes) {
   tiles::store<2>(rows + 16 * row_bytes, row_bytes), tiles::store<3>(rows + 16 * row_bytes + 64, row_bytes);
 }
 
+/// Elements [column, column + 16) of a row as fp32; past `end` zeros.
+template <Element kElement>
+inline Vec load_part(const Stored<kElement>* row, int column, int end) {
+  if (column + 16 <= end) return load_vector<kElement>(row + column);
+  Vec part{};
+  for (int i = 0; i < 16 && column + i < end; ++i) part[i] = load_scalar<kElement>(row + column + i);
+  return part;
+}
+
+/// Rows of K and V that are fetched into the L2 one at a time.
+template <typename Memory>
+struct RowsAhead {
+  const Memory* k = nullptr;
+  const Memory* v = nullptr;
+  int rows = 0;
+  int fetched = 0;
+
+  template <int kDim>
+  void fetch(long long k_stride, long long v_stride) {
+    if (fetched >= rows) return;
+    for (int d = 0; d < kDim; d += 64 / static_cast<int>(sizeof(Memory))) {
+      __builtin_prefetch(k + fetched * k_stride + d, 0, 2);
+      __builtin_prefetch(v + fetched * v_stride + d, 0, 2);
+    }
+    ++fetched;
+  }
+};
+
 }  // namespace heed::cpu
 
 #endif

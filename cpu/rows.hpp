@@ -45,6 +45,19 @@ inline BlockPlace place_of(const ForwardParams& params, long long block) {
   return {batch_head / heads_each, head, static_cast<int>(row_block * kConfig.block_m)};
 }
 
+/// From the first key that any of some rows sees to the last. Rows are those that blocks are cut from; with pack_gqa
+/// they begin anew with each head, and where a head ends among them all its rows count.
+template <Config kConfig, Problem kProblem>
+inline Span span_of_rows(const ForwardParams& params, int first, int count) {
+  if constexpr (kConfig.pack_gqa) {
+    const int row = first % params.len_q;
+    first = row + count > params.len_q ? 0 : row;
+    count = row + count > params.len_q ? params.len_q : count;
+  }
+  const auto span = key_span<kProblem.mask>(mask_bounds(params), first, first + count);
+  return {span.begin, span.end};
+}
+
 /// What a row's sums of values are multiplied by. A row that sees nothing is zeros; where a row sees something, a sum
 /// of weights that is no positive number (NaN among its scores, or all of them beyond fp32) shows as NaN.
 inline float inverse_sum(bool sees, float sum) {

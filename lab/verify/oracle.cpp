@@ -87,8 +87,8 @@ class HeadRows {
     double* out = out_ + i * static_cast<std::size_t>(workload_.dim_v);
     const double* value = value_.data() + i * static_cast<std::size_t>(dim_v_padded_);
     const double sink = entry_.sink(rows_[i].head);
-    // A bias that hides every key leaves as little as a mask that does.
-    const bool all_hidden = workload_.bias && row.maximum == -kInfinity && row.sum == 0;
+    // A bias that hides every key leaves as little as a mask that does; beside a sink keys of scores of -infinity do.
+    const bool all_hidden = (workload_.bias || sink > -kInfinity) && row.maximum == -kInfinity && row.sum == 0;
     if (all_hidden || workload_.keys_of(rows_[i].row).is_empty()) {
       std::fill_n(out, workload_.dim_v, 0.0);
       lse_[i] = sink;

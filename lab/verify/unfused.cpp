@@ -63,14 +63,14 @@ void unfused_rows(const Workload& whole, const HostTensors& tensors, std::span<c
       maximum = std::max(maximum, row[j]);
     }
     const auto sink = static_cast<float>(entry.sink(at.head));
-    maximum = std::max(maximum, sink);
-    // All hidden, by the mask or by a bias.
-    if (of_row.is_empty() || (workload.bias && maximum == -INFINITY)) {
+    // All hidden, by the mask or by a bias, or by scores of -infinity beside the sink's.
+    if (of_row.is_empty() || ((workload.bias || sink > -INFINITY) && maximum == -INFINITY)) {
       std::fill(row + of_row.begin, row + of_row.end, 0.0F);
       row_sum[static_cast<std::size_t>(r)] = 0;
       lse[r] = sink;
       continue;
     }
+    maximum = std::max(maximum, sink);
     float sum = workload.sinks ? std::exp(sink - maximum) : 0.0F;
     for (std::int64_t j = of_row.begin; j < of_row.end; ++j) {
       const float p = std::exp(row[j] - maximum);

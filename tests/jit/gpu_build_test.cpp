@@ -134,7 +134,7 @@ TEST_P(GpuZoo, BuildsAndBreaksTheContractWhereItSaysSo) {
   std::vector<std::pair<const exploits::Exploit*, std::future<BuildOutcome>>> builds;
   for (const exploits::Exploit& exploit : exploits::all()) {
     if (!exploit.lives_on(device)) continue;
-    const Workload workload = exploits::selftest_workload(exploit.mask);
+    const Workload workload = exploits::selftest_workload(exploit.problem);
     const Variant variant = exploits::variant_of(exploit, workload, device);
     builds.emplace_back(&exploit, builder.start(request_for(variant, workload, device)));
   }
