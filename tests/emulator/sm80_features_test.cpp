@@ -282,7 +282,7 @@ TEST(EmulatedSm80Features, ComparisonFindsWrongNumbers) {
   EXPECT_NE(said([](FeatureParams& p) { p.softcap = 3.2F; }), "");
   EXPECT_NE(said([](FeatureParams& p) { p.bias = nullptr; }), "");
   EXPECT_NE(said([](FeatureParams& p) { p.bias_row = 0; }), "");
-  EXPECT_NE(said([](FeatureParams& p) { p.page_size = 8; }), "");
+  EXPECT_NE(said([](FeatureParams& p) { p.pages = 1; }), "");
   EXPECT_NE(said([](FeatureParams& p) { p.aligned_to_the_end = 0; }), "");
 }
 
