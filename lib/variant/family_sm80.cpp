@@ -247,7 +247,7 @@ class Sm80Family final : public Family {
     return kernel_prelude(folder(), "sm80", table().render(config), problem);
   }
 
-  std::string entry() const override { return kernel_entry({.name = "sm80"}); }
+  std::string entry() const override { return kernel_entry({.name = "sm80", .has_features = true}); }
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts&) const override {
     const sm80::Config c = table().aggregate_of(config);

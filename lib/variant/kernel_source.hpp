@@ -28,6 +28,7 @@ std::string cluster_attribute(int blocks);
 struct KernelEntry {
   std::string_view name;             ///< namespace of the kernel
   bool takes_maps = false;           ///< the entry's second parameter are TensorMaps
+  bool has_features = false;         ///< the first is what the problem's features ask for, else ForwardParams
   std::string_view attributes = {};  ///< before the launch bounds
   std::string_view call =
       "Forward<kConfig, kProblem>({}).run()";  ///< arguments: params, maps and shared, or {} for all

@@ -67,6 +67,11 @@ struct Forward : Merge<kConfig, kProblem> {
   __device__ __forceinline__ void scores_of_tile(Scores& scores, const Query& query, int tile, int stage,
                                                  int warp_row) const {
     multiply_keys(scores, query, stage_address(stage));
+    if constexpr (changes_scores(kProblem.features)) {
+      const int first = (kBegins ? origin() : 0) + first_key(tile) + 2 * (lane % 4);
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) Base::change_scores(scores[m], params, warp_row + 16 * m + lane / 4, first);
+    }
     if constexpr (kBegins) {
       const int first = origin() + first_key(tile);
       const int last_row = warp_row + kConfig.warp_rows - 1;
@@ -244,6 +249,8 @@ struct Forward : Merge<kConfig, kProblem> {
   }
 
   __device__ __forceinline__ void run() {
+    if constexpr (kProblem.features.lengths)
+      if (first_row >= params.len_q) return;  // the whole block, past the entry's rows
     const int warp_row = first_row + warp * kConfig.warp_rows;
     // Of the group's tiles, those that some row of the warp sees: the first ones.
     const int origin_of_block = kBegins ? origin() : 0;
@@ -272,7 +279,7 @@ struct Forward : Merge<kConfig, kProblem> {
     for (int m = 0; m < kFragments; ++m) attention::clear(out[m]);
     attention::RowState<kFragments> rows;
     rows.reset();
-    const float scale_log2 = params.scale * attention::kLog2e;
+    const float scale_log2 = changes_scores(kProblem.features) ? 1.0F : params.scale * attention::kLog2e;
 
     // ---- Q and, where groups meet, the first K have arrived with the first commit group of every thread
     ptx::cp_async_wait_group<kMeets ? kGroupsAhead - 1 : 0>();

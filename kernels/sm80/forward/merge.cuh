@@ -24,7 +24,7 @@ struct Merge : Products<kConfig, kProblem> {
   // ---- state
   char* shared;
 
-  __device__ __forceinline__ Merge(const ForwardParams& p, char* dynamic_shared)
+  __device__ __forceinline__ Merge(const Params<kProblem>& p, char* dynamic_shared)
       : Base(p, ptx::shared_address(dynamic_shared)), shared(dynamic_shared) {}
 
   __device__ __forceinline__ unsigned short* out_row(int row) const {
@@ -33,9 +33,26 @@ struct Merge : Products<kConfig, kProblem> {
   }
 
   __device__ __forceinline__ void store_lse(int row, float row_max, float sum) const {
-    if (params.lse != nullptr && row < params.len_q)
-      params.lse[(static_cast<long long>(batch) * params.heads + head) * params.len_q + row] =
-          attention::log_sum_exp(sum > 0.0F, row_max, sum);
+    if constexpr (has_features(kProblem.features)) {
+      if (params.lse != nullptr && row < params.len_q)
+        params.lse[attention::lse_offset(params, batch, head, row)] =
+            attention::log_sum_exp(sum != 0.0F, row_max, sum);  // NaN stays NaN
+    } else {
+      if (params.lse != nullptr && row < params.len_q)
+        params.lse[(static_cast<long long>(batch) * params.heads + head) * params.len_q + row] =
+            attention::log_sum_exp(sum > 0.0F, row_max, sum);
+    }
+  }
+
+  /// What the outputs of a row that has seen all of its keys are multiplied with. The head's sink, if any, is added to
+  /// the row's maximum and sum.
+  __device__ __forceinline__ float finish_row(float& row_max, float& sum) const {
+    if constexpr (kProblem.features.sinks) {
+      const float factor = attention::add_sink(params, head, row_max, sum);
+      return factor * attention::exact_inverse_or_zero(sum);
+    } else {
+      return attention::exact_inverse_or_zero(sum);
+    }
   }
 
   /// One group: divides by the row sums and writes. Rows are staged where the warp's own rows of Q were, which no other
@@ -48,8 +65,8 @@ struct Merge : Products<kConfig, kProblem> {
       for (int h = 0; h < 2; ++h) {
         const int row_in_warp = 16 * m + lane / 4 + 8 * h;
         const int row = warp_row + row_in_warp;
+        const float inverse = finish_row(rows.row_max[m][h], rows.row_sum[m][h]);
         const float sum = rows.row_sum[m][h];
-        const float inverse = attention::exact_inverse_or_zero(sum);
         if (lane % 4 == 0) store_lse(row, rows.row_max[m][h], sum);
 #pragma unroll
         for (int n = 0; n < kOutTiles; ++n) {
@@ -115,7 +132,7 @@ struct Merge : Products<kConfig, kProblem> {
         attention::add_weighted(merged, weight, low);
         attention::add_weighted(merged + 4, weight, high);
       }
-      const float inverse = attention::exact_inverse_or_zero(sum);
+      const float inverse = finish_row(row_max, sum);
       if (chunk == 0) store_lse(first_row + row, row_max, sum);
       if (first_row + row < params.len_q)
         *reinterpret_cast<uint4*>(out_row(first_row + row) + 8 * chunk) =

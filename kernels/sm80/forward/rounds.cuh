@@ -2,6 +2,7 @@
 /// and how warps learn that a tile is there and that a stage may be overwritten.
 #pragma once
 
+#include "kernels/attention/features.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/mbarrier.cuh"
@@ -12,7 +13,7 @@
 namespace heed::sm80 {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Rounds {
+struct Rounds : attention::ScoreChanges<kProblem> {
   // ---- compile-time facts
   static constexpr int kBlockM = kConfig.block_m;
   static constexpr int kBlockN = kConfig.block_n;
@@ -35,7 +36,7 @@ struct Rounds {
   using TileCopies = Copies<kLayout, kDim, kGroupThreads>;
 
   // ---- state
-  const ForwardParams& params;
+  attention::ParamsOfEntry<kProblem> params;
   unsigned shared_base;
   int lane;
   int warp;  // within the group
@@ -50,14 +51,17 @@ struct Rounds {
   unsigned long long v_from;
   unsigned piece_place;  // of the same piece in a tile in shared memory, in bytes
 
-  __device__ __forceinline__ Rounds(const ForwardParams& p, unsigned shared_address)
-      : params(p), shared_base(shared_address) {
+  /// Parameters of a launch; those kept are of the block's entry.
+  __device__ __forceinline__ Rounds(const Params<kProblem>& launch, unsigned shared_address)
+      : attention::ScoreChanges<kProblem>(launch, place().batch, place().head),
+        params(attention::params_of_entry<kProblem>(launch, place().batch)),
+        shared_base(shared_address) {
+    const auto& p = params;
     lane = threadIdx.x % 32;
     group = kGroups == 1 ? 0 : threadIdx.x / kGroupThreads;  // a constant keeps addresses short
     group_thread = kGroups == 1 ? threadIdx.x : threadIdx.x % kGroupThreads;
     warp = ptx::warp_uniform(group_thread / 32);
-    const attention::GridPlace at = attention::place_in_grid<grid_axes(kConfig.tile_order)>(
-        {blockIdx.x, blockIdx.y, blockIdx.z}, {gridDim.x, gridDim.y, gridDim.z});
+    const attention::GridPlace at = place();
     first_row = attention::q_tile_at(kConfig.tile_order, at.index, at.q_tiles) * kBlockM;
     head = at.head;
     batch = at.batch;
@@ -76,6 +80,11 @@ struct Rounds {
     piece_place = TileCopies::place(group_thread);
     // Or it is worked out again for every tile; which it may be where output takes half of the registers.
     if constexpr (kFragments * kOutTiles < 32) ptx::settle(piece_place);
+  }
+
+  __device__ __forceinline__ static attention::GridPlace place() {
+    return attention::place_in_grid<grid_axes(kConfig.tile_order)>({blockIdx.x, blockIdx.y, blockIdx.z},
+                                                                   {gridDim.x, gridDim.y, gridDim.z});
   }
 
   // Under a mask with a left bound tiles begin at the first key that some row of the block sees: keys are counted from
@@ -113,15 +122,33 @@ struct Rounds {
   /// Starts copying the group's next tile, `tile`, of K or V into a stage. Tiles come in order, each once.
   __device__ __forceinline__ void load_keys(int tile, int stage) {
     if (tile >= group_tiles) return;
-    TileCopies::template start<kBlockN>(stage_address(stage), piece_place, k_from, params.k_strides.row,
-                                        first_key(tile), keys_end, group_thread);
-    k_from += 2 * kGroups * kBlockN * params.k_strides.row;
+    if constexpr (kProblem.features.pages) {
+      load_from_pages(params.k, params.k_strides, tile, stage_address(stage));
+    } else {
+      TileCopies::template start<kBlockN>(stage_address(stage), piece_place, k_from, params.k_strides.row,
+                                          first_key(tile), keys_end, group_thread);
+      k_from += 2 * kGroups * kBlockN * params.k_strides.row;
+    }
   }
   __device__ __forceinline__ void load_values(int tile, int stage) {
     if (tile >= group_tiles) return;
-    TileCopies::template start<kBlockN>(stage_address(stage) + kPlan.stage_bytes / 2, piece_place, v_from,
-                                        params.v_strides.row, first_key(tile), keys_end, group_thread);
-    v_from += 2 * kGroups * kBlockN * params.v_strides.row;
+    if constexpr (kProblem.features.pages) {
+      load_from_pages(params.v, params.v_strides, tile, stage_address(stage) + kPlan.stage_bytes / 2);
+    } else {
+      TileCopies::template start<kBlockN>(stage_address(stage) + kPlan.stage_bytes / 2, piece_place, v_from,
+                                          params.v_strides.row, first_key(tile), keys_end, group_thread);
+      v_from += 2 * kGroups * kBlockN * params.v_strides.row;
+    }
+  }
+  /// Where keys may lie in pages, each row's address is looked up.
+  __device__ __forceinline__ void load_from_pages(const void* tensor, const TensorStrides& strides, int tile,
+                                                  unsigned to) const {
+    const auto from = reinterpret_cast<unsigned long long>(tensor);
+    const long long of_head = head / params.group_size * strides.head;
+    const int begin = kBegins ? origin() : 0;
+    TileCopies::template start_rows<kBlockN>(to, from, first_key(tile), keys_end, group_thread, [&](int key) {
+      return from + 2 * (of_head + key_offset(params, strides, batch, begin + key));
+    });
   }
   /// What round t reads: K and V of tile t, or K of tile t and V of tile t - 1 where values are multiplied beside the
   /// next tile's exponentials. `stage` is tile t's, `value_stage` that of the values.

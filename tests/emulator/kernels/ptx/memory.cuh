@@ -15,7 +15,7 @@ inline void cp_async_cg_16(unsigned shared, const void* global, int bytes) {
   if (shared % 16 != 0 || reinterpret_cast<std::uintptr_t>(global) % 16 != 0)
     throw std::logic_error("cp.async of 16 bytes that is not aligned");
   std::byte* to = emulator::pointer_to(shared, 16);
-  emulator::check_readable(global, static_cast<std::size_t>(bytes));
+  if (bytes > 0) emulator::check_readable(global, static_cast<std::size_t>(bytes));  // else nothing is read
   const auto copy = [=] {
     std::memset(to, 0, 16);
     std::memcpy(to, global, static_cast<std::size_t>(bytes));

@@ -1,0 +1,396 @@
+/// One attention problem with features (kernels/attention/features.hpp) for an emulated kernel: tensors, launch, and
+/// comparison with a computation in double precision that reads the same tensors and shares no code with kernels.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/random.hpp"
+#include "kernels/attention/features.hpp"
+#include "simt.hpp"
+
+namespace heed::emulator {
+
+/// A tensor of biases. Random, with a tenth of the scores hidden.
+struct BiasTensor {
+  BiasElement element = BiasElement::fp32;
+  bool per_batch = true;  ///< else stride 0, and so on
+  bool per_head = true;
+  bool per_row = true;
+  bool per_key = true;
+  int key_stride = 1;
+  int row_padding = 0;      ///< elements
+  bool hides_rows = false;  ///< every fifth row wholly, and the first 70 keys of every third
+};
+
+struct FeatureShape {
+  int batch = 1;
+  int heads = 1;
+  int heads_kv = 1;
+  int len_q = 64;  ///< of the longest entry
+  int len_k = 64;
+  int right_offset = 0;
+  int left_offset = 0;
+  bool to_the_end = false;  ///< FeatureParams::aligned_to_the_end
+  float score_scale = 1;    ///< of Q
+  float softcap = 0;
+  std::optional<BiasTensor> bias = {};
+  int slopes = 0;                 ///< 1: of heads, 2: of batch and heads
+  std::vector<float> sinks = {};  ///< heads
+  std::vector<int> cu_q = {};     ///< batch + 1; empty: none
+  std::vector<int> cu_k = {};
+  std::vector<int> used_k = {};  ///< batch
+  int page_size = 0;
+};
+
+class FeatureCase {
+ public:
+  FeatureCase(const Problem& problem, const FeatureShape& shape, std::uint64_t seed)
+      : problem_(problem), shape_(shape), bf16_(problem.element == Element::bf16), random_(seed) {
+    p_.batch = shape.batch;
+    p_.heads = shape.heads;
+    p_.heads_kv = shape.heads_kv;
+    p_.group_size = shape.heads / shape.heads_kv;
+    p_.len_q = shape.len_q;
+    p_.len_k = shape.len_k;
+    p_.right_offset = shape.right_offset;
+    p_.left_offset = shape.left_offset;
+    p_.aligned_to_the_end = shape.to_the_end ? 1 : 0;
+    p_.scale = 1.0F / std::sqrt(static_cast<float>(problem.head_dim));
+    p_.softcap = shape.softcap;
+    for (int b = 0; b < shape.batch; ++b) entries_.push_back(entry_of(b));
+    make_queries();
+    make_keys();
+    if (shape.bias) make_bias(*shape.bias);
+    for (int i = 0; i < (shape.slopes == 2 ? shape.batch : shape.slopes) * shape.heads; ++i)
+      slopes_.push_back(std::exp2(-0.5F * static_cast<float>(i) - 1.0F));
+    if (shape.slopes != 0) p_.alibi_slopes = slopes_.data();
+    p_.alibi_batch = shape.slopes == 2 ? shape.heads : 0;
+    const auto given = [](const auto& numbers) { return numbers.empty() ? nullptr : numbers.data(); };
+    p_.sinks = given(shape_.sinks);
+    p_.cu_seqlens_q = given(shape_.cu_q);
+    p_.cu_seqlens_k = given(shape_.cu_k);
+    p_.seqused_k = given(shape_.used_k);
+  }
+  FeatureCase(const FeatureCase&) = delete;
+  FeatureCase& operator=(const FeatureCase&) = delete;
+
+  [[nodiscard]] FeatureParams& params() { return p_; }
+  [[nodiscard]] std::vector<Range> readable() const {
+    return {{q_.data(), 2 * q_.size()}, {k_.data(), 2 * k_.size()}, {v_.data(), 2 * v_.size()}};
+  }
+
+  /// The first thing that is wrong with outputs and log-sum-exps; empty where nothing is.
+  [[nodiscard]] std::string difference() const {
+    std::vector<bool> written(o_.size());
+    std::vector<bool> written_lse(lse_.size());
+    for (int b = 0; b < shape_.batch; ++b)
+      for (int h = 0; h < shape_.heads; ++h)
+        for (int i = 0; i < entries_[at(b)].len_q; ++i) {
+          const std::string row =
+              "batch " + std::to_string(b) + " head " + std::to_string(h) + " row " + std::to_string(i) + ": ";
+          const Row expected = row_of(b, h, i);
+          for (int c = 0; c < problem_.head_dim; ++c) {
+            const std::size_t place = query_place(b, h, i) + at(c);
+            written[place] = true;
+            const double got = load(o_[place]);
+            const double wanted = expected.out[at(c)];
+            const double bound = (bf16_ ? 0.03 : 0.006) + (bf16_ ? 0.01 : 0.001) * std::fabs(wanted);
+            if (expected.weightless ? got != 0 : !(std::fabs(got - wanted) < bound))
+              return row + "column " + std::to_string(c) + " is " + std::to_string(got) + " instead of " +
+                     std::to_string(wanted);
+          }
+          const std::size_t place = lse_place(b, h, i);
+          written_lse[place] = true;
+          const double got = lse_[place];
+          const bool same = std::isinf(expected.lse)
+                                ? got == expected.lse
+                                : std::fabs(got - expected.lse) < 2e-3 + 1e-4 * std::fabs(expected.lse);
+          if (!same)
+            return row + "log-sum-exp is " + std::to_string(got) + " instead of " + std::to_string(expected.lse);
+        }
+    for (std::size_t i = 0; i < o_.size(); ++i)
+      if (!written[i] && o_[i] != kUntouched) return "element " + std::to_string(i) + " of the output is written";
+    for (std::size_t i = 0; i < lse_.size(); ++i)
+      if (!written_lse[i] && !std::isnan(lse_[i])) return "log-sum-exp " + std::to_string(i) + " is written";
+    return "";
+  }
+
+ private:
+  static constexpr std::uint16_t kUntouched = 0xffff;
+  static constexpr std::uint16_t kNan = 0x7fff;  ///< of both types
+  using Elements = std::vector<std::uint16_t>;
+
+  struct Entry {
+    int first_q = 0;
+    int first_k = 0;
+    int len_q = 0;
+    int len_k = 0;
+  };
+  struct Row {
+    std::vector<double> out;
+    double lse;
+    bool weightless;  ///< sees no key
+  };
+
+  static std::size_t at(long long i) { return static_cast<std::size_t>(i); }
+  [[nodiscard]] double load(std::uint16_t x) const { return load_16(bf16_, reinterpret_cast<const std::byte*>(&x)); }
+  float normal() {
+    float sum = 0;
+    for (int i = 0; i < 12; ++i) sum += static_cast<float>(random_.uniform());
+    return sum - 6.0F;
+  }
+
+  [[nodiscard]] Entry entry_of(int b) const {
+    Entry e{0, 0, shape_.len_q, shape_.len_k};
+    if (!shape_.cu_q.empty()) {
+      e.first_q = shape_.cu_q[at(b)];
+      e.len_q = std::min(std::max(shape_.cu_q[at(b) + 1] - e.first_q, 0), shape_.len_q);
+    }
+    if (!shape_.cu_k.empty()) {
+      e.first_k = shape_.cu_k[at(b)];
+      e.len_k = std::min(std::max(shape_.cu_k[at(b) + 1] - e.first_k, 0), shape_.len_k);
+    }
+    if (!shape_.used_k.empty()) e.len_k = std::min(std::max(shape_.used_k[at(b)], 0), e.len_k);
+    return e;
+  }
+
+  [[nodiscard]] bool sees(int b, int row, int key) const {
+    const Entry& e = entries_[at(b)];
+    const int moved = shape_.to_the_end ? (e.len_k - e.len_q) - (shape_.len_k - shape_.len_q) : 0;
+    if (row >= e.len_q || key >= e.len_k) return false;
+    if (problem_.mask != MaskKind::none && key > row + shape_.right_offset + moved) return false;
+    return problem_.mask != MaskKind::window || key >= row + shape_.left_offset + moved;
+  }
+  [[nodiscard]] bool is_seen(int b, int key) const {
+    for (int i = 0; i < entries_[at(b)].len_q; ++i)
+      if (sees(b, i, key)) return true;
+    return false;
+  }
+
+  // ---- tensors: NaN wherever nobody should look
+  [[nodiscard]] std::size_t query_place(int b, int h, int row) const {
+    const Entry& e = entries_[at(b)];
+    const long long batch = shape_.cu_q.empty() ? b * p_.q_strides.batch : 0;
+    return at(batch + h * p_.q_strides.head + (e.first_q + row) * p_.q_strides.row);
+  }
+  [[nodiscard]] std::size_t key_place(int b, int h, int key) const {
+    if (shape_.page_size != 0)
+      return at(pages_[at(b)][at(key / shape_.page_size)] * p_.k_strides.batch + h * p_.k_strides.head +
+                key % shape_.page_size * p_.k_strides.row);
+    const long long batch = shape_.cu_k.empty() ? b * p_.k_strides.batch : 0;
+    return at(batch + h * p_.k_strides.head + (entries_[at(b)].first_k + key) * p_.k_strides.row);
+  }
+  [[nodiscard]] std::size_t lse_place(int b, int h, int row) const {
+    if (shape_.cu_q.empty()) return at(b * p_.lse_batch + h * p_.lse_head + row);
+    return at(h * p_.lse_head + entries_[at(b)].first_q + row);
+  }
+
+  void make_queries() {
+    const long long d = problem_.head_dim;
+    const long long h = shape_.heads;
+    const bool packed = !shape_.cu_q.empty();
+    const long long rows = packed ? *std::max_element(shape_.cu_q.begin(), shape_.cu_q.end()) : shape_.len_q;
+    p_.q_strides = packed ? TensorStrides{-1, d, h * d} : TensorStrides{h * rows * d, rows * d, d};
+    p_.o_strides = p_.q_strides;
+    p_.lse_head = rows + 3;
+    p_.lse_batch = packed ? -1 : h * p_.lse_head + 5;
+    q_.assign(at((packed ? 1 : shape_.batch) * h * rows * d) + 8, kNan);
+    o_.assign(q_.size() + 64, kUntouched);
+    lse_.assign(at(packed ? h * p_.lse_head : shape_.batch * p_.lse_batch) + 16,
+                std::numeric_limits<float>::quiet_NaN());
+    for (int b = 0; b < shape_.batch; ++b)
+      for (int head = 0; head < shape_.heads; ++head)
+        for (int i = 0; i < entries_[at(b)].len_q; ++i)
+          for (int c = 0; c < problem_.head_dim; ++c)
+            q_[query_place(b, head, i) + at(c)] = round_16(bf16_, normal() * shape_.score_scale);
+    p_.q = q_.data();
+    p_.o = o_.data();
+    p_.lse = lse_.data();
+  }
+
+  void make_keys() {
+    const long long d = problem_.head_dim;
+    const long long h = shape_.heads_kv;
+    long long blocks = shape_.batch;  // of one batch stride
+    long long rows = shape_.len_k;
+    if (shape_.page_size != 0) {
+      rows = shape_.page_size;
+      blocks = make_pages();
+    } else if (!shape_.cu_k.empty()) {
+      rows = *std::max_element(shape_.cu_k.begin(), shape_.cu_k.end());
+      blocks = 1;
+    }
+    p_.k_strides = {rows * h * d, d, h * d};
+    p_.v_strides = p_.k_strides;
+    k_.assign(at(blocks * rows * h * d) + 8, kNan);
+    v_ = k_;
+    for (int b = 0; b < shape_.batch; ++b)
+      for (int j = 0; j < entries_[at(b)].len_k; ++j)
+        if (is_seen(b, j))
+          for (int head = 0; head < shape_.heads_kv; ++head)
+            for (int c = 0; c < problem_.head_dim; ++c) {
+              k_[key_place(b, head, j) + at(c)] = round_16(bf16_, normal());
+              v_[key_place(b, head, j) + at(c)] = round_16(bf16_, normal());
+            }
+    p_.k = k_.data();
+    p_.v = v_.data();
+  }
+
+  /// Shuffled pages, of which three are nobody's. Of the first and the last page the table has numbers that are out of
+  /// range and mean these, and behind an entry's last page garbage.
+  long long make_pages() {
+    const int size = shape_.page_size;
+    const int width = (shape_.len_k + size - 1) / size + 2;
+    int used = 0;
+    for (const Entry& e : entries_) used += (e.len_k + size - 1) / size;
+    std::vector<int> order(at(used + 3));
+    std::iota(order.begin(), order.end(), 0);
+    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_.below(i)]);
+    p_.pages = used + 3;
+    p_.page_size = size;
+    p_.page_table_batch = width;
+    table_.assign(at(shape_.batch * width), 0x40000000);
+    std::size_t next = 0;
+    for (int b = 0; b < shape_.batch; ++b) {
+      pages_.emplace_back();
+      for (int i = 0; i < (entries_[at(b)].len_k + size - 1) / size; ++i) {
+        const int page = order[next++];
+        pages_.back().push_back(page);
+        table_[at(b * width + i)] = page == 0 ? -3 : page == p_.pages - 1 ? p_.pages + 7 : page;
+      }
+    }
+    p_.page_table = table_.data();
+    return p_.pages;
+  }
+
+  // ---- biases
+  [[nodiscard]] long long bias_place(int b, int h, int row, int key) const {
+    return b * p_.bias_batch + h * p_.bias_head + row * p_.bias_row + key * p_.bias_key;
+  }
+  [[nodiscard]] int bias_bytes() const {
+    const auto element = static_cast<BiasElement>(p_.bias_element);
+    return element == BiasElement::boolean ? 1 : element == BiasElement::fp32 ? 4 : 2;
+  }
+  /// As a bias is added: -infinity where it hides.
+  [[nodiscard]] double bias_at(int b, int h, int row, int key) const {
+    const std::byte* from = bias_.data() + bias_place(b, h, row, key) * bias_bytes();
+    switch (static_cast<BiasElement>(p_.bias_element)) {
+      case BiasElement::boolean:
+        return *from != std::byte{0} ? 0.0 : -INFINITY;
+      case BiasElement::fp16:
+      case BiasElement::bf16: {
+        const bool bf16 = static_cast<BiasElement>(p_.bias_element) == BiasElement::bf16;
+        const double x = load_16(bf16, from);
+        return x <= (bf16 ? -0x1.fep127 : -65504.0) ? -INFINITY : x;
+      }
+      default: {
+        float x = 0;
+        std::memcpy(&x, from, 4);
+        return x <= -std::numeric_limits<float>::max() ? -INFINITY : x;
+      }
+    }
+  }
+  void set_bias(long long place, bool hide) {
+    std::byte* to = bias_.data() + place * bias_bytes();
+    const float lowest = random_.chance(0.5) ? -INFINITY : -std::numeric_limits<float>::max();
+    const float x = hide ? lowest : normal() * 2;
+    switch (static_cast<BiasElement>(p_.bias_element)) {
+      case BiasElement::boolean:
+        *to = hide ? std::byte{0} : std::byte{static_cast<unsigned char>(1 + random_.below(255))};
+        return;
+      case BiasElement::fp16:
+      case BiasElement::bf16: {
+        const bool bf16 = static_cast<BiasElement>(p_.bias_element) == BiasElement::bf16;
+        const float finite = bf16 ? -0x1.fep127F : -65504.0F;
+        const std::uint16_t rounded = round_16(bf16, hide && !std::isinf(lowest) ? finite : x);
+        std::memcpy(to, &rounded, 2);
+        return;
+      }
+      case BiasElement::fp32:
+        std::memcpy(to, &x, 4);
+    }
+  }
+  void make_bias(const BiasTensor& t) {
+    p_.bias_element = static_cast<int>(t.element);
+    p_.bias_key = t.per_key ? t.key_stride : 0;
+    long long extent = t.per_key ? static_cast<long long>(shape_.len_k) * t.key_stride : 1;
+    const auto dimension = [&](bool has, int size, int padding) {
+      if (!has) return 0LL;
+      const long long stride = extent + padding;
+      extent = stride * size;
+      return stride;
+    };
+    p_.bias_row = dimension(t.per_row, shape_.len_q, t.row_padding);
+    p_.bias_head = dimension(t.per_head, shape_.heads, 0);
+    p_.bias_batch = dimension(t.per_batch, shape_.batch, 0);
+    bias_.assign(at(extent * bias_bytes()), std::byte{0xff});  // NaN of every type
+    std::vector<bool> is_set(at(extent));
+    for (int b = 0; b < shape_.batch; ++b)
+      for (int h = 0; h < shape_.heads; ++h)
+        for (int i = 0; i < shape_.len_q; ++i)
+          for (int j = 0; j < shape_.len_k; ++j) {
+            const long long place = bias_place(b, h, i, j);
+            if (!sees(b, i, j) || is_set[at(place)]) continue;
+            is_set[at(place)] = true;
+            set_bias(place, random_.chance(0.1) || (t.hides_rows && (i % 5 == 0 || (i % 3 == 0 && j < 70))));
+          }
+    p_.bias = bias_.data();
+  }
+
+  // ---- the same in double precision
+  [[nodiscard]] Row row_of(int b, int h, int row) const {
+    const Entry& e = entries_[at(b)];
+    const int d = problem_.head_dim;
+    std::vector<double> p(at(e.len_k), -INFINITY);
+    const double sink = shape_.sinks.empty() ? -INFINITY : shape_.sinks[at(h)];
+    double most = sink;
+    for (int j = 0; j < e.len_k; ++j) {
+      if (!sees(b, row, j)) continue;
+      double s = 0;
+      for (int c = 0; c < d; ++c)
+        s += load(q_[query_place(b, h, row) + at(c)]) * load(k_[key_place(b, h / p_.group_size, j) + at(c)]);
+      s *= p_.scale;
+      if (shape_.softcap != 0) s = shape_.softcap * std::tanh(s / shape_.softcap);
+      if (shape_.bias) s += bias_at(b, h, row, j);
+      if (shape_.slopes != 0)
+        s -= slopes_[at((shape_.slopes == 2 ? b * shape_.heads : 0) + h)] * std::abs(row + e.len_k - e.len_q - j);
+      p[at(j)] = s;
+      most = std::max(most, s);
+    }
+    Row result{std::vector<double>(at(d)), -INFINITY, true};
+    if (most == -INFINITY) return result;
+    double sum = std::exp(sink - most);
+    for (double& x : p) {
+      result.weightless = result.weightless && x == -INFINITY;
+      sum += x = std::exp(x - most);
+    }
+    result.lse = most + std::log(sum);
+    for (int j = 0; j < e.len_k; ++j)
+      if (p[at(j)] != 0)
+        for (int c = 0; c < d; ++c)
+          result.out[at(c)] += p[at(j)] / sum * load(v_[key_place(b, h / p_.group_size, j) + at(c)]);
+    return result;
+  }
+
+  Problem problem_;
+  FeatureShape shape_;
+  bool bf16_;
+  Random random_;
+  FeatureParams p_{};
+  std::vector<Entry> entries_;
+  Elements q_, k_, v_, o_;
+  std::vector<float> lse_;
+  std::vector<float> slopes_;
+  std::vector<std::byte> bias_;
+  std::vector<int> table_;
+  std::vector<std::vector<int>> pages_;  ///< of an entry
+};
+
+}  // namespace heed::emulator
