@@ -64,8 +64,10 @@ inline Vec changed_scores(const FeatureParams& p, long long entry, long long hea
     if (p.bias != nullptr) {
       const long long base = entry * p.bias_batch + head * p.bias_head;
       for (int i = 0; i < kLanes; ++i)
-        if (row[i] < p.len_q && key[i] < p.len_k)
-          scores[i] += bias_at(p, base + row[i] * p.bias_row + key[i] * p.bias_key) * kLog2E;
+        if (row[i] < p.len_q && key[i] < p.len_k) {
+          const float bias = bias_at(p, base + row[i] * p.bias_row + key[i] * p.bias_key);
+          scores[i] = bias == -kInfinity ? bias : scores[i] + bias * kLog2E;  // whatever a hidden score was
+        }
     }
   if constexpr (kFeatures.alibi)
     if (p.alibi_slopes != nullptr) {

@@ -45,7 +45,11 @@ class Entry {
       const auto cap = static_cast<T>(workload_.softcap);
       score = cap * std::tanh(score / cap);
     }
-    if (workload_.bias) score += static_cast<T>(bias(head, row, key));
+    if (workload_.bias) {
+      const double added = bias(head, row, key);
+      if (added == -INFINITY) return -INFINITY;  // whatever the score was
+      score += static_cast<T>(added);
+    }
     if (workload_.alibi)
       score -= static_cast<T>(tensors_.alibi_slopes[head]) *
                static_cast<T>(std::abs(row + (workload_.len_k - workload_.len_q) - key));

@@ -8,6 +8,7 @@
 #include "variant/plan_grid.hpp"
 #include "variant/registry.hpp"
 #include "variant/rule_table.hpp"
+#include "workload/features.hpp"
 
 namespace heed {
 namespace {
@@ -183,6 +184,7 @@ class Sm80Family final : public Family {
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
   HeadDims head_dims() const override { return {.listed = {64, 128, 256}}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
+  Features features() const override { return kAllFeatures; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override { return refused_by_mma(device); }
