@@ -92,6 +92,7 @@ class HeadRows {
     if (all_hidden || workload_.keys_of(rows_[i].row).is_empty()) {
       std::fill_n(out, workload_.dim_v, 0.0);
       lse_[i] = sink;
+      condition_[i].may_leave_fp32 = row.may_leave_fp32;
       return;
     }
     if (!(row.sum > 0)) {  // NaN among its scores, or none above -infinity
@@ -100,10 +101,11 @@ class HeadRows {
       return;
     }
     // The sink is one more score, which takes a share of the probability: the keys' is the rest.
-    const double with_sink = row.sum + std::exp(std::min(sink - row.maximum, 700.0));
-    const double share = row.sum / with_sink;
-    for (std::int64_t d = 0; d < workload_.dim_v; ++d) out[d] = value[d] / row.sum * share;
-    lse_[i] = row.maximum + std::log(with_sink);
+    const double highest = std::max(row.maximum, sink);
+    const double of_keys = row.sum * std::exp(row.maximum - highest);
+    const double with_sink = of_keys + std::exp(sink - highest);
+    for (std::int64_t d = 0; d < workload_.dim_v; ++d) out[d] = value[d] / row.sum * (of_keys / with_sink);
+    lse_[i] = highest + std::log(with_sink);
     RowCondition& condition = condition_[i];
     condition.score_size = row.query_norm * std::sqrt(row.k_squares / row.sum);
     condition.value_size = std::sqrt(row.p_squares) / row.sum;

@@ -14,7 +14,7 @@ const std::string& kernel_contract() {
     Digester digester;
     for_each_params_field(
         [&](std::string_view name, std::size_t offset) { digester.add(name).add(fmt::format("{}", offset)); });
-    digester.add(fmt::format("{} {} {}", sizeof(ForwardParams), sizeof(TensorStrides), sizeof(TensorMap)));
+    digester.add(fmt::format("{} {} {}", sizeof(FeatureParams), sizeof(TensorStrides), sizeof(TensorMap)));
     for (const std::size_t offset :
          {offsetof(TensorMaps, q), offsetof(TensorMaps, k), offsetof(TensorMaps, v), offsetof(TensorMaps, o)})
       digester.add(fmt::format("{}", offset));
