@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define HEED_ABI_VERSION 1
+#define HEED_ABI_VERSION 2
 
 /* NOLINTBEGIN(modernize-use-using): C has no other */
 
@@ -52,18 +52,21 @@ typedef enum heed_status {
 
 typedef enum heed_device_type { HEED_CPU = 0, HEED_CUDA = 1 } heed_device_type;
 
-/* Element types. Sums are fp32 and the log-sum-exp is fp32, whatever the elements are. */
+/* Element types. Sums are fp32 and the log-sum-exp is fp32, whatever the elements are. HEED_BOOL is for biases alone.
+ */
 typedef enum heed_dtype {
   HEED_FP16 = 0,
   HEED_BF16 = 1,
   HEED_FP32 = 2,
   HEED_FP8_E4M3 = 3,
   HEED_FP8_E5M2 = 4,
-  HEED_INT8 = 5
+  HEED_INT8 = 5,
+  HEED_BOOL = 6 /* one byte, of a bias alone: 0 hides the score */
 } heed_dtype;
 
 /* Which keys a query sees, by bounds around the query's own key: key i for query i where the mask is aligned to the top
- * left, key i + (len_k - len_q) where it is aligned to the bottom right. */
+ * left, key i + (len_k - len_q) where it is aligned to the bottom right. Where entries of a batch have lengths of their
+ * own, these are the entry's. */
 typedef enum heed_mask {
   HEED_MASK_NONE = 0,
   HEED_MASK_CAUSAL_TOP_LEFT = 1,     /* keys up to the own one: PyTorch's is_causal=True */
@@ -72,7 +75,8 @@ typedef enum heed_mask {
   HEED_MASK_WINDOW_BOTTOM_RIGHT = 4  /* the same: FlashAttention's window_size */
 } heed_mask;
 
-/* Strides of a tensor (batch, head, length, dim), in elements. All zero: dense in that order. */
+/* Strides of a tensor (batch, head, length, dim), in elements. All zero: dense in that order, or, of ragged tensors, as
+ * (length, head, dim). */
 typedef struct heed_strides {
   int64_t batch;
   int64_t head;
@@ -80,13 +84,36 @@ typedef struct heed_strides {
   int64_t dim;
 } heed_strides;
 
-/* What else a problem asks for: heed_problem.flags. */
+/* What else a problem asks for: heed_problem.flags. A score goes through, in this order (as in FlashAttention-3 and in
+ * Transformers):
+ *
+ *     s = scale * q.k       softcap * tanh(s / softcap)       s + bias       s - slope |own key - key|       the mask
+ *
+ * and a sink is one more score of each row. A row that sees no key is zeros; its log-sum-exp is -infinity, or its sink.
+ */
 #define HEED_WANTS_LSE (1u << 0) /* the log-sum-exp of each row is written, as fp32 and natural log */
-#define HEED_HAS_BIAS (1u << 1)  /* a tensor is added to the scaled scores */
-#define HEED_HAS_SINKS (1u << 2) /* a logit for each head joins the softmax without a value */
-#define HEED_RAGGED (1u << 3)    /* sequences of different lengths, packed: cu_seqlens_q and cu_seqlens_k */
-#define HEED_PAGED (1u << 4)     /* K and V lie in pages of page_size keys, found by a page table */
-#define HEED_SCALED (1u << 5)    /* quantised Q, K or V with scale factors */
+/* A tensor of dtype_bias and bias_strides is added to the scores. What is -infinity or not above the most negative
+ * finite number of its dtype hides a score, and so does 0 in one of HEED_BOOL. */
+#define HEED_HAS_BIAS (1u << 1)
+#define HEED_HAS_SINKS (1u << 2) /* a score of each query head joins the softmax of its rows, without a value */
+/* Entries have lengths of their own, and their rows follow each other in one tensor, without a dimension of the batch:
+ * Q and O are (total_q, heads, ..), K and V (total_k, heads_kv, ..), lse is (heads, total_q). Entry b has the rows
+ * [cu_seqlens_q[b], cu_seqlens_q[b + 1]) and [cu_seqlens_k[b], cu_seqlens_k[b + 1]), which must lie in the tensors;
+ * len_q and len_k are the most that one has, and what an entry has beyond them, or below 0, is not computed. With
+ * HEED_PAGED queries alone are ragged, and HEED_KEY_LENGTHS says how many keys an entry has. */
+#define HEED_RAGGED (1u << 3)
+/* K and V lie in `pages` pages: K is (pages, heads_kv, page_size, dim), V (pages, heads_kv, page_size, dim_v), and the
+ * batch strides are from page to page. Key j of entry b is row j % page_size of page page_table[b, j / page_size]. A
+ * number of a page that there is not counts as the nearest there is. */
+#define HEED_PAGED (1u << 4)
+#define HEED_SCALED (1u << 5) /* quantised Q, K or V with scale factors */
+/* Scores are biased by -slope * |own key - key|, a slope each query head; the own key of query i is i + (len_k - len_q)
+ * whatever the mask. Press et al., arXiv 2108.12409. */
+#define HEED_HAS_ALIBI (1u << 6)
+#define HEED_ALIBI_BY_BATCH (1u << 7) /* with it: a slope each batch entry and query head */
+/* Entry b uses its first seqused_k[b] keys alone: at most len_k, and less than 0 counts as 0. Not with HEED_RAGGED,
+ * unless keys lie in pages. */
+#define HEED_KEY_LENGTHS (1u << 8)
 
 typedef struct heed_problem {
   uint32_t struct_size; /* sizeof(heed_problem) */
@@ -96,47 +123,58 @@ typedef struct heed_problem {
   int64_t batch;
   int64_t heads;    /* of Q and O; a multiple of heads_kv: query head h reads key head h / (heads / heads_kv) */
   int64_t heads_kv; /* of K and V */
-  int64_t len_q;
+  int64_t len_q;    /* the most that an entry has, where they have lengths of their own */
   int64_t len_k;
   int64_t dim;     /* of Q and K */
   int64_t dim_v;   /* of V and O */
   int32_t dtype_q; /* heed_dtype */
   int32_t dtype_kv;
   int32_t dtype_o;
-  int32_t mask;         /* heed_mask */
-  int64_t window_left;  /* keys before the own one, -1 for all; also of causal masks */
-  int64_t window_right; /* keys after it, -1 for all; of window masks alone */
-  double scale;         /* of Q K^T; 0 for 1 / sqrt(dim) */
-  double softcap;       /* scores become softcap * tanh(score / softcap); 0 for none */
-  double dropout;       /* probability; 0 for none */
+  int32_t mask;           /* heed_mask */
+  int32_t dtype_bias;     /* with HEED_HAS_BIAS: HEED_FP16, HEED_BF16, HEED_FP32 or HEED_BOOL */
+  int32_t reserved_dtype; /* 0 */
+  int64_t window_left;    /* keys before the own one, -1 for all; also of causal masks */
+  int64_t window_right;   /* keys after it, -1 for all; of window masks alone */
+  double scale;           /* of Q K^T; 0 for 1 / sqrt(dim) */
+  double softcap;         /* scores become softcap * tanh(score / softcap), 1e-30 to 1e30; 0 for none */
+  double dropout;         /* probability; 0 for none, and no other is supported */
   uint64_t dropout_seed;
   uint64_t dropout_offset;
   heed_strides q_strides;
   heed_strides k_strides;
   heed_strides v_strides;
   heed_strides o_strides;
-  heed_strides bias_strides;
-  int64_t page_size; /* keys of a page, with HEED_PAGED */
+  heed_strides bias_strides; /* of (batch, heads, len_q, len_k), `dim` from key to key; 0: all share it */
+  int64_t total_q;           /* with HEED_RAGGED: rows of Q and O, at least len_q */
+  int64_t total_k;           /* with HEED_RAGGED: rows of K and V, at least len_k; 0 where they lie in pages */
+  int64_t page_size;         /* with HEED_PAGED: keys of a page, at most 2^20 */
+  int64_t pages;             /* with HEED_PAGED: of K, and of V */
+  int64_t page_table_stride; /* with HEED_PAGED: numbers from one entry of the page table to the next; 0: as many as
+                              * len_k keys take */
   uint32_t flags;
   uint32_t reserved_flags; /* 0 */
   uint64_t reserved[8];    /* 0 */
 } heed_problem;
 
 /* Addresses of one run: of the GPU's memory, or the host's on a CPU. Those of tensors that the problem does not have
- * are null. On a GPU every tensor begins at a multiple of 16 bytes. O and lse overlap no other tensor. */
+ * are null. On a GPU Q, K, V and O begin at a multiple of 16 bytes, the others at one of their elements' size. O and
+ * lse overlap no other tensor. */
 typedef struct heed_tensors {
   uint32_t struct_size; /* sizeof(heed_tensors) */
   uint32_t reserved_flags;
-  const void* q; /* (batch, heads, len_q, dim) */
-  const void* k; /* (batch, heads_kv, len_k, dim) */
-  const void* v; /* (batch, heads_kv, len_k, dim_v) */
-  void* o;       /* (batch, heads, len_q, dim_v); a row that sees no key is zeros */
-  float* lse;    /* (batch, heads, len_q), dense; -infinity for such a row */
-  const void* bias;
-  const float* sinks;
-  const int32_t* cu_seqlens_q;
-  const int32_t* cu_seqlens_k;
-  const int32_t* page_table;
+  const void* q;               /* (batch, heads, len_q, dim); ragged (total_q, heads, dim) */
+  const void* k;               /* (batch, heads_kv, len_k, dim); ragged (total_k, heads_kv, dim); pages of it */
+  const void* v;               /* (batch, heads_kv, len_k, dim_v), as k */
+  void* o;                     /* (batch, heads, len_q, dim_v), as q; a row that sees no key is zeros */
+  float* lse;                  /* (batch, heads, len_q), ragged (heads, total_q), dense; of such a row -infinity, or
+                                * its sink */
+  const void* bias;            /* (batch, heads, len_q, len_k), by bias_strides; entries count from their own rows */
+  const float* sinks;          /* (heads), natural logarithms */
+  const float* alibi_slopes;   /* (heads), or (batch, heads) with HEED_ALIBI_BY_BATCH */
+  const int32_t* cu_seqlens_q; /* (batch + 1) */
+  const int32_t* cu_seqlens_k; /* (batch + 1); null where keys lie in pages */
+  const int32_t* seqused_k;    /* (batch) */
+  const int32_t* page_table;   /* (batch, pages of len_k keys), by page_table_stride */
   const float* q_scale;
   const float* k_scale;
   const float* v_scale;

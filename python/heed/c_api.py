@@ -8,7 +8,7 @@ class HeedError(RuntimeError):
     """The heed program, the library or a binary cannot be used; the message is a whole sentence."""
 
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 CPU, CUDA = 0, 1
 DTYPES = {"fp16": 0, "bf16": 1, "fp32": 2}
 MASKS = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2, "window_top_left": 3, "window_bottom_right": 4}
@@ -29,12 +29,13 @@ class Problem(ctypes.Structure):
         [(name, ctypes.c_uint32) for name in ("struct_size", "abi_version")]
         + [(name, ctypes.c_int32) for name in ("device_type", "device")]
         + [(name, ctypes.c_int64) for name in ("batch", "heads", "heads_kv", "len_q", "len_k", "dim", "dim_v")]
-        + [(name, ctypes.c_int32) for name in ("dtype_q", "dtype_kv", "dtype_o", "mask")]
+        + [(name, ctypes.c_int32) for name in ("dtype_q", "dtype_kv", "dtype_o", "mask", "dtype_bias", "reserved_dtype")]
         + [(name, ctypes.c_int64) for name in ("window_left", "window_right")]
         + [(name, ctypes.c_double) for name in ("scale", "softcap", "dropout")]
         + [(name, ctypes.c_uint64) for name in ("dropout_seed", "dropout_offset")]
         + [(name, Strides) for name in ("q_strides", "k_strides", "v_strides", "o_strides", "bias_strides")]
-        + [("page_size", ctypes.c_int64), ("flags", ctypes.c_uint32), ("reserved_flags", ctypes.c_uint32), ("reserved", ctypes.c_uint64 * 8)]
+        + [(name, ctypes.c_int64) for name in ("total_q", "total_k", "page_size", "pages", "page_table_stride")]
+        + [("flags", ctypes.c_uint32), ("reserved_flags", ctypes.c_uint32), ("reserved", ctypes.c_uint64 * 8)]
     )
 
 
@@ -43,7 +44,7 @@ class Tensors(ctypes.Structure):
 
     _fields_ = (
         [(name, ctypes.c_uint32) for name in ("struct_size", "reserved_flags")]
-        + [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "bias", "sinks", "cu_seqlens_q", "cu_seqlens_k", "page_table")]
+        + [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "bias", "sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table")]
         + [(name, ctypes.c_void_p) for name in ("q_scale", "k_scale", "v_scale")]
         + [("reserved", ctypes.c_uint64 * 8)]
     )
