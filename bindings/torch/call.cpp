@@ -1,14 +1,16 @@
 #include "call.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 
 namespace heed::torch {
 namespace {
 
 constexpr const char* kRefusals[] = {
     "nothing",
-    "a mask tensor (attn_mask)",
+    "a mask tensor (attn_mask) beside is_causal, or of a call that needs gradients",
     "dropout",
     "tensors that are not 4-dimensional",
     "an element type other than float16, bfloat16 or, on a CPU, float32",
@@ -20,6 +22,8 @@ constexpr const char* kRefusals[] = {
     "a scale that is zero, negative or not finite",
     "a selection of backends (torch.nn.attention.sdpa_kernel)",
     "sizes that are symbols of a trace",
+    "a mask tensor that does not broadcast to the scores, or is of another type or device",
+    "a tensor of a feature that has another type, size or device than it must have",
     "no program for this problem on this device",
 };
 static_assert(sizeof(kRefusals) / sizeof(kRefusals[0]) == static_cast<std::size_t>(Refusal::count));
@@ -40,6 +44,101 @@ heed_strides strides_of(const Shape& shape) {
 
 bool has_size(const Shape& shape, std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
   return shape.sizes[0] == a && shape.sizes[1] == b && shape.sizes[2] == c && shape.sizes[3] == d;
+}
+
+// What tells a plan from another, of a problem that was read.
+void write_key(Call& call, std::uint32_t threads) {
+  const heed_problem& p = call.problem;
+  const auto bits = [](double number) {
+    std::int64_t word = 0;
+    std::memcpy(&word, &number, sizeof(word));
+    return word;
+  };
+  std::int64_t* word = call.key.words.data();
+  for (const std::int64_t value : {static_cast<std::int64_t>(p.device_type),
+                                   static_cast<std::int64_t>(p.device),
+                                   static_cast<std::int64_t>(p.dtype_q),
+                                   static_cast<std::int64_t>(p.mask),
+                                   p.window_left,
+                                   p.window_right,
+                                   bits(p.scale),
+                                   static_cast<std::int64_t>(p.flags),
+                                   static_cast<std::int64_t>(threads),
+                                   p.batch,
+                                   p.heads,
+                                   p.heads_kv,
+                                   p.len_q,
+                                   p.len_k,
+                                   p.dim,
+                                   p.dim_v,
+                                   static_cast<std::int64_t>(p.dtype_bias),
+                                   bits(p.softcap),
+                                   p.total_q,
+                                   p.total_k,
+                                   p.page_size,
+                                   p.pages,
+                                   p.page_table_stride})
+    *word++ = value;
+  for (const heed_strides* s : {&p.q_strides, &p.k_strides, &p.v_strides, &p.o_strides, &p.bias_strides})
+    for (const std::int64_t stride : {s->batch, s->head, s->row, s->dim}) *word++ = stride;
+}
+
+std::uint32_t threads_of(const heed_problem& problem) {
+  std::uint32_t threads = 0;
+  if (problem.device_type == HEED_CPU) check(libtorch().thread_count(&threads), "asking for the number of threads");
+  return threads;
+}
+
+std::optional<heed_dtype> bias_dtype_of(std::int32_t dtype) {
+  static const std::int32_t boolean = libtorch().dtype_bool();
+  if (dtype == boolean) return HEED_BOOL;
+  return dtype_of(dtype);
+}
+
+// Strides with which a tensor of `sizes` is read in place of the tensor, by the rules of broadcasting.
+std::optional<heed_strides> broadcast_strides(const Shape& shape, const std::array<std::int64_t, 4>& sizes) {
+  if (shape.rank > 4) return std::nullopt;
+  std::array<std::int64_t, 4> strides{};
+  for (std::int64_t i = 0; i < shape.rank; ++i) {
+    const std::int64_t at = 4 - shape.rank + i;
+    if (shape.sizes[i] == 1) continue;
+    if (shape.sizes[i] != sizes[static_cast<std::size_t>(at)]) return std::nullopt;
+    strides[static_cast<std::size_t>(at)] = shape.strides[i];
+  }
+  return heed_strides{strides[0], strides[1], strides[2], strides[3]};
+}
+
+bool is_on_device_of(const Call& call, const Shape& shape) {
+  return shape.device_type == call.device_type &&
+         (call.problem.device_type == HEED_CPU || shape.device == call.problem.device);
+}
+
+Refusal add_bias(const Tensor& bias, Call& call) {
+  const std::optional<Shape> shape = shape_of(bias.get());
+  if (!shape) return Refusal::symbolic_sizes;
+  heed_problem& p = call.problem;
+  const std::optional<heed_dtype> dtype = bias_dtype_of(shape->dtype);
+  const std::optional<heed_strides> strides = broadcast_strides(*shape, {p.batch, p.heads, p.len_q, p.len_k});
+  if (!dtype || !strides || !is_on_device_of(call, *shape)) return Refusal::mask_sizes;
+  p.flags |= HEED_HAS_BIAS;
+  p.dtype_bias = *dtype;
+  p.bias_strides = *strides;
+  return Refusal::none;
+}
+
+// A dense tensor of these sizes and this type.
+bool is_array(const Tensor& tensor, std::int32_t dtype, const Call& call, std::initializer_list<std::int64_t> sizes) {
+  const std::optional<Shape> shape = shape_of(tensor.get());
+  if (!shape || shape->dtype != dtype || !is_on_device_of(call, *shape) ||
+      shape->rank != static_cast<std::int64_t>(sizes.size()))
+    return false;
+  std::int64_t dense = 1;
+  for (std::int64_t i = shape->rank - 1; i >= 0; --i) {
+    if (shape->sizes[i] != sizes.begin()[i]) return false;
+    if (shape->sizes[i] > 1 && shape->strides[i] != dense) return false;
+    dense *= shape->sizes[i];
+  }
+  return true;
 }
 
 }  // namespace
@@ -127,20 +226,172 @@ Refusal read_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_t
   p.o_strides = {call.o_strides[0], call.o_strides[1], call.o_strides[2], 1};
   call.dtype = q->dtype;
   call.device_type = q->device_type;
+  call.lse_sizes = {batch, heads, len_q};
+  write_key(call, threads_of(p));
+  return Refusal::none;
+}
 
-  std::uint32_t threads = 0;
-  if (is_cpu) check(libtorch().thread_count(&threads), "asking for the number of threads");
-  std::int64_t scale_bits = 0;
-  std::memcpy(&scale_bits, &p.scale, sizeof(scale_bits));
-  std::int64_t* word = call.key.words.data();
-  for (const std::int64_t value :
-       {static_cast<std::int64_t>(p.device_type), static_cast<std::int64_t>(p.device),
-        static_cast<std::int64_t>(*dtype), masking.mask, masking.window_left, masking.window_right, scale_bits,
-        static_cast<std::int64_t>(p.flags), static_cast<std::int64_t>(threads), batch, heads, heads_kv, len_q, len_k,
-        dim, dim_v, static_cast<std::int64_t>(is_length_outer)})
-    *word++ = value;
-  for (const Shape* shape : {&*q, &*k, &*v})
-    for (int i = 0; i < 4; ++i) *word++ = shape->strides[i];
+Refusal read_mask(const Tensor& mask, Call& call) {
+  const Refusal refusal = add_bias(mask, call);
+  if (refusal == Refusal::none) write_key(call, threads_of(call.problem));
+  return refusal;
+}
+
+Features Features::shared() const {
+  return {bias.shared(),
+          sinks.shared(),
+          alibi_slopes.shared(),
+          key_lengths.shared(),
+          cu_seqlens_q.shared(),
+          cu_seqlens_k.shared(),
+          page_table.shared(),
+          softcap,
+          max_len_q,
+          max_len_k};
+}
+
+namespace {
+
+// Which tensors are (total rows, heads, dim).
+struct Ragged {
+  bool queries;
+  bool keys;
+};
+
+// Sizes and strides of a featured call's tensors. False where they do not fit each other.
+bool read_sizes(const Shape& q, const Shape& k, const Shape& v, const Ragged& ragged, bool paged, const Features& f,
+                Call& call) {
+  heed_problem& p = call.problem;
+  if (q.rank != (ragged.queries ? 3 : 4) || k.rank != (ragged.keys ? 3 : 4) || v.rank != k.rank) return false;
+  const auto heads_and_dim = [](const Shape& shape, std::int64_t& heads, std::int64_t& dim) {
+    heads = shape.sizes[1];
+    dim = shape.sizes[shape.rank - 1];
+  };
+  std::int64_t heads_of_v = 0, dim_of_k = 0;
+  heads_and_dim(q, p.heads, p.dim);
+  heads_and_dim(k, p.heads_kv, dim_of_k);
+  heads_and_dim(v, heads_of_v, p.dim_v);
+  if (dim_of_k != p.dim || heads_of_v != p.heads_kv || p.heads_kv == 0 || p.heads % p.heads_kv != 0) return false;
+  if (ragged.queries) {
+    p.total_q = q.sizes[0];
+    p.len_q = f.max_len_q;
+    p.q_strides = {0, q.strides[1], q.strides[0], q.strides[2]};
+  } else {
+    p.batch = q.sizes[0];
+    p.len_q = q.sizes[2];
+    p.q_strides = strides_of(q);
+  }
+  const std::int64_t rows = k.sizes[ragged.keys ? 0 : 2];
+  if (rows != v.sizes[ragged.keys ? 0 : 2]) return false;
+  if (ragged.keys) {
+    p.total_k = rows;
+    p.len_k = f.max_len_k;
+    p.k_strides = {0, k.strides[1], k.strides[0], k.strides[2]};
+    p.v_strides = {0, v.strides[1], v.strides[0], v.strides[2]};
+    return true;
+  }
+  p.k_strides = strides_of(k);
+  p.v_strides = strides_of(v);
+  if (k.sizes[0] != v.sizes[0]) return false;
+  if (paged) {
+    p.pages = k.sizes[0];
+    p.page_size = rows;
+    p.len_k = f.max_len_k;
+    return true;
+  }
+  p.len_k = rows;
+  return k.sizes[0] == p.batch;
+}
+
+}  // namespace
+
+Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_tensor, const Masking& masking,
+                           const Features& f, Call& call) {
+  const std::optional<Shape> q = shape_of(q_tensor);
+  const std::optional<Shape> k = shape_of(k_tensor);
+  const std::optional<Shape> v = shape_of(v_tensor);
+  if (!q || !k || !v) return Refusal::symbolic_sizes;
+  if (q->dtype != k->dtype || q->dtype != v->dtype) return Refusal::mixed_dtypes;
+  if (q->device_type != k->device_type || q->device_type != v->device_type || q->device != k->device ||
+      q->device != v->device)
+    return Refusal::device;
+  const std::optional<heed_dtype> dtype = dtype_of(q->dtype);
+  if (!dtype) return Refusal::dtype;
+  if (masking.scale && !(std::isfinite(*masking.scale) && *masking.scale > 0)) return Refusal::scale;
+
+  static const std::int32_t cpu = libtorch().device_type_cpu();
+  static const std::int32_t fp32 = libtorch().dtype_float32();
+  static const std::int32_t int32 = libtorch().dtype_int32();
+  heed_problem& p = call.problem;
+  heed_problem_init(&p);
+  p.device_type = q->device_type == cpu ? HEED_CPU : HEED_CUDA;
+  p.device = q->device_type == cpu ? 0 : q->device;
+  p.dtype_q = p.dtype_kv = p.dtype_o = *dtype;
+  p.mask = static_cast<std::int32_t>(masking.mask);
+  p.window_left = masking.window_left;
+  p.window_right = masking.window_right;
+  p.scale = masking.scale.value_or(0);
+  p.softcap = f.softcap;
+  p.flags = HEED_WANTS_LSE;
+  call.dtype = q->dtype;
+  call.device_type = q->device_type;
+
+  const bool paged = static_cast<bool>(f.page_table);
+  const Ragged ragged{static_cast<bool>(f.cu_seqlens_q), static_cast<bool>(f.cu_seqlens_k)};
+  // Keys are ragged as queries are, or lie in pages.
+  if (ragged.keys != (ragged.queries && !paged)) return Refusal::sizes;
+  if (ragged.queries) {
+    const std::optional<Shape> offsets = shape_of(f.cu_seqlens_q.get());
+    if (!offsets || offsets->rank != 1) return Refusal::feature_tensor;
+    p.batch = offsets->sizes[0] - 1;
+    p.flags |= HEED_RAGGED;
+  }
+  if (!read_sizes(*q, *k, *v, ragged, paged, f, call)) return Refusal::sizes;
+  if (p.batch < 1 || p.heads == 0 || p.len_q == 0 || p.len_k == 0 || p.dim == 0 || p.dim_v == 0) return Refusal::empty;
+  const auto takes = [&](const Tensor& tensor, std::uint32_t flag, std::int32_t type,
+                         std::initializer_list<std::int64_t> sizes) {
+    if (!tensor) return true;
+    p.flags |= flag;
+    return is_array(tensor, type, call, sizes);
+  };
+  bool fits = takes(f.sinks, HEED_HAS_SINKS, fp32, {p.heads}) &&
+              takes(f.key_lengths, HEED_KEY_LENGTHS, int32, {p.batch}) &&
+              takes(f.cu_seqlens_q, HEED_RAGGED, int32, {p.batch + 1}) &&
+              takes(f.cu_seqlens_k, HEED_RAGGED, int32, {p.batch + 1});
+  if (f.alibi_slopes) {
+    const std::optional<Shape> slopes = shape_of(f.alibi_slopes.get());
+    const bool by_batch = slopes && slopes->rank == 2;
+    fits = fits && (by_batch ? takes(f.alibi_slopes, HEED_HAS_ALIBI | HEED_ALIBI_BY_BATCH, fp32, {p.batch, p.heads})
+                             : takes(f.alibi_slopes, HEED_HAS_ALIBI, fp32, {p.heads}));
+  }
+  if (paged) {
+    const std::optional<Shape> table = shape_of(f.page_table.get());
+    fits = fits && table && table->rank == 2 && table->dtype == int32 && is_on_device_of(call, *table) &&
+           table->sizes[0] == p.batch && (table->strides[1] == 1 || table->sizes[1] == 1) &&
+           table->sizes[1] * p.page_size >= p.len_k;
+    if (fits) p.page_table_stride = std::max(table->strides[0], table->sizes[1]);
+    p.flags |= HEED_PAGED;
+  }
+  if (!fits) return Refusal::feature_tensor;
+  if (f.bias)
+    if (const Refusal refusal = add_bias(f.bias, call); refusal != Refusal::none) return refusal;
+
+  if (ragged.queries) {
+    call.rank = 3;
+    call.o_sizes = {p.total_q, p.heads, p.dim_v};
+    call.o_strides = {p.heads * p.dim_v, p.dim_v, 1};
+    p.o_strides = {0, p.dim_v, p.heads * p.dim_v, 1};
+    call.lse_sizes = {p.heads, p.total_q};
+  } else {
+    const bool is_length_outer = p.heads > 1 && p.len_q > 1 && q->strides[2] > q->strides[1];
+    call.o_sizes = {p.batch, p.heads, p.len_q, p.dim_v};
+    call.o_strides = is_length_outer
+                         ? std::array{p.len_q * p.heads * p.dim_v, p.dim_v, p.heads * p.dim_v, std::int64_t{1}}
+                         : std::array{p.heads * p.len_q * p.dim_v, p.len_q * p.dim_v, p.dim_v, std::int64_t{1}};
+    p.o_strides = {call.o_strides[0], call.o_strides[1], call.o_strides[2], 1};
+    call.lse_sizes = {p.batch, p.heads, p.len_q};
+  }
+  write_key(call, threads_of(p));
   return Refusal::none;
 }
 

@@ -33,6 +33,23 @@ struct Masking {
   std::optional<double> scale;  ///< empty: 1 / sqrt(dim)
 };
 
+/// Tensors and numbers of features (heed.h), which most calls do not have: empty, or 0.
+struct Features {
+  Tensor bias;          ///< broadcast to (batch, heads, len_q, len_k): bool, float16, bfloat16 or float32
+  Tensor sinks;         ///< (heads), float32
+  Tensor alibi_slopes;  ///< (heads) or (batch, heads), float32
+  Tensor key_lengths;   ///< (batch), int32
+  Tensor cu_seqlens_q;  ///< (batch + 1), int32: query is (total, heads, dim) then
+  Tensor cu_seqlens_k;  ///< (batch + 1), int32: and key and value are, unless they lie in pages
+  Tensor page_table;    ///< (batch, pages), int32: key and value are (pages, heads_kv, page_size, dim) then
+  double softcap = 0;
+  std::int64_t max_len_q = 0;  ///< of the entries of a ragged batch
+  std::int64_t max_len_k = 0;  ///< of these, and of entries whose keys lie in pages
+
+  /// Other owners of the same tensors.
+  [[nodiscard]] Features shared() const;
+};
+
 /// Why a call is not run by Heed. The order is that of kRefusals.
 enum class Refusal {
   none,
@@ -48,6 +65,8 @@ enum class Refusal {
   scale,
   backend_selection,
   symbolic_sizes,
+  mask_sizes,
+  feature_tensor,
   unsupported,
   count
 };
@@ -56,7 +75,7 @@ const char* phrase(Refusal refusal);
 
 /// Everything that tells one plan from another; plain words, compared and hashed as such.
 struct PlanKey {
-  std::array<std::int64_t, 34> words{};
+  std::array<std::int64_t, 43> words{};
   friend bool operator==(const PlanKey&, const PlanKey&) = default;
   [[nodiscard]] std::uint64_t hash() const;
 };
@@ -67,13 +86,22 @@ struct Call {
   PlanKey key;
   std::int32_t dtype = 0;        ///< PyTorch's number of the elements
   std::int32_t device_type = 0;  ///< PyTorch's number of the device's type
+  std::int64_t rank = 4;         ///< of O: 3 where it is ragged
   std::array<std::int64_t, 4> o_sizes{};
   std::array<std::int64_t, 4> o_strides{};
+  std::array<std::int64_t, 3> lse_sizes{};  ///< `rank` - 1 of them, dense
 };
 
 /// Reads a call of heed::forward. `Refusal::none` where it has the form; libheed may still not support it.
 Refusal read_call(TensorHandle q, TensorHandle k, TensorHandle v, const Masking& masking, bool wants_lse,
                   bool shares_heads, Call& call);
+
+/// Adds a mask tensor of scaled_dot_product_attention to a call that was read: one that broadcasts to its scores.
+Refusal read_mask(const Tensor& mask, Call& call);
+
+/// Reads a call of heed::forward_features.
+Refusal read_featured_call(TensorHandle q, TensorHandle k, TensorHandle v, const Masking& masking,
+                           const Features& features, Call& call);
 
 /// As the command line spells it: "b1h8l512d64:fp16".
 std::string text_of(const heed_problem& problem);

@@ -65,20 +65,36 @@ Tensor empty(const Call& call, std::int64_t rank, const std::int64_t* sizes, con
   return Tensor(tensor);
 }
 
+void set_features(const Features& f, heed_tensors& tensors) {
+  const auto set = [](const Tensor& tensor, auto& place) {
+    if (tensor) place = static_cast<std::remove_reference_t<decltype(place)>>(const_address(tensor));
+  };
+  set(f.bias, tensors.bias);
+  set(f.sinks, tensors.sinks);
+  set(f.alibi_slopes, tensors.alibi_slopes);
+  set(f.key_lengths, tensors.seqused_k);
+  set(f.cu_seqlens_q, tensors.cu_seqlens_q);
+  set(f.cu_seqlens_k, tensors.cu_seqlens_k);
+  set(f.page_table, tensors.page_table);
+}
+
 void run_plan(PlanEntry& entry, const Call& call, const Inputs& inputs, Outputs& outputs) {
   heed_tensors tensors;
   heed_tensors_init(&tensors);
-  outputs.o = empty(call, 4, call.o_sizes.data(), call.o_strides.data(), call.dtype);
+  outputs.o = empty(call, call.rank, call.o_sizes.data(), call.o_strides.data(), call.dtype);
   if ((call.problem.flags & HEED_WANTS_LSE) != 0) {
     static const std::int32_t fp32 = libtorch().dtype_float32();
-    const std::int64_t strides[] = {call.o_sizes[1] * call.o_sizes[2], call.o_sizes[2], 1};
-    outputs.lse = empty(call, 3, call.o_sizes.data(), strides, fp32);
+    const auto& sizes = call.lse_sizes;
+    const std::int64_t strides[] = {sizes[1] * sizes[2], sizes[2], 1};
+    const std::int64_t ragged_strides[] = {sizes[1], 1};
+    outputs.lse = empty(call, call.rank - 1, sizes.data(), call.rank == 4 ? strides : ragged_strides, fp32);
     tensors.lse = static_cast<float*>(address_of(outputs.lse));
   }
   tensors.q = const_address(inputs.q);
   tensors.k = const_address(inputs.k);
   tensors.v = const_address(inputs.v);
   tensors.o = address_of(outputs.o);
+  set_features(inputs.features, tensors);
   void* const stream = current_stream(call.problem);
   const Workspace workspace(entry, call, stream);
   const bool is_timed = call.problem.device_type == HEED_CPU;
@@ -102,10 +118,38 @@ Outputs run_unfused(const Inputs& inputs, const Masking& masking) {
   return {tensor_of(stack[0]), tensor_of(stack[1])};
 }
 
+// The same with features: heed::unfused_features.
+Outputs run_unfused_features(const Inputs& inputs, const Masking& masking) {
+  const Features& f = inputs.features;
+  StableValue stack[] = {stable(inputs.q.shared()),
+                         stable(inputs.k.shared()),
+                         stable(inputs.v.shared()),
+                         stable(masking.mask),
+                         stable(masking.window_left),
+                         stable(masking.window_right),
+                         stable_optional(masking.scale),
+                         stable(f.softcap),
+                         stable_optional(f.bias.shared()),
+                         stable_optional(f.sinks.shared()),
+                         stable_optional(f.alibi_slopes.shared()),
+                         stable_optional(f.key_lengths.shared()),
+                         stable_optional(f.cu_seqlens_q.shared()),
+                         stable_optional(f.cu_seqlens_k.shared()),
+                         stable_optional(f.page_table.shared()),
+                         stable(f.max_len_q),
+                         stable(f.max_len_k)};
+  check(libtorch().call("heed::unfused_features", "", stack, kAbiVersion), "heed::unfused_features");
+  return {tensor_of(stack[0]), tensor_of(stack[1])};
+}
+
+Masking masking_of(const StableValue* arguments) {
+  return {number_of<std::int64_t>(arguments[0]), number_of<std::int64_t>(arguments[1]),
+          number_of<std::int64_t>(arguments[2]), optional_number_of(arguments[3])};
+}
+
 Outputs forward(StableValue* stack, bool wants_lse) {
   const Inputs inputs{tensor_of(stack[0]), tensor_of(stack[1]), tensor_of(stack[2])};
-  const Masking masking{number_of<std::int64_t>(stack[3]), number_of<std::int64_t>(stack[4]),
-                        number_of<std::int64_t>(stack[5]), optional_number_of(stack[6])};
+  const Masking masking = masking_of(stack + 3);
   const bool or_unfused = number_of<bool>(stack[7]);
   Call call;
   const Refusal refusal = read_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, wants_lse, true, call);
@@ -125,6 +169,16 @@ Outputs forward(StableValue* stack, bool wants_lse) {
   return run_unfused(inputs, masking);
 }
 
+// A call like another, of other tensors.
+Refusal read_again(const Inputs& inputs, const Masking& masking, const Call& before, Call& call) {
+  constexpr std::uint32_t kOfDenseCalls = HEED_WANTS_LSE | HEED_HAS_BIAS;
+  if ((before.problem.flags & ~kOfDenseCalls) != 0 || before.problem.softcap != 0)
+    return read_featured_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, inputs.features, call);
+  const bool wants_lse = (before.problem.flags & HEED_WANTS_LSE) != 0;
+  const Refusal refusal = read_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, wants_lse, true, call);
+  return refusal == Refusal::none && inputs.features.bias ? read_mask(inputs.features.bias, call) : refusal;
+}
+
 }  // namespace
 
 void run_call(PlanEntry& entry, const Call& call, const Inputs& inputs, const Masking& masking, Outputs& outputs) {
@@ -139,14 +193,40 @@ void run_call(PlanEntry& entry, const Call& call, const Inputs& inputs, const Ma
   }
   const Inputs copied{copies_q ? inputs.q.cloned() : inputs.q.shared(),
                       copies_k ? inputs.k.cloned() : inputs.k.shared(),
-                      copies_v ? inputs.v.cloned() : inputs.v.shared()};
+                      copies_v ? inputs.v.cloned() : inputs.v.shared(), inputs.features.shared()};
   Call again;
-  const bool wants_lse = (call.problem.flags & HEED_WANTS_LSE) != 0;
-  if (read_call(copied.q.get(), copied.k.get(), copied.v.get(), masking, wants_lse, true, again) != Refusal::none)
+  if (read_again(copied, masking, call, again) != Refusal::none)
     throw std::runtime_error("copies of tensors have another form than the tensors");
   PlanEntry& of_copies = entry_of(again);
   if (of_copies.plan() == nullptr) throw std::runtime_error(of_copies.refused());
   run_plan(of_copies, again, copied, outputs);
+}
+
+void forward_features_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
+  Inputs inputs{tensor_of(stack[0]), tensor_of(stack[1]), tensor_of(stack[2])};
+  const Masking masking = masking_of(stack + 3);
+  Features& f = inputs.features;
+  f.softcap = number_of<double>(stack[7]);
+  Tensor* const tensors[] = {&f.bias,         &f.sinks,        &f.alibi_slopes, &f.key_lengths,
+                             &f.cu_seqlens_q, &f.cu_seqlens_k, &f.page_table};
+  for (std::size_t i = 0; i < std::size(tensors); ++i) *tensors[i] = optional_tensor_of(stack[8 + i]);
+  f.max_len_q = number_of<std::int64_t>(stack[15]);
+  f.max_len_k = number_of<std::int64_t>(stack[16]);
+  const bool or_unfused = number_of<bool>(stack[17]);
+  Call call;
+  const Refusal refusal =
+      read_featured_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, inputs.features, call);
+  PlanEntry* const entry = refusal == Refusal::none ? &entry_of(call) : nullptr;
+  Outputs outputs;
+  if (entry != nullptr && entry->plan() != nullptr)
+    run_call(*entry, call, inputs, masking, outputs);
+  else if (or_unfused)
+    outputs = run_unfused_features(inputs, masking);
+  else
+    throw std::runtime_error(entry != nullptr ? entry->refused()
+                                              : std::string("Heed does not run a call because of ") + phrase(refusal));
+  stack[0] = stable(std::move(outputs.o));
+  stack[1] = stable(std::move(outputs.lse));
 }
 
 void forward_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {

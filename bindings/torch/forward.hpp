@@ -1,4 +1,4 @@
-/// heed::forward and heed::forward_lse: attention by a plan, on tensors with memory.
+/// heed::forward, heed::forward_lse and heed::forward_features: attention by a plan, on tensors with memory.
 #pragma once
 
 #include "call.hpp"
@@ -8,12 +8,13 @@ namespace heed::torch {
 
 struct Outputs {
   Tensor o;
-  Tensor lse;  ///< (batch, heads, len_q) fp32; empty where it is not wanted
+  Tensor lse;  ///< (batch, heads, len_q), or (heads, total_q), fp32; empty where it is not wanted
 };
 
 /// Tensors of one device and type; those that a GPU cannot read at their address are copied.
 struct Inputs {
   Tensor q, k, v;
+  Features features = {};
 };
 
 /// Runs a call that `read_call` has read, by its plan, on PyTorch's current stream.
@@ -23,5 +24,6 @@ void run_call(PlanEntry& entry, const Call& call, const Inputs& inputs, const Ma
 /// `or_unfused` is true, heed::unfused computes it, which Python implements with PyTorch's operators.
 void forward_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
 void forward_lse_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
+void forward_features_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
 
 }  // namespace heed::torch

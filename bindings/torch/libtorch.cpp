@@ -48,6 +48,8 @@ void attach_libtorch(const std::string& path) {
   find(library, t.dtype_bfloat16, "aoti_torch_dtype_bfloat16", true);
   find(library, t.dtype_float32, "aoti_torch_dtype_float32", true);
   find(library, t.dtype_uint8, "aoti_torch_dtype_uint8", true);
+  find(library, t.dtype_bool, "aoti_torch_dtype_bool", true);
+  find(library, t.dtype_int32, "aoti_torch_dtype_int32", true);
   find(library, t.device_type_cpu, "aoti_torch_device_type_cpu", true);
   find(library, t.device_type_cuda, "aoti_torch_device_type_cuda", true);
 

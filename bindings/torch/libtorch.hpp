@@ -67,6 +67,8 @@ struct Libtorch {
   std::int32_t (*dtype_bfloat16)();
   std::int32_t (*dtype_float32)();
   std::int32_t (*dtype_uint8)();
+  std::int32_t (*dtype_bool)();
+  std::int32_t (*dtype_int32)();
   std::int32_t (*device_type_cpu)();
   std::int32_t (*device_type_cuda)();
 

@@ -53,6 +53,7 @@ HEED_TORCH_API int heed_torch_register(const char* libtorch_path, std::uint64_t 
     for (const char* key : {"CPU", "CUDA"})
       implement(key, {{"forward", forward_kernel},
                       {"forward_lse", forward_lse_kernel},
+                      {"forward_features", forward_features_kernel},
                       {"refusal", refusal_kernel},
                       {"scaled_dot_product_attention", route_on_device}});
     set_python_keys(python_keys);

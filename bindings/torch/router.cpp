@@ -16,8 +16,7 @@ std::atomic<bool> is_strict{false};
 
 // The arguments of scaled_dot_product_attention.
 struct Arguments {
-  Inputs inputs;
-  Tensor mask;
+  Inputs inputs;  ///< the mask tensor as a bias
   double dropout = 0;
   bool is_causal = false;
   std::optional<double> scale;
@@ -25,12 +24,14 @@ struct Arguments {
 
   explicit Arguments(const StableValue* stack)
       : inputs{tensor_of(stack[0]), tensor_of(stack[1]), tensor_of(stack[2])},
-        mask(optional_tensor_of(stack[3])),
         dropout(number_of<double>(stack[4])),
         is_causal(number_of<bool>(stack[5])),
         scale(optional_number_of(stack[6])),
-        enable_gqa(number_of<bool>(stack[7])) {}
+        enable_gqa(number_of<bool>(stack[7])) {
+    inputs.features.bias = optional_tensor_of(stack[3]);
+  }
 
+  [[nodiscard]] const Tensor& mask() const { return inputs.features.bias; }
   [[nodiscard]] Masking masking() const {
     return {is_causal ? HEED_MASK_CAUSAL_TOP_LEFT : HEED_MASK_NONE, -1, -1, scale};
   }
@@ -103,9 +104,13 @@ void count(const Call& call, Refusal refusal, const std::string& detail) {
 Refusal refusal_of(const Arguments& a, bool wants_lse, Call& call, std::string& detail, PlanEntry*& entry) {
   const Refusal form =
       read_call(a.inputs.q.get(), a.inputs.k.get(), a.inputs.v.get(), a.masking(), wants_lse, a.enable_gqa, call);
-  if (a.mask) return Refusal::mask_tensor;
   if (a.dropout != 0) return Refusal::dropout;
   if (form != Refusal::none) return form;
+  if (a.mask()) {
+    // PyTorch has no such call, or no gradient of a mask beside that of an output.
+    if (a.is_causal || wants_lse) return Refusal::mask_tensor;
+    if (const Refusal refusal = read_mask(a.mask(), call); refusal != Refusal::none) return refusal;
+  }
   if (selects_backends()) return Refusal::backend_selection;
   entry = &entry_of(call);
   if (entry->plan() != nullptr) return Refusal::none;
@@ -118,7 +123,7 @@ const NativeTensor& native(const Tensor& tensor) {
 }
 
 NativeOptionalTensor native_mask(const Arguments& a) {
-  return a.mask ? NativeOptionalTensor{native(a.mask).impl, true} : NativeOptionalTensor{};
+  return a.mask() ? NativeOptionalTensor{native(a.mask()).impl, true} : NativeOptionalTensor{};
 }
 
 // A handle is an at::Tensor on the heap.
@@ -137,9 +142,9 @@ Tensor hand_back(const Arguments& a, Refusal refusal) {
   if (libtorch().sdpa != nullptr && !is_strict.load(std::memory_order_relaxed)) return hand_back_natively(a);
   noted_exception.clear();
   StableValue stack[] = {
-      stable(a.inputs.q.shared()),      stable(a.inputs.k.shared()), stable(a.inputs.v.shared()),
-      stable_optional(a.mask.shared()), stable(a.dropout),           stable(a.is_causal),
-      stable_optional(a.scale),         stable(a.enable_gqa),        stable(static_cast<std::int64_t>(refusal))};
+      stable(a.inputs.q.shared()),        stable(a.inputs.k.shared()), stable(a.inputs.v.shared()),
+      stable_optional(a.mask().shared()), stable(a.dropout),           stable(a.is_causal),
+      stable_optional(a.scale),           stable(a.enable_gqa),        stable(static_cast<std::int64_t>(refusal))};
   if (libtorch().call("heed::hand_back", "", stack, kAbiVersion) != 0) {
     if (!noted_exception.empty()) throw std::runtime_error(noted_exception);
     check(1, "heed::hand_back");
@@ -164,10 +169,10 @@ bool is_bare(const Tensor& tensor) {
 bool is_bare(const Arguments& a) {
   const Libtorch& t = libtorch();
   if (t.grad_mode_is_enabled() &&
-      (requires_grad(a.inputs.q) || requires_grad(a.inputs.k) || requires_grad(a.inputs.v) || requires_grad(a.mask)))
+      (requires_grad(a.inputs.q) || requires_grad(a.inputs.k) || requires_grad(a.inputs.v) || requires_grad(a.mask())))
     return false;
   return !t.dispatch_mode_enabled() && t.forward_ad_level(0).pointer == nullptr && is_bare(a.inputs.q) &&
-         is_bare(a.inputs.k) && is_bare(a.inputs.v) && (!a.mask || is_bare(a.mask));
+         is_bare(a.inputs.k) && is_bare(a.inputs.v) && (!a.mask() || is_bare(a.mask()));
 }
 
 void route_devices(const Arguments& a, StableValue* stack) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "base/digest.hpp"
+#include "kernels/attention/features.hpp"
 #include "variant/params_fields.hpp"
 
 namespace heed::dispatch {

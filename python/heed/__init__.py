@@ -3,7 +3,8 @@
     import heed
 
     o = heed.scaled_dot_product_attention(q, k, v, is_causal=True)   # the signature of torch.nn.functional's
-    o = heed.attention(q, k, v, window=(1023, 0))                    # what that one cannot say
+    o = heed.attention(q, k, v, window=(1023, 0), sinks=sinks)       # what that one cannot say
+    o = heed.attention_varlen(q, k, v, cu_seqlens_q=...)             # of sequences of different lengths, or keys in pages
 
     with heed.sdpa():            # every call of scaled_dot_product_attention below, whoever makes it
         model(tokens)
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "attention": "functional",
+    "attention_varlen": "functional",
     "scaled_dot_product_attention": "functional",
     "explain": "functional",
     "install": "override",

@@ -14,6 +14,8 @@ DTYPES = {"fp16": 0, "bf16": 1, "fp32": 2}
 MASKS = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2, "window_top_left": 3, "window_bottom_right": 4}
 RUN_DEPENDENT = 1
 WANTS_LSE = 1
+HAS_BIAS, HAS_SINKS, RAGGED, PAGED = 2, 4, 8, 16
+HAS_ALIBI, ALIBI_BY_BATCH, KEY_LENGTHS = 64, 128, 256
 
 
 class Strides(ctypes.Structure):

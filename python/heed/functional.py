@@ -5,7 +5,8 @@ import math
 
 import torch
 
-from heed import c_api, libraries, operators, unfused
+from heed import c_api, features, libraries, operators, unfused
+from heed.features import Features
 
 _sdpa = torch.ops.heed.scaled_dot_product_attention.default
 recording = None  # of heed.recording, while one is made
@@ -28,19 +29,10 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
-# What no kernel of this version computes, by the name of its argument.
-_NOT_SERVED = {
-    "softcap": "softcap (scores through softcap * tanh(score / softcap))",
-    "sinks": "sinks (a logit for each head that joins the softmax)",
-    "bias": "a bias (a tensor that is added to the scores)",
-    "attn_mask": "a mask tensor",
-    "cu_seqlens_q": "sequences packed by cu_seqlens_q",
-    "cu_seqlens_k": "sequences packed by cu_seqlens_k",
-    "dropout_p": "dropout",
-}
-
-
-def attention(query, key, value, *, causal=False, window=None, alignment=None, scale=None, return_lse=False, **others):
+def attention(
+    query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
+    key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, return_lse=False,
+):  # fmt: skip
     """softmax(scale * Q K^T + mask) V by a kernel of Heed, or an error that says why there is none.
 
     query        (batch, heads, len_q, dim); float16, bfloat16 or, on a CPU, float32. Any strides.
@@ -49,49 +41,89 @@ def attention(query, key, value, *, causal=False, window=None, alignment=None, s
     causal       whether a query sees no key after its own.
     window       (left, right): how many keys before its own and after it a query sees; None or -1 for all.
     alignment    which key is a query's own, where len_q and len_k differ and there is a mask: "top_left" (key i for query i, as
-                 is_causal of PyTorch has it) or "bottom_right" (key i + len_k - len_q, as FlashAttention has it).
+                 is_causal of PyTorch has it) or "bottom_right" (key i + len_k - len_q, as FlashAttention has it). With key_lengths, len_k
+                 is each entry's own.
     scale        of the scores; 1 / sqrt(dim) by default.
+    softcap      scaled scores become softcap * tanh(score / softcap); 0 for none.
+    bias         added to the capped scores, or a boolean mask that is True for a visible key: bool, float16, bfloat16 or float32, of sizes
+                 that broadcast to (batch, heads, len_q, len_k), any strides. Minus infinity and the least finite number of its type hide.
+    sinks        (heads): a score of each row that joins the softmax without a value.
+    alibi_slopes (heads) or (batch, heads): scores are biased by -slope * |i + len_k - len_q - j|, of query i and key j.
+    key_lengths  (batch), integers: how many of an entry's keys are used, the first ones.
+    page_table   (batch, pages of an entry), integers: key j is row j % page_size of page page_table[b, j // page_size]. `key` and `value`
+                 are pools then: (pages, page_size, heads_kv, dim), or (pages, heads_kv, page_size, dim) with page_layout="HND".
+    max_len_k    with page_table: keys of an entry at most; as many as the table has by default.
     return_lse   whether the log-sum-exp of each row's scores is returned too: float32 (batch, heads, len_q), natural logarithm, minus
-                 infinity for a row that sees no key.
+                 infinity, or its sink, for a row that sees no key.
 
     Returns O (batch, heads, len_q, dim_v), in memory as `query` lies, or (O, log-sum-exp). A row that sees no key is zeros. Both
-    results have gradients.
+    results have gradients; those of a call with softcap or anything below it are computed with all scores at once.
 
     Raises TypeError and ValueError for arguments that no attention can have, and NotImplementedError, with the nearest thing that
     there is, for what no kernel computes. It never falls back.
     """
-    masking = _masking(query, key, value, causal, window, alignment, scale, others)
+    f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table)
+    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k)
     if recording is not None:
-        return recording.call(workload(query, key, value, masking), "", (query, key, value), lambda: _attention(query, key, value, masking, return_lse))
-    return _attention(query, key, value, masking, return_lse)
+        return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse))
+    return _attention(query, key, value, masking, f, return_lse)
 
 
-def _attention(query, key, value, masking, return_lse):
-    needs_gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+def attention_varlen(
+    query, key, value, *, cu_seqlens_q, cu_seqlens_k=None, max_len_q, max_len_k, causal=False, window=None, alignment="bottom_right", scale=None,
+    softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None, page_table=None, page_layout="NHD", return_lse=False,
+):  # fmt: skip
+    """heed.attention of a ragged batch: entries of different lengths, whose rows follow each other in one tensor.
+
+    query         (total_q, heads, dim)
+    key, value    (total_k, heads_kv, dim) and (total_k, heads_kv, dim_v); pools of pages with page_table, as heed.attention takes them
+    cu_seqlens_q  (batch + 1), integers: entry b has the rows cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1 of `query`
+    cu_seqlens_k  (batch + 1), integers: its keys; None with page_table, where key_lengths says how many there are
+    max_len_q     rows of the longest entry; max_len_k: its keys, or keys of a row of the page table
+    alignment     of masks, to each entry's own lengths
+
+    The other arguments are those of heed.attention, where a bias counts from each entry's own first row and key. Returns O (total_q,
+    heads, dim_v), or (O, log-sum-exp) with the log-sum-exp as (heads, total_q). Raises as heed.attention does.
+    """
+    f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, max_len_q, max_len_k)
+    query, key, value, masking = _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout)
+    if recording is not None:
+        return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse))
+    return _attention(query, key, value, masking, f, return_lse)
+
+
+def _attention(query, key, value, masking, f, return_lse):
     try:
-        if return_lse or needs_gradient:
+        if not f.is_none():
+            run = features.Attention.apply if features.needs_gradient(query, key, value, f) else _forward_features
+            o, lse = run(query, key, value, *masking, *f.arguments())
+            return (o, lse) if return_lse else o
+        if return_lse or features.needs_gradient(query, key, value, f):
             o, lse = operators.forward_lse(query, key, value, *masking, False)
             return (o, lse) if return_lse else o
         return operators.forward(query, key, value, *masking, False)
     except RuntimeError as error:
         if query.is_meta or type(query) is not torch.Tensor:
             raise
-        refused = _refusal(query, key, value, masking, return_lse or needs_gradient)
+        refused = _refusal(query, key, value, masking, True, f)
         if refused is None:
             raise
         raise NotImplementedError(refused) from error
 
 
-def explain(query, key, value, *, causal=False, window=None, alignment=None, scale=None, return_lse=False, **others):
+def _forward_features(*arguments):
+    return operators.forward_features(*arguments, False)
+
+
+def explain(query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
+            key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, return_lse=False):  # fmt: skip
     """What `attention` with these arguments would run, where its program is from, and why it is this one; or why it is refused.
 
     Returns lines of text. Raises as `attention` does for arguments that no attention can have. Nothing runs.
     """
-    try:
-        masking = _masking(query, key, value, causal, window, alignment, scale, others)
-    except NotImplementedError as error:
-        return f"refused   {error}\n"
-    problem = _problem(query, key, value, masking, return_lse)
+    f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table)
+    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k)
+    problem = _problem(query, key, value, masking, return_lse, f)
     options = c_api.Options(struct_size=ctypes.sizeof(c_api.Options), threads=torch.get_num_threads() if query.device.type == "cpu" else 0)
     library = c_api.library(str(libraries.folder() / "libheed.so")).lib
     library.heed_explain.restype = ctypes.c_size_t
@@ -101,43 +133,85 @@ def explain(query, key, value, *, causal=False, window=None, alignment=None, sca
     return text.value.decode()
 
 
-def _masking(query, key, value, causal, window, alignment, scale, others):
-    """(mask, window_left, window_right, scale) of heed::forward. Raises TypeError, ValueError and NotImplementedError."""
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"heed.attention(): {name} must be a Tensor, not {type(tensor).__name__}")
-        if tensor.dim() != 4:
-            raise ValueError(f"heed.attention(): {name} has {tensor.dim()} dimensions; it must have 4: (batch, heads, length, dim)")
-    for name, given in others.items():
-        if name not in _NOT_SERVED:
-            raise TypeError(f"heed.attention() got an unexpected keyword argument '{name}'")
-        if given is not None and not (isinstance(given, (int, float)) and given == 0):
-            raise NotImplementedError(f"heed.attention(): no kernel of this version computes {_NOT_SERVED[name]}; leave {name} out")
-    if not query.dtype == key.dtype == value.dtype:
-        raise ValueError(f"heed.attention(): query, key and value must have one dtype, not {query.dtype}, {key.dtype} and {value.dtype}")
-    if not query.device == key.device == value.device:
-        raise ValueError(f"heed.attention(): query, key and value must be on one device, not {query.device}, {key.device} and {value.device}")
+def _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k):
+    """The tensors, with pools as (pages, heads_kv, page_size, dim), and (mask, window_left, window_right, scale)."""
+    name = "heed.attention()"
+    _check_tensors(name, query, key, value, 4, 4)
     batch, heads, len_q, dim = query.shape
-    heads_kv, len_k = key.shape[1:3]
-    for name, tensor, size in (("key", key, (batch, heads_kv, len_k, dim)), ("value", value, (batch, heads_kv, len_k, value.shape[3]))):
-        if tuple(tensor.shape) != size:
-            raise ValueError(f"heed.attention(): {name} is {tuple(tensor.shape)}; beside query {tuple(query.shape)} and key {tuple(key.shape)} it must be {size}")
+    if f.page_table is None:
+        if max_len_k is not None:
+            raise ValueError(f"{name}: max_len_k is for keys in pages; give page_table too, or leave it out")
+        if key.shape[0] != batch:
+            raise ValueError(f"{name}: key is {tuple(key.shape)}; beside query {tuple(query.shape)} it must have {batch} batch entries")
+    else:
+        key, value = features.pages_of(name, key, value, page_layout)
+        f.max_len_k = f.page_table.shape[-1] * key.shape[2] if max_len_k is None else max_len_k
+    heads_kv, len_k = key.shape[1], key.shape[2] if f.page_table is None else f.max_len_k
+    _check_sizes(name, query, key, value, (key.shape[0], heads_kv, key.shape[2]))
+    features.checked(name, query, (batch, heads, len_q, len_k), f)
+    same_lengths = len_q == len_k and f.key_lengths is None and f.page_table is None
+    return query, key, value, _masking(name, len_q, len_k, same_lengths, causal, window, alignment, scale)
+
+
+def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout):
+    name = "heed.attention_varlen()"
+    paged = f.page_table is not None
+    _check_tensors(name, query, key, value, 3, 4 if paged else 3)
+    if paged != (f.cu_seqlens_k is None):
+        raise ValueError(f"{name}: keys are found by cu_seqlens_k or by page_table; give one of them")
+    if f.key_lengths is not None and not paged:
+        raise ValueError(f"{name}: cu_seqlens_k says how many keys an entry has; leave key_lengths out")
+    for argument, length in (("max_len_q", f.max_len_q), ("max_len_k", f.max_len_k)):
+        if not (isinstance(length, int) and length > 0):
+            raise ValueError(f"{name}: {argument} is {length}; it must be a positive number")
+    if not isinstance(f.cu_seqlens_q, torch.Tensor) or f.cu_seqlens_q.dim() != 1 or f.cu_seqlens_q.shape[0] < 2:
+        raise ValueError(f"{name}: cu_seqlens_q must be a Tensor (batch + 1)")
+    if paged:
+        key, value = features.pages_of(name, key, value, page_layout)
+    _check_sizes(name, query, key, value, (key.shape[0], key.shape[1]) + ((key.shape[2],) if paged else ()))
+    features.checked(name, query, (f.cu_seqlens_q.shape[0] - 1, query.shape[1], f.max_len_q, f.max_len_k), f)
+    return query, key, value, _masking(name, f.max_len_q, f.max_len_k, False, causal, window, alignment, scale)
+
+
+def _check_tensors(name, query, key, value, dims, key_dims):
+    shapes = {3: "(total rows, heads, dim)", 4: "(batch, heads, length, dim)"}
+    for argument, tensor, dim in (("query", query, dims), ("key", key, key_dims), ("value", value, key_dims)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name}: {argument} must be a Tensor, not {type(tensor).__name__}")
+        if tensor.dim() != dim:
+            raise ValueError(f"{name}: {argument} has {tensor.dim()} dimensions; it must have {dim}: {shapes[dim]}")
+    if not query.dtype == key.dtype == value.dtype:
+        raise ValueError(f"{name}: query, key and value must have one dtype, not {query.dtype}, {key.dtype} and {value.dtype}")
+    if not query.device == key.device == value.device:
+        raise ValueError(f"{name}: query, key and value must be on one device, not {query.device}, {key.device} and {value.device}")
+
+
+def _check_sizes(name, query, key, value, size):
+    """@param size that key and value must have, without the last dimension"""
+    for argument, tensor, expected in (("key", key, (*size, query.shape[-1])), ("value", value, (*size, value.shape[-1]))):
+        if tuple(tensor.shape) != expected:
+            raise ValueError(f"{name}: {argument} is {tuple(tensor.shape)}; beside query {tuple(query.shape)} and key {tuple(key.shape)} it must be {expected}")
+    heads, heads_kv = query.shape[1], key.shape[1]
     if heads_kv == 0 or heads % heads_kv != 0:
-        raise ValueError(f"heed.attention(): {heads} query heads do not divide among {heads_kv} key heads; the first must be a multiple of the second")
+        raise ValueError(f"{name}: {heads} query heads do not divide among {heads_kv} key heads; the first must be a multiple of the second")
+
+
+def _masking(name, len_q, len_k, same_lengths, causal, window, alignment, scale):
+    """(mask, window_left, window_right, scale) of heed::forward. Raises ValueError."""
     if scale is not None and not (math.isfinite(scale) and scale > 0):
-        raise ValueError(f"heed.attention(): the scale is {scale}; it must be a positive number, or None for 1 / sqrt(dim)")
+        raise ValueError(f"{name}: the scale is {scale}; it must be a positive number, or None for 1 / sqrt(dim)")
     left, right = (-1 if bound is None else bound for bound in (window or (None, None)))
     if left < -1 or right < -1:
-        raise ValueError(f"heed.attention(): window is {window}; both numbers of keys must be 0 or more, or None for all")
+        raise ValueError(f"{name}: window is {window}; both numbers of keys must be 0 or more, or None for all")
     if alignment not in (None, "top_left", "bottom_right"):
-        raise ValueError(f'heed.attention(): alignment is {alignment!r}; it must be "top_left" or "bottom_right"')
+        raise ValueError(f'{name}: alignment is {alignment!r}; it must be "top_left" or "bottom_right"')
     if causal and right > 0:
-        raise ValueError(f"heed.attention(): a causal mask ends with a query's own key, so that a window cannot show {right} keys after it; give 0 or None")
+        raise ValueError(f"{name}: a causal mask ends with a query's own key, so that a window cannot show {right} keys after it; give 0 or None")
     if not causal and left < 0 and right < 0:
         return unfused.NONE, -1, -1, scale
     if alignment is None:
-        if len_q != len_k:
-            raise ValueError(f'heed.attention(): with {len_q} queries and {len_k} keys a mask needs alignment="top_left" (PyTorch\'s is_causal) or "bottom_right" (FlashAttention\'s)')
+        if not same_lengths:
+            raise ValueError(f'{name}: with {len_q} queries and {len_k} keys a mask needs alignment="top_left" (PyTorch\'s is_causal) or "bottom_right" (FlashAttention\'s)')
         alignment = "top_left"
     if causal:
         return (unfused.CAUSAL_TOP_LEFT if alignment == "top_left" else unfused.CAUSAL_BOTTOM_RIGHT), left, -1, scale
@@ -147,33 +221,32 @@ def _masking(query, key, value, causal, window, alignment, scale, others):
 _DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 
 
-def _problem(query, key, value, masking, wants_lse):
+def _problem(query, key, value, masking, wants_lse, f=None):
     """heed_problem of a call."""
     if query.dtype not in _DTYPES or query.device.type not in ("cpu", "cuda"):
         raise NotImplementedError(f"no kernel of Heed computes {query.dtype} on a {query.device.type} device; there are float16 and bfloat16, and on a CPU float32")
     p = c_api.Problem(struct_size=ctypes.sizeof(c_api.Problem), abi_version=c_api.ABI_VERSION)
     p.device_type = c_api.CUDA if query.device.type == "cuda" else c_api.CPU
     p.device = query.device.index or 0
-    p.batch, p.heads, p.len_q, p.dim = query.shape
-    p.heads_kv, p.len_k, p.dim_v = key.shape[1], key.shape[2], value.shape[3]
     p.dtype_q = p.dtype_kv = p.dtype_o = _DTYPES[query.dtype]
     p.mask, p.window_left, p.window_right, scale = masking
     p.scale = scale or 0
-    p.q_strides, p.k_strides, p.v_strides = (c_api.strides_of(tensor) for tensor in (query, key, value))
-    o = torch.empty(query.shape[:3] + value.shape[3:], device="meta")
-    p.o_strides = c_api.strides_of(o if not unfused.is_length_outer(query) else o.transpose(1, 2).contiguous().transpose(1, 2))
     p.flags = c_api.WANTS_LSE if wants_lse else 0
-    return p
+    if query.dim() == 4:
+        p.batch, p.len_q, p.len_k = query.shape[0], query.shape[2], key.shape[2]
+        o = torch.empty(query.shape[:3] + value.shape[3:], device="meta")
+        p.o_strides = c_api.strides_of(o if not unfused.is_length_outer(query) else o.transpose(1, 2).contiguous().transpose(1, 2))
+    return features.fill(p, query, key, value, f or Features())
 
 
 def refusal(query, key, value):
     """libheed's sentence for a call without a mask that it refuses; None for one that it runs."""
-    return _refusal(query, key, value, (unfused.NONE, -1, -1, None), False)
+    return _refusal(query, key, value, (unfused.NONE, -1, -1, None), False, Features())
 
 
-def _refusal(query, key, value, masking, wants_lse):
+def _refusal(query, key, value, masking, wants_lse, f):
     """libheed's sentence for a call that it refuses; None for one that it runs."""
-    problem = _problem(query, key, value, masking, wants_lse)
+    problem = _problem(query, key, value, masking, wants_lse, f)
     library = c_api.library(str(libraries.folder() / "libheed.so"))
     plan = ctypes.c_void_p()
     if library.lib.heed_plan_create(ctypes.byref(problem), None, ctypes.byref(plan)):
@@ -182,14 +255,9 @@ def _refusal(query, key, value, masking, wants_lse):
     return None
 
 
-def workload(query, key, value, masking=(unfused.NONE, -1, -1, None)):
+def workload(query, key, value, masking=(unfused.NONE, -1, -1, None), f=None):
     """A call as the command line of Heed spells it, or "" where no kernel has its types or sizes. `masking`: as heed::forward has it."""
     try:
-        problem = _problem(query, key, value, masking, False)
+        return features.text_of(_problem(query, key, value, masking, False, f))
     except (NotImplementedError, ValueError):
         return ""
-    library = c_api.library(str(libraries.folder() / "libheed.so")).lib
-    library.heed_problem_text.restype = ctypes.c_size_t
-    text = ctypes.create_string_buffer(256)
-    library.heed_problem_text(ctypes.byref(problem), text, ctypes.c_size_t(len(text)))
-    return text.value.decode()

@@ -7,7 +7,8 @@
 | heed::scaled_dot_product_attention | PyTorch's signature; calls one of these, or hands back |
 | heed::refusal | whether Heed serves a call of that signature, by number |
 | heed::hand_back | PyTorch's own scaled_dot_product_attention, whatever is installed in its place |
-| heed::unfused | attention in PyTorch's operators, where libheed has no program for what forward was called with |
+| heed::forward_features | forward_lse with what most calls do not have: biases, a softcap, sinks, lengths, pages; no gradient |
+| heed::unfused, heed::unfused_features | attention in PyTorch's operators, where libheed has no program for what forward was called with |
 
 Kernels for CPUs and GPUs are in libheed_torch.so (bindings/torch); shapes of traced tensors, gradients, batching rules and autocast
 are here. https://docs.pytorch.org/docs/stable/library.html
@@ -26,6 +27,11 @@ if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) <
 _SDPA = "Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False"
 _FORWARD = "Tensor query, Tensor key, Tensor value, int mask=0, int window_left=-1, int window_right=-1, float? scale=None"
 
+_FEATURES = (
+    _FORWARD + ", float softcap=0.0, Tensor? bias=None, Tensor? sinks=None, Tensor? alibi_slopes=None, Tensor? key_lengths=None, "
+    "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, Tensor? page_table=None, int max_len_q=0, int max_len_k=0"
+)
+
 native = libraries.operator_library()
 _tag = torch.Tag.pt2_compliant_tag
 try:
@@ -34,6 +40,8 @@ except RuntimeError as error:
     raise ImportError("another copy of Heed is loaded in this process, and has its operators: load one alone") from error
 library.define(f"forward({_FORWARD}, bool or_unfused=True) -> Tensor", tags=_tag)
 library.define(f"forward_lse({_FORWARD}, bool or_unfused=True) -> (Tensor, Tensor)", tags=_tag)
+library.define(f"forward_features({_FEATURES}, bool or_unfused=True) -> (Tensor, Tensor)", tags=_tag)
+library.define(f"unfused_features({_FEATURES}) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"unfused({_FORWARD}) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"scaled_dot_product_attention({_SDPA}) -> Tensor", tags=_tag)
 library.define(f"hand_back({_SDPA.replace(' *,', '')}, int reason=0) -> Tensor", tags=_tag)
@@ -45,6 +53,7 @@ libraries.check(native.heed_torch_register(str(Path(torch.__file__).parent / "li
 
 forward = torch.ops.heed.forward.default
 forward_lse = torch.ops.heed.forward_lse.default
+forward_features = torch.ops.heed.forward_features.default
 
 # ------------------------------------------------------------------------------------------------ shapes
 
@@ -74,9 +83,21 @@ def _(query, key, value, mask=0, window_left=-1, window_right=-1, scale=None, or
     return _like(query, (*query.shape[:3], value.shape[3])), query.new_empty(query.shape[:3], dtype=torch.float32)
 
 
+@torch.library.register_fake("heed::forward_features", lib=library)
+def _(query, key, value, mask=0, window_left=-1, window_right=-1, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None,
+      cu_seqlens_q=None, cu_seqlens_k=None, page_table=None, max_len_q=0, max_len_k=0, or_unfused=True):  # fmt: skip
+    if cu_seqlens_q is not None:
+        torch._check(query.dim() == 3, lambda: "queries of entries with cu_seqlens_q are (total, heads, dim)")
+        total, heads, _ = query.shape
+        return query.new_empty((total, heads, value.shape[-1])), query.new_empty((heads, total), dtype=torch.float32)
+    _check_shapes(query, key, value)
+    return _like(query, (*query.shape[:3], value.shape[3])), query.new_empty(query.shape[:3], dtype=torch.float32)
+
+
 # ------------------------------------------------------------------------------------------------ what is not fused
 
 library.impl("unfused", unfused.forward, "CompositeExplicitAutograd")
+library.impl("unfused_features", unfused.forward_features, "CompositeExplicitAutograd")
 _composite = torch._C.DispatchKey.CompositeImplicitAutograd
 _sdpa = torch.ops.aten.scaled_dot_product_attention.default
 

@@ -9,10 +9,11 @@ https://huggingface.co/docs/transformers/attention_interface
 
 | a call with | is computed by |
 | --- | --- |
-| no mask, a causal mask, a window, chunks of a prefill, all without padding | a kernel of Heed |
-| sinks beside one of these | the same and its log-sum-exp |
-| padding, packed sequences, a user's mask, a position bias, dropout | PyTorch's scaled_dot_product_attention |
-| softcap; sinks beside a mask tensor or dropout | PyTorch's operators, as "eager" does |
+| no mask, a causal mask, a window, chunks of a prefill | a kernel of Heed |
+| padding, packed sequences, a user's mask or a position bias, as a tensor | the same, where no gradient is wanted |
+| softcap or sinks beside any of these | the same; a gradient is computed by PyTorch's operators |
+| a mask tensor of a call that wants a gradient, dropout | PyTorch's scaled_dot_product_attention |
+| dropout beside softcap or sinks | PyTorch's operators, as "eager" does |
 
 heed.report() counts the last two as handed back.
 """
@@ -23,7 +24,8 @@ import warnings
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 
-from heed import functional, operators, reports
+from heed import features, functional, operators, reports
+from heed.features import Features
 from heed.gradients import repeated_heads
 from heed.transformers_masks import PositionMask, Visible, mask
 
@@ -68,14 +70,19 @@ def attention(
             key, value, visible = key[:, :, begin:end], value[:, :, begin:end], visible.narrowed()
             position_bias = None if position_bias is None else position_bias[..., begin:end]
     o = None
-    if visible is not None and position_bias is None and softcap is None:
-        o = _by_positions(query, key, value, visible, dropout, scaling, s_aux)
+    if visible is not None and position_bias is None:
+        o = _by_positions(query, key, value, visible, dropout, scaling, softcap, s_aux)
     if o is None:
         if visible is not None and not visible.is_all():
             dense = visible.dense(query.device)
         if position_bias is not None:
             dense = _biased(position_bias, dense, query.dtype)
-        if softcap is None and s_aux is None:
+        has_scores_of_its_own = softcap is not None or s_aux is not None
+        if dropout == 0 and (has_scores_of_its_own or (dense is not None and not _wants_gradient(query, key, value, dense))):
+            o = _heed(query, key, value, {}, scaling, softcap=softcap, sinks=s_aux, bias=dense)
+        if o is not None:
+            pass
+        elif not has_scores_of_its_own:
             o = _by_sdpa(query, key, value, dense, dropout, scaling)
         else:
             o = _by_operators(query, key, value, dense, dropout, scaling, softcap, s_aux)
@@ -114,11 +121,11 @@ def _mask_of(module, query, key, mask, is_causal):
     return Visible(len_q, len_k, 0, None, 0 if is_causal else None), None
 
 
-def _by_positions(query, key, value, visible, dropout, scaling, sinks):
+def _by_positions(query, key, value, visible, dropout, scaling, softcap, sinks):
     """O by a kernel of Heed, or by PyTorch's scaled_dot_product_attention where that can say the same, which counts the call; None
     where it takes a mask tensor."""
     is_all = visible.is_all()
-    if sinks is None and (is_all or visible.is_causal()):
+    if sinks is None and softcap is None and (is_all or visible.is_causal()):
         return functional.scaled_dot_product_attention(
             query, key, value, None, dropout, not is_all, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
         )
@@ -132,25 +139,28 @@ def _by_positions(query, key, value, visible, dropout, scaling, sinks):
         masking = {"window": (visible.left, visible.right), "alignment": "top_left"}
     else:
         return None
-    if sinks is None:
-        return _heed(query, key, value, masking, scaling, False)
-    results = _heed(query, key, value, masking, scaling, True)
-    if results is None:
-        return None
-    o, lse = results
-    # A sink adds exp(sink) to the sum that the weights are divided by.
-    return (o * torch.sigmoid(lse - sinks.float().view(1, -1, 1)).unsqueeze(-1)).to(o.dtype)
+    return _heed(query, key, value, masking, scaling, softcap=softcap, sinks=sinks)
 
 
-def _heed(query, key, value, masking, scaling, return_lse):
-    """heed.attention, or None for a call that no kernel computes."""
+def _wants_gradient(*tensors):
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _heed(query, key, value, masking, scaling, **given):
+    """O by heed.attention, or None for a call that no kernel computes."""
+    given = {name: argument for name, argument in given.items() if argument is not None}
     try:
         if not torch.compiler.is_compiling():
-            return functional.attention(query, key, value, **masking, scale=scaling, return_lse=return_lse)
+            return functional.attention(query, key, value, **masking, scale=scaling, **given)
         # Whether a kernel computes a traced call is found out when it runs: it must not fail then.
-        codes = functional._masking(query, key, value, *(masking.get(name) for name in ("causal", "window", "alignment")), scaling, {})
-        o, lse = operators.forward_lse(query, key, value, *codes, True)
-        return (o, lse) if return_lse else o
+        f = Features(**given)
+        same = query.shape[2] == key.shape[2]
+        names = (masking.get(name) for name in ("causal", "window", "alignment"))
+        codes = functional._masking("heed.attention()", query.shape[2], key.shape[2], same, *names, scaling)
+        if f.is_none():
+            return operators.forward_lse(query, key, value, *codes, True)[0]
+        features.checked("heed.attention()", query, (*query.shape[:3], key.shape[2]), f)
+        return None if features.needs_gradient(query, key, value, f) else operators.forward_features(query, key, value, *codes, *f.arguments(), True)[0]
     except (NotImplementedError, ValueError):
         # ValueError: batches that broadcast, which PyTorch's attention takes.
         return None
@@ -179,7 +189,7 @@ def _by_sdpa(query, key, value, mask, dropout, scaling):
 
 def _by_operators(query, key, value, mask, dropout, scaling, softcap, sinks):
     """O by PyTorch's operators with all scores at once, for arguments that PyTorch's attention has not. Softmax is taken in float32."""
-    reason = "softcap" if softcap is not None else "sinks beside a mask tensor or dropout"
+    reason = "softcap" if softcap is not None else "sinks"
     if operators.refuse is not None:
         operators.refuse(reason, query, key, value)
     if not torch.compiler.is_compiling():

@@ -50,6 +50,93 @@ def forward(q, k, v, mask=NONE, window_left=-1, window_right=-1, scale=None):
     return like_queries(o, q), lse.flatten(1, 2).to(torch.float32)
 
 
+def forward_features(
+    q, k, v, mask=NONE, window_left=-1, window_right=-1, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None,
+    cu_seqlens_q=None, cu_seqlens_k=None, page_table=None, max_len_q=0, max_len_k=0,
+):  # fmt: skip
+    """The arguments and results of heed::forward_features. Differentiable in its tensors of numbers; where entries are ragged or keys lie
+    in pages it waits for the device."""
+    common = {"mask": mask, "window_left": window_left, "window_right": window_right, "scale": scale, "softcap": softcap, "sinks": sinks}
+    if cu_seqlens_q is None and page_table is None:
+        return _dense_features(q, k, v, bias=bias, alibi_slopes=alibi_slopes, key_lengths=key_lengths, **common)
+    results = []
+    for entry in range(page_table.shape[0] if page_table is not None else cu_seqlens_q.shape[0] - 1):
+        of_q, of_k, of_v = _entry(entry, q, k, v, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, max_len_q, max_len_k)
+        len_q, len_k = of_q.shape[2], of_k.shape[2]
+        of_bias = None if bias is None else _of_entry(bias, entry, len_q, len_k)
+        slopes = alibi_slopes if alibi_slopes is None or alibi_slopes.dim() == 1 else alibi_slopes[entry]
+        results.append(_dense_features(of_q, of_k, of_v, bias=of_bias, alibi_slopes=slopes, **common))
+    if cu_seqlens_q is None:
+        return like_queries(torch.cat([o for o, _ in results]), q), torch.cat([lse for _, lse in results])
+    return torch.cat([o[0].transpose(0, 1) for o, _ in results]).contiguous(), torch.cat([lse[0] for _, lse in results], dim=1).contiguous()
+
+
+def _of_entry(bias, entry, len_q, len_k):
+    """The part of a bias that one entry's scores are given."""
+    bias = bias.reshape((1,) * (4 - bias.dim()) + tuple(bias.shape))
+    bias = bias[entry : entry + 1] if bias.shape[0] > 1 else bias
+    return bias[:, :, : len_q if bias.shape[2] > 1 else 1, : len_k if bias.shape[3] > 1 else 1]
+
+
+def _entry(entry, q, k, v, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, max_len_q, max_len_k):
+    """Q, K and V of one entry, with a batch of 1."""
+
+    def rows(tensor, cu_seqlens, most):
+        begin, end = cu_seqlens[entry : entry + 2].tolist()
+        return tensor[begin : begin + max(0, min(end - begin, most))].transpose(0, 1).unsqueeze(0)
+
+    of_q = rows(q, cu_seqlens_q, max_len_q) if cu_seqlens_q is not None else q[entry : entry + 1]
+    if page_table is None:
+        return of_q, rows(k, cu_seqlens_k, max_len_k), rows(v, cu_seqlens_k, max_len_k)
+    length = max_len_k if key_lengths is None else max(0, min(int(key_lengths[entry]), max_len_k))
+    pages = page_table[entry, : -(-length // k.shape[2])].long().clamp(0, k.shape[0] - 1)
+    # (pages, heads_kv, page_size, dim) to (1, heads_kv, keys, dim)
+    of_k, of_v = (pool[pages].transpose(0, 1).flatten(1, 2)[:, :length].unsqueeze(0) for pool in (k, v))
+    return of_q, of_k, of_v
+
+
+def _dense_features(q, k, v, mask, window_left, window_right, scale, softcap, bias, sinks, alibi_slopes, key_lengths=None):
+    batch, heads, len_q, _ = q.shape
+    len_k, heads_kv = k.shape[2], k.shape[1]
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    exact_q, exact_k, exact_v = grouped(q, k, v)
+    scores = (exact_q @ exact_k.transpose(-1, -2)).flatten(1, 2) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    lengths = torch.full((1,), len_k, device=q.device) if key_lengths is None else key_lengths.long().clamp(0, len_k)
+    lengths = lengths.view(-1, 1, 1, 1)
+    row = torch.arange(len_q, device=q.device).view(1, 1, -1, 1)
+    key = torch.arange(len_k, device=q.device).view(1, 1, 1, -1)
+    seen = key < lengths
+    if bias is not None and bias.dtype == torch.bool:
+        seen = seen & bias
+    elif bias is not None:
+        seen = seen & (bias > torch.finfo(bias.dtype).min)
+        scores = scores + bias.to(scores.dtype)
+    if alibi_slopes is not None:
+        slopes = alibi_slopes.view(-1, heads, 1, 1)
+        scores = scores - slopes * (row + (lengths - len_q) - key).abs()
+    left = window_left if mask != NONE else -1
+    right = 0 if mask in (CAUSAL_TOP_LEFT, CAUSAL_BOTTOM_RIGHT) else window_right if mask != NONE else -1
+    own = row + (lengths - len_q if mask in (CAUSAL_BOTTOM_RIGHT, WINDOW_BOTTOM_RIGHT) else 0)
+    if left >= 0:
+        seen = seen & (key >= own - left)
+    if right >= 0:
+        seen = seen & (key <= own + right)
+    seen = seen.expand(batch, heads, len_q, len_k)
+    # Rows that see no key are computed as if they saw all, so that no gradient is NaN, and are left out afterwards.
+    sees_none = ~seen.any(-1)
+    scores = scores.masked_fill(~seen & ~sees_none.unsqueeze(-1), -math.inf).masked_fill(sees_none.unsqueeze(-1), 0.0)
+    lse = torch.logsumexp(scores, dim=-1) if len_k else torch.zeros((batch, heads, len_q), dtype=scores.dtype, device=q.device)
+    nothing = torch.full_like(lse, -math.inf)
+    if sinks is not None:
+        sink = sinks.to(lse.dtype).view(1, -1, 1)
+        lse, nothing = torch.logaddexp(lse, sink), sink.expand_as(lse)
+    weights = torch.exp(scores - lse.unsqueeze(-1)).masked_fill(sees_none.unsqueeze(-1), 0.0)
+    o = (weights.unflatten(1, (heads_kv, heads // heads_kv)) @ exact_v).flatten(1, 2).to(q.dtype)
+    return like_queries(o, q), torch.where(sees_none, nothing, lse).to(torch.float32)
+
+
 def like_queries(o, q):
     """`o` with the layout of an operator's output: (batch, length, head, dim) in memory where `q` lies so, else dense."""
     return o.transpose(1, 2).contiguous().transpose(1, 2) if is_length_outer(q) else o.contiguous()

@@ -1,0 +1,179 @@
+"""Arguments of heed.attention and heed.attention_varlen beside masks: what most calls do not have.
+
+The order of what is done to a score, and what hides one, is that of include/heed/heed.h: scaled, capped, biased, masked.
+"""
+
+import ctypes
+import math
+from dataclasses import dataclass
+
+import torch
+
+from heed import c_api, unfused
+
+_BIAS_DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.bool: 6}
+
+
+@dataclass
+class Features:
+    """The last arguments of heed::forward_features, in order."""
+
+    softcap: float = 0.0
+    bias: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
+    alibi_slopes: torch.Tensor | None = None
+    key_lengths: torch.Tensor | None = None
+    cu_seqlens_q: torch.Tensor | None = None
+    cu_seqlens_k: torch.Tensor | None = None
+    page_table: torch.Tensor | None = None
+    max_len_q: int = 0
+    max_len_k: int = 0
+
+    def is_none(self):
+        """Whether a call has none of them."""
+        tensors = (self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k, self.page_table)
+        return self.softcap == 0 and all(tensor is None for tensor in tensors)
+
+    def arguments(self):
+        return (self.softcap, self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k,
+                self.page_table, self.max_len_q, self.max_len_k)  # fmt: skip
+
+
+def checked(name, query, sizes, features):
+    """Features whose tensors have the types, sizes and devices that they must have; float and int tensors are converted and made dense.
+
+    sizes: (batch, heads, len_q, len_k) of the scores. Raises TypeError and ValueError, whose sentences begin with `name`.
+    """
+    batch, heads, len_q, len_k = sizes
+    f = features
+    if not (isinstance(f.softcap, (int, float)) and math.isfinite(f.softcap) and f.softcap >= 0):
+        raise ValueError(f"{name}: softcap is {f.softcap}; it must be a positive number, or 0 for none")
+    if f.is_none():
+        return f
+    arrays = {"sinks": (torch.float32, ((heads,),)), "alibi_slopes": (torch.float32, ((heads,), (batch, heads))), "key_lengths": (torch.int32, ((batch,),))}
+    arrays["cu_seqlens_q"] = arrays["cu_seqlens_k"] = torch.int32, ((batch + 1,),)
+    for argument in ("bias", *arrays, "page_table"):
+        tensor = getattr(f, argument)
+        if tensor is None:
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name}: {argument} must be a Tensor, not {type(tensor).__name__}")
+        if tensor.device != query.device:
+            raise ValueError(f"{name}: {argument} is on {tensor.device} and query on {query.device}; they must be on one device")
+    for argument, (dtype, shapes) in arrays.items():
+        tensor = getattr(f, argument)
+        if tensor is None:
+            continue
+        if tuple(tensor.shape) not in shapes:
+            raise ValueError(f"{name}: {argument} is {tuple(tensor.shape)}; it must be {' or '.join(map(str, shapes))}")
+        setattr(f, argument, _converted(name, argument, tensor, dtype))
+    if f.bias is not None:
+        if f.bias.dtype not in _BIAS_DTYPES:
+            raise ValueError(f"{name}: the bias is of {f.bias.dtype}; it must be bool, float16, bfloat16 or float32")
+        try:
+            f.bias.expand(batch, heads, len_q, len_k)
+        except RuntimeError:
+            raise ValueError(f"{name}: the bias is {tuple(f.bias.shape)}; it must broadcast to the scores, {(batch, heads, len_q, len_k)}") from None
+    if f.page_table is not None:
+        f.page_table = _converted(name, "page_table", f.page_table, torch.int32)
+        if f.page_table.dim() != 2 or f.page_table.shape[0] != batch:
+            raise ValueError(f"{name}: page_table is {tuple(f.page_table.shape)}; it must be ({batch}, pages of an entry)")
+    return f
+
+
+def _converted(name, argument, tensor, dtype):
+    if tensor.is_floating_point() != dtype.is_floating_point or tensor.dtype == torch.bool or tensor.is_complex():
+        raise ValueError(f"{name}: {argument} is of {tensor.dtype}; it must be {dtype}, or another of its kind")
+    return tensor.to(dtype).contiguous()
+
+
+def pages_of(name, key, value, layout):
+    """Pools of pages as (pages, heads_kv, page_size, dim), of the two orders that serving engines use."""
+    if layout not in ("NHD", "HND"):
+        raise ValueError(f'{name}: page_layout is {layout!r}; it must be "NHD" (pages, page_size, heads_kv, dim) or "HND" (pages, heads_kv, page_size, dim)')
+    return (key, value) if layout == "HND" else (key.transpose(1, 2), value.transpose(1, 2))
+
+
+def fill(problem, query, key, value, f):
+    """Sizes, strides and flags of heed_problem for a call with features, as bindings/torch/call.cpp has them."""
+
+    def strides(tensor):
+        return c_api.Strides(0, tensor.stride(1), tensor.stride(0), tensor.stride(2)) if tensor.dim() == 3 else c_api.strides_of(tensor)
+
+    p = problem
+    p.heads, p.dim = query.shape[1], query.shape[-1]
+    p.heads_kv, p.dim_v = key.shape[1], value.shape[-1]
+    p.q_strides, p.k_strides, p.v_strides = strides(query), strides(key), strides(value)
+    if query.dim() == 3:
+        p.batch, p.len_q, p.total_q = f.cu_seqlens_q.shape[0] - 1, f.max_len_q, query.shape[0]
+        p.o_strides = c_api.Strides(0, p.dim_v, p.heads * p.dim_v, 1)
+        p.flags |= c_api.RAGGED
+    if f.page_table is not None:
+        p.pages, p.page_size, p.len_k = key.shape[0], key.shape[2], f.max_len_k
+        p.page_table_stride = max(f.page_table.stride(0), f.page_table.shape[1])
+        p.flags |= c_api.PAGED
+    elif query.dim() == 3:
+        p.len_k, p.total_k = f.max_len_k, key.shape[0]
+    p.softcap = f.softcap
+    if f.sinks is not None:
+        p.flags |= c_api.HAS_SINKS
+    if f.alibi_slopes is not None:
+        p.flags |= c_api.HAS_ALIBI | (c_api.ALIBI_BY_BATCH if f.alibi_slopes.dim() == 2 else 0)
+    if f.key_lengths is not None:
+        p.flags |= c_api.KEY_LENGTHS
+    if f.bias is not None:
+        bias = f.bias.expand(p.batch, p.heads, p.len_q, p.len_k)
+        p.flags |= c_api.HAS_BIAS
+        p.dtype_bias = _BIAS_DTYPES[f.bias.dtype]
+        p.bias_strides = c_api.Strides(*(0 if size == 1 else stride for size, stride in zip(bias.shape, bias.stride())))
+    return p
+
+
+class Attention(torch.autograd.Function):
+    """heed::forward_features with gradients of query, key, value, bias, sinks and slopes, which are computed by PyTorch's operators with
+    all scores at once."""
+
+    @staticmethod
+    def forward(ctx, query, key, value, mask, window_left, window_right, scale, *arguments):
+        ctx.masking = mask, window_left, window_right, scale
+        ctx.tensors = [index for index, given in enumerate(arguments) if isinstance(given, torch.Tensor)]
+        ctx.arguments = [None if isinstance(given, torch.Tensor) else given for given in arguments]
+        ctx.save_for_backward(query, key, value, *(arguments[index] for index in ctx.tensors))
+        ctx.set_materialize_grads(False)
+        return torch.ops.heed.forward_features(query, key, value, mask, window_left, window_right, scale, *arguments, False)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        inputs = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in ctx.saved_tensors]
+        arguments = list(ctx.arguments)
+        for index, tensor in zip(ctx.tensors, inputs[3:]):
+            arguments[index] = tensor
+        wanted = [tensor for tensor in inputs if tensor.requires_grad]
+        with torch.enable_grad():
+            results = unfused.forward_features(*inputs[:3], *ctx.masking, *arguments)
+            used = [(result, grad) for result, grad in zip(results, grads) if grad is not None and result.requires_grad]
+            if not used:
+                return (None,) * (7 + len(arguments))
+            found = iter(torch.autograd.grad([result for result, _ in used], wanted, [grad for _, grad in used], allow_unused=True))
+        of_inputs = [next(found) if tensor.requires_grad else None for tensor in inputs]
+        of_arguments = [None] * len(arguments)
+        for index, grad in zip(ctx.tensors, of_inputs[3:]):
+            of_arguments[index] = grad
+        return *of_inputs[:3], None, None, None, None, *of_arguments
+
+
+def needs_gradient(query, key, value, f):
+    """Whether any tensor of a call is one that a gradient is wanted of."""
+    tensors = (query, key, value, f.bias, f.sinks, f.alibi_slopes)
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def text_of(problem):
+    """The problem as the command line of Heed spells it."""
+    from heed import libraries
+
+    library = c_api.library(str(libraries.folder() / "libheed.so")).lib
+    library.heed_problem_text.restype = ctypes.c_size_t
+    text = ctypes.create_string_buffer(512)
+    library.heed_problem_text(ctypes.byref(problem), text, ctypes.c_size_t(len(text)))
+    return text.value.decode()
