@@ -42,9 +42,9 @@ void check(const dispatch::BookEntry& entry, BookFinding& finding) {
   const dispatch::ProgramRecord& r = entry.record;
   const auto refuse = [](const std::string& why) { throw Error(ErrorCode::programs, why); };
   if (const std::string lacks = lacks_evidence(*r.provenance); !lacks.empty()) refuse("it " + lacks);
-  if (r.contract != dispatch::kernel_contract())
+  if (r.contract != dispatch::kernel_contract(r.workload))
     refuse(fmt::format("it was built for the kernel contract {}, this heed's is {}", r.contract,
-                       dispatch::kernel_contract()));
+                       dispatch::kernel_contract(r.workload)));
   if (r.source_digest != compile::source_digest())
     finding.warnings.push_back(
         fmt::format("older sources: built from {}, this heed's are {}", r.source_digest, compile::source_digest()));

@@ -49,7 +49,7 @@ dispatch::BookEntry finish_champion(ChampionBuild& champion) {
   built.record.variant = describe(champion.variant);
   built.record.origin = "champion";
   built.record.machine_code = outcome.artifact->machine_code;
-  built.record.contract = dispatch::kernel_contract();
+  built.record.contract = dispatch::kernel_contract(built.record.workload);
   built.record.source_digest = compile::source_digest();
   built.record.provenance = champion.entry.provenance;
   built.image = read_file(outcome.artifact->path, ErrorCode::cache);

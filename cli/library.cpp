@@ -54,6 +54,10 @@ double host_us(const CudaDriver& cuda, CUstream stream, int readings, const Call
 nlohmann::json host_times(const std::string& shape, const Options& o, jit::Builder& builder,
                           const DeviceFacts& device) {
   const Workload w = parse_workload(shape);
+  if (w.has_features())
+    throw Error(ErrorCode::unsupported,
+                fmt::format("{} has features, whose tensors this command does not make; name a shape without", shape),
+                shape);
   const Variant variant = admitted(std::string(kAutomatic), w, device);
   const jit::BuildOutcome outcome = builder.build(jit::request_for(variant, w, device));
   if (!outcome.artifact) throw Error(ErrorCode::build_failed, outcome.log, variant.id());

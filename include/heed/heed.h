@@ -165,7 +165,8 @@ typedef struct heed_tensors {
   const void* q;               /* (batch, heads, len_q, dim); ragged (total_q, heads, dim) */
   const void* k;               /* (batch, heads_kv, len_k, dim); ragged (total_k, heads_kv, dim); pages of it */
   const void* v;               /* (batch, heads_kv, len_k, dim_v), as k */
-  void* o;                     /* (batch, heads, len_q, dim_v), as q; a row that sees no key is zeros */
+  void* o;                     /* (batch, heads, len_q, dim_v), as q; a row that sees no key is zeros, and one that no
+                                * entry has may be overwritten */
   float* lse;                  /* (batch, heads, len_q), ragged (heads, total_q), dense; of such a row -infinity, or
                                 * its sink */
   const void* bias;            /* (batch, heads, len_q, len_k), by bias_strides; entries count from their own rows */
@@ -224,7 +225,8 @@ typedef struct heed_plan_info {
   const char* variant;    /* its full text */
   const char* origin;     /* "given", "book FILE", or the file of programs */
   const char* reason;     /* why this one, in a sentence */
-  double flops;           /* of both products, over the scores that the mask leaves */
+  double flops;           /* of both products, over the scores that the mask leaves; entries with lengths of their own
+                           * count as if each had the most */
   heed_strides o_strides; /* that a program built for one shape writes to; all zero: those of the problem */
   uint32_t is_building;   /* whether a better program is being built: a plan made after heed_wait_for_builds takes it */
   uint32_t reserved_building;

@@ -1,5 +1,6 @@
 // Plans of more batch entries than a grid counts: several launches one after another.
 #include <algorithm>
+#include <type_traits>
 
 #include "api/plan.hpp"
 
@@ -44,21 +45,35 @@ class BatchedPlan final : public Plan {
     whole_->info(info);
     info.reason = reason_.c_str();
     info.workspace_bytes = workspace_bytes_;
-    info.flops = problem_.workload.flops();
+    info.flops = flops_of(problem_);
   }
 
  private:
   [[nodiscard]] heed_tensors from(const heed_tensors& all, std::int64_t entry) const {
     const Workload& w = problem_.workload;
-    const auto moved = [&](const void* address, const TensorLayout& layout) -> const void* {
-      return static_cast<const char*>(address) + entry * layout.batch * element_bytes_;
-    };
     heed_tensors part = all;
-    part.q = moved(all.q, problem_.q);
-    part.k = moved(all.k, problem_.k);
-    part.v = moved(all.v, problem_.v);
-    part.o = const_cast<void*>(moved(all.o, problem_.o));
-    if (all.lse != nullptr) part.lse = all.lse + entry * w.heads * w.len_q;
+    const auto move = [&](auto& address, std::int64_t elements, std::int64_t element_bytes) {
+      using Address = std::remove_reference_t<decltype(address)>;
+      if (address != nullptr)
+        address = static_cast<Address>(const_cast<void*>(
+            static_cast<const void*>(reinterpret_cast<const char*>(address) + entry * elements * element_bytes)));
+    };
+    // Rows of ragged tensors and of pages are found by the arrays that say where an entry's lie.
+    if (!w.ragged) {
+      move(part.q, problem_.q.batch, element_bytes_);
+      move(part.o, problem_.o.batch, element_bytes_);
+      move(part.lse, w.heads * w.len_q, sizeof(float));
+    }
+    if (!w.ragged && w.page_size == 0) {
+      move(part.k, problem_.k.batch, element_bytes_);
+      move(part.v, problem_.v.batch, element_bytes_);
+    }
+    if (w.bias) move(part.bias, problem_.bias.batch, static_cast<std::int64_t>(size_of(w.bias->dtype)));
+    if (problem_.alibi_by_batch) move(part.alibi_slopes, w.heads, sizeof(float));
+    move(part.cu_seqlens_q, 1, sizeof(std::int32_t));
+    move(part.cu_seqlens_k, 1, sizeof(std::int32_t));
+    move(part.seqused_k, 1, sizeof(std::int32_t));
+    move(part.page_table, problem_.table_stride, sizeof(std::int32_t));
     return part;
   }
 

@@ -62,7 +62,8 @@ Choice better_of_builds(const Problem& problem, const Options& options, const De
   const std::optional<Variant> named = named_by_rule(w, device);
   // Champions and what was tuned nearby come before the rule.
   const bool is_best = chosen && (!named || chosen->step != dispatch::Step::rule ||
-                                  (chosen->variant.family == named->family && chosen->variant.config == named->config));
+                                  (chosen->variant.family == named->family && chosen->variant.config == named->config &&
+                                   chosen->variant.problem.features == named->problem.features));
   if (is_best) return std::move(*chosen);
   if (!named) throw Error(*refusal);
   const Build build = found_or_built(*named, w, options, device);

@@ -121,26 +121,43 @@ class CpuPlan final : public Plan {
     }
     require_workspace(workspace);
     if (count == 1) {
-      const FeatureParams one = bound(checked(tensors[0]), workspace);
+      const FeatureParams one = bound_within(tensors[0], workspace);
       return threads_->run(object_->entry(), &one, 1, launch_.grid[0]);
     }
     std::vector<FeatureParams> all;
     all.reserve(count);
-    for (std::size_t i = 0; i < count; ++i) all.push_back(bound(checked(tensors[i]), workspace));
+    for (std::size_t i = 0; i < count; ++i) all.push_back(bound_within(tensors[i], workspace));
     return threads_->run(object_->entry(), all.data(), static_cast<long long>(count), launch_.grid[0]);
   }
 
  private:
   void write_empty_rows(const Addresses& at) const {
-    const Workload& w = problem_.workload;
-    for (std::int64_t b = 0; b < w.batch; ++b)
-      for (std::int64_t h = 0; h < w.heads; ++h)
-        for (std::int64_t row = 0; row < w.len_q; ++row) {
+    const TensorSizes o = problem_.o_sizes();
+    for (std::int64_t b = 0; b < o.batch; ++b)
+      for (std::int64_t h = 0; h < o.heads; ++h)
+        for (std::int64_t row = 0; row < o.rows; ++row) {
           const std::int64_t offset = b * problem_.o.batch + h * problem_.o.head + row * problem_.o.row;
           std::memset(static_cast<char*>(at.o) + offset * element_bytes_, 0,
-                      static_cast<std::size_t>(w.dim_v) * static_cast<std::size_t>(element_bytes_));
-          if (at.lse != nullptr) at.lse[(b * w.heads + h) * w.len_q + row] = -std::numeric_limits<float>::infinity();
+                      static_cast<std::size_t>(o.dim) * static_cast<std::size_t>(element_bytes_));
+          if (at.lse != nullptr)
+            at.lse[(b * o.heads + h) * o.rows + row] =
+                at.sinks != nullptr ? at.sinks[h] : -std::numeric_limits<float>::infinity();
         }
+  }
+
+  // With the addresses of a run, whose rows are found where they may be.
+  [[nodiscard]] FeatureParams bound_within(const heed_tensors& tensors, void* workspace) const {
+    const Addresses at = checked(tensors);
+    if (at.cu_seqlens_q != nullptr) expect_within("cu_seqlens_q", at.cu_seqlens_q, problem_.total_q);
+    if (at.cu_seqlens_k != nullptr) expect_within("cu_seqlens_k", at.cu_seqlens_k, problem_.total_k);
+    return bound(at, workspace);
+  }
+  void expect_within(const char* name, const std::int32_t* begins, std::int64_t total) const {
+    for (std::int64_t b = 0; b <= problem_.workload.batch; ++b)
+      if (begins[b] < 0 || begins[b] > total)
+        throw Error(ErrorCode::usage,
+                    fmt::format("{}[{}] is {}; the tensor has rows 0 to {}", name, b, begins[b], total - 1),
+                    std::to_string(begins[b]));
   }
 
   std::shared_ptr<LoadedObject> object_;

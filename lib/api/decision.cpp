@@ -93,14 +93,13 @@ std::string layout_refusal(const Problem& problem) {
   struct Tensor {
     const char* name;
     const TensorLayout& layout;
-    std::int64_t heads;
-    std::int64_t rows;
+    TensorSizes sizes;
   };
-  for (const Tensor& t : {Tensor{"Q", problem.q, w.heads, w.len_q}, Tensor{"K", problem.k, w.heads_kv, w.len_k},
-                          Tensor{"V", problem.v, w.heads_kv, w.len_k}, Tensor{"O", problem.o, w.heads, w.len_q}}) {
+  for (const Tensor& t : {Tensor{"Q", problem.q, problem.q_sizes()}, Tensor{"K", problem.k, problem.k_sizes()},
+                          Tensor{"V", problem.v, problem.v_sizes()}, Tensor{"O", problem.o, problem.o_sizes()}}) {
     if (t.layout.step != 1) return fmt::format("the elements of a row of {} are {} apart", t.name, t.layout.step);
-    for (const auto& [count, stride] :
-         {std::pair{w.batch, t.layout.batch}, std::pair{t.heads, t.layout.head}, std::pair{t.rows, t.layout.row}})
+    for (const auto& [count, stride] : {std::pair{t.sizes.batch, t.layout.batch},
+                                        std::pair{t.sizes.heads, t.layout.head}, std::pair{t.sizes.rows, t.layout.row}})
       // https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html: tensor maps have no stride of 0.
       if (gpu && count > 1 && (stride == 0 || stride % unit != 0))
         return fmt::format("a stride of {} is {} elements, no positive multiple of {} (16 bytes)", t.name, stride,
@@ -111,14 +110,14 @@ std::string layout_refusal(const Problem& problem) {
 
 Problem copied(const Problem& problem, std::int64_t dim, std::int64_t dim_v) {
   Problem p = problem;
-  Workload& w = p.workload = padding::padded(problem.workload, dim, dim_v);
-  const auto dense = [](std::int64_t heads, std::int64_t rows, std::int64_t columns) {
-    return TensorLayout{{heads * rows * columns, rows * columns, columns}, 1};
+  p.workload = padding::padded(problem.workload, dim, dim_v);
+  const auto dense = [](const TensorSizes& s) {
+    return TensorLayout{{s.heads * s.rows * s.dim, s.rows * s.dim, s.dim}, 1};
   };
-  p.q = dense(w.heads, w.len_q, w.dim);
-  p.k = dense(w.heads_kv, w.len_k, w.dim);
-  p.v = dense(w.heads_kv, w.len_k, w.dim_v);
-  p.o = dense(w.heads, w.len_q, w.dim_v);
+  p.q = dense(p.q_sizes());
+  p.k = dense(p.k_sizes());
+  p.v = dense(p.v_sizes());
+  p.o = dense(p.o_sizes());
   return p;
 }
 
@@ -154,6 +153,12 @@ namespace {
 Decision decide_at_once(const Problem& problem, const Options& options, const DeviceFacts& device) {
   if (problem.is_empty) return {problem, nothing_to_run(), false};
   const Workload& w = problem.workload;
+  // The host sets such rows, and cannot read the sinks, which the GPU may not have computed yet.
+  if (problem.device == DeviceKind::cuda && !problem.has_keys && w.sinks && problem.wants_lse)
+    throw Error(ErrorCode::unsupported,
+                "a log-sum-exp of sinks without keys is not supported on a GPU; give one key, and HEED_KEY_LENGTHS "
+                "with a length of 0",
+                to_string(w));
   std::optional<Error> refusal;
   const std::string lies = layout_refusal(problem);
   if (!lies.empty() && !options.image.empty())

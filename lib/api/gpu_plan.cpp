@@ -195,20 +195,20 @@ class GpuPlan final : public Plan {
  private:
   // Zeros and minus infinity.
   void write_empty_rows(const Addresses& at, CUstream stream) const {
-    const Workload& w = problem_.workload;
-    const auto row_bytes = static_cast<std::size_t>(w.dim_v) * static_cast<std::size_t>(element_bytes_);
-    for (std::int64_t b = 0; b < w.batch; ++b)
-      for (std::int64_t h = 0; h < w.heads; ++h) {
+    const TensorSizes o = problem_.o_sizes();
+    const auto row_bytes = static_cast<std::size_t>(o.dim) * static_cast<std::size_t>(element_bytes_);
+    for (std::int64_t b = 0; b < o.batch; ++b)
+      for (std::int64_t h = 0; h < o.heads; ++h) {
         const std::int64_t offset = (b * problem_.o.batch + h * problem_.o.head) * element_bytes_;
         check(cuda_.memset_d2d8_async(reinterpret_cast<CUdeviceptr>(static_cast<char*>(at.o) + offset),
                                       static_cast<std::size_t>(problem_.o.row * element_bytes_), 0, row_bytes,
-                                      static_cast<std::size_t>(w.len_q), stream),
+                                      static_cast<std::size_t>(o.rows), stream),
               "writing zeros");
       }
     constexpr unsigned kMinusInfinity = 0xff800000;
     if (at.lse != nullptr)
       check(cuda_.memset_d32_async(reinterpret_cast<CUdeviceptr>(at.lse), kMinusInfinity,
-                                   static_cast<std::size_t>(w.batch * w.heads * w.len_q), stream),
+                                   static_cast<std::size_t>(o.batch * o.heads * o.rows), stream),
             "writing the log-sum-exp");
   }
 

@@ -11,6 +11,7 @@
 #include "device/cpu_level.hpp"
 #include "device/device.hpp"
 #include "variant/element.hpp"
+#include "workload/features.hpp"
 #include "workload/mask.hpp"
 
 namespace heed::api {
@@ -80,6 +81,13 @@ DeviceFacts facts_of_device(const Problem& problem) {
   return known[problem.ordinal] = *probe.facts;
 }
 
+double flops_of(const Problem& problem) {
+  if (problem.is_empty || !problem.has_keys) return 0;
+  Workload longest = problem.workload;
+  longest.key_lengths = longest.ragged = false;
+  return longest.flops();
+}
+
 Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
     : problem_(problem),
       choice_(std::move(choice)),
@@ -113,11 +121,48 @@ Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
   static_cast<ForwardParams&>(params_) = with_sizes(params_, whole_sizes_of(w));
   params_.o_strides = problem_.o;
   params_.scale = static_cast<float>(w.softmax_scale());
-  q_bytes_ = extent_bytes(w.batch, w.heads, w.len_q, w.dim, problem_.q, element_bytes_);
-  k_bytes_ = extent_bytes(w.batch, w.heads_kv, w.len_k, w.dim, problem_.k, element_bytes_);
-  v_bytes_ = extent_bytes(w.batch, w.heads_kv, w.len_k, w.dim_v, problem_.v, element_bytes_);
-  o_bytes_ = extent_bytes(w.batch, w.heads, w.len_q, w.dim_v, problem_.o, element_bytes_);
-  lse_bytes_ = static_cast<std::uint64_t>(w.batch * w.heads * w.len_q) * sizeof(float);
+  params_.softcap = static_cast<float>(w.softcap);
+  params_.bias_batch = problem_.bias.batch;
+  params_.bias_head = problem_.bias.head;
+  params_.bias_row = problem_.bias.row;
+  params_.bias_key = problem_.bias.step;
+  if (w.bias) params_.bias_element = static_cast<int>(element_of(w.bias->dtype));
+  params_.alibi_batch = problem_.alibi_by_batch ? w.heads : 0;
+  params_.lse_head = problem_.o_sizes().rows;
+  params_.lse_batch = w.heads * params_.lse_head;
+  params_.page_size = static_cast<int>(w.page_size);
+  params_.pages = static_cast<int>(problem_.pages);
+  params_.page_table_batch = problem_.table_stride;
+  params_.aligned_to_the_end = is_aligned_to_the_end(w.mask) ? 1 : 0;
+  extents_ = extents();
+}
+
+std::array<Plan::Extent, Plan::kTensors> Plan::extents() const {
+  const Workload& w = problem_.workload;
+  const bool has_keys = problem_.has_keys;
+  const auto of_elements = [&](const TensorSizes& sizes, const TensorLayout& layout, bool is_needed) {
+    const auto bytes = static_cast<std::size_t>(element_bytes_);
+    return Extent{extent_bytes(sizes, layout, bytes), bytes, is_needed};
+  };
+  const auto of_numbers = [](bool has, std::int64_t count, bool is_needed) {
+    return has ? Extent{static_cast<std::uint64_t>(count) * 4, 4, is_needed} : Extent{};
+  };
+  const TensorSizes o = problem_.o_sizes();
+  const std::size_t bias_bytes = w.bias ? size_of(w.bias->dtype) : 1;
+  return {
+      of_elements(problem_.q_sizes(), problem_.q, has_keys),
+      of_elements(problem_.k_sizes(), problem_.k, has_keys),
+      of_elements(problem_.v_sizes(), problem_.v, has_keys),
+      of_elements(o, problem_.o, true),
+      of_numbers(problem_.wants_lse, o.batch * o.heads * o.rows, true),
+      w.bias ? Extent{extent_bytes(problem_.bias_sizes(), problem_.bias, bias_bytes), bias_bytes, has_keys} : Extent{},
+      of_numbers(w.sinks, w.heads, has_keys || problem_.wants_lse),
+      of_numbers(w.alibi, (problem_.alibi_by_batch ? w.batch : 1) * w.heads, has_keys),
+      of_numbers(w.ragged, w.batch + 1, has_keys),
+      of_numbers(problem_.has_ragged_keys(), w.batch + 1, has_keys),
+      of_numbers(w.key_lengths, w.batch, has_keys),
+      of_numbers(w.page_size > 0, (w.batch - 1) * problem_.table_stride + problem_.pages_of_entry(), has_keys),
+  };
 }
 
 Addresses Plan::checked(const heed_tensors& t) const {
@@ -125,38 +170,61 @@ Addresses Plan::checked(const heed_tensors& t) const {
     refuse(fmt::format("heed_tensors has {} bytes; this library reads {}: set it with heed_tensors_init", t.struct_size,
                        sizeof(heed_tensors)),
            std::to_string(t.struct_size));
-  struct Tensor {
+  struct Given {
     const char* name;
     const void* address;
-    std::uint64_t bytes;
-    bool is_needed;
+    const char* flag;  // of problems that have such a tensor; null: all may
   };
-  const Tensor all[] = {{"Q", t.q, q_bytes_, problem_.has_keys},
-                        {"K", t.k, k_bytes_, problem_.has_keys},
-                        {"V", t.v, v_bytes_, problem_.has_keys},
-                        {"O", t.o, o_bytes_, true},
-                        {"lse", t.lse, lse_bytes_, problem_.wants_lse}};
-  for (const Tensor& tensor : all) {
-    if (!tensor.is_needed) continue;
+  const std::array<Given, kTensors> all = {{{"Q", t.q, nullptr},
+                                            {"K", t.k, nullptr},
+                                            {"V", t.v, nullptr},
+                                            {"O", t.o, nullptr},
+                                            {"lse", t.lse, nullptr},
+                                            {"bias", t.bias, "HEED_HAS_BIAS"},
+                                            {"sinks", t.sinks, "HEED_HAS_SINKS"},
+                                            {"alibi_slopes", t.alibi_slopes, "HEED_HAS_ALIBI"},
+                                            {"cu_seqlens_q", t.cu_seqlens_q, "HEED_RAGGED"},
+                                            {"cu_seqlens_k", t.cu_seqlens_k, "HEED_RAGGED, without HEED_PAGED"},
+                                            {"seqused_k", t.seqused_k, "HEED_KEY_LENGTHS"},
+                                            {"page_table", t.page_table, "HEED_PAGED"}}};
+  constexpr std::size_t kO = 3, kLse = 4;
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    const Given& tensor = all[i];
+    const Extent& extent = extents_[i];
+    if (extent.bytes == 0 && tensor.flag != nullptr && tensor.address != nullptr)
+      refuse(fmt::format("{} is given, which is of problems with {}; leave it null", tensor.name, tensor.flag),
+             tensor.name);
+    if (!extent.is_needed) continue;
     if (tensor.address == nullptr) refuse(fmt::format("the address of {} is null", tensor.name), tensor.name);
-    const std::uintptr_t needed = &tensor == &all[4] ? sizeof(float) : tensor_alignment_;
+    const std::uintptr_t needed = i <= kO ? tensor_alignment_ : extent.element;
     if (reinterpret_cast<std::uintptr_t>(tensor.address) % needed != 0)
       refuse(
           fmt::format("{} lies at {}; its address must be a multiple of {} bytes", tensor.name, tensor.address, needed),
           fmt::format("{}", tensor.address));
   }
-  const auto overlap = [](const Tensor& a, const Tensor& b) {
-    const auto x = reinterpret_cast<std::uintptr_t>(a.address);
-    const auto y = reinterpret_cast<std::uintptr_t>(b.address);
-    return a.is_needed && b.is_needed && x < y + b.bytes && y < x + a.bytes;
+  const auto overlap = [&](std::size_t a, std::size_t b) {
+    const auto x = reinterpret_cast<std::uintptr_t>(all[a].address);
+    const auto y = reinterpret_cast<std::uintptr_t>(all[b].address);
+    return extents_[a].is_needed && extents_[b].is_needed && x < y + extents_[b].bytes && y < x + extents_[a].bytes;
   };
-  for (int i = 0; i < 5; ++i)
-    for (const int written : {3, 4})
-      if (i != written && overlap(all[i], all[written]))
+  for (std::size_t i = 0; i < kTensors; ++i)
+    for (const std::size_t written : {kO, kLse})
+      if (i != written && overlap(i, written))
         refuse(fmt::format("{} overlaps {}; outputs must lie apart from every other tensor", all[written].name,
                            all[i].name),
                all[written].name);
-  return {t.q, t.k, t.v, t.o, problem_.wants_lse ? t.lse : nullptr};
+  return {.q = t.q,
+          .k = t.k,
+          .v = t.v,
+          .o = t.o,
+          .lse = problem_.wants_lse ? t.lse : nullptr,
+          .bias = t.bias,
+          .sinks = t.sinks,
+          .alibi_slopes = t.alibi_slopes,
+          .cu_seqlens_q = t.cu_seqlens_q,
+          .cu_seqlens_k = t.cu_seqlens_k,
+          .seqused_k = t.seqused_k,
+          .page_table = t.page_table};
 }
 
 void Plan::require_workspace(const void* workspace) const {
@@ -176,6 +244,13 @@ FeatureParams Plan::bound(const Addresses& at, void* workspace) const {
   p.v = at.v;
   p.o = at.o;
   p.lse = at.lse;
+  p.bias = at.bias;
+  p.sinks = at.sinks;
+  p.alibi_slopes = at.alibi_slopes;
+  p.cu_seqlens_q = at.cu_seqlens_q;
+  p.cu_seqlens_k = at.cu_seqlens_k;
+  p.seqused_k = at.seqused_k;
+  p.page_table = at.page_table;
   p.semaphores = launch_.semaphores > 0 ? static_cast<unsigned*>(workspace) : nullptr;
   p.workspace = launch_.workspace_bytes > 0 ? static_cast<char*>(workspace) + semaphore_bytes_ : nullptr;
   return trimmed(p, mask_, element_bytes_);
@@ -190,7 +265,7 @@ void Plan::info(heed_plan_info& info) const {
   info.variant = variant_text_.c_str();
   info.origin = choice_.origin.c_str();
   info.reason = choice_.reason.c_str();
-  info.flops = problem_.is_empty || !problem_.has_keys ? 0 : problem_.workload.flops();
+  info.flops = flops_of(problem_);
   info.is_building = choice_.is_building ? 1 : 0;
   info.o_strides = {};
   if (launch_.o_strides)

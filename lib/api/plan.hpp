@@ -1,6 +1,7 @@
 /// Plans: a problem with the program that runs it, ready to be launched.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -65,14 +66,24 @@ Problem of_batch(const Problem& problem, std::int64_t batch);
 Choice choose_copies(const Options& options, const DeviceFacts& device);
 
 /// Addresses of a run by their tensors, checked: no one is null that the problem needs, each is aligned, O overlaps
-/// none.
+/// none. Null: the problem has none.
 struct Addresses {
   const void* q;
   const void* k;
   const void* v;
   void* o;
   float* lse;
+  const void* bias;
+  const float* sinks;
+  const float* alibi_slopes;
+  const std::int32_t* cu_seqlens_q;
+  const std::int32_t* cu_seqlens_k;
+  const std::int32_t* seqused_k;
+  const std::int32_t* page_table;
 };
+
+/// Of both products, 0 where nothing is computed. Entries with lengths of their own count as if each had the most.
+double flops_of(const Problem& problem);
 
 class Plan {
  public:
@@ -107,16 +118,21 @@ class Plan {
   int element_bytes_;
   std::size_t semaphore_bytes_ = 0;  ///< at the beginning of a workspace
   std::size_t workspace_bytes_ = 0;
-  std::uintptr_t tensor_alignment_;  ///< of every tensor but lse
+  std::uintptr_t tensor_alignment_;  ///< of Q, K, V and O
 
  private:
+  /// What the problem has of a tensor of heed_tensors, in the order of its addresses.
+  struct Extent {
+    std::uint64_t bytes = 0;  ///< from the address to the end of what may be read or written; 0: the problem has none
+    std::uintptr_t element = 1;  ///< bytes
+    bool is_needed = false;      ///< by a run
+  };
+  static constexpr std::size_t kTensors = 12;
+  [[nodiscard]] std::array<Extent, kTensors> extents() const;
+
   FeatureParams params_{};
   std::string variant_text_;
-  std::uint64_t q_bytes_;
-  std::uint64_t k_bytes_;
-  std::uint64_t v_bytes_;
-  std::uint64_t o_bytes_;
-  std::uint64_t lse_bytes_;
+  std::array<Extent, kTensors> extents_{};
 };
 
 /// @throws Error(no_device), Error(driver) and what choose throws

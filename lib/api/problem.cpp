@@ -5,12 +5,12 @@
 #include <array>
 #include <optional>
 
+#include "api/problem_features.hpp"
 #include "variant/element.hpp"
 
 namespace heed::api {
 namespace {
 
-constexpr std::int64_t kMostSize = std::int64_t{1} << 31;    // of a dimension, exclusive: kernels count in ints
 constexpr std::int64_t kMostOffset = std::int64_t{1} << 60;  // bytes
 
 void require_version(const heed_problem* p) {
@@ -23,8 +23,8 @@ void require_version(const heed_problem* p) {
                 std::to_string(p->struct_size));
   for (const std::uint64_t word : p->reserved)
     if (word != 0) throw Error(ErrorCode::usage, "reserved fields of heed_problem must be 0", std::to_string(word));
-  if (p->reserved_flags != 0)
-    throw Error(ErrorCode::usage, "reserved fields of heed_problem must be 0", std::to_string(p->reserved_flags));
+  for (const std::int64_t word : {std::int64_t{p->reserved_flags}, std::int64_t{p->reserved_dtype}})
+    if (word != 0) throw Error(ErrorCode::usage, "reserved fields of heed_problem must be 0", std::to_string(word));
 }
 
 std::optional<Dtype> dtype_of(int dtype) {
@@ -45,22 +45,18 @@ void refuse_unserved(const heed_problem& p) {
     throw Error(ErrorCode::unsupported, fmt::format("{} is not supported by any family; {}", what, instead),
                 std::string(what));
   };
-  constexpr std::uint32_t kKnown =
-      HEED_WANTS_LSE | HEED_HAS_BIAS | HEED_HAS_SINKS | HEED_RAGGED | HEED_PAGED | HEED_SCALED;
+  constexpr std::uint32_t kKnown = HEED_WANTS_LSE | HEED_HAS_BIAS | HEED_HAS_SINKS | HEED_RAGGED | HEED_PAGED |
+                                   HEED_SCALED | HEED_HAS_ALIBI | HEED_ALIBI_BY_BATCH | HEED_KEY_LENGTHS;
   if ((p.flags & ~kKnown) != 0)
     throw Error(ErrorCode::usage, fmt::format("flags {:#x} of heed_problem are unknown", p.flags & ~kKnown),
                 std::to_string(p.flags));
-  if (p.softcap != 0) refuse("softcap", "the nearest that is: softcap = 0");
-  if (p.dropout != 0) refuse("dropout", "the nearest that is: dropout = 0");
-  if ((p.flags & HEED_HAS_BIAS) != 0) refuse("a bias", "the nearest that is: a causal mask or a window");
-  if ((p.flags & HEED_HAS_SINKS) != 0)
-    refuse("a sink", "the nearest that is: no sinks, and the log-sum-exp to add them");
-  if ((p.flags & HEED_RAGGED) != 0) refuse("a packed batch of lengths", "the nearest that is: one problem a length");
-  if ((p.flags & HEED_PAGED) != 0) refuse("a paged cache", "the nearest that is: K and V with strides");
+  if (p.dropout != 0) refuse(fmt::format("a dropout of {}", p.dropout), "the nearest that is: dropout = 0");
   if ((p.flags & HEED_SCALED) != 0) refuse("a scale factor of quantised tensors", "the nearest that is: fp16 or bf16");
   for (const int dtype : {p.dtype_q, p.dtype_kv, p.dtype_o}) {
-    if (dtype < HEED_FP16 || dtype > HEED_INT8)
+    if (dtype < HEED_FP16 || dtype > HEED_BOOL)
       throw Error(ErrorCode::usage, fmt::format("{} is no heed_dtype", dtype), std::to_string(dtype));
+    if (dtype == HEED_BOOL)
+      refuse("HEED_BOOL as a type of Q, K, V or O", "it is for biases: use HEED_FP16 or HEED_BF16");
     if (!dtype_of(dtype)) refuse("an 8-bit element type", "the nearest that are: HEED_FP16 and HEED_BF16");
   }
   if (p.dtype_q != p.dtype_kv || p.dtype_q != p.dtype_o)
@@ -104,63 +100,88 @@ void require_sizes(const heed_problem& p) {
                 std::to_string(p.heads));
 }
 
-struct Sizes {
+struct Stride {
   const char* name;
-  std::int64_t batch;
-  std::int64_t heads;
-  std::int64_t rows;
-  std::int64_t dim;
+  std::int64_t value;
+  std::int64_t count;
+};
+std::array<Stride, 4> strides_of(const heed_strides& s, const TensorSizes& sizes) {
+  return {Stride{"batch", s.batch, sizes.batch}, Stride{"head", s.head, sizes.heads}, Stride{"row", s.row, sizes.rows},
+          Stride{"dim", s.dim, sizes.dim}};
+}
+
+// Pages and ragged rows are not bounded by the sizes of the workload.
+void expect_elements(std::string_view name, const TensorSizes& s) {
+  constexpr double kMost = 0x1p40;
+  const double elements = static_cast<double>(s.batch) * static_cast<double>(s.heads) * static_cast<double>(s.rows) *
+                          static_cast<double>(s.dim);
+  if (elements > kMost)
+    throw Error(ErrorCode::invalid_workload,
+                fmt::format("{} would have {:.3g} elements; at most 2^40 are allowed", name, elements),
+                fmt::format("{}", elements));
+}
+
+// A tensor that a caller describes.
+struct Described {
+  const char* name;
+  const heed_strides& strides;
+  TensorSizes sizes;
+  bool is_ragged = false;
+  bool is_written = false;
 };
 
-// That of a caller, or of a dense tensor (batch, head, length, dim) where all are zero.
-TensorLayout layout_of(const heed_strides& given, const Sizes& sizes, bool is_written) {
-  if (given.batch == 0 && given.head == 0 && given.row == 0 && given.dim == 0)
+// That of a caller, or where all strides are zero that of a dense tensor: (batch, head, length, dim), and of ragged
+// rows (length, head, dim).
+TensorLayout layout_of(const Described& tensor) {
+  const heed_strides& given = tensor.strides;
+  const TensorSizes& sizes = tensor.sizes;
+  if (given.batch == 0 && given.head == 0 && given.row == 0 && given.dim == 0) {
+    if (tensor.is_ragged) return {{0, sizes.dim, sizes.heads * sizes.dim}, 1};
     return {{sizes.heads * sizes.rows * sizes.dim, sizes.rows * sizes.dim, sizes.dim}, 1};
-  struct One {
-    const char* name;
-    std::int64_t stride;
-    std::int64_t count;
-  };
-  for (const One& one : {One{"batch", given.batch, sizes.batch}, One{"head", given.head, sizes.heads},
-                         One{"row", given.row, sizes.rows}, One{"dim", given.dim, sizes.dim}}) {
-    if (one.count <= 1) continue;  // it is never used
-    if (one.stride < 0)
-      throw Error(
-          ErrorCode::usage,
-          fmt::format("the {} stride of {} is {}; strides must not be negative", one.name, sizes.name, one.stride),
-          std::to_string(one.stride));
-    if (is_written && one.stride == 0)
+  }
+  expect_strides(tensor.name, given, sizes);
+  for (const Stride& one : strides_of(given, sizes))
+    if (tensor.is_written && one.count > 1 && one.value == 0)
       throw Error(ErrorCode::usage,
                   fmt::format("the {} stride of {} is 0, so that {} entries would be written to one place", one.name,
-                              sizes.name, one.count),
+                              tensor.name, one.count),
                   "0");
-  }
   return {{given.batch, given.head, given.row}, sizes.dim > 1 ? given.dim : 1};
 }
 
-void require_extent(const Sizes& sizes, const TensorLayout& layout, int element_bytes) {
-  std::int64_t last = 1;
-  for (const auto& [count, stride] : {std::pair{sizes.batch, layout.batch}, std::pair{sizes.heads, layout.head},
-                                      std::pair{sizes.rows, layout.row}, std::pair{sizes.dim, layout.step}}) {
-    std::int64_t step = 0;
-    if (count > 1 && (__builtin_mul_overflow(count - 1, stride, &step) || __builtin_add_overflow(last, step, &last) ||
-                      last > kMostOffset / element_bytes))
-      throw Error(ErrorCode::invalid_workload, fmt::format("the strides of {} reach beyond 2^60 bytes", sizes.name),
-                  std::to_string(stride));
-  }
-}
-
-bool is_length_outer(const TensorLayout& s, const Sizes& sizes) {
+bool is_length_outer(const TensorLayout& s, const TensorSizes& sizes) {
   return s.step == 1 && s.head == sizes.dim && s.row == sizes.heads * sizes.dim && sizes.heads > 1;
 }
 
 }  // namespace
 
-std::uint64_t extent_bytes(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t dim,
-                           const TensorLayout& layout, int element_bytes) {
-  const std::int64_t last =
-      (batch - 1) * layout.batch + (heads - 1) * layout.head + (rows - 1) * layout.row + (dim - 1) * layout.step + 1;
-  return static_cast<std::uint64_t>(last) * static_cast<std::uint64_t>(element_bytes);
+void expect_strides(std::string_view name, const heed_strides& given, const TensorSizes& sizes) {
+  for (const Stride& one : strides_of(given, sizes))
+    if (one.count > 1 && one.value < 0)  // one of a single entry is never used
+      throw Error(ErrorCode::usage,
+                  fmt::format("the {} stride of {} is {}; strides must not be negative", one.name, name, one.value),
+                  std::to_string(one.value));
+}
+
+void expect_extent(std::string_view name, const TensorSizes& sizes, const TensorLayout& layout,
+                   std::size_t element_bytes) {
+  std::int64_t last = 1;
+  for (const auto& [count, stride] : {std::pair{sizes.batch, layout.batch}, std::pair{sizes.heads, layout.head},
+                                      std::pair{sizes.rows, layout.row}, std::pair{sizes.dim, layout.step}}) {
+    std::int64_t step = 0;
+    if (count > 1 && (__builtin_mul_overflow(count - 1, stride, &step) || __builtin_add_overflow(last, step, &last) ||
+                      last > kMostOffset / static_cast<std::int64_t>(element_bytes)))
+      throw Error(ErrorCode::invalid_workload, fmt::format("the strides of {} reach beyond 2^60 bytes", name),
+                  std::to_string(stride));
+  }
+}
+
+std::uint64_t extent_bytes(const TensorSizes& sizes, const TensorLayout& layout, std::size_t element_bytes) {
+  std::int64_t last = 1;
+  for (const auto& [count, stride] : {std::pair{sizes.batch, layout.batch}, std::pair{sizes.heads, layout.head},
+                                      std::pair{sizes.rows, layout.row}, std::pair{sizes.dim, layout.step}})
+    if (count > 1) last += (count - 1) * stride;
+  return static_cast<std::uint64_t>(last) * element_bytes;
 }
 
 Problem read_problem(const heed_problem* given) {
@@ -203,22 +224,21 @@ Problem read_problem(const heed_problem* given) {
                 std::to_string(p.scale));
   }
   if (p.scale > 0) w.scale = p.scale;
+  read_features(p, problem);
   w = reduced(w);
   validate(w);
-  const int bytes = facts_of(w.dtype).bytes;
-  const Sizes q{"Q", w.batch, w.heads, w.len_q, w.dim};
-  const Sizes k{"K", w.batch, w.heads_kv, w.len_k, w.dim};
-  const Sizes v{"V", w.batch, w.heads_kv, w.len_k, w.dim_v};
-  const Sizes o{"O", w.batch, w.heads, w.len_q, w.dim_v};
-  problem.q = layout_of(p.q_strides, q, false);
-  problem.k = layout_of(p.k_strides, k, false);
-  problem.v = layout_of(p.v_strides, v, false);
-  problem.o = layout_of(p.o_strides, o, true);
-  require_extent(q, problem.q, bytes);
-  require_extent(k, problem.k, bytes);
-  require_extent(v, problem.v, bytes);
-  require_extent(o, problem.o, bytes);
-  if (is_length_outer(problem.q, q) && is_length_outer(problem.o, o)) w.layout = Layout::blhd;
+  const std::size_t bytes = size_of(w.dtype);
+  const auto read = [&](TensorLayout& layout, const Described& tensor) {
+    expect_elements(tensor.name, tensor.sizes);
+    layout = layout_of(tensor);
+    expect_extent(tensor.name, tensor.sizes, layout, bytes);
+  };
+  read(problem.q, {"Q", p.q_strides, problem.q_sizes(), w.ragged});
+  read(problem.k, {"K", p.k_strides, problem.k_sizes(), problem.has_ragged_keys()});
+  read(problem.v, {"V", p.v_strides, problem.v_sizes(), problem.has_ragged_keys()});
+  read(problem.o, {"O", p.o_strides, problem.o_sizes(), w.ragged, true});
+  if (is_length_outer(problem.q, problem.q_sizes()) && is_length_outer(problem.o, problem.o_sizes()))
+    w.layout = Layout::blhd;
   return problem;
 }
 

@@ -1,16 +1,30 @@
 /// A caller's heed_problem, read and checked: what cannot be is refused here, what no family serves yet by its name.
+/// And the other way round, the heed_problem of a workload.
 #pragma once
+
+#include <algorithm>
 
 #include "device/device_facts.hpp"
 #include "heed/heed.h"
 #include "heed/heed.hpp"
 #include "kernels/contract.hpp"
+#include "workload/features.hpp"
 
 namespace heed::api {
+
+inline constexpr std::int64_t kMostSize = std::int64_t{1} << 31;  ///< of a dimension, exclusive: kernels count in ints
 
 /// Where the rows of a tensor lie, in elements.
 struct TensorLayout : TensorStrides {
   long long step = 1;  ///< from one element of a row to the next
+};
+
+/// The sizes of a tensor. Of ragged rows `batch` is 1, of pages it counts them.
+struct TensorSizes {
+  std::int64_t batch = 1;
+  std::int64_t heads = 1;
+  std::int64_t rows = 1;
+  std::int64_t dim = 1;
 };
 
 struct Problem {
@@ -24,13 +38,44 @@ struct Problem {
   TensorLayout k;
   TensorLayout v;
   TensorLayout o;
+  TensorLayout bias;              ///< of (batch, heads, len_q, len_k), steps from key to key; 0: shared
+  bool alibi_by_batch = false;    ///< slopes of each batch entry
+  std::int64_t total_q = 0;       ///< rows of ragged Q and O
+  std::int64_t total_k = 0;       ///< rows of ragged K and V
+  std::int64_t pages = 0;         ///< of K, and of V, where they lie in pages
+  std::int64_t table_stride = 0;  ///< numbers from one entry of the page table to the next
+
+  [[nodiscard]] bool has_ragged_keys() const { return workload.ragged && workload.page_size == 0; }
+  /// Pages that the keys of an entry take: numbers of an entry of the page table.
+  [[nodiscard]] std::int64_t pages_of_entry() const {
+    return workload.page_size == 0 ? 0 : (workload.len_k + workload.page_size - 1) / workload.page_size;
+  }
+  [[nodiscard]] TensorSizes q_sizes() const { return of_queries(workload.dim); }
+  [[nodiscard]] TensorSizes k_sizes() const { return of_keys(workload.dim); }
+  [[nodiscard]] TensorSizes v_sizes() const { return of_keys(workload.dim_v); }
+  [[nodiscard]] TensorSizes o_sizes() const { return of_queries(workload.dim_v); }
+  [[nodiscard]] TensorSizes bias_sizes() const {
+    return {workload.batch, workload.heads, workload.len_q, workload.len_k};
+  }
+
+ private:
+  [[nodiscard]] TensorSizes of_queries(std::int64_t dim) const {
+    const Workload& w = workload;
+    return w.ragged ? TensorSizes{1, w.heads, total_q, dim} : TensorSizes{w.batch, w.heads, w.len_q, dim};
+  }
+  [[nodiscard]] TensorSizes of_keys(std::int64_t dim) const {
+    const Workload& w = workload;
+    if (w.page_size > 0) return {pages, w.heads_kv, w.page_size, dim};
+    return w.ragged ? TensorSizes{1, w.heads_kv, total_k, dim} : TensorSizes{w.batch, w.heads_kv, w.len_k, dim};
+  }
 };
 
 /// @throws Error(usage) for a struct of another size or version and for strides that cannot be, Error(invalid_workload)
 /// for sizes that cannot be, Error(unsupported) for what no family serves
 Problem read_problem(const heed_problem* problem);
 
-/// The problem of a workload, as a caller would describe it: dense tensors (batch, head, length, dim).
+/// The problem of a workload, as a caller would describe it: dense tensors (batch, head, length, dim), ragged ones in
+/// the order of its layout and with room for as many rows as entries may have.
 inline heed_problem problem_of(const Workload& w, DeviceKind device) {
   static_assert(static_cast<int>(Dtype::fp16) == HEED_FP16 && static_cast<int>(Dtype::bf16) == HEED_BF16 &&
                 static_cast<int>(Dtype::fp32) == HEED_FP32);
@@ -54,11 +99,43 @@ inline heed_problem problem_of(const Workload& w, DeviceKind device) {
   p.window_left = w.window.left;
   p.window_right = w.window.right;
   p.scale = w.scale.value_or(0);
+  p.softcap = w.softcap;
+  const auto flag = [&](bool is_set, std::uint32_t bit) { p.flags |= is_set ? bit : 0; };
+  flag(w.bias.has_value(), HEED_HAS_BIAS);
+  flag(w.sinks, HEED_HAS_SINKS);
+  flag(w.alibi, HEED_HAS_ALIBI);
+  flag(w.key_lengths, HEED_KEY_LENGTHS);
+  flag(w.ragged, HEED_RAGGED);
+  flag(w.page_size > 0, HEED_PAGED);
+  if (w.bias) {
+    p.dtype_bias = w.bias->dtype == BiasDtype::boolean ? HEED_BOOL : static_cast<int>(dtype_of(w.bias->dtype));
+    const BiasSizes sizes = bias_sizes(w);
+    p.bias_strides = {w.bias->by_batch ? sizes.head * sizes.row * sizes.key : 0,
+                      w.bias->by_head ? sizes.row * sizes.key : 0, w.bias->by_row ? sizes.key : 0,
+                      w.bias->by_key ? 1 : 0};
+  }
+  const auto at_most = [](std::int64_t count) { return std::min(count, kMostSize - 1); };
+  if (w.page_size > 0) {
+    p.page_size = w.page_size;
+    p.pages = at_most(w.batch * ((w.len_k + w.page_size - 1) / w.page_size));
+  }
+  if (w.ragged) {
+    p.total_q = at_most(w.batch * w.len_q);
+    if (w.page_size == 0) p.total_k = at_most(w.batch * w.len_k);
+    // Where a caller gives none they are (length, head, dim).
+    if (w.layout == Layout::bhld) {
+      p.q_strides = {0, p.total_q * w.dim, w.dim, 1};
+      p.o_strides = {0, p.total_q * w.dim_v, w.dim_v, 1};
+      if (w.page_size == 0) {
+        p.k_strides = {0, p.total_k * w.dim, w.dim, 1};
+        p.v_strides = {0, p.total_k * w.dim_v, w.dim_v, 1};
+      }
+    }
+  }
   return p;
 }
 
 /// The byte after the last element of a tensor, from its first. Never overflows for a problem that read_problem took.
-std::uint64_t extent_bytes(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t dim,
-                           const TensorLayout& layout, int element_bytes);
+std::uint64_t extent_bytes(const TensorSizes& sizes, const TensorLayout& layout, std::size_t element_bytes);
 
 }  // namespace heed::api

@@ -80,8 +80,8 @@ Book::Merged Book::merge(BookEntry entry) {
   const Provenance& fresh = *entry.record.provenance;
   if (there == fresh && at->image == entry.image) return {Kept::same, "it is there already"};
   // A binary of another contract is never launched: it gives way to one that can be, and takes no such one's place.
-  const bool runs_there = at->record.contract == kernel_contract();
-  const bool runs_here = entry.record.contract == kernel_contract();
+  const bool runs_there = at->record.contract == kernel_contract(at->record.workload);
+  const bool runs_here = entry.record.contract == kernel_contract(entry.record.workload);
   if (runs_there != runs_here) {
     if (runs_here) *at = std::move(entry);
     return {runs_here ? Kept::replaced : Kept::earlier,

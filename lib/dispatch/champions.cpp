@@ -14,8 +14,10 @@
 namespace heed::dispatch {
 namespace {
 
+// Numbers that no program depends on: the scale, and that of a softcap.
 Workload without_scale(Workload workload) {
   workload.scale.reset();
+  if (workload.softcap != 0) workload.softcap = 1;
   return reduced(workload);
 }
 
@@ -81,9 +83,9 @@ Champions::Champions(std::shared_ptr<const ProgramFile> file, const DeviceFacts&
 std::optional<Champions::Found> Champions::admitted(const Entry& entry, const Wanted& wanted, std::string& why) const {
   const ProgramRecord& record = *entry.record;
   why = lacks_evidence(*record.provenance);
-  if (why.empty() && record.contract != kernel_contract())
+  if (why.empty() && record.contract != kernel_contract(record.workload))
     why = fmt::format("it was built for the kernel contract {}, this library's is {}", record.contract,
-                      kernel_contract());
+                      kernel_contract(record.workload));
   if (!why.empty()) return std::nullopt;
   try {
     Variant variant = parse_variant(with_current_names(record.variant), entry.workload, device_);

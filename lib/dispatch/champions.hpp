@@ -32,7 +32,7 @@ class Champions {
     Variant variant;
     const ProgramFile* file = nullptr;
   };
-  /// Of the very workload, whatever its scale: that of a device of this name, else of another device of its
+  /// Of the very workload, whatever its scale and softcap: that of a device of this name, else of another device of its
   /// architecture, unless a search on a device of this name ended with the default unbeaten.
   /// @param refused gets a sentence for each that may not be run: of another kernel contract, unknown, illegal
   [[nodiscard]] std::optional<Found> of(const Wanted& wanted, std::vector<std::string>& refused) const;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "device/device.hpp"
+#include "workload/features.hpp"
 #include "workload/mask.hpp"
 
 namespace heed::dispatch {
@@ -103,8 +104,11 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
             w.len_k = std::max<std::int64_t>(w.len_k, 4096);
             w = reduced(w);
             if (mask_kind(w) != mask) continue;
-            for (const Family* family : families())
-              if (!family->is_special() && !family->refuses(w, device)) want(*family, w, 0);
+            for (const Family* family : families()) {
+              if (family->is_special() || family->refuses(w, device)) continue;
+              want(*family, w, 0);
+              if (len_q > 1 && has_features(family->features())) want(*family, with_features(w, family->features()), 0);
+            }
           }
         for (auto& [id, program] : wanted)
           if (std::none_of(chosen.begin(), chosen.end(),

@@ -33,7 +33,8 @@ struct CoveringProgram {
 };
 
 /// The programs, the most wanted first, and for each dtype, head dim and mask the default of every family that runs a
-/// short and a long problem of it: so that any problem a family takes has a program.
+/// short and a long problem of it: so that any problem a family takes has a program. Each family that has features has
+/// one program with all of them for each, which runs problems with some.
 std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const CoveringOptions& options);
 
 /// A problem as models have them: lengths and batches on a logarithmic scale, one query as often as many, grouped

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "workload/features.hpp"
+
 namespace heed::dispatch {
 namespace {
 
@@ -16,11 +18,16 @@ bool is_same_mask(const Workload& a, const Workload& b) {
   return a.mask == b.mask || (a.len_q == a.len_k && b.len_q == b.len_k);
 }
 
+// Values of a softcap and the sizes of a bias change no time that a program is chosen by; pages and ragged rows do.
+bool has_same_features(const Workload& a, const Workload& b) {
+  return features_of(a) == features_of(b) && a.ragged == b.ragged && a.page_size == b.page_size;
+}
+
 }  // namespace
 
 bool is_same_class(const Workload& a, const Workload& b) {
   return a.dtype == b.dtype && a.dim == b.dim && a.dim_v == b.dim_v && a.layout == b.layout &&
-         a.heads / a.heads_kv == b.heads / b.heads_kv && is_same_mask(a, b) &&
+         a.heads / a.heads_kv == b.heads / b.heads_kv && is_same_mask(a, b) && has_same_features(a, b) &&
          (a.len_q <= kMostDecodeQueries) == (b.len_q <= kMostDecodeQueries);
 }
 

@@ -124,7 +124,7 @@ std::shared_ptr<const std::string> ProgramFile::kept_image(const ProgramRecord& 
 void ProgramFileWriter::add(ProgramRecord record, std::string_view image) {
   record.digest = digest(image);
   record.bytes = image.size();
-  if (record.contract.empty()) record.contract = kernel_contract();
+  if (record.contract.empty()) record.contract = kernel_contract(record.workload);
   if (record.source_digest.empty()) record.source_digest = source_digest_;
   for (const ProgramRecord& other : records_)
     if (other.digest == record.digest) {

@@ -35,7 +35,7 @@ struct ProgramRecord {
   std::uint64_t offset = 0;  ///< of the deflated image, from the first one
   std::uint64_t packed_bytes = 0;
   std::string packed_digest;  ///< of the deflated image: bits of it that inflate to nothing are altered bits too
-  std::string contract;       ///< kernel_contract() of the library that built it
+  std::string contract;       ///< kernel_contract of its workload, of the library that built it
   std::string source_digest;  ///< of the kernel sources that it was built from
   std::optional<Provenance> provenance;  ///< of a champion
 };

@@ -8,6 +8,7 @@
 
 #include "dispatch/contract.hpp"
 #include "padding/padding.hpp"
+#include "workload/features.hpp"
 
 namespace heed::dispatch {
 namespace {
@@ -19,6 +20,12 @@ int differing_knobs(const Family& family, const Config& a, const Config& b) {
   for (std::size_t i = 0; i < a.size(); ++i)
     if (a[i] != b[i] && (family.device() != DeviceKind::cpu || knobs[i].name != "threads")) ++count;
   return count;
+}
+
+// What a program can do beside what it is taken for.
+std::string features_remark(const Variant& variant, const Workload& workload) {
+  const Features spare = variant.spare_features(workload);
+  return has_features(spare) ? fmt::format("; it was built with {} too", words_of(spare)) : "";
 }
 
 // What was measured of a champion; a binary of other sources is not the one that was.
@@ -57,12 +64,12 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
   for (const ProgramRecord& record : file_->records()) {
     const ArchFit fit = arch_fit(record.arch, device_);
     if (fit == ArchFit::none) continue;
-    if (record.contract != kernel_contract())
+    if (record.contract != kernel_contract(record.workload))
       throw Error(
           ErrorCode::programs,
           fmt::format("{} holds programs for the kernel contract {}, this library's is {}; make it anew with heed "
                       "programs build",
-                      file_->name(), record.contract, kernel_contract()),
+                      file_->name(), record.contract, kernel_contract(record.workload)),
           record.variant);
     if (record.variant == padding::kCopyProgram) {
       if (copies_ == nullptr || fit > arch_fit(copies_->arch, device_)) copies_ = &record;
@@ -82,18 +89,19 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
 std::pair<const Programs::Entry*, int> Programs::nearest(const Family& family, const Wanted& wanted) const {
   std::map<std::string_view, Config> named;  // by architecture
   const Entry* best = nullptr;
-  int fewest = 0;
+  std::pair<int, int> fewest;  // features to spare, then knobs
   for (const Entry& entry : entries_) {
     const Variant& v = entry.variant;
     if (v.family != &family || cannot_run(v, wanted, entry.device)) continue;
     Config& rule = named[entry.device.arch];
     if (rule.empty()) rule = family.default_config(wanted.workload, entry.device);
-    const int differ = differing_knobs(family, v.config, rule) + (v.specialization == Specialization{} ? 0 : 1);
+    const std::pair differ = {count_of(v.spare_features(wanted.workload)),
+                              differing_knobs(family, v.config, rule) + (v.specialization == Specialization{} ? 0 : 1)};
     if (best != nullptr && (entry.fit < best->fit || (entry.fit == best->fit && differ >= fewest))) continue;
     best = &entry;
     fewest = differ;
   }
-  return {best, fewest};
+  return {best, fewest.second};
 }
 
 Selection Programs::select(const Wanted& wanted, const Champions* book, std::vector<std::string>& refused) const {
@@ -131,7 +139,9 @@ Selection Programs::by_rule(const Wanted& wanted) const {
                                 ? fmt::format("the rule of {} names it for this problem", family->name())
                                 : fmt::format("of {}'s programs it is nearest to what the rule names, {} knobs differ",
                                               family->name(), differ);
-    return {best->record, best->variant, why + fit_remark(best->record->arch, device_), Step::rule, file_.get()};
+    return {best->record, best->variant,
+            why + features_remark(best->variant, workload) + fit_remark(best->record->arch, device_), Step::rule,
+            file_.get()};
   }
   std::set<std::string> there;
   for (const Entry& entry : entries_) there.insert(to_string(entry.variant.problem));
@@ -150,11 +160,16 @@ Selection Programs::by_rule(const Wanted& wanted) const {
 
 Selection Programs::find(const Variant& variant) const {
   const Entry* best = nullptr;
-  for (const Entry& entry : entries_)
-    if (entry.variant.family == variant.family && entry.variant.specialization == variant.specialization &&
-        entry.variant.problem == variant.problem && (best == nullptr || entry.fit > best->fit) &&
-        differing_knobs(*variant.family, entry.variant.config, variant.config) == 0)
+  const auto rank = [](const Entry& e) { return std::pair(e.fit, -count_of(e.variant.problem.features)); };
+  for (const Entry& entry : entries_) {
+    const Variant& v = entry.variant;
+    Problem problem = v.problem;
+    problem.features = variant.problem.features;
+    if (v.family == variant.family && v.specialization == variant.specialization && problem == variant.problem &&
+        covers(v.problem.features, variant.problem.features) && (best == nullptr || rank(entry) > rank(*best)) &&
+        differing_knobs(*variant.family, v.config, variant.config) == 0)
       best = &entry;
+  }
   if (best != nullptr)
     return {best->record, best->variant, "it was asked for" + fit_remark(best->record->arch, device_), Step::given,
             file_.get()};

@@ -79,8 +79,7 @@ std::optional<std::string> refused_by_capabilities(const Family& family, const W
     return fmt::format("the mask {} is not supported; it computes {}", to_string(mask_kind(w)), join(names, " and "));
   }
   const Features has = family.features();
-  Features missing = features_of(w);
-  for (const FeatureName& f : kFeatureNames) missing.*(f.member) = missing.*(f.member) && !(has.*(f.member));
+  const Features missing = without(features_of(w), has);
   if (has_features(missing))
     return fmt::format(
         "{} {} not supported; {}", words_of(missing),

@@ -225,10 +225,10 @@ struct Variant {
 
   /// Whether it may be launched for a workload: those that share its problem, or have fewer features.
   [[nodiscard]] bool runs(const Workload& workload) const;
+  /// Features that it was built with and a workload that it runs has no need of.
+  [[nodiscard]] Features spare_features(const Workload& workload) const;
   /// Why it cannot be built or launched for a workload that its family does not refuse; empty when it can.
-  [[nodiscard]] std::optional<std::string> is_illegal(const Workload& workload, const DeviceFacts& device) const {
-    return family->is_illegal(config, specialization, workload, device);
-  }
+  [[nodiscard]] std::optional<std::string> is_illegal(const Workload& workload, const DeviceFacts& device) const;
   /// How it is launched for a workload that it runs.
   [[nodiscard]] LaunchPlan plan(const Workload& workload, const DeviceFacts& device) const;
   /// The whole translation unit.

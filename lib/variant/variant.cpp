@@ -20,13 +20,22 @@ bool Variant::runs(const Workload& workload) const {
   return wanted == problem;
 }
 
+Features Variant::spare_features(const Workload& workload) const {
+  return without(problem.features, features_of(workload));
+}
+
+std::optional<std::string> Variant::is_illegal(const Workload& workload, const DeviceFacts& device) const {
+  return family->is_illegal(config, specialization, with_features(workload, problem.features), device);
+}
+
 std::string Variant::unit() const {
   return family->prelude(config, problem) + (source.empty() ? family->entry() : source);
 }
 
 LaunchPlan Variant::plan(const Workload& workload, const DeviceFacts& device) const {
   HEED_CHECK(runs(workload));
-  LaunchPlan plan = family->plan(config, workload, device);
+  // Scratch and shared memory are those of the program's features.
+  LaunchPlan plan = family->plan(config, with_features(workload, problem.features), device);
   plan.semaphores = std::max(plan.semaphores, extras.semaphores);
   plan.shared_bytes += extras.shared_bytes;
   plan.supports_pdl = plan.supports_pdl || extras.supports_pdl;

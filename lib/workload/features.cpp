@@ -79,6 +79,30 @@ bool covers(const Features& has, const Features& wanted) {
                      [&](const FeatureName& f) { return has.*(f.member) || !(wanted.*(f.member)); });
 }
 
+int count_of(const Features& features) {
+  return static_cast<int>(std::count_if(std::begin(kFeatureNames), std::end(kFeatureNames),
+                                        [&](const FeatureName& f) { return features.*(f.member); }));
+}
+
+Features without(const Features& features, const Features& others) {
+  Features left = features;
+  for (const FeatureName& f : kFeatureNames)
+    if (others.*(f.member)) left.*(f.member) = false;
+  return left;
+}
+
+Workload with_features(const Workload& workload, const Features& features) {
+  const Features added = without(features, features_of(workload));
+  Workload w = workload;
+  if (added.softcap) w.softcap = 50;
+  if (added.bias) w.bias = Bias{.by_batch = false, .by_head = false, .by_row = false};
+  if (added.alibi) w.alibi = true;
+  if (added.sinks) w.sinks = true;
+  if (added.lengths) w.key_lengths = true;
+  if (added.pages) w.page_size = 64;
+  return w;
+}
+
 std::string to_string(const Features& features) {
   std::vector<std::string> names;
   for (const FeatureName& f : kFeatureNames)

@@ -32,6 +32,12 @@ inline constexpr Features kAllFeatures = {
 Features features_of(const Workload& workload);
 /// Whether programs with the features `has` run problems with `wanted`.
 bool covers(const Features& has, const Features& wanted);
+int count_of(const Features& features);
+/// Those of `features` that `others` are without.
+Features without(const Features& features, const Features& others);
+/// A workload that needs these features too, with any values for those that it lacks: a program's launch plan and its
+/// legality are of what it was built for, whatever a launch uses of it.
+Workload with_features(const Workload& workload, const Features& features);
 /// "softcap_sinks", "" for none.
 std::string to_string(const Features& features);
 /// "a softcap and attention sinks".

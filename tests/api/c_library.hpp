@@ -20,7 +20,7 @@ namespace heed::testing_support {
 /// The problem of a workload's text, dense, on the first device of its kind. @param flags HEED_WANTS_LSE, ...
 inline heed_problem problem_of(std::string_view workload, DeviceKind device, std::uint32_t flags = 0) {
   heed_problem p = api::problem_of(parse_workload(workload), device);
-  p.flags = flags;
+  p.flags |= flags;
   return p;
 }
 inline heed_problem cpu_problem(std::string_view workload = "b1h1l1d16:fp32", std::uint32_t flags = 0) {

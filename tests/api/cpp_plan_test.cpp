@@ -22,13 +22,13 @@ heed_problem without_queries() {
 
 TEST(CppPlan, ARefusalIsAnExceptionWithItsStatusAndSentence) {
   heed_problem p = c::problem();
-  p.softcap = 30;
+  p.dropout = 0.5;
   try {
     const c::Plan plan(p);
-    FAIL() << "softcap was taken";
+    FAIL() << "dropout was taken";
   } catch (const c::Error& error) {
     EXPECT_EQ(error.status(), HEED_UNSUPPORTED);
-    EXPECT_THAT(error.what(), HasSubstr("softcap is not supported"));
+    EXPECT_THAT(error.what(), HasSubstr("a dropout of 0.5 is not supported"));
   }
   heed_options o = c::options();
   o.threads = -1;
@@ -55,7 +55,7 @@ TEST(CppPlan, AnExplanationIsWhole) {
   heed_problem p = c::problem();
   p.dropout = 0.5;
   const std::string text = c::explain(p);
-  EXPECT_THAT(text, HasSubstr("HEED_UNSUPPORTED: dropout"));
+  EXPECT_THAT(text, HasSubstr("HEED_UNSUPPORTED: a dropout of"));
   EXPECT_THAT(text, ::testing::EndsWith("\n"));
 }
 

@@ -25,6 +25,9 @@ TEST(CLibrary, StructsOfOtherVersionsAreRefused) {
   p.reserved_flags = 2;
   expect_refused(p, HEED_INVALID_ARGUMENT, "reserved fields");
   p = cpu_problem();
+  p.reserved_dtype = -1;
+  expect_refused(p, HEED_INVALID_ARGUMENT, "reserved fields");
+  p = cpu_problem();
   p.flags = 1U << 31;
   expect_refused(p, HEED_INVALID_ARGUMENT, "flags 0x80000000");
   p = cpu_problem();
@@ -36,6 +39,9 @@ TEST(CLibrary, StructsOfOtherVersionsAreRefused) {
   p = cpu_problem();
   p.dtype_kv = 44;
   expect_refused(p, HEED_INVALID_ARGUMENT, "44 is no heed_dtype");
+  p = cpu_problem();
+  p.dtype_q = HEED_BOOL;
+  expect_refused(p, HEED_UNSUPPORTED, "HEED_BOOL as a type of Q, K, V or O is not supported");
   p = cpu_problem();
   p.mask = -1;
   expect_refused(p, HEED_INVALID_ARGUMENT, "-1 is no heed_mask");
@@ -139,12 +145,8 @@ TEST(CLibrary, FeaturesThatNoFamilyServesAreNamed) {
     expect_refused(p, HEED_UNSUPPORTED, words);
     EXPECT_THAT(std::string(heed_last_error()), ::testing::HasSubstr("the nearest that"));
   };
-  expect_feature("softcap", [](heed_problem& p) { p.softcap = 30; });
-  expect_feature("dropout", [](heed_problem& p) { p.dropout = 0.1; });
-  expect_feature("a bias", [](heed_problem& p) { p.flags = HEED_HAS_BIAS; });
-  expect_feature("a sink", [](heed_problem& p) { p.flags = HEED_HAS_SINKS; });
-  expect_feature("a packed batch", [](heed_problem& p) { p.flags = HEED_RAGGED; });
-  expect_feature("a paged cache", [](heed_problem& p) { p.flags = HEED_PAGED; });
+  expect_feature("a dropout of 0.1", [](heed_problem& p) { p.dropout = 0.1; });
+  expect_feature("a dropout of nan", [](heed_problem& p) { p.dropout = std::nan(""); });
   expect_feature("a scale factor", [](heed_problem& p) { p.flags = HEED_SCALED; });
   expect_feature("8-bit", [](heed_problem& p) { p.dtype_kv = HEED_FP8_E4M3; });
   expect_feature("different element types", [](heed_problem& p) { p.dtype_kv = HEED_BF16; });

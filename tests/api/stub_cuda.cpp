@@ -5,7 +5,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "kernels/contract.hpp"
+#include "kernels/attention/features.hpp"
 #include "lib/padding/copy_rows.hpp"
 
 // Headers name some functions with macros that add a version; libcuda exports both names, and Heed asks for these.
@@ -214,7 +214,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     return CUDA_ERROR_INVALID_VALUE;
   ++launched;
   attributes_of_last = config->numAttrs;
-  const auto* params = static_cast<const heed::ForwardParams*>(arguments[0]);
+  const auto* params = static_cast<const heed::FeatureParams*>(arguments[0]);
   const auto* maps = static_cast<const heed::TensorMaps*>(arguments[1]);
   if (reinterpret_cast<std::uintptr_t>(maps) % 64 != 0) return CUDA_ERROR_MISALIGNED_ADDRESS;
   std::memcpy(params->o, params, sizeof *params);

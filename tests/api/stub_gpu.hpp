@@ -11,7 +11,7 @@
 #include "api/c_library.hpp"
 #include "dispatch/covering.hpp"
 #include "dispatch/program_file.hpp"
-#include "kernels/contract.hpp"
+#include "kernels/attention/features.hpp"
 #include "padding/padding.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"
@@ -74,14 +74,14 @@ struct Memory {
     t.lse = reinterpret_cast<float*>(at + (4 << 20));
     workspace = at + (5 << 20);
   }
-  [[nodiscard]] ForwardParams seen() const {
-    ForwardParams p;
+  [[nodiscard]] FeatureParams seen() const {
+    FeatureParams p;
     std::memcpy(&p, t.o, sizeof p);
     return p;
   }
   [[nodiscard]] std::vector<std::uint64_t> map_of_k() const {
     std::vector<std::uint64_t> words(8);
-    std::memcpy(words.data(), static_cast<const char*>(t.o) + sizeof(ForwardParams), 64);
+    std::memcpy(words.data(), static_cast<const char*>(t.o) + sizeof(FeatureParams), 64);
     return words;
   }
   std::vector<unsigned char> bytes;

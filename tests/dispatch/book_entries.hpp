@@ -15,7 +15,7 @@ inline dispatch::BookEntry book_entry(double low = 1.1, const std::string& workl
   entry.record.workload = workload;
   entry.record.variant = "one";
   entry.record.origin = "champion";
-  entry.record.contract = dispatch::kernel_contract();
+  entry.record.contract = dispatch::kernel_contract(workload);
   entry.record.source_digest = "abcd";
   dispatch::Provenance p;
   p.device = device;

@@ -31,6 +31,15 @@ TEST(Neighbour, ClassesShareNothing) {
   const Workload one = parse_workload("b1h8l512d64:fp16");
   for (const char* other : {"b1h8l512d64:bf16", "b1h8l512d128:fp16", "b1h8l512d64:fp16:causal_top_left"})
     EXPECT_FALSE(is_same_class(one, parse_workload(other))) << other;
+  for (const char* features : {":softcap=30", ":sinks", ":ragged", ":page=16", ":bias=fp16/hlk"})
+    EXPECT_FALSE(is_same_class(one, parse_workload(std::string("b1h8l512d64:fp16") + features))) << features;
+  const auto has_same = [](const char* a, const char* b) {
+    return is_same_class(parse_workload(std::string("b1h8l512d64:fp16") + a),
+                         parse_workload(std::string("b1h8l512d64:fp16") + b));
+  };
+  EXPECT_TRUE(has_same(":softcap=30:bias=fp16/hlk", ":softcap=50:bias=bool/bk"));
+  EXPECT_FALSE(has_same(":key_lengths", ":ragged"));
+  EXPECT_FALSE(has_same(":page=16", ":page=64"));
   Workload grouped = one;
   grouped.heads = 16;
   EXPECT_FALSE(is_same_class(one, grouped)) << "query heads a key head";

@@ -29,7 +29,8 @@ std::string programs() {
   using namespace heed;
   const DeviceFacts device = cpu_facts();
   dispatch::ProgramFileWriter writer("0123");
-  for (const char* shape : {"b1h2l64d64:fp16", "b1h2l64d64:fp32:causal_top_left", "b1h2l64d16:bf16:window=9"}) {
+  for (const char* shape : {"b1h2l64d64:fp16", "b1h2l64d64:fp32:causal_top_left", "b1h2l64d16:bf16:window=9",
+                            "b1h2l64d64:fp16:softcap=30:bias=fp32:alibi:sinks:key_lengths:page=16"}) {
     const Workload w = parse_workload(shape);
     const Family& family = find_family("fwd_cpu");
     dispatch::ProgramRecord record;
@@ -68,7 +69,8 @@ class Bytes {
 // Sizes that a host of tests has memory for.
 bool is_small(const heed_problem& p) {
   std::int64_t elements = 1;
-  for (const std::int64_t size : {p.batch, p.heads, std::max(p.len_q, p.len_k), std::max(p.dim, p.dim_v)}) {
+  const std::int64_t ragged = (p.flags & HEED_RAGGED) != 0 ? p.total_q : 0;
+  for (const std::int64_t size : {p.batch, p.heads, std::max({p.len_q, p.len_k, ragged}), std::max(p.dim, p.dim_v)}) {
     if (size < 0 || size > 4096 || elements > 65536) return false;
     elements *= std::max<std::int64_t>(size, 1);
   }
@@ -122,7 +124,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (dense && is_small(problem) && info.workspace_bytes < (1 << 20)) {
     std::vector<unsigned char> room(info.workspace_bytes + 256);
     void* const workspace = room.data() + (256 - reinterpret_cast<std::uintptr_t>(room.data()) % 256) % 256;
-    std::vector<float> memory(5 * 65536);
+    std::vector<float> memory(6 * 65536);
     heed_tensors t;
     heed_tensors_init(&t);
     bytes.over(&t.reserved_flags, sizeof t.reserved_flags);
@@ -131,6 +133,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     t.v = memory.data() + 2 * 65536;
     t.o = memory.data() + (bytes.one() % 4) * 65536;
     t.lse = memory.data() + 4 * 65536;
+    // Those of features, each if the problem has it, or if a byte says so.
+    const float* const numbers = memory.data() + 5 * 65536;
+    const std::uint32_t given = problem.flags ^ bytes.one();
+    if ((given & HEED_HAS_BIAS) != 0) t.bias = numbers;
+    if ((given & HEED_HAS_SINKS) != 0) t.sinks = numbers;
+    if ((given & HEED_HAS_ALIBI) != 0) t.alibi_slopes = numbers;
+    const auto* const whole = reinterpret_cast<const std::int32_t*>(numbers);
+    if ((given & HEED_RAGGED) != 0) t.cu_seqlens_q = whole;
+    if ((given & HEED_RAGGED) != 0 && (given & HEED_PAGED) == 0) t.cu_seqlens_k = whole;
+    if ((given & HEED_KEY_LENGTHS) != 0) t.seqused_k = whole;
+    if ((given & HEED_PAGED) != 0) t.page_table = whole;
     (void)heed_plan_prepare(plan, workspace, nullptr);
     (void)heed_plan_run(plan, &t, (choices & 16) != 0 ? workspace : nullptr, nullptr);
   }

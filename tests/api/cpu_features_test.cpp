@@ -1,0 +1,266 @@
+// Features on a CPU, through the C interface alone: results against the oracle, addresses that are wrong, and which
+// program runs.
+#include "device/device.hpp"
+#include "dispatch/program_file.hpp"
+#include "feature_case.hpp"
+#include "jit/build.hpp"
+#include "testing.hpp"
+#include "variant/family.hpp"
+
+namespace heed {
+namespace {
+
+using testing_support::cpu_problem;
+using testing_support::expect_status;
+using testing_support::FeatureCase;
+using testing_support::TemporaryFolder;
+
+// A file with programs of fwd_cpu that have all features: of head dim 16 for each mask, and one of 32 for copies.
+class CpuFeatures : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new TemporaryFolder;
+    const DeviceFacts device = cpu_facts();
+    jit::Builder builder({.cache_folder = folder_->path() / "cache", .host_compiler = {}, .jobs = 2});
+    dispatch::ProgramFileWriter writer("0123");
+    std::vector<std::pair<dispatch::ProgramRecord, std::future<jit::BuildOutcome>>> builds;
+    for (const char* shape : {"b1h2l33k50d16:fp32", "b1h2l33k50d16:fp32:causal_top_left",
+                              "b1h2l33k50d16:fp32:window=9/3", "b1h2l33k50d32:fp32:causal_top_left"}) {
+      const Workload w = with_features(parse_workload(shape), kAllFeatures);
+      const Variant variant = parse_variant("fwd_cpu:unit=vector", w, device);
+      dispatch::ProgramRecord record;
+      record.arch = device.arch;
+      record.workload = to_string(w);
+      record.variant = describe(variant);
+      builds.emplace_back(record, builder.start(jit::request_for(variant, w, device)));
+    }
+    for (auto& [record, build] : builds) {
+      const jit::BuildOutcome outcome = build.get();
+      ASSERT_TRUE(outcome.artifact) << outcome.log;
+      writer.add(record, read_file(outcome.artifact->path, ErrorCode::cache));
+    }
+    write_file_atomically(file(), writer.bytes(), ErrorCode::store);
+  }
+  static void TearDownTestSuite() { delete folder_; }
+
+  static std::string file() { return folder_->file("heed.programs"); }
+  static heed_plan* plan_of(const heed_problem& problem) {
+    static const std::string path = file();
+    heed_options o;
+    heed_options_init(&o);
+    o.programs = path.c_str();
+    heed_plan* plan = nullptr;
+    EXPECT_EQ(heed_plan_create(&problem, &o, &plan), HEED_OK) << heed_last_error();
+    return plan;
+  }
+  static std::string reason_of(const heed_plan* plan) {
+    heed_plan_info info;
+    heed_plan_info_init(&info);
+    EXPECT_EQ(heed_plan_get_info(plan, &info), HEED_OK);
+    return info.reason;
+  }
+  static void run(const heed_problem& problem, const heed_tensors& tensors) {
+    heed_plan* plan = plan_of(problem);
+    ASSERT_NE(plan, nullptr);
+    heed_plan_info info;
+    heed_plan_info_init(&info);
+    ASSERT_EQ(heed_plan_get_info(plan, &info), HEED_OK);
+    std::vector<unsigned char> room(info.workspace_bytes + 256, 0xff);
+    void* const workspace = room.data() + (256 - reinterpret_cast<std::uintptr_t>(room.data()) % 256) % 256;
+    EXPECT_EQ(heed_plan_prepare(plan, workspace, nullptr), HEED_OK) << heed_last_error();
+    EXPECT_EQ(heed_plan_run(plan, &tensors, workspace, nullptr), HEED_OK) << heed_last_error();
+    heed_plan_destroy(plan);
+  }
+  static void run_and_check(const std::string& text) {
+    FeatureCase one(text);
+    run(one.problem(), one.tensors());
+    one.check();
+  }
+  // Everything that a run wrote.
+  static std::vector<std::byte> outputs_of(FeatureCase& one, const heed_problem& problem, const heed_tensors& tensors) {
+    run(problem, tensors);
+    return one.memory();
+  }
+
+  static TemporaryFolder* folder_;
+};
+TemporaryFolder* CpuFeatures::folder_ = nullptr;
+
+const std::string kShape = "b3h4hkv2l37k51d16:fp32";
+
+TEST_F(CpuFeatures, AreWhatTheOracleSays) {
+  for (const char* features :
+       {"", ":softcap=3", ":bias=fp32", ":bias=fp16/hlk", ":bias=bf16/bk", ":bias=bool/blk", ":bias=bool/bk", ":alibi",
+        ":sinks", ":key_lengths", ":ragged", ":page=7", ":page=16:key_lengths", ":page=1:ragged",
+        ":softcap=2:bias=fp32:alibi:sinks:page=8:ragged", ":softcap=2:bias=bool/bhlk:alibi:sinks:ragged:blhd"})
+    for (const char* mask : {"", ":causal_top_left", ":causal_bottom_right", ":window=9/3", ":window_top_left=9/3"})
+      run_and_check(kShape + mask + features);
+}
+
+// More queries than keys, so that masks at the bottom right hide whole rows.
+TEST_F(CpuFeatures, RowsThatSeeNothingAreZeros) {
+  for (const char* features : {":sinks", ":key_lengths", ":ragged:sinks", ":bias=bool/bk:sinks"})
+    run_and_check(std::string("b3h2l41k9d16:fp32:causal_bottom_right") + features);
+}
+
+// Rows of 20 elements are copied to rows of 32: ragged ones as those of one entry, pages as they lie.
+TEST_F(CpuFeatures, PassThroughCopies) {
+  for (const char* features : {":softcap=3:bias=fp16/hlk", ":alibi:sinks:key_lengths", ":ragged:blhd", ":ragged:sinks",
+                               ":page=7:key_lengths", ":page=16:ragged:bias=fp32"}) {
+    const std::string text = std::string("b3h4hkv2l37k51d20:fp32:causal_bottom_right") + features;
+    FeatureCase one(text);
+    heed_plan* plan = plan_of(one.problem());
+    EXPECT_THAT(reason_of(plan), ::testing::HasSubstr("rows of 20 elements to rows of 32"));
+    heed_plan_destroy(plan);
+    run(one.problem(), one.tensors());
+    one.check();
+  }
+}
+
+// The slopes of each entry are those that all entries of a problem of its own would have.
+TEST_F(CpuFeatures, AlibiSlopesMayDifferByEntry) {
+  FeatureCase one("b2h4l9k21d16:fp32:alibi");
+  const std::vector<float> slopes = {0.5F, 0.25F, 1, 2, 0.1F, 0.2F, 0.3F, 0.4F};
+  heed_tensors t = one.tensors();
+  heed_problem p = one.problem();
+  const auto output = [&](const float* first) {
+    t.alibi_slopes = first;
+    run(p, t);
+    const auto* const o = reinterpret_cast<const float*>(t.o);
+    return std::vector<float>(o, o + 2 * p.o_strides.batch);
+  };
+  const std::vector<float> first = output(slopes.data()), second = output(slopes.data() + 4);
+  p.flags |= HEED_ALIBI_BY_BATCH;
+  const std::vector<float> both = output(slopes.data());
+  for (std::int64_t b = 0; b < 2; ++b)
+    for (std::int64_t h = 0; h < 4; ++h)
+      for (std::int64_t i = 0; i < 9 * 16; ++i) {
+        const auto at = static_cast<std::size_t>(b * p.o_strides.batch + h * p.o_strides.head + i);
+        ASSERT_EQ(both[at], (b == 0 ? first : second)[at]) << b << ' ' << h << ' ' << i;
+      }
+}
+
+TEST_F(CpuFeatures, NumbersThatCannotBeCountAsTheNearest) {
+  FeatureCase one("b2h2l9k21d16:fp32:key_lengths:page=8");
+  heed_tensors t = one.tensors();
+  heed_problem p = one.problem();
+  p.page_table_stride = 4;
+  const auto output = [&](const std::vector<std::int32_t>& lengths, const std::vector<std::int32_t>& pages) {
+    t.seqused_k = lengths.data();
+    t.page_table = pages.data();
+    return outputs_of(one, p, t);
+  };
+  const auto last = static_cast<std::int32_t>(p.pages - 1);
+  EXPECT_EQ(output({-7, 4000}, {0, 0, 0, -1, -9, 1, 1 << 30, -1}), output({0, 21}, {0, 0, 0, 0, 0, 1, last, 0}));
+}
+
+TEST_F(CpuFeatures, RowsWithoutKeysHaveTheirSink) {
+  heed_problem p = cpu_problem("b2h3l5k1d16:fp32:sinks", HEED_WANTS_LSE | HEED_HAS_SINKS);
+  p.len_k = 0;
+  std::vector<float> o(2 * 3 * 5 * 16, 7), lse(2 * 3 * 5, 7);
+  const std::vector<float> sinks = {1, -2, 3};
+  heed_tensors t;
+  heed_tensors_init(&t);
+  t.o = o.data();
+  t.lse = lse.data();
+  heed_plan* plan = plan_of(p);
+  expect_status(heed_plan_run(plan, &t, nullptr, nullptr), HEED_INVALID_ARGUMENT, "the address of sinks is null");
+  t.sinks = sinks.data();
+  ASSERT_EQ(heed_plan_run(plan, &t, nullptr, nullptr), HEED_OK) << heed_last_error();
+  for (const float value : o) ASSERT_EQ(value, 0);
+  for (std::size_t i = 0; i < lse.size(); ++i) ASSERT_EQ(lse[i], sinks[i / 5 % 3]);
+  heed_plan_destroy(plan);
+}
+
+TEST_F(CpuFeatures, RaggedRowsWithoutKeysAreZeros) {
+  heed_problem p = cpu_problem("b2h3l5k1d16:fp32:ragged", HEED_WANTS_LSE | HEED_RAGGED);
+  p.len_k = p.total_k = 0;
+  p.total_q = 7;
+  p.o_strides = {};
+  std::vector<float> o(7 * 3 * 16 + 1, 7), lse(3 * 7 + 1, 7);
+  heed_tensors t;
+  heed_tensors_init(&t);
+  t.o = o.data();
+  t.lse = lse.data();
+  heed_plan* plan = plan_of(p);
+  ASSERT_EQ(heed_plan_run(plan, &t, nullptr, nullptr), HEED_OK) << heed_last_error();
+  for (std::size_t i = 0; i + 1 < o.size(); ++i) ASSERT_EQ(o[i], 0);
+  for (std::size_t i = 0; i + 1 < lse.size(); ++i) ASSERT_EQ(lse[i], -INFINITY);
+  EXPECT_EQ(o.back() + lse.back(), 14) << "past the last row";
+  heed_plan_destroy(plan);
+}
+
+// Each tensor of a feature in turn is null, lies between two elements, is given to a problem without, or is written to.
+TEST_F(CpuFeatures, AddressesThatCannotBeAreNamed) {
+  const auto expect = [](FeatureCase& one, const heed_problem& p, const std::string& words, auto change) {
+    heed_tensors t = one.tensors();
+    change(t);
+    heed_plan* plan = plan_of(p);
+    std::vector<unsigned char> room(512);
+    void* const workspace = room.data() + (256 - reinterpret_cast<std::uintptr_t>(room.data()) % 256) % 256;
+    expect_status(heed_plan_run(plan, &t, workspace, nullptr), HEED_INVALID_ARGUMENT, words);
+    heed_plan_destroy(plan);
+  };
+  FeatureCase plain(kShape);
+  const auto each = [&](const std::string& features, const std::string& name, auto heed_tensors::*tensor) {
+    FeatureCase one(kShape + features);
+    const heed_problem p = one.problem();
+    expect(one, p, "the address of " + name + " is null", [&](heed_tensors& t) { t.*tensor = nullptr; });
+    const auto moved = [&](std::ptrdiff_t bytes) {
+      return [tensor, bytes](heed_tensors& t) {
+        const auto address = reinterpret_cast<std::uintptr_t>(t.*tensor) + static_cast<std::uintptr_t>(bytes);
+        t.*tensor = reinterpret_cast<std::remove_reference_t<decltype(t.*tensor)>>(address);
+      };
+    };
+    expect(one, p, name + " lies at", moved(1));
+    expect(one, p, "O overlaps " + name,
+           [&](heed_tensors& t) { t.o = const_cast<void*>(static_cast<const void*>(t.*tensor)); });
+    expect(plain, plain.problem(), name + " is given, which is of problems with",
+           [&](heed_tensors& t) { t.*tensor = static_cast<std::remove_reference_t<decltype(t.*tensor)>>(t.q); });
+  };
+  each(":bias=fp16", "bias", &heed_tensors::bias);
+  each(":sinks", "sinks", &heed_tensors::sinks);
+  each(":alibi", "alibi_slopes", &heed_tensors::alibi_slopes);
+  each(":ragged", "cu_seqlens_q", &heed_tensors::cu_seqlens_q);
+  each(":ragged", "cu_seqlens_k", &heed_tensors::cu_seqlens_k);
+  each(":key_lengths", "seqused_k", &heed_tensors::seqused_k);
+  each(":page=8", "page_table", &heed_tensors::page_table);
+  FeatureCase paged(kShape + ":ragged:page=8");
+  expect(paged, paged.problem(), "cu_seqlens_k is given, which is of problems with HEED_RAGGED, without HEED_PAGED",
+         [](heed_tensors& t) { t.cu_seqlens_k = t.cu_seqlens_q; });
+}
+
+TEST_F(CpuFeatures, RowsPastARaggedTensorAreRefused) {
+  FeatureCase one(kShape + ":ragged");
+  const heed_problem p = one.problem();
+  const heed_tensors good = one.tensors();
+  heed_plan* plan = plan_of(p);
+  const auto refused = [&](auto heed_tensors::*array, std::int64_t total, const std::string& name) {
+    for (const std::int64_t wrong :
+         {std::int64_t{-1}, total + 1, std::int64_t{std::numeric_limits<std::int32_t>::min()}}) {
+      std::vector<std::int32_t> begins = {0, 1, static_cast<std::int32_t>(wrong), 2};
+      heed_tensors t = good;
+      t.*array = begins.data();
+      expect_status(heed_plan_run(plan, &t, nullptr, nullptr), HEED_INVALID_ARGUMENT,
+                    fmt::format("{}[2] is {}; the tensor has rows 0 to {}", name, wrong, total - 1));
+    }
+  };
+  refused(&heed_tensors::cu_seqlens_q, p.total_q, "cu_seqlens_q");
+  refused(&heed_tensors::cu_seqlens_k, p.total_k, "cu_seqlens_k");
+  heed_plan_destroy(plan);
+}
+
+TEST_F(CpuFeatures, APlanSaysWhatElseItsProgramCanDo) {
+  FeatureCase one(kShape + ":softcap=3:sinks");
+  heed_plan* plan = plan_of(one.problem());
+  EXPECT_THAT(reason_of(plan), ::testing::HasSubstr("it was built with biases or a mask tensor and ALiBi slopes and "
+                                                    "lengths of batch entries and paged keys and values too"));
+  heed_plan_info info;
+  heed_plan_info_init(&info);
+  ASSERT_EQ(heed_plan_get_info(plan, &info), HEED_OK);
+  EXPECT_EQ(info.flops, 2.0 * 2 * 16 * 3 * 4 * 37 * 51);
+  heed_plan_destroy(plan);
+}
+
+}  // namespace
+}  // namespace heed

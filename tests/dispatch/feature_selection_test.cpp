@@ -1,0 +1,160 @@
+// Programs with features: those with just what a problem asks for come first, those with more run it too, and the
+// covering set has one for each.
+#include "device/cpu_level.hpp"
+#include "device/device.hpp"
+#include "dispatch/book_entries.hpp"
+#include "dispatch/covering.hpp"
+#include "dispatch/selection.hpp"
+#include "testing.hpp"
+#include "workload/features.hpp"
+
+namespace heed::dispatch {
+namespace {
+
+const std::string kWorkload = "b4h8l512d64:fp16";
+
+class FeaturePrograms : public ::testing::Test {
+ protected:
+  [[nodiscard]] ProgramRecord record_of(const Workload& w, const std::string& config = "") const {
+    ProgramRecord record;
+    record.arch = device_.arch;
+    record.workload = to_string(w);
+    record.variant = describe(parse_variant("fwd_cpu:unit=vector" + config, w, device_));
+    record.origin = "rule";
+    return record;
+  }
+  // Programs for these features, each named by them; the knobs of all but the last differ from the rule's.
+  [[nodiscard]] Programs programs(const std::vector<Features>& all) const {
+    ProgramFileWriter writer("abcd");
+    for (const Features& features : all)
+      writer.add(record_of(with_features(parse_workload(kWorkload), features), &features == &all.back() ? "" : kOther),
+                 "code of " + to_string(features));
+    return {ProgramFile::parse(writer.bytes(), "programs"), device_};
+  }
+  [[nodiscard]] static std::string features_of(const Selection& selection) {
+    return to_string(selection.variant.problem.features);
+  }
+
+  const std::string kOther = ",unroll=4,exp2=degree3";
+  DeviceFacts device_ = cpu_facts();
+};
+
+TEST_F(FeaturePrograms, TheFewestToSpareComeFirstWhateverTheKnobs) {
+  const Features softcap{.softcap = true}, both{.softcap = true, .sinks = true};
+  const Programs four = programs({softcap, both, {}, kAllFeatures});
+  const auto chosen = [&](const std::string& features) {
+    return features_of(four.select(parse_workload(kWorkload + features)));
+  };
+  EXPECT_EQ(chosen(""), "");
+  EXPECT_EQ(chosen(":softcap=30"), "softcap");
+  EXPECT_EQ(chosen(":sinks"), "softcap_sinks");
+  EXPECT_EQ(chosen(":softcap=1:sinks"), "softcap_sinks");
+  EXPECT_EQ(chosen(":ragged"), to_string(kAllFeatures));
+  EXPECT_EQ(chosen(":page=16:bias=bool/bk"), to_string(kAllFeatures));
+}
+
+TEST_F(FeaturePrograms, WhatIsToSpareIsTold) {
+  const Programs one = programs({kAllFeatures});
+  EXPECT_THAT(one.select(parse_workload(kWorkload + ":softcap=30:bias=fp32:alibi:sinks:page=16")).reason,
+              ::testing::HasSubstr("it was built with lengths of batch entries too"));
+  EXPECT_THAT(one.select(with_features(parse_workload(kWorkload), kAllFeatures)).reason,
+              ::testing::Not(::testing::HasSubstr("it was built with")));
+}
+
+TEST_F(FeaturePrograms, AProgramWithoutAFeatureRunsNoneWithIt) {
+  const Programs few = programs({{}, {.softcap = true}});
+  try {
+    (void)few.select(parse_workload(kWorkload + ":sinks"));
+    FAIL() << "a program without sinks was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("holds no program for fp16_d64_sinks"));
+  }
+}
+
+TEST_F(FeaturePrograms, AVariantThatIsAskedForIsFoundWithFeaturesToSpare) {
+  const Programs two = programs({kAllFeatures, {.softcap = true, .sinks = true}});
+  const auto found = [&](const std::string& config, const std::string& features) {
+    const Workload w = parse_workload(kWorkload + features);
+    return features_of(two.find(parse_variant("fwd_cpu:unit=vector" + config, w, device_)));
+  };
+  EXPECT_EQ(found("", ":sinks"), "softcap_sinks");
+  EXPECT_EQ(found(kOther, ":sinks"), to_string(kAllFeatures));
+  EXPECT_THROW((void)found("", ":alibi"), Error);
+}
+
+// Scratch memory is that of the program: with pages it keeps keys that one without reads where they lie.
+TEST_F(FeaturePrograms, PlansAreOfWhatTheProgramWasBuiltFor) {
+  const Workload plain = parse_workload("b1h2l64d64:fp32");
+  const Variant exact = parse_variant("fwd_cpu:unit=vector", plain, device_);
+  const Workload all = with_features(plain, kAllFeatures);
+  const Variant spare = parse_variant("fwd_cpu:unit=vector", all, device_);
+  EXPECT_GT(spare.plan(plain, device_).shared_bytes, exact.plan(plain, device_).shared_bytes);
+  EXPECT_EQ(spare.plan(plain, device_), spare.plan(all, device_));
+}
+
+TEST_F(FeaturePrograms, AChampionIsOfEverySoftcap) {
+  device_.name = "CPU A";
+  BookEntry entry = testing_support::book_entry(1.1, kWorkload + ":softcap=30", "CPU A");
+  entry.record.arch = device_.arch;
+  entry.record.variant = record_of(parse_workload(kWorkload + ":softcap=30")).variant;
+  ProgramFileWriter writer("abcd");
+  writer.add(entry.record, entry.image);
+  const Champions book(ProgramFile::parse(writer.bytes(), "the book"), device_);
+  std::vector<std::string> refused;
+  const auto of = [&](const std::string& features) {
+    return book.of({parse_workload(kWorkload + features), std::nullopt}, refused).has_value();
+  };
+  EXPECT_TRUE(of(":softcap=50"));
+  EXPECT_TRUE(of(":softcap=30:scale=0.5"));
+  EXPECT_FALSE(of(""));
+  EXPECT_FALSE(of(":softcap=30:sinks"));
+  EXPECT_THAT(refused, ::testing::IsEmpty());
+}
+
+TEST(FeatureCovering, EveryProblemWithFeaturesHasAProgram) {
+  const CpuLevel& level = cpu_levels().front();
+  DeviceFacts device = representative_cpu(level);
+  const CoveringOptions options{.dtypes = {Dtype::fp16, Dtype::fp32}, .dims = {64, 128}, .samples = 20};
+  ProgramFileWriter writer("0123");
+  int with_all = 0;
+  for (const CoveringProgram& program : covering_programs(device, options)) {
+    if (program.variant.problem.features == kAllFeatures) ++with_all;
+    ProgramRecord record;
+    record.arch = level.name;
+    record.workload = to_string(program.workload);
+    record.variant = describe(program.variant);
+    record.origin = "rule";
+    writer.add(record, "code");
+  }
+  EXPECT_EQ(with_all, 2 * 2 * 3) << "one for each dtype, head dim and mask";
+  const Programs programs(ProgramFile::parse(writer.bytes(), "covering"), device);
+  for (const char* dtype : {"fp16", "fp32"})
+    for (const char* dim : {"64", "128"})
+      for (const char* mask : {"", ":causal_top_left", ":causal_bottom_right", ":window=100/3"})
+        for (const FeatureName& feature : kFeatureNames) {
+          Workload w = parse_workload(std::string("b3h4l70k300d") + dim + ":" + dtype + mask);
+          Features wanted;
+          wanted.*(feature.member) = true;
+          w = with_features(w, wanted);
+          EXPECT_EQ(programs.select(w).variant.problem.features, kAllFeatures) << to_string(w);
+          EXPECT_EQ(programs.select(reduced(parse_workload("b1h1l9k9d64:fp16"))).variant.problem.features, Features{});
+        }
+}
+
+// Whatever families have, each has a program with all of it for each head dim, dtype and mask.
+TEST(FeatureCovering, GpuFamiliesWithFeaturesHaveTheirPrograms) {
+  const DeviceFacts device = representative_gpu("sm_90a");
+  int expected = 0;
+  for (const Family* family : families())
+    if (family->device() == DeviceKind::cuda && !family->is_special() && has_features(family->features()))
+      expected += 2 * 3;
+  int found = 0;
+  const CoveringOptions options{.dtypes = {Dtype::fp16, Dtype::bf16}, .dims = {64}, .samples = 20};
+  for (const CoveringProgram& program : covering_programs(device, options))
+    if (has_features(program.variant.problem.features)) ++found;
+  EXPECT_EQ(found, expected);
+}
+
+}  // namespace
+}  // namespace heed::dispatch
