@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "kernels/contract.hpp"
+#include "kernels/attention/features.hpp"
 
 namespace heed {
 
@@ -56,6 +56,35 @@ void for_each_params_field(const Visit& visit) {
   for (const auto& field : kStridesFields) visit(field.name, offset_of(params.*field.member));
   for (const auto& field : kIntFields) visit(field.name, offset_of(params.*field.member));
   visit("scale", offset_of(params.scale));
+}
+
+/// The same for those that FeatureParams add.
+template <typename Visit>
+void for_each_feature_field(const Visit& visit) {
+  static const FeatureParams params{};
+  const auto offset_of = [](const auto& field) {
+    return static_cast<std::size_t>(reinterpret_cast<const char*>(&field) - reinterpret_cast<const char*>(&params));
+  };
+  visit("bias", offset_of(params.bias));
+  visit("bias_batch", offset_of(params.bias_batch));
+  visit("bias_head", offset_of(params.bias_head));
+  visit("bias_row", offset_of(params.bias_row));
+  visit("bias_key", offset_of(params.bias_key));
+  visit("alibi_slopes", offset_of(params.alibi_slopes));
+  visit("alibi_batch", offset_of(params.alibi_batch));
+  visit("sinks", offset_of(params.sinks));
+  visit("cu_seqlens_q", offset_of(params.cu_seqlens_q));
+  visit("cu_seqlens_k", offset_of(params.cu_seqlens_k));
+  visit("seqused_k", offset_of(params.seqused_k));
+  visit("page_table", offset_of(params.page_table));
+  visit("page_table_batch", offset_of(params.page_table_batch));
+  visit("lse_batch", offset_of(params.lse_batch));
+  visit("lse_head", offset_of(params.lse_head));
+  visit("page_size", offset_of(params.page_size));
+  visit("pages", offset_of(params.pages));
+  visit("bias_element", offset_of(params.bias_element));
+  visit("aligned_to_the_end", offset_of(params.aligned_to_the_end));
+  visit("softcap", offset_of(params.softcap));
 }
 
 }  // namespace heed
