@@ -65,7 +65,8 @@ def checked(name, query, sizes, features):
         tensor = getattr(f, argument)
         if tensor is None:
             continue
-        if tuple(tensor.shape) not in shapes:
+        # Size by size, which a trace compares where sizes are symbols.
+        if not any(tensor.dim() == len(shape) and all(size == wanted for size, wanted in zip(tensor.shape, shape)) for shape in shapes):
             raise ValueError(f"{name}: {argument} is {tuple(tensor.shape)}; it must be {' or '.join(map(str, shapes))}")
         setattr(f, argument, _converted(name, argument, tensor, dtype))
     if f.bias is not None:
