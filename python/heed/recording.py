@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from heed import features, functional, operators, routing, unfused
-from heed.features import Features
 
 SCHEMA = 1
 WHAT = "calls"
@@ -114,11 +113,11 @@ class Recording:
 
 def _form(query, key, value, attn_mask, dropout_p, is_causal):
     """What a call of scaled_dot_product_attention has that Heed does not serve, and the Features of a mask tensor."""
-    parts, f = [], Features(bias=attn_mask)
+    parts, f = [], features.Features(bias=attn_mask)
     if attn_mask is not None:
         name = f"attn_mask {str(attn_mask.dtype).removeprefix('torch.')}"
         if is_causal or not _is_bias(query, key, attn_mask):
-            parts, f = [name], Features()
+            parts, f = [name], features.Features()
         elif features.needs_gradient(query, key, value, f):
             parts = [f"{name} of a call that needs gradients"]
     if dropout_p:
