@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from heed import c_api, unfused
+from heed import c_api
 
-_BIAS_DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.bool: 6}
+BIAS_DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.bool: 6}
 
 
 @dataclass
@@ -46,7 +46,8 @@ def checked(name, query, sizes, features):
     """
     batch, heads, len_q, len_k = sizes
     f = features
-    if not (isinstance(f.softcap, (int, float)) and math.isfinite(f.softcap) and f.softcap >= 0):
+    # Comparisons and no function of `math`: a trace may have a symbol in the place of a number.
+    if not (isinstance(f.softcap, (int, float)) and 0 <= f.softcap < math.inf):
         raise ValueError(f"{name}: softcap is {f.softcap}; it must be a positive number, or 0 for none")
     if f.is_none():
         return f
@@ -64,11 +65,12 @@ def checked(name, query, sizes, features):
         tensor = getattr(f, argument)
         if tensor is None:
             continue
-        if tuple(tensor.shape) not in shapes:
+        # Size by size, which a trace compares where sizes are symbols.
+        if not any(tensor.dim() == len(shape) and all(size == wanted for size, wanted in zip(tensor.shape, shape)) for shape in shapes):
             raise ValueError(f"{name}: {argument} is {tuple(tensor.shape)}; it must be {' or '.join(map(str, shapes))}")
         setattr(f, argument, _converted(name, argument, tensor, dtype))
     if f.bias is not None:
-        if f.bias.dtype not in _BIAS_DTYPES:
+        if f.bias.dtype not in BIAS_DTYPES:
             raise ValueError(f"{name}: the bias is of {f.bias.dtype}; it must be bool, float16, bfloat16 or float32")
         try:
             f.bias.expand(batch, heads, len_q, len_k)
@@ -124,42 +126,9 @@ def fill(problem, query, key, value, f):
     if f.bias is not None:
         bias = f.bias.expand(p.batch, p.heads, p.len_q, p.len_k)
         p.flags |= c_api.HAS_BIAS
-        p.dtype_bias = _BIAS_DTYPES[f.bias.dtype]
+        p.dtype_bias = BIAS_DTYPES[f.bias.dtype]
         p.bias_strides = c_api.Strides(*(0 if size == 1 else stride for size, stride in zip(bias.shape, bias.stride())))
     return p
-
-
-class Attention(torch.autograd.Function):
-    """heed::forward_features with gradients of query, key, value, bias, sinks and slopes, which are computed by PyTorch's operators with
-    all scores at once."""
-
-    @staticmethod
-    def forward(ctx, query, key, value, mask, window_left, window_right, scale, *arguments):
-        ctx.masking = mask, window_left, window_right, scale
-        ctx.tensors = [index for index, given in enumerate(arguments) if isinstance(given, torch.Tensor)]
-        ctx.arguments = [None if isinstance(given, torch.Tensor) else given for given in arguments]
-        ctx.save_for_backward(query, key, value, *(arguments[index] for index in ctx.tensors))
-        ctx.set_materialize_grads(False)
-        return torch.ops.heed.forward_features(query, key, value, mask, window_left, window_right, scale, *arguments, False)
-
-    @staticmethod
-    def backward(ctx, *grads):
-        inputs = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in ctx.saved_tensors]
-        arguments = list(ctx.arguments)
-        for index, tensor in zip(ctx.tensors, inputs[3:]):
-            arguments[index] = tensor
-        wanted = [tensor for tensor in inputs if tensor.requires_grad]
-        with torch.enable_grad():
-            results = unfused.forward_features(*inputs[:3], *ctx.masking, *arguments)
-            used = [(result, grad) for result, grad in zip(results, grads) if grad is not None and result.requires_grad]
-            if not used:
-                return (None,) * (7 + len(arguments))
-            found = iter(torch.autograd.grad([result for result, _ in used], wanted, [grad for _, grad in used], allow_unused=True))
-        of_inputs = [next(found) if tensor.requires_grad else None for tensor in inputs]
-        of_arguments = [None] * len(arguments)
-        for index, grad in zip(ctx.tensors, of_inputs[3:]):
-            of_arguments[index] = grad
-        return *of_inputs[:3], None, None, None, None, *of_arguments
 
 
 def needs_gradient(query, key, value, f):

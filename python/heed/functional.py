@@ -47,6 +47,7 @@ def attention(
     softcap      scaled scores become softcap * tanh(score / softcap); 0 for none.
     bias         added to the capped scores, or a boolean mask that is True for a visible key: bool, float16, bfloat16 or float32, of sizes
                  that broadcast to (batch, heads, len_q, len_k), any strides. Minus infinity and the least finite number of its type hide.
+                 V must hold finite numbers also for keys that a bias hides.
     sinks        (heads): a score of each row that joins the softmax without a value.
     alibi_slopes (heads) or (batch, heads): scores are biased by -slope * |i + len_k - len_q - j|, of query i and key j.
     key_lengths  (batch), integers: how many of an entry's keys are used, the first ones.
@@ -95,8 +96,7 @@ def attention_varlen(
 def _attention(query, key, value, masking, f, return_lse):
     try:
         if not f.is_none():
-            run = features.Attention.apply if features.needs_gradient(query, key, value, f) else _forward_features
-            o, lse = run(query, key, value, *masking, *f.arguments())
+            o, lse = _forward_features(query, key, value, masking, f)
             return (o, lse) if return_lse else o
         if return_lse or features.needs_gradient(query, key, value, f):
             o, lse = operators.forward_lse(query, key, value, *masking, False)
@@ -111,8 +111,13 @@ def _attention(query, key, value, masking, f, return_lse):
         raise NotImplementedError(refused) from error
 
 
-def _forward_features(*arguments):
-    return operators.forward_features(*arguments, False)
+def _forward_features(query, key, value, masking, f):
+    arguments = query, key, value, *masking, *f.arguments(), False
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None or features.needs_gradient(query, key, value, f):
+        return operators.forward_features(*arguments)
+    # Half the host time: the kernel of the autograd keys is a function of Python.
+    with torch._C._AutoDispatchBelowAutograd():
+        return operators.forward_features(*arguments)
 
 
 def explain(query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
@@ -198,7 +203,7 @@ def _check_sizes(name, query, key, value, size):
 
 def _masking(name, len_q, len_k, same_lengths, causal, window, alignment, scale):
     """(mask, window_left, window_right, scale) of heed::forward. Raises ValueError."""
-    if scale is not None and not (math.isfinite(scale) and scale > 0):
+    if scale is not None and not 0 < scale < math.inf:
         raise ValueError(f"{name}: the scale is {scale}; it must be a positive number, or None for 1 / sqrt(dim)")
     left, right = (-1 if bound is None else bound for bound in (window or (None, None)))
     if left < -1 or right < -1:

@@ -1,4 +1,4 @@
-"""The gradient of heed::forward_lse, rules of torch.vmap, and formulas of FLOP counters.
+"""The gradients of heed::forward_lse and heed::forward_features, rules of torch.vmap, and formulas of FLOP counters.
 
 A gradient is computed by PyTorch's own kernels, given Heed's O and log-sum-exp, where they compute this one right; else by
 heed.unfused. https://docs.pytorch.org/docs/stable/library.html#torch.library.register_autograd
@@ -99,6 +99,46 @@ def backward(ctx, grad_o, grad_lse):
 
 
 torch.library.register_autograd("heed::forward_lse", backward, setup_context=_setup, lib=library)
+
+
+# ------------------------------------------------------------------------------------------------ of calls with features
+
+
+def _setup_features(ctx, inputs, output):
+    ctx.masking, arguments = inputs[3:7], inputs[7:-1]
+    ctx.tensors = [index for index, given in enumerate(arguments) if isinstance(given, torch.Tensor)]
+    ctx.arguments = [None if isinstance(given, torch.Tensor) else given for given in arguments]
+    ctx.save_for_backward(*inputs[:3], *(arguments[index] for index in ctx.tensors))
+    ctx.set_materialize_grads(False)
+
+
+def backward_features(ctx, *grads):
+    """Gradients of Q, K, V, bias, sinks and slopes of heed::forward_features, by PyTorch's operators with all scores at once. They are
+    differentiable in turn."""
+    is_differentiable = torch.is_grad_enabled()
+    places = [0, 1, 2, *(7 + index for index in ctx.tensors)]
+    inputs, wanted = {}, {}
+    for place, tensor in zip(places, ctx.saved_tensors):
+        if ctx.needs_input_grad[place]:
+            # A name of its own: an input may be made of another one.
+            tensor = wanted[place] = tensor.view_as(tensor) if is_differentiable else tensor.detach().requires_grad_()
+        inputs[place] = tensor
+    arguments = [inputs.get(7 + index, given) for index, given in enumerate(ctx.arguments)]
+    of_inputs = [None] * (8 + len(arguments))
+    with torch.enable_grad():
+        results = unfused.forward_features(inputs[0], inputs[1], inputs[2], *ctx.masking, *arguments)
+        used = [(result, grad) for result, grad in zip(results, grads) if grad is not None and result.requires_grad]
+        if used:
+            of_results, grads = zip(*used)
+            found = torch.autograd.grad(of_results, tuple(wanted.values()), grads, create_graph=is_differentiable, allow_unused=True)
+            for place, grad in zip(wanted, found):
+                of_inputs[place] = grad
+    return tuple(of_inputs)
+
+
+torch.library.register_autograd("heed::forward_features", backward_features, setup_context=_setup_features, lib=library)
+
+# ------------------------------------------------------------------------------------------------ batching
 
 
 def _fold(size, tensor, dim):

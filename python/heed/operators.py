@@ -7,7 +7,7 @@
 | heed::scaled_dot_product_attention | PyTorch's signature; calls one of these, or hands back |
 | heed::refusal | whether Heed serves a call of that signature, by number |
 | heed::hand_back | PyTorch's own scaled_dot_product_attention, whatever is installed in its place |
-| heed::forward_features | forward_lse with what most calls do not have: biases, a softcap, sinks, lengths, pages; no gradient |
+| heed::forward_features | forward_lse with what most calls do not have: biases, a softcap, sinks, lengths, pages; with a gradient |
 | heed::unfused, heed::unfused_features | attention in PyTorch's operators, where libheed has no program for what forward was called with |
 
 Kernels for CPUs and GPUs are in libheed_torch.so (bindings/torch); shapes of traced tensors, gradients, batching rules and autocast
@@ -160,7 +160,7 @@ def _autocast(name, key, device_type):
     library.impl(name, cast, key.name)
 
 
-for _name in ("forward", "forward_lse", "scaled_dot_product_attention"):
+for _name in ("forward", "forward_lse", "forward_features", "scaled_dot_product_attention"):
     _autocast(_name, torch._C.DispatchKey.AutocastCPU, "cpu")
     _autocast(_name, torch._C.DispatchKey.AutocastCUDA, "cuda")
 

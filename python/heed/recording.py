@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-from heed import functional, operators, routing, unfused
+from heed import features, functional, operators, routing, unfused
+from heed.features import Features
 
 SCHEMA = 1
 WHAT = "calls"
@@ -58,10 +59,10 @@ class Recording:
 
     def sdpa(self, function, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
         """Runs `function`, which has the arguments of scaled_dot_product_attention, as a call of its workload."""
-        form = _form(query, key, value, attn_mask, dropout_p)
         masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
+        form, f = _form(query, key, value, attn_mask, dropout_p, is_causal)
         has_workload = form in ("", "dropout") or form.startswith("attn_mask")
-        return self.call(functional.workload(query, key, value, masking) if has_workload else "", form, (query, key, value),
+        return self.call(functional.workload(query, key, value, masking, f) if has_workload else "", form, (query, key, value),
                          lambda: function(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
 
     def _count(self, workload, form, inputs, seconds):
@@ -111,18 +112,33 @@ class Recording:
         path.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _form(query, key, value, attn_mask, dropout_p):
-    """What a call of scaled_dot_product_attention has beside sizes."""
-    parts = []
+def _form(query, key, value, attn_mask, dropout_p, is_causal):
+    """What a call of scaled_dot_product_attention has that Heed does not serve, and the Features of a mask tensor."""
+    parts, f = [], Features(bias=attn_mask)
     if attn_mask is not None:
-        parts.append(f"attn_mask {str(attn_mask.dtype).removeprefix('torch.')}")
+        name = f"attn_mask {str(attn_mask.dtype).removeprefix('torch.')}"
+        if is_causal or not _is_bias(query, key, attn_mask):
+            parts, f = [name], Features()
+        elif features.needs_gradient(query, key, value, f):
+            parts = [f"{name} of a call that needs gradients"]
     if dropout_p:
         parts.append("dropout")
     if not query.dim() == key.dim() == value.dim() == 4:
         parts.append(f"{query.dim()}-dimensional")
     elif query.shape[0] != key.shape[0] or query.shape[1] % max(key.shape[1], 1):
         parts.append("broadcast")
-    return ", ".join(parts)
+    return ", ".join(parts), f
+
+
+def _is_bias(query, key, mask):
+    """Whether a mask tensor is one that Heed adds to scores, or hides some by."""
+    if mask.dtype not in features.BIAS_DTYPES or query.dim() != 4 or key.dim() != 4:
+        return False
+    try:
+        mask.expand(*query.shape[:3], key.shape[2])
+    except RuntimeError:
+        return False
+    return True
 
 
 _lock = threading.Lock()

@@ -12,11 +12,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from heed import gradients, operators, unfused
+from heed import features, gradients, operators, unfused
 
 _refusal = torch.ops.heed.refusal.default
 _forward = torch.ops.heed.forward.default
 _forward_lse = torch.ops.heed.forward_lse.default
+_forward_features = torch.ops.heed.forward_features.default
 _sdpa = torch.ops.heed.scaled_dot_product_attention.default
 _DEVICES = {"cpu": torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), "cuda": torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)}
 _TRACED = (FakeTensor, FunctionalTensor)
@@ -28,12 +29,11 @@ def _is_plain(kind):
     return kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
-def is_served_in_trace(query, key, value, attn_mask, dropout_p, scale, enable_gqa):
+def is_served_in_trace(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, needs_gradient):
     """The conditions of bindings/torch/call.cpp, for tensors without memory, whose sizes may be symbols. Where libheed has no program
     for the sizes of a run, heed::forward computes it by heed::unfused."""
     return (
-        attn_mask is None
-        and dropout_p == 0
+        dropout_p == 0
         and query.dim() == key.dim() == value.dim() == 4
         and query.dtype == key.dtype == value.dtype
         and query.device == key.device == value.device
@@ -46,6 +46,17 @@ def is_served_in_trace(query, key, value, attn_mask, dropout_p, scale, enable_gq
         and (query.shape[1] == key.shape[1] or (enable_gqa and query.shape[1] % key.shape[1] == 0))
         and query.shape[3] <= 256
         and value.shape[3] <= 256
+        and (attn_mask is None or (not is_causal and not needs_gradient and _is_bias(attn_mask, query, (*query.shape[:3], key.shape[2]))))
+    )
+
+
+def _is_bias(mask, query, sizes):
+    """Whether a tensor may be added to scores of these sizes, or hide some."""
+    return (
+        mask.dtype in features.BIAS_DTYPES
+        and mask.device == query.device
+        and mask.dim() <= 4
+        and all(size == 1 or size == of_scores for size, of_scores in zip(reversed(mask.shape), reversed(sizes)))
     )
 
 
@@ -64,24 +75,27 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
     """A call that reached the autograd keys."""
     inputs = query, key, value
     rest = attn_mask, dropout_p, is_causal, scale, enable_gqa
-    needs_gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    tensors = inputs if attn_mask is None else (*inputs, attn_mask)
+    needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
         return operators.hand_back(*inputs, *rest, "a transform of torch.func, or forward-mode differentiation")
     if usual_backends is not None and selected_backends() != usual_backends and not (is_flash and torch.backends.cuda.flash_sdp_enabled()):
         return operators.hand_back(*inputs, *rest, "a selection of backends (torch.nn.attention.sdpa_kernel)")
     masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
-    is_plain = all(_is_plain(type(tensor)) for tensor in inputs)
+    is_plain = all(_is_plain(type(tensor)) for tensor in tensors)
     if is_plain and torch._C._len_torch_dispatch_stack() == 0:
-        if not needs_gradient and (attn_mask is None or not attn_mask.requires_grad):
+        if not needs_gradient:
             return _sdpa.redispatch(_DEVICES[query.device.type], *inputs, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         reason = _refusal(*inputs, *rest, needs_gradient)
         if reason:
             return operators.hand_back(*inputs, *rest, reason)
         return Attention.apply(*inputs, *masking)[0]
-    if not (is_plain or all(isinstance(tensor, _TRACED) for tensor in inputs)):
+    if not all(_is_plain(type(tensor)) or isinstance(tensor, _TRACED) for tensor in tensors):
         return operators.hand_back(*inputs, *rest, "a subclass of torch.Tensor")
-    if not is_served_in_trace(*inputs, attn_mask, dropout_p, scale, enable_gqa):
+    if not is_served_in_trace(*inputs, *rest, needs_gradient):
         return operators.hand_back(*inputs, *rest, "arguments that a trace does not serve")
+    if attn_mask is not None:
+        return _forward_features(*inputs, *masking, bias=attn_mask)[0]
     return _forward_lse(*inputs, *masking)[0] if needs_gradient else _forward(*inputs, *masking)
 
 

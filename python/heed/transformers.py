@@ -160,7 +160,7 @@ def _heed(query, key, value, masking, scaling, **given):
         if f.is_none():
             return operators.forward_lse(query, key, value, *codes, True)[0]
         features.checked("heed.attention()", query, (*query.shape[:3], key.shape[2]), f)
-        return None if features.needs_gradient(query, key, value, f) else operators.forward_features(query, key, value, *codes, *f.arguments(), True)[0]
+        return operators.forward_features(query, key, value, *codes, *f.arguments(), True)[0]
     except (NotImplementedError, ValueError):
         # ValueError: batches that broadcast, which PyTorch's attention takes.
         return None

@@ -30,6 +30,7 @@ class Compiled(unittest.TestCase):
             "attention": lambda q, k, v: heed.attention(q, k, v, causal=True) * 2,
             "window": lambda q, k, v: heed.attention(q, k, v, window=(3, 0)) * 2,
             "lse": lambda q, k, v: heed.attention(q, k, v, return_lse=True)[1] * 2,
+            "features": lambda q, k, v: heed.attention(q, k, v, causal=True, softcap=3.0, sinks=torch.ones(4, device=q.device)) * 2,
             "sdpa": lambda q, k, v: heed.scaled_dot_product_attention(q, k, v, is_causal=True) * 2,
         }
         for device, (name, function), dynamic in itertools.product(DEVICES, functions.items(), (False, True)):
@@ -43,12 +44,69 @@ class Compiled(unittest.TestCase):
     def test_the_override(self):
         for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
             with self.subTest(mode.__name__), mode(), heed.sdpa(strict=True):
-                q, k, v = setting("cpu")
-                wanted = F.scaled_dot_product_attention(q, k, v) + 1
+                for mask in (None, torch.rand(16, 16, generator=torch.Generator().manual_seed(3)) > 0.3):
+                    q, k, v = setting("cpu")
+                    wanted = F.scaled_dot_product_attention(q, k, v, mask) + 1
+                    heed.reset_report()
+                    compiled = torch.compile(lambda *arguments: F.scaled_dot_product_attention(*arguments) + 1, fullgraph=True, backend="aot_eager")
+                    torch.testing.assert_close(compiled(q, k, v, mask), wanted)
+                    self.assertEqual(heed.report().served, 1)
+
+    def test_mask_tensors(self):
+        def call(q, k, v, mask):
+            return heed.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True) * 2
+
+        def masks(length):
+            bias = torch.randn(2, 4, length, length, generator=torch.Generator().manual_seed(length))
+            return {"all": bias, "rows": bias[0, 0], "padding": (bias > -0.5)[:, :1, :1], "expanded": bias[:1].expand(2, -1, -1, -1), "hidden": bias > 9}
+
+        for device, name, dynamic in itertools.product(DEVICES, masks(1), (False, True)):
+            with self.subTest(device=device, mask=name, dynamic=dynamic), torch.no_grad():
+                torch._dynamo.reset()
+                q, k, v = tensors((2, 4, 2, 16, 16, 64, 64), torch.float16, device)
+                compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+                for length in (16, 9, 12):
+                    arguments = *(tensor[:, :, :length] for tensor in (q, k, v)), masks(length)[name].to(device, torch.bool if name in ("padding", "hidden") else q.dtype)
+                    wanted = call(*arguments)
+                    heed.reset_report()
+                    torch.testing.assert_close(compiled(*arguments), wanted)
+                    self.assertEqual((heed.report().served, heed.report().handed_back), (1, 0), str(heed.report()))
+
+    def test_what_a_trace_does_not_serve(self):
+        q, k, v = setting("cpu")
+        bias = torch.randn(16, 16, generator=torch.Generator().manual_seed(3))
+        for name, mask, learned, named in (
+            ("of queries", bias, q.clone().requires_grad_(), {}),
+            ("of the mask", bias.clone().requires_grad_(), q, {}),
+            ("beside is_causal", bias, q, {"is_causal": True}),
+        ):
+            with self.subTest(name):
+                torch._dynamo.reset()
+                wanted = F.scaled_dot_product_attention(learned, k, v, mask, **named)
+                compiled = torch.compile(lambda *arguments: heed.scaled_dot_product_attention(*arguments, **named), fullgraph=True, backend="aot_eager")
                 heed.reset_report()
-                compiled = torch.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v) + 1, fullgraph=True, backend="aot_eager")
-                torch.testing.assert_close(compiled(q, k, v), wanted)
-                self.assertEqual(heed.report().served, 1)
+                o = compiled(learned, k, v, mask)
+                self.assertEqual(heed.report().served, 0)
+                torch.testing.assert_close(o, wanted, atol=1e-5, rtol=1e-4)
+                self.assertEqual(o.requires_grad, wanted.requires_grad)
+                if o.requires_grad:
+                    tensor = mask if mask.requires_grad else learned
+                    torch.testing.assert_close(*(torch.autograd.grad(each.sin().sum(), tensor)[0] for each in (o, wanted)), atol=1e-5, rtol=1e-4)
+
+    def test_features_in_training(self):
+        bias = torch.randn(16, 16, generator=torch.Generator().manual_seed(3))
+
+        def call(q, k, v, bias):
+            return heed.attention(q, k, v, bias=bias, softcap=3.0).sin()
+
+        for device, dynamic in itertools.product(DEVICES, (False, True)):
+            results = []
+            for function in (torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager"), call):
+                leaves = [tensor.clone().requires_grad_() for tensor in (*setting(device), bias.to(device))]
+                function(*leaves).sum().backward()
+                results.append([tensor.grad for tensor in leaves])
+            for one, two in zip(*results):
+                torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-4)
 
     def test_training(self):
         for device, dynamic in itertools.product(DEVICES, (False, True)):
@@ -80,6 +138,35 @@ class Compiled(unittest.TestCase):
         self.assertIn("heed.forward", str(program.graph))
         shorter = q[:, :, :7], k[:, :, :7], v[:, :, :7]
         torch.testing.assert_close(program.module()(*shorter), Model()(*shorter))
+
+    def test_export_of_a_mask(self):
+        class Model(torch.nn.Module):
+            def forward(self, q, k, v, mask):
+                return heed.scaled_dot_product_attention(q, k, v, mask)
+
+        q, k, v = setting("cpu")
+        mask = torch.rand(2, 1, 16, 16, generator=torch.Generator().manual_seed(3)) > 0.3
+        length = torch.export.Dim("length", min=2, max=64)
+        dims = {**{name: {2: length} for name in ("q", "k", "v")}, "mask": {2: length, 3: length}}
+        with torch.no_grad():
+            program = torch.export.export(Model(), (q, k, v, mask), dynamic_shapes=dims).run_decompositions()
+        # The operator stays, and its call is routed when the program runs.
+        self.assertIn("heed.scaled_dot_product_attention", str(program.graph))
+        shorter = q[:, :, :7], k[:, :, :7], v[:, :, :7], mask[:, :, :7, :7]
+        wanted = Model()(*shorter)
+        heed.reset_report()
+        torch.testing.assert_close(program.module()(*shorter), wanted)
+        self.assertEqual((heed.report().served, heed.report().handed_back), (1, 0), str(heed.report()))
+
+    def test_opcheck_of_features(self):
+        q, k, v = tensors((2, 4, 2, 9, 11, 64, 64), torch.float32, "cpu")
+        given = {"softcap": 2.0, "bias": torch.randn(2, 1, 9, 11), "sinks": torch.randn(4), "alibi_slopes": torch.rand(4)}
+        lengths = torch.tensor([5, 11], dtype=torch.int32)
+        for needs_gradient, masking in itertools.product((False, True), ((), (2, 3, -1))):
+            with self.subTest(gradient=needs_gradient, masking=masking):
+                learned = [tensor.clone().requires_grad_(needs_gradient) for tensor in (q, k, v)]
+                features = {name: one.clone().requires_grad_(needs_gradient) if name != "softcap" else one for name, one in given.items()}
+                torch.library.opcheck(torch.ops.heed.forward_features.default, (*learned, *masking), {**features, "key_lengths": lengths})
 
     def test_opcheck(self):
         for needs_gradient, operator in itertools.product((False, True), ("forward", "forward_lse", "scaled_dot_product_attention", "unfused")):

@@ -116,7 +116,7 @@ def run_qwen_image(model, mask=None):
 # A model, a function that runs it, and the calls that kernels compute and that are handed back.
 PROCESSORS = {
     "UNet": (plain_unet, run_unet, 8, 0),
-    "UNet, text with padding": (plain_unet, lambda model: run_unet(model, encoder_attention_mask=text_mask()), 4, 4),
+    "UNet, text with padding": (plain_unet, lambda model: run_unet(model, encoder_attention_mask=text_mask()), 8, 0),
     "UNet of added projections": (unet_of_added_projections, run_unet, 4, 0),
     "autoencoder": (autoencoder, lambda model: model(randn(1, 3, 16, 16)).sample, 2, 0),
     "Stable Diffusion 3": (
@@ -126,12 +126,12 @@ PROCESSORS = {
         0,
     ),
     "PixArt": (pixart, run_pixart, 4, 0),
-    "PixArt, text with padding": (pixart, lambda model: run_pixart(model, encoder_attention_mask=text_mask()), 2, 2),
+    "PixArt, text with padding": (pixart, lambda model: run_pixart(model, encoder_attention_mask=text_mask()), 4, 0),
 }
 BACKEND = {
     "Flux": (flux, run_flux, 2, 0),
     "Qwen-Image": (qwen_image, run_qwen_image, 2, 0),
-    "Qwen-Image, text with padding": (qwen_image, lambda model: run_qwen_image(model, text_mask().bool()), 0, 2),
+    "Qwen-Image, text with padding": (qwen_image, lambda model: run_qwen_image(model, text_mask().bool()), 2, 0),
 }
 
 

@@ -40,7 +40,8 @@ class Documents(unittest.TestCase):
     def test_pytorch(self):
         printed = self.run_document(ROOT / "docs" / "pytorch.md")
         self.assertIn("runs      fwd_", printed)
-        self.assertIn("a mask tensor (attn_mask)", printed)
+        self.assertIn(":bias=bool/lk", printed)
+        self.assertRegex(printed, "b1h8l512d64:fp32 .* dropout")
 
 
 class Printed(unittest.TestCase):

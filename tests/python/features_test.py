@@ -133,6 +133,28 @@ class Dense(unittest.TestCase):
             for one in torch.autograd.grad(o.float().square().sum(), [*learned, *extra.values()]):
                 self.assertTrue(torch.isfinite(one).all())
 
+    def test_gradients_of_gradients(self):
+        q, _, _ = tensors((1, 4, 4, 6, 6, 16, 16), torch.float32, "cpu")
+        bias = torch.randn(6, 6, generator=torch.Generator().manual_seed(2))
+        results = []
+        for function in (lambda *tensors: heed.attention(*tensors, bias=bias, softcap=3.0), lambda *tensors: unfused.forward_features(*tensors, softcap=3.0, bias=bias)[0]):
+            learned = q.clone().requires_grad_()
+            # Q, K and V are of one tensor: a gradient of each is not one of the others.
+            (first,) = torch.autograd.grad(function(learned, learned.cos(), learned * 2).sin().sum(), learned, create_graph=True)
+            results.append((first.detach(), *torch.autograd.grad(first.square().sum(), learned)))
+        for one, two in zip(*results):
+            torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
+
+    def test_autocast(self):
+        q, k, v = tensors((1, 4, 2, 9, 11, 64, 64), torch.float32, "cpu")
+        learned = q.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            o = heed.attention(learned, k, v, softcap=3.0)
+        wanted = heed.attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), softcap=3.0)
+        torch.testing.assert_close(o, wanted, atol=0, rtol=0)
+        o.float().sum().backward()
+        self.assertTrue(learned.grad.isfinite().all() and learned.grad.dtype == torch.float32)
+
     def test_arguments_that_cannot_be(self):
         q, k, v = tensors((2, HEADS, 2, *LENGTHS, 64, 64), torch.float16, DEVICES[0])
         device = q.device

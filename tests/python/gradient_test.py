@@ -28,7 +28,9 @@ def exact(q, k, v, **mask):
     q, k, v = (tensor.detach().double().cpu().requires_grad_() for tensor in (q, k, v))
     from heed.functional import _masking
 
-    o, lse = unfused.forward(q, k, v, *_masking(q, k, v, mask.get("causal", False), mask.get("window"), mask.get("alignment"), None, {}))
+    len_q, len_k = q.shape[2], k.shape[2]
+    masking = _masking("exact", len_q, len_k, len_q == len_k, mask.get("causal", False), mask.get("window"), mask.get("alignment"), None)
+    o, lse = unfused.forward(q, k, v, *masking)
     weighted(o).backward()
     return o, q.grad, k.grad, v.grad
 

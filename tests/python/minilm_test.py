@@ -80,7 +80,7 @@ class Embeddings(unittest.TestCase):
         self.check([DOCUMENT, DOCUMENT[:-1] + "!"], served=6, handed_back=0)
 
     def test_texts_of_several_lengths(self):
-        together = self.check(SENTENCES, served=0, handed_back=6)
+        together = self.check(SENTENCES, served=6, handed_back=0)
         torch.testing.assert_close(together[2:3], embeddings(SENTENCES[2:3], "heed"), atol=2e-6, rtol=0)
 
     def test_each_sentence_is_nearest_to_its_neighbour(self):

@@ -1,5 +1,6 @@
 """Heed in the place of aten::scaled_dot_product_attention: who is served, what is handed back, what the report says."""
 
+import contextlib
 import threading
 import unittest
 
@@ -92,8 +93,11 @@ class Overrides(unittest.TestCase):
 
     def test_what_is_handed_back_is_said(self):
         q, k, v = self.q, self.k, self.v
+        learned, seen = q.clone().requires_grad_(), torch.rand(16, 16, generator=generator()) > 0.3
         cases = {
-            "mask tensor": lambda: F.scaled_dot_product_attention(q, k, v, torch.ones(16, 16, dtype=torch.bool)),
+            "needs gradients": lambda: F.scaled_dot_product_attention(learned, k, v, seen),
+            "beside is_causal": lambda: F.scaled_dot_product_attention(q, k, v, seen, is_causal=True),
+            "call that needs": lambda: F.scaled_dot_product_attention(q, k, v, torch.randn(16, 16, generator=generator()).requires_grad_()),
             "dropout": lambda: F.scaled_dot_product_attention(q, k, v, dropout_p=0.1),
             "4-dimensional": lambda: F.scaled_dot_product_attention(q[0], k[0], v[0]),
             "element type": lambda: F.scaled_dot_product_attention(q.double(), k.double(), v.double()),
@@ -102,6 +106,7 @@ class Overrides(unittest.TestCase):
             "scale": lambda: F.scaled_dot_product_attention(q, k, v, scale=-1.0),
             "selection of backends": lambda: with_math(q, k, v),
             "d300": lambda: F.scaled_dot_product_attention(*(torch.zeros(1, 1, 8, 300) for _ in range(3))),
+            "fp32_d300": lambda: F.scaled_dot_product_attention(*(torch.zeros(1, 1, 8, 300) for _ in range(3)), seen[:8, :8]),
         }
         for words, call in cases.items():
             with self.subTest(words):
@@ -116,8 +121,59 @@ class Overrides(unittest.TestCase):
                     call()
                 heed.reset_report()
 
+    def test_mask_tensors_are_served(self):
+        bias = torch.randn(2, 4, 16, 16, generator=generator())
+        masks = {
+            **{"all": bias, "one head": bias[:, :1], "rows": bias[0, 0], "keys": bias[0, 0, :1], "one": bias[:1, :1, :1, :1]},
+            **{"booleans": bias > -0.5, "padding": (bias > -0.5)[:, :1, :1], "columns": bias[0, 0].T, "expanded": bias[:, :1].expand(2, 4, 16, 16)},
+            **{"infinite": bias.masked_fill(bias > 1, -torch.inf), "learned": bias.clone().requires_grad_()},
+        }
+        for name, mask in masks.items():
+            for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
+                if name == "learned" and mode is torch.enable_grad:
+                    continue
+                with self.subTest(mask=name, mode=mode.__name__), mode():
+                    wanted = F.scaled_dot_product_attention(self.q, self.k, self.v, mask)
+                    with heed.sdpa(strict=True):
+                        got = F.scaled_dot_product_attention(self.q, self.k, self.v, mask)
+                    self.assertEqual(self.counted(), (1, 0))
+                    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
+
+    def test_a_mask_of_heads_that_share_keys(self):
+        q, k, v = tensors((2, 4, 2, 5, 16, 64, 64), torch.float32, "cpu")
+        mask = torch.rand(2, 4, 5, 16, generator=generator()) > 0.3
+        wanted = F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+        with heed.sdpa(strict=True):
+            torch.testing.assert_close(F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True), wanted, atol=1e-5, rtol=1e-4)
+
+    def test_a_learned_mask(self):
+        # Heed computes no gradient of a mask beside that of an output, also where no other tensor wants one.
+        for learned in ("mask", "query"):
+            results = []
+            for override in (False, True):
+                mask = torch.randn(16, 16, generator=generator()).requires_grad_(learned == "mask")
+                q = self.q.clone().requires_grad_(learned == "query")
+                with heed.sdpa() if override else contextlib.nullcontext():
+                    o = F.scaled_dot_product_attention(q, self.k, self.v, mask)
+                o.square().sum().backward()
+                results.append((o.detach(), mask.grad if learned == "mask" else q.grad))
+            for one, two in zip(*results):
+                torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-4)
+            self.assertEqual(self.counted(), (0, 1))
+
+    def test_rows_that_see_no_key_are_zeros(self):
+        seen = torch.ones(16, 16, dtype=torch.bool)
+        seen[3] = False
+        for dtype in DTYPES["cpu"]:
+            q, k, v = tensors(SMALL, dtype, "cpu")
+            for mask in (seen, torch.where(seen, 0.0, -torch.inf).to(dtype), torch.where(seen, 0.0, torch.finfo(dtype).min).to(dtype)):
+                with heed.sdpa(strict=True):
+                    o = F.scaled_dot_product_attention(q, k, v, mask)
+                self.assertEqual(o[:, :, 3].abs().max(), 0)
+                torch.testing.assert_close(o[:, :, 4:], F.scaled_dot_product_attention(q, k, v)[:, :, 4:], atol=2e-2, rtol=2e-2)
+
     def test_strict_ends_with_its_statement(self):
-        mask = torch.ones(16, 16, dtype=torch.bool)
+        mask = torch.zeros(16, 16, requires_grad=True)
         with heed.sdpa():
             with heed.sdpa(strict=True):
                 with self.assertRaisesRegex(RuntimeError, "mask tensor"):
@@ -126,11 +182,12 @@ class Overrides(unittest.TestCase):
 
     def test_errors_of_pytorch_keep_their_sentence(self):
         bad = torch.zeros(3, 16)
-        with self.assertRaises(RuntimeError) as wanted:
-            F.scaled_dot_product_attention(self.q, self.k, self.v, bad)
-        with heed.sdpa(), self.assertRaises(RuntimeError) as got:
-            F.scaled_dot_product_attention(self.q, self.k, self.v, bad)
-        self.assertEqual(str(got.exception).split("\n")[0], str(wanted.exception).split("\n")[0])
+        for mask, named in ((bad, {}), (torch.zeros(16, 16, dtype=torch.float64), {}), (torch.zeros(1, 2, 4, 16, 16), {})):
+            with self.assertRaises(RuntimeError) as wanted:
+                F.scaled_dot_product_attention(self.q, self.k, self.v, mask, **named)
+            with heed.sdpa(), self.assertRaises(RuntimeError) as got:
+                F.scaled_dot_product_attention(self.q, self.k, self.v, mask, **named)
+            self.assertEqual(str(got.exception).split("\n")[0], str(wanted.exception).split("\n")[0])
 
     def test_a_selection_that_was_there_before_is_no_selection(self):
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -267,6 +324,10 @@ class Reports(unittest.TestCase):
         self.assertEqual((handed.workload, handed.reason), ("b2h4l16d64:fp32", "dropout"))
         self.assertIn("b2h4l16d64:fp32:causal_top_left", str(report))
         self.assertEqual(json.loads(json.dumps(report.as_dict()))["served"], 3)
+
+
+def generator():
+    return torch.Generator().manual_seed(4)
 
 
 def with_math(q, k, v):

@@ -30,11 +30,16 @@ class Recordings(unittest.TestCase):
 
     def test_what_is_called_is_told_and_computed(self):
         q, k, v = self.q, self.k, self.v
-        mask = torch.rand(16, 16) > 0.5
+        mask, padding, numbers = torch.rand(16, 16) > 0.5, torch.rand(2, 1, 1, 16) > 0.2, torch.randn(2, 4, 16, 16)
+        learned = q.clone().requires_grad_()
         calls = {
             ("b2h4l16d64:fp32", ""): lambda: F.scaled_dot_product_attention(q, k, v),
             ("b2h4l16d64:fp32:causal_top_left", ""): lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
-            ("b2h4l16d64:fp32", "attn_mask bool"): lambda: F.scaled_dot_product_attention(q, k, v, mask),
+            ("b2h4l16d64:fp32:bias=bool/lk", ""): lambda: F.scaled_dot_product_attention(q, k, v, mask),
+            ("b2h4l16d64:fp32:bias=bool/bk", ""): lambda: F.scaled_dot_product_attention(q, k, v, padding),
+            ("b2h4l16d64:fp32:bias=fp32", ""): lambda: F.scaled_dot_product_attention(q, k, v, numbers),
+            ("b2h4l16d64:fp32:bias=fp32/hlk", ""): lambda: F.scaled_dot_product_attention(q, k, v, numbers[:1].expand(2, 4, 16, 16)),
+            ("b2h4l16d64:fp32:bias=bool/lk", "attn_mask bool of a call that needs gradients"): lambda: F.scaled_dot_product_attention(learned, k, v, mask),
             ("", "3-dimensional"): lambda: F.scaled_dot_product_attention(q[0], k[0], v[0]),
             ("", ""): lambda: F.scaled_dot_product_attention(q.double(), k.double(), v.double()),
             ("b2h4l16d64:fp32:scale=0.5", ""): lambda: heed.scaled_dot_product_attention(q, k, v, scale=0.5),
@@ -52,6 +57,21 @@ class Recordings(unittest.TestCase):
             pass
         calls["b2h4l16d64:fp32", ""]()
         self.assertEqual(self.rows(recording), {})
+
+    def test_calls_with_features(self):
+        q, k, v = (tensor.half() for tensor in tensors((2, 4, 2, 16, 32, 64, 64), torch.float32, "cpu"))
+        padding, lengths = torch.rand(2, 1, 1, 32) > 0.2, torch.tensor([7, 32])
+        rows, cu = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (q, k, v)), torch.tensor([0, 10, 32], dtype=torch.int32)
+        pools, table = (torch.randn(4, 16, 2, 64).half() for _ in range(2)), torch.tensor([[0, 1], [2, 3]])
+        with heed.record() as recording:
+            heed.attention(q, k, v, softcap=5.0, sinks=torch.zeros(4))
+            heed.attention(q, k, v, bias=padding, alibi_slopes=torch.zeros(4))
+            heed.attention(q, k, v, key_lengths=lengths, causal=True, alignment="bottom_right")
+            heed.attention(q, *pools, page_table=table, key_lengths=lengths)
+            heed.attention_varlen(*rows, cu_seqlens_q=cu, cu_seqlens_k=2 * cu, max_len_q=22, max_len_k=44)
+        shape = "b2h4hkv2l16k32d64:fp16"
+        wanted = [shape + text for text in (":softcap=5:sinks", ":bias=bool/bk:alibi", ":causal_bottom_right:key_lengths", ":key_lengths:page=16")]
+        self.assertEqual(list(self.rows(recording)), [(text, "") for text in (*wanted, "b2h4hkv2l22k44d64:fp16:blhd:ragged")])
 
     def test_gradients_and_threads(self):
         q = self.q.clone().requires_grad_()

@@ -6,7 +6,7 @@ from unittest import mock
 
 import torch
 from attention_cases import require_programs
-from transformers_models import DECODERS, MODELS, SOFTCAPPED, inputs, made, padding, references, require_transformers, result, tokens, with_implementation
+from transformers_models import DECODERS, MODELS, inputs, made, padding, references, require_transformers, result, tokens, with_implementation
 
 # Largest difference, as a part of the largest logit.
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 4e-2}
@@ -29,6 +29,11 @@ def assert_logits(test, actual, wanted, dtype=torch.float32, where=None):
     test.assertLessEqual((actual.float() - wanted.float()).abs().max(), limit)
 
 
+def masked(report):
+    """Calls that a kernel computed with a mask tensor."""
+    return sum(row.calls for row in report.rows if row.served and ":bias=" in row.workload)
+
+
 @torch.no_grad()
 def logits(model, implementation, **arguments):
     return with_implementation(model, implementation, lambda model: result(model(**arguments)))
@@ -48,10 +53,9 @@ class Logits(unittest.TestCase):
         for name in MODELS:
             with self.subTest(model=name):
                 report = self.compare(made(name), inputs(name))
-                calls = MODELS[name][3]
-                # Softcap is in no kernel of this version, nor the position bias of T5, which its cross attention has too, of zeros.
-                served = 0 if name in SOFTCAPPED or name == "t5" else calls
-                self.assertEqual((report.served, report.handed_back), (served, calls - served), str(report))
+                self.assertEqual((report.served, report.handed_back), (MODELS[name][3], 0), str(report))
+                # The position bias of T5 is a tensor, and its cross attention has one too, of zeros.
+                self.assertEqual(masked(report), MODELS[name][3] if name == "t5" else 0, str(report))
 
     def test_padding(self):
         for name, side in itertools.product([*DECODERS, "bert", "modernbert", "t5"], ("left", "right")):
@@ -60,13 +64,13 @@ class Logits(unittest.TestCase):
                 where = None if name == "t5" else given["attention_mask"].bool()
                 report = self.compare(made(name), given, where=where)
                 # The causal self-attention of T5's decoder has no padding, but it has a bias.
-                self.assertEqual((report.served, report.handed_back), (0, MODELS[name][3]), str(report))
+                self.assertEqual((report.served, report.handed_back, masked(report)), (MODELS[name][3], 0, MODELS[name][3]), str(report))
 
     def test_a_mask_that_hides_nothing_is_no_padding(self):
         for name in ("llama", "mistral", "bert", "modernbert"):
             with self.subTest(model=name):
                 report = self.compare(made(name), {"input_ids": tokens(), "attention_mask": torch.ones(2, 20, dtype=torch.long)})
-                self.assertEqual((report.served, report.handed_back), (MODELS[name][3], 0), str(report))
+                self.assertEqual((report.served, report.handed_back, masked(report)), (MODELS[name][3], 0, 0), str(report))
 
     def test_bfloat16(self):
         for name, side in itertools.product(("llama", "gemma3", "gpt_oss", "bert"), (None, "left")):
@@ -86,20 +90,22 @@ class Logits(unittest.TestCase):
             with self.subTest(model=name):
                 model = made(name)
                 report = self.compare(model, {"input_ids": tokens(), "position_ids": positions, "use_cache": False})
-                self.assertEqual(report.served, 0)
+                self.assertEqual((report.served, report.handed_back, masked(report)), (2, 0, 2), str(report))
                 alone = logits(model, "heed", input_ids=tokens()[:, 7:], use_cache=False)
                 assert_logits(self, logits(model, "heed", input_ids=tokens(), position_ids=positions, use_cache=False)[:, 7:], alone)
 
     def test_a_users_own_mask(self):
         seen = torch.rand(2, 1, 20, 20, generator=torch.Generator().manual_seed(4)) > 0.4
         seen |= torch.eye(20, dtype=torch.bool)
-        numbers = torch.where(seen, 0.0, torch.finfo(torch.float32).min)
-        for name in ("llama", "gpt_oss", "gemma2"):
-            with self.subTest(model=name):
-                model = made(name)
+        for name, dtype in itertools.product(("llama", "gpt_oss", "gemma2"), TOLERANCES):
+            with self.subTest(model=name, dtype=dtype):
+                model = made(name, dtype=dtype)
+                numbers = torch.where(seen, 0.0, torch.finfo(dtype).min).to(dtype)
                 wanted = logits(model, "eager", input_ids=tokens(), attention_mask=numbers)
-                assert_logits(self, logits(model, "heed", input_ids=tokens(), attention_mask=numbers), wanted)
-                assert_logits(self, logits(model, "heed", input_ids=tokens(), attention_mask=seen), wanted)
+                heed.reset_report()
+                assert_logits(self, logits(model, "heed", input_ids=tokens(), attention_mask=numbers), wanted, dtype)
+                assert_logits(self, logits(model, "heed", input_ids=tokens(), attention_mask=seen), wanted, dtype)
+                self.assertEqual((heed.report().served, heed.report().handed_back), (4, 0), str(heed.report()))
 
     def test_decoders_that_see_both_ways(self):
         for name in ("llama", "mistral"):
@@ -138,7 +144,7 @@ class TheTestsCanFail(unittest.TestCase):
         with mock.patch("heed.transformers_masks._visible", return_value=None):
             heed.reset_report()
             logits(made("mistral"), "heed", input_ids=tokens())
-        self.assertEqual((heed.report().served, heed.report().handed_back), (0, 2))
+        self.assertEqual((heed.report().served, masked(heed.report())), (2, 2))
 
     def test_a_window_that_is_one_key_off_is_seen(self):
         model = made("mistral")

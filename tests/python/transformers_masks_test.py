@@ -123,6 +123,16 @@ class PositionMasks(unittest.TestCase):
         self.assertIsNone(self.mask.visible)
         self.assertTrue(torch.equal(self.mask.dense(), self.whole))
 
+    def test_it_is_a_mask_of_pytorchs_attention(self):
+        import heed
+
+        q, k, v = torch.randn(1, 2, 5, 32), torch.randn(1, 2, 9, 32), torch.randn(1, 2, 9, 32)
+        wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, self.whole)
+        for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
+            with self.subTest(mode=mode.__name__), mode(), heed.sdpa():
+                mask = masks.mask(1, 5, 9, q_offset=4)
+                torch.testing.assert_close(torch.nn.functional.scaled_dot_product_attention(q, k, v, mask), wanted, atol=1e-5, rtol=1e-4)
+
     def test_what_reads_no_element_keeps_it(self):
         self.assertEqual((self.mask.shape, self.mask.dim(), self.mask.device.type), ((1, 1, 5, 9), 4, "cpu"))
         self.assertIs(self.mask.to("cpu"), self.mask)

@@ -48,7 +48,6 @@ MODELS = {
     ),
 }
 DECODERS = ["llama", "qwen2", "mistral", "gemma2", "gemma3", "gpt_oss"]
-SOFTCAPPED = {"gemma2"}
 
 
 def require_transformers():

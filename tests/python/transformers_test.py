@@ -81,7 +81,7 @@ class Function(unittest.TestCase):
                 self.check(mask, visible.dense("cpu"), sizes=(q_length, kv_length))
                 sinks = torch.tensor([0.5, -1.0, 2.0, 0.0])
                 self.check(mask, visible.dense("cpu"), sizes=(q_length, kv_length), s_aux=sinks)
-                self.check(mask, visible.dense("cpu"), sizes=(q_length, kv_length), softcap=3.0, served=0)
+                self.check(mask, visible.dense("cpu"), sizes=(q_length, kv_length), softcap=3.0)
 
     def test_mask_tensors(self):
         seen = torch.rand(2, 1, 7, 7, generator=torch.Generator().manual_seed(1)) > 0.3
@@ -89,33 +89,44 @@ class Function(unittest.TestCase):
         numbers = torch.where(seen, 0.0, torch.finfo(torch.float32).min)
         sinks = torch.randn(4, generator=torch.Generator().manual_seed(2))
         for mask in (seen, numbers, seen.expand(2, 4, 7, 7)):
-            self.check(mask, seen, served=0)
-            self.check(mask, seen, served=0, softcap=2.0)
-            self.check(mask, seen, served=0, s_aux=sinks)
-        self.check(seen[:, :, :1], seen[:, :, :1], sizes=(1, 7), served=0)
+            self.check(mask, seen)
+            self.check(mask, seen, softcap=2.0)
+            self.check(mask, seen, s_aux=sinks)
+            self.check(mask, seen, s_aux=sinks, softcap=2.0)
+        self.check(seen[:, :, :1], seen[:, :, :1], sizes=(1, 7))
         touched = masks.mask(2, 3, 9, q_offset=6)
         self.assertEqual((~touched).sum(), 6)
-        self.check(touched, touched.dense(), sizes=(3, 9), served=0)
+        self.check(touched, touched.dense(), sizes=(3, 9))
 
     def test_a_position_bias(self):
         bias = torch.randn(1, 4, 7, 9, generator=torch.Generator().manual_seed(1))
         lower = torch.ones(7, 9, dtype=torch.bool).tril()
-        self.check(None, lower, sizes=(7, 9), position_bias=bias, served=0)
-        self.check(None, None, Module(is_causal=False), sizes=(7, 9), position_bias=bias, served=0)
+        self.check(None, lower, sizes=(7, 9), position_bias=bias)
+        self.check(None, None, Module(is_causal=False), sizes=(7, 9), position_bias=bias)
         seen = torch.rand(2, 1, 7, 9, generator=torch.Generator().manual_seed(2)) > 0.3
         seen[..., 0] = True
-        self.check(seen, seen, sizes=(7, 9), position_bias=bias, served=0)
-        self.check(torch.where(seen, 0.0, -1e30), seen, sizes=(7, 9), position_bias=bias, served=0)
+        self.check(seen, seen, sizes=(7, 9), position_bias=bias)
+        self.check(torch.where(seen, 0.0, -1e30), seen, sizes=(7, 9), position_bias=bias)
         mask = masks.mask(2, 7, 9, q_offset=2)
-        self.check(mask, mask.dense(), sizes=(7, 9), position_bias=bias, served=0)
+        self.check(mask, mask.dense(), sizes=(7, 9), position_bias=bias)
 
     def test_a_row_that_sees_no_key(self):
         seen = torch.ones(2, 1, 7, 7, dtype=torch.bool).tril()
         seen[0, :, 3] = False
-        q, k, v = projections()
-        for arguments in ({}, {"softcap": 2.0}, {"s_aux": torch.zeros(4)}, {"position_bias": torch.randn(1, 4, 7, 7)}):
-            with self.subTest(**arguments):
-                self.assertTrue(heed.transformers.attention(Module(), q, k, v, seen, **arguments)[0].isfinite().all())
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            q, k, v = (tensor.to(dtype) for tensor in projections())
+            numbers = torch.where(seen, 0.0, torch.finfo(dtype).min).to(dtype)
+            for arguments in ({}, {"softcap": 2.0}, {"s_aux": torch.zeros(4)}, {"position_bias": torch.randn(1, 4, 7, 7)}):
+                rows = []
+                for mask in (seen, numbers):
+                    with self.subTest(dtype=dtype, **arguments):
+                        rows.append(heed.transformers.attention(Module(), q, k, v, mask, **arguments)[0])
+                        self.assertTrue(rows[-1].isfinite().all())
+                        if "position_bias" not in arguments:
+                            self.assertEqual(rows[-1][0, 3].abs().max(), 0)
+                # The other rows are what they are of either mask.
+                torch.testing.assert_close(rows[0][1], rows[1][1], atol=1e-2, rtol=1e-2)
+                torch.testing.assert_close(rows[0][0, 4:], rows[1][0, 4:], atol=1e-2, rtol=1e-2)
 
     def test_types_that_no_kernel_has(self):
         q, k, v = (tensor.double() for tensor in projections(3, 9))
@@ -151,8 +162,12 @@ class Function(unittest.TestCase):
         q, k, v = projections()
         with heed.sdpa(strict=True):
             heed.transformers.attention(Module(), q, k, v, None)
-            with self.assertRaisesRegex(heed.NotServed, "softcap"):
-                heed.transformers.attention(Module(), q, k, v, None, softcap=2.0)
+            heed.transformers.attention(Module(), q, k, v, None, softcap=2.0)
+            for name, given in (("softcap", 2.0), ("s_aux", torch.zeros(4))):
+                with self.assertRaisesRegex(heed.NotServed, name.replace("s_aux", "sinks")):
+                    heed.transformers.attention(Module(), q, k, v, None, dropout=0.5, **{name: given})
+            with self.assertRaisesRegex(heed.NotServed, "needs gradients"):
+                heed.transformers.attention(Module(), q.requires_grad_(), k, v, torch.ones(7, 7, dtype=torch.bool))
 
     def test_weights_that_it_does_not_return(self):
         q, k, v = projections()
@@ -201,8 +216,18 @@ class Gradients(unittest.TestCase):
         for name in ("llama", "mistral", "gemma2", "gpt_oss", "bert", "t5"):
             with self.subTest(model=name):
                 self.check(made(name), inputs(name))
-                if name in ("llama", "mistral", "gpt_oss", "bert"):
+                if name == "t5":
+                    # A mask tensor of a call that wants a gradient.
+                    self.assertEqual((heed.report().served, heed.report().handed_back), (0, 6))
+                else:
                     self.assertEqual(heed.report().handed_back, 0)
+
+    def test_of_padding(self):
+        for name, handed_back in (("llama", 2), ("bert", 2), ("gemma2", 0), ("gpt_oss", 0)):
+            with self.subTest(model=name):
+                # Padding on the right: rows of a causal mask all see a key.
+                self.check(made(name), inputs(name, "right"), "sdpa" if name == "llama" else "eager")
+                self.assertEqual(heed.report().handed_back, handed_back, str(heed.report()))
 
     def test_with_recomputed_activations(self):
         for is_reentrant in (False, True):
@@ -230,8 +255,7 @@ class Compilation(unittest.TestCase):
         torch._dynamo.reset()
 
     def test_a_model(self):
-        for name, served in (("llama", 2), ("bert", 2), ("gpt_oss", 1)):
-            # In a graph a window is a mask tensor.
+        for name, served in (("llama", 2), ("bert", 2), ("gpt_oss", 2), ("gemma2", 2)):
             with self.subTest(model=name):
                 model = made(name)
                 model.set_attn_implementation("heed")
@@ -244,6 +268,29 @@ class Compilation(unittest.TestCase):
                 for actual, expected in zip(output.values(), wanted.values()):
                     if isinstance(expected, torch.Tensor):
                         torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+
+    def test_padding(self):
+        for name in ("llama", "bert", "gemma2"):
+            with self.subTest(model=name):
+                model, where = made(name), inputs(name, "left")["attention_mask"].bool()
+                model.set_attn_implementation("heed")
+                with torch.no_grad():
+                    output, wanted = torch.compile(model, backend="aot_eager")(**inputs(name, "left")), model(**inputs(name, "left"))
+                torch.testing.assert_close(result(output)[where], result(wanted)[where], atol=1e-4, rtol=1e-4)
+
+    def test_a_softcap_in_training(self):
+        q, k, v = projections(7, 7)
+
+        def loss(q, k, v):
+            return heed.transformers.attention(module, q, k, v, None, softcap=2.0, s_aux=sinks)[0].square().sum()
+
+        module, sinks, gradients = Module(), torch.randn(4, generator=torch.Generator().manual_seed(2)), []
+        for function in (loss, torch.compile(loss, backend="aot_eager", fullgraph=True)):
+            leaves = [tensor.clone().requires_grad_() for tensor in (q, k, v)]
+            function(*leaves).backward()
+            gradients.append([tensor.grad for tensor in leaves])
+        for one, two in zip(*gradients):
+            torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-4)
 
     def test_a_mask_that_comes_from_outside_of_a_graph(self):
         q, k, v = projections(3, 12)

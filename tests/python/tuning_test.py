@@ -48,22 +48,23 @@ class Tuning(unittest.TestCase):
                 F.scaled_dot_product_attention(q, k, v)
             F.scaled_dot_product_attention(*short)
             F.scaled_dot_product_attention(q, k, v, mask)
+            F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
 
         heed.reset_report()
         with torch.inference_mode():
             tuned = heed.tune(model, trials=4, calls=self.folder / "calls.json", book=self.book, extra=self.extra, quiet=True)
 
         calls = {(workload, form): calls for workload, form, calls, _, _ in tuned.rows}
-        long, small = "b1h2l48d32:fp32", "b1h2l16d32:fp32"
-        self.assertEqual(calls, {(long, ""): 3, (small, ""): 1, (long, "attn_mask bool"): 1})
+        long, small, masked = "b1h2l48d32:fp32", "b1h2l16d32:fp32", "b1h2l48d32:fp32:bias=bool/lk"
+        self.assertEqual(calls, {(long, ""): 3, (small, ""): 1, (masked, ""): 1, (long, "dropout"): 1})
         self.assertTrue(all(before > 0 and after > 0 for _, _, _, before, after in tuned.rows))
         self.assertGreater(tuned.step_before, 0)
         self.assertGreater(tuned.step_after, 0)
-        for words in (long, small, "attn_mask bool", "whole step"):
+        for words in (long, small, masked, "dropout", "whole step"):
             self.assertIn(words, str(tuned))
 
         rows = tuned.results["workloads"]
-        self.assertEqual({(row["workload"], row["calls"]) for row in rows}, {(long, 3), (small, 1), (long, 1)})
+        self.assertEqual({(row["workload"], row["calls"]) for row in rows}, {(long, 3), (small, 1), (masked, 1), (long, 1)})
         self.assertEqual(sum(row["trials"] for row in rows), 4)
         run = [row for row in rows if "run" in row]
         self.assertTrue(run)
@@ -76,6 +77,7 @@ class Tuning(unittest.TestCase):
         served = {row.workload for row in heed.report().rows if row.served}
         self.assertIn(long, served)
         self.assertIn(small, served)
+        self.assertIn(masked, served)
 
         again = tuning.evolve(self.folder / "calls.json", trials=4, book=self.book, device="cpu", extra=self.extra, quiet=True)
         self.assertTrue(all(row["reused"] for row in again["workloads"] if "run" in row))
