@@ -10,6 +10,7 @@
 #include "report/run_report.hpp"
 #include "report/table.hpp"
 #include "variant/specialization.hpp"
+#include "workload/features.hpp"
 
 namespace heed::cli {
 namespace {
@@ -17,6 +18,13 @@ namespace {
 std::vector<std::string> masks_of(const Family& family) {
   std::vector<std::string> names;
   for (const MaskKind mask : family.masks()) names.emplace_back(to_string(mask));
+  return names;
+}
+
+std::vector<std::string> features_of(const Family& family) {
+  std::vector<std::string> names;
+  for (const FeatureName& feature : kFeatureNames)
+    if (family.features().*(feature.member)) names.emplace_back(feature.name);
   return names;
 }
 
@@ -53,6 +61,7 @@ nlohmann::json family_json(const Family& family, const DeviceFacts& device) {
           {"dtypes", dtypes},
           {"head_dims", family.head_dims().listed},
           {"masks", masks_of(family)},
+          {"features", features_of(family)},
           {"configs", space_size(variant_knobs(family))},
           {"available", family.device() == DeviceKind::cpu || device.kind == DeviceKind::cuda},
           {"knobs", knobs_json(family.knobs())},
@@ -64,9 +73,11 @@ std::string family_text(const Family& family) {
   for (const Dtype dtype : family.dtypes()) dtypes.emplace_back(to_string(dtype));
   std::string text = fmt::format(
       "{}: {}\n  device {}, requires {}\n  dtypes {}; head dims {}; masks {}; any lengths, grouped heads; "
+      "features: {}; "
       "{:.2g} configs\n",
       family.name(), family.description(), to_string(family.device()), family.requirements(), fmt::join(dtypes, ", "),
-      family.head_dims().text(), fmt::join(masks_of(family), ", "), space_size(variant_knobs(family)));
+      family.head_dims().text(), fmt::join(masks_of(family), ", "),
+      features_of(family).empty() ? "none" : join(features_of(family), ", "), space_size(variant_knobs(family)));
   text += knobs_text("knob", family.knobs());
   if (const std::vector<Knob> knobs = specialization_knobs(family.specializations()); !knobs.empty())
     text += "  specialization: a program for launches of the workload's shape alone\n" + knobs_text("part", knobs);

@@ -91,6 +91,7 @@ __device__ __forceinline__ void add_bias(float (&s)[kRegisters], int h, const ch
 /// for an empty member ([[no_unique_address]]) of a class with bases.
 template <const Problem& kProblem, bool kChanges = changes_scores(kProblem.features)>
 struct ScoreChanges {
+  ScoreChanges() = default;
   __device__ __forceinline__ ScoreChanges(const ForwardParams&, int, int) {}
 };
 
@@ -101,6 +102,8 @@ struct ScoreChanges<kProblem, true> {
   const char* bias;  ///< of the head's first row and key
   float slope;       ///< times log2(e)
 
+  /// Of no head yet.
+  __device__ __forceinline__ ScoreChanges() : bias(nullptr), slope(0) {}
   /// @param p the launch as the entry has it (of_entry)
   /// @param head of the queries
   __device__ __forceinline__ ScoreChanges(const FeatureParams& p, int entry, int head) : bias(nullptr), slope(0) {

@@ -8,6 +8,7 @@
 #include "compile/embedded.hpp"
 #include "process/line_process.hpp"
 #include "process/process.hpp"
+#include "workload/features.hpp"
 #include "workload/mask.hpp"
 
 namespace heed::measure {
@@ -24,6 +25,11 @@ constexpr double kTimeLimit_s = 60;
 SdpaPeer::SdpaPeer(const std::string& python, const Workload& w, const DeviceFacts& device, const TimingPlan& timing,
                    std::uint64_t seed, bool with_hybrid)
     : timing_(timing), gpu_(device.kind == DeviceKind::cuda) {
+  if (w.has_features()) {
+    reason_ = fmt::format("PyTorch's scaled_dot_product_attention is timed without features, and this workload has {}",
+                          words_of(features_of(w)));
+    return;
+  }
   const std::string program = find_program(python);
   if (program.empty()) {
     reason_ = fmt::format("{} is not on the PATH", python);

@@ -190,6 +190,8 @@ bool Gate::check_blemishes(const char* name, const Workload& w, const std::vecto
     start(name);
     Random random(next_seed());
     InputValues values = make_inputs(w, InputClass::normal, next_seed());
+    // Which keys all rows see is said of whole lengths.
+    values.lengths.assign(values.lengths.size(), {w.len_q, w.len_k});
     std::vector<RowIndex> rows = choose_rows(w, kNeighbourFlops, next_seed());
     for (std::size_t i = first; i < std::min(blemishes.size(), first + heads); ++i) {
       const auto head = static_cast<std::int64_t>(i - first);

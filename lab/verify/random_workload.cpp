@@ -18,6 +18,37 @@ std::int64_t one_of(Random& random, const std::array<int, kCount>& values) {
   return values[random.below(kCount)];
 }
 
+// One to three features, of those that go together.
+void add_features(Random& random, Workload& w) {
+  constexpr std::array kBiasDtypes = {BiasDtype::boolean, BiasDtype::fp16, BiasDtype::bf16, BiasDtype::fp32};
+  const int count = 1 + static_cast<int>(random.below(3));
+  for (int i = 0; i < count; ++i) switch (random.below(7)) {
+      case 0:
+        w.softcap = static_cast<double>(1 + random.below(50));
+        break;
+      case 1:
+        w.bias = Bias{kBiasDtypes[random.below(kBiasDtypes.size())], random.chance(0.5), random.chance(0.5),
+                      random.chance(0.5), random.chance(0.8)};
+        break;
+      case 2:
+        w.alibi = true;
+        break;
+      case 3:
+        w.sinks = true;
+        break;
+      case 4:
+        w.key_lengths = !w.ragged || w.page_size > 0;
+        break;
+      case 5:
+        w.ragged = true;
+        break;
+      case 6:
+        w.page_size = one_of<4>(random, {1, 16, 64, 256});
+        break;
+    }
+  if (w.ragged && w.page_size == 0) w.key_lengths = false;
+}
+
 }  // namespace
 
 Workload random_workload(Random& random, const std::vector<Dtype>& dtypes) {
@@ -44,6 +75,10 @@ Workload random_workload(Random& random, const std::vector<Dtype>& dtypes) {
     }
     if (random.chance(0.2)) w.scale = 0.5 / static_cast<double>(1 + random.below(8));
     if (random.chance(0.3)) w.layout = Layout::blhd;
+    if (random.chance(0.3)) {
+      add_features(random, w);
+      w = reduced(w);
+    }
     if (w.flops() <= kMostFlops) return w;
   }
 }

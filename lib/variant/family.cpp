@@ -98,10 +98,10 @@ std::optional<std::string> Family::refuses(const Workload& workload, const Devic
 
 std::optional<std::string> Family::is_illegal(const Config& config, const Specialization& specialization,
                                               const Workload& workload, const DeviceFacts& on) const {
-  if (specialization.specialize != Specialize::none && known_problem(workload).sizes.len_q == 0)
-    return too_large_to_know(workload);
   if (specialization.specialize != Specialize::none && workload.has_features())
     return "programs for one shape have no features; write specialize=none";
+  if (specialization.specialize != Specialize::none && known_problem(workload).sizes.len_q == 0)
+    return too_large_to_know(workload);
   if (auto reason = refuses_config(config, specialization, workload, on)) return reason;
   if (!(heed::canonical(specialization, support_of(config, workload)) == specialization))
     return one_name(config, specialization, workload);
@@ -229,7 +229,8 @@ Problem specialized_problem(const Workload& workload, const Specialization& spec
 }
 
 Problem known_problem(const Workload& workload) {
-  return workload.bytes() > kMostFixedBytes ? problem_of(workload) : sized_problem_of(workload);
+  const bool is_known = !workload.has_features() && workload.bytes() <= kMostFixedBytes;
+  return is_known ? sized_problem_of(workload) : problem_of(workload);
 }
 
 std::string too_large_to_know(const Workload& workload) {

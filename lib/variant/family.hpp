@@ -192,7 +192,7 @@ Problem sized_problem_of(const Workload& workload, bool dense_output = false);
 /// The problem of a program with this specialization.
 Problem specialized_problem(const Workload& workload, const Specialization& specialization);
 /// What a program may know of a workload: its sizes too, where the tensors of a launch are small enough for the gate to
-/// have it run a chain of them.
+/// have it run a chain of them, and it has no features.
 Problem known_problem(const Workload& workload);
 /// Why a program may not know them: the answer where a specialization asks for it and known_problem says nothing.
 std::string too_large_to_know(const Workload& workload);

@@ -138,6 +138,7 @@ class Sm90PersistentFamily final : public Family {
   std::vector<Dtype> dtypes() const override { return sm90_split_family().dtypes(); }
   HeadDims head_dims() const override { return sm90_split_family().head_dims(); }
   std::vector<MaskKind> masks() const override { return sm90_split_family().masks(); }
+  Features features() const override { return {.softcap = true, .bias = true, .alibi = true, .sinks = true}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
   SpecializationSupport specializations() const override { return sm90_persistent::kSpecializations; }
   SpecializationSupport specializations_of(const Config& config, const Workload& workload) const override {
@@ -156,7 +157,8 @@ class Sm90PersistentFamily final : public Family {
 
   /// Two blocks for each 64 rows, which fwd_sm90_split makes of short launches, would not all run at once.
   std::string_view made_for(const Workload& workload, const DeviceFacts& device) const override {
-    if (prefers_split_kernel(workload, num_sms_of(device))) return {};
+    // fwd_sm90_split has no features.
+    if (!workload.has_features() && prefers_split_kernel(workload, num_sms_of(device))) return {};
     return 2 * q_tiles_of_launch(1, workload) > num_sms_of(device) ? "Hopper, more rows than one wave of split tiles"
                                                                    : "";
   }
@@ -197,8 +199,8 @@ class Sm90PersistentFamily final : public Family {
       case sm90_persistent::Illegal::occupancy:
         return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
       case sm90_persistent::Illegal::registers:
-        return fmt::format("it needs at least {} registers a thread, {} fit", sm90_persistent::registers_needed(c, dim),
-                           sm90_persistent::registers_allowed(c));
+        return fmt::format("it needs at least {} registers a thread, {} fit",
+                           sm90_persistent::registers_needed(c, problem), sm90_persistent::registers_allowed(c));
       case sm90_persistent::Illegal::operands:
         return fmt::format("its products name {} registers; at launch a thread has {}",
                            sm90_persistent::registers_named(c, dim), sm90_persistent::launch_registers(c));
@@ -231,6 +233,7 @@ class Sm90PersistentFamily final : public Family {
   std::string entry() const override {
     return kernel_entry({.name = "sm90_persistent",
                          .takes_maps = true,
+                         .has_features = true,
                          .attributes = "HEED_CLUSTER ",
                          .call = "forward<kConfig, kProblem>({})"});
   }

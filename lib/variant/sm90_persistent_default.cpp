@@ -65,7 +65,8 @@ class Rule {
         dim_(padded_dim(static_cast<int>(workload.dim))),
         causal_(workload.is_causal()),
         short_(workload.len_k <= kShortKeys),
-        few_keys_(has_few_keys(workload, num_sms)) {}
+        few_keys_(has_few_keys(workload, num_sms)),
+        biased_(workload.bias.has_value()) {}
 
   Config run() {
     c_.producer = Producer::warpgroup;
@@ -96,6 +97,7 @@ class Rule {
     const Start start = deciding_row(kStarts, facts_).choice;
     c_.tile_setup = start.tile_setup;
     c_.setmaxnreg = start.setmaxnreg;
+    if (w_.has_features()) fit_registers();
     c_.stages = most_stages_;
     while (c_.stages > 1 && !is_legal_(c_)) --c_.stages;
     store_rows();
@@ -121,8 +123,9 @@ class Rule {
 
   // Exponentials take as long as products, so that consumer warpgroups which take turns keep both busy: four of them.
   void use_four_warpgroups() {
-    c_.m_warpgroups = choose_warpgroups(w_, num_sms_, 4);
-    c_.kv_groups = c_.m_warpgroups <= 2 && w_.len_k > c_.block_n ? 2 : 1;
+    // Biases spill with the registers of four: 68 to 372 bytes.
+    c_.m_warpgroups = choose_warpgroups(w_, num_sms_, biased_ ? 3 : 4);
+    c_.kv_groups = c_.m_warpgroups <= (biased_ ? 1 : 2) && w_.len_k > c_.block_n ? 2 : 1;
     if (c_.m_warpgroups == 1 && c_.kv_groups == 2) {
       // As evolved at b1h8l1024d64: 7.13; 7.41 with a producer warpgroup and values first.
       c_.softmax_overlap = SoftmaxOverlap::qk_pv;
@@ -143,7 +146,7 @@ class Rule {
     c_.m_warpgroups = choose_warpgroups(w_, num_sms_, 2);
     c_.kv_groups = c_.m_warpgroups == 1 && w_.len_k > c_.block_n ? 2 : 1;
     // b1h32l1024d128: 32.9 with tiles of 64 keys, 34.6 with 96. Long rows want the larger.
-    if (c_.m_warpgroups == 2) c_.block_n = short_ ? 64 : 96;
+    if (c_.m_warpgroups == 2) c_.block_n = short_ || biased_ ? 64 : 96;
     c_.softmax_overlap = SoftmaxOverlap::qk_pv;
     c_.gemm_order = causal_ ? GemmOrder::qk_first : GemmOrder::interleaved;
     start_in_turn();
@@ -264,6 +267,27 @@ class Rule {
     }
   }
 
+  // Features take registers that choices made without them leave none for: what matters least gives way first.
+  void fit_registers() {
+    const auto fits = [&] {
+      Config c = c_;
+      c.stages = 2;
+      c.epilogue = EpilogueStore::st_b128;
+      return is_legal_(c);
+    };
+    if (fits()) return;
+    c_.barrier_wait = BarrierWait::at_use;
+    c_.scale_placement = ScalePlacement::at_use;
+    c_.convert_placement = ConvertPlacement::at_once;
+    c_.rowsum_placement = RowsumPlacement::at_once;
+    if (!fits()) c_.producer = Producer::warpgroup;
+    if (!fits() && c_.softmax_overlap == SoftmaxOverlap::pv) c_.softmax_overlap = SoftmaxOverlap::none;
+    if (!fits() && c_.block_n > 64) c_.block_n = 64;
+    if (!fits() && c_.m_warpgroups > 1) c_.kv_groups = 1;
+    if (!fits()) c_.softmax_overlap = SoftmaxOverlap::none;
+    while (!fits() && c_.block_n > 32) c_.block_n -= kMmaK;
+  }
+
   void store_rows() {
     const Store store = deciding_row(kStores, facts_).choice;
     c_.epilogue = store.epilogue;
@@ -292,6 +316,7 @@ class Rule {
   bool causal_;
   bool short_;
   bool few_keys_;
+  bool biased_;
   Config c_;
   int most_stages_ = kMostStages;
   bool one_wave_ = false;
@@ -307,8 +332,8 @@ std::int64_t q_tiles_of_launch(int m_warpgroups, const Workload& workload) {
 
 sm90_persistent::Config sm90_persistent_default(const Workload& workload, std::int64_t num_sms,
                                                 const std::function<bool(const sm90_persistent::Config&)>& is_legal) {
-  if (splits_q_tiles(workload, num_sms)) return kSplitQTiles;
-  if (splits_keys(workload, num_sms)) {
+  if (splits_q_tiles(workload, num_sms) && is_legal(kSplitQTiles)) return kSplitQTiles;
+  if (splits_keys(workload, num_sms) && is_legal(kSplitKv)) {
     Config c = kSplitKv;
     if (workload.len_k > kFreedInBranches) c.stage_release = StageRelease::predicated;
     return c;

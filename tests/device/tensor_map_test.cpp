@@ -155,7 +155,7 @@ TEST(Launch, BeginsWithTheFirstKeyThatIsSeen) {
   worker::Launch launch;
   launch.k = 0x1000;
   launch.v = 0x8000;
-  launch.shape = params_of(1, 1, 1, 4, 300, 64);
+  static_cast<ForwardParams&>(launch.shape) = params_of(1, 1, 1, 4, 300, 64);
   launch.shape.right_offset = 296;
   launch.shape.left_offset = 280;
   launch.mask = MaskKind::window;

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "testing.hpp"
+#include "workload/features.hpp"
 
 namespace heed {
 namespace {
@@ -10,6 +11,7 @@ namespace {
 TEST(RandomWorkload, CoversWhatFamiliesClaimAndStaysSmall) {
   Random random(3);
   std::set<std::string> seen;
+  Features features{};
   bool window = false, hides_all = false, single_query = false, many_queries = false, fp32 = false, blhd = false,
        grouped = false;
   for (int i = 0; i < 3000; ++i) {
@@ -28,10 +30,13 @@ TEST(RandomWorkload, CoversWhatFamiliesClaimAndStaysSmall) {
     many_queries = many_queries || w.len_q > 500;
     fp32 = fp32 || w.dtype == Dtype::fp32;
     blhd = blhd || w.layout == Layout::blhd;
+    const Features own = features_of(w);
+    for (const FeatureName& f : kFeatureNames) features.*(f.member) = features.*(f.member) || own.*(f.member);
     grouped = grouped || w.heads / w.heads_kv == 8;
   }
   EXPECT_GT(seen.size(), 2900U);
   EXPECT_TRUE(window && hides_all && single_query && many_queries && fp32 && blhd && grouped);
+  EXPECT_EQ(features, kAllFeatures);
   Random again(3);
   EXPECT_EQ(seen.count(to_string(random_workload(again, {Dtype::fp16, Dtype::bf16}))), 1U);
 }

@@ -34,7 +34,7 @@ template <const Config& kConfig, const Problem& kProblem>
 struct Forward : Tiles<kConfig, kProblem> {
   using Base = Tiles<kConfig, kProblem>;
   using Base::begin_pingpong, Base::end_pingpong, Base::wait_to_start, Base::let_next_start, Base::skip_iteration,
-      Base::release_queries, Base::run_tiles, Base::add_up_sums;
+      Base::release_queries, Base::run_tiles, Base::add_up_sums, Base::begin_head, Base::add_sinks;
   using Base::kDim, Base::kOneTile, Base::kTogether, Base::kKnown, Base::kBegins, Base::origin;
   using Base::params, Base::smem, Base::lane, Base::warp, Base::m_warpgroup, Base::kv_group, Base::warpgroup_row,
       Base::query, Base::acc_o, Base::row_max, Base::row_sum, Base::row;
@@ -247,22 +247,30 @@ struct Forward : Tiles<kConfig, kProblem> {
       if (m_warpgroup % 2 == 0) ptx::bar_sync(taken_barrier(), 2 * kWarpgroupThreads);
   }
 
-  __device__ __forceinline__ Epilogue<kConfig, kProblem> end_of(const QTile& at, const Target& target) const {
+  __device__ __forceinline__ Epilogue<kConfig, kProblem> end_of(const QTile& at, const Target<kProblem>& target) const {
     return {{target, smem, {split_of<kConfig>(kv_group), m_warpgroup, warp, lane, row(0), at.head, at.batch}}};
   }
 
-  __device__ __forceinline__ void run_q_tile(const QTile& at, const WorkShare& share, const Target& target) {
+  __device__ __forceinline__ void run_q_tile(const QTile& at, const WorkShare& share, const Target<kProblem>& target) {
+    begin_head(at);
     if constexpr (kTogether)
       run_pair(share);
     else
       run_rows(share);
     if constexpr (kConfig.rowsum_reduce == RowsumReduce::at_end) add_up_sums();
+    if constexpr (kProblem.features.sinks)
+      if (split_of<kConfig>(kv_group) == 0) add_sinks(at.head);
     end_of(at, target).run(acc_o, row_max, row_sum);
   }
 
   __device__ __forceinline__ void consume(const TensorMap& output) {
-    const Target target = {
-        static_cast<unsigned short*>(params.o), params.lse, params.o_strides, params.len_q, params.heads, &output};
+    const Target<kProblem> target = {static_cast<unsigned short*>(params.o),
+                                     params.lse,
+                                     params.o_strides,
+                                     params.len_q,
+                                     params.heads,
+                                     &output,
+                                     &params};
     if constexpr (kOneTile) {
       const QTile at = q_tile_of_this_cta<kConfig, kProblem>();
       if constexpr (kConfig.epilogue == EpilogueStore::smem_b128_preaddressed) {
@@ -305,7 +313,8 @@ struct Forward : Tiles<kConfig, kProblem> {
 };
 
 template <const Config& kConfig, const Problem& kProblem>
-__device__ __forceinline__ void run_block(const ForwardParams& params, const TensorMaps& maps, char* dynamic_shared) {
+__device__ __forceinline__ void run_block(const Params<kProblem>& params, const TensorMaps& maps,
+                                          char* dynamic_shared) {
   using Smem = SmemLayout<kConfig, kProblem>;
   const unsigned shared = ptx::shared_address(dynamic_shared);
   const int warp = ptx::warp_uniform(threadIdx.x / 32);
@@ -338,7 +347,7 @@ __device__ __forceinline__ void run_block(const ForwardParams& params, const Ten
 
 /// The whole kernel. `shared`: dynamic shared memory, aligned to 1024.
 template <const Config& kConfig, const Problem& kProblem>
-__device__ __forceinline__ void forward(const ForwardParams& params, const TensorMaps& maps, char* dynamic_shared) {
+__device__ __forceinline__ void forward(const Params<kProblem>& params, const TensorMaps& maps, char* dynamic_shared) {
   if constexpr (kProblem.specialization.specialize == Specialize::none)
     run_block<kConfig, kProblem>(params, maps, dynamic_shared);
   else

@@ -117,7 +117,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   // The runtime keeps 1 KiB of each block's shared memory to itself.
   if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;
   if (threads(c) * c.min_blocks > 2048) return Illegal::occupancy;
-  if (registers_needed(c, problem.head_dim) > registers_allowed(c)) return Illegal::registers;
+  if (registers_needed(c, problem) > registers_allowed(c)) return Illegal::registers;
   if (registers_named(c, problem.head_dim) > launch_registers(c)) return Illegal::operands;
   if (!(canonical(c, problem) == c)) return Illegal::same_program;
   return Illegal::no;

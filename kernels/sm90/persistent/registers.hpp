@@ -1,6 +1,7 @@
 /// fwd_sm90_persistent: the registers a config takes. Shared by the host, nvcc and NVRTC.
 #pragma once
 
+#include "kernels/attention/features.hpp"
 #include "kernels/sm90/persistent/kv_tiles.hpp"
 #include "kernels/tile/registers.hpp"
 
@@ -10,14 +11,24 @@ using tile::launch_registers;
 using tile::moves_registers;
 using tile::registers_allowed;
 
+/// Registers that changed scores take besides: little for what is computed of a score alone; biases are loaded many at
+/// a time, each under a condition of its own, and a mask with a left bound has two of these.
+HEED_HOST_DEVICE constexpr int registers_of_features(const Config& c, const Problem& problem) {
+  const Features& f = problem.features;
+  if (!changes_scores(f)) return 0;
+  const int of_bias = padded_dim(problem.head_dim) > 128 ? 24 : 16;
+  return 4 + (f.bias ? of_bias + (c.softmax_overlap == SoftmaxOverlap::pv ? 48 : 0) : 0) +
+         (has_left_bound(problem.mask) ? 4 : 0);
+}
+
 /// Registers a thread needs at least: output, scores, probabilities, and 28 for addresses and row state (36
 /// beside the widest output). Where blocks stay and KV groups merge, ptxas keeps more of the merge beside the loop, up
 /// to 3/8 of the head dim; little with one box of columns and one tile's scores, twice as much with pairs. A warp that
 /// multiplies scores again (SoftmaxOverlap::pv) has operands of its own then, more where blocks stay with paired rows.
 /// What was asked ahead is kept for two rings. Where KV groups meet beside several consumer warpgroups, instructions
 /// far from their exponentials (Scaling, Packing, Adding) keep more alive.
-HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
-  const int dim = padded_dim(head_dim);
+HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& problem) {
+  const int dim = padded_dim(problem.head_dim);
   const int tiles = c.softmax_overlap == SoftmaxOverlap::qk_pv ? 2 : 1;
   const bool narrow = dim == tile::kBoxColumns && c.softmax_overlap == SoftmaxOverlap::none;
   const int merge = c.kv_groups == 1 || c.scheduler == Scheduler::single_tile ? 0
@@ -34,7 +45,8 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
                      c.rowsum_placement != RowsumPlacement::at_once;
   const int orders = apart && c.kv_groups > 1 && c.m_warpgroups > 1 ? 8 : 0;
   const int ahead = c.barrier_wait != BarrierWait::try_wait_early ? 0 : c.block_n % 64 == 0 ? 2 : 8;
-  return dim / 2 + tiles * (c.block_n / 2 + c.block_n / 4) + merge + again + ahead + orders + (dim == 256 ? 36 : 28);
+  return dim / 2 + tiles * (c.block_n / 2 + c.block_n / 4) + merge + again + ahead + orders +
+         registers_of_features(c, problem) + (dim == 256 ? 36 : 28);
 }
 
 /// Registers that its widest product names.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention/constants.hpp"
+#include "kernels/attention/features.cuh"
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
@@ -26,13 +27,15 @@ struct Rows {
 
 /// Output parameters, read before the first copy arrives: at the end of a short kernel a parameter that no one has read
 /// yet costs 200 clocks.
+template <const Problem& kProblem>
 struct Target {
   unsigned short* o;
   float* lse;
   TensorStrides strides;
   int len_q;
   int heads;
-  const TensorMap* map;  ///< of the output, with EpilogueStore::tma
+  const TensorMap* map;            ///< of the output, with EpilogueStore::tma
+  const Params<kProblem>* params;  ///< of problems with features, which say where log-sum-exps lie
 };
 
 /// Of a part: which slice of a consumer warpgroup's output it keeps, and how that is written. A lane has two rows, 8
@@ -61,7 +64,7 @@ struct Slices {
   static constexpr SharedPlan kPlan = SmemLayout<kConfig, kProblem>::kPlan;
   static_assert(kTiles % 4 == 0, "four lanes write 64 bytes of a row");
 
-  Target target;
+  Target<kProblem> target;
   SmemLayout<kConfig, kProblem> layout;
   Rows at;
 
@@ -132,10 +135,7 @@ struct Slices {
     const int first_row = at.row + 8 * first_half();
 #pragma unroll
     for (int h = 0; h < kHalves; ++h)
-      if (kWhole || first_row + 8 * h < target.len_q)
-        target.lse[static_cast<unsigned long long>(static_cast<unsigned>(at.batch * target.heads + at.head)) *
-                       static_cast<unsigned>(target.len_q) +
-                   static_cast<unsigned>(first_row + 8 * h)] = log2_sum[h] * attention::kLn2;
+      if (kWhole || first_row + 8 * h < target.len_q) *log_sum_of(first_row + 8 * h) = log2_sum[h] * attention::kLn2;
   }
 
  protected:
@@ -173,6 +173,14 @@ struct Slices {
   }
 
  private:
+  __device__ __forceinline__ float* log_sum_of(int row) const {
+    if constexpr (has_features(kProblem.features))
+      return target.lse + attention::lse_offset(*target.params, at.batch, at.head, row);
+    else
+      return target.lse + (static_cast<unsigned long long>(static_cast<unsigned>(at.batch * target.heads + at.head)) *
+                               static_cast<unsigned>(target.len_q) +
+                           static_cast<unsigned>(row));
+  }
   __device__ __forceinline__ unsigned kept_address() const { return layout.shared + kPlan.lines + threadIdx.x * 16; }
 
   __device__ __forceinline__ static void store_b128(unsigned short* to, const unsigned (&x)[4]) {

@@ -5,6 +5,7 @@
 /// as long as probabilities stay in range, is what RowMax, OverflowCheck and kMostSum are about.
 #pragma once
 
+#include "kernels/attention/features.cuh"
 #include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/math.cuh"
@@ -13,8 +14,9 @@
 namespace heed::sm90_persistent {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Softmax : Gemms<kConfig, kProblem> {
+struct Softmax : Gemms<kConfig, kProblem>, attention::ScoreChanges<kProblem> {
   using Base = Gemms<kConfig, kProblem>;
+  using Changes = attention::ScoreChanges<kProblem>;
   using Base::kDim, Base::kKeys, Base::kSteps, Base::lane, Base::warp, Base::m_warpgroup, Base::acc_o;
   using typename Base::Smem, typename Base::AccS, typename Base::FragP;
 
@@ -26,6 +28,7 @@ struct Softmax : Gemms<kConfig, kProblem> {
   // an H200. Of 0 and 1 the range hardly tells, but ptxas places exponentials by them: without a mask 0 is up to 1.3%
   // slower (b1h8l2048d64), with one 1.5% faster (b4h16l512d64).
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
+  static constexpr bool kChanges = changes_scores(kProblem.features);
   static constexpr float kMargin = kProblem.element == Element::fp16 && !has_right_bound(kProblem.mask) ? 1.0F : 0.0F;
   static constexpr float kMostSum = attention::largest_row_sum(kProblem.element);
   // Of bf16 the rounded probabilities are summed: below a stale row maximum one that outweighs all others
@@ -46,15 +49,17 @@ struct Softmax : Gemms<kConfig, kProblem> {
   static constexpr int kLatest = kPackedBehind > kAddedBehind ? kPackedBehind : kAddedBehind;
 
   // ---- state
-  const ForwardParams& params;
+  const Params<kProblem>& params;
   int warpgroup_row;  // first of the consumer warpgroup
   float scale_log2;
   float row_max[2];  // in log2 units of the scaled scores; -inf before the first key
   float row_sum[2];  // of this lane's columns
 
   /// @param block_warp of this thread, the same in all its lanes
-  __device__ __forceinline__ Softmax(const ForwardParams& parameters, const Smem& where, int block_warp)
-      : Base(where, block_warp), params(parameters), scale_log2(parameters.scale * attention::kLog2e) {}
+  __device__ __forceinline__ Softmax(const Params<kProblem>& parameters, const Smem& where, int block_warp)
+      : Base(where, block_warp),
+        params(parameters),
+        scale_log2(kChanges ? 1.0F : parameters.scale * attention::kLog2e) {}
 
   __device__ __forceinline__ int row(int half) const { return warpgroup_row + warp * 16 + lane / 4 + 8 * half; }
 
@@ -65,6 +70,27 @@ struct Softmax : Gemms<kConfig, kProblem> {
   /// Keys before this are hidden from some row of the consumer warpgroup.
   __device__ __forceinline__ int hidden_from_some() const {
     return hidden_keys(kProblem.mask, warpgroup_row + kWarpgroupRows - 1, params.left_offset, params.len_k) - origin();
+  }
+
+  /// To be called when a Q tile begins, behind the start barrier: slopes may be the work of the launch before.
+  __device__ __forceinline__ void begin_head(const QTile& at) {
+    if constexpr (kChanges) static_cast<Changes&>(*this) = Changes(params, at.batch, at.head);
+  }
+
+  /// The products of KV tile n become scores, where the problem's are more than these. Once for every tile, before it
+  /// is masked.
+  __device__ __forceinline__ void change_products(AccS& s, int n) const {
+    if constexpr (kChanges)
+      Changes::change_scores(s, params, row(0), (kBegins ? origin() : 0) + n * kKeys + 2 * (lane % 4));
+  }
+
+  /// Adds the head's sink to rows that are done with this part's keys, for one of the parts alone: outputs, row maxima
+  /// and sums are merged as ever.
+  __device__ __forceinline__ void add_sinks(int head) {
+    float factor[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) factor[h] = attention::add_sink(params, head, row_max[h], row_sum[h]);
+    rescale(factor);
   }
 
   /// Sets scores of keys that a row does not see to -inf.
@@ -172,8 +198,9 @@ struct Softmax : Gemms<kConfig, kProblem> {
     return false;
   }
 
-  /// Of the first tile, some of whose keys may be hidden.
+  /// Of the first tile's products, some of whose keys may be hidden.
   __device__ __forceinline__ void first_tile_softmax(FragP& p, AccS& s, int n, bool masked) {
+    change_products(s, n);
     if (masked) mask_scores(s, n * kKeys);
     if (kConfig.row_max != RowMax::stale_16 || !stale_16_softmax(p, s)) online_softmax(p, s);
   }

@@ -29,6 +29,7 @@ namespace heed::sm90_persistent {
 template <const Config& kConfig, const Problem& kProblem>
 struct Tiles : Softmax<kConfig, kProblem> {
   using Base = Softmax<kConfig, kProblem>;
+  using Base::change_products;
   using Base::gemm_qk, Base::gemm_pv, Base::gemm_qk_pv, Base::begin_gemms, Base::end_gemms, Base::let_next_start;
   using Base::kBegins, Base::hidden_from_some, Base::kKeys, Base::kSteps, Base::kAhead, Base::kPlan, Base::kMostSum,
       Base::kSumsRounded;
@@ -119,8 +120,9 @@ struct Tiles : Softmax<kConfig, kProblem> {
   /// The scores of the next tile, and its exponentials beside the values of the tile before, whose probabilities are
   /// `p`. They take the scores' place: what else would need the registers of both is to have the scores at hand where
   /// they must be taken again, which happens so rarely that they are multiplied again.
+  /// @param n the next tile
   /// @param skips as for both_products
-  __device__ __forceinline__ void exponentials_beside_values(AccS& s, unsigned long long queries, FragP& p,
+  __device__ __forceinline__ void exponentials_beside_values(AccS& s, unsigned long long queries, FragP& p, int n,
                                                              bool skips) {
     wait_for_stage();
     const sm90::PipelineState<kConfig.stages> of_keys = stage_of_keys(skips);
@@ -133,6 +135,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
     end_gemms();
     ptx::wgmma_wait_group(1);
     ptx::pin(s);
+    change_products(s, n);
     float total[2];
 #pragma unroll
     for (int t = 0; t < kKeys / 8; ++t)
@@ -152,6 +155,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
       unsigned of_queries = static_cast<unsigned>(queries & 0x3FFF) << 4;
       if constexpr (kConfig.cluster > 1) of_queries |= smem.shared & 0xFF000000U;
       scores_of_warp<kProblem, kKeys>(s, of_queries, smem.keys(kv_group, of_keys.stage), kPlan.box);
+      change_products(s, n);
     }
     ptx::wgmma_wait_group(0);
     ptx::pin(acc_o);
@@ -203,6 +207,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
 #pragma unroll 1
         for (; n - by >= first && (n - by + 1) * kKeys > seen_by_all; n -= by, by = step()) {
           both_products(s, queries, p, by == 2);
+          change_products(s, n - by);
           mask_scores(s, (n - by) * kKeys);
           online_softmax(p, s);
         }
@@ -210,10 +215,11 @@ struct Tiles : Softmax<kConfig, kProblem> {
 #pragma unroll 1
         for (; n > both_see && n - 2 >= first; n -= 2) {
           if constexpr (kConfig.softmax_overlap == SoftmaxOverlap::pv) {
-            exponentials_beside_values(s, queries, p, true);
+            exponentials_beside_values(s, queries, p, n - 2, true);
             continue;
           }
           both_products(s, queries, p, true);
+          change_products(s, n - 2);
           if (kConfig.row_max == RowMax::online || !stale_softmax(p, s)) online_softmax(p, s);
         }
         if (n > both_see) first = n;
@@ -223,15 +229,17 @@ struct Tiles : Softmax<kConfig, kProblem> {
         if constexpr (kBegins)
           if ((n - 1) * kKeys < hidden) {
             both_products(s, queries, p, false);
+            change_products(s, n - 1);
             mask_scores(s, (n - 1) * kKeys);
             online_softmax(p, s);
             continue;
           }
         if constexpr (kConfig.softmax_overlap == SoftmaxOverlap::pv) {
-          exponentials_beside_values(s, queries, p, false);
+          exponentials_beside_values(s, queries, p, n - 1, false);
           continue;
         }
         both_products(s, queries, p, false);
+        change_products(s, n - 1);
         if (kConfig.row_max == RowMax::online || !stale_softmax(p, s)) online_softmax(p, s);
       }
       if (!kTogether || !takes_partners_tiles) release_queries();
@@ -310,6 +318,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
       ptx::wgmma_commit_group();
     }
     end_gemms();
+    change_products(s, n);
     float factor[2] = {1.0F, 1.0F};
     constexpr bool kFirst = !kBefore && kConfig.row_max == RowMax::stale_16;
     constexpr bool kVotesOnMasks = kMayHide && kBefore && kConfig.mask_path == MaskPath::redo;
