@@ -111,7 +111,8 @@ def tune(model_fn, *, trials=45, calls=None, book=None, device=None, extra=(), q
             raise RuntimeError("heed.tune(): the model makes no call that Heed has a kernel for; heed.record() shows what calls it makes")
         device = device or ("cpu" if before.device == "cpu" else "cuda")
         results = evolve(path, trials=trials, book=book, device=device, extra=extra, quiet=quiet)
-    if book is not None:
+    # Where nothing won there may be no book, and libheed refuses every plan for one that is named and missing.
+    if book is not None and Path(book).is_file():
         os.environ["HEED_BOOK"] = str(book)
     operators.native.heed_torch_forget()  # plans are made anew, with the book
     step_after = _step_seconds(model_fn, override.sdpa)

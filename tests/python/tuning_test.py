@@ -82,6 +82,14 @@ class Tuning(unittest.TestCase):
         again = tuning.evolve(self.folder / "calls.json", trials=4, book=self.book, device="cpu", extra=self.extra, quiet=True)
         self.assertTrue(all(row["reused"] for row in again["workloads"] if "run" in row))
 
+    def test_no_champion_makes_no_book(self):
+        q, k, v = tensors((1, 2, 2, 48, 48, 32, 32), torch.float32, "cpu")
+        heed.reset_report()
+        with torch.inference_mode(), mock.patch.object(tuning, "evolve", return_value={"workloads": []}):
+            heed.tune(lambda: F.scaled_dot_product_attention(q, k, v), book=self.book)
+        self.assertGreater(heed.report().served, 0)
+        self.assertEqual(heed.report().handed_back, 0, str(heed.report()))
+
     def test_a_model_without_attention(self):
         with self.assertRaisesRegex(RuntimeError, "makes no call that Heed has a kernel for"):
             heed.tune(lambda: torch.ones(2) + 1, trials=2, book=self.book, extra=self.extra)
