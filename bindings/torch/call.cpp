@@ -233,6 +233,10 @@ Refusal read_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_t
 
 Refusal read_mask(const Tensor& mask, Call& call) {
   const Refusal refusal = add_bias(mask, call);
+  // PyTorch takes masks of float32 beside any query, others of the query's type alone.
+  const heed_problem& p = call.problem;
+  if (refusal == Refusal::none && p.dtype_bias != HEED_BOOL && p.dtype_bias != HEED_FP32 && p.dtype_bias != p.dtype_q)
+    return Refusal::mask_sizes;
   if (refusal == Refusal::none) write_key(call, threads_of(call.problem));
   return refusal;
 }

@@ -292,6 +292,11 @@ class MaskTensors(unittest.TestCase):
         o.float().sum().backward()
         self.assertIsNotNone(learned.grad)
 
+    def test_types_that_pytorch_refuses_are_refused(self):
+        q, k, v = tensors((1, 2, 2, 8, 8, 64, 64), torch.bfloat16, DEVICES[0])
+        with self.assertRaises(RuntimeError), torch.no_grad():
+            heed.scaled_dot_product_attention(q, k, v, torch.zeros(8, 8, dtype=torch.float16, device=q.device))
+
     def test_compiled(self):
         for device in DEVICES:
             q, k, v = tensors((2, HEADS, 2, *LENGTHS, 64, 64), torch.float16, device)
