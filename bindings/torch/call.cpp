@@ -1,9 +1,7 @@
-#include "call.hpp"
-
-#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <initializer_list>
+
+#include "call_parts.hpp"
 
 namespace heed::torch {
 namespace {
@@ -38,12 +36,33 @@ std::optional<heed_dtype> dtype_of(std::int32_t dtype) {
   return std::nullopt;
 }
 
-heed_strides strides_of(const Shape& shape) {
-  return {shape.strides[0], shape.strides[1], shape.strides[2], shape.strides[3]};
-}
-
 bool has_size(const Shape& shape, std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
   return shape.sizes[0] == a && shape.sizes[1] == b && shape.sizes[2] == c && shape.sizes[3] == d;
+}
+
+std::optional<heed_dtype> bias_dtype_of(std::int32_t dtype) {
+  static const std::int32_t boolean = libtorch().dtype_bool();
+  if (dtype == boolean) return HEED_BOOL;
+  return dtype_of(dtype);
+}
+
+// Strides with which a tensor of `sizes` is read in place of the tensor, by the rules of broadcasting.
+std::optional<heed_strides> broadcast_strides(const Shape& shape, const std::array<std::int64_t, 4>& sizes) {
+  if (shape.rank > 4) return std::nullopt;
+  std::array<std::int64_t, 4> strides{};
+  for (std::int64_t i = 0; i < shape.rank; ++i) {
+    const std::int64_t at = 4 - shape.rank + i;
+    if (shape.sizes[i] == 1) continue;
+    if (shape.sizes[i] != sizes[static_cast<std::size_t>(at)]) return std::nullopt;
+    strides[static_cast<std::size_t>(at)] = shape.strides[i];
+  }
+  return heed_strides{strides[0], strides[1], strides[2], strides[3]};
+}
+
+}  // namespace
+
+heed_strides strides_of(const Shape& shape) {
+  return {shape.strides[0], shape.strides[1], shape.strides[2], shape.strides[3]};
 }
 
 // What tells a plan from another, of a problem that was read.
@@ -89,25 +108,6 @@ std::uint32_t threads_of(const heed_problem& problem) {
   return threads;
 }
 
-std::optional<heed_dtype> bias_dtype_of(std::int32_t dtype) {
-  static const std::int32_t boolean = libtorch().dtype_bool();
-  if (dtype == boolean) return HEED_BOOL;
-  return dtype_of(dtype);
-}
-
-// Strides with which a tensor of `sizes` is read in place of the tensor, by the rules of broadcasting.
-std::optional<heed_strides> broadcast_strides(const Shape& shape, const std::array<std::int64_t, 4>& sizes) {
-  if (shape.rank > 4) return std::nullopt;
-  std::array<std::int64_t, 4> strides{};
-  for (std::int64_t i = 0; i < shape.rank; ++i) {
-    const std::int64_t at = 4 - shape.rank + i;
-    if (shape.sizes[i] == 1) continue;
-    if (shape.sizes[i] != sizes[static_cast<std::size_t>(at)]) return std::nullopt;
-    strides[static_cast<std::size_t>(at)] = shape.strides[i];
-  }
-  return heed_strides{strides[0], strides[1], strides[2], strides[3]};
-}
-
 bool is_on_device_of(const Call& call, const Shape& shape) {
   return shape.device_type == call.device_type &&
          (call.problem.device_type == HEED_CPU || shape.device == call.problem.device);
@@ -141,8 +141,6 @@ bool is_array(const Tensor& tensor, std::int32_t dtype, const Call& call, std::i
   return true;
 }
 
-}  // namespace
-
 const char* phrase(Refusal refusal) {
   return kRefusals[static_cast<int>(refusal)];
 }
@@ -168,27 +166,36 @@ std::optional<Shape> shape_of(TensorHandle tensor) {
   return shape;
 }
 
-Refusal read_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_tensor, const Masking& masking,
-                  bool wants_lse, bool shares_heads, Call& call) {
+Refusal read_shapes(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_tensor, QkvShapes& shapes) {
   const std::optional<Shape> q = shape_of(q_tensor);
   const std::optional<Shape> k = shape_of(k_tensor);
   const std::optional<Shape> v = shape_of(v_tensor);
   if (!q || !k || !v) return Refusal::symbolic_sizes;
-  if (q->rank != 4 || k->rank != 4 || v->rank != 4) return Refusal::rank;
   if (q->dtype != k->dtype || q->dtype != v->dtype) return Refusal::mixed_dtypes;
   if (q->device_type != k->device_type || q->device_type != v->device_type || q->device != k->device ||
       q->device != v->device)
     return Refusal::device;
   const std::optional<heed_dtype> dtype = dtype_of(q->dtype);
   if (!dtype) return Refusal::dtype;
-  const std::int64_t batch = q->sizes[0];
-  const std::int64_t heads = q->sizes[1];
-  const std::int64_t heads_kv = k->sizes[1];
-  const std::int64_t len_q = q->sizes[2];
-  const std::int64_t len_k = k->sizes[2];
-  const std::int64_t dim = q->sizes[3];
-  const std::int64_t dim_v = v->sizes[3];
-  if (!has_size(*k, batch, heads_kv, len_k, dim) || !has_size(*v, batch, heads_kv, len_k, dim_v)) return Refusal::sizes;
+  shapes = {*q, *k, *v, *dtype};
+  return Refusal::none;
+}
+
+Refusal read_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_tensor, const Masking& masking,
+                  bool wants_lse, bool shares_heads, Call& call) {
+  QkvShapes shapes;
+  if (const Refusal refusal = read_shapes(q_tensor, k_tensor, v_tensor, shapes); refusal != Refusal::none)
+    return refusal;
+  const auto& [q, k, v, dtype] = shapes;
+  if (q.rank != 4 || k.rank != 4 || v.rank != 4) return Refusal::rank;
+  const std::int64_t batch = q.sizes[0];
+  const std::int64_t heads = q.sizes[1];
+  const std::int64_t heads_kv = k.sizes[1];
+  const std::int64_t len_q = q.sizes[2];
+  const std::int64_t len_k = k.sizes[2];
+  const std::int64_t dim = q.sizes[3];
+  const std::int64_t dim_v = v.sizes[3];
+  if (!has_size(k, batch, heads_kv, len_k, dim) || !has_size(v, batch, heads_kv, len_k, dim_v)) return Refusal::sizes;
   if (batch == 0 || heads == 0 || heads_kv == 0 || len_q == 0 || len_k == 0 || dim == 0 || dim_v == 0)
     return Refusal::empty;
   if (heads != heads_kv && !shares_heads) return Refusal::head_counts;
@@ -196,11 +203,11 @@ Refusal read_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_t
   if (masking.scale && !(std::isfinite(*masking.scale) && *masking.scale > 0)) return Refusal::scale;
 
   static const std::int32_t cpu = libtorch().device_type_cpu();
-  const bool is_cpu = q->device_type == cpu;
+  const bool is_cpu = q.device_type == cpu;
   heed_problem& p = call.problem;
   heed_problem_init(&p);
   p.device_type = is_cpu ? HEED_CPU : HEED_CUDA;
-  p.device = is_cpu ? 0 : q->device;
+  p.device = is_cpu ? 0 : q.device;
   p.batch = batch;
   p.heads = heads;
   p.heads_kv = heads_kv;
@@ -208,24 +215,24 @@ Refusal read_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_t
   p.len_k = len_k;
   p.dim = dim;
   p.dim_v = dim_v;
-  p.dtype_q = p.dtype_kv = p.dtype_o = *dtype;
+  p.dtype_q = p.dtype_kv = p.dtype_o = dtype;
   p.mask = static_cast<std::int32_t>(masking.mask);
   p.window_left = masking.window_left;
   p.window_right = masking.window_right;
   p.scale = masking.scale.value_or(0);
-  p.q_strides = strides_of(*q);
-  p.k_strides = strides_of(*k);
-  p.v_strides = strides_of(*v);
+  p.q_strides = strides_of(q);
+  p.k_strides = strides_of(k);
+  p.v_strides = strides_of(v);
   p.flags = wants_lse ? HEED_WANTS_LSE : 0;
 
   // (batch, length, head, dim) in memory where Q lies so, else (batch, head, length, dim).
-  const bool is_length_outer = heads > 1 && len_q > 1 && q->strides[2] > q->strides[1];
+  const bool is_length_outer = heads > 1 && len_q > 1 && q.strides[2] > q.strides[1];
   call.o_sizes = {batch, heads, len_q, dim_v};
   call.o_strides = is_length_outer ? std::array{len_q * heads * dim_v, dim_v, heads * dim_v, std::int64_t{1}}
                                    : std::array{heads * len_q * dim_v, len_q * dim_v, dim_v, std::int64_t{1}};
   p.o_strides = {call.o_strides[0], call.o_strides[1], call.o_strides[2], 1};
-  call.dtype = q->dtype;
-  call.device_type = q->device_type;
+  call.dtype = q.dtype;
+  call.device_type = q.device_type;
   call.lse_sizes = {batch, heads, len_q};
   write_key(call, threads_of(p));
   return Refusal::none;
@@ -252,151 +259,6 @@ Features Features::shared() const {
           softcap,
           max_len_q,
           max_len_k};
-}
-
-namespace {
-
-// Which tensors are (total rows, heads, dim).
-struct Ragged {
-  bool queries;
-  bool keys;
-};
-
-// Sizes and strides of a featured call's tensors. False where they do not fit each other.
-bool read_sizes(const Shape& q, const Shape& k, const Shape& v, const Ragged& ragged, bool paged, const Features& f,
-                Call& call) {
-  heed_problem& p = call.problem;
-  if (q.rank != (ragged.queries ? 3 : 4) || k.rank != (ragged.keys ? 3 : 4) || v.rank != k.rank) return false;
-  const auto heads_and_dim = [](const Shape& shape, std::int64_t& heads, std::int64_t& dim) {
-    heads = shape.sizes[1];
-    dim = shape.sizes[shape.rank - 1];
-  };
-  std::int64_t heads_of_v = 0, dim_of_k = 0;
-  heads_and_dim(q, p.heads, p.dim);
-  heads_and_dim(k, p.heads_kv, dim_of_k);
-  heads_and_dim(v, heads_of_v, p.dim_v);
-  if (dim_of_k != p.dim || heads_of_v != p.heads_kv || p.heads_kv == 0 || p.heads % p.heads_kv != 0) return false;
-  if (ragged.queries) {
-    p.total_q = q.sizes[0];
-    p.len_q = f.max_len_q;
-    p.q_strides = {0, q.strides[1], q.strides[0], q.strides[2]};
-  } else {
-    p.batch = q.sizes[0];
-    p.len_q = q.sizes[2];
-    p.q_strides = strides_of(q);
-  }
-  const std::int64_t rows = k.sizes[ragged.keys ? 0 : 2];
-  if (rows != v.sizes[ragged.keys ? 0 : 2]) return false;
-  if (ragged.keys) {
-    p.total_k = rows;
-    p.len_k = f.max_len_k;
-    p.k_strides = {0, k.strides[1], k.strides[0], k.strides[2]};
-    p.v_strides = {0, v.strides[1], v.strides[0], v.strides[2]};
-    return true;
-  }
-  p.k_strides = strides_of(k);
-  p.v_strides = strides_of(v);
-  if (k.sizes[0] != v.sizes[0]) return false;
-  if (paged) {
-    p.pages = k.sizes[0];
-    p.page_size = rows;
-    p.len_k = f.max_len_k;
-    return true;
-  }
-  p.len_k = rows;
-  return k.sizes[0] == p.batch;
-}
-
-}  // namespace
-
-Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_tensor, const Masking& masking,
-                           const Features& f, Call& call) {
-  const std::optional<Shape> q = shape_of(q_tensor);
-  const std::optional<Shape> k = shape_of(k_tensor);
-  const std::optional<Shape> v = shape_of(v_tensor);
-  if (!q || !k || !v) return Refusal::symbolic_sizes;
-  if (q->dtype != k->dtype || q->dtype != v->dtype) return Refusal::mixed_dtypes;
-  if (q->device_type != k->device_type || q->device_type != v->device_type || q->device != k->device ||
-      q->device != v->device)
-    return Refusal::device;
-  const std::optional<heed_dtype> dtype = dtype_of(q->dtype);
-  if (!dtype) return Refusal::dtype;
-  if (masking.scale && !(std::isfinite(*masking.scale) && *masking.scale > 0)) return Refusal::scale;
-
-  static const std::int32_t cpu = libtorch().device_type_cpu();
-  static const std::int32_t fp32 = libtorch().dtype_float32();
-  static const std::int32_t int32 = libtorch().dtype_int32();
-  heed_problem& p = call.problem;
-  heed_problem_init(&p);
-  p.device_type = q->device_type == cpu ? HEED_CPU : HEED_CUDA;
-  p.device = q->device_type == cpu ? 0 : q->device;
-  p.dtype_q = p.dtype_kv = p.dtype_o = *dtype;
-  p.mask = static_cast<std::int32_t>(masking.mask);
-  p.window_left = masking.window_left;
-  p.window_right = masking.window_right;
-  p.scale = masking.scale.value_or(0);
-  p.softcap = f.softcap;
-  p.flags = HEED_WANTS_LSE;
-  call.dtype = q->dtype;
-  call.device_type = q->device_type;
-
-  const bool paged = static_cast<bool>(f.page_table);
-  const Ragged ragged{static_cast<bool>(f.cu_seqlens_q), static_cast<bool>(f.cu_seqlens_k)};
-  // Keys are ragged as queries are, or lie in pages.
-  if (ragged.keys != (ragged.queries && !paged)) return Refusal::sizes;
-  if (ragged.queries) {
-    const std::optional<Shape> offsets = shape_of(f.cu_seqlens_q.get());
-    if (!offsets || offsets->rank != 1) return Refusal::feature_tensor;
-    p.batch = offsets->sizes[0] - 1;
-    p.flags |= HEED_RAGGED;
-  }
-  if (!read_sizes(*q, *k, *v, ragged, paged, f, call)) return Refusal::sizes;
-  if (p.batch < 1 || p.heads == 0 || p.len_q == 0 || p.len_k == 0 || p.dim == 0 || p.dim_v == 0) return Refusal::empty;
-  const auto takes = [&](const Tensor& tensor, std::uint32_t flag, std::int32_t type,
-                         std::initializer_list<std::int64_t> sizes) {
-    if (!tensor) return true;
-    p.flags |= flag;
-    return is_array(tensor, type, call, sizes);
-  };
-  bool fits = takes(f.sinks, HEED_HAS_SINKS, fp32, {p.heads}) &&
-              takes(f.key_lengths, HEED_KEY_LENGTHS, int32, {p.batch}) &&
-              takes(f.cu_seqlens_q, HEED_RAGGED, int32, {p.batch + 1}) &&
-              takes(f.cu_seqlens_k, HEED_RAGGED, int32, {p.batch + 1});
-  if (f.alibi_slopes) {
-    const std::optional<Shape> slopes = shape_of(f.alibi_slopes.get());
-    const bool by_batch = slopes && slopes->rank == 2;
-    fits = fits && (by_batch ? takes(f.alibi_slopes, HEED_HAS_ALIBI | HEED_ALIBI_BY_BATCH, fp32, {p.batch, p.heads})
-                             : takes(f.alibi_slopes, HEED_HAS_ALIBI, fp32, {p.heads}));
-  }
-  if (paged) {
-    const std::optional<Shape> table = shape_of(f.page_table.get());
-    fits = fits && table && table->rank == 2 && table->dtype == int32 && is_on_device_of(call, *table) &&
-           table->sizes[0] == p.batch && (table->strides[1] == 1 || table->sizes[1] == 1) &&
-           table->sizes[1] * p.page_size >= p.len_k;
-    if (fits) p.page_table_stride = std::max(table->strides[0], table->sizes[1]);
-    p.flags |= HEED_PAGED;
-  }
-  if (!fits) return Refusal::feature_tensor;
-  if (f.bias)
-    if (const Refusal refusal = add_bias(f.bias, call); refusal != Refusal::none) return refusal;
-
-  if (ragged.queries) {
-    call.rank = 3;
-    call.o_sizes = {p.total_q, p.heads, p.dim_v};
-    call.o_strides = {p.heads * p.dim_v, p.dim_v, 1};
-    p.o_strides = {0, p.dim_v, p.heads * p.dim_v, 1};
-    call.lse_sizes = {p.heads, p.total_q};
-  } else {
-    const bool is_length_outer = p.heads > 1 && p.len_q > 1 && q->strides[2] > q->strides[1];
-    call.o_sizes = {p.batch, p.heads, p.len_q, p.dim_v};
-    call.o_strides = is_length_outer
-                         ? std::array{p.len_q * p.heads * p.dim_v, p.dim_v, p.heads * p.dim_v, std::int64_t{1}}
-                         : std::array{p.heads * p.len_q * p.dim_v, p.len_q * p.dim_v, p.dim_v, std::int64_t{1}};
-    p.o_strides = {call.o_strides[0], call.o_strides[1], call.o_strides[2], 1};
-    call.lse_sizes = {p.batch, p.heads, p.len_q};
-  }
-  write_key(call, threads_of(p));
-  return Refusal::none;
 }
 
 std::string text_of(const heed_problem& problem) {

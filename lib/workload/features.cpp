@@ -169,7 +169,6 @@ std::string wrong_features(const Workload& w) {
     return fmt::format("softcap={} cannot be used; it must be positive, from 1e-30 to 1e30", w.softcap);
   if (w.page_size < 0 || w.page_size > 1 << 20)
     return fmt::format("a page of {} keys; it has 1 to {}", w.page_size, 1 << 20);
-  if (w.ragged && w.layout != Layout::bhld && w.layout != Layout::blhd) return "ragged tensors of an unknown layout";
   if (w.ragged && w.key_lengths && w.page_size == 0)
     return "ragged keys have lengths of their own; leave key_lengths out";
   if (w.bias && static_cast<double>(bias_sizes(w).count()) > 0x1p40) return "its bias has more than 2^40 elements";

@@ -195,15 +195,27 @@ KeyRange Workload::seen_keys() const {
   return {span.begin, span.end};
 }
 
+namespace {
+
+// Sums count(entry) over the entries of the batch, each a workload of its own. Of many entries as many are looked at as
+// tell the sum: their lengths are spread evenly.
+template <typename Count>
+double sum_over_entries(const Workload& w, const Count& count) {
+  if (!w.has_lengths()) return static_cast<double>(w.batch) * count(entry_of(w, {w.len_q, w.len_k}));
+  constexpr std::int64_t kMost = 4096;
+  Workload some = w;
+  some.batch = std::min(w.batch, kMost);
+  double sum = 0;
+  for (const EntryLengths& lengths : lengths_of(some)) sum += count(entry_of(w, lengths));
+  return sum * static_cast<double>(w.batch) / static_cast<double>(some.batch);
+}
+
+}  // namespace
+
 double Workload::visible_scores() const {
-  const auto of_head = [](const Workload& w) {
-    return heed::visible_scores(mask_kind(w), mask_bounds(w), static_cast<int>(w.len_q));
-  };
-  if (!has_lengths()) return static_cast<double>(batch) * static_cast<double>(heads) * of_head(*this);
-  double scores = 0;
-  for (const EntryLengths& lengths : lengths_of(*this))
-    scores += static_cast<double>(heads) * of_head(entry_of(*this, lengths));
-  return scores;
+  return static_cast<double>(heads) * sum_over_entries(*this, [](const Workload& entry) {
+           return heed::visible_scores(mask_kind(entry), mask_bounds(entry), static_cast<int>(entry.len_q));
+         });
 }
 
 double Workload::flops() const {
@@ -211,16 +223,16 @@ double Workload::flops() const {
 }
 
 double Workload::bytes() const {
-  if (has_lengths()) {
-    double sum = 0;
-    for (const EntryLengths& lengths : lengths_of(*this)) sum += entry_of(*this, lengths).bytes();
-    return sum;
-  }
-  const double biases =
-      bias ? static_cast<double>(bias_sizes(*this).count()) * static_cast<double>(size_of(bias->dtype)) : 0;
-  const double q = static_cast<double>(batch * heads) * static_cast<double>(len_q);
-  const double kv = static_cast<double>(batch * heads_kv) * static_cast<double>(seen_keys().count());
-  return (q + kv) * static_cast<double>(dim + dim_v) * static_cast<double>(size_of(dtype)) + biases;
+  // Biases of hidden scores need not be read, nor a bias that entries share more than once.
+  const double scores = static_cast<double>(batch * heads) * static_cast<double>(len_q) * static_cast<double>(len_k);
+  const double biases = bias ? static_cast<double>(bias_sizes(*this).count()) *
+                                   static_cast<double>(size_of(bias->dtype)) * visible_scores() / scores
+                             : 0;
+  const double elements = sum_over_entries(*this, [](const Workload& entry) {
+    return static_cast<double>(entry.heads) * static_cast<double>(entry.len_q) +
+           static_cast<double>(entry.heads_kv) * static_cast<double>(entry.seen_keys().count());
+  });
+  return elements * static_cast<double>(dim + dim_v) * static_cast<double>(size_of(dtype)) + biases;
 }
 
 namespace {

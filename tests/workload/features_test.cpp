@@ -76,6 +76,24 @@ TEST(WorkloadFeatures, TheBytesOfABiasCount) {
   const double without = parse_workload("b2h4l64k32d64").bytes();
   EXPECT_DOUBLE_EQ(parse_workload("b2h4l64k32d64:bias=fp32").bytes(), without + 2 * 4 * 64 * 32 * 4);
   EXPECT_DOUBLE_EQ(parse_workload("b2h4l64k32d64:bias=bool/bk").bytes(), without + 2 * 32);
+  // No more than what visible scores read, and once what entries share: a floor is made of it.
+  const Workload shared = parse_workload("b4h2l64d64:causal_top_left:bias=fp32/lk");
+  Workload plain = shared;
+  plain.bias.reset();
+  EXPECT_LE(shared.bytes() - plain.bytes(), (64 * 65 / 2) * 4);
+  const Workload ragged = parse_workload("b4h2l64d64:ragged:bias=fp32/lk");
+  plain = ragged;
+  plain.bias.reset();
+  EXPECT_LE(ragged.bytes() - plain.bytes(), 64 * 64 * 4);
+}
+
+TEST(WorkloadFeatures, CountsOfManyEntriesTakeNoMemoryForEach) {
+  Workload w = parse_workload("b4096h2l64k32d64:ragged");
+  const double of_some = w.visible_scores();
+  const double bytes_of_some = w.bytes();
+  w.batch = std::int64_t{1} << 30;
+  EXPECT_NEAR(w.visible_scores() / of_some, 0x1p18, 1);
+  EXPECT_NEAR(w.bytes() / bytes_of_some, 0x1p18, 1);
 }
 
 TEST(WorkloadFeatures, SupersetsCoverAndOthersDoNot) {

@@ -1,0 +1,148 @@
+// Calls of heed::forward_features: ragged tensors, pages, and tensors of features.
+#include <algorithm>
+#include <cmath>
+
+#include "call_parts.hpp"
+
+namespace heed::torch {
+
+namespace {
+
+// Which tensors are (total rows, heads, dim).
+struct Ragged {
+  bool queries;
+  bool keys;
+};
+
+// Sizes and strides of a featured call's tensors. False where they do not fit each other.
+bool read_sizes(const Shape& q, const Shape& k, const Shape& v, const Ragged& ragged, bool paged, const Features& f,
+                Call& call) {
+  heed_problem& p = call.problem;
+  if (q.rank != (ragged.queries ? 3 : 4) || k.rank != (ragged.keys ? 3 : 4) || v.rank != k.rank) return false;
+  const auto heads_and_dim = [](const Shape& shape, std::int64_t& heads, std::int64_t& dim) {
+    heads = shape.sizes[1];
+    dim = shape.sizes[shape.rank - 1];
+  };
+  std::int64_t heads_of_v = 0, dim_of_k = 0;
+  heads_and_dim(q, p.heads, p.dim);
+  heads_and_dim(k, p.heads_kv, dim_of_k);
+  heads_and_dim(v, heads_of_v, p.dim_v);
+  if (dim_of_k != p.dim || heads_of_v != p.heads_kv || p.heads_kv == 0 || p.heads % p.heads_kv != 0) return false;
+  if (ragged.queries) {
+    p.total_q = q.sizes[0];
+    p.len_q = f.max_len_q;
+    p.q_strides = {0, q.strides[1], q.strides[0], q.strides[2]};
+  } else {
+    p.batch = q.sizes[0];
+    p.len_q = q.sizes[2];
+    p.q_strides = strides_of(q);
+  }
+  const std::int64_t rows = k.sizes[ragged.keys ? 0 : 2];
+  if (rows != v.sizes[ragged.keys ? 0 : 2]) return false;
+  if (ragged.keys) {
+    p.total_k = rows;
+    p.len_k = f.max_len_k;
+    p.k_strides = {0, k.strides[1], k.strides[0], k.strides[2]};
+    p.v_strides = {0, v.strides[1], v.strides[0], v.strides[2]};
+    return true;
+  }
+  p.k_strides = strides_of(k);
+  p.v_strides = strides_of(v);
+  if (k.sizes[0] != v.sizes[0]) return false;
+  if (paged) {
+    p.pages = k.sizes[0];
+    p.page_size = rows;
+    p.len_k = f.max_len_k;
+    return true;
+  }
+  p.len_k = rows;
+  return k.sizes[0] == p.batch;
+}
+
+}  // namespace
+
+Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_tensor, const Masking& masking,
+                           const Features& f, Call& call) {
+  QkvShapes shapes;
+  if (const Refusal refusal = read_shapes(q_tensor, k_tensor, v_tensor, shapes); refusal != Refusal::none)
+    return refusal;
+  const auto& [q, k, v, dtype] = shapes;
+  if (masking.scale && !(std::isfinite(*masking.scale) && *masking.scale > 0)) return Refusal::scale;
+
+  static const std::int32_t cpu = libtorch().device_type_cpu();
+  static const std::int32_t fp32 = libtorch().dtype_float32();
+  static const std::int32_t int32 = libtorch().dtype_int32();
+  heed_problem& p = call.problem;
+  heed_problem_init(&p);
+  p.device_type = q.device_type == cpu ? HEED_CPU : HEED_CUDA;
+  p.device = q.device_type == cpu ? 0 : q.device;
+  p.dtype_q = p.dtype_kv = p.dtype_o = dtype;
+  p.mask = static_cast<std::int32_t>(masking.mask);
+  p.window_left = masking.window_left;
+  p.window_right = masking.window_right;
+  p.scale = masking.scale.value_or(0);
+  p.softcap = f.softcap;
+  p.flags = HEED_WANTS_LSE;
+  call.dtype = q.dtype;
+  call.device_type = q.device_type;
+
+  const bool paged = static_cast<bool>(f.page_table);
+  const Ragged ragged{static_cast<bool>(f.cu_seqlens_q), static_cast<bool>(f.cu_seqlens_k)};
+  // Keys are ragged as queries are, or lie in pages.
+  if (ragged.keys != (ragged.queries && !paged)) return Refusal::sizes;
+  if (ragged.queries) {
+    const std::optional<Shape> offsets = shape_of(f.cu_seqlens_q.get());
+    if (!offsets || offsets->rank != 1) return Refusal::feature_tensor;
+    p.batch = offsets->sizes[0] - 1;
+    p.flags |= HEED_RAGGED;
+  }
+  if (!read_sizes(q, k, v, ragged, paged, f, call)) return Refusal::sizes;
+  if (p.batch < 1 || p.heads == 0 || p.len_q == 0 || p.len_k == 0 || p.dim == 0 || p.dim_v == 0) return Refusal::empty;
+  const auto takes = [&](const Tensor& tensor, std::uint32_t flag, std::int32_t type,
+                         std::initializer_list<std::int64_t> sizes) {
+    if (!tensor) return true;
+    p.flags |= flag;
+    return is_array(tensor, type, call, sizes);
+  };
+  bool fits = takes(f.sinks, HEED_HAS_SINKS, fp32, {p.heads}) &&
+              takes(f.key_lengths, HEED_KEY_LENGTHS, int32, {p.batch}) &&
+              takes(f.cu_seqlens_q, HEED_RAGGED, int32, {p.batch + 1}) &&
+              takes(f.cu_seqlens_k, HEED_RAGGED, int32, {p.batch + 1});
+  if (f.alibi_slopes) {
+    const std::optional<Shape> slopes = shape_of(f.alibi_slopes.get());
+    const bool by_batch = slopes && slopes->rank == 2;
+    fits = fits && (by_batch ? takes(f.alibi_slopes, HEED_HAS_ALIBI | HEED_ALIBI_BY_BATCH, fp32, {p.batch, p.heads})
+                             : takes(f.alibi_slopes, HEED_HAS_ALIBI, fp32, {p.heads}));
+  }
+  if (paged) {
+    const std::optional<Shape> table = shape_of(f.page_table.get());
+    fits = fits && table && table->rank == 2 && table->dtype == int32 && is_on_device_of(call, *table) &&
+           table->sizes[0] == p.batch && (table->strides[1] == 1 || table->sizes[1] == 1) &&
+           table->sizes[1] * p.page_size >= p.len_k;
+    if (fits) p.page_table_stride = std::max(table->strides[0], table->sizes[1]);
+    p.flags |= HEED_PAGED;
+  }
+  if (!fits) return Refusal::feature_tensor;
+  if (f.bias)
+    if (const Refusal refusal = add_bias(f.bias, call); refusal != Refusal::none) return refusal;
+
+  if (ragged.queries) {
+    call.rank = 3;
+    call.o_sizes = {p.total_q, p.heads, p.dim_v};
+    call.o_strides = {p.heads * p.dim_v, p.dim_v, 1};
+    p.o_strides = {0, p.dim_v, p.heads * p.dim_v, 1};
+    call.lse_sizes = {p.heads, p.total_q};
+  } else {
+    const bool is_length_outer = p.heads > 1 && p.len_q > 1 && q.strides[2] > q.strides[1];
+    call.o_sizes = {p.batch, p.heads, p.len_q, p.dim_v};
+    call.o_strides = is_length_outer
+                         ? std::array{p.len_q * p.heads * p.dim_v, p.dim_v, p.heads * p.dim_v, std::int64_t{1}}
+                         : std::array{p.heads * p.len_q * p.dim_v, p.len_q * p.dim_v, p.dim_v, std::int64_t{1}};
+    p.o_strides = {call.o_strides[0], call.o_strides[1], call.o_strides[2], 1};
+    call.lse_sizes = {p.batch, p.heads, p.len_q};
+  }
+  write_key(call, threads_of(p));
+  return Refusal::none;
+}
+
+}  // namespace heed::torch
