@@ -29,6 +29,7 @@ enum class ErrorCode {
   worker,            ///< a worker process could not be started or kept
   programs,          ///< a file of programs that is missing, truncated, altered, or of another version
   driver,            ///< the CUDA driver refused a call
+  model,             ///< a language model, or a program or person in place of one, gave no answer that can be used
   interrupted,       ///< the user asked to stop
   internal,          ///< a broken invariant of Heed itself
 };

@@ -121,6 +121,10 @@ bool SpotCheck::saw_outputs(const Image& image) const {
                      [&](int set) { return writer(set, image.stopped) != kUnderWay; });
 }
 
+bool SpotCheck::came_late(const Image& image) const {
+  return launches_ < sets_.plan().launches && image.stopped.complete >= sets_.plan().launches;
+}
+
 // Q carries the factors of K, exactly.
 const verify::Reference& SpotCheck::reference(int set, int writer) {
   const auto [at, is_new] = references_.try_emplace({set, writer});

@@ -50,6 +50,9 @@ class SpotCheck {
   [[nodiscard]] verify::Comparison check(worker::Worker& worker, Image& image);
   /// Whether any output could be looked at: on a CPU all may have been under way.
   [[nodiscard]] bool saw_outputs(const Image& image) const;
+  /// Whether the stop came after the last launch and not at the place drawn for it. On a CPU whose processors are busy
+  /// the replay can end before the stop, and a kernel that leaves out what later launches write again is then complete.
+  [[nodiscard]] bool came_late(const Image& image) const;
 
   /// O of every set looked at, as a slot left them, and the launch that wrote each.
   struct Outputs {

@@ -24,6 +24,7 @@ namespace heed {
 namespace {
 
 constexpr std::size_t kMostOutput = 1 << 20;
+constexpr std::size_t kMostErrors = 64 << 10;
 
 using Clock = std::chrono::steady_clock;
 
@@ -49,12 +50,22 @@ struct Pipe {
   }
 };
 
+// What a pipe holds by now, behind `text` up to `most` bytes. Whether more may come.
+bool read_some(int fd, std::string& text, std::size_t most) {
+  std::array<char, 1 << 16> buffer;
+  const ssize_t count = ::read(fd, buffer.data(), buffer.size());
+  if (count > 0)
+    text.append(buffer.data(), std::min(static_cast<std::size_t>(count), most - std::min(most, text.size())));
+  return count > 0 || (count < 0 && (errno == EINTR || errno == EAGAIN));
+}
+
 }  // namespace
 
 ProcessResult run_process(const std::vector<std::string>& argv, std::string_view input, double limit_s,
-                          const Confinement& confinement) {
+                          const Confinement& confinement, Errors errors) {
   Pipe in;
   Pipe out;
+  Pipe complaints;
   Pipe failure;  // carries errno when exec fails; closed by a successful exec
   std::vector<char*> arguments;
   for (const std::string& argument : argv) arguments.push_back(const_cast<char*>(argument.c_str()));
@@ -72,7 +83,7 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
     if (::getppid() != parent) ::_exit(127);
     ::dup2(in.read_end, STDIN_FILENO);
     ::dup2(out.write_end, STDOUT_FILENO);
-    ::dup2(out.write_end, STDERR_FILENO);
+    ::dup2(errors == Errors::apart ? complaints.write_end : out.write_end, STDERR_FILENO);
     std::signal(SIGPIPE, SIG_DFL);
     if (prepared.enter()) ::execvpe(arguments[0], arguments.data(), prepared.environment());
     const int error = errno;
@@ -82,6 +93,7 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
   ::setpgid(child, child);  // in both processes, so that it holds whichever runs first
   Pipe::close_end(in.read_end);
   Pipe::close_end(out.write_end);
+  Pipe::close_end(complaints.write_end);
   Pipe::close_end(failure.write_end);
   ::fcntl(in.write_end, F_SETFL, O_NONBLOCK);
 
@@ -89,6 +101,7 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
   const auto deadline = Clock::now() + std::chrono::duration<double>(limit_s);
   std::size_t written = 0;
   if (input.empty()) Pipe::close_end(in.write_end);
+  const std::size_t most = errors == Errors::apart ? kMostReply : kMostOutput;
   bool open = true;
   while (open) {
     const double left_ms = std::chrono::duration<double, std::milli>(deadline - Clock::now()).count();
@@ -100,25 +113,27 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
       result.interrupted = true;
       break;
     }
-    std::array<pollfd, 2> fds = {{{out.read_end, POLLIN, 0}, {in.write_end, POLLOUT, 0}}};
-    const int ready = ::poll(fds.data(), in.write_end >= 0 ? 2 : 1, static_cast<int>(std::min(left_ms, 200.0)) + 1);
+    // poll leaves out what is closed.
+    std::array<pollfd, 3> fds = {
+        {{out.read_end, POLLIN, 0}, {complaints.read_end, POLLIN, 0}, {in.write_end, POLLOUT, 0}}};
+    const int ready = ::poll(fds.data(), fds.size(), static_cast<int>(std::min(left_ms, 200.0)) + 1);
     if (ready < 0 && errno != EINTR) break;
     if (ready <= 0) continue;
-    if ((fds[1].revents & (POLLOUT | POLLERR | POLLHUP)) != 0 && in.write_end >= 0) {
+    if (fds[2].revents != 0 && in.write_end >= 0) {
       const ssize_t count = ::write(in.write_end, input.data() + written, input.size() - written);
       if (count > 0) written += static_cast<std::size_t>(count);
       if (written == input.size() || (count < 0 && errno != EAGAIN && errno != EINTR)) Pipe::close_end(in.write_end);
     }
-    if ((fds[0].revents & (POLLIN | POLLERR | POLLHUP)) != 0) {
-      std::array<char, 1 << 16> buffer;
-      const ssize_t count = ::read(out.read_end, buffer.data(), buffer.size());
-      if (count > 0)
-        result.output.append(buffer.data(), std::min(static_cast<std::size_t>(count),
-                                                     kMostOutput - std::min(kMostOutput, result.output.size())));
-      open = count > 0 || (count < 0 && (errno == EINTR || errno == EAGAIN));
-    }
+    if (fds[1].revents != 0 && !read_some(complaints.read_end, result.errors, kMostErrors))
+      Pipe::close_end(complaints.read_end);
+    if (fds[0].revents != 0) open = read_some(out.read_end, result.output, most);
   }
   if (result.timed_out || result.interrupted) ::kill(-child, SIGKILL);
+  // A program that wrote complaints last, and closed its stdout before.
+  if (!result.timed_out && !result.interrupted)
+    for (pollfd last{complaints.read_end, POLLIN, 0};
+         last.fd >= 0 && ::poll(&last, 1, 0) > 0 && read_some(last.fd, result.errors, kMostErrors);) {
+    }
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }

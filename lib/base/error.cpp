@@ -28,6 +28,8 @@ std::string_view to_string(ErrorCode code) {
       return "programs";
     case ErrorCode::driver:
       return "driver";
+    case ErrorCode::model:
+      return "model";
     case ErrorCode::interrupted:
       return "interrupted";
     case ErrorCode::internal:

@@ -1,0 +1,136 @@
+#include "models/chat_client.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <chrono>
+
+#include "heed/heed.hpp"
+#include "models/chat_reply.hpp"
+
+namespace heed::models {
+namespace {
+
+// Fields that a model or a server may not know. The first has a successor.
+constexpr std::array<std::string_view, 4> kOptional = {"max_tokens", "stream_options", "temperature", "stream"};
+constexpr double kIdle_s = 120;
+
+std::string completions_url(std::string url) {
+  while (url.ends_with('/')) url.pop_back();
+  constexpr std::string_view path = "/chat/completions";
+  return url.ends_with(path) ? url : url + std::string(path);
+}
+
+}  // namespace
+
+ChatClient::ChatClient(Endpoint endpoint, std::function<void(const std::string&)> on_wait)
+    : endpoint_(std::move(endpoint)),
+      url_(completions_url(endpoint_.url)),
+      on_wait_(std::move(on_wait)),
+      random_(fresh_seed()) {
+  if (endpoint_.url.rfind("http://", 0) != 0 && endpoint_.url.rfind("https://", 0) != 0)
+    throw Error(ErrorCode::usage,
+                fmt::format("the endpoint {} is no address; one is http://localhost:8000/v1", endpoint_.url),
+                endpoint_.url);
+  if (endpoint_.model.empty())
+    throw Error(ErrorCode::usage, "an endpoint needs the name of a model that it serves (--model)");
+  if (!endpoint_.extra.is_object())
+    throw Error(ErrorCode::usage, "further fields of a request are a JSON object", endpoint_.extra.dump());
+}
+
+HttpRequest ChatClient::request_for(const Conversation& conversation) const {
+  const std::lock_guard lock(mutex_);
+  const auto knows = [&](const char* field) { return refused_.count(field) == 0; };
+  nlohmann::json body = endpoint_.extra;
+  body["model"] = endpoint_.model;
+  body["messages"] = conversation;
+  body[knows("max_tokens") ? "max_tokens" : "max_completion_tokens"] = endpoint_.reply_tokens;
+  if (endpoint_.temperature && knows("temperature")) body["temperature"] = *endpoint_.temperature;
+  const bool streams = endpoint_.streams && knows("stream");
+  if (streams) {
+    body["stream"] = true;
+    if (knows("stream_options")) body["stream_options"] = {{"include_usage", true}};
+  }
+  HttpRequest request;
+  request.url = url_;
+  request.headers = {"Content-Type: application/json",
+                     streams ? "Accept: text/event-stream, application/json" : "Accept: application/json",
+                     "Expect:"};  // no round trip before a long body
+  if (endpoint_.key.is_given()) request.headers.push_back(endpoint_.key.as_header());
+  request.body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  request.limit_s = endpoint_.limit_s;
+  // A reply in one piece is silent until it is there.
+  request.idle_s = streams ? std::min(kIdle_s, endpoint_.limit_s) : endpoint_.limit_s;
+  return request;
+}
+
+bool ChatClient::leaves_out_what(const std::string& refusal) {
+  const std::lock_guard lock(mutex_);
+  for (const std::string_view field : kOptional)
+    if (refusal.find(field) != std::string::npos && refused_.insert(std::string(field)).second) return true;
+  return false;
+}
+
+std::string ChatClient::sentence_for(const HttpReply& reply) const {
+  const std::string said = endpoint_.key.removed_from(refusal_of(reply));
+  switch (reply.failure) {
+    case HttpReply::Failure::unreachable:
+      return fmt::format("the endpoint {} cannot be reached: {}", url_, reply.why);
+    case HttpReply::Failure::broken:
+      return fmt::format("the connection to {} broke off: {}", url_, reply.why);
+    case HttpReply::Failure::timed_out:
+      return fmt::format("{} sent no whole reply within {:.0f} s; allow more with --reply-limit", url_,
+                         endpoint_.limit_s);
+    case HttpReply::Failure::too_large:
+      return fmt::format("{} sent a reply of more than 10 MB; a patch is far smaller", url_);
+    case HttpReply::Failure::none:
+      break;
+  }
+  if (reply.status == 401 || reply.status == 403)
+    return endpoint_.key.is_given()
+               ? fmt::format("{} refused the key in {} (status {}): {}", url_, endpoint_.key.source(), reply.status,
+                             said)
+               : fmt::format(
+                     "{} asks for a key (status {}); name its environment variable with --key-variable, or a "
+                     "file with --key-file",
+                     url_, reply.status);
+  if (reply.status == 404)
+    return fmt::format("{} knows no such address or no model {} (status 404): {}", url_, endpoint_.model, said);
+  return fmt::format("{} answered with status {}: {}", url_, reply.status, said);
+}
+
+Reply ChatClient::ask(const Conversation& conversation) {
+  using Clock = std::chrono::steady_clock;
+  for (int attempt = 1;; ++attempt) {
+    const auto begin = Clock::now();
+    const HttpReply answer = post(request_for(conversation));
+    if (answer.failure == HttpReply::Failure::none && answer.status == 200) {
+      try {
+        Reply reply = chat_reply(answer);
+        reply.text = endpoint_.key.removed_from(std::move(reply.text));
+        if (reply.model.empty()) reply.model = endpoint_.model;
+        reply.latency_s = std::chrono::duration<double>(Clock::now() - begin).count();
+        reply.attempts = attempt;
+        return reply;
+      } catch (const Error& error) {
+        throw Error(ErrorCode::model, endpoint_.key.removed_from(error.what()), endpoint_.model);
+      }
+    }
+    const bool is_refused =
+        answer.failure == HttpReply::Failure::none && (answer.status == 400 || answer.status == 422);
+    if (is_refused && leaves_out_what(refusal_of(answer))) continue;
+    std::optional<double> wait;
+    if (may_succeed_later(answer)) {
+      const std::lock_guard lock(mutex_);
+      wait = wait_before_next(endpoint_.retry, attempt, answer, random_);
+    }
+    if (!wait) {
+      const std::string after = attempt > 1 ? fmt::format(" ({} attempts)", attempt) : std::string();
+      throw Error(ErrorCode::model, sentence_for(answer) + after, endpoint_.model);
+    }
+    if (on_wait_) on_wait_(fmt::format("{}; again in {:.0f} s", sentence_for(answer), *wait));
+    sleep_for(*wait);
+  }
+}
+
+}  // namespace heed::models

@@ -1,0 +1,162 @@
+#include "models/chat_reply.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.hpp"
+#include "heed/heed.hpp"
+#include "json/integer.hpp"
+#include "models/event_stream.hpp"
+
+namespace heed::models {
+namespace {
+
+constexpr std::size_t kMostQuoted = 300;
+
+using Json = nlohmann::json;
+
+[[noreturn]] void refuse(const std::string& what, const std::string& value = {}) {
+  throw Error(ErrorCode::model, what, value);
+}
+
+std::string first_line_of(std::string_view text) {
+  std::string line = trim(text.substr(0, text.find('\n')));
+  if (line.size() > kMostQuoted) line = line.substr(0, kMostQuoted) + "...";
+  return line;
+}
+
+// A text, or a list of parts of which some are texts.
+std::string text_at(const Json& json, const char* name) {
+  const auto at = json.find(name);
+  if (at == json.end()) return {};
+  if (at->is_string()) return *at;
+  std::string text;
+  if (at->is_array())
+    for (const Json& part : *at)
+      if (part.is_object() && part.contains("text") && part["text"].is_string()) text += part["text"];
+  return text;
+}
+
+std::optional<std::int64_t> count_at(const Json& json, const char* name) {
+  const auto at = json.find(name);
+  if (at == json.end() || !at->is_number_integer()) return std::nullopt;
+  const auto count = integer<std::int64_t>(*at);
+  return count < 0 ? std::nullopt : std::optional(count);
+}
+
+void take_usage(const Json& body, Usage& usage) {
+  const auto at = body.find("usage");
+  if (at == body.end() || !at->is_object()) return;
+  usage.raw = *at;
+  usage.prompt_tokens = count_at(*at, "prompt_tokens");
+  usage.completion_tokens = count_at(*at, "completion_tokens");
+  if (const auto details = at->find("prompt_tokens_details"); details != at->end() && details->is_object())
+    usage.cached_tokens = count_at(*details, "cached_tokens");
+}
+
+// An object that says what went wrong, with status 200 all the same.
+void expect_no_error(const Json& body) {
+  if (!body.is_object())
+    refuse(fmt::format("the endpoint sent {} where an object belongs", first_line_of(body.dump())));
+  if (const auto error = body.find("error"); error != body.end() && !error->is_null()) {
+    const std::string why = error->is_object()   ? text_at(*error, "message")
+                            : error->is_string() ? error->get<std::string>()
+                                                 : "";
+    refuse(fmt::format("the endpoint answered with an error: {}", first_line_of(why.empty() ? error->dump() : why)));
+  }
+}
+
+// The first choice, where there is one.
+const Json* choice_of(const Json& body) {
+  const auto choices = body.find("choices");
+  if (choices == body.end() || !choices->is_array() || choices->empty() || !choices->front().is_object())
+    return nullptr;
+  return &choices->front();
+}
+
+std::string finish_of(const Json& choice) {
+  const auto at = choice.find("finish_reason");
+  return at != choice.end() && at->is_string() ? at->get<std::string>() : std::string();
+}
+
+Reply of_stream(const std::string& body) {
+  Reply reply;
+  bool has_ended = false;
+  for (const std::string& data : event_data(body)) {
+    if (trim(data) == "[DONE]") {
+      has_ended = true;
+      break;
+    }
+    const Json chunk = Json::parse(data, nullptr, false);
+    if (chunk.is_discarded())
+      refuse(fmt::format("the endpoint's stream holds an event that is no JSON: {}", first_line_of(data)),
+             first_line_of(data));
+    expect_no_error(chunk);
+    if (chunk.contains("model") && chunk["model"].is_string()) reply.model = chunk["model"];
+    take_usage(chunk, reply.usage);
+    const Json* choice = choice_of(chunk);
+    if (choice == nullptr) continue;  // the last chunk holds the usage alone
+    if (const auto delta = choice->find("delta"); delta != choice->end() && delta->is_object())
+      reply.text += text_at(*delta, "content");
+    if (const std::string finish = finish_of(*choice); !finish.empty()) {
+      has_ended = true;
+      reply.is_cut_off = finish == "length";
+    }
+  }
+  if (!has_ended) refuse("the endpoint's stream broke off before the reply ended");
+  return reply;
+}
+
+Reply of_object(const std::string& body) {
+  const Json json = Json::parse(body, nullptr, false);
+  if (json.is_discarded())
+    refuse(body.empty() ? "the endpoint sent an empty reply"
+                        : fmt::format("the endpoint's reply is no JSON: {}", first_line_of(body)),
+           first_line_of(body));
+  expect_no_error(json);
+  const Json* choice = choice_of(json);
+  if (choice == nullptr) refuse("the endpoint's reply holds no choices", first_line_of(body));
+  Reply reply;
+  if (json.contains("model") && json["model"].is_string()) reply.model = json["model"];
+  take_usage(json, reply.usage);
+  if (const auto message = choice->find("message"); message != choice->end() && message->is_object())
+    reply.text = text_at(*message, "content");
+  reply.is_cut_off = finish_of(*choice) == "length";
+  return reply;
+}
+
+}  // namespace
+
+Reply chat_reply(const HttpReply& reply) {
+  const auto type = reply.headers.find("content-type");
+  const bool is_stream = type != reply.headers.end() && type->second.find("text/event-stream") != std::string::npos;
+  Reply result;
+  try {
+    result = is_stream ? of_stream(reply.body) : of_object(reply.body);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::model) throw;
+    refuse(fmt::format("the endpoint's reply cannot be read: {}", error.what()));  // a number beyond any
+  }
+  if (trim(result.text).empty())
+    refuse(result.is_cut_off ? "the model used up its tokens before it wrote any text; allow more with --reply-tokens"
+                             : "the model's reply holds no text");
+  return result;
+}
+
+std::string refusal_of(const HttpReply& reply) {
+  const Json json = Json::parse(reply.body, nullptr, false);
+  if (json.is_object()) {
+    for (const char* name : {"error", "detail", "message"}) {
+      const auto at = json.find(name);
+      if (at == json.end()) continue;
+      if (at->is_string()) return first_line_of(at->get<std::string>());
+      if (at->is_object() && at->contains("message") && (*at)["message"].is_string())
+        return first_line_of((*at)["message"].get<std::string>());
+      return first_line_of(at->dump(-1, ' ', false, Json::error_handler_t::replace));
+    }
+  }
+  return first_line_of(reply.body);
+}
+
+}  // namespace heed::models

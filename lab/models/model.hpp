@@ -1,0 +1,70 @@
+/// Whatever answers a prompt with text: a language model behind an API, a program, a person with a folder of files.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace heed::models {
+
+enum class Role { system, user, assistant };
+std::string_view to_string(Role role);
+
+struct Message {
+  Role role = Role::user;
+  std::string text;
+  bool operator==(const Message&) const = default;
+};
+using Conversation = std::vector<Message>;
+
+/// Tokens as the model's own service counts them; nothing where it does not say.
+struct Usage {
+  std::optional<std::int64_t> prompt_tokens;
+  std::optional<std::int64_t> completion_tokens;
+  std::optional<std::int64_t> cached_tokens;  ///< of the prompt's, read from a cache
+  nlohmann::json raw;                         ///< as received; null where nothing was
+};
+
+struct Reply {
+  std::string text;
+  std::string model;  ///< that answered, as it calls itself
+  Usage usage;
+  double latency_s = 0;        ///< of the attempt that succeeded
+  int attempts = 1;            ///< requests that were sent, failed ones included
+  bool is_cut_off = false;     ///< the model stopped at a limit of tokens
+  std::optional<double> cost;  ///< in the currency of the table of prices; nothing where the price is unknown
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  /// For messages and the store, e.g. "qwen3-coder".
+  [[nodiscard]] virtual const std::string& name() const = 0;
+  /// Waits for an answer. May be called from several threads.
+  /// @throws Error(model) with what went wrong and what would help; Error(interrupted)
+  virtual Reply ask(const Conversation& conversation) = 0;
+};
+
+/// 32 hexadecimal digits over roles and texts.
+std::string digest_of(const Conversation& conversation);
+
+/// One text of a conversation, for readers that know no roles: the first message as it is, each later one below a line
+/// that names its role.
+std::string text_of(const Conversation& conversation);
+
+/// About how many tokens a text has, where nobody counted: one for three bytes. Byte-pair tokenizers put three to four
+/// bytes of source text into a token, so that a budget is kept rather than exceeded.
+std::int64_t estimated_tokens(std::string_view text);
+std::int64_t estimated_tokens(const Conversation& conversation);
+
+void to_json(nlohmann::json& json, const Message& message);
+/// @throws Error(invalid_input) for what is no message
+void from_json(const nlohmann::json& json, Message& message);
+void to_json(nlohmann::json& json, const Reply& reply);
+/// @throws Error(invalid_input) for what is no reply
+void from_json(const nlohmann::json& json, Reply& reply);
+
+}  // namespace heed::models

@@ -1,0 +1,57 @@
+/// Conversations as files, so that a run repeats without a network: one JSON object a line, with the messages of a
+/// prompt and the reply or the failure.
+#pragma once
+
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "models/model.hpp"
+
+namespace heed::models {
+
+/// Asks another model and appends what was sent and received to a file.
+class Recorder final : public Model {
+ public:
+  /// @throws Error(model) where the file cannot be written
+  Recorder(std::shared_ptr<Model> model, std::filesystem::path file);
+  [[nodiscard]] const std::string& name() const override { return model_->name(); }
+  Reply ask(const Conversation& conversation) override;
+
+ private:
+  void append(const nlohmann::json& exchange);
+  std::shared_ptr<Model> model_;
+  std::filesystem::path file_;
+  std::mutex mutex_;
+};
+
+/// Answers from a file that a Recorder wrote. A prompt takes the first reply to an equal prompt that is left; where
+/// there is none, since prompts hold measured times, the first reply that is left. A failure that was recorded fails
+/// again.
+class Replay final : public Model {
+ public:
+  /// @throws Error(usage) for a file that is missing, or a line that is no exchange
+  explicit Replay(const std::filesystem::path& file);
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  /// @throws Error(model) when all replies are used
+  Reply ask(const Conversation& conversation) override;
+  /// Prompts so far that were not equal to any of the file.
+  [[nodiscard]] int other_prompts() const;
+
+ private:
+  struct Exchange {
+    std::string digest;
+    Reply reply;
+    std::string failure;  ///< empty where there is a reply
+  };
+  std::filesystem::path file_;
+  std::string name_ = "replay";
+  mutable std::mutex mutex_;
+  std::deque<Exchange> left_;
+  std::size_t all_ = 0;
+  int others_ = 0;
+};
+
+}  // namespace heed::models

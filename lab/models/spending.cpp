@@ -1,0 +1,74 @@
+#include "models/spending.hpp"
+
+#include <fmt/format.h>
+
+#include "heed/heed.hpp"
+
+namespace heed::models {
+namespace {
+
+constexpr std::int64_t kExpectedShare = 4;  // of the tokens that a reply may have
+
+}  // namespace
+
+Spending::Spending(SpendingLimits limits) : limits_(limits) {
+  if (limits.tokens && *limits.tokens <= 0)
+    throw Error(ErrorCode::usage,
+                fmt::format("a limit of {} tokens allows no prompt; leave it out, or allow some", *limits.tokens),
+                std::to_string(*limits.tokens));
+  if (limits.money && !(*limits.money > 0))
+    throw Error(ErrorCode::usage,
+                fmt::format("a limit of {} allows no prompt; leave it out, or allow some", *limits.money),
+                fmt::format("{}", *limits.money));
+}
+
+void Spending::add(const Conversation& conversation, const Reply& reply) {
+  const std::lock_guard lock(mutex_);
+  ++replies_;
+  tokens_ += reply.usage.prompt_tokens.value_or(estimated_tokens(conversation)) +
+             reply.usage.completion_tokens.value_or(estimated_tokens(reply.text));
+  money_ += reply.cost.value_or(0);
+  unknown_ += reply.cost ? 0 : 1;
+}
+
+std::optional<std::string> Spending::refuses(const Conversation& conversation, std::int64_t reply_tokens) const {
+  const std::lock_guard lock(mutex_);
+  const std::int64_t next = estimated_tokens(conversation) + reply_tokens / kExpectedShare;
+  if (limits_.tokens && tokens_ + next > *limits_.tokens)
+    return fmt::format("{} of {} tokens are used, and the next prompt with a reply takes about {}", tokens_,
+                       *limits_.tokens, next);
+  if (limits_.money) {
+    const double each = replies_ > 0 ? money_ / replies_ : 0;
+    if (money_ + each > *limits_.money || money_ >= *limits_.money)
+      return fmt::format("{:.4f} of {:.4f} is spent, and a reply has cost {:.4f} on average", money_, *limits_.money,
+                         each);
+  }
+  return std::nullopt;
+}
+
+std::int64_t Spending::tokens() const {
+  const std::lock_guard lock(mutex_);
+  return tokens_;
+}
+
+double Spending::money() const {
+  const std::lock_guard lock(mutex_);
+  return money_;
+}
+
+bool Spending::has_unknown_costs() const {
+  const std::lock_guard lock(mutex_);
+  return unknown_ > 0;
+}
+
+std::string Spending::text(const std::string& currency) const {
+  const std::lock_guard lock(mutex_);
+  std::string text = fmt::format("{} {}, {} tokens", replies_, replies_ == 1 ? "reply" : "replies", tokens_);
+  if (replies_ == 0) return text;
+  if (unknown_ == replies_) return text + ", cost unknown";
+  text += fmt::format(", {}{:.4f} {}", unknown_ > 0 ? "at least " : "", money_, currency);
+  if (unknown_ > 0) text += fmt::format(" ({} of unknown price)", unknown_);
+  return text;
+}
+
+}  // namespace heed::models

@@ -1,0 +1,150 @@
+// Models that are no endpoints: programs, mailboxes, recordings.
+#include <thread>
+
+#include "base/files.hpp"
+#include "models/command_model.hpp"
+#include "models/mailbox.hpp"
+#include "models/recording.hpp"
+#include "testing.hpp"
+
+namespace heed::models {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+const Conversation kPrompt = {{Role::system, "You write kernels."}, {Role::user, "Make it faster."}};
+
+std::string failure_of(Model& model, const Conversation& prompt = kPrompt) {
+  try {
+    (void)model.ask(prompt);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::model);
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+TEST(CommandModel, ReadsThePromptAndWritesTheReply) {
+  CommandModel model("tr a-z A-Z; echo noise >&2", 20);
+  EXPECT_EQ(model.name(), "tr");
+  const Reply reply = model.ask(kPrompt);
+  EXPECT_EQ(reply.text, "YOU WRITE KERNELS.\n\n---- USER ----\n\nMAKE IT FASTER.\n");
+  EXPECT_EQ(reply.usage.prompt_tokens, std::nullopt);
+}
+
+TEST(CommandModel, ProgramsThatFail) {
+  CommandModel failing("echo no key >&2; exit 3", 20);
+  EXPECT_THAT(failure_of(failing), HasSubstr("ended with exit code 3: no key"));
+  CommandModel missing("/no/such/program", 20);
+  EXPECT_THAT(failure_of(missing), HasSubstr("exit code 127"));
+  CommandModel silent("cat > /dev/null", 20);
+  EXPECT_THAT(failure_of(silent), HasSubstr("wrote no reply"));
+  CommandModel slow("sleep 30", 0.2);
+  EXPECT_THAT(failure_of(slow), HasSubstr("took more than 0 s"));
+  CommandModel killed("kill -9 $$", 20);
+  EXPECT_THAT(failure_of(killed), HasSubstr("signal 9"));
+  CommandModel flood("head -c 11000000 /dev/zero | tr '\\0' x", 60);
+  EXPECT_THAT(failure_of(flood), HasSubstr("more than 10 MB"));
+  CommandModel deaf("echo fast", 20);
+  EXPECT_EQ(deaf.ask({{Role::user, std::string(3 << 20, 'x')}}).text, "fast\n") << "a program that reads nothing";
+  EXPECT_THROW(CommandModel(" ", 20), Error);
+}
+
+TEST(Mailbox, WaitsForAReplyAndFindsItAgain) {
+  const testing_support::TemporaryFolder folder;
+  const fs::path box = folder.path() / "box";
+  std::vector<std::string> waits;
+  fs::path prompt;
+  {
+    Mailbox mailbox(box, 20, [&](const std::string& text) { waits.push_back(text); });
+    std::thread person([&] {
+      for (int i = 0; i < 1000 && prompt.empty(); ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        for (const auto& entry : fs::directory_iterator(box))
+          if (entry.path().string().ends_with(".prompt.md")) prompt = entry.path();
+      }
+      EXPECT_EQ(read_file(prompt, ErrorCode::model), text_of(kPrompt));
+      std::string reply = prompt.string();
+      reply.replace(reply.rfind(".prompt.md"), 10, ".reply.md");
+      write_file_atomically(reply, "use wider tiles", ErrorCode::model);
+    });
+    EXPECT_EQ(mailbox.ask(kPrompt).text, "use wider tiles");
+    person.join();
+  }
+  ASSERT_EQ(waits.size(), 1U);
+  EXPECT_THAT(waits[0], HasSubstr(".reply.md"));
+  EXPECT_THAT(prompt.filename().string(), ::testing::StartsWith("0001-"));
+  // A run that was interrupted asks again.
+  Mailbox again(box, 20);
+  EXPECT_EQ(again.ask(kPrompt).text, "use wider tiles");
+  EXPECT_EQ(std::distance(fs::directory_iterator(box), fs::directory_iterator{}), 2);
+}
+
+TEST(Mailbox, NobodyAnswers) {
+  const testing_support::TemporaryFolder folder;
+  Mailbox mailbox(folder.path(), 0.1);
+  EXPECT_THAT(failure_of(mailbox), HasSubstr("no reply came to "));
+  EXPECT_THAT(failure_of(mailbox, {{Role::user, "another"}}), HasSubstr("0002-"));
+  write_file_atomically(folder.path() / "file", "", ErrorCode::internal);
+  EXPECT_THROW(Mailbox(folder.path() / "file" / "box", 1), Error);
+}
+
+struct Scripted final : Model {
+  std::vector<std::string> replies;  // empty: a failure
+  std::size_t asked = 0;
+  std::string called = "scripted";
+  [[nodiscard]] const std::string& name() const override { return called; }
+  Reply ask(const Conversation&) override {
+    const std::string text = replies.at(asked++);
+    if (text.empty()) throw Error(ErrorCode::model, "the model is down");
+    Reply reply;
+    reply.text = text;
+    reply.model = called;
+    reply.usage.prompt_tokens = 3;
+    reply.cost = 0.25;
+    return reply;
+  }
+};
+
+TEST(Recording, ReplaysWhatWasRecorded) {
+  const testing_support::TemporaryFolder folder;
+  const fs::path file = folder.path() / "recording.jsonl";
+  const auto scripted = std::make_shared<Scripted>();
+  scripted->replies = {"one", "", "three"};
+  Recorder recorder(scripted, file);
+  const Conversation other = {{Role::user, "other"}};
+  EXPECT_EQ(recorder.ask(kPrompt).text, "one");
+  EXPECT_EQ(failure_of(recorder), "the model is down");
+  EXPECT_EQ(recorder.ask(other).text, "three");
+
+  Replay replay(file);
+  const Reply third = replay.ask(other);
+  EXPECT_EQ(third.text, "three") << "by the prompt, not by the order";
+  EXPECT_EQ(third.usage.prompt_tokens, 3);
+  EXPECT_EQ(third.cost, 0.25);
+  EXPECT_EQ(replay.other_prompts(), 0);
+  EXPECT_EQ(replay.ask({{Role::user, "with another time in it"}}).text, "one") << "the first that is left";
+  EXPECT_EQ(replay.other_prompts(), 1);
+  EXPECT_EQ(failure_of(replay), "the model is down");
+  EXPECT_THAT(failure_of(replay), HasSubstr("holds 3 replies, and all are used"));
+}
+
+TEST(Recording, FilesThatAreNone) {
+  const testing_support::TemporaryFolder folder;
+  EXPECT_THROW(Replay(folder.path() / "none"), Error);
+  for (const char* text :
+       {"{", "{}\n", "{\"messages\": [], \"reply\": 3}", "{\"messages\": [{\"role\": \"x\", \"content\": \"\"}]}"}) {
+    write_file_atomically(folder.path() / "file", text, ErrorCode::internal);
+    try {
+      const Replay replay(folder.path() / "file");
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("line 1 of "));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace heed::models
