@@ -40,6 +40,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"record", {"heed", "base", "device", "jit", "verify", "measure", "profile", "trial"}},
     {"store", {"heed", "base", "json", "verdict"}},
     {"models", {"heed", "base", "json", "process"}},
+    {"prompts", {"compile", "heed", "base", "models"}},
     {"report", {"heed", "base", "verdict", "store"}},
     {"evolve", {"compile", "base", "variant", "process", "jit", "measure", "profile", "trial", "record", "store"}},
     // beside the library
