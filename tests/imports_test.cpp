@@ -39,6 +39,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"trial", {"base", "device", "process", "jit", "verify", "measure"}},
     {"record", {"heed", "base", "device", "jit", "verify", "measure", "profile", "trial"}},
     {"store", {"heed", "base", "json", "verdict"}},
+    {"insights", {"heed", "base", "workload", "store"}},
     {"models", {"heed", "base", "json", "process"}},
     {"prompts", {"compile", "heed", "base", "models"}},
     {"report", {"heed", "base", "verdict", "store"}},

@@ -37,6 +37,16 @@ CREATE TABLE comparisons (
   id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id), kind TEXT NOT NULL, subject TEXT NOT NULL,
   against TEXT NOT NULL, data TEXT NOT NULL
 ) STRICT;
+CREATE TABLE observations (
+  id INTEGER PRIMARY KEY, family TEXT NOT NULL, change TEXT NOT NULL, diff TEXT NOT NULL, sentence TEXT NOT NULL, workload TEXT NOT NULL,
+  arch TEXT NOT NULL, device TEXT NOT NULL, bound_before TEXT NOT NULL, bound_after TEXT NOT NULL,
+  ratio REAL NOT NULL, low REAL NOT NULL, high REAL NOT NULL, origin TEXT NOT NULL, created TEXT NOT NULL,
+  UNIQUE (origin, change)
+) STRICT;
+CREATE TABLE exchanges (
+  id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id), generation INTEGER NOT NULL, place INTEGER NOT NULL,
+  purpose TEXT NOT NULL, model TEXT NOT NULL, prompt TEXT NOT NULL, reply TEXT NOT NULL, failure TEXT NOT NULL, created TEXT NOT NULL
+) STRICT;
 )sql";
 
 // A process, so that it can be told from a later one with the same number: pid and start time.

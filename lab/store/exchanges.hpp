@@ -1,0 +1,32 @@
+/// Everything that was sent to models and received from them.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "store/store.hpp"
+
+namespace heed::store {
+
+/// A prompt and what became of it.
+struct ExchangeRecord {
+  std::int64_t id = 0;
+  std::int64_t run = 0;
+  int generation = 0;
+  int place = 0;          ///< which of the generation's trials it is for
+  std::string purpose;    ///< "first", "again" (edits did not apply), "repair" (the build or the gate refused)
+  std::string model;      ///< that was asked
+  nlohmann::json prompt;  ///< messages with roles
+  nlohmann::json reply;   ///< text, model, tokens, usage as received, latency, cost; null for a failure
+  std::string failure;    ///< why there is no reply; empty where there is one
+  std::string created;    ///< UTC, when the reply was there
+};
+
+std::int64_t add_exchange(Store& store, const ExchangeRecord& exchange);
+/// Of a run, in the order in which they came. @throws Error(store) for rows that no Heed has written
+std::vector<ExchangeRecord> exchanges(Store& store, std::int64_t run);
+
+}  // namespace heed::store
