@@ -43,7 +43,8 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"models", {"heed", "base", "json", "process"}},
     {"prompts", {"compile", "heed", "base", "models"}},
     {"report", {"heed", "base", "verdict", "store"}},
-    {"evolve", {"compile", "base", "variant", "process", "jit", "measure", "profile", "trial", "record", "store"}},
+    {"evolve",
+     {"compile", "base", "variant", "process", "jit", "measure", "profile", "trial", "record", "store", "insights"}},
     // beside the library
     {"exploits", {"compile", "base", "process", "jit", "trial"}},
     {"ladder",

@@ -7,6 +7,7 @@
 #include "compile/embedded.hpp"
 #include "evolve/finish.hpp"
 #include "evolve/search.hpp"
+#include "insights/harvest.hpp"
 #include "record/json.hpp"
 
 namespace heed::evolve {
@@ -47,6 +48,9 @@ record::RunResult Evolution::run() {
     }  // the memory and the context that drafts took are in nobody's way from here on
     record::RunResult result = finish(context_);
     store.set_result(context_.run, record::to_json(result), store::RunState::finished);
+    if (const auto finished = store.find_run(context_.run))
+      for (const store::ObservationRecord& one : insights::harvest(*finished, context_.trials))
+        store::add_observation(store, one);
     store.release(context_.run);
     return result;
   } catch (...) {
