@@ -33,22 +33,33 @@ struct Options {
 std::string patch_of(const StoredTrial& stored) {
   const store::TrialRecord& trial = stored.trial;
   if (!trial.ok())
-    refuse(trial.id, fmt::format("it ended {}{}", to_string(trial.verdict), trial.reason.empty() ? "" : ": " + split(trial.reason, '\n').front()));
+    refuse(trial.id, fmt::format("it ended {}{}", to_string(trial.verdict),
+                                 trial.reason.empty() ? "" : ": " + split(trial.reason, '\n').front()));
   if (trial.edits.is_null()) refuse(trial.id, fmt::format("it edits no source; its knobs are {}", trial.config));
   const Variant variant = variant_of(stored, device_of(stored));
   if (variant.overlay->find(Overlay::kEntry) != nullptr)
-    refuse(trial.id,
-           fmt::format("it edits the entry, which {} writes by code and no file of the tree holds; heed show {} --diff prints it",
-                       variant.family->name(), trial.id));
+    refuse(
+        trial.id,
+        fmt::format(
+            "it edits the entry, which {} writes by code and no file of the tree holds; heed show {} --diff prints it",
+            variant.family->name(), trial.id));
   return source::stored_diff(trial.edits);
 }
 
 // The gate sees outputs; races and reads beyond the end that happen to do no harm are the sanitizer's to see.
 void expect_sanitized(const Options& o, std::int64_t id) {
   if (!probe_cuda().facts)
-    refuse(id, "edits of a GPU's kernels are adopted after compute-sanitizer's four tools saw them, and there is no GPU here; "
-               "--unsanitized leaves them out");
-  std::vector<std::string> arguments = {self_executable(), "verify", fmt::format("t{}", id), "--device", "cuda", "--launch-limit", std::to_string(o.sanitize_limit_s)};
+    refuse(
+        id,
+        "edits of a GPU's kernels are adopted after compute-sanitizer's four tools saw them, and there is no GPU here; "
+        "--unsanitized leaves them out");
+  std::vector<std::string> arguments = {self_executable(),
+                                        "verify",
+                                        fmt::format("t{}", id),
+                                        "--device",
+                                        "cuda",
+                                        "--launch-limit",
+                                        std::to_string(o.sanitize_limit_s)};
   if (!o.store.path.empty()) arguments.insert(arguments.end(), {"--db", o.store.path});
   for (const Sanitized& one : sanitize(arguments, o.sanitize_limit_s))
     if (!one.passed) refuse(id, fmt::format("{}: {}", one.tool, one.reason));
@@ -60,7 +71,8 @@ void run_git(const std::vector<std::string>& arguments, const std::string& patch
   argv.emplace_back("-");
   const ProcessResult result = run_process(argv, patch, kGitLimit_s);
   if (result.ok()) return;
-  refuse(id, fmt::format("git apply does not take its patch here: {}. Run it in a checkout of Heed with sources like those that were judged",
+  refuse(id, fmt::format("git apply does not take its patch here: {}. Run it in a checkout of Heed with sources like "
+                         "those that were judged",
                          result.started ? trim(result.output) : "git is not on the PATH"));
 }
 
@@ -76,12 +88,13 @@ void adopt(const Options& o) {
   }
   if (!o.output.empty()) write_file_atomically(o.output, patch, ErrorCode::store);
   if (o.json) {
-    print(json_text(nlohmann::json{{"trial", trial.id},
-                                   {"config", trial.config},
-                                   {"ratio", {{"value", trial.ratio}, {"low", trial.ratio_low}, {"high", trial.ratio_high}}},
-                                   {"patch", patch},
-                                   {"applied", o.apply}},
-                    1) +
+    print(json_text(
+              nlohmann::json{{"trial", trial.id},
+                             {"config", trial.config},
+                             {"ratio", {{"value", trial.ratio}, {"low", trial.ratio_low}, {"high", trial.ratio_high}}},
+                             {"patch", patch},
+                             {"applied", o.apply}},
+              1) +
           "\n");
     return;
   }
@@ -95,7 +108,8 @@ void adopt(const Options& o) {
 void add_adopt(CLI::App& app, int& exit_code) {
   (void)exit_code;
   auto o = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("adopt", "Take the edits of a trial that passed into a checkout of Heed, as a patch");
+  CLI::App* command =
+      app.add_subcommand("adopt", "Take the edits of a trial that passed into a checkout of Heed, as a patch");
   command->add_option("trial", o->trial, "Id of the trial, 17 or t17")->required();
   o->store.add_to(*command);
   command->add_option("-o,--output", o->output, "Write the patch to this file [stdout]");

@@ -177,8 +177,7 @@ void add_show(CLI::App& app, int& exit_code) {
     if (o->diff) return print_edits(*store, trial_number(o->run), o->json);
     const std::int64_t number = run_number(o->run);
     const std::optional<store::RunRecord> run = store->find_run(number);
-    if (!run)
-      throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", number), o->run);
+    if (!run) throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", number), o->run);
     const std::vector<store::TrialRecord> trials = store->trials(number);
     if (!o->evidence.empty()) {
       nlohmann::json evidence = report::evidence(*run);

@@ -41,7 +41,8 @@ nlohmann::json json_of(const evolve::SourceJudge& judge, const evolve::Judgement
           {"reason", t.reason},
           {"log", judgement.log.substr(0, kMostLog)},
           {"faster", judgement.faster},
-          {"ratio", timed ? nlohmann::json{{"value", t.ratio}, {"low", t.ratio_low}, {"high", t.ratio_high}} : nlohmann::json()},
+          {"ratio",
+           timed ? nlohmann::json{{"value", t.ratio}, {"low", t.ratio_low}, {"high", t.ratio_high}} : nlohmann::json()},
           {"base_us", timed ? t.base_us : judge.base_us()},
           {"trial_us", timed ? nlohmann::json(t.trial_us) : nlohmann::json()},
           {"self_spread", judge.self_spread()},
@@ -61,14 +62,20 @@ nlohmann::json json_of(const evolve::SourceJudge& judge, const evolve::Judgement
 
 std::string text_of(const evolve::SourceJudge& judge, const evolve::Judgement& judgement) {
   const store::TrialRecord& t = judgement.trial;
-  std::string text = fmt::format("{}{}", to_string(t.verdict), t.finding == Finding::none ? "" : fmt::format(" ({})", to_string(t.finding)));
+  std::string text = fmt::format("{}{}", to_string(t.verdict),
+                                 t.finding == Finding::none ? "" : fmt::format(" ({})", to_string(t.finding)));
   if (t.ratio > 0)
-    text += fmt::format(", {:.3f} [{:.4f}, {:.4f}] times as fast as the base: {:.2f} us, the base {:.2f} us, against itself within {:.4f} of 1",
-                        t.ratio, t.ratio_low, t.ratio_high, t.trial_us, t.base_us, judge.self_spread());
+    text += fmt::format(
+        ", {:.3f} [{:.4f}, {:.4f}] times as fast as the base: {:.2f} us, the base {:.2f} us, against itself within "
+        "{:.4f} of 1",
+        t.ratio, t.ratio_low, t.ratio_high, t.trial_us, t.base_us, judge.self_spread());
   text += "\n";
   if (!t.reason.empty()) text += fmt::format("{}{}\n", t.check.empty() ? "" : t.check + ": ", t.reason);
-  if (t.verdict == Verdict::ok) text += judgement.faster ? "Faster than the base.\n" : "Not shown to be faster than the base.\n";
-  if (t.id > 0) text += fmt::format("Stored as trial {}. Its edits: heed show {} --diff   Again: heed replay {}\n", t.id, t.id, t.id);
+  if (t.verdict == Verdict::ok)
+    text += judgement.faster ? "Faster than the base.\n" : "Not shown to be faster than the base.\n";
+  if (t.id > 0)
+    text +=
+        fmt::format("Stored as trial {}. Its edits: heed show {} --diff   Again: heed replay {}\n", t.id, t.id, t.id);
   return text;
 }
 
@@ -76,10 +83,11 @@ int judge(const Options& o) {
   const std::string reply = read_patch(o.patch);
   const std::optional<QkvTensors> tensors = o.workload.tensors();
   if (tensors)
-    throw Error(ErrorCode::usage, "heed judge takes its inputs at random, as searches without tensors do; give --shape", o.workload.qkv);
+    throw Error(ErrorCode::usage, "heed judge takes its inputs at random, as searches without tensors do; give --shape",
+                o.workload.qkv);
   const Workload workload = o.workload.workload(tensors);
   const std::string name = o.family.substr(0, o.family.find(':'));
-  const DeviceFacts device = o.family == kAutomatic ? o.machine.choose()
+  const DeviceFacts device = o.family == kAutomatic                          ? o.machine.choose()
                              : find_family(name).device() == DeviceKind::cpu ? choose_device(DeviceChoice::cpu)
                                                                              : choose_device(DeviceChoice::cuda);
   const Variant parent = admitted(o.family, workload, device);
@@ -100,11 +108,13 @@ void add_judge(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "judge", "Build, verify and time edits of a family's device sources against the family as it comes");
-  command->add_option("--family", o->family, "The kernel that is edited: a family, family:knob=value,... or auto [auto]")
+  command
+      ->add_option("--family", o->family, "The kernel that is edited: a family, family:knob=value,... or auto [auto]")
       ->default_val(std::string(kAutomatic));
   command
       ->add_option("--patch", o->patch,
-                   "A file with the edits, - for stdin: blocks of search and replace, a unified diff or whole files, in any text")
+                   "A file with the edits, - for stdin: blocks of search and replace, a unified diff or whole files, "
+                   "in any text")
       ->required();
   o->workload.add_to(*command);
   o->machine.add_to(*command);

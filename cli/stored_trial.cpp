@@ -21,11 +21,12 @@ std::int64_t trial_number(const std::string& text) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (error != std::errc() || end != digits.data() + digits.size() || number <= 0)
-    throw Error(ErrorCode::usage,
-                fmt::format("\"{}\" is no trial; heed show RUN --json lists the ids, and 17 or t17 is the trial that heed "
-                            "replay 17 measures",
-                            text),
-                text);
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("\"{}\" is no trial; heed show RUN --json lists the ids, and 17 or t17 is the trial that heed "
+                    "replay 17 measures",
+                    text),
+        text);
   return number;
 }
 

@@ -108,21 +108,24 @@ std::map<std::string, StoredTrial> trials_of(const Options& o) {
 
 int run_sanitized(const Options& o) {
   if (!o.cases.empty() || o.random_workloads > 0 || o.random_configs > 0 || o.workload.has_tensors())
-    throw Error(ErrorCode::usage, "--sanitize runs the gate of the variants that are named at one --shape; leave out --cases, "
-                                  "--random-workloads, --random-configs and tensors");
+    throw Error(ErrorCode::usage,
+                "--sanitize runs the gate of the variants that are named at one --shape; leave out --cases, "
+                "--random-workloads, --random-configs and tensors");
   const DeviceFacts device = o.machine.choose();
   if (device.kind != DeviceKind::cuda)
-    throw Error(ErrorCode::unsupported,
-                fmt::format("compute-sanitizer looks at kernels on an NVIDIA GPU; {} is none, and its kernels run in a process "
-                            "without writable memory but their own",
-                            device.name),
-                device.name);
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("compute-sanitizer looks at kernels on an NVIDIA GPU; {} is none, and its kernels run in a process "
+                    "without writable memory but their own",
+                    device.name),
+        device.name);
   std::vector<std::string> names = o.variants;
   if (names.empty()) names.emplace_back(kAutomatic);
   nlohmann::json results = nlohmann::json::array();
   int failures = 0;
   for (const std::string& name : names) {
-    std::vector<std::string> arguments = {self_executable(), "verify", name, "--device", "cuda", "--launch-limit", std::to_string(o.sanitize_limit_s)};
+    std::vector<std::string> arguments = {
+        self_executable(), "verify", name, "--device", "cuda", "--launch-limit", std::to_string(o.sanitize_limit_s)};
     const auto add = [&](const char* option, const std::string& value) {
       if (!value.empty()) arguments.insert(arguments.end(), {option, value});
     };
@@ -138,13 +141,16 @@ int run_sanitized(const Options& o) {
     nlohmann::json tools = nlohmann::json::array();
     for (const Sanitized& one : sanitize(arguments, o.sanitize_limit_s)) {
       if (!one.passed) ++failures;
-      remark(o.machine.json, fmt::format("{:<8} {:<10} {}  {}", one.passed ? "passed" : "FAILED", one.tool, name, one.reason));
+      remark(o.machine.json,
+             fmt::format("{:<8} {:<10} {}  {}", one.passed ? "passed" : "FAILED", one.tool, name, one.reason));
       tools.push_back({{"tool", one.tool}, {"passed", one.passed}, {"reason", one.reason}});
     }
     results.push_back({{"variant", name}, {"tools", tools}});
   }
   if (o.machine.json)
-    print(json_text(nlohmann::json{{"device", record::to_json(device)}, {"results", results}, {"failures", failures}}, 1) + "\n");
+    print(json_text(nlohmann::json{{"device", record::to_json(device)}, {"results", results}, {"failures", failures}},
+                    1) +
+          "\n");
   return failures == 0 ? 0 : 1;
 }
 
@@ -276,9 +282,10 @@ void add_verify(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "verify", "Run the gate on variants: every input class, neighbouring shapes, canaries, repeated launches");
-  command->add_option("variants", o->variants,
-                      "auto, family or family:knob=value,...; or t17, trial 17 of the database [every family of the device, "
-                      "as it comes]");
+  command->add_option(
+      "variants", o->variants,
+      "auto, family or family:knob=value,...; or t17, trial 17 of the database [every family of the device, "
+      "as it comes]");
   o->workload.add_to(*command);
   o->store.add_to(*command);
   o->machine.add_to(*command);
@@ -290,9 +297,10 @@ void add_verify(CLI::App& app, int& exit_code) {
   command->add_option("--random-workloads", o->random_workloads, "This many workloads drawn at random")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--seed", o->seed, "Seed of the inputs, random configs and random workloads [fresh]");
-  command->add_flag("--sanitize", o->sanitize,
-                    "Run the gate under compute-sanitizer's four tools instead: memcheck, racecheck, initcheck, synccheck; "
-                    "needs an NVIDIA GPU");
+  command->add_flag(
+      "--sanitize", o->sanitize,
+      "Run the gate under compute-sanitizer's four tools instead: memcheck, racecheck, initcheck, synccheck; "
+      "needs an NVIDIA GPU");
   command->add_option("--sanitize-limit", o->sanitize_limit_s, "Seconds that one tool may take for one variant")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

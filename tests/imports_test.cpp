@@ -41,7 +41,8 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"record", {"heed", "base", "device", "jit", "verify", "measure", "profile", "trial"}},
     {"store", {"heed", "base", "json", "verdict"}},
     {"report", {"heed", "base", "verdict", "store"}},
-    {"evolve", {"compile", "base", "variant", "source", "process", "jit", "measure", "profile", "trial", "record", "store"}},
+    {"evolve",
+     {"compile", "base", "variant", "source", "process", "jit", "measure", "profile", "trial", "record", "store"}},
     // beside the library
     {"exploits", {"compile", "base", "source", "process", "jit", "trial"}},
     {"ladder",

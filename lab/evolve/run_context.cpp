@@ -99,7 +99,8 @@ measure::PairOptions RunContext::as_sharp_as_useful(measure::PairOptions pair) c
 }
 
 Variant RunContext::variant_of(const Proposal& proposal) const {
-  Variant variant = heed::variant_of(*families[static_cast<std::size_t>(proposal.space)], proposal.config, options.workload);
+  Variant variant =
+      heed::variant_of(*families[static_cast<std::size_t>(proposal.space)], proposal.config, options.workload);
   variant.overlay = proposal.overlay;
   return variant;
 }

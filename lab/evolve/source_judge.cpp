@@ -28,8 +28,8 @@ bool is_run_of(const store::RunRecord& run, const store::RunRecord& wanted) {
 
 }  // namespace
 
-SourceJudge::SourceJudge(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const Workload& workload,
-                         const Variant& parent, const trial::Options& options)
+SourceJudge::SourceJudge(store::Store& store, jit::Builder& builder, const DeviceFacts& device,
+                         const Workload& workload, const Variant& parent, const trial::Options& options)
     : store_(store),
       builder_(builder),
       device_(device),

@@ -166,7 +166,8 @@ bool Cache::has_includes() const {
 
 std::string Cache::key_of(const BuildRequest& request, const Toolchain& toolchain) {
   Digester headers;
-  for (const std::string& path : files_of(request)) headers.add(path).add(compile::device_file(path, request.overlay.get()));
+  for (const std::string& path : files_of(request))
+    headers.add(path).add(compile::device_file(path, request.overlay.get()));
   return Digester()
       .add(std::to_string(kFormat))
       .add(headers.hex())

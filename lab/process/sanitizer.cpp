@@ -36,10 +36,12 @@ Sanitized read_sanitizer(std::string_view tool, std::string_view output, int exi
     if (!line.starts_with(kMark) || !result.reason.empty()) continue;
     const std::string said = trim(std::string_view(line).substr(kMark.size()));
     // Its own name and what it counts at the end are no findings.
-    if (!said.empty() && !said.starts_with("COMPUTE-SANITIZER") && said.find("SUMMARY") == std::string::npos) result.reason = said;
+    if (!said.empty() && !said.starts_with("COMPUTE-SANITIZER") && said.find("SUMMARY") == std::string::npos)
+      result.reason = said;
   }
   if (result.reason.empty())
-    result.reason = exit_code == kFound ? "it found something and does not say what" : fmt::format("it ended with exit code {}: {}", exit_code, last);
+    result.reason = exit_code == kFound ? "it found something and does not say what"
+                                        : fmt::format("it ended with exit code {}: {}", exit_code, last);
   return result;
 }
 
@@ -48,15 +50,18 @@ std::vector<Sanitized> sanitize(const std::vector<std::string>& command, double 
   std::vector<Sanitized> results;
   for (const std::string_view tool : kSanitizers) {
     check_interrupt();
-    std::vector<std::string> argv = {program, "--tool", std::string(tool), "--target-processes", "all", "--error-exitcode",
-                                     std::to_string(kFound), "--print-limit", "20"};
+    std::vector<std::string> argv = {program, "--tool",           std::string(tool),      "--target-processes",
+                                     "all",   "--error-exitcode", std::to_string(kFound), "--print-limit",
+                                     "20"};
     argv.insert(argv.end(), command.begin(), command.end());
     const ProcessResult run = run_process(argv, {}, limit_s);
     check_interrupt();
     if (run.timed_out)
-      results.push_back({std::string(tool), false, fmt::format("it did not end within {}; take a smaller workload", human_duration(limit_s))});
+      results.push_back({std::string(tool), false,
+                         fmt::format("it did not end within {}; take a smaller workload", human_duration(limit_s))});
     else if (!run.started || run.signal != 0)
-      results.push_back({std::string(tool), false, run.started ? fmt::format("it was ended by signal {}", run.signal) : run.output});
+      results.push_back(
+          {std::string(tool), false, run.started ? fmt::format("it was ended by signal {}", run.signal) : run.output});
     else
       results.push_back(read_sanitizer(tool, run.output, run.exit_code));
   }

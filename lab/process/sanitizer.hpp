@@ -18,8 +18,8 @@ struct Sanitized {
   std::string reason;  ///< its first finding, or why it did not run to its end; empty when it passed
 };
 
-/// The first finding of a tool's output, lines that begin with "=========". @param exit_code of compute-sanitizer, which
-/// is 0 where it found nothing and what ran under it ended well
+/// The first finding of a tool's output, lines that begin with "=========". @param exit_code of compute-sanitizer,
+/// which is 0 where it found nothing and what ran under it ended well
 Sanitized read_sanitizer(std::string_view tool, std::string_view output, int exit_code);
 
 /// Runs a command under each tool, one after the other. @param limit_s wall clock for one tool

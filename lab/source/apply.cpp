@@ -77,7 +77,8 @@ std::string nearest_place(const std::string& path, const Lines& file, const Line
   }
   std::size_t wrong = 0;
   if (most > 0)
-    while (wrong < search.size() && best + wrong < file.size() && trim(search[wrong]) == trim(file[best + wrong])) ++wrong;
+    while (wrong < search.size() && best + wrong < file.size() && trim(search[wrong]) == trim(file[best + wrong]))
+      ++wrong;
   else
     while (wrong < search.size() && trim(search[wrong]).empty()) ++wrong;
   if (wrong >= search.size()) wrong = search.size() - 1;
@@ -87,8 +88,10 @@ std::string nearest_place(const std::string& path, const Lines& file, const Line
     for (std::size_t at = 0; at < file.size(); ++at)
       if (const double like = likeness(trim(search[wrong]), trim(file[at])); like > highest) highest = like, line = at;
   }
-  return fmt::format("no lines of {} are those that are searched: line {} of them is \"{}\"; the nearest, line {} of the file, is \"{}\"",
-                     path, wrong + 1, shown(search[wrong]), line + 1, shown(file[line]));
+  return fmt::format(
+      "no lines of {} are those that are searched: line {} of them is \"{}\"; the nearest, line {} of the file, is "
+      "\"{}\"",
+      path, wrong + 1, shown(search[wrong]), line + 1, shown(file[line]));
 }
 
 // One application of edits.
@@ -111,7 +114,9 @@ class Editor {
       if (!given.empty() && path.ends_with("/" + given)) ending.push_back(path);
     if (ending.size() == 1) return ending.front();
     if (ending.size() > 1)
-      throw EditError(fmt::format("{} of line {} of the reply may be {}; name the whole path", given, line, join(ending, " or ")), given);
+      throw EditError(
+          fmt::format("{} of line {} of the reply may be {}; name the whole path", given, line, join(ending, " or ")),
+          given);
     if (compile::device_files().count(given) != 0) {
       const std::string why = refusal_of_path(given);
       throw EditError(why.empty() ? fmt::format("{} is no source of {}, so a variant of it may not change {}", given,
@@ -121,7 +126,9 @@ class Editor {
     }
     std::vector<std::string_view> known;
     for (const auto& [path, text] : originals_) known.push_back(path);
-    throw EditError(fmt::format("{} has no source {} (line {} of the reply); {}", family_.name(), given, line, one_of(given, known)), given);
+    throw EditError(fmt::format("{} has no source {} (line {} of the reply); {}", family_.name(), given, line,
+                                one_of(given, known)),
+                    given);
   }
 
   Lines& text_of(const std::string& path) {
@@ -139,20 +146,22 @@ class Editor {
       if (!having.empty()) break;
     }
     if (having.size() == 1) return having.front();
-    throw EditError(having.empty()
-                        ? fmt::format("the edit of line {} of the reply names no file, and no source of {} has its lines; put "
-                                      "the path on the line before it",
-                                      one.line, family_.name())
-                        : fmt::format("the edit of line {} of the reply names no file, and {} all have its lines; put the "
-                                      "path on the line before it",
-                                      one.line, join(having, ", ")));
+    throw EditError(
+        having.empty()
+            ? fmt::format("the edit of line {} of the reply names no file, and no source of {} has its lines; put "
+                          "the path on the line before it",
+                          one.line, family_.name())
+            : fmt::format("the edit of line {} of the reply names no file, and {} all have its lines; put the "
+                          "path on the line before it",
+                          one.line, join(having, ", ")));
   }
 
   void apply(const Replacement& one) {
     const std::string path = one.path.empty() ? file_with(one) : path_for(one.path, one.line);
     Lines& file = text_of(path);
     if (one.search.empty()) {
-      const auto at = static_cast<std::ptrdiff_t>(std::min<std::size_t>(static_cast<std::size_t>(std::max(one.hint, 0)), file.size()));
+      const auto at = static_cast<std::ptrdiff_t>(
+          std::min<std::size_t>(static_cast<std::size_t>(std::max(one.hint, 0)), file.size()));
       file.insert(file.begin() + at, one.replace.begin(), one.replace.end());
       return;
     }
@@ -172,10 +181,11 @@ class Editor {
     if (one.hint == 0) {
       std::vector<std::string> lines;
       for (const std::size_t place : places) lines.push_back(std::to_string(place + 1));
-      throw EditError(fmt::format("the lines that the edit of line {} of the reply searches stand in several places of {} "
-                                  "(lines {}); search more lines around them",
-                                  one.line, path, join(lines, ", ")),
-                      path);
+      throw EditError(
+          fmt::format("the lines that the edit of line {} of the reply searches stand in several places of {} "
+                      "(lines {}); search more lines around them",
+                      one.line, path, join(lines, ", ")),
+          path);
     }
     const auto distance = [&](std::size_t place) { return std::abs(static_cast<long>(place) + 1 - one.hint); };
     return *std::min_element(places.begin(), places.end(),
@@ -205,8 +215,10 @@ class Editor {
       std::string text;
       for (const std::string& line : lines) text += line + "\n";
       if (text.size() > kMostFile)
-        throw EditError(fmt::format("{} would have {}; a device source may have {}", path,
-                                    human_bytes(static_cast<double>(text.size())), human_bytes(static_cast<double>(kMostFile))), path);
+        throw EditError(
+            fmt::format("{} would have {}; a device source may have {}", path,
+                        human_bytes(static_cast<double>(text.size())), human_bytes(static_cast<double>(kMostFile))),
+            path);
       if (lines == lines_of(originals_.at(path))) continue;
       overlay.files.emplace(path, std::move(text));
       before.files.emplace(path, originals_.at(path));

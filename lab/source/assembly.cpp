@@ -11,8 +11,8 @@ namespace heed::source {
 namespace {
 
 bool is_word_character(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '%' ||
-         c == '$' || c == ':';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
+         c == '%' || c == '$' || c == ':';
 }
 
 // Mnemonics, directives, registers and labels, in lower case; "\n" and "\t" of a literal separate them.
@@ -35,21 +35,33 @@ std::vector<std::string> words_of(std::string_view text) {
 
 using Use = std::pair<std::string_view, std::string_view>;
 
-constexpr std::array kWhole = {
-    Use{"rdtsc", "looks at the time"},      Use{"rdtscp", "looks at the time"},
-    Use{"rdpmc", "looks at the time"},      Use{"rdpru", "looks at the time"},
-    Use{"umwait", "looks at the time"},     Use{"tpause", "looks at the time"},
-    Use{"rdrand", "draws random numbers"},  Use{"rdseed", "draws random numbers"},
-    Use{"syscall", "calls the system"},     Use{"sysenter", "calls the system"},
-    Use{"int", "calls the system"},         Use{"int3", "calls the system"},
-    Use{"svc", "calls the system"},         Use{"brk", "calls the system"},
-    Use{"cpuid", "tells machines apart"},   Use{"mrs", "reads registers of the system"},
-    Use{"msr", "changes registers of the system"}, Use{"ldmxcsr", "changes the state that the next launch finds"},
-    Use{"fldcw", "changes the state that the next launch finds"}, Use{"std", "changes the state that the next launch finds"},
-    Use{"clflush", "changes what caches keep for others"}, Use{"clflushopt", "changes what caches keep for others"},
-    Use{"clwb", "changes what caches keep for others"},    Use{"cldemote", "changes what caches keep for others"},
-    Use{"wbinvd", "changes what caches keep for others"},  Use{"jmp", "leaves its function"},
-    Use{"call", "calls a function"}};
+constexpr std::array kWhole = {Use{"rdtsc", "looks at the time"},
+                               Use{"rdtscp", "looks at the time"},
+                               Use{"rdpmc", "looks at the time"},
+                               Use{"rdpru", "looks at the time"},
+                               Use{"umwait", "looks at the time"},
+                               Use{"tpause", "looks at the time"},
+                               Use{"rdrand", "draws random numbers"},
+                               Use{"rdseed", "draws random numbers"},
+                               Use{"syscall", "calls the system"},
+                               Use{"sysenter", "calls the system"},
+                               Use{"int", "calls the system"},
+                               Use{"int3", "calls the system"},
+                               Use{"svc", "calls the system"},
+                               Use{"brk", "calls the system"},
+                               Use{"cpuid", "tells machines apart"},
+                               Use{"mrs", "reads registers of the system"},
+                               Use{"msr", "changes registers of the system"},
+                               Use{"ldmxcsr", "changes the state that the next launch finds"},
+                               Use{"fldcw", "changes the state that the next launch finds"},
+                               Use{"std", "changes the state that the next launch finds"},
+                               Use{"clflush", "changes what caches keep for others"},
+                               Use{"clflushopt", "changes what caches keep for others"},
+                               Use{"clwb", "changes what caches keep for others"},
+                               Use{"cldemote", "changes what caches keep for others"},
+                               Use{"wbinvd", "changes what caches keep for others"},
+                               Use{"jmp", "leaves its function"},
+                               Use{"call", "calls a function"}};
 
 constexpr std::array kBeginnings = {Use{"%clock", "looks at the time"},
                                     Use{"%%clock", "looks at the time"},
@@ -87,7 +99,9 @@ std::string refusal_of_assembly(std::string_view instructions, bool has_operands
     for (const auto& [name, why] : kInside)
       if (word.find(name) != std::string::npos) return refused(word, why);
     // .reg and .pred belong to PTX; every other directive moves code or data, reads files or names symbols.
-    if (word.front() == '.' && word != ".reg" && word != ".pred" && !(word.size() > 1 && (word[1] == 'b' || word[1] == 'u' || word[1] == 's' || word[1] == 'f') && word.find_first_not_of("0123456789x", 2) == std::string::npos))
+    if (word.front() == '.' && word != ".reg" && word != ".pred" &&
+        !(word.size() > 1 && (word[1] == 'b' || word[1] == 'u' || word[1] == 's' || word[1] == 'f') &&
+          word.find_first_not_of("0123456789x", 2) == std::string::npos))
       return refused(word, "has a directive");
     if (word.back() == ':' && word.find_first_not_of("0123456789:") != std::string::npos && words.size() == 1)
       return refused(word, "defines a symbol");

@@ -33,10 +33,9 @@ void add_middle(const Lines& old, std::size_t old_begin, std::size_t old_end, co
     std::vector<std::uint16_t> longest((rows + 1) * width, 0);  // of what is left from a cell on
     for (std::size_t r = rows; r-- > 0;)
       for (std::size_t c = columns; c-- > 0;)
-        longest[r * width + c] =
-            old[old_begin + r] == text[begin + c]
-                ? static_cast<std::uint16_t>(longest[(r + 1) * width + c + 1] + 1)
-                : std::max(longest[(r + 1) * width + c], longest[r * width + c + 1]);
+        longest[r * width + c] = old[old_begin + r] == text[begin + c]
+                                     ? static_cast<std::uint16_t>(longest[(r + 1) * width + c + 1] + 1)
+                                     : std::max(longest[(r + 1) * width + c], longest[r * width + c + 1]);
     while (i < rows && j < columns) {
       if (old[old_begin + i] == text[begin + j]) {
         script.push_back({' ', &old[old_begin + i]});
@@ -98,7 +97,8 @@ std::string unified_diff(std::string_view path, std::string_view old_text, std::
       if (script[i].sign != '+') ++old_count;
       if (script[i].sign != '-') ++new_count;
     }
-    diff += fmt::format("@@ -{} +{} @@\n{}", range(old_before - lead, old_count), range(new_before - lead, new_count), body);
+    diff += fmt::format("@@ -{} +{} @@\n{}", range(old_before - lead, old_count), range(new_before - lead, new_count),
+                        body);
     for (; at < end; ++at) {
       if (script[at].sign != '+') ++old_before;
       if (script[at].sign != '-') ++new_before;
@@ -112,7 +112,8 @@ std::string diff_of(const Overlay& overlay, const Family& family) {
   std::string diff;
   for (const auto& [path, text] : overlay.files) {
     const auto original = originals.find(path);
-    diff += unified_diff(path, original == originals.end() ? std::string_view() : std::string_view(original->second), text);
+    diff +=
+        unified_diff(path, original == originals.end() ? std::string_view() : std::string_view(original->second), text);
   }
   return diff;
 }

@@ -23,8 +23,8 @@ bool is_marker(const std::string& line, char mark, std::string_view word) {
 }
 
 bool is_path_character(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '/' || c == '.' ||
-         c == '-';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '/' ||
+         c == '.' || c == '-';
 }
 
 // The path that a line names in whatever decoration: "### `kernels/tile/quad.cuh`:", "// File: cpu/simd.hpp", "entry".
@@ -121,7 +121,8 @@ class Parser {
     }
     const std::size_t begin = text.find("<insight>") + std::string_view("<insight>").size();
     const std::size_t close = text.find("</insight>");
-    edits_.insight = trim(text.substr(begin, close == std::string::npos ? close : close - begin)).substr(0, kMostInsight);
+    edits_.insight =
+        trim(text.substr(begin, close == std::string::npos ? close : close - begin)).substr(0, kMostInsight);
     tagged_ = true;
     return at;
   }
@@ -139,12 +140,13 @@ class Parser {
         replacing = true;
       } else if (is_marker(bare, '>', "REPLACE")) {
         if (!replacing)
-          throw EditError(fmt::format("the block of line {} of the reply has no ======= between what is searched and what "
-                                      "stands in its place",
-                                      first));
+          throw EditError(
+              fmt::format("the block of line {} of the reply has no ======= between what is searched and what "
+                          "stands in its place",
+                          first));
         if (block.search.empty())
-          throw EditError(fmt::format("the block of line {} of the reply searches nothing; begin with the lines to change",
-                                      first));
+          throw EditError(
+              fmt::format("the block of line {} of the reply searches nothing; begin with the lines to change", first));
         edits_.replacements.push_back(std::move(block));
         return at + 1;
       } else if (is_marker(bare, '<', "SEARCH")) {
@@ -153,8 +155,8 @@ class Parser {
         (replacing ? block.replace : block.search).push_back(lines_[at]);
       }
     }
-    throw EditError(
-        fmt::format("the block of line {} of the reply has no >>>>>>> REPLACE at its end; the reply seems cut off", first));
+    throw EditError(fmt::format(
+        "the block of line {} of the reply has no >>>>>>> REPLACE at its end; the reply seems cut off", first));
   }
 
   std::size_t read_file(std::size_t at, std::size_t end) {
@@ -181,8 +183,8 @@ class Parser {
   std::size_t read_fence(std::size_t at, std::size_t end) {
     const int first = static_cast<int>(at) + 1;
     const std::string open = trim(lines_[at]);
-    const std::string info = open.substr(open.find_first_not_of('`') == std::string::npos ? open.size()
-                                                                                         : open.find_first_not_of('`'));
+    const std::string info =
+        open.substr(open.find_first_not_of('`') == std::string::npos ? open.size() : open.find_first_not_of('`'));
     const std::string marks = open.substr(0, open.size() - info.size());
     if (const std::string named = path_in(info); !named.empty()) path_ = named;
     std::size_t close = at + 1;
@@ -209,13 +211,15 @@ class Parser {
       throw EditError(fmt::format("the file of line {} of the reply has no path; name it on the line before", first));
     std::string text;
     for (std::size_t i = from; i < to; ++i) text += lines_[i] + "\n";
-    if (trim(text).empty()) throw EditError(fmt::format("the file {} of line {} of the reply is empty", path_, first), path_);
+    if (trim(text).empty())
+      throw EditError(fmt::format("the file {} of line {} of the reply is empty", path_, first), path_);
     edits_.files.push_back({path_, std::move(text), first});
     path_.clear();  // a second fence without a path is a snippet
   }
 
   [[nodiscard]] bool has_block(std::size_t from, std::size_t to) const {
-    return std::any_of(lines_.begin() + static_cast<std::ptrdiff_t>(from), lines_.begin() + static_cast<std::ptrdiff_t>(to),
+    return std::any_of(lines_.begin() + static_cast<std::ptrdiff_t>(from),
+                       lines_.begin() + static_cast<std::ptrdiff_t>(to),
                        [](const std::string& line) { return is_marker(trim(line), '<', "SEARCH"); });
   }
   [[nodiscard]] bool has_diff(std::size_t from, std::size_t to) const {
@@ -245,7 +249,8 @@ Edits parse_edits(std::string_view reply) {
   Edits edits = Parser(lines).read();
   if (edits.empty())
     throw EditError(
-        "the reply holds no edit: neither a block of <<<<<<< SEARCH, =======, >>>>>>> REPLACE, nor a unified diff, nor a "
+        "the reply holds no edit: neither a block of <<<<<<< SEARCH, =======, >>>>>>> REPLACE, nor a unified diff, nor "
+        "a "
         "whole <file path=\"...\">");
   return edits;
 }

@@ -1,8 +1,8 @@
 /// Edits of device sources out of a reply: of a language model, an agent or a person, or a stored diff.
 ///
-/// Small models get unified diffs wrong (counts, context), so blocks of search and replace and whole files are read too, in
-/// the forms that models are used to (Aider's edit formats, https://aider.chat/docs/more/edit-formats.html), and everything
-/// around them is passed over.
+/// Small models get unified diffs wrong (counts, context), so blocks of search and replace and whole files are read
+/// too, in the forms that models are used to (Aider's edit formats, https://aider.chat/docs/more/edit-formats.html),
+/// and everything around them is passed over.
 #pragma once
 
 #include <string>

@@ -86,13 +86,15 @@ std::size_t read_diff(const std::vector<std::string>& lines, std::size_t at, std
       const std::string from = path_of_header(line.substr(4));
       path = path_of_header(lines[at + 1].substr(4));
       if (path.empty())
-        throw EditError(fmt::format("line {} of the reply takes {} away; edits change sources, and neither add nor remove one",
-                                    at + 2, from),
-                        from);
+        throw EditError(
+            fmt::format("line {} of the reply takes {} away; edits change sources, and neither add nor remove one",
+                        at + 2, from),
+            from);
       at += 2;
     } else if (line.starts_with("@@")) {
       const Counts counts = counts_of(line);
-      Replacement hunk{.path = path, .search = {}, .replace = {}, .line = static_cast<int>(at) + 1, .hint = counts.first};
+      Replacement hunk{
+          .path = path, .search = {}, .replace = {}, .line = static_cast<int>(at) + 1, .hint = counts.first};
       std::size_t behind = at + 1;
       if (counts.old_lines >= 0) behind = read_counted(lines, at + 1, end, counts, hunk);
       if (behind == at + 1) {

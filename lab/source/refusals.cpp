@@ -19,28 +19,30 @@ using Words = std::unordered_set<std::string_view>;
 
 const Words& keywords() {
   static const Words words = {
-      "alignas", "asm",      "auto",   "bool",   "break",   "case",      "char",     "class",    "const",   "consteval",
-      "constexpr", "continue", "default", "do",    "double",  "else",      "enum",     "explicit", "extern",  "false",
-      "float",   "for",      "friend", "goto",   "if",      "inline",    "int",      "long",     "mutable", "namespace",
-      "operator", "private",  "public", "return", "short",   "signed",    "sizeof",   "static",   "struct",  "switch",
-      "template", "this",     "true",   "typedef", "typename", "union",    "unsigned", "using",    "void",    "volatile",
-      "while",   "static_assert"};
+      "alignas",   "asm",       "auto",      "bool",     "break",    "case",   "char",         "class",   "const",
+      "consteval", "constexpr", "continue",  "default",  "do",       "double", "else",         "enum",    "explicit",
+      "extern",    "false",     "float",     "for",      "friend",   "goto",   "if",           "inline",  "int",
+      "long",      "mutable",   "namespace", "operator", "private",  "public", "return",       "short",   "signed",
+      "sizeof",    "static",    "struct",    "switch",   "template", "this",   "true",         "typedef", "typename",
+      "union",     "unsigned",  "using",     "void",     "volatile", "while",  "static_assert"};
   return words;
 }
 
 // What a name would be used for, where there is no honest use of it in a kernel; empty for others.
 std::string use_of(std::string_view word) {
-  static const Words clocks = {"clock",     "clock64",    "__clock",     "__clock64",   "globaltimer", "__globaltimer",
-                               "_rdtsc",    "__rdtsc",    "__rdtscp",    "__nanosleep", "_rdpmc",      "__rdpmc"};
+  static const Words clocks = {"clock",  "clock64", "__clock",  "__clock64",   "globaltimer", "__globaltimer",
+                               "_rdtsc", "__rdtsc", "__rdtscp", "__nanosleep", "_rdpmc",      "__rdpmc"};
   if (clocks.count(word) != 0 || word.starts_with("__builtin_ia32_rdtsc") || word.starts_with("__builtin_ia32_rdpmc") ||
       word.starts_with("__builtin_readcyclecounter") || word.starts_with("__nvvm_read_ptx_sreg_clock"))
     return "looks at the time";
-  if (word.starts_with("__builtin_ia32_rdrand") || word.starts_with("__builtin_ia32_rdseed")) return "draws random numbers";
+  if (word.starts_with("__builtin_ia32_rdrand") || word.starts_with("__builtin_ia32_rdseed"))
+    return "draws random numbers";
   static const Words kept = {"thread_local", "__thread", "_Thread_local", "__managed__", "__constant__"};
   if (kept.count(word) != 0) return "keeps memory between launches";
   static const Words dates = {"__DATE__", "__TIME__", "__TIMESTAMP__"};
   if (dates.count(word) != 0) return "is another program at another time";
-  static const Words looks = {"__has_include", "__has_include_next", "__has_embed", "__FILE__", "__BASE_FILE__", "__FILE_NAME__"};
+  static const Words looks = {"__has_include", "__has_include_next", "__has_embed",
+                              "__FILE__",      "__BASE_FILE__",      "__FILE_NAME__"};
   if (looks.count(word) != 0) return "asks which files there are";
   static const Words stack = {"__builtin_return_address", "__builtin_frame_address", "__builtin_extract_return_addr",
                               "__builtin_thread_pointer", "__builtin_apply_args",    "__builtin_apply",
@@ -55,11 +57,32 @@ std::string use_of(std::string_view word) {
 
 // Attributes that change how a function or a type is compiled, not where it lies or when it runs.
 bool is_allowed_attribute(std::string_view name) {
-  static const Words names = {"gnu",          "always_inline", "noinline",      "flatten",   "hot",        "cold",
-                              "pure",         "const",         "vector_size",   "may_alias", "aligned",    "packed",
-                              "unused",       "maybe_unused",  "nodiscard",     "likely",    "unlikely",   "fallthrough",
-                              "no_unique_address", "assume",   "assume_aligned", "returns_nonnull", "nonnull", "noreturn",
-                              "clang",        "using"};
+  static const Words names = {"gnu",
+                              "always_inline",
+                              "noinline",
+                              "flatten",
+                              "hot",
+                              "cold",
+                              "pure",
+                              "const",
+                              "vector_size",
+                              "may_alias",
+                              "aligned",
+                              "packed",
+                              "unused",
+                              "maybe_unused",
+                              "nodiscard",
+                              "likely",
+                              "unlikely",
+                              "fallthrough",
+                              "no_unique_address",
+                              "assume",
+                              "assume_aligned",
+                              "returns_nonnull",
+                              "nonnull",
+                              "noreturn",
+                              "clang",
+                              "using"};
   if (name.size() > 4 && name.starts_with("__") && name.ends_with("__")) name = name.substr(2, name.size() - 4);
   return names.count(name) != 0;
 }
@@ -102,8 +125,7 @@ class Reader {
     static const Words allowed = {"define", "undef", "if", "ifdef", "ifndef", "elif", "else", "endif", "error", ""};
     if (token.text == "include") return see_include(token);
     if (token.text == "pragma") return see_pragma(token.line, pragma_text());
-    if (allowed.count(token.text) == 0)
-      return refuse(token.line, fmt::format("has the directive #{}", token.text));
+    if (allowed.count(token.text) == 0) return refuse(token.line, fmt::format("has the directive #{}", token.text));
     if (token.text == "define" || token.text == "undef") {
       const std::string& name = token_at(at_ + 1).text;
       if (keywords().count(name) != 0 || name.starts_with("__"))
@@ -139,7 +161,8 @@ class Reader {
 
   void see_word(const Token& token) {
     const std::string& word = token.text;
-    if (const std::string use = use_of(word); !use.empty()) return refuse(token.line, fmt::format("has {}, which {}", word, use));
+    if (const std::string use = use_of(word); !use.empty())
+      return refuse(token.line, fmt::format("has {}, which {}", word, use));
     if (word == "_Pragma") return see_pragma(token.line, token_at(at_ + 2).text);
     if (word == "__pragma") return refuse(token.line, "has __pragma");
     if (word == "asm" || word == "__asm" || word == "__asm__") return see_assembly(token);
@@ -168,7 +191,8 @@ class Reader {
         ++inner;
       } else if (open != 0 && token.is(")")) {
         --inner;
-      } else if (token.kind == Kind::word && (open == 0 ? depth == 2 : inner == 0) && !is_allowed_attribute(token.text)) {
+      } else if (token.kind == Kind::word && (open == 0 ? depth == 2 : inner == 0) &&
+                 !is_allowed_attribute(token.text)) {
         return refuse(token.line, fmt::format("has the attribute {}", token.text));
       }
     }
@@ -190,7 +214,8 @@ class Reader {
       if (part.kind == Kind::text && !has_operands) instructions += part.text;
       // A template of a macro's parts is read with what stands there.
     }
-    if (const std::string what = refusal_of_assembly(instructions, has_operands); !what.empty()) refuse(token.line, what);
+    if (const std::string what = refusal_of_assembly(instructions, has_operands); !what.empty())
+      refuse(token.line, what);
   }
 
   void see_extern(const Token& token) {
@@ -204,10 +229,11 @@ class Reader {
   void see_static(const Token& token) {
     for (std::size_t i = at_ + 1; i < at_ + 40; ++i) {
       const Token& part = token_at(i);
-      if (part.is("const") || part.is("constexpr") || part.is("consteval") || part.is("inline") || part.is("__shared__") ||
-          part.is("(") || part.kind == Kind::line_end || part.line == 0)
+      if (part.is("const") || part.is("constexpr") || part.is("consteval") || part.is("inline") ||
+          part.is("__shared__") || part.is("(") || part.kind == Kind::line_end || part.line == 0)
         return;
-      if (part.is(";") || part.is("=") || part.is("{") || (part.is("[") && !token_at(i + 1).is("[") && !token_at(i - 1).is("[")))
+      if (part.is(";") || part.is("=") || part.is("{") ||
+          (part.is("[") && !token_at(i + 1).is("[") && !token_at(i - 1).is("[")))
         return refuse(token.line, "has a static variable, which keeps memory between launches");
     }
   }

@@ -10,7 +10,8 @@ namespace {
 std::string text_of(const nlohmann::json& edits, const char* name) {
   if (edits.is_null()) return {};
   if (!edits.is_object() || !edits.contains(name) || !edits[name].is_string())
-    throw Error(ErrorCode::store, std::string("the edits of a trial hold no \"") + name + "\": no Heed has written them", name);
+    throw Error(ErrorCode::store,
+                std::string("the edits of a trial hold no \"") + name + "\": no Heed has written them", name);
   return edits[name].get<std::string>();
 }
 

@@ -27,7 +27,9 @@ class Reader {
 
  private:
   [[nodiscard]] bool ended() const { return at_ >= text_.size(); }
-  [[nodiscard]] char peek(std::size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0'; }
+  [[nodiscard]] char peek(std::size_t ahead = 0) const {
+    return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0';
+  }
 
   void next() {
     if (text_[at_] == '\n') ++line_;
@@ -95,7 +97,9 @@ class Reader {
     const int line = line_;
     const bool starts = starts_line_;
     starts_line_ = false;
-    if (c < ' ' || c > '~') return refuse(fmt::format("has a character outside printable ASCII (code {})", static_cast<int>(static_cast<unsigned char>(c))));
+    if (c < ' ' || c > '~')
+      return refuse(fmt::format("has a character outside printable ASCII (code {})",
+                                static_cast<int>(static_cast<unsigned char>(c))));
     if (c == '%' && peek(1) == ':') return refuse("has the digraph %:, which stands for #");
     if (c == '?' && peek(1) == '?') return refuse("has the beginning of a trigraph, two question marks");
     if (c == '#' && starts) return read_directive(line);
@@ -129,8 +133,8 @@ class Reader {
     std::string number;
     for (;; next()) {
       const char c = peek();
-      const bool exponent_sign =
-          (c == '+' || c == '-') && !number.empty() && std::string_view("eEpP").find(number.back()) != std::string_view::npos;
+      const bool exponent_sign = (c == '+' || c == '-') && !number.empty() &&
+                                 std::string_view("eEpP").find(number.back()) != std::string_view::npos;
       if (!is_letter(c) && !is_digit(c) && c != '.' && c != '\'' && !exponent_sign) break;
       number += c;
     }

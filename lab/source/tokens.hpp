@@ -38,8 +38,8 @@ struct Tokens {
 /// and literals without an end.
 Tokens tokens_of(std::string_view text);
 
-/// 32 hexadecimal digits over the paths and tokens of an overlay: what differs in white space and comments alone has one.
-/// A text that cannot be split counts as it is.
+/// 32 hexadecimal digits over the paths and tokens of an overlay: what differs in white space and comments alone has
+/// one. A text that cannot be split counts as it is.
 std::string tokens_digest(const Overlay& overlay);
 
 }  // namespace heed::source

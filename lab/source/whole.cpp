@@ -19,7 +19,9 @@ class Flattener {
   void add(std::string_view text) {
     for (const std::string& line : lines_of(text)) {
       if (line == "#pragma once") continue;
-      const std::string path = line.starts_with(kInclude) ? line.substr(kInclude.size(), line.find('"', kInclude.size()) - kInclude.size()) : "";
+      const std::string path = line.starts_with(kInclude)
+                                   ? line.substr(kInclude.size(), line.find('"', kInclude.size()) - kInclude.size())
+                                   : "";
       if (path.empty() || compile::device_files().count(path) == 0) {
         result_ += line + "\n";
       } else if (seen_.insert(path).second) {

@@ -183,7 +183,12 @@ std::int64_t Store::add_trial(const TrialRecord& t) {
     return marks;
   }()));
   insert.add(t.run).add(t.number).add(t.generation).add(t.island).add(t.variant);
-  insert.add(t.config).add(json_text(t.edits)).add(t.operation).add(json_text(nlohmann::json(t.parents))).add(t.why).add(drafts_text(t.drafts));
+  insert.add(t.config)
+      .add(json_text(t.edits))
+      .add(t.operation)
+      .add(json_text(nlohmann::json(t.parents)))
+      .add(t.why)
+      .add(drafts_text(t.drafts));
   insert.add(to_string(t.verdict)).add(to_string(t.finding)).add(t.reason).add(t.check);
   for (const double value :
        {t.ratio, t.ratio_low, t.ratio_high, t.base_us, t.trial_us, t.max_abs, t.rel_rms, t.worst_row})

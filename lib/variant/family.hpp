@@ -215,8 +215,8 @@ struct LaunchExtras {
 
 /// One point of a family's space, specialized or not, for one problem. `source` replaces the family's entry where a
 /// variant brings its own code (the exploit zoo); the prelude stays the family's, and so does the launch plan but for
-/// `extras`. `overlay` holds edited device sources, which may be the entry too; it excludes `source`. The launch plan stays
-/// that of the family's own sources.
+/// `extras`. `overlay` holds edited device sources, which may be the entry too; it excludes `source`. The launch plan
+/// stays that of the family's own sources.
 struct Variant {
   const Family* family = nullptr;
   Config config;

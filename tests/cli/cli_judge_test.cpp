@@ -16,7 +16,8 @@ class Judge : public Cli {
     return folder_.file(name);
   }
   [[nodiscard]] std::string judge(const std::string& patch) const {
-    return "judge --family fwd_cpu:unit=vector --shape b1h2l96d32:fp32 --measure-limit 0.3 --patch " + patch + " " + db() + " " + cache();
+    return "judge --family fwd_cpu:unit=vector --shape b1h2l96d32:fp32 --measure-limit 0.3 --patch " + patch + " " +
+           db() + " " + cache();
   }
   // Exit code and document.
   std::pair<int, nlohmann::json> judged(const std::string& edits) {
@@ -51,8 +52,10 @@ TEST_F(Judge, AnHonestEditIsMeasuredStoredShownReplayedAndAdopted) {
   EXPECT_EQ(shown.out, first["edits"]["diff"].get<std::string>());
   EXPECT_THAT(heed_command("show " + std::to_string(first["run"].get<int>()) + " " + db()).out, HasSubstr("judged"));
   EXPECT_THAT(heed_command("emit t" + id + " " + db()).out, HasSubstr("if (count < 0) sum[0] += 1.0F;"));
-  EXPECT_THAT(heed_command("replay " + id + " --measure-limit 0.3 " + db() + " " + cache()).out, HasSubstr("the machine code is the same"));
-  expect_refusal("evolve --resume " + std::to_string(first["run"].get<int>()) + " " + db() + " " + cache(), 2, "no search to go on with");
+  EXPECT_THAT(heed_command("replay " + id + " --measure-limit 0.3 " + db() + " " + cache()).out,
+              HasSubstr("the machine code is the same"));
+  expect_refusal("evolve --resume " + std::to_string(first["run"].get<int>()) + " " + db() + " " + cache(), 2,
+                 "no search to go on with");
 
   const Printed adopted = heed_command("adopt " + id + " " + db());
   EXPECT_EQ(adopted.code, 0);
@@ -63,39 +66,50 @@ TEST_F(Judge, AnHonestEditIsMeasuredStoredShownReplayedAndAdopted) {
   // A checkout with the file, and a folder that has none.
   const std::string tree = folder_.file("tree");
   std::filesystem::create_directories(tree + "/cpu");
-  std::filesystem::copy_file(std::string(testing_support::kSourceFolder) + "/cpu/vector_forward.hpp", tree + "/cpu/vector_forward.hpp");
+  std::filesystem::copy_file(std::string(testing_support::kSourceFolder) + "/cpu/vector_forward.hpp",
+                             tree + "/cpu/vector_forward.hpp");
   if (!run_process({"git", "-C", tree, "init", "-q"}, {}, 20).ok()) GTEST_SKIP() << "no git here";
   const auto apply_in = [&](const std::string& where) {
-    return run_process({"sh", "-c", "cd " + where + " && " + std::string(testing_support::kHeedBinary) + " adopt " + id + " --apply " + db()}, {}, 60);
+    return run_process(
+        {"sh", "-c",
+         "cd " + where + " && " + std::string(testing_support::kHeedBinary) + " adopt " + id + " --apply " + db()},
+        {}, 60);
   };
   EXPECT_TRUE(apply_in(tree).ok());
-  EXPECT_THAT(read_file(tree + "/cpu/vector_forward.hpp", ErrorCode::internal), HasSubstr("if (count < 0) sum[0] += 1.0F;"));
+  EXPECT_THAT(read_file(tree + "/cpu/vector_forward.hpp", ErrorCode::internal),
+              HasSubstr("if (count < 0) sum[0] += 1.0F;"));
   const ProcessResult again = apply_in(tree);
   EXPECT_EQ(again.exit_code, 1);
   EXPECT_THAT(again.output, HasSubstr("git apply does not take its patch here"));
 
   // The same again, with other comments, and as the diff that is stored, is turned away.
-  const auto [twice, second] = judged(std::string(kHonest) + block("cpu/vector_forward.hpp", " private:", " private:  // of it"));
+  const auto [twice, second] =
+      judged(std::string(kHonest) + block("cpu/vector_forward.hpp", " private:", " private:  // of it"));
   EXPECT_EQ(twice, 1);
   EXPECT_EQ(second["verdict"], "duplicate");
   EXPECT_EQ(second["reason"], "the same tokens as trial " + id + ", which ended ok");
   EXPECT_EQ(second["run"], first["run"]);
   EXPECT_EQ(judged(shown.out).second["verdict"], "duplicate");
   // Another text with the same machine code as the base.
-  const auto [same, none] = judged(block("cpu/rows.hpp", "  if (!sees) return 0;\n  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");", "  if (not sees) return 0;\n  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");"));
+  const auto [same, none] =
+      judged(block("cpu/rows.hpp", "  if (!sees) return 0;\n  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");",
+                   "  if (not sees) return 0;\n  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");"));
   EXPECT_EQ(same, 1);
   EXPECT_EQ(none["verdict"], "duplicate") << none.dump(1);
 }
 
 TEST_F(Judge, WhatIsWrongIsAVerdictWithAReason) {
-  const auto [wrong_code, wrong] = judged(block("cpu/rows.hpp", "  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");", "  return sum > 0 ? 2.0F / sum : __builtin_nanf(\"\");"));
+  const auto [wrong_code, wrong] = judged(block("cpu/rows.hpp", "  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");",
+                                                "  return sum > 0 ? 2.0F / sum : __builtin_nanf(\"\");"));
   EXPECT_EQ(wrong_code, 1);
   EXPECT_EQ(wrong["verdict"], "wrong") << wrong.dump(1);
   EXPECT_TRUE(wrong["ratio"].is_null());
   const std::string id = std::to_string(wrong["trial"].get<int>());
   expect_refusal("adopt " + id + " " + db(), 1, "is not adopted: it ended wrong");
 
-  const auto [build_code, build] = judged(block("cpu/rows.hpp", "  if (!sees) return 0;\n  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");", "  return no_such_name;"));
+  const auto [build_code, build] =
+      judged(block("cpu/rows.hpp", "  if (!sees) return 0;\n  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");",
+                   "  return no_such_name;"));
   EXPECT_EQ(build_code, 1);
   EXPECT_EQ(build["verdict"], "build_failed");
   EXPECT_THAT(build["log"].get<std::string>(), HasSubstr("cpu/rows.hpp:63:"));
@@ -126,7 +140,8 @@ TEST_F(Judge, WrongUsage) {
 }
 
 TEST_F(Judge, SanitizersNeedAGpu) {
-  expect_refusal("verify fwd_cpu --shape b1h1l8d16 --device cpu --sanitize", 1, "compute-sanitizer looks at kernels on an NVIDIA GPU");
+  expect_refusal("verify fwd_cpu --shape b1h1l8d16 --device cpu --sanitize", 1,
+                 "compute-sanitizer looks at kernels on an NVIDIA GPU");
   expect_refusal("verify fwd_cpu --random-workloads 3 --device cpu --sanitize", 2, "leave out --cases");
 }
 
@@ -134,7 +149,8 @@ TEST_F(Judge, SanitizersNeedAGpu) {
 TEST_F(Judge, AStoredTrialIsVerified) {
   const auto [code, first] = judged(kHonest);
   ASSERT_EQ(first["verdict"], "ok") << first.dump(1);
-  const Printed verified = heed_command("verify t" + std::to_string(first["trial"].get<int>()) + " --json --device cpu " + db() + " " + cache());
+  const Printed verified = heed_command("verify t" + std::to_string(first["trial"].get<int>()) +
+                                        " --json --device cpu " + db() + " " + cache());
   EXPECT_EQ(verified.code, 0) << verified.err;
   EXPECT_EQ(nlohmann::json::parse(verified.out)["results"][0]["variant"], first["variant"]);
 }

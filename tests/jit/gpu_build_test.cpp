@@ -136,7 +136,8 @@ TEST_P(GpuZoo, BuildsAndBreaksTheContractWhereItSaysSo) {
     if (!exploit.lives_on(device)) continue;
     const Workload workload = exploits::selftest_workload(exploit.problem);
     const exploits::Entrant entrant = exploits::entrant_of(exploit, workload, device);
-    EXPECT_TRUE(entrant.refused.ok() || entrant.refused.verdict == exploit.verdict) << exploit.name << ": " << entrant.refused.reason;
+    EXPECT_TRUE(entrant.refused.ok() || entrant.refused.verdict == exploit.verdict)
+        << exploit.name << ": " << entrant.refused.reason;
     if (entrant.refused.ok())
       builds.emplace_back(&exploit, builder.start(request_for(entrant.variant, workload, device)));
   }

@@ -31,7 +31,8 @@ TEST(OverlayBuild, MakesAnotherProgram) {
   Builder builder(options_in(folder.path()));
   const BuildOutcome carried = builder.build(edited(""));
   const BuildOutcome other = builder.build(edited("return 2.0F / sum;"));
-  const BuildOutcome same = builder.build(edited("/* a comment */ return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");"));
+  const BuildOutcome same =
+      builder.build(edited("/* a comment */ return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");"));
   ASSERT_TRUE(carried.artifact && other.artifact && same.artifact) << carried.log << other.log << same.log;
   EXPECT_NE(carried.artifact->machine_code, other.artifact->machine_code);
   EXPECT_EQ(carried.artifact->machine_code, same.artifact->machine_code);

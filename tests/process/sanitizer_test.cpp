@@ -12,24 +12,28 @@ using ::testing::HasSubstr;
 using testing_support::TemporaryFolder;
 
 TEST(Sanitizer, PassesWithItsExitCode) {
-  const Sanitized one = read_sanitizer("memcheck", "========= COMPUTE-SANITIZER\nok\n========= ERROR SUMMARY: 0 errors\n", 0);
+  const Sanitized one =
+      read_sanitizer("memcheck", "========= COMPUTE-SANITIZER\nok\n========= ERROR SUMMARY: 0 errors\n", 0);
   EXPECT_TRUE(one.passed);
   EXPECT_EQ(one.reason, "");
 }
 
 TEST(Sanitizer, NamesTheFirstFinding) {
-  const Sanitized one = read_sanitizer("memcheck",
-                                       "========= COMPUTE-SANITIZER\n========= Invalid __global__ read of size 4 bytes\n"
-                                       "=========     at heed_forward+0x90\n========= ERROR SUMMARY: 1 error\n",
-                                       99);
+  const Sanitized one =
+      read_sanitizer("memcheck",
+                     "========= COMPUTE-SANITIZER\n========= Invalid __global__ read of size 4 bytes\n"
+                     "=========     at heed_forward+0x90\n========= ERROR SUMMARY: 1 error\n",
+                     99);
   EXPECT_FALSE(one.passed);
   EXPECT_EQ(one.reason, "Invalid __global__ read of size 4 bytes");
-  EXPECT_EQ(read_sanitizer("memcheck", "========= COMPUTE-SANITIZER\n", 99).reason, "it found something and does not say what");
+  EXPECT_EQ(read_sanitizer("memcheck", "========= COMPUTE-SANITIZER\n", 99).reason,
+            "it found something and does not say what");
 }
 
 // A variant that the gate refuses is no finding of the sanitizer, and no pass.
 TEST(Sanitizer, SaysWhatEndedOtherwise) {
-  const Sanitized one = read_sanitizer("synccheck", "========= COMPUTE-SANITIZER\nheed: no such variant\n========= ERROR SUMMARY: 0 errors\n", 2);
+  const Sanitized one = read_sanitizer(
+      "synccheck", "========= COMPUTE-SANITIZER\nheed: no such variant\n========= ERROR SUMMARY: 0 errors\n", 2);
   EXPECT_FALSE(one.passed);
   EXPECT_THAT(one.reason, HasSubstr("it ended with exit code 2"));
 }
@@ -49,12 +53,14 @@ class StandIn : public ::testing::Test {
 };
 
 TEST_F(StandIn, EveryToolRunsTheCommand) {
-  install("[ $2 = racecheck ] && { echo '========= Race reported'; exit 99; }\necho \"$@\" >> " + folder_.file("asked") + "\n");
+  install("[ $2 = racecheck ] && { echo '========= Race reported'; exit 99; }\necho \"$@\" >> " +
+          folder_.file("asked") + "\n");
   const std::vector<Sanitized> all = sanitize({"heed", "verify", "x"}, 20);
   ASSERT_EQ(all.size(), 4U);
   for (const Sanitized& one : all) EXPECT_EQ(one.passed, one.tool != "racecheck") << one.reason;
   EXPECT_EQ(all[1].reason, "Race reported");
-  EXPECT_THAT(read_file(folder_.file("asked"), ErrorCode::internal), HasSubstr("--tool memcheck --target-processes all --error-exitcode 99 --print-limit 20 heed verify x\n"));
+  EXPECT_THAT(read_file(folder_.file("asked"), ErrorCode::internal),
+              HasSubstr("--tool memcheck --target-processes all --error-exitcode 99 --print-limit 20 heed verify x\n"));
 }
 
 TEST_F(StandIn, AToolThatHangsIsGivenUp) {

@@ -43,7 +43,8 @@ TEST(Apply, ABlockReplacesItsLinesAlone) {
   const std::string& text = overlay.files.at("cpu/rows.hpp");
   EXPECT_THAT(text, HasSubstr("  return 1.0F / sum;\n"));
   const std::string_view carried = compile::device_file("cpu/rows.hpp");
-  EXPECT_EQ(text.size(), carried.size() - std::string_view(kLine).size() + std::string_view("  return 1.0F / sum;\n").size());
+  EXPECT_EQ(text.size(),
+            carried.size() - std::string_view(kLine).size() + std::string_view("  return 1.0F / sum;\n").size());
 }
 
 TEST(Apply, IndentationAndSpaceAtEndsOfLinesMayDiffer) {
@@ -54,34 +55,43 @@ TEST(Apply, IndentationAndSpaceAtEndsOfLinesMayDiffer) {
 
 TEST(Apply, WithoutAPathTheFileThatHasTheLines) {
   EXPECT_EQ(applied(block("", kLine, "  return 0;\n")).files.begin()->first, "cpu/rows.hpp");
-  EXPECT_THAT(refusal(block("", "no such line\n", "x\n")), HasSubstr("names no file, and no source of fwd_cpu has its lines"));
+  EXPECT_THAT(refusal(block("", "no such line\n", "x\n")),
+              HasSubstr("names no file, and no source of fwd_cpu has its lines"));
   EXPECT_THAT(refusal(block("", "#pragma once\n", "x\n")), HasSubstr("all have its lines; put the path"));
 }
 
 TEST(Apply, TheEntryIsAFileToo) {
-  const Overlay overlay = applied(block("entry", "  heed::cpu::Forward<kConfig, kProblem>(*params, block, static_cast<float*>(scratch)).run();\n", "  (void)block;\n"));
+  const Overlay overlay = applied(
+      block("entry", "  heed::cpu::Forward<kConfig, kProblem>(*params, block, static_cast<float*>(scratch)).run();\n",
+            "  (void)block;\n"));
   EXPECT_EQ(overlay.files.begin()->first, Overlay::kEntry);
 }
 
 // The one more try of a proposer rests on these.
 TEST(Apply, LinesThatStandNowhereAreToldTheNearest) {
-  EXPECT_THAT(refusal(block("cpu/rows.hpp", "  return sum > 0.5 ? 1.0F / sum : __builtin_nanf(\"\");\n", "x\n")),
-              HasSubstr("no lines of cpu/rows.hpp are those that are searched: line 1 of them is \"return sum > 0.5 ? 1.0F / sum : "
-                        "__builtin_nanf(\"\");\"; the nearest, line 64 of the file, is \"return sum > 0 ? 1.0F / sum : "
-                        "__builtin_nanf(\"\");\""));
+  EXPECT_THAT(
+      refusal(block("cpu/rows.hpp", "  return sum > 0.5 ? 1.0F / sum : __builtin_nanf(\"\");\n", "x\n")),
+      HasSubstr(
+          "no lines of cpu/rows.hpp are those that are searched: line 1 of them is \"return sum > 0.5 ? 1.0F / sum : "
+          "__builtin_nanf(\"\");\"; the nearest, line 64 of the file, is \"return sum > 0 ? 1.0F / sum : "
+          "__builtin_nanf(\"\");\""));
   EXPECT_THAT(refusal(block("cpu/rows.hpp", "  if (!sees) return 0;\n  return sum;\n", "x\n")),
               HasSubstr("line 2 of them is \"return sum;\"; the nearest, line 64 of the file"));
 }
 
 TEST(Apply, LinesThatStandTwiceAskForMore) {
-  EXPECT_THAT(refusal(block("cpu/exp2.hpp", "    const Vec p =\n", "x\n")), HasSubstr("stand in several places of cpu/exp2.hpp (lines "));
+  EXPECT_THAT(refusal(block("cpu/exp2.hpp", "    const Vec p =\n", "x\n")),
+              HasSubstr("stand in several places of cpu/exp2.hpp (lines "));
 }
 
 TEST(Apply, FilesThatMayNotBeEdited) {
-  EXPECT_THAT(refusal(block("kernels/contract.hpp", "#pragma once\n", "x\n")), HasSubstr("is the contract of all kernels, so a variant may not change it"));
-  EXPECT_THAT(refusal(block("kernels/attention/mask.hpp", "#pragma once\n", "x\n")), HasSubstr("is the contract of all kernels"));
+  EXPECT_THAT(refusal(block("kernels/contract.hpp", "#pragma once\n", "x\n")),
+              HasSubstr("is the contract of all kernels, so a variant may not change it"));
+  EXPECT_THAT(refusal(block("kernels/attention/mask.hpp", "#pragma once\n", "x\n")),
+              HasSubstr("is the contract of all kernels"));
   EXPECT_THAT(refusal(block("cpu/config.hpp", "#pragma once\n", "x\n")), HasSubstr("is host code too"));
-  EXPECT_THAT(refusal(block("cpu/freestanding.hpp", "#pragma once\n", "x\n")), HasSubstr("is what every program of a CPU is built with"));
+  EXPECT_THAT(refusal(block("cpu/freestanding.hpp", "#pragma once\n", "x\n")),
+              HasSubstr("is what every program of a CPU is built with"));
   EXPECT_THAT(refusal(block("kernels/tile/quad.cuh", "#pragma once\n", "x\n")), HasSubstr("is no source of fwd_cpu"));
   EXPECT_THAT(refusal(block("cpu/sims.hpp", "#pragma once\n", "x\n")), HasSubstr("fwd_cpu has no source cpu/sims.hpp"));
   EXPECT_THAT(refusal(block("../../etc/passwd.hpp", "root\n", "x\n")), HasSubstr("has no source"));
@@ -89,12 +99,14 @@ TEST(Apply, FilesThatMayNotBeEdited) {
 
 TEST(Apply, EditsThatChangeNothing) {
   EXPECT_THAT(refusal(block("cpu/rows.hpp", kLine, kLine)), HasSubstr("leave every source as it is"));
-  EXPECT_THAT(refusal(block("cpu/rows.hpp", kLine, "  // a sum\n  return sum > 0 ?1.0F/sum\n : __builtin_nanf(\"\");\n")),
-              HasSubstr("change white space and comments alone"));
+  EXPECT_THAT(
+      refusal(block("cpu/rows.hpp", kLine, "  // a sum\n  return sum > 0 ?1.0F/sum\n : __builtin_nanf(\"\");\n")),
+      HasSubstr("change white space and comments alone"));
 }
 
 TEST(Apply, ATooLongFile) {
-  EXPECT_THAT(refusal("<file path=\"cpu/rows.hpp\">\n" + std::string(300 << 10, 'x') + "\n</file>\n"), HasSubstr("would have 300.0 KiB; a device source may have 256.0 KiB"));
+  EXPECT_THAT(refusal("<file path=\"cpu/rows.hpp\">\n" + std::string(300 << 10, 'x') + "\n</file>\n"),
+              HasSubstr("would have 300.0 KiB; a device source may have 256.0 KiB"));
 }
 
 // A source that host code includes, directly or not, plans launches or is the contract.
@@ -127,7 +139,8 @@ TEST(Diff, IsReadBackToTheSameOverlay) {
                                   block("cpu/exp2.hpp", "#pragma once\n", "#pragma once\n\n// -- twice\n") +
                                   block("entry", "}\n", "  // the end\n  (void)block;\n}\n"));
   const std::string diff = diff_of(overlay, family());
-  EXPECT_THAT(diff, HasSubstr("diff --git a/cpu/exp2.hpp b/cpu/exp2.hpp\n--- a/cpu/exp2.hpp\n+++ b/cpu/exp2.hpp\n@@ -"));
+  EXPECT_THAT(diff,
+              HasSubstr("diff --git a/cpu/exp2.hpp b/cpu/exp2.hpp\n--- a/cpu/exp2.hpp\n+++ b/cpu/exp2.hpp\n@@ -"));
   EXPECT_EQ(overlay_of_diff(diff, family()), overlay);
   EXPECT_EQ(diff_of(overlay_of_diff(diff, family()), family()), diff);
   const Variant variant = with_diff({.family = &family()}, diff);
@@ -144,14 +157,17 @@ TEST(Diff, EditsOfAllKindsAtRandom) {
       std::vector<std::string> lines = lines_of(text);
       for (int edit = 0; edit < 4; ++edit) {
         const auto at = static_cast<std::ptrdiff_t>(random.below(lines.size()));
-        if (random.chance(0.5)) lines.insert(lines.begin() + at, random.chance(0.5) ? "" : "--- " + std::to_string(round));
+        if (random.chance(0.5))
+          lines.insert(lines.begin() + at, random.chance(0.5) ? "" : "--- " + std::to_string(round));
         if (random.chance(0.5) && lines.size() > 1) lines.erase(lines.begin() + at);
       }
       overlay.files[path] = join(lines, "\n") + "\n";
     }
-    std::erase_if(overlay.files, [&](const auto& file) { return lines_of(file.second) == lines_of(originals.at(file.first)); });
+    std::erase_if(overlay.files,
+                  [&](const auto& file) { return lines_of(file.second) == lines_of(originals.at(file.first)); });
     const std::string diff = diff_of(overlay, family());
-    if (tokens_digest(overlay) != tokens_digest(Overlay{originals})) EXPECT_EQ(overlay_of_diff(diff, family()), overlay) << diff;
+    if (tokens_digest(overlay) != tokens_digest(Overlay{originals}))
+      EXPECT_EQ(overlay_of_diff(diff, family()), overlay) << diff;
   }
 }
 

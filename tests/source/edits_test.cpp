@@ -72,8 +72,9 @@ TEST(Edits, LinesOfAHunkThatLookLikeHeaders) {
 }
 
 TEST(Edits, WholeFilesByTagAndByFence) {
-  for (const char* reply : {"<file path=\"cpu/exp2.hpp\">\n```cpp\nint a;\n```\n</file>\n", "<file path='cpu/exp2.hpp'>\nint a;\n</file>\n",
-                            "cpu/exp2.hpp:\n```cpp\nint a;\n```\n", "```cpp\n// cpu/exp2.hpp\nint a;\n```\n", "```cpp:cpu/exp2.hpp\nint a;\n```\n"}) {
+  for (const char* reply : {"<file path=\"cpu/exp2.hpp\">\n```cpp\nint a;\n```\n</file>\n",
+                            "<file path='cpu/exp2.hpp'>\nint a;\n</file>\n", "cpu/exp2.hpp:\n```cpp\nint a;\n```\n",
+                            "```cpp\n// cpu/exp2.hpp\nint a;\n```\n", "```cpp:cpu/exp2.hpp\nint a;\n```\n"}) {
     const Edits edits = parse_edits(reply);
     ASSERT_EQ(edits.files.size(), 1U) << reply;
     EXPECT_EQ(edits.files[0].path, "cpu/exp2.hpp");
@@ -94,14 +95,16 @@ TEST(Edits, RepliesThatAreNoEditsSayWhy) {
   EXPECT_THAT(refusal("```cpp\nint explained;\n```\n"), HasSubstr("holds no edit"));
   EXPECT_THAT(refusal(std::string(10 << 20, 'x')), HasSubstr("the reply has 10.0 MiB; at most 1.0 MiB"));
   EXPECT_THAT(refusal(std::string_view("a\0b", 3)), HasSubstr("bytes of zero"));
-  EXPECT_THAT(refusal("cpu/simd.hpp\n<<<<<<< SEARCH\na\n=======\nb\n"), HasSubstr("the block of line 2 of the reply has no >>>>>>> REPLACE"));
+  EXPECT_THAT(refusal("cpu/simd.hpp\n<<<<<<< SEARCH\na\n=======\nb\n"),
+              HasSubstr("the block of line 2 of the reply has no >>>>>>> REPLACE"));
   EXPECT_THAT(refusal("<<<<<<< SEARCH\na\n>>>>>>> REPLACE\n"), HasSubstr("has no ======="));
   EXPECT_THAT(refusal("<<<<<<< SEARCH\n=======\nb\n>>>>>>> REPLACE\n"), HasSubstr("searches nothing"));
   EXPECT_THAT(refusal("<file path=\"cpu/simd.hpp\">\nint a;\n"), HasSubstr("has no </file>"));
   EXPECT_THAT(refusal("<file>\nint a;\n</file>\n"), HasSubstr("has no path"));
   EXPECT_THAT(refusal("<file path=\"cpu/simd.hpp\">\n</file>\n"), HasSubstr("is empty"));
   EXPECT_THAT(refusal("cpu/simd.hpp\n```cpp\nint a;\n"), HasSubstr("has no end"));
-  EXPECT_THAT(refusal("--- a/cpu/simd.hpp\n+++ b/cpu/simd.hpp\n@@ -1,2 +1,2 @@\n"), HasSubstr("is empty; the reply seems cut off"));
+  EXPECT_THAT(refusal("--- a/cpu/simd.hpp\n+++ b/cpu/simd.hpp\n@@ -1,2 +1,2 @@\n"),
+              HasSubstr("is empty; the reply seems cut off"));
   EXPECT_THAT(refusal("--- a/cpu/simd.hpp\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n"), HasSubstr("takes cpu/simd.hpp away"));
 }
 

@@ -32,13 +32,17 @@ TEST(Refusals, HonestEditsAreNot) {
                     "// rdtsc, __DATE__ and #include <time.h> in a comment\nconst char* s = \"syscall\";\n"),
             "");
   EXPECT_EQ(refusal("asm volatile(\"vfmadd231ps %1, %2, %0\" : \"+v\"(a) : \"v\"(b), \"v\"(c));"), "");
-  EXPECT_EQ(refusal("asm volatile(\"{\\n\\t.reg .pred p;\\n\\tsetp.ne.b32 p, %0, 0;\\n\\t@p bra DONE;\\n\\tDONE:\\n\\t}\" ::\"r\"(a));", "kernels/ptx/math.cuh"), "");
+  EXPECT_EQ(refusal("asm volatile(\"{\\n\\t.reg .pred p;\\n\\tsetp.ne.b32 p, %0, 0;\\n\\t@p bra "
+                    "DONE;\\n\\tDONE:\\n\\t}\" ::\"r\"(a));",
+                    "kernels/ptx/math.cuh"),
+            "");
   EXPECT_EQ(refusal("extern __shared__ char shared[];", "kernels/ptx/math.cuh"), "");
   EXPECT_EQ(refusal("extern \"C\" void heed_forward();", "entry"), "");
 }
 
 TEST(Refusals, Includes) {
-  EXPECT_THAT(refusal("int a;\n#include <time.h>\n"), HasSubstr("line 2 of cpu/rows.hpp includes something by other means"));
+  EXPECT_THAT(refusal("int a;\n#include <time.h>\n"),
+              HasSubstr("line 2 of cpu/rows.hpp includes something by other means"));
   EXPECT_THAT(refusal("#include \"/etc/passwd\"\n"), HasSubstr("includes \"/etc/passwd\", which is no device source"));
   EXPECT_THAT(refusal("#include \"../cpu/simd.hpp\"\n"), HasSubstr("which is no device source"));
   EXPECT_THAT(refusal("#define F \"cpu/simd.hpp\"\n#include F\n"), HasSubstr("by other means"));
@@ -71,10 +75,15 @@ TEST(Refusals, AssemblyThatNoKernelNeeds) {
   EXPECT_THAT(refusal("asm(\".incbin \\\"/etc/passwd\\\"\");"), HasSubstr("has a directive (.incbin)"));
   EXPECT_THAT(refusal("asm(\".section .init\\n\\tret\");"), HasSubstr("has a directive (.section)"));
   EXPECT_THAT(refusal("void f() asm(\"_init\");"), HasSubstr("names a symbol or a register (_init)"));
-  EXPECT_THAT(refusal("asm volatile(\"mov.u64 %0, %%clock64;\" : \"=l\"(t));", "kernels/ptx/math.cuh"), HasSubstr("looks at the time"));
-  EXPECT_THAT(refusal("asm volatile(\"mov.u64 %0, %%globaltimer;\" : \"=l\"(t));", "kernels/ptx/math.cuh"), HasSubstr("looks at the time"));
-  EXPECT_THAT(refusal("asm volatile(\"ld.global.L2::evict_last.f32 %0, [%1];\" : \"=f\"(x) : \"l\"(p));", "kernels/ptx/global.cuh"), HasSubstr("what the L2 keeps"));
-  EXPECT_THAT(refusal("asm volatile(\".pragma \\\"//\\\";\");", "kernels/ptx/global.cuh"), HasSubstr("hides from the reader"));
+  EXPECT_THAT(refusal("asm volatile(\"mov.u64 %0, %%clock64;\" : \"=l\"(t));", "kernels/ptx/math.cuh"),
+              HasSubstr("looks at the time"));
+  EXPECT_THAT(refusal("asm volatile(\"mov.u64 %0, %%globaltimer;\" : \"=l\"(t));", "kernels/ptx/math.cuh"),
+              HasSubstr("looks at the time"));
+  EXPECT_THAT(refusal("asm volatile(\"ld.global.L2::evict_last.f32 %0, [%1];\" : \"=f\"(x) : \"l\"(p));",
+                      "kernels/ptx/global.cuh"),
+              HasSubstr("what the L2 keeps"));
+  EXPECT_THAT(refusal("asm volatile(\".pragma \\\"//\\\";\");", "kernels/ptx/global.cuh"),
+              HasSubstr("hides from the reader"));
 }
 
 TEST(Refusals, MemoryBetweenLaunchesAndCodeElsewhere) {

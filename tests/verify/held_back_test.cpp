@@ -24,7 +24,8 @@ TEST(HeldBack, TheSameSeedDrawsTheSameShapesAndAnotherOthers) {
 }
 
 TEST(HeldBack, EveryDrawHasAScaleOfItsOwnAndFitsTheProgram) {
-  for (const char* shape : {"b2h4l256d64", "b1h8hkv2l77k300d80:fp32:causal_bottom_right:window=40", "b1h2l64d64:key_lengths:page=16"}) {
+  for (const char* shape :
+       {"b2h4l256d64", "b1h8hkv2l77k300d80:fp32:causal_bottom_right:window=40", "b1h2l64d64:key_lengths:page=16"}) {
     const Workload workload = parse_workload(shape);
     const Variant variant = parse_variant("fwd_cpu", workload, cpu_facts());
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
