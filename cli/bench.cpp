@@ -8,6 +8,7 @@
 #include "base/text.hpp"
 #include "base/version.hpp"
 #include "cli/command.hpp"
+#include "cli/stored_trial.hpp"
 #include "compile/embedded.hpp"
 #include "evolve/run.hpp"
 #include "json/text.hpp"
@@ -177,11 +178,9 @@ struct ReplayOptions {
 
 int replay(const ReplayOptions& o) {
   const auto store = o.store.open(store::Access::read_only);
-  const std::optional<store::TrialRecord> then = store->find_trial(o.trial);
-  if (!then)
-    throw Error(ErrorCode::usage, fmt::format("there is no trial {}; heed show RUN --json lists the ids", o.trial),
-                std::to_string(o.trial));
-  const store::RunRecord run = *store->find_run(then->run);
+  const StoredTrial stored = find_trial(*store, o.trial);
+  const store::TrialRecord* const then = &stored.trial;
+  const store::RunRecord& run = stored.run;
   const DeviceFacts device = choose_device(run.device_kind == "cuda" ? DeviceChoice::cuda : DeviceChoice::cpu);
   const record::RunOptions options = record::options_from_json(run.options);
   const auto builder = o.machine.builder();
@@ -198,7 +197,7 @@ int replay(const ReplayOptions& o) {
     remark(o.machine.json, fmt::format("note: stored with kernel sources {}, replayed with {}", then->source_digest,
                                        compile::source_digest()));
 
-  const Variant variant = parse_variant(with_current_names(then->config), options.workload, device);
+  const Variant variant = variant_of(stored, device);
   remark(o.machine.json,
          fmt::format("trial {} of run {}: {}\nbuilding base and variant anew", then->number, then->run, variant.id()));
   const Variant base = parse_variant(current_family_name(options.families.front()), options.workload, device);

@@ -81,6 +81,8 @@ void add_report(CLI::App& app, int& exit_code);
 void add_champions(CLI::App& app, int& exit_code);
 void add_evidence(CLI::App& app, int& exit_code);
 void add_replay(CLI::App& app, int& exit_code);
+void add_judge(CLI::App& app, int& exit_code);
+void add_adopt(CLI::App& app, int& exit_code);
 void add_families(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_selftest(CLI::App& app, int& exit_code);

@@ -101,6 +101,10 @@ int run(const EvolveOptions& o, const CLI::App& app) {
                               "new run",
                               o.resume, referee, kReferee),
                   std::to_string(o.resume));
+    if (stored->options.value(record::kJudged, false))
+      throw Error(ErrorCode::usage,
+                  fmt::format("run {} holds edits that heed judge judged, and no search to go on with", o.resume),
+                  std::to_string(o.resume));
     if (stored->state == store::RunState::finished &&
         static_cast<int>(shop.store->trials(o.resume).size()) >= options.trials)
       throw Error(ErrorCode::usage,

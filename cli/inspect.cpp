@@ -1,14 +1,19 @@
 // heed runs, heed show, heed families, heed emit
 #include <fmt/format.h>
 
+#include <charconv>
+
 #include "base/files.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
+#include "cli/stored_trial.hpp"
 #include "compile/embedded.hpp"
 #include "json/text.hpp"
 #include "report/evidence.hpp"
 #include "report/run_report.hpp"
 #include "report/table.hpp"
+#include "source/stored.hpp"
+#include "source/whole.hpp"
 #include "variant/specialization.hpp"
 #include "workload/features.hpp"
 
@@ -99,6 +104,25 @@ void readable(const StoreOptions& options, const std::string& what, const Body& 
   }
 }
 
+std::int64_t run_number(const std::string& text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw Error(ErrorCode::usage, fmt::format("\"{}\" is no run; heed runs lists them by number", text), text);
+  return number;
+}
+
+void print_edits(store::Store& store, std::int64_t id, bool json) {
+  const store::TrialRecord trial = find_trial(store, id).trial;
+  const std::string diff = source::stored_diff(trial.edits);
+  if (json)
+    print(json_text(nlohmann::json{{"trial", id}, {"edits", trial.edits}}, 1) + "\n");
+  else if (diff.empty())
+    print(fmt::format("Trial {} edits no source; its knobs: {}\n", id, trial.config));
+  else
+    print(diff);
+}
+
 }  // namespace
 
 void add_runs(CLI::App& app, int& exit_code) {
@@ -134,33 +158,35 @@ void add_show(CLI::App& app, int& exit_code) {
   (void)exit_code;
   struct Options {
     StoreOptions store;
-    std::int64_t run = 0;
+    std::string run;
     bool json = false;
+    bool diff = false;
     std::string evidence;
   };
   auto o = std::make_shared<Options>();
   CLI::App* command =
       app.add_subcommand("show", "One run: generations, the champion's lineage, what each change bought");
-  command->add_option("run", o->run, "Number of the run")->required();
+  command->add_option("run", o->run, "Number of the run; with --diff id of a trial")->required();
   o->store.add_to(*command);
   command->add_flag("--json", o->json, "Print everything stored about the run as JSON");
   command->add_option("--evidence", o->evidence, "Write the result as evidence to this JSON file");
-  command->footer("Examples:\n  heed show 3\n  heed show 3 --json | jq '.trials[].ratio.value'");
+  command->add_flag("--diff", o->diff, "Print the edits that a trial makes to its family's sources");
+  command->footer("Examples:\n  heed show 3\n  heed show 3 --json | jq '.trials[].ratio.value'\n  heed show 17 --diff");
   command->callback([o] {
     const auto store = o->store.open(store::Access::read_only);
-    const std::optional<store::RunRecord> run = store->find_run(o->run);
-    if (!run)
-      throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", o->run),
-                  std::to_string(o->run));
-    const std::vector<store::TrialRecord> trials = store->trials(o->run);
+    if (o->diff) return print_edits(*store, trial_number(o->run), o->json);
+    const std::int64_t number = run_number(o->run);
+    const std::optional<store::RunRecord> run = store->find_run(number);
+    if (!run) throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", number), o->run);
+    const std::vector<store::TrialRecord> trials = store->trials(number);
     if (!o->evidence.empty()) {
       nlohmann::json evidence = report::evidence(*run);
       if (run->source_digest == compile::source_digest()) report::add_family_digests(evidence, sources());
       report::add_programs(evidence, trials);
       write_file_atomically(o->evidence, json_text(evidence, 1) + "\n", ErrorCode::store);
     }
-    readable(o->store, fmt::format("run {}", o->run), [&] {
-      print(o->json ? json_text(report::run_json(*run, trials, store->comparisons(o->run)), 1) + "\n"
+    readable(o->store, fmt::format("run {}", number), [&] {
+      print(o->json ? json_text(report::run_json(*run, trials, store->comparisons(number)), 1) + "\n"
                     : report::show_text(*run, trials));
     });
   });
@@ -207,14 +233,19 @@ void add_emit(CLI::App& app, int& exit_code) {
   (void)exit_code;
   struct Options {
     WorkloadOptions workload;
+    StoreOptions store;
     std::string variant;
     std::string arch;
     std::string output;
+    bool whole = false;
   };
   auto o = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("emit", "Print the source of a variant, as it is handed to the compiler");
-  command->add_option("variant", o->variant, "auto, family or family:knob=value,...")->required();
+  command->add_option("variant", o->variant, "auto, family or family:knob=value,...; or t17, trial 17 of the database")
+      ->required();
   o->workload.add_to(*command);
+  o->store.add_to(*command);
+  command->add_flag("--whole", o->whole, "With every device source that it includes, as one file [always of a trial]");
   command->add_option(
       "--arch", o->arch,
       "GPU architecture or CPU level whose limits apply, e.g. sm_89 [this machine's; a GPU family's without one "
@@ -225,9 +256,17 @@ void add_emit(CLI::App& app, int& exit_code) {
       "  heed emit fwd_sm80:block_n=128 --shape b1h8l512d64 -o v.cu && nvcc -cubin -std=c++20 --expt-relaxed-constexpr "
       "-arch=sm_80 -I . v.cu");
   command->callback([o] {
-    const Workload workload = o->workload.workload(std::nullopt);
-    const Variant variant = admitted(o->variant, workload, device_of(o->variant, o->arch));
-    const std::string source = variant.unit();
+    const auto emitted = [&]() -> std::string {
+      if (is_trial(o->variant)) {
+        const auto store = o->store.open(store::Access::read_only);
+        const StoredTrial stored = find_trial(*store, trial_number(o->variant));
+        return source::whole_unit(variant_of(stored, o->arch.empty() ? device_of(stored) : device_named(o->arch)));
+      }
+      const Workload workload = o->workload.workload(std::nullopt);
+      const Variant variant = admitted(o->variant, workload, device_of(o->variant, o->arch));
+      return o->whole ? source::whole_unit(variant) : variant.unit();
+    };
+    const std::string source = emitted();
     if (o->output.empty())
       print(source);
     else

@@ -2,13 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/files.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
+#include "cli/stored_trial.hpp"
 #include "json/text.hpp"
 #include "process/interrupt.hpp"
+#include "process/process.hpp"
+#include "process/sanitizer.hpp"
 #include "record/json.hpp"
 #include "trial/laboratory.hpp"
 #include "verify/random_workload.hpp"
@@ -19,12 +23,15 @@ namespace {
 struct Options {
   MachineOptions machine;
   WorkloadOptions workload;
+  StoreOptions store;
   std::vector<std::string> variants;
   std::string cases;
   int random_configs = 0;
   int random_workloads = 0;
   std::uint64_t seed = 0;
   bool verbose = false;
+  bool sanitize = false;
+  double sanitize_limit_s = 600;
 };
 
 struct Job {
@@ -87,7 +94,68 @@ void print_checks(const verify::GateReport& report, bool json) {
   }
 }
 
+// Those of the variants that are trials of the database, by their names.
+std::map<std::string, StoredTrial> trials_of(const Options& o) {
+  std::map<std::string, StoredTrial> trials;
+  std::unique_ptr<store::Store> store;
+  for (const std::string& name : o.variants)
+    if (is_trial(name)) {
+      if (!store) store = o.store.open(store::Access::read_only);
+      trials.emplace(name, find_trial(*store, trial_number(name)));
+    }
+  return trials;
+}
+
+int run_sanitized(const Options& o) {
+  if (!o.cases.empty() || o.random_workloads > 0 || o.random_configs > 0 || o.workload.has_tensors())
+    throw Error(ErrorCode::usage,
+                "--sanitize runs the gate of the variants that are named at one --shape; leave out --cases, "
+                "--random-workloads, --random-configs and tensors");
+  const DeviceFacts device = o.machine.choose();
+  if (device.kind != DeviceKind::cuda)
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("compute-sanitizer looks at kernels on an NVIDIA GPU; {} is none, and its kernels run in a process "
+                    "without writable memory but their own",
+                    device.name),
+        device.name);
+  std::vector<std::string> names = o.variants;
+  if (names.empty()) names.emplace_back(kAutomatic);
+  nlohmann::json results = nlohmann::json::array();
+  int failures = 0;
+  for (const std::string& name : names) {
+    std::vector<std::string> arguments = {
+        self_executable(), "verify", name, "--device", "cuda", "--launch-limit", std::to_string(o.sanitize_limit_s)};
+    const auto add = [&](const char* option, const std::string& value) {
+      if (!value.empty()) arguments.insert(arguments.end(), {option, value});
+    };
+    add("--shape", o.workload.shape);
+    add("--dtype", o.workload.dtype);
+    add("--causal", o.workload.causal);
+    add("--window", o.workload.window);
+    add("--layout", o.workload.layout);
+    if (o.workload.scale) add("--scale", fmt::format("{}", *o.workload.scale));
+    add("--cache", o.machine.cache);
+    add("--db", o.store.path);
+    if (o.seed != 0) add("--seed", std::to_string(o.seed));
+    nlohmann::json tools = nlohmann::json::array();
+    for (const Sanitized& one : sanitize(arguments, o.sanitize_limit_s)) {
+      if (!one.passed) ++failures;
+      remark(o.machine.json,
+             fmt::format("{:<8} {:<10} {}  {}", one.passed ? "passed" : "FAILED", one.tool, name, one.reason));
+      tools.push_back({{"tool", one.tool}, {"passed", one.passed}, {"reason", one.reason}});
+    }
+    results.push_back({{"variant", name}, {"tools", tools}});
+  }
+  if (o.machine.json)
+    print(json_text(nlohmann::json{{"device", record::to_json(device)}, {"results", results}, {"failures", failures}},
+                    1) +
+          "\n");
+  return failures == 0 ? 0 : 1;
+}
+
 int run(const Options& o) {
+  if (o.sanitize) return run_sanitized(o);
   const DeviceFacts device = o.machine.choose();
   const auto builder = o.machine.builder();
   const std::optional<QkvTensors> tensors = o.workload.tensors();
@@ -102,7 +170,11 @@ int run(const Options& o) {
   std::vector<Dtype> dtypes = {Dtype::fp16, Dtype::bf16};
   if (device.kind == DeviceKind::cpu) dtypes.push_back(Dtype::fp32);  // no GPU family computes it
   for (int i = 0; i < o.random_workloads; ++i) workloads.push_back(random_workload(random, dtypes));
-  if (!many) workloads.push_back(o.workload.workload(tensors));
+  const std::map<std::string, StoredTrial> trials = trials_of(o);
+  if (!many && o.workload.shape.empty() && !tensors && !trials.empty())
+    workloads.push_back(trials.begin()->second.workload);
+  else if (!many)
+    workloads.push_back(o.workload.workload(tensors));
 
   // All builds are queued first; verification of the first overlaps them.
   std::vector<Job> jobs;
@@ -123,6 +195,8 @@ int run(const Options& o) {
           remark(o.machine.json, fmt::format("-        {:<58} {}", to_string(workload), error.what()));
           continue;
         }
+      const auto trial = trials.find(name);
+      if (trial != trials.end()) name = trial->second.trial.config;
       const Family& family = find_family(name.substr(0, name.find(':')));
       if (const auto reason = family.refuses(workload, device); reason && many) {
         ++refused;
@@ -130,6 +204,7 @@ int run(const Options& o) {
         continue;
       }
       std::vector<Variant> variants = {parse_variant(name, workload, device)};
+      if (trial != trials.end()) variants.front().overlay = variant_of(trial->second, device).overlay;
       for (Variant& variant : random_variants(family, workload, device, o.random_configs, substream(seed, jobs.size())))
         variants.push_back(std::move(variant));
       for (Variant& variant : variants) {
@@ -207,9 +282,12 @@ void add_verify(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "verify", "Run the gate on variants: every input class, neighbouring shapes, canaries, repeated launches");
-  command->add_option("variants", o->variants,
-                      "auto, family or family:knob=value,... [every family of the device, as it comes]");
+  command->add_option(
+      "variants", o->variants,
+      "auto, family or family:knob=value,...; or t17, trial 17 of the database [every family of the device, "
+      "as it comes]");
   o->workload.add_to(*command);
+  o->store.add_to(*command);
   o->machine.add_to(*command);
   command->add_option("--cases", o->cases, "A file with one workload a line instead of --shape");
   command
@@ -219,13 +297,21 @@ void add_verify(CLI::App& app, int& exit_code) {
   command->add_option("--random-workloads", o->random_workloads, "This many workloads drawn at random")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--seed", o->seed, "Seed of the inputs, random configs and random workloads [fresh]");
+  command->add_flag(
+      "--sanitize", o->sanitize,
+      "Run the gate under compute-sanitizer's four tools instead: memcheck, racecheck, initcheck, synccheck; "
+      "needs an NVIDIA GPU");
+  command->add_option("--sanitize-limit", o->sanitize_limit_s, "Seconds that one tool may take for one variant")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   command->add_flag("--verbose", o->verbose, "Name every check as it starts");
   command->footer(
       "Examples:\n"
       "  heed verify --shape b1h8l512d64\n"
       "  heed verify fwd_cpu:block_n=32,threads=1 --shape b1h8l100d80:fp32\n"
       "  heed verify --cases tests/cases/forward.txt --random-configs 3\n"
-      "  heed verify fwd_sm90_split --random-workloads 1000 --seed 7");
+      "  heed verify fwd_sm90_split --random-workloads 1000 --seed 7\n"
+      "  heed verify t17 --sanitize");
   command->callback([o, &exit_code] { exit_code = run(*o); });
 }
 

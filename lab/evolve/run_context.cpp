@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "evolve/selection.hpp"
+#include "source/stored.hpp"
 #include "variant/renames.hpp"
 
 namespace heed::evolve {
@@ -98,11 +99,14 @@ measure::PairOptions RunContext::as_sharp_as_useful(measure::PairOptions pair) c
 }
 
 Variant RunContext::variant_of(const Proposal& proposal) const {
-  return heed::variant_of(*families[static_cast<std::size_t>(proposal.space)], proposal.config, options.workload);
+  Variant variant =
+      heed::variant_of(*families[static_cast<std::size_t>(proposal.space)], proposal.config, options.workload);
+  variant.overlay = proposal.overlay;
+  return variant;
 }
 
 Variant RunContext::variant_of(const store::TrialRecord& trial) const {
-  return parse_variant(with_current_names(trial.config), options.workload, device);
+  return source::with_stored(parse_variant(with_current_names(trial.config), options.workload, device), trial.edits);
 }
 
 int RunContext::space_of(const Variant& variant) const {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -59,8 +60,9 @@ struct Proposal {
   std::vector<int> parents;  ///< trial numbers
   std::string why;           ///< "block_n 64 -> 128 of trial 7"
   int island = 0;
-  int space = 0;  ///< which of the spaces its config is of
-  int place = 0;  ///< which of the generation's trials it is a draft of
+  int space = 0;                             ///< which of the spaces its config is of
+  int place = 0;                             ///< which of the generation's trials it is a draft of
+  std::shared_ptr<const Overlay> overlay{};  ///< edited sources; null: as carried
 };
 
 /// What the strategy needs of a family: its knobs and those of its specializations (variant_knobs), its default, and

@@ -12,6 +12,7 @@
 #include "process/interrupt.hpp"
 #include "record/diagnosis.hpp"
 #include "record/json.hpp"
+#include "source/stored.hpp"
 
 namespace heed::evolve {
 namespace {
@@ -57,6 +58,7 @@ store::TrialRecord run_trial(RunContext& run, int number, int generation, const 
   record.island = proposal.island;
   record.variant = variant.id();
   record.config = describe(variant);
+  record.edits = source::stored(variant, proposal.why);
   record.operation = to_string(proposal.operation);
   record.parents = proposal.parents;
   record.why = proposal.why;
@@ -78,6 +80,18 @@ store::TrialRecord run_trial(RunContext& run, int number, int generation, const 
     judged = run.laboratory.judge(variant, outcome, record.seed, pair);
     if (judged.ok()) measure_until_settled(run, judged, {variant, *judged.artifact}, proposal.island, pair);
   }
+  record_outcome(judged, record);
+  if (judged.ok())
+    record.diagnosis = record::to_json(
+        diagnose(run, variant, judged.artifact->resources, record.trial_us, std::nullopt), std::nullopt);
+  record.run_elapsed_s = run.elapsed_s();
+  record.finished = store::utc_now();
+  return record;
+}
+
+}  // namespace
+
+void record_outcome(const trial::Outcome& judged, store::TrialRecord& record) {
   record.verdict = judged.verdict;
   record.finding = judged.finding;
   record.reason = judged.reason;
@@ -98,17 +112,9 @@ store::TrialRecord run_trial(RunContext& run, int number, int generation, const 
     record.resources = record::to_json(judged.artifact->resources);
     record.build_ms = judged.artifact->build_ms;
   }
-  if (judged.ok())
-    record.diagnosis = record::to_json(
-        diagnose(run, variant, judged.artifact->resources, record.trial_us, std::nullopt), std::nullopt);
   record.verify_ms = judged.verify_ms;
   record.measure_ms = judged.measure_ms;
-  record.run_elapsed_s = run.elapsed_s();
-  record.finished = store::utc_now();
-  return record;
 }
-
-}  // namespace
 
 std::string as_twin_of(const store::TrialRecord& twin) {
   return fmt::format("the same machine code and launch as trial {}", twin.number);

@@ -5,6 +5,7 @@
 
 #include "evolve/draft.hpp"
 #include "evolve/run_context.hpp"
+#include "trial/laboratory.hpp"
 
 namespace heed::evolve {
 
@@ -13,6 +14,9 @@ namespace heed::evolve {
                                                 const jit::BuildOutcome& build);
 /// "the same machine code and launch as trial 7"
 [[nodiscard]] std::string as_twin_of(const store::TrialRecord& twin);
+
+/// What became of a trial, as its record has it: verdict, errors, times, resources.
+void record_outcome(const trial::Outcome& judged, store::TrialRecord& record);
 
 /// Begins to build a draft, and waits for the build. @throws Error(interrupted)
 void start_build(const RunContext& run, Draft& draft);

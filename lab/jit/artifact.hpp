@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -29,6 +30,7 @@ struct BuildRequest {
   std::string entry;          ///< function that must be there
   bool supports_pdl = false;  ///< LaunchPlan::supports_pdl: the entry may wait for the launch before it
   bool semaphores = false;  ///< the entry may count in global memory: its plan has semaphores, or it is a family's own
+  std::shared_ptr<const Overlay> overlay{};  ///< edited device sources; null: those that the binary carries
 };
 
 /// What is to be built of a variant for a workload on a device.

@@ -107,7 +107,8 @@ BuildRequest request_for(const Variant& variant, const Workload& workload, const
           .entry = plan.entry,
           .supports_pdl = plan.supports_pdl,
           // A family's program may serve workloads that need semaphores and others that need none.
-          .semaphores = plan.semaphores > 0 || variant.source.empty()};
+          .semaphores = plan.semaphores > 0 || variant.is_as_carried(),
+          .overlay = variant.overlay};
 }
 
 Cache::Cache(const fs::path& folder) : folder_(fs::absolute(folder)) {
@@ -131,7 +132,7 @@ void Cache::expect_loadable() const {
 }
 
 std::set<std::string> files_of(const BuildRequest& request) {
-  std::set<std::string> files = compile::included_by(request.source);
+  std::set<std::string> files = compile::included_by(request.source, request.overlay.get());
   if (request.device == DeviceKind::cpu)
     for (const char* path : kGivenToHostCompiler) files.emplace(path);
   return files;
@@ -165,7 +166,8 @@ bool Cache::has_includes() const {
 
 std::string Cache::key_of(const BuildRequest& request, const Toolchain& toolchain) {
   Digester headers;
-  for (const std::string& path : files_of(request)) headers.add(path).add(compile::device_file(path));
+  for (const std::string& path : files_of(request))
+    headers.add(path).add(compile::device_file(path, request.overlay.get()));
   return Digester()
       .add(std::to_string(kFormat))
       .add(headers.hex())

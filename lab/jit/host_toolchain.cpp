@@ -3,6 +3,7 @@
 #include "base/files.hpp"
 #include "base/text.hpp"
 #include "device/cpu_level.hpp"
+#include "jit/build.hpp"
 #include "jit/confined_build.hpp"
 #include "jit/toolchain.hpp"
 #include "process/process.hpp"
@@ -63,6 +64,16 @@ class HostToolchain final : public Toolchain {
     std::vector<std::string> argv = {compiler_};
     const std::vector<std::string> options = options_of(request);
     argv.insert(argv.end(), options.begin(), options.end());
+    // Edited sources lie in the build's own folder, which comes before the others.
+    if (request.overlay) {
+      for (const std::string& path : files_of(request))
+        if (const std::string* edited = request.overlay->find(path)) {
+          const fs::path file = fs::path(folder.path()) / path;
+          make_folder(file.parent_path(), ErrorCode::cache);
+          write_file_atomically(file, *edited, ErrorCode::cache);
+        }
+      argv.insert(argv.end(), {"-I", folder.path()});
+    }
     argv.insert(argv.end(),
                 {"-I", include_root_.string(), "-include", (include_root_ / "cpu/freestanding.hpp").string(),
                  "-Wl,--version-script=" + (include_root_ / "cpu/exports.map").string(), "-x", "c++", "-", "-o",

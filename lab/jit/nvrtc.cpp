@@ -36,7 +36,7 @@ class NvrtcToolchain final : public Toolchain {
   Result compile(const BuildRequest& request, const fs::path& output, double limit_s) const override {
     const BuildFolder folder(output);
     nlohmann::json headers = nlohmann::json::object();
-    for (const std::string& path : files_of(request)) headers[path] = compile::device_file(path);
+    for (const std::string& path : files_of(request)) headers[path] = compile::device_file(path, request.overlay.get());
     const nlohmann::json order = {
         {"source", request.source},        {"headers", std::move(headers)}, {"arch", request.arch},
         {"output", folder.file()},         {"entry", request.entry},        {"supports_pdl", request.supports_pdl},

@@ -29,6 +29,9 @@ struct StrategyOptions {
   std::uint64_t seed = 1;
 };
 
+/// Stands in the options of a run that no search made: replies were judged into it one at a time.
+inline constexpr const char* kJudged = "judged";
+
 /// Everything that decides a run; stored with it.
 struct RunOptions {
   Workload workload;

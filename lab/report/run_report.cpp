@@ -326,6 +326,7 @@ json trial_json(const store::TrialRecord& t) {
           {"island", t.island},
           {"variant", t.variant},
           {"config", t.config},
+          {"edits", t.edits},
           {"operation", t.operation},
           {"parents", t.parents},
           {"why", t.why},

@@ -12,7 +12,12 @@
 
 namespace heed::store {
 
-enum class RunState { running, interrupted, finished };
+enum class RunState {
+  running,
+  interrupted,
+  finished,
+  judged,  ///< no search: edits are judged into it one at a time
+};
 std::string_view to_string(RunState state);
 
 /// One evolution.
@@ -54,6 +59,7 @@ struct TrialRecord {
   int island = 0;
   std::string variant;              ///< id
   std::string config;               ///< family:knob=value,...
+  nlohmann::json edits;             ///< of its sources, as lab/source wrote them; null where they are as carried
   std::string operation;            ///< how it was proposed: a name of evolve::Operation
   std::vector<int> parents;         ///< trial numbers
   std::string why;                  ///< the change in words

@@ -11,7 +11,7 @@ namespace heed::store {
 namespace {
 
 std::optional<RunState> parse_state(std::string_view text) {
-  for (const RunState state : {RunState::running, RunState::interrupted, RunState::finished})
+  for (const RunState state : {RunState::running, RunState::interrupted, RunState::finished, RunState::judged})
     if (text == to_string(state)) return state;
   return std::nullopt;
 }
@@ -118,6 +118,8 @@ std::string_view to_string(RunState state) {
       return "interrupted";
     case RunState::finished:
       return "finished";
+    case RunState::judged:
+      return "judged";
   }
   return "?";
 }
@@ -172,6 +174,8 @@ TrialRecord trial_of(const Statement& statement, const std::string& path) {
   t.island = static_cast<int>(row.integer(column++));
   t.variant = row.text(column++);
   t.config = row.text(column++);
+  t.edits = row.json(column++);
+  expect_object(row, column - 1, t.edits);
   t.operation = row.text(column++);
   t.parents = row.numbers(column++);
   t.why = row.text(column++);

@@ -24,7 +24,7 @@ CREATE TABLE runs (
 ) STRICT;
 CREATE TABLE trials (
   id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs(id), number INTEGER NOT NULL, generation INTEGER NOT NULL,
-  island INTEGER NOT NULL, variant TEXT NOT NULL, config TEXT NOT NULL, operation TEXT NOT NULL, parents TEXT NOT NULL,
+  island INTEGER NOT NULL, variant TEXT NOT NULL, config TEXT NOT NULL, edits TEXT NOT NULL, operation TEXT NOT NULL, parents TEXT NOT NULL,
   why TEXT NOT NULL, drafts TEXT NOT NULL, verdict TEXT NOT NULL, finding TEXT NOT NULL, reason TEXT NOT NULL, "check" TEXT NOT NULL,
   ratio REAL NOT NULL, ratio_low REAL NOT NULL, ratio_high REAL NOT NULL, base_us REAL NOT NULL, trial_us REAL NOT NULL,
   max_abs REAL NOT NULL, rel_rms REAL NOT NULL, worst_row REAL NOT NULL, seed INTEGER NOT NULL, source_digest TEXT NOT NULL,
@@ -189,11 +189,16 @@ std::int64_t Store::add_trial(const TrialRecord& t) {
   Transaction transaction(database_);
   Statement insert = database_.prepare(fmt::format("INSERT INTO trials ({}) VALUES (NULL{})", kTrialColumns, [] {
     std::string marks;
-    for (int i = 0; i < 35; ++i) marks += ", ?";
+    for (int i = 0; i < 36; ++i) marks += ", ?";
     return marks;
   }()));
   insert.add(t.run).add(t.number).add(t.generation).add(t.island).add(t.variant);
-  insert.add(t.config).add(t.operation).add(json_text(nlohmann::json(t.parents))).add(t.why).add(drafts_text(t.drafts));
+  insert.add(t.config)
+      .add(json_text(t.edits))
+      .add(t.operation)
+      .add(json_text(nlohmann::json(t.parents)))
+      .add(t.why)
+      .add(drafts_text(t.drafts));
   insert.add(to_string(t.verdict)).add(to_string(t.finding)).add(t.reason).add(t.check);
   for (const double value :
        {t.ratio, t.ratio_low, t.ratio_high, t.base_us, t.trial_us, t.max_abs, t.rel_rms, t.worst_row})

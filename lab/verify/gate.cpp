@@ -140,6 +140,7 @@ void Gate::run_checks() {
     poison_unseen_keys(neighbour, values);
     if (!check_scene(make_scene(neighbour, values), kNeighbourFlops, false, Finding::neighbour)) return;
   }
+  if (!check_held_back()) return;
   if (options_.tensors != nullptr && !check_given()) return;
   report_.check.clear();
 }

@@ -58,6 +58,18 @@ std::uint64_t gate_arena_bytes(const Variant& variant, const Workload& workload,
 /// layout.
 std::vector<Workload> neighbours(const Variant& variant, const Workload& workload);
 
+/// How many shapes held_back draws of a variant for any sizes.
+inline constexpr int kHeldBack = 4;
+
+/// Shapes drawn from a seed: neighbours() can be read by whoever writes a kernel, and be made right one by one. Other
+/// batches, heads, groups, lengths, layouts, windows, and at least once another scale.
+/// @param most_bytes what scene_bytes of one may be
+std::vector<Workload> held_back(const Variant& variant, const Workload& workload, const DeviceFacts& device,
+                                std::uint64_t seed, std::uint64_t most_bytes);
+
+/// Bytes that a scene of the gate takes in the arena, of which it needs twice as many.
+std::uint64_t scene_bytes(const Variant& variant, const Workload& workload, const DeviceFacts& device);
+
 /// The verdict a worker's failure stands for.
 Verdict verdict_of(const worker::WorkerFailure& failure);
 Finding finding_of(const worker::WorkerFailure& failure);

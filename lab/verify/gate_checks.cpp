@@ -222,6 +222,17 @@ bool Gate::check_blemishes(const char* name, const Workload& w, const std::vecto
   return true;
 }
 
+bool Gate::check_held_back() {
+  const std::uint64_t most_bytes = worker_.arena().size() / 2 - 4096;
+  for (const Workload& w : held_back(variant_, workload_, device_, next_seed(), most_bytes)) {
+    start(fmt::format("held back {}", to_string(w)));
+    InputValues values = make_inputs(w, InputClass::normal, next_seed());
+    poison_unseen_keys(w, values);
+    if (!check_scene(make_scene(w, values), kNeighbourFlops, false, Finding::neighbour)) return false;
+  }
+  return true;
+}
+
 bool Gate::check_chains() {
   for (const Workload& w : chain_workloads(variant_, workload_, device_)) {
     start(w == workload_ ? "chained launches" : fmt::format("chained launches {}", to_string(w)));

@@ -48,6 +48,8 @@ class Gate {
   /// Entries without queries, without keys, with all there are.
   bool check_lengths();
   bool check_given();
+  /// Shapes that no list in these sources holds.
+  bool check_held_back();
   /// A program for fixed sizes runs no other workload.
   [[nodiscard]] bool may_run(const Workload& w) const;
   [[nodiscard]] bool hard() const { return workload_.dtype == Dtype::fp16 && !workload_.scale; }

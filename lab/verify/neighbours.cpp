@@ -55,13 +55,17 @@ std::vector<Workload> neighbours(const Variant& variant, const Workload& workloa
   return shapes;
 }
 
+std::uint64_t scene_bytes(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
+  return image_bytes(workload, LaunchMemory::of(variant.plan(workload, device)), kPaddingRows);
+}
+
 std::uint64_t gate_arena_bytes(const Variant& variant, const Workload& workload, const DeviceFacts& device) {
   std::vector<Workload> shapes = neighbours(variant, workload);
   shapes.push_back(workload);
   std::uint64_t most = 0;
   for (const Workload& shape : shapes) {
     if (!variant.runs(shape) || variant.family->refuses(shape, device)) continue;
-    most = std::max(most, image_bytes(shape, LaunchMemory::of(variant.plan(shape, device)), kPaddingRows));
+    most = std::max(most, scene_bytes(variant, shape, device));
   }
   for (const Workload& chain : chain_workloads(variant, workload, device))
     most = std::max(most, chain_bytes(chain, variant.plan(chain, device)));

@@ -8,6 +8,7 @@
 #include "base/digest.hpp"
 #include "base/text.hpp"
 #include "variant/family.hpp"
+#include "variant/overlay.hpp"
 
 namespace heed::compile {
 namespace {
@@ -37,14 +38,16 @@ std::vector<std::string> includes_of(std::string_view text) {
 
 // Those files and what they include. A name that no device source has is left to the compiler, which says so in its
 // own words.
-std::set<std::string> closure_of(std::vector<std::string> open) {
+std::set<std::string> closure_of(std::vector<std::string> open, const Overlay* overlay = nullptr) {
   std::set<std::string> closure;
   while (!open.empty()) {
     const std::string path = std::move(open.back());
     open.pop_back();
     const auto file = known_files().find(path);
     if (file == known_files().end() || !closure.insert(path).second) continue;
-    for (std::string& included : includes_of(file->second)) open.push_back(std::move(included));
+    const std::string* edited = overlay == nullptr ? nullptr : overlay->find(path);
+    for (std::string& included : includes_of(edited == nullptr ? file->second : std::string_view(*edited)))
+      open.push_back(std::move(included));
   }
   return closure;
 }
@@ -69,6 +72,11 @@ std::string_view device_file(std::string_view path) {
   return file->second;
 }
 
+std::string_view device_file(std::string_view path, const Overlay* overlay) {
+  const std::string* edited = overlay == nullptr ? nullptr : overlay->find(path);
+  return edited == nullptr ? device_file(path) : std::string_view(*edited);
+}
+
 const std::string& source_digest() {
   static const std::string value = [] {
     Digester digester;
@@ -78,8 +86,8 @@ const std::string& source_digest() {
   return value;
 }
 
-std::set<std::string> included_by(std::string_view source) {
-  return closure_of(includes_of(source));
+std::set<std::string> included_by(std::string_view source, const Overlay* overlay) {
+  return closure_of(includes_of(source), overlay);
 }
 
 std::set<std::string> sources_of(const Family& family) {

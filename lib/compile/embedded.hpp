@@ -9,7 +9,8 @@
 
 namespace heed {
 class Family;
-}
+struct Overlay;
+}  // namespace heed
 
 namespace heed::compile {
 
@@ -35,8 +36,13 @@ std::string_view device_file(std::string_view path);
 /// count, for no search builds from them.
 const std::string& source_digest();
 
+/// The file's text where an overlay may hold another. @param overlay null: none
+/// @throws Error(internal) when there is none
+std::string_view device_file(std::string_view path, const Overlay* overlay);
+
 /// Paths of the device sources that a translation unit includes, directly or not.
-std::set<std::string> included_by(std::string_view source);
+/// @param overlay edited ones, which may include others than they did; null: none
+std::set<std::string> included_by(std::string_view source, const Overlay* overlay = nullptr);
 
 /// Paths of the device sources of a family: the files of its folder and what they include, directly or not.
 std::set<std::string> sources_of(const Family& family);

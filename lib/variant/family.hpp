@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@
 #include "kernels/contract.hpp"
 #include "variant/element.hpp"
 #include "variant/knob.hpp"
+#include "variant/overlay.hpp"
 
 namespace heed {
 
@@ -213,7 +215,8 @@ struct LaunchExtras {
 
 /// One point of a family's space, specialized or not, for one problem. `source` replaces the family's entry where a
 /// variant brings its own code (the exploit zoo); the prelude stays the family's, and so does the launch plan but for
-/// `extras`.
+/// `extras`. `overlay` holds edited device sources, which may be the entry too; it excludes `source`. The launch plan
+/// stays that of the family's own sources.
 struct Variant {
   const Family* family = nullptr;
   Config config;
@@ -222,7 +225,10 @@ struct Variant {
   std::string label;   ///< of a custom source, e.g. "zoo.one_row"
   std::string source;  ///< empty: family->entry()
   LaunchExtras extras{};
+  std::shared_ptr<const Overlay> overlay{};  ///< null: the sources that the binary carries
 
+  /// Whether every line of its code is the family's.
+  [[nodiscard]] bool is_as_carried() const { return source.empty() && overlay == nullptr; }
   /// Whether it may be launched for a workload: those that share its problem, or have fewer features.
   [[nodiscard]] bool runs(const Workload& workload) const;
   /// Features that it was built with and a workload that it runs has no need of.
@@ -234,7 +240,7 @@ struct Variant {
   /// The whole translation unit.
   [[nodiscard]] std::string unit() const;
   /// "fwd_cpu_fp16_d64.m128n64r4.3f2a91c0": family, problem, settings, and a digest of all of them and of a custom
-  /// source.
+  /// source; of edited sources "+src:" and the first 8 digits of their digest follow.
   [[nodiscard]] std::string id() const;
 };
 

@@ -29,6 +29,9 @@ std::optional<std::string> Variant::is_illegal(const Workload& workload, const D
 }
 
 std::string Variant::unit() const {
+  HEED_CHECK(source.empty() || overlay == nullptr);
+  const std::string* edited = overlay ? overlay->find(Overlay::kEntry) : nullptr;
+  if (edited != nullptr) return family->prelude(config, problem) + *edited;
   return family->prelude(config, problem) + (source.empty() ? family->entry() : source);
 }
 
@@ -54,7 +57,8 @@ std::string Variant::id() const {
                                .add(source)
                                .hex()
                                .substr(0, 8);
-  return fmt::format("{}_{}.{}.{}", family->name(), to_string(problem), readable, hash);
+  return fmt::format("{}_{}.{}.{}{}", family->name(), to_string(problem), readable, hash,
+                     overlay ? "+src:" + overlay->digest().substr(0, 8) : "");
 }
 
 Variant make_variant(const Family& family, const Config& config, const Workload& workload,

@@ -1,0 +1,130 @@
+// heed judge
+#include <fmt/format.h>
+
+#include <iostream>
+#include <iterator>
+
+#include "base/files.hpp"
+#include "base/version.hpp"
+#include "cli/command.hpp"
+#include "compile/embedded.hpp"
+#include "evolve/source_judge.hpp"
+#include "json/text.hpp"
+#include "record/json.hpp"
+#include "source/stored.hpp"
+
+namespace heed::cli {
+namespace {
+
+constexpr std::size_t kMostLog = 20000;  // of the compiler's words; the first errors come first
+
+struct Options {
+  MachineOptions machine;
+  WorkloadOptions workload;
+  StoreOptions store;
+  std::string family;
+  std::string patch;
+};
+
+std::string read_patch(const std::string& path) {
+  if (path != "-") return read_file(path, ErrorCode::usage);
+  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+}
+
+nlohmann::json json_of(const evolve::SourceJudge& judge, const evolve::Judgement& judgement, const Workload& workload,
+                       const DeviceFacts& device) {
+  const store::TrialRecord& t = judgement.trial;
+  const bool timed = t.ratio > 0;
+  return {{"verdict", to_string(t.verdict)},
+          {"finding", to_string(t.finding)},
+          {"check", t.check},
+          {"reason", t.reason},
+          {"log", judgement.log.substr(0, kMostLog)},
+          {"faster", judgement.faster},
+          {"ratio",
+           timed ? nlohmann::json{{"value", t.ratio}, {"low", t.ratio_low}, {"high", t.ratio_high}} : nlohmann::json()},
+          {"base_us", timed ? t.base_us : judge.base_us()},
+          {"trial_us", timed ? nlohmann::json(t.trial_us) : nlohmann::json()},
+          {"self_spread", judge.self_spread()},
+          {"error", {{"max_abs", t.max_abs}, {"rel_rms", t.rel_rms}, {"worst_row", t.worst_row}}},
+          {"resources", t.resources},
+          {"base", judge.base().variant.id()},
+          {"variant", t.variant},
+          {"config", t.config},
+          {"edits", t.edits},
+          {"trial", t.id > 0 ? nlohmann::json(t.id) : nlohmann::json()},
+          {"run", judge.run()},
+          {"workload", to_string(workload)},
+          {"device", record::to_json(device)},
+          {"source_digest", compile::source_digest()},
+          {"referee", kReferee}};
+}
+
+std::string text_of(const evolve::SourceJudge& judge, const evolve::Judgement& judgement) {
+  const store::TrialRecord& t = judgement.trial;
+  std::string text = fmt::format("{}{}", to_string(t.verdict),
+                                 t.finding == Finding::none ? "" : fmt::format(" ({})", to_string(t.finding)));
+  if (t.ratio > 0)
+    text += fmt::format(
+        ", {:.3f} [{:.4f}, {:.4f}] times as fast as the base: {:.2f} us, the base {:.2f} us, against itself within "
+        "{:.4f} of 1",
+        t.ratio, t.ratio_low, t.ratio_high, t.trial_us, t.base_us, judge.self_spread());
+  text += "\n";
+  if (!t.reason.empty()) text += fmt::format("{}{}\n", t.check.empty() ? "" : t.check + ": ", t.reason);
+  if (t.verdict == Verdict::ok)
+    text += judgement.faster ? "Faster than the base.\n" : "Not shown to be faster than the base.\n";
+  if (t.id > 0)
+    text +=
+        fmt::format("Stored as trial {}. Its edits: heed show {} --diff   Again: heed replay {}\n", t.id, t.id, t.id);
+  return text;
+}
+
+int judge(const Options& o) {
+  const std::string reply = read_patch(o.patch);
+  const std::optional<QkvTensors> tensors = o.workload.tensors();
+  if (tensors)
+    throw Error(ErrorCode::usage, "heed judge takes its inputs at random, as searches without tensors do; give --shape",
+                o.workload.qkv);
+  const Workload workload = o.workload.workload(tensors);
+  const std::string name = o.family.substr(0, o.family.find(':'));
+  const DeviceFacts device = o.family == kAutomatic                          ? o.machine.choose()
+                             : find_family(name).device() == DeviceKind::cpu ? choose_device(DeviceChoice::cpu)
+                                                                             : choose_device(DeviceChoice::cuda);
+  const Variant parent = admitted(o.family, workload, device);
+  const auto store = o.store.open(store::Access::read_write);
+  const auto builder = o.machine.builder();
+  remark(o.machine.json, fmt::format("building, verifying and timing the base of {} at {} on {}", parent.family->name(),
+                                     to_string(workload), device.name));
+  evolve::SourceJudge judge(*store, *builder, device, workload, parent, o.machine.trial_options());
+  remark(o.machine.json, "judging the edits");
+  const evolve::Judgement judgement = judge.judge(reply);
+  print(o.machine.json ? json_text(json_of(judge, judgement, workload, device), 1) + "\n" : text_of(judge, judgement));
+  return judgement.trial.ok() ? 0 : 1;
+}
+
+}  // namespace
+
+void add_judge(CLI::App& app, int& exit_code) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "judge", "Build, verify and time edits of a family's device sources against the family as it comes");
+  command
+      ->add_option("--family", o->family, "The kernel that is edited: a family, family:knob=value,... or auto [auto]")
+      ->default_val(std::string(kAutomatic));
+  command
+      ->add_option("--patch", o->patch,
+                   "A file with the edits, - for stdin: blocks of search and replace, a unified diff or whole files, "
+                   "in any text")
+      ->required();
+  o->workload.add_to(*command);
+  o->machine.add_to(*command);
+  o->store.add_to(*command);
+  command->footer(
+      "Examples:\n"
+      "  heed judge --family fwd_cpu --shape b1h8l256d64:fp32 --patch edits.txt\n"
+      "  some-model < prompt.txt | heed judge --family fwd_sm80 --shape b1h8l512d64 --patch - --json\n"
+      "heed emit FAMILY --shape W --whole prints the sources. Exit code 0 for the verdict ok, 1 for every other.");
+  command->callback([o, &exit_code] { exit_code = judge(*o); });
+}
+
+}  // namespace heed::cli

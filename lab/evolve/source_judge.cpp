@@ -1,0 +1,185 @@
+#include "evolve/source_judge.hpp"
+
+#include <fmt/format.h>
+
+#include "base/faster.hpp"
+#include "base/random.hpp"
+#include "base/text.hpp"
+#include "base/version.hpp"
+#include "compile/embedded.hpp"
+#include "evolve/trials.hpp"
+#include "process/interrupt.hpp"
+#include "record/json.hpp"
+#include "record/run_options.hpp"
+#include "record/run_result.hpp"
+#include "source/apply.hpp"
+#include "source/refusals.hpp"
+#include "source/stored.hpp"
+#include "trial/noise.hpp"
+
+namespace heed::evolve {
+namespace {
+
+bool is_run_of(const store::RunRecord& run, const store::RunRecord& wanted) {
+  return run.options.is_object() && run.options.value(record::kJudged, false) && run.workload == wanted.workload &&
+         run.families == wanted.families && run.device == wanted.device && run.heed == wanted.heed &&
+         run.source_digest == wanted.source_digest && run.options.value("referee", 0) == kReferee;
+}
+
+}  // namespace
+
+SourceJudge::SourceJudge(store::Store& store, jit::Builder& builder, const DeviceFacts& device,
+                         const Workload& workload, const Variant& parent, const trial::Options& options)
+    : store_(store),
+      builder_(builder),
+      device_(device),
+      parent_(parent),
+      laboratory_(workload, device, builder, nullptr, options) {
+  parent_.overlay.reset();
+  const Family& family = *parent.family;
+  laboratory_.set_base(laboratory_.build(make_variant(family, family.default_config(workload, device), workload)));
+  const trial::Laboratory::SelfComparison& self = laboratory_.base_against_itself();
+  base_us_ = self.pair.base_median_us;
+  self_spread_ = self.spread;
+  open_run();
+}
+
+SourceJudge::~SourceJudge() {
+  try {
+    store_.set_state(run_, store::RunState::judged);
+    store_.release(run_);
+  } catch (const Error&) {
+    // Its trials are stored; a run whose process has ended is claimed by the next.
+  }
+}
+
+void SourceJudge::open_run() {
+  const Family& family = *parent_.family;
+  record::RunOptions options;
+  options.workload = laboratory_.workload();
+  options.families = {std::string(family.name())};
+  options.trials = 0;
+  options.peers = false;
+  options.profile = false;
+  store::RunRecord wanted;
+  wanted.created = store::utc_now();
+  wanted.workload = to_string(options.workload);
+  wanted.families = std::string(family.name());
+  wanted.device_kind = to_string(device_.kind);
+  wanted.device = record::to_json(device_);
+  wanted.options = record::to_json(options);
+  wanted.options["referee"] = kReferee;
+  wanted.options[record::kJudged] = true;
+  wanted.heed = kVersion;
+  wanted.source_digest = compile::source_digest();
+  for (const store::RunRecord& run : store_.runs())
+    if (is_run_of(run, wanted)) try {
+        store_.claim(run.id);
+        run_ = run.id;
+        trials_ = store_.trials(run_);
+        return;
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::store) throw;  // another process judges into it
+      }
+  run_ = store_.add_run(wanted);
+  const trial::Built& base = laboratory_.base();
+  const trial::Laboratory::SelfComparison& self = laboratory_.base_against_itself();
+  store_.set_base(run_, record::to_json(record::RunBase{.variant = base.variant.id(),
+                                                        .describe = describe(base.variant),
+                                                        .self = self,
+                                                        .noise = trial::noise_of(self),
+                                                        .resources = base.artifact.resources,
+                                                        .floor = laboratory_.floor(device_.processors)}));
+}
+
+store::TrialRecord SourceJudge::new_record(const Variant& variant, const std::string& insight) const {
+  store::TrialRecord record;
+  record.run = run_;
+  record.number = trials_.empty() ? 0 : trials_.back().number + 1;
+  record.generation = record.number;
+  record.variant = variant.id();
+  record.config = describe(variant);
+  record.edits = source::stored(variant, insight);
+  record.operation = "edit";
+  record.why = insight;
+  record.seed = fresh_seed() >> 1;  // fits SQLite's signed integers
+  record.source_digest = compile::source_digest();
+  record.resources = nlohmann::json::object();
+  record.samples = nlohmann::json::object();
+  record.clocks = nlohmann::json::object();
+  return record;
+}
+
+std::string SourceJudge::token_twin(const store::TrialRecord& record) const {
+  for (const store::TrialRecord& earlier : trials_)
+    if (earlier.verdict != Verdict::duplicate && earlier.config == record.config && earlier.edits.is_object() &&
+        earlier.edits.value("tokens", "") == record.edits.at("tokens"))
+      return fmt::format("the same tokens as trial {}, which ended {}", earlier.id, to_string(earlier.verdict));
+  return {};
+}
+
+// Edits leave the launch plan as it is, so that of one config equal code is launched alike.
+std::string SourceJudge::code_twin(const jit::BuildOutcome& build) const {
+  if (!build.artifact) return {};
+  const trial::Built& base = laboratory_.base();
+  if (base.artifact.machine_code == build.artifact->machine_code && describe(base.variant) == describe(parent_))
+    return "the same machine code as the base: the edits change nothing that is run";
+  for (const store::TrialRecord& earlier : trials_)
+    if (earlier.verdict != Verdict::duplicate && earlier.config == describe(parent_) &&
+        earlier.machine_code == build.artifact->machine_code)
+      return fmt::format("the same machine code as trial {}, which ended {}", earlier.id, to_string(earlier.verdict));
+  return {};
+}
+
+void SourceJudge::judge_variant(const Variant& variant, Judgement& judgement) {
+  trial::Outcome outcome;
+  outcome.seed = judgement.trial.seed;
+  if (const auto refusal = source::refusal_of(*variant.overlay)) {
+    outcome.verdict = Verdict::cheating;
+    outcome.finding = Finding::breaks_contract;
+    outcome.check = "source";
+    outcome.reason = *refusal;
+  } else if (std::string twin = token_twin(judgement.trial); !twin.empty()) {
+    outcome.verdict = Verdict::duplicate;
+    outcome.reason = std::move(twin);
+  } else {
+    const jit::BuildOutcome build = builder_.build(laboratory_.request_for(variant));
+    check_interrupt();
+    judgement.log = trim(build.artifact ? build.artifact->log : build.log);
+    if (std::string same = code_twin(build); !same.empty()) {
+      outcome.verdict = Verdict::duplicate;
+      outcome.reason = std::move(same);
+      outcome.artifact = build.artifact;
+    } else {
+      outcome = laboratory_.judge(variant, build, judgement.trial.seed);
+    }
+  }
+  record_outcome(outcome, judgement.trial);
+  judgement.faster = outcome.ok() && is_faster(judgement.trial.ratio_low, self_spread_);
+}
+
+Judgement SourceJudge::judge(std::string_view reply) {
+  Judgement judgement;
+  Variant variant = parent_;
+  std::string insight;
+  try {
+    const source::Edits edits = source::parse_edits(reply);
+    insight = edits.insight;
+    variant.overlay = std::make_shared<const Overlay>(source::apply(edits, *parent_.family));
+  } catch (const source::EditError& error) {
+    judgement.trial.run = run_;
+    judgement.trial.config = describe(parent_);
+    judgement.trial.verdict = Verdict::illegal;
+    judgement.trial.check = "edits";
+    judgement.trial.reason = error.what();
+    return judgement;
+  }
+  judgement.trial = new_record(variant, insight);
+  judge_variant(variant, judgement);
+  judgement.trial.finished = store::utc_now();
+  judgement.trial.id = store_.add_trial(judgement.trial);
+  trials_.push_back(judgement.trial);
+  return judgement;
+}
+
+}  // namespace heed::evolve

@@ -1,0 +1,64 @@
+/// Edited sources judged one reply at a time, outside a search: for `heed judge` and programs that propose edits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "jit/build.hpp"
+#include "store/store.hpp"
+#include "trial/laboratory.hpp"
+#include "variant/family.hpp"
+
+namespace heed::evolve {
+
+/// What became of a reply.
+struct Judgement {
+  store::TrialRecord trial;  ///< id 0: not stored, for the reply made no variant (verdict illegal, check "edits")
+  std::string log;           ///< the compiler's words on what it built or did not build
+  bool faster = false;       ///< whether the whole interval lies above what the base shows against itself
+};
+
+class SourceJudge {
+ public:
+  /// Builds, verifies and measures the base, the default of the parent's family. Trials go to a run of their own, which
+  /// later judges of the same workload, family, device and sources go on with, so that none judges what another has.
+  /// @param parent what edits are applied to: knobs of a family; its edits, if any, are taken off
+  /// @throws Error as trial::Laboratory does where there is no base
+  SourceJudge(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const Workload& workload,
+              const Variant& parent, const trial::Options& options);
+  ~SourceJudge();
+  SourceJudge(const SourceJudge&) = delete;
+  SourceJudge& operator=(const SourceJudge&) = delete;
+
+  /// Parses, applies, refuses, builds, verifies and measures, in this order, and stores the trial.
+  /// Never throws for anything that the reply says or its code does. @throws Error(interrupted, store)
+  Judgement judge(std::string_view reply);
+
+  [[nodiscard]] const trial::Built& base() const { return laboratory_.base(); }
+  [[nodiscard]] double base_us() const { return base_us_; }
+  [[nodiscard]] double self_spread() const { return self_spread_; }
+  [[nodiscard]] std::int64_t run() const { return run_; }
+
+ private:
+  void open_run();
+  [[nodiscard]] store::TrialRecord new_record(const Variant& variant, const std::string& insight) const;
+  void judge_variant(const Variant& variant, Judgement& judgement);
+  /// Why it is the same as an earlier trial by its tokens; empty where it is none.
+  [[nodiscard]] std::string token_twin(const store::TrialRecord& record) const;
+  [[nodiscard]] std::string code_twin(const jit::BuildOutcome& build) const;
+
+  store::Store& store_;
+  jit::Builder& builder_;
+  DeviceFacts device_;
+  Variant parent_;
+  trial::Laboratory laboratory_;
+  std::vector<store::TrialRecord> trials_;
+  std::int64_t run_ = 0;
+  double base_us_ = 0;
+  double self_spread_ = 0;
+};
+
+}  // namespace heed::evolve
