@@ -10,6 +10,7 @@
 #include "compile/embedded.hpp"
 #include "dispatch/tuned_table.hpp"
 #include "json/text.hpp"
+#include "report/models.hpp"
 #include "report/outcome.hpp"
 #include "report/run_report.hpp"
 
@@ -74,6 +75,9 @@ int run(const EvolveOptions& o, const CLI::App& app) {
                   std::to_string(o.resume));
     if (!o.from.empty())
       throw Error(ErrorCode::usage, "--resume goes on as the stored run began; leave out --from", o.from);
+    if (const std::string given = ModelArguments::given(app); !given.empty())
+      throw Error(ErrorCode::usage, fmt::format("--resume asks models as the stored run did; leave out {}", given),
+                  given);
     if (!o.workload.shape.empty() || o.workload.has_tensors())
       throw Error(ErrorCode::usage,
                   "--resume takes the workload from the stored run; leave out --shape and tensor files",
@@ -146,10 +150,14 @@ int run(const EvolveOptions& o, const CLI::App& app) {
   }
   const int exit_code = o.into_book ? add_to_book(o, record, shop) : 0;
   if (o.machine.json) {
-    print(json_text(report::run_json(record, shop.store->trials(id), shop.store->comparisons(id)), 1) + "\n");
+    print(json_text(report::run_json(record, shop.store->trials(id), shop.store->comparisons(id),
+                                     store::exchanges(*shop.store, id)),
+                    1) +
+          "\n");
     return exit_code;
   }
   print("\n" + report::result_text(record));
+  print(report::text_of(report::model_statistics(shop.store->trials(id), store::exchanges(*shop.store, id))));
   if (record.result.contains("final"))
     print(fmt::format("\nStored as run {}. More: heed show {}   Again: heed replay {}\n", id, id,
                       record.result["final"]["trial_id"].get<std::int64_t>()));
@@ -210,6 +218,7 @@ void add_evolve(CLI::App& app, int& exit_code) {
                       "heed champions wrote, as tuned/champions.json");
   command->add_option("--resume", o->resume, "Go on with a stored run");
   command->add_option("--evidence", o->evidence, "Write the result as evidence to this JSON file");
+  o->model_arguments.add_to(*command);
   CLI::Option* book = command->add_option("--book", o->book,
                                           "Put the champion, where there is one, into this book, or without a name "
                                           "into the default one (heed book)");
@@ -220,10 +229,13 @@ void add_evolve(CLI::App& app, int& exit_code) {
       "  heed evolve --shape b2h16l2048d128 --dtype bf16 --causal bottom-right --trials 100 --strategy islands\n"
       "  heed evolve --qkv attention.safetensors --budget 120\n"
       "  heed evolve --workloads calls.json --trials 200 --book\n"
+      "  heed evolve --shape b1h8l512d64 --endpoint http://localhost:8000/v1 --model some-coder --token-budget "
+      "2000000\n"
       "  heed evolve --resume 3");
   command->callback([o, command, book, &exit_code] {
     o->into_book = book->count() > 0;
     check_options_fit(*o, *command);
+    o->models = o->model_arguments.chosen(*command);
     exit_code = command->count("--workloads") > 0 ? evolve_workloads(*o) : run(*o, *command);
   });
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/command.hpp"
+#include "cli/model_options.hpp"
 #include "record/run_options.hpp"
 
 namespace heed::cli {
@@ -34,6 +35,8 @@ struct EvolveOptions {
   bool again = false;     ///< of workloads that a finished run has, too
   bool into_book = false;
   std::string book;  ///< empty: the default one
+  ModelArguments model_arguments;
+  record::ModelOptions models;  ///< out of them
 };
 
 /// What the runs of a command share.

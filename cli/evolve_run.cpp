@@ -55,6 +55,7 @@ record::RunOptions new_run(const EvolveOptions& o, const Workload& workload, con
   options.peers = !o.no_peers;
   options.profile = !o.no_profile;
   options.python = o.python;
+  options.models = o.models;
   return options;
 }
 

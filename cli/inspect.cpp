@@ -10,6 +10,7 @@
 #include "compile/embedded.hpp"
 #include "json/text.hpp"
 #include "report/evidence.hpp"
+#include "report/models.hpp"
 #include "report/run_report.hpp"
 #include "report/table.hpp"
 #include "source/stored.hpp"
@@ -146,7 +147,7 @@ void add_runs(CLI::App& app, int& exit_code) {
     for (std::size_t i = 0; i < runs.size(); ++i)
       readable(o->store, fmt::format("run {}", runs[i].id), [&] {
         nlohmann::json run = report::run_json(runs[i], {}, {});
-        run.erase("comparisons");
+        for (const char* part : {"comparisons", "exchanges", "models"}) run.erase(part);
         run["trials"] = counts[i];
         all.push_back(std::move(run));
       });
@@ -186,8 +187,9 @@ void add_show(CLI::App& app, int& exit_code) {
       write_file_atomically(o->evidence, json_text(evidence, 1) + "\n", ErrorCode::store);
     }
     readable(o->store, fmt::format("run {}", number), [&] {
-      print(o->json ? json_text(report::run_json(*run, trials, store->comparisons(number)), 1) + "\n"
-                    : report::show_text(*run, trials));
+      const std::vector<store::ExchangeRecord> exchanges = store::exchanges(*store, number);
+      print(o->json ? json_text(report::run_json(*run, trials, store->comparisons(number), exchanges), 1) + "\n"
+                    : report::show_text(*run, trials) + report::text_of(report::model_statistics(trials, exchanges)));
     });
   });
 }

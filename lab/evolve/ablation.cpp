@@ -13,6 +13,9 @@
 namespace heed::evolve {
 namespace {
 
+constexpr std::size_t kSources = static_cast<std::size_t>(-1);  // the change that is no knob: all edits of sources
+constexpr const char* kEdits = "edits";                         // what a row calls it
+
 // The row of the variant that takes the champion's place; null where there is none.
 const record::AblationRow* winner_of(const std::vector<record::AblationRow>& rows, double self_spread) {
   const record::AblationRow* winner = nullptr;
@@ -51,6 +54,7 @@ std::vector<record::AblationRow> Ablation::take_back(const trial::Built& champio
   std::vector<std::size_t> changed;
   for (std::size_t i = 0; i < defaults.size(); ++i)
     if (champions[i] != defaults[i]) changed.push_back(i);
+  if (champion.variant.overlay) changed.push_back(kSources);
   if (changed.empty()) return rows;
   run_.observer.message(fmt::format("ablation: taking back the champion's {} changes one by one", changed.size()));
   trial::Laboratory& laboratory = run_.laboratory;
@@ -66,8 +70,9 @@ std::vector<record::AblationRow> Ablation::take_back(const trial::Built& champio
   std::vector<Variant> variants;
   for (const std::size_t i : changed) {
     Config values = champions;
-    values[i] = defaults[i];
+    if (i != kSources) values[i] = defaults[i];
     variants.push_back(heed::variant_of(family, values, run_.options.workload));
+    if (i != kSources) variants.back().overlay = champion.variant.overlay;
     const bool legal = !laboratory.refuses(variants.back());
     builds.push_back(legal ? run_.builder.start(laboratory.request_for(variants.back()))
                            : std::future<jit::BuildOutcome>());
@@ -77,11 +82,17 @@ std::vector<record::AblationRow> Ablation::take_back(const trial::Built& champio
       if (build.valid()) build.wait();
   for (std::size_t n = 0; n < changed.size(); ++n) {
     check_interrupt();
-    const Knob& knob = variant_knobs(family)[changed[n]];
     record::AblationRow& row = rows.emplace_back();
-    row.knob = knob.name;
-    row.of_default = knob.text_of(defaults[changed[n]]);
-    row.of_champion = knob.text_of(champions[changed[n]]);
+    if (changed[n] == kSources) {
+      row.knob = kEdits;
+      row.of_default = "none";
+      row.of_champion = champion.variant.overlay->digest().substr(0, 8);
+    } else {
+      const Knob& knob = variant_knobs(family)[changed[n]];
+      row.knob = knob.name;
+      row.of_default = knob.text_of(defaults[changed[n]]);
+      row.of_champion = knob.text_of(champions[changed[n]]);
+    }
     row.config = describe(variants[n]);
     if (!builds[n].valid()) {
       row.verdict = Verdict::illegal;
@@ -117,14 +128,18 @@ bool Ablation::try_winner(const std::vector<record::AblationRow>& rows, int cham
                           const std::set<std::size_t>& finalists) {
   const record::AblationRow* winner = winner_of(rows, run_.self_spread);
   if (winner == nullptr) return false;
-  const Variant variant = parse_variant(winner->config, run_.options.workload, run_.device);
+  Variant variant = parse_variant(winner->config, run_.options.workload, run_.device);
+  if (winner->knob != kEdits)
+    variant.overlay = run_.variant_of(run_.trials.at(static_cast<std::size_t>(champion_trial))).overlay;
   const Proposal proposal{
       values_of(variant),
       Operation::revert,
       {champion_trial},
       fmt::format("{} {} -> {} of trial {}", winner->knob, winner->of_champion, winner->of_default, champion_trial),
       0,
-      run_.space_of(variant)};
+      run_.space_of(variant),
+      0,
+      variant.overlay};
   std::vector<Place> alone = places_of({proposal});
   Draft& draft = alone.front().drafts.front();
   start_build(run_, draft);

@@ -20,7 +20,7 @@ Evolution::Evolution(store::Store& store, jit::Builder& builder, const DeviceFac
   if (resume) {
     store.claim(*resume);
     context_.run = *resume;
-    context_.trials = store.trials(*resume);
+    context_.take_trials(store.trials(*resume));
     if (!context_.trials.empty()) context_.earlier_s = context_.trials.back().run_elapsed_s;
     return;
   }

@@ -99,9 +99,11 @@ measure::PairOptions RunContext::as_sharp_as_useful(measure::PairOptions pair) c
 }
 
 Variant RunContext::variant_of(const Proposal& proposal) const {
-  Variant variant =
-      heed::variant_of(*families[static_cast<std::size_t>(proposal.space)], proposal.config, options.workload);
-  variant.overlay = proposal.overlay;
+  const auto space = static_cast<std::size_t>(proposal.space);
+  const bool is_edited = space >= families.size();
+  const Family& family = is_edited ? *edited.at(space - families.size()).family : *families[space];
+  Variant variant = heed::variant_of(family, proposal.config, options.workload);
+  variant.overlay = proposal.overlay ? proposal.overlay : is_edited ? edited[space - families.size()].overlay : nullptr;
   return variant;
 }
 
@@ -110,9 +112,24 @@ Variant RunContext::variant_of(const store::TrialRecord& trial) const {
 }
 
 int RunContext::space_of(const Variant& variant) const {
+  if (variant.overlay)
+    for (std::size_t i = 0; i < edited.size(); ++i)
+      if (edited[i].family == variant.family && *edited[i].overlay == *variant.overlay)
+        return static_cast<int>(families.size() + i);
   const auto at = std::find(families.begin(), families.end(), variant.family);
   HEED_CHECK(at != families.end());
   return static_cast<int>(at - families.begin());
+}
+
+void RunContext::note_edits(const store::TrialRecord& trial) {
+  if (!trial.ok() || trial.edits.is_null()) return;
+  Variant variant = variant_of(trial);
+  if (space_of(variant) < static_cast<int>(families.size())) edited.push_back(std::move(variant));
+}
+
+void RunContext::take_trials(std::vector<store::TrialRecord> stored) {
+  trials = std::move(stored);
+  for (const store::TrialRecord& trial : trials) note_edits(trial);
 }
 
 double RunContext::best_certain() const {
@@ -136,6 +153,7 @@ double RunContext::dependent_us(const Variant& variant) {
 void RunContext::add_trial(store::TrialRecord trial, int trials_in_all) {
   trial.id = store.add_trial(trial);
   trials.push_back(std::move(trial));
+  note_edits(trials.back());
   observer.trial_finished(trials.back(), best_certain(), trials_in_all);
 }
 

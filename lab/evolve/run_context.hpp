@@ -34,6 +34,9 @@ struct RunContext {
   Observer& observer;
   std::vector<const Family*> families;  ///< those searched; the default of the first is the base
   std::vector<Variant> found;           ///< by earlier runs
+  /// The first trial of each set of edits that passed: knobs are searched with those edits as they are without, in a
+  /// space behind those of the families.
+  std::vector<Variant> edited;
   trial::Laboratory laboratory;
   std::int64_t run = 0;
   std::vector<store::TrialRecord> trials;
@@ -60,8 +63,10 @@ struct RunContext {
 
   [[nodiscard]] Variant variant_of(const Proposal& proposal) const;
   [[nodiscard]] Variant variant_of(const store::TrialRecord& trial) const;
-  /// The place of its family among those searched.
+  /// The place of its edits among those that passed, behind the families; else that of its family among those searched.
   [[nodiscard]] int space_of(const Variant& variant) const;
+  /// Takes the trials of a stored run over.
+  void take_trials(std::vector<store::TrialRecord> stored);
   /// The highest lower end of an interval so far; 0 where no trial passed.
   [[nodiscard]] double best_certain() const;
   [[nodiscard]] std::size_t drafts_looked_at() const;
@@ -69,6 +74,9 @@ struct RunContext {
   [[nodiscard]] double dependent_us(const Variant& variant);
   /// Stores a finished trial and tells the observer. @param trials_in_all as far as is known
   void add_trial(store::TrialRecord trial, int trials_in_all);
+
+ private:
+  void note_edits(const store::TrialRecord& trial);
 };
 
 }  // namespace heed::evolve

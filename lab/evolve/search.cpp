@@ -16,7 +16,19 @@ namespace {
 
 constexpr double kFloorReached = 1.05;  // a champion within 5% of the floor has nothing left to gain
 
+std::ptrdiff_t family_space_of(const RunContext& run, const Variant& variant) {
+  return std::find(run.families.begin(), run.families.end(), variant.family) - run.families.begin();
+}
+
+bool is_repair(const store::TrialRecord& trial) {
+  return trial.operation == to_string(Operation::repair);
+}
+
 }  // namespace
+
+Search::Search(RunContext& run, double floor_us) : run_(run), drafting_(run), floor_us_(floor_us) {
+  if (run.options.models.any()) models_.emplace(run);
+}
 
 std::vector<Individual> Search::individuals(int generation) const {
   std::vector<Individual> all;
@@ -39,6 +51,14 @@ std::vector<Space> Search::spaces() const {
   for (const Family* family : run_.families) all.push_back(space_of(*family, run_.options.workload, run_.device));
   for (const Variant& variant : run_.found)
     all[static_cast<std::size_t>(run_.space_of(variant))].found.push_back(values_of(variant));
+  // Knobs beside edits: the trial that brought them is where the search begins, and it was tried.
+  for (const Variant& variant : run_.edited) {
+    Space space = all[static_cast<std::size_t>(family_space_of(run_, variant))];
+    space.found.clear();
+    space.default_config = values_of(variant);
+    space.name = fmt::format("{} with edits {}", variant.family->name(), variant.overlay->digest().substr(0, 8));
+    all.push_back(std::move(space));
+  }
   return all;
 }
 
@@ -62,8 +82,39 @@ bool Search::has_reached_the_floor() {
   return false;
 }
 
+std::vector<ModelPlace> Search::write_by_models(int generation, std::vector<Place>& places, int first) {
+  if (!models_) return {};
+  // Where knobs have nothing more to propose, all are for models.
+  int count = static_cast<int>(places.size());
+  if (!places.empty() && !places.front().drafts.empty()) count = models_->places(generation, count);
+  std::vector<int> wanted;
+  for (int place = static_cast<int>(places.size()) - count; place < static_cast<int>(places.size()); ++place)
+    if (place >= first) wanted.push_back(place);  // those before are stored
+  return models_->write(generation, wanted);
+}
+
+void Search::run_model_place(int generation, const ModelPlace& written, Place& place) {
+  const auto number = [&] { return static_cast<int>(run_.trials.size()); };
+  if (!written.written.overlay) {
+    run_.add_trial(models_->unusable(written, number(), generation, Operation::edit), run_.options.trials);
+    return;
+  }
+  run_.add_trial(run_best_of(run_, number(), generation, place), run_.options.trials);
+  if (number() < run_.options.trials && !is_out_of_time()) repair(generation, written);
+}
+
+void Search::repair(int generation, ModelPlace refused) {
+  const store::TrialRecord& trial = run_.trials.back();
+  if (trial.ok()) return;
+  const int parent = trial.number;
+  const std::optional<ModelPlace> mended = models_->repair(generation, refused, trial);
+  if (!mended) return;
+  Place place = std::move(places_of({models_->proposal_of(*mended, Operation::repair, parent)}).front());
+  start_build(run_, place.drafts.front());
+  run_.add_trial(run_best_of(run_, static_cast<int>(run_.trials.size()), generation, place), run_.options.trials);
+}
+
 void Search::run() {
-  const std::vector<Space> where = spaces();
   const record::RunOptions& options = run_.options;
   const auto trials_done = [&] { return static_cast<int>(run_.trials.size()); };
   // A generation's number is fixed by the trials of those before it, so a resumed run finds its place again.
@@ -71,28 +122,49 @@ void Search::run() {
   while (trials_done() < options.trials) {
     if (is_out_of_time()) return;
     profile_elites(run_, generation);
-    const auto first = static_cast<int>(std::count_if(run_.trials.begin(), run_.trials.end(),
-                                                      [&](const auto& t) { return t.generation < generation; }));
+    const auto before = static_cast<int>(std::count_if(run_.trials.begin(), run_.trials.end(),
+                                                       [&](const auto& t) { return t.generation < generation; }));
+    // Repairs have no place of their own.
+    const auto done = static_cast<int>(std::count_if(run_.trials.begin(), run_.trials.end(), [&](const auto& t) {
+      return t.generation == generation && !is_repair(t);
+    }));
+    const std::vector<Space> where = spaces();
     std::vector<Individual> known = individuals(generation);
     std::vector<Individual> earlier;
     std::copy_if(known.begin(), known.end(), std::back_inserter(earlier),
                  [&](const Individual& individual) { return individual.generation < generation; });
     std::vector<Place> places = places_of(propose(options.strategy, where, generation, earlier));
-    if (static_cast<int>(places.size()) > options.trials - first)
-      places.resize(static_cast<std::size_t>(options.trials - first));
-    if (places.empty()) {
+    if (static_cast<int>(places.size()) > options.trials - before)
+      places.resize(static_cast<std::size_t>(options.trials - before));
+    if (places.empty() && (!models_ || models_->are_given_up())) {
       run_.observer.message("the space holds no variant that was not tried; stopping");
       return;
     }
-    run_.observer.generation_started(generation, first, options.trials);
-    places.erase(places.begin(), places.begin() + (trials_done() - first));  // stored before the run was interrupted
+    if (places.empty())
+      places.resize(static_cast<std::size_t>(std::min(options.strategy.population, options.trials - before)));
+    run_.observer.generation_started(generation, before, options.trials);
+    std::vector<ModelPlace> written = write_by_models(generation, places, done);
+    for (const ModelPlace& one : written) {
+      Place& place = places[static_cast<std::size_t>(one.place)];
+      place.drafts.clear();
+      if (one.written.overlay) {
+        const int parent = one.parent ? run_.trials[*one.parent].number : -1;
+        place = std::move(places_of({models_->proposal_of(one, Operation::edit, parent)}).front());
+      }
+    }
+    places.erase(places.begin(), places.begin() + std::min(done, static_cast<int>(places.size())));
     if (const auto fit = static_cast<std::size_t>(std::max(1, run_.trials_that_fit())); places.size() > fit)
       places.resize(fit);
     drafting_.draft(generation, where, std::move(known), places);
-    for (Place& place : places) {
+    for (std::size_t i = 0; i < places.size() && trials_done() < options.trials; ++i) {
       check_interrupt();
       if (is_out_of_time()) return;
-      run_.add_trial(run_best_of(run_, trials_done(), generation, place), options.trials);
+      const auto one = std::find_if(written.begin(), written.end(),
+                                    [&](const ModelPlace& w) { return w.place == done + static_cast<int>(i); });
+      if (one != written.end())
+        run_model_place(generation, *one, places[i]);
+      else if (!places[i].drafts.empty())
+        run_.add_trial(run_best_of(run_, trials_done(), generation, places[i]), options.trials);
     }
     ++generation;
     if (has_reached_the_floor()) return;

@@ -1,9 +1,11 @@
 /// Generations of trials, from the default to the last one that the run's trials or budget allow.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "evolve/drafting.hpp"
+#include "evolve/model_trials.hpp"
 #include "evolve/run_context.hpp"
 
 namespace heed::evolve {
@@ -11,7 +13,8 @@ namespace heed::evolve {
 class Search {
  public:
   /// The laboratory of `run` has its base by now. @param floor_us as measured before the search
-  Search(RunContext& run, double floor_us) : run_(run), drafting_(run), floor_us_(floor_us) {}
+  /// @throws Error(usage) where models are asked for that cannot be
+  Search(RunContext& run, double floor_us);
 
   /// Goes on behind the trials that are stored.
   void run();
@@ -24,9 +27,16 @@ class Search {
   [[nodiscard]] bool is_out_of_time() const;
   [[nodiscard]] bool has_reached_the_floor();
 
+  /// A generation's places for which models have written, and what they wrote.
+  [[nodiscard]] std::vector<ModelPlace> write_by_models(int generation, std::vector<Place>& places, int first);
+  /// The trial of a model's place, and where it was refused that of the repaired edits.
+  void run_model_place(int generation, const ModelPlace& written, Place& place);
+  void repair(int generation, ModelPlace refused);
+
   RunContext& run_;
   Drafting drafting_;
   double floor_us_;
+  std::optional<ModelTrials> models_;
 };
 
 }  // namespace heed::evolve

@@ -32,6 +32,8 @@ enum class Operation {
   migrate,
   regroup,  ///< an elite's work shared out in another way: the knobs that say so together, the others as they are
   revert,   ///< one change of an elite put back to the default: what it picked up by chance and does not need
+  edit,     ///< a model's edits of a parent's sources
+  repair,   ///< the same after a build error or a failed gate
 };
 std::string_view to_string(Operation operation);
 

@@ -26,6 +26,10 @@ std::string_view to_string(Operation operation) {
       return "regroup";
     case Operation::revert:
       return "revert";
+    case Operation::edit:
+      return "edit";
+    case Operation::repair:
+      return "repair";
   }
   return "?";
 }

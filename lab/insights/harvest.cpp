@@ -71,8 +71,15 @@ std::vector<ObservationRecord> harvest(const RunRecord& run, const std::vector<T
     if (!before.ok() || !after.ok() || family_of(before.config) != family_of(after.config)) return;
     ObservationRecord one = common;
     const std::vector<KnobChange> changes = changes_between(before.config, after.config);
-    if (changes.size() != 1) return;
-    one.change = text_of(changes.front());
+    if (changes.size() == 1 && text_at(before.edits, "tokens") == text_at(after.edits, "tokens")) {
+      one.change = text_of(changes.front());
+    } else if (changes.empty() && before.edits.is_null() && after.edits.is_object()) {
+      one.change = fmt::format("source {}", text_at(after.edits, "tokens"));
+      one.diff = text_at(after.edits, "diff");
+      one.sentence = after.why;
+    } else {
+      return;
+    }
     one.family = family_of(after.config);
     one.bound_before = text_at(before.diagnosis, "bound");
     one.bound_after = text_at(after.diagnosis, "bound");

@@ -4,6 +4,7 @@
 
 #include "base/random.hpp"
 #include "base/text.hpp"
+#include "heed/heed.hpp"
 #include "models/chat_client.hpp"
 #include "models/command_model.hpp"
 #include "models/mailbox.hpp"

@@ -29,25 +29,23 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
                  Written& written) {
   written.asked = std::move(conversation);
   written.reply.clear();
-  written.failure.clear();
   models::Model& model = panel_.model_for(generation, place);
   written.model = model.name();
-  store::ExchangeRecord exchange;
   {
     const std::lock_guard lock(mutex_);
-    if (std::optional<store::ExchangeRecord> known = log_.find(generation, place, purpose)) {
+    if (const std::optional<store::ExchangeRecord> known = log_.find(generation, place, purpose)) {
       written.asked = known->prompt.get<models::Conversation>();
-      written.failure = known->failure;
       written.model = known->model;
-      if (known->reply.is_object()) written.reply = known->reply.get<models::Reply>().text;
-      return written.failure.empty();
+      written.reply = known->reply.get<models::Reply>().text;
+      return true;
     }
   }
   if (std::optional<std::string> refusal = spending_.refuses(written.asked, options_.reply_tokens)) {
-    written.is_out_of_budget = true;
+    written.ending = Written::Ending::out_of_budget;
     written.failure = *refusal;
     return false;
   }
+  store::ExchangeRecord exchange;
   exchange.generation = generation;
   exchange.place = place;
   exchange.purpose = purpose;
@@ -62,67 +60,64 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
     written.seconds += reply.latency_s;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::model) throw;
+    written.ending = Written::Ending::no_reply;
     exchange.failure = written.failure = error.what();
   }
   exchange.created = store::utc_now();
   const std::lock_guard lock(mutex_);
   log_.keep(exchange);
-  return written.failure.empty();
+  return exchange.failure.empty();
 }
 
-void Writer::take_edits(const Variant& parent, Written& written) const {
+void Writer::take_edits(const Variant& parent, Written& written) {
   written.overlay.reset();
+  written.ending = Written::Ending::unusable;
   try {
     const source::Edits edits = source::parse_edits(written.reply);
     written.insight = edits.insight;
     Overlay overlay = source::apply(edits, parent);
     if (const std::optional<std::string> refusal = source::refusal_of(overlay)) throw source::EditError(*refusal);
     written.overlay = std::make_shared<const Overlay>(std::move(overlay));
+    written.ending = Written::Ending::edits;
     written.failure.clear();
   } catch (const source::EditError& error) {
     written.failure = error.what();
   }
 }
 
-Written Writer::write(const prompts::Task& task, const Variant& parent, int generation, int place) {
-  Written written;
-  const prompts::PromptLimits limits{.window_tokens = options_.window_tokens, .reply_tokens = options_.reply_tokens};
-  models::Conversation first = prompts::first_prompt(templates_, prompts::parse_preset(options_.preset), task, limits);
-  if (!ask(std::move(first), generation, place, kFirst, written)) return written;
+Written Writer::take_or_ask_again(Written written, const Variant& parent, int generation, int place,
+                                  const std::string& purpose) {
   take_edits(parent, written);
   if (written.overlay) return written;
-  const std::string before = written.failure;
-  models::Conversation again = prompts::again_prompt(templates_, written.asked, written.reply, before);
   Written second = written;
-  if (!ask(std::move(again), generation, place, kAgain, second)) {
-    written.failure = fmt::format("{}; asked once more: {}", before, second.failure);
-    return written;
+  if (ask(prompts::again_prompt(templates_, written.asked, written.reply, written.failure), generation, place, purpose,
+          second)) {
+    take_edits(parent, second);
+    if (second.overlay) return second;
   }
-  take_edits(parent, second);
-  if (!second.overlay) second.failure = fmt::format("{}; asked once more: {}", before, second.failure);
-  return second;
+  written.failure += fmt::format("; asked once more: {}", second.failure);
+  return written;
+}
+
+Written Writer::write(const prompts::Task& task, const Variant& parent, int generation, int place) {
+  const prompts::PromptLimits limits{.window_tokens = options_.window_tokens, .reply_tokens = options_.reply_tokens};
+  Written written;
+  if (!ask(prompts::first_prompt(templates_, prompts::parse_preset(options_.preset), task, limits), generation, place,
+           kFirst, written))
+    return written;
+  return take_or_ask_again(std::move(written), parent, generation, place, kAgain);
 }
 
 Written Writer::repair(const Written& refused, const Variant& parent, const std::string& outcome,
                        const std::string& reason, int generation, int place) {
   constexpr std::size_t kMostReason = 6000;  // the compiler's first errors
   Written written = refused;
+  written.seconds = 0;
   written.overlay.reset();
-  models::Conversation prompt =
-      prompts::repair_prompt(templates_, refused.asked, refused.reply, outcome, cut(reason, kMostReason));
-  if (!ask(std::move(prompt), generation, place, kRepair, written)) return written;
-  take_edits(parent, written);
-  if (written.overlay) return written;
-  const std::string before = written.failure;
-  models::Conversation again = prompts::again_prompt(templates_, written.asked, written.reply, before);
-  Written second = written;
-  if (!ask(std::move(again), generation, place, kRepairAgain, second)) {
-    written.failure = fmt::format("{}; asked once more: {}", before, second.failure);
+  if (!ask(prompts::repair_prompt(templates_, refused.asked, refused.reply, outcome, cut(reason, kMostReason)),
+           generation, place, kRepair, written))
     return written;
-  }
-  take_edits(parent, second);
-  if (!second.overlay) second.failure = fmt::format("{}; asked once more: {}", before, second.failure);
-  return second;
+  return take_or_ask_again(std::move(written), parent, generation, place, kRepairAgain);
 }
 
 RunLog::RunLog(store::Store& store, std::int64_t run, models::Spending& spending)
@@ -133,7 +128,7 @@ RunLog::RunLog(store::Store& store, std::int64_t run, models::Spending& spending
 
 std::optional<store::ExchangeRecord> RunLog::find(int generation, int place, const std::string& purpose) {
   const auto at = std::find_if(known_.begin(), known_.end(), [&](const store::ExchangeRecord& one) {
-    return one.generation == generation && one.place == place && one.purpose == purpose;
+    return one.generation == generation && one.place == place && one.purpose == purpose && one.reply.is_object();
   });
   if (at == known_.end()) return std::nullopt;
   return *at;

@@ -18,7 +18,7 @@ namespace heed::propose {
 class ExchangeLog {
  public:
   virtual ~ExchangeLog() = default;
-  /// What an earlier process of the run was answered there; called before anything is sent.
+  /// The reply that an earlier process of the run got there; called before anything is sent.
   virtual std::optional<store::ExchangeRecord> find(int generation, int place, const std::string& purpose) = 0;
   /// As soon as a reply, or a failure, is there. May be called from several threads, one at a time.
   virtual void keep(const store::ExchangeRecord& exchange) = 0;
@@ -26,10 +26,16 @@ class ExchangeLog {
 
 /// Edits, or why there are none.
 struct Written {
-  std::shared_ptr<const Overlay> overlay;  ///< null: there is none
+  enum class Ending {
+    edits,
+    unusable,       ///< a reply without edits, or edits that do not apply or are refused before a build; twice
+    no_reply,       ///< the model failed
+    out_of_budget,  ///< no prompt was sent: the limits leave no room
+  };
+  Ending ending = Ending::no_reply;
+  std::shared_ptr<const Overlay> overlay;  ///< where there are edits
   std::string insight;                     ///< the proposer's sentence
-  std::string failure;                     ///< why there is no overlay
-  bool is_out_of_budget = false;           ///< no prompt was sent: the limits leave no room
+  std::string failure;                     ///< why there are none
   std::string model;
   models::Conversation asked;  ///< what the reply answers
   std::string reply;
@@ -51,7 +57,10 @@ class Writer {
  private:
   /// Asks, or takes the answer that is known. @return whether there is a reply in `written`
   bool ask(models::Conversation conversation, int generation, int place, const std::string& purpose, Written& written);
-  void take_edits(const Variant& parent, Written& written) const;
+  static void take_edits(const Variant& parent, Written& written);
+  /// Takes the edits of a reply; where there are none, tells why and asks once more.
+  Written take_or_ask_again(Written written, const Variant& parent, int generation, int place,
+                            const std::string& purpose);
 
   const record::ModelOptions& options_;
   const Panel& panel_;

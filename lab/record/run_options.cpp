@@ -42,7 +42,8 @@ nlohmann::json to_json(const RunOptions& o) {
           {"python", o.python},
           {"profile", o.profile},
           {"tensors", o.tensors},
-          {"tensors_digest", o.tensors_digest}};
+          {"tensors_digest", o.tensors_digest},
+          {"models", o.models.any() ? to_json(o.models) : nlohmann::json()}};
 }
 
 RunOptions options_from_json(const nlohmann::json& json) {
@@ -63,6 +64,7 @@ RunOptions options_from_json(const nlohmann::json& json) {
   o.profile = json.at("profile").get<bool>();
   o.tensors = json.at("tensors").get<std::vector<std::string>>();
   o.tensors_digest = json.at("tensors_digest").get<std::string>();
+  if (const nlohmann::json& models = json.at("models"); !models.is_null()) o.models = model_options_from_json(models);
   return o;
 }
 

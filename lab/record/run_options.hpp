@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "heed/heed.hpp"
+#include "record/model_options.hpp"
 
 namespace heed::record {
 
@@ -46,6 +47,7 @@ struct RunOptions {
   std::vector<std::string>
       tensors;  ///< files of the user's own tensors: one safetensors file or three .npy files; none: random inputs
   std::string tensors_digest;
+  ModelOptions models;  ///< that write sources; none: knobs alone
 };
 
 nlohmann::json to_json(const RunOptions& options);

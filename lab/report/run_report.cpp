@@ -8,6 +8,7 @@
 #include "base/text.hpp"
 #include "heed/heed.hpp"
 #include "report/json_fields.hpp"
+#include "report/models.hpp"
 #include "report/outcome.hpp"
 #include "report/table.hpp"
 
@@ -355,12 +356,23 @@ json trial_json(const store::TrialRecord& t) {
 }
 
 json run_json(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials,
-              const std::vector<store::ComparisonRecord>& comparisons) {
+              const std::vector<store::ComparisonRecord>& comparisons,
+              const std::vector<store::ExchangeRecord>& exchanges) {
   json all_trials = json::array();
   for (const store::TrialRecord& t : trials) all_trials.push_back(trial_json(t));
   json all_comparisons = json::array();
   for (const store::ComparisonRecord& c : comparisons)
     all_comparisons.push_back({{"kind", c.kind}, {"subject", c.subject}, {"against", c.against}, {"data", c.data}});
+  json all_exchanges = json::array();
+  for (const store::ExchangeRecord& e : exchanges)
+    all_exchanges.push_back({{"generation", e.generation},
+                             {"place", e.place},
+                             {"purpose", e.purpose},
+                             {"model", e.model},
+                             {"messages", e.prompt},
+                             {"reply", e.reply},
+                             {"failure", e.failure},
+                             {"created", e.created}});
   return {{"id", run.id},
           {"created", run.created},
           {"workload", run.workload},
@@ -373,7 +385,9 @@ json run_json(const store::RunRecord& run, const std::vector<store::TrialRecord>
           {"base", run.base},
           {"result", run.result},
           {"trials", all_trials},
-          {"comparisons", all_comparisons}};
+          {"comparisons", all_comparisons},
+          {"models", to_json(model_statistics(trials, exchanges))},
+          {"exchanges", all_exchanges}};
 }
 
 }  // namespace heed::report

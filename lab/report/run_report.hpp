@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "store/exchanges.hpp"
 #include "store/store.hpp"
 
 namespace heed::report {
@@ -25,7 +26,8 @@ nlohmann::json evidence(const store::RunRecord& run);
 
 /// Everything about a run, for `--json`.
 nlohmann::json run_json(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials,
-                        const std::vector<store::ComparisonRecord>& comparisons);
+                        const std::vector<store::ComparisonRecord>& comparisons,
+                        const std::vector<store::ExchangeRecord>& exchanges = {});
 nlohmann::json trial_json(const store::TrialRecord& trial);
 
 }  // namespace heed::report

@@ -15,8 +15,8 @@ namespace heed::source {
 /// places, and edits that change nothing but white space and comments
 Overlay apply(const Edits& edits, const Family& family);
 
-/// The same for edits of a variant's sources, which may be edited already. @return all edits together, against the carried
-/// sources
+/// The same for edits of a variant's sources, which may be edited already. @return all edits together, against the
+/// carried sources
 Overlay apply(const Edits& edits, const Variant& parent);
 
 /// The overlay of a stored diff (diff_of). @throws EditError where it does not fit today's sources

@@ -78,6 +78,25 @@ TEST(Harvest, SingleChangesOfTrials) {
   EXPECT_EQ(found[2].change, "b 1 -> 3") << "no effect, but certain";
 }
 
+TEST(Harvest, EditsOfCarriedSources) {
+  TrialRecord edited = a_trial(1, "fwd_cpu:a=1,b=1", 1.1, {0});
+  edited.edits = {{"tokens", "t1"}, {"diff", "--- a"}};
+  edited.why = "hoists a load";
+  TrialRecord more = a_trial(2, "fwd_cpu:a=1,b=1", 1.2, {1});
+  more.edits = {{"tokens", "t2"}, {"diff", "--- b"}};
+  TrialRecord knob = a_trial(3, "fwd_cpu:a=2,b=1", 1.21, {1});
+  knob.edits = edited.edits;
+  TrialRecord both = a_trial(4, "fwd_cpu:a=2,b=1", 1.3, {0});
+  both.edits = edited.edits;
+  const std::vector<ObservationRecord> found =
+      harvest(a_run(), {a_trial(0, "fwd_cpu:a=1,b=1", 1, {}), edited, more, knob, both});
+  ASSERT_EQ(found.size(), 2U) << "edits of edited sources, and edits beside a knob, are no single change";
+  EXPECT_EQ(found[0].change, "source t1");
+  EXPECT_EQ(found[0].diff, "--- a");
+  EXPECT_EQ(found[0].sentence, "hoists a load");
+  EXPECT_EQ(found[1].change, "a 1 -> 2") << "with the same edits before and after";
+}
+
 TEST(Harvest, RowsOfAnAblation) {
   store::RunRecord run = a_run();
   run.result = {{"ablation",

@@ -1,0 +1,116 @@
+// Searches in which a model writes sources: a program that reads prompts and replies from a list.
+#include <nlohmann/json.hpp>
+
+#include "cli/command_line.hpp"
+
+namespace heed {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kLine = "  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");\n";
+
+std::string edit(const std::string& insight, const std::string& replacement) {
+  return "<insight>" + insight + "</insight>\ncpu/rows.hpp\n<<<<<<< SEARCH\n" + std::string(kLine) + "=======\n" +
+         replacement + ">>>>>>> REPLACE\n";
+}
+
+class ModelCli : public Cli {
+ protected:
+  // A command that answers its n-th call with the n-th reply, and with an error when there is none left.
+  std::string model(const std::vector<std::string>& replies) {
+    for (std::size_t i = 0; i < replies.size(); ++i)
+      write_file_atomically(folder_.file("reply" + std::to_string(i + 1)), replies[i], ErrorCode::internal);
+    const std::string script = folder_.file("model.sh");
+    write_file_atomically(
+        script,
+        "cat > '" + folder_.path().string() + "'/prompt.$$\n" + "cd '" + folder_.path().string() +
+            "'\nexec 9>lock; flock 9\nn=$(( $(cat count 2>/dev/null || echo 0) + 1 )); echo $n > count\n" +
+            "mv prompt.$$ prompt$n; cat reply$n\n",
+        ErrorCode::internal);
+    return " --command 'sh " + script + "' --model-share 1";
+  }
+  nlohmann::json shown() { return nlohmann::json::parse(heed_command("show 1 --json " + db()).out); }
+};
+
+TEST_F(ModelCli, EditsAreTrialsAndWhatIsRefusedIsRepairedOnce) {
+  const std::string good =
+      edit("divides where the sum is not zero", "  if (sum > 0) return 1.0F / sum;\n  return __builtin_nanf(\"\");\n");
+  const Printed run =
+      heed_command(tiny_evolution(5) + model({edit("does not compile", "  return oops;\n"), good, "I have no idea.",
+                                              "Still none.", edit("is wrong", "  return sum;\n"), good}));
+  ASSERT_EQ(run.code, 0) << run.err;
+  const nlohmann::json json = shown();
+  const nlohmann::json& trials = json["trials"];
+  ASSERT_GE(trials.size(), 5U);
+  EXPECT_EQ(trials[0]["operation"], "default");
+  EXPECT_EQ(trials[1]["operation"], "edit");
+  EXPECT_EQ(trials[1]["verdict"], "build_failed");
+  EXPECT_EQ(trials[1]["why"], "does not compile");
+  EXPECT_EQ(trials[2]["operation"], "repair");
+  EXPECT_EQ(trials[2]["parents"], nlohmann::json::array({1}));
+  EXPECT_THAT(read_file(folder_.file("prompt2"), ErrorCode::internal), HasSubstr("oops"));
+  EXPECT_THAT(run.out, HasSubstr("models    "));
+  EXPECT_EQ(json["models"]["prompts"], json["exchanges"].size());
+  EXPECT_EQ(json["models"]["cost"], nullptr);
+  int unusable = 0;
+  for (const nlohmann::json& trial : trials) unusable += trial["verdict"] == "illegal" && trial["check"] == "edits";
+  EXPECT_EQ(json["models"]["unusable"], unusable);
+  const std::string first = read_file(folder_.file("prompt1"), ErrorCode::internal);
+  EXPECT_THAT(first, HasSubstr("<file path=\"cpu/rows.hpp\">"));
+  EXPECT_THAT(first, HasSubstr("b1h1l48d16:fp32"));
+}
+
+TEST_F(ModelCli, AModelThatIsDownLeavesTheSearchToKnobs) {
+  const Printed run = heed_command(tiny_evolution(6) + " --command 'echo no key >&2; exit 3' --model-share 1");
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("no reply: the command echo ended with exit code 3: no key"));
+  EXPECT_THAT(run.out, HasSubstr("3 prompts in a row got no reply; knobs go on alone"));
+  const nlohmann::json json = shown();
+  EXPECT_GE(json["trials"].size(), 6U);
+  EXPECT_EQ(json["models"]["edits"], 0);
+}
+
+TEST_F(ModelCli, ARunIsRecordedAndReplayed) {
+  const std::string good =
+      edit("tests the sum first", "  if (sum > 0) return 1.0F / sum;\n  return __builtin_nanf(\"\");\n");
+  const std::string file = folder_.file("recording.jsonl");
+  ASSERT_EQ(heed_command(tiny_evolution(2) + model({good}) + " --record " + file).code, 0);
+  ASSERT_EQ(heed_command(tiny_evolution(2) + " --model-share 1 --replay " + file).code, 0);
+  const nlohmann::json second = nlohmann::json::parse(heed_command("show 2 --json " + db()).out);
+  EXPECT_EQ(second["trials"][1]["why"], "tests the sum first");
+}
+
+TEST_F(ModelCli, BadOptions) {
+  const std::string evolve = "evolve --shape b1h1l48d16:fp32 --device cpu " + db() + " ";
+  expect_refusal(evolve + "--model a", 2, "--model: nobody writes sources");
+  expect_refusal(evolve + "--endpoint http://localhost:1/v1", 2, "give --model");
+  expect_refusal(evolve + "--command cat --mailbox box", 2, "give one of them");
+  expect_refusal(evolve + "--command cat --token-budget 0", 2, "--token-budget 0 allows no prompt");
+  expect_refusal(evolve + "--command cat --money-budget 1", 2, "--prices");
+  expect_refusal(evolve + "--command cat --prompt fulll", 2, "did you mean \"full\"?");
+  expect_refusal(evolve + "--command cat --prompts /no/such/folder", 2, "no folder of prompts");
+  expect_refusal(evolve + "--command cat --request-fields 3", 2, "takes a JSON object");
+  expect_refusal(evolve + "--replay /no/such/file", 2, "/no/such/file");
+  expect_refusal(evolve + "--endpoint http://localhost:1/v1 --model a --key-variable HEED_NO_KEY", 2, "HEED_NO_KEY");
+}
+
+TEST_F(ModelCli, InsightsOfARun) {
+  EXPECT_THAT(heed_command("insights list " + db()).err, HasSubstr("heed: "));  // no database
+  ASSERT_EQ(heed_command(tiny_evolution(4)).code, 0);
+  EXPECT_EQ(heed_command("insights harvest " + db()).code, 0);
+  const nlohmann::json list = nlohmann::json::parse(heed_command("insights list --json " + db()).out);
+  ASSERT_TRUE(list["insights"].is_array());
+  const std::string file = folder_.file("insights.json");
+  EXPECT_EQ(heed_command("insights export " + file + " " + db()).code, 0);
+  const nlohmann::json imported =
+      nlohmann::json::parse(heed_command("insights import " + file + " --json --db " + folder_.file("b.db")).out);
+  EXPECT_EQ(imported["added"], imported["observations"]);
+  EXPECT_EQ(nlohmann::json::parse(heed_command("insights import " + file + " --json " + db()).out)["added"], 0);
+  expect_refusal("insights why nothing " + db(), 2, "no insight is about \"nothing\"");
+  write_file_atomically(file, "{}", ErrorCode::internal);
+  expect_refusal("insights import " + file + " " + db(), 2, "no file of insights");
+}
+
+}  // namespace
+}  // namespace heed

@@ -1,0 +1,249 @@
+// What becomes of a model's replies before anything is built: edits, second tries, repairs, limits, and what a resumed
+// run asks again.
+#include "propose/writer.hpp"
+
+#include <deque>
+
+#include "source/editable.hpp"
+#include "testing.hpp"
+
+namespace heed::propose {
+namespace {
+
+using Ending = Written::Ending;
+using ::testing::HasSubstr;
+
+constexpr const char* kLine = "  return sum > 0 ? 1.0F / sum : __builtin_nanf(\"\");\n";
+
+std::string edit(const std::string& replacement, const std::string& search = kLine) {
+  return "<insight>divides less</insight>\ncpu/rows.hpp\n<<<<<<< SEARCH\n" + search + "=======\n" + replacement +
+         ">>>>>>> REPLACE\n";
+}
+
+// A recording is a model that answers what a test wrote.
+class Answers {
+ public:
+  explicit Answers(const std::vector<std::string>& replies) {
+    std::string text;
+    for (const std::string& reply : replies) {
+      nlohmann::json exchange = {{"messages", nlohmann::json::array()}};
+      if (reply.rfind("failure: ", 0) == 0)
+        exchange["failure"] = reply.substr(9);
+      else
+        exchange["reply"] = {{"content", reply}, {"prompt_tokens", 100}, {"completion_tokens", 50}};
+      text += exchange.dump() + "\n";
+    }
+    write_file_atomically(folder_.path() / "replies", text, ErrorCode::internal);
+    options_.replay = folder_.file("replies");
+  }
+  record::ModelOptions& options() { return options_; }
+
+ private:
+  testing_support::TemporaryFolder folder_;
+  record::ModelOptions options_;
+};
+
+class Log final : public ExchangeLog {
+ public:
+  std::optional<store::ExchangeRecord> find(int generation, int place, const std::string& purpose) override {
+    for (const store::ExchangeRecord& one : kept)
+      if (one.generation == generation && one.place == place && one.purpose == purpose && one.reply.is_object())
+        return one;
+    return std::nullopt;
+  }
+  void keep(const store::ExchangeRecord& exchange) override { kept.push_back(exchange); }
+  std::vector<store::ExchangeRecord> kept;
+};
+
+struct Setup {
+  explicit Setup(const std::vector<std::string>& replies, models::SpendingLimits limits = {})
+      : answers(replies), panel(answers.options(), 1, nullptr), spending(limits) {}
+  Answers answers;
+  Panel panel;
+  models::Spending spending;
+  Log log;
+  Writer writer{answers.options(), panel, spending, log};
+};
+
+Variant parent() {
+  Variant variant;
+  variant.family = &find_family("fwd_cpu");
+  return variant;
+}
+
+prompts::Task task() {
+  prompts::Task task;
+  task.family = "fwd_cpu";
+  for (const auto& [path, text] : source::editable(*parent().family)) task.sources.push_back({path, text, 1});
+  return task;
+}
+
+TEST(Writer, EditsThatApply) {
+  Setup setup({edit("  return 1.0F / sum;\n")});
+  const Written written = setup.writer.write(task(), parent(), 2, 3);
+  ASSERT_EQ(written.ending, Ending::edits);
+  EXPECT_EQ(written.insight, "divides less");
+  EXPECT_THAT(*written.overlay->find("cpu/rows.hpp"), HasSubstr("  return 1.0F / sum;\n"));
+  ASSERT_EQ(setup.log.kept.size(), 1U);
+  EXPECT_EQ(setup.log.kept[0].generation, 2);
+  EXPECT_EQ(setup.log.kept[0].place, 3);
+  EXPECT_EQ(setup.log.kept[0].purpose, "first");
+  EXPECT_EQ(setup.spending.tokens(), 150);
+}
+
+TEST(Writer, EditsThatDoNotApplyAreWrittenOnceMore) {
+  Setup setup({edit("x\n", "  return sum > 1 ? 1.0F / sum : 0;\n"), edit("  return 1.0F / sum;\n")});
+  EXPECT_EQ(setup.writer.write(task(), parent(), 0, 0).ending, Ending::edits);
+  ASSERT_EQ(setup.log.kept.size(), 2U);
+  EXPECT_EQ(setup.log.kept[1].purpose, "again");
+  const auto prompt = setup.log.kept[1].prompt.get<models::Conversation>();
+  ASSERT_EQ(prompt.size(), 4U);
+  EXPECT_THAT(prompt[3].text, HasSubstr("return sum > 0 ? 1.0F")) << "the nearest line";
+}
+
+TEST(Writer, TwoUnusableRepliesAreATrialWithoutEdits) {
+  Setup setup({"I would unroll the loop.",
+               "cpu/rows.hpp\n<<<<<<< SEARCH\n#pragma once\n=======\n#include <time.h>\n>>>>>>> REPLACE\n"});
+  const Written written = setup.writer.write(task(), parent(), 0, 0);
+  EXPECT_EQ(written.ending, Ending::unusable);
+  EXPECT_EQ(written.overlay, nullptr);
+  EXPECT_THAT(written.failure, HasSubstr("asked once more: "));
+  EXPECT_THAT(written.failure, HasSubstr("time.h"));
+}
+
+TEST(Writer, AModelThatFails) {
+  Setup setup({"failure: the endpoint is down"});
+  const Written written = setup.writer.write(task(), parent(), 0, 0);
+  EXPECT_EQ(written.ending, Ending::no_reply);
+  EXPECT_EQ(written.failure, "the endpoint is down");
+  EXPECT_EQ(setup.log.kept.at(0).failure, "the endpoint is down");
+}
+
+TEST(Writer, LimitsSendNothing) {
+  Setup setup({edit("  return 1.0F / sum;\n")}, {.tokens = 500, .money = {}});
+  const Written written = setup.writer.write(task(), parent(), 0, 0);
+  EXPECT_EQ(written.ending, Ending::out_of_budget);
+  EXPECT_TRUE(setup.log.kept.empty());
+}
+
+TEST(Writer, ARepairIsOfTheSourcesThatWereShown) {
+  Setup setup({edit("  return oops;\n"), edit("  return 1.0F / sum;\n")});
+  const Written first = setup.writer.write(task(), parent(), 0, 0);
+  const Written mended = setup.writer.repair(first, parent(), "build_failed", "error: oops", 0, 0);
+  ASSERT_EQ(mended.ending, Ending::edits);
+  EXPECT_THAT(*mended.overlay->find("cpu/rows.hpp"), HasSubstr("return 1.0F / sum;"));
+  EXPECT_EQ(setup.log.kept.at(1).purpose, "repair");
+  EXPECT_THAT(setup.log.kept[1].prompt.get<models::Conversation>().at(3).text, HasSubstr("error: oops"));
+}
+
+TEST(Writer, EditsOfAnEditedParent) {
+  Setup setup({edit("  return 1.0F / sum;\n"), edit("  return sum;\n", "  return 1.0F / sum;\n")});
+  Variant edited = parent();
+  edited.overlay = setup.writer.write(task(), parent(), 0, 0).overlay;
+  const Written second = setup.writer.write(task(), edited, 0, 1);
+  ASSERT_EQ(second.ending, Ending::edits) << second.failure;
+  EXPECT_THAT(*second.overlay->find("cpu/rows.hpp"), HasSubstr("  return sum;\n"));
+}
+
+TEST(Writer, AResumedRunTakesTheReplyThatItHas) {
+  Setup before({edit("  return 1.0F / sum;\n")});
+  const Written first = before.writer.write(task(), parent(), 0, 0);
+  Setup after({"failure: nobody is there"});
+  after.log.kept = before.log.kept;
+  const Written again = after.writer.write(task(), parent(), 0, 0);
+  ASSERT_EQ(again.ending, Ending::edits);
+  EXPECT_EQ(*again.overlay, *first.overlay);
+  EXPECT_EQ(after.log.kept.size(), 1U) << "nothing was sent";
+}
+
+TEST(Writer, ALogInTheStore) {
+  const testing_support::TemporaryFolder folder;
+  store::Store store(folder.file("a.db"));
+  store::RunRecord run;
+  run.options = run.device = nlohmann::json::object();
+  const std::int64_t id = store.add_run(run);
+  models::Spending spending({});
+  {
+    RunLog log(store, id, spending);
+    store::ExchangeRecord exchange;
+    exchange.generation = 1;
+    exchange.purpose = "first";
+    exchange.prompt = nlohmann::json(models::Conversation{{models::Role::user, "p"}});
+    models::Reply reply;
+    reply.text = "r";
+    reply.usage.prompt_tokens = 10;
+    reply.usage.completion_tokens = 5;
+    exchange.reply = reply;
+    log.keep(exchange);
+    exchange.place = 1;
+    exchange.reply = nullptr;
+    exchange.failure = "down";
+    log.keep(exchange);
+  }
+  EXPECT_EQ(spending.tokens(), 0) << "counted by who asks";
+  RunLog log(store, id, spending);
+  EXPECT_EQ(spending.tokens(), 15);
+  EXPECT_EQ(log.find(1, 0, "first")->reply["content"], "r");
+  EXPECT_FALSE(log.find(1, 1, "first")) << "a failure is asked again";
+  EXPECT_FALSE(log.find(0, 0, "first"));
+}
+
+TEST(Panel, OptionsThatGiveNone) {
+  const auto refusal = [](const record::ModelOptions& options) {
+    try {
+      const Panel panel(options, 1, nullptr);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::usage);
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  record::ModelOptions o;
+  EXPECT_THAT(refusal(o), HasSubstr("nobody writes sources"));
+  o.endpoint = "http://localhost:1/v1";
+  EXPECT_THAT(refusal(o), HasSubstr("give --model"));
+  o.models = {"a", "b=2"};
+  EXPECT_EQ(refusal(o), "none");
+  o.key_variable = "HEED_NO_SUCH_KEY";
+  EXPECT_THAT(refusal(o), HasSubstr("no key in environment variable HEED_NO_SUCH_KEY"));
+  o.key_variable.clear();
+  o.command = "cat";
+  EXPECT_THAT(refusal(o), HasSubstr("give one of them"));
+  o.endpoint.clear();
+  o.models.clear();
+  o.key_file = "key";
+  EXPECT_THAT(refusal(o), HasSubstr("a key is for an endpoint"));
+  o.key_file.clear();
+  for (const double share : {0.0, -1.0, 1.5}) {
+    o.share = share;
+    EXPECT_THAT(refusal(o), HasSubstr("share"));
+  }
+  o.share = 1;
+  o.window_tokens = o.reply_tokens;
+  EXPECT_THAT(refusal(o), HasSubstr("no room for a prompt"));
+  o.window_tokens *= 2;
+  o.reply_limit_s = 0;
+  EXPECT_THAT(refusal(o), HasSubstr("only a mailbox"));
+  o.reply_limit_s = 1;
+  o.most_tokens = 0;
+  EXPECT_THAT(refusal(o), HasSubstr("--token-budget 0 allows no prompt"));
+  o.most_tokens.reset();
+  o.most_money = 1;
+  EXPECT_THAT(refusal(o), HasSubstr("name a file of them with --prices"));
+  o.most_money.reset();
+  EXPECT_EQ(refusal(o), "none");
+}
+
+TEST(ModelOptions, AreStored) {
+  record::ModelOptions o;
+  o.endpoint = "http://localhost:1/v1";
+  o.models = {"a=2"};
+  o.temperature = 0.5;
+  o.most_tokens = 7;
+  o.request_fields = {{"top_p", 1}};
+  o.is_bandit = true;
+  EXPECT_EQ(to_json(record::model_options_from_json(to_json(o))), to_json(o));
+}
+
+}  // namespace
+}  // namespace heed::propose
