@@ -44,6 +44,7 @@ std::vector<std::size_t> Ablation::that_fit_the_budget(std::vector<std::size_t> 
 
 std::vector<record::AblationRow> Ablation::take_back(const trial::Built& champion) {
   std::vector<record::AblationRow> rows;
+  overlay_ = champion.variant.overlay;
   const Family& family = *champion.variant.family;
   const Config defaults =
       values_of(make_variant(family, family.default_config(run_.options.workload, run_.device), run_.options.workload));
@@ -68,6 +69,7 @@ std::vector<record::AblationRow> Ablation::take_back(const trial::Built& champio
     Config values = champions;
     values[i] = defaults[i];
     variants.push_back(heed::variant_of(family, values, run_.options.workload));
+    variants.back().overlay = champion.variant.overlay;
     const bool legal = !laboratory.refuses(variants.back());
     builds.push_back(legal ? run_.builder.start(laboratory.request_for(variants.back()))
                            : std::future<jit::BuildOutcome>());
@@ -117,14 +119,16 @@ bool Ablation::try_winner(const std::vector<record::AblationRow>& rows, int cham
                           const std::set<std::size_t>& finalists) {
   const record::AblationRow* winner = winner_of(rows, run_.self_spread);
   if (winner == nullptr) return false;
-  const Variant variant = parse_variant(winner->config, run_.options.workload, run_.device);
-  const Proposal proposal{
+  Variant variant = parse_variant(winner->config, run_.options.workload, run_.device);
+  variant.overlay = overlay_;
+  Proposal proposal{
       values_of(variant),
       Operation::revert,
       {champion_trial},
       fmt::format("{} {} -> {} of trial {}", winner->knob, winner->of_champion, winner->of_default, champion_trial),
       0,
       run_.space_of(variant)};
+  proposal.overlay = overlay_;
   std::vector<Place> alone = places_of({proposal});
   Draft& draft = alone.front().drafts.front();
   start_build(run_, draft);

@@ -33,6 +33,7 @@ class Ablation {
 
   RunContext& run_;
   std::set<std::size_t> called_up_;
+  std::shared_ptr<const Overlay> overlay_;  ///< edits of the champion, which stay while knobs are taken back
 };
 
 }  // namespace heed::evolve
