@@ -108,6 +108,7 @@ std::vector<ObservationRecord> harvest(const RunRecord& run, const std::vector<T
   if (rows == run.result.end() || !rows->is_array()) return found;
   for (const nlohmann::json& row : *rows) {
     if (!row.is_object() || !row.contains("bought") || !row["bought"].is_object()) continue;
+    if (text_at(row, "knob") == "edits") continue;  // all edits of a champion together are no single change
     const auto number = [&](const char* name) {
       return row["bought"].contains(name) && row["bought"][name].is_number() ? row["bought"][name].get<double>() : 0.0;
     };

@@ -141,7 +141,23 @@ std::vector<const store::TrialRecord*> lineage(const std::vector<store::TrialRec
   return chain;
 }
 
+// A run of judged edits: a line for each, for they have no generations and no lineage.
+std::string judged_text(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials) {
+  std::string text = fmt::format("run {} of {}: {}, {} edits judged\nfamily {}; device {}\nsources {} (heed {})\n",
+                                 run.id, run.created, run.workload, trials.size(), run.families, device_line(run),
+                                 run.source_digest, run.heed);
+  Table table({"trial", "verdict", "what changed", "us", "ratio", "95% interval"});
+  table.align_left(1);
+  table.align_left(2);
+  for (const store::TrialRecord& t : trials)
+    table.add({std::to_string(t.id), std::string(to_string(t.verdict)), t.ok() ? t.why : t.reason.substr(0, 80),
+               us_text(t.trial_us), fmt::format("{:.3f}", t.ratio),
+               fmt::format("[{:.4f}, {:.4f}]", t.ratio_low, t.ratio_high)});
+  return trials.empty() ? text : text + "\n" + table.str();
+}
+
 std::string show_text(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials) {
+  if (run.state == store::RunState::judged) return judged_text(run, trials);
   std::string text = fmt::format(
       "run {} of {}: {}, {}, {} of {} trials\nfamilies {}, strategy {}, population {}, drafts {}, seed {}; "
       "device {}\nsources {} (heed {})\n",

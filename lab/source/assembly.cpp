@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -73,7 +74,6 @@ constexpr std::array kBeginnings = {Use{"%clock", "looks at the time"},
                                     Use{"%smid", "tells processors apart"},
                                     Use{"%%smid", "tells processors apart"},
                                     Use{"%%pm", "reads counters of the device"},
-                                    Use{"griddepcontrol.launch_dependents", "starts the next launch"},
                                     Use{"discard.", "changes what the L2 keeps for others"},
                                     Use{"applypriority", "changes what the L2 keeps for others"},
                                     Use{"pmevent", "signals to the outside"},
@@ -83,6 +83,20 @@ constexpr std::array kBeginnings = {Use{"%clock", "looks at the time"},
 constexpr std::array kInside = {Use{".l2::evict_last", "changes what the L2 keeps for others"},
                                 Use{".l2::evict_unchanged", "changes what the L2 keeps for others"},
                                 Use{".pragma", "hides from the reader of PTX"}};
+
+// Directives of assemblers that read files, move code or data, or name symbols, and of PTX that declare what lies
+// outside the entry. A word with a dot may also be the rest of an instruction that a macro put together.
+bool is_directive(std::string_view word) {
+  static const std::unordered_set<std::string_view> names = {
+      ".incbin", ".include", ".section", ".pushsection", ".popsection", ".previous", ".subsection", ".text",   ".data",
+      ".bss",    ".rodata",  ".init",    ".fini",        ".fill",       ".space",    ".skip",       ".zero",   ".org",
+      ".globl",  ".global",  ".weak",    ".hidden",      ".local",      ".comm",     ".type",       ".size",   ".set",
+      ".equ",    ".symver",  ".byte",    ".short",       ".long",       ".quad",     ".word",       ".int",    ".ascii",
+      ".asciz",  ".string",  ".macro",   ".rept",        ".irp",        ".irpc",     ".altmacro",   ".inst",   ".align",
+      ".balign", ".p2align", ".visible", ".extern",      ".entry",      ".func",     ".const",      ".pragma", ".file",
+      ".loc",    ".ident",   ".version", ".target",      ".code16",     ".code32",   ".att_syntax", ".arch",   ".cpu"};
+  return names.count(word) != 0;
+}
 
 }  // namespace
 
@@ -98,11 +112,7 @@ std::string refusal_of_assembly(std::string_view instructions, bool has_operands
       if (word.starts_with(name)) return refused(word, why);
     for (const auto& [name, why] : kInside)
       if (word.find(name) != std::string::npos) return refused(word, why);
-    // .reg and .pred belong to PTX; every other directive moves code or data, reads files or names symbols.
-    if (word.front() == '.' && word != ".reg" && word != ".pred" &&
-        !(word.size() > 1 && (word[1] == 'b' || word[1] == 'u' || word[1] == 's' || word[1] == 'f') &&
-          word.find_first_not_of("0123456789x", 2) == std::string::npos))
-      return refused(word, "has a directive");
+    if (is_directive(word)) return refused(word, "has a directive");
     if (word.back() == ':' && word.find_first_not_of("0123456789:") != std::string::npos && words.size() == 1)
       return refused(word, "defines a symbol");
   }

@@ -69,6 +69,28 @@ std::string attribute_path(const std::string& tag) {
   return {};
 }
 
+// Models put signs of other alphabets into comments. Sources are ASCII: a run of other bytes becomes one "?".
+std::string plain(const std::string& line) {
+  std::string text;
+  bool in_run = false;
+  for (const char c : line) {
+    const bool other = (c < ' ' && c != '\t' && c != '\n') || c > '~';
+    if (!other)
+      text += c;
+    else if (!in_run)
+      text += '?';
+    in_run = other;
+  }
+  return text;
+}
+
+void make_plain(Edits& edits) {
+  for (Replacement& one : edits.replacements)
+    for (std::vector<std::string>* lines : {&one.search, &one.replace})
+      for (std::string& line : *lines) line = plain(line);
+  for (WholeFile& file : edits.files) file.text = plain(file.text);
+}
+
 class Parser {
  public:
   explicit Parser(const std::vector<std::string>& lines) : lines_(lines) {}
@@ -244,7 +266,7 @@ Edits parse_edits(std::string_view reply) {
   if (reply.find('\0') != std::string_view::npos) throw EditError("the reply holds bytes of zero, so it is no text");
   std::vector<std::string> lines = split(reply, '\n');
   for (std::string& line : lines)
-    if (line.ends_with('\r')) line.pop_back();
+    while (line.ends_with('\r')) line.pop_back();
   if (!lines.empty() && lines.back().empty()) lines.pop_back();
   Edits edits = Parser(lines).read();
   if (edits.empty())
@@ -252,6 +274,7 @@ Edits parse_edits(std::string_view reply) {
         "the reply holds no edit: neither a block of <<<<<<< SEARCH, =======, >>>>>>> REPLACE, nor a unified diff, nor "
         "a "
         "whole <file path=\"...\">");
+  make_plain(edits);
   return edits;
 }
 

@@ -71,7 +71,8 @@ TEST_F(StandIn, AToolThatHangsIsGivenUp) {
 TEST_F(StandIn, NoneIsASentence) {
   if (std::filesystem::exists("/usr/local/cuda/bin/compute-sanitizer")) GTEST_SKIP() << "there is one";
   ::setenv("PATH", folder_.path().c_str(), 1);
-  testing_support::expect_error(ErrorCode::unsupported, [] { (void)sanitize({"heed"}, 20); });
+  testing_support::expect_error(ErrorCode::unsupported, "comes with the CUDA toolkit",
+                                [] { (void)sanitize({"heed"}, 20); });
 }
 
 }  // namespace

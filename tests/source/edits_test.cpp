@@ -82,6 +82,14 @@ TEST(Edits, WholeFilesByTagAndByFence) {
   }
 }
 
+TEST(Edits, SignsOfOtherAlphabetsInSourcesBecomeAscii) {
+  const Edits edits = parse_edits(
+      "<insight>\xe2\x89\xa5</insight>\ncpu/rows.hpp\n<<<<<<< SEARCH\na\n=======\n// \xe2\x89\xa5 2\x01\n>>>>>>> "
+      "REPLACE\n");
+  EXPECT_THAT(edits.replacements.at(0).replace, ElementsAre("// ? 2?"));
+  EXPECT_EQ(edits.insight, "\xe2\x89\xa5");
+}
+
 TEST(Edits, TheFirstLineOfProseIsTheInsight) {
   const Edits edits =
       parse_edits("Skips the rescaling.\nMore words.\n\nFile: entry\n<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n");

@@ -37,6 +37,7 @@ TrialRecord a_trial(std::int64_t run, int number) {
   t.generation = number / 5;
   t.variant = "v";
   t.config = "block_m=64";
+  t.edits = {{"diff", "--- a/x\n"}, {"digest", "d"}, {"tokens", "t"}, {"insight", "because"}};
   t.operation = "mutate";
   t.parents = {1, 2};
   t.why = "because";
@@ -77,6 +78,7 @@ TEST(Store, KeepsRunsTrialsAndComparisons) {
   EXPECT_EQ(trials[6].parents, (std::vector<int>{1, 2}));
   ASSERT_EQ(trials[6].drafts.size(), 2U);
   EXPECT_EQ(trials[6].drafts, a_trial(id, 6).drafts);
+  EXPECT_EQ(trials[6].edits, a_trial(id, 6).edits);
   EXPECT_EQ(trials[6].gate_checks[0]["error"]["max_abs"], 1e-4);
   EXPECT_TRUE(trials[6].ok());
   EXPECT_EQ(trials[6].finding, Finding::none);
@@ -184,7 +186,8 @@ TEST(Store, DamagedTextsNameTheirRow) {
   }
   damaged("runs", "state", "'finishee'", "state of run 1 is no state");
   damaged("runs", "workload", "CAST(x'62ff31' AS TEXT)", "workload of run 1 is no UTF-8");
-  for (const char* column : {"parents", "drafts", "gate_checks", "resources", "samples", "clocks", "diagnosis"})
+  for (const char* column :
+       {"edits", "parents", "drafts", "gate_checks", "resources", "samples", "clocks", "diagnosis"})
     damaged("trials", column, "'[1, 2'", "of trial 1 is no JSON");
   damaged("trials", "parents", "'{}'", "parents of trial 1 is no list");
   damaged("trials", "parents", "'[\"a\"]'", "no list of whole numbers");
