@@ -96,6 +96,7 @@ void add_dispatch(CLI::App& app, int& exit_code);
 void add_library(CLI::App& app, int& exit_code);
 void add_prebuild(CLI::App& app, int& exit_code);
 void add_insights(CLI::App& app, int& exit_code);
+void add_serve(CLI::App& app, int& exit_code);
 
 /// The device of a CPU level or GPU architecture by its name, to build for without one at hand.
 /// @throws Error(usage) naming all of them

@@ -5,18 +5,13 @@
 #include <iterator>
 
 #include "base/files.hpp"
-#include "base/version.hpp"
 #include "cli/command.hpp"
-#include "compile/embedded.hpp"
+#include "cli/judgement.hpp"
 #include "evolve/source_judge.hpp"
 #include "json/text.hpp"
-#include "record/json.hpp"
-#include "source/stored.hpp"
 
 namespace heed::cli {
 namespace {
-
-constexpr std::size_t kMostLog = 20000;  // of the compiler's words; the first errors come first
 
 struct Options {
   MachineOptions machine;
@@ -29,35 +24,6 @@ struct Options {
 std::string read_patch(const std::string& path) {
   if (path != "-") return read_file(path, ErrorCode::usage);
   return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-}
-
-nlohmann::json json_of(const evolve::SourceJudge& judge, const evolve::Judgement& judgement, const Workload& workload,
-                       const DeviceFacts& device) {
-  const store::TrialRecord& t = judgement.trial;
-  const bool timed = t.ratio > 0;
-  return {{"verdict", to_string(t.verdict)},
-          {"finding", to_string(t.finding)},
-          {"check", t.check},
-          {"reason", t.reason},
-          {"log", judgement.log.substr(0, kMostLog)},
-          {"faster", judgement.faster},
-          {"ratio",
-           timed ? nlohmann::json{{"value", t.ratio}, {"low", t.ratio_low}, {"high", t.ratio_high}} : nlohmann::json()},
-          {"base_us", timed ? t.base_us : judge.base_us()},
-          {"trial_us", timed ? nlohmann::json(t.trial_us) : nlohmann::json()},
-          {"self_spread", judge.self_spread()},
-          {"error", {{"max_abs", t.max_abs}, {"rel_rms", t.rel_rms}, {"worst_row", t.worst_row}}},
-          {"resources", t.resources},
-          {"base", judge.base().variant.id()},
-          {"variant", t.variant},
-          {"config", t.config},
-          {"edits", t.edits},
-          {"trial", t.id > 0 ? nlohmann::json(t.id) : nlohmann::json()},
-          {"run", judge.run()},
-          {"workload", to_string(workload)},
-          {"device", record::to_json(device)},
-          {"source_digest", compile::source_digest()},
-          {"referee", kReferee}};
 }
 
 std::string text_of(const evolve::SourceJudge& judge, const evolve::Judgement& judgement) {
@@ -98,7 +64,8 @@ int judge(const Options& o) {
   evolve::SourceJudge judge(*store, *builder, device, workload, parent, o.machine.trial_options());
   remark(o.machine.json, "judging the edits");
   const evolve::Judgement judgement = judge.judge(reply);
-  print(o.machine.json ? json_text(json_of(judge, judgement, workload, device), 1) + "\n" : text_of(judge, judgement));
+  print(o.machine.json ? json_text(judgement_json(judge, judgement, workload, device), 1) + "\n"
+                       : text_of(judge, judgement));
   return judgement.trial.ok() ? 0 : 1;
 }
 

@@ -41,6 +41,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"record", {"heed", "base", "device", "jit", "verify", "measure", "profile", "trial"}},
     {"store", {"heed", "base", "json", "verdict"}},
     {"insights", {"heed", "base", "workload", "store"}},
+    {"serve", {"heed", "base", "json", "process"}},
     {"models", {"heed", "base", "json", "process"}},
     {"prompts", {"compile", "heed", "base", "models"}},
     {"propose", {"heed", "base", "variant", "source", "record", "store", "models", "prompts"}},

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/check.hpp"
 #include "base/faster.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
@@ -9,6 +10,8 @@
 #include "compile/embedded.hpp"
 #include "evolve/trials.hpp"
 #include "process/interrupt.hpp"
+#include "profile/diagnosis.hpp"
+#include "record/diagnosis.hpp"
 #include "record/json.hpp"
 #include "record/run_options.hpp"
 #include "record/run_result.hpp"
@@ -111,21 +114,24 @@ store::TrialRecord SourceJudge::new_record(const Variant& variant, const std::st
 }
 
 std::string SourceJudge::token_twin(const store::TrialRecord& record) const {
+  const auto tokens = [](const store::TrialRecord& one) {
+    return one.edits.is_object() ? one.edits.value("tokens", std::string()) : std::string();
+  };
   for (const store::TrialRecord& earlier : trials_)
-    if (earlier.verdict != Verdict::duplicate && earlier.config == record.config && earlier.edits.is_object() &&
-        earlier.edits.value("tokens", "") == record.edits.at("tokens"))
-      return fmt::format("the same tokens as trial {}, which ended {}", earlier.id, to_string(earlier.verdict));
+    if (earlier.verdict != Verdict::duplicate && earlier.config == record.config && tokens(earlier) == tokens(record))
+      return fmt::format("the same {} as trial {}, which ended {}", record.edits.is_object() ? "tokens" : "knobs",
+                         earlier.id, to_string(earlier.verdict));
   return {};
 }
 
 // Edits leave the launch plan as it is, so that of one config equal code is launched alike.
-std::string SourceJudge::code_twin(const jit::BuildOutcome& build) const {
+std::string SourceJudge::code_twin(const Variant& variant, const jit::BuildOutcome& build) const {
   if (!build.artifact) return {};
   const trial::Built& base = laboratory_.base();
-  if (base.artifact.machine_code == build.artifact->machine_code && describe(base.variant) == describe(parent_))
-    return "the same machine code as the base: the edits change nothing that is run";
+  if (base.artifact.machine_code == build.artifact->machine_code && describe(base.variant) == describe(variant))
+    return "the same machine code as the base: nothing that is run has changed";
   for (const store::TrialRecord& earlier : trials_)
-    if (earlier.verdict != Verdict::duplicate && earlier.config == describe(parent_) &&
+    if (earlier.verdict != Verdict::duplicate && earlier.config == describe(variant) &&
         earlier.machine_code == build.artifact->machine_code)
       return fmt::format("the same machine code as trial {}, which ended {}", earlier.id, to_string(earlier.verdict));
   return {};
@@ -134,7 +140,7 @@ std::string SourceJudge::code_twin(const jit::BuildOutcome& build) const {
 void SourceJudge::judge_variant(const Variant& variant, Judgement& judgement) {
   trial::Outcome outcome;
   outcome.seed = judgement.trial.seed;
-  if (const auto refusal = source::refusal_of(*variant.overlay)) {
+  if (const auto refusal = variant.overlay ? source::refusal_of(*variant.overlay) : std::nullopt) {
     outcome.verdict = Verdict::cheating;
     outcome.finding = Finding::breaks_contract;
     outcome.check = "source";
@@ -146,7 +152,7 @@ void SourceJudge::judge_variant(const Variant& variant, Judgement& judgement) {
     const jit::BuildOutcome build = builder_.build(laboratory_.request_for(variant));
     check_interrupt();
     judgement.log = trim(build.artifact ? build.artifact->log : build.log);
-    if (std::string same = code_twin(build); !same.empty()) {
+    if (std::string same = code_twin(variant, build); !same.empty()) {
       outcome.verdict = Verdict::duplicate;
       outcome.reason = std::move(same);
       outcome.artifact = build.artifact;
@@ -154,32 +160,62 @@ void SourceJudge::judge_variant(const Variant& variant, Judgement& judgement) {
       outcome = laboratory_.judge(variant, build, judgement.trial.seed);
     }
   }
+  if (outcome.artifact) judgement.resources = outcome.artifact->resources;
   record_outcome(outcome, judgement.trial);
   judgement.faster = outcome.ok() && is_faster(judgement.trial.ratio_low, self_spread_);
 }
 
 Judgement SourceJudge::judge(std::string_view reply) {
+  return judge(reply, parent_);
+}
+
+Judgement SourceJudge::judge(std::string_view reply, const Variant& parent) {
+  HEED_CHECK(parent.family == parent_.family);
   Judgement judgement;
-  Variant variant = parent_;
+  Variant variant = parent;
   std::string insight;
   try {
     const source::Edits edits = source::parse_edits(reply);
     insight = edits.insight;
-    variant.overlay = std::make_shared<const Overlay>(source::apply(edits, *parent_.family));
+    variant.overlay = std::make_shared<const Overlay>(source::apply(edits, parent));
   } catch (const source::EditError& error) {
     judgement.trial.run = run_;
-    judgement.trial.config = describe(parent_);
+    judgement.trial.config = describe(parent);
     judgement.trial.verdict = Verdict::illegal;
     judgement.trial.check = "edits";
     judgement.trial.reason = error.what();
     return judgement;
   }
-  judgement.trial = new_record(variant, insight);
+  judge_and_store(variant, new_record(variant, insight), judgement);
+  return judgement;
+}
+
+Judgement SourceJudge::judge_knobs(const Variant& variant, const std::string& why) {
+  HEED_CHECK(variant.family == parent_.family);
+  Judgement judgement;
+  store::TrialRecord record = new_record(variant, why);
+  record.operation = "knobs";
+  judge_and_store(variant, std::move(record), judgement);
+  return judgement;
+}
+
+void SourceJudge::judge_and_store(const Variant& variant, store::TrialRecord record, Judgement& judgement) {
+  judgement.trial = std::move(record);
   judge_variant(variant, judgement);
+  if (judgement.trial.ok()) {
+    profile::Evidence evidence;
+    evidence.us = judgement.trial.trial_us;
+    evidence.plan = variant.plan(laboratory_.workload(), device_);
+    evidence.floor = laboratory_.floor(static_cast<int>(evidence.plan.threads));
+    evidence.resources = judgement.resources;
+    evidence.device = device_;
+    evidence.bytes = laboratory_.workload().bytes();
+    judgement.trial.diagnosis =
+        record::to_json(profile::diagnose(evidence, variant_knobs(*variant.family)), std::nullopt);
+  }
   judgement.trial.finished = store::utc_now();
   judgement.trial.id = store_.add_trial(judgement.trial);
   trials_.push_back(judgement.trial);
-  return judgement;
 }
 
 }  // namespace heed::evolve

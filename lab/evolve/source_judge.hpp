@@ -17,6 +17,7 @@ namespace heed::evolve {
 /// What became of a reply.
 struct Judgement {
   store::TrialRecord trial;  ///< id 0: not stored, for the reply made no variant (verdict illegal, check "edits")
+  jit::Resources resources;  ///< registers, spills, ... of what was built
   std::string log;           ///< the compiler's words on what it built or did not build
   bool faster = false;       ///< whether the whole interval lies above what the base shows against itself
 };
@@ -36,7 +37,13 @@ class SourceJudge {
   /// Parses, applies, refuses, builds, verifies and measures, in this order, and stores the trial.
   /// Never throws for anything that the reply says or its code does. @throws Error(interrupted, store)
   Judgement judge(std::string_view reply);
+  /// The same for edits of another variant of the family, which may have edits already.
+  Judgement judge(std::string_view reply, const Variant& parent);
+  /// Builds, verifies, measures and stores a variant as it is. @param why in words, for the record
+  Judgement judge_knobs(const Variant& variant, const std::string& why);
 
+  /// Judged so far, by this process and those before it.
+  [[nodiscard]] const std::vector<store::TrialRecord>& trials() const { return trials_; }
   [[nodiscard]] const trial::Built& base() const { return laboratory_.base(); }
   [[nodiscard]] double base_us() const { return base_us_; }
   [[nodiscard]] double self_spread() const { return self_spread_; }
@@ -46,9 +53,10 @@ class SourceJudge {
   void open_run();
   [[nodiscard]] store::TrialRecord new_record(const Variant& variant, const std::string& insight) const;
   void judge_variant(const Variant& variant, Judgement& judgement);
-  /// Why it is the same as an earlier trial by its tokens; empty where it is none.
+  void judge_and_store(const Variant& variant, store::TrialRecord record, Judgement& judgement);
+  /// Why it is the same as an earlier trial by its knobs and tokens; empty where it is none.
   [[nodiscard]] std::string token_twin(const store::TrialRecord& record) const;
-  [[nodiscard]] std::string code_twin(const jit::BuildOutcome& build) const;
+  [[nodiscard]] std::string code_twin(const Variant& variant, const jit::BuildOutcome& build) const;
 
   store::Store& store_;
   jit::Builder& builder_;

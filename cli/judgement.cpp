@@ -1,0 +1,43 @@
+#include "cli/judgement.hpp"
+
+#include "base/version.hpp"
+#include "compile/embedded.hpp"
+#include "record/json.hpp"
+
+namespace heed::cli {
+namespace {
+
+constexpr std::size_t kMostLog = 20000;  // of the compiler's words; the first errors come first
+
+}  // namespace
+
+nlohmann::json judgement_json(const evolve::SourceJudge& judge, const evolve::Judgement& judgement,
+                              const Workload& workload, const DeviceFacts& device) {
+  const store::TrialRecord& t = judgement.trial;
+  const bool timed = t.ratio > 0;
+  return {{"verdict", to_string(t.verdict)},
+          {"finding", to_string(t.finding)},
+          {"check", t.check},
+          {"reason", t.reason},
+          {"log", judgement.log.substr(0, kMostLog)},
+          {"faster", judgement.faster},
+          {"ratio",
+           timed ? nlohmann::json{{"value", t.ratio}, {"low", t.ratio_low}, {"high", t.ratio_high}} : nlohmann::json()},
+          {"base_us", timed ? t.base_us : judge.base_us()},
+          {"trial_us", timed ? nlohmann::json(t.trial_us) : nlohmann::json()},
+          {"self_spread", judge.self_spread()},
+          {"error", {{"max_abs", t.max_abs}, {"rel_rms", t.rel_rms}, {"worst_row", t.worst_row}}},
+          {"resources", t.resources},
+          {"base", judge.base().variant.id()},
+          {"variant", t.variant},
+          {"config", t.config},
+          {"edits", t.edits},
+          {"trial", t.id > 0 ? nlohmann::json(t.id) : nlohmann::json()},
+          {"run", judge.run()},
+          {"workload", to_string(workload)},
+          {"device", record::to_json(device)},
+          {"source_digest", compile::source_digest()},
+          {"referee", kReferee}};
+}
+
+}  // namespace heed::cli
