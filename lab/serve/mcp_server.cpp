@@ -28,7 +28,8 @@ constexpr int kInternalError = -32603;
 constexpr int kNoSuchResource = -32002;
 
 constexpr std::size_t kMostLine = 16 << 20;
-constexpr std::array<const char*, 3> kVersions = {"2025-06-18", "2025-03-26", "2024-11-05"};  // the newest first
+constexpr std::array<const char*, 4> kVersions = {"2025-11-25", "2025-06-18", "2025-03-26",
+                                                  "2024-11-05"};  // the newest first
 
 struct ProtocolError {
   int code;

@@ -1,5 +1,5 @@
 /// The Model Context Protocol over standard input and output, as coding agents speak it:
-/// https://modelcontextprotocol.io/specification/2025-06-18 (JSON-RPC 2.0, a message a line).
+/// https://modelcontextprotocol.io/specification/2025-11-25 (JSON-RPC 2.0, a message a line).
 #pragma once
 
 #include <functional>

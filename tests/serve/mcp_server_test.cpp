@@ -51,7 +51,7 @@ TEST(McpServer, AConversation) {
   EXPECT_EQ(hello["result"]["protocolVersion"], "2025-03-26");
   EXPECT_EQ(hello["result"]["serverInfo"]["name"], "heed");
   EXPECT_EQ(ask(made, request("initialize", {{"protocolVersion", "2099-01-01"}}))["result"]["protocolVersion"],
-            "2025-06-18");
+            "2025-11-25");
   EXPECT_FALSE(made.answer(R"({"jsonrpc": "2.0", "method": "notifications/initialized"})"));
   EXPECT_EQ(ask(made, request("ping"))["result"], Json::object());
   EXPECT_EQ(ask(made, request("tools/list"))["result"]["tools"][0]["name"], "double");
