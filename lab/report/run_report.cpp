@@ -141,6 +141,8 @@ std::vector<const store::TrialRecord*> lineage(const std::vector<store::TrialRec
   return chain;
 }
 
+namespace {
+
 // A run of judged edits: a line for each, for they have no generations and no lineage.
 std::string judged_text(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials) {
   std::string text = fmt::format("run {} of {}: {}, {} edits judged\nfamily {}; device {}\nsources {} (heed {})\n",
@@ -150,11 +152,13 @@ std::string judged_text(const store::RunRecord& run, const std::vector<store::Tr
   table.align_left(1);
   table.align_left(2);
   for (const store::TrialRecord& t : trials)
-    table.add({std::to_string(t.id), std::string(to_string(t.verdict)), t.ok() ? t.why : t.reason.substr(0, 80),
-               us_text(t.trial_us), fmt::format("{:.3f}", t.ratio),
-               fmt::format("[{:.4f}, {:.4f}]", t.ratio_low, t.ratio_high)});
+    table.add({std::to_string(t.id), std::string(to_string(t.verdict)),
+               t.ok() ? t.why : t.reason.substr(0, std::min<std::size_t>(80, t.reason.find('\n'))), us_text(t.trial_us),
+               fmt::format("{:.3f}", t.ratio), fmt::format("[{:.4f}, {:.4f}]", t.ratio_low, t.ratio_high)});
   return trials.empty() ? text : text + "\n" + table.str();
 }
+
+}  // namespace
 
 std::string show_text(const store::RunRecord& run, const std::vector<store::TrialRecord>& trials) {
   if (run.state == store::RunState::judged) return judged_text(run, trials);

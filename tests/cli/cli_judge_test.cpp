@@ -112,7 +112,7 @@ TEST_F(Judge, WhatIsWrongIsAVerdictWithAReason) {
                    "  return no_such_name;"));
   EXPECT_EQ(build_code, 1);
   EXPECT_EQ(build["verdict"], "build_failed");
-  EXPECT_THAT(build["log"].get<std::string>(), HasSubstr("cpu/rows.hpp:63:"));
+  EXPECT_THAT(build["log"].get<std::string>(), HasSubstr("cpu/rows.hpp:64:"));
   EXPECT_THAT(build["reason"].get<std::string>(), HasSubstr("no_such_name"));
 
   const auto [refused_code, refused] = judged(block("cpu/rows.hpp", "#pragma once", "#pragma once\n#include <time.h>"));

@@ -46,7 +46,7 @@ TEST(OverlayBuild, AnErrorNamesTheEditedFile) {
   Builder builder(options_in(folder.path()));
   const BuildOutcome outcome = builder.build(edited("return no_such_name;"));
   EXPECT_FALSE(outcome.artifact);
-  EXPECT_THAT(outcome.log, ::testing::HasSubstr("cpu/rows.hpp:64:"));
+  EXPECT_THAT(outcome.log, ::testing::HasSubstr("cpu/rows.hpp:65:"));
   EXPECT_THAT(outcome.log, ::testing::HasSubstr("no_such_name"));
   EXPECT_EQ(outcome.log.find(folder.path().string() + "/.build"), std::string::npos) << outcome.log;
 }

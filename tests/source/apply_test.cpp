@@ -144,9 +144,10 @@ TEST(Diff, IsReadBackToTheSameOverlay) {
               HasSubstr("diff --git a/cpu/exp2.hpp b/cpu/exp2.hpp\n--- a/cpu/exp2.hpp\n+++ b/cpu/exp2.hpp\n@@ -"));
   EXPECT_EQ(overlay_of_diff(diff, family()), overlay);
   EXPECT_EQ(diff_of(overlay_of_diff(diff, family()), family()), diff);
-  const Variant variant = with_diff({.family = &family()}, diff);
-  EXPECT_EQ(*variant.overlay, overlay);
-  EXPECT_EQ(with_diff({.family = &family()}, "").overlay, nullptr);
+  Variant plain;
+  plain.family = &family();
+  EXPECT_EQ(*with_diff(plain, diff).overlay, overlay);
+  EXPECT_EQ(with_diff(plain, "").overlay, nullptr);
 }
 
 TEST(Diff, EditsOfAllKindsAtRandom) {
@@ -167,8 +168,10 @@ TEST(Diff, EditsOfAllKindsAtRandom) {
     std::erase_if(overlay.files,
                   [&](const auto& file) { return lines_of(file.second) == lines_of(originals.at(file.first)); });
     const std::string diff = diff_of(overlay, family());
-    if (tokens_digest(overlay) != tokens_digest(Overlay{originals}))
+    // A draw that changes blank lines alone is none.
+    if (tokens_digest(overlay) != tokens_digest(Overlay{originals})) {
       EXPECT_EQ(overlay_of_diff(diff, family()), overlay) << diff;
+    }
   }
 }
 
