@@ -47,6 +47,7 @@ class MatrixForward {
   static constexpr bool kHasFeatures = has_features(kProblem.features);
   static constexpr bool kChangesScores = changes_scores(kProblem.features);
   static constexpr bool kPages = kProblem.features.pages;
+  static constexpr bool kBlocks = kProblem.features.blocks;
   using Memory = Stored<kProblem.element>;
   /// A row is scaled anew where its maximum grew by more than 2^8 (conditional rescaling, FlashAttention-4): weights
   /// are 256 at most, and the branch is foreseen. Where any growth counted half of the rows of a second tile branched,
@@ -80,14 +81,15 @@ class MatrixForward {
     k_ = head_of(params_.k, params_.k_strides, batch_, head_);
     v_ = head_of(params_.v, params_.v_strides, batch_, head_);
     pack_queries();
-    const Span span = span_of(first_row_, rows_);
-    for (int tile = span.begin; tile < span.end; tile += kKeys) {
-      const int count = min(kKeys, span.end - tile);
-      pack_keys(tile, count);
-      pack_values(tile, count);
-      fetch_next(tile + kKeys, span.end);
-      for (int row = 0; row < rows_; row += kRows) process(row, tile, count);
-    }
+    walk_blocks<kBlocks>(params_, batch_, head_, first_row_, span_of(first_row_, rows_), [&](const Span& span) {
+      for (int tile = span.begin; tile < span.end; tile += kKeys) {
+        const int count = min(kKeys, span.end - tile);
+        pack_keys(tile, count);
+        pack_values(tile, count);
+        fetch_next(tile + kKeys, span.end);
+        for (int row = 0; row < rows_; row += kRows) process(row, tile, count);
+      }
+    });
     store();
   }
 
@@ -357,8 +359,8 @@ class MatrixForward {
       for (int i = 0; i < kLanes; ++i) sum += sums_[row][i];
       const Span keys = seen(row);
       const Row at = place(row);
-      const RowEnd end =
-          end_of_row<kProblem.features, kConfig.exp2>(params_, at.head, keys.begin < keys.end, maximum_[row], sum);
+      const RowEnd end = end_of_row<kProblem.features, kConfig.exp2>(
+          params_, at.head, sees_any<kBlocks>(params_, batch_, at.head, at.row, keys), maximum_[row], sum);
       Memory* const to = o + at.head * params_.o_strides.head + at.row * params_.o_strides.row;
       const float* const from = out_ + row * kColumns;
       int d = 0;

@@ -83,6 +83,7 @@ class VectorForward {
   static constexpr bool kHasFeatures = has_features(kProblem.features);
   static constexpr bool kChangesScores = changes_scores(kProblem.features);
   static constexpr bool kPages = kProblem.features.pages;
+  static constexpr bool kBlocks = kProblem.features.blocks;
   static constexpr int kBytes = element_bytes(kProblem.element);
   static constexpr Scratch kPlan = scratch_plan(kConfig, kProblem, kLanes);
   static_assert(kConfig.block_m % kQueries == 0, "block_m must hold whole register tiles of queries");
@@ -110,12 +111,14 @@ class VectorForward {
       if (rows_ <= 0) return;  // of an entry that has fewer rows than others
     load_queries();
     const auto span = key_span<kProblem.mask>(mask_bounds(params_), first_row_, first_row_ + rows_);
-    for (int tile = span.begin; tile < span.end; tile += kConfig.block_n) {
-      const int count = min(kConfig.block_n, span.end - tile);
-      const KeyTile keys = load_tile(params_.k, params_.k_strides, tile, count, span.end, keys_);
-      const KeyTile values = load_tile(params_.v, params_.v_strides, tile, count, span.end, values_);
-      for (int group = 0; group < groups_; ++group) process(group, tile, count, keys, values);
-    }
+    walk_blocks<kBlocks>(params_, batch_, head_, first_row_, Span{span.begin, span.end}, [&](const Span& walked) {
+      for (int tile = walked.begin; tile < walked.end; tile += kConfig.block_n) {
+        const int count = min(kConfig.block_n, walked.end - tile);
+        const KeyTile keys = load_tile(params_.k, params_.k_strides, tile, count, walked.end, keys_);
+        const KeyTile values = load_tile(params_.v, params_.v_strides, tile, count, walked.end, values_);
+        for (int group = 0; group < groups_; ++group) process(group, tile, count, keys, values);
+      }
+    });
     store();
   }
 
@@ -327,8 +330,9 @@ class VectorForward {
       const float sum = reinterpret_cast<const float*>(sum_ + group * kVectors)[lane];
       const float maximum = reinterpret_cast<const float*>(maximum_ + group * kVectors)[lane];
       const auto span = key_span<kProblem.mask>(mask_bounds(params_), first_row_ + row, first_row_ + row + 1);
-      const RowEnd end =
-          end_of_row<kProblem.features, kConfig.exp2>(params_, head_, span.begin < span.end, maximum, sum);
+      const RowEnd end = end_of_row<kProblem.features, kConfig.exp2>(
+          params_, head_, sees_any<kBlocks>(params_, batch_, head_, first_row_ + row, Span{span.begin, span.end}),
+          maximum, sum);
       const long long offset = base + (first_row_ + row) * params_.o_strides.row;
       for (int d = 0; d < kDim; ++d) {
         const float value = end.sees ? transposed[d * kQueries + lane] * end.inverse : 0.0F;

@@ -179,6 +179,19 @@ struct ScoreChanges<kProblem, true> {
   }
 };
 
+/// The list of blocks of keys that a block's rows walk, beside the changes of their scores. Without the feature
+/// nothing.
+template <const Problem& kProblem, bool kBlocks = kProblem.features.blocks>
+struct ListedBlocks : ScoreChanges<kProblem> {
+  using ScoreChanges<kProblem>::ScoreChanges;
+};
+
+template <const Problem& kProblem>
+struct ListedBlocks<kProblem, true> : ScoreChanges<kProblem> {
+  using ScoreChanges<kProblem>::ScoreChanges;
+  KeyBlocks blocks;
+};
+
 /// Adds the head's sink to a row that has seen all of its keys: to its maximum and sum. What the row's outputs are to
 /// be multiplied with, as they count below the old maximum. A sink of -inf changes nothing, and one that is NaN all.
 __device__ __forceinline__ float add_sink(const FeatureParams& p, int head, float& row_max, float& row_sum) {

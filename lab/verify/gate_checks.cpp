@@ -38,7 +38,8 @@ bool Gate::check_class(InputClass inputs) {
 }
 
 bool Gate::heads_are_alike() const {
-  return !workload_.bias && !workload_.alibi && !workload_.sinks && !workload_.has_lengths();
+  const bool has_own_lists = workload_.blocks && (workload_.blocks->by_batch || workload_.blocks->by_head);
+  return !workload_.bias && !workload_.alibi && !workload_.sinks && !workload_.has_lengths() && !has_own_lists;
 }
 
 bool Gate::check_lengths() {
@@ -253,7 +254,8 @@ bool Gate::check_chains() {
 }
 
 bool Gate::check_permutation() {
-  if (workload_.is_masked() || workload_.bias || workload_.alibi || workload_.has_lengths()) return true;
+  if (workload_.is_masked() || workload_.bias || workload_.alibi || workload_.has_lengths() || workload_.blocks)
+    return true;
   start("permuted keys");
   const Workload& w = workload_;
   const std::uint64_t seed = next_seed();

@@ -48,6 +48,7 @@ void make_bias(const Workload& w, std::uint64_t seed, Values& bias) {
 
 void make_features(const Workload& w, std::uint64_t seed, InputValues& values) {
   values.lengths = lengths_of(w);
+  if (w.blocks) values.blocks = block_lists(w);
   if (w.bias) make_bias(w, substream(seed, 1), values.bias);
   if (w.alibi)
     for (std::int64_t head = 0; head < w.heads; ++head)

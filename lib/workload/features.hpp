@@ -23,10 +23,11 @@ inline constexpr FeatureName kFeatureNames[] = {
     {"sinks", &Features::sinks, "attention sinks"},
     {"lengths", &Features::lengths, "lengths of batch entries"},
     {"pages", &Features::pages, "paged keys and values"},
+    {"blocks", &Features::blocks, "lists of blocks of keys"},
 };
 
 inline constexpr Features kAllFeatures = {
-    .softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true};
+    .softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true, .blocks = true};
 
 /// What a program must be built with to run a workload.
 Features features_of(const Workload& workload);

@@ -7,6 +7,7 @@
 
 #include "base/text.hpp"
 #include "heed/heed.hpp"
+#include "workload/blocks.hpp"
 #include "workload/features.hpp"
 #include "workload/mask.hpp"
 
@@ -213,6 +214,7 @@ double sum_over_entries(const Workload& w, const Count& count) {
 }  // namespace
 
 double Workload::visible_scores() const {
+  if (blocks) return listed_scores(*this);
   return static_cast<double>(heads) * sum_over_entries(*this, [](const Workload& entry) {
            return heed::visible_scores(mask_kind(entry), mask_bounds(entry), static_cast<int>(entry.len_q));
          });
@@ -324,7 +326,7 @@ Workload parse_workload(std::string_view text) {
       fail(text, fmt::format("\"{}\" is no dtype (fp16, bf16, fp32), mask (causal_top_left, causal_bottom_right, "
                              "window=LEFT/RIGHT, window_top_left=LEFT/RIGHT), layout (bhld, blhd), scale=NUMBER or "
                              "feature (softcap=NUMBER, bias=DTYPE/DIMENSIONS, alibi, sinks, key_lengths, ragged, "
-                             "page=KEYS)",
+                             "page=KEYS, blocks=SIZE/PARTS)",
                              part));
     }
   }

@@ -12,7 +12,8 @@ using emulator::FeatureCase;
 using emulator::FeatureShape;
 using emulator::kConstant;
 
-constexpr Features kAll{.softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true};
+constexpr Features kAll{
+    .softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true, .blocks = true};
 constexpr auto kStaleTile = attention::Rescale::stale_tile;
 constexpr auto kNone = MaskKind::none;
 constexpr auto kCausal = MaskKind::causal;
@@ -215,6 +216,8 @@ void run_all() {
   shape.cu_k = {0, 140, 190, 290};
   shape.used_k = {};
   run_case<kConfig, kProblem>(shape, 3);
+  shape.blocks = emulator::ListsOfBlocks{.rows = 64, .keys = 64, .per_batch = false};
+  run_case<kConfig, kProblem>(shape, 5);
   shape.sinks = {};
   shape.score_scale = 30;
   shape.softcap = 0;

@@ -39,6 +39,7 @@ TEST(WorkloadFeatures, PartsThatCannotBeAreNamed) {
                                     {"page=-4", "-4"},
                                     {"page=2000000", "2000000"},
                                     {"page=16:page=16", "twice"},
+                                    {"blocks=64:blocks=64", "twice"},
                                     {"ragged:key_lengths", "key_lengths"},
                                     {"sink", "sink"}}) {
     try {

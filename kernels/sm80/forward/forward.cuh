@@ -68,12 +68,12 @@ struct Forward : Merge<kConfig, kProblem> {
                                                  int warp_row) const {
     multiply_keys(scores, query, stage_address(stage));
     if constexpr (changes_scores(kProblem.features)) {
-      const int first = (kBegins ? origin() : 0) + first_key(tile) + 2 * (lane % 4);
+      const int first = Base::first_key_of_entry(tile) + 2 * (lane % 4);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) Base::change_scores(scores[m], params, warp_row + 16 * m + lane / 4, first);
     }
-    if constexpr (kBegins) {
-      const int first = origin() + first_key(tile);
+    if constexpr (kBegins || kProblem.features.blocks) {
+      const int first = Base::first_key_of_entry(tile);
       const int last_row = warp_row + kConfig.warp_rows - 1;
       if (first + kBlockN > visible_keys(kProblem.mask, warp_row, params.right_offset, params.len_k) ||
           first < hidden_keys(kProblem.mask, last_row, params.left_offset, params.len_k))
@@ -254,7 +254,7 @@ struct Forward : Merge<kConfig, kProblem> {
     const int warp_row = first_row + warp * kConfig.warp_rows;
     // Of the group's tiles, those that some row of the warp sees: the first ones.
     const int origin_of_block = kBegins ? origin() : 0;
-    const int warp_tiles =
+    int warp_tiles =
         kBegins ? tiles_of_group(visible_keys(kProblem.mask, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
                                               params.right_offset, warp_row < params.len_q ? params.len_k : 0) -
                                  origin_of_block)
@@ -262,6 +262,9 @@ struct Forward : Merge<kConfig, kProblem> {
             ? tiles_of_group(visible_keys(MaskKind::causal, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
                                           params.right_offset, warp_row < params.len_q ? params.len_k : 0))
             : group_tiles;
+    // Of listed blocks all: lists are in any order.
+    if constexpr (kProblem.features.blocks)
+      if (Base::blocks.numbers != nullptr) warp_tiles = warp_row < params.len_q ? group_tiles : 0;
 
     if constexpr (!kMeets) initialise_barriers();
     // ---- Q by the whole block, then the first stages of K and V; Q belongs to the first commit group, or is one
