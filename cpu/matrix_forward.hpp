@@ -48,6 +48,7 @@ class MatrixForward {
   static constexpr bool kChangesScores = changes_scores(kProblem.features);
   static constexpr bool kPages = kProblem.features.pages;
   static constexpr bool kBlocks = kProblem.features.blocks;
+  static constexpr bool kPrefix = kProblem.features.prefix;
   using Memory = Stored<kProblem.element>;
   /// A row is scaled anew where its maximum grew by more than 2^8 (conditional rescaling, FlashAttention-4): weights
   /// are 256 at most, and the branch is foreseen. Where any growth counted half of the rows of a second tile branched,
@@ -71,6 +72,7 @@ class MatrixForward {
     batch_ = place_.batch;
     head_ = place_.head;
     first_row_ = place_.first_row;
+    if constexpr (kPrefix) prefix_ = prefix_of(params_, static_cast<int>(batch_));
     rows_ = min(kConfig.block_m, rows_of_head<kConfig>(params_) - first_row_);
   }
 
@@ -135,7 +137,10 @@ class MatrixForward {
   /// Keys that a row of the block sees.
   [[nodiscard]] Span seen(int row) const { return span_of(first_row_ + row, 1); }
   [[nodiscard]] Span span_of(int first, int count) const {
-    return span_of_rows<kConfig, kProblem>(params_, first, count);
+    Span span = span_of_rows<kConfig, kProblem>(params_, first, count);
+    if constexpr (kPrefix)
+      if (span.end < prefix_) span.end = prefix_;
+    return span;
   }
 
   /// The keys and values of the tile from `tile` on, or of the first tile of the block that is this thread's next one
@@ -389,6 +394,7 @@ class MatrixForward {
   long long head_;
   int first_row_;
   int rows_;
+  int prefix_ = 0;  ///< keys that all rows see
   bool queries_split_ = true;
   bool keys_split_ = true;
   bool values_split_ = true;

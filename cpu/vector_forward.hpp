@@ -84,6 +84,7 @@ class VectorForward {
   static constexpr bool kChangesScores = changes_scores(kProblem.features);
   static constexpr bool kPages = kProblem.features.pages;
   static constexpr bool kBlocks = kProblem.features.blocks;
+  static constexpr bool kPrefix = kProblem.features.prefix;
   static constexpr int kBytes = element_bytes(kProblem.element);
   static constexpr Scratch kPlan = scratch_plan(kConfig, kProblem, kLanes);
   static_assert(kConfig.block_m % kQueries == 0, "block_m must hold whole register tiles of queries");
@@ -102,6 +103,7 @@ class VectorForward {
     batch_ = place_.batch;
     head_ = place_.head;
     first_row_ = place_.first_row;
+    if constexpr (kPrefix) prefix_ = prefix_of(params_, static_cast<int>(batch_));
     rows_ = min(kConfig.block_m, params_.len_q - first_row_);
     groups_ = (rows_ + kQueries - 1) / kQueries;
   }
@@ -110,7 +112,7 @@ class VectorForward {
     if constexpr (kHasFeatures)
       if (rows_ <= 0) return;  // of an entry that has fewer rows than others
     load_queries();
-    const auto span = key_span<kProblem.mask>(mask_bounds(params_), first_row_, first_row_ + rows_);
+    const auto span = span_of(first_row_, first_row_ + rows_);
     walk_blocks<kBlocks>(params_, batch_, head_, first_row_, Span{span.begin, span.end}, [&](const Span& walked) {
       for (int tile = walked.begin; tile < walked.end; tile += kConfig.block_n) {
         const int count = min(kConfig.block_n, walked.end - tile);
@@ -129,6 +131,14 @@ class VectorForward {
     long long row_stride;
     [[nodiscard]] KeyTile from(int row) const { return {rows + row * row_stride, row_stride}; }
   };
+
+  /// Keys that rows [first, end) see.
+  [[nodiscard]] auto span_of(int first, int end) const {
+    auto span = key_span<kProblem.mask>(mask_bounds(params_), first, end);
+    if constexpr (kPrefix) span.end = max(span.end, prefix_);
+    if constexpr (kPrefix && !has_left_bound(kProblem.mask)) span.full_end = max(span.full_end, prefix_);
+    return span;
+  }
 
   static constexpr int min(int a, int b) { return a < b ? a : b; }
   static constexpr int max(int a, int b) { return a > b ? a : b; }
@@ -203,8 +213,7 @@ class VectorForward {
     int full_end = count;
     if constexpr (kMasked) {
       // Keys that no row of the group sees are neither multiplied nor read.
-      const auto span =
-          key_span<kProblem.mask>(mask_bounds(params_), first_query, first_row_ + min(rows_, (group + 1) * kQueries));
+      const auto span = span_of(first_query, first_row_ + min(rows_, (group + 1) * kQueries));
       count = min(count, span.end - tile);
       if constexpr (has_left_bound(kProblem.mask)) {
         const int unseen = max(0, span.begin - tile);
@@ -310,6 +319,7 @@ class VectorForward {
   [[nodiscard]] IntVec sees(int first_row, int key) const {
     const IntVec row = lane_indices() + first_row;
     IntVec seen = row + params_.right_offset >= key;
+    if constexpr (kPrefix) seen = seen | (IntVec{} + key < prefix_);
     if constexpr (has_left_bound(kProblem.mask)) seen = seen & (row + params_.left_offset <= key);
     return seen;
   }
@@ -329,7 +339,7 @@ class VectorForward {
       const auto* transposed = reinterpret_cast<const float*>(out_ + static_cast<long long>(group) * kDim * kVectors);
       const float sum = reinterpret_cast<const float*>(sum_ + group * kVectors)[lane];
       const float maximum = reinterpret_cast<const float*>(maximum_ + group * kVectors)[lane];
-      const auto span = key_span<kProblem.mask>(mask_bounds(params_), first_row_ + row, first_row_ + row + 1);
+      const auto span = span_of(first_row_ + row, first_row_ + row + 1);
       const RowEnd end = end_of_row<kProblem.features, kConfig.exp2>(
           params_, head_, sees_any<kBlocks>(params_, batch_, head_, first_row_ + row, Span{span.begin, span.end}),
           maximum, sum);
@@ -359,6 +369,7 @@ class VectorForward {
   int first_row_;
   int rows_;
   int groups_;
+  int prefix_ = 0;  ///< keys that all rows see
 };
 
 }  // namespace heed::cpu

@@ -143,6 +143,7 @@ struct Features {
   bool lengths = false;  ///< of each entry of the batch
   bool pages = false;    ///< of K and V
   bool blocks = false;   ///< lists of the blocks of keys that blocks of rows see
+  bool prefix = false;   ///< keys that all rows see under a causal mask
   constexpr bool operator==(const Features&) const = default;
 };
 

@@ -262,6 +262,7 @@ Features Features::shared() const {
           page_table.shared(),
           block_counts.shared(),
           block_indices.shared(),
+          prefix_lengths.shared(),
           softcap,
           max_len_q,
           max_len_k,

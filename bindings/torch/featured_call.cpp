@@ -134,6 +134,7 @@ Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorH
   };
   bool fits = takes(f.sinks, HEED_HAS_SINKS, fp32, {p.heads}) &&
               takes(f.key_lengths, HEED_KEY_LENGTHS, int32, {p.batch}) &&
+              takes(f.prefix_lengths, HEED_HAS_PREFIX, int32, {p.batch}) &&
               takes(f.cu_seqlens_q, HEED_RAGGED, int32, {p.batch + 1}) &&
               takes(f.cu_seqlens_k, HEED_RAGGED, int32, {p.batch + 1});
   if (f.alibi_slopes) {

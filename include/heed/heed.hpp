@@ -164,7 +164,9 @@ struct Workload {
   bool key_lengths = false;  ///< entries of the batch use their first keys alone, as many as they say: at most len_k
   bool ragged = false;       ///< entries have lengths of their own, and their rows follow each other in one tensor
                              ///< (total rows, heads, dim); len_q and len_k are the most that one has
-  std::int64_t page_size = 0;               ///< keys of a page where K and V lie in pages, 0 where they do not
+  std::int64_t page_size = 0;  ///< keys of a page where K and V lie in pages, 0 where they do not
+  std::int64_t prefix = 0;  ///< rows also see, of their entry's first keys, what the mask's right bound hides: as many
+                            ///< as entries say, at most this (prefix LM); 0: none
   std::optional<BlockPattern> blocks = {};  ///< rows see listed blocks of keys alone, and of these what the mask leaves
 
   bool operator==(const Workload&) const = default;
@@ -180,7 +182,7 @@ struct Workload {
   [[nodiscard]] bool has_lengths() const { return key_lengths || ragged; }
   /// Whether there is any feature.
   [[nodiscard]] bool has_features() const {
-    return softcap != 0 || bias || alibi || sinks || has_lengths() || page_size > 0 || blocks;
+    return softcap != 0 || bias || alibi || sinks || has_lengths() || page_size > 0 || prefix > 0 || blocks;
   }
   /// The index of query `row`'s own key: of a mask at the bottom right it may be below 0, at the top left beyond the
   /// last key.
@@ -203,8 +205,8 @@ struct Workload {
 /// Shape: b (batch, default 1), h (query heads, default 1), hkv (key heads, default h), l (query length), k (key
 /// length, default l), d (head dim), dv (value dim, default d); each a positive decimal number, at most once. Then, in
 /// any order and each after a colon: a dtype, a mask, a layout, scale=NUMBER, and features: softcap=NUMBER, alibi,
-/// sinks, key_lengths, ragged, page=KEYS, blocks=SIZE/PARTS, and bias=DTYPE or bias=DTYPE/DIMENSIONS, with a dtype or
-/// bool, and those of the letters b, h, l and k in whose dimensions biases differ: bias=bool/bk for padding,
+/// sinks, key_lengths, ragged, page=KEYS, prefix=KEYS, blocks=SIZE/PARTS, and bias=DTYPE or bias=DTYPE/DIMENSIONS, with
+/// a dtype or bool, and those of the letters b, h, l and k in whose dimensions biases differ: bias=bool/bk for padding,
 /// bias=fp16/hlk for positions.
 ///
 /// blocks=SIZE, blocks=SIZE/PARTS or blocks=SIZE/PARTS/DIMENSIONS: a SIZE is 64 or 128, or rows x keys as 64x128; PARTS
@@ -258,9 +260,10 @@ struct HostTensors {
   const std::int32_t* seqused_k = nullptr;     ///< (batch): keys of each entry; null where they are cu_seqlens_k's
   const std::int32_t* page_table = nullptr;    ///< (batch, pages of an entry)
   std::int64_t page_table_stride = 0;
-  const std::int32_t* block_counts = nullptr;   ///< (batch, heads, blocks of rows), by block_count_strides
-  const std::int32_t* block_indices = nullptr;  ///< (batch, heads, blocks of rows, numbers), by block_index_strides
-  Strides block_count_strides = {};             ///< `row` is from one block of rows to the next
+  const std::int32_t* prefix_lengths = nullptr;  ///< (batch)
+  const std::int32_t* block_counts = nullptr;    ///< (batch, heads, blocks of rows), by block_count_strides
+  const std::int32_t* block_indices = nullptr;   ///< (batch, heads, blocks of rows, numbers), by block_index_strides
+  Strides block_count_strides = {};              ///< `row` is from one block of rows to the next
   Strides block_index_strides = {};
 };
 

@@ -63,10 +63,13 @@ struct FeatureParams : ForwardParams {
   int block_rows;  ///< 64 or 128
   int block_keys;  ///< 64 or 128
   int reserved_blocks;
+  /// Entry b's rows also see, of its keys before prefix_lengths[b], those that the mask's right bound hides (prefix
+  /// LM). Below 0 and beyond len_k counts as the nearest that can be.
+  const int* prefix_lengths;  ///< (batch)
 };
-static_assert(sizeof(FeatureParams) == sizeof(ForwardParams) + 9 * sizeof(void*) + 8 * sizeof(long long) +
+static_assert(sizeof(FeatureParams) == sizeof(ForwardParams) + 10 * sizeof(void*) + 8 * sizeof(long long) +
                                            2 * sizeof(TensorStrides) + 10 * 4,
-              "nine pointers, fourteen strides and ten numbers, without padding");
+              "ten pointers, fourteen strides and ten numbers, without padding");
 
 HEED_HOST_DEVICE constexpr bool has_features(const Features& f) {
   return !(f == Features{});
@@ -125,11 +128,12 @@ HEED_HOST_DEVICE inline FeatureParams of_entry(const FeatureParams& launch, int 
 }
 
 /// `trimmed` of a launch that may have features. Where keys are those of entries with lengths, of pages or of listed
-/// blocks, none are cut off: programs with these features read none in front of the first that a tile of rows sees.
+/// blocks, or counted by a prefix, none are cut off: programs with these features read none in front of the first that
+/// a tile of rows sees.
 HEED_HOST_DEVICE inline FeatureParams trimmed(const FeatureParams& params, MaskKind mask, int element_bytes) {
   const int front = unseen_in_front(mask, mask_bounds(params));
   if (front == 0 || params.seqused_k != nullptr || params.cu_seqlens_k != nullptr || params.cu_seqlens_q != nullptr ||
-      params.page_table != nullptr || params.block_counts != nullptr)
+      params.page_table != nullptr || params.block_counts != nullptr || params.prefix_lengths != nullptr)
     return params;
   FeatureParams p = params;
   static_cast<ForwardParams&>(p) = trimmed(static_cast<const ForwardParams&>(params), mask, element_bytes);
@@ -137,6 +141,12 @@ HEED_HOST_DEVICE inline FeatureParams trimmed(const FeatureParams& params, MaskK
   if (params.bias != nullptr)
     p.bias = static_cast<const char*>(params.bias) + front * params.bias_key * kBytes[params.bias_element];
   return p;
+}
+
+/// Keys that all rows of an entry see beside those that a causal mask leaves; 0 where a launch has none.
+/// @param p the launch as the entry has it (of_entry)
+HEED_HOST_DEVICE inline int prefix_of(const FeatureParams& p, int entry) {
+  return p.prefix_lengths == nullptr ? 0 : clamped(p.prefix_lengths[entry], 0, p.len_k);
 }
 
 /// The list of the blocks of keys that a tile of rows walks. The tile lies in one block of rows.

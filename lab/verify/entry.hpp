@@ -2,6 +2,7 @@
 /// is done to scores beside the scale. Written apart from kernels/attention/features.hpp, which kernels follow.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -20,6 +21,7 @@ class Entry {
       if (page_size_ == 0) first_key_ = tensors.cu_seqlens_k[batch];
     }
     is_ragged_ = whole.ragged;
+    if (whole.prefix > 0) workload_.prefix = std::max(tensors.prefix_lengths[batch], 0);
   }
 
   /// A batch of 1 with the entry's own lengths.

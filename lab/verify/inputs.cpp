@@ -355,6 +355,7 @@ InputValues values_of(const QkvTensors& tensors) {
   InputValues values{to_bhld(tensors.q), to_bhld(tensors.k), to_bhld(tensors.v)};
   values.lengths = lengths_of(tensors.workload);
   if (tensors.workload.blocks) values.blocks = block_lists(tensors.workload);
+  values.prefix_lengths = prefix_lengths_of(tensors.workload);
   return values;
 }
 
@@ -376,7 +377,9 @@ bool is_listed(const Workload& w, const BlockLists& lists, std::int64_t len_q, s
 void poison_unseen_keys(const Workload& w, InputValues& values) {
   const auto poison = [&](Values& tensor, std::int64_t dim) {
     for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head) {
-      const Workload entry = entry_of(w, values.lengths[static_cast<std::size_t>(head / w.heads_kv)]);
+      const auto batch = static_cast<std::size_t>(head / w.heads_kv);
+      Workload entry = entry_of(w, values.lengths[batch]);
+      if (w.prefix > 0) entry.prefix = values.prefix_lengths[batch];
       const KeyRange seen = entry.len_q > 0 ? entry.seen_keys() : KeyRange{};
       const auto first = tensor.begin() + head * w.len_k * dim;
       std::fill(first, first + seen.begin * dim, NAN);

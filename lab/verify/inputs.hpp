@@ -65,7 +65,8 @@ struct InputValues {
   std::vector<float> alibi_slopes = {};    ///< (heads)
   std::vector<float> sinks = {};           ///< (heads)
   std::vector<EntryLengths> lengths = {};  ///< (batch)
-  BlockLists blocks = {};                  ///< without rows where the workload has none
+  std::vector<std::int32_t> prefix_lengths = {};  ///< (batch)
+  BlockLists blocks = {};                         ///< without rows where the workload has none
 };
 
 /// Where the value columns of the heads of InputClass::equal_heads lie, of every (batch, key head). Channels of Q and

@@ -96,6 +96,7 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   place_array(page_table, places_.page_table().size());
   place_array(block_counts, values.blocks.counts.size());
   place_array(block_indices, values.blocks.numbers.size());
+  place_array(prefix_lengths, values.prefix_lengths.size());
   o_ = place_tensor(o_extent, plan.o_strides ? 0 : options.padding_rows);  // those of the plan are dense
   const std::int64_t lse_rows = o_extent.blocks * o_extent.heads * o_extent.rows;
   lse_ = place(options.with_lse ? static_cast<std::uint64_t>(lse_rows) * sizeof(float) : 0);
@@ -185,6 +186,7 @@ void Scene::put_features(const InputValues& values) {
   put(page_table, launch_.page_table, places_.page_table());
   put(block_counts, launch_.block_counts, values.blocks.counts);
   put(block_indices, launch_.block_indices, values.blocks.numbers);
+  put(prefix_lengths, launch_.prefix_lengths, values.prefix_lengths);
   if (w.blocks) {
     const BlockLists& lists = values.blocks;
     s.block_rows = static_cast<int>(w.blocks->rows);
@@ -251,6 +253,7 @@ HostTensors Scene::tensors() const {
   t.page_table_stride = places_.pages_of_entry();
   t.block_counts = reinterpret_cast<const std::int32_t*>(feature_at(block_counts));
   t.block_indices = reinterpret_cast<const std::int32_t*>(feature_at(block_indices));
+  t.prefix_lengths = reinterpret_cast<const std::int32_t*>(feature_at(prefix_lengths));
   const auto strides_from = [](const TensorStrides& from) { return Strides{from.batch, from.head, from.row}; };
   t.block_count_strides = strides_from(launch_.shape.block_count_strides);
   t.block_index_strides = strides_from(launch_.shape.block_index_strides);
@@ -338,9 +341,9 @@ Scene::Trespass Scene::trespass(const std::byte* after) const {
     return first.load();
   };
   std::vector<std::pair<const Place*, const char*>> inputs = {{&q_, "Q"}, {&k_, "K"}, {&v_, "V"}};
-  constexpr const char* kNames[feature_inputs] = {"bias",         "ALiBi slopes", "sinks",
-                                                  "cu_seqlens_q", "cu_seqlens_k", "seqused_k",
-                                                  "page table",   "block counts", "block indices"};
+  constexpr const char* kNames[feature_inputs] = {"bias",          "ALiBi slopes",  "sinks",      "cu_seqlens_q",
+                                                  "cu_seqlens_k",  "seqused_k",     "page table", "block counts",
+                                                  "block indices", "prefix lengths"};
   for (std::size_t i = 0; i < feature_inputs; ++i)
     if (features_[i].bytes > 0) inputs.emplace_back(&features_[i], kNames[i]);
   for (const auto& [place, name] : inputs)
@@ -387,6 +390,7 @@ std::uint64_t image_bytes(const Workload& w, const LaunchMemory& memory, std::in
   }
   if (w.alibi || w.sinks) add(8 * w.heads), add(0);
   if (w.has_lengths()) add(12 * (w.batch + 1)), add(0), add(0);
+  if (w.prefix > 0) add(4 * w.batch);
   if (w.blocks) {
     const std::int64_t lists = (w.blocks->by_batch ? w.batch : 1) * (w.blocks->by_head ? w.heads : 1) *
                                ((w.len_q + w.blocks->rows - 1) / w.blocks->rows);

@@ -64,6 +64,7 @@ class Scene {
     page_table,
     block_counts,
     block_indices,
+    prefix_lengths,
     feature_inputs
   };
   [[nodiscard]] const Place& feature(FeatureInput input) const { return features_[input]; }

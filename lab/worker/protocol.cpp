@@ -109,6 +109,7 @@ FeatureParams resolve(const Launch& launch, std::uintptr_t base) {
   params.page_table = static_cast<const int*>(pointer(base, launch.page_table));
   params.block_counts = static_cast<const int*>(pointer(base, launch.block_counts));
   params.block_indices = static_cast<const int*>(pointer(base, launch.block_indices));
+  params.prefix_lengths = static_cast<const int*>(pointer(base, launch.prefix_lengths));
   return trimmed(params, launch.mask, facts_of(launch.element).bytes);
 }
 

@@ -86,6 +86,7 @@ double flops_of(const Problem& problem) {
   Workload longest = problem.workload;
   longest.key_lengths = longest.ragged = false;
   longest.blocks.reset();
+  longest.prefix = 0;
   return longest.flops();
 }
 
@@ -175,6 +176,7 @@ std::array<Plan::Extent, Plan::kTensors> Plan::extents() const {
       of_numbers(w.page_size > 0, (w.batch - 1) * problem_.table_stride + problem_.pages_of_entry(), has_keys),
       of_lists(problem_.block_count_sizes(), problem_.block_counts),
       of_lists(problem_.block_index_sizes(), problem_.block_indices),
+      of_numbers(w.prefix > 0, w.batch, has_keys),
   };
 }
 
@@ -201,7 +203,8 @@ Addresses Plan::checked(const heed_tensors& t) const {
                                             {"seqused_k", t.seqused_k, "HEED_KEY_LENGTHS"},
                                             {"page_table", t.page_table, "HEED_PAGED"},
                                             {"block_counts", t.block_counts, "HEED_HAS_BLOCKS"},
-                                            {"block_indices", t.block_indices, "HEED_HAS_BLOCKS"}}};
+                                            {"block_indices", t.block_indices, "HEED_HAS_BLOCKS"},
+                                            {"prefix_lengths", t.prefix_lengths, "HEED_HAS_PREFIX"}}};
   constexpr std::size_t kO = 3, kLse = 4;
   for (std::size_t i = 0; i < kTensors; ++i) {
     const Given& tensor = all[i];
@@ -241,7 +244,8 @@ Addresses Plan::checked(const heed_tensors& t) const {
           .seqused_k = t.seqused_k,
           .page_table = t.page_table,
           .block_counts = t.block_counts,
-          .block_indices = t.block_indices};
+          .block_indices = t.block_indices,
+          .prefix_lengths = t.prefix_lengths};
 }
 
 void Plan::require_workspace(const void* workspace) const {
@@ -270,6 +274,7 @@ FeatureParams Plan::bound(const Addresses& at, void* workspace) const {
   p.page_table = at.page_table;
   p.block_counts = at.block_counts;
   p.block_indices = at.block_indices;
+  p.prefix_lengths = at.prefix_lengths;
   p.semaphores = launch_.semaphores > 0 ? static_cast<unsigned*>(workspace) : nullptr;
   p.workspace = launch_.workspace_bytes > 0 ? static_cast<char*>(workspace) + semaphore_bytes_ : nullptr;
   return trimmed(p, mask_, element_bytes_);

@@ -82,10 +82,11 @@ struct Addresses {
   const std::int32_t* page_table;
   const std::int32_t* block_counts;
   const std::int32_t* block_indices;
+  const std::int32_t* prefix_lengths;
 };
 
 /// Of both products, 0 where nothing is computed. Entries with lengths of their own count as if each had the most, and
-/// lists of blocks as if they had all.
+/// lists of blocks as if they had all, prefixes as if there were none.
 double flops_of(const Problem& problem);
 
 class Plan {
@@ -130,7 +131,7 @@ class Plan {
     std::uintptr_t element = 1;  ///< bytes
     bool is_needed = false;      ///< by a run
   };
-  static constexpr std::size_t kTensors = 14;
+  static constexpr std::size_t kTensors = 15;
   [[nodiscard]] std::array<Extent, kTensors> extents() const;
 
   FeatureParams params_{};

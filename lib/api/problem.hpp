@@ -118,6 +118,7 @@ inline heed_problem problem_of(const Workload& w, DeviceKind device) {
   flag(w.ragged, HEED_RAGGED);
   flag(w.page_size > 0, HEED_PAGED);
   flag(w.blocks.has_value(), HEED_HAS_BLOCKS);
+  flag(w.prefix > 0, HEED_HAS_PREFIX);
   if (w.bias) {
     p.dtype_bias = w.bias->dtype == BiasDtype::boolean ? HEED_BOOL : static_cast<int>(dtype_of(w.bias->dtype));
     const BiasSizes sizes = bias_sizes(w);

@@ -152,6 +152,7 @@ void read_features(const heed_problem& p, Problem& problem) {
   }
   if (has(p, HEED_HAS_BIAS)) read_bias(p, problem);
   if (has(p, HEED_HAS_BLOCKS)) read_blocks(p, problem);
+  if (has(p, HEED_HAS_PREFIX)) w.prefix = std::max<std::int64_t>(p.len_k, 1);  // at most
 }
 
 }  // namespace heed::api

@@ -92,6 +92,7 @@ void for_each_feature_field(const Visit& visit) {
   visit("block_most", offset_of(params.block_most));
   visit("block_rows", offset_of(params.block_rows));
   visit("block_keys", offset_of(params.block_keys));
+  visit("prefix_lengths", offset_of(params.prefix_lengths));
 }
 
 }  // namespace heed

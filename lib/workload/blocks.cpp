@@ -63,7 +63,7 @@ double scores_within(const Workload& w, std::int64_t row, std::int64_t row_end, 
   if (key >= span.full_begin && key_end <= span.full_end)
     return static_cast<double>(row_end - row) * static_cast<double>(key_end - key);
   double scores = 0;
-  if (key >= span.end || key_end <= span.begin) return scores;
+  if (key >= std::max<std::int64_t>(span.end, w.prefix) || key_end <= span.begin) return scores;
   for (std::int64_t r = row; r < row_end; ++r) {
     const KeyRange keys = w.keys_of(r);
     scores += static_cast<double>(std::max<std::int64_t>(0, std::min(key_end, keys.end) - std::max(key, keys.begin)));
@@ -123,14 +123,16 @@ double listed_scores(const Workload& w) {
     dense.blocks.reset();
     return dense.visible_scores();
   }
-  const bool are_equal = !p.by_batch && !w.has_lengths();
+  const bool are_equal = !p.by_batch && !w.has_lengths() && w.prefix == 0;
   Workload some = w;
   some.batch = are_equal ? 1 : std::min(w.batch, kMostEntries);
   const BlockLists lists = block_lists(some);
   const std::vector<EntryLengths> lengths = lengths_of(some);
+  const std::vector<std::int32_t> prefixes = prefix_lengths_of(some);
   double sum = 0;
   for (std::int64_t b = 0; b < some.batch; ++b) {
-    const Workload entry = entry_of(w, lengths[static_cast<std::size_t>(b)]);
+    Workload entry = entry_of(w, lengths[static_cast<std::size_t>(b)]);
+    if (!prefixes.empty()) entry.prefix = prefixes[static_cast<std::size_t>(b)];
     for (std::int64_t h = 0; h < lists.heads; ++h)
       for (std::int64_t row = 0; row < blocks_of(entry.len_q, p.rows); ++row) {
         const std::size_t at = lists.list(b, h, row);

@@ -15,7 +15,7 @@ MASKS = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2, "window_top_
 RUN_DEPENDENT = 1
 WANTS_LSE = 1
 HAS_BIAS, HAS_SINKS, RAGGED, PAGED = 2, 4, 8, 16
-HAS_ALIBI, ALIBI_BY_BATCH, KEY_LENGTHS, HAS_BLOCKS = 64, 128, 256, 512
+HAS_ALIBI, ALIBI_BY_BATCH, KEY_LENGTHS, HAS_BLOCKS, HAS_PREFIX = 64, 128, 256, 512, 1024
 
 
 class Strides(ctypes.Structure):
@@ -47,7 +47,7 @@ class Tensors(ctypes.Structure):
 
     _fields_ = (
         [(name, ctypes.c_uint32) for name in ("struct_size", "reserved_flags")]
-        + [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "bias", "sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "block_counts", "block_indices")]
+        + [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "bias", "sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "block_counts", "block_indices", "prefix_lengths")]
         + [(name, ctypes.c_void_p) for name in ("q_scale", "k_scale", "v_scale")]
         + [("reserved", ctypes.c_uint64 * 8)]
     )

@@ -28,6 +28,7 @@ class Features:
     page_table: torch.Tensor | None = None
     block_counts: torch.Tensor | None = None
     block_indices: torch.Tensor | None = None
+    prefix_lengths: torch.Tensor | None = None
     max_len_q: int = 0
     max_len_k: int = 0
     block_rows: int = 0
@@ -35,12 +36,12 @@ class Features:
 
     def is_none(self):
         """Whether a call has none of them."""
-        tensors = (self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k, self.page_table, self.block_counts)
+        tensors = (self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k, self.page_table, self.block_counts, self.prefix_lengths)
         return self.softcap == 0 and all(tensor is None for tensor in tensors)
 
     def arguments(self):
         return (self.softcap, self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k,
-                self.page_table, self.block_counts, self.block_indices, self.max_len_q, self.max_len_k, self.block_rows, self.block_keys)  # fmt: skip
+                self.page_table, self.block_counts, self.block_indices, self.prefix_lengths, self.max_len_q, self.max_len_k, self.block_rows, self.block_keys)  # fmt: skip
 
 
 def checked(name, query, sizes, features):
@@ -56,6 +57,7 @@ def checked(name, query, sizes, features):
     if f.is_none():
         return f
     arrays = {"sinks": (torch.float32, ((heads,),)), "alibi_slopes": (torch.float32, ((heads,), (batch, heads))), "key_lengths": (torch.int32, ((batch,),))}
+    arrays["prefix_lengths"] = torch.int32, ((batch,),)
     arrays["cu_seqlens_q"] = arrays["cu_seqlens_k"] = torch.int32, ((batch + 1,),)
     for argument in ("bias", *arrays, "page_table", "block_counts"):
         tensor = getattr(f, argument)
@@ -150,6 +152,8 @@ def fill(problem, query, key, value, f):
         p.flags |= c_api.HAS_ALIBI | (c_api.ALIBI_BY_BATCH if f.alibi_slopes.dim() == 2 else 0)
     if f.key_lengths is not None:
         p.flags |= c_api.KEY_LENGTHS
+    if f.prefix_lengths is not None:
+        p.flags |= c_api.HAS_PREFIX
     if f.block_counts is not None:
         p.flags |= c_api.HAS_BLOCKS
         p.block_rows, p.block_keys, p.block_most = f.block_rows, f.block_keys, f.block_indices.shape[3]

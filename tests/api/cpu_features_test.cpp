@@ -105,6 +105,20 @@ TEST_F(CpuFeatures, ListsOfBlocksAreWhatTheOracleSays) {
       run_and_check(std::string("b3h4hkv2l137k251d16:fp32") + mask + blocks);
 }
 
+TEST_F(CpuFeatures, PrefixesAreWhatTheOracleSays) {
+  for (const char* features : {"", ":key_lengths", ":ragged:bias=bool/bhlk", ":page=8:blocks=64/density0.5@3"})
+    for (const char* mask : {"", ":causal_top_left", ":causal_bottom_right", ":window=9/3"})
+      run_and_check(std::string("b4h4hkv2l37k71d16:fp32") + mask + ":prefix=40" + features);
+  FeatureCase one("b2h2l9k21d16:fp32:causal_top_left:prefix=20");
+  heed_tensors t = one.tensors();
+  const heed_problem p = one.problem();
+  const auto output = [&](const std::vector<std::int32_t>& lengths) {
+    t.prefix_lengths = lengths.data();
+    return outputs_of(one, p, t);
+  };
+  EXPECT_EQ(output({-7, 4000}), output({0, 21}));
+}
+
 // Numbers that stand for no block, counts beyond the room and below 0: in any order.
 TEST_F(CpuFeatures, NumbersOfBlocksThatThereAreNotShowNothing) {
   FeatureCase one("b1h1l130k200d16:fp32:blocks=64");
@@ -248,6 +262,7 @@ TEST_F(CpuFeatures, AddressesThatCannotBeAreNamed) {
   each(":ragged", "cu_seqlens_k", &heed_tensors::cu_seqlens_k);
   each(":key_lengths", "seqused_k", &heed_tensors::seqused_k);
   each(":page=8", "page_table", &heed_tensors::page_table);
+  each(":causal_top_left:prefix=8", "prefix_lengths", &heed_tensors::prefix_lengths);
   each(":blocks=64", "block_counts", &heed_tensors::block_counts);
   each(":blocks=64", "block_indices", &heed_tensors::block_indices);
   FeatureCase paged(kShape + ":ragged:page=8");
@@ -280,7 +295,7 @@ TEST_F(CpuFeatures, APlanSaysWhatElseItsProgramCanDo) {
   heed_plan* plan = plan_of(one.problem());
   EXPECT_THAT(reason_of(plan), ::testing::HasSubstr("it was built with biases or a mask tensor and ALiBi slopes and "
                                                     "lengths of batch entries and paged keys and values and lists of "
-                                                    "blocks of keys too"));
+                                                    "blocks of keys and prefixes that all rows see too"));
   heed_plan_info info;
   heed_plan_info_init(&info);
   ASSERT_EQ(heed_plan_get_info(plan, &info), HEED_OK);

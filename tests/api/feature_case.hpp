@@ -71,6 +71,7 @@ class FeatureCase {
     t.seqused_k = static_cast<const std::int32_t*>(at(scene_->feature(S::seqused_k)));
     t.page_table = static_cast<const std::int32_t*>(at(scene_->feature(S::page_table)));
     t.block_counts = static_cast<const std::int32_t*>(at(scene_->feature(S::block_counts)));
+    t.prefix_lengths = static_cast<const std::int32_t*>(at(scene_->feature(S::prefix_lengths)));
     t.block_indices = static_cast<const std::int32_t*>(at(scene_->feature(S::block_indices)));
     return t;
   }

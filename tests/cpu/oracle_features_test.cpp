@@ -37,7 +37,8 @@ void by_definition(const Workload& w, const InputValues& values, const RowIndex&
   out.assign(static_cast<std::size_t>(w.dim_v), 0.0);
   std::vector<long double> mean(out.size(), 0.0L);
   for (std::int64_t j = 0; j < lengths.len_k; ++j) {
-    if (w.has_right_bound() && j > own + (w.window.right == Window::kAll ? 0 : w.window.right)) continue;
+    const bool in_prefix = w.prefix > 0 && j < values.prefix_lengths[static_cast<std::size_t>(at.batch)];
+    if (w.has_right_bound() && !in_prefix && j > own + (w.window.right == Window::kAll ? 0 : w.window.right)) continue;
     if (w.window.left != Window::kAll && j < own - w.window.left) continue;
     if (w.blocks && !values.blocks.has(at.batch, at.head, at.row / w.blocks->rows, j / w.blocks->keys)) continue;
     const float* k = values.k.data() + ((at.batch * w.heads_kv + kv) * w.len_k + j) * w.dim;
@@ -120,6 +121,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "b2h4hkv2l150k200d8:fp16:blocks=64x128/random1@5/bh",
                       "b2h2l150d8:fp32:window=90/30:blocks=64/window0+wavefront3",
                       "b9h2l130k140d8:fp32:ragged:causal_bottom_right:blocks=128x64/stride2:sinks",
+                      "b3h2l60k50d8:fp32:causal_bottom_right:prefix=30",
+                      "b9h2l60k80d8:fp32:causal_top_left:window=9:key_lengths:prefix=40",
                       "b7h2l1k70d8:bf16:key_lengths:page=64:softcap=3:bias=fp32/bk:alibi:sinks:window=30"),
     [](const auto& one) { return "W" + std::to_string(one.index); });
 
@@ -178,7 +181,7 @@ TEST(Scenes, KeysOfBlocksThatNoListHasArePoisoned) {
 }
 
 TEST(Scenes, ChangedFeatureInputsAreTrespasses) {
-  const Workload w = parse_workload("b4h2l8k40d4:fp32:key_lengths:page=16:sinks:alibi:bias=bool:blocks=64");
+  const Workload w = parse_workload("b4h2l8k40d4:fp32:key_lengths:page=16:sinks:alibi:bias=bool:prefix=9:blocks=64");
   const Scene scene = scene_of(w);
   for (const auto& [input, name] : {std::pair{Scene::bias, "bias"},
                                     {Scene::alibi_slopes, "ALiBi"},
@@ -186,7 +189,8 @@ TEST(Scenes, ChangedFeatureInputsAreTrespasses) {
                                     {Scene::seqused_k, "seqused_k"},
                                     {Scene::page_table, "page table"},
                                     {Scene::block_counts, "block counts"},
-                                    {Scene::block_indices, "block indices"}}) {
+                                    {Scene::block_indices, "block indices"},
+                                    {Scene::prefix_lengths, "prefix lengths"}}) {
     std::vector<std::byte> after = scene.image();
     ASSERT_GT(scene.feature(input).bytes, 0U) << name;
     after[scene.feature(input).offset + 1] ^= std::byte{1};

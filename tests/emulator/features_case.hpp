@@ -57,6 +57,7 @@ struct FeatureShape {
   std::vector<int> used_k = {};  ///< batch
   int page_size = 0;
   std::optional<ListsOfBlocks> blocks = {};
+  std::vector<int> prefixes = {};  ///< batch
 };
 
 class FeatureCase {
@@ -88,6 +89,7 @@ class FeatureCase {
     p_.cu_seqlens_q = given(shape_.cu_q);
     p_.cu_seqlens_k = given(shape_.cu_k);
     p_.seqused_k = given(shape_.used_k);
+    p_.prefix_lengths = given(shape_.prefixes);
   }
   FeatureCase(const FeatureCase&) = delete;
   FeatureCase& operator=(const FeatureCase&) = delete;
@@ -176,7 +178,8 @@ class FeatureCase {
     const Entry& e = entries_[at(b)];
     const int moved = shape_.to_the_end ? (e.len_k - e.len_q) - (shape_.len_k - shape_.len_q) : 0;
     if (row >= e.len_q || key >= e.len_k) return false;
-    if (problem_.mask != MaskKind::none && key > row + shape_.right_offset + moved) return false;
+    const bool in_prefix = !shape_.prefixes.empty() && key < shape_.prefixes[at(b)];
+    if (problem_.mask != MaskKind::none && !in_prefix && key > row + shape_.right_offset + moved) return false;
     return problem_.mask != MaskKind::window || key >= row + shape_.left_offset + moved;
   }
   /// Whether the list of a row's block has the block of a key.

@@ -54,7 +54,7 @@ struct Forward : Merge<kConfig, kProblem> {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = warp_row + 16 * m + lane / 4 + 8 * h;
-        const int end = visible_keys(kProblem.mask, row, params.right_offset, params.len_k) - first - 2 * (lane % 4);
+        const int end = Base::end_of_keys(row, params.len_k) - first - 2 * (lane % 4);
         attention::hide_columns_from(scores[m], h, end);
         if constexpr (kBegins) {
           const int begin = hidden_keys(kProblem.mask, row, params.left_offset, params.len_k) - first - 2 * (lane % 4);
@@ -75,11 +75,11 @@ struct Forward : Merge<kConfig, kProblem> {
     if constexpr (kBegins || kProblem.features.blocks) {
       const int first = Base::first_key_of_entry(tile);
       const int last_row = warp_row + kConfig.warp_rows - 1;
-      if (first + kBlockN > visible_keys(kProblem.mask, warp_row, params.right_offset, params.len_k) ||
+      if (first + kBlockN > Base::end_of_keys(warp_row, params.len_k) ||
           first < hidden_keys(kProblem.mask, last_row, params.left_offset, params.len_k))
         hide_keys(scores, first, warp_row);
     } else {
-      if (first_key(tile) + kBlockN > visible_keys(kProblem.mask, warp_row, params.right_offset, params.len_k))
+      if (first_key(tile) + kBlockN > Base::end_of_keys(warp_row, params.len_k))
         hide_keys(scores, first_key(tile), warp_row);
     }
   }
@@ -254,14 +254,13 @@ struct Forward : Merge<kConfig, kProblem> {
     const int warp_row = first_row + warp * kConfig.warp_rows;
     // Of the group's tiles, those that some row of the warp sees: the first ones.
     const int origin_of_block = kBegins ? origin() : 0;
-    int warp_tiles =
-        kBegins ? tiles_of_group(visible_keys(kProblem.mask, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
-                                              params.right_offset, warp_row < params.len_q ? params.len_k : 0) -
-                                 origin_of_block)
-        : has_right_bound(kProblem.mask)
-            ? tiles_of_group(visible_keys(MaskKind::causal, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
-                                          params.right_offset, warp_row < params.len_q ? params.len_k : 0))
-            : group_tiles;
+    int warp_tiles = kBegins ? tiles_of_group(Base::end_of_keys(min(warp_row + kConfig.warp_rows, params.len_q) - 1,
+                                                                warp_row < params.len_q ? params.len_k : 0) -
+                                              origin_of_block)
+                     : has_right_bound(kProblem.mask)
+                         ? tiles_of_group(Base::end_of_keys(min(warp_row + kConfig.warp_rows, params.len_q) - 1,
+                                                            warp_row < params.len_q ? params.len_k : 0))
+                         : group_tiles;
     // Of listed blocks all: lists are in any order.
     if constexpr (kProblem.features.blocks)
       if (Base::blocks.numbers != nullptr) warp_tiles = warp_row < params.len_q ? group_tiles : 0;
