@@ -54,7 +54,8 @@ struct Forward : Merge<kConfig, kProblem> {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = warp_row + 16 * m + lane / 4 + 8 * h;
-        const int end = Base::end_of_keys(row, params.len_k) - first - 2 * (lane % 4);
+        int end = visible_keys(kProblem.mask, row, params.right_offset, params.len_k) - first - 2 * (lane % 4);
+        if constexpr (kProblem.features.prefix) end = max(end, Base::prefix - first - 2 * (lane % 4));
         attention::hide_columns_from(scores[m], h, end);
         if constexpr (kBegins) {
           const int begin = hidden_keys(kProblem.mask, row, params.left_offset, params.len_k) - first - 2 * (lane % 4);
@@ -72,14 +73,21 @@ struct Forward : Merge<kConfig, kProblem> {
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) Base::change_scores(scores[m], params, warp_row + 16 * m + lane / 4, first);
     }
-    if constexpr (kBegins || kProblem.features.blocks) {
+    if constexpr (kProblem.features.blocks || kProblem.features.prefix) {
       const int first = Base::first_key_of_entry(tile);
+      int end = visible_keys(kProblem.mask, warp_row, params.right_offset, params.len_k);
+      if constexpr (kProblem.features.prefix) end = max(end, Base::prefix);
+      if (first + kBlockN > end ||
+          first < hidden_keys(kProblem.mask, warp_row + kConfig.warp_rows - 1, params.left_offset, params.len_k))
+        hide_keys(scores, first, warp_row);
+    } else if constexpr (kBegins) {
+      const int first = origin() + first_key(tile);
       const int last_row = warp_row + kConfig.warp_rows - 1;
-      if (first + kBlockN > Base::end_of_keys(warp_row, params.len_k) ||
+      if (first + kBlockN > visible_keys(kProblem.mask, warp_row, params.right_offset, params.len_k) ||
           first < hidden_keys(kProblem.mask, last_row, params.left_offset, params.len_k))
         hide_keys(scores, first, warp_row);
     } else {
-      if (first_key(tile) + kBlockN > Base::end_of_keys(warp_row, params.len_k))
+      if (first_key(tile) + kBlockN > visible_keys(kProblem.mask, warp_row, params.right_offset, params.len_k))
         hide_keys(scores, first_key(tile), warp_row);
     }
   }
@@ -254,13 +262,16 @@ struct Forward : Merge<kConfig, kProblem> {
     const int warp_row = first_row + warp * kConfig.warp_rows;
     // Of the group's tiles, those that some row of the warp sees: the first ones.
     const int origin_of_block = kBegins ? origin() : 0;
-    int warp_tiles = kBegins ? tiles_of_group(Base::end_of_keys(min(warp_row + kConfig.warp_rows, params.len_q) - 1,
-                                                                warp_row < params.len_q ? params.len_k : 0) -
-                                              origin_of_block)
-                     : has_right_bound(kProblem.mask)
-                         ? tiles_of_group(Base::end_of_keys(min(warp_row + kConfig.warp_rows, params.len_q) - 1,
-                                                            warp_row < params.len_q ? params.len_k : 0))
-                         : group_tiles;
+    int warp_tiles =
+        kBegins ? tiles_of_group(visible_keys(kProblem.mask, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
+                                              params.right_offset, warp_row < params.len_q ? params.len_k : 0) -
+                                 origin_of_block)
+        : has_right_bound(kProblem.mask)
+            ? tiles_of_group(visible_keys(MaskKind::causal, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
+                                          params.right_offset, warp_row < params.len_q ? params.len_k : 0))
+            : group_tiles;
+    if constexpr (kProblem.features.prefix)
+      if (warp_row < params.len_q) warp_tiles = max(warp_tiles, tiles_of_group(Base::prefix - origin_of_block));
     // Of listed blocks all: lists are in any order.
     if constexpr (kProblem.features.blocks)
       if (Base::blocks.numbers != nullptr) warp_tiles = warp_row < params.len_q ? group_tiles : 0;

@@ -66,8 +66,11 @@ struct Rounds : attention::ListedBlocks<kProblem> {
     first_row = attention::q_tile_at(kConfig.tile_order, at.index, at.q_tiles) * kBlockM;
     head = at.head;
     batch = at.batch;
-    if constexpr (kProblem.features.prefix) this->prefix = prefix_of(p, batch);
-    keys_end = end_of_keys(min(first_row + kBlockM, p.len_q) - 1, p.len_k);
+    keys_end = visible_keys(kProblem.mask, min(first_row + kBlockM, p.len_q) - 1, p.right_offset, p.len_k);
+    if constexpr (kProblem.features.prefix) {
+      this->prefix = prefix_of(p, batch);
+      keys_end = max(keys_end, this->prefix);
+    }
     if constexpr (kBegins) keys_end -= origin();
     group_tiles = tiles_of_group(keys_end);
     if constexpr (kProblem.features.blocks) {
@@ -99,14 +102,6 @@ struct Rounds : attention::ListedBlocks<kProblem> {
   /// The key that is counted as the block's first.
   __device__ __forceinline__ int origin() const {
     return hidden_keys(kProblem.mask, first_row, params.left_offset, params.len_k);
-  }
-  /// Rows up to `last_row` see no key from it on.
-  __device__ __forceinline__ int end_of_keys(int last_row, int len_k) const {
-    const int end = visible_keys(kProblem.mask, last_row, params.right_offset, len_k);
-    if constexpr (kProblem.features.prefix)
-      return max(end, this->prefix);
-    else
-      return end;
   }
   /// Tiles with keys below `end` that this group takes.
   __device__ __forceinline__ int tiles_of_group(int end) const {
