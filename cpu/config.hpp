@@ -86,11 +86,24 @@ constexpr int queries_per_group(const Config& config, const Machine& machine) {
   return config.tile_vectors * machine.lanes;
 }
 
-enum class Illegal { no, registers, row_block, key_block, threads, head_dim, unit, pack_gqa, group_block };
+enum class Illegal {
+  no,
+  registers,
+  row_block,
+  key_block,
+  threads,
+  head_dim,
+  unit,
+  pack_gqa,
+  group_block,
+  listed_blocks
+};
 
 constexpr Illegal is_legal(const Config& config, const Problem& problem, const Machine& machine) {
   if (config.threads < 1 || config.threads > machine.processors) return Illegal::threads;
   if (problem.head_dim < 1 || problem.head_dim > 512) return Illegal::head_dim;
+  // A block's rows walk one list.
+  if (problem.features.blocks && (kLeastBlock % config.block_m != 0 || config.pack_gqa)) return Illegal::listed_blocks;
   if (config.unit == Unit::matrix) {
     if (!machine.matrix_unit) return Illegal::unit;
     return config.block_m % 32 == 0 && config.block_n % 32 == 0 ? Illegal::no : Illegal::group_block;

@@ -88,7 +88,7 @@ struct RowEnd {
   float log_sum;
 };
 
-/// @param sees whether the mask leaves the row a key
+/// @param sees whether the mask, and the list of blocks where there is one, leave the row a key
 template <Features kFeatures, Exp2 kExp2, typename Params>
 inline RowEnd end_of_row(const Params& p, long long head, bool sees, float maximum, float sum) {
   if constexpr (kFeatures.bias) sees = sees && !(sum == 0);
@@ -102,6 +102,33 @@ inline RowEnd end_of_row(const Params& p, long long head, bool sees, float maxim
       return {true, both, sum, of_keys * inverse_sum(true, sum), row_log_sum(true, both, sum)};
     }
   return {sees, maximum, sum, inverse_sum(sees, sum), row_log_sum(sees, maximum, sum)};
+}
+
+/// Calls `walk` with the keys of every listed block of a block of rows, of those that lie in `keys`; with all of these
+/// where there are no lists. The rows lie in one block of a list.
+template <bool kBlocks, typename Params, typename Walk>
+inline void walk_blocks(const Params& p, long long entry, long long head, int first_row, const Span& keys,
+                        const Walk& walk) {
+  if constexpr (kBlocks) {
+    const KeyBlocks blocks = key_blocks(p, static_cast<int>(entry), static_cast<int>(head), first_row, keys.end);
+    for (int i = 0; i < blocks.count; ++i) {
+      const int first = blocks.first_key(i);
+      const Span of_block{first > keys.begin ? first : keys.begin,
+                          first + blocks.keys < keys.end ? first + blocks.keys : keys.end};
+      if (of_block.begin < of_block.end) walk(of_block);
+    }
+  } else {
+    walk(keys);
+  }
+}
+
+/// Whether a row sees a key of `keys`, those that the mask leaves it.
+template <bool kBlocks, typename Params>
+inline bool sees_any(const Params& p, long long entry, long long head, int row, const Span& keys) {
+  bool sees = false;
+  walk_blocks<kBlocks>(p, entry, head, row, keys,
+                       [&](const Span& walked) { sees = sees || walked.begin < walked.end; });
+  return sees;
 }
 
 /// Where the log-sum-exp of a head's first row lies.

@@ -47,6 +47,8 @@ class MatrixForward {
   static constexpr bool kHasFeatures = has_features(kProblem.features);
   static constexpr bool kChangesScores = changes_scores(kProblem.features);
   static constexpr bool kPages = kProblem.features.pages;
+  static constexpr bool kBlocks = kProblem.features.blocks;
+  static constexpr bool kPrefix = kProblem.features.prefix;
   using Memory = Stored<kProblem.element>;
   /// A row is scaled anew where its maximum grew by more than 2^8 (conditional rescaling, FlashAttention-4): weights
   /// are 256 at most, and the branch is foreseen. Where any growth counted half of the rows of a second tile branched,
@@ -70,6 +72,7 @@ class MatrixForward {
     batch_ = place_.batch;
     head_ = place_.head;
     first_row_ = place_.first_row;
+    if constexpr (kPrefix) prefix_ = prefix_of(params_, static_cast<int>(batch_));
     rows_ = min(kConfig.block_m, rows_of_head<kConfig>(params_) - first_row_);
   }
 
@@ -80,14 +83,15 @@ class MatrixForward {
     k_ = head_of(params_.k, params_.k_strides, batch_, head_);
     v_ = head_of(params_.v, params_.v_strides, batch_, head_);
     pack_queries();
-    const Span span = span_of(first_row_, rows_);
-    for (int tile = span.begin; tile < span.end; tile += kKeys) {
-      const int count = min(kKeys, span.end - tile);
-      pack_keys(tile, count);
-      pack_values(tile, count);
-      fetch_next(tile + kKeys, span.end);
-      for (int row = 0; row < rows_; row += kRows) process(row, tile, count);
-    }
+    walk_blocks<kBlocks>(params_, batch_, head_, first_row_, span_of(first_row_, rows_), [&](const Span& span) {
+      for (int tile = span.begin; tile < span.end; tile += kKeys) {
+        const int count = min(kKeys, span.end - tile);
+        pack_keys(tile, count);
+        pack_values(tile, count);
+        fetch_next(tile + kKeys, span.end);
+        for (int row = 0; row < rows_; row += kRows) process(row, tile, count);
+      }
+    });
     store();
   }
 
@@ -133,7 +137,10 @@ class MatrixForward {
   /// Keys that a row of the block sees.
   [[nodiscard]] Span seen(int row) const { return span_of(first_row_ + row, 1); }
   [[nodiscard]] Span span_of(int first, int count) const {
-    return span_of_rows<kConfig, kProblem>(params_, first, count);
+    Span span = span_of_rows<kConfig, kProblem>(params_, first, count);
+    if constexpr (kPrefix)
+      if (span.end < prefix_) span.end = prefix_;
+    return span;
   }
 
   /// The keys and values of the tile from `tile` on, or of the first tile of the block that is this thread's next one
@@ -357,8 +364,8 @@ class MatrixForward {
       for (int i = 0; i < kLanes; ++i) sum += sums_[row][i];
       const Span keys = seen(row);
       const Row at = place(row);
-      const RowEnd end =
-          end_of_row<kProblem.features, kConfig.exp2>(params_, at.head, keys.begin < keys.end, maximum_[row], sum);
+      const RowEnd end = end_of_row<kProblem.features, kConfig.exp2>(
+          params_, at.head, sees_any<kBlocks>(params_, batch_, at.head, at.row, keys), maximum_[row], sum);
       Memory* const to = o + at.head * params_.o_strides.head + at.row * params_.o_strides.row;
       const float* const from = out_ + row * kColumns;
       int d = 0;
@@ -387,6 +394,7 @@ class MatrixForward {
   long long head_;
   int first_row_;
   int rows_;
+  int prefix_ = 0;  ///< keys that all rows see
   bool queries_split_ = true;
   bool keys_split_ = true;
   bool values_split_ = true;

@@ -83,6 +83,8 @@ class VectorForward {
   static constexpr bool kHasFeatures = has_features(kProblem.features);
   static constexpr bool kChangesScores = changes_scores(kProblem.features);
   static constexpr bool kPages = kProblem.features.pages;
+  static constexpr bool kBlocks = kProblem.features.blocks;
+  static constexpr bool kPrefix = kProblem.features.prefix;
   static constexpr int kBytes = element_bytes(kProblem.element);
   static constexpr Scratch kPlan = scratch_plan(kConfig, kProblem, kLanes);
   static_assert(kConfig.block_m % kQueries == 0, "block_m must hold whole register tiles of queries");
@@ -101,6 +103,7 @@ class VectorForward {
     batch_ = place_.batch;
     head_ = place_.head;
     first_row_ = place_.first_row;
+    if constexpr (kPrefix) prefix_ = prefix_of(params_, static_cast<int>(batch_));
     rows_ = min(kConfig.block_m, params_.len_q - first_row_);
     groups_ = (rows_ + kQueries - 1) / kQueries;
   }
@@ -109,13 +112,15 @@ class VectorForward {
     if constexpr (kHasFeatures)
       if (rows_ <= 0) return;  // of an entry that has fewer rows than others
     load_queries();
-    const auto span = key_span<kProblem.mask>(mask_bounds(params_), first_row_, first_row_ + rows_);
-    for (int tile = span.begin; tile < span.end; tile += kConfig.block_n) {
-      const int count = min(kConfig.block_n, span.end - tile);
-      const KeyTile keys = load_tile(params_.k, params_.k_strides, tile, count, span.end, keys_);
-      const KeyTile values = load_tile(params_.v, params_.v_strides, tile, count, span.end, values_);
-      for (int group = 0; group < groups_; ++group) process(group, tile, count, keys, values);
-    }
+    const auto span = span_of(first_row_, first_row_ + rows_);
+    walk_blocks<kBlocks>(params_, batch_, head_, first_row_, Span{span.begin, span.end}, [&](const Span& walked) {
+      for (int tile = walked.begin; tile < walked.end; tile += kConfig.block_n) {
+        const int count = min(kConfig.block_n, walked.end - tile);
+        const KeyTile keys = load_tile(params_.k, params_.k_strides, tile, count, walked.end, keys_);
+        const KeyTile values = load_tile(params_.v, params_.v_strides, tile, count, walked.end, values_);
+        for (int group = 0; group < groups_; ++group) process(group, tile, count, keys, values);
+      }
+    });
     store();
   }
 
@@ -126,6 +131,14 @@ class VectorForward {
     long long row_stride;
     [[nodiscard]] KeyTile from(int row) const { return {rows + row * row_stride, row_stride}; }
   };
+
+  /// Keys that rows [first, end) see.
+  [[nodiscard]] auto span_of(int first, int end) const {
+    auto span = key_span<kProblem.mask>(mask_bounds(params_), first, end);
+    if constexpr (kPrefix) span.end = max(span.end, prefix_);
+    if constexpr (kPrefix && !has_left_bound(kProblem.mask)) span.full_end = max(span.full_end, prefix_);
+    return span;
+  }
 
   static constexpr int min(int a, int b) { return a < b ? a : b; }
   static constexpr int max(int a, int b) { return a > b ? a : b; }
@@ -200,8 +213,7 @@ class VectorForward {
     int full_end = count;
     if constexpr (kMasked) {
       // Keys that no row of the group sees are neither multiplied nor read.
-      const auto span =
-          key_span<kProblem.mask>(mask_bounds(params_), first_query, first_row_ + min(rows_, (group + 1) * kQueries));
+      const auto span = span_of(first_query, first_row_ + min(rows_, (group + 1) * kQueries));
       count = min(count, span.end - tile);
       if constexpr (has_left_bound(kProblem.mask)) {
         const int unseen = max(0, span.begin - tile);
@@ -307,6 +319,7 @@ class VectorForward {
   [[nodiscard]] IntVec sees(int first_row, int key) const {
     const IntVec row = lane_indices() + first_row;
     IntVec seen = row + params_.right_offset >= key;
+    if constexpr (kPrefix) seen = seen | (IntVec{} + key < prefix_);
     if constexpr (has_left_bound(kProblem.mask)) seen = seen & (row + params_.left_offset <= key);
     return seen;
   }
@@ -326,9 +339,10 @@ class VectorForward {
       const auto* transposed = reinterpret_cast<const float*>(out_ + static_cast<long long>(group) * kDim * kVectors);
       const float sum = reinterpret_cast<const float*>(sum_ + group * kVectors)[lane];
       const float maximum = reinterpret_cast<const float*>(maximum_ + group * kVectors)[lane];
-      const auto span = key_span<kProblem.mask>(mask_bounds(params_), first_row_ + row, first_row_ + row + 1);
-      const RowEnd end =
-          end_of_row<kProblem.features, kConfig.exp2>(params_, head_, span.begin < span.end, maximum, sum);
+      const auto span = span_of(first_row_ + row, first_row_ + row + 1);
+      const RowEnd end = end_of_row<kProblem.features, kConfig.exp2>(
+          params_, head_, sees_any<kBlocks>(params_, batch_, head_, first_row_ + row, Span{span.begin, span.end}),
+          maximum, sum);
       const long long offset = base + (first_row_ + row) * params_.o_strides.row;
       for (int d = 0; d < kDim; ++d) {
         const float value = end.sees ? transposed[d * kQueries + lane] * end.inverse : 0.0F;
@@ -355,6 +369,7 @@ class VectorForward {
   int first_row_;
   int rows_;
   int groups_;
+  int prefix_ = 0;  ///< keys that all rows see
 };
 
 }  // namespace heed::cpu

@@ -142,8 +142,13 @@ struct Features {
   bool sinks = false;    ///< one more score of each row, without a value
   bool lengths = false;  ///< of each entry of the batch
   bool pages = false;    ///< of K and V
+  bool blocks = false;   ///< lists of the blocks of keys that blocks of rows see
+  bool prefix = false;   ///< keys that all rows see under a causal mask
   constexpr bool operator==(const Features&) const = default;
 };
+
+/// Listed blocks have 64 or 128 rows and as many keys: tiles that divide this lie in one of either size.
+inline constexpr int kLeastBlock = 64;
 
 /// What is fixed when a variant is built, besides its config.
 ///

@@ -96,9 +96,13 @@ void write_key(Call& call, std::uint32_t threads) {
                                    p.total_k,
                                    p.page_size,
                                    p.pages,
-                                   p.page_table_stride})
+                                   p.page_table_stride,
+                                   p.block_rows,
+                                   p.block_keys,
+                                   p.block_most})
     *word++ = value;
-  for (const heed_strides* s : {&p.q_strides, &p.k_strides, &p.v_strides, &p.o_strides, &p.bias_strides})
+  for (const heed_strides* s : {&p.q_strides, &p.k_strides, &p.v_strides, &p.o_strides, &p.bias_strides,
+                                &p.block_count_strides, &p.block_index_strides})
     for (const std::int64_t stride : {s->batch, s->head, s->row, s->dim}) *word++ = stride;
 }
 
@@ -256,9 +260,14 @@ Features Features::shared() const {
           cu_seqlens_q.shared(),
           cu_seqlens_k.shared(),
           page_table.shared(),
+          block_counts.shared(),
+          block_indices.shared(),
+          prefix_lengths.shared(),
           softcap,
           max_len_q,
-          max_len_k};
+          max_len_k,
+          block_rows,
+          block_keys};
 }
 
 std::string text_of(const heed_problem& problem) {

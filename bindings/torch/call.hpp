@@ -35,16 +35,21 @@ struct Masking {
 
 /// Tensors and numbers of features (heed.h), which most calls do not have: empty, or 0.
 struct Features {
-  Tensor bias;          ///< broadcast to (batch, heads, len_q, len_k): bool, float16, bfloat16 or float32
-  Tensor sinks;         ///< (heads), float32
-  Tensor alibi_slopes;  ///< (heads) or (batch, heads), float32
-  Tensor key_lengths;   ///< (batch), int32
-  Tensor cu_seqlens_q;  ///< (batch + 1), int32: query is (total, heads, dim) then
-  Tensor cu_seqlens_k;  ///< (batch + 1), int32: and key and value are, unless they lie in pages
-  Tensor page_table;    ///< (batch, pages), int32: key and value are (pages, heads_kv, page_size, dim) then
+  Tensor bias;            ///< broadcast to (batch, heads, len_q, len_k): bool, float16, bfloat16 or float32
+  Tensor sinks;           ///< (heads), float32
+  Tensor alibi_slopes;    ///< (heads) or (batch, heads), float32
+  Tensor key_lengths;     ///< (batch), int32
+  Tensor cu_seqlens_q;    ///< (batch + 1), int32: query is (total, heads, dim) then
+  Tensor cu_seqlens_k;    ///< (batch + 1), int32: and key and value are, unless they lie in pages
+  Tensor page_table;      ///< (batch, pages), int32: key and value are (pages, heads_kv, page_size, dim) then
+  Tensor block_counts;    ///< (batch or 1, heads or 1, blocks of rows), int32
+  Tensor block_indices;   ///< (batch or 1, heads or 1, blocks of rows, numbers), int32
+  Tensor prefix_lengths;  ///< (batch), int32
   double softcap = 0;
-  std::int64_t max_len_q = 0;  ///< of the entries of a ragged batch
-  std::int64_t max_len_k = 0;  ///< of these, and of entries whose keys lie in pages
+  std::int64_t max_len_q = 0;   ///< of the entries of a ragged batch
+  std::int64_t max_len_k = 0;   ///< of these, and of entries whose keys lie in pages
+  std::int64_t block_rows = 0;  ///< of a block of rows that has a list
+  std::int64_t block_keys = 0;  ///< of a block of keys
 
   /// Other owners of the same tensors.
   [[nodiscard]] Features shared() const;
@@ -75,7 +80,7 @@ const char* phrase(Refusal refusal);
 
 /// Everything that tells one plan from another; plain words, compared and hashed as such.
 struct PlanKey {
-  std::array<std::int64_t, 43> words{};
+  std::array<std::int64_t, 54> words{};
   friend bool operator==(const PlanKey&, const PlanKey&) = default;
   [[nodiscard]] std::uint64_t hash() const;
 };

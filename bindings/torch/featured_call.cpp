@@ -59,6 +59,34 @@ bool read_sizes(const Shape& q, const Shape& k, const Shape& v, const Ragged& ra
   return k.sizes[0] == p.batch;
 }
 
+// Lists of blocks: of the sizes that broadcast to the problem's, the numbers of one dense.
+bool read_blocks(const Features& f, Call& call) {
+  static const std::int32_t int32 = libtorch().dtype_int32();
+  heed_problem& p = call.problem;
+  const std::optional<Shape> counts = shape_of(f.block_counts.get());
+  const std::optional<Shape> indices = f.block_indices ? shape_of(f.block_indices.get()) : std::nullopt;
+  if (!counts || !indices || counts->rank != 3 || indices->rank != 4 || counts->dtype != int32 ||
+      indices->dtype != int32 || !is_on_device_of(call, *counts) || !is_on_device_of(call, *indices) ||
+      f.block_rows < 1 || f.block_keys < 1)
+    return false;
+  const std::array<std::int64_t, 3> wanted = {p.batch, p.heads, (p.len_q + f.block_rows - 1) / f.block_rows};
+  std::array<std::int64_t, 3> of_counts{}, of_indices{};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const bool is_shared = i < 2 && counts->sizes[i] == 1;
+    if (counts->sizes[i] != indices->sizes[i] || (!is_shared && counts->sizes[i] != wanted[i])) return false;
+    of_counts[i] = is_shared ? 0 : counts->strides[i];
+    of_indices[i] = is_shared ? 0 : indices->strides[i];
+  }
+  if (indices->sizes[3] > 1 && indices->strides[3] != 1) return false;
+  p.flags |= HEED_HAS_BLOCKS;
+  p.block_rows = f.block_rows;
+  p.block_keys = f.block_keys;
+  p.block_most = indices->sizes[3];
+  p.block_count_strides = {of_counts[0], of_counts[1], of_counts[2], 0};
+  p.block_index_strides = {of_indices[0], of_indices[1], of_indices[2], 1};
+  return true;
+}
+
 }  // namespace
 
 Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_tensor, const Masking& masking,
@@ -106,6 +134,7 @@ Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorH
   };
   bool fits = takes(f.sinks, HEED_HAS_SINKS, fp32, {p.heads}) &&
               takes(f.key_lengths, HEED_KEY_LENGTHS, int32, {p.batch}) &&
+              takes(f.prefix_lengths, HEED_HAS_PREFIX, int32, {p.batch}) &&
               takes(f.cu_seqlens_q, HEED_RAGGED, int32, {p.batch + 1}) &&
               takes(f.cu_seqlens_k, HEED_RAGGED, int32, {p.batch + 1});
   if (f.alibi_slopes) {
@@ -122,6 +151,7 @@ Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorH
     if (fits) p.page_table_stride = std::max(table->strides[0], table->sizes[1]);
     p.flags |= HEED_PAGED;
   }
+  if (f.block_counts) fits = fits && read_blocks(f, call);
   if (!fits) return Refusal::feature_tensor;
   if (f.bias)
     if (const Refusal refusal = add_bias(f.bias, call); refusal != Refusal::none) return refusal;

@@ -76,6 +76,9 @@ void set_features(const Features& f, heed_tensors& tensors) {
   set(f.cu_seqlens_q, tensors.cu_seqlens_q);
   set(f.cu_seqlens_k, tensors.cu_seqlens_k);
   set(f.page_table, tensors.page_table);
+  set(f.block_counts, tensors.block_counts);
+  set(f.block_indices, tensors.block_indices);
+  set(f.prefix_lengths, tensors.prefix_lengths);
 }
 
 void run_plan(PlanEntry& entry, const Call& call, const Inputs& inputs, Outputs& outputs) {
@@ -136,8 +139,13 @@ Outputs run_unfused_features(const Inputs& inputs, const Masking& masking) {
                          stable_optional(f.cu_seqlens_q.shared()),
                          stable_optional(f.cu_seqlens_k.shared()),
                          stable_optional(f.page_table.shared()),
+                         stable_optional(f.block_counts.shared()),
+                         stable_optional(f.block_indices.shared()),
+                         stable_optional(f.prefix_lengths.shared()),
                          stable(f.max_len_q),
-                         stable(f.max_len_k)};
+                         stable(f.max_len_k),
+                         stable(f.block_rows),
+                         stable(f.block_keys)};
   check(libtorch().call("heed::unfused_features", "", stack, kAbiVersion), "heed::unfused_features");
   return {tensor_of(stack[0]), tensor_of(stack[1])};
 }
@@ -207,12 +215,12 @@ void forward_features_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
   const Masking masking = masking_of(stack + 3);
   Features& f = inputs.features;
   f.softcap = number_of<double>(stack[7]);
-  Tensor* const tensors[] = {&f.bias,         &f.sinks,        &f.alibi_slopes, &f.key_lengths,
-                             &f.cu_seqlens_q, &f.cu_seqlens_k, &f.page_table};
+  Tensor* const tensors[] = {&f.bias,         &f.sinks,      &f.alibi_slopes, &f.key_lengths,   &f.cu_seqlens_q,
+                             &f.cu_seqlens_k, &f.page_table, &f.block_counts, &f.block_indices, &f.prefix_lengths};
   for (std::size_t i = 0; i < std::size(tensors); ++i) *tensors[i] = optional_tensor_of(stack[8 + i]);
-  f.max_len_q = number_of<std::int64_t>(stack[15]);
-  f.max_len_k = number_of<std::int64_t>(stack[16]);
-  const bool or_unfused = number_of<bool>(stack[17]);
+  std::int64_t* const numbers[] = {&f.max_len_q, &f.max_len_k, &f.block_rows, &f.block_keys};
+  for (std::size_t i = 0; i < std::size(numbers); ++i) *numbers[i] = number_of<std::int64_t>(stack[18 + i]);
+  const bool or_unfused = number_of<bool>(stack[22]);
   Call call;
   const Refusal refusal =
       read_featured_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, inputs.features, call);

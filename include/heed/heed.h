@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define HEED_ABI_VERSION 2
+#define HEED_ABI_VERSION 3
 
 /* NOLINTBEGIN(modernize-use-using): C has no other */
 
@@ -114,6 +114,15 @@ typedef struct heed_strides {
 /* Entry b uses its first seqused_k[b] keys alone: at most len_k, and less than 0 counts as 0. Not with HEED_RAGGED,
  * unless keys lie in pages. */
 #define HEED_KEY_LENGTHS (1u << 8)
+/* Rows see listed blocks of keys alone, and of these what mask and bias leave: row i of an entry sees key j where j /
+ * block_keys is one of the first block_counts[b, h, r] numbers of block_indices[b, h, r, ..], with r = i / block_rows.
+ * As FlexAttention's kv_num_blocks and kv_indices. Numbers come in any order, each once; in the order of keys, blocks
+ * that a causal mask hides cost nothing. One that no block of the entry's keys has shows nothing, and a count beyond
+ * block_most, or below 0, counts as the nearest. Blocks that no list has are not read. */
+#define HEED_HAS_BLOCKS (1u << 9)
+/* Rows of entry b also see, of its keys before prefix_lengths[b], those that the mask's right bound hides: with a
+ * causal mask a prefix LM. Less than 0 counts as 0, and more than the entry's keys as all of them. */
+#define HEED_HAS_PREFIX (1u << 10)
 
 typedef struct heed_problem {
   uint32_t struct_size; /* sizeof(heed_problem) */
@@ -151,6 +160,11 @@ typedef struct heed_problem {
   int64_t pages;             /* with HEED_PAGED: of K, and of V */
   int64_t page_table_stride; /* with HEED_PAGED: numbers from one entry of the page table to the next; 0: as many as
                               * len_k keys take */
+  int64_t block_rows;        /* with HEED_HAS_BLOCKS: rows of a block, 64 or 128 */
+  int64_t block_keys;        /* with HEED_HAS_BLOCKS: keys of a block, 64 or 128 */
+  int64_t block_most;        /* with HEED_HAS_BLOCKS: numbers that a list has room for, 1 to 2^24 */
+  heed_strides block_count_strides; /* of (batch, heads, blocks of rows), `dim` 0; 0: all share them */
+  heed_strides block_index_strides; /* of (batch, heads, blocks of rows, block_most), `dim` 1; 0 as above */
   uint32_t flags;
   uint32_t reserved_flags; /* 0 */
   uint64_t reserved[8];    /* 0 */
@@ -162,20 +176,23 @@ typedef struct heed_problem {
 typedef struct heed_tensors {
   uint32_t struct_size; /* sizeof(heed_tensors) */
   uint32_t reserved_flags;
-  const void* q;               /* (batch, heads, len_q, dim); ragged (total_q, heads, dim) */
-  const void* k;               /* (batch, heads_kv, len_k, dim); ragged (total_k, heads_kv, dim); pages of it */
-  const void* v;               /* (batch, heads_kv, len_k, dim_v), as k */
-  void* o;                     /* (batch, heads, len_q, dim_v), as q; a row that sees no key is zeros, and one that no
-                                * entry has may be overwritten */
-  float* lse;                  /* (batch, heads, len_q), ragged (heads, total_q), dense; of such a row -infinity, or
-                                * its sink */
-  const void* bias;            /* (batch, heads, len_q, len_k), by bias_strides; entries count from their own rows */
-  const float* sinks;          /* (heads), natural logarithms */
-  const float* alibi_slopes;   /* (heads), or (batch, heads) with HEED_ALIBI_BY_BATCH */
-  const int32_t* cu_seqlens_q; /* (batch + 1) */
-  const int32_t* cu_seqlens_k; /* (batch + 1); null where keys lie in pages */
-  const int32_t* seqused_k;    /* (batch) */
-  const int32_t* page_table;   /* (batch, pages of len_k keys), by page_table_stride */
+  const void* q;                 /* (batch, heads, len_q, dim); ragged (total_q, heads, dim) */
+  const void* k;                 /* (batch, heads_kv, len_k, dim); ragged (total_k, heads_kv, dim); pages of it */
+  const void* v;                 /* (batch, heads_kv, len_k, dim_v), as k */
+  void* o;                       /* (batch, heads, len_q, dim_v), as q; a row that sees no key is zeros, and one that no
+                                  * entry has may be overwritten */
+  float* lse;                    /* (batch, heads, len_q), ragged (heads, total_q), dense; of such a row -infinity, or
+                                  * its sink */
+  const void* bias;              /* (batch, heads, len_q, len_k), by bias_strides; entries count from their own rows */
+  const float* sinks;            /* (heads), natural logarithms */
+  const float* alibi_slopes;     /* (heads), or (batch, heads) with HEED_ALIBI_BY_BATCH */
+  const int32_t* cu_seqlens_q;   /* (batch + 1) */
+  const int32_t* cu_seqlens_k;   /* (batch + 1); null where keys lie in pages */
+  const int32_t* seqused_k;      /* (batch) */
+  const int32_t* page_table;     /* (batch, pages of len_k keys), by page_table_stride */
+  const int32_t* block_counts;   /* (batch, heads, blocks of rows), by block_count_strides */
+  const int32_t* block_indices;  /* (batch, heads, blocks of rows, block_most), by block_index_strides */
+  const int32_t* prefix_lengths; /* (batch) */
   const float* q_scale;
   const float* k_scale;
   const float* v_scale;
@@ -226,7 +243,8 @@ typedef struct heed_plan_info {
   const char* origin;     /* "given", "book FILE", or the file of programs */
   const char* reason;     /* why this one, in a sentence */
   double flops;           /* of both products, over the scores that the mask leaves; entries with lengths of their own
-                           * count as if each had the most */
+                           * count as if each had the most, lists of blocks as if they had all, prefixes as if there
+                           * were none */
   heed_strides o_strides; /* that a program built for one shape writes to; all zero: those of the problem */
   uint32_t is_building;   /* whether a better program is being built: a plan made after heed_wait_for_builds takes it */
   uint32_t reserved_building;

@@ -111,6 +111,24 @@ struct Bias {
   bool operator==(const Bias&) const = default;
 };
 
+/// Which blocks of keys a block of rows sees, by named parts: a block that any part names is seen. Blocks are counted
+/// from a row's own key, which masks define too. Without a part all blocks are seen.
+struct BlockPattern {
+  std::int64_t rows = 128;                  ///< of a block: 64 or 128
+  std::int64_t keys = 128;                  ///< 64 or 128
+  std::optional<std::int64_t> window = {};  ///< blocks on either side of the own ones (Longformer, arXiv 2004.05150)
+  std::int64_t dilation = 1;                ///< of the window: every so manieth block
+  std::int64_t globals = 0;                 ///< first blocks of keys that all rows see, and of rows that see all keys
+  std::int64_t random = 0;                  ///< blocks drawn for each block of rows (BigBird, arXiv 2007.14062)
+  std::int64_t stride = 0;                  ///< every so manieth block before and after the own one (arXiv 1904.10509)
+  std::int64_t wavefront = 0;               ///< blocks of which the numbers of row and key add up to a multiple of it
+  double density = 0;                       ///< the probability of each block
+  std::uint64_t seed = 0;                   ///< of random and density
+  bool by_batch = false;  ///< whether batch entries have lists of their own, drawn anew; else they share them
+  bool by_head = false;   ///< the same of query heads
+  bool operator==(const BlockPattern&) const = default;
+};
+
 /// Bytes of one element.
 constexpr std::size_t size_of(BiasDtype dtype) {
   return dtype == BiasDtype::boolean ? 1 : dtype == BiasDtype::fp32 ? 4 : 2;
@@ -148,6 +166,9 @@ struct Workload {
   bool ragged = false;       ///< entries have lengths of their own, and their rows follow each other in one tensor
                              ///< (total rows, heads, dim); len_q and len_k are the most that one has
   std::int64_t page_size = 0;  ///< keys of a page where K and V lie in pages, 0 where they do not
+  std::int64_t prefix = 0;  ///< rows also see, of their entry's first keys, what the mask's right bound hides: as many
+                            ///< as entries say, at most this (prefix LM); 0: none
+  std::optional<BlockPattern> blocks = {};  ///< rows see listed blocks of keys alone, and of these what the mask leaves
 
   bool operator==(const Workload&) const = default;
 
@@ -162,16 +183,16 @@ struct Workload {
   [[nodiscard]] bool has_lengths() const { return key_lengths || ragged; }
   /// Whether there is any feature.
   [[nodiscard]] bool has_features() const {
-    return softcap != 0 || bias || alibi || sinks || has_lengths() || page_size > 0;
+    return softcap != 0 || bias || alibi || sinks || has_lengths() || page_size > 0 || prefix > 0 || blocks;
   }
   /// The index of query `row`'s own key: of a mask at the bottom right it may be below 0, at the top left beyond the
   /// last key.
   [[nodiscard]] std::int64_t own_key(std::int64_t row) const;
-  /// Keys that query `row` sees.
+  /// Keys that the mask leaves query `row`.
   [[nodiscard]] KeyRange keys_of(std::int64_t row) const;
-  /// From the first key that any query sees to the last.
+  /// From the first key that the mask leaves any query to the last.
   [[nodiscard]] KeyRange seen_keys() const;
-  /// Scores that the mask leaves, over all heads and batches: one exponential each.
+  /// Scores that the mask and the lists of blocks leave, over all heads and batches: one exponential each.
   [[nodiscard]] double visible_scores() const;
   /// Floating-point operations of both products over the visible scores: 2 * (dim + dim_v) each.
   [[nodiscard]] double flops() const;
@@ -185,8 +206,13 @@ struct Workload {
 /// Shape: b (batch, default 1), h (query heads, default 1), hkv (key heads, default h), l (query length), k (key
 /// length, default l), d (head dim), dv (value dim, default d); each a positive decimal number, at most once. Then, in
 /// any order and each after a colon: a dtype, a mask, a layout, scale=NUMBER, and features: softcap=NUMBER, alibi,
-/// sinks, key_lengths, ragged, page=KEYS, and bias=DTYPE or bias=DTYPE/DIMENSIONS, with a dtype or bool, and those of
-/// the letters b, h, l and k in whose dimensions biases differ: bias=bool/bk for padding, bias=fp16/hlk for positions.
+/// sinks, key_lengths, ragged, page=KEYS, prefix=KEYS, blocks=SIZE/PARTS, and bias=DTYPE or bias=DTYPE/DIMENSIONS, with
+/// a dtype or bool, and those of the letters b, h, l and k in whose dimensions biases differ: bias=bool/bk for padding,
+/// bias=fp16/hlk for positions.
+///
+/// blocks=SIZE, blocks=SIZE/PARTS or blocks=SIZE/PARTS/DIMENSIONS: a SIZE is 64 or 128, or rows x keys as 64x128; PARTS
+/// are windowN, dilatedNxM, globalN, randomN, strideN, wavefrontN and densityP, joined by + and ended by @SEED, or
+/// longformer (window4+global1) or bigbird (window1+global2+random3); DIMENSIONS are b and h, in which lists differ.
 ///
 /// A mask is causal_top_left, causal_bottom_right, or one of these with window=LEFT, or a window alone:
 /// window=LEFT, window=LEFT/RIGHT, aligned to the bottom right, or window_top_left=...; LEFT and RIGHT are numbers of
@@ -235,6 +261,11 @@ struct HostTensors {
   const std::int32_t* seqused_k = nullptr;     ///< (batch): keys of each entry; null where they are cu_seqlens_k's
   const std::int32_t* page_table = nullptr;    ///< (batch, pages of an entry)
   std::int64_t page_table_stride = 0;
+  const std::int32_t* prefix_lengths = nullptr;  ///< (batch)
+  const std::int32_t* block_counts = nullptr;    ///< (batch, heads, blocks of rows), by block_count_strides
+  const std::int32_t* block_indices = nullptr;   ///< (batch, heads, blocks of rows, numbers), by block_index_strides
+  Strides block_count_strides = {};              ///< `row` is from one block of rows to the next
+  Strides block_index_strides = {};
 };
 
 /// One row of the output: query `row` of head `head` of batch entry `batch`.

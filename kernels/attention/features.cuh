@@ -87,16 +87,24 @@ __device__ __forceinline__ void add_bias(float (&s)[kRegisters], int h, const ch
     }
 }
 
+/// The keys that all rows of the block's entry see. Without the feature an empty type.
+template <const Problem& kProblem, bool kPrefix = kProblem.features.prefix>
+struct SeenPrefix {};
+template <const Problem& kProblem>
+struct SeenPrefix<kProblem, true> {
+  int prefix = 0;
+};
+
 /// The changes of one head's scores. Of a problem that has none an empty type, to be a base: nvcc 13.0 has no layout
 /// for an empty member ([[no_unique_address]]) of a class with bases.
 template <const Problem& kProblem, bool kChanges = changes_scores(kProblem.features)>
-struct ScoreChanges {
+struct ScoreChanges : SeenPrefix<kProblem> {
   ScoreChanges() = default;
   __device__ __forceinline__ ScoreChanges(const ForwardParams&, int, int) {}
 };
 
 template <const Problem& kProblem>
-struct ScoreChanges<kProblem, true> {
+struct ScoreChanges<kProblem, true> : SeenPrefix<kProblem> {
   static constexpr Features kFeatures = kProblem.features;
 
   const char* bias;  ///< of the head's first row and key
@@ -172,11 +180,25 @@ struct ScoreChanges<kProblem, true> {
     for (int h = 0; h < 2; ++h) {
       const int r = row + 8 * h;
       const int begin = hidden_keys(kProblem.mask, r, p.left_offset, p.len_k);
-      const int end = r < p.len_q ? visible_keys(kProblem.mask, r, p.right_offset, p.len_k) : 0;
+      int end = r < p.len_q ? visible_keys(kProblem.mask, r, p.right_offset, p.len_k) : 0;
+      if constexpr (kFeatures.prefix) end = r < p.len_q ? max(end, this->prefix) : 0;
       add_bias<kElement>(s, h, bias + (r * p.bias_row + first * p.bias_key) * kBytes, p.bias_key * kBytes, first, begin,
                          end);
     }
   }
+};
+
+/// The list of blocks of keys that a block's rows walk, beside the changes of their scores. Without the feature
+/// nothing.
+template <const Problem& kProblem, bool kBlocks = kProblem.features.blocks>
+struct ListedBlocks : ScoreChanges<kProblem> {
+  using ScoreChanges<kProblem>::ScoreChanges;
+};
+
+template <const Problem& kProblem>
+struct ListedBlocks<kProblem, true> : ScoreChanges<kProblem> {
+  using ScoreChanges<kProblem>::ScoreChanges;
+  KeyBlocks blocks;
 };
 
 /// Adds the head's sink to a row that has seen all of its keys: to its maximum and sum. What the row's outputs are to

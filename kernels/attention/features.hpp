@@ -5,8 +5,9 @@
 ///     s = scale * q.k       softcap * tanh(s / softcap)       s + bias       s - slope |own key - key|       the mask
 ///
 /// and the sink of a head is one more score of each of its rows, without a value. Entries of a batch may have lengths
-/// of their own, and K and V may lie in pages. A program that is built with a feature runs launches without it too: a
-/// null pointer, or a number of 0, says that a launch has none.
+/// of their own, K and V may lie in pages, and blocks of rows may see the blocks of keys of a list alone. A program
+/// that is built with a feature runs launches without it too: a null pointer, or a number of 0, says that a launch has
+/// none.
 #pragma once
 
 #include "kernels/attention/mask.hpp"
@@ -50,9 +51,25 @@ struct FeatureParams : ForwardParams {
                            ///< their begin; right_offset and left_offset are those of len_q and len_k
   float softcap;           ///< 0: none
   int reserved;
+  /// Where rows see listed blocks of keys alone: row i of an entry is in block i / block_rows of rows, whose list is
+  /// the first block_counts[b, h, block] numbers of block_indices[b, h, block, ..], in any order, each once. Number n
+  /// stands for the entry's keys [n, n + 1) * block_keys; one that stands for none hides nothing and shows nothing.
+  /// What the mask or a bias hides of listed blocks stays hidden. Blocks that no list has are not read.
+  const int* block_counts;
+  const int* block_indices;
+  TensorStrides block_count_strides;  ///< in numbers; `row` is from one block of rows to the next. 0: shared
+  TensorStrides block_index_strides;
+  int block_most;  ///< numbers that a list has room for; a greater count stands for it
+  int block_rows;  ///< 64 or 128
+  int block_keys;  ///< 64 or 128
+  int reserved_blocks;
+  /// Entry b's rows also see, of its keys before prefix_lengths[b], those that the mask's right bound hides (prefix
+  /// LM). Below 0 and beyond len_k counts as the nearest that can be.
+  const int* prefix_lengths;  ///< (batch)
 };
-static_assert(sizeof(FeatureParams) == sizeof(ForwardParams) + 7 * sizeof(void*) + 8 * sizeof(long long) + 6 * 4,
-              "seven pointers, eight strides and six numbers, without padding");
+static_assert(sizeof(FeatureParams) == sizeof(ForwardParams) + 10 * sizeof(void*) + 8 * sizeof(long long) +
+                                           2 * sizeof(TensorStrides) + 10 * 4,
+              "ten pointers, fourteen strides and ten numbers, without padding");
 
 HEED_HOST_DEVICE constexpr bool has_features(const Features& f) {
   return !(f == Features{});
@@ -110,12 +127,13 @@ HEED_HOST_DEVICE inline FeatureParams of_entry(const FeatureParams& launch, int 
   return p;
 }
 
-/// `trimmed` of a launch that may have features. Where keys are those of entries with lengths, or of pages, none are
-/// cut off: programs with these features read none in front of the first that a tile of rows sees.
+/// `trimmed` of a launch that may have features. Where keys are those of entries with lengths, of pages or of listed
+/// blocks, or counted by a prefix, none are cut off: programs with these features read none in front of the first that
+/// a tile of rows sees.
 HEED_HOST_DEVICE inline FeatureParams trimmed(const FeatureParams& params, MaskKind mask, int element_bytes) {
   const int front = unseen_in_front(mask, mask_bounds(params));
   if (front == 0 || params.seqused_k != nullptr || params.cu_seqlens_k != nullptr || params.cu_seqlens_q != nullptr ||
-      params.page_table != nullptr)
+      params.page_table != nullptr || params.block_counts != nullptr || params.prefix_lengths != nullptr)
     return params;
   FeatureParams p = params;
   static_cast<ForwardParams&>(p) = trimmed(static_cast<const ForwardParams&>(params), mask, element_bytes);
@@ -123,6 +141,43 @@ HEED_HOST_DEVICE inline FeatureParams trimmed(const FeatureParams& params, MaskK
   if (params.bias != nullptr)
     p.bias = static_cast<const char*>(params.bias) + front * params.bias_key * kBytes[params.bias_element];
   return p;
+}
+
+/// Keys that all rows of an entry see beside those that a causal mask leaves; 0 where a launch has none.
+/// @param p the launch as the entry has it (of_entry)
+HEED_HOST_DEVICE inline int prefix_of(const FeatureParams& p, int entry) {
+  return p.prefix_lengths == nullptr ? 0 : clamped(p.prefix_lengths[entry], 0, p.len_k);
+}
+
+/// The list of the blocks of keys that a tile of rows walks. The tile lies in one block of rows.
+struct KeyBlocks {
+  const int* numbers;  ///< null where a launch has no lists: rows see all keys then
+  int count;           ///< of blocks to walk
+  int keys;            ///< of a block
+  int len_k;
+
+  /// The first key of a block of the list; len_k where its number stands for none.
+  [[nodiscard]] HEED_HOST_DEVICE int first_key(int index) const {
+    if (numbers == nullptr) return 0;
+    const int number = numbers[index];
+    // As unsigned, so that numbers below 0 are too large.
+    return static_cast<unsigned>(number) < static_cast<unsigned>((len_k + keys - 1) / keys) ? number * keys : len_k;
+  }
+};
+
+/// Without the blocks at the end of the list that begin at or after key `end`, which the rows see nothing of: in order
+/// of keys these are all that a causal mask hides.
+/// @param p the launch as the entry has it (of_entry)
+HEED_HOST_DEVICE inline KeyBlocks key_blocks(const FeatureParams& p, int entry, int head, int first_row, int end) {
+  if (p.block_counts == nullptr) return {nullptr, 1, p.len_k, p.len_k};
+  const int block = first_row / p.block_rows;
+  const TensorStrides& c = p.block_count_strides;
+  const TensorStrides& n = p.block_index_strides;
+  KeyBlocks blocks{p.block_indices + entry * n.batch + head * n.head + block * n.row,
+                   clamped(p.block_counts[entry * c.batch + head * c.head + block * c.row], 0, p.block_most),
+                   p.block_keys, p.len_k};
+  while (blocks.count > 0 && blocks.first_key(blocks.count - 1) >= end) --blocks.count;
+  return blocks;
 }
 
 /// Where row `key` of K or V lies, in elements from the tensor's first of the head: strides are the tensor's.

@@ -2,6 +2,7 @@
 /// is done to scores beside the scale. Written apart from kernels/attention/features.hpp, which kernels follow.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -20,6 +21,7 @@ class Entry {
       if (page_size_ == 0) first_key_ = tensors.cu_seqlens_k[batch];
     }
     is_ragged_ = whole.ragged;
+    if (whole.prefix > 0) workload_.prefix = std::max(tensors.prefix_lengths[batch], 0);
   }
 
   /// A batch of 1 with the entry's own lengths.
@@ -36,6 +38,18 @@ class Entry {
     return place_of_key(tensors_.v_strides, head, row);
   }
 
+  /// Whether the list of the row's block has the block of keys that a key is in.
+  [[nodiscard]] bool lists(std::int64_t head, std::int64_t row, std::int64_t key) const {
+    if (!workload_.blocks) return true;
+    const std::int64_t block = row / workload_.blocks->rows;
+    const Strides& c = tensors_.block_count_strides;
+    const Strides& n = tensors_.block_index_strides;
+    const std::int32_t* const numbers = tensors_.block_indices + batch_ * n.batch + head * n.head + block * n.row;
+    const std::int32_t count = tensors_.block_counts[batch_ * c.batch + head * c.head + block * c.row];
+    for (std::int32_t i = 0; i < count; ++i)
+      if (numbers[i] == key / workload_.blocks->keys) return true;
+    return false;
+  }
   [[nodiscard]] bool changes_scores() const { return workload_.softcap != 0 || workload_.bias || workload_.alibi; }
 
   /// A scaled score after softcap, bias and ALiBi; -infinity where the bias hides it.

@@ -38,11 +38,13 @@ bool Gate::check_class(InputClass inputs) {
 }
 
 bool Gate::heads_are_alike() const {
-  return !workload_.bias && !workload_.alibi && !workload_.sinks && !workload_.has_lengths();
+  const bool has_own_lists = workload_.blocks && (workload_.blocks->by_batch || workload_.blocks->by_head);
+  return !workload_.bias && !workload_.alibi && !workload_.sinks && !workload_.has_lengths() && !has_own_lists &&
+         workload_.prefix == 0;
 }
 
 bool Gate::check_lengths() {
-  if (!workload_.has_lengths()) return true;
+  if (!workload_.has_lengths() && workload_.prefix == 0) return true;
   for (int draw = 0; draw < kLengthDraws; ++draw) {
     start("entries of other lengths, none among them");
     InputValues values = make_inputs(workload_, InputClass::normal, next_seed());
@@ -264,7 +266,8 @@ bool Gate::check_chains() {
 }
 
 bool Gate::check_permutation() {
-  if (workload_.is_masked() || workload_.bias || workload_.alibi || workload_.has_lengths()) return true;
+  if (workload_.is_masked() || workload_.bias || workload_.alibi || workload_.has_lengths() || workload_.blocks)
+    return true;
   start("permuted keys");
   const Workload& w = workload_;
   const std::uint64_t seed = next_seed();

@@ -48,6 +48,8 @@ void make_bias(const Workload& w, std::uint64_t seed, Values& bias) {
 
 void make_features(const Workload& w, std::uint64_t seed, InputValues& values) {
   values.lengths = lengths_of(w);
+  if (w.blocks) values.blocks = block_lists(w);
+  values.prefix_lengths = prefix_lengths_of(w);
   if (w.bias) make_bias(w, substream(seed, 1), values.bias);
   if (w.alibi)
     for (std::int64_t head = 0; head < w.heads; ++head)
@@ -60,7 +62,6 @@ void make_features(const Workload& w, std::uint64_t seed, InputValues& values) {
 }
 
 void draw_lengths(const Workload& w, std::uint64_t seed, InputValues& values) {
-  if (!w.has_lengths()) return;
   Random random(seed);
   const auto draw = [&](std::int64_t most) {
     switch (random.below(5)) {
@@ -74,6 +75,9 @@ void draw_lengths(const Workload& w, std::uint64_t seed, InputValues& values) {
         return static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(most + 1)));
     }
   };
+  for (std::int32_t& prefix : values.prefix_lengths)
+    prefix = static_cast<std::int32_t>(draw(std::min(w.prefix, w.len_k)));
+  if (!w.has_lengths()) return;
   for (EntryLengths& lengths : values.lengths) {
     lengths.len_k = draw(w.len_k);
     if (w.ragged) lengths.len_q = draw(w.len_q);

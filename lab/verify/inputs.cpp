@@ -87,7 +87,7 @@ Turn column_turn(const Workload& w, std::uint64_t seed, std::int64_t key_head) {
 }
 Turn key_turn(const Workload& w, std::uint64_t seed, std::int64_t key_head) {
   return random_turn(w.len_k, substream(substream(seed, kTurnSeed), static_cast<std::uint64_t>(3 * key_head + 2)),
-                     key_head == 0 || w.is_masked());
+                     key_head == 0 || w.is_masked() || w.blocks);
 }
 
 // Every head as the first one, its channels, columns and keys turned.
@@ -354,17 +354,40 @@ InputValues values_of(const QkvTensors& tensors) {
   };
   InputValues values{to_bhld(tensors.q), to_bhld(tensors.k), to_bhld(tensors.v)};
   values.lengths = lengths_of(tensors.workload);
+  if (tensors.workload.blocks) values.blocks = block_lists(tensors.workload);
+  values.prefix_lengths = prefix_lengths_of(tensors.workload);
   return values;
 }
+
+namespace {
+
+// Whether any of the heads that read a key head has a block of keys in a list of its rows.
+bool is_listed(const Workload& w, const BlockLists& lists, std::int64_t len_q, std::int64_t key_head,
+               std::int64_t key_block) {
+  const std::int64_t group = w.heads / w.heads_kv;
+  const std::int64_t first = key_head % w.heads_kv * group;
+  for (std::int64_t head = first; head < first + (lists.heads == 1 ? 1 : group); ++head)
+    for (std::int64_t row = 0; row * w.blocks->rows < len_q; ++row)
+      if (lists.has(key_head / w.heads_kv, head, row, key_block)) return true;
+  return false;
+}
+
+}  // namespace
 
 void poison_unseen_keys(const Workload& w, InputValues& values) {
   const auto poison = [&](Values& tensor, std::int64_t dim) {
     for (std::int64_t head = 0; head < w.batch * w.heads_kv; ++head) {
-      const Workload entry = entry_of(w, values.lengths[static_cast<std::size_t>(head / w.heads_kv)]);
+      const auto batch = static_cast<std::size_t>(head / w.heads_kv);
+      Workload entry = entry_of(w, values.lengths[batch]);
+      if (w.prefix > 0) entry.prefix = values.prefix_lengths[batch];
       const KeyRange seen = entry.len_q > 0 ? entry.seen_keys() : KeyRange{};
       const auto first = tensor.begin() + head * w.len_k * dim;
       std::fill(first, first + seen.begin * dim, NAN);
       std::fill(first + seen.end * dim, first + w.len_k * dim, NAN);
+      if (!w.blocks) continue;
+      for (std::int64_t key = 0; key < w.len_k; key += w.blocks->keys)
+        if (!is_listed(w, values.blocks, entry.len_q, head, key / w.blocks->keys))
+          std::fill(first + key * dim, first + std::min(w.len_k, key + w.blocks->keys) * dim, NAN);
     }
   };
   poison(values.k, w.dim);

@@ -52,6 +52,18 @@ std::vector<Workload> neighbours(const Variant& variant, const Workload& workloa
       add([&](Workload& w) { w.mask = mask, w.len_q = 150, w.len_k = 90, w.window.left = 0; });
       add([&](Workload& w) { w.mask = mask, w.len_q = 90, w.len_k = 150, w.window.left = 1000; });
     }
+  if (workload.blocks) {
+    // The other sizes of blocks, lists of other heads and entries, and rows without a block.
+    add([](Workload& w) {
+      w.batch = 2, w.heads *= 2, w.heads_kv = 2, w.len_q = 200, w.len_k = 330;
+      w.blocks = BlockPattern{
+          .rows = 192 - w.blocks->rows, .keys = 64, .density = 0.4, .seed = 3, .by_batch = true, .by_head = true};
+    });
+    add([](Workload& w) {
+      w.len_q = 330, w.len_k = 200;
+      w.blocks = BlockPattern{.rows = 64, .keys = 192 - w.blocks->keys, .density = 0.3, .seed = 5};
+    });
+  }
   return shapes;
 }
 

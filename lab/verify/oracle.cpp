@@ -15,7 +15,8 @@
 namespace heed {
 namespace {
 
-constexpr std::int64_t kKeyTile = 64;   // keys a tile: the score tile of 16 rows is 8 KiB and stays in L1
+constexpr std::int64_t kKeyTile = 64;   // keys a tile: the score tile of 16 rows is 8 KiB and stays in L1; a block of a
+                                        // list of blocks has one or two
 constexpr std::int64_t kRowBlock = 16;  // rows that share one pass over a tile
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLargest = std::numeric_limits<float>::max();
@@ -55,7 +56,8 @@ class HeadRows {
 
   void run() {
     const KeyRange seen = keys_of_rows(workload_, rows_);
-    for (std::int64_t tile = seen.begin; tile < seen.end; tile += kKeyTile) {
+    // From a multiple of it on, so that a tile lies in one block of a list of blocks.
+    for (std::int64_t tile = seen.begin / kKeyTile * kKeyTile; tile < seen.end; tile += kKeyTile) {
       load_tile(tile, std::min(kKeyTile, seen.end - tile));
       for (std::size_t first = 0; first < rows_.size(); first += kRowBlock)
         process_block(tile, first, std::min<std::size_t>(kRowBlock, rows_.size() - first));
@@ -73,6 +75,7 @@ class HeadRows {
     double v_squares = 0;  // sum of p |v|^2
     double p_squares = 0;  // sum of p^2 |v|^2
     double largest_value = 0;
+    bool sees = false;  // a key that its mask and its list of blocks leave
     bool may_leave_fp32 = false;
   };
 
@@ -89,7 +92,7 @@ class HeadRows {
     const double sink = entry_.sink(rows_[i].head);
     // A bias that hides every key leaves as little as a mask that does; beside a sink keys of scores of -infinity do.
     const bool all_hidden = (workload_.bias || sink > -kInfinity) && row.maximum == -kInfinity && row.sum == 0;
-    if (all_hidden || workload_.keys_of(rows_[i].row).is_empty()) {
+    if (all_hidden || !row.sees) {
       std::fill_n(out, workload_.dim_v, 0.0);
       lse_[i] = sink;
       condition_[i].may_leave_fp32 = row.may_leave_fp32;
@@ -142,7 +145,9 @@ class HeadRows {
     bool all_equal = true;
     bool any = false;
     for (std::size_t r = 0; r < count; ++r) {
-      seen[r] = keys_of_tile(workload_.keys_of(rows_[first + r].row), tile, kKeyTile);
+      const RowIndex& at = rows_[first + r];
+      seen[r] =
+          entry_.lists(at.head, at.row, tile) ? keys_of_tile(workload_.keys_of(at.row), tile, kKeyTile) : KeyRange{};
       all_equal = all_equal && seen[r] == seen[0];
       any = any || !seen[r].is_empty();
     }
@@ -171,6 +176,7 @@ class HeadRows {
   void softmax_row(std::size_t i, std::int64_t tile, double* scores, const KeyRange& seen) {
     if (seen.is_empty()) return;
     RowState& row = state_[i];
+    row.sees = true;
     double largest_key = 0;  // of those that are numbers
     for (std::int64_t j = seen.begin; j < seen.end; ++j) {
       largest_key = std::max(largest_key, key_size_[j]);

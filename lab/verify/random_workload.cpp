@@ -18,11 +18,26 @@ std::int64_t one_of(Random& random, const std::array<int, kCount>& values) {
   return values[random.below(kCount)];
 }
 
+BlockPattern random_pattern(Random& random) {
+  BlockPattern p{.rows = one_of<2>(random, {64, 128}), .keys = one_of<2>(random, {64, 128})};
+  p.by_batch = random.chance(0.3);
+  p.by_head = random.chance(0.3);
+  if (random.chance(0.5)) p.window = static_cast<std::int64_t>(random.below(3));
+  if (p.window && random.chance(0.3)) p.dilation = 2;
+  if (random.chance(0.3)) p.globals = 1;
+  if (random.chance(0.3)) p.random = 1 + static_cast<std::int64_t>(random.below(2));
+  if (random.chance(0.2)) p.stride = 2 + static_cast<std::int64_t>(random.below(3));
+  if (random.chance(0.2)) p.wavefront = 2 + static_cast<std::int64_t>(random.below(3));
+  if (random.chance(0.3)) p.density = one_of<3>(random, {10, 25, 75}) / 100.0;
+  if (p.random > 0 || p.density > 0) p.seed = 1 + random.below(1000);
+  return p;
+}
+
 // One to three features, of those that go together.
 void add_features(Random& random, Workload& w) {
   constexpr std::array kBiasDtypes = {BiasDtype::boolean, BiasDtype::fp16, BiasDtype::bf16, BiasDtype::fp32};
   const int count = 1 + static_cast<int>(random.below(3));
-  for (int i = 0; i < count; ++i) switch (random.below(7)) {
+  for (int i = 0; i < count; ++i) switch (random.below(9)) {
       case 0:
         w.softcap = static_cast<double>(1 + random.below(50));
         break;
@@ -44,6 +59,12 @@ void add_features(Random& random, Workload& w) {
         break;
       case 6:
         w.page_size = one_of<4>(random, {1, 16, 64, 256});
+        break;
+      case 7:
+        w.blocks = random_pattern(random);
+        break;
+      case 8:
+        w.prefix = random_length(random);
         break;
     }
   if (w.ragged && w.page_size == 0) w.key_lengths = false;

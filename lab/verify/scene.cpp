@@ -94,6 +94,9 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   place_array(cu_seqlens_k, places_.cu_seqlens_k().size());
   place_array(seqused_k, places_.seqused_k().size());
   place_array(page_table, places_.page_table().size());
+  place_array(block_counts, values.blocks.counts.size());
+  place_array(block_indices, values.blocks.numbers.size());
+  place_array(prefix_lengths, values.prefix_lengths.size());
   o_ = place_tensor(o_extent, plan.o_strides ? 0 : options.padding_rows);  // those of the plan are dense
   const std::int64_t lse_rows = o_extent.blocks * o_extent.heads * o_extent.rows;
   lse_ = place(options.with_lse ? static_cast<std::uint64_t>(lse_rows) * sizeof(float) : 0);
@@ -181,6 +184,18 @@ void Scene::put_features(const InputValues& values) {
   put(cu_seqlens_k, launch_.cu_seqlens_k, places_.cu_seqlens_k());
   put(seqused_k, launch_.seqused_k, places_.seqused_k());
   put(page_table, launch_.page_table, places_.page_table());
+  put(block_counts, launch_.block_counts, values.blocks.counts);
+  put(block_indices, launch_.block_indices, values.blocks.numbers);
+  put(prefix_lengths, launch_.prefix_lengths, values.prefix_lengths);
+  if (w.blocks) {
+    const BlockLists& lists = values.blocks;
+    s.block_rows = static_cast<int>(w.blocks->rows);
+    s.block_keys = static_cast<int>(w.blocks->keys);
+    s.block_most = static_cast<int>(lists.most);
+    s.block_count_strides = {lists.batch > 1 ? lists.heads * lists.rows : 0, lists.heads > 1 ? lists.rows : 0, 1};
+    const TensorStrides& c = s.block_count_strides;
+    s.block_index_strides = {c.batch * lists.most, c.head * lists.most, lists.most};
+  }
   s.softcap = static_cast<float>(w.softcap);
   s.page_size = static_cast<int>(w.page_size);
   s.pages = static_cast<int>(places_.pages());
@@ -236,6 +251,12 @@ HostTensors Scene::tensors() const {
   t.seqused_k = reinterpret_cast<const std::int32_t*>(feature_at(seqused_k));
   t.page_table = reinterpret_cast<const std::int32_t*>(feature_at(page_table));
   t.page_table_stride = places_.pages_of_entry();
+  t.block_counts = reinterpret_cast<const std::int32_t*>(feature_at(block_counts));
+  t.block_indices = reinterpret_cast<const std::int32_t*>(feature_at(block_indices));
+  t.prefix_lengths = reinterpret_cast<const std::int32_t*>(feature_at(prefix_lengths));
+  const auto strides_from = [](const TensorStrides& from) { return Strides{from.batch, from.head, from.row}; };
+  t.block_count_strides = strides_from(launch_.shape.block_count_strides);
+  t.block_index_strides = strides_from(launch_.shape.block_index_strides);
   return t;
 }
 
@@ -320,8 +341,9 @@ Scene::Trespass Scene::trespass(const std::byte* after) const {
     return first.load();
   };
   std::vector<std::pair<const Place*, const char*>> inputs = {{&q_, "Q"}, {&k_, "K"}, {&v_, "V"}};
-  constexpr const char* kNames[feature_inputs] = {"bias",         "ALiBi slopes", "sinks",     "cu_seqlens_q",
-                                                  "cu_seqlens_k", "seqused_k",    "page table"};
+  constexpr const char* kNames[feature_inputs] = {"bias",          "ALiBi slopes",  "sinks",      "cu_seqlens_q",
+                                                  "cu_seqlens_k",  "seqused_k",     "page table", "block counts",
+                                                  "block indices", "prefix lengths"};
   for (std::size_t i = 0; i < feature_inputs; ++i)
     if (features_[i].bytes > 0) inputs.emplace_back(&features_[i], kNames[i]);
   for (const auto& [place, name] : inputs)
@@ -368,6 +390,12 @@ std::uint64_t image_bytes(const Workload& w, const LaunchMemory& memory, std::in
   }
   if (w.alibi || w.sinks) add(8 * w.heads), add(0);
   if (w.has_lengths()) add(12 * (w.batch + 1)), add(0), add(0);
+  if (w.prefix > 0) add(4 * w.batch);
+  if (w.blocks) {
+    const std::int64_t lists = (w.blocks->by_batch ? w.batch : 1) * (w.blocks->by_head ? w.heads : 1) *
+                               ((w.len_q + w.blocks->rows - 1) / w.blocks->rows);
+    add(4 * lists), add(4 * lists * ((w.len_k + w.blocks->keys - 1) / w.blocks->keys + 1));
+  }
   if (w.page_size > 0) {
     // Every page has rows of padding, and there are spare ones.
     const std::int64_t pages = w.batch * ((w.len_k + w.page_size - 1) / w.page_size);

@@ -54,7 +54,19 @@ class Scene {
   [[nodiscard]] const Place& semaphores() const { return semaphores_; }
 
   /// Inputs of features, in the order of a launch's parameters; those that the workload does not have are empty.
-  enum FeatureInput { bias, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, page_table, feature_inputs };
+  enum FeatureInput {
+    bias,
+    alibi_slopes,
+    sinks,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    seqused_k,
+    page_table,
+    block_counts,
+    block_indices,
+    prefix_lengths,
+    feature_inputs
+  };
   [[nodiscard]] const Place& feature(FeatureInput input) const { return features_[input]; }
 
   [[nodiscard]] const RowPlaces& places() const { return places_; }

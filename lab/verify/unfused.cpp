@@ -21,7 +21,8 @@ void unfused_rows(const Workload& whole, const HostTensors& tensors, std::span<c
   const Workload& workload = entry.workload();
   const std::int64_t dim = workload.dim;
   const std::int64_t dim_v = padded_columns(workload.dim_v);
-  const KeyRange seen = keys_of_rows(workload, rows);
+  KeyRange seen = keys_of_rows(workload, rows);
+  seen.begin = seen.begin / kKeyTile * kKeyTile;           // so that a tile lies in one block of a list of blocks
   const std::int64_t keys = padded_columns(seen.count());  // of scores, which begin with the first key that is seen
   const std::int64_t head = rows[0].head / (workload.heads / workload.heads_kv);
   const auto scale = static_cast<float>(workload.softmax_scale());
@@ -56,15 +57,19 @@ void unfused_rows(const Workload& whole, const HostTensors& tensors, std::span<c
     const KeyRange of_row =
         keys_of_tile(workload.keys_of(rows[static_cast<std::size_t>(r)].row), seen.begin, seen.count());
     float maximum = -INFINITY;
+    bool sees = false;
     const RowIndex& at = rows[static_cast<std::size_t>(r)];
     for (std::int64_t j = of_row.begin; j < of_row.end; ++j) {
       row[j] *= scale;
       if (entry.changes_scores()) row[j] = entry.changed(row[j], at.head, at.row, seen.begin + j);
+      const bool listed = entry.lists(at.head, at.row, seen.begin + j);
+      if (!listed) row[j] = -INFINITY;
+      sees = sees || listed;
       maximum = std::max(maximum, row[j]);
     }
     const auto sink = static_cast<float>(entry.sink(at.head));
     // All hidden, by the mask or by a bias, or by scores of -infinity beside the sink's.
-    if (of_row.is_empty() || ((workload.bias || sink > -INFINITY) && maximum == -INFINITY)) {
+    if (!sees || ((workload.bias || sink > -INFINITY) && maximum == -INFINITY)) {
       std::fill(row + of_row.begin, row + of_row.end, 0.0F);
       row_sum[static_cast<std::size_t>(r)] = 0;
       lse[r] = sink;
@@ -92,7 +97,9 @@ void unfused_rows(const Workload& whole, const HostTensors& tensors, std::span<c
                     value_tile.data() + j * dim_v);
     }
     const auto keys_in_tile = [&](std::int64_t r) {
-      return keys_of_tile(workload.keys_of(rows[static_cast<std::size_t>(r)].row), seen.begin + tile, in_tile);
+      const RowIndex& at = rows[static_cast<std::size_t>(r)];
+      if (!entry.lists(at.head, at.row, seen.begin + tile)) return KeyRange{};
+      return keys_of_tile(workload.keys_of(at.row), seen.begin + tile, in_tile);
     };
     bool all_see_all = true;
     for (std::int64_t r = 0; r < count; ++r) all_see_all = all_see_all && keys_in_tile(r).count() == in_tile;

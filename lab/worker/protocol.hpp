@@ -44,15 +44,18 @@ struct Launch {
   std::uint64_t cu_seqlens_k = kNull;
   std::uint64_t seqused_k = kNull;
   std::uint64_t page_table = kNull;
+  std::uint64_t block_counts = kNull;
+  std::uint64_t block_indices = kNull;
+  std::uint64_t prefix_lengths = kNull;
   FeatureParams shape{};  ///< strides, scale and lengths, of all keys; its pointers are unused
   MaskKind mask = MaskKind::none;
   Element element = Element::fp16;
   std::array<std::uint32_t, 3> grid = {1, 1, 1};  ///< LaunchPlan::grid for these lengths
 };
 
-inline constexpr std::array<std::uint64_t Launch::*, 7> kFeatureAddresses = {
-    &Launch::bias,         &Launch::alibi_slopes, &Launch::sinks,     &Launch::cu_seqlens_q,
-    &Launch::cu_seqlens_k, &Launch::seqused_k,    &Launch::page_table};
+inline constexpr std::array<std::uint64_t Launch::*, 10> kFeatureAddresses = {
+    &Launch::bias,      &Launch::alibi_slopes, &Launch::sinks,        &Launch::cu_seqlens_q,  &Launch::cu_seqlens_k,
+    &Launch::seqused_k, &Launch::page_table,   &Launch::block_counts, &Launch::block_indices, &Launch::prefix_lengths};
 
 /// How the launches of a list follow one another.
 enum class Follow {

@@ -74,6 +74,9 @@ class BatchedPlan final : public Plan {
     move(part.cu_seqlens_k, 1, sizeof(std::int32_t));
     move(part.seqused_k, 1, sizeof(std::int32_t));
     move(part.page_table, problem_.table_stride, sizeof(std::int32_t));
+    move(part.prefix_lengths, 1, sizeof(std::int32_t));
+    move(part.block_counts, problem_.block_counts.batch, sizeof(std::int32_t));
+    move(part.block_indices, problem_.block_indices.batch, sizeof(std::int32_t));
     return part;
   }
 

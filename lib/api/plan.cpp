@@ -85,6 +85,8 @@ double flops_of(const Problem& problem) {
   if (problem.is_empty || !problem.has_keys) return 0;
   Workload longest = problem.workload;
   longest.key_lengths = longest.ragged = false;
+  longest.blocks.reset();
+  longest.prefix = 0;
   return longest.flops();
 }
 
@@ -133,6 +135,13 @@ Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
   params_.page_size = static_cast<int>(w.page_size);
   params_.pages = static_cast<int>(problem_.pages);
   params_.page_table_batch = problem_.table_stride;
+  if (w.blocks) {
+    params_.block_rows = static_cast<int>(w.blocks->rows);
+    params_.block_keys = static_cast<int>(w.blocks->keys);
+    params_.block_most = static_cast<int>(problem_.block_most);
+    params_.block_count_strides = problem_.block_counts;
+    params_.block_index_strides = problem_.block_indices;
+  }
   params_.aligned_to_the_end = is_aligned_to_the_end(w.mask) ? 1 : 0;
   extents_ = extents();
 }
@@ -146,6 +155,9 @@ std::array<Plan::Extent, Plan::kTensors> Plan::extents() const {
   };
   const auto of_numbers = [](bool has, std::int64_t count, bool is_needed) {
     return has ? Extent{static_cast<std::uint64_t>(count) * 4, 4, is_needed} : Extent{};
+  };
+  const auto of_lists = [&](const TensorSizes& sizes, const TensorLayout& layout) {
+    return w.blocks ? Extent{extent_bytes(sizes, layout, 4), 4, has_keys} : Extent{};
   };
   const TensorSizes o = problem_.o_sizes();
   const std::size_t bias_bytes = w.bias ? size_of(w.bias->dtype) : 1;
@@ -162,6 +174,9 @@ std::array<Plan::Extent, Plan::kTensors> Plan::extents() const {
       of_numbers(problem_.has_ragged_keys(), w.batch + 1, has_keys),
       of_numbers(w.key_lengths, w.batch, has_keys),
       of_numbers(w.page_size > 0, (w.batch - 1) * problem_.table_stride + problem_.pages_of_entry(), has_keys),
+      of_lists(problem_.block_count_sizes(), problem_.block_counts),
+      of_lists(problem_.block_index_sizes(), problem_.block_indices),
+      of_numbers(w.prefix > 0, w.batch, has_keys),
   };
 }
 
@@ -186,7 +201,10 @@ Addresses Plan::checked(const heed_tensors& t) const {
                                             {"cu_seqlens_q", t.cu_seqlens_q, "HEED_RAGGED"},
                                             {"cu_seqlens_k", t.cu_seqlens_k, "HEED_RAGGED, without HEED_PAGED"},
                                             {"seqused_k", t.seqused_k, "HEED_KEY_LENGTHS"},
-                                            {"page_table", t.page_table, "HEED_PAGED"}}};
+                                            {"page_table", t.page_table, "HEED_PAGED"},
+                                            {"block_counts", t.block_counts, "HEED_HAS_BLOCKS"},
+                                            {"block_indices", t.block_indices, "HEED_HAS_BLOCKS"},
+                                            {"prefix_lengths", t.prefix_lengths, "HEED_HAS_PREFIX"}}};
   constexpr std::size_t kO = 3, kLse = 4;
   for (std::size_t i = 0; i < kTensors; ++i) {
     const Given& tensor = all[i];
@@ -224,7 +242,10 @@ Addresses Plan::checked(const heed_tensors& t) const {
           .cu_seqlens_q = t.cu_seqlens_q,
           .cu_seqlens_k = t.cu_seqlens_k,
           .seqused_k = t.seqused_k,
-          .page_table = t.page_table};
+          .page_table = t.page_table,
+          .block_counts = t.block_counts,
+          .block_indices = t.block_indices,
+          .prefix_lengths = t.prefix_lengths};
 }
 
 void Plan::require_workspace(const void* workspace) const {
@@ -251,6 +272,9 @@ FeatureParams Plan::bound(const Addresses& at, void* workspace) const {
   p.cu_seqlens_k = at.cu_seqlens_k;
   p.seqused_k = at.seqused_k;
   p.page_table = at.page_table;
+  p.block_counts = at.block_counts;
+  p.block_indices = at.block_indices;
+  p.prefix_lengths = at.prefix_lengths;
   p.semaphores = launch_.semaphores > 0 ? static_cast<unsigned*>(workspace) : nullptr;
   p.workspace = launch_.workspace_bytes > 0 ? static_cast<char*>(workspace) + semaphore_bytes_ : nullptr;
   return trimmed(p, mask_, element_bytes_);

@@ -80,9 +80,13 @@ struct Addresses {
   const std::int32_t* cu_seqlens_k;
   const std::int32_t* seqused_k;
   const std::int32_t* page_table;
+  const std::int32_t* block_counts;
+  const std::int32_t* block_indices;
+  const std::int32_t* prefix_lengths;
 };
 
-/// Of both products, 0 where nothing is computed. Entries with lengths of their own count as if each had the most.
+/// Of both products, 0 where nothing is computed. Entries with lengths of their own count as if each had the most, and
+/// lists of blocks as if they had all, prefixes as if there were none.
 double flops_of(const Problem& problem);
 
 class Plan {
@@ -127,7 +131,7 @@ class Plan {
     std::uintptr_t element = 1;  ///< bytes
     bool is_needed = false;      ///< by a run
   };
-  static constexpr std::size_t kTensors = 12;
+  static constexpr std::size_t kTensors = 15;
   [[nodiscard]] std::array<Extent, kTensors> extents() const;
 
   FeatureParams params_{};

@@ -44,6 +44,9 @@ struct Problem {
   std::int64_t total_k = 0;       ///< rows of ragged K and V
   std::int64_t pages = 0;         ///< of K, and of V, where they lie in pages
   std::int64_t table_stride = 0;  ///< numbers from one entry of the page table to the next
+  std::int64_t block_most = 0;    ///< numbers that a list of blocks has room for
+  TensorLayout block_counts;      ///< of (batch, heads, blocks of rows); 0: shared
+  TensorLayout block_indices;     ///< of (batch, heads, blocks of rows, block_most)
 
   [[nodiscard]] bool has_ragged_keys() const { return workload.ragged && workload.page_size == 0; }
   /// Pages that the keys of an entry take: numbers of an entry of the page table.
@@ -57,8 +60,15 @@ struct Problem {
   [[nodiscard]] TensorSizes bias_sizes() const {
     return {workload.batch, workload.heads, workload.len_q, workload.len_k};
   }
+  [[nodiscard]] TensorSizes block_count_sizes() const { return {workload.batch, workload.heads, row_blocks(), 1}; }
+  [[nodiscard]] TensorSizes block_index_sizes() const {
+    return {workload.batch, workload.heads, row_blocks(), block_most};
+  }
 
  private:
+  [[nodiscard]] std::int64_t row_blocks() const {
+    return workload.blocks ? (workload.len_q + workload.blocks->rows - 1) / workload.blocks->rows : 1;
+  }
   [[nodiscard]] TensorSizes of_queries(std::int64_t dim) const {
     const Workload& w = workload;
     return w.ragged ? TensorSizes{1, w.heads, total_q, dim} : TensorSizes{w.batch, w.heads, w.len_q, dim};
@@ -107,6 +117,8 @@ inline heed_problem problem_of(const Workload& w, DeviceKind device) {
   flag(w.key_lengths, HEED_KEY_LENGTHS);
   flag(w.ragged, HEED_RAGGED);
   flag(w.page_size > 0, HEED_PAGED);
+  flag(w.blocks.has_value(), HEED_HAS_BLOCKS);
+  flag(w.prefix > 0, HEED_HAS_PREFIX);
   if (w.bias) {
     p.dtype_bias = w.bias->dtype == BiasDtype::boolean ? HEED_BOOL : static_cast<int>(dtype_of(w.bias->dtype));
     const BiasSizes sizes = bias_sizes(w);
@@ -118,6 +130,16 @@ inline heed_problem problem_of(const Workload& w, DeviceKind device) {
   if (w.page_size > 0) {
     p.page_size = w.page_size;
     p.pages = at_most(w.batch * ((w.len_k + w.page_size - 1) / w.page_size));
+  }
+  if (w.blocks) {
+    p.block_rows = w.blocks->rows;
+    p.block_keys = w.blocks->keys;
+    p.block_most = (w.len_k + p.block_keys - 1) / p.block_keys;
+    const std::int64_t lists = (w.len_q + p.block_rows - 1) / p.block_rows;
+    const std::int64_t by_head = w.blocks->by_head ? lists : 0;
+    const std::int64_t by_batch = w.blocks->by_batch ? lists * (w.blocks->by_head ? w.heads : 1) : 0;
+    p.block_count_strides = {by_batch, by_head, 1, 0};
+    p.block_index_strides = {by_batch * p.block_most, by_head * p.block_most, p.block_most, 1};
   }
   if (w.ragged) {
     p.total_q = at_most(w.batch * w.len_q);

@@ -8,6 +8,7 @@ namespace heed::api {
 namespace {
 
 constexpr std::int64_t kMostPageSize = std::int64_t{1} << 20;  // as of a workload
+constexpr std::int64_t kMostNumbers = std::int64_t{1} << 24;   // of a list of blocks: kernels count its keys in ints
 
 bool has(const heed_problem& p, std::uint32_t flag) {
   return (p.flags & flag) != 0;
@@ -95,6 +96,34 @@ void read_pages(const heed_problem& p, Problem& problem) {
                 sizeof(std::int32_t));
 }
 
+void read_blocks(const heed_problem& p, Problem& problem) {
+  for (const auto& [name, size] : {std::pair{"block_rows", p.block_rows}, std::pair{"block_keys", p.block_keys}})
+    if (size != 64 && size != 128)
+      refuse(ErrorCode::invalid_workload,
+             fmt::format("{} is {}; with HEED_HAS_BLOCKS it must be 64 or 128", name, size), size);
+  if (p.block_most < 1 || p.block_most > kMostNumbers)
+    refuse(ErrorCode::invalid_workload,
+           fmt::format("block_most is {}; with HEED_HAS_BLOCKS it must be 1 to 2^24", p.block_most), p.block_most);
+  if (p.block_count_strides.dim != 0 || (p.block_index_strides.dim != 1 && p.block_most > 1))
+    refuse(ErrorCode::usage,
+           fmt::format("the numbers of a list of blocks must follow each other; give block_count_strides.dim = 0 and "
+                       "block_index_strides.dim = 1, not {} and {}",
+                       p.block_count_strides.dim, p.block_index_strides.dim),
+           p.block_index_strides.dim);
+  problem.workload.blocks = BlockPattern{.rows = p.block_rows,
+                                         .keys = p.block_keys,
+                                         .by_batch = p.block_index_strides.batch != 0,
+                                         .by_head = p.block_index_strides.head != 0};
+  problem.block_most = p.block_most;
+  const auto read = [&](const char* name, const heed_strides& s, const TensorSizes& sizes, TensorLayout& layout) {
+    expect_strides(name, s, sizes);
+    layout = {{s.batch, s.head, s.row}, 1};
+    expect_extent(name, sizes, layout, sizeof(std::int32_t));
+  };
+  read("block_counts", p.block_count_strides, problem.block_count_sizes(), problem.block_counts);
+  read("block_indices", p.block_index_strides, problem.block_index_sizes(), problem.block_indices);
+}
+
 }  // namespace
 
 void read_features(const heed_problem& p, Problem& problem) {
@@ -122,6 +151,8 @@ void read_features(const heed_problem& p, Problem& problem) {
              p.total_k);
   }
   if (has(p, HEED_HAS_BIAS)) read_bias(p, problem);
+  if (has(p, HEED_HAS_BLOCKS)) read_blocks(p, problem);
+  if (has(p, HEED_HAS_PREFIX)) w.prefix = std::max<std::int64_t>(p.len_k, 1);  // at most
 }
 
 }  // namespace heed::api

@@ -107,7 +107,12 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
             for (const Family* family : families()) {
               if (family->is_special() || family->refuses(w, device)) continue;
               want(*family, w, 0);
-              if (len_q > 1 && has_features(family->features())) want(*family, with_features(w, family->features()), 0);
+              if (len_q == 1 || !has_features(family->features())) continue;
+              // Programs with lists of blocks have tiles of 64 rows at most: problems without have one of their own.
+              Features others = family->features();
+              others.blocks = false;
+              want(*family, with_features(w, others), 0);
+              if (family->features().blocks) want(*family, with_features(w, family->features()), 0);
             }
           }
         for (auto& [id, program] : wanted)

@@ -81,6 +81,11 @@ void choose_block_m(cpu::Config& c, const Workload& workload, int rows_each, int
   });
 }
 
+// Rows of a block at most: those that walk one list of blocks of keys.
+int most_rows(const Workload& workload, int most) {
+  return workload.blocks ? kLeastBlock : most;
+}
+
 void choose_for_matrix_unit(cpu::Config& c, const Workload& workload) {
   c.unit = cpu::Unit::matrix;
   c.block_n = 256;
@@ -88,8 +93,10 @@ void choose_for_matrix_unit(cpu::Config& c, const Workload& workload) {
   if (workload.dtype == Dtype::bf16) c.exp2 = cpu::Exp2::degree3;
   if (workload.dtype == Dtype::fp16) c.exp2 = cpu::Exp2::degree4;
   // Where a head's rows do not fill a group, those of heads that share its keys go beside them.
-  if (workload.heads != workload.heads_kv && workload.len_q < cpu::MatrixShape::kGroupRows) c.pack_gqa = true;
-  choose_block_m(c, workload, cpu::MatrixShape::kGroupRows, 512);  // K and V are packed once a block
+  if (workload.heads != workload.heads_kv && workload.len_q < cpu::MatrixShape::kGroupRows && !workload.blocks)
+    c.pack_gqa = true;
+  choose_block_m(c, workload, cpu::MatrixShape::kGroupRows,
+                 most_rows(workload, 512));  // K and V are packed once a block
 }
 
 // At b1h8l512d64 in fp32 on two cores with AVX-512 a tile of 6 keys by 4 vectors and blocks of 256 rows take 1,929 us,
@@ -100,7 +107,7 @@ void choose_for_vector_unit(cpu::Config& c, const Workload& workload, const Devi
   while (c.tile_vectors > 1 && c.tile_vectors / 2 * device.lanes >= workload.len_q) c.tile_vectors /= 2;
   const int pairs = many ? 8 : 6;  // by two vectors: as many as 16 registers hold, or as 32 are best used
   c.tile_rows = c.tile_vectors == 4 ? 6 : c.tile_vectors == 2 ? pairs : 12;
-  choose_block_m(c, workload, c.tile_vectors * device.lanes, 256);
+  choose_block_m(c, workload, c.tile_vectors * device.lanes, most_rows(workload, 256));
 }
 
 cpu::Machine machine_of(const DeviceFacts& device) {
@@ -150,6 +157,11 @@ class CpuFamily final : public Family {
       case cpu::Illegal::group_block:
         return fmt::format("on the matrix unit block_m {} and block_n {} must be multiples of 32", c.block_m,
                            c.block_n);
+      case cpu::Illegal::listed_blocks:
+        return fmt::format(
+            "with lists of blocks of keys the {} rows of a block walk one list; block_m must divide {}, "
+            "with pack_gqa=off",
+            c.block_m, kLeastBlock);
       case cpu::Illegal::threads:
         return fmt::format("{} threads exceed the {} processors this process may run on", c.threads, device.processors);
       case cpu::Illegal::head_dim:

@@ -230,6 +230,11 @@ class Sm80Family final : public Family {
       case sm80::Illegal::pipeline_sync:
         return "pipeline_sync=stage needs split_wait=off, two or more stages and two or more warps a group: a stage is "
                "waited for as a whole, and what warps may be apart by are copies of the next round";
+      case sm80::Illegal::listed_blocks:
+        return fmt::format(
+            "with lists of blocks of keys the {} rows of a block walk one list by tiles of {} keys; both "
+            "must divide {}",
+            c.block_m, c.block_n, kLeastBlock);
       case sm80::Illegal::same_program:
         return "with key splits both epilogues are the same program; write epilogue=shared";
     }

@@ -9,6 +9,7 @@
 
 #include "base/random.hpp"
 #include "base/text.hpp"
+#include "workload/blocks.hpp"
 
 namespace heed {
 namespace {
@@ -71,7 +72,9 @@ Features features_of(const Workload& w) {
           .alibi = w.alibi,
           .sinks = w.sinks,
           .lengths = w.has_lengths(),
-          .pages = w.page_size > 0};
+          .pages = w.page_size > 0,
+          .blocks = w.blocks.has_value(),
+          .prefix = w.prefix > 0};
 }
 
 bool covers(const Features& has, const Features& wanted) {
@@ -100,6 +103,8 @@ Workload with_features(const Workload& workload, const Features& features) {
   if (added.sinks) w.sinks = true;
   if (added.lengths) w.key_lengths = true;
   if (added.pages) w.page_size = 64;
+  if (added.blocks) w.blocks = BlockPattern{};
+  if (added.prefix) w.prefix = 1;
   return w;
 }
 
@@ -126,6 +131,8 @@ std::string features_text(const Workload& w) {
   if (w.key_lengths) text += ":key_lengths";
   if (w.ragged) text += ":ragged";
   if (w.page_size > 0) text += fmt::format(":page={}", w.page_size);
+  if (w.prefix > 0) text += fmt::format(":prefix={}", w.prefix);
+  if (w.blocks) text += ":blocks=" + to_string(*w.blocks);
   return text;
 }
 
@@ -157,6 +164,17 @@ bool parse_feature(std::string_view whole, std::string_view part, Workload& w) {
     if (w.page_size < 1) fail(whole, fmt::format("a page of {} keys; it has at least 1", value));
     return true;
   }
+  if (name == "prefix") {
+    once(w.prefix != 0);
+    w.prefix = number_of<std::int64_t>(whole, "prefix", value);
+    if (w.prefix < 1) fail(whole, fmt::format("a prefix of {} keys; it has at least 1", value));
+    return true;
+  }
+  if (name == "blocks") {
+    once(w.blocks.has_value());
+    w.blocks = parse_block_pattern(whole, value);
+    return true;
+  }
   if (name != "bias") return false;
   once(w.bias.has_value());
   w.bias = parse_bias(whole, value);
@@ -167,12 +185,26 @@ std::string wrong_features(const Workload& w) {
   // Kernels compute softcap * log2(e) in fp32.
   if (!(w.softcap == 0 || (std::isfinite(w.softcap) && w.softcap >= 1e-30 && w.softcap <= 1e30)))
     return fmt::format("softcap={} cannot be used; it must be positive, from 1e-30 to 1e30", w.softcap);
+  if (w.prefix < 0) return fmt::format("a prefix of {} keys; it has at least 1, or 0 for none", w.prefix);
   if (w.page_size < 0 || w.page_size > 1 << 20)
     return fmt::format("a page of {} keys; it has 1 to {}", w.page_size, 1 << 20);
   if (w.ragged && w.key_lengths && w.page_size == 0)
     return "ragged keys have lengths of their own; leave key_lengths out";
+  if (w.blocks)
+    if (std::string wrong = wrong_blocks(w); !wrong.empty()) return wrong;
   if (w.bias && static_cast<double>(bias_sizes(w).count()) > 0x1p40) return "its bias has more than 2^40 elements";
   return {};
+}
+
+std::vector<std::int32_t> prefix_lengths_of(const Workload& w) {
+  if (w.prefix == 0) return {};
+  Workload one = w;
+  one.ragged = false;
+  one.key_lengths = true;
+  one.len_k = std::min(w.prefix, w.len_k);
+  std::vector<std::int32_t> lengths;
+  for (const EntryLengths& entry : lengths_of(one)) lengths.push_back(static_cast<std::int32_t>(entry.len_k));
+  return lengths;
 }
 
 BiasElement element_of(BiasDtype dtype) {

@@ -23,10 +23,18 @@ inline constexpr FeatureName kFeatureNames[] = {
     {"sinks", &Features::sinks, "attention sinks"},
     {"lengths", &Features::lengths, "lengths of batch entries"},
     {"pages", &Features::pages, "paged keys and values"},
+    {"blocks", &Features::blocks, "lists of blocks of keys"},
+    {"prefix", &Features::prefix, "prefixes that all rows see"},
 };
 
-inline constexpr Features kAllFeatures = {
-    .softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true};
+inline constexpr Features kAllFeatures = {.softcap = true,
+                                          .bias = true,
+                                          .alibi = true,
+                                          .sinks = true,
+                                          .lengths = true,
+                                          .pages = true,
+                                          .blocks = true,
+                                          .prefix = true};
 
 /// What a program must be built with to run a workload.
 Features features_of(const Workload& workload);
@@ -71,6 +79,9 @@ struct EntryLengths {
 /// The lengths that a workload stands for where entries have their own, as the workload does not list them: spread
 /// evenly from len / batch to len, in a fixed random order. Those of the workload where they have none.
 std::vector<EntryLengths> lengths_of(const Workload& workload);
+/// The keys that all rows of each entry see, as the workload does not list them: spread evenly up to the most, in a
+/// fixed random order. Empty where it has no prefix.
+std::vector<std::int32_t> prefix_lengths_of(const Workload& workload);
 /// One entry as a workload of its own, without the features whose values it would need: a batch of 1 of these lengths,
 /// which may be 0.
 Workload entry_of(const Workload& workload, const EntryLengths& lengths);

@@ -7,6 +7,7 @@
 
 #include "base/text.hpp"
 #include "heed/heed.hpp"
+#include "workload/blocks.hpp"
 #include "workload/features.hpp"
 #include "workload/mask.hpp"
 
@@ -187,12 +188,12 @@ std::int64_t Workload::own_key(std::int64_t row) const {
 
 KeyRange Workload::keys_of(std::int64_t row) const {
   const KeySpan span = key_span(mask_kind(*this), mask_bounds(*this), static_cast<int>(row), static_cast<int>(row + 1));
-  return {span.begin, span.end};
+  return {span.begin, std::max<std::int64_t>(span.end, std::min(prefix, len_k))};
 }
 
 KeyRange Workload::seen_keys() const {
   const KeySpan span = key_span(mask_kind(*this), mask_bounds(*this), 0, static_cast<int>(len_q));
-  return {span.begin, span.end};
+  return {span.begin, std::max<std::int64_t>(span.end, std::min(prefix, len_k))};
 }
 
 namespace {
@@ -201,19 +202,32 @@ namespace {
 // tell the sum: their lengths are spread evenly.
 template <typename Count>
 double sum_over_entries(const Workload& w, const Count& count) {
-  if (!w.has_lengths()) return static_cast<double>(w.batch) * count(entry_of(w, {w.len_q, w.len_k}));
+  if (!w.has_lengths() && w.prefix == 0) return static_cast<double>(w.batch) * count(entry_of(w, {w.len_q, w.len_k}));
   constexpr std::int64_t kMost = 4096;
   Workload some = w;
   some.batch = std::min(w.batch, kMost);
   double sum = 0;
-  for (const EntryLengths& lengths : lengths_of(some)) sum += count(entry_of(w, lengths));
+  const std::vector<EntryLengths> lengths = lengths_of(some);
+  const std::vector<std::int32_t> prefixes = prefix_lengths_of(some);
+  for (std::size_t b = 0; b < lengths.size(); ++b) {
+    Workload entry = entry_of(w, lengths[b]);
+    if (!prefixes.empty()) entry.prefix = prefixes[b];
+    sum += count(entry);
+  }
   return sum * static_cast<double>(w.batch) / static_cast<double>(some.batch);
 }
 
 }  // namespace
 
 double Workload::visible_scores() const {
+  if (blocks) return listed_scores(*this);
   return static_cast<double>(heads) * sum_over_entries(*this, [](const Workload& entry) {
+           if (entry.prefix > 0) {
+             double scores = 0;
+             for (std::int64_t row = 0; row < entry.len_q; ++row)
+               scores += static_cast<double>(entry.keys_of(row).count());
+             return scores;
+           }
            return heed::visible_scores(mask_kind(entry), mask_bounds(entry), static_cast<int>(entry.len_q));
          });
 }
@@ -324,7 +338,7 @@ Workload parse_workload(std::string_view text) {
       fail(text, fmt::format("\"{}\" is no dtype (fp16, bf16, fp32), mask (causal_top_left, causal_bottom_right, "
                              "window=LEFT/RIGHT, window_top_left=LEFT/RIGHT), layout (bhld, blhd), scale=NUMBER or "
                              "feature (softcap=NUMBER, bias=DTYPE/DIMENSIONS, alibi, sinks, key_lengths, ragged, "
-                             "page=KEYS)",
+                             "page=KEYS, prefix=KEYS, blocks=SIZE/PARTS)",
                              part));
     }
   }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from heed import c_api
+from heed import blocks, c_api
 
 BIAS_DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.bool: 6}
 
@@ -26,17 +26,22 @@ class Features:
     cu_seqlens_q: torch.Tensor | None = None
     cu_seqlens_k: torch.Tensor | None = None
     page_table: torch.Tensor | None = None
+    block_counts: torch.Tensor | None = None
+    block_indices: torch.Tensor | None = None
+    prefix_lengths: torch.Tensor | None = None
     max_len_q: int = 0
     max_len_k: int = 0
+    block_rows: int = 0
+    block_keys: int = 0
 
     def is_none(self):
         """Whether a call has none of them."""
-        tensors = (self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k, self.page_table)
+        tensors = (self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k, self.page_table, self.block_counts, self.prefix_lengths)
         return self.softcap == 0 and all(tensor is None for tensor in tensors)
 
     def arguments(self):
         return (self.softcap, self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k,
-                self.page_table, self.max_len_q, self.max_len_k)  # fmt: skip
+                self.page_table, self.block_counts, self.block_indices, self.prefix_lengths, self.max_len_q, self.max_len_k, self.block_rows, self.block_keys)  # fmt: skip
 
 
 def checked(name, query, sizes, features):
@@ -52,15 +57,16 @@ def checked(name, query, sizes, features):
     if f.is_none():
         return f
     arrays = {"sinks": (torch.float32, ((heads,),)), "alibi_slopes": (torch.float32, ((heads,), (batch, heads))), "key_lengths": (torch.int32, ((batch,),))}
+    arrays["prefix_lengths"] = torch.int32, ((batch,),)
     arrays["cu_seqlens_q"] = arrays["cu_seqlens_k"] = torch.int32, ((batch + 1,),)
-    for argument in ("bias", *arrays, "page_table"):
+    for argument in ("bias", *arrays, "page_table", "block_counts"):
         tensor = getattr(f, argument)
         if tensor is None:
             continue
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name}: {argument} must be a Tensor, not {type(tensor).__name__}")
         if tensor.device != query.device:
-            raise ValueError(f"{name}: {argument} is on {tensor.device} and query on {query.device}; they must be on one device")
+            raise ValueError(f"{name}: {argument.replace('block_counts', 'block_mask')} is on {tensor.device} and query on {query.device}; they must be on one device")
     for argument, (dtype, shapes) in arrays.items():
         tensor = getattr(f, argument)
         if tensor is None:
@@ -76,6 +82,11 @@ def checked(name, query, sizes, features):
             f.bias.expand(batch, heads, len_q, len_k)
         except RuntimeError:
             raise ValueError(f"{name}: the bias is {tuple(f.bias.shape)}; it must broadcast to the scores, {(batch, heads, len_q, len_k)}") from None
+    if f.block_counts is not None:
+        wanted = batch, heads, -(-len_q // f.block_rows)
+        shape = tuple(f.block_counts.shape)
+        if not (shape[0] in (1, batch) and shape[1] in (1, heads) and shape[2] == wanted[2]):
+            raise ValueError(f"{name}: block_mask has lists {shape}; {len_q} rows in blocks of {f.block_rows} take {wanted}, or 1 in the place of batch or heads")
     if f.page_table is not None:
         f.page_table = _converted(name, "page_table", f.page_table, torch.int32)
         if f.page_table.dim() != 2 or f.page_table.shape[0] != batch:
@@ -87,6 +98,24 @@ def _converted(name, argument, tensor, dtype):
     if tensor.is_floating_point() != dtype.is_floating_point or tensor.dtype == torch.bool or tensor.is_complex():
         raise ValueError(f"{name}: {argument} is of {tensor.dtype}; it must be {dtype}, or another of its kind")
     return tensor.to(dtype).contiguous()
+
+
+def set_block_mask(name, block_mask, sizes, f):
+    """Takes lists of blocks into `f`: those of a heed.BlockMask, or of one of flex_attention with what its function hides as the bias.
+
+    sizes: (len_q, len_k). Raises TypeError and ValueError.
+    """
+    if block_mask is None:
+        return
+    if not isinstance(block_mask, blocks.BlockMask):
+        if not all(hasattr(block_mask, part) for part in ("kv_num_blocks", "kv_indices", "mask_mod", "BLOCK_SIZE")):
+            raise TypeError(f"{name}: block_mask must be a heed.BlockMask or a BlockMask of torch.nn.attention.flex_attention, not {type(block_mask).__name__}")
+        hidden = blocks.mask_of(block_mask, *sizes)
+        if hidden is not None and f.bias is not None:
+            raise ValueError(f"{name}: the function of block_mask and bias both change scores; give what both show as one bias beside heed.BlockMask.from_flex(block_mask)")
+        f.bias = f.bias if hidden is None else hidden
+        block_mask = blocks.BlockMask.from_flex(block_mask)
+    f.block_counts, f.block_indices, f.block_rows, f.block_keys = block_mask.counts, block_mask.indices, block_mask.rows, block_mask.keys
 
 
 def pages_of(name, key, value, layout):
@@ -123,6 +152,17 @@ def fill(problem, query, key, value, f):
         p.flags |= c_api.HAS_ALIBI | (c_api.ALIBI_BY_BATCH if f.alibi_slopes.dim() == 2 else 0)
     if f.key_lengths is not None:
         p.flags |= c_api.KEY_LENGTHS
+    if f.prefix_lengths is not None:
+        p.flags |= c_api.HAS_PREFIX
+    if f.block_counts is not None:
+        p.flags |= c_api.HAS_BLOCKS
+        p.block_rows, p.block_keys, p.block_most = f.block_rows, f.block_keys, f.block_indices.shape[3]
+
+        def shared(tensor, dim):
+            strides = (0 if size == 1 else stride for size, stride in zip(tensor.shape[:2], tensor.stride()))
+            return c_api.Strides(*strides, tensor.stride(2), dim)
+
+        p.block_count_strides, p.block_index_strides = shared(f.block_counts, 0), shared(f.block_indices, 1)
     if f.bias is not None:
         bias = f.bias.expand(p.batch, p.heads, p.len_q, p.len_k)
         p.flags |= c_api.HAS_BIAS

@@ -31,7 +31,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 
 def attention(
     query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
-    key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, return_lse=False,
+    key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, block_mask=None, prefix_lengths=None, return_lse=False,
 ):  # fmt: skip
     """softmax(scale * Q K^T + mask) V by a kernel of Heed, or an error that says why there is none.
 
@@ -54,6 +54,12 @@ def attention(
     page_table   (batch, pages of an entry), integers: key j is row j % page_size of page page_table[b, j // page_size]. `key` and `value`
                  are pools then: (pages, page_size, heads_kv, dim), or (pages, heads_kv, page_size, dim) with page_layout="HND".
     max_len_k    with page_table: keys of an entry at most; as many as the table has by default.
+    block_mask   a heed.BlockMask, or a BlockMask of torch.nn.attention.flex_attention: which blocks of keys a block of rows sees, of 64 or
+                 128 each. Other blocks are not read. The function of a BlockMask of flex_attention is computed for all scores at once, as
+                 a boolean bias of len_q x len_k bytes for each of the entries and heads that it has, unless it is noop_mask: where it is a
+                 causal mask or a window, give `causal` or `window` beside heed.BlockMask.from_flex(block_mask).
+    prefix_lengths (batch), integers: rows also see, of so many first keys of their entry, what `causal` or the right side of `window` hides:
+                 a prefix LM.
     return_lse   whether the log-sum-exp of each row's scores is returned too: float32 (batch, heads, len_q), natural logarithm, minus
                  infinity, or its sink, for a row that sees no key.
 
@@ -63,8 +69,8 @@ def attention(
     Raises TypeError and ValueError for arguments that no attention can have, and NotImplementedError, with the nearest thing that
     there is, for what no kernel computes. It never falls back.
     """
-    f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table)
-    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k)
+    f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths)
+    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask)
     if recording is not None:
         return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse))
     return _attention(query, key, value, masking, f, return_lse)
@@ -72,7 +78,8 @@ def attention(
 
 def attention_varlen(
     query, key, value, *, cu_seqlens_q, cu_seqlens_k=None, max_len_q, max_len_k, causal=False, window=None, alignment="bottom_right", scale=None,
-    softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None, page_table=None, page_layout="NHD", return_lse=False,
+    softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None, page_table=None, page_layout="NHD", block_mask=None,
+    prefix_lengths=None, return_lse=False,
 ):  # fmt: skip
     """heed.attention of a ragged batch: entries of different lengths, whose rows follow each other in one tensor.
 
@@ -83,11 +90,11 @@ def attention_varlen(
     max_len_q     rows of the longest entry; max_len_k: its keys, or keys of a row of the page table
     alignment     of masks, to each entry's own lengths
 
-    The other arguments are those of heed.attention, where a bias counts from each entry's own first row and key. Returns O (total_q,
+    The other arguments are those of heed.attention, where a bias and a block_mask count from each entry's own first row and key. Returns O (total_q,
     heads, dim_v), or (O, log-sum-exp) with the log-sum-exp as (heads, total_q). Raises as heed.attention does.
     """
-    f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, max_len_q, max_len_k)
-    query, key, value, masking = _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout)
+    f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, prefix_lengths=prefix_lengths, max_len_q=max_len_q, max_len_k=max_len_k)
+    query, key, value, masking = _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask)
     if recording is not None:
         return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse))
     return _attention(query, key, value, masking, f, return_lse)
@@ -121,13 +128,13 @@ def _forward_features(query, key, value, masking, f):
 
 
 def explain(query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
-            key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, return_lse=False):  # fmt: skip
+            key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, block_mask=None, prefix_lengths=None, return_lse=False):  # fmt: skip
     """What `attention` with these arguments would run, where its program is from, and why it is this one; or why it is refused.
 
     Returns lines of text. Raises as `attention` does for arguments that no attention can have. Nothing runs.
     """
-    f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table)
-    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k)
+    f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths)
+    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask)
     problem = _problem(query, key, value, masking, return_lse, f)
     options = c_api.Options(struct_size=ctypes.sizeof(c_api.Options), threads=torch.get_num_threads() if query.device.type == "cpu" else 0)
     library = c_api.library(str(libraries.folder() / "libheed.so")).lib
@@ -138,7 +145,7 @@ def explain(query, key, value, *, causal=False, window=None, alignment=None, sca
     return text.value.decode()
 
 
-def _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k):
+def _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask):
     """The tensors, with pools as (pages, heads_kv, page_size, dim), and (mask, window_left, window_right, scale)."""
     name = "heed.attention()"
     _check_tensors(name, query, key, value, 4, 4)
@@ -153,12 +160,13 @@ def _checked_call(query, key, value, causal, window, alignment, scale, f, page_l
         f.max_len_k = f.page_table.shape[-1] * key.shape[2] if max_len_k is None else max_len_k
     heads_kv, len_k = key.shape[1], key.shape[2] if f.page_table is None else f.max_len_k
     _check_sizes(name, query, key, value, (key.shape[0], heads_kv, key.shape[2]))
+    features.set_block_mask(name, block_mask, (len_q, len_k), f)
     features.checked(name, query, (batch, heads, len_q, len_k), f)
     same_lengths = len_q == len_k and f.key_lengths is None and f.page_table is None
     return query, key, value, _masking(name, len_q, len_k, same_lengths, causal, window, alignment, scale)
 
 
-def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout):
+def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask):
     name = "heed.attention_varlen()"
     paged = f.page_table is not None
     _check_tensors(name, query, key, value, 3, 4 if paged else 3)
@@ -174,6 +182,7 @@ def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f,
     if paged:
         key, value = features.pages_of(name, key, value, page_layout)
     _check_sizes(name, query, key, value, (key.shape[0], key.shape[1]) + ((key.shape[2],) if paged else ()))
+    features.set_block_mask(name, block_mask, (f.max_len_q, f.max_len_k), f)
     features.checked(name, query, (f.cu_seqlens_q.shape[0] - 1, query.shape[1], f.max_len_q, f.max_len_k), f)
     return query, key, value, _masking(name, f.max_len_q, f.max_len_k, False, causal, window, alignment, scale)
 

@@ -7,6 +7,8 @@ import math
 
 import torch
 
+from heed import blocks
+
 NONE, CAUSAL_TOP_LEFT, CAUSAL_BOTTOM_RIGHT, WINDOW_TOP_LEFT, WINDOW_BOTTOM_RIGHT = range(5)
 
 
@@ -52,20 +54,25 @@ def forward(q, k, v, mask=NONE, window_left=-1, window_right=-1, scale=None):
 
 def forward_features(
     q, k, v, mask=NONE, window_left=-1, window_right=-1, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None,
-    cu_seqlens_q=None, cu_seqlens_k=None, page_table=None, max_len_q=0, max_len_k=0,
+    cu_seqlens_q=None, cu_seqlens_k=None, page_table=None, block_counts=None, block_indices=None, prefix_lengths=None, max_len_q=0, max_len_k=0, block_rows=0, block_keys=0,
 ):  # fmt: skip
     """The arguments and results of heed::forward_features. Differentiable in its tensors of numbers; where entries are ragged or keys lie
     in pages it waits for the device."""
     common = {"mask": mask, "window_left": window_left, "window_right": window_right, "scale": scale, "softcap": softcap, "sinks": sinks}
+    lists = None if block_counts is None else (block_counts, block_indices, block_rows, block_keys)
     if cu_seqlens_q is None and page_table is None:
-        return _dense_features(q, k, v, bias=bias, alibi_slopes=alibi_slopes, key_lengths=key_lengths, **common)
+        return _dense_features(q, k, v, bias=bias, alibi_slopes=alibi_slopes, key_lengths=key_lengths, lists=lists, prefix_lengths=prefix_lengths, **common)
     results = []
     for entry in range(page_table.shape[0] if page_table is not None else cu_seqlens_q.shape[0] - 1):
         of_q, of_k, of_v = _entry(entry, q, k, v, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, max_len_q, max_len_k)
         len_q, len_k = of_q.shape[2], of_k.shape[2]
         of_bias = None if bias is None else _of_entry(bias, entry, len_q, len_k)
         slopes = alibi_slopes if alibi_slopes is None or alibi_slopes.dim() == 1 else alibi_slopes[entry]
-        results.append(_dense_features(of_q, of_k, of_v, bias=of_bias, alibi_slopes=slopes, **common))
+        of_lists = lists
+        if lists is not None and block_counts.shape[0] > 1:
+            of_lists = block_counts[entry : entry + 1], block_indices[entry : entry + 1], block_rows, block_keys
+        prefix = None if prefix_lengths is None else prefix_lengths[entry : entry + 1]
+        results.append(_dense_features(of_q, of_k, of_v, bias=of_bias, alibi_slopes=slopes, lists=of_lists, prefix_lengths=prefix, **common))
     if cu_seqlens_q is None:
         return like_queries(torch.cat([o for o, _ in results]), q), torch.cat([lse for _, lse in results])
     return torch.cat([o[0].transpose(0, 1) for o, _ in results]).contiguous(), torch.cat([lse[0] for _, lse in results], dim=1).contiguous()
@@ -95,7 +102,7 @@ def _entry(entry, q, k, v, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, 
     return of_q, of_k, of_v
 
 
-def _dense_features(q, k, v, mask, window_left, window_right, scale, softcap, bias, sinks, alibi_slopes, key_lengths=None):
+def _dense_features(q, k, v, mask, window_left, window_right, scale, softcap, bias, sinks, alibi_slopes, key_lengths=None, lists=None, prefix_lengths=None):
     batch, heads, len_q, _ = q.shape
     len_k, heads_kv = k.shape[2], k.shape[1]
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -113,6 +120,10 @@ def _dense_features(q, k, v, mask, window_left, window_right, scale, softcap, bi
     elif bias is not None:
         seen = seen & (bias > torch.finfo(bias.dtype).min)
         scores = scores + bias.to(scores.dtype)
+    if lists is not None:
+        counts, indices, rows, keys = lists
+        of_blocks = blocks.listed(counts, indices, -(-len_k // keys))
+        seen = seen & of_blocks.repeat_interleave(rows, 2)[:, :, :len_q].repeat_interleave(keys, 3)[..., :len_k]
     if alibi_slopes is not None:
         slopes = alibi_slopes.view(-1, heads, 1, 1)
         scores = scores - slopes * (row + (lengths - len_q) - key).abs()
@@ -122,7 +133,8 @@ def _dense_features(q, k, v, mask, window_left, window_right, scale, softcap, bi
     if left >= 0:
         seen = seen & (key >= own - left)
     if right >= 0:
-        seen = seen & (key <= own + right)
+        shown = key <= own + right
+        seen = seen & (shown if prefix_lengths is None else shown | (key < prefix_lengths.view(-1, 1, 1, 1)))
     seen = seen.expand(batch, heads, len_q, len_k)
     # Rows that see no key are computed as if they saw all, so that no gradient is NaN, and are left out afterwards.
     sees_none = ~seen.any(-1)

@@ -97,6 +97,43 @@ TEST_F(CpuFeatures, AreWhatTheOracleSays) {
       run_and_check(kShape + mask + features);
 }
 
+TEST_F(CpuFeatures, ListsOfBlocksAreWhatTheOracleSays) {
+  for (const char* blocks :
+       {":blocks=64/density0.4@3", ":blocks=64x128/window0+random1@2/bh", ":sinks:blocks=128x64/density0.3/h",
+        ":key_lengths:blocks=64/stride2/b", ":ragged:blocks=64/window0", ":page=16:bias=bool/bk:blocks=64/wavefront2"})
+    for (const char* mask : {"", ":causal_bottom_right", ":window=90/3"})
+      run_and_check(std::string("b3h4hkv2l137k251d16:fp32") + mask + blocks);
+}
+
+TEST_F(CpuFeatures, PrefixesAreWhatTheOracleSays) {
+  for (const char* features : {"", ":key_lengths", ":ragged:bias=bool/bhlk", ":page=8:blocks=64/density0.5@3"})
+    for (const char* mask : {"", ":causal_top_left", ":causal_bottom_right", ":window=9/3"})
+      run_and_check(std::string("b4h4hkv2l37k71d16:fp32") + mask + ":prefix=40" + features);
+  FeatureCase one("b2h2l9k21d16:fp32:causal_top_left:prefix=20");
+  heed_tensors t = one.tensors();
+  const heed_problem p = one.problem();
+  const auto output = [&](const std::vector<std::int32_t>& lengths) {
+    t.prefix_lengths = lengths.data();
+    return outputs_of(one, p, t);
+  };
+  EXPECT_EQ(output({-7, 4000}), output({0, 21}));
+}
+
+// Numbers that stand for no block, counts beyond the room and below 0: in any order.
+TEST_F(CpuFeatures, NumbersOfBlocksThatThereAreNotShowNothing) {
+  FeatureCase one("b1h1l130k200d16:fp32:blocks=64");
+  heed_tensors t = one.tensors();
+  heed_problem p = one.problem();
+  p.block_most = 3;
+  p.block_index_strides = {0, 0, 3, 1};
+  const auto output = [&](const std::vector<std::int32_t>& counts, const std::vector<std::int32_t>& numbers) {
+    t.block_counts = counts.data();
+    t.block_indices = numbers.data();
+    return outputs_of(one, p, t);
+  };
+  EXPECT_EQ(output({3, 100, -5}, {-1, 2, 1 << 30, 4, 0, 3, 0, 1, 2}), output({1, 2, 0}, {2, 0, 0, 0, 3, 0, 0, 0, 0}));
+}
+
 // More queries than keys, so that masks at the bottom right hide whole rows.
 TEST_F(CpuFeatures, RowsThatSeeNothingAreZeros) {
   for (const char* features : {":sinks", ":key_lengths", ":ragged:sinks", ":bias=bool/bk:sinks"})
@@ -225,6 +262,9 @@ TEST_F(CpuFeatures, AddressesThatCannotBeAreNamed) {
   each(":ragged", "cu_seqlens_k", &heed_tensors::cu_seqlens_k);
   each(":key_lengths", "seqused_k", &heed_tensors::seqused_k);
   each(":page=8", "page_table", &heed_tensors::page_table);
+  each(":causal_top_left:prefix=8", "prefix_lengths", &heed_tensors::prefix_lengths);
+  each(":blocks=64", "block_counts", &heed_tensors::block_counts);
+  each(":blocks=64", "block_indices", &heed_tensors::block_indices);
   FeatureCase paged(kShape + ":ragged:page=8");
   expect(paged, paged.problem(), "cu_seqlens_k is given, which is of problems with HEED_RAGGED, without HEED_PAGED",
          [](heed_tensors& t) { t.cu_seqlens_k = t.cu_seqlens_q; });
@@ -254,7 +294,8 @@ TEST_F(CpuFeatures, APlanSaysWhatElseItsProgramCanDo) {
   FeatureCase one(kShape + ":softcap=3:sinks");
   heed_plan* plan = plan_of(one.problem());
   EXPECT_THAT(reason_of(plan), ::testing::HasSubstr("it was built with biases or a mask tensor and ALiBi slopes and "
-                                                    "lengths of batch entries and paged keys and values too"));
+                                                    "lengths of batch entries and paged keys and values and lists of "
+                                                    "blocks of keys and prefixes that all rows see too"));
   heed_plan_info info;
   heed_plan_info_init(&info);
   ASSERT_EQ(heed_plan_get_info(plan, &info), HEED_OK);

@@ -43,6 +43,14 @@ class FeatureCase {
     }
     if (workload_.ragged && workload_.page_size > 0) p.flags |= HEED_KEY_LENGTHS;
     p.pages = scene_->places().pages();
+    if (workload_.blocks) {
+      p.block_most = launch.block_most;
+      const auto strides_from = [](const TensorStrides& s, std::int64_t dim) {
+        return heed_strides{s.batch, s.head, s.row, dim};
+      };
+      p.block_count_strides = strides_from(launch.block_count_strides, 0);
+      p.block_index_strides = strides_from(launch.block_index_strides, 1);
+    }
     return p;
   }
 
@@ -62,6 +70,9 @@ class FeatureCase {
     t.cu_seqlens_k = static_cast<const std::int32_t*>(at(scene_->feature(S::cu_seqlens_k)));
     t.seqused_k = static_cast<const std::int32_t*>(at(scene_->feature(S::seqused_k)));
     t.page_table = static_cast<const std::int32_t*>(at(scene_->feature(S::page_table)));
+    t.block_counts = static_cast<const std::int32_t*>(at(scene_->feature(S::block_counts)));
+    t.prefix_lengths = static_cast<const std::int32_t*>(at(scene_->feature(S::prefix_lengths)));
+    t.block_indices = static_cast<const std::int32_t*>(at(scene_->feature(S::block_indices)));
     return t;
   }
 

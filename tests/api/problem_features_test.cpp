@@ -112,13 +112,41 @@ TEST(Features, PagesThatCannotBeAreRefused) {
   expect_refused(p, HEED_INVALID_PROBLEM, "K would have 7.21e+16 elements");
 }
 
+TEST(Features, ListsOfBlocksThatCannotBeAreRefused) {
+  heed_problem p = cpu_problem("b3h2l300k500d16:fp32:blocks=64x128", HEED_HAS_BLOCKS);
+  for (const std::int64_t size : {std::int64_t{0}, std::int64_t{-64}, std::int64_t{32}, std::int64_t{256}}) {
+    heed_problem wrong = p;
+    wrong.block_rows = size;
+    expect_refused(wrong, HEED_INVALID_PROBLEM, fmt::format("block_rows is {}; with HEED_HAS_BLOCKS", size));
+    wrong = p;
+    wrong.block_keys = size;
+    expect_refused(wrong, HEED_INVALID_PROBLEM, fmt::format("block_keys is {}; with HEED_HAS_BLOCKS", size));
+  }
+  for (const std::int64_t most : {std::int64_t{0}, std::int64_t{-1}, (std::int64_t{1} << 24) + 1}) {
+    heed_problem wrong = p;
+    wrong.block_most = most;
+    expect_refused(wrong, HEED_INVALID_PROBLEM, fmt::format("block_most is {}; with HEED_HAS_BLOCKS", most));
+  }
+  heed_problem wrong = p;
+  wrong.block_index_strides.dim = 2;
+  expect_refused(wrong, HEED_INVALID_ARGUMENT, "the numbers of a list of blocks must follow each other");
+  wrong = p;
+  wrong.block_count_strides.head = -1;
+  expect_refused(wrong, HEED_INVALID_ARGUMENT, "the head stride of block_counts is -1");
+  wrong = p;
+  wrong.block_index_strides.row = std::numeric_limits<std::int64_t>::max();
+  expect_refused(wrong, HEED_INVALID_PROBLEM, "the strides of block_indices reach beyond 2^60 bytes");
+  EXPECT_EQ(text_of(p), "b3h2l300k500d16:fp32:blocks=64x128");
+}
+
 TEST(Features, AreSpelledAsTheCommandLineDoes) {
   for (const char* text :
        {"b2h4hkv2l8k50d16:fp32:softcap=30", "b2h4l8k50d16:bf16:bias=fp16/hlk", "b2h4l8k50d16:fp16:bias=fp32",
         "b2h4l8k50d16:fp16:bias=bool/bk", "b2h4l8k50d16:fp16:bias=bf16/l", "b2h4l8k50d16:fp32:alibi:sinks:key_lengths",
         "b2h4l8k50d16:fp16:causal_bottom_right:ragged", "b2h4l8k50d16:fp16:window=9/3:blhd:ragged",
         "b2h4l8k50d16:fp16:softcap=2.5:bias=bool/bhlk:alibi:sinks:key_lengths:page=16",
-        "b2h4l8k50d16:fp16:blhd:key_lengths:ragged:page=16"})
+        "b2h4l8k50d16:fp16:blhd:key_lengths:ragged:page=16", "b2h4l200k300d16:fp16:blocks=128",
+        "b2h4l8k50d16:fp16:causal_top_left:prefix=50", "b2h4l200k300d16:fp16:sinks:blocks=64x128//bh"})
     EXPECT_EQ(text_of(cpu_problem(text)), to_string(parse_workload(text))) << text;
 }
 

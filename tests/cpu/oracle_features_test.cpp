@@ -37,8 +37,10 @@ void by_definition(const Workload& w, const InputValues& values, const RowIndex&
   out.assign(static_cast<std::size_t>(w.dim_v), 0.0);
   std::vector<long double> mean(out.size(), 0.0L);
   for (std::int64_t j = 0; j < lengths.len_k; ++j) {
-    if (w.has_right_bound() && j > own + (w.window.right == Window::kAll ? 0 : w.window.right)) continue;
+    const bool in_prefix = w.prefix > 0 && j < values.prefix_lengths[static_cast<std::size_t>(at.batch)];
+    if (w.has_right_bound() && !in_prefix && j > own + (w.window.right == Window::kAll ? 0 : w.window.right)) continue;
     if (w.window.left != Window::kAll && j < own - w.window.left) continue;
+    if (w.blocks && !values.blocks.has(at.batch, at.head, at.row / w.blocks->rows, j / w.blocks->keys)) continue;
     const float* k = values.k.data() + ((at.batch * w.heads_kv + kv) * w.len_k + j) * w.dim;
     long double score = 0;
     for (std::int64_t d = 0; d < w.dim; ++d)
@@ -100,7 +102,7 @@ TEST_P(OracleWithFeatures, AgreesWithTheDefinition) {
       ASSERT_NEAR(unfused.lse[i], lse, 1e-3) << "row " << i;
     }
   }
-  if (w.bias && w.bias->by_row && w.bias->by_key && !w.sinks) {
+  if ((w.bias && w.bias->by_row && w.bias->by_key && !w.sinks) || (w.blocks && w.blocks->density > 0)) {
     EXPECT_GT(hidden, 0) << "some rows are hidden altogether";
   }
 }
@@ -115,6 +117,12 @@ INSTANTIATE_TEST_SUITE_P(
                       "b3h2l40k50d8:fp32:key_lengths:causal_bottom_right", "b9h2l40k50d8:fp32:key_lengths:window=5/3",
                       "b9h2l30k50d8:fp32:ragged:causal_bottom_right", "b9h2l30k50d8:fp16:ragged:blhd:sinks",
                       "b2h2l30k50d8:fp32:page=16", "b9h4hkv2l30k50d8:fp32:ragged:page=1:causal_top_left:alibi",
+                      "b1h2l150k200d8:fp32:blocks=64/density0.4@3",
+                      "b2h4hkv2l150k200d8:fp16:blocks=64x128/random1@5/bh",
+                      "b2h2l150d8:fp32:window=90/30:blocks=64/window0+wavefront3",
+                      "b9h2l130k140d8:fp32:ragged:causal_bottom_right:blocks=128x64/stride2:sinks",
+                      "b3h2l60k50d8:fp32:causal_bottom_right:prefix=30",
+                      "b9h2l60k80d8:fp32:causal_top_left:window=9:key_lengths:prefix=40",
                       "b7h2l1k70d8:bf16:key_lengths:page=64:softcap=3:bias=fp32/bk:alibi:sinks:window=30"),
     [](const auto& one) { return "W" + std::to_string(one.index); });
 
@@ -155,14 +163,34 @@ TEST(Scenes, KeysThatNoEntryHasAreNaN) {
   EXPECT_LT(keys, places.key_blocks() * places.key_rows());
 }
 
+TEST(Scenes, KeysOfBlocksThatNoListHasArePoisoned) {
+  const Workload w = parse_workload("b2h4hkv2l130k400d4:fp32:blocks=64/density0.2@3/bh");
+  InputValues values = make_inputs(w, InputClass::normal, 1);
+  poison_unseen_keys(w, values);
+  std::int64_t poisoned = 0;
+  for (std::int64_t i = 0; i < w.batch * w.heads_kv * w.len_k; ++i) {
+    const std::int64_t head = i / w.len_k % 2, block = i % w.len_k / 64;
+    bool listed = false;
+    for (std::int64_t reader = 2 * head; reader < 2 * head + 2; ++reader)
+      for (std::int64_t row = 0; row < 3; ++row)
+        listed = listed || values.blocks.has(i / w.len_k / 2, reader, row, block);
+    ASSERT_EQ(std::isnan(values.k[static_cast<std::size_t>(i * 4)]), !listed) << i;
+    poisoned += listed ? 0 : 1;
+  }
+  EXPECT_GT(poisoned, 0);
+}
+
 TEST(Scenes, ChangedFeatureInputsAreTrespasses) {
-  const Workload w = parse_workload("b4h2l8k40d4:fp32:key_lengths:page=16:sinks:alibi:bias=bool");
+  const Workload w = parse_workload("b4h2l8k40d4:fp32:key_lengths:page=16:sinks:alibi:bias=bool:prefix=9:blocks=64");
   const Scene scene = scene_of(w);
   for (const auto& [input, name] : {std::pair{Scene::bias, "bias"},
                                     {Scene::alibi_slopes, "ALiBi"},
                                     {Scene::sinks, "sinks"},
                                     {Scene::seqused_k, "seqused_k"},
-                                    {Scene::page_table, "page table"}}) {
+                                    {Scene::page_table, "page table"},
+                                    {Scene::block_counts, "block counts"},
+                                    {Scene::block_indices, "block indices"},
+                                    {Scene::prefix_lengths, "prefix lengths"}}) {
     std::vector<std::byte> after = scene.image();
     ASSERT_GT(scene.feature(input).bytes, 0U) << name;
     after[scene.feature(input).offset + 1] ^= std::byte{1};
@@ -174,7 +202,8 @@ TEST(Scenes, ChangedFeatureInputsAreTrespasses) {
 
 TEST(Scenes, AnImageIsNoLargerThanWasAskedFor) {
   for (const char* text : {"b2h4l64k70d64:bf16:bias=fp32", "b7h4l33k70d64:fp16:ragged:page=1",
-                           "b3h2l9k70d64:fp32:key_lengths:page=64:sinks:alibi", "b5h2l9k70d16:fp16:ragged:bias=bool"})
+                           "b3h2l9k70d64:fp32:key_lengths:page=64:sinks:alibi",
+                           "b3h2l200k300d64:fp16:blocks=64x128/density0.5/bh", "b5h2l9k70d16:fp16:ragged:bias=bool"})
     for (const std::int64_t padding : {std::int64_t{0}, kPaddingRows}) {
       const Workload w = parse_workload(text);
       SceneOptions options;

@@ -117,9 +117,12 @@ TEST(FeatureCovering, EveryProblemWithFeaturesHasAProgram) {
   DeviceFacts device = representative_cpu(level);
   const CoveringOptions options{.dtypes = {Dtype::fp16, Dtype::fp32}, .dims = {64, 128}, .samples = 20};
   ProgramFileWriter writer("0123");
-  int with_all = 0;
+  Features others = kAllFeatures;  // what problems without lists of blocks run
+  others.blocks = false;
+  int with_all = 0, with_others = 0;
   for (const CoveringProgram& program : covering_programs(device, options)) {
     if (program.variant.problem.features == kAllFeatures) ++with_all;
+    if (program.variant.problem.features == others) ++with_others;
     ProgramRecord record;
     record.arch = level.name;
     record.workload = to_string(program.workload);
@@ -128,6 +131,7 @@ TEST(FeatureCovering, EveryProblemWithFeaturesHasAProgram) {
     writer.add(record, "code");
   }
   EXPECT_EQ(with_all, 2 * 2 * 3) << "one for each dtype, head dim and mask";
+  EXPECT_EQ(with_others, 2 * 2 * 3);
   const Programs programs(ProgramFile::parse(writer.bytes(), "covering"), device);
   for (const char* dtype : {"fp16", "fp32"})
     for (const char* dim : {"64", "128"})
@@ -137,7 +141,7 @@ TEST(FeatureCovering, EveryProblemWithFeaturesHasAProgram) {
           Features wanted;
           wanted.*(feature.member) = true;
           w = with_features(w, wanted);
-          EXPECT_EQ(programs.select(w).variant.problem.features, kAllFeatures) << to_string(w);
+          EXPECT_EQ(programs.select(w).variant.problem.features, wanted.blocks ? kAllFeatures : others) << to_string(w);
           EXPECT_EQ(programs.select(reduced(parse_workload("b1h1l9k9d64:fp16"))).variant.problem.features, Features{});
         }
 }
@@ -148,7 +152,7 @@ TEST(FeatureCovering, GpuFamiliesWithFeaturesHaveTheirPrograms) {
   int expected = 0;
   for (const Family* family : families())
     if (family->device() == DeviceKind::cuda && !family->is_special() && has_features(family->features()))
-      expected += 2 * 3;
+      expected += (family->features().blocks ? 2 : 1) * 2 * 3;
   int found = 0;
   const CoveringOptions options{.dtypes = {Dtype::fp16, Dtype::bf16}, .dims = {64}, .samples = 20};
   for (const CoveringProgram& program : covering_programs(device, options))

@@ -29,6 +29,15 @@ struct BiasTensor {
   bool hides_rows = false;  ///< every fifth row wholly, and the first 70 keys of every third
 };
 
+/// Lists of blocks of keys, drawn, in no order, with numbers that stand for no block among them.
+struct ListsOfBlocks {
+  int rows = 64;
+  int keys = 64;
+  double density = 0.5;
+  bool per_batch = true;  ///< else stride 0
+  bool per_head = true;
+};
+
 struct FeatureShape {
   int batch = 1;
   int heads = 1;
@@ -47,6 +56,8 @@ struct FeatureShape {
   std::vector<int> cu_k = {};
   std::vector<int> used_k = {};  ///< batch
   int page_size = 0;
+  std::optional<ListsOfBlocks> blocks = {};
+  std::vector<int> prefixes = {};  ///< batch
 };
 
 class FeatureCase {
@@ -65,6 +76,7 @@ class FeatureCase {
     p_.scale = 1.0F / std::sqrt(static_cast<float>(problem.head_dim));
     p_.softcap = shape.softcap;
     for (int b = 0; b < shape.batch; ++b) entries_.push_back(entry_of(b));
+    if (shape.blocks) make_blocks(*shape.blocks);
     make_queries();
     make_keys();
     if (shape.bias) make_bias(*shape.bias);
@@ -77,6 +89,7 @@ class FeatureCase {
     p_.cu_seqlens_q = given(shape_.cu_q);
     p_.cu_seqlens_k = given(shape_.cu_k);
     p_.seqused_k = given(shape_.used_k);
+    p_.prefix_lengths = given(shape_.prefixes);
   }
   FeatureCase(const FeatureCase&) = delete;
   FeatureCase& operator=(const FeatureCase&) = delete;
@@ -165,13 +178,57 @@ class FeatureCase {
     const Entry& e = entries_[at(b)];
     const int moved = shape_.to_the_end ? (e.len_k - e.len_q) - (shape_.len_k - shape_.len_q) : 0;
     if (row >= e.len_q || key >= e.len_k) return false;
-    if (problem_.mask != MaskKind::none && key > row + shape_.right_offset + moved) return false;
+    const bool in_prefix = !shape_.prefixes.empty() && key < shape_.prefixes[at(b)];
+    if (problem_.mask != MaskKind::none && !in_prefix && key > row + shape_.right_offset + moved) return false;
     return problem_.mask != MaskKind::window || key >= row + shape_.left_offset + moved;
   }
-  [[nodiscard]] bool is_seen(int b, int key) const {
-    for (int i = 0; i < entries_[at(b)].len_q; ++i)
-      if (sees(b, i, key)) return true;
+  /// Whether the list of a row's block has the block of a key.
+  [[nodiscard]] bool lists(int b, int h, int row, int key) const {
+    return !shape_.blocks ||
+           listed_[list_of(b, h, row / shape_.blocks->rows) * at(key_blocks_) + at(key / shape_.blocks->keys)];
+  }
+  [[nodiscard]] bool is_seen(int b, int kv_head, int key) const {
+    for (int h = kv_head * p_.group_size; h < (kv_head + 1) * p_.group_size; ++h)
+      for (int i = 0; i < entries_[at(b)].len_q; ++i)
+        if (sees(b, i, key) && lists(b, h, i, key)) return true;
     return false;
+  }
+
+  // ---- lists of blocks: behind each a block that it has not, if there is one
+  [[nodiscard]] std::size_t list_of(int b, int h, int block) const {
+    return at((shape_.blocks->per_batch ? b * list_heads_ : 0) + (shape_.blocks->per_head ? h : 0)) * at(row_blocks_) +
+           at(block);
+  }
+  void make_blocks(const ListsOfBlocks& t) {
+    row_blocks_ = (shape_.len_q + t.rows - 1) / t.rows;
+    key_blocks_ = (shape_.len_k + t.keys - 1) / t.keys;
+    list_heads_ = t.per_head ? shape_.heads : 1;
+    const std::size_t lists = at((t.per_batch ? shape_.batch : 1) * list_heads_ * row_blocks_);
+    const std::size_t most = at(key_blocks_) + 3;
+    listed_.assign(lists * at(key_blocks_), false);
+    for (std::size_t list = 0; list < lists; ++list) {
+      std::vector<int> numbers = {-1, key_blocks_};
+      int behind = 1 << 28;
+      for (int key = 0; key < key_blocks_; ++key)
+        if (random_.chance(t.density)) {
+          listed_[list * at(key_blocks_) + at(key)] = true;
+          numbers.push_back(key);
+        } else {
+          behind = key;
+        }
+      for (std::size_t i = numbers.size(); i > 1; --i) std::swap(numbers[i - 1], numbers[random_.below(i)]);
+      counts_.push_back(static_cast<int>(numbers.size()));
+      numbers.resize(most, behind);
+      numbers_.insert(numbers_.end(), numbers.begin(), numbers.end());
+    }
+    p_.block_counts = counts_.data();
+    p_.block_indices = numbers_.data();
+    p_.block_rows = t.rows;
+    p_.block_keys = t.keys;
+    p_.block_most = static_cast<int>(most);
+    p_.block_count_strides = {t.per_batch ? list_heads_ * row_blocks_ : 0, t.per_head ? row_blocks_ : 0, 1};
+    const auto room = static_cast<long long>(most);
+    p_.block_index_strides = {p_.block_count_strides.batch * room, p_.block_count_strides.head * room, room};
   }
 
   // ---- tensors: NaN wherever nobody should look
@@ -233,8 +290,8 @@ class FeatureCase {
     v_ = k_;
     for (int b = 0; b < shape_.batch; ++b)
       for (int j = 0; j < entries_[at(b)].len_k; ++j)
-        if (is_seen(b, j))
-          for (int head = 0; head < shape_.heads_kv; ++head)
+        for (int head = 0; head < shape_.heads_kv; ++head)
+          if (is_seen(b, head, j))
             for (int c = 0; c < problem_.head_dim; ++c) {
               k_[key_place(b, head, j) + at(c)] = round_16(bf16_, normal());
               v_[key_place(b, head, j) + at(c)] = round_16(bf16_, normal());
@@ -337,7 +394,7 @@ class FeatureCase {
         for (int i = 0; i < shape_.len_q; ++i)
           for (int j = 0; j < shape_.len_k; ++j) {
             const long long place = bias_place(b, h, i, j);
-            if (!sees(b, i, j) || is_set[at(place)]) continue;
+            if (!sees(b, i, j) || !lists(b, h, i, j) || is_set[at(place)]) continue;
             is_set[at(place)] = true;
             set_bias(place, random_.chance(0.1) || (t.hides_rows && (i % 5 == 0 || (i % 3 == 0 && j < 70))));
           }
@@ -352,7 +409,7 @@ class FeatureCase {
     const double sink = shape_.sinks.empty() ? -INFINITY : shape_.sinks[at(h)];
     double most = sink;
     for (int j = 0; j < e.len_k; ++j) {
-      if (!sees(b, row, j)) continue;
+      if (!sees(b, row, j) || !lists(b, h, row, j)) continue;
       double s = 0;
       for (int c = 0; c < d; ++c)
         s += load(q_[query_place(b, h, row) + at(c)]) * load(k_[key_place(b, h / p_.group_size, j) + at(c)]);
@@ -391,6 +448,11 @@ class FeatureCase {
   std::vector<std::byte> bias_;
   std::vector<int> table_;
   std::vector<std::vector<int>> pages_;  ///< of an entry
+  int row_blocks_ = 0;
+  int key_blocks_ = 0;
+  int list_heads_ = 0;
+  std::vector<int> counts_, numbers_;
+  std::vector<bool> listed_;  ///< (lists, key blocks)
 };
 
 }  // namespace heed::emulator

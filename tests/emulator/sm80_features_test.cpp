@@ -12,7 +12,14 @@ using emulator::FeatureCase;
 using emulator::FeatureShape;
 using emulator::kConstant;
 
-constexpr Features kAll{.softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true};
+constexpr Features kAll{.softcap = true,
+                        .bias = true,
+                        .alibi = true,
+                        .sinks = true,
+                        .lengths = true,
+                        .pages = true,
+                        .blocks = true,
+                        .prefix = true};
 constexpr auto kStaleTile = attention::Rescale::stale_tile;
 constexpr auto kNone = MaskKind::none;
 constexpr auto kCausal = MaskKind::causal;
@@ -194,6 +201,38 @@ TEST(EmulatedSm80Features, Pages) {
             problem_of(Element::fp16, 128, kWindow, {.lengths = true, .pages = true})>();
 }
 
+template <Config kConfig, Problem kProblem>
+void run_prefixes() {
+  FeatureShape shape{.batch = 5, .heads = 2, .heads_kv = 1, .len_q = 100, .len_k = 150, .right_offset = 20};
+  shape.left_offset = -40;
+  shape.prefixes = {0, 1, 64, 149, 1000};
+  run_case<kConfig, kProblem>(shape, 1);
+  shape.prefixes = {-5, 30, 70, 100, 130};
+  run_case<kConfig, kProblem>(shape, 2);
+  shape.prefixes = {};
+  run_case<kConfig, kProblem>(shape, 3);
+}
+
+TEST(EmulatedSm80Features, Prefixes) {
+  run_prefixes<kSmall, problem_of(Element::fp16, 64, kCausal, {.prefix = true})>();
+  run_prefixes<Config{.overlap = true, .rescale = kStaleTile, .tile_order = TileOrder::lpt},
+               problem_of(Element::bf16, 64, kCausal, {.prefix = true})>();
+  run_prefixes<Config{.block_m = 32, .block_n = 16, .kv_groups = 2},
+               problem_of(Element::fp16, 64, kWindow, {.prefix = true})>();
+  run_prefixes<kSmall, problem_of(Element::fp16, 64, kNone, {.prefix = true})>();
+}
+
+// Biases are read of the prefix's keys too.
+TEST(EmulatedSm80Features, PrefixesOfBiasedEntries) {
+  constexpr Problem kProblem = problem_of(Element::fp16, 64, kCausal, {.bias = true, .lengths = true, .prefix = true});
+  FeatureShape shape{.batch = 3, .heads = 2, .heads_kv = 2, .len_q = 70, .len_k = 110, .right_offset = 0};
+  shape.to_the_end = true;
+  shape.used_k = {110, 40, 60};
+  shape.prefixes = {50, 70, 20};
+  shape.bias = BiasTensor{.element = BiasElement::fp16, .hides_rows = true};
+  run_case<kSmall, kProblem>(shape, 1);
+}
+
 // ---------------------------------------------------------------------------------------------------- all together
 
 template <Config kConfig, Problem kProblem>
@@ -215,6 +254,9 @@ void run_all() {
   shape.cu_k = {0, 140, 190, 290};
   shape.used_k = {};
   run_case<kConfig, kProblem>(shape, 3);
+  shape.blocks = emulator::ListsOfBlocks{.rows = 64, .keys = 64, .per_batch = false};
+  shape.prefixes = {30, 100, 5};
+  run_case<kConfig, kProblem>(shape, 5);
   shape.sinks = {};
   shape.score_scale = 30;
   shape.softcap = 0;

@@ -94,7 +94,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::memset(problem.reserved, 0, sizeof problem.reserved);
     problem.device_type = problem.device = 0;
   }
-  if ((choices & 2) != 0) problem.q_strides = problem.k_strides = problem.v_strides = problem.o_strides = {};
+  if ((choices & 2) != 0) {
+    problem.q_strides = problem.k_strides = problem.v_strides = problem.o_strides = {};
+    problem.block_count_strides = {};
+    problem.block_index_strides = {0, 0, 0, 1};
+  }
   if ((choices & 4) != 0) problem.flags &= HEED_WANTS_LSE;
   heed_options options;
   heed_options_init(&options);
@@ -144,6 +148,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if ((given & HEED_RAGGED) != 0 && (given & HEED_PAGED) == 0) t.cu_seqlens_k = whole;
     if ((given & HEED_KEY_LENGTHS) != 0) t.seqused_k = whole;
     if ((given & HEED_PAGED) != 0) t.page_table = whole;
+    if ((given & HEED_HAS_PREFIX) != 0) t.prefix_lengths = whole;
+    // One list, shared by all, that lies in the memory.
+    if ((given & HEED_HAS_BLOCKS) != 0 && (choices & 2) != 0 && problem.block_most <= 65536)
+      t.block_counts = t.block_indices = whole;
     (void)heed_plan_prepare(plan, workspace, nullptr);
     (void)heed_plan_run(plan, &t, (choices & 16) != 0 ? workspace : nullptr, nullptr);
   }

@@ -318,3 +318,63 @@ class Unfused(unittest.TestCase):
             wanted = definition(q[b], k[b, :, :length], v[b, :, :length], own=length - 70, left=30, right=5, softcap=2.0, bias=bias[b][..., :length], sinks=sinks, slopes=slopes)
             torch.testing.assert_close(results[0][b].double(), wanted[0], atol=1e-5, rtol=1e-4)
             torch.testing.assert_close(results[1][b].double(), wanted[1], atol=1e-4, rtol=1e-4)
+
+
+class Prefixes(unittest.TestCase):
+    def test_rows_see_the_prefix_that_a_right_bound_hides(self):
+        len_q, len_k = LENGTHS
+        for device in DEVICES:
+            prefixes = torch.tensor([100, 7], device=device)
+            row, key = torch.arange(len_q, device=device).view(-1, 1), torch.arange(len_k, device=device)
+            for masking, codes, shown in (
+                ({"causal": True, "alignment": "top_left"}, (unfused.CAUSAL_TOP_LEFT, -1, -1), key <= row),
+                ({"causal": True, "alignment": "bottom_right"}, (unfused.CAUSAL_BOTTOM_RIGHT, -1, -1), key <= row + len_k - len_q),
+                ({"window": (20, 3), "alignment": "top_left"}, (unfused.WINDOW_TOP_LEFT, 20, 3), key <= row + 3),
+                ({}, (unfused.NONE, -1, -1), key >= 0),
+            ):
+                hidden = key < row - 20 if "window" in masking else key < 0
+                seen = (shown | (key < prefixes.view(-1, 1, 1, 1))) & ~hidden
+                for dtype in DTYPES[device]:
+                    with self.subTest(device=device, dtype=dtype, **masking):
+                        q, k, v = tensors((2, HEADS, 2, *LENGTHS, 64, 64), dtype, device)
+                        results = heed.attention(q, k, v, prefix_lengths=prefixes, return_lse=True, **masking)
+                        wanted = heed.attention(q, k, v, bias=seen, return_lse=True)
+                        assert_close(self, results[0], wanted[0], dtype)
+                        torch.testing.assert_close(results[1], wanted[1], atol=2e-3, rtol=1e-3)
+                        assert_close(self, unfused.forward_features(q, k, v, *codes, prefix_lengths=prefixes)[0], wanted[0], dtype)
+
+    def test_entries_of_a_ragged_batch_have_their_own(self):
+        for device in DEVICES:
+            dtype = DTYPES[device][0]
+            q, k, v = (torch.randn(200, HEADS, 64, device=device, dtype=dtype) for _ in range(3))
+            begins = torch.tensor([0, 70, 200], device=device)
+            prefixes = torch.tensor([90, 50], device=device)
+            o = heed.attention_varlen(q, k, v, cu_seqlens_q=begins, cu_seqlens_k=begins, max_len_q=130, max_len_k=130, causal=True, prefix_lengths=prefixes)
+            for entry, (begin, end) in enumerate(((0, 70), (70, 200))):
+                one = [tensor[begin:end].transpose(0, 1).unsqueeze(0) for tensor in (q, k, v)]
+                alone = heed.attention(*one, causal=True, prefix_lengths=prefixes[entry : entry + 1])
+                assert_close(self, o[begin:end], alone[0].transpose(0, 1), dtype)
+
+    def test_lengths_that_cannot_be_are_named(self):
+        q, k, v = tensors((2, HEADS, 2, *LENGTHS, 64, 64), torch.float32, "cpu")
+        for prefixes, words in ((torch.tensor([1, 2, 3]), r"prefix_lengths is \(3,\); it must be \(2,\)"), (torch.tensor([1.0, 2.0]), "prefix_lengths is of torch.float32")):
+            with self.assertRaisesRegex(ValueError, words):
+                heed.attention(q, k, v, causal=True, alignment="top_left", prefix_lengths=prefixes)
+
+
+class Documents(unittest.TestCase):
+    def test_packed_documents_are_a_ragged_batch_of_the_same_memory(self):
+        begins = [0, 40, 41, 130, 200]
+        for device in DEVICES:
+            dtype = DTYPES[device][0]
+            starts = torch.tensor(begins, device=device)
+            document = torch.bucketize(torch.arange(200, device=device), starts[1:], right=True)
+            own = document.view(-1, 1) == document
+            common = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_len_q": 89, "max_len_k": 89}
+            q, k, v = tensors((1, HEADS, 2, 200, 200, 64, 64), dtype, device)
+            for causal in (False, True):
+                wanted = heed.attention(q, k, v, bias=own.tril() if causal else own)[0].transpose(0, 1)
+                views = [tensor[0].transpose(0, 1) for tensor in (q, k, v)]
+                assert_close(self, heed.attention_varlen(*views, causal=causal, **common), wanted, dtype)
+                lengths_first = [tensor.transpose(1, 2).contiguous().flatten(0, 1) for tensor in (q, k, v)]
+                assert_close(self, heed.attention_varlen(*lengths_first, causal=causal, **common), wanted, dtype)

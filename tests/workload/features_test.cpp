@@ -15,6 +15,7 @@ TEST(WorkloadFeatures, EveryTextReadsBackTheSame) {
        {"b2h4l64d64:fp16:softcap=50", "b2h4l64d64:fp16:bias=fp32", "b2h4l64k70d64:bf16:bias=bool/bk",
         "b2h4l64d64:fp16:bias=fp16/hlk", "b2h4l64d64:fp16:bias=bf16/", "b2h4l64d64:fp32:causal_top_left:alibi:sinks",
         "b2h4l64d64:fp16:causal_bottom_right:window=9:key_lengths", "b2h4l64d64:fp16:blhd:ragged",
+        "b2h4l64d64:fp16:causal_top_left:prefix=30",
         "b2h4l1k64d64:fp16:scale=0.5:softcap=2.5:bias=fp32/bl:alibi:sinks:key_lengths:page=16"})
     EXPECT_EQ(to_string(parse_workload(text)), text);
   // In any order.
@@ -39,6 +40,11 @@ TEST(WorkloadFeatures, PartsThatCannotBeAreNamed) {
                                     {"page=-4", "-4"},
                                     {"page=2000000", "2000000"},
                                     {"page=16:page=16", "twice"},
+                                    {"blocks=64:blocks=64", "twice"},
+                                    {"prefix=0", "0"},
+                                    {"prefix=-3", "-3"},
+                                    {"prefix=x", "x"},
+                                    {"prefix=4:prefix=4", "twice"},
                                     {"ragged:key_lengths", "key_lengths"},
                                     {"sink", "sink"}}) {
     try {
@@ -70,6 +76,21 @@ TEST(WorkloadFeatures, LengthsAreSpreadOverTheBatch) {
   EXPECT_DOUBLE_EQ(w.visible_scores(), scores);
   // Of one entry all there are.
   EXPECT_EQ(lengths_of(parse_workload("b1h2l80k100d64:key_lengths")).front(), (EntryLengths{80, 100}));
+}
+
+TEST(WorkloadFeatures, RowsSeeThePrefixThatARightBoundHides) {
+  const Workload w = parse_workload("b4h2l80k100d64:causal_top_left:prefix=40");
+  EXPECT_EQ(w.keys_of(0), (KeyRange{0, 40}));
+  EXPECT_EQ(w.keys_of(50), (KeyRange{0, 51}));
+  EXPECT_EQ(parse_workload("b1h1l80d64:causal_top_left:window=10:prefix=40").keys_of(30), (KeyRange{20, 40}));
+  EXPECT_EQ(parse_workload("b1h1l80k20d64:causal_top_left:prefix=40").keys_of(0), (KeyRange{0, 20}));
+  double scores = 0;
+  for (const std::int64_t prefix : {10, 20, 30, 40})
+    for (std::int64_t row = 0; row < 80; ++row) scores += 2.0 * static_cast<double>(std::max(prefix, row + 1));
+  EXPECT_DOUBLE_EQ(w.visible_scores(), scores);
+  Workload listed = w;
+  listed.blocks = BlockPattern{.rows = 64, .keys = 64, .stride = 1};  // all blocks
+  EXPECT_DOUBLE_EQ(listed.visible_scores(), scores);
 }
 
 TEST(WorkloadFeatures, TheBytesOfABiasCount) {

@@ -142,6 +142,7 @@ enum class Illegal {
   late_loads,
   pipeline_sync,
   same_program,
+  listed_blocks,
 };
 
 /// `shared_bytes`: what one block may use; `shared_bytes_per_processor`: what all blocks of a multiprocessor share.
@@ -166,6 +167,9 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   // their own need nobody.
   if (c.pipeline_sync == PipelineSync::stage && (c.split_wait || c.stages < 2 || warps_per_group(c) < 2))
     return Illegal::pipeline_sync;
+  // Rows of a block walk one list, and a tile of keys lies in one of its blocks.
+  if (problem.features.blocks && (kLeastBlock % c.block_m != 0 || kLeastBlock % c.block_n != 0))
+    return Illegal::listed_blocks;
   if (c.kv_groups > 1 && c.epilogue == Epilogue::direct) return Illegal::same_program;  // the merge has one way out
   return Illegal::no;
 }

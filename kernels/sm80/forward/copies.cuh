@@ -59,18 +59,19 @@ struct Copies {
     }
   }
 
-  /// The same of rows that lie anywhere: each one's address is asked for, those of rows from `end` on are not.
+  /// The same of rows that lie anywhere: each one's address is asked for, those of rows before `begin` and from `end`
+  /// on are not.
   /// @param anywhere an address that could be read
   /// @param row_at address in global memory of a row's first element
   template <int kRows, class RowAt>
-  __device__ __forceinline__ static void start_rows(unsigned tile, unsigned long long anywhere, int first, int end,
-                                                    int thread, const RowAt& row_at) {
+  __device__ __forceinline__ static void start_rows(unsigned tile, unsigned long long anywhere, int first, int begin,
+                                                    int end, int thread, const RowAt& row_at) {
     constexpr int kPieces = (kRows + kRowsAtOnce - 1) / kRowsAtOnce;
     const int chunk = thread % kChunks;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const int at = thread / kChunks + i * kRowsAtOnce;
-      const bool inside = first + at < end;
+      const bool inside = first + at >= begin && first + at < end;
       if (kRows % kRowsAtOnce == 0 || at < kRows)
         ptx::cp_async_cg_16_fetch<128>(tile + tile::chunk_offset(kLayout, kDim, at, chunk),
                                        inside ? row_at(first + at) + 16 * chunk : anywhere, inside ? 16 : 0);

@@ -54,7 +54,8 @@ struct Forward : Merge<kConfig, kProblem> {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = warp_row + 16 * m + lane / 4 + 8 * h;
-        const int end = visible_keys(kProblem.mask, row, params.right_offset, params.len_k) - first - 2 * (lane % 4);
+        int end = visible_keys(kProblem.mask, row, params.right_offset, params.len_k) - first - 2 * (lane % 4);
+        if constexpr (kProblem.features.prefix) end = max(end, Base::prefix - first - 2 * (lane % 4));
         attention::hide_columns_from(scores[m], h, end);
         if constexpr (kBegins) {
           const int begin = hidden_keys(kProblem.mask, row, params.left_offset, params.len_k) - first - 2 * (lane % 4);
@@ -68,11 +69,18 @@ struct Forward : Merge<kConfig, kProblem> {
                                                  int warp_row) const {
     multiply_keys(scores, query, stage_address(stage));
     if constexpr (changes_scores(kProblem.features)) {
-      const int first = (kBegins ? origin() : 0) + first_key(tile) + 2 * (lane % 4);
+      const int first = Base::first_key_of_entry(tile) + 2 * (lane % 4);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) Base::change_scores(scores[m], params, warp_row + 16 * m + lane / 4, first);
     }
-    if constexpr (kBegins) {
+    if constexpr (kProblem.features.blocks || kProblem.features.prefix) {
+      const int first = Base::first_key_of_entry(tile);
+      int end = visible_keys(kProblem.mask, warp_row, params.right_offset, params.len_k);
+      if constexpr (kProblem.features.prefix) end = max(end, Base::prefix);
+      if (first + kBlockN > end ||
+          first < hidden_keys(kProblem.mask, warp_row + kConfig.warp_rows - 1, params.left_offset, params.len_k))
+        hide_keys(scores, first, warp_row);
+    } else if constexpr (kBegins) {
       const int first = origin() + first_key(tile);
       const int last_row = warp_row + kConfig.warp_rows - 1;
       if (first + kBlockN > visible_keys(kProblem.mask, warp_row, params.right_offset, params.len_k) ||
@@ -254,7 +262,7 @@ struct Forward : Merge<kConfig, kProblem> {
     const int warp_row = first_row + warp * kConfig.warp_rows;
     // Of the group's tiles, those that some row of the warp sees: the first ones.
     const int origin_of_block = kBegins ? origin() : 0;
-    const int warp_tiles =
+    int warp_tiles =
         kBegins ? tiles_of_group(visible_keys(kProblem.mask, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
                                               params.right_offset, warp_row < params.len_q ? params.len_k : 0) -
                                  origin_of_block)
@@ -262,6 +270,11 @@ struct Forward : Merge<kConfig, kProblem> {
             ? tiles_of_group(visible_keys(MaskKind::causal, min(warp_row + kConfig.warp_rows, params.len_q) - 1,
                                           params.right_offset, warp_row < params.len_q ? params.len_k : 0))
             : group_tiles;
+    if constexpr (kProblem.features.prefix)
+      if (warp_row < params.len_q) warp_tiles = max(warp_tiles, tiles_of_group(Base::prefix - origin_of_block));
+    // Of listed blocks all: lists are in any order.
+    if constexpr (kProblem.features.blocks)
+      if (Base::blocks.numbers != nullptr) warp_tiles = warp_row < params.len_q ? group_tiles : 0;
 
     if constexpr (!kMeets) initialise_barriers();
     // ---- Q by the whole block, then the first stages of K and V; Q belongs to the first commit group, or is one

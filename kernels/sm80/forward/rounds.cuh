@@ -13,7 +13,7 @@
 namespace heed::sm80 {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Rounds : attention::ScoreChanges<kProblem> {
+struct Rounds : attention::ListedBlocks<kProblem> {
   // ---- compile-time facts
   static constexpr int kBlockM = kConfig.block_m;
   static constexpr int kBlockN = kConfig.block_n;
@@ -27,6 +27,7 @@ struct Rounds : attention::ScoreChanges<kProblem> {
   static constexpr auto kLayout = kConfig.smem_layout;
   static constexpr bool kMeets = kConfig.pipeline_sync == PipelineSync::group;
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
+  static constexpr bool kLooksUp = kProblem.features.pages || kProblem.features.blocks;  // where rows of keys lie
   // Rounds asked for before the first is used, and the commit groups that are.
   static constexpr int kAhead = kStages > 1 ? kStages - 1 : 1;
   static constexpr int kGroupsAhead = (kConfig.split_wait ? 2 : 1) * kAhead;
@@ -53,7 +54,7 @@ struct Rounds : attention::ScoreChanges<kProblem> {
 
   /// Parameters of a launch; those kept are of the block's entry.
   __device__ __forceinline__ Rounds(const Params<kProblem>& launch, unsigned shared_address)
-      : attention::ScoreChanges<kProblem>(launch, place().batch, place().head),
+      : attention::ListedBlocks<kProblem>(launch, place().batch, place().head),
         params(attention::params_of_entry<kProblem>(launch, place().batch)),
         shared_base(shared_address) {
     const auto& p = params;
@@ -66,8 +67,16 @@ struct Rounds : attention::ScoreChanges<kProblem> {
     head = at.head;
     batch = at.batch;
     keys_end = visible_keys(kProblem.mask, min(first_row + kBlockM, p.len_q) - 1, p.right_offset, p.len_k);
+    if constexpr (kProblem.features.prefix) {
+      this->prefix = prefix_of(p, batch);
+      keys_end = max(keys_end, this->prefix);
+    }
     if constexpr (kBegins) keys_end -= origin();
     group_tiles = tiles_of_group(keys_end);
+    if constexpr (kProblem.features.blocks) {
+      this->blocks = key_blocks(p, batch, head, first_row, keys_end + (kBegins ? origin() : 0));
+      if (this->blocks.numbers != nullptr) group_tiles = tiles_of_group(this->blocks.count * this->blocks.keys);
+    }
     const int kv_head = head / p.group_size;
     k_from = TileCopies::source(p.k, batch * p.k_strides.batch + kv_head * p.k_strides.head, p.k_strides.row,
                                 group * kBlockN, group_thread);
@@ -118,12 +127,21 @@ struct Rounds : attention::ScoreChanges<kProblem> {
     return stage + by >= kStages ? stage + by - kStages : stage + by;
   }
   __device__ __forceinline__ int first_key(int tile) const { return (group + tile * kGroups) * kBlockN; }
+  /// The first key of a tile, counted from the entry's first: of the tiles of listed blocks one after another, or of
+  /// those from the origin on where the launch has no lists.
+  __device__ __forceinline__ int first_key_of_entry(int tile) const {
+    const int at = first_key(tile);
+    if constexpr (kProblem.features.blocks)
+      if (this->blocks.numbers != nullptr)
+        return this->blocks.first_key(at / this->blocks.keys) + at % this->blocks.keys;
+    return (kBegins ? origin() : 0) + at;
+  }
 
   /// Starts copying the group's next tile, `tile`, of K or V into a stage. Tiles come in order, each once.
   __device__ __forceinline__ void load_keys(int tile, int stage) {
     if (tile >= group_tiles) return;
-    if constexpr (kProblem.features.pages) {
-      load_from_pages(params.k, params.k_strides, tile, stage_address(stage));
+    if constexpr (kLooksUp) {
+      load_looked_up(params.k, params.k_strides, tile, stage_address(stage));
     } else {
       TileCopies::template start<kBlockN>(stage_address(stage), piece_place, k_from, params.k_strides.row,
                                           first_key(tile), keys_end, group_thread);
@@ -132,23 +150,24 @@ struct Rounds : attention::ScoreChanges<kProblem> {
   }
   __device__ __forceinline__ void load_values(int tile, int stage) {
     if (tile >= group_tiles) return;
-    if constexpr (kProblem.features.pages) {
-      load_from_pages(params.v, params.v_strides, tile, stage_address(stage) + kPlan.stage_bytes / 2);
+    if constexpr (kLooksUp) {
+      load_looked_up(params.v, params.v_strides, tile, stage_address(stage) + kPlan.stage_bytes / 2);
     } else {
       TileCopies::template start<kBlockN>(stage_address(stage) + kPlan.stage_bytes / 2, piece_place, v_from,
                                           params.v_strides.row, first_key(tile), keys_end, group_thread);
       v_from += 2 * kGroups * kBlockN * params.v_strides.row;
     }
   }
-  /// Where keys may lie in pages, each row's address is looked up.
-  __device__ __forceinline__ void load_from_pages(const void* tensor, const TensorStrides& strides, int tile,
-                                                  unsigned to) const {
+  /// Where keys may lie in pages or in listed blocks, each row's address is looked up.
+  __device__ __forceinline__ void load_looked_up(const void* tensor, const TensorStrides& strides, int tile,
+                                                 unsigned to) const {
     const auto from = reinterpret_cast<unsigned long long>(tensor);
     const long long of_head = head / params.group_size * strides.head;
     const int begin = kBegins ? origin() : 0;
-    TileCopies::template start_rows<kBlockN>(to, from, first_key(tile), keys_end, group_thread, [&](int key) {
-      return from + 2 * (of_head + key_offset(params, strides, batch, begin + key));
-    });
+    const int first = first_key_of_entry(tile);
+    TileCopies::template start_rows<kBlockN>(
+        to, from, first, kProblem.features.blocks ? begin : first, begin + keys_end, group_thread,
+        [&](int key) { return from + 2 * (of_head + key_offset(params, strides, batch, key)); });
   }
   /// What round t reads: K and V of tile t, or K of tile t and V of tile t - 1 where values are multiplied beside the
   /// next tile's exponentials. `stage` is tile t's, `value_stage` that of the values.
