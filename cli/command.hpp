@@ -97,6 +97,8 @@ void add_library(CLI::App& app, int& exit_code);
 void add_prebuild(CLI::App& app, int& exit_code);
 void add_insights(CLI::App& app, int& exit_code);
 void add_serve(CLI::App& app, int& exit_code);
+void add_landscape(CLI::App& app, int& exit_code);
+void add_simulate(CLI::App& app, int& exit_code);
 
 /// The device of a CPU level or GPU architecture by its name, to build for without one at hand.
 /// @throws Error(usage) naming all of them

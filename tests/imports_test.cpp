@@ -49,6 +49,8 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"evolve",
      {"compile", "base", "variant", "source", "process", "jit", "measure", "profile", "trial", "record", "store",
       "insights", "models", "prompts", "propose"}},
+    {"landscape",
+     {"compile", "heed", "base", "device", "variant", "process", "jit", "profile", "trial", "record", "evolve"}},
     // beside the library
     {"exploits", {"compile", "base", "source", "process", "jit", "trial"}},
     {"ladder",

@@ -1,0 +1,139 @@
+// Landscapes as files, and searches on them.
+#include "landscape/landscape.hpp"
+
+#include <cmath>
+
+#include "landscape/record.hpp"
+#include "landscape/simulate.hpp"
+#include "testing.hpp"
+
+namespace heed::landscape {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Four knobs of four values; time grows with the distance from one point; a corner does not build.
+Landscape made() {
+  Landscape l;
+  l.workload = "b1h8l512d64:fp16";
+  l.family = "fwd_x";
+  l.device = {{"name", "a device"}};
+  l.heed = "0";
+  l.source_digest = "d";
+  for (const char* name : {"a", "b", "c"}) l.knobs.push_back({name, "", {1, 2, 4, 8}, {}});
+  l.knobs[0].acts_on = {Bound::tail};
+  l.knobs.push_back({"mode", "", {0, 1, 2}, {"off", "on", "both"}});
+  l.default_config = {1, 1, 1, 0};
+  l.others = "fwd_x:a=1,b=1,c=1,mode=off,d=3";
+  l.base_us = 10;
+  for (const int a : l.knobs[0].values)
+    for (const int b : l.knobs[1].values)
+      for (const int c : l.knobs[2].values)
+        for (const int mode : l.knobs[3].values) {
+          Point point;
+          point.invalidity = a == 8 && b == 8 ? "compile" : "correct";
+          point.reason = a == 8 && b == 8 ? "too many registers" : "";
+          if (point.ok()) {
+            point.us = 5 + std::abs(std::log2(a) - 2) + std::abs(std::log2(b) - 1) + std::abs(std::log2(c) - 3) + mode;
+            point.ratio = 11 / point.us;
+            point.low = 0.99 * point.ratio;
+            point.high = 1.01 * point.ratio;
+            point.bound = Bound::tail;
+            point.readings_us = {point.us, point.us};
+          }
+          l.points[{a, b, c, mode}] = point;
+        }
+  return l;
+}
+
+TEST(Landscape, IsReadAsItWasWritten) {
+  const Landscape l = made();
+  const nlohmann::json json = to_json(l);
+  EXPECT_EQ(json["schema_version"], "1.0.0");
+  EXPECT_EQ(json["results"].size(), 192U);
+  EXPECT_EQ(json["results"][0]["configuration"]["mode"], "off");
+  EXPECT_EQ(json["results"][0]["objectives"][0], "time");
+  const Landscape back = landscape_from_json(json, "test");
+  EXPECT_EQ(to_json(back), json);
+  EXPECT_EQ(back.best()->first, (Config{4, 2, 8, 0}));
+  EXPECT_NEAR(back.best_us(), 5, 1e-9);
+  EXPECT_EQ(back.points.at({8, 8, 1, 0}).reason, "too many registers");
+  EXPECT_EQ(back.points.at({1, 1, 1, 1}).bound, Bound::tail);
+}
+
+TEST(Landscape, FilesThatAreNone) {
+  const nlohmann::json good = to_json(made());
+  const auto refusal = [](const nlohmann::json& json) {
+    try {
+      (void)landscape_from_json(json, "file");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::usage);
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_THAT(refusal(3), HasSubstr("file is no landscape"));
+  nlohmann::json bad = good;
+  bad["results"][0]["configuration"]["mode"] = "maybe";
+  EXPECT_THAT(refusal(bad), HasSubstr("maybe"));
+  bad = good;
+  bad["results"][0]["configuration"].erase("a");
+  EXPECT_THAT(refusal(bad), HasSubstr("'a'"));
+  bad = good;
+  bad["results"][0]["measurements"] = nlohmann::json::array();
+  EXPECT_THAT(refusal(bad), HasSubstr("has no time"));
+  bad = good;
+  bad["heed"]["default"] = {1};
+  EXPECT_THAT(refusal(bad), HasSubstr("no default"));
+}
+
+TEST(Simulation, RegretsFallAndEndAtTheFastestPoint) {
+  const Landscape l = made();
+  for (const char* name : {"single", "elite", "islands", "random", "elite-uniform"}) {
+    const std::vector<double> all = regrets(l, searcher_of(name, 5), 1, 192);
+    ASSERT_EQ(all.size(), 192U) << name;
+    for (std::size_t i = 1; i < all.size(); ++i) EXPECT_LE(all[i], all[i - 1]) << name;
+    EXPECT_NEAR(all.back(), 0, 1e-9) << name << ": every point was tried, or the search saw no more of them";
+    EXPECT_EQ(regrets(l, searcher_of(name, 5), 1, 192), all) << name << ": the same seed";
+  }
+}
+
+TEST(Simulation, ElitesAreAheadOfRandomPoints) {
+  const Landscape l = made();
+  const Summary elite = simulate(l, searcher_of("elite", 5), 40, 40);
+  const Summary random = simulate(l, searcher_of("random", 5), 40, 40);
+  EXPECT_LT(elite.median, random.median);
+  EXPECT_LE(elite.low, elite.median);
+  EXPECT_LE(elite.median, elite.high);
+  EXPECT_LT(difference_of(elite, random).high, 0);
+  const Difference none = difference_of(elite, elite);
+  EXPECT_EQ(none.mean, 0);
+  EXPECT_EQ(none.low, 0);
+}
+
+TEST(Simulation, SearchesThatAreNone) {
+  EXPECT_THROW(searcher_of("elit", 5), Error);
+  EXPECT_THROW(searcher_of("random-uniform", 5), Error);
+}
+
+TEST(Landscape, OfAFamilysKnobs) {
+  const Workload workload = parse_workload("b1h2l64d16:fp32");
+  const DeviceFacts device = cpu_facts();
+  const Family& family = find_family("fwd_cpu");
+  const std::vector<Knob>& table = variant_knobs(family);
+  const std::string first = table.at(0).name;
+  const Landscape l = landscape_of(family, workload, device, {first});
+  ASSERT_EQ(l.knobs.size(), 1U);
+  const std::vector<Config> points = legal_points(l, workload, device);
+  EXPECT_GE(points.size(), 2U);
+  EXPECT_LE(points.size(), table[0].values.size());
+  const Variant variant = variant_at(l, points.front(), workload, device);
+  EXPECT_EQ(values_of(variant).at(0), points.front().at(0));
+  EXPECT_THROW(landscape_of(family, workload, device, {"no_such_knob"}), Error);
+  EXPECT_THROW(landscape_of(family, workload, device, {first, first}), Error);
+  EXPECT_THROW(landscape_of(family, workload, device, {first + "=nonsense"}), Error);
+  EXPECT_THROW(landscape_of(family, workload, device, {}), Error);
+}
+
+}  // namespace
+}  // namespace heed::landscape
