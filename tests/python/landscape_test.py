@@ -61,10 +61,8 @@ class Landscape(unittest.TestCase):
 
     @unittest.skipUnless(importlib.util.find_spec("kernel_tuner"), "Kernel Tuner is not installed")
     def test_optimisers_find_the_fastest_of_a_few(self):
-        rows = landscape.simulate(self.file, ["random_sample", "genetic_algorithm"], trials=5, seeds=2)
-        for row in rows:
-            self.assertEqual(row["reason"], "")
-            self.assertEqual(row["of_all_seeds"], [0, 0], row["searcher"])
+        (row,) = landscape.simulate(self.file, ["random_sample"], trials=5, seeds=2)
+        self.assertEqual((row["reason"], row["of_all_seeds"]), ("", [0, 0]))
         code, out, _ = self.call(self.file, "--strategies", "mls", "--seeds", 1, "--json")
         self.assertEqual(code, 0)
         self.assertEqual(json.loads(out)["simulations"][0]["searches"][0]["searcher"], "mls")
