@@ -17,7 +17,7 @@ constexpr const char* kRepair = "repair";
 constexpr const char* kRepairAgain = "repair again";
 
 std::string cut(const std::string& text, std::size_t most) {
-  return text.size() <= most ? text : text.substr(0, most) + "\n...";
+  return text.size() <= most ? text : fmt::format("{}\n...", text.substr(0, most));
 }
 
 }  // namespace
