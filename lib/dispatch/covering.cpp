@@ -108,11 +108,15 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
               if (family->is_special() || family->refuses(w, device)) continue;
               want(*family, w, 0);
               if (len_q == 1 || !has_features(family->features())) continue;
-              // Programs with lists of blocks have tiles of 64 rows at most: problems without have one of their own.
+              const Workload with_all = with_features(w, family->features());
+              want(*family, with_all, 0);
+              // Programs with lists of blocks have tiles of 64 rows at most: where others would have more, problems
+              // without have a program of their own.
               Features others = family->features();
               others.blocks = false;
-              want(*family, with_features(w, others), 0);
-              if (family->features().blocks) want(*family, with_features(w, family->features()), 0);
+              const Workload without_blocks = with_features(w, others);
+              if (family->default_config(with_all, device) != family->default_config(without_blocks, device))
+                want(*family, without_blocks, 0);
             }
           }
         for (auto& [id, program] : wanted)

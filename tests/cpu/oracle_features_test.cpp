@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "b3h2l40k50d8:fp32:key_lengths:causal_bottom_right", "b9h2l40k50d8:fp32:key_lengths:window=5/3",
                       "b9h2l30k50d8:fp32:ragged:causal_bottom_right", "b9h2l30k50d8:fp16:ragged:blhd:sinks",
                       "b2h2l30k50d8:fp32:page=16", "b9h4hkv2l30k50d8:fp32:ragged:page=1:causal_top_left:alibi",
-                      "b1h2l150k200d8:fp32:blocks=64/density0.4@3",
+                      "b1h2l150k200d8:fp32:blocks=64/density0.1@3",
                       "b2h4hkv2l150k200d8:fp16:blocks=64x128/random1@5/bh",
                       "b2h2l150d8:fp32:window=90/30:blocks=64/window0+wavefront3",
                       "b9h2l130k140d8:fp32:ragged:causal_bottom_right:blocks=128x64/stride2:sinks",

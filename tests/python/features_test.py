@@ -339,9 +339,9 @@ class Prefixes(unittest.TestCase):
                         q, k, v = tensors((2, HEADS, 2, *LENGTHS, 64, 64), dtype, device)
                         results = heed.attention(q, k, v, prefix_lengths=prefixes, return_lse=True, **masking)
                         wanted = heed.attention(q, k, v, bias=seen, return_lse=True)
-                        assert_close(self, results[0], wanted[0], dtype)
+                        assert_close(self, results[0], wanted[0].double(), dtype)
                         torch.testing.assert_close(results[1], wanted[1], atol=2e-3, rtol=1e-3)
-                        assert_close(self, unfused.forward_features(q, k, v, *codes, prefix_lengths=prefixes)[0], wanted[0], dtype)
+                        assert_close(self, unfused.forward_features(q, k, v, *codes, prefix_lengths=prefixes)[0], wanted[0].double(), dtype)
 
     def test_entries_of_a_ragged_batch_have_their_own(self):
         for device in DEVICES:
@@ -353,7 +353,7 @@ class Prefixes(unittest.TestCase):
             for entry, (begin, end) in enumerate(((0, 70), (70, 200))):
                 one = [tensor[begin:end].transpose(0, 1).unsqueeze(0) for tensor in (q, k, v)]
                 alone = heed.attention(*one, causal=True, prefix_lengths=prefixes[entry : entry + 1])
-                assert_close(self, o[begin:end], alone[0].transpose(0, 1), dtype)
+                assert_close(self, o[begin:end], alone[0].transpose(0, 1).double(), dtype)
 
     def test_lengths_that_cannot_be_are_named(self):
         q, k, v = tensors((2, HEADS, 2, *LENGTHS, 64, 64), torch.float32, "cpu")
@@ -375,6 +375,6 @@ class Documents(unittest.TestCase):
             for causal in (False, True):
                 wanted = heed.attention(q, k, v, bias=own.tril() if causal else own)[0].transpose(0, 1)
                 views = [tensor[0].transpose(0, 1) for tensor in (q, k, v)]
-                assert_close(self, heed.attention_varlen(*views, causal=causal, **common), wanted, dtype)
+                assert_close(self, heed.attention_varlen(*views, causal=causal, **common), wanted.double(), dtype)
                 lengths_first = [tensor.transpose(1, 2).contiguous().flatten(0, 1) for tensor in (q, k, v)]
-                assert_close(self, heed.attention_varlen(*lengths_first, causal=causal, **common), wanted, dtype)
+                assert_close(self, heed.attention_varlen(*lengths_first, causal=causal, **common), wanted.double(), dtype)

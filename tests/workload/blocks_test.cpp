@@ -2,6 +2,7 @@
 #include "workload/blocks.hpp"
 
 #include "testing.hpp"
+#include "workload/features.hpp"
 
 namespace heed {
 namespace {
