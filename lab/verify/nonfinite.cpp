@@ -53,8 +53,8 @@ std::vector<Blemish> hidden_from_some(const Workload& w) {
     for (int edge = 0; edge < edges; ++edge) all.push_back(blemish);
   if (!can_leave_fp32(w)) return all;
   all.push_back(Blemish::scores_below);
-  // Products of both signs may add up to -infinity in fp32 where the exact sum is above. Without a sink a row of such scores
-  // alone is NaN all the same; beside one it is zeros.
+  // Products of both signs may add up to -infinity in fp32 where the exact sum is above. Without a sink a row of such
+  // scores alone is NaN all the same; beside one it is zeros.
   if (!w.sinks) all.push_back(Blemish::scores_mixed);
   return all;
 }

@@ -95,7 +95,7 @@ TEST(Prompt, SectionsThatAreEmptyLeaveNoTitle) {
 
 TEST(Prompt, WhatIsTooLongIsLeftOutWhole) {
   Task large = task();
-  large.sources[0].text = std::string(30'000, 's') + "\n";  // 10,000 tokens
+  large.sources[0].text = std::string(30'000, 's').append("\n");  // 10,000 tokens
   large.solutions.push_back(large.solutions[0]);
   large.solutions[0].diff = std::string(30'000, 'd');
   large.solutions[1].trial = 4;

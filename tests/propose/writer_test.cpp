@@ -55,8 +55,8 @@ class Log final : public ExchangeLog {
   std::vector<store::ExchangeRecord> kept;
 };
 
-struct Setup {
-  explicit Setup(const std::vector<std::string>& replies, models::SpendingLimits limits = {})
+struct Asked {
+  explicit Asked(const std::vector<std::string>& replies, models::SpendingLimits limits = {})
       : answers(replies), panel(answers.options(), 1, nullptr), spending(limits) {}
   Answers answers;
   Panel panel;
@@ -79,7 +79,7 @@ prompts::Task task() {
 }
 
 TEST(Writer, EditsThatApply) {
-  Setup setup({edit("  return 1.0F / sum;\n")});
+  Asked setup({edit("  return 1.0F / sum;\n")});
   const Written written = setup.writer.write(task(), parent(), 2, 3);
   ASSERT_EQ(written.ending, Ending::edits);
   EXPECT_EQ(written.insight, "divides less");
@@ -92,7 +92,7 @@ TEST(Writer, EditsThatApply) {
 }
 
 TEST(Writer, EditsThatDoNotApplyAreWrittenOnceMore) {
-  Setup setup({edit("x\n", "  return sum > 1 ? 1.0F / sum : 0;\n"), edit("  return 1.0F / sum;\n")});
+  Asked setup({edit("x\n", "  return sum > 1 ? 1.0F / sum : 0;\n"), edit("  return 1.0F / sum;\n")});
   EXPECT_EQ(setup.writer.write(task(), parent(), 0, 0).ending, Ending::edits);
   ASSERT_EQ(setup.log.kept.size(), 2U);
   EXPECT_EQ(setup.log.kept[1].purpose, "again");
@@ -102,7 +102,7 @@ TEST(Writer, EditsThatDoNotApplyAreWrittenOnceMore) {
 }
 
 TEST(Writer, TwoUnusableRepliesAreATrialWithoutEdits) {
-  Setup setup({"I would unroll the loop.",
+  Asked setup({"I would unroll the loop.",
                "cpu/rows.hpp\n<<<<<<< SEARCH\n#pragma once\n=======\n#include <time.h>\n>>>>>>> REPLACE\n"});
   const Written written = setup.writer.write(task(), parent(), 0, 0);
   EXPECT_EQ(written.ending, Ending::unusable);
@@ -112,7 +112,7 @@ TEST(Writer, TwoUnusableRepliesAreATrialWithoutEdits) {
 }
 
 TEST(Writer, AModelThatFails) {
-  Setup setup({"failure: the endpoint is down"});
+  Asked setup({"failure: the endpoint is down"});
   const Written written = setup.writer.write(task(), parent(), 0, 0);
   EXPECT_EQ(written.ending, Ending::no_reply);
   EXPECT_EQ(written.failure, "the endpoint is down");
@@ -120,14 +120,14 @@ TEST(Writer, AModelThatFails) {
 }
 
 TEST(Writer, LimitsSendNothing) {
-  Setup setup({edit("  return 1.0F / sum;\n")}, {.tokens = 500, .money = {}});
+  Asked setup({edit("  return 1.0F / sum;\n")}, {.tokens = 500, .money = {}});
   const Written written = setup.writer.write(task(), parent(), 0, 0);
   EXPECT_EQ(written.ending, Ending::out_of_budget);
   EXPECT_TRUE(setup.log.kept.empty());
 }
 
 TEST(Writer, ARepairIsOfTheSourcesThatWereShown) {
-  Setup setup({edit("  return oops;\n"), edit("  return 1.0F / sum;\n")});
+  Asked setup({edit("  return oops;\n"), edit("  return 1.0F / sum;\n")});
   const Written first = setup.writer.write(task(), parent(), 0, 0);
   const Written mended = setup.writer.repair(first, parent(), "build_failed", "error: oops", 0, 0);
   ASSERT_EQ(mended.ending, Ending::edits);
@@ -137,7 +137,7 @@ TEST(Writer, ARepairIsOfTheSourcesThatWereShown) {
 }
 
 TEST(Writer, EditsOfAnEditedParent) {
-  Setup setup({edit("  return 1.0F / sum;\n"), edit("  return sum;\n", "  return 1.0F / sum;\n")});
+  Asked setup({edit("  return 1.0F / sum;\n"), edit("  return sum;\n", "  return 1.0F / sum;\n")});
   Variant edited = parent();
   edited.overlay = setup.writer.write(task(), parent(), 0, 0).overlay;
   const Written second = setup.writer.write(task(), edited, 0, 1);
@@ -146,9 +146,9 @@ TEST(Writer, EditsOfAnEditedParent) {
 }
 
 TEST(Writer, AResumedRunTakesTheReplyThatItHas) {
-  Setup before({edit("  return 1.0F / sum;\n")});
+  Asked before({edit("  return 1.0F / sum;\n")});
   const Written first = before.writer.write(task(), parent(), 0, 0);
-  Setup after({"failure: nobody is there"});
+  Asked after({"failure: nobody is there"});
   after.log.kept = before.log.kept;
   const Written again = after.writer.write(task(), parent(), 0, 0);
   ASSERT_EQ(again.ending, Ending::edits);
