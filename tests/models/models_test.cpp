@@ -34,7 +34,7 @@ TEST(EventStream, DataOfEveryEvent) {
   EXPECT_TRUE(event_data("").empty());
 }
 
-TEST(Secret, ComesFromAVariableOrAFile) {
+TEST(KeyOfAnEndpoint, ComesFromAVariableOrAFile) {
   const testing_support::TemporaryFolder folder;
   const Secret secret = [] {
     const testing_support::EnvironmentVariable key("HEED_TEST_KEY", " abc \n");

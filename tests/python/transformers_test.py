@@ -209,8 +209,10 @@ class Gradients(unittest.TestCase):
         heed.reset_report()
         actual = self.gradients(model, "heed", given, seed)
         self.assertEqual(actual.keys(), wanted.keys())
+        # The gradient of a bias of keys is zero, and what is left of it rounding, which is of the size of the others.
+        rounding = 1e-7 * max(gradient.abs().max() for gradient in wanted.values())
         for name, gradient in wanted.items():
-            self.assertLessEqual((actual[name] - gradient).abs().max(), 3e-5 * gradient.abs().max() + 1e-9, name)
+            self.assertLessEqual((actual[name] - gradient).abs().max(), 3e-5 * gradient.abs().max() + rounding, name)
 
     def test_of_models(self):
         for name in ("llama", "mistral", "gemma2", "gpt_oss", "bert", "t5"):
