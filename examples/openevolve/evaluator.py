@@ -30,7 +30,7 @@ def judge(path):
 def evaluate(program_path):
     """What OpenEvolve calls. @returns metrics and artifacts as its EvaluationResult, or metrics alone without OpenEvolve"""
     judged = judge(program_path)
-    if "error" in judged:
+    if "verdict" not in judged:
         raise RuntimeError(judged["error"]["message"])
     passed = judged["verdict"] == "ok"
     metrics = {

@@ -293,7 +293,9 @@ ProcessResult interrupted_bench(const std::string& options) {
       "if progress is p.stdout: print(errors, end='')\n"
       "sys.exit(p.returncode)\n";
   std::vector<std::string> argv = {"python3", "-c", script, testing_support::kHeedBinary, "bench"};
-  for (const int block : {32, 64, 96, 128, 192, 256, 512}) argv.push_back("fwd_cpu:block_m=" + std::to_string(block));
+  // Multiples of what a register tile holds with any vector unit.
+  for (const char* knobs : {"64", "128", "192", "256", "512", "64,exp2=degree6", "128,exp2=degree6"})
+    argv.push_back(std::string("fwd_cpu:block_m=") + knobs);
   for (const std::string& argument : split("--shape b1h1l64d16:fp32 --device cpu --measure-limit 0.5 " + options, ' '))
     argv.push_back(argument);
   return run_process(argv, {}, kLimit_s);

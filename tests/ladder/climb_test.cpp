@@ -69,7 +69,7 @@ TEST(Road, ChoosesByNameInItsOwnOrder) {
 
 TEST(Climb, MeasuresEveryStepAgainstTheOneBefore) {
   const Result result =
-      climb_on_cpu({step("one", "fwd_cpu:threads=1,block_m=32", 0, ""), step("two", "fwd_cpu:threads=1", 1.5, "one"),
+      climb_on_cpu({step("one", "fwd_cpu:threads=1,block_m=192", 0, ""), step("two", "fwd_cpu:threads=1", 1.5, "one"),
                     step("three", "fwd_cpu:threads=2", 1.1, "elsewhere")},
                    "b1h2l128d64:fp32", quick());
   ASSERT_EQ(result.rows.size(), 3U);
@@ -105,7 +105,7 @@ TEST(Climb, MeasuresEveryStepAgainstTheOneBefore) {
 TEST(Climb, AStepThatDoesNotPassTheGateIsARow) {
   const std::vector<Step> steps = {step("good", "fwd_cpu:threads=1", 0, ""),
                                    step("coarse", "fwd_cpu:exp2=degree3", 2, "good"),
-                                   step("again", "fwd_cpu:threads=1,block_m=32", 1, "coarse")};
+                                   step("again", "fwd_cpu:threads=1,block_m=192", 1, "coarse")};
   const Result result = climb_on_cpu(steps, "b1h2l128d64:fp32", quick());
   ASSERT_EQ(result.rows.size(), 3U);
   EXPECT_FALSE(result.passed());
@@ -168,7 +168,7 @@ TEST(Climb, MeasuresTheHybridAndWhatComesAfterAgainstIt) {
   Step hybrid = step("hybrid", "", 2, "one");
   hybrid.backend = measure::kHybridBackend;
   const Result result = climb_on_cpu(
-      {step("one", "fwd_cpu:threads=1", 0, ""), hybrid, step("two", "fwd_cpu:threads=1,block_m=32", 1, "hybrid")},
+      {step("one", "fwd_cpu:threads=1", 0, ""), hybrid, step("two", "fwd_cpu:threads=1,block_m=192", 1, "hybrid")},
       "b2h4hkv2l256d64:fp32:causal_top_left", options, device);
   ASSERT_EQ(result.rows.size(), 3U);
   EXPECT_GT(result.rows[1].us, 0) << result.rows[1].reason;
