@@ -30,6 +30,21 @@ class ModelCli : public Cli {
         ErrorCode::internal);
     return " --command 'sh " + script + "' --model-share 1";
   }
+  // Of the run of this database.
+  void expect_insights() {
+    EXPECT_EQ(heed_command("insights harvest " + db()).code, 0);
+    const nlohmann::json list = nlohmann::json::parse(heed_command("insights list --json " + db()).out);
+    EXPECT_TRUE(list["insights"].is_array());
+    const std::string file = folder_.file("insights.json");
+    EXPECT_EQ(heed_command("insights export " + file + " " + db()).code, 0);
+    const nlohmann::json imported =
+        nlohmann::json::parse(heed_command("insights import " + file + " --json --db " + folder_.file("b.db")).out);
+    EXPECT_EQ(imported["added"], imported["observations"]);
+    EXPECT_EQ(nlohmann::json::parse(heed_command("insights import " + file + " --json " + db()).out)["added"], 0);
+    expect_refusal("insights why nothing " + db(), 2, "no insight is about \"nothing\"");
+    write_file_atomically(file, "{}", ErrorCode::internal);
+    expect_refusal("insights import " + file + " " + db(), 2, "no file of insights");
+  }
   nlohmann::json shown() { return nlohmann::json::parse(heed_command("show 1 --json " + db()).out); }
 };
 
@@ -59,6 +74,7 @@ TEST_F(ModelCli, EditsAreTrialsAndWhatIsRefusedIsRepairedOnce) {
   const std::string first = read_file(folder_.file("prompt1"), ErrorCode::internal);
   EXPECT_THAT(first, HasSubstr("<file path=\"cpu/rows.hpp\">"));
   EXPECT_THAT(first, HasSubstr("b1h1l48d16:fp32"));
+  expect_insights();
 }
 
 TEST_F(ModelCli, AModelThatIsDownLeavesTheSearchToKnobs) {
@@ -81,6 +97,10 @@ TEST_F(ModelCli, ARunIsRecordedAndReplayed) {
   EXPECT_EQ(second["trials"][1]["why"], "tests the sum first");
 }
 
+TEST_F(ModelCli, InsightsWithoutADatabase) {
+  EXPECT_THAT(heed_command("insights list " + db()).err, HasSubstr("heed: "));
+}
+
 TEST_F(ModelCli, BadOptions) {
   const std::string evolve = "evolve --shape b1h1l48d16:fp32 --device cpu " + db() + " ";
   expect_refusal(evolve + "--model a", 2, "--model: nobody writes sources");
@@ -93,23 +113,6 @@ TEST_F(ModelCli, BadOptions) {
   expect_refusal(evolve + "--command cat --request-fields 3", 2, "takes a JSON object");
   expect_refusal(evolve + "--replay /no/such/file", 2, "/no/such/file");
   expect_refusal(evolve + "--endpoint http://localhost:1/v1 --model a --key-variable HEED_NO_KEY", 2, "HEED_NO_KEY");
-}
-
-TEST_F(ModelCli, InsightsOfARun) {
-  EXPECT_THAT(heed_command("insights list " + db()).err, HasSubstr("heed: "));  // no database
-  ASSERT_EQ(heed_command(tiny_evolution(4)).code, 0);
-  EXPECT_EQ(heed_command("insights harvest " + db()).code, 0);
-  const nlohmann::json list = nlohmann::json::parse(heed_command("insights list --json " + db()).out);
-  ASSERT_TRUE(list["insights"].is_array());
-  const std::string file = folder_.file("insights.json");
-  EXPECT_EQ(heed_command("insights export " + file + " " + db()).code, 0);
-  const nlohmann::json imported =
-      nlohmann::json::parse(heed_command("insights import " + file + " --json --db " + folder_.file("b.db")).out);
-  EXPECT_EQ(imported["added"], imported["observations"]);
-  EXPECT_EQ(nlohmann::json::parse(heed_command("insights import " + file + " --json " + db()).out)["added"], 0);
-  expect_refusal("insights why nothing " + db(), 2, "no insight is about \"nothing\"");
-  write_file_atomically(file, "{}", ErrorCode::internal);
-  expect_refusal("insights import " + file + " " + db(), 2, "no file of insights");
 }
 
 }  // namespace
