@@ -36,7 +36,9 @@ Prices Prices::from_json(const nlohmann::json& json, const std::string& source) 
     if (!json["currency"].is_string()) refuse("the currency is no text");
     prices.currency_ = json["currency"];
   }
-  for (const auto& [name, entry] : json["models"].items()) {
+  for (const auto& model : json["models"].items()) {
+    const std::string& name = model.key();
+    const nlohmann::json& entry = model.value();
     const auto price = [&](const char* kind, std::optional<double> otherwise) {
       if (!entry.is_object() || (!entry.contains(kind) && !otherwise))
         refuse(fmt::format("{} has no price \"{}\"", name, kind));
