@@ -166,7 +166,8 @@ std::string wrong_blocks(const Workload& w) {
   if (p.seed != 0 && p.random == 0 && p.density == 0)
     return fmt::format("a seed of {} where no blocks are drawn; leave it out, or add randomN or densityP", p.seed);
   const auto blocks = [](std::int64_t length, std::int64_t size) {
-    return static_cast<double>((length + size - 1) / size);
+    const std::int64_t whole = (length + size - 1) / size;
+    return static_cast<double>(whole);
   };
   const double lists =
       blocks(w.len_q, p.rows) * static_cast<double>((p.by_batch ? w.batch : 1) * (p.by_head ? w.heads : 1));

@@ -144,8 +144,8 @@ double listed_scores(const Workload& w) {
         }
       }
   }
-  return sum * static_cast<double>(w.heads / lists.heads) * static_cast<double>(w.batch) /
-         static_cast<double>(some.batch);
+  const std::int64_t heads_of_a_list = w.heads / lists.heads;
+  return sum * static_cast<double>(heads_of_a_list) * static_cast<double>(w.batch) / static_cast<double>(some.batch);
 }
 
 }  // namespace heed
