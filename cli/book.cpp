@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-
 #include "base/files.hpp"
 #include "cli/book_add.hpp"
 #include "cli/book_check.hpp"
@@ -74,15 +72,13 @@ bool is_wanted(const ProgramRecord& r, const Options& o) {
 }
 
 std::int64_t number_of(const std::string& text) {
-  const std::string_view digits = text.starts_with("t") ? std::string_view(text).substr(1) : std::string_view(text);
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != digits.data() + digits.size() || number <= 0)
+  const auto number = id_in(text.starts_with("t") ? std::string_view(text).substr(1) : std::string_view(text));
+  if (!number)
     throw Error(
         ErrorCode::usage,
         fmt::format("\"{}\" is no run and no trial: 3 is run 3, t17 the trial that heed replay 17 measures", text),
         text);
-  return number;
+  return *number;
 }
 
 // Those of a file that can be had; what cannot is told with its reason, in `refused`.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdio>
 
 #include "base/files.hpp"
@@ -145,6 +146,13 @@ DeviceFacts device_named(const std::string& arch) {
   for (const CpuLevel& level : cpu_levels()) choices.push_back(level.name);
   choices.insert(choices.end(), kGpuArchitectures.begin(), kGpuArchitectures.end());
   throw Error(ErrorCode::usage, fmt::format("unknown architecture \"{}\"; {}", arch, one_of(arch, choices)), arch);
+}
+
+std::optional<std::int64_t> id_in(std::string_view text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number <= 0) return std::nullopt;
+  return number;
 }
 
 }  // namespace heed::cli

@@ -104,6 +104,9 @@ void add_simulate(CLI::App& app, int& exit_code);
 /// @throws Error(usage) naming all of them
 DeviceFacts device_named(const std::string& arch);
 
+/// The number of a run or trial; none where the text is no whole number above 0.
+std::optional<std::int64_t> id_in(std::string_view text);
+
 /// The device sources in this binary, for evidence.
 report::Sources sources();
 

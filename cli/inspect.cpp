@@ -1,8 +1,6 @@
 // heed runs, heed show, heed families, heed emit
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "base/files.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
@@ -35,11 +33,8 @@ void readable(const StoreOptions& options, const std::string& what, const Body& 
 }
 
 std::int64_t run_number(const std::string& text) {
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw Error(ErrorCode::usage, fmt::format("\"{}\" is no run; heed runs lists them by number", text), text);
-  return number;
+  if (const auto number = id_in(text)) return *number;
+  throw Error(ErrorCode::usage, fmt::format("\"{}\" is no run; heed runs lists them by number", text), text);
 }
 
 void print_edits(store::Store& store, std::int64_t id, bool json) {

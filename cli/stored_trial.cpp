@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "cli/command.hpp"
 #include "compile/embedded.hpp"
 #include "source/edits.hpp"
@@ -17,17 +15,15 @@ bool is_trial(const std::string& text) {
 }
 
 std::int64_t trial_number(const std::string& text) {
-  const std::string_view digits = text.starts_with("t") ? std::string_view(text).substr(1) : std::string_view(text);
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != digits.data() + digits.size() || number <= 0)
+  const auto number = id_in(text.starts_with("t") ? std::string_view(text).substr(1) : std::string_view(text));
+  if (!number)
     throw Error(
         ErrorCode::usage,
         fmt::format("\"{}\" is no trial; heed show RUN --json lists the ids, and 17 or t17 is the trial that heed "
                     "replay 17 measures",
                     text),
         text);
-  return number;
+  return *number;
 }
 
 StoredTrial find_trial(store::Store& store, std::int64_t id) {

@@ -5,13 +5,9 @@
 #include <cmath>
 #include <future>
 
-#include "base/check.hpp"
-#include "base/text.hpp"
-#include "compile/embedded.hpp"
 #include "evolve/model_task.hpp"
-#include "process/interrupt.hpp"
+#include "evolve/trials.hpp"
 #include "propose/schedule.hpp"
-#include "source/stored.hpp"
 
 namespace heed::evolve {
 namespace {
@@ -53,6 +49,10 @@ std::pair<propose::Record, propose::Record> records_of(const RunContext& run, in
   return {knobs, models};
 }
 
+std::string why_of(const propose::Written& written) {
+  return written.insight.empty() ? fmt::format("edits of {}", written.model) : written.insight;
+}
+
 }  // namespace
 
 ModelTrials::ModelTrials(RunContext& run)
@@ -82,10 +82,6 @@ int ModelTrials::places(int generation, int all) const {
 
 Variant ModelTrials::parent_variant(const std::optional<std::size_t>& parent) const {
   return parent ? run_.variant_of(run_.trials[*parent]) : run_.laboratory.base().variant;
-}
-
-int ModelTrials::parent_number(const std::optional<std::size_t>& parent) const {
-  return parent ? run_.trials[*parent].number : -1;
 }
 
 void ModelTrials::note(const propose::Written& written) {
@@ -155,8 +151,7 @@ Proposal ModelTrials::proposal_of(const ModelPlace& place, Operation operation, 
   proposal.config = values_of(variant);
   proposal.operation = operation;
   if (parent >= 0) proposal.parents = {parent};
-  proposal.why =
-      place.written.insight.empty() ? fmt::format("edits of {}", place.written.model) : place.written.insight;
+  proposal.why = why_of(place.written);
   proposal.island = place.parent ? run_.trials[*place.parent].island : 0;
   proposal.space = run_.space_of(variant);
   proposal.place = place.place;
@@ -164,28 +159,17 @@ Proposal ModelTrials::proposal_of(const ModelPlace& place, Operation operation, 
   return proposal;
 }
 
-store::TrialRecord ModelTrials::unusable(const ModelPlace& place, int number, int generation,
-                                         Operation operation) const {
-  const Variant variant = parent_variant(place.parent);
-  store::TrialRecord record;
-  record.run = run_.run;
-  record.number = number;
-  record.generation = generation;
-  record.island = place.parent ? run_.trials[*place.parent].island : 0;
-  record.variant = variant.id();
-  record.config = describe(variant);
-  record.edits = nullptr;
-  record.operation = to_string(operation);
-  if (const int parent = parent_number(place.parent); parent >= 0) record.parents = {parent};
-  record.why = place.written.insight.empty() ? fmt::format("edits of {}", place.written.model) : place.written.insight;
+store::TrialRecord ModelTrials::unusable(const ModelPlace& place, int number, int generation) const {
+  store::TrialRecord record = new_trial(run_.run, number, generation, parent_variant(place.parent),
+                                        to_string(Operation::edit), why_of(place.written));
+  record.edits = nullptr;  // the parent's are not what was tried
+  if (place.parent) {
+    record.island = run_.trials[*place.parent].island;
+    record.parents = {run_.trials[*place.parent].number};
+  }
   record.verdict = Verdict::illegal;
   record.check = "edits";
   record.reason = place.written.failure;
-  record.source_digest = compile::source_digest();
-  record.resources = nlohmann::json::object();
-  record.samples = nlohmann::json::object();
-  record.clocks = nlohmann::json::object();
-  record.diagnosis = nullptr;
   record.run_elapsed_s = run_.elapsed_s();
   record.finished = store::utc_now();
   return record;

@@ -38,12 +38,10 @@ class ModelTrials {
 
   [[nodiscard]] Proposal proposal_of(const ModelPlace& place, Operation operation, int parent_number) const;
   /// The trial of a reply that makes no variant.
-  [[nodiscard]] store::TrialRecord unusable(const ModelPlace& place, int number, int generation,
-                                            Operation operation) const;
+  [[nodiscard]] store::TrialRecord unusable(const ModelPlace& place, int number, int generation) const;
 
  private:
   [[nodiscard]] Variant parent_variant(const std::optional<std::size_t>& parent) const;
-  [[nodiscard]] int parent_number(const std::optional<std::size_t>& parent) const;
   /// Says why nothing came, and gives models up after a few in a row.
   void note(const propose::Written& written);
 

@@ -100,10 +100,10 @@ measure::PairOptions RunContext::as_sharp_as_useful(measure::PairOptions pair) c
 
 Variant RunContext::variant_of(const Proposal& proposal) const {
   const auto space = static_cast<std::size_t>(proposal.space);
-  const bool is_edited = space >= families.size();
-  const Family& family = is_edited ? *edited.at(space - families.size()).family : *families[space];
-  Variant variant = heed::variant_of(family, proposal.config, options.workload);
-  variant.overlay = proposal.overlay ? proposal.overlay : is_edited ? edited[space - families.size()].overlay : nullptr;
+  const Variant* sources = space < families.size() ? nullptr : &edited.at(space - families.size()).variant;
+  Variant variant =
+      heed::variant_of(sources == nullptr ? *families[space] : *sources->family, proposal.config, options.workload);
+  variant.overlay = proposal.overlay ? proposal.overlay : sources == nullptr ? nullptr : sources->overlay;
   return variant;
 }
 
@@ -111,12 +111,16 @@ Variant RunContext::variant_of(const store::TrialRecord& trial) const {
   return source::with_stored(parse_variant(with_current_names(trial.config), options.workload, device), trial.edits);
 }
 
-int RunContext::space_of(const Variant& variant) const {
-  if (variant.overlay)
-    for (std::size_t i = 0; i < edited.size(); ++i)
-      if (edited[i].family == variant.family && *edited[i].overlay == *variant.overlay)
+int RunContext::space_of(const Variant& variant, int generation) const {
+  return space_of(*variant.family, variant.overlay ? variant.overlay->digest() : std::string(), generation);
+}
+
+int RunContext::space_of(const Family& family, std::string_view digest, int generation) const {
+  if (!digest.empty())
+    for (std::size_t i = 0; i < edited.size() && edited[i].generation < generation; ++i)
+      if (edited[i].variant.family == &family && edited[i].digest == digest)
         return static_cast<int>(families.size() + i);
-  const auto at = std::find(families.begin(), families.end(), variant.family);
+  const auto at = std::find(families.begin(), families.end(), &family);
   HEED_CHECK(at != families.end());
   return static_cast<int>(at - families.begin());
 }
@@ -124,7 +128,9 @@ int RunContext::space_of(const Variant& variant) const {
 void RunContext::note_edits(const store::TrialRecord& trial) {
   if (!trial.ok() || trial.edits.is_null()) return;
   Variant variant = variant_of(trial);
-  if (space_of(variant) < static_cast<int>(families.size())) edited.push_back(std::move(variant));
+  if (space_of(variant) >= static_cast<int>(families.size())) return;
+  std::string digest = variant.overlay->digest();
+  edited.push_back({std::move(variant), std::move(digest), trial.generation});
 }
 
 void RunContext::take_trials(std::vector<store::TrialRecord> stored) {

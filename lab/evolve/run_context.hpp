@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,13 @@ namespace heed::evolve {
 /// @throws Error(usage) for a name that is unknown or there twice, Error(unsupported) where one cannot run the workload
 std::vector<const Family*> families_for(const record::RunOptions& options, const DeviceFacts& device);
 
+/// A set of edits of a family's sources that passed.
+struct EditedSources {
+  Variant variant;     ///< of the first trial that brought them
+  std::string digest;  ///< of its overlay
+  int generation = 0;  ///< of that trial
+};
+
 struct RunContext {
   /// @throws Error(usage, unsupported) for families, variants or options that make no run on this device
   RunContext(store::Store& store, jit::Builder& builder, const DeviceFacts& device, const record::RunOptions& options,
@@ -34,9 +42,8 @@ struct RunContext {
   Observer& observer;
   std::vector<const Family*> families;  ///< those searched; the default of the first is the base
   std::vector<Variant> found;           ///< by earlier runs
-  /// The first trial of each set of edits that passed: knobs are searched with those edits as they are without, in a
-  /// space behind those of the families.
-  std::vector<Variant> edited;
+  /// Knobs are searched with edits that passed as they are without, in a space behind those of the families.
+  std::vector<EditedSources> edited;
   trial::Laboratory laboratory;
   std::int64_t run = 0;
   std::vector<store::TrialRecord> trials;
@@ -63,8 +70,11 @@ struct RunContext {
 
   [[nodiscard]] Variant variant_of(const Proposal& proposal) const;
   [[nodiscard]] Variant variant_of(const store::TrialRecord& trial) const;
-  /// The place of its edits among those that passed, behind the families; else that of its family among those searched.
-  [[nodiscard]] int space_of(const Variant& variant) const;
+  /// The place of a variant's edits among those that passed before a generation, behind the families; else that of its
+  /// family among those searched.
+  [[nodiscard]] int space_of(const Variant& variant, int generation = std::numeric_limits<int>::max()) const;
+  /// @param digest of the variant's overlay; empty where it has none
+  [[nodiscard]] int space_of(const Family& family, std::string_view digest, int generation) const;
   /// Takes the trials of a stored run over.
   void take_trials(std::vector<store::TrialRecord> stored);
   /// The highest lower end of an interval so far; 0 where no trial passed.

@@ -16,8 +16,8 @@ namespace {
 
 constexpr double kFloorReached = 1.05;  // a champion within 5% of the floor has nothing left to gain
 
-std::ptrdiff_t family_space_of(const RunContext& run, const Variant& variant) {
-  return std::find(run.families.begin(), run.families.end(), variant.family) - run.families.begin();
+std::string digest_of_edits(const store::TrialRecord& trial) {
+  return trial.edits.is_object() ? trial.edits.value("digest", std::string()) : std::string();
 }
 
 bool is_repair(const store::TrialRecord& trial) {
@@ -35,28 +35,29 @@ std::vector<Individual> Search::individuals(int generation) const {
   for (const store::TrialRecord& t : run_.trials) {
     const Variant variant = run_.variant_of(t);
     all.push_back({t.number, t.generation, t.island, values_of(variant), t.ok(), t.ratio_low,
-                   record::bound_at(t.diagnosis, generation), run_.space_of(variant)});
+                   record::bound_at(t.diagnosis, generation), run_.space_of(variant, generation)});
     for (const store::DraftRecord& draft : t.drafts) {
-      if (draft.config == t.config) continue;
+      if (draft.config == t.config && draft.edits == digest_of_edits(t)) continue;
       const Variant drafted = parse_variant(draft.config, run_.options.workload, run_.device);
       all.push_back({t.number, t.generation, t.island, values_of(drafted), false, draft.certain, Bound::unknown,
-                     run_.space_of(drafted), true});
+                     run_.space_of(*drafted.family, draft.edits, generation), true});
     }
   }
   return all;
 }
 
-std::vector<Space> Search::spaces() const {
+std::vector<Space> Search::spaces(int generation) const {
   std::vector<Space> all;
   for (const Family* family : run_.families) all.push_back(space_of(*family, run_.options.workload, run_.device));
   for (const Variant& variant : run_.found)
     all[static_cast<std::size_t>(run_.space_of(variant))].found.push_back(values_of(variant));
-  // Knobs beside edits: the trial that brought them is where the search begins, and it was tried.
-  for (const Variant& variant : run_.edited) {
-    Space space = all[static_cast<std::size_t>(family_space_of(run_, variant))];
+  // The search begins at the trial that brought the edits, which was tried.
+  for (const EditedSources& one : run_.edited) {
+    if (one.generation >= generation) break;
+    Space space = all[static_cast<std::size_t>(run_.space_of(*one.variant.family, "", generation))];
     space.found.clear();
-    space.default_config = values_of(variant);
-    space.name = fmt::format("{} with edits {}", variant.family->name(), variant.overlay->digest().substr(0, 8));
+    space.default_config = values_of(one.variant);
+    space.name = fmt::format("{} with edits {}", one.variant.family->name(), one.digest.substr(0, 8));
     all.push_back(std::move(space));
   }
   return all;
@@ -96,7 +97,7 @@ std::vector<ModelPlace> Search::write_by_models(int generation, std::vector<Plac
 void Search::run_model_place(int generation, const ModelPlace& written, Place& place) {
   const auto number = [&] { return static_cast<int>(run_.trials.size()); };
   if (!written.written.overlay) {
-    run_.add_trial(models_->unusable(written, number(), generation, Operation::edit), run_.options.trials);
+    run_.add_trial(models_->unusable(written, number(), generation), run_.options.trials);
     return;
   }
   run_.add_trial(run_best_of(run_, number(), generation, place), run_.options.trials);
@@ -128,7 +129,7 @@ void Search::run() {
     const auto done = static_cast<int>(std::count_if(run_.trials.begin(), run_.trials.end(), [&](const auto& t) {
       return t.generation == generation && !is_repair(t);
     }));
-    const std::vector<Space> where = spaces();
+    const std::vector<Space> where = spaces(generation);
     std::vector<Individual> known = individuals(generation);
     std::vector<Individual> earlier;
     std::copy_if(known.begin(), known.end(), std::back_inserter(earlier),

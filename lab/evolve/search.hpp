@@ -22,7 +22,8 @@ class Search {
  private:
   /// Trials and drafts as they were known when `generation` was proposed.
   [[nodiscard]] std::vector<Individual> individuals(int generation) const;
-  [[nodiscard]] std::vector<Space> spaces() const;
+  /// Those of the families, then those of edits that passed before `generation`.
+  [[nodiscard]] std::vector<Space> spaces(int generation) const;
   /// Says so where the budget has no room for another trial.
   [[nodiscard]] bool is_out_of_time() const;
   [[nodiscard]] bool has_reached_the_floor();

@@ -95,22 +95,10 @@ void SourceJudge::open_run() {
                                                         .floor = laboratory_.floor(device_.processors)}));
 }
 
-store::TrialRecord SourceJudge::new_record(const Variant& variant, const std::string& insight) const {
-  store::TrialRecord record;
-  record.run = run_;
-  record.number = trials_.empty() ? 0 : trials_.back().number + 1;
-  record.generation = record.number;
-  record.variant = variant.id();
-  record.config = describe(variant);
-  record.edits = source::stored(variant, insight);
-  record.operation = "edit";
-  record.why = insight;
-  record.seed = fresh_seed() >> 1;  // fits SQLite's signed integers
-  record.source_digest = compile::source_digest();
-  record.resources = nlohmann::json::object();
-  record.samples = nlohmann::json::object();
-  record.clocks = nlohmann::json::object();
-  return record;
+store::TrialRecord SourceJudge::new_record(const Variant& variant, std::string_view operation,
+                                           const std::string& why) const {
+  const int number = trials_.empty() ? 0 : trials_.back().number + 1;
+  return new_trial(run_, number, number, variant, operation, why);
 }
 
 std::string SourceJudge::token_twin(const store::TrialRecord& record) const {
@@ -186,16 +174,14 @@ Judgement SourceJudge::judge(std::string_view reply, const Variant& parent) {
     judgement.trial.reason = error.what();
     return judgement;
   }
-  judge_and_store(variant, new_record(variant, insight), judgement);
+  judge_and_store(variant, new_record(variant, "edit", insight), judgement);
   return judgement;
 }
 
 Judgement SourceJudge::judge_knobs(const Variant& variant, const std::string& why) {
   HEED_CHECK(variant.family == parent_.family);
   Judgement judgement;
-  store::TrialRecord record = new_record(variant, why);
-  record.operation = "knobs";
-  judge_and_store(variant, std::move(record), judgement);
+  judge_and_store(variant, new_record(variant, "knobs", why), judgement);
   return judgement;
 }
 

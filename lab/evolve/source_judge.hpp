@@ -51,7 +51,8 @@ class SourceJudge {
 
  private:
   void open_run();
-  [[nodiscard]] store::TrialRecord new_record(const Variant& variant, const std::string& insight) const;
+  [[nodiscard]] store::TrialRecord new_record(const Variant& variant, std::string_view operation,
+                                              const std::string& why) const;
   void judge_variant(const Variant& variant, Judgement& judgement);
   void judge_and_store(const Variant& variant, store::TrialRecord record, Judgement& judgement);
   /// Why it is the same as an earlier trial by its knobs and tokens; empty where it is none.

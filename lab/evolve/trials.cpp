@@ -17,6 +17,10 @@
 namespace heed::evolve {
 namespace {
 
+std::string digest_of_edits(const Variant& variant) {
+  return variant.overlay ? variant.overlay->digest() : std::string();
+}
+
 constexpr double kHopelessBelow = 0.9;  // a trial whose whole interval is below this is not measured further
 
 double finite(double value) {
@@ -51,23 +55,10 @@ void measure_until_settled(RunContext& run, trial::Outcome& judged, const trial:
 store::TrialRecord run_trial(RunContext& run, int number, int generation, const Proposal& proposal,
                              const jit::BuildOutcome& outcome) {
   const Variant variant = run.variant_of(proposal);
-  store::TrialRecord record;
-  record.run = run.run;
-  record.number = number;
-  record.generation = generation;
+  store::TrialRecord record =
+      new_trial(run.run, number, generation, variant, to_string(proposal.operation), proposal.why);
   record.island = proposal.island;
-  record.variant = variant.id();
-  record.config = describe(variant);
-  record.edits = source::stored(variant, proposal.why);
-  record.operation = to_string(proposal.operation);
   record.parents = proposal.parents;
-  record.why = proposal.why;
-  record.seed = fresh_seed() >> 1;  // fits SQLite's signed integers
-  record.source_digest = compile::source_digest();
-  record.resources = nlohmann::json::object();
-  record.samples = nlohmann::json::object();
-  record.clocks = nlohmann::json::object();
-  record.diagnosis = nullptr;
 
   trial::Outcome judged;
   if (const store::TrialRecord* twin = twin_of(run, variant, outcome)) {
@@ -90,6 +81,25 @@ store::TrialRecord run_trial(RunContext& run, int number, int generation, const 
 }
 
 }  // namespace
+
+store::TrialRecord new_trial(std::int64_t run, int number, int generation, const Variant& variant,
+                             std::string_view operation, const std::string& why) {
+  store::TrialRecord record;
+  record.run = run;
+  record.number = number;
+  record.generation = generation;
+  record.variant = variant.id();
+  record.config = describe(variant);
+  record.edits = source::stored(variant, why);
+  record.operation = operation;
+  record.why = why;
+  record.seed = fresh_seed() >> 1;  // fits SQLite's signed integers
+  record.source_digest = compile::source_digest();
+  record.resources = nlohmann::json::object();
+  record.samples = nlohmann::json::object();
+  record.clocks = nlohmann::json::object();
+  return record;
+}
 
 void record_outcome(const trial::Outcome& judged, store::TrialRecord& record) {
   record.verdict = judged.verdict;
@@ -153,6 +163,7 @@ store::TrialRecord run_best_of(RunContext& run, int number, int generation, Plac
   if (place.drafts.size() > 1)
     for (const Draft& one : place.drafts)
       record.drafts.push_back({.config = describe(run.variant_of(one.proposal)),
+                               .edits = digest_of_edits(run.variant_of(one.proposal)),
                                .operation = std::string(to_string(one.proposal.operation)),
                                .why = one.proposal.why,
                                .ratio = one.pair.ratio.value,

@@ -1,7 +1,9 @@
 /// One trial of a run: from a proposal to a record, with its twin and its measurements.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "evolve/draft.hpp"
 #include "evolve/run_context.hpp"
@@ -14,6 +16,10 @@ namespace heed::evolve {
                                                 const jit::BuildOutcome& build);
 /// "the same machine code and launch as trial 7"
 [[nodiscard]] std::string as_twin_of(const store::TrialRecord& twin);
+
+/// The record of a trial that begins: what it is, and nothing yet of what became of it.
+store::TrialRecord new_trial(std::int64_t run, int number, int generation, const Variant& variant,
+                             std::string_view operation, const std::string& why);
 
 /// What became of a trial, as its record has it: verdict, errors, times, resources.
 void record_outcome(const trial::Outcome& judged, store::TrialRecord& record);

@@ -16,8 +16,8 @@ constexpr double kLaterShare = 0.03;  // of the blocks beyond the fewest, before
 constexpr double kLong_s = 0.5;
 // Images up to this size are kept and compared when all blocks are done: a GPU that waits for the host cools down.
 constexpr std::uint64_t kMostKeptBytes = 64 << 20;
-// At a check that sees an output and stops in time. Beside two busy processes on two processors a stop comes late every
-// second time.
+// At a check that sees an output and stops in time: where processors are busy, a stop can come late several times in a
+// row.
 constexpr int kAttempts = 8;
 
 }  // namespace

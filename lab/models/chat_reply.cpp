@@ -38,21 +38,14 @@ std::string text_at(const Json& json, const char* name) {
   return text;
 }
 
-std::optional<std::int64_t> count_at(const Json& json, const char* name) {
-  const auto at = json.find(name);
-  if (at == json.end() || !at->is_number_integer()) return std::nullopt;
-  const auto count = integer<std::int64_t>(*at);
-  return count < 0 ? std::nullopt : std::optional(count);
-}
-
 void take_usage(const Json& body, Usage& usage) {
   const auto at = body.find("usage");
   if (at == body.end() || !at->is_object()) return;
   usage.raw = *at;
-  usage.prompt_tokens = count_at(*at, "prompt_tokens");
-  usage.completion_tokens = count_at(*at, "completion_tokens");
+  usage.prompt_tokens = integer_at<std::uint32_t>(*at, "prompt_tokens");
+  usage.completion_tokens = integer_at<std::uint32_t>(*at, "completion_tokens");
   if (const auto details = at->find("prompt_tokens_details"); details != at->end() && details->is_object())
-    usage.cached_tokens = count_at(*details, "cached_tokens");
+    usage.cached_tokens = integer_at<std::uint32_t>(*details, "cached_tokens");
 }
 
 // An object that says what went wrong, with status 200 all the same.
@@ -131,13 +124,7 @@ Reply of_object(const std::string& body) {
 Reply chat_reply(const HttpReply& reply) {
   const auto type = reply.headers.find("content-type");
   const bool is_stream = type != reply.headers.end() && type->second.find("text/event-stream") != std::string::npos;
-  Reply result;
-  try {
-    result = is_stream ? of_stream(reply.body) : of_object(reply.body);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::model) throw;
-    refuse(fmt::format("the endpoint's reply cannot be read: {}", error.what()));  // a number beyond any
-  }
+  Reply result = is_stream ? of_stream(reply.body) : of_object(reply.body);
   if (trim(result.text).empty())
     refuse(result.is_cut_off ? "the model used up its tokens before it wrote any text; allow more with --reply-tokens"
                              : "the model's reply holds no text");

@@ -12,7 +12,6 @@
 namespace heed::models {
 namespace {
 
-constexpr std::size_t kMostBytes = 10 << 20;
 constexpr std::size_t kMostQuoted = 300;
 
 std::string end_of(const std::string& text) {
@@ -43,7 +42,7 @@ Reply CommandModel::ask(const Conversation& conversation) {
   if (result.timed_out) refuse(fmt::format("took more than {:.0f} s; allow more with --reply-limit", limit_s_));
   if (result.signal != 0) refuse(fmt::format("was ended by signal {}", result.signal));
   if (result.exit_code != 0) refuse(fmt::format("ended with exit code {}", result.exit_code));
-  if (result.output.size() > kMostBytes) refuse("wrote more than 10 MB; a patch is far smaller");
+  if (result.output.size() > kMostReplyBytes) refuse("wrote more than 10 MB; a patch is far smaller");
   if (trim(result.output).empty()) refuse("wrote no reply");
   Reply reply;
   reply.text = result.output;

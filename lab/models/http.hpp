@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "models/model.hpp"
+
 namespace heed::models {
 
 struct HttpRequest {
@@ -17,7 +19,7 @@ struct HttpRequest {
   double connect_s = 20;  ///< to be connected
   double idle_s = 120;    ///< without a byte either way
   double limit_s = 600;   ///< for the whole
-  std::size_t most_bytes = 10 << 20;
+  std::size_t most_bytes = kMostReplyBytes;
 };
 
 /// What came back, or why nothing did.

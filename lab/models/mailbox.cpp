@@ -15,7 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uintmax_t kMostBytes = 10 << 20;
 constexpr double kLookEvery_s = 0.3;
 constexpr std::size_t kDigestDigits = 12;
 constexpr std::string_view kPrompt = ".prompt.md";
@@ -76,7 +75,7 @@ Reply Mailbox::ask(const Conversation& conversation) {
     }
     sleep_for(kLookEvery_s);
   }
-  if (fs::file_size(awaited) > kMostBytes)
+  if (fs::file_size(awaited) > kMostReplyBytes)
     throw Error(ErrorCode::model, fmt::format("{} has more than 10 MB; a patch is far smaller", awaited.string()),
                 awaited.string());
   Reply reply;

@@ -19,12 +19,6 @@ constexpr std::int64_t kTokensAMessage = 8;  // around its text: role and separa
   throw Error(ErrorCode::invalid_input, fmt::format("{} stands where {} belongs", text, what), text);
 }
 
-std::optional<std::int64_t> count_at(const nlohmann::json& json, const char* name) {
-  const auto at = json.find(name);
-  if (at == json.end() || !at->is_number_integer()) return std::nullopt;
-  return integer<std::int64_t>(*at);
-}
-
 nlohmann::json or_null(const auto& value) {
   return value ? nlohmann::json(*value) : nlohmann::json();
 }
@@ -112,9 +106,9 @@ void from_json(const nlohmann::json& json, Reply& reply) {
   } catch (const nlohmann::json::exception&) {
     refuse("a reply", json);
   }
-  reply.usage.prompt_tokens = count_at(json, "prompt_tokens");
-  reply.usage.completion_tokens = count_at(json, "completion_tokens");
-  reply.usage.cached_tokens = count_at(json, "cached_tokens");
+  reply.usage.prompt_tokens = integer_at<std::uint32_t>(json, "prompt_tokens");
+  reply.usage.completion_tokens = integer_at<std::uint32_t>(json, "completion_tokens");
+  reply.usage.cached_tokens = integer_at<std::uint32_t>(json, "cached_tokens");
   if (json.contains("usage")) reply.usage.raw = json["usage"];
 }
 

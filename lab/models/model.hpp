@@ -38,6 +38,9 @@ struct Reply {
   std::optional<double> cost;  ///< in the currency of the table of prices; nothing where the price is unknown
 };
 
+/// Bytes of a reply that are taken, whoever writes it; a patch is far smaller.
+inline constexpr std::size_t kMostReplyBytes = 10 << 20;
+
 class Model {
  public:
   virtual ~Model() = default;
@@ -55,8 +58,8 @@ std::string digest_of(const Conversation& conversation);
 /// that names its role.
 std::string text_of(const Conversation& conversation);
 
-/// About how many tokens a text has, where nobody counted: one for three bytes. Byte-pair tokenizers put three to four
-/// bytes of source text into a token, so that a budget is kept rather than exceeded.
+/// An estimate of how many tokens a text has, where nobody counted: one for three bytes, meant to be on the high side,
+/// so that a budget is kept rather than exceeded.
 std::int64_t estimated_tokens(std::string_view text);
 std::int64_t estimated_tokens(const Conversation& conversation);
 

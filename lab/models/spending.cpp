@@ -51,16 +51,6 @@ std::int64_t Spending::tokens() const {
   return tokens_;
 }
 
-double Spending::money() const {
-  const std::lock_guard lock(mutex_);
-  return money_;
-}
-
-bool Spending::has_unknown_costs() const {
-  const std::lock_guard lock(mutex_);
-  return unknown_ > 0;
-}
-
 std::string Spending::text(const std::string& currency) const {
   const std::lock_guard lock(mutex_);
   std::string text = fmt::format("{} {}, {} tokens", replies_, replies_ == 1 ? "reply" : "replies", tokens_);

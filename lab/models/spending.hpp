@@ -30,8 +30,6 @@ class Spending {
   [[nodiscard]] std::optional<std::string> refuses(const Conversation& conversation, std::int64_t reply_tokens) const;
 
   [[nodiscard]] std::int64_t tokens() const;
-  [[nodiscard]] double money() const;
-  [[nodiscard]] bool has_unknown_costs() const;
   /// "12 replies, 48,210 tokens, at least 0.12 USD (3 replies of unknown price)".
   [[nodiscard]] std::string text(const std::string& currency) const;
 

@@ -101,7 +101,7 @@ ProcessResult run_process(const std::vector<std::string>& argv, std::string_view
   const auto deadline = Clock::now() + std::chrono::duration<double>(limit_s);
   std::size_t written = 0;
   if (input.empty()) Pipe::close_end(in.write_end);
-  const std::size_t most = errors == Errors::apart ? kMostReply : kMostOutput;
+  const std::size_t most = errors == Errors::apart ? kMostApart : kMostOutput;
   bool open = true;
   while (open) {
     const double left_ms = std::chrono::duration<double, std::milli>(deadline - Clock::now()).count();

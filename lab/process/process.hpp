@@ -15,7 +15,7 @@ struct ProcessResult {
   bool interrupted = false;  ///< the user asked to stop while it ran; it was killed
   int exit_code = -1;        ///< of a program that ended by itself
   int signal = 0;            ///< that ended it
-  std::string output;        ///< stdout, with stderr where they are not apart; at most 1 MiB, or kMostReply, of it
+  std::string output;        ///< stdout, with stderr where they are not apart; at most 1 MiB, or kMostApart, of it
   std::string errors;        ///< stderr where it is apart, at most 64 KiB of it
   [[nodiscard]] bool ok() const { return started && !timed_out && !interrupted && signal == 0 && exit_code == 0; }
 };
@@ -23,7 +23,7 @@ struct ProcessResult {
 /// Where a program's stderr goes.
 enum class Errors { with_output, apart };
 /// Bytes kept of the stdout of a program whose stderr is apart.
-inline constexpr std::size_t kMostReply = 16 << 20;
+inline constexpr std::size_t kMostApart = 16 << 20;
 
 /// Runs argv[0] (looked up in PATH) in a process group of its own, feeds it `input`, collects what it prints. On a time
 /// limit or an interrupt the whole group is killed. The child dies with this process.

@@ -35,9 +35,11 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
     const std::lock_guard lock(mutex_);
     if (const std::optional<store::ExchangeRecord> known = log_.find(generation, place, purpose)) {
       written.asked = known->prompt.get<models::Conversation>();
-      written.model = known->model;
-      written.reply = known->reply.get<models::Reply>().text;
-      return true;
+      if (known->reply.is_object()) {
+        written.model = known->model;
+        written.reply = known->reply.get<models::Reply>().text;
+        return true;
+      }
     }
   }
   if (std::optional<std::string> refusal = spending_.refuses(written.asked, options_.reply_tokens)) {
@@ -51,6 +53,11 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
   exchange.purpose = purpose;
   exchange.model = written.model;
   exchange.prompt = written.asked;
+  exchange.created = store::utc_now();
+  {
+    const std::lock_guard lock(mutex_);
+    log_.keep(exchange);
+  }
   try {
     models::Reply reply = model.ask(written.asked);
     reply.cost = panel_.prices().cost(model.name(), reply.usage);
@@ -127,18 +134,22 @@ RunLog::RunLog(store::Store& store, std::int64_t run, models::Spending& spending
 }
 
 std::optional<store::ExchangeRecord> RunLog::find(int generation, int place, const std::string& purpose) {
-  const auto at = std::find_if(known_.begin(), known_.end(), [&](const store::ExchangeRecord& one) {
-    return one.generation == generation && one.place == place && one.purpose == purpose && one.reply.is_object();
-  });
-  if (at == known_.end()) return std::nullopt;
-  return *at;
+  std::optional<store::ExchangeRecord> found;
+  for (const store::ExchangeRecord& one : known_) {
+    if (one.generation != generation || one.place != place || one.purpose != purpose) continue;
+    found = one;
+    if (one.reply.is_object()) break;
+  }
+  return found;
 }
 
-void RunLog::keep(const store::ExchangeRecord& exchange) {
-  store::ExchangeRecord one = exchange;
-  one.run = run_;
-  one.id = store::add_exchange(store_, one);
-  known_.push_back(std::move(one));
+void RunLog::keep(store::ExchangeRecord& exchange) {
+  exchange.run = run_;
+  if (exchange.id != 0) {
+    store::end_exchange(store_, exchange);
+    return;
+  }
+  exchange.id = store::add_exchange(store_, exchange);
 }
 
 }  // namespace heed::propose

@@ -18,10 +18,12 @@ namespace heed::propose {
 class ExchangeLog {
  public:
   virtual ~ExchangeLog() = default;
-  /// The reply that an earlier process of the run got there; called before anything is sent.
+  /// What was kept of a prompt, with its reply where one came. A process that goes on with a run takes the reply, or
+  /// asks the same prompt again: the base's time, which prompts tell, would be another.
   virtual std::optional<store::ExchangeRecord> find(int generation, int place, const std::string& purpose) = 0;
-  /// As soon as a reply, or a failure, is there. May be called from several threads, one at a time.
-  virtual void keep(const store::ExchangeRecord& exchange) = 0;
+  /// Before a prompt is sent, and again when a reply or a failure is there. One that is kept for the first time gets
+  /// its id. May be called from several threads, one at a time.
+  virtual void keep(store::ExchangeRecord& exchange) = 0;
 };
 
 /// Edits, or why there are none.
@@ -76,12 +78,12 @@ class RunLog final : public ExchangeLog {
   /// Reads what is there, and adds its replies to what is spent.
   RunLog(store::Store& store, std::int64_t run, models::Spending& spending);
   std::optional<store::ExchangeRecord> find(int generation, int place, const std::string& purpose) override;
-  void keep(const store::ExchangeRecord& exchange) override;
+  void keep(store::ExchangeRecord& exchange) override;
 
  private:
   store::Store& store_;
   std::int64_t run_;
-  std::vector<store::ExchangeRecord> known_;
+  std::vector<store::ExchangeRecord> known_;  ///< of earlier processes
 };
 
 }  // namespace heed::propose

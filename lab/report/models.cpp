@@ -28,6 +28,7 @@ ModelStatistics model_statistics(const std::vector<store::TrialRecord>& trials,
     }
   }
   for (const store::ExchangeRecord& e : exchanges) {
+    if (e.is_awaited()) continue;
     ++s.prompts;
     if (!e.failure.empty()) {
       ++s.failures;

@@ -17,7 +17,7 @@ struct ModelStatistics {
   int unusable = 0;         ///< held no edits that apply
   int repairs = 0;          ///< trials of edits after a build error or a failed gate
   int repaired = 0;         ///< of them passed
-  int prompts = 0;          ///< that were sent, all kinds
+  int prompts = 0;          ///< that were sent and are not awaited, all kinds
   int failures = 0;         ///< of them without a reply
   std::int64_t tokens = 0;  ///< of prompts and replies whose service counts them
   int uncounted = 0;        ///< replies whose tokens nobody counted

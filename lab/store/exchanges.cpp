@@ -28,6 +28,16 @@ std::int64_t add_exchange(Store& store, const ExchangeRecord& e) {
   return database.last_id();
 }
 
+void end_exchange(Store& store, const ExchangeRecord& e) {
+  store.database()
+      .prepare("UPDATE exchanges SET reply = ?, failure = ?, created = ? WHERE id = ?")
+      .add(json_text(e.reply))
+      .add(e.failure)
+      .add(e.created)
+      .add(e.id)
+      .run();
+}
+
 std::vector<ExchangeRecord> exchanges(Store& store, std::int64_t run) {
   Database& database = store.database();
   Statement row = database.prepare(fmt::format("SELECT {} FROM exchanges WHERE run = ? ORDER BY id", kColumns));

@@ -39,6 +39,7 @@ struct RunRecord {
 /// A proposal for a trial that was looked at.
 struct DraftRecord {
   std::string config = {};     ///< family:knob=value,...
+  std::string edits = {};      ///< the digest of its edited sources; empty where they are as carried
   std::string operation = {};  ///< as a trial's
   std::string why = {};
   double ratio = 0;    ///< base time / draft time, of all looks; 0 where it could not be timed

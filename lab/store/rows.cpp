@@ -64,6 +64,7 @@ class Row {
     try {
       for (const nlohmann::json& one : value)
         drafts.push_back({.config = one.at("config").get<std::string>(),
+                          .edits = one.at("edits").get<std::string>(),
                           .operation = one.at("operation").get<std::string>(),
                           .why = one.at("why").get<std::string>(),
                           .ratio = one.at("ratio").get<double>(),
@@ -125,14 +126,9 @@ std::string_view to_string(RunState state) {
 }
 
 nlohmann::json to_json(const DraftRecord& draft) {
-  return {{"config", draft.config},
-          {"operation", draft.operation},
-          {"why", draft.why},
-          {"ratio", storable(draft.ratio)},
-          {"certain", storable(draft.certain)},
-          {"us", storable(draft.us)},
-          {"looks", draft.looks},
-          {"reason", draft.reason}};
+  return {{"config", draft.config},   {"edits", draft.edits},           {"operation", draft.operation},
+          {"why", draft.why},         {"ratio", storable(draft.ratio)}, {"certain", storable(draft.certain)},
+          {"us", storable(draft.us)}, {"looks", draft.looks},           {"reason", draft.reason}};
 }
 
 std::string drafts_text(const std::vector<DraftRecord>& drafts) {

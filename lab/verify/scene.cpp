@@ -1,9 +1,6 @@
 #include "verify/scene.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "base/check.hpp"
@@ -303,75 +300,6 @@ void Scene::drop_lse() {
 void Scene::keep_outputs_of(const std::byte* image) {
   std::memcpy(image_.data() + o_.offset, image + o_.offset, o_.bytes);
   std::memcpy(image_.data() + lse_.offset, image + lse_.offset, lse_.bytes);
-}
-
-bool Scene::is_row_of_output(std::uint64_t offset) const {
-  const auto element = static_cast<std::int64_t>((offset - o_.offset) / size_of(workload_.dtype));
-  const Strides& s = o_.strides;
-  const std::int64_t in_batch = element % s.batch;
-  const std::int64_t row = workload_.layout == Layout::bhld ? in_batch % s.head / s.row : in_batch / s.row;
-  return row < places_.query_rows();
-}
-
-std::string Scene::describe_offset(std::uint64_t offset) const {
-  std::string text = "before the first tensor";
-  for (const auto& [place, name] :
-       {std::pair{&q_, "Q"}, std::pair{&k_, "K"}, std::pair{&v_, "V"}, std::pair{&o_, "O"}, std::pair{&lse_, "LSE"},
-        std::pair{&workspace_, "the workspace"}, std::pair{&semaphores_, "the semaphores"}})
-    if (place->bytes > 0 && offset >= place->offset + place->bytes)
-      text = fmt::format("{} bytes past the end of {}", offset - place->offset - place->bytes + 1, name);
-  return text;
-}
-
-Scene::Trespass Scene::trespass(const std::byte* after) const {
-  const std::byte* before = image_.data();
-  // First difference in [begin, end), or end.
-  const auto first_difference = [&](std::uint64_t begin, std::uint64_t end) {
-    constexpr std::uint64_t kPiece = 1 << 20;  // nearly all pieces are equal: memcmp them before looking at bytes
-    std::atomic<std::uint64_t> first{end};
-    parallel_for(static_cast<std::int64_t>((end - begin + kPiece - 1) / kPiece), 0, [&](std::int64_t piece) {
-      const std::uint64_t at = begin + static_cast<std::uint64_t>(piece) * kPiece;
-      const std::uint64_t piece_end = std::min(end, at + kPiece);
-      if (at > first || std::memcmp(before + at, after + at, piece_end - at) == 0) return;
-      const std::uint64_t found =
-          static_cast<std::uint64_t>(std::mismatch(before + at, before + piece_end, after + at).first - before);
-      for (std::uint64_t known = first; found < known && !first.compare_exchange_weak(known, found);) {
-      }
-    });
-    return first.load();
-  };
-  std::vector<std::pair<const Place*, const char*>> inputs = {{&q_, "Q"}, {&k_, "K"}, {&v_, "V"}};
-  constexpr const char* kNames[feature_inputs] = {"bias",          "ALiBi slopes",  "sinks",      "cu_seqlens_q",
-                                                  "cu_seqlens_k",  "seqused_k",     "page table", "block counts",
-                                                  "block indices", "prefix lengths"};
-  for (std::size_t i = 0; i < feature_inputs; ++i)
-    if (features_[i].bytes > 0) inputs.emplace_back(&features_[i], kNames[i]);
-  for (const auto& [place, name] : inputs)
-    if (const std::uint64_t at = first_difference(place->offset, place->offset + place->bytes);
-        at < place->offset + place->bytes)
-      return {Finding::input_modified, fmt::format("it changed its input {} at byte {}", name, at - place->offset)};
-  // Everything else but the places it may write to.
-  std::uint64_t begin = 0;
-  for (const Place* place : {&o_, &lse_, &workspace_, &semaphores_}) {
-    if (const std::uint64_t at = first_difference(begin, place->offset); at < place->offset)
-      return {Finding::wrote_outside, fmt::format("it wrote outside its outputs, {}", describe_offset(at))};
-    begin = place->offset + place->bytes;
-  }
-  if (const std::uint64_t at = first_difference(begin, image_.size()); at < image_.size())
-    return {Finding::wrote_outside, fmt::format("it wrote outside its outputs, {}", describe_offset(at))};
-  if (padding_rows_ > 0)
-    for (std::uint64_t i = o_.offset; i < o_.offset + o_.bytes; ++i)
-      if (before[i] != after[i] && !is_row_of_output(i))
-        return {Finding::wrote_outside,
-                fmt::format("it wrote into the padding between rows of O, at byte {}", i - o_.offset)};
-  if (const std::uint64_t at = first_difference(semaphores_.offset, semaphores_.offset + semaphores_.bytes);
-      at < semaphores_.offset + semaphores_.bytes) {
-    const std::uint64_t index = (at - semaphores_.offset) / sizeof(unsigned);
-    unsigned left = 0;
-    std::memcpy(&left, after + semaphores_.offset + index * sizeof left, sizeof left);
-    return {Finding::left_counters, fmt::format("it left counter {} at {}, not at zero", index, left)};
-  }
-  return {};
 }
 
 std::uint64_t image_bytes(const Workload& w, const LaunchMemory& memory, std::int64_t padding_rows) {

@@ -97,6 +97,42 @@ TEST_F(ModelCli, ARunIsRecordedAndReplayed) {
   EXPECT_EQ(second["trials"][1]["why"], "tests the sum first");
 }
 
+// Waits for a prompt in the mailbox, interrupts, answers, and lets the command that heed names go on.
+constexpr const char* kPerson = R"py(
+import glob, os, signal, subprocess, sys, time
+box, edits, command = sys.argv[1], sys.argv[2], sys.argv[3:]
+run = subprocess.Popen(command)
+while not glob.glob(box + "/*.prompt.md"):
+    time.sleep(0.05)
+    assert run.poll() is None
+run.send_signal(signal.SIGINT)
+assert run.wait() == 130
+(prompt,) = glob.glob(box + "/*.prompt.md")
+with open(prompt.replace(".prompt.md", ".reply.md"), "w") as reply:
+    reply.write(open(edits).read())
+database = command[command.index("--db") + 1]
+cache = command[command.index("--cache") + 1]
+sys.exit(subprocess.call([command[0], "evolve", "--resume", "1", "--db", database, "--cache", cache, "--measure-limit", "0.2"]))
+)py";
+
+TEST_F(ModelCli, ARunThatWaitsForAReplyIsResumed) {
+  const std::string edits = folder_.file("edits");
+  write_file_atomically(
+      edits, edit("tests the sum first", "  if (sum > 0) return 1.0F / sum;\n  return __builtin_nanf(\"\");\n"),
+      ErrorCode::internal);
+  const std::string box = folder_.file("box");
+  std::vector<std::string> argv = {"python3", "-c", kPerson, box, edits, testing_support::kHeedBinary};
+  for (const std::string& argument : split(tiny_evolution(2) + " --model-share 1 --mailbox " + box, ' '))
+    argv.push_back(argument);
+  const ProcessResult result = run_process(argv, {}, kLimit_s);
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  const nlohmann::json json = shown();
+  EXPECT_EQ(json["trials"][1]["operation"], "edit");
+  EXPECT_EQ(json["trials"][1]["why"], "tests the sum first");
+  // One file each: the prompt was not written anew with another time of the base.
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(box), std::filesystem::directory_iterator{}), 2);
+}
+
 TEST_F(ModelCli, InsightsWithoutADatabase) {
   EXPECT_THAT(heed_command("insights list " + db()).err, HasSubstr("heed: "));
 }

@@ -12,53 +12,11 @@
 #include <vector>
 
 #include "base/random.hpp"
+#include "feature_shape.hpp"
 #include "kernels/attention/features.hpp"
 #include "simt.hpp"
 
 namespace heed::emulator {
-
-/// A tensor of biases. Random, with a tenth of the scores hidden.
-struct BiasTensor {
-  BiasElement element = BiasElement::fp32;
-  bool per_batch = true;  ///< else stride 0, and so on
-  bool per_head = true;
-  bool per_row = true;
-  bool per_key = true;
-  int key_stride = 1;
-  int row_padding = 0;      ///< elements
-  bool hides_rows = false;  ///< every fifth row wholly, and the first 70 keys of every third
-};
-
-/// Lists of blocks of keys, drawn, in no order, with numbers that stand for no block among them.
-struct ListsOfBlocks {
-  int rows = 64;
-  int keys = 64;
-  double density = 0.5;
-  bool per_batch = true;  ///< else stride 0
-  bool per_head = true;
-};
-
-struct FeatureShape {
-  int batch = 1;
-  int heads = 1;
-  int heads_kv = 1;
-  int len_q = 64;  ///< of the longest entry
-  int len_k = 64;
-  int right_offset = 0;
-  int left_offset = 0;
-  bool to_the_end = false;  ///< FeatureParams::aligned_to_the_end
-  float score_scale = 1;    ///< of Q
-  float softcap = 0;
-  std::optional<BiasTensor> bias = {};
-  int slopes = 0;                 ///< 1: of heads, 2: of batch and heads
-  std::vector<float> sinks = {};  ///< heads
-  std::vector<int> cu_q = {};     ///< batch + 1; empty: none
-  std::vector<int> cu_k = {};
-  std::vector<int> used_k = {};  ///< batch
-  int page_size = 0;
-  std::optional<ListsOfBlocks> blocks = {};
-  std::vector<int> prefixes = {};  ///< batch
-};
 
 class FeatureCase {
  public:
@@ -75,7 +33,7 @@ class FeatureCase {
     p_.aligned_to_the_end = shape.to_the_end ? 1 : 0;
     p_.scale = 1.0F / std::sqrt(static_cast<float>(problem.head_dim));
     p_.softcap = shape.softcap;
-    for (int b = 0; b < shape.batch; ++b) entries_.push_back(entry_of(b));
+    for (int b = 0; b < shape.batch; ++b) entries_.push_back(entry_of(shape, b));
     if (shape.blocks) make_blocks(*shape.blocks);
     make_queries();
     make_keys();
@@ -140,12 +98,6 @@ class FeatureCase {
   static constexpr std::uint16_t kNan = 0x7fff;  ///< of both types
   using Elements = std::vector<std::uint16_t>;
 
-  struct Entry {
-    int first_q = 0;
-    int first_k = 0;
-    int len_q = 0;
-    int len_k = 0;
-  };
   struct Row {
     std::vector<double> out;
     double lse;
@@ -160,22 +112,8 @@ class FeatureCase {
     return sum - 6.0F;
   }
 
-  [[nodiscard]] Entry entry_of(int b) const {
-    Entry e{0, 0, shape_.len_q, shape_.len_k};
-    if (!shape_.cu_q.empty()) {
-      e.first_q = shape_.cu_q[at(b)];
-      e.len_q = std::min(std::max(shape_.cu_q[at(b) + 1] - e.first_q, 0), shape_.len_q);
-    }
-    if (!shape_.cu_k.empty()) {
-      e.first_k = shape_.cu_k[at(b)];
-      e.len_k = std::min(std::max(shape_.cu_k[at(b) + 1] - e.first_k, 0), shape_.len_k);
-    }
-    if (!shape_.used_k.empty()) e.len_k = std::min(std::max(shape_.used_k[at(b)], 0), e.len_k);
-    return e;
-  }
-
   [[nodiscard]] bool sees(int b, int row, int key) const {
-    const Entry& e = entries_[at(b)];
+    const FeatureEntry& e = entries_[at(b)];
     const int moved = shape_.to_the_end ? (e.len_k - e.len_q) - (shape_.len_k - shape_.len_q) : 0;
     if (row >= e.len_q || key >= e.len_k) return false;
     const bool in_prefix = !shape_.prefixes.empty() && key < shape_.prefixes[at(b)];
@@ -233,7 +171,7 @@ class FeatureCase {
 
   // ---- tensors: NaN wherever nobody should look
   [[nodiscard]] std::size_t query_place(int b, int h, int row) const {
-    const Entry& e = entries_[at(b)];
+    const FeatureEntry& e = entries_[at(b)];
     const long long batch = shape_.cu_q.empty() ? b * p_.q_strides.batch : 0;
     return at(batch + h * p_.q_strides.head + (e.first_q + row) * p_.q_strides.row);
   }
@@ -306,7 +244,7 @@ class FeatureCase {
     const int size = shape_.page_size;
     const int width = (shape_.len_k + size - 1) / size + 2;
     int used = 0;
-    for (const Entry& e : entries_) used += (e.len_k + size - 1) / size;
+    for (const FeatureEntry& e : entries_) used += (e.len_k + size - 1) / size;
     std::vector<int> order(at(used + 3));
     std::iota(order.begin(), order.end(), 0);
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_.below(i)]);
@@ -403,7 +341,7 @@ class FeatureCase {
 
   // ---- the same in double precision
   [[nodiscard]] Row row_of(int b, int h, int row) const {
-    const Entry& e = entries_[at(b)];
+    const FeatureEntry& e = entries_[at(b)];
     const int d = problem_.head_dim;
     std::vector<double> p(at(e.len_k), -INFINITY);
     const double sink = shape_.sinks.empty() ? -INFINITY : shape_.sinks[at(h)];
@@ -441,7 +379,7 @@ class FeatureCase {
   bool bf16_;
   Random random_;
   FeatureParams p_{};
-  std::vector<Entry> entries_;
+  std::vector<FeatureEntry> entries_;
   Elements q_, k_, v_, o_;
   std::vector<float> lse_;
   std::vector<float> slopes_;

@@ -1,41 +1,12 @@
 // fwd_sm80 with lists of blocks of keys, on the emulated GPU: keys that no list has are NaN, so that one that is read
 // shows.
-#include "device.hpp"
-#include "features_case.hpp"
-#include "kernels/sm80/forward/forward.cuh"
-#include "testing.hpp"
+#include "sm80_features_case.hpp"
 
 namespace heed::sm80 {
 namespace {
 
 using emulator::BiasTensor;
-using emulator::FeatureCase;
-using emulator::FeatureShape;
-using emulator::kConstant;
 using emulator::ListsOfBlocks;
-
-constexpr auto kStaleTile = attention::Rescale::stale_tile;
-
-template <Config kConfig, Problem kProblem>
-void launch_case(FeatureCase& problem, const FeatureShape& shape, std::uint64_t seed) {
-  static_assert(is_legal(kConfig, kProblem, 227 << 10, 228 << 10) == Illegal::no);
-  emulator::Launch launch;
-  const attention::Grid3 grid = launch_grid(kConfig, shape.len_q, shape.heads, shape.batch);
-  launch.grid = {grid.x, grid.y, grid.z};
-  launch.threads = static_cast<unsigned>(threads(kConfig));
-  launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
-  launch.seed = seed;
-  launch.readable = problem.readable();
-  emulator::run(
-      launch, [&](char* shared) { Forward<kConstant<kConfig>, kConstant<kProblem>>(problem.params(), shared).run(); });
-}
-
-template <Config kConfig, Problem kProblem>
-void run_case(const FeatureShape& shape, std::uint64_t seed) {
-  FeatureCase problem(kProblem, shape, seed);
-  launch_case<kConfig, kProblem>(problem, shape, seed);
-  EXPECT_EQ(problem.difference(), "") << "seed " << seed << ", lengths " << shape.len_q << " x " << shape.len_k;
-}
 
 constexpr Problem problem_of(Element element, int head_dim, MaskKind mask, const Features& others = {}) {
   Problem p{.element = element, .head_dim = head_dim, .mask = mask};

@@ -1,51 +1,16 @@
 // fwd_sm80 with features, on the emulated GPU: each alone, and programs with all of them on launches that have some.
-#include "device.hpp"
-#include "features_case.hpp"
-#include "kernels/sm80/forward/forward.cuh"
-#include "testing.hpp"
+#include "sm80_features_case.hpp"
+#include "workload/features.hpp"
 
 namespace heed::sm80 {
 namespace {
 
 using emulator::BiasTensor;
-using emulator::FeatureCase;
-using emulator::FeatureShape;
-using emulator::kConstant;
 
-constexpr Features kAll{.softcap = true,
-                        .bias = true,
-                        .alibi = true,
-                        .sinks = true,
-                        .lengths = true,
-                        .pages = true,
-                        .blocks = true,
-                        .prefix = true};
-constexpr auto kStaleTile = attention::Rescale::stale_tile;
 constexpr auto kNone = MaskKind::none;
 constexpr auto kCausal = MaskKind::causal;
 constexpr auto kWindow = MaskKind::window;
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
-
-template <Config kConfig, Problem kProblem>
-void launch_case(FeatureCase& problem, const FeatureShape& shape, std::uint64_t seed) {
-  static_assert(is_legal(kConfig, kProblem, 227 << 10, 228 << 10) == Illegal::no);
-  emulator::Launch launch;
-  const attention::Grid3 grid = launch_grid(kConfig, shape.len_q, shape.heads, shape.batch);
-  launch.grid = {grid.x, grid.y, grid.z};
-  launch.threads = static_cast<unsigned>(threads(kConfig));
-  launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
-  launch.seed = seed;
-  launch.readable = problem.readable();
-  emulator::run(
-      launch, [&](char* shared) { Forward<kConstant<kConfig>, kConstant<kProblem>>(problem.params(), shared).run(); });
-}
-
-template <Config kConfig, Problem kProblem>
-void run_case(const FeatureShape& shape, std::uint64_t seed) {
-  FeatureCase problem(kProblem, shape, seed);
-  launch_case<kConfig, kProblem>(problem, shape, seed);
-  EXPECT_EQ(problem.difference(), "") << "seed " << seed << ", lengths " << shape.len_q << " x " << shape.len_k;
-}
 
 constexpr Problem problem_of(Element element, int head_dim, MaskKind mask, const Features& features) {
   Problem p{.element = element, .head_dim = head_dim, .mask = mask};
@@ -265,19 +230,19 @@ void run_all() {
 }
 
 TEST(EmulatedSm80Features, AllOfTheDefault) {
-  run_all<Config{}, problem_of(Element::fp16, 64, kCausal, kAll)>();
+  run_all<Config{}, problem_of(Element::fp16, 64, kCausal, kAllFeatures)>();
 }
 TEST(EmulatedSm80Features, AllWithSplitKeys) {
   run_all<Config{.block_m = 32, .block_n = 16, .warp_rows = 32, .kv_groups = 2, .stages = 3, .split_wait = true},
-          problem_of(Element::bf16, 128, kNone, kAll)>();
+          problem_of(Element::bf16, 128, kNone, kAllFeatures)>();
 }
 TEST(EmulatedSm80Features, AllWithValuesBesideExponentials) {
   run_all<Config{.block_n = 32, .overlap = true, .late_loads = true, .rescale = kStaleTile},
-          problem_of(Element::fp16, 64, kWindow, kAll)>();
+          problem_of(Element::fp16, 64, kWindow, kAllFeatures)>();
 }
 TEST(EmulatedSm80Features, AllWithBarriersOfStages) {
   run_all<Config{.block_n = 32, .pipeline_sync = PipelineSync::stage, .rescale = kStaleTile},
-          problem_of(Element::bf16, 64, kCausal, kAll)>();
+          problem_of(Element::bf16, 64, kCausal, kAllFeatures)>();
 }
 TEST(EmulatedSm80Features, AllWithADirectEpilogue) {
   run_all<Config{.block_m = 32,
@@ -286,17 +251,17 @@ TEST(EmulatedSm80Features, AllWithADirectEpilogue) {
                  .smem_layout = tile::SharedLayout::padded,
                  .rescale = attention::Rescale::conditional,
                  .epilogue = Epilogue::direct},
-          problem_of(Element::fp16, 128, kCausal, kAll)>();
+          problem_of(Element::fp16, 128, kCausal, kAllFeatures)>();
 }
 TEST(EmulatedSm80Features, AllOfHeadDim256) {
   run_all<Config{.block_m = 32, .block_n = 16, .q_in_registers = false, .rescale = attention::Rescale::when_grown},
-          problem_of(Element::bf16, 256, kWindow, kAll)>();
+          problem_of(Element::bf16, 256, kWindow, kAllFeatures)>();
 }
 
 // ------------------------------------------------------------------------------------- the comparison itself can fail
 
 TEST(EmulatedSm80Features, ComparisonFindsWrongNumbers) {
-  constexpr Problem kProblem = problem_of(Element::fp16, 64, kCausal, kAll);
+  constexpr Problem kProblem = problem_of(Element::fp16, 64, kCausal, kAllFeatures);
   const FeatureShape shape{.heads = 2,
                            .len_q = 40,
                            .len_k = 60,

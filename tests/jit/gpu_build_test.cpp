@@ -135,11 +135,11 @@ TEST_P(GpuZoo, BuildsAndBreaksTheContractWhereItSaysSo) {
   for (const exploits::Exploit& exploit : exploits::all()) {
     if (!exploit.lives_on(device)) continue;
     const Workload workload = exploits::selftest_workload(exploit.problem);
-    const exploits::Entrant entrant = exploits::entrant_of(exploit, workload, device);
-    EXPECT_TRUE(entrant.refused.ok() || entrant.refused.verdict == exploit.verdict)
-        << exploit.name << ": " << entrant.refused.reason;
-    if (entrant.refused.ok())
-      builds.emplace_back(&exploit, builder.start(request_for(entrant.variant, workload, device)));
+    const exploits::Submission submission = exploits::submission_of(exploit, workload, device);
+    EXPECT_TRUE(submission.refused.ok() || submission.refused.verdict == exploit.verdict)
+        << exploit.name << ": " << submission.refused.reason;
+    if (submission.refused.ok())
+      builds.emplace_back(&exploit, builder.start(request_for(submission.variant, workload, device)));
   }
   EXPECT_GE(builds.size(), 20U);
   for (auto& [exploit, build] : builds) {

@@ -47,11 +47,16 @@ class Log final : public ExchangeLog {
  public:
   std::optional<store::ExchangeRecord> find(int generation, int place, const std::string& purpose) override {
     for (const store::ExchangeRecord& one : kept)
-      if (one.generation == generation && one.place == place && one.purpose == purpose && one.reply.is_object())
-        return one;
+      if (one.generation == generation && one.place == place && one.purpose == purpose) return one;
     return std::nullopt;
   }
-  void keep(const store::ExchangeRecord& exchange) override { kept.push_back(exchange); }
+  void keep(store::ExchangeRecord& exchange) override {
+    if (exchange.id == 0) {
+      kept.push_back(exchange);
+      exchange.id = std::ssize(kept);
+    }
+    kept.at(static_cast<std::size_t>(exchange.id) - 1) = exchange;
+  }
   std::vector<store::ExchangeRecord> kept;
 };
 
@@ -156,6 +161,19 @@ TEST(Writer, AResumedRunTakesTheReplyThatItHas) {
   EXPECT_EQ(after.log.kept.size(), 1U) << "nothing was sent";
 }
 
+TEST(Writer, AResumedRunAsksThePromptThatGotNoReply) {
+  Asked before({"failure: the endpoint is down"});
+  prompts::Task first = task();
+  first.base_us = 1;
+  (void)before.writer.write(first, parent(), 0, 0);
+  Asked after({edit("  return 1.0F / sum;\n")});
+  after.log.kept = before.log.kept;
+  first.base_us = 2;  // measured again
+  const Written again = after.writer.write(first, parent(), 0, 0);
+  ASSERT_EQ(again.ending, Ending::edits);
+  EXPECT_EQ(again.asked, before.log.kept.at(0).prompt.get<models::Conversation>());
+}
+
 TEST(Writer, ALogInTheStore) {
   const testing_support::TemporaryFolder folder;
   store::Store store(folder.file("a.db"));
@@ -173,18 +191,23 @@ TEST(Writer, ALogInTheStore) {
     reply.text = "r";
     reply.usage.prompt_tokens = 10;
     reply.usage.completion_tokens = 5;
+    log.keep(exchange);
+    EXPECT_TRUE(store::exchanges(store, id).at(0).is_awaited()) << "kept before it is sent";
     exchange.reply = reply;
     log.keep(exchange);
+    exchange.id = 0;
     exchange.place = 1;
     exchange.reply = nullptr;
+    log.keep(exchange);
     exchange.failure = "down";
     log.keep(exchange);
   }
+  EXPECT_EQ(store::exchanges(store, id).size(), 2U);
   EXPECT_EQ(spending.tokens(), 0) << "counted by who asks";
   RunLog log(store, id, spending);
   EXPECT_EQ(spending.tokens(), 15);
   EXPECT_EQ(log.find(1, 0, "first")->reply["content"], "r");
-  EXPECT_FALSE(log.find(1, 1, "first")) << "a failure is asked again";
+  EXPECT_EQ(log.find(1, 1, "first")->failure, "down");
   EXPECT_FALSE(log.find(0, 0, "first"));
 }
 

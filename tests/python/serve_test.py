@@ -94,6 +94,19 @@ class Serve(unittest.TestCase):
         self.assertGreaterEqual(len(shown["trials"]), 4)
         self.assertEqual(shown["state"], "judged")
 
+    def test_two_servers_on_one_database_judge_into_runs_of_their_own(self):
+        async def judge(client):
+            config = json.loads(self.text(await client.call_tool("families", {})))["families"][0]["default"]
+            return json.loads(self.text(await client.call_tool("judge_knobs", {"config": config})))["run"]
+
+        async def conversation(client):
+            first = await judge(client)
+            server = StdioServerParameters(command=os.environ["HEED_BINARY"], args=self.arguments)
+            async with Client(stdio_client(server)) as other:
+                self.assertNotEqual(await judge(other), first)
+
+        self.converse(conversation)
+
     def test_a_client_that_sends_garbage_and_dies(self):
         server = subprocess.Popen(
             [os.environ["HEED_BINARY"], *self.arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

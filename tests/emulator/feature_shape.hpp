@@ -1,0 +1,78 @@
+/// Sizes and features of a launch for an emulated kernel (features_case.hpp).
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "kernels/attention/features.hpp"
+
+namespace heed::emulator {
+
+/// A tensor of biases. Random, with a tenth of the scores hidden.
+struct BiasTensor {
+  BiasElement element = BiasElement::fp32;
+  bool per_batch = true;  ///< else stride 0, and so on
+  bool per_head = true;
+  bool per_row = true;
+  bool per_key = true;
+  int key_stride = 1;
+  int row_padding = 0;      ///< elements
+  bool hides_rows = false;  ///< every fifth row wholly, and the first 70 keys of every third
+};
+
+/// Lists of blocks of keys, drawn, in no order, with numbers that stand for no block among them.
+struct ListsOfBlocks {
+  int rows = 64;
+  int keys = 64;
+  double density = 0.5;
+  bool per_batch = true;  ///< else stride 0
+  bool per_head = true;
+};
+
+struct FeatureShape {
+  int batch = 1;
+  int heads = 1;
+  int heads_kv = 1;
+  int len_q = 64;  ///< of the longest entry
+  int len_k = 64;
+  int right_offset = 0;
+  int left_offset = 0;
+  bool to_the_end = false;  ///< FeatureParams::aligned_to_the_end
+  float score_scale = 1;    ///< of Q
+  float softcap = 0;
+  std::optional<BiasTensor> bias = {};
+  int slopes = 0;                 ///< 1: of heads, 2: of batch and heads
+  std::vector<float> sinks = {};  ///< heads
+  std::vector<int> cu_q = {};     ///< batch + 1; empty: none
+  std::vector<int> cu_k = {};
+  std::vector<int> used_k = {};  ///< batch
+  int page_size = 0;
+  std::optional<ListsOfBlocks> blocks = {};
+  std::vector<int> prefixes = {};  ///< batch
+};
+
+/// Where an entry's rows and keys lie, and how many it has.
+struct FeatureEntry {
+  int first_q = 0;
+  int first_k = 0;
+  int len_q = 0;
+  int len_k = 0;
+};
+
+inline FeatureEntry entry_of(const FeatureShape& shape, int b) {
+  const auto at = static_cast<std::size_t>(b);
+  FeatureEntry e{0, 0, shape.len_q, shape.len_k};
+  if (!shape.cu_q.empty()) {
+    e.first_q = shape.cu_q[at];
+    e.len_q = std::min(std::max(shape.cu_q[at + 1] - e.first_q, 0), shape.len_q);
+  }
+  if (!shape.cu_k.empty()) {
+    e.first_k = shape.cu_k[at];
+    e.len_k = std::min(std::max(shape.cu_k[at + 1] - e.first_k, 0), shape.len_k);
+  }
+  if (!shape.used_k.empty()) e.len_k = std::min(std::max(shape.used_k[at], 0), e.len_k);
+  return e;
+}
+
+}  // namespace heed::emulator
