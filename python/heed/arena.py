@@ -1,6 +1,6 @@
 """The arena: PyTorch's attention and Heed's side by side on the same tensors and the same stream, in one process.
 
-    python -m heed.arena --suite latency --suite decode     measure suites (latency, throughput, acceptance, decode, models, windows, eager, all)
+    python -m heed.arena --suite latency --suite decode     measure suites (latency, throughput, acceptance, decode, models, random, windows, eager, all)
     python -m heed.arena --shapes b1h8l512d64,b2h4l100d64    measure workloads of your own
     python -m heed.arena --show evidence/h200/arena.json     draw tables and charts of what was measured; needs no PyTorch, no GPU
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OLDEST_TORCH = (2, 5)
 SDPA = ("sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "sdpa_default")
 OTHERS = ("flash_attn_3", "flash_attn_2", "flash_attn_4", "flashinfer", "xformers", "triton_flex")
-GPU_SUITES = ("latency", "throughput", "acceptance", "decode", "models", "windows", "eager")
+GPU_SUITES = ("latency", "throughput", "acceptance", "decode", "models", "random", "windows", "eager")
 SUITES = (*GPU_SUITES, "cpu")
 QUICK_RANDOM = 20  # random acceptance workloads of --quick
 

@@ -207,6 +207,9 @@ LATENCY = ("b1h8l512d64", "b4h16l512d64", "b1h8l1024d64", "b1h8l2048d64", "b1h16
 TOKENS = 16384
 HIDDEN = 2048
 RANDOM_WORKLOADS = 100
+RANDOM_CALLS = 200
+MOST_CALL_FLOPS = 4e11  # of a random call: half a millisecond of an H100
+MOST_CALL_BYTES = 2**28
 
 
 def _throughput():
@@ -292,8 +295,34 @@ def random_workloads(seed, count=RANDOM_WORKLOADS):
     return tuple(chosen)
 
 
+def random_calls(seed, count=RANDOM_CALLS):
+    """Workloads of the kinds that models send, by the seed alone: prefill, decoding of one and of a few queries, cross attention and
+    batches of short rows; head dims up to 256, groups up to 128, both layouts."""
+    rng = random.Random(seed)
+    chosen = {}
+    while len(chosen) < count:
+        kind = rng.choice(("prefill", "prefill", "decode", "speculative", "cross", "short"))
+        dim = rng.choice((32, 40, 64, 64, 64, 80, 96, 128, 128, 128, 160, 192, 256))
+        heads_kv = rng.choice((1, 2, 4, 8, 16))
+        heads = heads_kv * rng.choice((1, 1, 2, 4, 8, 16, 32, 64, 128))
+        batch = rng.choice((1, 1, 2, 4, 8, 16, 64)) if kind != "short" else rng.choice((16, 32, 64, 128))
+        length = round(2 ** rng.uniform(7, 14))
+        len_q, len_k = {
+            "prefill": (length, length),
+            "decode": (1, length),
+            "speculative": (rng.randint(2, 16), length),
+            "cross": (length, round(2 ** rng.uniform(4, 12))),
+            "short": (len_short := rng.randint(16, 256), len_short),
+        }[kind]
+        masks = {"decode": ("none",), "speculative": ("causal_bottom_right",), "cross": ("none", "none", "causal_bottom_right")}.get(kind, ("none", "causal_top_left"))
+        w = Workload(batch, heads, heads_kv, len_q, len_k, dim, rng.choice(("fp16", "bf16")), rng.choice(masks), rng.choice(LAYOUTS))
+        if heads <= 128 and 4 * w.dim * w.len_q * w.len_k * batch * heads <= MOST_CALL_FLOPS and w.set_bytes <= MOST_CALL_BYTES:
+            chosen[str(w)] = None
+    return tuple(chosen)
+
+
 def suites(seed=1):
-    """Every suite by name; the seed decides acceptance's random workloads."""
+    """Every suite by name; the seed decides acceptance's and random's workloads."""
     acceptance = _both_masks("b1h8l512d64", "b2h8l2048d64", "b2h8l2048d128") + random_workloads(seed)
     decode = ("b8h32hkv4l1k8192d128", "b1h32hkv8l1k32768d128", "b64h32hkv8l1k2048d128")
     # A set of throughput's or decode's inputs alone exceeds an L2: every call reads cold inputs, and there is no warm mode.
@@ -303,6 +332,7 @@ def suites(seed=1):
         Suite("acceptance", f"six shapes and {RANDOM_WORKLOADS} random ones by seed: error against float64", acceptance, ("acceptance",), "error"),
         Suite("decode", "one query against a long cache of grouped heads, fp16", decode, ("graph_cold",), "us", copies=True),
         Suite("models", "calls of models in use: prefill, decoding, encoders, image and protein models", tuple(text for text, _ in MODELS), ("graph_warm",), "us"),
+        Suite("random", f"{RANDOM_CALLS} calls of the kinds that models send, by seed: prefill, decoding, cross attention, short rows", random_calls(seed), ("graph_warm",), "us"),
         Suite("windows", "sliding windows of 1024 and 128 keys and of 512 to either side beside the dense causal mask, bf16", _windows(), ("graph_cold",), "TFLOP/s"),
         Suite("cpu", "a CPU: one shape in every dtype and mask, a batch of short rows, decoding, a long sequence", _cpu(), ("graph_warm",), "us"),
         Suite("eager", "host time per call, back to back and synchronised", tuple(LATENCY), ("eager",), "us"),

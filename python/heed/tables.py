@@ -4,6 +4,8 @@ import math
 
 from heed.conclusion import PLAIN
 
+WORST = 10  # rows that are shown first
+
 
 def table(header, rows, left=(0,)):
     """Aligned columns, two spaces apart; numbers to the right, columns in `left` to the left."""
@@ -126,6 +128,17 @@ def summary(rows):
     return text
 
 
+def worst_first(rows):
+    """The rows with the smallest ratios, where there are more than WORST of them, and how many are behind."""
+    compared = sorted((row for row in rows if row.get("ratio")), key=lambda row: row["ratio"])
+    if len(compared) <= WORST:
+        return ""
+    lines = [[row["workload"], row["mode"], us_text(row["heed_us"]), opponent(row)[0], *ratio_text(row["peer_ratios"].get(opponent(row)[0]))] for row in compared[:WORST]]
+    behind, far_behind = (sum(row["ratio"] < bound for row in compared) for bound in (1, 0.95))
+    text = f"the {WORST} smallest ratios of {len(compared)}; {behind} are below 1, {far_behind} below 0.95\n"
+    return text + table(["workload", "mode", "heed us", "against", "ratio", "95% interval"], lines, left=(0, 1, 3)) + "\n"
+
+
 def details(rows):
     """Every contender of every row: time, error, ratio, kernel; or the reason why it did not run."""
     lines = []
@@ -196,7 +209,7 @@ def suite_text(evidence, name):
         return text + "no rows\n"
     if rows[0]["mode"] == "acceptance":
         return text + acceptance(rows) + reasons(rows)
-    return text + summary(rows) + "\n" + details(rows)
+    return text + worst_first(rows) + summary(rows) + "\n" + details(rows)
 
 
 def brief(evidence, name):

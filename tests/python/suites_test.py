@@ -109,7 +109,7 @@ class Imports(unittest.TestCase):
 class Suites(unittest.TestCase):
     def test_are_what_they_say(self):
         every = suites.suites()
-        self.assertEqual({name: len(s.workloads) for name, s in every.items()}, {"latency": 14, "throughput": 72, "acceptance": 106, "decode": 3, "models": 35, "windows": 16, "cpu": 11, "eager": 7})
+        self.assertEqual({name: len(s.workloads) for name, s in every.items()}, {"latency": 14, "throughput": 72, "acceptance": 106, "decode": 3, "models": 35, "random": 200, "windows": 16, "cpu": 11, "eager": 7})
         for suite in every.values():
             for text in suite.workloads:
                 suites.parse_workload(text)
@@ -127,6 +127,18 @@ class Suites(unittest.TestCase):
         for field, values in {"dtype": 2, "mask": 3, "layout": 2, "dim": 2}.items():
             self.assertEqual(len({getattr(w, field) for w in all_of_them}), values)
         self.assertTrue(any(w.heads != w.heads_kv for w in all_of_them))
+
+    def test_random_calls_depend_on_the_seed_alone(self):
+        self.assertEqual(suites.random_calls(1), suites.random_calls(1))
+        self.assertNotEqual(suites.random_calls(1), suites.random_calls(2))
+        calls = [suites.parse_workload(text) for text in suites.random_calls(1)]
+        self.assertEqual(len(set(calls)), suites.RANDOM_CALLS)
+        for w in calls:
+            self.assertTrue(w.flops <= suites.MOST_CALL_FLOPS and w.set_bytes <= suites.MOST_CALL_BYTES and w.heads <= 128)
+        for field, values in {"dtype": 2, "mask": 3, "layout": 2, "dim": 9}.items():
+            self.assertEqual(len({getattr(w, field) for w in calls}), values)
+        self.assertTrue(any(w.len_q == 1 for w in calls) and any(1 < w.len_q <= 16 < w.len_k for w in calls))
+        self.assertTrue(any(w.heads >= 64 * w.heads_kv for w in calls))
 
 
 if __name__ == "__main__":
