@@ -63,11 +63,17 @@ int bench(const BenchOptions& o) {
   const Workload workload = o.workload.workload(tensors);
   trial::Laboratory laboratory(workload, device, *builder, tensors ? &*tensors : nullptr, o.machine.trial_options());
   const std::string family(default_family(workload, device).name());
-  const std::string against = o.against.empty() ? family : o.against;
-  const std::vector<std::string> names = o.variants.empty() ? std::vector<std::string>{family} : o.variants;
+  const auto variant_named = [&](const std::string& name) {
+    return parse_variant(name == kAutomatic ? family : name, workload, device);
+  };
+  const std::string against = o.against.empty() || o.against == kAutomatic ? family : o.against;
+  const Variant base_variant = variant_named(against);
+  std::vector<Variant> variants;  // all of them read before anything is measured
+  for (const std::string& name : o.variants) variants.push_back(variant_named(name));
+  if (variants.empty()) variants.push_back(variant_named(family));
 
   remark(o.machine.json, fmt::format("{} on {}; base {}", to_string(workload), device.name, against));
-  const trial::Built base = laboratory.build(parse_variant(against, workload, device));
+  const trial::Built base = laboratory.build(base_variant);
   laboratory.set_base(base);
   const trial::Laboratory::SelfComparison& self = laboratory.base_against_itself();
   report::Table table({"variant", "us", "spread", "cold us", "large us", "eager us", "TFLOP/s", "of peak", "of floor",
@@ -75,8 +81,6 @@ int bench(const BenchOptions& o) {
   nlohmann::json rows = nlohmann::json::array();
   int failures = 0;
   std::string dependent;
-  std::vector<Variant> variants;
-  for (const std::string& name : names) variants.push_back(parse_variant(name, workload, device));
   // One that cannot be is a row; where none can, that is the answer.
   if (std::all_of(variants.begin(), variants.end(), [&](const Variant& v) { return laboratory.refuses(v); }))
     (void)laboratory.build(variants.front());
@@ -267,10 +271,11 @@ int replay(const ReplayOptions& o) {
 void add_bench(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<BenchOptions>();
   CLI::App* command = app.add_subcommand("bench", "Verify variants and time them against a base");
-  command->add_option("variants", o->variants, "family or family:knob=value,... [the device's default]");
+  command->add_option("variants", o->variants,
+                      "auto, family or family:knob=value,... [auto: the device's default family]");
   o->workload.add_to(*command);
   o->machine.add_to(*command);
-  command->add_option("--against", o->against, "The base [the device's default family as it comes]");
+  command->add_option("--against", o->against, "The base: auto, family or family:knob=value,... [auto, as it comes]");
   command->footer(
       "Examples:\n"
       "  heed bench --shape b1h8l512d64:fp32 --device cpu\n"

@@ -95,7 +95,10 @@ class Sm80DecodeFamily final : public Family {
     return std::nullopt;
   }
 
-  std::string_view made_for(const Workload& workload, const DeviceFacts&) const override {
+  // Where fwd_sm90_decode runs, its estimates say which launches are for packed rows.
+  std::string_view made_for(const Workload& workload, const DeviceFacts& device) const override {
+    const Family& on_hopper = sm90_decode_family();
+    if (!on_hopper.refuses(workload, device) && on_hopper.made_for(workload, device).empty()) return "";
     return workload.len_q <= kFewQueries ? "few queries: heads of a group share a tile, keys are split over the chip"
                                          : "";
   }

@@ -62,6 +62,10 @@ const KnobTable<sm90_decode::Config>& table() {
     t.add("evict_first", &C::evict_first, "L2 lines of K and V are marked evict-first").acts_on({dram, l2});
     t.add("pdl", &C::pdl, "programmatic dependent launch: the next launch may begin while this one runs")
         .acts_on({launch});
+    t.add("max_splits", &C::max_splits, {0, 1, 2, 4, 8, 16, 32},
+          "CTAs that share the keys of a tile of rows at most (split-KV); 0: as many as run at a time")
+        .acts_on({latency, tail, l2})
+        .shares_work();
     t.add("exp2", &C::exp2, "share of the exponentials computed by a polynomial on the FMA pipe (FlashAttention-4)")
         .acts_on({exponentials, fma});
     t.add("rescale", &C::rescale,
@@ -95,10 +99,64 @@ std::int64_t all_tiles(const sm90_decode::Config& c, const Workload& w) {
 // (column_parts.cuh).
 constexpr std::int64_t kFewParts = 5;
 
+// Of keys and values that some query sees.
+std::int64_t key_bytes(const Workload& w) {
+  return 4 * w.batch * w.heads_kv * (w.has_left_bound() ? w.seen_keys().count() : w.len_k) * w.dim;
+}
+
+std::int64_t l2_bytes_of(const DeviceFacts& device) {
+  constexpr std::int64_t kOfAnH100 = 50 * 1024 * 1024;
+  return device.cache_bytes > 0 ? device.cache_bytes : kOfAnH100;
+}
+
 // KiB of keys and values that every multiprocessor reads.
 std::int64_t kib_each(const Workload& w, const DeviceFacts& device) {
-  return 4 * w.batch * w.heads_kv * (w.has_left_bound() ? w.seen_keys().count() : w.len_k) * w.dim / 1024 /
-         num_sms_of(device);
+  return key_bytes(w) / 1024 / num_sms_of(device);
+}
+
+// ---------------------------------------------------------------------------------------------- estimates
+//
+// Constants of one H200, from 36 workloads of 1 to 512 packed rows and 258 to 131,072 keys; the estimate of the config
+// it chooses is within 30% of its time.
+
+constexpr double kLaunchUs = 2.7;  // of a launch whose blocks have nothing to do, its first copy and last store
+
+// us of a launch by columns: reading at the rate that its blocks take tiles at or the memory gives, and the merge.
+double decode_us(const sm90_decode::Config& c, const Workload& w, const DeviceFacts& device) {
+  constexpr double kMemory = 4.0e6;         // bytes a us
+  constexpr double kMemoryOfABlock = 32e3;  // what one block has under way
+  const int dim = sm90_decode::padded_dim(static_cast<int>(w.dim));
+  // Bytes of tiles in shared memory that a block takes a us.
+  const double block_rate = c.block_m == 8    ? (dim <= 128 ? 68e3 : 80e3)
+                            : c.block_m == 16 ? (dim <= 128 ? 60e3 : 45e3)
+                                              : 31e3;
+  const std::int64_t jobs = all_jobs(c, w);
+  const std::int64_t places = num_sms_of(device);
+  sm90_decode::Config tiled = c;
+  tiled.block_n = dim == 64 ? 128 : 64;
+  const std::int64_t parts = std::clamp<std::int64_t>(
+      std::min(places / jobs, c.max_splits > 0 ? std::int64_t{c.max_splits} : places), 1, job_tiles(tiled, w));
+  const auto blocks = static_cast<double>(std::min(jobs * parts, places));
+  const std::int64_t row_tiles = jobs / (w.batch * w.heads_kv);
+  // Tiles of rows that run side by side read keys of a head from memory once.
+  const bool reads_once = jobs <= places || key_bytes(w) <= l2_bytes_of(device);
+  const double from_memory =
+      static_cast<double>(key_bytes(w) * (reads_once ? 1 : row_tiles)) / std::min(kMemory, blocks * kMemoryOfABlock);
+  const double padded = static_cast<double>(key_bytes(w)) * dim / static_cast<double>(w.dim);
+  const double masked = w.has_right_bound() && w.len_q > 1 ? 1.25 : 1.0;
+  const double by_blocks = padded * static_cast<double>(row_tiles) / blocks / block_rate * masked;
+  const std::int64_t rows = std::min<std::int64_t>(c.block_m, w.heads / w.heads_kv * w.len_q);
+  // Of a part of eight rows; half of the lanes take parts of their own where there are four.
+  const double part_us = rows <= 4 ? 0.105 : dim == 64 ? 0.13 : dim == 128 ? 0.17 : 0.2;
+  const double merge = parts > 1 ? static_cast<double>(parts * ((rows + 7) / 8)) * part_us : 0;
+  return kLaunchUs + std::max(from_memory, by_blocks) + merge;
+}
+
+// us of fwd_sm90_persistent where a tile has all of a head's queries.
+double persistent_us(const Workload& w, std::int64_t places) {
+  const double tile_us = w.dim <= 64 ? 0.27 : w.dim <= 128 ? 0.42 : w.dim <= 192 ? 0.65 : 0.8;  // of 64 keys
+  const std::int64_t waves = (w.batch * w.heads + places - 1) / places;
+  return kLaunchUs + static_cast<double>(waves) * static_cast<double>(w.len_k) / 64 * tile_us;
 }
 
 // What a block reads tells whether its first bytes are worth asking for twice: 64 KiB ahead are 1 us of 36 where it
@@ -123,7 +181,7 @@ class Sm90DecodeFamily final : public Family {
     return "an NVIDIA GPU of compute capability 9.0 (Hopper) and NVRTC 12.4 or newer";
   }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
-  HeadDims head_dims() const override { return {.listed = {64, 128}}; }
+  HeadDims head_dims() const override { return sm90_split_family().head_dims(); }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
@@ -141,10 +199,13 @@ class Sm90DecodeFamily final : public Family {
     return std::nullopt;
   }
 
-  std::string_view made_for(const Workload& workload, const DeviceFacts&) const override {
-    return workload.len_q <= kFewQueries
-               ? "few queries: heads of a group share a tile, all keys are cut into equal parts over the chip"
-               : "";
+  std::string_view made_for(const Workload& workload, const DeviceFacts& device) const override {
+    constexpr std::string_view kFew =
+        "few queries: heads of a group share a tile, all keys are cut into equal parts over the chip";
+    if (workload.len_q > kFewQueries) return "";
+    if (workload.len_q == 1) return kFew;
+    // Short keys of many heads: each head a block of its own, however few of its rows are real.
+    return fastest(workload, device).us <= persistent_us(workload, num_sms_of(device)) ? kFew : "";
   }
 
   std::optional<std::string> refuses_config(const Config& config, const Specialization&, const Workload& workload,
@@ -155,9 +216,12 @@ class Sm90DecodeFamily final : public Family {
       case sm90_decode::Illegal::no:
         return beyond_grid(config, workload, device);
       case sm90_decode::Illegal::head_dim:
-        return fmt::format("head dim {} is not 64 or 128", problem.head_dim);
+        return fmt::format("head dim {} is no multiple of 8 up to 256", problem.head_dim);
       case sm90_decode::Illegal::columns:
         return fmt::format("{} warps cannot divide {} keys and {} columns by sixteens", c.kv_groups, c.block_n,
+                           sm90_decode::padded_dim(problem.head_dim));
+      case sm90_decode::Illegal::wide_tiles:
+        return fmt::format("group_split=kv_tiles takes head dims up to 128, not {}; columns takes them",
                            problem.head_dim);
       case sm90_decode::Illegal::columns_rows:
         return fmt::format("group_split=columns takes at most 32 rows a block, not {}", c.block_m);
@@ -173,7 +237,7 @@ class Sm90DecodeFamily final : public Family {
         return fmt::format("{} threads a block exceed 1024", sm90_decode::threads(c));
       case sm90_decode::Illegal::shared_memory:
         return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
-                           sm90_decode::shared_plan(c, problem.head_dim).total, device.name,
+                           sm90_decode::shared_plan(c, sm90_decode::padded_dim(problem.head_dim)).total, device.name,
                            device.shared_bytes_per_block);
       case sm90_decode::Illegal::occupancy:
         return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
@@ -184,14 +248,9 @@ class Sm90DecodeFamily final : public Family {
     return "unknown reason";
   }
 
+  // The fastest by the estimates, of configs that all divide tiles by columns.
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
-    const std::int64_t rows = workload.heads / workload.heads_kv * workload.len_q;
-    sm90_decode::Config c;
-    // Two tiles of 32 rows: the second finds the keys in the L2. More of them wait for it.
-    c.block_m = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 64 ? 32 : 64;
-    // Every tile of rows reads the keys again, and may find them in the L2.
-    c.evict_first = sm90_decode::row_tiles(c, static_cast<int>(rows), 1) == 1;
-    return rows <= 64 ? by_columns(c, workload, device) : by_tiles(c, workload, device);
+    return fastest(workload, device).config;
   }
 
   std::string prelude(const Config& config, const Problem& problem) const override {
@@ -202,7 +261,7 @@ class Sm90DecodeFamily final : public Family {
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
     const sm90_decode::Config c = table().aggregate_of(config);
-    const int dim = static_cast<int>(workload.dim);
+    const int dim = sm90_decode::padded_dim(static_cast<int>(workload.dim));
     const std::int64_t blocks =
         sm90_decode::blocks_of(c, all_jobs(c, workload), job_tiles(c, workload), num_sms_of(device) * c.min_blocks);
     const std::int64_t rows = workload.heads / workload.heads_kv * workload.len_q;
@@ -245,14 +304,38 @@ class Sm90DecodeFamily final : public Family {
                        grid[1], grid[2], kMostGridYZ);
   }
 
-  Config by_columns(sm90_decode::Config c, const Workload& workload, const DeviceFacts& device) const {
+  struct Chosen {
+    Config config;
+    double us = std::numeric_limits<double>::infinity();
+  };
+
+  Chosen fastest(const Workload& workload, const DeviceFacts& device) const {
+    Chosen best;
+    for (const int block_m : {8, 16, 32})
+      for (const int max_splits : {0, 16, 8, 4, 2}) {
+        sm90_decode::Config c;
+        c.block_m = block_m;
+        c.max_splits = max_splits;
+        const std::optional<Config> config = by_columns(c, workload, device);
+        const double us = config ? decode_us(c, workload, device) : best.us;
+        if (us < best.us) best = {*config, us};
+      }
+    if (best.config.empty()) best.config = by_tiles({.block_m = 16}, workload, device);
+    return best;
+  }
+
+  std::optional<Config> by_columns(sm90_decode::Config c, const Workload& workload, const DeviceFacts& device) const {
     c.group_split = sm90_decode::GroupSplit::columns;
     c.merge_warps = 1;
     c.rescale = attention::Rescale::conditional;
     c.kv_groups = 4;
     c.l2_prefetch_kib = prefetch_of(workload, device);
-    c.block_n = workload.dim == 64 ? 128 : 64;
-    if (workload.dim == 128 && c.block_m <= 16 &&
+    // Keys that the L2 holds are found there by the next launch; others only push out what it could hold. At 24 MB off
+    // 6.3 us and on 8.9 (b4h8l1k2994d64), at 67 MB 34.3 and 33.6 (b8h32hkv4l1k8192d128), on an H200 of 50 MB.
+    c.evict_first = key_bytes(workload) > l2_bytes_of(device);
+    const int dim = sm90_decode::padded_dim(static_cast<int>(workload.dim));
+    c.block_n = dim == 64 ? 128 : 64;
+    if (dim == 128 && c.block_m <= 16 &&
         (c.block_m == 16 || all_tiles(c, workload) <= num_sms_of(device) ||
          (kib_each(workload, device) >= 512 && kFewParts * all_jobs(c, workload) >= num_sms_of(device)))) {
       c.kv_groups = 8;
@@ -260,11 +343,11 @@ class Sm90DecodeFamily final : public Family {
     }
     for (const int stages : {8, 6, 4, 3, 2}) {
       c.stages = stages;
-      const Config config = table().config_of(c);
-      const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
+      Config config = table().config_of(c);
+      const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * dim * 2;
       if ((bytes <= kBytesUnderWay || stages <= 3) && !is_illegal(config, workload, device)) return config;
     }
-    return by_tiles(c, workload, device);
+    return std::nullopt;
   }
 
   // Wide tiles pay fewer rounds of waits and of reductions; with more warps fewer registers are left for them.
@@ -274,14 +357,15 @@ class Sm90DecodeFamily final : public Family {
     c.l2_prefetch_kib = prefetch_of(workload, device);
     c.kv_groups = c.block_m <= 16 ? 4 : 2;
     Config config;
-    for (c.block_n = workload.dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
+    const int dim = sm90_decode::padded_dim(static_cast<int>(workload.dim));
+    for (c.block_n = dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
       if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * num_sms_of(device)) continue;
       for (const int merge_warps : {4, 3, 2, 1})
         for (const int stages : {24, 16, 12, 8, 6, 4, 2}) {
           c.merge_warps = merge_warps;
           c.stages = stages;
           config = table().config_of(c);
-          const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
+          const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * dim * 2;
           if (bytes <= kBytesUnderWay && !is_illegal(config, workload, device)) return config;
         }
     }

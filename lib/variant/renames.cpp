@@ -1,6 +1,9 @@
 #include "variant/renames.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -174,6 +177,22 @@ std::string renamed(const FamilyRename& family, const std::string& setting) {
   return std::string(knob->now) + "=" + (found == knob->values.end() ? value : std::string(found->second));
 }
 
+// Knobs that came later, with the value that stands for what was there before: what is stored without them had it.
+struct LaterKnob {
+  std::string_view family;
+  std::string_view knob;
+  std::string_view value;
+};
+constexpr std::array<LaterKnob, 1> kLaterKnobs = {{{"fwd_sm90_decode", "max_splits", "0"}}};
+
+std::string with_later_knobs(std::string text) {
+  for (const LaterKnob& later : kLaterKnobs)
+    if (text.starts_with(fmt::format("{}:", later.family)) &&
+        text.find(fmt::format(",{}=", later.knob)) == std::string::npos)
+      text += fmt::format(",{}={}", later.knob, later.value);
+  return text;
+}
+
 }  // namespace
 
 std::string with_current_names(std::string_view text) {
@@ -184,9 +203,9 @@ std::string with_current_names(std::string_view text) {
     if (colon == std::string_view::npos) return current;
     std::vector<std::string> settings;
     for (const std::string& setting : split(text.substr(colon + 1), ',')) settings.push_back(renamed(family, setting));
-    return current + ":" + join(settings, ",");
+    return with_later_knobs(current + ":" + join(settings, ","));
   }
-  return std::string(text);
+  return with_later_knobs(std::string(text));
 }
 
 std::string_view current_family_name(std::string_view name) {

@@ -37,12 +37,12 @@ void run_in(AttentionCase& problem, const Shape& shape, const Order& order, std:
   const int heads = shape.heads_kv * row_tiles(kConfig, params.group_size, shape.len_q);
   const attention::Grid3 grid = grid_of(kConfig, shape.batch, heads, least(order.blocks, tiles));
   launch.grid = {grid.x, grid.y, grid.z};
-  const Words plan = words_of(kConfig, kProblem.head_dim, least(order.blocks, tiles),
+  const Words plan = words_of(kConfig, padded_dim(kProblem.head_dim), least(order.blocks, tiles),
                               least(kConfig.block_m, params.group_size * shape.len_q));
   words.resize(std::max(words.size(), static_cast<std::size_t>(plan.total()) + 4), 0);
   params.semaphores = words.data() + (16 - reinterpret_cast<std::uintptr_t>(words.data()) % 16) % 16 / 4;
   launch.threads = static_cast<unsigned>(threads(kConfig));
-  launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
+  launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, padded_dim(kProblem.head_dim)).total);
   launch.seed = order.seed;
   launch.early = order.seed % 2 == 0;
   launch.resident = static_cast<unsigned>(order.resident);
@@ -215,6 +215,27 @@ TEST(EmulatedSm90Decode, DividesWideAndTallTilesByColumns) {
   }
 }
 
+// Columns that fill the last box of a head dim are zeros in shared memory, and neither read from Q nor written to O.
+TEST(EmulatedSm90Decode, HeadDimsBetweenBoxes) {
+  constexpr Config kColumns{.block_n = 64,
+                            .kv_groups = 4,
+                            .stages = 2,
+                            .merge_warps = 1,
+                            .group_split = GroupSplit::columns,
+                            .rescale = conditional};
+  constexpr Config kTiles{.block_m = 16, .block_n = 16, .kv_groups = 2, .stages = 4, .rescale = when_grown};
+  constexpr auto of_dim = [](int dim) {
+    return Problem{.element = Element::fp16, .head_dim = dim, .mask = MaskKind::causal};
+  };
+  const Shape shape{.heads = 6, .heads_kv = 2, .len_q = 2, .len_k = 170, .causal_offset = 168};
+  run_case<kColumns, of_dim(40)>(shape, 5, 400);
+  run_case<kColumns, of_dim(80)>(shape, 4, 401);
+  run_case<kColumns, of_dim(192)>(shape, 3, 402);
+  run_case<kColumns, of_dim(256)>(shape, 6, 403);
+  run_case<kTiles, of_dim(8)>(shape, 5, 404);
+  run_case<kTiles, of_dim(88)>(shape, 7, 405);
+}
+
 // Partial results that are zero in every bit: no weight, no value, a reference of zero.
 TEST(EmulatedSm90Decode, ZerosArriveToo) {
   constexpr Config kConfig{.block_n = 16, .kv_groups = 2, .stages = 4, .rescale = when_grown};
@@ -237,6 +258,9 @@ TEST(EmulatedSm90Decode, InfinityAndNanPass) {
                             .merge_warps = 1,
                             .group_split = GroupSplit::columns,
                             .rescale = conditional};
+  // A polynomial has to pass NaN on by itself.
+  constexpr Config kPolynomial{
+      .block_n = 16, .kv_groups = 2, .stages = 4, .exp2 = attention::Exp2::poly_half, .rescale = when_grown};
   using enum AttentionCase::Tensor;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const Shape shape{.batch = 2, .heads = 6, .heads_kv = 2, .len_q = 2, .len_k = 120};
@@ -250,7 +274,10 @@ TEST(EmulatedSm90Decode, InfinityAndNanPass) {
         run_in<kConfig, kHalf64>(problem, shape, {5, resident, seed}, words);
         AttentionCase same(kHalf64, shape, seed);
         same.set(tensor, 1, 1, tensor == q ? 1 : 70, 5, x);
-        run_in<kColumns, kHalf64>(same, shape, {5, resident, seed++}, words);
+        run_in<kColumns, kHalf64>(same, shape, {5, resident, seed}, words);
+        AttentionCase again(kHalf64, shape, seed);
+        again.set(tensor, 1, 1, tensor == q ? 1 : 70, 5, x);
+        run_in<kPolynomial, kHalf64>(again, shape, {5, resident, seed++}, words);
       }
 }
 

@@ -54,6 +54,10 @@ TEST(Sm90Decode, BlocksMatchJobsWhereFewAreLost) {
   EXPECT_EQ(blocks_of(kAtJobs, 1021, 64, 132), 132);  // a prime number of jobs
   EXPECT_EQ(blocks_of(kAtJobs, 3, 5, 132), 15);       // a tile each
   EXPECT_EQ(blocks_of({.split_points = SplitPoints::anywhere}, 8, 1024, 132), 132);
+  EXPECT_EQ(blocks_of({.split_points = SplitPoints::at_work_tiles, .max_splits = 4}, 8, 1024, 132), 32);
+  EXPECT_EQ(blocks_of({.split_points = SplitPoints::anywhere, .max_splits = 4}, 8, 1024, 132), 32);
+  EXPECT_EQ(blocks_of({.split_points = SplitPoints::at_work_tiles, .max_splits = 4}, 8, 3, 132), 24);
+  EXPECT_EQ(blocks_of({.split_points = SplitPoints::at_work_tiles, .max_splits = 1}, 512, 64, 132), 128);
   EXPECT_EQ(blocks_of({.split_points = SplitPoints::anywhere}, 1, 7, 132), 7);
   for (long long jobs = 1; jobs < 300; ++jobs) {
     const long long blocks = blocks_of(kAtJobs, jobs, 50, 132);
@@ -154,7 +158,7 @@ TEST(Sm90Decode, WhatDoesNotFitIsIllegal) {
   EXPECT_EQ(legal({.block_n = 64, .kv_groups = 4, .stages = 8}), Illegal::shared_memory);
   EXPECT_EQ(legal({.kv_groups = 4, .stages = 8, .min_blocks = 2}), Illegal::occupancy);
   EXPECT_EQ(legal({.block_n = 32, .kv_groups = 8, .stages = 8, .merge_warps = 4}), Illegal::registers);
-  EXPECT_EQ(is_legal({}, {.element = Element::fp16, .head_dim = 96, .mask = MaskKind::none}, 227 * 1024, 228 * 1024),
+  EXPECT_EQ(is_legal({}, {.element = Element::fp16, .head_dim = 100, .mask = MaskKind::none}, 227 * 1024, 228 * 1024),
             Illegal::head_dim);
   // Nine warps are three a quarter of the multiprocessor, as twelve are.
   EXPECT_EQ(registers_allowed({.kv_groups = 6, .merge_warps = 2}), 168);

@@ -48,7 +48,8 @@ TEST(Families, DecodeOnHopperSaysWhatItCannotTake) {
   EXPECT_EQ(family.refuses(workload, hopper), std::nullopt);
   EXPECT_THAT(*family.refuses(workload, gpu_limits("sm_89")), ::testing::HasSubstr("compute capability 9.0"));
   EXPECT_THAT(*family.refuses(parse_workload("b8h32hkv4l65k8192d128"), hopper), ::testing::HasSubstr("packed rows"));
-  EXPECT_THAT(*family.refuses(parse_workload("l1k9d80"), hopper), ::testing::HasSubstr("head dim 80"));
+  EXPECT_EQ(family.refuses(parse_workload("l1k9d80"), hopper), std::nullopt);
+  EXPECT_THAT(*family.refuses(parse_workload("l1k9d264"), hopper), ::testing::HasSubstr("head dim 264"));
   EXPECT_THAT(*family.refuses(parse_workload("b65000h60000l1k1d64"), hopper),
               ::testing::HasSubstr("tiles of keys exceed"));
   const auto reason = [&](const std::string& knobs, const char* shape) {
@@ -137,7 +138,8 @@ TEST(Families, DecodeOnHopperPlansBlocksForTheKeysOfAWindow) {
   DeviceFacts hopper = gpu_limits("sm_90a");
   hopper.processors = 132;
   const std::string knobs =
-      "fwd_sm90_decode:group_split=kv_tiles,kv_groups=2,stages=4,block_m=8,block_n=16,split_points=anywhere";
+      "fwd_sm90_decode:group_split=kv_tiles,kv_groups=2,stages=4,block_m=8,block_n=16,split_points=anywhere,max_splits="
+      "0";
   for (const auto& [shape, blocks] : std::map<std::string, unsigned>{
            {"h8hkv1l1k4096d64:window=63/0", 4},  // 64 of 4096 keys
            {"h8hkv1l1k4096d64:window=64/0", 5},
@@ -173,8 +175,6 @@ TEST(Families, DecodeOnHopperKeepsTheMemoryBusy) {
         << suite;
   }
   EXPECT_THAT(chosen("b8h32hkv4l1k8192d64"), StartsWith("block_m=8,block_n=128,kv_groups=4,stages=4,"));
-  EXPECT_THAT(chosen("b8h32hkv4l2k8192d128"), StartsWith("block_m=16,block_n=128,kv_groups=8,stages=3,"));
-  EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), StartsWith("block_m=32,block_n=64,kv_groups=4,stages=4,"));
   EXPECT_THAT(chosen("h8l1k1024d128"), StartsWith("block_m=8,block_n=128,kv_groups=8,stages=3,"));  // 64 tiles
   EXPECT_THAT(chosen("h1l1k1d64"), StartsWith("block_m=8,block_n=128,kv_groups=4,stages=4,"));
   // What a block reads decides how much of it is asked for twice.
@@ -182,14 +182,19 @@ TEST(Families, DecodeOnHopperKeepsTheMemoryBusy) {
   EXPECT_THAT(chosen("h32hkv8l1k2048d128"), HasSubstr("l2_prefetch_kib=16,"));
   EXPECT_THAT(chosen("h32hkv8l1k8192d128"), HasSubstr("l2_prefetch_kib=64,"));
   EXPECT_THAT(chosen("h32hkv8l1k8192d128"), StartsWith("block_m=8,block_n=64,kv_groups=4,stages=4,"));
-  // Many rows: tiles of 32, and from three of them on tiles of 64, which columns of fragments have no registers for.
-  EXPECT_THAT(chosen("b8h32hkv4l8k8192d128"), StartsWith("block_m=32,block_n=64,kv_groups=4,stages=4,"));
-  EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), StartsWith("block_m=64,block_n=16,kv_groups=2,stages=16,"));
-  EXPECT_THAT(chosen("b8h32hkv4l16k8192d128"), HasSubstr("group_split=kv_tiles"));
-  // Keys that only one tile of rows reads leave the L2 first.
+  // Tiles of few rows are merged soon; of many long keys each is read by few tiles.
+  EXPECT_THAT(chosen("h128hkv1l1k4096d64"), StartsWith("block_m=8,"));
+  EXPECT_THAT(chosen("h128hkv1l1k131072d64"), StartsWith("block_m=16,"));
+  // More tiles than run side by side would each read keys from memory.
+  EXPECT_THAT(chosen("b8h32hkv8l5k4096d128:causal_bottom_right"), StartsWith("block_m=16,"));
+  // Parts that have little to read cost more than they bring.
+  EXPECT_THAT(chosen("h4l1k3352d128"), HasSubstr("max_splits=16"));
+  EXPECT_THAT(chosen("b8h32hkv4l1k8192d128"), HasSubstr("max_splits=0"));
+  // Wide head dims by columns, too.
+  EXPECT_THAT(chosen("h40hkv8l1k512d256"), HasSubstr("group_split=columns"));
+  // Keys that the L2 does not hold leave it first.
   EXPECT_THAT(chosen("b8h32hkv4l1k8192d128"), HasSubstr("evict_first=on"));
-  EXPECT_THAT(chosen("b8h32hkv4l4k8192d128"), HasSubstr("evict_first=on"));
-  EXPECT_THAT(chosen("b8h32hkv4l5k8192d128"), HasSubstr("evict_first=off"));
+  EXPECT_THAT(chosen("b4h8l1k2994d64"), HasSubstr("evict_first=off"));
 }
 
 // The plan's splits fill the chip: blocks, workspace and semaphores for the shapes of the decode suite on an H200.

@@ -248,8 +248,9 @@ TEST(Families, AWorkloadChoosesItsFamily) {
   const DeviceFacts hopper = gpu_limits("sm_90a");
   const auto chosen = [&](const char* shape) { return default_family(parse_workload(shape), hopper).name(); };
   EXPECT_EQ(chosen("b8h32hkv4l1k8192d128"), "fwd_sm90_decode");
-  EXPECT_EQ(chosen("b8h32hkv4l16k8192d128:bf16"), "fwd_sm90_decode");
-  EXPECT_EQ(chosen("b8h32hkv4l17k8192d128"), "fwd_sm90_persistent");  // too many queries
+  EXPECT_EQ(chosen("b8h32hkv4l4k8192d128:bf16"), "fwd_sm90_decode");
+  EXPECT_EQ(chosen("b2h64hkv8l11k929d128:bf16:causal_bottom_right"), "fwd_sm90_persistent");  // short keys, many heads
+  EXPECT_EQ(chosen("b8h32hkv4l17k8192d128"), "fwd_sm90_persistent");                          // too many queries
   EXPECT_EQ(default_family(parse_workload("b8h32hkv4l1k8192d128"), gpu_limits("sm_89")).name(), "fwd_sm80_decode");
   EXPECT_EQ(chosen("b1h8l512d64"), "fwd_sm90_split");
   EXPECT_EQ(chosen("b1h16l256d128"), "fwd_sm90_split");
@@ -262,7 +263,7 @@ TEST(Families, AWorkloadChoosesItsFamily) {
   EXPECT_EQ(chosen("b1h8l2048d64:causal_top_left"), "fwd_sm90_persistent");
   EXPECT_EQ(chosen("b1h8l1024d128:causal_top_left"), "fwd_sm90_persistent");
   EXPECT_EQ(chosen("h128hkv1l16k64d64"), "fwd_sm90_persistent");  // 2048 packed rows
-  EXPECT_EQ(chosen("l1k64d80"), "fwd_sm90_split");                // the others do not take this head dim
+  EXPECT_EQ(chosen("l1k64d80"), "fwd_sm90_decode");               // any multiple of 8
   EXPECT_EQ(default_family(parse_workload("b1h8l512d64"), gpu_limits("sm_89")).name(), "fwd_sm80");
   // None runs it: each family's reason is the answer, and equal reasons come once.
   testing_support::expect_error(ErrorCode::unsupported,

@@ -37,6 +37,14 @@ TEST(Renames, StoredVariantsParseAsTheSameConfig) {
   EXPECT_EQ(describe(parse_variant(now, workload, kHopper)), written);
 }
 
+// What was stored before a knob was there had the value that stands for that.
+TEST(Renames, KnobsThatCameLater) {
+  EXPECT_EQ(with_current_names("fwd_sm90_decode:block_m=8,rescale=conditional"),
+            "fwd_sm90_decode:block_m=8,rescale=conditional,max_splits=0");
+  EXPECT_EQ(with_current_names("fwd_sm90_decode:block_m=8,max_splits=4"), "fwd_sm90_decode:block_m=8,max_splits=4");
+  EXPECT_EQ(with_current_names("fwd_sm90_decode"), "fwd_sm90_decode");
+}
+
 TEST(Renames, EveryFamilyOfBefore) {
   const Workload workload = parse_workload("b1h8l512d64");
   const Workload decode = parse_workload("b8h32hkv4l1k8192d128");

@@ -17,7 +17,8 @@ struct Block {
   // ---- compile-time facts
   static constexpr int kBlockM = kConfig.block_m;
   static constexpr int kBlockN = kConfig.block_n;
-  static constexpr int kDim = kProblem.head_dim;
+  static constexpr int kHeadDim = kProblem.head_dim;
+  static constexpr int kDim = padded_dim(kHeadDim);
   static constexpr int kBoxes = kDim / tile::kBoxColumns;
   static constexpr int kBoxBytes = kBlockN * tile::kBoxRowBytes;
   static constexpr int kGroups = kConfig.kv_groups;
@@ -30,7 +31,7 @@ struct Block {
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
 
-  static_assert(kDim % tile::kBoxColumns == 0 && kBlockN % 16 == 0, "boxes of 64 columns, products of 16 keys");
+  static_assert(kHeadDim % 8 == 0 && kBlockN % 16 == 0, "rows of whole 16 bytes, products of 16 keys");
   static_assert(kBoxBytes % 1024 == 0, "every box starts a swizzle atom");
 
   // ---- state
@@ -218,7 +219,7 @@ struct Block {
   /// only, while a copy waits for its tensor map, which comes from memory too. One thread, few instructions: lanes ask
   /// one after the other.
   __device__ __forceinline__ void prefetch_first_keys(const Source& source) const {
-    constexpr int kKeys = kConfig.l2_prefetch_kib * 1024 / (2 * kDim * 2);
+    constexpr int kKeys = kConfig.l2_prefetch_kib * 1024 / (2 * kHeadDim * 2);
     constexpr int kPiece = least(kBlockN, kKeys);
     const int begin = source.tile * kBlockN;
     const int end = least(least(begin + kKeys, (source.tile + tile_count) * kBlockN), params.len_k);
@@ -231,10 +232,10 @@ struct Block {
 
   __device__ __forceinline__ void prefetch_rows(const void* tensor, const TensorStrides& strides, const Source& source,
                                                 int row, int rows) const {
-    if (strides.row != kDim) return;
+    if (strides.row != kHeadDim) return;
     const auto* const from = static_cast<const unsigned short*>(tensor) + source.batch * strides.batch +
-                             source.kv_head * strides.head + static_cast<long long>(row) * kDim;
-    ptx::cp_async_bulk_prefetch_l2(from, rows * kDim * 2);
+                             source.kv_head * strides.head + static_cast<long long>(row) * kHeadDim;
+    ptx::cp_async_bulk_prefetch_l2(from, rows * kHeadDim * 2);
   }
 
   /// Packed row `row` of a job.
@@ -257,7 +258,7 @@ struct Block {
   }
 
   __device__ __forceinline__ void prefetch_queries(const Job& job) const {
-    constexpr int kLines = kDim * 2 / 128;
+    constexpr int kLines = ceil_div(kHeadDim * 2, 128);
     for (int i = merger(); i < job.rows * kLines; i += kMergers)
       ptx::prefetch_l2(query_row(job, i / kLines) + i % kLines * 64);
   }

@@ -18,7 +18,7 @@ template <const Config& kConfig, const Problem& kProblem>
 struct ColumnParts : Block<kConfig, kProblem> {
   using Base = Block<kConfig, kProblem>;
   using Base::block, Base::group, Base::lane, Base::params, Base::place_of, Base::shared, Base::shared_base,
-      Base::words, Base::kDim, Base::kGroups, Base::kPlan;
+      Base::words, Base::kDim, Base::kGroups, Base::kHeadDim, Base::kPlan;
   using typename Base::Segment;
 
   static constexpr int kRows = row_groups(kConfig);                 // groups of eight rows
@@ -324,7 +324,8 @@ struct ColumnParts : Block<kConfig, kProblem> {
         for (int h = 0; h < 2; ++h) {
           const unsigned pair = ptx::movmatrix_trans(ptx::cvt_rn_x2<kProblem.element>(
               result.out[n][i][2 * h] * inverse[0], result.out[n][i][2 * h + 1] * inverse[1]));
-          if (is_real) ptx::st_global(finish.out[n] + 16 * i + 8 * h, pair);
+          const bool is_column = kHeadDim == kDim || 16 * (group * kColumns + i) + 8 * h < kHeadDim;
+          if (is_real && is_column) ptx::st_global(finish.out[n] + 16 * i + 8 * h, pair);
         }
     }
   }

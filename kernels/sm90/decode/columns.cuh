@@ -30,8 +30,8 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
       Base::is_own_job, Base::job_of, Base::job_tiles, Base::lane, Base::merger, Base::params, Base::prefetch_maps,
       Base::prefetch_queries, Base::produce, Base::query_row, Base::role, Base::segment_of, Base::shared,
       Base::shared_base, Base::stage_address, Base::tile_count, Base::values_full, Base::wait_for_launch_before,
-      Base::kAll, Base::kBlockM, Base::kBlockN, Base::kColumns, Base::kDim, Base::kGroups, Base::kPlan, Base::kRows,
-      Base::kStages, Base::kThreads, Base::wait_for_barriers, Base::kBegins, Base::first_key_of;
+      Base::kAll, Base::kBlockM, Base::kBlockN, Base::kColumns, Base::kDim, Base::kGroups, Base::kHeadDim, Base::kPlan,
+      Base::kRows, Base::kStages, Base::kThreads, Base::wait_for_barriers, Base::kBegins, Base::first_key_of;
   using typename Base::Role, typename Base::Segment, typename Base::Result, typename Base::Finish;
 
   static constexpr int kKeys = kBlockN / (16 * kGroups);      // fragments of 16 keys of a warp's scores
@@ -180,7 +180,8 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
     }
   }
 
-  /// The B operand Q^T, straight from global memory; rows beyond the real ones are zeros.
+  /// The B operand Q^T, straight from global memory; rows beyond the real ones, and columns beyond the head dim, are
+  /// zeros.
   __device__ __forceinline__ void load_queries(unsigned (&query)[kDim / 16][kRows][2], const Job& job) const {
 #pragma unroll
     for (int n = 0; n < kRows; ++n) {
@@ -191,7 +192,8 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
       for (int k = 0; k < kDim / 16; ++k)
 #pragma unroll
         for (int c = 0; c < 2; ++c)
-          query[k][n][c] = inside ? *reinterpret_cast<const unsigned*>(from + 16 * k + 8 * c) : 0U;
+          query[k][n][c] =
+              inside && 16 * k + 8 * c < kHeadDim ? *reinterpret_cast<const unsigned*>(from + 16 * k + 8 * c) : 0U;
     }
   }
 

@@ -26,14 +26,13 @@ enum class GroupSplit {
   columns,   ///< all take every tile: each the scores of some keys, then some columns of the output
 };
 
-/// One point of the space. Every field changes speed, never results beyond the rounding the gate allows.
+/// One point of the space. Fields change speed, never results beyond the rounding the gate allows.
 struct Config {
-  int block_m = 8;    ///< packed rows a thread block: 8, 16, 32 or 64; up to 16 are one fragment
-  int block_n = 32;   ///< keys a tile
-  int kv_groups = 4;  ///< groups of warps that hold the same rows and take the block's tiles of keys in turn
-  int stages = 12;    ///< tiles of K and V a block has in shared memory or under way
-  int min_blocks =
-      1;  ///< thread blocks a multiprocessor: what the compiler leaves registers for and the plan counts on
+  int block_m = 8;           ///< packed rows a thread block: 8, 16, 32 or 64; up to 16 are one fragment
+  int block_n = 32;          ///< keys a tile
+  int kv_groups = 4;         ///< groups of warps that hold the same rows and take the block's tiles of keys in turn
+  int stages = 12;           ///< tiles of K and V a block has in shared memory or under way
+  int min_blocks = 1;        ///< thread blocks a multiprocessor, which registers and the plan leave room for
   int l2_promotion = 0;      ///< bytes that the L2 fetches at once where a copy misses: TensorMapSpec::l2_bytes
   int l2_prefetch_kib = 64;  ///< KiB of keys and values that the L2 is asked for before the first copies
   int merge_warps = 2;       ///< warps that merge partial results while the others go on
@@ -42,6 +41,7 @@ struct Config {
   bool producer_warp = true;  ///< one warp asks for all copies; else every group, then one warp, for its own
   bool evict_first = true;    ///< the L2 gives lines of K and V up before any other: for keys that are read once
   bool pdl = true;            ///< the next launch may set itself up while this one runs, where it is launched so
+  int max_splits = 0;         ///< blocks that share the keys of a tile of rows at most; 0: as many as run at a time
   attention::Exp2 exp2{};
   attention::Rescale rescale{};
   constexpr bool operator==(const Config&) const = default;
@@ -56,9 +56,14 @@ using tile::least;
 using tile::packed_row;
 using tile::PackedRow;
 
+/// Columns of tiles and accumulators: the head dim up to a multiple of a box's 64. Copies fill the rest with zeros.
+HEED_HOST_DEVICE constexpr int padded_dim(int head_dim) {
+  return ceil_div(head_dim, tile::kBoxColumns) * tile::kBoxColumns;
+}
+
 // ---------------------------------------------------------------------------------------------- rows
 
-/// Tiles of block_m rows that the packed rows of one key head make.
+/// Of block_m rows, that the packed rows of one key head make.
 HEED_HOST_DEVICE constexpr int row_tiles(const Config& c, int group_size, int len_q) {
   return ceil_div(group_size * len_q, c.block_m);
 }
@@ -73,10 +78,10 @@ struct Job {
   int keys_plain;  ///< keys that every row sees: below, no mask is needed
 };
 
-/// Where a job lies: `head` counts key heads and, within each, tiles of rows.
+/// Where a job lies.
 struct JobPlace {
   int batch;
-  int head;
+  int head;  ///< counts key heads and, within each, tiles of rows
 };
 
 /// `index`: (batch * heads_kv + kv_head) * row_tiles + row tile.
@@ -172,7 +177,8 @@ HEED_HOST_DEVICE constexpr attention::Grid3 grid_of(const Config& c, int batch, 
 /// How many blocks a launch has where `places` run at a time: all that have a tile, or a few fewer that need to merge
 /// less. Reading keeps the memory busy from 15 of 16 multiprocessors as from all.
 HEED_HOST_DEVICE constexpr long long blocks_of(const Config& c, long long jobs, long long job_tiles, long long places) {
-  const long long most = places < jobs * job_tiles ? places : jobs * job_tiles;
+  const long long splits = c.max_splits > 0 && c.max_splits < job_tiles ? c.max_splits : job_tiles;
+  const long long most = places < jobs * splits ? places : jobs * splits;
   if (c.split_points == SplitPoints::anywhere) return most;
   long long blocks = most;
   if (jobs <= most) {
@@ -197,8 +203,9 @@ HEED_HOST_DEVICE constexpr int row_groups(const Config& c) {
   return c.block_m / kRowsAtATime;
 }
 /// Fragments of 16 output columns a warp, by columns.
-HEED_HOST_DEVICE constexpr int column_fragments(const Config& c, int head_dim) {
-  return head_dim / (16 * c.kv_groups);
+/// @param dim padded_dim, here and below
+HEED_HOST_DEVICE constexpr int column_fragments(const Config& c, int dim) {
+  return dim / (16 * c.kv_groups);
 }
 /// What named barriers are for.
 enum class NamedBarrier {
@@ -261,14 +268,14 @@ struct SharedPlan {
   int total;
 };
 
-HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
+HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int dim) {
   SharedPlan plan{};
-  plan.tile_bytes = c.block_n * head_dim * 2;
+  plan.tile_bytes = c.block_n * dim * 2;
   const int ring_end = c.stages * 2 * plan.tile_bytes;
   plan.weights = ring_end;
   plan.row_maxima = plan.weights + 2 * c.block_m * c.block_n * 2;
   plan.partial_out = ring_end;
-  plan.partial_pitch = head_dim + 4;
+  plan.partial_pitch = dim + 4;
   plan.row_state = plan.partial_out + c.kv_groups * c.block_m * plan.partial_pitch * 4;
   plan.barriers =
       by_columns(c) ? plan.row_maxima + c.kv_groups * c.block_m * 4 : plan.row_state + c.kv_groups * c.block_m * 2 * 4;
@@ -280,11 +287,11 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
 }
 
 /// The 32-bit words in global memory through which blocks hand each other partial results, zero before and after each
-/// launch whatever its shape, so that launches of any shape may share them one after the other:
+/// launch, so that launches of any shape may share them:
 ///
 ///   | arrivals, one a block, padded to 8 | place 0 | place 1 | ...
 ///
-///   a place, by tiles     a row: partial O (head_dim) and 4 times (row_max, sum)
+///   a place, by tiles     a row: partial O (dim) and 4 times (row_max, sum)
 ///   a place, by columns   eight rows: a warp: a fragment of 16 columns: a lane's 4 elements; then, four times, the
 ///                         (row_max, sum) of two rows
 ///
@@ -304,23 +311,23 @@ struct Words {
 };
 
 /// By tiles: of a row.
-HEED_HOST_DEVICE constexpr int row_words(int head_dim) {
-  return head_dim + kStateWords;
+HEED_HOST_DEVICE constexpr int row_words(int dim) {
+  return dim + kStateWords;
 }
 /// By columns: of a warp, for eight rows.
-HEED_HOST_DEVICE constexpr int warp_words(const Config& c, int head_dim) {
-  return 128 * column_fragments(c, head_dim) + 16;
+HEED_HOST_DEVICE constexpr int warp_words(const Config& c, int dim) {
+  return 128 * column_fragments(c, dim) + 16;
 }
 /// `rows`: the real ones of the largest tile of rows.
-HEED_HOST_DEVICE constexpr Words words_of(const Config& c, int head_dim, int blocks, int rows) {
-  return {blocks, by_columns(c) ? ceil_div(rows, kRowsAtATime) * c.kv_groups * warp_words(c, head_dim)
-                                : rows * row_words(head_dim)};
+HEED_HOST_DEVICE constexpr Words words_of(const Config& c, int dim, int blocks, int rows) {
+  return {blocks,
+          by_columns(c) ? ceil_div(rows, kRowsAtATime) * c.kv_groups * warp_words(c, dim) : rows * row_words(dim)};
 }
 
 /// Into how many parts the block that merges divides the partials, so that all its threads have something to add: each
 /// part is added up by other threads, and the parts then meet in shared memory, where there is room for `groups`.
-HEED_HOST_DEVICE constexpr int merge_parts(const Config& c, int head_dim, int rows, int partials) {
-  const int parts = least(divide(merging_threads(c), rows * (head_dim / 4)), least(c.kv_groups, partials));
+HEED_HOST_DEVICE constexpr int merge_parts(const Config& c, int dim, int rows, int partials) {
+  const int parts = least(divide(merging_threads(c), rows * (dim / 4)), least(c.kv_groups, partials));
   return parts > 1 ? parts : 1;
 }
 
@@ -328,18 +335,18 @@ HEED_HOST_DEVICE constexpr int merge_parts(const Config& c, int head_dim, int ro
 /// state and the job: with 40 instead of 48, configs of 168 registers spilled up to 32 bytes. `beside`: ends of the
 /// rows' keys, and what a merge of four warps holds of them; without, NVRTC 13.0 spilled 4 to 32 bytes.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& problem) {
-  const int head_dim = problem.head_dim;
+  const int dim = padded_dim(problem.head_dim);
   const int polynomial = c.exp2 == attention::Exp2{} ? 0 : 4;
   int beside = 0;
-  if (head_dim == 128 && by_columns(c)) beside = has_right_bound(problem.mask) && c.block_m == 32 ? 16 : 0;
-  if (head_dim == 128 && !by_columns(c))
+  if (dim >= 128 && by_columns(c)) beside = has_right_bound(problem.mask) && c.block_m == 32 ? 16 : 0;
+  if (dim >= 128 && !by_columns(c))
     beside = (c.block_m >= 32 ? 4 : 0) + (has_right_bound(problem.mask) && c.merge_warps == 4 ? 13 : 0);
   if (by_columns(c)) {
-    const int fragments = column_fragments(c, head_dim);
-    const int a_row_group = head_dim / 8 + 4 * fragments + 4 + c.block_n / c.kv_groups / 4 + c.block_n / 8;
+    const int fragments = column_fragments(c, dim);
+    const int a_row_group = dim / 8 + 4 * fragments + 4 + c.block_n / c.kv_groups / 4 + c.block_n / 8;
     return row_groups(c) * a_row_group + fragments * c.block_n / 4 + 48 + polynomial + beside;
   }
-  return head_dim / 2 + c.block_n / 2 + c.block_n / 4 + head_dim / 4 + 48 + polynomial + beside;
+  return dim / 2 + c.block_n / 2 + c.block_n / 4 + dim / 4 + 48 + polynomial + beside;
 }
 
 /// Registers a thread may use so that min_blocks blocks fit.
@@ -348,9 +355,9 @@ HEED_HOST_DEVICE constexpr int registers_allowed(const Config& c) {
 }
 
 /// Partials of other blocks that a block asks for at once where it merges: each takes four registers of a thread, and a
-/// lane of those that have a row (head_dim / 4) its row maximum and sum.
-HEED_HOST_DEVICE constexpr int merge_batch(const Config& c, int head_dim) {
-  return least(registers_allowed(c) > 168 ? 20 : registers_allowed(c) > 144 ? 8 : 6, head_dim / 4);
+/// lane of those that have a row (dim / 4) its row maximum and sum.
+HEED_HOST_DEVICE constexpr int merge_batch(const Config& c, int dim) {
+  return least(registers_allowed(c) > 168 ? 20 : registers_allowed(c) > 144 ? 8 : 6, dim / 4);
 }
 
 enum class Illegal {
@@ -359,6 +366,7 @@ enum class Illegal {
   columns,
   columns_rows,
   columns_mergers,
+  wide_tiles,
   producer,
   stages,
   threads,
@@ -370,17 +378,19 @@ enum class Illegal {
 /// `shared_bytes`: what one block may use; `shared_bytes_per_processor`: what all blocks of a multiprocessor share.
 HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
                                             long long shared_bytes_per_processor) {
-  if (problem.head_dim != 64 && problem.head_dim != 128) return Illegal::head_dim;
+  if (problem.head_dim < 8 || problem.head_dim > 256 || problem.head_dim % 8 != 0) return Illegal::head_dim;
+  const int dim = padded_dim(problem.head_dim);
   if (by_columns(c)) {
-    if (problem.head_dim % (16 * c.kv_groups) != 0 || c.block_n % (16 * c.kv_groups) != 0) return Illegal::columns;
+    if (dim % (16 * c.kv_groups) != 0 || c.block_n % (16 * c.kv_groups) != 0) return Illegal::columns;
     if (c.block_m > 32) return Illegal::columns_rows;  // Q alone would take 128 registers
     if (c.merge_warps != 1 || !c.producer_warp) return Illegal::columns_mergers;
   } else {
+    if (dim > 128) return Illegal::wide_tiles;  // a warp merges at most 128 columns of a row at once
     if (!c.producer_warp && warps_per_group(c) != 1) return Illegal::producer;
     if (c.stages % c.kv_groups != 0) return Illegal::stages;  // a stage is always the same group's: see SharedPlan
   }
   if (threads(c) > 1024) return Illegal::threads;
-  const int total = shared_plan(c, problem.head_dim).total;
+  const int total = shared_plan(c, dim).total;
   if (total > shared_bytes) return Illegal::shared_memory;
   // The runtime keeps 1 KiB of each block's shared memory to itself.
   if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;

@@ -15,7 +15,7 @@ struct TileParts : Block<kConfig, kProblem> {
   using Base::block, Base::ending, Base::first_job, Base::first_tile, Base::group, Base::job_of, Base::job_tiles,
       Base::lane, Base::merger, Base::params, Base::place_of, Base::prefetch_queries, Base::segment_of, Base::shared,
       Base::tile_count, Base::wait_for_launch_before, Base::warp, Base::words, Base::kBlockM, Base::kDim, Base::kGroups,
-      Base::kMergers, Base::kPlan, Base::kThreads;
+      Base::kHeadDim, Base::kMergers, Base::kPlan, Base::kThreads;
   using typename Base::Segment;
 
   static constexpr int kOutTiles = kDim / 8;  // n-tiles of O
@@ -121,7 +121,7 @@ struct TileParts : Block<kConfig, kProblem> {
       const Partial merged = of_groups(row, chunk);
       unsigned* const to = sent + row * row_words(kDim);
       if (segment.blocks == 1)
-        store(merged, target_of(job, row, chunk), true);
+        store(merged, target_of(job, row, chunk), has_columns(chunk));
       else
         merged.send(to + 4 * chunk, to + kDim + 2 * (chunk % 4), chunk < 4);
     }
@@ -199,10 +199,10 @@ struct TileParts : Block<kConfig, kProblem> {
           merged.add_shared<1>(shared_out(i, row) + 4 * chunk, 0, shared_state(i, row), 0);
       }
       merged.add(mine);
-      store(merged, target, active);
+      store(merged, target, active && has_columns(chunk));
       if (!in_pairs) continue;
       second.add(my_second);
-      store(second, second_target, has_second);
+      store(second, second_target, has_second && has_columns(chunk));
     }
   }
 
@@ -221,6 +221,9 @@ struct TileParts : Block<kConfig, kProblem> {
       target.lse = params.lse + (static_cast<long long>(job.batch) * params.heads + head) * params.len_q + at.query;
     return target;
   }
+
+  /// Whether the output has a piece's columns: not those that fill its last box.
+  __device__ __forceinline__ static bool has_columns(int chunk) { return kHeadDim == kDim || 4 * chunk < kHeadDim; }
 
   /// Writes them if `active`. A sum of zero is that of no keys; NaN stays NaN.
   __device__ __forceinline__ void store(const Partial& merged, const Target& target, bool active) const {

@@ -16,7 +16,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
       Base::prefetch_maps, Base::produce, Base::put_partials, Base::query_row, Base::role, Base::source_of,
       Base::stage_address, Base::tile_count, Base::wait_for_barriers, Base::wait_for_launch_before, Base::wait_for_room,
       Base::warp, Base::kBegins, Base::kBlockM, Base::kBlockN, Base::kCountedAhead, Base::kDim, Base::kGroups,
-      Base::kOutTiles, Base::kPlan, Base::kStages;
+      Base::kHeadDim, Base::kOutTiles, Base::kPlan, Base::kStages;
   using typename Base::Role, typename Base::Source;
 
   static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
@@ -52,8 +52,9 @@ struct ByTiles : TileParts<kConfig, kProblem> {
       for (int k = 0; k < kDim / 16; ++k)
 #pragma unroll
         for (int c = 0; c < 2; ++c)
-          query[k][2 * c + h] =
-              inside && (h == 0 || kBlockM > 8) ? *reinterpret_cast<const unsigned*>(from + 16 * k + 8 * c) : 0U;
+          query[k][2 * c + h] = inside && (h == 0 || kBlockM > 8) && 16 * k + 8 * c < kHeadDim
+                                    ? *reinterpret_cast<const unsigned*>(from + 16 * k + 8 * c)
+                                    : 0U;
     }
   }
 
