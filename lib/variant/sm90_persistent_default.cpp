@@ -332,8 +332,10 @@ std::int64_t q_tiles_of_launch(int m_warpgroups, const Workload& workload) {
 
 sm90_persistent::Config sm90_persistent_default(const Workload& workload, std::int64_t num_sms,
                                                 const std::function<bool(const sm90_persistent::Config&)>& is_legal) {
-  if (splits_q_tiles(workload, num_sms) && is_legal(kSplitQTiles)) return kSplitQTiles;
-  if (splits_keys(workload, num_sms) && is_legal(kSplitKv)) {
+  // Clusters are not for entries with lengths of their own.
+  const bool has_clusters = !workload.has_lengths();
+  if (has_clusters && splits_q_tiles(workload, num_sms) && is_legal(kSplitQTiles)) return kSplitQTiles;
+  if (has_clusters && splits_keys(workload, num_sms) && is_legal(kSplitKv)) {
     Config c = kSplitKv;
     if (workload.len_k > kFreedInBranches) c.stage_release = StageRelease::predicated;
     return c;

@@ -19,7 +19,9 @@
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/shared.cuh"
 #include "kernels/ptx/wgmma.cuh"
+#include "kernels/sm90/persistent/entries.cuh"
 #include "kernels/sm90/persistent/known_kv_tiles.hpp"
 #include "kernels/sm90/persistent/softmax.cuh"
 #include "kernels/sm90/persistent/warp_scores.cuh"
@@ -182,6 +184,45 @@ struct Tiles : Softmax<kConfig, kProblem> {
     if (kTogether && skips) release_stage();
   }
 
+  /// Zeroes the values of tile n, the first of a consumer warpgroup, behind the last key that a row of the entry sees:
+  /// their weights are zero, but what lies there may be NaN, and a product with that is NaN. To be called when the next
+  /// stage to wait for is that of the values. Only a first tile may have such keys.
+  __device__ __forceinline__ void clear_values_past_keys(int n) const {
+    if constexpr (reads_past_keys(kProblem.features)) {
+      const int kept = max(0, Base::keys_of_entry() - (kBegins ? Base::origin() : 0) - n * kKeys);
+      if (kept < kKeys) clear_values(kept, kKeys);
+    }
+  }
+
+  /// The same in front of the first key that a row of the entry sees, in tile n, the last of a consumer warpgroup:
+  /// boxes of pages may begin before it.
+  __device__ __forceinline__ void clear_values_before_keys(int n) const {
+    if constexpr (kBegins && kProblem.features.pages) {
+      const int first = hidden_keys(kProblem.mask, 0, Base::params.left_offset, Base::params.len_k);
+      const int hidden = min(kKeys, first - Base::origin() - n * kKeys);
+      if (hidden > 0) clear_values(0, hidden);
+    }
+  }
+
+  /// Zeroes rows `first` to `end` - 1 of the values of the next stage, by all of the consumer warpgroup. Rows of a box
+  /// of 64 columns are lines of 128 bytes, each a permutation of its own pieces, so that rows in a row are a run of
+  /// bytes.
+  ///
+  /// Other consumer warpgroups that share the stage may multiply these rows at the same time: they have zeroed them
+  /// before, and meet zeros that become zeros.
+  __device__ __forceinline__ void clear_values(int first, int end) const {
+    wait_for_stage();
+    const unsigned values = smem.values(kv_group, kv_stage.stage);
+#pragma unroll 1
+    for (int at = first * tile::kBoxRowBytes + (Base::warp * 32 + lane) * 16; at < end * tile::kBoxRowBytes;
+         at += 16 * kWarpgroupThreads)
+#pragma unroll
+      for (int b = 0; b < kPlan.operand / kPlan.box; ++b) ptx::st_shared_v4(values + b * kPlan.box + at, 0);
+    ptx::fence_proxy_async();
+    const int place = (smem.virtual_cta + kv_group) * kConfig.m_warpgroups + Base::m_warpgroup;
+    ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::cleared>(place), kWarpgroupThreads);
+  }
+
   /// Whether some row does not see all of tile n, the first of a consumer warpgroup.
   __device__ __forceinline__ static bool is_first_masked(int n, int seen_by_all) {
     return kKnown.some_first_masked && (!kKnown.some_first_whole || (n + 1) * kKeys > seen_by_all);
@@ -201,6 +242,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
       try_wait_next(kv_stage);
       const int hidden = kBegins ? hidden_from_some() : 0;
       first_tile_softmax(p, s, n, is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden));
+      clear_values_past_keys(n);
       const auto step = [&] { return kTogether && n > both_see ? 2 : 1; };
       int by = step();
       if constexpr (kKnown.some_later_masked)
@@ -243,6 +285,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
         if (kConfig.row_max == RowMax::online || !stale_softmax(p, s)) online_softmax(p, s);
       }
       if (!kTogether || !takes_partners_tiles) release_queries();
+      clear_values_before_keys(n);
       values_alone(p, n == stays_at);
     } else {
       // Without a second tile that some row does not see whole, a program that knows of none.
@@ -269,6 +312,8 @@ struct Tiles : Softmax<kConfig, kProblem> {
       first_tile_softmax(p[0], s[0], n, masked);
       release_queries();
       skip_iteration();  // between a tile's scores and its values
+      clear_values_past_keys(n);
+      clear_values_before_keys(n);
       values_alone(p[0]);
       return n;
     }
@@ -276,6 +321,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
       return kMayHide && ((tile + 1) * kKeys > seen_by_all || (kBegins && tile * kKeys < hidden));
     };
     overlapped<kMayHide, false, true>(s[1], p[0], s[0], p[1], queries, n, masked);
+    clear_values_past_keys(n);
 #pragma unroll 1
     for (--n; n > first + 1; n -= 2) {
       overlapped<kMayHide, true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n));
@@ -286,11 +332,13 @@ struct Tiles : Softmax<kConfig, kProblem> {
     if (kKnown.some_are_even && (!kKnown.some_are_odd || n == first)) {
       overlapped<kMayHide, true, false>(s[0], p[1], s[1], p[0], queries, n, hides(n));
       release_queries();
+      clear_values_before_keys(n);
       values_alone(p[1]);
     } else {
       overlapped<kMayHide, true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n));
       overlapped<kMayHide, true, false>(s[1], p[0], s[0], p[1], queries, first, hides(first));
       release_queries();
+      clear_values_before_keys(first);
       values_alone(p[0]);
     }
     return n;
