@@ -95,6 +95,53 @@ TEST(TensorMap, KeysEndWithTheLastThatIsSeen) {
   EXPECT_EQ(rows(true, -500), 1U);
 }
 
+// Where entries differ, keys that one entry's rows see may lie behind the last that a launch's would.
+TEST(TensorMap, KeysOfEntriesThatDifferEndWithTheLastThereIs) {
+  FeatureParams p = params_of(3, 1, 1, 100, 300, 64);
+  const auto rows = [&] { return tensor_map_shape(p, boxes_of(64, true), MappedTensor::k).extents[1]; };
+  EXPECT_EQ(rows(), 100U);
+  const int numbers[4] = {};
+  p.seqused_k = numbers;
+  EXPECT_EQ(rows(), 300U);
+  p.seqused_k = nullptr;
+  p.prefix_lengths = numbers;
+  EXPECT_EQ(rows(), 300U);
+}
+
+TEST(TensorMap, RaggedRowsAreThoseOfOneEntry) {
+  FeatureParams p = params_of(3, 2, 1, 100, 300, 64);
+  const int begins[4] = {0, 100, 150, 190};
+  p.cu_seqlens_q = p.cu_seqlens_k = begins;
+  p.total_q = 190;
+  p.total_k = 700;
+  p.q_strides.batch = p.k_strides.batch = -1;  // of no use
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::q).extents, (std::array<std::uint64_t, 4>{64, 190, 2, 1}));
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::o).extents, (std::array<std::uint64_t, 4>{64, 190, 2, 1}));
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::k).extents, (std::array<std::uint64_t, 4>{64, 700, 1, 1}));
+  p.cu_seqlens_k = nullptr;
+  p.k_strides.batch = 300 * 64;
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::v).extents, (std::array<std::uint64_t, 4>{64, 300, 1, 3}));
+  p.total_q = 0;
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::q).extents[1], 1U);
+}
+
+TEST(TensorMap, PagesCountAsEntries) {
+  FeatureParams p = params_of(3, 2, 2, 100, 300, 64);
+  const int table[15] = {};
+  p.page_table = table;
+  p.page_size = 48;
+  p.pages = 17;
+  p.k_strides = p.v_strides = {48 * 2 * 64, 64, 2 * 64};
+  TensorMapSpec boxes = boxes_of(64);
+  boxes.k_rows = boxes.v_rows = 16;
+  EXPECT_EQ(tensor_map_shape(p, boxes, MappedTensor::k).extents, (std::array<std::uint64_t, 4>{64, 48, 2, 17}));
+  EXPECT_EQ(tensor_map_shape(p, boxes, MappedTensor::v).strides_bytes, (std::array<std::uint64_t, 3>{256, 128, 12288}));
+  EXPECT_EQ(tensor_map_shape(p, boxes, MappedTensor::q).extents, (std::array<std::uint64_t, 4>{64, 100, 2, 3}));
+  boxes.k_rows = 32;
+  expect_error(ErrorCode::unsupported, "pages of 48 keys are no multiple of a box's 32 rows",
+               [&] { (void)tensor_map_shape(p, boxes, MappedTensor::k); });
+}
+
 TEST(TensorMap, StridesOfSingleEntriesMayBeAnything) {
   FeatureParams p = params_of(1, 1, 1, 1, 1, 64);
   p.q_strides = {7, 0, -3};

@@ -70,6 +70,7 @@ void launch_case(FeatureCase& problem, const FeatureShape& shape, std::uint64_t 
   launch.seed = seed;
   emulator::run(
       launch, [&](char* shared) { forward<kConstant<kConfig>, kConstant<kProblem>>(problem.params(), maps, shared); });
+  EXPECT_EQ(counter, 0U) << "the next launch counts from zero";
 }
 
 template <Config kConfig, Problem kProblem>
