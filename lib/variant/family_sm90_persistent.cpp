@@ -11,6 +11,7 @@
 #include "variant/registry.hpp"
 #include "variant/rule_table.hpp"
 #include "variant/sm90_persistent_default.hpp"
+#include "workload/features.hpp"
 
 namespace heed {
 namespace {
@@ -138,10 +139,7 @@ class Sm90PersistentFamily final : public Family {
   std::vector<Dtype> dtypes() const override { return sm90_split_family().dtypes(); }
   HeadDims head_dims() const override { return sm90_split_family().head_dims(); }
   std::vector<MaskKind> masks() const override { return sm90_split_family().masks(); }
-  Features features() const override {
-    return {
-        .softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true, .prefix = true};
-  }
+  Features features() const override { return kAllFeatures; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
   SpecializationSupport specializations() const override { return sm90_persistent::kSpecializations; }
   SpecializationSupport specializations_of(const Config& config, const Workload& workload) const override {

@@ -278,6 +278,9 @@ void run_all() {
   run_case<kCanonical, kProblem>(shape, 3);
   shape.prefixes = {30, 100, 5};
   run_case<kCanonical, kProblem>(shape, 5);
+  if (!kProblem.features.blocks) return;
+  shape.blocks = emulator::ListsOfBlocks{.rows = 64, .keys = 64, .per_batch = false};
+  run_case<kCanonical, kProblem>(shape, 6);
 }
 
 constexpr Features kAll{
@@ -288,6 +291,11 @@ TEST(EmulatedPersistentEntries, AllOfOneWarpgroup) {
 }
 TEST(EmulatedPersistentEntries, AllOfADynamicScheduler) {
   run_all<kDynamic, featured_problem(Element::bf16, 128, kCausal, kAll)>();
+}
+TEST(EmulatedPersistentEntries, AllWithBlocks) {
+  constexpr Features kEvery{true, true, true, true, true, true, true, true};
+  run_all<Config{.m_warpgroups = 1, .stages = 2}, featured_problem(Element::fp16, 64, kCausal, kEvery)>();
+  run_all<kStatic, featured_problem(Element::bf16, 128, kNone, kEvery)>();
 }
 TEST(EmulatedPersistentEntries, AllBesideBothProducts) {
   run_all<kOverlapped, featured_problem(Element::fp16, 64, kNone, kAll)>();

@@ -3,6 +3,7 @@
 #include "device/device.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"
+#include "workload/features.hpp"
 
 namespace heed {
 namespace {
@@ -18,14 +19,15 @@ DeviceFacts hopper() {
   return facts;
 }
 
-TEST(Sm90PersistentFeatures, AllButListsOfBlocksAreItsOwn) {
+TEST(Sm90PersistentFeatures, AllAreItsOwn) {
+  EXPECT_EQ(family().features(), kAllFeatures);
   const auto refusal = [](const char* shape) { return family().refuses(parse_workload(shape), hopper()).value_or(""); };
   EXPECT_EQ(refusal("b1h32l1024d128:softcap=30:bias=fp16:alibi:sinks"), "");
   EXPECT_EQ(refusal("b1h32l1024d128:window=100:bias=bool/bk"), "");
   EXPECT_EQ(refusal("b2h32l1024d128:sinks:key_lengths"), "");
   EXPECT_EQ(refusal("b2h32l1024d128:ragged:causal_bottom_right"), "");
   EXPECT_EQ(refusal("b2h32l1024d128:window=100:page=16:prefix=50"), "");
-  EXPECT_THAT(refusal("b2h32l1024d128:blocks=64/window1"), HasSubstr("lists of blocks of keys is not supported"));
+  EXPECT_EQ(refusal("b2h32l1024d128:window=100:blocks=64/window1:softcap=3"), "");
   for (const char* size : {"8", "16", "24", "64", "256"})
     EXPECT_EQ(refusal((std::string("b2h32l1024d128:page=") + size).c_str()), "");
   for (const char* size : {"1", "4", "12", "257"})
@@ -72,11 +74,11 @@ TEST(Sm90PersistentFeatures, ComesFirstForManyRows) {
     // What fwd_sm90_split takes without them: it has no features.
     EXPECT_EQ(chosen("b4h8l256d64:causal_top_left"), "fwd_sm90_split");
     EXPECT_EQ(chosen(std::string("b4h8l256d64:causal_top_left") + feature), "fwd_sm90_persistent");
-    // A row or two, and what it has no code for.
+    // A row or two.
     EXPECT_EQ(chosen(std::string("b1h32l1k1024d128") + feature), "fwd_sm80");
-    EXPECT_EQ(chosen(std::string("b4h32l1024d128:blocks=64/window1") + feature), "fwd_sm80");
   }
   EXPECT_EQ(chosen("b4h32l1024d128:causal_top_left:prefix=100"), "fwd_sm90_persistent");
+  EXPECT_EQ(chosen("b4h32l1024d128:blocks=64/window1"), "fwd_sm90_persistent");
   EXPECT_EQ(chosen("b4h32l1024d128:page=1"), "fwd_sm80");
 }
 
@@ -106,7 +108,8 @@ TEST(Sm90PersistentFeatures, DefaultsFitTheRegisters) {
       for (const char* mask : {"", ":causal_bottom_right", ":window=128"})
         for (const char* feature :
              {"", ":softcap=30", ":bias=fp16", ":alibi", ":sinks", ":softcap=30:bias=fp16:alibi:sinks", ":ragged",
-              ":key_lengths:page=16", ":softcap=30:bias=fp16:alibi:sinks:ragged:page=24"}) {
+              ":key_lengths:page=16", ":blocks=64/window1", ":blocks=128/stride2:ragged:bias=fp16:softcap=3",
+              ":softcap=30:bias=fp16:alibi:sinks:ragged:page=24"}) {
           DeviceFacts device = hopper();
           device.processors = processors;
           const Workload workload = parse_workload(shape + std::string(mask) + feature);
@@ -123,6 +126,10 @@ TEST(Sm90PersistentFeatures, DefaultsFitTheRegisters) {
   EXPECT_THAT(default_of("b4h16l512d64:causal_top_left:softcap=30"), HasSubstr("softmax_overlap=none"));
   EXPECT_THAT(default_of("b4h16l4096d128:softcap=30"), HasSubstr("block_n=96"));
   EXPECT_THAT(default_of("b4h16l4096d128:bias=fp16"), HasSubstr("block_n=64"));
+  // A Q tile has one list.
+  for (const char* shape :
+       {"b4h16l512d64:blocks=128/window1", "b4h16l4096d128:blocks=64/window1", "b4h8l2048d256:blocks=128/window1"})
+    EXPECT_THAT(default_of(shape), HasSubstr("m_warpgroups=1,kv_groups=1,cluster=1,block_n=64"));
   const Workload biased = parse_workload("b4h16l512d64:bias=fp16");
   EXPECT_THAT(
       parse_variant("fwd_sm90_persistent:m_warpgroups=4", biased, hopper()).is_illegal(biased, hopper()).value_or(""),

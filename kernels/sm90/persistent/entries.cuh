@@ -12,30 +12,63 @@
 
 namespace heed::sm90_persistent {
 
-/// Where the rows of an entry begin in the tensor maps: coordinates. Without lengths an empty type.
+/// The blocks of keys that a Q tile's rows see. Without the feature an empty type.
+template <bool kBlocks>
+struct BlocksOfTile {};
+template <>
+struct BlocksOfTile<true> {
+  KeyBlocks blocks{};
+};
+
+/// Where the rows of an entry begin in the tensor maps: coordinates. Without lengths nothing but the others.
 template <const Problem& kProblem, bool kLengths = kProblem.features.lengths>
-struct RowsInMaps : attention::SeenPrefix<kProblem> {};
+struct RowsInMaps : attention::SeenPrefix<kProblem>, BlocksOfTile<kProblem.features.blocks> {};
 template <const Problem& kProblem>
-struct RowsInMaps<kProblem, true> : attention::SeenPrefix<kProblem> {
+struct RowsInMaps<kProblem, true> : attention::SeenPrefix<kProblem>, BlocksOfTile<kProblem.features.blocks> {
   int first_q = 0;
   int q_batch = 0;
   int first_k = 0;
   int k_batch = 0;
 };
 
-/// Of the entry `entry` of a launch.
+/// The list of a Q tile, which lies in one block of rows.
+/// @param own the launch as the tile's entry has it
+template <const Config& kConfig, const Problem& kProblem>
+__device__ __forceinline__ KeyBlocks blocks_of_tile(const FeatureParams& own, const QTile& tile, int prefix) {
+  const int first = tile.index * block_rows(kConfig);
+  const int last = min(first + block_rows(kConfig), own.len_q) - 1;
+  const int end = visible_keys(kProblem.mask, last, own.right_offset, own.len_k);
+  return key_blocks(own, tile.batch, tile.head, first, max(end, prefix));
+}
+/// Keys of all blocks of a list, one block after the other; KV tiles are counted in these.
+HEED_HOST_DEVICE constexpr int keys_of_list(const KeyBlocks& blocks) {
+  return blocks.count * blocks.keys;
+}
+/// The first key of KV tile n: of listed blocks, or from the Q tile's origin on where a launch has no lists.
+template <const Config& kConfig>
+__device__ __forceinline__ int first_key_of_tile(const KeyBlocks& blocks, int n) {
+  const int at = n * kConfig.block_n;
+  if (blocks.numbers == nullptr) return at;
+  const int index = blocks.keys == kLeastBlock ? at / kLeastBlock : at / (2 * kLeastBlock);
+  return blocks.first_key(index) + at - index * blocks.keys;
+}
+
+/// Of the entry of a Q tile.
 /// @param own the launch as the entry has it
-template <const Problem& kProblem>
+template <const Config& kConfig, const Problem& kProblem>
 __device__ __forceinline__ RowsInMaps<kProblem> rows_in_maps(const FeatureParams& launch, const FeatureParams& own,
-                                                             int entry) {
+                                                             const QTile& tile) {
   RowsInMaps<kProblem> rows;
+  const int entry = tile.batch;
   if constexpr (kProblem.features.lengths) {
     rows.q_batch = launch.cu_seqlens_q == nullptr ? entry : 0;
     rows.first_q = launch.cu_seqlens_q == nullptr ? 0 : launch.cu_seqlens_q[entry];
     rows.k_batch = launch.cu_seqlens_k == nullptr ? entry : 0;
     rows.first_k = launch.cu_seqlens_k == nullptr ? 0 : launch.cu_seqlens_k[entry];
   }
-  if constexpr (kProblem.features.prefix) rows.prefix = prefix_of(own, entry);
+  int prefix = 0;
+  if constexpr (kProblem.features.prefix) prefix = rows.prefix = prefix_of(own, entry);
+  if constexpr (kProblem.features.blocks) rows.blocks = blocks_of_tile<kConfig, kProblem>(own, tile, prefix);
   return rows;
 }
 

@@ -7,16 +7,16 @@
 
 namespace heed::sm90_persistent {
 
-/// Whether entries have numbers of their own, which may be the work of the launch before.
+/// Whether entries or Q tiles have numbers of their own, which may be the work of the launch before.
 HEED_HOST_DEVICE constexpr bool entries_differ(const Features& f) {
-  return f.lengths || f.prefix;
+  return f.lengths || f.prefix || f.blocks;
 }
 
 /// Whether a tile may hold rows behind the last key that an entry's rows see: other entries' keys, keys that are not in
 /// use, what lies in a page behind its last key, keys that are behind an entry's prefix and no row's. Without features
-/// maps end there.
+/// maps end there. And of listed blocks of keys, those that are hidden from the rows whose list it is.
 HEED_HOST_DEVICE constexpr bool reads_past_keys(const Features& f) {
-  return f.lengths || f.pages || f.prefix;
+  return f.lengths || f.pages || f.prefix || f.blocks;
 }
 
 /// Whether Q tile `index` has rows of an entry with so many: those of a launch are as many as its longest entry has.

@@ -18,8 +18,8 @@
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/sm90/persistent/epilogue.cuh"
+#include "kernels/sm90/persistent/listed_tiles.cuh"
 #include "kernels/sm90/persistent/registers.hpp"
-#include "kernels/sm90/persistent/tiles.cuh"
 #include "kernels/sm90/persistent/tma_producer.cuh"
 
 namespace heed::sm90_persistent {
@@ -31,11 +31,11 @@ __device__ __forceinline__ int start_barrier(int virtual_cta) {
 }
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Forward : Tiles<kConfig, kProblem> {
-  using Base = Tiles<kConfig, kProblem>;
+struct Forward : ListedTiles<kConfig, kProblem> {
+  using Base = ListedTiles<kConfig, kProblem>;
   using Base::begin_entry, Base::begin_pingpong, Base::end_pingpong, Base::wait_to_start, Base::let_next_start,
-      Base::skip_iteration, Base::release_queries, Base::run_tiles, Base::add_up_sums, Base::begin_head,
-      Base::add_sinks;
+      Base::skip_iteration, Base::release_queries, Base::run_tiles, Base::run_listed_tiles, Base::add_up_sums,
+      Base::begin_head, Base::add_sinks;
   using Base::kDim, Base::kOneTile, Base::kTogether, Base::kKnown, Base::kBegins, Base::origin;
   using Base::params, Base::smem, Base::lane, Base::warp, Base::m_warpgroup, Base::kv_group, Base::warpgroup_row,
       Base::query, Base::acc_o, Base::row_max, Base::row_sum, Base::row;
@@ -45,6 +45,7 @@ struct Forward : Tiles<kConfig, kProblem> {
   static constexpr bool kSharesAhead = kConfig.tile_setup == TileSetup::early;
   static constexpr bool kLengths = kProblem.features.lengths;
   static constexpr bool kPrefix = kProblem.features.prefix;
+  static constexpr bool kBlocks = kProblem.features.blocks;
 
   using Base::Base;
 
@@ -72,6 +73,12 @@ struct Forward : Tiles<kConfig, kProblem> {
   __device__ __forceinline__ WorkShare tile_setup_of(int index) const {
     WorkShare share{};
     share.row = row_of(index, m_warpgroup);
+    if constexpr (kBlocks)
+      if (this->blocks.numbers != nullptr) {
+        share.tiles = kv_tiles_of_split(kConfig, keys_of_list(this->blocks), split_of<kConfig>(kv_group));
+        share.end = share.row < params.len_q ? share.tiles.end : share.tiles.first;
+        return share;
+      }
     const auto keys = [&] {
       if constexpr (kPrefix)
         return max(this->prefix,
@@ -143,7 +150,7 @@ struct Forward : Tiles<kConfig, kProblem> {
     Range tiles = share.tiles;
     if constexpr (kBegins) {
       warpgroup_row = share.row;
-      tiles.first = min(max(tiles.first, first_seen()), tiles.end);
+      if constexpr (!kBlocks) tiles.first = min(max(tiles.first, first_seen()), tiles.end);
     }
     const bool has_tiles = share.end > tiles.first || !kKnown.some_are_none;
     warpgroup_row = share.row;
@@ -157,7 +164,10 @@ struct Forward : Tiles<kConfig, kProblem> {
            n > 0; --n)
         skip_iteration();
     if (has_tiles) {
-      run_tiles(share.end - 1, tiles.first, seen_by_all(), queries);
+      if constexpr (kBlocks)
+        run_listed_tiles(share.end - 1, tiles.first, seen_by_all(), queries);
+      else
+        run_tiles(share.end - 1, tiles.first, seen_by_all(), queries);
       if constexpr (kBegins && kConfig.m_warpgroups > 1)
 #pragma unroll 1
         for (int n = tiles.first - share.tiles.first; n > 0; --n) skip_iteration();
@@ -312,10 +322,7 @@ struct Forward : Tiles<kConfig, kProblem> {
       if constexpr (!kTogether) wait_for_queries(m_warpgroup);
       wait_to_start();
       if constexpr (!kSharesAhead) share = tile_setup_of(at.index);
-      if constexpr (kLengths)
-        run_q_tile(at, share, target_of(output));
-      else
-        run_q_tile(at, share, target);
+      run_q_tile(at, share, kLengths ? target_of(output) : target);
     } else {
       ptx::bar_sync(start_barrier<kConfig>(smem.virtual_cta), virtual_cta_threads(kConfig) + 32);
       begin_pingpong();
@@ -331,10 +338,7 @@ struct Forward : Tiles<kConfig, kProblem> {
         begin_entry(launch, at);
         const WorkShare share = tile_setup_of(at.index);
         if (is_first) wait_for_queries(m_warpgroup);
-        if constexpr (kLengths)
-          run_q_tile(at, share, target_of(output));
-        else
-          run_q_tile(at, share, target);
+        run_q_tile(at, share, kLengths ? target_of(output) : target);
         query.advance();
       }
       end_pairs();

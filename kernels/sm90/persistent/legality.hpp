@@ -44,6 +44,12 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
       c.epilogue = EpilogueStore::smem_b128;
     // The numbers of an entry may be the work of the launch before, which the producer waits for.
     if (entries_differ(problem.features)) c.tile_setup = TileSetup::lazy;
+    // A Q tile lies in one block of rows and a KV tile in one of keys, and tiles are taken one after the other.
+    if (problem.features.blocks) {
+      c.m_warpgroups = 1;
+      c.block_n = c.block_n < kLeastBlock ? kLeastBlock / 2 : kLeastBlock;
+      if (c.softmax_overlap == SoftmaxOverlap::qk_pv) c.softmax_overlap = SoftmaxOverlap::none;
+    }
     // Boxes divide pages and tiles.
     if (problem.features.pages)
       while ((c.block_n & (c.block_n - 1)) != 0) c.block_n -= kMmaK;

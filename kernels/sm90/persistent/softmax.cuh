@@ -9,13 +9,13 @@
 #include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/math.cuh"
-#include "kernels/sm90/persistent/entries.hpp"
+#include "kernels/sm90/persistent/entries.cuh"
 #include "kernels/sm90/persistent/gemms.cuh"
 
 namespace heed::sm90_persistent {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Softmax : Gemms<kConfig, kProblem>, attention::ScoreChanges<kProblem> {
+struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
   using Base = Gemms<kConfig, kProblem>;
   using Changes = attention::ScoreChanges<kProblem>;
   using Base::kDim, Base::kKeys, Base::kSteps, Base::lane, Base::warp, Base::m_warpgroup, Base::acc_o;
@@ -66,6 +66,8 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ScoreChanges<kProblem> {
 
   /// The first key of the Q tile's KV tiles: keys are counted from there (kv_tiles.hpp).
   __device__ __forceinline__ int origin() const {
+    if constexpr (kProblem.features.blocks)
+      if (this->blocks.numbers != nullptr) return 0;
     if constexpr (kProblem.features.pages)
       return origin_of_boxes(
           kConfig, params,
@@ -81,7 +83,15 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ScoreChanges<kProblem> {
   /// of its entry, where entries differ.
   __device__ __forceinline__ void begin_entry(const Params<kProblem>& launch, const QTile& at) {
     if constexpr (kProblem.features.lengths) params = attention::params_of_entry<kProblem>(launch, at.batch);
-    if constexpr (kProblem.features.prefix) this->prefix = prefix_of(params, at.batch);
+    int prefix_keys = 0;
+    if constexpr (kProblem.features.prefix) prefix_keys = this->prefix = prefix_of(params, at.batch);
+    if constexpr (kProblem.features.blocks) this->blocks = blocks_of_tile<kConfig, kProblem>(params, at, prefix_keys);
+  }
+
+  /// The first key of KV tile n, counted from the origin.
+  __device__ __forceinline__ int first_key(int n) const {
+    if constexpr (kProblem.features.blocks) return first_key_of_tile<kConfig>(this->blocks, n);
+    return n * kKeys;
   }
 
   /// Keys that some row of the entry sees: those before this.
@@ -101,7 +111,7 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ScoreChanges<kProblem> {
   /// is masked.
   __device__ __forceinline__ void change_products(AccS& s, int n) const {
     if constexpr (kChanges)
-      Changes::change_scores(s, params, row(0), (kBegins ? origin() : 0) + n * kKeys + 2 * (lane % 4));
+      Changes::change_scores(s, params, row(0), (kBegins ? origin() : 0) + first_key(n) + 2 * (lane % 4));
   }
 
   /// Adds the head's sink to rows that are done with this part's keys, for one of the parts alone: outputs, row maxima

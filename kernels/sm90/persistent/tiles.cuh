@@ -19,19 +19,18 @@
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/mbarrier.cuh"
-#include "kernels/ptx/shared.cuh"
 #include "kernels/ptx/wgmma.cuh"
-#include "kernels/sm90/persistent/entries.cuh"
+#include "kernels/sm90/persistent/cleared_values.cuh"
 #include "kernels/sm90/persistent/known_kv_tiles.hpp"
-#include "kernels/sm90/persistent/softmax.cuh"
 #include "kernels/sm90/persistent/warp_scores.cuh"
 
 namespace heed::sm90_persistent {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Tiles : Softmax<kConfig, kProblem> {
-  using Base = Softmax<kConfig, kProblem>;
+struct Tiles : ClearedValues<kConfig, kProblem> {
+  using Base = ClearedValues<kConfig, kProblem>;
   using Base::change_products;
+  using Base::clear_values_past_keys, Base::clear_values_before_keys;
   using Base::gemm_qk, Base::gemm_pv, Base::gemm_qk_pv, Base::begin_gemms, Base::end_gemms, Base::let_next_start;
   using Base::kBegins, Base::hidden_from_some, Base::kKeys, Base::kSteps, Base::kAhead, Base::kPlan, Base::kMostSum,
       Base::kSumsRounded;
@@ -182,45 +181,6 @@ struct Tiles : Softmax<kConfig, kProblem> {
     }
     release_stage();
     if (kTogether && skips) release_stage();
-  }
-
-  /// Zeroes the values of tile n, the first of a consumer warpgroup, behind the last key that a row of the entry sees:
-  /// their weights are zero, but what lies there may be NaN, and a product with that is NaN. To be called when the next
-  /// stage to wait for is that of the values. Only a first tile may have such keys.
-  __device__ __forceinline__ void clear_values_past_keys(int n) const {
-    if constexpr (reads_past_keys(kProblem.features)) {
-      const int kept = max(0, Base::keys_of_entry() - (kBegins ? Base::origin() : 0) - n * kKeys);
-      if (kept < kKeys) clear_values(kept, kKeys);
-    }
-  }
-
-  /// The same in front of the first key that a row of the entry sees, in tile n, the last of a consumer warpgroup:
-  /// boxes of pages may begin before it.
-  __device__ __forceinline__ void clear_values_before_keys(int n) const {
-    if constexpr (kBegins && kProblem.features.pages) {
-      const int first = hidden_keys(kProblem.mask, 0, Base::params.left_offset, Base::params.len_k);
-      const int hidden = min(kKeys, first - Base::origin() - n * kKeys);
-      if (hidden > 0) clear_values(0, hidden);
-    }
-  }
-
-  /// Zeroes rows `first` to `end` - 1 of the values of the next stage, by all of the consumer warpgroup. Rows of a box
-  /// of 64 columns are lines of 128 bytes, each a permutation of its own pieces, so that rows in a row are a run of
-  /// bytes.
-  ///
-  /// Other consumer warpgroups that share the stage may multiply these rows at the same time: they have zeroed them
-  /// before, and meet zeros that become zeros.
-  __device__ __forceinline__ void clear_values(int first, int end) const {
-    wait_for_stage();
-    const unsigned values = smem.values(kv_group, kv_stage.stage);
-#pragma unroll 1
-    for (int at = first * tile::kBoxRowBytes + (Base::warp * 32 + lane) * 16; at < end * tile::kBoxRowBytes;
-         at += 16 * kWarpgroupThreads)
-#pragma unroll
-      for (int b = 0; b < kPlan.operand / kPlan.box; ++b) ptx::st_shared_v4(values + b * kPlan.box + at, 0);
-    ptx::fence_proxy_async();
-    const int place = (smem.virtual_cta + kv_group) * kConfig.m_warpgroups + Base::m_warpgroup;
-    ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::cleared>(place), kWarpgroupThreads);
   }
 
   /// Whether some row does not see all of tile n, the first of a consumer warpgroup.

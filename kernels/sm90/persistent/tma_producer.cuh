@@ -125,17 +125,11 @@ struct TmaProducer {
   template <bool kEvictFirst>
   __device__ __forceinline__ void load_operand(const TensorMap& map, unsigned to, unsigned barrier, int tile,
                                                int kv_head, int batch, bool stays, int first_key) const {
-    if constexpr (kProblem.features.pages)
-      if (params.page_table != nullptr)
-        return load_from_pages<kConfig, kBoxes, kEvictFirst>(params, map, to, barrier,
-                                                             (kBegins ? first_key : 0) + tile * kConfig.block_n,
-                                                             kv_head, batch, kSomeStay && !stays);
-    if constexpr (kLengths) {
-      first_key = (kBegins ? first_key : 0) + rows.first_k + tile * kConfig.block_n;
-#pragma unroll
-      for (int b = 0; b < kBoxes; ++b)
-        sm90::load_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b, first_key, kv_head, rows.k_batch,
-                                    kSomeStay && !stays);
+    if constexpr (reads_past_keys(kProblem.features)) {
+      int key = tile * kConfig.block_n;
+      if constexpr (kProblem.features.blocks) key = first_key_of_tile<kConfig>(rows.blocks, tile);
+      load_keys_of_entry<kEvictFirst>(map, to, barrier, kBegins ? first_key + key : key, kv_head, batch,
+                                      kSomeStay && !stays);
       return;
     }
 #pragma unroll
@@ -143,6 +137,23 @@ struct TmaProducer {
       sm90::load_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b,
                                   kBegins ? first_key + tile * kConfig.block_n : tile * kConfig.block_n, kv_head, batch,
                                   kSomeStay && !stays);
+  }
+
+  /// The tile of keys from `key` on, counted from the entry's first.
+  template <bool kEvictFirst>
+  __device__ __forceinline__ void load_keys_of_entry(const TensorMap& map, unsigned to, unsigned barrier, int key,
+                                                     int kv_head, int batch, bool evict_first) const {
+    if constexpr (kProblem.features.pages)
+      if (params.page_table != nullptr)
+        return load_from_pages<kConfig, kBoxes, kEvictFirst>(params, map, to, barrier, key, kv_head, batch,
+                                                             evict_first);
+    if constexpr (kLengths) {
+      key += rows.first_k;
+      batch = rows.k_batch;
+    }
+#pragma unroll
+    for (int b = 0; b < kBoxes; ++b)
+      sm90::load_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b, key, kv_head, batch, evict_first);
   }
 
   /// Everything else that a block needs, Q tile after Q tile. The same thread.
@@ -205,7 +216,7 @@ struct TmaProducer {
   template <typename Load>
   __device__ __forceinline__ void of_entry(const QTile& tile, const Load& load) const {
     const attention::ParamsOfEntry<kProblem> own = attention::params_of_entry<kProblem>(params, tile.batch);
-    load(TmaProducer{own, maps, smem, rows_in_maps<kProblem>(params, own, tile.batch)});
+    load(TmaProducer{own, maps, smem, rows_in_maps<kConfig, kProblem>(params, own, tile)});
   }
   __device__ __forceinline__ bool has_rows_of(const QTile& tile) const {
     return !kLengths || has_rows(kConfig, tile.index, params.len_q);
@@ -282,6 +293,8 @@ struct TmaProducer {
   /// The first key of the Q tile's KV tiles.
   __device__ __forceinline__ int origin(const QTile& tile) const {
     if constexpr (!kBegins) return 0;
+    if constexpr (kProblem.features.blocks)
+      if (rows.blocks.numbers != nullptr) return 0;
     if constexpr (kProblem.features.pages)
       return origin_of_boxes(kConfig, params,
                              origin_of(kConfig, kProblem.mask, tile.index, params.left_offset, params.len_k));
@@ -294,6 +307,8 @@ struct TmaProducer {
     int end;
   };
   __device__ __forceinline__ Keys keys_seen(const QTile& tile) const {
+    if constexpr (kProblem.features.blocks)
+      if (rows.blocks.numbers != nullptr) return {0, 0, keys_of_list(rows.blocks)};
     if constexpr (kCutsByWork) {
       const int first = tiles_seen<has_whole_q_tiles(kProblem)>(kConfig, kProblem.mask, tile.index, 0, params.len_q,
                                                                 params.len_k, params.right_offset);
