@@ -50,7 +50,7 @@ struct FeatureParams : ForwardParams {
   int aligned_to_the_end;  ///< whether an entry's mask is aligned to the end of its own lengths (bottom right), else to
                            ///< their begin; right_offset and left_offset are those of len_q and len_k
   float softcap;           ///< 0: none
-  int reserved;
+  int total_q;             ///< rows of the one tensor of all entries' queries, with cu_seqlens_q: tensor maps end there
   /// Where rows see listed blocks of keys alone: row i of an entry is in block i / block_rows of rows, whose list is
   /// the first block_counts[b, h, block] numbers of block_indices[b, h, block, ..], in any order, each once. Number n
   /// stands for the entry's keys [n, n + 1) * block_keys; one that stands for none hides nothing and shows nothing.
@@ -62,7 +62,7 @@ struct FeatureParams : ForwardParams {
   int block_most;  ///< numbers that a list has room for; a greater count stands for it
   int block_rows;  ///< 64 or 128
   int block_keys;  ///< 64 or 128
-  int reserved_blocks;
+  int total_k;     ///< likewise of keys, with cu_seqlens_k
   /// Entry b's rows also see, of its keys before prefix_lengths[b], those that the mask's right bound hides (prefix
   /// LM). Below 0 and beyond len_k counts as the nearest that can be.
   const int* prefix_lengths;  ///< (batch)

@@ -194,6 +194,10 @@ void Scene::put_features(const InputValues& values) {
     s.block_index_strides = {c.batch * lists.most, c.head * lists.most, lists.most};
   }
   s.softcap = static_cast<float>(w.softcap);
+  if (w.ragged) {
+    s.total_q = static_cast<int>(places_.query_rows());
+    if (w.page_size == 0) s.total_k = static_cast<int>(places_.key_rows());
+  }
   s.page_size = static_cast<int>(w.page_size);
   s.pages = static_cast<int>(places_.pages());
   s.page_table_batch = places_.pages_of_entry();

@@ -132,6 +132,8 @@ Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
   params_.alibi_batch = problem_.alibi_by_batch ? w.heads : 0;
   params_.lse_head = problem_.o_sizes().rows;
   params_.lse_batch = w.heads * params_.lse_head;
+  params_.total_q = static_cast<int>(problem_.total_q);
+  params_.total_k = static_cast<int>(problem_.total_k);
   params_.page_size = static_cast<int>(w.page_size);
   params_.pages = static_cast<int>(problem_.pages);
   params_.page_table_batch = problem_.table_stride;

@@ -11,6 +11,7 @@
 #include "variant/registry.hpp"
 #include "variant/rule_table.hpp"
 #include "variant/sm90_persistent_default.hpp"
+#include "workload/features.hpp"
 
 namespace heed {
 namespace {
@@ -138,7 +139,7 @@ class Sm90PersistentFamily final : public Family {
   std::vector<Dtype> dtypes() const override { return sm90_split_family().dtypes(); }
   HeadDims head_dims() const override { return sm90_split_family().head_dims(); }
   std::vector<MaskKind> masks() const override { return sm90_split_family().masks(); }
-  Features features() const override { return {.softcap = true, .bias = true, .alibi = true, .sinks = true}; }
+  Features features() const override { return kAllFeatures; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
   SpecializationSupport specializations() const override { return sm90_persistent::kSpecializations; }
   SpecializationSupport specializations_of(const Config& config, const Workload& workload) const override {
@@ -152,6 +153,10 @@ class Sm90PersistentFamily final : public Family {
     if (const std::int64_t tiles = q_tiles_of_launch(1, workload); tiles > kMostRowTiles)
       return fmt::format("{} tiles of {} rows exceed the {} it counts to", tiles, sm90_persistent::kWarpgroupRows,
                          kMostRowTiles);
+    if (workload.page_size > 0 && !sm90_persistent::pages_fit(workload.page_size))
+      return fmt::format(
+          "a page of {} keys is no multiple of the 8 that its bulk copies take at once; fwd_sm80 has pages of any size",
+          workload.page_size);
     return std::nullopt;
   }
 
@@ -248,12 +253,15 @@ class Sm90PersistentFamily final : public Family {
     plan.cluster = static_cast<std::uint32_t>(c.cluster);
     plan.shared_bytes = sm90_persistent::shared_plan(c, static_cast<int>(workload.dim)).total;
     plan.semaphores = c.scheduler == sm90_persistent::Scheduler::dynamic_persistent ? 1 : 0;
+    const int k_rows = workload.page_size == 0
+                           ? c.block_n
+                           : sm90_persistent::rows_of_page_box(c, static_cast<int>(workload.page_size));
     plan.tensor_maps =
         TensorMapSpec{.problem = problem_of(workload),
                       .columns = tile::kBoxColumns,
                       .q_rows = sm90_persistent::kWarpgroupRows,
-                      .k_rows = c.block_n,
-                      .v_rows = c.block_n,
+                      .k_rows = k_rows,
+                      .v_rows = k_rows,
                       .o_rows = c.epilogue == sm90_persistent::EpilogueStore::tma ? sm90_persistent::box_rows(c) : 0};
     plan.supports_pdl = c.pdl_trigger != sm90_persistent::PdlTrigger::none;
     return plan;

@@ -85,6 +85,7 @@ void for_each_feature_field(const Visit& visit) {
   visit("bias_element", offset_of(params.bias_element));
   visit("aligned_to_the_end", offset_of(params.aligned_to_the_end));
   visit("softcap", offset_of(params.softcap));
+  visit("total_q", offset_of(params.total_q));
   visit("block_counts", offset_of(params.block_counts));
   visit("block_indices", offset_of(params.block_indices));
   visit("block_count_strides", offset_of(params.block_count_strides));
@@ -92,6 +93,7 @@ void for_each_feature_field(const Visit& visit) {
   visit("block_most", offset_of(params.block_most));
   visit("block_rows", offset_of(params.block_rows));
   visit("block_keys", offset_of(params.block_keys));
+  visit("total_k", offset_of(params.total_k));
   visit("prefix_lengths", offset_of(params.prefix_lengths));
 }
 

@@ -70,7 +70,10 @@ class Rule {
 
   Config run() {
     c_.producer = Producer::warpgroup;
-    if (few_keys_) {
+    if (w_.blocks) {
+      use_lists_of_blocks();
+      count_waves();
+    } else if (few_keys_) {
       use_small_blocks();
       count_waves();
     } else if (dim_ == 64) {
@@ -119,6 +122,15 @@ class Rule {
       c_.block_n = 128;
       c_.min_blocks = 2;
     }
+  }
+
+  // A Q tile has the 64 rows that a list is for: other CTAs of the multiprocessor have products meanwhile, as many as
+  // registers and shared memory leave room for. Not measured.
+  void use_lists_of_blocks() {
+    c_.m_warpgroups = 1;
+    c_.block_n = kLeastBlock;
+    c_.min_blocks = dim_ == 64 ? 3 : dim_ == 128 ? 2 : 1;
+    most_stages_ = 4;
   }
 
   // Exponentials take as long as products, so that consumer warpgroups which take turns keep both busy: four of them.
@@ -332,8 +344,10 @@ std::int64_t q_tiles_of_launch(int m_warpgroups, const Workload& workload) {
 
 sm90_persistent::Config sm90_persistent_default(const Workload& workload, std::int64_t num_sms,
                                                 const std::function<bool(const sm90_persistent::Config&)>& is_legal) {
-  if (splits_q_tiles(workload, num_sms) && is_legal(kSplitQTiles)) return kSplitQTiles;
-  if (splits_keys(workload, num_sms) && is_legal(kSplitKv)) {
+  // Clusters are not for entries with lengths of their own.
+  const bool has_clusters = !workload.has_lengths();
+  if (has_clusters && splits_q_tiles(workload, num_sms) && is_legal(kSplitQTiles)) return kSplitQTiles;
+  if (has_clusters && splits_keys(workload, num_sms) && is_legal(kSplitKv)) {
     Config c = kSplitKv;
     if (workload.len_k > kFreedInBranches) c.stage_release = StageRelease::predicated;
     return c;

@@ -86,6 +86,8 @@ TEST_F(GpuFeatures, RaggedTensorsHaveTheirTotals) {
   EXPECT_EQ(seen.q_strides.row, 4 * 64);
   EXPECT_EQ(seen.k_strides.row, 2 * 64);
   EXPECT_EQ(seen.lse_head, 200);
+  EXPECT_EQ(seen.total_q, 200);
+  EXPECT_EQ(seen.total_k, 300);
   EXPECT_EQ(seen.len_q, 128);
   EXPECT_EQ(seen.len_k, 192);
   // What is read ends with the last row: an output right behind lies apart, one in its last rows does not.

@@ -9,8 +9,8 @@ namespace {
 
 using testing_support::expect_error;
 
-ForwardParams params_of(int batch, int heads, int heads_kv, int len_q, int len_k, int dim) {
-  ForwardParams p{};
+FeatureParams params_of(int batch, int heads, int heads_kv, int len_q, int len_k, int dim) {
+  FeatureParams p{};
   p.q = reinterpret_cast<const void*>(0x1000);
   p.k = reinterpret_cast<const void*>(0x2000);
   p.v = reinterpret_cast<const void*>(0x3000);
@@ -35,7 +35,7 @@ TensorMapSpec boxes_of(int dim, bool causal = false) {
 }
 
 TEST(TensorMap, ShapesOfDenseTensors) {
-  const ForwardParams p = params_of(2, 8, 4, 100, 300, 128);
+  const FeatureParams p = params_of(2, 8, 4, 100, 300, 128);
   const TensorMapShape q = tensor_map_shape(p, boxes_of(128), MappedTensor::q);
   EXPECT_EQ(q.address, p.q);
   EXPECT_EQ(q.extents, (std::array<std::uint64_t, 4>{128, 100, 8, 2}));
@@ -71,7 +71,7 @@ TEST(TensorMap, HeadDimsNeedNotFillTheirBoxes) {
 
 // Rows between heads (blhd): the head stride is the smaller one.
 TEST(TensorMap, ShapesOfInterleavedHeads) {
-  ForwardParams p = params_of(2, 8, 4, 100, 300, 64);
+  FeatureParams p = params_of(2, 8, 4, 100, 300, 64);
   p.q_strides = {100 * 8 * 64, 64, 8 * 64};
   EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::q).strides_bytes,
             (std::array<std::uint64_t, 3>{1024, 128, 102400}));
@@ -79,7 +79,7 @@ TEST(TensorMap, ShapesOfInterleavedHeads) {
 
 // Keys that no query attends to are outside; one row is the least there can be.
 TEST(TensorMap, KeysEndWithTheLastThatIsSeen) {
-  ForwardParams p = params_of(1, 1, 1, 100, 300, 64);
+  FeatureParams p = params_of(1, 1, 1, 100, 300, 64);
   const auto rows = [&](bool causal, int offset) {
     p.right_offset = offset;
     const TensorMapShape k = tensor_map_shape(p, boxes_of(64, causal), MappedTensor::k);
@@ -95,8 +95,55 @@ TEST(TensorMap, KeysEndWithTheLastThatIsSeen) {
   EXPECT_EQ(rows(true, -500), 1U);
 }
 
+// Where entries differ, keys that one entry's rows see may lie behind the last that a launch's would.
+TEST(TensorMap, KeysOfEntriesThatDifferEndWithTheLastThereIs) {
+  FeatureParams p = params_of(3, 1, 1, 100, 300, 64);
+  const auto rows = [&] { return tensor_map_shape(p, boxes_of(64, true), MappedTensor::k).extents[1]; };
+  EXPECT_EQ(rows(), 100U);
+  const int numbers[4] = {};
+  p.seqused_k = numbers;
+  EXPECT_EQ(rows(), 300U);
+  p.seqused_k = nullptr;
+  p.prefix_lengths = numbers;
+  EXPECT_EQ(rows(), 300U);
+}
+
+TEST(TensorMap, RaggedRowsAreThoseOfOneEntry) {
+  FeatureParams p = params_of(3, 2, 1, 100, 300, 64);
+  const int begins[4] = {0, 100, 150, 190};
+  p.cu_seqlens_q = p.cu_seqlens_k = begins;
+  p.total_q = 190;
+  p.total_k = 700;
+  p.q_strides.batch = p.k_strides.batch = -1;  // of no use
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::q).extents, (std::array<std::uint64_t, 4>{64, 190, 2, 1}));
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::o).extents, (std::array<std::uint64_t, 4>{64, 190, 2, 1}));
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::k).extents, (std::array<std::uint64_t, 4>{64, 700, 1, 1}));
+  p.cu_seqlens_k = nullptr;
+  p.k_strides.batch = 300 * 64;
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::v).extents, (std::array<std::uint64_t, 4>{64, 300, 1, 3}));
+  p.total_q = 0;
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::q).extents[1], 1U);
+}
+
+TEST(TensorMap, PagesCountAsEntries) {
+  FeatureParams p = params_of(3, 2, 2, 100, 300, 64);
+  const int table[15] = {};
+  p.page_table = table;
+  p.page_size = 48;
+  p.pages = 17;
+  p.k_strides = p.v_strides = {48 * 2 * 64, 64, 2 * 64};
+  TensorMapSpec boxes = boxes_of(64);
+  boxes.k_rows = boxes.v_rows = 16;
+  EXPECT_EQ(tensor_map_shape(p, boxes, MappedTensor::k).extents, (std::array<std::uint64_t, 4>{64, 48, 2, 17}));
+  EXPECT_EQ(tensor_map_shape(p, boxes, MappedTensor::v).strides_bytes, (std::array<std::uint64_t, 3>{256, 128, 12288}));
+  EXPECT_EQ(tensor_map_shape(p, boxes, MappedTensor::q).extents, (std::array<std::uint64_t, 4>{64, 100, 2, 3}));
+  boxes.k_rows = 32;
+  expect_error(ErrorCode::unsupported, "pages of 48 keys are no multiple of a box's 32 rows",
+               [&] { (void)tensor_map_shape(p, boxes, MappedTensor::k); });
+}
+
 TEST(TensorMap, StridesOfSingleEntriesMayBeAnything) {
-  ForwardParams p = params_of(1, 1, 1, 1, 1, 64);
+  FeatureParams p = params_of(1, 1, 1, 1, 1, 64);
   p.q_strides = {7, 0, -3};
   EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::q).strides_bytes,
             (std::array<std::uint64_t, 3>{128, 128, 128}));
@@ -104,26 +151,26 @@ TEST(TensorMap, StridesOfSingleEntriesMayBeAnything) {
 
 TEST(TensorMap, WhatCannotBeCopiedIsRefusedWithWhatWouldBeRight) {
   const auto refusal = [](const std::string& words, const auto& change) {
-    ForwardParams p = params_of(2, 8, 4, 100, 300, 64);
+    FeatureParams p = params_of(2, 8, 4, 100, 300, 64);
     TensorMapSpec boxes = boxes_of(64);
     change(p, boxes);
     expect_error(ErrorCode::unsupported, words, [&] { (void)tensor_map_shape(p, boxes, MappedTensor::k); });
   };
   refusal("the row stride of k is 68 elements; bulk copies need a positive multiple of 8",
-          [](ForwardParams& p, TensorMapSpec&) { p.k_strides.row = 68; });
-  refusal("the head stride of k is 0", [](ForwardParams& p, TensorMapSpec&) { p.k_strides.head = 0; });
-  refusal("the batch stride of k is -64", [](ForwardParams& p, TensorMapSpec&) { p.k_strides.batch = -64; });
-  refusal("the batch stride of k is", [](ForwardParams& p, TensorMapSpec&) { p.k_strides.batch = 1LL << 39; });
+          [](FeatureParams& p, TensorMapSpec&) { p.k_strides.row = 68; });
+  refusal("the head stride of k is 0", [](FeatureParams& p, TensorMapSpec&) { p.k_strides.head = 0; });
+  refusal("the batch stride of k is -64", [](FeatureParams& p, TensorMapSpec&) { p.k_strides.batch = -64; });
+  refusal("the batch stride of k is", [](FeatureParams& p, TensorMapSpec&) { p.k_strides.batch = 1LL << 39; });
   refusal("k lies at address 0x2008; bulk copies need a multiple of 16 bytes",
-          [](ForwardParams& p, TensorMapSpec&) { p.k = reinterpret_cast<const void*>(0x2008); });
-  refusal("k lies at address", [](ForwardParams& p, TensorMapSpec&) { p.k = nullptr; });
-  refusal("not fp32", [](ForwardParams&, TensorMapSpec& b) { b.problem.element = Element::fp32; });
-  refusal("0, 64, 128 or 256 bytes at once, not 96", [](ForwardParams&, TensorMapSpec& b) { b.l2_bytes = 96; });
-  refusal("64, 32 or 16 columns, not 48", [](ForwardParams&, TensorMapSpec& b) { b.columns = 48; });
-  refusal("the head dim 68 is no multiple", [](ForwardParams&, TensorMapSpec& b) { b.problem.head_dim = 68; });
-  refusal("the head dim 0 is no multiple", [](ForwardParams&, TensorMapSpec& b) { b.problem.head_dim = 0; });
-  refusal("1 to 256 rows, not 257", [](ForwardParams&, TensorMapSpec& b) { b.k_rows = 257; });
-  refusal("1 to 256 rows, not 0", [](ForwardParams&, TensorMapSpec& b) { b.k_rows = 0; });
+          [](FeatureParams& p, TensorMapSpec&) { p.k = reinterpret_cast<const void*>(0x2008); });
+  refusal("k lies at address", [](FeatureParams& p, TensorMapSpec&) { p.k = nullptr; });
+  refusal("not fp32", [](FeatureParams&, TensorMapSpec& b) { b.problem.element = Element::fp32; });
+  refusal("0, 64, 128 or 256 bytes at once, not 96", [](FeatureParams&, TensorMapSpec& b) { b.l2_bytes = 96; });
+  refusal("64, 32 or 16 columns, not 48", [](FeatureParams&, TensorMapSpec& b) { b.columns = 48; });
+  refusal("the head dim 68 is no multiple", [](FeatureParams&, TensorMapSpec& b) { b.problem.head_dim = 68; });
+  refusal("the head dim 0 is no multiple", [](FeatureParams&, TensorMapSpec& b) { b.problem.head_dim = 0; });
+  refusal("1 to 256 rows, not 257", [](FeatureParams&, TensorMapSpec& b) { b.k_rows = 257; });
+  refusal("1 to 256 rows, not 0", [](FeatureParams&, TensorMapSpec& b) { b.k_rows = 0; });
 }
 
 TEST(LaunchPlan, SurvivesTheWayToTheWorker) {
@@ -155,7 +202,7 @@ TEST(Launch, BeginsWithTheFirstKeyThatIsSeen) {
   worker::Launch launch;
   launch.k = 0x1000;
   launch.v = 0x8000;
-  static_cast<ForwardParams&>(launch.shape) = params_of(1, 1, 1, 4, 300, 64);
+  static_cast<FeatureParams&>(launch.shape) = params_of(1, 1, 1, 4, 300, 64);
   launch.shape.right_offset = 296;
   launch.shape.left_offset = 280;
   launch.mask = MaskKind::window;
@@ -163,7 +210,7 @@ TEST(Launch, BeginsWithTheFirstKeyThatIsSeen) {
     launch.element = element;
     const auto sent = nlohmann::json::parse(nlohmann::json(launch).dump()).get<worker::Launch>();
     EXPECT_EQ(sent.shape.left_offset, 280);
-    const ForwardParams p = worker::resolve(sent, 0x100000);
+    const FeatureParams p = worker::resolve(sent, 0x100000);
     const std::uintptr_t rows = 280 * 64 * (element == Element::fp32 ? 4 : 2);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p.k), 0x101000 + rows);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p.v), 0x108000 + rows);

@@ -205,6 +205,7 @@ class FeatureCase {
         for (int i = 0; i < entries_[at(b)].len_q; ++i)
           for (int c = 0; c < problem_.head_dim; ++c)
             q_[query_place(b, head, i) + at(c)] = round_16(bf16_, normal() * shape_.score_scale);
+    if (packed) p_.total_q = static_cast<int>(rows);
     p_.q = q_.data();
     p_.o = o_.data();
     p_.lse = lse_.data();
@@ -221,6 +222,7 @@ class FeatureCase {
     } else if (!shape_.cu_k.empty()) {
       rows = *std::max_element(shape_.cu_k.begin(), shape_.cu_k.end());
       blocks = 1;
+      p_.total_k = static_cast<int>(rows);
     }
     p_.k_strides = {rows * h * d, d, h * d};
     p_.v_strides = p_.k_strides;

@@ -1,81 +1,15 @@
 // fwd_sm90_persistent with features, on the emulated GPU: each alone, and programs with all of them on launches that
 // have some.
-#include "device.hpp"
-#include "features_case.hpp"
-#include "kernels/sm90/persistent/forward.cuh"
-#include "kernels/sm90/persistent/legality.hpp"
-#include "testing.hpp"
+#include "sm90_persistent_features_case.hpp"
 
 namespace heed::sm90_persistent {
 namespace {
-
-using emulator::BiasTensor;
-using emulator::FeatureCase;
-using emulator::FeatureShape;
-using emulator::kConstant;
 
 constexpr Features kAll{.softcap = true, .bias = true, .alibi = true, .sinks = true};
 constexpr auto kNone = MaskKind::none;
 constexpr auto kCausal = MaskKind::causal;
 constexpr auto kWindow = MaskKind::window;
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
-
-// As the launcher encodes it: lib/launch/tensor_map.cpp.
-TensorMap map_of(const void* tensor, const TensorStrides& s, int head_dim, int rows, int heads, int batch,
-                 int box_rows) {
-  const emulator::EmulatedMap m{static_cast<const std::byte*>(tensor),
-                                {head_dim, rows, heads, batch},
-                                {1, s.row, s.head, s.batch},
-                                box_rows,
-                                tile::kBoxColumns};
-  TensorMap map{};
-  std::memcpy(map.opaque, &m, sizeof(m));
-  return map;
-}
-
-template <Config kConfig, Problem kProblem>
-TensorMaps maps_of(const FeatureParams& p) {
-  const int d = kProblem.head_dim;
-  const int keys = std::max(1, visible_keys(kProblem.mask, p.len_q - 1, p.right_offset, p.len_k));
-  TensorMaps maps{};
-  maps.q = map_of(p.q, p.q_strides, d, p.len_q, p.heads, p.batch, kWarpgroupRows);
-  maps.k = map_of(p.k, p.k_strides, d, keys, p.heads_kv, p.batch, kConfig.block_n);
-  maps.v = map_of(p.v, p.v_strides, d, keys, p.heads_kv, p.batch, kConfig.block_n);
-  if (kConfig.epilogue == EpilogueStore::tma)
-    maps.o = map_of(p.o, p.o_strides, d, p.len_q, p.heads, p.batch, box_rows(kConfig));
-  return maps;
-}
-
-template <Config kConfig, Problem kProblem>
-void launch_case(FeatureCase& problem, const FeatureShape& shape, std::uint64_t seed) {
-  static_assert(is_legal(kConfig, kProblem, 227 << 10, 228 << 10) == Illegal::no);
-  constexpr int kCtas = 2;  // persistent CTAs that run at once
-  unsigned counter = 0;
-  problem.params().semaphores = &counter;
-  const TensorMaps maps = maps_of<kConfig, kProblem>(problem.params());
-  const attention::Grid3 grid = launch_grid(kConfig, shape.len_q, shape.heads, shape.batch, kCtas);
-  emulator::Launch launch;
-  launch.grid = {grid.x, grid.y, grid.z};
-  launch.cluster = static_cast<unsigned>(kConfig.cluster);
-  launch.threads = static_cast<unsigned>(threads(kConfig));
-  launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
-  launch.seed = seed;
-  emulator::run(
-      launch, [&](char* shared) { forward<kConstant<kConfig>, kConstant<kProblem>>(problem.params(), maps, shared); });
-}
-
-template <Config kConfig, Problem kProblem>
-void run_case(const FeatureShape& shape, std::uint64_t seed) {
-  FeatureCase problem(kProblem, shape, seed);
-  launch_case<kConfig, kProblem>(problem, shape, seed);
-  EXPECT_EQ(problem.difference(), "") << "seed " << seed << ", lengths " << shape.len_q << " x " << shape.len_k;
-}
-
-constexpr Problem problem_of(Element element, int head_dim, MaskKind mask, const Features& features) {
-  Problem p{.element = element, .head_dim = head_dim, .mask = mask};
-  p.features = features;
-  return p;
-}
 
 // ------------------------------------------------------------------------------------------------- each one alone
 
@@ -87,7 +21,7 @@ constexpr Config kTwo{.m_warpgroups = 2,
                       .producer = Producer::warpgroup};
 
 TEST(EmulatedPersistentFeatures, Softcap) {
-  constexpr Problem kProblem = problem_of(Element::fp16, 64, kCausal, {.softcap = true});
+  constexpr Problem kProblem = featured_problem(Element::fp16, 64, kCausal, {.softcap = true});
   const auto run = [](auto run_one) {
     run_one(FeatureShape{.heads = 2, .len_q = 150, .len_k = 170, .right_offset = 20, .softcap = 2}, 1);
     // Scores of up to a thousand, at either side of a cap of 30: rows end where tanh is flat.
@@ -117,7 +51,7 @@ void run_biases() {
 }
 
 // First tiles that are wholly hidden leave no row maximum to be stale about: in every way there is to go through tiles.
-constexpr Problem kBiased = problem_of(Element::fp16, 64, kCausal, {.bias = true});
+constexpr Problem kBiased = featured_problem(Element::fp16, 64, kCausal, {.bias = true});
 TEST(EmulatedPersistentFeatures, Bias) {
   run_biases<kOne, kBiased>();
 }
@@ -144,7 +78,7 @@ TEST(EmulatedPersistentFeatures, BiasOfTheFirstKeys) {
 }
 
 TEST(EmulatedPersistentFeatures, Alibi) {
-  constexpr Problem kProblem = problem_of(Element::bf16, 64, kNone, {.alibi = true});
+  constexpr Problem kProblem = featured_problem(Element::bf16, 64, kNone, {.alibi = true});
   run_case<kOne, kProblem>({.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 90, .slopes = 1}, 1);
   run_case<kTwo, kProblem>({.batch = 2, .heads = 2, .heads_kv = 1, .len_q = 190, .len_k = 170, .slopes = 2}, 2);
   run_case<kOne, kProblem>({.len_q = 30, .len_k = 40}, 3);
@@ -162,7 +96,7 @@ TEST(EmulatedPersistentFeatures, Alibi) {
   }
 }
 
-constexpr Problem kSinks = problem_of(Element::fp16, 64, kCausal, {.sinks = true});
+constexpr Problem kSinks = featured_problem(Element::fp16, 64, kCausal, {.sinks = true});
 
 // Of sinks far above the scores nothing is left, of those far below nothing is seen; the first rows see no key. Added
 // once, whoever shares the keys of a row.
@@ -236,7 +170,7 @@ void run_all() {
 
 TEST(EmulatedPersistentFeatures, AllOfOneWarpgroup) {
   run_all<Config{.m_warpgroups = 1, .stages = 2, .tile_setup = TileSetup::early},
-          problem_of(Element::fp16, 64, kCausal, kAll)>();
+          featured_problem(Element::fp16, 64, kCausal, kAll)>();
 }
 TEST(EmulatedPersistentFeatures, AllOfWarpgroupsInTurn) {
   run_all<Config{.m_warpgroups = 2,
@@ -246,7 +180,7 @@ TEST(EmulatedPersistentFeatures, AllOfWarpgroupsInTurn) {
                  .pingpong = Pingpong::on,
                  .producer = Producer::warpgroup,
                  .tile_order = TileOrder::lpt_l2},
-          problem_of(Element::bf16, 128, kNone, kAll)>();
+          featured_problem(Element::bf16, 128, kNone, kAll)>();
 }
 TEST(EmulatedPersistentFeatures, AllBesideBothProducts) {
   run_all<Config{.m_warpgroups = 2,
@@ -258,17 +192,17 @@ TEST(EmulatedPersistentFeatures, AllBesideBothProducts) {
                  .mask_path = MaskPath::separate_loop,
                  .producer = Producer::warpgroup,
                  .stage_release = StageRelease::predicated},
-          problem_of(Element::fp16, 64, kCausal, kAll)>();
+          featured_problem(Element::fp16, 64, kCausal, kAll)>();
 }
 TEST(EmulatedPersistentFeatures, AllOfWindows) {
-  run_all<Config{.m_warpgroups = 2, .block_n = 32, .stages = 2}, problem_of(Element::fp16, 64, kWindow, kAll)>();
+  run_all<Config{.m_warpgroups = 2, .block_n = 32, .stages = 2}, featured_problem(Element::fp16, 64, kWindow, kAll)>();
   run_all<Config{.m_warpgroups = 1,
                  .block_n = 32,
                  .stages = 2,
                  .softmax_overlap = SoftmaxOverlap::qk_pv,
                  .row_max = RowMax::stale_16,
                  .overflow_check = OverflowCheck::deferred},
-          problem_of(Element::bf16, 128, kWindow, kAll)>();
+          featured_problem(Element::bf16, 128, kWindow, kAll)>();
 }
 TEST(EmulatedPersistentFeatures, AllOfPairs) {
   run_all<Config{.m_warpgroups = 2,
@@ -278,14 +212,14 @@ TEST(EmulatedPersistentFeatures, AllOfPairs) {
                  .producer = Producer::warpgroup,
                  .tile_order = TileOrder::paired,
                  .share_causal_tail = ShareCausalTail::on},
-          problem_of(Element::fp16, 64, kCausal, kAll)>();
+          featured_problem(Element::fp16, 64, kCausal, kAll)>();
   run_all<Config{.m_warpgroups = 2,
                  .block_n = 32,
                  .stages = 2,
                  .softmax_overlap = SoftmaxOverlap::pv,
                  .tile_order = TileOrder::paired,
                  .share_causal_tail = ShareCausalTail::on},
-          problem_of(Element::fp16, 64, kCausal, kAll)>();
+          featured_problem(Element::fp16, 64, kCausal, kAll)>();
 }
 TEST(EmulatedPersistentFeatures, AllOfACluster) {
   run_all<Config{.m_warpgroups = 2,
@@ -293,16 +227,16 @@ TEST(EmulatedPersistentFeatures, AllOfACluster) {
                  .block_n = 32,
                  .stages = 2,
                  .epilogue = EpilogueStore::smem_b128_preaddressed},
-          problem_of(Element::fp16, 64, kNone, kAll)>();
+          featured_problem(Element::fp16, 64, kNone, kAll)>();
 }
 TEST(EmulatedPersistentFeatures, AllOfHeadDim96) {
-  run_all<Config{.m_warpgroups = 1, .block_n = 32, .stages = 2}, problem_of(Element::bf16, 96, kCausal, kAll)>();
+  run_all<Config{.m_warpgroups = 1, .block_n = 32, .stages = 2}, featured_problem(Element::bf16, 96, kCausal, kAll)>();
 }
 
 // ------------------------------------------------------------------------------------- the comparison itself can fail
 
 TEST(EmulatedPersistentFeatures, ComparisonFindsWrongNumbers) {
-  constexpr Problem kProblem = problem_of(Element::fp16, 64, kCausal, kAll);
+  constexpr Problem kProblem = featured_problem(Element::fp16, 64, kCausal, kAll);
   const FeatureShape shape{.heads = 2,
                            .len_q = 40,
                            .len_k = 60,

@@ -3,6 +3,7 @@
 #include "device/device.hpp"
 #include "testing.hpp"
 #include "variant/family.hpp"
+#include "workload/features.hpp"
 
 namespace heed {
 namespace {
@@ -18,27 +19,67 @@ DeviceFacts hopper() {
   return facts;
 }
 
-TEST(Sm90PersistentFeatures, ChangedScoresAndSinksAreItsOwn) {
+TEST(Sm90PersistentFeatures, AllAreItsOwn) {
+  EXPECT_EQ(family().features(), kAllFeatures);
   const auto refusal = [](const char* shape) { return family().refuses(parse_workload(shape), hopper()).value_or(""); };
   EXPECT_EQ(refusal("b1h32l1024d128:softcap=30:bias=fp16:alibi:sinks"), "");
   EXPECT_EQ(refusal("b1h32l1024d128:window=100:bias=bool/bk"), "");
-  EXPECT_THAT(refusal("b2h32l1024d128:sinks:key_lengths"), HasSubstr("lengths of batch entries is not supported"));
-  EXPECT_THAT(refusal("b2h32l1024d128:ragged"), HasSubstr("it computes a softcap"));
-  EXPECT_THAT(refusal("b2h32l1024d128:page=16"), HasSubstr("paged keys and values"));
+  EXPECT_EQ(refusal("b2h32l1024d128:sinks:key_lengths"), "");
+  EXPECT_EQ(refusal("b2h32l1024d128:ragged:causal_bottom_right"), "");
+  EXPECT_EQ(refusal("b2h32l1024d128:window=100:page=16:prefix=50"), "");
+  EXPECT_EQ(refusal("b2h32l1024d128:window=100:blocks=64/window1:softcap=3"), "");
+  for (const char* size : {"8", "16", "24", "64", "256"})
+    EXPECT_EQ(refusal((std::string("b2h32l1024d128:page=") + size).c_str()), "");
+  for (const char* size : {"1", "4", "12", "257"})
+    EXPECT_THAT(refusal((std::string("b2h32l1024d128:page=") + size).c_str()),
+                HasSubstr(std::string("a page of ") + size + " keys is no multiple of the 8"));
+}
+
+// Boxes are as many rows as divide a page and a tile, whose keys are a power of two.
+TEST(Sm90PersistentFeatures, BoxesOfPages) {
+  const auto rows = [](const char* shape, const char* variant) {
+    const Workload w = parse_workload(shape);
+    const LaunchPlan plan = parse_variant(variant, w, hopper()).plan(w, hopper());
+    EXPECT_EQ(plan.tensor_maps->k_rows, plan.tensor_maps->v_rows);
+    return plan.tensor_maps->k_rows;
+  };
+  EXPECT_EQ(rows("b2h32l1024d128:page=16", "fwd_sm90_persistent:block_n=64"), 16);
+  EXPECT_EQ(rows("b2h32l1024d128:page=24", "fwd_sm90_persistent:block_n=64"), 8);
+  EXPECT_EQ(rows("b2h32l1024d128:page=256", "fwd_sm90_persistent:block_n=64"), 64);
+  EXPECT_EQ(rows("b2h32l1024d128:key_lengths", "fwd_sm90_persistent:block_n=64"), 64);
+  const Workload paged = parse_workload("b2h32l1024d128:page=16");
+  EXPECT_THAT(parse_variant("fwd_sm90_persistent:block_n=96", paged, hopper()).is_illegal(paged, hopper()).value_or(""),
+              HasSubstr("block_n=64"));
+}
+
+// What entries with lengths of their own do not have is taken back, with its one name.
+TEST(Sm90PersistentFeatures, ConfigsOfEntriesWithLengths) {
+  const Workload ragged = parse_workload("b4h16l512d64:causal_bottom_right:ragged");
+  for (const auto& [knob, instead] :
+       {std::pair{"epilogue=tma", "epilogue=smem_b128"},
+        std::pair{"epilogue=smem_b128_preaddressed", "epilogue=smem_b128"}, std::pair{"cluster=2", "cluster=1"},
+        std::pair{"tile_setup=early", "tile_setup=lazy"}}) {
+    const Variant asked = parse_variant(
+        std::string("fwd_sm90_persistent:m_warpgroups=1,kv_groups=1,stages=2,softmax_overlap=none,") + knob, ragged,
+        hopper());
+    EXPECT_THAT(asked.is_illegal(ragged, hopper()).value_or(""), HasSubstr(instead)) << knob;
+  }
 }
 
 TEST(Sm90PersistentFeatures, ComesFirstForManyRows) {
   const auto chosen = [](const std::string& shape) { return default_family(parse_workload(shape), hopper()).name(); };
-  for (const char* feature : {":softcap=30", ":bias=bool", ":alibi", ":sinks"}) {
+  for (const char* feature : {":softcap=30", ":bias=bool", ":alibi", ":sinks", ":key_lengths", ":ragged", ":page=64"}) {
     EXPECT_EQ(chosen(std::string("b1h32l1024d128") + feature), "fwd_sm90_persistent");
     EXPECT_EQ(chosen(std::string("b4h16l512d64:causal_top_left") + feature), "fwd_sm90_persistent");
     // What fwd_sm90_split takes without them: it has no features.
     EXPECT_EQ(chosen("b4h8l256d64:causal_top_left"), "fwd_sm90_split");
     EXPECT_EQ(chosen(std::string("b4h8l256d64:causal_top_left") + feature), "fwd_sm90_persistent");
-    // A row or two, and what it has no code for.
+    // A row or two.
     EXPECT_EQ(chosen(std::string("b1h32l1k1024d128") + feature), "fwd_sm80");
-    EXPECT_EQ(chosen(std::string("b4h32l1024d128:key_lengths") + feature), "fwd_sm80");
   }
+  EXPECT_EQ(chosen("b4h32l1024d128:causal_top_left:prefix=100"), "fwd_sm90_persistent");
+  EXPECT_EQ(chosen("b4h32l1024d128:blocks=64/window1"), "fwd_sm90_persistent");
+  EXPECT_EQ(chosen("b4h32l1024d128:page=1"), "fwd_sm80");
 }
 
 TEST(Sm90PersistentFeatures, ProgramsAreForAllLaunches) {
@@ -66,7 +107,9 @@ TEST(Sm90PersistentFeatures, DefaultsFitTheRegisters) {
                               "b4h8l2048d192", "b4h8l2048d256", "b1h8l512d256", "b4h32hkv8l333k777d40"})
       for (const char* mask : {"", ":causal_bottom_right", ":window=128"})
         for (const char* feature :
-             {"", ":softcap=30", ":bias=fp16", ":alibi", ":sinks", ":softcap=30:bias=fp16:alibi:sinks"}) {
+             {"", ":softcap=30", ":bias=fp16", ":alibi", ":sinks", ":softcap=30:bias=fp16:alibi:sinks", ":ragged",
+              ":key_lengths:page=16", ":blocks=64/window1", ":blocks=128/stride2:ragged:bias=fp16:softcap=3",
+              ":softcap=30:bias=fp16:alibi:sinks:ragged:page=24"}) {
           DeviceFacts device = hopper();
           device.processors = processors;
           const Workload workload = parse_workload(shape + std::string(mask) + feature);
@@ -83,6 +126,10 @@ TEST(Sm90PersistentFeatures, DefaultsFitTheRegisters) {
   EXPECT_THAT(default_of("b4h16l512d64:causal_top_left:softcap=30"), HasSubstr("softmax_overlap=none"));
   EXPECT_THAT(default_of("b4h16l4096d128:softcap=30"), HasSubstr("block_n=96"));
   EXPECT_THAT(default_of("b4h16l4096d128:bias=fp16"), HasSubstr("block_n=64"));
+  // A Q tile has one list.
+  for (const char* shape :
+       {"b4h16l512d64:blocks=128/window1", "b4h16l4096d128:blocks=64/window1", "b4h8l2048d256:blocks=128/window1"})
+    EXPECT_THAT(default_of(shape), HasSubstr("m_warpgroups=1,kv_groups=1,cluster=1,block_n=64"));
   const Workload biased = parse_workload("b4h16l512d64:bias=fp16");
   EXPECT_THAT(
       parse_variant("fwd_sm90_persistent:m_warpgroups=4", biased, hopper()).is_illegal(biased, hopper()).value_or(""),

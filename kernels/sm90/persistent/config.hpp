@@ -275,6 +275,12 @@ HEED_HOST_DEVICE constexpr int pairs(const Config& c) {
   return c.share_causal_tail == ShareCausalTail::on ? c.m_warpgroups / 2 : 0;
 }
 
+/// Whether there are named barriers for consumer warpgroups to zero values with: four are left, and more consumer
+/// warpgroups find no registers.
+HEED_HOST_DEVICE constexpr bool can_clear_values(const Config& c) {
+  return pairs(c) == 0 && consumer_threads(c) <= 4 * kWarpgroupThreads;
+}
+
 /// What named barriers are for.
 enum class NamedBarrier {
   start,     ///< one a virtual CTA: its mbarriers exist
@@ -284,11 +290,12 @@ enum class NamedBarrier {
   stagger,   ///< one a KV group but the first, which waits there for the one before it (StaggerSplits::on)
   put,       ///< one a pair and KV group: partial O for the partner has been put (ShareCausalTail::on)
   taken,     ///< likewise: it has been read
+  cleared,   ///< one a consumer warpgroup: all of its warps have zeroed values behind an entry's end
 };
 
-HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 7> named_barriers(const Config& c) {
+HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 8> named_barriers(const Config& c) {
   using enum NamedBarrier;
-  attention::NamedBarriers<NamedBarrier, 7> b;
+  attention::NamedBarriers<NamedBarrier, 8> b;
   b[start] = {1, c.virtual_ctas};
   if (c.kv_groups > 1) b[merge] = {2, c.m_warpgroups};
   if (c.kv_groups > 1 && c.m_warpgroups == 1) b[sent] = {3, c.kv_groups};
@@ -296,6 +303,7 @@ HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 7> named_barri
   if (c.stagger_splits == StaggerSplits::on) b[stagger] = {8, c.kv_groups - 1};
   b[put] = {8, pairs(c) * c.kv_groups};
   b[taken] = {12, pairs(c) * c.kv_groups};
+  if (can_clear_values(c)) b[cleared] = {12, consumer_threads(c) / kWarpgroupThreads};
   return b;
 }
 

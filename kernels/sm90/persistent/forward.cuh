@@ -18,8 +18,8 @@
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/sm90/persistent/epilogue.cuh"
+#include "kernels/sm90/persistent/listed_tiles.cuh"
 #include "kernels/sm90/persistent/registers.hpp"
-#include "kernels/sm90/persistent/tiles.cuh"
 #include "kernels/sm90/persistent/tma_producer.cuh"
 
 namespace heed::sm90_persistent {
@@ -31,10 +31,11 @@ __device__ __forceinline__ int start_barrier(int virtual_cta) {
 }
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Forward : Tiles<kConfig, kProblem> {
-  using Base = Tiles<kConfig, kProblem>;
-  using Base::begin_pingpong, Base::end_pingpong, Base::wait_to_start, Base::let_next_start, Base::skip_iteration,
-      Base::release_queries, Base::run_tiles, Base::add_up_sums, Base::begin_head, Base::add_sinks;
+struct Forward : ListedTiles<kConfig, kProblem> {
+  using Base = ListedTiles<kConfig, kProblem>;
+  using Base::begin_entry, Base::begin_pingpong, Base::end_pingpong, Base::wait_to_start, Base::let_next_start,
+      Base::skip_iteration, Base::release_queries, Base::run_tiles, Base::run_listed_tiles, Base::add_up_sums,
+      Base::begin_head, Base::add_sinks;
   using Base::kDim, Base::kOneTile, Base::kTogether, Base::kKnown, Base::kBegins, Base::origin;
   using Base::params, Base::smem, Base::lane, Base::warp, Base::m_warpgroup, Base::kv_group, Base::warpgroup_row,
       Base::query, Base::acc_o, Base::row_max, Base::row_sum, Base::row;
@@ -42,6 +43,9 @@ struct Forward : Tiles<kConfig, kProblem> {
   // ---- compile-time facts
   static constexpr int kBoxes = kDim / tile::kBoxColumns;
   static constexpr bool kSharesAhead = kConfig.tile_setup == TileSetup::early;
+  static constexpr bool kLengths = kProblem.features.lengths;
+  static constexpr bool kPrefix = kProblem.features.prefix;
+  static constexpr bool kBlocks = kProblem.features.blocks;
 
   using Base::Base;
 
@@ -69,13 +73,29 @@ struct Forward : Tiles<kConfig, kProblem> {
   __device__ __forceinline__ WorkShare tile_setup_of(int index) const {
     WorkShare share{};
     share.row = row_of(index, m_warpgroup);
+    if constexpr (kBlocks)
+      if (this->blocks.numbers != nullptr) {
+        share.tiles = kv_tiles_of_split(kConfig, keys_of_list(this->blocks), split_of<kConfig>(kv_group));
+        share.end = share.row < params.len_q ? share.tiles.end : share.tiles.first;
+        return share;
+      }
     const auto keys = [&] {
+      if constexpr (kPrefix)
+        return max(this->prefix,
+                   keys_seen(kConfig, kProblem.mask, index, params.len_q, params.len_k, params.right_offset));
       return keys_seen<has_whole_q_tiles(kProblem)>(kConfig, kProblem.mask, index, params.len_q, params.len_k,
                                                     params.right_offset);
     };
     const auto tiles_of = [&](int of) {
       return tiles_seen<has_whole_q_tiles(kProblem)>(kConfig, kProblem.mask, index, of, params.len_q, params.len_k,
                                                      params.right_offset);
+    };
+    // A prefix is seen by every row that there is.
+    const auto with_prefix = [&](int tiles, int begin) {
+      if constexpr (kPrefix)
+        if (share.row < params.len_q)
+          return max(tiles, static_cast<int>(kv_tiles_for(kConfig, max(0, this->prefix - begin))));
+      return tiles;
     };
     if constexpr (kTogether) {
       const int even = m_warpgroup & ~1;
@@ -91,17 +111,22 @@ struct Forward : Tiles<kConfig, kProblem> {
       share.odd_row = row_of(index, even + 1);
       share.end = m_warpgroup == even ? share.even_end : share.odd_end;
     } else if constexpr (kBegins) {
-      const int begin = origin_of(kConfig, kProblem.mask, index, params.left_offset, params.len_k);
+      int begin = origin_of(kConfig, kProblem.mask, index, params.left_offset, params.len_k);
+      if constexpr (kProblem.features.pages) begin = origin_of_boxes(kConfig, params, begin);
       share.tiles = kv_tiles_of_split(kConfig, keys() - begin, split_of<kConfig>(kv_group));
-      share.end = min(share.tiles.end, tiles_seen_from(kConfig, kProblem.mask, index, m_warpgroup, begin, params.len_q,
-                                                       params.len_k, params.right_offset));
+      share.end = min(share.tiles.end, with_prefix(tiles_seen_from(kConfig, kProblem.mask, index, m_warpgroup, begin,
+                                                                   params.len_q, params.len_k, params.right_offset),
+                                                   begin));
     } else {
       share.tiles = kv_tiles_of_split(kConfig, keys(), split_of<kConfig>(kv_group));
-      share.end = min(share.tiles.end, tiles_of(m_warpgroup));
+      share.end = min(share.tiles.end, with_prefix(tiles_of(m_warpgroup), 0));
     }
     return share;
   }
   __device__ __forceinline__ int seen_by_all() const {
+    if constexpr (kPrefix)
+      return max(this->prefix, keys_of_row(kProblem.mask, warpgroup_row, params.right_offset, params.len_k)) -
+             (kBegins ? origin() : 0);
     if constexpr (kBegins)
       return keys_of_row(kProblem.mask, warpgroup_row, params.right_offset, params.len_k) - origin();
     return keys_of_row<has_whole_q_tiles(kProblem)>(kProblem.mask, warpgroup_row, params.right_offset, params.len_k);
@@ -125,7 +150,7 @@ struct Forward : Tiles<kConfig, kProblem> {
     Range tiles = share.tiles;
     if constexpr (kBegins) {
       warpgroup_row = share.row;
-      tiles.first = min(max(tiles.first, first_seen()), tiles.end);
+      if constexpr (!kBlocks) tiles.first = min(max(tiles.first, first_seen()), tiles.end);
     }
     const bool has_tiles = share.end > tiles.first || !kKnown.some_are_none;
     warpgroup_row = share.row;
@@ -139,7 +164,10 @@ struct Forward : Tiles<kConfig, kProblem> {
            n > 0; --n)
         skip_iteration();
     if (has_tiles) {
-      run_tiles(share.end - 1, tiles.first, seen_by_all(), queries);
+      if constexpr (kBlocks)
+        run_listed_tiles(share.end - 1, tiles.first, seen_by_all(), queries);
+      else
+        run_tiles(share.end - 1, tiles.first, seen_by_all(), queries);
       if constexpr (kBegins && kConfig.m_warpgroups > 1)
 #pragma unroll 1
         for (int n = tiles.first - share.tiles.first; n > 0; --n) skip_iteration();
@@ -263,14 +291,19 @@ struct Forward : Tiles<kConfig, kProblem> {
     end_of(at, target).run(acc_o, row_max, row_sum);
   }
 
-  __device__ __forceinline__ void consume(const TensorMap& output) {
-    const Target<kProblem> target = {static_cast<unsigned short*>(params.o),
-                                     params.lse,
-                                     params.o_strides,
-                                     params.len_q,
-                                     params.heads,
-                                     &output,
-                                     &params};
+  /// Of the launch, or of the entry that has begun where entries have lengths of their own.
+  __device__ __forceinline__ Target<kProblem> target_of(const TensorMap& output) const {
+    return {static_cast<unsigned short*>(params.o),
+            params.lse,
+            params.o_strides,
+            params.len_q,
+            params.heads,
+            &output,
+            &params};
+  }
+
+  __device__ __forceinline__ void consume(const Params<kProblem>& launch, const TensorMap& output) {
+    const Target<kProblem> target = target_of(output);
     if constexpr (kOneTile) {
       const QTile at = q_tile_of_this_cta<kConfig, kProblem>();
       if constexpr (kConfig.epilogue == EpilogueStore::smem_b128_preaddressed) {
@@ -280,13 +313,16 @@ struct Forward : Tiles<kConfig, kProblem> {
       WorkShare share{};
       if constexpr (kSharesAhead) share = tile_setup_of(at.index);
       ptx::bar_sync(start_barrier<kConfig>(smem.virtual_cta), virtual_cta_threads(kConfig) + 32);
+      begin_entry(launch, at);
+      if constexpr (kLengths)
+        if (!has_rows(kConfig, at.index, params.len_q)) return;
       begin_pingpong();
       // The other block's barriers exist: nothing to wait for here, before the queries have come.
       if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_wait_acquire();
       if constexpr (!kTogether) wait_for_queries(m_warpgroup);
       wait_to_start();
       if constexpr (!kSharesAhead) share = tile_setup_of(at.index);
-      run_q_tile(at, share, target);
+      run_q_tile(at, share, kLengths ? target_of(output) : target);
     } else {
       ptx::bar_sync(start_barrier<kConfig>(smem.virtual_cta), virtual_cta_threads(kConfig) + 32);
       begin_pingpong();
@@ -299,9 +335,10 @@ struct Forward : Tiles<kConfig, kProblem> {
         ptx::ld_shared_v4(words, smem.q_tile(query.stage));
         const QTile at = {ptx::warp_uniform(words[0]), ptx::warp_uniform(words[1]), ptx::warp_uniform(words[2])};
         if (at.index < 0) break;
+        begin_entry(launch, at);
         const WorkShare share = tile_setup_of(at.index);
         if (is_first) wait_for_queries(m_warpgroup);
-        run_q_tile(at, share, target);
+        run_q_tile(at, share, kLengths ? target_of(output) : target);
         query.advance();
       }
       end_pairs();
@@ -341,7 +378,7 @@ __device__ __forceinline__ void run_block(const Params<kProblem>& params, const 
     if constexpr (kConfig.cluster > 1) ptx::barrier_cluster_arrive_relaxed();
     const int virtual_cta = kConfig.virtual_ctas == 1 ? 0 : warp / kVirtualCtaWarps;
     Forward<kConfig, kProblem>(params, Smem::of_virtual_cta(shared, virtual_cta), warp - virtual_cta * kVirtualCtaWarps)
-        .consume(maps.o);
+        .consume(params, maps.o);
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention/specialization.hpp"
+#include "kernels/sm90/persistent/entries.hpp"
 #include "kernels/sm90/persistent/registers.hpp"
 #include "kernels/sm90/persistent/shared_plan.hpp"
 
@@ -32,6 +33,26 @@ HEED_HOST_DEVICE constexpr Config canonical(Config c, const Problem& problem) {
     if (c.tile_order == TileOrder::paired || c.tile_order == TileOrder::lpt_then_spt)
       c.tile_order = TileOrder::row_major;
     if (c.mask_path == MaskPath::separate_loop) c.mask_path = MaskPath::branch;
+  }
+  if (reads_past_keys(problem.features)) {
+    // Consumer warpgroups of a pair hand tiles over that are not the first of their order, and the last rows of an
+    // entry are followed by those of the next, which no store may touch that is not asked row by row.
+    c.share_causal_tail = ShareCausalTail::off;
+    if (problem.features.lengths) c.cluster = 1;
+    if (problem.features.lengths &&
+        (c.epilogue == EpilogueStore::tma || c.epilogue == EpilogueStore::smem_b128_preaddressed))
+      c.epilogue = EpilogueStore::smem_b128;
+    // The numbers of an entry may be the work of the launch before, which the producer waits for.
+    if (entries_differ(problem.features)) c.tile_setup = TileSetup::lazy;
+    // A Q tile lies in one block of rows and a KV tile in one of keys, and tiles are taken one after the other.
+    if (problem.features.blocks) {
+      c.m_warpgroups = 1;
+      c.block_n = c.block_n < kLeastBlock ? kLeastBlock / 2 : kLeastBlock;
+      if (c.softmax_overlap == SoftmaxOverlap::qk_pv) c.softmax_overlap = SoftmaxOverlap::none;
+    }
+    // Boxes divide pages and tiles.
+    if (problem.features.pages)
+      while ((c.block_n & (c.block_n - 1)) != 0) c.block_n -= kMmaK;
   }
   if (c.tile_order == TileOrder::paired && (!has_right_bound(problem.mask) || c.m_warpgroups == 1))
     c.tile_order = TileOrder::row_major;

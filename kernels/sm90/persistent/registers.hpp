@@ -11,6 +11,13 @@ using tile::launch_registers;
 using tile::moves_registers;
 using tile::registers_allowed;
 
+/// Registers that entries with lengths of their own take besides, whose numbers are kept beside the widest output: 28
+/// bytes were spilled of a window's with tiles of 64 keys, 32 with changed scores.
+HEED_HOST_DEVICE constexpr int registers_of_entries(const Problem& problem) {
+  if (!problem.features.lengths || padded_dim(problem.head_dim) <= 192) return 0;
+  return has_left_bound(problem.mask) ? 32 : 4;
+}
+
 /// Registers that changed scores take besides: little for what is computed of a score alone; biases are loaded many at
 /// a time, each under a condition of its own, and a mask with a left bound has two of these.
 HEED_HOST_DEVICE constexpr int registers_of_features(const Config& c, const Problem& problem) {
@@ -46,7 +53,7 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& 
   const int orders = apart && c.kv_groups > 1 && c.m_warpgroups > 1 ? 8 : 0;
   const int ahead = c.barrier_wait != BarrierWait::try_wait_early ? 0 : c.block_n % 64 == 0 ? 2 : 8;
   return dim / 2 + tiles * (c.block_n / 2 + c.block_n / 4) + merge + again + ahead + orders +
-         registers_of_features(c, problem) + (dim == 256 ? 36 : 28);
+         registers_of_features(c, problem) + registers_of_entries(problem) + (dim == 256 ? 36 : 28);
 }
 
 /// Registers that its widest product names.

@@ -9,12 +9,13 @@
 #include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/math.cuh"
+#include "kernels/sm90/persistent/entries.cuh"
 #include "kernels/sm90/persistent/gemms.cuh"
 
 namespace heed::sm90_persistent {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Softmax : Gemms<kConfig, kProblem>, attention::ScoreChanges<kProblem> {
+struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
   using Base = Gemms<kConfig, kProblem>;
   using Changes = attention::ScoreChanges<kProblem>;
   using Base::kDim, Base::kKeys, Base::kSteps, Base::lane, Base::warp, Base::m_warpgroup, Base::acc_o;
@@ -49,7 +50,7 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ScoreChanges<kProblem> {
   static constexpr int kLatest = kPackedBehind > kAddedBehind ? kPackedBehind : kAddedBehind;
 
   // ---- state
-  const Params<kProblem>& params;
+  attention::ParamsOfEntry<kProblem> params;
   int warpgroup_row;  // first of the consumer warpgroup
   float scale_log2;
   float row_max[2];  // in log2 units of the scaled scores; -inf before the first key
@@ -65,6 +66,12 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ScoreChanges<kProblem> {
 
   /// The first key of the Q tile's KV tiles: keys are counted from there (kv_tiles.hpp).
   __device__ __forceinline__ int origin() const {
+    if constexpr (kProblem.features.blocks)
+      if (this->blocks.numbers != nullptr) return 0;
+    if constexpr (kProblem.features.pages)
+      return origin_of_boxes(
+          kConfig, params,
+          hidden_keys(kProblem.mask, warpgroup_row - m_warpgroup * kWarpgroupRows, params.left_offset, params.len_k));
     return hidden_keys(kProblem.mask, warpgroup_row - m_warpgroup * kWarpgroupRows, params.left_offset, params.len_k);
   }
   /// Keys before this are hidden from some row of the consumer warpgroup.
@@ -72,16 +79,39 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ScoreChanges<kProblem> {
     return hidden_keys(kProblem.mask, warpgroup_row + kWarpgroupRows - 1, params.left_offset, params.len_k) - origin();
   }
 
+  /// To be called in front of all else of a Q tile, behind the start barrier as well: from then on `params` are those
+  /// of its entry, where entries differ.
+  __device__ __forceinline__ void begin_entry(const Params<kProblem>& launch, const QTile& at) {
+    if constexpr (kProblem.features.lengths) params = attention::params_of_entry<kProblem>(launch, at.batch);
+    int prefix_keys = 0;
+    if constexpr (kProblem.features.prefix) prefix_keys = this->prefix = prefix_of(params, at.batch);
+    if constexpr (kProblem.features.blocks) this->blocks = blocks_of_tile<kConfig, kProblem>(params, at, prefix_keys);
+  }
+
+  /// The first key of KV tile n, counted from the origin.
+  __device__ __forceinline__ int first_key(int n) const {
+    if constexpr (kProblem.features.blocks) return first_key_of_tile<kConfig>(this->blocks, n);
+    return n * kKeys;
+  }
+
+  /// Keys that some row of the entry sees: those before this.
+  __device__ __forceinline__ int keys_of_entry() const {
+    const int seen = visible_keys(kProblem.mask, params.len_q - 1, params.right_offset, params.len_k);
+    if constexpr (kProblem.features.prefix) return max(seen, this->prefix);
+    return seen;
+  }
+
   /// To be called when a Q tile begins, behind the start barrier: slopes may be the work of the launch before.
   __device__ __forceinline__ void begin_head(const QTile& at) {
     if constexpr (kChanges) static_cast<Changes&>(*this) = Changes(params, at.batch, at.head);
+    if constexpr (kProblem.features.prefix) this->prefix = prefix_of(params, at.batch);
   }
 
   /// The products of KV tile n become scores, where the problem's are more than these. Once for every tile, before it
   /// is masked.
   __device__ __forceinline__ void change_products(AccS& s, int n) const {
     if constexpr (kChanges)
-      Changes::change_scores(s, params, row(0), (kBegins ? origin() : 0) + n * kKeys + 2 * (lane % 4));
+      Changes::change_scores(s, params, row(0), (kBegins ? origin() : 0) + first_key(n) + 2 * (lane % 4));
   }
 
   /// Adds the head's sink to rows that are done with this part's keys, for one of the parts alone: outputs, row maxima
@@ -99,6 +129,7 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ScoreChanges<kProblem> {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       int seen = keys_of_row<has_whole_q_tiles(kProblem)>(kProblem.mask, row(h), params.right_offset, params.len_k);
+      if constexpr (kProblem.features.prefix) seen = max(seen, this->prefix);
       if constexpr (kBegins) seen -= origin();
       attention::hide_columns_from(s, h, seen - first_key - 2 * (lane % 4));
     }

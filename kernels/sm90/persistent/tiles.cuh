@@ -20,16 +20,17 @@
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/wgmma.cuh"
+#include "kernels/sm90/persistent/cleared_values.cuh"
 #include "kernels/sm90/persistent/known_kv_tiles.hpp"
-#include "kernels/sm90/persistent/softmax.cuh"
 #include "kernels/sm90/persistent/warp_scores.cuh"
 
 namespace heed::sm90_persistent {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct Tiles : Softmax<kConfig, kProblem> {
-  using Base = Softmax<kConfig, kProblem>;
+struct Tiles : ClearedValues<kConfig, kProblem> {
+  using Base = ClearedValues<kConfig, kProblem>;
   using Base::change_products;
+  using Base::clear_values_past_keys, Base::clear_values_before_keys;
   using Base::gemm_qk, Base::gemm_pv, Base::gemm_qk_pv, Base::begin_gemms, Base::end_gemms, Base::let_next_start;
   using Base::kBegins, Base::hidden_from_some, Base::kKeys, Base::kSteps, Base::kAhead, Base::kPlan, Base::kMostSum,
       Base::kSumsRounded;
@@ -201,6 +202,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
       try_wait_next(kv_stage);
       const int hidden = kBegins ? hidden_from_some() : 0;
       first_tile_softmax(p, s, n, is_first_masked(n, seen_by_all) || (kBegins && n * kKeys < hidden));
+      clear_values_past_keys(n);
       const auto step = [&] { return kTogether && n > both_see ? 2 : 1; };
       int by = step();
       if constexpr (kKnown.some_later_masked)
@@ -243,6 +245,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
         if (kConfig.row_max == RowMax::online || !stale_softmax(p, s)) online_softmax(p, s);
       }
       if (!kTogether || !takes_partners_tiles) release_queries();
+      clear_values_before_keys(n);
       values_alone(p, n == stays_at);
     } else {
       // Without a second tile that some row does not see whole, a program that knows of none.
@@ -269,6 +272,8 @@ struct Tiles : Softmax<kConfig, kProblem> {
       first_tile_softmax(p[0], s[0], n, masked);
       release_queries();
       skip_iteration();  // between a tile's scores and its values
+      clear_values_past_keys(n);
+      clear_values_before_keys(n);
       values_alone(p[0]);
       return n;
     }
@@ -276,6 +281,7 @@ struct Tiles : Softmax<kConfig, kProblem> {
       return kMayHide && ((tile + 1) * kKeys > seen_by_all || (kBegins && tile * kKeys < hidden));
     };
     overlapped<kMayHide, false, true>(s[1], p[0], s[0], p[1], queries, n, masked);
+    clear_values_past_keys(n);
 #pragma unroll 1
     for (--n; n > first + 1; n -= 2) {
       overlapped<kMayHide, true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n));
@@ -286,11 +292,13 @@ struct Tiles : Softmax<kConfig, kProblem> {
     if (kKnown.some_are_even && (!kKnown.some_are_odd || n == first)) {
       overlapped<kMayHide, true, false>(s[0], p[1], s[1], p[0], queries, n, hides(n));
       release_queries();
+      clear_values_before_keys(n);
       values_alone(p[1]);
     } else {
       overlapped<kMayHide, true, true>(s[0], p[1], s[1], p[0], queries, n, hides(n));
       overlapped<kMayHide, true, false>(s[1], p[0], s[0], p[1], queries, first, hides(first));
       release_queries();
+      clear_values_before_keys(first);
       values_alone(p[0]);
     }
     return n;

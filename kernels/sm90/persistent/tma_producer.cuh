@@ -7,6 +7,7 @@
 #include "kernels/ptx/global.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/shared.cuh"
+#include "kernels/sm90/persistent/entries.cuh"
 #include "kernels/sm90/persistent/smem_layout.cuh"
 #include "kernels/sm90/tma.cuh"
 
@@ -49,9 +50,13 @@ struct TmaProducer {
   static constexpr int kDrawnAhead = 2;
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
 
-  const ForwardParams& params;
+  static constexpr bool kLengths = kProblem.features.lengths;
+  static constexpr bool kPrefix = kProblem.features.prefix;
+
+  const Params<kProblem>& params;  ///< of the launch, or of an entry (of_entry)
   const TensorMaps& maps;
   Smem smem;
+  RowsInMaps<kProblem> rows{};  ///< of an entry
 
   /// Asks for what consumers wait for: the first Q tile's queries and every KV group's first keys. They take over
   /// 500 clocks to come, so they are asked for before the other barriers exist; and where all blocks of a launch ask at
@@ -60,12 +65,27 @@ struct TmaProducer {
   __device__ __forceinline__ void start() const {
     sm90::prefetch_first_maps(maps);
     initialise_barriers<true>();
-    if (!has_q_tiles()) return initialise_barriers<false>();
-    const QTile tile = first_q_tile();
+    if constexpr (entries_differ(kProblem.features)) {
+      if constexpr (kConfig.pdl_trigger != PdlTrigger::none) ptx::griddepcontrol_wait();
+      bool has_started = false;
+      if (has_q_tiles())
+        of_entry(first_q_tile(), [&](const TmaProducer& own) {
+          has_started = own.has_rows_of(first_q_tile());
+          if (has_started) own.start_q_tile(first_q_tile());
+        });
+      if (!has_started) initialise_barriers<false>();
+    } else {
+      if (!has_q_tiles()) return initialise_barriers<false>();
+      start_q_tile(first_q_tile());
+    }
+  }
+
+  __device__ __forceinline__ void start_q_tile(const QTile& tile) const {
     const int kv_head = kv_head_of(tile);
     const Keys seen = keys_seen(tile);
     const bool stays = is_resident_head(tile, kv_head);
-    if constexpr (kConfig.pdl_trigger != PdlTrigger::none) ptx::griddepcontrol_wait();
+    if constexpr (kConfig.pdl_trigger != PdlTrigger::none && !entries_differ(kProblem.features))
+      ptx::griddepcontrol_wait();
     if constexpr (!kOneTile) announce(tile, 0);
     // The consumer warpgroup that begins with the last tile.
     constexpr int kFirst = kConfig.tile_order == TileOrder::paired ? 1 : 0;
@@ -96,19 +116,44 @@ struct TmaProducer {
 #pragma unroll
       for (int b = 0; b < kBoxes; ++b)
         sm90::load_box<kQueriesFirst>(smem.queries(stage) + (g * kBoxes + b) * kWarpgroupRows * tile::kBoxRowBytes,
-                                      maps.q, barrier, b, warpgroup_tile(kConfig, tile.index, g, all) * kWarpgroupRows,
-                                      tile.head, tile.batch, kSomeStay && !stays);
+                                      maps.q, barrier, b,
+                                      row_of_map(warpgroup_tile(kConfig, tile.index, g, all) * kWarpgroupRows),
+                                      tile.head, batch_of_map(tile.batch), kSomeStay && !stays);
     }
   }
 
   template <bool kEvictFirst>
   __device__ __forceinline__ void load_operand(const TensorMap& map, unsigned to, unsigned barrier, int tile,
                                                int kv_head, int batch, bool stays, int first_key) const {
+    if constexpr (reads_past_keys(kProblem.features)) {
+      int key = tile * kConfig.block_n;
+      if constexpr (kProblem.features.blocks) key = first_key_of_tile<kConfig>(rows.blocks, tile);
+      load_keys_of_entry<kEvictFirst>(map, to, barrier, kBegins ? first_key + key : key, kv_head, batch,
+                                      kSomeStay && !stays);
+      return;
+    }
 #pragma unroll
     for (int b = 0; b < kBoxes; ++b)
       sm90::load_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b,
                                   kBegins ? first_key + tile * kConfig.block_n : tile * kConfig.block_n, kv_head, batch,
                                   kSomeStay && !stays);
+  }
+
+  /// The tile of keys from `key` on, counted from the entry's first.
+  template <bool kEvictFirst>
+  __device__ __forceinline__ void load_keys_of_entry(const TensorMap& map, unsigned to, unsigned barrier, int key,
+                                                     int kv_head, int batch, bool evict_first) const {
+    if constexpr (kProblem.features.pages)
+      if (params.page_table != nullptr)
+        return load_from_pages<kConfig, kBoxes, kEvictFirst>(params, map, to, barrier, key, kv_head, batch,
+                                                             evict_first);
+    if constexpr (kLengths) {
+      key += rows.first_k;
+      batch = rows.k_batch;
+    }
+#pragma unroll
+    for (int b = 0; b < kBoxes; ++b)
+      sm90::load_box<kEvictFirst>(to + b * kPlan.box, map, barrier, b, key, kv_head, batch, evict_first);
   }
 
   /// Everything else that a block needs, Q tile after Q tile. The same thread.
@@ -120,7 +165,12 @@ struct TmaProducer {
     for (int g = 0; g < kKvGroups; ++g) ring[g].parity = 1;
 
     if constexpr (kOneTile) {
-      load_q_tile(first_q_tile(), 0, ring, true, [] {});
+      if constexpr (entries_differ(kProblem.features))
+        of_entry(first_q_tile(), [&](const TmaProducer& own) {
+          if (own.has_rows_of(first_q_tile())) own.load_q_tile(first_q_tile(), 0, ring, true, [] {});
+        });
+      else
+        load_q_tile(first_q_tile(), 0, ring, true, [] {});
     } else {
       const int total = q_tiles() * params.heads * params.batch;
       int next = first_index();
@@ -133,6 +183,22 @@ struct TmaProducer {
         const QTile tile =
             q_tile(is_back ? attention::q_tile_from_the_end(next, first_index(), all_virtual_ctas(), total) : next);
         goes_back = !goes_back;
+        if constexpr (entries_differ(kProblem.features)) {
+          bool has_loaded = false;
+          of_entry(tile, [&](const TmaProducer& own) {
+            has_loaded = own.has_rows_of(tile);
+            if (!has_loaded) return;
+            if (!started) announce(tile, query.stage);
+            own.load_q_tile(tile, query.stage, ring, started, [&] { next = following(next, total); });
+          });
+          started = false;
+          // Consumers do not hear of Q tiles behind the end of an entry.
+          if (has_loaded)
+            query.advance();
+          else
+            next = following(next, total);
+          continue;
+        }
         if (!started) announce(tile, query.stage);
         load_q_tile(tile, query.stage, ring, started, [&] { next = following(next, total); });
         started = false;
@@ -146,6 +212,24 @@ struct TmaProducer {
   }
 
  private:
+  /// Calls `load` with a producer whose parameters are those of the Q tile's entry.
+  template <typename Load>
+  __device__ __forceinline__ void of_entry(const QTile& tile, const Load& load) const {
+    const attention::ParamsOfEntry<kProblem> own = attention::params_of_entry<kProblem>(params, tile.batch);
+    load(TmaProducer{own, maps, smem, rows_in_maps<kConfig, kProblem>(params, own, tile)});
+  }
+  __device__ __forceinline__ bool has_rows_of(const QTile& tile) const {
+    return !kLengths || has_rows(kConfig, tile.index, params.len_q);
+  }
+  __device__ __forceinline__ int row_of_map(int row) const {
+    if constexpr (kLengths) return rows.first_q + row;
+    return row;
+  }
+  __device__ __forceinline__ int batch_of_map(int batch) const {
+    if constexpr (kLengths) return rows.q_batch;
+    return batch;
+  }
+
   /// Whether the first loads arrive at barrier i.
   __device__ __forceinline__ static constexpr bool is_first(int i) {
     for (int g = 0; g < kKvGroups; ++g)
@@ -209,6 +293,11 @@ struct TmaProducer {
   /// The first key of the Q tile's KV tiles.
   __device__ __forceinline__ int origin(const QTile& tile) const {
     if constexpr (!kBegins) return 0;
+    if constexpr (kProblem.features.blocks)
+      if (rows.blocks.numbers != nullptr) return 0;
+    if constexpr (kProblem.features.pages)
+      return origin_of_boxes(kConfig, params,
+                             origin_of(kConfig, kProblem.mask, tile.index, params.left_offset, params.len_k));
     return origin_of(kConfig, kProblem.mask, tile.index, params.left_offset, params.len_k);
   }
   /// What a Q tile's KV groups share out: the tiles of a pair, or the keys of its last row.
@@ -218,6 +307,8 @@ struct TmaProducer {
     int end;
   };
   __device__ __forceinline__ Keys keys_seen(const QTile& tile) const {
+    if constexpr (kProblem.features.blocks)
+      if (rows.blocks.numbers != nullptr) return {0, 0, keys_of_list(rows.blocks)};
     if constexpr (kCutsByWork) {
       const int first = tiles_seen<has_whole_q_tiles(kProblem)>(kConfig, kProblem.mask, tile.index, 0, params.len_q,
                                                                 params.len_k, params.right_offset);
@@ -227,6 +318,7 @@ struct TmaProducer {
     } else {
       int end = sm90_persistent::keys_seen<has_whole_q_tiles(kProblem)>(
           kConfig, kProblem.mask, tile.index, params.len_q, params.len_k, params.right_offset);
+      if constexpr (kPrefix) end = max(end, rows.prefix);
       if constexpr (kBegins) end -= origin(tile);
       return {0, 0, end};
     }

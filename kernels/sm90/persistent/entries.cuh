@@ -1,0 +1,117 @@
+/// Entries of a batch that differ: lengths of their own, keys in pages, prefixes. What of a Q tile's entry the producer
+/// and the consumers of fwd_sm90_persistent have to know, which both work out from the same numbers of a launch.
+///
+/// Rows of all entries lie in one tensor where a launch has cu_seqlens, and its map is that of a batch of 1: an entry's
+/// first row is added to every coordinate. Boxes do not end where an entry does, so what is behind its end is read with
+/// it: rows of queries that are not stored, scores that are masked, and values that consumers zero (Tiles).
+#pragma once
+
+#include "kernels/attention/features.cuh"
+#include "kernels/sm90/persistent/entries.hpp"
+#include "kernels/sm90/tma.cuh"
+
+namespace heed::sm90_persistent {
+
+/// The blocks of keys that a Q tile's rows see. Without the feature an empty type.
+template <bool kBlocks>
+struct BlocksOfTile {};
+template <>
+struct BlocksOfTile<true> {
+  KeyBlocks blocks{};
+};
+
+/// Where the rows of an entry begin in the tensor maps: coordinates. Without lengths nothing but the others.
+template <const Problem& kProblem, bool kLengths = kProblem.features.lengths>
+struct RowsInMaps : attention::SeenPrefix<kProblem>, BlocksOfTile<kProblem.features.blocks> {};
+template <const Problem& kProblem>
+struct RowsInMaps<kProblem, true> : attention::SeenPrefix<kProblem>, BlocksOfTile<kProblem.features.blocks> {
+  int first_q = 0;
+  int q_batch = 0;
+  int first_k = 0;
+  int k_batch = 0;
+};
+
+/// The list of a Q tile, which lies in one block of rows.
+/// @param own the launch as the tile's entry has it
+template <const Config& kConfig, const Problem& kProblem>
+__device__ __forceinline__ KeyBlocks blocks_of_tile(const FeatureParams& own, const QTile& tile, int prefix) {
+  const int first = tile.index * block_rows(kConfig);
+  const int last = min(first + block_rows(kConfig), own.len_q) - 1;
+  const int end = visible_keys(kProblem.mask, last, own.right_offset, own.len_k);
+  return key_blocks(own, tile.batch, tile.head, first, max(end, prefix));
+}
+/// Keys of all blocks of a list, one block after the other; KV tiles are counted in these.
+HEED_HOST_DEVICE constexpr int keys_of_list(const KeyBlocks& blocks) {
+  return blocks.count * blocks.keys;
+}
+/// The first key of KV tile n: of listed blocks, or from the Q tile's origin on where a launch has no lists.
+template <const Config& kConfig>
+__device__ __forceinline__ int first_key_of_tile(const KeyBlocks& blocks, int n) {
+  const int at = n * kConfig.block_n;
+  if (blocks.numbers == nullptr) return at;
+  const int index = blocks.keys == kLeastBlock ? at / kLeastBlock : at / (2 * kLeastBlock);
+  return blocks.first_key(index) + at - index * blocks.keys;
+}
+
+/// Of the entry of a Q tile.
+/// @param own the launch as the entry has it
+template <const Config& kConfig, const Problem& kProblem>
+__device__ __forceinline__ RowsInMaps<kProblem> rows_in_maps(const FeatureParams& launch, const FeatureParams& own,
+                                                             const QTile& tile) {
+  RowsInMaps<kProblem> rows;
+  const int entry = tile.batch;
+  if constexpr (kProblem.features.lengths) {
+    rows.q_batch = launch.cu_seqlens_q == nullptr ? entry : 0;
+    rows.first_q = launch.cu_seqlens_q == nullptr ? 0 : launch.cu_seqlens_q[entry];
+    rows.k_batch = launch.cu_seqlens_k == nullptr ? entry : 0;
+    rows.first_k = launch.cu_seqlens_k == nullptr ? 0 : launch.cu_seqlens_k[entry];
+  }
+  int prefix = 0;
+  if constexpr (kProblem.features.prefix) prefix = rows.prefix = prefix_of(own, entry);
+  if constexpr (kProblem.features.blocks) rows.blocks = blocks_of_tile<kConfig, kProblem>(own, tile, prefix);
+  return rows;
+}
+
+/// Asks for the tile of keys from `key` on, a multiple of block_n, out of pages, each of which counts as a batch entry
+/// of the map. Boxes behind the entry's last key are taken from a page that there is not, and come as zeros: the table
+/// need not have numbers for them. Numbers are asked for two at a time, as a load waits for its own. With four, or
+/// boxes in a row without a loop, the producer spills: of its 24 registers up to 176 bytes at head dim 128.
+/// @param p the launch as the entry has it
+/// @tparam kBoxes boxes of 64 columns in a row
+template <const Config& kConfig, int kBoxes, bool kEvictFirst>
+__device__ __forceinline__ void load_from_pages(const FeatureParams& p, const TensorMap& map, unsigned to,
+                                                unsigned barrier, int key, int kv_head, int entry, bool evict_first) {
+  constexpr int kAtOnce = 2;
+  const int* table = p.page_table + entry * p.page_table_batch;
+  const int rows = rows_of_page_box(kConfig, p.page_size);
+  int page = static_cast<int>(static_cast<unsigned>(key) / static_cast<unsigned>(p.page_size));
+  int row = key - page * p.page_size;
+#pragma unroll 1
+  for (int from = 0; from < kConfig.block_n; from += kAtOnce * rows) {
+    int numbers[kAtOnce];
+    int first_rows[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = from + i * rows;
+      numbers[i] = p.pages;
+      if (at < kConfig.block_n && key + at < p.len_k) numbers[i] = clamped(table[page], 0, p.pages - 1);
+      first_rows[i] = row;
+      row += rows;
+      if (row == p.page_size) {
+        row = 0;
+        ++page;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = from + i * rows;
+      if (at >= kConfig.block_n) break;
+#pragma unroll 1
+      for (int b = 0; b < kBoxes; ++b)
+        sm90::load_box<kEvictFirst>(to + (b * kConfig.block_n + at) * tile::kBoxRowBytes, map, barrier, b,
+                                    first_rows[i], kv_head, numbers[i], evict_first);
+    }
+  }
+}
+
+}  // namespace heed::sm90_persistent
