@@ -125,6 +125,7 @@ class Sm90DecodeFamily final : public Family {
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
   HeadDims head_dims() const override { return {.listed = {64, 128}}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
+  Features features() const override { return {.softcap = true, .bias = true, .alibi = true, .sinks = true}; }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override {
@@ -198,7 +199,9 @@ class Sm90DecodeFamily final : public Family {
     return kernel_prelude(folder(), "sm90_decode", table().render(config), problem);
   }
 
-  std::string entry() const override { return kernel_entry({.name = "sm90_decode", .takes_maps = true}); }
+  std::string entry() const override {
+    return kernel_entry({.name = "sm90_decode", .takes_maps = true, .has_features = true});
+  }
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
     const sm90_decode::Config c = table().aggregate_of(config);

@@ -1,5 +1,6 @@
 // fwd_sm80_decode with features, on the emulated GPU: each alone and all together, keys in one part and in several, and
 // splits that have no tile of an entry.
+#include "decode_feature_shapes.hpp"
 #include "device.hpp"
 #include "features_case.hpp"
 #include "kernels/sm80/decode/forward.cuh"
@@ -8,22 +9,15 @@
 namespace heed::sm80_decode {
 namespace {
 
-using emulator::BiasTensor;
 using emulator::FeatureCase;
 using emulator::FeatureShape;
 using emulator::kConstant;
+using emulator::problem_with;
 
 constexpr auto kNone = MaskKind::none;
 constexpr auto kCausal = MaskKind::causal;
 constexpr auto kWindow = MaskKind::window;
-constexpr float kInfinite = std::numeric_limits<float>::infinity();
 constexpr Features kAll = {.softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true};
-
-constexpr Problem problem_of(Element element, int head_dim, MaskKind mask, const Features& features) {
-  Problem p{.element = element, .head_dim = head_dim, .mask = mask};
-  p.features = features;
-  return p;
-}
 
 /// Empty, or the first thing that is wrong.
 template <Config kConfig, Problem kProblem>
@@ -56,7 +50,7 @@ std::string launch_case(FeatureCase& problem, const FeatureShape& shape, int spl
 }
 
 template <Config kConfig, Problem kProblem>
-void run_case(const FeatureShape& shape, std::uint64_t seed) {
+void run_case(const FeatureShape& shape, std::uint64_t seed = 1) {
   for (const int splits : {1, 3}) {
     FeatureCase problem(kProblem, shape, seed);
     EXPECT_EQ((launch_case<kConfig, kProblem>(problem, shape, splits, seed)), "")
@@ -64,67 +58,43 @@ void run_case(const FeatureShape& shape, std::uint64_t seed) {
   }
 }
 
+template <Config kConfig, Problem kProblem>
+void run_cases(const emulator::FeatureShapes& shapes) {
+  std::uint64_t seed = 0;
+  for (const FeatureShape& shape : shapes) run_case<kConfig, kProblem>(shape, ++seed);
+}
+
 // ------------------------------------------------------------------------------------------------- each one alone
 
 constexpr Config kSmall{.block_n = 32, .kv_groups = 2, .stages = 2};
 constexpr Config kWide{.block_m = 32, .block_n = 16, .warp_rows = 32, .kv_groups = 2, .stages = 2, .min_blocks = 1};
+constexpr Config kWideWithoutQ{.block_m = 32,
+                               .block_n = 16,
+                               .warp_rows = 32,
+                               .kv_groups = 2,
+                               .stages = 2,
+                               .min_blocks = 1,
+                               .q_in_registers = false};
 
 TEST(EmulatedSm80DecodeFeatures, Softcap) {
-  constexpr Problem kProblem = problem_of(Element::fp16, 64, kCausal, {.softcap = true});
-  run_case<kSmall, kProblem>({.heads = 6, .heads_kv = 2, .len_q = 7, .len_k = 190, .right_offset = 183, .softcap = 2},
-                             1);
-  run_case<kSmall, kProblem>({.len_q = 3, .len_k = 90, .right_offset = 20, .score_scale = 300, .softcap = 30}, 2);
-  run_case<kSmall, kProblem>({.len_q = 20, .len_k = 50, .right_offset = -10}, 3);
+  run_cases<kSmall, problem_with({.softcap = true}, Element::fp16, 64, kCausal)>(emulator::softcap_shapes());
 }
 
 TEST(EmulatedSm80DecodeFeatures, Alibi) {
-  constexpr Problem kProblem = problem_of(Element::bf16, 64, kNone, {.alibi = true});
-  run_case<kSmall, kProblem>({.batch = 2, .heads = 6, .heads_kv = 2, .len_q = 7, .len_k = 190, .slopes = 1}, 1);
-  run_case<kWide, kProblem>({.batch = 2, .heads = 5, .heads_kv = 1, .len_q = 9, .len_k = 170, .slopes = 2}, 2);
-  run_case<kSmall, kProblem>({.len_q = 1, .len_k = 140}, 3);
-}
-
-template <Config kConfig, Problem kProblem>
-void run_biases() {
-  const FeatureShape base{.batch = 2, .heads = 6, .heads_kv = 2, .len_q = 7, .len_k = 177, .right_offset = 170};
-  std::uint64_t seed = 10;
-  const auto with = [&](const BiasTensor& bias) {
-    FeatureShape shape = base;
-    shape.left_offset = -20;
-    shape.bias = bias;
-    run_case<kConfig, kProblem>(shape, ++seed);
-  };
-  for (const BiasElement element : {BiasElement::boolean, BiasElement::fp16, BiasElement::bf16, BiasElement::fp32}) {
-    with({.element = element, .hides_rows = true});
-    with({.element = element, .per_batch = false, .per_head = false, .key_stride = 3, .row_padding = 5});
-    with({.element = element, .per_head = false, .per_row = false});
-  }
-  with({.per_key = false});
-  with({.per_batch = false, .per_head = false, .per_row = false, .per_key = false});
+  run_cases<kSmall, problem_with({.alibi = true}, Element::bf16, 64, kNone)>(emulator::alibi_shapes());
+  run_cases<kWide, problem_with({.alibi = true}, Element::fp16, 64, kNone)>(emulator::alibi_shapes());
 }
 
 TEST(EmulatedSm80DecodeFeatures, Bias) {
-  run_biases<kSmall, problem_of(Element::fp16, 64, kCausal, {.bias = true})>();
-  run_biases<kWide, problem_of(Element::bf16, 128, kWindow, {.bias = true})>();
+  run_cases<kSmall, problem_with({.bias = true}, Element::fp16, 64, kCausal)>(emulator::bias_shapes());
+  run_cases<kWideWithoutQ, problem_with({.bias = true}, Element::bf16, 128, kWindow)>(emulator::bias_shapes());
 }
 
-constexpr Problem kSinks = problem_of(Element::fp16, 64, kCausal, {.sinks = true});
+constexpr Problem kSinks = problem_with({.sinks = true}, Element::fp16, 64, kCausal);
 
-// Of sinks far above the scores nothing is left, of those far below nothing is seen; the first rows see no key. A sink
-// counts once, however many parts a row has.
 TEST(EmulatedSm80DecodeFeatures, Sinks) {
-  const FeatureShape shape{.batch = 2,
-                           .heads = 6,
-                           .heads_kv = 2,
-                           .len_q = 12,
-                           .len_k = 160,
-                           .right_offset = -4,
-                           .sinks = {0.5F, 4.0F, -3.0F, 300.0F, -300.0F, -kInfinite}};
-  run_case<kSmall, kSinks>(shape, 1);
-  run_case<kWide, kSinks>(shape, 2);
-  FeatureShape none = shape;
-  none.sinks = {};
-  run_case<kSmall, kSinks>(none, 3);
+  run_cases<kSmall, kSinks>(emulator::sink_shapes());
+  run_cases<kWide, kSinks>(emulator::sink_shapes());
 }
 
 TEST(EmulatedSm80DecodeFeatures, SinkThatIsNanSpoilsARow) {
@@ -139,160 +109,58 @@ TEST(EmulatedSm80DecodeFeatures, SinkThatIsNanSpoilsARow) {
   }
 }
 
-template <Config kConfig, Problem kProblem>
-void run_lengths() {
-  // Entries of the longest length, of none and of one; more keys than queries, fewer, and none; each third of the
-  // entries gives splits without a tile.
-  FeatureShape shape{.batch = 6, .heads = 6, .heads_kv = 2, .len_q = 9, .len_k = 150, .right_offset = 141};
-  shape.left_offset = -30;
-  shape.to_the_end = true;
-  shape.cu_q = {0, 9, 9, 10, 17, 20, 24};
-  shape.cu_k = {0, 100, 150, 220, 370, 370, 400};
-  run_case<kConfig, kProblem>(shape, 1);
-  shape.to_the_end = false;
-  shape.right_offset = 0;
-  run_case<kConfig, kProblem>(shape, 2);
-  // More keys than there are, fewer than none, and some.
-  shape.used_k = {1000, -5, 30, 77, 10, 1};
-  run_case<kConfig, kProblem>(shape, 3);
-  shape.to_the_end = true;
-  shape.right_offset = 141;
-  run_case<kConfig, kProblem>(shape, 4);
-  shape.cu_k = {};  // of a tensor with a batch stride
-  run_case<kConfig, kProblem>(shape, 5);
-  shape.cu_q = {};
-  run_case<kConfig, kProblem>(shape, 6);
-  // Entries that end before they begin have no rows; those beyond the longest have as many as the longest.
-  shape.batch = 3;
-  shape.used_k = {};
-  shape.cu_q = {10, 0, 30, 35};
-  shape.cu_k = {160, 0, 160, 100};
-  run_case<kConfig, kProblem>(shape, 7);
-  // A launch without any.
-  run_case<kConfig, kProblem>({.heads = 3, .len_q = 5, .len_k = 70, .right_offset = 65}, 8);
-}
-
 TEST(EmulatedSm80DecodeFeatures, Lengths) {
-  run_lengths<kSmall, problem_of(Element::fp16, 64, kCausal, {.lengths = true})>();
-  run_lengths<kWide, problem_of(Element::bf16, 64, kWindow, {.lengths = true})>();
+  run_cases<kSmall, problem_with({.lengths = true}, Element::fp16, 64, kCausal)>(emulator::length_shapes());
+  run_cases<kWide, problem_with({.lengths = true}, Element::bf16, 64, kWindow)>(emulator::length_shapes());
 }
 
-// Of every remainder that an entry's keys leave of a tile; keys behind the end are NaN.
 TEST(EmulatedSm80DecodeFeatures, LengthsOfAllRemainders) {
-  FeatureShape shape{.batch = 35, .heads = 2, .heads_kv = 1, .len_q = 1, .len_k = 100};
-  for (int b = 0; b < shape.batch; ++b) shape.used_k.push_back(b + 32);
-  run_case<kSmall, problem_of(Element::fp16, 64, kNone, {.lengths = true})>(shape, 1);
+  run_case<kSmall, problem_with({.lengths = true}, Element::fp16, 64, kNone)>(emulator::all_remainders());
 }
 
-// No entry has a key: rows are zeros, and log-sum-exps those of sinks alone.
 TEST(EmulatedSm80DecodeFeatures, NoKeysAtAll) {
-  constexpr Problem kProblem = problem_of(Element::fp16, 64, kNone, {.sinks = true, .lengths = true});
-  FeatureShape shape{.batch = 2, .heads = 2, .heads_kv = 1, .len_q = 2, .len_k = 200, .used_k = {0, -1}};
-  run_case<kSmall, kProblem>(shape, 1);
-  shape.sinks = {1.5F, -kInfinite};
-  run_case<kSmall, kProblem>(shape, 2);
-}
-
-template <Config kConfig, Problem kProblem>
-void run_pages() {
-  for (const int size : {1, 16, 24, 64, 256}) {
-    FeatureShape shape{.batch = 3, .heads = 4, .heads_kv = 2, .len_q = 4, .len_k = 350, .right_offset = 346};
-    shape.left_offset = 200;
-    shape.page_size = size;
-    run_case<kConfig, kProblem>(shape, static_cast<std::uint64_t>(size));
-    if (!kProblem.features.lengths) continue;
-    shape.to_the_end = true;
-    shape.used_k = {350, 7, 190};
-    run_case<kConfig, kProblem>(shape, static_cast<std::uint64_t>(size) + 1);
-  }
-  run_case<kConfig, kProblem>({.batch = 2, .heads = 2, .len_q = 4, .len_k = 170, .right_offset = 30}, 2);
+  run_cases<kSmall, problem_with({.sinks = true, .lengths = true}, Element::fp16, 64, kNone)>(emulator::empty_shapes());
 }
 
 TEST(EmulatedSm80DecodeFeatures, Pages) {
-  run_pages<kSmall, problem_of(Element::fp16, 64, kCausal, {.pages = true})>();
-  run_pages<Config{.block_n = 64, .kv_groups = 2, .stages = 3, .min_blocks = 1},
-            problem_of(Element::bf16, 64, kNone, {.pages = true})>();
-  run_pages<Config{.block_m = 32, .block_n = 32, .warp_rows = 16, .kv_groups = 2, .stages = 1, .min_blocks = 1},
-            problem_of(Element::fp16, 128, kWindow, {.lengths = true, .pages = true})>();
+  const std::vector<int> sizes = {1, 16, 24, 64, 256};
+  run_cases<kSmall, problem_with({.pages = true}, Element::fp16, 64, kCausal)>(emulator::page_shapes(sizes, false));
+  run_cases<Config{.block_n = 64, .kv_groups = 2, .stages = 3, .min_blocks = 1},
+            problem_with({.pages = true}, Element::bf16, 64, kNone)>(emulator::page_shapes(sizes, false));
+  run_cases<Config{.block_m = 32, .block_n = 32, .warp_rows = 16, .kv_groups = 2, .stages = 1, .min_blocks = 1},
+            problem_with({.lengths = true, .pages = true}, Element::fp16, 128, kWindow)>(
+      emulator::page_shapes(sizes, true));
 }
 
 // ---------------------------------------------------------------------------------------------------- all together
 
-template <Config kConfig, Problem kProblem>
-void run_all() {
-  FeatureShape shape{.batch = 3, .heads = 8, .heads_kv = 2, .len_q = 5, .len_k = 140, .right_offset = 135};
-  shape.left_offset = 60;
-  run_case<kConfig, kProblem>(shape, 1);  // a launch that has none of them
-  shape.to_the_end = true;
-  shape.softcap = 5;
-  shape.slopes = 2;
-  shape.sinks = {0.5F, -kInfinite, 30.0F, -2.0F, 0, 1, 2, 3};
-  shape.bias = {.element = BiasElement::bf16, .per_head = false, .row_padding = 1, .hides_rows = true};
-  shape.used_k = {140, 60, 0};
-  shape.page_size = 16;
-  run_case<kConfig, kProblem>(shape, 2);
-  shape.page_size = 0;
-  shape.bias = {.element = BiasElement::boolean, .per_batch = false, .hides_rows = true};
-  shape.cu_q = {0, 5, 6, 9};
-  shape.cu_k = {0, 140, 190, 290};
-  shape.used_k = {};
-  run_case<kConfig, kProblem>(shape, 3);
-  shape.sinks = {};
-  shape.score_scale = 30;
-  shape.softcap = 0;
-  shape.slopes = 0;
-  run_case<kConfig, kProblem>(shape, 4);
-}
-
 TEST(EmulatedSm80DecodeFeatures, AllOfSixteenRows) {
-  run_all<kSmall, problem_of(Element::fp16, 64, kCausal, kAll)>();
+  run_cases<kSmall, problem_with(kAll, Element::fp16, 64, kCausal)>(emulator::shapes_with_all());
 }
 TEST(EmulatedSm80DecodeFeatures, AllOfThirtyTwoRowsAWarp) {
-  run_all<kWide, problem_of(Element::bf16, 128, kNone, kAll)>();
+  run_cases<kWideWithoutQ, problem_with(kAll, Element::bf16, 128, kNone)>(emulator::shapes_with_all());
 }
 TEST(EmulatedSm80DecodeFeatures, AllWithOneStage) {
-  run_all<Config{.block_n = 16,
-                 .kv_groups = 4,
-                 .stages = 1,
-                 .min_blocks = 1,
-                 .smem_layout = tile::SharedLayout::swizzled,
-                 .q_in_registers = false,
-                 .rescale = attention::Rescale::conditional},
-          problem_of(Element::fp16, 64, kWindow, kAll)>();
+  run_cases<Config{.block_n = 16,
+                   .kv_groups = 4,
+                   .stages = 1,
+                   .min_blocks = 1,
+                   .smem_layout = tile::SharedLayout::swizzled,
+                   .q_in_registers = false,
+                   .rescale = attention::Rescale::conditional},
+            problem_with(kAll, Element::fp16, 64, kWindow)>(emulator::shapes_with_all());
 }
 
-// ------------------------------------------------------------------------------------- the comparison itself can fail
-
 TEST(EmulatedSm80DecodeFeatures, ComparisonFindsWrongNumbers) {
-  constexpr Problem kProblem = problem_of(Element::fp16, 64, kCausal, kAll);
-  const FeatureShape shape{.heads = 2,
-                           .len_q = 4,
-                           .len_k = 160,
-                           .right_offset = 156,
-                           .to_the_end = true,
-                           .softcap = 3,
-                           .bias = BiasTensor{.element = BiasElement::fp16},
-                           .slopes = 1,
-                           .sinks = {0, 0},
-                           .used_k = {155},
-                           .page_size = 16};
-  const auto said = [&](const auto& change) {
-    FeatureCase problem(kProblem, shape, 1);
-    change(problem.params());
-    return launch_case<kSmall, kProblem>(problem, shape, 2, 1);
-  };
-  const float slopes[2] = {0.45F, 0.35F};  // instead of 0.5 and 0.354
-  const float sinks[2] = {0.0F, 0.1F};
-  const int used[1] = {154};
-  EXPECT_EQ(said([](FeatureParams&) {}), "");
-  EXPECT_NE(said([&](FeatureParams& p) { p.alibi_slopes = slopes; }), "");
-  EXPECT_NE(said([&](FeatureParams& p) { p.sinks = sinks; }), "");
-  EXPECT_NE(said([&](FeatureParams& p) { p.seqused_k = used; }), "");
-  EXPECT_NE(said([](FeatureParams& p) { p.softcap = 3.2F; }), "");
-  EXPECT_NE(said([](FeatureParams& p) { p.bias = nullptr; }), "");
-  EXPECT_NE(said([](FeatureParams& p) { p.bias_row = 0; }), "");
-  EXPECT_NE(said([](FeatureParams& p) { p.pages = 1; }), "");
-  EXPECT_NE(said([](FeatureParams& p) { p.aligned_to_the_end = 0; }), "");
+  constexpr Problem kProblem = problem_with(kAll, Element::fp16, 64, kCausal);
+  const FeatureShape shape = emulator::shape_of_wrong_numbers();
+  emulator::expect_wrong_numbers_found(
+      [&](const auto& change) {
+        FeatureCase problem(kProblem, shape, 1);
+        change(problem.params());
+        return launch_case<kSmall, kProblem>(problem, shape, 2, 1);
+      },
+      [](const std::string& said, bool is_wrong, const char* what) { EXPECT_EQ(!said.empty(), is_wrong) << what; });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 /// A thread block of fwd_sm90_decode: which jobs and tiles are its own, and the copies into its ring of stages.
 #pragma once
 
+#include "kernels/attention/packed_scores.cuh"
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/exchange.cuh"
@@ -29,12 +30,14 @@ struct Block {
   static constexpr int kReaders = by_columns(kConfig) ? kGroups : kGroupThreads / 32;  // warps that read a stage
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
+  static constexpr bool kChanges = changes_scores(kProblem.features);
+  using Changes = attention::PackedRowChanges<kProblem>;
 
   static_assert(kDim % tile::kBoxColumns == 0 && kBlockN % 16 == 0, "boxes of 64 columns, products of 16 keys");
   static_assert(kBoxBytes % 1024 == 0, "every box starts a swizzle atom");
 
   // ---- state
-  const ForwardParams& params;
+  const Params<kProblem>& params;
   const TensorMaps& maps;
   char* shared;
   unsigned shared_base;
@@ -53,7 +56,7 @@ struct Block {
 
   __device__ __forceinline__ static int merger() { return static_cast<int>(threadIdx.x) - kFirstMerger; }
 
-  __device__ __forceinline__ Block(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
+  __device__ __forceinline__ Block(const Params<kProblem>& p, const TensorMaps& m, char* dynamic_shared)
       : params(p), maps(m), shared(dynamic_shared), shared_base(ptx::shared_address(dynamic_shared)) {
     lane = threadIdx.x % 32;
     const int warp_of_block = ptx::warp_uniform(static_cast<int>(threadIdx.x / 32));

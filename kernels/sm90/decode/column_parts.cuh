@@ -37,7 +37,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
     float row_max[kRows][2];
   };
 
-  __device__ __forceinline__ ColumnParts(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
+  __device__ __forceinline__ ColumnParts(const Params<kProblem>& p, const TensorMaps& m, char* dynamic_shared)
       : Base(p, m, dynamic_shared) {}
 
   __device__ __forceinline__ unsigned counted(int slot) const { return shared_base + kPlan.counted + slot * 8; }
@@ -103,6 +103,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
           is_narrow ? receive<8, 2>(result, n, finish) : receive<kMany, 1>(result, n, finish);
       }
     }
+    if constexpr (kProblem.features.sinks) add_sinks(result, job);
     store(result, finish);
     if (params.lse != nullptr && group == 0 && lane < 4) store_lse(result, job);
   }
@@ -308,6 +309,24 @@ struct ColumnParts : Block<kConfig, kProblem> {
     }
   }
 
+  /// Adds the sinks of rows that have seen all of their keys.
+  __device__ __forceinline__ void add_sinks(Result& result, const Job& job) const {
+#pragma unroll
+    for (int n = 0; n < kRows; ++n)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = 8 * n + 2 * (lane % 4) + r;
+        const PackedRow at = packed_row(job.first + (row < job.rows ? row : 0), params.group_size);
+        const float factor = attention::add_sink(params, job.kv_head * params.group_size + at.head,
+                                                 result.row_max[n][r], result.sum[n][r]);
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) {
+          result.out[n][i][r] *= factor;
+          result.out[n][i][2 + r] *= factor;
+        }
+      }
+  }
+
   /// Writes the output. A sum of zero is that of no keys; NaN stays NaN. Of each 8 x 8 elements, lanes exchange what
   /// makes pairs of columns of one row: lane T then has row T / 4, columns 2 (T % 4) and the next.
   __device__ __forceinline__ void store(const Result& result, const Finish& finish) const {
@@ -338,10 +357,15 @@ struct ColumnParts : Block<kConfig, kProblem> {
         const int row = 8 * n + 2 * lane + r;
         if (row >= job.rows) continue;
         const PackedRow at = packed_row(job.first + row, params.group_size);
-        const long long head =
-            static_cast<long long>(job.batch) * params.heads + job.kv_head * params.group_size + at.head;
-        params.lse[head * params.len_q + at.query] =
-            attention::log_sum_exp(result.sum[n][r] != 0.0F, result.row_max[n][r], result.sum[n][r]);
+        if constexpr (has_features(kProblem.features)) {
+          params.lse[attention::lse_offset(params, job.batch, job.kv_head * params.group_size + at.head, at.query)] =
+              attention::log_sum_exp(result.sum[n][r] != 0.0F, result.row_max[n][r], result.sum[n][r]);
+        } else {
+          const long long head =
+              static_cast<long long>(job.batch) * params.heads + job.kv_head * params.group_size + at.head;
+          params.lse[head * params.len_q + at.query] =
+              attention::log_sum_exp(result.sum[n][r] != 0.0F, result.row_max[n][r], result.sum[n][r]);
+        }
       }
   }
 };

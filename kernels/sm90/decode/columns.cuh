@@ -31,8 +31,9 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
       Base::prefetch_queries, Base::produce, Base::query_row, Base::role, Base::segment_of, Base::shared,
       Base::shared_base, Base::stage_address, Base::tile_count, Base::values_full, Base::wait_for_launch_before,
       Base::kAll, Base::kBlockM, Base::kBlockN, Base::kColumns, Base::kDim, Base::kGroups, Base::kPlan, Base::kRows,
-      Base::kStages, Base::kThreads, Base::wait_for_barriers, Base::kBegins, Base::first_key_of;
-  using typename Base::Role, typename Base::Segment, typename Base::Result, typename Base::Finish;
+      Base::kStages, Base::kThreads, Base::wait_for_barriers, Base::kBegins, Base::kChanges, Base::first_key_of;
+  using typename Base::Role, typename Base::Segment, typename Base::Result, typename Base::Finish,
+      typename Base::Changes;
 
   static constexpr int kKeys = kBlockN / (16 * kGroups);      // fragments of 16 keys of a warp's scores
   static constexpr int kSteps = kBlockN / 16;                 // of 16 keys of a product with V
@@ -41,7 +42,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
   static constexpr float kMargin = kConfig.rescale == attention::Rescale::conditional ? attention::kFar : 0.0F;
   static constexpr unsigned kOnes = kProblem.element == Element::bf16 ? 0x3f803f80U : 0x3c003c00U;
 
-  __device__ __forceinline__ ByColumns(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
+  __device__ __forceinline__ ByColumns(const Params<kProblem>& p, const TensorMaps& m, char* dynamic_shared)
       : Base(p, m, dynamic_shared) {}
 
   __device__ __forceinline__ void run() const {
@@ -144,6 +145,13 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
         row_end[n][r] = visible_keys(kProblem.mask, has_right_bound(kProblem.mask) ? divide(row, params.group_size) : 0,
                                      params.right_offset, params.len_k);
       }
+    Changes changes[kRows][2];
+    if constexpr (kChanges)
+#pragma unroll
+      for (int n = 0; n < kRows; ++n)
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          changes[n][r] = Changes(params, job.batch, job.kv_head, job.first + 8 * n + 2 * (lane % 4) + r);
     // Once a block, in its last segment: at that one's first tile where it is short.
     const int ending_tile = block_end - kCountedAhead > at.tile ? block_end - kCountedAhead : at.tile;
 #pragma unroll 1
@@ -152,7 +160,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
       ptx::mbarrier_wait(full(at.stage), at.parity);
       if (block_end == end && at.tile == ending_tile && group == 0 && lane == 0) ptx::mbarrier_arrive(ending());
       if (first_key < job.keys_end) {
-        take_tile(result, query, at, first_key, first_key + kBlockN > job.keys_plain, row_end, job);
+        take_tile(result, query, at, first_key, first_key + kBlockN > job.keys_plain, row_end, changes, job);
         at.which ^= 1;
       } else {
         ptx::mbarrier_wait(values_full(at.stage), at.parity);  // before the stage is given back
@@ -199,11 +207,13 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
 
   __device__ __forceinline__ void take_tile(Result& result, const unsigned (&query)[kDim / 16][kRows][2],
                                             const Cursor& at, int first_key, bool masked,
-                                            const int (&row_end)[kRows][2], const Job& job) const {
-    const float scale_log2 = params.scale * attention::kLog2e;
+                                            const int (&row_end)[kRows][2], const Changes (&changes)[kRows][2],
+                                            const Job& job) const {
+    const float scale_log2 = kChanges ? 1.0F : params.scale * attention::kLog2e;
     const unsigned keys = stage_address(at.stage);
     Scores scores;
     multiply_keys(scores, query, keys);
+    if constexpr (kChanges) change_scores(scores, changes, row_end, first_key);
     if (masked) hide_keys(scores, first_key, row_end);
     if constexpr (kBegins)
       if (first_key < keys_hidden(kProblem.mask, params, job)) hide_first_keys(scores, first_key, job);
@@ -265,6 +275,17 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
 #pragma unroll
         for (int e = 0; e < 4; ++e)
           scores[j][n][e] = kChains == 1 ? chains[0][j][n][e] : chains[0][j][n][e] + chains[kChains - 1][j][n][e];
+  }
+
+  __device__ __forceinline__ void change_scores(Scores& scores, const Changes (&changes)[kRows][2],
+                                                const int (&row_end)[kRows][2], int first_key) const {
+#pragma unroll
+    for (int n = 0; n < kRows; ++n)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        changes[n][r].template change<2 * kKeys>(
+            params, first_key + 16 * group * kKeys + lane / 4, row_end[n][r],
+            [&](int i) -> float& { return scores[i / 2][n][i % 2 * 2 + r]; }, [](int i) { return 8 * i; });
   }
 
   /// Sets scores of hidden keys to -inf.

@@ -183,6 +183,16 @@ HEED_HOST_DEVICE constexpr long long blocks_of(const Config& c, long long jobs, 
   return 16 * blocks >= 15 * most ? blocks : most;
 }
 
+/// Rows of a box: those of a tile of keys, or as many of them as lie in one page wherever the tile begins.
+/// @param page_size a multiple of 8; 0: keys do not lie in pages
+HEED_HOST_DEVICE constexpr int rows_of_box(const Config& c, int page_size) {
+  if (page_size == 0) return c.block_n;
+  int rows = c.block_n;  // a power of two
+  while (page_size % rows != 0) rows /= 2;
+  return rows;
+}
+inline constexpr int kLeastPage = 8;  ///< keys: eight rows are the least that a box's swizzle repeats after
+
 // ---------------------------------------------------------------------------------------------- resources
 
 HEED_HOST_DEVICE constexpr bool by_columns(const Config& c) {

@@ -210,26 +210,37 @@ struct TileParts : Block<kConfig, kProblem> {
   struct Target {
     unsigned short* out;
     float* lse;
+    int head;
   };
   __device__ __forceinline__ Target target_of(const Job& job, int row, int chunk) const {
     const PackedRow at = packed_row(job.first + row, params.group_size);
     const int head = job.kv_head * params.group_size + at.head;
     Target target{static_cast<unsigned short*>(params.o) + job.batch * params.o_strides.batch +
                       head * params.o_strides.head + at.query * params.o_strides.row + 4 * chunk,
-                  nullptr};
-    if (chunk == 0 && params.lse != nullptr)
-      target.lse = params.lse + (static_cast<long long>(job.batch) * params.heads + head) * params.len_q + at.query;
+                  nullptr, head};
+    if constexpr (has_features(kProblem.features)) {
+      if (chunk == 0 && params.lse != nullptr)
+        target.lse = params.lse + attention::lse_offset(params, job.batch, head, at.query);
+    } else {
+      if (chunk == 0 && params.lse != nullptr)
+        target.lse = params.lse + (static_cast<long long>(job.batch) * params.heads + head) * params.len_q + at.query;
+    }
     return target;
   }
 
   /// Writes them if `active`. A sum of zero is that of no keys; NaN stays NaN.
   __device__ __forceinline__ void store(const Partial& merged, const Target& target, bool active) const {
     if (!active) return;
-    const float inverse = merged.sum == 0.0F ? 0.0F : 1.0F / merged.sum;
+    float row_max = merged.row_max;
+    float sum = merged.sum;
+    float factor = 1.0F;  // what outputs count, beside a sink
+    if constexpr (kProblem.features.sinks) factor = attention::add_sink(params, target.head, row_max, sum);
+    float inverse = sum == 0.0F ? 0.0F : 1.0F / sum;
+    if constexpr (kProblem.features.sinks) inverse *= factor;
     *reinterpret_cast<uint2*>(target.out) = {
         ptx::cvt_rn_x2<kProblem.element>(merged.out[0] * inverse, merged.out[1] * inverse),
         ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse)};
-    if (target.lse != nullptr) *target.lse = attention::log_sum_exp(merged.sum != 0.0F, merged.row_max, merged.sum);
+    if (target.lse != nullptr) *target.lse = attention::log_sum_exp(sum != 0.0F, row_max, sum);
   }
 };
 

@@ -15,13 +15,13 @@ struct ByTiles : TileParts<kConfig, kProblem> {
       Base::merge_segments, Base::merger, Base::params, Base::partials_are_put, Base::prefetch_first_keys,
       Base::prefetch_maps, Base::produce, Base::put_partials, Base::query_row, Base::role, Base::source_of,
       Base::stage_address, Base::tile_count, Base::wait_for_barriers, Base::wait_for_launch_before, Base::wait_for_room,
-      Base::warp, Base::kBegins, Base::kBlockM, Base::kBlockN, Base::kCountedAhead, Base::kDim, Base::kGroups,
-      Base::kOutTiles, Base::kPlan, Base::kStages;
-  using typename Base::Role, typename Base::Source;
+      Base::warp, Base::kBegins, Base::kChanges, Base::kBlockM, Base::kBlockN, Base::kCountedAhead, Base::kDim,
+      Base::kGroups, Base::kOutTiles, Base::kPlan, Base::kStages;
+  using typename Base::Role, typename Base::Source, typename Base::Changes;
 
   static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
 
-  __device__ __forceinline__ ByTiles(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
+  __device__ __forceinline__ ByTiles(const Params<kProblem>& p, const TensorMaps& m, char* dynamic_shared)
       : Base(p, m, dynamic_shared) {}
 
   __device__ __forceinline__ void run() const {
@@ -58,7 +58,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
   }
 
   __device__ __forceinline__ void consume() const {
-    const float scale_log2 = params.scale * attention::kLog2e;
+    const float scale_log2 = kChanges ? 1.0F : params.scale * attention::kLog2e;
     int t = group;  // counted from the block's first tile
     int stage = group % kStages;
     unsigned parity = group / kStages % 2;
@@ -101,6 +101,12 @@ struct ByTiles : TileParts<kConfig, kProblem> {
                                   params.right_offset, params.len_k);
       }
 
+      Changes changes[2];
+      if constexpr (kChanges)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          changes[h] = Changes(params, job.batch, job.kv_head, job.first + warp * kWarpRows + lane / 4 + 8 * h);
+
 #pragma unroll 1
       for (; t < end; t += kGroups) {
         const int first_key = (t - job_first) * kBlockN;
@@ -112,6 +118,13 @@ struct ByTiles : TileParts<kConfig, kProblem> {
         if (first_key < job.keys_end) {
           float scores[1][kKeyTiles][4];
           multiply_keys(scores, query, stage_address(stage));
+          if constexpr (kChanges)
+#pragma unroll
+            for (int h = 0; h < 2; ++h)
+              changes[h].template change<2 * kKeyTiles>(
+                  params, first_key + 2 * (lane % 4), row_end[h],
+                  [&](int i) -> float& { return scores[0][i / 2][2 * h + i % 2]; },
+                  [](int i) { return i / 2 * 8 + i % 2; });
           if (first_key + kBlockN > job.keys_plain) hide_keys(scores, first_key, row_end);
           if constexpr (kBegins)
             if (first_key < keys_hidden(kProblem.mask, params, job)) hide_first_keys(scores, first_key, job);
