@@ -168,6 +168,8 @@ class Sm90DecodeFamily final : public Family {
         return fmt::format(
             "groups of {} warps cannot ask for copies themselves: producer_warp=off is for block_m up to 16",
             sm90_decode::warps_per_group(c));
+      case sm90_decode::Illegal::producer_of_entries:
+        return "lengths of entries and pages want producer_warp=on: its lanes look up where the boxes of a tile lie";
       case sm90_decode::Illegal::stages:
         return fmt::format("{} stages are no multiple of {} groups", c.stages, c.kv_groups);
       case sm90_decode::Illegal::threads:

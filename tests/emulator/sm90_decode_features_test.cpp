@@ -157,6 +157,38 @@ TEST(EmulatedSm90DecodeFeatures, SinkThatIsNanSpoilsARow) {
   spoils([](auto& p, const auto& s, int blocks) { return launch_case<kTiles, kProblem>(p, s, blocks, 1, 1); });
 }
 
+TEST(EmulatedSm90DecodeFeatures, LengthsByColumns) {
+  run_cases<kColumns, problem_with({.lengths = true}, Element::fp16, 64, kCausal)>(emulator::length_shapes());
+  run_cases<kWideColumns, problem_with({.lengths = true}, Element::bf16, 128, kWindow)>(emulator::length_shapes());
+}
+TEST(EmulatedSm90DecodeFeatures, LengthsByTiles) {
+  run_cases<kTiles, problem_with({.lengths = true}, Element::bf16, 64, kWindow)>(emulator::length_shapes());
+  run_cases<kTallTiles, problem_with({.lengths = true}, Element::fp16, 128, kCausal)>(emulator::length_shapes());
+}
+
+TEST(EmulatedSm90DecodeFeatures, LengthsOfAllRemainders) {
+  run_case<kColumns, problem_with({.lengths = true}, Element::fp16, 64, kNone)>(emulator::all_remainders());
+  run_case<kColumns, problem_with({.lengths = true}, Element::fp16, 64, kWindow)>(emulator::all_remainders());
+  run_case<kTiles, problem_with({.lengths = true}, Element::fp16, 64, kNone)>(emulator::all_remainders());
+  run_case<kTiles, problem_with({.lengths = true}, Element::bf16, 64, kWindow)>(emulator::all_remainders());
+}
+
+TEST(EmulatedSm90DecodeFeatures, NoKeysAtAll) {
+  run_cases<kColumns, problem_with({.sinks = true, .lengths = true}, Element::fp16, 64, kNone)>(
+      emulator::empty_shapes());
+  run_cases<kTiles, problem_with({.sinks = true, .lengths = true}, Element::fp16, 64, kNone)>(emulator::empty_shapes());
+}
+
+TEST(EmulatedSm90DecodeFeatures, Pages) {
+  const std::vector<int> sizes = {8, 16, 24, 64, 256};
+  run_cases<kColumns, problem_with({.pages = true}, Element::fp16, 64, kCausal)>(emulator::page_shapes(sizes, false));
+  run_cases<kWideColumns, problem_with({.lengths = true, .pages = true}, Element::bf16, 128, kWindow)>(
+      emulator::page_shapes(sizes, true));
+  run_cases<kTiles, problem_with({.pages = true}, Element::bf16, 64, kWindow)>(emulator::page_shapes(sizes, false));
+  run_cases<kTallTiles, problem_with({.lengths = true, .pages = true}, Element::fp16, 128, kCausal)>(
+      emulator::page_shapes(sizes, true));
+}
+
 // ---------------------------------------------------------------------------------------------------- all together
 
 TEST(EmulatedSm90DecodeFeatures, AllChangesOfScores) {
@@ -167,6 +199,27 @@ TEST(EmulatedSm90DecodeFeatures, AllChangesOfScores) {
   }
   run_cases<kColumns, problem_with(kScores, Element::fp16, 64, kCausal)>(shapes);
   run_cases<kTiles, problem_with(kScores, Element::bf16, 128, kNone)>(shapes);
+}
+
+TEST(EmulatedSm90DecodeFeatures, AllByColumns) {
+  run_cases<kColumns, problem_with(kAll, Element::fp16, 64, kCausal)>(emulator::shapes_with_all());
+  run_cases<kWideColumns, problem_with(kAll, Element::bf16, 128, kNone)>(emulator::shapes_with_all());
+}
+TEST(EmulatedSm90DecodeFeatures, AllByTiles) {
+  run_cases<kTiles, problem_with(kAll, Element::bf16, 64, kCausal)>(emulator::shapes_with_all());
+  run_cases<kTallTiles, problem_with(kAll, Element::fp16, 128, kWindow)>(emulator::shapes_with_all());
+}
+
+TEST(EmulatedSm90DecodeFeatures, ComparisonFindsWrongNumbers) {
+  constexpr Problem kProblem = problem_with(kAll, Element::fp16, 64, kCausal);
+  const FeatureShape shape = emulator::shape_of_wrong_numbers();
+  emulator::expect_wrong_numbers_found(
+      [&](const auto& change) {
+        FeatureCase problem(kProblem, shape, 1);
+        change(problem.params());
+        return launch_case<kColumns, kProblem>(problem, shape, 2, 2, 1);
+      },
+      [](const std::string& said, bool is_wrong, const char* what) { EXPECT_EQ(!said.empty(), is_wrong) << what; });
 }
 
 }  // namespace

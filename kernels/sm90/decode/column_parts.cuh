@@ -17,9 +17,9 @@ namespace heed::sm90_decode {
 template <const Config& kConfig, const Problem& kProblem>
 struct ColumnParts : Block<kConfig, kProblem> {
   using Base = Block<kConfig, kProblem>;
-  using Base::block, Base::group, Base::lane, Base::params, Base::place_of, Base::shared, Base::shared_base,
-      Base::words, Base::kDim, Base::kGroups, Base::kPlan;
-  using typename Base::Segment;
+  using Base::block, Base::group, Base::lane, Base::params, Base::params_of, Base::place_of, Base::shared,
+      Base::shared_base, Base::words, Base::kDim, Base::kGroups, Base::kPlan;
+  using typename Base::KnownJob, typename Base::Segment;
 
   static constexpr int kRows = row_groups(kConfig);                 // groups of eight rows
   static constexpr int kColumns = column_fragments(kConfig, kDim);  // of 16 columns of a warp's output
@@ -55,7 +55,8 @@ struct ColumnParts : Block<kConfig, kProblem> {
     unsigned short* out[kRows];  ///< two columns of a row
   };
 
-  __device__ __forceinline__ Finish finish_of(const Job& job, const Segment& segment) const {
+  __device__ __forceinline__ Finish finish_of(const KnownJob& job, const Segment& segment) const {
+    const auto& p = params_of(job);
     Finish finish;
     finish.parts = segment.blocks;
     finish.slot = segment.first_block == block ? 1 : 0;
@@ -66,11 +67,10 @@ struct ColumnParts : Block<kConfig, kProblem> {
 #pragma unroll
     for (int n = 0; n < kRows; ++n) {
       const int row = 8 * n + lane / 4;
-      const PackedRow from = packed_row(job.first + (row < job.rows ? row : 0), params.group_size);
-      const int head = job.kv_head * params.group_size + from.head;
-      finish.out[n] = static_cast<unsigned short*>(params.o) + job.batch * params.o_strides.batch +
-                      head * params.o_strides.head + from.query * params.o_strides.row + 16 * group * kColumns +
-                      2 * (lane % 4);
+      const PackedRow from = packed_row(job.first + (row < job.rows ? row : 0), p.group_size);
+      const int head = job.kv_head * p.group_size + from.head;
+      finish.out[n] = static_cast<unsigned short*>(p.o) + job.batch * p.o_strides.batch + head * p.o_strides.head +
+                      from.query * p.o_strides.row + 16 * group * kColumns + 2 * (lane % 4);
       ptx::settle(finish.out[n]);
     }
     ptx::settle(finish.mine);
@@ -83,7 +83,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
   /// Whether one of a lane's two rows of a group is real.
   __device__ __forceinline__ bool has_row(int n, int rows) const { return 8 * n + 2 * (lane % 4) < rows; }
 
-  __device__ __forceinline__ void end_segment(Result& result, const Finish& finish, const Job& job) const {
+  __device__ __forceinline__ void end_segment(Result& result, const Finish& finish, const KnownJob& job) const {
     if (finish.parts > 1) {
       ptx::mbarrier_wait(counted(finish.slot), 0);
       const bool merges = ptx::warp_uniform(is_last(finish.slot)) != 0;
@@ -310,7 +310,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
   }
 
   /// Adds the sinks of rows that have seen all of their keys.
-  __device__ __forceinline__ void add_sinks(Result& result, const Job& job) const {
+  __device__ __forceinline__ void add_sinks(Result& result, const KnownJob& job) const {
 #pragma unroll
     for (int n = 0; n < kRows; ++n)
 #pragma unroll
@@ -349,7 +349,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
   }
 
   /// Log-sum-exps, of rows 2 (T % 4) and the next of each group. For the first four lanes.
-  __device__ __forceinline__ void store_lse(const Result& result, const Job& job) const {
+  __device__ __forceinline__ void store_lse(const Result& result, const KnownJob& job) const {
 #pragma unroll
     for (int n = 0; n < kRows; ++n)
 #pragma unroll
@@ -358,7 +358,8 @@ struct ColumnParts : Block<kConfig, kProblem> {
         if (row >= job.rows) continue;
         const PackedRow at = packed_row(job.first + row, params.group_size);
         if constexpr (has_features(kProblem.features)) {
-          params.lse[attention::lse_offset(params, job.batch, job.kv_head * params.group_size + at.head, at.query)] =
+          const auto& p = params_of(job);
+          p.lse[attention::lse_offset(p, job.batch, job.kv_head * p.group_size + at.head, at.query)] =
               attention::log_sum_exp(result.sum[n][r] != 0.0F, result.row_max[n][r], result.sum[n][r]);
         } else {
           const long long head =

@@ -370,6 +370,7 @@ enum class Illegal {
   columns_rows,
   columns_mergers,
   producer,
+  producer_of_entries,
   stages,
   threads,
   shared_memory,
@@ -389,6 +390,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
     if (!c.producer_warp && warps_per_group(c) != 1) return Illegal::producer;
     if (c.stages % c.kv_groups != 0) return Illegal::stages;  // a stage is always the same group's: see SharedPlan
   }
+  if ((problem.features.lengths || problem.features.pages) && !c.producer_warp) return Illegal::producer_of_entries;
   if (threads(c) > 1024) return Illegal::threads;
   const int total = shared_plan(c, problem.head_dim).total;
   if (total > shared_bytes) return Illegal::shared_memory;
