@@ -130,7 +130,7 @@ struct alignas(64) CachedMaps {
 };
 constexpr std::size_t kCachedMaps = 64;  // 37 KB a thread; a decoder of 32 layers has 32 sets of addresses
 
-const TensorMaps& maps_of(std::uint64_t plan, const ForwardParams& p, const TensorMapSpec& spec) {
+const TensorMaps& maps_of(std::uint64_t plan, const FeatureParams& p, const TensorMapSpec& spec) {
   static thread_local std::array<CachedMaps, kCachedMaps> cached;
   const auto mix = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address) >> 4; };
   const std::uint64_t hash = (mix(p.q) ^ mix(p.k) * 3 ^ mix(p.v) * 5 ^ mix(p.o) * 7 ^ plan) * 0x9E3779B97F4A7C15U;

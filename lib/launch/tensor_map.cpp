@@ -26,24 +26,38 @@ struct Tensor {
   TensorStrides strides;
   int rows;
   int heads;
+  int batch;  ///< batch entries, or pages
   int box_rows;
   int box_columns;
 };
 
-Tensor tensor_of(const ForwardParams& p, const TensorMapSpec& spec, MappedTensor tensor) {
-  const int keys = std::max(1, visible_keys(spec.problem.mask, p.len_q - 1, p.right_offset, p.len_k));
+// Rows of a head, and how many times there are as many.
+struct Rows {
+  int rows;
+  int batch;
+};
+
+// What entries have of keys of one length each depends on numbers that the device has: all of them.
+Rows rows_of_keys(const FeatureParams& p, MaskKind mask) {
+  if (p.page_table != nullptr) return {p.page_size, p.pages};
+  const bool differ = p.seqused_k != nullptr || p.cu_seqlens_q != nullptr;
+  return {std::max(1, differ ? p.len_k : visible_keys(mask, p.len_q - 1, p.right_offset, p.len_k)), p.batch};
+}
+
+Tensor tensor_of(const FeatureParams& p, const TensorMapSpec& spec, MappedTensor tensor) {
+  const Rows keys = rows_of_keys(p, spec.problem.mask);
   switch (tensor) {
     case MappedTensor::q:
-      return {"q", p.q, p.q_strides, p.len_q, p.heads, spec.q_rows, spec.columns};
+      return {"q", p.q, p.q_strides, p.len_q, p.heads, p.batch, spec.q_rows, spec.columns};
     case MappedTensor::k:
-      return {"k", p.k, p.k_strides, keys, p.heads_kv, spec.k_rows, spec.columns};
+      return {"k", p.k, p.k_strides, keys.rows, p.heads_kv, keys.batch, spec.k_rows, spec.columns};
     case MappedTensor::v:
-      return {"v", p.v, p.v_strides, keys, p.heads_kv, spec.v_rows, spec.columns};
+      return {"v", p.v, p.v_strides, keys.rows, p.heads_kv, keys.batch, spec.v_rows, spec.columns};
     case MappedTensor::o:
       break;
   }
   const int columns = spec.o_columns == 0 ? spec.columns : spec.o_columns;
-  return {"o", p.o, p.o_strides, p.len_q, p.heads, spec.o_rows, columns};
+  return {"o", p.o, p.o_strides, p.len_q, p.heads, p.batch, spec.o_rows, columns};
 }
 
 // CUtensorMapDataType of elements that boxes hold; its numbers, as builds without CUDA have no name for them.
@@ -65,7 +79,7 @@ std::optional<int> driver_type_of(Element element) {
 
 }  // namespace
 
-TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorMapSpec& spec, MappedTensor which) {
+TensorMapShape tensor_map_shape(const FeatureParams& params, const TensorMapSpec& spec, MappedTensor which) {
   const Tensor t = tensor_of(params, spec, which);
   const int head_dim = spec.problem.head_dim;
   const ElementFacts& element = facts_of(spec.problem.element);
@@ -90,6 +104,11 @@ TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorMapSpec
     refuse(fmt::format("a tensor map of {} cannot be made: a box has 1 to {} rows, not {}", t.name, kMostBoxRows,
                        t.box_rows),
            std::to_string(t.box_rows));
+  const bool has_pages = params.page_table != nullptr && (which == MappedTensor::k || which == MappedTensor::v);
+  if (has_pages && t.rows % t.box_rows != 0)
+    refuse(fmt::format("a tensor map of {} cannot be made: pages of {} keys are no multiple of a box's {} rows", t.name,
+                       t.rows, t.box_rows),
+           std::to_string(t.rows));
   const auto address = reinterpret_cast<std::uintptr_t>(t.address);
   if (address == 0 || address % kAlignment != 0)
     refuse(
@@ -99,7 +118,7 @@ TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorMapSpec
   TensorMapShape shape;
   shape.address = t.address;
   shape.extents = {static_cast<std::uint64_t>(head_dim), static_cast<std::uint64_t>(t.rows),
-                   static_cast<std::uint64_t>(t.heads), static_cast<std::uint64_t>(params.batch)};
+                   static_cast<std::uint64_t>(t.heads), static_cast<std::uint64_t>(t.batch)};
   shape.box = {static_cast<std::uint32_t>(t.box_columns), static_cast<std::uint32_t>(t.box_rows), 1, 1};
   shape.swizzle_bytes = t.box_columns * element.bytes;
   const std::array<long long, 3> strides = {t.strides.row, t.strides.head, t.strides.batch};
@@ -120,7 +139,7 @@ TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorMapSpec
 
 #ifdef HEED_WITH_CUDA
 
-TensorMaps encode_tensor_maps(const ForwardParams& params, const TensorMapSpec& spec) {
+TensorMaps encode_tensor_maps(const FeatureParams& params, const TensorMapSpec& spec) {
   static_assert(CU_TENSOR_MAP_DATA_TYPE_FLOAT16 == 6 && CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 == 9);
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) <= alignof(CUtensorMap));
   const auto encode = cuda_driver().tensor_map_encode_tiled;
@@ -158,7 +177,7 @@ TensorMaps encode_tensor_maps(const ForwardParams& params, const TensorMapSpec& 
 
 #else
 
-TensorMaps encode_tensor_maps(const ForwardParams&, const TensorMapSpec&) {
+TensorMaps encode_tensor_maps(const FeatureParams&, const TensorMapSpec&) {
   refuse("this build has no CUDA support", "cuda");
 }
 

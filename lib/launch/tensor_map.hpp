@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "kernels/contract.hpp"
+#include "kernels/attention/features.hpp"
 #include "variant/family.hpp"
 
 namespace heed {
@@ -22,14 +22,15 @@ struct TensorMapShape {
 
 enum class MappedTensor { q, k, v, o };
 
-/// The shape of one tensor's map. The rows of K and V end with the last key that any query attends to. A dimension of
-/// size 1 is given a legal stride, for its own is never used.
+/// The shape of one tensor's map. The rows of K and V end with the last key that any query attends to; where entries of
+/// the batch have lengths of their own, with the last key that one may have. Of K and V in pages, each page counts as a
+/// batch entry. A dimension of size 1 is given a legal stride, for its own is never used.
 /// @throws Error(unsupported) naming the tensor and what would be right: an address or stride that is no multiple of 16
-/// bytes, elements that are not 16-bit, a box that no copy can move
-TensorMapShape tensor_map_shape(const ForwardParams& params, const TensorMapSpec& spec, MappedTensor tensor);
+/// bytes, elements that are not 16-bit, a box that no copy can move, pages that boxes do not divide
+TensorMapShape tensor_map_shape(const FeatureParams& params, const TensorMapSpec& spec, MappedTensor tensor);
 
 /// The maps of a launch; of a tensor without rows in `spec` all zero. Needs no GPU, but the driver.
 /// @throws Error(unsupported) as tensor_map_shape, or when the driver has no tensor maps or refuses these
-TensorMaps encode_tensor_maps(const ForwardParams& params, const TensorMapSpec& spec);
+TensorMaps encode_tensor_maps(const FeatureParams& params, const TensorMapSpec& spec);
 
 }  // namespace heed

@@ -125,7 +125,9 @@ class Sm90DecodeFamily final : public Family {
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
   HeadDims head_dims() const override { return {.listed = {64, 128}}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
-  Features features() const override { return {.softcap = true, .bias = true, .alibi = true, .sinks = true}; }
+  Features features() const override {
+    return {.softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true};
+  }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override {
@@ -133,6 +135,13 @@ class Sm90DecodeFamily final : public Family {
   }
   std::optional<std::string> refuses_sizes(const Workload& workload) const override {
     if (auto reason = refused_by_packed_rows(workload)) return reason;
+    if (workload.page_size % sm90_decode::kLeastPage != 0)
+      return fmt::format(
+          "a page of {} keys is no multiple of the {} that its bulk copies take at once: use "
+          "fwd_sm80_decode",
+          workload.page_size, sm90_decode::kLeastPage);
+    if (workload.ragged && workload.page_size == 0)
+      return "rows of all entries in one tensor of keys have no tensor map: use fwd_sm80_decode";
     sm90_decode::Config most;
     most.block_m = 8;
     most.block_n = 16;
@@ -223,10 +232,11 @@ class Sm90DecodeFamily final : public Family {
     plan.shared_bytes = sm90_decode::shared_plan(c, dim).total;
     plan.semaphores = static_cast<int>(words.total());
     plan.supports_pdl = c.pdl;
+    const int box_rows = sm90_decode::rows_of_box(c, static_cast<int>(workload.page_size));
     plan.tensor_maps = TensorMapSpec{.problem = problem_of(workload),
                                      .columns = tile::kBoxColumns,
-                                     .k_rows = c.block_n,
-                                     .v_rows = c.block_n,
+                                     .k_rows = box_rows,
+                                     .v_rows = box_rows,
                                      .l2_bytes = c.l2_promotion};
     return plan;
   }
@@ -263,11 +273,21 @@ class Sm90DecodeFamily final : public Family {
       c.kv_groups = 8;
       c.block_n = 128;
     }
-    for (const int stages : {8, 6, 4, 3, 2}) {
-      c.stages = stages;
-      const Config config = table().config_of(c);
-      const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
-      if ((bytes <= kBytesUnderWay || stages <= 3) && !is_illegal(config, workload, device)) return config;
+    Config config;
+    const auto fits = [&] {
+      for (const int stages : {8, 6, 4, 3, 2}) {
+        c.stages = stages;
+        config = table().config_of(c);
+        const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
+        if ((bytes <= kBytesUnderWay || stages <= 3) && !is_illegal(config, workload, device)) return true;
+      }
+      return false;
+    };
+    if (fits()) return config;
+    if (c.kv_groups == 8) {  // biases take registers too
+      c.kv_groups = 4;
+      c.block_n = 64;
+      if (fits()) return config;
     }
     return by_tiles(c, workload, device);
   }
@@ -279,16 +299,19 @@ class Sm90DecodeFamily final : public Family {
     c.l2_prefetch_kib = prefetch_of(workload, device);
     c.kv_groups = c.block_m <= 16 ? 4 : 2;
     Config config;
-    for (c.block_n = workload.dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
-      if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * num_sms_of(device)) continue;
-      for (const int merge_warps : {4, 3, 2, 1})
-        for (const int stages : {24, 16, 12, 8, 6, 4, 2}) {
-          c.merge_warps = merge_warps;
-          c.stages = stages;
-          config = table().config_of(c);
-          const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
-          if (bytes <= kBytesUnderWay && !is_illegal(config, workload, device)) return config;
-        }
+    for (const bool is_second : {false, true}) {  // with biases 64 rows of head dim 128 take too many registers
+      if (is_second) c.block_m = std::min(c.block_m, 32);
+      for (c.block_n = workload.dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
+        if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * num_sms_of(device)) continue;
+        for (const int merge_warps : {4, 3, 2, 1})
+          for (const int stages : {24, 16, 12, 8, 6, 4, 2}) {
+            c.merge_warps = merge_warps;
+            c.stages = stages;
+            config = table().config_of(c);
+            const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * workload.dim * 2;
+            if (bytes <= kBytesUnderWay && !is_illegal(config, workload, device)) return config;
+          }
+      }
     }
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;

@@ -9,8 +9,8 @@ namespace {
 
 using testing_support::expect_error;
 
-ForwardParams params_of(int batch, int heads, int heads_kv, int len_q, int len_k, int dim) {
-  ForwardParams p{};
+FeatureParams params_of(int batch, int heads, int heads_kv, int len_q, int len_k, int dim) {
+  FeatureParams p{};
   p.q = reinterpret_cast<const void*>(0x1000);
   p.k = reinterpret_cast<const void*>(0x2000);
   p.v = reinterpret_cast<const void*>(0x3000);
@@ -35,7 +35,7 @@ TensorMapSpec boxes_of(int dim, bool causal = false) {
 }
 
 TEST(TensorMap, ShapesOfDenseTensors) {
-  const ForwardParams p = params_of(2, 8, 4, 100, 300, 128);
+  const FeatureParams p = params_of(2, 8, 4, 100, 300, 128);
   const TensorMapShape q = tensor_map_shape(p, boxes_of(128), MappedTensor::q);
   EXPECT_EQ(q.address, p.q);
   EXPECT_EQ(q.extents, (std::array<std::uint64_t, 4>{128, 100, 8, 2}));
@@ -71,7 +71,7 @@ TEST(TensorMap, HeadDimsNeedNotFillTheirBoxes) {
 
 // Rows between heads (blhd): the head stride is the smaller one.
 TEST(TensorMap, ShapesOfInterleavedHeads) {
-  ForwardParams p = params_of(2, 8, 4, 100, 300, 64);
+  FeatureParams p = params_of(2, 8, 4, 100, 300, 64);
   p.q_strides = {100 * 8 * 64, 64, 8 * 64};
   EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::q).strides_bytes,
             (std::array<std::uint64_t, 3>{1024, 128, 102400}));
@@ -79,7 +79,7 @@ TEST(TensorMap, ShapesOfInterleavedHeads) {
 
 // Keys that no query attends to are outside; one row is the least there can be.
 TEST(TensorMap, KeysEndWithTheLastThatIsSeen) {
-  ForwardParams p = params_of(1, 1, 1, 100, 300, 64);
+  FeatureParams p = params_of(1, 1, 1, 100, 300, 64);
   const auto rows = [&](bool causal, int offset) {
     p.right_offset = offset;
     const TensorMapShape k = tensor_map_shape(p, boxes_of(64, causal), MappedTensor::k);
@@ -96,7 +96,7 @@ TEST(TensorMap, KeysEndWithTheLastThatIsSeen) {
 }
 
 TEST(TensorMap, StridesOfSingleEntriesMayBeAnything) {
-  ForwardParams p = params_of(1, 1, 1, 1, 1, 64);
+  FeatureParams p = params_of(1, 1, 1, 1, 1, 64);
   p.q_strides = {7, 0, -3};
   EXPECT_EQ(tensor_map_shape(p, boxes_of(64), MappedTensor::q).strides_bytes,
             (std::array<std::uint64_t, 3>{128, 128, 128}));
@@ -104,7 +104,7 @@ TEST(TensorMap, StridesOfSingleEntriesMayBeAnything) {
 
 TEST(TensorMap, WhatCannotBeCopiedIsRefusedWithWhatWouldBeRight) {
   const auto refusal = [](const std::string& words, const auto& change) {
-    ForwardParams p = params_of(2, 8, 4, 100, 300, 64);
+    FeatureParams p = params_of(2, 8, 4, 100, 300, 64);
     TensorMapSpec boxes = boxes_of(64);
     change(p, boxes);
     expect_error(ErrorCode::unsupported, words, [&] { (void)tensor_map_shape(p, boxes, MappedTensor::k); });
@@ -163,7 +163,7 @@ TEST(Launch, BeginsWithTheFirstKeyThatIsSeen) {
     launch.element = element;
     const auto sent = nlohmann::json::parse(nlohmann::json(launch).dump()).get<worker::Launch>();
     EXPECT_EQ(sent.shape.left_offset, 280);
-    const ForwardParams p = worker::resolve(sent, 0x100000);
+    const FeatureParams p = worker::resolve(sent, 0x100000);
     const std::uintptr_t rows = 280 * 64 * (element == Element::fp32 ? 4 : 2);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p.k), 0x101000 + rows);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p.v), 0x108000 + rows);
@@ -176,6 +176,31 @@ TEST(Launch, BeginsWithTheFirstKeyThatIsSeen) {
   nlohmann::json unknown = launch;
   unknown["element"] = "fp8";
   EXPECT_THROW((void)unknown.get<worker::Launch>(), Error);
+}
+
+// Pages count as batch entries; where entries have lengths, rows end with the last that one may have, whatever the
+// mask.
+TEST(TensorMaps, OfPagesAndOfLengths) {
+  FeatureParams p = params_of(3, 4, 2, 4, 300, 64);
+  const int numbers[3] = {};
+  p.right_offset = -100;
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64, true), MappedTensor::k).extents[1], 1U);
+  p.seqused_k = numbers;
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64, true), MappedTensor::k).extents,
+            (std::array<std::uint64_t, 4>{64, 300, 2, 3}));
+  p.page_table = numbers;
+  p.page_size = 32;
+  p.pages = 40;
+  p.k_strides = p.v_strides = {32 * 2 * 64, 64, 2 * 64};
+  TensorMapSpec boxes = boxes_of(64);
+  boxes.k_rows = boxes.v_rows = 16;
+  const TensorMapShape k = tensor_map_shape(p, boxes, MappedTensor::k);
+  EXPECT_EQ(k.extents, (std::array<std::uint64_t, 4>{64, 32, 2, 40}));
+  EXPECT_EQ(k.strides_bytes, (std::array<std::uint64_t, 3>{256, 128, 8192}));
+  EXPECT_EQ(tensor_map_shape(p, boxes, MappedTensor::q).extents[3], 3U);
+  boxes.v_rows = 24;
+  expect_error(ErrorCode::unsupported, "pages of 32 keys are no multiple of a box's 24 rows",
+               [&] { (void)tensor_map_shape(p, boxes, MappedTensor::v); });
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ TEST_F(Gpu, TheDriverEncodesTensorMaps) {
     const verify::Scene scene(w, verify::make_inputs(w, verify::InputClass::normal, 1), LaunchPlan{}, 1);
     const TensorMapSpec boxes{
         .problem = problem_of(w), .columns = 64, .q_rows = 64, .k_rows = 128, .v_rows = 128, .o_rows = 64};
-    const ForwardParams params = worker::resolve(scene.launch(), 0x7f0000000000);
+    const FeatureParams params = worker::resolve(scene.launch(), 0x7f0000000000);
     try {
       const TensorMaps maps = encode_tensor_maps(params, boxes);
       const TensorMap none{};

@@ -336,7 +336,8 @@ HEED_HOST_DEVICE constexpr int merge_parts(const Config& c, int head_dim, int ro
 
 /// Registers a thread needs: output and score accumulators, P packed beside the scores, Q, and 48 for addresses, row
 /// state and the job: with 40 instead of 48, configs of 168 registers spilled up to 32 bytes. `beside`: ends of the
-/// rows' keys, and what a merge of four warps holds of them; without, NVRTC 13.0 spilled 4 to 32 bytes.
+/// rows' keys, and what a merge of four warps holds of them; without, NVRTC 13.0 spilled 4 to 32 bytes. Biases take
+/// pointers, and more beside ALiBi's slopes or an entry's own numbers: 4 to 68 bytes were spilled.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& problem) {
   const int head_dim = problem.head_dim;
   const int polynomial = c.exp2 == attention::Exp2{} ? 0 : 4;
@@ -344,6 +345,9 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& 
   if (head_dim == 128 && by_columns(c)) beside = has_right_bound(problem.mask) && c.block_m == 32 ? 16 : 0;
   if (head_dim == 128 && !by_columns(c))
     beside = (c.block_m >= 32 ? 4 : 0) + (has_right_bound(problem.mask) && c.merge_warps == 4 ? 13 : 0);
+  const Features& f = problem.features;
+  if (f.bias) beside += 4;
+  if (f.bias && (f.alibi || f.lengths || f.pages)) beside += by_columns(c) ? 4 * row_groups(c) : 5 + c.block_n / 4;
   if (by_columns(c)) {
     const int fragments = column_fragments(c, head_dim);
     const int a_row_group = head_dim / 8 + 4 * fragments + 4 + c.block_n / c.kv_groups / 4 + c.block_n / 8;
