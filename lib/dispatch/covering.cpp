@@ -119,6 +119,19 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
                 want(*family, without_blocks, 0);
             }
           }
+        // And those for few queries, with all features that they have: of rows of one head, for any heads a group.
+        Workload few = one;
+        few.heads = few.heads_kv;
+        few.len_q = 8;
+        few.len_k = std::max<std::int64_t>(few.len_k, 4096);
+        few = reduced(few);
+        if (mask_kind(one) == mask && mask_kind(few) == mask)
+          for (const Family* family : families()) {
+            if (!family->is_special() || !has_features(family->features())) continue;
+            const Workload with_all = with_features(few, family->features());
+            if (!family->refuses(with_all, device) && !family->made_for(with_all, device).empty())
+              want(*family, with_all, 0);
+          }
         for (auto& [id, program] : wanted)
           if (std::none_of(chosen.begin(), chosen.end(),
                            [&id = id](const CoveringProgram& c) { return c.variant.id() == id; }))

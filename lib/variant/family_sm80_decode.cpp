@@ -79,6 +79,9 @@ class Sm80DecodeFamily final : public Family {
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
   HeadDims head_dims() const override { return {.listed = {64, 128}}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
+  Features features() const override {
+    return {.softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true};
+  }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override { return refused_by_mma(device); }
@@ -129,8 +132,8 @@ class Sm80DecodeFamily final : public Family {
       case sm80_decode::Illegal::occupancy:
         return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
       case sm80_decode::Illegal::registers:
-        return fmt::format("it needs at least {} registers a thread, {} fit",
-                           sm80_decode::registers_needed(c, problem.head_dim), sm80_decode::registers_allowed(c));
+        return fmt::format("it needs at least {} registers a thread, {} fit", sm80_decode::registers_needed(c, problem),
+                           sm80_decode::registers_allowed(c));
     }
     return "unknown reason";
   }
@@ -145,17 +148,19 @@ class Sm80DecodeFamily final : public Family {
     c.block_n = workload.dim == 128 ? 16 : 32;
     c.rescale = attention::Rescale::when_grown;
     Config config;
-    const auto fits = [&](int groups, int blocks, int stages) {
+    const auto fits = [&](bool q_in_registers, int groups, int blocks, int stages) {
+      c.q_in_registers = q_in_registers;
       c.kv_groups = groups;
       c.min_blocks = blocks;
       c.stages = stages;
       config = table().config_of(c);
       return !is_illegal(config, workload, device);
     };
-    for (const int groups : {4, 2})  // the partial outputs of 64 rows are too large for four groups on sm_89
-      for (const int blocks : {2, 1})
-        for (const int stages : {4, 3, 2, 1})
-          if (fits(groups, blocks, stages)) return config;
+    for (const bool q_in_registers : {true, false})  // biases and pages take registers too
+      for (const int groups : {4, 2})                // the partial outputs of 64 rows are too large for four on sm_89
+        for (const int blocks : {2, 1})
+          for (const int stages : {4, 3, 2, 1})
+            if (fits(q_in_registers, groups, blocks, stages)) return config;
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;
   }
@@ -164,7 +169,7 @@ class Sm80DecodeFamily final : public Family {
     return kernel_prelude(folder(), "sm80_decode", table().render(config), problem);
   }
 
-  std::string entry() const override { return kernel_entry({.name = "sm80_decode"}); }
+  std::string entry() const override { return kernel_entry({.name = "sm80_decode", .has_features = true}); }
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
     const sm80_decode::Config c = table().aggregate_of(config);

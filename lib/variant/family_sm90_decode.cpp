@@ -183,6 +183,9 @@ class Sm90DecodeFamily final : public Family {
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
   HeadDims head_dims() const override { return sm90_split_family().head_dims(); }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
+  Features features() const override {
+    return {.softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true};
+  }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 
   std::optional<std::string> refuses_device(const DeviceFacts& device) const override {
@@ -190,6 +193,13 @@ class Sm90DecodeFamily final : public Family {
   }
   std::optional<std::string> refuses_sizes(const Workload& workload) const override {
     if (auto reason = refused_by_packed_rows(workload)) return reason;
+    if (workload.page_size % sm90_decode::kLeastPage != 0)
+      return fmt::format(
+          "a page of {} keys is no multiple of the {} that its bulk copies take at once: use "
+          "fwd_sm80_decode",
+          workload.page_size, sm90_decode::kLeastPage);
+    if (workload.ragged && workload.page_size == 0)
+      return "rows of all entries in one tensor of keys have no tensor map: use fwd_sm80_decode";
     sm90_decode::Config most;
     most.block_m = 8;
     most.block_n = 16;
@@ -231,6 +241,8 @@ class Sm90DecodeFamily final : public Family {
         return fmt::format(
             "groups of {} warps cannot ask for copies themselves: producer_warp=off is for block_m up to 16",
             sm90_decode::warps_per_group(c));
+      case sm90_decode::Illegal::producer_of_entries:
+        return "lengths of entries and pages want producer_warp=on: its lanes look up where the boxes of a tile lie";
       case sm90_decode::Illegal::stages:
         return fmt::format("{} stages are no multiple of {} groups", c.stages, c.kv_groups);
       case sm90_decode::Illegal::threads:
@@ -257,7 +269,9 @@ class Sm90DecodeFamily final : public Family {
     return kernel_prelude(folder(), "sm90_decode", table().render(config), problem);
   }
 
-  std::string entry() const override { return kernel_entry({.name = "sm90_decode", .takes_maps = true}); }
+  std::string entry() const override {
+    return kernel_entry({.name = "sm90_decode", .takes_maps = true, .has_features = true});
+  }
 
   LaunchPlan plan(const Config& config, const Workload& workload, const DeviceFacts& device) const override {
     const sm90_decode::Config c = table().aggregate_of(config);
@@ -277,10 +291,11 @@ class Sm90DecodeFamily final : public Family {
     plan.shared_bytes = sm90_decode::shared_plan(c, dim).total;
     plan.semaphores = static_cast<int>(words.total());
     plan.supports_pdl = c.pdl;
+    const int box_rows = sm90_decode::rows_of_box(c, static_cast<int>(workload.page_size));
     plan.tensor_maps = TensorMapSpec{.problem = problem_of(workload),
                                      .columns = tile::kBoxColumns,
-                                     .k_rows = c.block_n,
-                                     .v_rows = c.block_n,
+                                     .k_rows = box_rows,
+                                     .v_rows = box_rows,
                                      .l2_bytes = c.l2_promotion};
     return plan;
   }
@@ -341,11 +356,21 @@ class Sm90DecodeFamily final : public Family {
       c.kv_groups = 8;
       c.block_n = 128;
     }
-    for (const int stages : {8, 6, 4, 3, 2}) {
-      c.stages = stages;
-      Config config = table().config_of(c);
-      const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * dim * 2;
-      if ((bytes <= kBytesUnderWay || stages <= 3) && !is_illegal(config, workload, device)) return config;
+    Config config;
+    const auto fits = [&] {
+      for (const int stages : {8, 6, 4, 3, 2}) {
+        c.stages = stages;
+        config = table().config_of(c);
+        const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * dim * 2;
+        if ((bytes <= kBytesUnderWay || stages <= 3) && !is_illegal(config, workload, device)) return true;
+      }
+      return false;
+    };
+    if (fits()) return config;
+    if (c.kv_groups == 8) {  // biases take registers too
+      c.kv_groups = 4;
+      c.block_n = 64;
+      if (fits()) return config;
     }
     return std::nullopt;
   }
@@ -358,16 +383,19 @@ class Sm90DecodeFamily final : public Family {
     c.kv_groups = c.block_m <= 16 ? 4 : 2;
     Config config;
     const int dim = sm90_decode::padded_dim(static_cast<int>(workload.dim));
-    for (c.block_n = dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
-      if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * num_sms_of(device)) continue;
-      for (const int merge_warps : {4, 3, 2, 1})
-        for (const int stages : {24, 16, 12, 8, 6, 4, 2}) {
-          c.merge_warps = merge_warps;
-          c.stages = stages;
-          config = table().config_of(c);
-          const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * dim * 2;
-          if (bytes <= kBytesUnderWay && !is_illegal(config, workload, device)) return config;
-        }
+    for (const bool is_second : {false, true}) {  // with biases 64 rows of head dim 128 take too many registers
+      if (is_second) c.block_m = std::min(c.block_m, 32);
+      for (c.block_n = dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
+        if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * num_sms_of(device)) continue;
+        for (const int merge_warps : {4, 3, 2, 1})
+          for (const int stages : {24, 16, 12, 8, 6, 4, 2}) {
+            c.merge_warps = merge_warps;
+            c.stages = stages;
+            config = table().config_of(c);
+            const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * dim * 2;
+            if (bytes <= kBytesUnderWay && !is_illegal(config, workload, device)) return config;
+          }
+      }
     }
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;

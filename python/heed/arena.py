@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from heed import launch, suites
+from heed import feature_suites, launch, suites
 from heed import measure as timing
 from heed.chart import suite_chart
 from heed.conclusion import conclude
@@ -29,9 +29,10 @@ WHAT = "arena"
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST_TORCH = (2, 5)
 SDPA = ("sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "sdpa_default")
-OTHERS = ("flash_attn_3", "flash_attn_2", "flash_attn_4", "flashinfer", "xformers", "triton_flex")
+OTHERS = ("flash_attn_3", "flash_attn_2", "flash_attn_4", "flashinfer", "xformers", "triton_flex", "torch_varlen")
 GPU_SUITES = ("latency", "throughput", "acceptance", "decode", "models", "random", "windows", "eager")
-SUITES = (*GPU_SUITES, "cpu")
+CALL_SUITES = ("masks", "ragged", "paged", "sparse")  # of heed.feature_suites: their own contenders take part
+SUITES = (*GPU_SUITES, *CALL_SUITES, "cpu")
 QUICK_RANDOM = 20  # random acceptance workloads of --quick
 
 
@@ -75,7 +76,7 @@ def choose(given, known, what, groups):
 
 def chosen_suites(options):
     """The suites to run. Raises Failure."""
-    every = suites.suites(options.seed)
+    every = suites.suites(options.seed) | feature_suites.suites()
     names = choose(options.suite, SUITES, "suite", {"all": GPU_SUITES})
     chosen = [every[name] for name in names]
     if options.quick:
@@ -231,19 +232,28 @@ def measure(options):
     from heed import contenders, contest
 
     begun = time.monotonic()
-    workloads = list(dict.fromkeys(text for suite in chosen for text in suite.workloads))
-    workloads = [str(suites.parse_workload(text)) for text in workloads]
+    calls = [call for suite in chosen if suite.name in CALL_SUITES for call in suite.workloads]
+    workloads = [text for suite in chosen if suite.name not in CALL_SUITES for text in suite.workloads]
+    workloads = [str(suites.parse_workload(text)) for text in dict.fromkeys(workloads)]
+    workloads += [text for call in calls for text in (call.text, str(call.dense()))]
+    workloads = list(dict.fromkeys(workloads))
     with tempfile.TemporaryDirectory() as folder:
         print(f"building for {len(workloads)} workloads", flush=True)
         built = launch.build(heed, [(text, table.get(text, default)) for text in workloads], folder, device, options.cache)
         facts = {entry["workload"]: entry for entry in built["builds"]}
-        found, skipped = contenders.gather(against, device == "cuda", built["device"]["memory_bytes"])
+        found, skipped = contenders.gather([name for name in against if name != "torch_varlen"], device == "cuda", built["device"]["memory_bytes"])
         for skipped_name, why in skipped.items():
             print(f"skipped {skipped_name}: {why}", flush=True)
         settings = contest.Settings(options.quick, options.seed)
         if device == "cpu":
             torch.set_num_threads(built["device"]["processors"])  # as many threads as Heed's defaults take
         run = contest.Contest(contenders.Heed(facts), found, device, built["device"], settings)
+        run_of_calls = None
+        if calls:
+            from heed import feature_calls, feature_contest
+
+            mine = [contender for contender in feature_calls.contenders(facts) if contender.name in against or contender.name == "heed_dense"]
+            run_of_calls = feature_contest.FeatureContest(feature_calls.Heed(facts), mine, device, built["device"], settings)
         evidence = {
             "schema": SCHEMA,
             "what": WHAT,
@@ -271,8 +281,12 @@ def measure(options):
                 for contender in found:
                     getattr(contender, "new_suite", lambda: None)()
                 for number, text in enumerate(suite.workloads, 1):
-                    text = str(suites.parse_workload(text))
-                    for row in run.rows(suite, text, facts[text]):
+                    if suite.name in CALL_SUITES:
+                        rows = run_of_calls.rows(suite, text, facts[text.text])
+                    else:
+                        text = str(suites.parse_workload(text))
+                        rows = run.rows(suite, text, facts[text])
+                    for row in rows:
                         evidence["rows"].append(row)
                         print(f"{time.monotonic() - begun:5.0f} s  {suite.name} {number}/{len(suite.workloads)}  {progress_text(row)}", flush=True)
                         save(evidence, output, run)

@@ -118,7 +118,7 @@ class Contest:
             calls = {"heed": calls["heed"].as_dependent(), PLAIN: calls["heed"]}
             row["errors"][PLAIN] = dict(row["errors"]["heed"])
         count = measure.sets_for(w, mode, self.cache_bytes, self.memory_bytes)
-        sets = make_sets(w, count, self.device, self.settings.seed + 1)
+        sets = self.make_sets(w, count)
 
         def captured(call):
             return self.timer(torch, call, sets, mode, self.settings.block_us, lambda: field.context_of(call), self.fill)
@@ -148,6 +148,10 @@ class Contest:
                 self.synchronize()
         for name, timer in timers.items():
             self.check_timed(row["errors"][name], timer, calls[name], sets, reference)
+
+    def make_sets(self, w, count):
+        """Input sets that a mode rotates over."""
+        return make_sets(w, count, self.device, self.settings.seed + 1)
 
     def compare(self, row, blocks, again=None):
         """Pairs every contender with Heed, and Heed with itself (`again`, where there is another block of the same call); without

@@ -27,6 +27,8 @@ def error_text(error):
     """Of {"max_abs", "pass"}: a number, with FAIL where the gate refuses it."""
     if not error:
         return "-"
+    if error.get("rows") == 0 and error.get("max_abs") is None and error.get("pass"):
+        return "-"  # it computes something else
     value = "not finite" if error.get("max_abs") is None else f"{error['max_abs']:.1e}"
     return value if error.get("pass", True) else f"{value} FAIL"
 
@@ -103,6 +105,7 @@ def summary(rows):
     was timed."""
     lines = []
     copies = any("copy" in row for row in rows)
+    dense = any("of_dense" in row for row in rows)
     for row in rows:
         against, its_us = opponent(row)
         heed_us = row.get("heed_us")
@@ -114,15 +117,17 @@ def summary(rows):
             + list(ratio_text(row.get("peer_ratios", {}).get(against)))
             + [spread]
             + (copy_text(row.get("copy")) if copies else [])
+            + ([f"{100 * row['of_dense']:.0f}%" if "of_dense" in row else "-"] if dense else [])
         )
     header = ["workload", "mode", "heed us", "TFLOP/s", "of floor", "max|error|", "against", "its us", "ratio", "95% interval", "A/A"]
     header += ["copy TB/s", "of copy"] if copies else []
+    header += ["of dense"] if dense else []
     text = table(header, lines, left=(0, 1, 6))
     ratios = [row["ratio"] for row in rows if row.get("ratio")]
     if ratios:
         ahead, behind, undecided = standings(rows)
         text += (
-            f"best SDPA time / heed time: geometric mean {geometric_mean(ratios):.3f} over {len(ratios)} rows; "
+            f"best {'other' if rows[0].get('is_call') else 'SDPA'} time / heed time: geometric mean {geometric_mean(ratios):.3f} over {len(ratios)} rows; "
             f"heed ahead in {ahead}, behind in {behind}, undecided in {undecided}\n"
         )
     return text

@@ -225,5 +225,30 @@ TEST(Launch, BeginsWithTheFirstKeyThatIsSeen) {
   EXPECT_THROW((void)unknown.get<worker::Launch>(), Error);
 }
 
+// Pages count as batch entries; where entries have lengths, rows end with the last that one may have, whatever the
+// mask.
+TEST(TensorMaps, OfPagesAndOfLengths) {
+  FeatureParams p = params_of(3, 4, 2, 4, 300, 64);
+  const int numbers[3] = {};
+  p.right_offset = -100;
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64, true), MappedTensor::k).extents[1], 1U);
+  p.seqused_k = numbers;
+  EXPECT_EQ(tensor_map_shape(p, boxes_of(64, true), MappedTensor::k).extents,
+            (std::array<std::uint64_t, 4>{64, 300, 2, 3}));
+  p.page_table = numbers;
+  p.page_size = 32;
+  p.pages = 40;
+  p.k_strides = p.v_strides = {32 * 2 * 64, 64, 2 * 64};
+  TensorMapSpec boxes = boxes_of(64);
+  boxes.k_rows = boxes.v_rows = 16;
+  const TensorMapShape k = tensor_map_shape(p, boxes, MappedTensor::k);
+  EXPECT_EQ(k.extents, (std::array<std::uint64_t, 4>{64, 32, 2, 40}));
+  EXPECT_EQ(k.strides_bytes, (std::array<std::uint64_t, 3>{256, 128, 8192}));
+  EXPECT_EQ(tensor_map_shape(p, boxes, MappedTensor::q).extents[3], 3U);
+  boxes.v_rows = 24;
+  expect_error(ErrorCode::unsupported, "pages of 32 keys are no multiple of a box's 24 rows",
+               [&] { (void)tensor_map_shape(p, boxes, MappedTensor::v); });
+}
+
 }  // namespace
 }  // namespace heed

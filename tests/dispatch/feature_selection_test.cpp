@@ -156,8 +156,7 @@ TEST(FeatureCovering, GpuFamiliesWithFeaturesHaveTheirPrograms) {
   const DeviceFacts device = representative_gpu("sm_90a");
   int expected = 0;
   for (const Family* family : families())
-    if (family->device() == DeviceKind::cuda && !family->is_special() && has_features(family->features()))
-      expected += 2 * 3;
+    if (family->device() == DeviceKind::cuda && has_features(family->features())) expected += 2 * 3;
   int found = 0;
   const CoveringOptions options{.dtypes = {Dtype::fp16, Dtype::bf16}, .dims = {64}, .samples = 20};
   for (const CoveringProgram& program : covering_programs(device, options))

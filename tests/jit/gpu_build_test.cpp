@@ -90,6 +90,35 @@ INSTANTIATE_TEST_SUITE_P(Architectures, GpuBuilds,
                            return fmt::format("{}_{}", std::get<0>(named.param), std::get<1>(named.param)->name());
                          });
 
+// Programs of families for few queries with what serving engines send.
+TEST_P(GpuBuilds, DecodeDefaultsWithFeaturesHaveNoSpills) {
+  if (!has_nvrtc()) HEED_LACKS("nvrtc", "libnvrtc cannot be loaded");
+  const DeviceFacts device = gpu_limits(std::get<0>(GetParam()));
+  const Family* family = std::get<1>(GetParam());
+  if (!family->is_special()) GTEST_SKIP() << "not for few queries";
+  Builder builder(options_in(testing_support::shared_cache()));
+  std::vector<std::pair<std::string, std::future<BuildOutcome>>> builds;
+  for (const char* shape : {"b8h32hkv4l1k8192d", "b8h32hkv4l4k8192d"})
+    for (const int dim : family->head_dims().listed)
+      for (const char* mask : {"", ":causal_bottom_right", ":window=1000"})
+        for (const char* features : {":sinks:key_lengths", ":key_lengths:page=16", ":bias=fp16",
+                                     ":softcap=30:bias=fp16:alibi:sinks:key_lengths:page=16"}) {
+          const Workload workload = parse_workload(fmt::format("{}{}{}{}", shape, dim, mask, features));
+          if (family->refuses(workload, device)) continue;
+          const Variant variant = make_variant(*family, family->default_config(workload, device), workload);
+          builds.emplace_back(describe(variant) + " of " + to_string(workload),
+                              builder.start(request_for(variant, workload, device)));
+        }
+  for (auto& [name, build] : builds) {
+    SCOPED_TRACE(name);
+    const BuildOutcome outcome = build.get();
+    ASSERT_TRUE(outcome.artifact) << outcome.log;
+    EXPECT_EQ(outcome.artifact->breach, "");
+    EXPECT_EQ(outcome.artifact->resources.spill_store_bytes, 0);
+    EXPECT_EQ(outcome.artifact->resources.spill_load_bytes, 0);
+  }
+}
+
 TEST(GpuBuilds, RandomLegalConfigsBuild) {
   if (!has_nvrtc()) HEED_LACKS("nvrtc", "libnvrtc cannot be loaded");
   const DeviceFacts device = gpu_limits("sm_90a");

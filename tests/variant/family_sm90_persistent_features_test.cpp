@@ -75,7 +75,7 @@ TEST(Sm90PersistentFeatures, ComesFirstForManyRows) {
     EXPECT_EQ(chosen("b4h8l256d64:causal_top_left"), "fwd_sm90_split");
     EXPECT_EQ(chosen(std::string("b4h8l256d64:causal_top_left") + feature), "fwd_sm90_persistent");
     // A row or two.
-    EXPECT_EQ(chosen(std::string("b1h32l1k1024d128") + feature), "fwd_sm80");
+    EXPECT_EQ(chosen(std::string("b1h32l1k1024d128") + feature), "fwd_sm90_decode");
   }
   EXPECT_EQ(chosen("b4h32l1024d128:causal_top_left:prefix=100"), "fwd_sm90_persistent");
   EXPECT_EQ(chosen("b4h32l1024d128:blocks=64/window1"), "fwd_sm90_persistent");

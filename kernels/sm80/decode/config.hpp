@@ -210,13 +210,16 @@ HEED_HOST_DEVICE constexpr int merge_parts(const Config& c, int head_dim, int ro
 
 /// Registers a thread needs: output and score accumulators, P packed beside the scores, Q where it is kept, and 39 for
 /// addresses and row state. An estimate: of 176 random configs that 32 let through 5 spilled, of which 39 refuses 3;
-/// the other two spill 4 bytes, with half of the exponentials on the FMA pipe.
-HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
+/// the other two spill 4 bytes, with half of the exponentials on the FMA pipe. Features add what 32 rows a warp of head
+/// dim 128 spilled of them with Q in registers: up to 180 bytes with biases, 12 with pages, none with the others.
+HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& problem) {
+  const int head_dim = problem.head_dim;
   const int fragments = c.warp_rows / 16;
+  const int features = (problem.features.bias ? 20 : 0) + (problem.features.pages ? 8 : 0);
   const int out = fragments * head_dim / 2;
   const int scores = fragments * (c.block_n / 2 + c.block_n / 4);
   const int query = c.q_in_registers ? fragments * head_dim / 4 : 0;
-  return out + scores + query + 39;
+  return out + scores + query + features + 39;
 }
 
 /// Registers a thread may use so that min_blocks blocks fit.
@@ -247,7 +250,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   // The runtime keeps 1 KiB of each block's shared memory to itself.
   if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;
   if (threads(c) * c.min_blocks > 1536) return Illegal::occupancy;  // sm_86 and sm_89; sm_80 and sm_90 allow 2048
-  if (registers_needed(c, problem.head_dim) > registers_allowed(c)) return Illegal::registers;
+  if (registers_needed(c, problem) > registers_allowed(c)) return Illegal::registers;
   return Illegal::no;
 }
 

@@ -14,6 +14,7 @@
 /// After Flash-Decoding (Dao et al. 2023), without its second kernel.
 #pragma once
 
+#include "kernels/attention/packed_scores.cuh"
 #include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/global.cuh"
@@ -22,6 +23,7 @@
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm80/decode/config.hpp"
 #include "kernels/sm80/decode/merge.cuh"
+#include "kernels/sm80/decode/paged_copies.cuh"
 #include "kernels/tile/fragment.hpp"
 
 namespace heed::sm80_decode {
@@ -44,6 +46,14 @@ struct Forward : Merge<kConfig, kProblem> {
   static constexpr int kFetchBytes = 128 * static_cast<int>(kConfig.l2_prefetch_size);  // L2PrefetchSize: 0, 128, 256
   static constexpr auto kLayout = kConfig.smem_layout;
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
+  static constexpr bool kPages = kProblem.features.pages;
+  // Of the first copies: instructions that run once are fetched once, but pages looked up for every stage lie in
+  // registers.
+  static constexpr int kUnrolled = kPages ? kStages : 1;
+  static constexpr bool kChanges = changes_scores(kProblem.features);
+  // Keys in front of the first that a row sees are not cut off such launches (kernels/attention/features.hpp), and
+  // may hold NaN: tiles begin at that key.
+  static constexpr bool kHasOrigin = kBegins && (kPages || kProblem.features.lengths);
 
   static_assert(kDim % 16 == 0 && kBlockN % 16 == 0, "mma.m16n8k16 takes 16 of the head dim and 16 keys at a time");
   static_assert(kBlockM % kConfig.warp_rows == 0, "warps must share the rows evenly");
@@ -54,9 +64,24 @@ struct Forward : Merge<kConfig, kProblem> {
   int keys_end;    // keys any row of the block may see
   int keys_plain;  // keys every row of the block sees
 
-  __device__ __forceinline__ Forward(const ForwardParams& p, char* dynamic_shared) : Base(p, dynamic_shared) {
+  using Changes = attention::PackedRowChanges<kProblem>;
+  using Pages = PagesOfTile<kConfig, kProblem>;
+
+  __device__ __forceinline__ Forward(const Params<kProblem>& launch, char* dynamic_shared)
+      : Base(launch, dynamic_shared) {
+    const auto& p = params;
+    if constexpr (kProblem.features.lengths) {
+      keys_end = keys_plain = 0;
+      if (rows.rows <= 0) return;
+    }
     keys_end = keys_some_see(kProblem.mask, rows, p.group_size, p.right_offset, p.len_k);
     keys_plain = keys_all_see(kProblem.mask, rows, p.group_size, p.right_offset, p.len_k);
+  }
+
+  /// The key that the first tile begins with.
+  __device__ __forceinline__ int origin() const {
+    return kHasOrigin ? hidden_keys(kProblem.mask, divide(rows.first, params.group_size), params.left_offset, keys_end)
+                      : 0;
   }
 
   /// Orders shared memory among the warps that share a ring.
@@ -82,7 +107,7 @@ struct Forward : Merge<kConfig, kProblem> {
 
     /// Starts copying the next tile of the group, whose first key is `first`, to `tile`; keys from `end` on, which is
     /// behind the first, become zeros.
-    __device__ __forceinline__ void copy(unsigned tile, int first, int end) {
+    __device__ __forceinline__ void copy(unsigned tile, int first, int end, const Pages&, long long) {
       const int copy_row = threadIdx.x % kGroupThreads / kChunks;
       const int chunk = threadIdx.x % kChunks;
       const auto start = [&](int i, unsigned long long from, int bytes) {
@@ -103,6 +128,9 @@ struct Forward : Merge<kConfig, kProblem> {
       next += kGroups * kBlockN * row_bytes;
     }
   };
+
+  /// Of K or V: where keys may lie in pages, offsets are of the first page.
+  using KeySource = typename SourceWhere<kPages, Source, PagedSource<kConfig, kProblem>>::Type;
 
   /// Copies the block's packed rows of Q into shared memory; rows beyond the real ones become zeros.
   __device__ __forceinline__ void copy_queries() const {
@@ -134,38 +162,53 @@ struct Forward : Merge<kConfig, kProblem> {
                                       tile::ldmatrix_a_address(lane)));
   }
 
+  __device__ __forceinline__ void look_up(Pages& pages, int first) const {
+    if constexpr (kPages) pages.look_up(params, batch, first, keys_end);
+  }
+
   __device__ __forceinline__ void run() {
-    const TileRange tiles = tiles_of_split(keys_end, kBlockN, gridDim.x, blockIdx.x);
+    if constexpr (kProblem.features.lengths)
+      if (rows.rows <= 0) return;  // all blocks of this tile of rows: none waits to be counted
+    const TileRange tiles = tiles_of_split(kHasOrigin ? keys_end - origin() : keys_end, kBlockN, gridDim.x, blockIdx.x);
     const int group_tiles = tiles_of_group(tiles.count, kGroups, group);
 
     // ---- K and V of the first stages, each a commit group; Q belongs to the first
     int copy_key = (tiles.first + group) * kBlockN;  // first key of the next tile to ask for
+    if constexpr (kHasOrigin) copy_key += origin();
+    constexpr int kLookedUp = kPages ? kStages + 1 : 1;
+    Pages pages[kLookedUp];
+#pragma unroll
+    for (int s = 0; s < kLookedUp; ++s) look_up(pages[s], copy_key + s * kGroups * kBlockN);
     const int thread_key = copy_key + static_cast<int>(threadIdx.x) % kGroupThreads / kChunks;
     const int chunk = threadIdx.x % kChunks;
-    Source source_k(params.k, batch * params.k_strides.batch + rows.kv_head * params.k_strides.head,
-                    params.k_strides.row, thread_key, chunk);
-    Source source_v(params.v, batch * params.v_strides.batch + rows.kv_head * params.v_strides.head,
-                    params.v_strides.row, thread_key, chunk);
-    if (group_tiles > 0) source_k.copy(stage_address(0), copy_key, keys_end);
+    KeySource source_k(params.k, (kPages ? 0 : batch) * params.k_strides.batch + rows.kv_head * params.k_strides.head,
+                       params.k_strides.row, thread_key, chunk);
+    KeySource source_v(params.v, (kPages ? 0 : batch) * params.v_strides.batch + rows.kv_head * params.v_strides.head,
+                       params.v_strides.row, thread_key, chunk);
+    if (group_tiles > 0) source_k.copy(stage_address(0), copy_key, keys_end, pages[0], params.k_strides.batch);
     copy_queries();  // not before: its addresses take two divisions
     ptx::cp_async_commit_group();
-#pragma unroll 1  // instructions that run once are fetched once
+#pragma unroll kUnrolled
     for (int s = 0; s < kStages; ++s) {
-      if (s < group_tiles) source_v.copy(stage_address(s) + kPlan.tile_bytes, copy_key, keys_end);
+      if (s < group_tiles)
+        source_v.copy(stage_address(s) + kPlan.tile_bytes, copy_key, keys_end, pages[kPages ? s : 0],
+                      params.v_strides.batch);
       ptx::cp_async_commit_group();
       copy_key += kGroups * kBlockN;
       if (s + 1 < kStages) {
-        if (s + 1 < group_tiles) source_k.copy(stage_address(s + 1), copy_key, keys_end);
+        if (s + 1 < group_tiles)
+          source_k.copy(stage_address(s + 1), copy_key, keys_end, pages[kPages ? s + 1 : 0], params.k_strides.batch);
         ptx::cp_async_commit_group();
       }
     }
+    Pages& next = pages[kLookedUp - 1];  // of the next tile to ask for
 
     float out[kFragments][kOutTiles][4];
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) attention::clear(out[m]);
     attention::RowState<kFragments> state;
     state.reset();
-    const float scale_log2 = params.scale * attention::kLog2e;
+    const float scale_log2 = kChanges ? 1.0F : params.scale * attention::kLog2e;
 
     // Keys that this lane's rows see. Rows beyond the real ones are zeros and see what they like.
     int row_end[kFragments][2];
@@ -177,6 +220,15 @@ struct Forward : Merge<kConfig, kProblem> {
         row_end[m][h] = visible_keys(kProblem.mask, has_right_bound(kProblem.mask) ? divide(row, params.group_size) : 0,
                                      params.right_offset, params.len_k);
       }
+
+    Changes changes[kFragments][2];
+    if constexpr (kChanges)
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          changes[m][h] =
+              Changes(params, batch, rows.kv_head, rows.first + warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h);
 
     // ---- Q: it has arrived with the first commit group of every thread
     ptx::cp_async_wait_group<kPending>();
@@ -192,6 +244,7 @@ struct Forward : Merge<kConfig, kProblem> {
     // ---- the loop over this group's tiles
     int stage = 0;
     int first_key = (tiles.first + group) * kBlockN;
+    if constexpr (kHasOrigin) first_key += origin();
     for (int t = 0; t < group_tiles; ++t) {
       const unsigned keys = stage_address(stage);
       const unsigned values = keys + kPlan.tile_bytes;
@@ -226,9 +279,10 @@ struct Forward : Merge<kConfig, kProblem> {
         }
       }
       group_barrier();  // K is read: its place is free
-      if (ask) source_k.copy(keys, copy_key, keys_end);
+      if (ask) source_k.copy(keys, copy_key, keys_end, next, params.k_strides.batch);
       ptx::cp_async_commit_group();  // empty groups keep the count of pending groups the same in every round
 
+      if constexpr (kChanges) change_scores(scores, changes, row_end, first_key);
       if (first_key + kBlockN > keys_plain) hide_keys(scores, first_key, row_end);
       if constexpr (kBegins)
         if (first_key < keys_hidden()) hide_first_keys(scores, first_key);
@@ -254,10 +308,11 @@ struct Forward : Merge<kConfig, kProblem> {
         }
       }
       group_barrier();  // V is read
-      if (ask) source_v.copy(values, copy_key, keys_end);
+      if (ask) source_v.copy(values, copy_key, keys_end, next, params.v_strides.batch);
       ptx::cp_async_commit_group();
 
       copy_key += kGroups * kBlockN;
+      look_up(next, copy_key);
       first_key += kGroups * kBlockN;
       if (++stage == kStages) stage = 0;
     }
@@ -268,6 +323,18 @@ struct Forward : Merge<kConfig, kProblem> {
     __syncthreads();
     merge_groups();
     if (gridDim.x > 1 && arrives_last()) merge_splits();
+  }
+
+  __device__ __forceinline__ void change_scores(float (&scores)[kFragments][kKeyTiles][4],
+                                                const Changes (&changes)[kFragments][2],
+                                                const int (&row_end)[kFragments][2], int first_key) const {
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        changes[m][h].template change<2 * kKeyTiles>(
+            params, first_key + 2 * (lane % 4), row_end[m][h],
+            [&](int i) -> float& { return scores[m][i / 2][2 * h + i % 2]; }, [](int i) { return i / 2 * 8 + i % 2; });
   }
 
   /// Sets scores of hidden keys to -inf. Element positions: tile::accumulator_element.

@@ -2,6 +2,7 @@
 /// splits in the workspace.
 #pragma once
 
+#include "kernels/attention/features.cuh"
 #include "kernels/attention/score_rows.cuh"
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/global.cuh"
@@ -25,22 +26,27 @@ struct Merge {
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
 
   // ---- state
-  const ForwardParams& params;
+  attention::ParamsOfEntry<kProblem> params;
   char* shared;
   unsigned shared_base;
   int lane;
   int warp;  // within the group
   int group;
   int batch;
-  RowTile rows;  // the block's packed rows
+  RowTile rows;  // the block's packed rows; of an entry with fewer queries than the launch it may have none
 
-  __device__ __forceinline__ Merge(const ForwardParams& p, char* dynamic_shared)
-      : params(p), shared(dynamic_shared), shared_base(ptx::shared_address(dynamic_shared)) {
+  /// Parameters of a launch; those kept are of the block's entry.
+  __device__ __forceinline__ Merge(const Params<kProblem>& launch, char* dynamic_shared)
+      : params(attention::params_of_entry<kProblem>(launch, static_cast<int>(blockIdx.z))),
+        shared(dynamic_shared),
+        shared_base(ptx::shared_address(dynamic_shared)) {
     lane = threadIdx.x % 32;
     group = threadIdx.x / kGroupThreads;
     warp = threadIdx.x % kGroupThreads / 32;
     batch = blockIdx.z;
-    rows = row_tile(kConfig, blockIdx.y, p.group_size, p.len_q);
+    rows = row_tile(kConfig, blockIdx.y, launch.group_size, launch.len_q);
+    if constexpr (kProblem.features.lengths)
+      rows.rows = least(rows.rows, launch.group_size * params.len_q - rows.first);
   }
 
   // ---- partials in shared memory: (kGroups, kBlockM, partial_pitch) and (kGroups, kBlockM, 2)
@@ -144,14 +150,25 @@ struct Merge {
   __device__ __forceinline__ void store(const Partial& merged, int row, int chunk) const {
     const PackedRow at = packed_row(rows.first + row, params.group_size);
     const int head = rows.kv_head * params.group_size + at.head;
+    float row_max = merged.row_max;
+    float sum = merged.sum;
+    float factor = 1.0F;  // what outputs count, beside a sink
+    if constexpr (kProblem.features.sinks) factor = attention::add_sink(params, head, row_max, sum);
+    const float inverse = attention::exact_inverse_or_zero(sum);
     const uint4 packed =
-        attention::words_of_row<kProblem.element>(merged.out, attention::exact_inverse_or_zero(merged.sum));
+        attention::words_of_row<kProblem.element>(merged.out, kProblem.features.sinks ? factor * inverse : inverse);
     auto* out = static_cast<unsigned short*>(params.o) + batch * params.o_strides.batch + head * params.o_strides.head +
                 at.query * params.o_strides.row + 8 * chunk;
     *reinterpret_cast<uint4*>(out) = packed;
-    if (chunk == 0 && params.lse != nullptr)
-      params.lse[(static_cast<long long>(batch) * params.heads + head) * params.len_q + at.query] =
-          attention::log_sum_exp(merged.sum > 0.0F, merged.row_max, merged.sum);
+    if constexpr (has_features(kProblem.features)) {
+      if (chunk == 0 && params.lse != nullptr)
+        params.lse[attention::lse_offset(params, batch, head, at.query)] =
+            attention::log_sum_exp(sum != 0.0F, row_max, sum);  // NaN stays NaN
+    } else {
+      if (chunk == 0 && params.lse != nullptr)
+        params.lse[(static_cast<long long>(batch) * params.heads + head) * params.len_q + at.query] =
+            attention::log_sum_exp(sum > 0.0F, row_max, sum);
+    }
   }
 };
 

@@ -1,12 +1,14 @@
 /// A thread block of fwd_sm90_decode: which jobs and tiles are its own, and the copies into its ring of stages.
 #pragma once
 
+#include "kernels/attention/packed_scores.cuh"
 #include "kernels/ptx/bulk_tensor.cuh"
 #include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/exchange.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/sm90/decode/config.hpp"
+#include "kernels/sm90/decode/entries.cuh"
 #include "kernels/sm90/tma.cuh"
 #include "kernels/tile/fragment.hpp"
 
@@ -30,12 +32,17 @@ struct Block {
   static constexpr int kReaders = by_columns(kConfig) ? kGroups : kGroupThreads / 32;  // warps that read a stage
   static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
+  static constexpr bool kChanges = changes_scores(kProblem.features);
+  using Changes = attention::PackedRowChanges<kProblem>;
+  static constexpr bool kEntries = jobs_differ(kProblem.features);  // tiles of jobs are those of an entry
+  using JobIndex = typename JobTypes<kEntries>::Index;
+  using KnownJob = typename JobTypes<kEntries>::Known;
 
   static_assert(kHeadDim % 8 == 0 && kBlockN % 16 == 0, "rows of whole 16 bytes, products of 16 keys");
   static_assert(kBoxBytes % 1024 == 0, "every box starts a swizzle atom");
 
   // ---- state
-  const ForwardParams& params;
+  const Params<kProblem>& params;
   const TensorMaps& maps;
   char* shared;
   unsigned shared_base;
@@ -50,11 +57,11 @@ struct Block {
   int block;        // on the line of all blocks
   int first_tile;   // on the line of all tiles
   int tile_count;   // tiles
-  int first_job;
+  JobIndex first_job;
 
   __device__ __forceinline__ static int merger() { return static_cast<int>(threadIdx.x) - kFirstMerger; }
 
-  __device__ __forceinline__ Block(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
+  __device__ __forceinline__ Block(const Params<kProblem>& p, const TensorMaps& m, char* dynamic_shared)
       : params(p), maps(m), shared(dynamic_shared), shared_base(ptx::shared_address(dynamic_shared)) {
     lane = threadIdx.x % 32;
     const int warp_of_block = ptx::warp_uniform(static_cast<int>(threadIdx.x / 32));
@@ -63,6 +70,13 @@ struct Block {
     role = warp_of_block < kThreads / 32                             ? Role::computes
            : kConfig.producer_warp && warp_of_block == kThreads / 32 ? Role::copies
                                                                      : Role::merges;
+    if constexpr (kEntries)
+      find_share();
+    else
+      find_equal_share(p);
+  }
+
+  __device__ __forceinline__ void find_equal_share(const ForwardParams& p) {
     job_tiles = tiles_of_job(kConfig, kProblem.mask, p.len_q, p.right_offset, p.len_k);
     const int heads = p.heads_kv * row_tiles(kConfig, p.group_size, p.len_q);
     is_own_job = static_cast<int>(gridDim.y) == heads && static_cast<int>(gridDim.z) == p.batch;
@@ -84,7 +98,47 @@ struct Block {
     }
   }
 
+  __device__ __forceinline__ auto line() const { return Line<kConfig, kProblem>(params); }
+
+  /// The same where jobs differ: a block may have no tile. Lengths are read, so after the launch before.
+  __device__ __forceinline__ void find_share() {
+    wait_for_launch_before();
+    const int all = line().all_tiles(lane);
+    block = static_cast<int>(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+    const int count = least(static_cast<int>(gridDim.x * gridDim.y * gridDim.z), all);
+    const int each = divide(all, count);
+    blocks = {each, all - each * count, 0, 0};
+    is_own_job = false;
+    job_tiles = 0;
+    first_tile = blocks.first_tile(block);
+    tile_count = block < count ? blocks.tiles(block) : 0;
+    if (tile_count > 0) first_job = line().job_with(first_tile, lane);
+  }
+
+  // ---- jobs of the line, one after the other
+  __device__ __forceinline__ int start_of(int index) const { return index * job_tiles; }
+  __device__ __forceinline__ static int start_of(const LineJob& at) { return at.start; }
+  __device__ __forceinline__ int tiles_of(int) const { return job_tiles; }
+  __device__ __forceinline__ static int tiles_of(const LineJob& at) { return at.tiles; }
+  __device__ __forceinline__ static int next_job(int index) { return index + 1; }
+  __device__ __forceinline__ LineJob next_job(const LineJob& at) const { return line().next(at); }
+  __device__ __forceinline__ static bool are_same(int a, int b) { return a == b; }
+  __device__ __forceinline__ static bool are_same(const LineJob& a, const LineJob& b) { return a.start == b.start; }
+  /// Whether it is the block's last.
+  __device__ __forceinline__ bool ends_block(const LineJob& at) const {
+    return at.start + at.tiles >= first_tile + tile_count;
+  }
+
+  /// The launch's parameters as a job's entry has them.
+  __device__ __forceinline__ const auto& params_of([[maybe_unused]] const KnownJob& job) const {
+    if constexpr (kEntries)
+      return job.params;
+    else
+      return params;
+  }
+
   /// Of a job of this block.
+  __device__ __forceinline__ EntryJob job_of(const LineJob& at) const { return line().job_at(at); }
   __device__ __forceinline__ JobPlace place_of_job(int index) const {
     if (is_own_job) return {static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y)};
     return sm90_decode::place_of_job(kConfig, params, index);
@@ -94,8 +148,9 @@ struct Block {
   }
 
   /// The first key that a packed row sees.
-  __device__ __forceinline__ int first_key_of(int row) const {
-    return hidden_keys(kProblem.mask, divide(row, params.group_size), params.left_offset, params.len_k);
+  __device__ __forceinline__ int first_key_of(const KnownJob& job, int row) const {
+    const auto& p = params_of(job);
+    return hidden_keys(kProblem.mask, divide(row, p.group_size), p.left_offset, p.len_k);
   }
 
   // Barriers of shared memory are set up by the warps that copy, help and merge; threads that compute wait for that
@@ -239,10 +294,11 @@ struct Block {
   }
 
   /// Packed row `row` of a job.
-  __device__ __forceinline__ const unsigned short* query_row(const Job& job, int row) const {
-    const PackedRow at = packed_row(job.first + row, params.group_size);
-    return static_cast<const unsigned short*>(params.q) + job.batch * params.q_strides.batch +
-           (job.kv_head * params.group_size + at.head) * params.q_strides.head + at.query * params.q_strides.row;
+  __device__ __forceinline__ const unsigned short* query_row(const KnownJob& job, int row) const {
+    const auto& p = params_of(job);
+    const PackedRow at = packed_row(job.first + row, p.group_size);
+    return static_cast<const unsigned short*>(p.q) + job.batch * p.q_strides.batch +
+           (job.kv_head * p.group_size + at.head) * p.q_strides.head + at.query * p.q_strides.row;
   }
 
   // ------------------------------------------------------------------------------------------------------ partials
@@ -256,8 +312,12 @@ struct Block {
     const int first = blocks.first_block(job);
     return {first, blocks.last_block(job) - first + 1};
   }
+  __device__ __forceinline__ Segment segment_of(const LineJob& at) const {
+    const int first = blocks.block_of(at.start);
+    return {first, blocks.block_of(at.start + at.tiles - 1) - first + 1};
+  }
 
-  __device__ __forceinline__ void prefetch_queries(const Job& job) const {
+  __device__ __forceinline__ void prefetch_queries(const KnownJob& job) const {
     constexpr int kLines = ceil_div(kHeadDim * 2, 128);
     for (int i = merger(); i < job.rows * kLines; i += kMergers)
       ptx::prefetch_l2(query_row(job, i / kLines) + i % kLines * 64);

@@ -17,9 +17,9 @@ namespace heed::sm90_decode {
 template <const Config& kConfig, const Problem& kProblem>
 struct ColumnParts : Block<kConfig, kProblem> {
   using Base = Block<kConfig, kProblem>;
-  using Base::block, Base::group, Base::lane, Base::params, Base::place_of, Base::shared, Base::shared_base,
-      Base::words, Base::kDim, Base::kGroups, Base::kHeadDim, Base::kPlan;
-  using typename Base::Segment;
+  using Base::block, Base::group, Base::lane, Base::params, Base::params_of, Base::place_of, Base::shared,
+      Base::shared_base, Base::words, Base::kDim, Base::kGroups, Base::kHeadDim, Base::kPlan;
+  using typename Base::KnownJob, typename Base::Segment;
 
   static constexpr int kRows = row_groups(kConfig);                 // groups of eight rows
   static constexpr int kColumns = column_fragments(kConfig, kDim);  // of 16 columns of a warp's output
@@ -37,7 +37,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
     float row_max[kRows][2];
   };
 
-  __device__ __forceinline__ ColumnParts(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
+  __device__ __forceinline__ ColumnParts(const Params<kProblem>& p, const TensorMaps& m, char* dynamic_shared)
       : Base(p, m, dynamic_shared) {}
 
   __device__ __forceinline__ unsigned counted(int slot) const { return shared_base + kPlan.counted + slot * 8; }
@@ -55,7 +55,8 @@ struct ColumnParts : Block<kConfig, kProblem> {
     unsigned short* out[kRows];  ///< two columns of a row
   };
 
-  __device__ __forceinline__ Finish finish_of(const Job& job, const Segment& segment) const {
+  __device__ __forceinline__ Finish finish_of(const KnownJob& job, const Segment& segment) const {
+    const auto& p = params_of(job);
     Finish finish;
     finish.parts = segment.blocks;
     finish.slot = segment.first_block == block ? 1 : 0;
@@ -66,11 +67,10 @@ struct ColumnParts : Block<kConfig, kProblem> {
 #pragma unroll
     for (int n = 0; n < kRows; ++n) {
       const int row = 8 * n + lane / 4;
-      const PackedRow from = packed_row(job.first + (row < job.rows ? row : 0), params.group_size);
-      const int head = job.kv_head * params.group_size + from.head;
-      finish.out[n] = static_cast<unsigned short*>(params.o) + job.batch * params.o_strides.batch +
-                      head * params.o_strides.head + from.query * params.o_strides.row + 16 * group * kColumns +
-                      2 * (lane % 4);
+      const PackedRow from = packed_row(job.first + (row < job.rows ? row : 0), p.group_size);
+      const int head = job.kv_head * p.group_size + from.head;
+      finish.out[n] = static_cast<unsigned short*>(p.o) + job.batch * p.o_strides.batch + head * p.o_strides.head +
+                      from.query * p.o_strides.row + 16 * group * kColumns + 2 * (lane % 4);
       ptx::settle(finish.out[n]);
     }
     ptx::settle(finish.mine);
@@ -83,7 +83,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
   /// Whether one of a lane's two rows of a group is real.
   __device__ __forceinline__ bool has_row(int n, int rows) const { return 8 * n + 2 * (lane % 4) < rows; }
 
-  __device__ __forceinline__ void end_segment(Result& result, const Finish& finish, const Job& job) const {
+  __device__ __forceinline__ void end_segment(Result& result, const Finish& finish, const KnownJob& job) const {
     if (finish.parts > 1) {
       ptx::mbarrier_wait(counted(finish.slot), 0);
       const bool merges = ptx::warp_uniform(is_last(finish.slot)) != 0;
@@ -103,6 +103,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
           is_narrow ? receive<8, 2>(result, n, finish) : receive<kMany, 1>(result, n, finish);
       }
     }
+    if constexpr (kProblem.features.sinks) add_sinks(result, job);
     store(result, finish);
     if (params.lse != nullptr && group == 0 && lane < 4) store_lse(result, job);
   }
@@ -308,6 +309,24 @@ struct ColumnParts : Block<kConfig, kProblem> {
     }
   }
 
+  /// Adds the sinks of rows that have seen all of their keys.
+  __device__ __forceinline__ void add_sinks(Result& result, const KnownJob& job) const {
+#pragma unroll
+    for (int n = 0; n < kRows; ++n)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = 8 * n + 2 * (lane % 4) + r;
+        const PackedRow at = packed_row(job.first + (row < job.rows ? row : 0), params.group_size);
+        const float factor = attention::add_sink(params, job.kv_head * params.group_size + at.head,
+                                                 result.row_max[n][r], result.sum[n][r]);
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) {
+          result.out[n][i][r] *= factor;
+          result.out[n][i][2 + r] *= factor;
+        }
+      }
+  }
+
   /// Writes the output. A sum of zero is that of no keys; NaN stays NaN. Of each 8 x 8 elements, lanes exchange what
   /// makes pairs of columns of one row: lane T then has row T / 4, columns 2 (T % 4) and the next.
   __device__ __forceinline__ void store(const Result& result, const Finish& finish) const {
@@ -331,7 +350,7 @@ struct ColumnParts : Block<kConfig, kProblem> {
   }
 
   /// Log-sum-exps, of rows 2 (T % 4) and the next of each group. For the first four lanes.
-  __device__ __forceinline__ void store_lse(const Result& result, const Job& job) const {
+  __device__ __forceinline__ void store_lse(const Result& result, const KnownJob& job) const {
 #pragma unroll
     for (int n = 0; n < kRows; ++n)
 #pragma unroll
@@ -339,10 +358,16 @@ struct ColumnParts : Block<kConfig, kProblem> {
         const int row = 8 * n + 2 * lane + r;
         if (row >= job.rows) continue;
         const PackedRow at = packed_row(job.first + row, params.group_size);
-        const long long head =
-            static_cast<long long>(job.batch) * params.heads + job.kv_head * params.group_size + at.head;
-        params.lse[head * params.len_q + at.query] =
-            attention::log_sum_exp(result.sum[n][r] != 0.0F, result.row_max[n][r], result.sum[n][r]);
+        if constexpr (has_features(kProblem.features)) {
+          const auto& p = params_of(job);
+          p.lse[attention::lse_offset(p, job.batch, job.kv_head * p.group_size + at.head, at.query)] =
+              attention::log_sum_exp(result.sum[n][r] != 0.0F, result.row_max[n][r], result.sum[n][r]);
+        } else {
+          const long long head =
+              static_cast<long long>(job.batch) * params.heads + job.kv_head * params.group_size + at.head;
+          params.lse[head * params.len_q + at.query] =
+              attention::log_sum_exp(result.sum[n][r] != 0.0F, result.row_max[n][r], result.sum[n][r]);
+        }
       }
   }
 };

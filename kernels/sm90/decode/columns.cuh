@@ -19,6 +19,7 @@
 #include "kernels/ptx/mma.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/sm90/decode/column_parts.cuh"
+#include "kernels/sm90/decode/entry_producer.cuh"
 
 namespace heed::sm90_decode {
 
@@ -31,8 +32,11 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
       Base::prefetch_queries, Base::produce, Base::query_row, Base::role, Base::segment_of, Base::shared,
       Base::shared_base, Base::stage_address, Base::tile_count, Base::values_full, Base::wait_for_launch_before,
       Base::kAll, Base::kBlockM, Base::kBlockN, Base::kColumns, Base::kDim, Base::kGroups, Base::kHeadDim, Base::kPlan,
-      Base::kRows, Base::kStages, Base::kThreads, Base::wait_for_barriers, Base::kBegins, Base::first_key_of;
-  using typename Base::Role, typename Base::Segment, typename Base::Result, typename Base::Finish;
+      Base::kRows, Base::kStages, Base::kThreads, Base::wait_for_barriers, Base::kBegins, Base::kChanges,
+      Base::kEntries, Base::are_same, Base::ends_block, Base::first_key_of, Base::next_job, Base::params_of,
+      Base::start_of, Base::tiles_of;
+  using typename Base::Role, typename Base::Segment, typename Base::Result, typename Base::Finish,
+      typename Base::Changes, typename Base::JobIndex, typename Base::KnownJob;
 
   static constexpr int kKeys = kBlockN / (16 * kGroups);      // fragments of 16 keys of a warp's scores
   static constexpr int kSteps = kBlockN / 16;                 // of 16 keys of a product with V
@@ -41,12 +45,17 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
   static constexpr float kMargin = kConfig.rescale == attention::Rescale::conditional ? attention::kFar : 0.0F;
   static constexpr unsigned kOnes = kProblem.element == Element::bf16 ? 0x3f803f80U : 0x3c003c00U;
 
-  __device__ __forceinline__ ByColumns(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
+  __device__ __forceinline__ ByColumns(const Params<kProblem>& p, const TensorMaps& m, char* dynamic_shared)
       : Base(p, m, dynamic_shared) {}
 
   __device__ __forceinline__ void run() const {
+    if constexpr (kEntries)
+      if (tile_count == 0) return;
     if (role == Role::copies)
-      produce();
+      if constexpr (kEntries)
+        EntryProducer<kConfig, kProblem>(*this).run();
+      else
+        produce();
     else if (role == Role::merges)
       help();
     else
@@ -78,6 +87,22 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
     count_in_at(segment, 1);
   }
 
+  /// Both where jobs differ.
+  __device__ __forceinline__ void count_in_at_both() const {
+    if constexpr (kConfig.pdl) ptx::griddepcontrol_launch_dependents();
+    const Segment first = segment_of(first_job);
+    if (first.blocks > 1 && first.first_block != block) count_in_at(first, 0);
+    JobIndex job = first_job;
+    while (!ends_block(job)) {
+      job = next_job(job);
+      prefetch_queries(job_of(job));
+    }
+    const Segment last = segment_of(job);
+    if (last.blocks == 1 || last.first_block != block) return;
+    ptx::mbarrier_wait(ending(), 0);
+    count_in_at(last, 1);
+  }
+
   __device__ __forceinline__ void count_in_at(const Segment& segment, int slot) const {
     if (lane != 0) return;
     const unsigned last = static_cast<unsigned>(segment.blocks) - 1;
@@ -95,26 +120,37 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
       for (int slot = 0; slot < 2; ++slot) ptx::mbarrier_init(counted(slot), 1);
     }
     barriers_are_set();
-    count_in_at_first();
-    count_in_at_last();
+    if constexpr (kEntries) {
+      count_in_at_both();
+    } else {
+      count_in_at_first();
+      count_in_at_last();
+    }
   }
 
   /// Takes segment after segment.
   __device__ __forceinline__ void consume() const {
     wait_for_launch_before();
     Cursor cursor{};
-    const int last_job = find_last_job();
+    int last_job = 0;
+    if constexpr (!kEntries) last_job = find_last_job();
+    const auto is_final = [&](const JobIndex& index) {
+      if constexpr (kEntries)
+        return ends_block(index);
+      else
+        return index == last_job;
+    };
 #pragma unroll 1
-    for (int job_index = first_job;; ++job_index) {
-      const Job job = job_of(job_index);
+    for (JobIndex job_index = first_job;; job_index = next_job(job_index)) {
+      const KnownJob job = job_of(job_index);
       const Finish finish = finish_of(job, segment_of(job_index));
       Result result;
       reset(result);
-      const int job_first = job_index * job_tiles - first_tile;  // may be before the block's first tile
-      take_tiles(result, job, job_index == first_job, job_first, least(tile_count, job_first + job_tiles),
-                 job_index == last_job ? tile_count : -1, cursor);
+      const int job_first = start_of(job_index) - first_tile;  // may be before the block's first tile
+      take_tiles(result, job, are_same(job_index, first_job), job_first,
+                 least(tile_count, job_first + tiles_of(job_index)), is_final(job_index) ? tile_count : -1, cursor);
       end_segment(result, finish, job);
-      if (job_index == last_job) break;
+      if (is_final(job_index)) break;
     }
   }
 
@@ -130,7 +166,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
 
   /// Takes the tiles of a segment up to `end`. `job_first`: where its job's tiles begin; `block_end`: where the block's
   /// tiles end, if this is its last segment.
-  __device__ __forceinline__ void take_tiles(Result& result, const Job& job, bool is_first, int job_first, int end,
+  __device__ __forceinline__ void take_tiles(Result& result, const KnownJob& job, bool is_first, int job_first, int end,
                                              int block_end, Cursor& at) const {
     unsigned query[kDim / 16][kRows][2];
     load_queries(query, job);
@@ -141,18 +177,27 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int row = job.first + 8 * n + 2 * (lane % 4) + r;
-        row_end[n][r] = visible_keys(kProblem.mask, has_right_bound(kProblem.mask) ? divide(row, params.group_size) : 0,
-                                     params.right_offset, params.len_k);
+        const auto& p = params_of(job);
+        row_end[n][r] = visible_keys(kProblem.mask, has_right_bound(kProblem.mask) ? divide(row, p.group_size) : 0,
+                                     p.right_offset, p.len_k);
       }
+    Changes changes[kRows][2];
+    if constexpr (kChanges)
+#pragma unroll
+      for (int n = 0; n < kRows; ++n)
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          changes[n][r] = Changes(params_of(job), job.batch, job.kv_head, job.first + 8 * n + 2 * (lane % 4) + r);
     // Once a block, in its last segment: at that one's first tile where it is short.
     const int ending_tile = block_end - kCountedAhead > at.tile ? block_end - kCountedAhead : at.tile;
 #pragma unroll 1
     for (; at.tile < end; ++at.tile) {
-      const int first_key = (at.tile - job_first) * kBlockN;
+      int first_key = (at.tile - job_first) * kBlockN;
+      if constexpr (kEntries) first_key += job.first_key;
       ptx::mbarrier_wait(full(at.stage), at.parity);
       if (block_end == end && at.tile == ending_tile && group == 0 && lane == 0) ptx::mbarrier_arrive(ending());
       if (first_key < job.keys_end) {
-        take_tile(result, query, at, first_key, first_key + kBlockN > job.keys_plain, row_end, job);
+        take_tile(result, query, at, first_key, first_key + kBlockN > job.keys_plain, row_end, changes, job);
         at.which ^= 1;
       } else {
         ptx::mbarrier_wait(values_full(at.stage), at.parity);  // before the stage is given back
@@ -182,7 +227,7 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
 
   /// The B operand Q^T, straight from global memory; rows beyond the real ones, and columns beyond the head dim, are
   /// zeros.
-  __device__ __forceinline__ void load_queries(unsigned (&query)[kDim / 16][kRows][2], const Job& job) const {
+  __device__ __forceinline__ void load_queries(unsigned (&query)[kDim / 16][kRows][2], const KnownJob& job) const {
 #pragma unroll
     for (int n = 0; n < kRows; ++n) {
       const int row = 8 * n + lane / 4;
@@ -201,14 +246,16 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
 
   __device__ __forceinline__ void take_tile(Result& result, const unsigned (&query)[kDim / 16][kRows][2],
                                             const Cursor& at, int first_key, bool masked,
-                                            const int (&row_end)[kRows][2], const Job& job) const {
-    const float scale_log2 = params.scale * attention::kLog2e;
+                                            const int (&row_end)[kRows][2], const Changes (&changes)[kRows][2],
+                                            const KnownJob& job) const {
+    const float scale_log2 = kChanges ? 1.0F : params.scale * attention::kLog2e;
     const unsigned keys = stage_address(at.stage);
     Scores scores;
     multiply_keys(scores, query, keys);
+    if constexpr (kChanges) change_scores(scores, changes, row_end, first_key, job);
     if (masked) hide_keys(scores, first_key, row_end);
     if constexpr (kBegins)
-      if (first_key < keys_hidden(kProblem.mask, params, job)) hide_first_keys(scores, first_key, job);
+      if (first_key < keys_hidden(kProblem.mask, params_of(job), job)) hide_first_keys(scores, first_key, job);
     bool far = kConfig.rescale == attention::Rescale::always;
     float maxima[kRows][2];
 #pragma unroll
@@ -231,12 +278,30 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
       for (int i = 0; i < kColumns; ++i)
         ptx::ldmatrix_x4_trans(values[k][i], block_address(keys + kPlan.tile_bytes, 16 * k, 2 * (group * kColumns + i),
                                                            tile::ldmatrix_k_address(lane)));
+    if constexpr (kEntries)
+      if (first_key + kBlockN > job.keys_end || first_key < job.keys_begin) clear_values(values, first_key, job);
     if (ptx::barrier_red_or(attention::barrier_id<kConfig, NamedBarrier::weights>(), kThreads, far)) {
       settle_on_row_maxima(result, maxima);
       put_weights(weights, scores, result, scale_log2);
       ptx::bar_sync(attention::barrier_id<kConfig, NamedBarrier::weights>(), kThreads);
     }
     multiply_values(result, values, weights);
+  }
+
+  /// Values of keys that the job does not have become zeros: they may be NaN, which no weight of 0 does away with.
+  __device__ __forceinline__ void clear_values(unsigned (&values)[kSteps][kColumns][4], int first_key,
+                                               const KnownJob& job) const {
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const unsigned mask = mask_of_values(first_key + 16 * k + 8 * h + 2 * (lane % 4), job.keys_begin, job.keys_end);
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) {
+          values[k][i][2 * h] &= mask;
+          values[k][i][2 * h + 1] &= mask;
+        }
+      }
   }
 
   __device__ __forceinline__ void multiply_keys(Scores& scores, const unsigned (&query)[kDim / 16][kRows][2],
@@ -269,6 +334,18 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
           scores[j][n][e] = kChains == 1 ? chains[0][j][n][e] : chains[0][j][n][e] + chains[kChains - 1][j][n][e];
   }
 
+  __device__ __forceinline__ void change_scores(Scores& scores, const Changes (&changes)[kRows][2],
+                                                const int (&row_end)[kRows][2], int first_key,
+                                                const KnownJob& job) const {
+#pragma unroll
+    for (int n = 0; n < kRows; ++n)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        changes[n][r].template change<2 * kKeys>(
+            params_of(job), first_key + 16 * group * kKeys + lane / 4, row_end[n][r],
+            [&](int i) -> float& { return scores[i / 2][n][i % 2 * 2 + r]; }, [](int i) { return 8 * i; });
+  }
+
   /// Sets scores of hidden keys to -inf.
   __device__ __forceinline__ void hide_keys(Scores& scores, int first_key, const int (&row_end)[kRows][2]) const {
 #pragma unroll
@@ -282,12 +359,12 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
   }
 
   /// The same of keys in front of those that a row sees.
-  __device__ __forceinline__ void hide_first_keys(Scores& scores, int first_key, const Job& job) const {
+  __device__ __forceinline__ void hide_first_keys(Scores& scores, int first_key, const KnownJob& job) const {
 #pragma unroll
     for (int n = 0; n < kRows; ++n)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int begin = first_key_of(job.first + 8 * n + 2 * (lane % 4) + r) - first_key - lane / 4;
+        const int begin = first_key_of(job, job.first + 8 * n + 2 * (lane % 4) + r) - first_key - lane / 4;
 #pragma unroll
         for (int j = 0; j < kKeys; ++j)
 #pragma unroll

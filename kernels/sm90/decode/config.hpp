@@ -189,6 +189,16 @@ HEED_HOST_DEVICE constexpr long long blocks_of(const Config& c, long long jobs, 
   return 16 * blocks >= 15 * most ? blocks : most;
 }
 
+/// Rows of a box: those of a tile of keys, or as many of them as lie in one page wherever the tile begins.
+/// @param page_size a multiple of 8; 0: keys do not lie in pages
+HEED_HOST_DEVICE constexpr int rows_of_box(const Config& c, int page_size) {
+  if (page_size == 0) return c.block_n;
+  int rows = c.block_n;  // a power of two
+  while (page_size % rows != 0) rows /= 2;
+  return rows;
+}
+inline constexpr int kLeastPage = 8;  ///< keys: eight rows are the least that a box's swizzle repeats after
+
 // ---------------------------------------------------------------------------------------------- resources
 
 HEED_HOST_DEVICE constexpr bool by_columns(const Config& c) {
@@ -333,7 +343,8 @@ HEED_HOST_DEVICE constexpr int merge_parts(const Config& c, int dim, int rows, i
 
 /// Registers a thread needs: output and score accumulators, P packed beside the scores, Q, and 48 for addresses, row
 /// state and the job: with 40 instead of 48, configs of 168 registers spilled up to 32 bytes. `beside`: ends of the
-/// rows' keys, and what a merge of four warps holds of them; without, NVRTC 13.0 spilled 4 to 32 bytes.
+/// rows' keys, and what a merge of four warps holds of them; without, NVRTC 13.0 spilled 4 to 32 bytes. Biases take
+/// pointers, and more beside ALiBi's slopes or an entry's own numbers: 4 to 68 bytes were spilled.
 HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& problem) {
   const int dim = padded_dim(problem.head_dim);
   const int polynomial = c.exp2 == attention::Exp2{} ? 0 : 4;
@@ -341,6 +352,9 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& 
   if (dim >= 128 && by_columns(c)) beside = has_right_bound(problem.mask) && c.block_m == 32 ? 16 : 0;
   if (dim >= 128 && !by_columns(c))
     beside = (c.block_m >= 32 ? 4 : 0) + (has_right_bound(problem.mask) && c.merge_warps == 4 ? 13 : 0);
+  const Features& f = problem.features;
+  if (f.bias) beside += 4;
+  if (f.bias && (f.alibi || f.lengths || f.pages)) beside += by_columns(c) ? 4 * row_groups(c) : 5 + c.block_n / 4;
   if (by_columns(c)) {
     const int fragments = column_fragments(c, dim);
     const int a_row_group = dim / 8 + 4 * fragments + 4 + c.block_n / c.kv_groups / 4 + c.block_n / 8;
@@ -368,6 +382,7 @@ enum class Illegal {
   columns_mergers,
   wide_tiles,
   producer,
+  producer_of_entries,
   stages,
   threads,
   shared_memory,
@@ -389,6 +404,7 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
     if (!c.producer_warp && warps_per_group(c) != 1) return Illegal::producer;
     if (c.stages % c.kv_groups != 0) return Illegal::stages;  // a stage is always the same group's: see SharedPlan
   }
+  if ((problem.features.lengths || problem.features.pages) && !c.producer_warp) return Illegal::producer_of_entries;
   if (threads(c) > 1024) return Illegal::threads;
   const int total = shared_plan(c, dim).total;
   if (total > shared_bytes) return Illegal::shared_memory;

@@ -13,10 +13,11 @@ template <const Config& kConfig, const Problem& kProblem>
 struct TileParts : Block<kConfig, kProblem> {
   using Base = Block<kConfig, kProblem>;
   using Base::block, Base::ending, Base::first_job, Base::first_tile, Base::group, Base::job_of, Base::job_tiles,
-      Base::lane, Base::merger, Base::params, Base::place_of, Base::prefetch_queries, Base::segment_of, Base::shared,
-      Base::tile_count, Base::wait_for_launch_before, Base::warp, Base::words, Base::kBlockM, Base::kDim, Base::kGroups,
-      Base::kHeadDim, Base::kMergers, Base::kPlan, Base::kThreads;
-  using typename Base::Segment;
+      Base::lane, Base::merger, Base::params, Base::params_of, Base::place_of, Base::prefetch_queries, Base::segment_of,
+      Base::shared, Base::tile_count, Base::wait_for_launch_before, Base::warp, Base::words, Base::kBlockM, Base::kDim,
+      Base::kGroups, Base::kHeadDim, Base::kMergers, Base::kPlan, Base::kThreads, Base::kEntries, Base::next_job,
+      Base::start_of, Base::tiles_of;
+  using typename Base::JobIndex, typename Base::KnownJob, typename Base::Segment;
 
   static constexpr int kOutTiles = kDim / 8;  // n-tiles of O
   static constexpr int kChunks = kDim / 4;    // pieces of a row in which partials are merged
@@ -53,7 +54,7 @@ struct TileParts : Block<kConfig, kProblem> {
     return reinterpret_cast<float*>(shared + kPlan.row_state) + 2 * (part * kBlockM + row);
   }
   __device__ __forceinline__ void put_partials(const float (&out)[1][kOutTiles][4], const attention::RowState<1>& state,
-                                               const Job& job) const {
+                                               const KnownJob& job) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = warp * kWarpRows + lane / 4 + 8 * h;
@@ -74,11 +75,18 @@ struct TileParts : Block<kConfig, kProblem> {
     const int end = first_tile + tile_count;
     partials_are_taken();  // there are none
 #pragma unroll 1
-    for (int job_index = first_job;; ++job_index) {
-      const Job job = job_of(job_index);
+    for (JobIndex job_index = first_job;; job_index = next_job(job_index)) {
+      const KnownJob job = job_of(job_index);
       const Segment segment = segment_of(job_index);
-      const bool is_final = (job_index + 1) * job_tiles >= end;
-      if (!is_final) prefetch_queries(job_of(job_index + 1));
+      const bool is_final = start_of(next_job(job_index)) >= end;
+      if (!is_final) prefetch_queries(job_of(next_job(job_index)));
+      if constexpr (kEntries)
+        if (job.rows == 0) {  // of an entry with fewer queries than others: no block of the job counts
+          wait_for_partials();
+          if (is_final) return;
+          partials_are_taken();
+          continue;
+        }
       const bool is_first = segment.first_block == block;
       const bool is_last = segment.blocks > 1 && is_counted_last(segment, is_first);
       if (!is_last || !is_first) merge_groups(job, segment);
@@ -111,7 +119,7 @@ struct TileParts : Block<kConfig, kProblem> {
 
   /// The groups' partials become one: the result where the block has all of the job, else its part on its way to the
   /// block that merges.
-  __device__ __forceinline__ void merge_groups(const Job& job, const Segment& segment) const {
+  __device__ __forceinline__ void merge_groups(const KnownJob& job, const Segment& segment) const {
     unsigned* const sent = place_of(2 * block + (block == segment.first_block ? 1 : 0), words());
     wait_for_partials();
 #pragma unroll 1
@@ -130,7 +138,7 @@ struct TileParts : Block<kConfig, kProblem> {
   /// Adds the partials of a segment's blocks, in order but for the first block's, which comes last, and stores the
   /// result. If this is the first block, its own are not sent: they are waited for when the others' are there already.
   /// Of few blocks, those of two rows are asked for at once.
-  __device__ __forceinline__ void receive(const Job& job, const Segment& segment, bool is_first) const {
+  __device__ __forceinline__ void receive(const KnownJob& job, const Segment& segment, bool is_first) const {
     using Many = Batch<kBatch, kChunks>;
     using One = Batch<2, kChunks>;  // of two rows
     constexpr int kRowsFurther = kMergers / kChunks;
@@ -210,15 +218,21 @@ struct TileParts : Block<kConfig, kProblem> {
   struct Target {
     unsigned short* out;
     float* lse;
+    int head;
   };
-  __device__ __forceinline__ Target target_of(const Job& job, int row, int chunk) const {
-    const PackedRow at = packed_row(job.first + row, params.group_size);
-    const int head = job.kv_head * params.group_size + at.head;
-    Target target{static_cast<unsigned short*>(params.o) + job.batch * params.o_strides.batch +
-                      head * params.o_strides.head + at.query * params.o_strides.row + 4 * chunk,
-                  nullptr};
-    if (chunk == 0 && params.lse != nullptr)
-      target.lse = params.lse + (static_cast<long long>(job.batch) * params.heads + head) * params.len_q + at.query;
+  __device__ __forceinline__ Target target_of(const KnownJob& job, int row, int chunk) const {
+    const auto& p = params_of(job);
+    const PackedRow at = packed_row(job.first + row, p.group_size);
+    const int head = job.kv_head * p.group_size + at.head;
+    Target target{static_cast<unsigned short*>(p.o) + job.batch * p.o_strides.batch + head * p.o_strides.head +
+                      at.query * p.o_strides.row + 4 * chunk,
+                  nullptr, head};
+    if constexpr (has_features(kProblem.features)) {
+      if (chunk == 0 && p.lse != nullptr) target.lse = p.lse + attention::lse_offset(p, job.batch, head, at.query);
+    } else {
+      if (chunk == 0 && params.lse != nullptr)
+        target.lse = params.lse + (static_cast<long long>(job.batch) * params.heads + head) * params.len_q + at.query;
+    }
     return target;
   }
 
@@ -228,11 +242,16 @@ struct TileParts : Block<kConfig, kProblem> {
   /// Writes them if `active`. A sum of zero is that of no keys; NaN stays NaN.
   __device__ __forceinline__ void store(const Partial& merged, const Target& target, bool active) const {
     if (!active) return;
-    const float inverse = merged.sum == 0.0F ? 0.0F : 1.0F / merged.sum;
+    float row_max = merged.row_max;
+    float sum = merged.sum;
+    float factor = 1.0F;  // what outputs count, beside a sink
+    if constexpr (kProblem.features.sinks) factor = attention::add_sink(params, target.head, row_max, sum);
+    float inverse = sum == 0.0F ? 0.0F : 1.0F / sum;
+    if constexpr (kProblem.features.sinks) inverse *= factor;
     *reinterpret_cast<uint2*>(target.out) = {
         ptx::cvt_rn_x2<kProblem.element>(merged.out[0] * inverse, merged.out[1] * inverse),
         ptx::cvt_rn_x2<kProblem.element>(merged.out[2] * inverse, merged.out[3] * inverse)};
-    if (target.lse != nullptr) *target.lse = attention::log_sum_exp(merged.sum != 0.0F, merged.row_max, merged.sum);
+    if (target.lse != nullptr) *target.lse = attention::log_sum_exp(sum != 0.0F, row_max, sum);
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include "kernels/attention/score_rows.cuh"
 #include "kernels/ptx/mma.cuh"
+#include "kernels/sm90/decode/entry_producer.cuh"
 #include "kernels/sm90/decode/tile_parts.cuh"
 
 namespace heed::sm90_decode {
@@ -15,16 +16,20 @@ struct ByTiles : TileParts<kConfig, kProblem> {
       Base::merge_segments, Base::merger, Base::params, Base::partials_are_put, Base::prefetch_first_keys,
       Base::prefetch_maps, Base::produce, Base::put_partials, Base::query_row, Base::role, Base::source_of,
       Base::stage_address, Base::tile_count, Base::wait_for_barriers, Base::wait_for_launch_before, Base::wait_for_room,
-      Base::warp, Base::kBegins, Base::kBlockM, Base::kBlockN, Base::kCountedAhead, Base::kDim, Base::kGroups,
-      Base::kHeadDim, Base::kOutTiles, Base::kPlan, Base::kStages;
-  using typename Base::Role, typename Base::Source;
+      Base::warp, Base::kBegins, Base::kChanges, Base::kEntries, Base::next_job, Base::params_of, Base::start_of,
+      Base::tiles_of, Base::kBlockM, Base::kBlockN, Base::kCountedAhead, Base::kDim, Base::kGroups, Base::kHeadDim,
+      Base::kOutTiles, Base::kPlan, Base::kStages;
+  using typename Base::Role, typename Base::Source, typename Base::Changes, typename Base::JobIndex,
+      typename Base::KnownJob;
 
   static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
 
-  __device__ __forceinline__ ByTiles(const ForwardParams& p, const TensorMaps& m, char* dynamic_shared)
+  __device__ __forceinline__ ByTiles(const Params<kProblem>& p, const TensorMaps& m, char* dynamic_shared)
       : Base(p, m, dynamic_shared) {}
 
   __device__ __forceinline__ void run() const {
+    if constexpr (kEntries)
+      if (tile_count == 0) return;
     if (role == Role::merges) {
       if (merger() == 0) {
         prefetch_maps();
@@ -33,7 +38,10 @@ struct ByTiles : TileParts<kConfig, kProblem> {
       barriers_are_set();
       merge_segments();
     } else if (role == Role::copies) {
-      produce();
+      if constexpr (kEntries)
+        EntryProducer<kConfig, kProblem>(*this).run();
+      else
+        produce();
     } else {
       consume();
     }
@@ -42,7 +50,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
   // ------------------------------------------------------------------------------------------------------ computing
 
   /// The A operand of Q, straight from global memory; rows beyond the real ones are zeros.
-  __device__ __forceinline__ void load_queries(unsigned (&query)[kDim / 16][4], const Job& job) const {
+  __device__ __forceinline__ void load_queries(unsigned (&query)[kDim / 16][4], const KnownJob& job) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = warp * kWarpRows + lane / 4 + 8 * h;
@@ -59,7 +67,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
   }
 
   __device__ __forceinline__ void consume() const {
-    const float scale_log2 = params.scale * attention::kLog2e;
+    const float scale_log2 = kChanges ? 1.0F : params.scale * attention::kLog2e;
     int t = group;  // counted from the block's first tile
     int stage = group % kStages;
     unsigned parity = group / kStages % 2;
@@ -72,7 +80,7 @@ struct ByTiles : TileParts<kConfig, kProblem> {
     }
     wait_for_launch_before();
     Source source{};
-    if (!kConfig.producer_warp) {
+    if constexpr (!kConfig.producer_warp) {
       source = source_of(group);
       if (kConfig.l2_prefetch_kib > 0 && group == 0 && lane == 0) prefetch_first_keys(source);
       if (lane == 0) {
@@ -80,12 +88,12 @@ struct ByTiles : TileParts<kConfig, kProblem> {
         for (int s = group; s < least(kStages, tile_count); s += kGroups) copy(source, s, kGroups);
       }
     }
-    for (int job_index = first_job;; ++job_index) {
+    for (JobIndex job_index = first_job;; job_index = next_job(job_index)) {
       // ---- one segment: tiles t, t + kGroups, ... below `end`
-      const int job_first = job_index * job_tiles - first_tile;  // may be before the block's first tile
-      const int end = least(tile_count, job_first + job_tiles);
-      const bool goes_on = job_first >= 0 && job_first + job_tiles > tile_count;  // in the next block
-      const Job job = job_of(job_index);
+      const int job_first = start_of(job_index) - first_tile;  // may be before the block's first tile
+      const int end = least(tile_count, job_first + tiles_of(job_index));
+      const bool goes_on = job_first >= 0 && job_first + tiles_of(job_index) > tile_count;  // in the next block
+      const KnownJob job = job_of(job_index);
       unsigned query[kDim / 16][4];
       load_queries(query, job);
       if (job_first <= 0) wait_for_barriers();  // the first segment: not before its queries are asked for
@@ -98,13 +106,21 @@ struct ByTiles : TileParts<kConfig, kProblem> {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = job.first + warp * kWarpRows + lane / 4 + 8 * h;
-        row_end[h] = visible_keys(kProblem.mask, has_right_bound(kProblem.mask) ? divide(row, params.group_size) : 0,
-                                  params.right_offset, params.len_k);
+        const auto& p = params_of(job);
+        row_end[h] = visible_keys(kProblem.mask, has_right_bound(kProblem.mask) ? divide(row, p.group_size) : 0,
+                                  p.right_offset, p.len_k);
       }
+
+      Changes changes[2];
+      if constexpr (kChanges)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          changes[h] = Changes(params_of(job), job.batch, job.kv_head, job.first + warp * kWarpRows + lane / 4 + 8 * h);
 
 #pragma unroll 1
       for (; t < end; t += kGroups) {
-        const int first_key = (t - job_first) * kBlockN;
+        int first_key = (t - job_first) * kBlockN;
+        if constexpr (kEntries) first_key += job.first_key;
         ptx::mbarrier_wait(full(stage), parity);
         // At its first tile where it is short.
         const bool is_ending =
@@ -113,14 +129,32 @@ struct ByTiles : TileParts<kConfig, kProblem> {
         if (first_key < job.keys_end) {
           float scores[1][kKeyTiles][4];
           multiply_keys(scores, query, stage_address(stage));
+          if constexpr (kChanges)
+#pragma unroll
+            for (int h = 0; h < 2; ++h)
+              changes[h].template change<2 * kKeyTiles>(
+                  params_of(job), first_key + 2 * (lane % 4), row_end[h],
+                  [&](int i) -> float& { return scores[0][i / 2][2 * h + i % 2]; },
+                  [](int i) { return i / 2 * 8 + i % 2; });
           if (first_key + kBlockN > job.keys_plain) hide_keys(scores, first_key, row_end);
           if constexpr (kBegins)
-            if (first_key < keys_hidden(kProblem.mask, params, job)) hide_first_keys(scores, first_key, job);
+            if (first_key < keys_hidden(kProblem.mask, params_of(job), job)) hide_first_keys(scores, first_key, job);
           attention::softmax_tile<kConfig.exp2, kConfig.rescale>(scores, out, state, scale_log2);
-          multiply_values(out, scores, stage_address(stage) + kPlan.tile_bytes);
+          if constexpr (kEntries) {
+            // Values of keys that the job does not have may be NaN, which no weight of 0 does away with.
+            const unsigned values = stage_address(stage) + kPlan.tile_bytes;
+            if (first_key + kBlockN > job.keys_end || first_key < job.keys_begin)
+              multiply_values(out, scores, values, [&](int key) {
+                return mask_of_values(first_key + key + 2 * (lane % 4), job.keys_begin, job.keys_end);
+              });
+            else
+              multiply_values(out, scores, values);
+          } else {
+            multiply_values(out, scores, stage_address(stage) + kPlan.tile_bytes);
+          }
         }
         __syncwarp();  // the warp has read the stage
-        if (kConfig.producer_warp) {
+        if constexpr (kConfig.producer_warp) {
           if (lane == 0) ptx::mbarrier_arrive(empty(stage));
         } else {
           // All products of the tile are under way, so that what they take from the stage is read.
@@ -150,8 +184,13 @@ struct ByTiles : TileParts<kConfig, kProblem> {
       }
   }
 
+  struct AllValues {
+    __device__ __forceinline__ unsigned operator()(int) const { return 0xffffffffU; }
+  };
+  /// @param mask_of of the values of two keys, of which the first is given; or all are taken
+  template <class MaskOf = AllValues>
   __device__ __forceinline__ void multiply_values(float (&out)[1][kOutTiles][4], const float (&scores)[1][kKeyTiles][4],
-                                                  unsigned values) const {
+                                                  unsigned values, const MaskOf& mask_of = {}) const {
 #pragma unroll
     for (int k = 0; k < kBlockN / 16; ++k) {
       unsigned p[4];
@@ -160,6 +199,10 @@ struct ByTiles : TileParts<kConfig, kProblem> {
       for (int n = 0; n < kOutTiles; n += 2) {
         unsigned b[4];
         ptx::ldmatrix_x4_trans(b, block_address(values, 16 * k, n, tile::ldmatrix_v_address(lane)));
+        if constexpr (kEntries) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) b[i] &= mask_of(16 * k + 8 * (i % 2));
+        }
         ptx::mma_m16n8k16<kProblem.element>(out[0][n], p, b[0], b[1]);
         ptx::mma_m16n8k16<kProblem.element>(out[0][n + 1], p, b[2], b[3]);
       }
@@ -178,10 +221,10 @@ struct ByTiles : TileParts<kConfig, kProblem> {
 
   /// The same of keys in front of those that a row sees.
   __device__ __forceinline__ void hide_first_keys(float (&scores)[1][kKeyTiles][4], int first_key,
-                                                  const Job& job) const {
+                                                  const KnownJob& job) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int begin = first_key_of(job.first + warp * kWarpRows + lane / 4 + 8 * h) - first_key - 2 * (lane % 4);
+      const int begin = first_key_of(job, job.first + warp * kWarpRows + lane / 4 + 8 * h) - first_key - 2 * (lane % 4);
       attention::hide_columns_before(scores[0], h, begin);
     }
   }
