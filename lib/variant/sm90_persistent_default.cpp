@@ -130,6 +130,7 @@ class Rule {
     c_.m_warpgroups = 1;
     c_.block_n = kLeastBlock;
     c_.min_blocks = dim_ == 64 ? 3 : dim_ == 128 ? 2 : 1;
+    c_.producer = Producer::warp;  // one consumer warpgroup leaves it the registers that reading lists takes
     most_stages_ = 4;
   }
 

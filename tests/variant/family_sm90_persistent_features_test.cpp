@@ -48,7 +48,9 @@ TEST(Sm90PersistentFeatures, BoxesOfPages) {
   EXPECT_EQ(rows("b2h32l1024d128:page=256", "fwd_sm90_persistent:block_n=64"), 64);
   EXPECT_EQ(rows("b2h32l1024d128:key_lengths", "fwd_sm90_persistent:block_n=64"), 64);
   const Workload paged = parse_workload("b2h32l1024d128:page=16");
-  EXPECT_THAT(parse_variant("fwd_sm90_persistent:block_n=96", paged, hopper()).is_illegal(paged, hopper()).value_or(""),
+  EXPECT_THAT(parse_variant("fwd_sm90_persistent:block_n=96,stages=2", paged, hopper())
+                  .is_illegal(paged, hopper())
+                  .value_or(""),
               HasSubstr("block_n=64"));
 }
 
