@@ -21,9 +21,9 @@ HEED_HOST_DEVICE constexpr int registers_of_features(const Config& c, const Prob
          (has_left_bound(problem.mask) ? 4 : 0);
 }
 
-/// Registers that lists of blocks take, and entries with lengths of their own, whose numbers are kept beside the loop. Up
-/// to 44 bytes were spilled with tiles of 96 keys beside both products at head dim 128, and up to 40 of changed scores
-/// and of windows with tiles of 64 keys from 192 on; these are left out.
+/// Registers that lists of blocks take, and entries with lengths of their own, whose numbers are kept beside the loop.
+/// Up to 44 bytes were spilled with tiles of 96 keys beside both products at head dim 128, and up to 40 of changed
+/// scores and of windows with tiles of 64 keys from 192 on; these are left out.
 HEED_HOST_DEVICE constexpr int registers_of_entries(const Config& c, const Problem& problem) {
   const int dim = padded_dim(problem.head_dim);
   const int of_list = problem.features.blocks ? 4 : 0;
