@@ -130,6 +130,7 @@ class Rule {
     c_.m_warpgroups = 1;
     c_.block_n = kLeastBlock;
     c_.min_blocks = dim_ == 64 ? 3 : dim_ == 128 ? 2 : 1;
+    c_.producer = Producer::warp;  // one consumer warpgroup leaves it the registers that reading lists takes
     most_stages_ = 4;
   }
 
@@ -188,6 +189,13 @@ class Rule {
     c_.scheduler = schedule.scheduler;
     c_.grid = schedule.grid;
     c_.tile_order = schedule.tile_order;
+    if (w_.ragged) {
+      // Most Q tiles may lie behind the end of their entry: passed over by their index each costs no atomic, and in
+      // this order no CTA has those of the same row of every head. Not measured.
+      c_.scheduler = Scheduler::static_persistent;
+      c_.grid = Grid::full;
+      c_.tile_order = TileOrder::lpt_l2;
+    }
     if (dim_ <= 128) c_.q_stages = 2;
   }
 

@@ -240,7 +240,7 @@ def measure(options):
     with tempfile.TemporaryDirectory() as folder:
         print(f"building for {len(workloads)} workloads", flush=True)
         built = launch.build(heed, [(text, table.get(text, default)) for text in workloads], folder, device, options.cache)
-        facts = {entry["workload"]: entry for entry in built["builds"]}
+        facts = {entry["workload"]: entry for entry in built["builds"]} | dict(zip(workloads, built["builds"]))
         found, skipped = contenders.gather([name for name in against if name != "torch_varlen"], device == "cuda", built["device"]["memory_bytes"])
         for skipped_name, why in skipped.items():
             print(f"skipped {skipped_name}: {why}", flush=True)

@@ -197,12 +197,23 @@ TEST(LaunchPlan, SurvivesTheWayToTheWorker) {
   EXPECT_EQ(worker::resolve(worker::Launch{}, 0x100000).semaphores, nullptr);
 }
 
+// Where maps of ragged tensors end.
+TEST(Launch, CarriesTheRowsOfRaggedTensors) {
+  worker::Launch launch;
+  launch.shape = params_of(3, 1, 1, 4, 300, 64);
+  launch.shape.total_q = 11;
+  launch.shape.total_k = 700;
+  const auto sent = nlohmann::json::parse(nlohmann::json(launch).dump()).get<worker::Launch>();
+  EXPECT_EQ(sent.shape.total_q, 11);
+  EXPECT_EQ(sent.shape.total_k, 700);
+}
+
 // Keys in front that no query sees may hold NaN, which a map cannot hide: K and V begin behind them.
 TEST(Launch, BeginsWithTheFirstKeyThatIsSeen) {
   worker::Launch launch;
   launch.k = 0x1000;
   launch.v = 0x8000;
-  static_cast<FeatureParams&>(launch.shape) = params_of(1, 1, 1, 4, 300, 64);
+  launch.shape = params_of(1, 1, 1, 4, 300, 64);
   launch.shape.right_offset = 296;
   launch.shape.left_offset = 280;
   launch.mask = MaskKind::window;

@@ -8,6 +8,7 @@
 namespace heed {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const Family& family() {
@@ -48,7 +49,9 @@ TEST(Sm90PersistentFeatures, BoxesOfPages) {
   EXPECT_EQ(rows("b2h32l1024d128:page=256", "fwd_sm90_persistent:block_n=64"), 64);
   EXPECT_EQ(rows("b2h32l1024d128:key_lengths", "fwd_sm90_persistent:block_n=64"), 64);
   const Workload paged = parse_workload("b2h32l1024d128:page=16");
-  EXPECT_THAT(parse_variant("fwd_sm90_persistent:block_n=96", paged, hopper()).is_illegal(paged, hopper()).value_or(""),
+  EXPECT_THAT(parse_variant("fwd_sm90_persistent:block_n=96,stages=2", paged, hopper())
+                  .is_illegal(paged, hopper())
+                  .value_or(""),
               HasSubstr("block_n=64"));
 }
 
@@ -126,6 +129,10 @@ TEST(Sm90PersistentFeatures, DefaultsFitTheRegisters) {
   EXPECT_THAT(default_of("b4h16l512d64:causal_top_left:softcap=30"), HasSubstr("softmax_overlap=none"));
   EXPECT_THAT(default_of("b4h16l4096d128:softcap=30"), HasSubstr("block_n=96"));
   EXPECT_THAT(default_of("b4h16l4096d128:bias=fp16"), HasSubstr("block_n=64"));
+  // Q tiles behind the end of an entry are passed over without an atomic each.
+  EXPECT_THAT(default_of("b4h16l2048d64:causal_bottom_right:ragged"),
+              AllOf(HasSubstr("scheduler=static_persistent,grid=full"), HasSubstr("tile_order=lpt_l2")));
+  EXPECT_THAT(default_of("b4h16l2048d64:causal_bottom_right:key_lengths"), HasSubstr("scheduler=dynamic_persistent"));
   // A Q tile has one list.
   for (const char* shape :
        {"b4h16l512d64:blocks=128/window1", "b4h16l4096d128:blocks=64/window1", "b4h8l2048d256:blocks=128/window1"})

@@ -11,13 +11,6 @@ using tile::launch_registers;
 using tile::moves_registers;
 using tile::registers_allowed;
 
-/// Registers that entries with lengths of their own take besides, whose numbers are kept beside the widest output: 28
-/// bytes were spilled of a window's with tiles of 64 keys, 32 with changed scores.
-HEED_HOST_DEVICE constexpr int registers_of_entries(const Problem& problem) {
-  if (!problem.features.lengths || padded_dim(problem.head_dim) <= 192) return 0;
-  return has_left_bound(problem.mask) ? 32 : 4;
-}
-
 /// Registers that changed scores take besides: little for what is computed of a score alone; biases are loaded many at
 /// a time, each under a condition of its own, and a mask with a left bound has two of these.
 HEED_HOST_DEVICE constexpr int registers_of_features(const Config& c, const Problem& problem) {
@@ -26,6 +19,19 @@ HEED_HOST_DEVICE constexpr int registers_of_features(const Config& c, const Prob
   const int of_bias = padded_dim(problem.head_dim) > 128 ? 24 : 16;
   return 4 + (f.bias ? of_bias + (c.softmax_overlap == SoftmaxOverlap::pv ? 48 : 0) : 0) +
          (has_left_bound(problem.mask) ? 4 : 0);
+}
+
+/// Registers that lists of blocks take, and entries with lengths of their own, whose numbers are kept beside the loop.
+/// Up to 44 bytes were spilled with tiles of 96 keys beside both products at head dim 128, and up to 40 of changed
+/// scores and of windows with tiles of 64 keys from 192 on; these are left out.
+HEED_HOST_DEVICE constexpr int registers_of_entries(const Config& c, const Problem& problem) {
+  const int dim = padded_dim(problem.head_dim);
+  const int of_list = problem.features.blocks ? 4 : 0;
+  if (!problem.features.lengths || dim == tile::kBoxColumns) return of_list;
+  const bool is_wide = dim > 128 && (has_left_bound(problem.mask) || changes_scores(problem.features));
+  const int left_out = is_wide ? 32 - registers_of_features(c, problem) : 0;
+  const int least = c.softmax_overlap == SoftmaxOverlap::qk_pv || dim > 128 ? 12 : 4;
+  return of_list + (left_out > least ? left_out : least);
 }
 
 /// Registers a thread needs at least: output, scores, probabilities, and 28 for addresses and row state (36
@@ -53,7 +59,7 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& 
   const int orders = apart && c.kv_groups > 1 && c.m_warpgroups > 1 ? 8 : 0;
   const int ahead = c.barrier_wait != BarrierWait::try_wait_early ? 0 : c.block_n % 64 == 0 ? 2 : 8;
   return dim / 2 + tiles * (c.block_n / 2 + c.block_n / 4) + merge + again + ahead + orders +
-         registers_of_features(c, problem) + registers_of_entries(problem) + (dim == 256 ? 36 : 28);
+         registers_of_features(c, problem) + registers_of_entries(c, problem) + (dim == 256 ? 36 : 28);
 }
 
 /// Registers that its widest product names.
