@@ -123,7 +123,7 @@ class Sm90DecodeFamily final : public Family {
     return "an NVIDIA GPU of compute capability 9.0 (Hopper) and NVRTC 12.4 or newer";
   }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
-  HeadDims head_dims() const override { return {.listed = {64, 128}}; }
+  HeadDims head_dims() const override { return {.listed = {64, 128, 256}}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   Features features() const override {
     return {.softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true};
@@ -152,6 +152,8 @@ class Sm90DecodeFamily final : public Family {
   }
 
   std::string_view made_for(const Workload& workload, const DeviceFacts&) const override {
+    // Tiles of 16 rows: fwd_sm80_decode has 64 of head dim 256.
+    if (workload.dim == 256 && workload.heads / workload.heads_kv * workload.len_q > 32) return "";
     return workload.len_q <= kFewQueries
                ? "few queries: heads of a group share a tile, all keys are cut into equal parts over the chip"
                : "";
@@ -165,7 +167,10 @@ class Sm90DecodeFamily final : public Family {
       case sm90_decode::Illegal::no:
         return beyond_grid(config, workload, device);
       case sm90_decode::Illegal::head_dim:
-        return fmt::format("head dim {} is not 64 or 128", problem.head_dim);
+        return fmt::format("head dim {} is not 64, 128 or 256", problem.head_dim);
+      case sm90_decode::Illegal::tiles_head_dim:
+        return fmt::format("group_split=kv_tiles takes head dims up to 128, not {}: write group_split=columns",
+                           problem.head_dim);
       case sm90_decode::Illegal::columns:
         return fmt::format("{} warps cannot divide {} keys and {} columns by sixteens", c.kv_groups, c.block_n,
                            problem.head_dim);
@@ -201,9 +206,10 @@ class Sm90DecodeFamily final : public Family {
     sm90_decode::Config c;
     // Two tiles of 32 rows: the second finds the keys in the L2. More of them wait for it.
     c.block_m = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 64 ? 32 : 64;
+    if (workload.dim == 256) c.block_m = std::min(c.block_m, 16);  // by columns alone, which 32 rows are too many for
     // Every tile of rows reads the keys again, and may find them in the L2.
     c.evict_first = sm90_decode::row_tiles(c, static_cast<int>(rows), 1) == 1;
-    return rows <= 64 ? by_columns(c, workload, device) : by_tiles(c, workload, device);
+    return rows <= 64 || workload.dim == 256 ? by_columns(c, workload, device) : by_tiles(c, workload, device);
   }
 
   std::string prelude(const Config& config, const Problem& problem) const override {
@@ -287,6 +293,11 @@ class Sm90DecodeFamily final : public Family {
     if (c.kv_groups == 8) {  // biases take registers too
       c.kv_groups = 4;
       c.block_n = 64;
+      if (fits()) return config;
+    }
+    if (workload.dim == 256) {
+      c.block_m = 8;
+      c.evict_first = c.evict_first && workload.heads / workload.heads_kv * workload.len_q <= c.block_m;
       if (fits()) return config;
     }
     return by_tiles(c, workload, device);

@@ -210,6 +210,10 @@ TEST(EmulatedSm90DecodeFeatures, AllByTiles) {
   run_cases<kTallTiles, problem_with(kAll, Element::fp16, 128, kWindow)>(emulator::shapes_with_all());
 }
 
+TEST(EmulatedSm90DecodeFeatures, AllOfHeadDim256) {
+  run_cases<kColumns, problem_with(kAll, Element::bf16, 256, kWindow)>(emulator::shapes_with_all());
+}
+
 TEST(EmulatedSm90DecodeFeatures, ComparisonFindsWrongNumbers) {
   constexpr Problem kProblem = problem_with(kAll, Element::fp16, 64, kCausal);
   const FeatureShape shape = emulator::shape_of_wrong_numbers();

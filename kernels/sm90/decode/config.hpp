@@ -348,6 +348,8 @@ HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& 
   const Features& f = problem.features;
   if (f.bias) beside += 4;
   if (f.bias && (f.alibi || f.lengths || f.pages)) beside += by_columns(c) ? 4 * row_groups(c) : 5 + c.block_n / 4;
+  // Of head dim 256 two groups of rows spilled up to 100 bytes beside an entry's own numbers.
+  if (head_dim == 256 && c.block_m > 8 && (f.lengths || f.pages)) beside += 16;
   if (by_columns(c)) {
     const int fragments = column_fragments(c, head_dim);
     const int a_row_group = head_dim / 8 + 4 * fragments + 4 + c.block_n / c.kv_groups / 4 + c.block_n / 8;
@@ -370,6 +372,7 @@ HEED_HOST_DEVICE constexpr int merge_batch(const Config& c, int head_dim) {
 enum class Illegal {
   no,
   head_dim,
+  tiles_head_dim,
   columns,
   columns_rows,
   columns_mergers,
@@ -385,7 +388,9 @@ enum class Illegal {
 /// `shared_bytes`: what one block may use; `shared_bytes_per_processor`: what all blocks of a multiprocessor share.
 HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
                                             long long shared_bytes_per_processor) {
-  if (problem.head_dim != 64 && problem.head_dim != 128) return Illegal::head_dim;
+  if (problem.head_dim != 64 && problem.head_dim != 128 && problem.head_dim != 256) return Illegal::head_dim;
+  // A row is at most a warp wide where partial results meet (partial.cuh).
+  if (!by_columns(c) && problem.head_dim > 128) return Illegal::tiles_head_dim;
   if (by_columns(c)) {
     if (problem.head_dim % (16 * c.kv_groups) != 0 || c.block_n % (16 * c.kv_groups) != 0) return Illegal::columns;
     if (c.block_m > 32) return Illegal::columns_rows;  // Q alone would take 128 registers
