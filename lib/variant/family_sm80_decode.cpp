@@ -154,7 +154,8 @@ class Sm80DecodeFamily final : public Family {
       return !is_illegal(config, workload, device);
     };
     for (const bool q_in_registers : {true, false})  // biases and pages take registers too
-      for (const int groups : {4, 2})                // the partial outputs of 64 rows are too large for four on sm_89
+      for (const int groups :
+           {4, 2, 1})  // the partial outputs of 64 rows are too large for four on sm_89, of 256 for two
         for (const int blocks : {2, 1})
           for (const int stages : {4, 3, 2, 1}) {
             // One stage of head dim 256 for two blocks each is less under way than several of one.
