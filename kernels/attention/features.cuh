@@ -49,21 +49,68 @@ HEED_HOST_DEVICE constexpr int bytes_of(BiasElement element) {
   return element == BiasElement::boolean ? 1 : element == BiasElement::fp32 ? 4 : 2;
 }
 
-/// A bias as it is added to a score; -inf where it hides the score, which is also what values at or below the most
-/// negative finite number of their type do. NaN is no such value.
+/// A bias, of the bits of its element type, as it is added to a score; -inf where it hides the score, which is also
+/// what values at or below the most negative finite number of their type do. NaN is no such value.
 template <BiasElement kElement>
-__device__ __forceinline__ float read_bias(const char* from) {
+__device__ __forceinline__ float bias_of(unsigned bits) {
   if constexpr (kElement == BiasElement::boolean) {
-    return *from != 0 ? 0.0F : -kInfinity;
+    return bits != 0 ? 0.0F : -kInfinity;
   } else if constexpr (kElement == BiasElement::fp32) {
-    const float x = *reinterpret_cast<const float*>(from);
+    const float x = __uint_as_float(bits);
     return x <= -0x1.fffffep127F ? -kInfinity : x;
   } else if constexpr (kElement == BiasElement::bf16) {
-    const float x = ptx::unpack_low<Element::bf16>(*reinterpret_cast<const unsigned short*>(from));
+    const float x = ptx::unpack_low<Element::bf16>(bits);
     return x <= -0x1.fep127F ? -kInfinity : x;
   } else {
-    const float x = ptx::unpack_low<Element::fp16>(*reinterpret_cast<const unsigned short*>(from));
+    const float x = ptx::unpack_low<Element::fp16>(bits);
     return x <= -65504.0F ? -kInfinity : x;
+  }
+}
+
+template <BiasElement kElement>
+__device__ __forceinline__ float read_bias(const char* from) {
+  constexpr int kBytes = bytes_of(kElement);
+  if constexpr (kBytes == 1)
+    return bias_of<kElement>(*reinterpret_cast<const unsigned char*>(from));
+  else if constexpr (kBytes == 2)
+    return bias_of<kElement>(*reinterpret_cast<const unsigned short*>(from));
+  else
+    return bias_of<kElement>(*reinterpret_cast<const unsigned*>(from));
+}
+
+/// What a score becomes, whatever a hidden one was.
+__device__ __forceinline__ float biased(float score, float bias) {
+  return bias == -kInfinity ? -kInfinity : fmaf(bias, kLog2e, score);
+}
+
+/// Adds biases of neighbouring keys to one row of scores, all of whose keys are there: each lane reads those of two
+/// columns at once, and all that it needs before it uses any. One at a time, each behind a test, loads waited for each
+/// other: 742 us instead of 62 without a bias at b8h16l1024d64 (H200).
+/// @param from the bias of the lane's first column, aligned to two elements
+template <BiasElement kElement, int kRegisters>
+__device__ __forceinline__ void add_bias_pairs(float (&s)[kRegisters], int h, const char* from) {
+  constexpr int kBytes = bytes_of(kElement);
+  constexpr int kTiles = kRegisters / 4;
+  unsigned low[kTiles];
+  unsigned high[kTiles];
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    if constexpr (kBytes == 4) {
+      const uint2 both = *reinterpret_cast<const uint2*>(from + 8 * t * kBytes);
+      low[t] = both.x;
+      high[t] = both.y;
+    } else if constexpr (kBytes == 2) {
+      low[t] = *reinterpret_cast<const unsigned*>(from + 8 * t * kBytes);
+    } else {
+      low[t] = *reinterpret_cast<const unsigned short*>(from + 8 * t * kBytes);
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    if constexpr (kBytes < 4) high[t] = low[t] >> 8 * kBytes;
+    if constexpr (kBytes == 1) low[t] &= 0xffU;
+    s[4 * t + 2 * h] = biased(s[4 * t + 2 * h], bias_of<kElement>(low[t]));
+    s[4 * t + 2 * h + 1] = biased(s[4 * t + 2 * h + 1], bias_of<kElement>(high[t]));
   }
 }
 
@@ -80,10 +127,7 @@ __device__ __forceinline__ void add_bias(float (&s)[kRegisters], int h, const ch
     for (int i = 0; i < 2; ++i) {
       const int column = 8 * t + i;
       float& x = s[4 * t + 2 * h + i];
-      if (first + column >= begin && first + column < end) {
-        const float bias = read_bias<kElement>(from + column * step);
-        x = bias == -kInfinity ? -kInfinity : fmaf(bias, kLog2e, x);  // whatever a hidden score was
-      }
+      if (first + column >= begin && first + column < end) x = biased(x, read_bias<kElement>(from + column * step));
     }
 }
 
@@ -182,8 +226,12 @@ struct ScoreChanges<kProblem, true> : SeenPrefix<kProblem> {
       const int begin = hidden_keys(kProblem.mask, r, p.left_offset, p.len_k);
       int end = r < p.len_q ? visible_keys(kProblem.mask, r, p.right_offset, p.len_k) : 0;
       if constexpr (kFeatures.prefix) end = r < p.len_q ? max(end, this->prefix) : 0;
-      add_bias<kElement>(s, h, bias + (r * p.bias_row + first * p.bias_key) * kBytes, p.bias_key * kBytes, first, begin,
-                         end);
+      const char* const from = bias + (r * p.bias_row + first * p.bias_key) * kBytes;
+      const bool are_pairs = p.bias_key == 1 && reinterpret_cast<unsigned long long>(from) % (2 * kBytes) == 0;
+      if (are_pairs && first >= begin && first + 2 * kRegisters - 7 < end)
+        add_bias_pairs<kElement>(s, h, from);
+      else
+        add_bias<kElement>(s, h, from, p.bias_key * kBytes, first, begin, end);
     }
   }
 };

@@ -88,10 +88,8 @@ struct PackedRowChanges<kProblem, true> {
     const int begin = hidden_keys(kProblem.mask, query, p.left_offset, p.len_k);
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-      if (first + column(i) >= begin && first + column(i) < end) {
-        const float added = read_bias<kElement>(from + column(i) * step);
-        score(i) = added == -kInfinity ? -kInfinity : fmaf(added, kLog2e, score(i));  // whatever a hidden score was
-      }
+      if (first + column(i) >= begin && first + column(i) < end)
+        score(i) = biased(score(i), read_bias<kElement>(from + column(i) * step));
   }
 };
 

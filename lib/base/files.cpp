@@ -87,18 +87,26 @@ void write_file_atomically(const fs::path& path, std::string_view content, Error
   static std::atomic<unsigned> counter{0};
   const fs::path temporary =
       path.parent_path() / fmt::format(".{}.{}.{}.tmp", path.filename().string(), ::getpid(), counter++);
+  // A device or a pipe is written to; to put a file in its place would take it away from everybody.
+  struct stat info {};
+  const bool is_special = ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
   const auto fail = [&](const char* step) {
     const std::string reason = last_system_error();
-    ::unlink(temporary.c_str());
+    if (!is_special) ::unlink(temporary.c_str());
     throw Error(code, fmt::format("cannot write {}: {} failed: {}", path.string(), step, reason), path.string());
   };
-  Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  Descriptor file(is_special ? ::open(path.c_str(), O_WRONLY | O_CLOEXEC)
+                             : ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!file.ok()) fail("open");
   while (!content.empty()) {
     const ssize_t written = ::write(file.get(), content.data(), content.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail("write");
     content.remove_prefix(static_cast<std::size_t>(written));
+  }
+  if (is_special) {
+    if (!file.close_now()) fail("close");
+    return;
   }
   if (::fsync(file.get()) != 0) fail("fsync");
   if (!file.close_now()) fail("close");

@@ -17,7 +17,7 @@ std::string read_file(const std::filesystem::path& path, ErrorCode code);
 std::string file_stamp(const std::filesystem::path& path);
 
 /// Writes beside the destination, fsyncs, renames over it and fsyncs the folder: a reader sees the old file, the new
-/// file or none, never a part. Throws Error(code).
+/// file or none, never a part. A device or a pipe (/dev/null, /dev/stdout) is written to. Throws Error(code).
 void write_file_atomically(const std::filesystem::path& path, std::string_view content, ErrorCode code);
 
 /// Creates the folder of a file that will be written later, and throws Error(code) now when write_file_atomically would

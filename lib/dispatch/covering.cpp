@@ -119,7 +119,8 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
                 want(*family, without_blocks, 0);
             }
           }
-        // And those for few queries, with all features that they have: of rows of one head, for any heads a group.
+        // And of the family for few queries one with all features that it has: of rows of one head, for any heads a
+        // group.
         Workload few = one;
         few.heads = few.heads_kv;
         few.len_q = 8;
@@ -129,8 +130,9 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
           for (const Family* family : families()) {
             if (!family->is_special() || !has_features(family->features())) continue;
             const Workload with_all = with_features(few, family->features());
-            if (!family->refuses(with_all, device) && !family->made_for(with_all, device).empty())
-              want(*family, with_all, 0);
+            if (family->refuses(with_all, device) || family->made_for(with_all, device).empty()) continue;
+            want(*family, with_all, 0);
+            break;
           }
         for (auto& [id, program] : wanted)
           if (std::none_of(chosen.begin(), chosen.end(),

@@ -77,7 +77,7 @@ class Sm80DecodeFamily final : public Family {
     return "an NVIDIA GPU of compute capability 8.0 or newer and NVRTC 12.4 or newer";
   }
   std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
-  HeadDims head_dims() const override { return {.listed = {64, 128}}; }
+  HeadDims head_dims() const override { return {.listed = {64, 128, 256}}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   Features features() const override {
     return {.softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true};
@@ -118,7 +118,7 @@ class Sm80DecodeFamily final : public Family {
       case sm80_decode::Illegal::no:
         return std::nullopt;
       case sm80_decode::Illegal::head_dim:
-        return fmt::format("head dim {} is not 64 or 128", problem.head_dim);
+        return fmt::format("head dim {} is not 64, 128 or 256", problem.head_dim);
       case sm80_decode::Illegal::block_m:
         return fmt::format("block_m {} is no multiple of warp_rows {}", c.block_m, c.warp_rows);
       case sm80_decode::Illegal::kv_groups:
@@ -140,12 +140,12 @@ class Sm80DecodeFamily final : public Family {
 
   Config default_config(const Workload& workload, const DeviceFacts& device) const override {
     // The most bytes under way that fit: two blocks a multiprocessor where its shared memory allows, so that one
-    // streams while the other starts or merges. A tile of K holds 4 KiB.
+    // streams while the other starts or merges. A tile of K holds 4 KiB, of head dim 256 8 KiB.
     const std::int64_t rows = workload.heads / workload.heads_kv * workload.len_q;
     sm80_decode::Config c;
     c.block_m = rows <= 16 ? 16 : rows <= 32 ? 32 : static_cast<int>(kMostBlockRows);
-    c.warp_rows = rows <= 16 ? 16 : 32;
-    c.block_n = workload.dim == 128 ? 16 : 32;
+    c.warp_rows = rows <= 16 || workload.dim == 256 ? 16 : 32;  // the output of 32 rows takes all registers at 256
+    c.block_n = workload.dim == 64 ? 32 : 16;
     c.rescale = attention::Rescale::when_grown;
     Config config;
     const auto fits = [&](bool q_in_registers, int groups, int blocks, int stages) {
@@ -157,10 +157,14 @@ class Sm80DecodeFamily final : public Family {
       return !is_illegal(config, workload, device);
     };
     for (const bool q_in_registers : {true, false})  // biases and pages take registers too
-      for (const int groups : {4, 2})                // the partial outputs of 64 rows are too large for four on sm_89
+      for (const int groups :
+           {4, 2, 1})  // the partial outputs of 64 rows are too large for four on sm_89, of 256 for two
         for (const int blocks : {2, 1})
-          for (const int stages : {4, 3, 2, 1})
+          for (const int stages : {4, 3, 2, 1}) {
+            // One stage of head dim 256 for two blocks each is less under way than several of one.
+            if (workload.dim == 256 && blocks == 2 && stages == 1) continue;
             if (fits(q_in_registers, groups, blocks, stages)) return config;
+          }
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;
   }

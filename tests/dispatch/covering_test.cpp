@@ -80,9 +80,9 @@ TEST(Covering, EveryProblemHasAProgram) {
   }
 }
 
-// The limit that libheed's programs keep, so that they build in a quarter of an hour on two processors.
-TEST(Covering, IsLessThanAThousandPrograms) {
-  EXPECT_LT(covering_file({"sm_80", "sm_86", "sm_89", "sm_90a", "compute_80"})->records().size(), 1000U);
+// The limit that libheed's programs keep, so that they build in some twenty minutes on two processors.
+TEST(Covering, IsLessThanTwelveHundredPrograms) {
+  EXPECT_LT(covering_file({"sm_80", "sm_86", "sm_89", "sm_90a", "compute_80"})->records().size(), 1200U);
 }
 
 }  // namespace

@@ -156,7 +156,9 @@ TEST(FeatureCovering, GpuFamiliesWithFeaturesHaveTheirPrograms) {
   const DeviceFacts device = representative_gpu("sm_90a");
   int expected = 0;
   for (const Family* family : families())
-    if (family->device() == DeviceKind::cuda && has_features(family->features())) expected += 2 * 3;
+    if (family->device() == DeviceKind::cuda && has_features(family->features()) &&
+        (!family->is_special() || family->name() == "fwd_sm90_decode"))  // the first of those for few queries
+      expected += 2 * 3;
   int found = 0;
   const CoveringOptions options{.dtypes = {Dtype::fp16, Dtype::bf16}, .dims = {64}, .samples = 20};
   for (const CoveringProgram& program : covering_programs(device, options))

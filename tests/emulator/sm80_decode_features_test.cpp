@@ -151,6 +151,14 @@ TEST(EmulatedSm80DecodeFeatures, AllWithOneStage) {
             problem_with(kAll, Element::fp16, 64, kWindow)>(emulator::shapes_with_all());
 }
 
+TEST(EmulatedSm80DecodeFeatures, AllOfHeadDim256) {
+  run_cases<Config{.block_n = 16, .kv_groups = 2, .stages = 2, .min_blocks = 1, .q_in_registers = false},
+            problem_with(kAll, Element::bf16, 256, kWindow)>(emulator::shapes_with_all());
+  run_cases<Config{.block_m = 32, .block_n = 16, .kv_groups = 2, .stages = 2, .min_blocks = 1},
+            problem_with({.softcap = true}, Element::fp16, 256, kCausal)>(
+      {{.heads = 5, .len_q = 7, .len_k = 90, .right_offset = 83}});
+}
+
 TEST(EmulatedSm80DecodeFeatures, ComparisonFindsWrongNumbers) {
   constexpr Problem kProblem = problem_with(kAll, Element::fp16, 64, kCausal);
   const FeatureShape shape = emulator::shape_of_wrong_numbers();

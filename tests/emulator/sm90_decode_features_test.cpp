@@ -4,6 +4,7 @@
 #include "device.hpp"
 #include "features_case.hpp"
 #include "kernels/sm90/decode/forward.cuh"
+#include "kernels/sm90/decode/legality.hpp"
 #include "testing.hpp"
 
 namespace heed::sm90_decode {
@@ -208,6 +209,10 @@ TEST(EmulatedSm90DecodeFeatures, AllByColumns) {
 TEST(EmulatedSm90DecodeFeatures, AllByTiles) {
   run_cases<kTiles, problem_with(kAll, Element::bf16, 64, kCausal)>(emulator::shapes_with_all());
   run_cases<kTallTiles, problem_with(kAll, Element::fp16, 128, kWindow)>(emulator::shapes_with_all());
+}
+
+TEST(EmulatedSm90DecodeFeatures, AllOfHeadDim256) {
+  run_cases<kColumns, problem_with(kAll, Element::bf16, 256, kWindow)>(emulator::shapes_with_all());
 }
 
 TEST(EmulatedSm90DecodeFeatures, ComparisonFindsWrongNumbers) {

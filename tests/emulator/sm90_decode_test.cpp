@@ -3,6 +3,7 @@
 #include "attention_case.hpp"
 #include "base/random.hpp"
 #include "kernels/sm90/decode/forward.cuh"
+#include "kernels/sm90/decode/legality.hpp"
 
 namespace heed::sm90_decode {
 namespace {

@@ -1,5 +1,5 @@
 // fwd_sm90_decode without a GPU: which block has which tiles, which places partial results go to, what fits.
-#include "kernels/sm90/decode/config.hpp"
+#include "kernels/sm90/decode/legality.hpp"
 
 #include <algorithm>
 #include <array>

@@ -51,7 +51,7 @@ TEST(Sm80DecodeFeatures, DefaultsFitTheRegisters) {
   const Family& family = find_family("fwd_sm80_decode");
   for (const char* arch : {"sm_80", "sm_89", "sm_90a"})
     for (const char* shape : {"b8h32hkv4l1k8192d", "b8h32hkv4l4k8192d", "b1h8hkv1l64k100000d", "b64h32hkv8l1k64d"})
-      for (const char* dim : {"64", "128"})
+      for (const char* dim : {"64", "128", "256"})
         for (const char* mask : {"", ":causal_bottom_right", ":window=128"})
           for (const char* feature : {":softcap=30", ":bias=fp16", ":alibi", ":sinks", ":key_lengths", ":page=16",
                                       ":softcap=30:bias=fp16:alibi:sinks:key_lengths:page=16"}) {
@@ -108,7 +108,7 @@ TEST(Sm90DecodeFeatures, DefaultsFitTheRegisters) {
   const Family& family = find_family("fwd_sm90_decode");
   for (const char* shape : {"b8h32hkv4l1k8192d", "b8h32hkv4l2k8192d", "b8h32hkv4l4k8192d", "b8h32hkv4l12k8192d",
                             "b1h8hkv1l64k100000d", "b64h32hkv8l1k64d", "b1h1l1k1d"})
-    for (const char* dim : {"64", "128"})
+    for (const char* dim : {"64", "128", "256"})
       for (const char* mask : {"", ":causal_bottom_right", ":window=128"})
         for (const char* feature :
              {":softcap=30", ":bias=fp16", ":alibi", ":sinks", ":key_lengths", ":page=16", ":bias=fp16:key_lengths",
@@ -128,6 +128,21 @@ TEST(Sm90DecodeFeatures, DefaultsFitTheRegisters) {
                   .is_illegal(paged, gpu("sm_90a"))
                   .value_or(""),
               HasSubstr("want producer_warp=on"));
+}
+
+// Of head dim 256 Hopper's is for tiles of a few rows, by columns.
+TEST(DecodeHeadDims, OfTwoHundredAndFiftySix) {
+  const auto chosen = [](const char* shape, const char* arch) {
+    return default_family(parse_workload(shape), gpu(arch)).name();
+  };
+  EXPECT_EQ(chosen("b1h40hkv8l1k512d256", "sm_90a"), "fwd_sm90_decode");
+  EXPECT_EQ(chosen("b1h40hkv8l8k512d256", "sm_90a"), "fwd_sm80_decode");
+  EXPECT_EQ(chosen("b1h40hkv8l1k512d256:key_lengths:page=16", "sm_90a"), "fwd_sm90_decode");
+  EXPECT_EQ(chosen("b1h40hkv8l1k512d256", "sm_89"), "fwd_sm80_decode");
+  const Workload w = parse_workload("b1h40hkv8l1k512d256");
+  EXPECT_THAT(
+      parse_variant("fwd_sm90_decode:group_split=kv_tiles", w, gpu("sm_90a")).is_illegal(w, gpu("sm_90a")).value_or(""),
+      HasSubstr("head dims up to 128, not 256: write group_split=columns"));
 }
 
 TEST(Sm80DecodeFeatures, ProgramsTakeWhatTheProblemAsksFor) {

@@ -241,7 +241,7 @@ enum class Illegal {
 /// `shared_bytes`: what one block may use; `shared_bytes_per_processor`: what all blocks of a multiprocessor share.
 HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& problem, long long shared_bytes,
                                             long long shared_bytes_per_processor) {
-  if (problem.head_dim != 64 && problem.head_dim != 128) return Illegal::head_dim;
+  if (problem.head_dim != 64 && problem.head_dim != 128 && problem.head_dim != 256) return Illegal::head_dim;
   if (c.block_m % c.warp_rows != 0) return Illegal::block_m;
   if (!attention::are_disjoint(named_barriers(c))) return Illegal::kv_groups;
   if (threads(c) > 1024) return Illegal::threads;
