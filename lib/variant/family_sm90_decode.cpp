@@ -135,8 +135,6 @@ class Sm90DecodeFamily final : public Family {
           "a page of {} keys is no multiple of the {} that its bulk copies take at once: use "
           "fwd_sm80_decode",
           workload.page_size, sm90_decode::kLeastPage);
-    if (workload.ragged && workload.page_size == 0)
-      return "rows of all entries in one tensor of keys have no tensor map: use fwd_sm80_decode";
     sm90_decode::Config most;
     most.block_m = 8;
     most.block_n = 16;
@@ -283,8 +281,9 @@ class Sm90DecodeFamily final : public Family {
     c.kv_groups = 4;
     c.l2_prefetch_kib = prefetch_of(workload, device);
     // Keys that the L2 holds are found there by the next launch; others only push out what it could hold. At 24 MB off
-    // 6.3 us and on 8.9 (b4h8l1k2994d64), at 67 MB 34.3 and 33.6 (b8h32hkv4l1k8192d128), on an H200 of 50 MB.
-    c.evict_first = key_bytes(workload) > l2_bytes_of(device);
+    // 6.3 us and on 8.9 (b4h8l1k2994d64), at 54 MB 17.7 and 16.3 (b1h8l1k13097d128), at 134 MB 34.3 and 33.6
+    // (b8h32hkv4l1k8192d128), on an H200, whose L2 has 60 MB.
+    c.evict_first = 4 * key_bytes(workload) > 3 * l2_bytes_of(device);
     const int dim = sm90_decode::padded_dim(static_cast<int>(workload.dim));
     c.block_n = dim == 64 ? 128 : 64;
     if (dim == 128 && c.block_m <= 16 &&

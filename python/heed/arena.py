@@ -1,6 +1,7 @@
 """The arena: PyTorch's attention and Heed's side by side on the same tensors and the same stream, in one process.
 
     python -m heed.arena --suite latency --suite decode     measure suites (latency, throughput, acceptance, decode, models, random, windows, eager, all)
+    python -m heed.arena --suite masks --suite paged         measure calls with features (masks, ragged, paged, sparse)
     python -m heed.arena --shapes b1h8l512d64,b2h4l100d64    measure workloads of your own
     python -m heed.arena --show evidence/h200/arena.json     draw tables and charts of what was measured; needs no PyTorch, no GPU
 
@@ -181,10 +182,21 @@ def load(path):
     return evidence
 
 
+def keep_suites(evidence, given):
+    """Leaves rows of these suites alone in `evidence`; it is complete if each has a row of every workload. Raises Failure."""
+    names = choose(given, tuple(evidence["suites"]), "suite in this file", {})
+    evidence["suites"] = {name: evidence["suites"][name] for name in names}
+    evidence["rows"] = [row for row in evidence["rows"] if row["suite"] in names]
+    found = {name: len({row["workload"] for row in evidence["rows"] if row["suite"] == name}) for name in names}
+    evidence["complete"] = all(found[name] == suite["workloads"] for name, suite in evidence["suites"].items())
+
+
 def show(options):
-    """--show: tables on stdout, charts into a folder where one is given; with --output the file again, with what today's rules
-    conclude from its readings."""
+    """--show: tables on stdout, charts into a folder where one is given; with --suite of those suites alone; with --output the file
+    again, with what today's rules conclude from its readings."""
     evidence = load(options.show)
+    if options.suite:
+        keep_suites(evidence, options.suite)
     if options.output:
         check_writable(Path(options.output))
     for row in evidence["rows"]:
@@ -250,10 +262,10 @@ def measure(options):
         run = contest.Contest(contenders.Heed(facts), found, device, built["device"], settings)
         run_of_calls = None
         if calls:
-            from heed import feature_calls, feature_contest
+            from heed import feature_contenders, feature_contest
 
-            mine = [contender for contender in feature_calls.contenders(facts) if contender.name in against or contender.name == "heed_dense"]
-            run_of_calls = feature_contest.FeatureContest(feature_calls.Heed(facts), mine, device, built["device"], settings)
+            mine = [contender for contender in feature_contenders.contenders(facts) if contender.name in against or contender.name == "heed_dense"]
+            run_of_calls = feature_contest.FeatureContest(feature_contenders.Heed(facts), mine, device, built["device"], settings)
         evidence = {
             "schema": SCHEMA,
             "what": WHAT,
@@ -354,7 +366,7 @@ def parser():
     p.add_argument("-o", "--output", metavar="FILE", help="the evidence [evidence/<gpu>/arena.json]; with --show where to write that file's readings with today's conclusions")
     p.add_argument("--quick", action="store_true", help="a look, not a measurement: few and short readings")
     p.add_argument("--seed", type=int, default=1, help="of inputs, random workloads and the bootstrap [1]")
-    p.add_argument("--show", metavar="FILE", help="draw tables of an evidence file")
+    p.add_argument("--show", metavar="FILE", help="draw tables of an evidence file; with --suite of those suites of it")
     p.add_argument("--charts", metavar="FOLDER", help="with --show: draw the charts into this folder")
     return p
 

@@ -18,14 +18,14 @@
 #include "kernels/attention/softmax.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/ptx/shared.cuh"
-#include "kernels/sm90/decode/column_parts.cuh"
+#include "kernels/sm90/decode/column_scores.cuh"
 #include "kernels/sm90/decode/entry_producer.cuh"
 
 namespace heed::sm90_decode {
 
 template <const Config& kConfig, const Problem& kProblem>
-struct ByColumns : ColumnParts<kConfig, kProblem> {
-  using Base = ColumnParts<kConfig, kProblem>;
+struct ByColumns : ColumnScores<kConfig, kProblem> {
+  using Base = ColumnScores<kConfig, kProblem>;
   using Base::barriers_are_set, Base::block, Base::block_address, Base::counted, Base::empty, Base::end_segment,
       Base::ending, Base::finish_of, Base::first_job, Base::first_tile, Base::full, Base::group, Base::is_last,
       Base::is_own_job, Base::job_of, Base::job_tiles, Base::lane, Base::merger, Base::params, Base::prefetch_maps,
@@ -34,14 +34,13 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
       Base::kAll, Base::kBlockM, Base::kBlockN, Base::kColumns, Base::kDim, Base::kGroups, Base::kHeadDim, Base::kPlan,
       Base::kRows, Base::kStages, Base::kThreads, Base::wait_for_barriers, Base::kBegins, Base::kChanges,
       Base::kEntries, Base::are_same, Base::ends_block, Base::first_key_of, Base::next_job, Base::params_of,
-      Base::start_of, Base::tiles_of;
+      Base::start_of, Base::tiles_of, Base::kKeys, Base::multiply_keys, Base::change_scores, Base::hide_keys,
+      Base::hide_first_keys;
   using typename Base::Role, typename Base::Segment, typename Base::Result, typename Base::Finish,
-      typename Base::Changes, typename Base::JobIndex, typename Base::KnownJob;
+      typename Base::Changes, typename Base::JobIndex, typename Base::KnownJob, typename Base::Scores;
 
-  static constexpr int kKeys = kBlockN / (16 * kGroups);      // fragments of 16 keys of a warp's scores
-  static constexpr int kSteps = kBlockN / 16;                 // of 16 keys of a product with V
-  static constexpr int kChains = kKeys * kRows == 1 ? 2 : 1;  // accumulators a score, so that none waits long
-  static constexpr int kCountedAhead = 2;  // tiles: the reply of a counter takes about as long as one
+  static constexpr int kSteps = kBlockN / 16;  // of 16 keys of a product with V
+  static constexpr int kCountedAhead = 2;      // tiles: the reply of a counter takes about as long as one
   static constexpr float kMargin = kConfig.rescale == attention::Rescale::conditional ? attention::kFar : 0.0F;
   static constexpr unsigned kOnes = kProblem.element == Element::bf16 ? 0x3f803f80U : 0x3c003c00U;
 
@@ -242,8 +241,6 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
     }
   }
 
-  using Scores = float[kKeys][kRows][4];  // of keys T / 4 and T / 4 + 8 of a fragment, rows as in Result
-
   __device__ __forceinline__ void take_tile(Result& result, const unsigned (&query)[kDim / 16][kRows][2],
                                             const Cursor& at, int first_key, bool masked,
                                             const int (&row_end)[kRows][2], const Changes (&changes)[kRows][2],
@@ -301,75 +298,6 @@ struct ByColumns : ColumnParts<kConfig, kProblem> {
           values[k][i][2 * h] &= mask;
           values[k][i][2 * h + 1] &= mask;
         }
-      }
-  }
-
-  __device__ __forceinline__ void multiply_keys(Scores& scores, const unsigned (&query)[kDim / 16][kRows][2],
-                                                unsigned keys) const {
-    float chains[kChains][kKeys][kRows][4];
-#pragma unroll
-    for (int h = 0; h < kChains; ++h)
-#pragma unroll
-      for (int j = 0; j < kKeys; ++j)
-#pragma unroll
-        for (int n = 0; n < kRows; ++n)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) chains[h][j][n][e] = 0.0F;
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k)
-#pragma unroll
-      for (int j = 0; j < kKeys; ++j) {
-        unsigned a[4];
-        ptx::ldmatrix_x4(a, block_address(keys, 16 * (group * kKeys + j), 2 * k, tile::ldmatrix_a_address(lane)));
-#pragma unroll
-        for (int n = 0; n < kRows; ++n)
-          ptx::mma_m16n8k16<kProblem.element>(chains[k % kChains][j][n], a, query[k][n][0], query[k][n][1]);
-      }
-#pragma unroll
-    for (int j = 0; j < kKeys; ++j)
-#pragma unroll
-      for (int n = 0; n < kRows; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          scores[j][n][e] = kChains == 1 ? chains[0][j][n][e] : chains[0][j][n][e] + chains[kChains - 1][j][n][e];
-  }
-
-  __device__ __forceinline__ void change_scores(Scores& scores, const Changes (&changes)[kRows][2],
-                                                const int (&row_end)[kRows][2], int first_key,
-                                                const KnownJob& job) const {
-#pragma unroll
-    for (int n = 0; n < kRows; ++n)
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        changes[n][r].template change<2 * kKeys>(
-            params_of(job), first_key + 16 * group * kKeys + lane / 4, row_end[n][r],
-            [&](int i) -> float& { return scores[i / 2][n][i % 2 * 2 + r]; }, [](int i) { return 8 * i; });
-  }
-
-  /// Sets scores of hidden keys to -inf.
-  __device__ __forceinline__ void hide_keys(Scores& scores, int first_key, const int (&row_end)[kRows][2]) const {
-#pragma unroll
-    for (int j = 0; j < kKeys; ++j)
-#pragma unroll
-      for (int n = 0; n < kRows; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          if (first_key + 16 * (group * kKeys + j) + lane / 4 + 8 * (e / 2) >= row_end[n][e % 2])
-            scores[j][n][e] = -attention::kInfinity;
-  }
-
-  /// The same of keys in front of those that a row sees.
-  __device__ __forceinline__ void hide_first_keys(Scores& scores, int first_key, const KnownJob& job) const {
-#pragma unroll
-    for (int n = 0; n < kRows; ++n)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int begin = first_key_of(job, job.first + 8 * n + 2 * (lane % 4) + r) - first_key - lane / 4;
-#pragma unroll
-        for (int j = 0; j < kKeys; ++j)
-#pragma unroll
-          for (int h = 0; h < 2; ++h)
-            if (16 * (group * kKeys + j) + 8 * h < begin) scores[j][n][2 * h + r] = -attention::kInfinity;
       }
   }
 
