@@ -120,11 +120,12 @@ std::vector<CoveringProgram> covering_programs(const DeviceFacts& device, const 
             }
           }
         // And of the family for few queries one with all features that it has: of rows of one head, for any heads a
-        // group.
+        // group, and of long keys, which it is made for.
         Workload few = one;
-        few.heads = few.heads_kv;
+        few.batch = 1;
+        few.heads = few.heads_kv = 8;
         few.len_q = 8;
-        few.len_k = std::max<std::int64_t>(few.len_k, 4096);
+        few.len_k = std::max<std::int64_t>(few.len_k, 8192);
         few = reduced(few);
         if (mask_kind(one) == mask && mask_kind(few) == mask)
           for (const Family* family : families()) {

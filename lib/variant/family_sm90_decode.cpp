@@ -166,7 +166,7 @@ class Sm90DecodeFamily final : public Family {
         return fmt::format("{} warps cannot divide {} keys and {} columns by sixteens", c.kv_groups, c.block_n,
                            sm90_decode::padded_dim(problem.head_dim));
       case sm90_decode::Illegal::wide_tiles:
-        return fmt::format("group_split=kv_tiles takes head dims up to 128, not {}; columns takes them",
+        return fmt::format("group_split=kv_tiles takes head dims up to 128, not {}: write group_split=columns",
                            problem.head_dim);
       case sm90_decode::Illegal::columns_rows:
         return fmt::format("group_split=columns takes at most 32 rows a block, not {}", c.block_m);

@@ -82,7 +82,8 @@ class Attention(unittest.TestCase):
             heed.attention(q, k, v, **given).sum().backward()
             results.append((q.grad, k.grad, v.grad))
         for of_blocks, of_mask in zip(*results):
-            torch.testing.assert_close(of_blocks, of_mask)
+            # Gradients of 300 rows are summed in another order where more threads share them: 1.6e-5 of differences were seen.
+            torch.testing.assert_close(of_blocks, of_mask, atol=1e-4, rtol=1e-4)
 
     def test_unfused_lists_are_the_kernels(self):
         q, k, v = tensors((2, HEADS, 2, 300, 500, 64, 64), torch.float32, "cpu")

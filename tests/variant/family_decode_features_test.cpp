@@ -121,7 +121,11 @@ TEST(Sm90DecodeFeatures, DefaultsFitTheRegisters) {
     return describe(parse_variant("fwd_sm90_decode", parse_workload(shape), gpu("sm_90a")));
   };
   EXPECT_THAT(default_of("b8h32hkv4l2k8192d128:sinks:key_lengths:page=16"), HasSubstr("kv_groups=8"));
-  EXPECT_THAT(default_of("b8h32hkv4l2k8192d128:bias=fp16"), HasSubstr("block_n=64,kv_groups=4"));
+  const Workload biased = parse_workload("b8h32hkv4l2k8192d128:bias=fp16");
+  EXPECT_THAT(parse_variant("fwd_sm90_decode:block_m=16,kv_groups=8,block_n=128", biased, gpu("sm_90a"))
+                  .is_illegal(biased, gpu("sm_90a"))
+                  .value_or(""),
+              HasSubstr("registers a thread"));
   const Workload paged = parse_workload("b8h8l1k8192d64:page=16");
   EXPECT_THAT(parse_variant("fwd_sm90_decode:group_split=kv_tiles,producer_warp=off", paged, gpu("sm_90a"))
                   .is_illegal(paged, gpu("sm_90a"))
@@ -129,13 +133,13 @@ TEST(Sm90DecodeFeatures, DefaultsFitTheRegisters) {
               HasSubstr("want producer_warp=on"));
 }
 
-// Of head dim 256 Hopper's is for tiles of a few rows, by columns.
+// Of head dim 256 Hopper's is by columns alone.
 TEST(DecodeHeadDims, OfTwoHundredAndFiftySix) {
   const auto chosen = [](const char* shape, const char* arch) {
     return default_family(parse_workload(shape), gpu(arch)).name();
   };
   EXPECT_EQ(chosen("b1h40hkv8l1k512d256", "sm_90a"), "fwd_sm90_decode");
-  EXPECT_EQ(chosen("b1h40hkv8l8k512d256", "sm_90a"), "fwd_sm80_decode");
+  EXPECT_EQ(chosen("b1h40hkv8l8k512d256", "sm_90a"), "fwd_sm90_decode");
   EXPECT_EQ(chosen("b1h40hkv8l1k512d256:key_lengths:page=16", "sm_90a"), "fwd_sm90_decode");
   EXPECT_EQ(chosen("b1h40hkv8l1k512d256", "sm_89"), "fwd_sm80_decode");
   const Workload w = parse_workload("b1h40hkv8l1k512d256");
