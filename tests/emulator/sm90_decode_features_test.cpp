@@ -153,7 +153,7 @@ TEST(EmulatedSm90DecodeFeatures, SinkThatIsNanSpoilsARow) {
       EXPECT_EQ(static_cast<std::uint16_t*>(problem.params().o)[0] & 0x7c00, 0x7c00);
     }
   };
-  constexpr Problem kProblem = problem_with({.sinks = true}, Element::fp16, 64, kCausal);
+  static constexpr Problem kProblem = problem_with({.sinks = true}, Element::fp16, 64, kCausal);
   spoils([](auto& p, const auto& s, int blocks) { return launch_case<kColumns, kProblem>(p, s, blocks, 1, 1); });
   spoils([](auto& p, const auto& s, int blocks) { return launch_case<kTiles, kProblem>(p, s, blocks, 1, 1); });
 }

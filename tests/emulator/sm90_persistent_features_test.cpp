@@ -21,7 +21,7 @@ constexpr Config kTwo{.m_warpgroups = 2,
                       .producer = Producer::warpgroup};
 
 TEST(EmulatedPersistentFeatures, Softcap) {
-  constexpr Problem kProblem = featured_problem(Element::fp16, 64, kCausal, {.softcap = true});
+  static constexpr Problem kProblem = featured_problem(Element::fp16, 64, kCausal, {.softcap = true});
   const auto run = [](auto run_one) {
     run_one(FeatureShape{.heads = 2, .len_q = 150, .len_k = 170, .right_offset = 20, .softcap = 2}, 1);
     // Scores of up to a thousand, at either side of a cap of 30: rows end where tanh is flat.

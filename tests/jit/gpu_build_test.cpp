@@ -99,10 +99,9 @@ TEST_P(GpuBuilds, DecodeDefaultsWithFeaturesHaveNoSpills) {
   Builder builder(options_in(testing_support::shared_cache()));
   std::vector<std::pair<std::string, std::future<BuildOutcome>>> builds;
   for (const char* shape : {"b8h32hkv4l1k8192d", "b8h32hkv4l4k8192d"})
-    for (const int dim : family->head_dims().listed)
-      for (const char* mask : {"", ":causal_bottom_right", ":window=1000"})
-        for (const char* features : {":sinks:key_lengths", ":key_lengths:page=16", ":bias=fp16",
-                                     ":softcap=30:bias=fp16:alibi:sinks:key_lengths:page=16"}) {
+    for (const int dim : {64, 128, 256})
+      for (const char* mask : {"", ":causal_bottom_right"})
+        for (const char* features : {":key_lengths:page=16", ":softcap=30:bias=fp16:alibi:sinks:key_lengths:page=16"}) {
           const Workload workload = parse_workload(fmt::format("{}{}{}{}", shape, dim, mask, features));
           if (family->refuses(workload, device)) continue;
           const Variant variant = make_variant(*family, family->default_config(workload, device), workload);
