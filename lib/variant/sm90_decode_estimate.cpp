@@ -61,7 +61,8 @@ double decode_us(const sm90_decode::Config& c, const Workload& w, const DeviceFa
   const std::int64_t rows = std::min<std::int64_t>(c.block_m, w.heads / w.heads_kv * w.len_q);
   // Of a part of eight rows; half of the lanes take parts of their own where there are four.
   const double part_us = rows <= 4 ? 0.105 : dim == 64 ? 0.13 : dim == 128 ? 0.17 : 0.2;
-  const double merge = parts > 1 ? static_cast<double>(parts * ((rows + 7) / 8)) * part_us : 0;
+  const std::int64_t row_groups = (rows + 7) / 8;
+  const double merge = parts > 1 ? static_cast<double>(parts * row_groups) * part_us : 0;
   return kLaunchUs + std::max(from_memory, by_blocks) + merge;
 }
 

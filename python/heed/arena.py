@@ -30,7 +30,8 @@ WHAT = "arena"
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST_TORCH = (2, 5)
 SDPA = ("sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "sdpa_default")
-OTHERS = ("flash_attn_3", "flash_attn_2", "flash_attn_4", "flashinfer", "xformers", "triton_flex", "torch_varlen")
+OTHERS = ("flash_attn_3", "flash_attn_2", "flash_attn_4", "flashinfer", "xformers", "triton_flex")
+OF_CALLS = ("torch_varlen",)  # that take part in CALL_SUITES alone
 GPU_SUITES = ("latency", "throughput", "acceptance", "decode", "models", "random", "windows", "eager")
 CALL_SUITES = ("masks", "ragged", "paged", "sparse")  # of heed.feature_suites: their own contenders take part
 SUITES = (*GPU_SUITES, *CALL_SUITES, "cpu")
@@ -230,7 +231,7 @@ def version_text(cudnn):
 def measure(options):
     """Measures what is asked and writes it row by row."""
     chosen = chosen_suites(options)
-    against = choose([options.against], SDPA + OTHERS, "contender", {"all": SDPA + OTHERS, "sdpa": SDPA})
+    against = choose([options.against], SDPA + OTHERS + OF_CALLS, "contender", {"all": SDPA + OTHERS + OF_CALLS, "sdpa": SDPA})
     torch = require_torch()
     device = device_name(torch, options.device)
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
@@ -253,7 +254,7 @@ def measure(options):
         print(f"building for {len(workloads)} workloads", flush=True)
         built = launch.build(heed, [(text, table.get(text, default)) for text in workloads], folder, device, options.cache)
         facts = {entry["workload"]: entry for entry in built["builds"]} | dict(zip(workloads, built["builds"]))
-        found, skipped = contenders.gather([name for name in against if name != "torch_varlen"], device == "cuda", built["device"]["memory_bytes"])
+        found, skipped = contenders.gather([name for name in against if name not in OF_CALLS], device == "cuda", built["device"]["memory_bytes"])
         for skipped_name, why in skipped.items():
             print(f"skipped {skipped_name}: {why}", flush=True)
         settings = contest.Settings(options.quick, options.seed)
@@ -357,7 +358,7 @@ def parser():
     p.add_argument("--suite", action="append", default=[], metavar="NAME", help=f"{', '.join(SUITES)}, or all for those of a GPU; may be given several times")
     p.add_argument("--shapes", metavar="W,...", help="workloads of your own, written as for heed --shape")
     p.add_argument("--modes", default="graph_warm", metavar="M,...", help="of --shapes: graph_warm, graph_cold, eager or acceptance [graph_warm]")
-    p.add_argument("--against", default="sdpa", metavar="NAME,...", help=f"sdpa (every backend), all, or any of {', '.join(SDPA + OTHERS)} [sdpa]")
+    p.add_argument("--against", default="sdpa", metavar="NAME,...", help=f"sdpa (every backend), all, or any of {', '.join(SDPA + OTHERS + OF_CALLS)} [sdpa]")
     p.add_argument("--variant", action="append", default=[], metavar="[WORKLOAD=]VARIANT", help="Heed's variant, for one workload or for all others [auto, and the champion where there is one]")
     p.add_argument("--champions", metavar="FILE", help="what heed champions wrote [tuned/champions.json, unless --variant names one for all]")
     p.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"))
