@@ -319,19 +319,16 @@ class Sm90DecodeFamily final : public Family {
     c.kv_groups = c.block_m <= 16 ? 4 : 2;
     Config config;
     const int dim = sm90_decode::padded_dim(static_cast<int>(workload.dim));
-    for (const bool is_second : {false, true}) {  // with biases 64 rows of head dim 128 take too many registers
-      if (is_second) c.block_m = std::min(c.block_m, 32);
-      for (c.block_n = dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
-        if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * num_sms_of(device)) continue;
-        for (const int merge_warps : {4, 3, 2, 1})
-          for (const int stages : {24, 16, 12, 8, 6, 4, 2}) {
-            c.merge_warps = merge_warps;
-            c.stages = stages;
-            config = table().config_of(c);
-            const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * dim * 2;
-            if (bytes <= kBytesUnderWay && !is_illegal(config, workload, device)) return config;
-          }
-      }
+    for (c.block_n = dim == 64 ? 64 : 32; c.block_n >= 16; c.block_n /= 2) {
+      if (c.block_n > 16 && all_tiles(c, workload) < kFewestTiles * num_sms_of(device)) continue;
+      for (const int merge_warps : {4, 3, 2, 1})
+        for (const int stages : {24, 16, 12, 8, 6, 4, 2}) {
+          c.merge_warps = merge_warps;
+          c.stages = stages;
+          config = table().config_of(c);
+          const std::int64_t bytes = std::int64_t{2} * stages * c.block_n * dim * 2;
+          if (bytes <= kBytesUnderWay && !is_illegal(config, workload, device)) return config;
+        }
     }
     HEED_CHECK(!is_illegal(config, workload, device));
     return config;

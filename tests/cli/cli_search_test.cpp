@@ -203,7 +203,7 @@ TEST_F(Cli, JsonIsAloneOnStdout) {
 
 TEST_F(Cli, BenchGoesOnAfterAVariantThatCannotBe) {
   const Printed run = heed_command(
-      "bench fwd_cpu:unit=vector,pack_gqa=off,tile_rows=12,tile_vectors=4 fwd_cpu --measure-limit 0.2 --shape "
+      "bench fwd_cpu:unit=vector,pack_gqa=off,tile_rows=12,tile_vectors=4 auto --measure-limit 0.2 --shape "
       "b1h1l20d8:fp32 --device cpu "
       "--json " +
       cache());
