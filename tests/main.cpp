@@ -7,6 +7,7 @@
 
 #include "folders.hpp"
 #include "ladder/ladder.hpp"
+#include "own_processor.hpp"
 #include "requirements.hpp"
 #include "worker/child.hpp"
 
@@ -24,6 +25,7 @@ int main(int argc, char** argv) {
     std::cerr << "HEED_REQUIRE names " << unknown << "; it takes gpu and nvrtc, separated by a comma\n";
     return 2;
   }
+  if (std::getenv("HEED_TEST_ON_ONE_PROCESSOR") != nullptr) heed::testing_support::take_a_processor();
   ::setenv("HEED_BOOK", "", 1);     // the champions of whoever runs the tests are not the tests'
   heed::ladder::register_family();  // before GoogleTest asks for the families that tests are made for
   testing::InitGoogleTest(&argc, argv);

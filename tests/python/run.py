@@ -5,12 +5,34 @@
 Exit code: 0 passed, 1 failed, 77 when every test skipped (CTest's SKIP_RETURN_CODE): a file is skipped only if nothing in it ran.
 """
 
+import fcntl
 import importlib.util
+import os
 import sys
 import unittest
 from pathlib import Path
 
 ALL_SKIPPED = 77
+
+
+def take_a_processor():
+    """Binds this process to a processor that no other test holds, as tests/own_processor.hpp does, until it ends; else nothing changes.
+
+    @returns the locked file, which must stay open; None without one
+    """
+    for processor in sorted(os.sched_getaffinity(0)):
+        try:
+            file = open(f"/tmp/heed-test-processor-{os.getuid()}-{processor}", "a", encoding="utf-8")
+        except OSError:
+            return None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            continue
+        os.sched_setaffinity(0, {processor})
+        return file
+    return None
 
 
 def exit_code(result):
@@ -42,4 +64,5 @@ def main(path):
 
 
 if __name__ == "__main__":
+    held = take_a_processor() if "HEED_TEST_ON_ONE_PROCESSOR" in os.environ else None
     sys.exit(main(sys.argv[1]))
