@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
+
 #include "base/files.hpp"
 #include "cli/book_add.hpp"
 #include "cli/book_check.hpp"
@@ -210,34 +213,43 @@ int import_book(const Options& o) {
 }
 
 int verify(const Options& o) {
+  using State = GateFinding::State;
   const std::filesystem::path path = book_path(o.book);
   const Book book = read_book(path);
   json entries = json::array();
   int failures = 0;
+  std::map<State, int> gated;
   for (const BookEntry& entry : book.entries()) {
     check_interrupt();
     BookFinding finding = check_entry(entry);
-    std::string gate = "not asked for";
+    std::optional<GateFinding> gate;
     if (o.on_device && finding.refused.empty()) {
-      std::string skipped;
-      const auto fails = gate_entry(entry, o.machine, skipped);
-      gate = !fails ? "skipped: " + skipped : fails->empty() ? "passed" : "failed";
-      if (fails && !fails->empty()) finding.refused = "it does not pass the gate: " + *fails;
+      gate = gate_entry(entry, o.machine);
+      ++gated[gate->state];
+      if (gate->state == State::failed) finding.refused = "it does not pass the gate: " + gate->why;
     }
     if (!finding.refused.empty()) ++failures;
-    remark(o.machine.json, fmt::format("{:8} {:8} {}{}", finding.refused.empty() ? "ok" : "refused", entry.record.arch,
-                                       entry.record.workload, o.on_device ? "  gate: " + gate : ""));
+    remark(o.machine.json,
+           fmt::format("{:8} {:8} {}{}", finding.refused.empty() ? "ok" : "refused", entry.record.arch,
+                       entry.record.workload, gate ? fmt::format("  gate: {}", to_string(gate->state)) : ""));
+    const bool is_skipped = gate && gate->state == State::skipped;
     if (!finding.refused.empty()) remark(o.machine.json, "         " + finding.refused);
+    if (is_skipped) remark(o.machine.json, "         " + gate->why);
     for (const std::string& warning : finding.warnings) remark(o.machine.json, "         " + warning);
     entries.push_back({{"workload", entry.record.workload},
                        {"arch", entry.record.arch},
                        {"device", entry.record.provenance->device},
                        {"refused", finding.refused},
                        {"warnings", finding.warnings},
-                       {"gate", gate}});
+                       {"gate", gate ? json(to_string(gate->state)) : json()},
+                       {"skipped", is_skipped ? gate->why : ""}});
   }
-  remark(o.machine.json,
-         fmt::format("{}: {} champions, {} refused; every digest fits", path.string(), entries.size(), failures));
+  std::string end =
+      fmt::format("{}: {} champions, {} refused; every digest fits", path.string(), entries.size(), failures);
+  if (o.on_device)
+    end += fmt::format("; gate: {} passed, {} failed, {} skipped", gated[State::passed], gated[State::failed],
+                       gated[State::skipped]);
+  remark(o.machine.json, end);
   if (o.machine.json)
     print(json_text(json{{"book", path.string()}, {"entries", entries}, {"failures", failures}}, 1) + "\n");
   return failures == 0 ? 0 : 1;
@@ -319,7 +331,9 @@ void add_book(CLI::App& app, int& exit_code) {
     const auto [command, o] =
         subcommand("verify", "Check every program against its digests, and what it is for", verify);
     o->machine.add_to(*command);
-    command->add_flag("--on-device", o->on_device, "Run the gate on each that this machine can run");
+    command->add_flag("--on-device", o->on_device,
+                      "Also run the gate on each binary whose architecture is that of this machine's processor or GPU; "
+                      "builds nothing");
   }
   {
     const auto [command, o] = subcommand("remove", "Take champions out", remove);

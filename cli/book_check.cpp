@@ -107,31 +107,42 @@ BookFinding check_entry(const dispatch::BookEntry& entry) {
   return finding;
 }
 
-std::optional<std::string> gate_entry(const dispatch::BookEntry& entry, const MachineOptions& machine,
-                                      std::string& skipped) {
+std::string_view to_string(GateFinding::State state) {
+  switch (state) {
+    case GateFinding::State::passed:
+      return "passed";
+    case GateFinding::State::failed:
+      return "failed";
+    case GateFinding::State::skipped:
+      return "skipped";
+  }
+  return "";
+}
+
+GateFinding gate_entry(const dispatch::BookEntry& entry, const MachineOptions& machine) {
+  using State = GateFinding::State;
   const dispatch::ProgramRecord& r = entry.record;
   DeviceFacts device;
   try {
     device = choose_device(r.arch.starts_with("sm_") ? DeviceChoice::cuda : DeviceChoice::cpu);
   } catch (const Error& error) {
-    skipped = error.what();
-    return std::nullopt;
+    return {State::skipped, fmt::format("its program is for {}: {}", r.arch, error.what())};
   }
-  if (device.arch != r.arch) {
-    skipped = fmt::format("{} is {}", device.name, device.arch);
-    return std::nullopt;
-  }
+  if (device.arch != r.arch)
+    return {State::skipped,
+            fmt::format("its program is for {}, and {} of this machine is {}", r.arch, device.name, device.arch)};
   const Workload workload = parse_workload(r.workload);
   const Variant variant = parse_variant(with_current_names(r.variant), workload, device);
   const auto builder = machine.builder();
   trial::Laboratory laboratory(workload, device, *builder, nullptr, machine.trial_options());
-  if (auto why = laboratory.refuses(variant)) return why;
+  if (auto why = laboratory.refuses(variant)) return {State::failed, *why};
   jit::Artifact artifact = jit::audited(laboratory.request_for(variant), entry.image);
   const ImageFile file(machine.cache.empty() ? default_cache_folder() : std::filesystem::path(machine.cache),
                        entry.image);
   artifact.path = file.path();
   const verify::GateReport report = laboratory.verify({variant, artifact}, fresh_seed());
-  return report.passed() ? "" : fmt::format("{} at {}: {}", to_string(report.verdict), report.check, report.reason);
+  if (report.passed()) return {};
+  return {State::failed, fmt::format("{} at {}: {}", to_string(report.verdict), report.check, report.reason)};
 }
 
 }  // namespace heed::cli

@@ -1,8 +1,8 @@
 /// Whether an entry of a book may be run: what `heed book import` and `heed book verify` ask.
 #pragma once
 
-#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/command.hpp"
@@ -20,9 +20,16 @@ struct BookFinding {
 /// the binary alone.
 BookFinding check_entry(const dispatch::BookEntry& entry);
 
-/// The gate on the binary of the book. @return why it fails; empty where it passes; nothing where this machine cannot
-/// run it, with the reason in `skipped`
-std::optional<std::string> gate_entry(const dispatch::BookEntry& entry, const MachineOptions& machine,
-                                      std::string& skipped);
+/// What became of an entry at the gate.
+struct GateFinding {
+  enum class State { passed, failed, skipped };
+  State state = State::passed;
+  std::string why;  ///< the failed check and its reason, or why this machine cannot run the entry
+};
+std::string_view to_string(GateFinding::State state);
+
+/// The gate's cases of the entry's workload on the binary of the book, which is not built again. An entry of another
+/// architecture than that of this machine's device is skipped.
+GateFinding gate_entry(const dispatch::BookEntry& entry, const MachineOptions& machine);
 
 }  // namespace heed::cli

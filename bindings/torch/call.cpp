@@ -10,7 +10,7 @@ constexpr const char* kRefusals[] = {
     "nothing",
     "a mask tensor (attn_mask) beside is_causal, or of a call that needs gradients",
     "dropout",
-    "tensors that are not 4-dimensional",
+    "tensors that do not all have 2, 3 or 4 dimensions",
     "an element type other than float16, bfloat16 or, on a CPU, float32",
     "tensors of different element types",
     "tensors of different devices",
@@ -58,6 +58,49 @@ std::optional<heed_strides> broadcast_strides(const Shape& shape, const std::arr
   }
   return heed_strides{strides[0], strides[1], strides[2], strides[3]};
 }
+
+// Q, K and V as tensors of four dimensions and of one batch size and one number of key heads, which may be one head for
+// all of Q. Sizes and strides point to `words` then.
+struct Lifting {
+  struct Words {
+    std::array<std::int64_t, 4> sizes{};
+    std::array<std::int64_t, 4> strides{};
+  };
+  std::array<Words, 3> words{};
+
+  Refusal lift(QkvShapes& shapes, bool shared_heads) {
+    const std::array<Shape*, 3> all = {&shapes.q, &shapes.k, &shapes.v};
+    const std::int64_t rank = shapes.q.rank;
+    if (rank < 2 || rank > 4 || (rank < 3 && shared_heads)) return Refusal::rank;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (all[i]->rank != rank) return Refusal::rank;
+      Words& one = words[i];
+      for (std::int64_t at = 3; at >= 0; --at) {
+        const auto to = static_cast<std::size_t>(at);
+        const std::int64_t from = at - (4 - rank);
+        one.sizes[to] = from < 0 ? 1 : all[i]->sizes[from];
+        one.strides[to] = from < 0 ? one.sizes[to + 1] * one.strides[to + 1] : all[i]->strides[from];
+      }
+      *all[i] = {4, one.sizes.data(), one.strides.data(), all[i]->dtype, all[i]->device_type, all[i]->device};
+    }
+    repeat(0);
+    const bool has_one_key_head = words[1].sizes[1] == 1 && words[2].sizes[1] == 1;
+    if (!shared_heads && !has_one_key_head) repeat(1);
+    return Refusal::none;
+  }
+
+  // One entry or head stands for as many as the others have.
+  void repeat(std::size_t at) {
+    std::int64_t size = 1;
+    for (const Words& one : words)
+      if (one.sizes[at] != 1) size = one.sizes[at];
+    for (Words& one : words) {
+      if (one.sizes[at] != 1 || size == 1) continue;
+      one.sizes[at] = size;
+      one.strides[at] = 0;
+    }
+  }
+};
 
 }  // namespace
 
@@ -186,10 +229,16 @@ Refusal read_shapes(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v
 }
 
 Refusal read_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_tensor, const Masking& masking,
-                  bool wants_lse, bool shares_heads, Call& call) {
+                  bool wants_lse, Sizes allowed, Call& call) {
   QkvShapes shapes;
   if (const Refusal refusal = read_shapes(q_tensor, k_tensor, v_tensor, shapes); refusal != Refusal::none)
     return refusal;
+  call.allowed = allowed;
+  Lifting lifting;
+  if (allowed.broadcast) {
+    call.lifted = 4 - shapes.q.rank;
+    if (const Refusal refusal = lifting.lift(shapes, allowed.shared_heads); refusal != Refusal::none) return refusal;
+  }
   const auto& [q, k, v, dtype] = shapes;
   if (q.rank != 4 || k.rank != 4 || v.rank != 4) return Refusal::rank;
   const std::int64_t batch = q.sizes[0];
@@ -202,7 +251,7 @@ Refusal read_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_t
   if (!has_size(k, batch, heads_kv, len_k, dim) || !has_size(v, batch, heads_kv, len_k, dim_v)) return Refusal::sizes;
   if (batch == 0 || heads == 0 || heads_kv == 0 || len_q == 0 || len_k == 0 || dim == 0 || dim_v == 0)
     return Refusal::empty;
-  if (heads != heads_kv && !shares_heads) return Refusal::head_counts;
+  if (heads != heads_kv && !allowed.shared_heads && !(allowed.broadcast && heads_kv == 1)) return Refusal::head_counts;
   if (heads % heads_kv != 0) return Refusal::sizes;
   if (masking.scale && !(std::isfinite(*masking.scale) && *masking.scale > 0)) return Refusal::scale;
 
@@ -243,6 +292,8 @@ Refusal read_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorHandle v_t
 }
 
 Refusal read_mask(const Tensor& mask, Call& call) {
+  const std::optional<Shape> shape = shape_of(mask.get());
+  if (shape && shape->rank > 4 - call.lifted) return Refusal::mask_sizes;
   const Refusal refusal = add_bias(mask, call);
   // PyTorch takes masks of float32 beside any query, others of the query's type alone.
   const heed_problem& p = call.problem;

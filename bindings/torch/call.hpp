@@ -85,6 +85,12 @@ struct PlanKey {
   [[nodiscard]] std::uint64_t hash() const;
 };
 
+/// Which sizes a call may have beside equal ones of four dimensions.
+struct Sizes {
+  bool shared_heads = false;  ///< a multiple of key heads as query heads
+  bool broadcast = false;     ///< as torch.matmul has it: 2 or 3 dimensions, and one entry or head in the place of all
+};
+
 /// A call that has the form of attention: a problem whose O lies as Q does.
 struct Call {
   heed_problem problem;
@@ -92,14 +98,16 @@ struct Call {
   std::int32_t dtype = 0;        ///< PyTorch's number of the elements
   std::int32_t device_type = 0;  ///< PyTorch's number of the device's type
   std::int64_t rank = 4;         ///< of O: 3 where it is ragged
+  Sizes allowed;                 ///< that it was read with
+  std::int64_t lifted = 0;       ///< dimensions in front that were added to the tensors' own: O is without them
   std::array<std::int64_t, 4> o_sizes{};
   std::array<std::int64_t, 4> o_strides{};
   std::array<std::int64_t, 3> lse_sizes{};  ///< `rank` - 1 of them, dense
 };
 
 /// Reads a call of heed::forward. `Refusal::none` where it has the form; libheed may still not support it.
-Refusal read_call(TensorHandle q, TensorHandle k, TensorHandle v, const Masking& masking, bool wants_lse,
-                  bool shares_heads, Call& call);
+Refusal read_call(TensorHandle q, TensorHandle k, TensorHandle v, const Masking& masking, bool wants_lse, Sizes allowed,
+                  Call& call);
 
 /// Adds a mask tensor of scaled_dot_product_attention to a call that was read: one that broadcasts to its scores.
 Refusal read_mask(const Tensor& mask, Call& call);

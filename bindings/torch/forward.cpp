@@ -84,7 +84,8 @@ void set_features(const Features& f, heed_tensors& tensors) {
 void run_plan(PlanEntry& entry, const Call& call, const Inputs& inputs, Outputs& outputs) {
   heed_tensors tensors;
   heed_tensors_init(&tensors);
-  outputs.o = empty(call, call.rank, call.o_sizes.data(), call.o_strides.data(), call.dtype);
+  outputs.o = empty(call, call.rank - call.lifted, call.o_sizes.data() + call.lifted,
+                    call.o_strides.data() + call.lifted, call.dtype);
   if ((call.problem.flags & HEED_WANTS_LSE) != 0) {
     static const std::int32_t fp32 = libtorch().dtype_float32();
     const auto& sizes = call.lse_sizes;
@@ -160,7 +161,8 @@ Outputs forward(StableValue* stack, bool wants_lse) {
   const Masking masking = masking_of(stack + 3);
   const bool or_unfused = number_of<bool>(stack[7]);
   Call call;
-  const Refusal refusal = read_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, wants_lse, true, call);
+  const Refusal refusal =
+      read_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, wants_lse, {.shared_heads = true}, call);
   std::string why;
   if (refusal == Refusal::none) {
     PlanEntry& entry = entry_of(call);
@@ -183,7 +185,8 @@ Refusal read_again(const Inputs& inputs, const Masking& masking, const Call& bef
   if ((before.problem.flags & ~kOfDenseCalls) != 0 || before.problem.softcap != 0)
     return read_featured_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, inputs.features, call);
   const bool wants_lse = (before.problem.flags & HEED_WANTS_LSE) != 0;
-  const Refusal refusal = read_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, wants_lse, true, call);
+  const Refusal refusal =
+      read_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, wants_lse, before.allowed, call);
   return refusal == Refusal::none && inputs.features.bias ? read_mask(inputs.features.bias, call) : refusal;
 }
 

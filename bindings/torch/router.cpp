@@ -102,8 +102,8 @@ void count(const Call& call, Refusal refusal, const std::string& detail) {
 
 // Why the call is handed back, or `none` and its plan; `detail` is libheed's sentence, where it has one.
 Refusal refusal_of(const Arguments& a, bool wants_lse, Call& call, std::string& detail, PlanEntry*& entry) {
-  const Refusal form =
-      read_call(a.inputs.q.get(), a.inputs.k.get(), a.inputs.v.get(), a.masking(), wants_lse, a.enable_gqa, call);
+  const Refusal form = read_call(a.inputs.q.get(), a.inputs.k.get(), a.inputs.v.get(), a.masking(), wants_lse,
+                                 {.shared_heads = a.enable_gqa, .broadcast = true}, call);
   if (a.dropout != 0) return Refusal::dropout;
   if (form != Refusal::none) return form;
   if (a.mask()) {

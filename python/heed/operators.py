@@ -113,12 +113,17 @@ def torch_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=
     return _sdpa._op_dk(_composite, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
-def hand_back(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, reason=0):
-    """torch_attention, or an exception in strict mode. `reason` is what heed::refusal said, which counts it, or a phrase."""
+def note_refusal(reason, query, key, value):
+    """Counts a call that goes on to PyTorch; an exception in strict mode. `reason` is what heed::refusal said, which counted it, or a phrase."""
     if isinstance(reason, str):
         native.heed_torch_count(b"", reason.encode())
     if refuse is not None:
         refuse(reason, query, key, value)
+
+
+def hand_back(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, reason=0):
+    """torch_attention, or an exception in strict mode. `reason` is that of `note_refusal`."""
+    note_refusal(reason, query, key, value)
     return torch_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 

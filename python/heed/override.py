@@ -12,7 +12,7 @@ import threading
 import torch
 import torch.nn.attention
 
-from heed import functional, operators, routing
+from heed import functional, multi_head, operators, routing
 from heed.libraries import check
 
 
@@ -22,9 +22,9 @@ class NotServed(RuntimeError):
 
 _lock = threading.Lock()
 _aten = None  # torch.library.Library while installed by Python
+_multi_head = None  # the same of multi_head, while installed
 _installed = 0
 _strict = 0
-_fast_path_was_on = True
 
 
 def _describe(tensor):
@@ -34,7 +34,7 @@ def _describe(tensor):
 def _refuse(reason, query, key, value):
     if isinstance(reason, int):
         if reason == operators.UNSUPPORTED:
-            raise NotServed(f"Heed does not serve this call: {functional.refusal(query, key, value)}")
+            raise NotServed(f"Heed does not serve this call: {functional.refusal(*(routing.lifted(query, key, value, None, True) or (query, key, value)))}")
         reason = operators.native.heed_torch_refusal(reason).decode()
     raise NotServed(f"Heed does not serve this call because of {reason}: query {_describe(query)}, key {_describe(key)}, value {_describe(value)}")
 
@@ -44,10 +44,10 @@ def install(*, strict=False):
 
     strict: raise NotServed instead of handing a call back, until then.
 
-    The fast path of torch.nn.MultiheadAttention and torch.nn.TransformerEncoder computes attention by itself; it is off meanwhile
-    (torch.backends.mha.set_fastpath_enabled).
+    The fast path of torch.nn.MultiheadAttention and torch.nn.TransformerEncoderLayer, which computes attention by itself, is served too
+    (heed.multi_head), but for nested tensors.
     """
-    global _installed, _strict, _fast_path_was_on, _aten
+    global _installed, _strict, _aten, _multi_head
     with _lock:
         if _installed == 0:
             if routing.HAS_SYMBOLS:
@@ -56,8 +56,7 @@ def install(*, strict=False):
                 routing.usual_backends = routing.selected_backends()
                 _aten = torch.library.Library("aten", "IMPL")
                 routing.register(_aten, torch.ops.aten.scaled_dot_product_attention.default, ("CPU", "CUDA", *routing.AUTOGRAD_KEYS))
-            _fast_path_was_on = torch.backends.mha.get_fastpath_enabled()
-            torch.backends.mha.set_fastpath_enabled(False)
+            _multi_head = multi_head.install(torch.cuda.is_available())
         _installed += 1
         _strict += strict
         _apply_strictness()
@@ -65,7 +64,7 @@ def install(*, strict=False):
 
 def uninstall(*, strict=False):
     """Takes back one `install` of the same `strict`. Raises RuntimeError where there is none to take back."""
-    global _installed, _strict, _aten
+    global _installed, _strict, _aten, _multi_head
     with _lock:
         if _installed == 0 or _strict < strict:
             raise RuntimeError("heed.uninstall() without a heed.install() before it" + (" that was strict" if strict else ""))
@@ -78,7 +77,8 @@ def uninstall(*, strict=False):
             else:
                 _aten._destroy()
                 _aten = routing.usual_backends = None
-            torch.backends.mha.set_fastpath_enabled(_fast_path_was_on)
+            _multi_head._destroy()
+            _multi_head = None
 
 
 class FlashAttention:

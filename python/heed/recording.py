@@ -59,9 +59,10 @@ class Recording:
     def sdpa(self, function, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
         """Runs `function`, which has the arguments of scaled_dot_product_attention, as a call of its workload."""
         masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
-        form, f = _form(query, key, value, attn_mask, dropout_p, is_causal)
+        inputs = routing.lifted(query, key, value, attn_mask, enable_gqa) or (query, key, value)
+        form, f = _form(*inputs, attn_mask, dropout_p, is_causal)
         has_workload = form in ("", "dropout") or form.startswith("attn_mask")
-        return self.call(functional.workload(query, key, value, masking, f) if has_workload else "", form, (query, key, value),
+        return self.call(functional.workload(*inputs, masking, f) if has_workload else "", form, inputs,
                          lambda: function(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
 
     def _count(self, workload, form, inputs, seconds):

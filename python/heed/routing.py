@@ -29,12 +29,28 @@ def _is_plain(kind):
     return kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
+def lifted(query, key, value, attn_mask, enable_gqa):
+    """Q, K and V as views of four dimensions, of one batch size and one number of key heads, which may be one head for all of Q: what
+    Lifting of bindings/torch/call.cpp does. None where torch.matmul would not broadcast them so, or a mask has more dimensions than they."""
+    tensors, rank = (query, key, value), query.dim()
+    if not 3 - (not enable_gqa) <= rank <= 4 or not rank == key.dim() == value.dim() or (attn_mask is not None and attn_mask.dim() > rank):
+        return None
+    tensors = [tensor[(None,) * (4 - rank)] for tensor in tensors] if rank < 4 else tensors
+    has_one_key_head = tensors[1].shape[1] == tensors[2].shape[1] == 1
+    for dim in (0,) if enable_gqa or has_one_key_head else (0, 1):
+        size = next((tensor.shape[dim] for tensor in tensors if tensor.shape[dim] != 1), 1)
+        if any(tensor.shape[dim] not in (1, size) for tensor in tensors):
+            return None
+        if any(tensor.shape[dim] != size for tensor in tensors):
+            tensors = [tensor.expand(*(size if at == dim else -1 for at in range(4))) for tensor in tensors]
+    return tensors
+
+
 def is_served_in_trace(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, needs_gradient):
-    """The conditions of bindings/torch/call.cpp, for tensors without memory, whose sizes may be symbols. Where libheed has no program
-    for the sizes of a run, heed::forward computes it by heed::unfused."""
+    """The conditions of bindings/torch/call.cpp, for lifted tensors without memory, whose sizes may be symbols. Where libheed has no
+    program for the sizes of a run, heed::forward computes it by heed::unfused."""
     return (
         dropout_p == 0
-        and query.dim() == key.dim() == value.dim() == 4
         and query.dtype == key.dtype == value.dtype
         and query.device == key.device == value.device
         and query.dtype in ((torch.float16, torch.bfloat16, torch.float32) if query.device.type == "cpu" else (torch.float16, torch.bfloat16))
@@ -43,7 +59,7 @@ def is_served_in_trace(query, key, value, attn_mask, dropout_p, is_causal, scale
         and key.shape[1] == value.shape[1]
         and key.shape[2] == value.shape[2]
         and query.shape[3] == key.shape[3]
-        and (query.shape[1] == key.shape[1] or (enable_gqa and query.shape[1] % key.shape[1] == 0))
+        and (query.shape[1] == key.shape[1] or key.shape[1] == 1 or (enable_gqa and query.shape[1] % key.shape[1] == 0))
         and query.shape[3] <= 256
         and value.shape[3] <= 256
         and (attn_mask is None or (not is_causal and not needs_gradient and _is_bias(attn_mask, query, (*query.shape[:3], key.shape[2]))))
@@ -71,6 +87,18 @@ def selected_backends():
     return cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled()
 
 
+def _unlifted(o, query):
+    """O without the dimensions that `lifted` put in front of the queries'."""
+    return o if query.dim() == 4 else o[(0,) * (4 - query.dim())]
+
+
+def backend_selection():
+    """Why a call goes to a kernel of PyTorch that somebody chose; "" where nobody did, or where the library sees it."""
+    if usual_backends is None or selected_backends() == usual_backends or (is_flash and torch.backends.cuda.flash_sdp_enabled()):
+        return ""
+    return "a selection of backends (torch.nn.attention.sdpa_kernel)"
+
+
 def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
     """A call that reached the autograd keys."""
     inputs = query, key, value
@@ -79,8 +107,8 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
         return operators.hand_back(*inputs, *rest, "a transform of torch.func, or forward-mode differentiation")
-    if usual_backends is not None and selected_backends() != usual_backends and not (is_flash and torch.backends.cuda.flash_sdp_enabled()):
-        return operators.hand_back(*inputs, *rest, "a selection of backends (torch.nn.attention.sdpa_kernel)")
+    if selection := backend_selection():
+        return operators.hand_back(*inputs, *rest, selection)
     masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
     is_plain = all(_is_plain(type(tensor)) for tensor in tensors)
     if is_plain and torch._C._len_torch_dispatch_stack() == 0:
@@ -89,14 +117,15 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
         reason = _refusal(*inputs, *rest, needs_gradient)
         if reason:
             return operators.hand_back(*inputs, *rest, reason)
-        return Attention.apply(*inputs, *masking)[0]
+        return _unlifted(Attention.apply(*lifted(*inputs, attn_mask, enable_gqa), *masking)[0], query)
     if not all(_is_plain(type(tensor)) or isinstance(tensor, _TRACED) for tensor in tensors):
         return operators.hand_back(*inputs, *rest, "a subclass of torch.Tensor")
-    if not is_served_in_trace(*inputs, *rest, needs_gradient):
+    of_four = lifted(*inputs, attn_mask, enable_gqa)
+    if of_four is None or not is_served_in_trace(*of_four, *rest, needs_gradient):
         return operators.hand_back(*inputs, *rest, "arguments that a trace does not serve")
     if attn_mask is not None:
-        return _forward_features(*inputs, *masking, bias=attn_mask)[0]
-    return _forward_lse(*inputs, *masking)[0] if needs_gradient else _forward(*inputs, *masking)
+        return _unlifted(_forward_features(*of_four, *masking, bias=attn_mask)[0], query)
+    return _unlifted(_forward_lse(*of_four, *masking)[0] if needs_gradient else _forward(*of_four, *masking), query)
 
 
 class Attention(torch.autograd.Function):

@@ -1,6 +1,7 @@
 // heed book, heed dispatch and heed evolve --book as a user meets them; a champion of a search on this CPU runs in
 // libheed.
 #include <csignal>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "api/c_library.hpp"
@@ -101,6 +102,57 @@ TEST_F(CliBook, AChampionOfASearchRunsInTheLibrary) {
   char text[4096];
   (void)heed_explain(&problem, &options, text, sizeof text);
   EXPECT_THAT(text, AllOf(HasSubstr("book " + path), HasSubstr("run 1 trial ")));
+}
+
+// Of the binaries one computes its workload, one another one's, and one is of a processor that is not here.
+TEST_F(CliBook, TheGateRunsOnEachBinaryOfThisDevice) {
+  const std::string arch = cpu_facts().arch;
+  const auto built = [&](const std::string& workload) {
+    const std::string so = folder_.file("v.so");
+    const Printed run =
+        heed_command("build fwd_cpu:unit=vector --shape " + workload + " -o " + so + " --json " + cache());
+    EXPECT_EQ(run.code, 0) << run.err;
+    const json variant = json::parse(run.out);
+    dispatch::BookEntry entry = champion({.workload = "b1h1l40d16:fp32",
+                                          .arch = arch,
+                                          .device = workload,
+                                          .variant = variant["text"],
+                                          .image = read_file(so, ErrorCode::internal)});
+    entry.record.machine_code = variant["machine_code"];
+    return entry;
+  };
+  const dispatch::BookEntry right = built("b1h1l40d16:fp32");
+  dispatch::BookEntry wrong = built("b1h1l40d16:fp32:causal_top_left");
+  dispatch::BookEntry elsewhere = right;
+  elsewhere.record.arch = "another-cpu";
+  const std::string verify = "book verify --on-device " + book() + " --cache " + folder_.file("no_builds");
+
+  lay("book.heed", {right, elsewhere});
+  const Printed fine = heed_command(verify);
+  EXPECT_EQ(fine.code, 0) << fine.err;
+  EXPECT_THAT(fine.out, AllOf(HasSubstr("gate: passed"), HasSubstr("gate: skipped"),
+                              HasSubstr("its program is for another-cpu, and "),
+                              HasSubstr("gate: 1 passed, 0 failed, 1 skipped")));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.file("no_builds"))) << "something was built, or a binary left behind";
+
+  lay("book.heed", {right, wrong, elsewhere});
+  const Printed run = heed_command(verify + " --json");
+  EXPECT_EQ(run.code, 1) << run.out;
+  const json printed = json::parse(run.out);
+  EXPECT_EQ(printed["failures"], 1);
+  std::map<std::string, json> by_gate;
+  for (const json& entry : printed["entries"]) by_gate[entry["gate"]] = entry;
+  ASSERT_EQ(by_gate.size(), 3U) << run.out;
+  EXPECT_EQ(by_gate["passed"]["refused"], "");
+  EXPECT_EQ(by_gate["failed"]["device"], "b1h1l40d16:fp32:causal_top_left");
+  EXPECT_THAT(by_gate["failed"]["refused"].get<std::string>(), StartsWith("it does not pass the gate: wrong at "));
+  EXPECT_EQ(by_gate["skipped"]["arch"], "another-cpu");
+  EXPECT_EQ(by_gate["skipped"]["refused"], "");
+  EXPECT_THAT(by_gate["skipped"]["skipped"].get<std::string>(), HasSubstr("its program is for another-cpu"));
+
+  const Printed unasked = heed_command("book verify --json " + book());
+  EXPECT_EQ(unasked.code, 0) << "digests and contract say nothing of what a binary computes";
+  EXPECT_EQ(json::parse(unasked.out)["entries"][0]["gate"], nullptr);
 }
 
 TEST_F(CliBook, WhatIsNoChampionIsRefused) {
