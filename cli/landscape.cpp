@@ -5,6 +5,7 @@
 
 #include "base/files.hpp"
 #include "base/text.hpp"
+#include "cli/champion_builds.hpp"
 #include "cli/command.hpp"
 #include "compile/embedded.hpp"
 #include "json/text.hpp"
@@ -31,6 +32,7 @@ struct RecordOptions {
   std::string family;
   std::string knobs;
   std::string output;
+  std::string arch;
   bool verify = false;
   bool count = false;
 };
@@ -47,7 +49,9 @@ bool are_of_one_space(const Landscape& a, const Landscape& b) {
 
 void record(const RecordOptions& o) {
   const Workload workload = o.workload.workload(std::nullopt);
-  const DeviceFacts device = o.machine.choose();
+  if (!o.arch.empty() && !o.count)
+    throw Error(ErrorCode::usage, "--arch counts points without a device; it goes with --count alone", o.arch);
+  const DeviceFacts device = o.arch.empty() ? o.machine.choose() : device_of_arch(o.arch);
   const Family& family = o.family.empty() ? default_family(workload, device) : find_family(o.family);
   if (const auto refusal = family.refuses(workload, device))
     throw Error(ErrorCode::unsupported,
@@ -180,6 +184,7 @@ void add_landscape(CLI::App& app, int& exit_code) {
   command->add_option("-o,--output", o->output, "File to write, or to go on with");
   command->add_flag("--verify", o->verify, "Let every point pass the gate before it is timed");
   command->add_flag("--count", o->count, "Only print how many legal points there are");
+  command->add_option("--arch", o->arch, "With --count: of a GPU of this architecture, e.g. sm_90a, without one");
   command->footer(
       "Example:\n"
       "  heed landscape --shape b1h8l256d64:fp32 --family fwd_cpu --knobs block_m,block_n,tile_rows -o landscape.json");

@@ -14,8 +14,7 @@ void take_a_processor() {
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
   for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
     if (!CPU_ISSET(processor, &allowed)) continue;
-    const std::string path =
-        "/tmp/heed-test-processor-" + std::to_string(::getuid()) + '-' + std::to_string(processor);
+    const std::string path = "/tmp/heed-test-processor-" + std::to_string(::getuid()) + '-' + std::to_string(processor);
     const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (file < 0) return;
     // The lock ends with this process: the descriptor stays open.
