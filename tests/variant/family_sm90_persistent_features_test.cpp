@@ -25,6 +25,7 @@ TEST(Sm90PersistentFeatures, AllAreItsOwn) {
   const auto refusal = [](const char* shape) { return family().refuses(parse_workload(shape), hopper()).value_or(""); };
   EXPECT_EQ(refusal("b1h32l1024d128:softcap=30:bias=fp16:alibi:sinks"), "");
   EXPECT_EQ(refusal("b1h32l1024d128:window=100:bias=bool/bk"), "");
+  EXPECT_EQ(refusal("b1h32l1024d128:causal_top_left:dropout=0.1"), "");
   EXPECT_EQ(refusal("b2h32l1024d128:sinks:key_lengths"), "");
   EXPECT_EQ(refusal("b2h32l1024d128:ragged:causal_bottom_right"), "");
   EXPECT_EQ(refusal("b2h32l1024d128:window=100:page=16:prefix=50"), "");
