@@ -1,5 +1,6 @@
-/// Dropout of probabilities by position: which ones a launch leaves out is a function of seed, offset, batch entry, head,
-/// query row and key alone, so that it is the same in every family, whatever tiles it has. Host and device, constexpr.
+/// Dropout of probabilities by position: which ones a launch leaves out is a function of seed, offset, batch entry,
+/// head, query row and key alone, so that it is the same in every family, whatever tiles it has. Host and device,
+/// constexpr.
 ///
 /// Random numbers are those of Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3,
 /// SC 2011), which makes four numbers of 32 bits of a counter of four and a key of two:

@@ -149,7 +149,6 @@ struct Dropout : SeenPrefix<kProblem> {
 template <const Problem& kProblem>
 struct Dropout<kProblem, true> : SeenPrefix<kProblem> {
   Philox4 dropout;
-  int dropout_key = 0;  ///< the first of the tile whose probabilities are computed, where a family keeps it
 
   __device__ __forceinline__ Dropout() : dropout{} {}
   __device__ __forceinline__ Dropout(const FeatureParams& p, int entry, int head)
@@ -173,20 +172,6 @@ struct Dropout<kProblem, true> : SeenPrefix<kProblem> {
   template <int kTiles>
   __device__ __forceinline__ void drop(float (&e)[kTiles][4], const FeatureParams& p, int row, int first) const {
     drop(reinterpret_cast<float(&)[4 * kTiles]>(e), p, row, first);
-  }
-  /// Of probabilities that are rounded to 16 bits, as A operands of 16 keys each (kernels/tile/fragment.hpp): those of
-  /// a lane's two rows and eight of its columns, in the order of accumulators.
-  template <int kSteps>
-  __device__ __forceinline__ void drop(unsigned (&a)[kSteps][4], const FeatureParams& p, int row, int first) const {
-    if (p.dropout_threshold == 0) return;
-#pragma unroll
-    for (int t = 0; t < 2 * kSteps; ++t) {
-      const Philox4 numbers = dropout_of_four(dropout, row, p.dropout_first_key + first + 8 * t);
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-        a[t / 2][t % 2 * 2 + h] &= (numbers.word[2 * h] < p.dropout_threshold ? 0U : 0xFFFFU) |
-                                   (numbers.word[2 * h + 1] < p.dropout_threshold ? 0U : 0xFFFF0000U);
-    }
   }
 };
 

@@ -5,9 +5,9 @@
 ///     s = scale * q.k       softcap * tanh(s / softcap)       s + bias       s - slope |own key - key|       the mask
 ///
 /// and the sink of a head is one more score of each of its rows, without a value. Of the probabilities some may be
-/// dropped (kernels/attention/dropout.hpp). Entries of a batch may have lengths of their own, K and V may lie in pages, and blocks of rows may see the blocks of keys of a list alone. A program
-/// that is built with a feature runs launches without it too: a null pointer, or a number of 0, says that a launch has
-/// none.
+/// dropped (kernels/attention/dropout.hpp). Entries of a batch may have lengths of their own, K and V may lie in pages,
+/// and blocks of rows may see the blocks of keys of a list alone. A program that is built with a feature runs launches
+/// without it too: a null pointer, or a number of 0, says that a launch has none.
 #pragma once
 
 #include "kernels/attention/dropout.hpp"

@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "heed/heed.hpp"
-#include "kernels/attention/dropout.hpp"
 #include "workload/features.hpp"
 #include "workload/half.hpp"
 
@@ -85,9 +84,9 @@ class Entry {
                         static_cast<unsigned>(batch_ + t.dropout_first_entry), static_cast<unsigned>(head)}},
                       low(t.dropout_seed), high(t.dropout_seed));
     const std::int64_t of_two_rows = (row >> 4 << 3) + (row & 7);
-    const Philox4 numbers = philox4x32_10({{static_cast<unsigned>(key >> 1), static_cast<unsigned>(of_two_rows),
-                                            of_head.word[2], of_head.word[3]}},
-                                          of_head.word[0], of_head.word[1]);
+    const Philox4 numbers = philox4x32_10(
+        {{static_cast<unsigned>(key >> 1), static_cast<unsigned>(of_two_rows), of_head.word[2], of_head.word[3]}},
+        of_head.word[0], of_head.word[1]);
     const unsigned number = numbers.word[((row & 8) != 0 ? 2 : 0) + ((key & 1) != 0 ? 1 : 0)];
     return static_cast<double>(number) < std::floor(workload_.dropout * 0x1p32) ? 0 : 1 / (1 - workload_.dropout);
   }

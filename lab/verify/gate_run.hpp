@@ -53,7 +53,9 @@ class Gate {
   /// A program for fixed sizes runs no other workload.
   [[nodiscard]] bool may_run(const Workload& w) const;
   /// Dropout makes outputs larger.
-  [[nodiscard]] bool hard() const { return workload_.dtype == Dtype::fp16 && !workload_.scale && workload_.dropout == 0; }
+  [[nodiscard]] bool hard() const {
+    return workload_.dtype == Dtype::fp16 && !workload_.scale && workload_.dropout == 0;
+  }
   /// The workload itself: right, the same every time, and right again when the inputs change under the same addresses.
   bool check_workload();
   bool check_without_lse();

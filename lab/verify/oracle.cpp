@@ -24,8 +24,8 @@ constexpr double kLog2E = 1.4426950408889634;  // kernels keep scores in powers 
 // Where the largest probabilities of a row are dropped, what is left of it may be as small as exponentials that kernels
 // take for zero, below 2^-126 of a maximum that they need not know.
 constexpr double kLeastKept = 0x1p-100;
-constexpr double kExchanging = 0.1;            // error of a score from which on the second largest is followed
-constexpr std::size_t kRowsPerTask = 128;      // converting a tile to double is amortised over this many rows
+constexpr double kExchanging = 0.1;        // error of a score from which on the second largest is followed
+constexpr std::size_t kRowsPerTask = 128;  // converting a tile to double is amortised over this many rows
 
 // Rows of one head, all state of the running softmax beside them.
 class HeadRows {

@@ -129,18 +129,17 @@ void to_json(nlohmann::json& json, const Launch& launch) {
   for (const auto& field : kStridesFields) json[std::string(field.name)] = strides_to_json(s.*field.member);
   nlohmann::json addresses = nlohmann::json::array();
   for (std::uint64_t Launch::*place : kFeatureAddresses) addresses.push_back(launch.*place);
-  json["features"] = {{"at", addresses},
-                      {"bias", {s.bias_batch, s.bias_head, s.bias_row, s.bias_key}},
-                      {"strides", {s.alibi_batch, s.page_table_batch, s.lse_batch, s.lse_head}},
-                      {"numbers",
-                       {s.page_size, s.pages, s.bias_element, s.aligned_to_the_end, s.block_most, s.block_rows,
-                        s.block_keys, s.total_q, s.total_k}},
-                      {"block_counts", strides_to_json(s.block_count_strides)},
-                      {"block_indices", strides_to_json(s.block_index_strides)},
-                      {"softcap", s.softcap},
-                      {"dropout",
-                       {s.dropout_seed, s.dropout_offset, s.dropout_threshold, s.dropout_scale,
-                        s.dropout_first_entry}}};
+  json["features"] = {
+      {"at", addresses},
+      {"bias", {s.bias_batch, s.bias_head, s.bias_row, s.bias_key}},
+      {"strides", {s.alibi_batch, s.page_table_batch, s.lse_batch, s.lse_head}},
+      {"numbers",
+       {s.page_size, s.pages, s.bias_element, s.aligned_to_the_end, s.block_most, s.block_rows, s.block_keys, s.total_q,
+        s.total_k}},
+      {"block_counts", strides_to_json(s.block_count_strides)},
+      {"block_indices", strides_to_json(s.block_index_strides)},
+      {"softcap", s.softcap},
+      {"dropout", {s.dropout_seed, s.dropout_offset, s.dropout_threshold, s.dropout_scale, s.dropout_first_entry}}};
   for (const auto& field : kIntFields) json[std::string(field.name)] = s.*field.member;
 }
 

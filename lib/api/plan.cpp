@@ -235,8 +235,7 @@ Addresses Plan::checked(const heed_tensors& t) const {
         refuse(fmt::format("{} overlaps {}; outputs must lie apart from every other tensor", all[written].name,
                            all[i].name),
                all[written].name);
-  if (problem_.workload.dropout == 0 &&
-      (t.dropout_seed != 0 || t.dropout_offset != 0 || t.dropout_first_entry != 0))
+  if (problem_.workload.dropout == 0 && (t.dropout_seed != 0 || t.dropout_offset != 0 || t.dropout_first_entry != 0))
     refuse("a seed, an offset or a first entry of dropout is given, and the problem has none; leave them 0",
            std::to_string(t.dropout_seed));
   if (t.dropout_first_entry < 0 || t.dropout_first_entry > kMostSize - problem_.workload.batch)

@@ -155,7 +155,8 @@ TEST(Features, AreSpelledAsTheCommandLineDoes) {
         "b2h4l8k50d16:fp16:causal_bottom_right:ragged", "b2h4l8k50d16:fp16:window=9/3:blhd:ragged",
         "b2h4l8k50d16:fp16:softcap=2.5:bias=bool/bhlk:alibi:sinks:key_lengths:page=16",
         "b2h4l8k50d16:fp16:blhd:key_lengths:ragged:page=16", "b2h4l200k300d16:fp16:blocks=128",
-        "b2h4l8k50d16:fp16:causal_top_left:prefix=50", "b2h4l8k50d16:fp16:dropout=0.1", "b2h4l200k300d16:fp16:sinks:blocks=64x128//bh"})
+        "b2h4l8k50d16:fp16:causal_top_left:prefix=50", "b2h4l8k50d16:fp16:dropout=0.1",
+        "b2h4l200k300d16:fp16:sinks:blocks=64x128//bh"})
     EXPECT_EQ(text_of(cpu_problem(text)), to_string(parse_workload(text))) << text;
 }
 

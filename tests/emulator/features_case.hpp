@@ -355,10 +355,9 @@ class FeatureCase {
     if (shape_.dropout == 0) return 1;
     key += shape_.cut_keys;
     const auto half = [](std::uint64_t word, int i) { return static_cast<unsigned>(word >> (32 * i)); };
-    const Philox4 of_head =
-        philox4x32_10({{half(seed_[1], 0), half(seed_[1], 1), static_cast<unsigned>(b + first_entry_),
-                        static_cast<unsigned>(h)}},
-                      half(seed_[0], 0), half(seed_[0], 1));
+    const Philox4 of_head = philox4x32_10(
+        {{half(seed_[1], 0), half(seed_[1], 1), static_cast<unsigned>(b + first_entry_), static_cast<unsigned>(h)}},
+        half(seed_[0], 0), half(seed_[0], 1));
     const Philox4 four = philox4x32_10({{static_cast<unsigned>(key / 2), static_cast<unsigned>(row / 16 * 8 + row % 8),
                                          of_head.word[2], of_head.word[3]}},
                                        of_head.word[0], of_head.word[1]);
@@ -397,7 +396,8 @@ class FeatureCase {
     for (int j = 0; j < e.len_k; ++j)
       if (p[at(j)] != 0)
         for (int c = 0; c < d; ++c)
-          result.out[at(c)] += p[at(j)] / sum * kept(b, h, row, j) * load(v_[key_place(b, h / p_.group_size, j) + at(c)]);
+          result.out[at(c)] +=
+              p[at(j)] / sum * kept(b, h, row, j) * load(v_[key_place(b, h / p_.group_size, j) + at(c)]);
     return result;
   }
 

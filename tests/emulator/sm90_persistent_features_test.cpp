@@ -5,7 +5,7 @@
 namespace heed::sm90_persistent {
 namespace {
 
-constexpr Features kAll{.softcap = true, .bias = true, .alibi = true, .sinks = true, .dropout = true};
+constexpr Features kAll{.softcap = true, .bias = true, .alibi = true, .sinks = true};
 constexpr auto kNone = MaskKind::none;
 constexpr auto kCausal = MaskKind::causal;
 constexpr auto kWindow = MaskKind::window;
@@ -142,52 +142,6 @@ TEST(EmulatedPersistentFeatures, SinkThatIsNanSpoilsARow) {
   EXPECT_EQ(static_cast<std::uint16_t*>(problem.params().o)[0] & 0x7c00, 0x7c00);
 }
 
-template <Config kConfig, Problem kProblem>
-void run_dropout() {
-  constexpr Config kCanonical = canonical(kConfig, kProblem);
-  FeatureShape shape{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 170, .len_k = 190, .right_offset = 20};
-  shape.left_offset = -45;  // tiles of some Q tiles begin at odd keys
-  shape.dropout = 0.3;
-  run_case<kCanonical, kProblem>(shape, 1);
-  shape.cut_keys = 3;
-  shape.score_scale = 30;  // of every tile, probabilities that a stale row maximum has no room for
-  run_case<kCanonical, kProblem>(shape, 2);
-  shape.dropout = 1;
-  run_case<kCanonical, kProblem>(shape, 3);
-}
-
-constexpr Problem kDropout = featured_problem(Element::fp16, 64, kCausal, {.dropout = true});
-
-// In every way there is to go through tiles, and to share a row's keys.
-TEST(EmulatedPersistentFeatures, Dropout) {
-  run_dropout<kOne, kDropout>();
-  run_dropout<kTwo, kDropout>();
-  run_dropout<kOne, featured_problem(Element::bf16, 64, kWindow, {.dropout = true})>();
-  run_dropout<Config{.m_warpgroups = 1, .block_n = 32, .stages = 2, .row_max = RowMax::online}, kDropout>();
-  run_dropout<Config{.m_warpgroups = 1, .block_n = 32, .stages = 2, .softmax_overlap = SoftmaxOverlap::pv}, kDropout>();
-}
-TEST(EmulatedPersistentFeatures, DropoutOfSharedKeys) {
-  run_dropout<Config{.m_warpgroups = 1, .kv_groups = 2, .block_n = 32, .stages = 2}, kDropout>();
-  run_dropout<Config{.m_warpgroups = 1, .kv_groups = 4, .block_n = 32, .stages = 1}, kDropout>();
-  run_dropout<Config{.m_warpgroups = 1, .cluster = 2, .block_n = 32, .stages = 2}, kDropout>();
-  run_dropout<Config{.m_warpgroups = 2,
-                     .block_n = 32,
-                     .stages = 2,
-                     .tile_order = TileOrder::paired,
-                     .share_causal_tail = ShareCausalTail::on,
-                     .rowsum_reduce = RowsumReduce::beside_pv},
-              kDropout>();
-}
-
-// NaN in a query is NaN in its row though every probability is dropped.
-TEST(EmulatedPersistentFeatures, DropoutHidesNoNan) {
-  const FeatureShape shape{.len_q = 8, .len_k = 60, .right_offset = 60, .dropout = 0.999};
-  FeatureCase problem(kDropout, shape, 1);
-  const_cast<std::uint16_t*>(static_cast<const std::uint16_t*>(problem.params().q))[0] = 0x7fff;
-  launch_case<kOne, kDropout>(problem, shape, 1);
-  for (int c = 0; c < 64; ++c) EXPECT_GT(static_cast<std::uint16_t*>(problem.params().o)[c] & 0x7fff, 0x7c00);
-}
-
 // ---------------------------------------------------------------------------------------------------- all together
 
 template <Config kConfig, Problem kProblem>
@@ -207,7 +161,6 @@ void run_all() {
   shape.bias = {.element = BiasElement::boolean, .per_batch = false, .hides_rows = true};
   shape.softcap = 0;
   shape.slopes = 1;
-  shape.dropout = 0.2;
   run_case<kCanonical, kProblem>(shape, 3);
   shape.sinks = {};
   shape.score_scale = 30;
@@ -291,8 +244,7 @@ TEST(EmulatedPersistentFeatures, ComparisonFindsWrongNumbers) {
                            .softcap = 3,
                            .bias = BiasTensor{.element = BiasElement::fp16},
                            .slopes = 1,
-                           .sinks = {0, 0},
-                           .dropout = 0.2};
+                           .sinks = {0, 0}};
   const auto said = [&](const auto& change) {
     FeatureCase problem(kProblem, shape, 1);
     change(problem.params());
@@ -307,8 +259,6 @@ TEST(EmulatedPersistentFeatures, ComparisonFindsWrongNumbers) {
   EXPECT_NE(said([](FeatureParams& p) { p.softcap = 3.2F; }), "");
   EXPECT_NE(said([](FeatureParams& p) { p.bias = nullptr; }), "");
   EXPECT_NE(said([](FeatureParams& p) { p.bias_row = 0; }), "");
-  EXPECT_NE(said([](FeatureParams& p) { ++p.dropout_offset; }), "");
-  EXPECT_NE(said([](FeatureParams& p) { p.dropout_scale = 1; }), "");
 }
 
 }  // namespace

@@ -108,8 +108,8 @@ struct Forward : Merge<kConfig, kProblem> {
 
   /// Probabilities below the row maxima so far, in place of the scores. False where they do not fit: the scores are
   /// lost then, and nothing has been added up. With kBeside, the values of the tile before, whose probabilities are
-  /// `p`, are multiplied meanwhile, in any case; else the probabilities go to `p`, rounded, where none are dropped. (Rounding beside products
-  /// as well takes issue slots from them: 200 us instead of 189 at b2h8l4096d64 on an H200.)
+  /// `p`, are multiplied meanwhile, in any case; else the probabilities go to `p`, rounded, where none are dropped.
+  /// (Rounding beside products as well takes issue slots from them: 200 us instead of 189 at b2h8l4096d64 on an H200.)
   template <bool kBeside>
   __device__ __forceinline__ bool stale_softmax(Probabilities& p, Scores& s, attention::RowState<kFragments>& rows,
                                                 float scale_log2, Output& out, int stage) const {

@@ -286,7 +286,6 @@ struct Forward : ListedTiles<kConfig, kProblem> {
     else
       run_rows(share);
     if constexpr (kConfig.rowsum_reduce == RowsumReduce::at_end) add_up_sums();
-    if constexpr (kProblem.features.dropout) this->finish_dropout();
     if constexpr (kProblem.features.sinks)
       if (split_of<kConfig>(kv_group) == 0) add_sinks(at.head);
     end_of(at, target).run(acc_o, row_max, row_sum);

@@ -30,7 +30,6 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
   // slower (b1h8l2048d64), with one 1.5% faster (b4h16l512d64).
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
   static constexpr bool kChanges = changes_scores(kProblem.features);
-  static constexpr bool kDrops = kProblem.features.dropout;
   static constexpr float kMargin = kProblem.element == Element::fp16 && !has_right_bound(kProblem.mask) ? 1.0F : 0.0F;
   static constexpr float kMostSum = attention::largest_row_sum(kProblem.element);
   // Of bf16 the rounded probabilities are summed: below a stale row maximum one that outweighs all others
@@ -104,28 +103,15 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
 
   /// To be called when a Q tile begins, behind the start barrier: slopes may be the work of the launch before.
   __device__ __forceinline__ void begin_head(const QTile& at) {
-    if constexpr (kChanges || kDrops) static_cast<Changes&>(*this) = Changes(params, at.batch, at.head);
+    if constexpr (kChanges) static_cast<Changes&>(*this) = Changes(params, at.batch, at.head);
     if constexpr (kProblem.features.prefix) this->prefix = prefix_of(params, at.batch);
   }
 
-  /// The products of KV tile n become scores, where the problem's are more than these. For every tile, before it is
-  /// masked.
-  __device__ __forceinline__ void change_products(AccS& s, int n) {
-    if constexpr (kDrops) this->dropout_key = (kBegins ? origin() : 0) + first_key(n);
+  /// The products of KV tile n become scores, where the problem's are more than these. Once for every tile, before it
+  /// is masked.
+  __device__ __forceinline__ void change_products(AccS& s, int n) const {
     if constexpr (kChanges)
       Changes::change_scores(s, params, row(0), (kBegins ? origin() : 0) + first_key(n) + 2 * (lane % 4));
-  }
-
-  /// Without the probabilities that are dropped, of the tile of which products were changed last.
-  __device__ __forceinline__ void drop_probabilities(FragP& p) const {
-    if constexpr (kDrops) this->drop(p, params, row(0), this->dropout_key + 2 * (lane % 4));
-  }
-  /// Of rows that are done with this part's keys: what is not dropped is scaled.
-  __device__ __forceinline__ void finish_dropout() {
-    float factor[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) factor[h] = attention::dropout_factor(params, row_sum[h]);
-    rescale(factor);
   }
 
   /// Adds the head's sink to rows that are done with this part's keys, for one of the parts alone: outputs, row maxima
@@ -196,7 +182,6 @@ struct Softmax : Gemms<kConfig, kProblem>, attention::ListedBlocks<kProblem> {
       if (k >= kPackedBehind && k < kSteps + kPackedBehind) pack_step(k - kPackedBehind);
       if (k >= kAddedBehind && k < kSteps + kAddedBehind) add_step(k - kAddedBehind);
     }
-    drop_probabilities(p);
   }
 
   /// The row_max of a row by the maximum of a tile's first kUsed keys.

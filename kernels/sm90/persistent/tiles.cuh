@@ -178,7 +178,6 @@ struct Tiles : ClearedValues<kConfig, kProblem> {
           if constexpr (kSumsRounded)
             row_sum[i % 2] += ptx::unpack_low<kProblem.element>(p[k][i]) + ptx::unpack_high<kProblem.element>(p[k][i]);
         }
-      Base::drop_probabilities(p);
     }
     release_stage();
     if (kTogether && skips) release_stage();
