@@ -78,6 +78,39 @@ inline Vec changed_scores(const FeatureParams& p, long long entry, long long hea
   return scores;
 }
 
+/// Probabilities without those that are dropped. Lane i is row row[i] and key key[i], counted from the launch's first.
+/// @param of_head kernels/attention/dropout.hpp
+inline Vec without_dropped(const FeatureParams& p, const Philox4& of_head, Vec probabilities, IntVec row, IntVec key) {
+  // As dropout_numbers, lane by lane: four times the calls that neighbours could share, on all lanes at once.
+  unsigned c[4][kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    c[0][i] = static_cast<unsigned>((key[i] + p.dropout_first_key) / 2);
+    c[1][i] = dropout_rows(row[i]);
+    c[2][i] = of_head.word[2];
+    c[3][i] = of_head.word[3];
+  }
+  unsigned low = of_head.word[0];
+  unsigned high = of_head.word[1];
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < kLanes; ++i) {
+      const unsigned long long first = 0xD2511F53ULL * c[0][i];
+      const unsigned long long second = 0xCD9E8D57ULL * c[2][i];
+      c[0][i] = static_cast<unsigned>(second >> 32) ^ c[1][i] ^ low;
+      c[2][i] = static_cast<unsigned>(first >> 32) ^ c[3][i] ^ high;
+      c[1][i] = static_cast<unsigned>(second);
+      c[3][i] = static_cast<unsigned>(first);
+    }
+    low += 0x9E3779B9U;
+    high += 0xBB67AE85U;
+  }
+  for (int i = 0; i < kLanes; ++i) {
+    const int index = dropout_index(row[i], key[i] + p.dropout_first_key);
+    const unsigned number = index == 0 ? c[0][i] : index == 1 ? c[1][i] : index == 2 ? c[2][i] : c[3][i];
+    if (number < p.dropout_threshold) probabilities[i] = 0;
+  }
+  return probabilities;
+}
+
 /// What a row ends as: its maximum in powers of two, the sum below it, what its values are multiplied by, and whether
 /// it is one of a mask or bias that hide all, which is zeros.
 struct RowEnd {
@@ -92,6 +125,8 @@ struct RowEnd {
 template <Features kFeatures, Exp2 kExp2, typename Params>
 inline RowEnd end_of_row(const Params& p, long long head, bool sees, float maximum, float sum) {
   if constexpr (kFeatures.bias) sees = sees && !(sum == 0);
+  float scale = 1;
+  if constexpr (kFeatures.dropout) scale = dropout_scale(p);
   if constexpr (kFeatures.sinks)
     if (p.sinks != nullptr && p.sinks[head] > -kInfinity) {
       const float sink = p.sinks[head] * kLog2E;
@@ -99,9 +134,9 @@ inline RowEnd end_of_row(const Params& p, long long head, bool sees, float maxim
       const float both = sink > maximum ? sink : maximum;
       const float of_keys = exp2<kExp2>(broadcast(maximum - both))[0];
       sum = sum * of_keys + exp2<kExp2>(broadcast(sink - both))[0];
-      return {true, both, sum, of_keys * inverse_sum(true, sum), row_log_sum(true, both, sum)};
+      return {true, both, sum, scale * of_keys * inverse_sum(true, sum), row_log_sum(true, both, sum)};
     }
-  return {sees, maximum, sum, inverse_sum(sees, sum), row_log_sum(sees, maximum, sum)};
+  return {sees, maximum, sum, scale * inverse_sum(sees, sum), row_log_sum(sees, maximum, sum)};
 }
 
 /// Calls `walk` with the keys of every listed block of a block of rows, of those that lie in `keys`; with all of these

@@ -49,6 +49,7 @@ class MatrixForward {
   static constexpr bool kPages = kProblem.features.pages;
   static constexpr bool kBlocks = kProblem.features.blocks;
   static constexpr bool kPrefix = kProblem.features.prefix;
+  static constexpr bool kDrops = kProblem.features.dropout;
   using Memory = Stored<kProblem.element>;
   /// A row is scaled anew where its maximum grew by more than 2^8 (conditional rescaling, FlashAttention-4): weights
   /// are 256 at most, and the branch is foreseen. Where any growth counted half of the rows of a second tile branched,
@@ -308,11 +309,25 @@ class MatrixForward {
       const Vec subtracted = broadcast(reference);
       Vec even_sum{};
       Vec odd_sum{};
+      Philox4 dropout{};
+      Row at{};
+      bool drops = false;
+      if constexpr (kDrops) {
+        at = place(first + r);
+        drops = params_.dropout_threshold != 0;
+        dropout = dropout_of_head(params_, static_cast<int>(batch_), static_cast<int>(at.head));
+      }
       for (int i = first_pair; i < pairs; ++i) {
         even = exp2<kConfig.exp2>(scores[2 * i] * scale - subtracted);
         odd = exp2<kConfig.exp2>(scores[2 * i + 1] * scale - subtracted);
         even_sum += even;
         odd_sum += odd;
+        if constexpr (kDrops)
+          if (drops) {
+            const IntVec keys_of_lanes = lane_indices() + (tile + 32 * i);
+            even = without_dropped(params_, dropout, even, IntVec{} + at.row, keys_of_lanes);
+            odd = without_dropped(params_, dropout, odd, IntVec{} + at.row, keys_of_lanes + 16);
+          }
         Pairs pieces[kPieces];
         split_weights(even, odd, pieces);
         for (int p = 0; p < kPieces; ++p) *reinterpret_cast<Pairs*>(weights + p * kWeightPiece + i * 64) = pieces[p];

@@ -85,6 +85,7 @@ class VectorForward {
   static constexpr bool kPages = kProblem.features.pages;
   static constexpr bool kBlocks = kProblem.features.blocks;
   static constexpr bool kPrefix = kProblem.features.prefix;
+  static constexpr bool kDrops = kProblem.features.dropout;
   static constexpr int kBytes = element_bytes(kProblem.element);
   static constexpr Scratch kPlan = scratch_plan(kConfig, kProblem, kLanes);
   static_assert(kConfig.block_m % kQueries == 0, "block_m must hold whole register tiles of queries");
@@ -104,6 +105,7 @@ class VectorForward {
     head_ = place_.head;
     first_row_ = place_.first_row;
     if constexpr (kPrefix) prefix_ = prefix_of(params_, static_cast<int>(batch_));
+    if constexpr (kDrops) dropout_ = dropout_of_head(params_, static_cast<int>(batch_), static_cast<int>(head_));
     rows_ = min(kConfig.block_m, params_.len_q - first_row_);
     groups_ = (rows_ + kQueries - 1) / kQueries;
   }
@@ -277,6 +279,7 @@ class VectorForward {
         tile_sum[v] += p;
       }
     for (int v = 0; v < kVectors; ++v) sum[v] += tile_sum[v];
+    if constexpr (kDrops) drop(first_query, tile, count);
 
     // Zero weights times NaN or infinity would reach rows that do not see the key.
     int begin = 0;
@@ -322,6 +325,16 @@ class VectorForward {
     if constexpr (kPrefix) seen = seen | (IntVec{} + key < prefix_);
     if constexpr (has_left_bound(kProblem.mask)) seen = seen & (row + params_.left_offset <= key);
     return seen;
+  }
+
+  /// Leaves out what is dropped of a tile's probabilities.
+  void drop(int first_query, int tile, int count) {
+    if (params_.dropout_threshold == 0) return;
+    for (int j = 0; j < count; ++j)
+      for (int v = 0; v < kVectors; ++v) {
+        Vec& p = scores_[j * kVectors + v];
+        p = without_dropped(params_, dropout_, p, lane_indices() + first_query + v * kLanes, IntVec{} + (tile + j));
+      }
   }
 
   void hide_unseen_keys(int first_query, int tile, int begin, int end) {
@@ -370,6 +383,7 @@ class VectorForward {
   int rows_;
   int groups_;
   int prefix_ = 0;  ///< keys that all rows see
+  Philox4 dropout_{};
 };
 
 }  // namespace heed::cpu

@@ -144,6 +144,7 @@ struct Features {
   bool pages = false;    ///< of K and V
   bool blocks = false;   ///< lists of the blocks of keys that blocks of rows see
   bool prefix = false;   ///< keys that all rows see under a causal mask
+  bool dropout = false;  ///< of probabilities
   constexpr bool operator==(const Features&) const = default;
 };
 

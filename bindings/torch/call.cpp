@@ -135,6 +135,7 @@ void write_key(Call& call, std::uint32_t threads) {
                                    p.dim_v,
                                    static_cast<std::int64_t>(p.dtype_bias),
                                    bits(p.softcap),
+                                   bits(p.dropout),
                                    p.total_q,
                                    p.total_k,
                                    p.page_size,
@@ -318,7 +319,10 @@ Features Features::shared() const {
           max_len_q,
           max_len_k,
           block_rows,
-          block_keys};
+          block_keys,
+          dropout,
+          dropout_seed,
+          dropout_offset};
 }
 
 std::string text_of(const heed_problem& problem) {

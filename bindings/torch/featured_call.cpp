@@ -110,6 +110,7 @@ Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorH
   p.window_right = masking.window_right;
   p.scale = masking.scale.value_or(0);
   p.softcap = f.softcap;
+  p.dropout = f.dropout;
   p.flags = HEED_WANTS_LSE;
   call.dtype = q.dtype;
   call.device_type = q.device_type;

@@ -79,6 +79,8 @@ void set_features(const Features& f, heed_tensors& tensors) {
   set(f.block_counts, tensors.block_counts);
   set(f.block_indices, tensors.block_indices);
   set(f.prefix_lengths, tensors.prefix_lengths);
+  tensors.dropout_seed = static_cast<std::uint64_t>(f.dropout_seed);
+  tensors.dropout_offset = static_cast<std::uint64_t>(f.dropout_offset);
 }
 
 void run_plan(PlanEntry& entry, const Call& call, const Inputs& inputs, Outputs& outputs) {
@@ -146,7 +148,10 @@ Outputs run_unfused_features(const Inputs& inputs, const Masking& masking) {
                          stable(f.max_len_q),
                          stable(f.max_len_k),
                          stable(f.block_rows),
-                         stable(f.block_keys)};
+                         stable(f.block_keys),
+                         stable(f.dropout),
+                         stable(f.dropout_seed),
+                         stable(f.dropout_offset)};
   check(libtorch().call("heed::unfused_features", "", stack, kAbiVersion), "heed::unfused_features");
   return {tensor_of(stack[0]), tensor_of(stack[1])};
 }
@@ -182,7 +187,7 @@ Outputs forward(StableValue* stack, bool wants_lse) {
 // A call like another, of other tensors.
 Refusal read_again(const Inputs& inputs, const Masking& masking, const Call& before, Call& call) {
   constexpr std::uint32_t kOfDenseCalls = HEED_WANTS_LSE | HEED_HAS_BIAS;
-  if ((before.problem.flags & ~kOfDenseCalls) != 0 || before.problem.softcap != 0)
+  if ((before.problem.flags & ~kOfDenseCalls) != 0 || before.problem.softcap != 0 || before.problem.dropout != 0)
     return read_featured_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, inputs.features, call);
   const bool wants_lse = (before.problem.flags & HEED_WANTS_LSE) != 0;
   const Refusal refusal =
@@ -223,7 +228,10 @@ void forward_features_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
   for (std::size_t i = 0; i < std::size(tensors); ++i) *tensors[i] = optional_tensor_of(stack[8 + i]);
   std::int64_t* const numbers[] = {&f.max_len_q, &f.max_len_k, &f.block_rows, &f.block_keys};
   for (std::size_t i = 0; i < std::size(numbers); ++i) *numbers[i] = number_of<std::int64_t>(stack[18 + i]);
-  const bool or_unfused = number_of<bool>(stack[22]);
+  f.dropout = number_of<double>(stack[22]);
+  f.dropout_seed = number_of<std::int64_t>(stack[23]);
+  f.dropout_offset = number_of<std::int64_t>(stack[24]);
+  const bool or_unfused = number_of<bool>(stack[25]);
   Call call;
   const Refusal refusal =
       read_featured_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, inputs.features, call);

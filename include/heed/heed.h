@@ -34,7 +34,7 @@
 extern "C" {
 #endif
 
-#define HEED_ABI_VERSION 3
+#define HEED_ABI_VERSION 4
 
 /* NOLINTBEGIN(modernize-use-using): C has no other */
 
@@ -90,6 +90,8 @@ typedef struct heed_strides {
  *     s = scale * q.k       softcap * tanh(s / softcap)       s + bias       s - slope |own key - key|       the mask
  *
  * and a sink is one more score of each row. A row that sees no key is zeros; its log-sum-exp is -infinity, or its sink.
+ * Dropout (heed_problem.dropout) sets probabilities to zero, after the softmax, and divides the others by the
+ * probability of keeping one; row sums and log-sum-exps are those without.
  */
 #define HEED_WANTS_LSE (1u << 0) /* the log-sum-exp of each row is written, as fp32 and natural log */
 /* A tensor of dtype_bias and bias_strides is added to the scores. What is -infinity or not above the most negative
@@ -146,9 +148,7 @@ typedef struct heed_problem {
   int64_t window_right;   /* keys after it, -1 for all; of window masks alone */
   double scale;           /* of Q K^T; 0 for 1 / sqrt(dim) */
   double softcap;         /* scores become softcap * tanh(score / softcap), 1e-30 to 1e30; 0 for none */
-  double dropout;         /* probability; 0 for none, and no other is supported */
-  uint64_t dropout_seed;
-  uint64_t dropout_offset;
+  double dropout;         /* the probability that a probability is dropped, 0 to 1; 0 for none */
   heed_strides q_strides;
   heed_strides k_strides;
   heed_strides v_strides;
@@ -196,7 +196,13 @@ typedef struct heed_tensors {
   const float* q_scale;
   const float* k_scale;
   const float* v_scale;
-  uint64_t reserved[8]; /* 0 */
+  /* Of problems with dropout, else 0: with batch entry, head, row and key they say what is dropped, in every program
+   * alike (Philox4x32-10, by position). */
+  uint64_t dropout_seed;
+  uint64_t dropout_offset;
+  int32_t dropout_first_entry; /* what the first batch entry counts as, 0 or more: of a batch in parts, where each is */
+  int32_t reserved_dropout;    /* 0 */
+  uint64_t reserved[8];        /* 0 */
 } heed_tensors;
 
 /* Whether NVRTC builds, on this machine, the program that the rule names for the very problem where no file has it. It

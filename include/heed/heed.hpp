@@ -169,6 +169,7 @@ struct Workload {
   std::int64_t prefix = 0;  ///< rows also see, of their entry's first keys, what the mask's right bound hides: as many
                             ///< as entries say, at most this (prefix LM); 0: none
   std::optional<BlockPattern> blocks = {};  ///< rows see listed blocks of keys alone, and of these what the mask leaves
+  double dropout = 0;  ///< the probability that a probability is dropped, up to 1 (kernels/attention/dropout.hpp)
 
   bool operator==(const Workload&) const = default;
 
@@ -183,7 +184,8 @@ struct Workload {
   [[nodiscard]] bool has_lengths() const { return key_lengths || ragged; }
   /// Whether there is any feature.
   [[nodiscard]] bool has_features() const {
-    return softcap != 0 || bias || alibi || sinks || has_lengths() || page_size > 0 || prefix > 0 || blocks;
+    return softcap != 0 || bias || alibi || sinks || has_lengths() || page_size > 0 || prefix > 0 || blocks ||
+           dropout != 0;
   }
   /// The index of query `row`'s own key: of a mask at the bottom right it may be below 0, at the top left beyond the
   /// last key.
@@ -206,9 +208,9 @@ struct Workload {
 /// Shape: b (batch, default 1), h (query heads, default 1), hkv (key heads, default h), l (query length), k (key
 /// length, default l), d (head dim), dv (value dim, default d); each a positive decimal number, at most once. Then, in
 /// any order and each after a colon: a dtype, a mask, a layout, scale=NUMBER, and features: softcap=NUMBER, alibi,
-/// sinks, key_lengths, ragged, page=KEYS, prefix=KEYS, blocks=SIZE/PARTS, and bias=DTYPE or bias=DTYPE/DIMENSIONS, with
-/// a dtype or bool, and those of the letters b, h, l and k in whose dimensions biases differ: bias=bool/bk for padding,
-/// bias=fp16/hlk for positions.
+/// sinks, key_lengths, ragged, page=KEYS, prefix=KEYS, dropout=PROBABILITY, blocks=SIZE/PARTS, and bias=DTYPE or
+/// bias=DTYPE/DIMENSIONS, with a dtype or bool, and those of the letters b, h, l and k in whose dimensions biases
+/// differ: bias=bool/bk for padding, bias=fp16/hlk for positions.
 ///
 /// blocks=SIZE, blocks=SIZE/PARTS or blocks=SIZE/PARTS/DIMENSIONS: a SIZE is 64 or 128, or rows x keys as 64x128; PARTS
 /// are windowN, dilatedNxM, globalN, randomN, strideN, wavefrontN and densityP, joined by + and ended by @SEED, or
@@ -266,6 +268,9 @@ struct HostTensors {
   const std::int32_t* block_indices = nullptr;   ///< (batch, heads, blocks of rows, numbers), by block_index_strides
   Strides block_count_strides = {};              ///< `row` is from one block of rows to the next
   Strides block_index_strides = {};
+  std::uint64_t dropout_seed = 0;
+  std::uint64_t dropout_offset = 0;
+  std::int32_t dropout_first_entry = 0;  ///< what the first batch entry counts as
 };
 
 /// One row of the output: query `row` of head `head` of batch entry `batch`.

@@ -139,16 +139,56 @@ struct SeenPrefix<kProblem, true> {
   int prefix = 0;
 };
 
-/// The changes of one head's scores. Of a problem that has none an empty type, to be a base: nvcc 13.0 has no layout
-/// for an empty member ([[no_unique_address]]) of a class with bases.
-template <const Problem& kProblem, bool kChanges = changes_scores(kProblem.features)>
-struct ScoreChanges : SeenPrefix<kProblem> {
-  ScoreChanges() = default;
-  __device__ __forceinline__ ScoreChanges(const ForwardParams&, int, int) {}
+/// The dropout of one head's probabilities. Without the feature nothing.
+template <const Problem& kProblem, bool kDrops = kProblem.features.dropout>
+struct Dropout : SeenPrefix<kProblem> {
+  Dropout() = default;
+  __device__ __forceinline__ Dropout(const ForwardParams&, int, int) {}
 };
 
 template <const Problem& kProblem>
-struct ScoreChanges<kProblem, true> : SeenPrefix<kProblem> {
+struct Dropout<kProblem, true> : SeenPrefix<kProblem> {
+  Philox4 dropout;
+
+  __device__ __forceinline__ Dropout() : dropout{} {}
+  __device__ __forceinline__ Dropout(const FeatureParams& p, int entry, int head)
+      : dropout(dropout_of_head(p, entry, head)) {}
+
+  /// Sets probabilities that are dropped to zero, NaN too: row sums, which have all of them, are NaN then. Of one
+  /// fragment, rows `row` and `row` + 8 of this lane.
+  /// @param first the key of the lane's first column
+  template <int kRegisters>
+  __device__ __forceinline__ void drop(float (&e)[kRegisters], const FeatureParams& p, int row, int first) const {
+    if (p.dropout_threshold == 0) return;
+#pragma unroll
+    for (int t = 0; t < kRegisters / 4; ++t) {
+      const Philox4 numbers = dropout_of_four(dropout, row, p.dropout_first_key + first + 8 * t);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (numbers.word[i] < p.dropout_threshold) e[4 * t + i] = 0.0F;
+    }
+  }
+  /// The same of a fragment that is counted by tiles of 8 columns.
+  template <int kTiles>
+  __device__ __forceinline__ void drop(float (&e)[kTiles][4], const FeatureParams& p, int row, int first) const {
+    drop(reinterpret_cast<float(&)[4 * kTiles]>(e), p, row, first);
+  }
+};
+
+/// What a row's outputs are multiplied with where some of its probabilities are dropped: NaN where its sum is.
+__device__ __forceinline__ float dropout_factor(const FeatureParams& p, float row_sum) {
+  return row_sum == row_sum ? dropout_scale(p) : row_sum;
+}
+
+/// The changes of one head's scores. Of a problem that has none an empty type, to be a base: nvcc 13.0 has no layout
+/// for an empty member ([[no_unique_address]]) of a class with bases.
+template <const Problem& kProblem, bool kChanges = changes_scores(kProblem.features)>
+struct ScoreChanges : Dropout<kProblem> {
+  using Dropout<kProblem>::Dropout;
+};
+
+template <const Problem& kProblem>
+struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
   static constexpr Features kFeatures = kProblem.features;
 
   const char* bias;  ///< of the head's first row and key
@@ -158,7 +198,8 @@ struct ScoreChanges<kProblem, true> : SeenPrefix<kProblem> {
   __device__ __forceinline__ ScoreChanges() : bias(nullptr), slope(0) {}
   /// @param p the launch as the entry has it (of_entry)
   /// @param head of the queries
-  __device__ __forceinline__ ScoreChanges(const FeatureParams& p, int entry, int head) : bias(nullptr), slope(0) {
+  __device__ __forceinline__ ScoreChanges(const FeatureParams& p, int entry, int head)
+      : Dropout<kProblem>(p, entry, head), bias(nullptr), slope(0) {
     if constexpr (kFeatures.bias)
       if (p.bias != nullptr)
         bias = static_cast<const char*>(p.bias) +

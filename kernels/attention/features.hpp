@@ -4,12 +4,13 @@
 ///
 ///     s = scale * q.k       softcap * tanh(s / softcap)       s + bias       s - slope |own key - key|       the mask
 ///
-/// and the sink of a head is one more score of each of its rows, without a value. Entries of a batch may have lengths
-/// of their own, K and V may lie in pages, and blocks of rows may see the blocks of keys of a list alone. A program
-/// that is built with a feature runs launches without it too: a null pointer, or a number of 0, says that a launch has
-/// none.
+/// and the sink of a head is one more score of each of its rows, without a value. Of the probabilities some may be
+/// dropped (kernels/attention/dropout.hpp). Entries of a batch may have lengths of their own, K and V may lie in pages,
+/// and blocks of rows may see the blocks of keys of a list alone. A program that is built with a feature runs launches
+/// without it too: a null pointer, or a number of 0, says that a launch has none.
 #pragma once
 
+#include "kernels/attention/dropout.hpp"
 #include "kernels/attention/mask.hpp"
 #include "kernels/contract.hpp"
 
@@ -66,10 +67,16 @@ struct FeatureParams : ForwardParams {
   /// Entry b's rows also see, of its keys before prefix_lengths[b], those that the mask's right bound hides (prefix
   /// LM). Below 0 and beyond len_k counts as the nearest that can be.
   const int* prefix_lengths;  ///< (batch)
+  unsigned long long dropout_seed;
+  unsigned long long dropout_offset;
+  unsigned dropout_threshold;  ///< 0: no dropout
+  float dropout_scale;         ///< of what is not dropped
+  int dropout_first_entry;     ///< what the launch's first batch entry counts as
+  int dropout_first_key;       ///< what the launch's first key counts as: those that `trimmed` has cut off
 };
-static_assert(sizeof(FeatureParams) == sizeof(ForwardParams) + 10 * sizeof(void*) + 8 * sizeof(long long) +
-                                           2 * sizeof(TensorStrides) + 10 * 4,
-              "ten pointers, fourteen strides and ten numbers, without padding");
+static_assert(sizeof(FeatureParams) == sizeof(ForwardParams) + 10 * sizeof(void*) + 10 * sizeof(long long) +
+                                           2 * sizeof(TensorStrides) + 14 * 4,
+              "ten pointers, fourteen strides, two words and fourteen numbers, without padding");
 
 HEED_HOST_DEVICE constexpr bool has_features(const Features& f) {
   return !(f == Features{});
@@ -140,6 +147,7 @@ HEED_HOST_DEVICE inline FeatureParams trimmed(const FeatureParams& params, MaskK
   constexpr int kBytes[] = {1, 2, 2, 4};  // in the order of BiasElement
   if (params.bias != nullptr)
     p.bias = static_cast<const char*>(params.bias) + front * params.bias_key * kBytes[params.bias_element];
+  p.dropout_first_key += front;
   return p;
 }
 
@@ -147,6 +155,15 @@ HEED_HOST_DEVICE inline FeatureParams trimmed(const FeatureParams& params, MaskK
 /// @param p the launch as the entry has it (of_entry)
 HEED_HOST_DEVICE inline int prefix_of(const FeatureParams& p, int entry) {
   return p.prefix_lengths == nullptr ? 0 : clamped(p.prefix_lengths[entry], 0, p.len_k);
+}
+
+/// What the dropout of one head's probabilities follows from.
+HEED_HOST_DEVICE inline Philox4 dropout_of_head(const FeatureParams& p, int entry, int head) {
+  return dropout_of_head(p.dropout_seed, p.dropout_offset, p.dropout_first_entry + entry, head);
+}
+/// What outputs are multiplied by, 1 where a launch has no dropout.
+HEED_HOST_DEVICE inline float dropout_scale(const FeatureParams& p) {
+  return p.dropout_threshold == 0 ? 1.0F : p.dropout_scale;
 }
 
 /// The list of the blocks of keys that a tile of rows walks. The tile lies in one block of rows.

@@ -9,7 +9,7 @@ namespace heed::source {
 std::string refusal_of_path(std::string_view path) {
   if (path == Overlay::kEntry) return {};
   if (path == "kernels/contract.hpp" || path == "kernels/attention/mask.hpp" ||
-      path == "kernels/attention/features.hpp")
+      path == "kernels/attention/features.hpp" || path == "kernels/attention/dropout.hpp")
     return fmt::format("{} is the contract of all kernels", path);
   if (path == "cpu/freestanding.hpp" || path == "cpu/exports.map")
     return fmt::format("{} is what every program of a CPU is built with", path);

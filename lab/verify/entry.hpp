@@ -1,5 +1,6 @@
 /// One entry of a batch as the oracle and the unfused computation see it: lengths of its own, where rows lie, and what
-/// is done to scores beside the scale. Written apart from kernels/attention/features.hpp, which kernels follow.
+/// is done to scores beside the scale. Written apart from kernels/attention/features.hpp, which kernels follow; of
+/// dropout the generator alone is theirs, which has known answers.
 #pragma once
 
 #include <algorithm>
@@ -68,6 +69,26 @@ class Entry {
       score -= static_cast<T>(tensors_.alibi_slopes[head]) *
                static_cast<T>(std::abs(row + (workload_.len_k - workload_.len_q) - key));
     return score;
+  }
+
+  [[nodiscard]] bool drops() const { return workload_.dropout > 0; }
+  /// What a probability is multiplied by: 0 where it is dropped, else 1 over the probability of keeping one.
+  [[nodiscard]] double kept(std::int64_t head, std::int64_t row, std::int64_t key) const {
+    if (!drops()) return 1;
+    if (workload_.dropout >= 1) return 0;
+    const auto low = [](std::uint64_t word) { return static_cast<unsigned>(word & 0xffffffff); };
+    const auto high = [](std::uint64_t word) { return static_cast<unsigned>(word >> 32); };
+    const auto& t = tensors_;
+    const Philox4 of_head =
+        philox4x32_10({{low(t.dropout_offset), high(t.dropout_offset),
+                        static_cast<unsigned>(batch_ + t.dropout_first_entry), static_cast<unsigned>(head)}},
+                      low(t.dropout_seed), high(t.dropout_seed));
+    const std::int64_t of_two_rows = (row >> 4 << 3) + (row & 7);
+    const Philox4 numbers = philox4x32_10(
+        {{static_cast<unsigned>(key >> 1), static_cast<unsigned>(of_two_rows), of_head.word[2], of_head.word[3]}},
+        of_head.word[0], of_head.word[1]);
+    const unsigned number = numbers.word[((row & 8) != 0 ? 2 : 0) + ((key & 1) != 0 ? 1 : 0)];
+    return static_cast<double>(number) < std::floor(workload_.dropout * 0x1p32) ? 0 : 1 / (1 - workload_.dropout);
   }
 
   /// The score without a value of a head's rows; -infinity where there is none.

@@ -59,6 +59,11 @@ void make_features(const Workload& w, std::uint64_t seed, InputValues& values) {
   if (w.sinks)
     for (std::int64_t head = 0; head < w.heads; ++head)
       values.sinks.push_back(static_cast<float>(3 + 2 * random.normal()));
+  if (w.dropout > 0) {
+    values.dropout_seed = random.next();
+    values.dropout_offset = random.next();
+    values.dropout_first_entry = static_cast<std::int32_t>(random.below(1000));
+  }
 }
 
 void draw_lengths(const Workload& w, std::uint64_t seed, InputValues& values) {

@@ -67,6 +67,9 @@ struct InputValues {
   std::vector<EntryLengths> lengths = {};  ///< (batch)
   std::vector<std::int32_t> prefix_lengths = {};  ///< (batch)
   BlockLists blocks = {};                         ///< without rows where the workload has none
+  std::uint64_t dropout_seed = 0;
+  std::uint64_t dropout_offset = 0;
+  std::int32_t dropout_first_entry = 0;
 };
 
 /// Where the value columns of the heads of InputClass::equal_heads lie, of every (batch, key head). Channels of Q and
@@ -79,8 +82,8 @@ std::vector<ColumnMap> equal_head_columns(const Workload& workload, std::uint64_
 InputValues make_inputs(const Workload& workload, InputClass inputs, std::uint64_t seed);
 
 /// Values of the features of a workload, and the lengths that it stands for: biases of which one in eight hides, rows
-/// that they hide altogether, slopes as in Press et al. (arXiv 2108.12409), sinks near the scores' maxima, and the
-/// lists of blocks that the pattern stands for.
+/// that they hide altogether, slopes as in Press et al. (arXiv 2108.12409), sinks near the scores' maxima, the
+/// lists of blocks that the pattern stands for, and a seed and an offset of dropout.
 void make_features(const Workload& workload, std::uint64_t seed, InputValues& values);
 /// Lengths from nothing to all there are, 0, 1 and the most among them, in place of those that the workload stands for.
 void draw_lengths(const Workload& workload, std::uint64_t seed, InputValues& values);

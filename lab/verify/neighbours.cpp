@@ -52,6 +52,14 @@ std::vector<Workload> neighbours(const Variant& variant, const Workload& workloa
       add([&](Workload& w) { w.mask = mask, w.len_q = 150, w.len_k = 90, w.window.left = 0; });
       add([&](Workload& w) { w.mask = mask, w.len_q = 90, w.len_k = 150, w.window.left = 1000; });
     }
+  if (workload.dropout > 0) {
+    // Others are dropped, all are; keys in front that nobody sees, an even number and an odd one.
+    add([](Workload& w) { w.batch = 2, w.heads *= 2, w.heads_kv = 2, w.len_q = 45, w.len_k = 70, w.dropout = 0.6; });
+    add([](Workload& w) { w.len_q = 20, w.len_k = 30, w.dropout = 1; });
+    if (workload.has_left_bound())
+      for (const std::int64_t len_k : {140, 141})
+        add([&](Workload& w) { w.len_q = 40, w.len_k = len_k, w.window.left = 20; });
+  }
   if (workload.blocks) {
     // The other sizes of blocks, lists of other heads and entries, and rows without a block.
     add([](Workload& w) {

@@ -21,8 +21,11 @@ constexpr std::int64_t kRowBlock = 16;  // rows that share one pass over a tile
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLargest = std::numeric_limits<float>::max();
 constexpr double kLog2E = 1.4426950408889634;  // kernels keep scores in powers of two
-constexpr double kExchanging = 0.1;            // error of a score from which on the second largest is followed
-constexpr std::size_t kRowsPerTask = 128;      // converting a tile to double is amortised over this many rows
+// Where the largest probabilities of a row are dropped, what is left of it may be as small as exponentials that kernels
+// take for zero, below 2^-126 of a maximum that they need not know.
+constexpr double kLeastKept = 0x1p-100;
+constexpr double kExchanging = 0.1;        // error of a score from which on the second largest is followed
+constexpr std::size_t kRowsPerTask = 128;  // converting a tile to double is amortised over this many rows
 
 // Rows of one head, all state of the running softmax beside them.
 class HeadRows {
@@ -114,6 +117,10 @@ class HeadRows {
     condition.value_size = std::sqrt(row.p_squares) / row.sum;
     condition.value_spread = std::sqrt(std::max(0.0, row.v_squares / row.sum - square_of(out, workload_.dim_v)));
     condition.largest_value = row.largest_value;
+    if (entry_.drops()) {
+      condition.largest_value /= std::max(1 - workload_.dropout, 0x1p-32);
+      condition.value_size = std::max(condition.value_size, kLeastKept * condition.largest_value);
+    }
     condition.lead = row.maximum - row.second;
     condition.may_leave_fp32 = row.may_leave_fp32;
   }
@@ -218,6 +225,13 @@ class HeadRows {
       const double p = scores[j] = std::exp(scores[j] - reference);
       sum += p;
       k_squares += p * k_square_[j];
+      if (entry_.drops()) {  // after the sum: what is kept counts as larger values
+        const double kept = entry_.kept(rows_[i].head, rows_[i].row, tile + j);
+        scores[j] *= kept;
+        v_squares += p * kept * kept * v_square_[j];
+        p_squares += p * p * kept * kept * v_square_[j];
+        continue;
+      }
       v_squares += p * v_square_[j];
       p_squares += p * p * v_square_[j];
     }

@@ -194,6 +194,11 @@ void Scene::put_features(const InputValues& values) {
     s.block_index_strides = {c.batch * lists.most, c.head * lists.most, lists.most};
   }
   s.softcap = static_cast<float>(w.softcap);
+  s.dropout_seed = values.dropout_seed;
+  s.dropout_offset = values.dropout_offset;
+  s.dropout_first_entry = values.dropout_first_entry;
+  s.dropout_threshold = dropout_threshold(w.dropout);
+  s.dropout_scale = dropout_scale(w.dropout);
   if (w.ragged) {
     s.total_q = static_cast<int>(places_.query_rows());
     if (w.page_size == 0) s.total_k = static_cast<int>(places_.key_rows());
@@ -258,6 +263,9 @@ HostTensors Scene::tensors() const {
   const auto strides_from = [](const TensorStrides& from) { return Strides{from.batch, from.head, from.row}; };
   t.block_count_strides = strides_from(launch_.shape.block_count_strides);
   t.block_index_strides = strides_from(launch_.shape.block_index_strides);
+  t.dropout_seed = launch_.shape.dropout_seed;
+  t.dropout_offset = launch_.shape.dropout_offset;
+  t.dropout_first_entry = launch_.shape.dropout_first_entry;
   return t;
 }
 

@@ -80,7 +80,7 @@ void unfused_rows(const Workload& whole, const HostTensors& tensors, std::span<c
     for (std::int64_t j = of_row.begin; j < of_row.end; ++j) {
       const float p = std::exp(row[j] - maximum);
       sum += p;
-      row[j] = round_to(workload.dtype, p);
+      row[j] = entry.kept(at.head, at.row, seen.begin + j) == 0 ? 0 * p : round_to(workload.dtype, p);
     }
     row_sum[static_cast<std::size_t>(r)] = sum;
     lse[r] = maximum + std::log(sum);
@@ -113,11 +113,12 @@ void unfused_rows(const Workload& whole, const HostTensors& tensors, std::span<c
                    value_tile.data() + of_row.begin * dim_v, dim_v, 1, dim_v, of_row.count());
     }
   }
+  const float scale_of_kept = workload.dropout < 1 ? static_cast<float>(1 / (1 - workload.dropout)) : 0.0F;
   for (std::int64_t r = 0; r < count; ++r) {
     const float sum = row_sum[static_cast<std::size_t>(r)];
     for (std::int64_t d = 0; d < workload.dim_v; ++d) {
       const float value = result[static_cast<std::size_t>(r * dim_v + d)];
-      out[r * workload.dim_v + d] = sum == 0 ? 0.0F : round_to(workload.dtype, value / sum);
+      out[r * workload.dim_v + d] = sum == 0 ? 0.0F : round_to(workload.dtype, value / sum * scale_of_kept);
     }
   }
 }

@@ -85,6 +85,12 @@ void features_from_json(const nlohmann::json& json, Launch& launch) {
                       &s.block_keys, &s.total_q, &s.total_k})
     *number = integer<int>(json.at("numbers").at(index++));
   s.softcap = json.at("softcap").get<float>();
+  const nlohmann::json& dropout = json.at("dropout");
+  s.dropout_seed = integer<unsigned long long>(dropout.at(0));
+  s.dropout_offset = integer<unsigned long long>(dropout.at(1));
+  s.dropout_threshold = integer<unsigned>(dropout.at(2));
+  s.dropout_scale = dropout.at(3).get<float>();
+  s.dropout_first_entry = integer<int>(dropout.at(4));
   s.block_count_strides = strides_from_json(json.at("block_counts"));
   s.block_index_strides = strides_from_json(json.at("block_indices"));
 }
@@ -123,15 +129,17 @@ void to_json(nlohmann::json& json, const Launch& launch) {
   for (const auto& field : kStridesFields) json[std::string(field.name)] = strides_to_json(s.*field.member);
   nlohmann::json addresses = nlohmann::json::array();
   for (std::uint64_t Launch::*place : kFeatureAddresses) addresses.push_back(launch.*place);
-  json["features"] = {{"at", addresses},
-                      {"bias", {s.bias_batch, s.bias_head, s.bias_row, s.bias_key}},
-                      {"strides", {s.alibi_batch, s.page_table_batch, s.lse_batch, s.lse_head}},
-                      {"numbers",
-                       {s.page_size, s.pages, s.bias_element, s.aligned_to_the_end, s.block_most, s.block_rows,
-                        s.block_keys, s.total_q, s.total_k}},
-                      {"block_counts", strides_to_json(s.block_count_strides)},
-                      {"block_indices", strides_to_json(s.block_index_strides)},
-                      {"softcap", s.softcap}};
+  json["features"] = {
+      {"at", addresses},
+      {"bias", {s.bias_batch, s.bias_head, s.bias_row, s.bias_key}},
+      {"strides", {s.alibi_batch, s.page_table_batch, s.lse_batch, s.lse_head}},
+      {"numbers",
+       {s.page_size, s.pages, s.bias_element, s.aligned_to_the_end, s.block_most, s.block_rows, s.block_keys, s.total_q,
+        s.total_k}},
+      {"block_counts", strides_to_json(s.block_count_strides)},
+      {"block_indices", strides_to_json(s.block_index_strides)},
+      {"softcap", s.softcap},
+      {"dropout", {s.dropout_seed, s.dropout_offset, s.dropout_threshold, s.dropout_scale, s.dropout_first_entry}}};
   for (const auto& field : kIntFields) json[std::string(field.name)] = s.*field.member;
 }
 

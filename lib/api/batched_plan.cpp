@@ -77,6 +77,7 @@ class BatchedPlan final : public Plan {
     move(part.prefix_lengths, 1, sizeof(std::int32_t));
     move(part.block_counts, problem_.block_counts.batch, sizeof(std::int32_t));
     move(part.block_indices, problem_.block_indices.batch, sizeof(std::int32_t));
+    if (w.dropout > 0) part.dropout_first_entry += static_cast<std::int32_t>(entry);
     return part;
   }
 

@@ -124,6 +124,8 @@ Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
   params_.o_strides = problem_.o;
   params_.scale = static_cast<float>(w.softmax_scale());
   params_.softcap = static_cast<float>(w.softcap);
+  params_.dropout_threshold = dropout_threshold(w.dropout);
+  params_.dropout_scale = dropout_scale(w.dropout);
   params_.bias_batch = problem_.bias.batch;
   params_.bias_head = problem_.bias.head;
   params_.bias_row = problem_.bias.row;
@@ -233,6 +235,14 @@ Addresses Plan::checked(const heed_tensors& t) const {
         refuse(fmt::format("{} overlaps {}; outputs must lie apart from every other tensor", all[written].name,
                            all[i].name),
                all[written].name);
+  if (problem_.workload.dropout == 0 && (t.dropout_seed != 0 || t.dropout_offset != 0 || t.dropout_first_entry != 0))
+    refuse("a seed, an offset or a first entry of dropout is given, and the problem has none; leave them 0",
+           std::to_string(t.dropout_seed));
+  if (t.dropout_first_entry < 0 || t.dropout_first_entry > kMostSize - problem_.workload.batch)
+    refuse(fmt::format("dropout_first_entry is {}; with it and {} entries it must be 0 to 2^31 - 1",
+                       t.dropout_first_entry, problem_.workload.batch),
+           std::to_string(t.dropout_first_entry));
+  if (t.reserved_dropout != 0) refuse("reserved fields of heed_tensors must be 0", std::to_string(t.reserved_dropout));
   return {.q = t.q,
           .k = t.k,
           .v = t.v,
@@ -247,7 +257,10 @@ Addresses Plan::checked(const heed_tensors& t) const {
           .page_table = t.page_table,
           .block_counts = t.block_counts,
           .block_indices = t.block_indices,
-          .prefix_lengths = t.prefix_lengths};
+          .prefix_lengths = t.prefix_lengths,
+          .dropout_seed = t.dropout_seed,
+          .dropout_offset = t.dropout_offset,
+          .dropout_first_entry = t.dropout_first_entry};
 }
 
 void Plan::require_workspace(const void* workspace) const {
@@ -277,6 +290,9 @@ FeatureParams Plan::bound(const Addresses& at, void* workspace) const {
   p.block_counts = at.block_counts;
   p.block_indices = at.block_indices;
   p.prefix_lengths = at.prefix_lengths;
+  p.dropout_seed = at.dropout_seed;
+  p.dropout_offset = at.dropout_offset;
+  p.dropout_first_entry = at.dropout_first_entry;
   p.semaphores = launch_.semaphores > 0 ? static_cast<unsigned*>(workspace) : nullptr;
   p.workspace = launch_.workspace_bytes > 0 ? static_cast<char*>(workspace) + semaphore_bytes_ : nullptr;
   return trimmed(p, mask_, element_bytes_);

@@ -65,8 +65,8 @@ Problem of_batch(const Problem& problem, std::int64_t batch);
 /// The copies' program for a device. @throws Error(unsupported), Error(programs)
 Choice choose_copies(const Options& options, const DeviceFacts& device);
 
-/// Addresses of a run by their tensors, checked: no one is null that the problem needs, each is aligned, O overlaps
-/// none. Null: the problem has none.
+/// Addresses of a run by their tensors, and what else differs from run to run, checked: no one is null that the problem
+/// needs, each is aligned, O overlaps none. Null: the problem has none.
 struct Addresses {
   const void* q;
   const void* k;
@@ -83,6 +83,9 @@ struct Addresses {
   const std::int32_t* block_counts;
   const std::int32_t* block_indices;
   const std::int32_t* prefix_lengths;
+  std::uint64_t dropout_seed;
+  std::uint64_t dropout_offset;
+  std::int32_t dropout_first_entry;
 };
 
 /// Of both products, 0 where nothing is computed. Entries with lengths of their own count as if each had the most, and

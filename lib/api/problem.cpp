@@ -51,7 +51,6 @@ void refuse_unserved(const heed_problem& p) {
   if ((p.flags & ~kKnown) != 0)
     throw Error(ErrorCode::usage, fmt::format("flags {:#x} of heed_problem are unknown", p.flags & ~kKnown),
                 std::to_string(p.flags));
-  if (p.dropout != 0) refuse(fmt::format("a dropout of {}", p.dropout), "the nearest that is: dropout = 0");
   if ((p.flags & HEED_SCALED) != 0) refuse("a scale factor of quantised tensors", "the nearest that is: fp16 or bf16");
   for (const int dtype : {p.dtype_q, p.dtype_kv, p.dtype_o}) {
     if (dtype < HEED_FP16 || dtype > HEED_BOOL)

@@ -110,6 +110,7 @@ inline heed_problem problem_of(const Workload& w, DeviceKind device) {
   p.window_right = w.window.right;
   p.scale = w.scale.value_or(0);
   p.softcap = w.softcap;
+  p.dropout = w.dropout;
   const auto flag = [&](bool is_set, std::uint32_t bit) { p.flags |= is_set ? bit : 0; };
   flag(w.bias.has_value(), HEED_HAS_BIAS);
   flag(w.sinks, HEED_HAS_SINKS);

@@ -134,6 +134,11 @@ void read_features(const heed_problem& p, Problem& problem) {
                 fmt::format("softcap is {}; it must be positive, from 1e-30 to 1e30, or 0 for none", p.softcap),
                 std::to_string(p.softcap));
   w.softcap = p.softcap;
+  if (!(p.dropout >= 0 && p.dropout <= 1))
+    throw Error(ErrorCode::invalid_workload,
+                fmt::format("dropout is {}; it must be a probability from 0 to 1, 0 for none", p.dropout),
+                std::to_string(p.dropout));
+  w.dropout = p.dropout;
   w.sinks = has(p, HEED_HAS_SINKS);
   w.alibi = has(p, HEED_HAS_ALIBI);
   problem.alibi_by_batch = has(p, HEED_ALIBI_BY_BATCH);

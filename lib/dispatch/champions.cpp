@@ -14,10 +14,11 @@
 namespace heed::dispatch {
 namespace {
 
-// Numbers that no program depends on: the scale, and that of a softcap.
+// Numbers that no program depends on: the scale, and those of a softcap and of dropout.
 Workload without_scale(Workload workload) {
   workload.scale.reset();
   if (workload.softcap != 0) workload.softcap = 1;
+  if (workload.dropout != 0) workload.dropout = 0.5;
   return reduced(workload);
 }
 

@@ -95,6 +95,12 @@ void for_each_feature_field(const Visit& visit) {
   visit("block_keys", offset_of(params.block_keys));
   visit("total_k", offset_of(params.total_k));
   visit("prefix_lengths", offset_of(params.prefix_lengths));
+  visit("dropout_seed", offset_of(params.dropout_seed));
+  visit("dropout_offset", offset_of(params.dropout_offset));
+  visit("dropout_threshold", offset_of(params.dropout_threshold));
+  visit("dropout_scale", offset_of(params.dropout_scale));
+  visit("dropout_first_entry", offset_of(params.dropout_first_entry));
+  visit("dropout_first_key", offset_of(params.dropout_first_key));
 }
 
 }  // namespace heed

@@ -74,7 +74,8 @@ Features features_of(const Workload& w) {
           .lengths = w.has_lengths(),
           .pages = w.page_size > 0,
           .blocks = w.blocks.has_value(),
-          .prefix = w.prefix > 0};
+          .prefix = w.prefix > 0,
+          .dropout = w.dropout != 0};
 }
 
 bool covers(const Features& has, const Features& wanted) {
@@ -105,6 +106,7 @@ Workload with_features(const Workload& workload, const Features& features) {
   if (added.pages) w.page_size = 64;
   if (added.blocks) w.blocks = BlockPattern{};
   if (added.prefix) w.prefix = 1;
+  if (added.dropout) w.dropout = 0.1;
   return w;
 }
 
@@ -133,6 +135,7 @@ std::string features_text(const Workload& w) {
   if (w.page_size > 0) text += fmt::format(":page={}", w.page_size);
   if (w.prefix > 0) text += fmt::format(":prefix={}", w.prefix);
   if (w.blocks) text += ":blocks=" + to_string(*w.blocks);
+  if (w.dropout != 0) text += fmt::format(":dropout={}", w.dropout);
   return text;
 }
 
@@ -156,6 +159,12 @@ bool parse_feature(std::string_view whole, std::string_view part, Workload& w) {
     once(w.softcap != 0);
     w.softcap = number_of<double>(whole, "softcap", value);
     if (w.softcap == 0) fail(whole, "softcap=0 is none; leave it out");
+    return true;
+  }
+  if (name == "dropout") {
+    once(w.dropout != 0);
+    w.dropout = number_of<double>(whole, "dropout", value);
+    if (w.dropout == 0) fail(whole, "dropout=0 is none; leave it out");
     return true;
   }
   if (name == "page") {
@@ -185,6 +194,8 @@ std::string wrong_features(const Workload& w) {
   // Kernels compute softcap * log2(e) in fp32.
   if (!(w.softcap == 0 || (std::isfinite(w.softcap) && w.softcap >= 1e-30 && w.softcap <= 1e30)))
     return fmt::format("softcap={} cannot be used; it must be positive, from 1e-30 to 1e30", w.softcap);
+  if (!(w.dropout >= 0 && w.dropout <= 1))
+    return fmt::format("dropout={} cannot be used; it is a probability, above 0 and at most 1", w.dropout);
   if (w.prefix < 0) return fmt::format("a prefix of {} keys; it has at least 1, or 0 for none", w.prefix);
   if (w.page_size < 0 || w.page_size > 1 << 20)
     return fmt::format("a page of {} keys; it has 1 to {}", w.page_size, 1 << 20);

@@ -25,6 +25,7 @@ inline constexpr FeatureName kFeatureNames[] = {
     {"pages", &Features::pages, "paged keys and values"},
     {"blocks", &Features::blocks, "lists of blocks of keys"},
     {"prefix", &Features::prefix, "prefixes that all rows see"},
+    {"dropout", &Features::dropout, "dropout"},
 };
 
 inline constexpr Features kAllFeatures = {.softcap = true,
@@ -34,7 +35,8 @@ inline constexpr Features kAllFeatures = {.softcap = true,
                                           .lengths = true,
                                           .pages = true,
                                           .blocks = true,
-                                          .prefix = true};
+                                          .prefix = true,
+                                          .dropout = true};
 
 /// What a program must be built with to run a workload.
 Features features_of(const Workload& workload);

@@ -23,6 +23,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "attention": "functional",
     "BlockMask": "blocks",
+    "dropout_mask": "dropout",
     "attention_varlen": "functional",
     "scaled_dot_product_attention": "functional",
     "explain": "functional",

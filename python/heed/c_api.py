@@ -8,7 +8,7 @@ class HeedError(RuntimeError):
     """The heed program, the library or a binary cannot be used; the message is a whole sentence."""
 
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 CPU, CUDA = 0, 1
 DTYPES = {"fp16": 0, "bf16": 1, "fp32": 2}
 MASKS = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2, "window_top_left": 3, "window_bottom_right": 4}
@@ -34,7 +34,6 @@ class Problem(ctypes.Structure):
         + [(name, ctypes.c_int32) for name in ("dtype_q", "dtype_kv", "dtype_o", "mask", "dtype_bias", "reserved_dtype")]
         + [(name, ctypes.c_int64) for name in ("window_left", "window_right")]
         + [(name, ctypes.c_double) for name in ("scale", "softcap", "dropout")]
-        + [(name, ctypes.c_uint64) for name in ("dropout_seed", "dropout_offset")]
         + [(name, Strides) for name in ("q_strides", "k_strides", "v_strides", "o_strides", "bias_strides")]
         + [(name, ctypes.c_int64) for name in ("total_q", "total_k", "page_size", "pages", "page_table_stride", "block_rows", "block_keys", "block_most")]
         + [(name, Strides) for name in ("block_count_strides", "block_index_strides")]
@@ -49,6 +48,8 @@ class Tensors(ctypes.Structure):
         [(name, ctypes.c_uint32) for name in ("struct_size", "reserved_flags")]
         + [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "bias", "sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "block_counts", "block_indices", "prefix_lengths")]
         + [(name, ctypes.c_void_p) for name in ("q_scale", "k_scale", "v_scale")]
+        + [(name, ctypes.c_uint64) for name in ("dropout_seed", "dropout_offset")]
+        + [(name, ctypes.c_int32) for name in ("dropout_first_entry", "reserved_dropout")]
         + [("reserved", ctypes.c_uint64 * 8)]
     )
 

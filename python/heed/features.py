@@ -33,15 +33,19 @@ class Features:
     max_len_k: int = 0
     block_rows: int = 0
     block_keys: int = 0
+    dropout_p: float = 0.0
+    dropout_seed: int = 0
+    dropout_offset: int = 0
 
     def is_none(self):
         """Whether a call has none of them."""
         tensors = (self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k, self.page_table, self.block_counts, self.prefix_lengths)
-        return self.softcap == 0 and all(tensor is None for tensor in tensors)
+        return self.softcap == 0 and self.dropout_p == 0 and all(tensor is None for tensor in tensors)
 
     def arguments(self):
         return (self.softcap, self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k,
-                self.page_table, self.block_counts, self.block_indices, self.prefix_lengths, self.max_len_q, self.max_len_k, self.block_rows, self.block_keys)  # fmt: skip
+                self.page_table, self.block_counts, self.block_indices, self.prefix_lengths, self.max_len_q, self.max_len_k, self.block_rows, self.block_keys,
+                self.dropout_p, self.dropout_seed, self.dropout_offset)  # fmt: skip
 
 
 def checked(name, query, sizes, features):
@@ -54,6 +58,7 @@ def checked(name, query, sizes, features):
     # Comparisons and no function of `math`: a trace may have a symbol in the place of a number.
     if not (isinstance(f.softcap, (int, float)) and 0 <= f.softcap < math.inf):
         raise ValueError(f"{name}: softcap is {f.softcap}; it must be a positive number, or 0 for none")
+    _check_dropout(name, f)
     if f.is_none():
         return f
     arrays = {"sinks": (torch.float32, ((heads,),)), "alibi_slopes": (torch.float32, ((heads,), (batch, heads))), "key_lengths": (torch.int32, ((batch,),))}
@@ -92,6 +97,22 @@ def checked(name, query, sizes, features):
         if f.page_table.dim() != 2 or f.page_table.shape[0] != batch:
             raise ValueError(f"{name}: page_table is {tuple(f.page_table.shape)}; it must be ({batch}, pages of an entry)")
     return f
+
+
+def _check_dropout(name, f):
+    """Words of 64 bits become what an operator takes: those of a signed number."""
+    if not (isinstance(f.dropout_p, (int, float)) and 0 <= f.dropout_p <= 1):
+        raise ValueError(f"{name}: dropout_p is {f.dropout_p}; it must be a probability from 0 to 1, 0 for none")
+    f.dropout_p = float(f.dropout_p)
+    for argument in ("dropout_seed", "dropout_offset"):
+        word = getattr(f, argument)
+        if not isinstance(word, int):
+            raise TypeError(f"{name}: {argument} must be an int, not {type(word).__name__}")
+        if not -(1 << 63) <= word < 1 << 64:
+            raise ValueError(f"{name}: {argument} is {word}; it must have 64 bits")
+        if f.dropout_p == 0 and word != 0:
+            raise ValueError(f"{name}: {argument} is {word} and there is no dropout; give dropout_p too, or leave it out")
+        setattr(f, argument, word - (1 << 64) if word >= 1 << 63 else word)
 
 
 def _converted(name, argument, tensor, dtype):
@@ -146,6 +167,7 @@ def fill(problem, query, key, value, f):
     elif query.dim() == 3:
         p.len_k, p.total_k = f.max_len_k, key.shape[0]
     p.softcap = f.softcap
+    p.dropout = f.dropout_p
     if f.sinks is not None:
         p.flags |= c_api.HAS_SINKS
     if f.alibi_slopes is not None:

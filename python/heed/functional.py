@@ -31,7 +31,8 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 
 def attention(
     query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
-    key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, block_mask=None, prefix_lengths=None, return_lse=False,
+    key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, block_mask=None, prefix_lengths=None,
+    dropout_p=0.0, dropout_seed=0, dropout_offset=0, return_lse=False,
 ):  # fmt: skip
     """softmax(scale * Q K^T + mask) V by a kernel of Heed, or an error that says why there is none.
 
@@ -60,6 +61,11 @@ def attention(
                  causal mask or a window, give `causal` or `window` beside heed.BlockMask.from_flex(block_mask).
     prefix_lengths (batch), integers: rows also see, of so many first keys of their entry, what `causal` or the right side of `window` hides:
                  a prefix LM.
+    dropout_p    the probability that a probability is set to zero, after the softmax; the others are divided by 1 - dropout_p. The
+                 log-sum-exp is that without dropout.
+    dropout_seed, dropout_offset of 64 bits each: together with batch entry, head, query and key they alone decide what is dropped, so
+                 that a call gives the same again, on a GPU and on a CPU alike. heed.dropout_mask says what. PyTorch's generators are
+                 neither read nor advanced.
     return_lse   whether the log-sum-exp of each row's scores is returned too: float32 (batch, heads, len_q), natural logarithm, minus
                  infinity, or its sink, for a row that sees no key.
 
@@ -69,7 +75,8 @@ def attention(
     Raises TypeError and ValueError for arguments that no attention can have, and NotImplementedError, with the nearest thing that
     there is, for what no kernel computes. It never falls back.
     """
-    f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths)
+    f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths,
+                 dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
     query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask)
     if recording is not None:
         return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse))
@@ -79,7 +86,7 @@ def attention(
 def attention_varlen(
     query, key, value, *, cu_seqlens_q, cu_seqlens_k=None, max_len_q, max_len_k, causal=False, window=None, alignment="bottom_right", scale=None,
     softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None, page_table=None, page_layout="NHD", block_mask=None,
-    prefix_lengths=None, return_lse=False,
+    prefix_lengths=None, dropout_p=0.0, dropout_seed=0, dropout_offset=0, return_lse=False,
 ):  # fmt: skip
     """heed.attention of a ragged batch: entries of different lengths, whose rows follow each other in one tensor.
 
@@ -93,7 +100,8 @@ def attention_varlen(
     The other arguments are those of heed.attention, where a bias and a block_mask count from each entry's own first row and key. Returns O (total_q,
     heads, dim_v), or (O, log-sum-exp) with the log-sum-exp as (heads, total_q). Raises as heed.attention does.
     """
-    f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, prefix_lengths=prefix_lengths, max_len_q=max_len_q, max_len_k=max_len_k)
+    f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, prefix_lengths=prefix_lengths, max_len_q=max_len_q, max_len_k=max_len_k,
+                 dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
     query, key, value, masking = _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask)
     if recording is not None:
         return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse))
@@ -128,12 +136,14 @@ def _forward_features(query, key, value, masking, f):
 
 
 def explain(query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
-            key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, block_mask=None, prefix_lengths=None, return_lse=False):  # fmt: skip
+            key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, block_mask=None, prefix_lengths=None,
+            dropout_p=0.0, dropout_seed=0, dropout_offset=0, return_lse=False):  # fmt: skip
     """What `attention` with these arguments would run, where its program is from, and why it is this one; or why it is refused.
 
     Returns lines of text. Raises as `attention` does for arguments that no attention can have. Nothing runs.
     """
-    f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths)
+    f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths,
+                 dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
     query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask)
     problem = _problem(query, key, value, masking, return_lse, f)
     options = c_api.Options(struct_size=ctypes.sizeof(c_api.Options), threads=torch.get_num_threads() if query.device.type == "cpu" else 0)

@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from heed import blocks
+from heed import blocks, dropout
 
 NONE, CAUSAL_TOP_LEFT, CAUSAL_BOTTOM_RIGHT, WINDOW_TOP_LEFT, WINDOW_BOTTOM_RIGHT = range(5)
 
@@ -55,10 +55,12 @@ def forward(q, k, v, mask=NONE, window_left=-1, window_right=-1, scale=None):
 def forward_features(
     q, k, v, mask=NONE, window_left=-1, window_right=-1, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None,
     cu_seqlens_q=None, cu_seqlens_k=None, page_table=None, block_counts=None, block_indices=None, prefix_lengths=None, max_len_q=0, max_len_k=0, block_rows=0, block_keys=0,
+    dropout_p=0.0, dropout_seed=0, dropout_offset=0,
 ):  # fmt: skip
     """The arguments and results of heed::forward_features. Differentiable in its tensors of numbers; where entries are ragged or keys lie
     in pages it waits for the device."""
     common = {"mask": mask, "window_left": window_left, "window_right": window_right, "scale": scale, "softcap": softcap, "sinks": sinks}
+    common["drop"] = dropout_p, dropout_seed, dropout_offset
     lists = None if block_counts is None else (block_counts, block_indices, block_rows, block_keys)
     if cu_seqlens_q is None and page_table is None:
         return _dense_features(q, k, v, bias=bias, alibi_slopes=alibi_slopes, key_lengths=key_lengths, lists=lists, prefix_lengths=prefix_lengths, **common)
@@ -72,7 +74,7 @@ def forward_features(
         if lists is not None and block_counts.shape[0] > 1:
             of_lists = block_counts[entry : entry + 1], block_indices[entry : entry + 1], block_rows, block_keys
         prefix = None if prefix_lengths is None else prefix_lengths[entry : entry + 1]
-        results.append(_dense_features(of_q, of_k, of_v, bias=of_bias, alibi_slopes=slopes, lists=of_lists, prefix_lengths=prefix, **common))
+        results.append(_dense_features(of_q, of_k, of_v, bias=of_bias, alibi_slopes=slopes, lists=of_lists, prefix_lengths=prefix, first_entry=entry, **common))
     if cu_seqlens_q is None:
         return like_queries(torch.cat([o for o, _ in results]), q), torch.cat([lse for _, lse in results])
     return torch.cat([o[0].transpose(0, 1) for o, _ in results]).contiguous(), torch.cat([lse[0] for _, lse in results], dim=1).contiguous()
@@ -102,7 +104,8 @@ def _entry(entry, q, k, v, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, 
     return of_q, of_k, of_v
 
 
-def _dense_features(q, k, v, mask, window_left, window_right, scale, softcap, bias, sinks, alibi_slopes, key_lengths=None, lists=None, prefix_lengths=None):
+def _dense_features(q, k, v, mask, window_left, window_right, scale, softcap, bias, sinks, alibi_slopes, drop, key_lengths=None, lists=None, prefix_lengths=None,
+                    first_entry=0):  # fmt: skip
     batch, heads, len_q, _ = q.shape
     len_k, heads_kv = k.shape[2], k.shape[1]
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -145,6 +148,8 @@ def _dense_features(q, k, v, mask, window_left, window_right, scale, softcap, bi
         sink = sinks.to(lse.dtype).view(1, -1, 1)
         lse, nothing = torch.logaddexp(lse, sink), sink.expand_as(lse)
     weights = torch.exp(scores - lse.unsqueeze(-1)).masked_fill(sees_none.unsqueeze(-1), 0.0)
+    if drop[0] > 0:
+        weights = weights * dropout.kept(*drop, weights.shape, weights.device, first_entry).to(weights.dtype)
     o = (weights.unflatten(1, (heads_kv, heads // heads_kv)) @ exact_v).flatten(1, 2).to(q.dtype)
     return like_queries(o, q), torch.where(sees_none, nothing, lse).to(torch.float32)
 

@@ -22,13 +22,13 @@ heed_problem without_queries() {
 
 TEST(CppPlan, ARefusalIsAnExceptionWithItsStatusAndSentence) {
   heed_problem p = c::problem();
-  p.dropout = 0.5;
+  p.flags = HEED_SCALED;
   try {
     const c::Plan plan(p);
-    FAIL() << "dropout was taken";
+    FAIL() << "a scale factor was taken";
   } catch (const c::Error& error) {
     EXPECT_EQ(error.status(), HEED_UNSUPPORTED);
-    EXPECT_THAT(error.what(), HasSubstr("a dropout of 0.5 is not supported"));
+    EXPECT_THAT(error.what(), HasSubstr("a scale factor of quantised tensors is not supported"));
   }
   heed_options o = c::options();
   o.threads = -1;
@@ -53,9 +53,9 @@ TEST(CppPlan, APlanMovesAndTheOneItLeftRefuses) {
 
 TEST(CppPlan, AnExplanationIsWhole) {
   heed_problem p = c::problem();
-  p.dropout = 0.5;
+  p.flags = HEED_SCALED;
   const std::string text = c::explain(p);
-  EXPECT_THAT(text, HasSubstr("HEED_UNSUPPORTED: a dropout of"));
+  EXPECT_THAT(text, HasSubstr("HEED_UNSUPPORTED: a scale factor"));
   EXPECT_THAT(text, ::testing::EndsWith("\n"));
 }
 

@@ -92,7 +92,8 @@ TEST_F(CpuFeatures, AreWhatTheOracleSays) {
   for (const char* features :
        {"", ":softcap=3", ":bias=fp32", ":bias=fp16/hlk", ":bias=bf16/bk", ":bias=bool/blk", ":bias=bool/bk", ":alibi",
         ":sinks", ":key_lengths", ":ragged", ":page=7", ":page=16:key_lengths", ":page=1:ragged",
-        ":softcap=2:bias=fp32:alibi:sinks:page=8:ragged", ":softcap=2:bias=bool/bhlk:alibi:sinks:ragged:blhd"})
+        ":softcap=2:bias=fp32:alibi:sinks:page=8:ragged", ":softcap=2:bias=bool/bhlk:alibi:sinks:ragged:blhd",
+        ":dropout=0.3", ":dropout=1", ":bias=bool/bk:sinks:page=8:ragged:dropout=0.5"})
     for (const char* mask : {"", ":causal_top_left", ":causal_bottom_right", ":window=9/3", ":window_top_left=9/3"})
       run_and_check(kShape + mask + features);
 }
@@ -270,6 +271,58 @@ TEST_F(CpuFeatures, AddressesThatCannotBeAreNamed) {
          [](heed_tensors& t) { t.cu_seqlens_k = t.cu_seqlens_q; });
 }
 
+// A batch in parts is the batch, seeds change what is dropped, and the last of them is another than the first.
+TEST_F(CpuFeatures, DropoutFollowsFromItsNumbersAlone) {
+  FeatureCase one("b2h2l37k51d16:fp32:dropout=0.5");
+  const heed_problem p = one.problem();
+  heed_tensors t = one.tensors();
+  const std::vector<std::byte> whole = outputs_of(one, p, t);
+  EXPECT_EQ(outputs_of(one, p, t), whole);
+  const auto rows = [&](std::int64_t entry) {
+    const auto* const o = static_cast<const float*>(one.tensors().o) + entry * p.o_strides.batch;
+    return std::vector<float>(o, o + 37 * 16);
+  };
+  const std::vector<float> second = rows(1);
+  heed_problem half = p;
+  half.batch = 1;
+  const auto move = [&](auto& address, std::int64_t elements) {
+    using Address = std::remove_reference_t<decltype(address)>;
+    address = static_cast<Address>(static_cast<void*>(
+        const_cast<float*>(static_cast<const float*>(static_cast<const void*>(address))) + elements));
+  };
+  move(t.q, p.q_strides.batch), move(t.k, p.k_strides.batch), move(t.v, p.v_strides.batch);
+  move(t.o, p.o_strides.batch), move(t.lse, 2 * 37);
+  run(half, t);
+  EXPECT_NE(rows(1), second) << "the second entry's rows as those of a first one";
+  ++t.dropout_first_entry;
+  run(half, t);
+  EXPECT_EQ(rows(1), second);
+  for (std::uint64_t heed_tensors::*word : {&heed_tensors::dropout_seed, &heed_tensors::dropout_offset}) {
+    heed_tensors other = t;
+    other.*word ^= std::uint64_t{1} << 63;
+    run(half, other);
+    EXPECT_NE(rows(1), second);
+  }
+}
+
+TEST_F(CpuFeatures, NumbersOfDropoutThatCannotBeAreNamed) {
+  FeatureCase one(kShape + ":dropout=0.5"), plain(kShape);
+  const auto expect = [](FeatureCase& with, const std::string& words, auto change) {
+    heed_tensors t = with.tensors();
+    change(t);
+    heed_plan* plan = plan_of(with.problem());
+    expect_status(heed_plan_run(plan, &t, nullptr, nullptr), HEED_INVALID_ARGUMENT, words);
+    heed_plan_destroy(plan);
+  };
+  const std::string of_none = "a seed, an offset or a first entry of dropout is given";
+  expect(plain, of_none, [](heed_tensors& t) { t.dropout_seed = 1; });
+  expect(plain, of_none, [](heed_tensors& t) { t.dropout_offset = 1; });
+  expect(plain, of_none, [](heed_tensors& t) { t.dropout_first_entry = 1; });
+  expect(one, "dropout_first_entry is -1;", [](heed_tensors& t) { t.dropout_first_entry = -1; });
+  expect(one, "dropout_first_entry is 2147483647;", [](heed_tensors& t) { t.dropout_first_entry = 0x7fffffff; });
+  expect(one, "reserved fields of heed_tensors", [](heed_tensors& t) { t.reserved_dropout = 1; });
+}
+
 TEST_F(CpuFeatures, RowsPastARaggedTensorAreRefused) {
   FeatureCase one(kShape + ":ragged");
   const heed_problem p = one.problem();
@@ -295,7 +348,7 @@ TEST_F(CpuFeatures, APlanSaysWhatElseItsProgramCanDo) {
   heed_plan* plan = plan_of(one.problem());
   EXPECT_THAT(reason_of(plan), ::testing::HasSubstr("it was built with biases or a mask tensor and ALiBi slopes and "
                                                     "lengths of batch entries and paged keys and values and lists of "
-                                                    "blocks of keys and prefixes that all rows see too"));
+                                                    "blocks of keys and prefixes that all rows see and dropout too"));
   heed_plan_info info;
   heed_plan_info_init(&info);
   ASSERT_EQ(heed_plan_get_info(plan, &info), HEED_OK);

@@ -270,9 +270,9 @@ TEST_F(CpuPlans, APlanSaysWhatRunsAndWhy) {
               ::testing::AllOf(::testing::HasSubstr("runs      fwd_cpu:unit=vector"), ::testing::HasSubstr(file())));
   EXPECT_EQ(heed_explain(&p, &o, text, 4), all);
   EXPECT_STREQ(text, "pro");
-  p.dropout = 0.5;
+  p.flags = HEED_SCALED;
   (void)heed_explain(&p, &o, text, sizeof text);
-  EXPECT_THAT(text, ::testing::HasSubstr("refused   HEED_UNSUPPORTED: a dropout of 0.5"));
+  EXPECT_THAT(text, ::testing::HasSubstr("refused   HEED_UNSUPPORTED: a scale factor"));
   EXPECT_GT(heed_explain(nullptr, nullptr, nullptr, 0), 0U);
 }
 

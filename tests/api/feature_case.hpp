@@ -73,6 +73,9 @@ class FeatureCase {
     t.block_counts = static_cast<const std::int32_t*>(at(scene_->feature(S::block_counts)));
     t.prefix_lengths = static_cast<const std::int32_t*>(at(scene_->feature(S::prefix_lengths)));
     t.block_indices = static_cast<const std::int32_t*>(at(scene_->feature(S::block_indices)));
+    t.dropout_seed = scene_->launch().shape.dropout_seed;
+    t.dropout_offset = scene_->launch().shape.dropout_offset;
+    t.dropout_first_entry = scene_->launch().shape.dropout_first_entry;
     return t;
   }
 

@@ -25,6 +25,15 @@ TEST(Features, SoftcapsThatCannotBeAreRefused) {
   }
 }
 
+TEST(Features, DropoutThatCannotBeIsRefused) {
+  heed_problem p = cpu_problem();
+  for (const auto& [value, words] : {std::pair{-0.1, "dropout is -0.1;"}, std::pair{std::nan(""), "dropout is nan;"},
+                                     std::pair{1.5, "dropout is 1.5;"}, std::pair{INFINITY + 0.0, "dropout is inf;"}}) {
+    p.dropout = value;
+    expect_refused(p, HEED_INVALID_PROBLEM, words);
+  }
+}
+
 TEST(Features, BiasesThatCannotBeAreRefused) {
   heed_problem p = cpu_problem("b2h4l8k16d16:fp32", HEED_HAS_BIAS);
   for (const int dtype : {-1, 7, 44}) {
@@ -146,7 +155,8 @@ TEST(Features, AreSpelledAsTheCommandLineDoes) {
         "b2h4l8k50d16:fp16:causal_bottom_right:ragged", "b2h4l8k50d16:fp16:window=9/3:blhd:ragged",
         "b2h4l8k50d16:fp16:softcap=2.5:bias=bool/bhlk:alibi:sinks:key_lengths:page=16",
         "b2h4l8k50d16:fp16:blhd:key_lengths:ragged:page=16", "b2h4l200k300d16:fp16:blocks=128",
-        "b2h4l8k50d16:fp16:causal_top_left:prefix=50", "b2h4l200k300d16:fp16:sinks:blocks=64x128//bh"})
+        "b2h4l8k50d16:fp16:causal_top_left:prefix=50", "b2h4l8k50d16:fp16:dropout=0.1",
+        "b2h4l200k300d16:fp16:sinks:blocks=64x128//bh"})
     EXPECT_EQ(text_of(cpu_problem(text)), to_string(parse_workload(text))) << text;
 }
 

@@ -145,8 +145,6 @@ TEST(CLibrary, FeaturesThatNoFamilyServesAreNamed) {
     expect_refused(p, HEED_UNSUPPORTED, words);
     EXPECT_THAT(std::string(heed_last_error()), ::testing::HasSubstr("the nearest that"));
   };
-  expect_feature("a dropout of 0.1", [](heed_problem& p) { p.dropout = 0.1; });
-  expect_feature("a dropout of nan", [](heed_problem& p) { p.dropout = std::nan(""); });
   expect_feature("a scale factor", [](heed_problem& p) { p.flags = HEED_SCALED; });
   expect_feature("8-bit", [](heed_problem& p) { p.dtype_kv = HEED_FP8_E4M3; });
   expect_feature("different element types", [](heed_problem& p) { p.dtype_kv = HEED_BF16; });

@@ -68,7 +68,17 @@ void by_definition(const Workload& w, const InputValues& values, const RowIndex&
     const long double p = std::exp(score);
     sum += p;
     const float* v = values.v.data() + ((at.batch * w.heads_kv + kv) * w.len_k + j) * w.dim_v;
-    for (std::size_t d = 0; d < mean.size(); ++d) mean[d] += p * static_cast<long double>(rounded(v[d]));
+    long double kept = 1;
+    if (w.dropout > 0) {
+      const auto row = static_cast<int>(at.row), key = static_cast<int>(j);
+      const Philox4 of_head =
+          dropout_of_head(values.dropout_seed, values.dropout_offset,
+                          values.dropout_first_entry + static_cast<int>(at.batch), static_cast<int>(at.head));
+      const unsigned number = dropout_numbers(of_head, row, key).word[dropout_index(row, key)];
+      kept =
+          number < dropout_threshold(w.dropout) || w.dropout == 1 ? 0 : 1 / (1 - static_cast<long double>(w.dropout));
+    }
+    for (std::size_t d = 0; d < mean.size(); ++d) mean[d] += kept * p * static_cast<long double>(rounded(v[d]));
   }
   for (std::size_t d = 0; d < mean.size(); ++d) out[d] = sum > 0 ? static_cast<double>(mean[d] / sum) : 0.0;
   lse = sum > 0 ? static_cast<double>(std::log(sum)) : -std::numeric_limits<double>::infinity();
@@ -123,6 +133,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "b9h2l130k140d8:fp32:ragged:causal_bottom_right:blocks=128x64/stride2:sinks",
                       "b3h2l60k50d8:fp32:causal_bottom_right:prefix=30",
                       "b9h2l60k80d8:fp32:causal_top_left:window=9:key_lengths:prefix=40",
+                      "b2h4hkv2l90k60d16:fp32:dropout=0.5", "b1h2l60k50d8:fp16:causal_top_left:dropout=0.25:sinks",
+                      "b9h2l30k50d8:fp32:ragged:window=9:dropout=0.75", "b1h2l30k50d8:fp32:dropout=1",
                       "b7h2l1k70d8:bf16:key_lengths:page=64:softcap=3:bias=fp32/bk:alibi:sinks:window=30"),
     [](const auto& one) { return "W" + std::to_string(one.index); });
 

@@ -50,6 +50,8 @@ struct FeatureShape {
   int page_size = 0;
   std::optional<ListsOfBlocks> blocks = {};
   std::vector<int> prefixes = {};  ///< batch
+  double dropout = 0;              ///< the probability of dropping
+  int cut_keys = 0;                ///< FeatureParams::dropout_first_key
 };
 
 /// Where an entry's rows and keys lie, and how many it has.

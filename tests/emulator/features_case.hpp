@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -33,6 +34,14 @@ class FeatureCase {
     p_.aligned_to_the_end = shape.to_the_end ? 1 : 0;
     p_.scale = 1.0F / std::sqrt(static_cast<float>(problem.head_dim));
     p_.softcap = shape.softcap;
+    p_.dropout_seed = random_.next();
+    p_.dropout_offset = random_.next();
+    p_.dropout_threshold = dropout_threshold(shape.dropout);
+    p_.dropout_scale = dropout_scale(shape.dropout);
+    p_.dropout_first_entry = static_cast<int>(random_.below(1000));
+    p_.dropout_first_key = shape.cut_keys;
+    seed_ = {p_.dropout_seed, p_.dropout_offset};
+    first_entry_ = p_.dropout_first_entry;
     for (int b = 0; b < shape.batch; ++b) entries_.push_back(entry_of(shape, b));
     if (shape.blocks) make_blocks(*shape.blocks);
     make_queries();
@@ -341,6 +350,21 @@ class FeatureCase {
     p_.bias = bias_.data();
   }
 
+  /// What a probability is multiplied by, by the words of kernels/attention/dropout.hpp.
+  [[nodiscard]] double kept(int b, int h, int row, int key) const {
+    if (shape_.dropout == 0) return 1;
+    key += shape_.cut_keys;
+    const auto half = [](std::uint64_t word, int i) { return static_cast<unsigned>(word >> (32 * i)); };
+    const Philox4 of_head = philox4x32_10(
+        {{half(seed_[1], 0), half(seed_[1], 1), static_cast<unsigned>(b + first_entry_), static_cast<unsigned>(h)}},
+        half(seed_[0], 0), half(seed_[0], 1));
+    const Philox4 four = philox4x32_10({{static_cast<unsigned>(key / 2), static_cast<unsigned>(row / 16 * 8 + row % 8),
+                                         of_head.word[2], of_head.word[3]}},
+                                       of_head.word[0], of_head.word[1]);
+    const double share = four.word[(row % 16 < 8 ? 0 : 2) + key % 2] * 0x1p-32;
+    return share < shape_.dropout || shape_.dropout == 1 ? 0 : 1 / (1 - shape_.dropout);
+  }
+
   // ---- the same in double precision
   [[nodiscard]] Row row_of(int b, int h, int row) const {
     const FeatureEntry& e = entries_[at(b)];
@@ -372,7 +396,8 @@ class FeatureCase {
     for (int j = 0; j < e.len_k; ++j)
       if (p[at(j)] != 0)
         for (int c = 0; c < d; ++c)
-          result.out[at(c)] += p[at(j)] / sum * load(v_[key_place(b, h / p_.group_size, j) + at(c)]);
+          result.out[at(c)] +=
+              p[at(j)] / sum * kept(b, h, row, j) * load(v_[key_place(b, h / p_.group_size, j) + at(c)]);
     return result;
   }
 
@@ -381,6 +406,8 @@ class FeatureCase {
   bool bf16_;
   Random random_;
   FeatureParams p_{};
+  std::array<std::uint64_t, 2> seed_{};  ///< and the offset
+  int first_entry_ = 0;
   std::vector<FeatureEntry> entries_;
   Elements q_, k_, v_, o_;
   std::vector<float> lse_;

@@ -198,6 +198,47 @@ TEST(EmulatedSm80Features, PrefixesOfBiasedEntries) {
   run_case<kSmall, kProblem>(shape, 1);
 }
 
+template <Config kConfig, Problem kProblem>
+void run_dropout() {
+  FeatureShape shape{.batch = 2, .heads = 4, .heads_kv = 2, .len_q = 70, .len_k = 110, .right_offset = 40};
+  shape.left_offset = -15;  // tiles of some blocks begin at odd keys
+  shape.dropout = 0.3;
+  run_case<kConfig, kProblem>(shape, 1);
+  shape.cut_keys = 3;
+  run_case<kConfig, kProblem>(shape, 2);
+  shape.score_scale = 30;  // of every tile, probabilities that a stale row maximum has no room for
+  run_case<kConfig, kProblem>(shape, 3);
+  shape.dropout = 1;
+  run_case<kConfig, kProblem>(shape, 4);
+  shape.dropout = 0;
+  run_case<kConfig, kProblem>(shape, 5);
+}
+
+TEST(EmulatedSm80Features, Dropout) {
+  run_dropout<kSmall, problem_of(Element::fp16, 64, kCausal, {.dropout = true})>();
+  run_dropout<Config{.block_n = 16, .rescale = kStaleTile}, problem_of(Element::fp16, 64, kNone, {.dropout = true})>();
+  run_dropout<Config{.block_n = 32, .overlap = true, .rescale = kStaleTile},
+              problem_of(Element::bf16, 64, kWindow, {.dropout = true})>();
+  run_dropout<Config{.block_m = 32, .block_n = 16, .warp_rows = 32, .kv_groups = 2, .stages = 3},
+              problem_of(Element::fp16, 128, kWindow, {.dropout = true})>();
+}
+
+// NaN in a query is NaN in its row though every probability is dropped.
+TEST(EmulatedSm80Features, DropoutHidesNoNan) {
+  constexpr Problem kProblem = problem_of(Element::fp16, 64, kCausal, {.dropout = true});
+  const FeatureShape shape{.len_q = 8, .len_k = 60, .right_offset = 60, .dropout = 0.999};
+  const auto run = [&](auto launch) {
+    FeatureCase problem(kProblem, shape, 1);
+    const_cast<std::uint16_t*>(static_cast<const std::uint16_t*>(problem.params().q))[0] = 0x7fff;
+    launch(problem);
+    for (int c = 0; c < 64; ++c) EXPECT_GT(static_cast<std::uint16_t*>(problem.params().o)[c] & 0x7fff, 0x7c00);
+  };
+  run([&](FeatureCase& problem) { launch_case<kSmall, kProblem>(problem, shape, 1); });
+  run([&](FeatureCase& problem) {
+    launch_case<Config{.block_m = 32, .block_n = 16, .kv_groups = 2}, kProblem>(problem, shape, 1);
+  });
+}
+
 // ---------------------------------------------------------------------------------------------------- all together
 
 template <Config kConfig, Problem kProblem>
@@ -219,6 +260,7 @@ void run_all() {
   shape.cu_k = {0, 140, 190, 290};
   shape.used_k = {};
   run_case<kConfig, kProblem>(shape, 3);
+  shape.dropout = 0.2;
   shape.blocks = emulator::ListsOfBlocks{.rows = 64, .keys = 64, .per_batch = false};
   shape.prefixes = {30, 100, 5};
   run_case<kConfig, kProblem>(shape, 5);
@@ -272,7 +314,8 @@ TEST(EmulatedSm80Features, ComparisonFindsWrongNumbers) {
                            .slopes = 1,
                            .sinks = {0, 0},
                            .used_k = {55},
-                           .page_size = 16};
+                           .page_size = 16,
+                           .dropout = 0.2};
   const auto said = [&](const auto& change) {
     FeatureCase problem(kProblem, shape, 1);
     change(problem.params());
@@ -291,6 +334,10 @@ TEST(EmulatedSm80Features, ComparisonFindsWrongNumbers) {
   EXPECT_NE(said([](FeatureParams& p) { p.bias_row = 0; }), "");
   EXPECT_NE(said([](FeatureParams& p) { p.pages = 1; }), "");
   EXPECT_NE(said([](FeatureParams& p) { p.aligned_to_the_end = 0; }), "");
+  EXPECT_NE(said([](FeatureParams& p) { ++p.dropout_seed; }), "");
+  EXPECT_NE(said([](FeatureParams& p) { ++p.dropout_first_entry; }), "");
+  EXPECT_NE(said([](FeatureParams& p) { ++p.dropout_first_key; }), "");
+  EXPECT_NE(said([](FeatureParams& p) { p.dropout_threshold = 0; }), "");
 }
 
 }  // namespace

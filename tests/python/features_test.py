@@ -173,7 +173,6 @@ class Dense(unittest.TestCase):
             (ValueError, "page_layout", {"page_table": torch.zeros(2, 3, dtype=torch.int32, device=device), "page_layout": "DHN"}),
             (ValueError, "max_len_k", {"max_len_k": 3}),
             (ValueError, "alignment", {"causal": True, "key_lengths": torch.zeros(2, dtype=torch.int32, device=device)}),
-            (TypeError, "dropout_p", {"dropout_p": 0.5}),
         ):
             pools = (k.transpose(1, 2), v.transpose(1, 2)) if "page_table" in given else (k, v)
             with self.subTest(names=names, given=list(given)), self.assertRaisesRegex(error, names):

@@ -193,7 +193,7 @@ class Refusals(unittest.TestCase):
     def test_what_no_attention_can_have(self):
         q, k, v = self.q, self.k, self.v
         self.refused(TypeError, "query must be a Tensor, not int", 1, k, v)
-        for name in ("windows", "dropout_p", "attn_mask", "cu_seqlens_q"):
+        for name in ("windows", "dropout", "attn_mask", "cu_seqlens_q"):
             self.refused(TypeError, f"unexpected keyword argument '{name}'", **{name: 3})
         self.refused(ValueError, "has 3 dimensions", q[0], k, v)
         self.refused(ValueError, "one dtype", q, k.half(), v)

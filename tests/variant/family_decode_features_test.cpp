@@ -26,6 +26,8 @@ TEST(Sm80DecodeFeatures, TakesWhatServersSend) {
   EXPECT_THAT(refusal("fwd_sm80_decode", "b8h32hkv4l1k8192d128:blocks=64/stride2"), HasSubstr("lists of blocks"));
   EXPECT_THAT(refusal("fwd_sm80_decode", "b8h32hkv4l1k8192d128:causal_top_left:prefix=40"), HasSubstr("prefixes"));
   EXPECT_THAT(refusal("fwd_sm80_decode", "b8h32hkv4l65k8192d128:sinks"), HasSubstr("520 packed rows"));
+  for (const char* family : {"fwd_sm80_decode", "fwd_sm90_decode"})
+    EXPECT_THAT(refusal(family, "b8h32hkv4l1k8192d128:dropout=0.1"), HasSubstr("dropout"));
 }
 
 TEST(Sm80DecodeFeatures, ComesFirstForFewQueries) {
@@ -43,7 +45,8 @@ TEST(Sm80DecodeFeatures, ComesFirstForFewQueries) {
   }
   for (const char* feature : {":page=1", ":page=20"})  // what copies by boxes do not reach
     EXPECT_EQ(chosen(std::string("b8h32hkv4l1k8192d128") + feature, "sm_90a"), "fwd_sm80_decode") << feature;
-  EXPECT_EQ(chosen("b8h32hkv4l1k8192d128:blocks=64/stride2", "sm_80"), "fwd_sm80");
+  for (const char* feature : {":blocks=64/stride2", ":dropout=0.1"})  // what they do not compute
+    EXPECT_EQ(chosen(std::string("b8h32hkv4l1k8192d128") + feature, "sm_80"), "fwd_sm80") << feature;
 }
 
 // Every default is legal with every feature; biases and pages take the registers of queries.

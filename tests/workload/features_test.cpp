@@ -15,7 +15,7 @@ TEST(WorkloadFeatures, EveryTextReadsBackTheSame) {
        {"b2h4l64d64:fp16:softcap=50", "b2h4l64d64:fp16:bias=fp32", "b2h4l64k70d64:bf16:bias=bool/bk",
         "b2h4l64d64:fp16:bias=fp16/hlk", "b2h4l64d64:fp16:bias=bf16/", "b2h4l64d64:fp32:causal_top_left:alibi:sinks",
         "b2h4l64d64:fp16:causal_bottom_right:window=9:key_lengths", "b2h4l64d64:fp16:blhd:ragged",
-        "b2h4l64d64:fp16:causal_top_left:prefix=30",
+        "b2h4l64d64:fp16:causal_top_left:prefix=30", "b2h4l64d64:fp16:sinks:dropout=0.1", "b2h4l64d64:fp16:dropout=1",
         "b2h4l1k64d64:fp16:scale=0.5:softcap=2.5:bias=fp32/bl:alibi:sinks:key_lengths:page=16"})
     EXPECT_EQ(to_string(parse_workload(text)), text);
   // In any order.
@@ -45,6 +45,12 @@ TEST(WorkloadFeatures, PartsThatCannotBeAreNamed) {
                                     {"prefix=-3", "-3"},
                                     {"prefix=x", "x"},
                                     {"prefix=4:prefix=4", "twice"},
+                                    {"dropout=0", "none"},
+                                    {"dropout=1.5", "dropout=1.5"},
+                                    {"dropout=-0.1", "dropout=-0.1"},
+                                    {"dropout=nan", "dropout=nan"},
+                                    {"dropout=x", "x"},
+                                    {"dropout=0.1:dropout=0.1", "twice"},
                                     {"ragged:key_lengths", "key_lengths"},
                                     {"sink", "sink"}}) {
     try {

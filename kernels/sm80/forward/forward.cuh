@@ -92,7 +92,13 @@ struct Forward : Merge<kConfig, kProblem> {
     }
   }
 
-  __device__ __forceinline__ static void to_operand(Probabilities& p, const Scores& e) {
+  /// Probabilities as operands, without those that are dropped.
+  __device__ __forceinline__ void to_operand(Probabilities& p, Scores& e, int tile, int warp_row) const {
+    if constexpr (kProblem.features.dropout) {
+      const int first = Base::first_key_of_entry(tile) + 2 * (lane % 4);
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) Base::drop(e[m], params, warp_row + 16 * m + lane / 4, first);
+    }
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
@@ -102,14 +108,15 @@ struct Forward : Merge<kConfig, kProblem> {
 
   /// Probabilities below the row maxima so far, in place of the scores. False where they do not fit: the scores are
   /// lost then, and nothing has been added up. With kBeside, the values of the tile before, whose probabilities are
-  /// `p`, are multiplied meanwhile, in any case; else the probabilities go to `p`, rounded. (Rounding beside products
-  /// as well takes issue slots from them: 200 us instead of 189 at b2h8l4096d64 on an H200.)
+  /// `p`, are multiplied meanwhile, in any case; else the probabilities go to `p`, rounded, where none are dropped.
+  /// (Rounding beside products as well takes issue slots from them: 200 us instead of 189 at b2h8l4096d64 on an H200.)
   template <bool kBeside>
   __device__ __forceinline__ bool stale_softmax(Probabilities& p, Scores& s, attention::RowState<kFragments>& rows,
                                                 float scale_log2, Output& out, int stage) const {
     constexpr int kElements = kKeyTiles * 4;                            // a fragment
     constexpr int kBlocks = kBlockN / 16 * (kOutTiles / 2);             // of values
     constexpr int kAtOnce = kBeside ? kElements / kBlocks : kElements;  // exponentials a fragment and block
+    constexpr bool kRounds = !kBeside && !kProblem.features.dropout;
     static_assert(!kBeside || kAtOnce * kBlocks == kElements, "exponentials spread evenly");
     const unsigned v_lane = lane_of_values(stage);
     float total[kFragments][2] = {};
@@ -125,7 +132,7 @@ struct Forward : Merge<kConfig, kProblem> {
           const int h = e % 4 / 2;
           x = attention::exp2<kConfig.exp2>(fmaf(x, scale_log2, -rows.row_max[m][h]), e / 4 * 2 + e % 2);
           total[m][h] += x;
-          if (!kBeside && e % 2 == 1)
+          if (kRounds && e % 2 == 1)
             p[m][e / 8][e / 2 % 4] = ptx::cvt_rn_x2<kProblem.element>(s[m][e / 4][e % 4 - 1], x);
         }
     }
@@ -164,7 +171,7 @@ struct Forward : Merge<kConfig, kProblem> {
     if (warp_tiles > 0) {
       scores_of_tile(scores, query, 0, stage, warp_row);
       exact_softmax(scores, out, rows, scale_log2);
-      to_operand(p, scores);
+      to_operand(p, scores, 0, warp_row);
       end_round(stage);
 #pragma unroll 1
       for (int t = 1; t < warp_tiles; ++t) {
@@ -181,7 +188,7 @@ struct Forward : Merge<kConfig, kProblem> {
           multiply_values(out, p, before);
           exact_softmax(scores, out, rows, scale_log2);
         }
-        to_operand(p, scores);
+        to_operand(p, scores, t, warp_row);
         end_round(stage);
       }
       begin(warp_tiles, true);
@@ -234,11 +241,13 @@ struct Forward : Merge<kConfig, kProblem> {
         if (is_first || !stale_softmax<false>(p, scores, rows, scale_log2, out, stage)) {
           if (!is_first) scores_of_tile(scores, query, t, stage, warp_row);
           exact_softmax(scores, out, rows, scale_log2);
-          to_operand(p, scores);
+          to_operand(p, scores, t, warp_row);
+        } else if constexpr (kProblem.features.dropout) {
+          to_operand(p, scores, t, warp_row);
         }
       } else {
         exact_softmax(scores, out, rows, scale_log2);
-        to_operand(p, scores);
+        to_operand(p, scores, t, warp_row);
       }
     }
     if constexpr (kConfig.split_wait) {

@@ -47,12 +47,13 @@ struct Merge : Products<kConfig, kProblem> {
   /// What the outputs of a row that has seen all of its keys are multiplied with. The head's sink, if any, is added to
   /// the row's maximum and sum.
   __device__ __forceinline__ float finish_row(float& row_max, float& sum) const {
-    if constexpr (kProblem.features.sinks) {
-      const float factor = attention::add_sink(params, head, row_max, sum);
+    float factor = 1.0F;
+    if constexpr (kProblem.features.dropout) factor = attention::dropout_factor(params, sum);
+    if constexpr (kProblem.features.sinks) factor *= attention::add_sink(params, head, row_max, sum);
+    if constexpr (kProblem.features.dropout || kProblem.features.sinks)
       return factor * attention::exact_inverse_or_zero(sum);
-    } else {
+    else
       return attention::exact_inverse_or_zero(sum);
-    }
   }
 
   /// One group: divides by the row sums and writes. Rows are staged where the warp's own rows of Q were, which no other

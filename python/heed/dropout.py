@@ -1,0 +1,49 @@
+"""Which probabilities dropout leaves out: Philox4x32-10 by position, as kernels/attention/dropout.hpp has it, in PyTorch's operators."""
+
+import torch
+
+_WORD = 0xFFFFFFFF
+
+
+def _philox(counter, key):
+    """Philox4x32-10 (Salmon et al., SC 2011) of words of 32 bits in int64 tensors or ints, which broadcast."""
+    a, b, c, d = counter
+    low, high = key
+    for _ in range(10):
+        # Products may leave 63 bits; what is kept of them is what wraps around.
+        first, second = a * 0xD2511F53, c * 0xCD9E8D57
+        a, c = (second >> 32) & _WORD ^ b ^ low, (first >> 32) & _WORD ^ d ^ high
+        b, d = second & _WORD, first & _WORD
+        low, high = (low + 0x9E3779B9) & _WORD, (high + 0xBB67AE85) & _WORD
+    return a, b, c, d
+
+
+def kept(dropout_p, dropout_seed, dropout_offset, sizes, device="cpu", first_entry=0):
+    """What dropout multiplies probabilities by: float64 of `sizes` (batch, heads, len_q, len_k), 0 or 1 / (1 - dropout_p).
+
+    first_entry: what the first batch entry counts as.
+    """
+    if dropout_p >= 1:
+        return torch.zeros(sizes, dtype=torch.float64, device=device)
+    batch, heads, len_q, len_k = sizes
+
+    def places(count, dim):
+        return torch.arange(count, device=device).view([-1 if i == dim else 1 for i in range(4)])
+
+    def words(number):
+        return number & _WORD, (number >> 32) & _WORD
+
+    of_head = _philox((*words(dropout_offset), places(batch, 0) + first_entry, places(heads, 1)), words(dropout_seed))
+    row, key = places(len_q, 2), places(len_k, 3)
+    four = _philox((key // 2, row // 16 * 8 + row % 8, of_head[2], of_head[3]), of_head[:2])
+    index = (row // 8 % 2 * 2 + key % 2).expand(sizes)
+    number = sum(torch.where(index == i, word, 0) for i, word in enumerate(four))
+    return (number >= int(dropout_p * (1 << 32))) / (1 - torch.tensor(dropout_p, dtype=torch.float64, device=device))
+
+
+def dropout_mask(dropout_p, dropout_seed, dropout_offset, sizes, device="cpu"):
+    """What heed.attention with this dropout keeps: a boolean tensor of `sizes` (batch, heads, len_q, len_k).
+
+    Of a ragged batch (heed.attention_varlen) rows and keys are counted from each entry's own first.
+    """
+    return kept(dropout_p, dropout_seed, dropout_offset, sizes, device) > 0
