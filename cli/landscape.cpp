@@ -12,6 +12,7 @@
 #include "landscape/record.hpp"
 #include "landscape/simulate.hpp"
 #include "process/interrupt.hpp"
+#include "report/evidence.hpp"
 #include "report/table.hpp"
 
 namespace heed::cli {
@@ -104,6 +105,7 @@ void record(const RecordOptions& o) {
 
 struct SimulateOptions {
   std::vector<std::string> files;
+  std::string evidence;
   std::string searchers = "single,elite,islands,random,elite-uniform";
   int trials = 45;
   int seeds = 100;
@@ -122,12 +124,21 @@ std::string percent(double regret) {
 }
 
 void simulate(const SimulateOptions& o) {
+  if (!o.evidence.empty()) expect_writable(o.evidence, ErrorCode::store);
   std::vector<landscape::Searcher> searchers;
   for (const std::string& name : split(o.searchers, ','))
     searchers.push_back(landscape::searcher_of(name, o.population));
   json all = json::array();
+  json evidence;
+  std::string tables;
   for (const std::string& file : o.files) {
     const Landscape l = read_landscape(file);
+    if (evidence.is_null()) evidence = report::evidence_header("simulation", l.device, {l.source_digest, {}});
+    if (!o.evidence.empty() && evidence["device"] != l.device.at("name"))
+      throw Error(ErrorCode::usage,
+                  fmt::format("{} is of {}, the file before it of {}; an evidence file is of one device", file,
+                              l.device.at("name").get<std::string>(), evidence["device"].get<std::string>()),
+                  file);
     if (l.best() == nullptr) throw Error(ErrorCode::usage, fmt::format("no point of {} has a time", file), file);
     report::Table table(
         {"search", "median regret", "quartiles", "within 2%", "minus the first's, mean", "95% interval"});
@@ -160,9 +171,16 @@ void simulate(const SimulateOptions& o) {
                    {"seeds", o.seeds},
                    {"population", o.population},
                    {"searches", rows}});
-    if (!o.json)
-      print(fmt::format("{}: {} of {}, {} points, the fastest {:.2f} us; {} trials, {} seeds\n{}\n", file, l.workload,
-                        l.family, l.points.size(), l.best_us(), o.trials, o.seeds, table.str()));
+    const std::string text =
+        fmt::format("{} of {}, {} points, the fastest {:.2f} us; {} trials, {} seeds\n{}", l.workload, l.family,
+                    l.points.size(), l.best_us(), o.trials, o.seeds, table.str());
+    if (!o.json) print(text + "\n");
+    tables += (tables.empty() ? "" : "\n") + text;
+  }
+  if (!o.evidence.empty()) {
+    evidence["rows"] = all;
+    evidence["table"] = tables;
+    write_file_atomically(o.evidence, json_text(evidence, 1) + "\n", ErrorCode::store);
   }
   if (o.json) print(json_text(json{{"simulations", all}}, 1) + "\n");
 }
@@ -210,6 +228,7 @@ void add_simulate(CLI::App& app, int& exit_code) {
   command->add_option("--population", o->population, "Elites kept, and trials a generation")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
+  command->add_option("--evidence", o->evidence, "Also write the result into this file, as evidence");
   command->add_flag("--json", o->json, "Print JSON");
   command->footer("Example:\n  heed simulate landscape.json --searches elite,random --seeds 100");
   command->callback([o] { simulate(*o); });
