@@ -34,11 +34,13 @@ class FeatureCase {
     p_.aligned_to_the_end = shape.to_the_end ? 1 : 0;
     p_.scale = 1.0F / std::sqrt(static_cast<float>(problem.head_dim));
     p_.softcap = shape.softcap;
-    p_.dropout_seed = random_.next();
-    p_.dropout_offset = random_.next();
+    if (shape.dropout > 0) {
+      p_.dropout_seed = random_.next();
+      p_.dropout_offset = random_.next();
+      p_.dropout_first_entry = static_cast<int>(random_.below(1000));
+    }
     p_.dropout_threshold = dropout_threshold(shape.dropout);
     p_.dropout_scale = dropout_scale(shape.dropout);
-    p_.dropout_first_entry = static_cast<int>(random_.below(1000));
     p_.dropout_first_key = shape.cut_keys;
     seed_ = {p_.dropout_seed, p_.dropout_offset};
     first_entry_ = p_.dropout_first_entry;
