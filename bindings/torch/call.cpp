@@ -72,6 +72,11 @@ struct Lifting {
     const std::array<Shape*, 3> all = {&shapes.q, &shapes.k, &shapes.v};
     const std::int64_t rank = shapes.q.rank;
     if (rank < 2 || rank > 4 || (rank < 3 && shared_heads)) return Refusal::rank;
+    const auto agree = [&](std::size_t at) {
+      return shapes.k.sizes[at] == shapes.q.sizes[at] && shapes.v.sizes[at] == shapes.q.sizes[at];
+    };
+    const bool are_of_four = rank == 4 && shapes.k.rank == 4 && shapes.v.rank == 4;
+    if (are_of_four && agree(0) && (shared_heads || agree(1))) return Refusal::none;  // most calls
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (all[i]->rank != rank) return Refusal::rank;
       Words& one = words[i];
