@@ -106,7 +106,8 @@ void record(const RecordOptions& o) {
 struct SimulateOptions {
   std::vector<std::string> files;
   std::string evidence;
-  std::string searchers = "single,elite,islands,random,elite-uniform";
+  std::string searchers = "single,elite,islands,random,elite-diagnoses,elite-insights";
+  std::string start = "default";
   int trials = 45;
   int seeds = 100;
   int population = 5;
@@ -126,13 +127,20 @@ std::string percent(double regret) {
 void simulate(const SimulateOptions& o) {
   if (!o.evidence.empty()) expect_writable(o.evidence, ErrorCode::store);
   std::vector<landscape::Searcher> searchers;
-  for (const std::string& name : split(o.searchers, ','))
+  const landscape::Start start = landscape::start_of(o.start);
+  for (const std::string& name : split(o.searchers, ',')) {
     searchers.push_back(landscape::searcher_of(name, o.population));
+    searchers.back().start = start;
+  }
   json all = json::array();
   json evidence;
   std::string tables;
-  for (const std::string& file : o.files) {
-    const Landscape l = read_landscape(file);
+  std::vector<Landscape> landscapes;
+  for (const std::string& file : o.files) landscapes.push_back(read_landscape(file));
+  for (std::size_t i = 0; i < o.files.size(); ++i) {
+    const std::string& file = o.files[i];
+    const Landscape& l = landscapes[i];
+    const landscape::Insights insights(landscapes, l);
     if (evidence.is_null()) evidence = report::evidence_header("simulation", l.device, {l.source_digest, {}});
     if (!o.evidence.empty() && evidence["device"] != l.device.at("name"))
       throw Error(ErrorCode::usage,
@@ -146,7 +154,9 @@ void simulate(const SimulateOptions& o) {
     json rows = json::array();
     std::optional<landscape::Summary> first;
     for (const landscape::Searcher& searcher : searchers) {
-      const landscape::Summary s = landscape::simulate(l, searcher, o.seeds, o.trials, [](int) { check_interrupt(); });
+      if (searcher.knowledge == landscape::Knowledge::insights && insights.empty()) continue;
+      const landscape::Summary s =
+          landscape::simulate(l, searcher, o.seeds, o.trials, &insights, [](int) { check_interrupt(); });
       rows.push_back(summary_json(s));
       std::string mean, interval;
       if (!first) {
@@ -167,13 +177,15 @@ void simulate(const SimulateOptions& o) {
                    {"points", l.points.size()},
                    {"best_us", l.best_us()},
                    {"default_us", l.points.count(l.default_config) ? l.points.at(l.default_config).us : 0.0},
+                   {"start", o.start},
                    {"trials", o.trials},
                    {"seeds", o.seeds},
                    {"population", o.population},
                    {"searches", rows}});
     const std::string text =
-        fmt::format("{} of {}, {} points, the fastest {:.2f} us; {} trials, {} seeds\n{}", l.workload, l.family,
-                    l.points.size(), l.best_us(), o.trials, o.seeds, table.str());
+        fmt::format("{} of {}, {} points, the fastest {:.2f} us; {} trials from {}, {} seeds\n{}", l.workload, l.family,
+                    l.points.size(), l.best_us(), o.trials,
+                    start == landscape::Start::random ? "a random point" : "the default", o.seeds, table.str());
     if (!o.json) print(text + "\n");
     tables += (tables.empty() ? "" : "\n") + text;
   }
@@ -219,7 +231,11 @@ void add_simulate(CLI::App& app, int& exit_code) {
   command
       ->add_option("--searches", o->searchers,
                    "Searches to compare, with commas between: single, elite, islands, random, and the first three with "
-                   "-uniform, which mutate without a diagnosis")
+                   "-diagnoses (mutations favour knobs that act on what bounds the parent) or -insights (they favour "
+                   "changes that paid in the other files of the family)")
+      ->capture_default_str();
+  command
+      ->add_option("--start", o->start, "First point of a search: default, as in a run, or random, drawn by the seed")
       ->capture_default_str();
   command->add_option("--trials", o->trials, "Trials of a search")->capture_default_str()->check(CLI::Range(1, 100000));
   command->add_option("--seeds", o->seeds, "Searches of each kind")

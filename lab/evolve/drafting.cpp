@@ -58,8 +58,7 @@ void Drafting::draft(int generation, const std::vector<Space>& where, std::vecto
       }
       for (std::size_t n = known[i]; n < drafts.size(); ++n) {
         const Proposal& p = drafts[n].proposal;
-        history.push_back(
-            {-1, generation, p.island, p.config, false, drafts[n].certain(), Bound::unknown, p.space, true});
+        history.push_back({-1, generation, p.island, p.config, false, drafts[n].certain(), p.space, true});
       }
       known[i] = drafts.size();
     }

@@ -63,7 +63,7 @@ void profile_elites(RunContext& run, int generation) {
     const std::optional<profile::Counters> counters = read_counters(run, {variant, *build.artifact}, t->seed);
     if (!counters) return;
     const profile::Diagnosis diagnosis = diagnose(run, variant, build.artifact->resources, t->trial_us, counters);
-    t->diagnosis = record::replacement(t->diagnosis, record::to_json(diagnosis, counters), generation);
+    t->diagnosis = record::to_json(diagnosis, counters);
     run.store.set_diagnosis(t->id, t->diagnosis);
     run.observer.message(fmt::format("trial {}: {}", t->number, diagnosis.text));
   }

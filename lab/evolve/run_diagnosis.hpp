@@ -15,8 +15,7 @@ namespace heed::evolve {
 /// None when they are not wanted or cannot be read; says so once. @param seed of the inputs
 std::optional<profile::Counters> read_counters(RunContext& run, const trial::Built& built, std::uint64_t seed);
 
-/// Reads the counters of the best trials that were not read yet, before their children are proposed. What is stored
-/// says from which generation on it counts, so the proposals of any generation can be made again.
+/// Reads the counters of the best trials that were not read yet: prompts tell models what bounds a parent.
 void profile_elites(RunContext& run, int generation);
 
 }  // namespace heed::evolve

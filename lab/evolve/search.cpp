@@ -9,7 +9,6 @@
 #include "evolve/run_diagnosis.hpp"
 #include "evolve/trials.hpp"
 #include "process/interrupt.hpp"
-#include "record/diagnosis.hpp"
 
 namespace heed::evolve {
 namespace {
@@ -35,11 +34,11 @@ std::vector<Individual> Search::individuals(int generation) const {
   for (const store::TrialRecord& t : run_.trials) {
     const Variant variant = run_.variant_of(t);
     all.push_back({t.number, t.generation, t.island, values_of(variant), t.ok(), t.ratio_low,
-                   record::bound_at(t.diagnosis, generation), run_.space_of(variant, generation)});
+                   run_.space_of(variant, generation)});
     for (const store::DraftRecord& draft : t.drafts) {
       if (draft.config == t.config && draft.edits == digest_of_edits(t)) continue;
       const Variant drafted = parse_variant(draft.config, run_.options.workload, run_.device);
-      all.push_back({t.number, t.generation, t.island, values_of(drafted), false, draft.certain, Bound::unknown,
+      all.push_back({t.number, t.generation, t.island, values_of(drafted), false, draft.certain,
                      run_.space_of(*drafted.family, draft.edits, generation), true});
     }
   }
@@ -122,7 +121,7 @@ void Search::run() {
   int generation = run_.trials.empty() ? 0 : run_.trials.back().generation;
   while (trials_done() < options.trials) {
     if (is_out_of_time()) return;
-    profile_elites(run_, generation);
+    if (models_) profile_elites(run_, generation);
     const auto before = static_cast<int>(std::count_if(run_.trials.begin(), run_.trials.end(),
                                                        [&](const auto& t) { return t.generation < generation; }));
     // Repairs have no place of their own.

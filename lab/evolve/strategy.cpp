@@ -70,15 +70,10 @@ class Proposer {
  private:
   // The leader with one change or two, as a mutation has them.
   std::optional<Proposal> changed(const Proposal& leader, Random& random) const {
-    const Individual* parent = parent_of(leader);
-    Individual start{-1, generation_, leader.island, leader.config, true, 1};
-    start.bound = parent == nullptr ? Bound::unknown : parent->bound;
-    start.space = leader.space;
+    const Individual start{-1, generation_, leader.island, leader.config, true, 1, leader.space};
     std::optional<Proposal> mutation = variation_.mutate(start, random);
     if (!mutation) return std::nullopt;
-    Proposal child = refined(leader, std::move(mutation->config), Operation::mutate);
-    if (start.bound != Bound::unknown) child.why += fmt::format(" (bound by {})", to_string(start.bound));
-    return child;
+    return refined(leader, std::move(mutation->config), Operation::mutate);
   }
 
   // The leader with half of the knobs in which another one of its island differs.

@@ -50,10 +50,9 @@ struct Individual {
   int island = 0;
   Config config;
   bool ok = false;
-  double certain = 0;            ///< base time / trial time: the lower end of its interval, which is certain
-  Bound bound = Bound::unknown;  ///< what its diagnosis says holds it back
-  int space = 0;                 ///< which of the spaces its config is of
-  bool is_draft = false;         ///< one that was looked at and not chosen: known, but no trial and no parent
+  double certain = 0;     ///< base time / trial time: the lower end of its interval, which is certain
+  int space = 0;          ///< which of the spaces its config is of
+  bool is_draft = false;  ///< one that was looked at and not chosen: known, but no trial and no parent
 };
 
 struct Proposal {
@@ -76,6 +75,9 @@ struct Space {
   std::function<Config(const Config&)> canonical = nullptr;  ///< heed::canonical; none: every config is
   std::string name = {};
   std::vector<Config> found = {};  ///< by earlier runs: legal ones
+  /// How many times as likely a mutation gives knob number `knob` of a parent this value; none: each value alike. Runs
+  /// have none: neither diagnoses nor insights paid on recorded landscapes (landscape/prior.hpp).
+  std::function<double(const Config& parent, std::size_t knob, int value)> prior = nullptr;
 };
 
 /// The space of a family that does not refuse the workload.

@@ -11,7 +11,6 @@ namespace {
 
 constexpr double kSecondMutation = 0.3;  // a mutation changes a second knob with this probability
 constexpr double kNeighbourStep = 0.7;   // a numeric knob moves to a neighbouring value with this probability
-constexpr double kDiagnosedWeight = 3;   // of a knob that acts on what bounds the parent; 1 for any other
 constexpr double kUntriedWeight = 30;    // of a value that no config near the parent has
 constexpr double kFarWeight = 0.3;       // of a number's values but the next ones
 constexpr int kNear = 3;                 // knobs by which near configs differ
@@ -80,6 +79,7 @@ std::vector<Variation::Change> Variation::changes_of(const Individual& parent) c
   for (const Individual& other : history_)
     if (other.space == parent.space && distance(other.config, parent.config) <= kNear)
       for (std::size_t i = 0; i < table.size(); ++i) tried.emplace(i, other.config[i]);
+  const auto& prior = space(parent.space).prior;
   std::vector<Change> changes;
   for (std::size_t i = 0; i < table.size(); ++i) {
     const int at = table[i].index_of(parent.config[i]);
@@ -88,7 +88,7 @@ std::vector<Variation::Change> Variation::changes_of(const Individual& parent) c
       const int value = table[i].values[static_cast<std::size_t>(v)];
       const bool far = !table[i].is_named() && at >= 0 && std::abs(v - at) > 1;
       changes.push_back({i, value,
-                         (table[i].acts(parent.bound) ? kDiagnosedWeight : 1) * (far ? kFarWeight : 1) *
+                         (prior ? prior(parent.config, i, value) : 1) * (far ? kFarWeight : 1) *
                              (tried.count({i, value}) == 0 ? kUntriedWeight : 1)});
     }
   }
@@ -127,12 +127,10 @@ std::optional<Proposal> Variation::mutate(const Individual& parent, Random& rand
     }
     child = canonical(parent.space, std::move(child));
     if (!is_new(parent.space, child)) continue;
-    const std::string bound =
-        parent.bound == Bound::unknown ? std::string() : fmt::format(" (bound by {})", to_string(parent.bound));
     return Proposal{child,
                     Operation::mutate,
                     numbers_of(parent),
-                    fmt::format("{} of {}{}", difference(table, parent.config, child), name_of(parent), bound),
+                    fmt::format("{} of {}", difference(table, parent.config, child), name_of(parent)),
                     0,
                     parent.space};
   }

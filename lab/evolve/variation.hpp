@@ -61,8 +61,8 @@ class Variation {
   };
   /// How many knobs of two configs differ.
   static int distance(const Config& a, const Config& b);
-  /// Every other value of a parent's knobs. Those that no config near it has come first, and knobs that act on what
-  /// bounds the parent: where nothing is known of it, or no knob acts on its bound, every knob is equally likely.
+  /// Every other value of a parent's knobs. Those that no config near it has come first, and those that the space's
+  /// prior favours.
   [[nodiscard]] std::vector<Change> changes_of(const Individual& parent) const;
   static const Change& draw(const std::vector<Change>& changes, Random& random);
   static std::vector<int> numbers_of(const Individual& parent);

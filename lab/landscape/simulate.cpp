@@ -59,6 +59,13 @@ class Progress {
   std::vector<double> regrets_;
 };
 
+// A legal point, each as likely. The stream is another than that of the strategy's, which the same seed begins.
+const Config& random_point(const Landscape& landscape, std::uint64_t seed) {
+  constexpr std::uint64_t kOtherStream = 0x9e3779b97f4a7c15;
+  const std::size_t at = Random(seed ^ kOtherStream).below(landscape.points.size());
+  return std::next(landscape.points.begin(), static_cast<std::ptrdiff_t>(at))->first;
+}
+
 std::vector<double> random_regrets(const Landscape& landscape, std::uint64_t seed, int trials) {
   std::vector<const Config*> configs;
   for (const auto& [config, point] : landscape.points) configs.push_back(&config);
@@ -74,38 +81,48 @@ std::vector<double> random_regrets(const Landscape& landscape, std::uint64_t see
 
 }  // namespace
 
+Start start_of(std::string_view name) {
+  if (name == "default") return Start::default_config;
+  if (name == "random") return Start::random;
+  throw Error(ErrorCode::usage, fmt::format("a search starts at the default or at a random point, not at {}", name),
+              std::string(name));
+}
+
 Searcher searcher_of(std::string_view name, int population) {
-  constexpr std::string_view kUniform = "-uniform";
   Searcher searcher;
   searcher.name = name;
   searcher.options.population = population;
   searcher.is_random = name == "random";
   if (searcher.is_random) return searcher;
   std::string_view kind = name;
-  if (kind.ends_with(kUniform)) {
-    kind.remove_suffix(kUniform.size());
-    searcher.with_bounds = false;
-  }
+  for (const auto& [suffix, knowledge] :
+       {std::pair<std::string_view, Knowledge>{"-diagnoses", Knowledge::diagnoses}, {"-insights", Knowledge::insights}})
+    if (kind.ends_with(suffix)) {
+      kind.remove_suffix(suffix.size());
+      searcher.knowledge = knowledge;
+    }
   if (kind != "single" && kind != "elite" && kind != "islands")
-    throw Error(ErrorCode::usage,
-                fmt::format("{} is no search; {}", name,
-                            one_of(name, {"single", "elite", "islands", "random", "single-uniform", "elite-uniform",
-                                          "islands-uniform"})),
-                std::string(name));
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("{} is no search; {}", name,
+                    one_of(name, {"single", "elite", "islands", "random", "elite-diagnoses", "elite-insights"})),
+        std::string(name));
   searcher.options.kind = record::parse_strategy(kind);
   searcher.options.islands = std::min(searcher.options.islands, population);
   return searcher;
 }
 
-std::vector<double> regrets(const Landscape& landscape, const Searcher& searcher, std::uint64_t seed, int trials) {
+std::vector<double> regrets(const Landscape& landscape, const Searcher& searcher, std::uint64_t seed, int trials,
+                            const Prior& prior) {
   if (searcher.is_random) return random_regrets(landscape, seed, trials);
   evolve::StrategyOptions options = searcher.options;
   options.seed = seed;
   evolve::Space space;
   space.knobs = &landscape.knobs;
-  space.default_config = landscape.default_config;
+  space.default_config = searcher.start == Start::random ? random_point(landscape, seed) : landscape.default_config;
   space.is_legal = [&](const Config& config) { return landscape.points.count(config) != 0; };
   space.name = landscape.family;
+  space.prior = prior;
   Progress progress(landscape, trials);
   std::vector<Individual> history;
   for (int generation = 0; !progress.is_done(); ++generation) {
@@ -121,7 +138,6 @@ std::vector<double> regrets(const Landscape& landscape, const Searcher& searcher
                      proposal.config,
                      point.ok(),
                      point.low};
-      if (searcher.with_bounds) one.bound = point.bound;
       tried.push_back(std::move(one));
       progress.take(proposal.config);
     }
@@ -130,9 +146,12 @@ std::vector<double> regrets(const Landscape& landscape, const Searcher& searcher
   return progress.regrets();
 }
 
-Summary simulate(const Landscape& landscape, const Searcher& searcher, int seeds, int trials,
+Summary simulate(const Landscape& landscape, const Searcher& searcher, int seeds, int trials, const Insights* insights,
                  const std::function<void(int)>& on_seed) {
   HEED_CHECK(seeds > 0 && trials > 0);
+  Prior prior;
+  if (searcher.knowledge == Knowledge::diagnoses) prior = prior_of_diagnoses(landscape);
+  if (searcher.knowledge == Knowledge::insights && insights != nullptr) prior = insights->prior();
   std::vector<std::vector<double>> all(static_cast<std::size_t>(seeds));
   // A few at a time, so that whoever waits is told.
   constexpr int kTogether = 10;
@@ -140,7 +159,7 @@ Summary simulate(const Landscape& landscape, const Searcher& searcher, int seeds
     const int count = std::min(kTogether, seeds - first);
     parallel_for(count, 0, [&](std::int64_t i) {
       const auto seed = static_cast<std::uint64_t>(first) + static_cast<std::uint64_t>(i);
-      all[static_cast<std::size_t>(seed)] = regrets(landscape, searcher, seed + 1, trials);
+      all[static_cast<std::size_t>(seed)] = regrets(landscape, searcher, seed + 1, trials, prior);
     });
     if (on_seed) on_seed(first + count);
   }

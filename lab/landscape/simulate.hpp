@@ -8,14 +8,25 @@
 #include <vector>
 
 #include "landscape/landscape.hpp"
+#include "landscape/prior.hpp"
 
 namespace heed::landscape {
 
+/// The first point of a search: the default, as in a run, or a legal point drawn by the seed, as tuners without a
+/// default begin.
+enum class Start { default_config, random };
+/// @throws Error(usage) for a name that is neither "default" nor "random"
+Start start_of(std::string_view name);
+
+/// What the mutations of a search know: nothing, as in a run, or a prior.
+enum class Knowledge { none, diagnoses, insights };
+
 /// A way to search. `random` draws points without replacement, each as likely.
 struct Searcher {
-  std::string name;  ///< "elite", "single", "islands", "random", and the same without diagnoses: "elite-uniform"
+  std::string name;  ///< "elite", "single", "islands", "random", and with a prior: "elite-diagnoses", "elite-insights"
   bool is_random = false;
-  bool with_bounds = true;  ///< whether mutation knows what bounds a parent
+  Knowledge knowledge = Knowledge::none;
+  Start start = Start::default_config;
   evolve::StrategyOptions options;
 };
 /// @throws Error(usage) for a name that is none
@@ -24,7 +35,9 @@ Searcher searcher_of(std::string_view name, int population);
 /// How far the best of the first n trials of one search is behind the landscape's fastest point, for n from 1 to
 /// `trials`: time / fastest time - 1. A search that ends early keeps what it has. Points without a time count as
 /// trials. Infinite until a point with a time was tried.
-std::vector<double> regrets(const Landscape& landscape, const Searcher& searcher, std::uint64_t seed, int trials);
+/// @param prior of the searcher's knowledge; none: every change is as likely
+std::vector<double> regrets(const Landscape& landscape, const Searcher& searcher, std::uint64_t seed, int trials,
+                            const Prior& prior = nullptr);
 
 /// Of many seeds.
 struct Summary {
@@ -37,9 +50,10 @@ struct Summary {
   std::vector<double> of_all_seeds;  ///< regrets after all trials, by seed
 };
 
+/// @param insights of other landscapes, for a searcher that knows them
 /// @param on_seed told how many seeds are done; may throw
 Summary simulate(const Landscape& landscape, const Searcher& searcher, int seeds, int trials,
-                 const std::function<void(int)>& on_seed = {});
+                 const Insights* insights = nullptr, const std::function<void(int)>& on_seed = {});
 
 /// The difference of two searchers' mean regrets (a's minus b's) with its 95% interval, by the bootstrap over pairs of
 /// seeds (Efron and Tibshirani 1993; 2,000 resamples of a fixed seed).

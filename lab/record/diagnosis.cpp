@@ -34,18 +34,6 @@ Bound bound_of(const nlohmann::json& diagnosis) {
   return diagnosis.is_object() ? parse_bound(diagnosis.value("bound", std::string())) : Bound::unknown;
 }
 
-nlohmann::json replacement(const nlohmann::json& earlier, nlohmann::json better, int generation) {
-  better["since_generation"] = generation;
-  better["earlier_bound"] = to_string(bound_of(earlier));
-  return better;
-}
-
-Bound bound_at(const nlohmann::json& diagnosis, int generation) {
-  if (diagnosis.is_object() && diagnosis.value("since_generation", 0) > generation)
-    return parse_bound(diagnosis.value("earlier_bound", std::string()));
-  return bound_of(diagnosis);
-}
-
 bool has_counters(const nlohmann::json& diagnosis) {
   return diagnosis.is_object() && diagnosis.value("with_counters", false);
 }

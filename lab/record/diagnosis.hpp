@@ -1,4 +1,4 @@
-/// Diagnoses as they are stored with trials, and what later generations read of them.
+/// Diagnoses as they are stored with trials, and what is read of them.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,10 +12,6 @@ nlohmann::json to_json(const profile::Counters& counters);
 nlohmann::json to_json(const profile::Diagnosis& diagnosis, const std::optional<profile::Counters>& counters);
 /// `unknown` when there is none.
 Bound bound_of(const nlohmann::json& diagnosis);
-/// A stored diagnosis that takes the place of `earlier` from `generation` on.
-nlohmann::json replacement(const nlohmann::json& earlier, nlohmann::json better, int generation);
-/// The bound as it was known when `generation` was proposed.
-Bound bound_at(const nlohmann::json& diagnosis, int generation);
 /// Whether a stored diagnosis rests on counters.
 bool has_counters(const nlohmann::json& diagnosis);
 

@@ -23,7 +23,7 @@ struct Knob {
   std::vector<int> values;          ///< in an order in which neighbours are alike
   std::vector<std::string> names;   ///< one per value for a knob with named values, else empty
   int standard = 0;                 ///< the value of a default-constructed aggregate: variant ids leave it out
-  std::vector<Bound> acts_on = {};  ///< what another value may relieve; a search tries such knobs more often
+  std::vector<Bound> acts_on = {};  ///< what another value may relieve; diagnoses name such knobs
   bool shares_work = false;  ///< it says with the others so marked who does what; a search changes them together, too
   std::optional<int> known = {};  ///< the value with which a program knows what it may of its workload, all else equal;
                                   ///< a search tries the default with all of these early

@@ -1,6 +1,7 @@
 """Kernel Tuner's optimisers on landscapes that `heed landscape` recorded, in its simulation mode, beside `heed simulate`.
 
-    python -m heed.landscape FILE --trials 45 --seeds 100 [--strategies genetic_algorithm,...] [--json]
+    python -m heed.landscape FILE... --trials 45 --seeds 100 [--strategies genetic_algorithm,...] [--json]
+    python -m heed.landscape FILE... --beside SIMULATION.json --evidence COMPARISON.json
 
 Kernel Tuner (https://kerneltuner.github.io) is not a requirement of Heed: pip install kernel-tuner. It evaluates legal points alone, each once, as Heed's
 searches do; the regret is time / fastest time - 1 after so many different points.
@@ -137,6 +138,54 @@ def simulate(path, strategies, trials, seeds, progress=None):
     return rows
 
 
+HEADER = ("arch", "date", "device", "driver", "family_digests", "heed", "referee", "schema", "source_digest")
+
+
+def rows_of_heed(paths, files):
+    """Heed's searches in evidence of `heed simulate`, a dict for each: name, median regret by landscape file.
+
+    @param paths evidence files @param files the landscapes, each of which must be in each of them
+    @return (header of the first file, rows) @raises LandscapeError for a file that is no such evidence, or of other landscapes
+    """
+    header, rows = None, []
+    for path in paths:
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            of_file = {Path(row["file"]).name: row for row in document["rows"]}
+            header = header or {key: document[key] for key in HEADER}
+            for name in [search["searcher"] for search in next(iter(of_file.values()))["searches"]]:
+                medians = {}
+                for file, row in of_file.items():
+                    medians.update({file: one["median"] for one in row["searches"] if one["searcher"] == name})
+                start = next(iter(of_file.values()))["start"]
+                rows.append({"searcher": f"heed {name}" + (", random start" if start == "random" else ""), "medians": medians})
+        except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+            raise LandscapeError(f"{path} is no evidence that heed simulate wrote: {error!r}") from error
+        if missing := [file for file in files if Path(file).name not in of_file]:
+            raise LandscapeError(f"{path} has no simulation on {missing[0]}")
+    return header, rows
+
+
+def comparison(simulations, header, heed_rows):
+    """Evidence: median regrets of Kernel Tuner's optimisers and of Heed's searches, a column for each landscape."""
+    files = [Path(one["file"]).name for one in simulations]
+    rows = list(heed_rows)
+    for name in [row["searcher"] for row in simulations[0]["searches"]]:
+        medians = {}
+        for file, one in zip(files, simulations):
+            medians.update({file: row["median"] for row in one["searches"] if row["searcher"] == name and "median" in row})
+        rows.append({"searcher": name, "medians": medians})
+    lines = [f"({number}) {Path(file).stem}" for number, file in enumerate(files, 1)]
+    first = simulations[0]
+    lines.append(f"median regret after {first['trials']} trials, {first['seeds']} seeds")
+    width = max(len(row["searcher"]) for row in rows)
+    lines.append(" " * width + "".join(f"{f'({number})':>9}" for number in range(1, len(files) + 1)))
+    for row in rows:
+        cells = [f"{100 * row['medians'][file]:.2f}%" if file in row["medians"] else "-" for file in files]
+        lines.append(f"{row['searcher']:<{width}}" + "".join(f"{cell:>9}" for cell in cells))
+    return {**header, "what": "comparison of tuners", "rows": rows, "simulations": simulations, "table": "\n".join(lines) + "\n"}
+
+
 def main(arguments=None):
     """The command line. @returns the exit code: 0, 1 where Kernel Tuner is missing, 2 for wrong usage"""
     parser = argparse.ArgumentParser(prog="python -m heed.landscape", description=__doc__.split("\n", 1)[0])
@@ -145,7 +194,11 @@ def main(arguments=None):
     parser.add_argument("--trials", type=int, default=45, help="points that a search may evaluate [%(default)s]")
     parser.add_argument("--seeds", type=int, default=100, help="searches of each kind [%(default)s]")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--beside", action="append", default=[], metavar="FILE", help="evidence of heed simulate on the same files; with --evidence")
+    parser.add_argument("--evidence", metavar="FILE", help="also write both, a row a search and a column a landscape, into this file")
     options = parser.parse_args(arguments)
+    if bool(options.evidence) != bool(options.beside):
+        parser.error("--evidence and --beside go together")
     if options.trials < 1 or options.seeds < 1:
         parser.error("--trials and --seeds are at least 1")
     try:
@@ -158,6 +211,13 @@ def main(arguments=None):
         parser.error(f"{unknown[0]} is no optimiser; known are {', '.join(STRATEGIES)}")
     say = (lambda text: print(text, file=sys.stderr, end="\r")) if sys.stderr.isatty() else None
     simulations = []
+    header, heed_rows = {}, []
+    if options.beside:
+        try:
+            header, heed_rows = rows_of_heed(options.beside, options.files)
+        except LandscapeError as error:
+            print(f"heed.landscape: {error}", file=sys.stderr)
+            return 2
     for file in options.files:
         try:
             rows = simulate(file, strategies, options.trials, options.seeds, say)
@@ -170,6 +230,12 @@ def main(arguments=None):
             for row in rows:
                 result = row["reason"] or f"{100 * row['median']:6.2f}%  {100 * row['quartiles'][0]:.2f}% to {100 * row['quartiles'][1]:.2f}%"
                 print(f"  {row['searcher']:<22}{result}")
+    if options.evidence:
+        try:
+            Path(options.evidence).write_text(json.dumps(comparison(simulations, header, heed_rows), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            print(f"heed.landscape: {error}", file=sys.stderr)
+            return 1
     if options.json:
         print(json.dumps({"kernel_tuner": getattr(kernel_tuner, "__version__", ""), "simulations": simulations}, indent=1))
     return 0

@@ -71,7 +71,7 @@ TEST(Drafts, LaterRoundsAreNextToTheBestOfTheirPlace) {
   const auto leader = std::find_if(drafts.begin(), drafts.end(),
                                    [](const Proposal& p) { return p.operation == Operation::mutate && p.place == 2; });
   ASSERT_NE(leader, drafts.end());
-  for (const Proposal& p : drafts) history.push_back({-1, 1, 0, p.config, false, 1.0, Bound::unknown, 0, true});
+  for (const Proposal& p : drafts) history.push_back({-1, 1, 0, p.config, false, 1.0, 0, true});
   const std::vector<Proposal> next = refine(options, {&toy.space, 1}, 1, 0, history, {*leader});
   EXPECT_EQ(next.size(), static_cast<std::size_t>(kDraftsARound));
   std::set<Config> seen;
@@ -108,7 +108,7 @@ TEST(Drafts, LaterRoundsBorrowWithinAnIslandAlone) {
   leaders[1].parents = {4};
   leaders[1].place = 1;
   std::vector<Individual> history;
-  for (const Proposal& p : leaders) history.push_back({-1, 1, 0, p.config, false, 1.0, Bound::unknown, 0, true});
+  for (const Proposal& p : leaders) history.push_back({-1, 1, 0, p.config, false, 1.0, 0, true});
   const auto furthest = [&](StrategyKind kind) {
     StrategyOptions options;
     options.kind = kind;
@@ -137,7 +137,7 @@ TEST_P(EveryStrategyDrafts, DraftsAreNoParents) {
   options.kind = GetParam();
   std::vector<Individual> history;
   history.push_back({0, 0, 0, {1, 1, 1, 1, 1}, true, 1.0});
-  history.push_back({1, 0, 0, {2, 1, 1, 1, 1}, false, 3.0, Bound::unknown, 0, true});
+  history.push_back({1, 0, 0, {2, 1, 1, 1, 1}, false, 3.0, 0, true});
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     options.seed = seed;
     for (const Proposal& p : propose(options, {&toy.space, 1}, 1, history)) {

@@ -69,8 +69,7 @@ TEST(Strategy, NoWayIsGivenUpForAnUnverifiedReading) {
   std::vector<Individual> history = {{0, 0, 0, {2, 16, 1, 1, 1}, true, 1.0},
                                      {1, 0, 0, {4, 8, 1, 1, 1}, true, 0.95},
                                      {2, 0, 0, {8, 4, 1, 1, 1}, true, 0.93}};
-  for (const int a : {1, 16, 32})
-    history.push_back({3, 0, 0, {a, 32 / a, 2, 1, 1}, false, 0.5, Bound::unknown, 0, true});
+  for (const int a : {1, 16, 32}) history.push_back({3, 0, 0, {a, 32 / a, 2, 1, 1}, false, 0.5, 0, true});
   const auto ways_with = [&](double reading) {
     history.back().certain = reading;
     std::set<int> ways;

@@ -152,7 +152,7 @@ TEST(Strategy, TheDefaultMadeForItsWorkloadIsTriedWithTheFirstGeneration) {
     std::vector<Individual> history;
     for (int g = 0; g < 3; ++g)
       for (const Proposal& p : propose(options, spaces, g, history)) {
-        history.push_back({static_cast<int>(history.size()), g, p.island, p.config, true, 1, Bound::unknown, p.space});
+        history.push_back({static_cast<int>(history.size()), g, p.island, p.config, true, 1, p.space});
         if (p.operation != Operation::specialise) continue;
         EXPECT_EQ(found, "") << "once";
         EXPECT_EQ(p.space, 0);
@@ -258,11 +258,11 @@ TEST(Strategy, IslandsStayApartUntilTheyMigrate) {
 }
 
 // How often each knob is the one that a single-knob mutation of trial 0 changes.
-std::map<std::string, int> mutated_knobs(const Toy& toy, Bound bound, int seeds) {
+std::map<std::string, int> mutated_knobs(const Toy& toy, int seeds) {
   std::map<std::string, int> counts;
   StrategyOptions options;
   options.kind = StrategyKind::single;
-  const std::vector<Individual> history = {{0, 0, 0, {4, 4, 4, 4, 4}, true, 1.5, bound}};
+  const std::vector<Individual> history = {{0, 0, 0, {4, 4, 4, 4, 4}, true, 1.5}};
   for (int seed = 1; seed <= seeds; ++seed) {
     options.seed = static_cast<std::uint64_t>(seed);
     for (const Proposal& p : propose(options, {&toy.space, 1}, 1, history)) {
@@ -275,10 +275,10 @@ std::map<std::string, int> mutated_knobs(const Toy& toy, Bound bound, int seeds)
   return counts;
 }
 
-TEST(Strategy, MutationsFavourTheKnobsThatActOnTheBound) {
+TEST(Strategy, MutationsFavourWhatThePriorFavours) {
   Toy toy;
-  toy.knobs[1].acts_on = {Bound::latency, Bound::tail};
-  const std::map<std::string, int> counts = mutated_knobs(toy, Bound::latency, 600);
+  toy.space.prior = [](const Config&, std::size_t knob, int) { return knob == 1 ? 3.0 : 1.0; };
+  const std::map<std::string, int> counts = mutated_knobs(toy, 600);
   ASSERT_EQ(counts.size(), 5U) << "no knob is left out";
   double others = 0;
   for (const auto& [name, count] : counts)
@@ -288,47 +288,13 @@ TEST(Strategy, MutationsFavourTheKnobsThatActOnTheBound) {
   EXPECT_LT(favour, 4.0);
 }
 
-TEST(Strategy, WithoutADiagnosisEveryKnobIsAsLikely) {
-  Toy toy;
-  toy.knobs[1].acts_on = {Bound::latency};
-  for (const Bound bound : {Bound::unknown, Bound::launch}) {
-    const std::map<std::string, int> counts = mutated_knobs(toy, bound, 600);
-    for (const auto& [name, count] : counts) {
-      EXPECT_GT(count, 0.8 * counts.at("b")) << name;
-      EXPECT_LT(count, 1.25 * counts.at("b")) << name;
-    }
+TEST(Strategy, WithoutAPriorEveryKnobIsAsLikely) {
+  const Toy toy;
+  const std::map<std::string, int> counts = mutated_knobs(toy, 600);
+  for (const auto& [name, count] : counts) {
+    EXPECT_GT(count, 0.8 * counts.at("b")) << name;
+    EXPECT_LT(count, 1.25 * counts.at("b")) << name;
   }
-}
-
-TEST(Strategy, AMutationSaysWhatBoundItsParent) {
-  Toy toy;
-  toy.knobs[0].acts_on = {Bound::shared_memory};
-  StrategyOptions options;
-  options.kind = StrategyKind::single;
-  const std::vector<Individual> known = {{0, 0, 0, {1, 1, 1, 1, 1}, true, 1.0, Bound::shared_memory}};
-  const std::vector<Individual> unknown = {{0, 0, 0, {1, 1, 1, 1, 1}, true, 1.0}};
-  for (const Proposal& p : propose(options, {&toy.space, 1}, 1, known))
-    EXPECT_THAT(p.why, ::testing::HasSubstr("of trial 0 (bound by shared_memory)"));
-  for (const Proposal& p : propose(options, {&toy.space, 1}, 1, unknown))
-    EXPECT_THAT(p.why, ::testing::EndsWith("of trial 0"));
-}
-
-TEST(Strategy, ProposalsAreAFunctionOfTheDiagnosesToo) {
-  Toy toy;
-  for (std::size_t i = 0; i < toy.knobs.size(); ++i) toy.knobs[i].acts_on = {kBounds[i]};
-  const auto configs = [&](Bound bound) {
-    std::vector<Config> all;
-    StrategyOptions options;
-    const std::vector<Individual> history = {{0, 0, 0, {4, 4, 4, 4, 4}, true, 1.5, bound},
-                                             {1, 0, 0, {8, 8, 8, 8, 8}, true, 1.4, bound}};
-    for (int seed = 1; seed <= 20; ++seed) {
-      options.seed = static_cast<std::uint64_t>(seed);
-      for (const Proposal& p : propose(options, {&toy.space, 1}, 1, history)) all.push_back(p.config);
-    }
-    return all;
-  };
-  EXPECT_EQ(configs(kBounds[2]), configs(kBounds[2]));
-  EXPECT_NE(configs(kBounds[2]), configs(kBounds[3]));
 }
 
 TEST(Strategy, UnknownNamesAreRefused) {
@@ -351,8 +317,7 @@ TEST(Strategy, SpacesCompete) {
         EXPECT_NE(p.why.find(spaces[p.space].name), std::string::npos) << p.why;
       }
       const double score = good.score(p.config) - (p.space == 0 ? 1 : 0);
-      history.push_back(
-          {static_cast<int>(history.size()), g, p.island, p.config, true, score, Bound::unknown, p.space});
+      history.push_back({static_cast<int>(history.size()), g, p.island, p.config, true, score, p.space});
     }
   ASSERT_EQ(history.size(), 100U);
   EXPECT_EQ(history[0].space, 0);
@@ -377,7 +342,7 @@ TEST(Strategy, EverySpaceBeginsWithItsDefault) {
   std::vector<Individual> history;
   for (int g = 0; g < 2; ++g)
     for (const Proposal& p : propose(options, spaces, g, history))
-      history.push_back({static_cast<int>(history.size()), g, p.island, p.config, true, 1, Bound::unknown, p.space});
+      history.push_back({static_cast<int>(history.size()), g, p.island, p.config, true, 1, p.space});
   for (int i = 0; i < 7; ++i) {
     EXPECT_EQ(history[static_cast<std::size_t>(i)].space, i);
     EXPECT_EQ(history[static_cast<std::size_t>(i)].config, spaces[static_cast<std::size_t>(i)].default_config);

@@ -56,7 +56,7 @@ inline void add_generation(std::vector<Individual>& history, const StrategyOptio
   const auto add = [&](const std::vector<Proposal>& proposals) {
     for (const Proposal& p : proposals) {
       places[p.place].push_back(p);
-      drafts.push_back({-1, generation, p.island, p.config, false, read(p), Bound::unknown, p.space, true});
+      drafts.push_back({-1, generation, p.island, p.config, false, read(p), p.space, true});
     }
     return !proposals.empty();
   };
@@ -77,8 +77,8 @@ inline void add_generation(std::vector<Individual>& history, const StrategyOptio
     const Proposal chosen = best_of(of);
     for (const Proposal& p : of) {
       const bool is_trial = p.config == chosen.config && p.space == chosen.space;
-      history.push_back({number, generation, p.island, p.config, is_trial, is_trial ? measured(p) : read(p),
-                         Bound::unknown, p.space, !is_trial});
+      history.push_back(
+          {number, generation, p.island, p.config, is_trial, is_trial ? measured(p) : read(p), p.space, !is_trial});
     }
     ++number;
   }

@@ -89,7 +89,7 @@ TEST(Landscape, FilesThatAreNone) {
 
 TEST(Simulation, RegretsFallAndEndAtTheFastestPoint) {
   const Landscape l = made();
-  for (const char* name : {"single", "elite", "islands", "random", "elite-uniform"}) {
+  for (const char* name : {"single", "elite", "islands", "random", "elite-diagnoses"}) {
     const std::vector<double> all = regrets(l, searcher_of(name, 5), 1, 192);
     ASSERT_EQ(all.size(), 192U) << name;
     for (std::size_t i = 1; i < all.size(); ++i) EXPECT_LE(all[i], all[i - 1]) << name;
@@ -113,7 +113,50 @@ TEST(Simulation, ElitesAreAheadOfRandomPoints) {
 
 TEST(Simulation, SearchesThatAreNone) {
   EXPECT_THROW(searcher_of("elit", 5), Error);
-  EXPECT_THROW(searcher_of("random-uniform", 5), Error);
+  EXPECT_THROW(searcher_of("random-insights", 5), Error);
+  EXPECT_THROW(start_of("somewhere"), Error);
+}
+
+// From a random point the first trial is seldom the default's, and the same seed gives the same point.
+TEST(Simulation, StartsAtARandomPoint) {
+  const Landscape l = made();
+  Searcher searcher = searcher_of("elite", 5);
+  const double of_default = regrets(l, searcher, 1, 1).front();
+  searcher.start = start_of("random");
+  int elsewhere = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const double first = regrets(l, searcher, seed, 1).front();
+    EXPECT_EQ(regrets(l, searcher, seed, 1).front(), first);
+    elsewhere += first != of_default ? 1 : 0;
+  }
+  EXPECT_GT(elsewhere, 10);
+}
+
+TEST(Prior, KnobsThatActOnTheBoundAreThreeTimesAsLikely) {
+  const Landscape l = made();
+  const Prior prior = prior_of_diagnoses(l);
+  const Config tail = {1, 1, 1, 1};  // bound by the tail, as knob 0 acts on it
+  ASSERT_EQ(l.points.at(tail).bound, Bound::tail);
+  EXPECT_EQ(prior(tail, 0, 2), 3);
+  EXPECT_EQ(prior(tail, 1, 2), 1);
+}
+
+TEST(Prior, InsightsAreOfOtherWorkloadsOfTheFamily) {
+  std::vector<Landscape> all = {made(), made(), made()};
+  all[1].workload = "b2h2l64d16:fp32";
+  all[2].workload = "b3h2l64d16:fp32";
+  all[2].family = "fwd_other";
+  EXPECT_TRUE(Insights({all.data(), 1}, all[0]).empty()) << "a landscape says nothing of itself";
+  const Insights insights(all, all[0]);
+  ASSERT_FALSE(insights.empty());
+  // What a change gains forwards, the change back loses.
+  const Knob& knob = all[0].knobs[0];
+  const int a = knob.values[0], b = knob.values[1];
+  EXPECT_NEAR(insights.log_ratio(knob.name, a, b), -insights.log_ratio(knob.name, b, a), 1e-12);
+  const Prior prior = insights.prior();
+  EXPECT_GE(prior(all[0].default_config, 0, a), 1.0 / 3);
+  EXPECT_LE(prior(all[0].default_config, 0, b), 3);
+  EXPECT_EQ(insights.log_ratio("no_knob", 1, 2), 0);
 }
 
 TEST(Landscape, OfAFamilysKnobs) {

@@ -59,6 +59,23 @@ class Landscape(unittest.TestCase):
         with self.assertRaises(landscape.LandscapeError):
             landscape.read(self.file.parent / "none.json")
 
+    def test_heeds_searches_beside(self):
+        header = {key: "x" for key in landscape.HEADER}
+        row = {"file": "a/landscape.json", "start": "random", "searches": [{"searcher": "elite", "median": 0.5}]}
+        evidence = self.file.parent / "simulation.json"
+        evidence.write_text(json.dumps({**header, "rows": [row]}))
+        read, rows = landscape.rows_of_heed([evidence], [self.file])
+        self.assertEqual((read, rows), (header, [{"searcher": "heed elite, random start", "medians": {"landscape.json": 0.5}}]))
+        simulation = {"file": str(self.file), "trials": 4, "seeds": 2, "searches": [{"searcher": "pso", "median": 0.25}, {"searcher": "mls"}]}
+        table = landscape.comparison([simulation], header, rows)["table"].splitlines()
+        self.assertEqual([line.split()[-1] for line in table[2:]], ["(1)", "50.00%", "25.00%", "-"])
+        with self.assertRaisesRegex(landscape.LandscapeError, "no simulation on"):
+            landscape.rows_of_heed([evidence], ["other.json"])
+        evidence.write_text("{}")
+        with self.assertRaisesRegex(landscape.LandscapeError, "no evidence"):
+            landscape.rows_of_heed([evidence], [self.file])
+        self.assertEqual(self.call(self.file, "--evidence", "x.json")[0], 2)
+
     @unittest.skipUnless(importlib.util.find_spec("kernel_tuner"), "Kernel Tuner is not installed")
     def test_optimisers_find_the_fastest_of_a_few(self):
         (row,) = landscape.simulate(self.file, ["random_sample"], trials=5, seeds=2)

@@ -38,20 +38,9 @@ TEST(StoredDiagnosis, HoldsWhatWasDiagnosedAndWhatWasCounted) {
 TEST(StoredDiagnosis, NoneAndUnknownOnesSayNothing) {
   for (const nlohmann::json& none : {nlohmann::json(), nlohmann::json::object(), nlohmann::json::array()}) {
     EXPECT_EQ(bound_of(none), Bound::unknown);
-    EXPECT_EQ(bound_at(none, 0), Bound::unknown);
     EXPECT_FALSE(has_counters(none));
   }
   EXPECT_EQ(bound_of({{"bound", "gremlins"}}), Bound::unknown);
-}
-
-TEST(StoredDiagnosis, AReplacementCountsFromItsGenerationOn) {
-  const nlohmann::json earlier = {{"bound", "latency"}};
-  const nlohmann::json later = replacement(earlier, {{"bound", "tensor"}, {"with_counters", true}}, 3);
-  EXPECT_EQ(bound_at(later, 2), Bound::latency);
-  EXPECT_EQ(bound_at(later, 3), Bound::tensor);
-  EXPECT_EQ(bound_of(later), Bound::tensor);
-  EXPECT_TRUE(has_counters(later));
-  EXPECT_EQ(bound_at(earlier, 0), Bound::latency);
 }
 
 }  // namespace
