@@ -15,6 +15,7 @@
 #include "cpu/config.hpp"
 #include "cpu/exp2.hpp"
 #include "cpu/features.hpp"
+#include "cpu/matrix_packing.hpp"
 #include "cpu/matrix_products.hpp"
 #include "cpu/rows.hpp"
 
@@ -33,14 +34,6 @@ class MatrixForward {
   static constexpr int kColumns = kShape.columns;
   static constexpr int kDepth = kShape.depth;
   static constexpr int kKeys = kConfig.block_n;
-  static constexpr long long kQueryRow = kDepth * 2;
-  static constexpr long long kQueryPiece = kConfig.block_m * kQueryRow;
-  static constexpr long long kKeyStep = tiles::kTileBytes;
-  static constexpr long long kKeyColumn = kKeyStep * (kDepth / 32);
-  static constexpr long long kKeyPiece = kKeyColumn * (kKeys / 16);
-  static constexpr long long kValueColumn = tiles::kTileBytes;
-  static constexpr long long kValueStep = kValueColumn * (kColumns / 16);
-  static constexpr long long kValuePiece = kValueStep * (kKeys / 32);
   static constexpr long long kWeightRow = kKeys * 2 + 64;  // rows begin in different sets of the L1
   static constexpr int kScoreRow = kKeys + 16;
   static constexpr long long kWeightPiece = kRows * kWeightRow;
@@ -61,9 +54,7 @@ class MatrixForward {
       : place_(place_of<kConfig, kProblem>(params, block)),
         params_(Held<kHasFeatures>::of(params, place_.batch, sizeof(Memory))) {
     char* const base = reinterpret_cast<char*>(scratch);
-    queries_ = base + kPlan.queries;
-    keys_ = base + kPlan.keys;
-    values_ = base + kPlan.values;
+    packed_ = {base + kPlan.queries, base + kPlan.keys, base + kPlan.values};
     weights_ = base + kPlan.weights;
     scores_ = reinterpret_cast<float*>(base + kPlan.scores);
     out_ = reinterpret_cast<float*>(base + kPlan.out);
@@ -83,12 +74,13 @@ class MatrixForward {
     const tiles::Session session;
     k_ = head_of(params_.k, params_.k_strides, batch_, head_);
     v_ = head_of(params_.v, params_.v_strides, batch_, head_);
-    pack_queries();
+    clear_sums();
+    packed_.pack_queries(rows_, [&](int row) { return query(row); });
     walk_blocks<kBlocks>(params_, batch_, head_, first_row_, span_of(first_row_, rows_), [&](const Span& span) {
       for (int tile = span.begin; tile < span.end; tile += kKeys) {
         const int count = min(kKeys, span.end - tile);
-        pack_keys(tile, count);
-        pack_values(tile, count);
+        packed_.pack_keys(count, [&](int row) { return key(tile + row); });
+        packed_.pack_values(count, params_.v_strides.row, [&](int row) { return value(tile + row); });
         fetch_next(tile + kKeys, span.end);
         for (int row = 0; row < rows_; row += kRows) process(row, tile, count);
       }
@@ -162,72 +154,12 @@ class MatrixForward {
              min(kKeys, span.end - span.begin)};
   }
 
-  static Vec load(const Memory* row, int column, int end) { return load_part<kProblem.element>(row, column, end); }
-
-  void pack_queries() {
-    IntVec largest{};
+  void clear_sums() {
     for (int row = 0; row < (rows_ + kRows - 1) / kRows * kRows; ++row) {
-      const Memory* from = query(min(row, rows_ - 1));
-      const int end = row < rows_ ? kDim : 0;
-      for (int d = 0; d < kDepth; d += 32) {
-        const Vec even = load(from, d, end);
-        const Vec odd = load(from, d + 16, end);
-        largest = larger(largest, larger(magnitude_bits(even), magnitude_bits(odd)));
-        Pairs pieces[kPieces];
-        split_inputs(even, odd, pieces);
-        for (int i = 0; i < kPieces; ++i)
-          *reinterpret_cast<Pairs*>(queries_ + i * kQueryPiece + row * kQueryRow + d * 2) = pieces[i];
-      }
       for (int d = 0; d < kColumns; d += 16) *reinterpret_cast<Vec*>(out_ + row * kColumns + d) = Vec{};
       sums_[row] = Vec{};
       maximum_[row] = -kInfinity;
     }
-    queries_split_ = kPieces == 1 || !any(largest >= kLeastUnsplittable);
-  }
-
-  /// Tiles of K^T: row i of a tile holds elements i and 16 + i of 16 keys.
-  void pack_keys(int tile, int count) {
-    IntVec largest{};
-    for (int j = 0; j < (count + 31) / 32 * 32; j += 16)
-      for (int d = 0; d < kDepth; d += 32) {
-        IntVec rows[kPieces][16];
-        for (int r = 0; r < 16; ++r) {
-          const int end = j + r < count ? kDim : 0;
-          const Memory* from = key(tile + (kPages ? min(j + r, count - 1) : j + r));
-          const Vec even = load(from, d, end);
-          const Vec odd = load(from, d + 16, end);
-          if (kPieces > 1) largest = larger(largest, larger(magnitude_bits(even), magnitude_bits(odd)));
-          Pairs pieces[kPieces];
-          split_inputs(even, odd, pieces);
-          for (int i = 0; i < kPieces; ++i) rows[i][r] = pieces[i];
-        }
-        for (int i = 0; i < kPieces; ++i) {
-          transpose(rows[i]);
-          auto* to = reinterpret_cast<IntVec*>(keys_ + i * kKeyPiece + j / 16 * kKeyColumn + d / 32 * kKeyStep);
-          for (int r = 0; r < 16; ++r) to[r] = rows[i][r];
-        }
-      }
-    keys_split_ = kPieces == 1 || !any(largest >= kLeastUnsplittable);
-  }
-
-  /// Tiles of V: row i of a tile holds 16 columns of keys i and 16 + i.
-  void pack_values(int tile, int count) {
-    IntVec largest{};
-    for (int j = 0; j < count; j += 32)
-      for (int d = 0; d < kColumns; d += 16)
-        for (int r = 0; r < 16; ++r) {
-          const Memory* from = value(tile + (kPages ? min(j + r, count - 1) : j + r));
-          const Memory* next = kPages ? value(tile + min(j + 16 + r, count - 1)) : from + 16 * params_.v_strides.row;
-          const Vec even = load(from, d, j + r < count ? kDim : 0);
-          const Vec odd = load(next, d, j + 16 + r < count ? kDim : 0);
-          largest = larger(largest, larger(magnitude_bits(even), magnitude_bits(odd)));
-          Pairs pieces[kPieces];
-          split_inputs(even, odd, pieces);
-          for (int i = 0; i < kPieces; ++i)
-            reinterpret_cast<Pairs*>(values_ + i * kValuePiece + j / 32 * kValueStep + d / 16 * kValueColumn)[r] =
-                pieces[i];
-        }
-    values_split_ = !any(largest >= kLeastUnsplittable);
   }
 
   /// One tile of keys for one group of rows: scores, softmax, values.
@@ -237,29 +169,30 @@ class MatrixForward {
     if (keys.begin == keys.end) return;
     const int first_step = keys.begin / 32;
     const int steps = (keys.end + 31) / 32;
-    const Operands scores{queries_ + row * kQueryRow, kQueryRow, kQueryPiece, keys_, kKeyColumn, kKeyStep, kKeyPiece};
+    const Operands scores = packed_.of_scores(row);
     for (int j = first_step; j < steps; ++j) {
       tiles::zero<0>(), tiles::zero<1>(), tiles::zero<2>(), tiles::zero<3>();
       for (int d = 0; d < kDepth / 32; ++d)
-        multiply_step<kPieces, true>(scores, scores.left + d * 64, scores.right + j * 2 * kKeyColumn + d * kKeyStep);
+        multiply_step<kPieces, true>(scores, scores.left + d * 64,
+                                     scores.right + j * 2 * scores.right_column + d * scores.right_step);
       store_sums(scores_ + j * 32, kScoreRow * 4);
     }
-    if (!queries_split_ || !keys_split_) [[unlikely]]
+    if (!packed_.queries_split || !packed_.keys_split) [[unlikely]]
       multiply_scores_apart(row, tile, group_rows, keys);
     for (int r = 0; r < group_rows; ++r) {
       next_.template fetch<kDim>(params_.k_strides.row, params_.v_strides.row);
       softmax(row, r, tile, seen(row + r).in_tile(tile, count), first_step, steps);
     }
-    if (!values_split_ && (kPieces > 1 || kProblem.mask != MaskKind::none)) [[unlikely]]
+    if (!packed_.values_split && (kPieces > 1 || kProblem.mask != MaskKind::none)) [[unlikely]]
       return multiply_values_apart(row, tile, group_rows, count);
-    const Operands values{weights_, kWeightRow, kWeightPiece, values_, kValueColumn, kValueStep, kValuePiece};
+    const Operands values = packed_.of_values(weights_, kWeightRow, kWeightPiece);
     for (int d = 0; d < kColumns; d += 32) {
       float* const out = out_ + row * kColumns + d;
       tiles::load<0>(out, kColumns * 4), tiles::load<1>(out + 16, kColumns * 4);
       tiles::load<2>(out + 16 * kColumns, kColumns * 4), tiles::load<3>(out + 16 * kColumns + 16, kColumns * 4);
       for (int j = first_step; j < steps; ++j)
         multiply_step<kPieces, false>(values, values.left + j * 64,
-                                      values.right + j * kValueStep + d / 16 * kValueColumn);
+                                      values.right + j * values.right_step + d / 16 * values.right_column);
       store_sums(out, kColumns * 4);
     }
   }
@@ -395,9 +328,7 @@ class MatrixForward {
   typename Held<kHasFeatures>::Type params_;
   const Memory* k_ = nullptr;  ///< the head's first key
   const Memory* v_ = nullptr;
-  char* queries_;           ///< (pieces, block_m, depth)
-  char* keys_;              ///< (pieces, block_n / 16, depth / 32) tiles
-  char* values_;            ///< (pieces, block_n / 32, columns / 16) tiles
+  MatrixPacking<kConfig, kProblem> packed_;
   char* weights_;           ///< (pieces, 32, block_n)
   float* scores_;           ///< (32, block_n)
   float* out_;              ///< (block_m, columns)
@@ -410,9 +341,6 @@ class MatrixForward {
   int first_row_;
   int rows_;
   int prefix_ = 0;  ///< keys that all rows see
-  bool queries_split_ = true;
-  bool keys_split_ = true;
-  bool values_split_ = true;
 };
 
 }  // namespace heed::cpu
