@@ -6,6 +6,7 @@
 
 #include "base/text.hpp"
 #include "base/version.hpp"
+#include "compile/embedded.hpp"
 #include "cli/command.hpp"
 #include "json/text.hpp"
 #include "ladder/ladder.hpp"
@@ -44,7 +45,7 @@ int main(int argc, char** argv) {
       "Heed evolves fused attention kernels for your shape on your machine, proves each one, measures it against what "
       "you use "
       "today and keeps the evidence.");
-  app.set_version_flag("--version", fmt::format("heed {}", heed::kVersion));
+  app.set_version_flag("--version", fmt::format("heed {}, sources {}", heed::kVersion, heed::compile::source_digest()));
   app.require_subcommand(1);
   app.footer(
       "Examples:\n"

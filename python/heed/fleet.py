@@ -1,0 +1,243 @@
+"""Kernels for the calls of a model, searched on every GPU of a Ray cluster at once.
+
+    python -m heed.fleet evolve --workloads calls.json --trials 45 --book heed.book -o results
+    python -m heed.fleet evolve --workloads calls.json --address auto --kind H100 -o results
+
+A task is one workload on one whole GPU of a kind; what it brings back is a book of its champion and the evidence of its run. A task whose worker
+or node dies runs again on another, and costs the others nothing. What has come back lies in the folder of results, one file a workload: the
+same command goes on where it was.
+Ray (https://docs.ray.io) is not a requirement of Heed: pip install "ray[default]". Every node needs the same version of Heed.
+"""
+
+import argparse
+import base64
+import ctypes
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from heed import program
+
+RETRIES = 3  # of a task whose worker or node died
+DONE = "done"
+
+
+class FleetError(RuntimeError):
+    """A sentence for the user: no cluster, no GPU of the kind, files that cannot be read or written."""
+
+
+def workloads_of(path):
+    """Workloads of a file that heed.record wrote, most seconds first, as text. @raises FleetError for a file that is none"""
+    try:
+        rows = json.loads(Path(path).read_text(encoding="utf-8"))["rows"]
+        served = [row for row in rows if row["workload"] and not row.get("form")]
+        return [row["workload"] for row in sorted(served, key=lambda row: -row["seconds"])]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FleetError(f"{path} is no file of calls that heed.record wrote: {error}") from error
+
+
+def version_of(heed):
+    """What `heed --version` prints: version and digest of the kernels' sources. @raises FleetError where the program does not run"""
+    try:
+        done = subprocess.run([heed, "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FleetError(f"{heed} --version did not run: {error}") from error
+    if done.returncode != 0:
+        raise FleetError(f"{heed} --version ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def _die_with_the_worker():
+    """In a child before it becomes heed: SIGTERM when its parent ends (prctl(2), PR_SET_PDEATHSIG), so that no search outlives its task."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+def search(workload, arguments, version, heed=None):
+    """One task: `heed evolve` of one workload on this node. Runs in a worker of Ray, which shows it the GPU that it holds and no other.
+
+    @returns a row: workload, state ("done", "failed" or "refused"), reason, run (what --json printed), book (base64; None without a champion),
+    evidence (a JSON value; None where the run failed), seconds
+    """
+    begin = time.monotonic()
+    row = {"workload": workload, "state": "failed", "reason": "", "run": None, "book": None, "evidence": None}
+    try:
+        heed = heed or program.path()
+        here = version_of(heed)
+        if here != version:
+            return {**row, "state": "refused", "reason": f"this node has {here!r}, the one that sent the task {version!r}; install the same Heed on both"}
+        with tempfile.TemporaryDirectory() as folder:
+            book, evidence = Path(folder) / "heed.book", Path(folder) / "run.json"
+            command = [heed, "evolve", "--shape", workload, "--db", f"{folder}/heed.db", "--book", str(book), "--evidence", str(evidence), "--json", *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, preexec_fn=_die_with_the_worker)
+            if done.returncode != 0:
+                lines = done.stderr.strip().splitlines() or [f"heed evolve ended with {done.returncode}"]
+                return {**row, "state": "refused" if done.returncode == 2 else "failed", "reason": lines[-1]}
+            row["run"] = json.loads(done.stdout)
+            row["evidence"] = json.loads(evidence.read_text(encoding="utf-8")) if evidence.is_file() else None
+            row["book"] = base64.b64encode(book.read_bytes()).decode() if book.is_file() else None
+            row["state"] = DONE
+    except (FleetError, FileNotFoundError, ValueError) as error:
+        row["reason"] = str(error)
+    row["seconds"] = time.monotonic() - begin
+    return row
+
+
+def demand(resources, device, kind, processors):
+    """What a task asks of a node: a dict for Ray's options. @raises FleetError where no node of the cluster has it
+
+    @param resources of the whole cluster, as ray.cluster_resources() gives them
+    """
+    if device == "cpu":
+        if resources.get("CPU", 0) < processors:
+            raise FleetError(f"a task takes {processors} processors (--processors), and the cluster has {resources.get('CPU', 0):g}")
+        return {"num_cpus": processors}
+    if resources.get("GPU", 0) < 1:
+        raise FleetError("the cluster has no GPU; --device cpu searches on its processors")
+    if not kind:
+        return {"num_gpus": 1}
+    kinds = sorted(name.split(":", 1)[1] for name in resources if name.startswith("accelerator_type:"))
+    if kind not in kinds:
+        raise FleetError(f"the cluster has no {kind}; it has {', '.join(kinds) or 'GPUs of no known kind'}")
+    return {"num_gpus": 1, "accelerator_type": kind}
+
+
+def file_of(folder, workload):
+    """The file of a workload's result."""
+    return Path(folder) / (re.sub(r"[^A-Za-z0-9._-]+", "_", workload) + ".json")
+
+
+def finished(folder, workload, version, trials):
+    """The row that an earlier command left, where it is done, of the same Heed and of as many trials; else None."""
+    try:
+        row = json.loads(file_of(folder, workload).read_text(encoding="utf-8"))
+        return row if row["state"] == DONE and row["version"] == version and row["trials"] >= trials else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def keep(folder, row):
+    """Writes a row whole or not at all."""
+    file = file_of(folder, row["workload"])
+    beside = file.with_suffix(".part")
+    beside.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
+    beside.replace(file)
+
+
+def merge(heed, row, book):
+    """Puts the champion of a row into a book. Of two for one workload and device the book keeps the one whose ratio's interval has the higher
+    lower end, where referee and sources are the same; else the newer one (`heed book --help`). @returns what went wrong, or ''"""
+    if row["book"] is None:
+        return ""
+    with tempfile.NamedTemporaryFile(suffix=".book") as file:
+        file.write(base64.b64decode(row["book"]))
+        file.flush()
+        done = subprocess.run([heed, "book", "import", file.name, *(["--book", str(book)] if book else [])], capture_output=True, text=True)
+    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or [f"heed book import ended with {done.returncode}"])[-1]
+
+
+def line_of(row):
+    """A row in a few words."""
+    if row["state"] != DONE:
+        return f"{row['workload']}: {row['state']}: {row['reason']}"
+    return f"{row['workload']}: {row['run'].get('summary', DONE)}"
+
+
+def evolve(options, say):
+    """Runs the searches. @returns (rows, number that failed) @raises FleetError"""
+    try:
+        import ray
+    except ImportError:
+        raise FleetError('Ray is not installed; pip install "ray[default]"') from None
+    heed = program.path()
+    version = version_of(heed)
+    workloads = workloads_of(options.workloads)
+    if not workloads:
+        raise FleetError(f"{options.workloads} has no call that a kernel of Heed has the form of")
+    folder = Path(options.output)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FleetError(f"{folder} is no folder to write into: {error}") from error
+
+    rows = {workload: row for workload in workloads if (row := finished(folder, workload, version, options.trials))}
+    for row in rows.values():
+        say(f"{len(rows)} of {len(workloads)} were done: {line_of(row)}")
+    left = [workload for workload in workloads if workload not in rows]
+    if left:
+        try:
+            ray.init(address=options.address, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise FleetError(f"no Ray cluster at {options.address or 'this machine'}: {error}") from error
+        try:
+            needs = demand(ray.cluster_resources(), options.device, options.kind, options.processors)
+            dashboard = ray.get_runtime_context().worker.node.address_info.get("webui_url") if hasattr(ray.get_runtime_context(), "worker") else ""
+            say(f"{len(left)} searches on a cluster of {len([n for n in ray.nodes() if n['Alive']])} nodes" + (f", dashboard http://{dashboard}" if dashboard else ""))
+            arguments = ["--trials", str(options.trials), "--device", options.device, *options.extra]
+            task = ray.remote(max_retries=RETRIES, max_calls=1)(search)
+            under_way = {task.options(name=f"heed evolve {one}", **needs).remote(one, arguments, version): one for one in left}
+            try:
+                while under_way:
+                    (ready, *_), _ = ray.wait(list(under_way), num_returns=1)
+                    workload = under_way.pop(ready)
+                    try:
+                        row = ray.get(ready)
+                    except ray.exceptions.RayError as error:  # its worker or node died RETRIES times more
+                        row = {"workload": workload, "state": "failed", "reason": str(error).strip().splitlines()[0], "run": None, "book": None, "evidence": None}
+                    row |= {"version": version, "trials": options.trials}
+                    keep(folder, row)
+                    if row["state"] == DONE and (wrong := merge(heed, row, options.book)):
+                        row |= {"state": "failed", "reason": f"its champion is in {file_of(folder, workload)} and not in the book: {wrong}"}
+                    rows[workload] = row
+                    say(f"{len(rows)} of {len(workloads)}: {line_of(row)}")
+            except KeyboardInterrupt:
+                for one in under_way:
+                    ray.cancel(one, force=True)
+                raise
+        finally:
+            ray.shutdown()
+    ordered = [rows[workload] for workload in workloads]
+    return ordered, sum(row["state"] != DONE for row in ordered)
+
+
+def main(arguments=None):
+    """The command line. @returns the exit code: 0, 1 where a search failed or there is no cluster, 2 for wrong usage, 130 for Ctrl-C"""
+    parser = argparse.ArgumentParser(prog="python -m heed.fleet", description=__doc__.split("\n", 1)[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("evolve", help="evolve kernels for the calls of a model", description="Evolve kernels for the calls of a model, a task of Ray for each workload.")
+    command.add_argument("--workloads", required=True, metavar="FILE", help="calls that heed.record wrote")
+    command.add_argument("-o", "--output", required=True, metavar="FOLDER", help="folder for results, a file a workload; those that are there are not searched again")
+    command.add_argument("--trials", type=int, default=45, help="variants to build, verify and measure for each workload [%(default)s]")
+    command.add_argument("--book", metavar="FILE", help="book that champions go to [the user's own]")
+    command.add_argument("--address", help="a Ray cluster, e.g. auto or ray://host:10001 [a cluster of this machine alone, which ends with the command]")
+    command.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what a task searches on [%(default)s]")
+    command.add_argument("--kind", default="", help="GPUs of this accelerator type of Ray alone, e.g. H100 or L4 [any]")
+    command.add_argument("--processors", type=int, default=1, help="processors of a task with --device cpu [%(default)s]")
+    command.add_argument("--json", action="store_true", help="print the results as JSON")
+    command.add_argument("extra", nargs="*", metavar="-- OPTION", help="more options for heed evolve, behind --")
+    options = parser.parse_args(arguments)
+    if options.trials < 1 or options.processors < 1:
+        parser.error("--trials and --processors are at least 1")
+    try:
+        rows, failed = evolve(options, lambda text: print(text, file=sys.stderr, flush=True))
+    except (FleetError, FileNotFoundError) as error:
+        print(f"heed.fleet: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"heed.fleet: interrupted; what is done lies in {options.output}, and the same command goes on", file=sys.stderr)
+        return 130
+    if options.json:
+        print(json.dumps({"results": [{key: value for key, value in row.items() if key != "book"} for row in rows]}, indent=1))
+    else:
+        for row in rows:
+            print(line_of(row))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""python -m heed.fleet: what needs no cluster, and where Ray is installed a cluster of two nodes, one of which is killed in the middle."""
+
+import base64
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import stat
+import tempfile
+import threading
+import time
+import unittest
+from pathlib import Path
+
+from heed import fleet
+
+# Stands in for heed: says what it was asked, takes a while, and wins at every workload but one.
+PROGRAM = """#!/usr/bin/env python3
+import json, os, sys, time
+folder, arguments = os.path.dirname(__file__), sys.argv[1:]
+if arguments == ["--version"]:
+    print("heed 0 of sources 1")
+elif arguments[0] == "book":
+    with open(folder + "/merged", "a") as file:
+        file.write(open(arguments[2]).read() + "\\n")
+else:
+    value = lambda name: arguments[arguments.index(name) + 1]
+    workload = value("--shape")
+    with open(folder + "/started", "a") as file:
+        file.write(workload + "\\n")
+    if workload == "b9":
+        print("heed: b9 is no workload", file=sys.stderr)
+        sys.exit(2)
+    time.sleep(float(os.environ.get("FLEET_TEST_SECONDS", "0")))
+    open(value("--book"), "w").write("champion of " + workload)
+    open(value("--evidence"), "w").write("{}")
+    print(json.dumps({"result": {"summary": "Faster: " + workload}, "trials": value("--trials")}))
+"""
+
+
+class Fleet(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.program = self.folder / "heed"
+        self.program.write_text(PROGRAM)
+        self.program.chmod(self.program.stat().st_mode | stat.S_IXUSR)
+        os.environ["HEED_PROGRAM"] = str(self.program)
+        self.addCleanup(os.environ.pop, "HEED_PROGRAM")
+        self.calls = self.folder / "calls.json"
+        self.write(["b1", "b2", "b3"])
+
+    def write(self, workloads):
+        rows = [{"workload": one, "form": "", "calls": 1, "seconds": 1 / (i + 1)} for i, one in enumerate(workloads)]
+        rows.append({"workload": "", "form": "a mask", "calls": 1, "seconds": 9.0})
+        self.calls.write_text(json.dumps({"rows": rows}))
+
+    def call(self, *arguments):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                code = fleet.main(["evolve", "--workloads", str(self.calls), "-o", str(self.folder / "results"), *map(str, arguments)])
+            except SystemExit as exit:
+                code = exit.code
+        return code, out.getvalue(), err.getvalue()
+
+    def lines(self, name):
+        file = self.folder / name
+        return file.read_text().split("\n")[:-1] if file.is_file() else []
+
+    def test_workloads_by_their_time(self):
+        self.assertEqual(fleet.workloads_of(self.calls), ["b1", "b2", "b3"])
+        for text in ("{", "[]", '{"rows": [{}]}'):
+            self.calls.write_text(text)
+            with self.assertRaisesRegex(fleet.FleetError, "heed.record"):
+                fleet.workloads_of(self.calls)
+
+    def test_a_task(self):
+        row = fleet.search("b1", ["--trials", "3"], "heed 0 of sources 1")
+        self.assertEqual((row["state"], row["run"]["trials"], row["evidence"]), ("done", "3", {}))
+        self.assertEqual(base64.b64decode(row["book"]), b"champion of b1")
+
+    def test_a_task_that_heed_refuses_and_one_of_another_version(self):
+        row = fleet.search("b9", [], "heed 0 of sources 1")
+        self.assertEqual((row["state"], row["reason"], row["book"]), ("refused", "heed: b9 is no workload", None))
+        row = fleet.search("b1", [], "heed 0 of sources 2")
+        self.assertEqual(row["state"], "refused")
+        self.assertIn("install the same Heed on both", row["reason"])
+        self.assertEqual(fleet.search("b1", [], "heed 0 of sources 1", heed="/nowhere/heed")["state"], "failed")
+
+    def test_what_a_task_asks_of_a_node(self):
+        cluster = {"CPU": 4.0, "GPU": 2.0, "accelerator_type:H100": 1.0}
+        self.assertEqual(fleet.demand(cluster, "cuda", "", 1), {"num_gpus": 1})
+        self.assertEqual(fleet.demand(cluster, "cuda", "H100", 1), {"num_gpus": 1, "accelerator_type": "H100"})
+        self.assertEqual(fleet.demand(cluster, "cpu", "", 4), {"num_cpus": 4})
+        for resources, device, kind, processors, words in (
+            ({"CPU": 4.0}, "cuda", "", 1, "no GPU"),
+            (cluster, "cuda", "L4", 1, "no L4; it has H100"),
+            (cluster, "cpu", "", 5, "takes 5 processors"),
+        ):
+            with self.assertRaisesRegex(fleet.FleetError, words):
+                fleet.demand(resources, device, kind, processors)
+
+    def test_results_are_kept_and_broken_ones_are_not_taken(self):
+        folder = self.folder / "results"
+        folder.mkdir()
+        row = {"workload": "b1:fp16", "state": "done", "version": "v", "trials": 5}
+        fleet.keep(folder, row)
+        self.assertEqual(fleet.finished(folder, "b1:fp16", "v", 5), row)
+        for workload, version, trials in (("b2", "v", 5), ("b1:fp16", "w", 5), ("b1:fp16", "v", 6)):
+            self.assertIsNone(fleet.finished(folder, workload, version, trials))
+        fleet.file_of(folder, "b1:fp16").write_text('{"state": "done"')
+        self.assertIsNone(fleet.finished(folder, "b1:fp16", "v", 5))
+
+    def test_wrong_usage(self):
+        self.assertEqual(self.call("--trials", 0)[0], 2)
+        self.assertEqual(self.call("--device", "abacus")[0], 2)
+
+    @unittest.skipIf(importlib.util.find_spec("ray"), "Ray is installed")
+    def test_without_ray(self):
+        code, _, err = self.call()
+        self.assertEqual(code, 1)
+        self.assertIn("pip install", err)
+
+    @unittest.skipUnless(importlib.util.find_spec("ray"), "Ray is not installed")
+    def test_a_node_that_dies_costs_its_task_alone(self):
+        from ray.cluster_utils import Cluster
+
+        os.environ["FLEET_TEST_SECONDS"] = "3"
+        self.addCleanup(os.environ.pop, "FLEET_TEST_SECONDS")
+        self.write(["b1", "b2", "b9", "b3"])
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        self.addCleanup(cluster.shutdown)
+        cluster.add_node(num_cpus=1)
+        victim = cluster.add_node(num_cpus=1)
+
+        def kill():
+            end = time.monotonic() + 120
+            while len(self.lines("started")) < 2 and time.monotonic() < end:
+                time.sleep(0.1)
+            cluster.remove_node(victim, allow_graceful=False)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        code, out, err = self.call("--address", cluster.address, "--device", "cpu", "--trials", 2)
+        killer.join()
+        self.assertEqual(code, 1, err)
+        self.assertIn("b9: refused: heed: b9 is no workload", out)
+        self.assertEqual(sorted(self.lines("merged")), ["champion of b1", "champion of b2", "champion of b3"])
+        started = self.lines("started")
+        self.assertGreater(len(started), 4, "the task of the node that died ran again")
+        self.assertEqual(len(list((self.folder / "results").glob("*.json"))), 4)
+
+        # The same command again runs what was refused, and nothing else.
+        code, _, err = self.call("--address", cluster.address, "--device", "cpu", "--trials", 2)
+        self.assertEqual(code, 1, err)
+        self.assertEqual(self.lines("started")[len(started) :], ["b9"])
+
+
+if __name__ == "__main__":
+    unittest.main()
