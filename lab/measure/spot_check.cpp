@@ -20,6 +20,7 @@ constexpr int kEarlier = -1;   // written by the replay before the one that was 
 constexpr int kUnderWay = -2;  // may hold anything
 
 constexpr double kMostCheckedBytes = 256e6;  // of sets looked at in one check, but one set at least
+constexpr double kAllRowsFlops = 0.1e9;      // of the launches of all sets: up to there every row is recomputed
 constexpr double kOutlier = 32;
 constexpr int kOutlierEvery = 16;
 // The largest of many is about 4 sigma: 60, and 160, where e^160 is no fp32 number: without the maximum it overflows.
@@ -154,7 +155,10 @@ verify::Comparison SpotCheck::check(worker::Worker& worker, Image& image) {
     keys[i] = sets_.restore_keys(looked_at_[i], after, totals_.back());
     slack[i] = sets_.check_slack(looked_at_[i], after);
   });
-  bool with_rows = true;  // of one set: the others are compared with another slot's
+  // Of one set: the others are compared with another slot's, if that was stopped at the same launch. Where the oracle
+  // costs little, of all: on a CPU small launches are seldom stopped alike.
+  const bool all_rows = sets_.workload().flops() * static_cast<double>(looked_at_.size()) <= kAllRowsFlops;
+  bool with_rows = true;
   for (std::size_t i = 0; i < looked_at_.size(); ++i) {
     const int set = looked_at_[i];
     std::byte* after = bytes_of(worker, image, i);
@@ -169,7 +173,7 @@ verify::Comparison SpotCheck::check(worker::Worker& worker, Image& image) {
       } else {
         const verify::Reference none;
         result = verify::compare(sets_.scene(set), after, with_rows ? reference(set, by) : none, false);
-        with_rows = false;
+        with_rows = all_rows;
       }
     }
     if (result.finding == Finding::none) result = slack[i];

@@ -25,6 +25,9 @@ constexpr double kMostImageBytes = 4e9;
 // take 12 s of a run, 1024 take 3. With 32 MB of cache workloads below 94 KB stay partly in it.
 constexpr double kMostColdSets = 1024;
 constexpr double kOracleFlops = 0.3e9;  // for one set's outputs
+// Of the scale from one cycle to the next. Outputs of N(0, 1) inputs move by as much, relatively: several times what is
+// allowed of bf16. Two sets and 100 launches have 25 cycles; scores stay what they are but for a third.
+constexpr double kScaleStep = 0.015;
 
 }  // namespace
 
@@ -79,8 +82,14 @@ TimedSets::TimedSets(const Workload& workload, const TimingPlan& plan, const Lau
 TimedSets::Sources TimedSets::sources(int launch) const {
   const int sets = plan_.sets;
   const int round = launch / sets;
+  const int cycle = round / sets;
   const auto at = [&](int place) { return order_[static_cast<std::size_t>(place % sets)]; };
-  return {at(launch), at(launch + round), at(launch + 2 * round), at(launch)};
+  return {at(launch), at(launch + round), at(launch + 2 * round + cycle), at(launch)};
+}
+
+double TimedSets::scale_of(int launch) const {
+  const int cycle = launch / plan_.sets / plan_.sets;
+  return workload_.softmax_scale() * std::max(0.5, 1 - kScaleStep * cycle);
 }
 
 void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int, LaunchPlan>>& slots, double limit_s,
@@ -116,6 +125,7 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
         if (base.*at != worker::kNull) launch.*at = offset_of(from.q) + base.*at;
       launch.workspace = plan.workspace_bytes > 0 ? offset_of(from.o) + base.workspace : worker::kNull;
       launch.semaphores = plan.semaphores > 0 ? offset_of(from.o) + base.semaphores : worker::kNull;
+      launch.shape.scale = static_cast<float>(scale_of(n));
       launch.grid = plan.grid;
       list.push_back(launch);
     }
@@ -156,7 +166,9 @@ verify::Reference TimedSets::reference(int launch, const worker::ChannelFactors&
   tensors.q = q.data();
   tensors.k = scene(from.k).tensors().k;
   tensors.v = scene(from.v).tensors().v;
-  return verify::make_reference(workload_, tensors, verify::choose_rows(workload_, kOracleFlops, seed));
+  Workload w = workload_;
+  w.scale = scale_of(launch);
+  return verify::make_reference(w, tensors, verify::choose_rows(w, kOracleFlops, seed));
 }
 
 verify::Comparison TimedSets::restore_keys(int set, std::byte* after, const worker::ChannelFactors& factors) const {

@@ -28,10 +28,10 @@ TimingPlan plan_timing(const Workload& workload, const DeviceFacts& device, Cach
 
 /// Several input sets, side by side in one image.
 ///
-/// Launch n of a replay reads Q of set n % S, K of set (n + n / S) % S and V of set (n + 2 (n / S)) % S, and writes O
-/// of set n % S; the sets are counted in a random order. Inputs repeat after S x S launches, when S outputs have each
-/// been written S times: an output left from an earlier launch is wrong for the next, and which memory the next launch
-/// reads cannot be guessed, so nothing can be gained by fetching it early.
+/// With round r = n / S and cycle c = n / S^2, launch n of a replay reads Q of set n % S, K of set (n + r) % S and V of
+/// set (n + 2 r + c) % S, writes O of set n % S and multiplies scores by a scale of its cycle; the sets are counted in
+/// a random order. No two launches of a replay have the same output: one that was left or kept somewhere is wrong for
+/// all others, and which memory the next launch reads cannot be guessed, so nothing can be gained by fetching it early.
 class TimedSets {
  public:
   /// @param memory what a launch may take besides the tensors; each set has its own
@@ -73,6 +73,9 @@ class TimedSets {
     int o = 0;
   };
   [[nodiscard]] Sources sources(int launch) const;
+  /// The softmax scale of a launch: the workload's in the first S^2 launches, then 1.5% of it less from cycle to cycle.
+  /// Q, K and V come round where a replay has more launches than S sets have combinations.
+  [[nodiscard]] double scale_of(int launch) const;
 
   /// What a launch must have written with K multiplied by `factors`, in some rows of some heads, which the seed
   /// chooses. The factors go into Q, exactly.

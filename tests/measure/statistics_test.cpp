@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
 
 #include "base/random.hpp"
 #include "measure/floor.hpp"
@@ -210,6 +213,30 @@ TEST(TimingPlan, SetsFitTheCacheOrFloodIt) {
   // What a replay itself takes is spread over many launches, of large sets too.
   for (const char* text : {"b1h8l512d64", "b4h16l512d64"})
     EXPECT_GT(plan_timing(parse_workload(text), device, Caches::warm).launches, 50) << text;
+}
+
+// Whatever a candidate keeps of a launch is wrong for every other one of the replay: in tensors that come together, or
+// by a scale that moves outputs by more than is allowed.
+TEST(TimedSets, NoTwoLaunchesOfAReplayHaveOneOutput) {
+  const Workload w = parse_workload("b1h1l2d8:fp16");
+  for (int sets = 2; sets <= 11; ++sets) {
+    const TimedSets timed(w, {.sets = sets, .launches = std::max(100, 2 * sets), .replays = 1}, {}, 1);
+    std::map<std::tuple<int, int, int>, std::vector<double>> scales;
+    std::set<std::tuple<int, int, double>> scores;  // of Q and K alone
+    for (int n = 0; n < timed.plan().launches; ++n) {
+      const TimedSets::Sources from = timed.sources(n);
+      const double scale = timed.scale_of(n);
+      EXPECT_GT(scale, 0.6 * w.softmax_scale());
+      EXPECT_LE(scale, w.softmax_scale());
+      EXPECT_TRUE(scores.emplace(from.q, from.k, scale).second) << sets << " sets, launch " << n;
+      for (const double other : scales[{from.q, from.k, from.v}])
+        EXPECT_GT(std::abs(scale - other), 0.01 * w.softmax_scale()) << sets << " sets, launch " << n;
+      scales[{from.q, from.k, from.v}].push_back(scale);
+      if (n < sets * sets) {
+        EXPECT_EQ(scale, w.softmax_scale());
+      }
+    }
+  }
 }
 
 }  // namespace
