@@ -1,193 +1,76 @@
-// heed library: what libheed costs a caller
+// heed library: libheed's C interface on this machine, checked and timed
+#include "cli/library.hpp"
+
 #include <fmt/format.h>
 
-#include <chrono>
+#include <filesystem>
 
-#include "api/plan.hpp"
 #include "base/files.hpp"
-#include "cli/command.hpp"
+#include "base/text.hpp"
 #include "json/text.hpp"
-#include "measure/statistics.hpp"
 #include "record/json.hpp"
 #include "report/evidence.hpp"
-#ifdef HEED_WITH_CUDA
-#include "device/cuda_driver.hpp"
-#include "launch/gpu_program.hpp"
-#include "launch/tensor_map.hpp"
-#include "worker/cuda_memory.hpp"
-#endif
 
 namespace heed::cli {
-namespace {
 
-struct Options {
-  MachineOptions machine;
-  std::vector<std::string> shapes;
-  std::string evidence;
-  int readings = 200;
-};
-
-#ifdef HEED_WITH_CUDA
-
-using Clock = std::chrono::steady_clock;
-
-double us_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+GrowingEvidence::GrowingEvidence(std::string path, const std::string& what, const DeviceFacts& device)
+    : path_(std::move(path)), document_(report::evidence_header(what, record::to_json(device), sources())) {
+  document_["complete"] = false;
+  document_["rows"] = nlohmann::json::array();
+  if (!path_.empty()) expect_writable(path_, ErrorCode::store);
 }
 
-constexpr int kCalls = 20;  // of a reading: few enough that the driver's queue never fills
-
-/// Median host time of a call, in us: readings of kCalls calls each, the stream empty before every reading.
-template <typename Call>
-double host_us(const CudaDriver& cuda, CUstream stream, int readings, const Call& call) {
-  std::vector<double> each;
-  for (int i = 0; i < readings + 5; ++i) {
-    worker::check_cuda(cuda.stream_synchronize(stream), "waiting for the stream");
-    const auto begin = Clock::now();
-    for (int n = 0; n < kCalls; ++n) call();
-    if (i >= 5) each.push_back(us_since(begin) / kCalls);
-  }
-  worker::check_cuda(cuda.stream_synchronize(stream), "waiting for the stream");
-  return measure::median(each);
+void GrowingEvidence::resume(const std::string& setting) {
+  std::error_code error;
+  if (path_.empty() || !std::filesystem::exists(path_, error)) return;
+  const auto earlier = nlohmann::json::parse(read_file(path_, ErrorCode::store), nullptr, /*allow_exceptions=*/false);
+  for (const std::string& field : {std::string("what"), std::string("device"), std::string("source_digest"), setting})
+    if (!earlier.is_object() || earlier.value(field, nlohmann::json()) != document_.value(field, nlohmann::json()))
+      throw Error(
+          ErrorCode::usage,
+          fmt::format("{} cannot be gone on with: its \"{}\" is another; name a file that is not there", path_, field),
+          path_);
+  for (const nlohmann::json& row : earlier.value("rows", nlohmann::json::array())) document_["rows"].push_back(row);
 }
 
-nlohmann::json host_times(const std::string& shape, const Options& o, jit::Builder& builder,
-                          const DeviceFacts& device) {
-  const Workload w = parse_workload(shape);
-  if (w.has_features())
-    throw Error(ErrorCode::unsupported,
-                fmt::format("{} has features, whose tensors this command does not make; name a shape without", shape),
-                shape);
-  const Variant variant = admitted(std::string(kAutomatic), w, device);
-  const jit::BuildOutcome outcome = builder.build(jit::request_for(variant, w, device));
-  if (!outcome.artifact) throw Error(ErrorCode::build_failed, outcome.log, variant.id());
-  const std::string cubin = read_file(outcome.artifact->path, ErrorCode::cache);
-  const std::string text = describe(variant);
-  const heed_problem p = api::problem_of(w, DeviceKind::cuda);
-  heed_options options;
-  heed_options_init(&options);
-  options.variant = text.c_str();
-  options.image = cubin.data();
-  options.image_bytes = cubin.size();
-  heed_plan* plan = nullptr;
-  const auto begin = Clock::now();
-  if (heed_plan_create(&p, &options, &plan) != HEED_OK) throw Error(ErrorCode::internal, heed_last_error(), shape);
-  const double create_us = us_since(begin);
-
-  const CudaDriver& cuda = cuda_driver();
-  CUdevice ordinal = 0;
-  CUcontext context = nullptr;
-  worker::check_cuda(cuda.device_get(&ordinal, 0), "opening the GPU");
-  worker::check_cuda(cuda.device_primary_ctx_retain(&context, ordinal), "taking the GPU's context");
-  worker::check_cuda(cuda.ctx_set_current(context), "choosing the context");
-  CUstream stream = nullptr;
-  worker::check_cuda(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING), "creating a stream");
-  const std::uint64_t bytes =
-      4 * static_cast<std::uint64_t>(w.batch * w.heads * std::max(w.len_q, w.len_k) * w.dim) * 2;
-  worker::DeviceBuffer memory;
-  const CUdeviceptr base = memory.at_least(bytes);
-  worker::check_cuda(cuda.memset_d8_async(base, 0, bytes, stream), "clearing the tensors");
-  heed_plan_info info;
-  heed_plan_info_init(&info);
-  (void)heed_plan_get_info(plan, &info);
-  worker::DeviceBuffer room;
-  void* const workspace =
-      info.workspace_bytes == 0 ? nullptr : reinterpret_cast<void*>(room.at_least(info.workspace_bytes));
-  if (heed_plan_prepare(plan, workspace, stream) != HEED_OK) throw Error(ErrorCode::internal, heed_last_error(), shape);
-  heed_tensors t;
-  heed_tensors_init(&t);
-  t.q = reinterpret_cast<void*>(base);
-  t.k = reinterpret_cast<void*>(base + bytes / 4);
-  t.v = reinterpret_cast<void*>(base + bytes / 2);
-  t.o = reinterpret_cast<void*>(base + bytes / 4 * 3);
-
-  // The driver's own launch: the same kernel, its parameters and maps ready.
-  const LaunchPlan launch = variant.plan(w, device);
-  GpuProgram program;
-  const char* step = "";
-  const CUresult loaded = program.load(cubin.data(), launch, step);
-  worker::check_cuda(loaded, step);
-  FeatureParams params{};
-  const long long d = w.dim;
-  params.q_strides = params.o_strides = {w.heads * w.len_q * d, w.len_q * d, d};
-  params.k_strides = params.v_strides = {w.heads_kv * w.len_k * d, w.len_k * d, d};
-  static_cast<ForwardParams&>(params) = with_sizes(params, whole_sizes_of(w));
-  params.q = t.q;
-  params.k = t.k;
-  params.v = t.v;
-  params.o = t.o;
-  params.semaphores = static_cast<unsigned*>(workspace);
-  params.workspace = workspace;
-  params.scale = static_cast<float>(w.softmax_scale());
-  const TensorMaps maps = launch.tensor_maps ? encode_tensor_maps(params, *launch.tensor_maps) : TensorMaps{};
-  const auto raw = [&] {
-    worker::check_cuda(program.launch(launch.grid, params, maps, stream, false), "launching the kernel");
-  };
-  const auto run = [&] {
-    if (heed_plan_run(plan, &t, workspace, stream) != HEED_OK)
-      throw Error(ErrorCode::internal, heed_last_error(), shape);
-  };
-  // In turn, so that a clock that changes changes both.
-  std::vector<double> of_driver;
-  std::vector<double> of_library;
-  for (int turn = 0; turn < 5; ++turn) {
-    of_driver.push_back(host_us(cuda, stream, o.readings / 5, raw));
-    of_library.push_back(host_us(cuda, stream, o.readings / 5, run));
-  }
-  heed_plan_destroy(plan);
-  return {{"workload", to_string(w)},
-          {"variant", text},
-          {"plan_create_us", create_us},
-          {"driver_launch_us", measure::median(of_driver)},
-          {"plan_run_us", measure::median(of_library)},
-          {"beyond_driver_us", measure::median(of_library) - measure::median(of_driver)}};
+void GrowingEvidence::add(nlohmann::json row) {
+  document_["rows"].push_back(std::move(row));
+  write();
 }
 
-#endif
-
-int library(const Options& o) {
-#ifdef HEED_WITH_CUDA
-  const DeviceFacts device = choose_device(DeviceChoice::cuda);
-  const auto builder = o.machine.builder();
-  nlohmann::json rows = nlohmann::json::array();
-  print(
-      fmt::format("{:44} {:>12} {:>12} {:>12} {:>12}\n", "workload", "create us", "driver us", "run us", "beyond us"));
-  for (const std::string& shape : o.shapes) {
-    rows.push_back(host_times(shape, o, *builder, device));
-    const auto& row = rows.back();
-    print(fmt::format("{:44} {:12.1f} {:12.2f} {:12.2f} {:12.2f}\n", row["workload"].get<std::string>(),
-                      row["plan_create_us"].get<double>(), row["driver_launch_us"].get<double>(),
-                      row["plan_run_us"].get<double>(), row["beyond_driver_us"].get<double>()));
-  }
-  if (!o.evidence.empty()) {
-    nlohmann::json all = report::evidence_header("library", record::to_json(device), sources());
-    all["rows"] = rows;
-    write_file_atomically(o.evidence, json_text(all, 1) + "\n", ErrorCode::store);
-  }
-  return 0;
-#else
-  (void)o;
-  throw Error(ErrorCode::no_device, "this build has no CUDA support", "cuda");
-#endif
+void GrowingEvidence::finish(const std::string& table) {
+  document_["complete"] = true;
+  document_["table"] = table;
+  write();
 }
 
-}  // namespace
+void GrowingEvidence::write() const {
+  if (!path_.empty()) write_file_atomically(path_, json_text(document_, 1) + "\n", ErrorCode::store);
+}
+
+std::vector<Workload> read_cases(const std::string& path) {
+  std::vector<Workload> cases;
+  for (const std::string& line : split(read_file(path, ErrorCode::usage), '\n'))
+    if (const std::string text = trim(line.substr(0, line.find('#'))); !text.empty())
+      cases.push_back(parse_workload(text));
+  return cases;
+}
 
 void add_library(CLI::App& app, int& exit_code) {
-  auto o = std::make_shared<Options>();
-  CLI::App* command =
-      app.add_subcommand("library", "Host time of libheed's heed_plan_run beside the driver's own launch, on a GPU");
-  o->machine.add_to(*command);
-  command->add_option("--shapes", o->shapes, "Workloads")->delimiter(',')->required();
-  command->add_option("--readings", o->readings, "Readings of each, of 20 calls")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  command->add_option("--evidence", o->evidence, "Write the readings to this file");
-  command->footer("Example:\n  heed library --shapes b1h8l512d64,b1h32hkv8l1k4096d128:bf16");
-  command->callback([o, &exit_code] {
-    if (!o->evidence.empty()) expect_writable(o->evidence, ErrorCode::store);
-    exit_code = library(*o);
-  });
+  CLI::App* command = app.add_subcommand("library", "Check and time libheed's C interface on this machine");
+  command->require_subcommand(1);
+  add_library_cases(*command, exit_code);
+  add_library_threads(*command, exit_code);
+  add_library_host(*command, exit_code);
+  add_library_times(*command, exit_code);
+  add_library_neighbours(*command, exit_code);
+  command->footer(
+      "Each takes --evidence FILE, which is whole at any time. Examples:\n"
+      "  heed library cases --cases tests/cases/forward.txt --sanitize\n"
+      "  heed library threads --seconds 60\n"
+      "  heed library host --shapes b1h8l512d64,b1h32hkv8l1k4096d128:bf16\n"
+      "  heed library times --shapes b1h8l512d64,b4h16l512d64\n"
+      "  heed library neighbours --champions champions.json");
 }
 
 }  // namespace heed::cli

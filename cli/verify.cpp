@@ -8,6 +8,7 @@
 #include "base/random.hpp"
 #include "base/text.hpp"
 #include "cli/command.hpp"
+#include "cli/library.hpp"
 #include "cli/stored_trial.hpp"
 #include "json/text.hpp"
 #include "process/interrupt.hpp"
@@ -52,15 +53,6 @@ std::vector<Variant> random_variants(const Family& family, const Workload& workl
     if (!variant.is_illegal(workload, device)) variants.push_back(std::move(variant));
   }
   return variants;
-}
-
-// One workload a line; '#' starts a comment.
-std::vector<Workload> read_cases(const std::string& path) {
-  std::vector<Workload> cases;
-  for (const std::string& line : split(read_file(path, ErrorCode::usage), '\n'))
-    if (const std::string text = trim(line.substr(0, line.find('#'))); !text.empty())
-      cases.push_back(parse_workload(text));
-  return cases;
 }
 
 // The check whose errors come nearest to what is allowed.

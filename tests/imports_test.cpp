@@ -38,6 +38,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"measure", {"compile", "heed", "base", "workload", "device", "variant", "process", "jit", "worker", "verify"}},
     {"profile", {"base", "variant", "jit", "worker", "verify", "measure"}},
     {"trial", {"base", "device", "process", "jit", "verify", "measure"}},
+    {"conformance", {"api", "heed", "device", "measure", "verify"}},
     {"record", {"heed", "base", "device", "jit", "verify", "measure", "profile", "trial"}},
     {"store", {"heed", "base", "json", "verdict"}},
     {"insights", {"heed", "base", "workload", "store"}},

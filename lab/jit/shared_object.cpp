@@ -14,6 +14,11 @@ namespace heed::jit {
 namespace {
 
 constexpr std::uint64_t kPage = 4096;
+#if defined(__x86_64__)
+constexpr unsigned kMachine = EM_X86_64;
+#else
+constexpr unsigned kMachine = EM_AARCH64;
+#endif
 constexpr std::uint64_t kMostSpan = 64 << 20;  // of an object in memory; kernels take less than 1 MiB
 
 [[noreturn]] void malformed(const char* what) {
@@ -85,11 +90,6 @@ class Reader {
       malformed("not 64-bit little-endian");
     if (header.e_type != ET_DYN) malformed("not a shared object");
     if (header.e_phentsize != sizeof(Elf64_Phdr)) malformed("unexpected program header size");
-#if defined(__x86_64__)
-    constexpr unsigned kMachine = EM_X86_64;
-#else
-    constexpr unsigned kMachine = EM_AARCH64;
-#endif
     if (header.e_machine != kMachine) malformed("made for another processor");
     std::vector<Elf64_Phdr> headers;
     for (std::uint64_t i = 0; i < header.e_phnum; ++i)
@@ -146,13 +146,28 @@ class Reader {
     if (h.p_memsz == 0) return;
     // A linker keeps the dynamic section in a writable segment, whatever it holds. It is mapped read-only here, and
     // nothing else may lie there.
-    if ((h.p_flags & PF_W) != 0 && (dynamic_.empty() || h.p_vaddr < dynamic_.front().p_vaddr ||
-                                    h.p_vaddr + h.p_memsz > dynamic_.front().p_vaddr + dynamic_.front().p_memsz))
+    if ((h.p_flags & PF_W) != 0 && !is_dynamic_section_alone(h))
       breach(fmt::format("it keeps state between launches ({} bytes of writable memory of its own)", h.p_memsz));
     if ((h.p_flags & PF_W) != 0 && (h.p_flags & PF_X) != 0) breach("it has code that can be written to");
     object_.segments.push_back(
         {h.p_vaddr, h.p_memsz, bytes_.substr(h.p_offset, h.p_filesz), (h.p_flags & (PF_X | PF_W)) == PF_X});
     object_.span = std::max(object_.span, h.p_vaddr + h.p_memsz);
+  }
+
+  bool is_dynamic_section_alone(const Elf64_Phdr& h) const {
+    if (dynamic_.empty() || h.p_vaddr < dynamic_.front().p_vaddr) return false;
+    const std::uint64_t end = dynamic_.front().p_vaddr + dynamic_.front().p_memsz;
+    if (h.p_vaddr + h.p_memsz <= end) return true;
+    // GNU's linker for aarch64 puts a table of addresses behind it that has none: its reserved words are the address of
+    // the dynamic section and zeros.
+    if (kMachine != EM_AARCH64 || h.p_vaddr > end || h.p_filesz != h.p_memsz ||
+        h.p_vaddr + h.p_memsz - end > kReservedBytes)
+      return false;
+    for (std::uint64_t at = end - h.p_vaddr; at < h.p_filesz; at += sizeof(std::uint64_t))
+      if (const auto word = read_at<std::uint64_t>(bytes_, h.p_offset + at);
+          word != 0 && word != dynamic_.front().p_vaddr)
+        return false;
+    return true;
   }
 
   void check_overlaps() {
@@ -207,6 +222,8 @@ class Reader {
     }
     breach(of_tags);
   }
+
+  static constexpr std::uint64_t kReservedBytes = 32;  // .got and .got.plt without an entry
 
   std::string_view bytes_;
   std::vector<Elf64_Phdr> dynamic_;

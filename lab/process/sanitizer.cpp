@@ -45,25 +45,26 @@ Sanitized read_sanitizer(std::string_view tool, std::string_view output, int exi
   return result;
 }
 
+Sanitized sanitize_with(std::string_view tool, const std::vector<std::string>& command, double limit_s) {
+  std::vector<std::string> argv = {sanitizer(), "--tool",           std::string(tool),      "--target-processes",
+                                   "all",       "--error-exitcode", std::to_string(kFound), "--print-limit",
+                                   "20"};
+  argv.insert(argv.end(), command.begin(), command.end());
+  const ProcessResult run = run_process(argv, {}, limit_s);
+  if (run.timed_out)
+    return {std::string(tool), false,
+            fmt::format("it did not end within {}; take a smaller workload", human_duration(limit_s))};
+  if (!run.started || run.signal != 0)
+    return {std::string(tool), false, run.started ? fmt::format("it was ended by signal {}", run.signal) : run.output};
+  return read_sanitizer(tool, run.output, run.exit_code);
+}
+
 std::vector<Sanitized> sanitize(const std::vector<std::string>& command, double limit_s) {
-  const std::string program = sanitizer();
   std::vector<Sanitized> results;
   for (const std::string_view tool : kSanitizers) {
     check_interrupt();
-    std::vector<std::string> argv = {program, "--tool",           std::string(tool),      "--target-processes",
-                                     "all",   "--error-exitcode", std::to_string(kFound), "--print-limit",
-                                     "20"};
-    argv.insert(argv.end(), command.begin(), command.end());
-    const ProcessResult run = run_process(argv, {}, limit_s);
+    results.push_back(sanitize_with(tool, command, limit_s));
     check_interrupt();
-    if (run.timed_out)
-      results.push_back({std::string(tool), false,
-                         fmt::format("it did not end within {}; take a smaller workload", human_duration(limit_s))});
-    else if (!run.started || run.signal != 0)
-      results.push_back(
-          {std::string(tool), false, run.started ? fmt::format("it was ended by signal {}", run.signal) : run.output});
-    else
-      results.push_back(read_sanitizer(tool, run.output, run.exit_code));
   }
   return results;
 }

@@ -22,8 +22,10 @@ struct Sanitized {
 /// which is 0 where it found nothing and what ran under it ended well
 Sanitized read_sanitizer(std::string_view tool, std::string_view output, int exit_code);
 
-/// Runs a command under each tool, one after the other. @param limit_s wall clock for one tool
+/// Runs a command under one tool. @param limit_s wall clock
 /// @throws Error(unsupported) with a sentence where compute-sanitizer is missing
+Sanitized sanitize_with(std::string_view tool, const std::vector<std::string>& command, double limit_s);
+/// The same under each of the four, one after the other. @param limit_s wall clock for one tool
 std::vector<Sanitized> sanitize(const std::vector<std::string>& command, double limit_s);
 
 }  // namespace heed

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "c_library.hpp"
+#include "conformance/checked_plan.hpp"
 #include "verify/inputs.hpp"
 #include "verify/scene.hpp"
 
@@ -26,58 +27,10 @@ class FeatureCase {
   }
 
   [[nodiscard]] heed_problem problem(DeviceKind device = DeviceKind::cpu) const {
-    heed_problem p = api::problem_of(workload_, device);
-    p.flags |= HEED_WANTS_LSE;
-    const auto strides = [](const verify::Place& place) {
-      return heed_strides{place.strides.batch, place.strides.head, place.strides.row, 1};
-    };
-    p.q_strides = strides(scene_->q());
-    p.k_strides = strides(scene_->k());
-    p.v_strides = strides(scene_->v());
-    p.o_strides = strides(scene_->o());
-    const FeatureParams& launch = scene_->launch().shape;
-    p.bias_strides = {launch.bias_batch, launch.bias_head, launch.bias_row, launch.bias_key};
-    if (workload_.ragged) {
-      p.total_q = scene_->places().query_rows();
-      p.total_k = workload_.page_size > 0 ? 0 : scene_->places().key_rows();
-    }
-    if (workload_.ragged && workload_.page_size > 0) p.flags |= HEED_KEY_LENGTHS;
-    p.pages = scene_->places().pages();
-    if (workload_.blocks) {
-      p.block_most = launch.block_most;
-      const auto strides_from = [](const TensorStrides& s, std::int64_t dim) {
-        return heed_strides{s.batch, s.head, s.row, dim};
-      };
-      p.block_count_strides = strides_from(launch.block_count_strides, 0);
-      p.block_index_strides = strides_from(launch.block_index_strides, 1);
-    }
-    return p;
+    return conformance::problem_of(*scene_, device);
   }
 
-  [[nodiscard]] heed_tensors tensors() {
-    heed_tensors t;
-    heed_tensors_init(&t);
-    t.q = at(scene_->q());
-    t.k = at(scene_->k());
-    t.v = at(scene_->v());
-    t.o = at(scene_->o());
-    t.lse = static_cast<float*>(at(scene_->lse()));
-    using S = verify::Scene;
-    t.bias = at(scene_->feature(S::bias));
-    t.sinks = static_cast<const float*>(at(scene_->feature(S::sinks)));
-    t.alibi_slopes = static_cast<const float*>(at(scene_->feature(S::alibi_slopes)));
-    t.cu_seqlens_q = static_cast<const std::int32_t*>(at(scene_->feature(S::cu_seqlens_q)));
-    t.cu_seqlens_k = static_cast<const std::int32_t*>(at(scene_->feature(S::cu_seqlens_k)));
-    t.seqused_k = static_cast<const std::int32_t*>(at(scene_->feature(S::seqused_k)));
-    t.page_table = static_cast<const std::int32_t*>(at(scene_->feature(S::page_table)));
-    t.block_counts = static_cast<const std::int32_t*>(at(scene_->feature(S::block_counts)));
-    t.prefix_lengths = static_cast<const std::int32_t*>(at(scene_->feature(S::prefix_lengths)));
-    t.block_indices = static_cast<const std::int32_t*>(at(scene_->feature(S::block_indices)));
-    t.dropout_seed = scene_->launch().shape.dropout_seed;
-    t.dropout_offset = scene_->launch().shape.dropout_offset;
-    t.dropout_first_entry = scene_->launch().shape.dropout_first_entry;
-    return t;
-  }
+  [[nodiscard]] heed_tensors tensors() { return conformance::tensors_of(*scene_, memory_.data()); }
 
   /// O and the log-sum-exp against the oracle, and that nothing else was written. Of fp32 tensors.
   void check(double tolerance = 3e-5) const {
@@ -113,10 +66,6 @@ class FeatureCase {
   [[nodiscard]] std::vector<std::byte>& memory() { return memory_; }
 
  private:
-  [[nodiscard]] void* at(const verify::Place& place) {
-    return place.bytes == 0 ? nullptr : memory_.data() + place.offset;
-  }
-
   Workload workload_;
   std::unique_ptr<verify::Scene> scene_;
   std::vector<std::byte> memory_;

@@ -2,6 +2,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 
@@ -14,6 +15,9 @@
 #undef cuMemFree
 #undef cuMemcpyHtoDAsync
 #undef cuMemcpyDtoHAsync
+#undef cuCtxSynchronize
+#undef cuStreamSynchronize
+#undef cuEventSynchronize
 #undef cuStreamBeginCapture
 #undef cuStreamGetCtx
 
@@ -39,6 +43,7 @@ CUcontext context_of(int device) {
 thread_local CUcontext current = nullptr;
 int encoded = 0;
 int launched = 0;
+int allocated_or_waited = 0;
 unsigned attributes_of_last = 0;
 
 const auto kForward = reinterpret_cast<CUfunction>(0x22);
@@ -66,6 +71,10 @@ int stub_encoded() {
 }
 int stub_launched() {
   return launched;
+}
+/// Allocations, copies and waits.
+int stub_allocated_or_waited() {
+  return allocated_or_waited;
 }
 unsigned stub_attributes() {
   return attributes_of_last;
@@ -183,6 +192,40 @@ CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t count, CUs
 CUresult cuMemsetD2D8Async(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width,
                            std::size_t height, CUstream) {
   for (std::size_t i = 0; i < height; ++i) std::memset(reinterpret_cast<char*>(to) + i * pitch, value, width);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemAlloc_v2(CUdeviceptr* at, std::size_t bytes) {
+  ++allocated_or_waited;
+  constexpr std::size_t kGranule = 4096;
+  void* const memory = std::aligned_alloc(kGranule, (bytes + kGranule - 1) / kGranule * kGranule);
+  *at = reinterpret_cast<CUdeviceptr>(memory);
+  return memory == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+CUresult cuMemFree_v2(CUdeviceptr at) {
+  ++allocated_or_waited;
+  std::free(reinterpret_cast<void*>(at));
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t bytes, CUstream) {
+  ++allocated_or_waited;
+  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUstream) {
+  ++allocated_or_waited;
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSynchronize() {
+  ++allocated_or_waited;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamSynchronize(CUstream) {
+  ++allocated_or_waited;
+  return CUDA_SUCCESS;
+}
+CUresult cuEventSynchronize(CUevent) {
+  ++allocated_or_waited;
   return CUDA_SUCCESS;
 }
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,

@@ -10,28 +10,10 @@ int cuCtxGetId() {
 int cuThreadExchangeStreamCaptureMode() {
   return 0;
 }
-int cuCtxSynchronize() {
-  return 0;
-}
-int cuMemAlloc_v2() {
-  return 0;
-}
-int cuMemFree_v2() {
-  return 0;
-}
-int cuMemcpyHtoDAsync_v2() {
-  return 0;
-}
-int cuMemcpyDtoHAsync_v2() {
-  return 0;
-}
 int cuFuncGetAttribute() {
   return 0;
 }
 int cuStreamCreate() {
-  return 0;
-}
-int cuStreamSynchronize() {
   return 0;
 }
 int cuStreamBeginCapture_v2() {
@@ -56,9 +38,6 @@ int cuEventCreate() {
   return 0;
 }
 int cuEventRecord() {
-  return 0;
-}
-int cuEventSynchronize() {
   return 0;
 }
 int cuEventElapsedTime() {

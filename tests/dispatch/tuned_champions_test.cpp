@@ -1,7 +1,10 @@
 // tuned/champions.json with today's names: every entry can be read, and dispatch takes a champion for a workload
 // nearby.
+#include <map>
+
 #include "base/files.hpp"
 #include "dispatch/covering.hpp"
+#include "dispatch/neighbour.hpp"
 #include "dispatch/selection.hpp"
 #include "dispatch/tuned_table.hpp"
 #include "testing.hpp"
@@ -15,6 +18,15 @@ using ::testing::StartsWith;
 std::vector<TunedEntry> tuned() {
   const std::string path = std::string(testing_support::kSourceFolder) + "/tuned/champions.json";
   return TunedTable::parse(read_file(path, ErrorCode::internal), path).entries();
+}
+
+std::vector<Workload> unseen_workloads() {
+  const std::string path = std::string(testing_support::kSourceFolder) + "/tests/cases/neighbours.txt";
+  std::vector<Workload> workloads;
+  for (const std::string& line : split(read_file(path, ErrorCode::internal), '\n'))
+    if (const std::string text = trim(line.substr(0, line.find('#'))); !text.empty())
+      workloads.push_back(parse_workload(text));
+  return workloads;
 }
 
 std::string text_of_default(const Workload& w, const DeviceFacts& device) {
@@ -87,6 +99,26 @@ TEST_F(TunedChampions, OneRunsForAWorkloadNearby) {
   }
   EXPECT_EQ(select("b1h32hkv8l1k8192d128:fp16", tuned()).step, Step::rule) << "four times the keys";
   EXPECT_EQ(select("b1h32hkv8l1k20000d128:bf16", tuned()).step, Step::rule);
+}
+
+// Those that heed library neighbours measures on a GPU: nobody tuned for them, each is near a tuned one, and both ways
+// that the rule has are among them.
+TEST_F(TunedChampions, TheUnseenWorkloadsAreNearTunedOnes) {
+  const std::vector<Workload> unseen = unseen_workloads();
+  EXPECT_EQ(unseen.size(), 10U);
+  std::map<Step, int> steps;
+  for (const Workload& w : unseen) {
+    bool is_near = false;
+    for (const TunedEntry& entry : tuned()) {
+      const Workload tuned_for = parse_workload(entry.workload);
+      EXPECT_NE(tuned_for, w) << to_string(w);
+      is_near = is_near || (!entry.variant.empty() && neighbour_distance(tuned_for, w));
+    }
+    EXPECT_TRUE(is_near) << to_string(w);
+    ++steps[select(to_string(w), tuned()).step];
+  }
+  EXPECT_EQ(steps[Step::neighbour], 4);
+  EXPECT_EQ(steps[Step::rule], 6);
 }
 
 // Programs for one shape alone serve no other.
