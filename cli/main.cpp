@@ -6,8 +6,8 @@
 
 #include "base/text.hpp"
 #include "base/version.hpp"
-#include "compile/embedded.hpp"
 #include "cli/command.hpp"
+#include "compile/embedded.hpp"
 #include "json/text.hpp"
 #include "ladder/ladder.hpp"
 #include "process/interrupt.hpp"
