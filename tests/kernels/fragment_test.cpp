@@ -199,7 +199,9 @@ TEST(FragmentsOfFp32, KeysAndColumnsOfValuesAgree) {
       // Column k of A is the key that row k of B is.
       for (int other = 0; other < kLanes; ++other)
         for (int half = 0; half < 2; ++half)
-          if (b_element_tf32(other, half).row == a.column) EXPECT_EQ(value_key_fp32(other, half), s.column);
+          if (b_element_tf32(other, half).row == a.column) {
+            EXPECT_EQ(value_key_fp32(other, half), s.column);
+          }
     }
     for (int n = 0; n < 8; ++n)
       for (int i = 0; i < 4; ++i) {
