@@ -84,7 +84,7 @@ nlohmann::json host_times(const std::string& shape, const Options& o, jit::Build
   CUstream stream = nullptr;
   worker::check_cuda(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING), "creating a stream");
   const std::uint64_t bytes =
-      4 * static_cast<std::uint64_t>(w.batch * w.heads * std::max(w.len_q, w.len_k) * w.dim) * 2;
+      4 * static_cast<std::uint64_t>(w.batch * w.heads * std::max(w.len_q, w.len_k) * w.dim) * size_of(w.dtype);
   worker::DeviceBuffer memory;
   const CUdeviceptr base = memory.at_least(bytes);
   worker::check_cuda(cuda.memset_d8_async(base, 0, bytes, stream), "clearing the tensors");

@@ -54,10 +54,7 @@ std::vector<dispatch::CoveringProgram> wanted(const BuildOptions& o, const Devic
   options.seed = o.seed;
   const bool cpu = device.kind == DeviceKind::cpu;
   for (const std::string& dtype : o.dtypes) options.dtypes.push_back(parse_dtype(dtype));
-  if (options.dtypes.empty()) {
-    options.dtypes = {Dtype::fp16, Dtype::bf16};
-    if (cpu) options.dtypes.push_back(Dtype::fp32);
-  }
+  if (options.dtypes.empty()) options.dtypes = {Dtype::fp16, Dtype::bf16, Dtype::fp32};
   options.dims = o.dims;
   if (options.dims.empty())
     options.dims = cpu ? std::vector<std::int64_t>{32, 64, 128, 256} : std::vector<std::int64_t>{64, 128, 256};
@@ -263,7 +260,7 @@ void add_programs(CLI::App& app, int& exit_code) {
                    "given")
       ->delimiter(',')
       ->required();
-  command->add_option("--dtypes", o->dtypes, "fp16, bf16, fp32 [fp16,bf16; on a CPU all]")->delimiter(',');
+  command->add_option("--dtypes", o->dtypes, "fp16, bf16, fp32 [all]")->delimiter(',');
   command->add_option("--dims", o->dims, "Head dims [64,128,256, on a CPU also 32; others are padded to these]")
       ->delimiter(',');
   command->add_option("--masks", o->masks, "none, causal, window [all]")->delimiter(',');

@@ -159,8 +159,7 @@ int run(const Options& o) {
   std::vector<Workload> workloads;
   if (!o.cases.empty()) workloads = read_cases(o.cases);
   Random random(seed);
-  std::vector<Dtype> dtypes = {Dtype::fp16, Dtype::bf16};
-  if (device.kind == DeviceKind::cpu) dtypes.push_back(Dtype::fp32);  // no GPU family computes it
+  const std::vector<Dtype> dtypes = {Dtype::fp16, Dtype::bf16, Dtype::fp32};
   for (int i = 0; i < o.random_workloads; ++i) workloads.push_back(random_workload(random, dtypes));
   const std::map<std::string, StoredTrial> trials = trials_of(o);
   if (!many && o.workload.shape.empty() && !tensors && !trials.empty())

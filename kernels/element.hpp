@@ -32,4 +32,9 @@ struct ElementTraits<Element::fp32> {
   static constexpr double largest = 0x1.fffffep127;
 };
 
+/// Bytes of an element.
+HEED_HOST_DEVICE constexpr int bytes_of(Element element) {
+  return element == Element::fp32 ? ElementTraits<Element::fp32>::bytes : ElementTraits<Element::fp16>::bytes;
+}
+
 }  // namespace heed

@@ -11,7 +11,7 @@ constexpr const char* kRefusals[] = {
     "a mask tensor (attn_mask) beside is_causal, or of a call that needs gradients",
     "dropout",
     "tensors that do not all have 2, 3 or 4 dimensions",
-    "an element type other than float16, bfloat16 or, on a CPU, float32",
+    "an element type other than float16, bfloat16 or float32",
     "tensors of different element types",
     "tensors of different devices",
     "sizes that do not fit each other",

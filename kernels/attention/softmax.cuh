@@ -79,28 +79,28 @@ __device__ __forceinline__ uint4 words_of_row(const float (&out)[8], float inver
 // ------------------------------------------------------------------------------------------- stale row maxima
 
 /// With a stale row maximum, what the sum of a lane's columns of one tile stays below while no probability has left the
-/// range of 16 bits: the sum bounds each summand. fp16 ends at 65504. bf16 ends where fp32 does, so its probabilities
-/// cannot overflow, but outputs of many large ones could: values of up to 3e29 have to fit on top.
+/// range of the element type: the sum bounds each summand. fp16 ends at 65504. bf16 ends where fp32 does, so its
+/// probabilities cannot overflow, but outputs of many large ones could: values of up to 3e29 have to fit on top.
 __device__ __forceinline__ constexpr float largest_row_sum(Element element) {
-  return element == Element::bf16 ? 1e9F : 6e4F;
+  return element == Element::fp16 ? 6e4F : 1e9F;
 }
 /// The same of a row that the tensor cores sum over a column of ones: fp16 probabilities that overflow make it
 /// infinite.
 __device__ __forceinline__ constexpr float largest_row_sum_of_mma(Element element) {
-  return element == Element::bf16 ? 1e9F : 3e38F;
+  return element == Element::fp16 ? 3e38F : 1e9F;
 }
 
 /// With a stale row maximum: 2^this is the largest probability of the tile it was taken from. fp16 has 2^11 above
-/// it for larger scores of later tiles, and 2^-18 below before it loses digits; bf16 needs neither.
+/// it for larger scores of later tiles, and 2^-18 below before it loses digits; bf16 and fp32 need neither.
 __device__ __forceinline__ constexpr float stale_tile_margin(Element element) {
-  return element == Element::bf16 ? 0.0F : 4.0F;
+  return element == Element::fp16 ? 4.0F : 0.0F;
 }
 
 /// Whether no probability below a stale row maximum has left the range of 16 bits, by the sums of a lane's columns
 /// of one tile. False too for a sum that is NaN: a row without a row maximum yet, or a score that is NaN.
 template <int kFragments>
 __device__ __forceinline__ bool stale_tile_fits(const float (&total)[kFragments][2], Element element) {
-  const float most = element == Element::bf16 ? largest_row_sum(element) : largest_row_sum(element) / 2;
+  const float most = element == Element::fp16 ? largest_row_sum(element) / 2 : largest_row_sum(element);
   bool fits = true;
 #pragma unroll
   for (int m = 0; m < kFragments; ++m) fits = fits && total[m][0] < most && total[m][1] < most;

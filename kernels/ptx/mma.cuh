@@ -1,4 +1,4 @@
-/// Warp-level matrix multiply-accumulate of 16-bit inputs with fp32 accumulation.
+/// Warp-level matrix multiply-accumulate of inputs of 16 bits or tf32 with fp32 accumulation.
 #pragma once
 
 #include "kernels/contract.hpp"
@@ -21,6 +21,17 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[
         "%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// d (16, 8) += a (16, 8) * b (8, 8) in tf32: of each operand the 10 leading bits of the fraction are read, the others
+/// are ignored.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-1688
+__device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /// Transposes an 8 x 8 matrix of 16-bit elements: lane T gives (T / 4, 2 (T % 4)) and (T / 4, 2 (T % 4) + 1) and gets

@@ -1,4 +1,4 @@
-/// Which element of a tile each register of each lane holds, for mma.m16n8k16.
+/// Which element of a tile each register of each lane holds, for mma.m16n8k16, and for mma.m16n8k8 of tf32.
 ///
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float
 ///
@@ -39,6 +39,38 @@ HEED_HOST_DEVICE constexpr Coordinate a_element(int lane, int r, int half) {
 /// Element `half` of B register r (0 or 1): row is k, column is n.
 HEED_HOST_DEVICE constexpr Coordinate b_element(int lane, int r, int half) {
   return {2 * (lane % 4) + half + 8 * r, lane / 4};
+}
+
+/// Element of A register r (0 to 3) of a lane in tf32, 16 x 8. ldmatrix brings it as it brings A of 16 bits, with the
+/// same addresses in bytes: a chunk of 16 bytes is four columns.
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-1688
+HEED_HOST_DEVICE constexpr Coordinate a_element_tf32(int lane, int r) {
+  return {lane / 4 + 8 * (r % 2), lane % 4 + 4 * (r / 2)};
+}
+
+/// Element of B register r (0 or 1) in tf32, 8 x 8: row is k, column is n.
+HEED_HOST_DEVICE constexpr Coordinate b_element_tf32(int lane, int r) {
+  return {lane % 4 + 4 * r, lane / 4};
+}
+
+// In P V of fp32 neither keys nor columns are counted as they lie: a product does not depend on the order of its keys,
+// and of its columns only the place of the result does.
+//
+//   keys      row k of B is key 2 k, row 4 + k key 2 k + 1: accumulators of S, columns 2 t and 2 t + 1 of lane t, are
+//             the lane's elements k = t and k = t + 4 of A without any exchange
+//   columns   column n of tile j of four is column 4 n + j of 32: a lane reads its four in 16 bytes
+
+/// Which of 16 keys by 8 or of 8 keys the B registers r = 0, 1 of a lane hold.
+HEED_HOST_DEVICE constexpr int value_key_fp32(int lane, int r) {
+  return 2 * (lane % 4) + r;
+}
+/// Accumulator register of S that is A register r of P.
+HEED_HOST_DEVICE constexpr int probability_register_fp32(int r) {
+  return r % 2 * 2 + r / 2;
+}
+/// Column of O of accumulator registers i = 0, 1 (and 2, 3 of the row 8 further) of tile n.
+HEED_HOST_DEVICE constexpr int out_column_fp32(int lane, int n, int i) {
+  return n / 4 * 32 + 8 * (lane % 4) + 4 * i + n % 4;
 }
 
 /// Row and first column (in elements) whose address a lane gives to ldmatrix_x4 for a 16 x 16 block of A, row-major.

@@ -138,6 +138,16 @@ int tensor_fma_per_clock(int compute_capability) {
   return 512;
 }
 
+// In fp32 as many products in tf32, at half the rate of fp16, as make up the digits; or the cores' own, if they are
+// more.
+double fma_per_clock(int compute_capability, Dtype dtype) {
+  const int tensor = tensor_fma_per_clock(compute_capability);
+  if (dtype != Dtype::fp32) return tensor;
+  constexpr int kTf32Digits = 11;
+  const int products = (facts_of(dtype).digits + kTf32Digits - 1) / kTf32Digits;
+  return std::max(tensor / 2.0 / products, compute_capability == 80 ? 64.0 : 128.0);
+}
+
 }  // namespace
 
 double measure_cpu_flops(int threads, CpuUnit unit) {
@@ -170,7 +180,7 @@ Peak peak_of(const DeviceFacts& device, const Workload& workload, int threads) {
     return peak;
   }
   const double clocks = device.clock_mhz * 1e6 * device.processors;
-  peak.flops = 2.0 * tensor_fma_per_clock(device.compute_capability) * clocks;
+  peak.flops = 2.0 * fma_per_clock(device.compute_capability, workload.dtype) * clocks;
   peak.exponentials = 16.0 * clocks;
   const bool fits_cache = workload.bytes() <= static_cast<double>(device.cache_bytes);
   peak.bytes = fits_cache ? 64.0 * clocks : device.memory_bandwidth;

@@ -28,10 +28,11 @@ struct Peak {
 
 /// GPU: from the architecture's tables and the highest clock. Tensor-core rates: NVIDIA A100, Ada and H100 architecture
 /// white papers (FMA per clock and multiprocessor for dense fp16 with fp32 accumulation: 1024 on 8.0, 512 on 8.6
-/// and 8.9, 2048 on 9.0); 16 ex2 a clock and multiprocessor (CUDA programming guide, arithmetic throughput); L2 64
-/// bytes a clock and multiprocessor, an upper bound for what a multiprocessor's port takes. CPU: the measured rate of
-/// `threads` threads (measure_cpu_flops) on the faster unit, where a matrix unit computes fp16 in two products of bf16
-/// and fp32 in three; exponentials and bytes are not bounded.
+/// and 8.9, 2048 on 9.0; of fp32 a sixth, three products in tf32 for one, or the 64 of cores on 8.0 and 128 later); 16
+/// ex2 a clock and multiprocessor (CUDA programming guide, arithmetic throughput); L2 64 bytes a clock and
+/// multiprocessor, an upper bound for what a multiprocessor's port takes. CPU: the measured rate of `threads` threads
+/// (measure_cpu_flops) on the faster unit, where a matrix unit computes fp16 in two products of bf16 and fp32 in three;
+/// exponentials and bytes are not bounded.
 Peak peak_of(const DeviceFacts& device, const Workload& workload, int threads);
 
 Floor floor_of(const Peak& peak, const Workload& workload, double launch_us);

@@ -73,8 +73,8 @@ class CopiedPlan final : public Plan {
 
  private:
   // Ragged rows are those of one batch entry, and pages count as batch entries.
-  static padding::RowCopy copy(const void* from, const TensorLayout& from_layout, const TensorSizes& sizes, void* to,
-                               const TensorLayout& to_layout, std::int64_t to_dim) {
+  padding::RowCopy copy(const void* from, const TensorLayout& from_layout, const TensorSizes& sizes, void* to,
+                        const TensorLayout& to_layout, std::int64_t to_dim) const {
     padding::RowCopy copy{.from = from,
                           .to = to,
                           .from_strides = from_layout,
@@ -86,7 +86,8 @@ class CopiedPlan final : public Plan {
                           .rows = static_cast<int>(sizes.rows),
                           .from_dim = static_cast<int>(sizes.dim),
                           .to_dim = static_cast<int>(to_dim),
-                          .is_wide = 0};
+                          .is_wide = 0,
+                          .element_bytes = element_bytes_};
     copy.is_wide = padding::is_wide(copy) ? 1 : 0;
     return copy;
   }

@@ -166,19 +166,15 @@ class CpuPlan final : public Plan {
 
 class CpuCopies final : public Copies {
  public:
-  explicit CpuCopies(int element_bytes) : element_bytes_(element_bytes) {}
   void run(std::span<const padding::RowCopy> copies, void*) const override {
-    for (const padding::RowCopy& copy : copies) padding::copy_on_host(copy, element_bytes_);
+    for (const padding::RowCopy& copy : copies) padding::copy_on_host(copy);
   }
-
- private:
-  int element_bytes_;
 };
 
 }  // namespace
 
-std::unique_ptr<Copies> make_cpu_copies(int element_bytes) {
-  return std::make_unique<CpuCopies>(element_bytes);
+std::unique_ptr<Copies> make_cpu_copies() {
+  return std::make_unique<CpuCopies>();
 }
 
 std::unique_ptr<Plan> make_cpu_plan(const Problem& problem, const Options& options, Choice choice,

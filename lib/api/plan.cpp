@@ -328,8 +328,7 @@ std::unique_ptr<Plan> make_plan(const Problem& problem, const Options& options) 
                : make_gpu_plan(decision.problem, std::move(decision.choice), device);
   };
   if (!decision.is_copied) return plan();
-  std::unique_ptr<Copies> copies = cpu ? make_cpu_copies(facts_of(problem.workload.dtype).bytes)
-                                       : make_gpu_copies(problem, choose_copies(options, device));
+  std::unique_ptr<Copies> copies = cpu ? make_cpu_copies() : make_gpu_copies(problem, choose_copies(options, device));
   return make_copied_plan(problem, plan(), std::move(copies));
 }
 

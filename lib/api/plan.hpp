@@ -160,7 +160,7 @@ class Copies {
  protected:
   Copies() = default;
 };
-std::unique_ptr<Copies> make_cpu_copies(int element_bytes);
+std::unique_ptr<Copies> make_cpu_copies();
 std::unique_ptr<Copies> make_gpu_copies(const Problem& problem, const Choice& program);
 
 /// A plan of several launches. @param last of the batch entries that are left, null where none is

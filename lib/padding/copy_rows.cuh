@@ -7,11 +7,14 @@ namespace heed::padding {
 
 /// Threads of a grid share the pieces of all rows; a grid may have any size. Copies are a part of a call that takes
 /// three to ten times as long: pieces whose rows lie badly are moved element by element.
-__device__ inline void copy_rows(const RowCopy& t) {
+/// @tparam Element as many bits as an element has
+template <class Element>
+__device__ __forceinline__ void copy_rows_of(const RowCopy& t) {
+  constexpr int kPieceElements = kPieceBytes / sizeof(Element);
   const int pieces = (t.to_dim + kPieceElements - 1) / kPieceElements;
   const long long all = t.batch * t.heads * t.rows * pieces;
-  const auto* const from = static_cast<const unsigned short*>(t.from);
-  auto* const to = static_cast<unsigned short*>(t.to);
+  const auto* const from = static_cast<const Element*>(t.from);
+  auto* const to = static_cast<Element*>(t.to);
   for (long long at = static_cast<long long>(blockIdx.x) * kCopyThreads + threadIdx.x; at < all;
        at += static_cast<long long>(gridDim.x) * kCopyThreads) {
     const int column = static_cast<int>(at % pieces) * kPieceElements;
@@ -19,9 +22,9 @@ __device__ inline void copy_rows(const RowCopy& t) {
     const long long row = line % t.rows;
     const long long head = line / t.rows % t.heads;
     const long long entry = line / t.rows / t.heads;
-    const unsigned short* const read =
+    const Element* const read =
         from + entry * t.from_strides.batch + head * t.from_strides.head + row * t.from_strides.row;
-    unsigned short* const written = to + entry * t.to_strides.batch + head * t.to_strides.head + row * t.to_strides.row;
+    Element* const written = to + entry * t.to_strides.batch + head * t.to_strides.head + row * t.to_strides.row;
     if (t.is_wide != 0 && column + kPieceElements <= t.from_dim) {
       *reinterpret_cast<uint4*>(written + column) = *reinterpret_cast<const uint4*>(read + column);
       continue;
@@ -30,8 +33,15 @@ __device__ inline void copy_rows(const RowCopy& t) {
     for (int i = 0; i < kPieceElements; ++i)
       if (column + i < t.to_dim)
         written[(column + i) * t.to_step] =
-            column + i < t.from_dim ? read[(column + i) * t.from_step] : static_cast<unsigned short>(0);
+            column + i < t.from_dim ? read[(column + i) * t.from_step] : static_cast<Element>(0);
   }
+}
+
+__device__ inline void copy_rows(const RowCopy& t) {
+  if (t.element_bytes == 4)
+    copy_rows_of<unsigned>(t);
+  else
+    copy_rows_of<unsigned short>(t);
 }
 
 }  // namespace heed::padding

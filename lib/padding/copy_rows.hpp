@@ -6,7 +6,7 @@
 
 namespace heed::padding {
 
-/// One tensor, (batch, heads, rows, dim), of 16-bit elements on a GPU.
+/// One tensor, (batch, heads, rows, dim).
 struct RowCopy {
   const void* from;
   void* to;
@@ -18,8 +18,9 @@ struct RowCopy {
   int heads;
   int rows;
   int from_dim;
-  int to_dim;   ///< elements beyond from_dim are zeros
-  int is_wide;  ///< whether both sides can be moved 16 bytes at a time
+  int to_dim;         ///< elements beyond from_dim are zeros
+  int is_wide;        ///< whether both sides can be moved 16 bytes at a time
+  int element_bytes;  ///< 2 or 4
 };
 
 /// The parameter of the entry `heed_copy_rows`: what one launch copies, a tensor a grid.y.
@@ -28,6 +29,6 @@ struct RowCopies {
 };
 
 inline constexpr int kCopyThreads = 256;
-inline constexpr int kPieceElements = 8;  ///< of a row, that one thread copies: 16 bytes of 16-bit elements
+inline constexpr int kPieceBytes = 16;  ///< of a row, that one thread copies
 
 }  // namespace heed::padding

@@ -42,7 +42,7 @@ Workload padded(const Workload& workload, std::int64_t dim, std::int64_t dim_v) 
 }
 
 bool is_wide(const RowCopy& t) {
-  const auto fits = [](long long count) { return count % kPieceElements == 0; };
+  const auto fits = [&](long long count) { return count * t.element_bytes % kPieceBytes == 0; };
   const auto lies = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; };
   const auto fit = [&](const TensorStrides& s) {
     return (t.batch == 1 || fits(s.batch)) && (t.heads == 1 || fits(s.head)) && (t.rows == 1 || fits(s.row));
@@ -50,7 +50,8 @@ bool is_wide(const RowCopy& t) {
   return t.from_step == 1 && t.to_step == 1 && lies(t.from) && lies(t.to) && fit(t.from_strides) && fit(t.to_strides);
 }
 
-void copy_on_host(const RowCopy& t, int element_bytes) {
+void copy_on_host(const RowCopy& t) {
+  const int element_bytes = t.element_bytes;
   const auto bytes = static_cast<std::size_t>(element_bytes);
   const auto common = static_cast<std::size_t>(std::min(t.from_dim, t.to_dim));
   for (long long b = 0; b < t.batch; ++b)

@@ -25,10 +25,10 @@ std::vector<std::int64_t> padded_dims(const Workload& workload);
 /// workload's own are zeros; dense tensors.
 Workload padded(const Workload& workload, std::int64_t dim, std::int64_t dim_v);
 
-/// Whether rows can be moved 16 bytes at a time: both ends lie at multiples of 8 elements and so do all strides.
+/// Whether rows can be moved 16 bytes at a time: both ends lie at multiples of 16 bytes and so do all strides.
 bool is_wide(const RowCopy& copy);
 
-/// Copies in this thread. @param element_bytes 2 or 4
-void copy_on_host(const RowCopy& copy, int element_bytes);
+/// Copies in this thread.
+void copy_on_host(const RowCopy& copy);
 
 }  // namespace heed::padding

@@ -71,6 +71,43 @@ std::int64_t row_tiles(int rows, const Workload& w) {
   return (w.len_q + rows - 1) / rows;
 }
 
+// In fp32. Tiles take twice the room, and what a warp does for three products instead of one, reading operands and
+// splitting them, is shared by 32 rows where registers allow: at head dim 64. At 256 two blocks of one stage, of which
+// one computes while the other loads, take what a block of two stages would.
+std::vector<sm80::Config> preferred_in_fp32(const Workload& w, const DeviceFacts& device) {
+  using enum attention::TileOrder;
+  const std::int64_t processors = num_sms_of(device);
+  const auto tiles = [&](int rows) { return row_tiles(rows, w) * w.heads * w.batch; };
+  const bool tall = w.dim == 256;
+  const sm80::Config c{.block_n = tall ? 16 : 32,
+                       .stages = tall ? 1 : 2,
+                       .q_in_registers = false,
+                       .rescale = attention::Rescale::when_grown,
+                       .tile_order = w.is_causal() ? lpt : descending};
+  std::vector<sm80::Config> all;
+  if (4 * tiles(64) <= 3 * processors) {
+    // Multiprocessors without a tile of 64 rows: tiles of 32, and of their keys each group a part.
+    sm80::Config split = c;
+    split.block_m = 32;
+    split.kv_groups = w.dim == 64 ? 4 : 2;
+    split.tile_order = descending;
+    all.push_back(split);
+  }
+  sm80::Config wide = c;
+  wide.block_m = 128;
+  wide.warp_rows = 32;
+  for (sm80::Config one : {wide, c}) {
+    if (one == wide && (w.dim != 64 || tiles(128) <= processors)) continue;
+    one.min_blocks = 2;
+    all.push_back(one);
+    one.min_blocks = 1;
+    all.push_back(one);
+    one.tile_order = descending;
+    all.push_back(one);
+  }
+  return all;
+}
+
 // Best first, as measured on an H200; the last is legal everywhere. What decides is how many warps a multiprocessor
 // gets: 8 warps of 32 rows hide each other's latencies where registers allow, so that a launch with few rows splits the
 // keys of a block instead.
@@ -78,6 +115,7 @@ std::vector<sm80::Config> preferred(const Workload& workload, const DeviceFacts&
   using enum attention::TileOrder;
   using attention::Rescale;
   const Workload w = with_keys_of_a_tile(workload);
+  if (w.dtype == Dtype::fp32) return preferred_in_fp32(w, device);
   const std::int64_t processors = num_sms_of(device);
   const auto tiles = [&](int rows) { return row_tiles(rows, w) * w.heads * w.batch; };
   const bool causal = w.is_causal();
@@ -175,13 +213,13 @@ class Sm80Family final : public Family {
   std::string_view folder() const override { return "kernels/sm80/forward"; }
   std::string_view description() const override {
     return "FlashAttention-2 from Ampere on: mma.sync with all operands in registers, cp.async stages, intra-CTA "
-           "split-KV";
+           "split-KV; fp32 by three products in tf32";
   }
   DeviceKind device() const override { return DeviceKind::cuda; }
   std::string_view requirements() const override {
     return "an NVIDIA GPU of compute capability 8.0 or newer and NVRTC 12.4 or newer";
   }
-  std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16}; }
+  std::vector<Dtype> dtypes() const override { return {Dtype::fp16, Dtype::bf16, Dtype::fp32}; }
   HeadDims head_dims() const override { return {.listed = {64, 128, 256}}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   Features features() const override { return kAllFeatures; }
@@ -213,18 +251,20 @@ class Sm80Family final : public Family {
         return fmt::format("{} threads a block exceed 1024", sm80::threads(c));
       case sm80::Illegal::shared_memory:
         return fmt::format("it needs {} bytes of shared memory a block; {} allows {}",
-                           sm80::shared_plan(c, problem.head_dim).total, device.name, device.shared_bytes_per_block);
+                           sm80::shared_plan(c, problem).total, device.name, device.shared_bytes_per_block);
       case sm80::Illegal::occupancy:
         return fmt::format("{} blocks do not fit a multiprocessor's shared memory or threads", c.min_blocks);
       case sm80::Illegal::registers:
-        return fmt::format("it needs at least {} registers a thread, {} fit",
-                           sm80::registers_needed(c, problem.head_dim), sm80::registers_allowed(c));
+        return fmt::format("it needs at least {} registers a thread, {} fit", sm80::registers_needed(c, problem),
+                           sm80::registers_allowed(c));
       case sm80::Illegal::overlap:
         return "overlap=on waits for values one tile later as it is and keeps two tiles: it needs split_wait=off and "
                "two "
                "or more stages";
       case sm80::Illegal::polynomial:
         return "rescale=stale_tile needs exp2=hardware: the polynomial's overflow does not show";
+      case sm80::Illegal::polynomial_fp32:
+        return "in fp32 exp2=hardware alone has the digits: the polynomial is made for probabilities of 16 bits";
       case sm80::Illegal::late_loads:
         return "late_loads=on needs two or more stages: the only one is free after a tile's values";
       case sm80::Illegal::pipeline_sync:
@@ -262,7 +302,7 @@ class Sm80Family final : public Family {
     plan.entry = "heed_forward";
     plan.grid = plan_grid(sm80::launch_grid(c, workload.len_q, workload.heads, workload.batch));
     plan.threads = static_cast<std::uint32_t>(sm80::threads(c));
-    plan.shared_bytes = sm80::shared_plan(c, static_cast<int>(workload.dim)).total;
+    plan.shared_bytes = sm80::shared_plan(c, problem_of(workload)).total;
     return plan;
   }
 

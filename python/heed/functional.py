@@ -36,7 +36,7 @@ def attention(
 ):  # fmt: skip
     """softmax(scale * Q K^T + mask) V by a kernel of Heed, or an error that says why there is none.
 
-    query        (batch, heads, len_q, dim); float16, bfloat16 or, on a CPU, float32. Any strides.
+    query        (batch, heads, len_q, dim); float16, bfloat16 or float32. Any strides.
     key, value   (batch, heads_kv, len_k, dim) and (batch, heads_kv, len_k, dim_v). `heads` is a multiple of `heads_kv`: query head h
                  reads key head h // (heads // heads_kv). Head dims up to 256.
     causal       whether a query sees no key after its own.
@@ -248,7 +248,7 @@ _DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 def _problem(query, key, value, masking, wants_lse, f=None):
     """heed_problem of a call."""
     if query.dtype not in _DTYPES or query.device.type not in ("cpu", "cuda"):
-        raise NotImplementedError(f"no kernel of Heed computes {query.dtype} on a {query.device.type} device; there are float16 and bfloat16, and on a CPU float32")
+        raise NotImplementedError(f"no kernel of Heed computes {query.dtype} on a {query.device.type} device; there are float16, bfloat16 and float32, on a CPU and on NVIDIA GPUs")
     p = c_api.Problem(struct_size=ctypes.sizeof(c_api.Problem), abi_version=c_api.ABI_VERSION)
     p.device_type = c_api.CUDA if query.device.type == "cuda" else c_api.CPU
     p.device = query.device.index or 0

@@ -53,7 +53,7 @@ def is_served_in_trace(query, key, value, attn_mask, dropout_p, is_causal, scale
         dropout_p == 0
         and query.dtype == key.dtype == value.dtype
         and query.device == key.device == value.device
-        and query.dtype in ((torch.float16, torch.bfloat16, torch.float32) if query.device.type == "cpu" else (torch.float16, torch.bfloat16))
+        and query.dtype in (torch.float16, torch.bfloat16, torch.float32)
         and (scale is None or (isinstance(scale, float) and 0 < scale < math.inf))
         and query.shape[0] == key.shape[0] == value.shape[0]
         and key.shape[1] == value.shape[1]

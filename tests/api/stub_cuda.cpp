@@ -53,13 +53,17 @@ void copy(const heed::padding::RowCopy& t) {
   for (long long b = 0; b < t.batch; ++b)
     for (int h = 0; h < t.heads; ++h)
       for (int r = 0; r < t.rows; ++r)
-        for (int c = 0; c < t.to_dim; ++c)
-          static_cast<unsigned short*>(
-              t.to)[b * t.to_strides.batch + h * t.to_strides.head + r * t.to_strides.row + c * t.to_step] =
-              c < t.from_dim
-                  ? static_cast<const unsigned short*>(t.from)[b * t.from_strides.batch + h * t.from_strides.head +
-                                                               r * t.from_strides.row + c * t.from_step]
-                  : static_cast<unsigned short>(0);
+        for (int c = 0; c < t.to_dim; ++c) {
+          const auto width = static_cast<std::size_t>(t.element_bytes);
+          const auto place = [&](const heed::TensorStrides& s, long long step) {
+            return (b * s.batch + h * s.head + r * s.row + c * step) * t.element_bytes;
+          };
+          char* const to = static_cast<char*>(t.to) + place(t.to_strides, t.to_step);
+          if (c < t.from_dim)
+            std::memcpy(to, static_cast<const char*>(t.from) + place(t.from_strides, t.from_step), width);
+          else
+            std::memset(to, 0, width);
+        }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/random.hpp"
+#include "elements.hpp"
 #include "kernels/attention/mask.hpp"
 #include "simt.hpp"
 
@@ -76,17 +77,15 @@ inline void misinform_of_outputs(ForwardParams& p) {
 class AttentionCase {
  public:
   AttentionCase(const Problem& problem, const Shape& shape, std::uint64_t seed)
-      : problem_(problem),
-        shape_(shape),
-        bf16_(problem.element == Element::bf16),
-        o_padding_(problem.sizes.o_strides.row == 0 ? shape.padding_rows : 0) {
+      : problem_(problem), shape_(shape), o_padding_(problem.sizes.o_strides.row == 0 ? shape.padding_rows : 0) {
     Random random(seed);
     const int d = problem.head_dim;
     params_.q_strides = fill(q_, shape.heads, shape.len_q, random, shape.score_scale);
     params_.k_strides = fill(k_, shape.heads_kv, shape.len_k, random, 1);
     params_.v_strides = fill(v_, shape.heads_kv, shape.len_k, random, shape.value_scale);
     params_.o_strides = strides(shape.heads, shape.len_q + o_padding_);
-    o_.assign(static_cast<std::size_t>(shape.batch) * shape.heads * (shape.len_q + o_padding_) * d + kGuard, 0xffff);
+    o_ = Elements::untouched(
+        problem.element, static_cast<std::size_t>(shape.batch) * shape.heads * (shape.len_q + o_padding_) * d + kGuard);
     lse_.assign(static_cast<std::size_t>(shape.batch) * shape.heads * shape.len_q + kGuard,
                 std::numeric_limits<float>::quiet_NaN());
     // Keys no query attends to may hold anything.
@@ -95,8 +94,8 @@ class AttentionCase {
       for (int h = 0; h < shape.heads_kv; ++h)
         for (int r = seen; r < shape.len_k; ++r)
           for (int c = 0; c < d; ++c) {
-            k_[at(params_.k_strides, b, h, r) + static_cast<std::size_t>(c)] = 0x7fff;
-            v_[at(params_.v_strides, b, h, r) + static_cast<std::size_t>(c)] = 0x7fff;
+            k_.set_nan(at(params_.k_strides, b, h, r) + static_cast<std::size_t>(c));
+            v_.set_nan(at(params_.v_strides, b, h, r) + static_cast<std::size_t>(c));
           }
     params_.q = q_.data();
     params_.k = k_.data();
@@ -116,7 +115,7 @@ class AttentionCase {
                              : tensor == Tensor::k ? params_.k_strides
                                                    : params_.v_strides;
     Elements& e = tensor == Tensor::q ? q_ : tensor == Tensor::k ? k_ : v_;
-    e[at(s, batch, head, row) + static_cast<std::size_t>(column)] = round_16(bf16_, x);
+    e.set(at(s, batch, head, row) + static_cast<std::size_t>(column), x);
   }
 
   /// As the launcher encodes them: lib/launch/tensor_map.cpp.
@@ -130,7 +129,7 @@ class AttentionCase {
     return maps;
   }
 
-  /// Compares output and log-sum-exp; bounds as wide as the type's rounding of values around 1.
+  /// Compares output and log-sum-exp.
   void check(const std::string& name) const {
     const int d = problem_.head_dim;
     double worst = 0;
@@ -161,7 +160,7 @@ class AttentionCase {
             const double got = value(o_, params_.o_strides, b, h, r, c);
             if (got == expected || (std::isnan(got) && std::isnan(expected))) continue;  // infinity and NaN
             const double difference = std::fabs(expected - got);
-            ASSERT_TRUE(difference < (bf16_ ? 0.03 : 0.006) + (bf16_ ? 0.01 : 0.001) * std::fabs(expected))
+            ASSERT_TRUE(difference < largest_error(problem_.element, expected, shape_.score_scale))
                 << name << ": batch " << b << " head " << h << " row " << r << " column " << c << ": " << got
                 << " instead of " << expected;
             worst = std::max(worst, difference);
@@ -173,23 +172,23 @@ class AttentionCase {
           else if (std::isnan(sum))
             ASSERT_TRUE(std::isnan(lse)) << name << ": row " << r;
           else
-            ASSERT_NEAR(lse, most + std::log(sum), 2e-3 + 1e-4 * std::fabs(most)) << name << ": row " << r;
+            ASSERT_NEAR(lse, most + std::log(sum), largest_lse_error(problem_.element, most, shape_.score_scale))
+                << name << ": row " << r;
         }
     for (int b = 0; b < shape_.batch; ++b)
       for (int h = 0; h < shape_.heads; ++h)
         for (int r = shape_.len_q; r < shape_.len_q + o_padding_; ++r)
           for (int c = 0; c < d; ++c)
-            ASSERT_EQ(o_[at(params_.o_strides, b, h, r) + static_cast<std::size_t>(c)], 0xffff)
+            ASSERT_TRUE(o_.is_untouched(at(params_.o_strides, b, h, r) + static_cast<std::size_t>(c)))
                 << name << " writes between rows";
     for (std::size_t i = 0; i < kGuard; ++i) {
-      ASSERT_EQ(o_[o_.size() - kGuard + i], 0xffff) << name << " writes behind its output";
+      ASSERT_TRUE(o_.is_untouched(o_.size() - kGuard + i)) << name << " writes behind its output";
       ASSERT_TRUE(std::isnan(lse_[lse_.size() - kGuard + i])) << name << " writes behind its log-sum-exps";
     }
   }
 
  private:
   static constexpr std::size_t kGuard = 256;
-  using Elements = std::vector<std::uint16_t>;
 
   /// @param rows with the padding
   [[nodiscard]] TensorStrides strides(int heads, int rows) const {
@@ -201,36 +200,33 @@ class AttentionCase {
     return static_cast<std::size_t>(b * s.batch + h * s.head + r * s.row);
   }
   TensorStrides fill(Elements& e, int heads, int rows, Random& random, float scale) {
-    e.resize(static_cast<std::size_t>(shape_.batch) * heads * (rows + shape_.padding_rows) * problem_.head_dim);
-    for (std::uint16_t& x : e) {
+    e = Elements(problem_.element,
+                 static_cast<std::size_t>(shape_.batch) * heads * (rows + shape_.padding_rows) * problem_.head_dim);
+    for (std::size_t place = 0; place < e.size(); ++place) {
       float sum = 0;
       for (int i = 0; i < 12; ++i) sum += static_cast<float>(random.uniform());
-      x = round_16(bf16_, (sum - 6.0F) * scale);
+      e.set(place, (sum - 6.0F) * scale);
     }
     const TensorStrides s = strides(heads, rows + shape_.padding_rows);
     for (int b = 0; b < shape_.batch; ++b)
       for (int h = 0; h < heads; ++h)
         for (int r = rows; r < rows + shape_.padding_rows; ++r)
-          for (int c = 0; c < problem_.head_dim; ++c) e[at(s, b, h, r) + static_cast<std::size_t>(c)] = 0x7fff;
+          for (int c = 0; c < problem_.head_dim; ++c) e.set_nan(at(s, b, h, r) + static_cast<std::size_t>(c));
     return s;
   }
   [[nodiscard]] double value(const Elements& e, const TensorStrides& s, int b, int h, int r, int c) const {
-    return load_16(bf16_, reinterpret_cast<const std::byte*>(&e[at(s, b, h, r) + static_cast<std::size_t>(c)]));
+    return e.get(at(s, b, h, r) + static_cast<std::size_t>(c));
   }
   void encode(TensorMap& map, const Elements& e, const TensorStrides& s, int rows, int heads, int box_rows,
               int box_columns = 64) const {
-    const EmulatedMap m{reinterpret_cast<const std::byte*>(e.data()),
-                        {problem_.head_dim, rows, heads, shape_.batch},
-                        {1, s.row, s.head, s.batch},
-                        box_rows,
-                        box_columns};
+    const EmulatedMap m{
+        e.data(), {problem_.head_dim, rows, heads, shape_.batch}, {1, s.row, s.head, s.batch}, box_rows, box_columns};
     static_assert(sizeof(m) <= sizeof(map.opaque));
     std::memcpy(map.opaque, &m, sizeof(m));
   }
 
   Problem problem_;
   Shape shape_;
-  bool bf16_;
   int o_padding_;
   ForwardParams params_{};
   Elements q_, k_, v_, o_;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/random.hpp"
+#include "elements.hpp"
 #include "feature_shape.hpp"
 #include "kernels/attention/features.hpp"
 #include "simt.hpp"
@@ -22,7 +23,7 @@ namespace heed::emulator {
 class FeatureCase {
  public:
   FeatureCase(const Problem& problem, const FeatureShape& shape, std::uint64_t seed)
-      : problem_(problem), shape_(shape), bf16_(problem.element == Element::bf16), random_(seed) {
+      : problem_(problem), shape_(shape), random_(seed) {
     p_.batch = shape.batch;
     p_.heads = shape.heads;
     p_.heads_kv = shape.heads_kv;
@@ -64,9 +65,7 @@ class FeatureCase {
   FeatureCase& operator=(const FeatureCase&) = delete;
 
   [[nodiscard]] FeatureParams& params() { return p_; }
-  [[nodiscard]] std::vector<Range> readable() const {
-    return {{q_.data(), 2 * q_.size()}, {k_.data(), 2 * k_.size()}, {v_.data(), 2 * v_.size()}};
-  }
+  [[nodiscard]] std::vector<Range> readable() const { return {q_.range(), k_.range(), v_.range()}; }
 
   /// The first thing that is wrong with outputs and log-sum-exps; empty where nothing is.
   [[nodiscard]] std::string difference() const {
@@ -81,9 +80,9 @@ class FeatureCase {
           for (int c = 0; c < problem_.head_dim; ++c) {
             const std::size_t place = query_place(b, h, i) + at(c);
             written[place] = true;
-            const double got = load(o_[place]);
+            const double got = o_.get(place);
             const double wanted = expected.out[at(c)];
-            const double bound = (bf16_ ? 0.03 : 0.006) + (bf16_ ? 0.01 : 0.001) * std::fabs(wanted);
+            const double bound = largest_error(problem_.element, wanted, shape_.score_scale);
             if (expected.weightless ? got != 0 : !(std::fabs(got - wanted) < bound))
               return row + "column " + std::to_string(c) + " is " + std::to_string(got) + " instead of " +
                      std::to_string(wanted);
@@ -93,22 +92,19 @@ class FeatureCase {
           const double got = lse_[place];
           const bool same = std::isinf(expected.lse)
                                 ? got == expected.lse
-                                : std::fabs(got - expected.lse) < 2e-3 + 1e-4 * std::fabs(expected.lse);
+                                : std::fabs(got - expected.lse) <
+                                      largest_lse_error(problem_.element, expected.lse, shape_.score_scale);
           if (!same)
             return row + "log-sum-exp is " + std::to_string(got) + " instead of " + std::to_string(expected.lse);
         }
     for (std::size_t i = 0; i < o_.size(); ++i)
-      if (!written[i] && o_[i] != kUntouched) return "element " + std::to_string(i) + " of the output is written";
+      if (!written[i] && !o_.is_untouched(i)) return "element " + std::to_string(i) + " of the output is written";
     for (std::size_t i = 0; i < lse_.size(); ++i)
       if (!written_lse[i] && !std::isnan(lse_[i])) return "log-sum-exp " + std::to_string(i) + " is written";
     return "";
   }
 
  private:
-  static constexpr std::uint16_t kUntouched = 0xffff;
-  static constexpr std::uint16_t kNan = 0x7fff;  ///< of both types
-  using Elements = std::vector<std::uint16_t>;
-
   struct Row {
     std::vector<double> out;
     double lse;
@@ -116,7 +112,6 @@ class FeatureCase {
   };
 
   static std::size_t at(long long i) { return static_cast<std::size_t>(i); }
-  [[nodiscard]] double load(std::uint16_t x) const { return load_16(bf16_, reinterpret_cast<const std::byte*>(&x)); }
   float normal() {
     float sum = 0;
     for (int i = 0; i < 12; ++i) sum += static_cast<float>(random_.uniform());
@@ -207,15 +202,15 @@ class FeatureCase {
     p_.o_strides = p_.q_strides;
     p_.lse_head = rows + 3;
     p_.lse_batch = packed ? -1 : h * p_.lse_head + 5;
-    q_.assign(at((packed ? 1 : shape_.batch) * h * rows * d) + 8, kNan);
-    o_.assign(q_.size() + 64, kUntouched);
+    q_ = Elements(problem_.element, at((packed ? 1 : shape_.batch) * h * rows * d) + 8);
+    o_ = Elements::untouched(problem_.element, q_.size() + 64);
     lse_.assign(at(packed ? h * p_.lse_head : shape_.batch * p_.lse_batch) + 16,
                 std::numeric_limits<float>::quiet_NaN());
     for (int b = 0; b < shape_.batch; ++b)
       for (int head = 0; head < shape_.heads; ++head)
         for (int i = 0; i < entries_[at(b)].len_q; ++i)
           for (int c = 0; c < problem_.head_dim; ++c)
-            q_[query_place(b, head, i) + at(c)] = round_16(bf16_, normal() * shape_.score_scale);
+            q_.set(query_place(b, head, i) + at(c), normal() * shape_.score_scale);
     if (packed) p_.total_q = static_cast<int>(rows);
     p_.q = q_.data();
     p_.o = o_.data();
@@ -237,15 +232,15 @@ class FeatureCase {
     }
     p_.k_strides = {rows * h * d, d, h * d};
     p_.v_strides = p_.k_strides;
-    k_.assign(at(blocks * rows * h * d) + 8, kNan);
+    k_ = Elements(problem_.element, at(blocks * rows * h * d) + 8);
     v_ = k_;
     for (int b = 0; b < shape_.batch; ++b)
       for (int j = 0; j < entries_[at(b)].len_k; ++j)
         for (int head = 0; head < shape_.heads_kv; ++head)
           if (is_seen(b, head, j))
             for (int c = 0; c < problem_.head_dim; ++c) {
-              k_[key_place(b, head, j) + at(c)] = round_16(bf16_, normal());
-              v_[key_place(b, head, j) + at(c)] = round_16(bf16_, normal());
+              k_.set(key_place(b, head, j) + at(c), normal());
+              v_.set(key_place(b, head, j) + at(c), normal());
             }
     p_.k = k_.data();
     p_.v = v_.data();
@@ -378,7 +373,7 @@ class FeatureCase {
       if (!sees(b, row, j) || !lists(b, h, row, j)) continue;
       double s = 0;
       for (int c = 0; c < d; ++c)
-        s += load(q_[query_place(b, h, row) + at(c)]) * load(k_[key_place(b, h / p_.group_size, j) + at(c)]);
+        s += q_.get(query_place(b, h, row) + at(c)) * k_.get(key_place(b, h / p_.group_size, j) + at(c));
       s *= p_.scale;
       if (shape_.softcap != 0) s = shape_.softcap * std::tanh(s / shape_.softcap);
       if (shape_.bias) s += bias_at(b, h, row, j);
@@ -398,14 +393,12 @@ class FeatureCase {
     for (int j = 0; j < e.len_k; ++j)
       if (p[at(j)] != 0)
         for (int c = 0; c < d; ++c)
-          result.out[at(c)] +=
-              p[at(j)] / sum * kept(b, h, row, j) * load(v_[key_place(b, h / p_.group_size, j) + at(c)]);
+          result.out[at(c)] += p[at(j)] / sum * kept(b, h, row, j) * v_.get(key_place(b, h / p_.group_size, j) + at(c));
     return result;
   }
 
   Problem problem_;
   FeatureShape shape_;
-  bool bf16_;
   Random random_;
   FeatureParams p_{};
   std::array<std::uint64_t, 2> seed_{};  ///< and the offset

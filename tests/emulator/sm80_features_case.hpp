@@ -21,7 +21,7 @@ void launch_case(FeatureCase& problem, const FeatureShape& shape, std::uint64_t 
   const attention::Grid3 grid = launch_grid(kConfig, shape.len_q, shape.heads, shape.batch);
   launch.grid = {grid.x, grid.y, grid.z};
   launch.threads = static_cast<unsigned>(threads(kConfig));
-  launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem.head_dim).total);
+  launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem).total);
   launch.seed = seed;
   launch.readable = problem.readable();
   emulator::run(

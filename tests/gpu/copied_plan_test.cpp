@@ -19,7 +19,7 @@ using testing_support::HostCase;
 class GpuCopies : public testing_support::GpuTest {
  protected:
   // The programs of one family for head dims 64 and 128, with the copies.
-  std::string programs_of(const std::string& arch, const char* family_name) {
+  std::string programs_of(const std::string& arch, const char* family_name, const std::string& dtype = ":fp16") {
     const DeviceFacts device = dispatch::representative_gpu(arch);
     dispatch::ProgramFileWriter writer("0123");
     const auto add = [&](const jit::BuildRequest& request, const std::string& workload, const std::string& variant) {
@@ -34,8 +34,10 @@ class GpuCopies : public testing_support::GpuTest {
     add({.device = DeviceKind::cuda, .arch = arch, .source = padding::copy_source(), .entry = padding::kCopyEntry}, {},
         std::string(padding::kCopyProgram));
     const Family& family = find_family(family_name);
-    for (const char* shape : {"b2h4hkv2l70k90d64", "b2h4hkv2l70k90d64:causal_bottom_right", "b2h4hkv2l70k90d128"}) {
-      const Workload w = parse_workload(shape);
+    for (const char* text : {"b2h4hkv2l70k90d64", "b2h4hkv2l70k90d64:causal_bottom_right", "b2h4hkv2l70k90d128"}) {
+      Workload w = parse_workload(text);
+      w.dtype = parse_dtype(dtype.substr(1));
+      const std::string shape = to_string(w);
       const Variant variant = make_variant(family, family.default_config(w, device), w);
       add(jit::request_for(variant, w, device), shape, describe(variant));
     }
@@ -44,8 +46,8 @@ class GpuCopies : public testing_support::GpuTest {
     return path;
   }
 
-  static heed_problem problem(std::int64_t dim, std::int64_t dim_v) {
-    return testing_support::gpu_problem(fmt::format("b2h4hkv2l70k90d{}dv{}", dim, dim_v), HEED_WANTS_LSE);
+  static heed_problem problem(std::int64_t dim, std::int64_t dim_v, const std::string& dtype = ":fp16") {
+    return testing_support::gpu_problem(fmt::format("b2h4hkv2l70k90d{}dv{}{}", dim, dim_v, dtype), HEED_WANTS_LSE);
   }
 
   void run_and_check(const heed_problem& p, const std::string& programs, const std::string& reason) {
@@ -65,7 +67,8 @@ class GpuCopies : public testing_support::GpuTest {
     cuda.device_primary_ctx_retain(&context, ordinal);
     cuda.ctx_set_current(context);
     HostCase host(p, 3);
-    host.round_inputs([](float x) { return fp16_to_float(float_to_fp16(x)); });
+    const bool is_fp32 = p.dtype_q == HEED_FP32;
+    if (!is_fp32) host.round_inputs([](float x) { return fp16_to_float(float_to_fp16(x)); });
     std::vector<std::unique_ptr<worker::DeviceBuffer>> buffers;
     const auto room = [&](std::size_t bytes) {
       buffers.push_back(std::make_unique<worker::DeviceBuffer>());
@@ -74,8 +77,9 @@ class GpuCopies : public testing_support::GpuTest {
     const auto put = [&](const std::vector<float>& values) {
       std::vector<std::uint16_t> halves;
       for (const float value : values) halves.push_back(float_to_fp16(value));
-      const CUdeviceptr at = room(2 * halves.size());
-      cuda.memcpy_htod_async(at, halves.data(), 2 * halves.size(), nullptr);
+      const std::size_t bytes = (is_fp32 ? 4 : 2) * values.size();
+      const CUdeviceptr at = room(bytes);
+      cuda.memcpy_htod_async(at, is_fp32 ? static_cast<const void*>(values.data()) : halves.data(), bytes, nullptr);
       cuda.stream_synchronize(nullptr);
       return reinterpret_cast<void*>(at);
     };
@@ -90,11 +94,12 @@ class GpuCopies : public testing_support::GpuTest {
     ASSERT_EQ(heed_plan_prepare(plan, workspace, nullptr), HEED_OK) << heed_last_error();
     for (int i = 0; i < 2; ++i) ASSERT_EQ(heed_plan_run(plan, &t, workspace, nullptr), HEED_OK) << heed_last_error();
     std::vector<std::uint16_t> halves(host.o().size());
-    cuda.memcpy_dtoh_async(halves.data(), reinterpret_cast<CUdeviceptr>(t.o), 2 * halves.size(), nullptr);
+    cuda.memcpy_dtoh_async(is_fp32 ? static_cast<void*>(host.o().data()) : halves.data(),
+                           reinterpret_cast<CUdeviceptr>(t.o), (is_fp32 ? 4 : 2) * halves.size(), nullptr);
     cuda.memcpy_dtoh_async(host.lse().data(), reinterpret_cast<CUdeviceptr>(t.lse), 4 * host.lse().size(), nullptr);
     ASSERT_EQ(cuda.stream_synchronize(nullptr), CUDA_SUCCESS);
-    for (std::size_t i = 0; i < halves.size(); ++i) host.o()[i] = fp16_to_float(halves[i]);
-    host.check(2e-3);
+    for (std::size_t i = 0; i < halves.size() && !is_fp32; ++i) host.o()[i] = fp16_to_float(halves[i]);
+    host.check(is_fp32 ? 1e-5 : 2e-3);
     heed_plan_destroy(plan);
   }
 
@@ -126,6 +131,16 @@ TEST_F(GpuCopies, StridesOfEveryDimensionAreTheCallers) {
   run_and_check(p, programs, "are copied, for the elements of a row of Q are 70 apart");
   p.len_k = 0;
   run_and_check(p, programs, "nothing to compute");
+}
+
+// Elements of 4 bytes: wide pieces, narrow ones, and elements that do not follow each other.
+TEST_F(GpuCopies, RowsOfFp32ArePadded) {
+  const std::string programs = programs_of(device_.arch, "fwd_sm80", ":fp32");
+  run_and_check(problem(80, 80, ":fp32"), programs, "rows of 80 elements to rows of 128");
+  run_and_check(problem(33, 17, ":fp32"), programs, "rows of 33 and 17 elements to rows of 64");
+  heed_problem p = problem(64, 64, ":fp32");
+  p.q_strides = {4 * 70 * 64, 70 * 64, 1, 70};
+  run_and_check(p, programs, "are copied, for the elements of a row of Q are 70 apart");
 }
 
 TEST_F(GpuCopies, AGpuThatIsNewerThanAllBinariesTakesPtx) {

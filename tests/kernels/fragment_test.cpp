@@ -162,5 +162,71 @@ TEST(Fragment, LanesShareNoElement) {
   EXPECT_EQ(d.size(), 128U);
 }
 
+// Of tf32: ldmatrix of 16-byte chunks brings A and B as mma takes them.
+TEST_P(Fragments, ChunksOfFp32AreOperandsOfTf32) {
+  const auto [layout, dim] = GetParam();
+  const int width = 2 * dim;  // a row's elements take the room of so many of 16 bits
+  const auto element_at = [](int row, int chunk, int word) { return 1000 * row + 4 * chunk + word; };
+  std::vector<int> shared(static_cast<std::size_t>(tile_bytes(layout, width, 32) / 4), -1);
+  for (int row = 0; row < 32; ++row)
+    for (int column = 0; column < dim; ++column)
+      shared[static_cast<std::size_t>(chunk_offset(layout, width, row, column / 4) / 4 + column % 4)] =
+          element_at(row, column / 4, column % 4);
+  for (int matrix = 0; matrix < 4; ++matrix)
+    for (int lane = 0; lane < kLanes; ++lane) {
+      // What lane `lane` gets of matrix `matrix`: word lane % 4 of the row that lane 8 * matrix + lane / 4 names.
+      const Coordinate a = ldmatrix_a_address(8 * matrix + lane / 4);
+      const auto at = [&, l = layout](const Coordinate& c, int row, int chunk) {
+        return shared[static_cast<std::size_t>(chunk_offset(l, width, row + c.row, chunk + c.column / 8) / 4 +
+                                               lane % 4)];
+      };
+      const Coordinate wanted_a = a_element_tf32(lane, matrix);
+      EXPECT_EQ(at(a, 16, 2), 1000 * (16 + wanted_a.row) + 8 + wanted_a.column);
+      const Coordinate k = ldmatrix_k_address(8 * matrix + lane / 4);
+      const Coordinate wanted_b = b_element_tf32(lane, matrix % 2);
+      EXPECT_EQ(at(k, 16, 2), 1000 * (16 + 8 * (matrix / 2) + wanted_b.column) + 8 + wanted_b.row);
+    }
+}
+
+// P V of fp32: A's columns and B's rows are the same keys, and what a lane's accumulators hold are neighbours.
+TEST(FragmentsOfFp32, KeysAndColumnsOfValuesAgree) {
+  std::set<std::pair<int, int>> seen;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int r = 0; r < 4; ++r) {
+      const Coordinate a = a_element_tf32(lane, r);
+      const Coordinate s = accumulator_element(lane, probability_register_fp32(r));
+      EXPECT_EQ(a.row, s.row);
+      // Column k of A is the key that row k of B is.
+      for (int other = 0; other < kLanes; ++other)
+        for (int half = 0; half < 2; ++half)
+          if (b_element_tf32(other, half).row == a.column) {
+            EXPECT_EQ(value_key_fp32(other, half), s.column);
+          }
+    }
+    for (int n = 0; n < 8; ++n)
+      for (int i = 0; i < 4; ++i) {
+        const int row = accumulator_element(lane, i).row;
+        const int column = out_column_fp32(lane, n, i % 2);
+        EXPECT_TRUE(seen.insert({row, column}).second);
+        // B's column: the one of four tiles whose values the lane that holds it read side by side.
+        EXPECT_EQ(column, n / 4 * 32 + 4 * accumulator_element(lane, i).column + n % 4);
+      }
+  }
+  EXPECT_EQ(seen.size(), 16U * 64U);
+}
+
+// The 16 bytes that eight lanes read at once of V lie in eight groups of banks.
+TEST(FragmentsOfFp32, ValuesAreReadWithoutBankConflicts) {
+  for (const SharedLayout layout : {SharedLayout::swizzled, SharedLayout::padded})
+    for (const int dim : {64, 128, 256})
+      for (int first = 0; first < kLanes; first += 8)
+        for (int key = 0; key < 2; ++key) {
+          std::set<int> groups;
+          for (int lane = first; lane < first + 8; ++lane)
+            groups.insert(chunk_offset(layout, 2 * dim, value_key_fp32(lane, key), lane / 4) / 16 % 8);
+          EXPECT_EQ(groups.size(), 8U);
+        }
+}
+
 }  // namespace
 }  // namespace heed::tile

@@ -8,7 +8,7 @@ import torch
 
 # HEED_TEST_DEVICES=cuda leaves the CPU out, for a file of programs for GPUs alone.
 DEVICES = os.environ.get("HEED_TEST_DEVICES", "cpu,cuda" if torch.cuda.is_available() else "cpu").split(",")
-DTYPES = {"cpu": [torch.float32, torch.bfloat16, torch.float16], "cuda": [torch.bfloat16, torch.float16]}
+DTYPES = {"cpu": [torch.float32, torch.bfloat16, torch.float16], "cuda": [torch.bfloat16, torch.float16, torch.float32]}
 
 # batch, heads, heads_kv, len_q, len_k, dim, dim_v
 SIZES = [

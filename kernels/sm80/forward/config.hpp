@@ -6,6 +6,7 @@
 #include "kernels/attention/policies.hpp"
 #include "kernels/attention/tile_scheduler.hpp"
 #include "kernels/contract.hpp"
+#include "kernels/element.hpp"
 #include "kernels/tile/registers.hpp"
 #include "kernels/tile/shared_tile.hpp"
 
@@ -81,8 +82,7 @@ HEED_HOST_DEVICE constexpr attention::NamedBarriers<NamedBarrier, 1> named_barri
 ///   during the loop:  | Q | group 0: stage 0 K, V | stage 1 K, V | ... | group 1: ... |
 ///   afterwards:       | partial O of every group, fp32 | (row_max, sum) of every group and row |      (kv_groups >
 ///   1)
-///                     | O, 16-bit |                                                                     (shared
-///                     epilogue)
+///                     | O |                                                                     (shared epilogue)
 ///   throughout:       .. | barriers |                                                               (stage
 ///   pipeline_sync)
 struct SharedPlan {
@@ -96,11 +96,17 @@ struct SharedPlan {
   int total;
 };
 
-HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim) {
+/// Elements of 16 bits that take the room of a row: tiles in shared memory are laid out by them.
+HEED_HOST_DEVICE constexpr int row_width(const Problem& problem) {
+  return problem.head_dim * bytes_of(problem.element) / 2;
+}
+
+HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, const Problem& problem) {
   SharedPlan plan{};
-  const int kv_bytes = tile::tile_bytes(c.smem_layout, head_dim, c.block_n);
+  const int head_dim = problem.head_dim;
+  const int kv_bytes = tile::tile_bytes(c.smem_layout, row_width(problem), c.block_n);
   plan.q = 0;
-  plan.stages = tile::tile_bytes(c.smem_layout, head_dim, c.block_m);
+  plan.stages = tile::tile_bytes(c.smem_layout, row_width(problem), c.block_m);
   plan.stage_bytes = 2 * kv_bytes;
   const int loop_bytes = plan.stages + c.kv_groups * c.stages * plan.stage_bytes;
   plan.partial_out = 0;
@@ -113,14 +119,17 @@ HEED_HOST_DEVICE constexpr SharedPlan shared_plan(const Config& c, int head_dim)
 }
 
 /// Registers a thread needs at least: output and score accumulators, Q and the probabilities of the tile before where
-/// they are kept, 24 for addresses and row state.
-HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, int head_dim) {
+/// they are kept, 24 for addresses and row state. In fp32 also the sums of a tile's values and both parts of an operand
+/// (kernels/sm80/forward/products_fp32.cuh).
+HEED_HOST_DEVICE constexpr int registers_needed(const Config& c, const Problem& problem) {
   const int fragments = c.warp_rows / 16;
-  const int out = fragments * head_dim / 2;
+  const int out = fragments * problem.head_dim / 2;
   const int scores = fragments * c.block_n / 2;
-  const int query = c.q_in_registers ? fragments * head_dim / 4 : 0;
-  const int probabilities = c.overlap ? fragments * c.block_n / 4 : 0;
-  return out + scores + query + probabilities + 24;
+  const int bytes = bytes_of(problem.element);
+  const int query = c.q_in_registers ? fragments * problem.head_dim * bytes / 8 : 0;
+  const int probabilities = c.overlap ? fragments * c.block_n * bytes / 8 : 0;
+  const int parts = problem.element == Element::fp32 ? fragments * 16 + 24 : 0;
+  return out + scores + query + probabilities + parts + 24;
 }
 
 /// Registers a thread may use so that min_blocks blocks fit.
@@ -139,6 +148,7 @@ enum class Illegal {
   registers,
   overlap,
   polynomial,
+  polynomial_fp32,
   late_loads,
   pipeline_sync,
   same_program,
@@ -152,16 +162,18 @@ HEED_HOST_DEVICE constexpr Illegal is_legal(const Config& c, const Problem& prob
   if (c.block_m % c.warp_rows != 0) return Illegal::block_m;
   if (!attention::are_disjoint(named_barriers(c))) return Illegal::kv_groups;
   if (threads(c) > 1024) return Illegal::threads;
-  const int total = shared_plan(c, problem.head_dim).total;
+  const int total = shared_plan(c, problem).total;
   if (total > shared_bytes) return Illegal::shared_memory;
   // The runtime keeps 1 KiB of each block's shared memory to itself.
   if (static_cast<long long>(c.min_blocks) * (total + 1024) > shared_bytes_per_processor) return Illegal::occupancy;
   if (threads(c) * c.min_blocks > 1536) return Illegal::occupancy;  // sm_86 and sm_89; sm_80 and sm_90 allow 2048
-  if (registers_needed(c, problem.head_dim) > registers_allowed(c)) return Illegal::registers;
+  if (registers_needed(c, problem) > registers_allowed(c)) return Illegal::registers;
   // Values are waited for one tile later as it is, and their tile must not give way to the next one's.
   if (c.overlap && (c.split_wait || c.stages < 2)) return Illegal::overlap;
   // A stale row maximum relies on overflow that shows as an infinity, and the polynomial's wraps around.
   if (c.rescale == attention::Rescale::stale_tile && c.exp2 != attention::Exp2::hardware) return Illegal::polynomial;
+  // Of degree 3, as fp16 needs.
+  if (problem.element == Element::fp32 && c.exp2 != attention::Exp2::hardware) return Illegal::polynomial_fp32;
   if (c.late_loads && c.stages < 2) return Illegal::late_loads;  // the only stage is free after a tile's values
   // A stage is waited for as a whole, and copies of more than the next round are what warps may be apart by. Warps of
   // their own need nobody.

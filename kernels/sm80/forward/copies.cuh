@@ -6,11 +6,13 @@
 
 namespace heed::sm80 {
 
-/// Copies of tiles of (rows, kDim) 16-bit elements by kThreads threads that lie along rows: a thread's pieces are at
-/// one chunk of rows that lie equally far apart.
-template <tile::SharedLayout kLayout, int kDim, int kThreads>
+/// Copies of tiles of (rows, head dim) by kThreads threads that lie along rows: a thread's pieces are at one chunk of
+/// rows that lie equally far apart.
+/// @tparam kWidth 16-bit elements that take the room of a row
+/// @tparam kBytes of an element
+template <tile::SharedLayout kLayout, int kWidth, int kBytes, int kThreads>
 struct Copies {
-  static constexpr int kChunks = kDim / 8;  // 16-byte chunks a row
+  static constexpr int kChunks = kWidth / 8;  // 16-byte chunks a row
   static constexpr int kRowsAtOnce = kThreads / kChunks;
   static_assert(kThreads % kChunks == 0, "whole rows at a time");
 
@@ -19,13 +21,13 @@ struct Copies {
   __device__ __forceinline__ static unsigned long long source(const void* tensor, long long base, long long row_stride,
                                                               int first, int thread) {
     const long long element =
-        base + static_cast<long long>(first + thread / kChunks) * row_stride + thread % kChunks * 8;
-    return reinterpret_cast<unsigned long long>(tensor) + 2 * element;
+        base + static_cast<long long>(first + thread / kChunks) * row_stride + thread % kChunks * (16 / kBytes);
+    return reinterpret_cast<unsigned long long>(tensor) + kBytes * element;
   }
 
   /// Byte offset of the same piece in the tile.
   __device__ __forceinline__ static unsigned place(int thread) {
-    return tile::chunk_offset(kLayout, kDim, thread / kChunks, thread % kChunks);
+    return tile::chunk_offset(kLayout, kWidth, thread / kChunks, thread % kChunks);
   }
 
   /// Starts copying rows [first, first + kRows) to a tile; rows from `end` on become zeros.
@@ -37,12 +39,15 @@ struct Copies {
                                                long long row_stride, int first, int end, int thread) {
     constexpr int kPieces = (kRows + kRowsAtOnce - 1) / kRowsAtOnce;
     const int row = thread / kChunks;
-    const unsigned long long step = 2 * kRowsAtOnce * row_stride;
+    const unsigned long long step = kBytes * kRowsAtOnce * row_stride;
     const auto to = [&](int i) {
       if constexpr (kRowsAtOnce % 8 == 0 || kLayout != tile::SharedLayout::swizzled)  // the swizzle repeats
-        return tile + place + i * kRowsAtOnce * tile::row_pitch(kLayout, kDim);
+        return tile + place + i * kRowsAtOnce * tile::row_pitch(kLayout, kWidth);
+      else if constexpr (kBytes == 4 && 8 % kRowsAtOnce == 0)  // other bits of the row than the thread's own
+        return tile + (place ^ static_cast<unsigned>(i * kRowsAtOnce % 8 * 16)) +
+               i * kRowsAtOnce * tile::row_pitch(kLayout, kWidth);
       else
-        return tile + tile::chunk_offset(kLayout, kDim, row + i * kRowsAtOnce, thread % kChunks);
+        return tile + tile::chunk_offset(kLayout, kWidth, row + i * kRowsAtOnce, thread % kChunks);
     };
     if (kRows % kRowsAtOnce == 0 && first + kRows <= end) {
 #pragma unroll
@@ -73,7 +78,7 @@ struct Copies {
       const int at = thread / kChunks + i * kRowsAtOnce;
       const bool inside = first + at >= begin && first + at < end;
       if (kRows % kRowsAtOnce == 0 || at < kRows)
-        ptx::cp_async_cg_16_fetch<128>(tile + tile::chunk_offset(kLayout, kDim, at, chunk),
+        ptx::cp_async_cg_16_fetch<128>(tile + tile::chunk_offset(kLayout, kWidth, at, chunk),
                                        inside ? row_at(first + at) + 16 * chunk : anywhere, inside ? 16 : 0);
     }
   }

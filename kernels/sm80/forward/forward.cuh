@@ -10,9 +10,9 @@
 ///   rows 16..31  warp 5          [group 1]         [group 1]
 ///
 /// A warp keeps S and P in registers: the accumulator fragment of S = Q K^T, rounded to 16 bits, is the A fragment of P
-/// V. At the end the groups' partial outputs meet in shared memory and are merged in fp32. After FlashAttention-2 (Dao,
-/// arXiv 2307.08691); the split of keys over warps of one block is Flash-Decoding's split (Dao et al. 2023) without a
-/// second kernel.
+/// V; in fp32 products_fp32.cuh has the products. At the end the groups' partial outputs meet in shared memory and are
+/// merged in fp32. After FlashAttention-2 (Dao, arXiv 2307.08691); the split of keys over warps of one block is
+/// Flash-Decoding's split (Dao et al. 2023) without a second kernel.
 #pragma once
 
 #include "kernels/attention/score_rows.cuh"
@@ -29,8 +29,8 @@ struct Forward : Merge<kConfig, kProblem> {
   using Base::kBegins, Base::origin, Base::tiles_of_group, Base::group_barrier, Base::stage_address, Base::next_stage,
       Base::first_key, Base::load_round, Base::load_ahead, Base::initialise_barriers, Base::end_round;
   using Base::kBlockM, Base::kBlockN, Base::kDim, Base::kFragments, Base::kKeyTiles, Base::kOutTiles, Base::kGroups,
-      Base::kThreads, Base::kStages, Base::kPlan, Base::kLayout, Base::kPitch, Base::kMeets, Base::kAhead,
-      Base::kGroupsAhead;
+      Base::kThreads, Base::kStages, Base::kPlan, Base::kLayout, Base::kWidth, Base::kBytes, Base::kSteps,
+      Base::kValueBlocks, Base::kPitch, Base::kMeets, Base::kAhead, Base::kGroupsAhead;
   using Base::lane_offset, Base::block_address, Base::multiply_keys, Base::multiply_values_block, Base::lane_of_values,
       Base::multiply_values, Base::store, Base::merge_and_store;
   using Base::params, Base::shared_base, Base::lane, Base::warp, Base::first_row, Base::head, Base::batch,
@@ -41,7 +41,7 @@ struct Forward : Merge<kConfig, kProblem> {
   static constexpr bool kStaleTile = kConfig.rescale == attention::Rescale::stale_tile;
   static constexpr float kMargin = kStaleTile ? attention::stale_tile_margin(kProblem.element) : 0.0F;
 
-  using QueryCopies = Copies<kLayout, kDim, kThreads>;
+  using QueryCopies = Copies<kLayout, kWidth, kBytes, kThreads>;
 
   using Base::Base;
 
@@ -99,11 +99,7 @@ struct Forward : Merge<kConfig, kProblem> {
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) Base::drop(e[m], params, warp_row + 16 * m + lane / 4, first);
     }
-#pragma unroll
-    for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-      for (int k = 0; k < kBlockN / 16; ++k)
-        attention::round_to_operand<kProblem.element>(p[m][k], e[m][2 * k], e[m][2 * k + 1]);
+    Base::to_operand(p, e);
   }
 
   /// Probabilities below the row maxima so far, in place of the scores. False where they do not fit: the scores are
@@ -113,17 +109,15 @@ struct Forward : Merge<kConfig, kProblem> {
   template <bool kBeside>
   __device__ __forceinline__ bool stale_softmax(Probabilities& p, Scores& s, attention::RowState<kFragments>& rows,
                                                 float scale_log2, Output& out, int stage) const {
-    constexpr int kElements = kKeyTiles * 4;                            // a fragment
-    constexpr int kBlocks = kBlockN / 16 * (kOutTiles / 2);             // of values
-    constexpr int kAtOnce = kBeside ? kElements / kBlocks : kElements;  // exponentials a fragment and block
+    constexpr int kElements = kKeyTiles * 4;                                 // a fragment
+    constexpr int kAtOnce = kBeside ? kElements / kValueBlocks : kElements;  // exponentials a fragment and block
     constexpr bool kRounds = !kBeside && !kProblem.features.dropout;
-    static_assert(!kBeside || kAtOnce * kBlocks == kElements, "exponentials spread evenly");
+    static_assert(!kBeside || kAtOnce * kValueBlocks == kElements, "exponentials spread evenly");
     const unsigned v_lane = lane_of_values(stage);
     float total[kFragments][2] = {};
 #pragma unroll
-    for (int block = 0; block < (kBeside ? kBlocks : 1); ++block) {
-      if constexpr (kBeside)
-        multiply_values_block(out, p, v_lane, block / (kOutTiles / 2), block % (kOutTiles / 2) * 2);
+    for (int block = 0; block < (kBeside ? kValueBlocks : 1); ++block) {
+      if constexpr (kBeside) multiply_values_block(out, p, v_lane, block);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
 #pragma unroll
@@ -132,8 +126,7 @@ struct Forward : Merge<kConfig, kProblem> {
           const int h = e % 4 / 2;
           x = attention::exp2<kConfig.exp2>(fmaf(x, scale_log2, -rows.row_max[m][h]), e / 4 * 2 + e % 2);
           total[m][h] += x;
-          if (kRounds && e % 2 == 1)
-            p[m][e / 8][e / 2 % 4] = ptx::cvt_rn_x2<kProblem.element>(s[m][e / 4][e % 4 - 1], x);
+          if (kRounds && e % 2 == 1) Base::pair_to_operand(p, m, e / 2, s[m][e / 4][e % 4 - 1], x);
         }
     }
     if (!attention::stale_tile_fits(total, kProblem.element)) return false;
@@ -313,7 +306,7 @@ struct Forward : Merge<kConfig, kProblem> {
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
 #pragma unroll
-        for (int k = 0; k < kDim / 16; ++k) ptx::ldmatrix_x4(query[m][k], block_address(q_lane, 16 * m, 2 * k));
+        for (int k = 0; k < kSteps; ++k) ptx::ldmatrix_x4(query[m][k], block_address(q_lane, 16 * m, 2 * k));
     }
 
     if constexpr (kConfig.overlap)

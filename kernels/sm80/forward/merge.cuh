@@ -7,19 +7,34 @@
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/sm80/forward/products.cuh"
+#include "kernels/sm80/forward/products_fp32.cuh"
 
 namespace heed::sm80 {
+
+/// What elements of so many bytes are stored as.
+template <int kBytes>
+struct StoredAs {
+  using Type = unsigned short;
+};
+template <>
+struct StoredAs<4> {
+  using Type = float;
+};
 
 template <const Config& kConfig, const Problem& kProblem>
 struct Merge : Products<kConfig, kProblem> {
   using Base = Products<kConfig, kProblem>;
-  using Base::kBlockM, Base::kDim, Base::kFragments, Base::kOutTiles, Base::kGroups, Base::kPlan, Base::kLayout;
+  using Base::kBlockM, Base::kDim, Base::kBytes, Base::kWidth, Base::kFragments, Base::kOutTiles, Base::kGroups,
+      Base::kPlan, Base::kLayout;
   using Base::params, Base::lane, Base::warp, Base::group, Base::first_row, Base::head, Base::batch;
   using typename Base::Output;
 
   // ---- compile-time facts
   static constexpr int kThreads = threads(kConfig);
-  static constexpr int kChunks = kDim / 8;  // 16-byte chunks a row
+  static constexpr int kChunks = kWidth / 8;  // 16-byte chunks a row
+  static constexpr int kPieces = kDim / 8;    // of a row, where groups' parts are added up
+
+  using Stored = typename StoredAs<kBytes>::Type;
 
   // ---- state
   char* shared;
@@ -27,8 +42,8 @@ struct Merge : Products<kConfig, kProblem> {
   __device__ __forceinline__ Merge(const Params<kProblem>& p, char* dynamic_shared)
       : Base(p, ptx::shared_address(dynamic_shared)), shared(dynamic_shared) {}
 
-  __device__ __forceinline__ unsigned short* out_row(int row) const {
-    return static_cast<unsigned short*>(params.o) + batch * params.o_strides.batch + head * params.o_strides.head +
+  __device__ __forceinline__ Stored* out_row(int row) const {
+    return static_cast<Stored*>(params.o) + batch * params.o_strides.batch + head * params.o_strides.head +
            row * params.o_strides.row;
   }
 
@@ -56,6 +71,23 @@ struct Merge : Products<kConfig, kProblem> {
       return attention::exact_inverse_or_zero(sum);
   }
 
+  /// Puts a finished row of a fragment in fp32 where it leaves from: shared memory or O.
+  __device__ __forceinline__ void put_chunks(const float (&out)[kOutTiles][4], int h, float inverse, int row_in_block,
+                                             int row) const {
+    if constexpr (kConfig.epilogue == Epilogue::shared) {
+#pragma unroll
+      for (int n = 0; n < kOutTiles; n += 4)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          *reinterpret_cast<float4*>(
+              shared + kPlan.q +
+              tile::chunk_offset(kLayout, kWidth, row_in_block, tile::out_column_fp32(lane, n, i) / 4)) =
+              Base::four_columns(out, n, h, i, inverse);
+    } else {
+      if (row < params.len_q) Base::put_row(out_row(row), out, h, inverse, lane);
+    }
+  }
+
   /// One group: divides by the row sums and writes. Rows are staged where the warp's own rows of Q were, which no other
   /// warp reads.
   __device__ __forceinline__ void store(Output& out, attention::RowState<kFragments>& rows, int warp_row) const {
@@ -69,16 +101,20 @@ struct Merge : Products<kConfig, kProblem> {
         const float inverse = finish_row(rows.row_max[m][h], rows.row_sum[m][h]);
         const float sum = rows.row_sum[m][h];
         if (lane % 4 == 0) store_lse(row, rows.row_max[m][h], sum);
+        if constexpr (kBytes == 4) {
+          put_chunks(out[m], h, inverse, warp * kConfig.warp_rows + row_in_warp, row);
+        } else {
 #pragma unroll
-        for (int n = 0; n < kOutTiles; ++n) {
-          const unsigned packed =
-              ptx::cvt_rn_x2<kProblem.element>(out[m][n][2 * h] * inverse, out[m][n][2 * h + 1] * inverse);
-          if constexpr (kConfig.epilogue == Epilogue::shared) {
-            const int offset =
-                tile::chunk_offset(kLayout, kDim, warp * kConfig.warp_rows + row_in_warp, n) + 4 * (lane % 4);
-            *reinterpret_cast<unsigned*>(shared + kPlan.q + offset) = packed;
-          } else {
-            if (row < params.len_q) *reinterpret_cast<unsigned*>(out_row(row) + 8 * n + 2 * (lane % 4)) = packed;
+          for (int n = 0; n < kOutTiles; ++n) {
+            const unsigned packed =
+                ptx::cvt_rn_x2<kProblem.element>(out[m][n][2 * h] * inverse, out[m][n][2 * h + 1] * inverse);
+            if constexpr (kConfig.epilogue == Epilogue::shared) {
+              const int offset =
+                  tile::chunk_offset(kLayout, kWidth, warp * kConfig.warp_rows + row_in_warp, n) + 4 * (lane % 4);
+              *reinterpret_cast<unsigned*>(shared + kPlan.q + offset) = packed;
+            } else {
+              if (row < params.len_q) *reinterpret_cast<unsigned*>(out_row(row) + 8 * n + 2 * (lane % 4)) = packed;
+            }
           }
         }
       }
@@ -91,8 +127,10 @@ struct Merge : Products<kConfig, kProblem> {
         const int row_in_warp = index / kChunks;
         const int chunk = index % kChunks;
         if (warp_row + row_in_warp < params.len_q)
-          *reinterpret_cast<uint4*>(out_row(warp_row + row_in_warp) + 8 * chunk) = *reinterpret_cast<const uint4*>(
-              shared + kPlan.q + tile::chunk_offset(kLayout, kDim, warp * kConfig.warp_rows + row_in_warp, chunk));
+          *reinterpret_cast<uint4*>(out_row(warp_row + row_in_warp) + 16 / kBytes * chunk) =
+              *reinterpret_cast<const uint4*>(
+                  shared + kPlan.q +
+                  tile::chunk_offset(kLayout, kWidth, warp * kConfig.warp_rows + row_in_warp, chunk));
       }
     }
   }
@@ -108,13 +146,17 @@ struct Merge : Products<kConfig, kProblem> {
       for (int h = 0; h < 2; ++h) {
         const int row = warp * kConfig.warp_rows + 16 * m + lane / 4 + 8 * h;
         if (lane % 4 == 0) state[group * kBlockM + row] = make_float2(rows.row_max[m][h], rows.row_sum[m][h]);
-        float* to = partial + (group * kBlockM + row) * kPlan.partial_pitch + 2 * (lane % 4);
-        attention::put_row(to, out[m], h);
+        if constexpr (kBytes == 4) {
+          Base::put_row(partial + (group * kBlockM + row) * kPlan.partial_pitch, out[m], h, 1.0F, lane);
+        } else {
+          float* to = partial + (group * kBlockM + row) * kPlan.partial_pitch + 2 * (lane % 4);
+          attention::put_row(to, out[m], h);
+        }
       }
     __syncthreads();
-    for (int index = threadIdx.x; index < kBlockM * kChunks; index += kThreads) {
-      const int row = index / kChunks;
-      const int chunk = index % kChunks;
+    for (int index = threadIdx.x; index < kBlockM * kPieces; index += kThreads) {
+      const int row = index / kPieces;
+      const int piece = index % kPieces;
       float row_max = -attention::kInfinity;
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) row_max = fmaxf(row_max, state[g * kBlockM + row].x);
@@ -127,17 +169,25 @@ struct Merge : Products<kConfig, kProblem> {
         const float weight = ptx::ex2_approx_ftz(part.x - finite);
         sum = fmaf(weight, part.y, sum);
         const auto* from =
-            reinterpret_cast<const float4*>(partial + (g * kBlockM + row) * kPlan.partial_pitch + 8 * chunk);
+            reinterpret_cast<const float4*>(partial + (g * kBlockM + row) * kPlan.partial_pitch + 8 * piece);
         const float4 low = from[0];
         const float4 high = from[1];
         attention::add_weighted(merged, weight, low);
         attention::add_weighted(merged + 4, weight, high);
       }
       const float inverse = finish_row(row_max, sum);
-      if (chunk == 0) store_lse(first_row + row, row_max, sum);
-      if (first_row + row < params.len_q)
-        *reinterpret_cast<uint4*>(out_row(first_row + row) + 8 * chunk) =
-            attention::words_of_row<kProblem.element>(merged, inverse);
+      if (piece == 0) store_lse(first_row + row, row_max, sum);
+      if constexpr (kBytes == 4) {
+#pragma unroll
+        for (int i = 0; i < 8; i += 4)
+          if (first_row + row < params.len_q)
+            *reinterpret_cast<float4*>(out_row(first_row + row) + 8 * piece + i) = make_float4(
+                merged[i] * inverse, merged[i + 1] * inverse, merged[i + 2] * inverse, merged[i + 3] * inverse);
+      } else {
+        if (first_row + row < params.len_q)
+          *reinterpret_cast<uint4*>(out_row(first_row + row) + 8 * piece) =
+              attention::words_of_row<kProblem.element>(merged, inverse);
+      }
     }
   }
 };

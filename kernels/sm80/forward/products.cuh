@@ -10,37 +10,54 @@
 
 namespace heed::sm80 {
 
+/// Where operands lie in shared memory, and fragments that are the same for all element types.
 template <const Config& kConfig, const Problem& kProblem>
-struct Products : Rounds<kConfig, kProblem> {
+struct Operands : Rounds<kConfig, kProblem> {
   using Base = Rounds<kConfig, kProblem>;
-  using Base::kBlockN, Base::kDim, Base::kFragments, Base::kOutTiles, Base::kPlan, Base::kLayout, Base::shared_base,
-      Base::lane, Base::warp, Base::stage_address;
+  using Base::kBlockN, Base::kFragments, Base::kOutTiles, Base::kWidth, Base::kLayout;
 
   // ---- compile-time facts
   static constexpr int kKeyTiles = kBlockN / 8;  // n-tiles of S
-  static constexpr int kPitch = tile::row_pitch(kLayout, kDim);
+  static constexpr int kPitch = tile::row_pitch(kLayout, kWidth);
 
-  static_assert(kDim % 16 == 0 && kBlockN % 16 == 0, "mma.m16n8k16 takes 16 of the head dim and 16 keys at a time");
-
-  using Scores = float[kFragments][kKeyTiles][4];               // (warp rows, keys), accumulator fragments
-  using Probabilities = unsigned[kFragments][kBlockN / 16][4];  // the same as A operands
-  using Output = float[kFragments][kOutTiles][4];               // (warp rows, head dim), accumulator fragments
-  using Query = unsigned[kConfig.q_in_registers ? kFragments : 1][kConfig.q_in_registers ? kDim / 16 : 1][4];
+  using Scores = float[kFragments][kKeyTiles][4];  // (warp rows, keys), accumulator fragments
+  using Output = float[kFragments][kOutTiles][4];  // (warp rows, head dim), accumulator fragments
 
   using Base::Base;
 
   /// What a lane adds to a tile's address for ldmatrix of the block at (0, 0).
   __device__ __forceinline__ static unsigned lane_offset(tile::Coordinate at) {
-    return tile::chunk_offset(kLayout, kDim, at.row, at.column / 8);
+    return tile::chunk_offset(kLayout, kWidth, at.row, at.column / 8);
   }
-  /// Address for the 16 x 16 block at (row, 8 * chunk): row a multiple of 8, chunk even, so that the swizzle is one
-  /// exclusive or of the lane's own address. `lane_address`: tile address, a multiple of 128, and lane_offset.
+  /// Address for the block of 16 rows and two chunks at (row, chunk): row a multiple of 8, chunk even, so that the
+  /// swizzle is one exclusive or of the lane's own address. `lane_address`: tile address, a multiple of 128, and
+  /// lane_offset.
   __device__ __forceinline__ static unsigned block_address(unsigned lane_address, int row, int chunk) {
     if constexpr (kLayout == tile::SharedLayout::swizzled)
       return (lane_address ^ (chunk % 8 * 16)) + row * kPitch + chunk / 8 * 128;
     else
       return lane_address + row * kPitch + chunk * 16;
   }
+};
+
+/// Of 16-bit elements, by mma.m16n8k16. products_fp32.cuh has those of fp32.
+template <const Config& kConfig, const Problem& kProblem, bool kFp32 = kProblem.element == Element::fp32>
+struct Products : Operands<kConfig, kProblem> {
+  using Base = Operands<kConfig, kProblem>;
+  using Base::kBlockN, Base::kDim, Base::kFragments, Base::kOutTiles, Base::kPlan, Base::kPitch, Base::kKeyTiles,
+      Base::shared_base, Base::lane, Base::warp, Base::stage_address, Base::lane_offset, Base::block_address;
+  using typename Base::Scores, typename Base::Output;
+
+  // ---- compile-time facts
+  static constexpr int kSteps = kDim / 16;                             // of the head dim, in S
+  static constexpr int kValueBlocks = kBlockN / 16 * (kOutTiles / 2);  // that P V is taken by
+
+  static_assert(kDim % 16 == 0 && kBlockN % 16 == 0, "mma.m16n8k16 takes 16 of the head dim and 16 keys at a time");
+
+  using Probabilities = unsigned[kFragments][kBlockN / 16][4];  // the scores as A operands
+  using Query = unsigned[kConfig.q_in_registers ? kFragments : 1][kConfig.q_in_registers ? kSteps : 1][4];
+
+  using Base::Base;
 
   /// scores = Q K^T of one tile.
   __device__ __forceinline__ void multiply_keys(Scores& scores, const Query& query, unsigned keys) const {
@@ -50,7 +67,7 @@ struct Products : Rounds<kConfig, kProblem> {
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) attention::clear(scores[m]);
 #pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
+    for (int k = 0; k < kSteps; ++k) {
       unsigned a[kFragments][4];
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) {
@@ -74,9 +91,24 @@ struct Products : Rounds<kConfig, kProblem> {
     }
   }
 
-  /// Columns 8 n to 8 n + 15 of out += P V for 16 keys from 16 k on.
+  /// Probabilities as operands.
+  __device__ __forceinline__ static void to_operand(Probabilities& p, const Scores& e) {
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int k = 0; k < kBlockN / 16; ++k)
+        attention::round_to_operand<kProblem.element>(p[m][k], e[m][2 * k], e[m][2 * k + 1]);
+  }
+  /// The same of registers 2 * i and 2 * i + 1 of fragment m.
+  __device__ __forceinline__ static void pair_to_operand(Probabilities& p, int m, int i, float low, float high) {
+    p[m][i / 4][i % 4] = ptx::cvt_rn_x2<kProblem.element>(low, high);
+  }
+
+  /// Of out += P V the 16 keys and 16 columns of a block; blocks go along columns first.
   __device__ __forceinline__ static void multiply_values_block(Output& out, const Probabilities& p, unsigned v_lane,
-                                                               int k, int n) {
+                                                               int block) {
+    const int k = block / (kOutTiles / 2);
+    const int n = block % (kOutTiles / 2) * 2;
     unsigned b[4];
     ptx::ldmatrix_x4_trans(b, block_address(v_lane, 16 * k, n));
 #pragma unroll
@@ -92,9 +124,7 @@ struct Products : Rounds<kConfig, kProblem> {
   __device__ __forceinline__ void multiply_values(Output& out, const Probabilities& p, int stage) const {
     const unsigned v_lane = lane_of_values(stage);
 #pragma unroll
-    for (int k = 0; k < kBlockN / 16; ++k)
-#pragma unroll
-      for (int n = 0; n < kOutTiles; n += 2) multiply_values_block(out, p, v_lane, k, n);
+    for (int block = 0; block < kValueBlocks; ++block) multiply_values_block(out, p, v_lane, block);
   }
 };
 

@@ -18,12 +18,14 @@ struct Rounds : attention::ListedBlocks<kProblem> {
   static constexpr int kBlockM = kConfig.block_m;
   static constexpr int kBlockN = kConfig.block_n;
   static constexpr int kDim = kProblem.head_dim;
+  static constexpr int kBytes = bytes_of(kProblem.element);
+  static constexpr int kWidth = row_width(kProblem);         // of rows in shared memory, in 16-bit elements
   static constexpr int kFragments = kConfig.warp_rows / 16;  // 16-row fragments a warp
   static constexpr int kOutTiles = kDim / 8;                 // n-tiles of O
   static constexpr int kGroups = kConfig.kv_groups;
   static constexpr int kGroupThreads = threads_per_group(kConfig);
   static constexpr int kStages = kConfig.stages;
-  static constexpr SharedPlan kPlan = shared_plan(kConfig, kDim);
+  static constexpr SharedPlan kPlan = shared_plan(kConfig, kProblem);
   static constexpr auto kLayout = kConfig.smem_layout;
   static constexpr bool kMeets = kConfig.pipeline_sync == PipelineSync::group;
   static constexpr bool kBegins = has_left_bound(kProblem.mask);
@@ -34,7 +36,7 @@ struct Rounds : attention::ListedBlocks<kProblem> {
 
   static_assert(kBlockM % kConfig.warp_rows == 0, "warps must share the rows evenly");
 
-  using TileCopies = Copies<kLayout, kDim, kGroupThreads>;
+  using TileCopies = Copies<kLayout, kWidth, kBytes, kGroupThreads>;
 
   // ---- state
   attention::ParamsOfEntry<kProblem> params;
@@ -83,8 +85,8 @@ struct Rounds : attention::ListedBlocks<kProblem> {
     v_from = TileCopies::source(p.v, batch * p.v_strides.batch + kv_head * p.v_strides.head, p.v_strides.row,
                                 group * kBlockN, group_thread);
     if constexpr (kBegins) {
-      k_from += 2 * origin() * p.k_strides.row;
-      v_from += 2 * origin() * p.v_strides.row;
+      k_from += kBytes * origin() * p.k_strides.row;
+      v_from += kBytes * origin() * p.v_strides.row;
     }
     piece_place = TileCopies::place(group_thread);
     // Or it is worked out again for every tile; which it may be where output takes half of the registers.
@@ -145,7 +147,7 @@ struct Rounds : attention::ListedBlocks<kProblem> {
     } else {
       TileCopies::template start<kBlockN>(stage_address(stage), piece_place, k_from, params.k_strides.row,
                                           first_key(tile), keys_end, group_thread);
-      k_from += 2 * kGroups * kBlockN * params.k_strides.row;
+      k_from += kBytes * kGroups * kBlockN * params.k_strides.row;
     }
   }
   __device__ __forceinline__ void load_values(int tile, int stage) {
@@ -155,7 +157,7 @@ struct Rounds : attention::ListedBlocks<kProblem> {
     } else {
       TileCopies::template start<kBlockN>(stage_address(stage) + kPlan.stage_bytes / 2, piece_place, v_from,
                                           params.v_strides.row, first_key(tile), keys_end, group_thread);
-      v_from += 2 * kGroups * kBlockN * params.v_strides.row;
+      v_from += kBytes * kGroups * kBlockN * params.v_strides.row;
     }
   }
   /// Where keys may lie in pages or in listed blocks, each row's address is looked up.
@@ -167,7 +169,7 @@ struct Rounds : attention::ListedBlocks<kProblem> {
     const int first = first_key_of_entry(tile);
     TileCopies::template start_rows<kBlockN>(
         to, from, first, kProblem.features.blocks ? begin : first, begin + keys_end, group_thread,
-        [&](int key) { return from + 2 * (of_head + key_offset(params, strides, batch, key)); });
+        [&](int key) { return from + kBytes * (of_head + key_offset(params, strides, batch, key)); });
   }
   /// What round t reads: K and V of tile t, or K of tile t and V of tile t - 1 where values are multiplied beside the
   /// next tile's exponentials. `stage` is tile t's, `value_stage` that of the values.

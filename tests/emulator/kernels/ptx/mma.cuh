@@ -45,6 +45,42 @@ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b
   });
 }
 
+/// Of the operands the upper 19 bits count. Sums are rounded towards zero, as the tensor cores do.
+inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  struct Operands {
+    float* d;
+    const unsigned* a;
+    unsigned b[2];
+  } mine{d, a, {b0, b1}};
+  emulator::meet("mma", emulator::own_warp(), emulator::lane(), 32, &mine, [](std::vector<void*>& all) {
+    double a_values[16][8];
+    double b_values[8][8];
+    const auto value = [](unsigned bits) { return static_cast<double>(std::bit_cast<float>(bits & 0xffffe000U)); };
+    for (int lane = 0; lane < 32; ++lane) {
+      const auto* o = static_cast<const Operands*>(all[static_cast<std::size_t>(lane)]);
+      for (int r = 0; r < 4; ++r) {
+        const tile::Coordinate at = tile::a_element_tf32(lane, r);
+        a_values[at.row][at.column] = value(o->a[r]);
+      }
+      for (int r = 0; r < 2; ++r) {
+        const tile::Coordinate at = tile::b_element_tf32(lane, r);
+        b_values[at.row][at.column] = value(o->b[r]);
+      }
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      auto* o = static_cast<Operands*>(all[static_cast<std::size_t>(lane)]);
+      for (int i = 0; i < 4; ++i) {
+        const tile::Coordinate at = tile::accumulator_element(lane, i);
+        double sum = o->d[i];
+        for (int k = 0; k < 8; ++k) sum += a_values[at.row][k] * b_values[k][at.column];
+        const auto rounded = static_cast<float>(sum);
+        const bool is_beyond = std::isfinite(rounded) && std::fabs(static_cast<double>(rounded)) > std::fabs(sum);
+        o->d[i] = is_beyond ? std::nextafter(rounded, 0.0F) : rounded;
+      }
+    }
+  });
+}
+
 inline unsigned movmatrix_trans(unsigned x) {
   struct Pair {
     unsigned given;
