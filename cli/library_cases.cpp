@@ -72,7 +72,14 @@ Pass jobs_of(const Options& o, const DeviceFacts& device, jit::Builder& builder)
       pass.jobs.push_back({w, {}, {}});
       continue;
     }
-    for (const Family* family : families_for(o, w, device)) {
+    std::vector<const Family*> families;
+    try {
+      families = families_for(o, w, device);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unsupported) throw;
+      ++pass.refused;  // by all of them
+    }
+    for (const Family* family : families) {
       if (family->device() != device.kind || family->refuses(w, device)) {
         ++pass.refused;
         continue;

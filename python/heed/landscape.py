@@ -153,7 +153,7 @@ def rows_of_heed(paths, files):
             document = json.loads(Path(path).read_text(encoding="utf-8"))
             of_file = {Path(row["file"]).name: row for row in document["rows"]}
             header = header or {key: document[key] for key in HEADER}
-            for name in [search["searcher"] for search in next(iter(of_file.values()))["searches"]]:
+            for name in dict.fromkeys(search["searcher"] for row in of_file.values() for search in row["searches"]):
                 medians = {}
                 for file, row in of_file.items():
                     medians.update({file: one["median"] for one in row["searches"] if one["searcher"] == name})

@@ -14,7 +14,7 @@ std::string reason(const std::string& text, const Workload& w, const DeviceFacts
 
 TEST(Sm80Fp32, DefaultsAreLegalForAllSizesMasksAndFeatures) {
   for (const char* arch : {"sm_80", "sm_86", "sm_89", "sm_90a"})
-    for (const int dim : {64, 128, 256})
+    for (const int dim : {64, 128})
       for (const char* mask : {"", ":causal_bottom_right", ":causal_bottom_right:window=100"})
         for (const char* sizes : {"b1h1l1", "b1h8l512", "b1h8l1024", "b4h16l2048", "b64h12l128", "b1h32l1k9000"})
           for (const bool all : {false, true}) {
@@ -45,10 +45,12 @@ TEST(Sm80Fp32, PolynomialsAndConfigsThatDoNotFitAreRefused) {
               ::testing::HasSubstr("exp2=hardware alone has the digits"));
   EXPECT_THAT(reason("fwd_sm80:block_n=128,q_in_registers=on,min_blocks=1", w, hopper),
               ::testing::HasSubstr("registers a thread"));
-  // Twice the bytes of 16 bits: 64 rows and two stages of 64 keys of 256 elements.
-  EXPECT_THAT(reason("fwd_sm80:block_m=64,warp_rows=16,kv_groups=1,block_n=64,stages=2,min_blocks=1",
-                     parse_workload("b4h16l2048d256:fp32"), hopper),
-              ::testing::HasSubstr("needs 327680 bytes of shared memory"));
+  // Twice the bytes of 16 bits: 64 rows and four stages of 64 keys of 128 elements.
+  EXPECT_THAT(reason("fwd_sm80:block_m=64,warp_rows=16,kv_groups=1,block_n=64,stages=4,min_blocks=1",
+                     parse_workload("b4h16l2048d128:fp32"), hopper),
+              ::testing::HasSubstr("needs 294912 bytes of shared memory"));
+  EXPECT_THAT(find_family("fwd_sm80").refuses(parse_workload("b1h1l64d256:fp32"), hopper).value_or(""),
+              ::testing::HasSubstr("head dim 256 in fp32 is not supported; it takes 64 and 128"));
   EXPECT_EQ(reason("fwd_sm80:rescale=stale_tile,overlap=on,block_m=64,warp_rows=16,min_blocks=1", w, hopper), "legal");
 }
 
