@@ -143,10 +143,9 @@ Tolerance calibrated_tolerance(const Workload& w, const std::vector<RowIndex>& r
       continue;
     }
     slack[i] = moved + (limit.size > 0 ? smallest : 0.0);
-    // Where dropout takes the largest probabilities of a row, those that are left may be subnormal in the dtype of P, or
-    // zero there. The row sum, which counts those that are dropped, is 1 or more.
-    if (w.dropout > 0)
-      slack[i] += half_smallest(w.dtype) * static_cast<double>(w.len_k) * condition.largest_value;
+    // Where dropout takes the largest probabilities of a row, those that are left may be subnormal in the dtype of P,
+    // or zero there. The row sum, which counts those that are dropped, is 1 or more.
+    if (w.dropout > 0) slack[i] += half_smallest(w.dtype) * static_cast<double>(w.len_k) * condition.largest_value;
     slack_square += slack[i] * slack[i];
     size_square += limit.size * limit.size;
     most_slack = std::max(most_slack, slack[i]);
