@@ -1,4 +1,6 @@
 // libheed on a GPU: head dims and strides that no program has, by copies; PTX for GPUs newer than all binaries.
+#include <fmt/format.h>
+
 #include "gpu/gpu_test.hpp"
 #include "heed/heed.h"
 #include "testing.hpp"
