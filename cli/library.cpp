@@ -6,7 +6,6 @@
 #include <filesystem>
 
 #include "base/files.hpp"
-#include "base/text.hpp"
 #include "json/text.hpp"
 #include "record/json.hpp"
 #include "report/evidence.hpp"
@@ -46,14 +45,6 @@ void GrowingEvidence::finish(const std::string& table) {
 
 void GrowingEvidence::write() const {
   if (!path_.empty()) write_file_atomically(path_, json_text(document_, 1) + "\n", ErrorCode::store);
-}
-
-std::vector<Workload> read_cases(const std::string& path) {
-  std::vector<Workload> cases;
-  for (const std::string& line : split(read_file(path, ErrorCode::usage), '\n'))
-    if (const std::string text = trim(line.substr(0, line.find('#'))); !text.empty())
-      cases.push_back(parse_workload(text));
-  return cases;
 }
 
 void add_library(CLI::App& app, int& exit_code) {

@@ -35,9 +35,6 @@ class GrowingEvidence {
   nlohmann::json document_;
 };
 
-/// The workloads of a file, one a line; '#' starts a comment. @throws Error(usage)
-std::vector<Workload> read_cases(const std::string& path);
-
 void add_library_host(CLI::App& library, int& exit_code);
 void add_library_cases(CLI::App& library, int& exit_code);
 void add_library_threads(CLI::App& library, int& exit_code);

@@ -8,6 +8,7 @@
 #include <future>
 
 #include "base/files.hpp"
+#include "cli/cases.hpp"
 #include "cli/library.hpp"
 #include "conformance/case_table.hpp"
 #include "json/text.hpp"

@@ -13,6 +13,7 @@ import datetime
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -228,6 +229,18 @@ def version_text(cudnn):
     return f"{cudnn // 10000}.{cudnn // 100 % 100}" if cudnn else ""
 
 
+def kept_interrupts():
+    """From now on a list of the Ctrl-C of this process: Python drops the KeyboardInterrupt that is raised within a finaliser (sys.unraisablehook)."""
+    seen = []
+
+    def note(number, frame):
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    return seen
+
+
 def measure(options):
     """Measures what is asked and writes it row by row."""
     chosen = chosen_suites(options)
@@ -289,6 +302,7 @@ def measure(options):
             "rows": [],
         }
         interrupted = False
+        interrupts = kept_interrupts()
         try:
             for suite in chosen:
                 for contender in found:
@@ -303,6 +317,8 @@ def measure(options):
                         evidence["rows"].append(row)
                         print(f"{time.monotonic() - begun:5.0f} s  {suite.name} {number}/{len(suite.workloads)}  {progress_text(row)}", flush=True)
                         save(evidence, output, run)
+                    if interrupts:
+                        raise KeyboardInterrupt
                 print("\n" + suite_text(evidence, suite.name), flush=True)
             evidence["complete"] = True
         except KeyboardInterrupt:

@@ -171,13 +171,12 @@ def evolve(options, say):
     left = [workload for workload in workloads if workload not in rows]
     if left:
         try:
-            ray.init(address=options.address, log_to_driver=False, logging_level="ERROR")
+            cluster = ray.init(address=options.address, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise FleetError(f"no Ray cluster at {options.address or 'this machine'}: {error}") from error
         try:
             needs = demand(ray.cluster_resources(), options.device, options.kind, options.processors)
-            dashboard = ray.get_runtime_context().worker.node.address_info.get("webui_url") if hasattr(ray.get_runtime_context(), "worker") else ""
-            say(f"{len(left)} searches on a cluster of {len([n for n in ray.nodes() if n['Alive']])} nodes" + (f", dashboard http://{dashboard}" if dashboard else ""))
+            say(f"{len(left)} searches on a cluster of {len([n for n in ray.nodes() if n['Alive']])} nodes" + (f", dashboard http://{cluster.dashboard_url}" if cluster.dashboard_url else ""))
             arguments = ["--trials", str(options.trials), "--device", options.device, *options.extra]
             task = ray.remote(max_retries=RETRIES, max_calls=1)(search)
             under_way = {task.options(name=f"heed evolve {one}", **needs).remote(one, arguments, version): one for one in left}

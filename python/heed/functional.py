@@ -36,7 +36,7 @@ def attention(
 ):  # fmt: skip
     """softmax(scale * Q K^T + mask) V by a kernel of Heed, or an error that says why there is none.
 
-    query        (batch, heads, len_q, dim); float16, bfloat16 or float32. Any strides.
+    query        (batch, heads, len_q, dim); float16, bfloat16 or float32 (on a GPU of dims up to 128). Any strides.
     key, value   (batch, heads_kv, len_k, dim) and (batch, heads_kv, len_k, dim_v). `heads` is a multiple of `heads_kv`: query head h
                  reads key head h // (heads // heads_kv). Head dims up to 256.
     causal       whether a query sees no key after its own.
