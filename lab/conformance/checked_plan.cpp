@@ -1,6 +1,7 @@
 #include "conformance/checked_plan.hpp"
 
 #include "api/problem.hpp"
+#include "conformance/status.hpp"
 #include "verify/inputs.hpp"
 
 namespace heed::conformance {
@@ -15,10 +16,6 @@ verify::Scene scene_of(const Workload& workload, std::uint64_t seed) {
   verify::draw_lengths(workload, seed, values);
   if (workload.has_lengths()) values.lengths[0] = {workload.len_q, workload.len_k};  // never all 0
   return {workload, values, LaunchPlan{}, seed, {.with_lse = true, .padding_rows = kPaddingRows}};
-}
-
-void expect_ok(heed_status status) {
-  if (status != HEED_OK) throw Error(ErrorCode::internal, heed_last_error(), heed_status_name(status));
 }
 
 }  // namespace

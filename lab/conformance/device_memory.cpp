@@ -1,16 +1,11 @@
 #include "conformance/device_memory.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
-#include "heed/heed.hpp"
-#ifdef HEED_WITH_CUDA
-#include "device/cuda_driver.hpp"
-#endif
+#include "conformance/status.hpp"
 
 namespace heed::conformance {
 namespace {
@@ -19,10 +14,6 @@ constexpr std::size_t kAlignment = 4096;
 
 #ifdef HEED_WITH_CUDA
 
-void check(CUresult result, const char* step) {
-  if (result != CUDA_SUCCESS)
-    throw Error(ErrorCode::driver, fmt::format("{} failed: {}", step, cuda_error_text(result)), std::to_string(result));
-}
 CUdeviceptr number_of(const std::byte* address) {
   return reinterpret_cast<CUdeviceptr>(address);
 }
@@ -111,6 +102,8 @@ Memory::~Memory() {
 
 void Memory::put(const std::vector<std::byte>& from, const Stream& stream) {
   if (from.size() > bytes_) throw Error(ErrorCode::internal, "more bytes than the memory has");
+  // An empty tensor has no address, and a copy of no bytes from none is undefined.
+  if (from.empty()) return;
   if (device_ == DeviceKind::cuda)
     copy_to_gpu(address_, from.data(), from.size(), stream.get());
   else
@@ -119,6 +112,7 @@ void Memory::put(const std::vector<std::byte>& from, const Stream& stream) {
 
 void Memory::get(std::vector<std::byte>& to, const Stream& stream) const {
   to.resize(bytes_);
+  if (to.empty()) return;
   if (device_ == DeviceKind::cuda)
     copy_from_gpu(to.data(), address_, bytes_, stream.get());
   else

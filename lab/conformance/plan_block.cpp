@@ -1,19 +1,11 @@
 #include "conformance/plan_block.hpp"
 
-#include <fmt/format.h>
-
-#ifdef HEED_WITH_CUDA
-#include "device/cuda_driver.hpp"
-#endif
+#include "conformance/status.hpp"
 
 namespace heed::conformance {
 namespace {
 
 constexpr std::int64_t kL2Multiple = 2;  // what is written to fill it: the worker's own
-
-void expect_ok(heed_status status) {
-  if (status != HEED_OK) throw Error(ErrorCode::internal, heed_last_error(), heed_status_name(status));
-}
 
 // The plan with everything that a replay reads and writes.
 struct Timed {
@@ -61,11 +53,6 @@ struct Timed {
 };
 
 #ifdef HEED_WITH_CUDA
-
-void check(CUresult result, const char* step) {
-  if (result != CUDA_SUCCESS)
-    throw Error(ErrorCode::driver, fmt::format("{} failed: {}", step, cuda_error_text(result)), std::to_string(result));
-}
 
 class Replays {
  public:

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t kParents = 13;  // of the random numbers that choose parents
 constexpr std::size_t kMostSolutions = 5;
-constexpr std::size_t kMostFailures = 5;
+constexpr std::size_t kMostShownFailures = 5;
 constexpr std::size_t kMostInsights = 12;
 constexpr double kWorthTelling = 0.005;  // of an insight's expected change, as a logarithm
 
@@ -148,7 +148,7 @@ prompts::Task task_of(RunContext& run, std::optional<std::size_t> parent, int ge
     if (index != parent && task.solutions.size() < kMostSolutions)
       task.solutions.push_back(solution_of(run.trials[index]));
   const int number = parent ? run.trials[*parent].number : -1;
-  for (auto t = run.trials.rbegin(); t != run.trials.rend() && task.failures.size() < kMostFailures; ++t) {
+  for (auto t = run.trials.rbegin(); t != run.trials.rend() && task.failures.size() < kMostShownFailures; ++t) {
     if (!is_of_models(*t) || t->ok()) continue;
     const int of = t->parents.empty() ? -1 : t->parents.front();
     if (of == number)

@@ -12,7 +12,7 @@
 namespace heed::evolve {
 namespace {
 
-constexpr int kMostFailures = 3;  // prompts in a row without a reply, after which knobs go on alone
+constexpr int kMostFailuresInARow = 3;  // prompts in a row without a reply, after which knobs go on alone
 
 bool edits_can_mend(Verdict verdict) {
   switch (verdict) {
@@ -98,7 +98,7 @@ void ModelTrials::note(const propose::Written& written) {
     return;
   }
   run_.observer.message(fmt::format("no reply: {}", written.failure));
-  if (++in_a_row_ < kMostFailures || given_up_) return;
+  if (++in_a_row_ < kMostFailuresInARow || given_up_) return;
   given_up_ = true;
   run_.observer.message(fmt::format("{} prompts in a row got no reply; knobs go on alone", in_a_row_));
 }

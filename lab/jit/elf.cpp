@@ -7,32 +7,21 @@
 
 #include "base/check.hpp"
 #include "base/digest.hpp"
+#include "jit/elf_bytes.hpp"
 
 namespace heed::jit {
 namespace {
 
-[[noreturn]] void malformed(const char* what) {
-  throw Error(ErrorCode::cache, fmt::format("malformed ELF file: {}", what));
-}
-
-template <typename T>
-T read_at(std::string_view bytes, std::uint64_t offset) {
-  if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) malformed("a structure reaches past the end");
-  T value;
-  std::memcpy(&value, bytes.data() + offset, sizeof(T));
-  return value;
-}
-
 std::string_view slice(std::string_view bytes, std::uint64_t offset, std::uint64_t size) {
-  if (offset > bytes.size() || bytes.size() - offset < size) malformed("a section reaches past the end");
+  if (offset > bytes.size() || bytes.size() - offset < size) malformed_elf("a section reaches past the end");
   return bytes.substr(offset, size);
 }
 
 std::string_view string_at(std::string_view table, std::uint64_t offset) {
-  if (offset >= table.size()) malformed("a name lies outside its string table");
+  if (offset >= table.size()) malformed_elf("a name lies outside its string table");
   const std::string_view rest = table.substr(offset);
   const std::size_t end = rest.find('\0');
-  if (end == std::string_view::npos) malformed("an unterminated name");
+  if (end == std::string_view::npos) malformed_elf("an unterminated name");
   return rest.substr(0, end);
 }
 
@@ -45,14 +34,14 @@ bool starts_with_any(std::string_view name, std::initializer_list<std::string_vi
 
 ElfFile parse_elf(std::string_view bytes) {
   const auto header = read_at<Elf64_Ehdr>(bytes, 0);
-  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) malformed("the magic bytes are missing");
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) malformed_elf("the magic bytes are missing");
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB)
-    malformed("not 64-bit little-endian");
-  if (header.e_shentsize != sizeof(Elf64_Shdr)) malformed("unexpected section header size");
+    malformed_elf("not 64-bit little-endian");
+  if (header.e_shentsize != sizeof(Elf64_Shdr)) malformed_elf("unexpected section header size");
   std::vector<Elf64_Shdr> headers;
   for (std::uint64_t i = 0; i < header.e_shnum; ++i)
     headers.push_back(read_at<Elf64_Shdr>(bytes, header.e_shoff + i * sizeof(Elf64_Shdr)));
-  if (header.e_shstrndx >= headers.size()) malformed("no section names");
+  if (header.e_shstrndx >= headers.size()) malformed_elf("no section names");
   const auto content = [&](const Elf64_Shdr& h) {
     return h.sh_type == SHT_NOBITS || h.sh_type == SHT_NULL ? std::string_view() : slice(bytes, h.sh_offset, h.sh_size);
   };
@@ -62,7 +51,7 @@ ElfFile parse_elf(std::string_view bytes) {
   for (const Elf64_Shdr& h : headers) {
     file.sections.push_back({string_at(names, h.sh_name), h.sh_type, h.sh_flags, h.sh_size, content(h)});
     const auto linked_strings = [&]() -> std::string_view {
-      if (h.sh_link >= headers.size()) malformed("a section links to none");
+      if (h.sh_link >= headers.size()) malformed_elf("a section links to none");
       return content(headers[h.sh_link]);
     };
     if (h.sh_type == SHT_DYNSYM || h.sh_type == SHT_SYMTAB) {

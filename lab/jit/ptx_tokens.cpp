@@ -17,9 +17,9 @@ bool is_name_part(char c) {
   return is_letter(c) || is_digit(c);
 }
 
-class Reader {
+class TokenReader {
  public:
-  explicit Reader(std::string_view ptx) : ptx_(ptx) {}
+  explicit TokenReader(std::string_view ptx) : ptx_(ptx) {}
 
   PtxTokens read() {
     for (std::size_t i = 0; i < ptx_.size() && result_.refusal.empty(); ++i) {
@@ -108,7 +108,7 @@ class Reader {
 }  // namespace
 
 PtxTokens tokens_of_ptx(std::string_view ptx) {
-  return Reader(ptx).read();
+  return TokenReader(ptx).read();
 }
 
 std::string text_between(const PtxToken& first, const PtxToken& last) {

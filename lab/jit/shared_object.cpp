@@ -9,6 +9,7 @@
 
 #include "base/check.hpp"
 #include "base/digest.hpp"
+#include "jit/elf_bytes.hpp"
 
 namespace heed::jit {
 namespace {
@@ -20,18 +21,6 @@ constexpr unsigned kMachine = EM_X86_64;
 constexpr unsigned kMachine = EM_AARCH64;
 #endif
 constexpr std::uint64_t kMostSpan = 64 << 20;  // of an object in memory; kernels take less than 1 MiB
-
-[[noreturn]] void malformed(const char* what) {
-  throw Error(ErrorCode::cache, fmt::format("malformed ELF file: {}", what));
-}
-
-template <typename T>
-T read_at(std::string_view bytes, std::uint64_t offset) {
-  if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) malformed("a structure reaches past the end");
-  T value;
-  std::memcpy(&value, bytes.data() + offset, sizeof(T));
-  return value;
-}
 
 // The tags that a linker writes for an object without relocations, and that make a loader do nothing.
 constexpr std::array kHarmlessTags = {DT_HASH,   DT_GNU_HASH, DT_STRTAB, DT_SYMTAB,  DT_STRSZ, DT_SYMENT,
@@ -79,18 +68,18 @@ std::string breach_of_tag(std::int64_t tag) {
   }
 }
 
-class Reader {
+class ObjectReader {
  public:
-  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  explicit ObjectReader(std::string_view bytes) : bytes_(bytes) {}
 
   SharedObject read() {
     const auto header = read_at<Elf64_Ehdr>(bytes_, 0);
-    if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) malformed("the magic bytes are missing");
+    if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) malformed_elf("the magic bytes are missing");
     if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB)
-      malformed("not 64-bit little-endian");
-    if (header.e_type != ET_DYN) malformed("not a shared object");
-    if (header.e_phentsize != sizeof(Elf64_Phdr)) malformed("unexpected program header size");
-    if (header.e_machine != kMachine) malformed("made for another processor");
+      malformed_elf("not 64-bit little-endian");
+    if (header.e_type != ET_DYN) malformed_elf("not a shared object");
+    if (header.e_phentsize != sizeof(Elf64_Phdr)) malformed_elf("unexpected program header size");
+    if (header.e_machine != kMachine) malformed_elf("made for another processor");
     std::vector<Elf64_Phdr> headers;
     for (std::uint64_t i = 0; i < header.e_phnum; ++i)
       headers.push_back(read_at<Elf64_Phdr>(bytes_, header.e_phoff + i * sizeof(Elf64_Phdr)));
@@ -140,9 +129,9 @@ class Reader {
 
   void take_load(const Elf64_Phdr& h) {
     if (h.p_offset > bytes_.size() || bytes_.size() - h.p_offset < h.p_filesz)
-      malformed("a segment reaches past the end");
+      malformed_elf("a segment reaches past the end");
     if (h.p_memsz < h.p_filesz || h.p_vaddr > kMostSpan || h.p_memsz > kMostSpan - h.p_vaddr)
-      malformed("a segment of an impossible size");
+      malformed_elf("a segment of an impossible size");
     if (h.p_memsz == 0) return;
     // A linker keeps the dynamic section in a writable segment, whatever it holds. It is mapped read-only here, and
     // nothing else may lie there.
@@ -182,7 +171,7 @@ class Reader {
   std::string_view at(std::uint64_t address) const {
     for (const LoadSegment& s : object_.segments)
       if (address >= s.address && address - s.address < s.content.size()) return s.content.substr(address - s.address);
-    malformed("an address of the dynamic section lies outside the segments");
+    malformed_elf("an address of the dynamic section lies outside the segments");
   }
 
   void read_dynamic() {
@@ -210,7 +199,7 @@ class Reader {
     for (std::uint64_t i = 1; i < count; ++i) {
       const auto symbol = read_at<Elf64_Sym>(table, i * sizeof(Elf64_Sym));
       const std::size_t end = symbol.st_name < names.size() ? names.find('\0', symbol.st_name) : std::string_view::npos;
-      if (end == std::string_view::npos) malformed("a name lies outside its string table");
+      if (end == std::string_view::npos) malformed_elf("a name lies outside its string table");
       const std::string name(names.substr(symbol.st_name, end - symbol.st_name));
       const unsigned type = ELF64_ST_TYPE(symbol.st_info);
       if (type == STT_GNU_IFUNC) return breach("it has functions that run while it is loaded (IFUNC)");
@@ -239,7 +228,7 @@ std::optional<std::uint64_t> SharedObject::find(std::string_view function) const
 }
 
 SharedObject parse_shared_object(std::string_view bytes) {
-  return Reader(bytes).read();
+  return ObjectReader(bytes).read();
 }
 
 std::string contract_breach_of_shared_object(const SharedObject& object, std::string_view entry) {

@@ -18,7 +18,7 @@ constexpr double kLong_s = 0.5;
 constexpr std::uint64_t kMostKeptBytes = 64 << 20;
 // At a check that sees an output and stops in time: where processors are busy, a stop can come late several times in a
 // row.
-constexpr int kAttempts = 8;
+constexpr int kSpotAttempts = 8;
 
 }  // namespace
 
@@ -47,7 +47,7 @@ void SpotChecks::take() {
   ++begun_;
   const auto begin = std::chrono::steady_clock::now();
   const bool keep = sets_.image_bytes() <= kMostKeptBytes;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  for (int attempt = 0; attempt < kSpotAttempts; ++attempt) {
     Taken taken{SpotCheck(sets_, random_.next()), std::vector<SpotCheck::Image>(slots_.size())};
     if (keep) {
       // In random order: neither side always finds what the other has left.
@@ -60,7 +60,7 @@ void SpotChecks::take() {
         saw = saw && taken.check.saw_outputs(taken.images[side]);
         late = late || taken.check.came_late(taken.images[side]);
       }
-      if (late && attempt + 1 < kAttempts) {
+      if (late && attempt + 1 < kSpotAttempts) {
         for (SpotCheck::Image& image : taken.images) sets_.give_back(std::move(image.kept));
         continue;
       }

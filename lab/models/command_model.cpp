@@ -12,11 +12,11 @@
 namespace heed::models {
 namespace {
 
-constexpr std::size_t kMostQuoted = 300;
+constexpr std::size_t kMostQuotedOutput = 300;
 
 std::string end_of(const std::string& text) {
   const std::string whole = trim(text);
-  return whole.size() > kMostQuoted ? "..." + whole.substr(whole.size() - kMostQuoted) : whole;
+  return whole.size() > kMostQuotedOutput ? "..." + whole.substr(whole.size() - kMostQuotedOutput) : whole;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "report/run_report.hpp"
 #include "report/svg.hpp"
+#include "report/values.hpp"
 
 namespace heed::report {
 namespace {
@@ -104,11 +105,6 @@ double median_of(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-const store::TrialRecord* find(const Trials& trials, int number) {
-  for (const store::TrialRecord& t : trials)
-    if (t.number == number) return &t;
-  return nullptr;
-}
 
 }  // namespace
 
@@ -235,7 +231,7 @@ std::string lineage_chart(const Trials& trials, int champion) {
     const double top = 4 + static_cast<double>(i) * (kBoxHeight + kGap);
     const bool is_champion = t.number == champion;
     svg.rectangle(4, top, kBoxWidth, kBoxHeight, is_champion ? "node champion-node" : "node", tooltip_of(t));
-    const store::TrialRecord* parent = t.parents.empty() ? nullptr : find(trials, t.parents.front());
+    const store::TrialRecord* parent = t.parents.empty() ? nullptr : trial_of(trials, t.parents.front());
     std::string bought;
     if (parent != nullptr && passed(*parent) && passed(t))
       bought = fmt::format("{:+.1f}% against trial {}", 100 * (t.ratio / parent->ratio - 1), parent->number);
@@ -252,7 +248,7 @@ std::string lineage_chart(const Trials& trials, int champion) {
     }
     // Only the parents beside the chain: whole trees of crossovers would hide the way that was gone.
     if (t.parents.size() < 2) continue;
-    const store::TrialRecord* other = find(trials, t.parents[1]);
+    const store::TrialRecord* other = trial_of(trials, t.parents[1]);
     if (other == nullptr) continue;
     svg.line(kBoxWidth + 4, top + kBoxHeight / 2, kSideLeft, top + kBoxHeight / 2, "edge lent");
     svg.rectangle(kSideLeft, top + 6, kSideWidth, kBoxHeight - 12, "node lent-node", tooltip_of(*other));

@@ -14,15 +14,12 @@
 #include "report/run_report.hpp"
 #include "report/style.hpp"
 #include "report/svg.hpp"
+#include "report/values.hpp"
 
 namespace heed::report {
 namespace {
 
 using nlohmann::json;
-
-std::string us_text(double us) {
-  return us <= 0 ? "-" : us < 1000 ? fmt::format("{:.2f}", us) : fmt::format("{:.0f}", us);
-}
 
 std::string ratio_text(const json& ratio) {
   return fmt::format("{:.4f} [{:.4f}, {:.4f}]", number(ratio, "value"), number(ratio, "low"), number(ratio, "high"));

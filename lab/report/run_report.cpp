@@ -10,20 +10,18 @@
 #include "report/json_fields.hpp"
 #include "report/outcome.hpp"
 #include "report/table.hpp"
+#include "report/values.hpp"
 
 namespace heed::report {
 namespace {
 
 using nlohmann::json;
 
-std::string ratio_text(const json& ratio) {
+std::string plain_ratio(const json& ratio) {
   return fmt::format("{:.4f}", number(ratio, "value"));
 }
 std::string interval_text(const json& ratio) {
   return fmt::format("[{:.4f}, {:.4f}]", number(ratio, "low"), number(ratio, "high"));
-}
-std::string us_text(double us) {
-  return us <= 0 ? "-" : us < 1000 ? fmt::format("{:.2f}", us) : fmt::format("{:.0f}", us);
 }
 std::string error_text(double error) {
   return error < 0 ? "-" : fmt::format("{:.1e}", error);
@@ -35,12 +33,6 @@ std::string device_line(const store::RunRecord& run) {
   return fmt::format("{} ({}, {} {}, {} {})", text_of(d, "name"), text_of(d, "arch"),
                      static_cast<int>(number(d, "processors")), gpu ? "multiprocessors" : "processors",
                      gpu ? "driver" : "", text_of(d, "driver"));
-}
-
-const store::TrialRecord* find(const std::vector<store::TrialRecord>& trials, int number) {
-  for (const store::TrialRecord& t : trials)
-    if (t.number == number) return &t;
-  return nullptr;
 }
 
 }  // namespace
@@ -70,11 +62,11 @@ std::string result_text(const store::RunRecord& run) {
              error_text(number(final["error"], "max_abs")), "", ""});
   times.add({"base", us_text(number(final, "base_us")), us_text(number(base_times, "cold_us")),
              us_text(number(base_times, "large_us")), rate(number(final, "base_us")), share(number(final, "base_us")),
-             "", ratio_text(final["ratio"]), interval_text(final["ratio"])});
+             "", plain_ratio(final["ratio"]), interval_text(final["ratio"])});
   for (const json& row : peers["rows"]) {
     if (row.contains("us"))
       times.add({text_of(row, "backend"), us_text(number(row, "us")), "", "", rate(number(row, "us")),
-                 share(number(row, "us")), error_text(number(row, "max_abs")), ratio_text(row["ratio"]),
+                 share(number(row, "us")), error_text(number(row, "max_abs")), plain_ratio(row["ratio"]),
                  interval_text(row["ratio"])});
   }
   text += times.str();
@@ -110,7 +102,7 @@ std::string result_text(const store::RunRecord& run) {
       const std::string change =
           fmt::format("{} {} -> {}", text_of(row, "knob"), text_of(row, "default"), text_of(row, "champion"));
       if (row.contains("bought"))
-        changes.add({change, "", ratio_text(row["bought"]), interval_text(row["bought"])});
+        changes.add({change, "", plain_ratio(row["bought"]), interval_text(row["bought"])});
       else
         changes.add({change, fmt::format("cannot be taken back alone ({})", text_of(row, "verdict")), "", ""});
     }
@@ -131,10 +123,10 @@ std::string result_text(const store::RunRecord& run) {
 std::vector<const store::TrialRecord*> lineage(const std::vector<store::TrialRecord>& trials, int number) {
   // The first parent is the one a trial was changed from; a crossover's second parent only lent knobs.
   std::vector<const store::TrialRecord*> chain;
-  const store::TrialRecord* trial = find(trials, number);
+  const store::TrialRecord* trial = trial_of(trials, number);
   while (trial != nullptr && chain.size() <= trials.size()) {
     chain.push_back(trial);
-    trial = trial->parents.empty() ? nullptr : find(trials, trial->parents.front());
+    trial = trial->parents.empty() ? nullptr : trial_of(trials, trial->parents.front());
   }
   std::reverse(chain.begin(), chain.end());
   return chain;
@@ -170,7 +162,7 @@ std::string show_text(const store::RunRecord& run, const std::vector<store::Tria
       run.options.value("seed", std::uint64_t{0}), device_line(run), run.source_digest, run.heed);
   if (run.base.is_object())
     text += fmt::format("base {} at {} us, against itself {} {}\n", text_of(run.base, "variant"),
-                        us_text(number(run.base, "us")), ratio_text(run.base["self_ratio"]),
+                        us_text(number(run.base, "us")), plain_ratio(run.base["self_ratio"]),
                         interval_text(run.base["self_ratio"]));
 
   Table generations({"generation", "drafts", "trials", "ok", "other verdicts", "best of it", "best so far"});
@@ -205,7 +197,7 @@ std::string show_text(const store::RunRecord& run, const std::vector<store::Tria
   // The champion of a finished run, else the best so far.
   const store::TrialRecord* champion = nullptr;
   if (run.result.is_object() && run.result.contains("final"))
-    champion = find(trials, run.result["final"]["trial"].get<int>());
+    champion = trial_of(trials, run.result["final"]["trial"].get<int>());
   else
     for (const store::TrialRecord& t : trials)
       if (t.ok() && (champion == nullptr || t.ratio_low > champion->ratio_low)) champion = &t;
@@ -241,7 +233,7 @@ std::string runs_text(const std::vector<store::RunRecord>& runs, const std::vect
     if (run.result.is_object() && run.result.contains("final")) {
       const json& final = run.result["final"];
       row.insert(row.end(),
-                 {us_text(number(final, "trial_us")), ratio_text(final["ratio"]), interval_text(final["ratio"])});
+                 {us_text(number(final, "trial_us")), plain_ratio(final["ratio"]), interval_text(final["ratio"])});
     } else {
       row.insert(row.end(), {"-", "-", "-"});
     }

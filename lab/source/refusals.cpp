@@ -88,9 +88,9 @@ bool is_allowed_attribute(std::string_view name) {
 }
 
 // One file of an overlay.
-class Reader {
+class RefusalReader {
  public:
-  Reader(std::string_view path, std::string_view text) : path_(path), text_(text), read_(tokens_of(text)) {}
+  RefusalReader(std::string_view path, std::string_view text) : path_(path), text_(text), read_(tokens_of(text)) {}
 
   std::string refusal() {
     if (!read_.refusal.empty()) return at_line(read_.line, read_.refusal);
@@ -249,7 +249,7 @@ class Reader {
 
 std::optional<std::string> refusal_of(const Overlay& overlay) {
   for (const auto& [path, text] : overlay.files)
-    if (std::string refusal = Reader(path, text).refusal(); !refusal.empty()) return refusal;
+    if (std::string refusal = RefusalReader(path, text).refusal(); !refusal.empty()) return refusal;
   return std::nullopt;
 }
 

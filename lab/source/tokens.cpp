@@ -15,9 +15,9 @@ bool is_digit(char c) {
 }
 
 // One pass over a text, behind spliced lines.
-class Reader {
+class TokenReader {
  public:
-  explicit Reader(std::string_view text) : text_(text) {}
+  explicit TokenReader(std::string_view text) : text_(text) {}
 
   Tokens read() {
     while (result_.refusal.empty() && skip_space()) read_one();
@@ -172,7 +172,7 @@ class Reader {
 }  // namespace
 
 Tokens tokens_of(std::string_view text) {
-  return Reader(text).read();
+  return TokenReader(text).read();
 }
 
 std::string tokens_digest(const Overlay& overlay) {

@@ -8,13 +8,13 @@
 namespace heed::store {
 namespace {
 
-constexpr const char* kColumns = "id, run, generation, place, purpose, model, prompt, reply, failure, created";
+constexpr const char* kExchangeColumns = "id, run, generation, place, purpose, model, prompt, reply, failure, created";
 
 }  // namespace
 
 std::int64_t add_exchange(Store& store, const ExchangeRecord& e) {
   Database& database = store.database();
-  database.prepare(fmt::format("INSERT INTO exchanges ({}) VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kColumns))
+  database.prepare(fmt::format("INSERT INTO exchanges ({}) VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kExchangeColumns))
       .add(e.run)
       .add(e.generation)
       .add(e.place)
@@ -40,7 +40,7 @@ void end_exchange(Store& store, const ExchangeRecord& e) {
 
 std::vector<ExchangeRecord> exchanges(Store& store, std::int64_t run) {
   Database& database = store.database();
-  Statement row = database.prepare(fmt::format("SELECT {} FROM exchanges WHERE run = ? ORDER BY id", kColumns));
+  Statement row = database.prepare(fmt::format("SELECT {} FROM exchanges WHERE run = ? ORDER BY id", kExchangeColumns));
   row.add(run);
   std::vector<ExchangeRecord> all;
   while (row.step()) {

@@ -10,7 +10,7 @@
 namespace heed::store {
 namespace {
 
-constexpr const char* kColumns =
+constexpr const char* kObservationColumns =
     "id, family, change, diff, sentence, workload, arch, device, bound_before, bound_after, ratio, low, high, origin, "
     "created";
 
@@ -27,7 +27,7 @@ bool add_observation(Store& store, const ObservationRecord& o) {
   known.add(o.origin).add(o.change);
   if (known.step()) return false;
   Statement insert = database.prepare(
-      fmt::format("INSERT INTO observations ({}) VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kColumns));
+      fmt::format("INSERT INTO observations ({}) VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kObservationColumns));
   for (const std::string* text :
        {&o.family, &o.change, &o.diff, &o.sentence, &o.workload, &o.arch, &o.device, &o.bound_before, &o.bound_after})
     insert.add(*text);
@@ -40,7 +40,7 @@ bool add_observation(Store& store, const ObservationRecord& o) {
 std::vector<ObservationRecord> observations(Store& store, const std::optional<std::string>& family) {
   Database& database = store.database();
   Statement row = database.prepare(
-      fmt::format("SELECT {} FROM observations {} ORDER BY id", kColumns, family ? "WHERE family = ?" : ""));
+      fmt::format("SELECT {} FROM observations {} ORDER BY id", kObservationColumns, family ? "WHERE family = ?" : ""));
   if (family) row.add(*family);
   std::vector<ObservationRecord> all;
   while (row.step()) {

@@ -17,8 +17,7 @@ using tensor_files::printable;
 namespace {
 
 constexpr std::string_view kMagic("\x93NUMPY", 6);
-constexpr std::uint64_t kMostHeaderBytes = 1 << 20;  // NumPy itself reads 10,000 bytes unless told otherwise
-constexpr std::size_t kMostExtents = 16;
+constexpr std::uint64_t kMostNpyHeaderBytes = 1 << 20;  // NumPy itself reads 10,000 bytes unless told otherwise
 
 // The header is a Python dictionary with three keys: 'descr' (a string), 'fortran_order' (a truth value), 'shape' (a
 // tuple of numbers). Strings have either kind of quotes.
@@ -111,7 +110,7 @@ class NpyHeader {
         value = value * 10 + (rest_[digits] - '0');
         ++digits;
       }
-      if (digits == 0 || extents.size() == kMostExtents) fail(path_, "the shape in its .npy header is malformed");
+      if (digits == 0 || extents.size() == tensor_files::kMostExtents) fail(path_, "the shape in its .npy header is malformed");
       extents.push_back(value);
       rest_.remove_prefix(digits);
       (void)take('L');  // Python 2 wrote long numbers so
@@ -138,7 +137,7 @@ NpyFile::NpyFile(const fs::path& path, std::string_view name) : file_(path, Erro
   if (file_.size() < kFixedBytes + length_bytes) fail(path, "it is truncated: the .npy header is incomplete");
   const std::uint64_t header_bytes = tensor_files::little_endian(file_.read(kFixedBytes, length_bytes));
   data_begin_ = kFixedBytes + length_bytes + header_bytes;
-  if (header_bytes > kMostHeaderBytes) fail(path, "its .npy header would be over 1 MiB");
+  if (header_bytes > kMostNpyHeaderBytes) fail(path, "its .npy header would be over 1 MiB");
   if (file_.size() < data_begin_) fail(path, "it is truncated: the .npy header is incomplete");
   const std::string text = file_.read(kFixedBytes + length_bytes, header_bytes);
   const NpyHeader header(file_.path(), text);

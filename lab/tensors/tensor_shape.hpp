@@ -11,6 +11,9 @@
 
 namespace heed::tensor_files {
 
+/// Dimensions of a tensor, at most.
+constexpr std::size_t kMostExtents = 16;
+
 /// Throws Error(invalid_input) "PATH: why".
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& why);
 

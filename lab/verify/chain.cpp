@@ -13,8 +13,6 @@
 namespace heed::verify {
 namespace {
 
-constexpr std::uint64_t kGuardBytes = 4096;  // as a scene's
-constexpr std::uint64_t kAlignment = 256;
 // Chains of dependents are repeated often; most of the time of one on a GPU goes into copying its image, on a CPU into
 // computing.
 constexpr std::uint64_t kMostBytes = 16U << 20;
@@ -25,7 +23,7 @@ constexpr std::int64_t kMostHeads = 8;
 
 std::uint64_t output_stride(const Workload& w) {
   const auto bytes = static_cast<std::uint64_t>(w.batch * w.heads * w.len_q * w.dim_v) * size_of(w.dtype);
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment + kGuardBytes;
+  return aligned(bytes) + kGuardBytes;
 }
 
 // Whether an output can be the next launch's K or V.
@@ -37,7 +35,7 @@ bool is_square(const Workload& w) {
 
 Chain::Chain(const Workload& w, const LaunchPlan& plan, std::uint64_t seed)
     : scene_(w, make_inputs(w, InputClass::normal, seed), plan, seed) {
-  const std::uint64_t scene_bytes = (scene_.image().size() + kAlignment - 1) / kAlignment * kAlignment;
+  const std::uint64_t scene_bytes = aligned(scene_.image().size());
   const std::uint64_t stride = output_stride(w);
   image_.resize(scene_bytes + (kChainLaunches - 1) * stride);
   Random guard(substream(seed, 300));

@@ -13,9 +13,6 @@
 namespace heed::verify {
 namespace {
 
-constexpr std::uint64_t kAlignment = 256;    // cudaMalloc's, which kernels may rely on
-constexpr std::uint64_t kGuardBytes = 4096;  // wider than any tile row, so that an overrun by a tile row hits it
-
 struct Extent {
   std::int64_t blocks;
   std::int64_t heads;
@@ -31,10 +28,6 @@ Strides strides_of(const Workload& w, const Extent& extent, std::int64_t padding
   const std::int64_t rows = extent.rows + padding;
   if (w.layout == Layout::bhld) return {extent.heads * rows * extent.dim, rows * extent.dim, extent.dim};
   return {rows * extent.heads * extent.dim, extent.dim, extent.heads * extent.dim};
-}
-
-std::uint64_t round_up(std::uint64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 std::int64_t element_index(const Strides& s, const RowPlace& at, std::int64_t head) {
@@ -63,7 +56,7 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   std::uint64_t at = kGuardBytes;
   const auto place = [&](std::uint64_t bytes) {
     const Place result{at, bytes, {}};
-    at = round_up(at + bytes) + kGuardBytes;
+    at = aligned(at + bytes) + kGuardBytes;
     return result;
   };
   const auto place_tensor = [&](const Extent& extent, std::int64_t padding) {
@@ -316,12 +309,12 @@ void Scene::keep_outputs_of(const std::byte* image) {
 
 std::uint64_t image_bytes(const Workload& w, const LaunchMemory& memory, std::int64_t padding_rows) {
   const auto tensor = [&](std::int64_t heads, std::int64_t rows, std::int64_t dim) {
-    return round_up(static_cast<std::uint64_t>(w.batch * heads * (rows + padding_rows) * dim) * size_of(w.dtype)) +
+    return aligned(static_cast<std::uint64_t>(w.batch * heads * (rows + padding_rows) * dim) * size_of(w.dtype)) +
            kGuardBytes + kAlignment;
   };
   std::uint64_t of_features = 0;
   const auto add = [&](std::int64_t bytes) {
-    of_features += round_up(static_cast<std::uint64_t>(bytes)) + kGuardBytes;
+    of_features += aligned(static_cast<std::uint64_t>(bytes)) + kGuardBytes;
   };
   if (w.bias) {
     const BiasSizes sizes = bias_sizes(w);
@@ -346,9 +339,9 @@ std::uint64_t image_bytes(const Workload& w, const LaunchMemory& memory, std::in
   }
   return of_features + tensor(w.heads, w.len_q, w.dim) + tensor(w.heads_kv, w.len_k, w.dim) +
          tensor(w.heads_kv, w.len_k, w.dim_v) + tensor(w.heads, w.len_q, w.dim_v) +
-         round_up(static_cast<std::uint64_t>(w.batch * w.heads * w.len_q) * 4) +
-         round_up(static_cast<std::uint64_t>(memory.workspace_bytes)) +
-         round_up(static_cast<std::uint64_t>(memory.semaphores) * sizeof(unsigned)) + 5 * kGuardBytes;
+         aligned(static_cast<std::uint64_t>(w.batch * w.heads * w.len_q) * 4) +
+         aligned(static_cast<std::uint64_t>(memory.workspace_bytes)) +
+         aligned(static_cast<std::uint64_t>(memory.semaphores) * sizeof(unsigned)) + 5 * kGuardBytes;
 }
 
 }  // namespace heed::verify

@@ -23,6 +23,14 @@
 
 namespace heed::verify {
 
+constexpr std::uint64_t kAlignment = 256;    ///< cudaMalloc's, which kernels may rely on
+constexpr std::uint64_t kGuardBytes = 4096;  ///< wider than any tile row, so that an overrun by a tile row hits it
+
+/// Bytes up to the next place where a tensor may begin.
+constexpr std::uint64_t aligned(std::uint64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 /// One tensor inside an image.
 struct Place {
   std::uint64_t offset = 0;

@@ -11,17 +11,12 @@
 #include "worker/candidate_image.hpp"
 #include "worker/executor.hpp"
 #include "worker/runner.hpp"
+#include "worker/stopwatch.hpp"
 
 namespace heed::worker {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::size_t kLeadLaunches = 10;  // one for each of the most sets there are
-
-double microseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-}
 
 // Every operation runs in a runner of its own, which dies with it: see Runner.
 class CpuExecutor final : public Executor {

@@ -15,15 +15,10 @@
 #include "launch/tensor_map.hpp"
 #include "worker/cuda_kernels.hpp"
 #include "worker/cuda_memory.hpp"
+#include "worker/stopwatch.hpp"
 
 namespace heed::worker {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double microseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-}
 
 constexpr std::uint64_t kWord = 16;  // images end at a multiple of this: the pattern behind them begins there
 constexpr std::uint64_t kOwnBytes = 1 << 20;

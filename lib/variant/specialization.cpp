@@ -5,7 +5,7 @@
 namespace heed {
 namespace {
 
-const KnobTable<Specialization>& table() {
+const KnobTable<Specialization>& specialization_table() {
   static const KnobTable<Specialization> knobs = [] {
     using enum Bound;
     using S = Specialization;
@@ -30,16 +30,16 @@ std::size_t supported_values(const SpecializationSupport& has, std::size_t index
   const bool some[] = {has.shape, has.shape && has.prune, has.shape && has.dense_output};
   if (!some[index]) return 0;
   return index == 0 && !has.whole_tiles ? static_cast<std::size_t>(Specialize::whole_tiles)
-                                        : table().knobs()[index].values.size();
+                                        : specialization_table().knobs()[index].values.size();
 }
 
 }  // namespace
 
 std::vector<Knob> specialization_knobs(const SpecializationSupport& has) {
   std::vector<Knob> knobs;
-  for (std::size_t i = 0; i < table().knobs().size(); ++i)
+  for (std::size_t i = 0; i < specialization_table().knobs().size(); ++i)
     if (const std::size_t count = supported_values(has, i); count > 0) {
-      Knob& knob = knobs.emplace_back(table().knobs()[i]);
+      Knob& knob = knobs.emplace_back(specialization_table().knobs()[i]);
       knob.values.resize(count);
       knob.names.resize(count);
     }
@@ -47,7 +47,7 @@ std::vector<Knob> specialization_knobs(const SpecializationSupport& has) {
 }
 
 Config specialization_values(const Specialization& specialization, const SpecializationSupport& has) {
-  const Config all = table().config_of(specialization);
+  const Config all = specialization_table().config_of(specialization);
   Config values;
   for (std::size_t i = 0; i < all.size(); ++i)
     if (supported_values(has, i) > 0) values.push_back(all[i]);
@@ -55,16 +55,16 @@ Config specialization_values(const Specialization& specialization, const Special
 }
 
 Specialization specialization_of(const Config& values, const SpecializationSupport& has) {
-  Config all = table().config_of({});
+  Config all = specialization_table().config_of({});
   std::size_t next = 0;
   for (std::size_t i = 0; i < all.size(); ++i)
     if (supported_values(has, i) > 0) all[i] = values.at(next++);
   HEED_CHECK(next == values.size());
-  return table().aggregate_of(all);
+  return specialization_table().aggregate_of(all);
 }
 
 std::string literal(const Specialization& specialization) {
-  return table().render(table().config_of(specialization));
+  return specialization_table().render(specialization_table().config_of(specialization));
 }
 
 }  // namespace heed

@@ -1,10 +1,9 @@
 // The text of a pattern of blocks: blocks=SIZE/PARTS/DIMENSIONS.
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "base/text.hpp"
 #include "workload/blocks.hpp"
+#include "workload/refusal.hpp"
 
 namespace heed {
 namespace {
@@ -14,16 +13,11 @@ constexpr double kMostNumbers = 0x1p28;                // of all lists: 1 GiB
 constexpr std::string_view kParts =
     "windowN, dilatedNxM, globalN, randomN, strideN, wavefrontN and densityP, joined by +, or longformer or bigbird";
 
-[[noreturn]] void fail(std::string_view whole, const std::string& why) {
-  throw Error(ErrorCode::invalid_workload, fmt::format("workload \"{}\": {}", whole, why), std::string(whole));
-}
-
 template <typename Number>
-Number number_of(std::string_view whole, std::string_view part, std::string_view text) {
+Number part_number(std::string_view whole, std::string_view part, std::string_view text) {
   Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    fail(whole, fmt::format("\"{}\" of blocks has no number in \"{}\"; the parts are {}", part, text, kParts));
+  if (!is_whole_number(text, value))
+    refuse_workload(whole, fmt::format("\"{}\" of blocks has no number in \"{}\"; the parts are {}", part, text, kParts));
   return value;
 }
 
@@ -36,7 +30,7 @@ void parse_size(std::string_view whole, std::string_view text, BlockPattern& p) 
   const auto size = [&](std::string_view number) -> std::int64_t {
     for (const std::int64_t known : {64, 128})
       if (number == std::to_string(known)) return known;
-    fail(whole, fmt::format("\"{}\" is no size of blocks; write 64, 128, or rows x keys as in 64x128", text));
+    refuse_workload(whole, fmt::format("\"{}\" is no size of blocks; write 64, 128, or rows x keys as in 64x128", text));
   };
   p.rows = p.keys = size(text.substr(0, by));
   if (by != std::string_view::npos) p.keys = size(text.substr(by + 1));
@@ -54,7 +48,7 @@ constexpr Part kNumbers[] = {{"global", &BlockPattern::globals},
 
 void parse_part(std::string_view whole, std::string_view part, BlockPattern& p) {
   const auto once = [&](bool given) {
-    if (given) fail(whole, fmt::format("\"{}\" says again what another part of blocks says", part));
+    if (given) refuse_workload(whole, fmt::format("\"{}\" says again what another part of blocks says", part));
   };
   if (part == "longformer") {
     parse_part(whole, "window4", p);
@@ -72,41 +66,41 @@ void parse_part(std::string_view whole, std::string_view part, BlockPattern& p) 
   };
   if (const auto number = number_after("window")) {
     once(p.window.has_value());
-    p.window = number_of<std::int64_t>(whole, part, *number);
+    p.window = part_number<std::int64_t>(whole, part, *number);
     return;
   }
   if (const auto numbers = number_after("dilated")) {
     once(p.window.has_value());
     const std::size_t by = numbers->find('x');
     if (by == std::string_view::npos)
-      fail(whole, fmt::format("\"{}\" is no dilated window of blocks; write dilatedNxM for N blocks on either side, "
+      refuse_workload(whole, fmt::format("\"{}\" is no dilated window of blocks; write dilatedNxM for N blocks on either side, "
                               "every M-th",
                               part));
-    p.window = number_of<std::int64_t>(whole, part, numbers->substr(0, by));
-    p.dilation = number_of<std::int64_t>(whole, part, numbers->substr(by + 1));
-    if (p.dilation < 2) fail(whole, fmt::format("\"{}\" is no dilated window; M is 2 or more", part));
+    p.window = part_number<std::int64_t>(whole, part, numbers->substr(0, by));
+    p.dilation = part_number<std::int64_t>(whole, part, numbers->substr(by + 1));
+    if (p.dilation < 2) refuse_workload(whole, fmt::format("\"{}\" is no dilated window; M is 2 or more", part));
     return;
   }
   if (const auto number = number_after("density")) {
     once(p.density != 0);
-    p.density = number_of<double>(whole, part, *number);
-    if (!(p.density > 0)) fail(whole, fmt::format("\"{}\" names no block; a density is above 0, at most 1", part));
+    p.density = part_number<double>(whole, part, *number);
+    if (!(p.density > 0)) refuse_workload(whole, fmt::format("\"{}\" names no block; a density is above 0, at most 1", part));
     return;
   }
   for (const Part& known : kNumbers)
     if (const auto number = number_after(known.name)) {
       once(p.*known.member != 0);
-      p.*known.member = number_of<std::int64_t>(whole, part, *number);
-      if (p.*known.member < 1) fail(whole, fmt::format("\"{}\" names no block; its number is 1 or more", part));
+      p.*known.member = part_number<std::int64_t>(whole, part, *number);
+      if (p.*known.member < 1) refuse_workload(whole, fmt::format("\"{}\" names no block; its number is 1 or more", part));
       return;
     }
-  fail(whole, fmt::format("\"{}\" is no part of blocks; the parts are {}", part, kParts));
+  refuse_workload(whole, fmt::format("\"{}\" is no part of blocks; the parts are {}", part, kParts));
 }
 
 void parse_dimensions(std::string_view whole, std::string_view letters, BlockPattern& p) {
   for (const char letter : letters) {
     bool* const by = letter == 'b' ? &p.by_batch : letter == 'h' ? &p.by_head : nullptr;
-    if (by == nullptr || *by) fail(whole, fmt::format("\"{}\" are no dimensions of blocks; write b, h or bh", letters));
+    if (by == nullptr || *by) refuse_workload(whole, fmt::format("\"{}\" are no dimensions of blocks; write b, h or bh", letters));
     *by = true;
   }
 }
@@ -138,9 +132,9 @@ BlockPattern parse_block_pattern(std::string_view whole, std::string_view text) 
     parts = parts.substr(0, last);
   }
   if (const std::size_t at = parts.find('@'); at != std::string_view::npos) {
-    p.seed = number_of<std::uint64_t>(whole, parts.substr(at), parts.substr(at + 1));
+    p.seed = part_number<std::uint64_t>(whole, parts.substr(at), parts.substr(at + 1));
     parts = parts.substr(0, at);
-    if (p.seed == 0) fail(whole, "the seed of blocks is 0 where none is given; leave it out");
+    if (p.seed == 0) refuse_workload(whole, "the seed of blocks is 0 where none is given; leave it out");
   }
   if (parts.empty() && (p.by_batch || p.by_head) && p.seed == 0) return p;
   for (;;) {

@@ -3,29 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numeric>
 
 #include "base/random.hpp"
 #include "base/text.hpp"
 #include "workload/blocks.hpp"
+#include "workload/refusal.hpp"
 
 namespace heed {
 namespace {
 
 constexpr std::uint64_t kOrderSeed = 46;
 
-[[noreturn]] void fail(std::string_view whole, const std::string& why) {
-  throw Error(ErrorCode::invalid_workload, fmt::format("workload \"{}\": {}", whole, why), std::string(whole));
-}
-
 template <typename Number>
 Number number_of(std::string_view whole, std::string_view name, std::string_view text) {
   Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    fail(whole, fmt::format("{} \"{}\" is not a number", name, text));
+  if (!is_whole_number(text, value))
+    refuse_workload(whole, fmt::format("{} \"{}\" is not a number", name, text));
   return value;
 }
 
@@ -43,14 +38,14 @@ Bias parse_bias(std::string_view whole, std::string_view text) {
   bool known = false;
   for (const BiasDtype one : {BiasDtype::boolean, BiasDtype::fp16, BiasDtype::bf16, BiasDtype::fp32})
     if (dtype == to_string(one)) bias.dtype = one, known = true;
-  if (!known) fail(whole, fmt::format("\"{}\" is no dtype of a bias; it is bool, fp16, bf16 or fp32", dtype));
+  if (!known) refuse_workload(whole, fmt::format("\"{}\" is no dtype of a bias; it is bool, fp16, bf16 or fp32", dtype));
   if (slash == std::string_view::npos) return bias;
   bias.by_batch = bias.by_head = bias.by_row = bias.by_key = false;
   for (const char letter : text.substr(slash + 1)) {
     const auto* dimension = std::find_if(std::begin(kBiasDimensions), std::end(kBiasDimensions),
                                          [&](const BiasDimension& d) { return d.letter == letter; });
     if (dimension == std::end(kBiasDimensions) || bias.*(dimension->member))
-      fail(whole, fmt::format("\"{}\" are no dimensions of a bias; write some of b, h, l and k, each once",
+      refuse_workload(whole, fmt::format("\"{}\" are no dimensions of a bias; write some of b, h, l and k, each once",
                               text.substr(slash + 1)));
     bias.*(dimension->member) = true;
   }
@@ -141,7 +136,7 @@ std::string features_text(const Workload& w) {
 
 bool parse_feature(std::string_view whole, std::string_view part, Workload& w) {
   const auto once = [&](bool given) {
-    if (given) fail(whole, fmt::format("\"{}\" is given twice", part.substr(0, part.find('='))));
+    if (given) refuse_workload(whole, fmt::format("\"{}\" is given twice", part.substr(0, part.find('='))));
   };
   const auto set = [&](bool& flag) {
     once(flag);
@@ -158,25 +153,25 @@ bool parse_feature(std::string_view whole, std::string_view part, Workload& w) {
   if (name == "softcap") {
     once(w.softcap != 0);
     w.softcap = number_of<double>(whole, "softcap", value);
-    if (w.softcap == 0) fail(whole, "softcap=0 is none; leave it out");
+    if (w.softcap == 0) refuse_workload(whole, "softcap=0 is none; leave it out");
     return true;
   }
   if (name == "dropout") {
     once(w.dropout != 0);
     w.dropout = number_of<double>(whole, "dropout", value);
-    if (w.dropout == 0) fail(whole, "dropout=0 is none; leave it out");
+    if (w.dropout == 0) refuse_workload(whole, "dropout=0 is none; leave it out");
     return true;
   }
   if (name == "page") {
     once(w.page_size != 0);
     w.page_size = number_of<std::int64_t>(whole, "page", value);
-    if (w.page_size < 1) fail(whole, fmt::format("a page of {} keys; it has at least 1", value));
+    if (w.page_size < 1) refuse_workload(whole, fmt::format("a page of {} keys; it has at least 1", value));
     return true;
   }
   if (name == "prefix") {
     once(w.prefix != 0);
     w.prefix = number_of<std::int64_t>(whole, "prefix", value);
-    if (w.prefix < 1) fail(whole, fmt::format("a prefix of {} keys; it has at least 1", value));
+    if (w.prefix < 1) refuse_workload(whole, fmt::format("a prefix of {} keys; it has at least 1", value));
     return true;
   }
   if (name == "blocks") {

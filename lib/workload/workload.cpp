@@ -10,6 +10,7 @@
 #include "workload/blocks.hpp"
 #include "workload/features.hpp"
 #include "workload/mask.hpp"
+#include "workload/refusal.hpp"
 
 namespace heed {
 namespace {
@@ -17,10 +18,6 @@ namespace {
 constexpr std::int64_t kMaxDimension = (std::int64_t{1} << 31) - 1;
 constexpr double kLog2E = 1.4426950408889634;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
-
-[[noreturn]] void fail(std::string_view text, const std::string& why) {
-  throw Error(ErrorCode::invalid_workload, fmt::format("workload \"{}\": {}", text, why), std::string(text));
-}
 
 struct Dimension {
   std::string_view key;
@@ -43,7 +40,7 @@ constexpr bool is_digit(char c) {
 Workload parse_shape(std::string_view whole, std::string_view shape) {
   Workload workload;
   bool given[kDimensionCount] = {};
-  if (shape.empty()) fail(whole, "the shape is empty; write for example b1h8l512d64");
+  if (shape.empty()) refuse_workload(whole, "the shape is empty; write for example b1h8l512d64");
   std::size_t at = 0;
   while (at < shape.size()) {
     const std::size_t key_start = at;
@@ -54,23 +51,23 @@ Workload parse_shape(std::string_view whole, std::string_view shape) {
     while (at < shape.size() && is_digit(shape[at])) ++at;
     const std::string_view number = shape.substr(number_start, at - number_start);
     if (key.empty())
-      fail(whole, fmt::format("a dimension must start with its letters, found \"{}\"; write for example b1h8l512d64",
+      refuse_workload(whole, fmt::format("a dimension must start with its letters, found \"{}\"; write for example b1h8l512d64",
                               shape.substr(key_start, 8)));
     const auto* dimension =
         std::find_if(std::begin(kDimensions), std::end(kDimensions), [&](const Dimension& d) { return d.key == key; });
     if (dimension == std::end(kDimensions))
-      fail(whole, fmt::format("unknown dimension \"{}\"; the dimensions are b, h, hkv, l, k, d and dv", key));
+      refuse_workload(whole, fmt::format("unknown dimension \"{}\"; the dimensions are b, h, hkv, l, k, d and dv", key));
     const auto index = static_cast<std::size_t>(dimension - std::begin(kDimensions));
-    if (given[index]) fail(whole, fmt::format("\"{}\" is given twice", key));
+    if (given[index]) refuse_workload(whole, fmt::format("\"{}\" is given twice", key));
     given[index] = true;
-    if (number.empty() || number == "-") fail(whole, fmt::format("\"{}\" needs a number after it", key));
+    if (number.empty() || number == "-") refuse_workload(whole, fmt::format("\"{}\" needs a number after it", key));
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
     if (error == std::errc::result_out_of_range || value > kMaxDimension)
-      fail(whole, fmt::format("{}={} is too large; a dimension is at most {}", key, number, kMaxDimension));
+      refuse_workload(whole, fmt::format("{}={} is too large; a dimension is at most {}", key, number, kMaxDimension));
     if (error != std::errc() || end != number.data() + number.size())
-      fail(whole, fmt::format("\"{}\" is not a number", number));
-    if (value < 1) fail(whole, fmt::format("{}={} is not positive; every dimension is at least 1", key, value));
+      refuse_workload(whole, fmt::format("\"{}\" is not a number", number));
+    if (value < 1) refuse_workload(whole, fmt::format("{}={} is not positive; every dimension is at least 1", key, value));
     workload.*(dimension->member) = value;
   }
   const auto was_given = [&](std::string_view key) {
@@ -78,8 +75,8 @@ Workload parse_shape(std::string_view whole, std::string_view shape) {
       if (kDimensions[i].key == key) return given[i];
     return false;
   };
-  if (!was_given("l")) fail(whole, "the query length is missing; add for example l512");
-  if (!was_given("d")) fail(whole, "the head dim is missing; add for example d64");
+  if (!was_given("l")) refuse_workload(whole, "the query length is missing; add for example l512");
+  if (!was_given("d")) refuse_workload(whole, "the head dim is missing; add for example d64");
   if (!was_given("hkv")) workload.heads_kv = workload.heads;
   if (!was_given("k")) workload.len_k = workload.len_q;
   if (!was_given("dv")) workload.dim_v = workload.dim;
@@ -90,7 +87,7 @@ double parse_scale(std::string_view whole, std::string_view number) {
   double scale = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), scale);
   if (error != std::errc() || end != number.data() + number.size())
-    fail(whole, fmt::format("scale \"{}\" is not a number", number));
+    refuse_workload(whole, fmt::format("scale \"{}\" is not a number", number));
   return scale;
 }
 
@@ -122,9 +119,9 @@ Window parse_window(std::string_view whole, std::string_view numbers) {
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
     if (error == std::errc::result_out_of_range || (error == std::errc() && value > kMaxDimension))
-      fail(whole, fmt::format("a window of {} keys is too large; it has at most {}", number, kMaxDimension));
+      refuse_workload(whole, fmt::format("a window of {} keys is too large; it has at most {}", number, kMaxDimension));
     if (error != std::errc() || end != number.data() + number.size() || value < Window::kAll)
-      fail(whole, fmt::format("\"{}\" is no number of keys of a window; write for example window=255 or "
+      refuse_workload(whole, fmt::format("\"{}\" is no number of keys of a window; write for example window=255 or "
                               "window=128/128, with -1 for all keys",
                               number));
     return value;
@@ -254,15 +251,15 @@ namespace {
 void validate_window(const Workload& w, const std::string& text) {
   if (w.window == Window{} && !is_window(w.mask)) return;
   if (w.mask == Mask::none)
-    fail(text, "a window without a mask; give it as window=LEFT/RIGHT, or beside a causal mask as window=LEFT");
+    refuse_workload(text, "a window without a mask; give it as window=LEFT/RIGHT, or beside a causal mask as window=LEFT");
   if (!is_window(w.mask) && w.window.right != Window::kAll)
-    fail(text, fmt::format("a causal mask ends with a query's own key; its window has no RIGHT: write window={}",
+    refuse_workload(text, fmt::format("a causal mask ends with a query's own key; its window has no RIGHT: write window={}",
                            w.window.left));
   for (const std::int64_t keys : {w.window.left, w.window.right})
     if (keys < Window::kAll || keys > kMaxDimension)
-      fail(text, fmt::format("a window of {} keys; it has 0 to {}, or -1 for all", keys, kMaxDimension));
+      refuse_workload(text, fmt::format("a window of {} keys; it has 0 to {}, or -1 for all", keys, kMaxDimension));
   if (w.len_q + w.len_k > kMaxDimension)
-    fail(text, fmt::format("{} queries and {} keys are too many for a window; together they are at most {}", w.len_q,
+    refuse_workload(text, fmt::format("{} queries and {} keys are too many for a window; together they are at most {}", w.len_q,
                            w.len_k, kMaxDimension));
 }
 
@@ -272,12 +269,12 @@ void validate(const Workload& workload) {
   const std::string text = to_string(workload);
   for (const auto& [key, member] : kDimensions) {
     if (workload.*member < 1)
-      fail(text, fmt::format("{}={} is not positive; every dimension is at least 1", key, workload.*member));
+      refuse_workload(text, fmt::format("{}={} is not positive; every dimension is at least 1", key, workload.*member));
     if (workload.*member > kMaxDimension)
-      fail(text, fmt::format("{}={} is too large; a dimension is at most {}", key, workload.*member, kMaxDimension));
+      refuse_workload(text, fmt::format("{}={} is too large; a dimension is at most {}", key, workload.*member, kMaxDimension));
   }
   if (workload.heads % workload.heads_kv != 0)
-    fail(text, fmt::format("{} query heads cannot share {} key heads; h must be a multiple of hkv", workload.heads,
+    refuse_workload(text, fmt::format("{} query heads cannot share {} key heads; h must be a multiple of hkv", workload.heads,
                            workload.heads_kv));
   const auto elements = [](std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
     return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c) * static_cast<double>(d);
@@ -286,15 +283,15 @@ void validate(const Workload& workload) {
       std::max(elements(workload.batch, workload.heads, workload.len_q, std::max(workload.dim, workload.dim_v)),
                elements(workload.batch, workload.heads_kv, workload.len_k, std::max(workload.dim, workload.dim_v)));
   if (largest > static_cast<double>(kMaxElements))
-    fail(text, fmt::format("its largest tensor would have {:.3g} elements; at most 2^40 are allowed", largest));
+    refuse_workload(text, fmt::format("its largest tensor would have {:.3g} elements; at most 2^40 are allowed", largest));
   validate_window(workload, text);
-  if (const std::string wrong = wrong_features(workload); !wrong.empty()) fail(text, wrong);
+  if (const std::string wrong = wrong_features(workload); !wrong.empty()) refuse_workload(text, wrong);
   if (workload.scale && !(std::isfinite(*workload.scale) && *workload.scale > 0))
-    fail(text, fmt::format("scale={} cannot be used; it must be finite and positive", *workload.scale));
+    refuse_workload(text, fmt::format("scale={} cannot be used; it must be finite and positive", *workload.scale));
   // Kernels multiply by scale * log2(e) in fp32; a subnormal one would have lost its digits.
   if (workload.scale && !(*workload.scale >= std::numeric_limits<float>::min() &&
                           *workload.scale * kLog2E <= std::numeric_limits<float>::max()))
-    fail(text,
+    refuse_workload(text,
          fmt::format("scale={} cannot be used; kernels multiply by it and by its product with log2(e) in fp32, which "
                      "holds scales from {:.3g} to {:.3g}",
                      *workload.scale, std::numeric_limits<float>::min(), std::numeric_limits<float>::max() / kLog2E));
@@ -306,7 +303,7 @@ Workload parse_workload(std::string_view text) {
   bool has_dtype = false, has_mask = false, has_layout = false;
   std::optional<Mask> window_mask;
   const auto once = [&](bool& seen, const char* what) {
-    if (seen) fail(text, fmt::format("the {} is given twice", what));
+    if (seen) refuse_workload(text, fmt::format("the {} is given twice", what));
     seen = true;
   };
   std::string_view rest = colon == std::string_view::npos ? std::string_view() : text.substr(colon);
@@ -325,17 +322,17 @@ Workload parse_workload(std::string_view text) {
       workload.mask = parse_mask(part);
     } else if (const std::size_t equals = part.find('=');
                equals != std::string_view::npos && mask_of_window(part.substr(0, equals))) {
-      if (window_mask) fail(text, "the window is given twice");
+      if (window_mask) refuse_workload(text, "the window is given twice");
       window_mask = mask_of_window(part.substr(0, equals));
       workload.window = parse_window(text, part.substr(equals + 1));
     } else if (contains(kLayouts)) {
       once(has_layout, "layout");
       workload.layout = parse_layout(part);
     } else if (part.substr(0, 6) == "scale=") {
-      if (workload.scale) fail(text, "the scale is given twice");
+      if (workload.scale) refuse_workload(text, "the scale is given twice");
       workload.scale = parse_scale(text, part.substr(6));
     } else if (!parse_feature(text, part, workload)) {
-      fail(text, fmt::format("\"{}\" is no dtype (fp16, bf16, fp32), mask (causal_top_left, causal_bottom_right, "
+      refuse_workload(text, fmt::format("\"{}\" is no dtype (fp16, bf16, fp32), mask (causal_top_left, causal_bottom_right, "
                              "window=LEFT/RIGHT, window_top_left=LEFT/RIGHT), layout (bhld, blhd), scale=NUMBER or "
                              "feature (softcap=NUMBER, bias=DTYPE/DIMENSIONS, alibi, sinks, key_lengths, ragged, "
                              "page=KEYS, prefix=KEYS, dropout=PROBABILITY, blocks=SIZE/PARTS)",
@@ -346,7 +343,7 @@ Workload parse_workload(std::string_view text) {
     if (workload.mask == Mask::none)
       workload.mask = *window_mask;
     else if (*window_mask != Mask::window_bottom_right)
-      fail(text, fmt::format("{} already says how the mask is aligned; write window={}", to_string(workload.mask),
+      refuse_workload(text, fmt::format("{} already says how the mask is aligned; write window={}", to_string(workload.mask),
                              workload.window.left));
     else if (workload.window.right == 0)
       workload.window.right = Window::kAll;

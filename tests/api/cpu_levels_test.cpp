@@ -22,7 +22,7 @@ struct LevelOfEnvironment : testing_support::EnvironmentVariable {
   explicit LevelOfEnvironment(std::string_view level) : EnvironmentVariable("HEED_CPU_LEVEL", std::string(level)) {}
 };
 
-constexpr const char* kShape = "b1h2l33k50d16:fp32";
+constexpr const char* kLevelsShape = "b1h2l33k50d16:fp32";
 
 dispatch::ProgramRecord record_of(std::string_view arch, const Workload& w, const Variant& variant) {
   dispatch::ProgramRecord record;
@@ -40,7 +40,7 @@ class CpuLevels : public ::testing::Test {
     jit::Builder builder({.cache_folder = folder_->path() / "cache", .host_compiler = {}, .jobs = 2});
     std::vector<std::pair<dispatch::ProgramRecord, std::future<jit::BuildOutcome>>> builds;
     for (const CpuLevel* level : levels())
-      for (const char* shape : {kShape, "b1h2l33k50d16:fp32:causal_top_left"}) {
+      for (const char* shape : {kLevelsShape, "b1h2l33k50d16:fp32:causal_top_left"}) {
         const Workload w = parse_workload(shape);
         DeviceFacts device = representative_cpu(*level);
         device.processors = 64;  // more than most machines that run tests
@@ -153,7 +153,7 @@ TEST_F(CpuLevels, TheEnvironmentHoldsThemDown) {
 TEST_F(CpuLevels, ALowerOneServesWhatAHigherOneLacks) {
   if (levels().size() < 2) GTEST_SKIP() << "this processor runs one level";
   const std::string path = file_of("mixed.programs", [](const dispatch::ProgramRecord& record) {
-    return record.arch == levels().back()->name ? record.workload == to_string(parse_workload(kShape))
+    return record.arch == levels().back()->name ? record.workload == to_string(parse_workload(kLevelsShape))
                                                 : record.arch == levels()[0]->name;
   });
   heed_problem p = problem();
@@ -165,14 +165,14 @@ TEST_F(CpuLevels, ALowerOneServesWhatAHigherOneLacks) {
 TEST_F(CpuLevels, AVariantIsFoundWhateverItsThreads) {
   const std::string path = whole_file();
   for (const auto& [record, image] : built_) {
-    if (record.workload != to_string(parse_workload(kShape))) continue;
+    if (record.workload != to_string(parse_workload(kLevelsShape))) continue;
     EXPECT_THAT(reason_of(problem(), path, record.variant.c_str()), ::testing::HasSubstr("it was asked for"));
   }
 }
 
 TEST_F(CpuLevels, AnImageOfAnyLevelRuns) {
   for (const auto& [record, image] : built_) {
-    if (record.workload != to_string(parse_workload(kShape))) continue;
+    if (record.workload != to_string(parse_workload(kLevelsShape))) continue;
     EXPECT_EQ(dispatch::arch_of_object(image), record.arch);
     const heed_options o = options_of(record, image);
     const heed_problem p = problem();
@@ -191,7 +191,7 @@ TEST_F(CpuLevels, PlansOfManyProgramsLiveAtOnce) {
   std::vector<std::pair<heed_problem, heed_plan*>> plans;
   for (const auto& [record, image] : built_) {
     heed_problem p = problem();
-    if (record.workload != to_string(parse_workload(kShape))) p.mask = HEED_MASK_CAUSAL_TOP_LEFT;
+    if (record.workload != to_string(parse_workload(kLevelsShape))) p.mask = HEED_MASK_CAUSAL_TOP_LEFT;
     const heed_options o = options_of(record, image);
     heed_plan* plan = nullptr;
     ASSERT_EQ(heed_plan_create(&p, &o, &plan), HEED_OK) << heed_last_error();
@@ -210,7 +210,7 @@ TEST_F(CpuLevels, PlansOfManyProgramsLiveAtOnce) {
 TEST_F(CpuLevels, AnImageBeyondTheProcessorIsRefused) {
   const CpuLevel* const lowest = levels()[0];
   for (const auto& [record, image] : built_) {
-    if (record.workload != to_string(parse_workload(kShape)) || record.arch == lowest->name) continue;
+    if (record.workload != to_string(parse_workload(kLevelsShape)) || record.arch == lowest->name) continue;
     const LevelOfEnvironment held(lowest->name);
     const heed_options o = options_of(record, image);
     expect_refused(problem(), HEED_UNSUPPORTED, "the image was built for " + record.arch, &o);
@@ -231,7 +231,7 @@ TEST_F(CpuLevels, AnImageBeyondTheProcessorIsRefused) {
 }
 
 TEST_F(CpuLevels, WhatThisProcessorLacksIsRefused) {
-  const Workload w = parse_workload(kShape);
+  const Workload w = parse_workload(kLevelsShape);
   const CpuLevel* const lowest = levels()[0];
   dispatch::ProgramFileWriter writer("0123");
   std::vector<std::string> lacked;
@@ -256,7 +256,7 @@ TEST_F(CpuLevels, AnotherMachinesLevelNeedsItsCompiler) {
   jit::Builder builder({.cache_folder = folder_->path() / "cache", .host_compiler = {}, .jobs = 1});
   for (const CpuLevel& level : cpu_levels()) {
     if (level.machine == own_machine()) continue;
-    const Workload w = parse_workload(kShape);
+    const Workload w = parse_workload(kLevelsShape);
     const DeviceFacts device = representative_cpu(level);
     testing_support::expect_error(ErrorCode::no_compiler, "need a C++ compiler for", [&] {
       (void)builder.build(jit::request_for(parse_variant("fwd_cpu", w, device), w, device));

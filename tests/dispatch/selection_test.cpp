@@ -10,7 +10,7 @@ namespace {
 
 using testing_support::book_entry;
 
-const std::string kWorkload = "b4h8l512d64:fp16";
+const std::string kSelectedFor = "b4h8l512d64:fp16";
 const std::string kNear = "b5h8l512d64:fp16";  // 1.25 times the tiles
 const std::string kFar = "b6h8l512d64:fp16";
 
@@ -28,7 +28,7 @@ class Order : public ::testing::Test {
                                    const std::string& device = "GPU A") const {
     BookEntry entry = book_entry(low, workload, device);
     entry.record.variant = describe(rule(workload));
-    entry.record.provenance->base = rule(kWorkload).id();
+    entry.record.provenance->base = rule(kSelectedFor).id();
     return entry;
   }
   void has(const BookEntry& entry) { writer_.add(entry.record, entry.image); }
@@ -41,13 +41,13 @@ class Order : public ::testing::Test {
     ProgramFileWriter all = writer_;
     ProgramRecord plain;
     plain.arch = "sm_90a";
-    plain.workload = kWorkload;
-    plain.variant = describe(rule(kWorkload));
+    plain.workload = kSelectedFor;
+    plain.variant = describe(rule(kSelectedFor));
     plain.origin = "rule";
     all.add(plain, "code of the rule");
     programs_ = std::make_unique<Programs>(ProgramFile::parse(all.bytes(), "programs"), device_);
     refused_.clear();
-    const Wanted wanted{parse_workload(kWorkload), std::nullopt};
+    const Wanted wanted{parse_workload(kSelectedFor), std::nullopt};
     if (book != nullptr)
       if (auto chosen = select_from_book(*book, wanted, refused_)) return *chosen;
     return programs_->select(wanted, book, refused_);
@@ -63,41 +63,41 @@ TEST_F(Order, FirstTheBookThenChampionsThenNeighboursThenTheRule) {
   EXPECT_EQ(select().step, Step::rule);
   has(champion(kNear));
   EXPECT_EQ(select().step, Step::neighbour);
-  has(champion(kWorkload));
+  has(champion(kSelectedFor));
   EXPECT_EQ(select().step, Step::champion);
   const Champions near = book({champion(kNear, 2)});
   EXPECT_EQ(select(&near).step, Step::champion) << "the very workload before the book's neighbour";
-  const Champions own = book({champion(kWorkload)});
+  const Champions own = book({champion(kSelectedFor)});
   EXPECT_EQ(select(&own).step, Step::book);
 }
 
 TEST_F(Order, TheDevicesOwnChampionBeforeAnothersOfItsArchitecture) {
-  const Champions both = book({champion(kWorkload, 1.9, "GPU B"), champion(kWorkload, 1.1, "GPU A")});
+  const Champions both = book({champion(kSelectedFor, 1.9, "GPU B"), champion(kSelectedFor, 1.1, "GPU A")});
   EXPECT_EQ(select(&both).record->provenance->device, "GPU A");
-  const Champions others = book({champion(kWorkload, 1.9, "GPU B")});
+  const Champions others = book({champion(kSelectedFor, 1.9, "GPU B")});
   EXPECT_EQ(select(&others).record->provenance->device, "GPU B");
-  BookEntry old = champion(kWorkload);
+  BookEntry old = champion(kSelectedFor);
   old.record.arch = "sm_80";
   const Champions elsewhere = book({old});
   EXPECT_EQ(select(&elsewhere).step, Step::rule) << "another architecture";
-  writer_.add_unbeaten({"sm_90a", kWorkload, "GPU A"});
-  has(champion(kWorkload, 1.9, "GPU B"));
+  writer_.add_unbeaten({"sm_90a", kSelectedFor, "GPU A"});
+  has(champion(kSelectedFor, 1.9, "GPU B"));
   EXPECT_EQ(select().step, Step::rule) << "a search on this device found nothing faster";
 }
 
 TEST_F(Order, AChampionThatMayNotRunIsToldAndPassedOver) {
-  BookEntry entry = champion(kWorkload);
+  BookEntry entry = champion(kSelectedFor);
   entry.record.contract = "other";
   Champions one = book({entry});
   EXPECT_EQ(select(&one).step, Step::rule);
   ASSERT_EQ(refused_.size(), 1U);
   EXPECT_THAT(refused_[0], ::testing::HasSubstr("built for the kernel contract other"));
-  entry = champion(kWorkload);
+  entry = champion(kSelectedFor);
   entry.record.provenance->ratio.low = 1;
   one = book({entry});
   EXPECT_EQ(select(&one).step, Step::rule);
   EXPECT_THAT(refused_.at(0), ::testing::HasSubstr("reaches down to 1"));
-  entry = champion(kWorkload);
+  entry = champion(kSelectedFor);
   entry.record.variant = "no_such_family:a=1";
   one = book({entry});
   EXPECT_EQ(select(&one).step, Step::rule);

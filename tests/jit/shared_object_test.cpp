@@ -22,20 +22,20 @@ BuildOutcome build(const std::string& source, const std::string& compiler = {}) 
   return builder.build({.device = DeviceKind::cpu, .arch = "test", .source = source, .entry = "heed_forward"});
 }
 
-std::string breach(const std::string& before, const std::string& body = "return x;") {
+std::string breach_of(const std::string& before, const std::string& body = "return x;") {
   const BuildOutcome outcome = build(before + "\nextern \"C\" int heed_forward(int x) { " + body + " }\n");
   return outcome.artifact ? outcome.artifact->breach : "did not build: " + outcome.log;
 }
 
 TEST(SharedObject, CodeAndConstantsKeepToTheContract) {
-  EXPECT_EQ(breach(""), "");
-  EXPECT_EQ(breach("constexpr float table[3] = {1, 2, 3};", "return static_cast<int>(table[x]);"), "");
-  EXPECT_EQ(breach("extern \"C\" const int table[3] = {1, 2, 3};", "return table[x];"), "");
-  EXPECT_EQ(breach("template <int k> inline constexpr int square = k * k; template <int k> int f(int x) { return x + "
+  EXPECT_EQ(breach_of(""), "");
+  EXPECT_EQ(breach_of("constexpr float table[3] = {1, 2, 3};", "return static_cast<int>(table[x]);"), "");
+  EXPECT_EQ(breach_of("extern \"C\" const int table[3] = {1, 2, 3};", "return table[x];"), "");
+  EXPECT_EQ(breach_of("template <int k> inline constexpr int square = k * k; template <int k> int f(int x) { return x + "
                    "square<k>; }",
                    "return f<3>(x) + f<4>(x);"),
             "");
-  EXPECT_EQ(breach("int unused;"), "") << "what no code names is not linked";
+  EXPECT_EQ(breach_of("int unused;"), "") << "what no code names is not linked";
 }
 
 // Compilers call these by themselves; the definitions are the candidate's own.
@@ -60,41 +60,41 @@ TEST(SharedObject, CopiesOfStructuresNeedNoLibrary) {
 
 TEST(SharedObject, StateIsSeenWhateverItsSectionIsCalled) {
   const auto state = ::testing::HasSubstr("keeps state between launches");
-  EXPECT_THAT(breach("static int n;", "return n += x;"), state);
-  EXPECT_THAT(breach("[[gnu::section(\"notes\")]] static int n = 1;", "return n += x;"), state);
+  EXPECT_THAT(breach_of("static int n;", "return n += x;"), state);
+  EXPECT_THAT(breach_of("[[gnu::section(\"notes\")]] static int n = 1;", "return n += x;"), state);
   const auto placed_in = [](const std::string& section) {
-    return breach("asm(\".pushsection " + section + "\\n.globl n\\n.hidden n\\nn: .long 1\\n.popsection\\n\");\n" +
+    return breach_of("asm(\".pushsection " + section + "\\n.globl n\\n.hidden n\\nn: .long 1\\n.popsection\\n\");\n" +
                       "extern \"C\" [[gnu::visibility(\"hidden\")]] int n;",
                   "return n += x;");
   };
   for (const char* section :
        {".rodata.x,\\\"aw\\\"", ".data.rel.ro,\\\"aw\\\"", ".dynamic.x,\\\"aw\\\"", "notes,\\\"awx\\\""})
     EXPECT_THAT(placed_in(section), state) << section;
-  EXPECT_NE(breach("static thread_local int n;", "return n += x;"), "");
+  EXPECT_NE(breach_of("static thread_local int n;", "return n += x;"), "");
 }
 
 TEST(SharedObject, WhatRunsWhenLoadedIsSeenWhateverItIsCalled) {
   const auto runs = ::testing::HasSubstr("runs while it is loaded");
-  EXPECT_THAT(breach("[[gnu::constructor]] static void f() { asm(\"\"); }"), runs);
-  EXPECT_THAT(breach("[[gnu::destructor]] static void f() { asm(\"\"); }"), runs);
-  EXPECT_THAT(breach("extern \"C\" void _init() { asm(\"\"); }"), runs);
-  EXPECT_THAT(breach("extern \"C\" void _fini() { asm(\"\"); }"), runs);
-  EXPECT_THAT(breach("static void f() { asm(\"\"); }\n[[gnu::section(\".init_array\"), gnu::used]] static void (*const "
+  EXPECT_THAT(breach_of("[[gnu::constructor]] static void f() { asm(\"\"); }"), runs);
+  EXPECT_THAT(breach_of("[[gnu::destructor]] static void f() { asm(\"\"); }"), runs);
+  EXPECT_THAT(breach_of("extern \"C\" void _init() { asm(\"\"); }"), runs);
+  EXPECT_THAT(breach_of("extern \"C\" void _fini() { asm(\"\"); }"), runs);
+  EXPECT_THAT(breach_of("static void f() { asm(\"\"); }\n[[gnu::section(\".init_array\"), gnu::used]] static void (*const "
                      "p)() = f;"),
               ::testing::Not(::testing::HasSubstr("did not build")));
-  EXPECT_NE(breach("static void f() { asm(\"\"); }\n[[gnu::section(\".init_array\"), gnu::used]] static void (*const "
+  EXPECT_NE(breach_of("static void f() { asm(\"\"); }\n[[gnu::section(\".init_array\"), gnu::used]] static void (*const "
                    "p)() = f;"),
             "");
-  EXPECT_NE(breach("static int g(int x) { return x; }\nextern \"C\" { static int (*resolve())(int) { return g; } }\n"
+  EXPECT_NE(breach_of("static int g(int x) { return x; }\nextern \"C\" { static int (*resolve())(int) { return g; } }\n"
                    "int f(int) __attribute__((ifunc(\"_ZL7resolvev\")));",
                    "return f(x);"),
             "");
 }
 
 TEST(SharedObject, WhatALoaderWouldHaveToDoIsRefused) {
-  EXPECT_THAT(breach("static const char* const names[] = {\"a\", \"b\"};", "return names[x][0];"),
+  EXPECT_THAT(breach_of("static const char* const names[] = {\"a\", \"b\"};", "return names[x][0];"),
               ::testing::HasSubstr("relocations"));
-  EXPECT_THAT(breach("extern \"C\" int puts(const char*);", "return puts(\"\");"), ::testing::HasSubstr("calls puts"));
+  EXPECT_THAT(breach_of("extern \"C\" int puts(const char*);", "return puts(\"\");"), ::testing::HasSubstr("calls puts"));
 }
 
 TEST(SharedObject, EqualProgramsHaveEqualDigestsAndEverythingMappedCounts) {

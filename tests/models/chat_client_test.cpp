@@ -9,7 +9,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const Conversation kPrompt = {{Role::system, "You write kernels."}, {Role::user, "Make it faster: \xc3\xa9"}};
+const Conversation kChatPrompt = {{Role::system, "You write kernels."}, {Role::user, "Make it faster: \xc3\xa9"}};
 
 nlohmann::json completion(const std::string& text, const std::string& finish = "stop") {
   return {
@@ -29,7 +29,7 @@ Endpoint endpoint_at(const std::string& url) {
 
 std::string failure_of(Endpoint endpoint) {
   try {
-    (void)ChatClient(std::move(endpoint)).ask(kPrompt);
+    (void)ChatClient(std::move(endpoint)).ask(kChatPrompt);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::model);
     return error.what();
@@ -51,7 +51,7 @@ TEST(ChatClient, AWholeReply) {
   endpoint.streams = false;
   endpoint.temperature = 0.5;
   endpoint.extra = {{"top_p", 0.9}};
-  const Reply reply = ChatClient(endpoint).ask(kPrompt);
+  const Reply reply = ChatClient(endpoint).ask(kChatPrompt);
   EXPECT_EQ(reply.text, "use wider tiles");
   EXPECT_EQ(reply.model, "tiny-1");
   EXPECT_EQ(reply.usage.prompt_tokens, 12);
@@ -64,7 +64,7 @@ TEST(ChatClient, AWholeReply) {
   EXPECT_THAT(server.requests().at(0), Not(HasSubstr("Authorization")));
   const nlohmann::json body = server.body(0);
   EXPECT_EQ(body["model"], "tiny");
-  EXPECT_EQ(body["messages"], nlohmann::json(kPrompt));
+  EXPECT_EQ(body["messages"], nlohmann::json(kChatPrompt));
   EXPECT_EQ(body["max_tokens"], 16384);
   EXPECT_EQ(body["temperature"], 0.5);
   EXPECT_EQ(body["top_p"], 0.9);
@@ -80,7 +80,7 @@ TEST(ChatClient, AStreamInPieces) {
                    ": a comment\n\ndata: " + last.dump() + "\n\ndata: " + usage.dump() + "\n\ndata: [DONE]\n\n");
   streamed.between_s = 0.01;
   const ScriptedServer server({streamed});
-  const Reply reply = ChatClient(endpoint_at(server.url() + "/chat/completions")).ask(kPrompt);
+  const Reply reply = ChatClient(endpoint_at(server.url() + "/chat/completions")).ask(kChatPrompt);
   EXPECT_EQ(reply.text, "use wider\ntiles");
   EXPECT_EQ(reply.usage.prompt_tokens, 7);
   EXPECT_EQ(server.body(0)["stream"], true);
@@ -93,7 +93,7 @@ TEST(ChatClient, ABusyServerIsAskedAgain) {
   std::vector<std::string> waits;
   const auto begin = std::chrono::steady_clock::now();
   const Reply reply =
-      ChatClient(endpoint_at(server.url()), [&](const std::string& text) { waits.push_back(text); }).ask(kPrompt);
+      ChatClient(endpoint_at(server.url()), [&](const std::string& text) { waits.push_back(text); }).ask(kChatPrompt);
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(200)) << "the server's wish";
   EXPECT_EQ(reply.text, "yes");
   EXPECT_EQ(reply.attempts, 3);
@@ -124,7 +124,7 @@ TEST(ChatClient, KeysAreSentAndNeverPrinted) {
   EXPECT_THAT(why, HasSubstr("refused the key in environment variable HEED_TEST_KEY (status 401)"));
   EXPECT_THAT(why, HasSubstr("Incorrect API key provided: [key]."));
   EXPECT_THAT(why, Not(HasSubstr("sk-very")));
-  EXPECT_EQ(ChatClient(endpoint).ask(kPrompt).text, "the key is [key]");
+  EXPECT_EQ(ChatClient(endpoint).ask(kChatPrompt).text, "the key is [key]");
   EXPECT_THAT(server.requests().at(0), HasSubstr("Authorization: Bearer sk-very-secret\r\n"));
 }
 
@@ -139,14 +139,14 @@ TEST(ChatClient, FieldsThatAServerRefusesByNameAreLeftOut) {
        json_reply(200, completion("yes")), json_reply(200, completion("again")),
        json_reply(400, {{"error", "no max_tokens"}})});
   ChatClient client(endpoint_at(server.url()));
-  EXPECT_EQ(client.ask(kPrompt).text, "yes");
-  EXPECT_EQ(client.ask(kPrompt).text, "again");
+  EXPECT_EQ(client.ask(kChatPrompt).text, "yes");
+  EXPECT_EQ(client.ask(kChatPrompt).text, "again");
   for (const std::size_t n : {2U, 3U}) {
     EXPECT_EQ(server.body(n)["max_completion_tokens"], 16384);
     EXPECT_FALSE(server.body(n).contains("max_tokens"));
     EXPECT_FALSE(server.body(n).contains("stream_options"));
   }
-  EXPECT_THROW(client.ask(kPrompt), Error) << "a field is left out once";
+  EXPECT_THROW(client.ask(kChatPrompt), Error) << "a field is left out once";
 }
 
 TEST(ChatClient, RepliesThatAreNone) {
@@ -187,7 +187,7 @@ TEST(ChatClient, AnEndpointThatIsNotThere) {
 
 TEST(ChatClient, ACutOffReplyIsStillOne) {
   const ScriptedServer server({json_reply(200, completion("half a pat", "length"))});
-  const Reply reply = ChatClient(endpoint_at(server.url())).ask(kPrompt);
+  const Reply reply = ChatClient(endpoint_at(server.url())).ask(kChatPrompt);
   EXPECT_TRUE(reply.is_cut_off);
   EXPECT_EQ(reply.text, "half a pat");
 }

@@ -10,7 +10,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-std::string refusal(std::string_view reply) {
+std::string refusal_of_edit(std::string_view reply) {
   try {
     (void)parse_edits(reply);
   } catch (const EditError& error) {
@@ -98,22 +98,22 @@ TEST(Edits, TheFirstLineOfProseIsTheInsight) {
 }
 
 TEST(Edits, RepliesThatAreNoEditsSayWhy) {
-  EXPECT_THAT(refusal(""), HasSubstr("holds no edit"));
-  EXPECT_THAT(refusal("I cannot help with that."), HasSubstr("holds no edit"));
-  EXPECT_THAT(refusal("```cpp\nint explained;\n```\n"), HasSubstr("holds no edit"));
-  EXPECT_THAT(refusal(std::string(10 << 20, 'x')), HasSubstr("the reply has 10.0 MiB; at most 1.0 MiB"));
-  EXPECT_THAT(refusal(std::string_view("a\0b", 3)), HasSubstr("bytes of zero"));
-  EXPECT_THAT(refusal("cpu/simd.hpp\n<<<<<<< SEARCH\na\n=======\nb\n"),
+  EXPECT_THAT(refusal_of_edit(""), HasSubstr("holds no edit"));
+  EXPECT_THAT(refusal_of_edit("I cannot help with that."), HasSubstr("holds no edit"));
+  EXPECT_THAT(refusal_of_edit("```cpp\nint explained;\n```\n"), HasSubstr("holds no edit"));
+  EXPECT_THAT(refusal_of_edit(std::string(10 << 20, 'x')), HasSubstr("the reply has 10.0 MiB; at most 1.0 MiB"));
+  EXPECT_THAT(refusal_of_edit(std::string_view("a\0b", 3)), HasSubstr("bytes of zero"));
+  EXPECT_THAT(refusal_of_edit("cpu/simd.hpp\n<<<<<<< SEARCH\na\n=======\nb\n"),
               HasSubstr("the block of line 2 of the reply has no >>>>>>> REPLACE"));
-  EXPECT_THAT(refusal("<<<<<<< SEARCH\na\n>>>>>>> REPLACE\n"), HasSubstr("has no ======="));
-  EXPECT_THAT(refusal("<<<<<<< SEARCH\n=======\nb\n>>>>>>> REPLACE\n"), HasSubstr("searches nothing"));
-  EXPECT_THAT(refusal("<file path=\"cpu/simd.hpp\">\nint a;\n"), HasSubstr("has no </file>"));
-  EXPECT_THAT(refusal("<file>\nint a;\n</file>\n"), HasSubstr("has no path"));
-  EXPECT_THAT(refusal("<file path=\"cpu/simd.hpp\">\n</file>\n"), HasSubstr("is empty"));
-  EXPECT_THAT(refusal("cpu/simd.hpp\n```cpp\nint a;\n"), HasSubstr("has no end"));
-  EXPECT_THAT(refusal("--- a/cpu/simd.hpp\n+++ b/cpu/simd.hpp\n@@ -1,2 +1,2 @@\n"),
+  EXPECT_THAT(refusal_of_edit("<<<<<<< SEARCH\na\n>>>>>>> REPLACE\n"), HasSubstr("has no ======="));
+  EXPECT_THAT(refusal_of_edit("<<<<<<< SEARCH\n=======\nb\n>>>>>>> REPLACE\n"), HasSubstr("searches nothing"));
+  EXPECT_THAT(refusal_of_edit("<file path=\"cpu/simd.hpp\">\nint a;\n"), HasSubstr("has no </file>"));
+  EXPECT_THAT(refusal_of_edit("<file>\nint a;\n</file>\n"), HasSubstr("has no path"));
+  EXPECT_THAT(refusal_of_edit("<file path=\"cpu/simd.hpp\">\n</file>\n"), HasSubstr("is empty"));
+  EXPECT_THAT(refusal_of_edit("cpu/simd.hpp\n```cpp\nint a;\n"), HasSubstr("has no end"));
+  EXPECT_THAT(refusal_of_edit("--- a/cpu/simd.hpp\n+++ b/cpu/simd.hpp\n@@ -1,2 +1,2 @@\n"),
               HasSubstr("is empty; the reply seems cut off"));
-  EXPECT_THAT(refusal("--- a/cpu/simd.hpp\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n"), HasSubstr("takes cpu/simd.hpp away"));
+  EXPECT_THAT(refusal_of_edit("--- a/cpu/simd.hpp\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n"), HasSubstr("takes cpu/simd.hpp away"));
 }
 
 }  // namespace
