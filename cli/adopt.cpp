@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kGitLimit_s = 60;
 
-struct Options {
+struct AdoptOptions {
   StoreOptions store;
   std::string trial;
   std::string output;
@@ -47,7 +47,7 @@ std::string patch_of(const StoredTrial& stored) {
 }
 
 // The gate sees outputs; races and reads beyond the end that happen to do no harm are the sanitizer's to see.
-void expect_sanitized(const Options& o, std::int64_t id) {
+void expect_sanitized(const AdoptOptions& o, std::int64_t id) {
   if (!probe_cuda().facts)
     refuse(
         id,
@@ -76,7 +76,7 @@ void run_git(const std::vector<std::string>& arguments, const std::string& patch
                          result.started ? trim(result.output) : "git is not on the PATH"));
 }
 
-void adopt(const Options& o) {
+void adopt(const AdoptOptions& o) {
   const auto store = o.store.open(store::Access::read_only);
   const StoredTrial stored = find_trial(*store, trial_number(o.trial));
   const store::TrialRecord& trial = stored.trial;
@@ -107,7 +107,7 @@ void adopt(const Options& o) {
 
 void add_adopt(CLI::App& app, int& exit_code) {
   (void)exit_code;
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<AdoptOptions>();
   CLI::App* command =
       app.add_subcommand("adopt", "Take the edits of a trial that passed into a checkout of Heed, as a patch");
   command->add_option("trial", o->trial, "Id of the trial, 17 or t17")->required();

@@ -21,7 +21,7 @@ using dispatch::BookEntry;
 using dispatch::ProgramRecord;
 using nlohmann::json;
 
-struct Options {
+struct BookOptions {
   MachineOptions machine;
   StoreOptions store;
   std::string book;
@@ -70,7 +70,7 @@ Book read_book(const std::string& path) {
   return Book::read(path);
 }
 
-bool is_wanted(const ProgramRecord& r, const Options& o) {
+bool is_wanted(const ProgramRecord& r, const BookOptions& o) {
   return (o.arch.empty() || r.arch == o.arch) && (o.device.empty() || r.provenance->device == o.device);
 }
 
@@ -85,7 +85,7 @@ std::int64_t number_of(const std::string& text) {
 }
 
 // Those of a file that can be had; what cannot is told with its reason, in `refused`.
-std::vector<BookEntry> from_table(const Options& o, jit::Builder& builder, json& refused) {
+std::vector<BookEntry> from_table(const BookOptions& o, jit::Builder& builder, json& refused) {
   const auto table = dispatch::TunedTable::parse(read_file(o.champions, ErrorCode::usage), o.champions);
   std::vector<ChampionBuild> builds;
   std::vector<BookEntry> entries;
@@ -114,7 +114,7 @@ std::vector<BookEntry> from_table(const Options& o, jit::Builder& builder, json&
   return entries;
 }
 
-int add(const Options& o) {
+int add(const BookOptions& o) {
   if (o.names.empty() == o.champions.empty())
     throw Error(ErrorCode::usage, "name runs (3) or trials (t17) of the store, or a file with --champions");
   if (!o.arch.empty() && o.champions.empty())
@@ -146,7 +146,7 @@ int add(const Options& o) {
   return refused.empty() ? 0 : 1;
 }
 
-int list(const Options& o) {
+int list(const BookOptions& o) {
   const std::filesystem::path path = book_path(o.book);
   const Book book = read_book(path);
   json entries = json::array();
@@ -165,7 +165,7 @@ int list(const Options& o) {
   return 0;
 }
 
-int export_book(const Options& o) {
+int export_book(const BookOptions& o) {
   const std::filesystem::path path = book_path(o.book);
   std::error_code error;
   if (std::filesystem::exists(o.file, error) && !o.force)
@@ -189,7 +189,7 @@ int export_book(const Options& o) {
 }
 
 // Programs from elsewhere: all of them are looked at before any is taken.
-int import_book(const Options& o) {
+int import_book(const BookOptions& o) {
   const std::filesystem::path path = book_path(o.book);
   dispatch::expect_writable_book(path);
   const Book from = read_book(o.file);
@@ -212,7 +212,7 @@ int import_book(const Options& o) {
   return 0;
 }
 
-int verify(const Options& o) {
+int verify(const BookOptions& o) {
   using State = GateFinding::State;
   const std::filesystem::path path = book_path(o.book);
   const Book book = read_book(path);
@@ -255,7 +255,7 @@ int verify(const Options& o) {
   return failures == 0 ? 0 : 1;
 }
 
-int remove(const Options& o) {
+int remove(const BookOptions& o) {
   const std::filesystem::path path = book_path(o.book);
   std::vector<std::string> workloads;
   for (const std::string& name : o.names) workloads.push_back(to_string(parse_workload(name)));
@@ -285,8 +285,8 @@ void add_book(CLI::App& app, int& exit_code) {
   CLI::App* book = app.add_subcommand(
       "book", "Champions with their binaries and where they come from, in one file that libheed takes them from");
   book->require_subcommand(1);
-  const auto subcommand = [&](const char* name, const char* description, int (*run)(const Options&)) {
-    auto o = std::make_shared<Options>();
+  const auto subcommand = [&](const char* name, const char* description, int (*run)(const BookOptions&)) {
+    auto o = std::make_shared<BookOptions>();
     CLI::App* command = book->add_subcommand(name, description);
     command->add_option("--book", o->book,
                         "The book [$HEED_BOOK, else book.heed in $XDG_DATA_HOME/heed or "
@@ -294,10 +294,10 @@ void add_book(CLI::App& app, int& exit_code) {
     command->callback([o, run, &exit_code] { exit_code = run(*o); });
     return std::pair{command, o};
   };
-  const auto add_json = [](CLI::App* command, Options& o) {
+  const auto add_json = [](CLI::App* command, BookOptions& o) {
     command->add_flag("--json", o.machine.json, "Print JSON");
   };
-  const auto add_filters = [](CLI::App* command, Options& o) {
+  const auto add_filters = [](CLI::App* command, BookOptions& o) {
     command->add_option("--arch", o.arch, "Those of this architecture alone, e.g. sm_90a");
     command->add_option("--device-name", o.device, "Those found on a device of this name alone");
   };

@@ -16,7 +16,7 @@ namespace {
 using dispatch::Book;
 using nlohmann::json;
 
-[[noreturn]] void refuse(std::int64_t run, const std::string& why) {
+[[noreturn]] void refuse_run(std::int64_t run, const std::string& why) {
   throw Error(ErrorCode::unsupported, fmt::format("run {} has no champion for the book: {}", run, why),
               std::to_string(run));
 }
@@ -24,12 +24,12 @@ using nlohmann::json;
 // As `heed champions` picks it.
 dispatch::TunedEntry entry_of(const store::RunRecord& run) {
   if (run.state != store::RunState::finished || !run.result.is_object())
-    refuse(run.id, fmt::format("it is not finished; heed evolve --resume {} goes on with it", run.id));
-  if (report::was_too_noisy(run.result)) refuse(run.id, "the machine was too noisy to say that anything is faster");
+    refuse_run(run.id, fmt::format("it is not finished; heed evolve --resume {} goes on with it", run.id));
+  if (report::was_too_noisy(run.result)) refuse_run(run.id, "the machine was too noisy to say that anything is faster");
   const auto table = dispatch::TunedTable::parse(json_text(report::champions_of({run})), fmt::format("run {}", run.id));
   if (table.entries().empty() || table.entries().front().variant.empty()) {
     const json& ratio = report::member(report::member(run.result, "final"), "ratio");
-    refuse(
+    refuse_run(
         run.id,
         ratio.is_object()
             ? fmt::format("nothing in it is shown to be faster than its base; the best is {:.4f} [{:.4f}, {:.4f}]",
@@ -68,16 +68,16 @@ dispatch::BookEntry champion_of_run(std::int64_t run, store::Store& store, jit::
     throw Error(ErrorCode::usage, fmt::format("there is no run {}; heed runs lists them", run), std::to_string(run));
   const dispatch::TunedEntry entry = entry_of(*record);
   if (const std::string lacks = lacks_evidence(entry.provenance); !lacks.empty())
-    refuse(run, fmt::format("its champion {}", lacks));
+    refuse_run(run, fmt::format("its champion {}", lacks));
   ChampionBuild build = start_champion(entry, builder);
   dispatch::BookEntry built = finish_champion(build);
   for (const store::TrialRecord& trial : store.trials(run))
     if (trial.number == entry.provenance.trial && trial.machine_code != built.record.machine_code)
-      refuse(run,
-             fmt::format("what passed the gate was made of sources {}; sources {} and this compiler make another "
-                         "program of its champion. heed evolve searches again, and heed champions -o FILE with heed "
-                         "book add --champions FILE takes it as it is",
-                         record->source_digest, compile::source_digest()));
+      refuse_run(
+          run, fmt::format("what passed the gate was made of sources {}; sources {} and this compiler make another "
+                           "program of its champion. heed evolve searches again, and heed champions -o FILE with heed "
+                           "book add --champions FILE takes it as it is",
+                           record->source_digest, compile::source_digest()));
   return built;
 }
 

@@ -10,7 +10,7 @@
 namespace heed::cli {
 namespace {
 
-struct Options {
+struct DispatchOptions {
   WorkloadOptions workload;
   std::string arch;
   std::string device;
@@ -19,7 +19,7 @@ struct Options {
   bool json = false;
 };
 
-void run(const Options& o, bool names_book) {
+void run(const DispatchOptions& o, bool names_book) {
   const Workload workload = o.workload.workload(std::nullopt);
   DeviceFacts device = o.arch == "cpu" ? cpu_facts() : device_of_arch(o.arch);
   if (!o.device.empty()) device.name = o.device;
@@ -58,7 +58,7 @@ void run(const Options& o, bool names_book) {
 
 void add_dispatch(CLI::App& app, int& exit_code) {
   (void)exit_code;
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<DispatchOptions>();
   CLI::App* command =
       app.add_subcommand("dispatch", "Which program libheed runs for a workload, and why; needs no GPU");
   o->workload.add_to(*command);

@@ -30,11 +30,11 @@ void check_evidence_can_be_written(const std::filesystem::path& path) {
 
 // What a file of champions knows of a workload on this device, or else on its architecture: one variant, or none.
 std::vector<std::string> champions_from(const std::string& path, const Workload& workload, const DeviceFacts& device,
-                                        bool json) {
+                                        bool as_json) {
   const auto table = dispatch::TunedTable::parse(read_file(path, ErrorCode::usage), path);
   if (const auto found = table.find(workload, device.arch, device.name)) return {*found};
-  remark(json, fmt::format("{} names no champion of {} on {}; the search begins with the defaults alone", path,
-                           to_string(workload), device.name));
+  remark(as_json, fmt::format("{} names no champion of {} on {}; the search begins with the defaults alone", path,
+                              to_string(workload), device.name));
   return {};
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Options {
+struct InsightsOptions {
   StoreOptions store;
   std::string shape;
   std::string family;
@@ -36,7 +36,7 @@ json json_of(const insights::Insight& insight) {
 }
 
 // Every family and place of an observation where none is named: then each observation is nearest to itself.
-std::vector<insights::Insight> wanted(const Options& o, store::Store& store) {
+std::vector<insights::Insight> wanted(const InsightsOptions& o, store::Store& store) {
   std::optional<std::string> family;
   if (!o.family.empty()) family = o.family;
   const std::vector<store::ObservationRecord> all = store::observations(store, family);
@@ -60,7 +60,7 @@ std::vector<insights::Insight> wanted(const Options& o, store::Store& store) {
   return found;
 }
 
-void list(const Options& o) {
+void list(const InsightsOptions& o) {
   const auto store = o.store.open(store::Access::read_only);
   std::vector<insights::Insight> found = wanted(o, *store);
   if (static_cast<int>(found.size()) > o.most) found.resize(static_cast<std::size_t>(o.most));
@@ -75,7 +75,7 @@ void list(const Options& o) {
     print(fmt::format("{:+6.1f}%  {:<22} {}\n", 100 * (insight.expected - 1), insight.family, insight.sentence));
 }
 
-void why(const Options& o) {
+void why(const InsightsOptions& o) {
   const auto store = o.store.open(store::Access::read_only);
   std::vector<insights::Insight> found = wanted(o, *store);
   std::erase_if(found, [&](const insights::Insight& one) { return one.change != o.change; });
@@ -105,14 +105,14 @@ void why(const Options& o) {
   }
 }
 
-void print_added(const Options& o, std::size_t seen, std::size_t added) {
+void print_added(const InsightsOptions& o, std::size_t seen, std::size_t added) {
   if (o.json)
     print(json_text(json{{"observations", seen}, {"added", added}}, 1) + "\n");
   else
     print(fmt::format("{} observations, {} of them new\n", seen, added));
 }
 
-void harvest(const Options& o) {
+void harvest(const InsightsOptions& o) {
   const auto store = o.store.open(store::Access::read_write);
   std::size_t seen = 0;
   std::size_t added = 0;
@@ -124,7 +124,7 @@ void harvest(const Options& o) {
   print_added(o, seen, added);
 }
 
-void write(const Options& o) {
+void write(const InsightsOptions& o) {
   const auto store = o.store.open(store::Access::read_only);
   json all = json::array();
   for (const store::ObservationRecord& one : store::observations(*store)) all.push_back(store::to_json(one));
@@ -136,7 +136,7 @@ void write(const Options& o) {
     print(fmt::format("{}: {} observations\n", o.file, count));
 }
 
-void read(const Options& o) {
+void read(const InsightsOptions& o) {
   const json document = json::parse(read_file(o.file, ErrorCode::usage), nullptr, false);
   if (!document.is_object() || !document.contains("observations") || !document["observations"].is_array())
     throw Error(ErrorCode::usage, fmt::format("{} is no file of insights; heed insights export writes one", o.file),
@@ -154,12 +154,12 @@ void read(const Options& o) {
 
 void add_insights(CLI::App& app, int& exit_code) {
   (void)exit_code;
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<InsightsOptions>();
   CLI::App* command = app.add_subcommand(
       "insights",
       "What single changes of kernels did to their speed, where it was measured, and what to expect of them");
   command->require_subcommand(1);
-  const auto subcommand = [&](const char* name, const char* help, void (*call)(const Options&)) {
+  const auto subcommand = [&](const char* name, const char* help, void (*call)(const InsightsOptions&)) {
     CLI::App* one = command->add_subcommand(name, help);
     o->store.add_to(*one);
     one->add_flag("--json", o->json, "Print JSON");

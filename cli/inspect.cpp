@@ -37,10 +37,10 @@ std::int64_t run_number(const std::string& text) {
   throw Error(ErrorCode::usage, fmt::format("\"{}\" is no run; heed runs lists them by number", text), text);
 }
 
-void print_edits(store::Store& store, std::int64_t id, bool json) {
+void print_edits(store::Store& store, std::int64_t id, bool as_json) {
   const store::TrialRecord trial = find_trial(store, id).trial;
   const std::string diff = source::stored_diff(trial.edits);
-  if (json)
+  if (as_json)
     print(json_text(nlohmann::json{{"trial", id}, {"edits", trial.edits}}, 1) + "\n");
   else if (diff.empty())
     print(fmt::format("Trial {} edits no source; its knobs: {}\n", id, trial.config));

@@ -13,7 +13,7 @@
 namespace heed::cli {
 namespace {
 
-struct Options {
+struct JudgeOptions {
   MachineOptions machine;
   WorkloadOptions workload;
   StoreOptions store;
@@ -45,7 +45,7 @@ std::string text_of(const evolve::SourceJudge& judge, const evolve::Judgement& j
   return text;
 }
 
-int judge(const Options& o) {
+int judge(const JudgeOptions& o) {
   const std::string reply = read_patch(o.patch);
   const std::optional<QkvTensors> tensors = o.workload.tensors();
   if (tensors)
@@ -72,7 +72,7 @@ int judge(const Options& o) {
 }  // namespace
 
 void add_judge(CLI::App& app, int& exit_code) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<JudgeOptions>();
   CLI::App* command = app.add_subcommand(
       "judge", "Build, verify and time edits of a family's device sources against the family as it comes");
   command

@@ -12,7 +12,7 @@
 namespace heed::cli {
 namespace {
 
-struct Options {
+struct LadderOptions {
   MachineOptions machine;
   std::string shape = "b1h8l512d64";
   std::string rungs;
@@ -34,7 +34,7 @@ ladder::Shares shares_of(const trial::Built& built, const Workload& workload, co
   return shares;
 }
 
-int run(const Options& o) {
+int run(const LadderOptions& o) {
   const Workload workload = parse_workload(o.shape);
   const std::vector<ladder::Step> steps = ladder::choose(ladder::road(), o.rungs);
   const DeviceFacts device = o.machine.choose();
@@ -68,7 +68,7 @@ int run(const Options& o) {
 }  // namespace
 
 void add_ladder(CLI::App& app, int& exit_code) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<LadderOptions>();
   CLI::App* command = app.add_subcommand(
       "ladder", "The road from a minimal kernel to the best: every rung verified and timed, beside its prediction");
   command->add_option("--shape", o->shape, "Workload")->capture_default_str();

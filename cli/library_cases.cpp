@@ -25,7 +25,7 @@ using nlohmann::json;
 
 constexpr const char* kPlain = "none";  // the tool of a row that no tool watched
 
-struct Options {
+struct LibraryCasesOptions {
   MachineOptions machine;
   std::string cases;
   std::vector<std::string> shapes;
@@ -38,18 +38,18 @@ struct Options {
   double sanitize_limit_s = 590;
 };
 
-struct Job {
+struct CaseJob {
   Workload workload;
   std::string variant;  // empty: what libheed chooses
   std::future<jit::BuildOutcome> build;
 };
 
 struct Pass {
-  std::vector<Job> jobs;
+  std::vector<CaseJob> jobs;
   int refused = 0;  // by a family, in the order of the table
 };
 
-std::vector<Workload> workloads_of(const Options& o) {
+std::vector<Workload> workloads_of(const LibraryCasesOptions& o) {
   std::vector<Workload> workloads;
   if (!o.cases.empty()) workloads = read_cases(o.cases);
   for (const std::string& shape : o.shapes) workloads.push_back(parse_workload(shape));
@@ -59,14 +59,14 @@ std::vector<Workload> workloads_of(const Options& o) {
 }
 
 // Families that were named, in their order, else all that a search of the workload goes through.
-std::vector<const Family*> families_for(const Options& o, const Workload& w, const DeviceFacts& device) {
+std::vector<const Family*> families_for(const LibraryCasesOptions& o, const Workload& w, const DeviceFacts& device) {
   if (o.families.empty()) return searched_families(w, device);
   std::vector<const Family*> named;
   for (const std::string& name : o.families) named.push_back(&find_family(name));
   return named;
 }
 
-Pass jobs_of(const Options& o, const DeviceFacts& device, jit::Builder& builder) {
+Pass jobs_of(const LibraryCasesOptions& o, const DeviceFacts& device, jit::Builder& builder) {
   Pass pass;
   for (const Workload& w : workloads_of(o)) {
     if (!o.programs.empty()) {
@@ -93,11 +93,11 @@ Pass jobs_of(const Options& o, const DeviceFacts& device, jit::Builder& builder)
 }
 
 // Where programs are given, a problem that none of them runs is refused, and that is no failure.
-bool is_refusal(const Options& o, const std::string& failure) {
+bool is_refusal(const LibraryCasesOptions& o, const std::string& failure) {
   return !o.programs.empty() && failure.find("holds no program for") != std::string::npos;
 }
 
-json run_cases(const Options& o, const DeviceFacts& device) {
+json run_cases(const LibraryCasesOptions& o, const DeviceFacts& device) {
   const auto begin = std::chrono::steady_clock::now();
   const auto builder = o.machine.builder();
   Pass pass = jobs_of(o, device, *builder);
@@ -107,7 +107,7 @@ json run_cases(const Options& o, const DeviceFacts& device) {
   double worst = 0;
   for (std::size_t i = 0; i < pass.jobs.size(); ++i) {
     check_interrupt();
-    Job& job = pass.jobs[i];
+    CaseJob& job = pass.jobs[i];
     conformance::Program program{job.variant, {}, o.programs, 0};
     std::string image;
     conformance::CaseResult result;
@@ -149,7 +149,7 @@ json run_cases(const Options& o, const DeviceFacts& device) {
 }
 
 // The same command without the tools' options, for one tool to watch.
-std::vector<std::string> own_command(const Options& o, const std::string& evidence) {
+std::vector<std::string> own_command(const LibraryCasesOptions& o, const std::string& evidence) {
   std::vector<std::string> command = {self_executable(), "library", "cases",  "--evidence",          evidence,
                                       "--device",        "cuda",    "--seed", std::to_string(o.seed)};
   const auto add = [&](const char* option, const std::string& value) {
@@ -163,7 +163,7 @@ std::vector<std::string> own_command(const Options& o, const std::string& eviden
   return command;
 }
 
-json under_tool(const Options& o, std::string_view tool) {
+json under_tool(const LibraryCasesOptions& o, std::string_view tool) {
   const std::string path =
       (fs::temp_directory_path() / fmt::format("heed-cases-{}-{}.json", ::getpid(), tool)).string();
   const auto begin = std::chrono::steady_clock::now();
@@ -183,7 +183,7 @@ json under_tool(const Options& o, std::string_view tool) {
   return row;
 }
 
-std::string text_of(const json& rows) {
+std::string table_of_cases(const json& rows) {
   report::Table table({"tool", "cases passed", "failed", "refused", "seconds", "verdict", "reason"});
   table.align_left(5);
   table.align_left(6);
@@ -195,7 +195,7 @@ std::string text_of(const json& rows) {
   return table.str();
 }
 
-int cases(const Options& o) {
+int cases(const LibraryCasesOptions& o) {
   const DeviceFacts device = o.machine.choose();
   if (o.sanitize && device.kind != DeviceKind::cuda)
     throw Error(ErrorCode::unsupported,
@@ -221,7 +221,7 @@ int cases(const Options& o) {
     remark(o.machine.json, fmt::format("{:<8} {}  {}", row["passed"].get<bool>() ? "passed" : "FAILED", tool,
                                        row["reason"].get<std::string>()));
   }
-  const std::string table = text_of(evidence.rows());
+  const std::string table = table_of_cases(evidence.rows());
   evidence.finish(table);
   if (o.machine.json)
     print(json_text(evidence.document(), 1) + "\n");
@@ -235,7 +235,7 @@ int cases(const Options& o) {
 }  // namespace
 
 void add_library_cases(CLI::App& library, int& exit_code) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<LibraryCasesOptions>();
   CLI::App* command = library.add_subcommand(
       "cases", "Run workloads through heed_plan_create and heed_plan_run and compare every output with the oracle");
   o->machine.add_to(*command);

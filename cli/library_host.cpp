@@ -20,7 +20,7 @@
 namespace heed::cli {
 namespace {
 
-struct Options {
+struct LibraryHostOptions {
   MachineOptions machine;
   std::vector<std::string> shapes;
   std::string evidence;
@@ -52,7 +52,7 @@ double host_us(const CudaDriver& cuda, CUstream stream, int readings, const Call
   return measure::median(each);
 }
 
-nlohmann::json host_times(const std::string& shape, const Options& o, jit::Builder& builder,
+nlohmann::json host_times(const std::string& shape, const LibraryHostOptions& o, jit::Builder& builder,
                           const DeviceFacts& device) {
   const Workload w = parse_workload(shape);
   if (w.has_features())
@@ -149,7 +149,7 @@ constexpr double kMostBeyond_us = 2;
 
 #endif
 
-std::string text_of(const nlohmann::json& rows) {
+std::string host_text(const nlohmann::json& rows) {
   report::Table table({"workload", "driver's launch, us", "heed_plan_run, us", "beyond, us"});
   for (const nlohmann::json& row : rows)
     table.add({row.at("workload").get<std::string>(), fmt::format("{:.2f}", row.at("driver_launch_us").get<double>()),
@@ -159,19 +159,19 @@ std::string text_of(const nlohmann::json& rows) {
 }
 
 // The table of what was measured before, as today's program draws it; into a file where one is named.
-int show(const Options& o) {
+int show(const LibraryHostOptions& o) {
   nlohmann::json evidence =
       nlohmann::json::parse(read_file(o.show, ErrorCode::usage), nullptr, /*allow_exceptions=*/false);
   if (!evidence.is_object() || evidence.value("what", "") != "library" || !evidence.contains("rows"))
     throw Error(ErrorCode::usage, fmt::format("{} is not what heed library host --evidence writes", o.show), o.show);
-  const std::string table = text_of(evidence["rows"]);
+  const std::string table = host_text(evidence["rows"]);
   evidence["table"] = table;
   if (!o.evidence.empty()) write_file_atomically(o.evidence, json_text(evidence, 1) + "\n", ErrorCode::store);
   print(table);
   return 0;
 }
 
-int host(const Options& o) {
+int host(const LibraryHostOptions& o) {
   if (!o.show.empty()) return show(o);
   if (o.shapes.empty()) throw Error(ErrorCode::usage, "no workloads: give --shapes, or --show a file of times");
 #ifdef HEED_WITH_CUDA
@@ -183,7 +183,7 @@ int host(const Options& o) {
     evidence.add(host_times(shape, o, *builder, device));
     remark(o.machine.json, fmt::format("{}/{} {}", evidence.rows().size(), o.shapes.size(), shape));
   }
-  const std::string table = text_of(evidence.rows());
+  const std::string table = host_text(evidence.rows());
   evidence.finish(table);
   print(o.machine.json ? json_text(evidence.document(), 1) + "\n" : "\n" + table);
   for (const nlohmann::json& row : evidence.rows())
@@ -198,7 +198,7 @@ int host(const Options& o) {
 }  // namespace
 
 void add_library_host(CLI::App& library, int& exit_code) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<LibraryHostOptions>();
   CLI::App* command =
       library.add_subcommand("host", "Host time of heed_plan_run beside the driver's own launch, on a GPU");
   o->machine.add_to(*command);

@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Options {
+struct LibraryNeighboursOptions {
   MachineOptions machine;
   std::string champions;
   std::string programs;
@@ -34,7 +34,7 @@ struct Local {
   std::string best;  // family:knob=value,..., or empty: its default, which nothing beat
 };
 
-std::vector<Local> locals_of(const Options& o, const DeviceFacts& device) {
+std::vector<Local> locals_of(const LibraryNeighboursOptions& o, const DeviceFacts& device) {
   const auto table = dispatch::TunedTable::parse(read_file(o.champions, ErrorCode::usage), o.champions);
   std::vector<Local> locals;
   for (const dispatch::TunedEntry& entry : table.entries())
@@ -49,7 +49,7 @@ std::vector<Local> locals_of(const Options& o, const DeviceFacts& device) {
   return locals;
 }
 
-api::Choice dispatched(const Workload& workload, const Options& o, const DeviceFacts& device) {
+api::Choice dispatched(const Workload& workload, const LibraryNeighboursOptions& o, const DeviceFacts& device) {
   const heed_problem dense = api::problem_of(workload, device.kind);
   api::Problem problem = api::read_problem(&dense);
   problem.workload = workload;
@@ -59,7 +59,7 @@ api::Choice dispatched(const Workload& workload, const Options& o, const DeviceF
   return api::decide(problem, options, device).choice;
 }
 
-json measured(const Local& local, const Options& o, jit::Builder& builder, const DeviceFacts& device) {
+json measured(const Local& local, const LibraryNeighboursOptions& o, jit::Builder& builder, const DeviceFacts& device) {
   const Workload& w = local.workload;
   const api::Choice choice = dispatched(w, o, device);
   if (choice.step == dispatch::Step::champion || choice.step == dispatch::Step::book)
@@ -116,7 +116,7 @@ std::string text_of(const json& rows) {
   return table.str();
 }
 
-int neighbours(const Options& o) {
+int neighbours(const LibraryNeighboursOptions& o) {
   const DeviceFacts device = o.machine.choose();
   const std::vector<Local> locals = locals_of(o, device);
   GrowingEvidence evidence(o.evidence, "library_neighbours", device);
@@ -140,7 +140,7 @@ int neighbours(const Options& o) {
 }  // namespace
 
 void add_library_neighbours(CLI::App& library, int& exit_code) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<LibraryNeighboursOptions>();
   CLI::App* command = library.add_subcommand(
       "neighbours",
       "Measure what libheed dispatches for workloads it has no champion of beside the best of their searches");

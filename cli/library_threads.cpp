@@ -17,7 +17,7 @@ using nlohmann::json;
 const std::vector<std::string> kShapes = {"b2h8hkv2l300k700d64:bf16:causal_bottom_right",
                                           "b2h8hkv2l4k700d64:bf16:causal_bottom_right"};
 
-struct Options {
+struct LibraryThreadsOptions {
   MachineOptions machine;
   std::vector<std::string> shapes = kShapes;
   conformance::StressOptions stress;
@@ -29,7 +29,7 @@ json row_of(const conformance::StressResult& r) {
           {"looks", r.looks},       {"differed", r.differed}, {"failure", r.failure}, {"passed", r.failure.empty()}};
 }
 
-std::string text_of(const json& rows) {
+std::string threads_text(const json& rows) {
   report::Table table({"family", "workload", "threads", "runs", "results compared", "differed", "verdict"});
   table.align_left(1);
   table.align_left(6);
@@ -44,7 +44,8 @@ std::string text_of(const json& rows) {
 }
 
 // A plan of each family for each shape that it runs.
-std::vector<std::unique_ptr<conformance::CheckedPlan>> plans_of(const Options& o, const DeviceFacts& device,
+std::vector<std::unique_ptr<conformance::CheckedPlan>> plans_of(const LibraryThreadsOptions& o,
+                                                                const DeviceFacts& device,
                                                                 std::vector<std::string>& images) {
   const auto builder = o.machine.builder();
   struct Job {
@@ -74,7 +75,7 @@ std::vector<std::unique_ptr<conformance::CheckedPlan>> plans_of(const Options& o
   return plans;
 }
 
-int threads(const Options& o) {
+int threads(const LibraryThreadsOptions& o) {
   const DeviceFacts device = o.machine.choose();
   GrowingEvidence evidence(o.evidence, "library_threads", device);
   std::vector<std::string> images;  // a plan keeps what it needs of one
@@ -97,7 +98,7 @@ int threads(const Options& o) {
     evidence.add(row_of(result));
   }
   check_interrupt();
-  const std::string table = text_of(evidence.rows());
+  const std::string table = threads_text(evidence.rows());
   evidence.finish(table);
   print(o.machine.json ? json_text(evidence.document(), 1) + "\n" : "\n" + table);
   return passed ? 0 : 1;
@@ -106,7 +107,7 @@ int threads(const Options& o) {
 }  // namespace
 
 void add_library_threads(CLI::App& library, int& exit_code) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<LibraryThreadsOptions>();
   CLI::App* command = library.add_subcommand(
       "threads", "Run plans from many threads, each on streams of its own, and compare results byte for byte");
   o->machine.add_to(*command);

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Options {
+struct LibraryTimesOptions {
   MachineOptions machine;
   std::vector<std::string> shapes;
   std::string arena;
@@ -52,7 +52,7 @@ std::vector<Wanted> wanted_of_arena(const std::string& path, const DeviceFacts& 
   return wanted;
 }
 
-json measured(const Wanted& wanted, const Options& o, jit::Builder& builder, const DeviceFacts& device) {
+json measured(const Wanted& wanted, const LibraryTimesOptions& o, jit::Builder& builder, const DeviceFacts& device) {
   const Workload& w = wanted.workload;
   trial::Laboratory laboratory(w, device, builder, nullptr, o.machine.trial_options());
   const Variant variant = admitted(wanted.variant, w, device);
@@ -88,7 +88,7 @@ json measured(const Wanted& wanted, const Options& o, jit::Builder& builder, con
   return row;
 }
 
-std::string text_of(const json& rows) {
+std::string times_text(const json& rows) {
   report::Table table({"workload", "worker us", "libheed us", "worker / libheed", "95% interval", "difference",
                        "arena us", "difference", "verdict"});
   table.align_left(8);
@@ -108,7 +108,7 @@ std::string text_of(const json& rows) {
   return table.str();
 }
 
-int times(const Options& o) {
+int times(const LibraryTimesOptions& o) {
   const DeviceFacts device = o.machine.choose();
   std::vector<Wanted> wanted;
   if (!o.arena.empty()) wanted = wanted_of_arena(o.arena, device);
@@ -134,7 +134,7 @@ int times(const Options& o) {
            fmt::format("{}/{} {}: worker {:.3f} us, libheed {:.3f} us", evidence.rows().size(), wanted.size(),
                        to_string(one.workload), row["worker_us"].get<double>(), row["library_us"].get<double>()));
   }
-  const std::string table = text_of(evidence.rows());
+  const std::string table = times_text(evidence.rows());
   evidence.finish(table);
   print(o.machine.json ? json_text(evidence.document(), 1) + "\n" : "\n" + table);
   return passed ? 0 : 1;
@@ -143,7 +143,7 @@ int times(const Options& o) {
 }  // namespace
 
 void add_library_times(CLI::App& library, int& exit_code) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<LibraryTimesOptions>();
   CLI::App* command = library.add_subcommand(
       "times",
       "Time runs through libheed beside the same launches in a worker, in pairs, and beside the arena's times");

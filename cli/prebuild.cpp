@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Options {
+struct PrebuildOptions {
   std::vector<std::string> shapes;
   std::string file;
   std::string arch;
@@ -27,7 +27,7 @@ struct Options {
   bool json = false;
 };
 
-std::vector<Workload> workloads_of(const Options& o) {
+std::vector<Workload> workloads_of(const PrebuildOptions& o) {
   std::vector<Workload> all;
   for (const std::string& shape : o.shapes) all.push_back(parse_workload(shape));
   if (!o.file.empty()) {
@@ -69,7 +69,7 @@ Built build_one(const Workload& workload, const DeviceFacts& device, dispatch::B
   return built;
 }
 
-int prebuild(const Options& o) {
+int prebuild(const PrebuildOptions& o) {
   const std::vector<Workload> workloads = workloads_of(o);
   const DeviceFacts device = o.arch.empty() ? choose_device(DeviceChoice::cuda) : dispatch::representative_gpu(o.arch);
   (void)compile::nvrtc_facts();
@@ -99,7 +99,7 @@ int prebuild(const Options& o) {
 }  // namespace
 
 void add_prebuild(CLI::App& app, int& exit_code) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<PrebuildOptions>();
   CLI::App* command = app.add_subcommand(
       "prebuild", "Build the programs of your workloads ahead: libheed takes them without a compiler");
   command->add_option("--shapes", o->shapes, "Workloads")->delimiter(',');

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kReadings = 9;  // blocks whose median is the time
 
-struct Options {
+struct ProfileOptions {
   MachineOptions machine;
   WorkloadOptions workload;
   std::string variant;
@@ -32,7 +32,7 @@ struct Options {
 };
 
 // The device the variant's family runs on; --device only confirms it.
-DeviceFacts device_for(const Options& o) {
+DeviceFacts device_for(const ProfileOptions& o) {
   DeviceChoice choice = parse_device_choice(o.machine.device);
   if (!o.variant.empty() && choice == DeviceChoice::automatic)
     choice = find_family(o.variant.substr(0, o.variant.find(':'))).device() == DeviceKind::cuda ? DeviceChoice::cuda
@@ -40,7 +40,7 @@ DeviceFacts device_for(const Options& o) {
   return choose_device(choice);
 }
 
-int print_ncu_command(const Options& o) {
+int print_ncu_command(const ProfileOptions& o) {
   if (!o.variant.empty() && find_family(o.variant.substr(0, o.variant.find(':'))).device() != DeviceKind::cuda)
     throw Error(ErrorCode::usage, fmt::format("--ncu is for GPU kernels; {} runs on the CPU", o.variant), o.variant);
   const Workload workload = o.workload.workload(o.workload.tensors());
@@ -106,7 +106,7 @@ std::string counters_text(const profile::Counters& c) {
   return table.str();
 }
 
-int run(const Options& o) {
+int run(const ProfileOptions& o) {
   if (o.ncu) return print_ncu_command(o);
   const DeviceFacts device = device_for(o);
   if (!o.cupti.empty()) (void)describe_cupti(o.cupti);  // asked for by name: its absence is an error
@@ -186,7 +186,7 @@ int run(const Options& o) {
 }  // namespace
 
 void add_profile(CLI::App& app, int& exit_code) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ProfileOptions>();
   CLI::App* command = app.add_subcommand(
       "profile", "What bounds a variant: hardware counters against the floors, and the knobs that act on it");
   command->add_option("variant", o->variant, "family or family:knob=value,... [the device's own family, as it comes]");

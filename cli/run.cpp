@@ -27,7 +27,7 @@ constexpr int kMostReadings = 15;
 constexpr int kFewestReadings = 3;
 constexpr double kWarmUp_ms = 150;  // an idle GPU reads up to 12% high for about that long
 
-struct Options {
+struct RunCommandOptions {
   MachineOptions machine;
   WorkloadOptions workload;
   std::string variant = std::string(kAutomatic);
@@ -47,7 +47,7 @@ Format format_of(const std::filesystem::path& path) {
 }
 
 // Before any work: what is certain to fail at its end.
-void expect_output(const Options& o, const Workload& workload) {
+void expect_output(const RunCommandOptions& o, const Workload& workload) {
   const std::filesystem::path path = o.output;
   if (format_of(path) == Format::npy && workload.dtype == Dtype::bf16)
     throw Error(ErrorCode::usage, "the .npy format has no bf16; write O to a .safetensors file", o.output);
@@ -79,7 +79,7 @@ std::map<std::string, HostTensor> outputs_of(const Workload& w, const verify::Sc
 }
 
 // Medians of readings of launches on these very tensors, again and again: caches are as warm as they get.
-void measure(worker::Worker& worker, const verify::Scene& scene, const DeviceFacts& device, const Options& o,
+void measure(worker::Worker& worker, const verify::Scene& scene, const DeviceFacts& device, const RunCommandOptions& o,
              Result& result) {
   const trial::Options limits = o.machine.trial_options();
   const measure::TimingPlan plan = measure::plan_timing(scene.workload(), device, measure::Caches::warm);
@@ -101,7 +101,7 @@ void measure(worker::Worker& worker, const verify::Scene& scene, const DeviceFac
 }
 
 Result launch(const trial::Built& built, const Workload& workload, const QkvTensors& tensors, const DeviceFacts& device,
-              const Options& o) {
+              const RunCommandOptions& o) {
   const LaunchPlan plan = built.variant.plan(workload, device);
   const verify::Scene scene(workload, verify::values_of(tensors), plan, fresh_seed());
   const std::uint64_t bytes = scene.image().size();
@@ -123,7 +123,7 @@ Result launch(const trial::Built& built, const Workload& workload, const QkvTens
   return result;
 }
 
-int run(const Options& o) {
+int run(const RunCommandOptions& o) {
   if (!o.workload.has_tensors())
     throw Error(ErrorCode::usage, "no tensors: give --qkv FILE.safetensors, or --q, --k and --v with .npy files");
   (void)format_of(o.output);
@@ -185,7 +185,7 @@ int run(const Options& o) {
 }  // namespace
 
 void add_run(CLI::App& app, int& exit_code) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<RunCommandOptions>();
   CLI::App* command = app.add_subcommand("run", "Run a variant on your own tensors and write its output");
   command->add_option("variant", o->variant, "auto, family or family:knob=value,...")->capture_default_str();
   o->workload.add_to(*command);

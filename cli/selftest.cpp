@@ -19,15 +19,15 @@ namespace {
 
 constexpr int kComparisons = 200;
 
-struct Options {
+struct SelftestOptions {
   MachineOptions machine;
   int comparisons = 0;  // 0: the zoo
   std::string evidence;
 };
 
 // Prints what a self-test found, as JSON or as text, and writes it as evidence where that was asked for.
-void conclude(const Options& o, const DeviceFacts& device, const std::string& what, const nlohmann::json& fields,
-              const std::string& text, const std::string& table) {
+void conclude(const SelftestOptions& o, const DeviceFacts& device, const std::string& what,
+              const nlohmann::json& fields, const std::string& text, const std::string& table) {
   nlohmann::json all = report::evidence_header(what, record::to_json(device), sources());
   all.update(fields);
   all["table"] = table;
@@ -42,16 +42,16 @@ std::string line_of(const exploits::SelftestRow& row) {
                      row.description, row.found);
 }
 
-int run_zoo(const Options& o) {
-  const bool json = o.machine.json;
+int run_zoo(const SelftestOptions& o) {
+  const bool as_json = o.machine.json;
   const DeviceFacts device = o.machine.choose();
   const auto builder = o.machine.builder();
-  remark(json, fmt::format("running the exploit zoo on {}\n", device.name));
+  remark(as_json, fmt::format("running the exploit zoo on {}\n", device.name));
   const std::vector<exploits::SelftestRow> rows =
       exploits::run_selftest(device, *builder, [&](const exploits::SelftestRow& row) {
-        remark(json, line_of(row));
+        remark(as_json, line_of(row));
         if (!row.caught)
-          remark(json, fmt::format("        expected {}; {}", row.expected, split(row.reason, '\n').front()));
+          remark(as_json, fmt::format("        expected {}; {}", row.expected, split(row.reason, '\n').front()));
       });
   int failures = 0;
   int exploits = 0;
@@ -97,7 +97,7 @@ std::string false_alarms_text(const trial::FalseAlarms& found) {
       found.allowed());
 }
 
-int compare_with_itself(const Options& o) {
+int compare_with_itself(const SelftestOptions& o) {
   const DeviceFacts device = o.machine.choose();
   const auto builder = o.machine.builder();
   remark(o.machine.json, fmt::format("comparing an honest kernel with itself on {}\n", device.name));
@@ -134,7 +134,7 @@ int compare_with_itself(const Options& o) {
 }  // namespace
 
 void add_selftest(CLI::App& app, int& exit_code) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<SelftestOptions>();
   CLI::App* command =
       app.add_subcommand("selftest", "Let kernels that cheat loose on the referee: every one must be caught");
   o->machine.add_to(*command);

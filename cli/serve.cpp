@@ -26,7 +26,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Options {
+struct ServeOptions {
   MachineOptions machine;
   WorkloadOptions workload;
   StoreOptions store;
@@ -43,7 +43,7 @@ json property(const char* type, const char* description) {
 // What the tools of a server share. Bases are built when a family is first judged.
 class Session {
  public:
-  explicit Session(const Options& o)
+  explicit Session(const ServeOptions& o)
       : trial_options_(o.machine.trial_options()),
         workload_(o.workload.workload(std::nullopt)),
         device_(o.machine.choose()),
@@ -220,7 +220,7 @@ constexpr const char* kInstructions =
     "heed://contract, list families and sources, then send knobs or edits; a trial that is ok and whose ratio's whole "
     "interval lies above 1 is faster. Every trial is stored.";
 
-void serve(const Options& o) {
+void serve(const ServeOptions& o) {
   auto session = std::make_shared<Session>(o);
   serve::McpServer server("heed", kVersion, kInstructions);
   const json config = property("string", "family or family:knob=value,...; left out: the default family");
@@ -272,7 +272,7 @@ void serve(const Options& o) {
 
 void add_serve(CLI::App& app, int& exit_code) {
   (void)exit_code;
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ServeOptions>();
   CLI::App* command = app.add_subcommand(
       "serve",
       "Let a coding agent propose and judge kernels of one workload: a Model Context Protocol server over stdio");

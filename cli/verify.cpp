@@ -21,7 +21,7 @@
 namespace heed::cli {
 namespace {
 
-struct Options {
+struct VerifyOptions {
   MachineOptions machine;
   WorkloadOptions workload;
   StoreOptions store;
@@ -35,7 +35,7 @@ struct Options {
   double sanitize_limit_s = 600;
 };
 
-struct Job {
+struct Check {
   Workload workload;
   Variant variant;
   std::future<jit::BuildOutcome> build;
@@ -70,9 +70,9 @@ std::string worst_text(const verify::GateReport& report) {
 }
 
 // A line a check: its errors, what is allowed, and what the unfused computation is off by.
-void print_checks(const verify::GateReport& report, bool json) {
-  remark(json, fmt::format("           {:<58} {:>9} {:>9} {:>9}  {:>9} {:>9} {:>9}  {:>9} {:>9}", "check", "max|error|",
-                           "allowed", "unfused", "rel. RMS", "allowed", "unfused", "LSE", "allowed"));
+void print_checks(const verify::GateReport& report, bool as_json) {
+  remark(as_json, fmt::format("           {:<58} {:>9} {:>9} {:>9}  {:>9} {:>9} {:>9}  {:>9} {:>9}", "check",
+                              "max|error|", "allowed", "unfused", "rel. RMS", "allowed", "unfused", "LSE", "allowed"));
   for (const verify::CheckResult& c : report.checks) {
     std::string line = fmt::format("           {:<58}", c.name);
     if (c.has_errors)
@@ -82,12 +82,12 @@ void print_checks(const verify::GateReport& report, bool json) {
     if (c.allowed.unresolved > 0) line += fmt::format("  {} rows beyond what fp32 scores tell", c.allowed.unresolved);
     if (!c.passed) line += c.required ? "  failed" : fmt::format("  not promised, does not hold: {}", c.text);
     if (c.passed && !c.required) line += "  not promised, holds";
-    remark(json, line);
+    remark(as_json, line);
   }
 }
 
 // Those of the variants that are trials of the database, by their names.
-std::map<std::string, StoredTrial> trials_of(const Options& o) {
+std::map<std::string, StoredTrial> trials_of(const VerifyOptions& o) {
   std::map<std::string, StoredTrial> trials;
   std::unique_ptr<store::Store> store;
   for (const std::string& name : o.variants)
@@ -98,7 +98,7 @@ std::map<std::string, StoredTrial> trials_of(const Options& o) {
   return trials;
 }
 
-int run_sanitized(const Options& o) {
+int run_sanitized(const VerifyOptions& o) {
   if (!o.cases.empty() || o.random_workloads > 0 || o.random_configs > 0 || o.workload.has_tensors())
     throw Error(ErrorCode::usage,
                 "--sanitize runs the gate of the variants that are named at one --shape; leave out --cases, "
@@ -146,7 +146,7 @@ int run_sanitized(const Options& o) {
   return failures == 0 ? 0 : 1;
 }
 
-int run(const Options& o) {
+int run(const VerifyOptions& o) {
   if (o.sanitize) return run_sanitized(o);
   const DeviceFacts device = o.machine.choose();
   const auto builder = o.machine.builder();
@@ -168,7 +168,7 @@ int run(const Options& o) {
     workloads.push_back(o.workload.workload(tensors));
 
   // All builds are queued first; verification of the first overlaps them.
-  std::vector<Job> jobs;
+  std::vector<Check> jobs;
   int refused = 0;
   for (const Workload& workload : workloads) {
     std::vector<std::string> names = o.variants;
@@ -214,7 +214,7 @@ int run(const Options& o) {
   nlohmann::json results = nlohmann::json::array();
   int failures = 0;
   std::unique_ptr<trial::Laboratory> laboratory;  // kept while the workload stays the same
-  for (Job& job : jobs) {
+  for (Check& job : jobs) {
     check_interrupt();
     if (!laboratory || laboratory->workload() != job.workload)
       laboratory = std::make_unique<trial::Laboratory>(job.workload, device, *builder, tensors ? &*tensors : nullptr,
@@ -270,7 +270,7 @@ int run(const Options& o) {
 }  // namespace
 
 void add_verify(CLI::App& app, int& exit_code) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<VerifyOptions>();
   CLI::App* command = app.add_subcommand(
       "verify", "Run the gate on variants: every input class, neighbouring shapes, canaries, repeated launches");
   command->add_option(

@@ -13,8 +13,8 @@ nlohmann::json or_null(const std::optional<T>& value) {
 }
 
 template <typename T>
-std::optional<T> optional_at(const nlohmann::json& json, const char* name) {
-  const nlohmann::json& value = json.at(name);
+std::optional<T> optional_at(const nlohmann::json& object, const char* name) {
+  const nlohmann::json& value = object.at(name);
   return value.is_null() ? std::nullopt : std::optional<T>(value.get<T>());
 }
 

@@ -105,7 +105,6 @@ double median_of(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-
 }  // namespace
 
 std::string progress_chart(const Trials& trials, int champion) {

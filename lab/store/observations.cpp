@@ -26,8 +26,8 @@ bool add_observation(Store& store, const ObservationRecord& o) {
   Statement known = database.prepare("SELECT id FROM observations WHERE origin = ? AND change = ?");
   known.add(o.origin).add(o.change);
   if (known.step()) return false;
-  Statement insert = database.prepare(
-      fmt::format("INSERT INTO observations ({}) VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kObservationColumns));
+  Statement insert = database.prepare(fmt::format(
+      "INSERT INTO observations ({}) VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kObservationColumns));
   for (const std::string* text :
        {&o.family, &o.change, &o.diff, &o.sentence, &o.workload, &o.arch, &o.device, &o.bound_before, &o.bound_after})
     insert.add(*text);

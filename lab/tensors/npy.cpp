@@ -110,7 +110,8 @@ class NpyHeader {
         value = value * 10 + (rest_[digits] - '0');
         ++digits;
       }
-      if (digits == 0 || extents.size() == tensor_files::kMostExtents) fail(path_, "the shape in its .npy header is malformed");
+      if (digits == 0 || extents.size() == tensor_files::kMostExtents)
+        fail(path_, "the shape in its .npy header is malformed");
       extents.push_back(value);
       rest_.remove_prefix(digits);
       (void)take('L');  // Python 2 wrote long numbers so

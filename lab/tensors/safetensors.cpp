@@ -88,7 +88,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     if (field_ == "shape") {
       if (value > static_cast<std::uint64_t>(INT64_MAX)) no_whole_number(std::to_string(value));
       if (entry.shape.size() == tensor_files::kMostExtents)
-        fail(path_, fmt::format("tensor \"{}\" has more than {} dimensions", printable(tensor_), tensor_files::kMostExtents));
+        fail(path_,
+             fmt::format("tensor \"{}\" has more than {} dimensions", printable(tensor_), tensor_files::kMostExtents));
       entry.shape.push_back(static_cast<std::int64_t>(value));
       return true;
     }
@@ -166,7 +167,8 @@ std::string_view name_in_file(Dtype dtype) {
 SafetensorsFile::SafetensorsFile(const fs::path& path) : file_(path, ErrorCode::invalid_input) {
   if (file_.size() < 8) fail(path, "it is truncated: a safetensors file starts with 8 bytes of header length");
   const std::uint64_t header_bytes = tensor_files::little_endian(file_.read(0, 8));
-  if (header_bytes > kMostSafetensorsHeaderBytes) fail(path, "it is no safetensors file: its header would be over 100 MB");
+  if (header_bytes > kMostSafetensorsHeaderBytes)
+    fail(path, "it is no safetensors file: its header would be over 100 MB");
   if (header_bytes > file_.size() - 8) fail(path, "it is truncated: the header is incomplete");
   data_begin_ = 8 + header_bytes;
   HeaderReader reader(file_.path());

@@ -313,9 +313,7 @@ std::uint64_t image_bytes(const Workload& w, const LaunchMemory& memory, std::in
            kGuardBytes + kAlignment;
   };
   std::uint64_t of_features = 0;
-  const auto add = [&](std::int64_t bytes) {
-    of_features += aligned(static_cast<std::uint64_t>(bytes)) + kGuardBytes;
-  };
+  const auto add = [&](std::int64_t bytes) { of_features += aligned(static_cast<std::uint64_t>(bytes)) + kGuardBytes; };
   if (w.bias) {
     const BiasSizes sizes = bias_sizes(w);
     add(sizes.batch * sizes.head * sizes.row * (sizes.key + kBiasPadding) *

@@ -8,8 +8,8 @@
 namespace heed {
 namespace {
 
-constexpr std::int64_t kMost = std::int64_t{1} << 20;  // of a part's number
-constexpr double kMostNumbers = 0x1p28;                // of all lists: 1 GiB
+constexpr std::int64_t kMostOfPart = std::int64_t{1} << 20;  // of a part's number
+constexpr double kMostNumbers = 0x1p28;                      // of all lists: 1 GiB
 constexpr std::string_view kParts =
     "windowN, dilatedNxM, globalN, randomN, strideN, wavefrontN and densityP, joined by +, or longformer or bigbird";
 
@@ -17,7 +17,8 @@ template <typename Number>
 Number part_number(std::string_view whole, std::string_view part, std::string_view text) {
   Number value{};
   if (!is_whole_number(text, value))
-    refuse_workload(whole, fmt::format("\"{}\" of blocks has no number in \"{}\"; the parts are {}", part, text, kParts));
+    refuse_workload(whole,
+                    fmt::format("\"{}\" of blocks has no number in \"{}\"; the parts are {}", part, text, kParts));
   return value;
 }
 
@@ -30,7 +31,8 @@ void parse_size(std::string_view whole, std::string_view text, BlockPattern& p) 
   const auto size = [&](std::string_view number) -> std::int64_t {
     for (const std::int64_t known : {64, 128})
       if (number == std::to_string(known)) return known;
-    refuse_workload(whole, fmt::format("\"{}\" is no size of blocks; write 64, 128, or rows x keys as in 64x128", text));
+    refuse_workload(whole,
+                    fmt::format("\"{}\" is no size of blocks; write 64, 128, or rows x keys as in 64x128", text));
   };
   p.rows = p.keys = size(text.substr(0, by));
   if (by != std::string_view::npos) p.keys = size(text.substr(by + 1));
@@ -73,9 +75,10 @@ void parse_part(std::string_view whole, std::string_view part, BlockPattern& p) 
     once(p.window.has_value());
     const std::size_t by = numbers->find('x');
     if (by == std::string_view::npos)
-      refuse_workload(whole, fmt::format("\"{}\" is no dilated window of blocks; write dilatedNxM for N blocks on either side, "
-                              "every M-th",
-                              part));
+      refuse_workload(
+          whole, fmt::format("\"{}\" is no dilated window of blocks; write dilatedNxM for N blocks on either side, "
+                             "every M-th",
+                             part));
     p.window = part_number<std::int64_t>(whole, part, numbers->substr(0, by));
     p.dilation = part_number<std::int64_t>(whole, part, numbers->substr(by + 1));
     if (p.dilation < 2) refuse_workload(whole, fmt::format("\"{}\" is no dilated window; M is 2 or more", part));
@@ -84,14 +87,16 @@ void parse_part(std::string_view whole, std::string_view part, BlockPattern& p) 
   if (const auto number = number_after("density")) {
     once(p.density != 0);
     p.density = part_number<double>(whole, part, *number);
-    if (!(p.density > 0)) refuse_workload(whole, fmt::format("\"{}\" names no block; a density is above 0, at most 1", part));
+    if (!(p.density > 0))
+      refuse_workload(whole, fmt::format("\"{}\" names no block; a density is above 0, at most 1", part));
     return;
   }
   for (const Part& known : kNumbers)
     if (const auto number = number_after(known.name)) {
       once(p.*known.member != 0);
       p.*known.member = part_number<std::int64_t>(whole, part, *number);
-      if (p.*known.member < 1) refuse_workload(whole, fmt::format("\"{}\" names no block; its number is 1 or more", part));
+      if (p.*known.member < 1)
+        refuse_workload(whole, fmt::format("\"{}\" names no block; its number is 1 or more", part));
       return;
     }
   refuse_workload(whole, fmt::format("\"{}\" is no part of blocks; the parts are {}", part, kParts));
@@ -100,7 +105,8 @@ void parse_part(std::string_view whole, std::string_view part, BlockPattern& p) 
 void parse_dimensions(std::string_view whole, std::string_view letters, BlockPattern& p) {
   for (const char letter : letters) {
     bool* const by = letter == 'b' ? &p.by_batch : letter == 'h' ? &p.by_head : nullptr;
-    if (by == nullptr || *by) refuse_workload(whole, fmt::format("\"{}\" are no dimensions of blocks; write b, h or bh", letters));
+    if (by == nullptr || *by)
+      refuse_workload(whole, fmt::format("\"{}\" are no dimensions of blocks; write b, h or bh", letters));
     *by = true;
   }
 }
@@ -152,7 +158,8 @@ std::string wrong_blocks(const Workload& w) {
   for (const auto& [name, number] :
        {std::pair{"window", p.window.value_or(0)}, std::pair{"global", p.globals}, std::pair{"random", p.random},
         std::pair{"stride", p.stride}, std::pair{"wavefront", p.wavefront}, std::pair{"dilation", p.dilation}})
-    if (number < 0 || number > kMost) return fmt::format("{}{} of blocks; a number is at most {}", name, number, kMost);
+    if (number < 0 || number > kMostOfPart)
+      return fmt::format("{}{} of blocks; a number is at most {}", name, number, kMostOfPart);
   if (p.dilation < 1 || (p.dilation > 1 && !p.window))
     return fmt::format("a dilation of {} blocks without a window; give one, or a dilation of 1", p.dilation);
   if (!(p.density >= 0 && p.density <= 1))

@@ -19,8 +19,7 @@ constexpr std::uint64_t kOrderSeed = 46;
 template <typename Number>
 Number number_of(std::string_view whole, std::string_view name, std::string_view text) {
   Number value{};
-  if (!is_whole_number(text, value))
-    refuse_workload(whole, fmt::format("{} \"{}\" is not a number", name, text));
+  if (!is_whole_number(text, value)) refuse_workload(whole, fmt::format("{} \"{}\" is not a number", name, text));
   return value;
 }
 
@@ -38,7 +37,8 @@ Bias parse_bias(std::string_view whole, std::string_view text) {
   bool known = false;
   for (const BiasDtype one : {BiasDtype::boolean, BiasDtype::fp16, BiasDtype::bf16, BiasDtype::fp32})
     if (dtype == to_string(one)) bias.dtype = one, known = true;
-  if (!known) refuse_workload(whole, fmt::format("\"{}\" is no dtype of a bias; it is bool, fp16, bf16 or fp32", dtype));
+  if (!known)
+    refuse_workload(whole, fmt::format("\"{}\" is no dtype of a bias; it is bool, fp16, bf16 or fp32", dtype));
   if (slash == std::string_view::npos) return bias;
   bias.by_batch = bias.by_head = bias.by_row = bias.by_key = false;
   for (const char letter : text.substr(slash + 1)) {
@@ -46,7 +46,7 @@ Bias parse_bias(std::string_view whole, std::string_view text) {
                                          [&](const BiasDimension& d) { return d.letter == letter; });
     if (dimension == std::end(kBiasDimensions) || bias.*(dimension->member))
       refuse_workload(whole, fmt::format("\"{}\" are no dimensions of a bias; write some of b, h, l and k, each once",
-                              text.substr(slash + 1)));
+                                         text.substr(slash + 1)));
     bias.*(dimension->member) = true;
   }
   return bias;

@@ -51,12 +51,14 @@ Workload parse_shape(std::string_view whole, std::string_view shape) {
     while (at < shape.size() && is_digit(shape[at])) ++at;
     const std::string_view number = shape.substr(number_start, at - number_start);
     if (key.empty())
-      refuse_workload(whole, fmt::format("a dimension must start with its letters, found \"{}\"; write for example b1h8l512d64",
-                              shape.substr(key_start, 8)));
+      refuse_workload(
+          whole, fmt::format("a dimension must start with its letters, found \"{}\"; write for example b1h8l512d64",
+                             shape.substr(key_start, 8)));
     const auto* dimension =
         std::find_if(std::begin(kDimensions), std::end(kDimensions), [&](const Dimension& d) { return d.key == key; });
     if (dimension == std::end(kDimensions))
-      refuse_workload(whole, fmt::format("unknown dimension \"{}\"; the dimensions are b, h, hkv, l, k, d and dv", key));
+      refuse_workload(whole,
+                      fmt::format("unknown dimension \"{}\"; the dimensions are b, h, hkv, l, k, d and dv", key));
     const auto index = static_cast<std::size_t>(dimension - std::begin(kDimensions));
     if (given[index]) refuse_workload(whole, fmt::format("\"{}\" is given twice", key));
     given[index] = true;
@@ -67,7 +69,8 @@ Workload parse_shape(std::string_view whole, std::string_view shape) {
       refuse_workload(whole, fmt::format("{}={} is too large; a dimension is at most {}", key, number, kMaxDimension));
     if (error != std::errc() || end != number.data() + number.size())
       refuse_workload(whole, fmt::format("\"{}\" is not a number", number));
-    if (value < 1) refuse_workload(whole, fmt::format("{}={} is not positive; every dimension is at least 1", key, value));
+    if (value < 1)
+      refuse_workload(whole, fmt::format("{}={} is not positive; every dimension is at least 1", key, value));
     workload.*(dimension->member) = value;
   }
   const auto was_given = [&](std::string_view key) {
@@ -122,8 +125,8 @@ Window parse_window(std::string_view whole, std::string_view numbers) {
       refuse_workload(whole, fmt::format("a window of {} keys is too large; it has at most {}", number, kMaxDimension));
     if (error != std::errc() || end != number.data() + number.size() || value < Window::kAll)
       refuse_workload(whole, fmt::format("\"{}\" is no number of keys of a window; write for example window=255 or "
-                              "window=128/128, with -1 for all keys",
-                              number));
+                                         "window=128/128, with -1 for all keys",
+                                         number));
     return value;
   };
   Window window{keys(numbers.substr(0, slash)), Window::kAll};
@@ -251,16 +254,18 @@ namespace {
 void validate_window(const Workload& w, const std::string& text) {
   if (w.window == Window{} && !is_window(w.mask)) return;
   if (w.mask == Mask::none)
-    refuse_workload(text, "a window without a mask; give it as window=LEFT/RIGHT, or beside a causal mask as window=LEFT");
+    refuse_workload(text,
+                    "a window without a mask; give it as window=LEFT/RIGHT, or beside a causal mask as window=LEFT");
   if (!is_window(w.mask) && w.window.right != Window::kAll)
-    refuse_workload(text, fmt::format("a causal mask ends with a query's own key; its window has no RIGHT: write window={}",
-                           w.window.left));
+    refuse_workload(text,
+                    fmt::format("a causal mask ends with a query's own key; its window has no RIGHT: write window={}",
+                                w.window.left));
   for (const std::int64_t keys : {w.window.left, w.window.right})
     if (keys < Window::kAll || keys > kMaxDimension)
       refuse_workload(text, fmt::format("a window of {} keys; it has 0 to {}, or -1 for all", keys, kMaxDimension));
   if (w.len_q + w.len_k > kMaxDimension)
-    refuse_workload(text, fmt::format("{} queries and {} keys are too many for a window; together they are at most {}", w.len_q,
-                           w.len_k, kMaxDimension));
+    refuse_workload(text, fmt::format("{} queries and {} keys are too many for a window; together they are at most {}",
+                                      w.len_q, w.len_k, kMaxDimension));
 }
 
 }  // namespace
@@ -271,11 +276,12 @@ void validate(const Workload& workload) {
     if (workload.*member < 1)
       refuse_workload(text, fmt::format("{}={} is not positive; every dimension is at least 1", key, workload.*member));
     if (workload.*member > kMaxDimension)
-      refuse_workload(text, fmt::format("{}={} is too large; a dimension is at most {}", key, workload.*member, kMaxDimension));
+      refuse_workload(
+          text, fmt::format("{}={} is too large; a dimension is at most {}", key, workload.*member, kMaxDimension));
   }
   if (workload.heads % workload.heads_kv != 0)
-    refuse_workload(text, fmt::format("{} query heads cannot share {} key heads; h must be a multiple of hkv", workload.heads,
-                           workload.heads_kv));
+    refuse_workload(text, fmt::format("{} query heads cannot share {} key heads; h must be a multiple of hkv",
+                                      workload.heads, workload.heads_kv));
   const auto elements = [](std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
     return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c) * static_cast<double>(d);
   };
@@ -283,7 +289,8 @@ void validate(const Workload& workload) {
       std::max(elements(workload.batch, workload.heads, workload.len_q, std::max(workload.dim, workload.dim_v)),
                elements(workload.batch, workload.heads_kv, workload.len_k, std::max(workload.dim, workload.dim_v)));
   if (largest > static_cast<double>(kMaxElements))
-    refuse_workload(text, fmt::format("its largest tensor would have {:.3g} elements; at most 2^40 are allowed", largest));
+    refuse_workload(text,
+                    fmt::format("its largest tensor would have {:.3g} elements; at most 2^40 are allowed", largest));
   validate_window(workload, text);
   if (const std::string wrong = wrong_features(workload); !wrong.empty()) refuse_workload(text, wrong);
   if (workload.scale && !(std::isfinite(*workload.scale) && *workload.scale > 0))
@@ -291,10 +298,11 @@ void validate(const Workload& workload) {
   // Kernels multiply by scale * log2(e) in fp32; a subnormal one would have lost its digits.
   if (workload.scale && !(*workload.scale >= std::numeric_limits<float>::min() &&
                           *workload.scale * kLog2E <= std::numeric_limits<float>::max()))
-    refuse_workload(text,
-         fmt::format("scale={} cannot be used; kernels multiply by it and by its product with log2(e) in fp32, which "
-                     "holds scales from {:.3g} to {:.3g}",
-                     *workload.scale, std::numeric_limits<float>::min(), std::numeric_limits<float>::max() / kLog2E));
+    refuse_workload(
+        text,
+        fmt::format("scale={} cannot be used; kernels multiply by it and by its product with log2(e) in fp32, which "
+                    "holds scales from {:.3g} to {:.3g}",
+                    *workload.scale, std::numeric_limits<float>::min(), std::numeric_limits<float>::max() / kLog2E));
 }
 
 Workload parse_workload(std::string_view text) {
@@ -332,19 +340,20 @@ Workload parse_workload(std::string_view text) {
       if (workload.scale) refuse_workload(text, "the scale is given twice");
       workload.scale = parse_scale(text, part.substr(6));
     } else if (!parse_feature(text, part, workload)) {
-      refuse_workload(text, fmt::format("\"{}\" is no dtype (fp16, bf16, fp32), mask (causal_top_left, causal_bottom_right, "
-                             "window=LEFT/RIGHT, window_top_left=LEFT/RIGHT), layout (bhld, blhd), scale=NUMBER or "
-                             "feature (softcap=NUMBER, bias=DTYPE/DIMENSIONS, alibi, sinks, key_lengths, ragged, "
-                             "page=KEYS, prefix=KEYS, dropout=PROBABILITY, blocks=SIZE/PARTS)",
-                             part));
+      refuse_workload(
+          text, fmt::format("\"{}\" is no dtype (fp16, bf16, fp32), mask (causal_top_left, causal_bottom_right, "
+                            "window=LEFT/RIGHT, window_top_left=LEFT/RIGHT), layout (bhld, blhd), scale=NUMBER or "
+                            "feature (softcap=NUMBER, bias=DTYPE/DIMENSIONS, alibi, sinks, key_lengths, ragged, "
+                            "page=KEYS, prefix=KEYS, dropout=PROBABILITY, blocks=SIZE/PARTS)",
+                            part));
     }
   }
   if (window_mask) {
     if (workload.mask == Mask::none)
       workload.mask = *window_mask;
     else if (*window_mask != Mask::window_bottom_right)
-      refuse_workload(text, fmt::format("{} already says how the mask is aligned; write window={}", to_string(workload.mask),
-                             workload.window.left));
+      refuse_workload(text, fmt::format("{} already says how the mask is aligned; write window={}",
+                                        to_string(workload.mask), workload.window.left));
     else if (workload.window.right == 0)
       workload.window.right = Window::kAll;
   }

@@ -14,7 +14,6 @@
 namespace heed {
 namespace {
 
-using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -40,13 +39,13 @@ class CliBook : public Cli {
     const Printed run = heed_command(tiny_evolution(3));
     EXPECT_EQ(run.code, 0) << run.err;
     store::Store store(folder_.file("a.db"));
-    json result = store.find_run(1)->result;
+    nlohmann::json result = store.find_run(1)->result;
     EXPECT_TRUE(result.contains("final")) << result.dump();
     set_ratio(store, low);
     return result["final"]["trial_id"];
   }
   static void set_ratio(store::Store& store, double low) {
-    json result = store.find_run(1)->result;
+    nlohmann::json result = store.find_run(1)->result;
     result["self_spread"] = 0.001;
     result["final"]["ratio"] = {{"value", low + 0.01}, {"low", low}, {"high", low + 0.02}};
     store.set_result(1, result, store::RunState::finished);
@@ -57,11 +56,11 @@ TEST_F(CliBook, AChampionOfASearchRunsInTheLibrary) {
   const std::int64_t trial = searched(1.3);
   const Printed added = heed_command(add("1") + " --json");
   ASSERT_EQ(added.code, 0) << added.err;
-  EXPECT_EQ(json::parse(added.out)["entries"][0]["kept"], "added");
+  EXPECT_EQ(nlohmann::json::parse(added.out)["entries"][0]["kept"], "added");
   EXPECT_THAT(heed_command(add("t" + std::to_string(trial))).out, StartsWith("same"));
 
   const Printed listed = heed_command("book list --json " + book());
-  const json entry = json::parse(listed.out)["entries"][0];
+  const nlohmann::json entry = nlohmann::json::parse(listed.out)["entries"][0];
   EXPECT_EQ(entry["workload"], "b1h1l48d16:fp32");
   EXPECT_EQ(entry["run"], 1);
   EXPECT_EQ(entry["trials"], 3);
@@ -71,13 +70,13 @@ TEST_F(CliBook, AChampionOfASearchRunsInTheLibrary) {
 
   const Printed verified = heed_command("book verify --on-device --json " + book() + " " + cache());
   EXPECT_EQ(verified.code, 0) << verified.err;
-  EXPECT_EQ(json::parse(verified.out)["entries"][0]["gate"], "passed");
+  EXPECT_EQ(nlohmann::json::parse(verified.out)["entries"][0]["gate"], "passed");
 
   const Printed chosen =
       heed_command("dispatch --shape b1h1l48d16:fp32 --arch cpu --programs /no/such/file --json " + book());
   ASSERT_EQ(chosen.code, 0) << chosen.err;
-  EXPECT_EQ(json::parse(chosen.out)["step"], "book");
-  EXPECT_EQ(json::parse(chosen.out)["variant"], entry["variant"]);
+  EXPECT_EQ(nlohmann::json::parse(chosen.out)["step"], "book");
+  EXPECT_EQ(nlohmann::json::parse(chosen.out)["variant"], entry["variant"]);
 
   heed_problem problem = cpu_problem();
   problem.len_q = problem.len_k = 48;
@@ -112,7 +111,7 @@ TEST_F(CliBook, TheGateRunsOnEachBinaryOfThisDevice) {
     const Printed run =
         heed_command("build fwd_cpu:unit=vector --shape " + workload + " -o " + so + " --json " + cache());
     EXPECT_EQ(run.code, 0) << run.err;
-    const json variant = json::parse(run.out);
+    const nlohmann::json variant = nlohmann::json::parse(run.out);
     dispatch::BookEntry entry = champion({.workload = "b1h1l40d16:fp32",
                                           .arch = arch,
                                           .device = workload,
@@ -138,10 +137,10 @@ TEST_F(CliBook, TheGateRunsOnEachBinaryOfThisDevice) {
   lay("book.heed", {right, wrong, elsewhere});
   const Printed run = heed_command(verify + " --json");
   EXPECT_EQ(run.code, 1) << run.out;
-  const json printed = json::parse(run.out);
+  const nlohmann::json printed = nlohmann::json::parse(run.out);
   EXPECT_EQ(printed["failures"], 1);
-  std::map<std::string, json> by_gate;
-  for (const json& entry : printed["entries"]) by_gate[entry["gate"]] = entry;
+  std::map<std::string, nlohmann::json> by_gate;
+  for (const nlohmann::json& entry : printed["entries"]) by_gate[entry["gate"]] = entry;
   ASSERT_EQ(by_gate.size(), 3U) << run.out;
   EXPECT_EQ(by_gate["passed"]["refused"], "");
   EXPECT_EQ(by_gate["failed"]["device"], "b1h1l40d16:fp32:causal_top_left");
@@ -152,7 +151,7 @@ TEST_F(CliBook, TheGateRunsOnEachBinaryOfThisDevice) {
 
   const Printed unasked = heed_command("book verify --json " + book());
   EXPECT_EQ(unasked.code, 0) << "digests and contract say nothing of what a binary computes";
-  EXPECT_EQ(json::parse(unasked.out)["entries"][0]["gate"], nullptr);
+  EXPECT_EQ(nlohmann::json::parse(unasked.out)["entries"][0]["gate"], nullptr);
 }
 
 TEST_F(CliBook, WhatIsNoChampionIsRefused) {
@@ -165,7 +164,7 @@ TEST_F(CliBook, WhatIsNoChampionIsRefused) {
       if (trial.id != winner)
         expect_refusal(add("t" + std::to_string(trial.id)), 1,
                        trial.ok() ? "it alone was measured again" : "it ended as");
-    json result = store.find_run(1)->result;
+    nlohmann::json result = store.find_run(1)->result;
     result["self_spread"] = 0.3;
     store.set_result(1, result, store::RunState::finished);
     expect_refusal(add("1"), 1, "too noisy");
@@ -196,7 +195,7 @@ TEST_F(CliBook, TheChampionsOfAFileAreTaken) {
   const std::string arch = cpu_facts().arch;
   const auto entry = [&](const std::string& workload, const std::string& of_arch, const std::string& variant,
                          double low) {
-    return json{
+    return nlohmann::json{
         {"workload", workload},
         {"arch", of_arch},
         {"variant", variant},
@@ -206,22 +205,22 @@ TEST_F(CliBook, TheChampionsOfAFileAreTaken) {
         {"source_digest", "554ee107431632d4"},
         {"base", {{"variant", "fwd_of_an_old_name.3f"}, {"ratio", {{"value", low}, {"low", low}, {"high", low}}}}}};
   };
-  const json table = {{"what", "champions"},
-                      {"champions",
-                       {entry("b1h1l40d16:fp32", arch, "fwd_cpu:unit=vector", 1.2),
-                        entry("b1h1l41d16:fp32", arch, "fwd_cpu:unit=vector", 0.9),
-                        entry("b1h1l42d16:fp32", arch, "fwd_cpu:no_knob=1", 1.2),
-                        entry("b1h1l43d16:fp32", "another-cpu", "fwd_cpu", 1.2)}}};
+  const nlohmann::json table = {{"what", "champions"},
+                                {"champions",
+                                 {entry("b1h1l40d16:fp32", arch, "fwd_cpu:unit=vector", 1.2),
+                                  entry("b1h1l41d16:fp32", arch, "fwd_cpu:unit=vector", 0.9),
+                                  entry("b1h1l42d16:fp32", arch, "fwd_cpu:no_knob=1", 1.2),
+                                  entry("b1h1l43d16:fp32", "another-cpu", "fwd_cpu", 1.2)}}};
   write_file_atomically(folder_.file("t.json"), table.dump(), ErrorCode::internal);
   const Printed run = heed_command(add("--champions " + folder_.file("t.json")) + " --json");
   EXPECT_EQ(run.code, 1) << "not all of them could be taken";
-  const json printed = json::parse(run.out);
+  const nlohmann::json printed = nlohmann::json::parse(run.out);
   ASSERT_EQ(printed["entries"].size(), 1U);
   ASSERT_EQ(printed["refused"].size(), 3U);
   std::string why;
-  for (const json& one : printed["refused"]) why += one["why"].get<std::string>() + "\n";
+  for (const nlohmann::json& one : printed["refused"]) why += one["why"].get<std::string>() + "\n";
   EXPECT_THAT(why, AllOf(HasSubstr("reaches down to 1"), HasSubstr("no_knob"), HasSubstr("another-cpu")));
-  const json held = json::parse(heed_command("book list --json " + book()).out)["entries"][0];
+  const nlohmann::json held = nlohmann::json::parse(heed_command("book list --json " + book()).out)["entries"][0];
   EXPECT_EQ(held["base"]["variant"], "fwd_of_an_old_name.3f") << "evidence is kept as it was stored";
   EXPECT_EQ(held["measured_source_digest"], "554ee107431632d4");
   EXPECT_THAT(heed_command("book verify " + book()).out, HasSubstr("measured with sources 554ee107431632d4"));
@@ -305,7 +304,7 @@ TEST_F(CliBook, DispatchNeedsNoGpu) {
   const std::string common = "dispatch --shape b1h8l512d64 --arch sm_90a ";
   const Printed run = heed_command(common + "--json --programs /none --book " + folder_.file("in.heed"));
   ASSERT_EQ(run.code, 0) << run.err;
-  const json chosen = json::parse(run.out);
+  const nlohmann::json chosen = nlohmann::json::parse(run.out);
   EXPECT_EQ(chosen["step"], "book");
   EXPECT_EQ(chosen["family"], "fwd_sm80");
   EXPECT_EQ(chosen["arch"], "sm_90a");
@@ -324,7 +323,7 @@ TEST_F(CliBook, ImportsAtOnceAndKillsLoseNothing) {
   const Printed built =
       heed_command("build fwd_cpu:unit=vector --shape b1h1l40d16:fp32 -o " + so + " --json " + cache());
   ASSERT_EQ(built.code, 0) << built.err;
-  const json variant = json::parse(built.out);
+  const nlohmann::json variant = nlohmann::json::parse(built.out);
   constexpr int kBooks = 6;
   std::string all;
   for (int i = 0; i < kBooks; ++i) {

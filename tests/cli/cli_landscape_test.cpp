@@ -7,7 +7,6 @@
 namespace heed {
 namespace {
 
-using nlohmann::json;
 using ::testing::HasSubstr;
 
 class CliLandscape : public Cli {
@@ -22,7 +21,7 @@ TEST_F(CliLandscape, CountsThePointsOfAGpuWithoutOne) {
       "landscape --count --arch sm_90a --shape b1h8l1024d64 --family fwd_sm80 --knobs block_m=32/64,stages=1/2 --json";
   const Printed printed = heed_command(count);
   ASSERT_EQ(printed.code, 0) << printed.err;
-  EXPECT_GE(json::parse(printed.out)["points"], 1);
+  EXPECT_GE(nlohmann::json::parse(printed.out)["points"], 1);
   expect_refusal("landscape --arch sm_90a --shape b1h8l1024d64 --knobs stages", 2, "--count");
   expect_refusal("landscape --count --arch sm_1 --shape b1h8l1024d64 --knobs stages", 2, "sm_1");
 }
@@ -32,10 +31,10 @@ TEST_F(CliLandscape, SimulatesAndWritesEvidence) {
       "simulate " + file("decode_b8h32hkv4l1k8192d128") + " --searches elite,random --seeds 3 --trials 6 ";
   const Printed printed = heed_command(simulate + "--json --evidence " + folder_.file("e.json"));
   ASSERT_EQ(printed.code, 0) << printed.err;
-  const json simulations = json::parse(printed.out)["simulations"];
+  const nlohmann::json simulations = nlohmann::json::parse(printed.out)["simulations"];
   ASSERT_EQ(simulations.size(), 1U);
   EXPECT_EQ(simulations[0]["searches"].size(), 2U);
-  const json evidence = json::parse(read_file(folder_.file("e.json"), ErrorCode::internal));
+  const nlohmann::json evidence = nlohmann::json::parse(read_file(folder_.file("e.json"), ErrorCode::internal));
   EXPECT_EQ(evidence["what"], "simulation");
   EXPECT_EQ(evidence["device"], "NVIDIA H200");
   EXPECT_EQ(evidence["rows"], simulations);
@@ -45,7 +44,7 @@ TEST_F(CliLandscape, SimulatesAndWritesEvidence) {
 }
 
 TEST_F(CliLandscape, EvidenceIsOfOneDevice) {
-  json other = json::parse(read_file(file("decode_b8h32hkv4l1k8192d128"), ErrorCode::internal));
+  nlohmann::json other = nlohmann::json::parse(read_file(file("decode_b8h32hkv4l1k8192d128"), ErrorCode::internal));
   other["heed"]["device"]["name"] = "Another GPU";
   write_file_atomically(folder_.file("other.json"), other.dump(), ErrorCode::internal);
   expect_refusal("simulate " + file("decode_b8h32hkv4l1k8192d128") + " " + folder_.file("other.json") +

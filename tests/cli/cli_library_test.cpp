@@ -11,7 +11,6 @@
 namespace heed {
 namespace {
 
-using nlohmann::json;
 using ::testing::HasSubstr;
 
 constexpr const char* kShape = "b1h2l33k40d16:fp32";
@@ -42,7 +41,9 @@ class CliLibrary : public Cli {
       return false;
     }
   }
-  static json evidence_in(const std::string& path) { return json::parse(read_file(path, ErrorCode::internal)); }
+  static nlohmann::json evidence_in(const std::string& path) {
+    return nlohmann::json::parse(read_file(path, ErrorCode::internal));
+  }
   bool stub_is_there_ = true;
 };
 
@@ -51,7 +52,7 @@ TEST_F(CliLibrary, CasesPassOnACpuAndLeaveEvidence) {
   const Printed run = heed_command(std::string("library cases --device cpu --shapes ") + kShape +
                                    ",b2h2l20k30d16:fp32:sinks " + cache() + " --evidence " + path);
   EXPECT_EQ(run.code, 0) << run.out << run.err;
-  const json evidence = evidence_in(path);
+  const nlohmann::json evidence = evidence_in(path);
   for (const char* key :
        {"schema", "what", "device", "arch", "driver", "heed", "source_digest", "referee", "date", "table"})
     EXPECT_TRUE(evidence.contains(key)) << key;
@@ -71,7 +72,7 @@ TEST_F(CliLibrary, CasesRunWhatAFileOfProgramsHas) {
   const Printed run = heed_command(std::string("library cases --json --device cpu --shapes ") + kShape +
                                    ",b1h2l33d16:fp16 --programs " + programs + " " + cache());
   EXPECT_EQ(run.code, 0) << run.err;
-  const json row = json::parse(run.out)["rows"][0];
+  const nlohmann::json row = nlohmann::json::parse(run.out)["rows"][0];
   EXPECT_EQ(row["cases_passed"], 1);
   EXPECT_EQ(row["cases_refused"], 1) << "no program computes fp16";
 }
@@ -85,9 +86,9 @@ TEST_F(CliLibrary, WrongOutputFailsUnderEveryTool) {
       " --evidence " + path;
   const Printed run = heed_command(command, on_stub());
   EXPECT_EQ(run.code, 1) << run.out << run.err;
-  json evidence = evidence_in(path);
+  nlohmann::json evidence = evidence_in(path);
   ASSERT_EQ(evidence["rows"].size(), 5U) << run.err;
-  for (const json& row : evidence["rows"]) {
+  for (const nlohmann::json& row : evidence["rows"]) {
     EXPECT_EQ(row["passed"], false) << row;
     EXPECT_EQ(row["cases_passed"], 0) << row;
     EXPECT_EQ(row["cases_refused"], 1) << row;
@@ -98,7 +99,7 @@ TEST_F(CliLibrary, WrongOutputFailsUnderEveryTool) {
   evidence["rows"].erase(2);
   write_file_atomically(path, evidence.dump(), ErrorCode::internal);
   EXPECT_EQ(heed_command(command + " --resume", on_stub("99")).code, 1);
-  const json rows = evidence_in(path)["rows"];
+  const nlohmann::json rows = evidence_in(path)["rows"];
   ASSERT_EQ(rows.size(), 5U);
   EXPECT_EQ(rows[1]["tool"], "memcheck");
   EXPECT_EQ(rows[4]["tool"], "racecheck");
@@ -126,7 +127,7 @@ TEST_F(CliLibrary, ThreadsPassOnACpu) {
       std::string("library threads --device cpu --threads 3 --streams 2 --round 2 --seconds 0.1 --shapes ") + kShape +
       " " + cache() + " --evidence " + path);
   EXPECT_EQ(run.code, 0) << run.out << run.err;
-  const json evidence = evidence_in(path);
+  const nlohmann::json evidence = evidence_in(path);
   EXPECT_EQ(evidence["what"], "library_threads");
   EXPECT_EQ(evidence["options"]["streams"], 2);
   ASSERT_EQ(evidence["rows"].size(), 1U);
@@ -145,7 +146,7 @@ TEST_F(CliLibrary, ThreadsSayWhatIsWrong) {
   const Printed run =
       heed_command("library threads --json --device cuda --seconds 0.1 --shapes b1h2l64d64 " + cache(), on_stub());
   EXPECT_EQ(run.code, 1) << run.err;
-  for (const json& row : json::parse(run.out)["rows"])
+  for (const nlohmann::json& row : nlohmann::json::parse(run.out)["rows"])
     EXPECT_THAT(row["failure"].get<std::string>(), HasSubstr("by itself: ")) << row;
 }
 
@@ -154,15 +155,15 @@ TEST_F(CliLibrary, TimesAreBesideAWorkersAndAnArenas) {
   const std::string command = "library times --device cpu --measure-limit 0.1 " + cache() + " --evidence " + path;
   Printed run = heed_command(command + " --limit 1000 --shapes " + kShape);
   EXPECT_EQ(run.code, 0) << run.out << run.err;
-  json evidence = evidence_in(path);
+  nlohmann::json evidence = evidence_in(path);
   EXPECT_EQ(evidence["what"], "library_times");
-  const json row = evidence["rows"][0];
+  const nlohmann::json row = evidence["rows"][0];
   EXPECT_GT(row["worker_us"].get<double>(), 0);
   EXPECT_GT(row["library_us"].get<double>(), 0);
   EXPECT_FALSE(row.contains("arena_us"));
   // A time of an arena that no worker can have.
   const std::string arena = folder_.file("arena.json");
-  json stored = {
+  nlohmann::json stored = {
       {"what", "arena"},
       {"device", evidence["device"]},
       {"rows", {{{"mode", "graph_warm"}, {"workload", kShape}, {"config", row["config"]}, {"heed_us", 1e9}}}}};
@@ -191,11 +192,14 @@ TEST_F(CliLibrary, NeighboursAreBesideTheBestOfASearch) {
   const Printed facts = heed_command("doctor --json " + db() + " --device cpu");
   const Printed found = heed_command("library cases --json --device cpu --shapes b1h1l16d32:fp32 " + cache());
   ASSERT_EQ(found.code, 0) << found.err;
-  const json header = json::parse(found.out);
+  const nlohmann::json header = nlohmann::json::parse(found.out);
   const auto entry = [&](const char* workload) {
-    return json{{"workload", workload}, {"arch", header["arch"]}, {"device", header["device"]}};
+    return nlohmann::json{{"workload", workload}, {"arch", header["arch"]}, {"device", header["device"]}};
   };
-  json champions = {{"schema", 1}, {"what", "champions"}, {"champions", json::array()}, {"unbeaten", json::array()}};
+  nlohmann::json champions = {{"schema", 1},
+                              {"what", "champions"},
+                              {"champions", nlohmann::json::array()},
+                              {"unbeaten", nlohmann::json::array()}};
   champions["unbeaten"].push_back(entry("b1h2l65d32:fp32"));
   champions["champions"].push_back(entry("b1h2l97d32:fp32"));
   champions["champions"][0]["variant"] = "fwd_cpu:unit=vector,threads=1";
@@ -206,10 +210,10 @@ TEST_F(CliLibrary, NeighboursAreBesideTheBestOfASearch) {
                               programs + " " + cache() + " --champions " + path + " --evidence " + evidence;
   const Printed run = heed_command(command + " --limit 1000");
   EXPECT_EQ(run.code, 0) << run.out << run.err;
-  const json document = evidence_in(evidence);
+  const nlohmann::json document = evidence_in(evidence);
   EXPECT_EQ(document["what"], "library_neighbours");
   ASSERT_EQ(document["rows"].size(), 2U);
-  for (const json& row : document["rows"]) EXPECT_EQ(row["step"], "rule") << row;
+  for (const nlohmann::json& row : document["rows"]) EXPECT_EQ(row["step"], "rule") << row;
   champions["champions"][0]["device"] = champions["unbeaten"][0]["device"] = "another";
   write_file_atomically(path, champions.dump(), ErrorCode::internal);
   expect_refusal(command, 2, "holds no search on");

@@ -9,20 +9,19 @@
 namespace heed {
 namespace {
 
-using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-json row(const std::string& workload, double seconds, const std::string& form = "") {
+nlohmann::json row(const std::string& workload, double seconds, const std::string& form = "") {
   return {{"workload", workload}, {"form", form}, {"calls", 2}, {"seconds", seconds}};
 }
 
 class CliWorkloads : public Cli {
  protected:
-  [[nodiscard]] std::string calls(const std::vector<json>& rows, const std::string& device = "cpu") const {
+  [[nodiscard]] std::string calls(const std::vector<nlohmann::json>& rows, const std::string& device = "cpu") const {
     write_file_atomically(folder_.file("calls.json"),
-                          json{{"schema", 1}, {"what", "calls"}, {"device", device}, {"rows", rows}}.dump(),
+                          nlohmann::json{{"schema", 1}, {"what", "calls"}, {"device", device}, {"rows", rows}}.dump(),
                           ErrorCode::internal);
     return "evolve --workloads " + folder_.file("calls.json") + " ";
   }
@@ -42,8 +41,8 @@ TEST_F(CliWorkloads, EachIsARunAndFinishedOnesAreReused) {
   ASSERT_EQ(first.code, 0) << first.err;
   EXPECT_THAT(first.err, AllOf(HasSubstr("workload 1 of 2: b1h1l48d16:fp32, 3 trials, 80% of the gain"),
                                HasSubstr("workload 2 of 2: b1h2l32d16:fp32, 2 trials"), Not(HasSubstr("already run"))));
-  const json document = json::parse(first.out);
-  const json& rows = document["workloads"];
+  const nlohmann::json document = nlohmann::json::parse(first.out);
+  const nlohmann::json& rows = document["workloads"];
   ASSERT_EQ(rows.size(), 5U) << first.out;
   EXPECT_EQ(rows[0]["workload"], "b1h1l48d16:fp32");
   EXPECT_EQ(rows[0]["calls"], 4);
@@ -53,7 +52,7 @@ TEST_F(CliWorkloads, EachIsARunAndFinishedOnesAreReused) {
   double saved = 0;
   std::size_t champions = 0;
   for (int i = 0; i < 2; ++i) {
-    const json& result = rows[i]["result"];
+    const nlohmann::json& result = rows[i]["result"];
     EXPECT_EQ(rows[i]["run"], i + 1);
     EXPECT_EQ(rows[i]["reused"], false);
     EXPECT_GE(result["trials"], rows[i]["trials"]);
@@ -115,7 +114,7 @@ TEST_F(CliWorkloads, ABudgetIsForAllOfThem) {
   const Printed run = heed_command(calls({row("b1h1l48d16:fp32", 2), row("b1h2l32d16:fp32", 1)}) + searches(6) +
                                    " --budget 0.5 --json");
   ASSERT_EQ(run.code, 0) << run.err;
-  const json rows = json::parse(run.out)["workloads"];
+  const nlohmann::json rows = nlohmann::json::parse(run.out)["workloads"];
   EXPECT_EQ(rows[0]["run"], 1);
   EXPECT_EQ(rows[1]["skipped"], "the 0.5 s of --budget are over");
   const auto first = store::Store(folder_.file("a.db")).find_run(1);

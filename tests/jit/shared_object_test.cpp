@@ -31,10 +31,11 @@ TEST(SharedObject, CodeAndConstantsKeepToTheContract) {
   EXPECT_EQ(breach_of(""), "");
   EXPECT_EQ(breach_of("constexpr float table[3] = {1, 2, 3};", "return static_cast<int>(table[x]);"), "");
   EXPECT_EQ(breach_of("extern \"C\" const int table[3] = {1, 2, 3};", "return table[x];"), "");
-  EXPECT_EQ(breach_of("template <int k> inline constexpr int square = k * k; template <int k> int f(int x) { return x + "
-                   "square<k>; }",
-                   "return f<3>(x) + f<4>(x);"),
-            "");
+  EXPECT_EQ(
+      breach_of("template <int k> inline constexpr int square = k * k; template <int k> int f(int x) { return x + "
+                "square<k>; }",
+                "return f<3>(x) + f<4>(x);"),
+      "");
   EXPECT_EQ(breach_of("int unused;"), "") << "what no code names is not linked";
 }
 
@@ -64,8 +65,8 @@ TEST(SharedObject, StateIsSeenWhateverItsSectionIsCalled) {
   EXPECT_THAT(breach_of("[[gnu::section(\"notes\")]] static int n = 1;", "return n += x;"), state);
   const auto placed_in = [](const std::string& section) {
     return breach_of("asm(\".pushsection " + section + "\\n.globl n\\n.hidden n\\nn: .long 1\\n.popsection\\n\");\n" +
-                      "extern \"C\" [[gnu::visibility(\"hidden\")]] int n;",
-                  "return n += x;");
+                         "extern \"C\" [[gnu::visibility(\"hidden\")]] int n;",
+                     "return n += x;");
   };
   for (const char* section :
        {".rodata.x,\\\"aw\\\"", ".data.rel.ro,\\\"aw\\\"", ".dynamic.x,\\\"aw\\\"", "notes,\\\"awx\\\""})
@@ -79,22 +80,25 @@ TEST(SharedObject, WhatRunsWhenLoadedIsSeenWhateverItIsCalled) {
   EXPECT_THAT(breach_of("[[gnu::destructor]] static void f() { asm(\"\"); }"), runs);
   EXPECT_THAT(breach_of("extern \"C\" void _init() { asm(\"\"); }"), runs);
   EXPECT_THAT(breach_of("extern \"C\" void _fini() { asm(\"\"); }"), runs);
-  EXPECT_THAT(breach_of("static void f() { asm(\"\"); }\n[[gnu::section(\".init_array\"), gnu::used]] static void (*const "
-                     "p)() = f;"),
-              ::testing::Not(::testing::HasSubstr("did not build")));
-  EXPECT_NE(breach_of("static void f() { asm(\"\"); }\n[[gnu::section(\".init_array\"), gnu::used]] static void (*const "
-                   "p)() = f;"),
-            "");
+  EXPECT_THAT(
+      breach_of("static void f() { asm(\"\"); }\n[[gnu::section(\".init_array\"), gnu::used]] static void (*const "
+                "p)() = f;"),
+      ::testing::Not(::testing::HasSubstr("did not build")));
+  EXPECT_NE(
+      breach_of("static void f() { asm(\"\"); }\n[[gnu::section(\".init_array\"), gnu::used]] static void (*const "
+                "p)() = f;"),
+      "");
   EXPECT_NE(breach_of("static int g(int x) { return x; }\nextern \"C\" { static int (*resolve())(int) { return g; } }\n"
-                   "int f(int) __attribute__((ifunc(\"_ZL7resolvev\")));",
-                   "return f(x);"),
+                      "int f(int) __attribute__((ifunc(\"_ZL7resolvev\")));",
+                      "return f(x);"),
             "");
 }
 
 TEST(SharedObject, WhatALoaderWouldHaveToDoIsRefused) {
   EXPECT_THAT(breach_of("static const char* const names[] = {\"a\", \"b\"};", "return names[x][0];"),
               ::testing::HasSubstr("relocations"));
-  EXPECT_THAT(breach_of("extern \"C\" int puts(const char*);", "return puts(\"\");"), ::testing::HasSubstr("calls puts"));
+  EXPECT_THAT(breach_of("extern \"C\" int puts(const char*);", "return puts(\"\");"),
+              ::testing::HasSubstr("calls puts"));
 }
 
 TEST(SharedObject, EqualProgramsHaveEqualDigestsAndEverythingMappedCounts) {

@@ -113,7 +113,8 @@ TEST(Edits, RepliesThatAreNoEditsSayWhy) {
   EXPECT_THAT(refusal_of_edit("cpu/simd.hpp\n```cpp\nint a;\n"), HasSubstr("has no end"));
   EXPECT_THAT(refusal_of_edit("--- a/cpu/simd.hpp\n+++ b/cpu/simd.hpp\n@@ -1,2 +1,2 @@\n"),
               HasSubstr("is empty; the reply seems cut off"));
-  EXPECT_THAT(refusal_of_edit("--- a/cpu/simd.hpp\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n"), HasSubstr("takes cpu/simd.hpp away"));
+  EXPECT_THAT(refusal_of_edit("--- a/cpu/simd.hpp\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n"),
+              HasSubstr("takes cpu/simd.hpp away"));
 }
 
 }  // namespace
