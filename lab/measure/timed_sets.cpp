@@ -105,7 +105,7 @@ void TimedSets::prepare(worker::Worker& worker, const std::vector<std::pair<int,
     for (const verify::Place& place : {scene.o(), scene.workspace()})
       if (place.bytes > 0) poisoned.push_back({offset_of(set) + place.offset, place.bytes});
     const std::vector<std::byte> slack = slack_of(set);
-    std::memcpy(worker.arena().data() + offset_of(set) + scene.image().size(), slack.data(), slack.size());
+    std::copy(slack.begin(), slack.end(), worker.arena().data() + offset_of(set) + scene.image().size());
     keys.push_back(keys_of(scene.k(), offset_of(set) + scene.k().offset));
   }
   std::vector<std::pair<int, std::vector<worker::Launch>>> launches;
@@ -193,7 +193,7 @@ std::vector<std::byte> TimedSets::slack_of(int set) const {
 
 verify::Comparison TimedSets::check_slack(int set, const std::byte* after) const {
   const std::vector<std::byte> slack = slack_of(set);
-  if (std::memcmp(slack.data(), after + scene(set).image().size(), slack.size()) == 0) return {};
+  if (std::equal(slack.begin(), slack.end(), after + scene(set).image().size())) return {};
   return {Finding::wrote_outside, "it wrote outside its outputs, behind the set", {}};
 }
 

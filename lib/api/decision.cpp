@@ -214,18 +214,60 @@ Problem of_batch(const Problem& problem, std::int64_t batch) {
   return part;
 }
 
+Problem of_heads(const Problem& problem, std::int64_t heads) {
+  Problem part = problem;
+  const std::int64_t group = problem.workload.heads / problem.workload.heads_kv;
+  part.workload.heads = heads;
+  part.workload.heads_kv = std::max<std::int64_t>(1, heads / group);
+  return part;
+}
+
+namespace {
+
+constexpr std::int64_t kMostOfGrid = 65535;  // blocks of a grid's second and third dimension
+
+std::int64_t parts_of(std::int64_t count, std::int64_t most) {
+  return (count + most - 1) / most;
+}
+
+Decision decide_by_batch(const Problem& problem, std::int64_t batch, const Options& options,
+                         const DeviceFacts& device) {
+  Decision decision = decide(of_batch(problem, batch), options, device);
+  decision.batch = batch;
+  decision.heads = 0;
+  decision.choice.reason += fmt::format("; {} batch entries are {} launches", problem.workload.batch,
+                                        parts_of(problem.workload.batch, batch));
+  return decision;
+}
+
+// Whole groups where a launch takes one, so that it has whole heads of K and V.
+Decision decide_by_heads(const Problem& problem, const Options& options, const DeviceFacts& device) {
+  const Workload& w = problem.workload;
+  const std::int64_t group = w.heads / w.heads_kv;
+  if (group > kMostOfGrid && w.heads_kv > 1)
+    throw Error(ErrorCode::unsupported, fmt::format("{} heads of a group; a launch takes {}", group, kMostOfGrid));
+  const std::int64_t heads = group > kMostOfGrid ? kMostOfGrid : kMostOfGrid / group * group;
+  Decision decision = decide_at_once(of_heads(problem, heads), options, device);
+  decision.heads = heads;
+  decision.choice.reason += fmt::format("; {} heads are {} launches", w.heads, parts_of(w.heads, heads));
+  return decision;
+}
+
+}  // namespace
+
 Decision decide(const Problem& problem, const Options& options, const DeviceFacts& device) {
-  constexpr std::int64_t kMostBatch = 65535;  // of a grid's second and third dimension
+  const Workload& w = problem.workload;
   try {
     return decide_at_once(problem, options, device);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::unsupported || problem.workload.batch <= kMostBatch) throw;
+    // The dropout of a row goes by the number of the head among all.
+    const bool many_heads = w.heads > kMostOfGrid && w.dropout == 0;
+    if (error.code() != ErrorCode::unsupported || (w.batch <= kMostOfGrid && !many_heads)) throw;
     try {
-      Decision decision = decide_at_once(of_batch(problem, kMostBatch), options, device);
-      decision.batch = kMostBatch;
-      decision.choice.reason += fmt::format("; {} batch entries are {} launches", problem.workload.batch,
-                                            (problem.workload.batch + kMostBatch - 1) / kMostBatch);
-      return decision;
+      if (w.batch > kMostOfGrid) return decide_by_batch(problem, kMostOfGrid, options, device);
+      // Log-sum-exps of an entry's heads lie together.
+      if (w.batch > 1 && !w.ragged) return decide_by_batch(problem, 1, options, device);
+      return decide_by_heads(problem, options, device);
     } catch (const Error&) {
       throw error;
     }

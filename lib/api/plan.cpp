@@ -317,11 +317,13 @@ void Plan::info(heed_plan_info& info) const {
 std::unique_ptr<Plan> make_plan(const Problem& problem, const Options& options) {
   const DeviceFacts device = facts_of_device(problem);
   Decision decision = decide(problem, options, device);
-  if (decision.batch > 0) {
-    const std::int64_t left = problem.workload.batch % decision.batch;
-    return make_batched_plan(problem, decision.choice.reason, make_plan(of_batch(problem, decision.batch), options),
-                             left == 0 ? nullptr : make_plan(of_batch(problem, left), options));
-  }
+  const auto divided = [&](std::int64_t count, std::int64_t step, const auto& part) {
+    const std::int64_t left = count % step;
+    return make_divided_plan(problem, decision.choice.reason, make_plan(part(problem, step), options),
+                             left == 0 ? nullptr : make_plan(part(problem, left), options));
+  };
+  if (decision.batch > 0) return divided(problem.workload.batch, decision.batch, of_batch);
+  if (decision.heads > 0) return divided(problem.workload.heads, decision.heads, of_heads);
   const bool cpu = problem.device == DeviceKind::cpu;
   const auto plan = [&] {
     return cpu ? make_cpu_plan(decision.problem, options, std::move(decision.choice), device)

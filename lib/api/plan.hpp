@@ -57,11 +57,14 @@ struct Decision {
   Choice choice;           ///< for that one
   bool is_copied = false;  ///< Q, K and V are copied to where the program reads them, and O from where it is written
   std::int64_t batch = 0;  ///< entries of a launch, where one does not take them all; 0: it does
+  std::int64_t heads = 0;  ///< likewise, of one batch entry
 };
 /// @throws Error(unsupported), Error(programs), Error(usage)
 Decision decide(const Problem& problem, const Options& options, const DeviceFacts& device);
 /// The same problem of fewer batch entries.
 Problem of_batch(const Problem& problem, std::int64_t batch);
+/// The same problem of fewer heads: whole groups of one head of K and V, or a part of the only group.
+Problem of_heads(const Problem& problem, std::int64_t heads);
 /// The copies' program for a device. @throws Error(unsupported), Error(programs)
 Choice choose_copies(const Options& options, const DeviceFacts& device);
 
@@ -163,8 +166,8 @@ class Copies {
 std::unique_ptr<Copies> make_cpu_copies();
 std::unique_ptr<Copies> make_gpu_copies(const Problem& problem, const Choice& program);
 
-/// A plan of several launches. @param last of the batch entries that are left, null where none is
-std::unique_ptr<Plan> make_batched_plan(const Problem& problem, std::string reason, std::unique_ptr<Plan> whole,
+/// A plan of several launches. @param last of the batch entries or heads that are left, null where none is
+std::unique_ptr<Plan> make_divided_plan(const Problem& problem, std::string reason, std::unique_ptr<Plan> whole,
                                         std::unique_ptr<Plan> last);
 /// A plan between copies. @param inner of the problem that they make
 std::unique_ptr<Plan> make_copied_plan(const Problem& problem, std::unique_ptr<Plan> inner,

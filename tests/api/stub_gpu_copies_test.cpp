@@ -80,5 +80,41 @@ TEST(GpuPlans, MoreBatchEntriesThanAGridCountsAreSeveralLaunches) {
   }
 }
 
+// Heads lie in a dimension of the grid, too: each entry is launches of its own, of whole groups.
+TEST(GpuPlans, MoreHeadsThanAGridCountsAreSeveralLaunches) {
+  const heed_problem p = gpu_problem("b2h65538hkv32769l1d64", HEED_WANTS_LSE);
+  const Made made(p, "fwd_sm80");
+  ASSERT_NE(made.plan, nullptr);
+  heed_plan_info info;
+  heed_plan_info_init(&info);
+  ASSERT_EQ(heed_plan_get_info(made.plan, &info), HEED_OK);
+  EXPECT_THAT(info.reason, ::testing::HasSubstr("65538 heads are 2 launches; 2 batch entries are 2 launches"));
+  const std::size_t bytes = static_cast<std::size_t>(p.batch * p.heads) * 64 * 2;
+  std::vector<unsigned char> memory(4 * bytes + 256);
+  unsigned char* const begin = memory.data() + (256 - reinterpret_cast<std::uintptr_t>(memory.data()) % 256) % 256;
+  heed_tensors t;
+  heed_tensors_init(&t);
+  t.q = begin;
+  t.k = begin + bytes;
+  t.v = begin + bytes + bytes / 2;
+  t.o = begin + 2 * bytes;
+  t.lse = reinterpret_cast<float*>(begin + 3 * bytes);
+  const int before = launched();
+  ASSERT_EQ(heed_plan_run(made.plan, &t, nullptr, nullptr), HEED_OK) << heed_last_error();
+  EXPECT_EQ(launched(), before + 4);
+  ForwardParams seen;
+  for (const std::int64_t entry : {0, 1})
+    for (const std::int64_t head : {0, 65534}) {
+      const std::int64_t row = entry * 65538 + head;
+      std::memcpy(&seen, static_cast<unsigned char*>(t.o) + row * 128, sizeof seen);
+      EXPECT_EQ(seen.batch, 1);
+      EXPECT_EQ(seen.heads, head == 0 ? 65534 : 4);
+      EXPECT_EQ(seen.heads_kv, head == 0 ? 32767 : 2);
+      EXPECT_EQ(seen.q, static_cast<const unsigned char*>(t.q) + row * 128);
+      EXPECT_EQ(seen.k, static_cast<const unsigned char*>(t.k) + row / 2 * 128);
+      EXPECT_EQ(seen.lse, t.lse + row);
+    }
+}
+
 }  // namespace
 }  // namespace heed

@@ -154,6 +154,44 @@ TEST_F(GpuFeatures, LaunchesOfABatchHaveTheirEntriesArrays) {
   EXPECT_EQ(seen.page_table, t.page_table + kStep);
 }
 
+// Heads of a later launch find their sinks, slopes and biases behind those of the launches before, and ragged rows of
+// log-sum-exps behind those of all rows of the heads before.
+TEST_F(GpuFeatures, LaunchesOfHeadsHaveTheirHeadsArrays) {
+  heed_problem p = gpu_problem("b2h65537hkv1l1d64:fp16:ragged:key_lengths:page=1:bias=fp16/h:sinks:alibi", HEED_WANTS_LSE);
+  p.total_q = 2;
+  const Made made(p, kFamily);
+  ASSERT_NE(made.plan, nullptr);
+  std::vector<unsigned char> tensors(2 * 65537 * 2 * 64 * 2 + 4096);
+  unsigned char* const begin = tensors.data() + (256 - reinterpret_cast<std::uintptr_t>(tensors.data()) % 256) % 256;
+  heed_tensors t;
+  heed_tensors_init(&t);
+  t.q = begin;
+  t.k = t.v = begin;
+  t.o = begin + std::size_t{65537} * 2 * 64 * 2;
+  std::vector<float> lse(2 * 65537);
+  std::vector<float> others(3 * 65538);
+  t.lse = lse.data();
+  t.bias = others.data();
+  t.alibi_slopes = others.data() + 65538;
+  t.sinks = others.data() + 2 * 65538;
+  std::vector<std::int32_t> lengths(8);
+  t.cu_seqlens_q = t.seqused_k = t.page_table = lengths.data();
+  const int before = launched();
+  ASSERT_EQ(heed_plan_run(made.plan, &t, nullptr, nullptr), HEED_OK) << heed_last_error();
+  EXPECT_EQ(launched(), before + 2);
+  FeatureParams seen;
+  std::memcpy(&seen, static_cast<unsigned char*>(t.o) + p.o_strides.head * 2 * 65535, sizeof seen);
+  EXPECT_EQ(seen.heads, 2);
+  EXPECT_EQ(seen.heads_kv, 1);
+  EXPECT_EQ(seen.batch, 2);
+  EXPECT_EQ(seen.k, t.k);
+  EXPECT_EQ(seen.lse, t.lse + 2 * 65535);
+  EXPECT_EQ(seen.bias, static_cast<const unsigned short*>(t.bias) + 65535);
+  EXPECT_EQ(seen.alibi_slopes, t.alibi_slopes + 65535);
+  EXPECT_EQ(seen.sinks, t.sinks + 65535);
+  EXPECT_EQ(seen.cu_seqlens_q, t.cu_seqlens_q);
+}
+
 TEST_F(GpuFeatures, ALogSumExpOfSinksWithoutKeysIsRefused) {
   heed_problem p = gpu_problem(kShape + ":sinks", HEED_WANTS_LSE);
   p.len_k = 0;
