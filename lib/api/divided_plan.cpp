@@ -60,7 +60,8 @@ class DividedPlan final : public Plan {
           const_cast<void*>(static_cast<const void*>(reinterpret_cast<const char*>(address) + bytes)));
   }
 
-  // Launches of heads have one batch entry, or ragged ones: rows of log-sum-exps of a head follow those of the one before.
+  // Launches of heads have one batch entry, or ragged ones: rows of log-sum-exps of a head follow those of the one
+  // before.
   [[nodiscard]] heed_tensors from_head(const heed_tensors& all, std::int64_t head) const {
     const Workload& w = problem_.workload;
     const std::int64_t head_kv = head / (w.heads / w.heads_kv);

@@ -157,7 +157,8 @@ TEST_F(GpuFeatures, LaunchesOfABatchHaveTheirEntriesArrays) {
 // Heads of a later launch find their sinks, slopes and biases behind those of the launches before, and ragged rows of
 // log-sum-exps behind those of all rows of the heads before.
 TEST_F(GpuFeatures, LaunchesOfHeadsHaveTheirHeadsArrays) {
-  heed_problem p = gpu_problem("b2h65537hkv1l1d64:fp16:ragged:key_lengths:page=1:bias=fp16/h:sinks:alibi", HEED_WANTS_LSE);
+  heed_problem p =
+      gpu_problem("b2h65537hkv1l1d64:fp16:ragged:key_lengths:page=1:bias=fp16/h:sinks:alibi", HEED_WANTS_LSE);
   p.total_q = 2;
   const Made made(p, kFamily);
   ASSERT_NE(made.plan, nullptr);
