@@ -11,6 +11,7 @@
 #include "report/evidence.hpp"
 #include "report/models.hpp"
 #include "report/run_report.hpp"
+#include "report/support_table.hpp"
 #include "source/stored.hpp"
 #include "source/whole.hpp"
 
@@ -123,13 +124,18 @@ void add_families(CLI::App& app, int& exit_code) {
   struct Options {
     std::string name;
     bool json = false;
+    bool support = false;
   };
   auto o = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("families", "The kernel families: what they support and their knobs");
   command->add_option("name", o->name, "Only this one");
   command->add_flag("--json", o->json, "Print JSON");
-  command->footer("Example:\n  heed families fwd_cpu");
+  command->add_flag("--support", o->support, "Print a Markdown table of what each family supports, without knobs")
+      ->excludes("name")
+      ->excludes("--json");
+  command->footer("Examples:\n  heed families fwd_cpu\n  heed families --support");
   command->callback([o] {
+    if (o->support) return print(report::support_table());
     std::vector<const Family*> chosen(families().begin(), families().end());
     if (!o->name.empty()) chosen = {&find_family(o->name)};
     if (!o->json) {

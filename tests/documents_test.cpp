@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "folders.hpp"
+#include "report/support_table.hpp"
 #include "testing.hpp"
 
 namespace heed {
@@ -127,6 +128,14 @@ TEST(Documents, LinesAreShortAndNamedFilesAreThere) {
   for (const std::filesystem::path& document : documents_of(root))
     EXPECT_THAT(wrong_words(root, document, read_file(document, ErrorCode::internal)), ::testing::IsEmpty())
         << document;
+}
+
+// README has the table that `heed families --support` prints.
+TEST(Documents, SupportIsTheFamiliesOwn) {
+  const std::string readme =
+      read_file(std::filesystem::path(testing_support::kSourceFolder) / "README.md", ErrorCode::internal);
+  EXPECT_THAT(readme,
+              ::testing::HasSubstr("<!-- heed families --support -->\n" + report::support_table() + "<!-- end -->\n"));
 }
 
 TEST(Documents, AChangedTableIsSeen) {

@@ -46,7 +46,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"models", {"heed", "base", "json", "process"}},
     {"prompts", {"compile", "heed", "base", "models"}},
     {"propose", {"heed", "base", "variant", "source", "record", "store", "models", "prompts"}},
-    {"report", {"heed", "base", "verdict", "store"}},
+    {"report", {"heed", "base", "workload", "variant", "verdict", "store"}},
     {"evolve",
      {"compile", "base", "variant", "source", "process", "jit", "measure", "profile", "trial", "record", "store",
       "insights", "models", "prompts", "propose"}},
