@@ -35,7 +35,7 @@ def _refuse(reason, query, key, value):
     if isinstance(reason, int):
         if reason == operators.UNSUPPORTED:
             raise NotServed(f"Heed does not serve this call: {functional.refusal(*(routing.lifted(query, key, value, None, True) or (query, key, value)))}")
-        reason = operators.native.heed_torch_refusal(reason).decode()
+        reason = operators.phrase(reason)
     raise NotServed(f"Heed does not serve this call because of {reason}: query {_describe(query)}, key {_describe(key)}, value {_describe(value)}")
 
 
