@@ -205,8 +205,10 @@ bool may_have_other_form(Refusal refusal) {
     case Refusal::rank:
     case Refusal::sizes:
     case Refusal::empty:
-    case Refusal::scale: return true;
-    default: return false;
+    case Refusal::scale:
+      return true;
+    default:
+      return false;
   }
 }
 

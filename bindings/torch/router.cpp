@@ -101,8 +101,8 @@ void count(const Call& call, Refusal refusal, const std::string& detail) {
   one.reason = detail.empty() ? phrase(refusal) : detail;
 }
 
-// Why the call is handed back, or `none` and its plan; `detail` is libheed's sentence, where it has one. A call in another
-// form may have a mask tensor beside is_causal.
+// Why the call is handed back, or `none` and its plan; `detail` is libheed's sentence, where it has one. A call in
+// another form may have a mask tensor beside is_causal.
 Refusal refusal_of(const Arguments& a, bool wants_lse, bool is_other_form, Call& call, std::string& detail,
                    PlanEntry*& entry) {
   const Refusal form = read_call(a.inputs.q.get(), a.inputs.k.get(), a.inputs.v.get(), a.masking(), wants_lse,
@@ -143,10 +143,9 @@ Tensor hand_back_natively(const Arguments& a) {
 // Through Python: Heed's O of a call that has another form that Heed serves; empty where it has none.
 Tensor in_other_form(const Arguments& a) {
   noted_exception.clear();
-  StableValue stack[] = {
-      stable(a.inputs.q.shared()),        stable(a.inputs.k.shared()), stable(a.inputs.v.shared()),
-      stable_optional(a.mask().shared()), stable(a.dropout),           stable(a.is_causal),
-      stable_optional(a.scale),           stable(a.enable_gqa)};
+  StableValue stack[] = {stable(a.inputs.q.shared()),        stable(a.inputs.k.shared()), stable(a.inputs.v.shared()),
+                         stable_optional(a.mask().shared()), stable(a.dropout),           stable(a.is_causal),
+                         stable_optional(a.scale),           stable(a.enable_gqa)};
   if (libtorch().call("heed::in_other_form", "", stack, kAbiVersion) != 0) {
     if (!noted_exception.empty()) throw std::runtime_error(noted_exception);
     check(1, "heed::in_other_form");

@@ -9,6 +9,8 @@ import math
 
 import torch
 
+from heed import unfused
+
 
 @dataclasses.dataclass
 class Form:
@@ -79,13 +81,13 @@ def takes_mask_beside_causal(query, key, value, attn_mask, scale, enable_gqa):
 
 
 class WithoutElements(torch.autograd.Function):
-    """O of queries that have no key, or that are none themselves: zeros of `sizes`, and gradients of zeros."""
+    """O (batch, heads, len_q, dim_v) = `sizes` of queries that have no key, or that are none themselves: zeros, and gradients of zeros."""
 
     @staticmethod
     def forward(ctx, sizes, query, key, value, attn_mask):
         ctx.save_for_backward(query, key, value, attn_mask)
         ctx.set_materialize_grads(False)
-        return query.new_zeros(sizes)
+        return unfused.like_queries(query.new_zeros(sizes), query)
 
     @staticmethod
     def backward(ctx, grad_o):

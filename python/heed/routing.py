@@ -140,6 +140,8 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
 
 def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, needs_gradient=False):
     """O by Heed of a call of scaled_dot_product_attention that is refused as it is and served as another one (heed.forms), counted; None where it is not."""
+    if backend_selection():
+        return None
     if attn_mask is not None and is_causal and not forms.takes_mask_beside_causal(query, key, value, attn_mask, scale, enable_gqa):
         return None
     form = forms.plain(query, key, value, attn_mask, scale, enable_gqa)
@@ -149,7 +151,7 @@ def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fa
     q, k, v = of_four
     mask = form.attn_mask
     if 0 in (*q.shape[:3], k.shape[2], v.shape[3]):
-        if not _fits(q, k, v, mask, enable_gqa) or backend_selection():
+        if not _fits(q, k, v, mask, enable_gqa):
             return None
         operators.native.heed_torch_count(True, b"", b"tensors without elements")
         return form.unfolded(forms.WithoutElements.apply((*q.shape[:3], v.shape[3]), q, k, v, mask))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from attention_cases import TOLERANCES, require_programs, tensors
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-SIZES = [(2, 4, 4, 33, 33, 64, 64), (1, 8, 2, 17, 65, 64, 64), (3, 2, 2, 50, 7, 64, 64), (1, 4, 2, 17, 65, 96, 32)]
+SIZES = [(2, 2, 2, 33, 33, 64, 64), (1, 4, 2, 17, 65, 64, 64), (3, 2, 2, 50, 7, 64, 64), (1, 4, 2, 17, 65, 96, 32)]
 
 
 def setUpModule():
@@ -78,10 +78,15 @@ class OfMasks(unittest.TestCase):
             torch.testing.assert_close(one.double(), two, atol=bound, rtol=relative)
 
     def test_every_mask_type_and_size(self):
-        for dtype, sizes in itertools.product((torch.float32, torch.bfloat16, torch.float16), SIZES):
+        # Every mask makes a plan: other sizes and types have two.
+        few = ("padding", "a transposed bias")
+        others = [(torch.float32, sizes) for sizes in SIZES[1:]] + [(torch.bfloat16, SIZES[1]), (torch.float16, SIZES[1])]
+        for dtype, sizes, names in ((torch.float32, SIZES[0], None), *((*other, few) for other in others)):
             inputs = tensors(sizes, dtype, "cpu")
             shared = {"enable_gqa": sizes[1] != sizes[2]}
             for name, mask in masks(sizes, dtype).items():
+                if names is not None and name not in names:
+                    continue
                 for learns_mask in (False, True) if mask.is_floating_point() else (False,):
                     with self.subTest(dtype=dtype, sizes=sizes, mask=name, learned=learns_mask):
                         self.assert_same(self.served(inputs, mask, learns_mask, **shared), exact(inputs, mask, learns_mask, **shared), dtype)
@@ -279,6 +284,7 @@ class OfForms(unittest.TestCase):
         self.check((q[None, :, :, :0], k[None], v[None]))
         self.check((q[0], k[0], v[0, ..., :0]))
         self.check((q, k[:, :2, :0], v[:, :2, :0]), enable_gqa=True)
+        self.assertEqual([(row.variant, row.reason) for row in heed.report().rows], [("none", "tensors without elements")])
 
     def test_calls_that_stay_pytorchs(self):
         q, k, v = tensors((2, 4, 4, 7, 9, 64, 64), torch.float32, "cpu")

@@ -203,7 +203,7 @@ class Gradients(unittest.TestCase):
 
         return with_implementation(model, implementation, run)
 
-    def check(self, model, given, beside="eager", seed=None):
+    def check(self, model, given, beside="eager", seed=None, bound=3e-5):
         wanted = self.gradients(model, beside, given, seed)
         heed.reset_report()
         actual = self.gradients(model, "heed", given, seed)
@@ -211,12 +211,13 @@ class Gradients(unittest.TestCase):
         # The gradient of a bias of keys is zero, and what is left of it rounding, which is of the size of the others.
         rounding = 1e-7 * max(gradient.abs().max() for gradient in wanted.values())
         for name, gradient in wanted.items():
-            self.assertLessEqual((actual[name] - gradient).abs().max(), 3e-5 * gradient.abs().max() + rounding, name)
+            self.assertLessEqual((actual[name] - gradient).abs().max(), bound * gradient.abs().max() + rounding, name)
 
     def test_of_models(self):
         for name in ("llama", "mistral", "gemma2", "gpt_oss", "bert", "t5"):
             with self.subTest(model=name):
-                self.check(made(name), inputs(name))
+                # T5 does not scale scores: "eager" itself is 6e-5 away from the gradients of float64.
+                self.check(made(name), inputs(name), bound=2e-4 if name == "t5" else 3e-5)
                 self.assertEqual(heed.report().handed_back, 0)
 
     def test_of_padding(self):
