@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kRefusals[] = {
     "nothing",
     "a mask tensor (attn_mask) of a call on a GPU that needs gradients",
-    "a mask tensor (attn_mask) beside is_causal, where PyTorch refuses both",
+    "a mask tensor (attn_mask) beside is_causal",
     "dropout",
     "tensors of fewer than 2 dimensions, or that do not broadcast",
     "an element type other than float16, bfloat16 or float32",

@@ -140,7 +140,7 @@ Tensor hand_back_natively(const Arguments& a) {
                                a.is_causal, a.scale, a.enable_gqa));
 }
 
-// Through Python: Heed's O of a call that has another form that Heed serves; empty where it has none.
+// Through Python: O of a call that has another form, which is counted; empty where it has none.
 Tensor in_other_form(const Arguments& a) {
   noted_exception.clear();
   StableValue stack[] = {stable(a.inputs.q.shared()),        stable(a.inputs.k.shared()), stable(a.inputs.v.shared()),
@@ -246,7 +246,7 @@ void refusal_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
   std::string detail;
   PlanEntry* entry = nullptr;
   const Refusal refusal = refusal_of(a, wants_lse, is_other_form, call, detail, entry);
-  if (refusal != Refusal::none && !is_other_form && !may_have_other_form(refusal)) count(call, refusal, detail);
+  if (refusal != Refusal::none && !may_have_other_form(refusal)) count(call, refusal, detail);
   stack[0] = stable(static_cast<std::int64_t>(refusal));
 }
 

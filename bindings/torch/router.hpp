@@ -19,8 +19,8 @@ void route_before_autograd(StableValue* stack, std::uint64_t arguments, std::uin
 /// A set of one dispatch key that no tensor has and that Python has put its kernel at (c10::DispatchKeySet::raw_repr).
 void set_python_keys(std::uint64_t keys);
 /// Kernel of heed::refusal, which has these arguments, whether a log-sum-exp is wanted, and whether the call is another
-/// form of the user's: 0 where Heed serves the call, else a Refusal. It is counted unless the call is such a form or
-/// may have one. Python asks it above autograd.
+/// form of the user's: 0 where Heed serves the call, else a Refusal, which is counted unless may_have_other_form.
+/// Python asks it above autograd.
 void refusal_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
 
 /// Puts the router in the place of aten::scaled_dot_product_attention for CPUs, and for GPUs where `with_cuda`.

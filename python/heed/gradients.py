@@ -125,8 +125,9 @@ def backward_features(ctx, *grads):
     arguments = list(ctx.arguments)
     for place, tensor in zip(ctx.places, tensors):
         arguments[place] = tensor
-    if outputs and _has_kernel(*tensors, outputs[1], *grads, arguments[3:6], ctx.needs_input_grad[_BIAS]):
-        return *_by_kernel(*tensors, *outputs, grads[0], arguments[3], arguments[6]), *(None,) * (len(arguments) - 2)
+    lse = _lse_for_kernel(*tensors, outputs[1], *grads, arguments[3:6], ctx.needs_input_grad[_BIAS]) if outputs else None
+    if lse is not None:
+        return *_by_kernel(*tensors, outputs[0], lse, grads[0], arguments[3], arguments[6]), *(None,) * (len(arguments) - 2)
     return *_by_operators(arguments, ctx.needs_input_grad, grads), None
 
 
@@ -142,25 +143,34 @@ def backward_biased(ctx, *grads):
     *tensors, o, lse = ctx.saved_tensors
     mask, left, right, scale = ctx.masking
     q_needs, k_needs, v_needs, bias_needs = ctx.needs_input_grad[:4]
-    if _has_kernel(*tensors, lse, *grads, (mask, left, right), bias_needs):
+    lse = _lse_for_kernel(*tensors, lse, *grads, (mask, left, right), bias_needs)
+    if lse is not None:
         return *_by_kernel(*tensors, o, lse, grads[0], mask, scale), None
     q, k, v, bias = tensors
     found = _by_operators([q, k, v, *ctx.masking, 0.0, bias], (q_needs, k_needs, v_needs, *(False,) * 5, bias_needs), grads)
     return *found[:3], found[_BIAS]
 
 
-def _has_kernel(q, k, v, bias, lse, grad_o, grad_lse, masking, bias_needs_gradient):
-    """Whether `_by_kernel` has the gradients that are wanted. A trace is told that it has not, for that is found out from numbers."""
+def _lse_for_kernel(q, k, v, bias, lse, grad_o, grad_lse, masking, bias_needs_gradient):
+    """The log-sum-exp that `_by_kernel` takes, infinite for rows that see no key; None where it has not the gradients that are wanted, and in a trace, for numbers
+    decide it."""
     mask, left, _ = masking
     if bias_needs_gradient or q.device.type != "cpu" or q.shape[3] != v.shape[3] or not (mask == unfused.NONE or (mask == unfused.CAUSAL_TOP_LEFT and left < 0)):
-        return False
+        return None
     # The kernel has no gradient of its own.
-    if grad_o is None or grad_lse is not None or torch.is_grad_enabled():
-        return False
+    if grad_o is None or grad_lse is not None or torch.is_grad_enabled() or lse.numel() == 0:
+        return None
     if torch._C._len_torch_dispatch_stack() > 0 or type(q).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        return False
+        return None
+    # Gradients of many outputs at once (is_grads_batched) come as one tensor of torch.vmap.
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return None
     # Rows whose keys are all biased by a number such as -1e9 have a log-sum-exp that is rounded to tens of nats.
-    return lse.numel() > 0 and bool(lse.masked_fill(lse == -math.inf, 0.0).abs().max() < _MOST_NATS)
+    least, most = (bound.item() for bound in torch.aminmax(lse))
+    if least == -math.inf:
+        lse = lse.masked_fill(lse == -math.inf, math.inf)
+        least = lse.amin().item()
+    return lse if -_MOST_NATS < least and most < _MOST_NATS else None
 
 
 def _by_kernel(q, k, v, bias, o, lse, grad_o, mask, scale):
@@ -168,7 +178,6 @@ def _by_kernel(q, k, v, bias, o, lse, grad_o, mask, scale):
     bias = bias[(None,) * (4 - bias.dim())]
     if bias.dtype == torch.bool:
         bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill_(~bias, -math.inf)
-    lse = lse.masked_fill(lse == -math.inf, math.inf)
     return backward_on_cpu(*_with_dense_rows(grad_o, q, k, v, o), lse, mask, scale, *_with_dense_rows(bias))
 
 

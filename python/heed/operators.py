@@ -6,7 +6,7 @@
 | heed::forward_lse | the same and the log-sum-exp of each row, with a gradient |
 | heed::scaled_dot_product_attention | PyTorch's signature; calls one of these, or hands back |
 | heed::refusal | whether Heed serves a call of that signature, by number |
-| heed::in_other_form | O of a call of that signature that is another call that Heed serves, and nothing for others |
+| heed::in_other_form | O of a call of that signature that has another form, and nothing for others |
 | heed::hand_back | PyTorch's own scaled_dot_product_attention, whatever is installed in its place |
 | heed::forward_features | forward_lse with what most calls do not have: biases, a softcap, sinks, lengths, pages, lists of blocks, prefixes, dropout; with a gradient |
 | heed::unfused, heed::unfused_features | attention in PyTorch's operators, where libheed has no program for what forward was called with |
@@ -106,7 +106,7 @@ _composite = torch._C.DispatchKey.CompositeImplicitAutograd
 _sdpa = torch.ops.aten.scaled_dot_product_attention.default
 
 UNSUPPORTED = next(number for number in range(64) if native.heed_torch_refusal(number).startswith(b"no program"))
-# Refusals of calls that heed::in_other_form may serve; nobody has counted them yet.
+# Refusals of calls that heed::in_other_form may have an O of: heed::refusal has not counted them.
 MAY_HAVE_OTHER_FORM = frozenset(number for number in range(64) if native.heed_torch_may_have_other_form(number))
 
 

@@ -139,7 +139,9 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
 
 
 def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, needs_gradient=False):
-    """O by Heed of a call of scaled_dot_product_attention that is refused as it is and served as another one (heed.forms), counted; None where it is not."""
+    """O of a call of scaled_dot_product_attention that is refused as it is and has another form (heed.forms): by Heed, or by PyTorch where Heed has no kernel for
+    that form either, and counted so. None, and not counted, where it has no other form."""
+    call = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
     if backend_selection():
         return None
     if attn_mask is not None and is_causal and not forms.takes_mask_beside_causal(query, key, value, attn_mask, scale, enable_gqa):
@@ -156,10 +158,11 @@ def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fa
         operators.native.heed_torch_count(True, b"", b"tensors without elements")
         return form.unfolded(forms.WithoutElements.apply((*q.shape[:3], v.shape[3]), q, k, v, mask))
     if mask is not None and needs_gradient and q.is_cuda:
-        return None
+        return operators.hand_back(*call, "a mask tensor (attn_mask) of a call on a GPU that needs gradients")
     has_both = mask is not None and is_causal
-    if _refusal(q, k, v, mask, dropout_p, is_causal, form.scale, enable_gqa, needs_gradient or has_both, True):
-        return None
+    reason = _refusal(q, k, v, mask, dropout_p, is_causal, form.scale, enable_gqa, needs_gradient or has_both, True)
+    if reason:
+        return None if reason in operators.MAY_HAVE_OTHER_FORM else operators.hand_back(*call, reason)
     masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, form.scale
     if needs_gradient:
         return form.unfolded((Attention.apply(q, k, v, *masking) if mask is None else BiasedAttention.apply(q, k, v, mask, *masking))[0])
