@@ -8,16 +8,17 @@ namespace {
 
 constexpr const char* kRefusals[] = {
     "nothing",
-    "a mask tensor (attn_mask) beside is_causal, or of a call that needs gradients",
+    "a mask tensor (attn_mask) of a call on a GPU that needs gradients",
+    "a mask tensor (attn_mask) beside is_causal",
     "dropout",
-    "tensors that do not all have 2, 3 or 4 dimensions",
+    "tensors of fewer than 2 dimensions, or that do not broadcast",
     "an element type other than float16, bfloat16 or float32",
     "tensors of different element types",
     "tensors of different devices",
     "sizes that do not fit each other",
     "head counts of Q and K that differ without enable_gqa",
     "a tensor without elements",
-    "a scale that is zero, negative or not finite",
+    "a scale that is not finite",
     "a selection of backends (torch.nn.attention.sdpa_kernel)",
     "sizes that are symbols of a trace",
     "a mask tensor that does not broadcast to the scores, or is of another type or device",
@@ -196,6 +197,19 @@ bool is_array(const Tensor& tensor, std::int32_t dtype, const Call& call, std::i
 
 const char* phrase(Refusal refusal) {
   return kRefusals[static_cast<int>(refusal)];
+}
+
+bool may_have_other_form(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::mask_and_causal:
+    case Refusal::rank:
+    case Refusal::sizes:
+    case Refusal::empty:
+    case Refusal::scale:
+      return true;
+    default:
+      return false;
+  }
 }
 
 std::uint64_t PlanKey::hash() const {

@@ -61,7 +61,8 @@ struct Features {
 /// Why a call is not run by Heed. The order is that of kRefusals.
 enum class Refusal {
   none,
-  mask_tensor,
+  mask_gradient,
+  mask_and_causal,
   dropout,
   rank,
   dtype,
@@ -80,6 +81,8 @@ enum class Refusal {
 };
 /// A phrase that follows "because of".
 const char* phrase(Refusal refusal);
+/// Whether Python's heed::in_other_form may have an O of a call that is refused so.
+bool may_have_other_form(Refusal refusal);
 
 /// Everything that tells one plan from another; plain words, compared and hashed as such.
 struct PlanKey {

@@ -79,14 +79,17 @@ HEED_TORCH_API void heed_torch_set_strict(int strict) {
 HEED_TORCH_API void heed_torch_set_flash(int is_flash) {
   set_flash(is_flash != 0);
 }
-HEED_TORCH_API void heed_torch_count(const char* workload, const char* reason) {
-  (void)guarded([&] { count_handed_back(workload, reason); });
+HEED_TORCH_API void heed_torch_count(int is_served, const char* workload, const char* reason) {
+  (void)guarded([&] { count_without_plan(is_served != 0, workload, reason); });
 }
 HEED_TORCH_API void heed_torch_note_exception(const char* text) {
   (void)guarded([&] { note_exception(text); });
 }
 HEED_TORCH_API const char* heed_torch_refusal(int refusal) {
   return refusal >= 0 && refusal < static_cast<int>(Refusal::count) ? phrase(static_cast<Refusal>(refusal)) : "";
+}
+HEED_TORCH_API int heed_torch_may_have_other_form(int refusal) {
+  return may_have_other_form(static_cast<Refusal>(refusal)) ? 1 : 0;
 }
 HEED_TORCH_API int heed_torch_forget() {
   return guarded([] {
@@ -97,13 +100,13 @@ HEED_TORCH_API int heed_torch_forget() {
 HEED_TORCH_API int heed_torch_reset_counts() {
   return guarded([] {
     reset_plan_counts();
-    reset_handed_back();
+    reset_calls_without_plan();
   });
 }
 
 /// Calls `visit` for each problem that was asked for: its text, the variant that runs it and where its program is from
 /// ("" where it is refused), the reason for either, calls, and nanoseconds of a CPU; then for each that was handed
-/// back, where `served` is 0 and the variant is "".
+/// back, where `served` is 0 and the variant is "", or that took no kernel, where the variant is "none".
 HEED_TORCH_API int heed_torch_report(void* context,
                                      void (*visit)(void* context, int served, const char* workload, const char* variant,
                                                    const char* origin, const char* reason, std::uint64_t calls,
@@ -112,7 +115,9 @@ HEED_TORCH_API int heed_torch_report(void* context,
     for (const PlanCount& one : plan_counts())
       visit(context, 1, one.workload.c_str(), one.variant.c_str(), one.origin.c_str(), one.reason.c_str(), one.calls,
             one.nanoseconds);
-    for (const auto& [key, calls] : handed_back())
-      visit(context, 0, key.first.c_str(), "", "", key.second.c_str(), calls, 0);
+    for (const auto& [key, calls] : calls_without_plan()) {
+      const auto& [is_served, workload, reason] = key;
+      visit(context, is_served ? 1 : 0, workload.c_str(), is_served ? "none" : "", "", reason.c_str(), calls, 0);
+    }
   });
 }

@@ -65,7 +65,7 @@ bool selects_backends() {
 struct CountKey {
   PlanKey key;
   Refusal refusal;
-  std::string python_count;  // of calls that Python handed back: workload and reason
+  std::string python_count;  // of calls that Python counted: workload, whether it served them, reason
   friend bool operator==(const CountKey&, const CountKey&) = default;
 };
 struct CountHash {
@@ -74,6 +74,7 @@ struct CountHash {
   }
 };
 struct Count {
+  bool is_served = false;  ///< by Python, without a plan
   std::string workload;
   std::string reason;
   std::uint64_t calls = 0;
@@ -100,18 +101,20 @@ void count(const Call& call, Refusal refusal, const std::string& detail) {
   one.reason = detail.empty() ? phrase(refusal) : detail;
 }
 
-// Why the call is handed back, or `none` and its plan; `detail` is libheed's sentence, where it has one.
-Refusal refusal_of(const Arguments& a, bool wants_lse, Call& call, std::string& detail, PlanEntry*& entry) {
+// Why the call is handed back, or `none` and its plan; `detail` is libheed's sentence, where it has one. A call in
+// another form may have a mask tensor beside is_causal.
+Refusal refusal_of(const Arguments& a, bool wants_lse, bool is_other_form, Call& call, std::string& detail,
+                   PlanEntry*& entry) {
   const Refusal form = read_call(a.inputs.q.get(), a.inputs.k.get(), a.inputs.v.get(), a.masking(), wants_lse,
                                  {.shared_heads = a.enable_gqa, .broadcast = true}, call);
   if (a.dropout != 0) return Refusal::dropout;
+  if (selects_backends()) return Refusal::backend_selection;
   if (form != Refusal::none) return form;
   if (a.mask()) {
-    // PyTorch has no such call, or no gradient of a mask beside that of an output.
-    if (a.is_causal || wants_lse) return Refusal::mask_tensor;
+    if (a.is_causal && !is_other_form) return Refusal::mask_and_causal;
+    if (wants_lse && !is_other_form && call.problem.device_type == HEED_CUDA) return Refusal::mask_gradient;
     if (const Refusal refusal = read_mask(a.mask(), call); refusal != Refusal::none) return refusal;
   }
-  if (selects_backends()) return Refusal::backend_selection;
   entry = &entry_of(call);
   if (entry->plan() != nullptr) return Refusal::none;
   detail = entry->refused();
@@ -135,6 +138,19 @@ Tensor owned(const NativeTensor& returned) {
 Tensor hand_back_natively(const Arguments& a) {
   return owned(libtorch().sdpa(native(a.inputs.q), native(a.inputs.k), native(a.inputs.v), native_mask(a), a.dropout,
                                a.is_causal, a.scale, a.enable_gqa));
+}
+
+// Through Python: O of a call that has another form, which is counted; empty where it has none.
+Tensor in_other_form(const Arguments& a) {
+  noted_exception.clear();
+  StableValue stack[] = {stable(a.inputs.q.shared()),        stable(a.inputs.k.shared()), stable(a.inputs.v.shared()),
+                         stable_optional(a.mask().shared()), stable(a.dropout),           stable(a.is_causal),
+                         stable_optional(a.scale),           stable(a.enable_gqa)};
+  if (libtorch().call("heed::in_other_form", "", stack, kAbiVersion) != 0) {
+    if (!noted_exception.empty()) throw std::runtime_error(noted_exception);
+    check(1, "heed::in_other_form");
+  }
+  return optional_tensor_of(stack[0]);
 }
 
 // Through Python, which has a way to it. heed::hand_back has the schema of the call; its last argument says why.
@@ -179,12 +195,18 @@ void route_devices(const Arguments& a, StableValue* stack) {
   Call call{};
   std::string detail;
   PlanEntry* entry = nullptr;
-  const Refusal refusal = refusal_of(a, false, call, detail, entry);
+  const Refusal refusal = refusal_of(a, false, false, call, detail, entry);
   if (refusal == Refusal::none) {
     Outputs outputs;
     run_call(*entry, call, a.inputs, a.masking(), outputs);
     stack[0] = stable(std::move(outputs.o));
     return;
+  }
+  if (may_have_other_form(refusal)) {
+    if (Tensor o = in_other_form(a)) {
+      stack[0] = stable(std::move(o));
+      return;
+    }
   }
   count(call, refusal, detail);
   stack[0] = stable(hand_back(a, refusal));
@@ -218,12 +240,13 @@ void set_python_keys(std::uint64_t keys) {
 
 void refusal_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
   const bool wants_lse = number_of<bool>(stack[8]);
+  const bool is_other_form = number_of<bool>(stack[9]);
   const Arguments a(stack);
   Call call{};
   std::string detail;
   PlanEntry* entry = nullptr;
-  const Refusal refusal = refusal_of(a, wants_lse, call, detail, entry);
-  if (refusal != Refusal::none) count(call, refusal, detail);
+  const Refusal refusal = refusal_of(a, wants_lse, is_other_form, call, detail, entry);
+  if (refusal != Refusal::none && !may_have_other_form(refusal)) count(call, refusal, detail);
   stack[0] = stable(static_cast<std::int64_t>(refusal));
 }
 
@@ -252,22 +275,23 @@ void remove_override() {
   usual_backends = ~0U;
 }
 
-HandedBack handed_back() {
+CallsWithoutPlan calls_without_plan() {
   const std::lock_guard lock(mutex());
-  HandedBack all;
-  for (const auto& [key, one] : counts()) all[{one.workload, one.reason}] += one.calls;
+  CallsWithoutPlan all;
+  for (const auto& [key, one] : counts()) all[{one.is_served, one.workload, one.reason}] += one.calls;
   return all;
 }
 
-void count_handed_back(const char* workload, const char* reason) {
+void count_without_plan(bool is_served, const char* workload, const char* reason) {
   const std::lock_guard lock(mutex());
-  Count& one = counts()[{PlanKey{}, Refusal::none, std::string(workload) + "\n" + reason}];
+  Count& one = counts()[{PlanKey{}, Refusal::none, std::string(workload) + (is_served ? "\n+" : "\n-") + reason}];
+  one.is_served = is_served;
   one.workload = workload;
   one.reason = reason;
   ++one.calls;
 }
 
-void reset_handed_back() {
+void reset_calls_without_plan() {
   const std::lock_guard lock(mutex());
   counts().clear();
 }

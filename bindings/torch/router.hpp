@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <tuple>
 
 #include "call.hpp"
 
@@ -17,8 +18,9 @@ void route_on_device(StableValue* stack, std::uint64_t arguments, std::uint64_t 
 void route_before_autograd(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
 /// A set of one dispatch key that no tensor has and that Python has put its kernel at (c10::DispatchKeySet::raw_repr).
 void set_python_keys(std::uint64_t keys);
-/// Kernel of heed::refusal, which has these arguments and whether a log-sum-exp is wanted: 0 where Heed serves the
-/// call, else a Refusal, which is counted. Python asks it above autograd.
+/// Kernel of heed::refusal, which has these arguments, whether a log-sum-exp is wanted, and whether the call is another
+/// form of the user's: 0 where Heed serves the call, else a Refusal, which is counted unless may_have_other_form.
+/// Python asks it above autograd.
 void refusal_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t results);
 
 /// Puts the router in the place of aten::scaled_dot_product_attention for CPUs, and for GPUs where `with_cuda`.
@@ -26,17 +28,18 @@ void refusal_kernel(StableValue* stack, std::uint64_t arguments, std::uint64_t r
 void install_override(bool with_cuda);
 void remove_override();
 
-/// What was handed back: of a workload (or "" where the tensors have no form of one) and a reason, how often.
-using HandedBack = std::map<std::pair<std::string, std::string>, std::uint64_t>;
-HandedBack handed_back();
-/// Counts a call that Python handed back by itself.
-void count_handed_back(const char* workload, const char* reason);
+/// What was handed back, and what Python served without a plan: whether that, of which workload (or "" where the
+/// tensors have no form of one), a reason, and how often.
+using CallsWithoutPlan = std::map<std::tuple<bool, std::string, std::string>, std::uint64_t>;
+CallsWithoutPlan calls_without_plan();
+/// Counts a call that Python handed back or served by itself.
+void count_without_plan(bool is_served, const char* workload, const char* reason);
 /// Whether Heed is PyTorch's implementation of FlashAttention (torch.nn.attention.activate_flash_attention_impl): a
 /// selection of backends that has it is served then.
 void set_flash(bool is_flash);
 /// Hands back through Python, which raises: set while Python is in strict mode.
 void set_strict(bool strict);
-void reset_handed_back();
+void reset_calls_without_plan();
 
 /// The sentence of an exception that Python's heed::hand_back raised on this thread: the C functions before
 /// PyTorch 2.13 lose it.

@@ -70,7 +70,8 @@ def attention(
                  infinity, or its sink, for a row that sees no key.
 
     Returns O (batch, heads, len_q, dim_v), in memory as `query` lies, or (O, log-sum-exp). A row that sees no key is zeros. Both
-    results have gradients; those of a call with softcap or anything below it are computed with all scores at once.
+    results have gradients; those of a call with softcap or anything below it are computed with all scores at once, but those of Q, K and V beside a bias
+    alone on a CPU.
 
     Raises TypeError and ValueError for arguments that no attention can have, and NotImplementedError, with the nearest thing that
     there is, for what no kernel computes. It never falls back.

@@ -42,11 +42,11 @@ def _with_dense_rows(*tensors):
     return [tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in tensors]
 
 
-def backward_on_cpu(grad_o, q, k, v, o, lse, mask, scale):
+def backward_on_cpu(grad_o, q, k, v, o, lse, mask, scale, bias=None):
     """By aten::_scaled_dot_product_flash_attention_for_cpu_backward. `mask`: none or causal, aligned to the top left."""
     group = q.shape[1] // k.shape[1]
     dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        grad_o, q, repeated_heads(k, group), repeated_heads(v, group), o, lse, 0.0, mask == unfused.CAUSAL_TOP_LEFT, attn_mask=None, scale=scale
+        grad_o, q, repeated_heads(k, group), repeated_heads(v, group), o, lse, 0.0, mask == unfused.CAUSAL_TOP_LEFT, attn_mask=bias, scale=scale
     )
     return dq, summed_heads(dk, group), summed_heads(dv, group)
 
@@ -104,36 +104,102 @@ torch.library.register_autograd("heed::forward_lse", backward, setup_context=_se
 # ------------------------------------------------------------------------------------------------ of calls with features
 
 
+_BIAS = 8  # its place among the arguments of heed::forward_features
+_MOST_NATS = 1024.0  # of a log-sum-exp that is right to 6e-5, in float32
+
+
 def _setup_features(ctx, inputs, output):
-    ctx.masking, arguments = inputs[3:7], inputs[7:-1]
-    ctx.tensors = [index for index, given in enumerate(arguments) if isinstance(given, torch.Tensor)]
-    ctx.arguments = [None if isinstance(given, torch.Tensor) else given for given in arguments]
-    ctx.save_for_backward(*inputs[:3], *(arguments[index] for index in ctx.tensors))
+    ctx.arguments = [None if isinstance(given, torch.Tensor) else given for given in inputs[:-1]]
+    ctx.places = [place for place, given in enumerate(inputs) if isinstance(given, torch.Tensor)]
+    softcap, dropout_p = inputs[7], inputs[22]
+    # O and the log-sum-exp are of use to `_by_kernel` alone.
+    outputs = output if ctx.places == [0, 1, 2, _BIAS] and softcap == 0 and dropout_p == 0 else ()
+    ctx.save_for_backward(*(inputs[place] for place in ctx.places), *outputs)
     ctx.set_materialize_grads(False)
 
 
 def backward_features(ctx, *grads):
-    """Gradients of Q, K, V, bias, sinks and slopes of heed::forward_features, by PyTorch's operators with all scores at once. They are
-    differentiable in turn."""
+    """Gradients of Q, K, V, bias, sinks and slopes of heed::forward_features: by PyTorch's kernel where a bias is all that a call has and the kernel has a gradient
+    for it, else by PyTorch's operators with all scores at once, differentiable in turn."""
+    tensors, outputs = ctx.saved_tensors[: len(ctx.places)], ctx.saved_tensors[len(ctx.places) :]
+    arguments = list(ctx.arguments)
+    for place, tensor in zip(ctx.places, tensors):
+        arguments[place] = tensor
+    lse = _lse_for_kernel(*tensors, outputs[1], *grads, arguments[3:6], ctx.needs_input_grad[_BIAS]) if outputs else None
+    if lse is not None:
+        return *_by_kernel(*tensors, outputs[0], lse, grads[0], arguments[3], arguments[6]), *(None,) * (len(arguments) - 2)
+    return *_by_operators(arguments, ctx.needs_input_grad, grads), None
+
+
+def save_biased(ctx, query, key, value, bias, o, lse, masking):
+    """Keeps on `ctx` what `backward_biased` reads. masking: (mask, window_left, window_right, scale)."""
+    ctx.masking = masking
+    ctx.save_for_backward(query, key, value, bias, o, lse)
+    ctx.set_materialize_grads(False)
+
+
+def backward_biased(ctx, *grads):
+    """Gradients of Q, K, V and the bias of a call that has a bias alone, as those of `backward_features`."""
+    *tensors, o, lse = ctx.saved_tensors
+    mask, left, right, scale = ctx.masking
+    q_needs, k_needs, v_needs, bias_needs = ctx.needs_input_grad[:4]
+    lse = _lse_for_kernel(*tensors, lse, *grads, (mask, left, right), bias_needs)
+    if lse is not None:
+        return *_by_kernel(*tensors, o, lse, grads[0], mask, scale), None
+    q, k, v, bias = tensors
+    found = _by_operators([q, k, v, *ctx.masking, 0.0, bias], (q_needs, k_needs, v_needs, *(False,) * 5, bias_needs), grads)
+    return *found[:3], found[_BIAS]
+
+
+def _lse_for_kernel(q, k, v, bias, lse, grad_o, grad_lse, masking, bias_needs_gradient):
+    """The log-sum-exp that `_by_kernel` takes, infinite for rows that see no key; None where it has not the gradients that are wanted, and in a trace, for numbers
+    decide it."""
+    mask, left, _ = masking
+    if bias_needs_gradient or q.device.type != "cpu" or q.shape[3] != v.shape[3] or not (mask == unfused.NONE or (mask == unfused.CAUSAL_TOP_LEFT and left < 0)):
+        return None
+    # The kernel has no gradient of its own.
+    if grad_o is None or grad_lse is not None or torch.is_grad_enabled() or lse.numel() == 0:
+        return None
+    if torch._C._len_torch_dispatch_stack() > 0 or type(q).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return None
+    # Gradients of many outputs at once (is_grads_batched) come as one tensor of torch.vmap.
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return None
+    # Rows whose keys are all biased by a number such as -1e9 have a log-sum-exp that is rounded to tens of nats.
+    least, most = (bound.item() for bound in torch.aminmax(lse))
+    if least == -math.inf:
+        lse = lse.masked_fill(lse == -math.inf, math.inf)
+        least = lse.amin().item()
+    return lse if -_MOST_NATS < least and most < _MOST_NATS else None
+
+
+def _by_kernel(q, k, v, bias, o, lse, grad_o, mask, scale):
+    """Gradients of Q, K and V by PyTorch's kernel for CPUs. Rows that see no key get zeros, and give none."""
+    bias = bias[(None,) * (4 - bias.dim())]
+    if bias.dtype == torch.bool:
+        bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill_(~bias, -math.inf)
+    return backward_on_cpu(*_with_dense_rows(grad_o, q, k, v, o), lse, mask, scale, *_with_dense_rows(bias))
+
+
+def _by_operators(arguments, needs, grads):
+    """Gradients of the first arguments of heed::forward_features that need one, and None for the others. Differentiable in turn."""
     is_differentiable = torch.is_grad_enabled()
-    places = [0, 1, 2, *(7 + index for index in ctx.tensors)]
-    inputs, wanted = {}, {}
-    for place, tensor in zip(places, ctx.saved_tensors):
-        if ctx.needs_input_grad[place]:
+    arguments, wanted = list(arguments), {}
+    for place, needed in enumerate(needs[: len(arguments)]):
+        if needed:
+            tensor = arguments[place]
             # A name of its own: an input may be made of another one.
-            tensor = wanted[place] = tensor.view_as(tensor) if is_differentiable else tensor.detach().requires_grad_()
-        inputs[place] = tensor
-    arguments = [inputs.get(7 + index, given) for index, given in enumerate(ctx.arguments)]
-    of_inputs = [None] * (8 + len(arguments))
+            arguments[place] = wanted[place] = tensor.view_as(tensor) if is_differentiable else tensor.detach().requires_grad_()
+    of_arguments = [None] * len(arguments)
     with torch.enable_grad():
-        results = unfused.forward_features(inputs[0], inputs[1], inputs[2], *ctx.masking, *arguments)
+        results = unfused.forward_features(*arguments)
         used = [(result, grad) for result, grad in zip(results, grads) if grad is not None and result.requires_grad]
         if used:
             of_results, grads = zip(*used)
             found = torch.autograd.grad(of_results, tuple(wanted.values()), grads, create_graph=is_differentiable, allow_unused=True)
             for place, grad in zip(wanted, found):
-                of_inputs[place] = grad
-    return tuple(of_inputs)
+                of_arguments[place] = grad
+    return of_arguments
 
 
 torch.library.register_autograd("heed::forward_features", backward_features, setup_context=_setup_features, lib=library)

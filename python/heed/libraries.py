@@ -46,7 +46,7 @@ def operator_library():
     library.heed_torch_install.argtypes = [ctypes.c_int]
     library.heed_torch_note_exception.argtypes = [ctypes.c_char_p]
     library.heed_torch_note_exception.restype = None
-    library.heed_torch_count.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+    library.heed_torch_count.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p]
     library.heed_torch_count.restype = None
     library.heed_torch_set_flash.argtypes = [ctypes.c_int]
     library.heed_torch_set_flash.restype = None

@@ -6,6 +6,7 @@
 | heed::forward_lse | the same and the log-sum-exp of each row, with a gradient |
 | heed::scaled_dot_product_attention | PyTorch's signature; calls one of these, or hands back |
 | heed::refusal | whether Heed serves a call of that signature, by number |
+| heed::in_other_form | O of a call of that signature that has another form, and nothing for others |
 | heed::hand_back | PyTorch's own scaled_dot_product_attention, whatever is installed in its place |
 | heed::forward_features | forward_lse with what most calls do not have: biases, a softcap, sinks, lengths, pages, lists of blocks, prefixes, dropout; with a gradient |
 | heed::unfused, heed::unfused_features | attention in PyTorch's operators, where libheed has no program for what forward was called with |
@@ -46,7 +47,8 @@ library.define(f"unfused_features({_FEATURES}) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"unfused({_FORWARD}) -> (Tensor, Tensor)", tags=_tag)
 library.define(f"scaled_dot_product_attention({_SDPA}) -> Tensor", tags=_tag)
 library.define(f"hand_back({_SDPA.replace(' *,', '')}, int reason=0) -> Tensor", tags=_tag)
-library.define(f"refusal({_SDPA.replace(' *,', '')}, bool wants_lse=False) -> int", tags=_tag)
+library.define(f"refusal({_SDPA.replace(' *,', '')}, bool wants_lse=False, bool is_other_form=False) -> int", tags=_tag)
+library.define(f"in_other_form({_SDPA.replace(' *,', '')}) -> Tensor?", tags=_tag)
 
 # A key that no tensor has: Python's kernel of aten::scaled_dot_product_attention is there for the library to find.
 PYTHON_KEY = torch._C.DispatchKey.AutogradPrivateUse3
@@ -104,6 +106,15 @@ _composite = torch._C.DispatchKey.CompositeImplicitAutograd
 _sdpa = torch.ops.aten.scaled_dot_product_attention.default
 
 UNSUPPORTED = next(number for number in range(64) if native.heed_torch_refusal(number).startswith(b"no program"))
+# Refusals of calls that heed::in_other_form may have an O of: heed::refusal has not counted them.
+MAY_HAVE_OTHER_FORM = frozenset(number for number in range(64) if native.heed_torch_may_have_other_form(number))
+
+
+def phrase(reason):
+    """What a number of heed::refusal stands for."""
+    return native.heed_torch_refusal(reason).decode()
+
+
 # Set by heed.override: raises instead of handing back.
 refuse = None
 
@@ -116,7 +127,7 @@ def torch_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=
 def note_refusal(reason, query, key, value):
     """Counts a call that goes on to PyTorch; an exception in strict mode. `reason` is what heed::refusal said, which counted it, or a phrase."""
     if isinstance(reason, str):
-        native.heed_torch_count(b"", reason.encode())
+        native.heed_torch_count(False, b"", reason.encode())
     if refuse is not None:
         refuse(reason, query, key, value)
 

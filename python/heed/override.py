@@ -12,7 +12,7 @@ import threading
 import torch
 import torch.nn.attention
 
-from heed import functional, multi_head, operators, routing
+from heed import forms, functional, multi_head, operators, routing
 from heed.libraries import check
 
 
@@ -34,8 +34,10 @@ def _describe(tensor):
 def _refuse(reason, query, key, value):
     if isinstance(reason, int):
         if reason == operators.UNSUPPORTED:
-            raise NotServed(f"Heed does not serve this call: {functional.refusal(*(routing.lifted(query, key, value, None, True) or (query, key, value)))}")
-        reason = operators.native.heed_torch_refusal(reason).decode()
+            enable_gqa = query.dim() > 2
+            form = forms.plain(query, key, value, None, None, enable_gqa)
+            raise NotServed(f"Heed does not serve this call: {functional.refusal(*routing.lifted(form.query, form.key, form.value, None, enable_gqa))}")
+        reason = operators.phrase(reason)
     raise NotServed(f"Heed does not serve this call because of {reason}: query {_describe(query)}, key {_describe(key)}, value {_describe(value)}")
 
 

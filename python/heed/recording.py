@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from heed import features, functional, operators, routing, unfused
+from heed import features, forms, functional, operators, routing, unfused
 
 SCHEMA = 1
 WHAT = "calls"
@@ -58,9 +58,11 @@ class Recording:
 
     def sdpa(self, function, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
         """Runs `function`, which has the arguments of scaled_dot_product_attention, as a call of its workload."""
-        masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale
-        inputs = routing.lifted(query, key, value, attn_mask, enable_gqa) or (query, key, value)
-        form, f = _form(*inputs, attn_mask, dropout_p, is_causal)
+        plain = forms.plain(query, key, value, attn_mask, scale, enable_gqa)
+        lifted = plain and routing.lifted(plain.query, plain.key, plain.value, plain.attn_mask, enable_gqa)
+        inputs, mask, scale_of_form = (lifted, plain.attn_mask, plain.scale) if lifted else ((query, key, value), attn_mask, scale)
+        masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, scale_of_form
+        form, f = _form(*inputs, mask, dropout_p)
         has_workload = form in ("", "dropout") or form.startswith("attn_mask")
         return self.call(functional.workload(*inputs, masking, f) if has_workload else "", form, inputs,
                          lambda: function(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
@@ -112,15 +114,15 @@ class Recording:
         path.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _form(query, key, value, attn_mask, dropout_p, is_causal):
+def _form(query, key, value, attn_mask, dropout_p):
     """What a call of scaled_dot_product_attention has that Heed does not serve, and the Features of a mask tensor."""
     parts, f = [], features.Features(bias=attn_mask)
     if attn_mask is not None:
         name = f"attn_mask {str(attn_mask.dtype).removeprefix('torch.')}"
-        if is_causal or not _is_bias(query, key, attn_mask):
+        if not _is_bias(query, key, attn_mask):
             parts, f = [name], features.Features()
-        elif features.needs_gradient(query, key, value, f):
-            parts = [f"{name} of a call that needs gradients"]
+        elif query.is_cuda and features.needs_gradient(query, key, value, f):
+            parts = [f"{name} of a call on a GPU that needs gradients"]
     if dropout_p:
         parts.append("dropout")
     if not query.dim() == key.dim() == value.dim() == 4:

@@ -10,7 +10,8 @@ from heed.libraries import check
 class Row:
     """Calls of one problem. `workload` is spelled as the command line of Heed does, "" where the tensors have no form of attention.
 
-    variant, origin   the kernel that served them and the file its program is from; "" for calls that were handed back
+    variant, origin   the kernel that served them and the file its program is from; "" for calls that were handed back, "none" and "" where
+                      there was nothing to compute
     reason            why this variant, or why not
     seconds           that a CPU's threads took together with the caller; 0 for a GPU, whose work goes on after a call returns
     """
@@ -59,7 +60,7 @@ class Report:
 
 def count_handed_back(workload, reason):
     """Counts a call that this package computed by PyTorch's operators because of `reason`, past the operators that count by themselves."""
-    libraries.operator_library().heed_torch_count(workload.encode(), reason.encode())
+    libraries.operator_library().heed_torch_count(False, workload.encode(), reason.encode())
 
 
 def report():

@@ -12,12 +12,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from heed import features, gradients, operators, unfused
+from heed import features, forms, gradients, operators, unfused
 
 _refusal = torch.ops.heed.refusal.default
 _forward = torch.ops.heed.forward.default
 _forward_lse = torch.ops.heed.forward_lse.default
 _forward_features = torch.ops.heed.forward_features.default
+_FLOATS_OF_MASKS = (torch.bool, torch.float32)  # beside queries of any type
 _sdpa = torch.ops.heed.scaled_dot_product_attention.default
 _DEVICES = {"cpu": torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), "cuda": torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)}
 _TRACED = (FakeTensor, FunctionalTensor)
@@ -62,14 +63,15 @@ def is_served_in_trace(query, key, value, attn_mask, dropout_p, is_causal, scale
         and (query.shape[1] == key.shape[1] or key.shape[1] == 1 or (enable_gqa and query.shape[1] % key.shape[1] == 0))
         and query.shape[3] <= 256
         and value.shape[3] <= 256
-        and (attn_mask is None or (not is_causal and not needs_gradient and _is_bias(attn_mask, query, (*query.shape[:3], key.shape[2]))))
+        and (attn_mask is None or (not is_causal and _is_bias(attn_mask, query, (*query.shape[:3], key.shape[2]))))
+        and (attn_mask is None or not needs_gradient or query.device.type != "cuda")
     )
 
 
 def _is_bias(mask, query, sizes):
     """Whether a tensor may be added to scores of these sizes, or hide some."""
     return (
-        mask.dtype in features.BIAS_DTYPES
+        (mask.dtype in _FLOATS_OF_MASKS or mask.dtype == query.dtype)
         and mask.device == query.device
         and mask.dim() <= 4
         and all(size == 1 or size == of_scores for size, of_scores in zip(reversed(mask.shape), reversed(sizes)))
@@ -116,16 +118,79 @@ def route(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, 
             return _sdpa.redispatch(_DEVICES[query.device.type], *inputs, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         reason = _refusal(*inputs, *rest, needs_gradient)
         if reason:
+            if reason in operators.MAY_HAVE_OTHER_FORM:
+                o = in_other_form(*inputs, *rest, needs_gradient=True)
+                if o is not None:
+                    return o
+                reason = operators.phrase(reason)
             return operators.hand_back(*inputs, *rest, reason)
-        return _unlifted(Attention.apply(*lifted(*inputs, attn_mask, enable_gqa), *masking)[0], query)
+        of_four = lifted(*inputs, attn_mask, enable_gqa)
+        return _unlifted((Attention.apply(*of_four, *masking) if attn_mask is None else BiasedAttention.apply(*of_four, attn_mask, *masking))[0], query)
     if not all(_is_plain(type(tensor)) or isinstance(tensor, _TRACED) for tensor in tensors):
         return operators.hand_back(*inputs, *rest, "a subclass of torch.Tensor")
-    of_four = lifted(*inputs, attn_mask, enable_gqa)
-    if of_four is None or not is_served_in_trace(*of_four, *rest, needs_gradient):
+    form = forms.plain(*inputs, attn_mask, scale, enable_gqa)
+    of_four = form and lifted(form.query, form.key, form.value, form.attn_mask, enable_gqa)
+    if not of_four or not is_served_in_trace(*of_four, form.attn_mask, dropout_p, is_causal, form.scale, enable_gqa, needs_gradient):
         return operators.hand_back(*inputs, *rest, "arguments that a trace does not serve")
+    masking = *masking[:3], form.scale
     if attn_mask is not None:
-        return _unlifted(_forward_features(*of_four, *masking, bias=attn_mask)[0], query)
-    return _unlifted(_forward_lse(*of_four, *masking)[0] if needs_gradient else _forward(*of_four, *masking), query)
+        return form.unfolded(_forward_features(*of_four, *masking, bias=form.attn_mask)[0])
+    return form.unfolded(_forward_lse(*of_four, *masking)[0] if needs_gradient else _forward(*of_four, *masking))
+
+
+def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, needs_gradient=False):
+    """O of a call of scaled_dot_product_attention that is refused as it is and has another form (heed.forms): by Heed, or by PyTorch where Heed has no kernel for
+    that form either, and counted so. None, and not counted, where it has no other form."""
+    call = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+    if backend_selection():
+        return None
+    if attn_mask is not None and is_causal and not forms.takes_mask_beside_causal(query, key, value, attn_mask, scale, enable_gqa):
+        return None
+    form = forms.plain(query, key, value, attn_mask, scale, enable_gqa)
+    of_four = form and lifted(form.query, form.key, form.value, form.attn_mask, enable_gqa)
+    if not of_four:
+        return None
+    q, k, v = of_four
+    mask = form.attn_mask
+    if 0 in (*q.shape[:3], k.shape[2], v.shape[3]):
+        if not _fits(q, k, v, mask, enable_gqa):
+            return None
+        operators.native.heed_torch_count(True, b"", b"tensors without elements")
+        return form.unfolded(forms.WithoutElements.apply((*q.shape[:3], v.shape[3]), q, k, v, mask))
+    if mask is not None and needs_gradient and q.is_cuda:
+        return operators.hand_back(*call, "a mask tensor (attn_mask) of a call on a GPU that needs gradients")
+    has_both = mask is not None and is_causal
+    reason = _refusal(q, k, v, mask, dropout_p, is_causal, form.scale, enable_gqa, needs_gradient or has_both, True)
+    if reason:
+        return None if reason in operators.MAY_HAVE_OTHER_FORM else operators.hand_back(*call, reason)
+    masking = unfused.CAUSAL_TOP_LEFT if is_causal else unfused.NONE, -1, -1, form.scale
+    if needs_gradient:
+        return form.unfolded((Attention.apply(q, k, v, *masking) if mask is None else BiasedAttention.apply(q, k, v, mask, *masking))[0])
+    if has_both:
+        return form.unfolded(_forward_features(q, k, v, *masking, bias=mask)[0])
+    return form.unfolded(_sdpa(q, k, v, mask, 0.0, is_causal, scale=form.scale, enable_gqa=enable_gqa))
+
+
+def _fits(q, k, v, mask, enable_gqa):
+    """Whether lifted tensors, some of them without elements, have the sizes of attention."""
+    heads, heads_kv = q.shape[1], k.shape[1]
+    return (
+        k.shape == (q.shape[0], heads_kv, k.shape[2], q.shape[3])
+        and v.shape[:3] == k.shape[:3]
+        and (heads_kv > 0 and heads % heads_kv == 0 if enable_gqa else heads_kv in (1, heads))
+        and (mask is None or _is_bias(mask, q, (*q.shape[:3], k.shape[2])))
+    )
+
+
+def _in_other_form_of_library(*arguments):
+    try:
+        return in_other_form(*arguments)
+    except Exception as error:
+        operators.native.heed_torch_note_exception(str(error).encode())
+        raise
+
+
+operators.library.impl("in_other_form", _in_other_form_of_library, "CompositeImplicitAutograd")
 
 
 class Attention(torch.autograd.Function):
@@ -139,6 +204,18 @@ class Attention(torch.autograd.Function):
         return o, lse
 
     backward = staticmethod(lambda ctx, *grads: gradients.backward(ctx, *grads)[:7])
+
+
+class BiasedAttention(torch.autograd.Function):
+    """The same of heed::forward_features with a mask tensor alone."""
+
+    @staticmethod
+    def forward(ctx, query, key, value, bias, mask, window_left, window_right, scale):
+        o, lse = _forward_features.redispatch(_DEVICES[query.device.type], query, key, value, mask, window_left, window_right, scale, 0.0, bias)
+        gradients.save_biased(ctx, query, key, value, bias, o, lse, (mask, window_left, window_right, scale))
+        return o, lse
+
+    backward = staticmethod(lambda ctx, *grads: (*gradients.backward_biased(ctx, *grads), *(None,) * 4))
 
 
 def register(library, operator, keys):

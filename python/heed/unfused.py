@@ -146,8 +146,12 @@ def _dense_features(q, k, v, mask, window_left, window_right, scale, softcap, bi
     nothing = torch.full_like(lse, -math.inf)
     if sinks is not None:
         sink = sinks.to(lse.dtype).view(1, -1, 1)
-        lse, nothing = torch.logaddexp(lse, sink), sink.expand_as(lse)
-    weights = torch.exp(scores - lse.unsqueeze(-1)).masked_fill(sees_none.unsqueeze(-1), 0.0)
+        lse_of_scores, lse, nothing = lse, torch.logaddexp(lse, sink), sink.expand_as(lse)
+    # Not by the log-sum-exp, which has no room for what tells keys apart that are all biased by a number such as -1e9.
+    weights = torch.softmax(scores, dim=-1)
+    if sinks is not None:
+        weights = weights * torch.exp(lse_of_scores - lse).unsqueeze(-1)
+    weights = weights.masked_fill(sees_none.unsqueeze(-1), 0.0)
     if drop[0] > 0:
         weights = weights * dropout.kept(*drop, weights.shape, weights.device, first_entry).to(weights.dtype)
     o = (weights.unflatten(1, (heads_kv, heads // heads_kv)) @ exact_v).flatten(1, 2).to(q.dtype)

@@ -282,12 +282,12 @@ class MaskTensors(unittest.TestCase):
                     assert_close(self, o, wanted, torch.float16)
                     self.assertEqual(heed.report().served, 1, heed.report())
 
-    def test_what_is_handed_back_is_pytorchs(self):
+    def test_a_call_that_needs_a_gradient(self):
         q, k, v = tensors((2, HEADS, HEADS, 40, 40, 64, 64), torch.float16, DEVICES[0])
         mask = torch.rand(40, 40, device=q.device) > 0.3
         learned = q.clone().requires_grad_()
         o = heed.scaled_dot_product_attention(learned, k, v, mask)
-        torch.testing.assert_close(o, F.scaled_dot_product_attention(learned, k, v, mask))
+        torch.testing.assert_close(o, F.scaled_dot_product_attention(learned, k, v, mask), atol=3e-3, rtol=3e-3)
         o.float().sum().backward()
         self.assertIsNotNone(learned.grad)
 

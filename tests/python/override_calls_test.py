@@ -45,7 +45,7 @@ class Calls(unittest.TestCase):
         self.q, self.k, self.v = tensors(SIZES, torch.float32, "cpu")
 
     def compare(self, cases, served):
-        """cases: name -> arguments, or (arguments, named arguments). served: whether Heed computes those without gradients; None to leave that open"""
+        """cases: name -> arguments, or (arguments, named arguments). served: whether Heed computes them; None to leave that open"""
         for name, case in cases.items():
             case = case if isinstance(case[-1], dict) else (case, {})
             for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
@@ -55,7 +55,7 @@ class Calls(unittest.TestCase):
                     heed.reset_report()
                     with heed.sdpa():
                         got = outcome(F.scaled_dot_product_attention, case, needs_gradient)
-                    if served is not None and not needs_gradient:
+                    if served is not None:
                         self.assertEqual(heed.report().served, int(served), str(heed.report()))
                     if isinstance(wanted, Exception):
                         # An exception that passes through LibTorch's C functions loses its type.
@@ -96,6 +96,15 @@ class Calls(unittest.TestCase):
                 "a mask of float64": (q, k, v, torch.zeros(6, 9).double()),
                 "a mask of float16 beside float32": (q, k, v, torch.zeros(6, 9).half()),
                 "a mask beside is_causal": ((q[0], k[0], v[0], torch.zeros(6, 9)), {"is_causal": True}),
+                "a mask beside is_causal, of five dimensions": ((q[None], k[None], v[None], torch.zeros(6, 9)), {"is_causal": True}),
+                "five dimensions that do not broadcast": (q[None], torch.zeros(2, 2, 4, 9, 64), torch.zeros(3, 2, 4, 9, 64)),
+                "a mask of five dimensions that does not broadcast": (q[None], k[None], v[None], torch.zeros(2, 1, 1, 6, 9)),
+                "five dimensions, head dims": (q[None], k[None, ..., :32], v[None]),
+                "no key and head dims": (q, k[:, :, :0, :32], v[:, :, :0]),
+                "no key and a value": (q, k[:, :, :0], v),
+                "no head that is shared": ((q, k[:, :0], v[:, :0]), {"enable_gqa": True}),
+                "value heads that do not divide": ((q, k[:, :2], three), {"enable_gqa": True}),
+                "a mask of float16 beside no key": (q, k[:, :, :0], v[:, :, :0], torch.zeros(6, 1).half()),
                 "a dropout above 1": ((q, k, v), {"dropout_p": 1.5}),
                 "a dropout below 0": ((q, k, v), {"dropout_p": -0.5}),
                 "queries that are no tensor": (1, k, v),
@@ -172,30 +181,38 @@ class Calls(unittest.TestCase):
                 "no query of three dimensions": (q[0, :, :0], k[0], v[0]),
                 "one entry beside none": (q[:0], k[:1], v[:1]),
             },
-            False,
+            True,
         )
 
-    def test_other_calls_that_are_handed_back(self):
+    def test_calls_that_are_other_calls(self):
         q, k, v = self.q, self.k, self.v
         five = tuple(tensor[None] for tensor in (q, k, v))
         self.compare(
             {
                 "five dimensions": five,
+                "five dimensions, causal": (five, {"is_causal": True}),
+                "five dimensions with a mask": (*five, torch.zeros(2, 1, 6, 9)),
+                "five dimensions, half": tuple(tensor.half() for tensor in five),
                 "ranks that differ": (q, k[0], v[0]),
                 "a negative scale": ((q, k, v), {"scale": -0.2}),
                 "a scale of zero": ((q, k, v), {"scale": 0.0}),
-                "an infinite scale": ((q[..., :1].abs(), k[..., :1].abs(), v), {"scale": float("inf")}),
                 "key heads unlike value heads": ((q, k[:, :2], v), {"enable_gqa": True}),
             },
-            False,
+            True,
         )
+
+    def test_other_calls_that_are_handed_back(self):
+        q, k, v = self.q, self.k, self.v
+        self.compare({"an infinite scale": ((q[..., :1].abs(), k[..., :1].abs(), v), {"scale": float("inf")})}, False)
 
     def test_traces_of_lifted_calls(self):
         q, k, v = self.q, self.k, self.v
-        for case in ((q[0], k[0], v[0]), (q, k[:1, :1], v[:1, :1]), (q[0, 0], k[0, 0], v[0, 0], torch.zeros(6, 9))):
+        five = tuple(tensor[None] for tensor in (q, k, v))
+        for case in ((q[0], k[0], v[0]), (q, k[:1, :1], v[:1, :1]), (q[0, 0], k[0, 0], v[0, 0], torch.zeros(6, 9)), five, (*five, torch.zeros(2, 1, 6, 9)), (q, k[0], v[0])):
             for mode in (torch.no_grad, torch.enable_grad):
+                torch._dynamo.reset()
                 with mode(), heed.sdpa():
-                    leaves = [tensor.detach().requires_grad_(mode is torch.enable_grad and len(case) == 3) for tensor in case]
+                    leaves = [tensor.detach().requires_grad_(mode is torch.enable_grad) for tensor in case]
                     heed.reset_report()
                     got = torch.compile(lambda *rest: F.scaled_dot_product_attention(*rest), backend="aot_eager", fullgraph=True)(*leaves)
                     self.assertEqual((heed.report().served, heed.report().handed_back), (1, 0), str(heed.report()))

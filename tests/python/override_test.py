@@ -95,17 +95,14 @@ class Overrides(unittest.TestCase):
         q, k, v = self.q, self.k, self.v
         learned, seen = q.clone().requires_grad_(), torch.rand(16, 16, generator=generator()) > 0.3
         cases = {
-            "needs gradients": lambda: F.scaled_dot_product_attention(learned, k, v, seen),
-            "beside is_causal": lambda: F.scaled_dot_product_attention(q, k, v, seen, is_causal=True),
-            "call that needs": lambda: F.scaled_dot_product_attention(q, k, v, torch.randn(16, 16, generator=generator()).requires_grad_()),
             "dropout": lambda: F.scaled_dot_product_attention(q, k, v, dropout_p=0.1),
-            "2, 3 or 4 dimensions": lambda: F.scaled_dot_product_attention(q[None], k[None], v[None]),
             "element type": lambda: F.scaled_dot_product_attention(q.double(), k.double(), v.double()),
-            "sizes": lambda: F.scaled_dot_product_attention(q, k[:, :2], v, enable_gqa=True),
-            "without elements": lambda: F.scaled_dot_product_attention(q[:0], k[:0], v[:0]),
-            "scale": lambda: F.scaled_dot_product_attention(q, k, v, scale=-1.0),
+            "not finite": lambda: F.scaled_dot_product_attention(q[..., :1].abs(), k[..., :1].abs(), v, scale=torch.inf),
+            "scale that is not finite": lambda: F.scaled_dot_product_attention(learned[..., :1].abs(), k[..., :1].abs(), v, scale=torch.inf),
             "selection of backends": lambda: with_math(q, k, v),
             "d300": lambda: F.scaled_dot_product_attention(*(torch.zeros(1, 1, 8, 300) for _ in range(3))),
+            "no program for fp32_d300": lambda: F.scaled_dot_product_attention(*(torch.zeros(1, 1, 1, 8, 300) for _ in range(3))),
+            "program for fp32_d300": lambda: F.scaled_dot_product_attention(*(torch.zeros(8, 300) for _ in range(3))),
             "fp32_d300": lambda: F.scaled_dot_product_attention(*(torch.zeros(1, 1, 8, 300) for _ in range(3)), seen[:8, :8]),
         }
         for words, call in cases.items():
@@ -115,7 +112,7 @@ class Overrides(unittest.TestCase):
                 with heed.sdpa():
                     torch.manual_seed(0)
                     got = call()
-                torch.testing.assert_close(got, wanted)
+                torch.testing.assert_close(got, wanted, equal_nan=True)
                 self.assertIn(words, self.reason())
                 with heed.sdpa(strict=True), self.assertRaisesRegex(RuntimeError, words):
                     call()
@@ -130,8 +127,6 @@ class Overrides(unittest.TestCase):
         }
         for name, mask in masks.items():
             for mode in (torch.no_grad, torch.enable_grad, torch.inference_mode):
-                if name == "learned" and mode is torch.enable_grad:
-                    continue
                 with self.subTest(mask=name, mode=mode.__name__), mode():
                     wanted = F.scaled_dot_product_attention(self.q, self.k, self.v, mask)
                     with heed.sdpa(strict=True):
@@ -147,7 +142,6 @@ class Overrides(unittest.TestCase):
             torch.testing.assert_close(F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True), wanted, atol=1e-5, rtol=1e-4)
 
     def test_a_learned_mask(self):
-        # Heed computes no gradient of a mask beside that of an output, also where no other tensor wants one.
         for learned in ("mask", "query"):
             results = []
             for override in (False, True):
@@ -159,7 +153,7 @@ class Overrides(unittest.TestCase):
                 results.append((o.detach(), mask.grad if learned == "mask" else q.grad))
             for one, two in zip(*results):
                 torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-4)
-            self.assertEqual(self.counted(), (0, 1))
+            self.assertEqual(self.counted(), (1, 0))
 
     def test_rows_that_see_no_key_are_zeros(self):
         seen = torch.ones(16, 16, dtype=torch.bool)
@@ -173,12 +167,11 @@ class Overrides(unittest.TestCase):
                 torch.testing.assert_close(o[:, :, 4:], F.scaled_dot_product_attention(q, k, v)[:, :, 4:], atol=2e-2, rtol=2e-2)
 
     def test_strict_ends_with_its_statement(self):
-        mask = torch.zeros(16, 16, requires_grad=True)
         with heed.sdpa():
             with heed.sdpa(strict=True):
-                with self.assertRaisesRegex(RuntimeError, "mask tensor"):
-                    F.scaled_dot_product_attention(self.q, self.k, self.v, mask)
-            F.scaled_dot_product_attention(self.q, self.k, self.v, mask)
+                with self.assertRaisesRegex(RuntimeError, "dropout"):
+                    F.scaled_dot_product_attention(self.q, self.k, self.v, dropout_p=0.1)
+            F.scaled_dot_product_attention(self.q, self.k, self.v, dropout_p=0.1)
 
     def test_errors_of_pytorch_keep_their_sentence(self):
         bad = torch.zeros(3, 16)

@@ -39,10 +39,11 @@ class Recordings(unittest.TestCase):
             ("b2h4l16d64:fp32:bias=bool/bk", ""): lambda: F.scaled_dot_product_attention(q, k, v, padding),
             ("b2h4l16d64:fp32:bias=fp32", ""): lambda: F.scaled_dot_product_attention(q, k, v, numbers),
             ("b2h4l16d64:fp32:bias=fp32/hlk", ""): lambda: F.scaled_dot_product_attention(q, k, v, numbers[:1].expand(2, 4, 16, 16)),
-            ("b2h4l16d64:fp32:bias=bool/lk", "attn_mask bool of a call that needs gradients"): lambda: F.scaled_dot_product_attention(learned, k, v, mask),
+            ("b2h4l16d64:fp32:bias=bool/hlk", ""): lambda: F.scaled_dot_product_attention(learned, k, v, torch.stack([mask] * 4)),
             ("b1h4l16d64:fp32", ""): lambda: F.scaled_dot_product_attention(q[0], k[0], v[0]),
             ("b2h4hkv1l16d64:fp32", ""): lambda: F.scaled_dot_product_attention(q, k[:1, :1], v[:1, :1]),
-            ("", "5-dimensional"): lambda: F.scaled_dot_product_attention(q[None], k[None], v[None]),
+            ("b2h4l16d64:fp32:scale=0.25", ""): lambda: F.scaled_dot_product_attention(q[None], k[None], v[None], scale=-0.25),
+            ("", "5-dimensional"): lambda: F.scaled_dot_product_attention(q[None], k[None], v[None], scale=torch.inf),
             ("", ""): lambda: F.scaled_dot_product_attention(q.double(), k.double(), v.double()),
             ("b2h4l16d64:fp32:scale=0.5", ""): lambda: heed.scaled_dot_product_attention(q, k, v, scale=0.5),
             ("b2h4l16d64:fp32:causal_top_left:window=3", ""): lambda: heed.attention(q, k, v, causal=True, window=(3, None), alignment="top_left"),
@@ -53,7 +54,7 @@ class Recordings(unittest.TestCase):
                 got = [call() for _ in range(2) for call in calls.values()]
             self.assertEqual(self.rows(recording), {key: 2 for key in calls})
             for one, two in zip(got, 2 * wanted):
-                torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-5, equal_nan=True)
             self.assertTrue(all(row.seconds > 0 for row in recording.rows.values()))
         with heed.record() as recording:
             pass

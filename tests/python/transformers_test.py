@@ -166,8 +166,7 @@ class Function(unittest.TestCase):
             for name, given in (("softcap", 2.0), ("s_aux", torch.zeros(4))):
                 with self.assertRaisesRegex(heed.NotServed, name.replace("s_aux", "sinks")):
                     heed.transformers.attention(Module(), q, k, v, None, dropout=0.5, **{name: given})
-            with self.assertRaisesRegex(heed.NotServed, "needs gradients"):
-                heed.transformers.attention(Module(), q.requires_grad_(), k, v, torch.ones(7, 7, dtype=torch.bool))
+            heed.transformers.attention(Module(), q.requires_grad_(), k, v, torch.ones(7, 7, dtype=torch.bool))
 
     def test_weights_that_it_does_not_return(self):
         q, k, v = projections()
@@ -204,7 +203,7 @@ class Gradients(unittest.TestCase):
 
         return with_implementation(model, implementation, run)
 
-    def check(self, model, given, beside="eager", seed=None):
+    def check(self, model, given, beside="eager", seed=None, bound=3e-5):
         wanted = self.gradients(model, beside, given, seed)
         heed.reset_report()
         actual = self.gradients(model, "heed", given, seed)
@@ -212,24 +211,21 @@ class Gradients(unittest.TestCase):
         # The gradient of a bias of keys is zero, and what is left of it rounding, which is of the size of the others.
         rounding = 1e-7 * max(gradient.abs().max() for gradient in wanted.values())
         for name, gradient in wanted.items():
-            self.assertLessEqual((actual[name] - gradient).abs().max(), 3e-5 * gradient.abs().max() + rounding, name)
+            self.assertLessEqual((actual[name] - gradient).abs().max(), bound * gradient.abs().max() + rounding, name)
 
     def test_of_models(self):
         for name in ("llama", "mistral", "gemma2", "gpt_oss", "bert", "t5"):
             with self.subTest(model=name):
-                self.check(made(name), inputs(name))
-                if name == "t5":
-                    # A mask tensor of a call that wants a gradient.
-                    self.assertEqual((heed.report().served, heed.report().handed_back), (0, 6))
-                else:
-                    self.assertEqual(heed.report().handed_back, 0)
+                # T5 does not scale scores: "eager" itself is 6e-5 away from the gradients of float64.
+                self.check(made(name), inputs(name), bound=2e-4 if name == "t5" else 3e-5)
+                self.assertEqual(heed.report().handed_back, 0)
 
     def test_of_padding(self):
-        for name, handed_back in (("llama", 2), ("bert", 2), ("gemma2", 0), ("gpt_oss", 0)):
+        for name in ("llama", "bert", "gemma2", "gpt_oss"):
             with self.subTest(model=name):
                 # Padding on the right: rows of a causal mask all see a key.
                 self.check(made(name), inputs(name, "right"), "sdpa" if name == "llama" else "eager")
-                self.assertEqual(heed.report().handed_back, handed_back, str(heed.report()))
+                self.assertEqual(heed.report().handed_back, 0, str(heed.report()))
 
     def test_with_recomputed_activations(self):
         for is_reentrant in (False, True):
