@@ -143,6 +143,11 @@ TEST(EmulatedSm80Features, Lengths) {
   run_lengths<kSmall, problem_of(Element::fp16, 64, kCausal, {.lengths = true})>();
   run_lengths<Config{.block_m = 32, .block_n = 16, .kv_groups = 2, .tile_order = TileOrder::lpt},
               problem_of(Element::bf16, 64, kWindow, {.lengths = true})>();
+  // Warps of a group that see fewer tiles than others meet them at one barrier of the program.
+  run_lengths<Config{.kv_groups = 2, .overlap = true, .rescale = kStaleTile},
+              problem_of(Element::bf16, 64, kCausal, {.lengths = true})>();
+  run_lengths<Config{.block_n = 32, .overlap = true, .late_loads = true},
+              problem_of(Element::fp16, 64, kWindow, {.lengths = true})>();
 }
 
 template <Config kConfig, Problem kProblem>
