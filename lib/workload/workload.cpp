@@ -338,7 +338,8 @@ Workload parse_workload(std::string_view text) {
       fail(text, fmt::format("\"{}\" is no dtype (fp16, bf16, fp32), mask (causal_top_left, causal_bottom_right, "
                              "window=LEFT/RIGHT, window_top_left=LEFT/RIGHT), layout (bhld, blhd), scale=NUMBER or "
                              "feature (softcap=NUMBER, bias=DTYPE/DIMENSIONS, alibi, sinks, key_lengths, ragged, "
-                             "page=KEYS, prefix=KEYS, dropout=PROBABILITY, blocks=SIZE/PARTS)",
+                             "page=KEYS, prefix=KEYS, dropout=PROBABILITY, "
+                             "relative=BUCKETS/DISTANCE, blocks=SIZE/PARTS)",
                              part));
     }
   }

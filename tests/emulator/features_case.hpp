@@ -54,6 +54,11 @@ class FeatureCase {
       slopes_.push_back(std::exp2(-0.5F * static_cast<float>(i) - 1.0F));
     if (shape.slopes != 0) p_.alibi_slopes = slopes_.data();
     p_.alibi_batch = shape.slopes == 2 ? shape.heads : 0;
+    if (shape.relative) {
+      for (int i = 0; i < shape.heads * shape.relative->all; ++i) relative_.push_back(normal() * 2);
+      p_.relative_bias = relative_.data();
+      p_.relative_buckets = *shape.relative;
+    }
     const auto given = [](const auto& numbers) { return numbers.empty() ? nullptr : numbers.data(); };
     p_.sinks = given(shape_.sinks);
     p_.cu_seqlens_q = given(shape_.cu_q);
@@ -347,6 +352,21 @@ class FeatureCase {
     p_.bias = bias_.data();
   }
 
+  /// By counting: buckets of 32 and 128 of either kind.
+  [[nodiscard]] int bucket(int ahead) const {
+    const bool both = shape_.relative->all > shape_.relative->side;
+    constexpr int kOfSixteen[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91};
+    constexpr int kOfThirtyTwo[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16,
+                                    19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113};
+    const int distance = both ? std::abs(ahead) : std::max(-ahead, 0);
+    int bucket = 0;
+    if (both)
+      for (const int first : kOfSixteen) bucket += distance >= first ? 1 : 0;
+    else
+      for (const int first : kOfThirtyTwo) bucket += distance >= first ? 1 : 0;
+    return both && ahead > 0 ? bucket + 16 : bucket;
+  }
+
   /// What a probability is multiplied by, by the words of kernels/attention/dropout.hpp.
   [[nodiscard]] double kept(int b, int h, int row, int key) const {
     if (shape_.dropout == 0) return 1;
@@ -377,6 +397,7 @@ class FeatureCase {
       s *= p_.scale;
       if (shape_.softcap != 0) s = shape_.softcap * std::tanh(s / shape_.softcap);
       if (shape_.bias) s += bias_at(b, h, row, j);
+      if (shape_.relative) s += relative_[at(h * shape_.relative->all + bucket(j - (row + e.len_k - e.len_q)))];
       if (shape_.slopes != 0)
         s -= slopes_[at((shape_.slopes == 2 ? b * shape_.heads : 0) + h)] * std::abs(row + e.len_k - e.len_q - j);
       p[at(j)] = s;
@@ -407,6 +428,7 @@ class FeatureCase {
   Elements q_, k_, v_, o_;
   std::vector<float> lse_;
   std::vector<float> slopes_;
+  std::vector<float> relative_;
   std::vector<std::byte> bias_;
   std::vector<int> table_;
   std::vector<std::vector<int>> pages_;  ///< of an entry
