@@ -54,7 +54,35 @@ inline float bias_at(const FeatureParams& p, long long index) {
   return x <= -static_cast<float>(ElementTraits<Element::fp32>::largest) ? -kInfinity : x;
 }
 
-/// Scores after softcap, bias and ALiBi, in powers of two as they come. Lane i is row row[i] and key key[i]; lanes of
+/// Buckets of distances, which lanes hold as floats (kernels/attention/relative_bias.hpp): log2 x of whole numbers, by
+/// the series of natural_log.
+inline Vec log2_of_whole(Vec x) {
+  const IntVec bits = (IntVec)x;
+  const IntVec exponent = (bits - 0x3f2aaaab) >> 23;
+  const Vec mantissa = (Vec)(bits - (exponent << 23));
+  const Vec t = (mantissa - 1.0F) / (mantissa + 1.0F);
+  const Vec t2 = t * t;
+  const Vec series = t * (1.0F + t2 * (0.333333333F + t2 * (0.2F + t2 * (0.142857143F + t2 * 0.111111111F))));
+  return series * (2 * kLog2E) + __builtin_convertvector(exponent, Vec);
+}
+inline Vec relative_biases(const FeatureParams& p, long long head, IntVec ahead) {
+  const RelativeBuckets& b = p.relative_buckets;
+  const float* const table = p.relative_bias + head * b.all;
+  int first = ahead[0];
+  int last = ahead[0];
+  for (int i = 1; i < kLanes; ++i) {
+    first = ahead[i] < first ? ahead[i] : first;
+    last = ahead[i] > last ? ahead[i] : last;
+  }
+  if (const int bucket = relative_bucket_of_all(b, first, last); bucket >= 0) return broadcast(table[bucket]);
+  const Vec distance = __builtin_convertvector(ahead < 0 ? -ahead : ahead, Vec);
+  const Vec logarithm = log2_of_whole(max(distance, broadcast(1.0F)));
+  Vec biases;
+  for (int i = 0; i < kLanes; ++i) biases[i] = table[relative_bucket(b, ahead[i], [&](float) { return logarithm[i]; })];
+  return biases;
+}
+
+/// Scores after softcap, biases and ALiBi, in powers of two as they come. Lane i is row row[i] and key key[i]; lanes of
 /// rows or keys that there are not keep their score.
 template <Features kFeatures, Exp2 kExp2>
 inline Vec changed_scores(const FeatureParams& p, long long entry, long long head, Vec scores, IntVec row, IntVec key) {
@@ -69,6 +97,8 @@ inline Vec changed_scores(const FeatureParams& p, long long entry, long long hea
           scores[i] = bias == -kInfinity ? bias : scores[i] + bias * kLog2E;  // whatever a hidden score was
         }
     }
+  if constexpr (kFeatures.relative)
+    if (p.relative_bias != nullptr) scores += relative_biases(p, head, key - (row + (p.len_k - p.len_q))) * kLog2E;
   if constexpr (kFeatures.alibi)
     if (p.alibi_slopes != nullptr) {
       const IntVec ahead = row + (p.len_k - p.len_q) - key;

@@ -137,14 +137,15 @@ struct Specialization {
 /// that have fewer of them.
 struct Features {
   bool softcap = false;
-  bool bias = false;     ///< a tensor of biases or a boolean mask
-  bool alibi = false;    ///< biases that are linear in the distance
-  bool sinks = false;    ///< one more score of each row, without a value
-  bool lengths = false;  ///< of each entry of the batch
-  bool pages = false;    ///< of K and V
-  bool blocks = false;   ///< lists of the blocks of keys that blocks of rows see
-  bool prefix = false;   ///< keys that all rows see under a causal mask
-  bool dropout = false;  ///< of probabilities
+  bool bias = false;      ///< a tensor of biases or a boolean mask
+  bool alibi = false;     ///< biases that are linear in the distance
+  bool sinks = false;     ///< one more score of each row, without a value
+  bool lengths = false;   ///< of each entry of the batch
+  bool pages = false;     ///< of K and V
+  bool blocks = false;    ///< lists of the blocks of keys that blocks of rows see
+  bool prefix = false;    ///< keys that all rows see under a causal mask
+  bool dropout = false;   ///< of probabilities
+  bool relative = false;  ///< tables of biases by relative position
   constexpr bool operator==(const Features&) const = default;
 };
 

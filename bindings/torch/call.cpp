@@ -142,6 +142,8 @@ void write_key(Call& call, std::uint32_t threads) {
                                    static_cast<std::int64_t>(p.dtype_bias),
                                    bits(p.softcap),
                                    bits(p.dropout),
+                                   p.relative_buckets,
+                                   p.relative_max_distance,
                                    p.total_q,
                                    p.total_k,
                                    p.page_size,
@@ -334,6 +336,7 @@ Features Features::shared() const {
           block_counts.shared(),
           block_indices.shared(),
           prefix_lengths.shared(),
+          relative_bias.shared(),
           softcap,
           max_len_q,
           max_len_k,
@@ -341,7 +344,9 @@ Features Features::shared() const {
           block_keys,
           dropout,
           dropout_seed,
-          dropout_offset};
+          dropout_offset,
+          relative_max_distance,
+          relative_bidirectional};
 }
 
 std::string text_of(const heed_problem& problem) {

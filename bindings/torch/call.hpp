@@ -45,6 +45,7 @@ struct Features {
   Tensor block_counts;    ///< (batch or 1, heads or 1, blocks of rows), int32
   Tensor block_indices;   ///< (batch or 1, heads or 1, blocks of rows, numbers), int32
   Tensor prefix_lengths;  ///< (batch), int32
+  Tensor relative_bias;   ///< (heads, buckets), float32
   double softcap = 0;
   std::int64_t max_len_q = 0;     ///< of the entries of a ragged batch
   std::int64_t max_len_k = 0;     ///< of these, and of entries whose keys lie in pages
@@ -53,6 +54,8 @@ struct Features {
   double dropout = 0;             ///< the probability of dropping
   std::int64_t dropout_seed = 0;  ///< the bits of an unsigned number, and so is the offset
   std::int64_t dropout_offset = 0;
+  std::int64_t relative_max_distance = 0;
+  bool relative_bidirectional = true;
 
   /// Other owners of the same tensors.
   [[nodiscard]] Features shared() const;
@@ -86,7 +89,7 @@ bool may_have_other_form(Refusal refusal);
 
 /// Everything that tells one plan from another; plain words, compared and hashed as such.
 struct PlanKey {
-  std::array<std::int64_t, 55> words{};
+  std::array<std::int64_t, 57> words{};
   friend bool operator==(const PlanKey&, const PlanKey&) = default;
   [[nodiscard]] std::uint64_t hash() const;
 };

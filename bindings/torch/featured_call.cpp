@@ -152,6 +152,13 @@ Refusal read_featured_call(TensorHandle q_tensor, TensorHandle k_tensor, TensorH
     if (fits) p.page_table_stride = std::max(table->strides[0], table->sizes[1]);
     p.flags |= HEED_PAGED;
   }
+  if (f.relative_bias) {
+    const std::optional<Shape> table = shape_of(f.relative_bias.get());
+    p.relative_buckets = table && table->rank == 2 ? table->sizes[1] : 0;
+    p.relative_max_distance = f.relative_max_distance;
+    if (!f.relative_bidirectional) p.flags |= HEED_RELATIVE_PAST;
+    fits = fits && takes(f.relative_bias, HEED_HAS_RELATIVE_BIAS, fp32, {p.heads, p.relative_buckets});
+  }
   if (f.block_counts) fits = fits && read_blocks(f, call);
   if (!fits) return Refusal::feature_tensor;
   if (f.bias)

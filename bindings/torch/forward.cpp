@@ -79,6 +79,7 @@ void set_features(const Features& f, heed_tensors& tensors) {
   set(f.block_counts, tensors.block_counts);
   set(f.block_indices, tensors.block_indices);
   set(f.prefix_lengths, tensors.prefix_lengths);
+  set(f.relative_bias, tensors.relative_bias);
   tensors.dropout_seed = static_cast<std::uint64_t>(f.dropout_seed);
   tensors.dropout_offset = static_cast<std::uint64_t>(f.dropout_offset);
 }
@@ -151,7 +152,10 @@ Outputs run_unfused_features(const Inputs& inputs, const Masking& masking) {
                          stable(f.block_keys),
                          stable(f.dropout),
                          stable(f.dropout_seed),
-                         stable(f.dropout_offset)};
+                         stable(f.dropout_offset),
+                         stable_optional(f.relative_bias.shared()),
+                         stable(f.relative_max_distance),
+                         stable(f.relative_bidirectional)};
   check(libtorch().call("heed::unfused_features", "", stack, kAbiVersion), "heed::unfused_features");
   return {tensor_of(stack[0]), tensor_of(stack[1])};
 }
@@ -231,7 +235,10 @@ void forward_features_kernel(StableValue* stack, std::uint64_t, std::uint64_t) {
   f.dropout = number_of<double>(stack[22]);
   f.dropout_seed = number_of<std::int64_t>(stack[23]);
   f.dropout_offset = number_of<std::int64_t>(stack[24]);
-  const bool or_unfused = number_of<bool>(stack[25]);
+  f.relative_bias = optional_tensor_of(stack[25]);
+  f.relative_max_distance = number_of<std::int64_t>(stack[26]);
+  f.relative_bidirectional = number_of<bool>(stack[27]);
+  const bool or_unfused = number_of<bool>(stack[28]);
   Call call;
   const Refusal refusal =
       read_featured_call(inputs.q.get(), inputs.k.get(), inputs.v.get(), masking, inputs.features, call);

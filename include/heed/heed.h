@@ -87,7 +87,9 @@ typedef struct heed_strides {
 /* What else a problem asks for: heed_problem.flags. A score goes through, in this order (as in FlashAttention-3 and in
  * Transformers):
  *
- *     s = scale * q.k       softcap * tanh(s / softcap)       s + bias       s - slope |own key - key|       the mask
+ *     s = scale * q.k       softcap * tanh(s / softcap)       s + bias       s + table[bucket of key - own key]
+ *
+ *     s - slope |own key - key|       the mask
  *
  * and a sink is one more score of each row. A row that sees no key is zeros; its log-sum-exp is -infinity, or its sink.
  * Dropout (heed_problem.dropout) sets probabilities to zero, after the softmax, and divides the others by the
@@ -125,6 +127,14 @@ typedef struct heed_strides {
 /* Rows of entry b also see, of its keys before prefix_lengths[b], those that the mask's right bound hides: with a
  * causal mask a prefix LM. Less than 0 counts as 0, and more than the entry's keys as all of them. */
 #define HEED_HAS_PREFIX (1u << 10)
+/* Scores are biased by the bucket of the distance from the own key of the query, i + (len_k - len_q) for query i, to
+ * the key: a table (heads, relative_buckets), as in T5 (Raffel et al., arXiv 1910.10683). Buckets are those of
+ * _relative_position_bucket of Transformers: of a side, half have a distance each, the others grow with its logarithm
+ * up to relative_max_distance, and the last has all beyond. */
+#define HEED_HAS_RELATIVE_BIAS (1u << 11)
+#define HEED_RELATIVE_PAST                                                                  \
+  (1u << 12) /* with it: the table is not bidirectional, keys after the own one count as it \
+              */
 
 typedef struct heed_problem {
   uint32_t struct_size; /* sizeof(heed_problem) */
@@ -165,6 +175,8 @@ typedef struct heed_problem {
   int64_t block_most;        /* with HEED_HAS_BLOCKS: numbers that a list has room for, 1 to 2^24 */
   heed_strides block_count_strides; /* of (batch, heads, blocks of rows), `dim` 0; 0: all share them */
   heed_strides block_index_strides; /* of (batch, heads, blocks of rows, block_most), `dim` 1; 0 as above */
+  int64_t relative_buckets;      /* with HEED_HAS_RELATIVE_BIAS: 4 to 1024, even; with HEED_RELATIVE_PAST 2 to 1024 */
+  int64_t relative_max_distance; /* with HEED_HAS_RELATIVE_BIAS: at most 2^16 */
   uint32_t flags;
   uint32_t reserved_flags; /* 0 */
   uint64_t reserved[8];    /* 0 */
@@ -193,6 +205,7 @@ typedef struct heed_tensors {
   const int32_t* block_counts;   /* (batch, heads, blocks of rows), by block_count_strides */
   const int32_t* block_indices;  /* (batch, heads, blocks of rows, block_most), by block_index_strides */
   const int32_t* prefix_lengths; /* (batch) */
+  const float* relative_bias;    /* (heads, relative_buckets) */
   const float* q_scale;
   const float* k_scale;
   const float* v_scale;

@@ -111,6 +111,15 @@ struct Bias {
   bool operator==(const Bias&) const = default;
 };
 
+/// A table of biases by the bucket of the distance between a query's own key and a key, as in T5 (arXiv 1910.10683;
+/// kernels/attention/relative_bias.hpp): (heads, buckets) in fp32. Own keys are aligned to the bottom right.
+struct RelativeBias {
+  std::int64_t buckets = 32;
+  std::int64_t max_distance = 128;  ///< at which logarithmic buckets would end; the last one has all that is beyond
+  bool bidirectional = true;        ///< keys after the own one have half of the buckets; else they count as it
+  bool operator==(const RelativeBias&) const = default;
+};
+
 /// Which blocks of keys a block of rows sees, by named parts: a block that any part names is seen. Blocks are counted
 /// from a row's own key, which masks define too. Without a part all blocks are seen.
 struct BlockPattern {
@@ -159,12 +168,13 @@ struct Workload {
   // Features: what most problems do not have. Scores are scaled, then capped, then biased, then masked.
   double softcap = 0;             ///< scores become softcap * tanh(score / softcap); 0: they stay as they are
   std::optional<Bias> bias = {};  ///< a tensor of biases or a boolean mask
-  bool alibi = false;        ///< biases of -slope |own key - key|, a slope each query head (arXiv 2108.12409); own keys
-                             ///< are aligned to the bottom right
-  bool sinks = false;        ///< a score each query head that joins the softmax of every row without a value
-  bool key_lengths = false;  ///< entries of the batch use their first keys alone, as many as they say: at most len_k
-  bool ragged = false;       ///< entries have lengths of their own, and their rows follow each other in one tensor
-                             ///< (total rows, heads, dim); len_q and len_k are the most that one has
+  bool alibi = false;  ///< biases of -slope |own key - key|, a slope each query head (arXiv 2108.12409); own keys
+                       ///< are aligned to the bottom right
+  std::optional<RelativeBias> relative = {};  ///< biases by relative position, a table each query head
+  bool sinks = false;          ///< a score each query head that joins the softmax of every row without a value
+  bool key_lengths = false;    ///< entries of the batch use their first keys alone, as many as they say: at most len_k
+  bool ragged = false;         ///< entries have lengths of their own, and their rows follow each other in one tensor
+                               ///< (total rows, heads, dim); len_q and len_k are the most that one has
   std::int64_t page_size = 0;  ///< keys of a page where K and V lie in pages, 0 where they do not
   std::int64_t prefix = 0;  ///< rows also see, of their entry's first keys, what the mask's right bound hides: as many
                             ///< as entries say, at most this (prefix LM); 0: none
@@ -185,7 +195,7 @@ struct Workload {
   /// Whether there is any feature.
   [[nodiscard]] bool has_features() const {
     return softcap != 0 || bias || alibi || sinks || has_lengths() || page_size > 0 || prefix > 0 || blocks ||
-           dropout != 0;
+           dropout != 0 || relative;
   }
   /// The index of query `row`'s own key: of a mask at the bottom right it may be below 0, at the top left beyond the
   /// last key.
@@ -208,7 +218,8 @@ struct Workload {
 /// Shape: b (batch, default 1), h (query heads, default 1), hkv (key heads, default h), l (query length), k (key
 /// length, default l), d (head dim), dv (value dim, default d); each a positive decimal number, at most once. Then, in
 /// any order and each after a colon: a dtype, a mask, a layout, scale=NUMBER, and features: softcap=NUMBER, alibi,
-/// sinks, key_lengths, ragged, page=KEYS, prefix=KEYS, dropout=PROBABILITY, blocks=SIZE/PARTS, and bias=DTYPE or
+/// sinks, key_lengths, ragged, page=KEYS, prefix=KEYS, dropout=PROBABILITY, relative=BUCKETS/DISTANCE,
+/// relative=BUCKETS/DISTANCE/past for a table that is not bidirectional, blocks=SIZE/PARTS, and bias=DTYPE or
 /// bias=DTYPE/DIMENSIONS, with a dtype or bool, and those of the letters b, h, l and k in whose dimensions biases
 /// differ: bias=bool/bk for padding, bias=fp16/hlk for positions.
 ///
@@ -257,6 +268,7 @@ struct HostTensors {
   Strides bias_strides = {};
   std::int64_t bias_key_stride = 0;
   const float* alibi_slopes = nullptr;         ///< (heads)
+  const float* relative_bias = nullptr;        ///< (heads, buckets)
   const float* sinks = nullptr;                ///< (heads)
   const std::int32_t* cu_seqlens_q = nullptr;  ///< (batch + 1): where an entry's queries begin, and the last's end
   const std::int32_t* cu_seqlens_k = nullptr;  ///< (batch + 1); not used where there are pages

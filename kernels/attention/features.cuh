@@ -131,6 +131,11 @@ __device__ __forceinline__ void add_bias(float (&s)[kRegisters], int h, const ch
     }
 }
 
+/// relative_bucket by the special-function unit.
+__device__ __forceinline__ int relative_bucket_of(const RelativeBuckets& buckets, int ahead) {
+  return relative_bucket(buckets, ahead, [](float x) { return ptx::lg2_approx_ftz(x); });
+}
+
 /// The keys that all rows of the block's entry see. Without the feature an empty type.
 template <const Problem& kProblem, bool kPrefix = kProblem.features.prefix>
 struct SeenPrefix {};
@@ -191,15 +196,18 @@ template <const Problem& kProblem>
 struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
   static constexpr Features kFeatures = kProblem.features;
 
-  const char* bias;  ///< of the head's first row and key
-  float slope;       ///< times log2(e)
+  const char* bias;       ///< of the head's first row and key
+  const float* relative;  ///< of the head's first bucket
+  float slope;            ///< times log2(e)
 
   /// Of no head yet.
-  __device__ __forceinline__ ScoreChanges() : bias(nullptr), slope(0) {}
+  __device__ __forceinline__ ScoreChanges() : bias(nullptr), relative(nullptr), slope(0) {}
   /// @param p the launch as the entry has it (of_entry)
   /// @param head of the queries
   __device__ __forceinline__ ScoreChanges(const FeatureParams& p, int entry, int head)
-      : Dropout<kProblem>(p, entry, head), bias(nullptr), slope(0) {
+      : Dropout<kProblem>(p, entry, head), bias(nullptr), relative(nullptr), slope(0) {
+    if constexpr (kFeatures.relative)
+      if (p.relative_bias != nullptr) relative = p.relative_bias + head * p.relative_buckets.all;
     if constexpr (kFeatures.bias)
       if (p.bias != nullptr)
         bias = static_cast<const char*>(p.bias) +
@@ -242,6 +250,8 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
             break;
         }
       }
+    if constexpr (kFeatures.relative)
+      if (relative != nullptr) add_relative_biases(s, p, row, first);
     if constexpr (kFeatures.alibi)
       if (p.alibi_slopes != nullptr)
 #pragma unroll
@@ -258,6 +268,32 @@ struct ScoreChanges<kProblem, true> : Dropout<kProblem> {
   }
 
  private:
+  /// Far from the own keys, where all of a row's keys are in one bucket, that is one number.
+  template <int kRegisters>
+  __device__ __forceinline__ void add_relative_biases(float (&s)[kRegisters], const FeatureParams& p, int row,
+                                                      int first) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int ahead = first - (row + 8 * h + (p.len_k - p.len_q));
+      const int bucket = relative_bucket_of_all(p.relative_buckets, ahead, ahead + 2 * kRegisters - 7);
+      if (bucket >= 0) {
+        const float added = relative[bucket] * kLog2e;
+#pragma unroll
+        for (int t = 0; t < kRegisters / 4; ++t) {
+          s[4 * t + 2 * h] += added;
+          s[4 * t + 2 * h + 1] += added;
+        }
+      } else {
+#pragma unroll
+        for (int t = 0; t < kRegisters / 4; ++t)
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+            s[4 * t + 2 * h + i] =
+                fmaf(relative[relative_bucket_of(p.relative_buckets, ahead + 8 * t + i)], kLog2e, s[4 * t + 2 * h + i]);
+      }
+    }
+  }
+
   template <BiasElement kElement, int kRegisters>
   __device__ __forceinline__ void add_biases(float (&s)[kRegisters], const FeatureParams& p, int row, int first) const {
     constexpr int kBytes = bytes_of(kElement);

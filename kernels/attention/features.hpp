@@ -2,7 +2,9 @@
 ///
 /// A score goes through, in this order (as in FlashAttention-3 and in Transformers):
 ///
-///     s = scale * q.k       softcap * tanh(s / softcap)       s + bias       s - slope |own key - key|       the mask
+///     s = scale * q.k       softcap * tanh(s / softcap)       s + bias       s + table[bucket of key - own key]
+///
+///     s - slope |own key - key|       the mask
 ///
 /// and the sink of a head is one more score of each of its rows, without a value. Of the probabilities some may be
 /// dropped (kernels/attention/dropout.hpp). Entries of a batch may have lengths of their own, K and V may lie in pages,
@@ -12,6 +14,7 @@
 
 #include "kernels/attention/dropout.hpp"
 #include "kernels/attention/mask.hpp"
+#include "kernels/attention/relative_bias.hpp"
 #include "kernels/contract.hpp"
 
 namespace heed {
@@ -73,17 +76,19 @@ struct FeatureParams : ForwardParams {
   float dropout_scale;         ///< of what is not dropped
   int dropout_first_entry;     ///< what the launch's first batch entry counts as
   int dropout_first_key;       ///< what the launch's first key counts as: those that `trimmed` has cut off
+  const float* relative_bias;  ///< (heads, relative_buckets.all); the own key of query i is i + len_k - len_q
+  RelativeBuckets relative_buckets;
 };
-static_assert(sizeof(FeatureParams) == sizeof(ForwardParams) + 10 * sizeof(void*) + 10 * sizeof(long long) +
-                                           2 * sizeof(TensorStrides) + 14 * 4,
-              "ten pointers, fourteen strides, two words and fourteen numbers, without padding");
+static_assert(sizeof(FeatureParams) == sizeof(ForwardParams) + 11 * sizeof(void*) + 10 * sizeof(long long) +
+                                           2 * sizeof(TensorStrides) + 20 * 4,
+              "eleven pointers, fourteen strides, two words and twenty numbers, without padding");
 
 HEED_HOST_DEVICE constexpr bool has_features(const Features& f) {
   return !(f == Features{});
 }
 /// Whether scores are more than scale * q.k.
 HEED_HOST_DEVICE constexpr bool changes_scores(const Features& f) {
-  return f.softcap || f.bias || f.alibi;
+  return f.softcap || f.bias || f.relative || f.alibi;
 }
 
 namespace detail {

@@ -16,8 +16,9 @@ template <const Problem& kProblem>
 struct PackedRowChanges<kProblem, true> {
   static constexpr Features kFeatures = kProblem.features;
 
-  const char* bias = nullptr;  ///< of the row's first key; null for a row that there is not
-  float slope = 0;             ///< times log2(e)
+  const char* bias = nullptr;       ///< of the row's first key; null for a row that there is not
+  const float* relative = nullptr;  ///< of the head's first bucket
+  float slope = 0;                  ///< times log2(e)
   int query = 0;
 
   PackedRowChanges() = default;
@@ -31,6 +32,8 @@ struct PackedRowChanges<kProblem, true> {
       if (p.bias != nullptr && query < p.len_q)
         bias = static_cast<const char*>(p.bias) + (entry * p.bias_batch + head * p.bias_head + query * p.bias_row) *
                                                       bytes_of(static_cast<BiasElement>(p.bias_element));
+    if constexpr (kFeatures.relative)
+      if (p.relative_bias != nullptr) relative = p.relative_bias + head * p.relative_buckets.all;
     if constexpr (kFeatures.alibi)
       if (p.alibi_slopes != nullptr) slope = p.alibi_slopes[entry * p.alibi_batch + head] * kLog2e;
   }
@@ -70,6 +73,13 @@ struct PackedRowChanges<kProblem, true> {
             add_biases<BiasElement::fp32, kCount>(p, first, end, score, column);
             break;
         }
+      }
+    if constexpr (kFeatures.relative)
+      if (relative != nullptr) {
+        const int ahead = first - (query + (p.len_k - p.len_q));
+#pragma unroll
+        for (int i = 0; i < kCount; ++i)
+          score(i) = fmaf(relative[relative_bucket_of(p.relative_buckets, ahead + column(i))], kLog2e, score(i));
       }
     if constexpr (kFeatures.alibi) {
       const int own_key = query + (p.len_k - p.len_q);

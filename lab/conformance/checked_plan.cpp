@@ -73,6 +73,7 @@ heed_tensors tensors_of(const verify::Scene& scene, std::byte* base) {
   t.block_counts = numbers(S::block_counts);
   t.block_indices = numbers(S::block_indices);
   t.prefix_lengths = numbers(S::prefix_lengths);
+  t.relative_bias = static_cast<const float*>(at(scene.feature(S::relative_bias)));
   t.dropout_seed = scene.launch().shape.dropout_seed;
   t.dropout_offset = scene.launch().shape.dropout_offset;
   t.dropout_first_entry = scene.launch().shape.dropout_first_entry;

@@ -51,7 +51,9 @@ class Entry {
       if (numbers[i] == key / workload_.blocks->keys) return true;
     return false;
   }
-  [[nodiscard]] bool changes_scores() const { return workload_.softcap != 0 || workload_.bias || workload_.alibi; }
+  [[nodiscard]] bool changes_scores() const {
+    return workload_.softcap != 0 || workload_.bias || workload_.relative || workload_.alibi;
+  }
 
   /// A scaled score after softcap, bias and ALiBi; -infinity where the bias hides it.
   template <typename T>
@@ -65,6 +67,9 @@ class Entry {
       if (added == -INFINITY) return -INFINITY;  // whatever the score was
       score += static_cast<T>(added);
     }
+    if (workload_.relative)
+      score += static_cast<T>(tensors_.relative_bias[head * workload_.relative->buckets +
+                                                     bucket(key - (row + workload_.len_k - workload_.len_q))]);
     if (workload_.alibi)
       score -= static_cast<T>(tensors_.alibi_slopes[head]) *
                static_cast<T>(std::abs(row + (workload_.len_k - workload_.len_q) - key));
@@ -115,6 +120,26 @@ class Entry {
     if (page_size_ == 0) return place(s, head, row, first_key_);
     const std::int64_t page = tensors_.page_table[batch_ * tensors_.page_table_stride + row / page_size_];
     return static_cast<std::size_t>(page * s.batch + head * s.head + row % page_size_ * s.row);
+  }
+
+  /// Transformers' T5Attention._relative_position_bucket, line by line; its logarithms are in fp32.
+  [[nodiscard]] std::int64_t bucket(std::int64_t relative_position) const {
+    std::int64_t num_buckets = workload_.relative->buckets;
+    std::int64_t first = 0;
+    if (workload_.relative->bidirectional) {
+      num_buckets /= 2;
+      if (relative_position > 0) first = num_buckets;
+      relative_position = std::abs(relative_position);
+    } else {
+      relative_position = -std::min<std::int64_t>(relative_position, 0);
+    }
+    const std::int64_t max_exact = num_buckets / 2;
+    if (relative_position < max_exact) return first + relative_position;
+    const float ratio = std::log(static_cast<float>(relative_position) / static_cast<float>(max_exact)) /
+                        static_cast<float>(std::log(static_cast<double>(workload_.relative->max_distance) /
+                                                    static_cast<double>(max_exact)));
+    const auto above = static_cast<std::int64_t>(ratio * static_cast<float>(num_buckets - max_exact));
+    return first + std::min(max_exact + above, num_buckets - 1);
   }
 
   [[nodiscard]] double bias(std::int64_t head, std::int64_t row, std::int64_t key) const {

@@ -39,8 +39,8 @@ bool Gate::check_class(InputClass inputs) {
 
 bool Gate::heads_are_alike() const {
   const bool has_own_lists = workload_.blocks && (workload_.blocks->by_batch || workload_.blocks->by_head);
-  return !workload_.bias && !workload_.alibi && !workload_.sinks && !workload_.has_lengths() && !has_own_lists &&
-         workload_.prefix == 0 && workload_.dropout == 0;
+  return !workload_.bias && !workload_.relative && !workload_.alibi && !workload_.sinks && !workload_.has_lengths() &&
+         !has_own_lists && workload_.prefix == 0 && workload_.dropout == 0;
 }
 
 bool Gate::check_lengths() {
@@ -266,8 +266,8 @@ bool Gate::check_chains() {
 }
 
 bool Gate::check_permutation() {
-  if (workload_.is_masked() || workload_.bias || workload_.alibi || workload_.has_lengths() || workload_.blocks ||
-      workload_.dropout > 0)
+  if (workload_.is_masked() || workload_.bias || workload_.relative || workload_.alibi || workload_.has_lengths() ||
+      workload_.blocks || workload_.dropout > 0)
     return true;
   start("permuted keys");
   const Workload& w = workload_;

@@ -59,6 +59,9 @@ void make_features(const Workload& w, std::uint64_t seed, InputValues& values) {
   if (w.sinks)
     for (std::int64_t head = 0; head < w.heads; ++head)
       values.sinks.push_back(static_cast<float>(3 + 2 * random.normal()));
+  if (w.relative)
+    for (std::int64_t i = 0; i < w.heads * w.relative->buckets; ++i)
+      values.relative_bias.push_back(static_cast<float>(2 * random.normal()));
   if (w.dropout > 0) {
     values.dropout_seed = random.next();
     values.dropout_offset = random.next();

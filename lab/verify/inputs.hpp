@@ -63,6 +63,7 @@ struct InputValues {
   Values v;
   Values bias = {};                        ///< in the sizes of bias_sizes; not 0 shows a score where it is boolean
   std::vector<float> alibi_slopes = {};    ///< (heads)
+  std::vector<float> relative_bias = {};   ///< (heads, buckets)
   std::vector<float> sinks = {};           ///< (heads)
   std::vector<EntryLengths> lengths = {};  ///< (batch)
   std::vector<std::int32_t> prefix_lengths = {};  ///< (batch)

@@ -60,6 +60,11 @@ std::vector<Workload> neighbours(const Variant& variant, const Workload& workloa
       for (const std::int64_t len_k : {140, 141})
         add([&](Workload& w) { w.len_q = 40, w.len_k = len_k, w.window.left = 20; });
   }
+  if (workload.relative) {
+    // The other kind of table, and buckets near and far from own keys.
+    add([](Workload& w) { w.len_q = 70, w.len_k = 300, w.relative->bidirectional = !w.relative->bidirectional; });
+    add([](Workload& w) { w.len_q = 300, w.len_k = 90, w.relative = RelativeBias{.buckets = 12, .max_distance = 20}; });
+  }
   if (workload.blocks) {
     // The other sizes of blocks, lists of other heads and entries, and rows without a block.
     add([](Workload& w) {

@@ -37,7 +37,7 @@ BlockPattern random_pattern(Random& random) {
 void add_features(Random& random, Workload& w) {
   constexpr std::array kBiasDtypes = {BiasDtype::boolean, BiasDtype::fp16, BiasDtype::bf16, BiasDtype::fp32};
   const int count = 1 + static_cast<int>(random.below(3));
-  for (int i = 0; i < count; ++i) switch (random.below(10)) {
+  for (int i = 0; i < count; ++i) switch (random.below(11)) {
       case 0:
         w.softcap = static_cast<double>(1 + random.below(50));
         break;
@@ -65,6 +65,11 @@ void add_features(Random& random, Workload& w) {
         break;
       case 8:
         w.prefix = random_length(random);
+        break;
+      case 10:
+        w.relative = RelativeBias{.buckets = one_of<3>(random, {8, 32, 64}),
+                                  .max_distance = one_of<3>(random, {40, 128, 256}),
+                                  .bidirectional = random.chance(0.5)};
         break;
       case 9:
         w.dropout = one_of<4>(random, {1, 10, 50, 100}) / 100.0;

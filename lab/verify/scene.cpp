@@ -9,6 +9,7 @@
 #include "base/random.hpp"
 #include "workload/half.hpp"
 #include "workload/mask.hpp"
+#include "workload/relative_bias.hpp"
 
 namespace heed::verify {
 namespace {
@@ -87,6 +88,7 @@ Scene::Scene(const Workload& workload, const InputValues& values, const LaunchPl
   place_array(block_counts, values.blocks.counts.size());
   place_array(block_indices, values.blocks.numbers.size());
   place_array(prefix_lengths, values.prefix_lengths.size());
+  place_array(relative_bias, values.relative_bias.size());
   o_ = place_tensor(o_extent, plan.o_strides ? 0 : options.padding_rows);  // those of the plan are dense
   const std::int64_t lse_rows = o_extent.blocks * o_extent.heads * o_extent.rows;
   lse_ = place(options.with_lse ? static_cast<std::uint64_t>(lse_rows) * sizeof(float) : 0);
@@ -177,6 +179,8 @@ void Scene::put_features(const InputValues& values) {
   put(block_counts, launch_.block_counts, values.blocks.counts);
   put(block_indices, launch_.block_indices, values.blocks.numbers);
   put(prefix_lengths, launch_.prefix_lengths, values.prefix_lengths);
+  put(relative_bias, launch_.relative_bias, values.relative_bias);
+  if (w.relative) s.relative_buckets = buckets_of(*w.relative);
   if (w.blocks) {
     const BlockLists& lists = values.blocks;
     s.block_rows = static_cast<int>(w.blocks->rows);
@@ -253,6 +257,7 @@ HostTensors Scene::tensors() const {
   t.block_counts = reinterpret_cast<const std::int32_t*>(feature_at(block_counts));
   t.block_indices = reinterpret_cast<const std::int32_t*>(feature_at(block_indices));
   t.prefix_lengths = reinterpret_cast<const std::int32_t*>(feature_at(prefix_lengths));
+  t.relative_bias = reinterpret_cast<const float*>(feature_at(relative_bias));
   const auto strides_from = [](const TensorStrides& from) { return Strides{from.batch, from.head, from.row}; };
   t.block_count_strides = strides_from(launch_.shape.block_count_strides);
   t.block_index_strides = strides_from(launch_.shape.block_index_strides);
@@ -322,6 +327,7 @@ std::uint64_t image_bytes(const Workload& w, const LaunchMemory& memory, std::in
   if (w.alibi || w.sinks) add(8 * w.heads), add(0);
   if (w.has_lengths()) add(12 * (w.batch + 1)), add(0), add(0);
   if (w.prefix > 0) add(4 * w.batch);
+  if (w.relative) add(4 * w.heads * w.relative->buckets);
   if (w.blocks) {
     const std::int64_t lists = (w.blocks->by_batch ? w.batch : 1) * (w.blocks->by_head ? w.heads : 1) *
                                ((w.len_q + w.blocks->rows - 1) / w.blocks->rows);

@@ -73,6 +73,7 @@ class Scene {
     block_counts,
     block_indices,
     prefix_lengths,
+    relative_bias,
     feature_inputs
   };
   [[nodiscard]] const Place& feature(FeatureInput input) const { return features_[input]; }

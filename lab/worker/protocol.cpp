@@ -91,6 +91,11 @@ void features_from_json(const nlohmann::json& json, Launch& launch) {
   s.dropout_threshold = integer<unsigned>(dropout.at(2));
   s.dropout_scale = dropout.at(3).get<float>();
   s.dropout_first_entry = integer<int>(dropout.at(4));
+  RelativeBuckets& buckets = s.relative_buckets;
+  index = 0;
+  for (int* number : {&buckets.all, &buckets.side, &buckets.exact, &buckets.far})
+    *number = integer<int>(json.at("relative").at(index++));
+  for (float* number : {&buckets.rate, &buckets.shift}) *number = json.at("relative").at(index++).get<float>();
   s.block_count_strides = strides_from_json(json.at("block_counts"));
   s.block_index_strides = strides_from_json(json.at("block_indices"));
 }
@@ -116,6 +121,7 @@ FeatureParams resolve(const Launch& launch, std::uintptr_t base) {
   params.block_counts = static_cast<const int*>(pointer(base, launch.block_counts));
   params.block_indices = static_cast<const int*>(pointer(base, launch.block_indices));
   params.prefix_lengths = static_cast<const int*>(pointer(base, launch.prefix_lengths));
+  params.relative_bias = static_cast<const float*>(pointer(base, launch.relative_bias));
   return trimmed(params, launch.mask, facts_of(launch.element).bytes);
 }
 
@@ -139,7 +145,10 @@ void to_json(nlohmann::json& json, const Launch& launch) {
       {"block_counts", strides_to_json(s.block_count_strides)},
       {"block_indices", strides_to_json(s.block_index_strides)},
       {"softcap", s.softcap},
-      {"dropout", {s.dropout_seed, s.dropout_offset, s.dropout_threshold, s.dropout_scale, s.dropout_first_entry}}};
+      {"dropout", {s.dropout_seed, s.dropout_offset, s.dropout_threshold, s.dropout_scale, s.dropout_first_entry}},
+      {"relative",
+       {s.relative_buckets.all, s.relative_buckets.side, s.relative_buckets.exact, s.relative_buckets.far,
+        s.relative_buckets.rate, s.relative_buckets.shift}}};
   for (const auto& field : kIntFields) json[std::string(field.name)] = s.*field.member;
 }
 

@@ -47,15 +47,17 @@ struct Launch {
   std::uint64_t block_counts = kNull;
   std::uint64_t block_indices = kNull;
   std::uint64_t prefix_lengths = kNull;
+  std::uint64_t relative_bias = kNull;
   FeatureParams shape{};  ///< strides, scale and lengths, of all keys; its pointers are unused
   MaskKind mask = MaskKind::none;
   Element element = Element::fp16;
   std::array<std::uint32_t, 3> grid = {1, 1, 1};  ///< LaunchPlan::grid for these lengths
 };
 
-inline constexpr std::array<std::uint64_t Launch::*, 10> kFeatureAddresses = {
-    &Launch::bias,      &Launch::alibi_slopes, &Launch::sinks,        &Launch::cu_seqlens_q,  &Launch::cu_seqlens_k,
-    &Launch::seqused_k, &Launch::page_table,   &Launch::block_counts, &Launch::block_indices, &Launch::prefix_lengths};
+inline constexpr std::array<std::uint64_t Launch::*, 11> kFeatureAddresses = {
+    &Launch::bias,          &Launch::alibi_slopes,   &Launch::sinks,        &Launch::cu_seqlens_q,
+    &Launch::cu_seqlens_k,  &Launch::seqused_k,      &Launch::page_table,   &Launch::block_counts,
+    &Launch::block_indices, &Launch::prefix_lengths, &Launch::relative_bias};
 
 /// How the launches of a list follow one another.
 enum class Follow {

@@ -75,6 +75,7 @@ class DividedPlan final : public Plan {
     if (w.bias) move_by(part.bias, head * problem_.bias.head * static_cast<std::int64_t>(size_of(w.bias->dtype)));
     move_by(part.sinks, head * kNumber);
     move_by(part.alibi_slopes, head * kNumber);
+    if (w.relative) move_by(part.relative_bias, head * w.relative->buckets * kNumber);
     move_by(part.block_counts, head * problem_.block_counts.head * kNumber);
     move_by(part.block_indices, head * problem_.block_indices.head * kNumber);
     return part;

@@ -13,6 +13,7 @@
 #include "variant/element.hpp"
 #include "workload/features.hpp"
 #include "workload/mask.hpp"
+#include "workload/relative_bias.hpp"
 
 namespace heed::api {
 namespace {
@@ -124,6 +125,7 @@ Plan::Plan(const Problem& problem, Choice choice, LaunchPlan launch)
   params_.o_strides = problem_.o;
   params_.scale = static_cast<float>(w.softmax_scale());
   params_.softcap = static_cast<float>(w.softcap);
+  if (w.relative) params_.relative_buckets = buckets_of(*w.relative);
   params_.dropout_threshold = dropout_threshold(w.dropout);
   params_.dropout_scale = dropout_scale(w.dropout);
   params_.bias_batch = problem_.bias.batch;
@@ -181,6 +183,7 @@ std::array<Plan::Extent, Plan::kTensors> Plan::extents() const {
       of_lists(problem_.block_count_sizes(), problem_.block_counts),
       of_lists(problem_.block_index_sizes(), problem_.block_indices),
       of_numbers(w.prefix > 0, w.batch, has_keys),
+      of_numbers(w.relative.has_value(), w.relative ? w.heads * w.relative->buckets : 0, has_keys),
   };
 }
 
@@ -208,7 +211,8 @@ Addresses Plan::checked(const heed_tensors& t) const {
                                             {"page_table", t.page_table, "HEED_PAGED"},
                                             {"block_counts", t.block_counts, "HEED_HAS_BLOCKS"},
                                             {"block_indices", t.block_indices, "HEED_HAS_BLOCKS"},
-                                            {"prefix_lengths", t.prefix_lengths, "HEED_HAS_PREFIX"}}};
+                                            {"prefix_lengths", t.prefix_lengths, "HEED_HAS_PREFIX"},
+                                            {"relative_bias", t.relative_bias, "HEED_HAS_RELATIVE_BIAS"}}};
   constexpr std::size_t kO = 3, kLse = 4;
   for (std::size_t i = 0; i < kTensors; ++i) {
     const Given& tensor = all[i];
@@ -258,6 +262,7 @@ Addresses Plan::checked(const heed_tensors& t) const {
           .block_counts = t.block_counts,
           .block_indices = t.block_indices,
           .prefix_lengths = t.prefix_lengths,
+          .relative_bias = t.relative_bias,
           .dropout_seed = t.dropout_seed,
           .dropout_offset = t.dropout_offset,
           .dropout_first_entry = t.dropout_first_entry};
@@ -290,6 +295,7 @@ FeatureParams Plan::bound(const Addresses& at, void* workspace) const {
   p.block_counts = at.block_counts;
   p.block_indices = at.block_indices;
   p.prefix_lengths = at.prefix_lengths;
+  p.relative_bias = at.relative_bias;
   p.dropout_seed = at.dropout_seed;
   p.dropout_offset = at.dropout_offset;
   p.dropout_first_entry = at.dropout_first_entry;

@@ -86,6 +86,7 @@ struct Addresses {
   const std::int32_t* block_counts;
   const std::int32_t* block_indices;
   const std::int32_t* prefix_lengths;
+  const float* relative_bias;
   std::uint64_t dropout_seed;
   std::uint64_t dropout_offset;
   std::int32_t dropout_first_entry;
@@ -137,7 +138,7 @@ class Plan {
     std::uintptr_t element = 1;  ///< bytes
     bool is_needed = false;      ///< by a run
   };
-  static constexpr std::size_t kTensors = 15;
+  static constexpr std::size_t kTensors = 16;
   [[nodiscard]] std::array<Extent, kTensors> extents() const;
 
   FeatureParams params_{};

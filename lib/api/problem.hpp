@@ -120,6 +120,12 @@ inline heed_problem problem_of(const Workload& w, DeviceKind device) {
   flag(w.page_size > 0, HEED_PAGED);
   flag(w.blocks.has_value(), HEED_HAS_BLOCKS);
   flag(w.prefix > 0, HEED_HAS_PREFIX);
+  flag(w.relative.has_value(), HEED_HAS_RELATIVE_BIAS);
+  if (w.relative) {
+    flag(!w.relative->bidirectional, HEED_RELATIVE_PAST);
+    p.relative_buckets = w.relative->buckets;
+    p.relative_max_distance = w.relative->max_distance;
+  }
   if (w.bias) {
     p.dtype_bias = w.bias->dtype == BiasDtype::boolean ? HEED_BOOL : static_cast<int>(dtype_of(w.bias->dtype));
     const BiasSizes sizes = bias_sizes(w);

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "workload/relative_bias.hpp"
+
 namespace heed::api {
 namespace {
 
@@ -21,6 +23,9 @@ bool has(const heed_problem& p, std::uint32_t flag) {
 void expect_flags(const heed_problem& p) {
   if (has(p, HEED_ALIBI_BY_BATCH) && !has(p, HEED_HAS_ALIBI))
     refuse(ErrorCode::usage, "HEED_ALIBI_BY_BATCH is given without HEED_HAS_ALIBI, whose slopes it is about", p.flags);
+  if (has(p, HEED_RELATIVE_PAST) && !has(p, HEED_HAS_RELATIVE_BIAS))
+    refuse(ErrorCode::usage, "HEED_RELATIVE_PAST is given without HEED_HAS_RELATIVE_BIAS, whose table it is about",
+           p.flags);
   if (has(p, HEED_RAGGED) && has(p, HEED_KEY_LENGTHS) && !has(p, HEED_PAGED))
     refuse(ErrorCode::usage,
            "HEED_KEY_LENGTHS is given beside HEED_RAGGED, whose keys have lengths of their own; leave it out, or give "
@@ -154,6 +159,13 @@ void read_features(const heed_problem& p, Problem& problem) {
              fmt::format("total_k is {}, and keys lie in pages, so that queries alone are ragged; give total_k = 0",
                          p.total_k),
              p.total_k);
+  }
+  if (has(p, HEED_HAS_RELATIVE_BIAS)) {
+    w.relative = RelativeBias{.buckets = p.relative_buckets,
+                              .max_distance = p.relative_max_distance,
+                              .bidirectional = !has(p, HEED_RELATIVE_PAST)};
+    if (const std::string wrong = wrong_buckets(*w.relative); !wrong.empty())
+      refuse(ErrorCode::invalid_workload, wrong, p.relative_buckets);
   }
   if (has(p, HEED_HAS_BIAS)) read_bias(p, problem);
   if (has(p, HEED_HAS_BLOCKS)) read_blocks(p, problem);

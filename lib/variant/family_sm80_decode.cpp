@@ -80,7 +80,8 @@ class Sm80DecodeFamily final : public Family {
   HeadDims head_dims() const override { return {.listed = {64, 128, 256}}; }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   Features features() const override {
-    return {.softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true};
+    return {
+        .softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true, .relative = true};
   }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 

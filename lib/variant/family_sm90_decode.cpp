@@ -121,7 +121,8 @@ class Sm90DecodeFamily final : public Family {
   HeadDims head_dims() const override { return sm90_split_family().head_dims(); }
   std::vector<MaskKind> masks() const override { return {MaskKind::none, MaskKind::causal, MaskKind::window}; }
   Features features() const override {
-    return {.softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true};
+    return {
+        .softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true, .relative = true};
   }
   const std::vector<Knob>& knobs() const override { return table().knobs(); }
 

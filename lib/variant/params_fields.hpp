@@ -101,6 +101,8 @@ void for_each_feature_field(const Visit& visit) {
   visit("dropout_scale", offset_of(params.dropout_scale));
   visit("dropout_first_entry", offset_of(params.dropout_first_entry));
   visit("dropout_first_key", offset_of(params.dropout_first_key));
+  visit("relative_bias", offset_of(params.relative_bias));
+  visit("relative_buckets", offset_of(params.relative_buckets));
 }
 
 }  // namespace heed

@@ -10,18 +10,12 @@
 #include "base/text.hpp"
 #include "workload/blocks.hpp"
 #include "workload/refusal.hpp"
+#include "workload/relative_bias.hpp"
 
 namespace heed {
 namespace {
 
 constexpr std::uint64_t kOrderSeed = 46;
-
-template <typename Number>
-Number number_of(std::string_view whole, std::string_view name, std::string_view text) {
-  Number value{};
-  if (!is_whole_number(text, value)) refuse_workload(whole, fmt::format("{} \"{}\" is not a number", name, text));
-  return value;
-}
 
 struct BiasDimension {
   char letter;
@@ -59,6 +53,27 @@ std::string bias_text(const Bias& bias) {
   return fmt::format(":bias={}{}", to_string(bias.dtype), dimensions == "bhlk" ? "" : "/" + dimensions);
 }
 
+RelativeBias parse_relative(std::string_view whole, std::string_view text) {
+  const auto fails = [&] {
+    refuse_workload(
+        whole, fmt::format("\"{}\" are no buckets of relative positions; write relative=BUCKETS/DISTANCE, for example "
+                           "32/128, or 32/128/past where keys after a query's own count as it",
+                           text));
+  };
+  const std::size_t slash = text.find('/');
+  if (slash == std::string_view::npos) fails();
+  std::string_view distance = text.substr(slash + 1);
+  RelativeBias relative;
+  if (const std::size_t end = distance.find('/'); end != std::string_view::npos) {
+    if (distance.substr(end + 1) != "past") fails();
+    relative.bidirectional = false;
+    distance = distance.substr(0, end);
+  }
+  relative.buckets = number_of<std::int64_t>(whole, "relative", text.substr(0, slash));
+  relative.max_distance = number_of<std::int64_t>(whole, "relative", distance);
+  return relative;
+}
+
 }  // namespace
 
 Features features_of(const Workload& w) {
@@ -70,7 +85,8 @@ Features features_of(const Workload& w) {
           .pages = w.page_size > 0,
           .blocks = w.blocks.has_value(),
           .prefix = w.prefix > 0,
-          .dropout = w.dropout != 0};
+          .dropout = w.dropout != 0,
+          .relative = w.relative.has_value()};
 }
 
 bool covers(const Features& has, const Features& wanted) {
@@ -102,6 +118,7 @@ Workload with_features(const Workload& workload, const Features& features) {
   if (added.blocks) w.blocks = BlockPattern{};
   if (added.prefix) w.prefix = 1;
   if (added.dropout) w.dropout = 0.1;
+  if (added.relative) w.relative = RelativeBias{};
   return w;
 }
 
@@ -123,6 +140,9 @@ std::string features_text(const Workload& w) {
   std::string text;
   if (w.softcap != 0) text += fmt::format(":softcap={}", w.softcap);
   if (w.bias) text += bias_text(*w.bias);
+  if (w.relative)
+    text += fmt::format(":relative={}/{}{}", w.relative->buckets, w.relative->max_distance,
+                        w.relative->bidirectional ? "" : "/past");
   if (w.alibi) text += ":alibi";
   if (w.sinks) text += ":sinks";
   if (w.key_lengths) text += ":key_lengths";
@@ -162,6 +182,11 @@ bool parse_feature(std::string_view whole, std::string_view part, Workload& w) {
     if (w.dropout == 0) refuse_workload(whole, "dropout=0 is none; leave it out");
     return true;
   }
+  if (name == "relative") {
+    once(w.relative.has_value());
+    w.relative = parse_relative(whole, value);
+    return true;
+  }
   if (name == "page") {
     once(w.page_size != 0);
     w.page_size = number_of<std::int64_t>(whole, "page", value);
@@ -191,6 +216,8 @@ std::string wrong_features(const Workload& w) {
     return fmt::format("softcap={} cannot be used; it must be positive, from 1e-30 to 1e30", w.softcap);
   if (!(w.dropout >= 0 && w.dropout <= 1))
     return fmt::format("dropout={} cannot be used; it is a probability, above 0 and at most 1", w.dropout);
+  if (w.relative)
+    if (std::string wrong = wrong_buckets(*w.relative); !wrong.empty()) return wrong;
   if (w.prefix < 0) return fmt::format("a prefix of {} keys; it has at least 1, or 0 for none", w.prefix);
   if (w.page_size < 0 || w.page_size > 1 << 20)
     return fmt::format("a page of {} keys; it has 1 to {}", w.page_size, 1 << 20);

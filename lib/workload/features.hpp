@@ -26,6 +26,7 @@ inline constexpr FeatureName kFeatureNames[] = {
     {"blocks", &Features::blocks, "lists of blocks of keys"},
     {"prefix", &Features::prefix, "prefixes that all rows see"},
     {"dropout", &Features::dropout, "dropout"},
+    {"relative", &Features::relative, "tables of relative-position biases"},
 };
 
 inline constexpr Features kAllFeatures = {.softcap = true,
@@ -36,7 +37,8 @@ inline constexpr Features kAllFeatures = {.softcap = true,
                                           .pages = true,
                                           .blocks = true,
                                           .prefix = true,
-                                          .dropout = true};
+                                          .dropout = true,
+                                          .relative = true};
 
 /// What a program must be built with to run a workload.
 Features features_of(const Workload& workload);

@@ -23,4 +23,12 @@ bool is_whole_number(std::string_view text, Number& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
+/// The number that is all of `text`. @param name what it is, for the message  @throws Error(invalid_workload)
+template <typename Number>
+Number number_of(std::string_view whole, std::string_view name, std::string_view text) {
+  Number value{};
+  if (!is_whole_number(text, value)) refuse_workload(whole, fmt::format("{} \"{}\" is not a number", name, text));
+  return value;
+}
+
 }  // namespace heed

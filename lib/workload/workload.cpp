@@ -86,14 +86,6 @@ Workload parse_shape(std::string_view whole, std::string_view shape) {
   return workload;
 }
 
-double parse_scale(std::string_view whole, std::string_view number) {
-  double scale = 0;
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), scale);
-  if (error != std::errc() || end != number.data() + number.size())
-    refuse_workload(whole, fmt::format("scale \"{}\" is not a number", number));
-  return scale;
-}
-
 template <typename Enum, std::size_t N>
 Enum parse_named(std::string_view text, const char* what, const std::pair<std::string_view, Enum> (&names)[N]) {
   for (const auto& [name, value] : names)
@@ -338,13 +330,14 @@ Workload parse_workload(std::string_view text) {
       workload.layout = parse_layout(part);
     } else if (part.substr(0, 6) == "scale=") {
       if (workload.scale) refuse_workload(text, "the scale is given twice");
-      workload.scale = parse_scale(text, part.substr(6));
+      workload.scale = number_of<double>(text, "scale", part.substr(6));
     } else if (!parse_feature(text, part, workload)) {
       refuse_workload(
           text, fmt::format("\"{}\" is no dtype (fp16, bf16, fp32), mask (causal_top_left, causal_bottom_right, "
                             "window=LEFT/RIGHT, window_top_left=LEFT/RIGHT), layout (bhld, blhd), scale=NUMBER or "
                             "feature (softcap=NUMBER, bias=DTYPE/DIMENSIONS, alibi, sinks, key_lengths, ragged, "
-                            "page=KEYS, prefix=KEYS, dropout=PROBABILITY, blocks=SIZE/PARTS)",
+                            "page=KEYS, prefix=KEYS, dropout=PROBABILITY, "
+                            "relative=BUCKETS/DISTANCE, blocks=SIZE/PARTS)",
                             part));
     }
   }

@@ -24,6 +24,7 @@ _HOMES = {
     "attention": "functional",
     "BlockMask": "blocks",
     "dropout_mask": "dropout",
+    "RelativeBias": "relative_bias",
     "attention_varlen": "functional",
     "scaled_dot_product_attention": "functional",
     "explain": "functional",

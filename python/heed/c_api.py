@@ -16,6 +16,7 @@ RUN_DEPENDENT = 1
 WANTS_LSE = 1
 HAS_BIAS, HAS_SINKS, RAGGED, PAGED = 2, 4, 8, 16
 HAS_ALIBI, ALIBI_BY_BATCH, KEY_LENGTHS, HAS_BLOCKS, HAS_PREFIX = 64, 128, 256, 512, 1024
+HAS_RELATIVE_BIAS, RELATIVE_PAST = 2048, 4096
 
 
 class Strides(ctypes.Structure):
@@ -37,6 +38,7 @@ class Problem(ctypes.Structure):
         + [(name, Strides) for name in ("q_strides", "k_strides", "v_strides", "o_strides", "bias_strides")]
         + [(name, ctypes.c_int64) for name in ("total_q", "total_k", "page_size", "pages", "page_table_stride", "block_rows", "block_keys", "block_most")]
         + [(name, Strides) for name in ("block_count_strides", "block_index_strides")]
+        + [(name, ctypes.c_int64) for name in ("relative_buckets", "relative_max_distance")]
         + [("flags", ctypes.c_uint32), ("reserved_flags", ctypes.c_uint32), ("reserved", ctypes.c_uint64 * 8)]
     )
 
@@ -46,7 +48,7 @@ class Tensors(ctypes.Structure):
 
     _fields_ = (
         [(name, ctypes.c_uint32) for name in ("struct_size", "reserved_flags")]
-        + [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "bias", "sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "block_counts", "block_indices", "prefix_lengths")]
+        + [(name, ctypes.c_void_p) for name in ("q", "k", "v", "o", "lse", "bias", "sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "seqused_k", "page_table", "block_counts", "block_indices", "prefix_lengths", "relative_bias")]
         + [(name, ctypes.c_void_p) for name in ("q_scale", "k_scale", "v_scale")]
         + [(name, ctypes.c_uint64) for name in ("dropout_seed", "dropout_offset")]
         + [(name, ctypes.c_int32) for name in ("dropout_first_entry", "reserved_dropout")]

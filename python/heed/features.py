@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from heed import blocks, c_api
+from heed import blocks, c_api, relative_bias
 
 BIAS_DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.bool: 6}
 
@@ -36,16 +36,19 @@ class Features:
     dropout_p: float = 0.0
     dropout_seed: int = 0
     dropout_offset: int = 0
+    relative_bias: torch.Tensor | None = None
+    relative_max_distance: int = 0
+    relative_bidirectional: bool = True
 
     def is_none(self):
         """Whether a call has none of them."""
-        tensors = (self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k, self.page_table, self.block_counts, self.prefix_lengths)
+        tensors = (self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k, self.page_table, self.block_counts, self.prefix_lengths, self.relative_bias)
         return self.softcap == 0 and self.dropout_p == 0 and all(tensor is None for tensor in tensors)
 
     def arguments(self):
         return (self.softcap, self.bias, self.sinks, self.alibi_slopes, self.key_lengths, self.cu_seqlens_q, self.cu_seqlens_k,
                 self.page_table, self.block_counts, self.block_indices, self.prefix_lengths, self.max_len_q, self.max_len_k, self.block_rows, self.block_keys,
-                self.dropout_p, self.dropout_seed, self.dropout_offset)  # fmt: skip
+                self.dropout_p, self.dropout_seed, self.dropout_offset, self.relative_bias, self.relative_max_distance, self.relative_bidirectional)  # fmt: skip
 
 
 def checked(name, query, sizes, features):
@@ -64,6 +67,9 @@ def checked(name, query, sizes, features):
     arrays = {"sinks": (torch.float32, ((heads,),)), "alibi_slopes": (torch.float32, ((heads,), (batch, heads))), "key_lengths": (torch.int32, ((batch,),))}
     arrays["prefix_lengths"] = torch.int32, ((batch,),)
     arrays["cu_seqlens_q"] = arrays["cu_seqlens_k"] = torch.int32, ((batch + 1,),)
+    if f.relative_bias is not None:
+        relative_bias.check(name, f)
+        arrays["relative_bias"] = torch.float32, ((heads, f.relative_bias.shape[1]),)
     for argument in ("bias", *arrays, "page_table", "block_counts"):
         tensor = getattr(f, argument)
         if tensor is None:
@@ -139,6 +145,15 @@ def set_block_mask(name, block_mask, sizes, f):
     f.block_counts, f.block_indices, f.block_rows, f.block_keys = block_mask.counts, block_mask.indices, block_mask.rows, block_mask.keys
 
 
+def set_relative_bias(name, given, f):
+    """Takes the table of a heed.RelativeBias into `f`. Raises TypeError."""
+    if given is None:
+        return
+    if not isinstance(given, relative_bias.RelativeBias):
+        raise TypeError(f"{name}: relative_bias must be a heed.RelativeBias, not {type(given).__name__}")
+    f.relative_bias, f.relative_max_distance, f.relative_bidirectional = given.table, given.max_distance, given.bidirectional
+
+
 def pages_of(name, key, value, layout):
     """Pools of pages as (pages, heads_kv, page_size, dim), of the two orders that serving engines use."""
     if layout not in ("NHD", "HND"):
@@ -168,6 +183,9 @@ def fill(problem, query, key, value, f):
         p.len_k, p.total_k = f.max_len_k, key.shape[0]
     p.softcap = f.softcap
     p.dropout = f.dropout_p
+    if f.relative_bias is not None:
+        p.relative_buckets, p.relative_max_distance = f.relative_bias.shape[1], f.relative_max_distance
+        p.flags |= c_api.HAS_RELATIVE_BIAS | (0 if f.relative_bidirectional else c_api.RELATIVE_PAST)
     if f.sinks is not None:
         p.flags |= c_api.HAS_SINKS
     if f.alibi_slopes is not None:
@@ -195,7 +213,7 @@ def fill(problem, query, key, value, f):
 
 def needs_gradient(query, key, value, f):
     """Whether any tensor of a call is one that a gradient is wanted of."""
-    tensors = (query, key, value, f.bias, f.sinks, f.alibi_slopes)
+    tensors = (query, key, value, f.bias, f.sinks, f.alibi_slopes, f.relative_bias)
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 

@@ -32,7 +32,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 def attention(
     query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
     key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, block_mask=None, prefix_lengths=None,
-    dropout_p=0.0, dropout_seed=0, dropout_offset=0, return_lse=False,
+    dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, return_lse=False,
 ):  # fmt: skip
     """softmax(scale * Q K^T + mask) V by a kernel of Heed, or an error that says why there is none.
 
@@ -61,6 +61,8 @@ def attention(
                  causal mask or a window, give `causal` or `window` beside heed.BlockMask.from_flex(block_mask).
     prefix_lengths (batch), integers: rows also see, of so many first keys of their entry, what `causal` or the right side of `window` hides:
                  a prefix LM.
+    relative_bias a heed.RelativeBias: scores are biased by the bucket of the distance from query i's own key, i + len_k - len_q, to key j,
+                 as in T5. No tensor of all scores is made.
     dropout_p    the probability that a probability is set to zero, after the softmax; the others are divided by 1 - dropout_p. The
                  log-sum-exp is that without dropout.
     dropout_seed, dropout_offset of 64 bits each: together with batch entry, head, query and key they alone decide what is dropped, so
@@ -78,7 +80,7 @@ def attention(
     """
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
-    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask)
+    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias)
     if recording is not None:
         return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse))
     return _attention(query, key, value, masking, f, return_lse)
@@ -87,7 +89,7 @@ def attention(
 def attention_varlen(
     query, key, value, *, cu_seqlens_q, cu_seqlens_k=None, max_len_q, max_len_k, causal=False, window=None, alignment="bottom_right", scale=None,
     softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None, page_table=None, page_layout="NHD", block_mask=None,
-    prefix_lengths=None, dropout_p=0.0, dropout_seed=0, dropout_offset=0, return_lse=False,
+    prefix_lengths=None, dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, return_lse=False,
 ):  # fmt: skip
     """heed.attention of a ragged batch: entries of different lengths, whose rows follow each other in one tensor.
 
@@ -103,7 +105,7 @@ def attention_varlen(
     """
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, prefix_lengths=prefix_lengths, max_len_q=max_len_q, max_len_k=max_len_k,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
-    query, key, value, masking = _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask)
+    query, key, value, masking = _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias)
     if recording is not None:
         return recording.call(workload(query, key, value, masking, f), "", (query, key, value), lambda: _attention(query, key, value, masking, f, return_lse))
     return _attention(query, key, value, masking, f, return_lse)
@@ -138,14 +140,14 @@ def _forward_features(query, key, value, masking, f):
 
 def explain(query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
             key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, block_mask=None, prefix_lengths=None,
-            dropout_p=0.0, dropout_seed=0, dropout_offset=0, return_lse=False):  # fmt: skip
+            dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, return_lse=False):  # fmt: skip
     """What `attention` with these arguments would run, where its program is from, and why it is this one; or why it is refused.
 
     Returns lines of text. Raises as `attention` does for arguments that no attention can have. Nothing runs.
     """
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
-    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask)
+    query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias)
     problem = _problem(query, key, value, masking, return_lse, f)
     options = c_api.Options(struct_size=ctypes.sizeof(c_api.Options), threads=torch.get_num_threads() if query.device.type == "cpu" else 0)
     library = c_api.library(str(libraries.folder() / "libheed.so")).lib
@@ -156,7 +158,7 @@ def explain(query, key, value, *, causal=False, window=None, alignment=None, sca
     return text.value.decode()
 
 
-def _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask):
+def _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias):
     """The tensors, with pools as (pages, heads_kv, page_size, dim), and (mask, window_left, window_right, scale)."""
     name = "heed.attention()"
     _check_tensors(name, query, key, value, 4, 4)
@@ -172,12 +174,13 @@ def _checked_call(query, key, value, causal, window, alignment, scale, f, page_l
     heads_kv, len_k = key.shape[1], key.shape[2] if f.page_table is None else f.max_len_k
     _check_sizes(name, query, key, value, (key.shape[0], heads_kv, key.shape[2]))
     features.set_block_mask(name, block_mask, (len_q, len_k), f)
+    features.set_relative_bias(name, relative_bias, f)
     features.checked(name, query, (batch, heads, len_q, len_k), f)
     same_lengths = len_q == len_k and f.key_lengths is None and f.page_table is None
     return query, key, value, _masking(name, len_q, len_k, same_lengths, causal, window, alignment, scale)
 
 
-def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask):
+def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f, page_layout, block_mask, relative_bias):
     name = "heed.attention_varlen()"
     paged = f.page_table is not None
     _check_tensors(name, query, key, value, 3, 4 if paged else 3)
@@ -194,6 +197,7 @@ def _checked_ragged_call(query, key, value, causal, window, alignment, scale, f,
         key, value = features.pages_of(name, key, value, page_layout)
     _check_sizes(name, query, key, value, (key.shape[0], key.shape[1]) + ((key.shape[2],) if paged else ()))
     features.set_block_mask(name, block_mask, (f.max_len_q, f.max_len_k), f)
+    features.set_relative_bias(name, relative_bias, f)
     features.checked(name, query, (f.cu_seqlens_q.shape[0] - 1, query.shape[1], f.max_len_q, f.max_len_k), f)
     return query, key, value, _masking(name, f.max_len_q, f.max_len_k, False, causal, window, alignment, scale)
 

@@ -8,6 +8,7 @@ import math
 import torch
 
 from heed import blocks, dropout
+from heed.relative_bias import relative_buckets
 
 NONE, CAUSAL_TOP_LEFT, CAUSAL_BOTTOM_RIGHT, WINDOW_TOP_LEFT, WINDOW_BOTTOM_RIGHT = range(5)
 
@@ -55,12 +56,13 @@ def forward(q, k, v, mask=NONE, window_left=-1, window_right=-1, scale=None):
 def forward_features(
     q, k, v, mask=NONE, window_left=-1, window_right=-1, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None, key_lengths=None,
     cu_seqlens_q=None, cu_seqlens_k=None, page_table=None, block_counts=None, block_indices=None, prefix_lengths=None, max_len_q=0, max_len_k=0, block_rows=0, block_keys=0,
-    dropout_p=0.0, dropout_seed=0, dropout_offset=0,
+    dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, relative_max_distance=0, relative_bidirectional=True,
 ):  # fmt: skip
     """The arguments and results of heed::forward_features. Differentiable in its tensors of numbers; where entries are ragged or keys lie
     in pages it waits for the device."""
     common = {"mask": mask, "window_left": window_left, "window_right": window_right, "scale": scale, "softcap": softcap, "sinks": sinks}
     common["drop"] = dropout_p, dropout_seed, dropout_offset
+    common["relative"] = None if relative_bias is None else (relative_bias, relative_max_distance, relative_bidirectional)
     lists = None if block_counts is None else (block_counts, block_indices, block_rows, block_keys)
     if cu_seqlens_q is None and page_table is None:
         return _dense_features(q, k, v, bias=bias, alibi_slopes=alibi_slopes, key_lengths=key_lengths, lists=lists, prefix_lengths=prefix_lengths, **common)
@@ -104,7 +106,7 @@ def _entry(entry, q, k, v, key_lengths, cu_seqlens_q, cu_seqlens_k, page_table, 
     return of_q, of_k, of_v
 
 
-def _dense_features(q, k, v, mask, window_left, window_right, scale, softcap, bias, sinks, alibi_slopes, drop, key_lengths=None, lists=None, prefix_lengths=None,
+def _dense_features(q, k, v, mask, window_left, window_right, scale, softcap, bias, sinks, alibi_slopes, drop, relative, key_lengths=None, lists=None, prefix_lengths=None,
                     first_entry=0):  # fmt: skip
     batch, heads, len_q, _ = q.shape
     len_k, heads_kv = k.shape[2], k.shape[1]
@@ -127,6 +129,10 @@ def _dense_features(q, k, v, mask, window_left, window_right, scale, softcap, bi
         counts, indices, rows, keys = lists
         of_blocks = blocks.listed(counts, indices, -(-len_k // keys))
         seen = seen & of_blocks.repeat_interleave(rows, 2)[:, :, :len_q].repeat_interleave(keys, 3)[..., :len_k]
+    if relative is not None:
+        table, max_distance, bidirectional = relative
+        of_scores = relative_buckets(key - (row + (lengths - len_q)), bidirectional, table.shape[1], max_distance)
+        scores = scores + table.to(scores.dtype)[:, of_scores.squeeze(1)].transpose(0, 1)
     if alibi_slopes is not None:
         slopes = alibi_slopes.view(-1, heads, 1, 1)
         scores = scores - slopes * (row + (lengths - len_q) - key).abs()

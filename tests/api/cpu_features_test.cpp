@@ -89,11 +89,28 @@ TemporaryFolder* CpuFeatures::folder_ = nullptr;
 const std::string kShape = "b3h4hkv2l37k51d16:fp32";
 
 TEST_F(CpuFeatures, AreWhatTheOracleSays) {
-  for (const char* features :
-       {"", ":softcap=3", ":bias=fp32", ":bias=fp16/hlk", ":bias=bf16/bk", ":bias=bool/blk", ":bias=bool/bk", ":alibi",
-        ":sinks", ":key_lengths", ":ragged", ":page=7", ":page=16:key_lengths", ":page=1:ragged",
-        ":softcap=2:bias=fp32:alibi:sinks:page=8:ragged", ":softcap=2:bias=bool/bhlk:alibi:sinks:ragged:blhd",
-        ":dropout=0.3", ":dropout=1", ":bias=bool/bk:sinks:page=8:ragged:dropout=0.5"})
+  for (const char* features : {"",
+                               ":softcap=3",
+                               ":bias=fp32",
+                               ":bias=fp16/hlk",
+                               ":bias=bf16/bk",
+                               ":bias=bool/blk",
+                               ":bias=bool/bk",
+                               ":alibi",
+                               ":sinks",
+                               ":key_lengths",
+                               ":ragged",
+                               ":page=7",
+                               ":page=16:key_lengths",
+                               ":page=1:ragged",
+                               ":softcap=2:bias=fp32:alibi:sinks:page=8:ragged",
+                               ":softcap=2:bias=bool/bhlk:alibi:sinks:ragged:blhd",
+                               ":relative=32/128",
+                               ":relative=8/20/past",
+                               ":relative=16/40:alibi:bias=fp16/hlk:ragged",
+                               ":dropout=0.3",
+                               ":dropout=1",
+                               ":bias=bool/bk:sinks:page=8:ragged:dropout=0.5"})
     for (const char* mask : {"", ":causal_top_left", ":causal_bottom_right", ":window=9/3", ":window_top_left=9/3"})
       run_and_check(kShape + mask + features);
 }
@@ -264,6 +281,7 @@ TEST_F(CpuFeatures, AddressesThatCannotBeAreNamed) {
   each(":key_lengths", "seqused_k", &heed_tensors::seqused_k);
   each(":page=8", "page_table", &heed_tensors::page_table);
   each(":causal_top_left:prefix=8", "prefix_lengths", &heed_tensors::prefix_lengths);
+  each(":relative=32/128", "relative_bias", &heed_tensors::relative_bias);
   each(":blocks=64", "block_counts", &heed_tensors::block_counts);
   each(":blocks=64", "block_indices", &heed_tensors::block_indices);
   FeatureCase paged(kShape + ":ragged:page=8");
@@ -348,7 +366,8 @@ TEST_F(CpuFeatures, APlanSaysWhatElseItsProgramCanDo) {
   heed_plan* plan = plan_of(one.problem());
   EXPECT_THAT(reason_of(plan), ::testing::HasSubstr("it was built with biases or a mask tensor and ALiBi slopes and "
                                                     "lengths of batch entries and paged keys and values and lists of "
-                                                    "blocks of keys and prefixes that all rows see and dropout too"));
+                                                    "blocks of keys and prefixes that all rows see and dropout "
+                                                    "and tables of relative-position biases too"));
   heed_plan_info info;
   heed_plan_info_init(&info);
   ASSERT_EQ(heed_plan_get_info(plan, &info), HEED_OK);

@@ -34,6 +34,19 @@ TEST(Features, DropoutThatCannotBeIsRefused) {
   }
 }
 
+TEST(Features, RelativeBiasesThatCannotBeAreRefused) {
+  heed_problem p = cpu_problem("b2h4l8k16d16:fp32:relative=32/128");
+  p.relative_buckets = 33;
+  expect_refused(p, HEED_INVALID_PROBLEM, "a relative-position bias of 33 buckets; it has 4 to 1024");
+  p.flags |= HEED_RELATIVE_PAST;
+  p.relative_max_distance = 3;
+  expect_refused(p, HEED_INVALID_PROBLEM, "up to a distance of 3; with 33 buckets it is 17 to 65536");
+  p.relative_max_distance = 128;
+  EXPECT_EQ(text_of(p), "b2h4l8k16d16:fp32:relative=33/128/past");
+  p.flags &= ~HEED_HAS_RELATIVE_BIAS;
+  expect_refused(p, HEED_INVALID_ARGUMENT, "HEED_RELATIVE_PAST is given without HEED_HAS_RELATIVE_BIAS");
+}
+
 TEST(Features, BiasesThatCannotBeAreRefused) {
   heed_problem p = cpu_problem("b2h4l8k16d16:fp32", HEED_HAS_BIAS);
   for (const int dtype : {-1, 7, 44}) {
@@ -156,6 +169,7 @@ TEST(Features, AreSpelledAsTheCommandLineDoes) {
         "b2h4l8k50d16:fp16:softcap=2.5:bias=bool/bhlk:alibi:sinks:key_lengths:page=16",
         "b2h4l8k50d16:fp16:blhd:key_lengths:ragged:page=16", "b2h4l200k300d16:fp16:blocks=128",
         "b2h4l8k50d16:fp16:causal_top_left:prefix=50", "b2h4l8k50d16:fp16:dropout=0.1",
+        "b2h4l8k50d16:fp16:relative=32/128", "b2h4l8k50d16:fp16:relative=32/128/past:alibi",
         "b2h4l200k300d16:fp16:sinks:blocks=64x128//bh"})
     EXPECT_EQ(text_of(cpu_problem(text)), to_string(parse_workload(text))) << text;
 }

@@ -157,8 +157,8 @@ TEST_F(GpuFeatures, LaunchesOfABatchHaveTheirEntriesArrays) {
 // Heads of a later launch find their sinks, slopes and biases behind those of the launches before, and ragged rows of
 // log-sum-exps behind those of all rows of the heads before.
 TEST_F(GpuFeatures, LaunchesOfHeadsHaveTheirHeadsArrays) {
-  heed_problem p =
-      gpu_problem("b2h65537hkv1l1d64:fp16:ragged:key_lengths:page=1:bias=fp16/h:sinks:alibi", HEED_WANTS_LSE);
+  heed_problem p = gpu_problem(
+      "b2h65537hkv1l1d64:fp16:ragged:key_lengths:page=1:bias=fp16/h:sinks:alibi:relative=32/128", HEED_WANTS_LSE);
   p.total_q = 2;
   const Made made(p, kFamily);
   ASSERT_NE(made.plan, nullptr);
@@ -171,7 +171,9 @@ TEST_F(GpuFeatures, LaunchesOfHeadsHaveTheirHeadsArrays) {
   t.o = begin + std::size_t{65537} * 2 * 64 * 2;
   std::vector<float> lse(2 * 65537);
   std::vector<float> others(3 * 65538);
+  const std::vector<float> tables(32 * 65537);
   t.lse = lse.data();
+  t.relative_bias = tables.data();
   t.bias = others.data();
   t.alibi_slopes = others.data() + 65538;
   t.sinks = others.data() + 2 * 65538;
@@ -190,6 +192,7 @@ TEST_F(GpuFeatures, LaunchesOfHeadsHaveTheirHeadsArrays) {
   EXPECT_EQ(seen.bias, static_cast<const unsigned short*>(t.bias) + 65535);
   EXPECT_EQ(seen.alibi_slopes, t.alibi_slopes + 65535);
   EXPECT_EQ(seen.sinks, t.sinks + 65535);
+  EXPECT_EQ(seen.relative_bias, t.relative_bias + 32 * 65535);
   EXPECT_EQ(seen.cu_seqlens_q, t.cu_seqlens_q);
 }
 

@@ -9,6 +9,7 @@
 #include "verify/scene.hpp"
 #include "verify/unfused.hpp"
 #include "workload/half.hpp"
+#include "workload/relative_bias.hpp"
 
 namespace heed::verify {
 namespace {
@@ -61,6 +62,13 @@ void by_definition(const Workload& w, const InputValues& values, const RowIndex&
         if (bias < -6e4F) continue;
         score += static_cast<long double>(bias);
       }
+    }
+    if (w.relative) {
+      const std::int64_t ahead = j - (at.row + lengths.len_k - lengths.len_q);
+      const int bucket =
+          relative_bucket(buckets_of(*w.relative), static_cast<int>(ahead), [](float x) { return std::log2(x); });
+      score += static_cast<long double>(
+          values.relative_bias[static_cast<std::size_t>(at.head * w.relative->buckets + bucket)]);
     }
     if (w.alibi)
       score -= static_cast<long double>(values.alibi_slopes[static_cast<std::size_t>(at.head)]) *
@@ -119,23 +127,24 @@ TEST_P(OracleWithFeatures, AgreesWithTheDefinition) {
 
 INSTANTIATE_TEST_SUITE_P(
     Features, OracleWithFeatures,
-    ::testing::Values("b1h2l70d16:fp32:softcap=2", "b2h4hkv2l90k60d16:fp32:bias=fp32",
-                      "b2h2l60k50d8:fp32:bias=fp16/hlk", "b2h2l60k50d8:fp16:bias=bf16/blk",
-                      "b2h2l60k50d8:fp32:bias=bool", "b3h2l20k50d8:fp32:bias=bool/bk", "b2h2l60k50d8:fp32:bias=fp32/h",
-                      "b1h4l70k50d8:fp32:alibi:causal_bottom_right", "b1h4l50d8:fp32:sinks",
-                      "b1h2l60k20d8:fp32:sinks:causal_bottom_right",
-                      "b3h2l40k50d8:fp32:key_lengths:causal_bottom_right", "b9h2l40k50d8:fp32:key_lengths:window=5/3",
-                      "b9h2l30k50d8:fp32:ragged:causal_bottom_right", "b9h2l30k50d8:fp16:ragged:blhd:sinks",
-                      "b2h2l30k50d8:fp32:page=16", "b9h4hkv2l30k50d8:fp32:ragged:page=1:causal_top_left:alibi",
-                      "b1h2l150k200d8:fp32:blocks=64/density0.1@3",
-                      "b2h4hkv2l150k200d8:fp16:blocks=64x128/random1@5/bh",
-                      "b2h2l150d8:fp32:window=90/30:blocks=64/window0+wavefront3",
-                      "b9h2l130k140d8:fp32:ragged:causal_bottom_right:blocks=128x64/stride2:sinks",
-                      "b3h2l60k50d8:fp32:causal_bottom_right:prefix=30",
-                      "b9h2l60k80d8:fp32:causal_top_left:window=9:key_lengths:prefix=40",
-                      "b2h4hkv2l90k60d16:fp32:dropout=0.5", "b1h2l60k50d8:fp16:causal_top_left:dropout=0.25:sinks",
-                      "b9h2l30k50d8:fp32:ragged:window=9:dropout=0.75", "b1h2l30k50d8:fp32:dropout=1",
-                      "b7h2l1k70d8:bf16:key_lengths:page=64:softcap=3:bias=fp32/bk:alibi:sinks:window=30"),
+    ::testing::Values(
+        "b1h2l70d16:fp32:softcap=2", "b2h4hkv2l90k60d16:fp32:bias=fp32", "b2h2l60k50d8:fp32:bias=fp16/hlk",
+        "b2h2l60k50d8:fp16:bias=bf16/blk", "b2h2l60k50d8:fp32:bias=bool", "b3h2l20k50d8:fp32:bias=bool/bk",
+        "b2h2l60k50d8:fp32:bias=fp32/h", "b1h4l70k50d8:fp32:alibi:causal_bottom_right", "b1h4l50d8:fp32:sinks",
+        "b1h2l60k20d8:fp32:sinks:causal_bottom_right", "b3h2l40k50d8:fp32:key_lengths:causal_bottom_right",
+        "b9h2l40k50d8:fp32:key_lengths:window=5/3", "b9h2l30k50d8:fp32:ragged:causal_bottom_right",
+        "b9h2l30k50d8:fp16:ragged:blhd:sinks", "b2h2l30k50d8:fp32:page=16",
+        "b9h4hkv2l30k50d8:fp32:ragged:page=1:causal_top_left:alibi", "b1h2l150k200d8:fp32:blocks=64/density0.1@3",
+        "b2h4hkv2l150k200d8:fp16:blocks=64x128/random1@5/bh",
+        "b2h2l150d8:fp32:window=90/30:blocks=64/window0+wavefront3",
+        "b9h2l130k140d8:fp32:ragged:causal_bottom_right:blocks=128x64/stride2:sinks",
+        "b3h2l60k50d8:fp32:causal_bottom_right:prefix=30",
+        "b9h2l60k80d8:fp32:causal_top_left:window=9:key_lengths:prefix=40", "b2h4hkv2l150k160d16:fp32:relative=32/128",
+        "b1h2l200k90d8:fp32:causal_bottom_right:relative=32/128/past",
+        "b9h2l130k150d8:fp32:ragged:relative=8/40:alibi:bias=fp16/hlk", "b2h4hkv2l90k60d16:fp32:dropout=0.5",
+        "b1h2l60k50d8:fp16:causal_top_left:dropout=0.25:sinks", "b9h2l30k50d8:fp32:ragged:window=9:dropout=0.75",
+        "b1h2l30k50d8:fp32:dropout=1",
+        "b7h2l1k70d8:bf16:key_lengths:page=64:softcap=3:bias=fp32/bk:alibi:sinks:window=30"),
     [](const auto& one) { return "W" + std::to_string(one.index); });
 
 TEST(OracleWithFeatures, ASinkTakesTheShareThatItsScoreHas) {
@@ -193,7 +202,8 @@ TEST(Scenes, KeysOfBlocksThatNoListHasArePoisoned) {
 }
 
 TEST(Scenes, ChangedFeatureInputsAreTrespasses) {
-  const Workload w = parse_workload("b4h2l8k40d4:fp32:key_lengths:page=16:sinks:alibi:bias=bool:prefix=9:blocks=64");
+  const Workload w =
+      parse_workload("b4h2l8k40d4:fp32:key_lengths:page=16:sinks:alibi:bias=bool:prefix=9:blocks=64:relative=32/128");
   const Scene scene = scene_of(w);
   for (const auto& [input, name] : {std::pair{Scene::bias, "bias"},
                                     {Scene::alibi_slopes, "ALiBi"},
@@ -202,7 +212,8 @@ TEST(Scenes, ChangedFeatureInputsAreTrespasses) {
                                     {Scene::page_table, "page table"},
                                     {Scene::block_counts, "block counts"},
                                     {Scene::block_indices, "block indices"},
-                                    {Scene::prefix_lengths, "prefix lengths"}}) {
+                                    {Scene::prefix_lengths, "prefix lengths"},
+                                    {Scene::relative_bias, "relative bias"}}) {
     std::vector<std::byte> after = scene.image();
     ASSERT_GT(scene.feature(input).bytes, 0U) << name;
     after[scene.feature(input).offset + 1] ^= std::byte{1};

@@ -158,6 +158,7 @@ inline FeatureShapes shapes_with_all(int page_size = 16, bool with_first_keys = 
   shape.to_the_end = true;
   shape.softcap = 5;
   shape.slopes = 2;
+  shape.relative = kT5Buckets;
   shape.sinks = {0.5F, kHidingSink, 30.0F, -2.0F, 0, 1, 2, 3};
   shape.bias = {.element = BiasElement::bf16, .per_head = false, .row_padding = 1, .hides_rows = true};
   shape.used_k = {140, 60, 0};
@@ -165,6 +166,7 @@ inline FeatureShapes shapes_with_all(int page_size = 16, bool with_first_keys = 
   all.push_back(shape);
   shape.page_size = 0;
   shape.bias = {.element = BiasElement::boolean, .per_batch = false, .hides_rows = true};
+  shape.relative = kT5PastBuckets;
   shape.cu_q = {0, 5, 6, 9};
   if (with_first_keys) {
     shape.cu_k = {0, 140, 190, 290};
@@ -191,7 +193,8 @@ inline FeatureShape shape_of_wrong_numbers() {
           .slopes = 1,
           .sinks = {0, 0},
           .used_k = {155},
-          .page_size = 16};
+          .page_size = 16,
+          .relative = kT5Buckets};
 }
 
 /// Runs that launch with each number wrong by a little. What `said` says of each change of its parameters must be a
@@ -206,6 +209,7 @@ void expect_wrong_numbers_found(const Said& said, const Expect& expect) {
   expect(said([](FeatureParams& p) { p.sinks = kSinks; }), true, "sinks");
   expect(said([](FeatureParams& p) { p.seqused_k = kUsed; }), true, "lengths");
   expect(said([](FeatureParams& p) { p.softcap = 3.2F; }), true, "softcap");
+  expect(said([](FeatureParams& p) { ++p.relative_bias; }), true, "the next bucket's bias");
   expect(said([](FeatureParams& p) { p.bias = nullptr; }), true, "no bias");
   expect(said([](FeatureParams& p) { p.bias_row = 0; }), true, "bias of another row");
   expect(said([](FeatureParams& p) { p.pages = 1; }), true, "pages");

@@ -95,6 +95,7 @@ inline bool arrive(int id, unsigned threads, bool value = false) {
   b.value = b.value || value;
   if (++b.arrived != threads) return false;
   b.arrived = 0;
+  b.place = 0;
   b.last_value = b.value;
   b.value = false;
   ++b.generation;
@@ -103,6 +104,7 @@ inline bool arrive(int id, unsigned threads, bool value = false) {
 
 inline bool barrier(const char* where, int id, unsigned threads, bool value) {
   NamedBarrier& b = self().block->barriers[id];
+  check_place(b, where, id == 0);
   const unsigned generation = b.generation;
   if (!arrive(id, threads, value)) wait_until(where, [&b, generation] { return b.generation != generation; });
   return b.last_value;

@@ -140,6 +140,43 @@ TEST(Emulator, LanesOfAWarpStayTogether) {
                std::logic_error);
 }
 
+// What synccheck reports on a GPU: a barrier that warps of a block reach from two places, or after some have ended.
+TEST(Emulator, ThreadsMeetFromOnePlace) {
+  unsigned first = 0;
+  const auto two_places = [&](char*) {
+    if (threadIdx.x < 96) {
+      ptx::bar_sync(1, 128);
+      ++first;
+    } else {
+      ptx::bar_sync(1, 128);
+    }
+  };
+  Launch launch = kOneWarpgroup;
+  launch.one_place = true;
+  try {
+    run(launch, two_places);
+    FAIL() << "it ended";
+  } catch (const std::logic_error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("warps meet at bar.sync from different places of the program: "));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("3"));
+  }
+  EXPECT_NO_THROW(run(kOneWarpgroup, two_places)) << "PTX asks for one place of the lanes of a warp alone";
+  // Rounds of a loop, halves of a block with a barrier each, and arrivals of threads that do not wait.
+  EXPECT_NO_THROW(run(launch, [](char*) {
+    for (int round = 0; round < 3; ++round) ptx::bar_sync(1 + static_cast<int>(threadIdx.x) / 64, 64);
+    if (threadIdx.x < 32)
+      ptx::bar_arrive(3, 128);
+    else
+      ptx::bar_sync(3, 128);
+  }));
+  EXPECT_THROW(run(launch,
+                   [](char*) {
+                     if (threadIdx.x < 32) return;
+                     __syncthreads();
+                   }),
+               std::logic_error);
+}
+
 // A cp.async that lands late is not there before its group was committed and waited for.
 TEST(Emulator, AsynchronousCopiesLandWhenTheirGroupIsWaitedFor) {
   alignas(16) static const float source[4] = {1, 2, 3, 4};

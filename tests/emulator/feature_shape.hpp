@@ -30,6 +30,11 @@ struct ListsOfBlocks {
   bool per_head = true;
 };
 
+/// Of T5's encoder and of its decoder: buckets_of 32 to 128, which lib/ computes and emulated tests do not use.
+inline constexpr RelativeBuckets kT5Buckets{.all = 32, .side = 16, .exact = 8, .far = 91, .rate = 2, .shift = -5.9919F};
+inline constexpr RelativeBuckets kT5PastBuckets{
+    .all = 32, .side = 32, .exact = 16, .far = 113, .rate = 16.0F / 3, .shift = -21.3278F};
+
 struct FeatureShape {
   int batch = 1;
   int heads = 1;
@@ -52,6 +57,7 @@ struct FeatureShape {
   std::vector<int> prefixes = {};  ///< batch
   double dropout = 0;              ///< the probability of dropping
   int cut_keys = 0;                ///< FeatureParams::dropout_first_key
+  std::optional<RelativeBuckets> relative = {};
 };
 
 /// Where an entry's rows and keys lie, and how many it has.

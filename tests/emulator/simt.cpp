@@ -1,5 +1,7 @@
 #include "simt.hpp"
 
+#include <unwind.h>
+
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -225,6 +227,38 @@ void wait_until(const char* where, const std::function<bool()>& ready) {
   t.waits_for = ready;
   t.waits_at = where;
   swapcontext(&t.context, &machine->scheduler);
+}
+
+namespace {
+// The calls that are under way, as one number: however much of them was inlined, two places of the program differ.
+std::uint64_t place_in_program() {
+  std::uint64_t place = 14695981039346656037ULL;  // FNV-1a
+  _Unwind_Backtrace(
+      [](_Unwind_Context* frame, void* hash) {
+        auto& h = *static_cast<std::uint64_t*>(hash);
+        h = (h ^ _Unwind_GetIP(frame)) * 1099511628211ULL;
+        return _URC_NO_REASON;
+      },
+      &place);
+  return place;
+}
+}  // namespace
+
+void check_place(NamedBarrier& barrier, const char* where, bool of_block) {
+  if (!machine->launch->one_place) return;
+  const Thread& t = self();
+  if (of_block && t.block->alive < machine->launch->threads)
+    throw std::logic_error(std::string(where) + " where threads of the block have ended");
+  if (t.index.x % 32 != 0) return;
+  const std::uint64_t place = place_in_program();
+  const unsigned warp = t.index.x / 32;
+  if (barrier.place == 0) {
+    barrier.place = place;
+    barrier.first_warp = warp;
+  } else if (barrier.place != place) {
+    throw std::logic_error(std::string("warps meet at ") + where + " from different places of the program: " +
+                           std::to_string(barrier.first_warp) + " and " + std::to_string(warp));
+  }
 }
 
 bool copies_are_early() {

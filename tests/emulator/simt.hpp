@@ -9,7 +9,10 @@
 /// are in different collective instructions, addresses past shared memory and copies from elsewhere than the inputs are
 /// errors. Blocks run one after the other, but those of a cluster; or several at a time, the next one when one has
 /// ended, for kernels whose blocks hand each other words, which land word by word, in any order, some time after they
-/// are stored. Clocks, caches, fences between blocks and dependent launches are not modelled.
+/// are stored. Warps that meet at a barrier
+/// of their block from different places of the program are an error where a launch asks for it, as to
+/// compute-sanitizer's synccheck, and so is __syncthreads once threads of the block have ended. Clocks, caches, fences
+/// between blocks and dependent launches are not modelled.
 #pragma once
 
 #include <ucontext.h>
@@ -49,6 +52,7 @@ struct Launch {
   std::uint64_t seed = 1;       ///< of every order that is left open
   bool early = false;           ///< copies and stores of words are done at once instead of as late as may be
   unsigned resident = 1;        ///< blocks that run at a time, where they are no clusters
+  bool one_place = false;       ///< warps must come to a barrier of their block from one place of the program
   std::vector<Range> readable;  ///< where copies may read; empty: anywhere
 };
 
@@ -75,6 +79,8 @@ struct NamedBarrier {
   unsigned generation = 0;
   bool value = false;
   bool last_value = false;
+  std::uint64_t place = 0;  ///< of the program, from where the first thread of this generation waits; 0: nobody does
+  unsigned first_warp = 0;  ///< of that thread
 };
 
 struct Block {
@@ -129,6 +135,10 @@ unsigned cluster_size();
 /// Lets others run until `ready`. `where` names the instruction in the message of a deadlock.
 void wait_until(const char* where, const std::function<bool()>& ready);
 bool copies_are_early();
+/// A thread is about to wait at a barrier of its block. @throws std::logic_error when `of_block` and threads of the
+/// block have ended, or its warp comes from another place of the program than others that wait there. Of the first
+/// lanes alone: compilers copy what follows a branch on the lane.
+void check_place(NamedBarrier& barrier, const char* where, bool of_block);
 /// @throws std::logic_error when a copy may not read there
 void check_readable(const void* from, std::size_t bytes);
 void arrive_at_cluster();

@@ -17,7 +17,8 @@ using emulator::problem_with;
 constexpr auto kNone = MaskKind::none;
 constexpr auto kCausal = MaskKind::causal;
 constexpr auto kWindow = MaskKind::window;
-constexpr Features kAll = {.softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true};
+constexpr Features kAll = {
+    .softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true, .relative = true};
 
 /// Empty, or the first thing that is wrong.
 template <Config kConfig, Problem kProblem>

@@ -23,6 +23,7 @@ void launch_case(FeatureCase& problem, const FeatureShape& shape, std::uint64_t 
   launch.threads = static_cast<unsigned>(threads(kConfig));
   launch.shared_bytes = static_cast<std::size_t>(shared_plan(kConfig, kProblem).total);
   launch.seed = seed;
+  launch.one_place = kProblem.features.lengths;  // else warps may have loops of their own (Forward::kOneBarrier)
   launch.readable = problem.readable();
   emulator::run(
       launch, [&](char* shared) { Forward<kConstant<kConfig>, kConstant<kProblem>>(problem.params(), shared).run(); });

@@ -143,6 +143,11 @@ TEST(EmulatedSm80Features, Lengths) {
   run_lengths<kSmall, problem_of(Element::fp16, 64, kCausal, {.lengths = true})>();
   run_lengths<Config{.block_m = 32, .block_n = 16, .kv_groups = 2, .tile_order = TileOrder::lpt},
               problem_of(Element::bf16, 64, kWindow, {.lengths = true})>();
+  // Warps of a group that see fewer tiles than others meet them at one barrier of the program.
+  run_lengths<Config{.kv_groups = 2, .overlap = true, .rescale = kStaleTile},
+              problem_of(Element::bf16, 64, kCausal, {.lengths = true})>();
+  run_lengths<Config{.block_n = 32, .overlap = true, .late_loads = true},
+              problem_of(Element::fp16, 64, kWindow, {.lengths = true})>();
 }
 
 template <Config kConfig, Problem kProblem>
@@ -196,6 +201,29 @@ TEST(EmulatedSm80Features, PrefixesOfBiasedEntries) {
   shape.prefixes = {50, 70, 20};
   shape.bias = BiasTensor{.element = BiasElement::fp16, .hides_rows = true};
   run_case<kSmall, kProblem>(shape, 1);
+}
+
+template <Config kConfig, Problem kProblem>
+void run_relative_biases() {
+  FeatureShape shape{.heads = 2, .heads_kv = 1, .len_q = 170, .len_k = 260, .right_offset = 90};
+  shape.left_offset = -40;
+  shape.relative = emulator::kT5Buckets;
+  run_case<kConfig, kProblem>(shape, 1);
+  shape.relative = emulator::kT5PastBuckets;
+  run_case<kConfig, kProblem>(shape, 2);
+  shape.len_q = 260;
+  shape.len_k = 170;
+  run_case<kConfig, kProblem>(shape, 3);
+  shape.relative = {};
+  run_case<kConfig, kProblem>(shape, 4);
+}
+
+TEST(EmulatedSm80Features, RelativeBiases) {
+  run_relative_biases<kSmall, problem_of(Element::fp16, 64, kNone, {.relative = true})>();
+  run_relative_biases<Config{.overlap = true, .rescale = kStaleTile},
+                      problem_of(Element::bf16, 64, kCausal, {.alibi = true, .relative = true})>();
+  run_relative_biases<Config{.block_m = 32, .block_n = 16, .kv_groups = 2},
+                      problem_of(Element::fp16, 128, kWindow, {.relative = true})>();
 }
 
 template <Config kConfig, Problem kProblem>
@@ -261,6 +289,7 @@ void run_all() {
   shape.used_k = {};
   run_case<kConfig, kProblem>(shape, 3);
   shape.dropout = 0.2;
+  shape.relative = emulator::kT5Buckets;
   shape.blocks = emulator::ListsOfBlocks{.rows = 64, .keys = 64, .per_batch = false};
   shape.prefixes = {30, 100, 5};
   run_case<kConfig, kProblem>(shape, 5);
@@ -315,7 +344,8 @@ TEST(EmulatedSm80Features, ComparisonFindsWrongNumbers) {
                            .sinks = {0, 0},
                            .used_k = {55},
                            .page_size = 16,
-                           .dropout = 0.2};
+                           .dropout = 0.2,
+                           .relative = emulator::kT5Buckets};
   const auto said = [&](const auto& change) {
     FeatureCase problem(kProblem, shape, 1);
     change(problem.params());
@@ -335,6 +365,7 @@ TEST(EmulatedSm80Features, ComparisonFindsWrongNumbers) {
   EXPECT_NE(said([](FeatureParams& p) { p.pages = 1; }), "");
   EXPECT_NE(said([](FeatureParams& p) { p.aligned_to_the_end = 0; }), "");
   EXPECT_NE(said([](FeatureParams& p) { ++p.dropout_seed; }), "");
+  EXPECT_NE(said([](FeatureParams& p) { ++p.relative_bias; }), "");
   EXPECT_NE(said([](FeatureParams& p) { ++p.dropout_first_entry; }), "");
   EXPECT_NE(said([](FeatureParams& p) { ++p.dropout_first_key; }), "");
   EXPECT_NE(said([](FeatureParams& p) { p.dropout_threshold = 0; }), "");

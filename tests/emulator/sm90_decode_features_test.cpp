@@ -19,8 +19,9 @@ using enum attention::Rescale;
 constexpr auto kNone = MaskKind::none;
 constexpr auto kCausal = MaskKind::causal;
 constexpr auto kWindow = MaskKind::window;
-constexpr Features kScores = {.softcap = true, .bias = true, .alibi = true, .sinks = true};
-constexpr Features kAll = {.softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true};
+constexpr Features kScores = {.softcap = true, .bias = true, .alibi = true, .sinks = true, .relative = true};
+constexpr Features kAll = {
+    .softcap = true, .bias = true, .alibi = true, .sinks = true, .lengths = true, .pages = true, .relative = true};
 
 /// As the launcher encodes it: lib/launch/tensor_map.cpp.
 template <Config kConfig, Problem kProblem>

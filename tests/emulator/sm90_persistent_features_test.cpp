@@ -5,7 +5,7 @@
 namespace heed::sm90_persistent {
 namespace {
 
-constexpr Features kAll{.softcap = true, .bias = true, .alibi = true, .sinks = true};
+constexpr Features kAll{.softcap = true, .bias = true, .alibi = true, .sinks = true, .relative = true};
 constexpr auto kNone = MaskKind::none;
 constexpr auto kCausal = MaskKind::causal;
 constexpr auto kWindow = MaskKind::window;
@@ -161,6 +161,7 @@ void run_all() {
   shape.bias = {.element = BiasElement::boolean, .per_batch = false, .hides_rows = true};
   shape.softcap = 0;
   shape.slopes = 1;
+  shape.relative = emulator::kT5Buckets;
   run_case<kCanonical, kProblem>(shape, 3);
   shape.sinks = {};
   shape.score_scale = 30;

@@ -29,9 +29,9 @@ std::string programs() {
   using namespace heed;
   const DeviceFacts device = cpu_facts();
   dispatch::ProgramFileWriter writer("0123");
-  for (const char* shape :
-       {"b1h2l64d64:fp16", "b1h2l64d64:fp32:causal_top_left", "b1h2l64d16:bf16:window=9",
-        "b1h2l64d64:fp16:softcap=30:bias=fp32:alibi:sinks:key_lengths:page=16", "b1h2l64d64:fp16:dropout=0.5"}) {
+  for (const char* shape : {"b1h2l64d64:fp16", "b1h2l64d64:fp32:causal_top_left", "b1h2l64d16:bf16:window=9",
+                            "b1h2l64d64:fp16:softcap=30:bias=fp32:alibi:sinks:key_lengths:page=16",
+                            "b1h2l64d64:fp16:dropout=0.5", "b1h2l64d64:fp16:relative=32/128"}) {
     const Workload w = parse_workload(shape);
     const Family& family = find_family("fwd_cpu");
     dispatch::ProgramRecord record;
@@ -144,6 +144,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if ((given & HEED_HAS_BIAS) != 0) t.bias = numbers;
     if ((given & HEED_HAS_SINKS) != 0) t.sinks = numbers;
     if ((given & HEED_HAS_ALIBI) != 0) t.alibi_slopes = numbers;
+    if ((given & HEED_HAS_RELATIVE_BIAS) != 0 &&
+        problem.relative_buckets <= 65536 / std::max<std::int64_t>(problem.heads, 1))
+      t.relative_bias = numbers;
     const auto* const whole = reinterpret_cast<const std::int32_t*>(numbers);
     if ((given & HEED_RAGGED) != 0) t.cu_seqlens_q = whole;
     if ((given & HEED_RAGGED) != 0 && (given & HEED_PAGED) == 0) t.cu_seqlens_k = whole;

@@ -34,7 +34,8 @@ TEST(Sm80DecodeFeatures, ComesFirstForFewQueries) {
   const auto chosen = [](const std::string& shape, const char* arch) {
     return default_family(parse_workload(shape), gpu(arch)).name();
   };
-  for (const char* feature : {":softcap=30", ":bias=fp16", ":alibi", ":sinks", ":key_lengths", ":page=1"}) {
+  for (const char* feature :
+       {":softcap=30", ":bias=fp16", ":alibi", ":sinks", ":key_lengths", ":page=1", ":relative=32/128"}) {
     EXPECT_EQ(chosen(std::string("b8h32hkv4l1k8192d128") + feature, "sm_80"), "fwd_sm80_decode") << feature;
     EXPECT_EQ(chosen(std::string("b8h32hkv4l100k8192d64") + feature, "sm_80"), "fwd_sm80") << feature;
   }

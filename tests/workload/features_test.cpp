@@ -16,6 +16,7 @@ TEST(WorkloadFeatures, EveryTextReadsBackTheSame) {
         "b2h4l64d64:fp16:bias=fp16/hlk", "b2h4l64d64:fp16:bias=bf16/", "b2h4l64d64:fp32:causal_top_left:alibi:sinks",
         "b2h4l64d64:fp16:causal_bottom_right:window=9:key_lengths", "b2h4l64d64:fp16:blhd:ragged",
         "b2h4l64d64:fp16:causal_top_left:prefix=30", "b2h4l64d64:fp16:sinks:dropout=0.1", "b2h4l64d64:fp16:dropout=1",
+        "b2h4l64d64:fp16:relative=32/128", "b2h4l64d64:fp16:relative=8/40/past:alibi",
         "b2h4l1k64d64:fp16:scale=0.5:softcap=2.5:bias=fp32/bl:alibi:sinks:key_lengths:page=16"})
     EXPECT_EQ(to_string(parse_workload(text)), text);
   // In any order.
@@ -45,6 +46,12 @@ TEST(WorkloadFeatures, PartsThatCannotBeAreNamed) {
                                     {"prefix=-3", "-3"},
                                     {"prefix=x", "x"},
                                     {"prefix=4:prefix=4", "twice"},
+                                    {"relative=32", "32/128"},
+                                    {"relative=x/128", "x"},
+                                    {"relative=32/128/future", "past"},
+                                    {"relative=33/128", "33 buckets"},
+                                    {"relative=32/4", "distance of 4"},
+                                    {"relative=32/128:relative=32/128", "twice"},
                                     {"dropout=0", "none"},
                                     {"dropout=1.5", "dropout=1.5"},
                                     {"dropout=-0.1", "dropout=-0.1"},

@@ -39,6 +39,10 @@ struct Forward : Merge<kConfig, kProblem> {
 
   // ---- compile-time facts
   static constexpr bool kStaleTile = kConfig.rescale == attention::Rescale::stale_tile;
+  // Whether warps of a group meet at one barrier of the program in every round, whatever their rows see of its keys.
+  // PTX asks this of the lanes of a warp alone; compute-sanitizer's synccheck of all threads that a barrier counts. Of
+  // problems without lengths the rounds of a warp's own tiles have a loop of their own.
+  static constexpr bool kOneBarrier = kMeets && kProblem.features.lengths;
   static constexpr float kMargin = kStaleTile ? attention::stale_tile_margin(kProblem.element) : 0.0F;
 
   using QueryCopies = Copies<kLayout, kWidth, kBytes, kThreads>;
@@ -159,40 +163,50 @@ struct Forward : Merge<kConfig, kProblem> {
     };
     Scores scores;
     Probabilities p;
+    const auto take_later_tile = [&](int t) {
+      if constexpr (!kConfig.late_loads) load_ahead(t, stage);
+      scores_of_tile(scores, query, t, stage, warp_row);
+      if constexpr (kConfig.late_loads) load_ahead(t, stage);
+      if constexpr (kStaleTile) {
+        if (!stale_softmax<true>(p, scores, rows, scale_log2, out, before)) {
+          scores_of_tile(scores, query, t, stage, warp_row);
+          exact_softmax(scores, out, rows, scale_log2);
+        }
+      } else {
+        multiply_values(out, p, before);
+        exact_softmax(scores, out, rows, scale_log2);
+      }
+      to_operand(p, scores, t, warp_row);
+    };
     begin(0, warp_tiles > 0);
     load_ahead(0, stage);
     if (warp_tiles > 0) {
       scores_of_tile(scores, query, 0, stage, warp_row);
       exact_softmax(scores, out, rows, scale_log2);
       to_operand(p, scores, 0, warp_row);
-      end_round(stage);
-#pragma unroll 1
-      for (int t = 1; t < warp_tiles; ++t) {
-        begin(t, true);
-        if constexpr (!kConfig.late_loads) load_ahead(t, stage);
-        scores_of_tile(scores, query, t, stage, warp_row);
-        if constexpr (kConfig.late_loads) load_ahead(t, stage);
-        if constexpr (kStaleTile) {
-          if (!stale_softmax<true>(p, scores, rows, scale_log2, out, before)) {
-            scores_of_tile(scores, query, t, stage, warp_row);
-            exact_softmax(scores, out, rows, scale_log2);
-          }
-        } else {
-          multiply_values(out, p, before);
-          exact_softmax(scores, out, rows, scale_log2);
-        }
-        to_operand(p, scores, t, warp_row);
+      if constexpr (!kOneBarrier) {
         end_round(stage);
+#pragma unroll 1
+        for (int t = 1; t < warp_tiles; ++t) {
+          begin(t, true);
+          take_later_tile(t);
+          end_round(stage);
+        }
+        begin(warp_tiles, true);
+        load_ahead(warp_tiles, stage);
+        multiply_values(out, p, before);
       }
-      begin(warp_tiles, true);
-      load_ahead(warp_tiles, stage);
-      multiply_values(out, p, before);
     }
     end_round(stage);
 #pragma unroll 1
-    for (int t = max(warp_tiles, 0) + 1; t <= group_tiles; ++t) {
-      begin(t, false);
-      load_ahead(t, stage);
+    for (int t = kOneBarrier ? 1 : max(warp_tiles, 0) + 1; t <= group_tiles; ++t) {
+      begin(t, kOneBarrier && t <= warp_tiles);
+      if (kOneBarrier && t < warp_tiles) {
+        take_later_tile(t);
+      } else {
+        load_ahead(t, stage);
+        if (kOneBarrier && t == warp_tiles) multiply_values(out, p, before);
+      }
       end_round(stage);
     }
   }
