@@ -132,9 +132,7 @@ typedef struct heed_strides {
  * _relative_position_bucket of Transformers: of a side, half have a distance each, the others grow with its logarithm
  * up to relative_max_distance, and the last has all beyond. */
 #define HEED_HAS_RELATIVE_BIAS (1u << 11)
-#define HEED_RELATIVE_PAST                                                                  \
-  (1u << 12) /* with it: the table is not bidirectional, keys after the own one count as it \
-              */
+#define HEED_RELATIVE_PAST (1u << 12) /* with it: the table is of the past, keys after the own one count as it */
 
 typedef struct heed_problem {
   uint32_t struct_size; /* sizeof(heed_problem) */
