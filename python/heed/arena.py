@@ -11,7 +11,6 @@ Exit codes: 0 done, 1 failed (Heed's results failing their gate included), 2 wro
 import argparse
 import datetime
 import json
-import os
 import re
 import signal
 import sys
@@ -21,13 +20,11 @@ from pathlib import Path
 
 from heed import feature_suites, launch, suites
 from heed import measure as timing
-from heed.chart import suite_chart
+from heed.arena_files import SCHEMA, WHAT, Failure, check_writable, load, usage, write, write_charts
 from heed.conclusion import conclude
-from heed.evidence import Broken, check, parse
+from heed.evidence import Broken, parse
 from heed.tables import brief, everything, heading, suite_text
 
-SCHEMA = 1
-WHAT = "arena"
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST_TORCH = (2, 5)
 SDPA = ("sdpa_math", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "sdpa_default")
@@ -37,19 +34,6 @@ GPU_SUITES = ("latency", "throughput", "acceptance", "decode", "models", "random
 CALL_SUITES = ("masks", "ragged", "paged", "sparse")  # of heed.feature_suites: their own contenders take part
 SUITES = (*GPU_SUITES, *CALL_SUITES, "cpu")
 QUICK_RANDOM = 20  # random acceptance workloads of --quick
-
-
-class Failure(Exception):
-    """Ends the program with one sentence; `code` is the exit code."""
-
-    def __init__(self, text, code=1):
-        super().__init__(text)
-        self.code = code
-
-
-def usage(text):
-    """A Failure of wrong usage."""
-    return Failure(text, 2)
 
 
 def require_torch():
@@ -131,57 +115,6 @@ def variants_of(options, arch="sm_", device=""):
         except (TypeError, KeyError, AttributeError, suites.BadWorkload) as error:
             raise Failure(f"{path} does not hold champions as heed champions writes them") from error
     return table | named, default or "auto"
-
-
-def check_writable(path):
-    """The output's folder, made; the file can be written. Raises Failure, before anything is measured."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise IsADirectoryError("it is a folder")
-        with tempfile.NamedTemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise Failure(f"the output {path} cannot be written: {error.strerror or error}")
-
-
-def write(path, text):
-    """Writes beside the destination and renames over it: a reader never sees a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
-
-
-def write_charts(evidence, folder, stem):
-    """One SVG a suite that has rows; returns their paths."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        paths = []
-        for name in evidence["suites"]:
-            if any(row["suite"] == name for row in evidence["rows"]):
-                paths.append(folder / f"{stem}_{name}.svg")
-                write(paths[-1], suite_chart(evidence, name))
-        return paths
-    except OSError as error:
-        raise Failure(f"the charts cannot be written to {folder}: {error.strerror or error}")
-
-
-def load(path):
-    """The evidence of an arena. Raises Failure for anything else."""
-    try:
-        evidence = parse(Path(path).read_text())
-        if not isinstance(evidence, dict) or evidence.get("schema") != SCHEMA:
-            raise Failure(f"{path} has schema {evidence.get('schema') if isinstance(evidence, dict) else None}; this version reads schema {SCHEMA}")
-        if evidence.get("what") != WHAT:
-            raise Failure(f'{path} is evidence of "{evidence.get("what")}", not of an arena')
-        check(evidence)
-    except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror or error}")
-    except UnicodeDecodeError:
-        raise Failure(f"{path} is no text in UTF-8")
-    except Broken as error:
-        raise Failure(f"{path} {error}")
-    return evidence
 
 
 def keep_suites(evidence, given):
