@@ -5,6 +5,7 @@
 
 set(HEED_HAS_CUDA OFF)
 set(HEED_HAS_CUPTI OFF)
+set(HEED_HAS_NVTX OFF)
 option(HEED_CUPTI "Read hardware counters where CUPTI's headers are found" ON)
 
 # heed_cuda(TARGET): TARGET includes cuda.h, and CUPTI's headers, where they were found.
@@ -77,6 +78,12 @@ if(HEED_CUPTI AND HEED_HAS_CUDA AND HEED_CUPTI_INCLUDE)
   set(HEED_HAS_CUPTI ON)
 endif()
 message(STATUS "Hardware counters (CUPTI): ${HEED_HAS_CUPTI}")
+# NVTX is headers alone, which load the tool that listens.
+find_path(HEED_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${HEED_CUDA_INCLUDE} "${nvcc_root}/include" /usr/local/cuda/include)
+if(HEED_HAS_CUDA AND HEED_NVTX_INCLUDE)
+  set(HEED_HAS_NVTX ON)
+endif()
+message(STATUS "Ranges of a timeline (NVTX): ${HEED_HAS_NVTX}")
 set(cupti_folders "")
 foreach(root IN LISTS nvcc_root pypi_cupti)
   foreach(folder lib64 lib targets/x86_64-linux/lib extras/CUPTI/lib64)

@@ -45,7 +45,7 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"serve", {"heed", "base", "json", "process"}},
     {"models", {"heed", "base", "json", "process"}},
     {"prompts", {"compile", "heed", "base", "models"}},
-    {"propose", {"heed", "base", "variant", "source", "record", "store", "models", "prompts"}},
+    {"propose", {"heed", "base", "variant", "process", "source", "record", "store", "models", "prompts"}},
     {"report", {"heed", "base", "workload", "variant", "verdict", "store"}},
     {"evolve",
      {"compile", "base", "variant", "source", "process", "jit", "measure", "profile", "trial", "record", "store",

@@ -11,10 +11,15 @@
 #include "requirements.hpp"
 #include "worker/child.hpp"
 
+#ifndef HEED_NVTX_LISTENER
+#define HEED_NVTX_LISTENER ""
+#endif
+
 namespace heed::testing_support {
 
 const char* const kSourceFolder = HEED_SOURCE_FOLDER;
 const char* const kHeedBinary = HEED_BINARY;
+const char* const kNvtxListener = HEED_NVTX_LISTENER;
 const char* const kAheadOfTimeFolder = HEED_AHEAD_OF_TIME_FOLDER;
 
 }  // namespace heed::testing_support

@@ -16,6 +16,7 @@
 #include "jit/elf.hpp"
 #include "jit/machine_code.hpp"
 #include "jit/shared_object.hpp"
+#include "process/timeline.hpp"
 
 namespace heed::jit {
 namespace fs = std::filesystem;
@@ -287,6 +288,7 @@ BuildOutcome Builder::run(const BuildRequest& request, bool fresh) {
   if (!fresh)
     if (std::optional<Artifact> found = cache_.find(key, compiler.extension()))
       return {.artifact = std::move(found), .timed_out = false, .log = {}};
+  const TimelineRange range("build", key);
   const auto start = std::chrono::steady_clock::now();
   fs::path output = cache_.temporary(key);
   Toolchain::Result result = compiler.compile(request, output, options_.limit_s);

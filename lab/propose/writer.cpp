@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "process/timeline.hpp"
 #include "source/apply.hpp"
 #include "source/edits.hpp"
 #include "source/refusals.hpp"
@@ -59,6 +60,7 @@ bool Writer::ask(models::Conversation conversation, int generation, int place, c
     log_.keep(exchange);
   }
   try {
+    const TimelineRange range("model", model.name());
     models::Reply reply = model.ask(written.asked);
     reply.cost = panel_.prices().cost(model.name(), reply.usage);
     spending_.add(written.asked, reply);

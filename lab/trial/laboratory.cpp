@@ -10,6 +10,7 @@
 #include "base/check.hpp"
 #include "base/random.hpp"
 #include "base/text.hpp"
+#include "process/timeline.hpp"
 
 namespace heed::trial {
 namespace {
@@ -134,6 +135,7 @@ verify::GateReport Laboratory::verify(const Built& built, std::uint64_t seed,
   options.tensors = tensors_;
   options.launch_limit_s = options_.launch_limit_s;
   options.on_check = on_check;
+  const TimelineRange range("gate", describe(built.variant));
   verify::GateReport report;
   try {
     report = undisturbed([&] {

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "base/random.hpp"
 #include "cli/command_line.hpp"
@@ -24,6 +25,24 @@ TEST_F(Cli, EmitPrintsWhatIsCompiled) {
   expect_refusal("emit fwd_sm80:stages=4,block_n=128,kv_groups=2 --shape b1h8l512d64 --arch sm_89", 1,
                  "illegal on sm_89");
   expect_refusal("emit fwd_sm70 --shape b1h8l512d64", 2, "unknown family");
+}
+
+// Ranges of NVTX, as a tool that is loaded by its variable sees them.
+TEST_F(Cli, ATimelineHasBuildsGatesAndMeasurements) {
+  if (std::string(testing_support::kNvtxListener).empty()) GTEST_SKIP() << "NVTX's header was not found";
+  const std::string messages = folder_.file("messages");
+  const Printed run = heed_command(
+      "evolve --shape b1h1l32d16:fp32 --device cpu --population 2 --no-peers --measure-limit 0.1 --trials 2 " + db() +
+          " --cache " + folder_.file("cache"),
+      "NVTX_INJECTION64_PATH=" + std::string(testing_support::kNvtxListener) + " HEED_NVTX_MESSAGES=" + messages);
+  ASSERT_EQ(run.code, 0) << run.err;
+  const std::string text = read_file(messages, ErrorCode::internal);
+  for (const char* range : {"build ", "gate fwd_cpu", "measure fwd_cpu"})
+    EXPECT_THAT(text, ::testing::HasSubstr(range));
+  std::istringstream lines(text);
+  int open = 0;
+  for (std::string line; std::getline(lines, line);) open += line == "/" ? -1 : 1;
+  EXPECT_EQ(open, 0) << "ranges without an end";
 }
 
 TEST_F(Cli, BuildDeliversABinaryAndItsLaunch) {
