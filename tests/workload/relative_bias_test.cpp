@@ -61,10 +61,11 @@ TEST(RelativeBuckets, KeysOfOneBucketAreTold) {
         if (all < 0) continue;
         for (int ahead = first; ahead <= last; ++ahead) ASSERT_EQ(of(ahead), all) << ahead;
       }
-    EXPECT_EQ(relative_bucket_of_all(b, -200, -91), b.side - 1);
-    EXPECT_EQ(relative_bucket_of_all(b, -200, -90), -1);
-    EXPECT_EQ(relative_bucket_of_all(b, 91, 99), bidirectional ? 31 : 0);
-    EXPECT_EQ(relative_bucket_of_all(b, 90, 99), bidirectional ? -1 : 0);
+    EXPECT_EQ(b.far, bidirectional ? 91 : 113);
+    EXPECT_EQ(relative_bucket_of_all(b, -200, -b.far), b.side - 1);
+    EXPECT_EQ(relative_bucket_of_all(b, -200, 1 - b.far), -1);
+    EXPECT_EQ(relative_bucket_of_all(b, b.far, b.far + 9), bidirectional ? 31 : 0);
+    EXPECT_EQ(relative_bucket_of_all(b, b.far - 1, b.far + 9), bidirectional ? -1 : 0);
   }
 }
 
