@@ -85,12 +85,14 @@ class Imports(unittest.TestCase):
         "program": set(),
         "recording": {"torch", "heed"},
         "routing": {"torch", "heed"},
-        "unfused": {"torch", "heed"},
+        "unfused": {"torch", "heed", "heed.relative_bias"},
+        "relative_bias": {"torch"},
         "blocks": {"torch"},
         "reference": {"torch"},
         "contenders": {"torch", "heed.launch"},
         "contest": {"torch", "heed", "heed.conclusion", "heed.reference", "heed.suites"},
-        "arena": {"heed", "heed.chart", "heed.conclusion", "heed.evidence", "heed.tables"},
+        "arena": {"heed", "heed.arena_files", "heed.conclusion", "heed.evidence", "heed.tables"},
+        "arena_files": {"heed.chart", "heed.evidence"},
     }
 
     def test_point_one_way(self):
