@@ -196,6 +196,14 @@ TEST_F(GpuFeatures, LaunchesOfHeadsHaveTheirHeadsArrays) {
   EXPECT_EQ(seen.cu_seqlens_q, t.cu_seqlens_q);
 }
 
+TEST_F(GpuFeatures, ManyHeadsWithDropoutAreRefused) {
+  const heed_problem p = gpu_problem("b1h65536l1d64:fp16:dropout=0.1");
+  const heed_options o = testing_support::with_image("fwd_sm80");
+  heed_plan* plan = nullptr;
+  EXPECT_EQ(heed_plan_create(&p, &o, &plan), HEED_UNSUPPORTED);
+  EXPECT_THAT(heed_last_error(), ::testing::HasSubstr("65536 heads by 1 batch entries exceed the grid limit"));
+}
+
 TEST_F(GpuFeatures, ALogSumExpOfSinksWithoutKeysIsRefused) {
   heed_problem p = gpu_problem(kShape + ":sinks", HEED_WANTS_LSE);
   p.len_k = 0;
