@@ -8,7 +8,6 @@ namespace {
 
 constexpr const char* kRefusals[] = {
     "nothing",
-    "a mask tensor (attn_mask) of a call on a GPU that needs gradients",
     "a mask tensor (attn_mask) beside is_causal",
     "dropout",
     "tensors of fewer than 2 dimensions, or that do not broadcast",

@@ -64,7 +64,6 @@ struct Features {
 /// Why a call is not run by Heed. The order is that of kRefusals.
 enum class Refusal {
   none,
-  mask_gradient,
   mask_and_causal,
   dropout,
   rank,

@@ -112,7 +112,6 @@ Refusal refusal_of(const Arguments& a, bool wants_lse, bool is_other_form, Call&
   if (form != Refusal::none) return form;
   if (a.mask()) {
     if (a.is_causal && !is_other_form) return Refusal::mask_and_causal;
-    if (wants_lse && !is_other_form && call.problem.device_type == HEED_CUDA) return Refusal::mask_gradient;
     if (const Refusal refusal = read_mask(a.mask(), call); refusal != Refusal::none) return refusal;
   }
   entry = &entry_of(call);

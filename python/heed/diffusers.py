@@ -8,8 +8,7 @@
 Importing this module registers the backend. https://huggingface.co/docs/diffusers/optimization/attention_backends
 https://huggingface.co/docs/diffusers/api/attnprocessor
 
-Calls are computed by a kernel of Heed where there is one for them; a call that no kernel computes, or one with a mask tensor on a GPU
-that wants a gradient, goes to PyTorch's scaled_dot_product_attention. heed.report() counts both.
+Calls are computed by a kernel of Heed where there is one for them; a call that no kernel computes goes to PyTorch's scaled_dot_product_attention. heed.report() counts both.
 """
 
 import torch

@@ -74,6 +74,32 @@ def backward_by_flash_attention(grad_o, q, k, v, o, lse, causal, window_left, wi
     return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)
 
 
+def _aligned(tensor):
+    """A tensor that PyTorch's memory-efficient kernels can read: dense rows that begin at multiples of 16 bytes."""
+    is_aligned = tensor.stride(-1) == 1 and all(stride % 8 == 0 for stride in tensor.stride()[:-1]) and tensor.data_ptr() % 16 == 0
+    return tensor if is_aligned else tensor.clone(memory_format=torch.contiguous_format)
+
+
+def backward_by_efficient_attention(grad_o, q, k, v, o, lse, bias, causal, scale, bias_needs_gradient):
+    """By aten::_scaled_dot_product_efficient_attention_backward, whose causal mask is aligned to the top left. bias: of Q's type, broadcasts to (batch, heads,
+    len_q, len_k). Returns gradients of Q, K, V and of the bias as if it had all of these sizes, or None in the place of the last.
+    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/cuda/attention_backward.cu"""
+    batch, heads, len_q, _ = q.shape
+    len_k, group = k.shape[2], heads // k.shape[1]
+    # Repeated elements of an expanded bias are one again: the copy below is of what lies in memory.
+    for dim in range(3):
+        if bias.stride(dim) == 0:
+            bias = bias.narrow(dim, 0, 1)
+    bias = torch.nn.functional.pad(bias.expand(*bias.shape[:3], len_k).contiguous(), (0, -len_k % 16))[..., :len_k].expand(batch, heads, len_q, len_k)
+    lse = torch.nn.functional.pad(lse, (0, -len_q % 32), value=math.inf)
+    k, v = repeated_heads(k, group), repeated_heads(v, group)
+    seed = torch.zeros((), dtype=torch.int64)  # of a dropout that there is not
+    dq, dk, dv, of_bias = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
+        *(_aligned(tensor) for tensor in (grad_o, q, k, v)), bias, o, lse, seed, seed, 0.0, [True, True, True, bias_needs_gradient], causal, scale=scale
+    )
+    return dq, summed_heads(dk, group), summed_heads(dv, group), of_bias if bias_needs_gradient else None
+
+
 def backward(ctx, grad_o, grad_lse):
     """Gradients of the arguments of heed::forward_lse, of which Q, K and V have one."""
     q, k, v, o, lse = ctx.saved_tensors
@@ -106,6 +132,7 @@ torch.library.register_autograd("heed::forward_lse", backward, setup_context=_se
 
 _BIAS = 8  # its place among the arguments of heed::forward_features
 _MOST_NATS = 1024.0  # of a log-sum-exp that is right to 6e-5, in float32
+_HIDDEN_NATS = -float(1 << 20)  # rows of a GPU below it are rounded to a sixteenth, and count as rows that see no key: nothing waits for the device to tell
 
 
 def _setup_features(ctx, inputs, output):
@@ -127,7 +154,8 @@ def backward_features(ctx, *grads):
         arguments[place] = tensor
     lse = _lse_for_kernel(*tensors, outputs[1], *grads, arguments[3:6], ctx.needs_input_grad[_BIAS]) if outputs else None
     if lse is not None:
-        return *_by_kernel(*tensors, outputs[0], lse, grads[0], arguments[3], arguments[6]), *(None,) * (len(arguments) - 2)
+        *of_qkv, of_bias = _by_kernel(*tensors, outputs[0], lse, grads[0], arguments[3], arguments[6], ctx.needs_input_grad[_BIAS])
+        return *of_qkv, *(None,) * (_BIAS - 3), of_bias, *(None,) * (len(arguments) - _BIAS)
     return *_by_operators(arguments, ctx.needs_input_grad, grads), None
 
 
@@ -145,7 +173,7 @@ def backward_biased(ctx, *grads):
     q_needs, k_needs, v_needs, bias_needs = ctx.needs_input_grad[:4]
     lse = _lse_for_kernel(*tensors, lse, *grads, (mask, left, right), bias_needs)
     if lse is not None:
-        return *_by_kernel(*tensors, o, lse, grads[0], mask, scale), None
+        return _by_kernel(*tensors, o, lse, grads[0], mask, scale, bias_needs)
     q, k, v, bias = tensors
     found = _by_operators([q, k, v, *ctx.masking, 0.0, bias], (q_needs, k_needs, v_needs, *(False,) * 5, bias_needs), grads)
     return *found[:3], found[_BIAS]
@@ -155,7 +183,11 @@ def _lse_for_kernel(q, k, v, bias, lse, grad_o, grad_lse, masking, bias_needs_gr
     """The log-sum-exp that `_by_kernel` takes, infinite for rows that see no key; None where it has not the gradients that are wanted, and in a trace, for numbers
     decide it."""
     mask, left, _ = masking
-    if bias_needs_gradient or q.device.type != "cpu" or q.shape[3] != v.shape[3] or not (mask == unfused.NONE or (mask == unfused.CAUSAL_TOP_LEFT and left < 0)):
+    if not (mask == unfused.NONE or (mask == unfused.CAUSAL_TOP_LEFT and left < 0)):
+        return None
+    if q.device.type == "cpu" and (bias_needs_gradient or q.shape[3] != v.shape[3]):
+        return None
+    if q.device.type == "cuda" and (bias.dtype not in (torch.bool, q.dtype) or q.shape[3] % 8 != 0 or v.shape[3] % 8 != 0):
         return None
     # The kernel has no gradient of its own.
     if grad_o is None or grad_lse is not None or torch.is_grad_enabled() or lse.numel() == 0:
@@ -165,6 +197,8 @@ def _lse_for_kernel(q, k, v, bias, lse, grad_o, grad_lse, masking, bias_needs_gr
     # Gradients of many outputs at once (is_grads_batched) come as one tensor of torch.vmap.
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return None
+    if q.device.type == "cuda":
+        return lse.masked_fill(lse < _HIDDEN_NATS, math.inf)
     # Rows whose keys are all biased by a number such as -1e9 have a log-sum-exp that is rounded to tens of nats.
     least, most = (bound.item() for bound in torch.aminmax(lse))
     if least == -math.inf:
@@ -173,12 +207,16 @@ def _lse_for_kernel(q, k, v, bias, lse, grad_o, grad_lse, masking, bias_needs_gr
     return lse if -_MOST_NATS < least and most < _MOST_NATS else None
 
 
-def _by_kernel(q, k, v, bias, o, lse, grad_o, mask, scale):
-    """Gradients of Q, K and V by PyTorch's kernel for CPUs. Rows that see no key get zeros, and give none."""
+def _by_kernel(q, k, v, bias, o, lse, grad_o, mask, scale, bias_needs_gradient):
+    """Gradients of Q, K and V by PyTorch's kernel for CPUs, or of the bias too by that for GPUs. Rows that see no key get zeros, and give none."""
+    sizes = bias.shape
     bias = bias[(None,) * (4 - bias.dim())]
     if bias.dtype == torch.bool:
         bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill_(~bias, -math.inf)
-    return backward_on_cpu(*_with_dense_rows(grad_o, q, k, v, o), lse, mask, scale, *_with_dense_rows(bias))
+    if q.device.type == "cpu":
+        return *backward_on_cpu(*_with_dense_rows(grad_o, q, k, v, o), lse, mask, scale, *_with_dense_rows(bias)), None
+    *of_qkv, of_bias = backward_by_efficient_attention(grad_o, q, k, v, o, lse, bias, mask == unfused.CAUSAL_TOP_LEFT, scale, bias_needs_gradient)
+    return *of_qkv, of_bias.sum_to_size(sizes) if bias_needs_gradient else None
 
 
 def _by_operators(arguments, needs, grads):

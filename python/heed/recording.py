@@ -121,8 +121,6 @@ def _form(query, key, value, attn_mask, dropout_p):
         name = f"attn_mask {str(attn_mask.dtype).removeprefix('torch.')}"
         if not _is_bias(query, key, attn_mask):
             parts, f = [name], features.Features()
-        elif query.is_cuda and features.needs_gradient(query, key, value, f):
-            parts = [f"{name} of a call on a GPU that needs gradients"]
     if dropout_p:
         parts.append("dropout")
     if not query.dim() == key.dim() == value.dim() == 4:

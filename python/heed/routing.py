@@ -64,7 +64,6 @@ def is_served_in_trace(query, key, value, attn_mask, dropout_p, is_causal, scale
         and query.shape[3] <= 256
         and value.shape[3] <= 256
         and (attn_mask is None or (not is_causal and _is_bias(attn_mask, query, (*query.shape[:3], key.shape[2]))))
-        and (attn_mask is None or not needs_gradient or query.device.type != "cuda")
     )
 
 
@@ -157,8 +156,6 @@ def in_other_form(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fa
             return None
         operators.native.heed_torch_count(True, b"", b"tensors without elements")
         return form.unfolded(forms.WithoutElements.apply((*q.shape[:3], v.shape[3]), q, k, v, mask))
-    if mask is not None and needs_gradient and q.is_cuda:
-        return operators.hand_back(*call, "a mask tensor (attn_mask) of a call on a GPU that needs gradients")
     has_both = mask is not None and is_causal
     reason = _refusal(q, k, v, mask, dropout_p, is_causal, form.scale, enable_gqa, needs_gradient or has_both, True)
     if reason:

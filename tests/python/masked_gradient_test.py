@@ -8,7 +8,7 @@ from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from attention_cases import TOLERANCES, require_programs, tensors
+from attention_cases import DEVICES, TOLERANCES, require_programs, tensors
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 SIZES = [(2, 2, 2, 33, 33, 64, 64), (1, 4, 2, 17, 65, 64, 64), (3, 2, 2, 50, 7, 64, 64), (1, 4, 2, 17, 65, 96, 32)]
@@ -43,7 +43,7 @@ def masks(sizes, dtype):
 
 
 def weighted(o):
-    return (o.double() * torch.linspace(-1, 1, o.numel(), dtype=torch.float64).reshape(o.shape)).sum()
+    return (o.double() * torch.linspace(-1, 1, o.numel(), dtype=torch.float64, device=o.device).reshape(o.shape)).sum()
 
 
 def leaf(tensor, dtype=None):
@@ -75,7 +75,7 @@ class OfMasks(unittest.TestCase):
         absolute, relative = TOLERANCES[dtype]
         for one, two in zip(actual, wanted, strict=True):
             bound = 2 * absolute * max(1.0, two.abs().max().item())
-            torch.testing.assert_close(one.double(), two, atol=bound, rtol=relative)
+            torch.testing.assert_close(one.double().cpu(), two.cpu(), atol=bound, rtol=relative)
 
     def test_every_mask_type_and_size(self):
         # Every mask makes a plan: other sizes and types have two.
@@ -90,6 +90,40 @@ class OfMasks(unittest.TestCase):
                 for learns_mask in (False, True) if mask.is_floating_point() else (False,):
                     with self.subTest(dtype=dtype, sizes=sizes, mask=name, learned=learns_mask):
                         self.assert_same(self.served(inputs, mask, learns_mask, **shared), exact(inputs, mask, learns_mask, **shared), dtype)
+
+    def test_every_mask_on_a_gpu(self):
+        if "cuda" not in DEVICES:
+            self.skipTest("it needs a GPU")
+        sizes_of_all = [(2, 4, 4, 33, 33, 64, 64), (2, 8, 2, 130, 257, 128, 128), (1, 2, 2, 300, 64, 64, 64), (2, 4, 2, 1, 77, 64, 64)]
+        for sizes, dtype in itertools.product(sizes_of_all, (torch.bfloat16, torch.float16, torch.float32)):
+            inputs = tensors(sizes, dtype, "cuda")
+            shared = {"enable_gqa": sizes[1] != sizes[2]}
+            for name, mask in masks(sizes, dtype).items():
+                # What lies expanded must stay so.
+                mask = mask.to("cuda") if name != "an expanded bias" else mask[:, :1, :1].to("cuda").expand(mask.shape)
+                for learns_mask in (False, True) if mask.is_floating_point() else (False,):
+                    with (
+                        self.subTest(dtype=dtype, sizes=sizes, mask=name, learned=learns_mask),
+                        mock.patch.object(gradients, "backward_by_efficient_attention", wraps=gradients.backward_by_efficient_attention) as kernel,
+                    ):
+                        self.assert_same(self.served(inputs, mask, learns_mask, **shared), exact(inputs, mask, learns_mask, **shared), dtype)
+                        self.assertEqual(kernel.call_count, int(mask.dtype in (torch.bool, dtype)))
+
+    def test_hidden_rows_and_a_causal_mask_on_a_gpu(self):
+        if "cuda" not in DEVICES:
+            self.skipTest("it needs a GPU")
+        inputs = tensors((1, 2, 2, 100, 100, 64, 64), torch.float16, "cuda")
+        seen = torch.rand(100, 100, generator=torch.Generator().manual_seed(1)).to("cuda") > 0.3
+        seen[:, 0] = True
+        before = torch.ones_like(seen).tril()
+        self.assert_same(self.served(inputs, seen, False, is_causal=True), exact(inputs, seen & before, False), torch.float16)
+        for hidden in (-math.inf, torch.finfo(torch.float16).min):
+            mask = torch.zeros(100, 100, dtype=torch.float16, device="cuda")
+            mask[4] = hidden
+            o, of_q, of_k, of_v, of_mask = self.served(inputs, mask, True)
+            self.assertEqual([tensor[..., 4, :].abs().max().item() for tensor in (o, of_q, of_mask)], [0, 0, 0])
+            wanted = exact(inputs, torch.where(mask == 0, mask, -math.inf), False)
+            self.assert_same([o, of_q, of_k, of_v], wanted, torch.float16)
 
     def test_one_input_alone(self):
         sizes = SIZES[0]
