@@ -111,11 +111,14 @@ std::vector<ModelPlace> ModelTrials::write(int generation, const std::vector<int
     ModelPlace one;
     one.place = place;
     one.parent = parent_for(run_, preset, generation, place);
+    prompts::Task task = task_of(run_, one.parent, generation);
+    task.request = static_cast<int>(all.size()) + 1;
+    task.requests = static_cast<int>(places.size());
     // What is read of the run is read here, in its own thread.
-    replies.push_back(
-        std::async(std::launch::async,
-                   [this, generation, place, task = task_of(run_, one.parent, generation),
-                    parent = parent_variant(one.parent)] { return writer_.write(task, parent, generation, place); }));
+    replies.push_back(std::async(
+        std::launch::async, [this, generation, place, task = std::move(task), parent = parent_variant(one.parent)] {
+          return writer_.write(task, parent, generation, place);
+        }));
     all.push_back(std::move(one));
   }
   for (const std::future<propose::Written>& reply : replies) reply.wait();  // the first failure must not leave threads

@@ -63,6 +63,13 @@ Values values_of(const Task& task) {
       task.parent.what.empty() ? std::string() : fmt::format("How it came to be: {}", task.parent.what);
   values["profile"] = section("What bounds it", task.profile);
   values["resources"] = task.resources.empty() ? std::string() : fmt::format("Resources: {}", task.resources);
+  // Last in a prompt: what comes before is equal for equal parents, and services that keep beginnings read it once.
+  values["request"] = task.requests < 2
+                          ? std::string()
+                          : fmt::format(
+                                "This is request {} of {} that are sent at once, most of them for the same "
+                                "kernel. Take an idea that the others are unlikely to take.",
+                                task.request, task.requests);
   return values;
 }
 
@@ -135,7 +142,7 @@ Conversation first_prompt(const Templates& templates, Preset preset, const Task&
     throw Error(
         ErrorCode::usage,
         fmt::format("the model's window of {} tokens, {} of them for the reply, has no room for a source file of {}; "
-                    "name a larger one with --window",
+                    "name a larger one with --window-tokens",
                     limits.window_tokens, limits.reply_tokens, task.family),
         std::to_string(limits.window_tokens));
   values["sources"] = join(files, "\n");

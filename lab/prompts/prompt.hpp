@@ -58,6 +58,8 @@ struct Task {
   std::vector<Solution> solutions;    ///< the best first, the parent left out
   std::vector<std::string> failures;  ///< what was tried on this parent and why it failed, the last first
   std::vector<std::string> insights;  ///< the nearest first
+  int request = 1;                    ///< which of the generation's prompts this is, from 1
+  int requests = 1;                   ///< of the generation, sent at once
 };
 
 struct PromptLimits {

@@ -80,17 +80,24 @@ def _aligned(tensor):
     return tensor if is_aligned else tensor.clone(memory_format=torch.contiguous_format)
 
 
-def backward_by_efficient_attention(grad_o, q, k, v, o, lse, bias, causal, scale, bias_needs_gradient):
-    """By aten::_scaled_dot_product_efficient_attention_backward, whose causal mask is aligned to the top left. bias: of Q's type, broadcasts to (batch, heads,
-    len_q, len_k). Returns gradients of Q, K, V and of the bias as if it had all of these sizes, or None in the place of the last.
-    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/cuda/attention_backward.cu"""
-    batch, heads, len_q, _ = q.shape
-    len_k, group = k.shape[2], heads // k.shape[1]
-    # Repeated elements of an expanded bias are one again: the copy below is of what lies in memory.
+def _bias_for_efficient_attention(bias, batch, heads, len_q, len_k):
+    """A bias as PyTorch's memory-efficient kernels read it: of all sizes, with rows at multiples of 16 elements. Repeated elements of an expanded bias are one
+    again: the copy is of what lies in memory."""
     for dim in range(3):
         if bias.stride(dim) == 0:
             bias = bias.narrow(dim, 0, 1)
-    bias = torch.nn.functional.pad(bias.expand(*bias.shape[:3], len_k).contiguous(), (0, -len_k % 16))[..., :len_k].expand(batch, heads, len_q, len_k)
+    bias = torch.nn.functional.pad(bias.expand(*bias.shape[:3], len_k).contiguous(), (0, -len_k % 16))
+    return bias[..., :len_k].expand(batch, heads, len_q, len_k)
+
+
+def backward_by_efficient_attention(grad_o, q, k, v, o, lse, bias, causal, scale, bias_needs_gradient=False):
+    """By aten::_scaled_dot_product_efficient_attention_backward, whose causal mask is aligned to the top left. bias: None, or of Q's type, broadcasts to (batch,
+    heads, len_q, len_k). Returns gradients of Q, K, V and of the bias as if it had all of these sizes, or None in the place of the last.
+    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/transformers/cuda/attention_backward.cu"""
+    batch, heads, len_q, _ = q.shape
+    len_k, group = k.shape[2], heads // k.shape[1]
+    if bias is not None:
+        bias = _bias_for_efficient_attention(bias, batch, heads, len_q, len_k)
     lse = torch.nn.functional.pad(lse, (0, -len_q % 32), value=math.inf)
     k, v = repeated_heads(k, group), repeated_heads(v, group)
     seed = torch.zeros((), dtype=torch.int64)  # of a dropout that there is not
@@ -118,7 +125,10 @@ def backward(ctx, grad_o, grad_lse):
         return *backward_on_cpu(*_with_dense_rows(grad_o, q, k, v, o), lse, mask, scale), *rest
     # Aligned to the top left and to the bottom right are one for as many queries as keys.
     aligned = mask in (unfused.NONE, unfused.CAUSAL_BOTTOM_RIGHT, unfused.WINDOW_BOTTOM_RIGHT) or q.shape[2] == k.shape[2]
-    if is_final and aligned and q.device.type == "cuda" and q.shape[3] <= FLASH_HEAD_DIMS and q.shape[3] % 8 == 0:
+    on_gpu = is_final and q.device.type == "cuda" and q.shape[3] % 8 == 0
+    if on_gpu and q.dtype == torch.float32 and left < 0 and right < 0 and (mask in (unfused.NONE, unfused.CAUSAL_TOP_LEFT) or (is_causal and aligned)) and lse.numel() > 0:
+        return *backward_by_efficient_attention(grad_o, q, k, v, o, lse, None, is_causal, scale)[:3], *rest
+    if on_gpu and aligned and q.dtype != torch.float32 and q.shape[3] <= FLASH_HEAD_DIMS:
         right = (0 if left >= 0 else -1) if is_causal else right
         return *backward_by_flash_attention(*_with_dense_rows(grad_o, q, k, v, o), lse, is_causal and left < 0, left, right, scale), *rest
     return *unfused.backward(grad_o, grad_lse, q, k, v, o, lse, mask, left, right, scale), *rest

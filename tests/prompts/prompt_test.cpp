@@ -93,6 +93,20 @@ TEST(Prompt, SectionsThatAreEmptyLeaveNoTitle) {
   EXPECT_THAT(text, HasSubstr("the base, `fwd_x:m=64`, 3.2 us"));
 }
 
+TEST(Prompt, PromptsThatAreSentAtOnceDifferAtTheirEnd) {
+  // Equal ones would be one file of a mailbox, and one answer.
+  Task second = task();
+  second.request = 2;
+  second.requests = 3;
+  Task third = second;
+  third.request = 3;
+  const std::string alone = text_of(Preset::full, task());
+  EXPECT_THAT(alone, Not(HasSubstr("sent at once")));
+  EXPECT_THAT(text_of(Preset::full, second), HasSubstr("This is request 2 of 3"));
+  EXPECT_EQ(text_of(Preset::full, second).compare(0, alone.size(), alone), 0);
+  EXPECT_NE(text_of(Preset::full, second), text_of(Preset::full, third));
+}
+
 TEST(Prompt, WhatIsTooLongIsLeftOutWhole) {
   Task large = task();
   large.sources[0].text = std::string(30'000, 's').append("\n");  // 10,000 tokens
