@@ -126,7 +126,8 @@ class FastPath(unittest.TestCase):
         with torch.no_grad(), heed.sdpa(strict=True):
             compiled = torch.compile(self.layer, backend="aot_eager", fullgraph=True)
             torch.testing.assert_close(compiled(self.x), self.layer(self.x), atol=1e-5, rtol=1e-4)
-        self.assertEqual(heed.report().served, 2)
+        # One of each call; PyTorch 2.11 runs one more while it compiles.
+        self.assertIn(heed.report().served, (2, 3))
 
 
 if __name__ == "__main__":
