@@ -143,19 +143,32 @@ Selection Programs::by_rule(const Wanted& wanted) const {
             why + features_remark(best->variant, workload) + fit_remark(best->record->arch, device_), Step::rule,
             file_.get()};
   }
-  std::set<std::string> there;
-  for (const Entry& entry : entries_) there.insert(to_string(entry.variant.problem));
+  // Those of the problem's element type and head dim first, a few of them: a whole file has hundreds.
+  constexpr std::size_t kMostNamed = 6;
+  const std::string wanted_problem = to_string(problem_of(workload));
+  const std::string nearest_kind = wanted_problem.substr(0, wanted_problem.find('_', wanted_problem.find('_') + 1));
+  std::set<std::pair<bool, std::string>> there;
+  for (const Entry& entry : entries_) {
+    const std::string problem = to_string(entry.variant.problem);
+    there.emplace(!problem.starts_with(nearest_kind), problem);
+  }
+  std::vector<std::string> named;
+  for (const auto& [is_far, problem] : there)
+    if (named.size() < kMostNamed) named.push_back(problem);
+  const std::size_t unnamed = there.size() - named.size();
   std::set<std::string> others;
   for (const ProgramRecord& record : file_->records()) others.insert(record.arch);
-  throw Error(ErrorCode::unsupported,
-              fmt::format("{} holds no program for {} on {}; for that architecture it has {}", file_->name(),
-                          to_string(problem_of(workload)),
-                          device_.level.empty() ? device_.arch
-                                                : fmt::format("{} (CPU levels to {})", device_.arch, device_.level),
-                          !there.empty()   ? fmt::format("{}", fmt::join(there, ", "))
-                          : others.empty() ? "none"
-                                           : fmt::format("none: it was built for {}", fmt::join(others, ", "))),
-              to_string(workload));
+  throw Error(
+      ErrorCode::unsupported,
+      fmt::format(
+          "{} holds no program for {} on {}; for that architecture it has {}", file_->name(), wanted_problem,
+          device_.level.empty() ? device_.arch : fmt::format("{} (CPU levels to {})", device_.arch, device_.level),
+          !there.empty()
+              ? fmt::format("{}{}", fmt::join(named, ", "),
+                            unnamed == 0 ? "" : fmt::format(" and {} other{}", unnamed, unnamed == 1 ? "" : "s"))
+          : others.empty() ? "none"
+                           : fmt::format("none: it was built for {}", fmt::join(others, ", "))),
+      to_string(workload));
 }
 
 Selection Programs::find(const Variant& variant) const {
