@@ -17,7 +17,7 @@ Recorder::Recorder(std::shared_ptr<Model> model, std::filesystem::path file)
 }
 
 Reply Recorder::ask(const Conversation& conversation) {
-  nlohmann::json exchange = {{"messages", conversation}, {"model", name()}};
+  nlohmann::json exchange = {{"digest", digest_of(conversation)}, {"messages", conversation}, {"model", name()}};
   try {
     Reply reply = model_->ask(conversation);
     exchange["reply"] = reply;
@@ -51,7 +51,9 @@ Replay::Replay(const std::filesystem::path& file) : file_(file) {
     try {
       const nlohmann::json json = nlohmann::json::parse(line);
       Exchange exchange;
-      exchange.digest = digest_of(json.at("messages").get<Conversation>());
+      // A recording without the prompts, which take nearly all of its bytes, names them by their digests.
+      exchange.digest = json.contains("messages") ? digest_of(json["messages"].get<Conversation>())
+                                                  : json.at("digest").get<std::string>();
       if (json.contains("failure"))
         exchange.failure = json["failure"].get<std::string>();
       else

@@ -1,5 +1,5 @@
-/// Conversations as files, so that a run repeats without a network: one JSON object a line, with the messages of a
-/// prompt and the reply or the failure.
+/// Conversations as files, so that a run repeats without a network: one JSON object a line, with the digest and
+/// the messages of a prompt and the reply or the failure. The messages may be left out of a file that is kept.
 #pragma once
 
 #include <deque>

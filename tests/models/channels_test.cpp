@@ -131,6 +131,29 @@ TEST(Recording, ReplaysWhatWasRecorded) {
   EXPECT_THAT(failure_of(replay), HasSubstr("holds 3 replies, and all are used"));
 }
 
+TEST(Recording, LinesWithoutThePromptNameItByItsDigest) {
+  const testing_support::TemporaryFolder folder;
+  const fs::path file = folder.path() / "recording.jsonl";
+  const auto scripted = std::make_shared<Scripted>();
+  scripted->replies = {"one", "two"};
+  Recorder recorder(scripted, file);
+  const Conversation other = {{Role::user, "other"}};
+  recorder.ask(kPrompt);
+  recorder.ask(other);
+  std::string slim;
+  for (const std::string& line : split(read_file(file, ErrorCode::internal), '\n')) {
+    if (trim(line).empty()) continue;
+    nlohmann::json exchange = nlohmann::json::parse(line);
+    exchange.erase("messages");
+    slim += exchange.dump() + "\n";
+  }
+  write_file_atomically(file, slim, ErrorCode::internal);
+  Replay replay(file);
+  EXPECT_EQ(replay.ask(other).text, "two");
+  EXPECT_EQ(replay.ask(kPrompt).text, "one");
+  EXPECT_EQ(replay.other_prompts(), 0);
+}
+
 TEST(Recording, FilesThatAreNone) {
   const testing_support::TemporaryFolder folder;
   EXPECT_THROW(Replay(folder.path() / "none"), Error);
