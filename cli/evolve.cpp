@@ -146,6 +146,7 @@ int run(const EvolveOptions& o, const CLI::App& app) {
     nlohmann::json evidence = report::evidence(record);
     report::add_family_digests(evidence, sources());
     report::add_programs(evidence, shop.store->trials(id));
+    report::add_models(evidence, report::model_statistics(shop.store->trials(id), store::exchanges(*shop.store, id)));
     write_file_atomically(path, json_text(evidence, 1) + "\n", ErrorCode::store);
   }
   const int exit_code = o.into_book ? add_to_book(o, record, shop) : 0;

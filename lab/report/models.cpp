@@ -68,6 +68,12 @@ nlohmann::json to_json(const ModelStatistics& s) {
           {"best", s.best.empty() ? nlohmann::json() : nlohmann::json(s.best)}};
 }
 
+void add_models(nlohmann::json& evidence, const ModelStatistics& s) {
+  if (!s.any()) return;
+  evidence["models"] = to_json(s);
+  evidence["table"] = evidence.at("table").get<std::string>() + text_of(s);
+}
+
 std::string text_of(const ModelStatistics& s) {
   if (!s.any()) return {};
   const int replies = s.prompts - s.failures;

@@ -35,6 +35,8 @@ struct ModelStatistics {
 ModelStatistics model_statistics(const std::vector<store::TrialRecord>& trials,
                                  const std::vector<store::ExchangeRecord>& exchanges);
 nlohmann::json to_json(const ModelStatistics& statistics);
+/// Adds what models wrote to the evidence of a run, and to the table of it; nothing where none was asked.
+void add_models(nlohmann::json& evidence, const ModelStatistics& s);
 /// A few lines for a terminal; empty where no prompt was sent.
 std::string text_of(const ModelStatistics& statistics);
 
