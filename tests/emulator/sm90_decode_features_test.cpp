@@ -212,6 +212,23 @@ TEST(EmulatedSm90DecodeFeatures, AllByTiles) {
   run_cases<kTallTiles, problem_with(kAll, Element::fp16, 128, kWindow)>(emulator::shapes_with_all());
 }
 
+// A program of a file serves calls that have less than it was built with.
+TEST(EmulatedSm90DecodeFeatures, AllOfThemBuiltAndNoneGiven) {
+  constexpr Config kDeep{.block_m = 8,
+                         .block_n = 128,
+                         .kv_groups = 4,
+                         .stages = 4,
+                         .merge_warps = 1,
+                         .group_split = GroupSplit::columns,
+                         .rescale = conditional};
+  const emulator::FeatureShapes shapes = {{.len_q = 1, .len_k = 1},
+                                          {.batch = 2, .heads = 4, .heads_kv = 4, .len_q = 33, .len_k = 33},
+                                          {.len_q = 3, .len_k = 300}};
+  run_cases<kDeep, problem_with(kAll, Element::bf16, 64, kNone)>(shapes);
+  run_cases<kColumns, problem_with(kAll, Element::bf16, 64, kNone)>(shapes);
+  run_cases<kTiles, problem_with(kAll, Element::fp16, 64, kCausal)>(shapes);
+}
+
 TEST(EmulatedSm90DecodeFeatures, AllOfHeadDim256) {
   run_cases<kColumns, problem_with(kAll, Element::bf16, 256, kWindow)>(emulator::shapes_with_all());
 }
