@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
@@ -59,7 +61,8 @@ inline const std::string& pool_programs() {
 }
 
 /// A pool of a simulated GPU with rates that are given, so that nothing is timed.
-inline heed_offload_config pool_config(std::int64_t host_pages, std::int64_t device_pages, int dtype = HEED_FP32) {
+inline heed_offload_config pool_config(std::int64_t host_pages, std::int64_t device_pages, int dtype = HEED_FP32,
+                                       const std::string& programs = pool_programs()) {
   heed_offload_config c;
   heed_offload_config_init(&c);
   c.dtype = dtype;
@@ -75,7 +78,7 @@ inline heed_offload_config pool_config(std::int64_t host_pages, std::int64_t dev
   c.device_rate = 8e9;
   c.device_flops = 1e11;
   c.threads = 1;
-  c.programs = pool_programs().c_str();
+  c.programs = programs.c_str();
   return c;
 }
 
@@ -107,11 +110,25 @@ struct Pool {
   heed_offload* pool = nullptr;
 };
 
+/// Where tensors of calls lie: here in the host's memory, as those of a simulated GPU do.
+struct PoolTensors {
+  virtual ~PoolTensors() = default;
+  /// The address of tensor `index` of a call, with these bytes.
+  virtual void* put(std::size_t, std::vector<std::byte>& bytes) { return bytes.data(); }
+  /// Waits for the call, and reads a tensor.
+  virtual void get(std::size_t, std::vector<std::byte>&) {}
+  virtual void* stream() { return nullptr; }
+};
+
 /// Sequences with keys of their own, which a pool is given step by step.
 class PoolCase {
  public:
-  PoolCase(const Pool& pool, std::vector<std::int64_t> ids, std::uint64_t seed)
-      : c_(pool.config), pool_(pool.pool), ids_(std::move(ids)), random_(seed) {
+  PoolCase(const Pool& pool, std::vector<std::int64_t> ids, std::uint64_t seed, PoolTensors* tensors = nullptr)
+      : c_(pool.config),
+        pool_(pool.pool),
+        ids_(std::move(ids)),
+        random_(seed),
+        tensors_(tensors == nullptr ? &here_ : tensors) {
     heed_offload_call_init(&call_);
   }
 
@@ -133,19 +150,23 @@ class PoolCase {
     sinks_ = draw(c_.heads, 2);
     o_.assign(static_cast<std::size_t>(batch * c_.heads * rows * c_.dim_v), 77);
     lse_.assign(static_cast<std::size_t>(batch * c_.heads * rows), 77);
-    packed_ = {packed(k_), packed(v_), packed(q_), packed(o_)};
+    packed_ = {packed(k_), packed(v_), packed(q_), packed(o_), as_bytes(lse_), as_bytes(sinks_)};
     call_.layer = layer;
     call_.batch = batch;
     call_.sequences = ids_.data();
     call_.len_k = new_keys;
-    call_.k = packed_[0].data();
-    call_.v = packed_[1].data();
+    call_.k = tensors_->put(0, packed_[0]);
+    call_.v = tensors_->put(1, packed_[1]);
     call_.len_q = rows;
-    call_.q = packed_[2].data();
-    call_.o = packed_[3].data();
-    call_.lse = lse_.data();
-    call_.sinks = has_sinks ? sinks_.data() : nullptr;
-    const heed_status status = function(pool_, &call_, nullptr);
+    call_.q = tensors_->put(2, packed_[2]);
+    call_.o = tensors_->put(3, packed_[3]);
+    call_.lse = static_cast<float*>(tensors_->put(4, packed_[4]));
+    auto* const sinks = static_cast<const float*>(tensors_->put(5, packed_[5]));
+    call_.sinks = has_sinks ? sinks : nullptr;
+    const heed_status status = function(pool_, &call_, tensors_->stream());
+    tensors_->get(3, packed_[3]);
+    tensors_->get(4, packed_[4]);
+    std::memcpy(lse_.data(), packed_[4].data(), 4 * lse_.size());
     for (std::size_t i = 0; i < o_.size(); ++i) o_[i] = load_element(static_cast<Dtype>(c_.dtype), packed_[3].data(), i);
     if (status != HEED_OK) return status;
     for (std::int64_t b = 0; b < batch; ++b) {
@@ -203,7 +224,7 @@ class PoolCase {
             scores.push_back(sees ? s : -INFINITY);
             most = std::max(most, scores.back());
           }
-          const double sink = call_.sinks == nullptr ? -INFINITY : call_.sinks[h];
+          const double sink = has_sinks ? sinks_[static_cast<std::size_t>(h)] : -INFINITY;
           most = std::max(most, sink);
           double sum = most == -INFINITY ? 0 : std::exp(sink - most);
           for (double& s : scores) {
@@ -230,6 +251,11 @@ class PoolCase {
   bool has_sinks = false;
 
  private:
+  [[nodiscard]] static std::vector<std::byte> as_bytes(const std::vector<float>& values) {
+    std::vector<std::byte> all(std::max<std::size_t>(4, 4 * values.size()));
+    if (!values.empty()) std::memcpy(all.data(), values.data(), 4 * values.size());
+    return all;
+  }
   [[nodiscard]] std::vector<std::byte> packed(const std::vector<float>& values) const {
     const auto dtype = static_cast<Dtype>(c_.dtype);
     std::vector<std::byte> all(std::max<std::size_t>(1, values.size()) * (dtype == Dtype::fp32 ? 4 : 2));
@@ -241,6 +267,8 @@ class PoolCase {
   heed_offload* pool_;
   std::vector<std::int64_t> ids_;
   Random random_;
+  PoolTensors here_;
+  PoolTensors* tensors_;
   heed_offload_call call_;
   std::vector<float> k_;
   std::vector<float> v_;
@@ -252,5 +280,55 @@ class PoolCase {
   std::vector<std::vector<std::byte>> packed_;
   std::map<std::pair<int, std::int64_t>, std::pair<std::vector<float>, std::vector<float>>> all_;
 };
+
+/// A context of random lengths in a pool of random places, given in random steps: decoding, prefills. A check fails for
+/// a result that is not that of all keys.
+/// @param given what is not drawn: the device, head dims, programs
+/// @param tensors null: those of the host
+inline void run_random_split(std::uint64_t seed, heed_offload_config given, PoolTensors* tensors, double tolerance) {
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  Random random(seed);
+  const auto below = [&](std::int64_t end) {
+    return static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(end)));
+  };
+  heed_offload_config c = given;
+  c.host_pages = 128;
+  c.device_pages = below(40);
+  c.layers = 1 + below(2);
+  c.page_layout = below(2) == 0 ? HEED_PAGES_HND : HEED_PAGES_NHD;
+  c.page_size = below(2) == 0 ? 8 : 16;
+  c.sink_pages = below(3);
+  c.chunk_pages = 1 + below(5);
+  c.chunks = 1 + below(3);
+  if (below(2) == 0) c.streamed_share = static_cast<double>(below(5)) / 4;
+  if (c.device_type == HEED_CPU) c.link_latency = below(3) == 0 ? 20e-6 : 0;
+  const Pool pool(c);
+  ASSERT_NE(pool.pool, nullptr);
+  std::vector<std::int64_t> ids;
+  const std::int64_t batch = 1 + below(3);
+  for (std::int64_t i = 0; i < batch; ++i) ids.push_back(pool.add());
+  PoolCase one(pool, ids, seed, tensors);
+  for (int step = 0; step < 4; ++step) {
+    one.call().mask = below(2) == 0 ? HEED_MASK_NONE : HEED_MASK_CAUSAL_BOTTOM_RIGHT;
+    one.call().window_left = below(4) == 0 ? below(90) : -1;
+    one.call().softcap = below(4) == 0 ? 3 : 0;
+    one.has_sinks = below(4) == 0;
+    const bool is_decoding = below(2) == 0;
+    const std::int64_t keys = below(3) == 0 ? below(70) : 1 + below(4);
+    const std::int64_t rows = is_decoding ? 1 + below(3) : 1 + below(20);
+    for (int layer = 0; layer < c.layers; ++layer) {
+      const heed_status status = one.run(layer, keys, rows, is_decoding ? &heed_offload_decode : &heed_offload_prefill);
+      ASSERT_EQ(status, HEED_OK) << heed_last_error();
+      one.check(tolerance);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+/// 500, or as many as HEED_SPLITS says.
+inline std::uint64_t splits_asked_for() {
+  const char* const asked = std::getenv("HEED_SPLITS");
+  return asked == nullptr ? 500 : std::strtoull(asked, nullptr, 10);
+}
 
 }  // namespace heed::testing_support
