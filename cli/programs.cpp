@@ -142,8 +142,7 @@ int build(const BuildOptions& o) {
         one.record.variant = name;
         one.record.origin = "library";
         if (!o.dry_run)
-          one.build =
-              builder->start({.device = device.kind, .arch = device.arch, .source = source, .entry = entry});
+          one.build = builder->start({.device = device.kind, .arch = device.arch, .source = source, .entry = entry});
         pending.push_back(std::move(one));
       };
       add(padding::kCopyProgram, padding::copy_source(), padding::kCopyEntry);

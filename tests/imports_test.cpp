@@ -26,7 +26,8 @@ const std::map<std::string, std::set<std::string>> kAllowed = {
     {"merge", {"heed", "base", "workload", "compile", "kernels"}},
     {"launch", {"heed", "base", "device", "variant", "kernels"}},
     {"dispatch", {"heed", "base", "device", "workload", "variant", "compile", "padding", "merge"}},
-    {"api", {"compile", "heed", "base", "workload", "device", "variant", "launch", "dispatch", "padding", "merge", "kernels"}},
+    {"api",
+     {"compile", "heed", "base", "workload", "device", "variant", "launch", "dispatch", "padding", "merge", "kernels"}},
     {"offload",
      {"heed", "base", "workload", "device", "variant", "launch", "dispatch", "padding", "merge", "kernels", "api"}},
     // lab/

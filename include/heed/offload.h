@@ -38,12 +38,13 @@ typedef enum heed_page_layout {
 typedef struct heed_offload_config {
   uint32_t struct_size; /* sizeof(heed_offload_config) */
   uint32_t abi_version; /* HEED_ABI_VERSION */
-  int32_t device_type;  /* HEED_CUDA; HEED_CPU: a simulated GPU, whose memory is the host's and whose kernels are fwd_cpu */
-  int32_t device;       /* ordinal of the GPU */
-  int32_t dtype;        /* HEED_FP16, HEED_BF16 or HEED_FP32, of Q, K, V and O */
-  int32_t page_layout;  /* heed_page_layout */
-  int64_t layers;       /* of the model: each has K and V of its own in every page */
-  int64_t heads;        /* of Q and O; a multiple of heads_kv */
+  int32_t
+      device_type; /* HEED_CUDA; HEED_CPU: a simulated GPU, whose memory is the host's and whose kernels are fwd_cpu */
+  int32_t device;  /* ordinal of the GPU */
+  int32_t dtype;   /* HEED_FP16, HEED_BF16 or HEED_FP32, of Q, K, V and O */
+  int32_t page_layout; /* heed_page_layout */
+  int64_t layers;      /* of the model: each has K and V of its own in every page */
+  int64_t heads;       /* of Q and O; a multiple of heads_kv */
   int64_t heads_kv;
   int64_t dim;          /* of Q and K */
   int64_t dim_v;        /* of V and O */
@@ -61,12 +62,12 @@ typedef struct heed_offload_config {
   /* The share of remote pages that decoding brings over the link, 0 to 1; negative: the one that the rates give. */
   double streamed_share;
   /* Of a simulated GPU alone: */
-  double link_bandwidth; /* bytes per second; 0: as fast as memory is copied */
-  double link_latency;   /* seconds of a copy */
-  int32_t threads;       /* that the processors' part is shared by; 0: as many as this process has processors */
+  double link_bandwidth;    /* bytes per second; 0: as fast as memory is copied */
+  double link_latency;      /* seconds of a copy */
+  int32_t threads;          /* that the processors' part is shared by; 0: as many as this process has processors */
   int32_t reserved_threads; /* 0 */
-  const char* programs;  /* as of heed_options */
-  uint64_t reserved[8];  /* 0 */
+  const char* programs;     /* as of heed_options */
+  uint64_t reserved[8];     /* 0 */
 } heed_offload_config;
 
 /* One layer of some sequences. Addresses are of the device's memory, of the host's where it is simulated. */
@@ -80,19 +81,19 @@ typedef struct heed_offload_call {
   const void* v;            /* (batch, heads_kv, len_k, dim_v) */
   heed_strides k_strides;   /* all zero: dense */
   heed_strides v_strides;
-  int64_t len_q;            /* rows of each entry; the last one's own key is the last key of the entry */
-  const void* q;            /* (batch, heads, len_q, dim) */
-  void* o;                  /* (batch, heads, len_q, dim_v) */
-  float* lse;               /* (batch, heads, len_q), dense, natural logarithm; null: not wanted */
+  int64_t len_q; /* rows of each entry; the last one's own key is the last key of the entry */
+  const void* q; /* (batch, heads, len_q, dim) */
+  void* o;       /* (batch, heads, len_q, dim_v) */
+  float* lse;    /* (batch, heads, len_q), dense, natural logarithm; null: not wanted */
   heed_strides q_strides;
   heed_strides o_strides;
-  int32_t mask;             /* HEED_MASK_NONE or HEED_MASK_CAUSAL_BOTTOM_RIGHT */
-  int32_t reserved_mask;    /* 0 */
-  int64_t window_left;      /* keys before the own one that a row sees, -1: all */
-  double scale;             /* 0: 1 / sqrt(dim) */
-  double softcap;           /* 0: none */
-  const float* sinks;       /* (heads), a score of each row without a value; null: none */
-  uint64_t reserved[8];     /* 0 */
+  int32_t mask;          /* HEED_MASK_NONE or HEED_MASK_CAUSAL_BOTTOM_RIGHT */
+  int32_t reserved_mask; /* 0 */
+  int64_t window_left;   /* keys before the own one that a row sees, -1: all */
+  double scale;          /* 0: 1 / sqrt(dim) */
+  double softcap;        /* 0: none */
+  const float* sinks;    /* (heads), a score of each row without a value; null: none */
+  uint64_t reserved[8];  /* 0 */
 } heed_offload_call;
 
 typedef struct heed_offload heed_offload;

@@ -67,13 +67,17 @@ class Offload {
   }
 
   /// Writes new keys and values alone.
-  void append(const heed_offload_call& call, void* stream = nullptr) { check(heed_offload_append(pool_, &call, stream)); }
+  void append(const heed_offload_call& call, void* stream = nullptr) {
+    check(heed_offload_append(pool_, &call, stream));
+  }
   /// Attention of many rows, entry by entry.
   void prefill(const heed_offload_call& call, void* stream = nullptr) {
     check(heed_offload_prefill(pool_, &call, stream));
   }
   /// Attention of few rows, on the device and on the processors.
-  void decode(const heed_offload_call& call, void* stream = nullptr) { check(heed_offload_decode(pool_, &call, stream)); }
+  void decode(const heed_offload_call& call, void* stream = nullptr) {
+    check(heed_offload_decode(pool_, &call, stream));
+  }
 
   [[nodiscard]] heed_offload_info info() const {
     heed_offload_info known;

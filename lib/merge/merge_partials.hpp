@@ -15,8 +15,8 @@ namespace heed::merge {
 
 /// One partial result. Its rows are some of the rows of the merged one: row `first_row` is its row 0.
 struct Partial {
-  const void* o;        ///< (batch, heads, rows, dim), elements of a row follow each other
-  const float* lse;     ///< (batch, heads, rows), natural logarithm
+  const void* o;     ///< (batch, heads, rows, dim), elements of a row follow each other
+  const float* lse;  ///< (batch, heads, rows), natural logarithm
   TensorStrides o_strides;
   TensorStrides lse_strides;
   int element;  ///< of o, an Element
@@ -33,8 +33,8 @@ inline constexpr int kMostPartials = 8;
 struct Merge {
   Partial partials[kMostPartials];
   void* o;
-  float* lse;           ///< null: not wanted
-  const float* sinks;   ///< (heads), a score of each row without a value, as a part that has no output; null: none
+  float* lse;          ///< null: not wanted
+  const float* sinks;  ///< (heads), a score of each row without a value, as a part that has no output; null: none
   TensorStrides o_strides;
   TensorStrides lse_strides;
   long long batch;

@@ -180,12 +180,12 @@ void Offload::run_piece(const View& view, const Launch& launch, const std::int32
   const Call& call = *view.call;
   const Piece& piece = *launch.piece;
   const std::shared_ptr<const api::Plan> plan = plan_of(problem_of(view, launch, call.q_strides, o_strides));
-  const PageMemory memory =
-      piece.place == Place::device
-          ? device_pages(call.layer)
-          : PageMemory{static_cast<std::byte*>(ring_.at),
-                       static_cast<std::byte*>(ring_.at) + config_.chunks * config_.chunk_pages * config_.k_page_bytes(),
-                       config_.chunks * config_.chunk_pages};
+  const PageMemory memory = piece.place == Place::device
+                                ? device_pages(call.layer)
+                                : PageMemory{static_cast<std::byte*>(ring_.at),
+                                             static_cast<std::byte*>(ring_.at) +
+                                                 config_.chunks * config_.chunk_pages * config_.k_page_bytes(),
+                                             config_.chunks * config_.chunk_pages};
   heed_plan_info known;
   heed_plan_info_init(&known);
   plan->info(known);
@@ -197,7 +197,8 @@ void Offload::run_piece(const View& view, const Launch& launch, const std::int32
   }
   heed_tensors t;
   heed_tensors_init(&t);
-  t.q = call.q + (view.first_entry * call.q_strides.batch + piece.first_row * call.q_strides.row) * config_.element_bytes();
+  t.q = call.q +
+        (view.first_entry * call.q_strides.batch + piece.first_row * call.q_strides.row) * config_.element_bytes();
   t.k = memory.k;
   t.v = memory.v;
   t.o = o;
@@ -304,8 +305,7 @@ void Offload::attend_view(const View& view, const std::vector<Piece>& pieces, co
   auto* const on_host = reinterpret_cast<std::int32_t*>(desk.memory.data());
   const auto* const on_device = static_cast<const std::int32_t*>(desk.numbers.at);
   for (const Launch& launch : launches) write_numbers(launch, on_host);
-  if (numbers > 0)
-    lanes_->copy_in(Lane::compute, desk.numbers.at, on_host, static_cast<std::size_t>(numbers) * 4);
+  if (numbers > 0) lanes_->copy_in(Lane::compute, desk.numbers.at, on_host, static_cast<std::size_t>(numbers) * 4);
 
   std::vector<const Launch*> chunks;
   std::vector<const Launch*> in_order;  // on the device
@@ -343,8 +343,8 @@ void Offload::attend_view(const View& view, const std::vector<Piece>& pieces, co
   all.dim = static_cast<int>(config_.dim_v);
   all.element = static_cast<int>(config_.dtype);
 
-  const bool is_whole = launches.size() == 1 && host == nullptr && in_order[0]->piece->rows == call.rows &&
-                        call.sinks == nullptr;
+  const bool is_whole =
+      launches.size() == 1 && host == nullptr && in_order[0]->piece->rows == call.rows && call.sinks == nullptr;
   const std::int64_t slots = part_bytes <= kSmallPartBytes ? merge::kMostPartials - 2 : 2;
   const auto needed = std::min(slots, static_cast<std::int64_t>(in_order.size()));
   std::byte* const parts = at_least(parts_, static_cast<std::size_t>(part_bytes * std::max<std::int64_t>(needed, 1)));
@@ -365,8 +365,14 @@ void Offload::attend_view(const View& view, const std::vector<Piece>& pieces, co
     } else {
       const heed_strides strides = dense(config_.heads, piece.rows, config_.dim_v);
       run_piece(view, *launch, on_device, part, part_lse, strides);
-      results.add({part, part_lse, of(strides), {config_.heads * piece.rows, piece.rows, 1},
-                   static_cast<int>(config_.dtype), static_cast<int>(piece.first_row), static_cast<int>(piece.rows), 1});
+      results.add({part,
+                   part_lse,
+                   of(strides),
+                   {config_.heads * piece.rows, piece.rows, 1},
+                   static_cast<int>(config_.dtype),
+                   static_cast<int>(piece.first_row),
+                   static_cast<int>(piece.rows),
+                   1});
     }
     if (!is_streamed) continue;
     read_[static_cast<std::size_t>(launch->buffer)] = lanes_->record(Lane::compute);
@@ -374,9 +380,14 @@ void Offload::attend_view(const View& view, const std::vector<Piece>& pieces, co
   }
   if (host != nullptr) {
     lanes_->wait(Lane::compute, host_done);
-    results.add({host_o, host_lse, of(dense(config_.heads, call.rows, config_.dim_v)),
-                 {config_.heads * call.rows, call.rows, 1}, static_cast<int>(config_.dtype), 0,
-                 static_cast<int>(call.rows), 1});
+    results.add({host_o,
+                 host_lse,
+                 of(dense(config_.heads, call.rows, config_.dim_v)),
+                 {config_.heads * call.rows, call.rows, 1},
+                 static_cast<int>(config_.dtype),
+                 0,
+                 static_cast<int>(call.rows),
+                 1});
   }
   if (!is_whole) results.finish();
   desk.end = lanes_->record(Lane::compute);

@@ -47,7 +47,8 @@ heed_strides strides_of(const char* name, const heed_strides& given, std::int64_
   double last = 0;
   for (const auto& [count, stride] :
        {std::pair{batch, s.batch}, std::pair{heads, s.head}, std::pair{rows, s.row}, std::pair{dim, s.dim}}) {
-    if (stride < 0) refuse(fmt::format("a stride of {} is {}; it must not be negative", name, stride), std::to_string(stride));
+    if (stride < 0)
+      refuse(fmt::format("a stride of {} is {}; it must not be negative", name, stride), std::to_string(stride));
     last += static_cast<double>(std::max<std::int64_t>(0, count - 1)) * static_cast<double>(stride);
   }
   if (last > kMostPoolBytes) refuse(fmt::format("strides of {} reach beyond 2^60 elements", name), name);
@@ -69,10 +70,10 @@ Config read_config(const heed_offload_config* given) {
   if (given->device < 0) refuse("the number of the device is negative", std::to_string(given->device));
   c.ordinal = given->device;
   if (given->dtype < HEED_FP16 || given->dtype > HEED_FP32)
-    throw Error(ErrorCode::unsupported,
-                fmt::format("pages of heed_dtype {} are not there; there are HEED_FP16, HEED_BF16 and HEED_FP32",
-                            given->dtype),
-                std::to_string(given->dtype));
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("pages of heed_dtype {} are not there; there are HEED_FP16, HEED_BF16 and HEED_FP32", given->dtype),
+        std::to_string(given->dtype));
   c.dtype = static_cast<Dtype>(given->dtype);
   if (given->page_layout != HEED_PAGES_HND && given->page_layout != HEED_PAGES_NHD)
     refuse(fmt::format("{} is no heed_page_layout", given->page_layout), std::to_string(given->page_layout));
@@ -171,9 +172,10 @@ Call read_call(const heed_offload_call* given, const Config& config, bool has_ro
   if (given->reserved_mask != 0) refuse("reserved fields of heed_offload_call must be 0");
   c.causal = given->mask == HEED_MASK_CAUSAL_BOTTOM_RIGHT;
   if (given->window_left < -1 || given->window_left >= api::kMostSize)
-    throw Error(ErrorCode::invalid_workload,
-                fmt::format("window_left is {}; it must be a number of keys below 2^31, or -1 for all", given->window_left),
-                std::to_string(given->window_left));
+    throw Error(
+        ErrorCode::invalid_workload,
+        fmt::format("window_left is {}; it must be a number of keys below 2^31, or -1 for all", given->window_left),
+        std::to_string(given->window_left));
   c.window_left = given->window_left;
   if (!(given->scale >= 0 && std::isfinite(given->scale)))
     throw Error(ErrorCode::invalid_workload,
@@ -181,7 +183,8 @@ Call read_call(const heed_offload_call* given, const Config& config, bool has_ro
                 std::to_string(given->scale));
   c.scale = given->scale > 0 ? given->scale : 1 / std::sqrt(static_cast<double>(config.dim));
   if (!(given->softcap >= 0 && std::isfinite(given->softcap)))
-    throw Error(ErrorCode::invalid_workload, fmt::format("softcap is {}; it must be a positive number, or 0", given->softcap),
+    throw Error(ErrorCode::invalid_workload,
+                fmt::format("softcap is {}; it must be a positive number, or 0", given->softcap),
                 std::to_string(given->softcap));
   c.softcap = given->softcap;
   if (c.rows == 0) return c;
@@ -200,8 +203,8 @@ Call read_call(const heed_offload_call* given, const Config& config, bool has_ro
                 fmt::format("the elements of a row of O are {} apart; they must follow each other", c.o_strides.dim),
                 std::to_string(c.o_strides.dim));
   const auto end_of = [&](const std::byte* at, const heed_strides& s, std::int64_t dim) {
-    const std::int64_t last = (given->batch - 1) * s.batch + (config.heads - 1) * s.head + (given->len_q - 1) * s.row +
-                              (dim - 1) * s.dim;
+    const std::int64_t last =
+        (given->batch - 1) * s.batch + (config.heads - 1) * s.head + (given->len_q - 1) * s.row + (dim - 1) * s.dim;
     return reinterpret_cast<std::uintptr_t>(at) + static_cast<std::uintptr_t>((last + 1) * config.element_bytes());
   };
   if (reinterpret_cast<std::uintptr_t>(c.q) < end_of(c.o, c.o_strides, config.dim_v) &&

@@ -98,7 +98,8 @@ int node_of(CUdevice device) {
   char bus[32] = {};
   if (cuda_driver().device_get_pci_bus_id(bus, sizeof bus, device) != CUDA_SUCCESS) return -1;
   std::string name = bus;
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   std::ifstream file("/sys/bus/pci/devices/" + name + "/numa_node");
   int node = -1;
   return file >> node ? node : -1;
@@ -117,11 +118,13 @@ class CudaLanes final : public Lanes {
       check_cuda(cuda_.device_primary_ctx_retain(&context_, device_), "taking the GPU's context");
     const InContext in(context_);
     int can_share = 0;
-    check_cuda(cuda_.device_get_attribute(&can_share, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, device_),
-               "asking what the GPU can do");
+    check_cuda(
+        cuda_.device_get_attribute(&can_share, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, device_),
+        "asking what the GPU can do");
     if (can_share == 0)
-      throw Error(ErrorCode::unsupported, "this GPU cannot read pinned memory by its address on the host; keep keys and "
-                                          "values on the GPU");
+      throw Error(ErrorCode::unsupported,
+                  "this GPU cannot read pinned memory by its address on the host; keep keys and "
+                  "values on the GPU");
     api::Problem problem;
     problem.device = DeviceKind::cuda;
     problem.ordinal = ordinal;
@@ -155,11 +158,13 @@ class CudaLanes final : public Lanes {
                   "the current context is not the one that the pool was made in; make that one current, or make a pool "
                   "in each");
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    check_cuda(cuda_.stream_is_capturing(static_cast<CUstream>(stream), &capture), "asking whether the stream is captured");
+    check_cuda(cuda_.stream_is_capturing(static_cast<CUstream>(stream), &capture),
+               "asking whether the stream is captured");
     if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
-      throw Error(ErrorCode::usage,
-                  "the stream is being captured into a graph, and calls over a pool change from one to the next; call them "
-                  "outside of the capture");
+      throw Error(
+          ErrorCode::usage,
+          "the stream is being captured into a graph, and calls over a pool change from one to the next; call them "
+          "outside of the capture");
     compute_ = static_cast<CUstream>(stream);
   }
 
@@ -168,7 +173,7 @@ class CudaLanes final : public Lanes {
     CUdeviceptr memory = 0;
     const CUresult result = cuda_.mem_alloc(&memory, std::max<std::size_t>(bytes, 1));
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
-      throw OutOfRoom(ErrorCode::driver,
+      throw OutOfRoom(ErrorCode::unsupported,
                       fmt::format("{} has no {} of memory left; give the pool fewer device_pages or shorter chunks, or "
                                   "call it with fewer rows",
                                   name_, readable(static_cast<double>(bytes))),
@@ -185,7 +190,7 @@ class CudaLanes final : public Lanes {
     const CUresult result =
         cuda_.mem_host_register(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
     if (result == CUDA_SUCCESS) return;
-    throw OutOfRoom(ErrorCode::driver,
+    throw OutOfRoom(ErrorCode::unsupported,
                     fmt::format("the driver refused to pin {} of memory ({}); {}", readable(static_cast<double>(bytes)),
                                 cuda_error_text(result), advice_on_pinning()),
                     std::to_string(bytes));

@@ -55,17 +55,19 @@ std::string Offload::explain(std::span<const std::int64_t> ids) const {
   if (host_node >= 0 && device_node >= 0)
     text += host_node == device_node
                 ? fmt::format("NUMA      pages and GPU are on node {}\n", host_node)
-                : fmt::format("NUMA      pages are on node {}, far from the GPU on node {}: copies cross the link "
-                              "between processors; start the process on node {} (numactl --cpunodebind={} --membind={})\n",
-                              host_node, device_node, device_node, device_node, device_node);
+                : fmt::format(
+                      "NUMA      pages are on node {}, far from the GPU on node {}: copies cross the link "
+                      "between processors; start the process on node {} (numactl --cpunodebind={} --membind={})\n",
+                      host_node, device_node, device_node, device_node, device_node);
   text += fmt::format("rates     link {}, attention of the device {} and {:.3g} TFLOP/s, of the processors {}; {}\n",
                       rate_text(rates.link), rate_text(rates.device), rates.device_flops / 1e12,
                       host_can_ ? rate_text(rates.host) : "none", rates_from_);
   if (!host_can_) text += fmt::format("          no program for the processors: {}\n", host_refusal_);
   const std::int64_t hides = rows_that_hide_the_link(rates, config_.heads, config_.heads_kv, config_.element_bytes());
-  text += fmt::format("prefill   the link is hidden from {} query rows a call on; with half of them the link takes twice "
-                      "as long as the kernel\n",
-                      hides);
+  text += fmt::format(
+      "prefill   the link is hidden from {} query rows a call on; with half of them the link takes twice "
+      "as long as the kernel\n",
+      hides);
   DecodeBytes bytes;
   for (int layer = 0; layer < config_.pages.layers; ++layer) {
     bytes = bytes_of(ids, layer);
@@ -79,13 +81,15 @@ std::string Offload::explain(std::span<const std::int64_t> ids) const {
       "decode    {:.0f} pages on the device, {:.0f} in host memory: {:.0f}% of these over the link{}\n"
       "          a layer takes device {}, link {}, processors {}: {}; {} with all of them over the link\n",
       bytes.resident / page, bytes.remote / page, 100 * share,
-      !host_can_             ? ", for the processors have no program"
+      !host_can_              ? ", for the processors have no program"
       : config_.streamed >= 0 ? ", as the config says"
-                             : ", the processors attend to the others: both end together, or the device last",
-      time_text(plan.device_s), time_text(plan.link_s), time_text(plan.host_s), time_text(plan.step_s()), time_text(all));
+                              : ", the processors attend to the others: both end together, or the device last",
+      time_text(plan.device_s), time_text(plan.link_s), time_text(plan.host_s), time_text(plan.step_s()),
+      time_text(all));
   const double steps = steps_to_pay(rates, bytes, page);
-  text += steps <= 1e6 ? fmt::format("moving    a page that moves to the device has paid after {:.0f} steps\n", std::ceil(steps))
-                       : std::string("moving    no page that moves to the device makes a step shorter\n");
+  text += steps <= 1e6
+              ? fmt::format("moving    a page that moves to the device has paid after {:.0f} steps\n", std::ceil(steps))
+              : std::string("moving    no page that moves to the device makes a step shorter\n");
   return text;
 }
 

@@ -171,7 +171,8 @@ heed_status heed_offload_decode(heed_offload* pool, const heed_offload_call* cal
 heed_status heed_offload_pages(const heed_offload* pool, int32_t layer, const void** k, const void** v) {
   return guarded_call([&] {
     const Offload& p = living(pool);
-    if (k == nullptr || v == nullptr) throw Error(ErrorCode::usage, "there is nowhere to put the addresses: one is null");
+    if (k == nullptr || v == nullptr)
+      throw Error(ErrorCode::usage, "there is nowhere to put the addresses: one is null");
     if (layer < 0 || layer >= p.config().pages.layers)
       throw Error(ErrorCode::invalid_workload, "the pool has no such layer", std::to_string(layer));
     const PageMemory memory = p.host_pages(layer);

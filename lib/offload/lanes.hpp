@@ -90,8 +90,8 @@ class Lanes {
 
 /// What a simulated GPU is.
 struct Simulation {
-  double bandwidth = 0;        ///< bytes per second from host to device, and as many back; 0: as memory is copied
-  double latency = 0;          ///< seconds of each copy
+  double bandwidth = 0;          ///< bytes per second from host to device, and as many back; 0: as memory is copied
+  double latency = 0;            ///< seconds of each copy
   std::int64_t fail_after = -1;  ///< copies after which it is lost, to see what happens then; -1: never
 };
 std::unique_ptr<Lanes> make_simulated_lanes(const Simulation& simulation);

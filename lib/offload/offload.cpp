@@ -11,8 +11,8 @@
 namespace heed::offload {
 namespace {
 
-constexpr std::size_t kDesks = 32;  // calls that the host may be ahead of the device
-constexpr double kMostStepsToPay = 64;  // a page that takes more decoding steps to pay stays where it is
+constexpr std::size_t kDesks = 32;         // calls that the host may be ahead of the device
+constexpr double kMostStepsToPay = 64;     // a page that takes more decoding steps to pay stays where it is
 constexpr std::int64_t kMostPromoted = 4;  // pages of one call: a call's copies must not hold up the next
 
 std::byte* bytes_at(void* memory, std::int64_t offset) {
@@ -43,7 +43,8 @@ Offload::Offload(const Config& config)
                                              : make_simulated_lanes(config.simulation)),
       pages_(config.pages) {
   const std::int64_t layers = config_.pages.layers;
-  host_ = HostMemory(static_cast<std::size_t>(config_.page_bytes() * config_.pages.host_pages * layers), lanes_->node());
+  host_ =
+      HostMemory(static_cast<std::size_t>(config_.page_bytes() * config_.pages.host_pages * layers), lanes_->node());
   try {
     lanes_->pin(host_.data(), host_.bytes());
     is_pinned_ = true;
@@ -147,9 +148,10 @@ void Offload::end() {
 }
 void Offload::give_up(const Error& error) {
   if (error.code() == ErrorCode::driver && broken_.empty())
-    broken_ = fmt::format("{}; the device is lost to this pool, whose pages in host memory can still be read: destroy it "
-                          "and make another",
-                          error.what());
+    broken_ = fmt::format(
+        "{}; the device is lost to this pool, whose pages in host memory can still be read: destroy it "
+        "and make another",
+        error.what());
 }
 
 // Rows of new keys to where they lie in pages, whole pages that follow each other at a time.
@@ -168,22 +170,21 @@ void Offload::copy_pages(const Call& call, std::size_t entry, const std::vector<
     if (number(first) == kNoSlot) continue;
     const auto copy = [&](const std::byte* from, const heed_strides& s, std::byte* to, std::int64_t dim) {
       const std::int64_t row = config_.heads_outer ? dim : config_.heads_kv * dim;
-      const std::int64_t at =
-          static_cast<std::int64_t>(entry) * s.batch + first.first_key * s.row;
-      padding::RowCopy c{.from = from + at * config_.element_bytes(),
-                         .to = to + (number(first) * size * config_.heads_kv * dim + first.first_row * row) *
-                                        config_.element_bytes(),
-                         .from_strides = {size * s.row, s.head, s.row},
-                         .to_strides = {size * config_.heads_kv * dim, config_.heads_outer ? size * dim : dim, row},
-                         .from_step = s.dim,
-                         .to_step = 1,
-                         .batch = static_cast<long long>(pages),
-                         .heads = static_cast<int>(config_.heads_kv),
-                         .rows = static_cast<int>(first.rows),
-                         .from_dim = static_cast<int>(dim),
-                         .to_dim = static_cast<int>(dim),
-                         .is_wide = 0,
-                         .element_bytes = config_.element_bytes()};
+      const std::int64_t at = static_cast<std::int64_t>(entry) * s.batch + first.first_key * s.row;
+      padding::RowCopy c{
+          .from = from + at * config_.element_bytes(),
+          .to = to + (number(first) * size * config_.heads_kv * dim + first.first_row * row) * config_.element_bytes(),
+          .from_strides = {size * s.row, s.head, s.row},
+          .to_strides = {size * config_.heads_kv * dim, config_.heads_outer ? size * dim : dim, row},
+          .from_step = s.dim,
+          .to_step = 1,
+          .batch = static_cast<long long>(pages),
+          .heads = static_cast<int>(config_.heads_kv),
+          .rows = static_cast<int>(first.rows),
+          .from_dim = static_cast<int>(dim),
+          .to_dim = static_cast<int>(dim),
+          .is_wide = 0,
+          .element_bytes = config_.element_bytes()};
       c.is_wide = padding::is_wide(c) ? 1 : 0;
       return c;
     };

@@ -16,7 +16,7 @@ inline constexpr int kNoSlot = -1;
 /// What a pool has room for.
 struct PagesSizes {
   int layers = 1;
-  std::int64_t page_size = 0;     ///< keys
+  std::int64_t page_size = 0;  ///< keys
   std::int64_t host_pages = 0;
   std::int64_t device_pages = 0;  ///< at most as many of them are on the device
   std::int64_t sink_pages = 0;    ///< first pages of a sequence, which stay on the device
@@ -83,7 +83,7 @@ class Pages {
   PagesSizes sizes_;
   std::int64_t next_ = 1;
   std::map<std::int64_t, Sequence> sequences_;
-  std::vector<std::int32_t> free_host_;    // the last is taken first: the lowest number
+  std::vector<std::int32_t> free_host_;  // the last is taken first: the lowest number
   std::vector<std::int32_t> free_device_;
 };
 

@@ -90,8 +90,8 @@ std::vector<Piece> decode_pieces(const Wanted& w, double streamed, std::int64_t 
         remote.push_back({entry, page});
   }
   // Pages are in the order of keys, so that the one that may not be full, the last of a sequence, ends its entry.
-  const auto over_link = static_cast<std::size_t>(
-      std::clamp(std::llround(streamed * static_cast<double>(remote.size())), 0LL, static_cast<long long>(remote.size())));
+  const auto over_link = static_cast<std::size_t>(std::clamp(
+      std::llround(streamed * static_cast<double>(remote.size())), 0LL, static_cast<long long>(remote.size())));
   std::vector<Piece> pieces;
   if (device.count() > 0) pieces.push_back(std::move(device));
   for (std::size_t begin = 0; begin < over_link; begin += static_cast<std::size_t>(chunk_pages)) {

@@ -1,8 +1,8 @@
 /// A call of attention over a pool, as launches of paged attention over parts of the keys, which a merge makes one.
 ///
-/// Keys that every row sees may come in any order, so a part is any pages of a sequence, counted from 0: a table of them
-/// and a number of keys say it all. Keys that some rows do not see keep their distance to the rows: a part of them is
-/// pages that follow each other, under a window whose right side is as many keys as lie behind the part.
+/// Keys that every row sees may come in any order, so a part is any pages of a sequence, counted from 0: a table of
+/// them and a number of keys say it all. Keys that some rows do not see keep their distance to the rows: a part of them
+/// is pages that follow each other, under a window whose right side is as many keys as lie behind the part.
 #pragma once
 
 #include <cstdint>

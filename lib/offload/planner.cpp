@@ -34,8 +34,8 @@ DecodePlan plan_decode(const Rates& rates, const DecodeBytes& bytes) {
   const double with_link = rates.link / (rates.link + rates.host);
   double share = with_link;
   if (rates.device > 0) {
-    const double with_device =
-        (bytes.remote / rates.host - bytes.resident / rates.device) / (bytes.remote / rates.host + bytes.remote / rates.device);
+    const double with_device = (bytes.remote / rates.host - bytes.resident / rates.device) /
+                               (bytes.remote / rates.host + bytes.remote / rates.device);
     share = std::min(share, with_device);
   }
   return plan_decode(rates, bytes, std::clamp(share, 0.0, 1.0));

@@ -42,9 +42,8 @@ double Offload::link_rate() {
 std::pair<double, double> Offload::attention_rate(Place place, std::int64_t rows, bool is_timed) {
   const bool on_host = place == Place::host;
   const std::int64_t most = config_.kind == DeviceKind::cpu ? kMostSimulatedBytes : kMostBytes;
-  const std::int64_t pages =
-      std::clamp(most / config_.page_bytes(), std::int64_t{1},
-                 on_host ? config_.pages.host_pages : config_.chunk_pages * config_.chunks);
+  const std::int64_t pages = std::clamp(most / config_.page_bytes(), std::int64_t{1},
+                                        on_host ? config_.pages.host_pages : config_.chunk_pages * config_.chunks);
   Piece piece;
   piece.place = place;
   piece.rows = rows;
@@ -116,9 +115,9 @@ void Offload::measure() {
   const Rates given = config_.rates;
   Rates& rates = config_.rates;
   lanes_->use(nullptr);
-  rates_from_ = given.link > 0 && given.host > 0 && given.device > 0 && given.device_flops > 0
-                    ? "given"
-                    : given == Rates{} ? "measured when the pool was made" : "measured when the pool was made, but those that were given";
+  rates_from_ = given.link > 0 && given.host > 0 && given.device > 0 && given.device_flops > 0 ? "given"
+                : given == Rates{} ? "measured when the pool was made"
+                                   : "measured when the pool was made, but those that were given";
   if (given.link <= 0) rates.link = link_rate();
   const double device = attention_rate(Place::streamed, 1, given.device <= 0).first;
   if (given.device <= 0) rates.device = device;

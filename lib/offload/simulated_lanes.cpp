@@ -54,7 +54,8 @@ class SimulatedLanes final : public Lanes {
   void use(void*) override {}
 
   [[nodiscard]] void* allocate(std::size_t bytes) override {
-    const std::size_t whole = (std::max<std::size_t>(bytes, 1) + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
+    const std::size_t whole =
+        (std::max<std::size_t>(bytes, 1) + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
     void* const memory = std::aligned_alloc(kDeviceAlignment, whole);
     if (memory == nullptr)
       throw OutOfRoom(ErrorCode::unsupported,
@@ -135,7 +136,7 @@ class SimulatedLanes final : public Lanes {
 
  private:
   struct Work {
-    std::function<void()> function;       // or one of these
+    std::function<void()> function;  // or one of these
     std::shared_ptr<SimulatedMark> sets;
     MarkPointer waits_for;
   };
@@ -204,7 +205,8 @@ class SimulatedLanes final : public Lanes {
   void sleep_from(Clock::time_point begin, double bytes) const {
     const double seconds = simulation_.latency + (simulation_.bandwidth > 0 ? bytes / simulation_.bandwidth : 0);
     if (seconds > 0)
-      std::this_thread::sleep_until(begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
+      std::this_thread::sleep_until(
+          begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
   }
   void count_copy() {
     const std::lock_guard lock(mutex_);

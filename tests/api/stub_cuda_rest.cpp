@@ -43,19 +43,10 @@ int cuEventRecord() {
 int cuEventElapsedTime() {
   return 0;
 }
-int cuMemHostRegister_v2() {
-  return 0;
-}
-int cuMemHostUnregister() {
-  return 0;
-}
 int cuStreamDestroy_v2() {
   return 0;
 }
 int cuStreamWaitEvent() {
-  return 0;
-}
-int cuStreamIsCapturing() {
   return 0;
 }
 int cuEventQuery() {

@@ -47,7 +47,8 @@ class Merged {
     for (std::size_t i = 0; i < parts; ++i)
       for (std::size_t r = 0; r < rows; ++r) {
         lse_[i][r] = static_cast<float>(20 * random.uniform() - 10);
-        for (int d = 0; d < c.dim; ++d) store_element(c.part, o_[i].data(), at(r, d), static_cast<float>(2 * random.uniform() - 1));
+        for (int d = 0; d < c.dim; ++d)
+          store_element(c.part, o_[i].data(), at(r, d), static_cast<float>(2 * random.uniform() - 1));
       }
     for (int h = 0; h < c.heads; ++h) sinks_.push_back(static_cast<float>(random.uniform()));
   }
@@ -58,8 +59,14 @@ class Merged {
                                    static_cast<long long>(c_.rows) * c_.pitch, c_.pitch};
     const TensorStrides numbers = {static_cast<long long>(c_.heads) * c_.rows, c_.rows, 1};
     for (int i = 0; i < c_.parts; ++i)
-      m.partials[i] = {o_[static_cast<std::size_t>(i)].data(), lse_[static_cast<std::size_t>(i)].data(), strides, numbers,
-                       static_cast<int>(c_.part), 0, c_.rows, 1};
+      m.partials[i] = {o_[static_cast<std::size_t>(i)].data(),
+                       lse_[static_cast<std::size_t>(i)].data(),
+                       strides,
+                       numbers,
+                       static_cast<int>(c_.part),
+                       0,
+                       c_.rows,
+                       1};
     m.o = o;
     m.lse = lse;
     m.sinks = c_.sinks ? sinks_.data() : nullptr;
@@ -165,8 +172,13 @@ TEST(MergePartials, IsAttentionOverAllKeys) {
 
 // Head dims and pitches that no 16 bytes divide, and rows that take all threads of a block.
 TEST(MergePartials, OfAnyRows) {
-  for (const auto& [dim, pitch, wide] : {std::tuple{1, 1, false}, {7, 9, false}, {72, 72, true}, {64, 68, false},
-                                         {129, 129, false}, {512, 512, true}, {8, 8, true}}) {
+  for (const auto& [dim, pitch, wide] : {std::tuple{1, 1, false},
+                                         {7, 9, false},
+                                         {72, 72, true},
+                                         {64, 68, false},
+                                         {129, 129, false},
+                                         {512, 512, true},
+                                         {8, 8, true}}) {
     Merged m({.whole = Dtype::fp16, .rows = 13, .dim = dim, .pitch = pitch, .seed = 3});
     m.run(wide);
     m.check();

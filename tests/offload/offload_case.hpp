@@ -2,8 +2,8 @@
 /// in double precision.
 #pragma once
 
-#include <gmock/gmock.h>
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -39,8 +39,7 @@ inline const std::string& pool_programs() {
     std::vector<std::pair<dispatch::ProgramRecord, std::future<jit::BuildOutcome>>> builds;
     for (const char* dtype : {"fp32", "fp16"})
       for (const char* mask : {"", ":causal_top_left", ":window=9/3"}) {
-        const Workload w =
-            with_features(parse_workload(std::string("b1h2l33k50d16:") + dtype + mask), kAllFeatures);
+        const Workload w = with_features(parse_workload(std::string("b1h2l33k50d16:") + dtype + mask), kAllFeatures);
         const Variant variant = parse_variant("fwd_cpu:unit=vector", w, device);
         dispatch::ProgramRecord record;
         record.arch = device.arch;
@@ -167,7 +166,8 @@ class PoolCase {
     tensors_->get(3, packed_[3]);
     tensors_->get(4, packed_[4]);
     std::memcpy(lse_.data(), packed_[4].data(), 4 * lse_.size());
-    for (std::size_t i = 0; i < o_.size(); ++i) o_[i] = load_element(static_cast<Dtype>(c_.dtype), packed_[3].data(), i);
+    for (std::size_t i = 0; i < o_.size(); ++i)
+      o_[i] = load_element(static_cast<Dtype>(c_.dtype), packed_[3].data(), i);
     if (status != HEED_OK) return status;
     for (std::int64_t b = 0; b < batch; ++b) {
       auto& [keys, values] = all_[{layer, ids_[static_cast<std::size_t>(b)]}];
@@ -219,8 +219,8 @@ class PoolCase {
                    static_cast<double>(keys[static_cast<std::size_t>((j * c_.heads_kv + kv) * c_.dim + d)]);
             s *= scale;
             if (call_.softcap > 0) s = call_.softcap * std::tanh(s / call_.softcap);
-            const bool sees = (call_.mask == HEED_MASK_NONE || j <= own) &&
-                              (call_.window_left < 0 || j >= own - call_.window_left);
+            const bool sees =
+                (call_.mask == HEED_MASK_NONE || j <= own) && (call_.window_left < 0 || j >= own - call_.window_left);
             scores.push_back(sees ? s : -INFINITY);
             most = std::max(most, scores.back());
           }
@@ -236,7 +236,8 @@ class PoolCase {
             for (std::int64_t j = 0; j < count; ++j)
               expected += sum == 0 ? 0
                                    : scores[static_cast<std::size_t>(j)] / sum *
-                                         static_cast<double>(values[static_cast<std::size_t>((j * c_.heads_kv + kv) * c_.dim_v + d)]);
+                                         static_cast<double>(
+                                             values[static_cast<std::size_t>((j * c_.heads_kv + kv) * c_.dim_v + d)]);
             compare(o_[row * static_cast<std::size_t>(c_.dim_v) + static_cast<std::size_t>(d)], expected, 0,
                     fmt::format("entry {} head {} row {} column {} of {} keys", b, h, i, d, count));
           }

@@ -1,6 +1,7 @@
 // The C interface of pools: what callers may do wrong, what is refused, what a pool says of itself.
 #include <thread>
 
+#include "offload/any_call.hpp"
 #include "offload/offload.hpp"
 #include "offload/offload_case.hpp"
 
@@ -46,7 +47,12 @@ TEST(Offload, ConfigsThatCannotBe) {
   expect_no_pool(with([&] { c.streamed_share = 1.5; }), HEED_INVALID_ARGUMENT, "streamed_share is 1.5");
   expect_no_pool(with([&] { c.threads = -1; }), HEED_INVALID_PROBLEM, "threads is -1");
   expect_no_pool(with([&] { c.programs = "/nowhere"; }), HEED_BAD_PROGRAMS, "/nowhere");
-  expect_no_pool(with([&] { c.host_pages = std::int64_t{1} << 27; c.dim = c.dim_v = 512; c.heads = c.heads_kv = 1024; c.layers = 64; }),
+  expect_no_pool(with([&] {
+                   c.host_pages = std::int64_t{1} << 27;
+                   c.dim = c.dim_v = 512;
+                   c.heads = c.heads_kv = 1024;
+                   c.layers = 64;
+                 }),
                  HEED_OUT_OF_MEMORY, "the host's part of a page pool");
   // A plan needs a program for the device's part.
   expect_no_pool(with([&] { c.dim = c.dim_v = 500; }), HEED_UNSUPPORTED, "");
@@ -90,7 +96,12 @@ TEST(Offload, CallsThatCannotBe) {
   refused([&] { c.softcap = INFINITY; }, HEED_INVALID_PROBLEM, "softcap is inf");
   refused([&] { c.q_strides = {-1, 1, 1, 1}; }, HEED_INVALID_ARGUMENT, "a stride of Q is -1");
   refused([&] { c.o_strides = {64, 16, 16, 2}; }, HEED_UNSUPPORTED, "the elements of a row of O are 2 apart");
-  refused([&] { c.q = room.data() + 1; c.q = reinterpret_cast<const char*>(c.q) + 1; }, HEED_INVALID_ARGUMENT, "a multiple of 4 bytes");
+  refused(
+      [&] {
+        c.q = room.data() + 1;
+        c.q = reinterpret_cast<const char*>(c.q) + 1;
+      },
+      HEED_INVALID_ARGUMENT, "a multiple of 4 bytes");
   const std::int64_t other = 99;
   refused([&] { c.sequences = &other; }, HEED_INVALID_ARGUMENT, "the pool has no sequence 99");
   expect_said(heed_offload_decode(pool.pool, nullptr, nullptr), HEED_INVALID_ARGUMENT, "heed_offload_call is null");
@@ -141,7 +152,8 @@ TEST(Offload, PagesAreThoseOfPagedPlans) {
   ASSERT_EQ(heed_plan_create(&p, &o, &plan), HEED_OK) << heed_last_error();
   std::int32_t table[8] = {};
   ASSERT_EQ(heed_offload_table(pool.pool, &id, 1, table, 8), HEED_OK);
-  expect_said(heed_offload_table(pool.pool, &id, 1, table, 7), HEED_INVALID_ARGUMENT, "has 8 pages; rows of the table are 7");
+  expect_said(heed_offload_table(pool.pool, &id, 1, table, 7), HEED_INVALID_ARGUMENT,
+              "has 8 pages; rows of the table are 7");
   heed_tensors t;
   heed_tensors_init(&t);
   std::vector<float> out(64);
@@ -173,14 +185,16 @@ TEST(Offload, RatesAreMeasuredAndExplained) {
   PoolCase one(pool, {id}, 5);
   ASSERT_EQ(one.run(0, 100, 1, &heed_offload_decode), HEED_OK) << heed_last_error();
   const std::string text = pool.explain({id});
-  for (const char* words : {"a simulated GPU, 4 of 4 pages used", "measured when the pool was made", "the link is hidden from",
-                            "4 pages on the device, 9 in host memory", "over the link", "moving    "})
+  for (const char* words :
+       {"a simulated GPU, 4 of 4 pages used", "measured when the pool was made", "the link is hidden from",
+        "4 pages on the device, 9 in host memory", "over the link", "moving    "})
     EXPECT_THAT(text, ::testing::HasSubstr(words));
   char few[8];
   EXPECT_EQ(heed_offload_explain(pool.pool, nullptr, 0, few, sizeof few), pool.explain().size());
   EXPECT_STREQ(few, "device ");
   const std::int64_t other = 1234;
-  EXPECT_THAT(pool.explain({other}), ::testing::HasSubstr("refused   HEED_INVALID_ARGUMENT: the pool has no sequence 1234"));
+  EXPECT_THAT(pool.explain({other}),
+              ::testing::HasSubstr("refused   HEED_INVALID_ARGUMENT: the pool has no sequence 1234"));
 }
 
 // More than the link could bring at once, on the processors: nothing but the streamed share goes over the link.
@@ -197,6 +211,19 @@ TEST(Offload, OnlyTheStreamedShareGoesOverTheLink) {
     one.check(2e-5);
     EXPECT_EQ(pool.info().bytes_in - before, share * 8 * 2 * 8 * 2 * 16 * 4) << share;
   }
+}
+
+// Random bytes as configs and calls.
+TEST(Offload, AnyFieldIsAnswered) {
+  Random random(11);
+  int made = 0;
+  for (int round = 0; round < 400; ++round) {
+    std::vector<std::uint8_t> bytes(400);
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.below(256));
+    testing_support::Choices choices(bytes.data(), bytes.size());
+    made += testing_support::try_any_pool(pool_config(16, 4), choices) ? 1 : 0;
+  }
+  EXPECT_GT(made, 50) << "pools whose calls were tried";
 }
 
 TEST(Offload, HandlesThatAreNone) {
