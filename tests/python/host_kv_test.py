@@ -1,6 +1,11 @@
 """heed.HostKV and the cache of Transformers over it, on a simulated GPU: results are those of all keys at once."""
 
+import contextlib
+import io
+import json
+import tempfile
 import unittest
+from pathlib import Path
 
 import torch
 from attention_cases import DEVICES, require_programs
@@ -153,6 +158,27 @@ class Attention(unittest.TestCase):
         ):
             with self.assertRaisesRegex(error, words):
                 pool(**given)
+
+
+class Arena(unittest.TestCase):
+    def test_it_measures_and_writes_evidence(self):
+        from heed import offload_arena
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "offload.json"
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                self.assertEqual(offload_arena.main(["--device", "cpu", "--quick", "--tokens", "512", "-o", str(path)]), 0)
+            evidence = json.loads(path.read_text())
+        self.assertIn("heed_streamed", said.getvalue())
+        self.assertEqual([row["mode"] for row in evidence["rows"]], ["decode", "prefill"])
+        for row in evidence["rows"]:
+            self.assertEqual(set(row["contenders"]), {"heed_streamed", "heed_resident"})
+            for contender in row["contenders"].values():
+                self.assertLess(contender["max_difference"], 2e-2)
+        for wrong in (["--tokens", "3"], ["--layers", "0"], ["--granted", "9999", "--tokens", "512"]):
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                self.assertEqual(offload_arena.main(wrong), 2)
+            self.assertIn("must be" if wrong[0] == "--layers" else "a context has", said.getvalue())
 
 
 class Generation(unittest.TestCase):
