@@ -108,6 +108,10 @@ int node_of(CUdevice device) {
 class CudaLanes final : public Lanes {
  public:
   CudaLanes(int ordinal, const api::Options& options) : cuda_(cuda_driver()) {
+    api::Problem problem;
+    problem.device = DeviceKind::cuda;
+    problem.ordinal = ordinal;
+    const DeviceFacts facts = api::facts_of_device(problem);
     check_cuda(cuda_.device_get(&device_, ordinal), "opening the GPU");
     CUcontext current = nullptr;
     check_cuda(cuda_.ctx_get_current(&current), "asking for the current context");
@@ -125,10 +129,6 @@ class CudaLanes final : public Lanes {
       throw Error(ErrorCode::unsupported,
                   "this GPU cannot read pinned memory by its address on the host; keep keys and "
                   "values on the GPU");
-    api::Problem problem;
-    problem.device = DeviceKind::cuda;
-    problem.ordinal = ordinal;
-    const DeviceFacts facts = api::facts_of_device(problem);
     name_ = facts.name;
     node_ = node_of(device_);
     copies_ = api::make_gpu_copies(problem, api::choose_copies(options, facts));

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <mutex>
 #include <new>
@@ -63,6 +64,7 @@ class SimulatedLanes final : public Lanes {
                                   "shorter chunks",
                                   readable(static_cast<double>(bytes))),
                       std::to_string(bytes));
+    std::memset(memory, 0xff, whole);  // NaN: memory of a GPU holds anything, and rows that no key has may be read
     return memory;
   }
   void release(void* memory) noexcept override { std::free(memory); }
