@@ -309,7 +309,16 @@ inline void run_random_split(std::uint64_t seed, heed_offload_config given, Pool
   const std::int64_t batch = 1 + below(3);
   for (std::int64_t i = 0; i < batch; ++i) ids.push_back(pool.add());
   PoolCase one(pool, ids, seed, tensors);
+  // A sequence that takes pages of the device, and later gives them to the others.
+  const std::int64_t guest = pool.add();
+  PoolCase other(pool, {guest}, seed + 1, tensors);
+  const std::int64_t leaves_after = below(4);
+  for (int layer = 0; layer < c.layers; ++layer)
+    ASSERT_EQ(other.run(layer, 1 + below(60), 0, &heed_offload_append), HEED_OK) << heed_last_error();
   for (int step = 0; step < 4; ++step) {
+    if (step == leaves_after) {
+      ASSERT_EQ(heed_offload_remove(pool.pool, guest), HEED_OK);
+    }
     one.call().mask = below(2) == 0 ? HEED_MASK_NONE : HEED_MASK_CAUSAL_BOTTOM_RIGHT;
     one.call().window_left = below(4) == 0 ? below(90) : -1;
     one.call().softcap = below(4) == 0 ? 3 : 0;

@@ -213,6 +213,44 @@ TEST(Offload, OnlyTheStreamedShareGoesOverTheLink) {
   }
 }
 
+// A sequence ends: pages of the others come to the device, those of all layers, and results are as before.
+TEST(Offload, PagesComeBackWhereTheDeviceHasRoomAgain) {
+  heed_offload_config c = pool_config(64, 8);
+  c.layers = 2;
+  const Pool pool(c);
+  const std::int64_t one = pool.add();
+  const std::int64_t two = pool.add();
+  PoolCase first(pool, {one}, 1);
+  PoolCase second(pool, {two}, 2);
+  for (const int layer : {0, 1})
+    ASSERT_EQ(first.run(layer, 100, 1, &heed_offload_prefill), HEED_OK) << heed_last_error();
+  for (const int layer : {0, 1})
+    ASSERT_EQ(second.run(layer, 100, 1, &heed_offload_prefill), HEED_OK) << heed_last_error();
+  ASSERT_EQ(heed_offload_remove(pool.pool, one), HEED_OK);
+  EXPECT_EQ(pool.info().remote_pages, 9);
+  for (const std::int64_t left : {5, 5}) {
+    for (const int layer : {0, 1}) {
+      ASSERT_EQ(second.run(layer, 1, 1, &heed_offload_decode), HEED_OK) << heed_last_error();
+      second.check(2e-5);
+    }
+    EXPECT_EQ(pool.info().remote_pages, left) << "four pages are free, and four come in a call";
+  }
+  // Where the device is the bound a page pays for nothing.
+  c.device_rate = 1e8;
+  const Pool slow(c);
+  const std::int64_t three = slow.add();
+  const std::int64_t four = slow.add();
+  PoolCase third(slow, {three}, 1);
+  PoolCase fourth(slow, {four}, 2);
+  for (const int layer : {0, 1})
+    ASSERT_EQ(third.run(layer, 100, 1, &heed_offload_prefill), HEED_OK) << heed_last_error();
+  for (const int layer : {0, 1})
+    ASSERT_EQ(fourth.run(layer, 100, 1, &heed_offload_prefill), HEED_OK) << heed_last_error();
+  ASSERT_EQ(heed_offload_remove(slow.pool, three), HEED_OK);
+  ASSERT_EQ(fourth.run(0, 1, 1, &heed_offload_decode), HEED_OK) << heed_last_error();
+  EXPECT_EQ(slow.info().remote_pages, 9);
+}
+
 // Random bytes as configs and calls.
 TEST(Offload, AnyFieldIsAnswered) {
   Random random(11);
