@@ -16,7 +16,9 @@ namespace {
 
 constexpr std::size_t kMostPlans = 512;
 constexpr std::int64_t kDeskAlignment = 256;
-constexpr std::int64_t kSmallPartBytes = std::int64_t{16} << 20;
+// Of partial results that wait to be merged: a merge of four reads and writes the sums once, 2% of the time of chunks
+// of 8,192 keys for 16,384 rows.
+constexpr std::int64_t kMostPartBytes = std::int64_t{512} << 20;
 
 constexpr std::int64_t whole(std::int64_t bytes) {
   return (bytes + kDeskAlignment - 1) / kDeskAlignment * kDeskAlignment;
@@ -345,7 +347,9 @@ void Offload::attend_view(const View& view, const std::vector<Piece>& pieces, co
 
   const bool is_whole =
       launches.size() == 1 && host == nullptr && in_order[0]->piece->rows == call.rows && call.sinks == nullptr;
-  const std::int64_t slots = part_bytes <= kSmallPartBytes ? merge::kMostPartials - 2 : 2;
+  // Sums and the processors' part take two of those that a launch merges.
+  const std::int64_t slots =
+      std::clamp<std::int64_t>(kMostPartBytes / std::max<std::int64_t>(part_bytes, 1), 2, merge::kMostPartials - 2);
   const auto needed = std::min(slots, static_cast<std::int64_t>(in_order.size()));
   std::byte* const parts = at_least(parts_, static_cast<std::size_t>(part_bytes * std::max<std::int64_t>(needed, 1)));
   std::byte* sums = nullptr;

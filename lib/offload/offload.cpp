@@ -102,7 +102,8 @@ Offload::Desk& Offload::desk_of(std::size_t host_bytes, std::size_t number_bytes
     lanes_->pin(larger.data(), larger.bytes());
     desk.memory = std::move(larger);
   }
-  (void)at_least(desk.numbers, number_bytes);
+  // Twice as many, for a context grows and each growth waits for the device.
+  if (number_bytes > desk.numbers.bytes) (void)at_least(desk.numbers, 2 * number_bytes);
   return desk;
 }
 
