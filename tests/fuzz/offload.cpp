@@ -2,8 +2,6 @@
 // last; calls are tried by the test Offload.AnyFieldIsAnswered.
 #include "offload/any_call.hpp"
 
-#include "offload/offload.hpp"
-
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   heed::testing_support::Choices choices(data, size);
   heed_offload_config config;
