@@ -17,6 +17,16 @@ std::string time_text(double seconds) {
 
 }  // namespace
 
+std::string about_nodes(int host_node, int device_node) {
+  if (host_node < 0 || device_node < 0) return {};
+  if (host_node == device_node) return fmt::format("NUMA      pages and GPU are on node {}\n", host_node);
+  return fmt::format(
+      "NUMA      pages are on node {0}, far from the GPU on node {1}: copies cross the link between processors; start "
+      "the "
+      "process on node {1} (numactl --cpunodebind={1} --membind={1})\n",
+      host_node, device_node);
+}
+
 void Offload::info(heed_offload_info& info) const {
   const std::lock_guard lock(mutex_);
   const Traffic traffic = lanes_->traffic();
@@ -50,15 +60,7 @@ std::string Offload::explain(std::span<const std::int64_t> ids) const {
   text += fmt::format("host      {} of {} pages free, {} of K and V a page and layer, {}\n", pages_.free_host(),
                       config_.pages.host_pages, readable(page),
                       config_.kind == DeviceKind::cuda ? "pinned" : "not pinned: the GPU is simulated");
-  const int host_node = host_.node();
-  const int device_node = lanes_->node();
-  if (host_node >= 0 && device_node >= 0)
-    text += host_node == device_node
-                ? fmt::format("NUMA      pages and GPU are on node {}\n", host_node)
-                : fmt::format(
-                      "NUMA      pages are on node {}, far from the GPU on node {}: copies cross the link "
-                      "between processors; start the process on node {} (numactl --cpunodebind={} --membind={})\n",
-                      host_node, device_node, device_node, device_node, device_node);
+  text += about_nodes(host_.node(), lanes_->node());
   text += fmt::format("rates     link {}, attention of the device {} and {:.3g} TFLOP/s, of the processors {}; {}\n",
                       rate_text(rates.link), rate_text(rates.device), rates.device_flops / 1e12,
                       host_can_ ? rate_text(rates.host) : "none", rates_from_);

@@ -81,6 +81,9 @@ class HostFailure {
   std::string why_;
 };
 
+/// Where pages and device lie, as a line of explain, and what to do where they are far; empty where that is unknown.
+std::string about_nodes(int host_node, int device_node);
+
 /// Pages of K and of V in one memory.
 struct PageMemory {
   std::byte* k = nullptr;

@@ -2,6 +2,7 @@
 #include "offload/pages.hpp"
 
 #include "offload/host_memory.hpp"
+#include "offload/offload.hpp"
 #include "offload/pieces.hpp"
 #include "offload/planner.hpp"
 #include "testing.hpp"
@@ -213,6 +214,14 @@ TEST(OffloadPieces, AWindowLeavesPagesOut) {
   EXPECT_THAT(pieces[0].pages[0], ::testing::ElementsAre(108, 109));
   EXPECT_EQ(pieces[0].mask.left, 9);
   EXPECT_EQ(pieces[0].mask.right, 0);
+}
+
+TEST(OffloadHostMemory, PagesFarFromTheDeviceAreSaid) {
+  EXPECT_EQ(about_nodes(1, 1), "NUMA      pages and GPU are on node 1\n");
+  EXPECT_THAT(about_nodes(0, 1), ::testing::HasSubstr("far from the GPU on node 1"));
+  EXPECT_THAT(about_nodes(0, 1), ::testing::HasSubstr("numactl --cpunodebind=1 --membind=1"));
+  EXPECT_EQ(about_nodes(-1, 1), "");
+  EXPECT_EQ(about_nodes(0, -1), "");
 }
 
 TEST(OffloadHostMemory, MoreThanTheMachineHasIsRefused) {
