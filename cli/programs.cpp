@@ -14,6 +14,7 @@
 #include "dispatch/covering.hpp"
 #include "dispatch/program_file.hpp"
 #include "json/text.hpp"
+#include "merge/merge.hpp"
 #include "padding/padding.hpp"
 #include "process/interrupt.hpp"
 #include "variant/element.hpp"
@@ -119,7 +120,8 @@ int build(const BuildOptions& o) {
   if (o.output.empty() && !o.dry_run)
     throw Error(ErrorCode::usage, "say with --output where the file of programs goes, or ask for a --dry-run");
   if (!o.dry_run) expect_writable(o.output, ErrorCode::store);
-  (void)padding::copy_source();  // its device sources are known before any build begins
+  (void)padding::copy_source();  // device sources are known before any build begins
+  (void)merge::merge_source();
   std::vector<DeviceFacts> devices;
   for (const std::string& arch : o.archs)
     for (DeviceFacts& device : devices_of(arch))
@@ -134,16 +136,17 @@ int build(const BuildOptions& o) {
   std::vector<Pending> pending;
   for (const DeviceFacts& device : devices) {
     if (device.kind == DeviceKind::cuda) {
-      Pending copies{{}, std::string(padding::kCopyProgram), {}};
-      copies.record.arch = device.arch;
-      copies.record.variant = padding::kCopyProgram;
-      copies.record.origin = "library";
-      if (!o.dry_run)
-        copies.build = builder->start({.device = device.kind,
-                                       .arch = device.arch,
-                                       .source = padding::copy_source(),
-                                       .entry = padding::kCopyEntry});
-      pending.push_back(std::move(copies));
+      const auto add = [&](std::string_view name, const std::string& source, const char* entry) {
+        Pending one{{}, std::string(name), {}};
+        one.record.arch = device.arch;
+        one.record.variant = name;
+        one.record.origin = "library";
+        if (!o.dry_run)
+          one.build = builder->start({.device = device.kind, .arch = device.arch, .source = source, .entry = entry});
+        pending.push_back(std::move(one));
+      };
+      add(padding::kCopyProgram, padding::copy_source(), padding::kCopyEntry);
+      add(merge::kMergeProgram, merge::merge_source(), merge::kMergeEntry);
     }
     for (const dispatch::CoveringProgram& program : wanted(o, device)) {
       Pending one{{}, program.variant.id(), {}};

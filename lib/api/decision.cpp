@@ -132,20 +132,32 @@ std::string remark_on_copies(const Problem& problem, const Problem& inner) {
 
 }  // namespace
 
-Choice choose_copies(const Options& options, const DeviceFacts& device) {
+namespace {
+
+Choice choose_helper(const Options& options, const DeviceFacts& device, const char* does,
+                     const dispatch::ProgramRecord* (dispatch::Programs::*find)() const) {
   const auto programs = programs_of(options, device);
-  const dispatch::ProgramRecord* record = programs->find_copies();
+  const dispatch::ProgramRecord* record = ((*programs).*find)();
   if (record == nullptr)
     throw Error(ErrorCode::unsupported,
-                fmt::format("{} holds no program that copies rows on {}, which this problem needs; make it anew with "
+                fmt::format("{} holds no program that {} on {}, which this problem needs; make it anew with "
                             "heed programs build",
-                            programs->file().name(), device.arch),
+                            programs->file().name(), does, device.arch),
                 device.arch);
   Choice choice;
   choice.image = programs->file().kept_image(*record);
   choice.digest = record->digest;
   choice.origin = programs->file().name();
   return choice;
+}
+
+}  // namespace
+
+Choice choose_copies(const Options& options, const DeviceFacts& device) {
+  return choose_helper(options, device, "copies rows", &dispatch::Programs::find_copies);
+}
+Choice choose_merge(const Options& options, const DeviceFacts& device) {
+  return choose_helper(options, device, "merges partial results", &dispatch::Programs::find_merge);
 }
 
 namespace {

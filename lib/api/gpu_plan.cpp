@@ -15,6 +15,7 @@
 #include "device/cuda_driver.hpp"
 #include "launch/gpu_program.hpp"
 #include "launch/tensor_map.hpp"
+#include "merge/merge.hpp"
 #include "padding/padding.hpp"
 
 namespace heed::api {
@@ -257,6 +258,47 @@ class GpuCopies final : public Copies {
   unsigned blocks_;
 };
 
+class GpuMerges final : public Merges {
+ public:
+  GpuMerges(CUcontext context, int ordinal, const Choice& program, int processors)
+      : context_(context),
+        ordinal_(ordinal),
+        program_(loaded(context, program, merge_launch())),
+        most_blocks_(static_cast<unsigned>(kBlocksEach * processors)) {}
+
+  void run(const merge::Merge& merge, void* stream) const override {
+    require_device(context_, ordinal_, stream);
+    merge::expect_merge(merge);
+    const long long rows = merge.batch * merge.heads * merge.rows;
+    if (rows == 0) return;
+    merge::Merge parameter = merge;
+    const long long each = merge::rows_of_block(merge.dim);
+    CUlaunchConfig config{};
+    config.gridDimX = static_cast<unsigned>(std::min<long long>((rows + each - 1) / each, most_blocks_));
+    config.gridDimY = config.gridDimZ = 1;
+    config.blockDimX = merge::kMergeThreads;
+    config.blockDimY = config.blockDimZ = 1;
+    config.hStream = static_cast<CUstream>(stream);
+    void* arguments[] = {&parameter};
+    check(cuda_driver().launch_kernel_ex(&config, program_->function(), arguments, nullptr), "launching the merge");
+  }
+
+ private:
+  static constexpr int kBlocksEach = 16;  // of a multiprocessor: 2048 threads, all that it has room for
+
+  static LaunchPlan merge_launch() {
+    LaunchPlan launch;
+    launch.entry = merge::kMergeEntry;
+    launch.threads = merge::kMergeThreads;
+    return launch;
+  }
+
+  CUcontext context_;
+  int ordinal_;
+  std::shared_ptr<GpuProgram> program_;
+  unsigned most_blocks_;
+};
+
 }  // namespace
 
 std::unique_ptr<Plan> make_gpu_plan(const Problem& problem, Choice choice, const DeviceFacts& device) {
@@ -272,6 +314,11 @@ std::unique_ptr<Copies> make_gpu_copies(const Problem& problem, const Choice& pr
   return std::make_unique<GpuCopies>(context.get(), problem.ordinal, program, facts_of_device(problem).processors);
 }
 
+std::unique_ptr<Merges> make_gpu_merges(const Problem& problem, const Choice& program) {
+  const UsedContext context(problem.ordinal);
+  return std::make_unique<GpuMerges>(context.get(), problem.ordinal, program, facts_of_device(problem).processors);
+}
+
 }  // namespace heed::api
 
 #else
@@ -282,6 +329,9 @@ std::unique_ptr<Plan> make_gpu_plan(const Problem&, Choice, const DeviceFacts&) 
   throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
 }
 std::unique_ptr<Copies> make_gpu_copies(const Problem&, const Choice&) {
+  throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
+}
+std::unique_ptr<Merges> make_gpu_merges(const Problem&, const Choice&) {
   throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
 }
 

@@ -12,6 +12,7 @@
 #include <new>
 
 #include "api/plan.hpp"
+#include "api/status.hpp"
 #include "compile/embedded.hpp"
 #include "dispatch/built_programs.hpp"
 
@@ -19,63 +20,11 @@ namespace {
 
 using heed::Error;
 using heed::ErrorCode;
+using heed::api::copy_text;
+using heed::api::guarded;
+using heed::api::last_error;
 
 constexpr std::uint64_t kAlive = 0x68656564'706c616e;  // "heedplan"
-
-thread_local std::string last_error;
-
-heed_status status_of(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::usage:
-    case ErrorCode::invalid_input:
-      return HEED_INVALID_ARGUMENT;
-    case ErrorCode::invalid_workload:
-      return HEED_INVALID_PROBLEM;
-    case ErrorCode::unsupported:
-      return HEED_UNSUPPORTED;
-    case ErrorCode::no_device:
-      return HEED_NO_DEVICE;
-    case ErrorCode::programs:
-      return HEED_BAD_PROGRAMS;
-    case ErrorCode::driver:
-      return HEED_DRIVER_ERROR;
-    default:
-      return HEED_INTERNAL;
-  }
-}
-
-heed_status failed(heed_status status, const char* text) noexcept {
-  try {
-    last_error = text;
-  } catch (...) {
-    last_error.clear();
-  }
-  return status;
-}
-
-template <typename Call>
-heed_status guarded(const Call& call) noexcept {
-  try {
-    call();
-    return HEED_OK;
-  } catch (const Error& error) {
-    return failed(status_of(error.code()), error.what());
-  } catch (const std::bad_alloc&) {
-    return failed(HEED_OUT_OF_MEMORY, "there is not enough memory on the host or the GPU");
-  } catch (const std::exception& error) {
-    return failed(HEED_INTERNAL, error.what());
-  } catch (...) {
-    return failed(HEED_INTERNAL, "an unknown exception");
-  }
-}
-
-// Into a caller's buffer, cut to its size and ended by 0.
-void copy_text(const std::string& all, char* text, std::size_t bytes) {
-  if (text == nullptr || bytes == 0) return;
-  const std::size_t count = std::min(bytes - 1, all.size());
-  std::memcpy(text, all.data(), count);
-  text[count] = '\0';
-}
 
 template <typename Struct>
 Struct sized() {
@@ -171,7 +120,7 @@ const char* heed_status_name(int status) {
 }
 
 const char* heed_last_error(void) {
-  return last_error.c_str();
+  return last_error().c_str();
 }
 
 void heed_problem_init(heed_problem* problem) {
@@ -272,7 +221,7 @@ size_t heed_explain(const heed_problem* problem, const heed_options* options, ch
     all += fmt::format("runs      {}\nfrom      {}\nbecause   {}\n", heed::describe(choice.variant), choice.origin,
                        choice.reason);
   });
-  if (status != HEED_OK) all += fmt::format("refused   {}: {}\n", heed_status_name(status), last_error);
+  if (status != HEED_OK) all += fmt::format("refused   {}: {}\n", heed_status_name(status), last_error());
   copy_text(all, text, bytes);
   return all.size();
 }

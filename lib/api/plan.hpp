@@ -11,6 +11,7 @@
 #include "dispatch/selection.hpp"
 #include "heed/heed.h"
 #include "launch/caller_threads.hpp"
+#include "merge/merge_partials.hpp"
 #include "padding/copy_rows.hpp"
 #include "variant/family.hpp"
 
@@ -67,6 +68,9 @@ Problem of_batch(const Problem& problem, std::int64_t batch);
 Problem of_heads(const Problem& problem, std::int64_t heads);
 /// The copies' program for a device. @throws Error(unsupported), Error(programs)
 Choice choose_copies(const Options& options, const DeviceFacts& device);
+
+/// The merge's program for a device. @throws Error(unsupported), Error(programs)
+Choice choose_merge(const Options& options, const DeviceFacts& device);
 
 /// Addresses of a run by their tensors, and what else differs from run to run, checked: no one is null that the problem
 /// needs, each is aligned, O overlaps none. Null: the problem has none.
@@ -166,6 +170,20 @@ class Copies {
 };
 std::unique_ptr<Copies> make_cpu_copies();
 std::unique_ptr<Copies> make_gpu_copies(const Problem& problem, const Choice& program);
+
+/// The merge of partial results on a GPU (lib/merge).
+class Merges {
+ public:
+  virtual ~Merges() = default;
+  Merges(const Merges&) = delete;
+  Merges& operator=(const Merges&) = delete;
+  virtual void run(const merge::Merge& merge, void* stream) const = 0;
+
+ protected:
+  Merges() = default;
+};
+/// @param program of choose_merge
+std::unique_ptr<Merges> make_gpu_merges(const Problem& problem, const Choice& program);
 
 /// A plan of several launches. @param last of the batch entries or heads that are left, null where none is
 std::unique_ptr<Plan> make_divided_plan(const Problem& problem, std::string reason, std::unique_ptr<Plan> whole,

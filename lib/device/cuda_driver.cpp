@@ -39,6 +39,8 @@ CudaDriver load() {
   bind("cuCtxSynchronize", api.ctx_synchronize);
   bind("cuMemAlloc_v2", api.mem_alloc);
   bind("cuMemFree_v2", api.mem_free);
+  bind("cuMemHostRegister_v2", api.mem_host_register);
+  bind("cuMemHostUnregister", api.mem_host_unregister);
   bind("cuMemcpyHtoDAsync_v2", api.memcpy_htod_async);
   bind("cuMemcpyDtoHAsync_v2", api.memcpy_dtoh_async);
   bind("cuMemsetD8Async", api.memset_d8_async);
@@ -53,6 +55,10 @@ CudaDriver load() {
   bind("cuStreamCreate", api.stream_create);
   bind("cuStreamGetCtx", api.stream_get_ctx);
   bind("cuStreamSynchronize", api.stream_synchronize);
+  bind("cuStreamDestroy_v2", api.stream_destroy);
+  bind("cuStreamWaitEvent", api.stream_wait_event);
+  bind("cuStreamIsCapturing", api.stream_is_capturing);
+  bind("cuLaunchHostFunc", api.launch_host_func);
   bind("cuThreadExchangeStreamCaptureMode", api.thread_exchange_stream_capture_mode);
   bind("cuStreamBeginCapture_v2", api.stream_begin_capture);
   bind("cuStreamEndCapture", api.stream_end_capture);
@@ -63,6 +69,8 @@ CudaDriver load() {
   bind("cuEventCreate", api.event_create);
   bind("cuEventRecord", api.event_record);
   bind("cuEventSynchronize", api.event_synchronize);
+  bind("cuEventQuery", api.event_query);
+  bind("cuEventDestroy_v2", api.event_destroy);
   bind("cuEventElapsedTime", api.event_elapsed_time);
   api.tensor_map_encode_tiled = reinterpret_cast<decltype(api.tensor_map_encode_tiled)>(
       ::dlsym(library, "cuTensorMapEncodeTiled"));  // only variants with bulk copies need it

@@ -31,6 +31,8 @@ struct CudaDriver {
   decltype(&::cuCtxSynchronize) ctx_synchronize;
   decltype(&::cuMemAlloc) mem_alloc;
   decltype(&::cuMemFree) mem_free;
+  decltype(&::cuMemHostRegister) mem_host_register;
+  decltype(&::cuMemHostUnregister) mem_host_unregister;
   decltype(&::cuMemcpyHtoDAsync) memcpy_htod_async;
   decltype(&::cuMemcpyDtoHAsync) memcpy_dtoh_async;
   decltype(&::cuMemsetD8Async) memset_d8_async;
@@ -45,6 +47,10 @@ struct CudaDriver {
   decltype(&::cuStreamCreate) stream_create;
   CUresult (*stream_get_ctx)(CUstream, CUcontext*);
   decltype(&::cuStreamSynchronize) stream_synchronize;
+  decltype(&::cuStreamDestroy) stream_destroy;
+  CUresult (*stream_wait_event)(CUstream, CUevent, unsigned);
+  CUresult (*stream_is_capturing)(CUstream, CUstreamCaptureStatus*);
+  CUresult (*launch_host_func)(CUstream, CUhostFn, void*);
   CUresult (*thread_exchange_stream_capture_mode)(CUstreamCaptureMode*);
   decltype(&::cuStreamBeginCapture) stream_begin_capture;
   decltype(&::cuStreamEndCapture) stream_end_capture;
@@ -55,6 +61,8 @@ struct CudaDriver {
   decltype(&::cuEventCreate) event_create;
   decltype(&::cuEventRecord) event_record;
   decltype(&::cuEventSynchronize) event_synchronize;
+  decltype(&::cuEventQuery) event_query;
+  decltype(&::cuEventDestroy) event_destroy;
   CUresult (*event_elapsed_time)(float*, CUevent, CUevent);
   decltype(&::cuTensorMapEncodeTiled) tensor_map_encode_tiled;  ///< null where the driver lacks it
 };

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "dispatch/contract.hpp"
+#include "merge/merge.hpp"
 #include "padding/padding.hpp"
 #include "workload/features.hpp"
 
@@ -71,8 +72,9 @@ Programs::Programs(std::shared_ptr<const ProgramFile> file, const DeviceFacts& d
                       "programs build",
                       file_->name(), record.contract, kernel_contract(record.workload)),
           record.variant);
-    if (record.variant == padding::kCopyProgram) {
-      if (copies_ == nullptr || fit > arch_fit(copies_->arch, device_)) copies_ = &record;
+    if (record.variant == padding::kCopyProgram || record.variant == merge::kMergeProgram) {
+      const ProgramRecord*& best = record.variant == padding::kCopyProgram ? copies_ : merge_;
+      if (best == nullptr || fit > arch_fit(best->arch, device_)) best = &record;
       continue;
     }
     try {

@@ -54,6 +54,8 @@ class Programs {
   [[nodiscard]] Selection find(const Variant& variant) const;
   /// The program that copies rows (lib/padding), the one of the best fit; null where the file has none for the device.
   [[nodiscard]] const ProgramRecord* find_copies() const { return copies_; }
+  /// The same of the program that merges partial results (lib/merge).
+  [[nodiscard]] const ProgramRecord* find_merge() const { return merge_; }
   [[nodiscard]] const ProgramFile& file() const { return *file_; }
 
  private:
@@ -72,6 +74,7 @@ class Programs {
   DeviceFacts device_;
   std::vector<Entry> entries_;
   const ProgramRecord* copies_ = nullptr;
+  const ProgramRecord* merge_ = nullptr;
   Champions champions_;
 };
 

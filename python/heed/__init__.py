@@ -23,6 +23,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "attention": "functional",
     "BlockMask": "blocks",
+    "HostKV": "host_kv",
     "dropout_mask": "dropout",
     "RelativeBias": "relative_bias",
     "attention_varlen": "functional",

@@ -32,7 +32,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 def attention(
     query, key, value, *, causal=False, window=None, alignment=None, scale=None, softcap=0.0, bias=None, sinks=None, alibi_slopes=None,
     key_lengths=None, page_table=None, page_layout="NHD", max_len_k=None, block_mask=None, prefix_lengths=None,
-    dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, return_lse=False,
+    dropout_p=0.0, dropout_seed=0, dropout_offset=0, relative_bias=None, kv=None, return_lse=False,
 ):  # fmt: skip
     """softmax(scale * Q K^T + mask) V by a kernel of Heed, or an error that says why there is none.
 
@@ -68,6 +68,9 @@ def attention(
     dropout_seed, dropout_offset of 64 bits each: together with batch entry, head, query and key they alone decide what is dropped, so
                  that a call gives the same again, on a GPU and on a CPU alike. heed.dropout_mask says what. PyTorch's generators are
                  neither read nor advanced.
+    kv           a heed.HostKV or a layer of one: the call is over the keys that it holds in host memory, behind which `key` and `value` are
+                 put first (None and None: no new ones). The last row's own key is the last one. Beside it there are causal, window
+                 (left, 0), scale, softcap, sinks and return_lse; no gradients.
     return_lse   whether the log-sum-exp of each row's scores is returned too: float32 (batch, heads, len_q), natural logarithm, minus
                  infinity, or its sink, for a row that sees no key.
 
@@ -78,6 +81,13 @@ def attention(
     Raises TypeError and ValueError for arguments that no attention can have, and NotImplementedError, with the nearest thing that
     there is, for what no kernel computes. It never falls back.
     """
+    if kv is not None:
+        from heed import host_kv
+
+        others = {"bias": bias, "alibi_slopes": alibi_slopes, "key_lengths": key_lengths, "page_table": page_table, "max_len_k": max_len_k, "block_mask": block_mask, "prefix_lengths": prefix_lengths, "relative_bias": relative_bias}
+        if dropout_p:
+            others["dropout_p"] = True
+        return host_kv.attention("heed.attention()", query, key, value, kv, causal, window, alignment, scale, softcap, sinks, return_lse, others)
     f = Features(softcap, bias, sinks, alibi_slopes, key_lengths, None, None, page_table, prefix_lengths=prefix_lengths,
                  dropout_p=dropout_p, dropout_seed=dropout_seed, dropout_offset=dropout_offset)  # fmt: skip
     query, key, value, masking = _checked_call(query, key, value, causal, window, alignment, scale, f, page_layout, max_len_k, block_mask, relative_bias)

@@ -24,7 +24,7 @@ import warnings
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 
-from heed import features, functional, operators, reports
+from heed import features, functional, operators, reports, transformers_cache
 from heed.features import Features
 from heed.gradients import repeated_heads
 from heed.transformers_masks import PositionMask, Visible, mask
@@ -63,6 +63,12 @@ def attention(
     _refuse_tensors(module, others)
     if others.get("output_attentions"):
         warnings.warn('attn_implementation="heed" returns no attention weights; set it to "eager" for output_attentions=True', stacklevel=2)
+    host = transformers_cache.layer_of(key)
+    if host is not None:
+        if dropout or position_bias is not None:
+            raise NotImplementedError("HostCache: with keys in host memory there is no dropout and no position bias")
+        o = transformers_cache.attention(module, host, query, key, value, attention_mask, is_causal, scaling, softcap, s_aux)
+        return o.transpose(1, 2).contiguous(), None
     visible, dense = _mask_of(module, query, key, attention_mask, is_causal)
     if visible is not None:
         begin, end = visible.interval()

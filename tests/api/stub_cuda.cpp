@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "kernels/attention/features.hpp"
+#include "lib/merge/merge_partials.hpp"
 #include "lib/padding/copy_rows.hpp"
 
 // Headers name some functions with macros that add a version; libcuda exports both names, and Heed asks for these.
@@ -20,6 +21,9 @@
 #undef cuEventSynchronize
 #undef cuStreamBeginCapture
 #undef cuStreamGetCtx
+#undef cuStreamIsCapturing
+#undef cuLaunchHostFunc
+#undef cuMemHostRegister
 
 namespace {
 
@@ -48,6 +52,12 @@ unsigned attributes_of_last = 0;
 
 const auto kForward = reinterpret_cast<CUfunction>(0x22);
 const auto kCopies = reinterpret_cast<CUfunction>(0x33);
+const auto kMerge = reinterpret_cast<CUfunction>(0x44);
+const auto kCapturing = reinterpret_cast<CUstream>(0x88);
+heed::merge::Merge last_merge{};
+int merged = 0;
+int in_use = 0;      // allocations and pinned ranges that have not been given back
+char refused = ' ';  // what the driver refuses: 'p' to pin, 'm' memory, 'c' to copy
 
 void copy(const heed::padding::RowCopy& t) {
   for (long long b = 0; b < t.batch; ++b)
@@ -79,6 +89,19 @@ int stub_launched() {
 /// Allocations, copies and waits.
 int stub_allocated_or_waited() {
   return allocated_or_waited;
+}
+/// The last merge, and how many there were.
+const heed::merge::Merge* stub_merge() {
+  return &last_merge;
+}
+int stub_merged() {
+  return merged;
+}
+int stub_in_use() {
+  return in_use;
+}
+void stub_refuse(char what) {
+  refused = what;
 }
 unsigned stub_attributes() {
   return attributes_of_last;
@@ -174,9 +197,9 @@ CUresult cuModuleUnload(CUmodule) {
 }
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   if (module != reinterpret_cast<CUmodule>(0x11)) return CUDA_ERROR_NOT_FOUND;
-  const bool copies = std::strcmp(name, "heed_copy_rows") == 0;
-  if (!copies && std::strcmp(name, "heed_forward") != 0) return CUDA_ERROR_NOT_FOUND;
-  *function = copies ? kCopies : kForward;
+  const auto is = [name](const char* other) { return std::strcmp(name, other) == 0; };
+  if (!is("heed_copy_rows") && !is("heed_merge_partials") && !is("heed_forward")) return CUDA_ERROR_NOT_FOUND;
+  *function = is("heed_copy_rows") ? kCopies : is("heed_merge_partials") ? kMerge : kForward;
   return CUDA_SUCCESS;
 }
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
@@ -200,6 +223,8 @@ CUresult cuMemsetD2D8Async(CUdeviceptr to, std::size_t pitch, unsigned char valu
 }
 CUresult cuMemAlloc_v2(CUdeviceptr* at, std::size_t bytes) {
   ++allocated_or_waited;
+  if (refused == 'm') return CUDA_ERROR_OUT_OF_MEMORY;
+  ++in_use;
   constexpr std::size_t kGranule = 4096;
   void* const memory = std::aligned_alloc(kGranule, (bytes + kGranule - 1) / kGranule * kGranule);
   *at = reinterpret_cast<CUdeviceptr>(memory);
@@ -207,11 +232,30 @@ CUresult cuMemAlloc_v2(CUdeviceptr* at, std::size_t bytes) {
 }
 CUresult cuMemFree_v2(CUdeviceptr at) {
   ++allocated_or_waited;
+  --in_use;
   std::free(reinterpret_cast<void*>(at));
+  return CUDA_SUCCESS;
+}
+CUresult cuMemHostRegister_v2(void*, std::size_t, unsigned) {
+  if (refused == 'p') return CUDA_ERROR_OUT_OF_MEMORY;
+  ++in_use;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemHostUnregister(void*) {
+  --in_use;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  *status = stream == kCapturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+CUresult cuLaunchHostFunc(CUstream, CUhostFn function, void* argument) {
+  function(argument);
   return CUDA_SUCCESS;
 }
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t bytes, CUstream) {
   ++allocated_or_waited;
+  if (refused == 'c') return CUDA_ERROR_ILLEGAL_ADDRESS;
   std::memcpy(reinterpret_cast<void*>(to), from, bytes);
   return CUDA_SUCCESS;
 }
@@ -255,6 +299,12 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     for (unsigned i = 0; i < config->gridDimY; ++i)
       copy(static_cast<const heed::padding::RowCopies*>(arguments[0])->tensors[i]);
     ++launched;
+    return CUDA_SUCCESS;
+  }
+  if (function == kMerge) {
+    if (config->blockDimX != heed::merge::kMergeThreads) return CUDA_ERROR_INVALID_VALUE;
+    last_merge = *static_cast<const heed::merge::Merge*>(arguments[0]);
+    ++merged;
     return CUDA_SUCCESS;
   }
   if (function != kForward || extra != nullptr || config->blockDimX == 0 || config->gridDimX == 0)

@@ -43,4 +43,16 @@ int cuEventRecord() {
 int cuEventElapsedTime() {
   return 0;
 }
+int cuStreamDestroy_v2() {
+  return 0;
+}
+int cuStreamWaitEvent() {
+  return 0;
+}
+int cuEventQuery() {
+  return 0;
+}
+int cuEventDestroy_v2() {
+  return 0;
+}
 }

@@ -43,6 +43,9 @@ class Documents(unittest.TestCase):
         self.assertIn(":bias=bool/lk", printed)
         self.assertRegex(printed, "b1h8l512d64:fp32 .* dropout")
 
+    def test_long_contexts(self):
+        self.assertIn("the link is hidden from", self.run_document(ROOT / "docs" / "long-contexts.md"))
+
 
 class Printed(unittest.TestCase):
     """Blocks behind <!-- printed by: python -m MODULE --show FILE --> are what that command prints."""

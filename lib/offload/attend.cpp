@@ -1,0 +1,400 @@
+// One call: launches over parts of the keys, on the device and on the processors at the same time, and their merge.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "base/check.hpp"
+#include "merge/merge.hpp"
+#include "offload/offload.hpp"
+#include "padding/padding.hpp"
+
+namespace heed::offload {
+namespace {
+
+constexpr std::size_t kMostPlans = 512;
+constexpr std::int64_t kDeskAlignment = 256;
+// Of partial results that wait to be merged: a merge of four reads and writes the sums once, 2% of the time of chunks
+// of 8,192 keys for 16,384 rows.
+constexpr std::int64_t kMostPartBytes = std::int64_t{512} << 20;
+
+constexpr std::int64_t whole(std::int64_t bytes) {
+  return (bytes + kDeskAlignment - 1) / kDeskAlignment * kDeskAlignment;
+}
+
+// Tables of a few sizes, so that a plan serves many steps of decoding: at most an eighth longer than they must be.
+std::int64_t table_pages_of(std::int64_t longest, std::int64_t page_size) {
+  const auto pages = static_cast<std::uint64_t>(std::max<std::int64_t>(longest, 1));
+  const std::uint64_t step = std::max<std::uint64_t>(1, std::bit_ceil(pages) / 8);
+  const auto rounded = static_cast<std::int64_t>((pages + step - 1) / step * step);
+  return std::min(rounded, std::max(longest, (api::kMostSize - 1) / page_size));
+}
+
+heed_strides dense(std::int64_t heads, std::int64_t rows, std::int64_t dim) {
+  return {heads * rows * dim, rows * dim, dim, 1};
+}
+TensorStrides of(const heed_strides& s) {
+  return {s.batch, s.head, s.row};
+}
+
+// Partial results wait for each other, so that one launch merges several.
+class Parts {
+ public:
+  Parts(Lanes& lanes, merge::Merge whole, std::byte* sums, std::int64_t slots)
+      : lanes_(lanes), whole_(whole), sums_(sums), slots_(slots) {}
+
+  /// The slot that the next partial result of the device goes to.
+  [[nodiscard]] std::int64_t next() {
+    if (waiting_ == slots_) add_up();
+    return waiting_++;
+  }
+  void add(const merge::Partial& part) {
+    HEED_CHECK(count_ < merge::kMostPartials);
+    merge_.partials[count_++] = part;
+  }
+  void finish() {
+    merge::Merge m = whole_;
+    std::copy(merge_.partials, merge_.partials + count_, m.partials);
+    m.count = std::max(count_, 1);  // without any a part that is not read
+    lanes_.merge(merge::with_width(m));
+  }
+
+ private:
+  // What there is becomes one part in fp32.
+  void add_up() {
+    merge::Merge m = whole_;
+    std::copy(merge_.partials, merge_.partials + count_, m.partials);
+    m.count = count_;
+    const std::int64_t numbers = m.batch * m.heads * m.rows;
+    m.o = sums_;
+    m.o_strides = {m.heads * static_cast<long long>(m.rows) * m.dim, static_cast<long long>(m.rows) * m.dim, m.dim};
+    m.lse = reinterpret_cast<float*>(sums_ + whole(numbers * m.dim * 4));
+    m.lse_strides = {static_cast<long long>(m.heads) * m.rows, m.rows, 1};
+    m.sinks = nullptr;
+    m.element = static_cast<int>(Element::fp32);
+    lanes_.merge(merge::with_width(m));
+    merge_.partials[0] = {m.o, m.lse, m.o_strides, m.lse_strides, m.element, 0, m.rows, 1};
+    count_ = 1;
+    waiting_ = 0;
+  }
+
+  Lanes& lanes_;
+  merge::Merge whole_;
+  merge::Merge merge_{};
+  std::byte* sums_;
+  std::int64_t slots_;
+  std::int64_t waiting_ = 0;
+  int count_ = 0;
+};
+
+}  // namespace
+
+std::vector<Offload::Launch> Offload::lay_out(const View& view, const std::vector<Piece>& pieces,
+                                              std::int64_t& numbers) {
+  std::vector<Launch> launches;
+  for (const Piece& piece : pieces) {
+    Launch launch;
+    launch.piece = &piece;
+    launch.table_pages = table_pages_of(piece.longest(), config_.pages.page_size);
+    launch.table = numbers;
+    launch.keys = numbers + view.entries * launch.table_pages;
+    numbers = launch.keys + view.entries;
+    if (piece.place == Place::streamed) launch.buffer = next_buffer_++ % config_.chunks;
+    launches.push_back(launch);
+  }
+  return launches;
+}
+
+// Pages of a chunk lie in its buffer one behind the other.
+void Offload::write_numbers(const Launch& launch, std::int32_t* numbers) const {
+  const Piece& piece = *launch.piece;
+  auto in_ring = static_cast<std::int32_t>(launch.buffer * config_.chunk_pages);
+  for (std::size_t entry = 0; entry < piece.pages.size(); ++entry) {
+    std::int32_t* const row = numbers + launch.table + static_cast<std::int64_t>(entry) * launch.table_pages;
+    std::fill(row, row + launch.table_pages, 0);
+    for (std::size_t i = 0; i < piece.pages[entry].size(); ++i)
+      row[i] = piece.place == Place::streamed ? in_ring++ : piece.pages[entry][i];
+    numbers[launch.keys + static_cast<std::int64_t>(entry)] = piece.keys[entry];
+  }
+}
+
+heed_problem Offload::problem_of(const View& view, const Launch& launch, const heed_strides& q_strides,
+                                 const heed_strides& o_strides) const {
+  const Piece& piece = *launch.piece;
+  const Call& call = *view.call;
+  const bool on_host = piece.place == Place::host;
+  heed_problem p;
+  heed_problem_init(&p);
+  p.device_type = !on_host && config_.kind == DeviceKind::cuda ? HEED_CUDA : HEED_CPU;
+  p.device = on_host ? 0 : config_.ordinal;
+  p.batch = view.entries;
+  p.heads = config_.heads;
+  p.heads_kv = config_.heads_kv;
+  p.len_q = piece.rows;
+  p.len_k = launch.table_pages * config_.pages.page_size;
+  p.dim = config_.dim;
+  p.dim_v = config_.dim_v;
+  p.dtype_q = p.dtype_kv = p.dtype_o = static_cast<int>(config_.dtype);
+  if (piece.mask.right == 0) {
+    p.mask = HEED_MASK_CAUSAL_BOTTOM_RIGHT;
+    p.window_left = piece.mask.left;
+  } else if (piece.mask != PieceMask{}) {
+    p.mask = HEED_MASK_WINDOW_BOTTOM_RIGHT;
+    p.window_left = piece.mask.left;
+    p.window_right = piece.mask.right;
+  }
+  p.scale = call.scale;
+  p.softcap = call.softcap;
+  p.q_strides = q_strides;
+  p.o_strides = o_strides;
+  const std::int64_t size = config_.pages.page_size;
+  const auto strides = [&](std::int64_t dim) {
+    return config_.heads_outer ? heed_strides{config_.heads_kv * size * dim, size * dim, dim, 1}
+                               : heed_strides{config_.heads_kv * size * dim, dim, config_.heads_kv * dim, 1};
+  };
+  p.k_strides = strides(config_.dim);
+  p.v_strides = strides(config_.dim_v);
+  p.page_size = size;
+  p.pages = piece.place == Place::device     ? config_.pages.device_pages
+            : piece.place == Place::streamed ? config_.chunks * config_.chunk_pages
+                                             : config_.pages.host_pages;
+  p.page_table_stride = launch.table_pages;
+  p.flags = HEED_PAGED | HEED_KEY_LENGTHS | HEED_WANTS_LSE;
+  return p;
+}
+
+std::shared_ptr<const api::Plan> Offload::plan_of(const heed_problem& problem) {
+  const std::string key(reinterpret_cast<const char*>(&problem), sizeof problem);
+  if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
+  if (plans_.size() >= kMostPlans) plans_.clear();
+  api::Options options;
+  options.programs = config_.programs;
+  options.threads = problem.device_type == HEED_CPU ? config_.threads : 0;
+  std::shared_ptr<const api::Plan> plan = api::make_plan(api::read_problem(&problem), options);
+  plans_.emplace(key, plan);
+  return plan;
+}
+
+void Offload::run_piece(const View& view, const Launch& launch, const std::int32_t* numbers, std::byte* o, float* lse,
+                        const heed_strides& o_strides) {
+  const Call& call = *view.call;
+  const Piece& piece = *launch.piece;
+  const std::shared_ptr<const api::Plan> plan = plan_of(problem_of(view, launch, call.q_strides, o_strides));
+  const PageMemory memory = piece.place == Place::device
+                                ? device_pages(call.layer)
+                                : PageMemory{static_cast<std::byte*>(ring_.at),
+                                             static_cast<std::byte*>(ring_.at) +
+                                                 config_.chunks * config_.chunk_pages * config_.k_page_bytes(),
+                                             config_.chunks * config_.chunk_pages};
+  heed_plan_info known;
+  heed_plan_info_init(&known);
+  plan->info(known);
+  if (known.workspace_bytes > workspace_.bytes) prepared_ = std::numeric_limits<std::size_t>::max();
+  std::byte* const workspace = at_least(workspace_, known.workspace_bytes);
+  if (known.workspace_zeroed > 0 && known.workspace_zeroed != prepared_) {
+    lanes_->prepare(plan, workspace);
+    prepared_ = known.workspace_zeroed;
+  }
+  heed_tensors t;
+  heed_tensors_init(&t);
+  t.q = call.q +
+        (view.first_entry * call.q_strides.batch + piece.first_row * call.q_strides.row) * config_.element_bytes();
+  t.k = memory.k;
+  t.v = memory.v;
+  t.o = o;
+  t.lse = lse;
+  t.page_table = numbers + launch.table;
+  t.seqused_k = numbers + launch.keys;
+  lanes_->run(plan, t, workspace);
+}
+
+// Q goes to the host's memory, the results are read there by the merge: 8 KB of a row of 32 heads of 128 elements.
+void Offload::queue_host(const View& view, const Launch& launch, const std::int32_t* numbers, std::byte* q,
+                         std::byte* o, float* lse, const MarkPointer& written) {
+  const Call& call = *view.call;
+  const Piece& piece = *launch.piece;
+  const heed_strides q_strides = dense(config_.heads, piece.rows, config_.dim);
+  const std::shared_ptr<const api::Plan> plan =
+      plan_of(problem_of(view, launch, q_strides, dense(config_.heads, piece.rows, config_.dim_v)));
+  padding::RowCopy copy{.from = call.q + (view.first_entry * call.q_strides.batch) * config_.element_bytes(),
+                        .to = q,
+                        .from_strides = of(call.q_strides),
+                        .to_strides = of(q_strides),
+                        .from_step = call.q_strides.dim,
+                        .to_step = 1,
+                        .batch = view.entries,
+                        .heads = static_cast<int>(config_.heads),
+                        .rows = static_cast<int>(piece.rows),
+                        .from_dim = static_cast<int>(config_.dim),
+                        .to_dim = static_cast<int>(config_.dim),
+                        .is_wide = 0,
+                        .element_bytes = config_.element_bytes()};
+  copy.is_wide = padding::is_wide(copy) ? 1 : 0;
+  lanes_->copy_rows(Lane::compute, {&copy, 1});
+  lanes_->wait(Lane::host, lanes_->record(Lane::compute));
+  if (piece.has_new) lanes_->wait(Lane::host, written);
+  heed_plan_info known;
+  heed_plan_info_init(&known);
+  plan->info(known);
+  if (known.workspace_bytes > host_workspace_->bytes())
+    host_workspace_ = std::make_shared<HostMemory>(known.workspace_bytes, lanes_->node());
+  const PageMemory memory = host_pages(call.layer);
+  heed_tensors t;
+  heed_tensors_init(&t);
+  t.q = q;
+  t.k = memory.k;
+  t.v = memory.v;
+  t.o = o;
+  t.lse = lse;
+  t.page_table = numbers + launch.table;
+  t.seqused_k = numbers + launch.keys;
+  const std::int64_t count = view.entries * config_.heads * piece.rows;
+  lanes_->call([plan, t, count, workspace = host_workspace_, failure = host_failure_] {
+    std::string why;
+    try {
+      if (workspace->data() != nullptr) plan->prepare(workspace->data(), nullptr);
+      plan->run(&t, 1, workspace->data(), nullptr, 0);
+      return;
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+    // Rows of NaN, not rows without these keys; the next call says why.
+    std::fill(t.lse, t.lse + count, std::numeric_limits<float>::quiet_NaN());
+    failure->set(fmt::format("the processors' part of an earlier call failed: {}", why));
+  });
+}
+
+MarkPointer Offload::bring(const Launch& chunk, int layer, const MarkPointer& written) {
+  const Piece& piece = *chunk.piece;
+  lanes_->wait(Lane::in, read_[static_cast<std::size_t>(chunk.buffer)]);
+  if (piece.has_new) lanes_->wait(Lane::in, written);
+  std::vector<std::int32_t> pages;
+  for (const auto& of_entry : piece.pages) pages.insert(pages.end(), of_entry.begin(), of_entry.end());
+  const PageMemory from = host_pages(layer);
+  const std::int64_t ring_pages = config_.chunks * config_.chunk_pages;
+  std::byte* const ring_k = static_cast<std::byte*>(ring_.at);
+  std::byte* const ring_v = ring_k + ring_pages * config_.k_page_bytes();
+  for (std::size_t i = 0; i < pages.size();) {
+    std::size_t run = 1;
+    while (i + run < pages.size() && pages[i + run] == pages[i] + static_cast<std::int32_t>(run)) ++run;
+    const std::int64_t to = chunk.buffer * config_.chunk_pages + static_cast<std::int64_t>(i);
+    const auto copy = [&](std::byte* ring, const std::byte* host, std::int64_t bytes) {
+      lanes_->copy_in(Lane::in, ring + to * bytes, host + pages[i] * bytes, run * static_cast<std::size_t>(bytes));
+    };
+    copy(ring_k, from.k, config_.k_page_bytes());
+    copy(ring_v, from.v, config_.v_page_bytes());
+    i += run;
+  }
+  return lanes_->record(Lane::in);
+}
+
+void Offload::attend_view(const View& view, const std::vector<Piece>& pieces, const MarkPointer& written) {
+  const Call& call = *view.call;
+  const std::int64_t rows_of_all = view.entries * config_.heads * call.rows;
+  const std::int64_t part_o = whole(rows_of_all * config_.dim_v * config_.element_bytes());
+  const std::int64_t part_bytes = part_o + whole(rows_of_all * 4);
+  const bool has_host =
+      std::any_of(pieces.begin(), pieces.end(), [](const Piece& p) { return p.place == Place::host; });
+
+  std::int64_t numbers = 0;
+  const std::vector<Launch> launches = lay_out(view, pieces, numbers);
+  const std::int64_t number_bytes = whole(numbers * 4);
+  const std::int64_t q_bytes = has_host ? whole(rows_of_all * config_.dim * config_.element_bytes()) : 0;
+  Desk& desk = desk_of(static_cast<std::size_t>(number_bytes + q_bytes + (has_host ? part_bytes : 0)),
+                       static_cast<std::size_t>(number_bytes));
+  auto* const on_host = reinterpret_cast<std::int32_t*>(desk.memory.data());
+  const auto* const on_device = static_cast<const std::int32_t*>(desk.numbers.at);
+  for (const Launch& launch : launches) write_numbers(launch, on_host);
+  if (numbers > 0) lanes_->copy_in(Lane::compute, desk.numbers.at, on_host, static_cast<std::size_t>(numbers) * 4);
+
+  std::vector<const Launch*> chunks;
+  std::vector<const Launch*> in_order;  // on the device
+  const Launch* host = nullptr;
+  for (const Launch& launch : launches) {
+    if (launch.piece->place == Place::streamed) chunks.push_back(&launch);
+    if (launch.piece->place == Place::host)
+      host = &launch;
+    else
+      in_order.push_back(&launch);
+  }
+  std::byte* const host_q = desk.memory.data() + number_bytes;
+  std::byte* const host_o = host_q + q_bytes;
+  auto* const host_lse = reinterpret_cast<float*>(host_o + part_o);
+  MarkPointer host_done;
+  if (host != nullptr) {
+    queue_host(view, *host, on_host, host_q, host_o, host_lse, written);
+    host_done = lanes_->record(Lane::host);
+  }
+  std::vector<MarkPointer> arrived;
+  const auto bring_next = [&] {
+    if (arrived.size() < chunks.size()) arrived.push_back(bring(*chunks[arrived.size()], call.layer, written));
+  };
+  for (std::int64_t i = 0; i < config_.chunks; ++i) bring_next();
+
+  merge::Merge all{};
+  all.o = call.o + view.first_entry * call.o_strides.batch * config_.element_bytes();
+  all.lse = call.lse == nullptr ? nullptr : call.lse + view.first_entry * config_.heads * call.rows;
+  all.sinks = call.sinks;
+  all.o_strides = of(call.o_strides);
+  all.lse_strides = {config_.heads * call.rows, call.rows, 1};
+  all.batch = view.entries;
+  all.heads = static_cast<int>(config_.heads);
+  all.rows = static_cast<int>(call.rows);
+  all.dim = static_cast<int>(config_.dim_v);
+  all.element = static_cast<int>(config_.dtype);
+
+  const bool is_whole =
+      launches.size() == 1 && host == nullptr && in_order[0]->piece->rows == call.rows && call.sinks == nullptr;
+  // Sums and the processors' part take two of those that a launch merges.
+  const std::int64_t slots =
+      std::clamp<std::int64_t>(kMostPartBytes / std::max<std::int64_t>(part_bytes, 1), 2, merge::kMostPartials - 2);
+  const auto needed = std::min(slots, static_cast<std::int64_t>(in_order.size()));
+  std::byte* const parts = at_least(parts_, static_cast<std::size_t>(part_bytes * std::max<std::int64_t>(needed, 1)));
+  std::byte* sums = nullptr;
+  if (static_cast<std::int64_t>(in_order.size()) > slots)
+    sums = at_least(sums_, static_cast<std::size_t>(whole(rows_of_all * config_.dim_v * 4) + whole(rows_of_all * 4)));
+  Parts results(*lanes_, all, sums, slots);
+  std::size_t chunk = 0;
+  for (const Launch* const launch : in_order) {
+    const Piece& piece = *launch->piece;
+    const bool is_streamed = piece.place == Place::streamed;
+    std::byte* const part = parts + part_bytes * results.next();
+    auto* const part_lse = reinterpret_cast<float*>(part + part_o);
+    if (is_streamed) lanes_->wait(Lane::compute, arrived[chunk++]);
+    if (is_whole) {
+      run_piece(view, *launch, on_device, static_cast<std::byte*>(all.o), all.lse == nullptr ? part_lse : all.lse,
+                call.o_strides);
+    } else {
+      const heed_strides strides = dense(config_.heads, piece.rows, config_.dim_v);
+      run_piece(view, *launch, on_device, part, part_lse, strides);
+      results.add({part,
+                   part_lse,
+                   of(strides),
+                   {config_.heads * piece.rows, piece.rows, 1},
+                   static_cast<int>(config_.dtype),
+                   static_cast<int>(piece.first_row),
+                   static_cast<int>(piece.rows),
+                   1});
+    }
+    if (!is_streamed) continue;
+    read_[static_cast<std::size_t>(launch->buffer)] = lanes_->record(Lane::compute);
+    bring_next();
+  }
+  if (host != nullptr) {
+    lanes_->wait(Lane::compute, host_done);
+    results.add({host_o,
+                 host_lse,
+                 of(dense(config_.heads, call.rows, config_.dim_v)),
+                 {config_.heads * call.rows, call.rows, 1},
+                 static_cast<int>(config_.dtype),
+                 0,
+                 static_cast<int>(call.rows),
+                 1});
+  }
+  if (!is_whole) results.finish();
+  desk.end = lanes_->record(Lane::compute);
+}
+
+}  // namespace heed::offload

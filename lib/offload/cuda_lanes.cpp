@@ -1,0 +1,313 @@
+// Lanes of a GPU: the caller's stream and three of the pool's own, with events between them.
+// https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html
+#include "offload/lanes.hpp"
+
+#ifdef HEED_WITH_CUDA
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+#include <mutex>
+#include <vector>
+
+#include "device/cuda_driver.hpp"
+#include "offload/host_memory.hpp"
+
+namespace heed::offload {
+namespace {
+
+void check_cuda(CUresult result, std::string_view step) {
+  if (result != CUDA_SUCCESS)
+    throw Error(ErrorCode::driver, fmt::format("{} failed: {}", step, cuda_error_text(result)), std::to_string(result));
+}
+
+// A context, current while this lives.
+class InContext {
+ public:
+  explicit InContext(CUcontext context) {
+    cuda_driver().ctx_get_current(&before_);
+    if (before_ != context) cuda_driver().ctx_set_current(context);
+    is_changed_ = before_ != context;
+  }
+  ~InContext() {
+    if (is_changed_) cuda_driver().ctx_set_current(before_);
+  }
+  InContext(const InContext&) = delete;
+  InContext& operator=(const InContext&) = delete;
+
+ private:
+  CUcontext before_ = nullptr;
+  bool is_changed_ = false;
+};
+
+// Events without times, used again when no mark has them.
+class Events {
+ public:
+  explicit Events(CUcontext context) : context_(context) {}
+  ~Events() {
+    const InContext in(context_);
+    for (CUevent event : free_) cuda_driver().event_destroy(event);
+  }
+  Events(const Events&) = delete;
+  Events& operator=(const Events&) = delete;
+
+  CUevent take() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        CUevent event = free_.back();
+        free_.pop_back();
+        return event;
+      }
+    }
+    CUevent event = nullptr;
+    check_cuda(cuda_driver().event_create(&event, CU_EVENT_DISABLE_TIMING), "making an event");
+    return event;
+  }
+  void give_back(CUevent event) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(event);
+  }
+
+ private:
+  CUcontext context_;
+  std::mutex mutex_;
+  std::vector<CUevent> free_;
+};
+
+struct CudaMark final : Mark {
+  CudaMark(std::shared_ptr<Events> from, CUevent taken) : events(std::move(from)), event(taken) {}
+  ~CudaMark() override { events->give_back(event); }
+  std::shared_ptr<Events> events;
+  CUevent event;
+};
+
+CUevent event_of(const MarkPointer& mark) {
+  return static_cast<const CudaMark&>(*mark).event;
+}
+
+// Called by a thread of the driver, which may call no function of CUDA.
+void call_function(void* argument) {
+  const std::unique_ptr<std::function<void()>> function(static_cast<std::function<void()>*>(argument));
+  (*function)();
+}
+
+int node_of(CUdevice device) {
+  char bus[32] = {};
+  if (cuda_driver().device_get_pci_bus_id(bus, sizeof bus, device) != CUDA_SUCCESS) return -1;
+  std::string name = bus;
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::ifstream file("/sys/bus/pci/devices/" + name + "/numa_node");
+  int node = -1;
+  return file >> node ? node : -1;
+}
+
+class CudaLanes final : public Lanes {
+ public:
+  CudaLanes(int ordinal, const api::Options& options) : cuda_(cuda_driver()) {
+    api::Problem problem;
+    problem.device = DeviceKind::cuda;
+    problem.ordinal = ordinal;
+    const DeviceFacts facts = api::facts_of_device(problem);
+    check_cuda(cuda_.device_get(&device_, ordinal), "opening the GPU");
+    CUcontext current = nullptr;
+    check_cuda(cuda_.ctx_get_current(&current), "asking for the current context");
+    CUdevice of_current = -1;
+    if (current != nullptr) check_cuda(cuda_.ctx_get_device(&of_current), "asking for the current GPU");
+    context_ = current;
+    if (current == nullptr || of_current != device_)
+      check_cuda(cuda_.device_primary_ctx_retain(&context_, device_), "taking the GPU's context");
+    const InContext in(context_);
+    int can_share = 0;
+    check_cuda(
+        cuda_.device_get_attribute(&can_share, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, device_),
+        "asking what the GPU can do");
+    if (can_share == 0)
+      throw Error(ErrorCode::unsupported,
+                  "this GPU cannot read pinned memory by its address on the host; keep keys and "
+                  "values on the GPU");
+    name_ = facts.name;
+    node_ = node_of(device_);
+    copies_ = api::make_gpu_copies(problem, api::choose_copies(options, facts));
+    merges_ = api::make_gpu_merges(problem, api::choose_merge(options, facts));
+    events_ = std::make_shared<Events>(context_);
+    for (CUstream* stream : {&in_, &out_, &host_})
+      check_cuda(cuda_.stream_create(stream, CU_STREAM_NON_BLOCKING), "making a stream");
+  }
+  ~CudaLanes() override {
+    const InContext in(context_);
+    for (CUstream stream : {in_, out_, host_})
+      if (stream != nullptr) cuda_.stream_destroy(stream);
+  }
+
+  [[nodiscard]] DeviceKind kind() const override { return DeviceKind::cuda; }
+  [[nodiscard]] std::string name() const override { return name_; }
+  [[nodiscard]] int node() const override { return node_; }
+  [[nodiscard]] Traffic traffic() const override { return traffic_; }
+
+  void use(void* stream) override {
+    CUcontext current = nullptr;
+    check_cuda(cuda_.ctx_get_current(&current), "asking for the current context");
+    if (current == nullptr)
+      check_cuda(cuda_.ctx_set_current(context_), "choosing the context");
+    else if (current != context_)
+      throw Error(ErrorCode::usage,
+                  "the current context is not the one that the pool was made in; make that one current, or make a pool "
+                  "in each");
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    check_cuda(cuda_.stream_is_capturing(static_cast<CUstream>(stream), &capture),
+               "asking whether the stream is captured");
+    if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
+      throw Error(
+          ErrorCode::usage,
+          "the stream is being captured into a graph, and calls over a pool change from one to the next; call them "
+          "outside of the capture");
+    compute_ = static_cast<CUstream>(stream);
+  }
+
+  [[nodiscard]] void* allocate(std::size_t bytes) override {
+    const InContext in(context_);
+    CUdeviceptr memory = 0;
+    const CUresult result = cuda_.mem_alloc(&memory, std::max<std::size_t>(bytes, 1));
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+      throw OutOfRoom(ErrorCode::unsupported,
+                      fmt::format("{} has no {} of memory left; give the pool fewer device_pages or shorter chunks, or "
+                                  "call it with fewer rows",
+                                  name_, readable(static_cast<double>(bytes))),
+                      std::to_string(bytes));
+    check_cuda(result, "taking memory of the GPU");
+    return reinterpret_cast<void*>(memory);
+  }
+  void release(void* memory) noexcept override {
+    const InContext in(context_);
+    cuda_.mem_free(reinterpret_cast<CUdeviceptr>(memory));
+  }
+  void pin(void* memory, std::size_t bytes) override {
+    const InContext in(context_);
+    const CUresult result =
+        cuda_.mem_host_register(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (result == CUDA_SUCCESS) return;
+    throw OutOfRoom(ErrorCode::unsupported,
+                    fmt::format("the driver refused to pin {} of memory ({}); {}", readable(static_cast<double>(bytes)),
+                                cuda_error_text(result), advice_on_pinning()),
+                    std::to_string(bytes));
+  }
+  void unpin(void* memory) noexcept override {
+    const InContext in(context_);
+    cuda_.mem_host_unregister(memory);
+  }
+
+  void copy_in(Lane lane, void* to, const void* from, std::size_t bytes) override {
+    check_cuda(cuda_.memcpy_htod_async(reinterpret_cast<CUdeviceptr>(to), from, bytes, stream(lane)),
+               "copying to the GPU");
+    if (lane == Lane::in) traffic_.bytes_in += static_cast<double>(bytes);
+    changed(lane);
+  }
+  void copy_rows(Lane lane, std::span<const padding::RowCopy> copies) override {
+    copies_->run(copies, stream(lane));
+    if (lane == Lane::out)
+      for (const padding::RowCopy& c : copies)
+        traffic_.bytes_out += static_cast<double>(c.batch) * c.heads * c.rows * c.to_dim * c.element_bytes;
+    changed(lane);
+  }
+  void merge(const merge::Merge& merge) override {
+    merges_->run(merge, compute_);
+    changed(Lane::compute);
+  }
+  void prepare(const std::shared_ptr<const api::Plan>& plan, void* workspace) override {
+    plan->prepare(workspace, compute_);
+    changed(Lane::compute);
+  }
+  void run(const std::shared_ptr<const api::Plan>& plan, const heed_tensors& tensors, void* workspace) override {
+    (void)plan->run(&tensors, 1, workspace, compute_, 0);
+    changed(Lane::compute);
+  }
+  void call(std::function<void()> function) override {
+    auto kept = std::make_unique<std::function<void()>>(std::move(function));
+    check_cuda(cuda_.launch_host_func(host_, &call_function, kept.get()), "queueing a function");
+    (void)kept.release();  // call_function ends it
+  }
+  [[nodiscard]] MarkPointer record(Lane lane) override {
+    auto mark = std::make_shared<const CudaMark>(events_, events_->take());
+    check_cuda(cuda_.event_record(mark->event, stream(lane)), "recording an event");
+    if (lane == Lane::compute) last_compute_ = mark;
+    if (lane == Lane::compute) is_compute_marked_ = true;
+    return mark;
+  }
+  void wait(Lane lane, const MarkPointer& mark) override {
+    if (mark == nullptr) return;
+    check_cuda(cuda_.stream_wait_event(stream(lane), event_of(mark), 0), "waiting for an event");
+  }
+
+  [[nodiscard]] bool is_done(const MarkPointer& mark) const override {
+    return mark == nullptr || cuda_.event_query(event_of(mark)) == CUDA_SUCCESS;
+  }
+  void finish(const MarkPointer& mark) override {
+    const InContext in(context_);
+    if (mark != nullptr) check_cuda(cuda_.event_synchronize(event_of(mark)), "waiting for the GPU");
+  }
+  // The caller's stream may be gone between calls: what was queued on it is behind the last mark.
+  void finish_all() override {
+    const InContext in(context_);
+    if (!is_compute_marked_) (void)record(Lane::compute);
+    finish(last_compute_);
+    for (CUstream stream : {in_, out_, host_}) check_cuda(cuda_.stream_synchronize(stream), "waiting for the GPU");
+  }
+
+ private:
+  [[nodiscard]] CUstream stream(Lane lane) const {
+    switch (lane) {
+      case Lane::compute:
+        return compute_;
+      case Lane::in:
+        return in_;
+      case Lane::out:
+        return out_;
+      case Lane::host:
+        break;
+    }
+    return host_;
+  }
+  void changed(Lane lane) {
+    if (lane == Lane::compute) is_compute_marked_ = false;
+  }
+
+  const CudaDriver& cuda_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  std::string name_;
+  int node_ = -1;
+  std::unique_ptr<api::Copies> copies_;
+  std::unique_ptr<api::Merges> merges_;
+  std::shared_ptr<Events> events_;
+  CUstream compute_ = nullptr;
+  CUstream in_ = nullptr;
+  CUstream out_ = nullptr;
+  CUstream host_ = nullptr;
+  MarkPointer last_compute_;
+  bool is_compute_marked_ = true;
+  Traffic traffic_;
+};
+
+}  // namespace
+
+std::unique_ptr<Lanes> make_cuda_lanes(int ordinal, const api::Options& options) {
+  return std::make_unique<CudaLanes>(ordinal, options);
+}
+
+}  // namespace heed::offload
+
+#else
+
+namespace heed::offload {
+
+std::unique_ptr<Lanes> make_cuda_lanes(int, const api::Options&) {
+  throw Error(ErrorCode::no_device, "no GPU can be used: this library was built without CUDA support");
+}
+
+}  // namespace heed::offload
+
+#endif

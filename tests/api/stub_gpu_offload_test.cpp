@@ -1,0 +1,246 @@
+// Pools of keys in host memory on a GPU, with a stand-in for the driver: what is launched, what is refused, what is
+// given back. What the kernels compute, tests/gpu/offload_test.cpp says.
+#include "device/device.hpp"
+#include "heed/offload.h"
+#include "jit/build.hpp"
+#include "merge/merge.hpp"
+#include "stub_gpu.hpp"
+#include "workload/features.hpp"
+
+namespace heed {
+namespace {
+
+using testing_support::of_driver;
+
+void refuse(char what) {
+  of_driver<void(char)>("stub_refuse")(what);
+}
+int in_use() {
+  return of_driver<int()>("stub_in_use")();
+}
+int merged() {
+  return of_driver<int()>("stub_merged")();
+}
+const merge::Merge& last_merge() {
+  return *of_driver<const merge::Merge*()>("stub_merge")();
+}
+
+// Programs of the stand-in for all masks, the helpers, and one that runs on the processors.
+class StubOffload : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new testing_support::TemporaryFolder;
+    for (const bool with_cpu : {false, true}) {
+      dispatch::ProgramFileWriter writer("0123");
+      const auto add = [&](const std::string& arch, const std::string& workload, std::string_view variant,
+                           std::string_view image) {
+        dispatch::ProgramRecord record;
+        record.arch = arch;
+        record.workload = workload;
+        record.variant = variant;
+        record.origin = "rule";
+        writer.add(record, std::string(image));
+      };
+      const DeviceFacts device = dispatch::representative_gpu("sm_90a");
+      const Family& family = find_family(testing_support::kPersistent);
+      const std::string_view image(testing_support::kImage, sizeof testing_support::kImage);
+      for (const char* mask : {"", ":causal_bottom_right", ":window=9/3"}) {
+        const Workload w = with_features(parse_workload(std::string("b1h4hkv2l128d128") + mask), family.features());
+        add("sm_90a", to_string(w), describe(make_variant(family, family.default_config(w, device), w)), image);
+      }
+      add("sm_90a", {}, padding::kCopyProgram, image);
+      add("sm_90a", {}, merge::kMergeProgram, image);
+      if (with_cpu) {
+        const DeviceFacts cpu = cpu_facts();
+        jit::BuilderOptions options;
+        options.cache_folder = testing_support::shared_cache();
+        const Workload w = with_features(parse_workload("b1h4hkv2l128d128"), kAllFeatures);
+        const Variant variant = parse_variant("fwd_cpu:unit=vector", w, cpu);
+        const jit::BuildOutcome built = jit::Builder(options).build(jit::request_for(variant, w, cpu));
+        ASSERT_TRUE(built.artifact) << built.log;
+        add(cpu.arch, to_string(w), describe(variant), read_file(built.artifact->path, ErrorCode::cache));
+      }
+      write_file_atomically(path(with_cpu), writer.bytes(), ErrorCode::store);
+    }
+  }
+  static void TearDownTestSuite() { delete folder_; }
+  void SetUp() override {
+    heed_offload_config_init(&config_);
+    config_.device_type = HEED_CUDA;
+    config_.heads = 4;
+    config_.heads_kv = 2;
+    config_.dim = config_.dim_v = 128;
+    config_.page_size = 16;
+    config_.host_pages = 32;
+    config_.device_pages = 4;
+    config_.chunk_pages = 2;
+    config_.link_rate = config_.host_rate = config_.device_rate = config_.device_flops = 1e9;
+    config_.threads = 1;
+    path_ = path(true);
+    config_.programs = path_.c_str();
+    heed_offload_call_init(&call_);
+    call_.batch = 1;
+    call_.sequences = &id_;
+    call_.len_k = 16 * 10 + 3;
+    call_.k = at(0);
+    call_.v = at(1);
+    call_.len_q = 4;
+    call_.q = at(2);
+    call_.o = at(3);
+  }
+  void TearDown() override {
+    heed_offload_destroy(pool_);
+    refuse(' ');
+    of_driver<int(std::uintptr_t)>("cuCtxSetCurrent")(0x100);
+  }
+  static std::string path(bool with_cpu) { return folder_->file(with_cpu ? "both.programs" : "gpu.programs"); }
+  void* at(std::size_t megabytes) {
+    const std::size_t begin = (256 - reinterpret_cast<std::uintptr_t>(memory_.data()) % 256) % 256;
+    return memory_.data() + begin + (megabytes << 20);
+  }
+  void make() {
+    ASSERT_EQ(heed_offload_create(&config_, &pool_), HEED_OK) << heed_last_error();
+    ASSERT_EQ(heed_offload_add(pool_, &id_), HEED_OK) << heed_last_error();
+  }
+  static void expect_said(heed_status status, heed_status expected, const std::string& words) {
+    testing_support::expect_status(status, expected, words);
+  }
+
+  static inline testing_support::TemporaryFolder* folder_ = nullptr;
+  std::string path_;
+  heed_offload_config config_{};
+  heed_offload_call call_{};
+  heed_offload* pool_ = nullptr;
+  std::int64_t id_ = 0;
+  std::vector<unsigned char> memory_ = std::vector<unsigned char>((5 << 20) + 256);
+};
+
+TEST_F(StubOffload, PiecesAreLaunchedAndMerged) {
+  make();
+  const int before = testing_support::launched();
+  const int merges = merged();
+  ASSERT_EQ(heed_offload_prefill(pool_, &call_, nullptr), HEED_OK) << heed_last_error();
+  // Copies of K and V to pages of the host, of which those that follow each other are one, and to four of the device;
+  // a launch over these and four over chunks of the seven others.
+  EXPECT_EQ(merged(), merges + 1);
+  EXPECT_EQ(last_merge().count, 5);
+  EXPECT_EQ(last_merge().o, call_.o);
+  EXPECT_GE(testing_support::launched() - before, 5 + 2);
+  // The stand-in writes to each output the parameters that it got.
+  FeatureParams seen;
+  std::memcpy(&seen, last_merge().partials[0].o, sizeof seen);
+  EXPECT_EQ(seen.pages, 4);
+  EXPECT_EQ(seen.page_size, 16);
+  EXPECT_EQ(seen.q, call_.q);
+  EXPECT_EQ(seen.seqused_k[0], 3 * 16 + 3);
+  std::memcpy(&seen, last_merge().partials[4].o, sizeof seen);
+  EXPECT_EQ(seen.pages, 3 * 2);
+  EXPECT_EQ(seen.seqused_k[0], 16) << "the last chunk has one page";
+
+  call_.len_k = 0;
+  ASSERT_EQ(heed_offload_decode(pool_, &call_, nullptr), HEED_OK) << heed_last_error();
+  heed_offload_info info;
+  heed_offload_info_init(&info);
+  ASSERT_EQ(heed_offload_get_info(pool_, &info), HEED_OK);
+  EXPECT_EQ(info.device_pages_free, 0);
+  EXPECT_EQ(info.remote_pages, 7);
+}
+
+TEST_F(StubOffload, TheProcessorsAttendToTheirShare) {
+  config_.streamed_share = 0;
+  make();
+  auto* const v = static_cast<std::uint16_t*>(at(1));
+  for (std::size_t i = 0; i < std::size_t{163} * 2 * 128; ++i) v[i] = 0x4000;  // 2 in fp16
+  const int merges = merged();
+  ASSERT_EQ(heed_offload_decode(pool_, &call_, nullptr), HEED_OK) << heed_last_error();
+  EXPECT_EQ(merged(), merges + 1);
+  ASSERT_EQ(last_merge().count, 2);
+  const auto* const o = static_cast<const std::uint16_t*>(last_merge().partials[1].o);
+  for (int i = 0; i < 4 * 4 * 128; ++i) ASSERT_EQ(o[i], 0x4000);
+  EXPECT_NEAR(last_merge().partials[1].lse[0], std::log(7 * 16), 1e-4) << "scores of 0";
+  char text[4096];
+  (void)heed_offload_explain(pool_, &id_, 1, text, sizeof text);
+  EXPECT_THAT(text, ::testing::HasSubstr("Stub H100, 4 of 4 pages used"));
+}
+
+TEST_F(StubOffload, WithoutProgramsForTheProcessorsAllIsStreamed) {
+  path_ = path(false);
+  config_.programs = path_.c_str();
+  make();
+  ASSERT_EQ(heed_offload_decode(pool_, &call_, nullptr), HEED_OK) << heed_last_error();
+  EXPECT_EQ(last_merge().count, 5);
+  char text[4096];
+  (void)heed_offload_explain(pool_, &id_, 1, text, sizeof text);
+  EXPECT_THAT(text, ::testing::HasSubstr("no program for the processors"));
+}
+
+TEST_F(StubOffload, MemoryThatIsRefusedIsSaidAndNothingIsKept) {
+  const int before = in_use();
+  refuse('p');
+  expect_said(heed_offload_create(&config_, &pool_), HEED_OUT_OF_MEMORY, "the driver refused to pin");
+  EXPECT_THAT(heed_last_error(), ::testing::HasSubstr("host_pages"));
+  EXPECT_EQ(in_use(), before);
+  refuse('m');
+  expect_said(heed_offload_create(&config_, &pool_), HEED_OUT_OF_MEMORY, "give the pool fewer device_pages");
+  EXPECT_EQ(in_use(), before);
+  refuse(' ');
+  make();
+  ASSERT_EQ(heed_offload_prefill(pool_, &call_, nullptr), HEED_OK) << heed_last_error();
+  EXPECT_GT(in_use(), before);
+  heed_offload_destroy(pool_);
+  pool_ = nullptr;
+  EXPECT_EQ(in_use(), before);
+  // A call that finds no memory for its parts leaves no keys, and the next one may.
+  make();
+  refuse('m');
+  expect_said(heed_offload_prefill(pool_, &call_, nullptr), HEED_OUT_OF_MEMORY, "no ");
+  std::int64_t keys = -1;
+  ASSERT_EQ(heed_offload_length(pool_, id_, 0, &keys), HEED_OK);
+  EXPECT_EQ(keys, 0);
+  refuse(' ');
+  EXPECT_EQ(heed_offload_prefill(pool_, &call_, nullptr), HEED_OK) << heed_last_error();
+}
+
+TEST_F(StubOffload, ADeviceThatIsLostStaysLost) {
+  make();
+  refuse('c');
+  expect_said(heed_offload_prefill(pool_, &call_, nullptr), HEED_DRIVER_ERROR, "copying to the GPU failed");
+  refuse(' ');
+  expect_said(heed_offload_prefill(pool_, &call_, nullptr), HEED_DRIVER_ERROR, "destroy it and make another");
+  std::int64_t keys = -1;
+  ASSERT_EQ(heed_offload_length(pool_, id_, 0, &keys), HEED_OK);
+  EXPECT_EQ(keys, 0);
+}
+
+TEST_F(StubOffload, StreamsAndContextsThatItCannotBeCalledOn) {
+  make();
+  void* const capturing = reinterpret_cast<void*>(0x88);
+  expect_said(heed_offload_decode(pool_, &call_, capturing), HEED_INVALID_ARGUMENT, "is being captured into a graph");
+  of_driver<int(std::uintptr_t)>("cuCtxSetCurrent")(0x101);
+  expect_said(heed_offload_decode(pool_, &call_, nullptr), HEED_INVALID_ARGUMENT,
+              "not the one that the pool was made in");
+  of_driver<int(std::uintptr_t)>("cuCtxSetCurrent")(0x100);
+  call_.q = static_cast<const char*>(call_.q) + 2;
+  expect_said(heed_offload_decode(pool_, &call_, nullptr), HEED_INVALID_ARGUMENT, "a multiple of 16 bytes");
+  config_.device = 9;
+  heed_offload* other = nullptr;
+  expect_said(heed_offload_create(&config_, &other), HEED_NO_DEVICE, "there is no GPU 9");
+}
+
+TEST_F(StubOffload, ProgramsWithoutTheMerge) {
+  testing_support::TemporaryFolder folder;
+  dispatch::ProgramFileWriter writer("0123");
+  dispatch::ProgramRecord record;
+  record.arch = "sm_90a";
+  record.variant = padding::kCopyProgram;
+  record.origin = "library";
+  writer.add(record, testing_support::kImage);
+  const std::string file = folder.file("heed.programs");
+  write_file_atomically(file, writer.bytes(), ErrorCode::store);
+  config_.programs = file.c_str();
+  expect_said(heed_offload_create(&config_, &pool_), HEED_UNSUPPORTED,
+              "no program that merges partial results on sm_90a");
+}
+
+}  // namespace
+}  // namespace heed

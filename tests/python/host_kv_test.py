@@ -1,0 +1,252 @@
+"""heed.HostKV and the cache of Transformers over it, on a simulated GPU: results are those of all keys at once."""
+
+import contextlib
+import io
+import json
+import tempfile
+import unittest
+from pathlib import Path
+
+import torch
+from attention_cases import DEVICES, require_programs
+
+HEADS, HEADS_KV, DIM = 4, 2, 32
+
+
+def setUpModule():
+    require_programs()
+    global heed
+    import heed
+
+
+def pool(device="cpu", **given):
+    options = {"heads": HEADS, "heads_kv": HEADS_KV, "dim": DIM, "host_tokens": 512, "device_tokens": 64, "page_size": 16, "dtype": torch.float16, "chunk_pages": 2}
+    rates = {"link_rate": 1e9, "host_rate": 2e9, "device_rate": 1e10, "device_flops": 1e11}
+    return heed.HostKV(device=device, **{**options, **rates, **given})
+
+
+class Calls:
+    """New tensors of steps, and attention over all of those so far."""
+
+    def __init__(self, device, dtype, batch=1, dim=DIM):
+        self.generator = torch.Generator().manual_seed(5)
+        self.device, self.dtype, self.batch, self.dim = device, dtype, batch, dim
+        self.keys, self.values = [], []
+
+    def draw(self, heads, length, length_outer=False):
+        shape = (self.batch, length, heads, self.dim) if length_outer else (self.batch, heads, length, self.dim)
+        x = torch.randn(shape, generator=self.generator).to(self.device, self.dtype)
+        return x.transpose(1, 2) if length_outer else x
+
+    def step(self, rows, new_keys, length_outer=False):
+        q, k, v = self.draw(HEADS, rows, length_outer), self.draw(HEADS_KV, new_keys, length_outer), self.draw(HEADS_KV, new_keys, length_outer)
+        self.keys.append(k)
+        self.values.append(v)
+        return q, k, v
+
+    def wanted(self, q, causal=True, left=None, softcap=0, sinks=None):
+        k, v = torch.cat(self.keys, 2).double().repeat_interleave(HEADS // HEADS_KV, 1), torch.cat(self.values, 2).double().repeat_interleave(HEADS // HEADS_KV, 1)
+        scores = q.double() @ k.transpose(-1, -2) / self.dim**0.5
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
+        own = torch.arange(q.shape[2], device=q.device).view(-1, 1) + k.shape[2] - q.shape[2]
+        j = torch.arange(k.shape[2], device=q.device)
+        hidden = (j > own) & causal
+        if left is not None:
+            hidden = hidden | (j < own - left)
+        scores = scores.masked_fill(hidden, -torch.inf)
+        if sinks is not None:
+            scores = torch.cat((scores, sinks.double().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)), -1)
+        lse = torch.logsumexp(scores, -1)
+        return (torch.softmax(scores, -1)[..., : k.shape[2]] @ v), lse
+
+
+class Attention(unittest.TestCase):
+    def close(self, got, wanted, dtype=torch.float16):
+        torch.testing.assert_close(got.double(), wanted, atol=2e-3 if dtype == torch.float16 else 2e-2, rtol=1e-2)
+
+    def test_prefill_and_decoding(self):
+        for device in DEVICES:
+            for dtype in (torch.float16, torch.bfloat16):
+                for layout in ("HND", "NHD"):
+                    for length_outer in (False, True):
+                        kv = pool(device, dtype=dtype, page_layout=layout, batch=2)
+                        calls = Calls(device, dtype, batch=2)
+                        for rows in (150, 1, 1, 5, 40, 1):
+                            q, k, v = calls.step(rows, rows, length_outer)
+                            o, lse = heed.attention(q, k, v, kv=kv, causal=True, return_lse=True)
+                            wanted, wanted_lse = calls.wanted(q)
+                            self.close(o, wanted, dtype)
+                            self.close(lse, wanted_lse, dtype)
+                            self.assertEqual(o.stride(), q.stride())
+                        self.assertEqual(kv.length(), 198)
+                        self.assertGreater(kv.info()["remote_pages"], 0)
+
+    def test_masks_and_scores(self):
+        for device in DEVICES:
+            sinks = torch.randn(HEADS, generator=torch.Generator().manual_seed(3)).to(device)
+            for given, wanted in (
+                ({}, {"causal": False}),
+                ({"causal": True, "window": (30, 0)}, {"left": 30}),
+                ({"causal": True, "window": (30, None), "softcap": 5.0, "sinks": sinks}, {"left": 30, "softcap": 5, "sinks": sinks}),
+                ({"causal": True, "alignment": "bottom_right", "sinks": sinks}, {"sinks": sinks}),
+            ):
+                kv, calls = pool(device), Calls(device, torch.float16)
+                for rows in (200, 1, 30):
+                    q, k, v = calls.step(rows, rows)
+                    self.close(heed.attention(q, k, v, kv=kv, **given), calls.wanted(q, **wanted)[0])
+                q = calls.draw(HEADS, 3)
+                self.close(heed.attention(q, None, None, kv=kv, **given), calls.wanted(q, **wanted)[0])
+
+    def test_layers_and_clear(self):
+        kv = pool(layers=3)
+        calls = [Calls("cpu", torch.float16) for _ in range(3)]
+        for rows in (100, 1):
+            for layer, one in enumerate(calls):
+                q, k, v = one.step(rows, rows)
+                self.close(heed.attention(q, k, v, kv=kv.layer(layer), causal=True), one.wanted(q)[0])
+        self.assertEqual([kv.length(layer) for layer in range(3)], [101] * 3)
+        self.assertEqual(kv.layer(1).length(), 101)
+        kv.clear()
+        self.assertEqual(kv.length(2), 0)
+        self.assertEqual(kv.info()["host_pages_free"], 32)
+        with self.assertRaisesRegex(IndexError, "no layer 3"):
+            kv.layer(3)
+
+    def test_explain(self):
+        kv, calls = pool(streamed_share=0.5), Calls("cpu", torch.float16)
+        heed.attention(*calls.step(200, 200), kv=kv, causal=True)
+        text = kv.explain()
+        for words in ("4 pages on the device, 9 in host memory: 50% of these over the link, as the config says", "given", "the link is hidden from 50 query rows"):
+            self.assertIn(words, text)
+
+    def test_refusals(self):
+        kv, calls = pool(), Calls("cpu", torch.float16)
+        q, k, v = calls.step(20, 20)
+        for error, words, given in (
+            (NotImplementedError, "there is no bias", {"bias": torch.zeros(20, 20)}),
+            (NotImplementedError, "there is no dropout_p", {"dropout_p": 0.5}),
+            (ValueError, "alignment must be", {"causal": True, "alignment": "top_left"}),
+            (ValueError, "rows see no keys after their own", {"window": (3, 4)}),
+            (ValueError, "scale is -1", {"scale": -1.0}),
+        ):
+            with self.assertRaisesRegex(error, words):
+                heed.attention(q, k, v, kv=kv, **given)
+        for error, words, tensors in (
+            (ValueError, "key is \\(1, 4, 20, 32\\); it must be \\(1, 2, length, 32\\)", (q, q, v)),
+            (ValueError, "query is torch.float32 on cpu; these pages are of torch.float16", (q.float(), k, v)),
+            (ValueError, "come together", (q, k, None)),
+            (TypeError, "query must be a Tensor", (3, k, v)),
+        ):
+            with self.assertRaisesRegex(error, words):
+                heed.attention(*tensors, kv=kv)
+        with self.assertRaisesRegex(TypeError, "kv must be a heed.HostKV"):
+            heed.attention(q, k, v, kv=5)
+        with self.assertRaisesRegex(NotImplementedError, "no gradients"):
+            heed.attention(q.clone().requires_grad_(), k, v, kv=kv)
+        self.assertEqual(kv.length(), 0)
+        with self.assertRaisesRegex(MemoryError, "the pool is full"):
+            heed.attention(*calls.step(600, 600), kv=kv)
+        for error, words, given in (
+            (ValueError, "host_tokens is 0", {"host_tokens": 0}),
+            (ValueError, "page_size is 12", {"page_size": 12}),
+            (ValueError, "page_layout is 'x'", {"page_layout": "x"}),
+            (ValueError, "dtype is torch.int8", {"dtype": torch.int8}),
+            (ValueError, "no pools for a meta device", {"device": "meta"}),
+            (TypeError, "unknown argument speed", {"speed": 3.0}),
+            (MemoryError, "the host's part of a page pool", {"host_tokens": 1 << 30, "layers": 4096, "page_size": 1 << 12}),
+        ):
+            with self.assertRaisesRegex(error, words):
+                pool(**given)
+
+
+class Arena(unittest.TestCase):
+    def test_it_measures_and_writes_evidence(self):
+        from heed import offload_arena
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "offload.json"
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                self.assertEqual(offload_arena.main(["--device", "cpu", "--quick", "--tokens", "512", "-o", str(path)]), 0)
+            evidence = json.loads(path.read_text())
+        self.assertIn("heed_streamed", said.getvalue())
+        self.assertEqual([row["mode"] for row in evidence["rows"]], ["decode", "prefill"])
+        for row in evidence["rows"]:
+            self.assertEqual(set(row["contenders"]), {"heed_streamed", "heed_resident"})
+            for contender in row["contenders"].values():
+                self.assertLess(contender["max_difference"], 2e-2)
+        for wrong in (["--tokens", "3"], ["--layers", "0"], ["--granted", "9999", "--tokens", "512"]):
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                self.assertEqual(offload_arena.main(wrong), 2)
+            self.assertIn("must be" if wrong[0] == "--layers" else "a context has", said.getvalue())
+
+
+class Generation(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        from transformers_models import require_transformers
+
+        require_transformers()
+        import heed.transformers  # noqa: F401
+
+    @torch.no_grad()
+    def generated(self, model, tokens, cache, **arguments):
+        return model.generate(tokens, cache=cache, do_sample=False, **{"max_new_tokens": 40, **arguments})
+
+    def test_tokens_are_those_of_a_dynamic_cache(self):
+        from heed.transformers_cache import HostCache
+        from transformers import DynamicCache
+        from transformers_models import VOCABULARY, made
+
+        for name in ("llama", "mistral", "gemma2", "qwen2"):
+            model = made(name)
+            model.set_attn_implementation("heed")
+            tokens = torch.randint(1, VOCABULARY, (2, 60), generator=torch.Generator().manual_seed(2))
+            for arguments in ({}, {"prefill_chunk_size": 24}):
+                with self.subTest(model=name, **arguments):
+                    wanted = self.generated(model, tokens, DynamicCache(config=model.config), **arguments)
+                    # 100 tokens of 2 sequences, a quarter of them on the device.
+                    cache = HostCache(model.config, host_tokens=256, device_tokens=48, sink_tokens=8, page_size=8, chunk_pages=2, link_latency=1e-5, **RATES)
+                    got = self.generated(model, tokens, cache, **arguments)
+                    self.assertTrue(torch.equal(got, wanted), f"{got.tolist()} instead of {wanted.tolist()}")
+                    self.assertEqual(cache.get_seq_length(), 99)
+                    info = cache.kv.info()
+                    self.assertGreaterEqual(info["remote_pages"], 3 * 6)
+                    self.assertGreater(info["bytes_in"], 0)
+
+    def test_what_it_cannot_do_is_said(self):
+        from heed.transformers_cache import HostCache
+        from transformers_models import VOCABULARY, made
+
+        model = made("llama")
+        model.set_attn_implementation("sdpa")
+        with self.assertRaisesRegex(ValueError, 'attends by "sdpa"'):
+            HostCache(model.config, host_tokens=64)
+        model.set_attn_implementation("heed")
+        tokens = torch.randint(1, VOCABULARY, (2, 12), generator=torch.Generator().manual_seed(2))
+
+        def cache():
+            return HostCache(model.config, host_tokens=64, page_size=8, **RATES)
+
+        with self.assertRaisesRegex(NotImplementedError, "without padding"):
+            mask = torch.ones_like(tokens)
+            mask[0, :3] = 0
+            self.generated(model, tokens, cache(), attention_mask=mask, max_new_tokens=2)
+        with self.assertRaisesRegex(NotImplementedError, "beams"):
+            self.generated(model, tokens, cache(), num_beams=2, max_new_tokens=2)
+        one = cache()
+        keys = torch.zeros(2, 2, 3, 32)
+        one.update(keys, keys, 0)
+        with self.assertRaisesRegex(RuntimeError, "attended without its keys"):
+            one.update(keys, keys, 1)
+        full = cache()
+        with self.assertRaisesRegex(MemoryError, "the pool is full"):
+            self.generated(model, tokens, full, max_new_tokens=40)
+        full.reset()
+        self.assertEqual(full.get_seq_length(), 0)
+
+
+RATES = {"link_rate": 1e9, "host_rate": 2e9, "device_rate": 1e10, "device_flops": 1e11}
+
+if __name__ == "__main__":
+    unittest.main()
