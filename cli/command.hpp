@@ -35,7 +35,7 @@ struct MachineOptions {
   [[nodiscard]] trial::Options trial_options() const;
 };
 
-/// --shape with --dtype, --causal, --window, --scale, --layout; or real tensors with --qkv, or --q, --k and --v
+/// --shape with --dtype, --causal, --window, --scale, --layout, --quantised; or real tensors with --qkv, or --q, --k and --v
 struct WorkloadOptions {
   std::string shape;
   std::string dtype;
@@ -43,6 +43,7 @@ struct WorkloadOptions {
   std::string window;
   std::optional<double> scale;
   std::string layout;
+  std::string quantised;
   std::string qkv;
   std::string q, k, v;
 
