@@ -337,9 +337,9 @@ std::uint64_t image_bytes(const Workload& w, const LaunchMemory& memory, std::in
   if (w.quantised) {
     const std::int64_t pages = w.page_size > 0 ? w.batch * ((w.len_k + w.page_size - 1) / w.page_size) + 2 : w.batch;
     const std::int64_t rows = (w.page_size > 0 ? w.page_size : w.len_k) + padding_rows;
-    const auto add_scales = [&](const std::optional<QuantisedTensor>& tensor, std::int64_t batch, std::int64_t heads,
+    const auto add_scales = [&](const std::optional<QuantisedTensor>& scaled, std::int64_t batch, std::int64_t heads,
                                 std::int64_t rows_each, std::int64_t columns) {
-      if (tensor) add(static_cast<std::int64_t>(most_scale_bytes(*tensor, batch, heads, rows_each, columns)));
+      if (scaled) add(static_cast<std::int64_t>(most_scale_bytes(*scaled, batch, heads, rows_each, columns)));
     };
     add_scales(w.quantised->q, w.batch, w.heads, w.len_q + padding_rows, w.dim);
     add_scales(w.quantised->k, pages, w.heads_kv, rows, w.dim);

@@ -34,11 +34,6 @@ constexpr std::array<ScaledTensor, 3> kScaledTensors = {
   throw Error(ErrorCode::usage, text, std::to_string(value));
 }
 
-// Whose factors lie by the rows of pages, which then count as batch entries.
-bool are_of_pages(const Problem& problem, const TensorScales& scales, bool are_queries) {
-  return !are_queries && problem.workload.page_size > 0 && scales.strides.row != 0;
-}
-
 TensorSizes sizes_of_factors(const Problem& problem, const TensorScales& scales, bool are_queries) {
   const Workload& w = problem.workload;
   const std::int64_t heads = are_queries ? w.heads : w.heads_kv;
