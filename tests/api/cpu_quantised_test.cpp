@@ -66,14 +66,14 @@ class CpuQuantised : public ::testing::Test {
 };
 TemporaryFolder* CpuQuantised::folder_ = nullptr;
 
-const std::string kShape = "b3h4hkv2l37k51d16:fp32";
+const std::string kScaledShape = "b3h4hkv2l37k51d16:fp32";
 
 TEST_F(CpuQuantised, AreWhatTheOracleSays) {
   for (const char* tensors : {"qkv/e4m3/tensor", "qkv/e4m3/head", "qkv/e4m3/token", "qkv/e4m3/block8",
                               "q/e4m3/block16+k/e4m3/token+v/e4m3/channel"})
     for (const char* rest : {"", ":causal_bottom_right", ":blhd", ":softcap=3:bias=fp32:sinks", ":key_lengths",
                              ":page=8", ":page=7:key_lengths:alibi"}) {
-      FeatureCase one(kShape + rest + ":quantised=" + tensors);
+      FeatureCase one(kScaledShape + rest + ":quantised=" + tensors);
       EXPECT_EQ(run(one.problem(), one.tensors()), HEED_OK) << heed_last_error();
       one.check();
     }
@@ -81,7 +81,7 @@ TEST_F(CpuQuantised, AreWhatTheOracleSays) {
                            ":window=3/2:prefix=9:quantised=qk/int8/block4",
                            ":quantised=k/e5m2/block3+v/int8/channel", ":ragged:quantised=k/e5m2/token+v/int8/head",
                            ":ragged:page=8:quantised=k/e5m2/block4+v/int8/token", ":ragged:quantised=qkv/e4m3/token"}) {
-    FeatureCase one(kShape + text);
+    FeatureCase one(kScaledShape + text);
     EXPECT_EQ(run(one.problem(), one.tensors()), HEED_OK) << heed_last_error();
     one.check();
   }
@@ -91,7 +91,7 @@ TEST_F(CpuQuantised, FactorsThatCannotBeAreRefused) {
   for (const char* tensors : {"qkv/e4m3/tensor", "qkv/e4m3/head", "qkv/e4m3/token", "qkv/e4m3/block8",
                               "q/e4m3/block16+k/e4m3/token+v/e4m3/channel"})
     for (const float bad : {0.0F, -0.5F, -0.0F, NAN, INFINITY, -INFINITY}) {
-      FeatureCase one(kShape + ":quantised=" + tensors);
+      FeatureCase one(kScaledShape + ":quantised=" + tensors);
       const heed_problem p = one.problem();
       for (const auto& [member, scene, name] :
            {std::tuple{&heed_tensors::q_scale, verify::Scene::q_scales, "q_scale"},
@@ -108,7 +108,7 @@ TEST_F(CpuQuantised, FactorsThatCannotBeAreRefused) {
       }
     }
   // Of keys that no row sees a factor may be anything.
-  FeatureCase one(kShape + ":causal_top_left:quantised=qkv/e4m3/token");
+  FeatureCase one(kScaledShape + ":causal_top_left:quantised=qkv/e4m3/token");
   const heed_problem p = one.problem();
   heed_tensors t = one.tensors();
   std::vector<float> factors(one.scene().feature(verify::Scene::k_scales).bytes / sizeof(float));
@@ -123,7 +123,7 @@ TEST_F(CpuQuantised, FactorsThatCannotBeAreRefused) {
 
 TEST_F(CpuQuantised, LayoutsOfFactorsThatCannotBeAreRefused) {
   const auto refused = [](const std::string& words, auto change, const std::string& rest = "") {
-    heed_problem p = cpu_problem(kShape + rest + ":quantised=qkv/e4m3/head");
+    heed_problem p = cpu_problem(kScaledShape + rest + ":quantised=qkv/e4m3/head");
     change(p);
     expect_refused(p, HEED_INVALID_ARGUMENT, words);
   };
@@ -144,18 +144,18 @@ TEST_F(CpuQuantised, LayoutsOfFactorsThatCannotBeAreRefused) {
     p.dtype_q = p.dtype_k = p.dtype_v = HEED_FP32;
     p.q_scales = p.k_scales = p.v_scales = {};
   });
-  heed_problem p = cpu_problem(kShape + ":quantised=qkv/e4m3/head");
+  heed_problem p = cpu_problem(kScaledShape + ":quantised=qkv/e4m3/head");
   p.v_scales.head = std::int64_t{1} << 60;
   expect_refused(p, HEED_INVALID_PROBLEM, "the strides of v_scale reach beyond 2^60 bytes");
-  p = cpu_problem(kShape + ":quantised=qkv/e4m3/head");
+  p = cpu_problem(kScaledShape + ":quantised=qkv/e4m3/head");
   p.dtype_v = HEED_FP16;
   p.v_scales = {};
   expect_refused(p, HEED_UNSUPPORTED, "different element types");
-  p = cpu_problem(kShape + ":quantised=qkv/e4m3/head");
+  p = cpu_problem(kScaledShape + ":quantised=qkv/e4m3/head");
   p.q_strides = {4 * 37 * 32, 37 * 32, 32, 2};
   expect_refused(p, HEED_UNSUPPORTED, "quantised tensors are not copied");
   // A tensor of factors that the problem has no place for.
-  FeatureCase one(kShape + ":quantised=k/e5m2/head+v/int8/head");
+  FeatureCase one(kScaledShape + ":quantised=k/e5m2/head+v/int8/head");
   heed_tensors t = one.tensors();
   t.q_scale = t.k_scale;
   expect_status(run(one.problem(), t), HEED_INVALID_ARGUMENT, "q_scale is given, which is of problems with HEED_SCALED");
@@ -164,7 +164,7 @@ TEST_F(CpuQuantised, LayoutsOfFactorsThatCannotBeAreRefused) {
 TEST_F(CpuQuantised, TextsAndFactorsOfAProblemAreThoseOfTheWorkload) {
   for (const char* tensors :
        {"qkv/e4m3/head", "q/int8/block16+k/int8/block8+v/e4m3/channel", "kv/e5m2/token", "v/int8/tensor"}) {
-    const std::string text = kShape + ":quantised=" + tensors;
+    const std::string text = kScaledShape + ":quantised=" + tensors;
     const heed_problem p = cpu_problem(text);
     char found[256];
     heed_problem_text(&p, found, sizeof found);

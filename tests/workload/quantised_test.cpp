@@ -108,7 +108,7 @@ TEST(Quantised, AProgramIsBuiltForTheElementsAndRunsEveryGranularity) {
 
 TEST(Quantised, FamiliesWithoutItRefuseByName) {
   const Workload w = parse_workload("h2l64d64:quantised=qkv/e4m3/head");
-  DeviceFacts hopper = gpu_limits("sm_90");
+  DeviceFacts hopper = gpu_limits("sm_90a");
   for (const Family* family : families()) {
     if (family->device() != DeviceKind::cuda || family->reads(*w.quantised)) continue;
     const auto reason = family->refuses(w, hopper);
