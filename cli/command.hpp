@@ -96,6 +96,7 @@ void add_book(CLI::App& app, int& exit_code);
 void add_dispatch(CLI::App& app, int& exit_code);
 void add_library(CLI::App& app, int& exit_code);
 void add_prebuild(CLI::App& app, int& exit_code);
+void add_calibrate(CLI::App& app, int& exit_code);
 void add_insights(CLI::App& app, int& exit_code);
 void add_serve(CLI::App& app, int& exit_code);
 void add_landscape(CLI::App& app, int& exit_code);

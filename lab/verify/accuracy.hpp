@@ -19,6 +19,12 @@ struct Accuracy {
   RowIndex at;           ///< that row
 };
 
+/// The same of any outputs. @param out, ref (rows, dim_v)
+Accuracy accuracy_of(const std::vector<RowIndex>& rows, const std::vector<double>& out, const std::vector<double>& ref);
+
+/// Rows that entries have, of a list.
+std::vector<RowIndex> rows_that_are_there(const Scene& scene, const std::vector<RowIndex>& rows);
+
 /// Accuracy of the bytes that a launch of a quantised scene left.
 /// @param values that the scene was made of, rounded to the workload's dtype here
 /// @param rows of which those that an entry does not have are left out

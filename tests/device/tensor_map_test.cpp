@@ -232,7 +232,7 @@ TEST(Launch, BeginsWithTheFirstKeyThatIsSeen) {
   launch.mask = MaskKind::causal;
   EXPECT_EQ(worker::resolve(launch, 0).len_k, 300);
   nlohmann::json unknown = launch;
-  unknown["element"] = "fp8";
+  unknown["elements"] = {"fp16", "fp8"};
   EXPECT_THROW((void)unknown.get<worker::Launch>(), Error);
 }
 
